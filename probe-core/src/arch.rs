@@ -1,0 +1,349 @@
+//! What an instruction set has to tell the core: the traits that a backend implements.
+//!
+//! A backend turns bytes into decisions ([`Arch::decode`]) and registers into registers
+//! ([`Arch::simulate`]). It knows no registry, no process and no kernel. Everything in [`Arch`] is pure: it
+//! builds and is tested on every machine. The few things that must be executed on the architecture itself
+//! (trampolines, cache maintenance) are in [`NativeArch`].
+
+use crate::addr::CodeAddr;
+use crate::error::Refusal;
+use core::fmt;
+
+/// The registers of an interrupted context, laid out by the backend (Linux: `struct pt_regs`).
+///
+/// Plain data: every bit pattern is valid. A kernel whose trap frame has this layout passes the frame itself.
+pub trait Regs: Copy + fmt::Debug + Send + Sync + 'static {
+    /// The program counter.
+    fn pc(&self) -> CodeAddr;
+    /// Sets the program counter.
+    fn set_pc(&mut self, pc: CodeAddr);
+    /// The stack pointer.
+    fn sp(&self) -> usize;
+
+    /// The registers' names in the order of their numbers, as tracing tools spell them (`di`, `rdi`, `x0`, `r3`, `gpr3`).
+    ///
+    /// A register may have several names; then each is listed with the same number.
+    fn names() -> &'static [(&'static str, usize)];
+    /// The value of register number `index`, or `None` where there is no such register.
+    fn register(&self, index: usize) -> Option<usize>;
+}
+
+/// Memory of the interrupted context, read and written without ever faulting.
+///
+/// # Safety
+/// An implementation returns `Err` for memory that cannot be accessed and has then no effect, except that a
+/// write that crosses into an inaccessible page may have written the part before it.
+pub unsafe trait Memory {
+    /// Reads `out.len()` bytes from `addr`.
+    fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault>;
+    /// Writes `bytes` to `addr`.
+    fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault>;
+
+    /// Reads one native word, in the machine's byte order.
+    #[inline]
+    fn read_usize(&self, addr: usize) -> Result<usize, MemFault> {
+        let mut word = [0; size_of::<usize>()];
+        self.read(addr, &mut word)?;
+        Ok(usize::from_ne_bytes(word))
+    }
+
+    /// Writes one native word, in the machine's byte order.
+    #[inline]
+    fn write_usize(&self, addr: usize, word: usize) -> Result<(), MemFault> {
+        self.write(addr, &word.to_ne_bytes())
+    }
+}
+
+/// An access that [`Memory`] could not make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemFault {
+    /// The first address of the access.
+    pub addr: usize,
+    /// Whether it was a read or a write.
+    pub access: Access,
+}
+
+/// The kind of a memory access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// A load.
+    Read,
+    /// A store.
+    Write,
+}
+
+/// The text around a place, as it would read if no probe were planted anywhere.
+pub trait Text {
+    /// Copies pristine text from `at` into `out` and returns how many bytes could be read (fewer than
+    /// `out.len()` where readable memory ends).
+    fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize;
+}
+
+/// One place to be decoded: where it is and what surrounds it.
+#[derive(Clone, Copy)]
+pub struct Site<'a> {
+    /// The address of the instruction; its boundary has been checked.
+    pub at: CodeAddr,
+    /// The function that covers it, first byte to one past the last, where a symbol does.
+    pub function: Option<(CodeAddr, CodeAddr)>,
+    /// The text, without anybody's breakpoints of ours.
+    pub text: &'a dyn Text,
+}
+
+/// What a backend has decided about an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decoded<P> {
+    /// The backend's own description, kept in the point: 16 bytes or less.
+    pub plan: P,
+    /// The length of the instruction in bytes.
+    pub len_bytes: u8,
+    /// How the instruction is executed at a hit.
+    pub method: Method,
+}
+
+/// How the original instruction of a place is executed at a hit, cheapest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// Its effect on the registers (and the stack) is computed: one trap.
+    Simulate,
+    /// It may run in a slot that ends with a jump back: one trap, when nobody wants a post handler. With a
+    /// post handler the slot ends with a breakpoint.
+    Boost,
+    /// It runs in a slot that always ends with a breakpoint, because [`Arch::after_step`] has work to do: two traps.
+    Step,
+}
+
+/// How a slot ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// A breakpoint: the core gets control after the instruction.
+    Breakpoint,
+    /// A jump to the instruction after the place.
+    Jump,
+}
+
+/// The bytes whose single store switches a filled slot from one [`Tail`] to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TailPatch {
+    /// Where in the slot, in bytes from its start.
+    pub offset: u8,
+    /// How many of `bytes` are stored, at once.
+    pub len_bytes: u8,
+    /// The bytes.
+    pub bytes: [u8; 4],
+}
+
+/// Where return probes find and change the return address of the call that has just entered a function.
+///
+/// `frame` identifies the call: the address of the return address on the stack (x86), or the stack pointer
+/// at entry (link-register architectures).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The return address.
+    pub return_address: CodeAddr,
+    /// The identity of the call.
+    pub frame: usize,
+}
+
+/// A backend: an instruction set and its ABI.
+///
+/// All functions are pure. An implementor is an uninhabited type, `pub enum Aarch64 {}`.
+///
+/// # Safety
+/// The core writes what these functions return into executable memory and resumes contexts with the
+/// registers they leave. An implementation promises that a filled slot has exactly the effect of the
+/// original instruction, and then traps at, or jumps from, the offset that [`Arch::tail`] names.
+pub unsafe trait Arch: Sized + 'static {
+    /// The saved registers.
+    type Regs: Regs;
+    /// The decoded instruction: what is needed to simulate it or to build its slot. At most 16 bytes.
+    type Plan: Copy + fmt::Debug + PartialEq + Send + Sync + 'static;
+    /// What [`Arch::before_step`] keeps for [`Arch::after_step`] (a borrowed register, say).
+    type StepState: Copy + Default + Send + Sync + 'static;
+
+    /// The architecture's name as users write it: `x86_64`, `aarch64`, …
+    const NAME: &'static str;
+    /// The breakpoint instruction, as it lies in memory. At most 4 bytes, stored at once.
+    const BREAKPOINT: &'static [u8];
+    /// Instructions start at multiples of this, in bytes.
+    const INSN_ALIGN: usize;
+    /// The longest instruction, in bytes.
+    const MAX_INSN_LEN: usize;
+    /// The size of a slot in bytes: a power of two, at most 32, of which the last `size_of::<usize>()` bytes
+    /// belong to the core (it keeps the place's address there).
+    const SLOT_LEN: usize;
+    /// How far from its place a slot may lie, in bytes.
+    const SLOT_REACH: usize;
+    /// The size of a return stub in bytes.
+    const STUB_LEN: usize;
+
+    // ---- decoding -------------------------------------------------------------------------------------------
+
+    /// The length in bytes of the instruction that `bytes` starts with, or `None` where it cannot be told.
+    ///
+    /// Used to walk from a function's start to a place. `bytes` holds [`Arch::MAX_INSN_LEN`] bytes, or fewer at
+    /// the end of readable text.
+    fn insn_len(bytes: &[u8]) -> Option<usize>;
+
+    /// Whether any breakpoint instruction, ours or somebody else's, stands at the start of `bytes`.
+    fn is_breakpoint(bytes: &[u8]) -> bool;
+
+    /// Decides how the instruction at a place is executed, or why it cannot be probed.
+    ///
+    /// # Errors
+    /// A [`Refusal`] names the instruction class and the rule.
+    fn decode(site: &Site<'_>) -> Result<Decoded<Self::Plan>, Refusal>;
+
+    /// The number of bytes between a function's symbol and the first place that every caller runs through:
+    /// past ENDBR on x86, the local entry on ppc64 ELFv2; 0 elsewhere.
+    ///
+    /// `local_entry` is what the symbol table says about it ([`Symbol::local_entry`](crate::host::Symbol)).
+    /// Every offset from 0 up to and including the result is "at the function's entry".
+    fn entry_offset(text: &dyn Text, function: CodeAddr, local_entry: u8) -> usize;
+
+    // ---- executing one instruction ---------------------------------------------------------------------------
+
+    /// The address of the breakpoint that was just hit (x86 saves the address after it).
+    fn breakpoint_address(regs: &Self::Regs) -> CodeAddr;
+
+    /// Executes the effect of a [`Method::Simulate`] instruction; `regs` has pc = `place`.
+    ///
+    /// # Errors
+    /// The fault that the instruction would have raised. Then neither registers nor memory have changed.
+    fn simulate<M: Memory>(
+        plan: &Self::Plan,
+        place: CodeAddr,
+        regs: &mut Self::Regs,
+        memory: &M,
+    ) -> Result<(), MemFault>;
+
+    /// Builds the out-of-line copy of the instruction `insn` of `place` for a slot at `slot`.
+    ///
+    /// `out` is [`Arch::SLOT_LEN`] less the core's bytes long; the rest after the tail is filled with
+    /// breakpoints.
+    ///
+    /// # Errors
+    /// A [`Refusal`] where the slot is out of reach of what the instruction addresses.
+    fn fill_slot(
+        plan: &Self::Plan,
+        insn: &[u8],
+        place: CodeAddr,
+        slot: CodeAddr,
+        tail: Tail,
+        out: &mut [u8],
+    ) -> Result<(), Refusal>;
+
+    /// The store that gives the slot of a [`Method::Boost`] instruction the other tail. `None` where the jump
+    /// back does not reach; then the slot keeps its breakpoint.
+    fn tail(
+        plan: &Self::Plan,
+        insn_len: usize,
+        place: CodeAddr,
+        slot: CodeAddr,
+        tail: Tail,
+    ) -> Option<TailPatch>;
+
+    /// Prepares the registers for running the slot; pc is then the slot's start.
+    fn before_step(
+        plan: &Self::Plan,
+        place: CodeAddr,
+        slot: CodeAddr,
+        regs: &mut Self::Regs,
+    ) -> Self::StepState;
+
+    /// Finishes after the slot's trailing breakpoint: undoes what [`Arch::before_step`] borrowed and sets pc to the
+    /// next instruction in the original text. `regs` are as the trailing breakpoint saved them.
+    fn after_step(
+        plan: &Self::Plan,
+        insn_len: usize,
+        place: CodeAddr,
+        slot: CodeAddr,
+        regs: &mut Self::Regs,
+        state: &Self::StepState,
+    );
+
+    /// Undoes [`Arch::before_step`] when the instruction in the slot has faulted: registers as before it, pc = `place`.
+    fn abort_step(plan: &Self::Plan, place: CodeAddr, regs: &mut Self::Regs, state: &Self::StepState);
+
+    // ---- calls -----------------------------------------------------------------------------------------------
+
+    /// The integer argument number `index`, from 0, of the call that has just entered a function.
+    fn argument<M: Memory>(regs: &Self::Regs, index: usize, memory: &M) -> Option<usize>;
+
+    /// The ABI's integer return register.
+    fn return_value(regs: &Self::Regs) -> usize;
+
+    /// Sets the ABI's integer return register.
+    fn set_return_value(regs: &mut Self::Regs, value: usize);
+
+    /// Reads the return address and the frame of the call that has just entered a function.
+    ///
+    /// # Errors
+    /// The stack could not be read.
+    fn entry<M: Memory>(regs: &Self::Regs, memory: &M) -> Result<Entry, MemFault>;
+
+    /// Makes the call that has just entered a function return to `to`.
+    ///
+    /// # Errors
+    /// The stack could not be written.
+    fn set_return_address<M: Memory>(regs: &mut Self::Regs, to: CodeAddr, memory: &M)
+    -> Result<(), MemFault>;
+
+    /// Whether the call with this `frame` may still return to `stub`, judged by what lies on the stack; `sp` is the
+    /// context's stack pointer now. `false` only where it certainly will not (its frame was left by a
+    /// longjmp or by unwinding).
+    fn may_return<M: Memory>(frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool;
+
+    /// Fills a chunk of executable memory at `chunk` with return stubs and the veneer that they share, and returns
+    /// how many stubs it holds.
+    ///
+    /// Stub `i` lies at `chunk + i * STUB_LEN`, preceded by at least one byte of the chunk's own for `i == 0`
+    /// being looked up by return address minus one; so stub 0 is never handed out. A stub transfers to
+    /// `trampoline` ([`NativeArch::return_trampoline`]) and tells it which stub it was and the word `handler`.
+    fn fill_stubs(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize;
+
+    /// Turns the registers of a context at a function's entry into a call of `handler` with copies of the same
+    /// arguments, which returns to `return_to`. The caller's argument area is not touched (JMP_2, JMP_3).
+    ///
+    /// # Errors
+    /// The stack could not be read or written; then nothing has changed.
+    fn enter_jprobe<M: Memory>(
+        regs: &mut Self::Regs,
+        handler: usize,
+        return_to: CodeAddr,
+        memory: &M,
+    ) -> Result<(), MemFault>;
+}
+
+/// Which registers a trampoline saves around the handler, beside the general registers and flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaveSet {
+    /// None: the handlers are built without floating point (a kernel).
+    General,
+    /// All floating-point and vector state that the ABI can return in or a handler can clobber (a process).
+    Full,
+}
+
+/// What must be executed on the architecture itself.
+///
+/// # Safety
+/// [`NativeArch::return_trampoline`] and [`NativeArch::jprobe_return_trap`] return addresses of code that keeps the
+/// protocol described there.
+pub unsafe trait NativeArch: Arch {
+    /// The address of the assembly that return stubs lead to. It saves the registers `save` names, calls
+    /// `handler` as `extern "C" fn(regs: *mut Regs, stub: usize)` (the word given to [`Arch::fill_stubs`], with
+    /// `regs` as at the function's return and `stub` the stub's address), restores everything from `regs`
+    /// and goes on at `regs.pc`.
+    fn return_trampoline(save: SaveSet) -> CodeAddr;
+
+    /// The address of a breakpoint instruction in the backend's own text: where a jprobe handler returns to.
+    /// [`Arch::breakpoint_address`] of that trap is this address.
+    fn jprobe_return_trap() -> CodeAddr;
+
+    /// Makes `len_bytes` bytes of text just written at `at` visible to instruction fetch on this core, as the
+    /// architecture's rules on self-modifying code ask (nothing on x86).
+    ///
+    /// # Safety
+    /// The range is mapped and readable.
+    unsafe fn publish(at: CodeAddr, len_bytes: usize);
+}

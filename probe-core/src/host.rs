@@ -1,0 +1,181 @@
+//! What an embedding program (a kernel, a process) has to give: the trait [`Host`].
+
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, Memory, NativeArch, SaveSet};
+use crate::context::{Context, Task};
+use crate::error::TextError;
+
+/// A function or other symbol of the probed text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol<'a> {
+    /// Its name, as the symbol table spells it.
+    pub name: &'a str,
+    /// Its first byte. On ppc64 ELFv1 the code, not the descriptor.
+    pub start: CodeAddr,
+    /// Its length in bytes; 0 where the symbol table does not say.
+    pub len_bytes: usize,
+    /// The kernel module or shared object that it belongs to; `None` for the kernel itself or the main program.
+    pub module: Option<&'a str>,
+    /// The distance in bytes from the global to the local entry (ppc64 ELFv2, `st_other`); 0 elsewhere.
+    pub local_entry: u8,
+}
+
+/// A range of code that must not be probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blacklisted<'a> {
+    /// The first byte.
+    pub start: CodeAddr,
+    /// One past the last byte.
+    pub end: CodeAddr,
+    /// The symbol to print.
+    pub name: &'a str,
+}
+
+/// Whether a host lets an address be probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probeable {
+    /// It is text that may be patched.
+    Yes,
+    /// It is not text at all.
+    NotText,
+    /// The host forbids it.
+    Blacklisted,
+}
+
+/// A message for the host's log, never sent from the hit path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// A breakpoint could not be removed from text (it is still armed, its probe is kept): where.
+    StuckBreakpoint(CodeAddr),
+    /// A return could not be matched with a call (RET_10); the host stops the context next.
+    LostReturn {
+        /// The stub that was returned to.
+        stub: CodeAddr,
+    },
+}
+
+/// The embedding program: its memory, its CPUs and tasks, its traps, its symbols.
+///
+/// A *context* is what runs one thing at a time and is interrupted by traps: a CPU in a kernel, a thread in a
+/// process. A *task* is what owns a stack of calls: a task in a kernel, again a thread in a process.
+///
+/// The host's trap code calls [`Probes::breakpoint`] at every breakpoint trap and
+/// [`Probes::fault`] at every fault, before its own handling, with interrupts off (a kernel)
+/// or asynchronous signals blocked (a process).
+///
+/// # Safety
+/// The core patches code on the strength of these functions. What each one owes is said at the function; what
+/// goes wrong otherwise, too.
+pub unsafe trait Host: Sync + Sized + 'static {
+    /// The architecture that this program runs on.
+    type Arch: NativeArch;
+    /// Fault-free access to the interrupted context's memory.
+    type Memory: Memory;
+
+    /// Which registers the return trampoline saves beside the general ones: [`SaveSet::General`] only where all
+    /// handlers are built without floating point. Else a handler destroys the program's vector registers.
+    const SAVE_SET: SaveSet;
+
+    // ---- text -----------------------------------------------------------------------------------------------
+
+    /// Copies live text (with whatever breakpoints stand there) from `at` and returns how many bytes were
+    /// readable.
+    fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize;
+
+    /// Stores `bytes` at `at` through an alias that is never executable, and calls [`NativeArch::publish`].
+    ///
+    /// One to four aligned bytes (on x86 one byte) appear at once to other cores; longer writes go to memory that
+    /// nobody executes yet. Text does not change between calls except through this function; else a later
+    /// restore destroys somebody else's patch.
+    ///
+    /// # Errors
+    /// Nothing was written.
+    ///
+    /// # Safety
+    /// The caller owns the range (a slot) or replaces an instruction by a breakpoint or back (text).
+    unsafe fn write_text(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError>;
+
+    /// Returns after every context has executed a context-synchronising event and a full memory barrier since
+    /// the call (an IPI to all CPUs; `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`). Without it a core may run stale
+    /// instructions, and the core's grace periods end too early.
+    fn sync_cores(&self);
+
+    /// Maps `len_bytes` (a power of two, aligned to itself) of executable memory, readable and not writable, within
+    /// `reach` bytes of `near` if the two are given. Filled through [`Host::write_text`].
+    fn alloc_exec(&self, len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option<CodeAddr>;
+
+    /// Unmaps what [`Host::alloc_exec`] returned.
+    ///
+    /// # Safety
+    /// No context executes in it or will.
+    unsafe fn free_exec(&self, at: CodeAddr, len_bytes: usize);
+
+    // ---- contexts and tasks -----------------------------------------------------------------------------------
+
+    /// The context that is running this. Called on the hit path: no lock, no allocation. `None` where there is no
+    /// room for another one; then probes' handlers are skipped there and count as missed.
+    fn context(&self) -> Option<&Context<Self::Arch>>;
+
+    /// The task that is running this. Called on the hit path. `None`: return probes miss.
+    fn task(&self) -> Option<&Task<Self::Arch>>;
+
+    /// Calls `visit` with every context that may ever have been returned by [`Host::context`] and is not known to
+    /// be dead. A context that is left out may still run a handler whose memory is being freed.
+    fn for_each_context(&self, visit: &mut dyn FnMut(&Context<Self::Arch>));
+
+    /// How many contexts can run at the same time: CPUs, in a process the CPUs that it may use. For default
+    /// pool sizes.
+    fn parallelism(&self) -> usize;
+
+    /// Fault-free memory access for the context that is running this.
+    fn memory(&self) -> &Self::Memory;
+
+    /// Keeps asynchronous interruptions (interrupts, signals) away while the interrupted context runs in a slot
+    /// that ends in a breakpoint. Returns what [`Host::leave_slot`] needs. Called in the trap, on the hit path.
+    fn enter_slot(&self, regs: &mut <Self::Arch as Arch>::Regs) -> u64 {
+        let _ = regs;
+        0
+    }
+
+    /// Lets them come again, in the trap at the slot's end.
+    fn leave_slot(&self, regs: &mut <Self::Arch as Arch>::Regs, kept: u64) {
+        let _ = (regs, kept);
+    }
+
+    /// Keeps this context from being preempted while return handlers run (a kernel), until [`Host::unpin`].
+    fn pin(&self) {}
+
+    /// Ends what [`Host::pin`] began.
+    fn unpin(&self) {}
+
+    // ---- symbols ----------------------------------------------------------------------------------------------
+
+    /// Calls `found` with every symbol called `name`.
+    fn find_symbols(&self, name: &str, found: &mut dyn FnMut(&Symbol<'_>));
+
+    /// Calls `found` with the symbol that covers `at`, if one does.
+    fn symbol_at(&self, at: CodeAddr, found: &mut dyn FnMut(&Symbol<'_>));
+
+    /// Whether `at` may be probed. The core's and the backend's own text must answer no (put both crates'
+    /// hit path into one section, or answer by symbol); else a hit inside the hit path recurses.
+    fn probeable(&self, at: CodeAddr) -> Probeable;
+
+    /// Calls `visit` with every range that [`Host::probeable`] answers [`Probeable::Blacklisted`] for.
+    fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>));
+
+    // ---- the rest -----------------------------------------------------------------------------------------------
+
+    /// Called again and again while another context is waited for. May yield; must let the other one run.
+    fn relax(&self) {
+        core::hint::spin_loop();
+    }
+
+    /// Tells the host's log. Never called on the hit path, except right before [`Host::stop`].
+    fn notice(&self, notice: Notice) {
+        let _ = notice;
+    }
+
+    /// Stops the running context for good: it has returned to an address of ours that belongs to no call (RET_10).
+    fn stop(&self, regs: &<Self::Arch as Arch>::Regs) -> !;
+}

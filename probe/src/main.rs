@@ -1,0 +1,2 @@
+//! See what a running program does: kprobe-style probes in any Linux process, without root.
+fn main() {}

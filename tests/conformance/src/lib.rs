@@ -1,0 +1,2 @@
+//! One conformance suite for every architecture, host and mode.
+#![no_std]

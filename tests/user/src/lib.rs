@@ -1,0 +1,1 @@
+//! The conformance suite and the rest, run in a Linux process.

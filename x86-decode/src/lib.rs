@@ -1,0 +1,2 @@
+//! Instruction lengths and classes of x86, for placing probes.
+#![no_std]
