@@ -1,2 +1,199 @@
-//! Set-up, tests, lints, benchmarks and the CI matrix, behind cargo ci.
-fn main() {}
+//! `cargo ci`: set-up, tests, lints, benchmarks and the CI matrix. `cargo ci help` says what there is.
+//!
+//! What is supported stands in [`matrix`]; [`jobs`] makes named lists of [`step`]s of it; [`setup`] gets the machine
+//! ready for them.
+
+mod jobs;
+mod matrix;
+mod metadata;
+mod setup;
+mod step;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use crate::jobs::Job;
+use crate::matrix::TARGETS;
+use crate::setup::Wanted;
+
+fn main() -> ExitCode {
+    let matches = command_line().get_matches();
+    match run(&matches) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn command_line() -> Command {
+    let target = || Arg::new("target").long("target").value_name("TRIPLE").help("Only this target");
+    let mode = || {
+        Arg::new("mode")
+            .long("mode")
+            .value_parser(["user", "system", "all"])
+            .default_value("all")
+            .help("In a Linux process, in kernels under QEMU, or everything")
+    };
+    let verbose = || {
+        Arg::new("verbose")
+            .short('v')
+            .long("verbose")
+            .action(ArgAction::SetTrue)
+            .help("Show all output of each step")
+    };
+    let no_setup = || {
+        Arg::new("no-setup")
+            .long("no-setup")
+            .action(ArgAction::SetTrue)
+            .help("Install nothing; a step that lacks something fails")
+    };
+    Command::new("cargo ci")
+        .about("Set-up, tests, lints, benchmarks and the CI matrix of this repository")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(
+            Command::new("setup")
+                .about("Installs what is missing for the tests, by name, and nothing else")
+                .arg(target())
+                .arg(
+                    Arg::new("all")
+                        .long("all")
+                        .action(ArgAction::SetTrue)
+                        .help("Also for msrv, nightly and miri"),
+                ),
+        )
+        .subcommand(Command::new("test").about("Sets up what is missing, then runs the whole matrix").args([
+            target(),
+            mode(),
+            verbose(),
+            no_setup(),
+        ]))
+        .subcommand(
+            Command::new("job")
+                .about("Runs one job of the matrix, as a hosted engine would")
+                .arg(Arg::new("name").required(true).help("As `cargo ci jobs` lists it"))
+                .args([verbose(), no_setup()]),
+        )
+        .subcommand(Command::new("jobs").about("Lists the jobs"))
+}
+
+fn run(matches: &ArgMatches) -> Result<bool, String> {
+    let root = root();
+    match matches.subcommand() {
+        Some(("setup", options)) => set_up(options),
+        Some(("test", options)) => {
+            let jobs = selected(options)?;
+            run_jobs(&root, &jobs, options)
+        }
+        Some(("job", options)) => {
+            let job = jobs::by_name(options.get_one::<String>("name").expect("clap requires it"))?;
+            run_jobs(&root, &[job], options)
+        }
+        Some(("jobs", _)) => {
+            for job in jobs::all() {
+                println!(
+                    "{:16} {}{}",
+                    job.name,
+                    job.about,
+                    if job.is_in_test { "" } else { " (not in cargo ci test)" }
+                );
+            }
+            Ok(true)
+        }
+        _ => unreachable!("clap requires a known subcommand"),
+    }
+}
+
+/// The workspace's root: the folder above this package's.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("this package is in a folder of the workspace")
+        .to_owned()
+}
+
+/// The jobs of `cargo ci test` that the options leave.
+fn selected(options: &ArgMatches) -> Result<Vec<Job>, String> {
+    let triple = options.get_one::<String>("target");
+    let mode = options.get_one::<String>("mode").map_or("all", String::as_str);
+    known_target(triple)?;
+    let wanted = |job: &Job| {
+        job.is_in_test
+            && triple.is_none_or(|triple| job.triple == Some(triple))
+            && (mode == "all" || job.mode.is_some_and(|its| its.name() == mode))
+    };
+    let jobs: Vec<_> = jobs::all().into_iter().filter(wanted).collect();
+    if jobs.is_empty() {
+        Err(format!("the matrix has nothing for this target in mode {mode}"))
+    } else {
+        Ok(jobs)
+    }
+}
+
+fn known_target(triple: Option<&String>) -> Result<(), String> {
+    match triple {
+        Some(triple) if TARGETS.iter().all(|target| target.triple != *triple) => {
+            let mut names: Vec<_> = TARGETS.iter().map(|target| target.triple).collect();
+            names.dedup();
+            Err(format!("the matrix has no target {triple}; it has: {}", names.join(" ")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn set_up(options: &ArgMatches) -> Result<bool, String> {
+    let triple = options.get_one::<String>("target");
+    known_target(triple)?;
+    let mut missing = Vec::new();
+    let rows = TARGETS.iter().filter(|target| triple.is_none_or(|triple| target.triple == triple));
+    missing.push(Wanted::of(rows).missing());
+    if options.get_flag("all") {
+        missing
+            .extend(jobs::all().iter().filter(|job| job.triple.is_none()).map(|job| job.wanted().missing()));
+    }
+    missing.retain(|missing| !missing.is_nothing());
+    if missing.is_empty() {
+        println!("nothing to do: everything is there");
+    }
+    missing.iter().try_for_each(|missing| missing.install())?;
+    Ok(true)
+}
+
+fn run_jobs(root: &Path, jobs: &[Job], options: &ArgMatches) -> Result<bool, String> {
+    if !options.get_flag("no-setup") {
+        for job in jobs {
+            job.wanted().missing().install()?;
+        }
+    }
+    let steps: Vec<_> = jobs.iter().flat_map(|job| job.steps(root)).collect();
+    Ok(step::run_all(root, &steps, options.get_flag("verbose")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::Mode;
+
+    #[test]
+    fn command_line_is_consistent() {
+        command_line().debug_assert();
+    }
+
+    #[test]
+    fn modes_of_the_command_line_are_those_of_the_table() {
+        for target in TARGETS.iter().filter(|target| target.mode != Mode::Build) {
+            assert!(["user", "system"].contains(&target.mode.name()));
+        }
+    }
+
+    #[test]
+    fn unknown_targets_are_answered_with_the_known_ones() {
+        let error = known_target(Some(&"mips-unknown-none".to_owned())).expect_err("it is refused");
+        assert!(error.contains("powerpc64le-unknown-linux-gnu"), "{error}");
+    }
+}

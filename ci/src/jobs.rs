@@ -1,0 +1,201 @@
+//! Jobs: named lists of steps, each with what it needs. `cargo ci test` runs many, a hosted engine one per machine, and
+//! anybody any of them by name.
+
+use std::path::Path;
+
+use crate::matrix::{Mode, NATIVE, TARGETS, Target};
+use crate::setup::{MSRV, Wanted};
+use crate::step::Step;
+
+/// Where the kernels of system mode live: a package outside the workspace with its own target configuration.
+const SYSTEM: &str = "tests/system";
+
+/// One job.
+pub(crate) struct Job {
+    /// What to type after `cargo ci job`.
+    pub(crate) name: &'static str,
+    /// What it is for, in a few words.
+    pub(crate) about: String,
+    /// The mode of its target; `None` for jobs that are not about one target.
+    pub(crate) mode: Option<Mode>,
+    /// Its target, if it is about one.
+    pub(crate) triple: Option<&'static str>,
+    /// Whether `cargo ci test` runs it. What is left out is listed by `cargo ci matrix`.
+    pub(crate) is_in_test: bool,
+    /// How long a hosted engine may take, in minutes.
+    pub(crate) limit_minutes: u32,
+    needs: fn(Option<&'static Target>) -> Wanted,
+    steps: fn(&Path, Option<&'static Target>) -> Vec<Step>,
+    target: Option<&'static Target>,
+}
+
+impl Job {
+    /// What must be on the machine for it.
+    pub(crate) fn wanted(&self) -> Wanted {
+        (self.needs)(self.target)
+    }
+
+    /// Its steps in the workspace at `root`.
+    pub(crate) fn steps(&self, root: &Path) -> Vec<Step> {
+        (self.steps)(root, self.target)
+    }
+
+    fn named(
+        name: &'static str,
+        about: &str,
+        steps: fn(&Path, Option<&'static Target>) -> Vec<Step>,
+    ) -> Self {
+        Self {
+            name,
+            about: about.to_owned(),
+            mode: None,
+            triple: None,
+            is_in_test: false,
+            limit_minutes: 40,
+            needs: |_| Wanted::default(),
+            steps,
+            target: None,
+        }
+    }
+
+    fn needing(mut self, needs: fn(Option<&'static Target>) -> Wanted) -> Self {
+        self.needs = needs;
+        self
+    }
+}
+
+/// All jobs, in the order in which they are run and listed.
+pub(crate) fn all() -> Vec<Job> {
+    let targets = TARGETS.iter().map(|target| Job {
+        name: target.job,
+        about: format!("{}: {}", target.triple, target.why),
+        mode: Some(target.mode),
+        triple: Some(target.triple),
+        is_in_test: true,
+        limit_minutes: 40,
+        needs: |target| Wanted::of(target),
+        steps: target_steps,
+        target: Some(target),
+    });
+    let others = [
+        Job::named("msrv", "every crate builds with the oldest Rust that it promises", msrv_steps)
+            .needing(|_| std::mem::take(Wanted::default().toolchain(MSRV))),
+        Job::named("nightly", "the native tests with the newest Rust", |_, _| {
+            vec![
+                Step::run(
+                    "native tests, nightly",
+                    &["rustup", "run", "nightly", "cargo", "test", "--workspace"],
+                )
+                .env("CARGO_TARGET_DIR", "target/nightly"),
+            ]
+        })
+        .needing(|_| std::mem::take(Wanted::default().toolchain("nightly"))),
+        Job::named("miri", "the core's and the backends' pure code under Miri", miri_steps).needing(|_| {
+            std::mem::take(Wanted::default().component("nightly", "miri").component("nightly", "rust-src"))
+        }),
+    ];
+    targets.chain(others).collect()
+}
+
+/// The job of that name.
+///
+/// # Errors
+/// A sentence with all names, if there is none.
+pub(crate) fn by_name(name: &str) -> Result<Job, String> {
+    all().into_iter().find(|job| job.name == name).ok_or_else(|| {
+        let names: Vec<_> = all().iter().map(|job| job.name).collect();
+        format!("no job is named {name}; there are: {}", names.join(" "))
+    })
+}
+
+fn target_steps(root: &Path, target: Option<&'static Target>) -> Vec<Step> {
+    let target = target.expect("a target's job has a target");
+    match target.mode {
+        Mode::User if target.is_native() => native_steps(),
+        Mode::User => vec![Step::run(
+            format!("{} (user)", target.triple),
+            &["cargo", "test", "--target", target.triple, "--no-fail-fast"],
+        )],
+        Mode::System => system_steps(root, target),
+        Mode::Build => vec![
+            Step::run(format!("{} (build)", target.triple), &["cargo", "build", "--target", target.triple])
+                .args(target.packages.iter().flat_map(|package| ["--package", package])),
+        ],
+    }
+}
+
+fn native_steps() -> Vec<Step> {
+    let test = ["cargo", "test", "--workspace", "--no-fail-fast"];
+    vec![
+        Step::run(format!("{NATIVE} (user)"), &test).args(["--lib", "--bins", "--tests", "--examples"]),
+        Step::run("documentation's examples", &test).args(["--doc"]),
+    ]
+}
+
+fn system_steps(root: &Path, target: &Target) -> Vec<Step> {
+    let name = format!("{} (system)", target.triple);
+    let config = std::fs::read_to_string(root.join(SYSTEM).join(".cargo/config.toml")).unwrap_or_default();
+    if !config.contains(&format!("[target.{}]", target.triple)) {
+        return vec![Step::skip(name, format!("{SYSTEM} has no kernel for it yet"))];
+    }
+    vec![Step::run(name, &["cargo", "test", "--release", "--target", target.triple]).within(SYSTEM)]
+}
+
+fn msrv_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {
+    let packages = match crate::metadata::packages(root) {
+        Ok(packages) => packages,
+        Err(error) => {
+            return vec![Step::check("packages of the workspace", |_| Ok(())), Step::skip("msrv", error)];
+        }
+    };
+    let mut step = Step::run(format!("check with Rust {MSRV}"), &["rustup", "run", MSRV, "cargo", "check"])
+        .env("CARGO_TARGET_DIR", "target/msrv");
+    for package in packages.iter().filter(|package| package.rust_version == MSRV) {
+        step = step.args(["--package", &package.name]);
+    }
+    vec![step]
+}
+
+fn miri_steps(_: &Path, _: Option<&'static Target>) -> Vec<Step> {
+    [
+        "probe-core",
+        "probe-x86-decode",
+        "probe-arch-x86_64",
+        "probe-arch-i386",
+        "probe-arch-aarch64",
+        "probe-arch-ppc64",
+    ]
+    .into_iter()
+    .map(|package| {
+        let miri = ["rustup", "run", "nightly", "cargo", "miri", "test", "--lib", "--package", package];
+        Step::run(format!("{package} under Miri"), &miri).env("CARGO_TARGET_DIR", "target/miri")
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_is_in_the_test_run() {
+        for target in TARGETS {
+            let job = by_name(target.job).expect("every target has a job");
+            assert!(job.is_in_test, "{}", target.job);
+        }
+    }
+
+    #[test]
+    fn an_unknown_job_is_answered_with_the_names() {
+        let error = by_name("no-such-job").err().expect("it is refused");
+        assert!(error.contains("miri") && error.contains("aarch64-musl"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_kernel_is_a_skip_with_a_reason() {
+        let target =
+            TARGETS.iter().find(|target| target.mode == Mode::System).expect("there are system rows");
+        let steps = system_steps(Path::new("/nonexistent"), target);
+        assert!(matches!(&steps[..], [Step { action: crate::step::Action::Skip(_), .. }]), "{steps:?}");
+    }
+}

@@ -1,0 +1,334 @@
+//! `cargo ci setup`: what the machine must have, what it lacks, and installing that.
+//!
+//! Only what is missing is installed, by name and after saying so. A machine that has everything is left alone, also
+//! without a network. Elsewhere than on Debian and Ubuntu the missing packages are printed, not installed.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::matrix::{NATIVE, Need, Target, Witness};
+use crate::step::clean;
+
+/// The oldest toolchain that the crates promise to build with (`rust-version` of the workspace).
+pub(crate) const MSRV: &str = "1.88";
+
+/// What is to be there: the union over the jobs that somebody wants to run.
+#[derive(Default, Debug)]
+pub(crate) struct Wanted {
+    needs: Vec<Need>,
+    targets: Vec<&'static str>,
+    /// Toolchain ("" = the one in use) and component.
+    components: Vec<(&'static str, &'static str)>,
+    toolchains: Vec<&'static str>,
+}
+
+impl Wanted {
+    /// Everything that `targets` need.
+    pub(crate) fn of<'a>(targets: impl IntoIterator<Item = &'a Target>) -> Self {
+        let mut wanted = Self::default();
+        for target in targets {
+            wanted.target(target.triple);
+            for &need in target.needs {
+                wanted.need(need);
+            }
+        }
+        wanted
+    }
+
+    /// Also a standard library of the toolchain in use.
+    pub(crate) fn target(&mut self, triple: &'static str) -> &mut Self {
+        if triple != NATIVE && !self.targets.contains(&triple) {
+            self.targets.push(triple);
+        }
+        self
+    }
+
+    /// Also something from the distribution.
+    pub(crate) fn need(&mut self, need: Need) -> &mut Self {
+        if !self.needs.contains(&need) {
+            self.needs.push(need);
+        }
+        self
+    }
+
+    /// Also a rustup component; `toolchain` "" is the one in use.
+    pub(crate) fn component(&mut self, toolchain: &'static str, component: &'static str) -> &mut Self {
+        if !toolchain.is_empty() {
+            self.toolchain(toolchain);
+        }
+        self.components.push((toolchain, component));
+        self
+    }
+
+    /// Also a toolchain.
+    pub(crate) fn toolchain(&mut self, toolchain: &'static str) -> &mut Self {
+        if !self.toolchains.contains(&toolchain) {
+            self.toolchains.push(toolchain);
+        }
+        self
+    }
+
+    /// What of it this machine lacks.
+    pub(crate) fn missing(&self) -> Missing {
+        let needs =
+            self.needs.iter().filter(|need| !is_met(&need.witness)).map(|need| need.package).collect();
+        let targets = self.targets.iter().copied().filter(|triple| !has_std(triple)).collect();
+        let toolchains: Vec<_> =
+            self.toolchains.iter().copied().filter(|toolchain| sysroot(toolchain).is_none()).collect();
+        let components = self
+            .components
+            .iter()
+            .copied()
+            .filter(|(toolchain, name)| !has_component(toolchain, name))
+            .collect();
+        Missing { packages: needs, targets, toolchains, components }
+    }
+}
+
+/// What is not there.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Missing {
+    packages: Vec<&'static str>,
+    targets: Vec<&'static str>,
+    toolchains: Vec<&'static str>,
+    components: Vec<(&'static str, &'static str)>,
+}
+
+impl Missing {
+    /// Whether the machine has everything.
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.packages.is_empty()
+            && self.targets.is_empty()
+            && self.toolchains.is_empty()
+            && self.components.is_empty()
+    }
+
+    /// Says what it will install, then installs it.
+    ///
+    /// # Errors
+    /// A sentence that says what could not be installed, and the command with which somebody else can do it.
+    pub(crate) fn install(&self) -> Result<(), String> {
+        if self.is_nothing() {
+            return Ok(());
+        }
+        let packages = if self.packages.is_empty() { Vec::new() } else { self.package_names()? };
+        println!("missing here, installing now:\n{}", self.list(&packages));
+        if !packages.is_empty() {
+            apt_install(&packages)?;
+        }
+        for toolchain in &self.toolchains {
+            rustup(&["toolchain", "install", toolchain, "--profile", "minimal"])?;
+        }
+        if !self.targets.is_empty() {
+            rustup(&[&["target", "add"], self.targets.as_slice()].concat())?;
+        }
+        for (toolchain, component) in &self.components {
+            let mut words = vec!["component", "add", component];
+            if !toolchain.is_empty() {
+                words.extend(["--toolchain", toolchain]);
+            }
+            rustup(&words)?;
+        }
+        Ok(())
+    }
+
+    fn list(&self, packages: &[String]) -> String {
+        let mut text = String::new();
+        let mut line = |what: &str, names: &[String]| {
+            if !names.is_empty() {
+                let _ = writeln!(text, "  {what}: {}", names.join(" "));
+            }
+        };
+        let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        line("packages (apt)", packages);
+        line("toolchains (rustup)", &owned(&self.toolchains));
+        line("targets (rustup)", &owned(&self.targets));
+        let components: Vec<_> = self
+            .components
+            .iter()
+            .map(
+                |(toolchain, name)| {
+                    if toolchain.is_empty() { (*name).to_owned() } else { format!("{name} ({toolchain})") }
+                },
+            )
+            .collect();
+        line("components (rustup)", &components);
+        text
+    }
+
+    /// The distribution's names of the missing packages.
+    fn package_names(&self) -> Result<Vec<String>, String> {
+        if find_program("apt-get").is_none() {
+            return Err(format!(
+                "this is not Debian or Ubuntu, so these are yours to install (their Debian names): {}\n\
+                 What counts is that these are there afterwards:\n{}",
+                self.packages.join(" "),
+                "  the programs and files that ci/src/matrix.rs names beside each package"
+            ));
+        }
+        let mut names: Vec<String> = self.packages.iter().map(|name| with_gcc_version(name)).collect();
+        // Packages that apt does not know yet: its lists are missing or old.
+        if names.iter().any(|name| !apt_knows(name)) {
+            apt(&["update"])?;
+            names = self.packages.iter().map(|name| with_gcc_version(name)).collect();
+        }
+        match names.iter().find(|name| !apt_knows(name)) {
+            Some(unknown) => Err(format!("apt has no package {unknown}, also after apt-get update")),
+            None => Ok(names),
+        }
+    }
+}
+
+/// Where `name` stands in `PATH`.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+fn is_met(witness: &Witness) -> bool {
+    match witness {
+        Witness::Program(name) => find_program(name).is_some(),
+        Witness::File(path) => match path.split_once("/*/") {
+            None => Path::new(path).exists(),
+            Some((folder, rest)) => std::fs::read_dir(folder)
+                .is_ok_and(|entries| entries.flatten().any(|entry| entry.path().join(rest).exists())),
+        },
+    }
+}
+
+/// What a command prints, if it succeeds.
+fn output(words: &[&str]) -> Option<String> {
+    let result =
+        clean(Command::new(words[0])).args(&words[1..]).stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let result = result.ok().filter(|result| result.status.success())?;
+    String::from_utf8(result.stdout).ok()
+}
+
+/// The root folder of a toolchain, "" being the one in use. Never makes rustup install one.
+fn sysroot(toolchain: &str) -> Option<PathBuf> {
+    let words: &[&str] = if toolchain.is_empty() {
+        &["rustc", "--print", "sysroot"]
+    } else {
+        &["rustup", "run", toolchain, "rustc", "--print", "sysroot"]
+    };
+    output(words).map(|path| PathBuf::from(path.trim()))
+}
+
+fn has_std(triple: &str) -> bool {
+    output(&["rustc", "--print", "target-libdir", "--target", triple])
+        .is_some_and(|folder| Path::new(folder.trim()).is_dir())
+}
+
+fn has_component(toolchain: &str, component: &str) -> bool {
+    let witness = match component {
+        "rust-src" => "lib/rustlib/src/rust/library/core/src/lib.rs",
+        "rustfmt" => "bin/rustfmt",
+        "clippy" => "bin/cargo-clippy",
+        "miri" => "bin/cargo-miri",
+        "llvm-tools" => "lib/rustlib/x86_64-unknown-linux-gnu/bin/llvm-profdata",
+        other => unreachable!("no witness for the component {other}"),
+    };
+    sysroot(toolchain).is_some_and(|root| root.join(witness).exists())
+}
+
+/// Resolves `{gcc}` to the newest version for which apt has the package (12 on Debian 12, 13 on Ubuntu 24.04).
+fn with_gcc_version(name: &str) -> String {
+    let Some((before, after)) = name.split_once("{gcc}") else { return name.to_owned() };
+    let found = output(&["apt-cache", "search", "--names-only", &format!("^{before}[0-9]+{after}$")]);
+    newest_version(&found.unwrap_or_default(), before, after)
+}
+
+/// The name with the highest version among the lines of `apt-cache search`.
+fn newest_version(lines: &str, before: &str, after: &str) -> String {
+    let version = |line: &str| -> Option<u32> {
+        line.split_whitespace().next()?.strip_prefix(before)?.strip_suffix(after)?.parse().ok()
+    };
+    let newest = lines.lines().filter_map(version).max();
+    newest.map_or_else(|| format!("{before}N{after}"), |version| format!("{before}{version}{after}"))
+}
+
+fn apt_knows(name: &str) -> bool {
+    // "Candidate: (none)" is the answer for a name that is only mentioned by others.
+    output(&["apt-cache", "policy", name])
+        .is_some_and(|text| text.contains("Candidate:") && !text.contains("Candidate: (none)"))
+}
+
+fn apt_install(packages: &[String]) -> Result<(), String> {
+    // --no-remove: a conflict (gcc-multilib with the cross compilers, say) must be an error, not a silent removal.
+    let mut words = vec!["install", "--yes", "--no-install-recommends", "--no-remove"];
+    words.extend(packages.iter().map(String::as_str));
+    if apt(&words).is_ok() {
+        return Ok(());
+    }
+    // Old lists name versions that the mirror no longer has.
+    apt(&["update"])?;
+    apt(&words)
+}
+
+/// Runs apt-get as root, waiting for other package managers.
+fn apt(words: &[&str]) -> Result<(), String> {
+    let mut line: Vec<&str> = vec!["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300"];
+    line.extend(words);
+    let is_root = output(&["id", "-u"]).is_some_and(|id| id.trim() == "0");
+    let sudo = ["sudo", "--preserve-env=DEBIAN_FRONTEND"];
+    if !is_root {
+        if find_program("sudo").is_none() {
+            return Err(format!("neither root nor sudo here; have somebody run: {}", line.join(" ")));
+        }
+        line.splice(0..0, sudo);
+    }
+    println!("  {}", line.join(" "));
+    let status = Command::new(line[0])
+        .args(&line[1..])
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdout(Stdio::null())
+        .status()
+        .map_err(|error| format!("cannot run {}: {error}", line[0]))?;
+    if status.success() { Ok(()) } else { Err(format!("this failed ({status}): {}", line.join(" "))) }
+}
+
+fn rustup(words: &[&str]) -> Result<(), String> {
+    println!("  rustup {}", words.join(" "));
+    let by_hand = format!("rustup {}", words.join(" "));
+    if find_program("rustup").is_none() {
+        return Err(format!("rustup is not here; your Rust must provide what this would: {by_hand}"));
+    }
+    let status = clean(Command::new("rustup"))
+        .args(words)
+        .stdout(Stdio::null())
+        .status()
+        .map_err(|error| format!("cannot run rustup: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("this failed ({status}): {by_hand}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::TARGETS;
+
+    #[test]
+    fn newest_gcc_is_taken() {
+        let lines = "libgcc-9-dev-arm64-cross - GCC\nlibgcc-12-dev-arm64-cross - GCC\nlibgcc-11-dev-arm64-cross - x\n";
+        assert_eq!(newest_version(lines, "libgcc-", "-dev-arm64-cross"), "libgcc-12-dev-arm64-cross");
+    }
+
+    #[test]
+    fn unknown_gcc_stays_visible() {
+        assert_eq!(newest_version("", "libgcc-", "-dev-arm64-cross"), "libgcc-N-dev-arm64-cross");
+    }
+
+    #[test]
+    fn needs_of_several_targets_are_named_once() {
+        let wanted = Wanted::of(TARGETS);
+        assert_eq!(wanted.needs.iter().filter(|need| need.package == "qemu-user").count(), 1);
+        assert!(!wanted.targets.contains(&NATIVE));
+    }
+
+    #[test]
+    fn a_wildcard_witness_is_one_path_component() {
+        assert!(is_met(&Witness::File("/proc/*/stat")));
+        assert!(!is_met(&Witness::File("/proc/*/no-such-file")));
+        assert!(!is_met(&Witness::Program("no-such-program-anywhere")));
+    }
+}

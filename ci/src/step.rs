@@ -1,0 +1,451 @@
+//! Steps: one command each, run under a time limit with its output kept, and the report about all of them.
+//!
+//! A step ends by its exit status, or it failed: no result within the limit is a failure too. What cannot run here is a
+//! skipped step with its reason in the report, never a silent one.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// How many lines of a failed step's output are shown; all of it is in its log.
+const SHOWN_LINES: usize = 120;
+
+/// What a step does.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// A program and its arguments.
+    Run(Vec<String>),
+    /// A check inside this program: it answers what is wrong.
+    Check(fn(&Path) -> Result<(), String>),
+    /// Nothing, for this reason.
+    Skip(String),
+}
+
+/// One step of a job.
+#[derive(Debug)]
+pub(crate) struct Step {
+    /// What the report calls it.
+    pub(crate) name: String,
+    /// What it does.
+    pub(crate) action: Action,
+    /// Where, relative to the workspace's root.
+    pub(crate) folder: PathBuf,
+    /// Environment variables on top of the inherited ones.
+    pub(crate) env: Vec<(&'static str, String)>,
+    /// No result after this long is a failure.
+    pub(crate) limit: Duration,
+}
+
+impl Step {
+    /// A step that runs `words` in the workspace's root.
+    pub(crate) fn run(name: impl Into<String>, words: &[&str]) -> Self {
+        Self::new(name, Action::Run(words.iter().map(|&word| word.to_owned()).collect()))
+    }
+
+    /// A step that checks something inside this program.
+    pub(crate) fn check(name: impl Into<String>, check: fn(&Path) -> Result<(), String>) -> Self {
+        Self::new(name, Action::Check(check))
+    }
+
+    /// A step that cannot run here.
+    pub(crate) fn skip(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::new(name, Action::Skip(reason.into()))
+    }
+
+    /// The same step with more arguments.
+    pub(crate) fn args<'a>(mut self, more: impl IntoIterator<Item = &'a str>) -> Self {
+        if let Action::Run(words) = &mut self.action {
+            words.extend(more.into_iter().map(str::to_owned));
+        }
+        self
+    }
+
+    /// The same step in another folder of the workspace.
+    pub(crate) fn within(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.folder = folder.into();
+        self
+    }
+
+    /// The same step with an environment variable.
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.env.push((name, value.into()));
+        self
+    }
+
+    fn new(name: impl Into<String>, action: Action) -> Self {
+        Self {
+            name: name.into(),
+            action,
+            folder: PathBuf::new(),
+            env: Vec::new(),
+            limit: Duration::from_secs(25 * 60),
+        }
+    }
+
+    /// The command as one would type it.
+    fn spelt(&self) -> String {
+        let Action::Run(words) = &self.action else { return String::new() };
+        let mut line = String::new();
+        if self.folder != Path::new("") {
+            line.push_str(&format!("cd {} && ", self.folder.display()));
+        }
+        for (name, value) in &self.env {
+            line.push_str(&format!("{name}={} ", quoted(value)));
+        }
+        line + &words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// `word` as a shell needs it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=+./:,@".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// How a step ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It did what it should.
+    Passed,
+    /// It did not; why in one line.
+    Failed(String),
+    /// It was not run; why.
+    Skipped(String),
+}
+
+/// What is known about a step when it is over.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    name: String,
+    outcome: Outcome,
+    took: Duration,
+    /// Test cases that its test programs counted: passed, failed, ignored.
+    cases: [u64; 3],
+}
+
+/// Runs `steps` one after the other (all of them: a failure does not hide the next), prints each and then the report,
+/// whose last line is the sum. Answers whether nothing failed.
+pub(crate) fn run_all(root: &Path, steps: &[Step], verbose: bool) -> bool {
+    let logs = root.join("target/ci/logs");
+    let mut finished = Vec::new();
+    for (index, step) in steps.iter().enumerate() {
+        println!("[{}/{}] {}", index + 1, steps.len(), step.name);
+        let started = Instant::now();
+        let mut cases = [0; 3];
+        let outcome = match &step.action {
+            Action::Skip(reason) => Outcome::Skipped(reason.clone()),
+            Action::Check(check) => check(root).map_or_else(
+                |wrong| {
+                    println!("{wrong}");
+                    Outcome::Failed(wrong.lines().next().unwrap_or("").to_owned())
+                },
+                |()| Outcome::Passed,
+            ),
+            Action::Run(words) => {
+                println!("      {}", step.spelt());
+                let log = logs.join(format!("{}.log", step.name.replace(['/', ' ', ':'], "_")));
+                run_logged(root, step, words, &log, verbose, &mut cases)
+            }
+        };
+        let took = started.elapsed();
+        let tail = match &outcome {
+            Outcome::Passed => "passed".to_owned(),
+            Outcome::Failed(why) => format!("FAILED: {why}"),
+            Outcome::Skipped(why) => format!("skipped: {why}"),
+        };
+        println!("      {tail} ({:.1} s)", took.as_secs_f64());
+        finished.push(Finished { name: step.name.clone(), outcome, took, cases });
+    }
+    print!("{}", report(&finished));
+    finished.iter().all(|step| !matches!(step.outcome, Outcome::Failed(_)))
+}
+
+/// Runs a command with its output in `log`, its last line as progress on a terminal, and its end shown when it fails.
+fn run_logged(
+    root: &Path,
+    step: &Step,
+    words: &[String],
+    log: &Path,
+    verbose: bool,
+    cases: &mut [u64; 3],
+) -> Outcome {
+    let failed = |what: &str, error: std::io::Error| Outcome::Failed(format!("cannot {what}: {error}"));
+    if let Err(error) = fs::create_dir_all(log.parent().unwrap_or(root)) {
+        return failed("make the folder of logs", error);
+    }
+    let mut kept = match File::create(log) {
+        Ok(file) => file,
+        Err(error) => return failed("write a log", error),
+    };
+    let mut command = clean(Command::new(&words[0]));
+    command.args(&words[1..]).current_dir(root.join(&step.folder));
+    command.envs(step.env.iter().map(|(name, value)| (name, value)));
+    let (mut child, lines) = match spawn(command) {
+        Ok(spawned) => spawned,
+        Err(error) => return failed(&format!("run {}", words[0]), error),
+    };
+    let mut all = Vec::new();
+    let mut progress = Progress::new(verbose);
+    let status = follow(&mut child, &lines, step.limit, |line| {
+        count_cases(&line, cases);
+        progress.line(&line);
+        all.push(line);
+    });
+    progress.clear();
+    let write = all.iter().try_for_each(|line| writeln!(kept, "{line}"));
+    match (status, write) {
+        (_, Err(error)) => failed("write a log", error),
+        (Ok(Some(status)), _) if status.success() => Outcome::Passed,
+        (Ok(status), _) => {
+            if !verbose {
+                let from = all.len().saturating_sub(SHOWN_LINES);
+                println!("      ---- the last {} lines of {}", all.len() - from, log.display());
+                all[from..].iter().for_each(|line| println!("      | {line}"));
+            }
+            let log = log.strip_prefix(root).unwrap_or(log).display();
+            Outcome::Failed(match status {
+                Some(status) => format!("{status}, see {log}"),
+                None => format!("no result after {} s, see {log}", step.limit.as_secs()),
+            })
+        }
+        (Err(error), _) => failed("wait", error),
+    }
+}
+
+/// Starts `command`; its lines of output and errors come through the channel, in the order in which they are read.
+fn spawn(mut command: Command) -> std::io::Result<(Child, Receiver<String>)> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (sender, lines) = mpsc::channel();
+    let stdout = child.stdout.take().map(|stream| Box::new(stream) as Box<dyn Read + Send>);
+    let stderr = child.stderr.take().map(|stream| Box::new(stream) as Box<dyn Read + Send>);
+    for stream in [stdout, stderr].into_iter().flatten() {
+        let sender = sender.clone();
+        std::thread::spawn(move || {
+            let mut reader = BufReader::new(stream);
+            let mut line = Vec::new();
+            while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+                if sender.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
+                    return;
+                }
+                line.clear();
+            }
+        });
+    }
+    Ok((child, lines))
+}
+
+/// Hands on each line until the child has ended; `None` if it had to be ended because `limit` was over.
+fn follow(
+    child: &mut Child,
+    lines: &Receiver<String>,
+    limit: Duration,
+    mut line: impl FnMut(String),
+) -> std::io::Result<Option<ExitStatus>> {
+    let started = Instant::now();
+    loop {
+        let left = limit.saturating_sub(started.elapsed());
+        match lines.recv_timeout(left.min(Duration::from_secs(1))) {
+            Ok(text) => line(text),
+            Err(RecvTimeoutError::Disconnected) => return child.wait().map(Some),
+            Err(RecvTimeoutError::Timeout) if left.is_zero() => {
+                end_tree(child.id());
+                child.wait()?;
+                return Ok(None);
+            }
+            // Silent for a second. If it has ended, something that it started still holds its output open.
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(status) = child.try_wait()? {
+                    return Ok(Some(status));
+                }
+            }
+        }
+    }
+}
+
+/// `command` without what `cargo run` and rustup left in the environment for this program: a nested cargo must choose
+/// its toolchain and see its variables anew.
+pub(crate) fn clean(mut command: Command) -> Command {
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        let inherited = name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST");
+        if inherited
+            || matches!(
+                &*name,
+                "CARGO" | "CARGO_BIN_NAME" | "CARGO_CRATE_NAME" | "CARGO_PRIMARY_PACKAGE" | "LD_LIBRARY_PATH"
+            )
+        {
+            command.env_remove(&*name);
+        }
+    }
+    command
+}
+
+/// Adds what a test program's closing line says: "test result: ok. 12 passed; 0 failed; 1 ignored; …".
+fn count_cases(line: &str, cases: &mut [u64; 3]) {
+    let Some(at) = line.find("test result: ") else { return };
+    for part in line[at..].split(['.', ';']) {
+        let mut words = part.split_whitespace();
+        let (Some(Ok(number)), Some(word)) = (words.next().map(str::parse::<u64>), words.next()) else {
+            continue;
+        };
+        if let Some(place) = ["passed", "failed", "ignored"].iter().position(|&kind| kind == word) {
+            cases[place] += number;
+        }
+    }
+}
+
+/// Ends a process and everything below it. The children go first, so that none is adopted and lost.
+fn end_tree(process: u32) {
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    for child in children.split_whitespace().filter_map(|word| word.parse().ok()) {
+        end_tree(child);
+    }
+    // A failure means that it ended by itself in between.
+    let _ = Command::new("kill").args(["-9", &process.to_string()]).stderr(Stdio::null()).status();
+}
+
+/// The last line of output, overwritten in place on a terminal; nothing elsewhere.
+struct Progress {
+    on_terminal: bool,
+    verbose: bool,
+    started: Instant,
+}
+
+impl Progress {
+    fn new(verbose: bool) -> Self {
+        Self { on_terminal: std::io::stdout().is_terminal(), verbose, started: Instant::now() }
+    }
+
+    fn line(&mut self, line: &str) {
+        if self.verbose {
+            println!("{line}");
+        } else if self.on_terminal && !line.is_empty() {
+            let short: String = line.chars().filter(|c| !c.is_control()).take(90).collect();
+            print!("\r\x1b[K      {:>4} s  {short}", self.started.elapsed().as_secs());
+            let _ = std::io::stdout().flush();
+        }
+    }
+
+    fn clear(&self) {
+        if self.on_terminal && !self.verbose {
+            print!("\r\x1b[K");
+        }
+    }
+}
+
+/// The table of all steps, what took longest first, then what was skipped, the test cases, and the sum as the last line.
+fn report(finished: &[Finished]) -> String {
+    let mut rows: Vec<_> = finished.iter().collect();
+    rows.sort_by_key(|step| std::cmp::Reverse(step.took));
+    let width = rows.iter().map(|step| step.name.len()).max().unwrap_or(0).max(4);
+    let mut text = format!("\n{:width$}  {:7}  {:>8}  {:>6}\n", "step", "result", "seconds", "tests");
+    let mut cases = [0; 3];
+    for step in &rows {
+        let word = match step.outcome {
+            Outcome::Passed => "passed",
+            Outcome::Failed(_) => "FAILED",
+            Outcome::Skipped(_) => "skipped",
+        };
+        let tests = step.cases[0] + step.cases[1];
+        let tests = if tests == 0 { String::new() } else { tests.to_string() };
+        let line = format!("{:width$}  {word:7}  {:>8.1}  {tests:>6}", step.name, step.took.as_secs_f64());
+        text.push_str(line.trim_end());
+        text.push('\n');
+        for (sum, more) in cases.iter_mut().zip(step.cases) {
+            *sum += more;
+        }
+    }
+    for step in finished {
+        match &step.outcome {
+            Outcome::Skipped(why) => text.push_str(&format!("skipped: {}: {why}\n", step.name)),
+            Outcome::Failed(why) => text.push_str(&format!("FAILED: {}: {why}\n", step.name)),
+            Outcome::Passed => {}
+        }
+    }
+    let seconds = finished.iter().map(|step| step.took.as_secs_f64()).sum::<f64>();
+    text.push_str(&format!(
+        "test cases: {} passed, {} failed, {} ignored; {seconds:.0} s in all\n",
+        cases[0], cases[1], cases[2]
+    ));
+    let count = |wanted: fn(&Outcome) -> bool| finished.iter().filter(|step| wanted(&step.outcome)).count();
+    let passed = count(|outcome| *outcome == Outcome::Passed);
+    let failed = count(|outcome| matches!(outcome, Outcome::Failed(_)));
+    let skipped = count(|outcome| matches!(outcome, Outcome::Skipped(_)));
+    text.push_str(&format!("{passed} passed, {failed} failed"));
+    if skipped > 0 {
+        text.push_str(&format!(", {skipped} skipped"));
+    }
+    text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finished(name: &str, outcome: Outcome, seconds: u64) -> Finished {
+        Finished { name: name.to_owned(), outcome, took: Duration::from_secs(seconds), cases: [2, 0, 1] }
+    }
+
+    #[test]
+    fn report_ends_with_the_sum_and_begins_with_the_longest() {
+        let text = report(&[
+            finished("short", Outcome::Passed, 1),
+            finished("long", Outcome::Failed("because".to_owned()), 9),
+            finished("absent", Outcome::Skipped("no such folder".to_owned()), 0),
+        ]);
+        let lines: Vec<_> = text.trim_start().lines().collect();
+        assert!(lines[1].starts_with("long") && lines[1].contains("FAILED"), "{text}");
+        assert!(text.contains("FAILED: long: because\n"), "{text}");
+        assert!(text.contains("skipped: absent: no such folder\n"), "{text}");
+        assert!(text.contains("test cases: 6 passed, 0 failed, 3 ignored"), "{text}");
+        assert_eq!(lines.last(), Some(&"1 passed, 1 failed, 1 skipped"));
+    }
+
+    #[test]
+    fn test_programs_lines_are_added_up() {
+        let mut cases = [0; 3];
+        count_cases(
+            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out",
+            &mut cases,
+        );
+        count_cases("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured", &mut cases);
+        count_cases("12 passed", &mut cases);
+        assert_eq!(cases, [15, 2, 1]);
+    }
+
+    fn outcome_of(step: &Step) -> Outcome {
+        let root = std::env::temp_dir().join(format!("probe-ci-{}-{}", std::process::id(), step.name));
+        fs::create_dir_all(&root).unwrap();
+        let Action::Run(words) = &step.action else { panic!("not a command") };
+        let outcome = run_logged(&root, step, words, &root.join("log"), false, &mut [0; 3]);
+        fs::remove_dir_all(root).unwrap();
+        outcome
+    }
+
+    #[test]
+    fn exit_status_decides() {
+        assert_eq!(outcome_of(&Step::run("true", &["true"])), Outcome::Passed);
+        assert!(matches!(outcome_of(&Step::run("false", &["false"])), Outcome::Failed(_)));
+        assert!(matches!(outcome_of(&Step::run("absent", &["/nonexistent/program"])), Outcome::Failed(_)));
+    }
+
+    #[test]
+    fn no_result_is_a_failure_and_nothing_stays_behind() {
+        let marker = format!("86{}", std::process::id());
+        let mut step = Step::run("hang", &["sh", "-c", &format!("sleep {marker} & wait")]);
+        step.limit = Duration::from_millis(300);
+        let Outcome::Failed(why) = outcome_of(&step) else { panic!("it passed") };
+        assert!(why.starts_with("no result after 0 s"), "{why}");
+        let left = Command::new("pgrep").args(["-f", &format!("sleep {marker}")]).output();
+        if let Ok(left) = left {
+            assert!(left.stdout.is_empty(), "{}", String::from_utf8_lossy(&left.stdout));
+        }
+    }
+}
