@@ -1,0 +1,141 @@
+//! What each machine gives to the neutral part of the kernel.
+
+use crate::cpu::Cpu;
+use crate::memory::Protection;
+use crate::task::Task;
+
+cfg_if::cfg_if! {
+    if #[cfg(any(target_arch = "x86_64", target_arch = "x86"))] {
+        mod x86;
+        pub use x86::X86 as Native;
+    } else if #[cfg(target_arch = "aarch64")] {
+        mod aarch64;
+        pub use aarch64::Aarch64 as Native;
+    } else if #[cfg(target_arch = "powerpc64")] {
+        mod ppc64;
+        pub use ppc64::Ppc64 as Native;
+    }
+}
+
+/// The registers of an interrupted context: the trap frame itself.
+pub type Regs = <Native as Machine>::Regs;
+
+/// How a kernel ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All checks passed.
+    Passed,
+    /// Anything else.
+    Failed,
+}
+
+/// Whether interrupts were enabled on this CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupts {
+    /// They were.
+    Enabled,
+    /// They were not.
+    Disabled,
+}
+
+/// The interrupts that CPUs send each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ipi {
+    /// Run [`crate::cpu::on_sync`]: synchronise the core, or wait at a rendezvous.
+    Sync,
+    /// Look for another task.
+    Reschedule,
+}
+
+/// Page tables: three or four levels of 512 entries of eight bytes, 4 KiB pages.
+pub trait Paging {
+    /// How far each level's index is shifted, root first.
+    const LEVELS: &'static [u32];
+    /// The entry that maps a page.
+    fn leaf(physical: usize, protection: Protection) -> u64;
+    /// The entry, in a table of the level with this shift, that leads to the next table.
+    fn branch(table: usize, shift: u32) -> u64;
+    /// The table that an entry made by [`Paging::branch`] leads to.
+    fn table(entry: u64) -> usize;
+    /// Turns the tables on, on this CPU.
+    ///
+    /// # Safety
+    /// They map everything in use at its own address.
+    unsafe fn activate(root: usize);
+    /// Forgets what this CPU remembers of the tables.
+    fn flush_all();
+}
+
+/// A machine: everything that is not neutral.
+pub trait Machine: Paging {
+    /// The saved registers, laid out as the backend wants them.
+    type Regs: core::fmt::Debug;
+
+    /// The first byte of memory, and one past the last.
+    const RAM: (usize, usize);
+    /// Pages of device registers.
+    const DEVICES: &'static [usize];
+
+    /// Sends a byte to the serial console.
+    fn put_byte(byte: u8);
+    /// Takes a byte that was typed, if one was.
+    fn take_byte() -> Option<u8>;
+    /// Ends QEMU.
+    fn exit(outcome: Outcome) -> !;
+    /// A hint that this CPU waits for another one. Under one-thread QEMU it lets the other one run.
+    fn relax();
+    /// Waits for an interrupt, with interrupts enabled meanwhile.
+    fn idle();
+
+    /// Disables interrupts on this CPU and tells whether they were enabled.
+    fn disable_interrupts() -> Interrupts;
+    /// Enables interrupts on this CPU.
+    fn enable_interrupts();
+    /// Whether the context that was interrupted had interrupts enabled.
+    fn interrupts_of(regs: &Self::Regs) -> Interrupts;
+
+    /// Remembers this CPU's area.
+    fn set_this_cpu(cpu: &'static Cpu);
+    /// This CPU's area.
+    fn this_cpu() -> &'static Cpu;
+    /// Remembers the task that runs on this CPU.
+    fn set_current(task: *const Task);
+    /// The running task; null before there is one. One instruction, so that a task that is moved to another CPU
+    /// meanwhile still gets itself.
+    fn current() -> *const Task;
+    /// Prepares traps and interrupts on this CPU; its area is set.
+    fn init_cpu();
+    /// Starts CPU `number` at [`crate::secondary_main`], on a stack that ends at `stack_top`.
+    fn start_cpu(number: usize, stack_top: usize);
+    /// Interrupts CPU `number`.
+    fn send_ipi(number: usize, ipi: Ipi);
+    /// Starts the periodic timer interrupt of this CPU.
+    fn start_timer();
+    /// Executes a context-synchronising instruction.
+    fn synchronise();
+    /// Makes text just written at `at` visible to instruction fetch.
+    fn publish(at: usize, len_bytes: usize);
+
+    /// Saves the callee-saved registers on the running stack, its pointer in `from`, and goes on with the stack `to`.
+    ///
+    /// # Safety
+    /// `to` was saved by this function or made by [`Machine::new_stack`], and nobody else uses it.
+    unsafe fn switch(from: *mut usize, to: usize);
+    /// Prepares a stack that ends at `top` so that [`Machine::switch`] to it calls [`crate::task::first_run`].
+    ///
+    /// # Safety
+    /// There is room, and it is nobody else's.
+    unsafe fn new_stack(top: usize) -> usize;
+
+    /// A counter that rises with every guest instruction under `--icount`: how many, times [`Machine::TICKS`].
+    fn ticks() -> u64;
+    /// (numerator, denominator) of ticks per instruction.
+    const TICKS: (u64, u64);
+    /// Nanoseconds since some moment.
+    fn now_ns() -> u64;
+
+    /// The program counter at which `regs` go on.
+    fn pc(regs: &Self::Regs) -> usize;
+    /// Makes `regs` go on at `pc`.
+    fn set_pc(regs: &mut Self::Regs, pc: usize);
+}

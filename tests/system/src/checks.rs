@@ -1,0 +1,143 @@
+//! Self checks: what the probes rely on, each a sentence that can fail.
+
+use crate::arch::{Machine, Native, Outcome};
+use crate::memory::{self, ALIAS};
+use crate::nofault::{self, KernelMemory};
+use crate::println;
+use crate::{cpu, heap, symbols, task};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use probe_core::CodeAddr;
+use probe_core::arch::Memory;
+
+/// A check: fails by panicking.
+type Check = (&'static str, fn());
+
+const CHECKS: &[Check] = &[
+    ("a fault in nofault memory is an error", nofault_memory),
+    ("text is never writable at its own address", text_is_read_only),
+    ("executable memory is written through the alias only", executable_memory),
+    ("symbols are found by name and by address", kallsyms),
+    ("every cpu takes part in a synchronisation", cpus_synchronise),
+    ("tasks share the cpus", tasks_take_turns),
+    ("a task that never yields is preempted", preemption),
+    ("a killed task ends", killed_task_ends),
+    ("nothing leaks", nothing_leaks),
+];
+
+/// Runs all checks.
+pub fn run() -> Outcome {
+    for (name, check) in CHECKS {
+        check();
+        println!("ok {name}");
+    }
+    Outcome::Passed
+}
+
+/// An address that nothing is mapped at.
+const HOLE: usize = 0x6000_0000;
+
+fn nofault_memory() {
+    assert!(KernelMemory.read_usize(HOLE).is_err());
+    assert!(KernelMemory.write_usize(HOLE, 1).is_err());
+    assert!(KernelMemory.read_usize(0).is_err());
+    assert_eq!(nofault::read(memory::text_range().0, &mut [0; 16]), 16);
+    let mut word = 5_usize;
+    let at = (&raw mut word).expose_provenance();
+    assert_eq!(KernelMemory.read_usize(at), Ok(5));
+    assert_eq!(KernelMemory.write_usize(at, 6), Ok(()));
+    // SAFETY: it is this function's own variable.
+    assert_eq!(unsafe { (&raw const word).read_volatile() }, 6);
+}
+
+fn text_is_read_only() {
+    let text = memory::text_range().0;
+    let before = KernelMemory.read_usize(text).expect("text can be read");
+    assert!(KernelMemory.write_usize(text, before).is_err());
+    assert_eq!(KernelMemory.read_usize(text + ALIAS), Ok(before));
+}
+
+fn executable_memory() {
+    let at = memory::alloc_exec(4096).expect("there is room");
+    assert!(KernelMemory.write_usize(at.as_usize(), 0).is_err());
+    // SAFETY: it is ours.
+    unsafe { memory::write_text(at, &[1, 2, 3, 4]) }.expect("it is mapped");
+    let mut bytes = [0; 4];
+    assert_eq!(nofault::read(at.as_usize(), &mut bytes), 4);
+    assert_eq!(bytes, [1, 2, 3, 4]);
+    // SAFETY: nobody ever executed in it.
+    unsafe { memory::free_exec(at, 4096) };
+    assert_eq!(nofault::read(at.as_usize(), &mut bytes), 0);
+    // SAFETY: nothing is written, which is the point.
+    assert!(unsafe { memory::write_text(CodeAddr::new(HOLE), &[0]) }.is_err());
+}
+
+fn kallsyms() {
+    let main = symbols::named("kernel_main").next().expect("kernel_main is a symbol");
+    let inside = symbols::covering(main.start + main.len_bytes / 2).expect("kernel_main covers it");
+    assert_eq!(inside.name, "kernel_main");
+    assert!(symbols::named("no_such_function").next().is_none());
+    assert!(symbols::all().count() > 50);
+}
+
+fn cpus_synchronise() {
+    (0..100).for_each(|_| cpu::synchronise_all());
+}
+
+fn tasks_take_turns() {
+    let counter = Arc::new(AtomicUsize::new(0));
+    let tasks: Vec<_> = (0..4)
+        .map(|_| {
+            let counter = counter.clone();
+            task::spawn("counter", move || {
+                for _ in 0..100 {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                    task::yield_now();
+                }
+            })
+        })
+        .collect();
+    tasks.iter().for_each(|task| task.join());
+    assert_eq!(counter.load(Ordering::Relaxed), 400);
+}
+
+fn preemption() {
+    let seen = Arc::new(AtomicUsize::new(0));
+    let spinners: Vec<_> = (0..cpu::online().count() + 1)
+        .map(|_| {
+            let seen = seen.clone();
+            task::spawn("spinner", move || {
+                let me = task::current().expect("a task runs");
+                while me.preempted.load(Ordering::Relaxed) < 2 {
+                    Native::relax();
+                }
+                seen.fetch_add(1, Ordering::Relaxed);
+            })
+        })
+        .collect();
+    spinners.iter().for_each(|task| task.join());
+    assert_eq!(seen.load(Ordering::Relaxed), spinners.len());
+}
+
+fn killed_task_ends() {
+    let victim = task::spawn("victim", || {
+        loop {
+            Native::relax();
+        }
+    });
+    victim.kill();
+    victim.join();
+}
+
+fn nothing_leaks() {
+    let before = heap::used_bytes();
+    task::spawn("short", || ()).join();
+    // The queue lets go of the task when its successor runs.
+    (0..4).for_each(|_| task::yield_now());
+    let deadline = Native::now_ns() + 1_000_000_000;
+    while heap::used_bytes() != before && Native::now_ns() < deadline {
+        task::yield_now();
+    }
+    assert_eq!(heap::used_bytes(), before);
+}

@@ -1,0 +1,239 @@
+//! Paging with W^X, the alias through which text is written, and executable memory.
+//!
+//! All memory is mapped at its own address: text read-only and executable, read-only data read-only, the rest
+//! writable and never executable. The alias maps all memory once more, [`ALIAS`] bytes up, writable and
+//! never executable: through it text is patched. No page is ever writable and executable at one address.
+
+use crate::arch::{Machine, Native, Paging};
+use crate::cpu;
+use crate::lock::SpinLock;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use probe_core::{CodeAddr, TextError};
+
+/// The size of a page in bytes.
+pub const PAGE: usize = 4096;
+
+/// The distance in bytes from memory to its alias.
+#[cfg(target_pointer_width = "64")]
+pub const ALIAS: usize = 0x40_0000_0000;
+/// The distance in bytes from memory to its alias.
+#[cfg(target_pointer_width = "32")]
+pub const ALIAS: usize = 0x8000_0000;
+
+/// The size of the executable memory for slots, stubs and modules; it lies right after the image.
+const EXEC_PAGES: usize = 1024;
+
+/// What may be done with a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// Nothing: every access faults.
+    None,
+    /// Reading.
+    ReadOnly,
+    /// Reading and writing.
+    ReadWrite,
+    /// Reading and executing.
+    ReadExecute,
+    /// Reading and writing device registers.
+    Device,
+}
+
+unsafe extern "C" {
+    static __text_start: u8;
+    static __text_end: u8;
+    static __rodata_end: u8;
+    static __image_end: u8;
+}
+
+/// The kernel's text, first byte to one past the last.
+pub fn text_range() -> (usize, usize) {
+    ((&raw const __text_start).addr(), (&raw const __text_end).addr())
+}
+
+fn exec_range() -> (usize, usize) {
+    let start = (&raw const __image_end).addr().next_multiple_of(0x10000);
+    (start, start + EXEC_PAGES * PAGE)
+}
+
+/// The memory for the heap.
+pub fn heap_range() -> (usize, usize) {
+    (exec_range().1, Native::RAM.1)
+}
+
+// ---- page tables ----------------------------------------------------------------------------------------------
+
+#[repr(C, align(4096))]
+struct Table([u64; 512]);
+
+/// Aligned as the greediest machine wants the root (ppc64: 64 KiB).
+#[repr(C, align(65536))]
+struct Pool([Table; 128]);
+
+struct Tables {
+    pool: Pool,
+    used: usize,
+}
+
+static TABLES: SpinLock<Tables> = SpinLock::new(Tables { pool: Pool([const { Table([0; 512]) }; 128]), used: 0 });
+static ROOT: AtomicUsize = AtomicUsize::new(0);
+
+impl Tables {
+    /// A fresh table; returns its address.
+    fn add(&mut self) -> usize {
+        let table = &mut self.pool.0[self.used];
+        self.used += 1;
+        (&raw mut *table).expose_provenance()
+    }
+
+    fn map(&mut self, at: usize, physical: usize, protection: Protection) {
+        let (leaf_shift, branches) = Native::LEVELS.split_last().expect("there are levels");
+        let mut table = ROOT.load(Ordering::Relaxed);
+        for shift in branches {
+            let entry = entry(table, at >> shift);
+            // SAFETY: `table` is one of ours, which the lock protects.
+            let branch = unsafe { entry.read() };
+            table = if branch != 0 {
+                Native::table(branch)
+            } else {
+                let next = self.add();
+                // SAFETY: as above.
+                unsafe { entry.write(Native::branch(next, *shift)) };
+                next
+            };
+        }
+        let leaf = match protection {
+            Protection::None => 0,
+            _ => Native::leaf(physical, protection),
+        };
+        // SAFETY: as above. A walker sees the old entry or the new one: it is one aligned store.
+        unsafe { entry(table, at >> leaf_shift).write_volatile(leaf) };
+    }
+}
+
+fn entry(table: usize, index: usize) -> *mut u64 {
+    core::ptr::with_exposed_provenance_mut::<u64>(table + (index & 511) * 8)
+}
+
+/// Maps everything and turns paging on.
+pub fn init() {
+    let mut tables = TABLES.lock();
+    let root = tables.add();
+    ROOT.store(root, Ordering::Relaxed);
+    let (ram_start, ram_end) = Native::RAM;
+    let text = text_range();
+    let exec = exec_range();
+    let rodata_end = (&raw const __rodata_end).addr();
+    for page in (ram_start..ram_end).step_by(PAGE) {
+        let protection = match page {
+            // A null pointer faults.
+            0 => continue,
+            _ if (text.0..text.1).contains(&page) => Protection::ReadExecute,
+            _ if (text.1..rodata_end).contains(&page) => Protection::ReadOnly,
+            // Mapped when it is handed out.
+            _ if (exec.0..exec.1).contains(&page) => Protection::None,
+            _ => Protection::ReadWrite,
+        };
+        tables.map(page, page, protection);
+        tables.map(ALIAS + page, page, Protection::ReadWrite);
+    }
+    for &page in Native::DEVICES {
+        tables.map(page, page, Protection::Device);
+    }
+    drop(tables);
+    activate();
+}
+
+/// Turns paging on, on this CPU.
+pub fn activate() {
+    // SAFETY: `init` has mapped everything at its own address.
+    unsafe { Native::activate(root()) };
+}
+
+/// The address of the root table.
+pub fn root() -> usize {
+    ROOT.load(Ordering::Relaxed)
+}
+
+/// Changes what may be done with a page of memory at its own address, on all CPUs.
+pub fn protect(page: usize, protection: Protection) {
+    TABLES.lock().map(page, page, protection);
+    cpu::synchronise_all();
+}
+
+// ---- text ---------------------------------------------------------------------------------------------------
+
+/// Stores `bytes` at `at` through the alias, four aligned bytes at once where they are four, and publishes them.
+///
+/// # Errors
+/// `at` is not in memory; nothing was written.
+///
+/// # Safety
+/// The range is text that the caller may patch, or executable memory that it owns.
+pub unsafe fn write_text(at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
+    let start = at.as_usize();
+    let executable = |addr| {
+        let (text, exec) = (text_range(), exec_range());
+        (text.0..text.1).contains(&addr) || (exec.0..exec.1).contains(&addr)
+    };
+    let end = start.checked_add(bytes.len()).ok_or(TextError::Unmapped(at))?;
+    if !executable(start) || !executable(end.saturating_sub(1).max(start)) {
+        return Err(TextError::Unmapped(at));
+    }
+    cpu::rendezvous(|| {
+        let alias = core::ptr::with_exposed_provenance_mut::<u8>(start + ALIAS);
+        match *bytes {
+            [a, b] if start.is_multiple_of(2) => {
+                // SAFETY: the alias of all memory is mapped writable; aligned as just checked.
+                unsafe { alias.cast::<u16>().write_volatile(u16::from_ne_bytes([a, b])) };
+            }
+            [a, b, c, d] if start.is_multiple_of(4) => {
+                // SAFETY: as above.
+                unsafe { alias.cast::<u32>().write_volatile(u32::from_ne_bytes([a, b, c, d])) };
+            }
+            _ => {
+                for (i, &byte) in bytes.iter().enumerate() {
+                    // SAFETY: as above, for every byte of the range.
+                    unsafe { alias.add(i).write_volatile(byte) };
+                }
+            }
+        }
+        Native::publish(start, bytes.len());
+    });
+    Ok(())
+}
+
+// ---- executable memory -----------------------------------------------------------------------------------------
+
+static EXEC: SpinLock<[bool; EXEC_PAGES]> = SpinLock::new([false; EXEC_PAGES]);
+
+/// Maps `len_bytes` of executable memory, aligned to its length.
+pub fn alloc_exec(len_bytes: usize) -> Option<CodeAddr> {
+    let pages = len_bytes.div_ceil(PAGE).next_power_of_two();
+    let start = exec_range().0;
+    let first = {
+        let mut used = EXEC.lock();
+        let first = (0..EXEC_PAGES)
+            .step_by(pages)
+            .find(|&i| (start + i * PAGE).is_multiple_of(pages * PAGE) && used[i..].len() >= pages && !used[i..i + pages].contains(&true))?;
+        used[first..first + pages].fill(true);
+        first
+    };
+    for page in first..first + pages {
+        protect(start + page * PAGE, Protection::ReadExecute);
+    }
+    Some(CodeAddr::new(start + first * PAGE))
+}
+
+/// Unmaps executable memory: who still runs in it faults.
+///
+/// # Safety
+/// [`alloc_exec`] returned `at` for `len_bytes`, and no CPU executes in it or will.
+pub unsafe fn free_exec(at: CodeAddr, len_bytes: usize) {
+    let pages = len_bytes.div_ceil(PAGE).next_power_of_two();
+    let start = exec_range().0;
+    let first = (at.as_usize() - start) / PAGE;
+    for page in first..first + pages {
+        protect(start + page * PAGE, Protection::None);
+    }
+    EXEC.lock()[first..first + pages].fill(false);
+}

@@ -1,0 +1,209 @@
+//! Tasks: a queue that all CPUs share, switched when a task yields, ends, or has used up its time.
+
+use crate::arch::{Interrupts, Ipi, Machine, Native};
+use crate::cpu;
+use crate::lock::SpinLock;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec;
+use core::cell::{Cell, UnsafeCell};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+const STACK_WORDS: usize = 4096;
+
+/// A task: a stack and what runs on it.
+pub struct Task {
+    /// The stack pointer while it does not run.
+    sp: Cell<usize>,
+    stack: UnsafeCell<Box<[u128]>>,
+    entry: Cell<Option<Box<dyn FnOnce() + Send>>>,
+    /// Its name, for messages.
+    pub name: &'static str,
+    /// How often preemption was disabled and not enabled again. Changed by the task itself only.
+    preemption_off: Cell<usize>,
+    killed: AtomicBool,
+    dead: AtomicBool,
+    /// How often it was preempted.
+    pub preempted: AtomicUsize,
+}
+
+// SAFETY: the cells are used by the CPU that runs the task, or by the one that makes it ready, never by two at once:
+// a task that was switched away from is queued only by its successor (`after_switch`).
+unsafe impl Sync for Task {}
+// SAFETY: as above; what `entry` owns is `Send`.
+unsafe impl Send for Task {}
+
+static READY: SpinLock<VecDeque<Arc<Task>>> = SpinLock::new(VecDeque::new());
+
+impl Task {
+    fn new(name: &'static str, stack: Box<[u128]>, entry: Option<Box<dyn FnOnce() + Send>>) -> Arc<Self> {
+        Arc::new(Self {
+            sp: Cell::new(0),
+            stack: UnsafeCell::new(stack),
+            entry: Cell::new(entry),
+            name,
+            preemption_off: Cell::new(0),
+            killed: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+            preempted: AtomicUsize::new(0),
+        })
+    }
+
+    /// Asks the task to end the next time that it could be switched away from.
+    pub fn kill(&self) {
+        self.killed.store(true, Ordering::Release);
+    }
+
+    /// Waits until the task has ended.
+    pub fn join(&self) {
+        while !self.dead.load(Ordering::Acquire) {
+            yield_now();
+        }
+    }
+}
+
+/// Makes room for the queue, so that no interrupt allocates.
+pub fn init() {
+    READY.lock().reserve(64);
+}
+
+/// Starts a task.
+pub fn spawn(name: &'static str, entry: impl FnOnce() + Send + 'static) -> Arc<Task> {
+    let task = Task::new(name, vec![0; STACK_WORDS].into_boxed_slice(), Some(Box::new(entry)));
+    // SAFETY: nobody else knows the task yet.
+    let top = unsafe { &mut *task.stack.get() }.as_mut_ptr_range().end.expose_provenance();
+    // SAFETY: the stack was allocated just now and is large enough for a switch frame.
+    task.sp.set(unsafe { Native::new_stack(top) });
+    READY.lock().push_back(task.clone());
+    for cpu in cpu::online() {
+        if cpu.number != Native::this_cpu().number {
+            Native::send_ipi(cpu.number, Ipi::Reschedule);
+        }
+    }
+    task
+}
+
+/// Makes the running context (a boot stack) this CPU's idle task, and runs the others.
+pub fn run() -> ! {
+    // Lives as long as the CPU.
+    let idle = Arc::into_raw(Task::new("idle", Box::default(), None));
+    Native::this_cpu().idle.set(idle);
+    Native::set_current(idle);
+    Native::start_timer();
+    Native::enable_interrupts();
+    loop {
+        yield_now();
+        Native::idle();
+    }
+}
+
+/// The running task.
+pub fn current() -> Option<&'static Task> {
+    // SAFETY: the running task is kept alive by running: `after_switch` alone drops that reference, from its successor.
+    unsafe { Native::current().as_ref() }
+}
+
+/// Lets another task run, if one is ready.
+pub fn yield_now() {
+    let interrupts = Native::disable_interrupts();
+    schedule();
+    cpu::restore(interrupts);
+    Native::relax();
+}
+
+/// At the end of an interrupt: lets another task run if this one's time is up.
+pub fn preempt() {
+    let cpu = Native::this_cpu();
+    if !cpu.reschedule.get() {
+        return;
+    }
+    let Some(task) = current() else { return };
+    if task.preemption_off.get() == 0 {
+        cpu.reschedule.set(false);
+        task.preempted.fetch_add(1, Ordering::Relaxed);
+        schedule();
+    }
+}
+
+/// Keeps the running task on its CPU until [`enable_preemption`].
+pub fn disable_preemption() {
+    if let Some(task) = current() {
+        task.preemption_off.set(task.preemption_off.get() + 1);
+    }
+}
+
+/// Ends what [`disable_preemption`] began.
+pub fn enable_preemption() {
+    if let Some(task) = current() {
+        task.preemption_off.set(task.preemption_off.get() - 1);
+    }
+}
+
+/// Whether the running task may be switched away from.
+pub fn is_preemptible() -> bool {
+    current().is_none_or(|task| task.preemption_off.get() == 0)
+}
+
+/// Ends the running task.
+pub fn exit() -> ! {
+    Native::disable_interrupts();
+    if let Some(task) = current() {
+        task.dead.store(true, Ordering::Release);
+    }
+    schedule();
+    unreachable!("a dead task ran again")
+}
+
+/// Switches to the next ready task; interrupts are disabled. Returns when this one runs again.
+fn schedule() {
+    let cpu = Native::this_cpu();
+    let Some(me) = current() else { return };
+    let is_idle = ptr::eq(me, cpu.idle.get());
+    if me.killed.load(Ordering::Acquire) && !me.dead.load(Ordering::Relaxed) {
+        me.dead.store(true, Ordering::Release);
+    }
+    let next = match READY.lock().pop_front() {
+        Some(task) => Arc::into_raw(task),
+        None if me.dead.load(Ordering::Relaxed) => cpu.idle.get(),
+        None => return,
+    };
+    cpu.previous.set(if is_idle { ptr::null() } else { me });
+    // SAFETY: `next` came from the queue, which holds a reference to each, or is this CPU's idle task.
+    let to = unsafe { &*next }.sp.get();
+    Native::set_current(next);
+    // SAFETY: a task in the queue, and an idle task that does not run, has a saved stack that nobody else uses.
+    unsafe { Native::switch(me.sp.as_ptr(), to) };
+    after_switch();
+}
+
+/// Queues the task that ran before, now that its stack is not in use any more, or lets go of it if it has ended.
+fn after_switch() {
+    let previous = Native::this_cpu().previous.replace(ptr::null());
+    if previous.is_null() {
+        return;
+    }
+    // SAFETY: made by `Arc::into_raw` when the task was taken from the queue.
+    let previous = unsafe { Arc::from_raw(previous) };
+    if !previous.dead.load(Ordering::Acquire) {
+        READY.lock().push_back(previous);
+    }
+}
+
+/// Where a new stack begins: [`Machine::new_stack`].
+pub extern "C" fn first_run() -> ! {
+    after_switch();
+    Native::enable_interrupts();
+    if let Some(entry) = current().and_then(|task| task.entry.take()) {
+        entry();
+    }
+    exit()
+}
+
+/// Whether interrupts are enabled now.
+pub fn interrupts() -> Interrupts {
+    let interrupts = Native::disable_interrupts();
+    cpu::restore(interrupts);
+    interrupts
+}
