@@ -22,6 +22,8 @@ pub(crate) struct Job {
     pub(crate) triple: Option<&'static str>,
     /// Whether `cargo ci test` runs it. What is left out is listed by `cargo ci matrix`.
     pub(crate) is_in_test: bool,
+    /// Whether hosted engines run it: all but those that are only a shorter way to other jobs.
+    pub(crate) is_hosted: bool,
     /// How long a hosted engine may take, in minutes.
     pub(crate) limit_minutes: u32,
     needs: fn(Option<&'static Target>) -> Wanted,
@@ -51,6 +53,7 @@ impl Job {
             mode: None,
             triple: None,
             is_in_test: false,
+            is_hosted: name != "quick",
             limit_minutes: 40,
             needs: |_| Wanted::default(),
             steps,
@@ -72,12 +75,19 @@ pub(crate) fn all() -> Vec<Job> {
         mode: Some(target.mode),
         triple: Some(target.triple),
         is_in_test: true,
+        is_hosted: true,
         limit_minutes: 40,
         needs: |target| Wanted::of(target),
         steps: target_steps,
         target: Some(target),
     });
     let others = [
+        Job::named("lint", "what a machine can check without running a test", |_, _| crate::lint::steps())
+            .needing(|_| lint_needs(true)),
+        Job::named("quick", "before every push: formatting, clippy and the native unit tests", |_, _| {
+            quick_steps()
+        })
+        .needing(|_| lint_needs(false)),
         Job::named("msrv", "every crate builds with the oldest Rust that it promises", msrv_steps)
             .needing(|_| std::mem::take(Wanted::default().toolchain(MSRV))),
         Job::named("nightly", "the native tests with the newest Rust", |_, _| {
@@ -132,21 +142,44 @@ fn native_steps() -> Vec<Step> {
     ]
 }
 
+/// Whether there is a kernel that tests `target`: its package configures linking and running for it.
+pub(crate) fn has_kernel(root: &Path, target: &Target) -> bool {
+    let config = std::fs::read_to_string(root.join(SYSTEM).join(".cargo/config.toml")).unwrap_or_default();
+    config.contains(&format!("[target.{}]", target.triple))
+}
+
 fn system_steps(root: &Path, target: &Target) -> Vec<Step> {
     let name = format!("{} (system)", target.triple);
-    let config = std::fs::read_to_string(root.join(SYSTEM).join(".cargo/config.toml")).unwrap_or_default();
-    if !config.contains(&format!("[target.{}]", target.triple)) {
+    if !has_kernel(root, target) {
         return vec![Step::skip(name, format!("{SYSTEM} has no kernel for it yet"))];
     }
-    vec![Step::run(name, &["cargo", "test", "--release", "--target", target.triple]).within(SYSTEM)]
+    vec![Step::run(name, &["cargo", "run", "--release", "--target", target.triple]).within(SYSTEM)]
+}
+
+/// `every_target`: clippy wants each target's standard library.
+fn lint_needs(every_target: bool) -> Wanted {
+    let rows = TARGETS.iter().filter(|target| every_target && target.mode == Mode::User);
+    let mut wanted = Wanted::default();
+    for target in rows {
+        wanted.target(target.triple);
+    }
+    std::mem::take(wanted.component("", "rustfmt").component("", "clippy"))
+}
+
+fn quick_steps() -> Vec<Step> {
+    let mut steps = crate::lint::quick_steps();
+    steps.push(Step::run(
+        "clippy",
+        &["cargo", "clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+    ));
+    steps.push(Step::run("unit tests", &["cargo", "test", "--workspace", "--lib", "--bins"]));
+    steps
 }
 
 fn msrv_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {
     let packages = match crate::metadata::packages(root) {
         Ok(packages) => packages,
-        Err(error) => {
-            return vec![Step::check("packages of the workspace", |_| Ok(())), Step::skip("msrv", error)];
-        }
+        Err(error) => return vec![Step::fail("packages of the workspace", error)],
     };
     let mut step = Step::run(format!("check with Rust {MSRV}"), &["rustup", "run", MSRV, "cargo", "check"])
         .env("CARGO_TARGET_DIR", "target/msrv");

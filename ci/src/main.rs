@@ -3,7 +3,9 @@
 //! What is supported stands in [`matrix`]; [`jobs`] makes named lists of [`step`]s of it; [`setup`] gets the machine
 //! ready for them.
 
+mod generate;
 mod jobs;
+mod lint;
 mod matrix;
 mod metadata;
 mod setup;
@@ -64,7 +66,7 @@ fn command_line() -> Command {
                     Arg::new("all")
                         .long("all")
                         .action(ArgAction::SetTrue)
-                        .help("Also for msrv, nightly and miri"),
+                        .help("Also for the lints, msrv, nightly and miri"),
                 ),
         )
         .subcommand(Command::new("test").about("Sets up what is missing, then runs the whole matrix").args([
@@ -80,6 +82,25 @@ fn command_line() -> Command {
                 .args([verbose(), no_setup()]),
         )
         .subcommand(Command::new("jobs").about("Lists the jobs"))
+        .subcommand(
+            Command::new("lint")
+                .about("Checks everything a machine can check without running a test")
+                .args([verbose(), no_setup()]),
+        )
+        .subcommand(
+            Command::new("quick")
+                .about("What to run before every push: under two minutes")
+                .args([verbose(), no_setup()]),
+        )
+        .subcommand(
+            Command::new("matrix").about("Prints the jobs for a hosted engine").arg(
+                Arg::new("format")
+                    .long("format")
+                    .value_parser(["github", "gitlab", "json"])
+                    .default_value("json"),
+            ),
+        )
+        .subcommand(Command::new("generate").about("Rewrites the files that are derived from the matrix"))
 }
 
 fn run(matches: &ArgMatches) -> Result<bool, String> {
@@ -94,6 +115,15 @@ fn run(matches: &ArgMatches) -> Result<bool, String> {
             let job = jobs::by_name(options.get_one::<String>("name").expect("clap requires it"))?;
             run_jobs(&root, &[job], options)
         }
+        Some((name @ ("lint" | "quick"), options)) => run_jobs(&root, &[jobs::by_name(name)?], options),
+        Some(("matrix", options)) => {
+            print!(
+                "{}",
+                generate::matrix(options.get_one::<String>("format").map_or("json", String::as_str))
+            );
+            Ok(true)
+        }
+        Some(("generate", _)) => generate::write_all(&root).map(|()| true),
         Some(("jobs", _)) => {
             for job in jobs::all() {
                 println!(

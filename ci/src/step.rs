@@ -22,6 +22,8 @@ pub(crate) enum Action {
     Check(fn(&Path) -> Result<(), String>),
     /// Nothing, for this reason.
     Skip(String),
+    /// It is known beforehand that it cannot work, for this reason.
+    Fail(String),
 }
 
 /// One step of a job.
@@ -53,6 +55,11 @@ impl Step {
     /// A step that cannot run here.
     pub(crate) fn skip(name: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::new(name, Action::Skip(reason.into()))
+    }
+
+    /// A step that has failed already.
+    pub(crate) fn fail(name: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::new(name, Action::Fail(reason.into()))
     }
 
     /// The same step with more arguments.
@@ -141,6 +148,7 @@ pub(crate) fn run_all(root: &Path, steps: &[Step], verbose: bool) -> bool {
         let mut cases = [0; 3];
         let outcome = match &step.action {
             Action::Skip(reason) => Outcome::Skipped(reason.clone()),
+            Action::Fail(reason) => Outcome::Failed(reason.clone()),
             Action::Check(check) => check(root).map_or_else(
                 |wrong| {
                     println!("{wrong}");

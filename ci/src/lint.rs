@@ -1,0 +1,216 @@
+//! The rules of the house that a machine can check: `cargo ci lint`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::matrix::{Mode, TARGETS};
+use crate::step::Step;
+
+/// The files of a backend, in reading order: who knows one backend knows all.
+const BACKEND_FILES: [&str; 9] =
+    ["lib.rs", "regs.rs", "insn.rs", "decode.rs", "simulate.rs", "slot.rs", "call.rs", "patch.rs", "asm.rs"];
+
+/// What is checked in a moment: the style of the text and of the tree.
+pub(crate) fn quick_steps() -> Vec<Step> {
+    vec![
+        Step::run("formatting", &["cargo", "fmt", "--all", "--check"]),
+        Step::check("generated files", crate::generate::check),
+        Step::check("no architecture in the core", core_is_neutral),
+        Step::check("same files in all backends", backends_look_alike),
+        Step::check("shell scripts parse", shell_scripts_parse),
+    ]
+}
+
+/// All lints.
+pub(crate) fn steps() -> Vec<Step> {
+    let mut steps = quick_steps();
+    let clippy = ["cargo", "clippy", "--workspace", "--all-targets", "--target"];
+    for target in TARGETS.iter().filter(|target| target.mode == Mode::User) {
+        steps.push(Step::run(format!("clippy {}", target.triple), &clippy).args([
+            target.triple,
+            "--",
+            "-D",
+            "warnings",
+        ]));
+    }
+    steps.push(
+        Step::run("rustdoc", &["cargo", "doc", "--workspace", "--no-deps", "--document-private-items"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    );
+    steps.push(Step::check("packages build by themselves", packages_build_alone));
+    steps
+}
+
+/// STYLE: the neutral core never names an architecture.
+fn core_is_neutral(root: &Path) -> Result<(), String> {
+    let mut wrong = Vec::new();
+    for file in rust_files(&root.join("probe-core/src")) {
+        for (number, line) in read(&file)?.lines().enumerate() {
+            if line.contains("target_arch") {
+                wrong.push(format!(
+                    "{}:{}: names an architecture: {}",
+                    shown(root, &file),
+                    number + 1,
+                    line.trim()
+                ));
+            }
+        }
+    }
+    found(wrong)
+}
+
+/// Every backend has the same files; what only one has stands in a folder beside the file that it belongs to. Only
+/// `asm` is gated by the architecture, and only where it is declared.
+fn backends_look_alike(root: &Path) -> Result<(), String> {
+    let mut wrong = Vec::new();
+    let mut extra: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    let backends: BTreeSet<_> = TARGETS.iter().filter_map(|target| target.backend).collect();
+    for &backend in &backends {
+        let sources = root.join(backend).join("src");
+        for name in BACKEND_FILES {
+            let folder = sources.join(name.trim_end_matches(".rs"));
+            if !sources.join(name).exists() && !folder.join("mod.rs").exists() {
+                wrong.push(format!("{backend}/src has no {name}"));
+            }
+        }
+        for file in rust_files(&sources) {
+            let name = file.strip_prefix(&sources).expect("it was found there").display().to_string();
+            let top = name.split('/').next().unwrap_or_default();
+            if !BACKEND_FILES.iter().any(|known| known.trim_end_matches(".rs") == top.trim_end_matches(".rs"))
+            {
+                extra.entry(top.to_owned()).or_default().insert(backend);
+            }
+            if top != "lib.rs" && !top.starts_with("asm") && read(&file)?.contains("target_arch") {
+                wrong.push(format!(
+                    "{}: only lib.rs and asm may ask for the architecture",
+                    shown(root, &file)
+                ));
+            }
+        }
+    }
+    for (name, owners) in extra.iter().filter(|(_, owners)| owners.len() < backends.len()) {
+        let owners: Vec<_> = owners.iter().copied().collect();
+        wrong.push(format!(
+            "{name} is only in {}: same files in all backends, or a folder of one of the nine",
+            owners.join(", ")
+        ));
+    }
+    found(wrong)
+}
+
+fn shell_scripts_parse(root: &Path) -> Result<(), String> {
+    let mut wrong = Vec::new();
+    for script in [".ci/run", "ci/qemu", "ci/ld/driver", "tests/system/run"] {
+        let file = root.join(script);
+        if !file.exists() {
+            continue;
+        }
+        let shell = if read(&file)?.starts_with("#!/usr/bin/env bash") { "bash" } else { "sh" };
+        let output = Command::new(shell)
+            .arg("-n")
+            .arg(&file)
+            .output()
+            .map_err(|error| format!("cannot run {shell}: {error}"))?;
+        if !output.status.success() {
+            wrong.push(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        }
+    }
+    found(wrong)
+}
+
+/// Packs every library as the registry would get it and builds that, outside of the workspace.
+fn packages_build_alone(root: &Path) -> Result<(), String> {
+    let mut command = crate::step::clean(Command::new("cargo"));
+    command.args(["package", "--quiet", "--allow-dirty", "--workspace"]).current_dir(root);
+    for package in crate::metadata::packages(root)?.iter().filter(|package| !package.is_published) {
+        command.args(["--exclude", &package.name]);
+    }
+    let output = command.output().map_err(|error| format!("cannot run cargo: {error}"))?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+/// All Rust files below `folder`, sorted.
+pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+fn read(file: &Path) -> Result<String, String> {
+    fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
+}
+
+fn shown(root: &Path, file: &Path) -> String {
+    file.strip_prefix(root).unwrap_or(file).display().to_string()
+}
+
+fn found(wrong: Vec<String>) -> Result<(), String> {
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tree with these files, removed when dropped.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let root = std::env::temp_dir().join(format!("probe-ci-lint-{}-{name}", std::process::id()));
+            for (path, text) in files {
+                let file = root.join(path);
+                fs::create_dir_all(file.parent().expect("it has a folder")).expect("the folder can be made");
+                fs::write(file, text).expect("the file can be written");
+            }
+            Self(root)
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn an_architecture_in_the_core_is_found() {
+        let tree =
+            Tree::new("core", &[("probe-core/src/hit/step.rs", "//\n#[cfg(target_arch = \"x86_64\")]\n")]);
+        let wrong = core_is_neutral(&tree.0).expect_err("it is found");
+        assert!(wrong.starts_with("probe-core/src/hit/step.rs:2:"), "{wrong}");
+    }
+
+    #[test]
+    fn a_missing_and_an_extra_file_are_found() {
+        let mut files = Vec::new();
+        for backend in ["arch-x86_64", "arch-i386", "arch-aarch64", "arch-ppc64"] {
+            files.extend(BACKEND_FILES.iter().map(|name| format!("{backend}/src/{name}")));
+        }
+        files.push("arch-ppc64/src/decode/prefixed.rs".to_owned());
+        let all: Vec<_> = files.iter().map(|file| (file.as_str(), "")).collect();
+        assert_eq!(backends_look_alike(&Tree::new("alike", &all).0), Ok(()));
+
+        let mut wrong: Vec<_> =
+            all.iter().copied().filter(|(file, _)| *file != "arch-i386/src/slot.rs").collect();
+        wrong.push(("arch-ppc64/src/toc.rs", ""));
+        wrong.push(("arch-aarch64/src/call.rs", "#[cfg(target_arch = \"aarch64\")]"));
+        let said = backends_look_alike(&Tree::new("unlike", &wrong).0).expect_err("it is found");
+        assert!(said.contains("arch-i386/src has no slot.rs"), "{said}");
+        assert!(said.contains("toc.rs is only in arch-ppc64"), "{said}");
+        assert!(said.contains("arch-aarch64/src/call.rs: only lib.rs and asm"), "{said}");
+    }
+}
