@@ -1,2 +1,283 @@
-//! The ppc64 backend of probe-core.
+//! The ppc64 backend of probe-core: Power ISA 3.1C in 64-bit mode, both byte orders, ELFv1 and ELFv2.
+//!
+//! [`Ppc64`] is generic over byte order and ABI, so that every variant is tested on every machine; [`Native`] is the one
+//! that the program runs on. In the order of reading:
+//!
+//! - [`regs`]: the saved registers.
+//! - `insn`: encodings and opcode tables.
+//! - `decode` (and `region`, for load-reserve/store-conditional sequences): words to a [`Plan`] or a refusal.
+//! - `simulate`: the effect of branches and of what reads or writes LR and CTR.
+//! - `slot`: copies that run out of line.
+//! - `call`: arguments, returns, jprobes, stubs.
+//! - `patch`: write order and publication.
+//! - `asm`: trampolines, the only code that must run on the architecture itself.
+//!
+//! Breakpoint: `trap` (`tw 31,0,0`); the trap's nip is the place. What the host owes beside
+//! [`Host`](probe_core::host::Host): `msr` in [`PtRegs`], and a trap entry that keeps 288 bytes below r1 free.
 #![no_std]
+
+mod call;
+mod decode;
+mod insn;
+mod patch;
+mod region;
+pub mod regs;
+mod simulate;
+mod slot;
+
+#[cfg(target_arch = "powerpc64")]
+mod asm;
+
+pub use call::{Callee, local_entry_of_st_other};
+pub use decode::Plan;
+pub use patch::CACHE_STEP;
+pub use regs::PtRegs;
+
+use core::convert::Infallible;
+use core::marker::PhantomData;
+use probe_core::arch::{Arch, Decoded, Entry, MemFault, Memory, Site, Tail, TailPatch, Text};
+use probe_core::{CodeAddr, Refusal};
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A byte order of text and data.
+pub trait Endian: sealed::Sealed + 'static {
+    /// The architecture's name in this byte order.
+    const NAME: &'static str;
+    /// `trap`, as it lies in memory.
+    const BREAKPOINT: &'static [u8; 4];
+    /// An instruction word from memory.
+    fn word(bytes: [u8; 4]) -> u32;
+    /// An instruction word as it lies in memory.
+    fn bytes(word: u32) -> [u8; 4];
+    /// A doubleword from memory.
+    fn doubleword(bytes: [u8; 8]) -> u64;
+    /// A doubleword as it lies in memory.
+    fn doubleword_bytes(doubleword: u64) -> [u8; 8];
+}
+
+/// Most significant byte first.
+#[derive(Clone, Copy, Debug)]
+pub enum Big {}
+
+/// Least significant byte first.
+#[derive(Clone, Copy, Debug)]
+pub enum Little {}
+
+impl sealed::Sealed for Big {}
+impl sealed::Sealed for Little {}
+
+impl Endian for Big {
+    const NAME: &'static str = "ppc64";
+    const BREAKPOINT: &'static [u8; 4] = &insn::TRAP.to_be_bytes();
+    fn word(bytes: [u8; 4]) -> u32 {
+        u32::from_be_bytes(bytes)
+    }
+    fn bytes(word: u32) -> [u8; 4] {
+        word.to_be_bytes()
+    }
+    fn doubleword(bytes: [u8; 8]) -> u64 {
+        u64::from_be_bytes(bytes)
+    }
+    fn doubleword_bytes(doubleword: u64) -> [u8; 8] {
+        doubleword.to_be_bytes()
+    }
+}
+
+impl Endian for Little {
+    const NAME: &'static str = "ppc64le";
+    const BREAKPOINT: &'static [u8; 4] = &insn::TRAP.to_le_bytes();
+    fn word(bytes: [u8; 4]) -> u32 {
+        u32::from_le_bytes(bytes)
+    }
+    fn bytes(word: u32) -> [u8; 4] {
+        word.to_le_bytes()
+    }
+    fn doubleword(bytes: [u8; 8]) -> u64 {
+        u64::from_le_bytes(bytes)
+    }
+    fn doubleword_bytes(doubleword: u64) -> [u8; 8] {
+        doubleword.to_le_bytes()
+    }
+}
+
+/// A calling convention.
+pub trait Abi: sealed::Sealed + 'static {
+    /// Where the parameter save area starts, in bytes above the caller's stack pointer.
+    const PARAMETER_SAVE_AREA: usize;
+    /// Whether functions have a local entry behind the global one.
+    const HAS_LOCAL_ENTRY: bool;
+    /// Finds the code behind the function pointer `function`.
+    ///
+    /// # Errors
+    /// The function descriptor could not be read.
+    fn resolve<E: Endian, M: Memory>(function: usize, memory: &M) -> Result<Callee, MemFault>;
+}
+
+/// The first ABI: function pointers lead to descriptors of code, TOC and environment.
+#[derive(Clone, Copy, Debug)]
+pub enum ElfV1 {}
+
+/// The second ABI: function pointers lead to the global entry, which computes the TOC from r12.
+#[derive(Clone, Copy, Debug)]
+pub enum ElfV2 {}
+
+impl sealed::Sealed for ElfV1 {}
+impl sealed::Sealed for ElfV2 {}
+
+impl Abi for ElfV1 {
+    const PARAMETER_SAVE_AREA: usize = 48;
+    const HAS_LOCAL_ENTRY: bool = false;
+
+    fn resolve<E: Endian, M: Memory>(function: usize, memory: &M) -> Result<Callee, MemFault> {
+        let word = |n: usize| call::load::<E, M>(memory, function.wrapping_add(n * 8));
+        Ok(Callee { code: word(0)?, toc: Some(word(1)?), environment: Some(word(2)?) })
+    }
+}
+
+impl Abi for ElfV2 {
+    const PARAMETER_SAVE_AREA: usize = 32;
+    const HAS_LOCAL_ENTRY: bool = true;
+
+    fn resolve<E: Endian, M: Memory>(function: usize, _: &M) -> Result<Callee, MemFault> {
+        Ok(Callee { code: function as u64, toc: None, environment: None })
+    }
+}
+
+/// The backend for byte order `E` and ABI `A`. Has no values.
+pub struct Ppc64<E, A>(Infallible, PhantomData<fn() -> (E, A)>);
+
+/// The byte order of the machine that this is compiled for.
+#[cfg(target_endian = "big")]
+pub type NativeEndian = Big;
+/// The byte order of the machine that this is compiled for.
+#[cfg(target_endian = "little")]
+pub type NativeEndian = Little;
+
+/// The ABI of the program that this is compiled for (on other architectures: ELFv2).
+#[cfg(target_abi = "elfv1")]
+pub type NativeAbi = ElfV1;
+/// The ABI of the program that this is compiled for (on other architectures: ELFv2).
+#[cfg(not(target_abi = "elfv1"))]
+pub type NativeAbi = ElfV2;
+
+/// The variant that this is compiled for.
+pub type Native = Ppc64<NativeEndian, NativeAbi>;
+
+// SAFETY: `slot::fill` copies the instruction (with a displacement that addresses the same bytes) and puts the tail that
+// `slot::tail` names right behind it; what a copy does differently, `slot::after_step` sets right. The
+// differential tests in tests/native.rs hold it against execution in place.
+unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
+    type Regs = PtRegs;
+    type Plan = Plan;
+    type StepState = u64;
+
+    const NAME: &'static str = E::NAME;
+    const BREAKPOINT: &'static [u8] = E::BREAKPOINT;
+    const INSN_ALIGN: usize = 4;
+    const MAX_INSN_LEN: usize = 8;
+    const SLOT_LEN: usize = slot::LEN;
+    const SLOT_REACH: usize = slot::REACH;
+    const STUB_LEN: usize = call::STUB_LEN;
+
+    fn insn_len(bytes: &[u8]) -> Option<usize> {
+        let word = E::word(*bytes.first_chunk()?);
+        Some(if insn::opcd(word) == insn::OP_PREFIX { 8 } else { 4 })
+    }
+
+    fn is_breakpoint(bytes: &[u8]) -> bool {
+        bytes.first_chunk().is_some_and(|bytes| insn::is_unconditional_trap(E::word(*bytes)))
+    }
+
+    fn decode(site: &Site<'_>) -> Result<Decoded<Plan>, Refusal> {
+        decode::decode::<E>(site)
+    }
+
+    fn entry_offset(text: &dyn Text, function: CodeAddr, local_entry: u8) -> usize {
+        call::entry_offset::<E, A>(text, function, local_entry)
+    }
+
+    fn breakpoint_address(regs: &PtRegs) -> CodeAddr {
+        CodeAddr::new(regs.nip as usize)
+    }
+
+    fn simulate<M: Memory>(plan: &Plan, place: CodeAddr, regs: &mut PtRegs, _: &M) -> Result<(), MemFault> {
+        regs.nip = place.as_usize() as u64;
+        simulate::simulate(plan, regs);
+        Ok(())
+    }
+
+    fn fill_slot(
+        plan: &Plan,
+        insn: &[u8],
+        place: CodeAddr,
+        slot: CodeAddr,
+        tail: Tail,
+        out: &mut [u8],
+    ) -> Result<(), Refusal> {
+        slot::fill::<E>(plan, insn, place, slot, tail, out)
+    }
+
+    fn tail(plan: &Plan, insn_len: usize, place: CodeAddr, slot: CodeAddr, tail: Tail) -> Option<TailPatch> {
+        slot::tail::<E>(plan, insn_len, place, slot, tail)
+    }
+
+    fn before_step(plan: &Plan, _: CodeAddr, slot: CodeAddr, regs: &mut PtRegs) -> u64 {
+        slot::before_step(plan, slot, regs)
+    }
+
+    fn after_step(
+        plan: &Plan,
+        insn_len: usize,
+        place: CodeAddr,
+        slot: CodeAddr,
+        regs: &mut PtRegs,
+        state: &u64,
+    ) {
+        slot::after_step(plan, insn_len, place, slot, regs, *state);
+    }
+
+    fn abort_step(_: &Plan, place: CodeAddr, regs: &mut PtRegs, _: &u64) {
+        slot::abort_step(place, regs);
+    }
+
+    fn argument<M: Memory>(regs: &PtRegs, index: usize, memory: &M) -> Option<usize> {
+        call::argument::<E, A, M>(regs, index, memory)
+    }
+
+    fn return_value(regs: &PtRegs) -> usize {
+        regs.gpr[3] as usize
+    }
+
+    fn set_return_value(regs: &mut PtRegs, value: usize) {
+        regs.gpr[3] = value as u64;
+    }
+
+    fn entry<M: Memory>(regs: &PtRegs, _: &M) -> Result<Entry, MemFault> {
+        Ok(call::entry(regs))
+    }
+
+    fn set_return_address<M: Memory>(regs: &mut PtRegs, to: CodeAddr, _: &M) -> Result<(), MemFault> {
+        regs.link = to.as_usize() as u64;
+        Ok(())
+    }
+
+    fn may_return<M: Memory>(frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
+        call::may_return::<E, M>(frame, stub, sp, memory)
+    }
+
+    fn fill_stubs(_: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
+        call::fill_stubs::<E>(trampoline, handler, out)
+    }
+
+    fn enter_jprobe<M: Memory>(
+        regs: &mut PtRegs,
+        handler: usize,
+        return_to: CodeAddr,
+        memory: &M,
+    ) -> Result<(), MemFault> {
+        call::enter_jprobe::<E, A, M>(regs, handler, return_to, memory)
+    }
+}

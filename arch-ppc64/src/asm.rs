@@ -1,0 +1,298 @@
+//! What must be executed on the architecture: return trampolines, the jprobe return trap, cache maintenance.
+//!
+//! The trampolines are plain assembly with labels that are not function symbols: `#[unsafe(naked)]` makes no function
+//! descriptor on ELFv1. None of them needs a TOC of its own: the handler is called through its function pointer, which
+//! brings the TOC (ELFv1: from the descriptor; ELFv2: computed from r12), and r2 of the interrupted code is kept in
+//! the registers and restored from there.
+//!
+//! ```text
+//! frame of a trampoline, from r1 upwards                      offset   size
+//! back chain, CR, LR, TOC, parameter save area of the handler      0    112
+//! PtRegs                                                         112    352
+//! FPSCR; VSCR                                                    464     32
+//! vs0-vs31 (or f0-f31)                                           496    512
+//! v0-v19                                                        1008    320
+//! what the veneer kept below r1                        FRAME - 32     32
+//! ```
+
+use crate::call::{VENEER_CTR, VENEER_R0, VENEER_R11, VENEER_R12};
+use crate::patch;
+use crate::regs::{MSR_SF, PtRegs};
+use crate::{Abi, Endian, NativeAbi, NativeEndian, Ppc64};
+use core::arch::{asm, global_asm};
+use core::mem::offset_of;
+use probe_core::CodeAddr;
+use probe_core::arch::{NativeArch, SaveSet};
+
+const REGS: usize = 112;
+const FPSCR: usize = REGS + size_of::<PtRegs>();
+const VSCR: usize = FPSCR + 16;
+const FLOATS: usize = VSCR + 16;
+const VECTORS: usize = FLOATS + 32 * 16;
+const FULL_FRAME: usize = VECTORS + 20 * 16 + 32;
+const GENERAL_FRAME: usize = FPSCR + 32;
+
+const _: () = {
+    assert!(FULL_FRAME.is_multiple_of(16) && GENERAL_FRAME.is_multiple_of(16));
+    assert!(VSCR.is_multiple_of(16) && FLOATS.is_multiple_of(16) && VECTORS.is_multiple_of(16));
+    assert!(MSR_SF == 1 << 63);
+};
+
+// How a handler is called through the function pointer in r11; arguments in r3 and r4. The three words of a descriptor are
+// code, TOC and environment.
+#[cfg(target_abi = "elfv1")]
+macro_rules! call_handler {
+    () => {
+        "ld 12,0(11); ld 2,8(11); ld 11,16(11); mtctr 12; bctrl"
+    };
+}
+#[cfg(not(target_abi = "elfv1"))]
+macro_rules! call_handler {
+    () => {
+        "mr 12,11; mtctr 12; bctrl"
+    };
+}
+
+/// One trampoline, entered from a veneer: LR is the stub's end, r11 the handler, r0, r11, r12 and CTR lie below r1.
+///
+/// The LR save doubleword and the TOC doubleword of the caller's frame are not written: they are the caller's. After
+/// the handler, LR is the return address, as the function's own `blr` would have left it.
+macro_rules! trampoline {
+    ($name:literal, $frame:ident, $save:expr, $restore:expr) => {
+        global_asm!(
+            ".pushsection .text.probe_arch_ppc64,\"ax\",@progbits",
+            ".p2align 4",
+            concat!(".globl ", $name),
+            concat!(".hidden ", $name),
+            concat!($name, ":"),
+            ".cfi_startproc",
+            "stdu 1,-{frame}(1)",
+            ".cfi_def_cfa_offset {frame}",
+            ".irp r,2,3,4,5,6,7,8,9,10,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+            "std \\r,{regs}+8*\\r(1)",
+            ".endr",
+            "ld 0,{frame}+{kept_r0}(1); std 0,{regs}(1)",
+            "ld 0,{frame}+{kept_r11}(1); std 0,{regs}+8*11(1)",
+            "ld 0,{frame}+{kept_r12}(1); std 0,{regs}+8*12(1)",
+            "ld 0,{frame}+{kept_ctr}(1); std 0,{regs}+{ctr}(1)",
+            "addi 0,1,{frame}; std 0,{regs}+8(1)",
+            "mflr 12; addi 4,12,-4; std 4,{regs}+{nip}(1); std 4,{regs}+{link}(1)",
+            ".cfi_offset 65,{regs}+{nip}-{frame}",
+            "mfxer 0; std 0,{regs}+{xer}(1)",
+            "mfcr 0; std 0,{regs}+{ccr}(1)",
+            "li 0,1; sldi 0,0,63; std 0,{regs}+{msr}(1)",
+            "li 0,0; std 0,{regs}+{orig_gpr3}(1)",
+            "std 0,{regs}+{softe}(1); std 0,{regs}+{softe}+8(1); std 0,{regs}+{softe}+16(1)",
+            "std 0,{regs}+{softe}+24(1); std 0,{regs}+{softe}+32(1)",
+            $save,
+            "addi 3,1,{regs}",
+            call_handler!(),
+            $restore,
+            "ld 0,{regs}+{nip}(1); mtlr 0",
+            "ld 0,{regs}+{ctr}(1); mtctr 0",
+            "ld 0,{regs}+{xer}(1); mtxer 0",
+            "ld 0,{regs}+{ccr}(1); mtcrf 255,0",
+            ".irp r,0,2,3,4,5,6,7,8,9,10,11,12,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+            "ld \\r,{regs}+8*\\r(1)",
+            ".endr",
+            "ld 1,{regs}+8(1)",
+            ".cfi_def_cfa_offset 0",
+            ".cfi_restore 65",
+            "blr",
+            ".cfi_endproc",
+            ".popsection",
+            frame = const $frame,
+            regs = const REGS,
+            nip = const offset_of!(PtRegs, nip),
+            msr = const offset_of!(PtRegs, msr),
+            orig_gpr3 = const offset_of!(PtRegs, orig_gpr3),
+            ctr = const offset_of!(PtRegs, ctr),
+            link = const offset_of!(PtRegs, link),
+            xer = const offset_of!(PtRegs, xer),
+            ccr = const offset_of!(PtRegs, ccr),
+            softe = const offset_of!(PtRegs, softe),
+            kept_r0 = const VENEER_R0,
+            kept_r11 = const VENEER_R11,
+            kept_r12 = const VENEER_R12,
+            kept_ctr = const VENEER_CTR,
+        );
+    };
+}
+
+// Offsets of the vector state, which the two halves below share with the table above by value: 464 FPSCR, 480 VSCR, 496 vs0
+// or f0, 1008 v0 (asserted here).
+const _: () = assert!(FPSCR == 464 && VSCR == 480 && FLOATS == 496 && VECTORS == 1008);
+
+macro_rules! repeat_0_to_31 {
+    ($body:literal) => {
+        concat!(
+            ".irp r,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n",
+            $body,
+            "\n.endr\n"
+        )
+    };
+}
+
+macro_rules! repeat_0_to_19 {
+    ($body:literal) => {
+        concat!(".irp r,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19\n", $body, "\n.endr\n")
+    };
+}
+
+// r10 is saved already and restored later; r4 (the stub) is kept.
+macro_rules! save_floats {
+    () => {
+        concat!(repeat_0_to_31!("stfd \\r,496+16*\\r(1)"), "mffs 0; stfd 0,464(1)\n")
+    };
+}
+macro_rules! restore_floats {
+    () => {
+        concat!("lfd 0,464(1); mtfsf 255,0\n", repeat_0_to_31!("lfd \\r,496+16*\\r(1)"))
+    };
+}
+macro_rules! save_vectors {
+    () => {
+        concat!(repeat_0_to_19!("li 10,1008+16*\\r; stvx \\r,1,10"), "mfvscr 0; li 10,480; stvx 0,1,10\n")
+    };
+}
+macro_rules! restore_vectors {
+    () => {
+        concat!("li 10,480; lvx 0,1,10; mtvscr 0\n", repeat_0_to_19!("li 10,1008+16*\\r; lvx \\r,1,10"))
+    };
+}
+// vs0-vs31 hold f0-f31 in their first doublewords; the second ones are volatile in all of them.
+macro_rules! save_vsx {
+    () => {
+        concat!(repeat_0_to_31!("li 10,496+16*\\r; stxvd2x \\r,1,10"), "mffs 0; stfd 0,464(1)\n")
+    };
+}
+macro_rules! restore_vsx {
+    () => {
+        concat!("lfd 0,464(1); mtfsf 255,0\n", repeat_0_to_31!("li 10,496+16*\\r; lxvd2x \\r,1,10"))
+    };
+}
+
+trampoline!("probe_ppc64_return_general", GENERAL_FRAME, "", "");
+trampoline!("probe_ppc64_return_float", FULL_FRAME, save_floats!(), restore_floats!());
+trampoline!(
+    "probe_ppc64_return_altivec",
+    FULL_FRAME,
+    concat!(save_floats!(), save_vectors!()),
+    concat!(restore_vectors!(), restore_floats!())
+);
+trampoline!(
+    "probe_ppc64_return_vsx",
+    FULL_FRAME,
+    concat!(save_vsx!(), save_vectors!()),
+    concat!(restore_vectors!(), restore_vsx!())
+);
+
+global_asm!(
+    ".pushsection .text.probe_arch_ppc64,\"ax\",@progbits",
+    ".p2align 2",
+    ".globl probe_ppc64_jprobe_return",
+    ".hidden probe_ppc64_jprobe_return",
+    "probe_ppc64_jprobe_return:",
+    "trap",
+    // Nobody gets here: the trap is taken over by the core.
+    "b probe_ppc64_jprobe_return",
+    ".popsection",
+);
+
+// Labels of code, not functions: declared as data so that their addresses are not those of descriptors.
+unsafe extern "C" {
+    static probe_ppc64_return_general: u32;
+    static probe_ppc64_return_float: u32;
+    static probe_ppc64_return_altivec: u32;
+    static probe_ppc64_return_vsx: u32;
+    static probe_ppc64_jprobe_return: u32;
+}
+
+/// The vector registers that this processor has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum VectorUnit {
+    None,
+    Altivec,
+    Vsx,
+}
+
+/// Reads the processor version register, which Linux lets programs read, and tells which vector registers there are.
+///
+/// The handlers may have been built without them, but a C library chooses its `memcpy` by processor.
+fn vector_unit() -> VectorUnit {
+    if cfg!(target_feature = "vsx") {
+        return VectorUnit::Vsx;
+    }
+    let pvr: u64;
+    // SAFETY: reads a register that problem state may read (Linux emulates it), and changes nothing else.
+    unsafe { asm!("mfspr {}, 287", out(reg) pvr, options(nomem, nostack, preserves_flags)) };
+    match (pvr >> 16) as u16 {
+        // POWER7 to POWER9; from POWER10 on the versions are 0x80 and up, e6500 is 0x8040.
+        0x3f | 0x4a..=0x4f | 0x80..=0xff => VectorUnit::Vsx,
+        // 970, Cell, POWER6, PA6T, e6500.
+        0x39 | 0x3c | 0x44 | 0x45 | 0x70 | 0x3e | 0x90 | 0x8040 => VectorUnit::Altivec,
+        _ => VectorUnit::None,
+    }
+}
+
+// SAFETY: the trampolines above keep the protocol of `return_trampoline`; `probe_ppc64_jprobe_return` is a `trap`, whose
+// nip is its own address.
+unsafe impl NativeArch for Ppc64<NativeEndian, NativeAbi> {
+    fn return_trampoline(save: SaveSet) -> CodeAddr {
+        let label = match (save, vector_unit_for(save)) {
+            (SaveSet::General, _) => &raw const probe_ppc64_return_general,
+            (SaveSet::Full, VectorUnit::None) => &raw const probe_ppc64_return_float,
+            (SaveSet::Full, VectorUnit::Altivec) => &raw const probe_ppc64_return_altivec,
+            (SaveSet::Full, VectorUnit::Vsx) => &raw const probe_ppc64_return_vsx,
+        };
+        CodeAddr::new(label.addr())
+    }
+
+    fn jprobe_return_trap() -> CodeAddr {
+        CodeAddr::new((&raw const probe_ppc64_jprobe_return).addr())
+    }
+
+    unsafe fn publish(at: CodeAddr, len_bytes: usize) {
+        let (start, steps) = patch::blocks(at.as_usize(), len_bytes);
+        if steps == 0 {
+            return;
+        }
+        // SAFETY: the caller promises that the range is mapped and readable, so its cache blocks are; the instructions write
+        // no memory that Rust knows of. Book II, "Instruction Cache Block Invalidate", has this sequence.
+        unsafe {
+            asm!(
+                "mr {at}, {start}",
+                "mtctr {steps}",
+                "2: dcbst 0, {at}",
+                "addi {at}, {at}, {step}",
+                "bdnz 2b",
+                "sync",
+                "mr {at}, {start}",
+                "mtctr {steps}",
+                "3: icbi 0, {at}",
+                "addi {at}, {at}, {step}",
+                "bdnz 3b",
+                "sync",
+                "isync",
+                start = in(reg_nonzero) start,
+                steps = in(reg_nonzero) steps,
+                at = out(reg_nonzero) _,
+                step = const patch::CACHE_STEP,
+                out("ctr") _,
+                options(nostack),
+            );
+        }
+    }
+}
+
+/// [`vector_unit`], asked only where it matters: a kernel that saves no vectors need not care.
+fn vector_unit_for(save: SaveSet) -> VectorUnit {
+    match save {
+        SaveSet::General => VectorUnit::None,
+        SaveSet::Full => vector_unit(),
+    }
+}
+
+// The trampolines are written for the variant that this is compiled for.
+const _: () = assert!(NativeAbi::HAS_LOCAL_ENTRY == cfg!(not(target_abi = "elfv1")));
+const _: () = assert!(NativeEndian::BREAKPOINT.len() == 4);

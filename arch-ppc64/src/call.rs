@@ -1,0 +1,250 @@
+//! Calls: arguments, the return value and address, entries, jprobes, return stubs.
+//!
+//! Sources: *64-Bit ELF V2 ABI Specification, Power Architecture* 1.5, chapter 2.2 ("Function Calling Sequence"),
+//! and *64-bit PowerPC ELF Application Binary Interface Supplement* 1.9, chapter 3.2, for ELFv1. Runs on the hit
+//! path. Pure.
+
+use crate::decode::Words;
+use crate::insn;
+use crate::regs::{ENTRY, PtRegs, SP, TOC};
+use crate::{Abi, Endian};
+use probe_core::CodeAddr;
+use probe_core::arch::{Entry, MemFault, Memory, Text};
+
+/// Arguments in r3 to r10.
+const REGISTER_ARGUMENTS: usize = 8;
+/// Bytes below the stack pointer that interrupted code may use (288 in the ABIs, 512 in Linux's signal frames).
+const RED_ZONE: usize = 512;
+/// Where a function keeps the return address it was entered with: this far above the stack pointer at its entry.
+const LR_SAVE: usize = 16;
+/// How much of the caller's parameter save area a jprobe handler gets a copy of: 64 doublewords.
+const COPIED_PARAMETERS: usize = 64 * 8;
+/// How many frames [`may_return`] walks before it gives up.
+const CHAIN_STEPS: usize = 64;
+
+/// The integer argument number `index` at a function's entry.
+pub(crate) fn argument<E: Endian, A: Abi, M: Memory>(
+    regs: &PtRegs,
+    index: usize,
+    memory: &M,
+) -> Option<usize> {
+    if index < REGISTER_ARGUMENTS {
+        return Some(regs.gpr[3 + index] as usize);
+    }
+    let offset = index.checked_mul(8)?.checked_add(A::PARAMETER_SAVE_AREA)?;
+    let at = (regs.gpr[SP] as usize).checked_add(offset)?;
+    load::<E, M>(memory, at).ok().map(|value| value as usize)
+}
+
+/// The return address and the frame at a function's entry.
+pub(crate) fn entry(regs: &PtRegs) -> Entry {
+    Entry { return_address: CodeAddr::new(regs.link as usize), frame: regs.gpr[SP] as usize }
+}
+
+/// Whether the call that was entered with stack pointer `frame` may still return to `stub`.
+///
+/// It may, as long as the stub's address lies in the caller's LR save doubleword (the callee is not a leaf), or the
+/// caller's frame is on the back chain of `sp` (a leaf callee, interrupted perhaps, on this or a signal stack).
+/// Neither: the frame has been left. What cannot be read or is too deep is taken to be alive.
+pub(crate) fn may_return<E: Endian, M: Memory>(frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
+    let saved = frame.checked_add(LR_SAVE).map(|at| load::<E, M>(memory, at));
+    match saved {
+        Some(Ok(saved)) if saved != stub.as_usize() as u64 => is_on_chain::<E, M>(frame, sp, memory),
+        _ => true,
+    }
+}
+
+/// Whether `frame` is on the back chain that starts at `sp`.
+fn is_on_chain<E: Endian, M: Memory>(frame: usize, sp: usize, memory: &M) -> bool {
+    let mut at = sp;
+    for _ in 0..CHAIN_STEPS {
+        if at == frame {
+            return true;
+        }
+        let Ok(up) = load::<E, M>(memory, at) else { return true };
+        let up = up as usize;
+        // The end of the chain, or a frame of the same stack that spans the one looked for.
+        if up == 0 || (at < frame && frame < up) {
+            return false;
+        }
+        at = up;
+    }
+    true
+}
+
+/// The distance in bytes from a function's global entry to its local entry.
+///
+/// Where the symbol table says nothing, the code does: `addis 2,12,x` or `lis 2,x`, then `addi 2,2,y`, sets up
+/// the TOC pointer (ELFv2, 2.3.2.1 "Function Prologue").
+pub(crate) fn entry_offset<E: Endian, A: Abi>(text: &dyn Text, function: CodeAddr, local_entry: u8) -> usize {
+    const ADDIS_2_12: u32 = 0x3c4c;
+    const LIS_2: u32 = 0x3c40;
+    const ADDI_2_2: u32 = 0x3842;
+    if !A::HAS_LOCAL_ENTRY || local_entry != 0 {
+        return if A::HAS_LOCAL_ENTRY { usize::from(local_entry) } else { 0 };
+    }
+    let words = Words::<E>::new(text);
+    match (words.at(function), words.at(function.wrapping_add(4))) {
+        (Some(first), Some(second))
+            if matches!(first >> 16, ADDIS_2_12 | LIS_2) && second >> 16 == ADDI_2_2 =>
+        {
+            8
+        }
+        _ => 0,
+    }
+}
+
+/// The distance in bytes from the global to the local entry that `st_other` of an ELFv2 symbol encodes.
+///
+/// ELFv2 ABI 1.5, 3.4.1 "Symbol Values": bits 7:5; 0 and 1 mean a single entry, 7 is reserved (taken as none).
+pub const fn local_entry_of_st_other(st_other: u8) -> u8 {
+    match st_other >> 5 {
+        code @ 2..=6 => 1 << code,
+        _ => 0,
+    }
+}
+
+/// Makes a context at a function's entry call `handler`, which returns to `return_to`.
+///
+/// Below the red zone: a frame with a back chain to the caller's and a copy of the parameter save area.
+pub(crate) fn enter_jprobe<E: Endian, A: Abi, M: Memory>(
+    regs: &mut PtRegs,
+    handler: usize,
+    return_to: CodeAddr,
+    memory: &M,
+) -> Result<(), MemFault> {
+    let target = A::resolve::<E, M>(handler, memory)?;
+    let caller = regs.gpr[SP] as usize;
+    let frame = A::PARAMETER_SAVE_AREA + COPIED_PARAMETERS;
+    let callee = caller.wrapping_sub(RED_ZONE + frame) & !15;
+    let mut parameters = [0; COPIED_PARAMETERS];
+    read_as_far_as_mapped(memory, caller.wrapping_add(A::PARAMETER_SAVE_AREA), &mut parameters)?;
+    memory.write(callee.wrapping_add(A::PARAMETER_SAVE_AREA), &parameters)?;
+    memory.write(callee, &E::doubleword_bytes(caller as u64))?;
+    regs.gpr[SP] = callee as u64;
+    regs.gpr[ENTRY] = target.code;
+    if let Some(toc) = target.toc {
+        regs.gpr[TOC] = toc;
+    }
+    if let Some(environment) = target.environment {
+        regs.gpr[11] = environment;
+    }
+    regs.nip = target.code;
+    regs.link = return_to.as_usize() as u64;
+    Ok(())
+}
+
+/// Copies up to the end of mapped memory; the caller's frame may be the first of its stack.
+///
+/// # Errors
+/// Not even the first doubleword could be read.
+fn read_as_far_as_mapped<M: Memory>(memory: &M, at: usize, out: &mut [u8]) -> Result<(), MemFault> {
+    if memory.read(at, out).is_ok() {
+        return Ok(());
+    }
+    for (index, doubleword) in out.chunks_exact_mut(8).enumerate() {
+        match memory.read(at.wrapping_add(index * 8), doubleword) {
+            Ok(()) => {}
+            Err(fault) if index == 0 => return Err(fault),
+            Err(_) => break,
+        }
+    }
+    Ok(())
+}
+
+/// Loads a doubleword in the byte order of the probed program.
+pub(crate) fn load<E: Endian, M: Memory>(memory: &M, at: usize) -> Result<u64, MemFault> {
+    let mut bytes = [0; 8];
+    memory.read(at, &mut bytes)?;
+    Ok(E::doubleword(bytes))
+}
+
+/// What a function pointer leads to.
+pub struct Callee {
+    /// The address of the code.
+    pub code: u64,
+    /// r2 at its entry, where the caller has to give it.
+    pub toc: Option<u64>,
+    /// r11 at its entry, where the caller has to give it.
+    pub environment: Option<u64>,
+}
+
+/// The size of a return stub: `bl` to the chunk's veneer, which leaves the stub's address in the link register.
+///
+/// The link register is volatile across a call, so nobody misses it; the trampoline leaves the return address in it, as
+/// the function's own `blr` would have.
+pub(crate) const STUB_LEN: usize = 4;
+
+/// Where the veneer keeps r0, r11, r12 and CTR, relative to the stack pointer at the return: inside the red zone, which
+/// is free between a function's return and the next instruction of its caller.
+pub(crate) const VENEER_R0: i16 = -8;
+pub(crate) const VENEER_R11: i16 = -16;
+pub(crate) const VENEER_R12: i16 = -24;
+pub(crate) const VENEER_CTR: i16 = -32;
+
+const VENEER_WORDS: usize = 17;
+
+/// Fills `out`, to lie at `chunk`, with stubs and their veneer, and returns the number of stubs.
+pub(crate) fn fill_stubs<E: Endian>(trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
+    let Some(stubs) = (out.len() / 4).checked_sub(VENEER_WORDS) else {
+        fill_with::<E>(out, insn::TRAP);
+        return 0;
+    };
+    let veneer = veneer(trampoline.as_usize() as u64, handler as u64);
+    let (stub_bytes, veneer_bytes) = out.split_at_mut(stubs * STUB_LEN);
+    for (index, stub) in stub_bytes.chunks_exact_mut(STUB_LEN).enumerate() {
+        let word = insn::b(((stubs - index) * STUB_LEN) as i64).map_or(insn::TRAP, |b| b | 1);
+        stub.copy_from_slice(&E::bytes(word));
+    }
+    fill_with::<E>(veneer_bytes, insn::TRAP);
+    for (bytes, word) in veneer_bytes.chunks_exact_mut(4).zip(veneer) {
+        bytes.copy_from_slice(&E::bytes(word));
+    }
+    stubs
+}
+
+fn fill_with<E: Endian>(out: &mut [u8], word: u32) {
+    for bytes in out.chunks_exact_mut(4) {
+        bytes.copy_from_slice(&E::bytes(word));
+    }
+}
+
+/// Keeps what it needs and goes to the trampoline with r11 = `handler`, LR = the stub's end.
+fn veneer(trampoline: u64, handler: u64) -> [u32; VENEER_WORDS] {
+    let [t0, t1, t2, t3, t4] = load_immediate(12, trampoline);
+    let [h0, h1, h2, h3, h4] = load_immediate(11, handler);
+    [
+        std(0, VENEER_R0),
+        std(11, VENEER_R11),
+        std(12, VENEER_R12),
+        insn::mfspr(0, insn::SPR_CTR),
+        std(0, VENEER_CTR),
+        t0,
+        t1,
+        t2,
+        t3,
+        t4,
+        insn::mtspr(insn::SPR_CTR, 12),
+        h0,
+        h1,
+        h2,
+        h3,
+        h4,
+        insn::OP_XL << 26 | 20 << 21 | insn::XO_BCCTR << 1,
+    ]
+}
+
+/// `std rs,d(1)`.
+const fn std(rs: u32, d: i16) -> u32 {
+    62 << 26 | rs << 21 | 1 << 16 | (d as u16 as u32)
+}
+
+/// `lis; ori; sldi 32; oris; ori`: any 64-bit value into `rt`.
+fn load_immediate(rt: u32, value: u64) -> [u32; 5] {
+    let part = |shift: u32| (value >> shift) as u32 & 0xffff;
+    let ori = 24 << 26 | rt << 21 | rt << 16;
+    let oris = 25 << 26 | rt << 21 | rt << 16;
+    // rldicr rt,rt,32,31
+    let sldi_32 = 30 << 26 | rt << 21 | rt << 16 | 0x07c6;
+    [15 << 26 | rt << 21 | part(48), ori | part(32), sldi_32, oris | part(16), ori | part(0)]
+}

@@ -1,0 +1,214 @@
+//! From words to a decision: [`Plan`] or a refusal. The tables are in [`insn`](crate::insn).
+//!
+//! Called at registration only. Pure.
+
+use crate::insn::{self, Class, Row};
+use crate::region;
+use core::marker::PhantomData;
+use probe_core::arch::{Decoded, Method, Site, Text};
+use probe_core::{CodeAddr, Refusal};
+
+/// How an instruction is executed at a hit.
+///
+/// Variants with a word are simulated from it, except where they say otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Runs unchanged in a slot.
+    Copy,
+    /// A prefixed PC-relative instruction: runs in a slot, its displacement corrected by the distance.
+    Relocate,
+    /// `scv`: runs in a slot; the link register, which it sets to its next instruction, is corrected.
+    Scv,
+    /// `mfmsr`: runs in a slot for its privilege check; the result is the place's MSR, not the slot's.
+    Mfmsr(u32),
+    /// `bctar`: the slot reads the target address register, the branch is then simulated.
+    ///
+    /// TAR is in no trap frame. Reading it in the trap would fault there where the facility is off; in the slot the fault
+    /// is the program's, as it would be in place.
+    Bctar(u32),
+    /// A no-op.
+    Nop,
+    /// `b`, `ba`, `bl`, `bla`.
+    B(u32),
+    /// `bc` in all forms.
+    Bc(u32),
+    /// `bclr` in all forms.
+    Bclr(u32),
+    /// `bcctr` in all forms.
+    Bcctr(u32),
+    /// `addpcis`.
+    Addpcis(u32),
+    /// `mfspr` of XER, LR or CTR.
+    Mfspr(u32),
+    /// `mtspr` of LR or CTR.
+    Mtspr(u32),
+}
+
+const _: () = assert!(size_of::<Plan>() <= 16);
+
+impl Plan {
+    /// The cheapest way to execute it.
+    pub(crate) const fn method(self) -> Method {
+        match self {
+            Self::Copy | Self::Relocate => Method::Boost,
+            Self::Scv | Self::Mfmsr(_) | Self::Bctar(_) => Method::Step,
+            _ => Method::Simulate,
+        }
+    }
+}
+
+/// Pristine text as words.
+pub(crate) struct Words<'a, E> {
+    text: &'a dyn Text,
+    _endian: PhantomData<E>,
+}
+
+impl<'a, E: crate::Endian> Words<'a, E> {
+    pub(crate) fn new(text: &'a dyn Text) -> Self {
+        Self { text, _endian: PhantomData }
+    }
+
+    /// The word at `at`, where it is readable.
+    pub(crate) fn at(&self, at: CodeAddr) -> Option<u32> {
+        let mut bytes = [0; 4];
+        (self.text.read(at, &mut bytes) == 4).then(|| E::word(bytes))
+    }
+
+    /// Fills `out` with the words from `at` and returns how many were readable.
+    pub(crate) fn fill(&self, at: CodeAddr, out: &mut [u32]) -> usize {
+        let mut bytes = [0; 128];
+        let mut filled = 0;
+        for chunk in out.chunks_mut(bytes.len() / 4) {
+            let wanted = &mut bytes[..chunk.len() * 4];
+            let words = self.text.read(at.wrapping_add(filled * 4), wanted) / 4;
+            for (word, raw) in chunk.iter_mut().zip(bytes.as_chunks::<4>().0).take(words) {
+                *word = E::word(*raw);
+            }
+            filled += words;
+            if words < chunk.len() {
+                break;
+            }
+        }
+        filled
+    }
+}
+
+/// Decides how the instruction at `site` is executed.
+pub(crate) fn decode<E: crate::Endian>(site: &Site<'_>) -> Result<Decoded<Plan>, Refusal> {
+    if !site.at.as_usize().is_multiple_of(4) {
+        return Err(insn::REFUSE_MISALIGNED);
+    }
+    let words = Words::<E>::new(site.text);
+    let word = words.at(site.at).ok_or(insn::REFUSE_TRUNCATED)?;
+    if follows_a_prefix(&words, site) {
+        return Err(insn::REFUSE_SUFFIX);
+    }
+    let (plan, len_bytes) = if insn::opcd(word) == insn::OP_PREFIX {
+        let suffix = words.at(site.at.wrapping_add(4)).ok_or(insn::REFUSE_TRUNCATED)?;
+        (prefixed(word, suffix, site.at)?, 8)
+    } else {
+        (single(word)?, 4)
+    };
+    if region::is_reserved(&words, site) {
+        return Err(insn::REFUSE_RESERVATION_REGION);
+    }
+    Ok(Decoded { plan, len_bytes, method: plan.method() })
+}
+
+/// Whether the word before the place is a prefix, so that the place is its second word.
+fn follows_a_prefix<E: crate::Endian>(words: &Words<'_, E>, site: &Site<'_>) -> bool {
+    if site.function.is_some_and(|(start, _)| site.at <= start) {
+        return false;
+    }
+    let before = words.at(site.at.wrapping_offset(-4));
+    before.is_some_and(|before| insn::opcd(before) == insn::OP_PREFIX)
+}
+
+/// Classifies a word that is an instruction by itself.
+fn single(word: u32) -> Result<Plan, Refusal> {
+    match word {
+        insn::NOP | insn::XNOP => return Ok(Plan::Nop),
+        _ => {}
+    }
+    plan(insn::PRIMARY[insn::opcd(word) as usize].class, word)
+}
+
+/// Turns a class into a plan, looking into the extended tables where the class says so.
+fn plan(class: Class, word: u32) -> Result<Plan, Refusal> {
+    match class {
+        Class::Plain => Ok(Plan::Copy),
+        Class::B => Ok(Plan::B(word)),
+        Class::Bc => Ok(Plan::Bc(word)),
+        Class::Bclr => Ok(Plan::Bclr(word)),
+        // Book I, "Branch Conditional to Count Register": with "decrement and test CTR" the form is invalid.
+        Class::Bcctr if insn::bo_decrements(insn::rt(word)) => Err(insn::REFUSE_INVALID_FORM),
+        Class::Bcctr => Ok(Plan::Bcctr(word)),
+        Class::Bctar => Ok(Plan::Bctar(word)),
+        Class::Addpcis => Ok(Plan::Addpcis(word)),
+        Class::Scv => Ok(Plan::Scv),
+        Class::Mfmsr => Ok(Plan::Mfmsr(word)),
+        Class::Mfspr => move_from(word),
+        Class::Mtspr => move_to(word),
+        Class::Refuse(refusal) => Err(*refusal),
+        Class::SystemCall => extended(&insn::SYSTEM_CALL, word & 3, word),
+        Class::Xl if insn::xo5(word) == insn::XO_ADDPCIS => plan(Class::Addpcis, word),
+        Class::Xl => extended(&insn::XL, insn::xo(word), word),
+        Class::X => plan(insn::find(&insn::X, insn::xo(word)).unwrap_or(Class::Plain), word),
+        // `decode` takes prefixes out before; alone, a prefix is no instruction.
+        Class::Prefix => Err(insn::REFUSE_TRUNCATED),
+    }
+}
+
+/// Looks up an extended opcode in a table that is complete.
+fn extended(table: &'static [Row], code: u32, word: u32) -> Result<Plan, Refusal> {
+    plan(insn::find(table, code).ok_or(insn::REFUSE_UNALLOCATED)?, word)
+}
+
+fn move_from(word: u32) -> Result<Plan, Refusal> {
+    match insn::spr(word) {
+        insn::SPR_XER | insn::SPR_LR | insn::SPR_CTR => Ok(Plan::Mfspr(word)),
+        spr => plan(insn::find(&insn::SPRS, spr).unwrap_or(Class::Plain), word),
+    }
+}
+
+/// A write to XER is no exception: which of its bits exist is the processor's affair.
+fn move_to(word: u32) -> Result<Plan, Refusal> {
+    match insn::spr(word) {
+        insn::SPR_LR | insn::SPR_CTR => Ok(Plan::Mtspr(word)),
+        spr => plan(insn::find(&insn::SPRS, spr).unwrap_or(Class::Plain), word),
+    }
+}
+
+/// Classifies a prefixed instruction.
+fn prefixed(prefix: u32, suffix: u32, at: CodeAddr) -> Result<Plan, Refusal> {
+    // Book I, "Instruction Prefix Formats": an alignment interrupt in place, none in a slot.
+    if at.as_usize() % 64 == 60 {
+        return Err(insn::REFUSE_CROSSING);
+    }
+    if prefix == insn::PNOP_PREFIX {
+        return pnop(suffix);
+    }
+    let kind = (prefix >> 24 & 3) as u8;
+    let known =
+        insn::PREFIXED.iter().any(|row| row.kind == kind && u32::from(row.suffix) == insn::opcd(suffix));
+    if !known {
+        return Err(insn::REFUSE_UNALLOCATED);
+    }
+    // Only 8LS and MLS have the R bit; with it RA must be 0, else the form is invalid.
+    let has_r = matches!(kind, 0 | 2);
+    match has_r && insn::prefix_is_pc_relative(prefix) {
+        true if insn::ra(suffix) != 0 => Err(insn::REFUSE_INVALID_FORM),
+        true => Ok(Plan::Relocate),
+        false => Ok(Plan::Copy),
+    }
+}
+
+/// Book I, "Prefixed No-Operation Instruction": a suffix that is a branch, a system call, a trap or a
+/// context-synchronising instruction makes it an invalid form.
+fn pnop(suffix: u32) -> Result<Plan, Refusal> {
+    match insn::PRIMARY[insn::opcd(suffix) as usize].class {
+        Class::Plain => Ok(Plan::Copy),
+        Class::Refuse(refusal) if core::ptr::eq(refusal, &raw const insn::REFUSE_ATTN) => Ok(Plan::Copy),
+        _ => Err(insn::REFUSE_INVALID_FORM),
+    }
+}

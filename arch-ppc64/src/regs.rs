@@ -1,0 +1,167 @@
+//! The saved registers of an interrupted context: [`PtRegs`], laid out as Linux's `struct pt_regs` of ppc64.
+//!
+//! The same layout serves `gp_regs` of a signal frame (`uc_mcontext`) and ptrace. Pure.
+
+use core::mem::offset_of;
+use probe_core::CodeAddr;
+use probe_core::arch::Regs;
+
+/// General-purpose register of the stack pointer in every ppc64 ABI.
+pub(crate) const SP: usize = 1;
+/// General-purpose register of the table of contents.
+pub(crate) const TOC: usize = 2;
+/// General-purpose register that holds a function's address when it is entered at its global entry (ELFv2).
+pub(crate) const ENTRY: usize = 12;
+
+/// `MSR[SF]`: the context computes 64-bit addresses. Power ISA 3.1C, Book III, "Machine State Register".
+pub const MSR_SF: u64 = 1 << 63;
+
+/// The registers of an interrupted context (Linux: `struct pt_regs`; the first 44 words of `gp_regs`).
+///
+/// `msr` must be filled by the host: its [`MSR_SF`] says whether branches compute 64-bit addresses.
+/// `softe`, `trap`, `dar`, `dsisr` and `result` are carried along and never looked at (QEMU leaves them undefined).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct PtRegs {
+    /// r0 to r31. r1 is the stack pointer, r2 the TOC, r13 the thread pointer.
+    pub gpr: [u64; 32],
+    /// Next instruction address: the program counter.
+    pub nip: u64,
+    /// Machine state register.
+    pub msr: u64,
+    /// r3 at the entry of a system call.
+    pub orig_gpr3: u64,
+    /// Count register.
+    pub ctr: u64,
+    /// Link register.
+    pub link: u64,
+    /// Fixed-point exception register.
+    pub xer: u64,
+    /// Condition register, in the low 32 bits.
+    pub ccr: u64,
+    /// The kernel's soft interrupt state.
+    pub softe: u64,
+    /// The vector of the trap.
+    pub trap: u64,
+    /// Data address register.
+    pub dar: u64,
+    /// Data storage interrupt status register.
+    pub dsisr: u64,
+    /// Result of a system call.
+    pub result: u64,
+}
+
+/// The number of 64-bit words in [`PtRegs`].
+pub const WORDS: usize = size_of::<PtRegs>() / 8;
+
+const _: () = {
+    assert!(WORDS == 44);
+    assert!(offset_of!(PtRegs, nip) == 32 * 8);
+    assert!(offset_of!(PtRegs, msr) == 33 * 8);
+    assert!(offset_of!(PtRegs, ctr) == 35 * 8);
+    assert!(offset_of!(PtRegs, link) == 36 * 8);
+    assert!(offset_of!(PtRegs, xer) == 37 * 8);
+    assert!(offset_of!(PtRegs, ccr) == 38 * 8);
+    assert!(offset_of!(PtRegs, result) == 43 * 8);
+};
+
+impl PtRegs {
+    /// Whether the context computes 64-bit addresses.
+    pub(crate) fn is_64_bit(&self) -> bool {
+        self.msr & MSR_SF != 0
+    }
+
+    /// `address` as this context computes it: its low 32 bits in 32-bit mode.
+    ///
+    /// Power ISA 3.1C, Book I, "Effective Address Calculation".
+    pub(crate) fn effective(&self, address: u64) -> u64 {
+        if self.is_64_bit() { address } else { address & 0xffff_ffff }
+    }
+}
+
+impl Regs for PtRegs {
+    fn pc(&self) -> CodeAddr {
+        CodeAddr::new(self.nip as usize)
+    }
+
+    fn set_pc(&mut self, pc: CodeAddr) {
+        self.nip = pc.as_usize() as u64;
+    }
+
+    fn sp(&self) -> usize {
+        self.gpr[SP] as usize
+    }
+
+    fn names() -> &'static [(&'static str, usize)] {
+        NAMES
+    }
+
+    fn register(&self, index: usize) -> Option<usize> {
+        let value = match index {
+            0..=31 => self.gpr[index],
+            32 => self.nip,
+            33 => self.msr,
+            34 => self.orig_gpr3,
+            35 => self.ctr,
+            36 => self.link,
+            37 => self.xer,
+            38 => self.ccr,
+            39 => self.softe,
+            40 => self.trap,
+            41 => self.dar,
+            42 => self.dsisr,
+            43 => self.result,
+            _ => return None,
+        };
+        Some(value as usize)
+    }
+}
+
+/// Linux's names (`gpr3`, `link`, `ccr`) and the assembler's (`r3`, `lr`, `cr`).
+#[rustfmt::skip]
+static NAMES: &[(&str, usize)] = &[
+    ("r0", 0), ("r1", 1), ("r2", 2), ("r3", 3), ("r4", 4), ("r5", 5), ("r6", 6), ("r7", 7),
+    ("r8", 8), ("r9", 9), ("r10", 10), ("r11", 11), ("r12", 12), ("r13", 13), ("r14", 14), ("r15", 15),
+    ("r16", 16), ("r17", 17), ("r18", 18), ("r19", 19), ("r20", 20), ("r21", 21), ("r22", 22), ("r23", 23),
+    ("r24", 24), ("r25", 25), ("r26", 26), ("r27", 27), ("r28", 28), ("r29", 29), ("r30", 30), ("r31", 31),
+    ("gpr0", 0), ("gpr1", 1), ("gpr2", 2), ("gpr3", 3), ("gpr4", 4), ("gpr5", 5), ("gpr6", 6), ("gpr7", 7),
+    ("gpr8", 8), ("gpr9", 9), ("gpr10", 10), ("gpr11", 11), ("gpr12", 12), ("gpr13", 13), ("gpr14", 14),
+    ("gpr15", 15), ("gpr16", 16), ("gpr17", 17), ("gpr18", 18), ("gpr19", 19), ("gpr20", 20), ("gpr21", 21),
+    ("gpr22", 22), ("gpr23", 23), ("gpr24", 24), ("gpr25", 25), ("gpr26", 26), ("gpr27", 27), ("gpr28", 28),
+    ("gpr29", 29), ("gpr30", 30), ("gpr31", 31),
+    ("sp", SP), ("toc", TOC),
+    ("nip", 32), ("pc", 32), ("msr", 33), ("orig_gpr3", 34), ("ctr", 35), ("link", 36), ("lr", 36),
+    ("xer", 37), ("ccr", 38), ("cr", 38), ("softe", 39), ("trap", 40), ("dar", 41), ("dsisr", 42),
+    ("result", 43),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_reads_its_register_and_every_register_has_a_name() {
+        let mut regs = PtRegs::default();
+        for (n, gpr) in regs.gpr.iter_mut().enumerate() {
+            *gpr = 0x100 + n as u64;
+        }
+        (regs.nip, regs.msr, regs.orig_gpr3, regs.ctr) = (0x120, 0x121, 0x122, 0x123);
+        (regs.link, regs.xer, regs.ccr, regs.softe) = (0x124, 0x125, 0x126, 0x127);
+        (regs.trap, regs.dar, regs.dsisr, regs.result) = (0x128, 0x129, 0x12a, 0x12b);
+        for &(name, index) in PtRegs::names() {
+            assert_eq!(regs.register(index), Some(0x100 + index), "{name}");
+        }
+        for index in 0..WORDS {
+            assert!(NAMES.iter().any(|&(_, n)| n == index), "register {index} has no name");
+        }
+        assert_eq!(regs.register(WORDS), None);
+    }
+
+    #[test]
+    fn pc_and_sp_are_nip_and_r1() {
+        let mut regs = PtRegs::default();
+        regs.set_pc(CodeAddr::new(0x1234_5678));
+        regs.gpr[1] = 0x7fff_0000;
+        assert_eq!((regs.nip, regs.pc(), regs.sp()), (0x1234_5678, CodeAddr::new(0x1234_5678), 0x7fff_0000));
+    }
+}
