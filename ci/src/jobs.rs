@@ -52,7 +52,7 @@ impl Job {
             about: about.to_owned(),
             mode: None,
             triple: None,
-            is_in_test: false,
+            is_in_test: name == "vendor",
             is_hosted: name != "quick",
             limit_minutes: 40,
             needs: |_| Wanted::default(),
@@ -88,6 +88,15 @@ pub(crate) fn all() -> Vec<Job> {
             quick_steps()
         })
         .needing(|_| lint_needs(false)),
+        Job::named("vendor", "what a kernel copies builds without this repository", vendor_steps).needing(
+            |_| {
+                let mut wanted = Wanted::default();
+                for target in TARGETS.iter().filter(|target| target.mode == Mode::System) {
+                    wanted.target(target.triple);
+                }
+                wanted
+            },
+        ),
         Job::named("msrv", "every crate builds with the oldest Rust that it promises", msrv_steps)
             .needing(|_| std::mem::take(Wanted::default().toolchain(MSRV))),
         Job::named("nightly", "the native tests with the newest Rust", |_, _| {
@@ -174,6 +183,17 @@ fn quick_steps() -> Vec<Step> {
     ));
     steps.push(Step::run("unit tests", &["cargo", "test", "--workspace", "--lib", "--bins"]));
     steps
+}
+
+/// Vendors each architecture into a fresh folder.
+fn vendor_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {
+    let _ = std::fs::remove_dir_all(root.join("target/ci/vendor"));
+    let vendor = ["cargo", "ci", "vendor"];
+    let step = |architecture: &str| {
+        let folder = format!("target/ci/vendor/{architecture}");
+        Step::run(format!("vendor {architecture}"), &vendor).args([architecture, folder.as_str()])
+    };
+    crate::vendor::architectures().into_iter().map(step).collect()
 }
 
 fn msrv_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {

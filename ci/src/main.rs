@@ -3,6 +3,7 @@
 //! What is supported stands in [`matrix`]; [`jobs`] makes named lists of [`step`]s of it; [`setup`] gets the machine
 //! ready for them.
 
+mod bench;
 mod generate;
 mod jobs;
 mod lint;
@@ -10,6 +11,7 @@ mod matrix;
 mod metadata;
 mod setup;
 mod step;
+mod vendor;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -100,6 +102,21 @@ fn command_line() -> Command {
                     .default_value("json"),
             ),
         )
+        .subcommand(
+            Command::new("vendor")
+                .about("Copies what a kernel needs of the core and one backend, builds it there, says what is owed")
+                .arg(Arg::new("arch").value_name("ARCH").required(true).value_parser(
+                    clap::builder::PossibleValuesParser::new(vendor::architectures()),
+                ))
+                .arg(Arg::new("dir").value_name("DIR").required(true).help("A folder that is empty or not there yet")),
+        )
+        .subcommand(
+            Command::new("bench")
+                .about("Runs the benchmark programs; prints figures, ratios against the goals, comparisons")
+                .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("One flat JSON object only"))
+                .arg(Arg::new("plot").long("plot").action(ArgAction::SetTrue).help("Also as bars"))
+                .arg(Arg::new("compare").long("compare").value_name("REV").help("Also run this git revision")),
+        )
         .subcommand(Command::new("generate").about("Rewrites the files that are derived from the matrix"))
 }
 
@@ -122,6 +139,24 @@ fn run(matches: &ArgMatches) -> Result<bool, String> {
                 generate::matrix(options.get_one::<String>("format").map_or("json", String::as_str))
             );
             Ok(true)
+        }
+        Some(("vendor", options)) => {
+            let text = |name| options.get_one::<String>(name).expect("clap requires it").as_str();
+            let job = jobs::by_name("vendor")?;
+            job.wanted().missing().install()?;
+            let folder = std::path::absolute(text("dir")).map_err(|error| error.to_string())?;
+            vendor::vendor(&root, text("arch"), &folder).map(|report| {
+                print!("{report}");
+                true
+            })
+        }
+        Some(("bench", options)) => {
+            let options = bench::Options {
+                json: options.get_flag("json"),
+                plot: options.get_flag("plot"),
+                compare: options.get_one::<String>("compare").map(String::as_str),
+            };
+            bench::bench(&root, &options)
         }
         Some(("generate", _)) => generate::write_all(&root).map(|()| true),
         Some(("jobs", _)) => {

@@ -1,6 +1,6 @@
 //! What cargo knows about the workspace.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -12,8 +12,6 @@ use crate::step::clean;
 pub(crate) struct Package {
     /// Its name in the registry.
     pub(crate) name: String,
-    /// Where its manifest stands.
-    pub(crate) folder: PathBuf,
     /// The oldest Rust it promises to build with.
     pub(crate) rust_version: String,
     /// Whether it may be published: a library for others.
@@ -58,7 +56,6 @@ fn package(value: &Value) -> Package {
     let name_of = |target: &Value| target["name"].as_str().unwrap_or_default().to_owned();
     Package {
         name: text("name"),
-        folder: Path::new(&text("manifest_path")).parent().map(Path::to_owned).unwrap_or_default(),
         rust_version: text("rust_version"),
         is_published: value["publish"].is_null(),
         benches: targets.iter().filter(is_bench).map(name_of).collect(),

@@ -1,0 +1,252 @@
+//! `cargo ci bench`: runs the benchmark programs, merges what they measured, and prints figures, ratios and bars.
+//!
+//! The contract with a benchmark program (any `[[bench]]` of the workspace with `harness = false`): called with `--json`
+//! it prints one flat JSON object on its standard output, number by name, and nothing else there. Names are stable
+//! (docs/benchmarks.md lists them) and end in their unit: `_ns`, `_ms`, `_bytes`, `_ratio`, `_insns`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Map, Value};
+
+use crate::step::clean;
+
+/// Figures by name, in the order in which they were printed.
+type Figures = Map<String, Value>;
+
+/// What is promised about two figures of one run: the first is at most so many times the second.
+struct Ratio {
+    what: &'static str,
+    above: &'static str,
+    below: &'static str,
+    goal: f64,
+}
+
+/// The promises; ratios within one run, because absolute figures are a machine's.
+const RATIOS: &[Ratio] = &[
+    Ratio {
+        what: "emulated hit to one trap",
+        above: "k.emulated_ns",
+        below: "floor.one_trap_ns",
+        goal: 1.15,
+    },
+    Ratio { what: "boosted hit to one trap", above: "k.boosted_ns", below: "floor.one_trap_ns", goal: 1.15 },
+    Ratio {
+        what: "stepped hit with post handler to two traps",
+        above: "k.post_ns",
+        below: "floor.two_traps_ns",
+        goal: 1.15,
+    },
+    Ratio { what: "return probe to one trap", above: "r_ns", below: "floor.one_trap_ns", goal: 1.35 },
+    Ratio { what: "kprobe and return probe to return probe", above: "kr_ns", below: "r_ns", goal: 1.05 },
+    Ratio {
+        what: "hit among 100,000 probes to hit among one",
+        above: "k.boosted_with_100k_ns",
+        below: "k.boosted_ns",
+        goal: 1.10,
+    },
+];
+
+/// What the user wants to see.
+pub(crate) struct Options<'a> {
+    /// One JSON object and nothing else.
+    pub(crate) json: bool,
+    /// Bars beside the figures.
+    pub(crate) plot: bool,
+    /// A revision to run too, for comparison.
+    pub(crate) compare: Option<&'a str>,
+}
+
+/// Runs everything and prints it. Answers whether every promise that could be checked was kept.
+///
+/// # Errors
+/// A sentence: there is no benchmark program, one does not build, fails, or does not print what it should.
+pub(crate) fn bench(root: &Path, options: &Options<'_>) -> Result<bool, String> {
+    let now = run_all(root, None)?;
+    if options.json {
+        println!("{:#}", Value::Object(now));
+        return Ok(true);
+    }
+    let then = options.compare.map(|revision| run_revision(root, revision)).transpose()?;
+    print!("{}", table(&now, then.as_ref()));
+    if options.plot {
+        print!("\n{}", bars(&now));
+    }
+    let (text, is_kept) = ratios(&now);
+    print!("\n{text}");
+    Ok(is_kept)
+}
+
+/// Every benchmark program of the workspace at `root`, built in `target` if that is given.
+fn run_all(root: &Path, target: Option<&Path>) -> Result<Figures, String> {
+    let mut figures = Figures::new();
+    for package in crate::metadata::packages(root)? {
+        for bench in &package.benches {
+            let mut command = clean(Command::new("cargo"));
+            command.args(["bench", "--quiet", "--package", &package.name, "--bench", bench, "--", "--json"]);
+            if let Some(target) = target {
+                command.env("CARGO_TARGET_DIR", target);
+            }
+            eprintln!("running {bench} of {}", package.name);
+            let output = command.current_dir(root).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+            let output = output.map_err(|error| format!("cannot run cargo bench: {error}"))?;
+            if !output.status.success() {
+                return Err(format!("benchmark {bench} failed: {}", output.status));
+            }
+            merge(&mut figures, bench, &output.stdout)?;
+        }
+    }
+    if figures.is_empty() { Err("the workspace has no benchmark program".to_owned()) } else { Ok(figures) }
+}
+
+/// Adds a program's output, which must keep the contract.
+fn merge(figures: &mut Figures, bench: &str, output: &[u8]) -> Result<(), String> {
+    let broken = |what: String| format!("benchmark {bench} breaks its contract: {what}");
+    let value: Value = serde_json::from_slice(output).map_err(|error| broken(error.to_string()))?;
+    let Value::Object(more) = value else { return Err(broken("not an object".to_owned())) };
+    for (name, value) in more {
+        if !value.is_number() {
+            return Err(broken(format!("{name} is not a number")));
+        }
+        if figures.insert(name.clone(), value).is_some() {
+            return Err(broken(format!("{name} was measured before")));
+        }
+    }
+    Ok(())
+}
+
+/// The same on another revision, in a work tree of its own that is gone afterwards.
+fn run_revision(root: &Path, revision: &str) -> Result<Figures, String> {
+    let tree: PathBuf = root.join("target/ci/compare/tree");
+    let git = |words: &[&str]| -> Result<(), String> {
+        let output = Command::new("git").args(words).current_dir(root).output();
+        let output = output.map_err(|error| format!("cannot run git: {error}"))?;
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+        }
+    };
+    let path = tree.display().to_string();
+    // What an interrupted run left behind.
+    let _ = git(&["worktree", "remove", "--force", &path]);
+    git(&["worktree", "add", "--detach", &path, revision])?;
+    let figures = run_all(&tree, Some(&root.join("target/ci/compare/target")));
+    git(&["worktree", "remove", "--force", &path])?;
+    figures
+}
+
+fn table(now: &Figures, then: Option<&Figures>) -> String {
+    let width = now.keys().map(String::len).max().unwrap_or(0);
+    let mut text = match then {
+        Some(_) => format!("{:width$}  {:>14}  {:>14}  {:>8}\n", "", "then", "now", "now/then"),
+        None => format!("{:width$}  {:>14}\n", "", "now"),
+    };
+    for (name, value) in now {
+        let value = value.as_f64().unwrap_or(f64::NAN);
+        let before = then.map(|then| then.get(name).and_then(Value::as_f64));
+        let _ = match before {
+            Some(Some(before)) => {
+                writeln!(text, "{name:width$}  {before:>14.2}  {value:>14.2}  {:>8.3}", value / before)
+            }
+            Some(None) => writeln!(text, "{name:width$}  {:>14}  {value:>14.2}", "-"),
+            None => writeln!(text, "{name:width$}  {value:>14.2}"),
+        };
+    }
+    text
+}
+
+/// Figures with the same unit as bars on one scale.
+fn bars(figures: &Figures) -> String {
+    const CELLS: f64 = 60.0;
+    let mut by_unit: BTreeMap<&str, Vec<(&str, f64)>> = BTreeMap::new();
+    for (name, value) in figures {
+        let unit = name.rsplit_once('_').map_or("", |(_, unit)| unit);
+        by_unit.entry(unit).or_default().push((name, value.as_f64().unwrap_or(0.0)));
+    }
+    let width = figures.keys().map(String::len).max().unwrap_or(0);
+    let mut text = String::new();
+    for (unit, values) in by_unit {
+        let longest = values.iter().map(|&(_, value)| value).fold(f64::MIN_POSITIVE, f64::max);
+        let _ = writeln!(text, "{unit}");
+        for (name, value) in values {
+            let cells = (value / longest * CELLS).round().clamp(0.0, CELLS);
+            // The clamp above keeps it within usize.
+            let _ = writeln!(text, "{name:width$}  {} {value:.2}", "#".repeat(cells as usize));
+        }
+    }
+    text
+}
+
+/// The promises and whether each is kept; one whose figures are missing is said to be unmeasured.
+fn ratios(figures: &Figures) -> (String, bool) {
+    let width = RATIOS.iter().map(|ratio| ratio.what.len()).max().unwrap_or(0);
+    let mut text = format!("{:width$}  {:>8}  {:>6}\n", "ratio, within this run", "measured", "goal");
+    let mut is_kept = true;
+    let figure = |name: &str| figures.get(name).and_then(Value::as_f64);
+    for ratio in RATIOS {
+        let line = match (figure(ratio.above), figure(ratio.below)) {
+            (Some(above), Some(below)) => {
+                let measured = above / below;
+                is_kept &= measured <= ratio.goal;
+                let verdict = if measured <= ratio.goal { "" } else { "  missed" };
+                format!("{measured:>8.3}  {:>6.2}{verdict}", ratio.goal)
+            }
+            _ => format!("{:>8}  {:>6.2}  not measured", "-", ratio.goal),
+        };
+        let _ = writeln!(text, "{:width$}  {line}", ratio.what);
+    }
+    (text, is_kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(json: &str) -> Figures {
+        let mut figures = Figures::new();
+        merge(&mut figures, "test", json.as_bytes()).expect("it keeps the contract");
+        figures
+    }
+
+    #[test]
+    fn a_missed_goal_is_said_and_fails() {
+        let (text, is_kept) =
+            ratios(&figures(r#"{"floor.one_trap_ns": 100, "r_ns": 140, "k.emulated_ns": 114.9}"#));
+        assert!(!is_kept);
+        assert!(
+            text.lines().any(|line| line.starts_with("return probe to one trap") && line.ends_with("missed")),
+            "{text}"
+        );
+        assert!(text.lines().any(|line| line.starts_with("emulated") && line.contains("1.149")), "{text}");
+        assert!(text.contains("not measured"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_flat_numbers_is_refused() {
+        for broken in ["[1]", r#"{"a": "1"}"#, r#"{"a": {"b": 1}}"#, "noise\n{}"] {
+            assert!(merge(&mut Figures::new(), "test", broken.as_bytes()).is_err(), "{broken}");
+        }
+        let mut twice = figures(r#"{"a_ns": 1}"#);
+        assert!(merge(&mut twice, "test", br#"{"a_ns": 2}"#).is_err());
+    }
+
+    #[test]
+    fn a_comparison_shows_both_and_what_is_new() {
+        let text = table(&figures(r#"{"a_ns": 2, "b_ns": 3}"#), Some(&figures(r#"{"a_ns": 4}"#)));
+        assert!(text.contains("0.500"), "{text}");
+        assert!(
+            text.lines().last().is_some_and(|line| line.starts_with("b_ns") && line.contains(" -  ")),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_longest_bar_is_full() {
+        let text = bars(&figures(r#"{"a_ns": 30, "b_ns": 60, "c_ms": 1}"#));
+        assert!(text.contains(&format!("b_ns  {} 60.00", "#".repeat(60))), "{text}");
+        assert!(text.contains(&format!("a_ns  {} 30.00", "#".repeat(30))), "{text}");
+    }
+}
