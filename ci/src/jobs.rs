@@ -151,10 +151,9 @@ fn native_steps() -> Vec<Step> {
     ]
 }
 
-/// Whether there is a kernel that tests `target`: its package configures linking and running for it.
+/// Whether the test kernel for `target` is there.
 pub(crate) fn has_kernel(root: &Path, target: &Target) -> bool {
-    let config = std::fs::read_to_string(root.join(SYSTEM).join(".cargo/config.toml")).unwrap_or_default();
-    config.contains(&format!("[target.{}]", target.triple))
+    target.kernel.is_some_and(|boot_code| root.join(boot_code).exists())
 }
 
 fn system_steps(root: &Path, target: &Target) -> Vec<Step> {

@@ -26,7 +26,7 @@ pub(crate) fn quick_steps() -> Vec<Step> {
 /// All lints.
 pub(crate) fn steps() -> Vec<Step> {
     let mut steps = quick_steps();
-    let clippy = ["cargo", "clippy", "--workspace", "--all-targets", "--target"];
+    let clippy = ["cargo", "clippy", "--keep-going", "--workspace", "--all-targets", "--target"];
     for target in TARGETS.iter().filter(|target| target.mode == Mode::User) {
         steps.push(Step::run(format!("clippy {}", target.triple), &clippy).args([
             target.triple,
@@ -36,8 +36,11 @@ pub(crate) fn steps() -> Vec<Step> {
         ]));
     }
     steps.push(
-        Step::run("rustdoc", &["cargo", "doc", "--workspace", "--no-deps", "--document-private-items"])
-            .env("RUSTDOCFLAGS", "-D warnings"),
+        Step::run(
+            "rustdoc",
+            &["cargo", "doc", "--keep-going", "--workspace", "--no-deps", "--document-private-items"],
+        )
+        .env("RUSTDOCFLAGS", "-D warnings"),
     );
     steps.push(Step::check("packages build by themselves", packages_build_alone));
     steps

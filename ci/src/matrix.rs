@@ -80,6 +80,8 @@ pub(crate) struct Target {
     pub(crate) needs: &'static [Need],
     /// The packages that are built for it in [`Mode::Build`]; elsewhere the mode says what is run.
     pub(crate) packages: &'static [&'static str],
+    /// The boot code of its test kernel (system mode): without it there is nothing to run.
+    pub(crate) kernel: Option<&'static str>,
     /// Why it is in the table. Goes into `.cargo/config.toml` too.
     pub(crate) why: &'static str,
 }
@@ -107,6 +109,7 @@ pub(crate) const TARGETS: &[Target] = &[
         rustflags: &[],
         needs: &[],
         packages: &[],
+        kernel: None,
         why: "the whole workspace, natively: the only place where stale caches and torn patches can show",
     },
     Target {
@@ -120,6 +123,7 @@ pub(crate) const TARGETS: &[Target] = &[
         rustflags: &[],
         needs: &[],
         packages: &[],
+        kernel: None,
         why: "a static program, and a C library that is not glibc",
     },
     Target {
@@ -133,6 +137,7 @@ pub(crate) const TARGETS: &[Target] = &[
         rustflags: &[],
         needs: &[],
         packages: &[],
+        kernel: None,
         why: "runs natively on x86-64: QEMU 7.2 mixes up the thread pointers of i386 threads",
     },
     Target {
@@ -151,6 +156,7 @@ pub(crate) const TARGETS: &[Target] = &[
             file("lib32gcc-s1", "/usr/lib32/libgcc_s.so.1"),
         ],
         packages: &[],
+        kernel: None,
         why: "shared objects that come and go; runs natively",
     },
     Target {
@@ -164,6 +170,7 @@ pub(crate) const TARGETS: &[Target] = &[
         rustflags: &[],
         needs: &[QEMU_USER],
         packages: &[],
+        kernel: None,
         why: "needs nothing but QEMU: the quickest look at aarch64",
     },
     Target {
@@ -181,6 +188,7 @@ pub(crate) const TARGETS: &[Target] = &[
             file("libgcc-{gcc}-dev-arm64-cross", "/usr/lib/gcc-cross/aarch64-linux-gnu/*/crtbeginS.o"),
         ],
         packages: &[],
+        kernel: None,
         why: "shared objects that come and go, BTI and PAC in a real libc",
     },
     Target {
@@ -194,6 +202,7 @@ pub(crate) const TARGETS: &[Target] = &[
         rustflags: &["-C", "target-feature=+crt-static"],
         needs: &[QEMU_USER],
         packages: &[],
+        kernel: None,
         why: "big endian with local entries; not static by itself, unlike the other musl targets",
     },
     Target {
@@ -212,6 +221,7 @@ pub(crate) const TARGETS: &[Target] = &[
             file("libgcc-{gcc}-dev-ppc64-cross", "/usr/lib/gcc-cross/powerpc64-linux-gnu/*/crtbeginS.o"),
         ],
         packages: &[],
+        kernel: None,
         why: "big endian with function descriptors; ELFv1 is the one format that LLD does not link",
     },
     Target {
@@ -229,16 +239,39 @@ pub(crate) const TARGETS: &[Target] = &[
             file("libgcc-{gcc}-dev-ppc64el-cross", "/usr/lib/gcc-cross/powerpc64le-linux-gnu/*/crtbeginS.o"),
         ],
         packages: &[],
+        kernel: None,
         why: "what POWER machines run today",
     },
-    system("system-x86_64", "x86_64-unknown-none", "arch-x86_64", "kernel", &[X86]),
-    system("system-i386", "i586-unknown-linux-gnu", "arch-i386", "kernel without SSE", &[X86]),
-    system("system-aarch64", "aarch64-unknown-none-softfloat", "arch-aarch64", "kernel", &[ARM]),
+    system(
+        "system-x86_64",
+        "x86_64-unknown-none",
+        "arch-x86_64",
+        "kernel",
+        "tests/system/src/arch/x86/boot64.s",
+        &[X86],
+    ),
+    system(
+        "system-i386",
+        "i586-unknown-linux-gnu",
+        "arch-i386",
+        "kernel without SSE",
+        "tests/system/src/arch/x86/boot32.s",
+        &[X86],
+    ),
+    system(
+        "system-aarch64",
+        "aarch64-unknown-none-softfloat",
+        "arch-aarch64",
+        "kernel",
+        "tests/system/src/arch/aarch64/boot.s",
+        &[ARM],
+    ),
     system(
         "system-ppc64",
         "powerpc64-unknown-linux-gnu",
         "arch-ppc64",
         "kernel, big endian, ELFv1",
+        "tests/system/src/arch/ppc64/boot.s",
         &[PPC, PPC64_LD],
     ),
     system(
@@ -246,6 +279,7 @@ pub(crate) const TARGETS: &[Target] = &[
         "powerpc64le-unknown-linux-gnu",
         "arch-ppc64",
         "kernel, little endian, ELFv2",
+        "tests/system/src/arch/ppc64/boot.s",
         &[PPC],
     ),
     Target {
@@ -259,6 +293,7 @@ pub(crate) const TARGETS: &[Target] = &[
         rustflags: &[],
         needs: &[],
         packages: &["probe-core"],
+        kernel: None,
         why: "the core builds for an architecture that has no backend: it knows none",
     },
 ];
@@ -272,6 +307,7 @@ const fn system(
     triple: &'static str,
     backend: &'static str,
     abi: &'static str,
+    kernel: &'static str,
     needs: &'static [Need],
 ) -> Target {
     Target {
@@ -285,6 +321,7 @@ const fn system(
         rustflags: &[],
         needs,
         packages: &[],
+        kernel: Some(kernel),
         why: "the same probes where there is no operating system below: traps, CPUs and pages of our own",
     }
 }

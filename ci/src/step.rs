@@ -295,8 +295,11 @@ pub(crate) fn clean(mut command: Command) -> Command {
     command
 }
 
-/// Adds what a test program's closing line says: "test result: ok. 12 passed; 0 failed; 1 ignored; …".
+/// Adds what a test program's closing line says: "test result: ok. 12 passed; 0 failed; 1 ignored; …", and the single
+/// lines of the test kernels: "ok NAME", "not ok NAME".
 fn count_cases(line: &str, cases: &mut [u64; 3]) {
+    cases[0] += u64::from(line.starts_with("ok "));
+    cases[1] += u64::from(line.starts_with("not ok "));
     let Some(at) = line.find("test result: ") else { return };
     for part in line[at..].split(['.', ';']) {
         let mut words = part.split_whitespace();
@@ -425,7 +428,9 @@ mod tests {
         );
         count_cases("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured", &mut cases);
         count_cases("12 passed", &mut cases);
-        assert_eq!(cases, [15, 2, 1]);
+        count_cases("ok tasks share the cpus", &mut cases);
+        count_cases("not ok nothing leaks", &mut cases);
+        assert_eq!(cases, [16, 3, 1]);
     }
 
     fn outcome_of(step: &Step) -> Outcome {
