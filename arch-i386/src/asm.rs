@@ -1,0 +1,237 @@
+//! The return trampoline and the jprobe's return trap: what executes.
+//!
+//! Return stubs ([`fill_stubs`](probe_core::arch::Arch::fill_stubs)) lead here with the handler's address and the
+//! stub's (plus 5) on top of the stack as it was at the function's return (behind the arguments that `ret n`
+//! drops), and everything else untouched. The trampoline builds a [`Regs`] there, calls the handler and resumes
+//! from the `Regs`. Its frame description lets an unwinder pass from the handler to the function's caller.
+//!
+//! A handler that moves the stack pointer may only raise it. Source: System V ABI i386 1.1, 2.2; SDM volume 1, 13.
+
+use crate::I386;
+use crate::regs::Regs;
+use core::arch::naked_asm;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use probe_core::CodeAddr;
+use probe_core::arch::{NativeArch, SaveSet};
+use probe_x86_decode::call::STUB_CALL_LEN;
+use probe_x86_decode::fpu::{self, Saver};
+
+/// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is known to anyone.
+static XSAVE_ROOM: AtomicUsize = AtomicUsize::new(0);
+/// The state components to save, EDX:EAX of XSAVE (the upper half is 0).
+static XSAVE_COMPONENTS: AtomicU32 = AtomicU32::new(0);
+
+// SAFETY: the trampolines below keep the protocol of `return_trampoline`: held by the native tests, which compare
+// all general, flag, x87 and vector registers around them. `jprobe_return` begins with the breakpoint.
+unsafe impl NativeArch for I386 {
+    fn return_trampoline(save: SaveSet) -> CodeAddr {
+        let trampoline = match save {
+            SaveSet::General => trampoline_general as unsafe extern "C" fn(),
+            SaveSet::Full => full_trampoline(),
+        };
+        CodeAddr::new(trampoline as usize)
+    }
+
+    fn jprobe_return_trap() -> CodeAddr {
+        CodeAddr::new(jprobe_return as *const () as usize)
+    }
+
+    unsafe fn publish(_at: CodeAddr, _len_bytes: usize) {}
+}
+
+/// Picks the trampoline for this processor's state and notes how much there is.
+fn full_trampoline() -> unsafe extern "C" fn() {
+    let area = fpu::save_area(cpuid, xcr0);
+    XSAVE_COMPONENTS.store(area.components, Ordering::Relaxed);
+    XSAVE_ROOM.store(area.len_bytes + 64, Ordering::Relaxed);
+    match area.saver {
+        Saver::Xsavec | Saver::Xsave => trampoline_xsave,
+        Saver::Fxsave => trampoline_fxsave,
+        Saver::Fnsave => trampoline_fnsave,
+    }
+}
+
+fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
+    let result = core::arch::x86::__cpuid_count(leaf, subleaf);
+    [result.eax, result.ebx, result.ecx, result.edx]
+}
+
+fn xcr0() -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: reads a register that exists: `save_area` calls this only where CPUID reports OSXSAVE.
+    unsafe {
+        core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
+    }
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// The size of the frame: a [`Regs`] and a word for alignment.
+const FRAME: usize = size_of::<Regs>() + 4;
+/// From the frame to the stack as it was at the return: the handler's and the stub's words.
+const AT_RETURN: usize = FRAME + 8;
+
+/// A trampoline that brackets the call of the handler with `save` and `restore`. EBX, EDI and ESI are free there; EBP
+/// points to the frame.
+macro_rules! trampoline {
+    ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc simple",
+                ".cfi_def_cfa esp, 8",
+                // No flag changes before PUSHFD.
+                "lea esp, [esp - {frame}]",
+                ".cfi_def_cfa esp, {at_return}",
+                "mov [esp + {ebx}], ebx",
+                "mov [esp + {ecx}], ecx",
+                "mov [esp + {edx}], edx",
+                "mov [esp + {esi}], esi",
+                "mov [esp + {edi}], edi",
+                "mov [esp + {ebp}], ebp",
+                "mov [esp + {eax}], eax",
+                "pushfd",
+                "pop [esp + {flags}]",
+                "cld",
+                "mov dword ptr [esp + {orig_eax}], -1",
+                "mov eax, ds",
+                "mov [esp + {ds}], eax",
+                "mov eax, es",
+                "mov [esp + {es}], eax",
+                "mov eax, fs",
+                "mov [esp + {fs}], eax",
+                "mov eax, gs",
+                "mov [esp + {gs}], eax",
+                "mov eax, cs",
+                "mov [esp + {cs}], eax",
+                "mov eax, ss",
+                "mov [esp + {ss}], eax",
+                "lea eax, [esp + {at_return}]",
+                "mov [esp + {esp}], eax",
+                "mov eax, [esp + {frame} + 4]",
+                "sub eax, {stub_call_len}",
+                "mov [esp + {eip}], eax",
+                "mov esi, [esp + {frame}]",
+                "mov ebp, esp",
+                // The caller's frame, from the saved registers; the handler's user has put the real return address into `eip`,
+                // or the stub's own frame description leads to it.
+                ".cfi_def_cfa ebp, {at_return}",
+                ".cfi_offset eip, {eip} - {at_return}",
+                ".cfi_offset ebx, {ebx} - {at_return}",
+                ".cfi_offset esi, {esi} - {at_return}",
+                ".cfi_offset edi, {edi} - {at_return}",
+                ".cfi_offset ebp, {ebp} - {at_return}",
+                // Position-independent: the statics are addressed from here.
+                "call 2f",
+                "2: pop ebx",
+                $($save,)*
+                "sub esp, 8",
+                "push [ebp + {eip}]",
+                "push ebp",
+                "call esi",
+                "add esp, 16",
+                $($restore,)*
+                "mov esp, ebp",
+                // RET takes the target from right below the stack pointer that is resumed with.
+                "mov eax, [esp + {esp}]",
+                "mov ecx, [esp + {eip}]",
+                "lea eax, [eax - 4]",
+                "mov [eax], ecx",
+                "mov [esp + {esp}], eax",
+                "push [esp + {flags}]",
+                "popfd",
+                "mov ebx, [esp + {ebx}]",
+                "mov ecx, [esp + {ecx}]",
+                "mov edx, [esp + {edx}]",
+                "mov esi, [esp + {esi}]",
+                "mov edi, [esp + {edi}]",
+                "mov ebp, [esp + {ebp}]",
+                "mov eax, [esp + {eax}]",
+                "mov esp, [esp + {esp}]",
+                "ret",
+                ".cfi_endproc",
+                frame = const FRAME,
+                at_return = const AT_RETURN,
+                stub_call_len = const STUB_CALL_LEN,
+                ebx = const offset_of!(Regs, ebx),
+                ecx = const offset_of!(Regs, ecx),
+                edx = const offset_of!(Regs, edx),
+                esi = const offset_of!(Regs, esi),
+                edi = const offset_of!(Regs, edi),
+                ebp = const offset_of!(Regs, ebp),
+                eax = const offset_of!(Regs, eax),
+                ds = const offset_of!(Regs, ds),
+                es = const offset_of!(Regs, es),
+                fs = const offset_of!(Regs, fs),
+                gs = const offset_of!(Regs, gs),
+                orig_eax = const offset_of!(Regs, orig_eax),
+                eip = const offset_of!(Regs, eip),
+                cs = const offset_of!(Regs, cs),
+                flags = const offset_of!(Regs, eflags),
+                esp = const offset_of!(Regs, esp),
+                ss = const offset_of!(Regs, ss),
+                $($operand = sym $value,)*
+            );
+        }
+    };
+}
+
+trampoline!(
+    /// Saves the general registers and flags alone.
+    trampoline_general,
+    ["and esp, -16"],
+    []
+);
+
+trampoline!(
+    /// Also saves the x87 state; FNSAVE leaves the x87 stack empty.
+    trampoline_fnsave,
+    ["sub esp, 112", "and esp, -16", "fnsave [esp]"],
+    ["frstor [esp]"]
+);
+
+trampoline!(
+    /// Also saves x87 and SSE state. The x87 stack may hold the return value; the handler must find it empty.
+    trampoline_fxsave,
+    ["sub esp, 512", "and esp, -64", "fxsave [esp]", "fninit"],
+    ["fxrstor [esp]"]
+);
+
+trampoline!(
+    /// Also saves all state components that the ABI can return in or a handler can clobber.
+    trampoline_xsave,
+    [
+        // The difference of two symbols is beyond Intel syntax here.
+        ".att_syntax prefix",
+        "subl {room} - 2b(%ebx), %esp",
+        ".intel_syntax noprefix",
+        "and esp, -64",
+        // XRSTOR wants the header's unused words to be 0.
+        "lea edi, [esp + 512]",
+        "xor eax, eax",
+        "mov ecx, 16",
+        "rep stosd",
+        "xor edx, edx",
+        ".att_syntax prefix",
+        "movl {components} - 2b(%ebx), %eax",
+        ".intel_syntax noprefix",
+        "xsave [esp]",
+        "fninit"
+    ],
+    [
+        ".att_syntax prefix",
+        "movl {components} - 2b(%ebx), %eax",
+        ".intel_syntax noprefix",
+        "xor edx, edx",
+        "xrstor [esp]"
+    ],
+    room = sym XSAVE_ROOM,
+    components = sym XSAVE_COMPONENTS
+);
+
+/// Where a jprobe's handler returns to: a breakpoint.
+#[unsafe(naked)]
+unsafe extern "C" fn jprobe_return() {
+    naked_asm!("int3", "ud2");
+}

@@ -1,0 +1,179 @@
+//! The saved registers: Linux's `struct pt_regs` for this architecture.
+
+use probe_core::CodeAddr;
+use probe_x86_decode::{ProtectedMode, Registers};
+
+/// The registers of an interrupted context, laid out as Linux's `struct pt_regs`.
+///
+/// A trap from the same privilege level saves neither ESP nor SS: the host fills both, and leaves a gap of at
+/// least 24 bytes between its frame and the interrupted stack for what a simulated CALL or ENTER pushes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Regs {
+    /// General register.
+    pub ebx: u32,
+    /// General register.
+    pub ecx: u32,
+    /// General register.
+    pub edx: u32,
+    /// The extra segment.
+    pub esi: u32,
+    /// General register.
+    pub edi: u32,
+    /// General register.
+    pub ebp: u32,
+    /// General register.
+    pub eax: u32,
+    /// The data segment.
+    pub ds: u32,
+    /// The extra segment.
+    pub es: u32,
+    /// The FS segment.
+    pub fs: u32,
+    /// The GS segment.
+    pub gs: u32,
+    /// The system call number, or -1.
+    pub orig_eax: u32,
+    /// The instruction pointer.
+    pub eip: u32,
+    /// The code segment.
+    pub cs: u32,
+    /// The flags.
+    pub eflags: u32,
+    /// The stack pointer.
+    pub esp: u32,
+    /// The stack segment.
+    pub ss: u32,
+}
+
+const _: () = assert!(size_of::<Regs>() == 68);
+const _: () = assert!(core::mem::offset_of!(Regs, eip) == 48);
+const _: () = assert!(core::mem::offset_of!(Regs, esp) == 60);
+
+impl probe_core::arch::Regs for Regs {
+    #[inline]
+    fn pc(&self) -> CodeAddr {
+        CodeAddr::new(self.eip as usize)
+    }
+
+    #[inline]
+    fn set_pc(&mut self, pc: CodeAddr) {
+        self.eip = pc.as_usize() as u32;
+    }
+
+    #[inline]
+    fn sp(&self) -> usize {
+        self.esp as usize
+    }
+
+    fn names() -> &'static [(&'static str, usize)] {
+        NAMES
+    }
+
+    fn register(&self, index: usize) -> Option<usize> {
+        let value = match index {
+            0 => self.ebx,
+            1 => self.ecx,
+            2 => self.edx,
+            3 => self.esi,
+            4 => self.edi,
+            5 => self.ebp,
+            6 => self.eax,
+            7 => self.ds,
+            8 => self.es,
+            9 => self.fs,
+            10 => self.gs,
+            11 => self.orig_eax,
+            12 => self.eip,
+            13 => self.cs,
+            14 => self.eflags,
+            15 => self.esp,
+            16 => self.ss,
+            _ => return None,
+        };
+        Some(value as usize)
+    }
+}
+
+/// Names as in kprobe events, and as in assembly.
+const NAMES: &[(&str, usize)] = &[
+    ("ebx", 0),
+    ("bx", 0),
+    ("ecx", 1),
+    ("cx", 1),
+    ("edx", 2),
+    ("dx", 2),
+    ("esi", 3),
+    ("si", 3),
+    ("edi", 4),
+    ("di", 4),
+    ("ebp", 5),
+    ("bp", 5),
+    ("eax", 6),
+    ("ax", 6),
+    ("ds", 7),
+    ("es", 8),
+    ("fs", 9),
+    ("gs", 10),
+    ("orig_eax", 11),
+    ("orig_ax", 11),
+    ("eip", 12),
+    ("ip", 12),
+    ("cs", 13),
+    ("eflags", 14),
+    ("flags", 14),
+    ("esp", 15),
+    ("sp", 15),
+    ("ss", 16),
+];
+
+impl Registers for Regs {
+    type Mode = ProtectedMode;
+
+    #[inline]
+    fn general(&self, number: u8) -> u64 {
+        let value = match number {
+            0 => self.eax,
+            1 => self.ecx,
+            2 => self.edx,
+            3 => self.ebx,
+            4 => self.esp,
+            5 => self.ebp,
+            6 => self.esi,
+            7 => self.edi,
+            _ => 0,
+        };
+        u64::from(value)
+    }
+
+    #[inline]
+    fn set_general(&mut self, number: u8, value: u64) {
+        let register = match number {
+            0 => &mut self.eax,
+            1 => &mut self.ecx,
+            2 => &mut self.edx,
+            3 => &mut self.ebx,
+            4 => &mut self.esp,
+            5 => &mut self.ebp,
+            6 => &mut self.esi,
+            7 => &mut self.edi,
+            _ => return,
+        };
+        *register = value as u32;
+    }
+
+    #[inline]
+    fn flags(&self) -> u64 {
+        u64::from(self.eflags)
+    }
+
+    #[inline]
+    fn set_flags(&mut self, flags: u64) {
+        self.eflags = flags as u32;
+    }
+
+    #[inline]
+    fn code_segment(&self) -> u64 {
+        u64::from(self.cs)
+    }
+}

@@ -1,0 +1,263 @@
+//! The return trampoline and the jprobe's return trap: what executes.
+//!
+//! Return stubs ([`fill_stubs`](probe_core::arch::Arch::fill_stubs)) lead here with the handler's address and the
+//! stub's (plus 5) on top of the stack as it was at the function's return, and everything else untouched. The
+//! trampoline builds a [`Regs`] there, calls the handler and resumes from the `Regs`. Its frame description
+//! lets an unwinder pass from the handler to the function's caller.
+//!
+//! A handler that moves the stack pointer may only raise it. Source: System V ABI AMD64 1.0, 3.2; SDM volume 1, 13.
+
+use crate::X86_64;
+use crate::regs::Regs;
+use core::arch::naked_asm;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use probe_core::CodeAddr;
+use probe_core::arch::{NativeArch, SaveSet};
+use probe_x86_decode::call::STUB_CALL_LEN;
+use probe_x86_decode::fpu::{self, Saver};
+
+/// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is known to anyone.
+static XSAVE_ROOM: AtomicUsize = AtomicUsize::new(0);
+/// The state components to save, EDX:EAX of XSAVE (the upper half is 0).
+static XSAVE_COMPONENTS: AtomicU32 = AtomicU32::new(0);
+
+// SAFETY: the trampolines below keep the protocol of `return_trampoline`: held by the native tests, which compare
+// all general, flag, x87 and vector registers around them. `jprobe_return` begins with the breakpoint.
+unsafe impl NativeArch for X86_64 {
+    fn return_trampoline(save: SaveSet) -> CodeAddr {
+        let trampoline = match save {
+            SaveSet::General => trampoline_general as unsafe extern "C" fn(),
+            SaveSet::Full => full_trampoline(),
+        };
+        CodeAddr::new(trampoline as usize)
+    }
+
+    fn jprobe_return_trap() -> CodeAddr {
+        CodeAddr::new(jprobe_return as *const () as usize)
+    }
+
+    unsafe fn publish(_at: CodeAddr, _len_bytes: usize) {}
+}
+
+/// Picks the trampoline for this processor's state and notes how much there is.
+fn full_trampoline() -> unsafe extern "C" fn() {
+    let area = fpu::save_area(cpuid, xcr0);
+    XSAVE_COMPONENTS.store(area.components, Ordering::Relaxed);
+    XSAVE_ROOM.store(area.len_bytes + 64, Ordering::Relaxed);
+    match area.saver {
+        Saver::Xsavec => trampoline_xsavec,
+        Saver::Xsave => trampoline_xsave,
+        // Every processor with 64-bit mode has it.
+        Saver::Fxsave | Saver::Fnsave => trampoline_fxsave,
+    }
+}
+
+fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
+    let result = core::arch::x86_64::__cpuid_count(leaf, subleaf);
+    [result.eax, result.ebx, result.ecx, result.edx]
+}
+
+fn xcr0() -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: reads a register that exists: `save_area` calls this only where CPUID reports OSXSAVE.
+    unsafe {
+        core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
+    }
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// The size of the frame: a [`Regs`] and a word for alignment.
+const FRAME: usize = size_of::<Regs>() + 8;
+/// From the frame to the stack as it was at the return: the handler's and the stub's words.
+const AT_RETURN: usize = FRAME + 16;
+
+/// A trampoline that brackets the call of the handler with `save` and `restore`.
+macro_rules! trampoline {
+    ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc simple",
+                ".cfi_def_cfa rsp, 16",
+                // No flag changes before PUSHFQ.
+                "lea rsp, [rsp - {frame}]",
+                ".cfi_def_cfa rsp, {at_return}",
+                "mov [rsp + {r15}], r15",
+                "mov [rsp + {r14}], r14",
+                "mov [rsp + {r13}], r13",
+                "mov [rsp + {r12}], r12",
+                "mov [rsp + {rbp}], rbp",
+                "mov [rsp + {rbx}], rbx",
+                "mov [rsp + {r11}], r11",
+                "mov [rsp + {r10}], r10",
+                "mov [rsp + {r9}], r9",
+                "mov [rsp + {r8}], r8",
+                "mov [rsp + {rax}], rax",
+                "mov [rsp + {rcx}], rcx",
+                "mov [rsp + {rdx}], rdx",
+                "mov [rsp + {rsi}], rsi",
+                "mov [rsp + {rdi}], rdi",
+                "pushfq",
+                "pop [rsp + {flags}]",
+                "cld",
+                "mov qword ptr [rsp + {orig_rax}], -1",
+                "mov eax, cs",
+                "mov [rsp + {cs}], rax",
+                "mov eax, ss",
+                "mov [rsp + {ss}], rax",
+                "lea rax, [rsp + {at_return}]",
+                "mov [rsp + {rsp}], rax",
+                "mov rsi, [rsp + {frame} + 8]",
+                "sub rsi, {stub_call_len}",
+                "mov [rsp + {rip}], rsi",
+                "mov r12, [rsp + {frame}]",
+                "mov rbp, rsp",
+                // The caller's frame, from the saved registers; the handler's user has put the real return address into `rip`,
+                // or the stub's own frame description leads to it.
+                ".cfi_def_cfa rbp, {at_return}",
+                ".cfi_offset rip, {rip} - {at_return}",
+                ".cfi_offset rbx, {rbx} - {at_return}",
+                ".cfi_offset rbp, {rbp} - {at_return}",
+                ".cfi_offset r12, {r12} - {at_return}",
+                ".cfi_offset r13, {r13} - {at_return}",
+                ".cfi_offset r14, {r14} - {at_return}",
+                ".cfi_offset r15, {r15} - {at_return}",
+                $($save,)*
+                "mov rdi, rbp",
+                "mov rsi, [rbp + {rip}]",
+                "call r12",
+                $($restore,)*
+                "mov rsp, rbp",
+                // RET takes the target from right below the stack pointer that is resumed with.
+                "mov rax, [rsp + {rsp}]",
+                "mov rcx, [rsp + {rip}]",
+                "lea rax, [rax - 8]",
+                "mov [rax], rcx",
+                "mov [rsp + {rsp}], rax",
+                "push [rsp + {flags}]",
+                "popfq",
+                "mov r15, [rsp + {r15}]",
+                "mov r14, [rsp + {r14}]",
+                "mov r13, [rsp + {r13}]",
+                "mov r12, [rsp + {r12}]",
+                "mov rbp, [rsp + {rbp}]",
+                "mov rbx, [rsp + {rbx}]",
+                "mov r11, [rsp + {r11}]",
+                "mov r10, [rsp + {r10}]",
+                "mov r9, [rsp + {r9}]",
+                "mov r8, [rsp + {r8}]",
+                "mov rax, [rsp + {rax}]",
+                "mov rcx, [rsp + {rcx}]",
+                "mov rdx, [rsp + {rdx}]",
+                "mov rsi, [rsp + {rsi}]",
+                "mov rdi, [rsp + {rdi}]",
+                "mov rsp, [rsp + {rsp}]",
+                "ret",
+                ".cfi_endproc",
+                frame = const FRAME,
+                at_return = const AT_RETURN,
+                stub_call_len = const STUB_CALL_LEN,
+                r15 = const offset_of!(Regs, r15),
+                r14 = const offset_of!(Regs, r14),
+                r13 = const offset_of!(Regs, r13),
+                r12 = const offset_of!(Regs, r12),
+                rbp = const offset_of!(Regs, rbp),
+                rbx = const offset_of!(Regs, rbx),
+                r11 = const offset_of!(Regs, r11),
+                r10 = const offset_of!(Regs, r10),
+                r9 = const offset_of!(Regs, r9),
+                r8 = const offset_of!(Regs, r8),
+                rax = const offset_of!(Regs, rax),
+                rcx = const offset_of!(Regs, rcx),
+                rdx = const offset_of!(Regs, rdx),
+                rsi = const offset_of!(Regs, rsi),
+                rdi = const offset_of!(Regs, rdi),
+                orig_rax = const offset_of!(Regs, orig_rax),
+                rip = const offset_of!(Regs, rip),
+                cs = const offset_of!(Regs, cs),
+                flags = const offset_of!(Regs, eflags),
+                rsp = const offset_of!(Regs, rsp),
+                ss = const offset_of!(Regs, ss),
+                $($operand = sym $value,)*
+            );
+        }
+    };
+}
+
+trampoline!(
+    /// Saves the general registers and flags alone.
+    trampoline_general,
+    ["and rsp, -16"],
+    []
+);
+
+trampoline!(
+    /// Also saves x87 and SSE state.
+    trampoline_fxsave,
+    ["sub rsp, 512", "and rsp, -64", "fxsave64 [rsp]", "fninit"],
+    ["fxrstor64 [rsp]"]
+);
+
+trampoline!(
+    /// Also saves all state components that the ABI can return in or a handler can clobber.
+    trampoline_xsave,
+    [
+        "sub rsp, [rip + {room}]",
+        "and rsp, -64",
+        // XRSTOR wants the header's unused words to be 0.
+        "xor edx, edx",
+        "mov [rsp + 512], rdx",
+        "mov [rsp + 520], rdx",
+        "mov [rsp + 528], rdx",
+        "mov [rsp + 536], rdx",
+        "mov [rsp + 544], rdx",
+        "mov [rsp + 552], rdx",
+        "mov [rsp + 560], rdx",
+        "mov [rsp + 568], rdx",
+        "mov eax, [rip + {components}]",
+        "xsave64 [rsp]",
+        // The x87 stack holds a long double that is returned; the handler must find it empty.
+        "test byte ptr [rsp + 512], 1",
+        "jz 2f",
+        "fninit",
+        "2:"
+    ],
+    ["mov eax, [rip + {components}]", "xor edx, edx", "xrstor64 [rsp]"],
+    room = sym XSAVE_ROOM,
+    components = sym XSAVE_COMPONENTS
+);
+
+trampoline!(
+    /// The same, with XSAVEC.
+    trampoline_xsavec,
+    [
+        "sub rsp, [rip + {room}]",
+        "and rsp, -64",
+        "xor edx, edx",
+        "mov [rsp + 512], rdx",
+        "mov [rsp + 520], rdx",
+        "mov [rsp + 528], rdx",
+        "mov [rsp + 536], rdx",
+        "mov [rsp + 544], rdx",
+        "mov [rsp + 552], rdx",
+        "mov [rsp + 560], rdx",
+        "mov [rsp + 568], rdx",
+        "mov eax, [rip + {components}]",
+        "xsavec64 [rsp]",
+        "test byte ptr [rsp + 512], 1",
+        "jz 2f",
+        "fninit",
+        "2:"
+    ],
+    ["mov eax, [rip + {components}]", "xor edx, edx", "xrstor64 [rsp]"],
+    room = sym XSAVE_ROOM,
+    components = sym XSAVE_COMPONENTS
+);
+
+/// Where a jprobe's handler returns to: a breakpoint.
+#[unsafe(naked)]
+unsafe extern "C" fn jprobe_return() {
+    naked_asm!("int3", "ud2");
+}

@@ -1,0 +1,61 @@
+//! How a trampoline keeps the floating-point and vector state: which instruction, which components, how much room.
+//!
+//! Decided once, from CPUID and XCR0, outside the hit path. Source: SDM volume 1, chapter 13.
+
+/// The instruction pair that saves and restores the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Saver {
+    /// XSAVEC and XRSTOR: unused components cost nothing.
+    Xsavec,
+    /// XSAVE and XRSTOR.
+    Xsave,
+    /// FXSAVE and FXRSTOR: x87 and SSE.
+    Fxsave,
+    /// FNSAVE and FRSTOR: x87 alone (before the Pentium II).
+    Fnsave,
+}
+
+/// The decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SaveArea {
+    /// The instruction pair.
+    pub saver: Saver,
+    /// The state components asked for: EDX:EAX of XSAVE. 0 for the older instructions.
+    pub components: u32,
+    /// The size of the area in bytes, a multiple of 64.
+    pub len_bytes: usize,
+}
+
+/// x87, SSE, AVX, AVX-512 opmask, upper halves of ZMM0–15, ZMM16–31. Neither PKRU (a handler does not change it) nor AMX
+/// tiles (eight kilobytes that only code that asked the system for them can touch).
+const COMPONENTS: u32 = 0b1110_0111;
+/// The legacy region and the header.
+const XSAVE_HEADER_END: usize = 512 + 64;
+
+/// Decides from `cpuid(leaf, subleaf) -> [eax, ebx, ecx, edx]` and `xcr0()`, which is called only where the operating
+/// system has enabled XGETBV.
+#[must_use]
+pub fn save_area(cpuid: impl Fn(u32, u32) -> [u32; 4], xcr0: impl FnOnce() -> u64) -> SaveArea {
+    const OSXSAVE: u32 = 1 << 27;
+    const FXSR: u32 = 1 << 24;
+    const XSAVEC: u32 = 1 << 1;
+    let [max_leaf, ..] = cpuid(0, 0);
+    let [_, _, features_c, features_d] = cpuid(1, 0);
+    if max_leaf < 0xd || features_c & OSXSAVE == 0 {
+        let (saver, len_bytes) =
+            if features_d & FXSR != 0 { (Saver::Fxsave, 512) } else { (Saver::Fnsave, 128) };
+        return SaveArea { saver, components: 0, len_bytes };
+    }
+    let components = xcr0() as u32 & COMPONENTS;
+    // The standard layout's end; the compacted one of the same components is never longer.
+    let len = (2..32)
+        .filter(|component| components & 1 << component != 0)
+        .map(|component| {
+            let [size, offset, ..] = cpuid(0xd, component);
+            (size as usize).saturating_add(offset as usize)
+        })
+        .fold(XSAVE_HEADER_END, usize::max);
+    let [extensions, ..] = cpuid(0xd, 1);
+    let saver = if extensions & XSAVEC != 0 { Saver::Xsavec } else { Saver::Xsave };
+    SaveArea { saver, components, len_bytes: len.next_multiple_of(64) }
+}
