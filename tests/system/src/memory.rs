@@ -74,7 +74,8 @@ struct Tables {
     used: usize,
 }
 
-static TABLES: SpinLock<Tables> = SpinLock::new(Tables { pool: Pool([const { Table([0; 512]) }; 128]), used: 0 });
+static TABLES: SpinLock<Tables> =
+    SpinLock::new(Tables { pool: Pool([const { Table([0; 512]) }; 128]), used: 0 });
 static ROOT: AtomicUsize = AtomicUsize::new(0);
 
 impl Tables {
@@ -118,6 +119,7 @@ fn entry(table: usize, index: usize) -> *mut u64 {
 pub fn init() {
     let mut tables = TABLES.lock();
     let root = tables.add();
+    tables.used = Native::ROOT_TABLES;
     ROOT.store(root, Ordering::Relaxed);
     let (ram_start, ram_end) = Native::RAM;
     let text = text_range();
@@ -212,9 +214,11 @@ pub fn alloc_exec(len_bytes: usize) -> Option<CodeAddr> {
     let start = exec_range().0;
     let first = {
         let mut used = EXEC.lock();
-        let first = (0..EXEC_PAGES)
-            .step_by(pages)
-            .find(|&i| (start + i * PAGE).is_multiple_of(pages * PAGE) && used[i..].len() >= pages && !used[i..i + pages].contains(&true))?;
+        let first = (0..EXEC_PAGES).step_by(pages).find(|&i| {
+            (start + i * PAGE).is_multiple_of(pages * PAGE)
+                && used[i..].len() >= pages
+                && !used[i..i + pages].contains(&true)
+        })?;
         used[first..first + pages].fill(true);
         first
     };

@@ -16,7 +16,8 @@ unsafe extern "C" {
 
 /// Where to go on after a fault at `pc`, if that is one of this module's instructions.
 pub fn fixup(pc: usize) -> Option<usize> {
-    let len = ((&raw const __extable_end).addr() - (&raw const __extable_start).addr()) / size_of::<[usize; 2]>();
+    let len =
+        ((&raw const __extable_end).addr() - (&raw const __extable_start).addr()) / size_of::<[usize; 2]>();
     // SAFETY: the linker script puts the table between the two symbols.
     let table = unsafe { core::slice::from_raw_parts(&raw const __extable_start, len) };
     table.iter().find(|entry| entry[0] == pc).map(|entry| entry[1])

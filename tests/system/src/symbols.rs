@@ -40,7 +40,10 @@ impl Table {
     }
 
     fn word(&self, index: usize) -> usize {
-        self.0.get(index * 4..).and_then(|bytes| bytes.first_chunk()).map_or(0, |word| u32::from_ne_bytes(*word) as usize)
+        self.0
+            .get(index * 4..)
+            .and_then(|bytes| bytes.first_chunk())
+            .map_or(0, |word| u32::from_ne_bytes(*word) as usize)
     }
 
     fn len(&self) -> usize {
@@ -80,7 +83,9 @@ fn partition(len: usize, mut is_before: impl FnMut(usize) -> bool) -> usize {
 pub fn named(name: &str) -> impl Iterator<Item = Function> {
     let table = Table::open();
     let first = partition(table.len(), |rank| table.by_name(rank).name.cmp(name) == Ordering::Less);
-    (first..table.len()).map(move |rank| table.by_name(rank)).take_while(move |function| function.name == name)
+    (first..table.len())
+        .map(move |rank| table.by_name(rank))
+        .take_while(move |function| function.name == name)
 }
 
 /// The function that covers `addr`.

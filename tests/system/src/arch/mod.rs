@@ -51,6 +51,8 @@ pub enum Ipi {
 pub trait Paging {
     /// How far each level's index is shifted, root first.
     const LEVELS: &'static [u32];
+    /// How many tables' room the root takes.
+    const ROOT_TABLES: usize = 1;
     /// The entry that maps a page.
     fn leaf(physical: usize, protection: Protection) -> u64;
     /// The entry, in a table of the level with this shift, that leads to the next table.

@@ -18,7 +18,12 @@ use core::mem::offset_of;
 #[cfg(target_arch = "x86_64")]
 global_asm!(include_str!("boot64.s"), include_str!("entry64.s"), options(att_syntax));
 #[cfg(target_arch = "x86")]
-global_asm!(include_str!("boot32.s"), include_str!("entry32.s"), include_str!("mem32.s"), options(att_syntax));
+global_asm!(
+    include_str!("boot32.s"),
+    include_str!("entry32.s"),
+    include_str!("mem32.s"),
+    options(att_syntax)
+);
 global_asm!(include_str!("trampoline.s"), options(att_syntax));
 
 /// A PC.
@@ -197,10 +202,13 @@ impl Machine for X86 {
     }
 
     fn send_ipi(number: usize, ipi: Ipi) {
-        apic::send(number, match ipi {
-            Ipi::Sync => idt::SYNC_VECTOR,
-            Ipi::Reschedule => idt::RESCHEDULE_VECTOR,
-        });
+        apic::send(
+            number,
+            match ipi {
+                Ipi::Sync => idt::SYNC_VECTOR,
+                Ipi::Reschedule => idt::RESCHEDULE_VECTOR,
+            },
+        );
     }
 
     fn start_timer() {

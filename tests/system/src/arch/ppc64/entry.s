@@ -1,0 +1,165 @@
+# Trap entry: the frame is the backend's `PtRegs` (Linux: struct pt_regs), 1024 bytes below the interrupted stack pointer:
+# past the 288 bytes that compiled code uses below it, and room for what a jump probe's handler is given.
+.set FRAME, 1024
+.set REGS, 112                  # above the register save area of the C functions called from here
+
+.section .rodata
+.balign 4
+# Copied to every vector; the vector's number is put into `vector_number`. Runs with translation off.
+.globl vector_start, vector_number, vector_end
+vector_start:
+    mtsprg 0, 3
+    mfctr 3
+    mtsprg 1, 3
+    LOAD_ADDRESS 3, trap_entry
+    mtctr 3
+vector_number:
+    li 3, 0
+    bctr
+vector_end:
+
+.section .text.entry, "ax"
+trap_entry:
+    addi 1, 1, -FRAME
+    std 0, REGS(1)
+    std 2, REGS+8*2(1)
+    .irp r, 4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    std \r, REGS+8*\r(1)
+    .endr
+    std 3, REGS+8*40(1)         # trap
+    mfsprg 4, 0
+    std 4, REGS+8*3(1)
+    addi 4, 1, FRAME
+    std 4, REGS+8*1(1)
+    std 4, 0(1)
+    mfsrr0 4
+    std 4, REGS+8*32(1)
+    mfsrr1 4
+    std 4, REGS+8*33(1)
+    mfsprg 4, 1
+    std 4, REGS+8*35(1)
+    mflr 4
+    std 4, REGS+8*36(1)
+    mfxer 4
+    std 4, REGS+8*37(1)
+    mfcr 4
+    std 4, REGS+8*38(1)
+    LOAD_ADDRESS 2, .TOC.
+    mfmsr 4
+    oris 4, 4, 0x0280           # VEC, VSX
+    ori 4, 4, 0x3032            # FP, ME, RI, and translation
+    mtmsrd 4
+    isync
+    mr 4, 3
+    addi 3, 1, REGS
+    bl ppc64_trap
+    nop
+    ld 4, 0(1)
+    stdcx. 4, 0, 1              # whoever was interrupted loses its reservation, as another context may hold one now
+    ld 4, REGS+8*35(1)
+    mtctr 4
+    ld 4, REGS+8*36(1)
+    mtlr 4
+    ld 4, REGS+8*37(1)
+    mtxer 4
+    ld 4, REGS+8*38(1)
+    mtcrf 0xff, 4
+    ld 0, REGS(1)
+    # Not r13, the CPU's area: the task may be on another CPU by now.
+    .irp r, 2,3,6,7,8,9,10,11,12,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    ld \r, REGS+8*\r(1)
+    .endr
+    li 4, 0                     # not recoverable while SRR0 and SRR1 are loaded
+    mtmsrd 4, 1
+    ld 4, REGS+8*32(1)
+    mtsrr0 4
+    ld 5, REGS+8*33(1)
+    mtsrr1 5
+    ld 4, REGS+8*4(1)
+    ld 5, REGS+8*5(1)
+    ld 1, REGS+8*1(1)
+    rfid
+
+# switch_stacks(from: *mut usize, to: usize)
+.globl switch_stacks
+switch_stacks:
+    mflr 0
+    std 0, 16(1)
+    mfcr 0
+    std 0, 8(1)
+    stdu 1, -288(1)
+    .irp r, 14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    std \r, 8*\r(1)
+    .endr
+    std 1, 0(3)
+    mr 1, 4
+    .irp r, 14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    ld \r, 8*\r(1)
+    .endr
+    addi 1, 1, 288
+    ld 0, 8(1)
+    mtcrf 0xff, 0
+    ld 0, 16(1)
+    mtlr 0
+    blr
+
+# Where a new stack begins.
+.globl task_start
+task_start:
+    bl ppc64_first_run
+    nop
+    trap
+
+# hypervisor_call(block: *mut [u64; 5]): number and arguments in, status and results out
+.globl hypervisor_call
+hypervisor_call:
+    mflr 0
+    std 0, 16(1)
+    stdu 1, -64(1)
+    std 3, 48(1)
+    mr 12, 3
+    ld 3, 0(12)
+    ld 4, 8(12)
+    ld 5, 16(12)
+    ld 6, 24(12)
+    ld 7, 32(12)
+    .long 0x44000022            # sc 1
+    ld 12, 48(1)
+    std 3, 0(12)
+    std 4, 8(12)
+    std 5, 16(12)
+    addi 1, 1, 64
+    ld 0, 16(1)
+    mtlr 0
+    blr
+
+.globl nofault_load, nofault_store, nofault_copy
+nofault_load:
+1:  ld 5, 0(3)
+    std 5, 0(4)
+    li 3, 0
+    blr
+nofault_store:
+2:  std 4, 0(3)
+    li 3, 0
+    blr
+3:  li 3, 1
+    blr
+nofault_copy:
+    cmpdi 5, 0
+    beq 6f
+4:  lbz 6, 0(4)
+5:  stb 6, 0(3)
+    addi 3, 3, 1
+    addi 4, 4, 1
+    addi 5, 5, -1
+    cmpdi 5, 0
+    bne 4b
+6:  mr 3, 5
+    blr
+.pushsection .extable, "a"
+    .quad 1b, 3b
+    .quad 2b, 3b
+    .quad 4b, 6b
+    .quad 5b, 6b
+.popsection

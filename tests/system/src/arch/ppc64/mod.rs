@@ -1,0 +1,388 @@
+//! QEMU's -M pseries, little-endian (ELFv2) and big-endian (ELFv1): hypervisor calls, XICS, the decrementer, radix paging.
+
+mod hypervisor;
+
+use super::{Interrupts, Ipi, Machine, Outcome, Paging};
+use crate::cpu::{self, Cpu};
+use crate::memory::Protection;
+use crate::task::{self, Task};
+use crate::trap;
+use core::arch::{asm, global_asm};
+use core::cell::UnsafeCell;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU32, Ordering};
+use hypervisor as hv;
+
+global_asm!(
+    include_str!("boot.s"),
+    include_str!("entry.s"),
+    include_str!("mem.s"),
+    little = const cfg!(target_endian = "little") as i32,
+);
+
+/// The machine.
+pub struct Ppc64;
+
+const MSR_EE: u64 = 1 << 15;
+/// Instruction and data translation.
+const MSR_TRANSLATION: u64 = 3 << 4;
+/// In SRR1 of a program interrupt: it was a trap instruction.
+const SRR1_TRAP: u64 = 1 << 17;
+/// Between two timer interrupts, in ticks of the 512 MHz time base.
+const TIMER_TICKS: u64 = 2_048_000;
+
+const VECTORS: [usize; 14] =
+    [0x200, 0x300, 0x380, 0x400, 0x480, 0x500, 0x600, 0x700, 0x800, 0x900, 0xc00, 0xd00, 0xf20, 0xf40];
+const DATA_STORAGE: u32 = 0x300;
+const DATA_SEGMENT: u32 = 0x380;
+const EXTERNAL: u32 = 0x500;
+const PROGRAM: u32 = 0x700;
+const DECREMENTER: u32 = 0x900;
+
+/// As `entry.s` saves them: Linux's `struct pt_regs`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Regs {
+    pub gpr: [u64; 32],
+    pub nip: u64,
+    pub msr: u64,
+    pub orig_gpr3: u64,
+    pub ctr: u64,
+    pub link: u64,
+    pub xer: u64,
+    pub ccr: u64,
+    pub softe: u64,
+    pub trap: u64,
+    pub dar: u64,
+    pub dsisr: u64,
+    pub result: u64,
+}
+
+/// Reads a special register.
+macro_rules! mfspr {
+    ($name:literal) => {{
+        let value: u64;
+        // SAFETY: reading it has no effect.
+        unsafe { asm!(concat!($name, " {}"), out(reg) value, options(nostack, preserves_flags)) };
+        value
+    }};
+}
+
+/// Writes a special register.
+macro_rules! mtspr {
+    ($name:literal, $value:expr) => {{
+        let value: u64 = $value;
+        // SAFETY: the register is this kernel's to set, and the code around says why.
+        unsafe { asm!(concat!($name, " {}"), in(reg) value, options(nostack, preserves_flags)) };
+    }};
+}
+
+/// The process table: only process 0 is used. As large as it is aligned.
+#[repr(C, align(65536))]
+struct ProcessTable(UnsafeCell<[u64; 8192]>);
+
+// SAFETY: written once, by the boot CPU.
+unsafe impl Sync for ProcessTable {}
+
+static PROCESS_TABLE: ProcessTable = ProcessTable(UnsafeCell::new([0; 8192]));
+
+impl Paging for Ppc64 {
+    const LEVELS: &'static [u32] = &[39, 30, 21, 12];
+    // The root has 13 bits of index; ours uses the first 512 entries.
+    const ROOT_TABLES: usize = 16;
+
+    fn leaf(physical: usize, protection: Protection) -> u64 {
+        // Valid, leaf, referenced, changed, privileged.
+        const PAGE: u64 = 3 << 62 | 0x180 | 8;
+        const READ: u64 = 4;
+        const WRITE: u64 = 2;
+        const EXECUTE: u64 = 1;
+        let bits = match protection {
+            Protection::None => return 0,
+            Protection::ReadOnly => READ,
+            Protection::ReadWrite | Protection::Device => READ | WRITE,
+            Protection::ReadExecute => READ | EXECUTE,
+        };
+        (PAGE | physical as u64 | bits).to_be()
+    }
+
+    fn branch(table: usize, _shift: u32) -> u64 {
+        (1 << 63 | table as u64 | 9).to_be()
+    }
+
+    fn table(entry: u64) -> usize {
+        (u64::from_be(entry) & 0x00ff_ffff_ffff_f000) as usize
+    }
+
+    unsafe fn activate(root: usize) {
+        let table = PROCESS_TABLE.0.get().cast::<u64>();
+        // SAFETY: see `ProcessTable`.
+        if unsafe { table.read_volatile() } == 0 {
+            // A 52-bit tree whose root has 13 bits of index.
+            let entry = 5 << 5 | 2 << 61 | root as u64 | 13;
+            // SAFETY: as above.
+            unsafe { table.write_volatile(entry.to_be()) };
+            const RADIX: u64 = 0x1d;
+            let (status, ..) =
+                hv::call(hv::H_REGISTER_PROC_TBL, [RADIX, table.expose_provenance() as u64, 0, 4]);
+            assert_eq!(status, 0, "no radix tree on this machine");
+        }
+        // Process 0.
+        mtspr!("mtspr 48,", 0);
+        Self::synchronise();
+        mtspr!("mtmsrd", mfspr!("mfmsr") | MSR_TRANSLATION);
+        Self::synchronise();
+    }
+
+    fn flush_all() {
+        // tlbie with IS = process, RIC = all, PRS = process, R = radix. Power ISA 3.1, Book III, 6.9.3.3.
+        // SAFETY: forgets translations, which are read again.
+        unsafe {
+            asm!("ptesync", ".long 0x7c0b0264 | (6 << 21) | (5 << 11)", "eieio", "tlbsync", "ptesync",
+                in("r5") 1 << 10, in("r6") 0, options(nostack, preserves_flags));
+        }
+    }
+}
+
+impl Machine for Ppc64 {
+    type Regs = Regs;
+    const RAM: (usize, usize) = (0, 64 << 20);
+    const DEVICES: &'static [usize] = &[];
+
+    fn put_byte(byte: u8) {
+        const BUSY: u64 = 1;
+        while hv::call(hv::H_PUT_TERM_CHAR, [0, 1, u64::from(byte) << 56, 0]).0 == BUSY {}
+    }
+
+    fn take_byte() -> Option<u8> {
+        // One character at a time could be lost: the call gives up to 16.
+        static WAITING: crate::lock::SpinLock<(u64, u64)> = crate::lock::SpinLock::new((0, 0));
+        let mut waiting = WAITING.lock();
+        if waiting.0 == 0 {
+            // The results' third word does not come back through `call`: 8 characters are enough for a person.
+            let (_, len, bytes) = hv::call(hv::H_GET_TERM_CHAR, [0; 4]);
+            *waiting = (len.min(8), bytes);
+        }
+        if waiting.0 == 0 {
+            return None;
+        }
+        let byte = (waiting.1 >> 56) as u8;
+        *waiting = (waiting.0 - 1, waiting.1 << 8);
+        Some(byte)
+    }
+
+    fn exit(outcome: Outcome) -> ! {
+        match outcome {
+            Outcome::Passed => hv::rtas(hv::RTAS_POWER_OFF, &[0, 0]),
+            Outcome::Failed => hv::rtas(hv::RTAS_OS_TERM, &[0]),
+        }
+        loop {
+            Self::relax();
+        }
+    }
+
+    fn relax() {
+        // Very low priority makes QEMU run another CPU; then back to medium.
+        // SAFETY: hints.
+        unsafe { asm!("or 31,31,31", "or 2,2,2", options(nomem, nostack, preserves_flags)) };
+    }
+
+    fn idle() {
+        hv::call(hv::H_CEDE, [0; 4]);
+        Self::enable_interrupts();
+    }
+
+    fn disable_interrupts() -> Interrupts {
+        let msr = mfspr!("mfmsr");
+        mtspr!("mtmsrd", msr & !MSR_EE);
+        if msr & MSR_EE == 0 { Interrupts::Disabled } else { Interrupts::Enabled }
+    }
+
+    fn enable_interrupts() {
+        mtspr!("mtmsrd", mfspr!("mfmsr") | MSR_EE);
+    }
+
+    fn interrupts_of(regs: &Regs) -> Interrupts {
+        if regs.msr & MSR_EE == 0 { Interrupts::Disabled } else { Interrupts::Enabled }
+    }
+
+    fn set_this_cpu(cpu: &'static Cpu) {
+        // r13 is the thread pointer, which compiled code leaves alone.
+        // SAFETY: this kernel has no thread-local variables.
+        unsafe { asm!("mr 13, {}", in(reg) cpu, options(nostack, preserves_flags)) };
+    }
+
+    #[inline(always)]
+    fn this_cpu() -> &'static Cpu {
+        let cpu: *const Cpu;
+        // SAFETY: reads what `set_this_cpu` wrote. Not `nomem`: a task may be on another CPU the next time.
+        unsafe { asm!("mr {}, 13", out(reg) cpu, options(readonly, nostack, preserves_flags)) };
+        // SAFETY: areas are never freed.
+        unsafe { &*cpu }
+    }
+
+    fn set_current(task: *const Task) {
+        Self::this_cpu().current.set(task);
+    }
+
+    #[inline(always)]
+    fn current() -> *const Task {
+        let task: *const Task;
+        // SAFETY: the area is this CPU's.
+        unsafe {
+            asm!("ld {}, {}(13)", out(reg) task, const offset_of!(Cpu, current),
+                options(readonly, nostack, preserves_flags));
+        }
+        task
+    }
+
+    fn init_cpu() {
+        if Self::this_cpu().number == 0 {
+            install_vectors();
+        }
+        mtspr!("mtdec", 0x7fff_ffff);
+        hv::call(hv::H_CPPR, [0xff, 0, 0, 0]);
+    }
+
+    fn start_cpu(number: usize, stack_top: usize) {
+        unsafe extern "C" {
+            static secondary_start: u8;
+        }
+        let stack = stack_top - 16;
+        // SAFETY: the end of the stack, which nobody uses yet.
+        unsafe { core::ptr::with_exposed_provenance_mut::<usize>(stack).write_volatile(number) };
+        let entry = (&raw const secondary_start).addr();
+        hv::rtas(hv::RTAS_START_CPU, &[number as u32, entry as u32, stack as u32]);
+    }
+
+    fn send_ipi(number: usize, ipi: Ipi) {
+        PENDING[number].fetch_or(1 << ipi as u32, Ordering::SeqCst);
+        const PRIORITY: u64 = 4;
+        hv::call(hv::H_IPI, [number as u64, PRIORITY, 0, 0]);
+    }
+
+    fn start_timer() {
+        mtspr!("mtdec", TIMER_TICKS);
+    }
+
+    fn synchronise() {
+        // SAFETY: a barrier.
+        unsafe { asm!("isync", options(nostack, preserves_flags)) };
+    }
+
+    fn publish(at: usize, len_bytes: usize) {
+        for line in (at & !31..at + len_bytes).step_by(32) {
+            // SAFETY: the caller's range is mapped.
+            unsafe {
+                asm!("dcbst 0, {}", "sync", "icbi 0, {}", in(reg) line, in(reg) line, options(nostack))
+            };
+        }
+        // SAFETY: barriers.
+        unsafe { asm!("sync", "isync", options(nostack, preserves_flags)) };
+    }
+
+    unsafe fn switch(from: *mut usize, to: usize) {
+        unsafe extern "C" {
+            fn switch_stacks(from: *mut usize, to: usize);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { switch_stacks(from, to) };
+    }
+
+    unsafe fn new_stack(top: usize) -> usize {
+        unsafe extern "C" {
+            static task_start: u8;
+        }
+        // As `switch_stacks` leaves a stack: a frame of 36 words, whose caller's frame holds the return address.
+        const FRAME_WORDS: usize = 36;
+        let caller = core::ptr::with_exposed_provenance_mut::<usize>(top - 512);
+        // SAFETY: the caller says that there is room. The third word is the return address.
+        unsafe { caller.add(2).write((&raw const task_start).addr()) };
+        // SAFETY: as above.
+        unsafe { caller.sub(FRAME_WORDS) }.addr()
+    }
+
+    fn ticks() -> u64 {
+        mfspr!("mftb")
+    }
+
+    // 512 MHz, and 16 ns per instruction under -icount shift=4.
+    const TICKS: (u64, u64) = (8192, 1000);
+
+    fn now_ns() -> u64 {
+        Self::ticks() * 125 / 64
+    }
+
+    fn pc(regs: &Regs) -> usize {
+        regs.nip as usize
+    }
+
+    fn set_pc(regs: &mut Regs, pc: usize) {
+        regs.nip = pc as u64;
+    }
+}
+
+/// Copies the entry stub to every vector; translation is off.
+fn install_vectors() {
+    unsafe extern "C" {
+        static vector_start: u32;
+        static vector_number: u32;
+        static vector_end: u32;
+    }
+    if cfg!(target_endian = "little") {
+        const LITTLE: u64 = 1;
+        const INTERRUPT_ENDIAN: u64 = 4;
+        hv::call(hv::H_SET_MODE, [LITTLE, INTERRUPT_ENDIAN, 0, 0]);
+    }
+    let start = &raw const vector_start;
+    let len = ((&raw const vector_end).addr() - start.addr()) / 4;
+    let number = ((&raw const vector_number).addr() - start.addr()) / 4;
+    for vector in VECTORS {
+        let to = core::ptr::with_exposed_provenance_mut::<u32>(vector);
+        // SAFETY: the stub's own words, copied to the CPU's vector, which has room for 8.
+        unsafe { to.copy_from_nonoverlapping(start, len) };
+        // SAFETY: one of them. `li` has its operand in the low half.
+        unsafe { to.add(number).write_volatile(to.add(number).read_volatile() | vector as u32) };
+        Ppc64::publish(vector, len * 4);
+    }
+}
+
+/// Which [`Ipi`]s each CPU is to look at.
+static PENDING: [AtomicU32; cpu::MAX] = [const { AtomicU32::new(0) }; cpu::MAX];
+
+fn take_interrupt() {
+    const IPI: u64 = 2;
+    const NO_PRIORITY: u64 = 0xff;
+    let me = Ppc64::this_cpu().number;
+    let (_, taken, _) = hv::call(hv::H_XIRR, [0; 4]);
+    if taken & 0xff_ffff == IPI {
+        hv::call(hv::H_IPI, [me as u64, NO_PRIORITY, 0, 0]);
+    }
+    hv::call(hv::H_EOI, [taken, 0, 0, 0]);
+    let pending = PENDING[me].swap(0, Ordering::SeqCst);
+    if pending & 1 << Ipi::Sync as u32 != 0 {
+        trap::synchronise();
+    }
+    if pending & 1 << Ipi::Reschedule as u32 != 0 {
+        trap::reschedule();
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ppc64_trap(regs: &mut Regs, vector: u32) {
+    match vector {
+        PROGRAM if regs.msr & SRR1_TRAP != 0 => trap::breakpoint(regs),
+        EXTERNAL => take_interrupt(),
+        DECREMENTER => {
+            mtspr!("mtdec", TIMER_TICKS);
+            trap::timer();
+        }
+        DATA_STORAGE | DATA_SEGMENT => trap::fault(regs, vector, mfspr!("mfdar") as usize),
+        _ => trap::fault(regs, vector, regs.nip as usize),
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn ppc64_first_run() -> ! {
+    task::first_run()
+}
