@@ -1,2 +1,186 @@
-//! The aarch64 backend of probe-core.
+//! The aarch64 backend of probe-core: A64, as the Arm Architecture Reference Manual (DDI 0487 issue J.a) and the
+//! 2024 extensions (DDI 0602) describe it.
+//!
+//! In the order of reading:
+//! - [`regs`]: the saved registers, Linux's `struct user_pt_regs`.
+//! - `insn`: named encodings, field extractors.
+//! - `decode`: words to a [`Plan`] or a refusal; exclusive regions; the allow-list of system instructions.
+//! - `simulate`: the effect of branches and of what reads the program counter.
+//! - `slot`: copies that run out of line.
+//! - `call`: arguments, returns, return stubs, jprobes.
+//! - `patch`: write order and publication.
+//! - [`unwind`]: how a stack walk passes a return stub.
+//! - `asm`: trampolines and cache maintenance, the only code that must run on the architecture itself.
+//!
+//! Breakpoint: `brk #0x4b50`; a trap's saved pc is the place. What a host owes beside
+//! [`Host`](probe_core::host::Host): slots and stubs lie in memory that is not guarded (no PROT_BTI, no GP bit), and no
+//! guarded control stack (FEAT_GCS) is enabled.
 #![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+mod call;
+mod decode;
+mod insn;
+mod patch;
+pub mod regs;
+mod simulate;
+mod slot;
+#[cfg(test)]
+mod testing;
+pub mod unwind;
+
+#[cfg(target_arch = "aarch64")]
+mod asm;
+
+pub use decode::{BranchKind, Literal, Plan, When, Width};
+pub use patch::Lines;
+pub use regs::PtRegs;
+pub use slot::StepState;
+
+use probe_core::arch::{Arch, Decoded, Entry, MemFault, Memory, Method, Site, Tail, TailPatch, Text};
+use probe_core::{CodeAddr, Refusal};
+
+/// The A64 instruction set with the AAPCS64 calling convention.
+pub enum Aarch64 {}
+
+impl Aarch64 {
+    /// Decides about one instruction word alone, without the text around it that [`Arch::decode`] looks at.
+    ///
+    /// # Errors
+    /// As [`Arch::decode`], except for what depends on the neighbours.
+    pub fn classify(word: u32) -> Result<(Plan, Method), Refusal> {
+        decode::classify(word)
+    }
+}
+
+// SAFETY: a slot of `slot::fill` holds the original instruction, or one that `decode` has derived from it and whose
+// effect `slot::before`, `after` and the sequence itself make the original's; it ends where `slot::tail` says. The
+// native tests compare each class with its unprobed execution.
+unsafe impl Arch for Aarch64 {
+    type Regs = PtRegs;
+    type Plan = Plan;
+    type StepState = StepState;
+
+    const NAME: &'static str = "aarch64";
+    const BREAKPOINT: &'static [u8] = &insn::breakpoint(insn::PROBE_IMM).to_le_bytes();
+    const INSN_ALIGN: usize = 4;
+    const MAX_INSN_LEN: usize = 4;
+    const SLOT_LEN: usize = slot::LEN;
+    const SLOT_REACH: usize = slot::REACH;
+    const STUB_LEN: usize = call::STUB_LEN;
+
+    fn insn_len(bytes: &[u8]) -> Option<usize> {
+        (bytes.len() >= 4).then_some(4)
+    }
+
+    fn is_breakpoint(bytes: &[u8]) -> bool {
+        insn::word_at(bytes).is_some_and(|word| insn::BRK.matches(word) || insn::HLT.matches(word))
+    }
+
+    fn decode(site: &Site<'_>) -> Result<Decoded<Plan>, Refusal> {
+        decode::decode(site)
+    }
+
+    fn entry_offset(text: &dyn Text, function: CodeAddr, _local_entry: u8) -> usize {
+        let mut first = [0; 4];
+        let len = text.read(function, &mut first).min(4);
+        decode::entry_offset(&first[..len])
+    }
+
+    #[inline]
+    fn breakpoint_address(regs: &PtRegs) -> CodeAddr {
+        CodeAddr::new(regs.pc as usize)
+    }
+
+    #[inline]
+    fn simulate<M: Memory>(
+        plan: &Plan,
+        place: CodeAddr,
+        regs: &mut PtRegs,
+        memory: &M,
+    ) -> Result<(), MemFault> {
+        simulate::simulate(plan, place, regs, memory)
+    }
+
+    fn fill_slot(
+        plan: &Plan,
+        insn: &[u8],
+        place: CodeAddr,
+        slot: CodeAddr,
+        tail: Tail,
+        out: &mut [u8],
+    ) -> Result<(), Refusal> {
+        slot::fill(plan, insn, place, slot, tail, out)
+    }
+
+    fn tail(plan: &Plan, _insn_len: usize, place: CodeAddr, slot: CodeAddr, tail: Tail) -> Option<TailPatch> {
+        slot::tail(plan, place, slot, tail)
+    }
+
+    #[inline]
+    fn before_step(plan: &Plan, _place: CodeAddr, slot: CodeAddr, regs: &mut PtRegs) -> StepState {
+        slot::before(plan, slot, regs)
+    }
+
+    #[inline]
+    fn after_step(
+        plan: &Plan,
+        _insn_len: usize,
+        place: CodeAddr,
+        _slot: CodeAddr,
+        regs: &mut PtRegs,
+        state: &StepState,
+    ) {
+        slot::after(plan, place, regs, state);
+    }
+
+    #[inline]
+    fn abort_step(plan: &Plan, place: CodeAddr, regs: &mut PtRegs, state: &StepState) {
+        slot::abort(plan, place, regs, state);
+    }
+
+    fn argument<M: Memory>(regs: &PtRegs, index: usize, memory: &M) -> Option<usize> {
+        call::argument(regs, index, memory)
+    }
+
+    #[inline]
+    fn return_value(regs: &PtRegs) -> usize {
+        regs.x[0] as usize
+    }
+
+    #[inline]
+    fn set_return_value(regs: &mut PtRegs, value: usize) {
+        regs.x[0] = value as u64;
+    }
+
+    /// The return address is X30, before the function has signed it (see the module `call`).
+    #[inline]
+    fn entry<M: Memory>(regs: &PtRegs, _memory: &M) -> Result<Entry, MemFault> {
+        Ok(Entry { return_address: CodeAddr::new(regs.x[30] as usize), frame: regs.sp as usize })
+    }
+
+    #[inline]
+    fn set_return_address<M: Memory>(regs: &mut PtRegs, to: CodeAddr, _memory: &M) -> Result<(), MemFault> {
+        regs.x[30] = to.as_usize() as u64;
+        Ok(())
+    }
+
+    fn may_return<M: Memory>(frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
+        call::may_return(frame, stub, sp, memory)
+    }
+
+    fn fill_stubs(_chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
+        call::fill_stubs(trampoline, handler, out)
+    }
+
+    fn enter_jprobe<M: Memory>(
+        regs: &mut PtRegs,
+        handler: usize,
+        return_to: CodeAddr,
+        memory: &M,
+    ) -> Result<(), MemFault> {
+        call::enter_jprobe(regs, handler, return_to, memory)
+    }
+}
