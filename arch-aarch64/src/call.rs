@@ -36,7 +36,7 @@ const LIVE_SCAN: usize = 16 * 1024;
 const DEAD_SCAN: usize = 2 * 1024;
 /// The bits of a code address that pointer authentication never replaces: the smallest virtual address space of
 /// Linux has 36 bits, and bit 55 selects the half (DDI 0487J.a D8.8).
-const UNSIGNED_BITS: u64 = (1 << 36) - 1 | 1 << 55;
+const UNSIGNED_BITS: u64 = ((1 << 36) - 1) | (1 << 55);
 
 /// Whether a call that was entered with the stack pointer at `frame` may still return to `stub`.
 ///
