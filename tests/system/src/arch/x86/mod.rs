@@ -24,6 +24,9 @@ global_asm!(
     include_str!("mem32.s"),
     options(att_syntax)
 );
+#[cfg(target_arch = "x86_64")]
+global_asm!(include_str!("trampoline.s"), ".code64", options(att_syntax));
+#[cfg(target_arch = "x86")]
 global_asm!(include_str!("trampoline.s"), options(att_syntax));
 
 /// A PC.
@@ -132,7 +135,15 @@ impl Machine for X86 {
     fn disable_interrupts() -> Interrupts {
         let flags: usize;
         // SAFETY: reads the flags and clears one.
-        unsafe { asm!("pushf", "pop {}", "cli", out(reg) flags) };
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            asm!("pushfq", "pop {}", "cli", out(reg) flags);
+        }
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86")]
+        unsafe {
+            asm!("pushfd", "pop {}", "cli", out(reg) flags);
+        }
         if flags & FLAG_INTERRUPTS == 0 { Interrupts::Disabled } else { Interrupts::Enabled }
     }
 

@@ -32,3 +32,4 @@ trampoline_gdt_pointer:
 trampoline_data:
     .skip 12
 trampoline_end:
+.text

@@ -1,0 +1,141 @@
+# Trap entry: the frame is the backend's `Regs` (Linux: struct pt_regs). An i386 CPU that stays in the kernel pushes
+# neither stack pointer nor stack segment, so the frame is built anew below a gap, and the return goes through
+# the stack that the frame names.
+.set GAP, 256                           # room below the interrupted stack for what an emulated instruction pushes
+
+.set REGS_CX, 4
+.set REGS_DS, 28
+.set REGS_GS, 40
+.set REGS_IP, 48
+.set REGS_CS, 52
+.set REGS_FLAGS, 56
+.set REGS_SP, 60
+
+.section .text.entry, "ax", @progbits
+# Stub N pushes an error code where the CPU does not, and N.
+.balign 16
+.globl trap_stubs
+trap_stubs:
+.set vector, 0
+.rept 256
+    .balign 16
+    .if (vector != 8) && ((vector < 10) || (vector > 14)) && (vector != 17) && (vector != 21)
+    pushl $0
+    .endif
+    pushl $vector
+    jmp trap_entry
+    .set vector, vector + 1
+.endr
+
+.macro BUILD_FRAME                      # from: vector, error code, ip, cs, flags | interrupted stack
+    leal -GAP(%esp), %esp
+    pushl %ss
+    pushl %esp
+    addl $(GAP + 24), (%esp)            # what it was before the trap
+    .rept 5                             # flags, cs, ip, error code (orig_ax), vector (in the place of gs)
+    pushl (GAP + 24)(%esp)
+    .endr
+    subl $12, %esp                      # fs, es, ds: always the same
+    pushl %eax
+    pushl %ebp
+    pushl %edi
+    pushl %esi
+    pushl %edx
+    pushl %ecx
+    pushl %ebx
+    cld
+.endm
+
+.balign 16
+trap_entry:
+    BUILD_FRAME
+    movl %esp, %eax
+    pushl REGS_GS(%eax)
+    pushl %eax
+    call x86_trap
+    addl $8, %esp
+
+# The return goes through the stack that the frame names: cx, ip, cs and flags are put there.
+restore:
+    movl REGS_SP(%esp), %ebx
+    movl REGS_FLAGS(%esp), %eax
+    movl REGS_CS(%esp), %ecx
+    movl REGS_IP(%esp), %edx
+    movl %eax, -4(%ebx)
+    movl %ecx, -8(%ebx)
+    movl %edx, -12(%ebx)
+    movl REGS_CX(%esp), %ecx
+    movl %ecx, -16(%ebx)
+    subl $16, %ebx
+    movl %ebx, %ecx
+    popl %ebx
+    addl $4, %esp
+    popl %edx
+    popl %esi
+    popl %edi
+    popl %ebp
+    popl %eax
+    movl %ecx, %esp
+    popl %ecx
+    iretl
+
+.balign 16
+.globl breakpoint_entry
+breakpoint_entry:
+    pushl $0
+    pushl $3
+    BUILD_FRAME
+    pushl %esp
+    call x86_breakpoint
+    addl $4, %esp
+    jmp restore
+
+# switch_stacks(from: *mut usize, to: usize)
+.globl switch_stacks
+switch_stacks:
+    movl 4(%esp), %eax
+    movl 8(%esp), %edx
+    pushl %ebp
+    pushl %ebx
+    pushl %esi
+    pushl %edi
+    movl %esp, (%eax)
+    movl %edx, %esp
+    popl %edi
+    popl %esi
+    popl %ebx
+    popl %ebp
+    ret
+
+.globl nofault_load, nofault_store, nofault_copy
+nofault_load:
+    movl 4(%esp), %eax
+1:  movl (%eax), %eax
+    movl 8(%esp), %edx
+    movl %eax, (%edx)
+    xorl %eax, %eax
+    ret
+nofault_store:
+    movl 4(%esp), %eax
+    movl 8(%esp), %edx
+2:  movl %edx, (%eax)
+    xorl %eax, %eax
+    ret
+3:  movl $1, %eax
+    ret
+nofault_copy:
+    pushl %esi
+    pushl %edi
+    movl 12(%esp), %edi
+    movl 16(%esp), %esi
+    movl 20(%esp), %ecx
+4:  rep movsb
+5:  movl %ecx, %eax
+    popl %edi
+    popl %esi
+    ret
+.pushsection .extable, "a"
+    .long 1b, 3b
+    .long 2b, 3b
+    .long 4b, 5b
+.popsection
