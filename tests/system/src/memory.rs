@@ -4,10 +4,11 @@
 //! writable and never executable. The alias maps all memory once more, [`ALIAS`] bytes up, writable and
 //! never executable: through it text is patched. No page is ever writable and executable at one address.
 
-use crate::arch::{Machine, Native, Paging};
+use crate::arch::{Backend, Machine, Native, Paging};
 use crate::cpu;
 use crate::lock::SpinLock;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use probe_core::arch::NativeArch;
 use probe_core::{CodeAddr, TextError};
 
 /// The size of a page in bytes.
@@ -199,7 +200,8 @@ pub unsafe fn write_text(at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
                 }
             }
         }
-        Native::publish(start, bytes.len());
+        // SAFETY: text is mapped, and executable memory while somebody owns it.
+        unsafe { Backend::publish(at, bytes.len()) };
     });
     Ok(())
 }

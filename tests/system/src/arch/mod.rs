@@ -3,6 +3,7 @@
 use crate::cpu::Cpu;
 use crate::memory::Protection;
 use crate::task::Task;
+use probe_core::arch::{Arch, NativeArch};
 
 cfg_if::cfg_if! {
     if #[cfg(any(target_arch = "x86_64", target_arch = "x86"))] {
@@ -17,8 +18,11 @@ cfg_if::cfg_if! {
     }
 }
 
+/// The probes' backend for this machine.
+pub type Backend = <Native as Machine>::Backend;
+
 /// The registers of an interrupted context: the trap frame itself.
-pub type Regs = <Native as Machine>::Regs;
+pub type Regs = <Backend as Arch>::Regs;
 
 /// How a kernel ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +74,8 @@ pub trait Paging {
 
 /// A machine: everything that is not neutral.
 pub trait Machine: Paging {
-    /// The saved registers, laid out as the backend wants them.
-    type Regs: core::fmt::Debug;
+    /// The probes' backend.
+    type Backend: NativeArch;
 
     /// The first byte of memory, and one past the last.
     const RAM: (usize, usize);
@@ -94,7 +98,9 @@ pub trait Machine: Paging {
     /// Enables interrupts on this CPU.
     fn enable_interrupts();
     /// Whether the context that was interrupted had interrupts enabled.
-    fn interrupts_of(regs: &Self::Regs) -> Interrupts;
+    fn interrupts_of(regs: &Regs) -> Interrupts;
+    /// Makes the context that was interrupted go on with interrupts enabled or not.
+    fn set_interrupts_of(regs: &mut Regs, interrupts: Interrupts);
 
     /// Remembers this CPU's area.
     fn set_this_cpu(cpu: &'static Cpu);
@@ -115,8 +121,6 @@ pub trait Machine: Paging {
     fn start_timer();
     /// Executes a context-synchronising instruction.
     fn synchronise();
-    /// Makes text just written at `at` visible to instruction fetch.
-    fn publish(at: usize, len_bytes: usize);
 
     /// Saves the callee-saved registers on the running stack, its pointer in `from`, and goes on with the stack `to`.
     ///
@@ -135,9 +139,4 @@ pub trait Machine: Paging {
     const TICKS: (u64, u64);
     /// Nanoseconds since some moment.
     fn now_ns() -> u64;
-
-    /// The program counter at which `regs` go on.
-    fn pc(regs: &Self::Regs) -> usize;
-    /// Makes `regs` go on at `pc`.
-    fn set_pc(regs: &mut Self::Regs, pc: usize);
 }

@@ -1,6 +1,6 @@
 // Trap entry: the frame is the backend's `Regs` (Linux: struct pt_regs), x0-x30, sp, pc, pstate.
 .set REGS, 272
-.set GAP, 256                   // room below the interrupted stack for what a jump probe's handler is given
+.set GAP, 512                   // room below the interrupted stack for what a jump probe's handler is given
 
 .section .text.entry, "ax"
 .macro SAVE

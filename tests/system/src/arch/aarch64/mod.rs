@@ -2,7 +2,7 @@
 
 mod gic;
 
-use super::{Interrupts, Ipi, Machine, Outcome, Paging};
+use super::{Interrupts, Ipi, Machine, Outcome, Paging, Regs};
 use crate::cpu::Cpu;
 use crate::memory::Protection;
 use crate::task::{self, Task};
@@ -26,16 +26,6 @@ const TIMER: u32 = 27;
 const TIMER_TICKS: u64 = 250_000;
 
 const PSTATE_I: u64 = 1 << 7;
-
-/// As `entry.s` saves them: Linux's `struct user_pt_regs`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Regs {
-    pub x: [u64; 31],
-    pub sp: u64,
-    pub pc: u64,
-    pub pstate: u64,
-}
 
 /// Reads a system register.
 macro_rules! mrs {
@@ -105,7 +95,7 @@ impl Paging for Aarch64 {
 }
 
 impl Machine for Aarch64 {
-    type Regs = Regs;
+    type Backend = probe_arch_aarch64::Aarch64;
     const RAM: (usize, usize) = (0x4000_0000, 0x4400_0000);
     const DEVICES: &'static [usize] = &[UART, gic::DISTRIBUTOR, gic::INTERFACE];
 
@@ -158,6 +148,13 @@ impl Machine for Aarch64 {
 
     fn interrupts_of(regs: &Regs) -> Interrupts {
         if regs.pstate & PSTATE_I != 0 { Interrupts::Disabled } else { Interrupts::Enabled }
+    }
+
+    fn set_interrupts_of(regs: &mut Regs, interrupts: Interrupts) {
+        regs.pstate &= !PSTATE_I;
+        if interrupts == Interrupts::Disabled {
+            regs.pstate |= PSTATE_I;
+        }
     }
 
     fn set_this_cpu(cpu: &'static Cpu) {
@@ -229,22 +226,6 @@ impl Machine for Aarch64 {
         unsafe { asm!("isb", options(nostack, preserves_flags)) };
     }
 
-    fn publish(at: usize, len_bytes: usize) {
-        // The smallest line that the architecture allows would be correct everywhere; 16 bytes.
-        for line in (at & !15..at + len_bytes).step_by(16) {
-            // SAFETY: the caller's range is mapped.
-            unsafe { asm!("dc cvau, {}", in(reg) line, options(nostack, preserves_flags)) };
-        }
-        // SAFETY: a barrier.
-        unsafe { asm!("dsb ish", options(nostack, preserves_flags)) };
-        for line in (at & !15..at + len_bytes).step_by(16) {
-            // SAFETY: as above.
-            unsafe { asm!("ic ivau, {}", in(reg) line, options(nostack, preserves_flags)) };
-        }
-        // SAFETY: barriers.
-        unsafe { asm!("dsb ish", "isb", options(nostack, preserves_flags)) };
-    }
-
     unsafe fn switch(from: *mut usize, to: usize) {
         unsafe extern "C" {
             fn switch_stacks(from: *mut usize, to: usize);
@@ -277,14 +258,6 @@ impl Machine for Aarch64 {
 
     fn now_ns() -> u64 {
         Self::ticks() * 16
-    }
-
-    fn pc(regs: &Regs) -> usize {
-        regs.pc as usize
-    }
-
-    fn set_pc(regs: &mut Regs, pc: usize) {
-        regs.pc = pc as u64;
     }
 }
 

@@ -1,6 +1,6 @@
-# Trap entry: the frame is the backend's `PtRegs` (Linux: struct pt_regs), 1024 bytes below the interrupted stack pointer:
-# past the 288 bytes that compiled code uses below it, and room for what a jump probe's handler is given.
-.set FRAME, 1024
+# Trap entry: the frame is the backend's `PtRegs` (Linux: struct pt_regs), 2048 bytes below the interrupted stack pointer:
+# past what compiled code uses below it (512 bytes), and room for what a jump probe's handler is given.
+.set FRAME, 2048
 .set REGS, 112                  # above the register save area of the C functions called from here
 
 .section .rodata

@@ -2,7 +2,7 @@
 
 mod hypervisor;
 
-use super::{Interrupts, Ipi, Machine, Outcome, Paging};
+use super::{Interrupts, Ipi, Machine, Outcome, Paging, Regs};
 use crate::cpu::{self, Cpu};
 use crate::memory::Protection;
 use crate::task::{self, Task};
@@ -12,6 +12,8 @@ use core::cell::UnsafeCell;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 use hypervisor as hv;
+use probe_core::CodeAddr;
+use probe_core::arch::NativeArch;
 
 global_asm!(
     include_str!("boot.s"),
@@ -38,25 +40,6 @@ const DATA_SEGMENT: u32 = 0x380;
 const EXTERNAL: u32 = 0x500;
 const PROGRAM: u32 = 0x700;
 const DECREMENTER: u32 = 0x900;
-
-/// As `entry.s` saves them: Linux's `struct pt_regs`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Regs {
-    pub gpr: [u64; 32],
-    pub nip: u64,
-    pub msr: u64,
-    pub orig_gpr3: u64,
-    pub ctr: u64,
-    pub link: u64,
-    pub xer: u64,
-    pub ccr: u64,
-    pub softe: u64,
-    pub trap: u64,
-    pub dar: u64,
-    pub dsisr: u64,
-    pub result: u64,
-}
 
 /// Reads a special register.
 macro_rules! mfspr {
@@ -145,7 +128,7 @@ impl Paging for Ppc64 {
 }
 
 impl Machine for Ppc64 {
-    type Regs = Regs;
+    type Backend = probe_arch_ppc64::Native;
     const RAM: (usize, usize) = (0, 64 << 20);
     const DEVICES: &'static [usize] = &[];
 
@@ -204,6 +187,13 @@ impl Machine for Ppc64 {
 
     fn interrupts_of(regs: &Regs) -> Interrupts {
         if regs.msr & MSR_EE == 0 { Interrupts::Disabled } else { Interrupts::Enabled }
+    }
+
+    fn set_interrupts_of(regs: &mut Regs, interrupts: Interrupts) {
+        regs.msr &= !MSR_EE;
+        if interrupts == Interrupts::Enabled {
+            regs.msr |= MSR_EE;
+        }
     }
 
     fn set_this_cpu(cpu: &'static Cpu) {
@@ -270,17 +260,6 @@ impl Machine for Ppc64 {
         unsafe { asm!("isync", options(nostack, preserves_flags)) };
     }
 
-    fn publish(at: usize, len_bytes: usize) {
-        for line in (at & !31..at + len_bytes).step_by(32) {
-            // SAFETY: the caller's range is mapped.
-            unsafe {
-                asm!("dcbst 0, {}", "sync", "icbi 0, {}", in(reg) line, in(reg) line, options(nostack))
-            };
-        }
-        // SAFETY: barriers.
-        unsafe { asm!("sync", "isync", options(nostack, preserves_flags)) };
-    }
-
     unsafe fn switch(from: *mut usize, to: usize) {
         unsafe extern "C" {
             fn switch_stacks(from: *mut usize, to: usize);
@@ -312,14 +291,6 @@ impl Machine for Ppc64 {
     fn now_ns() -> u64 {
         Self::ticks() * 125 / 64
     }
-
-    fn pc(regs: &Regs) -> usize {
-        regs.nip as usize
-    }
-
-    fn set_pc(regs: &mut Regs, pc: usize) {
-        regs.nip = pc as u64;
-    }
 }
 
 /// Copies the entry stub to every vector; translation is off.
@@ -343,7 +314,8 @@ fn install_vectors() {
         unsafe { to.copy_from_nonoverlapping(start, len) };
         // SAFETY: one of them. `li` has its operand in the low half.
         unsafe { to.add(number).write_volatile(to.add(number).read_volatile() | vector as u32) };
-        Ppc64::publish(vector, len * 4);
+        // SAFETY: just written.
+        unsafe { <Ppc64 as Machine>::Backend::publish(CodeAddr::new(vector), len * 4) };
     }
 }
 

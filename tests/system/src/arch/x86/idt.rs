@@ -1,9 +1,11 @@
 //! The interrupt descriptor table, and what each vector means.
 
 use super::apic;
+use crate::arch::Regs;
 use crate::trap;
 use core::arch::asm;
 use core::cell::UnsafeCell;
+use probe_core::arch::Regs as _;
 
 /// The vector of a synchronisation.
 pub const SYNC_VECTOR: u8 = 0xf0;
@@ -14,58 +16,6 @@ pub const TIMER_VECTOR: u8 = 0xf2;
 
 const DEBUG: u8 = 1;
 const PAGE_FAULT: u8 = 14;
-
-/// As `entry64.s` saves them: Linux's `struct pt_regs`.
-#[cfg(target_arch = "x86_64")]
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Regs {
-    pub r15: usize,
-    pub r14: usize,
-    pub r13: usize,
-    pub r12: usize,
-    pub bp: usize,
-    pub bx: usize,
-    pub r11: usize,
-    pub r10: usize,
-    pub r9: usize,
-    pub r8: usize,
-    pub ax: usize,
-    pub cx: usize,
-    pub dx: usize,
-    pub si: usize,
-    pub di: usize,
-    pub orig_ax: usize,
-    pub ip: usize,
-    pub cs: usize,
-    pub flags: usize,
-    pub sp: usize,
-    pub ss: usize,
-}
-
-/// As `entry32.s` saves them: Linux's `struct pt_regs`.
-#[cfg(target_arch = "x86")]
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Regs {
-    pub bx: usize,
-    pub cx: usize,
-    pub dx: usize,
-    pub si: usize,
-    pub di: usize,
-    pub bp: usize,
-    pub ax: usize,
-    pub ds: usize,
-    pub es: usize,
-    pub fs: usize,
-    pub gs: usize,
-    pub orig_ax: usize,
-    pub ip: usize,
-    pub cs: usize,
-    pub flags: usize,
-    pub sp: usize,
-    pub ss: usize,
-}
 
 /// A descriptor is two words.
 struct Table(UnsafeCell<[[usize; 2]; 256]>);
@@ -139,7 +89,7 @@ extern "C" fn x86_trap(regs: &mut Regs, vector: u32) {
             unsafe { asm!("mov {}, cr2", out(reg) addr, options(nomem, nostack, preserves_flags)) };
             trap::fault(regs, vector, addr);
         }
-        DEBUG => trap::fault(regs, vector, regs.ip),
-        _ => trap::fault(regs, vector, regs.ip),
+        DEBUG => trap::fault(regs, vector, regs.pc().as_usize()),
+        _ => trap::fault(regs, vector, regs.pc().as_usize()),
     }
 }

@@ -4,7 +4,7 @@ mod apic;
 mod idt;
 mod segments;
 
-use super::{Interrupts, Ipi, Machine, Outcome, Paging};
+use super::{Interrupts, Ipi, Machine, Outcome, Paging, Regs};
 use crate::cpu::Cpu;
 use crate::memory::Protection;
 use crate::task::{self, Task};
@@ -28,6 +28,18 @@ global_asm!(
 global_asm!(include_str!("trampoline.s"), ".code64", options(att_syntax));
 #[cfg(target_arch = "x86")]
 global_asm!(include_str!("trampoline.s"), options(att_syntax));
+
+#[cfg(target_arch = "x86")]
+use probe_arch_i386::I386 as Backend;
+#[cfg(target_arch = "x86_64")]
+use probe_arch_x86_64::X86_64 as Backend;
+
+/// A saved register.
+#[cfg(target_arch = "x86_64")]
+type Word = u64;
+/// A saved register.
+#[cfg(target_arch = "x86")]
+type Word = u32;
 
 /// A PC.
 pub struct X86;
@@ -94,7 +106,7 @@ impl Paging for X86 {
 }
 
 impl Machine for X86 {
-    type Regs = idt::Regs;
+    type Backend = Backend;
     const RAM: (usize, usize) = (0, 64 << 20);
     const DEVICES: &'static [usize] = &[apic::BASE];
 
@@ -152,8 +164,17 @@ impl Machine for X86 {
         unsafe { asm!("sti", options(nostack)) };
     }
 
-    fn interrupts_of(regs: &Self::Regs) -> Interrupts {
-        if regs.flags & FLAG_INTERRUPTS == 0 { Interrupts::Disabled } else { Interrupts::Enabled }
+    #[inline]
+    fn interrupts_of(regs: &Regs) -> Interrupts {
+        if regs.eflags as usize & FLAG_INTERRUPTS == 0 { Interrupts::Disabled } else { Interrupts::Enabled }
+    }
+
+    #[inline]
+    fn set_interrupts_of(regs: &mut Regs, interrupts: Interrupts) {
+        regs.eflags &= !(FLAG_INTERRUPTS as Word);
+        if interrupts == Interrupts::Enabled {
+            regs.eflags |= FLAG_INTERRUPTS as Word;
+        }
     }
 
     fn set_this_cpu(cpu: &'static Cpu) {
@@ -231,8 +252,6 @@ impl Machine for X86 {
         __cpuid(0);
     }
 
-    fn publish(_at: usize, _len_bytes: usize) {}
-
     unsafe fn switch(from: *mut usize, to: usize) {
         unsafe extern "C" {
             fn switch_stacks(from: *mut usize, to: usize);
@@ -267,13 +286,5 @@ impl Machine for X86 {
     fn now_ns() -> u64 {
         // QEMU's time stamp counter runs at 1 GHz.
         Self::ticks()
-    }
-
-    fn pc(regs: &Self::Regs) -> usize {
-        regs.ip
-    }
-
-    fn set_pc(regs: &mut Self::Regs, pc: usize) {
-        regs.ip = pc;
     }
 }
