@@ -54,6 +54,29 @@ pub unsafe trait Memory {
     }
 }
 
+// SAFETY: forwards to an implementation that keeps the promise.
+unsafe impl<M: Memory + ?Sized> Memory for &M {
+    #[inline]
+    fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault> {
+        (**self).read(addr, out)
+    }
+
+    #[inline]
+    fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault> {
+        (**self).write(addr, bytes)
+    }
+
+    #[inline]
+    fn read_usize(&self, addr: usize) -> Result<usize, MemFault> {
+        (**self).read_usize(addr)
+    }
+
+    #[inline]
+    fn write_usize(&self, addr: usize, word: usize) -> Result<(), MemFault> {
+        (**self).write_usize(addr, word)
+    }
+}
+
 /// An access that [`Memory`] could not make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemFault {
@@ -159,6 +182,10 @@ pub unsafe trait Arch: Sized + 'static {
     /// The decoded instruction: what is needed to simulate it or to build its slot. At most 16 bytes.
     type Plan: Copy + fmt::Debug + PartialEq + Send + Sync + 'static;
     /// What [`Arch::before_step`] keeps for [`Arch::after_step`] (a borrowed register, say).
+    ///
+    /// The default value means "nothing was borrowed": it is what [`Arch::after_step`] and [`Arch::abort_step`] get for
+    /// a [`Method::Boost`] instruction, for a system call ([`Arch::is_system_call`]), and at hits nested deeper
+    /// than [`MAX_DEPTH`](crate::MAX_DEPTH).
     type StepState: Copy + Default + Send + Sync + 'static;
 
     /// The architecture's name as users write it: `x86_64`, `aarch64`, …
@@ -206,6 +233,14 @@ pub unsafe trait Arch: Sized + 'static {
     /// The address of the breakpoint that was just hit (x86 saves the address after it).
     fn breakpoint_address(regs: &Self::Regs) -> CodeAddr;
 
+    /// Whether the instruction enters the operating system by its own will (SYSCALL, INT 0x80, SVC, SC).
+    ///
+    /// It may block for ever, wake twice (fork, clone) or never come back (sigreturn, exit). The core therefore runs it
+    /// in its slot without a frame and without [`Host::enter_slot`](crate::host::Host::enter_slot), finishes it by
+    /// the slot's address alone, and never gives the slot to another place. Its method is [`Method::Step`] or
+    /// [`Method::Boost`], and [`Arch::before_step`] borrows nothing for it.
+    fn is_system_call(plan: &Self::Plan) -> bool;
+
     /// Executes the effect of a [`Method::Simulate`] instruction; `regs` has pc = `place`.
     ///
     /// # Errors
@@ -234,7 +269,7 @@ pub unsafe trait Arch: Sized + 'static {
     ) -> Result<(), Refusal>;
 
     /// The store that gives the slot of a [`Method::Boost`] instruction the other tail. `None` where the jump
-    /// back does not reach; then the slot keeps its breakpoint.
+    /// back does not reach; then the slot keeps its breakpoint. Always `Some` for [`Tail::Breakpoint`].
     fn tail(
         plan: &Self::Plan,
         insn_len: usize,
@@ -243,7 +278,8 @@ pub unsafe trait Arch: Sized + 'static {
         tail: Tail,
     ) -> Option<TailPatch>;
 
-    /// Prepares the registers for running the slot; pc is then the slot's start.
+    /// Prepares the registers for running the slot; pc is then the slot's start. Not called for
+    /// [`Method::Boost`], which needs nothing but the pc.
     fn before_step(
         plan: &Self::Plan,
         place: CodeAddr,
@@ -300,6 +336,9 @@ pub unsafe trait Arch: Sized + 'static {
     /// Stub `i` lies at `chunk + i * STUB_LEN`, preceded by at least one byte of the chunk's own for `i == 0`
     /// being looked up by return address minus one; so stub 0 is never handed out. A stub transfers to
     /// `trampoline` ([`NativeArch::return_trampoline`]) and tells it which stub it was and the word `handler`.
+    ///
+    /// `out` is a power of two less the last `size_of::<usize>()` bytes, which belong to the core; `chunk` is aligned
+    /// to that power of two.
     fn fill_stubs(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize;
 
     /// Turns the registers of a context at a function's entry into a call of `handler` with copies of the same

@@ -1,28 +1,347 @@
 //! Per-context and per-task state: the stack of active hits, the list of pending returns.
+//!
+//! A [`Context`] is written only by the context it belongs to, with plain stores; other contexts read its one
+//! word while they wait for a grace period (the module `quiesce`). Everything that interrupts a context (a nested trap,
+//! a signal) leaves the word's depth and the frames below it as they were, so no update needs to be atomic
+//! with another; it only has to be done in an order that an interruption may see.
 
+use crate::addr::CodeAddr;
 use crate::arch::Arch;
-use core::marker::PhantomData;
+use crate::instance::Instance;
+use crate::point::{Node, Point};
+use crate::sync::{
+    AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, light_barrier, program_order,
+};
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::ptr;
+
+/// How many hits may be active at the same time in one context, one inside the other (HIT_6).
+///
+/// Deeper hits are still executed correctly: simulated, or in a slot that is finished by its address alone.
+pub const MAX_DEPTH: usize = 8;
+
+/// Set while the core or a handler runs on this context.
+const INSIDE: usize = 1;
+/// One active hit.
+const DEPTH_ONE: usize = 2;
+/// The bits that count active hits.
+const DEPTH_MASK: usize = 0b1_1110;
+/// Either is set: a hit is active.
+const BUSY: usize = INSIDE | DEPTH_MASK;
+/// One section: everything above the depth counts them.
+const SECTION_ONE: usize = 0b10_0000;
+
+const _: () = assert!(MAX_DEPTH * DEPTH_ONE <= DEPTH_MASK);
 
 /// One context's state (a CPU, a thread): the host keeps one for each, zero-cost to create.
+///
+/// Returned by [`Host::context`](crate::host::Host::context), always the same one for the same context.
 pub struct Context<A: Arch> {
-    _arch: PhantomData<fn(A)>,
+    /// Section count, depth, and whether the context is inside the core.
+    word: AtomicUsize,
+    /// The probe whose handler runs now, for faults; null when none does.
+    current: AtomicPtr<Node<A>>,
+    frames: [Frame<A>; MAX_DEPTH],
+    /// The registers at the hit of the one jprobe that can be active here.
+    jprobe_regs: UnsafeCell<MaybeUninit<A::Regs>>,
 }
 
-/// One task's state: its pending returns.
-pub struct Task<A: Arch> {
-    _arch: PhantomData<fn(A)>,
+// SAFETY: the cells are reached only through the unsafe functions below, whose callers run on the context itself.
+// All else is atomic.
+unsafe impl<A: Arch> Sync for Context<A> {}
+// SAFETY: plain data, and pointers that are valid on every context.
+unsafe impl<A: Arch> Send for Context<A> {}
+
+/// What an active hit waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Wait {
+    /// Nothing: the frame is free or being filled.
+    Nothing = 0,
+    /// The slot's end; then post handlers run.
+    Step = 1,
+    /// The slot's end of a nested hit: nobody's handlers run.
+    NestedStep = 2,
+    /// The return of a jprobe's handler.
+    Jprobe = 3,
+}
+
+/// One active hit.
+pub(crate) struct Frame<A: Arch> {
+    wait: AtomicU8,
+    /// The point that was hit; kept from being freed while it stands here.
+    point: AtomicPtr<Point<A>>,
+    /// The newest probe that saw the hit: younger ones' post handlers do not run.
+    newest: AtomicU32,
+    /// What [`Host::leave_slot`](crate::host::Host::leave_slot) gets.
+    kept: AtomicU64,
+    state: UnsafeCell<MaybeUninit<A::StepState>>,
+}
+
+/// An active hit, taken off the stack.
+pub(crate) struct Popped<A: Arch> {
+    pub(crate) wait: Wait,
+    pub(crate) newest: u32,
+    pub(crate) kept: u64,
+    pub(crate) state: A::StepState,
+}
+
+impl<A: Arch> Frame<A> {
+    const fn new() -> Self {
+        Self {
+            wait: AtomicU8::new(Wait::Nothing as u8),
+            point: AtomicPtr::new(ptr::null_mut()),
+            newest: AtomicU32::new(0),
+            kept: AtomicU64::new(0),
+            state: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+
+    fn wait(&self) -> Wait {
+        match self.wait.load(Relaxed) {
+            1 => Wait::Step,
+            2 => Wait::NestedStep,
+            3 => Wait::Jprobe,
+            _ => Wait::Nothing,
+        }
+    }
 }
 
 impl<A: Arch> Context<A> {
     /// An idle context.
     pub const fn new() -> Self {
-        Self { _arch: PhantomData }
+        Self {
+            word: AtomicUsize::new(0),
+            current: AtomicPtr::new(ptr::null_mut()),
+            frames: [const { Frame::new() }; MAX_DEPTH],
+            jprobe_regs: UnsafeCell::new(MaybeUninit::uninit()),
+        }
     }
+
+    /// Whether a handler runs on this context, or the core itself does.
+    pub fn is_inside(&self) -> bool {
+        self.word.load(Relaxed) & INSIDE != 0
+    }
+
+    /// How many hits are active: being stepped, or in a jprobe's handler.
+    pub fn depth(&self) -> usize {
+        (self.word.load(Relaxed) & DEPTH_MASK) / DEPTH_ONE
+    }
+
+    /// Forgets all active hits.
+    ///
+    /// # Safety
+    /// The context that this belongs to runs no more, or it does not exist in this address space (after a fork: the
+    /// other threads').
+    pub unsafe fn reset(&self) {
+        self.current.store(ptr::null_mut(), Relaxed);
+        for frame in &self.frames {
+            frame.wait.store(Wait::Nothing as u8, Relaxed);
+            frame.point.store(ptr::null_mut(), Relaxed);
+        }
+        let sections = self.word.load(Relaxed) & !BUSY;
+        self.word.store(sections.wrapping_add(SECTION_ONE), Release);
+    }
+
+    // ---- sections: while inside, nothing that the tables or lists lead to is freed ----------------------------------
+
+    /// The word, for [`Context::open_idle`]; `None` when a hit is active.
+    #[inline(always)]
+    pub(crate) fn idle_word(&self) -> Option<usize> {
+        let word = self.word.load(Relaxed);
+        (word & BUSY == 0).then_some(word)
+    }
+
+    /// Goes inside; `word` is from [`Context::idle_word`].
+    #[inline(always)]
+    pub(crate) fn open_idle(&self, word: usize) {
+        self.word.store(word | INSIDE, Relaxed);
+        light_barrier();
+    }
+
+    /// Leaves what [`Context::open_idle`] began, with no active hit.
+    #[inline(always)]
+    pub(crate) fn close_idle(&self, word: usize) {
+        self.word.store(word.wrapping_add(SECTION_ONE), Release);
+    }
+
+    /// Goes inside unless the context is; whether it was outside, for [`Context::close`].
+    pub(crate) fn open(&self) -> bool {
+        let word = self.word.load(Relaxed);
+        self.word.store(word | INSIDE, Relaxed);
+        light_barrier();
+        word & INSIDE == 0
+    }
+
+    /// Leaves what [`Context::open`] began.
+    pub(crate) fn close(&self, was_outside: bool) {
+        if was_outside {
+            let word = self.word.load(Relaxed) & !INSIDE;
+            self.word.store(word.wrapping_add(SECTION_ONE), Release);
+        }
+    }
+
+    /// The raw word, for whoever waits for its change.
+    pub(crate) fn word(&self) -> &AtomicUsize {
+        &self.word
+    }
+
+    /// Whether a value of the word says "inside".
+    pub(crate) const fn says_inside(word: usize) -> bool {
+        word & INSIDE != 0
+    }
+
+    /// Whether two values of the word belong to the same section.
+    pub(crate) const fn is_same_section(a: usize, b: usize) -> bool {
+        a & !DEPTH_MASK == b & !DEPTH_MASK
+    }
+
+    // ---- the probe whose handler runs -------------------------------------------------------------------------------
+
+    /// Notes whose handler runs from here on.
+    #[inline(always)]
+    pub(crate) fn set_current(&self, node: *const Node<A>) {
+        self.current.store(node.cast_mut(), Relaxed);
+    }
+
+    /// Whose handler runs; null when none does.
+    #[inline(always)]
+    pub(crate) fn current(&self) -> *mut Node<A> {
+        self.current.load(Relaxed)
+    }
+
+    // ---- active hits ------------------------------------------------------------------------------------------------
+
+    /// What the innermost active hit waits for, and its point.
+    pub(crate) fn top(&self) -> Option<(Wait, *mut Point<A>)> {
+        let frame = self.frames.get(self.depth().checked_sub(1)?)?;
+        Some((frame.wait(), frame.point.load(Relaxed)))
+    }
+
+    /// Whether [`Context::push`] has room.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.depth() < MAX_DEPTH
+    }
+
+    /// Begins an active hit. Without room nothing happens.
+    ///
+    /// # Safety
+    /// Runs on this context.
+    pub(crate) unsafe fn push(
+        &self,
+        wait: Wait,
+        point: &Point<A>,
+        newest: u32,
+        kept: u64,
+        state: A::StepState,
+    ) {
+        let word = self.word.load(Relaxed);
+        let Some(frame) = self.frames.get((word & DEPTH_MASK) / DEPTH_ONE) else { return };
+        // Taken before it is filled: an interruption that comes between takes the next one.
+        self.word.store(word.wrapping_add(DEPTH_ONE), Relaxed);
+        program_order();
+        frame.point.store(ptr::from_ref(point).cast_mut(), Relaxed);
+        frame.newest.store(newest, Relaxed);
+        frame.kept.store(kept, Relaxed);
+        // SAFETY: only this context touches the cell, and what interrupts it uses other frames.
+        unsafe { frame.state.get().write(MaybeUninit::new(state)) };
+        program_order();
+        frame.wait.store(wait as u8, Relaxed);
+    }
+
+    /// Ends the innermost active hit, which waits for `Step`, `NestedStep` or `Jprobe`.
+    ///
+    /// # Safety
+    /// Runs on this context.
+    pub(crate) unsafe fn pop(&self) -> Option<Popped<A>> {
+        let word = self.word.load(Relaxed);
+        let frame = self.frames.get(((word & DEPTH_MASK) / DEPTH_ONE).checked_sub(1)?)?;
+        let wait = frame.wait();
+        let (newest, kept) = (frame.newest.load(Relaxed), frame.kept.load(Relaxed));
+        let state = if wait == Wait::Nothing {
+            A::StepState::default()
+        } else {
+            // SAFETY: only this context touches the cell.
+            let state = unsafe { frame.state.get().read() };
+            // SAFETY: `push` filled it before it set `wait`.
+            unsafe { state.assume_init() }
+        };
+        frame.wait.store(Wait::Nothing as u8, Relaxed);
+        program_order();
+        // Release: whoever sees the frame gone sees what was done with its point.
+        frame.point.store(ptr::null_mut(), Release);
+        self.word.store(word.wrapping_sub(DEPTH_ONE), Release);
+        Some(Popped { wait, newest, kept, state })
+    }
+
+    /// Calls `visit` with the point of every active hit. May be called from another context.
+    pub(crate) fn for_each_active(&self, mut visit: impl FnMut(*mut Point<A>)) {
+        for frame in &self.frames {
+            let point = frame.point.load(crate::sync::Acquire);
+            if !point.is_null() {
+                visit(point);
+            }
+        }
+    }
+
+    /// Keeps the registers of the jprobe's hit.
+    ///
+    /// # Safety
+    /// Runs on this context, and no jprobe is active in it.
+    pub(crate) unsafe fn keep_jprobe_regs(&self, regs: &A::Regs) {
+        // SAFETY: only this context touches the cell.
+        unsafe { self.jprobe_regs.get().write(MaybeUninit::new(*regs)) };
+    }
+
+    /// The registers of the jprobe's hit.
+    ///
+    /// # Safety
+    /// Runs on this context, and [`Context::keep_jprobe_regs`] has been called.
+    pub(crate) unsafe fn jprobe_regs(&self) -> A::Regs {
+        // SAFETY: only this context touches the cell.
+        let regs = unsafe { self.jprobe_regs.get().read() };
+        // SAFETY: the caller says that it was written.
+        unsafe { regs.assume_init() }
+    }
+}
+
+impl<A: Arch> Default for Context<A> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One task's state: its pending returns.
+///
+/// The host keeps one for each task, returns it from [`Host::task`](crate::host::Host::task), and calls
+/// [`Probes::task_exit`](crate::Probes::task_exit) before it goes.
+pub struct Task<A: Arch> {
+    /// The newest pending return; only the task itself changes the list.
+    pub(crate) pending: AtomicPtr<Instance<A>>,
 }
 
 impl<A: Arch> Task<A> {
     /// A task without pending returns.
     pub const fn new() -> Self {
-        Self { _arch: PhantomData }
+        Self { pending: AtomicPtr::new(ptr::null_mut()) }
     }
+
+    /// Whether no return is pending.
+    pub fn is_idle(&self) -> bool {
+        self.pending.load(Relaxed).is_null()
+    }
+}
+
+impl<A: Arch> Default for Task<A> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Whether `at` lies in the slot at `slot`.
+#[inline]
+pub(crate) fn is_in_slot<A: Arch>(at: CodeAddr, slot: CodeAddr) -> bool {
+    at.as_usize().wrapping_sub(slot.as_usize()) < A::SLOT_LEN
 }

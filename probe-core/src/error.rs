@@ -4,6 +4,8 @@
 //! changed: not a byte of text, not a line of the listing, not an allocation (REG_8).
 
 use crate::addr::CodeAddr;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::fmt;
 
 /// The error numbers of the C interface, with Linux's values on the architectures that we support.
@@ -96,3 +98,244 @@ impl fmt::Display for TextError {
 }
 
 impl core::error::Error for TextError {}
+
+/// Why a probe was not registered. Nothing has changed then (REG_8).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// No symbol has this name.
+    NoSymbol(Box<str>),
+    /// Several symbols have this name: name one by its address, or use [`Probes::resolve_all`](crate::Probes::resolve_all).
+    Ambiguous {
+        /// The name.
+        name: Box<str>,
+        /// Where the symbols start, in ascending order.
+        candidates: Vec<CodeAddr>,
+    },
+    /// No symbol covers the address, so nobody can tell where instructions start there.
+    NoSymbolCovers(CodeAddr),
+    /// The offset leaves the symbol.
+    OutsideSymbol {
+        /// The symbol's name, or what was given for it.
+        name: Box<str>,
+        /// The offset in bytes.
+        offset: isize,
+        /// The symbol's length in bytes.
+        len_bytes: usize,
+    },
+    /// The address is not text that may be patched.
+    NotText(CodeAddr),
+    /// The host forbids probes at the address.
+    Blacklisted(CodeAddr),
+    /// The address is not a multiple of the instructions' alignment.
+    Misaligned(CodeAddr),
+    /// The address lies inside an instruction.
+    InsideInstruction {
+        /// The address.
+        at: CodeAddr,
+        /// Where that instruction starts.
+        start: CodeAddr,
+    },
+    /// On the way from the symbol's start to the address stands something that is no instruction.
+    Undecodable {
+        /// The address.
+        at: CodeAddr,
+        /// Where decoding ended.
+        stuck: CodeAddr,
+    },
+    /// A breakpoint of somebody else stands there.
+    ForeignBreakpoint(CodeAddr),
+    /// The backend does not probe this instruction.
+    Refused {
+        /// The address.
+        at: CodeAddr,
+        /// What it is and which rule forbids it.
+        refusal: Refusal,
+    },
+    /// A return probe or jprobe anywhere but at a function's entry.
+    NotEntry(CodeAddr),
+    /// The function has a jprobe already.
+    SecondJprobe(CodeAddr),
+    /// The private data of a return probe is larger than [`MAX_DATA_LEN`](crate::MAX_DATA_LEN).
+    DataTooBig(usize),
+    /// No executable memory is left within reach of the address.
+    NoSlot(CodeAddr),
+    /// No memory is left.
+    NoMemory,
+    /// Text could not be written or read.
+    Text(TextError),
+    /// Probes cannot be registered from a probe's handler (REG_18).
+    InHandler,
+}
+
+impl RegisterError {
+    /// The error number.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::NoSymbol(_) | Self::NoSymbolCovers(_) => Errno::ENOENT,
+            Self::Ambiguous { .. } => Errno::EADDRNOTAVAIL,
+            Self::OutsideSymbol { .. } | Self::NotText(_) | Self::Blacklisted(_) | Self::NotEntry(_) => {
+                Errno::EINVAL
+            }
+            Self::Misaligned(_)
+            | Self::InsideInstruction { .. }
+            | Self::Undecodable { .. }
+            | Self::ForeignBreakpoint(_) => Errno::EILSEQ,
+            Self::Refused { refusal, .. } => refusal.errno,
+            Self::SecondJprobe(_) => Errno::EEXIST,
+            Self::DataTooBig(_) => Errno::E2BIG,
+            Self::NoSlot(_) | Self::NoMemory => Errno::ENOMEM,
+            Self::Text(_) => Errno::EFAULT,
+            Self::InHandler => Errno::EBUSY,
+        }
+    }
+
+    /// The stable reason code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::NoSymbol(_) => "place.no_symbol",
+            Self::Ambiguous { .. } => "place.ambiguous",
+            Self::NoSymbolCovers(_) => "place.no_symbol_covers",
+            Self::OutsideSymbol { .. } => "place.outside_symbol",
+            Self::NotText(_) => "place.not_text",
+            Self::Blacklisted(_) => "place.blacklisted",
+            Self::Misaligned(_) => "place.misaligned",
+            Self::InsideInstruction { .. } => "place.inside_instruction",
+            Self::Undecodable { .. } => "place.undecodable",
+            Self::ForeignBreakpoint(_) => "place.foreign_breakpoint",
+            Self::Refused { refusal, .. } => refusal.code,
+            Self::NotEntry(_) => "place.not_entry",
+            Self::SecondJprobe(_) => "jprobe.second",
+            Self::DataTooBig(_) => "kretprobe.data_too_big",
+            Self::NoSlot(_) => "memory.no_slot",
+            Self::NoMemory => "memory.none",
+            Self::Text(_) => "text.access",
+            Self::InHandler => "context.in_handler",
+        }
+    }
+}
+
+impl fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSymbol(name) => write!(f, "there is no symbol {name}"),
+            Self::Ambiguous { name, candidates } => {
+                write!(f, "{} symbols are called {name}:", candidates.len())?;
+                candidates.iter().try_for_each(|at| write!(f, " {at}"))
+            }
+            Self::NoSymbolCovers(at) => write!(f, "no symbol covers {at}"),
+            Self::OutsideSymbol { name, offset, len_bytes } => {
+                write!(f, "offset {offset} is outside {name}, which is {len_bytes} bytes long")
+            }
+            Self::NotText(at) => write!(f, "{at} is not text that can be probed"),
+            Self::Blacklisted(at) => write!(f, "probes are forbidden at {at}"),
+            Self::Misaligned(at) => write!(f, "{at} is not aligned to an instruction"),
+            Self::InsideInstruction { at, start } => {
+                write!(f, "{at} is inside the instruction that starts at {start}")
+            }
+            Self::Undecodable { at, stuck } => {
+                write!(f, "the way to {at} cannot be decoded: there is no instruction at {stuck}")
+            }
+            Self::ForeignBreakpoint(at) => write!(f, "somebody else's breakpoint stands at {at}"),
+            Self::Refused { at, refusal } => write!(f, "the instruction at {at} cannot be probed: {refusal}"),
+            Self::NotEntry(at) => write!(f, "{at} is not the entry of a function"),
+            Self::SecondJprobe(at) => write!(f, "the function at {at} has a jprobe already"),
+            Self::DataTooBig(len) => write!(f, "private data of {len} bytes is too big"),
+            Self::NoSlot(at) => write!(f, "no executable memory is left within reach of {at}"),
+            Self::NoMemory => f.write_str("no memory is left"),
+            Self::Text(error) => error.fmt(f),
+            Self::InHandler => f.write_str("probes cannot be registered from a handler"),
+        }
+    }
+}
+
+impl core::error::Error for RegisterError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Refused { refusal, .. } => Some(refusal),
+            Self::Text(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<TextError> for RegisterError {
+    fn from(error: TextError) -> Self {
+        Self::Text(error)
+    }
+}
+
+/// Why a batch was not registered: none of its probes is (REG_12).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchError {
+    /// The first probe that failed, counted from 0.
+    pub index: usize,
+    /// Why.
+    pub error: RegisterError,
+}
+
+impl fmt::Display for BatchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "probe {} of the batch: {}", self.index, self.error)
+    }
+}
+
+impl core::error::Error for BatchError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}
+
+/// Why a registered probe, or all of them, could not be enabled, disabled or removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// Not possible from a probe's handler (REG_13).
+    InHandler,
+    /// The probe's text has gone (CTL_5).
+    Gone(CodeAddr),
+    /// Text could not be written; what was to change has not changed.
+    Text(TextError),
+    /// The text given for the switch is no boolean (CTL_2).
+    NotABoolean,
+}
+
+impl ControlError {
+    /// The error number.
+    pub const fn errno(&self) -> Errno {
+        match self {
+            Self::InHandler => Errno::EBUSY,
+            Self::Gone(_) | Self::NotABoolean => Errno::EINVAL,
+            Self::Text(_) => Errno::EFAULT,
+        }
+    }
+
+    /// The stable reason code.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::InHandler => "context.in_handler",
+            Self::Gone(_) => "probe.gone",
+            Self::Text(_) => "text.access",
+            Self::NotABoolean => "switch.not_a_boolean",
+        }
+    }
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InHandler => f.write_str("not possible from a handler"),
+            Self::Gone(at) => write!(f, "the text at {at} has gone"),
+            Self::Text(error) => error.fmt(f),
+            Self::NotABoolean => f.write_str("neither on nor off"),
+        }
+    }
+}
+
+impl core::error::Error for ControlError {}
+
+impl From<TextError> for ControlError {
+    fn from(error: TextError) -> Self {
+        Self::Text(error)
+    }
+}

@@ -60,9 +60,10 @@ pub enum Notice {
 /// A *context* is what runs one thing at a time and is interrupted by traps: a CPU in a kernel, a thread in a
 /// process. A *task* is what owns a stack of calls: a task in a kernel, again a thread in a process.
 ///
-/// The host's trap code calls [`Probes::breakpoint`] at every breakpoint trap and
-/// [`Probes::fault`] at every fault, before its own handling, with interrupts off (a kernel)
-/// or asynchronous signals blocked (a process).
+/// The host's trap code calls [`Probes::breakpoint`](crate::Probes::breakpoint) at every breakpoint trap and
+/// [`Probes::fault`](crate::Probes::fault) at every fault, before its own handling, with interrupts off (a kernel)
+/// or asynchronous signals blocked (a process). It calls [`Probes::task_exit`](crate::Probes::task_exit) when a task
+/// ends, and [`Probes::text_going`](crate::Probes::text_going) before text is unmapped.
 ///
 /// # Safety
 /// The core patches code on the strength of these functions. What each one owes is said at the function; what
@@ -132,18 +133,20 @@ pub unsafe trait Host: Sync + Sized + 'static {
     fn memory(&self) -> &Self::Memory;
 
     /// Keeps asynchronous interruptions (interrupts, signals) away while the interrupted context runs in a slot
-    /// that ends in a breakpoint. Returns what [`Host::leave_slot`] needs. Called in the trap, on the hit path.
+    /// that ends in a breakpoint. Returns what [`Host::leave_slot`] needs. Called in the trap, on the hit path, after
+    /// [`Arch::before_step`]; not for system calls ([`Arch::is_system_call`]).
     fn enter_slot(&self, regs: &mut <Self::Arch as Arch>::Regs) -> u64 {
         let _ = regs;
         0
     }
 
-    /// Lets them come again, in the trap at the slot's end.
+    /// Lets them come again, in the trap at the slot's end, before [`Arch::after_step`].
     fn leave_slot(&self, regs: &mut <Self::Arch as Arch>::Regs, kept: u64) {
         let _ = (regs, kept);
     }
 
-    /// Keeps this context from being preempted while return handlers run (a kernel), until [`Host::unpin`].
+    /// Keeps this context from being preempted or moved (a kernel) while return handlers or a jprobe's handler run, until
+    /// [`Host::unpin`] on the same context. Nests.
     fn pin(&self) {}
 
     /// Ends what [`Host::pin`] began.

@@ -1,0 +1,571 @@
+//! The lock-free half: breakpoints, steps, faults and returns.
+//!
+//! Everything here may run in a trap, in any code, at any time: no lock, no allocation, no panic, no log. What
+//! it reads is kept alive by being inside a section of its [`Context`] (the module `quiesce` says why).
+
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, MemFault, Memory, NativeArch, Regs};
+use crate::context::{Context, Wait, is_in_slot};
+use crate::host::Host;
+use crate::kprobe::{Answer, Flow, Hit, Lender};
+use crate::point::{ARMED, Handlers, LINGERS, Mode, Node, Point};
+use crate::registry::Probes;
+use crate::slots;
+use crate::sync::{Acquire, Relaxed, Release};
+use core::ptr;
+
+pub(crate) type RegsOf<H> = <<H as Host>::Arch as Arch>::Regs;
+
+/// What the core made of a breakpoint trap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Trap {
+    /// Not one of ours; the registers are untouched. The host's own handling goes on (HIT_5).
+    NotOurs,
+    /// Resume with the registers as they are now.
+    Handled,
+    /// The original instruction made an access that faults. The registers are as before the instruction, with pc = the
+    /// place: the host raises this fault, by way of [`Probes::fault`] first.
+    Fault(MemFault),
+}
+
+/// What the core made of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum FaultVerdict {
+    /// Nothing of ours; the registers are untouched.
+    NotOurs,
+    /// A fault handler has dealt with it: resume with the registers as they are now.
+    Handled,
+    /// It happened in a slot, or in the simulation: the registers now say that it happened at the place. The
+    /// host's own fault handling goes on with them.
+    Restored,
+}
+
+/// How the walk over a point's pre handlers ended.
+enum Walk {
+    /// All have run.
+    Ran,
+    /// One has changed the control flow.
+    Redirected,
+    /// A jprobe's handler runs next.
+    InJprobe,
+}
+
+impl<H: Host> Lender for Probes<H> {
+    fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault> {
+        self.host.memory().read(addr, out)
+    }
+
+    fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault> {
+        self.host.memory().write(addr, bytes)
+    }
+
+    fn note_change(&self) {
+        self.dirty.store(true, Release);
+    }
+}
+
+impl<H: Host> Probes<H> {
+    /// Handles a breakpoint trap: the host's trap code calls it first, with the interrupted registers.
+    ///
+    /// Interrupts are off (a kernel) or asynchronous signals blocked (a process).
+    #[inline]
+    pub fn breakpoint(&self, regs: &mut RegsOf<H>) -> Trap {
+        let place = H::Arch::breakpoint_address(regs);
+        let Some(context) = self.host.context() else { return self.breakpoint_without_context(place, regs) };
+        let Some(word) = context.idle_word() else { return self.breakpoint_busy(context, place, regs) };
+        context.open_idle(word);
+        // SAFETY: inside until `close_idle`.
+        let Some(point) = (unsafe { self.points.find(place.as_usize()) }) else {
+            let trap = self.not_in_table(context, place, regs);
+            context.close_idle(word);
+            return trap;
+        };
+        // SAFETY: inside until `close_idle`.
+        let Some(head) = (unsafe { point.head.load(Acquire).as_ref() }) else {
+            let trap = self.no_probe_left(point, regs);
+            context.close_idle(word);
+            return trap;
+        };
+        regs.set_pc(place);
+        let walk = self.run_pre(context, point, head, regs);
+        context.set_current(ptr::null());
+        match walk {
+            Walk::Ran => {}
+            Walk::Redirected => {
+                context.close_idle(word);
+                return Trap::Handled;
+            }
+            // The section goes on until the handler returns.
+            Walk::InJprobe => return Trap::Handled,
+        }
+        match point.mode() {
+            Mode::Boost => regs.set_pc(point.slot),
+            Mode::Simulate => {
+                regs.set_pc(place);
+                if let Err(fault) = H::Arch::simulate(&point.plan, place, regs, self.host.memory()) {
+                    context.close_idle(word);
+                    return Trap::Fault(fault);
+                }
+            }
+            mode => return self.run_with_post(context, point, mode, head.generation, regs),
+        }
+        context.close_idle(word);
+        Trap::Handled
+    }
+
+    /// Calls the pre handlers, newest first (REG_11).
+    #[inline(always)]
+    fn run_pre(
+        &self,
+        context: &Context<H::Arch>,
+        point: &Point<H::Arch>,
+        head: &Node<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) -> Walk {
+        for node in point.nodes_from(head) {
+            if node.is_silent() {
+                continue;
+            }
+            match &node.handlers {
+                Handlers::Kprobe { pre, .. } => {
+                    node.hits.fetch_add(1, Relaxed);
+                    if let Some(pre) = pre {
+                        context.set_current(node);
+                        if pre(&mut Hit { regs, node, lender: self }) == Flow::Redirected {
+                            return Walk::Redirected;
+                        }
+                    }
+                }
+                Handlers::Return(probe) => self.enter_call(context, node, probe, regs),
+                Handlers::Jprobe(entry) => {
+                    if self.enter_jprobe(context, point, node, entry.0, head.generation, regs) {
+                        return Walk::InJprobe;
+                    }
+                }
+            }
+        }
+        Walk::Ran
+    }
+
+    /// The end of a hit whose instruction needs a frame, a bare slot, or post handlers after a simulation. `newest` is
+    /// the newest probe that saw the hit: what was registered later is not called after it.
+    #[inline(never)]
+    fn run_with_post(
+        &self,
+        context: &Context<H::Arch>,
+        point: &Point<H::Arch>,
+        mode: Mode,
+        newest: u32,
+        regs: &mut RegsOf<H>,
+    ) -> Trap {
+        let trap = self.execute(context, point, mode, Wait::Step, newest, regs);
+        if mode == Mode::SimulatePost && trap == Trap::Handled {
+            self.run_posts(context, point, newest, regs);
+        }
+        context.close(true);
+        trap
+    }
+
+    /// Runs the original instruction, whatever its mode, without calling any handler.
+    fn execute(
+        &self,
+        context: &Context<H::Arch>,
+        point: &Point<H::Arch>,
+        mode: Mode,
+        wait: Wait,
+        newest: u32,
+        regs: &mut RegsOf<H>,
+    ) -> Trap {
+        regs.set_pc(point.place);
+        match mode {
+            Mode::Simulate | Mode::SimulatePost => {
+                match H::Arch::simulate(&point.plan, point.place, regs, self.host.memory()) {
+                    Ok(()) => Trap::Handled,
+                    Err(fault) => Trap::Fault(fault),
+                }
+            }
+            Mode::Step if context.has_room() => {
+                let state = H::Arch::before_step(&point.plan, point.place, point.slot, regs);
+                regs.set_pc(point.slot);
+                let kept = self.host.enter_slot(regs);
+                // SAFETY: this is the context that is running.
+                unsafe { context.push(wait, point, newest, kept, state) };
+                Trap::Handled
+            }
+            _ => self.execute_bare(point, regs),
+        }
+    }
+
+    /// Runs the original instruction in its slot without a frame; the slot's address alone finishes it.
+    fn execute_bare(&self, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
+        if !point.is(LINGERS) {
+            point.set(LINGERS);
+        }
+        regs.set_pc(point.slot);
+        Trap::Handled
+    }
+
+    /// Calls the post handlers of the probes that saw the hit.
+    fn run_posts(
+        &self,
+        context: &Context<H::Arch>,
+        point: &Point<H::Arch>,
+        newest: u32,
+        regs: &mut RegsOf<H>,
+    ) {
+        for node in point.nodes() {
+            if let Handlers::Kprobe { post: Some(post), .. } = &node.handlers
+                && !node.is_silent()
+                && node.is_not_younger_than(newest)
+            {
+                context.set_current(node);
+                post(&mut Hit { regs, node, lender: self });
+            }
+        }
+        context.set_current(ptr::null());
+    }
+
+    /// A breakpoint while a hit is active in this context: the end of a step, the return of a jprobe's handler, or
+    /// a nested hit.
+    #[inline(never)]
+    fn breakpoint_busy(&self, context: &Context<H::Arch>, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
+        match context.top() {
+            Some((Wait::Step | Wait::NestedStep, point)) => {
+                // SAFETY: a point that stands in a frame is not freed.
+                if let Some(point) = unsafe { point.as_ref() }
+                    && is_in_slot::<H::Arch>(place, point.slot)
+                {
+                    return self.finish_step(context, point, regs);
+                }
+            }
+            Some((Wait::Jprobe, point)) if place == H::Arch::jprobe_return_trap() => {
+                // SAFETY: as above.
+                if let Some(point) = unsafe { point.as_ref() } {
+                    return self.finish_jprobe(context, point, regs);
+                }
+            }
+            _ => {}
+        }
+        let was_outside = context.open();
+        // SAFETY: inside until `close`.
+        let trap = match unsafe { self.points.find(place.as_usize()) } {
+            Some(point) => self.nested(context, point, regs),
+            None => self.not_in_table(context, place, regs),
+        };
+        context.close(was_outside);
+        trap
+    }
+
+    /// A hit inside another one: its handlers are skipped, the instruction is run (HIT_6).
+    fn nested(&self, context: &Context<H::Arch>, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
+        if point.head.load(Relaxed).is_null() {
+            return self.no_probe_left(point, regs);
+        }
+        count_missed(point);
+        self.execute(context, point, point.mode(), Wait::NestedStep, 0, regs)
+    }
+
+    /// A hit where there is no room for another context: as a nested one, without a frame.
+    #[cold]
+    #[inline(never)]
+    fn breakpoint_without_context(&self, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
+        let _guard = self.anonymous();
+        // SAFETY: the guard stands for a section.
+        let Some(point) = (unsafe { self.points.find(place.as_usize()) }) else {
+            return match self.slot_at(place) {
+                Some((point, _)) => {
+                    let state = Default::default();
+                    H::Arch::after_step(
+                        &point.plan,
+                        usize::from(point.insn_len),
+                        point.place,
+                        point.slot,
+                        regs,
+                        &state,
+                    );
+                    Trap::Handled
+                }
+                None => self.stray(place, regs),
+            };
+        };
+        if point.head.load(Relaxed).is_null() && !point.is(ARMED) {
+            return self.stray(place, regs);
+        }
+        count_missed(point);
+        regs.set_pc(place);
+        if !point.has_slot() {
+            return match H::Arch::simulate(&point.plan, place, regs, self.host.memory()) {
+                Ok(()) => Trap::Handled,
+                Err(fault) => Trap::Fault(fault),
+            };
+        }
+        self.execute_bare(point, regs)
+    }
+
+    /// The trailing breakpoint of the innermost active hit.
+    fn finish_step(&self, context: &Context<H::Arch>, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
+        let was_outside = context.open();
+        // SAFETY: this is the context that is running.
+        if let Some(popped) = unsafe { context.pop() } {
+            self.host.leave_slot(regs, popped.kept);
+            H::Arch::after_step(
+                &point.plan,
+                usize::from(point.insn_len),
+                point.place,
+                point.slot,
+                regs,
+                &popped.state,
+            );
+            if popped.wait == Wait::Step {
+                self.run_posts(context, point, popped.newest, regs);
+            }
+        }
+        context.close(was_outside);
+        Trap::Handled
+    }
+
+    /// A breakpoint at no probe's place: a slot's end that no frame stands for, a probe that has just gone, or
+    /// somebody else's. The context is inside.
+    #[inline(never)]
+    fn not_in_table(&self, context: &Context<H::Arch>, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
+        let Some((point, slot)) = self.slot_at(place) else { return self.stray(place, regs) };
+        let insn_len = usize::from(point.insn_len);
+        H::Arch::after_step(&point.plan, insn_len, point.place, slot, regs, &Default::default());
+        if context.depth() == 0 && point.mode() == Mode::SystemCall {
+            let newest = point.nodes().next().map_or(0, |node| node.generation);
+            self.run_posts(context, point, newest, regs);
+        }
+        Trap::Handled
+    }
+
+    /// A place in the table that no probe is left on.
+    fn no_probe_left(&self, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
+        if !point.is(ARMED) {
+            return self.stray(point.place, regs);
+        }
+        // Its breakpoint could not be removed: the program goes on as if it had been.
+        regs.set_pc(point.place);
+        if point.has_slot() {
+            return self.execute_bare(point, regs);
+        }
+        match H::Arch::simulate(&point.plan, point.place, regs, self.host.memory()) {
+            Ok(()) => Trap::Handled,
+            Err(fault) => Trap::Fault(fault),
+        }
+    }
+
+    /// Tells a breakpoint that has just been removed, which is retried, from somebody else's (HIT_5).
+    #[cold]
+    fn stray(&self, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
+        let mut bytes = [0; 4];
+        let wanted = H::Arch::BREAKPOINT.len().min(bytes.len());
+        let Some(out) = bytes.get_mut(..wanted) else { return Trap::NotOurs };
+        if self.host.read_text(place, out) < wanted {
+            return Trap::NotOurs;
+        }
+        if H::Arch::is_breakpoint(out) {
+            // SAFETY: the caller is inside.
+            let now = unsafe { self.points.find(place.as_usize()) };
+            // Planted again since the trap?
+            if !now.is_some_and(|point| point.is(ARMED)) {
+                return Trap::NotOurs;
+            }
+        }
+        regs.set_pc(place);
+        Trap::Handled
+    }
+
+    /// The point whose slot `at` lies in, and the slot's start. The caller is inside.
+    fn slot_at(&self, at: CodeAddr) -> Option<(&Point<H::Arch>, CodeAddr)> {
+        let place = slots::place_of_slot::<H>(&self.slot_chunks, at)?;
+        // SAFETY: the caller is inside.
+        let point = unsafe { self.points.find(place.as_usize()) }?;
+        is_in_slot::<H::Arch>(at, point.slot).then_some((point, point.slot))
+    }
+
+    // ---- faults -------------------------------------------------------------------------------------------------
+
+    /// Handles a fault: the host's trap code calls it before its own handling, with the interrupted registers and the
+    /// architecture's number of the trap. Also after [`Trap::Fault`].
+    ///
+    /// A fault of an original instruction, or of a handler, goes to the probes' fault handlers (HIT_9).
+    pub fn fault(&self, regs: &mut RegsOf<H>, trap_number: u32) -> FaultVerdict {
+        let Some(context) = self.host.context() else { return self.fault_without_context(regs) };
+        let at = regs.pc();
+        if let Some((Wait::Step | Wait::NestedStep, point)) = context.top() {
+            // SAFETY: a point that stands in a frame is not freed.
+            if let Some(point) = unsafe { point.as_ref() }
+                && is_in_slot::<H::Arch>(at, point.slot)
+            {
+                return self.fault_in_step(context, point, regs, trap_number);
+            }
+        }
+        let was_outside = context.open();
+        let verdict = if let Some((point, _)) = self.slot_at(at) {
+            H::Arch::abort_step(&point.plan, point.place, regs, &Default::default());
+            regs.set_pc(point.place);
+            self.fault_at(context, point, was_outside && context.depth() == 0, regs, trap_number)
+        } else if was_outside {
+            // SAFETY: inside until `close`.
+            match unsafe { self.points.find(at.as_usize()) } {
+                // Our breakpoint does not fault, so the simulated instruction did.
+                Some(point) if point.is(ARMED) && !point.has_slot() => {
+                    self.fault_at(context, point, context.depth() == 0, regs, trap_number)
+                }
+                _ => FaultVerdict::NotOurs,
+            }
+        } else {
+            self.fault_in_handler(context, regs, trap_number)
+        };
+        context.close(was_outside);
+        verdict
+    }
+
+    fn fault_in_step(
+        &self,
+        context: &Context<H::Arch>,
+        point: &Point<H::Arch>,
+        regs: &mut RegsOf<H>,
+        trap_number: u32,
+    ) -> FaultVerdict {
+        let was_outside = context.open();
+        let mut verdict = FaultVerdict::NotOurs;
+        // SAFETY: this is the context that is running.
+        if let Some(popped) = unsafe { context.pop() } {
+            self.host.leave_slot(regs, popped.kept);
+            H::Arch::abort_step(&point.plan, point.place, regs, &popped.state);
+            regs.set_pc(point.place);
+            verdict = self.fault_at(context, point, popped.wait == Wait::Step, regs, trap_number);
+        }
+        context.close(was_outside);
+        verdict
+    }
+
+    /// The original instruction of `point` has faulted; the registers say so.
+    fn fault_at(
+        &self,
+        context: &Context<H::Arch>,
+        point: &Point<H::Arch>,
+        may_call: bool,
+        regs: &mut RegsOf<H>,
+        trap_number: u32,
+    ) -> FaultVerdict {
+        if may_call {
+            for node in point.nodes().filter(|node| !node.is_silent()) {
+                node.faults.fetch_add(1, Relaxed);
+                if self.ask(context, node, regs, trap_number) == Answer::Handled {
+                    context.set_current(ptr::null());
+                    return FaultVerdict::Handled;
+                }
+            }
+            context.set_current(ptr::null());
+        }
+        FaultVerdict::Restored
+    }
+
+    /// A handler has faulted.
+    fn fault_in_handler(
+        &self,
+        context: &Context<H::Arch>,
+        regs: &mut RegsOf<H>,
+        trap_number: u32,
+    ) -> FaultVerdict {
+        let current = context.current();
+        // SAFETY: set while the node's handler runs, which keeps it alive.
+        let Some(node) = (unsafe { current.as_ref() }) else { return FaultVerdict::NotOurs };
+        node.faults.fetch_add(1, Relaxed);
+        // A fault in the fault handler itself is nobody's.
+        context.set_current(ptr::null());
+        let answer = match &node.handlers {
+            Handlers::Kprobe { fault: Some(fault), .. } => {
+                fault(&mut Hit { regs, node, lender: self }, trap_number)
+            }
+            _ => Answer::NotHandled,
+        };
+        context.set_current(current);
+        match answer {
+            Answer::Handled => FaultVerdict::Handled,
+            Answer::NotHandled => FaultVerdict::NotOurs,
+        }
+    }
+
+    fn ask(
+        &self,
+        context: &Context<H::Arch>,
+        node: &Node<H::Arch>,
+        regs: &mut RegsOf<H>,
+        trap_number: u32,
+    ) -> Answer {
+        match &node.handlers {
+            Handlers::Kprobe { fault: Some(fault), .. } => {
+                // Not `node`: a fault in the fault handler itself is nobody's.
+                context.set_current(ptr::null());
+                fault(&mut Hit { regs, node, lender: self }, trap_number)
+            }
+            _ => Answer::NotHandled,
+        }
+    }
+
+    #[cold]
+    fn fault_without_context(&self, regs: &mut RegsOf<H>) -> FaultVerdict {
+        let _guard = self.anonymous();
+        let Some((point, _)) = self.slot_at(regs.pc()) else { return FaultVerdict::NotOurs };
+        H::Arch::abort_step(&point.plan, point.place, regs, &Default::default());
+        regs.set_pc(point.place);
+        FaultVerdict::Restored
+    }
+
+    // ---- jprobes ------------------------------------------------------------------------------------------------
+
+    /// Sends the context into a jprobe's handler; `false` where that is impossible, and nothing has changed.
+    fn enter_jprobe(
+        &self,
+        context: &Context<H::Arch>,
+        point: &Point<H::Arch>,
+        node: &Node<H::Arch>,
+        handler: usize,
+        newest: u32,
+        regs: &mut RegsOf<H>,
+    ) -> bool {
+        let kept = *regs;
+        let return_to = H::Arch::jprobe_return_trap();
+        if H::Arch::enter_jprobe(regs, handler, return_to, self.host.memory()).is_err() {
+            node.missed.fetch_add(1, Relaxed);
+            return false;
+        }
+        self.host.pin();
+        // SAFETY: this is the context that is running, and at depth 0 no jprobe is active.
+        unsafe { context.keep_jprobe_regs(&kept) };
+        // SAFETY: as above.
+        unsafe { context.push(Wait::Jprobe, point, newest, 0, Default::default()) };
+        node.hits.fetch_add(1, Relaxed);
+        true
+    }
+
+    /// A jprobe's handler has returned: the probed function runs with its own registers (JMP_2).
+    fn finish_jprobe(
+        &self,
+        context: &Context<H::Arch>,
+        point: &Point<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) -> Trap {
+        // SAFETY: this is the context that is running, and `enter_jprobe` has kept them.
+        *regs = unsafe { context.jprobe_regs() };
+        // SAFETY: this is the context that is running.
+        let popped = unsafe { context.pop() };
+        self.host.unpin();
+        let newest = popped.map_or(0, |popped| popped.newest);
+        context.set_current(ptr::null());
+        // The section that the hit opened ends here.
+        self.run_with_post(context, point, point.mode(), newest, regs)
+    }
+}
+
+/// Counts a hit whose handlers are skipped, for every probe that would have seen it.
+fn count_missed<A: Arch>(point: &Point<A>) {
+    for node in point.nodes().filter(|node| !node.is_silent()) {
+        node.missed.fetch_add(1, Relaxed);
+    }
+}

@@ -1,0 +1,252 @@
+//! Kprobes: handlers before and after one instruction; and what all kinds of probes share, [`AnyProbe`].
+
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, MemFault, Memory, Regs};
+use crate::jprobe::{Jprobe, JprobeEntry};
+use crate::kretprobe::{Kretprobe, ReturnHandlers};
+use crate::place::Place;
+use crate::point::{DISABLED, Handlers, Node};
+use crate::registry::Counters;
+use alloc::boxed::Box;
+use core::fmt;
+
+/// What a pre handler says about the program's way on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// The original instruction is run next.
+    Continue,
+    /// The handler has changed the control flow: the program goes on with the registers as they are, the instruction
+    /// is not run, and neither older probes' handlers nor post handlers are called (HIT_2).
+    Redirected,
+}
+
+impl From<()> for Flow {
+    fn from((): ()) -> Self {
+        Self::Continue
+    }
+}
+
+/// What a fault handler says about a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The handler has dealt with it: the program goes on with the registers as they are.
+    Handled,
+    /// The host's own fault handling goes on.
+    NotHandled,
+}
+
+pub(crate) type PreFn<A> = dyn Fn(&mut Hit<'_, A>) -> Flow + Send + Sync;
+pub(crate) type PostFn<A> = dyn Fn(&mut Hit<'_, A>) + Send + Sync;
+pub(crate) type FaultFn<A> = dyn Fn(&mut Hit<'_, A>, u32) -> Answer + Send + Sync;
+
+/// A kprobe to be registered: what to call before and after the instruction at a place.
+///
+/// Handlers run where the hit happened: in a kernel with preemption and interrupts off, in a process in a signal
+/// handler. They may not block, allocate in a process, or register and unregister probes.
+pub struct Kprobe<A: Arch> {
+    place: Place,
+    pre: Option<Box<PreFn<A>>>,
+    post: Option<Box<PostFn<A>>>,
+    fault: Option<Box<FaultFn<A>>>,
+    is_disabled: bool,
+}
+
+impl<A: Arch> Kprobe<A> {
+    /// A kprobe on any instruction.
+    pub fn at(place: impl Into<Place>) -> Self {
+        Self { place: place.into(), pre: None, post: None, fault: None, is_disabled: false }
+    }
+
+    /// Calls `handler` before the instruction. It returns nothing, or a [`Flow`].
+    #[must_use]
+    pub fn pre<F, R>(mut self, handler: F) -> Self
+    where
+        F: Fn(&mut Hit<'_, A>) -> R + Send + Sync + 'static,
+        R: Into<Flow>,
+    {
+        self.pre = Some(Box::new(move |hit| handler(hit).into()));
+        self
+    }
+
+    /// Calls `handler` after the instruction; the registers' pc is then the next instruction.
+    #[must_use]
+    pub fn post<F>(mut self, handler: F) -> Self
+    where
+        F: Fn(&mut Hit<'_, A>) + Send + Sync + 'static,
+    {
+        self.post = Some(Box::new(handler));
+        self
+    }
+
+    /// Calls `handler` with the architecture's trap number when the instruction or one of this probe's handlers
+    /// faults.
+    #[must_use]
+    pub fn fault<F>(mut self, handler: F) -> Self
+    where
+        F: Fn(&mut Hit<'_, A>, u32) -> Answer + Send + Sync + 'static,
+    {
+        self.fault = Some(Box::new(handler));
+        self
+    }
+
+    /// Registers it disabled (REG_10).
+    #[must_use]
+    pub fn disabled(mut self) -> Self {
+        self.is_disabled = true;
+        self
+    }
+}
+
+/// What the core lends to a handler, whatever the host is.
+pub(crate) trait Lender {
+    fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault>;
+    fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault>;
+    /// A handler has enabled or disabled a probe: breakpoints come and go later (REG_18).
+    fn note_change(&self);
+}
+
+/// The interrupted context's memory, as a handler sees it: no access ever faults.
+#[derive(Clone, Copy)]
+pub struct TargetMemory<'a>(pub(crate) &'a dyn Lender);
+
+// SAFETY: forwards to the host's memory, which keeps the promise.
+unsafe impl Memory for TargetMemory<'_> {
+    fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault> {
+        self.0.read(addr, out)
+    }
+
+    fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault> {
+        self.0.write(addr, bytes)
+    }
+}
+
+/// One hit, as a handler sees it.
+pub struct Hit<'a, A: Arch> {
+    pub(crate) regs: &'a mut A::Regs,
+    pub(crate) node: &'a Node<A>,
+    pub(crate) lender: &'a dyn Lender,
+}
+
+impl<'a, A: Arch> Hit<'a, A> {
+    /// The place that was hit.
+    pub fn pc(&self) -> CodeAddr {
+        // SAFETY: a node whose handler runs is registered.
+        unsafe { self.node.point() }.place
+    }
+
+    /// The registers: before the instruction in a pre handler (pc = the place), after it in a post handler (pc =
+    /// the next instruction), at the fault in a fault handler.
+    pub fn regs(&self) -> &A::Regs {
+        self.regs
+    }
+
+    /// The registers, to be changed.
+    pub fn regs_mut(&mut self) -> &mut A::Regs {
+        self.regs
+    }
+
+    /// The integer argument number `index`, from 0, if the place is a function's entry. `None` where the ABI
+    /// has it in memory that cannot be read.
+    pub fn argument(&self, index: usize) -> Option<usize> {
+        A::argument(self.regs, index, &self.memory())
+    }
+
+    /// The interrupted context's memory.
+    pub fn memory(&self) -> TargetMemory<'a> {
+        TargetMemory(self.lender)
+    }
+
+    /// Register number `index` ([`Regs::names`]).
+    pub fn register(&self, index: usize) -> Option<usize> {
+        self.regs.register(index)
+    }
+
+    /// This probe's counters.
+    pub fn counters(&self) -> Counters {
+        Counters::of(self.node)
+    }
+
+    /// Disables this probe: no handler of it starts from now on; the breakpoint goes later (REG_18).
+    pub fn disable(&self) {
+        self.node.set(DISABLED);
+        self.lender.note_change();
+    }
+}
+
+impl<A: Arch> fmt::Debug for Hit<'_, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hit").field("pc", &self.pc()).field("regs", &self.regs).finish_non_exhaustive()
+    }
+}
+
+/// A probe of any kind, to be registered.
+pub struct AnyProbe<A: Arch> {
+    pub(crate) place: Place,
+    pub(crate) handlers: Pending<A>,
+    pub(crate) is_disabled: bool,
+}
+
+/// The handlers of a probe that is not registered yet.
+pub(crate) enum Pending<A: Arch> {
+    Kprobe { pre: Option<Box<PreFn<A>>>, post: Option<Box<PostFn<A>>>, fault: Option<Box<FaultFn<A>>> },
+    Jprobe(JprobeEntry),
+    Return { handlers: Box<dyn ReturnHandlers<A>>, max_active: i32 },
+}
+
+impl<A: Arch> Pending<A> {
+    /// Whether it may only be set on a function's entry (REG_17).
+    pub(crate) fn wants_entry(&self) -> bool {
+        !matches!(self, Self::Kprobe { .. })
+    }
+
+    /// The handlers of a node, where no pool is needed for them.
+    pub(crate) fn into_simple(self) -> Result<Handlers<A>, (Box<dyn ReturnHandlers<A>>, i32)> {
+        match self {
+            Self::Kprobe { pre, post, fault } => Ok(Handlers::Kprobe { pre, post, fault }),
+            Self::Jprobe(entry) => Ok(Handlers::Jprobe(entry)),
+            Self::Return { handlers, max_active } => Err((handlers, max_active)),
+        }
+    }
+}
+
+impl<A: Arch> AnyProbe<A> {
+    /// Where it goes.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+}
+
+impl<A: Arch> fmt::Debug for AnyProbe<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.handlers {
+            Pending::Kprobe { .. } => "Kprobe",
+            Pending::Jprobe(_) => "Jprobe",
+            Pending::Return { .. } => "Kretprobe",
+        };
+        f.debug_struct(kind).field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl<A: Arch> From<Kprobe<A>> for AnyProbe<A> {
+    fn from(probe: Kprobe<A>) -> Self {
+        let Kprobe { place, pre, post, fault, is_disabled } = probe;
+        Self { place, handlers: Pending::Kprobe { pre, post, fault }, is_disabled }
+    }
+}
+
+impl<A: Arch> From<Jprobe<A>> for AnyProbe<A> {
+    fn from(probe: Jprobe<A>) -> Self {
+        Self { place: probe.place, handlers: Pending::Jprobe(probe.entry), is_disabled: probe.is_disabled }
+    }
+}
+
+impl<A: Arch, D: 'static, S> From<Kretprobe<A, D, S>> for AnyProbe<A> {
+    fn from(probe: Kretprobe<A, D, S>) -> Self {
+        let max_active = probe.max_active;
+        Self {
+            place: probe.place,
+            handlers: Pending::Return { handlers: probe.handlers.into_dyn(), max_active },
+            is_disabled: probe.is_disabled,
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Return probes: a handler at a function's entry, one at its return, and typed private data between them.
+
+use crate::addr::CodeAddr;
+use crate::arch::Arch;
+use crate::instance::Pool;
+use crate::kprobe::{Lender, TargetMemory};
+use crate::place::Place;
+use crate::point::{DISABLED, Node};
+use crate::registry::Counters;
+use alloc::boxed::Box;
+use core::alloc::Layout;
+use core::marker::PhantomData;
+use core::mem::align_of;
+use core::ptr::NonNull;
+
+/// The most bytes of private data that a return instance may have.
+pub const MAX_DATA_LEN: usize = 4096;
+
+/// A return probe without handlers yet.
+pub struct Fresh(());
+/// A return probe whose entry handler, or absence of one, is settled.
+pub struct Settled(());
+
+/// A return probe to be registered.
+///
+/// `D` is the private data: the entry handler makes it, the exit handler gets it by value. Without an entry handler
+/// every call is followed, and `D` is `()`.
+///
+/// ```no_run
+/// # use probe_core::{Kretprobe, arch::Arch};
+/// # fn now() -> u64 { 0 }
+/// # fn example<A: Arch>() -> probe_core::AnyProbe<A> {
+/// Kretprobe::<A>::on("do_sys_open")
+///     .max_active(20)
+///     .entry(|_call| Some(now()))
+///     .exit(|ret, started| drop((ret.value(), now() - started)))
+/// # .into() }
+/// ```
+pub struct Kretprobe<A: Arch, D = (), S = Fresh> {
+    pub(crate) place: Place,
+    pub(crate) max_active: i32,
+    pub(crate) handlers: Source<A, D>,
+    pub(crate) is_disabled: bool,
+    state: PhantomData<fn(S)>,
+}
+
+type EntryFn<A, D> = dyn Fn(&mut Call<'_, A>) -> Option<D> + Send + Sync;
+type ExitFn<A, D> = dyn Fn(&mut Return<'_, A>, D) + Send + Sync;
+
+/// The handlers of a return probe, typed or as bytes.
+pub(crate) enum Source<A: Arch, D> {
+    Typed(Typed<A, D>),
+    Bytes(Bytes<A>),
+}
+
+impl<A: Arch, D: 'static> Source<A, D> {
+    pub(crate) fn into_dyn(self) -> Box<dyn ReturnHandlers<A>> {
+        match self {
+            Self::Typed(typed) => Box::new(typed),
+            Self::Bytes(bytes) => Box::new(bytes),
+        }
+    }
+}
+
+impl<A: Arch> Kretprobe<A, (), Fresh> {
+    /// A return probe on a function.
+    pub fn on(place: impl Into<Place>) -> Self {
+        let typed = Typed { entry: Box::new(|_| Some(())), exit: None };
+        Self {
+            place: place.into(),
+            max_active: 0,
+            handlers: Source::Typed(typed),
+            is_disabled: false,
+            state: PhantomData,
+        }
+    }
+
+    /// Calls `handler` at each entry: `Some(data)` follows the call, `None` leaves it alone (RET_1).
+    #[must_use]
+    pub fn entry<F, D>(self, handler: F) -> Kretprobe<A, D, Settled>
+    where
+        F: Fn(&mut Call<'_, A>) -> Option<D> + Send + Sync + 'static,
+    {
+        let typed = Typed { entry: Box::new(handler), exit: None };
+        Kretprobe {
+            place: self.place,
+            max_active: self.max_active,
+            handlers: Source::Typed(typed),
+            is_disabled: self.is_disabled,
+            state: PhantomData,
+        }
+    }
+
+    /// A return probe with `data_len` bytes of private data, as the C interface has it. The bytes are zero when `entry`
+    /// gets them; it answers whether the call is followed.
+    #[must_use]
+    pub fn bytes<E, X>(
+        place: impl Into<Place>,
+        data_len: usize,
+        entry: E,
+        exit: X,
+    ) -> Kretprobe<A, (), Settled>
+    where
+        E: Fn(&mut Call<'_, A>, &mut [u8]) -> Follow + Send + Sync + 'static,
+        X: Fn(&mut Return<'_, A>, &mut [u8]) + Send + Sync + 'static,
+    {
+        let bytes = Bytes { data_len, entry: Box::new(entry), exit: Box::new(exit) };
+        Kretprobe {
+            place: place.into(),
+            max_active: 0,
+            handlers: Source::Bytes(bytes),
+            is_disabled: false,
+            state: PhantomData,
+        }
+    }
+}
+
+/// Whether a call is followed to its return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    /// The exit handler will run when it returns.
+    Yes,
+    /// It is left alone, and counts as vetoed.
+    No,
+}
+
+impl<A: Arch, D, S> Kretprobe<A, D, S> {
+    /// Calls `handler` when a followed call returns.
+    #[must_use]
+    pub fn exit<F>(self, handler: F) -> Kretprobe<A, D, Settled>
+    where
+        F: Fn(&mut Return<'_, A>, D) + Send + Sync + 'static,
+    {
+        let handlers = match self.handlers {
+            Source::Typed(typed) => {
+                Source::Typed(Typed { entry: typed.entry, exit: Some(Box::new(handler)) })
+            }
+            bytes @ Source::Bytes(_) => bytes,
+        };
+        Kretprobe {
+            place: self.place,
+            max_active: self.max_active,
+            handlers,
+            is_disabled: self.is_disabled,
+            state: PhantomData,
+        }
+    }
+
+    /// How many calls can be followed at the same time; 0 or less means the default, max(10, 2 × contexts) (RET_3).
+    #[must_use]
+    pub fn max_active(mut self, calls: i32) -> Self {
+        self.max_active = calls;
+        self
+    }
+
+    /// Registers it disabled (REG_10).
+    #[must_use]
+    pub fn disabled(mut self) -> Self {
+        self.is_disabled = true;
+        self
+    }
+}
+
+/// A call that has just entered a function with a return probe.
+pub struct Call<'a, A: Arch> {
+    pub(crate) regs: &'a mut A::Regs,
+    pub(crate) node: &'a Node<A>,
+    pub(crate) lender: &'a dyn Lender,
+    pub(crate) return_address: CodeAddr,
+}
+
+impl<'a, A: Arch> Call<'a, A> {
+    /// The place that was hit.
+    pub fn pc(&self) -> CodeAddr {
+        // SAFETY: a node whose handler runs is registered.
+        unsafe { self.node.point() }.place
+    }
+
+    /// The registers at entry.
+    pub fn regs(&self) -> &A::Regs {
+        self.regs
+    }
+
+    /// The registers, to be changed.
+    pub fn regs_mut(&mut self) -> &mut A::Regs {
+        self.regs
+    }
+
+    /// The integer argument number `index`, from 0.
+    pub fn argument(&self, index: usize) -> Option<usize> {
+        A::argument(self.regs, index, &self.memory())
+    }
+
+    /// Where the call will return to.
+    pub fn return_address(&self) -> CodeAddr {
+        self.return_address
+    }
+
+    /// The interrupted context's memory.
+    pub fn memory(&self) -> TargetMemory<'a> {
+        TargetMemory(self.lender)
+    }
+
+    /// This probe's counters.
+    pub fn counters(&self) -> Counters {
+        Counters::of(self.node)
+    }
+
+    /// Disables this probe: no handler of it starts from now on; the breakpoint goes later (REG_18).
+    pub fn disable(&self) {
+        self.node.set(DISABLED);
+        self.lender.note_change();
+    }
+}
+
+/// A call that is just returning.
+pub struct Return<'a, A: Arch> {
+    pub(crate) regs: &'a mut A::Regs,
+    pub(crate) node: &'a Node<A>,
+    pub(crate) lender: &'a dyn Lender,
+    pub(crate) return_address: CodeAddr,
+}
+
+impl<'a, A: Arch> Return<'a, A> {
+    /// The probed function's place.
+    pub fn pc(&self) -> CodeAddr {
+        // SAFETY: a node whose handler runs is registered.
+        unsafe { self.node.point() }.place
+    }
+
+    /// The ABI's integer return value.
+    pub fn value(&self) -> usize {
+        A::return_value(self.regs)
+    }
+
+    /// Changes the integer return value; the caller sees it.
+    pub fn set_value(&mut self, value: usize) {
+        A::set_return_value(self.regs, value);
+    }
+
+    /// Where the call really returns to.
+    pub fn return_address(&self) -> CodeAddr {
+        self.return_address
+    }
+
+    /// The registers at return; pc = the real return address.
+    pub fn regs(&self) -> &A::Regs {
+        self.regs
+    }
+
+    /// The registers, to be changed.
+    pub fn regs_mut(&mut self) -> &mut A::Regs {
+        self.regs
+    }
+
+    /// The context's memory.
+    pub fn memory(&self) -> TargetMemory<'a> {
+        TargetMemory(self.lender)
+    }
+
+    /// This probe's counters.
+    pub fn counters(&self) -> Counters {
+        Counters::of(self.node)
+    }
+
+    /// Disables this probe: no handler of it starts from now on; the breakpoint goes later (REG_18).
+    pub fn disable(&self) {
+        self.node.set(DISABLED);
+        self.lender.note_change();
+    }
+}
+
+/// A return probe's handlers without their types.
+///
+/// The data lies at `data`, in memory of [`ReturnHandlers::layout`].
+pub(crate) trait ReturnHandlers<A: Arch>: Send + Sync {
+    fn layout(&self) -> Layout;
+
+    /// Drops the data of a call whose exit handler will not run.
+    fn drop_data(&self) -> unsafe fn(*mut u8);
+
+    /// Asks the entry handler; [`Follow::Yes`] means that the data now lies at `data`.
+    ///
+    /// # Safety
+    /// `data` is free memory of the layout.
+    unsafe fn entry(&self, call: &mut Call<'_, A>, data: *mut u8) -> Follow;
+
+    /// Calls the exit handler, which takes the data.
+    ///
+    /// # Safety
+    /// `data` holds what [`ReturnHandlers::entry`] left there.
+    unsafe fn exit(&self, ret: &mut Return<'_, A>, data: *mut u8);
+}
+
+pub(crate) struct Typed<A: Arch, D> {
+    entry: Box<EntryFn<A, D>>,
+    exit: Option<Box<ExitFn<A, D>>>,
+}
+
+impl<A: Arch, D> ReturnHandlers<A> for Typed<A, D> {
+    fn layout(&self) -> Layout {
+        Layout::new::<D>()
+    }
+
+    fn drop_data(&self) -> unsafe fn(*mut u8) {
+        |data| {
+            // SAFETY: the caller says that a D lies there, which nobody uses again.
+            unsafe { data.cast::<D>().drop_in_place() }
+        }
+    }
+
+    unsafe fn entry(&self, call: &mut Call<'_, A>, data: *mut u8) -> Follow {
+        match (self.entry)(call) {
+            Some(value) => {
+                // SAFETY: the caller gives free memory of D's layout.
+                unsafe { data.cast::<D>().write(value) };
+                Follow::Yes
+            }
+            None => Follow::No,
+        }
+    }
+
+    unsafe fn exit(&self, ret: &mut Return<'_, A>, data: *mut u8) {
+        // SAFETY: `entry` wrote it, and nobody uses it again.
+        let value = unsafe { data.cast::<D>().read() };
+        if let Some(exit) = &self.exit {
+            exit(ret, value);
+        }
+    }
+}
+
+type BytesEntryFn<A> = dyn Fn(&mut Call<'_, A>, &mut [u8]) -> Follow + Send + Sync;
+type BytesExitFn<A> = dyn Fn(&mut Return<'_, A>, &mut [u8]) + Send + Sync;
+
+pub(crate) struct Bytes<A: Arch> {
+    data_len: usize,
+    entry: Box<BytesEntryFn<A>>,
+    exit: Box<BytesExitFn<A>>,
+}
+
+impl<A: Arch> ReturnHandlers<A> for Bytes<A> {
+    fn layout(&self) -> Layout {
+        Layout::from_size_align(self.data_len, align_of::<u128>()).unwrap_or(Layout::new::<()>())
+    }
+
+    fn drop_data(&self) -> unsafe fn(*mut u8) {
+        |_| {}
+    }
+
+    unsafe fn entry(&self, call: &mut Call<'_, A>, data: *mut u8) -> Follow {
+        // SAFETY: the caller gives that much free memory.
+        unsafe { data.write_bytes(0, self.data_len) };
+        // SAFETY: initialised just now; nobody else has the instance.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(data, self.data_len) };
+        (self.entry)(call, bytes)
+    }
+
+    unsafe fn exit(&self, ret: &mut Return<'_, A>, data: *mut u8) {
+        // SAFETY: initialised in `entry`; nobody else has the instance.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(data, self.data_len) };
+        (self.exit)(ret, bytes);
+    }
+}
+
+/// The return half of a registered probe.
+pub(crate) struct ReturnProbe<A: Arch> {
+    pub(crate) handlers: Box<dyn ReturnHandlers<A>>,
+    /// Outlives the probe while calls are in flight.
+    pub(crate) pool: NonNull<Pool<A>>,
+}
+
+// SAFETY: the pool is shared state made for it.
+unsafe impl<A: Arch> Send for ReturnProbe<A> {}
+// SAFETY: as above.
+unsafe impl<A: Arch> Sync for ReturnProbe<A> {}
+
+impl<A: Arch> ReturnProbe<A> {
+    pub(crate) fn pool(&self) -> &Pool<A> {
+        // SAFETY: the registry frees a pool after its probe.
+        unsafe { self.pool.as_ref() }
+    }
+}

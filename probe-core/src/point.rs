@@ -1,0 +1,265 @@
+//! One patched address, and the probes on it.
+//!
+//! A [`Point`] is made by `registry` under its lock and read by `hit` without one. What changes in it is atomic;
+//! all else is written before it is published.
+
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, Method};
+use crate::jprobe::JprobeEntry;
+use crate::kprobe::{FaultFn, PostFn, PreFn};
+use crate::kretprobe::ReturnProbe;
+use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
+use alloc::boxed::Box;
+use core::ptr;
+
+/// How a hit runs the original instruction: what `hit` looks at, one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Mode {
+    /// In the slot, which ends in a jump back; or in a breakpoint that is finished without a frame.
+    Boost = 0,
+    /// Computed; nobody has a post handler.
+    Simulate = 1,
+    /// Computed; then post handlers.
+    SimulatePost = 2,
+    /// In the slot, with a frame.
+    Step = 3,
+    /// In the slot, without a frame and without [`Host::enter_slot`](crate::host::Host::enter_slot).
+    SystemCall = 4,
+}
+
+/// A breakpoint of ours stands in text.
+pub(crate) const ARMED: u8 = 1;
+/// The slot ends in a jump.
+pub(crate) const TAIL_JUMPS: u8 = 2;
+/// A context may be in the slot without a frame that says so: the slot is never given away.
+pub(crate) const LINGERS: u8 = 4;
+/// Its text has gone.
+pub(crate) const POINT_GONE: u8 = 8;
+/// Found in a frame by the sweep that is under way.
+pub(crate) const STEPPED: u8 = 16;
+/// A jprobe is on it.
+pub(crate) const HAS_JPROBE: u8 = 32;
+/// It is in the table.
+pub(crate) const IN_TABLE: u8 = 64;
+
+/// One patched address.
+pub(crate) struct Point<A: Arch> {
+    pub(crate) place: CodeAddr,
+    /// The newest probe; null when none is left.
+    pub(crate) head: AtomicPtr<Node<A>>,
+    /// 0 where it has none.
+    pub(crate) slot: CodeAddr,
+    pub(crate) plan: A::Plan,
+    /// The original bytes under the breakpoint.
+    pub(crate) saved: [u8; 4],
+    pub(crate) insn_len: u8,
+    pub(crate) method: Method,
+    mode: AtomicU8,
+    state: AtomicU8,
+}
+
+impl<A: Arch> Point<A> {
+    /// A point without probes, not in text and not in the table.
+    pub(crate) fn new(
+        place: CodeAddr,
+        plan: A::Plan,
+        method: Method,
+        insn_len: u8,
+        saved: [u8; 4],
+        slot: CodeAddr,
+    ) -> Self {
+        let mode = match method {
+            Method::Simulate => Mode::Simulate,
+            _ if A::is_system_call(&plan) => Mode::SystemCall,
+            Method::Boost => Mode::Boost,
+            Method::Step => Mode::Step,
+        };
+        // A slot that runs without a frame cannot be shown to be empty.
+        let state = if matches!(mode, Mode::SystemCall | Mode::Boost) { LINGERS } else { 0 };
+        Self {
+            place,
+            head: AtomicPtr::new(ptr::null_mut()),
+            slot,
+            plan,
+            saved,
+            insn_len,
+            method,
+            mode: AtomicU8::new(mode as u8),
+            state: AtomicU8::new(state),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn mode(&self) -> Mode {
+        match self.mode.load(Relaxed) {
+            0 => Mode::Boost,
+            1 => Mode::Simulate,
+            2 => Mode::SimulatePost,
+            3 => Mode::Step,
+            _ => Mode::SystemCall,
+        }
+    }
+
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        self.mode.store(mode as u8, Release);
+    }
+
+    pub(crate) fn is(&self, state: u8) -> bool {
+        self.state.load(Relaxed) & state != 0
+    }
+
+    pub(crate) fn set(&self, state: u8) {
+        self.state.fetch_or(state, AcqRel);
+    }
+
+    pub(crate) fn clear(&self, state: u8) {
+        self.state.fetch_and(!state, AcqRel);
+    }
+
+    pub(crate) fn has_slot(&self) -> bool {
+        self.slot.as_usize() != 0
+    }
+
+    /// The probes on it, newest first, the jprobe last.
+    pub(crate) fn nodes(&self) -> Nodes<'_, A> {
+        Nodes { next: self.head.load(Acquire), _point: self }
+    }
+
+    /// The probes from `head` on, which was the first one.
+    #[inline(always)]
+    pub(crate) fn nodes_from(&self, head: &Node<A>) -> Nodes<'_, A> {
+        Nodes { next: ptr::from_ref(head).cast_mut(), _point: self }
+    }
+
+    /// Puts a probe first, or last if it is a jprobe. Under the registry's lock.
+    pub(crate) fn link(&self, node: &Node<A>) {
+        let this = ptr::from_ref(node).cast_mut();
+        if !matches!(node.handlers, Handlers::Jprobe(_)) {
+            node.next.store(self.head.load(Relaxed), Relaxed);
+            self.head.store(this, Release);
+            return;
+        }
+        node.next.store(ptr::null_mut(), Relaxed);
+        match self.nodes().last() {
+            Some(last) => last.next.store(this, Release),
+            None => self.head.store(this, Release),
+        }
+    }
+
+    /// Takes a probe off the list; readers that stand on it still find their way on. Under the registry's lock.
+    pub(crate) fn unlink(&self, node: &Node<A>) {
+        let this = ptr::from_ref(node).cast_mut();
+        let after = node.next.load(Relaxed);
+        if self.head.load(Relaxed) == this {
+            self.head.store(after, Release);
+            return;
+        }
+        if let Some(before) = self.nodes().find(|before| before.next.load(Relaxed) == this) {
+            before.next.store(after, Release);
+        }
+    }
+}
+
+/// The probes of a point.
+pub(crate) struct Nodes<'a, A: Arch> {
+    next: *mut Node<A>,
+    _point: &'a Point<A>,
+}
+
+impl<'a, A: Arch> Iterator for Nodes<'a, A> {
+    type Item = &'a Node<A>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<&'a Node<A>> {
+        // SAFETY: a node is freed only after a grace period that began when it had been taken off the list, and whoever
+        // holds the point's reference is inside a section or holds the registry's lock.
+        let node = unsafe { self.next.as_ref() }?;
+        self.next = node.next.load(Acquire);
+        Some(node)
+    }
+}
+
+/// The user has disabled it.
+pub(crate) const DISABLED: u32 = 1;
+/// Registration has not ended yet.
+pub(crate) const STARTING: u32 = 2;
+/// It is being removed.
+pub(crate) const LEAVING: u32 = 4;
+/// Its text has gone.
+pub(crate) const GONE: u32 = 8;
+/// Its handle was dropped where it could not be removed: the next call of the registry does it.
+pub(crate) const ORPHAN: u32 = 16;
+/// Any of these: no handler runs.
+pub(crate) const SILENT: u32 = DISABLED | STARTING | LEAVING | GONE;
+
+/// One registered probe.
+pub(crate) struct Node<A: Arch> {
+    pub(crate) next: AtomicPtr<Node<A>>,
+    pub(crate) point: AtomicPtr<Point<A>>,
+    pub(crate) flags: AtomicU32,
+    /// Which registration it came with: rises from probe to probe.
+    pub(crate) generation: u32,
+    pub(crate) hits: AtomicU64,
+    pub(crate) missed: AtomicU64,
+    pub(crate) faults: AtomicU64,
+    pub(crate) handlers: Handlers<A>,
+}
+
+/// What a probe does at a hit.
+pub(crate) enum Handlers<A: Arch> {
+    Kprobe { pre: Option<Box<PreFn<A>>>, post: Option<Box<PostFn<A>>>, fault: Option<Box<FaultFn<A>>> },
+    Jprobe(JprobeEntry),
+    Return(Box<ReturnProbe<A>>),
+}
+
+impl<A: Arch> Node<A> {
+    pub(crate) fn new(handlers: Handlers<A>, flags: u32, generation: u32) -> Self {
+        Self {
+            next: AtomicPtr::new(ptr::null_mut()),
+            point: AtomicPtr::new(ptr::null_mut()),
+            flags: AtomicU32::new(flags),
+            generation,
+            hits: AtomicU64::new(0),
+            missed: AtomicU64::new(0),
+            faults: AtomicU64::new(0),
+            handlers,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_silent(&self) -> bool {
+        self.flags.load(Relaxed) & SILENT != 0
+    }
+
+    pub(crate) fn is(&self, flag: u32) -> bool {
+        self.flags.load(Relaxed) & flag != 0
+    }
+
+    pub(crate) fn set(&self, flag: u32) {
+        self.flags.fetch_or(flag, AcqRel);
+    }
+
+    pub(crate) fn clear(&self, flag: u32) {
+        self.flags.fetch_and(!flag, AcqRel);
+    }
+
+    pub(crate) fn has_post(&self) -> bool {
+        matches!(&self.handlers, Handlers::Kprobe { post: Some(_), .. })
+    }
+
+    /// Whether it was there when the probe of generation `newest` was the newest one.
+    pub(crate) fn is_not_younger_than(&self, newest: u32) -> bool {
+        newest.wrapping_sub(self.generation) < 1 << 31
+    }
+
+    /// Its point.
+    ///
+    /// # Safety
+    /// The node is registered: a point outlives its nodes.
+    #[inline(always)]
+    pub(crate) unsafe fn point(&self) -> &Point<A> {
+        // SAFETY: set before the node was published; the point is freed after its last node.
+        unsafe { &*self.point.load(Relaxed) }
+    }
+}

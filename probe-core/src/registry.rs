@@ -1,0 +1,201 @@
+//! The locked half: registering, removing, switching.
+//!
+//! One spin lock is around everything that changes text, tables or lists. Order is by construction: a point is
+//! prepared (decoded, slot filled), published (in the table, its probes on its list), armed (breakpoint in text);
+//! disarmed, taken off, and freed after a grace period. Nothing here may be called from a handler; what a handler may do
+//! (disable, drop a handle) is noted, and done by the next call.
+
+mod arm;
+mod batch;
+mod handle;
+mod remove;
+mod resolve;
+mod stubs;
+
+pub use arm::Switch;
+pub use handle::{Counters, Kept, Kind, Probe};
+pub use resolve::Explanation;
+
+use crate::arch::Arch;
+use crate::error::RegisterError;
+use crate::host::Host;
+use crate::instance::Pool;
+use crate::point::{Node, Point};
+use crate::ret::StubChunk;
+use crate::slots::{SlotAllocator, SlotChunk};
+use crate::sync::{Acquire, AtomicBool, AtomicUsize, Relaxed, Release};
+use crate::table::{Keyed, RetiredArray, Table};
+use alloc::alloc::alloc;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::alloc::Layout;
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::ptr::{self, NonNull};
+
+/// All probes of one program: the one thing that a host keeps in a static.
+pub struct Probes<H: Host> {
+    pub(crate) host: H,
+    pub(crate) points: Table<Point<H::Arch>>,
+    pub(crate) slot_chunks: Table<SlotChunk>,
+    pub(crate) stub_chunks: Table<StubChunk<H>>,
+    /// How many stay inside without a context.
+    pub(crate) anonymous: AtomicUsize,
+    /// A handler has changed something that the next call here has to carry out.
+    pub(crate) dirty: AtomicBool,
+    is_on: AtomicBool,
+    is_locked: AtomicBool,
+    books: UnsafeCell<Books<H>>,
+}
+
+// SAFETY: `books` is reached only under the lock; all else is made for sharing.
+unsafe impl<H: Host> Sync for Probes<H> {}
+
+/// What only the holder of the lock sees.
+pub(crate) struct Books<H: Host> {
+    slots: SlotAllocator,
+    stubs: Vec<NonNull<StubChunk<H>>>,
+    /// The generation of the newest probe.
+    generation: u32,
+    arrays: Vec<RetiredArray>,
+    /// Points that a context was still stepping when they were to be freed. Off the table.
+    parked: Vec<NonNull<Point<H::Arch>>>,
+    /// Points whose text has gone, while handles are left. Off the table.
+    gone: Vec<NonNull<Point<H::Arch>>>,
+    /// Pools whose probe has gone, while calls are in flight.
+    pools: Vec<NonNull<Pool<H::Arch>>>,
+    /// Nodes to be freed when the lock has been let go: what their handlers own may call us. Linked by `next`.
+    dead: *mut Node<H::Arch>,
+}
+
+impl<H: Host> Books<H> {
+    /// The points whose text has gone.
+    pub(crate) fn gone_points(&self) -> impl Iterator<Item = NonNull<Point<H::Arch>>> {
+        self.gone.iter().copied()
+    }
+
+    /// Frees a node that nobody can reach any more, once the lock is let go.
+    fn bury(&mut self, node: NonNull<Node<H::Arch>>) {
+        // SAFETY: it has not been freed yet.
+        unsafe { node.as_ref() }.next.store(self.dead, Relaxed);
+        self.dead = node.as_ptr();
+    }
+}
+
+// SAFETY: what it points to is shared state made for it.
+unsafe impl<H: Host> Send for Books<H> {}
+
+/// The lock, held.
+pub(crate) struct Locked<'a, H: Host> {
+    probes: &'a Probes<H>,
+}
+
+impl<H: Host> Deref for Locked<'_, H> {
+    type Target = Books<H>;
+
+    fn deref(&self) -> &Books<H> {
+        // SAFETY: the lock is held by this guard alone.
+        unsafe { &*self.probes.books.get() }
+    }
+}
+
+impl<H: Host> DerefMut for Locked<'_, H> {
+    fn deref_mut(&mut self) -> &mut Books<H> {
+        // SAFETY: the lock is held by this guard alone.
+        unsafe { &mut *self.probes.books.get() }
+    }
+}
+
+impl<H: Host> Drop for Locked<'_, H> {
+    fn drop(&mut self) {
+        let mut dead = core::mem::replace(&mut self.dead, ptr::null_mut());
+        self.probes.is_locked.store(false, Release);
+        while let Some(node) = NonNull::new(dead) {
+            // SAFETY: buried after a grace period, so it is ours alone.
+            let node = unsafe { free(node) };
+            dead = node.next.load(Relaxed);
+        }
+    }
+}
+
+impl<A: Arch> Keyed for Point<A> {
+    #[inline(always)]
+    fn key(&self) -> usize {
+        self.place.as_usize()
+    }
+}
+
+impl<H: Host> Probes<H> {
+    /// No probes yet; to be kept in a static.
+    pub const fn new(host: H) -> Self {
+        Self {
+            host,
+            points: Table::new(),
+            slot_chunks: Table::new(),
+            stub_chunks: Table::new(),
+            anonymous: AtomicUsize::new(0),
+            dirty: AtomicBool::new(false),
+            is_on: AtomicBool::new(true),
+            is_locked: AtomicBool::new(false),
+            books: UnsafeCell::new(Books {
+                slots: SlotAllocator::new(),
+                stubs: Vec::new(),
+                generation: 0,
+                arrays: Vec::new(),
+                parked: Vec::new(),
+                gone: Vec::new(),
+                pools: Vec::new(),
+                dead: ptr::null_mut(),
+            }),
+        }
+    }
+
+    /// The embedding program.
+    pub fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// Takes the registry's lock without looking at it, so that a fork finds it free of other threads: call it
+    /// before the fork, and [`Probes::thaw`] in parent and child. Not from a handler.
+    pub fn freeze(&self) {
+        core::mem::forget(self.lock());
+    }
+
+    /// Ends [`Probes::freeze`].
+    ///
+    /// # Safety
+    /// This thread, or its copy in the forked child, has called [`Probes::freeze`] and not yet this.
+    pub unsafe fn thaw(&self) {
+        self.is_locked.store(false, Release);
+    }
+
+    pub(crate) fn lock(&self) -> Locked<'_, H> {
+        while self.is_locked.swap(true, Acquire) {
+            self.host.relax();
+        }
+        Locked { probes: self }
+    }
+}
+
+/// Puts `value` into memory of its own, to be freed with [`free`].
+///
+/// # Errors
+/// No memory.
+pub(crate) fn leak<T>(value: T) -> Result<NonNull<T>, RegisterError> {
+    const { assert!(size_of::<T>() != 0) };
+    // SAFETY: the layout has a size.
+    let memory = unsafe { alloc(Layout::new::<T>()) };
+    let memory = NonNull::new(memory.cast::<T>()).ok_or(RegisterError::NoMemory)?;
+    // SAFETY: allocated for it just now.
+    unsafe { memory.write(value) };
+    Ok(memory)
+}
+
+/// Takes what [`leak`] gave back.
+///
+/// # Safety
+/// Nobody else uses it.
+pub(crate) unsafe fn free<T>(value: NonNull<T>) -> Box<T> {
+    // SAFETY: allocated with T's layout, as boxes are.
+    unsafe { Box::from_raw(value.as_ptr()) }
+}

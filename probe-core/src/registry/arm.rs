@@ -1,0 +1,231 @@
+//! Breakpoints in text: planting and removing them, enabling, the switch.
+
+use super::{Locked, Probes};
+use crate::arch::{Arch, Method, Tail};
+use crate::error::{ControlError, TextError};
+use crate::host::{Host, Notice};
+use crate::point::{ARMED, DISABLED, GONE, LEAVING, Mode, Node, Point, TAIL_JUMPS};
+use crate::sync::{Acquire, Release};
+use core::ptr::NonNull;
+
+/// What a user wants of a probe.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wish {
+    Enable,
+    Disable,
+}
+
+/// The two positions of the switch (CTL_2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// All breakpoints are planted that their probes ask for.
+    On,
+    /// None is.
+    Off,
+}
+
+impl<H: Host> Probes<H> {
+    /// Whether a point's breakpoint is to stand in text.
+    fn is_wanted(&self, point: &Point<H::Arch>) -> bool {
+        self.is_on() && point.nodes().any(|node| !node.is(DISABLED | LEAVING | GONE))
+    }
+
+    /// Plants or removes a point's breakpoint, as its probes and the switch ask. The lock is held. Whether text
+    /// has changed.
+    pub(super) fn sync_point(&self, point: &Point<H::Arch>) -> Result<bool, TextError> {
+        match (self.is_wanted(point), point.is(ARMED)) {
+            (true, false) => self.arm(point).map(|()| true),
+            (false, true) => self.disarm(point).map(|()| true),
+            _ => Ok(false),
+        }
+    }
+
+    fn arm(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
+        // First: whoever hits it finds it armed.
+        point.set(ARMED);
+        // SAFETY: an instruction starts there, whose bytes the point has saved.
+        let written = unsafe { self.host.write_text(point.place, H::Arch::BREAKPOINT) };
+        if written.is_err() {
+            point.clear(ARMED);
+        }
+        written
+    }
+
+    fn disarm(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
+        let breakpoint = H::Arch::BREAKPOINT;
+        let mut now = [0; 4];
+        let (Some(now), Some(saved)) = (now.get_mut(..breakpoint.len()), point.saved.get(..breakpoint.len()))
+        else {
+            return Ok(());
+        };
+        let read = self.host.read_text(point.place, now);
+        // Somebody who has written over our breakpoint keeps what is there.
+        if read < breakpoint.len() || now == breakpoint {
+            // SAFETY: these are the bytes that the breakpoint replaced.
+            unsafe { self.host.write_text(point.place, saved) }?;
+        }
+        point.clear(ARMED);
+        Ok(())
+    }
+
+    // ---- tails --------------------------------------------------------------------------------------------------
+
+    /// The mode of a point whose probes are linked.
+    fn mode_for(&self, point: &Point<H::Arch>) -> Mode {
+        let has_post = point.nodes().any(|node| node.has_post() && !node.is(LEAVING));
+        match point.method {
+            Method::Simulate if has_post => Mode::SimulatePost,
+            Method::Simulate => Mode::Simulate,
+            _ if H::Arch::is_system_call(&point.plan) => Mode::SystemCall,
+            Method::Boost if !has_post => Mode::Boost,
+            _ => Mode::Step,
+        }
+    }
+
+    /// Makes a point ready for a probe with a post handler, before that is linked: the slot has to end in a breakpoint
+    /// by then.
+    pub(super) fn ready_for_post(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
+        match point.mode() {
+            Mode::Simulate => point.set_mode(Mode::SimulatePost),
+            Mode::Boost => {
+                if point.is(TAIL_JUMPS) {
+                    self.set_tail(point, Tail::Breakpoint)?;
+                    // Nobody runs the jump any more, so a frame pushed from here on is popped.
+                    self.host.sync_cores();
+                }
+                point.set_mode(Mode::Step);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Sets the mode after a probe has been taken off. The tail follows after a grace period, in
+    /// [`Probes::let_tail_jump`].
+    pub(super) fn update_mode(&self, point: &Point<H::Arch>) {
+        let mode = self.mode_for(point);
+        if mode != point.mode() {
+            point.set_mode(mode);
+        }
+    }
+
+    /// Lets the slot of a boosted point end in a jump. Nobody is in it with a frame.
+    pub(super) fn let_tail_jump(&self, point: &Point<H::Arch>) {
+        if point.method == Method::Boost && point.mode() == Mode::Boost && !point.is(TAIL_JUMPS) {
+            // If it cannot be written, the breakpoint stays and costs a second trap.
+            let _ = self.set_tail(point, Tail::Jump);
+        }
+    }
+
+    fn set_tail(&self, point: &Point<H::Arch>, tail: Tail) -> Result<(), TextError> {
+        let len = usize::from(point.insn_len);
+        let Some(patch) = H::Arch::tail(&point.plan, len, point.place, point.slot, tail) else {
+            return Ok(());
+        };
+        let at = point.slot.wrapping_add(usize::from(patch.offset));
+        let bytes = patch.bytes.get(..usize::from(patch.len_bytes)).unwrap_or(&patch.bytes);
+        // SAFETY: the slot is the point's, and the backend says that this store switches it at once.
+        unsafe { self.host.write_text(at, bytes) }?;
+        match tail {
+            Tail::Jump => point.set(TAIL_JUMPS),
+            Tail::Breakpoint => point.clear(TAIL_JUMPS),
+        }
+        Ok(())
+    }
+
+    // ---- enabling and disabling -----------------------------------------------------------------------------------
+
+    pub(super) fn set_disabled(&self, node: &Node<H::Arch>, wish: Wish) -> Result<(), ControlError> {
+        // SAFETY: the handle's node is registered.
+        let point = unsafe { node.point() };
+        if wish == Wish::Disable {
+            // At once, whoever holds the lock.
+            node.set(DISABLED);
+        }
+        if self.is_in_handler() {
+            if wish == Wish::Enable {
+                if node.is(GONE) {
+                    return Err(ControlError::Gone(point.place));
+                }
+                node.clear(DISABLED);
+            }
+            self.dirty.store(true, Release);
+            return Ok(());
+        }
+        let mut books = self.lock();
+        if node.is(GONE) {
+            return if wish == Wish::Enable { Err(ControlError::Gone(point.place)) } else { Ok(()) };
+        }
+        if wish == Wish::Enable {
+            node.clear(DISABLED);
+        }
+        let done = self.sync_point(point);
+        if done.is_err() && wish == Wish::Enable {
+            node.set(DISABLED);
+        }
+        if done? {
+            self.host.sync_cores();
+        }
+        self.settle_locked(&mut books);
+        Ok(())
+    }
+
+    /// Whether the switch is on.
+    pub fn is_on(&self) -> bool {
+        self.is_on.load(Acquire)
+    }
+
+    /// Turns all probes on or off; each keeps what it is by itself (CTL_2). While off, registering plants nothing.
+    ///
+    /// # Errors
+    /// Called from a handler; or the first text that could not be written: the rest has been done.
+    pub fn switch(&self, to: Switch) -> Result<(), ControlError> {
+        if self.is_in_handler() {
+            return Err(ControlError::InHandler);
+        }
+        let mut books = self.lock();
+        self.is_on.store(to == Switch::On, Release);
+        let done = self.sync_all(&mut books);
+        self.settle_locked(&mut books);
+        done.map_err(ControlError::Text)
+    }
+
+    /// Takes what a user writes to the kernel's file `enabled`: `1 y Y t T on`, `0 n N f F off`, with or without a
+    /// newline at the end (CTL_2).
+    ///
+    /// # Errors
+    /// It is none of these; or as [`Probes::switch`].
+    pub fn write_enabled(&self, text: &str) -> Result<(), ControlError> {
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        match text {
+            "1" | "y" | "Y" | "t" | "T" => self.switch(Switch::On),
+            "0" | "n" | "N" | "f" | "F" => self.switch(Switch::Off),
+            _ if text.eq_ignore_ascii_case("on") => self.switch(Switch::On),
+            _ if text.eq_ignore_ascii_case("off") => self.switch(Switch::Off),
+            _ => Err(ControlError::NotABoolean),
+        }
+    }
+
+    /// Brings every breakpoint to what is asked; the first failure is told, the rest is done.
+    pub(super) fn sync_all(&self, _books: &mut Locked<'_, H>) -> Result<(), TextError> {
+        let mut first = Ok(());
+        let mut has_changed = false;
+        self.points.for_each(|point: NonNull<Point<H::Arch>>| {
+            // SAFETY: what is in the table is there, and the lock is held.
+            let point = unsafe { point.as_ref() };
+            match self.sync_point(point) {
+                Ok(changed) => has_changed |= changed,
+                Err(error) => {
+                    if point.is(ARMED) {
+                        self.host.notice(Notice::StuckBreakpoint(point.place));
+                    }
+                    first = first.and(Err(error));
+                }
+            }
+        });
+        if has_changed {
+            self.host.sync_cores();
+        }
+        first
+    }
+}

@@ -1,0 +1,404 @@
+//! Registering: all or nothing (REG_12), in stages whose order the types of this module keep.
+
+use super::resolve::{Resolved, Walk};
+use super::{Locked, Probe, Probes, leak};
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, Decoded, Method, Tail};
+use crate::error::{BatchError, RegisterError};
+use crate::host::{Host, Notice};
+use crate::kprobe::{AnyProbe, Pending};
+use crate::point::{DISABLED, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, Point, STARTING, TAIL_JUMPS};
+use crate::slots::{CHUNK_LEN, OWN, SlotChunk};
+use alloc::vec::Vec;
+use core::ptr::NonNull;
+
+/// The longest slot that a backend may ask for, in bytes.
+const MAX_SLOT_LEN: usize = 64;
+
+/// One probe of a batch on its way.
+struct Entry<A: Arch> {
+    /// Until its node is made.
+    probe: Option<AnyProbe<A>>,
+    resolved: Resolved,
+    point: Option<NonNull<Point<A>>>,
+    node: Option<NonNull<Node<A>>>,
+    /// It has made its point.
+    is_first: bool,
+    /// It has taken the point's place for a jprobe.
+    is_jprobe: bool,
+    is_linked: bool,
+}
+
+impl<H: Host> Probes<H> {
+    /// Registers one probe.
+    ///
+    /// # Errors
+    /// See [`RegisterError`]; nothing has changed then.
+    pub fn register(&'static self, probe: impl Into<AnyProbe<H::Arch>>) -> Result<Probe<H>, RegisterError> {
+        let mut probes = self.register_all([probe.into()]).map_err(|failed| failed.error)?;
+        probes.pop().ok_or(RegisterError::NoMemory)
+    }
+
+    /// Registers all of the probes or none; costs one synchronisation of the cores per stage, however many there are.
+    /// The handles come in the probes' order.
+    ///
+    /// # Errors
+    /// The first probe that failed, and why; nothing has changed then.
+    pub fn register_all<P: Into<AnyProbe<H::Arch>>>(
+        &'static self,
+        probes: impl IntoIterator<Item = P>,
+    ) -> Result<Vec<Probe<H>>, BatchError> {
+        if self.is_in_handler() {
+            return Err(BatchError { index: 0, error: RegisterError::InHandler });
+        }
+        let mut entries = self.find_places(probes)?;
+        let mut handles = Vec::new();
+        let no_memory = |_| BatchError { index: 0, error: RegisterError::NoMemory };
+        handles.try_reserve_exact(entries.len()).map_err(no_memory)?;
+        let mut undo = Vec::new();
+        undo.try_reserve_exact(entries.len()).map_err(no_memory)?;
+        let mut books = self.lock();
+        self.settle_locked(&mut books);
+        let made = self
+            .prepare(&mut books, &mut entries)
+            .and_then(|()| self.make_nodes(&mut books, &mut entries))
+            .and_then(|()| self.publish(&mut entries))
+            .and_then(|()| self.arm_all(&mut entries));
+        if let Err((index, error)) = made {
+            self.roll_back(&mut books, &entries, &mut undo);
+            // What the handlers own may call us when it is dropped: not under the lock.
+            drop(books);
+            drop(entries);
+            return Err(BatchError { index, error });
+        }
+        for entry in &entries {
+            if let Some(node) = entry.node {
+                // SAFETY: published just now, and the lock is held.
+                unsafe { node.as_ref() }.clear(STARTING);
+                handles.push(Probe { probes: self, node });
+            }
+        }
+        self.clean_up(&mut books);
+        Ok(handles)
+    }
+
+    /// Looks the places up; no lock is needed for that.
+    fn find_places<P: Into<AnyProbe<H::Arch>>>(
+        &self,
+        probes: impl IntoIterator<Item = P>,
+    ) -> Result<Vec<Entry<H::Arch>>, BatchError> {
+        let mut entries = Vec::new();
+        for (index, probe) in probes.into_iter().enumerate() {
+            let probe = probe.into();
+            let failed = |error| BatchError { index, error };
+            let wants_entry = probe.handlers.wants_entry();
+            let resolved = self.resolve(&probe.place, wants_entry).map_err(failed)?;
+            entries.try_reserve(1).map_err(|_| failed(RegisterError::NoMemory))?;
+            entries.push(Entry {
+                probe: Some(probe),
+                resolved,
+                point: None,
+                node: None,
+                is_first: false,
+                is_jprobe: false,
+                is_linked: false,
+            });
+        }
+        Ok(entries)
+    }
+
+    /// Stage 1: every entry gets its point: decoded, slot filled; new ones go into the table without probes.
+    fn prepare(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        entries: &mut [Entry<H::Arch>],
+    ) -> Result<(), (usize, RegisterError)> {
+        let mut order = Vec::new();
+        order.try_reserve_exact(entries.len()).map_err(|_| (0, RegisterError::NoMemory))?;
+        order.extend(0..entries.len());
+        // In the order of addresses a function's instructions are walked over once.
+        order.sort_by_key(|index| (entries[*index].resolved.at, *index));
+        let retired = self.points.reserve(entries.len()).map_err(|error| (0, error))?;
+        self.keep_array(books, retired);
+        let mut walk = Walk::new();
+        let mut failed: Option<(usize, RegisterError)> = None;
+        for index in order {
+            if failed.as_ref().is_some_and(|(first, _)| *first < index) {
+                continue;
+            }
+            if let Err(error) = self.prepare_one(books, &mut walk, &mut entries[index]) {
+                failed = Some((index, error));
+            }
+        }
+        match failed {
+            Some(failed) => Err(failed),
+            None => Ok(()),
+        }
+    }
+
+    fn prepare_one(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        walk: &mut Walk,
+        entry: &mut Entry<H::Arch>,
+    ) -> Result<(), RegisterError> {
+        let at = entry.resolved.at;
+        let (decoded, insn) = self.decode(walk, &entry.resolved)?;
+        // SAFETY: the lock is held.
+        let found = unsafe { self.points.find(at.as_usize()) };
+        let point = match found {
+            Some(point) if self.is_same_code(point, &decoded, &insn) => NonNull::from(point),
+            Some(stale) => {
+                // Its text has been replaced by other text meanwhile; nobody is on it, or its probes stay with the old.
+                self.set_aside(books, stale);
+                entry.is_first = true;
+                self.new_point(books, at, &decoded, &insn)?
+            }
+            None => {
+                entry.is_first = true;
+                self.new_point(books, at, &decoded, &insn)?
+            }
+        };
+        entry.point = Some(point);
+        // SAFETY: it is in the table, and the lock is held.
+        let point = unsafe { point.as_ref() };
+        if let Some(AnyProbe { handlers: Pending::Jprobe(_), .. }) = &entry.probe {
+            if point.is(HAS_JPROBE) {
+                return Err(RegisterError::SecondJprobe(at));
+            }
+            point.set(HAS_JPROBE);
+            entry.is_jprobe = true;
+        }
+        Ok(())
+    }
+
+    /// Whether a point that is there stands for what the text says now.
+    fn is_same_code(
+        &self,
+        point: &Point<H::Arch>,
+        decoded: &Decoded<<H::Arch as Arch>::Plan>,
+        insn: &[u8; 16],
+    ) -> bool {
+        let breakpoint = H::Arch::BREAKPOINT.len();
+        if point.plan != decoded.plan || insn.get(..breakpoint) != point.saved.get(..breakpoint) {
+            return false;
+        }
+        let tail = if point.is(TAIL_JUMPS) { Tail::Jump } else { Tail::Breakpoint };
+        !point.has_slot() || {
+            let mut image = [0; MAX_SLOT_LEN];
+            let mut now = [0; MAX_SLOT_LEN];
+            let own = H::Arch::SLOT_LEN - OWN;
+            let len = usize::from(decoded.len_bytes);
+            let filled = H::Arch::fill_slot(
+                &point.plan,
+                &insn[..len],
+                point.place,
+                point.slot,
+                tail,
+                &mut image[..own],
+            );
+            filled.is_ok()
+                && self.host.read_text(point.slot, &mut now[..own]) == own
+                && now[..own] == image[..own]
+        }
+    }
+
+    fn new_point(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        at: CodeAddr,
+        decoded: &Decoded<<H::Arch as Arch>::Plan>,
+        insn: &[u8; 16],
+    ) -> Result<NonNull<Point<H::Arch>>, RegisterError> {
+        let slot = match decoded.method {
+            Method::Simulate => CodeAddr::new(0),
+            _ => self.prepare_slot(books, at, decoded, insn)?,
+        };
+        let mut saved = [0; 4];
+        for (to, from) in saved.iter_mut().zip(insn) {
+            *to = *from;
+        }
+        let point = Point::new(at, decoded.plan, decoded.method, decoded.len_bytes, saved, slot);
+        let point = match leak(point) {
+            Ok(point) => point,
+            Err(error) => {
+                if slot.as_usize() != 0 {
+                    books.slots.put::<H::Arch>(slot);
+                }
+                return Err(error);
+            }
+        };
+        // SAFETY: made just now.
+        let shared = unsafe { point.as_ref() };
+        self.let_tail_jump(shared);
+        shared.set(IN_TABLE);
+        // SAFETY: stays valid until a grace period after it has been removed.
+        unsafe { self.points.insert(point) };
+        Ok(point)
+    }
+
+    /// A slot for the instruction at `at`, filled, with a breakpoint as its tail.
+    pub(super) fn prepare_slot(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        at: CodeAddr,
+        decoded: &Decoded<<H::Arch as Arch>::Plan>,
+        insn: &[u8; 16],
+    ) -> Result<CodeAddr, RegisterError> {
+        let slot = match books.slots.take::<H::Arch>(at) {
+            Some(slot) => slot,
+            None => {
+                self.add_slot_chunk(books, at)?;
+                books.slots.take::<H::Arch>(at).ok_or(RegisterError::NoSlot(at))?
+            }
+        };
+        let filled = self.fill_slot(slot, at, decoded, insn);
+        if filled.is_err() {
+            books.slots.put::<H::Arch>(slot);
+        }
+        filled.map(|()| slot)
+    }
+
+    fn fill_slot(
+        &self,
+        slot: CodeAddr,
+        at: CodeAddr,
+        decoded: &Decoded<<H::Arch as Arch>::Plan>,
+        insn: &[u8; 16],
+    ) -> Result<(), RegisterError> {
+        const { assert!(H::Arch::SLOT_LEN.is_power_of_two()) };
+        const { assert!(H::Arch::SLOT_LEN > OWN && H::Arch::SLOT_LEN <= MAX_SLOT_LEN) };
+        let own = H::Arch::SLOT_LEN - OWN;
+        let len = usize::from(decoded.len_bytes).min(insn.len());
+        let mut image = [0; MAX_SLOT_LEN];
+        H::Arch::fill_slot(&decoded.plan, &insn[..len], at, slot, Tail::Breakpoint, &mut image[..own])
+            .map_err(|refusal| RegisterError::Refused { at, refusal })?;
+        image[own..own + OWN].copy_from_slice(&at.as_usize().to_ne_bytes());
+        // SAFETY: the slot was free: nobody executes in it.
+        unsafe { self.host.write_text(slot, &image[..own + OWN]) }?;
+        Ok(())
+    }
+
+    fn add_slot_chunk(&'static self, books: &mut Locked<'_, H>, at: CodeAddr) -> Result<(), RegisterError> {
+        books.slots.reserve()?;
+        let retired = self.slot_chunks.reserve(1)?;
+        self.keep_array(books, retired);
+        let reach = H::Arch::SLOT_REACH.saturating_sub(CHUNK_LEN);
+        let near = (H::Arch::SLOT_REACH != usize::MAX).then_some((at, reach));
+        let base = self.host.alloc_exec(CHUNK_LEN, near).ok_or(RegisterError::NoSlot(at))?;
+        match SlotChunk::new(base, H::Arch::SLOT_LEN).and_then(leak) {
+            Ok(chunk) => {
+                books.slots.add(chunk);
+                // SAFETY: stays valid until a grace period after it has been removed.
+                unsafe { self.slot_chunks.insert(chunk) };
+                Ok(())
+            }
+            Err(error) => {
+                // SAFETY: nobody has been told of it.
+                unsafe { self.host.free_exec(base, CHUNK_LEN) };
+                Err(error)
+            }
+        }
+    }
+
+    /// Stage 2: every entry gets its node and, for a return probe, its pool.
+    fn make_nodes(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        entries: &mut [Entry<H::Arch>],
+    ) -> Result<(), (usize, RegisterError)> {
+        for (index, entry) in entries.iter_mut().enumerate() {
+            let failed = |error| (index, error);
+            let Some(probe) = entry.probe.take() else { continue };
+            let flags = STARTING | if probe.is_disabled { DISABLED } else { 0 };
+            let handlers = match probe.handlers.into_simple() {
+                Ok(handlers) => handlers,
+                Err((handlers, max_active)) => {
+                    let half = self.prepare_return(books, handlers, max_active).map_err(failed)?;
+                    Handlers::Return(alloc::boxed::Box::new(half))
+                }
+            };
+            books.generation = books.generation.wrapping_add(1);
+            let node = leak(Node::new(handlers, flags, books.generation)).map_err(failed)?;
+            entry.node = Some(node);
+            // SAFETY: made just now.
+            let shared = unsafe { node.as_ref() };
+            if let Handlers::Return(half) = &shared.handlers {
+                half.pool().node.store(node.as_ptr(), crate::sync::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stage 3: the nodes go onto their points' lists, silent as yet.
+    fn publish(&self, entries: &mut [Entry<H::Arch>]) -> Result<(), (usize, RegisterError)> {
+        for (index, entry) in entries.iter_mut().enumerate() {
+            let (Some(point), Some(node)) = (entry.point, entry.node) else { continue };
+            // SAFETY: in the table, and the lock is held.
+            let shared = unsafe { point.as_ref() };
+            // SAFETY: made by stage 2.
+            let node = unsafe { node.as_ref() };
+            if node.has_post() {
+                self.ready_for_post(shared).map_err(|error| (index, error.into()))?;
+            }
+            node.point.store(point.as_ptr(), crate::sync::Relaxed);
+            shared.link(node);
+            entry.is_linked = true;
+        }
+        Ok(())
+    }
+
+    /// Stage 4: breakpoints.
+    fn arm_all(&self, entries: &mut [Entry<H::Arch>]) -> Result<(), (usize, RegisterError)> {
+        let mut has_changed = false;
+        for (index, entry) in entries.iter().enumerate() {
+            let Some(point) = entry.point else { continue };
+            // SAFETY: in the table, and the lock is held.
+            match self.sync_point(unsafe { point.as_ref() }) {
+                Ok(changed) => has_changed |= changed,
+                Err(error) => return Err((index, error.into())),
+            }
+        }
+        if has_changed {
+            self.host.sync_cores();
+        }
+        Ok(())
+    }
+
+    /// Undoes what the stages have done. `undo` has room for every entry.
+    fn roll_back(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        entries: &[Entry<H::Arch>],
+        undo: &mut Vec<NonNull<Node<H::Arch>>>,
+    ) {
+        for entry in entries {
+            let Some(node) = entry.node else { continue };
+            // SAFETY: made by this batch.
+            let shared = unsafe { node.as_ref() };
+            shared.set(LEAVING);
+            if entry.is_linked {
+                undo.push(node);
+            } else {
+                self.forget_pool(books, shared);
+                books.bury(node);
+            }
+        }
+        for entry in entries {
+            let Some(point) = entry.point else { continue };
+            // SAFETY: in the table, and the lock is held.
+            let point = unsafe { point.as_ref() };
+            if self.sync_point(point).is_err() {
+                self.host.notice(Notice::StuckBreakpoint(point.place));
+            }
+            if entry.is_jprobe {
+                point.clear(HAS_JPROBE);
+            }
+            if entry.is_first {
+                // Nobody has run in its slot, unless it was armed.
+                self.park_if_unused(books, point);
+            }
+        }
+        self.retire(books, undo);
+    }
+}

@@ -1,0 +1,340 @@
+//! Removing: disarmed, taken off, freed after a grace period; and text that goes away by itself.
+
+use super::{Kept, Locked, Probe, Probes, free};
+use crate::addr::CodeAddr;
+use crate::error::ControlError;
+use crate::host::{Host, Notice};
+use crate::point::{
+    ARMED, GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, ORPHAN, POINT_GONE, Point, STEPPED,
+};
+use crate::sync::{AcqRel, Relaxed, Release};
+use crate::table::RetiredArray;
+use alloc::vec::Vec;
+use core::mem::ManuallyDrop;
+use core::ptr::{self, NonNull};
+
+impl<H: Host> Probes<H> {
+    /// Removes all of the probes, with one wait for all of them (REG_13).
+    ///
+    /// # Errors
+    /// Those that could not be removed, and why: called from a handler, or their text cannot be written. The rest is
+    /// gone.
+    pub fn unregister_all(
+        &'static self,
+        probes: impl IntoIterator<Item = Probe<H>>,
+    ) -> Result<(), Vec<Kept<H>>> {
+        let nodes: Vec<_> = probes.into_iter().map(|probe| ManuallyDrop::new(probe).node).collect();
+        let Err(failed) = self.remove_all(&nodes) else { return Ok(()) };
+        let kept = failed.into_iter().filter_map(|(index, error)| {
+            let node = *nodes.get(index)?;
+            Some(Kept { probe: Probe { probes: self, node }, error })
+        });
+        Err(kept.collect())
+    }
+
+    /// Removes nodes whose handles are given up. Those that fail, by index, stay as they were.
+    pub(super) fn remove_all(
+        &self,
+        nodes: &[NonNull<Node<H::Arch>>],
+    ) -> Result<(), Vec<(usize, ControlError)>> {
+        if self.is_in_handler() {
+            return Err((0..nodes.len()).map(|index| (index, ControlError::InHandler)).collect());
+        }
+        let mut failed = Vec::new();
+        let mut books = self.lock();
+        self.settle_locked(&mut books);
+        for node in nodes {
+            // SAFETY: a node lives as long as its handle.
+            unsafe { node.as_ref() }.set(LEAVING);
+        }
+        for (index, node) in nodes.iter().enumerate() {
+            // SAFETY: as above.
+            let node = unsafe { node.as_ref() };
+            // SAFETY: it is registered, and the lock is held.
+            let point = unsafe { node.point() };
+            if point.is(POINT_GONE) {
+                continue;
+            }
+            if let Err(error) = self.sync_point(point) {
+                self.host.notice(Notice::StuckBreakpoint(point.place));
+                node.clear(LEAVING);
+                failed.push((index, ControlError::Text(error)));
+            }
+        }
+        self.retire(&mut books, nodes);
+        drop(books);
+        if failed.is_empty() { Ok(()) } else { Err(failed) }
+    }
+
+    /// Takes the nodes that are leaving off their points, and frees them and what nobody needs any more. They are disarmed.
+    pub(super) fn retire(&self, books: &mut Locked<'_, H>, nodes: &[NonNull<Node<H::Arch>>]) {
+        for node in nodes {
+            // SAFETY: the node is registered, and the lock is held.
+            let node = unsafe { node.as_ref() };
+            if !node.is(LEAVING) {
+                continue;
+            }
+            // SAFETY: as above.
+            let point = unsafe { node.point() };
+            point.unlink(node);
+            if matches!(node.handlers, Handlers::Jprobe(_)) {
+                point.clear(HAS_JPROBE);
+            }
+            self.update_mode(point);
+            self.forget_pool(books, node);
+            self.park_if_unused(books, point);
+        }
+        let retired = self.points.retire_if_empty();
+        self.keep_array(books, retired);
+        self.quiesce();
+        self.mark_stepped();
+        for node in nodes {
+            // SAFETY: the point is freed below at the earliest.
+            let point = unsafe { node.as_ref().point() };
+            if point.is(IN_TABLE) && !point.is(STEPPED) {
+                self.let_tail_jump(point);
+            }
+        }
+        for node in nodes {
+            // SAFETY: freed when the lock is let go, at the earliest.
+            if unsafe { node.as_ref() }.is(LEAVING) {
+                books.bury(*node);
+            }
+        }
+        self.free_arrays(books);
+        self.free_parked(books);
+        self.clean_up(books);
+    }
+
+    /// Takes a point that no probe is left on off the table, unless a context may be in its slot unseen: then it
+    /// stays, without costing a hit, and is found again by the next probe on its place.
+    pub(super) fn park_if_unused(&self, books: &mut Locked<'_, H>, point: &Point<H::Arch>) {
+        if !point.head.load(Relaxed).is_null() || point.is(ARMED) {
+            return;
+        }
+        let this = NonNull::from(point);
+        if point.is(POINT_GONE) {
+            books.gone.retain(|other| *other != this);
+        } else if !point.is(IN_TABLE) || (point.has_slot() && point.is(LINGERS)) {
+            return;
+        }
+        if books.parked.try_reserve(1).is_err() {
+            return;
+        }
+        if point.is(IN_TABLE) {
+            self.points.remove(point);
+            point.clear(IN_TABLE);
+        }
+        books.parked.push(this);
+    }
+
+    /// Marks the points that stand in some context's frame.
+    fn mark_stepped(&self) {
+        self.host.for_each_context(&mut |context| {
+            context.for_each_active(|point| {
+                // SAFETY: a point that stands in a frame is not freed.
+                unsafe { &*point }.set(STEPPED);
+            });
+        });
+    }
+
+    /// Frees the parked points that no context is stepping. After a grace period and [`Probes::mark_stepped`].
+    fn free_parked(&self, books: &mut Locked<'_, H>) {
+        let mut index = 0;
+        while let Some(point) = books.parked.get(index).copied() {
+            // SAFETY: parked points are freed here only.
+            let shared = unsafe { point.as_ref() };
+            if shared.is(STEPPED) {
+                shared.clear(STEPPED);
+                index += 1;
+                continue;
+            }
+            books.parked.swap_remove(index);
+            if shared.has_slot() {
+                books.slots.put::<H::Arch>(shared.slot);
+            }
+            // SAFETY: off the table and in no frame since before the grace period; no node is left that leads to it.
+            drop(unsafe { free(point) });
+        }
+        if books.parked.is_empty() {
+            books.parked = Vec::new();
+        }
+        // The marks of the others: their points may be parked later.
+        self.points.for_each(|point| {
+            // SAFETY: what is in the table is there, and the lock is held.
+            let point = unsafe { point.as_ref() };
+            if point.is(STEPPED) {
+                point.clear(STEPPED);
+            }
+        });
+    }
+
+    // ---- memory -------------------------------------------------------------------------------------------------
+
+    /// Lets a return probe's pool live on by itself until its calls have returned (RET_6).
+    pub(super) fn forget_pool(&self, books: &mut Locked<'_, H>, node: &Node<H::Arch>) {
+        let Handlers::Return(half) = &node.handlers else { return };
+        half.pool().node.store(ptr::null_mut(), Release);
+        if books.pools.try_reserve(1).is_ok() {
+            books.pools.push(half.pool);
+        }
+    }
+
+    /// Frees what is empty: pools without calls, chunks without slots or stubs. A second wait, if there is any.
+    pub(super) fn clean_up(&self, books: &mut Locked<'_, H>) {
+        let mut pools = Vec::new();
+        let mut index = 0;
+        while let Some(pool) = books.pools.get(index).copied() {
+            // SAFETY: pools are freed here only.
+            let shared = unsafe { pool.as_ref() };
+            if shared.in_use() != 0 || pools.try_reserve(1).is_err() {
+                index += 1;
+                continue;
+            }
+            books.pools.swap_remove(index);
+            self.detach_stubs(shared);
+            pools.push(pool);
+        }
+        if books.pools.is_empty() {
+            books.pools = Vec::new();
+        }
+        let stub_chunks = self.take_empty_stub_chunks(books);
+        let slot_chunks = self.take_empty_slot_chunks(books);
+        if pools.is_empty() && stub_chunks.is_empty() && slot_chunks.is_empty() && books.arrays.is_empty() {
+            return;
+        }
+        let retired = self.stub_chunks.retire_if_empty();
+        self.keep_array(books, retired);
+        let retired = self.slot_chunks.retire_if_empty();
+        self.keep_array(books, retired);
+        self.quiesce();
+        self.free_arrays(books);
+        for pool in pools {
+            // SAFETY: its probe had gone and no call was in flight before the grace period, and its stubs lead nowhere.
+            drop(unsafe { free(pool) });
+        }
+        for chunk in stub_chunks {
+            // SAFETY: off the table since before the grace period.
+            let chunk = unsafe { free(chunk) };
+            // SAFETY: no stub of it was in use.
+            unsafe { self.host.free_exec(chunk.base, crate::slots::CHUNK_LEN) };
+        }
+        for chunk in slot_chunks {
+            // SAFETY: off the table since before the grace period.
+            let chunk = unsafe { free(chunk) };
+            // SAFETY: no slot of it was in use.
+            unsafe { self.host.free_exec(chunk.base(), crate::slots::CHUNK_LEN) };
+        }
+    }
+
+    fn take_empty_slot_chunks(&self, books: &mut Locked<'_, H>) -> Vec<NonNull<crate::slots::SlotChunk>> {
+        let mut empty = Vec::new();
+        while empty.try_reserve(1).is_ok()
+            && let Some(chunk) = books.slots.take_empty()
+        {
+            // SAFETY: it has just left the list and is freed by the caller.
+            self.slot_chunks.remove(unsafe { chunk.as_ref() });
+            empty.push(chunk);
+        }
+        empty
+    }
+
+    /// Keeps an array until the next grace period.
+    pub(super) fn keep_array(&self, books: &mut Locked<'_, H>, array: Option<RetiredArray>) {
+        let Some(array) = array else { return };
+        if books.arrays.try_reserve(1).is_ok() {
+            books.arrays.push(array);
+        } else {
+            self.quiesce();
+            // SAFETY: a grace period has passed.
+            unsafe { array.free() };
+        }
+    }
+
+    /// Frees the arrays that were retired before the grace period that has just passed.
+    fn free_arrays(&self, books: &mut Locked<'_, H>) {
+        for array in core::mem::take(&mut books.arrays) {
+            // SAFETY: a grace period has passed.
+            unsafe { array.free() };
+        }
+    }
+
+    // ---- what handlers have asked for ------------------------------------------------------------------------------
+
+    /// Does now what handlers could only ask for: breakpoints of probes they have enabled or disabled, handles they
+    /// have dropped. Every call of the registry does so too.
+    pub fn settle(&self) {
+        if !self.is_in_handler() {
+            let mut books = self.lock();
+            self.settle_locked(&mut books);
+        }
+    }
+
+    pub(super) fn settle_locked(&self, books: &mut Locked<'_, H>) {
+        if !self.dirty.swap(false, AcqRel) {
+            return;
+        }
+        // What fails is tried again by the next call.
+        if self.sync_all(books).is_err() {
+            self.dirty.store(true, Release);
+        }
+        let mut orphans = Vec::new();
+        let mut collect = |point: NonNull<Point<H::Arch>>| {
+            // SAFETY: in the table or among the gone, and the lock is held.
+            let point = unsafe { point.as_ref() };
+            let is_stuck = point.is(ARMED) && point.nodes().all(|node| node.is(LEAVING));
+            for node in point.nodes().filter(|node| node.is(ORPHAN)) {
+                if is_stuck || orphans.try_reserve(1).is_err() {
+                    self.dirty.store(true, Release);
+                } else {
+                    orphans.push(NonNull::from(node));
+                }
+            }
+        };
+        self.points.for_each(&mut collect);
+        books.gone.iter().copied().for_each(&mut collect);
+        if !orphans.is_empty() {
+            self.retire(books, &orphans);
+        }
+    }
+
+    // ---- text that goes away ------------------------------------------------------------------------------------
+
+    /// Tells that the text from `start` up to `end` is about to go away (a module unloaded, a shared object
+    /// closed): its probes become gone, nothing is written to it, their handles stay valid (CTL_5).
+    ///
+    /// Nobody runs in the text any more. Not called from a handler.
+    pub fn text_going(&self, start: CodeAddr, end: CodeAddr) {
+        let mut books = self.lock();
+        self.settle_locked(&mut books);
+        let mut has_gone = false;
+        self.points.for_each(|point| {
+            // SAFETY: what is in the table is there, and the lock is held.
+            let point = unsafe { point.as_ref() };
+            if (start..end).contains(&point.place) {
+                has_gone = true;
+                self.set_aside(&mut books, point);
+            }
+        });
+        if has_gone {
+            self.retire(&mut books, &[]);
+        }
+    }
+
+    /// Takes a point whose text has gone off the table.
+    pub(super) fn set_aside(&self, books: &mut Locked<'_, H>, point: &Point<H::Arch>) {
+        let this = NonNull::from(point);
+        point.nodes().for_each(|node| node.set(GONE));
+        point.set(POINT_GONE);
+        point.clear(ARMED);
+        if point.head.load(Relaxed).is_null() {
+            self.park_if_unused(books, point);
+            return;
+        }
+        self.points.remove(point);
+        point.clear(IN_TABLE);
+        if books.gone.try_reserve(1).is_ok() {
+            books.gone.push(this);
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! From a place as the user names it to an instruction that can be probed, or the reason why not.
+
+use super::Probes;
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, Decoded, Method, Site, Text};
+use crate::error::RegisterError;
+use crate::host::{Host, Probeable, Symbol};
+use crate::place::{Place, Target};
+use crate::point::ARMED;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// The text of one walk is read in pieces of this many bytes.
+const WINDOW: usize = 256;
+
+/// A function: what the registry needs of a symbol.
+#[derive(Clone, Copy)]
+pub(super) struct Function {
+    pub(super) start: CodeAddr,
+    /// One past the last byte, as far as the symbol table says.
+    pub(super) end: CodeAddr,
+    local_entry: u8,
+}
+
+impl Function {
+    fn of(symbol: &Symbol<'_>) -> Self {
+        Self {
+            start: symbol.start,
+            end: symbol.start.wrapping_add(symbol.len_bytes),
+            local_entry: symbol.local_entry,
+        }
+    }
+}
+
+/// A place found in the symbol table and allowed by the host.
+#[derive(Clone, Copy)]
+pub(super) struct Resolved {
+    pub(super) at: CodeAddr,
+    pub(super) function: Option<Function>,
+    /// Whether the boundary is to be checked.
+    pub(super) is_checked: bool,
+}
+
+/// What [`Probes::explain`] tells about a place: what would happen at a registration, without doing it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// Where the probe would stand.
+    pub at: CodeAddr,
+    /// The symbol that covers it, and the distance from its start in bytes.
+    pub symbol: Option<(Box<str>, usize)>,
+    /// The module or shared object of that symbol.
+    pub module: Option<Box<str>>,
+    /// The original instruction.
+    pub insn: Box<[u8]>,
+    /// How it would be executed.
+    pub method: Method,
+    /// Whether it would have a slot.
+    pub has_slot: bool,
+    /// Whether the place is a function's entry, where jprobes and return probes can stand.
+    pub is_entry: bool,
+}
+
+/// Text as it would read without our breakpoints. The registry's lock is held.
+pub(super) struct Pristine<'a, H: Host>(pub(super) &'a Probes<H>);
+
+impl<H: Host> Text for Pristine<'_, H> {
+    fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        let read = self.0.host.read_text(at, out).min(out.len());
+        let breakpoint = H::Arch::BREAKPOINT;
+        let Some(first) = breakpoint.first() else { return read };
+        // A breakpoint that begins before `at` reaches into it.
+        for before in 1..breakpoint.len() {
+            self.restore(at.wrapping_offset(-(before as isize)), at, &mut out[..read]);
+        }
+        for index in 0..read {
+            if out[index] == *first {
+                self.restore(at.wrapping_add(index), at, &mut out[..read]);
+            }
+        }
+        read
+    }
+}
+
+impl<H: Host> Pristine<'_, H> {
+    /// Lays the original bytes of a probe at `place` over `out`, which is the text from `start` on.
+    fn restore(&self, place: CodeAddr, start: CodeAddr, out: &mut [u8]) {
+        // SAFETY: the lock is held.
+        let Some(point) = (unsafe { self.0.points.find(place.as_usize()) }) else { return };
+        if !point.is(ARMED) {
+            return;
+        }
+        for (index, byte) in point.saved.iter().take(H::Arch::BREAKPOINT.len()).enumerate() {
+            let offset = place.wrapping_add(index).as_usize().wrapping_sub(start.as_usize());
+            if let Some(out) = out.get_mut(offset) {
+                *out = *byte;
+            }
+        }
+    }
+}
+
+/// How far the walk over one function's instructions has come: places in ascending order cost one walk for
+/// all.
+pub(super) struct Walk {
+    function: CodeAddr,
+    /// The last boundary that was found.
+    boundary: CodeAddr,
+    window: [u8; WINDOW],
+    window_start: CodeAddr,
+    window_len: usize,
+}
+
+impl Walk {
+    pub(super) const fn new() -> Self {
+        let nowhere = CodeAddr::new(0);
+        Self {
+            function: nowhere,
+            boundary: nowhere,
+            window: [0; WINDOW],
+            window_start: nowhere,
+            window_len: 0,
+        }
+    }
+
+    /// Checks that an instruction starts at `at`, seen from the start of the function.
+    fn check<H: Host>(
+        &mut self,
+        text: &Pristine<'_, H>,
+        function: &Function,
+        at: CodeAddr,
+    ) -> Result<(), RegisterError> {
+        if self.function != function.start || self.boundary > at {
+            *self = Self { function: function.start, boundary: function.start, ..Self::new() };
+        }
+        while self.boundary < at {
+            let insn = self.bytes(text);
+            let Some(len) = H::Arch::insn_len(insn).filter(|len| *len != 0) else {
+                return Err(RegisterError::Undecodable { at, stuck: self.boundary });
+            };
+            let next = self.boundary.wrapping_add(len);
+            if next > at {
+                return Err(RegisterError::InsideInstruction { at, start: self.boundary });
+            }
+            self.boundary = next;
+        }
+        Ok(())
+    }
+
+    /// The text from the boundary on, as much as the longest instruction has.
+    fn bytes<H: Host>(&mut self, text: &Pristine<'_, H>) -> &[u8] {
+        let wanted = H::Arch::MAX_INSN_LEN.min(WINDOW);
+        let offset = self.boundary.as_usize().wrapping_sub(self.window_start.as_usize());
+        let offset = if offset.saturating_add(wanted) > self.window_len {
+            self.window_len = text.read(self.boundary, &mut self.window);
+            self.window_start = self.boundary;
+            0
+        } else {
+            offset
+        };
+        let end = offset.saturating_add(wanted).min(self.window_len);
+        self.window.get(offset..end).unwrap_or(&[])
+    }
+}
+
+impl<H: Host> Probes<H> {
+    /// Every place that a name stands for, in ascending order: for names that match several symbols (REG_2).
+    pub fn resolve_all(&self, place: &Place) -> Vec<CodeAddr> {
+        match &place.target {
+            Target::Symbol { name, module } => {
+                let functions = self.functions(name, module.as_deref());
+                functions.iter().map(|function| function.start.wrapping_offset(place.offset)).collect()
+            }
+            Target::Address { at, .. } => alloc::vec![at.wrapping_offset(place.offset)],
+        }
+    }
+
+    fn functions(&self, name: &str, module: Option<&str>) -> Vec<Function> {
+        let mut found = Vec::new();
+        self.host.find_symbols(name, &mut |symbol| {
+            if module.is_none() || module == symbol.module {
+                found.push(Function::of(symbol));
+            }
+        });
+        found.sort_by_key(|function| (function.start, core::cmp::Reverse(function.end)));
+        found.dedup_by_key(|function| function.start);
+        found
+    }
+
+    fn function_at(&self, at: CodeAddr) -> Option<Function> {
+        let mut found = None;
+        self.host.symbol_at(at, &mut |symbol| found = Some(Function::of(symbol)));
+        found
+    }
+
+    /// Finds the place, and asks the host whether it may be probed. `wants_entry`: only a function's entry will do.
+    pub(super) fn resolve(&self, place: &Place, wants_entry: bool) -> Result<Resolved, RegisterError> {
+        let (at, function, is_checked) = match &place.target {
+            Target::Symbol { name, module } => {
+                let function = self.one_function(name, module.as_deref())?;
+                (self.inside(function, place.offset, name)?, Some(function), true)
+            }
+            Target::Address { at, is_checked } => {
+                let moved = at.as_usize().checked_add_signed(place.offset).map(CodeAddr::new);
+                let outside = || RegisterError::OutsideSymbol {
+                    name: format!("{at}").into(),
+                    offset: place.offset,
+                    len_bytes: 0,
+                };
+                let at = moved.ok_or_else(outside)?;
+                (at, self.function_at(at), *is_checked)
+            }
+        };
+        let at = self.adjust(at, function, wants_entry, is_checked)?;
+        match self.host.probeable(at) {
+            Probeable::Yes => {}
+            Probeable::NotText => return Err(RegisterError::NotText(at)),
+            Probeable::Blacklisted => return Err(RegisterError::Blacklisted(at)),
+        }
+        if function.is_none() && is_checked {
+            return Err(RegisterError::NoSymbolCovers(at));
+        }
+        if at.as_usize() % H::Arch::INSN_ALIGN != 0 {
+            return Err(RegisterError::Misaligned(at));
+        }
+        Ok(Resolved { at, function, is_checked })
+    }
+
+    fn one_function(&self, name: &str, module: Option<&str>) -> Result<Function, RegisterError> {
+        let functions = self.functions(name, module);
+        match functions.as_slice() {
+            [] => Err(RegisterError::NoSymbol(name.into())),
+            [one] => Ok(*one),
+            several => Err(RegisterError::Ambiguous {
+                name: name.into(),
+                candidates: several.iter().map(|function| function.start).collect(),
+            }),
+        }
+    }
+
+    /// The address `offset` bytes into a function (REG_5).
+    fn inside(&self, function: Function, offset: isize, name: &str) -> Result<CodeAddr, RegisterError> {
+        let len_bytes = function.end.as_usize().wrapping_sub(function.start.as_usize());
+        let outside = || RegisterError::OutsideSymbol { name: name.into(), offset, len_bytes };
+        let distance = usize::try_from(offset).map_err(|_| outside())?;
+        let at = function.start.checked_add(distance).ok_or_else(outside)?;
+        let is_inside = if len_bytes == 0 && distance != 0 {
+            // The table does not say how long it is; what covers the address does.
+            self.function_at(at).is_some_and(|other| other.start == function.start)
+        } else {
+            distance == 0 || distance < len_bytes
+        };
+        if is_inside { Ok(at) } else { Err(outside()) }
+    }
+
+    /// Moves a function's entry past what not every caller runs through (REG_17).
+    fn adjust(
+        &self,
+        at: CodeAddr,
+        function: Option<Function>,
+        wants_entry: bool,
+        is_checked: bool,
+    ) -> Result<CodeAddr, RegisterError> {
+        let Some(function) = function else { return Ok(at) };
+        let distance = at.as_usize().wrapping_sub(function.start.as_usize());
+        let entry = if distance == 0 || wants_entry {
+            H::Arch::entry_offset(&Pristine(self), function.start, function.local_entry)
+        } else {
+            0
+        };
+        match (wants_entry, distance <= entry) {
+            (true, true) => Ok(function.start.wrapping_add(entry)),
+            (true, false) if is_checked => Err(RegisterError::NotEntry(at)),
+            (false, true) if is_checked => Ok(function.start.wrapping_add(entry)),
+            _ => Ok(at),
+        }
+    }
+
+    /// Checks the boundary and decodes. The lock is held.
+    pub(super) fn decode(
+        &self,
+        walk: &mut Walk,
+        resolved: &Resolved,
+    ) -> Result<(Decoded<<H::Arch as Arch>::Plan>, [u8; 16]), RegisterError> {
+        let at = resolved.at;
+        let text = Pristine(self);
+        if let (Some(function), true) = (&resolved.function, resolved.is_checked) {
+            walk.check(&text, function, at)?;
+        }
+        let mut insn = [0; 16];
+        let wanted = H::Arch::MAX_INSN_LEN.clamp(H::Arch::BREAKPOINT.len(), insn.len());
+        let read = text.read(at, &mut insn[..wanted]);
+        if read < H::Arch::BREAKPOINT.len() {
+            return Err(RegisterError::NotText(at));
+        }
+        if H::Arch::is_breakpoint(&insn[..read]) {
+            return Err(RegisterError::ForeignBreakpoint(at));
+        }
+        let function = resolved.function.map(|function| (function.start, function.end));
+        let site = Site { at, function, text: &text };
+        let decoded = H::Arch::decode(&site).map_err(|refusal| RegisterError::Refused { at, refusal })?;
+        if usize::from(decoded.len_bytes) > read || decoded.len_bytes == 0 {
+            return Err(RegisterError::NotText(at));
+        }
+        Ok((decoded, insn))
+    }
+
+    /// Says what a registration at `place` would do, and does nothing (REG_9).
+    ///
+    /// # Errors
+    /// What the registration of a kprobe would answer.
+    pub fn explain(&'static self, place: &Place) -> Result<Explanation, RegisterError> {
+        if self.is_in_handler() {
+            return Err(RegisterError::InHandler);
+        }
+        let mut books = self.lock();
+        let resolved = self.resolve(place, false)?;
+        let (decoded, insn) = self.decode(&mut Walk::new(), &resolved)?;
+        let has_slot = decoded.method != Method::Simulate;
+        // SAFETY: the lock is held.
+        let is_new = unsafe { self.points.find(resolved.at.as_usize()) }.is_none();
+        if has_slot && is_new {
+            let tried = self.prepare_slot(&mut books, resolved.at, &decoded, &insn);
+            if let Ok(slot) = &tried {
+                books.slots.put::<H::Arch>(*slot);
+            }
+            self.clean_up(&mut books);
+            tried?;
+        }
+        drop(books);
+        let mut symbol = None;
+        let mut module = None;
+        self.host.symbol_at(resolved.at, &mut |found| {
+            let distance = resolved.at.as_usize().wrapping_sub(found.start.as_usize());
+            symbol = Some((Box::from(found.name), distance));
+            module = found.module.map(String::from).map(String::into_boxed_str);
+        });
+        Ok(Explanation {
+            at: resolved.at,
+            symbol,
+            module,
+            insn: insn[..usize::from(decoded.len_bytes)].into(),
+            method: decoded.method,
+            has_slot,
+            is_entry: self.resolve(place, true).is_ok_and(|entry| entry.at == resolved.at),
+        })
+    }
+}

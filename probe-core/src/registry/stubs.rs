@@ -1,0 +1,160 @@
+//! Return stubs: handing them out to pools, and taking them back.
+
+use super::{Locked, Probes, free, leak};
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, NativeArch};
+use crate::error::RegisterError;
+use crate::host::Host;
+use crate::instance::{Instance, Pool};
+use crate::kretprobe::{MAX_DATA_LEN, ReturnHandlers, ReturnProbe};
+use crate::ret::{StubChunk, return_from_stub};
+use crate::slots::{CHUNK_LEN, OWN, chunk_base};
+use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ptr::{self, NonNull};
+
+/// The largest pool: what the C interface allows.
+const MAX_ACTIVE: usize = 1 << 20;
+
+impl<H: Host> Probes<H> {
+    /// The return half of a probe: a pool of `max_active` instances, each with its stub (RET_3).
+    pub(super) fn prepare_return(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        handlers: Box<dyn ReturnHandlers<H::Arch>>,
+        max_active: i32,
+    ) -> Result<ReturnProbe<H::Arch>, RegisterError> {
+        let layout = handlers.layout();
+        if layout.size() > MAX_DATA_LEN {
+            return Err(RegisterError::DataTooBig(layout.size()));
+        }
+        let default = self.host.parallelism().saturating_mul(2).max(10);
+        let wanted = usize::try_from(max_active).ok().filter(|calls| *calls > 0).unwrap_or(default);
+        let wanted = wanted.min(MAX_ACTIVE);
+        let mut stubs = Vec::new();
+        stubs.try_reserve_exact(wanted).map_err(|_| RegisterError::NoMemory)?;
+        while !self.find_stubs(books, wanted, &mut stubs) {
+            self.add_stub_chunk(books)?;
+        }
+        let pool = Pool::new(&stubs, layout, handlers.drop_data())?;
+        // SAFETY: made just now.
+        for instance in unsafe { pool.as_ref() }.instances() {
+            self.set_stub(instance.stub, ptr::from_ref(instance).cast_mut());
+        }
+        Ok(ReturnProbe { handlers, pool })
+    }
+
+    /// Collects free stubs until `stubs` has `wanted`.
+    fn find_stubs(&self, books: &Locked<'_, H>, wanted: usize, stubs: &mut Vec<CodeAddr>) -> bool {
+        stubs.clear();
+        for chunk in &books.stubs {
+            // SAFETY: chunks are freed after they have left the list.
+            let chunk = unsafe { chunk.as_ref() };
+            let mut left = chunk.free.load(Relaxed);
+            let mut index = chunk.cursor.load(Relaxed);
+            while left != 0 && stubs.len() < wanted {
+                index = if index + 1 < chunk.instances.len() { index + 1 } else { 1 };
+                if chunk.instances[index].load(Relaxed).is_null() {
+                    stubs.push(chunk.base.wrapping_add(index * H::Arch::STUB_LEN));
+                    left -= 1;
+                }
+            }
+            chunk.cursor.store(index, Relaxed);
+        }
+        stubs.len() == wanted
+    }
+
+    fn add_stub_chunk(&'static self, books: &mut Locked<'_, H>) -> Result<(), RegisterError> {
+        let no_slot = RegisterError::NoSlot(CodeAddr::new(0));
+        books.stubs.try_reserve(1).map_err(|_| RegisterError::NoMemory)?;
+        let mut image = Vec::new();
+        image.try_reserve_exact(CHUNK_LEN).map_err(|_| RegisterError::NoMemory)?;
+        image.resize(CHUNK_LEN - OWN, 0);
+        let retired = self.stub_chunks.reserve(1)?;
+        self.keep_array(books, retired);
+        let base = self.host.alloc_exec(CHUNK_LEN, None).ok_or(no_slot)?;
+        let made = self.fill_stub_chunk(base, &mut image);
+        match made {
+            Ok(chunk) => {
+                books.stubs.push(chunk);
+                // SAFETY: stays valid until a grace period after it has been removed.
+                unsafe { self.stub_chunks.insert(chunk) };
+                Ok(())
+            }
+            Err(error) => {
+                // SAFETY: nobody has been told of it.
+                unsafe { self.host.free_exec(base, CHUNK_LEN) };
+                Err(error)
+            }
+        }
+    }
+
+    fn fill_stub_chunk(
+        &'static self,
+        base: CodeAddr,
+        image: &mut Vec<u8>,
+    ) -> Result<NonNull<StubChunk<H>>, RegisterError> {
+        let trampoline = <H::Arch as NativeArch>::return_trampoline(H::SAVE_SET);
+        let handler = return_from_stub::<H> as *const () as usize;
+        let count = H::Arch::fill_stubs(base, trampoline, handler, image);
+        let mut instances = Vec::new();
+        instances.try_reserve_exact(count).map_err(|_| RegisterError::NoMemory)?;
+        instances.resize_with(count, || AtomicPtr::new(ptr::null_mut()));
+        let chunk = leak(StubChunk {
+            base,
+            probes: self,
+            instances: instances.into_boxed_slice(),
+            free: AtomicUsize::new(count.saturating_sub(1)),
+            cursor: AtomicUsize::new(0),
+        })?;
+        image.extend_from_slice(&chunk.as_ptr().expose_provenance().to_ne_bytes());
+        // SAFETY: the chunk is ours and nobody executes in it yet.
+        let written = unsafe { self.host.write_text(base, image) };
+        match written {
+            Ok(()) => Ok(chunk),
+            Err(error) => {
+                // SAFETY: nobody has been told of it.
+                drop(unsafe { free(chunk) });
+                Err(error.into())
+            }
+        }
+    }
+
+    fn set_stub(&self, stub: CodeAddr, instance: *mut Instance<H::Arch>) {
+        // SAFETY: the lock is held.
+        let Some(chunk) = (unsafe { self.stub_chunks.find(chunk_base(stub).as_usize()) }) else { return };
+        let index = stub.offset_from(chunk.base) as usize / H::Arch::STUB_LEN;
+        let Some(cell) = chunk.instances.get(index) else { return };
+        cell.store(instance, Release);
+        let free = chunk.free.load(Relaxed);
+        let free = if instance.is_null() { free.wrapping_add(1) } else { free.wrapping_sub(1) };
+        chunk.free.store(free, Relaxed);
+    }
+
+    /// Makes a pool's stubs unreachable; the pool may be freed after a grace period.
+    pub(super) fn detach_stubs(&self, pool: &Pool<H::Arch>) {
+        for instance in pool.instances() {
+            self.set_stub(instance.stub, ptr::null_mut());
+        }
+    }
+
+    /// Takes the chunks that have no stub in use off the table.
+    pub(super) fn take_empty_stub_chunks(&self, books: &mut Locked<'_, H>) -> Vec<NonNull<StubChunk<H>>> {
+        let mut empty = Vec::new();
+        while let Some(index) = books.stubs.iter().position(|chunk| {
+            // SAFETY: chunks are freed after they have left the list.
+            let chunk = unsafe { chunk.as_ref() };
+            chunk.free.load(Relaxed).wrapping_add(1) == chunk.instances.len()
+        }) {
+            if empty.try_reserve(1).is_err() {
+                break;
+            }
+            let chunk = books.stubs.swap_remove(index);
+            // SAFETY: it has just left the list and is freed by the caller.
+            self.stub_chunks.remove(unsafe { chunk.as_ref() });
+            empty.push(chunk);
+        }
+        empty
+    }
+}

@@ -1,0 +1,292 @@
+//! Return probes' lock-free half: following a call at its entry, and the way back through its stub.
+
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, Regs};
+use crate::context::{Context, Task};
+use crate::hit::RegsOf;
+use crate::host::{Host, Notice};
+use crate::instance::Instance;
+use crate::kretprobe::{Call, Follow, Return, ReturnProbe};
+use crate::point::{Handlers, Node};
+
+use crate::registry::Probes;
+use crate::slots::{CHUNK_LEN, OWN, chunk_base};
+use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release};
+use crate::table::Keyed;
+use alloc::boxed::Box;
+use core::ptr;
+
+/// The most stubs that one return address leads through: more than any chain of tail calls between probed functions.
+const MAX_CHAIN: usize = 1 << 16;
+
+/// A chunk of return stubs. The last word of its executable memory is its own address, for [`return_from_stub`].
+pub(crate) struct StubChunk<H: Host> {
+    pub(crate) base: CodeAddr,
+    pub(crate) probes: &'static Probes<H>,
+    /// Which instance a stub belongs to; null for free ones. Stub 0 is never used.
+    pub(crate) instances: Box<[AtomicPtr<Instance<H::Arch>>]>,
+    /// How many stubs are free; under the registry's lock.
+    pub(crate) free: AtomicUsize,
+    /// Where the search for a free one goes on; under the registry's lock.
+    pub(crate) cursor: AtomicUsize,
+}
+
+impl<H: Host> Keyed for StubChunk<H> {
+    fn key(&self) -> usize {
+        self.base.as_usize()
+    }
+}
+
+impl<H: Host> StubChunk<H> {
+    /// The instance that `stub` belongs to. The caller is inside.
+    fn instance(&self, stub: CodeAddr) -> Option<&Instance<H::Arch>> {
+        let offset = stub.as_usize().wrapping_sub(self.base.as_usize());
+        let cell = self.instances.get(offset.checked_div(H::Arch::STUB_LEN)?)?;
+        // SAFETY: instances are freed after a grace period, and the caller is inside.
+        let instance = unsafe { cell.load(Acquire).as_ref() }?;
+        (instance.stub == stub).then_some(instance)
+    }
+}
+
+/// What every return stub of `Probes<H>` leads to, by way of the backend's trampoline.
+pub(crate) extern "C" fn return_from_stub<H: Host>(regs: *mut RegsOf<H>, stub: usize) {
+    let stub = CodeAddr::new(stub);
+    let word = chunk_base(stub).as_usize().wrapping_add(CHUNK_LEN - OWN);
+    // SAFETY: a stub lies in a chunk, which is never unmapped while an instance of it is pending, and the registry
+    // has put the address there.
+    let chunk = unsafe { ptr::with_exposed_provenance::<usize>(word).read_volatile() };
+    // SAFETY: as above.
+    let chunk = unsafe { &*ptr::with_exposed_provenance::<StubChunk<H>>(chunk) };
+    // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.
+    let regs = unsafe { &mut *regs };
+    chunk.probes.returned(regs, stub);
+}
+
+impl<H: Host> Probes<H> {
+    /// Follows a call from its entry, if there is an instance and the entry handler wants it.
+    #[inline(never)]
+    pub(crate) fn enter_call(
+        &self,
+        context: &Context<H::Arch>,
+        node: &Node<H::Arch>,
+        probe: &ReturnProbe<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) {
+        let pool = probe.pool();
+        let memory = self.host.memory();
+        let (Some(task), Ok(entry)) = (self.host.task(), H::Arch::entry(regs, memory)) else {
+            pool.missed.fetch_add(1, Relaxed);
+            return;
+        };
+        // Calls that were left by a longjmp lie below the new one.
+        self.drop_stale(task, regs.sp(), |instance| instance.frame() > entry.frame);
+        let taken = pool.take().or_else(|| {
+            self.drop_stale(task, regs.sp(), |_| false);
+            pool.take()
+        });
+        let Some(instance) = taken else {
+            pool.missed.fetch_add(1, Relaxed);
+            return;
+        };
+        let mut call =
+            Call { regs, node, lender: self, return_address: self.follow_stubs(entry.return_address) };
+        context.set_current(node);
+        // SAFETY: the instance is ours, its data memory free and of the handlers' layout.
+        if unsafe { probe.handlers.entry(&mut call, instance.data) } == Follow::No {
+            pool.vetoed.fetch_add(1, Relaxed);
+            instance.release();
+            return;
+        }
+        instance.bind(entry.return_address, entry.frame, task);
+        if H::Arch::set_return_address(regs, instance.stub, memory).is_err() {
+            pool.missed.fetch_add(1, Relaxed);
+            instance.drop_unreturned();
+            return;
+        }
+        node.hits.fetch_add(1, Relaxed);
+        instance.next.store(task.pending.load(Relaxed), Relaxed);
+        task.pending.store(ptr::from_ref(instance).cast_mut(), Release);
+    }
+
+    /// Brings a call home that has returned to `stub`: all calls that share the return address, innermost
+    /// first.
+    fn returned(&self, regs: &mut RegsOf<H>, stub: CodeAddr) {
+        self.host.pin();
+        let context = self.host.context();
+        let guard = context.is_none().then(|| self.anonymous());
+        let was_outside = context.is_some_and(Context::open);
+        let may_call = was_outside && context.is_some_and(|context| context.depth() == 0);
+        let home = self.follow_stubs(stub);
+        let mut at = stub;
+        let mut is_lost = home == stub;
+        if !is_lost {
+            regs.set_pc(home);
+        }
+        while let Some(instance) = self.instance_at(at) {
+            let real = instance.real();
+            if !instance.claim() {
+                is_lost = true;
+                break;
+            }
+            self.finish_call(context.filter(|_| may_call), instance, regs, home);
+            at = real;
+        }
+        if let Some(context) = context {
+            context.close(was_outside);
+        }
+        drop(guard);
+        if is_lost {
+            self.host.notice(Notice::LostReturn { stub: at });
+            self.host.stop(regs);
+        }
+        self.host.unpin();
+    }
+
+    /// Ends one claimed call: its exit handler, if `context` is given and it has one, and its instance.
+    fn finish_call(
+        &self,
+        context: Option<&Context<H::Arch>>,
+        instance: &Instance<H::Arch>,
+        regs: &mut RegsOf<H>,
+        home: CodeAddr,
+    ) {
+        let owner = instance.task.load(Relaxed);
+        let is_owner = self.host.task().is_some_and(|task| ptr::eq(task, owner));
+        // SAFETY: this task is the owner, so it is there.
+        if let Some(task) = unsafe { owner.as_ref() }.filter(|_| is_owner) {
+            self.unlink(task, instance, regs.sp());
+        }
+        // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
+        let node = unsafe { instance.pool().node.load(Acquire).as_ref() };
+        match (node, context) {
+            (Some(node), Some(context)) if !node.is_silent() => {
+                self.run_exit(context, node, instance, regs, home)
+            }
+            (node, context) => {
+                if context.is_none()
+                    && let Some(node) = node
+                {
+                    node.missed.fetch_add(1, Relaxed);
+                }
+                // SAFETY: the call is claimed, and its data still there.
+                unsafe { instance.drop_data() };
+            }
+        }
+        if is_owner || !instance.leave_to_owner() {
+            instance.release();
+        }
+    }
+
+    fn run_exit(
+        &self,
+        context: &Context<H::Arch>,
+        node: &Node<H::Arch>,
+        instance: &Instance<H::Arch>,
+        regs: &mut RegsOf<H>,
+        home: CodeAddr,
+    ) {
+        let Handlers::Return(probe) = &node.handlers else { return };
+        context.set_current(node);
+        let mut ret = Return { regs, node, lender: self, return_address: home };
+        // SAFETY: the call is claimed, and its entry handler has left the data there.
+        unsafe { probe.handlers.exit(&mut ret, instance.data) };
+        context.set_current(ptr::null());
+    }
+
+    /// Takes a claimed call off its task's list. Newer calls that certainly will not return are dropped.
+    fn unlink(&self, task: &Task<H::Arch>, instance: &Instance<H::Arch>, sp: usize) {
+        let this = ptr::from_ref(instance).cast_mut();
+        if task.pending.load(Relaxed) != this {
+            self.drop_stale(task, sp, |other| ptr::eq(other, instance));
+        }
+        let after = instance.next.load(Relaxed);
+        let mut link = &task.pending;
+        loop {
+            let other = link.load(Relaxed);
+            if other == this {
+                link.store(after, Release);
+                return;
+            }
+            // SAFETY: what is on the task's list is not freed.
+            let Some(other) = (unsafe { other.as_ref() }) else { return };
+            link = &other.next;
+        }
+    }
+
+    /// Walks the task's pending returns, newest first, until `is_end`; clears away those that have returned elsewhere, and
+    /// drops those that certainly will not return (RET_7).
+    fn drop_stale(&self, task: &Task<H::Arch>, sp: usize, is_end: impl Fn(&Instance<H::Arch>) -> bool) {
+        let mut link = &task.pending;
+        // The return address that the last call kept stands for: a call whose stub it is will be returned to through it.
+        let mut next_home = None;
+        loop {
+            // SAFETY: what is on the task's list is not freed.
+            let Some(instance) = (unsafe { link.load(Relaxed).as_ref() }) else { return };
+            if is_end(instance) {
+                return;
+            }
+            let will_not_return = || {
+                instance.is_pending()
+                    && next_home != Some(instance.stub)
+                    && !H::Arch::may_return(instance.frame(), instance.stub, sp, self.host.memory())
+            };
+            if instance.has_returned() {
+                link.store(instance.next.load(Relaxed), Release);
+                instance.release();
+            } else if will_not_return() && instance.claim() {
+                link.store(instance.next.load(Relaxed), Release);
+                instance.pool().abandoned.fetch_add(1, Relaxed);
+                // SAFETY: the call is claimed, and its data still there.
+                unsafe { instance.drop_data() };
+                instance.release();
+            } else {
+                next_home = Some(instance.real());
+                link = &instance.next;
+            }
+        }
+    }
+
+    /// Gives back the instances of a task that ends: its calls will not return (RET_7). The host calls it in or
+    /// after the task's last moment of probed code.
+    pub fn task_exit(&self, task: &Task<H::Arch>) {
+        let _guard = self.anonymous();
+        loop {
+            // SAFETY: what is on the task's list is not freed.
+            let Some(instance) = (unsafe { task.pending.load(Relaxed).as_ref() }) else { return };
+            task.pending.store(instance.next.load(Relaxed), Relaxed);
+            if instance.claim() {
+                // SAFETY: the call is claimed, and its data still there.
+                unsafe { instance.drop_data() };
+                instance.release();
+            } else if instance.has_returned() || !instance.disown() {
+                instance.release();
+            }
+        }
+    }
+
+    /// The return address that `at` stands for, if it is a return stub of ours (RET_8): what an unwinder shows, and
+    /// goes on with. Takes no lock; may be called from handlers and from signal handlers.
+    pub fn real_return_address(&self, at: CodeAddr) -> Option<CodeAddr> {
+        let _guard = self.anonymous();
+        let home = self.follow_stubs(at);
+        (home != at).then_some(home)
+    }
+
+    /// Where a return to `at` ends up: `at` itself, unless it is a stub. The caller is inside.
+    fn follow_stubs(&self, at: CodeAddr) -> CodeAddr {
+        let mut home = at;
+        for _ in 0..MAX_CHAIN {
+            match self.instance_at(home) {
+                Some(instance) if instance.is_pending() => home = instance.real(),
+                _ => break,
+            }
+        }
+        home
+    }
+
+    /// The instance whose stub is at `at`. The caller is inside.
+    fn instance_at(&self, at: CodeAddr) -> Option<&Instance<H::Arch>> {
+        // SAFETY: the caller is inside.
+        unsafe { self.stub_chunks.find(chunk_base(at).as_usize()) }?.instance(at)
+    }
+}

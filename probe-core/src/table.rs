@@ -1,0 +1,271 @@
+//! From an address to what lies there: an open-addressed hash table that readers use without a lock.
+//!
+//! Lookup costs the same however many entries there are (load at most 1/2, tombstones included). The table
+//! grows by publishing a new array; the old one is freed after a grace period. Writers hold the registry's lock.
+
+use crate::error::RegisterError;
+use crate::sync::{Acquire, AtomicPtr, Relaxed, Release};
+use alloc::alloc::{alloc_zeroed, dealloc};
+use core::alloc::Layout;
+use core::marker::PhantomData;
+use core::ptr::{self, NonNull};
+
+/// What can stand in a table.
+pub(crate) trait Keyed {
+    /// The address it is found by; never changes while it is in a table.
+    fn key(&self) -> usize;
+}
+
+/// 2^BITS / φ, odd: Fibonacci hashing.
+const FACTOR: usize = if usize::BITS == 64 { 0x9e37_79b9_7f4a_7c15_u64 as usize } else { 0x9e37_79b9 };
+
+/// The entry of something that was removed.
+const TOMBSTONE: usize = 1;
+
+/// The fewest entries an array has, as a power of two.
+const MIN_LOG2: u32 = 4;
+
+/// The table; empty tables own no memory.
+pub(crate) struct Table<T> {
+    array: AtomicPtr<Header>,
+    _entries: PhantomData<*const T>,
+}
+
+// SAFETY: the table hands out shared references to T only.
+unsafe impl<T: Sync> Sync for Table<T> {}
+// SAFETY: as above; it owns no T.
+unsafe impl<T: Sync> Send for Table<T> {}
+
+/// What stands before an array's entries.
+struct Header {
+    /// How far a hashed key is shifted right to give an index.
+    shift: u32,
+    /// Entries that are not null, tombstones included; for writers.
+    used: AtomicUsizeCell,
+    /// Entries that are neither null nor tombstones; for writers.
+    live: AtomicUsizeCell,
+}
+
+type AtomicUsizeCell = crate::sync::AtomicUsize;
+
+/// An array that readers may still be looking at.
+#[must_use = "free it after a grace period"]
+pub(crate) struct RetiredArray(NonNull<Header>);
+
+// SAFETY: plain memory.
+unsafe impl Send for RetiredArray {}
+
+impl RetiredArray {
+    /// Frees the array.
+    ///
+    /// # Safety
+    /// A grace period has passed since it was retired.
+    pub(crate) unsafe fn free(self) {
+        // SAFETY: the array is ours until here; nobody changes the shift.
+        let log2 = usize::BITS - unsafe { self.0.as_ref() }.shift;
+        let Some((layout, _)) = layout(log2) else { return };
+        // SAFETY: allocated with this layout; the caller says that nobody reads it any more.
+        unsafe { dealloc(self.0.as_ptr().cast(), layout) };
+    }
+}
+
+impl<T: Keyed> Table<T> {
+    /// An empty table.
+    pub(crate) const fn new() -> Self {
+        Self { array: AtomicPtr::new(ptr::null_mut()), _entries: PhantomData }
+    }
+
+    /// What lies at `key`.
+    ///
+    /// # Safety
+    /// Until the reference is gone, the caller is inside a section or holds the registry's lock.
+    #[inline(always)]
+    pub(crate) unsafe fn find<'a>(&self, key: usize) -> Option<&'a T> {
+        let header = self.array.load(Acquire);
+        if header.is_null() {
+            return None;
+        }
+        // SAFETY: an array is freed only after a grace period; the caller is inside.
+        let shift = unsafe { (*header).shift };
+        let mask = usize::MAX >> shift;
+        let mut index = key.wrapping_mul(FACTOR) >> shift;
+        loop {
+            // SAFETY: the index is masked to the array's length.
+            let entry = unsafe { entry::<T>(header, index) }.load(Acquire);
+            if entry.addr() > TOMBSTONE {
+                // SAFETY: an entry is freed only after a grace period; the caller is inside.
+                let found = unsafe { &*entry };
+                if found.key() == key {
+                    return Some(found);
+                }
+            } else if entry.is_null() {
+                return None;
+            }
+            index = index.wrapping_add(1) & mask;
+        }
+    }
+
+    /// Makes room for `more` entries. A new array may take the old one's place.
+    ///
+    /// # Errors
+    /// No memory; nothing has changed.
+    pub(crate) fn reserve(&self, more: usize) -> Result<Option<RetiredArray>, RegisterError> {
+        let old = self.array.load(Relaxed);
+        let (log2, used, live) = if old.is_null() {
+            (0, 0, 0)
+        } else {
+            // SAFETY: the current array is never freed.
+            let header = unsafe { &*old };
+            (usize::BITS - header.shift, header.used.load(Relaxed), header.live.load(Relaxed))
+        };
+        if !old.is_null() && (used.saturating_add(more)).saturating_mul(2) <= 1 << log2 {
+            return Ok(None);
+        }
+        let wanted = live.checked_add(more).and_then(|n| n.checked_mul(2)).ok_or(RegisterError::NoMemory)?;
+        // Room to come and go without another array for every few.
+        let target = wanted.checked_add(wanted / 4).and_then(usize::checked_next_power_of_two);
+        let log2 = target.ok_or(RegisterError::NoMemory)?.trailing_zeros().max(MIN_LOG2);
+        let new = allocate(log2)?;
+        self.for_each(|item| {
+            // SAFETY: the new array is larger than all that goes into it, and only we see it.
+            unsafe { insert_into(new.as_ptr(), item) };
+        });
+        self.array.store(new.as_ptr(), Release);
+        Ok(NonNull::new(old).map(RetiredArray))
+    }
+
+    /// Puts `item` in; [`Table::reserve`] has made room, and nothing else has its key.
+    ///
+    /// # Safety
+    /// `item` stays valid until a grace period after [`Table::remove`].
+    pub(crate) unsafe fn insert(&self, item: NonNull<T>) {
+        let header = self.array.load(Relaxed);
+        debug_assert!(!header.is_null(), "insert without reserve");
+        if !header.is_null() {
+            // SAFETY: the current array has room, says the caller.
+            unsafe { insert_into(header, item) };
+        }
+    }
+
+    /// Takes `item` out. Readers may still hold it.
+    pub(crate) fn remove(&self, item: &T) {
+        let header = self.array.load(Relaxed);
+        if header.is_null() {
+            return;
+        }
+        // SAFETY: the current array is never freed.
+        let shared = unsafe { &*header };
+        let mask = usize::MAX >> shared.shift;
+        let mut index = item.key().wrapping_mul(FACTOR) >> shared.shift;
+        loop {
+            // SAFETY: the index is masked to the array's length.
+            let place = unsafe { entry::<T>(header, index) };
+            let found = place.load(Relaxed);
+            if found.is_null() {
+                return;
+            }
+            if ptr::eq(found, item) {
+                // SAFETY: as above.
+                let next = unsafe { entry::<T>(header, index.wrapping_add(1) & mask) }.load(Relaxed);
+                shared.live.store(shared.live.load(Relaxed).wrapping_sub(1), Relaxed);
+                if next.is_null() {
+                    // The end of a run needs no tombstone.
+                    place.store(ptr::null_mut(), Release);
+                    shared.used.store(shared.used.load(Relaxed).wrapping_sub(1), Relaxed);
+                } else {
+                    place.store(ptr::without_provenance_mut(TOMBSTONE), Release);
+                }
+                return;
+            }
+            index = index.wrapping_add(1) & mask;
+        }
+    }
+
+    /// Calls `visit` with every entry. The caller holds the registry's lock; `visit` may remove what it gets.
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(NonNull<T>)) {
+        let header = self.array.load(Relaxed);
+        if header.is_null() {
+            return;
+        }
+        // SAFETY: the current array is never freed.
+        let shift = unsafe { (*header).shift };
+        for index in 0..=usize::MAX >> shift {
+            // SAFETY: the index is below the array's length.
+            let entry = unsafe { entry::<T>(header, index) }.load(Relaxed);
+            if entry.addr() > TOMBSTONE
+                && let Some(entry) = NonNull::new(entry)
+            {
+                visit(entry);
+            }
+        }
+    }
+
+    /// The number of entries.
+    pub(crate) fn len(&self) -> usize {
+        let header = self.array.load(Relaxed);
+        // SAFETY: the current array is never freed.
+        unsafe { header.as_ref() }.map_or(0, |header| header.live.load(Relaxed))
+    }
+
+    /// Gives the array up if nothing is in it.
+    pub(crate) fn retire_if_empty(&self) -> Option<RetiredArray> {
+        if self.len() != 0 {
+            return None;
+        }
+        NonNull::new(self.array.swap(ptr::null_mut(), crate::sync::AcqRel)).map(RetiredArray)
+    }
+}
+
+/// The memory of an array with 2^log2 entries, and where they begin.
+fn layout(log2: u32) -> Option<(Layout, usize)> {
+    let entries = Layout::array::<AtomicPtr<()>>(1_usize.checked_shl(log2)?).ok()?;
+    Layout::new::<Header>().extend(entries).ok()
+}
+
+fn allocate(log2: u32) -> Result<NonNull<Header>, RegisterError> {
+    let (layout, _) = layout(log2).ok_or(RegisterError::NoMemory)?;
+    // SAFETY: the layout has a size.
+    let memory = unsafe { alloc_zeroed(layout) };
+    let header = NonNull::new(memory.cast::<Header>()).ok_or(RegisterError::NoMemory)?;
+    let fresh =
+        Header { shift: usize::BITS - log2, used: AtomicUsizeCell::new(0), live: AtomicUsizeCell::new(0) };
+    // SAFETY: allocated for it just now.
+    unsafe { header.write(fresh) };
+    Ok(header)
+}
+
+/// Entry number `index`.
+///
+/// # Safety
+/// `header` is a live array and `index` below its length.
+#[inline(always)]
+unsafe fn entry<'a, T>(header: *mut Header, index: usize) -> &'a AtomicPtr<T> {
+    // SAFETY: the entries follow the header, whose size is a multiple of their alignment.
+    let at = unsafe { header.add(1).cast::<AtomicPtr<T>>().add(index) };
+    // SAFETY: zeroed when allocated: a valid null pointer.
+    unsafe { &*at }
+}
+
+/// # Safety
+/// `header` is a live array with a free entry; `item` is valid.
+unsafe fn insert_into<T: Keyed>(header: *mut Header, item: NonNull<T>) {
+    // SAFETY: the caller's.
+    let shared = unsafe { &*header };
+    let mask = usize::MAX >> shared.shift;
+    // SAFETY: the caller's.
+    let mut index = unsafe { item.as_ref() }.key().wrapping_mul(FACTOR) >> shared.shift;
+    loop {
+        // SAFETY: the index is masked to the array's length.
+        let place = unsafe { entry::<T>(header, index) };
+        let entry = place.load(Relaxed);
+        if entry.addr() <= TOMBSTONE {
+            shared.live.store(shared.live.load(Relaxed).wrapping_add(1), Relaxed);
+            if entry.is_null() {
+                shared.used.store(shared.used.load(Relaxed).wrapping_add(1), Relaxed);
+            }
+            place.store(item.as_ptr(), Release);
+            return;
+        }
+        index = index.wrapping_add(1) & mask;
+    }
+}
