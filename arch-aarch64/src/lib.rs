@@ -95,6 +95,10 @@ unsafe impl Arch for Aarch64 {
     }
 
     #[inline]
+    fn is_system_call(plan: &Plan) -> bool {
+        matches!(plan, Plan::SystemCall)
+    }
+
     fn simulate<M: Memory>(
         plan: &Plan,
         place: CodeAddr,

@@ -203,6 +203,10 @@ unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
         CodeAddr::new(regs.nip as usize)
     }
 
+    fn is_system_call(plan: &Plan) -> bool {
+        matches!(plan, Plan::Scv)
+    }
+
     fn simulate<M: Memory>(plan: &Plan, place: CodeAddr, regs: &mut PtRegs, _: &M) -> Result<(), MemFault> {
         regs.nip = place.as_usize() as u64;
         simulate::simulate(plan, regs);

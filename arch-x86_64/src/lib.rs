@@ -66,6 +66,10 @@ unsafe impl Arch for X86_64 {
         regs.pc().wrapping_offset(-1)
     }
 
+    fn is_system_call(plan: &Plan) -> bool {
+        matches!(plan.effect, probe_x86_decode::Effect::SystemCall)
+    }
+
     fn simulate<M: Memory>(
         plan: &Plan,
         place: CodeAddr,
