@@ -79,3 +79,7 @@ handlers!(A0 A1 A2 A3 A4);
 handlers!(A0 A1 A2 A3 A4 A5);
 handlers!(A0 A1 A2 A3 A4 A5 A6);
 handlers!(A0 A1 A2 A3 A4 A5 A6 A7);
+handlers!(A0 A1 A2 A3 A4 A5 A6 A7 A8);
+handlers!(A0 A1 A2 A3 A4 A5 A6 A7 A8 A9);
+handlers!(A0 A1 A2 A3 A4 A5 A6 A7 A8 A9 A10);
+handlers!(A0 A1 A2 A3 A4 A5 A6 A7 A8 A9 A10 A11);
