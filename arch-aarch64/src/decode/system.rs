@@ -248,3 +248,21 @@ const SYSTEM_OPERATION: Refusal = Refusal::unsupported(
     "aarch64.system_operation",
     "the system operation is not known to be independent of its address and of the probe's trap",
 );
+
+/// The values of the rows of both tables, and the numbers of the hints, that none of `words` exercises.
+#[cfg(test)]
+pub(super) fn rows_without_a_vector(words: &[u32]) -> std::vec::Vec<u16> {
+    let hits = |class: insn::Class, mask: u16, value: u16| {
+        words.iter().any(|word| class.matches(*word) && insn::system_register(*word) & mask == value)
+    };
+    let missed_reads = REGISTERS.iter().filter(|row| !hits(insn::MRS, row.mask, row.value));
+    let writable = REGISTERS.iter().filter(|row| row.access == Access::ReadWrite);
+    let missed_writes = writable.filter(|row| !hits(insn::MSR, row.mask, row.value));
+    let missed_operations = OPERATIONS.iter().filter(|(mask, value)| !hits(insn::SYS, *mask, *value));
+    let is_known = |number: &u16| hint(0xd503_201f | u32::from(*number) << 5).is_ok();
+    let has_vector = |number: &u16| words.contains(&(0xd503_201f | u32::from(*number) << 5));
+    (missed_reads.chain(missed_writes).map(|row| row.value))
+        .chain(missed_operations.map(|(_, value)| *value))
+        .chain((0..128).filter(|number| is_known(number) && !has_vector(number)))
+        .collect()
+}
