@@ -79,9 +79,10 @@ impl<H: Host> Probes<H> {
             return;
         };
         // Calls that were left by a longjmp lie below the new one.
-        self.drop_stale(task, regs.sp(), |instance| instance.frame() > entry.frame);
+        let home = Some(entry.return_address);
+        self.drop_stale(task, regs.sp(), home, |instance| instance.frame() > entry.frame);
         let taken = pool.take().or_else(|| {
-            self.drop_stale(task, regs.sp(), |_| false);
+            self.drop_stale(task, regs.sp(), home, |_| false);
             pool.take()
         });
         let Some(instance) = taken else {
@@ -197,7 +198,7 @@ impl<H: Host> Probes<H> {
     fn unlink(&self, task: &Task<H::Arch>, instance: &Instance<H::Arch>, sp: usize) {
         let this = ptr::from_ref(instance).cast_mut();
         if task.pending.load(Relaxed) != this {
-            self.drop_stale(task, sp, |other| ptr::eq(other, instance));
+            self.drop_stale(task, sp, None, |other| ptr::eq(other, instance));
         }
         let after = instance.next.load(Relaxed);
         let mut link = &task.pending;
@@ -215,10 +216,19 @@ impl<H: Host> Probes<H> {
 
     /// Walks the task's pending returns, newest first, until `is_end`; clears away those that have returned elsewhere, and
     /// drops those that certainly will not return (RET_7).
-    fn drop_stale(&self, task: &Task<H::Arch>, sp: usize, is_end: impl Fn(&Instance<H::Arch>) -> bool) {
+    ///
+    /// `home` is the return address of the call that is being entered, if one is: where it is a stub, that call is alive
+    /// although the stub lies on no stack (it is in the link register, after a tail call or another return probe).
+    fn drop_stale(
+        &self,
+        task: &Task<H::Arch>,
+        sp: usize,
+        home: Option<CodeAddr>,
+        is_end: impl Fn(&Instance<H::Arch>) -> bool,
+    ) {
         let mut link = &task.pending;
         // The return address that the last call kept stands for: a call whose stub it is will be returned to through it.
-        let mut next_home = None;
+        let mut next_home = home;
         loop {
             // SAFETY: what is on the task's list is not freed.
             let Some(instance) = (unsafe { link.load(Relaxed).as_ref() }) else { return };

@@ -56,8 +56,9 @@ fn safe_3_idc_and_dic_skip_their_own_half() {
     let at = |index: usize| steps[index].0;
     let start = (&raw const probe_aarch64_publish).cast::<u32>();
     let target = |index: usize| {
+        let word = start.with_addr(start.addr() + at(index) * 4);
         // SAFETY: inside the sequence.
-        let word = u32::from_le(unsafe { *start.add(at(index)) });
+        let word = u32::from_le(unsafe { *word });
         let bits = if word >> 24 == 0x37 { 14 } else { 19 };
         let imm = ((word << (32 - 5 - bits)) as i32) >> (32 - bits);
         at(index).wrapping_add_signed(imm as isize)

@@ -153,7 +153,7 @@ fn forget_dead_stack(machine: &Machine, start: &PtRegs, outcome: &mut Outcome) {
 /// that ends a simulated branch; QEMU's sigreturn does not.
 fn without_tag(pc: u64) -> u64 {
     // Processes have tags in the lower half only (TCR_EL1.TBI0).
-    if pc >> 55 & 1 == 0 { pc & (1 << 56) - 1 } else { pc }
+    if pc >> 55 & 1 == 0 { pc & ((1 << 56) - 1) } else { pc }
 }
 
 fn runs_of(method: Method) -> &'static [Run] {
