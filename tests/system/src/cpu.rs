@@ -1,11 +1,12 @@
 //! CPUs: their areas, starting them, and interrupting them.
 
-use crate::arch::{Interrupts, Ipi, Machine, Native, Paging};
+use crate::arch::{Backend, Interrupts, Ipi, Machine, Native, Paging};
 use crate::cmdline;
 use crate::task::Task;
 use alloc::vec;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use probe_core::Context;
 
 /// How many CPUs there can be.
 pub const MAX: usize = 8;
@@ -30,6 +31,8 @@ pub struct Cpu {
     pub idle: Cell<*const Task>,
     /// How many timer interrupts there were.
     pub timer_ticks: AtomicUsize,
+    /// The hits that are active on this CPU.
+    pub probes: Context<Backend>,
 }
 
 // SAFETY: the cells are used by their own CPU only, with interrupts disabled.
@@ -47,6 +50,7 @@ impl Cpu {
             previous: Cell::new(core::ptr::null()),
             idle: Cell::new(core::ptr::null()),
             timer_ticks: AtomicUsize::new(0),
+            probes: Context::new(),
         }
     }
 }

@@ -14,10 +14,15 @@ mod cmdline;
 mod console;
 mod cpu;
 mod heap;
+mod host;
 mod lock;
 mod memory;
+mod modules;
 mod nofault;
+mod shell;
 mod symbols;
+mod syscalls;
+mod targets;
 mod task;
 mod trap;
 
@@ -53,6 +58,7 @@ fn init() {
     let outcome = match cmdline::words().next() {
         Some("suite") | None => checks::run(),
         Some(word) if word.starts_with("cpus=") => checks::run(),
+        Some("shell") => shell::run(),
         Some(word) => {
             println!("unknown command {word:?}");
             Outcome::Failed

@@ -163,6 +163,38 @@ pub fn protect(page: usize, protection: Protection) {
     cpu::synchronise_all();
 }
 
+// ---- memory on demand -------------------------------------------------------------------------------------------
+
+/// Where memory appears when it is first accessed.
+pub const DEMAND: usize = 0x5000_0000;
+const DEMAND_PAGES: usize = 4;
+
+#[repr(C, align(4096))]
+struct Frames(core::cell::UnsafeCell<[[u8; PAGE]; DEMAND_PAGES]>);
+
+// SAFETY: only its address is used here; whoever accesses it does so through the mapping.
+unsafe impl Sync for Frames {}
+
+static FRAMES: Frames = Frames(core::cell::UnsafeCell::new([[0; PAGE]; DEMAND_PAGES]));
+
+/// Maps the page of `addr` if it is one of those that appear on demand.
+pub fn demand(addr: usize) -> bool {
+    let Some(page) = addr.checked_sub(DEMAND).map(|offset| offset / PAGE).filter(|page| *page < DEMAND_PAGES)
+    else {
+        return false;
+    };
+    let frame = FRAMES.0.get().addr() + page * PAGE;
+    TABLES.lock().map(DEMAND + page * PAGE, frame, Protection::ReadWrite);
+    true
+}
+
+/// Unmaps the pages that have appeared.
+pub fn forget_demanded() {
+    for page in 0..DEMAND_PAGES {
+        protect(DEMAND + page * PAGE, Protection::None);
+    }
+}
+
 // ---- text ---------------------------------------------------------------------------------------------------
 
 /// Stores `bytes` at `at` through the alias, four aligned bytes at once where they are four, and publishes them.

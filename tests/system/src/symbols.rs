@@ -2,6 +2,8 @@
 
 use core::arch::global_asm;
 use core::cmp::Ordering;
+use probe_core::CodeAddr;
+use probe_core::host::Symbol;
 
 const LEN_BYTES: usize = 256 * 1024;
 
@@ -19,12 +21,49 @@ global_asm!(
 pub struct Function {
     /// Its first byte.
     pub start: usize,
-    /// Its length in bytes; 0 where the symbol table does not say.
+    /// Its length in bytes.
     pub len_bytes: usize,
     /// The distance from its global to its local entry (ppc64 ELFv2).
     pub local_entry: u8,
     /// Its demangled name.
     pub name: &'static str,
+}
+
+impl Function {
+    /// As the probes want it.
+    pub fn to_symbol(self) -> Symbol<'static> {
+        Symbol {
+            name: self.name,
+            start: CodeAddr::new(self.start),
+            len_bytes: self.len_bytes,
+            module: None,
+            local_entry: self.local_entry,
+        }
+    }
+
+    /// Whether a breakpoint in it could be hit while a breakpoint is handled: trap entry, the probes' own crates, and
+    /// what they call.
+    pub fn is_blacklisted(&self) -> bool {
+        unsafe extern "C" {
+            static __entry_start: u8;
+            static __entry_end: u8;
+        }
+        const INSIDE: [&str; 8] = [
+            "probe_core::",
+            "probe_arch_",
+            "probe_x86_decode::",
+            "compiler_builtins::",
+            "kernel::arch::",
+            "kernel::host::",
+            "kernel::nofault::",
+            "kernel::trap::",
+        ];
+        const CALLED: [&str; 8] =
+            ["core::", "<core::", "kernel::task::current", "memcpy", "memmove", "memset", "memcmp", "bcmp"];
+        ((&raw const __entry_start).addr()..(&raw const __entry_end).addr()).contains(&self.start)
+            || INSIDE.iter().any(|path| self.name.contains(path))
+            || CALLED.iter().any(|start| self.name.starts_with(start))
+    }
 }
 
 /// The words of the table.
@@ -91,13 +130,12 @@ pub fn named(name: &str) -> impl Iterator<Item = Function> {
 /// The function that covers `addr`.
 pub fn covering(addr: usize) -> Option<Function> {
     let table = Table::open();
-    let end = partition(table.len(), |index| table.start(index) <= addr);
-    // Aliases share a start; the longest comes first.
-    (0..end)
-        .rev()
-        .map(|index| table.function(index))
-        .take_while(|function| end == 0 || function.start == table.start(end - 1))
-        .find(|function| function.len_bytes == 0 || addr < function.start + function.len_bytes)
+    let last = partition(table.len(), |index| table.start(index) <= addr).checked_sub(1)?;
+    // Of functions with the same start the longest comes first.
+    let start = table.start(last);
+    let first = (0..last).rev().take_while(|index| table.start(*index) == start).last().unwrap_or(last);
+    let function = table.function(first);
+    (addr - start < function.len_bytes).then_some(function)
 }
 
 /// All functions, in the order of their addresses.

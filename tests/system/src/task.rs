@@ -1,7 +1,8 @@
 //! Tasks: a queue that all CPUs share, switched when a task yields, ends, or has used up its time.
 
-use crate::arch::{Interrupts, Ipi, Machine, Native};
+use crate::arch::{Backend, Interrupts, Ipi, Machine, Native};
 use crate::cpu;
+use crate::host::PROBES;
 use crate::lock::SpinLock;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -27,6 +28,8 @@ pub struct Task {
     dead: AtomicBool,
     /// How often it was preempted.
     pub preempted: AtomicUsize,
+    /// Its calls whose return is probed.
+    pub probes: probe_core::Task<Backend>,
 }
 
 // SAFETY: the cells are used by the CPU that runs the task, or by the one that makes it ready, never by two at once:
@@ -48,6 +51,7 @@ impl Task {
             killed: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             preempted: AtomicUsize::new(0),
+            probes: probe_core::Task::new(),
         })
     }
 
@@ -186,7 +190,10 @@ fn after_switch() {
     }
     // SAFETY: made by `Arc::into_raw` when the task was taken from the queue.
     let previous = unsafe { Arc::from_raw(previous) };
-    if !previous.dead.load(Ordering::Acquire) {
+    if previous.dead.load(Ordering::Acquire) {
+        // Its calls will not return.
+        PROBES.task_exit(&previous.probes);
+    } else {
         READY.lock().push_back(previous);
     }
 }

@@ -1,14 +1,20 @@
 //! Where traps come in: each machine's entry code saves the registers and calls one of these, interrupts disabled.
 
 use crate::arch::{Machine, Native, Regs};
-use crate::{cpu, nofault, task};
-use core::sync::atomic::Ordering;
-use probe_core::CodeAddr;
+use crate::host::PROBES;
+use crate::{cpu, memory, nofault, task};
+use core::sync::atomic::{AtomicPtr, Ordering};
 use probe_core::arch::Regs as _;
+use probe_core::{CodeAddr, FaultVerdict, Trap};
 
 /// A breakpoint instruction was executed.
+#[inline]
 pub fn breakpoint(regs: &mut Regs) {
-    fault(regs, 3, regs.pc().as_usize());
+    match PROBES.breakpoint(regs) {
+        Trap::Handled => {}
+        Trap::Fault(fault) => self::fault(regs, Native::PAGE_FAULT, fault.addr),
+        Trap::NotOurs => unclaimed(regs, Native::BREAKPOINT, regs.pc().as_usize()),
+    }
 }
 
 /// The instruction at pc has faulted, with the architecture's trap `number`, on access to `addr` if it was one.
@@ -18,15 +24,52 @@ pub fn fault(regs: &mut Regs, number: u32, addr: usize) {
         regs.set_pc(CodeAddr::new(fixup));
         return;
     }
-    panic!("trap {number:#x} at {:#x} (address {addr:#x}): {regs:#x?}", regs.pc().as_usize());
+    if PROBES.fault(regs, number) == FaultVerdict::Handled {
+        return;
+    }
+    // The kernel's own handling: the registers say that the fault happened in the original text.
+    if number == Native::PAGE_FAULT && memory::demand(addr) {
+        return;
+    }
+    unclaimed(regs, number, addr);
+}
+
+/// A test's handling of a trap that nobody else wants: whether it was that.
+pub type Hook = fn(&mut Regs, number: u32, addr: usize) -> bool;
+
+static HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Sets what is asked before a trap that nobody wants ends the kernel; `None`: nothing.
+pub fn set_hook(hook: Option<Hook>) {
+    HOOK.store(hook.map_or(core::ptr::null_mut(), |hook| hook as *mut ()), Ordering::Release);
+}
+
+fn unclaimed(regs: &mut Regs, number: u32, addr: usize) {
+    let hook = HOOK.load(Ordering::Acquire);
+    if !hook.is_null() {
+        // SAFETY: `set_hook` stored a `Hook`.
+        let hook = unsafe { core::mem::transmute::<*mut (), Hook>(hook) };
+        if hook(regs, number, addr) {
+            return;
+        }
+    }
+    panic!("trap {number:#x} at {} (address {addr:#x}): {regs:#x?}", regs.pc());
 }
 
 /// This CPU's timer has fired; it has been acknowledged.
 pub fn timer() {
     let cpu = Native::this_cpu();
     cpu.timer_ticks.fetch_add(1, Ordering::Relaxed);
+    on_timer_tick(cpu.number);
     cpu.reschedule.set(true);
     task::preempt();
+}
+
+/// Called in every timer interrupt: a place in interrupt context for probes.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn on_timer_tick(cpu: usize) -> usize {
+    core::hint::black_box(cpu + 1)
 }
 
 /// Another CPU asks this one to look for a task; it has been acknowledged.

@@ -75,7 +75,26 @@ fn functions(file: &object::File<'_>) -> Result<Vec<Function>, String> {
         });
     }
     found.sort_by(|a, b| (a.addr, b.len_bytes, &a.name).cmp(&(b.addr, a.len_bytes, &b.name)));
-    Ok(found)
+    Ok(without_inner_labels(found))
+}
+
+/// Drops labels inside functions; a label on its own (assembly) is as long as the way to the next symbol.
+fn without_inner_labels(sorted: Vec<Function>) -> Vec<Function> {
+    let mut kept: Vec<Function> = Vec::new();
+    let mut end = 0;
+    for function in sorted {
+        if function.len_bytes == 0 && function.addr < end {
+            continue;
+        }
+        if let Some(label) = kept.last_mut().filter(|last| last.len_bytes == 0) {
+            label.len_bytes = function.addr - label.addr;
+        }
+        end = end.max(function.addr + function.len_bytes);
+        kept.push(function);
+    }
+    // The end of the text, which the linker script names, is no function; nor is its start.
+    kept.retain(|function| function.len_bytes != 0 && !function.name.starts_with("__"));
+    kept
 }
 
 /// The code address in a function descriptor (ppc64 ELFv1).

@@ -79,6 +79,10 @@ pub trait Machine: Paging {
 
     /// The first byte of memory, and one past the last.
     const RAM: (usize, usize);
+    /// The number of the trap that a page fault is.
+    const PAGE_FAULT: u32;
+    /// The number of the trap that a breakpoint is.
+    const BREAKPOINT: u32;
     /// Pages of device registers.
     const DEVICES: &'static [usize];
 

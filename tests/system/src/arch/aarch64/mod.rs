@@ -97,6 +97,8 @@ impl Paging for Aarch64 {
 impl Machine for Aarch64 {
     type Backend = probe_arch_aarch64::Aarch64;
     const RAM: (usize, usize) = (0x4000_0000, 0x4400_0000);
+    const PAGE_FAULT: u32 = CLASS_DATA_ABORT as u32;
+    const BREAKPOINT: u32 = CLASS_BREAKPOINT as u32;
     const DEVICES: &'static [usize] = &[UART, gic::DISTRIBUTOR, gic::INTERFACE];
 
     fn put_byte(byte: u8) {
@@ -274,6 +276,7 @@ const CLASS_BREAKPOINT: u64 = 0x3c;
 const CLASS_DATA_ABORT: u64 = 0x25;
 
 #[unsafe(no_mangle)]
+#[unsafe(link_section = ".text.entry")]
 extern "C" fn aarch64_synchronous(regs: &mut Regs, syndrome: u64) {
     match syndrome >> 26 {
         CLASS_BREAKPOINT => trap::breakpoint(regs),
@@ -283,6 +286,7 @@ extern "C" fn aarch64_synchronous(regs: &mut Regs, syndrome: u64) {
 }
 
 #[unsafe(no_mangle)]
+#[unsafe(link_section = ".text.entry")]
 extern "C" fn aarch64_interrupt(_regs: &mut Regs) {
     match gic::take() {
         SYNC => trap::synchronise(),
@@ -297,6 +301,7 @@ extern "C" fn aarch64_interrupt(_regs: &mut Regs) {
 }
 
 #[unsafe(no_mangle)]
+#[unsafe(link_section = ".text.entry")]
 extern "C" fn aarch64_unexpected(regs: &mut Regs, syndrome: u64) -> ! {
     panic!("unexpected exception, syndrome {syndrome:#x}: {regs:#x?}");
 }

@@ -59,3 +59,19 @@ bcmp:
     blr
 3:  subf 3, 7, 6
     blr
+
+.globl strlen
+strlen:
+    mr 4, 3
+    li 3, 0
+1:  lbzx 5, 4, 3
+    cmpdi 5, 0
+    beqlr
+    addi 3, 3, 1
+    b 1b
+
+# Precompiled code mentions unwinding, which a kernel that aborts on panic never does.
+.globl _Unwind_Resume, rust_eh_personality
+_Unwind_Resume:
+rust_eh_personality:
+    trap

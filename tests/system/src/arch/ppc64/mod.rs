@@ -130,6 +130,8 @@ impl Paging for Ppc64 {
 impl Machine for Ppc64 {
     type Backend = probe_arch_ppc64::Native;
     const RAM: (usize, usize) = (0, 64 << 20);
+    const PAGE_FAULT: u32 = DATA_STORAGE;
+    const BREAKPOINT: u32 = PROGRAM;
     const DEVICES: &'static [usize] = &[];
 
     fn put_byte(byte: u8) {
@@ -341,6 +343,7 @@ fn take_interrupt() {
 }
 
 #[unsafe(no_mangle)]
+#[unsafe(link_section = ".text.entry")]
 extern "C" fn ppc64_trap(regs: &mut Regs, vector: u32) {
     match vector {
         PROGRAM if regs.msr & SRR1_TRAP != 0 => trap::breakpoint(regs),

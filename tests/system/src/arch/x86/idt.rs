@@ -62,12 +62,14 @@ pub fn load() {
 
 /// Vector 3.
 #[unsafe(no_mangle)]
+#[unsafe(link_section = ".text.entry")]
 extern "C" fn x86_breakpoint(regs: &mut Regs) {
     trap::breakpoint(regs);
 }
 
 /// All other vectors.
 #[unsafe(no_mangle)]
+#[unsafe(link_section = ".text.entry")]
 extern "C" fn x86_trap(regs: &mut Regs, vector: u32) {
     match vector as u8 {
         TIMER_VECTOR => {

@@ -64,3 +64,19 @@ bcmp:
 1:  popl %edi
     popl %esi
     ret
+
+.globl strlen
+strlen:
+    movl 4(%esp), %edx
+    xorl %eax, %eax
+1:  cmpb $0, (%edx,%eax)
+    je 2f
+    incl %eax
+    jmp 1b
+2:  ret
+
+# Precompiled code mentions unwinding, which a kernel that aborts on panic never does.
+.globl _Unwind_Resume, rust_eh_personality
+_Unwind_Resume:
+rust_eh_personality:
+    ud2

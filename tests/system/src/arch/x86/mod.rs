@@ -108,6 +108,8 @@ impl Paging for X86 {
 impl Machine for X86 {
     type Backend = Backend;
     const RAM: (usize, usize) = (0, 64 << 20);
+    const PAGE_FAULT: u32 = 14;
+    const BREAKPOINT: u32 = 3;
     const DEVICES: &'static [usize] = &[apic::BASE];
 
     fn put_byte(byte: u8) {

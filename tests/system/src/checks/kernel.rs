@@ -1,9 +1,9 @@
-//! Self checks: what the probes rely on, each a sentence that can fail.
+//! What the probes rely on.
 
-use crate::arch::{Machine, Native, Outcome};
+use super::Check;
+use crate::arch::{Machine, Native};
 use crate::memory::{self, ALIAS};
 use crate::nofault::{self, KernelMemory};
-use crate::println;
 use crate::{cpu, heap, symbols, task};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,10 +11,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::CodeAddr;
 use probe_core::arch::Memory;
 
-/// A check: fails by panicking.
-type Check = (&'static str, fn());
-
-const CHECKS: &[Check] = &[
+/// The checks of this file.
+pub const CHECKS: &[Check] = &[
     ("a fault in nofault memory is an error", nofault_memory),
     ("text is never writable at its own address", text_is_read_only),
     ("executable memory is written through the alias only", executable_memory),
@@ -25,15 +23,6 @@ const CHECKS: &[Check] = &[
     ("a killed task ends", killed_task_ends),
     ("nothing leaks", nothing_leaks),
 ];
-
-/// Runs all checks.
-pub fn run() -> Outcome {
-    for (name, check) in CHECKS {
-        check();
-        println!("ok {name}");
-    }
-    Outcome::Passed
-}
 
 /// An address that nothing is mapped at.
 const HOLE: usize = 0x6000_0000;

@@ -1,0 +1,157 @@
+//! The kernel as the probes see it: everything that [`Host`] asks for, in its order.
+//!
+//! What a kernel that vendors the probes writes is this file, and the two calls in `trap.rs`.
+
+use crate::arch::{Backend, Interrupts, Machine, Native, Regs};
+use crate::nofault::{self, KernelMemory};
+use crate::{cpu, memory, modules, println, symbols, task};
+use probe_core::arch::SaveSet;
+use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol};
+use probe_core::{CodeAddr, Context, Probes, Task, TextError};
+
+/// The kernel.
+pub struct Kernel;
+
+/// All probes of the kernel.
+pub static PROBES: Probes<Kernel> = Probes::new(Kernel);
+
+// SAFETY: what each function owes is kept as said at each.
+unsafe impl Host for Kernel {
+    type Arch = Backend;
+    type Memory = KernelMemory;
+
+    // The kernel is built without floating point.
+    const SAVE_SET: SaveSet = SaveSet::General;
+
+    fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        nofault::read(at.as_usize(), out)
+    }
+
+    unsafe fn write_text(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
+        // SAFETY: the core owns the range, or replaces an instruction of it.
+        unsafe { memory::write_text(at, bytes) }
+    }
+
+    fn sync_cores(&self) {
+        cpu::synchronise_all();
+    }
+
+    fn alloc_exec(&self, len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option<CodeAddr> {
+        // The whole pool lies right behind the text; every architecture reaches it.
+        let at = memory::alloc_exec(len_bytes)?;
+        match near {
+            Some((near, reach)) if near.abs_diff(at) + len_bytes > reach => {
+                // SAFETY: nobody has seen it.
+                unsafe { memory::free_exec(at, len_bytes) };
+                None
+            }
+            _ => Some(at),
+        }
+    }
+
+    unsafe fn free_exec(&self, at: CodeAddr, len_bytes: usize) {
+        // SAFETY: the core's promise.
+        unsafe { memory::free_exec(at, len_bytes) };
+    }
+
+    #[inline(always)]
+    fn context(&self) -> Option<&Context<Backend>> {
+        // Traps run with interrupts off, and others pin themselves first: it stays this CPU.
+        Some(&Native::this_cpu().probes)
+    }
+
+    #[inline(always)]
+    fn task(&self) -> Option<&Task<Backend>> {
+        task::current().map(|task| &task.probes)
+    }
+
+    fn for_each_context(&self, visit: &mut dyn FnMut(&Context<Backend>)) {
+        cpu::online().for_each(|cpu| visit(&cpu.probes));
+    }
+
+    fn parallelism(&self) -> usize {
+        cpu::online().count()
+    }
+
+    #[inline(always)]
+    fn memory(&self) -> &KernelMemory {
+        &KernelMemory
+    }
+
+    /// Interrupts stay away while a slot is stepped: their handlers would run on this CPU's stack of hits.
+    #[inline]
+    fn enter_slot(&self, regs: &mut Regs) -> u64 {
+        let interrupts = Native::interrupts_of(regs);
+        Native::set_interrupts_of(regs, Interrupts::Disabled);
+        u64::from(interrupts == Interrupts::Enabled)
+    }
+
+    #[inline]
+    fn leave_slot(&self, regs: &mut Regs, kept: u64) {
+        let interrupts = if kept == 1 { Interrupts::Enabled } else { Interrupts::Disabled };
+        Native::set_interrupts_of(regs, interrupts);
+    }
+
+    #[inline]
+    fn pin(&self) {
+        task::disable_preemption();
+    }
+
+    #[inline]
+    fn unpin(&self) {
+        task::enable_preemption();
+    }
+
+    fn find_symbols(&self, name: &str, found: &mut dyn FnMut(&Symbol<'_>)) {
+        symbols::named(name).for_each(|function| found(&function.to_symbol()));
+        modules::find(name, found);
+    }
+
+    fn symbol_at(&self, at: CodeAddr, found: &mut dyn FnMut(&Symbol<'_>)) {
+        match symbols::covering(at.as_usize()) {
+            Some(function) => found(&function.to_symbol()),
+            None => modules::covering(at, found),
+        }
+    }
+
+    fn probeable(&self, at: CodeAddr) -> Probeable {
+        let (start, end) = memory::text_range();
+        if !(start..end).contains(&at.as_usize()) {
+            return if modules::contains(at) { Probeable::Yes } else { Probeable::NotText };
+        }
+        match symbols::covering(at.as_usize()) {
+            Some(function) if function.is_blacklisted() => Probeable::Blacklisted,
+            Some(_) => Probeable::Yes,
+            // Padding between functions.
+            None => Probeable::NotText,
+        }
+    }
+
+    fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>)) {
+        for function in symbols::all().filter(symbols::Function::is_blacklisted) {
+            visit(&Blacklisted {
+                start: CodeAddr::new(function.start),
+                end: CodeAddr::new(function.start + function.len_bytes),
+                name: function.name,
+            });
+        }
+    }
+
+    fn relax(&self) {
+        if task::interrupts() == Interrupts::Disabled {
+            // Whoever is waited for may wait for this CPU.
+            cpu::on_sync();
+        } else if task::is_preemptible() {
+            task::yield_now();
+        }
+        Native::relax();
+    }
+
+    fn notice(&self, notice: Notice) {
+        println!("probes: {notice:?}");
+    }
+
+    fn stop(&self, regs: &Regs) -> ! {
+        panic!("a return that belongs to no call: {regs:x?}");
+    }
+}
