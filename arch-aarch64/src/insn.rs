@@ -117,8 +117,8 @@ pub(crate) const BRANCH_EXCEPTION_SYSTEM: Class = Class::new(0x1c00_0000, 0x1400
 
 /// `retaasppc label`, `retabsppc label` (bit 21).
 pub(crate) const RETASPPC: Class = Class::new(0xffc0_001f, 0x5500_001f);
-/// `autiasppc label`, `autibsppc label` (bit 21).
-pub(crate) const AUTISPPC: Class = Class::new(0xffc0_001f, 0xf380_001f);
+/// `autiasppc label`, `autibsppc label` (bit 21), and the words beside them that are not allocated (bits 4:0 not 11111).
+pub(crate) const AUTISPPC: Class = Class::new(0xffc0_0000, 0xf380_0000);
 /// `retaasppcr Xm`, `retabsppcr Xm` (bit 10); Xm = 31 is [`RETA`].
 pub(crate) const RETASPPCR: Class = Class::new(0xffff_fbe0, 0xd65f_0be0);
 /// `paciasppc`, `pacibsppc` (bit 10), `pacnbiasppc`, `pacnbibsppc` (bit 13 clear): they sign with the PC.
