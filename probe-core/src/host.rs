@@ -112,6 +112,19 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// No context executes in it or will.
     unsafe fn free_exec(&self, at: CodeAddr, len_bytes: usize);
 
+    /// A chunk of return stubs has been made at `chunk`, `len_bytes` long. `table` is the address of one word per stub, number
+    /// 0 included: the final return address, in the program's own text, of the call that the stub was handed out
+    /// for, written before the stub stands for a return address. A host with an unwinder describes the chunk to it
+    /// (RET_7, RET_8). Called under the registry's lock.
+    fn stubs_added(&self, chunk: CodeAddr, len_bytes: usize, table: usize) {
+        let _ = (chunk, len_bytes, table);
+    }
+
+    /// A chunk of return stubs, and its table, will be freed: the end of what [`Host::stubs_added`] began.
+    fn stubs_removed(&self, chunk: CodeAddr) {
+        let _ = chunk;
+    }
+
     // ---- contexts and tasks -----------------------------------------------------------------------------------
 
     /// The context that is running this. Called on the hit path: no lock, no allocation. `None` where there is no

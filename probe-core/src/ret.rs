@@ -25,6 +25,8 @@ pub(crate) struct StubChunk<H: Host> {
     pub(crate) probes: &'static Probes<H>,
     /// Which instance a stub belongs to; null for free ones. Stub 0 is never used.
     pub(crate) instances: Box<[AtomicPtr<Instance<H::Arch>>]>,
+    /// Where the call that a stub belongs to ends up: what [`Host::stubs_added`] shows to unwinders.
+    pub(crate) homes: Box<[AtomicUsize]>,
     /// How many stubs are free; under the registry's lock.
     pub(crate) free: AtomicUsize,
     /// Where the search for a free one goes on; under the registry's lock.
@@ -45,6 +47,14 @@ impl<H: Host> StubChunk<H> {
         // SAFETY: instances are freed after a grace period, and the caller is inside.
         let instance = unsafe { cell.load(Acquire).as_ref() }?;
         (instance.stub == stub).then_some(instance)
+    }
+
+    /// Notes where the call that `stub` is handed out for ends up.
+    fn set_home(&self, stub: CodeAddr, home: CodeAddr) {
+        let offset = stub.as_usize().wrapping_sub(self.base.as_usize());
+        if let Some(cell) = offset.checked_div(H::Arch::STUB_LEN).and_then(|index| self.homes.get(index)) {
+            cell.store(home.as_usize(), Relaxed);
+        }
     }
 }
 
@@ -89,8 +99,8 @@ impl<H: Host> Probes<H> {
             pool.missed.fetch_add(1, Relaxed);
             return;
         };
-        let mut call =
-            Call { regs, node, lender: self, return_address: self.follow_stubs(entry.return_address) };
+        let home = self.follow_stubs(entry.return_address);
+        let mut call = Call { regs, node, lender: self, return_address: home };
         context.set_current(node);
         // SAFETY: the instance is ours, its data memory free and of the handlers' layout.
         if unsafe { probe.handlers.entry(&mut call, instance.data) } == Follow::No {
@@ -99,6 +109,10 @@ impl<H: Host> Probes<H> {
             return;
         }
         instance.bind(entry.return_address, entry.frame, task);
+        // SAFETY: the caller is inside.
+        if let Some(chunk) = unsafe { self.stub_chunks.find(chunk_base(instance.stub).as_usize()) } {
+            chunk.set_home(instance.stub, home);
+        }
         if H::Arch::set_return_address(regs, instance.stub, memory).is_err() {
             pool.missed.fetch_add(1, Relaxed);
             instance.drop_unreturned();
@@ -272,6 +286,31 @@ impl<H: Host> Probes<H> {
                 instance.release();
             }
         }
+    }
+
+    /// Gives back those of a task's instances whose calls lie below `sp`, the running stack pointer, or certainly will not
+    /// return: for a task that is about to end and has left most of its calls without returning, while the functions
+    /// that end it may still return. Whether none is left, so that [`Probes::task_exit`] is not needed any more.
+    pub fn task_exiting(&self, task: &Task<H::Arch>, sp: usize) -> bool {
+        let _guard = self.anonymous();
+        let mut link = &task.pending;
+        // SAFETY: what is on the task's list is not freed.
+        while let Some(instance) = unsafe { link.load(Relaxed).as_ref() } {
+            if instance.has_returned() {
+                link.store(instance.next.load(Relaxed), Release);
+                instance.release();
+            } else if instance.frame() < sp && instance.claim() {
+                link.store(instance.next.load(Relaxed), Release);
+                instance.pool().abandoned.fetch_add(1, Relaxed);
+                // SAFETY: the call is claimed, and its data still there.
+                unsafe { instance.drop_data() };
+                instance.release();
+            } else {
+                link = &instance.next;
+            }
+        }
+        self.drop_stale(task, sp, |_| false);
+        task.is_idle()
     }
 
     /// The return address that `at` stands for, if it is a return stub of ours (RET_8): what an unwinder shows, and

@@ -216,6 +216,7 @@ impl<H: Host> Probes<H> {
         for chunk in stub_chunks {
             // SAFETY: off the table since before the grace period.
             let chunk = unsafe { free(chunk) };
+            self.host.stubs_removed(chunk.base);
             // SAFETY: no stub of it was in use.
             unsafe { self.host.free_exec(chunk.base, crate::slots::CHUNK_LEN) };
         }

@@ -78,6 +78,9 @@ impl<H: Host> Probes<H> {
         match made {
             Ok(chunk) => {
                 books.stubs.push(chunk);
+                // SAFETY: made just now.
+                let table = unsafe { chunk.as_ref() }.homes.as_ptr().expose_provenance();
+                self.host.stubs_added(base, CHUNK_LEN, table);
                 // SAFETY: stays valid until a grace period after it has been removed.
                 unsafe { self.stub_chunks.insert(chunk) };
                 Ok(())
@@ -101,10 +104,14 @@ impl<H: Host> Probes<H> {
         let mut instances = Vec::new();
         instances.try_reserve_exact(count).map_err(|_| RegisterError::NoMemory)?;
         instances.resize_with(count, || AtomicPtr::new(ptr::null_mut()));
+        let mut homes = Vec::new();
+        homes.try_reserve_exact(count).map_err(|_| RegisterError::NoMemory)?;
+        homes.resize_with(count, || AtomicUsize::new(0));
         let chunk = leak(StubChunk {
             base,
             probes: self,
             instances: instances.into_boxed_slice(),
+            homes: homes.into_boxed_slice(),
             free: AtomicUsize::new(count.saturating_sub(1)),
             cursor: AtomicUsize::new(0),
         })?;
