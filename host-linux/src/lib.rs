@@ -1,1 +1,71 @@
-//! A Linux process as a host of probe-core.
+//! A Linux process as a host of probe-core: probes in any code of the process that this crate is linked into.
+//!
+//! ```no_run
+//! use probe_host_linux::{Kprobe, Kretprobe, probes};
+//! use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+//!
+//! static CALLS: AtomicU64 = AtomicU64::new(0);
+//!
+//! let opened = probes().register(Kprobe::at("opendir").pre(|_hit| {
+//!     CALLS.fetch_add(1, Relaxed);
+//! }))?;
+//! let sizes = probes().register(
+//!     Kretprobe::on("malloc").entry(|call| call.argument(0)).exit(|ret, size| drop((ret.value(), size))),
+//! )?;
+//! drop((opened, sizes)); // unregisters
+//! # Ok::<(), probe_core::RegisterError>(())
+//! ```
+//!
+//! In the order of reading: [`process`] the host itself · [`signals`] the traps and the program's own handlers ·
+//! [`threads`] what every thread has · [`text`] writing code · `exec` memory for code · `memory` access that cannot
+//! fault · `sync` core synchronisation · [`symbols`] names both ways · `blacklist` what must not be probed · `unwind`
+//! exceptions and backtraces through return probes · `arch` what differs between architectures · [`sys`] the kernel's
+//! interface.
+//!
+//! # Where it may be called
+//! Registering and removing: anywhere but in a handler, as a lock is taken, memory is allocated and the loader is asked.
+//! Handlers run in a signal handler (kprobes, entry handlers) or right after a return (return handlers): they
+//! should neither allocate nor take locks that the probed code may hold.
+//!
+//! # What it does not see to
+//! Signals that are blocked when a breakpoint is hit kill the process. The program itself must not block SIGTRAP
+//! (an agent takes it out of the program's masks), and code that libc runs with all signals blocked (parts of
+//! `posix_spawn` and `pthread_create`) must not be probed. Threads made with a bare `clone(CLONE_VM)` that shares
+//! the thread-local storage of a running thread are beyond help, as they are for libc.
+
+mod arch;
+mod blacklist;
+mod exec;
+mod lock;
+mod maps;
+mod memory;
+#[cfg(feature = "private-mem")]
+mod private_mem;
+pub mod process;
+pub mod signals;
+pub mod symbols;
+mod sync;
+pub mod sys;
+pub mod text;
+pub mod threads;
+mod unwind;
+
+pub use arch::Native;
+pub use memory::ProcessMemory;
+pub use probe_core;
+pub use process::{LinuxProcess, StartError, objects_changed, probes, start};
+pub use text::TextAccess;
+pub use threads::thread_started;
+
+/// A kprobe in this process.
+pub type Kprobe = probe_core::Kprobe<Native>;
+/// A jprobe in this process.
+pub type Jprobe = probe_core::Jprobe<Native>;
+/// A return probe in this process, with private data of type `D`.
+pub type Kretprobe<D = (), S = probe_core::Fresh> = probe_core::Kretprobe<Native, D, S>;
+/// A registered probe in this process; unregisters when dropped.
+pub type Probe = probe_core::Probe<LinuxProcess>;
+/// One hit, as a handler sees it.
+pub type Hit<'a> = probe_core::Hit<'a, Native>;
+/// The saved registers.
+pub type Regs = <Native as probe_core::arch::Arch>::Regs;

@@ -1,0 +1,185 @@
+//! aarch64. `ucontext_t`: `uc_sigmask` at 40, `uc_mcontext` at 176: fault_address, x0-x30 (184), sp (432), pc (440),
+//! pstate (448), then records of (magic, size) from 464.
+
+use super::{Regs, UContext};
+use crate::sys::AltStack;
+use core::arch::{asm, global_asm};
+use core::ffi::c_int;
+
+const X0: usize = 184;
+pub(super) const PC: usize = 440;
+pub(super) const SP: usize = 432;
+const PSTATE: usize = 448;
+const RECORDS: usize = 464;
+const RECORDS_LEN: usize = 4096;
+pub(super) const SIGMASK: usize = 40;
+
+/// The record that carries `ESR_EL1`: magic, size, esr.
+const ESR_MAGIC: u32 = 0x4553_5201;
+
+/// `mov w0, #1; ret` and `mov w0, #2; ret`: for the self-test of text writes.
+pub(crate) const RETURN_ONE: &[u8] = &[0x20, 0x00, 0x80, 0x52, 0xc0, 0x03, 0x5f, 0xd6];
+pub(crate) const RETURN_TWO: &[u8] = &[0x40, 0x00, 0x80, 0x52, 0xc0, 0x03, 0x5f, 0xd6];
+
+/// No restorer: the kernel's vDSO has one.
+pub(crate) const RESTORER_FLAG: usize = 0;
+
+pub(super) fn load_regs(context: UContext) -> Regs {
+    Regs {
+        x: core::array::from_fn(|i| context.word(X0 + 8 * i) as u64),
+        sp: context.word(SP) as u64,
+        pc: context.word(PC) as u64,
+        pstate: context.word(PSTATE) as u64,
+    }
+}
+
+pub(super) fn store_regs(context: UContext, regs: &Regs) {
+    for (i, value) in regs.x.iter().enumerate() {
+        context.set_word(X0 + 8 * i, *value as usize);
+    }
+    context.set_word(SP, regs.sp as usize);
+    context.set_word(PC, regs.pc as usize);
+    context.set_word(PSTATE, regs.pstate as usize);
+}
+
+/// The exception class of `ESR_EL1` where the frame has it, else the signal's number.
+pub(super) fn trap_number(context: UContext, signal: c_int) -> u32 {
+    let mut at = RECORDS;
+    while at + 16 <= RECORDS + RECORDS_LEN {
+        let head = context.word(at);
+        let (magic, len) = (head as u32, head >> 32);
+        if magic == ESR_MAGIC {
+            return (context.word(at + 8) >> 26) as u32 & 0x3f;
+        }
+        if magic == 0 || len < 16 || len % 16 != 0 {
+            break;
+        }
+        at += len;
+    }
+    signal as u32
+}
+
+/// `fault_address`.
+pub(super) fn set_fault(context: UContext, addr: usize, _is_write: bool) {
+    context.set_word(176, addr);
+}
+
+/// BRK gives `TRAP_BRKPT`.
+pub(crate) const fn is_breakpoint_trap(code: c_int) -> bool {
+    code == 1
+}
+
+/// A code address as something that can be called: itself.
+pub(crate) fn function_entry(code: &usize) -> usize {
+    *code
+}
+
+pub(crate) use probe_arch_aarch64::unwind::{EhFrame, eh_frame};
+
+global_asm!(
+    ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",
+    ".balign 8",
+    ".hidden probe_host_linux_thread",
+    ".globl probe_host_linux_thread",
+    ".type probe_host_linux_thread, @object",
+    "probe_host_linux_thread: .zero 8",
+    ".size probe_host_linux_thread, 8",
+    ".popsection",
+    // usize nofault_copy(to x0, from x1, len x2): what is left over. A fault goes on at `_end`, with x2 = what is left.
+    ".pushsection .text.probe_host_linux,\"ax\",@progbits",
+    ".balign 4",
+    ".hidden probe_host_linux_copy",
+    ".globl probe_host_linux_copy",
+    ".hidden probe_host_linux_copy_end",
+    ".globl probe_host_linux_copy_end",
+    ".type probe_host_linux_copy, @function",
+    "probe_host_linux_copy:",
+    "cmp x2, #8",
+    "b.lo 3f",
+    "2: ldr x3, [x1], #8",
+    "str x3, [x0], #8",
+    "sub x2, x2, #8",
+    "cmp x2, #8",
+    "b.hs 2b",
+    "3: cbz x2, probe_host_linux_copy_end",
+    "ldrb w3, [x1], #1",
+    "strb w3, [x0], #1",
+    "sub x2, x2, #1",
+    "b 3b",
+    "probe_host_linux_copy_end:",
+    "mov x0, x2",
+    "ret",
+    ".size probe_host_linux_copy, . - probe_host_linux_copy",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn probe_host_linux_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
+    static probe_host_linux_copy_end: u8;
+}
+
+/// Copies until it is done or faults; returns how many bytes were not copied.
+///
+/// # Safety
+/// What is written at `to` is the caller's to change. `from` and `to` may be any addresses as long as this crate's
+/// SIGSEGV and SIGBUS handlers are in place.
+pub(crate) unsafe fn nofault_copy(to: *mut u8, from: *const u8, len: usize) -> usize {
+    // SAFETY: the caller's promise; faults end the copy through `nofault_fixup`.
+    unsafe { probe_host_linux_copy(to, from, len) }
+}
+
+/// Where to go on after a fault at `pc`, if that was in [`nofault_copy`]. `x2` holds what is left there.
+pub(crate) fn nofault_fixup(pc: usize) -> Option<usize> {
+    let start = probe_host_linux_copy as *const () as usize;
+    let end = (&raw const probe_host_linux_copy_end) as usize;
+    (start..end).contains(&pc).then_some(end)
+}
+
+/// None: see [`RESTORER_FLAG`].
+pub(crate) fn restorer() -> usize {
+    0
+}
+
+/// The calling thread's word of storage, zero at first.
+#[inline(always)]
+pub(crate) fn thread_slot() -> *mut usize {
+    let at: *mut usize;
+    // SAFETY: reads the thread pointer and the offset that the linker or loader put into the GOT; no memory of the
+    // program is touched.
+    unsafe {
+        asm!(
+            "adrp {at}, :gottprel:probe_host_linux_thread",
+            "ldr {at}, [{at}, #:gottprel_lo12:probe_host_linux_thread]",
+            "mrs {tp}, tpidr_el0",
+            "add {at}, {at}, {tp}",
+            at = out(reg) at,
+            tp = out(reg) _,
+            options(pure, nomem, nostack)
+        );
+    }
+    at
+}
+
+/// `sigaltstack(new, NULL)` with the stack pointer at `sp` meanwhile; returns the kernel's answer.
+///
+/// # Safety
+/// All asynchronous signals are blocked, and the memory below `sp` is nobody's. `new` is as for `sigaltstack`.
+pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize {
+    let mut answer = new as isize;
+    // SAFETY: the stack pointer is back before the compiler's code goes on; no signal comes between. The system call
+    // takes what the caller vouches for.
+    unsafe {
+        asm!(
+            "mov {kept}, sp",
+            "mov sp, {sp}",
+            "svc #0",
+            "mov sp, {kept}",
+            kept = out(reg) _,
+            sp = in(reg) sp,
+            in("x8") libc::SYS_sigaltstack,
+            inlateout("x0") answer,
+            in("x1") 0,
+        );
+    }
+    answer
+}

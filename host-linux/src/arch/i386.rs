@@ -1,0 +1,204 @@
+//! i386. `ucontext_t`: `gregs` at 20 (gs fs es ds edi esi ebp esp ebx edx ecx eax trapno err eip cs efl uesp ss),
+//! `uc_sigmask` at 108.
+
+use super::{Regs, UContext};
+use crate::sys::AltStack;
+use core::arch::{asm, global_asm};
+use core::ffi::c_int;
+use probe_core::CodeAddr;
+
+const fn greg(index: usize) -> usize {
+    20 + 4 * index
+}
+
+pub(super) const PC: usize = greg(14);
+pub(super) const SP: usize = greg(7);
+pub(super) const SIGMASK: usize = 108;
+
+/// `mov eax, 1; ret` and `mov eax, 2; ret`: for the self-test of text writes.
+pub(crate) const RETURN_ONE: &[u8] = &[0xb8, 1, 0, 0, 0, 0xc3];
+pub(crate) const RETURN_TWO: &[u8] = &[0xb8, 2, 0, 0, 0, 0xc3];
+
+/// No restorer: the kernel's vDSO has one.
+pub(crate) const RESTORER_FLAG: usize = 0;
+
+pub(super) fn load_regs(context: UContext) -> Regs {
+    let get = |index| context.word(greg(index)) as u32;
+    Regs {
+        ebx: get(8),
+        ecx: get(10),
+        edx: get(9),
+        esi: get(5),
+        edi: get(4),
+        ebp: get(6),
+        eax: get(11),
+        ds: get(3) & 0xffff,
+        es: get(2) & 0xffff,
+        fs: get(1) & 0xffff,
+        gs: get(0) & 0xffff,
+        orig_eax: u32::MAX,
+        eip: get(14),
+        cs: get(15) & 0xffff,
+        eflags: get(16),
+        esp: get(7),
+        ss: get(18) & 0xffff,
+    }
+}
+
+pub(super) fn store_regs(context: UContext, regs: &Regs) {
+    let set = |index, value: u32| context.set_word(greg(index), value as usize);
+    set(8, regs.ebx);
+    set(10, regs.ecx);
+    set(9, regs.edx);
+    set(5, regs.esi);
+    set(4, regs.edi);
+    set(6, regs.ebp);
+    set(11, regs.eax);
+    set(14, regs.eip);
+    set(16, regs.eflags);
+    set(7, regs.esp);
+}
+
+pub(super) fn trap_number(context: UContext, _signal: c_int) -> u32 {
+    context.word(greg(12)) as u32
+}
+
+/// A page fault (trap 14) at `addr`; error code: user mode, and whether it was a write. `cr2` follows `fpstate` and
+/// `oldmask` behind the registers.
+pub(super) fn set_fault(context: UContext, addr: usize, is_write: bool) {
+    context.set_word(greg(12), 14);
+    context.set_word(greg(13), 4 | usize::from(is_write) << 1);
+    context.set_word(greg(21), addr);
+}
+
+/// Only INT3 gives `SI_KERNEL`; TF gives `TRAP_TRACE`, a debug register `TRAP_HWBKPT`, INT1 `TRAP_BRKPT`.
+pub(crate) const fn is_breakpoint_trap(code: c_int) -> bool {
+    code == 0x80
+}
+
+/// A code address as something that can be called: itself.
+pub(crate) fn function_entry(code: &usize) -> usize {
+    *code
+}
+
+pub(crate) use probe_x86_decode::unwind::EhFrame;
+
+/// Describes a chunk of return stubs to unwinders.
+pub(crate) fn eh_frame(chunk: CodeAddr, len_bytes: usize, table: usize) -> EhFrame {
+    probe_x86_decode::unwind::eh_frame::<probe_x86_decode::ProtectedMode>(chunk, len_bytes, table)
+}
+
+global_asm!(
+    ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",
+    ".balign 4",
+    ".hidden probe_host_linux_thread",
+    ".globl probe_host_linux_thread",
+    ".type probe_host_linux_thread, @object",
+    "probe_host_linux_thread: .zero 4",
+    ".size probe_host_linux_thread, 4",
+    ".popsection",
+    // usize nofault_copy(to, from, len), all on the stack: what is left over. A fault goes on at `_end`, with ecx =
+    // what is left.
+    ".pushsection .text.probe_host_linux,\"ax\",@progbits",
+    ".hidden probe_host_linux_copy",
+    ".globl probe_host_linux_copy",
+    ".hidden probe_host_linux_copy_begin",
+    ".globl probe_host_linux_copy_begin",
+    ".hidden probe_host_linux_copy_end",
+    ".globl probe_host_linux_copy_end",
+    ".type probe_host_linux_copy, @function",
+    "probe_host_linux_copy:",
+    "push esi",
+    "push edi",
+    "mov edi, [esp + 12]",
+    "mov esi, [esp + 16]",
+    "mov ecx, [esp + 20]",
+    "probe_host_linux_copy_begin:",
+    "cmp ecx, 4",
+    "jne 2f",
+    "mov eax, [esi]",
+    "mov [edi], eax",
+    "xor ecx, ecx",
+    "jmp probe_host_linux_copy_end",
+    "2:",
+    "rep movsb",
+    "probe_host_linux_copy_end:",
+    "mov eax, ecx",
+    "pop edi",
+    "pop esi",
+    "ret",
+    ".size probe_host_linux_copy, . - probe_host_linux_copy",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn probe_host_linux_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
+    static probe_host_linux_copy_begin: u8;
+    static probe_host_linux_copy_end: u8;
+}
+
+/// Copies until it is done or faults; returns how many bytes were not copied.
+///
+/// # Safety
+/// What is written at `to` is the caller's to change. `from` and `to` may be any addresses as long as this crate's
+/// SIGSEGV and SIGBUS handlers are in place.
+pub(crate) unsafe fn nofault_copy(to: *mut u8, from: *const u8, len: usize) -> usize {
+    // SAFETY: the caller's promise; faults end the copy through `nofault_fixup`.
+    unsafe { probe_host_linux_copy(to, from, len) }
+}
+
+/// Where to go on after a fault at `pc`, if that was in [`nofault_copy`]. `ecx` holds what is left there.
+pub(crate) fn nofault_fixup(pc: usize) -> Option<usize> {
+    let start = (&raw const probe_host_linux_copy_begin) as usize;
+    let end = (&raw const probe_host_linux_copy_end) as usize;
+    (start..end).contains(&pc).then_some(end)
+}
+
+/// None: see [`RESTORER_FLAG`].
+pub(crate) fn restorer() -> usize {
+    0
+}
+
+/// The calling thread's word of storage, zero at first.
+#[inline(always)]
+pub(crate) fn thread_slot() -> *mut usize {
+    let at: *mut usize;
+    // SAFETY: finds the GOT from the program counter, then reads the thread pointer (gs:0) and the negative offset
+    // that the linker or loader put into the GOT. Pushes and pops one word: not `nostack`.
+    unsafe {
+        asm!(
+            "call 2f",
+            "2: pop {at}",
+            "add {at}, offset _GLOBAL_OFFSET_TABLE_ + (. - 2b)",
+            "mov {at}, dword ptr [{at} + probe_host_linux_thread@GOTNTPOFF]",
+            "add {at}, dword ptr gs:[0]",
+            at = out(reg) at,
+            options(pure, readonly)
+        );
+    }
+    at
+}
+
+/// `sigaltstack(new, NULL)` with the stack pointer at `sp` meanwhile; returns the kernel's answer.
+///
+/// # Safety
+/// All asynchronous signals are blocked, and the memory below `sp` is nobody's. `new` is as for `sigaltstack`.
+pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize {
+    let mut answer = libc::SYS_sigaltstack as isize;
+    // SAFETY: the stack pointer and ebx are back before the compiler's code goes on; no signal comes between. The
+    // system call takes what the caller vouches for.
+    unsafe {
+        asm!(
+            "xchg ebx, edi",
+            "xchg esp, edx",
+            "int 0x80",
+            "xchg esp, edx",
+            "xchg ebx, edi",
+            inlateout("eax") answer,
+            inout("edi") new => _,
+            in("ecx") 0,
+            inout("edx") sp => _,
+        );
+    }
+    answer
+}

@@ -1,0 +1,169 @@
+//! The native architecture: what of this crate differs from one to the next, one file each, the same names in all.
+//!
+//! * `Native`: the backend; `pub use` of it is the only choice by architecture in this crate.
+//! * `load_regs`, `store_regs`: the interrupted registers, from and to the kernel's `ucontext_t`.
+//! * offsets of what every architecture's `ucontext_t` has (pc, sp, signal mask).
+//! * `is_breakpoint_trap`, `trap_number`.
+//! * assembly: the thread-local slot (initial-exec model: no call, no allocation at first use), the copy that
+//!   survives faults, the signal return.
+//!
+//! Sources: the kernel's `arch/*/include/uapi/asm/{sigcontext,ucontext}.h` (Linux 6.12); ELF TLS ABI.
+
+use crate::sys::{AltStack, SignalSet};
+use probe_core::CodeAddr;
+
+cfg_if::cfg_if! {
+    if #[cfg(target_arch = "x86_64")] {
+        mod x86_64;
+        use x86_64 as native;
+        pub use probe_arch_x86_64::X86_64 as Native;
+    } else if #[cfg(target_arch = "x86")] {
+        mod i386;
+        use i386 as native;
+        pub use probe_arch_i386::I386 as Native;
+    } else if #[cfg(target_arch = "aarch64")] {
+        mod aarch64;
+        use aarch64 as native;
+        pub use probe_arch_aarch64::Aarch64 as Native;
+    } else if #[cfg(target_arch = "powerpc64")] {
+        mod powerpc64;
+        use powerpc64 as native;
+        pub use probe_arch_ppc64::Native;
+    } else {
+        compile_error!("probe-host-linux has no backend for this architecture");
+    }
+}
+
+pub(crate) use native::{
+    EhFrame, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, eh_frame, function_entry, is_breakpoint_trap,
+    nofault_copy, nofault_fixup, restorer, sigaltstack_from, thread_slot,
+};
+
+/// The saved registers of the native backend.
+pub(crate) type Regs = <Native as probe_core::arch::Arch>::Regs;
+
+/// The `ucontext_t` of a running signal handler.
+#[derive(Clone, Copy)]
+pub(crate) struct UContext(*mut u8);
+
+impl UContext {
+    /// Wraps the third argument of a signal handler.
+    ///
+    /// # Safety
+    /// `raw` is that argument, and the handler is still running while the value is used.
+    pub(crate) unsafe fn new(raw: *mut core::ffi::c_void) -> Self {
+        Self(raw.cast())
+    }
+
+    /// The raw pointer again.
+    pub(crate) fn as_ptr(self) -> *mut core::ffi::c_void {
+        self.0.cast()
+    }
+
+    /// The interrupted registers.
+    pub(crate) fn load_regs(self) -> Regs {
+        native::load_regs(self)
+    }
+
+    /// Resumes with `regs` when the handler returns.
+    pub(crate) fn store_regs(self, regs: &Regs) {
+        native::store_regs(self, regs);
+    }
+
+    /// The interrupted program counter.
+    pub(crate) fn pc(self) -> usize {
+        self.word(native::PC)
+    }
+
+    /// Resumes at `pc`.
+    pub(crate) fn set_pc(self, pc: usize) {
+        self.set_word(native::PC, pc);
+    }
+
+    /// The interrupted stack pointer.
+    pub(crate) fn sp(self) -> usize {
+        self.word(native::SP)
+    }
+
+    /// The architecture's number of the trap, or the signal where the architecture does not tell.
+    pub(crate) fn trap_number(self, signal: core::ffi::c_int) -> u32 {
+        native::trap_number(self, signal)
+    }
+
+    /// Makes the frame say that the access at `addr` has faulted.
+    pub(crate) fn set_fault(self, addr: usize, is_write: bool) {
+        native::set_fault(self, addr, is_write);
+    }
+
+    /// Resumes at the breakpoint that has trapped, to have it trap again.
+    pub(crate) fn rewind_breakpoint(self) {
+        let at = <Native as probe_core::arch::Arch>::breakpoint_address(&self.load_regs());
+        self.set_pc(CodeAddr::as_usize(at));
+    }
+
+    /// The signal mask that comes back when the handler returns.
+    pub(crate) fn mask(self) -> SignalSet {
+        // SAFETY: `uc_sigmask` lies at this offset of the kernel's structure, which `new` vouches for.
+        unsafe { self.0.wrapping_add(native::SIGMASK).cast::<SignalSet>().read_unaligned() }
+    }
+
+    /// Lets `mask` come in force when the handler returns.
+    pub(crate) fn set_mask(self, mask: SignalSet) {
+        // SAFETY: as in `mask`; the frame is ours to change while the handler runs.
+        unsafe { self.0.wrapping_add(native::SIGMASK).cast::<SignalSet>().write_unaligned(mask) };
+    }
+
+    /// The alternate stack that comes back when the handler returns.
+    pub(crate) fn altstack(self) -> AltStack {
+        // SAFETY: `uc_stack` follows `uc_flags` and `uc_link` on every architecture.
+        unsafe { self.0.wrapping_add(UC_STACK).cast::<AltStack>().read() }
+    }
+
+    /// Lets `stack` be the alternate stack when the handler returns.
+    pub(crate) fn set_altstack(self, stack: &AltStack) {
+        // SAFETY: as in `altstack`.
+        unsafe { self.0.wrapping_add(UC_STACK).cast::<AltStack>().write(*stack) };
+    }
+
+    /// The machine word at `offset` bytes of the structure.
+    fn word(self, offset: usize) -> usize {
+        // SAFETY: the callers in `native` use offsets of word-sized members of the kernel's structure.
+        unsafe { self.0.wrapping_add(offset).cast::<usize>().read() }
+    }
+
+    /// Stores the machine word at `offset` bytes of the structure.
+    fn set_word(self, offset: usize, word: usize) {
+        // SAFETY: as in `word`.
+        unsafe { self.0.wrapping_add(offset).cast::<usize>().write(word) };
+    }
+}
+
+/// The offset of `uc_stack`: behind `uc_flags` and `uc_link`.
+const UC_STACK: usize = 2 * size_of::<usize>();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fault_free_copy_reports_what_it_could_not_copy() {
+        let from = *b"0123456789abcdef0123456789";
+        let mut to = [0_u8; 26];
+        for len in 0..=from.len() {
+            to.fill(0);
+            // SAFETY: both arrays are longer than `len`.
+            let left = unsafe { nofault_copy(to.as_mut_ptr(), from.as_ptr(), len) };
+            assert_eq!(left, 0);
+            assert_eq!(to[..len], from[..len]);
+            assert!(to[len..].iter().all(|&byte| byte == 0), "{len}");
+        }
+    }
+
+    #[test]
+    fn every_thread_has_its_own_slot() {
+        let mine = thread_slot() as usize;
+        assert_eq!(mine, thread_slot() as usize);
+        let other = std::thread::spawn(|| thread_slot() as usize).join().unwrap();
+        assert_ne!(mine, other);
+    }
+}

@@ -1,0 +1,225 @@
+//! ppc64, both byte orders, ELFv1 and ELFv2. `ucontext_t`: `uc_sigmask` at 40, `gp_regs` at 232 (r0-r31, nip, msr,
+//! orig_r3, ctr, link, xer, ccr, softe, trap, dar, dsisr, result).
+
+use super::{Regs, UContext};
+use crate::sys::AltStack;
+use core::arch::{asm, global_asm};
+use core::ffi::c_int;
+
+const fn gp(index: usize) -> usize {
+    232 + 8 * index
+}
+
+pub(super) const PC: usize = gp(32);
+pub(super) const SP: usize = gp(1);
+pub(super) const SIGMASK: usize = 40;
+
+/// `li r3, 1; blr` and `li r3, 2; blr`: for the self-test of text writes.
+#[cfg(target_endian = "big")]
+pub(crate) const RETURN_ONE: &[u8] = &[0x38, 0x60, 0, 1, 0x4e, 0x80, 0x00, 0x20];
+#[cfg(target_endian = "big")]
+pub(crate) const RETURN_TWO: &[u8] = &[0x38, 0x60, 0, 2, 0x4e, 0x80, 0x00, 0x20];
+#[cfg(target_endian = "little")]
+pub(crate) const RETURN_ONE: &[u8] = &[1, 0, 0x60, 0x38, 0x20, 0x00, 0x80, 0x4e];
+#[cfg(target_endian = "little")]
+pub(crate) const RETURN_TWO: &[u8] = &[2, 0, 0x60, 0x38, 0x20, 0x00, 0x80, 0x4e];
+
+/// No restorer: the kernel's vDSO has one.
+pub(crate) const RESTORER_FLAG: usize = 0;
+
+pub(super) fn load_regs(context: UContext) -> Regs {
+    let get = |index| context.word(gp(index)) as u64;
+    Regs {
+        gpr: core::array::from_fn(get),
+        nip: get(32),
+        msr: get(33),
+        orig_gpr3: get(34),
+        ctr: get(35),
+        link: get(36),
+        xer: get(37),
+        ccr: get(38),
+        softe: 1,
+        // The next three are not filled in by emulators: 0x700 is what the kernel gives for a breakpoint.
+        trap: 0x700,
+        dar: 0,
+        dsisr: 0,
+        result: 0,
+    }
+}
+
+pub(super) fn store_regs(context: UContext, regs: &Regs) {
+    let set = |index, value: u64| context.set_word(gp(index), value as usize);
+    for (i, value) in regs.gpr.iter().enumerate() {
+        set(i, *value);
+    }
+    set(32, regs.nip);
+    set(35, regs.ctr);
+    set(36, regs.link);
+    set(37, regs.xer);
+    set(38, regs.ccr);
+}
+
+/// The interrupt vector that raises `signal`: the frame's own `trap` is not filled in by emulators.
+pub(super) fn trap_number(_context: UContext, signal: c_int) -> u32 {
+    match signal {
+        libc::SIGSEGV => 0x300,
+        libc::SIGBUS => 0x600,
+        libc::SIGILL | libc::SIGFPE | libc::SIGTRAP => 0x700,
+        other => other as u32,
+    }
+}
+
+/// A data storage interrupt: `trap`, `dar`, and the store bit of `dsisr`.
+pub(super) fn set_fault(context: UContext, addr: usize, is_write: bool) {
+    context.set_word(gp(40), 0x300);
+    context.set_word(gp(41), addr);
+    context.set_word(gp(42), usize::from(is_write) << 25);
+}
+
+/// `trap` gives `TRAP_BRKPT`.
+pub(crate) const fn is_breakpoint_trap(code: c_int) -> bool {
+    code == 1
+}
+
+/// A code address as something that can be called: itself on ELFv2; on ELFv1 the address where it stands, as the
+/// first word of a descriptor whose other words a leaf function does not use.
+pub(crate) fn function_entry(code: &usize) -> usize {
+    if cfg!(target_abi = "elfv1") { core::ptr::from_ref(code) as usize } else { *code }
+}
+
+#[cfg(target_abi = "elfv1")]
+macro_rules! function {
+    ($name:literal) => {
+        concat!(
+            ".pushsection .opd,\"aw\",@progbits\n.balign 8\n",
+            $name,
+            ": .quad ",
+            $name,
+            "_code, .TOC.@tocbase, 0\n.popsection\n",
+            $name,
+            "_code:"
+        )
+    };
+}
+#[cfg(not(target_abi = "elfv1"))]
+macro_rules! function {
+    ($name:literal) => {
+        concat!($name, ":\n", $name, "_code:")
+    };
+}
+
+global_asm!(
+    ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",
+    ".balign 8",
+    ".hidden probe_host_linux_thread",
+    ".globl probe_host_linux_thread",
+    ".type probe_host_linux_thread, @object",
+    "probe_host_linux_thread: .zero 8",
+    ".size probe_host_linux_thread, 8",
+    ".popsection",
+    // usize nofault_copy(to r3, from r4, len r5): what is left over. A fault goes on at `_end`, with r5 = what is left.
+    ".pushsection .text.probe_host_linux,\"ax\",@progbits",
+    ".balign 4",
+    ".hidden probe_host_linux_copy",
+    ".globl probe_host_linux_copy",
+    ".hidden probe_host_linux_copy_code",
+    ".globl probe_host_linux_copy_code",
+    ".hidden probe_host_linux_copy_end",
+    ".globl probe_host_linux_copy_end",
+    ".type probe_host_linux_copy, @function",
+    function!("probe_host_linux_copy"),
+    "2: cmpldi 5, 8",
+    "blt 3f",
+    "ld 6, 0(4)",
+    "std 6, 0(3)",
+    "addi 4, 4, 8",
+    "addi 3, 3, 8",
+    "addi 5, 5, -8",
+    "b 2b",
+    "3: cmpldi 5, 0",
+    "beq probe_host_linux_copy_end",
+    "lbz 6, 0(4)",
+    "stb 6, 0(3)",
+    "addi 4, 4, 1",
+    "addi 3, 3, 1",
+    "addi 5, 5, -1",
+    "b 3b",
+    "probe_host_linux_copy_end:",
+    "mr 3, 5",
+    "blr",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn probe_host_linux_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
+    static probe_host_linux_copy_code: u8;
+    static probe_host_linux_copy_end: u8;
+}
+
+/// Copies until it is done or faults; returns how many bytes were not copied.
+///
+/// # Safety
+/// What is written at `to` is the caller's to change. `from` and `to` may be any addresses as long as this crate's
+/// SIGSEGV and SIGBUS handlers are in place.
+pub(crate) unsafe fn nofault_copy(to: *mut u8, from: *const u8, len: usize) -> usize {
+    // SAFETY: the caller's promise; faults end the copy through `nofault_fixup`.
+    unsafe { probe_host_linux_copy(to, from, len) }
+}
+
+/// Where to go on after a fault at `pc`, if that was in [`nofault_copy`]. `r5` holds what is left there.
+pub(crate) fn nofault_fixup(pc: usize) -> Option<usize> {
+    let start = (&raw const probe_host_linux_copy_code) as usize;
+    let end = (&raw const probe_host_linux_copy_end) as usize;
+    (start..end).contains(&pc).then_some(end)
+}
+
+/// None: see [`RESTORER_FLAG`].
+pub(crate) fn restorer() -> usize {
+    0
+}
+
+/// The calling thread's word of storage, zero at first.
+#[inline(always)]
+pub(crate) fn thread_slot() -> *mut usize {
+    let at: *mut usize;
+    // SAFETY: reads the offset that the linker or loader put into the TOC (r2 is this object's in all Rust code) and
+    // adds the thread pointer r13; no memory of the program is touched.
+    unsafe {
+        asm!(
+            "addis {at}, 2, probe_host_linux_thread@got@tprel@ha",
+            "ld {at}, probe_host_linux_thread@got@tprel@l({at})",
+            "add {at}, {at}, probe_host_linux_thread@tls",
+            at = out(reg_nonzero) at,
+            options(pure, nomem, nostack)
+        );
+    }
+    at
+}
+
+/// `sigaltstack(new, NULL)` with the stack pointer at `sp` meanwhile; returns the kernel's answer.
+///
+/// # Safety
+/// All asynchronous signals are blocked, and the memory below `sp` is nobody's. `new` is as for `sigaltstack`.
+pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize {
+    let mut answer = new as isize;
+    // SAFETY: the stack pointer is back before the compiler's code goes on; no signal comes between. The system call
+    // takes what the caller vouches for; it may change the volatile registers. An error is a positive errno here,
+    // with CR0.SO set.
+    unsafe {
+        asm!(
+            "mr 14, 1",
+            "mr 1, {sp}",
+            "sc",
+            "bns 2f",
+            "neg 3, 3",
+            "2: mr 1, 14",
+            sp = in(reg_nonzero) sp,
+            inout("r0") libc::SYS_sigaltstack => _,
+            inout("r3") answer,
+            inout("r4") 0 => _,
+            out("r5") _, out("r6") _, out("r7") _, out("r8") _, out("r9") _, out("r10") _, out("r11") _, out("r12") _,
+            out("r14") _, out("cr0") _, out("ctr") _, out("xer") _,
+        );
+    }
+    answer
+}

@@ -1,0 +1,213 @@
+//! x86-64. `ucontext_t`: `gregs` at 40, `uc_sigmask` at 296.
+
+use super::{Regs, UContext};
+use crate::sys::AltStack;
+use core::arch::{asm, global_asm};
+use core::ffi::c_int;
+use probe_core::CodeAddr;
+
+const fn greg(index: usize) -> usize {
+    40 + 8 * index
+}
+
+pub(super) const PC: usize = greg(16);
+pub(super) const SP: usize = greg(15);
+pub(super) const SIGMASK: usize = 296;
+
+/// `mov eax, 1; ret` and `mov eax, 2; ret`: for the self-test of text writes.
+pub(crate) const RETURN_ONE: &[u8] = &[0xb8, 1, 0, 0, 0, 0xc3];
+pub(crate) const RETURN_TWO: &[u8] = &[0xb8, 2, 0, 0, 0, 0xc3];
+
+/// `SA_RESTORER`: the kernel insists on one here.
+pub(crate) const RESTORER_FLAG: usize = 0x0400_0000;
+
+pub(super) fn load_regs(context: UContext) -> Regs {
+    let get = |index| context.word(greg(index)) as u64;
+    Regs {
+        r15: get(7),
+        r14: get(6),
+        r13: get(5),
+        r12: get(4),
+        rbp: get(10),
+        rbx: get(11),
+        r11: get(3),
+        r10: get(2),
+        r9: get(1),
+        r8: get(0),
+        rax: get(13),
+        rcx: get(14),
+        rdx: get(12),
+        rsi: get(9),
+        rdi: get(8),
+        orig_rax: u64::MAX,
+        rip: get(16),
+        cs: get(18) & 0xffff,
+        eflags: get(17),
+        rsp: get(15),
+        ss: get(18) >> 48,
+    }
+}
+
+pub(super) fn store_regs(context: UContext, regs: &Regs) {
+    let set = |index, value: u64| context.set_word(greg(index), value as usize);
+    set(7, regs.r15);
+    set(6, regs.r14);
+    set(5, regs.r13);
+    set(4, regs.r12);
+    set(10, regs.rbp);
+    set(11, regs.rbx);
+    set(3, regs.r11);
+    set(2, regs.r10);
+    set(1, regs.r9);
+    set(0, regs.r8);
+    set(13, regs.rax);
+    set(14, regs.rcx);
+    set(12, regs.rdx);
+    set(9, regs.rsi);
+    set(8, regs.rdi);
+    set(16, regs.rip);
+    set(17, regs.eflags);
+    set(15, regs.rsp);
+}
+
+pub(super) fn trap_number(context: UContext, _signal: c_int) -> u32 {
+    context.word(greg(20)) as u32
+}
+
+/// A page fault (trap 14) at `addr`; error code: user mode, and whether it was a write.
+pub(super) fn set_fault(context: UContext, addr: usize, is_write: bool) {
+    context.set_word(greg(19), 4 | usize::from(is_write) << 1);
+    context.set_word(greg(20), 14);
+    context.set_word(greg(22), addr);
+}
+
+/// Only INT3 gives `SI_KERNEL`; TF gives `TRAP_TRACE`, a debug register `TRAP_HWBKPT`, INT1 `TRAP_BRKPT`.
+pub(crate) const fn is_breakpoint_trap(code: c_int) -> bool {
+    code == 0x80
+}
+
+/// A code address as something that can be called: itself.
+pub(crate) fn function_entry(code: &usize) -> usize {
+    *code
+}
+
+pub(crate) use probe_x86_decode::unwind::EhFrame;
+
+/// Describes a chunk of return stubs to unwinders.
+pub(crate) fn eh_frame(chunk: CodeAddr, len_bytes: usize, table: usize) -> EhFrame {
+    probe_x86_decode::unwind::eh_frame::<probe_x86_decode::LongMode>(chunk, len_bytes, table)
+}
+
+global_asm!(
+    ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",
+    ".balign 8",
+    ".hidden probe_host_linux_thread",
+    ".globl probe_host_linux_thread",
+    ".type probe_host_linux_thread, @object",
+    "probe_host_linux_thread: .zero 8",
+    ".size probe_host_linux_thread, 8",
+    ".popsection",
+    // usize nofault_copy(to rdi, from rsi, len rdx): what is left over.
+    ".pushsection .text.probe_host_linux,\"ax\",@progbits",
+    ".hidden probe_host_linux_copy",
+    ".globl probe_host_linux_copy",
+    ".hidden probe_host_linux_copy_end",
+    ".globl probe_host_linux_copy_end",
+    ".type probe_host_linux_copy, @function",
+    "probe_host_linux_copy:",
+    "mov rcx, rdx",
+    "cmp rdx, 8",
+    "jne 2f",
+    "mov rax, [rsi]",
+    "mov [rdi], rax",
+    "xor ecx, ecx",
+    "jmp probe_host_linux_copy_end",
+    "2:",
+    "rep movsb",
+    "probe_host_linux_copy_end:",
+    "mov rax, rcx",
+    "ret",
+    ".size probe_host_linux_copy, . - probe_host_linux_copy",
+    // Debuggers and unwinders know a signal frame by these very bytes; the byte before must have no unwind
+    // information of its own.
+    "nop",
+    ".hidden probe_host_linux_restorer",
+    ".globl probe_host_linux_restorer",
+    ".type probe_host_linux_restorer, @function",
+    "probe_host_linux_restorer:",
+    ".byte 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0", // mov rax, 15 (rt_sigreturn)
+    "syscall",
+    ".size probe_host_linux_restorer, . - probe_host_linux_restorer",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn probe_host_linux_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
+    static probe_host_linux_copy_end: u8;
+    static probe_host_linux_restorer: u8;
+}
+
+/// Copies until it is done or faults; returns how many bytes were not copied.
+///
+/// # Safety
+/// What is written at `to` is the caller's to change. `from` and `to` may be any addresses as long as this crate's
+/// SIGSEGV and SIGBUS handlers are in place.
+pub(crate) unsafe fn nofault_copy(to: *mut u8, from: *const u8, len: usize) -> usize {
+    // SAFETY: the caller's promise; faults end the copy through `nofault_fixup`.
+    unsafe { probe_host_linux_copy(to, from, len) }
+}
+
+/// Where to go on after a fault at `pc`, if that was in [`nofault_copy`]. `rcx` holds what is left there.
+pub(crate) fn nofault_fixup(pc: usize) -> Option<usize> {
+    let start = probe_host_linux_copy as *const () as usize;
+    let end = (&raw const probe_host_linux_copy_end) as usize;
+    (start..end).contains(&pc).then_some(end)
+}
+
+/// Where signal handlers return to.
+pub(crate) fn restorer() -> usize {
+    (&raw const probe_host_linux_restorer) as usize
+}
+
+/// The calling thread's word of storage, zero at first.
+#[inline(always)]
+pub(crate) fn thread_slot() -> *mut usize {
+    let at: *mut usize;
+    // SAFETY: reads the thread pointer (which the ABI keeps at fs:0) and the offset that the linker or loader put
+    // into the GOT; no memory of the program is touched.
+    unsafe {
+        asm!(
+            "mov {at}, qword ptr fs:[0]",
+            "add {at}, qword ptr [rip + probe_host_linux_thread@GOTTPOFF]",
+            at = out(reg) at,
+            options(pure, nomem, nostack)
+        );
+    }
+    at
+}
+
+/// `sigaltstack(new, NULL)` with the stack pointer at `sp` meanwhile; returns the kernel's answer.
+///
+/// # Safety
+/// All asynchronous signals are blocked, and the memory below `sp` is nobody's. `new` is as for `sigaltstack`.
+pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize {
+    let mut answer = libc::SYS_sigaltstack as isize;
+    // SAFETY: the stack pointer is back before the compiler's code goes on; no signal comes between. The system call
+    // takes what the caller vouches for, and changes rcx and r11.
+    unsafe {
+        asm!(
+            "mov {kept}, rsp",
+            "mov rsp, {sp}",
+            "syscall",
+            "mov rsp, {kept}",
+            kept = out(reg) _,
+            sp = in(reg) sp,
+            inlateout("rax") answer,
+            in("rdi") new,
+            in("rsi") 0,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    answer
+}

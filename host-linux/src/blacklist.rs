@@ -1,0 +1,172 @@
+//! What must not be probed: what the hit path itself runs.
+//!
+//! * In the object that this crate is linked into: the functions of the probe crates and, because an unoptimised build
+//!   calls them, of Rust's `core`; and everything there that no symbol covers.
+//! * `memcpy` and its like, which the compiler calls at its own discretion, where they are not our own
+//!   (feature `private-mem`).
+//! * The vDSO: it is the kernel's, and on most architectures our own signal handlers return through it.
+//!
+//! Everything else may be probed, the loader and all of libc included: what the hit path calls once per thread
+//! (`pthread_setspecific`, `__errno_location`, `syscall`) is called when the thread's state is already in place, so that
+//! a probe there is an ordinary nested hit.
+
+use crate::symbols::index::Entry;
+use crate::symbols::objects::{self, Object, Role};
+use crate::symbols::{demangle, eh_frame};
+use core::ffi::c_int;
+use probe_core::CodeAddr;
+use probe_core::host::Blacklisted;
+
+unsafe extern "C" {
+    fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8;
+    fn memmove(to: *mut u8, from: *const u8, len: usize) -> *mut u8;
+    fn memset(to: *mut u8, value: c_int, len: usize) -> *mut u8;
+    fn memcmp(a: *const u8, b: *const u8, len: usize) -> c_int;
+    fn bcmp(a: *const u8, b: *const u8, len: usize) -> c_int;
+}
+
+/// The functions that compiled code may call for copies and comparisons, as this object reaches them.
+fn compiler_called() -> [(&'static str, usize); 5] {
+    [
+        ("memcpy", code_of(memcpy as *const ())),
+        ("memmove", code_of(memmove as *const ())),
+        ("memset", code_of(memset as *const ())),
+        ("memcmp", code_of(memcmp as *const ())),
+        ("bcmp", code_of(bcmp as *const ())),
+    ]
+}
+
+/// The code behind a function pointer: on ppc64 ELFv1 the first word of the descriptor.
+fn code_of(function: *const ()) -> usize {
+    if cfg!(target_abi = "elfv1") {
+        // SAFETY: on that ABI a function pointer points to its descriptor.
+        unsafe { function.cast::<usize>().read() }
+    } else {
+        function as usize
+    }
+}
+
+/// Whether `object` contains this crate.
+fn is_own(object: &Object) -> bool {
+    object.holds(code_of(is_own as *const ()))
+}
+
+/// Whether the object's names are none that people mean: the agent's own.
+pub(crate) fn is_hidden(object: &Object) -> bool {
+    object.role == Role::Vdso || object.role == Role::Library && is_own(object)
+}
+
+/// Whether the text at `at`, which lies in `object`, must not be probed.
+pub(crate) fn covers(object: &Object, at: usize) -> bool {
+    if is_own(object) {
+        let entry = object.index().covering(at.wrapping_sub(object.bias));
+        if entry.is_none_or(|entry| is_hit_path(object.index().name(entry))) {
+            return true;
+        }
+    }
+    compiler_called().iter().any(|&(_, function)| {
+        let (start, len) = bounds(object, function);
+        at.wrapping_sub(start) < len
+    })
+}
+
+/// The function that `function` is the address of, if that lies in `object`: first byte and length.
+fn bounds(object: &Object, function: usize) -> (usize, usize) {
+    if !object.holds_text(function) {
+        return (0, 0);
+    }
+    if let Some(entry) = object.index().covering(function.wrapping_sub(object.bias)) {
+        return (object.bias.wrapping_add(entry.addr), entry.len_bytes.max(1));
+    }
+    object.eh_frame_header.and_then(|header| eh_frame::find(header, function)).unwrap_or((function, 1))
+}
+
+/// Whether a symbol's name says that it belongs to the hit path.
+fn is_hit_path(name: &str) -> bool {
+    const CRATES: [&str; 5] =
+        ["probe_core", "probe_arch_", "probe_host_linux", "probe_x86_decode", "yaxpeax"];
+    if CRATES.iter().any(|krate| name.contains(krate)) || name.starts_with("__aarch64_") {
+        return true;
+    }
+    let mut is_core = false;
+    if name.contains("core") {
+        demangle::forms(name, &mut |form| is_core |= belongs_to_core(form));
+    }
+    is_core
+}
+
+/// Whether a demangled path is one of Rust's `core`: `core::…`, `<core::… as …>::…`, `<T as core::…>::…` where `T` is
+/// no type of another crate.
+fn belongs_to_core(path: &str) -> bool {
+    let Some(inner) = path.strip_prefix('<') else { return path.starts_with("core::") };
+    match inner.split_once(" as ") {
+        Some((on, of)) => on.contains("core::") || !on.contains("::") && of.starts_with("core::"),
+        None => inner.starts_with("core::"),
+    }
+}
+
+/// Calls `visit` with every blacklisted range.
+pub(crate) fn for_each(visit: &mut dyn FnMut(&Blacklisted<'_>)) {
+    let mut range = |start: usize, len: usize, name: &str| {
+        let start = CodeAddr::new(start);
+        visit(&Blacklisted { start, end: start.wrapping_add(len), name });
+    };
+    for object in objects::snapshot().iter() {
+        if object.role == Role::Vdso {
+            for segment in object.segments.iter().filter(|segment| segment.is_executable) {
+                range(segment.start, segment.end - segment.start, &object.name);
+            }
+            continue;
+        }
+        if is_own(object) {
+            let listed = |entry: &&Entry| entry.len_bytes != 0 && is_hit_path(object.index().name(entry));
+            for entry in object.index().entries().iter().filter(listed) {
+                let start = object.bias.wrapping_add(entry.addr);
+                range(start, entry.len_bytes, object.index().name(entry));
+            }
+        }
+        for (name, function) in compiler_called() {
+            let (start, len) = bounds(object, function);
+            if len != 0 && !is_own(object) {
+                range(start, len, name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_core_are_told_from_those_of_others() {
+        for core in [
+            "core::ptr::read",
+            "core::slice::<impl [T]>::get",
+            "<core::slice::Iter<T> as core::iter::Iterator>::next",
+            "<usize as core::slice::index::SliceIndex<[T]>>::get",
+            "<T as core::convert::Into<U>>::into",
+        ] {
+            assert!(belongs_to_core(core), "{core}");
+        }
+        for other in ["std::io::stdio::_print", "<my::T as core::fmt::Debug>::fmt", "my::core::f", "main"] {
+            assert!(!belongs_to_core(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_hit_path_is_told_from_the_program() {
+        assert!(is_hit_path("_ZN10probe_core3hit10breakpoint17h0123456789abcdefE"));
+        assert!(is_hit_path("probe_host_linux_copy"));
+        assert!(!is_hit_path("_ZN3std2io5stdio6_print17h0123456789abcdefE"));
+        assert!(!is_hit_path("malloc"));
+    }
+
+    #[test]
+    fn every_function_the_compiler_calls_is_found_and_covered() {
+        for (name, function) in compiler_called() {
+            let object = objects::at(function).unwrap();
+            assert!(covers(&object, function), "{name} at {function:#x} in {}", object.name);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Executable memory for slots and return stubs: mapped readable and executable, never writable.
+
+use crate::{maps, sys};
+use probe_core::CodeAddr;
+
+/// Where the search for room starts: below it, programs, allocators and guard pages expect nothing.
+const LOWEST: usize = if cfg!(target_pointer_width = "64") { 0x1_0000 } else { 0x10_0000 };
+
+/// How much room is left free below a stack, so that it can go on growing, and above the heap.
+const KEEP_CLEAR: usize = if cfg!(target_pointer_width = "64") { 64 << 20 } else { 1 << 20 };
+
+/// Maps `len_bytes`, a power of two, aligned to itself, within `reach` bytes of `near` if the two are given.
+pub(crate) fn alloc(len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option<CodeAddr> {
+    let protection = libc::PROT_READ | libc::PROT_EXEC;
+    let Some((near, reach)) = near else {
+        return alloc_anywhere(len_bytes, protection);
+    };
+    let near = near.as_usize();
+    let mut candidates = gaps(len_bytes, near);
+    candidates.sort_unstable_by_key(|&at| distance(at, len_bytes, near));
+    candidates
+        .into_iter()
+        .take_while(|&at| distance(at, len_bytes, near) <= reach)
+        .find_map(|at| sys::map(at, len_bytes, protection).ok())
+        .map(CodeAddr::new)
+}
+
+/// Maps with room to align, then gives the rest back.
+fn alloc_anywhere(len_bytes: usize, protection: i32) -> Option<CodeAddr> {
+    let page = sys::page_len();
+    if len_bytes <= page {
+        return sys::map(0, page, protection).ok().map(CodeAddr::new);
+    }
+    let mapped = sys::map(0, 2 * len_bytes, protection).ok()?;
+    let at = mapped.next_multiple_of(len_bytes);
+    if at > mapped {
+        // SAFETY: the range was just mapped here and nobody knows it.
+        unsafe { sys::unmap(mapped, at - mapped) };
+    }
+    let end = at + len_bytes;
+    if end < mapped + 2 * len_bytes {
+        // SAFETY: as above.
+        unsafe { sys::unmap(end, mapped + 2 * len_bytes - end) };
+    }
+    Some(CodeAddr::new(at))
+}
+
+/// The largest distance between a byte of the block at `at` and `near`.
+fn distance(at: usize, len_bytes: usize, near: usize) -> usize {
+    at.abs_diff(near).max((at + len_bytes).abs_diff(near))
+}
+
+/// For every hole between mappings, the aligned block in it that lies nearest to `near`.
+fn gaps(len_bytes: usize, near: usize) -> Vec<usize> {
+    let Ok(maps) = maps::read() else { return Vec::new() };
+    let mut found = Vec::new();
+    let mut from = LOWEST;
+    for mapping in &maps {
+        let below = if mapping.name == "[stack]" { KEEP_CLEAR } else { 0 };
+        let to = mapping.start.saturating_sub(below);
+        if let Some(at) = nearest(from, to, len_bytes, near) {
+            found.push(at);
+        }
+        let above = if mapping.name == "[heap]" { KEEP_CLEAR } else { 0 };
+        from = from.max(mapping.end.saturating_add(above));
+    }
+    found
+}
+
+/// The aligned block within `from..to` that lies nearest to `near`.
+fn nearest(from: usize, to: usize, len_bytes: usize, near: usize) -> Option<usize> {
+    let first = from.checked_next_multiple_of(len_bytes)?;
+    let last = to.checked_sub(len_bytes)? & !(len_bytes - 1);
+    (first <= last).then(|| (near & !(len_bytes - 1)).clamp(first, last))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_block_of_a_hole_is_taken() {
+        assert_eq!(nearest(0x1000, 0x9000, 0x1000, 0x20_0000), Some(0x8000));
+        assert_eq!(nearest(0x1000, 0x9000, 0x1000, 0), Some(0x1000));
+        assert_eq!(nearest(0x1000, 0x9000, 0x1000, 0x4321), Some(0x4000));
+        assert_eq!(nearest(0x1001, 0x2fff, 0x1000, 0), None);
+        assert_eq!(nearest(0x9000, 0x1000, 0x1000, 0), None);
+    }
+
+    #[test]
+    fn memory_near_text_is_within_reach_and_aligned() {
+        let near = CodeAddr::new(maps::read as *const () as usize);
+        for len in [0x1000, 0x10000, 0x10_0000] {
+            let at = alloc(len, Some((near, 1 << 30))).unwrap();
+            assert_eq!(at.as_usize() % len, 0);
+            assert!(at.abs_diff(near) <= 1 << 30);
+            // SAFETY: just mapped, and nobody else's.
+            unsafe { sys::unmap(at.as_usize(), len) };
+        }
+    }
+
+    #[test]
+    fn memory_anywhere_is_aligned_and_executable_and_not_writable() {
+        let at = alloc(0x10000, None).unwrap().as_usize();
+        assert_eq!(at % 0x10000, 0);
+        let maps = maps::read().unwrap();
+        let mapping = maps.iter().find(|m| (m.start..m.end).contains(&at)).unwrap();
+        assert_eq!(mapping.protection, libc::PROT_READ | libc::PROT_EXEC);
+        // SAFETY: just mapped, and nobody else's.
+        unsafe { sys::unmap(at, 0x10000) };
+    }
+}

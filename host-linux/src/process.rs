@@ -1,0 +1,373 @@
+//! The process as a [`Host`].
+
+use crate::arch::{Native, Regs};
+use crate::lock::Lock;
+use crate::memory::{self, ProcessMemory};
+use crate::symbols::ifunc;
+use crate::symbols::index::{Entry, Kind};
+use crate::symbols::objects::{self, Object, Role};
+use crate::text::{TextAccess, TextWriter};
+use crate::{blacklist, exec, signals, sync, sys, threads, unwind};
+use core::cell::Cell;
+use core::ffi::c_int;
+use core::fmt;
+use probe_core::arch::SaveSet;
+use probe_core::error::TextError;
+use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol};
+use probe_core::{CodeAddr, Context, Probes, Task};
+use std::sync::OnceLock;
+
+/// This process as a host of probes. There is one: [`probes`].
+pub struct LinuxProcess {
+    text: TextWriter,
+    memory: ProcessMemory,
+    log: Lock<fn(&str)>,
+}
+
+/// The one collection of probes in this process.
+pub(crate) static PROBES: Probes<LinuxProcess> = Probes::new(LinuxProcess {
+    text: TextWriter::new(),
+    memory: ProcessMemory::new(),
+    log: Lock::new(|message| eprintln!("{message}")),
+});
+
+/// Why a process cannot be probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StartError {
+    /// There is no address space for the threads' state: the errno.
+    NoMemory(c_int),
+    /// A signal handler could not be installed: the errno.
+    NoHandler(c_int),
+    /// Neither way of writing text works here.
+    TextIsReadOnly(TextError),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoMemory(errno) => write!(f, "no memory for the threads' state (os error {errno})"),
+            Self::NoHandler(errno) => write!(f, "no signal handler could be installed (os error {errno})"),
+            Self::TextIsReadOnly(error) => write!(f, "text cannot be written in this process: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for StartError {}
+
+/// Makes this process ready to be probed; later calls return the same at once.
+///
+/// Installs the signal handlers ([`signals`]), finds out how text can be written, registers for core
+/// synchronisation and for forks. To be called before the program starts threads, if possible, and outside of signal
+/// handlers.
+///
+/// # Errors
+/// [`StartError`] says what the system does not allow.
+pub fn start() -> Result<&'static Probes<LinuxProcess>, StartError> {
+    static STARTED: OnceLock<Result<(), StartError>> = OnceLock::new();
+    (*STARTED.get_or_init(start_once))?;
+    Ok(&PROBES)
+}
+
+/// This process's probes. Reports objects that were unloaded meanwhile to the core first, so that their probes are
+/// [GONE].
+///
+/// # Panics
+/// If the process cannot be probed; [`start`] tells why.
+pub fn probes() -> &'static Probes<LinuxProcess> {
+    match start() {
+        Ok(probes) => {
+            objects_changed();
+            probes
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Looks whether shared objects have gone, and makes their probes [GONE] (CTL_5). An agent calls this after every
+/// `dlclose`; [`probes`] does, too. Does nothing inside a handler.
+pub fn objects_changed() {
+    if threads::current().is_some_and(|block| block.context.is_inside()) {
+        return;
+    }
+    objects::report_gone(&mut |start, end| PROBES.text_going(CodeAddr::new(start), CodeAddr::new(end)));
+}
+
+fn start_once() -> Result<(), StartError> {
+    threads::start(threads::Exits {
+        ended: |task| PROBES.task_exit(task),
+        ending: |task, sp| PROBES.task_exiting(task, sp),
+    })
+    .map_err(StartError::NoMemory)?;
+    signals::start().map_err(StartError::NoHandler)?;
+    let access = PROBES.host().text.start().map_err(StartError::TextIsReadOnly)?;
+    if access == TextAccess::Unprotect {
+        PROBES.host().log(
+            "probes: this system ignores text written through an alias (an emulator?): \
+             pages are writable and executable while a breakpoint is stored",
+        );
+    }
+    sync::start();
+    // SAFETY: the three functions live for ever.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_parent), Some(after_fork_child)) };
+    threads::thread_started();
+    Ok(())
+}
+
+/// The child must not find a lock in the hands of a thread that it does not have.
+unsafe extern "C" fn before_fork() {
+    PROBES.freeze();
+    unwind::hold();
+    objects::hold();
+    PROBES.host().text.hold();
+    signals::hold();
+}
+
+unsafe extern "C" fn after_fork_parent() {
+    // SAFETY: `before_fork` has run in this thread.
+    unsafe { signals::release() };
+    // SAFETY: as above.
+    unsafe { PROBES.host().text.release() };
+    // SAFETY: as above.
+    unsafe { objects::release() };
+    // SAFETY: as above.
+    unsafe { unwind::release() };
+    // SAFETY: as above.
+    unsafe { PROBES.thaw() };
+}
+
+unsafe extern "C" fn after_fork_child() {
+    // SAFETY: this thread is the copy of the one in which `before_fork` has run.
+    unsafe { after_fork_parent() };
+    threads::forked();
+}
+
+impl LinuxProcess {
+    /// How text is written in this process.
+    pub fn text_access(&self) -> TextAccess {
+        self.text.access()
+    }
+
+    /// Sends messages about probes to `log` instead of standard error.
+    pub fn set_log(&self, log: fn(&str)) {
+        *self.log.lock() = log;
+    }
+
+    fn log(&self, message: &str) {
+        let log = *self.log.lock();
+        log(message);
+    }
+
+    /// Calls `visit` with every code symbol of every loaded object; the second argument is the object's file name.
+    ///
+    /// For globs and near matches. Indirect functions appear under their resolver's address.
+    pub fn for_each_symbol(&self, visit: &mut dyn FnMut(&Symbol<'_>, &str)) {
+        for object in objects::snapshot().iter() {
+            for entry in object.index().entries().iter().filter(|entry| entry.kind != Kind::Data) {
+                visit(&symbol(object, entry), &object.name);
+            }
+        }
+    }
+
+    /// The address of the data symbol `name`, with its length in bytes; the main program's first.
+    pub fn data_symbol(&self, name: &str) -> Option<(usize, usize)> {
+        let mut found = None;
+        for object in objects::snapshot().iter() {
+            object.index().find(name, &mut |entry| {
+                if entry.kind == Kind::Data && found.is_none() {
+                    found = Some((object.bias.wrapping_add(entry.addr), entry.len_bytes));
+                }
+            });
+        }
+        found
+    }
+
+    /// The file name of the object that `at` lies in.
+    pub fn object_name(&self, at: CodeAddr) -> Option<String> {
+        objects::at(at.as_usize()).map(|object| object.name.clone())
+    }
+}
+
+/// A symbol as the core sees it.
+fn symbol<'a>(object: &'a Object, entry: &Entry) -> Symbol<'a> {
+    let index = object.index();
+    // The entry is one of the index's: only its name must be found again with the object's lifetime.
+    Symbol {
+        name: index.name(entry),
+        start: CodeAddr::new(object.bias.wrapping_add(entry.addr)),
+        len_bytes: entry.len_bytes,
+        module: object.module(),
+        local_entry: entry.local_entry,
+    }
+}
+
+/// The implementation that an indirect function stands for; its length comes from the unwind table.
+fn resolve_indirect<'a>(object: &'a Object, entry: &Entry) -> Symbol<'a> {
+    let index = object.index();
+    let number = index.entries().iter().position(|e| core::ptr::eq(e, entry)).unwrap_or(0) as u32;
+    let known = object.resolved.lock().iter().copied().find(|known| known.2 == number);
+    let (start, len_bytes, _) = known.unwrap_or_else(|| {
+        let code = ifunc::resolve(object.bias.wrapping_add(entry.addr));
+        let bounds = object.eh_frame_header.and_then(|header| crate::symbols::eh_frame::find(header, code));
+        let len = bounds.filter(|bounds| bounds.0 == code).map_or(0, |bounds| bounds.1);
+        object.resolved.lock().push((code, len, number));
+        (code, len, number)
+    });
+    Symbol { start: CodeAddr::new(start), len_bytes, ..symbol(object, entry) }
+}
+
+// SAFETY: text is read without faulting and written through an alias, or by unprotecting where the self-test has shown
+// that the alias does not work; every thread that may run a handler has a block that `for_each_context` visits until
+// the kernel says that the thread is dead; `sync_cores` uses the kernel's core synchronisation; what the hit path runs
+// is blacklisted.
+unsafe impl Host for LinuxProcess {
+    type Arch = Native;
+    type Memory = ProcessMemory;
+
+    const SAVE_SET: SaveSet = SaveSet::Full;
+
+    fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        memory::read_some(at.as_usize(), out)
+    }
+
+    unsafe fn write_text(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
+        if objects::is_gone(at.as_usize()) {
+            return Err(TextError::Unmapped(at));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.text.write(at, bytes) }
+    }
+
+    fn sync_cores(&self) {
+        sync::cores();
+    }
+
+    fn alloc_exec(&self, len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option<CodeAddr> {
+        exec::alloc(len_bytes, near)
+    }
+
+    unsafe fn free_exec(&self, at: CodeAddr, len_bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { sys::unmap(at.as_usize(), len_bytes) };
+    }
+
+    fn stubs_added(&self, chunk: CodeAddr, len_bytes: usize, table: usize) {
+        unwind::add(chunk, len_bytes, table);
+    }
+
+    fn stubs_removed(&self, chunk: CodeAddr) {
+        unwind::remove(chunk);
+    }
+
+    #[inline]
+    fn context(&self) -> Option<&Context<Native>> {
+        threads::current_or_new().map(|block| &block.context)
+    }
+
+    #[inline]
+    fn task(&self) -> Option<&Task<Native>> {
+        threads::current_or_new().map(|block| &block.task)
+    }
+
+    fn for_each_context(&self, visit: &mut dyn FnMut(&Context<Native>)) {
+        threads::for_each(visit);
+    }
+
+    fn parallelism(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, Into::into)
+    }
+
+    #[inline]
+    fn memory(&self) -> &ProcessMemory {
+        &self.memory
+    }
+
+    fn enter_slot(&self, _regs: &mut Regs) -> u64 {
+        // All signals blocked stands for "not in a handler of ours": then there is nothing to restore.
+        signals::block_asynchronous().map_or(u64::MAX, sys::SignalSet::bits)
+    }
+
+    fn leave_slot(&self, _regs: &mut Regs, kept: u64) {
+        if kept != u64::MAX {
+            signals::unblock_asynchronous(sys::SignalSet::from_bits(kept));
+        }
+    }
+
+    fn pin(&self) {
+        threads::keep_errno();
+    }
+
+    fn unpin(&self) {
+        threads::restore_errno();
+    }
+
+    fn find_symbols(&self, name: &str, found: &mut dyn FnMut(&Symbol<'_>)) {
+        let objects = objects::snapshot();
+        let is_found = Cell::new(false);
+        let mut find = |object: &Object| {
+            object.index().find(name, &mut |entry| {
+                is_found.set(is_found.get() || entry.kind != Kind::Data);
+                match entry.kind {
+                    Kind::Function | Kind::Label => found(&symbol(object, entry)),
+                    Kind::Indirect => found(&resolve_indirect(object, entry)),
+                    Kind::Data => {}
+                }
+            });
+        };
+        let ours = objects.iter().filter(|object| !blacklist::is_hidden(object));
+        ours.clone().filter(|object| object.role != Role::Loader).for_each(|object| find(object));
+        // The loader has private copies of much of libc (strlen, memcpy): nobody means those.
+        if !is_found.get() {
+            ours.filter(|object| object.role == Role::Loader).for_each(|object| find(object));
+        }
+    }
+
+    fn symbol_at(&self, at: CodeAddr, found: &mut dyn FnMut(&Symbol<'_>)) {
+        let Some(object) = objects::at(at.as_usize()) else { return };
+        if let Some(entry) = object.index().covering(at.as_usize().wrapping_sub(object.bias)) {
+            return found(&symbol(&object, entry));
+        }
+        let resolved = object.resolved.lock().iter().copied().find(|&(start, len, _)| {
+            let offset = at.as_usize().wrapping_sub(start);
+            offset < len || offset == 0
+        });
+        if let Some((start, len_bytes, number)) = resolved {
+            let entry = &object.index().entries()[number as usize];
+            found(&Symbol { start: CodeAddr::new(start), len_bytes, ..symbol(&object, entry) });
+        }
+    }
+
+    fn probeable(&self, at: CodeAddr) -> Probeable {
+        match objects::at(at.as_usize()) {
+            Some(object) if !object.holds_text(at.as_usize()) => Probeable::NotText,
+            Some(object) if object.role == Role::Vdso => Probeable::Blacklisted,
+            Some(object) if blacklist::covers(&object, at.as_usize()) => Probeable::Blacklisted,
+            Some(_) => Probeable::Yes,
+            None => Probeable::NotText,
+        }
+    }
+
+    fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>)) {
+        blacklist::for_each(visit);
+    }
+
+    fn relax(&self) {
+        std::thread::yield_now();
+    }
+
+    fn notice(&self, notice: Notice) {
+        match notice {
+            Notice::StuckBreakpoint(at) => {
+                self.log(&format!("probes: the breakpoint at {at} could not be removed; it stays armed"));
+            }
+            Notice::LostReturn { stub } => {
+                self.log(&format!("kretprobe BUG!: Processing kretprobe 0x0 @ {stub}"));
+            }
+            other => self.log(&format!("probes: {other:?}")),
+        }
+    }
+
+    fn stop(&self, _regs: &Regs) -> ! {
+        std::process::abort()
+    }
+}

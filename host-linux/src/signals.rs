@@ -1,0 +1,362 @@
+//! The signals that probes live on, and the program's own handlers behind them.
+//!
+//! SIGTRAP, SIGSEGV, SIGBUS, SIGILL and SIGFPE are ours ([`OWNED`]): installed with SA_SIGINFO, SA_NODEFER (a hit inside
+//! a handler must not kill the process) and SA_ONSTACK, and with all other signals blocked meanwhile. What is not
+//! about a probe goes on to the program's action, exactly as the kernel would have called it: mask, SA_NODEFER,
+//! SA_RESETHAND, siginfo and the untouched `ucontext_t`. The default action ends the process with that signal, its
+//! siginfo and its core, with the registers of the faulting instruction.
+//!
+//! What the program had installed before [`start`] is its action. What it installs later would replace our
+//! handlers; an agent interposes `sigaction` and `signal` and calls [`program_action`] instead, and takes [`OWNED`] out
+//! of the masks that the program sets: a synchronous signal that is blocked kills the process.
+//!
+//! A trap is ours only if the kernel raised it for a breakpoint instruction (`si_code`) and the core knows the place: a
+//! `kill -TRAP`, a debugger's step or the program's own breakpoints never get here.
+
+use crate::arch::{Native, RESTORER_FLAG, UContext, is_breakpoint_trap, nofault_fixup, restorer};
+use crate::lock::Lock;
+use crate::process::LinuxProcess;
+use crate::sys::{self, Action, SigInfo, SignalSet};
+use crate::{memory, threads};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering, fence};
+use probe_core::arch::{Access, Arch, MemFault, Regs};
+use probe_core::{FaultVerdict, Probes, Trap};
+
+/// The signals whose kernel action is ours.
+pub const OWNED: [c_int; 5] = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
+
+/// The same as a set.
+pub const OWNED_SET: SignalSet =
+    SignalSet::EMPTY.with(OWNED[0]).with(OWNED[1]).with(OWNED[2]).with(OWNED[3]).with(OWNED[4]);
+
+/// Nothing is mapped there: the `si_code` of a SIGSEGV.
+const SEGV_MAPERR: c_int = 1;
+
+/// What is blocked while a handler of ours runs: everything but what its own work may raise.
+const BLOCKED: SignalSet = SignalSet::from_bits(!OWNED_SET.bits());
+
+/// The program's actions, in the order of [`OWNED`].
+static PROGRAM: [Recorded; OWNED.len()] = [const { Recorded::new() }; OWNED.len()];
+/// Serialises the writers of [`PROGRAM`].
+static WRITER: Lock<()> = Lock::new(());
+
+/// An action that a signal handler can read while another thread changes it: a sequence lock.
+struct Recorded {
+    /// Odd while it is being changed.
+    sequence: AtomicUsize,
+    handler: AtomicUsize,
+    flags: AtomicUsize,
+    mask: [AtomicUsize; 2],
+}
+
+impl Recorded {
+    const fn new() -> Self {
+        Self {
+            sequence: AtomicUsize::new(0),
+            handler: AtomicUsize::new(libc::SIG_DFL),
+            flags: AtomicUsize::new(0),
+            mask: [const { AtomicUsize::new(0) }; 2],
+        }
+    }
+
+    fn read(&self) -> Action {
+        loop {
+            let before = self.sequence.load(Ordering::Acquire);
+            let [low, high] = &self.mask;
+            let mask = low.load(Ordering::Relaxed) as u64 | (high.load(Ordering::Relaxed) as u64) << 32;
+            let action = Action {
+                handler: self.handler.load(Ordering::Relaxed),
+                flags: self.flags.load(Ordering::Relaxed),
+                restorer: 0,
+                mask: SignalSet::from_bits(mask),
+            };
+            fence(Ordering::Acquire);
+            if before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before {
+                return action;
+            }
+            core::hint::spin_loop();
+        }
+    }
+
+    /// Only under [`WRITER`], with all signals blocked: a reader on the same thread would wait for ever.
+    fn write(&self, action: &Action) {
+        let before = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(before + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.handler.store(action.handler, Ordering::Relaxed);
+        self.flags.store(action.flags, Ordering::Relaxed);
+        let bits = action.mask.bits();
+        let [low, high] = &self.mask;
+        low.store(bits as u32 as usize, Ordering::Relaxed);
+        high.store((bits >> 32) as usize, Ordering::Relaxed);
+        self.sequence.store(before + 2, Ordering::Release);
+    }
+}
+
+/// Installs our handlers; what was there before becomes the program's action.
+///
+/// # Errors
+/// The errno of `rt_sigaction`.
+pub(crate) fn start() -> Result<(), c_int> {
+    for signal in OWNED {
+        let ours = our_action(signal);
+        // SAFETY: the handlers below may run at any moment: all they need is static.
+        let before = unsafe { sys::sigaction(signal, Some(&ours)) }?;
+        if before.handler != ours.handler {
+            program_action(signal, Some(&before));
+        }
+    }
+    Ok(())
+}
+
+/// Whether our handler is still the kernel's action for every owned signal.
+pub fn are_installed() -> bool {
+    OWNED.iter().all(|&signal| {
+        // SAFETY: asks only.
+        let now = unsafe { sys::sigaction(signal, None) };
+        now.is_ok_and(|now| now.handler == our_action(signal).handler)
+    })
+}
+
+fn our_action(signal: c_int) -> Action {
+    let handler = if signal == libc::SIGTRAP { on_trap } else { on_fault };
+    let flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK;
+    Action {
+        handler: handler as unsafe extern "C" fn(c_int, *mut SigInfo, *mut c_void) as usize,
+        flags: flags as usize | RESTORER_FLAG,
+        restorer: restorer(),
+        mask: BLOCKED,
+    }
+}
+
+/// Reads, and with `new` sets, the program's own action for one of the [`OWNED`] signals; returns the one before.
+///
+/// What an agent calls in place of `sigaction`. For other signals it does nothing and returns the default action.
+pub fn program_action(signal: c_int, new: Option<&Action>) -> Action {
+    let Some(at) = OWNED.iter().position(|&owned| owned == signal) else { return Action::DEFAULT };
+    let recorded = &PROGRAM[at];
+    let Some(new) = new else { return recorded.read() };
+    let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(BLOCKED));
+    let writer = WRITER.lock();
+    let before = recorded.read();
+    recorded.write(new);
+    drop(writer);
+    sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
+    before
+}
+
+/// Before a fork.
+pub(crate) fn hold() {
+    WRITER.take();
+}
+
+/// After a fork, in both processes.
+///
+/// # Safety
+/// This thread has called [`hold`] before.
+pub(crate) unsafe fn release() {
+    // SAFETY: the caller's promise.
+    unsafe { WRITER.give() };
+}
+
+fn probes() -> &'static Probes<LinuxProcess> {
+    &crate::process::PROBES
+}
+
+/// SIGTRAP.
+unsafe extern "C" fn on_trap(signal: c_int, info: *mut SigInfo, raw: *mut c_void) {
+    // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
+    let context = unsafe { UContext::new(raw) };
+    // SAFETY: as above; nobody else uses the frame.
+    let info = unsafe { &mut *info };
+    let block = threads::current_or_new();
+    threads::keep_errno();
+    let verdict = handle_trap(info, context, block);
+    threads::restore_errno();
+    // A handler of the program may leave by a longjmp: nothing of ours is open any more.
+    match verdict {
+        Verdict::Done => {}
+        Verdict::Deliver => deliver(signal, info, context),
+        Verdict::Raise(fault) => raise(fault, context, block),
+    }
+}
+
+/// What is left to do for a signal.
+enum Verdict {
+    /// Nothing.
+    Done,
+    /// It is the program's.
+    Deliver,
+    /// A simulated access has faulted.
+    Raise(MemFault),
+}
+
+#[inline(always)]
+fn handle_trap(info: &SigInfo, context: UContext, block: Option<&threads::Block>) -> Verdict {
+    if !is_breakpoint_trap(info.code) {
+        return Verdict::Deliver;
+    }
+    let mut regs = context.load_regs();
+    let outer = if let Some(block) = block {
+        if !threads::ensure_altstack(context, block) && stands_at(&regs) {
+            context.rewind_breakpoint();
+            return Verdict::Done;
+        }
+        Some((block, block.ucontext.swap(context.as_ptr(), Ordering::Relaxed)))
+    } else {
+        None
+    };
+    let trap = probes().breakpoint(&mut regs);
+    if let Some((block, outer)) = outer {
+        block.ucontext.store(outer, Ordering::Relaxed);
+    }
+    match trap {
+        Trap::NotOurs => Verdict::Deliver,
+        Trap::Handled => {
+            context.store_regs(&regs);
+            Verdict::Done
+        }
+        Trap::Fault(fault) => {
+            context.store_regs(&regs);
+            Verdict::Raise(fault)
+        }
+    }
+}
+
+/// Whether a breakpoint still stands where `regs` say that one was hit.
+#[cold]
+fn stands_at(regs: &crate::arch::Regs) -> bool {
+    let mut insn = [0; 4];
+    let len = memory::read_some(Native::breakpoint_address(regs).as_usize(), &mut insn);
+    Native::is_breakpoint(&insn[..len])
+}
+
+/// SIGSEGV, SIGBUS, SIGILL, SIGFPE.
+unsafe extern "C" fn on_fault(signal: c_int, info: *mut SigInfo, raw: *mut c_void) {
+    // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
+    let context = unsafe { UContext::new(raw) };
+    // SAFETY: as above; nobody else uses the frame.
+    let info = unsafe { &mut *info };
+    let is_raised = info.code > 0;
+    if is_raised && let Some(fixup) = nofault_fixup(context.pc()) {
+        if let Some(block) = threads::current() {
+            block.fault_signal.store(signal, Ordering::Relaxed);
+            block.fault_code.store(info.code, Ordering::Relaxed);
+            block.fault_addr.store(info.addr, Ordering::Relaxed);
+        }
+        return context.set_pc(fixup);
+    }
+    let block = threads::current_or_new();
+    if !(is_raised && offer_fault(signal, info, context, block)) {
+        deliver(signal, info, context);
+    }
+}
+
+/// Offers a fault to the core; `true` if the program goes on.
+fn offer_fault(signal: c_int, info: &mut SigInfo, context: UContext, block: Option<&threads::Block>) -> bool {
+    let mut regs = context.load_regs();
+    let outer = block.map(|block| {
+        threads::ensure_altstack(context, block);
+        (block, block.ucontext.swap(context.as_ptr(), Ordering::Relaxed))
+    });
+    threads::keep_errno();
+    let verdict = probes().fault(&mut regs, context.trap_number(signal));
+    threads::restore_errno();
+    if let Some((block, outer)) = outer {
+        block.ucontext.store(outer, Ordering::Relaxed);
+    }
+    match verdict {
+        FaultVerdict::Handled => context.store_regs(&regs),
+        FaultVerdict::NotOurs => return false,
+        FaultVerdict::Restored => {
+            // SIGILL and SIGFPE name the instruction itself.
+            if info.addr == context.pc() {
+                info.addr = regs.pc().as_usize();
+            }
+            context.store_regs(&regs);
+            return false;
+        }
+    }
+    true
+}
+
+/// Raises the fault of a simulated access in the program, as the instruction itself would have.
+fn raise(fault: MemFault, context: UContext, block: Option<&threads::Block>) {
+    // The fault-free copy has really faulted: what the kernel said then is what it would say now.
+    let mut info = block.map_or(SigInfo::fault(libc::SIGSEGV, SEGV_MAPERR, fault.addr), |block| {
+        SigInfo::fault(
+            block.fault_signal.load(Ordering::Relaxed),
+            block.fault_code.load(Ordering::Relaxed),
+            block.fault_addr.load(Ordering::Relaxed),
+        )
+    });
+    context.set_fault(info.addr, fault.access == Access::Write);
+    if !offer_fault(info.signal, &mut info, context, block) {
+        deliver(info.signal, &mut info, context);
+    }
+}
+
+/// Hands a signal to the program's action.
+fn deliver(signal: c_int, info: &mut SigInfo, context: UContext) {
+    let action = program_action(signal, None);
+    match action.handler {
+        libc::SIG_IGN if info.code <= 0 => {}
+        // The kernel, too, does not let a program ignore a fault that it has raised.
+        libc::SIG_DFL | libc::SIG_IGN => die(info, context),
+        handler => call(handler, &action, signal, info, context),
+    }
+}
+
+/// Calls the program's handler as the kernel would have.
+fn call(handler: usize, action: &Action, signal: c_int, info: &mut SigInfo, context: UContext) {
+    let flags = action.flags as c_int;
+    if flags & libc::SA_RESETHAND != 0 {
+        program_action(signal, Some(&Action::DEFAULT));
+    }
+    let mut mask = context.mask().union(action.mask);
+    if flags & libc::SA_NODEFER == 0 {
+        mask = mask.with(signal);
+    }
+    let mask = SignalSet::from_bits(mask.bits() & !OWNED_SET.bits());
+    sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
+    // SAFETY: the program has given this function to be called with these arguments at this signal.
+    let handler = unsafe {
+        core::mem::transmute::<usize, unsafe extern "C" fn(c_int, *mut SigInfo, *mut c_void)>(handler)
+    };
+    // SAFETY: as above; `info` and `context` are the kernel's own frame, still live.
+    unsafe { handler(signal, info, context.as_ptr()) };
+    sys::sigprocmask(libc::SIG_SETMASK, Some(BLOCKED));
+}
+
+/// Lets the kernel end the process with this signal, as soon as the handler has returned to the registers in `context`.
+#[cold]
+fn die(info: &SigInfo, context: UContext) {
+    let signal = info.signal;
+    // SAFETY: the default action needs no handler.
+    let _ = unsafe { sys::sigaction(signal, Some(&Action::DEFAULT)) };
+    sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
+    sys::queue_to_self(info);
+    context.set_mask(context.mask().without(signal));
+}
+
+/// The signal mask of the interrupted thread, all asynchronous signals blocked from now on; `None` outside of a handler.
+pub(crate) fn block_asynchronous() -> Option<SignalSet> {
+    let context = interrupted()?;
+    let mask = context.mask();
+    context.set_mask(mask.union(BLOCKED));
+    Some(mask)
+}
+
+/// Gives the interrupted thread back the mask that [`block_asynchronous`] has returned.
+pub(crate) fn unblock_asynchronous(mask: SignalSet) {
+    if let Some(context) = interrupted() {
+        context.set_mask(mask);
+    }
+}
+
+fn interrupted() -> Option<UContext> {
+    let raw = threads::current()?.ucontext.load(Ordering::Relaxed);
+    // SAFETY: the handler that has put it there is still running and takes it away before it returns.
+    (!raw.is_null()).then(|| unsafe { UContext::new(raw) })
+}

@@ -1,0 +1,324 @@
+//! What is loaded: the program, its shared objects, the vDSO; kept up to date as they come and go.
+//!
+//! The loader counts its additions and removals (`dlpi_adds`, `dlpi_subs`), so that a look at the counters before every
+//! lookup is enough to stay right. Not for the hit path: the loader's lock is taken.
+
+use super::file::{self, Mapped};
+use super::index::Index;
+use crate::lock::Lock;
+use crate::{memory, sys};
+use core::ffi::{CStr, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+/// What an object is to the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The main program.
+    Program,
+    /// A shared object.
+    Library,
+    /// The loader (ld.so).
+    Loader,
+    /// The kernel's own.
+    Vdso,
+}
+
+/// One loadable segment, in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) is_executable: bool,
+}
+
+/// One loaded object.
+#[derive(Debug)]
+pub(crate) struct Object {
+    /// The file's name without its directory.
+    pub(crate) name: String,
+    path: PathBuf,
+    pub(crate) role: Role,
+    /// What is added to the file's addresses.
+    pub(crate) bias: usize,
+    pub(crate) segments: Vec<Segment>,
+    /// The address of `.eh_frame_hdr`.
+    pub(crate) eh_frame_header: Option<usize>,
+    build_id: Option<Vec<u8>>,
+    index: OnceLock<Index>,
+    /// Which code the indirect functions that were asked for stand for: (code, length, index of the symbol).
+    pub(crate) resolved: Lock<Vec<(usize, usize, u32)>>,
+}
+
+impl Object {
+    /// The object's symbols, read when they are first asked for.
+    pub(crate) fn index(&self) -> &Index {
+        self.index.get_or_init(|| self.read_index().unwrap_or_default())
+    }
+
+    fn read_index(&self) -> std::io::Result<Index> {
+        if self.role == Role::Vdso {
+            return file::symbols_of(&self.image(), None);
+        }
+        let data = Mapped::open(&self.path)?;
+        // The file may have been replaced since it was loaded.
+        if self.build_id.is_some() && file::build_id(&data) != self.build_id {
+            return Err(std::io::Error::other("not the file that was loaded"));
+        }
+        let path = std::fs::read_link(&self.path).unwrap_or_else(|_| self.path.clone());
+        file::symbols_of(&data, Some(&path))
+    }
+
+    /// The first segment as it is in memory: all of a vDSO.
+    fn image(&self) -> Vec<u8> {
+        let Some(first) = self.segments.first() else { return Vec::new() };
+        let len = (first.end - first.start).next_multiple_of(sys::page_len());
+        let mut image = vec![0; len];
+        let len = memory::read_some(first.start, &mut image);
+        image.truncate(len);
+        image
+    }
+
+    /// Whether `at` lies in the object.
+    pub(crate) fn holds(&self, at: usize) -> bool {
+        self.segments.iter().any(|segment| (segment.start..segment.end).contains(&at))
+    }
+
+    /// Whether `at` lies in the object's text.
+    pub(crate) fn holds_text(&self, at: usize) -> bool {
+        self.segments
+            .iter()
+            .any(|segment| segment.is_executable && (segment.start..segment.end).contains(&at))
+    }
+
+    /// The module's name as listings print it: none for the program itself.
+    pub(crate) fn module(&self) -> Option<&str> {
+        (self.role != Role::Program).then_some(&self.name)
+    }
+
+    fn is_same_load(&self, other: &Self) -> bool {
+        self.bias == other.bias && self.segments == other.segments && self.path == other.path
+    }
+}
+
+/// The loaded objects at one moment.
+pub(crate) type Snapshot = Arc<Vec<Arc<Object>>>;
+
+struct State {
+    counters: (u64, u64),
+    snapshot: Option<Snapshot>,
+    /// The text of objects that have been unloaded since somebody asked.
+    gone: Vec<(usize, usize)>,
+}
+
+static STATE: Lock<State> = Lock::new(State { counters: (0, 0), snapshot: None, gone: Vec::new() });
+
+/// The objects that are loaded now.
+pub(crate) fn snapshot() -> Snapshot {
+    let counters = counters();
+    let mut state = STATE.lock();
+    state.refresh(counters)
+}
+
+/// Calls `report` with every range of text that was unloaded and not yet reported. Until `report` has returned the
+/// range counts as gone ([`is_gone`]).
+pub(crate) fn report_gone(report: &mut dyn FnMut(usize, usize)) {
+    let counters = counters();
+    let gone = {
+        let mut state = STATE.lock();
+        state.refresh(counters);
+        state.gone.clone()
+    };
+    for &(start, end) in &gone {
+        report(start, end);
+    }
+    if !gone.is_empty() {
+        STATE.lock().gone.retain(|range| !gone.contains(range));
+    }
+}
+
+/// Whether the text at `at` belongs to an object that was unloaded and not yet reported: whatever is there now is
+/// somebody else's.
+pub(crate) fn is_gone(at: usize) -> bool {
+    let counters = counters();
+    let mut state = STATE.lock();
+    state.refresh(counters);
+    state.gone.iter().any(|&(start, end)| (start..end).contains(&at))
+}
+
+/// The object that `at` lies in.
+pub(crate) fn at(at: usize) -> Option<Arc<Object>> {
+    snapshot().iter().find(|object| object.holds(at)).cloned()
+}
+
+/// Before a fork.
+pub(crate) fn hold() {
+    STATE.take();
+}
+
+/// After a fork, in both processes.
+///
+/// # Safety
+/// This thread has called [`hold`] before.
+pub(crate) unsafe fn release() {
+    // SAFETY: the caller's promise.
+    unsafe { STATE.give() };
+}
+
+impl State {
+    fn refresh(&mut self, counters: (u64, u64)) -> Snapshot {
+        if let Some(snapshot) = self.snapshot.as_ref().filter(|_| self.counters == counters) {
+            return snapshot.clone();
+        }
+        let (counters, mut loaded) = enumerate();
+        let before = self.snapshot.take().unwrap_or_default();
+        for object in &mut loaded {
+            if let Some(known) = before.iter().find(|known| known.is_same_load(object)) {
+                *object = known.clone();
+            }
+        }
+        for old in before.iter() {
+            if !loaded.iter().any(|now| Arc::ptr_eq(now, old)) {
+                let text = old.segments.iter().filter(|segment| segment.is_executable);
+                self.gone.extend(text.map(|segment| (segment.start, segment.end)));
+            }
+        }
+        self.counters = counters;
+        let snapshot = Arc::new(loaded);
+        self.snapshot = Some(snapshot.clone());
+        snapshot
+    }
+}
+
+/// How often objects were added and removed.
+fn counters() -> (u64, u64) {
+    unsafe extern "C" fn first(info: *mut libc::dl_phdr_info, _: usize, out: *mut c_void) -> c_int {
+        // SAFETY: the loader passes a valid structure.
+        let info = unsafe { &*info };
+        // SAFETY: `out` is the pair below.
+        unsafe { out.cast::<(u64, u64)>().write((info.dlpi_adds, info.dlpi_subs)) };
+        1
+    }
+    let mut counters = (0_u64, 0_u64);
+    // SAFETY: `first` takes what it is given here.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut counters).cast()) };
+    counters
+}
+
+/// All loaded objects and the counters that go with them.
+fn enumerate() -> ((u64, u64), Vec<Arc<Object>>) {
+    struct Found {
+        counters: (u64, u64),
+        objects: Vec<Arc<Object>>,
+    }
+    unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, out: *mut c_void) -> c_int {
+        // SAFETY: the loader passes a valid structure.
+        let info = unsafe { &*info };
+        // SAFETY: `out` is the structure below, used by nobody else meanwhile.
+        let found = unsafe { &mut *out.cast::<Found>() };
+        found.counters = (info.dlpi_adds, info.dlpi_subs);
+        let is_first = found.objects.is_empty();
+        found.objects.push(Arc::new(describe(info, is_first)));
+        0
+    }
+    let mut found = Found { counters: (0, 0), objects: Vec::new() };
+    // SAFETY: `each` takes what it is given here.
+    unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut found).cast()) };
+    (found.counters, found.objects)
+}
+
+fn describe(info: &libc::dl_phdr_info, is_first: bool) -> Object {
+    let bias = info.dlpi_addr as usize;
+    // SAFETY: the loader's table of program headers lives as long as the object.
+    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let range = |header: &Phdr| {
+        let start = bias.wrapping_add(header.p_vaddr as usize);
+        (start, start.wrapping_add(header.p_memsz as usize))
+    };
+    let segments = headers.iter().filter(|header| header.p_type == libc::PT_LOAD).map(|header| {
+        let (start, end) = range(header);
+        Segment { start, end, is_executable: header.p_flags & libc::PF_X != 0 }
+    });
+    let segments: Vec<_> = segments.collect();
+    let eh_frame = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME);
+    let notes = headers.iter().filter(|header| header.p_type == libc::PT_NOTE);
+    let given = if info.dlpi_name.is_null() {
+        ""
+    } else {
+        // SAFETY: a C string of the loader's, alive during the callback.
+        unsafe { CStr::from_ptr(info.dlpi_name) }.to_str().unwrap_or("")
+    };
+    // SAFETY: it has no preconditions.
+    let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
+    // SAFETY: it has no preconditions.
+    let loader = unsafe { libc::getauxval(libc::AT_BASE) } as usize;
+    let role = if segments.first().is_some_and(|first| vdso != 0 && first.start == vdso) {
+        Role::Vdso
+    } else if is_first || given.is_empty() {
+        Role::Program
+    } else if segments.first().is_some_and(|first| loader != 0 && first.start == loader) {
+        Role::Loader
+    } else {
+        Role::Library
+    };
+    let path = if role == Role::Program { Path::new("/proc/self/exe") } else { Path::new(given) };
+    let shown = if role == Role::Program { std::env::current_exe().unwrap_or_default() } else { path.into() };
+    Object {
+        name: shown.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+        path: path.to_owned(),
+        role,
+        bias,
+        eh_frame_header: eh_frame.map(|header| range(header).0),
+        build_id: notes.map(range).find_map(|(start, end)| build_id(start, end)),
+        segments,
+        index: OnceLock::new(),
+        resolved: Lock::new(Vec::new()),
+    }
+}
+
+#[cfg(target_pointer_width = "64")]
+type Phdr = libc::Elf64_Phdr;
+#[cfg(target_pointer_width = "32")]
+type Phdr = libc::Elf32_Phdr;
+
+/// The build id in the notes at `start..end`: name "GNU", type 3.
+fn build_id(start: usize, end: usize) -> Option<Vec<u8>> {
+    let mut notes = vec![0; (end - start).min(4096)];
+    let len = memory::read_some(start, &mut notes);
+    let mut rest = &notes[..len];
+    loop {
+        let word = |at: usize| Some(u32::from_ne_bytes(rest.get(at..at + 4)?.try_into().ok()?) as usize);
+        let (name_len, data_len, kind) = (word(0)?, word(4)?, word(8)?);
+        let data_at = 12 + name_len.next_multiple_of(4);
+        let data = rest.get(data_at..data_at + data_len)?;
+        if kind == 3 && rest.get(12..12 + name_len)? == b"GNU\0" {
+            return Some(data.to_vec());
+        }
+        rest = rest.get(data_at + data_len.next_multiple_of(4)..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_comes_first_and_holds_this_function() {
+        let objects = snapshot();
+        assert_eq!(objects[0].role, Role::Program);
+        let here = counters as *const () as usize;
+        assert!(objects[0].holds(here));
+        assert!(objects[0].module().is_none());
+        assert!(Arc::ptr_eq(&objects, &snapshot()), "nothing has changed, so nothing is read again");
+    }
+
+    #[test]
+    fn no_object_is_held_twice() {
+        let objects = snapshot();
+        for (i, a) in objects.iter().enumerate() {
+            for b in &objects[..i] {
+                assert!(a.segments.iter().all(|s| !b.holds(s.start)), "{} and {}", a.name, b.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! The kernel's interface as this crate uses it: raw calls and the structures of signal delivery.
+//!
+//! Raw `rt_sigaction` and `rt_sigprocmask` on purpose: an agent interposes libc's, and libc's leave out the signals
+//! that it uses itself (32 and 33), which must not interrupt the hit path either.
+//! Source: `include/uapi/asm-generic/signal.h`, `arch/*/include/uapi/asm/{signal,ucontext,siginfo}.h`, Linux 6.12.
+
+use core::ffi::{c_int, c_void};
+
+/// A kernel signal set: signal `n` is bit `n - 1`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct SignalSet {
+    // Two words, because the kernel's `sigset_t` is `unsigned long[]` and big-endian machines care.
+    words: [usize; 8 / size_of::<usize>()],
+}
+
+impl SignalSet {
+    /// No signal.
+    pub const EMPTY: Self = Self { words: [0; 8 / size_of::<usize>()] };
+    /// Every signal.
+    pub const ALL: Self = Self { words: [usize::MAX; 8 / size_of::<usize>()] };
+
+    /// The set as one number, bit `n - 1` for signal `n`.
+    pub const fn bits(self) -> u64 {
+        let mut bits = 0;
+        let mut i = 0;
+        while i < self.words.len() {
+            bits |= (self.words[i] as u64) << (i * usize::BITS as usize);
+            i += 1;
+        }
+        bits
+    }
+
+    /// The set that [`Self::bits`] describes.
+    pub const fn from_bits(bits: u64) -> Self {
+        let mut words = [0; 8 / size_of::<usize>()];
+        let mut i = 0;
+        while i < words.len() {
+            words[i] = (bits >> (i * usize::BITS as usize)) as usize;
+            i += 1;
+        }
+        Self { words }
+    }
+
+    /// The set with `signal`, too.
+    #[must_use]
+    pub const fn with(self, signal: c_int) -> Self {
+        Self::from_bits(self.bits() | 1 << (signal - 1))
+    }
+
+    /// The set without `signal`.
+    #[must_use]
+    pub const fn without(self, signal: c_int) -> Self {
+        Self::from_bits(self.bits() & !(1 << (signal - 1)))
+    }
+
+    /// The signals in either.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self::from_bits(self.bits() | other.bits())
+    }
+
+    /// Whether `signal` is in the set.
+    pub const fn has(self, signal: c_int) -> bool {
+        self.bits() >> (signal - 1) & 1 != 0
+    }
+}
+
+/// What the kernel does at a signal: the argument of the system call `rt_sigaction`, the same on all our architectures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Action {
+    /// `SIG_DFL`, `SIG_IGN` or the address of the handler (on ppc64 ELFv1 of its descriptor).
+    pub handler: usize,
+    /// `SA_*`.
+    pub flags: usize,
+    /// Where the handler returns to, with `SA_RESTORER`.
+    pub restorer: usize,
+    /// The signals to be blocked while the handler runs.
+    pub mask: SignalSet,
+}
+
+impl Action {
+    /// The default action.
+    pub const DEFAULT: Self = Self { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: SignalSet::EMPTY };
+}
+
+/// The head of the kernel's `siginfo_t`, as far as faults and traps use it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct SigInfo {
+    /// The signal's number.
+    pub signal: c_int,
+    /// An errno, mostly 0.
+    pub errno: c_int,
+    /// Who sent it and why: above 0 the kernel, else a program.
+    pub code: c_int,
+    #[cfg(target_pointer_width = "64")]
+    _pad: c_int,
+    /// The faulting address, for faults and traps.
+    pub addr: usize,
+    rest: [usize; (128 - 4 * size_of::<c_int>() - size_of::<usize>()) / size_of::<usize>()],
+}
+
+impl SigInfo {
+    /// A fault raised by the kernel.
+    pub const fn fault(signal: c_int, code: c_int, addr: usize) -> Self {
+        Self {
+            signal,
+            errno: 0,
+            code,
+            #[cfg(target_pointer_width = "64")]
+            _pad: 0,
+            addr,
+            rest: [0; _],
+        }
+    }
+}
+
+/// The alternate signal stack as `sigaltstack` and `ucontext_t` describe it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct AltStack {
+    /// The lowest address.
+    pub base: usize,
+    /// `SS_ONSTACK`, `SS_DISABLE`.
+    pub flags: c_int,
+    /// The size in bytes.
+    pub len_bytes: usize,
+}
+
+impl AltStack {
+    /// Whether `sp` lies on it.
+    pub fn holds(&self, sp: usize) -> bool {
+        self.flags & libc::SS_DISABLE == 0 && sp.wrapping_sub(self.base) <= self.len_bytes && sp != self.base
+    }
+}
+
+/// Turns a raw result into an errno.
+fn check(result: libc::c_long) -> Result<usize, c_int> {
+    if result < 0 { Err(errno()) } else { Ok(result as usize) }
+}
+
+/// The calling thread's errno.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: `__errno_location` returns a valid pointer to this thread's errno.
+    unsafe { *errno_location() }
+}
+
+/// The address of the calling thread's errno.
+pub(crate) fn errno_location() -> *mut c_int {
+    // SAFETY: it has no preconditions.
+    unsafe { libc::__errno_location() }
+}
+
+/// `rt_sigaction`: sets the action of `signal` where `new` is given; returns the one before.
+///
+/// # Errors
+/// The errno: EINVAL for a signal that has no action.
+///
+/// # Safety
+/// A handler in `new` must be a signal handler that may run at any moment from now on.
+pub(crate) unsafe fn sigaction(signal: c_int, new: Option<&Action>) -> Result<Action, c_int> {
+    let mut old = Action::DEFAULT;
+    let new = new.map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: both pointers are null or point to kernel-shaped structures that live through the call; what `new`
+    // installs is the caller's promise.
+    let result =
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, &raw mut old, size_of::<SignalSet>()) };
+    check(result).map(|_| old)
+}
+
+/// `rt_sigprocmask`: with `how` = `SIG_SETMASK` and the like; returns the mask before.
+pub(crate) fn sigprocmask(how: c_int, set: Option<SignalSet>) -> SignalSet {
+    let mut old = SignalSet::EMPTY;
+    let new = set.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: both pointers are null or point to 8-byte sets that live through the call.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, new, &raw mut old, size_of::<SignalSet>()) };
+    old
+}
+
+/// `sigaltstack`: sets the calling thread's alternate stack; returns the one before.
+///
+/// # Errors
+/// EPERM while the thread is on the old one.
+///
+/// # Safety
+/// The new stack's memory is writable, and used for nothing else as long as it is set.
+pub(crate) unsafe fn sigaltstack(new: Option<&AltStack>) -> Result<AltStack, c_int> {
+    let mut old = AltStack { base: 0, flags: libc::SS_DISABLE, len_bytes: 0 };
+    let new = new.map_or(core::ptr::null(), core::ptr::from_ref);
+    // SAFETY: both pointers are null or valid; the stack itself is the caller's promise.
+    let result = unsafe { libc::syscall(libc::SYS_sigaltstack, new, &raw mut old) };
+    check(result).map(|_| old)
+}
+
+/// The calling thread's number.
+pub(crate) fn thread_id() -> u32 {
+    // SAFETY: it has no preconditions.
+    (unsafe { libc::syscall(libc::SYS_gettid) }) as u32
+}
+
+/// The process's number, asked afresh (libc caches none, but an interposed one may).
+pub(crate) fn process_id() -> u32 {
+    // SAFETY: it has no preconditions.
+    (unsafe { libc::syscall(libc::SYS_getpid) }) as u32
+}
+
+/// Whether thread `tid` of this process exists.
+pub(crate) fn thread_lives(tid: u32) -> bool {
+    // SAFETY: signal 0 is only a question.
+    let result = unsafe { libc::syscall(libc::SYS_tgkill, process_id(), tid, 0) };
+    result == 0 || errno() != libc::ESRCH
+}
+
+/// Queues `info` to the calling thread, with whatever code it carries.
+pub(crate) fn queue_to_self(info: &SigInfo) {
+    // SAFETY: `info` is 128 bytes long as the kernel expects; a thread may send itself anything.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_tgsigqueueinfo,
+            process_id(),
+            thread_id(),
+            info.signal,
+            core::ptr::from_ref(info),
+        )
+    };
+}
+
+/// `membarrier(command)`.
+///
+/// # Errors
+/// The errno.
+pub(crate) fn membarrier(command: c_int) -> Result<usize, c_int> {
+    // SAFETY: the call takes numbers only.
+    check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) })
+}
+
+/// Maps anonymous private memory; `at` is an address to be taken exactly (not replacing anything) or 0.
+///
+/// # Errors
+/// The errno; EEXIST where `at` is taken.
+pub(crate) fn map(at: usize, len_bytes: usize, protection: c_int) -> Result<usize, c_int> {
+    let fixed = if at == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
+    // SAFETY: never replaces a mapping (MAP_FIXED_NOREPLACE; a kernel or emulator that does not know the flag takes
+    // the address as a hint).
+    let got = unsafe { libc::mmap(at as *mut c_void, len_bytes, protection, flags, -1, 0) };
+    if got == libc::MAP_FAILED {
+        return Err(errno());
+    }
+    if at != 0 && got as usize != at {
+        // SAFETY: the mapping was just made and nobody knows it.
+        unsafe { unmap(got as usize, len_bytes) };
+        return Err(libc::EEXIST);
+    }
+    Ok(got as usize)
+}
+
+/// Unmaps memory.
+///
+/// # Safety
+/// Nobody uses the range any more.
+pub(crate) unsafe fn unmap(at: usize, len_bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::munmap(at as *mut c_void, len_bytes) };
+}
+
+/// Changes the protection of pages.
+///
+/// # Errors
+/// The errno.
+///
+/// # Safety
+/// Whoever uses the range can live with the new protection.
+pub(crate) unsafe fn protect(at: usize, len_bytes: usize, protection: c_int) -> Result<(), c_int> {
+    // SAFETY: the caller's promise.
+    let result = unsafe { libc::mprotect(at as *mut c_void, len_bytes, protection) };
+    if result == 0 { Ok(()) } else { Err(errno()) }
+}
+
+/// The size of a page in bytes.
+pub(crate) fn page_len() -> usize {
+    // SAFETY: it has no preconditions.
+    (unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signal_sets_number_signals_from_one() {
+        let set = SignalSet::EMPTY.with(1).with(64).with(33);
+        assert_eq!(set.bits(), 1 | 1 << 63 | 1 << 32);
+        assert!(set.has(33) && !set.has(34));
+        assert_eq!(set.without(64).bits(), 1 | 1 << 32);
+        assert_eq!(SignalSet::ALL.bits(), u64::MAX);
+    }
+
+    #[test]
+    fn siginfo_has_the_kernels_shape() {
+        assert_eq!(size_of::<SigInfo>(), 128);
+        let at = core::mem::offset_of!(SigInfo, addr);
+        assert_eq!(at, if cfg!(target_pointer_width = "64") { 16 } else { 12 });
+    }
+
+    #[test]
+    fn an_alternate_stack_holds_its_addresses() {
+        let stack = AltStack { base: 0x1000, flags: 0, len_bytes: 0x1000 };
+        assert!(stack.holds(0x1800) && stack.holds(0x2000));
+        assert!(!stack.holds(0x1000) && !stack.holds(0x2001) && !stack.holds(0x800));
+        assert!(!AltStack { flags: libc::SS_DISABLE, ..stack }.holds(0x1800));
+    }
+}

@@ -1,0 +1,263 @@
+//! Writing text.
+//!
+//! Natively through `/proc/self/mem`, which stores into pages that are mapped without write permission: no page is
+//! ever writable and executable (SAFE_1). An emulator that translates code ahead does not see such a store; a
+//! self-test at start finds out ([`TextWriter::start`]). Only then pages are made writable *and* executable for the
+//! duration of one write: other threads go on executing in them.
+//!
+//! The descriptor is kept open, out of the program's way (above number 500 where the limit allows), closed on exec.
+//! It can still be closed under us and its number be given to another file (a daemon that closes everything), and in
+//! a fork's child it names the parent's memory. So before every write it is checked: same process, same file.
+
+use crate::arch::{Native, RETURN_ONE, RETURN_TWO, function_entry};
+use crate::lock::Lock;
+use crate::{memory, sys};
+use core::ffi::c_int;
+use probe_core::CodeAddr;
+use probe_core::arch::NativeArch;
+use probe_core::error::TextError;
+
+/// The lowest number that the descriptor shall have.
+const DESCRIPTOR_FROM: c_int = 500;
+
+/// How text is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextAccess {
+    /// Through `/proc/self/mem`; pages stay as they are.
+    Alias,
+    /// By making the page writable and executable for one write: the alias is ignored here (an emulator), or there
+    /// is no `/proc`.
+    Unprotect,
+}
+
+/// The one writer of text.
+pub(crate) struct TextWriter {
+    state: Lock<State>,
+}
+
+struct State {
+    access: TextAccess,
+    file: Option<MemFile>,
+}
+
+/// The open `/proc/self/mem`, and how to know it again.
+#[derive(Clone, Copy)]
+struct MemFile {
+    descriptor: c_int,
+    process: u32,
+    device: libc::dev_t,
+    inode: libc::ino_t,
+}
+
+impl TextWriter {
+    /// A writer that has not been tested yet.
+    pub(crate) const fn new() -> Self {
+        Self { state: Lock::new(State { access: TextAccess::Alias, file: None }) }
+    }
+
+    /// Runs the self-test: patches a function of our own that has run before, and looks whether it has changed.
+    /// Returns the way of writing that works here.
+    ///
+    /// # Errors
+    /// Neither does.
+    pub(crate) fn start(&self) -> Result<TextAccess, TextError> {
+        for access in [TextAccess::Alias, TextAccess::Unprotect] {
+            self.state.lock().access = access;
+            if self.self_test()? {
+                return Ok(access);
+            }
+        }
+        Err(TextError::Denied(CodeAddr::new(0), libc::ENOSYS))
+    }
+
+    fn self_test(&self) -> Result<bool, TextError> {
+        let len = sys::page_len();
+        let denied = |errno| TextError::Denied(CodeAddr::new(0), errno);
+        let at = sys::map(0, len, libc::PROT_READ | libc::PROT_WRITE).map_err(denied)?;
+        // SAFETY: the page is ours and writable.
+        unsafe { core::ptr::copy_nonoverlapping(RETURN_ONE.as_ptr(), at as *mut u8, RETURN_ONE.len()) };
+        // SAFETY: the page is ours alone.
+        unsafe { sys::protect(at, len, libc::PROT_READ | libc::PROT_EXEC) }.map_err(denied)?;
+        // SAFETY: the page is mapped.
+        unsafe { Native::publish(CodeAddr::new(at), RETURN_ONE.len()) };
+        let entry = function_entry(&at);
+        // SAFETY: the page holds a function of that type.
+        let function = unsafe { core::mem::transmute::<usize, extern "C" fn() -> c_int>(entry) };
+        let before = function();
+        // SAFETY: the page is ours alone, and nobody executes it now.
+        let written = unsafe { self.write(CodeAddr::new(at), RETURN_TWO) };
+        let works = before == 1 && written.is_ok() && function() == 2;
+        // SAFETY: nobody uses the page any more.
+        unsafe { sys::unmap(at, len) };
+        Ok(works)
+    }
+
+    /// How text is written here.
+    pub(crate) fn access(&self) -> TextAccess {
+        self.state.lock().access
+    }
+
+    /// Stores `bytes` at `at` and makes them visible to instruction fetch on this core.
+    ///
+    /// # Errors
+    /// Nothing was written.
+    ///
+    /// # Safety
+    /// See [`probe_core::host::Host::write_text`].
+    pub(crate) unsafe fn write(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
+        let mut state = self.state.lock();
+        match state.access {
+            TextAccess::Alias => state.write_alias(at, bytes)?,
+            // SAFETY: the caller's promise.
+            TextAccess::Unprotect => unsafe { write_unprotected(at, bytes) }?,
+        }
+        drop(state);
+        // SAFETY: the range was just written, so it is mapped; text is readable.
+        unsafe { Native::publish(at, bytes.len()) };
+        Ok(())
+    }
+
+    /// Before a fork.
+    pub(crate) fn hold(&self) {
+        self.state.take();
+    }
+
+    /// After a fork, in both processes.
+    ///
+    /// # Safety
+    /// This thread has called [`Self::hold`] before the fork.
+    pub(crate) unsafe fn release(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.state.give() };
+    }
+}
+
+impl State {
+    fn write_alias(&mut self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
+        let denied = |errno| match errno {
+            libc::EIO | libc::EFAULT => TextError::Unmapped(at),
+            other => TextError::Denied(at, other),
+        };
+        let file = self.file().map_err(denied)?;
+        // SAFETY: `bytes` is readable; what it overwrites is the promise of the caller of `TextWriter::write`.
+        let written = unsafe {
+            libc::pwrite64(file.descriptor, bytes.as_ptr().cast(), bytes.len(), at.as_usize() as i64)
+        };
+        match written {
+            n if n == bytes.len() as isize => Ok(()),
+            n if n < 0 => Err(denied(sys::errno())),
+            _ => Err(TextError::Unmapped(at)),
+        }
+    }
+
+    /// The descriptor, if it still is what we opened; else a new one.
+    fn file(&mut self) -> Result<MemFile, c_int> {
+        if let Some(file) = self.file.filter(MemFile::is_ours) {
+            return Ok(file);
+        }
+        // What is left of a parent's is not ours to close unless it is the very same file.
+        if let Some(old) = self.file.take().filter(MemFile::is_same_file) {
+            // SAFETY: the descriptor is the one we opened (in the process that this one is a copy of).
+            unsafe { libc::close(old.descriptor) };
+        }
+        let file = MemFile::open()?;
+        self.file = Some(file);
+        Ok(file)
+    }
+}
+
+impl MemFile {
+    fn open() -> Result<Self, c_int> {
+        // SAFETY: the path is a C string.
+        let low = unsafe { libc::open(c"/proc/self/mem".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        if low < 0 {
+            return Err(sys::errno());
+        }
+        // SAFETY: takes numbers only.
+        let high = unsafe { libc::fcntl(low, libc::F_DUPFD_CLOEXEC, DESCRIPTOR_FROM) };
+        let descriptor = if high < 0 {
+            low
+        } else {
+            // SAFETY: `low` was just opened here.
+            unsafe { libc::close(low) };
+            high
+        };
+        if !shows_our_memory(descriptor) {
+            // SAFETY: `descriptor` was just opened here.
+            unsafe { libc::close(descriptor) };
+            return Err(libc::ENXIO);
+        }
+        let (device, inode) = identity(descriptor).ok_or(libc::EBADF)?;
+        Ok(Self { descriptor, process: sys::process_id(), device, inode })
+    }
+
+    fn is_ours(&self) -> bool {
+        self.process == sys::process_id() && self.is_same_file()
+    }
+
+    fn is_same_file(&self) -> bool {
+        identity(self.descriptor) == Some((self.device, self.inode))
+    }
+}
+
+/// Whether addresses mean the same in the file as here. Under an emulator that keeps an offset between its own and the
+/// program's addresses they do not, and writing blindly would destroy the emulator.
+fn shows_our_memory(descriptor: c_int) -> bool {
+    let known = [0x5a_u8, 0xc3, 0x17, 0x99, descriptor as u8, 0x42, 0xe1, 0x08];
+    let mut seen = [0; 8];
+    let at = known.as_ptr() as usize as i64;
+    // SAFETY: `seen` is writable and 8 bytes long.
+    let len = unsafe { libc::pread64(descriptor, seen.as_mut_ptr().cast(), seen.len(), at) };
+    len == 8 && seen == known
+}
+
+/// What tells a file from all others.
+fn identity(descriptor: c_int) -> Option<(libc::dev_t, libc::ino_t)> {
+    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: `stat` is writable.
+    let result = unsafe { libc::fstat(descriptor, stat.as_mut_ptr()) };
+    // SAFETY: filled in by the call that has succeeded.
+    (result == 0).then(|| unsafe { stat.assume_init() }).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+/// Makes the pages writable for one write. They stay executable: other threads run in them.
+///
+/// # Safety
+/// See [`probe_core::host::Host::write_text`].
+unsafe fn write_unprotected(at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
+    let at_usize = at.as_usize();
+    let page = sys::page_len();
+    let start = at_usize & !(page - 1);
+    let len = (at_usize + bytes.len()).next_multiple_of(page) - start;
+    let mut probe = [0];
+    if memory::read_some(at_usize, &mut probe) == 0 {
+        return Err(TextError::Unmapped(at));
+    }
+    let executable = libc::PROT_READ | libc::PROT_EXEC;
+    // SAFETY: the pages stay readable and executable.
+    unsafe { sys::protect(start, len, executable | libc::PROT_WRITE) }
+        .map_err(|errno| TextError::Denied(at, errno))?;
+    // SAFETY: the pages are writable now; the caller owns the bytes.
+    unsafe { store(at_usize, bytes) };
+    // SAFETY: text and slots are readable and executable and nothing else.
+    unsafe { sys::protect(start, len, executable) }.map_err(|errno| TextError::Denied(at, errno))
+}
+
+/// Stores aligned words at once, as other threads may execute them.
+///
+/// # Safety
+/// The range is writable and the caller's.
+unsafe fn store(at: usize, bytes: &[u8]) {
+    if let Ok(word) = <[u8; 4]>::try_from(bytes)
+        && at.is_multiple_of(4)
+    {
+        let word = u32::from_ne_bytes(word);
+        // SAFETY: writable, by the caller's promise, and aligned.
+        unsafe { core::ptr::write_volatile(at as *mut u32, word) };
+        return;
+    }
+    for (i, byte) in bytes.iter().enumerate() {
+        // SAFETY: writable, by the caller's promise.
+        unsafe { core::ptr::write_volatile((at + i) as *mut u8, *byte) };
+    }
+}

@@ -1,0 +1,400 @@
+//! What every thread has: its context, its task, its alternate stack.
+//!
+//! A thread's block comes from one mapping that is reserved at start, and is found through one word of thread-local
+//! storage in the initial-exec model. So a thread's very first hit can take a block in the signal handler: no lock, no
+//! allocation, no lazy thread-local storage.
+//!
+//! A block is given back by the thread's exit (the destructor of a pthread key) or, for threads that end in other
+//! ways, when somebody looks for the living ones ([`for_each`]) and the kernel says that the thread is gone.
+//!
+//! # Alternate stacks
+//! Hits are handled on an alternate stack of at least [`ALTSTACK_LEN`] bytes. A thread that has none, or only the small
+//! one that Rust's runtime gives every thread, gets one at its first hit, in the handler; then the breakpoint is hit once
+//! more. So the core never runs on the interrupted stack itself, where simulated pushes and jump probes would write into
+//! the signal frame. A thread that is on its own alternate stack at the time (a signal handler of the program's) stays
+//! there. The kernel does not let a thread change the alternate stack that it stands on, so that the handler makes the
+//! system call with another stack pointer; and writes the new stack into the signal frame, too, from where the signal
+//! return would bring the old one back.
+
+use crate::arch::{self, Native, UContext};
+use crate::sys::{self, AltStack};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use probe_core::{Context, Task};
+use std::sync::OnceLock;
+
+/// The size of the alternate stacks in bytes. User handlers run on them: room for formatting and for nested hits,
+/// each of which costs a signal frame (3 KiB with AVX-512, 11 KiB with AMX).
+pub const ALTSTACK_LEN: usize = 256 << 10;
+
+/// An alternate stack that a program has set is good enough from this size on.
+const ALTSTACK_ENOUGH: usize = 64 << 10;
+
+/// How many threads can be inside probes' reach at the same time.
+const BLOCKS: usize = if cfg!(target_pointer_width = "64") { 64 << 10 } else { 4 << 10 };
+
+/// The owner of a block that has none.
+const NOBODY: u32 = 0;
+
+/// One thread's state.
+#[repr(C, align(128))]
+pub(crate) struct Block {
+    /// The core's state of this thread as a context.
+    pub(crate) context: Context<Native>,
+    /// The core's state of this thread as a task.
+    pub(crate) task: Task<Native>,
+    /// The signal frame of the innermost handler of ours that runs in this thread, or null.
+    pub(crate) ucontext: AtomicPtr<c_void>,
+    /// The thread's errno, or null before it is known.
+    errno: AtomicPtr<c_int>,
+    /// How often [`keep_errno`] was called without [`restore_errno`], and what errno was at the first.
+    errno_depth: AtomicU32,
+    kept_errno: AtomicI32,
+    /// The last fault that ended a fault-free copy: code and address, for a faithful signal.
+    pub(crate) fault_signal: AtomicI32,
+    pub(crate) fault_code: AtomicI32,
+    pub(crate) fault_addr: AtomicUsize,
+    /// The thread, [`NOBODY`], [`STARTING`] or [`GONE`].
+    owner: AtomicU32,
+    /// 1 + the index of the next free block, while this one is free.
+    next_free: AtomicU32,
+    /// The lowest address of the alternate stack, 0 before there is one. It stays with the block.
+    altstack: AtomicUsize,
+}
+
+/// An owner that is known to be dead; the block waits for [`for_each`] to be cleaned.
+const GONE: u32 = u32::MAX;
+
+/// A living owner that has not written its number yet.
+const STARTING: u32 = u32::MAX - 1;
+
+/// The table of blocks, null before [`start`].
+static TABLE: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
+/// How many blocks of the table were ever taken.
+static USED: AtomicU32 = AtomicU32::new(0);
+/// 1 + the index of the first free block, and above it a tag that changes with every exchange.
+static FREE: AtomicU64 = AtomicU64::new(0);
+/// The pthread key whose destructor gives the block back, or -1.
+static KEY: AtomicI32 = AtomicI32::new(-1);
+/// The process whose threads the blocks belong to.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// What to call when threads end.
+static EXITS: OnceLock<Exits> = OnceLock::new();
+
+/// What to call when threads end.
+#[derive(Clone, Copy)]
+pub(crate) struct Exits {
+    /// With the task of a thread that has ended.
+    pub(crate) ended: fn(&Task<Native>),
+    /// With the task of a thread that is about to end and its stack pointer; `true`: no call is left that may return.
+    pub(crate) ending: fn(&Task<Native>, usize) -> bool,
+}
+
+/// Reserves the table.
+///
+/// # Errors
+/// The errno: no address space.
+pub(crate) fn start(exits: Exits) -> Result<(), c_int> {
+    let table = sys::map(0, BLOCKS * size_of::<Block>(), libc::PROT_READ | libc::PROT_WRITE)?;
+    EXITS.get_or_init(|| exits);
+    PROCESS.store(sys::process_id(), Ordering::Relaxed);
+    let mut key = 0;
+    // SAFETY: `key` is writable; the destructor is a function of the right type that lives for ever.
+    let result = unsafe { libc::pthread_key_create(&raw mut key, Some(thread_exit)) };
+    // glibc keeps the first 32 keys' values in the thread itself; setting any other may allocate.
+    if result == 0 && key < 32 {
+        KEY.store(key as i32, Ordering::Relaxed);
+    }
+    TABLE.store(table as *mut Block, Ordering::Release);
+    Ok(())
+}
+
+/// The calling thread's block, if it has one.
+#[inline]
+pub(crate) fn current() -> Option<&'static Block> {
+    // SAFETY: the slot is this thread's own word.
+    let block = unsafe { arch::thread_slot().read() } as *const Block;
+    // SAFETY: only `take` stores into it: null or a block of the table, which is never unmapped.
+    unsafe { block.as_ref() }
+}
+
+/// The calling thread's block; takes one if it has none. `None`: all are taken.
+#[inline]
+pub(crate) fn current_or_new() -> Option<&'static Block> {
+    current().or_else(take)
+}
+
+/// Prepares the calling thread before its first hit: gives it a block and an alternate stack.
+///
+/// Needs not be called: a first hit does the same. Called at a thread's start it saves that hit one trap.
+pub fn thread_started() {
+    let Some(block) = current_or_new() else { return };
+    // SAFETY: asks only.
+    let Ok(now) = (unsafe { sys::sigaltstack(None) }) else { return };
+    if now.flags & (libc::SS_ONSTACK | libc::SS_DISABLE) == 0 && now.len_bytes >= ALTSTACK_ENOUGH
+        || now.flags & libc::SS_ONSTACK != 0
+    {
+        return;
+    }
+    if let Some(stack) = block.altstack() {
+        // SAFETY: the stack belongs to this thread's block and is used for nothing else. The error (EPERM: on the old
+        // one) leaves everything as it was, and the next hit tries again.
+        let _ = unsafe { sys::sigaltstack(Some(&stack)) };
+    }
+}
+
+/// Sees to it that the thread has an alternate stack from now on. `false`: the handler runs on the interrupted stack and
+/// must return at once, to be called again on the new one.
+#[inline]
+pub(crate) fn ensure_altstack(context: UContext, block: &Block) -> bool {
+    let now = context.altstack();
+    if now.flags & libc::SS_DISABLE == 0 && now.len_bytes >= ALTSTACK_ENOUGH || now.holds(context.sp()) {
+        return true;
+    }
+    // No memory for a stack, or the kernel does not want it: go on where we are.
+    let Some(stack) = block.altstack() else { return true };
+    // SAFETY: a handler of ours runs with all asynchronous signals blocked; the block's stack belongs to this thread and
+    // nothing is on it, as the thread has another one or none.
+    if unsafe { arch::sigaltstack_from(&raw const stack, stack.base + stack.len_bytes) } < 0 {
+        return true;
+    }
+    context.set_altstack(&stack);
+    false
+}
+
+impl Block {
+    /// The block's alternate stack, mapped at its first use.
+    fn altstack(&self) -> Option<AltStack> {
+        let mut base = self.altstack.load(Ordering::Relaxed);
+        if base == 0 {
+            let page = sys::page_len();
+            let mapped = sys::map(0, page + ALTSTACK_LEN, libc::PROT_READ | libc::PROT_WRITE).ok()?;
+            // SAFETY: the lowest page was just mapped and is used by nobody: the guard.
+            unsafe { sys::protect(mapped, page, libc::PROT_NONE) }.ok()?;
+            base = mapped + page;
+            self.altstack.store(base, Ordering::Relaxed);
+        }
+        Some(AltStack { base, flags: 0, len_bytes: ALTSTACK_LEN })
+    }
+
+    /// The thread's errno.
+    #[inline]
+    pub(crate) fn errno(&self) -> Option<&AtomicI32> {
+        let errno = self.errno.load(Ordering::Relaxed);
+        // SAFETY: null, or the errno of the thread that owns the block, which is the one that runs this.
+        (!errno.is_null()).then(|| unsafe { AtomicI32::from_ptr(errno) })
+    }
+
+    fn index(&self) -> u32 {
+        let table = TABLE.load(Ordering::Relaxed) as usize;
+        ((core::ptr::from_ref(self) as usize - table) / size_of::<Self>()) as u32
+    }
+
+    /// Makes the block nobody's.
+    fn free(&self) {
+        self.owner.store(NOBODY, Ordering::Release);
+        let mut head = FREE.load(Ordering::Relaxed);
+        loop {
+            self.next_free.store(head as u32, Ordering::Relaxed);
+            let new = ((head >> 32) + 1) << 32 | u64::from(self.index() + 1);
+            match FREE.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Cleans the block of a dead thread and frees it.
+    fn reclaim(&self) {
+        if let Some(exits) = EXITS.get() {
+            (exits.ended)(&self.task);
+        }
+        // SAFETY: the owner is dead or about to be and has no active hit, so nobody else uses the context.
+        unsafe { self.context.reset() };
+        self.ucontext.store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.errno_depth.store(0, Ordering::Relaxed);
+        self.free();
+    }
+}
+
+/// Takes a block for the calling thread.
+#[cold]
+fn take() -> Option<&'static Block> {
+    let table = TABLE.load(Ordering::Acquire);
+    if table.is_null() {
+        return None;
+    }
+    let block = pop(table).or_else(|| fresh(table))?;
+    block.owner.store(STARTING, Ordering::Release);
+    // From here on, hits in what is called below find the block.
+    // SAFETY: the slot is this thread's own word.
+    unsafe { arch::thread_slot().write(core::ptr::from_ref(block) as usize) };
+    let thread = sys::thread_id();
+    retire_namesakes(table, thread);
+    block.owner.store(thread, Ordering::Release);
+    block.errno.store(sys::errno_location(), Ordering::Relaxed);
+    let key = KEY.load(Ordering::Relaxed);
+    if key >= 0 {
+        // SAFETY: the key exists. Keys below 32 are plain stores into the thread's own structure in glibc, all keys in
+        // musl: fit for a signal handler.
+        unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, core::ptr::from_ref(block).cast()) };
+    }
+    Some(block)
+}
+
+/// Takes a block that was given back.
+fn pop(table: *mut Block) -> Option<&'static Block> {
+    let mut head = FREE.load(Ordering::Acquire);
+    loop {
+        let index = (head as u32).checked_sub(1)?;
+        // SAFETY: indices in the list are of blocks that were used.
+        let block = unsafe { &*table.add(index as usize) };
+        let next = block.next_free.load(Ordering::Relaxed);
+        let new = ((head >> 32) + 1) << 32 | u64::from(next);
+        match FREE.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Some(block),
+            Err(now) => head = now,
+        }
+    }
+}
+
+/// Takes a block that was never used.
+fn fresh(table: *mut Block) -> Option<&'static Block> {
+    let index = USED
+        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |used| (used < BLOCKS as u32).then_some(used + 1))
+        .ok()?;
+    // SAFETY: within the table.
+    let block = unsafe { table.add(index as usize) };
+    // SAFETY: nobody else has this index; the memory is mapped, writable and all zero, which is a valid value of the
+    // other fields.
+    unsafe { (&raw mut (*block).context).write(Context::new()) };
+    // SAFETY: as above.
+    unsafe { (&raw mut (*block).task).write(Task::new()) };
+    // SAFETY: initialised now, and never unmapped.
+    Some(unsafe { &*block })
+}
+
+/// A block whose owner has the number of the calling thread was left by a thread that is dead.
+fn retire_namesakes(table: *mut Block, thread: u32) {
+    for index in 0..USED.load(Ordering::Acquire) as usize {
+        // SAFETY: within the used part of the table. `owner` alone is touched, which is zero in a block that is
+        // being initialised.
+        let owner = unsafe { &(*table.add(index)).owner };
+        let _ = owner.compare_exchange(thread, GONE, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// The destructor of the key: the thread ends. Later hits of the same thread (in other destructors, in libc's own
+/// clean-up) take a block again.
+unsafe extern "C" fn thread_exit(_block: *mut c_void) {
+    let Some(block) = current() else { return };
+    let here = core::ptr::from_ref(&block) as usize;
+    if !EXITS.get().is_some_and(|exits| (exits.ending)(&block.task, here)) {
+        // A function that ends the thread is followed itself: the block stays until the thread is dead.
+        return;
+    }
+    let disabled = AltStack { base: 0, flags: libc::SS_DISABLE, len_bytes: 0 };
+    // SAFETY: asks only.
+    let now = unsafe { sys::sigaltstack(None) };
+    if now.is_ok_and(|now| now.base == block.altstack.load(Ordering::Relaxed)) {
+        // SAFETY: sets none. Fails while this thread runs on the stack (a handler has called `pthread_exit`): then
+        // the block stays until the thread is dead.
+        if unsafe { sys::sigaltstack(Some(&disabled)) }.is_err() {
+            return;
+        }
+    }
+    // SAFETY: the slot is this thread's own word.
+    unsafe { arch::thread_slot().write(0) };
+    block.reclaim();
+}
+
+/// Keeps errno for the program while a handler runs outside of a signal handler (at a return, in a jump probe).
+#[inline]
+pub(crate) fn keep_errno() {
+    if let Some(block) = current()
+        && let Some(errno) = block.errno()
+    {
+        let depth = block.errno_depth.load(Ordering::Relaxed);
+        if depth == 0 {
+            block.kept_errno.store(errno.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        block.errno_depth.store(depth + 1, Ordering::Relaxed);
+    }
+}
+
+/// Ends what [`keep_errno`] began.
+#[inline]
+pub(crate) fn restore_errno() {
+    if let Some(block) = current()
+        && let Some(errno) = block.errno()
+    {
+        let depth = block.errno_depth.load(Ordering::Relaxed).saturating_sub(1);
+        block.errno_depth.store(depth, Ordering::Relaxed);
+        if depth == 0 {
+            errno.store(block.kept_errno.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Calls `visit` with the context of every thread that is not known to be dead, and cleans up after those that are.
+///
+/// Not reentrant; called under the core's registry lock.
+pub(crate) fn for_each(visit: &mut dyn FnMut(&Context<Native>)) {
+    let table = TABLE.load(Ordering::Acquire);
+    if table.is_null() {
+        return;
+    }
+    if PROCESS.load(Ordering::Relaxed) != sys::process_id() {
+        forked();
+    }
+    for index in 0..USED.load(Ordering::Acquire) as usize {
+        // SAFETY: within the used part of the table.
+        let owner = unsafe { &(*table.add(index)).owner };
+        let thread = owner.load(Ordering::Acquire);
+        if thread == NOBODY {
+            continue;
+        }
+        // SAFETY: owned, so it was initialised before.
+        let block = unsafe { &*table.add(index) };
+        if thread == GONE || thread != STARTING && !sys::thread_lives(thread) {
+            if owner.compare_exchange(thread, GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                block.reclaim();
+            }
+        } else {
+            visit(&block.context);
+        }
+    }
+}
+
+/// In a fork's child: only the calling thread is left.
+pub(crate) fn forked() {
+    let table = TABLE.load(Ordering::Acquire);
+    if table.is_null() {
+        return;
+    }
+    PROCESS.store(sys::process_id(), Ordering::Relaxed);
+    let mine = current().map(Block::index);
+    for index in 0..USED.load(Ordering::Acquire) {
+        // SAFETY: within the used part of the table.
+        let owner = unsafe { &(*table.add(index as usize)).owner };
+        if owner.load(Ordering::Relaxed) == NOBODY {
+            continue;
+        }
+        // SAFETY: owned, so it was initialised before.
+        let block = unsafe { &*table.add(index as usize) };
+        if Some(index) == mine {
+            block.owner.store(sys::thread_id(), Ordering::Release);
+        } else {
+            block.reclaim();
+        }
+    }
+}
+
+/// How many threads have a block now (for tests and statistics).
+pub fn threads_known() -> usize {
+    let table = TABLE.load(Ordering::Acquire);
+    (0..USED.load(Ordering::Acquire) as usize)
+        // SAFETY: within the used part of the table.
+        .filter(|&index| unsafe { &(*table.add(index)).owner }.load(Ordering::Relaxed) != NOBODY)
+        .count()
+}

@@ -1,0 +1,64 @@
+//! What the tests share. Probes are process-wide, so every test of a program takes the one lock.
+#![allow(dead_code, unreachable_pub, reason = "not every test program uses everything")]
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The right to set probes.
+pub fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A counter for a handler, which lives for ever.
+pub fn counter() -> &'static AtomicUsize {
+    Box::leak(Box::new(AtomicUsize::new(0)))
+}
+
+/// A counter's value.
+pub fn count(counter: &AtomicUsize) -> usize {
+    counter.load(Relaxed)
+}
+
+/// The address of a function's code.
+pub fn code(function: *const ()) -> usize {
+    if cfg!(target_abi = "elfv1") {
+        // SAFETY: on that ABI a function pointer points to its descriptor.
+        unsafe { function.cast::<usize>().read() }
+    } else {
+        function as usize
+    }
+}
+
+/// How a forked child has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    Exit(i32),
+    Signal(i32),
+}
+
+/// Runs `body` in a forked child and waits for its end; the child's exit status is what `body` returns.
+pub fn in_child(body: impl FnOnce() -> i32) -> End {
+    // SAFETY: the child runs `body` and leaves by `_exit`; libtest's other threads are not there.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork");
+    if child == 0 {
+        // No core files, please.
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the structure is valid.
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
+        let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(101);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(status) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is writable.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(waited, child);
+    if libc::WIFSIGNALED(status) {
+        End::Signal(libc::WTERMSIG(status))
+    } else {
+        End::Exit(libc::WEXITSTATUS(status))
+    }
+}
