@@ -228,7 +228,7 @@ fn vector_unit() -> VectorUnit {
     unsafe { asm!("mfspr {}, 287", out(reg) pvr, options(nomem, nostack, preserves_flags)) };
     match (pvr >> 16) as u16 {
         // POWER7 to POWER9; from POWER10 on the versions are 0x80 and up, e6500 is 0x8040.
-        0x3f | 0x4a..=0x4f | 0x80..=0xff => VectorUnit::Vsx,
+        0x3f | 0x4a..=0x4f | 0x80..=0x8f => VectorUnit::Vsx,
         // 970, Cell, POWER6, PA6T, e6500.
         0x39 | 0x3c | 0x44 | 0x45 | 0x70 | 0x3e | 0x90 | 0x8040 => VectorUnit::Altivec,
         _ => VectorUnit::None,

@@ -1,0 +1,1 @@
+//! Trampolines and jprobes.
