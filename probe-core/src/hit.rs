@@ -201,7 +201,7 @@ impl<H: Host> Probes<H> {
     /// Runs the original instruction in its slot without a frame; the slot's address alone finishes it.
     fn execute_bare(&self, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
         if !point.is(LINGERS) {
-            point.set(LINGERS);
+            point.note_bare_run();
         }
         regs.set_pc(point.slot);
         Trap::Handled

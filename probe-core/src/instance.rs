@@ -133,14 +133,47 @@ impl<A: Arch> Instance<A> {
     }
 }
 
+/// The most instances that a pool can have.
+pub(crate) const MAX_INSTANCES: usize = (1 << LINK_BITS) - 1;
+
+/// The bits of a number of an instance plus one.
+const LINK_BITS: u32 = 20;
+const LINK_MASK: u64 = (1 << LINK_BITS) - 1;
+
+/// The head of a free list, changed as a whole: which instance is first, how many are in use, and a tag that
+/// differs whenever it has been changed.
+#[derive(Clone, Copy)]
+struct Head(u64);
+
+impl Head {
+    /// The first free instance's number plus one; 0 if there is none.
+    const fn first_link(self) -> u32 {
+        (self.0 & LINK_MASK) as u32
+    }
+
+    fn first(self) -> Option<usize> {
+        Some(self.first_link().checked_sub(1)? as usize)
+    }
+
+    const fn in_use(self) -> u32 {
+        (self.0 >> LINK_BITS & LINK_MASK) as u32
+    }
+
+    const fn with(self, first_link: u32, in_use: u32) -> Self {
+        let tag = (self.0 >> (2 * LINK_BITS)).wrapping_add(1);
+        Self(
+            tag << (2 * LINK_BITS) | (in_use as u64 & LINK_MASK) << LINK_BITS | first_link as u64 & LINK_MASK,
+        )
+    }
+}
+
 /// The instances of one return probe, and the counters that go with them.
 pub(crate) struct Pool<A: Arch> {
     /// The probe; null once it is unregistered.
     pub(crate) node: AtomicPtr<Node<A>>,
     instances: Box<[Instance<A>]>,
-    /// Number of the first free instance plus one in the low half, a tag in the high one.
+    /// A [`Head`].
     free: AtomicU64,
-    in_use: AtomicU32,
     high_water: AtomicU32,
     drop_data: unsafe fn(*mut u8),
     data: NonNull<u8>,
@@ -198,7 +231,6 @@ impl<A: Arch> Pool<A> {
             node: AtomicPtr::new(ptr::null_mut()),
             free: AtomicU64::new(u64::from(!instances.is_empty())),
             instances: instances.into_boxed_slice(),
-            in_use: AtomicU32::new(0),
             high_water: AtomicU32::new(0),
             drop_data,
             data,
@@ -218,46 +250,38 @@ impl<A: Arch> Pool<A> {
 
     /// A free instance. No lock, no allocation.
     pub(crate) fn take(&self) -> Option<&Instance<A>> {
-        let mut head = self.free.load(Acquire);
+        let mut head = Head(self.free.load(Acquire));
         loop {
-            let number = (head as u32).checked_sub(1)?;
-            let instance = self.instances.get(number as usize)?;
-            let next = u64::from(instance.next_free.load(Relaxed));
-            let tag = (head >> 32).wrapping_add(1) << 32;
-            match self.free.compare_exchange_weak(head, tag | next, AcqRel, Acquire) {
-                Ok(_) => break self.count_taken(instance),
-                Err(seen) => head = seen,
+            let instance = self.instances.get(head.first()?)?;
+            let new = head.with(instance.next_free.load(Relaxed), head.in_use().wrapping_add(1));
+            match self.free.compare_exchange_weak(head.0, new.0, AcqRel, Acquire) {
+                Ok(_) => {
+                    if new.in_use() > self.high_water.load(Relaxed) {
+                        self.high_water.fetch_max(new.in_use(), Relaxed);
+                    }
+                    return Some(instance);
+                }
+                Err(seen) => head = Head(seen),
             }
         }
     }
 
-    fn count_taken<'a>(&self, instance: &'a Instance<A>) -> Option<&'a Instance<A>> {
-        let in_use = self.in_use.fetch_add(1, Relaxed).wrapping_add(1);
-        if in_use > self.high_water.load(Relaxed) {
-            self.high_water.fetch_max(in_use, Relaxed);
-        }
-        Some(instance)
-    }
-
+    /// The exchange is the last that is done with the pool: the registry frees it when all have come back.
     fn put(&self, instance: &Instance<A>) {
-        // First, so that the count never exceeds what there is. The registry, when it has seen the last one come back,
-        // waits for a grace period before it frees the pool, and we are inside.
-        self.in_use.fetch_sub(1, Release);
-        let mut head = self.free.load(Relaxed);
+        let mut head = Head(self.free.load(Relaxed));
         loop {
-            instance.next_free.store(head as u32, Relaxed);
-            let tag = (head >> 32).wrapping_add(1) << 32;
-            let new = tag | u64::from(instance.number.wrapping_add(1));
-            match self.free.compare_exchange_weak(head, new, AcqRel, Relaxed) {
-                Ok(_) => break,
-                Err(seen) => head = seen,
+            instance.next_free.store(head.first_link(), Relaxed);
+            let new = head.with(instance.number.wrapping_add(1), head.in_use().wrapping_sub(1));
+            match self.free.compare_exchange_weak(head.0, new.0, AcqRel, Relaxed) {
+                Ok(_) => return,
+                Err(seen) => head = Head(seen),
             }
         }
     }
 
     /// How many calls are being followed, or have been and not yet been cleared away.
     pub(crate) fn in_use(&self) -> u32 {
-        self.in_use.load(Acquire)
+        Head(self.free.load(Acquire)).in_use()
     }
 
     /// The most calls that were followed at the same time.

@@ -26,6 +26,8 @@ pub(crate) enum Mode {
     Step = 3,
     /// In the slot, without a frame and without [`Host::enter_slot`](crate::host::Host::enter_slot).
     SystemCall = 4,
+    /// As [`Mode::Boost`], which it becomes at the first hit: nobody has been in the slot yet.
+    BoostFresh = 5,
 }
 
 /// A breakpoint of ours stands in text.
@@ -42,6 +44,8 @@ pub(crate) const STEPPED: u8 = 16;
 pub(crate) const HAS_JPROBE: u8 = 32;
 /// It is in the table.
 pub(crate) const IN_TABLE: u8 = 64;
+/// It is among those to be freed if nobody needs them.
+pub(crate) const PARKED: u8 = 128;
 
 /// One patched address.
 pub(crate) struct Point<A: Arch> {
@@ -72,11 +76,9 @@ impl<A: Arch> Point<A> {
         let mode = match method {
             Method::Simulate => Mode::Simulate,
             _ if A::is_system_call(&plan) => Mode::SystemCall,
-            Method::Boost => Mode::Boost,
+            Method::Boost => Mode::BoostFresh,
             Method::Step => Mode::Step,
         };
-        // A slot that runs without a frame cannot be shown to be empty.
-        let state = if matches!(mode, Mode::SystemCall | Mode::Boost) { LINGERS } else { 0 };
         Self {
             place,
             head: AtomicPtr::new(ptr::null_mut()),
@@ -86,7 +88,7 @@ impl<A: Arch> Point<A> {
             insn_len,
             method,
             mode: AtomicU8::new(mode as u8),
-            state: AtomicU8::new(state),
+            state: AtomicU8::new(0),
         }
     }
 
@@ -97,8 +99,18 @@ impl<A: Arch> Point<A> {
             1 => Mode::Simulate,
             2 => Mode::SimulatePost,
             3 => Mode::Step,
-            _ => Mode::SystemCall,
+            4 => Mode::SystemCall,
+            _ => Mode::BoostFresh,
         }
+    }
+
+    /// Notes that a context may be in the slot without a frame that says so. On the hit path.
+    #[cold]
+    pub(crate) fn note_bare_run(&self) {
+        self.set(LINGERS);
+        let (fresh, boost) = (Mode::BoostFresh as u8, Mode::Boost as u8);
+        // It may have got another mode meanwhile.
+        let _ = self.mode.compare_exchange(fresh, boost, AcqRel, Relaxed);
     }
 
     pub(crate) fn set_mode(&self, mode: Mode) {

@@ -25,7 +25,7 @@ use crate::ret::StubChunk;
 use crate::slots::{SlotAllocator, SlotChunk};
 use crate::sync::{Acquire, AtomicBool, AtomicUsize, Relaxed, Release};
 use crate::table::{Keyed, RetiredArray, Table};
-use alloc::alloc::alloc;
+use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::alloc::Layout;
@@ -177,18 +177,44 @@ impl<H: Host> Probes<H> {
     }
 }
 
+/// Memory for one T, got before what it takes to make the T.
+pub(crate) struct Room<T>(NonNull<T>);
+
+impl<T> Room<T> {
+    /// Gets the memory.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn new() -> Result<Self, RegisterError> {
+        const { assert!(size_of::<T>() != 0) };
+        // SAFETY: the layout has a size.
+        let memory = unsafe { alloc(Layout::new::<T>()) };
+        NonNull::new(memory.cast::<T>()).map(Self).ok_or(RegisterError::NoMemory)
+    }
+
+    /// Puts `value` there, to be freed with [`free`].
+    pub(crate) fn fill(self, value: T) -> NonNull<T> {
+        let memory = self.0;
+        core::mem::forget(self);
+        // SAFETY: allocated for it, and nobody else has it.
+        unsafe { memory.write(value) };
+        memory
+    }
+}
+
+impl<T> Drop for Room<T> {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and never filled.
+        unsafe { dealloc(self.0.as_ptr().cast(), Layout::new::<T>()) };
+    }
+}
+
 /// Puts `value` into memory of its own, to be freed with [`free`].
 ///
 /// # Errors
 /// No memory.
 pub(crate) fn leak<T>(value: T) -> Result<NonNull<T>, RegisterError> {
-    const { assert!(size_of::<T>() != 0) };
-    // SAFETY: the layout has a size.
-    let memory = unsafe { alloc(Layout::new::<T>()) };
-    let memory = NonNull::new(memory.cast::<T>()).ok_or(RegisterError::NoMemory)?;
-    // SAFETY: allocated for it just now.
-    unsafe { memory.write(value) };
-    Ok(memory)
+    Ok(Room::new()?.fill(value))
 }
 
 /// Takes what [`leak`] gave back.

@@ -175,6 +175,10 @@ impl SlotAllocator {
         // SAFETY: chunks are freed after they have left the list.
         let index = self.chunks.iter().position(|chunk| unsafe { chunk.as_ref() }.is_empty())?;
         self.hint = 0;
-        Some(self.chunks.swap_remove(index))
+        let chunk = self.chunks.swap_remove(index);
+        if self.chunks.is_empty() {
+            self.chunks = Vec::new();
+        }
+        Some(chunk)
     }
 }

@@ -4,7 +4,7 @@ use super::{Locked, Probes};
 use crate::arch::{Arch, Method, Tail};
 use crate::error::{ControlError, TextError};
 use crate::host::{Host, Notice};
-use crate::point::{ARMED, DISABLED, GONE, LEAVING, Mode, Node, Point, TAIL_JUMPS};
+use crate::point::{ARMED, DISABLED, GONE, LEAVING, LINGERS, Mode, Node, Point, TAIL_JUMPS};
 use crate::sync::{Acquire, Release};
 use core::ptr::NonNull;
 
@@ -77,44 +77,50 @@ impl<H: Host> Probes<H> {
             Method::Simulate if has_post => Mode::SimulatePost,
             Method::Simulate => Mode::Simulate,
             _ if H::Arch::is_system_call(&point.plan) => Mode::SystemCall,
-            Method::Boost if !has_post => Mode::Boost,
+            Method::Boost if !has_post && point.is(LINGERS) => Mode::Boost,
+            Method::Boost if !has_post => Mode::BoostFresh,
             _ => Mode::Step,
         }
     }
 
-    /// Makes a point ready for a probe with a post handler, before that is linked: the slot has to end in a breakpoint
-    /// by then.
-    pub(super) fn ready_for_post(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
+    /// First step before a probe with a post handler is linked: the slot has to end in a breakpoint. Whether that is
+    /// new, so that the cores have to be synchronised before the second step.
+    pub(super) fn end_in_breakpoint(&self, point: &Point<H::Arch>) -> Result<bool, TextError> {
+        if !point.is(TAIL_JUMPS) {
+            return Ok(false);
+        }
+        self.set_tail(point, Tail::Breakpoint).map(|()| true)
+    }
+
+    /// Second step: nobody runs the jump any more, so a frame pushed from here on will be popped.
+    pub(super) fn expect_post(&self, point: &Point<H::Arch>) {
         match point.mode() {
             Mode::Simulate => point.set_mode(Mode::SimulatePost),
-            Mode::Boost => {
-                if point.is(TAIL_JUMPS) {
-                    self.set_tail(point, Tail::Breakpoint)?;
-                    // Nobody runs the jump any more, so a frame pushed from here on is popped.
-                    self.host.sync_cores();
-                }
-                point.set_mode(Mode::Step);
-            }
+            Mode::Boost | Mode::BoostFresh => point.set_mode(Mode::Step),
             _ => {}
         }
-        Ok(())
     }
 
     /// Sets the mode after a probe has been taken off. The tail follows after a grace period, in
     /// [`Probes::let_tail_jump`].
     pub(super) fn update_mode(&self, point: &Point<H::Arch>) {
         let mode = self.mode_for(point);
-        if mode != point.mode() {
+        let is_boost = |mode| matches!(mode, Mode::Boost | Mode::BoostFresh);
+        // A hit may be changing one into the other.
+        if mode != point.mode() && !(is_boost(mode) && is_boost(point.mode())) {
             point.set_mode(mode);
         }
     }
 
     /// Lets the slot of a boosted point end in a jump. Nobody is in it with a frame.
-    pub(super) fn let_tail_jump(&self, point: &Point<H::Arch>) {
-        if point.method == Method::Boost && point.mode() == Mode::Boost && !point.is(TAIL_JUMPS) {
-            // If it cannot be written, the breakpoint stays and costs a second trap.
-            let _ = self.set_tail(point, Tail::Jump);
+    ///
+    /// # Errors
+    /// It could not be written: the breakpoint stays, and costs a second trap.
+    pub(super) fn let_tail_jump(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
+        if matches!(point.mode(), Mode::Boost | Mode::BoostFresh) && !point.is(TAIL_JUMPS) {
+            self.set_tail(point, Tail::Jump)?;
         }
+        Ok(())
     }
 
     fn set_tail(&self, point: &Point<H::Arch>, tail: Tail) -> Result<(), TextError> {

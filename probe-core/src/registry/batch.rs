@@ -1,16 +1,17 @@
 //! Registering: all or nothing (REG_12), in stages whose order the types of this module keep.
 
 use super::resolve::{Resolved, Walk};
-use super::{Locked, Probe, Probes, leak};
+use super::{Locked, Probe, Probes, Room, leak};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Decoded, Method, Tail};
-use crate::error::{BatchError, RegisterError};
+use crate::error::{BatchError, RegisterError, TextError};
 use crate::host::{Host, Notice};
 use crate::kprobe::{AnyProbe, Pending};
 use crate::point::{DISABLED, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, Point, STARTING, TAIL_JUMPS};
 use crate::slots::{CHUNK_LEN, OWN, SlotChunk};
+use crate::sync::{Relaxed, Release};
 use alloc::vec::Vec;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 
 /// The longest slot that a backend may ask for, in bytes.
 const MAX_SLOT_LEN: usize = 64;
@@ -27,6 +28,18 @@ struct Entry<A: Arch> {
     /// It has taken the point's place for a jprobe.
     is_jprobe: bool,
     is_linked: bool,
+}
+
+impl<A: Arch> Entry<A> {
+    /// The point and the node, when both are made.
+    fn parts<'a>(&self) -> Option<(&'a Point<A>, &'a Node<A>)> {
+        let (point, node) = (self.point?, self.node?);
+        // SAFETY: in the table, and the lock is held until the batch ends.
+        let point = unsafe { point.as_ref() };
+        // SAFETY: made by this batch, which frees it last.
+        let node = unsafe { node.as_ref() };
+        Some((point, node))
+    }
 }
 
 impl<H: Host> Probes<H> {
@@ -78,7 +91,7 @@ impl<H: Host> Probes<H> {
                 handles.push(Probe { probes: self, node });
             }
         }
-        self.clean_up(&mut books);
+        self.clean_arrays(&mut books);
         Ok(handles)
     }
 
@@ -117,7 +130,7 @@ impl<H: Host> Probes<H> {
         order.try_reserve_exact(entries.len()).map_err(|_| (0, RegisterError::NoMemory))?;
         order.extend(0..entries.len());
         // In the order of addresses a function's instructions are walked over once.
-        order.sort_by_key(|index| (entries[*index].resolved.at, *index));
+        order.sort_unstable_by_key(|index| (entries[*index].resolved.at, *index));
         let retired = self.points.reserve(entries.len()).map_err(|error| (0, error))?;
         self.keep_array(books, retired);
         let mut walk = Walk::new();
@@ -230,7 +243,6 @@ impl<H: Host> Probes<H> {
         };
         // SAFETY: made just now.
         let shared = unsafe { point.as_ref() };
-        self.let_tail_jump(shared);
         shared.set(IN_TABLE);
         // SAFETY: stays valid until a grace period after it has been removed.
         unsafe { self.points.insert(point) };
@@ -310,40 +322,54 @@ impl<H: Host> Probes<H> {
         for (index, entry) in entries.iter_mut().enumerate() {
             let failed = |error| (index, error);
             let Some(probe) = entry.probe.take() else { continue };
+            let room = Room::new().map_err(failed)?;
             let flags = STARTING | if probe.is_disabled { DISABLED } else { 0 };
             let handlers = match probe.handlers.into_simple() {
                 Ok(handlers) => handlers,
                 Err((handlers, max_active)) => {
                     let half = self.prepare_return(books, handlers, max_active).map_err(failed)?;
-                    Handlers::Return(alloc::boxed::Box::new(half))
+                    Handlers::Return(half)
                 }
             };
             books.generation = books.generation.wrapping_add(1);
-            let node = leak(Node::new(handlers, flags, books.generation)).map_err(failed)?;
+            let node = room.fill(Node::new(handlers, flags, books.generation));
             entry.node = Some(node);
             // SAFETY: made just now.
             let shared = unsafe { node.as_ref() };
             if let Handlers::Return(half) = &shared.handlers {
-                half.pool().node.store(node.as_ptr(), crate::sync::Release);
+                half.pool().node.store(node.as_ptr(), Release);
             }
         }
         Ok(())
     }
 
-    /// Stage 3: the nodes go onto their points' lists, silent as yet.
+    /// Stage 3: the nodes go onto their points' lists, silent as yet, and the slots get the tails that they need.
     fn publish(&self, entries: &mut [Entry<H::Arch>]) -> Result<(), (usize, RegisterError)> {
-        for (index, entry) in entries.iter_mut().enumerate() {
-            let (Some(point), Some(node)) = (entry.point, entry.node) else { continue };
-            // SAFETY: in the table, and the lock is held.
-            let shared = unsafe { point.as_ref() };
-            // SAFETY: made by stage 2.
-            let node = unsafe { node.as_ref() };
-            if node.has_post() {
-                self.ready_for_post(shared).map_err(|error| (index, error.into()))?;
+        let mut has_changed = false;
+        for (index, entry) in entries.iter().enumerate() {
+            if let Some((point, node)) = entry.parts()
+                && node.has_post()
+            {
+                let failed = |error: TextError| (index, error.into());
+                has_changed |= self.end_in_breakpoint(point).map_err(failed)?;
             }
-            node.point.store(point.as_ptr(), crate::sync::Relaxed);
-            shared.link(node);
+        }
+        if has_changed {
+            self.host.sync_cores();
+        }
+        for entry in entries.iter_mut() {
+            let Some((point, node)) = entry.parts() else { continue };
+            if node.has_post() {
+                self.expect_post(point);
+            }
+            node.point.store(ptr::from_ref(point).cast_mut(), Relaxed);
+            point.link(node);
             entry.is_linked = true;
+        }
+        for (index, entry) in entries.iter().enumerate() {
+            if let Some((point, _)) = entry.parts() {
+                self.let_tail_jump(point).map_err(|error| (index, error.into()))?;
+            }
         }
         Ok(())
     }
@@ -393,6 +419,10 @@ impl<H: Host> Probes<H> {
             }
             if entry.is_jprobe {
                 point.clear(HAS_JPROBE);
+            }
+            if !entry.is_linked && !entry.is_first {
+                // It may have been made ready for a post handler; nobody has a frame for it yet.
+                let _ = self.let_tail_jump(point);
             }
             if entry.is_first {
                 // Nobody has run in its slot, unless it was armed.

@@ -5,7 +5,8 @@ use crate::addr::CodeAddr;
 use crate::error::ControlError;
 use crate::host::{Host, Notice};
 use crate::point::{
-    ARMED, GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, ORPHAN, POINT_GONE, Point, STEPPED,
+    ARMED, GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, ORPHAN, PARKED, POINT_GONE, Point,
+    STEPPED,
 };
 use crate::sync::{AcqRel, Relaxed, Release};
 use crate::table::RetiredArray;
@@ -84,15 +85,14 @@ impl<H: Host> Probes<H> {
             self.forget_pool(books, node);
             self.park_if_unused(books, point);
         }
-        let retired = self.points.retire_if_empty();
-        self.keep_array(books, retired);
         self.quiesce();
         self.mark_stepped();
         for node in nodes {
             // SAFETY: the point is freed below at the earliest.
             let point = unsafe { node.as_ref().point() };
             if point.is(IN_TABLE) && !point.is(STEPPED) {
-                self.let_tail_jump(point);
+                // If it fails, a second trap is all that it costs.
+                let _ = self.let_tail_jump(point);
             }
         }
         for node in nodes {
@@ -102,30 +102,25 @@ impl<H: Host> Probes<H> {
             }
         }
         self.free_arrays(books);
-        self.free_parked(books);
         self.clean_up(books);
+        self.clear_stepped();
     }
 
-    /// Takes a point that no probe is left on off the table, unless a context may be in its slot unseen: then it
-    /// stays, without costing a hit, and is found again by the next probe on its place.
+    /// Notes a point that no probe is left on, to be freed if nobody needs it.
     pub(super) fn park_if_unused(&self, books: &mut Locked<'_, H>, point: &Point<H::Arch>) {
-        if !point.head.load(Relaxed).is_null() || point.is(ARMED) {
+        if !point.head.load(Relaxed).is_null() || point.is(ARMED | PARKED) {
             return;
         }
         let this = NonNull::from(point);
         if point.is(POINT_GONE) {
             books.gone.retain(|other| *other != this);
-        } else if !point.is(IN_TABLE) || (point.has_slot() && point.is(LINGERS)) {
-            return;
         }
-        if books.parked.try_reserve(1).is_err() {
-            return;
+        // Without memory it stays in the table, where it costs nobody anything.
+        if books.parked.try_reserve(1).is_ok() {
+            point.clear(STEPPED);
+            point.set(PARKED);
+            books.parked.push(this);
         }
-        if point.is(IN_TABLE) {
-            self.points.remove(point);
-            point.clear(IN_TABLE);
-        }
-        books.parked.push(this);
     }
 
     /// Marks the points that stand in some context's frame.
@@ -138,35 +133,52 @@ impl<H: Host> Probes<H> {
         });
     }
 
-    /// Frees the parked points that no context is stepping. After a grace period and [`Probes::mark_stepped`].
-    fn free_parked(&self, books: &mut Locked<'_, H>) {
+    /// Removes the marks. One of a frame that has been left meanwhile stays, and only delays a later freeing.
+    fn clear_stepped(&self) {
+        self.host.for_each_context(&mut |context| {
+            context.for_each_active(|point| {
+                // SAFETY: a point that stands in a frame is not freed.
+                unsafe { &*point }.clear(STEPPED);
+            });
+        });
+    }
+
+    /// Takes the parked points that nobody needs off the table, and their slots back. After a grace period, at whose
+    /// beginning they had no probe, and [`Probes::mark_stepped`].
+    ///
+    /// A point whose slot a context may be in unseen stays in the table: it is found from there at the slot's end,
+    /// and again by the next probe on its place.
+    fn take_parked(&self, books: &mut Locked<'_, H>) -> Vec<NonNull<Point<H::Arch>>> {
+        let mut taken = Vec::new();
         let mut index = 0;
         while let Some(point) = books.parked.get(index).copied() {
-            // SAFETY: parked points are freed here only.
+            // SAFETY: parked points are freed by the caller only.
             let shared = unsafe { point.as_ref() };
-            if shared.is(STEPPED) {
+            let is_used = !shared.head.load(Relaxed).is_null();
+            let is_kept = is_used || (shared.is(LINGERS) && !shared.is(POINT_GONE));
+            if !is_kept && (shared.is(STEPPED) || taken.try_reserve(1).is_err()) {
                 shared.clear(STEPPED);
                 index += 1;
                 continue;
             }
             books.parked.swap_remove(index);
+            shared.clear(PARKED);
+            if is_kept {
+                continue;
+            }
+            if shared.is(IN_TABLE) {
+                self.points.remove(shared);
+                shared.clear(IN_TABLE);
+            }
             if shared.has_slot() {
                 books.slots.put::<H::Arch>(shared.slot);
             }
-            // SAFETY: off the table and in no frame since before the grace period; no node is left that leads to it.
-            drop(unsafe { free(point) });
+            taken.push(point);
         }
         if books.parked.is_empty() {
             books.parked = Vec::new();
         }
-        // The marks of the others: their points may be parked later.
-        self.points.for_each(|point| {
-            // SAFETY: what is in the table is there, and the lock is held.
-            let point = unsafe { point.as_ref() };
-            if point.is(STEPPED) {
-                point.clear(STEPPED);
-            }
-        });
+        taken
     }
 
     // ---- memory -------------------------------------------------------------------------------------------------
@@ -180,8 +192,10 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Frees what is empty: pools without calls, chunks without slots or stubs. A second wait, if there is any.
-    pub(super) fn clean_up(&self, books: &mut Locked<'_, H>) {
+    /// Frees what nobody needs: points, pools without calls, chunks without slots or stubs. A second wait, if there
+    /// is any: those who do not run it may still be looking at it.
+    fn clean_up(&self, books: &mut Locked<'_, H>) {
+        let points = self.take_parked(books);
         let mut pools = Vec::new();
         let mut index = 0;
         while let Some(pool) = books.pools.get(index).copied() {
@@ -200,15 +214,22 @@ impl<H: Host> Probes<H> {
         }
         let stub_chunks = self.take_empty_stub_chunks(books);
         let slot_chunks = self.take_empty_slot_chunks(books);
-        if pools.is_empty() && stub_chunks.is_empty() && slot_chunks.is_empty() && books.arrays.is_empty() {
-            return;
-        }
+        let retired = self.points.retire_if_empty();
+        self.keep_array(books, retired);
         let retired = self.stub_chunks.retire_if_empty();
         self.keep_array(books, retired);
         let retired = self.slot_chunks.retire_if_empty();
         self.keep_array(books, retired);
+        let has_chunks = !stub_chunks.is_empty() || !slot_chunks.is_empty();
+        if points.is_empty() && pools.is_empty() && books.arrays.is_empty() && !has_chunks {
+            return;
+        }
         self.quiesce();
         self.free_arrays(books);
+        for point in points {
+            // SAFETY: off the table and in no frame since before the grace period; no node is left that leads to it.
+            drop(unsafe { free(point) });
+        }
         for pool in pools {
             // SAFETY: its probe had gone and no call was in flight before the grace period, and its stubs lead nowhere.
             drop(unsafe { free(pool) });
@@ -249,6 +270,14 @@ impl<H: Host> Probes<H> {
             self.quiesce();
             // SAFETY: a grace period has passed.
             unsafe { array.free() };
+        }
+    }
+
+    /// Frees arrays that the tables have outgrown, after a wait; without one if there are none.
+    pub(super) fn clean_arrays(&self, books: &mut Locked<'_, H>) {
+        if !books.arrays.is_empty() {
+            self.quiesce();
+            self.free_arrays(books);
         }
     }
 
@@ -328,12 +357,12 @@ impl<H: Host> Probes<H> {
         point.nodes().for_each(|node| node.set(GONE));
         point.set(POINT_GONE);
         point.clear(ARMED);
+        self.points.remove(point);
+        point.clear(IN_TABLE);
         if point.head.load(Relaxed).is_null() {
             self.park_if_unused(books, point);
             return;
         }
-        self.points.remove(point);
-        point.clear(IN_TABLE);
         if books.gone.try_reserve(1).is_ok() {
             books.gone.push(this);
         }

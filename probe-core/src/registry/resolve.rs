@@ -70,15 +70,17 @@ impl<H: Host> Text for Pristine<'_, H> {
     fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize {
         let read = self.0.host.read_text(at, out).min(out.len());
         let breakpoint = H::Arch::BREAKPOINT;
+        let Some(text) = out.get_mut(..read) else { return read };
         let Some(first) = breakpoint.first() else { return read };
-        // A breakpoint that begins before `at` reaches into it.
-        for before in 1..breakpoint.len() {
-            self.restore(at.wrapping_offset(-(before as isize)), at, &mut out[..read]);
-        }
-        for index in 0..read {
-            if out[index] == *first {
-                self.restore(at.wrapping_add(index), at, &mut out[..read]);
+        for index in 0..text.len() {
+            if text[index] == *first && text[index..].starts_with(breakpoint) {
+                self.restore(at.wrapping_add(index), at, text);
             }
+        }
+        // A breakpoint that begins before the text, or goes on after it, is not seen whole.
+        for distance in 1..breakpoint.len() {
+            self.restore(at.wrapping_offset(-(distance as isize)), at, text);
+            self.restore(at.wrapping_add(read.wrapping_sub(distance)), at, text);
         }
         read
     }
@@ -169,23 +171,32 @@ impl<H: Host> Probes<H> {
     pub fn resolve_all(&self, place: &Place) -> Vec<CodeAddr> {
         match &place.target {
             Target::Symbol { name, module } => {
-                let functions = self.functions(name, module.as_deref());
+                let functions = self.functions(name, module.as_deref()).unwrap_or_default();
                 functions.iter().map(|function| function.start.wrapping_offset(place.offset)).collect()
             }
             Target::Address { at, .. } => alloc::vec![at.wrapping_offset(place.offset)],
         }
     }
 
-    fn functions(&self, name: &str, module: Option<&str>) -> Vec<Function> {
-        let mut found = Vec::new();
+    fn functions(&self, name: &str, module: Option<&str>) -> Result<Vec<Function>, RegisterError> {
+        let mut found: Vec<Function> = Vec::new();
+        let mut has_memory = true;
         self.host.find_symbols(name, &mut |symbol| {
-            if module.is_none() || module == symbol.module {
+            if module.is_some() && module != symbol.module {
+                return;
+            }
+            if found.try_reserve(1).is_ok() {
                 found.push(Function::of(symbol));
+            } else {
+                has_memory = false;
             }
         });
-        found.sort_by_key(|function| (function.start, core::cmp::Reverse(function.end)));
+        if !has_memory {
+            return Err(RegisterError::NoMemory);
+        }
+        found.sort_unstable_by_key(|function| (function.start, core::cmp::Reverse(function.end)));
         found.dedup_by_key(|function| function.start);
-        found
+        Ok(found)
     }
 
     fn function_at(&self, at: CodeAddr) -> Option<Function> {
@@ -228,7 +239,7 @@ impl<H: Host> Probes<H> {
     }
 
     fn one_function(&self, name: &str, module: Option<&str>) -> Result<Function, RegisterError> {
-        let functions = self.functions(name, module);
+        let functions = self.functions(name, module)?;
         match functions.as_slice() {
             [] => Err(RegisterError::NoSymbol(name.into())),
             [one] => Ok(*one),
@@ -325,7 +336,7 @@ impl<H: Host> Probes<H> {
             if let Ok(slot) = &tried {
                 books.slots.put::<H::Arch>(*slot);
             }
-            self.clean_up(&mut books);
+            self.retire(&mut books, &[]);
             tried?;
         }
         drop(books);

@@ -5,7 +5,7 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, NativeArch};
 use crate::error::RegisterError;
 use crate::host::Host;
-use crate::instance::{Instance, Pool};
+use crate::instance::{Instance, MAX_INSTANCES, Pool};
 use crate::kretprobe::{MAX_DATA_LEN, ReturnHandlers, ReturnProbe};
 use crate::ret::{StubChunk, return_from_stub};
 use crate::slots::{CHUNK_LEN, OWN, chunk_base};
@@ -14,9 +14,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ptr::{self, NonNull};
 
-/// The largest pool: what the C interface allows.
-const MAX_ACTIVE: usize = 1 << 20;
-
 impl<H: Host> Probes<H> {
     /// The return half of a probe: a pool of `max_active` instances, each with its stub (RET_3).
     pub(super) fn prepare_return(
@@ -24,25 +21,34 @@ impl<H: Host> Probes<H> {
         books: &mut Locked<'_, H>,
         handlers: Box<dyn ReturnHandlers<H::Arch>>,
         max_active: i32,
-    ) -> Result<ReturnProbe<H::Arch>, RegisterError> {
+    ) -> Result<Box<ReturnProbe<H::Arch>>, RegisterError> {
         let layout = handlers.layout();
         if layout.size() > MAX_DATA_LEN {
             return Err(RegisterError::DataTooBig(layout.size()));
         }
         let default = self.host.parallelism().saturating_mul(2).max(10);
         let wanted = usize::try_from(max_active).ok().filter(|calls| *calls > 0).unwrap_or(default);
-        let wanted = wanted.min(MAX_ACTIVE);
+        let wanted = wanted.min(MAX_INSTANCES);
         let mut stubs = Vec::new();
         stubs.try_reserve_exact(wanted).map_err(|_| RegisterError::NoMemory)?;
         while !self.find_stubs(books, wanted, &mut stubs) {
             self.add_stub_chunk(books)?;
         }
         let pool = Pool::new(&stubs, layout, handlers.drop_data())?;
+        let half = match leak(ReturnProbe { handlers, pool }) {
+            Ok(half) => half,
+            Err(error) => {
+                // SAFETY: nobody has been told of it.
+                drop(unsafe { free(pool) });
+                return Err(error);
+            }
+        };
         // SAFETY: made just now.
         for instance in unsafe { pool.as_ref() }.instances() {
             self.set_stub(instance.stub, ptr::from_ref(instance).cast_mut());
         }
-        Ok(ReturnProbe { handlers, pool })
+        // SAFETY: made just now.
+        Ok(unsafe { free(half) })
     }
 
     /// Collects free stubs until `stubs` has `wanted`.
@@ -161,6 +167,9 @@ impl<H: Host> Probes<H> {
             // SAFETY: it has just left the list and is freed by the caller.
             self.stub_chunks.remove(unsafe { chunk.as_ref() });
             empty.push(chunk);
+        }
+        if books.stubs.is_empty() {
+            books.stubs = Vec::new();
         }
         empty
     }

@@ -1,0 +1,69 @@
+//! An allocator that counts, and that aborts the process where allocating is forbidden.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+struct Counting;
+
+thread_local! {
+    /// Bytes that this thread has allocated less those it has freed.
+    static LIVE: Cell<isize> = const { Cell::new(0) };
+    /// The allocation that fails, counted down; 0: none does.
+    static FAILING: Cell<usize> = const { Cell::new(0) };
+    static IS_FORBIDDEN: Cell<bool> = const { Cell::new(false) };
+}
+
+// SAFETY: forwards to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let allowed = count(layout.size() as isize);
+        if !allowed {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+fn count(bytes: isize) -> bool {
+    if IS_FORBIDDEN.try_with(Cell::get).unwrap_or(false) {
+        std::process::abort();
+    }
+    if bytes > 0 {
+        let failing = FAILING.try_with(Cell::get).unwrap_or(0);
+        if failing != 0 {
+            FAILING.set(failing - 1);
+            if failing == 1 {
+                return false;
+            }
+        }
+    }
+    let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
+    true
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The bytes that this thread holds.
+pub fn live() -> isize {
+    LIVE.get()
+}
+
+/// Lets this thread's allocation number `number`, from 1, fail.
+pub fn fail_allocation(number: usize) {
+    FAILING.set(number);
+}
+
+/// Runs `work`; any allocation or deallocation in it aborts the process.
+pub fn forbid<T>(work: impl FnOnce() -> T) -> T {
+    IS_FORBIDDEN.set(true);
+    let result = work();
+    IS_FORBIDDEN.set(false);
+    result
+}
