@@ -309,7 +309,7 @@ impl<H: Host> Probes<H> {
                 link = &instance.next;
             }
         }
-        self.drop_stale(task, sp, |_| false);
+        self.drop_stale(task, sp, None, |_| false);
         task.is_idle()
     }
 
