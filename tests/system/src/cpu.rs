@@ -72,11 +72,6 @@ static HOLD: AtomicBool = AtomicBool::new(false);
 /// Whether text is patched while the other CPUs wait.
 static NEEDS_RENDEZVOUS: AtomicBool = AtomicBool::new(false);
 
-/// The area of CPU `number`.
-pub fn by_number(number: usize) -> &'static Cpu {
-    &CPUS[number]
-}
-
 /// The running CPUs.
 pub fn online() -> impl Iterator<Item = &'static Cpu> {
     CPUS.iter().filter(|cpu| cpu.online.load(Ordering::Acquire))

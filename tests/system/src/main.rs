@@ -75,7 +75,8 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     // A panic in the panic must not print for ever.
     if !PANICKING.swap(true, Ordering::Relaxed) {
         console::seize();
-        println!("PANIC: {info}");
+        let task = task::current().map_or("boot", |task| task.name);
+        println!("PANIC in {task}: {info}");
     }
     Native::exit(Outcome::Failed)
 }

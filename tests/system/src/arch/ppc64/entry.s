@@ -81,8 +81,7 @@ trap_entry:
     rfid
 
 # switch_stacks(from: *mut usize, to: usize)
-.globl switch_stacks
-switch_stacks:
+FUNCTION switch_stacks
     mflr 0
     std 0, 16(1)
     mfcr 0
@@ -102,6 +101,7 @@ switch_stacks:
     ld 0, 16(1)
     mtlr 0
     blr
+END switch_stacks
 
 # Where a new stack begins.
 .globl task_start
@@ -111,8 +111,7 @@ task_start:
     trap
 
 # hypervisor_call(block: *mut [u64; 5]): number and arguments in, status and results out
-.globl hypervisor_call
-hypervisor_call:
+FUNCTION hypervisor_call
     mflr 0
     std 0, 16(1)
     stdu 1, -64(1)
@@ -132,20 +131,24 @@ hypervisor_call:
     ld 0, 16(1)
     mtlr 0
     blr
+END hypervisor_call
 
-.globl nofault_load, nofault_store, nofault_copy
-nofault_load:
+FUNCTION nofault_load
 1:  ld 5, 0(3)
     std 5, 0(4)
     li 3, 0
     blr
-nofault_store:
+END nofault_load
+
+FUNCTION nofault_store
 2:  std 4, 0(3)
     li 3, 0
     blr
 3:  li 3, 1
     blr
-nofault_copy:
+END nofault_store
+
+FUNCTION nofault_copy
     cmpdi 5, 0
     beq 6f
 4:  lbz 6, 0(4)
@@ -157,6 +160,8 @@ nofault_copy:
     bne 4b
 6:  mr 3, 5
     blr
+END nofault_copy
+
 .pushsection .extable, "a"
     .quad 1b, 3b
     .quad 2b, 3b

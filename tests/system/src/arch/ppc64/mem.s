@@ -1,9 +1,8 @@
 # What compiled code calls and this target's library does not bring.
 .section .text.mem, "ax"
-.globl memcpy, memmove, memset, memcmp, bcmp
-memmove:
+FUNCTION memmove
     cmpld 3, 4
-    ble memcpy
+    ble 5f
     add 6, 3, 5
     add 7, 4, 5
     cmpdi 5, 0
@@ -13,9 +12,10 @@ memmove:
     stbu 0, -1(6)
     bdnz 1b
     blr
+END memmove
 
-memcpy:
-    mr 6, 3
+FUNCTION memcpy
+5:  mr 6, 3
     srdi. 7, 5, 3
     beq 2f
     mtctr 7
@@ -33,8 +33,9 @@ memcpy:
     addi 6, 6, 1
     bdnz 3b
     blr
+END memcpy
 
-memset:
+FUNCTION memset
     cmpdi 5, 0
     beqlr
     mtctr 5
@@ -42,9 +43,11 @@ memset:
 1:  stbu 4, 1(6)
     bdnz 1b
     blr
+END memset
 
-memcmp:
-bcmp:
+FUNCTION bcmp
+END bcmp
+FUNCTION memcmp
     cmpdi 5, 0
     beq 2f
     mtctr 5
@@ -59,9 +62,9 @@ bcmp:
     blr
 3:  subf 3, 7, 6
     blr
+END memcmp
 
-.globl strlen
-strlen:
+FUNCTION strlen
     mr 4, 3
     li 3, 0
 1:  lbzx 5, 4, 3
@@ -69,9 +72,14 @@ strlen:
     beqlr
     addi 3, 3, 1
     b 1b
+END strlen
 
 # Precompiled code mentions unwinding, which a kernel that aborts on panic never does.
-.globl _Unwind_Resume, rust_eh_personality
-_Unwind_Resume:
-rust_eh_personality:
+FUNCTION _Unwind_Resume
     trap
+END _Unwind_Resume
+FUNCTION rust_eh_personality
+    trap
+END rust_eh_personality
+.purgem FUNCTION
+.purgem END

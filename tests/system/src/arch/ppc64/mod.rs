@@ -16,10 +16,12 @@ use probe_core::CodeAddr;
 use probe_core::arch::NativeArch;
 
 global_asm!(
+    include_str!("function.s"),
     include_str!("boot.s"),
     include_str!("entry.s"),
     include_str!("mem.s"),
     little = const cfg!(target_endian = "little") as i32,
+    elfv1 = const cfg!(target_endian = "big") as i32,
 );
 
 /// The machine.

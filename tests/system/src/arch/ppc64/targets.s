@@ -1,14 +1,4 @@
 # Functions whose instructions the checks know.
-.macro FUNCTION name
-.balign 16
-.globl \name
-.type \name, @function
-\name:
-.endm
-.macro END name
-.size \name, . - \name
-.endm
-
 .text
 # target_plain(a) -> a + 1, its first instruction runs out of line
 FUNCTION target_plain
@@ -49,3 +39,5 @@ FUNCTION target_foreign
     li 3, 7
     blr
 END target_foreign
+.purgem FUNCTION
+.purgem END
