@@ -5,3 +5,4 @@
 //! They share the grammar of definitions ([`def`]) and the memory between them ([`wire`]).
 
 pub mod def;
+pub mod wire;

@@ -1,0 +1,22 @@
+//! The memory between the traced program and the command: one memfd, mapped by both.
+//!
+//! ```text
+//! Header │ definitions │ statistics (counters, histograms) │ ring 0 │ ring 1 │ …
+//! ```
+//!
+//! The agent writes, the command reads; nothing in a traced thread ever waits. Each thread owns one [`Ring`]
+//! (single producer, single consumer, no lock). A full ring drops the event and counts it. The region is as
+//! large as it may ever become and sparse: memory is used where it has been written.
+//!
+//! What comes out of the region was written by the traced program, so the command believes none of it: every length
+//! and index is checked.
+
+mod record;
+mod region;
+mod ring;
+mod stats;
+
+pub use record::{EVENT_HEAD, Event, FAULT, Image, Kind, Meta, Point, Record, TRUNCATED, Value, Values, decode};
+pub use region::{Flags, Header, Layout, MapError, Region};
+pub use ring::{Owner, Reservation, Ring, RingControl};
+pub use stats::{BUCKETS, Counters, Durations, Histogram, bucket_bounds, bucket_of};

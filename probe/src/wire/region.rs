@@ -1,0 +1,422 @@
+//! The memory that the command creates and the agents map.
+
+use super::ring::{Owner, Ring, RingControl};
+use super::stats::{Counters, Durations};
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// "probetrc", and the version of this layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"probetr1");
+/// Everything but the rings' bytes starts at a multiple of this.
+const PAGE: usize = 4096;
+
+/// The sizes of a region, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Layout {
+    /// The definitions, NUL separated.
+    pub config_len: usize,
+    /// Counters and histograms.
+    pub stats_len: usize,
+    /// How many rings there are: how many threads can write at the same time.
+    pub ring_count: usize,
+    /// The bytes of one ring.
+    pub ring_len: usize,
+}
+
+/// What the agent is to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// Trace forked children and executed programs, too.
+    pub follow: bool,
+    /// Count only, send no events.
+    pub no_events: bool,
+}
+
+/// The first page of a region.
+#[repr(C)]
+pub struct Header {
+    magic: u64,
+    layout: Layout,
+    follow: u32,
+    no_events: u32,
+    /// The next free byte of the statistics.
+    stats_next: AtomicU64,
+    /// The number of the next process image.
+    next_image: AtomicU32,
+    /// One past the highest ring that was ever taken.
+    rings_high: AtomicU32,
+    /// Events lost because all rings were taken.
+    lost: AtomicU64,
+    /// Raised when the command should look before its time; the command sleeps on it (futex).
+    wake: AtomicU32,
+    /// Whether the command sleeps.
+    asleep: AtomicU32,
+}
+
+/// Why a region could not be mapped.
+#[derive(Debug)]
+pub enum MapError {
+    /// The operating system refused.
+    Os(std::io::Error),
+    /// It is not a region, or of another version.
+    NotARegion,
+}
+
+impl std::fmt::Display for MapError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Os(error) => {
+                write!(f, "the memory shared with the traced program cannot be mapped: {error}")
+            }
+            Self::NotARegion => f.write_str("the memory shared with the traced program has another layout"),
+        }
+    }
+}
+
+impl std::error::Error for MapError {}
+
+/// A mapped region. It stays mapped for good: handlers may use it until the process ends.
+#[derive(Clone, Copy)]
+pub struct Region {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the mapping lives as long as the process; all shared words are atomics, the rings have their own protocol.
+unsafe impl Send for Region {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Region {}
+
+impl Layout {
+    /// A layout with rings of `ring_len` bytes (rounded up to whole pages) for definitions of `config_len` bytes.
+    pub fn new(config_len: usize, ring_len: usize) -> Self {
+        let ring_len = ring_len.max(PAGE).next_multiple_of(PAGE);
+        let (stats_len, ring_count) = if cfg!(target_pointer_width = "64") {
+            (256 << 20, 512)
+        } else {
+            (16 << 20, ((128 << 20) / ring_len).clamp(4, 64))
+        };
+        Self { config_len, stats_len, ring_count, ring_len }
+    }
+
+    fn stats_start(&self) -> usize {
+        (PAGE + self.config_len).next_multiple_of(PAGE)
+    }
+
+    fn ring_start(&self, index: usize) -> usize {
+        self.stats_start() + self.stats_len + index * (PAGE + self.ring_len)
+    }
+
+    fn total(&self) -> usize {
+        self.ring_start(self.ring_count)
+    }
+}
+
+impl Region {
+    /// Creates a region in a new memfd, which the caller keeps open as long as new processes may want to map it.
+    ///
+    /// # Errors
+    /// The operating system refused memory or address space.
+    pub fn create(layout: Layout, config: &[u8], flags: Flags) -> Result<(Self, OwnedFd), MapError> {
+        // SAFETY: a NUL-terminated name and flags.
+        let fd = unsafe { libc::memfd_create(c"probe-trace".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(last_os());
+        }
+        // SAFETY: a descriptor just created and owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: our own descriptor.
+        if unsafe { libc::ftruncate64(fd.as_raw_fd(), layout.total() as i64) } != 0 {
+            return Err(last_os());
+        }
+        let base = map(&fd, layout.total())?;
+        let header = Header {
+            magic: MAGIC,
+            layout,
+            follow: flags.follow.into(),
+            no_events: flags.no_events.into(),
+            stats_next: AtomicU64::new(0),
+            next_image: AtomicU32::new(1),
+            rings_high: AtomicU32::new(0),
+            lost: AtomicU64::new(0),
+            wake: AtomicU32::new(0),
+            asleep: AtomicU32::new(0),
+        };
+        // SAFETY: the mapping is larger than a header, page aligned, and nobody else knows it yet.
+        unsafe { base.cast::<Header>().write(header) };
+        let len = config.len().min(layout.config_len);
+        // SAFETY: the definitions have `config_len` bytes behind the first page.
+        let to = unsafe { base.add(PAGE) };
+        // SAFETY: as above; `len <= config_len`.
+        unsafe { std::ptr::copy_nonoverlapping(config.as_ptr(), to.as_ptr(), len) };
+        Ok((Self { base, layout }, fd))
+    }
+
+    /// Maps the region whose memfd is reachable at `path` (`/proc/PID/fd/N`).
+    ///
+    /// # Errors
+    /// The file cannot be opened or mapped, or is not a region.
+    pub fn open(path: &CStr) -> Result<Self, MapError> {
+        // SAFETY: a NUL-terminated path.
+        let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        if fd < 0 {
+            return Err(last_os());
+        }
+        // SAFETY: a descriptor just opened and owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: a `stat` is plain numbers.
+        let mut stat: libc::stat64 = unsafe { std::mem::zeroed() };
+        // SAFETY: our own descriptor and a buffer of the right size.
+        if unsafe { libc::fstat64(fd.as_raw_fd(), &mut stat) } != 0 {
+            return Err(last_os());
+        }
+        let len = usize::try_from(stat.st_size).unwrap_or(0);
+        if len < PAGE {
+            return Err(MapError::NotARegion);
+        }
+        let base = map(&fd, len)?;
+        // SAFETY: at least a page is mapped; the header's plain words are written once, before anybody can open it.
+        let (magic, layout) =
+            unsafe { ((*base.cast::<Header>().as_ptr()).magic, (*base.cast::<Header>().as_ptr()).layout) };
+        if magic != MAGIC || layout.total() != len {
+            return Err(MapError::NotARegion);
+        }
+        Ok(Self { base, layout })
+    }
+
+    fn header(&self) -> &'static Header {
+        // SAFETY: mapped for good and initialised by `create`; what changes is atomic.
+        unsafe { self.base.cast::<Header>().as_ref() }
+    }
+
+    /// What the agent is to do.
+    pub fn flags(&self) -> Flags {
+        let header = self.header();
+        Flags { follow: header.follow != 0, no_events: header.no_events != 0 }
+    }
+
+    /// The definitions, NUL separated.
+    pub fn config(&self) -> &'static [u8] {
+        // SAFETY: `config_len` bytes behind the first page, written before anybody else could map them.
+        let start = unsafe { self.base.add(PAGE) };
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.layout.config_len) }
+    }
+
+    /// A number for a process image (a program between two execs) that no other has.
+    pub fn new_image(&self) -> u32 {
+        self.header().next_image.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Room for one point's counters, as its offset; `None` when the statistics are full.
+    pub fn alloc_counters(&self) -> Option<u32> {
+        self.alloc(size_of::<Counters>())
+    }
+
+    /// Room for one point's durations, as its offset; `None` when the statistics are full.
+    pub fn alloc_durations(&self) -> Option<u32> {
+        self.alloc(size_of::<Durations>())
+    }
+
+    fn alloc(&self, len: usize) -> Option<u32> {
+        let len = len.next_multiple_of(64) as u64;
+        let limit = self.layout.stats_len as u64;
+        let take = |next: u64| (next + len <= limit).then_some(next + len);
+        let at = self.header().stats_next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+        u32::try_from(at).ok()
+    }
+
+    /// The counters at an offset that [`Region::alloc_counters`] gave; `None` where no counters can be.
+    pub fn counters(&self, offset: u32) -> Option<&'static Counters> {
+        let at = self.stats_at(offset, size_of::<Counters>())?;
+        // SAFETY: within the statistics, aligned to 64; all words are atomics and any bits are valid.
+        Some(unsafe { at.cast::<Counters>().as_ref() })
+    }
+
+    /// The durations at an offset that [`Region::alloc_durations`] gave; `None` where none can be.
+    pub fn durations(&self, offset: u32) -> Option<&'static Durations> {
+        let at = self.stats_at(offset, size_of::<Durations>())?;
+        // SAFETY: within the statistics, aligned to 64; all words are atomics and any bits are valid.
+        Some(unsafe { at.cast::<Durations>().as_ref() })
+    }
+
+    fn stats_at(&self, offset: u32, len: usize) -> Option<NonNull<u8>> {
+        let offset = offset as usize;
+        if !offset.is_multiple_of(64) || offset + len > self.layout.stats_len {
+            return None;
+        }
+        // SAFETY: within the mapping, as just checked.
+        Some(unsafe { self.base.add(self.layout.stats_start() + offset) })
+    }
+
+    /// The ring number `index`, below [`Region::ring_count`].
+    ///
+    /// # Panics
+    /// Where there is no such ring.
+    pub fn ring(&self, index: usize) -> Ring<'static> {
+        assert!(index < self.layout.ring_count, "ring {index} does not exist");
+        // SAFETY: within the mapping by the layout.
+        let control = unsafe { self.base.add(self.layout.ring_start(index)) };
+        // SAFETY: a page is reserved for the control words, the ring's bytes follow.
+        let data = unsafe { control.add(PAGE) };
+        // SAFETY: page aligned; atomics, any bits are valid; mapped for good.
+        let control: &'static RingControl = unsafe { control.cast().as_ref() };
+        // SAFETY: `ring_len` bytes of the mapping that belong to this ring alone.
+        unsafe { Ring::new(control, data.as_ptr(), self.layout.ring_len) }
+    }
+
+    /// How many rings there are.
+    pub fn ring_count(&self) -> usize {
+        self.layout.ring_count
+    }
+
+    /// How many rings, from the first, have ever been taken.
+    pub fn rings_used(&self) -> usize {
+        (self.header().rings_high.load(Ordering::Acquire) as usize).min(self.layout.ring_count)
+    }
+
+    /// Takes a free ring for a thread. No lock, no allocation, no system call.
+    pub fn claim_ring(&self, owner: Owner, comm: [u8; 16]) -> Option<Ring<'static>> {
+        for index in 0..self.layout.ring_count {
+            let ring = self.ring(index);
+            if ring.claim(owner, comm) {
+                self.header().rings_high.fetch_max(index as u32 + 1, Ordering::AcqRel);
+                return Some(ring);
+            }
+        }
+        None
+    }
+
+    /// Counts an event that found no free ring.
+    pub fn count_lost(&self) {
+        self.header().lost.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Events that found no free ring so far.
+    pub fn lost(&self) -> u64 {
+        self.header().lost.load(Ordering::Relaxed)
+    }
+
+    /// Wakes the command if it sleeps. One load where it does not.
+    #[inline]
+    pub fn wake(&self) {
+        let header = self.header();
+        if header.asleep.load(Ordering::Relaxed) != 0 && header.asleep.swap(0, Ordering::AcqRel) != 0 {
+            self.wake_now();
+        }
+    }
+
+    /// Wakes the command. One system call.
+    pub fn wake_now(&self) {
+        let wake = &self.header().wake;
+        wake.fetch_add(1, Ordering::Release);
+        // SAFETY: the address of a mapped word; FUTEX_WAKE touches nothing else.
+        unsafe { libc::syscall(libc::SYS_futex, wake.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    }
+
+    /// Sleeps until [`Region::wake`] or for `timeout_ms`. For the command.
+    pub fn sleep(&self, timeout_ms: u32) {
+        let header = self.header();
+        let seen = header.wake.load(Ordering::Acquire);
+        header.asleep.store(1, Ordering::Release);
+        let timeout = libc::timespec {
+            tv_sec: (timeout_ms / 1000) as libc::time_t,
+            tv_nsec: ((timeout_ms % 1000) * 1_000_000) as libc::c_long,
+        };
+        // SAFETY: the address of a mapped word and of a timeout that outlives the call.
+        unsafe {
+            libc::syscall(libc::SYS_futex, header.wake.as_ptr(), libc::FUTEX_WAIT, seen, &raw const timeout);
+        }
+        header.asleep.store(0, Ordering::Release);
+    }
+}
+
+fn last_os() -> MapError {
+    MapError::Os(std::io::Error::last_os_error())
+}
+
+fn map(fd: &OwnedFd, len: usize) -> Result<NonNull<u8>, MapError> {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let base = unsafe { libc::mmap64(std::ptr::null_mut(), len, prot, flags, fd.as_raw_fd(), 0) };
+    if base == libc::MAP_FAILED {
+        return Err(last_os());
+    }
+    NonNull::new(base.cast()).ok_or(MapError::NotARegion)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small() -> Layout {
+        Layout { config_len: 10, stats_len: 1 << 16, ring_count: 3, ring_len: 4096 }
+    }
+
+    fn create() -> (Region, OwnedFd) {
+        Region::create(small(), b"p f\0r g $r", Flags { follow: true, no_events: false }).unwrap()
+    }
+
+    #[test]
+    fn what_one_side_writes_the_other_reads() {
+        let (mine, fd) = create();
+        let path = std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
+        let theirs = Region::open(&path).unwrap();
+        assert_eq!(theirs.config(), b"p f\0r g $r");
+        assert_eq!(theirs.flags(), Flags { follow: true, no_events: false });
+        let counters = theirs.alloc_counters().unwrap();
+        theirs.counters(counters).unwrap().hits.fetch_add(3, Ordering::Relaxed);
+        assert_eq!(mine.counters(counters).unwrap().hits.load(Ordering::Relaxed), 3);
+        let ring = theirs.claim_ring(Owner { pid: 1, tid: 2 }, [0; 16]).unwrap();
+        // SAFETY: this thread owns the ring.
+        let mut room = unsafe { ring.reserve(12) }.unwrap();
+        room.put(b"hello");
+        room.commit();
+        let mut seen = Vec::new();
+        assert_eq!(mine.rings_used(), 1);
+        // SAFETY: the only consumer.
+        unsafe { mine.ring(0).consume(|record| seen.push(record.to_vec())) };
+        assert_eq!(seen, [b"hello"]);
+    }
+
+    #[test]
+    fn rings_run_out_and_come_back() {
+        let (region, _fd) = create();
+        let owner = Owner { pid: 1, tid: 1 };
+        let rings: Vec<_> = (0..3).map(|_| region.claim_ring(owner, [0; 16]).unwrap()).collect();
+        assert!(region.claim_ring(owner, [0; 16]).is_none());
+        rings[1].release();
+        assert!(rings[1].free_if_drained(false));
+        assert!(region.claim_ring(owner, [0; 16]).is_some());
+    }
+
+    #[test]
+    fn statistics_run_out_without_harm() {
+        let (region, _fd) = create();
+        let n = (0..).take_while(|_| region.alloc_durations().is_some()).count();
+        assert_eq!(n, (1 << 16) / size_of::<Durations>().next_multiple_of(64));
+        assert!(region.counters(u32::MAX).is_none() && region.counters(1).is_none());
+        assert!(region.durations(1 << 16).is_none());
+    }
+
+    #[test]
+    fn another_file_is_not_a_region() {
+        assert!(matches!(Region::open(c"/proc/self/exe"), Err(MapError::NotARegion | MapError::Os(_))));
+        assert!(matches!(Region::open(c"/does/not/exist"), Err(MapError::Os(_))));
+    }
+
+    #[test]
+    fn a_sleeper_is_woken() {
+        let (region, _fd) = create();
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| region.sleep(60_000));
+            while !sleeper.is_finished() {
+                region.wake();
+                std::thread::yield_now();
+            }
+        });
+    }
+}

@@ -1,0 +1,462 @@
+//! A ring of records with one producer and one consumer, in memory that two processes share.
+//!
+//! The producer is a thread inside a probe handler: it takes no lock, makes no system call and never waits. The
+//! consumer is the command. `head` and `tail` count bytes since the beginning of time; they are never reset, so
+//! that an owner that died in the middle of a record leaves nothing but an unfinished record behind `head`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The bytes that a record's length is rounded up to.
+pub(super) const ALIGN: usize = 8;
+/// The length word that says: the rest of the ring's end is empty, go on at its start.
+const WRAP: u32 = u32::MAX;
+
+/// The words of a ring that both sides use, each group in its own cache line.
+#[repr(C, align(64))]
+#[derive(Default)]
+pub struct RingControl {
+    /// Who writes: 0 nobody, else process and thread, see [`Owner`].
+    owner: AtomicU64,
+    /// The owner's name when it took the ring, NUL padded.
+    comm: [AtomicU64; 2],
+    /// Whether the owner is gone (1), and the ring free once it has been read.
+    released: AtomicU64,
+    _line0: [u64; 4],
+    /// Bytes ever written.
+    head: AtomicU64,
+    /// Events that found no room.
+    dropped: AtomicU64,
+    _line1: [u64; 6],
+    /// Bytes ever read.
+    tail: AtomicU64,
+    _line2: [u64; 7],
+}
+
+/// The thread that writes into a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+}
+
+/// A ring: its control words and its bytes.
+#[derive(Clone, Copy)]
+pub struct Ring<'a> {
+    control: &'a RingControl,
+    data: *mut u8,
+    len: usize,
+}
+
+// SAFETY: all access to `data` follows the single-producer, single-consumer protocol of `head` and `tail`; `Ring::new`
+// and `Ring::reserve` oblige their callers to it.
+unsafe impl Send for Ring<'_> {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Ring<'_> {}
+
+impl<'a> Ring<'a> {
+    /// A ring over `len` bytes at `data`.
+    ///
+    /// # Safety
+    /// `data` is aligned to 8, valid for reads and writes of `len` bytes (a multiple of 8) as long as `'a`, and
+    /// accessed through rings with this `control` only.
+    pub const unsafe fn new(control: &'a RingControl, data: *mut u8, len: usize) -> Self {
+        Self { control, data, len }
+    }
+
+    /// Takes a free ring for a thread; `false` if somebody else has it.
+    pub fn claim(&self, owner: Owner, comm: [u8; 16]) -> bool {
+        let word = (u64::from(owner.pid) << 32) | u64::from(owner.tid);
+        if self.control.owner.compare_exchange(0, word, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        let (low, high) = comm.split_at(8);
+        for (word, half) in self.control.comm.iter().zip([low, high]) {
+            word.store(u64::from_ne_bytes(half.try_into().unwrap_or_default()), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Who writes into it, if anybody does.
+    pub fn owner(&self) -> Option<Owner> {
+        let word = self.control.owner.load(Ordering::Acquire);
+        (word != 0).then_some(Owner { pid: (word >> 32) as u32, tid: word as u32 })
+    }
+
+    /// The owner's name when it took the ring.
+    pub fn comm(&self) -> [u8; 16] {
+        let mut name = [0; 16];
+        for (half, word) in name.chunks_exact_mut(8).zip(&self.control.comm) {
+            half.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+        }
+        name
+    }
+
+    /// Says that the owner will write no more. The consumer frees the ring when it has read everything.
+    pub fn release(&self) {
+        self.control.released.store(1, Ordering::Release);
+    }
+
+    /// Frees a ring whose owner has released it or is known to be dead, if everything has been read.
+    pub fn free_if_drained(&self, owner_is_dead: bool) -> bool {
+        let released = self.control.released.load(Ordering::Acquire) != 0;
+        let head = self.control.head.load(Ordering::Acquire);
+        if !(released || owner_is_dead) || head != self.control.tail.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.control.released.store(0, Ordering::Relaxed);
+        self.control.owner.store(0, Ordering::Release);
+        true
+    }
+
+    /// Events that found no room so far.
+    pub fn dropped(&self) -> u64 {
+        self.control.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Makes room for a record of up to `most` bytes. `None`: there is none; the drop has been counted.
+    ///
+    /// # Safety
+    /// The calling thread owns the ring ([`Ring::claim`]) and holds no other reservation of it.
+    #[inline]
+    pub unsafe fn reserve(&self, most: usize) -> Option<Reservation<'a>> {
+        let most = most.next_multiple_of(ALIGN);
+        let head = self.control.head.load(Ordering::Relaxed);
+        let used = head.wrapping_sub(self.control.tail.load(Ordering::Acquire)) as usize;
+        let at = (head % self.len as u64) as usize;
+        let to_end = self.len - at;
+        let skipped = if to_end < most { to_end } else { 0 };
+        if used > self.len || skipped + most > self.len - used {
+            self.control.dropped.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        if skipped != 0 {
+            // SAFETY: `at` < `len` and both are multiples of 8, so at least 8 bytes of the ring's own follow; the
+            // consumer does not read behind `head`, which has not moved yet.
+            unsafe { self.data.add(at).cast::<u32>().write(WRAP) };
+        }
+        let start = if skipped == 0 { at } else { 0 };
+        // SAFETY: `start + most <= len` by the choice of `start`.
+        let data = unsafe { self.data.add(start) };
+        Some(Reservation { control: self.control, head: head + skipped as u64, data, most, len: 4 })
+    }
+
+    /// Whether more than half of the ring is waiting to be read.
+    #[inline]
+    pub fn is_half_full(&self) -> bool {
+        let head = self.control.head.load(Ordering::Relaxed);
+        let used = head.wrapping_sub(self.control.tail.load(Ordering::Relaxed));
+        used > self.len as u64 / 2
+    }
+
+    /// Whether there is nothing to read.
+    pub fn is_empty(&self) -> bool {
+        self.control.head.load(Ordering::Acquire) == self.control.tail.load(Ordering::Relaxed)
+    }
+
+    /// Reads all complete records, oldest first, then gives their room back. Returns how many bytes it freed.
+    ///
+    /// `visit` gets a record's bytes without the length word. Records that cannot be right (the other side is not
+    /// trusted) end the reading: the rest is skipped and counted as one drop.
+    ///
+    /// # Safety
+    /// No other thread consumes this ring at the same time.
+    pub unsafe fn consume(&self, mut visit: impl FnMut(&[u8])) -> usize {
+        let begin = self.control.tail.load(Ordering::Relaxed);
+        let head = self.control.head.load(Ordering::Acquire);
+        let mut tail = begin;
+        if head.wrapping_sub(tail) > self.len as u64 {
+            self.control.dropped.fetch_add(1, Ordering::Relaxed);
+            tail = head;
+        }
+        while tail < head {
+            let at = (tail % self.len as u64) as usize;
+            // SAFETY: `at` < `len`, both multiples of 8; the producer does not write between `tail` and `head`.
+            let len = unsafe { self.data.add(at).cast::<u32>().read() };
+            if len == WRAP {
+                tail += (self.len - at) as u64;
+                continue;
+            }
+            let rounded = (len as usize).next_multiple_of(ALIGN);
+            if len < 4 || rounded > self.len - at || rounded as u64 > head - tail {
+                self.control.dropped.fetch_add(1, Ordering::Relaxed);
+                tail = head;
+                break;
+            }
+            // SAFETY: the record lies within the ring (just checked).
+            let body = unsafe { self.data.add(at + 4) };
+            // SAFETY: as above; the producer does not write between `tail` and `head` while the slice lives.
+            visit(unsafe { std::slice::from_raw_parts(body, len as usize - 4) });
+            tail += rounded as u64;
+        }
+        self.control.tail.store(tail.min(head), Ordering::Release);
+        tail.wrapping_sub(begin) as usize
+    }
+}
+
+/// Room for one record: filled byte by byte, visible to the consumer at [`Reservation::commit`]. Dropping it
+/// gives the room back.
+#[must_use]
+pub struct Reservation<'a> {
+    control: &'a RingControl,
+    head: u64,
+    data: *mut u8,
+    most: usize,
+    len: usize,
+}
+
+impl Reservation<'_> {
+    /// Bytes that still fit.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.most - self.len
+    }
+
+    /// Appends bytes; cuts what does not fit.
+    #[inline]
+    pub fn put(&mut self, bytes: &[u8]) {
+        let len = bytes.len().min(self.room());
+        // SAFETY: `self.len + len <= most`, which `Ring::reserve` found room for.
+        let to = unsafe { self.data.add(self.len) };
+        // SAFETY: as above; the reservation's owner is the only writer of this part of the ring.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, len) };
+        self.len += len;
+    }
+
+    /// Appends a word.
+    #[inline]
+    pub fn put_u32(&mut self, word: u32) {
+        self.put(&word.to_ne_bytes());
+    }
+
+    /// Appends a word.
+    #[inline]
+    pub fn put_u64(&mut self, word: u64) {
+        self.put(&word.to_ne_bytes());
+    }
+
+    /// The next `len` bytes (or what fits), for the caller to fill; [`Reservation::advance`] keeps them.
+    #[inline]
+    pub fn spare(&mut self, len: usize) -> &mut [u8] {
+        let len = len.min(self.room());
+        // SAFETY: `self.len + len <= most`.
+        let start = unsafe { self.data.add(self.len) };
+        // SAFETY: initialised memory of the mapping, which only the owner of the reservation touches; the borrow of
+        // `self` keeps a second slice away.
+        unsafe { std::slice::from_raw_parts_mut(start, len) }
+    }
+
+    /// Keeps `len` bytes of [`Reservation::spare`].
+    #[inline]
+    pub fn advance(&mut self, len: usize) {
+        self.len += len.min(self.room());
+    }
+
+    /// The position of the next byte, for [`Reservation::patch_u32`].
+    #[inline]
+    pub fn position(&self) -> usize {
+        self.len
+    }
+
+    /// Overwrites the word that was put at `position`.
+    #[inline]
+    pub fn patch_u32(&mut self, position: usize, word: u32) {
+        if position + 4 <= self.len {
+            // SAFETY: within the bytes already put.
+            let to = unsafe { self.data.add(position) };
+            // SAFETY: as above.
+            unsafe { to.cast::<u32>().write_unaligned(word) };
+        }
+    }
+
+    /// Hands the record to the consumer.
+    #[inline]
+    pub fn commit(self) {
+        // SAFETY: the record's first word, within the reservation and aligned to 8.
+        unsafe { self.data.cast::<u32>().write(self.len as u32) };
+        let end = self.head + self.len.next_multiple_of(ALIGN) as u64;
+        self.control.head.store(end, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A ring on the heap.
+    struct Owned {
+        control: Box<RingControl>,
+        data: Box<[u64]>,
+    }
+
+    impl Owned {
+        fn new(len: usize) -> Self {
+            Self { control: Box::default(), data: vec![0; len / 8].into() }
+        }
+
+        fn ring(&mut self) -> Ring<'_> {
+            let len = self.data.len() * 8;
+            // SAFETY: the boxes live as long as the borrow of `self`.
+            unsafe { Ring::new(&self.control, self.data.as_mut_ptr().cast(), len) }
+        }
+    }
+
+    fn put(ring: &Ring<'_>, bytes: &[u8]) -> bool {
+        // SAFETY: one thread.
+        match unsafe { ring.reserve(4 + bytes.len()) } {
+            Some(mut room) => {
+                room.put(bytes);
+                room.commit();
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn take(ring: &Ring<'_>) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        // SAFETY: one thread.
+        unsafe { ring.consume(|record| all.push(record.to_vec())) };
+        all
+    }
+
+    #[test]
+    fn records_come_out_as_they_went_in() {
+        let mut owned = Owned::new(256);
+        let ring = owned.ring();
+        assert!(put(&ring, b"one") && put(&ring, b"") && put(&ring, b"three bytes more"));
+        assert_eq!(take(&ring), [b"one".to_vec(), b"".to_vec(), b"three bytes more".to_vec()]);
+        assert!(take(&ring).is_empty() && ring.is_empty());
+    }
+
+    #[test]
+    fn a_full_ring_drops_the_newest_and_counts_it() {
+        let mut owned = Owned::new(64);
+        let ring = owned.ring();
+        let kept = (0..10).filter(|&i| put(&ring, &[i; 12])).count();
+        assert_eq!((kept, ring.dropped()), (4, 6));
+        let read = take(&ring);
+        assert_eq!(read, (0..4).map(|i| vec![i; 12]).collect::<Vec<_>>());
+        assert!(put(&ring, b"room again"));
+        assert_eq!(take(&ring), [b"room again".to_vec()]);
+    }
+
+    #[test]
+    fn records_never_straddle_the_end() {
+        let mut owned = Owned::new(128);
+        let ring = owned.ring();
+        for round in 0..500_u32 {
+            let bytes = vec![round as u8; (round as usize * 7) % 60];
+            assert!(put(&ring, &bytes), "round {round}");
+            assert_eq!(take(&ring), [bytes], "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_record_longer_than_the_ring_is_dropped() {
+        let mut owned = Owned::new(64);
+        let ring = owned.ring();
+        assert!(!put(&ring, &[0; 100]));
+        assert_eq!(ring.dropped(), 1);
+    }
+
+    #[test]
+    fn a_dropped_reservation_leaves_nothing() {
+        let mut owned = Owned::new(64);
+        let ring = owned.ring();
+        // SAFETY: one thread.
+        drop(unsafe { ring.reserve(32) });
+        assert!(take(&ring).is_empty());
+        assert!(put(&ring, b"x"));
+        assert_eq!(take(&ring), [b"x".to_vec()]);
+    }
+
+    #[test]
+    fn what_does_not_fit_the_reservation_is_cut() {
+        let mut owned = Owned::new(64);
+        let ring = owned.ring();
+        // SAFETY: one thread.
+        let mut room = unsafe { ring.reserve(12) }.unwrap();
+        room.put(b"0123456789abcdef0123456789");
+        assert_eq!(room.room(), 0);
+        room.commit();
+        assert_eq!(take(&ring), [b"0123456789ab".to_vec()], "12 is rounded up to 16 with the length word");
+    }
+
+    #[test]
+    fn a_ring_has_one_owner_and_is_freed_when_drained() {
+        let mut owned = Owned::new(64);
+        let ring = owned.ring();
+        let (first, second) = (Owner { pid: 7, tid: 8 }, Owner { pid: 9, tid: 9 });
+        assert!(ring.claim(first, *b"name\0\0\0\0\0\0\0\0\0\0\0\0"));
+        assert!(!ring.claim(second, [0; 16]));
+        assert_eq!((ring.owner(), &ring.comm()[..5]), (Some(first), &b"name\0"[..]));
+        assert!(put(&ring, b"last words"));
+        ring.release();
+        assert!(!ring.free_if_drained(false), "there is something to read");
+        assert_eq!(take(&ring).len(), 1);
+        assert!(ring.free_if_drained(false) && ring.claim(second, [0; 16]));
+        assert!(!ring.free_if_drained(false), "its new owner has not released it");
+        assert!(ring.free_if_drained(true));
+    }
+
+    #[test]
+    fn garbage_in_the_ring_ends_the_reading_without_harm() {
+        for len in [3_u32, 60, 1 << 20, u32::MAX - 1] {
+            let mut owned = Owned::new(64);
+            let ring = owned.ring();
+            assert!(put(&ring, b"12345678"));
+            // SAFETY: the first word of the first record.
+            unsafe { ring.data.cast::<u32>().write(len) };
+            assert!(take(&ring).is_empty(), "length {len}");
+            assert!(ring.is_empty() && ring.dropped() == 1);
+        }
+        let mut owned = Owned::new(64);
+        let ring = owned.ring();
+        ring.control.head.store(1 << 40, Ordering::Relaxed);
+        assert!(take(&ring).is_empty() && ring.is_empty());
+    }
+
+    #[test]
+    fn two_threads_lose_and_change_nothing() {
+        let mut owned = Owned::new(1024);
+        let ring = owned.ring();
+        const ROUNDS: u64 = 200_000;
+        let (mut next, mut seen) = (0_u64, 0_u64);
+        std::thread::scope(|scope| {
+            let producer = scope.spawn(|| {
+                let mut sent = 0_u64;
+                for i in 0..ROUNDS {
+                    let words = 1 + (i % 9) as usize;
+                    // SAFETY: this thread is the only producer.
+                    if let Some(mut room) = unsafe { ring.reserve(4 + 8 * words) } {
+                        (0..words).for_each(|_| room.put_u64(i));
+                        room.commit();
+                        sent += 1;
+                    }
+                }
+                sent
+            });
+            loop {
+                let done = producer.is_finished();
+                // SAFETY: this thread is the only consumer.
+                unsafe {
+                    ring.consume(|record| {
+                        let first = u64::from_ne_bytes(record[..8].try_into().unwrap());
+                        assert!(first >= next, "out of order");
+                        assert_eq!(record.len(), 8 * (1 + (first % 9) as usize));
+                        assert!(record.chunks(8).all(|word| word == first.to_ne_bytes()), "torn record");
+                        next = first + 1;
+                        seen += 1;
+                    });
+                }
+                if done {
+                    break;
+                }
+            }
+            assert_eq!(producer.join().unwrap(), seen);
+        });
+        assert_eq!(seen + ring.dropped(), ROUNDS, "every event is either read or counted");
+    }
+}
