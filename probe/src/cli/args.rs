@@ -1,0 +1,198 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// See what a running program does: kprobe-style probes in any Linux process, without root.
+#[derive(Debug, Parser)]
+#[command(name = "probe", version, disable_help_subcommand = true)]
+pub(super) struct Cli {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Start a program with probes in it and print what they see.
+    Trace(Trace),
+    /// Show what can be probed in a program and the libraries it loads.
+    List(List),
+    /// Say how a place would be probed, or why not, instruction by instruction.
+    Explain(Explain),
+}
+
+/// The grammar of DEF, for `--help`.
+const DEF_HELP: &str = "\
+DEF is what kprobe_events and uprobe_events take:
+  p[:NAME] [OBJECT:]SYMBOL[+OFFSET] [FETCHARG]…     each time the place is executed
+  r[MAXACTIVE][:NAME] [OBJECT:]SYMBOL [FETCHARG]…   each time the function returns
+  p[:NAME] [OBJECT:]SYMBOL%return [FETCHARG]…       the same
+SYMBOL may be a pattern: libc.so.6:mem*. FETCHARG is [NAME=]FETCH[:TYPE].
+FETCH: $arg1 $arg2 … $retval $stackN $stack $comm %REGISTER @SYMBOL[+-OFFSET] \\NUMBER +-OFFSET(FETCH)
+TYPE:  u8 u16 u32 u64 s8 … s64 x8 … x64 char string symbol, and arrays of them: x32[4]
+
+Examples:
+  probe trace -p 'p libc.so.6:opendir path=$arg1:string' -- ls -R /usr/share/doc
+  probe trace -p 'r libc.so.6:malloc size=$arg1:u64 ptr=$retval' --no-events -- python3 -c 'print(1)'
+  probe trace -f -p 'p libc.so.6:write fd=$arg1:s32 len=$arg3:u64' -o events.txt -- sh -c 'ls | sort'";
+
+#[derive(Debug, Args)]
+#[command(after_help = DEF_HELP)]
+pub(super) struct Trace {
+    /// A probe definition; may be given many times.
+    #[arg(short = 'p', long = "probe", value_name = "DEF", required = true, allow_hyphen_values = true)]
+    pub(super) probes: Vec<String>,
+    /// Follow forked children and the programs that they execute.
+    #[arg(short, long)]
+    pub(super) follow: bool,
+    /// Write events and summary there instead of to standard error.
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+    /// How events and summary are written (json: one object per line).
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(super) format: Format,
+    /// Count and time only, without an event per hit.
+    #[arg(long)]
+    pub(super) no_events: bool,
+    /// End the program with SIGTERM after this time (such as 10, 1.5s, 200ms, 2m).
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) duration: Option<Duration>,
+    /// Buffer per thread (such as 512K, 16M); a full buffer drops events and counts them.
+    #[arg(long, value_name = "SIZE", default_value = DEFAULT_BUFFER, value_parser = size)]
+    pub(super) buffer: usize,
+    /// When to use colours.
+    #[arg(long, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    pub(super) color: Color,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub(super) program: Vec<OsString>,
+}
+
+/// 64-bit machines have address space for large rings.
+const DEFAULT_BUFFER: &str = if cfg!(target_pointer_width = "64") { "4M" } else { "512K" };
+
+#[derive(Debug, Args)]
+pub(super) struct List {
+    /// A program (looked up in PATH) or a shared object.
+    pub(super) program: OsString,
+    /// Which functions, as [OBJECT:]PATTERN, in the program and all libraries it loads [default: the program's own
+    /// functions and those that it imports].
+    pub(super) glob: Option<String>,
+    /// When to use colours.
+    #[arg(long, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    pub(super) color: Color,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    /// OBJECT:SYMBOL[+OFFSET]: a whole function, or one instruction of it.
+    #[arg(required_unless_present = "all")]
+    pub(super) place: Option<String>,
+    /// Statistics over all instructions of all functions of OBJECT, by method and by reason.
+    #[arg(long, value_name = "OBJECT", conflicts_with = "place")]
+    pub(super) all: Option<OsString>,
+    /// When to use colours.
+    #[arg(long, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    pub(super) color: Color,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// A line per event, a table at the end.
+    Text,
+    /// A JSON object per line.
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Parses this process' arguments.
+pub(super) fn parse() -> Result<Cli, clap::Error> {
+    Cli::try_parse()
+}
+
+/// `10`, `1.5s`, `200ms`, `2m`, `1h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let seconds = match &text[digits.len()..] {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        unit => return Err(format!("`{unit}` is not a unit of time; use ms, s, m or h")),
+    };
+    let number: f64 = digits.parse().map_err(|_| "a time is a number with ms, s, m or h".to_owned())?;
+    Duration::try_from_secs_f64(number * seconds)
+        .ok()
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| "a time is more than nothing and less than an age".to_owned())
+}
+
+/// `4096`, `512K`, `16M`, `1G`.
+fn size(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: usize = match &text[digits.len()..] {
+        "" => 1,
+        "k" | "K" | "KiB" => 1 << 10,
+        "m" | "M" | "MiB" => 1 << 20,
+        "g" | "G" | "GiB" => 1 << 30,
+        unit => return Err(format!("`{unit}` is not a unit of size; use K, M or G")),
+    };
+    let number: usize = digits.parse().map_err(|_| "a size is a number with K, M or G".to_owned())?;
+    let size = number.checked_mul(unit).filter(|size| (1 << 12..=1 << 30).contains(size));
+    size.ok_or_else(|| "a buffer has 4K to 1G".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use rstest::rstest;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[rstest]
+    #[case("10", Some(10_000))]
+    #[case("1.5s", Some(1_500))]
+    #[case("200ms", Some(200))]
+    #[case("2m", Some(120_000))]
+    #[case("0", None)]
+    #[case("-1", None)]
+    #[case("5y", None)]
+    #[case("", None)]
+    #[case("NaN", None)]
+    fn durations(#[case] text: &str, #[case] ms: Option<u64>) {
+        assert_eq!(duration(text).ok(), ms.map(Duration::from_millis));
+    }
+
+    #[rstest]
+    #[case("4096", Some(4096))]
+    #[case("512K", Some(512 << 10))]
+    #[case("16M", Some(16 << 20))]
+    #[case("1", None)]
+    #[case("99999999999G", None)]
+    #[case("4X", None)]
+    fn sizes(#[case] text: &str, #[case] bytes: Option<usize>) {
+        assert_eq!(size(text).ok(), bytes);
+    }
+
+    #[test]
+    fn everything_after_the_program_belongs_to_it() {
+        let cli = Cli::try_parse_from(["probe", "trace", "-p", "p f", "ls", "-R", "--color", "x"]).unwrap();
+        let Command::Trace(trace) = cli.command else { panic!("not trace") };
+        assert_eq!(trace.program, ["ls", "-R", "--color", "x"]);
+    }
+}

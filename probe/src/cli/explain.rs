@@ -1,0 +1,366 @@
+//! `probe explain`: how a place would be probed, or why not.
+//!
+//! The backends' decoders are pure, so files of every architecture can be explained on every machine.
+
+use super::args::Explain;
+use super::elf::{Libraries, ObjectFile, demangled, with_offset};
+use super::style::{Role, Style};
+use super::{Failure, disasm, program};
+use crate::def::{Definition, Glob, Place, near_matches};
+use object::elf;
+use probe_core::arch::{Arch, Method, Site, Text};
+use probe_core::{CodeAddr, Refusal};
+use probe_host_linux::symbols::index::{Entry, Kind};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// Explains a place, or counts over a whole object.
+///
+/// # Errors
+/// There is no such object or symbol.
+pub(super) fn run(args: &Explain) -> Result<(), Failure> {
+    let style = Style::new(args.color, &io::stdout());
+    let done = match (&args.place, &args.all) {
+        (_, Some(object)) => {
+            let path = Libraries::new().object(&object.to_string_lossy())?;
+            statistics(&ObjectFile::open(&path)?, style)
+        }
+        (Some(place), None) => explain_place(place, style),
+        (None, None) => Err(Failure::new("a place is missing")),
+    };
+    done
+}
+
+/// The text of a file.
+struct FileText<'a>(&'a ObjectFile);
+
+impl Text for FileText<'_> {
+    fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        self.0.read(at.as_usize() as u64, out)
+    }
+}
+
+/// One instruction and the verdict on it.
+struct Verdict {
+    addr: usize,
+    bytes: Vec<u8>,
+    outcome: Result<Method, Refusal>,
+}
+
+/// How the functions of one object are judged: by the backend for its machine.
+type Judge = fn(&ObjectFile, usize, usize) -> Vec<Verdict>;
+
+/// The backend for an object's machine.
+fn judge_for(object: &ObjectFile) -> Result<Judge, Failure> {
+    Ok(match object.machine() {
+        (elf::EM_X86_64, _) => walk::<probe_arch_x86_64::X86_64>,
+        (elf::EM_386, _) => walk::<probe_arch_i386::I386>,
+        (elf::EM_AARCH64, false) => walk::<probe_arch_aarch64::Aarch64>,
+        (elf::EM_PPC64, true) => walk::<probe_arch_ppc64::Ppc64ElfV1>,
+        (elf::EM_PPC64, false) => walk::<probe_arch_ppc64::Ppc64ElfV2>,
+        (machine, _) => {
+            let sentence = format!("`{}` is for a machine that has no backend (ELF machine {machine})", object.name);
+            return Err(Failure::new(sentence));
+        }
+    })
+}
+
+/// Judges every instruction from `start` to `end`.
+fn walk<A: Arch>(object: &ObjectFile, start: usize, end: usize) -> Vec<Verdict> {
+    let text = FileText(object);
+    let function = Some((CodeAddr::new(start), CodeAddr::new(end)));
+    let (mut addr, mut verdicts) = (start, Vec::new());
+    while addr < end {
+        let mut bytes = vec![0; A::MAX_INSN_LEN.min(end - addr)];
+        let len = text.read(CodeAddr::new(addr), &mut bytes);
+        bytes.truncate(len);
+        let known = A::insn_len(&bytes).filter(|&len| len > 0 && len <= bytes.len());
+        bytes.truncate(known.unwrap_or(A::INSN_ALIGN).min(bytes.len()));
+        let site = Site { at: CodeAddr::new(addr), function, text: &text };
+        let outcome = A::decode(&site).map(|decoded| decoded.method);
+        let step = bytes.len();
+        verdicts.push(Verdict { addr, bytes, outcome });
+        if step == 0 {
+            break;
+        }
+        addr += step;
+    }
+    verdicts
+}
+
+/// Explains `OBJECT:SYMBOL[+OFFSET]`.
+fn explain_place(text: &str, style: Style) -> Result<(), Failure> {
+    let definition = Definition::parse(&format!("p {text}"), &[])?;
+    let Some(object) = &definition.object else {
+        return Err(Failure::new(format!("`{text}` does not name its object; write OBJECT:SYMBOL, such as libc.so.6:{text}")));
+    };
+    let object = ObjectFile::open(&Libraries::new().object(object)?)?;
+    let judge = judge_for(&object)?;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let done = match &definition.place {
+        Place::Glob(glob) => explain_matches(&mut out, &object, glob, judge, style),
+        Place::FileOffset(offset) => {
+            let addr = object.addr_of_offset(*offset).filter(|&addr| object.is_text(addr));
+            let addr = addr.ok_or_else(|| {
+                definition.place_error(format!("offset {offset:#x} of `{}` is not code", object.name))
+            })?;
+            let entry = object.index.covering(addr as usize).copied().ok_or_else(|| {
+                definition.place_error(format!("no symbol covers offset {offset:#x} of `{}`", object.name))
+            })?;
+            explain_function(&mut out, &object, &entry, addr as usize - entry.addr, judge, style, &definition)
+        }
+        Place::Symbol { name, offset } => {
+            let entry = find_function(&object, name, &definition)?;
+            explain_function(&mut out, &object, &entry, *offset as usize, judge, style, &definition)
+        }
+    };
+    done?;
+    ignore_broken_pipe(out.flush())
+}
+
+/// The function called `name`; the caret is put under the place where there is none.
+fn find_function(object: &ObjectFile, name: &str, definition: &Definition) -> Result<Entry, Failure> {
+    let mut found: Vec<Entry> = Vec::new();
+    object.index.find(name, &mut |entry| {
+        if entry.kind != Kind::Data && !found.iter().any(|other| other.addr == entry.addr) {
+            found.push(*entry);
+        }
+    });
+    match found.as_slice() {
+        [one] => Ok(*one),
+        [] => {
+            let names = object.code_symbols().map(|entry| object.index.name(entry));
+            let hint = program::did_you_mean(&near_matches(name, names, 3));
+            Err(definition.place_error(format!("there is no function `{name}` in {}{hint}", object.name)).into())
+        }
+        several => {
+            let places: Vec<String> = several.iter().map(|entry| format!("{:#x}", entry.addr)).collect();
+            let sentence =
+                format!("`{name}` is the name of {} functions in {}, at {}", several.len(), object.name, places.join(", "));
+            Err(definition.place_error(sentence).into())
+        }
+    }
+}
+
+/// The end of a function: what its symbol says, else the next symbol.
+fn end_of(object: &ObjectFile, entry: &Entry) -> usize {
+    if entry.len_bytes > 0 {
+        return entry.addr + entry.len_bytes;
+    }
+    let entries = object.index.entries();
+    let next = entries.get(entries.partition_point(|other| other.addr <= entry.addr));
+    next.map_or(entry.addr + 16, |next| next.addr.min(entry.addr + 4096))
+}
+
+fn explain_function(
+    out: &mut impl Write,
+    object: &ObjectFile,
+    entry: &Entry,
+    offset: usize,
+    judge: Judge,
+    style: Style,
+    definition: &Definition,
+) -> Result<(), Failure> {
+    let end = end_of(object, entry);
+    let name = demangled(object.index.name(entry));
+    if entry.addr + offset >= end {
+        let sentence = format!("`{name}` has {} bytes, so +{offset:#x} lies outside", end - entry.addr);
+        return Err(definition.place_error(sentence).into());
+    }
+    let mut verdicts = judge(object, entry.addr, end);
+    let all = verdicts.len();
+    if offset > 0 {
+        let inside = verdicts.iter().rev().find(|verdict| verdict.addr <= entry.addr + offset);
+        if let Some(before) = inside.filter(|verdict| verdict.addr != entry.addr + offset) {
+            let sentence = format!(
+                "{name}+{offset:#x} lies inside an instruction that starts at {name}+{:#x}",
+                before.addr - entry.addr
+            );
+            return Err(definition.place_error(sentence).into());
+        }
+        verdicts.retain(|verdict| verdict.addr == entry.addr + offset);
+    }
+    ignore_broken_pipe(print_function(out, object, entry, &name, (&verdicts, all), style))
+}
+
+fn print_function(
+    out: &mut impl Write,
+    object: &ObjectFile,
+    entry: &Entry,
+    name: &str,
+    (verdicts, all): (&[Verdict], usize),
+    style: Style,
+) -> io::Result<()> {
+    let head = format!("{}:{name}  {:#x}  {} bytes, {all} instructions", object.name, entry.addr, end_of(object, entry) - entry.addr);
+    writeln!(out, "{}", style.paint(Role::Head, head))?;
+    if entry.kind == Kind::Indirect {
+        let note = "  chosen at run time (IFUNC): this is the code that chooses; a probe goes to what it has chosen";
+        writeln!(out, "{}", style.paint(Role::Dim, note))?;
+    }
+    let (machine, is_big_endian) = object.machine();
+    let symbol = |addr: u64| {
+        let covering = object.index.covering(usize::try_from(addr).ok()?)?;
+        Some(with_offset(&demangled(object.index.name(covering)), addr - covering.addr as u64))
+    };
+    let longest = verdicts.iter().map(|verdict| verdict.bytes.len()).max().unwrap_or(0);
+    for verdict in verdicts {
+        let hex: Vec<String> = verdict.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let insn = disasm::instruction(machine, is_big_endian, &verdict.bytes, verdict.addr as u64, &symbol);
+        let offset = format!("+{:#x}", verdict.addr - entry.addr);
+        let how = match &verdict.outcome {
+            Ok(method) => style.paint(Role::Good, method_name(*method).to_owned()).to_string(),
+            Err(refusal) => style.paint(Role::Bad, format!("refused    {refusal}")).to_string(),
+        };
+        let left = format!("  {offset:<8}  {:<width$}", hex.join(" "), width = longest * 3 - usize::from(longest > 0));
+        writeln!(out, "{}  {insn:<44}  {how}", style.paint(Role::Dim, left))?;
+    }
+    Ok(())
+}
+
+/// One line for each function that matches: how its entry would be probed.
+fn explain_matches(
+    out: &mut impl Write,
+    object: &ObjectFile,
+    glob: &Glob,
+    judge: Judge,
+    style: Style,
+) -> Result<(), Failure> {
+    let matches = |entry: &&Entry| {
+        let name = object.index.name(entry);
+        glob.matches(name) || glob.matches(&demangled(name))
+    };
+    let functions: Vec<&Entry> = object.functions().filter(matches).collect();
+    if functions.is_empty() {
+        return Err(Failure::new(format!("no function of {} matches `{}`", object.name, glob.as_str())));
+    }
+    for entry in functions {
+        let verdicts = judge(object, entry.addr, end_of(object, entry));
+        let how = match verdicts.first().map(|verdict| &verdict.outcome) {
+            Some(Ok(method)) => style.paint(Role::Good, method_name(*method).to_owned()).to_string(),
+            Some(Err(refusal)) => style.paint(Role::Bad, format!("refused    {refusal}")).to_string(),
+            None => style.paint(Role::Bad, "refused    it is empty".to_owned()).to_string(),
+        };
+        let name = style.paint(Role::Name, format!("{:<40}", demangled(object.index.name(entry)))).to_string();
+        ignore_broken_pipe(writeln!(out, "{name}  {how}"))?;
+    }
+    Ok(())
+}
+
+/// How an instruction is executed at a hit, in words.
+fn method_name(method: Method) -> &'static str {
+    match method {
+        Method::Simulate => "emulated   one trap",
+        Method::Boost => "boosted    one trap, two with a post handler",
+        Method::Step => "stepped    two traps",
+    }
+}
+
+/// Counts over all functions of an object.
+#[derive(Default)]
+struct Statistics {
+    functions: usize,
+    instructions: usize,
+    methods: BTreeMap<&'static str, usize>,
+    refusals: BTreeMap<(&'static str, &'static str), (usize, String)>,
+    entries: BTreeMap<&'static str, usize>,
+}
+
+impl Statistics {
+    fn add(&mut self, object: &ObjectFile, entry: &Entry, verdicts: &[Verdict]) {
+        self.functions += 1;
+        for (i, verdict) in verdicts.iter().enumerate() {
+            self.instructions += 1;
+            let what = match &verdict.outcome {
+                Ok(Method::Simulate) => "emulated",
+                Ok(Method::Boost) => "boosted",
+                Ok(Method::Step) => "stepped",
+                Err(refusal) => {
+                    let example = || with_offset(object.index.name(entry), (verdict.addr - entry.addr) as u64);
+                    self.refusals.entry((refusal.code, refusal.sentence)).or_insert_with(|| (0, example())).0 += 1;
+                    "refused"
+                }
+            };
+            *self.methods.entry(what).or_default() += 1;
+            if i == 0 {
+                *self.entries.entry(what).or_default() += 1;
+            }
+        }
+    }
+}
+
+fn statistics(object: &ObjectFile, style: Style) -> Result<(), Failure> {
+    let judge = judge_for(object)?;
+    let mut statistics = Statistics::default();
+    let mut covered = 0;
+    for entry in object.functions().filter(|entry| entry.len_bytes > 0) {
+        // Aliases and overlapping labels are counted once.
+        let start = entry.addr.max(covered);
+        let end = end_of(object, entry);
+        if start == entry.addr && start < end {
+            statistics.add(object, entry, &judge(object, start, end));
+            covered = end;
+        }
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let written = print_statistics(&mut out, object, &statistics, style).and_then(|()| out.flush());
+    ignore_broken_pipe(written)
+}
+
+fn print_statistics(out: &mut impl Write, object: &ObjectFile, all: &Statistics, style: Style) -> io::Result<()> {
+    let share = |n: usize, of: usize| 100.0 * n as f64 / of.max(1) as f64;
+    writeln!(out, "{}", style.paint(Role::Head, object.path.display()))?;
+    writeln!(out, "{:<10}  {:>12}  {:>8}  {:>10}  {:>8}", "", "INSTRUCTIONS", "", "ENTRIES", "")?;
+    for what in ["boosted", "emulated", "stepped", "refused"] {
+        let (n, entries) = (
+            all.methods.get(what).copied().unwrap_or(0),
+            all.entries.get(what).copied().unwrap_or(0),
+        );
+        let (of_all, of_entries) = (share(n, all.instructions), share(entries, all.functions));
+        writeln!(out, "{what:<10}  {n:>12}  {of_all:>7.3}%  {entries:>10}  {of_entries:>7.3}%")?;
+    }
+    writeln!(out, "{:<10}  {:>12}  {:>8}  {:>10}", "all", all.instructions, "", all.functions)?;
+    if !all.refusals.is_empty() {
+        writeln!(out, "\n{}", style.paint(Role::Head, "REFUSED, BY REASON"))?;
+    }
+    let mut reasons: Vec<_> = all.refusals.iter().collect();
+    reasons.sort_by_key(|(_, (n, _))| std::cmp::Reverse(*n));
+    for ((code, sentence), (n, example)) in reasons {
+        let code = style.paint(Role::Bad, format!("{code:<28}")).to_string();
+        writeln!(out, "{n:>10}  {code}  {sentence}; first: {example}")?;
+    }
+    Ok(())
+}
+
+/// A reader that has seen enough is no failure.
+fn ignore_broken_pipe(done: io::Result<()>) -> Result<(), Failure> {
+    match done {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(error)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn libc() -> ObjectFile {
+        ObjectFile::open(&Libraries::new().object("libc.so.6").unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_whole_function_is_judged_instruction_by_instruction() {
+        let libc = libc();
+        let definition = Definition::parse("p libc.so.6:opendir", &[]).unwrap();
+        let entry = find_function(&libc, "opendir", &definition).unwrap();
+        let verdicts = judge_for(&libc).unwrap()(&libc, entry.addr, end_of(&libc, &entry));
+        assert_eq!(verdicts.iter().map(|verdict| verdict.bytes.len()).sum::<usize>(), entry.len_bytes);
+        assert!(verdicts[0].outcome.is_ok());
+    }
+
+    #[test]
+    fn the_program_itself_can_be_explained() {
+        let this = ObjectFile::open(Path::new("/proc/self/exe")).unwrap();
+        assert!(judge_for(&this).is_ok());
+    }
+}

@@ -1,0 +1,91 @@
+//! Events and summary as JSON: one object per line.
+//!
+//! Events have `"type":"event"`; the last line has `"type":"summary"`. Times are nanoseconds since the command started.
+//! Values that could not be read are `null`; hexadecimal types are strings, so that no reader rounds them.
+
+use super::consumer::{Shown, Sink};
+use super::summary::{Row, Summary};
+use super::value;
+use serde_json::{Value as Json, json};
+use std::io::{self, Write};
+
+/// Writes an object per line.
+pub(super) struct Lines<W: Write + Send> {
+    to: W,
+}
+
+impl<W: Write + Send> Lines<W> {
+    pub(super) fn new(to: W) -> Self {
+        Self { to }
+    }
+
+    fn line(&mut self, object: &Json) -> io::Result<()> {
+        serde_json::to_writer(&mut self.to, object)?;
+        self.to.write_all(b"\n")
+    }
+}
+
+impl<W: Write + Send> Sink for Lines<W> {
+    fn event(&mut self, event: &Shown<'_>) -> io::Result<()> {
+        let mut object = json!({
+            "type": "event",
+            "time_ns": event.time_ns,
+            "pid": event.pid,
+            "tid": event.tid,
+            "comm": event.comm,
+            "event": event.name,
+            "object": event.point.object,
+            "symbol": event.point.symbol,
+            "offset": event.point.offset,
+            "addr": format!("{:#x}", event.point.addr),
+            "args": value::json(&event.definition.args, event.values, event.symbols),
+        });
+        if let Some(duration_ns) = event.duration_ns {
+            object["duration_ns"] = duration_ns.into();
+        }
+        self.line(&object)
+    }
+
+    fn summary(&mut self, summary: &Summary) -> io::Result<()> {
+        let rows: Vec<Json> = summary.rows.iter().map(row).collect();
+        self.line(&json!({
+            "type": "summary",
+            "program": summary.program,
+            "ended": summary.ended,
+            "ran_ns": summary.ran_ns,
+            "lost_events": summary.lost,
+            "refused": summary.refused,
+            "never_planted": summary.never_planted,
+            "probes": rows,
+        }))?;
+        self.to.flush()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+fn row(row: &Row) -> Json {
+    let mut object = json!({
+        "event": row.name,
+        "object": row.object,
+        "symbol": row.symbol,
+        "hits": row.hits,
+        "missed_nested": row.missed_nested,
+        "missed_pool": row.missed_pool,
+        "abandoned": row.abandoned,
+        "dropped_events": row.dropped,
+    });
+    if let Some(durations) = row.durations.as_ref().filter(|durations| durations.count > 0) {
+        object["duration_ns"] = json!({
+            "count": durations.count,
+            "sum": durations.sum_ns,
+            "min": durations.min_ns,
+            "median": durations.quantile(0.5),
+            "p99": durations.quantile(0.99),
+            "max": durations.max_ns,
+        });
+    }
+    object
+}

@@ -1,0 +1,212 @@
+//! Starting the program with the agent in it, and ending as it ends.
+
+use super::Failure;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+/// How long a program may take to end after SIGTERM before it is killed.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The signals that are passed on to the program, and the one that tells of its end.
+const SIGNALS: [libc::c_int; 8] = [
+    libc::SIGCHLD,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGCONT,
+];
+
+/// A started program.
+pub(super) struct Program {
+    pid: libc::pid_t,
+    signals: libc::sigset_t,
+}
+
+/// Puts the agent into a sealed memfd that the dynamic linker can load through `/proc`.
+pub(super) fn agent_file(agent: &[u8]) -> io::Result<OwnedFd> {
+    // SAFETY: a NUL-terminated name and flags.
+    let fd = unsafe { libc::memfd_create(c"probe-agent".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a descriptor just created and owned by nobody else.
+    let mut file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    io::Write::write_all(&mut file, agent)?;
+    let seals = libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+    // SAFETY: our own descriptor.
+    if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(file.into())
+}
+
+/// The path by which other processes reach a descriptor of this one.
+pub(super) fn path_of(fd: &OwnedFd) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd())
+}
+
+/// Starts the program. Signals are held back from here on until [`Program::wait`] looks at them.
+///
+/// # Errors
+/// The operating system refused to start it.
+pub(super) fn start(path: &Path, argv: &[OsString], agent: &str, region: &str) -> Result<Program, Failure> {
+    let (signals, before) = block_signals();
+    let mut command = Command::new(path);
+    command.arg0(&argv[0]).args(&argv[1..]);
+    command.env("LD_PRELOAD", preload(agent, std::env::var_os("LD_PRELOAD").as_deref()));
+    command.env(crate::REGION_VARIABLE, region);
+    let restore = move || {
+        // SAFETY: a signal set that was filled by the kernel.
+        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+        Ok(())
+    };
+    // SAFETY: the closure makes one async-signal-safe call and touches nothing else.
+    unsafe { command.pre_exec(restore) };
+    let child = command.spawn().map_err(|error| {
+        Failure::new(format!("`{}` cannot be started: {error}", path.display()))
+    })?;
+    Ok(Program { pid: child.id().cast_signed(), signals })
+}
+
+/// The agent first, then what was there.
+fn preload(agent: &str, before: Option<&OsStr>) -> OsString {
+    let mut value = OsString::from(agent);
+    if let Some(before) = before.filter(|before| !before.is_empty()) {
+        value.push(":");
+        value.push(before);
+    }
+    value
+}
+
+/// Blocks [`SIGNALS`] and returns them with the mask that was there before.
+fn block_signals() -> (libc::sigset_t, libc::sigset_t) {
+    // SAFETY: a signal set is plain bits.
+    let mut signals: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut before = signals;
+    // SAFETY: a set of our own.
+    unsafe { libc::sigemptyset(&mut signals) };
+    for signal in SIGNALS {
+        // SAFETY: a set of our own, a signal that exists.
+        unsafe { libc::sigaddset(&mut signals, signal) };
+    }
+    // SAFETY: sets of our own.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals, &mut before) };
+    (signals, before)
+}
+
+impl Program {
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.pid.cast_unsigned()
+    }
+
+    /// Waits for its end; passes on signals meanwhile; ends it with SIGTERM after `limit`.
+    pub(super) fn wait(&self, limit: Option<Duration>) -> ExitStatus {
+        let started = Instant::now();
+        let mut deadlines = limit.into_iter().flat_map(|limit| [(limit, libc::SIGTERM), (limit + GRACE, libc::SIGKILL)]);
+        let mut deadline = deadlines.next();
+        loop {
+            if let Some(status) = self.status() {
+                return status;
+            }
+            let left = deadline.map(|(at, _)| at.saturating_sub(started.elapsed()));
+            match self.next_signal(left) {
+                Some(info) if info.si_signo == libc::SIGCHLD => {}
+                // What the terminal sends, it sends to the program, too.
+                Some(info) if info.si_code == SI_KERNEL => {}
+                Some(info) => self.send(info.si_signo),
+                None => {
+                    if let Some((at, signal)) = deadline
+                        && started.elapsed() >= at
+                    {
+                        self.send(signal);
+                        deadline = deadlines.next();
+                    }
+                }
+            }
+        }
+    }
+
+    fn status(&self) -> Option<ExitStatus> {
+        let mut status = 0;
+        // SAFETY: our own child and a place for its status.
+        let done = unsafe { libc::waitpid(self.pid, &mut status, libc::WNOHANG) };
+        (done == self.pid).then(|| std::os::unix::process::ExitStatusExt::from_raw(status))
+    }
+
+    /// Sends a signal; a program that has just ended is not a failure.
+    pub(super) fn send(&self, signal: libc::c_int) {
+        // SAFETY: our own child, not waited for yet.
+        unsafe { libc::kill(self.pid, signal) };
+    }
+
+    /// The next signal, or `None` after `timeout` (or an interruption).
+    fn next_signal(&self, timeout: Option<Duration>) -> Option<libc::siginfo_t> {
+        // SAFETY: plain data that the call fills.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let got = match timeout {
+            // SAFETY: a set and a buffer of our own.
+            None => unsafe { libc::sigwaitinfo(&self.signals, &mut info) },
+            Some(timeout) => {
+                let timeout = libc::timespec {
+                    tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+                    tv_nsec: timeout.subsec_nanos().try_into().unwrap_or(0),
+                };
+                // SAFETY: a set, a buffer and a timeout of our own.
+                unsafe { libc::sigtimedwait(&self.signals, &mut info, &timeout) }
+            }
+        };
+        (got > 0).then_some(info)
+    }
+}
+
+/// The sender of a signal is the kernel (the terminal), not a process.
+const SI_KERNEL: libc::c_int = 0x80;
+
+/// Ends this process by `signal`, as the traced program ended, without a core file of our own.
+pub(super) fn die_by(signal: libc::c_int) -> ExitCode {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a limit of our own.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+    // SAFETY: the default action is always legal.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+    // SAFETY: a signal set is plain bits.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: a set of our own.
+    unsafe { libc::sigemptyset(&mut set) };
+    // SAFETY: a set of our own and a signal that exists.
+    unsafe { libc::sigaddset(&mut set, signal) };
+    // SAFETY: a signal to ourselves; nothing of this process is needed any more.
+    unsafe { libc::raise(signal) };
+    // SAFETY: sets of our own.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut()) };
+    ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_earlier_preload_stays_behind_the_agent() {
+        assert_eq!(preload("/agent", None), "/agent");
+        assert_eq!(preload("/agent", Some("".as_ref())), "/agent");
+        assert_eq!(preload("/agent", Some("libx.so".as_ref())), "/agent:libx.so");
+    }
+
+    #[test]
+    fn the_agents_file_is_readable_and_sealed() {
+        let fd = agent_file(b"\x7fELF").unwrap();
+        let path = path_of(&fd);
+        assert_eq!(std::fs::read(&path).unwrap(), b"\x7fELF");
+        assert!(std::fs::write(&path, b"x").is_err());
+    }
+}

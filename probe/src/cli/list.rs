@@ -1,0 +1,148 @@
+//! `probe list`: what can be probed.
+
+use super::args::List;
+use super::elf::{Libraries, ObjectFile, demangled};
+use super::style::{Role, Style};
+use super::{Failure, program};
+use crate::def::{Glob, near_matches};
+use object::{Object, ObjectSymbol};
+use probe_host_linux::symbols::index::Kind;
+use std::io::{self, Write};
+
+/// One line of the list.
+struct Line {
+    place: String,
+    len_bytes: usize,
+    note: &'static str,
+}
+
+/// Prints the functions of a program and its libraries.
+///
+/// # Errors
+/// There is no such program, or nothing that matches.
+pub(super) fn run(args: &List) -> Result<(), Failure> {
+    let libraries = Libraries::new();
+    let path = match program::find(&args.program) {
+        Ok(path) => path,
+        // A shared object needs no right to be executed.
+        Err(failure) => libraries.object(&args.program.to_string_lossy()).map_err(|_| failure)?,
+    };
+    let loaded = libraries.closure(&path)?;
+    let lines = match &args.glob {
+        Some(glob) => matching(&loaded, glob)?,
+        None => own(&loaded),
+    };
+    let style = Style::new(args.color, &io::stdout());
+    match print(&loaded, &lines, args.glob.is_none(), style) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(error)),
+        _ => Ok(()),
+    }
+}
+
+/// The functions whose name matches `[OBJECT:]PATTERN`, in all objects.
+fn matching(loaded: &[ObjectFile], glob: &str) -> Result<Vec<Line>, Failure> {
+    let (object, pattern) = match glob.split_once(':') {
+        Some((object, pattern)) if !pattern.starts_with(':') => (Some(Glob::new(object)), pattern),
+        _ => (None, glob),
+    };
+    let chosen: Vec<&ObjectFile> =
+        loaded.iter().filter(|file| object.as_ref().is_none_or(|object| object.matches(&file.name))).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = loaded.iter().map(|file| file.name.as_str()).collect();
+        let sentence = format!("no object that {} loads matches; it loads {}", loaded[0].name, names.join(", "));
+        return Err(Failure::new(sentence));
+    }
+    let pattern = Glob::new(pattern);
+    let mut lines = Vec::new();
+    for file in &chosen {
+        for entry in file.code_symbols() {
+            let name = file.index.name(entry);
+            let shown = demangled(name);
+            if pattern.matches(name) || pattern.matches(&shown) {
+                lines.push(Line { place: place(file, &shown), len_bytes: entry.len_bytes, note: note(entry.kind) });
+            }
+        }
+    }
+    lines.dedup_by(|b, a| a.place == b.place);
+    if lines.is_empty() {
+        let names = chosen.iter().flat_map(|file| file.code_symbols().map(|entry| file.index.name(entry)));
+        let near = near_matches(pattern.as_str(), names, 3);
+        return Err(Failure::new(format!("no function matches `{glob}`{}", program::did_you_mean(&near))));
+    }
+    Ok(lines)
+}
+
+/// The program's own functions, then those that it imports.
+fn own(loaded: &[ObjectFile]) -> Vec<Line> {
+    let program = &loaded[0];
+    let mut lines: Vec<Line> = program
+        .functions()
+        .map(|entry| Line {
+            place: place(program, &demangled(program.index.name(entry))),
+            len_bytes: entry.len_bytes,
+            note: note(entry.kind),
+        })
+        .collect();
+    for name in imports(program) {
+        for file in &loaded[1..] {
+            let mut found = None;
+            file.index.find(&name, &mut |entry| {
+                if entry.kind != Kind::Data {
+                    found = Some((entry.len_bytes, note(entry.kind)));
+                }
+            });
+            if let Some((len_bytes, note)) = found {
+                lines.push(Line { place: place(file, &demangled(&name)), len_bytes, note });
+                break;
+            }
+        }
+    }
+    lines
+}
+
+/// The names of the functions that a program takes from its libraries.
+fn imports(program: &ObjectFile) -> Vec<String> {
+    let Ok(data) = std::fs::read(&program.path) else { return Vec::new() };
+    let Ok(file) = object::File::parse(&*data) else { return Vec::new() };
+    let mut names: Vec<String> = file
+        .dynamic_symbols()
+        .filter(|symbol| symbol.is_undefined())
+        .filter_map(|symbol| symbol.name().ok().map(str::to_owned))
+        .filter(|name| !name.is_empty())
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn place(file: &ObjectFile, symbol: &str) -> String {
+    // A definition takes names with blanks in quotes.
+    if symbol.contains(' ') { format!("{}:\"{symbol}\"", file.name) } else { format!("{}:{symbol}", file.name) }
+}
+
+fn note(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Function | Kind::Data => "",
+        Kind::Indirect => "chosen at run time",
+        Kind::Label => "label",
+    }
+}
+
+fn print(loaded: &[ObjectFile], lines: &[Line], with_objects: bool, style: Style) -> io::Result<()> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let width = lines.iter().map(|line| line.place.chars().count()).max().unwrap_or(0).clamp(20, 60);
+    writeln!(out, "{}", style.paint(Role::Head, format!("{:<width$}  {:>7}", "PLACE", "BYTES")))?;
+    for line in lines {
+        let place = style.paint(Role::Name, format!("{:<width$}", line.place));
+        let text = format!("{place}  {:>7}  {}", line.len_bytes, style.paint(Role::Dim, line.note));
+        writeln!(out, "{}", text.trim_end())?;
+    }
+    if with_objects {
+        writeln!(out, "\n{}", style.paint(Role::Head, format!("{:<width$}  {:>9}", "OBJECT", "FUNCTIONS")))?;
+        for file in loaded {
+            let name = style.paint(Role::Name, format!("{:<width$}", file.name));
+            writeln!(out, "{name}  {:>9}  {}", file.functions().count(), style.paint(Role::Dim, file.path.display()))?;
+        }
+    }
+    out.flush()
+}

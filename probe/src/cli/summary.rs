@@ -1,0 +1,210 @@
+//! What is known at the end: hits, misses by cause, durations.
+
+use super::style::{Role, Style, time};
+use crate::def::Definition;
+use crate::wire::{BUCKETS, Counters, Histogram, bucket_bounds};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::Ordering;
+
+/// One line of the summary: a place, over all processes in which it was planted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Row {
+    /// The event's name.
+    pub(super) name: String,
+    /// The object's file name.
+    pub(super) object: String,
+    /// The symbol, with its offset.
+    pub(super) symbol: String,
+    /// Whether the definition named a pattern.
+    pub(super) from_pattern: bool,
+    /// Hits whose handler ran.
+    pub(super) hits: u64,
+    /// Hits inside another probe's handler.
+    pub(super) missed_nested: u64,
+    /// Calls without a free return instance.
+    pub(super) missed_pool: u64,
+    /// Followed calls that did not return.
+    pub(super) abandoned: u64,
+    /// Events that found no room in a ring.
+    pub(super) dropped: u64,
+    /// Durations, for a return probe.
+    pub(super) durations: Option<Histogram>,
+}
+
+/// Everything that is known at the end.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Summary {
+    /// One per place, in the order of the definitions.
+    pub(super) rows: Vec<Row>,
+    /// For each definition's text: why functions that match its pattern were refused, and which.
+    pub(super) refused: BTreeMap<String, BTreeMap<String, Vec<String>>>,
+    /// Definitions that were planted nowhere (only with `-f`).
+    pub(super) never_planted: Vec<String>,
+    /// Events that found no ring at all.
+    pub(super) lost: u64,
+    /// How long the program ran, in nanoseconds.
+    pub(super) ran_ns: u64,
+    /// How it ended.
+    pub(super) ended: String,
+    /// The program.
+    pub(super) program: String,
+}
+
+impl Row {
+    /// The row of a definition's place, without counts.
+    pub(super) fn new(name: &str, definition: &Definition, object: &str, symbol: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            object: object.to_owned(),
+            symbol: symbol.to_owned(),
+            from_pattern: matches!(definition.place, crate::def::Place::Glob(_)),
+            durations: definition.is_return().then(Histogram::default),
+            ..Self::default()
+        }
+    }
+
+    /// Adds what one process image counted.
+    pub(super) fn add(&mut self, counters: &Counters) {
+        self.hits += counters.hits.load(Ordering::Relaxed);
+        self.missed_nested += counters.missed_nested.load(Ordering::Relaxed);
+        self.missed_pool += counters.missed_pool.load(Ordering::Relaxed);
+        self.abandoned += counters.abandoned.load(Ordering::Relaxed);
+        self.dropped += counters.dropped.load(Ordering::Relaxed);
+    }
+
+    fn is_silent(&self) -> bool {
+        self.hits + self.missed_nested + self.missed_pool + self.abandoned + self.dropped == 0
+    }
+}
+
+/// The summary as text.
+pub(super) fn text(summary: &Summary, style: Style) -> String {
+    let mut out = String::new();
+    let hits: u64 = summary.rows.iter().map(|row| row.hits).sum();
+    let _ = writeln!(
+        out,
+        "\n{} at {} in {}; {} {}",
+        style.paint(Role::Head, count(hits, "hit")),
+        count(summary.rows.len() as u64, "place"),
+        time(summary.ran_ns),
+        summary.program,
+        summary.ended,
+    );
+    table(&mut out, summary, style);
+    for row in &summary.rows {
+        if let Some(durations) = row.durations.as_ref().filter(|durations| durations.count > 1 && !row.from_pattern) {
+            let _ = writeln!(out, "\n{}", style.paint(Role::Head, format!("{} took", row.name)));
+            histogram(&mut out, durations);
+        }
+    }
+    remarks(&mut out, summary, style);
+    out
+}
+
+/// `1 hit`, `2 hits`.
+fn count(n: u64, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// The table: one line per place.
+fn table(out: &mut String, summary: &Summary, style: Style) {
+    let shown: Vec<&Row> = summary.rows.iter().filter(|row| !(row.from_pattern && row.is_silent())).collect();
+    let timed = shown.iter().any(|row| row.durations.is_some());
+    let mut head = vec!["EVENT", "HITS", "NESTED", "NO ROOM", "ABANDONED", "DROPPED"];
+    if timed {
+        head.extend(["MIN", "MEDIAN", "P99", "MAX"]);
+    }
+    let mut lines: Vec<Vec<String>> = vec![head.into_iter().map(str::to_owned).collect()];
+    for row in &shown {
+        let counts = [row.hits, row.missed_nested, row.missed_pool, row.abandoned, row.dropped];
+        let mut line = vec![row.name.clone()];
+        line.extend(counts.iter().map(u64::to_string));
+        if timed {
+            line.extend(times(row.durations.as_ref()));
+        }
+        lines.push(line);
+    }
+    let widths: Vec<usize> = (0..lines[0].len())
+        .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    for (number, line) in lines.iter().enumerate() {
+        let mut shown_line = String::new();
+        for (column, (cell, &width)) in line.iter().zip(&widths).enumerate() {
+            if column == 0 {
+                let role = if number == 0 { Role::Head } else { Role::Name };
+                let _ = write!(shown_line, "{}", style.paint(role, format!("{cell:<width$}")));
+            } else if number > 0 && (2..=5).contains(&column) && cell != "0" {
+                let _ = write!(shown_line, "  {}", style.paint(Role::Bad, format!("{cell:>width$}")));
+            } else {
+                let _ = write!(shown_line, "  {cell:>width$}");
+            }
+        }
+        let _ = writeln!(out, "{}", shown_line.trim_end());
+    }
+    let silent = summary.rows.len() - shown.len();
+    if silent > 0 {
+        let _ = writeln!(out, "{}", style.paint(Role::Dim, format!("… and {} never called", count(silent as u64, "place"))));
+    }
+}
+
+/// Minimum, median, p99 and maximum, or nothing.
+fn times(durations: Option<&Histogram>) -> [String; 4] {
+    match durations.filter(|durations| durations.count > 0) {
+        None => Default::default(),
+        Some(durations) => [
+            time(durations.min_ns),
+            durations.quantile(0.5).map(time).unwrap_or_default(),
+            durations.quantile(0.99).map(time).unwrap_or_default(),
+            time(durations.max_ns),
+        ],
+    }
+}
+
+/// A small histogram: one line per power of two.
+fn histogram(out: &mut String, durations: &Histogram) {
+    const BAR: u64 = 40;
+    let mut octaves: BTreeMap<u32, u64> = BTreeMap::new();
+    for bucket in 0..BUCKETS {
+        if durations.buckets[bucket] != 0 {
+            let (from, _) = bucket_bounds(bucket);
+            *octaves.entry(from.max(1).ilog2()).or_default() += durations.buckets[bucket];
+        }
+    }
+    let (Some(first), Some(last)) = (octaves.keys().next().copied(), octaves.keys().last().copied()) else { return };
+    let most = octaves.values().copied().max().unwrap_or(1);
+    let digits = most.to_string().len();
+    for octave in first..=last {
+        let n = octaves.get(&octave).copied().unwrap_or(0);
+        let eighths = (n * BAR * 8).div_ceil(most);
+        let mut bar = "█".repeat((eighths / 8) as usize);
+        bar.extend([' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'].get((eighths % 8) as usize).filter(|_| eighths % 8 != 0));
+        let from = time(1 << octave);
+        let _ = writeln!(out, "{}", format!("  {from:>8}  {n:>digits$}  {bar}").trim_end());
+    }
+}
+
+/// What else must not stay unsaid.
+fn remarks(out: &mut String, summary: &Summary, style: Style) {
+    for (definition, reasons) in &summary.refused {
+        let all: usize = reasons.values().map(Vec::len).sum();
+        let _ = writeln!(out, "\n{} for `{definition}`:", style.paint(Role::Bad, format!("{} refused", count(all as u64, "function"))));
+        for (reason, symbols) in reasons {
+            let some: Vec<&str> = symbols.iter().take(4).map(String::as_str).collect();
+            let more = if symbols.len() > some.len() { ", …" } else { "" };
+            let _ = writeln!(out, "  {:>5}  {reason}: {}{more}", symbols.len(), some.join(", "));
+        }
+    }
+    for definition in &summary.never_planted {
+        let _ = writeln!(out, "{}", style.paint(Role::Bad, format!("`{definition}` was planted nowhere: its object was never loaded")));
+    }
+    let dropped: u64 = summary.rows.iter().map(|row| row.dropped).sum();
+    if dropped > 0 {
+        let hint = "the buffer of a thread was full (see --buffer); hits and durations above are complete";
+        let _ = writeln!(out, "{}", style.paint(Role::Bad, format!("{} dropped: {hint}", count(dropped, "event"))));
+    }
+    if summary.lost > 0 {
+        let hint = "more threads than buffers; hits and durations above are complete";
+        let _ = writeln!(out, "{}", style.paint(Role::Bad, format!("{} lost: {hint}", count(summary.lost, "event"))));
+    }
+}

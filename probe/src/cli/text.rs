@@ -1,0 +1,80 @@
+//! Events and summary as text.
+
+use super::consumer::{Shown, Sink};
+use super::style::{Role, Style, time};
+use super::summary::{self, Summary};
+use super::value;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+/// The least width of the column of names.
+const NAME_WIDTH: usize = 14;
+/// The width of `name-pid/tid`.
+const TASK_WIDTH: usize = 20;
+
+/// Writes a line per event.
+pub(super) struct Text<W: Write + Send> {
+    to: W,
+    style: Style,
+    line: String,
+    has_head: bool,
+    name_width: usize,
+}
+
+impl<W: Write + Send> Text<W> {
+    /// A writer to `to`; `widest` is the longest name that is expected.
+    pub(super) fn new(to: W, style: Style, widest: usize) -> Self {
+        let name_width = widest.clamp(NAME_WIDTH, 40);
+        Self { to, style, line: String::new(), has_head: false, name_width }
+    }
+
+    fn head(&mut self) -> io::Result<()> {
+        self.has_head = true;
+        let head = format!(
+            "{:>12}  {:<TASK_WIDTH$}  {:>8}  {:<width$}  ARGUMENTS",
+            "SECONDS",
+            "TASK",
+            "TOOK",
+            "EVENT",
+            width = self.name_width
+        );
+        writeln!(self.to, "{}", self.style.paint(Role::Head, head))
+    }
+}
+
+impl<W: Write + Send> Sink for Text<W> {
+    fn event(&mut self, event: &Shown<'_>) -> io::Result<()> {
+        if !self.has_head {
+            self.head()?;
+        }
+        let seconds = format!("{:>5}.{:06}", event.time_ns / 1_000_000_000, event.time_ns / 1000 % 1_000_000);
+        let mut task = format!("{}-{}", event.comm, event.pid);
+        if event.tid != event.pid {
+            let _ = write!(task, "/{}", event.tid);
+        }
+        let took = event.duration_ns.map(time).unwrap_or_default();
+        self.line.clear();
+        let _ = write!(
+            self.line,
+            "{}  {task:<TASK_WIDTH$}  {took:>8}  {} ",
+            self.style.paint(Role::Dim, seconds),
+            self.style.paint(Role::Name, format!("{:<width$}", event.name, width = self.name_width)),
+        );
+        let before = self.line.len();
+        value::text(&mut self.line, &event.definition.args, event.values, event.symbols);
+        if self.line.len() == before {
+            self.line.truncate(self.line.trim_end().len());
+        }
+        self.line.push('\n');
+        self.to.write_all(self.line.as_bytes())
+    }
+
+    fn summary(&mut self, summary: &Summary) -> io::Result<()> {
+        self.to.write_all(summary::text(summary, self.style).as_bytes())?;
+        self.to.flush()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}

@@ -1,0 +1,132 @@
+//! `probe trace`.
+
+use super::args::{Format, Trace};
+use super::consumer::{Consumer, Sink, Verdict};
+use super::style::Style;
+use super::{Failure, json, launch, program, text};
+use crate::def::Definition;
+use crate::wire::{Flags, Layout, Region};
+use crate::{AGENT, registers};
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How the command ends: as the program did.
+pub(super) enum Outcome {
+    /// With this exit status.
+    Status(u8),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// Runs the program with the probes in it.
+///
+/// # Errors
+/// Bad input, in one sentence; then the program's `main` has not run.
+pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
+    let definitions = definitions(&args.probes)?;
+    let path = program::find(&args.program[0])?;
+    program::check_traceable(&path)?;
+    let agent = AGENT.ok_or_else(|| Failure::new("this `probe` was built without an agent for its own machine"))?;
+    let sink = sink(args, &definitions)?;
+    let config = args.probes.join("\0");
+    let flags = Flags { follow: args.follow, no_events: args.no_events };
+    let layout = Layout::new(config.len(), args.buffer);
+    let (region, region_fd) = Region::create(layout, config.as_bytes(), flags).map_err(Failure::new)?;
+    let agent_fd = launch::agent_file(agent)
+        .map_err(|error| Failure::new(format!("the agent cannot be stored in memory: {error}")))?;
+    let started = launch::start(&path, &args.program, &launch::path_of(&agent_fd), &launch::path_of(&region_fd))?;
+    let done = AtomicBool::new(false);
+    let consumer = Consumer::new(region, definitions, sink);
+    let (status, verdict) = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| consumer.run(&done));
+        let status = started.wait(args.duration);
+        done.store(true, Ordering::Release);
+        region.wake_now();
+        (status, reader.join())
+    });
+    let verdict = verdict.map_err(|_| Failure::new("the reader of events has failed"))?;
+    conclude(args, status, verdict)
+}
+
+/// Parses all definitions; the first that is wrong ends the command.
+fn definitions(texts: &[String]) -> Result<Vec<Definition>, Failure> {
+    let parsed: Result<_, _> = texts.iter().map(|text| Definition::parse(text, registers())).collect();
+    Ok(parsed?)
+}
+
+/// Where events go.
+fn sink(args: &Trace, definitions: &[Definition]) -> Result<Box<dyn Sink>, Failure> {
+    let to: Box<dyn io::Write + Send> = match &args.output {
+        None => Box::new(BufWriter::with_capacity(1 << 16, io::stderr())),
+        Some(path) => {
+            let file = File::create(path)
+                .map_err(|error| Failure::new(format!("`{}` cannot be written: {error}", path.display())))?;
+            Box::new(BufWriter::with_capacity(1 << 16, file))
+        }
+    };
+    if args.format == Format::Json {
+        return Ok(Box::new(json::Lines::new(to)));
+    }
+    let style = match &args.output {
+        None => Style::new(args.color, &io::stderr()),
+        Some(_) if args.color == super::args::Color::Always => Style::new(args.color, &io::stderr()),
+        Some(_) => Style::plain(),
+    };
+    Ok(Box::new(text::Text::new(to, style, widest_name(definitions))))
+}
+
+/// The longest event name that is known beforehand.
+fn widest_name(definitions: &[Definition]) -> usize {
+    let widths = definitions.iter().map(|definition| match (&definition.name, &definition.place) {
+        (Some(name), _) => name.chars().count(),
+        (None, crate::def::Place::Symbol { name, .. }) => name.chars().count() + 7 * usize::from(definition.is_return()),
+        (None, _) => 20,
+    });
+    widths.max().unwrap_or(0)
+}
+
+/// Prints the summary, or says why there is none.
+fn conclude(args: &Trace, status: ExitStatus, mut verdict: Verdict) -> Result<Outcome, Failure> {
+    if let Some(error) = verdict.failure {
+        return Err(if error.text.is_empty() { Failure::new(error.sentence) } else { error.into() });
+    }
+    let shown = args.program[0].display();
+    if !verdict.is_ready {
+        return Err(Failure::new(format!(
+            "the agent did not start in `{shown}` (which {}), so nothing was traced",
+            ended(status)
+        )));
+    }
+    verdict.summary.ended = ended(status);
+    if verdict.sink_failed.is_none() {
+        verdict.sink_failed = verdict.sink.summary(&verdict.summary).err();
+    }
+    if let Some(error) = verdict.sink_failed.filter(|error| error.kind() != io::ErrorKind::BrokenPipe) {
+        eprintln!("probe: events could not be written: {error}");
+    }
+    Ok(match status.signal() {
+        Some(signal) => Outcome::Signal(signal),
+        None => Outcome::Status(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
+    })
+}
+
+/// `exited with 0`, `was killed by SIGTERM (15)`.
+fn ended(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exited with {code}"),
+        (None, Some(signal)) => {
+            // SAFETY: a constant string for every number; NULL never.
+            let name = unsafe { libc::strsignal(signal) };
+            if name.is_null() {
+                return format!("was killed by signal {signal}");
+            }
+            // SAFETY: NUL-terminated, valid until the next call in this thread.
+            let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy();
+            format!("was killed by signal {signal} ({name})")
+        }
+        _ => "ended".into(),
+    }
+}

@@ -1,0 +1,245 @@
+//! Fetched values as text and as JSON.
+
+use crate::def::{Argument, Scalar, Width};
+use crate::wire::{Value, Values};
+use serde_json::Value as Json;
+use std::fmt::Write;
+
+/// Turns an address into `symbol+0xoffset` where a symbol covers it.
+pub(super) trait Symbolize {
+    /// The symbol that covers `addr`, with the distance from it.
+    fn symbol(&self, addr: u64) -> Option<String>;
+}
+
+/// Appends ` NAME=VALUE` for each argument.
+pub(super) fn text(out: &mut String, args: &[Argument], mut values: Values<'_>, symbols: &dyn Symbolize) {
+    for arg in args {
+        let _ = write!(out, " {}=", arg.name);
+        let elements = elements(arg, &mut values);
+        if arg.ty.count.is_some() && elements.iter().any(Option::is_some) {
+            out.push('{');
+            for (i, element) in elements.iter().enumerate() {
+                if i > 0 {
+                    out.push(',');
+                }
+                element_text(out, arg.ty.scalar, element.as_ref(), symbols);
+            }
+            out.push('}');
+        } else {
+            element_text(out, arg.ty.scalar, elements.first().and_then(Option::as_ref), symbols);
+        }
+    }
+}
+
+/// The arguments as a JSON object; what could not be read is `null`.
+pub(super) fn json(args: &[Argument], mut values: Values<'_>, symbols: &dyn Symbolize) -> Json {
+    let mut map = serde_json::Map::new();
+    for arg in args {
+        let elements = elements(arg, &mut values);
+        let mut all = elements.iter().map(|e| element_json(arg.ty.scalar, e.as_ref(), symbols));
+        let value = if arg.ty.count.is_some() && elements.iter().any(Option::is_some) {
+            Json::Array(all.collect())
+        } else {
+            all.next().unwrap_or(Json::Null)
+        };
+        map.insert(arg.name.clone(), value);
+    }
+    Json::Object(map)
+}
+
+/// One element: its bytes, and whether they were cut.
+type Element<'a> = (&'a [u8], bool);
+
+/// The elements of one argument; `None` for what could not be read.
+fn elements<'a>(arg: &Argument, values: &mut Values<'a>) -> Vec<Option<Element<'a>>> {
+    let mut next = || values.next().and_then(|Value { bytes, truncated }| Some((bytes?, truncated)));
+    let count = arg.ty.count.unwrap_or(1);
+    match arg.ty.scalar.bytes() {
+        0 => (0..count).map(|_| next()).collect(),
+        width => match next() {
+            Some((bytes, _)) if bytes.len() == width * count => {
+                bytes.chunks_exact(width).map(|element| Some((element, false))).collect()
+            }
+            _ => vec![None],
+        },
+    }
+}
+
+fn element_text(out: &mut String, scalar: Scalar, element: Option<&Element<'_>>, symbols: &dyn Symbolize) {
+    let Some(&(bytes, cut)) = element else {
+        out.push_str("(fault)");
+        return;
+    };
+    let _ = match scalar {
+        Scalar::Unsigned(_) => write!(out, "{}", unsigned(bytes)),
+        Scalar::Signed(width) => write!(out, "{}", signed(bytes, width)),
+        Scalar::Hex(_) => write!(out, "{:#x}", unsigned(bytes)),
+        Scalar::Char => {
+            out.push('\'');
+            escape(out, bytes, '\'');
+            out.push('\'');
+            Ok(())
+        }
+        Scalar::String => {
+            out.push('"');
+            escape(out, bytes, '"');
+            out.push_str(if cut { "\"…" } else { "\"" });
+            Ok(())
+        }
+        Scalar::Symbol => {
+            let addr = unsigned(bytes);
+            match symbols.symbol(addr) {
+                Some(name) => out.write_str(&name),
+                None => write!(out, "{addr:#x}"),
+            }
+        }
+    };
+}
+
+fn element_json(scalar: Scalar, element: Option<&Element<'_>>, symbols: &dyn Symbolize) -> Json {
+    let Some(&(bytes, _)) = element else { return Json::Null };
+    match scalar {
+        Scalar::Unsigned(_) => unsigned(bytes).into(),
+        Scalar::Signed(width) => signed(bytes, width).into(),
+        Scalar::Hex(_) => format!("{:#x}", unsigned(bytes)).into(),
+        Scalar::Char | Scalar::String => String::from_utf8_lossy(bytes).into(),
+        Scalar::Symbol => {
+            let addr = unsigned(bytes);
+            symbols.symbol(addr).unwrap_or_else(|| format!("{addr:#x}")).into()
+        }
+    }
+}
+
+fn unsigned(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    let len = bytes.len().min(8);
+    if cfg!(target_endian = "little") {
+        word[..len].copy_from_slice(&bytes[..len]);
+    } else {
+        word[8 - len..].copy_from_slice(&bytes[..len]);
+    }
+    u64::from_ne_bytes(word)
+}
+
+fn signed(bytes: &[u8], width: Width) -> i64 {
+    let unused = 64 - 8 * width.bytes();
+    ((unsigned(bytes) << unused) as i64) >> unused
+}
+
+/// Appends bytes as they would stand in a C string; text in UTF-8 stays readable.
+fn escape(out: &mut String, bytes: &[u8], quote: char) {
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\\' => out.push_str("\\\\"),
+                c if c == quote => out.extend(['\\', c]),
+                c if c.is_control() => {
+                    let mut utf8 = [0; 4];
+                    c.encode_utf8(&mut utf8).bytes().for_each(|byte| {
+                        let _ = write!(out, "\\x{byte:02x}");
+                    });
+                }
+                c => out.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(out, "\\x{byte:02x}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::def::Definition;
+    use crate::wire::{FAULT, TRUNCATED};
+    use rstest::rstest;
+
+    struct OneSymbol;
+
+    impl Symbolize for OneSymbol {
+        fn symbol(&self, addr: u64) -> Option<String> {
+            (addr == 0x1010).then(|| "main+0x10".into())
+        }
+    }
+
+    fn args(types: &str) -> Vec<Argument> {
+        Definition::parse(&format!("r f {types}"), &[]).unwrap().args
+    }
+
+    fn value(word: u32, bytes: &[u8]) -> Vec<u8> {
+        [&word.to_ne_bytes(), bytes].concat()
+    }
+
+    fn both(ty: &str, encoded: &[u8]) -> (String, Json) {
+        let args = args(&format!("v=$retval:{ty}"));
+        let mut out = String::new();
+        text(&mut out, &args, Values(encoded), &OneSymbol);
+        (out.trim_start_matches(" v=").to_owned(), json(&args, Values(encoded), &OneSymbol)["v"].clone())
+    }
+
+    #[rstest]
+    #[case("u8", 255_u64, "255", Json::from(255))]
+    #[case("u64", u64::MAX, "18446744073709551615", Json::from(u64::MAX))]
+    #[case("s8", 255, "-1", Json::from(-1))]
+    #[case("s16", 0x8000, "-32768", Json::from(-32768))]
+    #[case("s32", 0xffff_ffff, "-1", Json::from(-1))]
+    #[case("s64", u64::MAX, "-1", Json::from(-1))]
+    #[case("x8", 0xab, "0xab", Json::from("0xab"))]
+    #[case("x64", 0, "0x0", Json::from("0x0"))]
+    #[case("char", b'a'.into(), "'a'", Json::from("a"))]
+    #[case("char", 0, "'\\x00'", Json::from("\0"))]
+    #[case("char", b'\''.into(), "'\\''", Json::from("'"))]
+    #[case("symbol", 0x1010, "main+0x10", Json::from("main+0x10"))]
+    #[case("symbol", 0x9999, "0x9999", Json::from("0x9999"))]
+    fn scalars(#[case] ty: &str, #[case] word: u64, #[case] shown: &str, #[case] as_json: Json) {
+        let len = args(&format!("$retval:{ty}"))[0].ty.scalar.bytes();
+        let bytes = word.to_ne_bytes();
+        let bytes = if cfg!(target_endian = "little") { &bytes[..len] } else { &bytes[8 - len..] };
+        assert_eq!(both(ty, &value(len as u32, bytes)), (shown.into(), as_json));
+    }
+
+    #[rstest]
+    #[case(b"/usr/share", 0, "\"/usr/share\"")]
+    #[case(b"", 0, "\"\"")]
+    #[case("grün €".as_bytes(), 0, "\"grün €\"")]
+    #[case(b"a\"b\\c\n\x1b", 0, "\"a\\\"b\\\\c\\n\\x1b\"")]
+    #[case(b"\xff\xfea", 0, "\"\\xff\\xfea\"")]
+    #[case(b"long", TRUNCATED, "\"long\"…")]
+    fn strings(#[case] bytes: &[u8], #[case] flags: u32, #[case] shown: &str) {
+        assert_eq!(both("string", &value(bytes.len() as u32 | flags, bytes)).0, shown);
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_a_fault() {
+        for ty in ["u64", "string", "x32[4]", "symbol", "string[2]"] {
+            let encoded = [value(FAULT, b""), value(FAULT, b"")].concat();
+            assert_eq!(both(ty, &encoded), ("(fault)".into(), Json::Null), "{ty}");
+        }
+        assert_eq!(both("u64", b"").0, "(fault)", "an event that was cut");
+    }
+
+    #[test]
+    fn arrays_stand_in_braces() {
+        let words: Vec<u8> = [1_u32, 2, 0xff].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let (shown, as_json) = both("x32[3]", &value(12, &words));
+        assert_eq!(shown, "{0x1,0x2,0xff}");
+        assert_eq!(as_json, serde_json::json!(["0x1", "0x2", "0xff"]));
+        let strings = [value(1, b"a"), value(FAULT, b"")].concat();
+        let (shown, as_json) = both("string[2]", &strings);
+        assert_eq!(shown, "{\"a\",(fault)}");
+        assert_eq!(as_json, serde_json::json!(["a", null]));
+    }
+
+    #[test]
+    fn values_go_to_their_names_in_order() {
+        let args = args("path=$arg1:string fd=$retval:s32");
+        let encoded = [value(2, b"/x"), value(4, &3_i32.to_ne_bytes())].concat();
+        let mut out = String::new();
+        text(&mut out, &args, Values(&encoded), &OneSymbol);
+        assert_eq!(out, " path=\"/x\" fd=3");
+    }
+}
