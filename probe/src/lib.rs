@@ -4,5 +4,30 @@
 //! and the agent (feature `agent`), a shared object that the dynamic linker loads into the traced program.
 //! They share the grammar of definitions ([`def`]) and the memory between them ([`wire`]).
 
+#[cfg(feature = "agent")]
+mod agent;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod def;
 pub mod wire;
+
+use probe_core::arch::{Arch, Regs};
+use probe_host_linux::Native;
+
+/// The environment variable that tells the agent where the shared memory is.
+pub const REGION_VARIABLE: &str = "PROBE_TRACE_REGION";
+
+/// The agent for this machine, as build.rs has built it; `None` where there can be none (static libc).
+#[cfg(feature = "cli")]
+pub const AGENT: Option<&[u8]> = {
+    #[cfg(has_agent)]
+    const BUILT: Option<&[u8]> = Some(include_bytes!(concat!(env!("OUT_DIR"), "/probe-agent.so")));
+    #[cfg(not(has_agent))]
+    const BUILT: Option<&[u8]> = None;
+    BUILT
+};
+
+/// The registers that definitions may name on this machine, with their numbers.
+pub fn registers() -> &'static [(&'static str, usize)] {
+    <Native as Arch>::Regs::names()
+}

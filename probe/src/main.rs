@@ -1,2 +1,5 @@
-//! See what a running program does: kprobe-style probes in any Linux process, without root.
-fn main() {}
+//! The command `probe`; everything is in the library.
+
+fn main() -> std::process::ExitCode {
+    probe_trace::cli::main()
+}

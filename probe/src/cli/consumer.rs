@@ -211,7 +211,8 @@ impl Consumer {
             Meta::Point(image, point) => self.learn_point(image, point),
             Meta::Refused { definition, symbol, reason, .. } => {
                 if let Some(definition) = self.definitions.get(definition as usize) {
-                    let symbols = self.refused.entry(definition.text.clone()).or_default().entry(reason).or_default();
+                    let symbols =
+                        self.refused.entry(definition.text.clone()).or_default().entry(reason).or_default();
                     if !symbols.contains(&symbol) {
                         symbols.push(symbol);
                     }
@@ -274,11 +275,15 @@ impl Consumer {
                 let definition = &self.definitions[planted.definition];
                 let symbol = place_name(point);
                 let key = (planted.definition, point.object.clone(), symbol.clone());
-                let row = rows.entry(key).or_insert_with(|| Row::new(&planted.name, definition, &point.object, &symbol));
+                let row = rows
+                    .entry(key)
+                    .or_insert_with(|| Row::new(&planted.name, definition, &point.object, &symbol));
                 if let Some(counters) = self.region.counters(point.counters) {
                     row.add(counters);
                 }
-                if let (Some(all), Some(durations)) = (&mut row.durations, self.region.durations(point.durations)) {
+                if let (Some(all), Some(durations)) =
+                    (&mut row.durations, self.region.durations(point.durations))
+                {
                     all.add(durations);
                 }
             }
@@ -306,7 +311,9 @@ impl Consumer {
 
 /// The name that events of a point go by: the definition's, else the symbol's.
 fn event_name(definition: &Definition, point: &Point) -> String {
-    if let Some(name) = definition.name.as_ref().filter(|_| !matches!(definition.place, crate::def::Place::Glob(_))) {
+    if let Some(name) =
+        definition.name.as_ref().filter(|_| !matches!(definition.place, crate::def::Place::Glob(_)))
+    {
         return name.clone();
     }
     let suffix = if matches!(definition.kind, DefKind::Return { .. }) { "%return" } else { "" };

@@ -48,7 +48,8 @@ impl ObjectFile {
     /// It cannot be read, or is no ELF file of this machine's word size.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
         let shown = path.display();
-        let data = std::fs::read(path).map_err(|error| Failure::new(format!("`{shown}` cannot be read: {error}")))?;
+        let data = std::fs::read(path)
+            .map_err(|error| Failure::new(format!("`{shown}` cannot be read: {error}")))?;
         let facts = facts::<elf::FileHeader64<Endianness>>(&data)
             .or_else(|| facts::<elf::FileHeader32<Endianness>>(&data))
             .ok_or_else(|| Failure::new(format!("`{shown}` is not an ELF file")))?;
@@ -71,7 +72,9 @@ impl ObjectFile {
     /// Copies bytes at an address in the file's own numbering; returns how many there were.
     pub(super) fn read(&self, addr: u64, out: &mut [u8]) -> usize {
         for segment in &self.facts.segments {
-            let Some(from) = addr.checked_sub(segment.addr).filter(|&from| from < segment.len_bytes) else { continue };
+            let Some(from) = addr.checked_sub(segment.addr).filter(|&from| from < segment.len_bytes) else {
+                continue;
+            };
             let len = (segment.len_bytes - from).min(out.len() as u64) as usize;
             let start = (segment.offset + from) as usize;
             let Some(bytes) = self.data.get(start..start + len) else { return 0 };
@@ -91,7 +94,10 @@ impl ObjectFile {
     pub(super) fn addr_of_offset(&self, offset: u64) -> Option<u64> {
         let mut segments = self.facts.segments.iter();
         segments.find_map(|segment| {
-            offset.checked_sub(segment.offset).filter(|&from| from < segment.len_bytes).map(|from| segment.addr + from)
+            offset
+                .checked_sub(segment.offset)
+                .filter(|&from| from < segment.len_bytes)
+                .map(|from| segment.addr + from)
         })
     }
 
@@ -110,7 +116,10 @@ impl ObjectFile {
 
     /// All code symbols, each name.
     pub(super) fn code_symbols(&self) -> impl Iterator<Item = &Entry> {
-        self.index.entries().iter().filter(|entry| entry.kind != Kind::Data && self.is_text(entry.addr as u64))
+        self.index
+            .entries()
+            .iter()
+            .filter(|entry| entry.kind != Kind::Data && self.is_text(entry.addr as u64))
     }
 }
 
@@ -174,9 +183,10 @@ impl Libraries {
             return Some(soname.into());
         }
         let origin = by.path.parent().unwrap_or(Path::new("/")).to_string_lossy().into_owned();
-        let run_path = by.facts.run_path.iter().flat_map(|paths| paths.split(':')).map(|folder| {
-            PathBuf::from(folder.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin))
-        });
+        let run_path =
+            by.facts.run_path.iter().flat_map(|paths| paths.split(':')).map(|folder| {
+                PathBuf::from(folder.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin))
+            });
         let mut candidates = run_path.chain(self.folders.iter().cloned()).map(|folder| folder.join(soname));
         candidates.find(|path| machine_of(path) == Some(by.machine()))
     }
@@ -193,7 +203,9 @@ impl Libraries {
                 if loaded.iter().any(|object| object.name == soname) {
                     continue;
                 }
-                if let Some(object) = self.find(&soname, &loaded[next]).and_then(|path| ObjectFile::open(&path).ok()) {
+                if let Some(object) =
+                    self.find(&soname, &loaded[next]).and_then(|path| ObjectFile::open(&path).ok())
+                {
                     loaded.push(ObjectFile { name: soname, ..object });
                 }
             }
@@ -220,7 +232,8 @@ impl Libraries {
             return Ok(found);
         }
         let entries = all().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
-        let names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        let names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         let near = near_matches(name, names.iter().map(String::as_str), 3);
         Err(Failure::new(format!("there is no object `{name}`{}", did_you_mean(&near))))
     }

@@ -8,12 +8,12 @@ use super::style::{Role, Style};
 use super::{Failure, disasm, program};
 use crate::def::{Definition, Glob, Place, near_matches};
 use object::elf;
+use probe_arch_ppc64::{self as ppc, Ppc64};
 use probe_core::arch::{Arch, Method, Site, Text};
 use probe_core::{CodeAddr, Refusal};
 use probe_host_linux::symbols::index::{Entry, Kind};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::Path;
 
 /// Explains a place, or counts over a whole object.
 ///
@@ -57,10 +57,11 @@ fn judge_for(object: &ObjectFile) -> Result<Judge, Failure> {
         (elf::EM_X86_64, _) => walk::<probe_arch_x86_64::X86_64>,
         (elf::EM_386, _) => walk::<probe_arch_i386::I386>,
         (elf::EM_AARCH64, false) => walk::<probe_arch_aarch64::Aarch64>,
-        (elf::EM_PPC64, true) => walk::<probe_arch_ppc64::Ppc64ElfV1>,
-        (elf::EM_PPC64, false) => walk::<probe_arch_ppc64::Ppc64ElfV2>,
+        (elf::EM_PPC64, true) => walk::<Ppc64<ppc::Big, ppc::ElfV1>>,
+        (elf::EM_PPC64, false) => walk::<Ppc64<ppc::Little, ppc::ElfV2>>,
         (machine, _) => {
-            let sentence = format!("`{}` is for a machine that has no backend (ELF machine {machine})", object.name);
+            let sentence =
+                format!("`{}` is for a machine that has no backend (ELF machine {machine})", object.name);
             return Err(Failure::new(sentence));
         }
     })
@@ -93,7 +94,9 @@ fn walk<A: Arch>(object: &ObjectFile, start: usize, end: usize) -> Vec<Verdict> 
 fn explain_place(text: &str, style: Style) -> Result<(), Failure> {
     let definition = Definition::parse(&format!("p {text}"), &[])?;
     let Some(object) = &definition.object else {
-        return Err(Failure::new(format!("`{text}` does not name its object; write OBJECT:SYMBOL, such as libc.so.6:{text}")));
+        return Err(Failure::new(format!(
+            "`{text}` does not name its object; write OBJECT:SYMBOL, such as libc.so.6:{text}"
+        )));
     };
     let object = ObjectFile::open(&Libraries::new().object(object)?)?;
     let judge = judge_for(&object)?;
@@ -132,12 +135,18 @@ fn find_function(object: &ObjectFile, name: &str, definition: &Definition) -> Re
         [] => {
             let names = object.code_symbols().map(|entry| object.index.name(entry));
             let hint = program::did_you_mean(&near_matches(name, names, 3));
-            Err(definition.place_error(format!("there is no function `{name}` in {}{hint}", object.name)).into())
+            Err(definition
+                .place_error(format!("there is no function `{name}` in {}{hint}", object.name))
+                .into())
         }
         several => {
             let places: Vec<String> = several.iter().map(|entry| format!("{:#x}", entry.addr)).collect();
-            let sentence =
-                format!("`{name}` is the name of {} functions in {}, at {}", several.len(), object.name, places.join(", "));
+            let sentence = format!(
+                "`{name}` is the name of {} functions in {}, at {}",
+                several.len(),
+                object.name,
+                places.join(", ")
+            );
             Err(definition.place_error(sentence).into())
         }
     }
@@ -192,10 +201,16 @@ fn print_function(
     (verdicts, all): (&[Verdict], usize),
     style: Style,
 ) -> io::Result<()> {
-    let head = format!("{}:{name}  {:#x}  {} bytes, {all} instructions", object.name, entry.addr, end_of(object, entry) - entry.addr);
+    let head = format!(
+        "{}:{name}  {:#x}  {} bytes, {all} instructions",
+        object.name,
+        entry.addr,
+        end_of(object, entry) - entry.addr
+    );
     writeln!(out, "{}", style.paint(Role::Head, head))?;
     if entry.kind == Kind::Indirect {
-        let note = "  chosen at run time (IFUNC): this is the code that chooses; a probe goes to what it has chosen";
+        let note =
+            "  chosen at run time (IFUNC): this is the code that chooses; a probe goes to what it has chosen";
         writeln!(out, "{}", style.paint(Role::Dim, note))?;
     }
     let (machine, is_big_endian) = object.machine();
@@ -212,7 +227,11 @@ fn print_function(
             Ok(method) => style.paint(Role::Good, method_name(*method).to_owned()).to_string(),
             Err(refusal) => style.paint(Role::Bad, format!("refused    {refusal}")).to_string(),
         };
-        let left = format!("  {offset:<8}  {:<width$}", hex.join(" "), width = longest * 3 - usize::from(longest > 0));
+        let left = format!(
+            "  {offset:<8}  {:<width$}",
+            hex.join(" "),
+            width = longest * 3 - usize::from(longest > 0)
+        );
         writeln!(out, "{}  {insn:<44}  {how}", style.paint(Role::Dim, left))?;
     }
     Ok(())
@@ -241,7 +260,8 @@ fn explain_matches(
             Some(Err(refusal)) => style.paint(Role::Bad, format!("refused    {refusal}")).to_string(),
             None => style.paint(Role::Bad, "refused    it is empty".to_owned()).to_string(),
         };
-        let name = style.paint(Role::Name, format!("{:<40}", demangled(object.index.name(entry)))).to_string();
+        let name =
+            style.paint(Role::Name, format!("{:<40}", demangled(object.index.name(entry)))).to_string();
         ignore_broken_pipe(writeln!(out, "{name}  {how}"))?;
     }
     Ok(())
@@ -276,8 +296,12 @@ impl Statistics {
                 Ok(Method::Boost) => "boosted",
                 Ok(Method::Step) => "stepped",
                 Err(refusal) => {
-                    let example = || with_offset(object.index.name(entry), (verdict.addr - entry.addr) as u64);
-                    self.refusals.entry((refusal.code, refusal.sentence)).or_insert_with(|| (0, example())).0 += 1;
+                    let example =
+                        || with_offset(object.index.name(entry), (verdict.addr - entry.addr) as u64);
+                    self.refusals
+                        .entry((refusal.code, refusal.sentence))
+                        .or_insert_with(|| (0, example()))
+                        .0 += 1;
                     "refused"
                 }
             };
@@ -307,15 +331,18 @@ fn statistics(object: &ObjectFile, style: Style) -> Result<(), Failure> {
     ignore_broken_pipe(written)
 }
 
-fn print_statistics(out: &mut impl Write, object: &ObjectFile, all: &Statistics, style: Style) -> io::Result<()> {
+fn print_statistics(
+    out: &mut impl Write,
+    object: &ObjectFile,
+    all: &Statistics,
+    style: Style,
+) -> io::Result<()> {
     let share = |n: usize, of: usize| 100.0 * n as f64 / of.max(1) as f64;
     writeln!(out, "{}", style.paint(Role::Head, object.path.display()))?;
     writeln!(out, "{:<10}  {:>12}  {:>8}  {:>10}  {:>8}", "", "INSTRUCTIONS", "", "ENTRIES", "")?;
     for what in ["boosted", "emulated", "stepped", "refused"] {
-        let (n, entries) = (
-            all.methods.get(what).copied().unwrap_or(0),
-            all.entries.get(what).copied().unwrap_or(0),
-        );
+        let (n, entries) =
+            (all.methods.get(what).copied().unwrap_or(0), all.entries.get(what).copied().unwrap_or(0));
         let (of_all, of_entries) = (share(n, all.instructions), share(entries, all.functions));
         writeln!(out, "{what:<10}  {n:>12}  {of_all:>7.3}%  {entries:>10}  {of_entries:>7.3}%")?;
     }
@@ -343,6 +370,7 @@ fn ignore_broken_pipe(done: io::Result<()>) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn libc() -> ObjectFile {
         ObjectFile::open(&Libraries::new().object("libc.so.6").unwrap()).unwrap()

@@ -33,7 +33,8 @@ pub(super) struct Program {
 /// Puts the agent into a sealed memfd that the dynamic linker can load through `/proc`.
 pub(super) fn agent_file(agent: &[u8]) -> io::Result<OwnedFd> {
     // SAFETY: a NUL-terminated name and flags.
-    let fd = unsafe { libc::memfd_create(c"probe-agent".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+    let fd =
+        unsafe { libc::memfd_create(c"probe-agent".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -70,9 +71,9 @@ pub(super) fn start(path: &Path, argv: &[OsString], agent: &str, region: &str) -
     };
     // SAFETY: the closure makes one async-signal-safe call and touches nothing else.
     unsafe { command.pre_exec(restore) };
-    let child = command.spawn().map_err(|error| {
-        Failure::new(format!("`{}` cannot be started: {error}", path.display()))
-    })?;
+    let child = command
+        .spawn()
+        .map_err(|error| Failure::new(format!("`{}` cannot be started: {error}", path.display())))?;
     Ok(Program { pid: child.id().cast_signed(), signals })
 }
 
@@ -103,15 +104,11 @@ fn block_signals() -> (libc::sigset_t, libc::sigset_t) {
 }
 
 impl Program {
-    /// Its process.
-    pub(super) fn pid(&self) -> u32 {
-        self.pid.cast_unsigned()
-    }
-
     /// Waits for its end; passes on signals meanwhile; ends it with SIGTERM after `limit`.
     pub(super) fn wait(&self, limit: Option<Duration>) -> ExitStatus {
         let started = Instant::now();
-        let mut deadlines = limit.into_iter().flat_map(|limit| [(limit, libc::SIGTERM), (limit + GRACE, libc::SIGKILL)]);
+        let mut deadlines =
+            limit.into_iter().flat_map(|limit| [(limit, libc::SIGTERM), (limit + GRACE, libc::SIGKILL)]);
         let mut deadline = deadlines.next();
         loop {
             if let Some(status) = self.status() {

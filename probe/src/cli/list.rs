@@ -45,24 +45,33 @@ fn matching(loaded: &[ObjectFile], glob: &str) -> Result<Vec<Line>, Failure> {
         Some((object, pattern)) if !pattern.starts_with(':') => (Some(Glob::new(object)), pattern),
         _ => (None, glob),
     };
-    let chosen: Vec<&ObjectFile> =
-        loaded.iter().filter(|file| object.as_ref().is_none_or(|object| object.matches(&file.name))).collect();
+    let chosen: Vec<&ObjectFile> = loaded
+        .iter()
+        .filter(|file| object.as_ref().is_none_or(|object| object.matches(&file.name)))
+        .collect();
     if chosen.is_empty() {
         let names: Vec<&str> = loaded.iter().map(|file| file.name.as_str()).collect();
-        let sentence = format!("no object that {} loads matches; it loads {}", loaded[0].name, names.join(", "));
+        let sentence =
+            format!("no object that {} loads matches; it loads {}", loaded[0].name, names.join(", "));
         return Err(Failure::new(sentence));
     }
     let pattern = Glob::new(pattern);
-    let mut lines = Vec::new();
+    let mut lines: Vec<Line> = Vec::new();
     for file in &chosen {
+        let first = lines.len();
         for entry in file.code_symbols() {
             let name = file.index.name(entry);
             let shown = demangled(name);
             if pattern.matches(name) || pattern.matches(&shown) {
-                lines.push(Line { place: place(file, &shown), len_bytes: entry.len_bytes, note: note(entry.kind) });
+                lines.push(Line {
+                    place: place(file, &shown),
+                    len_bytes: entry.len_bytes,
+                    note: note(entry.kind),
+                });
             }
         }
     }
+    // Several versions of one name.
     lines.dedup_by(|b, a| a.place == b.place);
     if lines.is_empty() {
         let names = chosen.iter().flat_map(|file| file.code_symbols().map(|entry| file.index.name(entry)));
@@ -117,7 +126,11 @@ fn imports(program: &ObjectFile) -> Vec<String> {
 
 fn place(file: &ObjectFile, symbol: &str) -> String {
     // A definition takes names with blanks in quotes.
-    if symbol.contains(' ') { format!("{}:\"{symbol}\"", file.name) } else { format!("{}:{symbol}", file.name) }
+    if symbol.contains(' ') {
+        format!("{}:\"{symbol}\"", file.name)
+    } else {
+        format!("{}:{symbol}", file.name)
+    }
 }
 
 fn note(kind: Kind) -> &'static str {
@@ -141,7 +154,12 @@ fn print(loaded: &[ObjectFile], lines: &[Line], with_objects: bool, style: Style
         writeln!(out, "\n{}", style.paint(Role::Head, format!("{:<width$}  {:>9}", "OBJECT", "FUNCTIONS")))?;
         for file in loaded {
             let name = style.paint(Role::Name, format!("{:<width$}", file.name));
-            writeln!(out, "{name}  {:>9}  {}", file.functions().count(), style.paint(Role::Dim, file.path.display()))?;
+            writeln!(
+                out,
+                "{name}  {:>9}  {}",
+                file.functions().count(),
+                style.paint(Role::Dim, file.path.display())
+            )?;
         }
     }
     out.flush()

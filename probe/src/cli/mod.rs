@@ -2,6 +2,7 @@
 
 mod args;
 mod consumer;
+mod disasm;
 mod elf;
 mod explain;
 mod json;

@@ -26,9 +26,10 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf, Failure> {
             }
             Err(error) => Err(Failure::new(format!("the program `{shown}` cannot be read: {error}"))),
             Ok(metadata) if !metadata.is_file() => Err(Failure::new(format!("`{shown}` is not a program"))),
-            Ok(metadata) if !may_execute(&metadata) => {
-                Err(Failure::new(format!("`{shown}` may not be executed (its mode is {:o})", metadata.mode() & 0o7777)))
-            }
+            Ok(metadata) if !may_execute(&metadata) => Err(Failure::new(format!(
+                "`{shown}` may not be executed (its mode is {:o})",
+                metadata.mode() & 0o7777
+            ))),
             Ok(_) => Ok(path),
         };
     }
@@ -99,7 +100,8 @@ fn check_one(path: &Path) -> Result<Option<PathBuf>, Failure> {
         }
         let interpreter = PathBuf::from(OsString::from_vec(interpreter.to_owned()));
         if !interpreter.exists() {
-            let sentence = format!("the interpreter `{}` of the script `{shown}` does not exist", interpreter.display());
+            let sentence =
+                format!("the interpreter `{}` of the script `{shown}` does not exist", interpreter.display());
             return Err(Failure::new(sentence));
         }
         return Ok(Some(interpreter));

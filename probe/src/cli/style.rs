@@ -31,7 +31,9 @@ impl Style {
         let on = match color {
             Color::Always => true,
             Color::Never => false,
-            Color::Auto => to.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            Color::Auto => {
+                to.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+            }
         };
         Self { on }
     }

@@ -93,7 +93,9 @@ pub(super) fn text(summary: &Summary, style: Style) -> String {
     );
     table(&mut out, summary, style);
     for row in &summary.rows {
-        if let Some(durations) = row.durations.as_ref().filter(|durations| durations.count > 1 && !row.from_pattern) {
+        if let Some(durations) =
+            row.durations.as_ref().filter(|durations| durations.count > 1 && !row.from_pattern)
+        {
             let _ = writeln!(out, "\n{}", style.paint(Role::Head, format!("{} took", row.name)));
             histogram(&mut out, durations);
         }
@@ -144,7 +146,11 @@ fn table(out: &mut String, summary: &Summary, style: Style) {
     }
     let silent = summary.rows.len() - shown.len();
     if silent > 0 {
-        let _ = writeln!(out, "{}", style.paint(Role::Dim, format!("… and {} never called", count(silent as u64, "place"))));
+        let _ = writeln!(
+            out,
+            "{}",
+            style.paint(Role::Dim, format!("… and {} never called", count(silent as u64, "place")))
+        );
     }
 }
 
@@ -171,14 +177,18 @@ fn histogram(out: &mut String, durations: &Histogram) {
             *octaves.entry(from.max(1).ilog2()).or_default() += durations.buckets[bucket];
         }
     }
-    let (Some(first), Some(last)) = (octaves.keys().next().copied(), octaves.keys().last().copied()) else { return };
+    let (Some(first), Some(last)) = (octaves.keys().next().copied(), octaves.keys().last().copied()) else {
+        return;
+    };
     let most = octaves.values().copied().max().unwrap_or(1);
     let digits = most.to_string().len();
     for octave in first..=last {
         let n = octaves.get(&octave).copied().unwrap_or(0);
         let eighths = (n * BAR * 8).div_ceil(most);
         let mut bar = "█".repeat((eighths / 8) as usize);
-        bar.extend([' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'].get((eighths % 8) as usize).filter(|_| eighths % 8 != 0));
+        bar.extend(
+            [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'].get((eighths % 8) as usize).filter(|_| eighths % 8 != 0),
+        );
         let from = time(1 << octave);
         let _ = writeln!(out, "{}", format!("  {from:>8}  {n:>digits$}  {bar}").trim_end());
     }
@@ -188,7 +198,11 @@ fn histogram(out: &mut String, durations: &Histogram) {
 fn remarks(out: &mut String, summary: &Summary, style: Style) {
     for (definition, reasons) in &summary.refused {
         let all: usize = reasons.values().map(Vec::len).sum();
-        let _ = writeln!(out, "\n{} for `{definition}`:", style.paint(Role::Bad, format!("{} refused", count(all as u64, "function"))));
+        let _ = writeln!(
+            out,
+            "\n{} for `{definition}`:",
+            style.paint(Role::Bad, format!("{} refused", count(all as u64, "function")))
+        );
         for (reason, symbols) in reasons {
             let some: Vec<&str> = symbols.iter().take(4).map(String::as_str).collect();
             let more = if symbols.len() > some.len() { ", …" } else { "" };
@@ -196,15 +210,28 @@ fn remarks(out: &mut String, summary: &Summary, style: Style) {
         }
     }
     for definition in &summary.never_planted {
-        let _ = writeln!(out, "{}", style.paint(Role::Bad, format!("`{definition}` was planted nowhere: its object was never loaded")));
+        let _ = writeln!(
+            out,
+            "{}",
+            style
+                .paint(Role::Bad, format!("`{definition}` was planted nowhere: its object was never loaded"))
+        );
     }
     let dropped: u64 = summary.rows.iter().map(|row| row.dropped).sum();
     if dropped > 0 {
         let hint = "the buffer of a thread was full (see --buffer); hits and durations above are complete";
-        let _ = writeln!(out, "{}", style.paint(Role::Bad, format!("{} dropped: {hint}", count(dropped, "event"))));
+        let _ = writeln!(
+            out,
+            "{}",
+            style.paint(Role::Bad, format!("{} dropped: {hint}", count(dropped, "event")))
+        );
     }
     if summary.lost > 0 {
         let hint = "more threads than buffers; hits and durations above are complete";
-        let _ = writeln!(out, "{}", style.paint(Role::Bad, format!("{} lost: {hint}", count(summary.lost, "event"))));
+        let _ = writeln!(
+            out,
+            "{}",
+            style.paint(Role::Bad, format!("{} lost: {hint}", count(summary.lost, "event")))
+        );
     }
 }

@@ -29,7 +29,8 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     let definitions = definitions(&args.probes)?;
     let path = program::find(&args.program[0])?;
     program::check_traceable(&path)?;
-    let agent = AGENT.ok_or_else(|| Failure::new("this `probe` was built without an agent for its own machine"))?;
+    let agent =
+        AGENT.ok_or_else(|| Failure::new("this `probe` was built without an agent for its own machine"))?;
     let sink = sink(args, &definitions)?;
     let config = args.probes.join("\0");
     let flags = Flags { follow: args.follow, no_events: args.no_events };
@@ -37,7 +38,8 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     let (region, region_fd) = Region::create(layout, config.as_bytes(), flags).map_err(Failure::new)?;
     let agent_fd = launch::agent_file(agent)
         .map_err(|error| Failure::new(format!("the agent cannot be stored in memory: {error}")))?;
-    let started = launch::start(&path, &args.program, &launch::path_of(&agent_fd), &launch::path_of(&region_fd))?;
+    let started =
+        launch::start(&path, &args.program, &launch::path_of(&agent_fd), &launch::path_of(&region_fd))?;
     let done = AtomicBool::new(false);
     let consumer = Consumer::new(region, definitions, sink);
     let (status, verdict) = std::thread::scope(|scope| {
@@ -82,7 +84,9 @@ fn sink(args: &Trace, definitions: &[Definition]) -> Result<Box<dyn Sink>, Failu
 fn widest_name(definitions: &[Definition]) -> usize {
     let widths = definitions.iter().map(|definition| match (&definition.name, &definition.place) {
         (Some(name), _) => name.chars().count(),
-        (None, crate::def::Place::Symbol { name, .. }) => name.chars().count() + 7 * usize::from(definition.is_return()),
+        (None, crate::def::Place::Symbol { name, .. }) => {
+            name.chars().count() + 7 * usize::from(definition.is_return())
+        }
         (None, _) => 20,
     });
     widths.max().unwrap_or(0)

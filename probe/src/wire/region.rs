@@ -278,13 +278,13 @@ impl Region {
         (self.header().rings_high.load(Ordering::Acquire) as usize).min(self.layout.ring_count)
     }
 
-    /// Takes a free ring for a thread. No lock, no allocation, no system call.
-    pub fn claim_ring(&self, owner: Owner, comm: [u8; 16]) -> Option<Ring<'static>> {
+    /// Takes a free ring for a thread and returns it with its number. No lock, no allocation, no system call.
+    pub fn claim_ring(&self, owner: Owner, comm: [u8; 16]) -> Option<(usize, Ring<'static>)> {
         for index in 0..self.layout.ring_count {
             let ring = self.ring(index);
             if ring.claim(owner, comm) {
                 self.header().rings_high.fetch_max(index as u32 + 1, Ordering::AcqRel);
-                return Some(ring);
+                return Some((index, ring));
             }
         }
         None
@@ -370,7 +370,8 @@ mod tests {
         let counters = theirs.alloc_counters().unwrap();
         theirs.counters(counters).unwrap().hits.fetch_add(3, Ordering::Relaxed);
         assert_eq!(mine.counters(counters).unwrap().hits.load(Ordering::Relaxed), 3);
-        let ring = theirs.claim_ring(Owner { pid: 1, tid: 2 }, [0; 16]).unwrap();
+        let (number, ring) = theirs.claim_ring(Owner { pid: 1, tid: 2 }, [0; 16]).unwrap();
+        assert_eq!(number, 0);
         // SAFETY: this thread owns the ring.
         let mut room = unsafe { ring.reserve(12) }.unwrap();
         room.put(b"hello");
@@ -386,7 +387,7 @@ mod tests {
     fn rings_run_out_and_come_back() {
         let (region, _fd) = create();
         let owner = Owner { pid: 1, tid: 1 };
-        let rings: Vec<_> = (0..3).map(|_| region.claim_ring(owner, [0; 16]).unwrap()).collect();
+        let rings: Vec<_> = (0..3).map(|_| region.claim_ring(owner, [0; 16]).unwrap().1).collect();
         assert!(region.claim_ring(owner, [0; 16]).is_none());
         rings[1].release();
         assert!(rings[1].free_if_drained(false));

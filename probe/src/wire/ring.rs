@@ -253,6 +253,12 @@ impl Reservation<'_> {
         self.len += len.min(self.room());
     }
 
+    /// Forgets what was put from `position` on.
+    #[inline]
+    pub fn truncate(&mut self, position: usize) {
+        self.len = self.len.min(position.max(4));
+    }
+
     /// The position of the next byte, for [`Reservation::patch_u32`].
     #[inline]
     pub fn position(&self) -> usize {

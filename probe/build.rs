@@ -1,0 +1,83 @@
+//! Builds the agent: this same package as a shared object, with the feature `agent` instead of `cli`.
+//!
+//! The command carries the agent in itself (`include_bytes!`), so that it finds it wherever it is installed. A nested
+//! cargo builds it for the same target, from the same sources and the same lock file, into this build's own folder.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Set for the nested build.
+const NESTED: &str = "PROBE_TRACE_NESTED_BUILD";
+
+fn main() {
+    println!("cargo:rerun-if-env-changed={NESTED}");
+    println!("cargo:rustc-check-cfg=cfg(has_agent)");
+    if env::var_os(NESTED).is_some() || env::var_os("CARGO_FEATURE_CLI").is_none() {
+        return;
+    }
+    let package = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
+    watch(&package);
+    // A statically linked libc cannot load anything; programs that use one cannot be traced, either.
+    if variable("CARGO_CFG_TARGET_ENV") != "gnu" || has_feature("crt-static") {
+        return;
+    }
+    let agent = build(&package);
+    let to = Path::new(&variable("OUT_DIR")).join("probe-agent.so");
+    std::fs::copy(&agent, &to)
+        .unwrap_or_else(|error| panic!("{} cannot be copied: {error}", agent.display()));
+    println!("cargo:rustc-cfg=has_agent");
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("cargo does not set {name}"))
+}
+
+fn has_feature(name: &str) -> bool {
+    env::var("CARGO_CFG_TARGET_FEATURE")
+        .is_ok_and(|features| features.split(',').any(|feature| feature == name))
+}
+
+/// Names what the agent is built from: this package, and the packages beside it if this is the repository.
+fn watch(package: &Path) {
+    let beside = package.parent().unwrap_or(package);
+    let crates =
+        ["probe-core", "host-linux", "x86-decode", "arch-x86_64", "arch-i386", "arch-aarch64", "arch-ppc64"];
+    for path in ["Cargo.toml", "build.rs", "src/lib.rs", "src/agent", "src/def", "src/wire"] {
+        println!("cargo:rerun-if-changed={}", package.join(path).display());
+    }
+    for path in crates
+        .iter()
+        .flat_map(|krate| [beside.join(krate).join("src"), beside.join(krate).join("Cargo.toml")])
+    {
+        if path.exists() {
+            println!("cargo:rerun-if-changed={}", path.display());
+        }
+    }
+}
+
+/// Runs the nested cargo and returns the shared object.
+fn build(package: &Path) -> PathBuf {
+    let (target, folder) = (variable("TARGET"), Path::new(&variable("OUT_DIR")).join("agent"));
+    let mut cargo = Command::new(variable("CARGO"));
+    cargo
+        .args(["rustc", "--release", "--lib", "--crate-type", "cdylib"])
+        .args(["--no-default-features", "--features", "agent", "--target", &target])
+        .arg("--manifest-path")
+        .arg(package.join("Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&folder)
+        .env(NESTED, "1")
+        // A panic in the agent is a bug that must not unwind into the program.
+        .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
+        // What the outer build is instrumented with is not for the agent.
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env_remove("RUSTFLAGS")
+        .env_remove("RUSTC_WORKSPACE_WRAPPER")
+        .env_remove("RUSTC_WRAPPER");
+    let status = cargo.status().unwrap_or_else(|error| panic!("cargo cannot be run: {error}"));
+    assert!(status.success(), "the agent could not be built for {target}");
+    folder.join(target).join("release").join("libprobe_trace.so")
+}

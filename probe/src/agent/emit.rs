@@ -1,0 +1,140 @@
+//! The handlers: count, fetch, write into the thread's ring.
+//!
+//! What runs here takes no lock, allocates nothing, cannot fault and calls nothing of libc that could be probed. The
+//! first hit of a thread takes a ring for it (three system calls).
+
+use super::clock;
+use super::fetch::{Plan, Scene};
+use super::process::{self, Agent};
+use crate::def::MAX_ARGUMENT;
+use crate::wire::{Counters as Shared, Durations, EVENT_HEAD, Kind};
+use probe_core::arch::Memory;
+use probe_core::{Call, Counters, Hit, Return};
+use probe_host_linux::Native;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One planted point, as its handlers see it. Lives for good.
+pub(super) struct Point {
+    pub(super) agent: &'static Agent,
+    /// Its number in the image.
+    pub(super) number: u32,
+    pub(super) counters: &'static Shared,
+    pub(super) durations: Option<&'static Durations>,
+    pub(super) plans: Box<[Plan]>,
+    /// The most bytes of an event.
+    pub(super) most: usize,
+    /// Which arguments are kept from the entry to the return, one bit each.
+    pub(super) entry_arguments: u32,
+    /// What was already added to the shared counters.
+    pub(super) published: Published,
+    /// Where the command finds counters and durations.
+    pub(super) offsets: (u32, u32),
+}
+
+/// Misses that this process has already added to the shared counters.
+#[derive(Default)]
+pub(super) struct Published {
+    nested: AtomicU64,
+    pool: AtomicU64,
+    abandoned: AtomicU64,
+}
+
+/// What is kept from a call's entry to its return.
+pub(super) struct Entered {
+    started_ns: u64,
+    arguments: [usize; MAX_ARGUMENT],
+}
+
+impl Point {
+    /// The bytes that an event may take.
+    pub(super) fn most_of(plans: &[Plan]) -> usize {
+        EVENT_HEAD + plans.iter().map(Plan::most).sum::<usize>()
+    }
+
+    /// A hit of a `p` probe.
+    pub(super) fn hit(&self, hit: &Hit<'_, Native>) {
+        let Some(process) = process::traced_process(self.agent) else { return };
+        self.counters.hits.fetch_add(1, Ordering::Relaxed);
+        self.publish(hit.counters());
+        if !self.agent.no_events {
+            let scene = Scene { regs: hit.regs(), memory: &hit.memory(), entry: None, return_value: None };
+            self.send(process, clock::now_ns(), 0, &scene);
+        }
+    }
+
+    /// A call of an `r` probe's function.
+    pub(super) fn enter(&self, call: &Call<'_, Native>) -> Option<Entered> {
+        process::traced_process(self.agent)?;
+        let mut arguments = [0; MAX_ARGUMENT];
+        let mut wanted = self.entry_arguments;
+        while wanted != 0 {
+            let index = wanted.trailing_zeros() as usize;
+            wanted &= wanted - 1;
+            if let Some(argument) = arguments.get_mut(index) {
+                *argument = call.argument(index).unwrap_or(0);
+            }
+        }
+        Some(Entered { started_ns: clock::now_ns(), arguments })
+    }
+
+    /// The return of a call.
+    pub(super) fn leave(&self, ret: &Return<'_, Native>, entered: &Entered) {
+        let now_ns = clock::now_ns();
+        let Some(process) = process::traced_process(self.agent) else { return };
+        let duration_ns = now_ns.saturating_sub(entered.started_ns);
+        self.counters.hits.fetch_add(1, Ordering::Relaxed);
+        self.publish(ret.counters());
+        if let Some(durations) = self.durations {
+            durations.record(duration_ns);
+        }
+        if !self.agent.no_events {
+            let scene = Scene {
+                regs: ret.regs(),
+                memory: &ret.memory(),
+                entry: Some(&entered.arguments),
+                return_value: Some(ret.value()),
+            };
+            self.send(process, now_ns, duration_ns, &scene);
+        }
+    }
+
+    fn send<M: Memory>(&self, process: u32, now_ns: u64, duration_ns: u64, scene: &Scene<'_, M>) {
+        let Some((ring, owner)) = process::thread_ring(self.agent, process) else {
+            self.agent.region.count_lost();
+            return;
+        };
+        // SAFETY: the ring is this thread's own; handlers do not nest, so no other reservation is open.
+        let Some(mut room) = (unsafe { ring.reserve(self.most) }) else {
+            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        room.put_u32(Kind::Event as u32);
+        room.put_u64(now_ns);
+        room.put_u64(duration_ns);
+        room.put_u32(self.agent.image);
+        room.put_u32(self.number);
+        room.put_u32(owner.pid);
+        room.put_u32(owner.tid);
+        for plan in &self.plans {
+            plan.put(scene, &mut room);
+        }
+        room.commit();
+        if ring.is_half_full() {
+            self.agent.region.wake();
+        }
+    }
+
+    /// Adds what was missed since the last time to the shared counters.
+    #[inline]
+    pub(super) fn publish(&self, now: Counters) {
+        let add = |published: &AtomicU64, to: &AtomicU64, now: u64| {
+            if now > published.load(Ordering::Relaxed) {
+                let before = published.fetch_max(now, Ordering::Relaxed);
+                to.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
+            }
+        };
+        add(&self.published.nested, &self.counters.missed_nested, now.missed_nested);
+        add(&self.published.pool, &self.counters.missed_pool, now.missed_pool);
+        add(&self.published.abandoned, &self.counters.abandoned, now.abandoned);
+    }
+}

@@ -1,0 +1,302 @@
+//! Interposed functions of libc: what the program does to signals must not end the probes, nor the other way round.
+//!
+//! * `sigaction`, `signal`: for the signals that probes live on, the program's action is kept behind ours and called
+//!   for what is not about a probe. For other signals, ours are taken out of the mask of their handlers: a breakpoint
+//!   that is hit while SIGTRAP is blocked ends the process.
+//! * `sigprocmask`, `pthread_sigmask`, `sigsuspend`, `pselect`, `ppoll`, `epoll_pwait`: cannot block them, either.
+//! * `dlclose`: probes in what has gone are gone.
+//! * `_exit`, `_Exit`, `execve`, `execv`, `execvp`: what was missed is told before it is forgotten.
+//!
+//! What libc does by itself, without going through its own exported functions, is not seen here.
+
+use super::{plant, process};
+use probe_host_linux::signals::{OWNED, OWNED_SET, program_action};
+use probe_host_linux::sys::{Action, SignalSet};
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Signals in the words of a `sigset_t`.
+const WORDS: usize = 8 / size_of::<usize>();
+
+/// A function of the next object behind this one, looked up at its first use.
+struct Next {
+    name: &'static std::ffi::CStr,
+    addr: AtomicUsize,
+}
+
+impl Next {
+    const fn new(name: &'static std::ffi::CStr) -> Self {
+        Self { name, addr: AtomicUsize::new(0) }
+    }
+
+    fn addr(&self) -> usize {
+        let known = self.addr.load(Ordering::Relaxed);
+        if known != 0 {
+            return known;
+        }
+        // SAFETY: a NUL-terminated name.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
+        if found == 0 {
+            std::process::abort();
+        }
+        self.addr.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// Calls the function that an interposed one hides, with the same type.
+macro_rules! next {
+    ($name:ident: fn($($type:ty),*) $(-> $result:ty)?; $($argument:expr),*) => {{
+        static NEXT: Next = Next::new(
+            match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("not a name"),
+            },
+        );
+        // SAFETY: libc's function of that name has this type.
+        let function = unsafe {
+            std::mem::transmute::<usize, unsafe extern "C" fn($($type),*) $(-> $result)?>(NEXT.addr())
+        };
+        // SAFETY: the caller of the interposed function keeps the promises of the real one.
+        unsafe { function($($argument),*) }
+    }};
+}
+
+fn is_active() -> bool {
+    process::agent().is_some()
+}
+
+/// The signals of a `sigset_t`.
+fn signals_of(set: &libc::sigset_t) -> SignalSet {
+    // SAFETY: a `sigset_t` begins with the kernel's words.
+    let words = unsafe { (&raw const *set).cast::<[usize; WORDS]>().read() };
+    let shifted =
+        words.iter().enumerate().map(|(i, word)| (*word as u64) << (i * (usize::BITS as usize % 64)));
+    SignalSet::from_bits(shifted.fold(0, |bits, word| bits | word))
+}
+
+/// Puts signals into a `sigset_t`.
+fn put_signals(set: &mut libc::sigset_t, signals: SignalSet) {
+    let bits = signals.bits();
+    let words: [usize; WORDS] = std::array::from_fn(|i| (bits >> (i * (usize::BITS as usize % 64))) as usize);
+    // SAFETY: a `sigset_t` begins with the kernel's words.
+    unsafe { (&raw mut *set).cast::<[usize; WORDS]>().write(words) };
+}
+
+/// The set without the signals that probes live on.
+fn without_ours(set: &libc::sigset_t) -> libc::sigset_t {
+    let mut set = *set;
+    let kept = signals_of(&set).bits() & !OWNED_SET.bits();
+    put_signals(&mut set, SignalSet::from_bits(kept));
+    set
+}
+
+/// A pointer to the cleaned copy of what `mask` points to, or NULL.
+///
+/// # Safety
+/// `mask` is NULL or points to a set.
+unsafe fn cleaned(mask: *const libc::sigset_t, room: &mut Option<libc::sigset_t>) -> *const libc::sigset_t {
+    if !is_active() {
+        return mask;
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { mask.as_ref() } {
+        None => mask,
+        Some(set) => room.insert(without_ours(set)),
+    }
+}
+
+/// # Safety
+/// As `sigaction(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    if !is_active() {
+        return next!(sigaction: fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int; signal, new, old);
+    }
+    // SAFETY: the caller's promise.
+    let new = unsafe { new.as_ref() };
+    if !OWNED.contains(&signal) {
+        let cleaned = new.map(|new| libc::sigaction { sa_mask: without_ours(&new.sa_mask), ..*new });
+        let new = cleaned.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        return next!(sigaction: fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int; signal, new, old);
+    }
+    let action = new.map(|new| Action {
+        handler: new.sa_sigaction,
+        flags: new.sa_flags as usize,
+        restorer: 0,
+        mask: signals_of(&new.sa_mask),
+    });
+    let before = program_action(signal, action.as_ref());
+    // SAFETY: the caller's promise.
+    if let Some(old) = unsafe { old.as_mut() } {
+        old.sa_sigaction = before.handler;
+        old.sa_flags = before.flags as c_int;
+        old.sa_restorer = None;
+        put_signals(&mut old.sa_mask, before.mask);
+    }
+    0
+}
+
+/// # Safety
+/// As `signal(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
+    if !is_active() || !OWNED.contains(&signal) {
+        return next!(signal: fn(c_int, usize) -> usize; signal, handler);
+    }
+    let mask = SignalSet::EMPTY.with(signal);
+    let action = Action { handler, flags: libc::SA_RESTART as usize, restorer: 0, mask };
+    program_action(signal, Some(&action)).handler
+}
+
+/// # Safety
+/// As `sigprocmask(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigprocmask(
+    how: c_int,
+    set: *const libc::sigset_t,
+    old: *mut libc::sigset_t,
+) -> c_int {
+    let mut room = None;
+    // SAFETY: the caller's promise.
+    let set = if how == libc::SIG_UNBLOCK { set } else { unsafe { cleaned(set, &mut room) } };
+    next!(sigprocmask: fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int; how, set, old)
+}
+
+/// # Safety
+/// As `pthread_sigmask(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_sigmask(
+    how: c_int,
+    set: *const libc::sigset_t,
+    old: *mut libc::sigset_t,
+) -> c_int {
+    let mut room = None;
+    // SAFETY: the caller's promise.
+    let set = if how == libc::SIG_UNBLOCK { set } else { unsafe { cleaned(set, &mut room) } };
+    next!(pthread_sigmask: fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int; how, set, old)
+}
+
+/// # Safety
+/// As `sigsuspend(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sigsuspend(mask: *const libc::sigset_t) -> c_int {
+    let mut room = None;
+    // SAFETY: the caller's promise.
+    let mask = unsafe { cleaned(mask, &mut room) };
+    next!(sigsuspend: fn(*const libc::sigset_t) -> c_int; mask)
+}
+
+/// # Safety
+/// As `ppoll(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ppoll(
+    files: *mut libc::pollfd,
+    count: libc::nfds_t,
+    timeout: *const libc::timespec,
+    mask: *const libc::sigset_t,
+) -> c_int {
+    let mut room = None;
+    // SAFETY: the caller's promise.
+    let mask = unsafe { cleaned(mask, &mut room) };
+    next!(ppoll: fn(*mut libc::pollfd, libc::nfds_t, *const libc::timespec, *const libc::sigset_t) -> c_int;
+        files, count, timeout, mask)
+}
+
+/// # Safety
+/// As `pselect(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pselect(
+    count: c_int,
+    readable: *mut c_void,
+    writable: *mut c_void,
+    except: *mut c_void,
+    timeout: *const libc::timespec,
+    mask: *const libc::sigset_t,
+) -> c_int {
+    let mut room = None;
+    // SAFETY: the caller's promise.
+    let mask = unsafe { cleaned(mask, &mut room) };
+    next!(pselect: fn(
+            c_int, *mut c_void, *mut c_void, *mut c_void, *const libc::timespec, *const libc::sigset_t) -> c_int;
+        count, readable, writable, except, timeout, mask)
+}
+
+/// # Safety
+/// As `epoll_pwait(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait(
+    epoll: c_int,
+    events: *mut libc::epoll_event,
+    most: c_int,
+    timeout_ms: c_int,
+    mask: *const libc::sigset_t,
+) -> c_int {
+    let mut room = None;
+    // SAFETY: the caller's promise.
+    let mask = unsafe { cleaned(mask, &mut room) };
+    next!(epoll_pwait: fn(c_int, *mut libc::epoll_event, c_int, c_int, *const libc::sigset_t) -> c_int;
+        epoll, events, most, timeout_ms, mask)
+}
+
+/// # Safety
+/// As `dlclose(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+    let result = next!(dlclose: fn(*mut c_void) -> c_int; handle);
+    if is_active() {
+        probe_host_linux::objects_changed();
+    }
+    result
+}
+
+/// # Safety
+/// As `_exit(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _exit(status: c_int) -> ! {
+    plant::publish_all();
+    loop {
+        // SAFETY: ends all threads of the process.
+        unsafe { libc::syscall(libc::SYS_exit_group, status) };
+    }
+}
+
+/// # Safety
+/// As `_Exit(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: the same function by another name.
+    unsafe { _exit(status) }
+}
+
+/// # Safety
+/// As `execve(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(
+    path: *const c_char,
+    argv: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    plant::publish_all();
+    next!(execve: fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int; path, argv, environment)
+}
+
+/// # Safety
+/// As `execv(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
+    plant::publish_all();
+    next!(execv: fn(*const c_char, *const *const c_char) -> c_int; path, argv)
+}
+
+/// # Safety
+/// As `execvp(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int {
+    plant::publish_all();
+    next!(execvp: fn(*const c_char, *const *const c_char) -> c_int; file, argv)
+}

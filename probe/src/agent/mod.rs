@@ -1,0 +1,22 @@
+//! The agent: what the dynamic linker loads into the traced program.
+//!
+//! Its constructor runs before the program's `main`: it maps the shared memory, reads the definitions, plants all
+//! probes in one batch and reports what it has planted; where a definition cannot be used it reports why and ends the
+//! process. After that the agent only runs in handlers ([`emit`]) and behind a few interposed functions ([`hooks`]).
+//!
+//! It uses nothing of the program's: its memory comes from the kernel ([`alloc`]), its files are closed before `main`,
+//! its environment variables are gone by then (unless children are to be followed, too).
+//!
+//! In the order of reading: [`start`] the constructor · [`plant`] definitions to probes · [`objects`] what is loaded ·
+//! [`emit`] handlers · [`fetch`] values · [`process`] this process, its threads, their rings · [`clock`] ·
+//! [`hooks`] interposed functions · [`alloc`].
+
+mod alloc;
+mod clock;
+mod emit;
+mod fetch;
+mod hooks;
+mod objects;
+mod plant;
+mod process;
+mod start;

@@ -1,0 +1,115 @@
+//! What is loaded, as definitions name it.
+
+use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// One loaded object.
+pub(super) struct Loaded {
+    /// Its file name.
+    pub(super) name: String,
+    /// Its file.
+    pub(super) path: PathBuf,
+    /// Whether it is the program itself.
+    pub(super) is_program: bool,
+    /// What is added to the file's addresses.
+    pub(super) bias: usize,
+    /// Address, length in memory, offset in the file and length in the file of each loaded segment.
+    segments: Vec<(usize, usize, u64, usize)>,
+}
+
+impl Loaded {
+    /// Its first address and one past its last.
+    pub(super) fn range(&self) -> (usize, usize) {
+        let start = self.segments.iter().map(|segment| segment.0).min().unwrap_or(0);
+        let end = self.segments.iter().map(|segment| segment.0 + segment.1).max().unwrap_or(0);
+        (start, end)
+    }
+
+    /// The address at which an offset of the file is loaded.
+    pub(super) fn addr_of_offset(&self, offset: u64) -> Option<usize> {
+        self.segments.iter().find_map(|&(addr, _, from, len)| {
+            let distance = usize::try_from(offset.checked_sub(from)?).ok()?;
+            (distance < len).then_some(addr + distance)
+        })
+    }
+
+    /// Whether a definition that names `wanted` means this object, and how well.
+    fn fits(&self, wanted: &str) -> Fit {
+        if wanted.contains('/') {
+            let same = match (Path::new(wanted).canonicalize(), self.path.canonicalize()) {
+                (Ok(wanted), Ok(path)) => wanted == path,
+                _ => Path::new(wanted) == self.path,
+            };
+            return if same { Fit::Exact } else { Fit::No };
+        }
+        if self.name == wanted {
+            return Fit::Exact;
+        }
+        // `libc` or `libc.so` for `libc.so.6`, `python3` for `python3.11`.
+        match self.name.strip_prefix(wanted) {
+            Some(rest) if rest.starts_with('.') => Fit::Begins,
+            _ => Fit::No,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    Exact,
+    Begins,
+    No,
+}
+
+/// The object that a definition means by `wanted`: its path, its file name, or the beginning of its file name up to
+/// a dot if only one begins so.
+pub(super) fn find<'a>(objects: &'a [Loaded], wanted: &str) -> Option<&'a Loaded> {
+    if let Some(exact) = objects.iter().find(|object| object.fits(wanted) == Fit::Exact) {
+        return Some(exact);
+    }
+    let mut begins = objects.iter().filter(|object| object.fits(wanted) == Fit::Begins);
+    begins.next().filter(|_| begins.next().is_none())
+}
+
+/// The loaded objects, the program first; without the agent itself.
+pub(super) fn loaded() -> Vec<Loaded> {
+    let mut objects: Vec<Loaded> = Vec::new();
+    // SAFETY: `add` takes what it is given here.
+    unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut objects).cast()) };
+    let own = add as *const () as usize;
+    objects.retain(|object| {
+        let (start, end) = object.range();
+        !(start..end).contains(&own)
+    });
+    objects
+}
+
+unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _len: usize, objects: *mut c_void) -> c_int {
+    // SAFETY: the list of `loaded`, used by nobody else meanwhile.
+    let objects = unsafe { &mut *objects.cast::<Vec<Loaded>>() };
+    // SAFETY: the loader passes a valid structure.
+    let info = unsafe { &*info };
+    // SAFETY: the loader's table of program headers.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let bias = info.dlpi_addr as usize;
+    let is_program = objects.is_empty();
+    let path = if is_program {
+        std::fs::read_link("/proc/self/exe").unwrap_or_default()
+    } else {
+        // SAFETY: a NUL-terminated name of the loader's.
+        let name = unsafe { CStr::from_ptr(info.dlpi_name) };
+        PathBuf::from(OsStr::from_bytes(name.to_bytes()))
+    };
+    let segments = headers.iter().filter(|header| header.p_type == libc::PT_LOAD).map(|header| {
+        let addr = bias.wrapping_add(header.p_vaddr as usize);
+        (addr, header.p_memsz as usize, u64::from(header.p_offset), header.p_filesz as usize)
+    });
+    objects.push(Loaded {
+        name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        segments: segments.collect(),
+        path,
+        is_program,
+        bias,
+    });
+    0
+}

@@ -1,0 +1,144 @@
+//! This process: which one it is, whether it is traced, and which ring a thread writes into.
+//!
+//! All of it can change by a fork, of which nobody tells: so the process' number lies in a page that the kernel wipes
+//! in a fork's child (`MADV_WIPEONFORK`). A handler that finds a zero there is in a new process.
+
+use crate::wire::{Meta, Owner, Region, Ring};
+use probe_host_linux::threads;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// What stands for "do not trace".
+const MUTED: u32 = u32::MAX;
+
+/// What the agent knows for good once it has started.
+pub(super) struct Agent {
+    /// The memory shared with the command.
+    pub(super) region: Region,
+    /// The number of this process image.
+    pub(super) image: u32,
+    /// Whether forked children are traced.
+    pub(super) follow: bool,
+    /// Whether hits are only counted.
+    pub(super) no_events: bool,
+}
+
+static AGENT: OnceLock<Agent> = OnceLock::new();
+/// The word that a fork wipes; null before [`start`].
+static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Makes `agent` known and prepares for forks.
+///
+/// # Errors
+/// No memory.
+pub(super) fn start(agent: Agent) -> Result<&'static Agent, std::io::Error> {
+    const PAGE: usize = 1 << 16;
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, prot, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: our own mapping. Where the kernel (or an emulator) cannot wipe, children are taken for their parent.
+    unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) };
+    let word: *mut AtomicU32 = page.cast();
+    // SAFETY: mapped and zero, a valid word, never unmapped.
+    unsafe { (*word).store(process_id(), Ordering::Relaxed) };
+    PROCESS.store(word, Ordering::Release);
+    threads::on_thread_end(release_ring);
+    Ok(AGENT.get_or_init(|| agent))
+}
+
+/// The agent, once it has started.
+#[inline]
+pub(super) fn agent() -> Option<&'static Agent> {
+    AGENT.get()
+}
+
+/// The process that is running this, or `None` where it is not traced. Fit for handlers.
+#[inline]
+pub(super) fn traced_process(agent: &Agent) -> Option<u32> {
+    let word = PROCESS.load(Ordering::Relaxed);
+    if word.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so it is the word of `start`.
+    let word = unsafe { &*word };
+    match word.load(Ordering::Relaxed) {
+        0 => {
+            let process = if agent.follow { process_id() } else { MUTED };
+            word.store(process, Ordering::Relaxed);
+            (process != MUTED).then_some(process)
+        }
+        MUTED => None,
+        process => Some(process),
+    }
+}
+
+/// The ring of the thread that is running this, with its owner; `None` where all are taken. Fit for handlers.
+#[inline]
+pub(super) fn thread_ring(agent: &Agent, process: u32) -> Option<(Ring<'static>, Owner)> {
+    let [ring, of] = threads::words()?;
+    let number = ring.load(Ordering::Relaxed);
+    if number != 0 && of.load(Ordering::Relaxed) == process as usize {
+        let ring = agent.region.ring(number - 1);
+        return Some((ring, ring.owner()?));
+    }
+    let owner = Owner { pid: process, tid: thread_id() };
+    let (number, taken) = agent.region.claim_ring(owner, thread_name())?;
+    ring.store(number + 1, Ordering::Relaxed);
+    of.store(process as usize, Ordering::Relaxed);
+    Some((taken, owner))
+}
+
+/// A thread has ended: its ring may be taken by another when it has been read.
+fn release_ring(words: &[std::sync::atomic::AtomicUsize; 2]) {
+    let (Some(agent), [ring, of]) = (agent(), words) else { return };
+    let number = ring.swap(0, Ordering::Relaxed);
+    let process = PROCESS.load(Ordering::Relaxed);
+    if number == 0 || process.is_null() {
+        return;
+    }
+    // SAFETY: not null, so it is the word of `start`.
+    let process = unsafe { (*process).load(Ordering::Relaxed) };
+    // A ring of the parent process stays the parent's.
+    if of.load(Ordering::Relaxed) == process as usize {
+        agent.region.ring(number - 1).release();
+    }
+}
+
+/// Sends a record that must not be lost. Not for handlers: waits until there is room.
+pub(super) fn send(agent: &Agent, meta: &Meta) {
+    let Some(process) = traced_process(agent) else { return };
+    let Some((ring, _)) = thread_ring(agent, process) else { return };
+    let bytes = meta.encode();
+    loop {
+        // SAFETY: the ring is this thread's own, and no handler runs in this thread meanwhile: probes are planted when
+        // everything has been sent.
+        if let Some(mut room) = unsafe { ring.reserve(4 + bytes.len()) } {
+            room.put(&bytes);
+            room.commit();
+            return;
+        }
+        agent.region.wake_now();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+fn process_id() -> u32 {
+    // SAFETY: has no effect.
+    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
+}
+
+fn thread_id() -> u32 {
+    // SAFETY: has no effect.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// The calling thread's name. One system call.
+pub(super) fn thread_name() -> [u8; 16] {
+    let mut name = [0; 16];
+    // SAFETY: PR_GET_NAME writes up to 16 bytes.
+    unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_NAME, name.as_mut_ptr(), 0, 0, 0) };
+    name
+}

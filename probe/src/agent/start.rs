@@ -1,0 +1,170 @@
+//! The constructor: everything that happens before the program's `main`.
+
+use super::plant::{self, Missing, Unusable};
+use super::process::{self, Agent};
+use super::{clock, objects};
+use crate::REGION_VARIABLE;
+use crate::def::Definition;
+use crate::wire::{Meta, Region};
+use std::ffi::{CStr, c_char, c_int};
+
+/// The linker's list of constructors: run by the dynamic linker before `main`, and by it alone.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = constructor;
+
+/// The list of destructors: run by `exit`.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destructor;
+
+/// The exit status of a process that is ended before its `main`.
+const FAILED: c_int = 2;
+
+unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, environment: *mut *mut c_char) {
+    // SAFETY: the dynamic linker passes the program's environment.
+    let Some(path) = (unsafe { variable(environment, REGION_VARIABLE) }) else { return };
+    let Ok(region) = Region::open(path) else { return };
+    let flags = region.flags();
+    if !flags.follow {
+        // SAFETY: as above; the program has not started, so nobody else reads it.
+        unsafe { remove(environment) };
+    }
+    let image = region.new_image();
+    let is_first = image == 1;
+    let agent = Agent { region, image, follow: flags.follow, no_events: flags.no_events };
+    let Ok(agent) = process::start(agent) else { return };
+    clock::start();
+    if let Err(unusable) = start(agent, if is_first { Missing::Error } else { Missing::LeftOut }) {
+        if is_first {
+            fail(agent, unusable);
+        }
+        // An executed child that does not have what the definitions want runs untraced.
+        return;
+    }
+    process::send(agent, &Meta::Ready(image));
+}
+
+extern "C" fn destructor() {
+    plant::publish_all();
+}
+
+fn start(agent: &'static Agent, missing: Missing) -> Result<(), Unusable> {
+    let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let started =
+        Meta::Started { image: agent.image, pid: std::process::id(), program: program.display().to_string() };
+    process::send(agent, &started);
+    for object in objects::loaded() {
+        let (start, end) = object.range();
+        let record = Meta::Object {
+            image: agent.image,
+            start: start as u64,
+            end: end as u64,
+            bias: object.bias as u64,
+            path: object.path.display().to_string(),
+        };
+        process::send(agent, &record);
+    }
+    let general = |sentence: String| Unusable { definition: usize::MAX, span: (0, 0), sentence };
+    let probes = probe_host_linux::start().map_err(|error| general(error.to_string()))?;
+    // The program's standard error is its own.
+    probes.host().set_log(|_message| {});
+    let definitions = definitions(agent).map_err(general)?;
+    // With -f, a definition may be meant for a program that is executed later.
+    let missing = if agent.follow { Missing::LeftOut } else { missing };
+    plant::all(agent, &definitions, missing)
+}
+
+/// The definitions, as the command has checked them already.
+fn definitions(agent: &Agent) -> Result<Vec<Definition>, String> {
+    let texts = agent.region.config().split(|&byte| byte == 0);
+    let parse = |text: &[u8]| {
+        let text = std::str::from_utf8(text).map_err(|error| error.to_string())?;
+        Definition::parse(text, plant::registers()).map_err(|error| error.sentence)
+    };
+    texts.map(parse).collect()
+}
+
+/// Tells the command why, and ends the process before its `main`.
+fn fail(agent: &Agent, unusable: Unusable) -> ! {
+    let Unusable { definition, span, sentence } = unusable;
+    let failed = Meta::Failed {
+        image: agent.image,
+        definition: u32::try_from(definition).unwrap_or(u32::MAX),
+        span: (span.0 as u32, span.1 as u32),
+        sentence,
+    };
+    process::send(agent, &failed);
+    // SAFETY: ends the process; nothing of the program's has run that wants to be tidied up.
+    unsafe { libc::_exit(FAILED) }
+}
+
+/// The value of a variable in the environment.
+///
+/// # Safety
+/// `environment` is a NULL-terminated array of NUL-terminated strings that stay where they are.
+unsafe fn variable(environment: *mut *mut c_char, name: &str) -> Option<&'static CStr> {
+    let mut at = environment;
+    loop {
+        // SAFETY: not past the NULL at the end.
+        let entry = unsafe { *at };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        let text: &'static CStr = unsafe { CStr::from_ptr(entry) };
+        let rest = text.to_bytes_with_nul().strip_prefix(name.as_bytes());
+        if let Some(value) = rest.and_then(|rest| rest.strip_prefix(b"=")) {
+            return CStr::from_bytes_with_nul(value).ok();
+        }
+        // SAFETY: as above.
+        at = unsafe { at.add(1) };
+    }
+}
+
+/// Takes our variables out of the environment, and ourselves out of `LD_PRELOAD`.
+///
+/// # Safety
+/// As [`variable`]; nobody else uses the environment meanwhile, and its strings may be written.
+unsafe fn remove(environment: *mut *mut c_char) {
+    let (mut from, mut to) = (environment, environment);
+    loop {
+        // SAFETY: not past the NULL at the end.
+        let entry = unsafe { *from };
+        if !entry.is_null() {
+            // SAFETY: the caller's promise.
+            let text = unsafe { CStr::from_ptr(entry) }.to_bytes();
+            // SAFETY: as above.
+            if text.starts_with(REGION_VARIABLE.as_bytes()) || unsafe { shorten_preload(entry, text) } {
+                // SAFETY: not past the end.
+                from = unsafe { from.add(1) };
+                continue;
+            }
+        }
+        // SAFETY: `to` never overtakes `from`.
+        unsafe { *to = entry };
+        if entry.is_null() {
+            return;
+        }
+        // SAFETY: not past the end.
+        from = unsafe { from.add(1) };
+        // SAFETY: as above.
+        to = unsafe { to.add(1) };
+    }
+}
+
+/// Removes the first object (us) from an `LD_PRELOAD=` entry; returns whether nothing is left of it.
+///
+/// # Safety
+/// `entry` is the writable string whose bytes are `text`.
+unsafe fn shorten_preload(entry: *mut c_char, text: &[u8]) -> bool {
+    const NAME: &[u8] = b"LD_PRELOAD=";
+    let Some(value) = text.strip_prefix(NAME) else { return false };
+    let Some(colon) = value.iter().position(|&byte| byte == b':') else { return true };
+    let rest = &value[colon + 1..];
+    // SAFETY: within the string.
+    let to = unsafe { entry.add(NAME.len()) };
+    // SAFETY: moves the rest and its NUL towards the start of the same string.
+    unsafe { std::ptr::copy(rest.as_ptr().cast::<c_char>(), to, rest.len() + 1) };
+    false
+}
