@@ -109,7 +109,7 @@ unsafe fn cleaned(mask: *const libc::sigset_t, room: &mut Option<libc::sigset_t>
 /// # Safety
 /// As `sigaction(2)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigaction(
+unsafe extern "C" fn sigaction(
     signal: c_int,
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn sigaction(
 /// # Safety
 /// As `signal(2)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
+unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
     if !is_active() || !OWNED.contains(&signal) {
         return next!(signal: fn(c_int, usize) -> usize; signal, handler);
     }
@@ -156,11 +156,7 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
 /// # Safety
 /// As `sigprocmask(2)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigprocmask(
-    how: c_int,
-    set: *const libc::sigset_t,
-    old: *mut libc::sigset_t,
-) -> c_int {
+unsafe extern "C" fn sigprocmask(how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
     let mut room = None;
     // SAFETY: the caller's promise.
     let set = if how == libc::SIG_UNBLOCK { set } else { unsafe { cleaned(set, &mut room) } };
@@ -170,7 +166,7 @@ pub unsafe extern "C" fn sigprocmask(
 /// # Safety
 /// As `pthread_sigmask(3)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_sigmask(
+unsafe extern "C" fn pthread_sigmask(
     how: c_int,
     set: *const libc::sigset_t,
     old: *mut libc::sigset_t,
@@ -184,7 +180,7 @@ pub unsafe extern "C" fn pthread_sigmask(
 /// # Safety
 /// As `sigsuspend(2)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sigsuspend(mask: *const libc::sigset_t) -> c_int {
+unsafe extern "C" fn sigsuspend(mask: *const libc::sigset_t) -> c_int {
     let mut room = None;
     // SAFETY: the caller's promise.
     let mask = unsafe { cleaned(mask, &mut room) };
@@ -194,7 +190,7 @@ pub unsafe extern "C" fn sigsuspend(mask: *const libc::sigset_t) -> c_int {
 /// # Safety
 /// As `ppoll(2)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(
+unsafe extern "C" fn ppoll(
     files: *mut libc::pollfd,
     count: libc::nfds_t,
     timeout: *const libc::timespec,
@@ -210,7 +206,7 @@ pub unsafe extern "C" fn ppoll(
 /// # Safety
 /// As `pselect(2)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pselect(
+unsafe extern "C" fn pselect(
     count: c_int,
     readable: *mut c_void,
     writable: *mut c_void,
@@ -229,7 +225,7 @@ pub unsafe extern "C" fn pselect(
 /// # Safety
 /// As `epoll_pwait(2)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait(
+unsafe extern "C" fn epoll_pwait(
     epoll: c_int,
     events: *mut libc::epoll_event,
     most: c_int,
@@ -246,7 +242,7 @@ pub unsafe extern "C" fn epoll_pwait(
 /// # Safety
 /// As `dlclose(3)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let result = next!(dlclose: fn(*mut c_void) -> c_int; handle);
     if is_active() {
         probe_host_linux::objects_changed();
@@ -257,7 +253,7 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
 /// # Safety
 /// As `_exit(2)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _exit(status: c_int) -> ! {
+unsafe extern "C" fn _exit(status: c_int) -> ! {
     plant::publish_all();
     loop {
         // SAFETY: ends all threads of the process.
@@ -268,7 +264,7 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 /// # Safety
 /// As `_Exit(3)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+unsafe extern "C" fn _Exit(status: c_int) -> ! {
     // SAFETY: the same function by another name.
     unsafe { _exit(status) }
 }
@@ -276,7 +272,7 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
 /// # Safety
 /// As `execve(2)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn execve(
+unsafe extern "C" fn execve(
     path: *const c_char,
     argv: *const *const c_char,
     environment: *const *const c_char,
@@ -288,7 +284,7 @@ pub unsafe extern "C" fn execve(
 /// # Safety
 /// As `execv(3)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
+unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
     plant::publish_all();
     next!(execv: fn(*const c_char, *const *const c_char) -> c_int; path, argv)
 }
@@ -296,7 +292,7 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) 
 /// # Safety
 /// As `execvp(3)`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int {
+unsafe extern "C" fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int {
     plant::publish_all();
     next!(execvp: fn(*const c_char, *const *const c_char) -> c_int; file, argv)
 }

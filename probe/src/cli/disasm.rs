@@ -7,7 +7,7 @@ use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
 ///
 /// `name` turns the target of a branch into a symbol.
 pub(super) fn instruction(
-    machine: u16,
+    machine: elf::Machine,
     is_big_endian: bool,
     bytes: &[u8],
     addr: u64,
@@ -48,7 +48,7 @@ fn absolute(text: &str, base: u64, name: &dyn Fn(u64) -> Option<String>) -> Stri
 }
 
 /// The words or bytes as they are.
-fn raw(bytes: &[u8], is_big_endian: bool, machine: u16) -> String {
+fn raw(bytes: &[u8], is_big_endian: bool, machine: elf::Machine) -> String {
     if machine == elf::EM_PPC64 || machine == elf::EM_AARCH64 {
         let words = bytes.chunks_exact(4).map(|word| {
             let word = [word[0], word[1], word[2], word[3]];
@@ -74,7 +74,7 @@ mod tests {
     #[case(elf::EM_AARCH64, &[0x04, 0, 0, 0x14], "b 0x1010 <there>")]
     #[case(elf::EM_PPC64, &[0x00, 0x00, 0x00, 0x60], ".long 0x60000000")]
     #[case(elf::EM_X86_64, &[0x06], ".byte 0x06")]
-    fn disassembly(#[case] machine: u16, #[case] bytes: &[u8], #[case] want: &str) {
+    fn disassembly(#[case] machine: elf::Machine, #[case] bytes: &[u8], #[case] want: &str) {
         let name = |addr| (addr == 0x1010).then(|| "there".to_owned());
         assert_eq!(instruction(machine, false, bytes, 0x1000, &name), want);
     }

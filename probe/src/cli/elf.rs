@@ -27,7 +27,7 @@ pub(super) struct ObjectFile {
 /// What the headers say.
 #[derive(Default)]
 struct Facts {
-    machine: u16,
+    machine: elf::Machine,
     is_big_endian: bool,
     segments: Vec<Segment>,
     needed: Vec<String>,
@@ -60,7 +60,7 @@ impl ObjectFile {
     }
 
     /// The machine (`EM_…`) and whether it is big-endian.
-    pub(super) fn machine(&self) -> (u16, bool) {
+    pub(super) fn machine(&self) -> (elf::Machine, bool) {
         (self.facts.machine, self.facts.is_big_endian)
     }
 
@@ -137,7 +137,7 @@ fn facts<E: FileHeader<Endian = Endianness>>(data: &[u8]) -> Option<Facts> {
                 addr: segment.p_vaddr(endian).into(),
                 offset: segment.p_offset(endian).into(),
                 len_bytes: segment.p_filesz(endian).into(),
-                is_executable: segment.p_flags(endian) & elf::PF_X != 0,
+                is_executable: segment.p_flags(endian).contains(elf::PF_X),
             });
         }
     }
@@ -145,9 +145,9 @@ fn facts<E: FileHeader<Endian = Endianness>>(data: &[u8]) -> Option<Facts> {
     if let Ok(Some((entries, strings))) = sections.dynamic(endian, data) {
         let strings = sections.strings(endian, data, strings).unwrap_or_default();
         for entry in entries {
-            let list = match entry.tag32(endian) {
-                Some(elf::DT_NEEDED) => &mut facts.needed,
-                Some(elf::DT_RPATH | elf::DT_RUNPATH) => &mut facts.run_path,
+            let list = match entry.tag(endian) {
+                elf::DT_NEEDED => &mut facts.needed,
+                elf::DT_RPATH | elf::DT_RUNPATH => &mut facts.run_path,
                 _ => continue,
             };
             if let Ok(text) = entry.string(endian, strings) {
@@ -240,7 +240,7 @@ impl Libraries {
 }
 
 /// Machine and byte order of an ELF file, from its first bytes.
-fn machine_of(path: &Path) -> Option<(u16, bool)> {
+fn machine_of(path: &Path) -> Option<(elf::Machine, bool)> {
     let mut head = [0; 20];
     std::io::Read::read_exact(&mut std::fs::File::open(path).ok()?, &mut head).ok()?;
     if !head.starts_with(b"\x7fELF") {
@@ -248,7 +248,8 @@ fn machine_of(path: &Path) -> Option<(u16, bool)> {
     }
     let is_big_endian = head[5] == 2;
     let bytes = [head[18], head[19]];
-    Some((if is_big_endian { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) }, is_big_endian))
+    let machine = if is_big_endian { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) };
+    Some((elf::Machine(machine), is_big_endian))
 }
 
 /// `/etc/ld.so.conf` with its `include` lines.

@@ -61,7 +61,7 @@ fn judge_for(object: &ObjectFile) -> Result<Judge, Failure> {
         (elf::EM_PPC64, false) => walk::<Ppc64<ppc::Little, ppc::ElfV2>>,
         (machine, _) => {
             let sentence =
-                format!("`{}` is for a machine that has no backend (ELF machine {machine})", object.name);
+                format!("`{}` is for a machine that has no backend (ELF machine {})", object.name, machine.0);
             return Err(Failure::new(sentence));
         }
     })

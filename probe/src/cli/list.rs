@@ -70,6 +70,7 @@ fn matching(loaded: &[ObjectFile], glob: &str) -> Result<Vec<Line>, Failure> {
                 });
             }
         }
+        lines[first..].sort_by(|a, b| a.place.cmp(&b.place));
     }
     // Several versions of one name.
     lines.dedup_by(|b, a| a.place == b.place);

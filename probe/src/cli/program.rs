@@ -133,7 +133,8 @@ fn check_machine(path: &Path, data: &[u8]) -> Result<(), Failure> {
     if theirs == ours || ours.is_none() {
         return Ok(());
     }
-    let name = |machine: Option<(u8, u8, u16)>| machine.map_or("no machine".to_owned(), machine_name);
+    let name =
+        |machine: Option<(u8, u8, elf::Machine)>| machine.map_or("no machine".to_owned(), machine_name);
     Err(Failure::new(format!(
         "`{}` is a program for {}, and this `probe` traces programs for {}",
         path.display(),
@@ -143,14 +144,14 @@ fn check_machine(path: &Path, data: &[u8]) -> Result<(), Failure> {
 }
 
 /// Class, byte order and machine of an ELF file.
-fn machine(data: &[u8]) -> Option<(u8, u8, u16)> {
+fn machine(data: &[u8]) -> Option<(u8, u8, elf::Machine)> {
     let head = data.get(..20).filter(|head| head.starts_with(b"\x7fELF"))?;
     let bytes = [head[18], head[19]];
     let machine = if head[5] == 2 { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) };
-    Some((head[4], head[5], machine))
+    Some((head[4], head[5], elf::Machine(machine)))
 }
 
-fn machine_name((class, data, machine): (u8, u8, u16)) -> String {
+fn machine_name((class, data, machine): (u8, u8, elf::Machine)) -> String {
     match (machine, class, data) {
         (elf::EM_X86_64, 1, _) => "x32".into(),
         (elf::EM_X86_64, ..) => "x86_64".into(),
@@ -161,7 +162,7 @@ fn machine_name((class, data, machine): (u8, u8, u16)) -> String {
         (elf::EM_PPC64, _, 2) => "ppc64".into(),
         (elf::EM_PPC64, ..) => "ppc64le".into(),
         (elf::EM_S390, ..) => "s390x".into(),
-        (other, ..) => format!("ELF machine {other}"),
+        (other, ..) => format!("ELF machine {}", other.0),
     }
 }
 
