@@ -60,6 +60,8 @@ pub(crate) struct Block {
     next_free: AtomicU32,
     /// The lowest address of the alternate stack, 0 before there is one. It stays with the block.
     altstack: AtomicUsize,
+    /// Two words of the embedding program's ([`words`]).
+    words: [AtomicUsize; 2],
 }
 
 /// An owner that is known to be dead; the block waits for [`for_each`] to be cleaned.
@@ -107,6 +109,22 @@ pub(crate) fn start(exits: Exits) -> Result<(), c_int> {
     }
     TABLE.store(table as *mut Block, Ordering::Release);
     Ok(())
+}
+
+/// Called with a thread's [`words`] when it has ended.
+static ON_END: OnceLock<fn(&[AtomicUsize; 2])> = OnceLock::new();
+
+/// Two words of the calling thread's own, for whoever embeds this crate: zero in a new thread, kept in a fork's child.
+/// `None` where there is no room for another thread. Fit for handlers, where thread-local variables are not.
+#[inline]
+pub fn words() -> Option<&'static [AtomicUsize; 2]> {
+    current_or_new().map(|block| &block.words)
+}
+
+/// Calls `hook` with the [`words`] of every thread that ends: in that thread, or in another one that has found it dead.
+/// Only the first hook counts.
+pub fn on_thread_end(hook: fn(&[AtomicUsize; 2])) {
+    let _ = ON_END.set(hook);
 }
 
 /// The calling thread's block, if it has one.
@@ -211,6 +229,10 @@ impl Block {
         }
         // SAFETY: the owner is dead or about to be and has no active hit, so nobody else uses the context.
         unsafe { self.context.reset() };
+        if let Some(hook) = ON_END.get() {
+            hook(&self.words);
+        }
+        self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.ucontext.store(core::ptr::null_mut(), Ordering::Relaxed);
         self.errno_depth.store(0, Ordering::Relaxed);
         self.free();
