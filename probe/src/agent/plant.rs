@@ -3,7 +3,7 @@
 use super::emit::{Entered, Point, Published};
 use super::fetch::Plan;
 use super::objects::{self, Loaded};
-use super::process::{self, Agent};
+use super::process::{self, Agent, Reporter};
 use crate::def::{Definition, Kind, MAX_ARGUMENT, Place as Wanted, Source, near_matches};
 use crate::wire::{Meta, Point as PointRecord};
 use probe_core::error::RegisterError;
@@ -72,6 +72,7 @@ static PLANTED: OnceLock<Vec<(Probe, &'static Point)>> = OnceLock::new();
 /// The first definition that cannot be used.
 pub(super) fn all(
     agent: &'static Agent,
+    reporter: &Reporter,
     definitions: &[Definition],
     missing: Missing,
 ) -> Result<(), Unusable> {
@@ -92,11 +93,11 @@ pub(super) fn all(
             Err(error) => return Err(error),
         }
     }
-    check(agent, definitions, &mut targets)?;
+    check(agent, reporter, definitions, &mut targets)?;
     let (probes, points) = build(agent, definitions, &targets)?;
     // The command must know every point before its first event.
     for (target, point) in targets.iter().zip(&points) {
-        announce(agent, target, point);
+        announce(agent, reporter, target, point);
     }
     let planted = probe_host_linux::probes().register_all(probes).map_err(|error| {
         let target = &targets[error.index];
@@ -316,7 +317,12 @@ fn matching(
 }
 
 /// Asks the core about every place; what a pattern matched and cannot be probed is left out and reported.
-fn check(agent: &Agent, definitions: &[Definition], targets: &mut Vec<Target>) -> Result<(), Unusable> {
+fn check(
+    agent: &Agent,
+    reporter: &Reporter,
+    definitions: &[Definition],
+    targets: &mut Vec<Target>,
+) -> Result<(), Unusable> {
     let mut failed = None;
     targets.retain(|target| {
         let error = match probes().explain(&Place::addr(target.at)) {
@@ -330,7 +336,7 @@ fn check(agent: &Agent, definitions: &[Definition], targets: &mut Vec<Target>) -
                 symbol: target.symbol.clone(),
                 reason: reason(&error),
             };
-            process::send(agent, &refused);
+            reporter.send(&refused);
         } else if failed.is_none() {
             failed = Some(Unusable {
                 definition: target.definition,
@@ -462,7 +468,7 @@ fn probe(point: &'static Point, kind: Kind, target: &Target) -> AnyProbe<Native>
     }
 }
 
-fn announce(agent: &Agent, target: &Target, point: &Point) {
+fn announce(agent: &Agent, reporter: &Reporter, target: &Target, point: &Point) {
     let record = PointRecord {
         point: point.number,
         definition: target.definition as u32,
@@ -473,7 +479,7 @@ fn announce(agent: &Agent, target: &Target, point: &Point) {
         symbol: target.symbol.clone(),
         object: target.object.clone(),
     };
-    process::send(agent, &Meta::Point(agent.image, record));
+    reporter.send(&Meta::Point(agent.image, record));
 }
 
 /// The registers that definitions may name.

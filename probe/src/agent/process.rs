@@ -107,20 +107,47 @@ fn release_ring(words: &[std::sync::atomic::AtomicUsize; 2]) {
     }
 }
 
-/// Sends a record that must not be lost. Not for handlers: waits until there is room.
-pub(super) fn send(agent: &Agent, meta: &Meta) {
-    let Some(process) = traced_process(agent) else { return };
-    let Some((ring, _)) = thread_ring(agent, process) else { return };
+/// A ring for what the constructor has to say. Given back when it is dropped.
+pub(super) struct Reporter {
+    region: Region,
+    ring: Option<Ring<'static>>,
+}
+
+impl Reporter {
+    /// Takes a ring; without one, nothing is said.
+    pub(super) fn new(region: Region) -> Self {
+        let owner = Owner { pid: process_id(), tid: thread_id() };
+        Self { region, ring: region.claim_ring(owner, thread_name()).map(|(_, ring)| ring) }
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        if let Some(ring) = &self.ring {
+            ring.release();
+        }
+    }
+}
+
+impl Reporter {
+    /// Sends a record; waits until there is room.
+    pub(super) fn send(&self, meta: &Meta) {
+        if let Some(ring) = &self.ring {
+            send(&self.region, ring, meta);
+        }
+    }
+}
+
+fn send(region: &Region, ring: &Ring<'static>, meta: &Meta) {
     let bytes = meta.encode();
     loop {
-        // SAFETY: the ring is this thread's own, and no handler runs in this thread meanwhile: probes are planted when
-        // everything has been sent.
+        // SAFETY: the ring is the reporter's own; handlers use another one.
         if let Some(mut room) = unsafe { ring.reserve(4 + bytes.len()) } {
             room.put(&bytes);
             room.commit();
             return;
         }
-        agent.region.wake_now();
+        region.wake_now();
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }

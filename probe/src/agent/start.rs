@@ -1,7 +1,7 @@
 //! The constructor: everything that happens before the program's `main`.
 
 use super::plant::{self, Missing, Unusable};
-use super::process::{self, Agent};
+use super::process::{self, Agent, Reporter};
 use super::{clock, objects};
 use crate::REGION_VARIABLE;
 use crate::def::Definition;
@@ -35,25 +35,24 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, environm
     let agent = Agent { region, image, follow: flags.follow, no_events: flags.no_events };
     let Ok(agent) = process::start(agent) else { return };
     clock::start();
-    if let Err(unusable) = start(agent, if is_first { Missing::Error } else { Missing::LeftOut }) {
-        if is_first {
-            fail(agent, unusable);
-        }
+    let reporter = Reporter::new(region);
+    match start(agent, &reporter, if is_first { Missing::Error } else { Missing::LeftOut }) {
+        Ok(()) => reporter.send(&Meta::Ready(image)),
+        Err(unusable) if is_first => fail(agent, &reporter, unusable),
         // An executed child that does not have what the definitions want runs untraced.
-        return;
+        Err(_) => {}
     }
-    process::send(agent, &Meta::Ready(image));
 }
 
 extern "C" fn destructor() {
     plant::publish_all();
 }
 
-fn start(agent: &'static Agent, missing: Missing) -> Result<(), Unusable> {
+fn start(agent: &'static Agent, reporter: &Reporter, missing: Missing) -> Result<(), Unusable> {
     let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let started =
         Meta::Started { image: agent.image, pid: std::process::id(), program: program.display().to_string() };
-    process::send(agent, &started);
+    reporter.send(&started);
     for object in objects::loaded() {
         let (start, end) = object.range();
         let record = Meta::Object {
@@ -63,7 +62,7 @@ fn start(agent: &'static Agent, missing: Missing) -> Result<(), Unusable> {
             bias: object.bias as u64,
             path: object.path.display().to_string(),
         };
-        process::send(agent, &record);
+        reporter.send(&record);
     }
     let general = |sentence: String| Unusable { definition: usize::MAX, span: (0, 0), sentence };
     let probes = probe_host_linux::start().map_err(|error| general(error.to_string()))?;
@@ -72,7 +71,7 @@ fn start(agent: &'static Agent, missing: Missing) -> Result<(), Unusable> {
     let definitions = definitions(agent).map_err(general)?;
     // With -f, a definition may be meant for a program that is executed later.
     let missing = if agent.follow { Missing::LeftOut } else { missing };
-    plant::all(agent, &definitions, missing)
+    plant::all(agent, reporter, &definitions, missing)
 }
 
 /// The definitions, as the command has checked them already.
@@ -86,7 +85,7 @@ fn definitions(agent: &Agent) -> Result<Vec<Definition>, String> {
 }
 
 /// Tells the command why, and ends the process before its `main`.
-fn fail(agent: &Agent, unusable: Unusable) -> ! {
+fn fail(agent: &Agent, reporter: &Reporter, unusable: Unusable) -> ! {
     let Unusable { definition, span, sentence } = unusable;
     let failed = Meta::Failed {
         image: agent.image,
@@ -94,7 +93,7 @@ fn fail(agent: &Agent, unusable: Unusable) -> ! {
         span: (span.0 as u32, span.1 as u32),
         sentence,
     };
-    process::send(agent, &failed);
+    reporter.send(&failed);
     // SAFETY: ends the process; nothing of the program's has run that wants to be tidied up.
     unsafe { libc::_exit(FAILED) }
 }
