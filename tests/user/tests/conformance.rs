@@ -1,0 +1,55 @@
+//! The conformance suite in this process. `cargo test --test conformance -- FILTER` runs part of it.
+
+use probe_conformance::{Suite, cases, run};
+use probe_core::Probes;
+use probe_host_linux::{LinuxProcess, probes, start};
+use std::process::ExitCode;
+use std::sync::Barrier;
+
+/// This process, with threads as its contexts.
+struct User;
+
+impl Suite for User {
+    type Host = LinuxProcess;
+
+    fn probes() -> &'static Probes<LinuxProcess> {
+        probes()
+    }
+
+    fn run_on_contexts(n: usize, body: &(dyn Fn(usize) + Sync)) {
+        let together = Barrier::new(n);
+        std::thread::scope(|scope| {
+            for index in 0..n {
+                let together = &together;
+                scope.spawn(move || {
+                    together.wait();
+                    body(index);
+                });
+            }
+        });
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--list") {
+        cases::<User>().for_each(|case| println!("{}: test", case.name));
+        return ExitCode::SUCCESS;
+    }
+    let filter = arguments.iter().find(|argument| !argument.starts_with('-')).map_or("", String::as_str);
+    if let Err(error) = start() {
+        eprintln!("this process cannot be probed: {error}");
+        return ExitCode::FAILURE;
+    }
+    let selected = cases::<User>().filter(|case| case.name.contains(filter)).count();
+    println!("\nrunning {selected} tests");
+    let summary = run::<User>(filter, &mut |line| println!("{line}"));
+    let result = if summary.failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {result}. {} passed; {} failed; 0 ignored; 0 measured; {} filtered out\n",
+        summary.passed,
+        summary.failed,
+        cases::<User>().count() - selected
+    );
+    if summary.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
