@@ -1,0 +1,320 @@
+//! What a hit costs in a Linux process: nanoseconds over the unprobed call, beside the bare signal and the kernel's
+//! own uprobes, all in one run.
+//!
+//! Every round calls the victims of all cases one after the other, so that a machine that speeds up or slows down does
+//! so for all of them; medians over the rounds are printed. `--json` prints one flat object with the names that
+//! docs/benchmarks.md explains.
+
+mod floor;
+mod uprobe;
+mod victims;
+
+use probe_host_linux::{Kprobe, Kretprobe, Probe, probes};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
+use victims::Victim;
+
+/// Rounds; the median of them is what counts.
+const ROUNDS: usize = 21;
+/// Calls of each victim in one round.
+const CALLS: usize = 4_000;
+
+/// Bytes that are allocated now, with what the allocator rounds up to.
+static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// The system's allocator, counting.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: forwards to the system's allocator and only counts.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        let block = unsafe { System.alloc(layout) };
+        LIVE_BYTES.fetch_add(real_len(block), Relaxed);
+        block
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(real_len(block), Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(block, layout) };
+    }
+}
+
+/// How many bytes the allocator set aside for `block`, its own header included.
+fn real_len(block: *mut u8) -> usize {
+    if block.is_null() {
+        return 0;
+    }
+    // SAFETY: `block` is a live block of malloc's.
+    unsafe { libc::malloc_usable_size(block.cast()) + size_of::<usize>() }
+}
+
+/// Bytes of executable memory that no file is mapped to: slots and return stubs.
+fn anonymous_exec_bytes() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let len = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let (range, permissions) = (fields.next()?, fields.next()?);
+        let (start, end) = range.split_once('-')?;
+        let is_ours = permissions.contains('x') && fields.nth(3).is_none();
+        let at = |hex| usize::from_str_radix(hex, 16).ok();
+        is_ours.then_some(at(end)? - at(start)?)
+    };
+    maps.lines().filter_map(len).sum()
+}
+
+/// Nanoseconds per call of `victim`.
+fn time(victim: Victim) -> f64 {
+    let victim = black_box(victim);
+    let start = Instant::now();
+    for n in 0..CALLS {
+        black_box(victim(n, n));
+    }
+    start.elapsed().as_nanos() as f64 / CALLS as f64
+}
+
+/// The middle one.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// A case: its stable name, what it calls, and whether the bare SIGTRAP handler has to be in place.
+struct Case {
+    name: &'static str,
+    victim: Victim,
+    is_floor: bool,
+}
+
+/// The figures so far, by their stable names.
+type Figures = BTreeMap<&'static str, f64>;
+
+extern "C" fn on_jump(a: usize, b: usize) -> usize {
+    black_box(a.wrapping_add(b))
+}
+
+/// A jprobe whose handler has the victims' signature.
+fn jprobe(target: &str) -> probe_host_linux::Jprobe {
+    // SAFETY: the victims have this signature.
+    unsafe { probe_host_linux::Jprobe::with(target, on_jump as extern "C" fn(usize, usize) -> usize) }
+}
+
+/// Plants the probes of all trap cases.
+fn plant() -> Vec<Probe> {
+    let plant = |probe: probe_core::AnyProbe<probe_host_linux::Native>| match probes().register(probe) {
+        Ok(probe) => probe,
+        Err(error) => panic!("a victim cannot be probed: {error}"),
+    };
+    vec![
+        plant(Kprobe::at("bench_emulated").pre(|_| ()).into()),
+        plant(Kprobe::at("bench_boosted").pre(|_| ()).into()),
+        plant(Kprobe::at("bench_post").pre(|_| ()).post(|_| ()).into()),
+        plant(jprobe("bench_j").into()),
+        plant(Kretprobe::on("bench_r").entry(|_| Some(())).exit(|_, ()| ()).into()),
+        plant(Kretprobe::on("bench_kr").entry(|_| Some(())).exit(|_, ()| ()).into()),
+        plant(Kprobe::at("bench_kr").pre(|_| ()).into()),
+        plant(Kretprobe::on("bench_jr").entry(|_| Some(())).exit(|_, ()| ()).into()),
+        plant(jprobe("bench_jr").into()),
+    ]
+}
+
+/// Hits: every case in every round.
+fn measure_hits(figures: &mut Figures) {
+    let held = plant();
+    let uprobes = [
+        uprobe::Uprobe::arm(victims::bench_uprobe_nop as *const () as usize, uprobe::Kind::Entry),
+        uprobe::Uprobe::arm(victims::bench_uprobe_stepped as *const () as usize, uprobe::Kind::Entry),
+        uprobe::Uprobe::arm(victims::bench_uretprobe_nop as *const () as usize, uprobe::Kind::Return),
+    ];
+    let case = |name, victim: Victim| Case { name, victim, is_floor: false };
+    let mut cases = vec![
+        case("bare", victims::bench_bare),
+        Case { name: "floor.one_trap_ns", victim: victims::floor_one, is_floor: true },
+        Case { name: "floor.two_traps_ns", victim: victims::floor_two, is_floor: true },
+        case("k.emulated_ns", victims::bench_emulated),
+        case("k.boosted_ns", victims::bench_boosted),
+        case("k.post_ns", victims::bench_post),
+        case("j_ns", victims::bench_j),
+        case("r_ns", victims::bench_r),
+        case("kr_ns", victims::bench_kr),
+        case("jr_ns", victims::bench_jr),
+    ];
+    let peers: [(&'static str, Victim); 3] = [
+        ("uprobe.nop_ns", victims::bench_uprobe_nop),
+        ("uprobe.stepped_ns", victims::bench_uprobe_stepped),
+        ("uretprobe.nop_ns", victims::bench_uretprobe_nop),
+    ];
+    for ((name, victim), armed) in peers.into_iter().zip(&uprobes) {
+        match armed {
+            Ok(_) => cases.push(case(name, victim)),
+            Err(error) => eprintln!("{name}: no kernel uprobe here ({error})"),
+        }
+    }
+    let mut samples: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
+    for _ in 0..ROUNDS {
+        for case in &cases {
+            let ns = if case.is_floor {
+                floor::with_bare_sigtrap(|| time(case.victim))
+            } else {
+                time(case.victim)
+            };
+            samples.entry(case.name).or_default().push(ns);
+        }
+    }
+    let expected = (ROUNDS * CALLS) as u64;
+    for probe in &held {
+        assert_eq!(probe.counters().hits, expected, "hits were lost at {}", probe.addr());
+    }
+    for armed in uprobes.iter().flatten() {
+        assert_eq!(armed.count(), expected, "the kernel lost hits");
+    }
+    let bare = median(samples.remove("bare").unwrap_or_default());
+    figures.insert("bare_ns", bare);
+    for (name, values) in samples {
+        figures.insert(name, median(values) - bare);
+    }
+}
+
+/// Removes a batch.
+fn unregister(held: Vec<Probe>) {
+    assert!(probes().unregister_all(held).is_ok(), "a probe could not be removed");
+}
+
+/// Registration of 1, 10³ and 10⁵ probes, one by one and in a batch; what they weigh; and a hit among 10⁵.
+fn measure_many(figures: &mut Figures) {
+    let places = || victims::field().map(|at| Kprobe::at(probe_core::Place::addr(at.into())).pre(|_| ()));
+    let ms = |start: Instant| start.elapsed().as_secs_f64() * 1e3;
+    // The first registration reads the symbol tables; it is not what is measured here.
+    drop(probes().register(Kprobe::at("bench_many")));
+
+    let start = Instant::now();
+    let one = probes().register(Kprobe::at("bench_many").pre(|_| ()));
+    figures.insert("register.one_us", ms(start) * 1e3);
+    let start = Instant::now();
+    drop(one);
+    figures.insert("unregister.one_us", ms(start) * 1e3);
+
+    let start = Instant::now();
+    let singly: Vec<_> = places().take(1_000).map(|probe| probes().register(probe)).collect();
+    figures.insert("register.single_1k_ms", ms(start));
+    assert!(singly.iter().all(Result::is_ok), "a place of the field was refused");
+    let start = Instant::now();
+    drop(singly);
+    figures.insert("unregister.single_1k_ms", ms(start));
+
+    let start = Instant::now();
+    let batch = probes().register_all(places().take(1_000));
+    figures.insert("register.batch_1k_ms", ms(start));
+    let start = Instant::now();
+    unregister(batch.unwrap_or_else(|error| panic!("the batch of 1000 was refused: {error}")));
+    figures.insert("unregister.batch_1k_ms", ms(start));
+
+    let (bytes_before, exec_before) = (LIVE_BYTES.load(Relaxed), anonymous_exec_bytes());
+    let start = Instant::now();
+    let all =
+        probes().register_all(places()).unwrap_or_else(|error| panic!("the field was refused: {error}"));
+    figures.insert("register.batch_100k_ms", ms(start));
+    let count = all.len() as f64;
+    let handles = (all.capacity() * size_of::<Probe>()) as f64;
+    let bytes = (LIVE_BYTES.load(Relaxed) - bytes_before) as f64;
+    figures.insert("probe_bytes", (bytes - handles) / count);
+    figures.insert("slot_bytes", (anonymous_exec_bytes() - exec_before) as f64 / count);
+
+    let among = probes().register(Kprobe::at("bench_many").pre(|_| ()));
+    assert!(among.is_ok(), "bench_many was refused");
+    let mut samples = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        samples.0.push(time(victims::bench_many));
+        samples.1.push(time(victims::bench_bare));
+    }
+    figures.insert("k.boosted_with_100k_ns", median(samples.0) - median(samples.1));
+    drop(among);
+    let start = Instant::now();
+    unregister(all);
+    figures.insert("unregister.batch_100k_ms", ms(start));
+
+    let alone = probes().register(Kprobe::at("bench_many").pre(|_| ()));
+    assert!(alone.is_ok(), "bench_many was refused");
+    let mut samples = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        samples.0.push(time(victims::bench_many));
+        samples.1.push(time(victims::bench_bare));
+    }
+    figures.insert("k.boosted_alone_ns", median(samples.0) - median(samples.1));
+}
+
+/// How much two threads get done together, over one alone.
+fn scaling(victim: Victim) -> f64 {
+    let mut ratios = Vec::new();
+    for _ in 0..ROUNDS {
+        let alone = time(victim);
+        let barrier = Barrier::new(2);
+        let together: Vec<f64> = std::thread::scope(|scope| {
+            let run = || {
+                barrier.wait();
+                time(victim)
+            };
+            let threads = [scope.spawn(run), scope.spawn(run)];
+            threads.into_iter().map(|thread| thread.join().unwrap_or(f64::NAN)).collect()
+        });
+        ratios.push(alone * (1.0 / together[0] + 1.0 / together[1]));
+    }
+    median(ratios)
+}
+
+/// Two threads on one probe, against two threads with bare signals.
+fn measure_threads(figures: &mut Figures) {
+    let probe = probes().register(Kprobe::at("bench_alone").pre(|_| ()));
+    assert!(probe.is_ok(), "bench_alone was refused");
+    let bare = floor::with_bare_sigtrap(|| scaling(victims::floor_one));
+    let probed = scaling(victims::bench_alone);
+    figures.insert("floor.threads2", bare);
+    figures.insert("k.threads2", probed);
+    figures.insert("threads2_ratio", probed / bare);
+}
+
+/// Prints the figures as a table, with the ratios that the goals are about.
+fn print_table(figures: &Figures) {
+    for (name, value) in figures {
+        println!("{name:<28} {value:>12.2}");
+    }
+    println!();
+    let figure = |name: &str| figures.get(name).copied().unwrap_or(f64::NAN);
+    for (name, value, goal) in [
+        ("k.boosted / one trap", figure("k.boosted_ns") / figure("floor.one_trap_ns"), 1.15),
+        ("k.emulated / one trap", figure("k.emulated_ns") / figure("floor.one_trap_ns"), 1.15),
+        ("k.post / two traps", figure("k.post_ns") / figure("floor.two_traps_ns"), 1.15),
+        ("r / one trap", figure("r_ns") / figure("floor.one_trap_ns"), 1.35),
+        ("kr / r", figure("kr_ns") / figure("r_ns"), 1.05),
+        ("boosted: 100k / alone", figure("k.boosted_with_100k_ns") / figure("k.boosted_alone_ns"), 1.10),
+    ] {
+        println!("{name:<28} {value:>12.3}   goal <= {goal}");
+    }
+    println!("{:<28} {:>12.3}   goal >= 0.95", "threads2_ratio", figure("threads2_ratio"));
+}
+
+fn main() {
+    // `cargo test --benches` runs this binary too; a benchmark runs when it is asked for.
+    if !std::env::args().any(|arg| arg == "--bench" || arg == "--json") {
+        return;
+    }
+    let mut figures = Figures::new();
+    measure_hits(&mut figures);
+    measure_many(&mut figures);
+    measure_threads(&mut figures);
+    if std::env::args().any(|arg| arg == "--json") {
+        let fields: Vec<String> =
+            figures.iter().map(|(name, value)| format!("\"{name}\": {value:.3}")).collect();
+        println!("{{{}}}", fields.join(", "));
+    } else {
+        print_table(&figures);
+    }
+}
