@@ -43,33 +43,48 @@ pub(crate) fn entry(regs: &PtRegs) -> Entry {
 
 /// Whether the call that was entered with stack pointer `frame` may still return to `stub`.
 ///
-/// It may, as long as the stub's address lies in the caller's LR save doubleword (the callee is not a leaf), or the
-/// caller's frame is on the back chain of `sp` (a leaf callee, interrupted perhaps, on this or a signal stack).
-/// Neither: the frame has been left. What cannot be read or is too deep is taken to be alive.
+/// It will not, once the stack pointer is that of its caller, or of one of the caller's callers as the back chain has
+/// them (a call that tail-called another one is known by its stub being that one's return address: the core looks there
+/// first). It may, where the stub's address lies in the caller's LR save doubleword (a callee that is not a leaf,
+/// perhaps on another stack), or where the caller's frame is on the back chain of `sp` (a leaf, interrupted by a
+/// signal handler, perhaps on the signal stack). What cannot be read or is too deep is taken to be alive.
 pub(crate) fn may_return<E: Endian, M: Memory>(frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
+    if sp >= frame && chain::<E, M>(frame, sp, memory) == Chain::Found {
+        return false;
+    }
     let saved = frame.checked_add(LR_SAVE).map(|at| load::<E, M>(memory, at));
     match saved {
-        Some(Ok(saved)) if saved != stub.as_usize() as u64 => is_on_chain::<E, M>(frame, sp, memory),
+        Some(Ok(saved)) if saved != stub.as_usize() as u64 => {
+            chain::<E, M>(sp, frame, memory) != Chain::NotThere
+        }
         _ => true,
     }
 }
 
-/// Whether `frame` is on the back chain that starts at `sp`.
-fn is_on_chain<E: Endian, M: Memory>(frame: usize, sp: usize, memory: &M) -> bool {
-    let mut at = sp;
+/// What a walk along a back chain has shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Chain {
+    Found,
+    NotThere,
+    Unknown,
+}
+
+/// Looks for `frame` on the back chain that starts at `from`.
+fn chain<E: Endian, M: Memory>(from: usize, frame: usize, memory: &M) -> Chain {
+    let mut at = from;
     for _ in 0..CHAIN_STEPS {
         if at == frame {
-            return true;
+            return Chain::Found;
         }
-        let Ok(up) = load::<E, M>(memory, at) else { return true };
+        let Ok(up) = load::<E, M>(memory, at) else { return Chain::Unknown };
         let up = up as usize;
         // The end of the chain, or a frame of the same stack that spans the one looked for.
         if up == 0 || (at < frame && frame < up) {
-            return false;
+            return Chain::NotThere;
         }
         at = up;
     }
-    true
+    Chain::Unknown
 }
 
 /// The distance in bytes from a function's global entry to its local entry.

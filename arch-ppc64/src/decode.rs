@@ -17,6 +17,8 @@ pub enum Plan {
     Copy,
     /// A prefixed PC-relative instruction: runs in a slot, its displacement corrected by the distance.
     Relocate,
+    /// `sc`: runs unchanged in a slot.
+    Sc,
     /// `scv`: runs in a slot; the link register, which it sets to its next instruction, is corrected.
     Scv,
     /// `mfmsr`: runs in a slot for its privilege check; the result is the place's MSR, not the slot's.
@@ -50,7 +52,7 @@ impl Plan {
     /// The cheapest way to execute it.
     pub(crate) const fn method(self) -> Method {
         match self {
-            Self::Copy | Self::Relocate => Method::Boost,
+            Self::Copy | Self::Relocate | Self::Sc => Method::Boost,
             Self::Scv | Self::Mfmsr(_) | Self::Bctar(_) => Method::Step,
             _ => Method::Simulate,
         }
@@ -145,6 +147,7 @@ fn plan(class: Class, word: u32) -> Result<Plan, Refusal> {
         Class::Bcctr => Ok(Plan::Bcctr(word)),
         Class::Bctar => Ok(Plan::Bctar(word)),
         Class::Addpcis => Ok(Plan::Addpcis(word)),
+        Class::Sc => Ok(Plan::Sc),
         Class::Scv => Ok(Plan::Scv),
         Class::Mfmsr => Ok(Plan::Mfmsr(word)),
         Class::Mfspr => move_from(word),

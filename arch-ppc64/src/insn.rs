@@ -187,6 +187,8 @@ pub(crate) enum Class {
     Bctar,
     /// `addpcis`.
     Addpcis,
+    /// `sc`.
+    Sc,
     /// `scv`: leaves its own address in the link register.
     Scv,
     /// `mfmsr`.
@@ -370,7 +372,7 @@ pub(crate) static PRIMARY: [Row; 64] = [
 ];
 
 /// Bits 30:31 of primary opcode 17. Book I, "System Call Instructions"; what is not listed is refused.
-pub(crate) static SYSTEM_CALL: [Row; 2] = [row(2, "sc", Plain), row(1, "scv", Class::Scv)];
+pub(crate) static SYSTEM_CALL: [Row; 2] = [row(2, "sc", Class::Sc), row(1, "scv", Class::Scv)];
 
 /// Primary opcode 19; what is not listed (and is not `addpcis`) is refused.
 #[rustfmt::skip]

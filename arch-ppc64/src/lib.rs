@@ -32,6 +32,7 @@ pub use call::{Callee, local_entry_of_st_other};
 pub use decode::Plan;
 pub use patch::CACHE_STEP;
 pub use regs::PtRegs;
+pub use slot::Kept;
 
 use core::convert::Infallible;
 use core::marker::PhantomData;
@@ -172,7 +173,7 @@ pub type Native = Ppc64<NativeEndian, NativeAbi>;
 unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
     type Regs = PtRegs;
     type Plan = Plan;
-    type StepState = u64;
+    type StepState = Kept;
 
     const NAME: &'static str = E::NAME;
     const BREAKPOINT: &'static [u8] = E::BREAKPOINT;
@@ -204,7 +205,7 @@ unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
     }
 
     fn is_system_call(plan: &Plan) -> bool {
-        matches!(plan, Plan::Scv)
+        matches!(plan, Plan::Sc | Plan::Scv)
     }
 
     fn simulate<M: Memory>(plan: &Plan, place: CodeAddr, regs: &mut PtRegs, _: &M) -> Result<(), MemFault> {
@@ -228,7 +229,7 @@ unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
         slot::tail::<E>(plan, insn_len, place, slot, tail)
     }
 
-    fn before_step(plan: &Plan, _: CodeAddr, slot: CodeAddr, regs: &mut PtRegs) -> u64 {
+    fn before_step(plan: &Plan, _: CodeAddr, slot: CodeAddr, regs: &mut PtRegs) -> Kept {
         slot::before_step(plan, slot, regs)
     }
 
@@ -238,12 +239,12 @@ unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
         place: CodeAddr,
         slot: CodeAddr,
         regs: &mut PtRegs,
-        state: &u64,
+        state: &Kept,
     ) {
         slot::after_step(plan, insn_len, place, slot, regs, *state);
     }
 
-    fn abort_step(_: &Plan, place: CodeAddr, regs: &mut PtRegs, _: &u64) {
+    fn abort_step(_: &Plan, place: CodeAddr, regs: &mut PtRegs, _: &Kept) {
         slot::abort_step(place, regs);
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn simulate(plan: &Plan, regs: &mut PtRegs) {
             regs.nip = next;
         }
         Plan::Nop => regs.nip = next,
-        Plan::Copy | Plan::Relocate | Plan::Scv | Plan::Mfmsr(_) | Plan::Bctar(_) => {}
+        Plan::Copy | Plan::Relocate | Plan::Sc | Plan::Scv | Plan::Mfmsr(_) | Plan::Bctar(_) => {}
     }
 }
 

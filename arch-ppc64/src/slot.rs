@@ -12,7 +12,7 @@ use crate::decode::Plan;
 use crate::insn;
 use crate::regs::PtRegs;
 use crate::simulate;
-use probe_core::arch::{Tail, TailPatch};
+use probe_core::arch::{Method, Tail, TailPatch};
 use probe_core::{CodeAddr, Refusal};
 
 /// The size of a slot in bytes; the core owns the last eight.
@@ -61,21 +61,25 @@ pub(crate) fn tail<E: Endian>(
 ) -> Option<TailPatch> {
     let word = match tail {
         Tail::Breakpoint => insn::TRAP,
-        Tail::Jump if matches!(plan, Plan::Copy | Plan::Relocate) => insn::b(place.offset_from(slot) as i64)?,
+        Tail::Jump if plan.method() == Method::Boost => insn::b(place.offset_from(slot) as i64)?,
         // What needs work after the step must not get past it.
         Tail::Jump => return None,
     };
     Some(TailPatch { offset: insn_len as u8, len_bytes: 4, bytes: E::bytes(word) })
 }
 
+/// What [`before_step`] keeps: r0 for `bctar`, the MSR for `mfmsr`. Nothing, by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kept(Option<u64>);
+
 /// Keeps what the slot of `plan` borrows or may not show.
-pub(crate) fn before_step(plan: &Plan, slot: CodeAddr, regs: &mut PtRegs) -> u64 {
+pub(crate) fn before_step(plan: &Plan, slot: CodeAddr, regs: &mut PtRegs) -> Kept {
     regs.nip = slot.as_usize() as u64;
-    match plan {
-        Plan::Bctar(_) => regs.gpr[0],
-        Plan::Mfmsr(_) => regs.msr,
-        _ => 0,
-    }
+    Kept(match plan {
+        Plan::Bctar(_) => Some(regs.gpr[0]),
+        Plan::Mfmsr(_) => Some(regs.msr),
+        _ => None,
+    })
 }
 
 /// Sets right what the slot changed differently from the place.
@@ -85,17 +89,18 @@ pub(crate) fn after_step(
     place: CodeAddr,
     slot: CodeAddr,
     regs: &mut PtRegs,
-    kept: u64,
+    Kept(kept): Kept,
 ) {
     let place = place.as_usize() as u64;
     let next = regs.effective(place.wrapping_add(insn_len as u64));
     regs.nip = next;
     match *plan {
         Plan::Bctar(word) => {
-            let target = core::mem::replace(&mut regs.gpr[0], kept);
+            let target = regs.gpr[0];
+            regs.gpr[0] = kept.unwrap_or(target);
             simulate::branch_to(word, regs, next, target);
         }
-        Plan::Mfmsr(word) => simulate::finish_mfmsr(word, regs, kept),
+        Plan::Mfmsr(word) => simulate::finish_mfmsr(word, regs, kept.unwrap_or(regs.msr)),
         // Book I, "System Call Vectored": LR is the address of the next instruction. Whoever returned from the system
         // call may have changed it.
         Plan::Scv if regs.link == (slot.as_usize() + insn_len) as u64 => regs.link = next,

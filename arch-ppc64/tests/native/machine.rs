@@ -6,7 +6,7 @@
 
 use crate::state::State;
 use probe_arch_ppc64::Endian as _;
-use probe_arch_ppc64::{Native, NativeEndian, Plan, PtRegs};
+use probe_arch_ppc64::{Kept, Native, NativeEndian, Plan, PtRegs};
 use probe_core::CodeAddr;
 use probe_core::arch::{Arch, Decoded, MemFault, Memory, Method, NativeArch, Site, Tail, Text};
 use std::arch::asm;
@@ -70,7 +70,7 @@ struct Probe {
     place: CodeAddr,
     slot: CodeAddr,
     decoded: Decoded<Plan>,
-    kept: u64,
+    kept: Kept,
 }
 
 struct Shared(UnsafeCell<Run>);
@@ -233,7 +233,7 @@ impl Machine {
         } else {
             assert_eq!(decoded.method, Method::Simulate);
         }
-        Probe { place, slot, decoded, kept: 0 }
+        Probe { place, slot, decoded, kept: Kept::default() }
     }
 }
 

@@ -3,6 +3,10 @@
 //!
 //! Prefixed instructions need a POWER10 (`QEMU_CPU=power10`); elsewhere they fault, probed and unprobed alike.
 #![cfg(target_arch = "powerpc64")]
+#![allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "signal frames are copied part by part under one promise"
+)]
 
 mod calls;
 mod machine;
