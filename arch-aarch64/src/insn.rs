@@ -53,10 +53,11 @@ pub(crate) const DCPS: Class = Class::new(0xffe0_001c, 0xd4a0_0000);
 /// `udf #imm16`, permanently undefined (C4.1.2).
 pub(crate) const UDF: Class = Class::new(0xffff_0000, 0x0000_0000);
 
-/// The immediate of [`breakpoint`] at probed places and in slots: "KP". Not one of Linux's own (arch/arm64's
+/// The immediate of [`breakpoint`] at probed places and in slots: "KU". Not one of Linux's own (arch/arm64's
 /// asm/brk-imm.h uses 0x004-0x007, 0x100, 0x400, 0x401, 0x800, 0x900, 0x5500 and up), so that a kernel that has kprobes
-/// of its own tells them apart.
-pub(crate) const PROBE_IMM: u16 = 0x4b50;
+/// of its own tells them apart. Its first byte in memory is 0xa0, which is rare in A64 text (0x00, 0x20 and 0xe0 are not):
+/// a search for breakpoints in text finds few candidates.
+pub(crate) const PROBE_IMM: u16 = 0x4b55;
 
 /// `brk #imm`.
 pub(crate) const fn breakpoint(imm: u16) -> u32 {

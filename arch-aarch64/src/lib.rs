@@ -12,7 +12,7 @@
 //! - [`unwind`]: how a stack walk passes a return stub.
 //! - `asm`: trampolines and cache maintenance, the only code that must run on the architecture itself.
 //!
-//! Breakpoint: `brk #0x4b50`; a trap's saved pc is the place. What a host owes beside
+//! Breakpoint: `brk #0x4b55`; a trap's saved pc is the place. What a host owes beside
 //! [`Host`](probe_core::host::Host): slots and stubs lie in memory that is not guarded (no PROT_BTI, no GP bit), and no
 //! guarded control stack (FEAT_GCS) is enabled.
 #![no_std]

@@ -155,7 +155,7 @@ mod tests {
     use rstest::rstest;
 
     const PLACE: CodeAddr = CodeAddr::new(0x40_1000);
-    const BRK: u32 = 0xd429_6a00;
+    const BRK: u32 = 0xd429_6aa0;
 
     fn filled(word: u32, slot: CodeAddr, tail: Tail) -> [u32; 6] {
         let (plan, _) = classify(word).expect("not refused");

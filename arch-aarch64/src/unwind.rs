@@ -8,9 +8,10 @@
 //! program's own text, of the call that the stub was handed out for (where it had found another stub as its return
 //! address, that stub's word). It is written before the stub is put into X30.
 //!
-//! Which stub it is, the description reads from X30: a return leaves its target there, and the probed function's own frame
-//! description says where it was saved. Perhaps it was saved signed; only the bits below the chunk's size are
-//! looked at, which pointer authentication leaves alone.
+//! Which stub it is, the description reads from X30 where that is a stub of the chunk, else from the program counter:
+//! - libgcc restores X30 with the other registers from the probed function's frame (perhaps signed: only the bits that
+//!   pointer authentication leaves alone are looked at) and gives no access to the program counter.
+//! - LLVM's libunwind restores the program counter only, and leaves in X30 what was there when the walk began.
 //!
 //! The frame's CFA is one byte above its stack pointer, on purpose: libgcc's second phase recognises the frame
 //! with the handler by its CFA, and a stub's frame with the same CFA as the probed function's would be taken for it.
@@ -21,7 +22,7 @@
 use probe_core::CodeAddr;
 
 /// The room that the description of one chunk takes, in bytes; see [`eh_frame`].
-pub const EH_FRAME_LEN: usize = 112;
+pub const EH_FRAME_LEN: usize = 144;
 
 /// The frame description of one chunk of return stubs, as the bytes of an `.eh_frame` section.
 ///
@@ -39,9 +40,6 @@ pub struct EhFrame {
 
 /// Describes the chunk of `len_bytes` bytes of return stubs at `chunk`, whose real return addresses are in the table of
 /// eight-byte words at `table` (see the module's description).
-///
-/// `chunk` is aligned to the power of two that is `len_bytes` or the next above it, as
-/// [`Arch::fill_stubs`](probe_core::arch::Arch::fill_stubs) says.
 #[must_use]
 pub fn eh_frame(chunk: CodeAddr, len_bytes: usize, table: usize) -> EhFrame {
     let mut section = Section { bytes: [0; EH_FRAME_LEN], len: 0 };
@@ -62,14 +60,28 @@ pub fn eh_frame(chunk: CodeAddr, len_bytes: usize, table: usize) -> EhFrame {
     section.word(chunk.as_usize());
     section.word(len_bytes);
     section.put(&[0]);
-    // *(table + (x30 & (chunk size - 1))): a stub is as long as a word of the table.
+    section.put(&[DW_CFA_VAL_EXPRESSION, X30, LOOKUP_LEN as u8]);
+    let lookup = section.len;
+    // The stub's offset in the chunk, from X30 …
+    section.put(&[DW_OP_BREG0 + X30, 0]);
+    section.constant(chunk.as_usize() as u64);
+    section.put(&[DW_OP_MINUS]);
+    section.constant(UNSIGNED_BITS);
+    section.put(&[DW_OP_AND, DW_OP_DUP]);
+    section.constant(len_bytes as u64);
+    // … if it is less than the chunk's length, else from the program counter.
+    section.put(&[DW_OP_LT, DW_OP_BRA]);
+    section.put(&FROM_PC_LEN.to_ne_bytes());
+    let from_pc = section.len;
+    section.put(&[DW_OP_DROP, DW_OP_BREGX, PC, 0]);
+    section.constant(chunk.as_usize() as u64);
+    section.put(&[DW_OP_MINUS]);
+    debug_assert_eq!(section.len - from_pc, usize::from(FROM_PC_LEN));
+    // A stub is as long as a word of the table.
     const { assert!(crate::call::STUB_LEN == size_of::<u64>()) };
-    const LOOKUP_LEN: u8 = 2 + 9 + 1 + 9 + 2;
-    section.put(&[DW_CFA_VAL_EXPRESSION, X30, LOOKUP_LEN, DW_OP_BREG0 + X30, 0, DW_OP_CONST8U]);
-    section.word(len_bytes.next_power_of_two() - 1);
-    section.put(&[DW_OP_AND, DW_OP_CONST8U]);
-    section.word(table);
+    section.constant(table as u64);
     section.put(&[DW_OP_PLUS, DW_OP_DEREF]);
+    debug_assert_eq!(section.len - lookup, LOOKUP_LEN);
     section.end(fde);
 
     // The zeros behind are the terminator.
@@ -78,13 +90,24 @@ pub fn eh_frame(chunk: CodeAddr, len_bytes: usize, table: usize) -> EhFrame {
 
 const X30: u8 = 30;
 const SP: u8 = 31;
+const PC: u8 = 32;
+/// The bits of a code address that pointer authentication never replaces: the smallest virtual address space has 36.
+const UNSIGNED_BITS: u64 = (1 << 36) - 1;
+const FROM_PC_LEN: u16 = 4 + 9 + 1;
+const LOOKUP_LEN: usize = 2 + 9 + 1 + 9 + 2 + 9 + 4 + FROM_PC_LEN as usize + 9 + 2;
 const DW_CFA_DEF_CFA: u8 = 0x0c;
 const DW_CFA_VAL_EXPRESSION: u8 = 0x16;
 const DW_OP_DEREF: u8 = 0x06;
 const DW_OP_CONST8U: u8 = 0x0e;
+const DW_OP_DUP: u8 = 0x12;
+const DW_OP_DROP: u8 = 0x13;
 const DW_OP_AND: u8 = 0x1a;
+const DW_OP_MINUS: u8 = 0x1c;
 const DW_OP_PLUS: u8 = 0x22;
+const DW_OP_BRA: u8 = 0x28;
+const DW_OP_LT: u8 = 0x2d;
 const DW_OP_BREG0: u8 = 0x70;
+const DW_OP_BREGX: u8 = 0x92;
 
 struct Section {
     bytes: [u8; EH_FRAME_LEN],
@@ -110,6 +133,11 @@ impl Section {
 
     fn word(&mut self, value: usize) {
         self.put(&(value as u64).to_ne_bytes());
+    }
+
+    fn constant(&mut self, value: u64) {
+        self.put(&[DW_OP_CONST8U]);
+        self.put(&value.to_ne_bytes());
     }
 
     fn put(&mut self, bytes: &[u8]) {
@@ -140,8 +168,7 @@ mod tests {
         let len = usize::from(frame.bytes[expression + 2]);
         assert_eq!(frame.bytes[expression..expression + 2], [DW_CFA_VAL_EXPRESSION, X30]);
         assert_eq!(frame.bytes[expression + 2 + len], DW_OP_DEREF);
-        assert_eq!(u64_at(expression + 6), 0xffff);
-        assert_eq!(u64_at(expression + 16), 0x7777_0000);
+        assert_eq!(u64_at(expression + 2 + len - 9), 0x7777_0000);
         assert!(frame.bytes[expression + 3 + len..].iter().all(|byte| *byte == 0));
     }
 }

@@ -13,7 +13,7 @@ pub(crate) const ARENA: usize = 1 << 20;
 /// Data that loads and stores may hit.
 pub(crate) const DATA: usize = 1 << 11;
 const STACK: usize = 1 << 16;
-const BRK: u32 = 0xd429_6a00;
+const BRK: u32 = 0xd429_6aa0;
 const PROT_BTI: c_int = 0x10;
 
 /// How the instruction is executed.

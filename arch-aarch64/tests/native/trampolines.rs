@@ -168,6 +168,8 @@ extern "C" fn handler(regs: *mut PtRegs, stub: usize) {
             regs.sp -= 32;
             regs.pc -= 4;
         }
+        // SAFETY: there is SVE, and no caller keeps predicates over a call.
+        WITH_SVE => unsafe { destroy_predicates() },
         _ => regs.x[16] = 0x1616,
     }
     // SAFETY: changes nothing but declared registers and the floating-point control and status.
@@ -196,36 +198,46 @@ fn destroy_vectors() {
     }
 }
 
-struct Chunk {
-    at: usize,
-    stubs: usize,
+/// A chunk of return stubs that lead to [`handler`].
+pub(crate) struct Chunk {
+    pub(crate) at: usize,
+    pub(crate) stubs: usize,
 }
 
 const CHUNK: usize = 4096;
 
-fn chunk(trampoline: CodeAddr) -> Chunk {
-    // SAFETY: a new anonymous mapping.
-    let at = unsafe {
-        libc::mmap(
-            core::ptr::null_mut(),
-            CHUNK,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    assert_ne!(at, libc::MAP_FAILED);
-    // SAFETY: just mapped.
-    let bytes = unsafe { core::slice::from_raw_parts_mut(at.cast::<u8>(), CHUNK - 8) };
-    let address = CodeAddr::new(at as usize);
-    let stubs = Aarch64::fill_stubs(address, trampoline, handler as *const () as usize, bytes);
-    // SAFETY: the mapping is ours.
-    let result = unsafe { libc::mprotect(at, CHUNK, libc::PROT_READ | libc::PROT_EXEC) };
-    assert_eq!(result, 0);
-    // SAFETY: mapped and readable.
-    unsafe { Aarch64::publish(address, CHUNK) };
-    Chunk { at: at as usize, stubs }
+impl Chunk {
+    pub(crate) fn new(trampoline: CodeAddr) -> Self {
+        // SAFETY: a new anonymous mapping.
+        let at = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                CHUNK,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        // SAFETY: just mapped.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(at.cast::<u8>(), CHUNK - 8) };
+        let address = CodeAddr::new(at as usize);
+        let stubs = Aarch64::fill_stubs(address, trampoline, handler as *const () as usize, bytes);
+        // SAFETY: the mapping is ours.
+        let result = unsafe { libc::mprotect(at, CHUNK, libc::PROT_READ | libc::PROT_EXEC) };
+        assert_eq!(result, 0);
+        // SAFETY: mapped and readable.
+        unsafe { Aarch64::publish(address, CHUNK) };
+        Self { at: at as usize, stubs }
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; no call is under way.
+        unsafe { libc::munmap(self.at as *mut libc::c_void, CHUNK) };
+    }
 }
 
 fn call(stub: usize) -> Box<Call> {
@@ -249,7 +261,7 @@ fn call(stub: usize) -> Box<Call> {
 }
 
 fn general_registers_survive(trampoline: CodeAddr) {
-    let chunk = chunk(trampoline);
+    let chunk = Chunk::new(trampoline);
     assert!(chunk.stubs > 500);
     for stub in [1, chunk.stubs / 2, chunk.stubs - 1].map(|index| chunk.at + index * Aarch64::STUB_LEN) {
         for mode in [PLAIN, REDIRECTED, OTHER_STACK] {
@@ -280,7 +292,7 @@ fn general_registers_survive(trampoline: CodeAddr) {
 }
 
 fn vectors_survive(trampoline: CodeAddr) {
-    let chunk = chunk(trampoline);
+    let chunk = Chunk::new(trampoline);
     for mode in [PLAIN, REDIRECTED, OTHER_STACK] {
         MODE.store(mode, Ordering::Relaxed);
         let call = call(chunk.at + Aarch64::STUB_LEN);
@@ -306,4 +318,106 @@ fn ret_4_the_full_trampoline_keeps_everything() {
         general_registers_survive(trampoline);
         vectors_survive(trampoline);
     }
+}
+
+core::arch::global_asm!(
+    r#"
+    .pushsection .text.return_through_sve, "ax", %progbits
+    .arch_extension sve
+    // return_through_sve(x0: &mut SveCall)
+    .globl return_through_sve
+return_through_sve:
+    stp x29, x30, [sp, #-96]!
+    stp d8, d9, [sp, #16]
+    stp d10, d11, [sp, #32]
+    stp d12, d13, [sp, #48]
+    stp d14, d15, [sp, #64]
+    str x0, [sp, #80]
+    adr x1, 9f
+    str x1, [x0, #8]
+    ldp x2, x3, [x0, #16]
+    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    ldr z\n, [x2, #\n, mul vl]
+    .endr
+    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15
+    ldr p\n, [x3, #\n, mul vl]
+    .endr
+    ldr x30, [x0]
+    ret
+9:  ldr x0, [sp, #80]
+    ldp x2, x3, [x0, #32]
+    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    str z\n, [x2, #\n, mul vl]
+    .endr
+    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15
+    str p\n, [x3, #\n, mul vl]
+    .endr
+    ldp d8, d9, [sp, #16]
+    ldp d10, d11, [sp, #32]
+    ldp d12, d13, [sp, #48]
+    ldp d14, d15, [sp, #64]
+    ldp x29, x30, [sp], #96
+    ret
+
+    // The vector length in bytes, and a handler's worst: all predicates false.
+    .globl vector_length
+vector_length:
+    rdvl x0, #1
+    ret
+    .globl destroy_predicates
+destroy_predicates:
+    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15
+    pfalse p\n\().b
+    .endr
+    ret
+    .popsection
+    "#
+);
+
+#[repr(C)]
+struct SveCall {
+    stub: u64,
+    real: u64,
+    z: *const u8,
+    p: *const u8,
+    z_after: *mut u8,
+    p_after: *mut u8,
+}
+
+unsafe extern "C" {
+    fn return_through_sve(call: &mut SveCall);
+    fn vector_length() -> usize;
+    fn destroy_predicates();
+}
+
+const WITH_SVE: usize = 3;
+
+#[test]
+fn ret_4_the_full_trampoline_keeps_scalable_vectors() {
+    let _lock = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let full = CodeAddr::new((&raw const probe_aarch64_return_full).addr());
+    let trampoline = Aarch64::return_trampoline(SaveSet::Full);
+    if trampoline == full {
+        println!("skipped: this core has no SVE");
+        return;
+    }
+    // SAFETY: there is SVE.
+    let length = unsafe { vector_length() };
+    let z: Vec<u8> = (0..32 * length).map(|index| (index * 7 + index / 256) as u8).collect();
+    let p: Vec<u8> = (0..16 * length / 8).map(|index| (index * 5 + 1) as u8).collect();
+    let (mut z_after, mut p_after) = (vec![0; z.len()], vec![0; p.len()]);
+    let chunk = Chunk::new(trampoline);
+    let mut call = SveCall {
+        stub: (chunk.at + Aarch64::STUB_LEN) as u64,
+        real: 0,
+        z: z.as_ptr(),
+        p: p.as_ptr(),
+        z_after: z_after.as_mut_ptr(),
+        p_after: p_after.as_mut_ptr(),
+    };
+    REAL.store((&raw const call.real).addr() as u64, Ordering::Relaxed);
+    MODE.store(WITH_SVE, Ordering::Relaxed);
+    // SAFETY: there is SVE; the buffers are as long as the registers.
+    unsafe { return_through_sve(&mut call) };
+    assert_eq!((z_after, p_after), (z, p), "vectors of {length} bytes");
 }
