@@ -345,7 +345,7 @@ pub(crate) fn entry_offset(first: &[u8]) -> usize {
 const MISALIGNED: Refusal =
     Refusal::not_an_instruction("aarch64.misaligned", "instructions lie at multiples of four bytes");
 const UNREADABLE: Refusal = Refusal::invalid("aarch64.unreadable", "the instruction's text cannot be read");
-const UNDEFINED: Refusal = Refusal::not_an_instruction(
+const UNDEFINED: Refusal = Refusal::invalid(
     "aarch64.undefined",
     "udf is permanently undefined: padding or data, not an instruction to probe",
 );

@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard};
 
 /// Code: [`Machine::place`] in the middle of breakpoints.
 pub(crate) const ARENA: usize = 1 << 20;
+/// Behind the arena: what literals may not be loaded from.
+const FORBIDDEN: usize = 1 << 20;
 /// Data that loads and stores may hit.
 pub(crate) const DATA: usize = 1 << 11;
 const STACK: usize = 1 << 16;
@@ -111,9 +113,11 @@ impl Machine {
     pub(crate) fn new(pages: Pages) -> Self {
         let lock = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         install_handlers();
-        let arena = map(ARENA + 4096, libc::PROT_READ | libc::PROT_WRITE);
-        for at in (arena..arena + ARENA + 4096).step_by(4) {
-            store(at, &BRK.to_le_bytes());
+        let arena = map(ARENA + 4096 + FORBIDDEN, libc::PROT_READ | libc::PROT_WRITE);
+        protect(arena + ARENA + 4096, FORBIDDEN, libc::PROT_NONE);
+        // Breakpoints that differ from each other: they are the literals that are loaded, too.
+        for (index, at) in (arena..arena + ARENA + 4096).step_by(4).enumerate() {
+            store(at, &(0xd420_0000 | ((index as u32).wrapping_mul(0x9e37) & 0xffff) << 5).to_le_bytes());
         }
         let machine = Self {
             _lock: lock,
@@ -226,7 +230,7 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`; nothing runs there.
-        unsafe { libc::munmap(self.arena as *mut c_void, ARENA + 4096) };
+        unsafe { libc::munmap(self.arena as *mut c_void, ARENA + 4096 + FORBIDDEN) };
         // SAFETY: as above.
         unsafe { libc::munmap(self.data as *mut c_void, DATA) };
     }
@@ -289,9 +293,7 @@ extern "C" fn on_signal(signal: c_int, _info: *mut siginfo_t, context: *mut c_vo
     let regs = unsafe { &mut *regs };
     // SAFETY: the interrupted thread holds the lock and waits in `launch`.
     let Some(state) = (unsafe { &mut *STATE.0.get() }) else { die(signal, regs) };
-    if !state.on_signal(signal, regs) {
-        return;
-    }
+    let Some(signal) = state.on_signal(signal, regs) else { return };
     let (vectors, fpsr, fpcr) = floating_point(context);
     state.outcome = Some((signal, *regs, vectors, fpsr, fpcr));
     *regs = state.home;
@@ -306,8 +308,8 @@ fn die(signal: c_int, regs: &PtRegs) -> ! {
 }
 
 impl State {
-    /// Returns whether the instruction has stopped for good.
-    fn on_signal(&mut self, signal: c_int, regs: &mut PtRegs) -> bool {
+    /// Returns the signal that the instruction has stopped with for good.
+    fn on_signal(&mut self, signal: c_int, regs: &mut PtRegs) -> Option<c_int> {
         let in_slot = (self.slot..self.slot + Aarch64::SLOT_LEN).contains(&(regs.pc as usize));
         match self.phase {
             Phase::Idle => die(signal, regs),
@@ -315,7 +317,7 @@ impl State {
                 self.home = *regs;
                 *regs = self.regs;
                 self.phase = Phase::Running;
-                false
+                None
             }
             Phase::Running if self.run != Run::Bare && regs.pc as usize == self.place => {
                 if signal != libc::SIGTRAP {
@@ -325,22 +327,22 @@ impl State {
             }
             // A boosted slot, or one without a frame: resolved by its address alone.
             Phase::Running if in_slot => self.finish(signal, regs, StepState::default()),
-            Phase::Running => true,
+            Phase::Running => Some(signal),
             Phase::Stepping if in_slot => self.finish(signal, regs, self.kept),
             Phase::Stepping => die(signal, regs),
         }
     }
 
     /// The breakpoint at the place.
-    fn probed(&mut self, regs: &mut PtRegs) -> bool {
+    fn probed(&mut self, regs: &mut PtRegs) -> Option<c_int> {
         let place = CodeAddr::new(self.place);
         let slot = CodeAddr::new(self.slot);
         match (self.method, self.run) {
             (Method::Simulate, _) => {
                 let memory = Regions { text: (self.arena, ARENA), data: (self.data, DATA) };
-                // All literals of the vectors lie in the arena.
+                // A host would raise this fault.
                 if Aarch64::simulate(&self.plan, place, regs, &memory).is_err() {
-                    die(libc::SIGSEGV, regs);
+                    return Some(libc::SIGSEGV);
                 }
             }
             (Method::Step, Run::WithoutFrame) | (Method::Boost, _) => regs.pc = self.slot as u64,
@@ -349,20 +351,20 @@ impl State {
                 self.phase = Phase::Stepping;
             }
         }
-        false
+        None
     }
 
     /// A trap or a fault in the slot.
-    fn finish(&mut self, signal: c_int, regs: &mut PtRegs, kept: StepState) -> bool {
+    fn finish(&mut self, signal: c_int, regs: &mut PtRegs, kept: StepState) -> Option<c_int> {
         let place = CodeAddr::new(self.place);
         let slot = CodeAddr::new(self.slot);
         self.phase = Phase::Running;
         if signal != libc::SIGTRAP {
             Aarch64::abort_step(&self.plan, place, regs, &kept);
-            return true;
+            return Some(signal);
         }
         Aarch64::after_step(&self.plan, 4, place, slot, regs, &kept);
-        false
+        None
     }
 }
 

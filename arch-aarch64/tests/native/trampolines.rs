@@ -176,7 +176,11 @@ extern "C" fn handler(regs: *mut PtRegs, stub: usize) {
     unsafe {
         core::arch::asm!(
             "msr fpsr, {status}", "msr fpcr, {mode}", "msr nzcv, {flags}",
+            ".irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18",
+            "mov x\\n, #0xdead",
+            ".endr",
             status = in(reg) 0x1fu64, mode = in(reg) 0x0040_0000u64, flags = in(reg) 0xf000_0000u64,
+            out("x18") _,
             clobber_abi("C"),
         );
     }

@@ -337,3 +337,25 @@ fn hit_11_authenticated_returns_go_where_they_were_signed_for() {
         assert_eq!(probed, bare);
     }
 }
+
+/// A literal that is not mapped: the fault is reported at the place, with the registers as they were.
+#[test]
+fn hit_9_a_fault_in_a_slot_or_a_simulation_is_one_at_the_place() {
+    let machine = Machine::new(Pages::Plain);
+    // `.+0xffffc`, from `aarch64-linux-gnu-as`: w0, x1, x2 (signed), s3, d4, q5.
+    let words = [0x187f_ffe0, 0x587f_ffe1, 0x987f_ffe2, 0x1c7f_ffe3, 0x5c7f_ffe4, 0x9c7f_ffe5];
+    let mut random = Random(0x1234_5678_9abc_def1);
+    for word in words {
+        let start = state(&machine, &mut random, Values::Anything);
+        let vectors = random_vectors(&mut random);
+        let mut outcome = |run| {
+            machine.prepare(word, run);
+            let mut outcome = machine.run(&start, &vectors, &[0; DATA]);
+            forget_dead_stack(&machine, &start, &mut outcome);
+            outcome
+        };
+        let bare = outcome(Run::Bare);
+        assert_eq!((bare.signal, bare.regs.pc), (libc::SIGSEGV, machine.place() as u64));
+        assert_eq!(outcome(Run::Probed), bare, "{word:#x}");
+    }
+}
