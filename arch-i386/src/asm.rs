@@ -7,6 +7,8 @@
 //!
 //! A handler that moves the stack pointer may only raise it. Source: System V ABI i386 1.1, 2.2; SDM volume 1, 13.
 
+#![expect(bad_asm_style, reason = "a difference of two symbols can only be written in the other syntax")]
+
 use crate::I386;
 use crate::regs::Regs;
 use core::arch::naked_asm;

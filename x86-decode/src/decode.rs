@@ -38,7 +38,8 @@ pub fn decode_bytes<M: Mode>(text: &[u8]) -> Result<Decoded<Plan>, Refusal> {
         _ => None,
     };
     let effect = match effect {
-        Some(_) if insn.has(Prefixes::LOCK) => return Err(refusal::LOCKED),
+        // Undefined: none of them writes memory through ModRM.
+        Some(_) if insn.has(Prefixes::LOCK) => return Err(refusal::UNDECODABLE),
         Some(effect) => effect,
         None => out_of_line::<M>(&insn)?,
     };
@@ -220,8 +221,7 @@ fn group5<M: Mode>(insn: &Insn) -> Result<Option<Effect>, Refusal> {
     let opcode_at = insn.modrm_at.saturating_sub(1);
     let effect = if !modrm.is_register() && insn.has(Prefixes::FS_OR_GS) {
         match is_call {
-            // RIP-relative to FS or GS: no compiler makes it, and the slot would have to move it as well.
-            _ if insn.is_ip_relative::<M>() => return Err(refusal::OUT_OF_REACH),
+            _ if insn.is_ip_relative::<M>() => return Err(refusal::SEGMENT_IP_RELATIVE),
             true => {
                 Effect::SegmentCall { opcode_at, borrowed: unused_register(memory_operand::<M>(insn, modrm)) }
             }

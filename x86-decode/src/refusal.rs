@@ -79,11 +79,6 @@ pub const NARROW_BRANCH: Refusal = Refusal::unsupported(
     "x86.narrow_branch",
     "a near branch with an operand-size prefix cuts its target or ignores the prefix, as the vendor decides",
 );
-/// Branches, stack and flag instructions with LOCK.
-pub const LOCKED: Refusal = Refusal::not_an_instruction(
-    "x86.locked",
-    "lock in front of an instruction that does not write memory is undefined",
-);
 /// REX2 and EVEX map 4 (APX).
 pub const APX: Refusal = Refusal::unsupported(
     "x86.apx",
@@ -97,3 +92,8 @@ pub const OUT_OF_REACH: Refusal = Refusal::unsupported(
 /// A copy that outgrows the slot.
 pub const TOO_LONG: Refusal =
     Refusal::unsupported("x86.too_long", "the relocated instruction would be longer than 15 bytes");
+/// CALL and JMP through RIP-relative memory in FS or GS.
+pub const SEGMENT_IP_RELATIVE: Refusal = Refusal::unsupported(
+    "x86.segment_ip_relative",
+    "the branch target is at an address relative to both a segment and the instruction, as no compiler makes it",
+);

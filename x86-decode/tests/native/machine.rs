@@ -1,0 +1,156 @@
+//! Runs one instruction on this processor from a chosen state, and tells the state after it.
+//!
+//! A trap is the way in and out: at an `int3` the signal handler replaces all registers by the wanted ones; the
+//! code under test then runs into another `int3` (the arena is full of them) or into a fault, where the handler
+//! notes the registers and puts the old ones back. The handler has its own stack.
+
+use super::{CONTEXT_AT, Context, Native, StepBack as _, gregs_of, regs_of};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, Once};
+
+/// How a run ended, with the registers there. At a breakpoint the program counter is the breakpoint's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) signal: i32,
+    pub(crate) regs: Native,
+    pub(crate) floating: Floating,
+}
+
+/// The floating-point state that is set before a run and compared after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Floating {
+    vectors: [u128; 4],
+    x87_status: u16,
+}
+
+struct Exchange {
+    wanted: UnsafeCell<Option<Native>>,
+    kept: UnsafeCell<Option<Context>>,
+    outcome: UnsafeCell<Option<Outcome>>,
+}
+
+// SAFETY: used by the one thread that holds `MACHINE`, and by the signal handler that interrupts it.
+unsafe impl Sync for Exchange {}
+
+static EXCHANGE: Exchange =
+    Exchange { wanted: UnsafeCell::new(None), kept: UnsafeCell::new(None), outcome: UnsafeCell::new(None) };
+/// 0: no run; 1: about to enter; 2: running.
+static PHASE: AtomicU8 = AtomicU8::new(0);
+static MACHINE: Mutex<()> = Mutex::new(());
+
+/// The exclusive use of the processor's state.
+pub(crate) struct Machine(#[expect(dead_code, reason = "held, not read")] MutexGuard<'static, ()>);
+
+impl Machine {
+    pub(crate) fn take() -> Self {
+        static HANDLERS: Once = Once::new();
+        let guard = MACHINE.lock().unwrap_or_else(|poison| poison.into_inner());
+        HANDLERS.call_once(|| {
+            for signal in [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE] {
+                // SAFETY: all-zero is a valid sigaction; the handler touches only what this module owns.
+                unsafe {
+                    let mut action: libc::sigaction = std::mem::zeroed();
+                    action.sa_sigaction = on_signal as *const () as usize;
+                    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+                    assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
+                }
+            }
+        });
+        own_signal_stack();
+        Self(guard)
+    }
+
+    /// Runs from `regs` until a breakpoint or a fault.
+    pub(crate) fn run(&self, regs: &Native) -> Outcome {
+        // SAFETY: no handler runs between here and the trap below, and the lock is held.
+        unsafe { *EXCHANGE.wanted.get() = Some(*regs) };
+        PHASE.store(1, Ordering::SeqCst);
+        let floating = with_fixed_floating_point();
+        assert_eq!(PHASE.load(Ordering::SeqCst), 0);
+        // SAFETY: the run is over.
+        let outcome = unsafe { (*EXCHANGE.outcome.get()).take() }.expect("the handler has noted the outcome");
+        Outcome { floating, ..outcome }
+    }
+}
+
+/// Traps into the handler with a fixed floating-point state; returns what the run has made of it.
+fn with_fixed_floating_point() -> Floating {
+    let before: [u128; 4] = [0x1111_2222 << 70, 0x3333_4444 << 30, 0x5555_6666 << 50, 0x7777_8888];
+    let mut vectors = [0u128; 4];
+    let mut x87_status = 0u16;
+    // ID and NT stay as the last code under test has left them, as the kernel's signal return does not set them: hence
+    // the POPF.
+    // SAFETY: the handler of this trap diverts to the code under test and comes back right behind the `int3` with all
+    // general registers as they are here; what else changes is named.
+    unsafe {
+        std::arch::asm!(
+            "push 0x202",
+            "popf",
+            "fninit",
+            "movups xmm0, [{before}]",
+            "movups xmm1, [{before} + 16]",
+            "movups xmm2, [{before} + 32]",
+            "movups xmm3, [{before} + 48]",
+            "int3",
+            "movups [{after}], xmm0",
+            "movups [{after} + 16], xmm1",
+            "movups [{after} + 32], xmm2",
+            "movups [{after} + 48], xmm3",
+            "fnstsw [{status}]",
+            "fninit",
+            before = in(reg) before.as_ptr(),
+            after = in(reg) vectors.as_mut_ptr(),
+            status = in(reg) &raw mut x87_status,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("st(0)") _, out("st(1)") _, out("st(2)") _, out("st(3)") _,
+            out("st(4)") _, out("st(5)") _, out("st(6)") _, out("st(7)") _,
+        );
+    }
+    Floating { vectors, x87_status }
+}
+
+/// A signal stack of this thread's own, large enough for AVX-512 frames.
+fn own_signal_stack() {
+    thread_local!(static STACK: Vec<u8> = vec![0; 256 << 10]);
+    STACK.with(|stack| {
+        let alternate = libc::stack_t { ss_sp: stack.as_ptr() as *mut _, ss_flags: 0, ss_size: stack.len() };
+        // SAFETY: the memory lives as long as the thread.
+        assert_eq!(unsafe { libc::sigaltstack(&alternate, std::ptr::null_mut()) }, 0);
+    });
+}
+
+extern "C" fn on_signal(signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a ucontext that is ours until we return.
+    let machine = unsafe { &mut *context.byte_add(CONTEXT_AT).cast::<Context>() };
+    match PHASE.load(Ordering::SeqCst) {
+        1 if signal == libc::SIGTRAP => {
+            PHASE.store(2, Ordering::SeqCst);
+            // SAFETY: the thread that owns the exchange is interrupted.
+            unsafe {
+                *EXCHANGE.kept.get() = Some(*machine);
+                if let Some(wanted) = *EXCHANGE.wanted.get() {
+                    gregs_of(&wanted, machine);
+                }
+            }
+        }
+        2 => {
+            let mut regs = regs_of(machine);
+            if signal == libc::SIGTRAP {
+                regs.step_back();
+            }
+            PHASE.store(0, Ordering::SeqCst);
+            // SAFETY: as above. The floating-point state stays where the kernel has put it.
+            unsafe {
+                *EXCHANGE.outcome.get() = Some(Outcome { signal, regs, floating: Floating::default() });
+                if let Some(kept) = *EXCHANGE.kept.get() {
+                    *machine = kept;
+                }
+            }
+        }
+        // A fault of the test itself.
+        // SAFETY: ends the process.
+        _ => unsafe { libc::_exit(100 + signal) },
+    }
+}
