@@ -48,13 +48,13 @@ impl Machine {
         let guard = MACHINE.lock().unwrap_or_else(|poison| poison.into_inner());
         HANDLERS.call_once(|| {
             for signal in [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE] {
-                // SAFETY: all-zero is a valid sigaction; the handler touches only what this module owns.
-                unsafe {
-                    let mut action: libc::sigaction = std::mem::zeroed();
-                    action.sa_sigaction = on_signal as *const () as usize;
-                    action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-                    assert_eq!(libc::sigaction(signal, &action, std::ptr::null_mut()), 0);
-                }
+                // SAFETY: all-zero is a valid sigaction.
+                let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+                action.sa_sigaction = on_signal as *const () as usize;
+                action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+                // SAFETY: the handler touches only what this module owns.
+                let done = unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
+                assert_eq!(done, 0);
             }
         });
         own_signal_stack();
@@ -86,7 +86,8 @@ fn with_fixed_floating_point() -> Floating {
     unsafe {
         std::arch::asm!(
             "push 0x202",
-            "popf",
+            // POPF of the full width, which has no common name in the two modes.
+            ".byte 0x9d",
             "fninit",
             "movups xmm0, [{before}]",
             "movups xmm1, [{before} + 16]",
@@ -122,17 +123,17 @@ fn own_signal_stack() {
 }
 
 extern "C" fn on_signal(signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let machine = context.wrapping_byte_add(CONTEXT_AT).cast::<Context>();
     // SAFETY: the kernel passes a ucontext that is ours until we return.
-    let machine = unsafe { &mut *context.byte_add(CONTEXT_AT).cast::<Context>() };
+    let machine = unsafe { &mut *machine };
     match PHASE.load(Ordering::SeqCst) {
         1 if signal == libc::SIGTRAP => {
             PHASE.store(2, Ordering::SeqCst);
             // SAFETY: the thread that owns the exchange is interrupted.
-            unsafe {
-                *EXCHANGE.kept.get() = Some(*machine);
-                if let Some(wanted) = *EXCHANGE.wanted.get() {
-                    gregs_of(&wanted, machine);
-                }
+            unsafe { *EXCHANGE.kept.get() = Some(*machine) };
+            // SAFETY: as above.
+            if let Some(wanted) = unsafe { *EXCHANGE.wanted.get() } {
+                gregs_of(&wanted, machine);
             }
         }
         2 => {
@@ -141,12 +142,12 @@ extern "C" fn on_signal(signal: i32, _info: *mut libc::siginfo_t, context: *mut 
                 regs.step_back();
             }
             PHASE.store(0, Ordering::SeqCst);
+            let outcome = Outcome { signal, regs, floating: Floating::default() };
             // SAFETY: as above. The floating-point state stays where the kernel has put it.
-            unsafe {
-                *EXCHANGE.outcome.get() = Some(Outcome { signal, regs, floating: Floating::default() });
-                if let Some(kept) = *EXCHANGE.kept.get() {
-                    *machine = kept;
-                }
+            unsafe { *EXCHANGE.outcome.get() = Some(outcome) };
+            // SAFETY: as above.
+            if let Some(kept) = unsafe { *EXCHANGE.kept.get() } {
+                *machine = kept;
             }
         }
         // A fault of the test itself.

@@ -35,6 +35,17 @@ fn jump_target(arena: &Arena, random: &mut Random) -> u64 {
     (arena.code() + random.below(0x700)) as u64
 }
 
+/// A number that is no address of anything in this process, wherever it is used: in 64-bit mode neither canonical with 48
+/// nor with 57 bits, in 32-bit mode between the heap and the libraries
+/// (also when it is scaled by 4 or 8).
+fn nowhere(random: &mut Random) -> u64 {
+    if <Native as Registers>::Mode::IS_LONG {
+        random.next() & !(1 << 63) | 1 << 62
+    } else {
+        random.next() & 0x00ff_ffff | 0x1000_0000
+    }
+}
+
 fn number(arena: &Arena, pointers: Pointers, random: &mut Random) -> u64 {
     let data = arena.data() as u64;
     match random.below(12) {
@@ -45,9 +56,7 @@ fn number(arena: &Arena, pointers: Pointers, random: &mut Random) -> u64 {
         7 => data + 0x800,
         8 => random.below(5) as u64,
         9 => (random.below(5) as u64) << 32 | random.below(3) as u64,
-        // Neither canonical with 48 nor with 57 bits.
-        10 => random.next() & !(1 << 63) | 1 << 62,
-        _ => random.next() >> 24,
+        _ => nowhere(random),
     }
 }
 
@@ -92,7 +101,7 @@ impl Pattern {
         let word = <<Native as Registers>::Mode as Mode>::WORD;
         let words = (0..8 * Arena::LEN / word).flat_map(|_| {
             // No trap flag, no alignment check in what POPF may find.
-            let noise = random.next() & !(FlagBits::TF | FlagBits::AC | 1 << 63) | 1 << 62;
+            let noise = nowhere(random) & !(FlagBits::TF | FlagBits::AC);
             let value = if random.below(4) == 0 { noise } else { jump_target(arena, random) & !FlagBits::TF };
             value.to_le_bytes().into_iter().take(word)
         });
