@@ -2,7 +2,7 @@
 
 mod common;
 
-use probe_x86_decode::{LongMode, MAX_INSN_LEN, Mode, ProtectedMode, insn_len, refusal};
+use probe_x86_decode::{LongMode, MAX_INSN_LEN, ProtectedMode, insn_len, refusal};
 use rstest::rstest;
 
 #[rstest]
@@ -116,5 +116,4 @@ fn modes_differ_where_they_must() {
     assert_eq!(both(&padded(&[0x48, 0x89, 0xe5])), (Some(3), Some(1)));
     assert_eq!(both(&padded(&[0x67, 0x8b, 0x06])), (Some(3), Some(5)));
     assert_eq!(both(&padded(&[0x66, 0xe8])), (None, Some(4)));
-    assert!(LongMode::IS_LONG && !ProtectedMode::IS_LONG);
 }
