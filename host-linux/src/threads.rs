@@ -72,6 +72,30 @@ const STARTING: u32 = u32::MAX - 1;
 
 /// The table of blocks, null before [`start`].
 static TABLE: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The table, once it is there.
+#[derive(Clone, Copy)]
+struct Table(*mut Block);
+
+impl Table {
+    fn get() -> Option<Self> {
+        let table = TABLE.load(Ordering::Acquire);
+        (!table.is_null()).then_some(Self(table))
+    }
+
+    /// Block number `index`, which is below [`BLOCKS`].
+    fn block(self, index: u32) -> &'static Block {
+        debug_assert!((index as usize) < BLOCKS);
+        // SAFETY: within the mapping, which stays for ever. A block that was never used is all zero: that is a valid
+        // value of atomics and cells, which is all there is in a block, and nobody's.
+        unsafe { &*self.0.wrapping_add(index as usize) }
+    }
+
+    /// Those that were ever taken.
+    fn used(self) -> impl Iterator<Item = &'static Block> {
+        (0..USED.load(Ordering::Acquire)).map(move |index| self.block(index))
+    }
+}
 /// How many blocks of the table were ever taken.
 static USED: AtomicU32 = AtomicU32::new(0);
 /// 1 + the index of the first free block, and above it a tag that changes with every exchange.
@@ -242,17 +266,17 @@ impl Block {
 /// Takes a block for the calling thread.
 #[cold]
 fn take() -> Option<&'static Block> {
-    let table = TABLE.load(Ordering::Acquire);
-    if table.is_null() {
-        return None;
-    }
+    let table = Table::get()?;
     let block = pop(table).or_else(|| fresh(table))?;
     block.owner.store(STARTING, Ordering::Release);
     // From here on, hits in what is called below find the block.
     // SAFETY: the slot is this thread's own word.
     unsafe { arch::thread_slot().write(core::ptr::from_ref(block) as usize) };
     let thread = sys::thread_id();
-    retire_namesakes(table, thread);
+    // A block whose owner has this number was left by a thread that is dead.
+    for other in table.used() {
+        let _ = other.owner.compare_exchange(thread, GONE, Ordering::AcqRel, Ordering::Relaxed);
+    }
     block.owner.store(thread, Ordering::Release);
     block.errno.store(sys::errno_location(), Ordering::Relaxed);
     let key = KEY.load(Ordering::Relaxed);
@@ -265,12 +289,11 @@ fn take() -> Option<&'static Block> {
 }
 
 /// Takes a block that was given back.
-fn pop(table: *mut Block) -> Option<&'static Block> {
+fn pop(table: Table) -> Option<&'static Block> {
     let mut head = FREE.load(Ordering::Acquire);
     loop {
         let index = (head as u32).checked_sub(1)?;
-        // SAFETY: indices in the list are of blocks that were used.
-        let block = unsafe { &*table.add(index as usize) };
+        let block = table.block(index);
         let next = block.next_free.load(Ordering::Relaxed);
         let new = ((head >> 32) + 1) << 32 | u64::from(next);
         match FREE.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
@@ -280,30 +303,11 @@ fn pop(table: *mut Block) -> Option<&'static Block> {
     }
 }
 
-/// Takes a block that was never used.
-fn fresh(table: *mut Block) -> Option<&'static Block> {
-    let index = USED
-        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |used| (used < BLOCKS as u32).then_some(used + 1))
-        .ok()?;
-    // SAFETY: within the table.
-    let block = unsafe { table.add(index as usize) };
-    // SAFETY: nobody else has this index; the memory is mapped, writable and all zero, which is a valid value of the
-    // other fields.
-    unsafe { (&raw mut (*block).context).write(Context::new()) };
-    // SAFETY: as above.
-    unsafe { (&raw mut (*block).task).write(Task::new()) };
-    // SAFETY: initialised now, and never unmapped.
-    Some(unsafe { &*block })
-}
-
-/// A block whose owner has the number of the calling thread was left by a thread that is dead.
-fn retire_namesakes(table: *mut Block, thread: u32) {
-    for index in 0..USED.load(Ordering::Acquire) as usize {
-        // SAFETY: within the used part of the table. `owner` alone is touched, which is zero in a block that is
-        // being initialised.
-        let owner = unsafe { &(*table.add(index)).owner };
-        let _ = owner.compare_exchange(thread, GONE, Ordering::AcqRel, Ordering::Relaxed);
-    }
+/// Takes a block that was never used. It is all zero, as [`Context::new`] and [`Task::new`] are.
+fn fresh(table: Table) -> Option<&'static Block> {
+    let next = |used: u32| ((used as usize) < BLOCKS).then_some(used + 1);
+    let index = USED.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).ok()?;
+    Some(table.block(index))
 }
 
 /// The destructor of the key: the thread ends. Later hits of the same thread (in other destructors, in libc's own
@@ -362,49 +366,34 @@ pub(crate) fn restore_errno() {
 ///
 /// Not reentrant; called under the core's registry lock.
 pub(crate) fn for_each(visit: &mut dyn FnMut(&Context<Native>)) {
-    let table = TABLE.load(Ordering::Acquire);
-    if table.is_null() {
-        return;
-    }
+    let Some(table) = Table::get() else { return };
     if PROCESS.load(Ordering::Relaxed) != sys::process_id() {
         forked();
     }
-    for index in 0..USED.load(Ordering::Acquire) as usize {
-        // SAFETY: within the used part of the table.
-        let owner = unsafe { &(*table.add(index)).owner };
-        let thread = owner.load(Ordering::Acquire);
-        if thread == NOBODY {
-            continue;
-        }
-        // SAFETY: owned, so it was initialised before.
-        let block = unsafe { &*table.add(index) };
-        if thread == GONE || thread != STARTING && !sys::thread_lives(thread) {
-            if owner.compare_exchange(thread, GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                block.reclaim();
+    for block in table.used() {
+        match block.owner.load(Ordering::Acquire) {
+            NOBODY => {}
+            thread if thread == STARTING || thread != GONE && sys::thread_lives(thread) => {
+                visit(&block.context)
             }
-        } else {
-            visit(&block.context);
+            thread => {
+                let ended =
+                    block.owner.compare_exchange(thread, GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+                if ended {
+                    block.reclaim();
+                }
+            }
         }
     }
 }
 
 /// In a fork's child: only the calling thread is left.
 pub(crate) fn forked() {
-    let table = TABLE.load(Ordering::Acquire);
-    if table.is_null() {
-        return;
-    }
+    let Some(table) = Table::get() else { return };
     PROCESS.store(sys::process_id(), Ordering::Relaxed);
-    let mine = current().map(Block::index);
-    for index in 0..USED.load(Ordering::Acquire) {
-        // SAFETY: within the used part of the table.
-        let owner = unsafe { &(*table.add(index as usize)).owner };
-        if owner.load(Ordering::Relaxed) == NOBODY {
-            continue;
-        }
-        // SAFETY: owned, so it was initialised before.
-        let block = unsafe { &*table.add(index as usize) };
-        if Some(index) == mine {
+    let mine = current();
+    for block in table.used().filter(|block| block.owner.load(Ordering::Relaxed) != NOBODY) {
+        if mine.is_some_and(|mine| core::ptr::eq(mine, block)) {
             block.owner.store(sys::thread_id(), Ordering::Release);
         } else {
             block.reclaim();
@@ -414,9 +403,26 @@ pub(crate) fn forked() {
 
 /// How many threads have a block now (for tests and statistics).
 pub fn threads_known() -> usize {
-    let table = TABLE.load(Ordering::Acquire);
-    (0..USED.load(Ordering::Acquire) as usize)
-        // SAFETY: within the used part of the table.
-        .filter(|&index| unsafe { &(*table.add(index)).owner }.load(Ordering::Relaxed) != NOBODY)
-        .count()
+    let used = Table::get().map(|table| table.used());
+    used.into_iter().flatten().filter(|block| block.owner.load(Ordering::Relaxed) != NOBODY).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_was_never_used_is_as_new() {
+        fn is_zero<T>(value: &T) -> bool {
+            let words = core::ptr::from_ref(value).cast::<usize>();
+            // Uninitialised cells are skipped: all that is initialised lies before and between them as whole words.
+            // SAFETY: volatile reads of words inside the value; what is uninitialised reads as anything, and is only
+            // compared in the mapping below, never here.
+            (0..size_of::<T>() / size_of::<usize>())
+                .all(|i| unsafe { words.wrapping_add(i).read_volatile() } == 0)
+        }
+        static CONTEXT: Context<Native> = Context::new();
+        static TASK: Task<Native> = Task::new();
+        assert!(is_zero(&CONTEXT) && is_zero(&TASK));
+    }
 }

@@ -60,9 +60,9 @@ pub(crate) fn remove(chunk: CodeAddr) {
     let gone = described.swap_remove(at);
     drop(described);
     for (deregister, at) in gone.registered {
-        // SAFETY: registered with the same unwinder, at the same address. (One that was unloaded meanwhile is not
-        // called: see `is_loaded`.)
+        // One that was unloaded meanwhile has forgotten it.
         if is_loaded(deregister) {
+            // SAFETY: registered with the same unwinder, at the same address.
             unsafe { deregister(at as *mut c_void) };
         }
     }

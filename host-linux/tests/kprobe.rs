@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{alone, code, count, counter};
+use common::{alone, code, count, counter, errno};
 use probe_core::arch::{Arch, Regs as _};
 use probe_core::{Answer, CodeAddr, Flow, Place};
 use probe_host_linux::{Kprobe, Native, probes};
@@ -92,7 +92,7 @@ fn every_instruction_of_a_function_can_be_probed_at_once() {
         places.push(at);
         at += Native::insn_len(&bytes).unwrap();
         // The symbol's end: registering refuses what lies behind.
-        if probes().explain(&Place::addr(CodeAddr::new(at)).into()).is_err() || places.len() > 40 {
+        if probes().explain(&Place::addr(CodeAddr::new(at))).is_err() || places.len() > 40 {
             break;
         }
         let mut same = true;
@@ -139,12 +139,16 @@ fn libc_functions_are_probed_by_name() {
         assert!(parent >= 0);
         // SAFETY: a C string.
         assert_eq!(unsafe { libc::atoi(c"42".as_ptr()) }, 42);
-        // SAFETY: allocates and frees.
-        unsafe { libc::free(black_box(libc::malloc(100))) };
+        // SAFETY: no preconditions.
+        let memory = unsafe { libc::malloc(100) };
+        // SAFETY: allocated just now.
+        unsafe { libc::free(black_box(memory)) };
         let mut numbers = [3_u8, 1, 2];
         extern "C" fn compare(a: *const libc::c_void, b: *const libc::c_void) -> i32 {
             // SAFETY: qsort passes pointers to elements.
-            let (a, b) = unsafe { (*a.cast::<u8>(), *b.cast::<u8>()) };
+            let a = unsafe { a.cast::<u8>().read() };
+            // SAFETY: as above.
+            let b = unsafe { b.cast::<u8>().read() };
             i32::from(a) - i32::from(b)
         }
         // SAFETY: three elements of one byte.
@@ -245,19 +249,19 @@ fn hit_9_a_fault_of_the_probed_instruction_goes_to_the_fault_handler() {
             })
         }))
         .unwrap();
-    assert_eq!(test_load(black_box(8 as *const usize)), 77);
+    assert_eq!(test_load(black_box(16 as *const usize)), 77);
     assert_eq!(count(faults), 1);
     drop(all);
     assert_eq!(test_load(&raw const GOOD), 77);
 }
 
-/// Replaces the address 8 in every register.
+/// Replaces the address 16 in every register.
 fn point_to(regs: &mut probe_host_linux::Regs, good: *const usize) {
     let words = core::ptr::from_mut(regs).cast::<usize>();
     for i in 0..size_of::<probe_host_linux::Regs>() / size_of::<usize>() {
         // SAFETY: the registers are plain words, with nothing between them.
-        let word = unsafe { &mut *words.add(i) };
-        if *word == 8 {
+        let word = unsafe { &mut *words.wrapping_add(i) };
+        if *word == 16 {
             *word = good as usize;
         }
     }
@@ -271,7 +275,7 @@ fn hit_9_a_fault_in_a_handler_goes_to_its_fault_handler() {
         .register(
             Kprobe::at("test_sum")
                 .pre(|_| {
-                    test_load(black_box(8 as *const usize));
+                    test_load(black_box(16 as *const usize));
                 })
                 .fault(move |hit, _| {
                     faults.fetch_add(1, Relaxed);
@@ -295,11 +299,9 @@ fn errno_survives_a_handler() {
             unsafe { libc::close(-1) };
         }))
         .unwrap();
-    // SAFETY: this thread's errno.
-    unsafe { *libc::__errno_location() = 4711 };
+    errno().store(4711, Relaxed);
     test_sum(1, 2);
-    // SAFETY: as above.
-    assert_eq!(unsafe { *libc::__errno_location() }, 4711);
+    assert_eq!(errno().load(Relaxed), 4711);
     drop(probe);
 }
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{alone, count, counter};
+use common::{alone, count, counter, errno, in_thread};
 use probe_host_linux::{Kprobe, Kretprobe, probes};
 use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -236,14 +236,7 @@ fn ret_7_a_thread_that_exits_gives_its_instances_back() {
     let _alone = alone();
     let probe = probes().register(Kretprobe::on("ret_exits").max_active(2).exit(|_, ()| ())).unwrap();
     for _ in 0..20 {
-        let mut id = core::mem::MaybeUninit::<libc::pthread_t>::uninit();
-        // SAFETY: `id` is writable, `thread` is a thread function.
-        let made = unsafe {
-            libc::pthread_create(id.as_mut_ptr(), core::ptr::null(), thread, core::ptr::null_mut())
-        };
-        assert_eq!(made, 0);
-        // SAFETY: made just now and joined once.
-        unsafe { libc::pthread_join(id.assume_init(), core::ptr::null_mut()) };
+        in_thread(thread);
     }
     let counters = probe.counters();
     assert_eq!((counters.hits, counters.missed_pool), (20, 0), "{counters:?}");
@@ -305,11 +298,9 @@ fn errno_survives_a_return_handler() {
             unsafe { libc::close(-1) };
         }))
         .unwrap();
-    // SAFETY: this thread's errno.
-    unsafe { *libc::__errno_location() = 4711 };
+    errno().store(4711, Relaxed);
     ret_double(1);
-    // SAFETY: as above.
-    assert_eq!(unsafe { *libc::__errno_location() }, 4711);
+    assert_eq!(errno().load(Relaxed), 4711);
     drop(probe);
 }
 

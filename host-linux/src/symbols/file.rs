@@ -107,6 +107,7 @@ enum Table {
     Dynamic,
 }
 
+#[allow(clippy::useless_conversion, reason = "32-bit files have 32-bit fields")]
 fn add_table(elf: &Elf<'_>, which: Table, builder: &mut Builder) {
     let endian = elf.endian();
     let symbols = match which {
@@ -141,7 +142,7 @@ fn add_table(elf: &Elf<'_>, which: Table, builder: &mut Builder) {
                 name = &versioned;
             }
         }
-        let mut addr: u64 = symbol.st_value(endian).into();
+        let mut addr = u64::from(symbol.st_value(endian));
         if let Some(opd) = opd.as_ref().filter(|_| kind == Kind::Function) {
             addr = through_descriptor(opd, addr).unwrap_or(addr);
         }
@@ -152,7 +153,7 @@ fn add_table(elf: &Elf<'_>, which: Table, builder: &mut Builder) {
         builder.add(&RawSymbol {
             name,
             addr,
-            len_bytes: symbol.st_size(endian).into(),
+            len_bytes: u64::from(symbol.st_size(endian)),
             kind,
             locality: match symbol.st_bind() {
                 elf::STB_LOCAL => 2,
@@ -195,7 +196,7 @@ fn through_descriptor(opd: &object::read::elf::ElfSection<'_, '_, Header>, addr:
 /// Finds the full table elsewhere: by build id, by `.gnu_debuglink`, in `.gnu_debugdata`.
 fn add_separate(elf: &Elf<'_>, path: Option<&Path>, builder: &mut Builder) {
     let build_id = elf.build_id().ok().flatten();
-    let by_id = build_id.filter(|id| id.len() > 1).map(|id| debug_path(id));
+    let by_id = build_id.filter(|id| id.len() > 1).map(debug_path);
     let by_link = elf.gnu_debuglink().ok().flatten();
     let by_link = by_link.into_iter().flat_map(|(name, checksum)| {
         let directory = path.and_then(Path::parent).unwrap_or(Path::new("/"));

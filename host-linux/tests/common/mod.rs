@@ -62,3 +62,23 @@ pub fn in_child(body: impl FnOnce() -> i32) -> End {
         End::Exit(libc::WEXITSTATUS(status))
     }
 }
+
+/// This thread's errno.
+pub fn errno() -> &'static std::sync::atomic::AtomicI32 {
+    // SAFETY: it has no preconditions.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: valid as long as the thread lives, and used by it alone.
+    unsafe { std::sync::atomic::AtomicI32::from_ptr(errno) }
+}
+
+/// Runs `body` in a bare thread (not one of Rust's) and waits for its end.
+pub fn in_thread(body: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void) {
+    let mut id = std::mem::MaybeUninit::<libc::pthread_t>::uninit();
+    // SAFETY: `id` is writable, `body` is a thread function.
+    let made = unsafe { libc::pthread_create(id.as_mut_ptr(), std::ptr::null(), body, std::ptr::null_mut()) };
+    assert_eq!(made, 0);
+    // SAFETY: filled in by the call that has succeeded.
+    let id = unsafe { id.assume_init() };
+    // SAFETY: made just now and joined once.
+    unsafe { libc::pthread_join(id, std::ptr::null_mut()) };
+}

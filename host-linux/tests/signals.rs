@@ -1,0 +1,250 @@
+//! The program's own signals: its handlers are called as if no probe were there, and it dies as it would.
+
+mod common;
+
+use common::{End, alone, code, count, counter, in_child};
+use probe_core::Place;
+use probe_core::arch::Arch;
+use probe_host_linux::{Kprobe, Native, probes, signals};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
+
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+static SIGNAL: AtomicI32 = AtomicI32::new(0);
+static ADDR: AtomicUsize = AtomicUsize::new(0);
+static PC: AtomicUsize = AtomicUsize::new(0);
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn sig_work(x: usize) -> usize {
+    black_box(x) * 5 + 1
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn sig_store(to: *mut usize, value: usize) {
+    // SAFETY: the callers pass valid pointers, or mean to fault.
+    unsafe { *black_box(to) = value }
+}
+
+/// Installs `handler` as the program's action, the way an agent does.
+fn program_handler(signal: i32, handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void)) {
+    use probe_host_linux::sys::{Action, SignalSet};
+    let action = Action {
+        handler: handler as *const () as usize,
+        flags: libc::SA_SIGINFO as usize,
+        restorer: 0,
+        mask: SignalSet::EMPTY,
+    };
+    signals::program_action(signal, Some(&action));
+}
+
+extern "C" fn remember(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    CALLS.fetch_add(1, Relaxed);
+    SIGNAL.store(signal, Relaxed);
+    // SAFETY: the kernel's, or what stands for it.
+    let info = unsafe { &*info };
+    // SAFETY: the signals that come here carry an address, or zero.
+    ADDR.store(unsafe { info.si_addr() } as usize, Relaxed);
+    PC.store(pc_of(context), Relaxed);
+}
+
+/// The offset of the program counter in `ucontext_t`.
+const PC_OFFSET: usize = if cfg!(target_arch = "x86_64") {
+    168
+} else if cfg!(target_arch = "x86") {
+    76
+} else if cfg!(target_arch = "aarch64") {
+    440
+} else {
+    488
+};
+
+fn pc_of(context: *mut libc::c_void) -> usize {
+    // SAFETY: the kernel's structure.
+    unsafe { context.cast::<u8>().wrapping_add(PC_OFFSET).cast::<usize>().read() }
+}
+
+#[test]
+fn a_sent_sigtrap_goes_to_the_program() {
+    let _alone = alone();
+    let probe = probes().register(Kprobe::at("sig_work").pre(|_| ())).unwrap();
+    program_handler(libc::SIGTRAP, remember);
+    let before = count(&CALLS);
+    // SAFETY: the handler is installed.
+    unsafe { libc::raise(libc::SIGTRAP) };
+    assert_eq!(count(&CALLS), before + 1);
+    assert_eq!(sig_work(2), 11);
+    assert_eq!(probe.counters().hits, 1);
+    drop(probe);
+}
+
+#[test]
+fn hit_5_a_foreign_breakpoint_goes_to_the_program_untouched() {
+    let _alone = alone();
+    probes();
+    extern "C" fn skip(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        remember(signal, info, context);
+        if cfg!(not(any(target_arch = "x86_64", target_arch = "x86"))) {
+            // SAFETY: the kernel's structure; four bytes on lies the next instruction.
+            unsafe { *context.cast::<u8>().wrapping_add(PC_OFFSET).cast::<usize>() += 4 };
+        }
+    }
+    program_handler(libc::SIGTRAP, skip);
+    let before = count(&CALLS);
+    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+    // SAFETY: the handler returns behind it.
+    unsafe {
+        core::arch::asm!("int3")
+    };
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the handler skips it.
+    unsafe {
+        core::arch::asm!("brk #0")
+    };
+    #[cfg(target_arch = "powerpc64")]
+    // SAFETY: the handler skips it.
+    unsafe {
+        core::arch::asm!("trap")
+    };
+    assert_eq!(count(&CALLS), before + 1);
+    assert_eq!(SIGNAL.load(Relaxed), libc::SIGTRAP);
+}
+
+#[test]
+fn without_a_handler_the_program_dies_of_its_own_signals() {
+    let _alone = alone();
+    let probe = probes().register(Kprobe::at("sig_store").pre(|_| ())).unwrap();
+    let default = probe_host_linux::sys::Action::DEFAULT;
+    for signal in signals::OWNED {
+        let end = in_child(|| {
+            signals::program_action(signal, Some(&default));
+            // SAFETY: dies of it.
+            unsafe { libc::raise(signal) };
+            3
+        });
+        assert_eq!(end, End::Signal(signal));
+    }
+    let end = in_child(|| {
+        signals::program_action(libc::SIGSEGV, Some(&default));
+        sig_store(black_box(16 as *mut usize), 1);
+        3
+    });
+    assert_eq!(end, End::Signal(libc::SIGSEGV));
+    drop(probe);
+}
+
+#[test]
+fn hit_9_a_fault_of_a_probed_instruction_reaches_the_programs_handler_as_if_in_place() {
+    let _alone = alone();
+    let start = code(sig_store as *const ());
+    let places = instructions(start);
+    let hits = counter();
+    let all = probes()
+        .register_all(places.iter().map(|&at| {
+            Kprobe::at(Place::addr(at.into())).pre(|_| ()).post(move |_| {
+                hits.fetch_add(1, Relaxed);
+            })
+        }))
+        .unwrap();
+    static BUFFER: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+    extern "C" fn mend(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        remember(signal, info, context);
+        // Whatever register holds the bad address gets a good one.
+        for i in 0..60 {
+            // SAFETY: the registers lie within the structure.
+            let word = unsafe { &mut *context.cast::<usize>().wrapping_add(i) };
+            if *word == 16 {
+                *word = (&raw const BUFFER[0]) as usize;
+            }
+        }
+    }
+    let before = count(&CALLS);
+    program_handler(libc::SIGSEGV, mend);
+    sig_store(black_box(16 as *mut usize), 99);
+    assert_eq!(count(&CALLS), before + 1);
+    assert_eq!(SIGNAL.load(Relaxed), libc::SIGSEGV);
+    assert_eq!(count(&ADDR), 16);
+    assert!(places.contains(&count(&PC)), "{:#x} is no instruction of {start:#x}", count(&PC));
+    assert_eq!(BUFFER[0].load(Relaxed), 99);
+    assert!(count(hits) > 1);
+    drop(all);
+}
+
+fn instructions(start: usize) -> Vec<usize> {
+    use probe_core::host::Host;
+    let mut places = Vec::new();
+    let mut at = start;
+    let mut is_inside = true;
+    while is_inside {
+        places.push(at);
+        let mut bytes = [0; 16];
+        // SAFETY: text of this program.
+        unsafe { core::ptr::copy_nonoverlapping(at as *const u8, bytes.as_mut_ptr(), 16) };
+        at += Native::insn_len(&bytes).unwrap();
+        is_inside = false;
+        probes().host().symbol_at(at.into(), &mut |symbol| is_inside = symbol.start.as_usize() == start);
+    }
+    places
+}
+
+#[test]
+fn hit_12_signals_during_hits_lose_nothing() {
+    static TICKS: AtomicUsize = AtomicUsize::new(0);
+    static WRONG: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn tick(_: i32) {
+        // The handler runs probed code itself.
+        if sig_work(3) != 16 {
+            WRONG.fetch_add(1, Relaxed);
+        }
+        TICKS.fetch_add(1, Relaxed);
+    }
+    let _alone = alone();
+    let (pre, post) = (counter(), counter());
+    let probe = probes()
+        .register(
+            Kprobe::at("sig_work")
+                .pre(move |_| {
+                    pre.fetch_add(1, Relaxed);
+                })
+                .post(move |_| {
+                    post.fetch_add(1, Relaxed);
+                }),
+        )
+        .unwrap();
+    // SAFETY: `tick` is a signal handler that only adds and calls a pure function.
+    unsafe { libc::signal(libc::SIGALRM, tick as *const () as usize) };
+    let interval = libc::timeval { tv_sec: 0, tv_usec: 200 };
+    let timer = libc::itimerval { it_interval: interval, it_value: interval };
+    // SAFETY: the structure is valid.
+    unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, core::ptr::null_mut()) };
+    let mut calls = 0_usize;
+    while count(&TICKS) < 500 {
+        for i in 0..100 {
+            assert_eq!(sig_work(i), i * 5 + 1);
+        }
+        calls += 100;
+    }
+    let off = libc::itimerval {
+        it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 },
+        it_value: libc::timeval { tv_sec: 0, tv_usec: 0 },
+    };
+    // SAFETY: the structure is valid.
+    unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const off, core::ptr::null_mut()) };
+    // SAFETY: back to the default.
+    unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
+    let counters = probe.counters();
+    let total = calls + count(&TICKS);
+    assert_eq!(count(&WRONG), 0);
+    assert_eq!(counters.hits + counters.missed_nested, total as u64, "{counters:?}");
+    assert_eq!(count(pre) as u64, counters.hits);
+    assert_eq!(count(post), count(pre));
+    drop(probe);
+}
+
+#[test]
+fn our_handlers_are_in_place() {
+    let _alone = alone();
+    probes();
+    assert!(signals::are_installed());
+}

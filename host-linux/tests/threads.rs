@@ -1,0 +1,192 @@
+//! Threads, forks, and registering while others hit.
+
+mod common;
+
+use common::{End, alone, count, counter, in_child, in_thread};
+use probe_host_linux::{Kprobe, Kretprobe, probes, threads};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn thr_work(x: usize) -> usize {
+    black_box(x) * 3 + 2
+}
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn thr_other(x: usize) -> usize {
+    black_box(x) ^ 0x55
+}
+
+#[test]
+fn hit_7_counters_are_exact_over_many_threads() {
+    let _alone = alone();
+    let (hits, returns) = (counter(), counter());
+    let k = probes()
+        .register(Kprobe::at("thr_work").pre(move |_| {
+            hits.fetch_add(1, Relaxed);
+        }))
+        .unwrap();
+    let r = probes()
+        .register(Kretprobe::on("thr_work").max_active(64).exit(move |_, ()| {
+            returns.fetch_add(1, Relaxed);
+        }))
+        .unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for i in 0..2000 {
+                    assert_eq!(thr_work(i), i * 3 + 2);
+                }
+            });
+        }
+    });
+    assert_eq!((count(hits), count(returns)), (16_000, 16_000));
+    assert_eq!(k.counters().hits, 16_000);
+    assert_eq!((r.counters().hits, r.counters().missed_pool), (16_000, 0));
+    drop((k, r));
+}
+
+#[test]
+fn threads_that_come_and_go_leave_nothing_behind() {
+    let _alone = alone();
+    let probe = probes().register(Kprobe::at("thr_work").pre(|_| ())).unwrap();
+    let before = threads::threads_known();
+    for _ in 0..200 {
+        std::thread::spawn(|| thr_work(1)).join().unwrap();
+    }
+    drop(probe);
+    // A look at the living clears away whoever has gone in another way.
+    drop(probes().register(Kprobe::at("thr_work").pre(|_| ())).unwrap());
+    assert!(threads::threads_known() <= before + 1, "{} after {before}", threads::threads_known());
+}
+
+#[test]
+fn reg_13_probes_come_and_go_while_threads_hit_them() {
+    let _alone = alone();
+    let stop = AtomicBool::new(false);
+    let wrong = AtomicUsize::new(0);
+    let calls = AtomicUsize::new(0);
+    let rounds = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut i = 0_usize;
+                while !stop.load(Relaxed) {
+                    i = i.wrapping_add(1) & 0xffff;
+                    if thr_work(i) != i * 3 + 2 || thr_other(i) != i ^ 0x55 {
+                        wrong.fetch_add(1, Relaxed);
+                    }
+                    calls.fetch_add(2, Relaxed);
+                }
+            });
+        }
+        let until = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < until {
+            let seen = counter();
+            let post = probes()
+                .register(Kprobe::at("thr_work").post(move |_| {
+                    seen.fetch_add(1, Relaxed);
+                }))
+                .unwrap();
+            let boosted = probes().register(Kprobe::at("thr_other").pre(|_| ())).unwrap();
+            let returns = probes().register(Kretprobe::on("thr_work").exit(|_, ()| ())).unwrap();
+            drop(post);
+            let after = count(seen);
+            boosted.disable().unwrap();
+            boosted.enable().unwrap();
+            drop(returns);
+            drop(boosted);
+            assert_eq!(count(seen), after, "a handler ran after its probe was gone");
+            rounds.fetch_add(1, Relaxed);
+        }
+        stop.store(true, Relaxed);
+    });
+    assert_eq!(count(&wrong), 0);
+    assert!(count(&rounds) > 10, "{} rounds", count(&rounds));
+}
+
+#[test]
+fn a_forks_child_goes_on_with_its_probes_and_can_register() {
+    let _alone = alone();
+    let hits = counter();
+    let probe = probes()
+        .register(Kprobe::at("thr_work").pre(move |_| {
+            hits.fetch_add(1, Relaxed);
+        }))
+        .unwrap();
+    thr_work(1);
+    let end = in_child(|| {
+        let before = count(hits);
+        if thr_work(5) != 17 || count(hits) != before + 1 {
+            return 1;
+        }
+        let more = probes().register(Kprobe::at("thr_other").pre(move |_| {
+            hits.fetch_add(10, Relaxed);
+        }));
+        let Ok(more) = more else { return 2 };
+        if thr_other(0) != 0x55 || count(hits) != before + 11 {
+            return 3;
+        }
+        drop(more);
+        if std::thread::spawn(|| thr_work(2)).join().unwrap() != 8 || count(hits) != before + 12 {
+            return 4;
+        }
+        0
+    });
+    assert_eq!(end, End::Exit(0));
+    assert_eq!(count(hits), 1, "the child's text and counters are its own");
+    assert_eq!(thr_other(1), 0x54);
+    assert_eq!(thr_work(1), 5);
+    assert_eq!(count(hits), 2);
+    drop(probe);
+}
+
+#[test]
+fn forks_while_other_threads_register_and_hit_work() {
+    let _alone = alone();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                drop(probes().register(Kprobe::at("thr_other").pre(|_| ())).unwrap());
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                assert_eq!(thr_other(1), 0x54);
+            }
+        });
+        for _ in 0..30 {
+            let end = in_child(|| {
+                let Ok(probe) = probes().register(Kprobe::at("thr_work").pre(|_| ())) else { return 1 };
+                let fits = thr_work(2) == 8 && probe.counters().hits == 1 && thr_other(1) == 0x54;
+                i32::from(!fits)
+            });
+            assert_eq!(end, End::Exit(0));
+        }
+        stop.store(true, Relaxed);
+    });
+}
+
+#[test]
+fn blocks_of_dead_threads_are_used_again() {
+    let _alone = alone();
+    let probe = probes().register(Kprobe::at("thr_work").pre(|_| ())).unwrap();
+    // Ends without running destructors.
+    extern "C" fn thread(_: *mut libc::c_void) -> *mut libc::c_void {
+        thr_work(1);
+        // SAFETY: ends this thread alone; its stack is not used by anyone else.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+        core::ptr::null_mut()
+    }
+    let before = threads::threads_known();
+    for _ in 0..20 {
+        in_thread(thread);
+    }
+    drop(probe);
+    drop(probes().register(Kprobe::at("thr_work").pre(|_| ())).unwrap());
+    assert!(threads::threads_known() <= before + 1, "{} after {before}", threads::threads_known());
+}
