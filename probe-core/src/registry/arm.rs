@@ -117,10 +117,12 @@ impl<H: Host> Probes<H> {
     /// # Errors
     /// It could not be written: the breakpoint stays, and costs a second trap.
     pub(super) fn let_tail_jump(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
-        if matches!(point.mode(), Mode::Boost | Mode::BoostFresh) && !point.is(TAIL_JUMPS) {
-            self.set_tail(point, Tail::Jump)?;
-        }
-        Ok(())
+        if self.has_slow_tail(point) { self.set_tail(point, Tail::Jump) } else { Ok(()) }
+    }
+
+    /// Whether a boosted point's slot still ends in a breakpoint.
+    pub(super) fn has_slow_tail(&self, point: &Point<H::Arch>) -> bool {
+        matches!(point.mode(), Mode::Boost | Mode::BoostFresh) && !point.is(TAIL_JUMPS)
     }
 
     fn set_tail(&self, point: &Point<H::Arch>, tail: Tail) -> Result<(), TextError> {

@@ -7,7 +7,9 @@ use crate::arch::{Arch, Decoded, Method, Tail};
 use crate::error::{BatchError, RegisterError, TextError};
 use crate::host::{Host, Notice};
 use crate::kprobe::{AnyProbe, Pending};
-use crate::point::{DISABLED, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, Point, STARTING, TAIL_JUMPS};
+use crate::point::{
+    DISABLED, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, Point, STARTING, STEPPED, TAIL_JUMPS,
+};
 use crate::slots::{CHUNK_LEN, OWN, SlotChunk};
 use crate::sync::{Relaxed, Release};
 use alloc::vec::Vec;
@@ -27,6 +29,8 @@ struct Entry<A: Arch> {
     is_first: bool,
     /// It has taken the point's place for a jprobe.
     is_jprobe: bool,
+    /// Its point's slot has got a breakpoint for its tail instead of a jump.
+    is_readied: bool,
     is_linked: bool,
 }
 
@@ -114,6 +118,7 @@ impl<H: Host> Probes<H> {
                 node: None,
                 is_first: false,
                 is_jprobe: false,
+                is_readied: false,
                 is_linked: false,
             });
         }
@@ -346,12 +351,13 @@ impl<H: Host> Probes<H> {
     /// Stage 3: the nodes go onto their points' lists, silent as yet, and the slots get the tails that they need.
     fn publish(&self, entries: &mut [Entry<H::Arch>]) -> Result<(), (usize, RegisterError)> {
         let mut has_changed = false;
-        for (index, entry) in entries.iter().enumerate() {
+        for (index, entry) in entries.iter_mut().enumerate() {
             if let Some((point, node)) = entry.parts()
                 && node.has_post()
             {
                 let failed = |error: TextError| (index, error.into());
-                has_changed |= self.end_in_breakpoint(point).map_err(failed)?;
+                entry.is_readied = self.end_in_breakpoint(point).map_err(failed)?;
+                has_changed |= entry.is_readied;
             }
         }
         if has_changed {
@@ -366,12 +372,34 @@ impl<H: Host> Probes<H> {
             point.link(node);
             entry.is_linked = true;
         }
+        self.let_tails_jump(entries)
+    }
+
+    /// Lets the slots of boosted points end in jumps, where they do not yet.
+    fn let_tails_jump(&self, entries: &[Entry<H::Arch>]) -> Result<(), (usize, RegisterError)> {
+        let is_old = |entry: &Entry<H::Arch>| {
+            !entry.is_first && entry.parts().is_some_and(|(point, _)| self.has_slow_tail(point))
+        };
+        let has_old = entries.iter().any(is_old);
+        if has_old {
+            // A context may still be in such a slot with a frame, from when there was a post handler.
+            self.quiesce();
+            self.mark_stepped();
+        }
+        let mut result = Ok(());
         for (index, entry) in entries.iter().enumerate() {
-            if let Some((point, _)) = entry.parts() {
-                self.let_tail_jump(point).map_err(|error| (index, error.into()))?;
+            if let Some((point, _)) = entry.parts()
+                && (entry.is_first || !point.is(STEPPED))
+                && let Err(error) = self.let_tail_jump(point)
+            {
+                result = Err((index, error.into()));
+                break;
             }
         }
-        Ok(())
+        if has_old {
+            self.clear_stepped();
+        }
+        result
     }
 
     /// Stage 4: breakpoints.
@@ -420,8 +448,8 @@ impl<H: Host> Probes<H> {
             if entry.is_jprobe {
                 point.clear(HAS_JPROBE);
             }
-            if !entry.is_linked && !entry.is_first {
-                // It may have been made ready for a post handler; nobody has a frame for it yet.
+            if entry.is_readied && !entry.is_linked {
+                // Its mode is as before, so nobody has got a frame for it. If it fails, a second trap is all it costs.
                 let _ = self.let_tail_jump(point);
             }
             if entry.is_first {

@@ -124,7 +124,7 @@ impl<H: Host> Probes<H> {
     }
 
     /// Marks the points that stand in some context's frame.
-    fn mark_stepped(&self) {
+    pub(super) fn mark_stepped(&self) {
         self.host.for_each_context(&mut |context| {
             context.for_each_active(|point| {
                 // SAFETY: a point that stands in a frame is not freed.
@@ -134,7 +134,7 @@ impl<H: Host> Probes<H> {
     }
 
     /// Removes the marks. One of a frame that has been left meanwhile stays, and only delays a later freeing.
-    fn clear_stepped(&self) {
+    pub(super) fn clear_stepped(&self) {
         self.host.for_each_context(&mut |context| {
             context.for_each_active(|point| {
                 // SAFETY: a point that stands in a frame is not freed.

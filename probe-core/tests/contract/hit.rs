@@ -553,3 +553,27 @@ fn hit_12_a_probe_that_goes_while_it_is_stepped_is_freed_later() {
     drop(world.probes.register(K::at(at(f, 11))).unwrap());
     assert_eq!(world.host().live_chunks.load(SeqCst), 0, "and freed by a later call");
 }
+
+#[test]
+fn hit_12_a_slot_with_a_frame_keeps_its_breakpoint_when_the_post_handler_goes() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let plain = world.probes.register(K::at("f").pre(|_| ())).unwrap();
+    for _ in 0..2 * MAX_DEPTH {
+        let with_post = world.probes.register(K::at("f").post(never)).unwrap();
+        let mut cpu = world.cpu(f, &[1]);
+        assert_eq!(cpu.run(1), End::Timeout);
+        assert!(cpu.regs.is_masked, "in the slot, with a frame");
+        drop(with_post);
+        // Another one comes, for which a jump would do.
+        let another = world.probes.register(K::at("f").pre(|_| ())).unwrap();
+        assert_eq!(cpu.run(100), End::Returned);
+        assert_eq!((cpu.regs.r[0], cpu.regs.is_masked, world.host().current().0.depth()), (6, false, 0));
+        drop(another);
+    }
+    // When nobody is in it any more, it jumps again: breakpoint, ADD, jump back, and six instructions more.
+    let mut cpu = world.cpu(f, &[1]);
+    assert_eq!(cpu.run(100), End::Returned);
+    assert_eq!(cpu.trace.len(), 9);
+    assert_eq!(plain.counters().hits, 2 * MAX_DEPTH as u64 + 1);
+}

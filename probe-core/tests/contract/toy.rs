@@ -11,8 +11,8 @@ use probe_core::arch::{
 use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol};
 use probe_core::{CodeAddr, Context, FaultVerdict, Probes, Refusal, Task, TextError, Trap};
 use std::cell::RefCell;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Condvar, Mutex};
 
 // ---- the instruction set ------------------------------------------------------------------------------------------
 
@@ -395,6 +395,8 @@ pub struct ToyHost {
     pub live_chunks: AtomicIsize,
     pub pins: AtomicIsize,
     pub notices: Mutex<Vec<Notice>>,
+    /// The contexts that were stopped for good.
+    pub stopped: (Mutex<Vec<ToyRegs>>, Condvar),
     /// Whether `context` finds room.
     pub has_contexts: AtomicBool,
     /// What SYSTEM does.
@@ -477,13 +479,14 @@ unsafe impl Host for ToyHost {
         assert_eq!(len_bytes, CHUNK);
         self.chunks_left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).ok()?;
         self.live_chunks.fetch_add(1, SeqCst);
-        let mut chunks = CHUNKS.lock().unwrap();
-        let chunk = chunks.iter_mut().find(|(_, is_used)| !*is_used).expect("more chunks than tests need");
-        if chunk.0 == 0 {
-            chunk.0 = block(CHUNK);
+        let is_free = |chunk: &Chunk| !chunk.is_used.swap(true, SeqCst);
+        let index = CHUNKS.iter().position(is_free).expect("more chunks than tests need");
+        let chunk = &CHUNKS[index];
+        if chunk.base.load(SeqCst) == 0 {
+            chunk.base.store(block(CHUNK), SeqCst);
+            CHUNKS_MADE.fetch_max(index + 1, SeqCst);
         }
-        chunk.1 = true;
-        Some(CodeAddr::new(chunk.0))
+        Some(CodeAddr::new(chunk.base.load(SeqCst)))
     }
     unsafe fn free_exec(&self, at: CodeAddr, len_bytes: usize) {
         assert_eq!(len_bytes, CHUNK);
@@ -493,10 +496,8 @@ unsafe impl Host for ToyHost {
             // No instruction: who still runs here is found out.
             cell(at.as_usize() + offset).store(0xff, SeqCst);
         }
-        let mut chunks = CHUNKS.lock().unwrap();
-        let chunk = chunks.iter_mut().find(|(base, _)| *base == at.as_usize()).unwrap();
-        assert!(chunk.1, "freed twice");
-        chunk.1 = false;
+        let chunk = CHUNKS.iter().find(|chunk| chunk.base.load(SeqCst) == at.as_usize()).unwrap();
+        assert!(chunk.is_used.swap(false, SeqCst), "freed twice");
     }
     fn context(&self) -> Option<&Context<Toy>> {
         self.has_contexts.load(SeqCst).then(|| self.mine().0)
@@ -562,7 +563,12 @@ unsafe impl Host for ToyHost {
         self.notices.lock().unwrap().push(notice);
     }
     fn stop(&self, regs: &ToyRegs) -> ! {
-        panic!("stopped: {regs:x?}")
+        eprintln!("stopped: {regs:x?}");
+        self.stopped.0.lock().unwrap().push(*regs);
+        self.stopped.1.notify_all();
+        loop {
+            std::thread::park();
+        }
     }
 }
 
@@ -577,11 +583,20 @@ fn as_symbol(symbol: &ToySymbol) -> Symbol<'_> {
 }
 
 /// Executable memory of all worlds: reused, never unmapped.
-static CHUNKS: Mutex<[(usize, bool); 4096]> = Mutex::new([(0, false); 4096]);
+static CHUNKS: [Chunk; 4096] =
+    [const { Chunk { base: AtomicUsize::new(0), is_used: AtomicBool::new(false) } }; 4096];
+
+/// How many of them have ever been used.
+static CHUNKS_MADE: AtomicUsize = AtomicUsize::new(0);
+
+struct Chunk {
+    base: AtomicUsize,
+    is_used: AtomicBool,
+}
 
 fn is_chunk(at: usize) -> bool {
-    let chunks = CHUNKS.lock().unwrap();
-    chunks.iter().take_while(|(base, _)| *base != 0).any(|(base, _)| at >= *base && at < *base + CHUNK)
+    let chunks = CHUNKS.iter().take(CHUNKS_MADE.load(SeqCst));
+    chunks.map(|chunk| chunk.base.load(SeqCst)).any(|base| base != 0 && at >= base && at < base + CHUNK)
 }
 
 /// A full barrier on every thread of the process.
@@ -648,6 +663,7 @@ impl World {
             live_chunks: AtomicIsize::new(0),
             pins: AtomicIsize::new(0),
             notices: Mutex::default(),
+            stopped: Default::default(),
             has_contexts: AtomicBool::new(true),
             system_hook: Mutex::default(),
         };
@@ -800,7 +816,9 @@ impl Cpu {
         if !self.is_code(pc) {
             return Err(End::Undefined(pc));
         }
-        match self.fetch(0) {
+        // Once: a breakpoint may come meanwhile.
+        let opcode = self.fetch(0);
+        match opcode {
             BREAK => return self.trap(),
             FOREIGN_BREAK => return Err(End::Trapped(pc)),
             SLOT_JUMP => {
@@ -814,11 +832,10 @@ impl Cpu {
             }
             _ => {}
         }
-        self.execute(pc)
+        self.execute(pc, opcode)
     }
 
-    fn execute(&mut self, pc: usize) -> Stepped {
-        let opcode = self.fetch(0);
+    fn execute(&mut self, pc: usize, opcode: u8) -> Stepped {
         let Some(len) = len_of(opcode) else { return Err(End::Undefined(pc)) };
         let (a, b) = (usize::from(self.fetch(1)), usize::from(self.fetch(2)));
         let memory = &self.world.host().memory;
@@ -860,6 +877,7 @@ impl Cpu {
                 for (offset, byte) in insn[..len].iter_mut().enumerate() {
                     *byte = self.fetch(offset);
                 }
+                insn[0] = opcode;
                 Toy::simulate(&ToyPlan { insn }, CodeAddr::new(pc), &mut regs, memory)
             }
             HALT => return Err(End::Halted),
