@@ -10,6 +10,7 @@
 //! - `slot`: copies that run out of line.
 //! - `call`: arguments, returns, jprobes, stubs.
 //! - `patch`: write order and publication.
+//! - [`unwind`]: how a stack walk passes a return stub.
 //! - `asm`: trampolines, the only code that must run on the architecture itself.
 //!
 //! Breakpoint: `trap` (`tw 31,0,0`); the trap's nip is the place. What the host owes beside
@@ -24,6 +25,7 @@ mod region;
 pub mod regs;
 mod simulate;
 mod slot;
+pub mod unwind;
 
 #[cfg(target_arch = "powerpc64")]
 mod asm;

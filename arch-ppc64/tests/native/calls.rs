@@ -171,7 +171,7 @@ fn destroy_volatile_registers() {
 }
 
 /// A chunk of stubs in executable memory.
-fn chunk(save: SaveSet) -> (usize, usize) {
+pub(crate) fn chunk(save: SaveSet) -> (usize, usize) {
     const LEN: usize = 0x1_0000;
     let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -14,3 +14,4 @@ mod publish;
 mod random;
 mod state;
 mod transparency;
+mod unwinding;
