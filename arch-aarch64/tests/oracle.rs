@@ -11,7 +11,8 @@ use capstone::arch::arm64::{ArchMode, Arm64OperandType};
 use capstone::prelude::*;
 use capstone::{Capstone, RegAccessType};
 use probe_arch_aarch64::{Aarch64, BranchKind, Plan};
-use probe_core::arch::Method;
+use probe_core::CodeAddr;
+use probe_core::arch::{Arch, Method, Site, Text};
 use yaxpeax_arch::{Decoder, U8Reader};
 use yaxpeax_arm::armv8::a64::{InstDecoder, Opcode, Operand};
 
@@ -113,6 +114,49 @@ fn libc_is_decided_as_two_other_decoders_see_it() {
     // This library has no SIMD&FP literals and no authenticated branches: nothing is stepped.
     assert!(counts[0] > 20_000 && counts[1] > 30_000 && counts[3] < 100, "{counts:?}");
     assert!(wrong.is_empty(), "{} disagreements: {:#?}", wrong.len(), &wrong[..wrong.len().min(20)]);
+}
+
+struct Library {
+    start: usize,
+    bytes: Vec<u8>,
+}
+
+impl Text for Library {
+    fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        let Some(from) = at.as_usize().checked_sub(self.start).and_then(|offset| self.bytes.get(offset..))
+        else {
+            return 0;
+        };
+        let len = from.len().min(out.len());
+        out[..len].copy_from_slice(&from[..len]);
+        len
+    }
+}
+
+/// Every place of the library, with its surroundings: a region is refused around every exclusive pair, and nothing else is.
+#[test]
+fn exclusive_regions_of_libc_are_as_short_as_they_are() {
+    let Ok(file) = std::fs::read(LIBC) else {
+        println!("skipped: no {LIBC} (apt-get install libc6-arm64-cross)");
+        return;
+    };
+    let (start, words) = text_of(&file);
+    let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let library = Library { start: start as usize, bytes };
+    let mut refusals = std::collections::BTreeMap::new();
+    for index in 0..words.len() {
+        let at = CodeAddr::new(library.start + index * 4);
+        if let Err(refusal) = Aarch64::decode(&Site { at, function: None, text: &library }) {
+            *refusals.entry(refusal.code).or_insert(0usize) += 1;
+        }
+    }
+    println!("{} places: {refusals:?}", words.len());
+    // Loads and stores come in pairs or more; a loop has at most a handful of instructions between them.
+    let (ends, between) = (refusals["aarch64.exclusive"], refusals["aarch64.exclusive_region"]);
+    assert!(ends > 20 && between < 4 * ends, "{refusals:?}");
+    // Beside these: `brk` after what does not return, and the zeros between functions.
+    let others = refusals.keys().filter(|code| !code.starts_with("aarch64.exclusive"));
+    assert!(others.eq(&["aarch64.breakpoint", "aarch64.undefined"]), "{refusals:?}");
 }
 
 /// Branch, call and return by capstone's groups, and the general registers that a simulated instruction writes.

@@ -348,7 +348,7 @@ fn hit_9_a_fault_in_a_slot_or_a_simulation_is_one_at_the_place() {
     for word in words {
         let start = state(&machine, &mut random, Values::Anything);
         let vectors = random_vectors(&mut random);
-        let mut outcome = |run| {
+        let outcome = |run| {
             machine.prepare(word, run);
             let mut outcome = machine.run(&start, &vectors, &[0; DATA]);
             forget_dead_stack(&machine, &start, &mut outcome);
