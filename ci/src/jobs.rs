@@ -52,7 +52,7 @@ impl Job {
             about: about.to_owned(),
             mode: None,
             triple: None,
-            is_in_test: name == "vendor",
+            is_in_test: matches!(name, "hitpath" | "vendor"),
             is_hosted: name != "quick",
             limit_minutes: 40,
             needs: |_| Wanted::default(),
@@ -88,15 +88,14 @@ pub(crate) fn all() -> Vec<Job> {
             quick_steps()
         })
         .needing(|_| lint_needs(false)),
-        Job::named("vendor", "what a kernel copies builds without this repository", vendor_steps).needing(
-            |_| {
-                let mut wanted = Wanted::default();
-                for target in TARGETS.iter().filter(|target| target.mode == Mode::System) {
-                    wanted.target(target.triple);
-                }
-                wanted
-            },
-        ),
+        Job::named(
+            "hitpath",
+            "the compiled hit path reaches no panic, no allocation, no formatting",
+            |_, _| vec![Step::check("hit path without panics", crate::hitpath::check)],
+        )
+        .needing(|_| kernel_targets()),
+        Job::named("vendor", "what a kernel copies builds without this repository", vendor_steps)
+            .needing(|_| kernel_targets()),
         Job::named("msrv", "every crate builds with the oldest Rust that it promises", msrv_steps)
             .needing(|_| std::mem::take(Wanted::default().toolchain(MSRV))),
         Job::named("nightly", "the native tests with the newest Rust", |_, _| {
@@ -164,11 +163,19 @@ fn system_steps(root: &Path, target: &Target) -> Vec<Step> {
     vec![Step::run(name, &["cargo", "run", "--release", "--target", target.triple]).within(SYSTEM)]
 }
 
-/// `every_target`: clippy wants each target's standard library.
-fn lint_needs(every_target: bool) -> Wanted {
-    let rows = TARGETS.iter().filter(|target| every_target && target.mode == Mode::User);
+/// The standard libraries of all kernel targets.
+fn kernel_targets() -> Wanted {
     let mut wanted = Wanted::default();
-    for target in rows {
+    for target in TARGETS.iter().filter(|target| target.mode == Mode::System) {
+        wanted.target(target.triple);
+    }
+    wanted
+}
+
+/// `every_target`: clippy and the hit path's check want each target's standard library.
+fn lint_needs(every_target: bool) -> Wanted {
+    let mut wanted = Wanted::default();
+    for target in TARGETS.iter().filter(|_| every_target) {
         wanted.target(target.triple);
     }
     std::mem::take(wanted.component("", "rustfmt").component("", "clippy"))

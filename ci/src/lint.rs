@@ -42,6 +42,7 @@ pub(crate) fn steps() -> Vec<Step> {
         )
         .env("RUSTDOCFLAGS", "-D warnings"),
     );
+    steps.push(Step::check("hit path without panics", crate::hitpath::check));
     steps.push(Step::check("packages build by themselves", packages_build_alone));
     steps
 }

@@ -5,6 +5,7 @@
 
 mod bench;
 mod generate;
+mod hitpath;
 mod jobs;
 mod lint;
 mod matrix;
@@ -56,6 +57,8 @@ fn command_line() -> Command {
             .action(ArgAction::SetTrue)
             .help("Install nothing; a step that lacks something fails")
     };
+    let only =
+        || Arg::new("only").long("only").value_name("TEXT").help("Only the steps with this in their names");
     Command::new("cargo ci")
         .about("Set-up, tests, lints, benchmarks and the CI matrix of this repository")
         .subcommand_required(true)
@@ -81,18 +84,18 @@ fn command_line() -> Command {
             Command::new("job")
                 .about("Runs one job of the matrix, as a hosted engine would")
                 .arg(Arg::new("name").required(true).help("As `cargo ci jobs` lists it"))
-                .args([verbose(), no_setup()]),
+                .args([only(), verbose(), no_setup()]),
         )
         .subcommand(Command::new("jobs").about("Lists the jobs"))
         .subcommand(
             Command::new("lint")
                 .about("Checks everything a machine can check without running a test")
-                .args([verbose(), no_setup()]),
+                .args([only(), verbose(), no_setup()]),
         )
         .subcommand(
             Command::new("quick")
                 .about("What to run before every push: under two minutes")
-                .args([verbose(), no_setup()]),
+                .args([only(), verbose(), no_setup()]),
         )
         .subcommand(
             Command::new("matrix").about("Prints the jobs for a hosted engine").arg(
@@ -142,8 +145,7 @@ fn run(matches: &ArgMatches) -> Result<bool, String> {
         }
         Some(("vendor", options)) => {
             let text = |name| options.get_one::<String>(name).expect("clap requires it").as_str();
-            let job = jobs::by_name("vendor")?;
-            job.wanted().missing().install()?;
+            jobs::by_name("vendor")?.wanted().install()?;
             let folder = std::path::absolute(text("dir")).map_err(|error| error.to_string())?;
             vendor::vendor(&root, text("arch"), &folder).map(|report| {
                 print!("{report}");
@@ -214,28 +216,27 @@ fn known_target(triple: Option<&String>) -> Result<(), String> {
 fn set_up(options: &ArgMatches) -> Result<bool, String> {
     let triple = options.get_one::<String>("target");
     known_target(triple)?;
-    let mut missing = Vec::new();
     let rows = TARGETS.iter().filter(|target| triple.is_none_or(|triple| target.triple == triple));
-    missing.push(Wanted::of(rows).missing());
+    let mut wanted = Wanted::of(rows);
     if options.get_flag("all") {
-        missing
-            .extend(jobs::all().iter().filter(|job| job.triple.is_none()).map(|job| job.wanted().missing()));
+        wanted = jobs::all().iter().map(Job::wanted).fold(wanted, Wanted::merge);
     }
-    missing.retain(|missing| !missing.is_nothing());
-    if missing.is_empty() {
+    if !wanted.install()? {
         println!("nothing to do: everything is there");
     }
-    missing.iter().try_for_each(|missing| missing.install())?;
     Ok(true)
 }
 
 fn run_jobs(root: &Path, jobs: &[Job], options: &ArgMatches) -> Result<bool, String> {
     if !options.get_flag("no-setup") {
-        for job in jobs {
-            job.wanted().missing().install()?;
-        }
+        jobs.iter().map(Job::wanted).fold(Wanted::default(), Wanted::merge).install()?;
     }
-    let steps: Vec<_> = jobs.iter().flat_map(|job| job.steps(root)).collect();
+    let only = options.get_one::<String>("only").map_or("", String::as_str);
+    let steps: Vec<_> =
+        jobs.iter().flat_map(|job| job.steps(root)).filter(|step| step.name.contains(only)).collect();
+    if steps.is_empty() {
+        return Err(format!("no step has {only} in its name"));
+    }
     Ok(step::run_all(root, &steps, options.get_flag("verbose")))
 }
 

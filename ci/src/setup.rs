@@ -6,12 +6,24 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use crate::matrix::{NATIVE, Need, Target, Witness};
 use crate::step::clean;
 
 /// The oldest toolchain that the crates promise to build with (`rust-version` of the workspace).
 pub(crate) const MSRV: &str = "1.88";
+
+/// A toolchain that is known to have a standard library for every target of the matrix.
+const COMPLETE: &str = "1.95.0";
+
+/// Set once the toolchain in use turns out to lack a target: the one that every command uses instead.
+static INSTEAD: OnceLock<&str> = OnceLock::new();
+
+/// The toolchain that commands must use, if it is not the one in use.
+pub(crate) fn toolchain() -> Option<&'static str> {
+    INSTEAD.get().copied()
+}
 
 /// What is to be there: the union over the jobs that somebody wants to run.
 #[derive(Default, Debug)]
@@ -57,7 +69,9 @@ impl Wanted {
         if !toolchain.is_empty() {
             self.toolchain(toolchain);
         }
-        self.components.push((toolchain, component));
+        if !self.components.contains(&(toolchain, component)) {
+            self.components.push((toolchain, component));
+        }
         self
     }
 
@@ -69,8 +83,48 @@ impl Wanted {
         self
     }
 
+    /// Also everything that `other` wants.
+    pub(crate) fn merge(mut self, other: Self) -> Self {
+        for need in other.needs {
+            self.need(need);
+        }
+        for triple in other.targets {
+            self.target(triple);
+        }
+        for toolchain in other.toolchains {
+            self.toolchain(toolchain);
+        }
+        for (toolchain, name) in other.components {
+            self.component(toolchain, name);
+        }
+        self
+    }
+
+    /// Installs what of it this machine lacks, and answers whether that was anything.
+    ///
+    /// # Errors
+    /// A sentence that says what could not be installed, and the command with which somebody else can do it.
+    pub(crate) fn install(&self) -> Result<bool, String> {
+        let mut missing = self.missing();
+        // The newest toolchain may come without some of the rarer targets.
+        if !missing.unavailable_targets().is_empty() {
+            println!(
+                "the toolchain in use has no standard library for {}; using Rust {COMPLETE} for everything instead",
+                missing.unavailable_targets().join(" ")
+            );
+            let _ = INSTEAD.set(COMPLETE);
+            if sysroot(COMPLETE).is_none() {
+                rustup(&["toolchain", "install", COMPLETE, "--profile", "minimal"])?;
+            }
+            missing = self.missing();
+        }
+        let is_something = !missing.is_nothing();
+        missing.install()?;
+        Ok(is_something)
+    }
+
     /// What of it this machine lacks.
-    pub(crate) fn missing(&self) -> Missing {
+    fn missing(&self) -> Missing {
         let needs =
             self.needs.iter().filter(|need| !is_met(&need.witness)).map(|need| need.package).collect();
         let targets = self.targets.iter().copied().filter(|triple| !has_std(triple)).collect();
@@ -88,7 +142,7 @@ impl Wanted {
 
 /// What is not there.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Missing {
+struct Missing {
     packages: Vec<&'static str>,
     targets: Vec<&'static str>,
     toolchains: Vec<&'static str>,
@@ -97,18 +151,26 @@ pub(crate) struct Missing {
 
 impl Missing {
     /// Whether the machine has everything.
-    pub(crate) fn is_nothing(&self) -> bool {
+    fn is_nothing(&self) -> bool {
         self.packages.is_empty()
             && self.targets.is_empty()
             && self.toolchains.is_empty()
             && self.components.is_empty()
     }
 
+    /// Those of the missing targets that the toolchain in use does not offer at all.
+    fn unavailable_targets(&self) -> Vec<&'static str> {
+        if self.targets.is_empty() {
+            return Vec::new();
+        }
+        let Some(offered) = output(&["rustup", "target", "list"]) else { return Vec::new() };
+        let is_offered =
+            |triple: &&&str| offered.lines().any(|line| line.split_whitespace().next() == Some(**triple));
+        self.targets.iter().filter(|triple| !is_offered(triple)).copied().collect()
+    }
+
     /// Says what it will install, then installs it.
-    ///
-    /// # Errors
-    /// A sentence that says what could not be installed, and the command with which somebody else can do it.
-    pub(crate) fn install(&self) -> Result<(), String> {
+    fn install(&self) -> Result<(), String> {
         if self.is_nothing() {
             return Ok(());
         }

@@ -292,6 +292,9 @@ pub(crate) fn clean(mut command: Command) -> Command {
             command.env_remove(&*name);
         }
     }
+    if let Some(toolchain) = crate::setup::toolchain() {
+        command.env("RUSTUP_TOOLCHAIN", toolchain);
+    }
     command
 }
 
