@@ -9,6 +9,7 @@
 extern crate alloc;
 
 mod arch;
+mod bench;
 mod checks;
 mod cmdline;
 mod console;
@@ -58,6 +59,7 @@ fn init() {
     let outcome = match cmdline::words().next() {
         Some("suite") | None => checks::run(),
         Some(word) if word.starts_with("cpus=") => checks::run(),
+        Some("bench") => bench::run(),
         Some("shell") => shell::run(),
         Some(word) => {
             println!("unknown command {word:?}");

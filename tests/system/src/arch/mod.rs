@@ -137,6 +137,8 @@ pub trait Machine: Paging {
     /// There is room, and it is nobody else's.
     unsafe fn new_stack(top: usize) -> usize;
 
+    /// Enters the kernel and leaves it at once: what every trap costs without probes. Returns `value`.
+    fn null_trap(value: usize) -> usize;
     /// A counter that rises with every guest instruction under `--icount`: how many, times [`Machine::TICKS`].
     fn ticks() -> u64;
     /// (numerator, denominator) of ticks per instruction.

@@ -246,6 +246,12 @@ impl Machine for Aarch64 {
         frame.addr()
     }
 
+    fn null_trap(value: usize) -> usize {
+        // SAFETY: the handler does nothing.
+        unsafe { asm!("svc #0", options(nostack, preserves_flags)) };
+        value
+    }
+
     fn ticks() -> u64 {
         let ticks: u64;
         // SAFETY: reads a counter.
@@ -272,6 +278,8 @@ impl Aarch64 {
 
 /// The exception class of a BRK.
 const CLASS_BREAKPOINT: u64 = 0x3c;
+/// The exception class of an SVC: it does nothing.
+const CLASS_SUPERVISOR_CALL: u64 = 0x15;
 /// The exception class of a data abort without a change of exception level.
 const CLASS_DATA_ABORT: u64 = 0x25;
 
@@ -280,6 +288,7 @@ const CLASS_DATA_ABORT: u64 = 0x25;
 extern "C" fn aarch64_synchronous(regs: &mut Regs, syndrome: u64) {
     match syndrome >> 26 {
         CLASS_BREAKPOINT => trap::breakpoint(regs),
+        CLASS_SUPERVISOR_CALL => {}
         CLASS_DATA_ABORT => trap::fault(regs, CLASS_DATA_ABORT as u32, mrs!("far_el1") as usize),
         class => trap::fault(regs, class as u32, regs.pc as usize),
     }

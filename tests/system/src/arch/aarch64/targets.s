@@ -45,3 +45,10 @@ FUNCTION target_foreign
     mov x0, #7
     ret
 END target_foreign
+// Ten thousand places for probes
+FUNCTION target_sled
+    .rept 10000
+    nop
+    .endr
+    ret
+END target_sled

@@ -42,6 +42,8 @@ const DATA_SEGMENT: u32 = 0x380;
 const EXTERNAL: u32 = 0x500;
 const PROGRAM: u32 = 0x700;
 const DECREMENTER: u32 = 0x900;
+/// It does nothing.
+const SYSTEM_CALL: u32 = 0xc00;
 
 /// Reads a special register.
 macro_rules! mfspr {
@@ -285,6 +287,12 @@ impl Machine for Ppc64 {
         unsafe { caller.sub(FRAME_WORDS) }.addr()
     }
 
+    fn null_trap(value: usize) -> usize {
+        // SAFETY: the handler does nothing.
+        unsafe { asm!("sc", options(nostack, preserves_flags)) };
+        value
+    }
+
     fn ticks() -> u64 {
         mfspr!("mftb")
     }
@@ -349,6 +357,7 @@ fn take_interrupt() {
 extern "C" fn ppc64_trap(regs: &mut Regs, vector: u32) {
     match vector {
         PROGRAM if regs.msr & SRR1_TRAP != 0 => trap::breakpoint(regs),
+        SYSTEM_CALL => {}
         EXTERNAL => take_interrupt(),
         DECREMENTER => {
             mtspr!("mtdec", TIMER_TICKS);

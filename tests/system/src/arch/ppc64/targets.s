@@ -39,5 +39,12 @@ FUNCTION target_foreign
     li 3, 7
     blr
 END target_foreign
+# Ten thousand places for probes
+FUNCTION target_sled
+    .rept 10000
+    nop
+    .endr
+    blr
+END target_sled
 .purgem FUNCTION
 .purgem END

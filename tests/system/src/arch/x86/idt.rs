@@ -14,6 +14,8 @@ pub const RESCHEDULE_VECTOR: u8 = 0xf1;
 /// The vector of the timer.
 pub const TIMER_VECTOR: u8 = 0xf2;
 
+/// The vector that does nothing.
+const NULL_VECTOR: u8 = 0x80;
 const DEBUG: u8 = 1;
 const PAGE_FAULT: u8 = 14;
 
@@ -84,7 +86,7 @@ extern "C" fn x86_trap(regs: &mut Regs, vector: u32) {
             apic::acknowledge();
             trap::reschedule();
         }
-        apic::SPURIOUS_VECTOR => {}
+        apic::SPURIOUS_VECTOR | NULL_VECTOR => {}
         PAGE_FAULT => {
             let addr: usize;
             // SAFETY: reads where the fault was.

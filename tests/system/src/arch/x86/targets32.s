@@ -48,3 +48,10 @@ FUNCTION target_foreign
     movl $7, %eax
     ret
 END target_foreign
+# Ten thousand places for probes
+FUNCTION target_sled
+    .rept 10000
+    nop
+    .endr
+    ret
+END target_sled
