@@ -2,13 +2,13 @@
 //! entry and exit included, empty handlers, the loop and the call subtracted.
 //!
 //! Only under `--icount --cpus 1`, where the counts are exact and repeatable. `expected` holds them; a case that has
-//! become more than 2 % and two instructions dearer fails.
+//! become more than a sixteenth and two instructions dearer fails (what the compiler inlines differs by less).
 
 mod expected;
 
 use crate::arch::{Backend, Machine, Native, Outcome};
 use crate::host::{Kernel, PROBES};
-use crate::{cpu, println, symbols, targets};
+use crate::{cmdline, cpu, println, symbols, targets};
 use alloc::vec::Vec;
 use core::hint::black_box;
 use probe_core::arch::Arch;
@@ -60,7 +60,7 @@ impl Report {
     fn say(&mut self, case: &str, insns: u64) {
         println!("insns.{}.{case}={insns}", Backend::NAME);
         match expected::FIGURES.iter().find(|(arch, name, _)| (*arch, *name) == (Backend::NAME, case)) {
-            Some((.., limit)) if insns > limit + limit / 50 + 2 => {
+            Some((.., limit)) if insns > limit + limit / 16 + 2 => {
                 println!("{case} was {limit} instructions, and is {insns} now");
                 self.outcome = Outcome::Failed;
             }
@@ -79,11 +79,15 @@ impl Report {
         target: fn(usize) -> usize,
         plant: impl Fn() -> [AnyProbe<Backend>; N],
     ) {
+        // For a look at one case with a debugger.
+        if cmdline::value("only").is_some_and(|only| only != case) {
+            return;
+        }
         let probes = plant().map(register);
         let with = measure(target);
         drop(probes);
         let without = measure(target);
-        self.say(case, (with - without) / ROUNDS);
+        self.say(case, with.saturating_sub(without) / ROUNDS);
     }
 }
 
@@ -136,7 +140,7 @@ fn measure(target: fn(usize) -> usize) -> u64 {
 
 /// The instructions of one call of `costly`, less those of one call of `cheap`.
 fn per_round(costly: fn(usize) -> usize, cheap: fn(usize) -> usize) -> u64 {
-    (measure(costly) - measure(cheap)) / ROUNDS
+    measure(costly).saturating_sub(measure(cheap)) / ROUNDS
 }
 
 /// The instructions that `run` takes, with interrupts disabled.

@@ -79,7 +79,7 @@ pub fn online() -> impl Iterator<Item = &'static Cpu> {
 
 /// Gives the boot CPU its area.
 pub fn init_boot() {
-    NEEDS_RENDEZVOUS.store(cmdline::words().any(|word| word == "rendezvous"), Ordering::Relaxed);
+    NEEDS_RENDEZVOUS.store(cmdline::value("rendezvous").is_some(), Ordering::Relaxed);
     init_secondary(0);
     CPUS[0].online.store(true, Ordering::Release);
 }
@@ -156,7 +156,7 @@ pub fn restore(interrupts: Interrupts) {
     }
 }
 
-/// Runs `patch` while the other CPUs wait in an interrupt, if the command line says `rendezvous`.
+/// Runs `patch` while the other CPUs wait in an interrupt, if the command line says `rendezvous=yes`.
 ///
 /// Only QEMU 7.2 with a thread per CPU needs that: it loses patches of text that another CPU executes.
 pub fn rendezvous(patch: impl FnOnce()) {

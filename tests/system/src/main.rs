@@ -56,9 +56,9 @@ extern "C" fn secondary_main(number: usize) -> ! {
 
 /// The first task: does what the command line asks for, and ends the kernel.
 fn init() {
-    let outcome = match cmdline::words().next() {
+    // Words with a value are settings.
+    let outcome = match cmdline::words().find(|word| !word.contains('=')) {
         Some("suite") | None => checks::run(),
-        Some(word) if word.starts_with("cpus=") => checks::run(),
         Some("bench") => bench::run(),
         Some("shell") => shell::run(),
         Some(word) => {

@@ -34,14 +34,23 @@ pub struct KernelMemory;
 
 // SAFETY: every access has an entry in the exception table.
 unsafe impl Memory for KernelMemory {
+    #[inline]
     fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault> {
+        if let Ok(word) = <&mut [u8; size_of::<usize>()]>::try_from(&mut *out) {
+            *word = self.read_usize(addr)?.to_ne_bytes();
+            return Ok(());
+        }
         match read(addr, out) {
             len if len == out.len() => Ok(()),
             _ => Err(MemFault { addr, access: Access::Read }),
         }
     }
 
+    #[inline]
     fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault> {
+        if let Ok(word) = bytes.try_into() {
+            return self.write_usize(addr, usize::from_ne_bytes(word));
+        }
         // SAFETY: `bytes` may be read; what `addr` may be is the caller's promise to the program it stands for.
         match unsafe { nofault_copy(addr, bytes.as_ptr().expose_provenance(), bytes.len()) } {
             0 => Ok(()),

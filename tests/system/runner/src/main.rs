@@ -54,7 +54,7 @@ fn run() -> Result<ExitCode, String> {
     let elf = fs::read(&options.kernel).map_err(|e| format!("{}: {e}", options.kernel.display()))?;
     options.words.push(format!("cpus={}", options.cpus));
     if matches!(options.clock, qemu::Clock::Threads) {
-        options.words.push("rendezvous".into());
+        options.words.push("rendezvous=yes".into());
     }
     let machine = qemu::Machine::of(&elf)?;
     let image = image::complete(elf, &options.words.join(" "))?;

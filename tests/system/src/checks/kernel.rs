@@ -32,6 +32,11 @@ fn nofault_memory() {
     assert!(KernelMemory.write_usize(HOLE, 1).is_err());
     assert!(KernelMemory.read_usize(0).is_err());
     assert_eq!(nofault::read(memory::text_range().0, &mut [0; 16]), 16);
+    // Up to the last byte before the hole, from any alignment.
+    let end = Native::RAM.1;
+    for len in [1, 7, 8, 20, 33] {
+        assert_eq!(nofault::read(end - len, &mut [0; 64]), len);
+    }
     let mut word = 5_usize;
     let at = (&raw mut word).expose_provenance();
     assert_eq!(KernelMemory.read_usize(at), Ok(5));

@@ -121,8 +121,17 @@ nofault_store:
     ret
 3:  mov x0, #1
     ret
-nofault_copy:
-    cbz x2, 6f
+nofault_copy:                       // words first; a word that faults is done again byte by byte
+    cmp x2, #8
+    b.lo 9f
+7:  ldr x3, [x1]
+8:  str x3, [x0]
+    add x0, x0, #8
+    add x1, x1, #8
+    sub x2, x2, #8
+    cmp x2, #8
+    b.hs 7b
+9:  cbz x2, 6f
 4:  ldrb w3, [x1]
 5:  strb w3, [x0]
     add x0, x0, #1
@@ -136,4 +145,6 @@ nofault_copy:
     .quad 2b, 3b
     .quad 4b, 6b
     .quad 5b, 6b
+    .quad 7b, 4b
+    .quad 8b, 4b
 .popsection

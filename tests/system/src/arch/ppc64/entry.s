@@ -149,7 +149,17 @@ FUNCTION nofault_store
 END nofault_store
 
 FUNCTION nofault_copy
-    cmpdi 5, 0
+    # Words first; a word that faults is done again byte by byte.
+    cmpldi 5, 8
+    blt 9f
+7:  ld 6, 0(4)
+8:  std 6, 0(3)
+    addi 3, 3, 8
+    addi 4, 4, 8
+    addi 5, 5, -8
+    cmpldi 5, 8
+    bge 7b
+9:  cmpdi 5, 0
     beq 6f
 4:  lbz 6, 0(4)
 5:  stb 6, 0(3)
@@ -167,4 +177,6 @@ END nofault_copy
     .quad 2b, 3b
     .quad 4b, 6b
     .quad 5b, 6b
+    .quad 7b, 4b
+    .quad 8b, 4b
 .popsection

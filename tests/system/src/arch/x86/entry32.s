@@ -128,7 +128,12 @@ nofault_copy:
     pushl %edi
     movl 12(%esp), %edi
     movl 16(%esp), %esi
-    movl 20(%esp), %ecx
+    movl 20(%esp), %edx                 # words first; a word that faults is done again byte by byte
+    movl %edx, %ecx
+    shrl $2, %ecx
+6:  rep movsl
+7:  andl $3, %edx
+    leal (%edx,%ecx,4), %ecx
 4:  rep movsb
 5:  movl %ecx, %eax
     popl %edi
@@ -138,4 +143,5 @@ nofault_copy:
     .long 1b, 3b
     .long 2b, 3b
     .long 4b, 5b
+    .long 6b, 7b
 .popsection

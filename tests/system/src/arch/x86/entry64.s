@@ -110,8 +110,12 @@ nofault_store:
     ret
 3:  movl $1, %eax
     ret
-nofault_copy:
+nofault_copy:                           # words first; a word that faults is done again byte by byte
     movq %rdx, %rcx
+    shrq $3, %rcx
+6:  rep movsq
+7:  andl $7, %edx
+    leaq (%rdx,%rcx,8), %rcx
 4:  rep movsb
 5:  movq %rcx, %rax
     ret
@@ -119,4 +123,5 @@ nofault_copy:
     .quad 1b, 3b
     .quad 2b, 3b
     .quad 4b, 5b
+    .quad 6b, 7b
 .popsection

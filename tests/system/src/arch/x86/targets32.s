@@ -12,8 +12,8 @@
 .text
 # target_plain(a) -> a + 1, its first instruction runs out of line
 FUNCTION target_plain
+    incl 4(%esp)
     movl 4(%esp), %eax
-    incl %eax
     ret
 END target_plain
 # target_load(address) -> the word there, loaded by `target_load_insn`

@@ -12,7 +12,8 @@
 .text
 # target_plain(a) -> a + 1, its first instruction runs out of line
 FUNCTION target_plain
-    leaq 1(%rdi), %rax
+    incq %rdi
+    movq %rdi, %rax
     ret
 END target_plain
 # target_load(address) -> the word there, loaded by `target_load_insn`
