@@ -60,8 +60,8 @@ pub(crate) struct Block {
     next_free: AtomicU32,
     /// The lowest address of the alternate stack, 0 before there is one. It stays with the block.
     altstack: AtomicUsize,
-    /// Two words of the embedding program's ([`words`]).
-    words: [AtomicUsize; 2],
+    /// The embedding program's ([`words`]).
+    words: Words,
 }
 
 /// An owner that is known to be dead; the block waits for [`for_each`] to be cleaned.
@@ -136,18 +136,21 @@ pub(crate) fn start(exits: Exits) -> Result<(), c_int> {
 }
 
 /// Called with a thread's [`words`] when it has ended.
-static ON_END: OnceLock<fn(&[AtomicUsize; 2])> = OnceLock::new();
+static ON_END: OnceLock<fn(&Words)> = OnceLock::new();
 
-/// Two words of the calling thread's own, for whoever embeds this crate: zero in a new thread, kept in a fork's child.
+/// What a thread keeps for whoever embeds this crate.
+pub type Words = [AtomicUsize; 4];
+
+/// Words of the calling thread's own, for whoever embeds this crate: zero in a new thread, kept in a fork's child.
 /// `None` where there is no room for another thread. Fit for handlers, where thread-local variables are not.
 #[inline]
-pub fn words() -> Option<&'static [AtomicUsize; 2]> {
+pub fn words() -> Option<&'static Words> {
     current_or_new().map(|block| &block.words)
 }
 
 /// Calls `hook` with the [`words`] of every thread that ends: in that thread, or in another one that has found it dead.
 /// Only the first hook counts.
-pub fn on_thread_end(hook: fn(&[AtomicUsize; 2])) {
+pub fn on_thread_end(hook: fn(&Words)) {
     let _ = ON_END.set(hook);
 }
 

@@ -5,10 +5,12 @@
 //!   that is hit while SIGTRAP is blocked ends the process.
 //! * `sigprocmask`, `pthread_sigmask`, `sigsuspend`, `pselect`, `ppoll`, `epoll_pwait`: cannot block them, either.
 //! * `dlclose`: probes in what has gone are gone.
-//! * `_exit`, `_Exit`, `execve`, `execv`, `execvp`: what was missed is told before it is forgotten.
+//! * `_exit`, `_Exit`, `execve`, `execv`, `execvp`, `execvpe`: what was missed is told before it is forgotten; a program
+//!   that is executed in place of the traced one is traced, too.
 //!
 //! What libc does by itself, without going through its own exported functions, is not seen here.
 
+use super::environment::Inherited;
 use super::{plant, process};
 use probe_host_linux::signals::{OWNED, OWNED_SET, program_action};
 use probe_host_linux::sys::{Action, SignalSet};
@@ -277,7 +279,9 @@ unsafe extern "C" fn execve(
     argv: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    plant::publish_all();
+    // SAFETY: the caller's promise.
+    let inherited = unsafe { before_exec(environment) };
+    let environment = inherited.as_ref().map_or(environment, Inherited::as_ptr);
     next!(execve: fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int; path, argv, environment)
 }
 
@@ -285,14 +289,46 @@ unsafe extern "C" fn execve(
 /// As `execv(3)`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
-    plant::publish_all();
-    next!(execv: fn(*const c_char, *const *const c_char) -> c_int; path, argv)
+    // SAFETY: the caller's promise.
+    unsafe { execve(path, argv, current_environment()) }
+}
+
+/// # Safety
+/// As `execvpe(3)`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn execvpe(
+    file: *const c_char,
+    argv: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let inherited = unsafe { before_exec(environment) };
+    let environment = inherited.as_ref().map_or(environment, Inherited::as_ptr);
+    next!(execvpe: fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int; file, argv, environment)
 }
 
 /// # Safety
 /// As `execvp(3)`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { execvpe(file, argv, current_environment()) }
+}
+
+/// What is to be done before this program may be replaced by another.
+///
+/// # Safety
+/// `environment` is what `execve(2)` takes.
+unsafe fn before_exec(environment: *const *const c_char) -> Option<Inherited> {
     plant::publish_all();
-    next!(execvp: fn(*const c_char, *const *const c_char) -> c_int; file, argv)
+    // SAFETY: the caller's promise.
+    unsafe { Inherited::new(environment) }
+}
+
+fn current_environment() -> *const *const c_char {
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+    }
+    // SAFETY: libc's variable; who changes it while another thread executes a program is lost anyway.
+    unsafe { environ }
 }

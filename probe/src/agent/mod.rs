@@ -9,13 +9,15 @@
 //!
 //! In the order of reading: [`start`] the constructor · [`plant`] definitions to probes · [`objects`] what is loaded ·
 //! [`emit`] handlers · [`fetch`] values · [`process`] this process, its threads, their rings · [`clock`] ·
-//! [`hooks`] interposed functions · [`alloc`].
+//! [`hooks`] interposed functions · [`masks`] what libc does to signals by itself · [`environment`] what it leaves of itself there · [`alloc`].
 
 mod alloc;
 mod clock;
 mod emit;
+mod environment;
 mod fetch;
 mod hooks;
+mod masks;
 mod objects;
 mod plant;
 mod process;

@@ -14,24 +14,37 @@ pub(super) struct Loaded {
     pub(super) is_program: bool,
     /// What is added to the file's addresses.
     pub(super) bias: usize,
-    /// Address, length in memory, offset in the file and length in the file of each loaded segment.
-    segments: Vec<(usize, usize, u64, usize)>,
+    segments: Vec<Segment>,
+}
+
+/// A loaded segment.
+struct Segment {
+    addr: usize,
+    len_bytes: usize,
+    file_offset: u64,
+    file_len: usize,
+    is_code: bool,
 }
 
 impl Loaded {
     /// Its first address and one past its last.
     pub(super) fn range(&self) -> (usize, usize) {
-        let start = self.segments.iter().map(|segment| segment.0).min().unwrap_or(0);
-        let end = self.segments.iter().map(|segment| segment.0 + segment.1).max().unwrap_or(0);
+        let start = self.segments.iter().map(|segment| segment.addr).min().unwrap_or(0);
+        let end = self.segments.iter().map(|segment| segment.addr + segment.len_bytes).max().unwrap_or(0);
         (start, end)
     }
 
     /// The address at which an offset of the file is loaded.
     pub(super) fn addr_of_offset(&self, offset: u64) -> Option<usize> {
-        self.segments.iter().find_map(|&(addr, _, from, len)| {
-            let distance = usize::try_from(offset.checked_sub(from)?).ok()?;
-            (distance < len).then_some(addr + distance)
+        self.segments.iter().find_map(|segment| {
+            let distance = usize::try_from(offset.checked_sub(segment.file_offset)?).ok()?;
+            (distance < segment.file_len).then_some(segment.addr + distance)
         })
+    }
+
+    /// Address and length of each segment of code.
+    pub(super) fn text(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.segments.iter().filter(|segment| segment.is_code).map(|segment| (segment.addr, segment.file_len))
     }
 
     /// Whether a definition that names `wanted` means this object, and how well.
@@ -100,9 +113,12 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _len: usize, objects: *m
         let name = unsafe { CStr::from_ptr(info.dlpi_name) };
         PathBuf::from(OsStr::from_bytes(name.to_bytes()))
     };
-    let segments = headers.iter().filter(|header| header.p_type == libc::PT_LOAD).map(|header| {
-        let addr = bias.wrapping_add(header.p_vaddr as usize);
-        (addr, header.p_memsz as usize, u64::from(header.p_offset), header.p_filesz as usize)
+    let segments = headers.iter().filter(|header| header.p_type == libc::PT_LOAD).map(|header| Segment {
+        addr: bias.wrapping_add(header.p_vaddr as usize),
+        len_bytes: header.p_memsz as usize,
+        file_offset: u64::from(header.p_offset),
+        file_len: header.p_filesz as usize,
+        is_code: header.p_flags & libc::PF_X != 0,
     });
     objects.push(Loaded {
         name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),

@@ -2,6 +2,7 @@
 
 use super::emit::{Entered, Point, Published};
 use super::fetch::Plan;
+use super::masks;
 use super::objects::{self, Loaded};
 use super::process::{self, Agent, Reporter};
 use crate::def::{Definition, Kind, MAX_ARGUMENT, Place as Wanted, Source, near_matches};
@@ -17,22 +18,6 @@ use std::sync::OnceLock;
 const MAX_ACTIVE: i32 = 64;
 /// The same for a probe that a pattern planted, one of maybe thousands.
 const MAX_ACTIVE_OF_MANY: i32 = 16;
-
-/// Functions that libc itself calls while it has blocked all signals: a breakpoint there would end the process.
-const CALLED_WITH_SIGNALS_BLOCKED: [&str; 12] = [
-    "clone",
-    "__clone",
-    "__clone2",
-    "clone3",
-    "__clone3",
-    "__clone_internal",
-    "start_thread",
-    "__ctype_init",
-    "_setjmp",
-    "__spawni_child",
-    "__restore_rt",
-    "__libc_unwind_longjmp",
-];
 
 /// Why a definition cannot be used.
 pub(super) struct Unusable {
@@ -94,13 +79,18 @@ pub(super) fn all(
         }
     }
     check(agent, reporter, definitions, &mut targets)?;
-    let (probes, points) = build(agent, definitions, &targets)?;
+    if targets.is_empty() {
+        return Ok(());
+    }
+    let (mut probes, points) = build(agent, definitions, &targets)?;
+    probes.extend(masks::probes(&objects));
     // The command must know every point before its first event.
     for (target, point) in targets.iter().zip(&points) {
         announce(agent, reporter, target, point);
     }
     let planted = probe_host_linux::probes().register_all(probes).map_err(|error| {
-        let target = &targets[error.index];
+        // What comes after the targets are the agent's own, whose failure is nobody's fault but has no better place.
+        let target = &targets[error.index.min(targets.len() - 1)];
         let definition = &definitions[target.definition];
         Unusable {
             definition: target.definition,
@@ -108,8 +98,11 @@ pub(super) fn all(
             sentence: sentence(&error.error, target),
         }
     })?;
-    let planted = planted.into_iter().zip(points).collect();
-    let _ = PLANTED.set(planted);
+    let mut planted = planted.into_iter();
+    let _ = PLANTED.set(planted.by_ref().zip(points).collect());
+    planted.for_each(|own| {
+        own.leak();
+    });
     Ok(())
 }
 
@@ -208,10 +201,8 @@ fn one(
     definition: &Definition,
     (name, offset): (&str, u64),
 ) -> Result<Target, String> {
-    if CALLED_WITH_SIGNALS_BLOCKED.contains(&name) {
-        return Err(format!(
-            "libc calls {name} with all signals blocked, where a breakpoint would end the program"
-        ));
+    if let Some(why) = masks::refusal(name, definition.is_return()) {
+        return Err(format!("{name} must not be probed: {why}"));
     }
     let host = probes().host();
     let mut found: Vec<(Target, usize)> = Vec::new();
@@ -254,7 +245,6 @@ fn one(
                 .map(|(target, _)| format!("{}:{name} at {}", target.object, target.at))
                 .collect();
             let places = places.join(", ");
-            let _ = definition;
             Err(format!(
                 "`{name}` is the name of {several} functions ({places}); name the object, or use a pattern for all"
             ))
@@ -291,13 +281,11 @@ fn matching(
             names.push(symbol.name.to_owned());
         }
     });
-    names.sort_unstable();
+    // Of several names of one address the plainest is used.
+    names.sort_unstable_by(|a, b| plainness(a).cmp(&plainness(b)).then_with(|| a.cmp(b)));
     names.dedup();
     let (mut targets, mut known) = (Vec::new(), HashSet::new());
     for name in names {
-        if CALLED_WITH_SIGNALS_BLOCKED.contains(&name.as_str()) {
-            continue;
-        }
         // Asked by name, so that indirect functions lead to what they stand for.
         host.find_symbols(&name, &mut |symbol| {
             let at = symbol.start.wrapping_add(usize::from(symbol.local_entry));
@@ -316,6 +304,11 @@ fn matching(
     targets
 }
 
+/// What is lower for the name that people use: few leading underscores, then short.
+fn plainness(name: &str) -> (usize, usize) {
+    (name.len() - name.trim_start_matches('_').len(), name.len())
+}
+
 /// Asks the core about every place; what a pattern matched and cannot be probed is left out and reported.
 fn check(
     agent: &Agent,
@@ -325,18 +318,25 @@ fn check(
 ) -> Result<(), Unusable> {
     let mut failed = None;
     targets.retain(|target| {
+        let refused = |reason: String| {
+            reporter.send(&Meta::Refused {
+                image: agent.image,
+                definition: target.definition as u32,
+                symbol: target.symbol.clone(),
+                reason,
+            });
+        };
+        let is_return = definitions[target.definition].is_return();
+        if let Some(why) = masks::refusal(&target.symbol, is_return).filter(|_| target.is_one_of_many) {
+            refused(why.to_owned());
+            return false;
+        }
         let error = match probes().explain(&Place::addr(target.at)) {
             Ok(_) => return true,
             Err(error) => error,
         };
         if target.is_one_of_many {
-            let refused = Meta::Refused {
-                image: agent.image,
-                definition: target.definition as u32,
-                symbol: target.symbol.clone(),
-                reason: reason(&error),
-            };
-            reporter.send(&refused);
+            refused(reason(&error));
         } else if failed.is_none() {
             failed = Some(Unusable {
                 definition: target.definition,
@@ -359,8 +359,11 @@ fn sentence(error: &RegisterError, target: &Target) -> String {
     match error {
         RegisterError::InsideInstruction { at, start } => {
             let before = at.offset_from(*start).unsigned_abs() as u64;
-            let start = target.offset.saturating_sub(before);
-            format!("{place} lies inside an instruction that starts at {}+{start:#x}", target.symbol)
+            let start = match target.offset.saturating_sub(before) {
+                0 => target.symbol.clone(),
+                offset => format!("{}+{offset:#x}", target.symbol),
+            };
+            format!("{place} lies inside an instruction that starts at {start}")
         }
         RegisterError::Refused { refusal, .. } => {
             format!("the instruction at {place} cannot be probed: {refusal}")

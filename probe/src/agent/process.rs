@@ -75,10 +75,17 @@ pub(super) fn traced_process(agent: &Agent) -> Option<u32> {
     }
 }
 
+/// Whether this is the traced process itself and neither a forked child nor one that still shares its memory (vfork).
+pub(super) fn is_traced_process_itself() -> bool {
+    let word = PROCESS.load(Ordering::Relaxed);
+    // SAFETY: not null, so it is the word of `start`.
+    !word.is_null() && unsafe { (*word).load(Ordering::Relaxed) } == process_id()
+}
+
 /// The ring of the thread that is running this, with its owner; `None` where all are taken. Fit for handlers.
 #[inline]
 pub(super) fn thread_ring(agent: &Agent, process: u32) -> Option<(Ring<'static>, Owner)> {
-    let [ring, of] = threads::words()?;
+    let [ring, of, ..] = threads::words()?;
     let number = ring.load(Ordering::Relaxed);
     if number != 0 && of.load(Ordering::Relaxed) == process as usize {
         let ring = agent.region.ring(number - 1);
@@ -92,8 +99,8 @@ pub(super) fn thread_ring(agent: &Agent, process: u32) -> Option<(Ring<'static>,
 }
 
 /// A thread has ended: its ring may be taken by another when it has been read.
-fn release_ring(words: &[std::sync::atomic::AtomicUsize; 2]) {
-    let (Some(agent), [ring, of]) = (agent(), words) else { return };
+fn release_ring(words: &threads::Words) {
+    let (Some(agent), [ring, of, ..]) = (agent(), words) else { return };
     let number = ring.swap(0, Ordering::Relaxed);
     let process = PROCESS.load(Ordering::Relaxed);
     if number == 0 || process.is_null() {

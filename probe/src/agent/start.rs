@@ -2,11 +2,10 @@
 
 use super::plant::{self, Missing, Unusable};
 use super::process::{self, Agent, Reporter};
-use super::{clock, objects};
-use crate::REGION_VARIABLE;
+use super::{clock, environment, objects};
 use crate::def::Definition;
 use crate::wire::{Meta, Region};
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 
 /// The linker's list of constructors: run by the dynamic linker before `main`, and by it alone.
 #[used]
@@ -21,14 +20,14 @@ static DESTRUCTOR: extern "C" fn() = destructor;
 /// The exit status of a process that is ended before its `main`.
 const FAILED: c_int = 2;
 
-unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, environment: *mut *mut c_char) {
+unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variables: *mut *mut c_char) {
     // SAFETY: the dynamic linker passes the program's environment.
-    let Some(path) = (unsafe { variable(environment, REGION_VARIABLE) }) else { return };
+    let Some(path) = (unsafe { environment::region(variables) }) else { return };
     let Ok(region) = Region::open(path) else { return };
     let flags = region.flags();
     if !flags.follow {
         // SAFETY: as above; the program has not started, so nobody else reads it.
-        unsafe { remove(environment) };
+        unsafe { environment::take_out(variables) };
     }
     let image = region.new_image();
     let is_first = image == 1;
@@ -96,74 +95,4 @@ fn fail(agent: &Agent, reporter: &Reporter, unusable: Unusable) -> ! {
     reporter.send(&failed);
     // SAFETY: ends the process; nothing of the program's has run that wants to be tidied up.
     unsafe { libc::_exit(FAILED) }
-}
-
-/// The value of a variable in the environment.
-///
-/// # Safety
-/// `environment` is a NULL-terminated array of NUL-terminated strings that stay where they are.
-unsafe fn variable(environment: *mut *mut c_char, name: &str) -> Option<&'static CStr> {
-    let mut at = environment;
-    loop {
-        // SAFETY: not past the NULL at the end.
-        let entry = unsafe { *at };
-        if entry.is_null() {
-            return None;
-        }
-        // SAFETY: the caller's promise.
-        let text: &'static CStr = unsafe { CStr::from_ptr(entry) };
-        let rest = text.to_bytes_with_nul().strip_prefix(name.as_bytes());
-        if let Some(value) = rest.and_then(|rest| rest.strip_prefix(b"=")) {
-            return CStr::from_bytes_with_nul(value).ok();
-        }
-        // SAFETY: as above.
-        at = unsafe { at.add(1) };
-    }
-}
-
-/// Takes our variables out of the environment, and ourselves out of `LD_PRELOAD`.
-///
-/// # Safety
-/// As [`variable`]; nobody else uses the environment meanwhile, and its strings may be written.
-unsafe fn remove(environment: *mut *mut c_char) {
-    let (mut from, mut to) = (environment, environment);
-    loop {
-        // SAFETY: not past the NULL at the end.
-        let entry = unsafe { *from };
-        if !entry.is_null() {
-            // SAFETY: the caller's promise.
-            let text = unsafe { CStr::from_ptr(entry) }.to_bytes();
-            // SAFETY: as above.
-            if text.starts_with(REGION_VARIABLE.as_bytes()) || unsafe { shorten_preload(entry, text) } {
-                // SAFETY: not past the end.
-                from = unsafe { from.add(1) };
-                continue;
-            }
-        }
-        // SAFETY: `to` never overtakes `from`.
-        unsafe { *to = entry };
-        if entry.is_null() {
-            return;
-        }
-        // SAFETY: not past the end.
-        from = unsafe { from.add(1) };
-        // SAFETY: as above.
-        to = unsafe { to.add(1) };
-    }
-}
-
-/// Removes the first object (us) from an `LD_PRELOAD=` entry; returns whether nothing is left of it.
-///
-/// # Safety
-/// `entry` is the writable string whose bytes are `text`.
-unsafe fn shorten_preload(entry: *mut c_char, text: &[u8]) -> bool {
-    const NAME: &[u8] = b"LD_PRELOAD=";
-    let Some(value) = text.strip_prefix(NAME) else { return false };
-    let Some(colon) = value.iter().position(|&byte| byte == b':') else { return true };
-    let rest = &value[colon + 1..];
-    // SAFETY: within the string.
-    let to = unsafe { entry.add(NAME.len()) };
-    // SAFETY: moves the rest and its NUL towards the start of the same string.
-    unsafe { std::ptr::copy(rest.as_ptr().cast::<c_char>(), to, rest.len() + 1) };
-    false
 }

@@ -44,7 +44,10 @@ pub(super) struct Trace {
     /// A probe definition; may be given many times.
     #[arg(short = 'p', long = "probe", value_name = "DEF", required = true, allow_hyphen_values = true)]
     pub(super) probes: Vec<String>,
-    /// Follow forked children and the programs that they execute.
+    /// Follow forked children, too, and the programs that they execute.
+    ///
+    /// A program that the traced process executes in its own place is always followed. With -f, definitions whose
+    /// object is not loaded in a program are left out there.
     #[arg(short, long)]
     pub(super) follow: bool,
     /// Write events and summary there instead of to standard error.

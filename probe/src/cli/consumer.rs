@@ -21,8 +21,10 @@ const SLACK_NS: u64 = 2_000_000;
 const IDLE_MS: u32 = 20;
 /// How long it sleeps when there was something: time for more to gather.
 const BUSY_MS: u32 = 4;
-/// After how many passes rings of dead threads are looked for.
+/// After how many passes rings of dead threads are looked for; at every pass when many have been used.
 const CLEAN_EVERY: u32 = 64;
+/// How many are many.
+const MANY_RINGS: usize = 64;
 
 /// Where events and the summary go.
 pub(super) trait Sink: Send {
@@ -151,7 +153,7 @@ impl Consumer {
                 break;
             }
             self.passes += 1;
-            if self.passes.is_multiple_of(CLEAN_EVERY) {
+            if self.passes.is_multiple_of(CLEAN_EVERY) || self.region.rings_used() > MANY_RINGS {
                 self.clean();
             }
             if !is_last {

@@ -278,12 +278,17 @@ impl Region {
         (self.header().rings_high.load(Ordering::Acquire) as usize).min(self.layout.ring_count)
     }
 
-    /// Takes a free ring for a thread and returns it with its number. No lock, no allocation, no system call.
+    /// Takes a free ring for a thread and returns it with its number. No lock, no allocation; a
+    /// system call only when rings become few.
     pub fn claim_ring(&self, owner: Owner, comm: [u8; 16]) -> Option<(usize, Ring<'static>)> {
         for index in 0..self.layout.ring_count {
             let ring = self.ring(index);
             if ring.claim(owner, comm) {
                 self.header().rings_high.fetch_max(index as u32 + 1, Ordering::AcqRel);
+                if index > self.layout.ring_count / 2 {
+                    // The command must give back rings of threads that have ended.
+                    self.wake();
+                }
                 return Some((index, ring));
             }
         }

@@ -11,17 +11,18 @@ pub(super) const ALIGN: usize = 8;
 /// The length word that says: the rest of the ring's end is empty, go on at its start.
 const WRAP: u32 = u32::MAX;
 
+/// The bit of an owner that is gone: the ring is free once it has been read. Above all numbers of processes.
+const RELEASED: u64 = 1 << 63;
+
 /// The words of a ring that both sides use, each group in its own cache line.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct RingControl {
-    /// Who writes: 0 nobody, else process and thread, see [`Owner`].
+    /// Who writes: 0 nobody, else process and thread (see [`Owner`]), with [`RELEASED`] when it is gone.
     owner: AtomicU64,
     /// The owner's name when it took the ring, NUL padded.
     comm: [AtomicU64; 2],
-    /// Whether the owner is gone (1), and the ring free once it has been read.
-    released: AtomicU64,
-    _line0: [u64; 4],
+    _line0: [u64; 5],
     /// Bytes ever written.
     head: AtomicU64,
     /// Events that found no room.
@@ -65,10 +66,14 @@ impl<'a> Ring<'a> {
         Self { control, data, len }
     }
 
-    /// Takes a free ring for a thread; `false` if somebody else has it.
+    /// Takes a free ring for a thread, or one that the same thread has released; `false` if somebody else has it.
     pub fn claim(&self, owner: Owner, comm: [u8; 16]) -> bool {
         let word = (u64::from(owner.pid) << 32) | u64::from(owner.tid);
-        if self.control.owner.compare_exchange(0, word, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        let now = self.control.owner.load(Ordering::Relaxed);
+        if now != 0 && now != word | RELEASED {
+            return false;
+        }
+        if self.control.owner.compare_exchange(now, word, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return false;
         }
         let (low, high) = comm.split_at(8);
@@ -80,7 +85,7 @@ impl<'a> Ring<'a> {
 
     /// Who writes into it, if anybody does.
     pub fn owner(&self) -> Option<Owner> {
-        let word = self.control.owner.load(Ordering::Acquire);
+        let word = self.control.owner.load(Ordering::Acquire) & !RELEASED;
         (word != 0).then_some(Owner { pid: (word >> 32) as u32, tid: word as u32 })
     }
 
@@ -95,19 +100,17 @@ impl<'a> Ring<'a> {
 
     /// Says that the owner will write no more. The consumer frees the ring when it has read everything.
     pub fn release(&self) {
-        self.control.released.store(1, Ordering::Release);
+        self.control.owner.fetch_or(RELEASED, Ordering::Release);
     }
 
     /// Frees a ring whose owner has released it or is known to be dead, if everything has been read.
     pub fn free_if_drained(&self, owner_is_dead: bool) -> bool {
-        let released = self.control.released.load(Ordering::Acquire) != 0;
-        let head = self.control.head.load(Ordering::Acquire);
-        if !(released || owner_is_dead) || head != self.control.tail.load(Ordering::Relaxed) {
+        let owner = self.control.owner.load(Ordering::Acquire);
+        if !(owner & RELEASED != 0 || owner_is_dead && owner != 0) || !self.is_empty() {
             return false;
         }
-        self.control.released.store(0, Ordering::Relaxed);
-        self.control.owner.store(0, Ordering::Release);
-        true
+        // Fails if the owner has taken it again.
+        self.control.owner.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Events that found no room so far.
@@ -405,6 +408,19 @@ mod tests {
         assert!(ring.free_if_drained(false) && ring.claim(second, [0; 16]));
         assert!(!ring.free_if_drained(false), "its new owner has not released it");
         assert!(ring.free_if_drained(true));
+    }
+
+    #[test]
+    fn a_thread_may_take_its_released_ring_again() {
+        let mut owned = Owned::new(64);
+        let ring = owned.ring();
+        let owner = Owner { pid: 7, tid: 8 };
+        assert!(ring.claim(owner, [0; 16]));
+        assert!(!ring.claim(owner, [0; 16]), "not released");
+        ring.release();
+        assert!(!ring.claim(Owner { pid: 7, tid: 9 }, [0; 16]), "another thread");
+        assert!(ring.claim(owner, [0; 16]));
+        assert!(!ring.free_if_drained(false));
     }
 
     #[test]

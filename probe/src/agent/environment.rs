@@ -1,0 +1,146 @@
+//! The program's environment: what the agent takes out of it, and puts back for a program that the traced process
+//! executes in its own place (`#!/usr/bin/env`, `exec` in a shell). Children are left alone; with `-f` nothing is
+//! taken out in the first place, and everybody inherits it.
+
+use super::process;
+use crate::REGION_VARIABLE;
+use std::ffi::{CStr, CString, c_char};
+use std::sync::OnceLock;
+
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+
+/// What was taken out.
+struct Taken {
+    /// The path of the agent.
+    agent: Vec<u8>,
+    /// Our variable with its value.
+    region: CString,
+}
+
+static TAKEN: OnceLock<Taken> = OnceLock::new();
+
+/// The value of our variable.
+///
+/// # Safety
+/// `environment` is a NULL-terminated array of NUL-terminated strings that stay where they are.
+pub(super) unsafe fn region(environment: *mut *mut c_char) -> Option<&'static CStr> {
+    // SAFETY: the caller's promise.
+    unsafe { entries(environment) }.find_map(|(_, text)| {
+        let value = text.to_bytes_with_nul().strip_prefix(REGION_VARIABLE.as_bytes())?;
+        CStr::from_bytes_with_nul(value.strip_prefix(b"=")?).ok()
+    })
+}
+
+/// Takes our variable out of the environment, and ourselves out of `LD_PRELOAD`.
+///
+/// # Safety
+/// As [`region`]; nobody else uses the environment meanwhile, and array and strings may be written.
+pub(super) unsafe fn take_out(environment: *mut *mut c_char) {
+    let (mut agent, mut region) = (None, None);
+    let mut to = environment;
+    // SAFETY: the caller's promise.
+    for (entry, text) in unsafe { entries(environment) } {
+        let bytes = text.to_bytes();
+        let keep = if is_region(bytes) {
+            region = Some(text.to_owned());
+            false
+        } else if let Some(value) = bytes.strip_prefix(PRELOAD) {
+            let len = value.iter().position(|&byte| byte == b':').unwrap_or(value.len());
+            agent = Some(value[..len].to_vec());
+            // SAFETY: the caller's promise: a writable string.
+            value.len() > len && unsafe { cut(entry, PRELOAD.len(), len + 1) }
+        } else {
+            true
+        };
+        if keep {
+            // SAFETY: `to` never overtakes the entry that is being looked at.
+            unsafe { *to = entry };
+            // SAFETY: as above.
+            to = unsafe { to.add(1) };
+        }
+    }
+    // SAFETY: not past the old end.
+    unsafe { *to = std::ptr::null_mut() };
+    if let (Some(agent), Some(region)) = (agent, region) {
+        let _ = TAKEN.set(Taken { agent, region });
+    }
+}
+
+fn is_region(entry: &[u8]) -> bool {
+    entry.strip_prefix(REGION_VARIABLE.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
+}
+
+/// Removes `len` bytes at `from` of a string.
+///
+/// # Safety
+/// A writable string that has them.
+unsafe fn cut(text: *mut c_char, from: usize, len: usize) -> bool {
+    // SAFETY: the caller's promise.
+    let to = unsafe { text.add(from) };
+    // SAFETY: the caller's promise.
+    let rest = unsafe { text.add(from + len) };
+    // SAFETY: the caller's promise: NUL-terminated.
+    let kept = unsafe { CStr::from_ptr(rest) }.count_bytes();
+    // SAFETY: moves the rest and its NUL towards the start of the same string.
+    unsafe { std::ptr::copy(rest, to, kept + 1) };
+    true
+}
+
+/// An environment for a program that replaces this one, with the agent in it.
+pub(super) struct Inherited {
+    pointers: Vec<*const c_char>,
+    _preload: CString,
+}
+
+impl Inherited {
+    /// `environment` and the agent; `None` where the agent is not to be passed on: it was never taken out, or the
+    /// calling process is a child of the traced one.
+    ///
+    /// # Safety
+    /// As [`region`], or NULL.
+    pub(super) unsafe fn new(environment: *const *const c_char) -> Option<Self> {
+        let taken = TAKEN.get()?;
+        if environment.is_null() || !process::is_traced_process_itself() {
+            return None;
+        }
+        let mut preload = [PRELOAD, &taken.agent].concat();
+        let mut pointers: Vec<*const c_char> = Vec::new();
+        // SAFETY: the caller's promise.
+        for (entry, text) in unsafe { entries(environment.cast_mut().cast()) } {
+            match text.to_bytes().strip_prefix(PRELOAD) {
+                Some(value) => {
+                    preload.push(b':');
+                    preload.extend_from_slice(value);
+                }
+                None => pointers.push(entry),
+            }
+        }
+        let preload = CString::new(preload).ok()?;
+        pointers.extend([preload.as_ptr(), taken.region.as_ptr(), std::ptr::null()]);
+        Some(Self { pointers, _preload: preload })
+    }
+
+    /// The environment as `execve` takes it; valid as long as `self`.
+    pub(super) fn as_ptr(&self) -> *const *const c_char {
+        self.pointers.as_ptr()
+    }
+}
+
+/// The entries of an environment, as pointers and as text.
+///
+/// # Safety
+/// A NULL-terminated array of NUL-terminated strings that stay where they are while the iterator is used.
+unsafe fn entries(environment: *mut *mut c_char) -> impl Iterator<Item = (*mut c_char, &'static CStr)> {
+    let mut at = environment;
+    std::iter::from_fn(move || {
+        // SAFETY: not past the NULL at the end.
+        let entry = unsafe { *at };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: as above.
+        at = unsafe { at.add(1) };
+        // SAFETY: the caller's promise.
+        Some((entry, unsafe { CStr::from_ptr(entry) }))
+    })
+}

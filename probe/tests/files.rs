@@ -1,0 +1,74 @@
+//! `probe list` and `probe explain`: what can be told from files alone.
+
+mod common;
+
+use common::probe;
+
+fn said(args: &[&str]) -> (Option<i32>, String, String) {
+    let output = probe().args(args).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn list_shows_functions_of_the_program_and_its_libraries() {
+    let (status, out, _) = said(&["list", "ls", "*dir"]);
+    assert_eq!(status, Some(0));
+    assert!(out.lines().any(|line| line.starts_with("libc.so.6:opendir ")), "{out}");
+    let (_, out, _) = said(&["list", "ls"]);
+    assert!(out.contains("libc.so.6:opendir") && out.contains("FUNCTIONS"), "what it imports: {out}");
+    let (_, out, _) = said(&["list", "ls", "libc*:mem*"]);
+    assert!(out.contains("libc.so.6:memcpy") && !out.contains("opendir"), "{out}");
+    let (_, out, _) = said(&["list", env!("CARGO_BIN_EXE_probe"), "probe_trace::def::*"]);
+    assert!(out.contains("probe:probe_trace::def::"), "Rust names are shown demangled: {out}");
+}
+
+#[test]
+fn list_says_what_is_wrong() {
+    let (status, out, error) = said(&["list", "no-such-program-anywhere"]);
+    assert_eq!((status, out.as_str()), (Some(2), ""));
+    assert!(error.contains("there is no program"), "{error}");
+    let (status, _, error) = said(&["list", "ls", "libc.so.6:opendri"]);
+    assert_eq!(status, Some(2));
+    assert!(error.contains("did you mean `opendir`"), "{error}");
+}
+
+#[test]
+fn explain_judges_every_instruction() {
+    let (status, out, _) = said(&["explain", "libc.so.6:opendir"]);
+    assert_eq!(status, Some(0));
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].starts_with("libc.so.6:opendir  0x"), "{out}");
+    assert!(lines[1].trim_start().starts_with("+0x0 "), "{out}");
+    let judged =
+        |line: &&&str| ["boosted", "emulated", "stepped", "refused"].iter().any(|word| line.contains(word));
+    assert_eq!(lines[1..].iter().filter(judged).count(), lines.len() - 1);
+    let (_, one, _) = said(&["explain", "libc.so.6:opendir+0"]);
+    assert_eq!(one, out);
+}
+
+#[test]
+fn explain_takes_patterns_and_offsets() {
+    let (_, out, _) = said(&["explain", "libc.so.6:*dir"]);
+    assert!(out.lines().any(|line| line.starts_with("opendir ")), "{out}");
+    let (status, _, error) = said(&["explain", "libc.so.6:opendir+0x99999"]);
+    assert_eq!(status, Some(2));
+    assert!(error.contains("lies outside"), "{error}");
+    let (status, _, error) = said(&["explain", "opendir"]);
+    assert_eq!(status, Some(2));
+    assert!(error.contains("does not name its object"), "{error}");
+}
+
+#[test]
+fn explain_all_counts_by_method_and_reason() {
+    let (status, out, _) = said(&["explain", "--all", "libc.so.6"]);
+    assert_eq!(status, Some(0));
+    let count = |what: &str| -> u64 {
+        let line = out.lines().find(|line| line.starts_with(what)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    let all = count("all");
+    assert!(all > 100_000);
+    assert_eq!(count("boosted") + count("emulated") + count("stepped") + count("refused"), all);
+    assert!(count("refused") * 1000 < all, "less than 0.1 % of libc is refused: {out}");
+}
