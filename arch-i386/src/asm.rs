@@ -5,7 +5,8 @@
 //! drops), and everything else untouched. The trampoline builds a [`Regs`] there, calls the handler and resumes
 //! from the `Regs`. Its frame description lets an unwinder pass from the handler to the function's caller.
 //!
-//! A handler that moves the stack pointer may only raise it. Source: System V ABI i386 1.1, 2.2; SDM volume 1, 13.
+//! A handler that moves the stack pointer may only raise it. The stack pointer is expected to be aligned to a word, as
+//! all code keeps it. Source: System V ABI i386 1.1, 2.2; SDM volume 1, 13.
 
 #![expect(bad_asm_style, reason = "a difference of two symbols can only be written in the other syntax")]
 

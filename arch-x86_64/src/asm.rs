@@ -5,7 +5,8 @@
 //! trampoline builds a [`Regs`] there, calls the handler and resumes from the `Regs`. Its frame description
 //! lets an unwinder pass from the handler to the function's caller.
 //!
-//! A handler that moves the stack pointer may only raise it. Source: System V ABI AMD64 1.0, 3.2; SDM volume 1, 13.
+//! A handler that moves the stack pointer may only raise it. The stack pointer is expected to be aligned to a word, as
+//! all code keeps it. Source: System V ABI AMD64 1.0, 3.2; SDM volume 1, 13.
 
 use crate::X86_64;
 use crate::regs::Regs;

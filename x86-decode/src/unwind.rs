@@ -43,10 +43,12 @@ pub fn eh_frame<M: Mode>(chunk: CodeAddr, len_bytes: usize, table: usize) -> EhF
     let mut section = Section { bytes: [0; EH_FRAME_LEN], len: 0 };
     let (stack_pointer, return_address) = if M::IS_LONG { (7, 16) } else { (4, 8) };
 
+    // -word as SLEB128.
+    let data_alignment = if M::IS_LONG { 0x78 } else { 0x7c };
+
     let cie = section.begin();
     section.put(&0u32.to_le_bytes());
     // Version 1, augmentation "zR", code alignment 1, data alignment -word.
-    let data_alignment = if M::IS_LONG { 0x78 } else { 0x7c };
     section.put(&[1, b'z', b'R', 0, 1, data_alignment, return_address]);
     // One byte of augmentation data: absolute pointers.
     section.put(&[1, 0]);
@@ -62,8 +64,10 @@ pub fn eh_frame<M: Mode>(chunk: CodeAddr, len_bytes: usize, table: usize) -> EhF
     section.word::<M>(len_bytes);
     section.put(&[0]);
     section.put(&[DW_CFA_VAL_EXPRESSION, return_address, lookup_len::<M>()]);
-    // table[(pc - chunk) / STUB_LEN]; what the unwinder pushed first is left below.
-    section.put(&[DW_OP_BREG0 + return_address, 0, word_op::<M>()]);
+    // table[(stub - chunk) / STUB_LEN], where the stub's address lies right below the stack pointer (or that plus
+    // STUB_CALL_LEN, once the stub has run). Not all unwinders can name the program counter in an expression. What the
+    // unwinder pushed first is left below.
+    section.put(&[DW_OP_BREG0 + stack_pointer, data_alignment, DW_OP_DEREF, word_op::<M>()]);
     section.word::<M>(chunk.as_usize());
     section.put(&[DW_OP_MINUS, DW_OP_LIT0 + STUB_LEN.trailing_zeros() as u8, DW_OP_SHR]);
     section.put(&[DW_OP_LIT0 + M::WORD as u8, DW_OP_MUL, word_op::<M>()]);
@@ -93,7 +97,7 @@ const fn word_op<M: Mode>() -> u8 {
 
 /// The length of the expression that looks the return address up.
 const fn lookup_len<M: Mode>() -> u8 {
-    11 + 2 * M::WORD as u8
+    12 + 2 * M::WORD as u8
 }
 
 struct Section {

@@ -21,6 +21,9 @@ pub(crate) struct Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Floating {
     vectors: [u128; 4],
+    /// The upper halves of YMM0 to YMM3, where there are any.
+    upper: [u128; 4],
+    /// With the number of values on the x87 stack: one before a run.
     x87_status: u16,
 }
 
@@ -77,7 +80,8 @@ impl Machine {
 /// Traps into the handler with a fixed floating-point state; returns what the run has made of it.
 fn with_fixed_floating_point() -> Floating {
     let before: [u128; 4] = [0x1111_2222 << 70, 0x3333_4444 << 30, 0x5555_6666 << 50, 0x7777_8888];
-    let mut vectors = [0u128; 4];
+    let has_avx = usize::from(std::is_x86_feature_detected!("avx"));
+    let mut after = [0u128; 8];
     let mut x87_status = 0u16;
     // ID and NT stay as the last code under test has left them, as the kernel's signal return does not set them: hence
     // the POPF.
@@ -89,19 +93,33 @@ fn with_fixed_floating_point() -> Floating {
             // POPF of the full width, which has no common name in the two modes.
             ".byte 0x9d",
             "fninit",
+            "fld1",
             "movups xmm0, [{before}]",
             "movups xmm1, [{before} + 16]",
             "movups xmm2, [{before} + 32]",
             "movups xmm3, [{before} + 48]",
-            "int3",
-            "movups [{after}], xmm0",
+            "test {has_avx}, {has_avx}",
+            "jz 2f",
+            "vinsertf128 ymm0, ymm0, [{before} + 48], 1",
+            "vinsertf128 ymm1, ymm1, [{before} + 32], 1",
+            "vinsertf128 ymm2, ymm2, [{before} + 16], 1",
+            "vinsertf128 ymm3, ymm3, [{before}], 1",
+            "2: int3",
+            "test {has_avx}, {has_avx}",
+            "jz 3f",
+            "vextractf128 [{after} + 64], ymm0, 1",
+            "vextractf128 [{after} + 80], ymm1, 1",
+            "vextractf128 [{after} + 96], ymm2, 1",
+            "vextractf128 [{after} + 112], ymm3, 1",
+            "3: movups [{after}], xmm0",
             "movups [{after} + 16], xmm1",
             "movups [{after} + 32], xmm2",
             "movups [{after} + 48], xmm3",
             "fnstsw [{status}]",
             "fninit",
             before = in(reg) before.as_ptr(),
-            after = in(reg) vectors.as_mut_ptr(),
+            after = in(reg) after.as_mut_ptr(),
+            has_avx = in(reg) has_avx,
             status = in(reg) &raw mut x87_status,
             out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
             out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
@@ -109,7 +127,8 @@ fn with_fixed_floating_point() -> Floating {
             out("st(4)") _, out("st(5)") _, out("st(6)") _, out("st(7)") _,
         );
     }
-    Floating { vectors, x87_status }
+    let [a, b, c, d, e, f, g, h] = after;
+    Floating { vectors: [a, b, c, d], upper: [e, f, g, h], x87_status }
 }
 
 /// A signal stack of this thread's own, large enough for AVX-512 frames.

@@ -1,4 +1,6 @@
-//! One instruction on this processor, bare and probed.
+//! Running code on this processor from chosen states.
+
+#![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod arena;
 pub(crate) mod machine;

@@ -1,0 +1,274 @@
+//! Return stubs and trampolines on this processor: nothing changes but what the handler changes (RET_4), and an
+//! unwinder passes through a stub (RET_7, RET_8).
+
+#![cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+
+mod native;
+
+use native::arena::Arena;
+use native::machine::Machine;
+use native::state::{Pattern, Pointers, Random, registers};
+use native::{Backend, Native};
+use probe_core::CodeAddr;
+use probe_core::arch::{Arch, NativeArch, Regs, SaveSet};
+use probe_x86_decode::unwind::{self, EhFrame};
+use probe_x86_decode::{FlagBits, Registers};
+use rstest::rstest;
+use std::arch::naked_asm;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const CHUNK_LEN: usize = 4096;
+const SP: u8 = 4;
+
+/// Executable memory with return stubs.
+struct Chunk {
+    at: CodeAddr,
+    stubs: usize,
+}
+
+impl Chunk {
+    fn new(save: SaveSet, handler: extern "C" fn(*mut Native, usize)) -> Self {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), CHUNK_LEN, protection, flags, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        // SAFETY: the mapping is that long and nobody else's.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), CHUNK_LEN) };
+        let chunk = CodeAddr::new(at as usize);
+        let stubs = Backend::fill_stubs(chunk, Backend::return_trampoline(save), handler as usize, bytes);
+        // SAFETY: the same mapping.
+        let done = unsafe { libc::mprotect(at, CHUNK_LEN, libc::PROT_READ | libc::PROT_EXEC) };
+        assert_eq!(done, 0);
+        Self { at: chunk, stubs }
+    }
+
+    fn stub(&self, number: usize) -> usize {
+        self.at.wrapping_add(number * Backend::STUB_LEN).as_usize()
+    }
+}
+
+/// What the handler saw, and where it sends the context.
+static SEEN: Mutex<Option<(Native, usize)>> = Mutex::new(None);
+static RESUME: AtomicUsize = AtomicUsize::new(0);
+
+/// Notes what it sees, changes the return value and the program counter.
+extern "C" fn note(regs: *mut Native, stub: usize) {
+    // SAFETY: the trampoline passes its frame.
+    let regs = unsafe { &mut *regs };
+    if let Ok(mut seen) = SEEN.try_lock() {
+        *seen = Some((*regs, stub));
+    }
+    regs.set_pc(CodeAddr::new(RESUME.load(Ordering::Relaxed)));
+    Backend::set_return_value(regs, Backend::return_value(regs) ^ 0x55);
+}
+
+/// The same, and destroys all that a C function may.
+extern "C" fn note_and_clobber(regs: *mut Native, stub: usize) {
+    note(regs, stub);
+    // SAFETY: changes named registers only; leaves the x87 stack empty as it was.
+    unsafe {
+        std::arch::asm!(
+            "fldz", "fldz", "fldz", "fldz", "fldz", "fldz", "fldz", "fldz", "fninit",
+            out("st(0)") _, out("st(1)") _, out("st(2)") _, out("st(3)") _,
+            out("st(4)") _, out("st(5)") _, out("st(6)") _, out("st(7)") _,
+        );
+    }
+    if std::is_x86_feature_detected!("avx") {
+        // SAFETY: AVX is there; registers that a C function may change.
+        unsafe {
+            std::arch::asm!(
+                "vzeroall",
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            );
+        }
+    }
+}
+
+#[rstest]
+#[case::general(SaveSet::General, note as extern "C" fn(*mut Native, usize))]
+#[case::full(SaveSet::Full, note_and_clobber as extern "C" fn(*mut Native, usize))]
+fn a_return_through_a_stub_changes_nothing_else(
+    #[case] save: SaveSet,
+    #[case] handler: extern "C" fn(*mut Native, usize),
+) {
+    let machine = Machine::take();
+    let arena = Arena::new();
+    let chunk = Chunk::new(save, handler);
+    let pattern = Pattern::new(&arena, &mut Random::new(3));
+    let mut random = Random::new(5);
+    let idle = machine.run(&{
+        arena.bytes(arena.code()).fill(0xcc);
+        let mut regs = Native::default();
+        regs.set_pc(CodeAddr::new(arena.code()));
+        regs
+    });
+    for round in 0..500 {
+        let number = 1 + random.below(chunk.stubs - 1);
+        let target = arena.code() + random.below(0x700);
+        let place = arena.code() + 0x800;
+        arena.bytes(arena.code())[0x800] = 0xc3;
+        let mut regs = registers(&arena, place, Pointers::ToData, &mut random);
+        // Room for the trampoline's frame and for the handler; any alignment to words.
+        regs.set_general(SP, (arena.stack() + Arena::LEN - 64 - 8 * random.below(8)) as u64);
+        copy_segments(&mut regs, &idle.regs);
+        RESUME.store(target, Ordering::Relaxed);
+
+        let run_returning_to = |address: usize| {
+            pattern.fill(&arena, round);
+            let slot = regs.sp() - arena.stack();
+            arena.bytes(arena.stack())[slot..slot + size_of::<usize>()]
+                .copy_from_slice(&address.to_ne_bytes());
+            let outcome = machine.run(&regs);
+            let sp = outcome.regs.sp() - arena.stack();
+            (outcome, arena.bytes(arena.data()).to_vec(), arena.bytes(arena.stack())[sp..].to_vec())
+        };
+        let mut bare = run_returning_to(target);
+        let probed = run_returning_to(chunk.stub(number));
+
+        let value = Backend::return_value(&bare.0.regs) ^ 0x55;
+        Backend::set_return_value(&mut bare.0.regs, value);
+        assert_eq!(bare.0.signal, libc::SIGTRAP);
+        if save == SaveSet::General {
+            bare.0.floating = probed.0.floating;
+        }
+        assert_eq!(probed, bare);
+        let (seen, stub) = SEEN.lock().unwrap().take().expect("the handler was called");
+        assert_eq!(stub, chunk.stub(number));
+        let mut at_return = regs;
+        at_return.set_general(SP, (regs.sp() + size_of::<usize>()) as u64);
+        at_return.set_pc(CodeAddr::new(stub));
+        assert_eq!(comparable(seen), comparable(at_return));
+    }
+}
+
+/// Without what the trampoline fills in and the fixed bit of the flags.
+fn comparable(mut regs: Native) -> Native {
+    regs.set_flags(regs.flags() | 2 | FlagBits::IF);
+    Native {
+        #[cfg(target_arch = "x86_64")]
+        orig_rax: 0,
+        #[cfg(target_arch = "x86")]
+        orig_eax: 0,
+        ..regs
+    }
+}
+
+fn copy_segments(regs: &mut Native, from: &Native) {
+    (regs.cs, regs.ss) = (from.cs, from.ss);
+    #[cfg(target_arch = "x86")]
+    {
+        (regs.ds, regs.es, regs.fs, regs.gs) = (from.ds, from.es, from.fs, from.gs);
+    }
+}
+
+#[test]
+fn a_jprobe_returns_to_a_breakpoint() {
+    let trap = Backend::jprobe_return_trap();
+    // SAFETY: the text of this program.
+    let first = unsafe { *(trap.as_usize() as *const u8) };
+    assert!(Backend::is_breakpoint(&[first]));
+}
+
+// ---- unwinding -------------------------------------------------------------------------------------------------
+
+/// The table that the frame description refers to: one word per stub.
+static REAL: [AtomicUsize; CHUNK_LEN / 8] = [const { AtomicUsize::new(0) }; CHUNK_LEN / 8];
+static STUB: AtomicUsize = AtomicUsize::new(0);
+static REAL_ADDRESS: AtomicUsize = AtomicUsize::new(0);
+
+/// Sends a context that returns normally to where it would have returned.
+extern "C" fn pass_on(regs: *mut Native, stub: usize) {
+    // SAFETY: the trampoline passes its frame.
+    let regs = unsafe { &mut *regs };
+    regs.set_pc(CodeAddr::new(REAL[(stub / 8) % 512].load(Ordering::Relaxed)));
+}
+
+/// `body`, entered with its return address replaced by the stub in `STUB`; the real one is left in `REAL_ADDRESS`.
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn probed_body() -> usize {
+    cfg_if::cfg_if! {
+        if #[cfg(target_arch = "x86_64")] {
+            naked_asm!(
+                "mov rax, [rsp]",
+                "mov [rip + {real}], rax",
+                "mov rax, [rip + {stub}]",
+                "mov [rsp], rax",
+                "jmp {body}",
+                real = sym REAL_ADDRESS, stub = sym STUB, body = sym body,
+            )
+        } else {
+            naked_asm!(
+                "mov eax, [esp]",
+                "mov [{real}], eax",
+                "mov eax, [{stub}]",
+                "mov [esp], eax",
+                "jmp {body}",
+                real = sym REAL_ADDRESS, stub = sym STUB, body = sym body,
+            )
+        }
+    }
+}
+
+static BODY: AtomicUsize = AtomicUsize::new(0);
+static TRACE: Mutex<String> = Mutex::new(String::new());
+
+/// A probed function: notes a backtrace; returns 41, or panics.
+extern "C-unwind" fn body() -> usize {
+    // What a probe does at entry: the real address is in the table before anyone can look.
+    let number = (STUB.load(Ordering::Relaxed) / 8) % 512;
+    REAL[number].store(REAL_ADDRESS.load(Ordering::Relaxed), Ordering::Relaxed);
+    *TRACE.lock().unwrap() = std::backtrace::Backtrace::force_capture().to_string();
+    assert!(BODY.load(Ordering::Relaxed) != 1, "as asked");
+    41
+}
+
+struct CountsDrops<'a>(&'a AtomicUsize);
+
+impl Drop for CountsDrops<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[inline(never)]
+fn caller_of_probed_body(drops: &AtomicUsize) -> usize {
+    let _guard = CountsDrops(drops);
+    // SAFETY: `body` behind a return stub.
+    unsafe { probed_body() + 1 }
+}
+
+#[test]
+fn panics_and_backtraces_pass_a_probed_frame() {
+    let _machine = Machine::take();
+    let chunk = Chunk::new(SaveSet::Full, pass_on);
+    // The stub's number is its address modulo the page: chunks are pages here.
+    STUB.store(chunk.stub(17), Ordering::Relaxed);
+    let frame = unwind::eh_frame::<<Native as Registers>::Mode>(chunk.at, CHUNK_LEN, REAL.as_ptr() as usize);
+    register(Box::leak(Box::new(frame)));
+
+    let drops = AtomicUsize::new(0);
+    assert_eq!(caller_of_probed_body(&drops), 42);
+    assert_eq!(drops.load(Ordering::Relaxed), 1);
+    let trace = TRACE.lock().unwrap().clone();
+    assert!(trace.contains("caller_of_probed_body"), "{trace}");
+    assert!(trace.contains("panics_and_backtraces_pass_a_probed_frame"), "{trace}");
+
+    BODY.store(1, Ordering::Relaxed);
+    let caught = std::panic::catch_unwind(|| caller_of_probed_body(&drops));
+    assert!(caught.is_err());
+    assert_eq!(drops.load(Ordering::Relaxed), 2, "the caller's destructor ran once more");
+}
+
+unsafe extern "C" {
+    fn __register_frame(begin: *const u8);
+}
+
+/// Hands a frame description to this program's unwinder: libgcc's takes the section, LLVM's (musl) the description.
+fn register(frame: &'static EhFrame) {
+    let at = if cfg!(target_env = "musl") { frame.description_at } else { 0 };
+    // SAFETY: a well-formed description that is never freed.
+    unsafe { __register_frame(frame.bytes[at..].as_ptr()) };
+}
