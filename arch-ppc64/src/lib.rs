@@ -17,6 +17,9 @@
 //! [`Host`](probe_core::host::Host): `msr` in [`PtRegs`], and a trap entry that keeps 288 bytes below r1 free.
 #![no_std]
 
+#[cfg(test)]
+extern crate std;
+
 mod call;
 mod decode;
 mod insn;
@@ -26,6 +29,8 @@ pub mod regs;
 mod simulate;
 mod slot;
 pub mod unwind;
+#[cfg(test)]
+mod vectors;
 
 #[cfg(target_arch = "powerpc64")]
 mod asm;

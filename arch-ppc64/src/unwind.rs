@@ -27,7 +27,7 @@ use crate::{Abi, Endian};
 use probe_core::CodeAddr;
 
 /// The room that the description of one chunk takes, in bytes; see [`eh_frame`].
-pub const EH_FRAME_LEN: usize = 216;
+pub const EH_FRAME_LEN: usize = 224;
 
 /// The frame description of one chunk of return stubs, as the bytes of an `.eh_frame` section.
 ///
