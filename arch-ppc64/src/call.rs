@@ -263,3 +263,233 @@ fn load_immediate(rt: u32, value: u64) -> [u32; 5] {
     let sldi_32 = 30 << 26 | rt << 21 | rt << 16 | 0x07c6;
     [15 << 26 | rt << 21 | part(48), ori | part(32), sldi_32, oris | part(16), ori | part(0)]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vectors::At;
+    use crate::{Big, ElfV1, ElfV2, Little, Ppc64};
+    use core::cell::RefCell;
+    use probe_core::arch::{Access, Arch};
+    use std::vec;
+    use std::vec::Vec;
+
+    /// A stack, from `start` up.
+    struct Stack {
+        start: usize,
+        bytes: RefCell<Vec<u8>>,
+    }
+
+    const START: usize = 0x7000_0000;
+
+    impl Stack {
+        fn new() -> Self {
+            Self { start: START, bytes: RefCell::new(vec![0xa5; 0x4000]) }
+        }
+
+        fn set<E: Endian>(&self, at: usize, value: u64) {
+            self.write(at, &E::doubleword_bytes(value)).unwrap();
+        }
+    }
+
+    // SAFETY: bounds are checked; nothing is written partly.
+    unsafe impl Memory for Stack {
+        fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault> {
+            let bytes = self.bytes.borrow();
+            let from = addr.checked_sub(self.start).and_then(|from| bytes.get(from..from + out.len()));
+            out.copy_from_slice(from.ok_or(MemFault { addr, access: Access::Read })?);
+            Ok(())
+        }
+
+        fn write(&self, addr: usize, data: &[u8]) -> Result<(), MemFault> {
+            let mut bytes = self.bytes.borrow_mut();
+            let at = addr.checked_sub(self.start).and_then(|at| bytes.get_mut(at..at + data.len()));
+            at.ok_or(MemFault { addr, access: Access::Write })?.copy_from_slice(data);
+            Ok(())
+        }
+    }
+
+    fn at_entry(sp: usize) -> PtRegs {
+        let mut regs = PtRegs { nip: 0x1_0000, link: 0x2_0000, ..PtRegs::default() };
+        for (n, gpr) in regs.gpr.iter_mut().enumerate() {
+            *gpr = 0x100 + n as u64;
+        }
+        regs.gpr[SP] = sp as u64;
+        regs
+    }
+
+    fn arguments<E: Endian, A: Abi>(offset: usize) {
+        let (stack, sp) = (Stack::new(), START + 0x2000);
+        let regs = at_entry(sp);
+        for n in 8..20 {
+            stack.set::<E>(sp + offset + 8 * n, 0x900 + n as u64);
+        }
+        let argument = |n| Ppc64::<E, A>::argument(&regs, n, &stack);
+        assert_eq!((argument(0), argument(7)), (Some(0x103), Some(0x10a)));
+        assert_eq!((argument(8), argument(19)), (Some(0x908), Some(0x913)));
+        assert_eq!((argument(0x2000), argument(usize::MAX)), (None, None));
+    }
+
+    #[test]
+    fn arguments_come_from_registers_and_the_parameter_save_area() {
+        arguments::<Big, ElfV1>(48);
+        arguments::<Big, ElfV2>(32);
+        arguments::<Little, ElfV2>(32);
+    }
+
+    fn jprobe<E: Endian, A: Abi>(offset: usize) {
+        let (stack, sp) = (Stack::new(), START + 0x2000);
+        for n in 0..64 {
+            stack.set::<E>(sp + offset + 8 * n, 0x900 + n as u64);
+        }
+        let descriptor = START + 0x3800;
+        stack.set::<E>(descriptor, 0x5_0000);
+        stack.set::<E>(descriptor + 8, 0x6_0000);
+        stack.set::<E>(descriptor + 16, 0x7_0000);
+        let before = stack.bytes.borrow().clone();
+        let mut regs = at_entry(sp);
+        let return_to = CodeAddr::new(0x3_0000);
+        Ppc64::<E, A>::enter_jprobe(&mut regs, descriptor, return_to, &stack).unwrap();
+        let callee = regs.gpr[SP] as usize;
+        assert_eq!(regs.link, 0x3_0000);
+        assert!(callee.is_multiple_of(16));
+        // JMP_2: nothing of the caller's, nor of the 512 bytes below it, has changed.
+        assert_eq!(stack.bytes.borrow()[0x2000 - 512..], before[0x2000 - 512..]);
+        assert_eq!(load::<E, _>(&stack, callee), Ok(sp as u64), "back chain");
+        for n in [0, 7, 8, 63] {
+            assert_eq!(load::<E, _>(&stack, callee + offset + 8 * n), Ok(0x900 + n as u64));
+        }
+        if A::HAS_LOCAL_ENTRY {
+            assert_eq!((regs.nip, regs.gpr[12], regs.gpr[2]), (descriptor as u64, descriptor as u64, 0x102));
+        } else {
+            assert_eq!((regs.nip, regs.gpr[2], regs.gpr[11]), (0x5_0000, 0x6_0000, 0x7_0000));
+        }
+    }
+
+    #[test]
+    fn jmp_2_a_jprobe_gets_its_own_frame_with_the_parameters() {
+        jprobe::<Big, ElfV1>(48);
+        jprobe::<Big, ElfV2>(32);
+        jprobe::<Little, ElfV2>(32);
+    }
+
+    #[test]
+    fn a_jprobe_without_stack_changes_nothing() {
+        let stack = Stack::new();
+        for sp in [START + 16, START + 0x100, START + 0x1_0000] {
+            let mut regs = at_entry(sp);
+            let entered = Ppc64::<Big, ElfV2>::enter_jprobe(&mut regs, 0x5_0000, CodeAddr::new(4), &stack);
+            assert!(entered.is_err(), "{sp:#x}");
+            assert_eq!(regs, at_entry(sp));
+        }
+        // The first frame of a stack: less than a whole parameter save area lies above.
+        let mut regs = at_entry(START + 0x3fc0);
+        Ppc64::<Big, ElfV2>::enter_jprobe(&mut regs, 0x5_0000, CodeAddr::new(4), &stack).unwrap();
+    }
+
+    #[test]
+    fn the_return_address_is_the_link_register() {
+        let stack = Stack::new();
+        let mut regs = at_entry(START + 0x100);
+        type P = Ppc64<Little, ElfV2>;
+        let entry = P::entry(&regs, &stack).unwrap();
+        assert_eq!((entry.return_address, entry.frame), (CodeAddr::new(0x2_0000), START + 0x100));
+        P::set_return_address(&mut regs, CodeAddr::new(0x9_0000), &stack).unwrap();
+        assert_eq!(regs.link, 0x9_0000);
+        P::set_return_value(&mut regs, 77);
+        assert_eq!((regs.gpr[3], P::return_value(&regs)), (77, 77));
+    }
+
+    const STUB: CodeAddr = CodeAddr::new(0x4444_0004);
+
+    /// main (0x3000) calls g (0x2000), which calls f (frame 0x2000, own frame 0x1000).
+    fn nested() -> Stack {
+        let stack = Stack::new();
+        stack.set::<Big>(START + 0x1000, (START + 0x2000) as u64);
+        stack.set::<Big>(START + 0x2000, (START + 0x3000) as u64);
+        stack.set::<Big>(START + 0x3000, 0);
+        stack
+    }
+
+    fn may(stack: &Stack, frame: usize, sp: usize) -> bool {
+        Ppc64::<Big, ElfV1>::may_return(START + frame, STUB, START + sp, stack)
+    }
+
+    /// RET_7: a longjmp to g or to main leaves the call of f, wherever its return address still lies.
+    #[test]
+    fn ret_7_a_call_whose_caller_is_on_top_again_is_over() {
+        let stack = nested();
+        stack.set::<Big>(START + 0x2010, STUB.as_usize() as u64);
+        assert!(may(&stack, 0x2000, 0x1000), "f runs");
+        assert!(may(&stack, 0x2000, 0x800), "f's callees run");
+        assert!(!may(&stack, 0x2000, 0x2000), "g runs");
+        assert!(!may(&stack, 0x2000, 0x3000), "main runs");
+        assert!(may(&stack, 0x2000, 0x3800), "another stack, perhaps");
+    }
+
+    #[test]
+    fn ret_7_a_leaf_is_alive_while_its_callers_frame_is_on_the_chain() {
+        let stack = nested();
+        // A signal handler on a stack of its own, above: its chain leads to the leaf's frame.
+        stack.set::<Big>(START + 0x3800, (START + 0x1000) as u64);
+        assert!(may(&stack, 0x2000, 0x3800));
+        assert!(may(&stack, 0x2000, 0x1000), "on its own frame");
+        // A chain that passes it by.
+        stack.set::<Big>(START + 0x1000, (START + 0x3000) as u64);
+        assert!(!may(&stack, 0x2000, 0x1000));
+        // What cannot be told is alive.
+        assert!(may(&stack, 0x2000, 0x1_0000));
+        assert!(may(&stack, 0x1_0000, 0x1000));
+    }
+
+    #[test]
+    fn entries_follow_the_symbol_table_or_the_code() {
+        const ADDIS_2_12: u32 = 0x3c4c_0123;
+        const ADDI_2_2: u32 = 0x3842_8000;
+        let offset = |words: &[u32], st| {
+            let text = At::new::<Little>(0x1000, words);
+            Ppc64::<Little, ElfV2>::entry_offset(&text, CodeAddr::new(0x1000), st)
+        };
+        assert_eq!(offset(&[ADDIS_2_12, ADDI_2_2], 0), 8);
+        assert_eq!(offset(&[0x3c40_1002, ADDI_2_2], 0), 8, "lis");
+        assert_eq!(offset(&[ADDIS_2_12, 0x7c08_02a6], 0), 0);
+        assert_eq!(offset(&[0x7c08_02a6], 0), 0);
+        assert_eq!(offset(&[0x7c08_02a6, 0], 16), 16);
+        let text = At::new::<Big>(0x1000, &[ADDIS_2_12, ADDI_2_2]);
+        assert_eq!(Ppc64::<Big, ElfV1>::entry_offset(&text, CodeAddr::new(0x1000), 0), 0);
+    }
+
+    #[test]
+    fn st_other_says_how_far_the_local_entry_is() {
+        let offsets = [0, 1, 2, 3, 4, 5, 6, 7].map(|code| local_entry_of_st_other(code << 5 | 3));
+        assert_eq!(offsets, [0, 0, 4, 8, 16, 32, 64, 0]);
+    }
+
+    fn stubs<E: Endian>() {
+        const LEN: usize = 0x1000 - 8;
+        let mut out = [0; LEN];
+        let (trampoline, handler) = (CodeAddr::new(0x1234_5678_9abc_def0), 0xfedc_ba98_7654_3210);
+        let count = Ppc64::<E, ElfV2>::fill_stubs(CodeAddr::new(0x10_0000), trampoline, handler, &mut out);
+        assert_eq!(count, LEN / 4 - VENEER_WORDS);
+        let word = |index: usize| E::word(*out[index * 4..].first_chunk().unwrap());
+        for index in [0, 1, count / 2, count - 1] {
+            assert_eq!(insn::opcd(word(index)), insn::OP_B);
+            assert!(insn::lk(word(index)) && !insn::aa(word(index)));
+            assert_eq!(index as i64 * 4 + insn::li(word(index)), count as i64 * 4, "leads to the veneer");
+        }
+        // The ten words that load the two numbers; rldicr 12,12,32,31.
+        let immediates = |at: usize| [at, at + 1, at + 3, at + 4].map(|at| word(count + at) as u16);
+        assert_eq!(immediates(5), [0x1234, 0x5678, 0x9abc, 0xdef0]);
+        assert_eq!(immediates(11), [0xfedc, 0xba98, 0x7654, 0x3210]);
+        assert_eq!((word(count + 7), word(count + 13)), (0x798c_07c6, 0x796b_07c6));
+        assert_eq!((word(count), word(count + 16)), (0xf801_fff8, 0x4e80_0420), "std 0,-8(1); bctr");
+    }
+
+    #[test]
+    fn stubs_lead_to_the_veneer_and_that_to_the_trampoline() {
+        stubs::<Big>();
+        stubs::<Little>();
+        let mut small = [0; 16];
+        assert_eq!(Ppc64::<Big, ElfV1>::fill_stubs(CodeAddr::new(0), CodeAddr::new(0), 0, &mut small), 0);
+    }
+}
