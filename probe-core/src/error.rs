@@ -11,7 +11,6 @@ use core::fmt;
 /// The error numbers of the C interface, with Linux's values on the architectures that we support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
-#[expect(clippy::upper_case_acronyms, reason = "the field's names")]
 pub enum Errno {
     /// No such symbol.
     ENOENT = 2,

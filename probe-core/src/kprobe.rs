@@ -193,6 +193,12 @@ pub(crate) enum Pending<A: Arch> {
     Return { handlers: Box<dyn ReturnHandlers<A>>, max_active: i32 },
 }
 
+/// The handlers of a return probe, which need a pool.
+pub(crate) struct PendingReturn<A: Arch> {
+    pub(crate) handlers: Box<dyn ReturnHandlers<A>>,
+    pub(crate) max_active: i32,
+}
+
 impl<A: Arch> Pending<A> {
     /// Whether it may only be set on a function's entry (REG_17).
     pub(crate) fn wants_entry(&self) -> bool {
@@ -200,11 +206,11 @@ impl<A: Arch> Pending<A> {
     }
 
     /// The handlers of a node, where no pool is needed for them.
-    pub(crate) fn into_simple(self) -> Result<Handlers<A>, (Box<dyn ReturnHandlers<A>>, i32)> {
+    pub(crate) fn into_simple(self) -> Result<Handlers<A>, PendingReturn<A>> {
         match self {
             Self::Kprobe { pre, post, fault } => Ok(Handlers::Kprobe { pre, post, fault }),
             Self::Jprobe(entry) => Ok(Handlers::Jprobe(entry)),
-            Self::Return { handlers, max_active } => Err((handlers, max_active)),
+            Self::Return { handlers, max_active } => Err(PendingReturn { handlers, max_active }),
         }
     }
 }

@@ -241,7 +241,9 @@ fn allocate(log2: u32) -> Result<NonNull<Header>, RegisterError> {
 #[inline(always)]
 unsafe fn entry<'a, T>(header: *mut Header, index: usize) -> &'a AtomicPtr<T> {
     // SAFETY: the entries follow the header, whose size is a multiple of their alignment.
-    let at = unsafe { header.add(1).cast::<AtomicPtr<T>>().add(index) };
+    let entries = unsafe { header.add(1) }.cast::<AtomicPtr<T>>();
+    // SAFETY: the index is below the array's length.
+    let at = unsafe { entries.add(index) };
     // SAFETY: zeroed when allocated: a valid null pointer.
     unsafe { &*at }
 }

@@ -6,7 +6,7 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, Decoded, Method, Tail};
 use crate::error::{BatchError, RegisterError, TextError};
 use crate::host::{Host, Notice};
-use crate::kprobe::{AnyProbe, Pending};
+use crate::kprobe::{AnyProbe, Pending, PendingReturn};
 use crate::point::{
     DISABLED, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, Point, STARTING, STEPPED, TAIL_JUMPS,
 };
@@ -331,7 +331,7 @@ impl<H: Host> Probes<H> {
             let flags = STARTING | if probe.is_disabled { DISABLED } else { 0 };
             let handlers = match probe.handlers.into_simple() {
                 Ok(handlers) => handlers,
-                Err((handlers, max_active)) => {
+                Err(PendingReturn { handlers, max_active }) => {
                     let half = self.prepare_return(books, handlers, max_active).map_err(failed)?;
                     Handlers::Return(half)
                 }

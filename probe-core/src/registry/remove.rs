@@ -88,8 +88,10 @@ impl<H: Host> Probes<H> {
         self.quiesce();
         self.mark_stepped();
         for node in nodes {
+            // SAFETY: the node is freed when the lock is let go, at the earliest.
+            let node = unsafe { node.as_ref() };
             // SAFETY: the point is freed below at the earliest.
-            let point = unsafe { node.as_ref().point() };
+            let point = unsafe { node.point() };
             if point.is(IN_TABLE) && !point.is(STEPPED) {
                 // If it fails, a second trap is all that it costs.
                 let _ = self.let_tail_jump(point);

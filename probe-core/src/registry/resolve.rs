@@ -15,6 +15,12 @@ use alloc::vec::Vec;
 /// The text of one walk is read in pieces of this many bytes.
 const WINDOW: usize = 256;
 
+/// The bytes of an instruction, and zeros.
+pub(super) type Insn = [u8; 16];
+
+/// What the host's architecture has decided about an instruction.
+pub(super) type DecodedOf<H> = Decoded<<<H as Host>::Arch as Arch>::Plan>;
+
 /// A function: what the registry needs of a symbol.
 #[derive(Clone, Copy)]
 pub(super) struct Function {
@@ -293,7 +299,7 @@ impl<H: Host> Probes<H> {
         &self,
         walk: &mut Walk,
         resolved: &Resolved,
-    ) -> Result<(Decoded<<H::Arch as Arch>::Plan>, [u8; 16]), RegisterError> {
+    ) -> Result<(DecodedOf<H>, Insn), RegisterError> {
         let at = resolved.at;
         let text = Pristine(self);
         if let (Some(function), true) = (&resolved.function, resolved.is_checked) {

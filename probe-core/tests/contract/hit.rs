@@ -216,7 +216,14 @@ fn hit_6_a_nested_hit_is_missed_and_executed(
             hit.regs_mut().pc += 3;
             Answer::Handled
         })),
-        "entry" => world.probes.register(R::on("f").entry(move |_| Some(nest())).exit(|_, ()| ())),
+        "entry" => world.probes.register(
+            R::on("f")
+                .entry(move |_| {
+                    nest();
+                    Some(())
+                })
+                .exit(|_, ()| ()),
+        ),
         _ => world.probes.register(R::on("f").exit(move |_, ()| nest())),
     };
     let outer = outer.unwrap();
@@ -263,7 +270,7 @@ fn interrupted(world: &'static World, f: usize, depth: usize) -> usize {
 
 #[test]
 fn hit_6_hits_inside_slots_nest_to_the_documented_depth() {
-    assert!(MAX_DEPTH >= 4);
+    const { assert!(MAX_DEPTH >= 4) };
     let world = World::new();
     let f = plus_five(world, "f");
     let posts = counter();

@@ -32,7 +32,7 @@ fn ret_1_the_return_handler_runs_once_for_each_accepted_call() {
         .entry(move |call: &mut Call<'_, Toy>| {
             assert_eq!(call.pc().as_usize(), f);
             let argument = call.argument(0).unwrap();
-            (argument % 2 == 0).then_some(argument)
+            argument.is_multiple_of(2).then_some(argument)
         })
         .exit(move |ret: &mut Return<'_, Toy>, argument| log.add(format!("{argument} -> {}", ret.value())));
     let probe = world.probes.register(probe).unwrap();
@@ -378,7 +378,12 @@ fn ret_9_kprobe_jprobe_body_return_handler_in_this_order() {
     // SAFETY: the handler takes no arguments.
     let jprobe = unsafe { probe_core::Jprobe::on("f", handler) };
     let jprobe = world.probes.register(jprobe).unwrap();
-    let ret = R::on("f").entry(move |_| Some(log.add("entry"))).exit(move |_, ()| log.add("exit"));
+    let ret = R::on("f")
+        .entry(move |_| {
+            log.add("entry");
+            Some(())
+        })
+        .exit(move |_, ()| log.add("exit"));
     let _ret = world.probes.register(ret).unwrap();
     let _kprobe =
         world.probes.register(K::at("f").pre(move |_| log.add("pre")).post(move |_| log.add("post")));

@@ -240,8 +240,7 @@ fn reg_8_without_executable_memory_it_is_enomem() {
 
 #[test]
 fn reg_8_without_memory_it_is_enomem_at_whatever_allocation() {
-    let mut failures = 0;
-    for number in 1.. {
+    for failures in 0.. {
         let world = World::new();
         let f = plus_five(world, "f");
         plus_five(world, "g");
@@ -249,7 +248,7 @@ fn reg_8_without_memory_it_is_enomem_at_whatever_allocation() {
         let _ = world.host().current();
         let text = world.text();
         let live = alloc_count::live();
-        alloc_count::fail_allocation(number);
+        alloc_count::fail_allocation(failures + 1);
         let result = world.probes.register_all(batch);
         alloc_count::fail_allocation(0);
         match result {
@@ -260,9 +259,8 @@ fn reg_8_without_memory_it_is_enomem_at_whatever_allocation() {
             }
             Err(error) => assert_eq!(error.error.errno(), Errno::ENOMEM, "{error}"),
         }
-        failures += 1;
         assert!(world.text() == text);
-        assert!(alloc_count::live() <= live, "allocation {number}");
+        assert!(alloc_count::live() <= live, "after {failures} failures");
         assert_eq!(world.value(f, &[1]), 6);
     }
 }
@@ -367,7 +365,7 @@ fn reg_12_a_failing_batch_leaves_nothing_and_tells_the_index(#[case] bad: usize)
 fn reg_12_the_first_of_several_failures_is_told() {
     let world = World::new();
     let f = plus_five(world, "f");
-    let batch = [at(f, 15), at(f, 4), at(f, 1)].map(|place| K::at(place));
+    let batch = [at(f, 15), at(f, 4), at(f, 1)].map(K::at);
     assert_eq!(world.probes.register_all(batch).unwrap_err().index, 1);
 }
 
@@ -495,7 +493,8 @@ fn reg_16_a_handle_dropped_in_a_handler_is_unregistered_by_the_next_call() {
     let world = World::new();
     let f = plus_five(world, "f");
     let g = plus_five(world, "g");
-    let inner = Box::leak(Box::new(Mutex::new(Some(world.probes.register(K::at("g").pre(|_| ())).unwrap()))));
+    let inner: &'static _ =
+        Box::leak(Box::new(Mutex::new(Some(world.probes.register(K::at("g").pre(|_| ())).unwrap()))));
     let probe = world.probes.register(K::at("f").pre(move |_| drop(inner.lock().unwrap().take()))).unwrap();
     assert_eq!(world.value(f, &[1]), 6);
     assert_eq!(world.value(g, &[1]), 6);

@@ -115,7 +115,12 @@ fn reg_13_no_handler_runs_after_unregistering_has_returned() {
                 let alive = [&pre, &post, &entry, &exit].map(|owned| owned.0);
                 let kprobe = K::at(at(f, offset)).pre(move |_| pre.check()).post(move |_| post.check());
                 let kprobe = world.probes.register(kprobe).unwrap();
-                let ret = R::on("f").entry(move |_| Some(entry.check())).exit(move |_, ()| exit.check());
+                let ret = R::on("f")
+                    .entry(move |_| {
+                        entry.check();
+                        Some(())
+                    })
+                    .exit(move |_, ()| exit.check());
                 let ret = world.probes.register(ret).unwrap();
                 thread::yield_now();
                 if round % 2 == 0 {

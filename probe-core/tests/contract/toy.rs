@@ -374,6 +374,8 @@ pub struct ToySymbol {
     pub module: Option<String>,
 }
 
+pub type SystemHook = fn(&'static World, &mut ToyRegs);
+
 /// The toy host: a program with one arena.
 pub struct ToyHost {
     pub memory: ToyMemory,
@@ -400,12 +402,14 @@ pub struct ToyHost {
     /// Whether `context` finds room.
     pub has_contexts: AtomicBool,
     /// What SYSTEM does.
-    pub system_hook: Mutex<Option<fn(&'static World, &mut ToyRegs)>>,
+    pub system_hook: Mutex<Option<SystemHook>>,
 }
+
+type Mine = (usize, &'static Context<Toy>, &'static Task<Toy>);
 
 thread_local! {
     /// This thread's context and task in each world.
-    static MINE: RefCell<Vec<(usize, &'static Context<Toy>, &'static Task<Toy>)>> = const { RefCell::new(Vec::new()) };
+    static MINE: RefCell<Vec<Mine>> = const { RefCell::new(Vec::new()) };
 }
 
 impl ToyHost {
