@@ -520,6 +520,7 @@ impl<H: Host> Probes<H> {
     // ---- jprobes ------------------------------------------------------------------------------------------------
 
     /// Sends the context into a jprobe's handler; `false` where that is impossible, and nothing has changed.
+    #[inline(never)]
     fn enter_jprobe(
         &self,
         context: &Context<H::Arch>,

@@ -1,4 +1,39 @@
 //! Linux-style kprobes, jprobes and kretprobes for any kernel and any process: the architecture-neutral core.
+//!
+//! A program keeps one [`Probes`] in a static, over its [`Host`](host::Host); the trap code calls
+//! [`Probes::breakpoint`] and [`Probes::fault`]. Probes are built with [`Kprobe`], [`Jprobe`] and [`Kretprobe`],
+//! registered with [`Probes::register`], and live as long as their handle, [`Probe`].
+//!
+//! The rooms: `addr`, [`arch`], [`host`], [`error`] · `place` · `kprobe`, `jprobe`, `kretprobe` · `point` one patched
+//! address · `table` address to point · `slots` · `instance` return instances · `context` the active hits · `quiesce` grace
+//! periods · `registry` the locked half · `hit` and `ret` the lock-free half · `listing`.
+//!
+//! ```
+//! # mod toy { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/contract/toy.rs")); }
+//! # use toy::{ADD, RETURN, Toy, World};
+//! use probe_core::{Kprobe, Kretprobe};
+//!
+//! // A whole program on a toy processor; a real one has a static `PROBES`.
+//! let world = World::new();
+//! let double = world.function("add_two", &[ADD, 0, 1, ADD, 0, 1, RETURN]);
+//! let probes = &world.probes;
+//! probes.self_test()?;
+//!
+//! let first = probes.register(Kprobe::<Toy>::at("add_two").pre(|hit| println!("r0 = {:?}", hit.argument(0))))?;
+//! let calls = probes.register(
+//!     Kretprobe::<Toy>::on("add_two")
+//!         .max_active(20)
+//!         .entry(|call| call.argument(0))
+//!         .exit(|ret, argument| ret.set_value(ret.value() + 100 * argument)),
+//! )?;
+//! assert_eq!(world.value(double, &[7]), 9 + 700);
+//! assert_eq!((first.counters().hits, calls.counters().hits), (1, 1));
+//!
+//! drop(calls); // unregisters
+//! assert_eq!(world.value(double, &[7]), 9);
+//! assert_eq!(first.counters().hits, 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![no_std]
 
 extern crate alloc;
@@ -32,4 +67,4 @@ pub use kprobe::{Answer, AnyProbe, Flow, Hit, Kprobe, TargetMemory};
 pub use kretprobe::{Call, Follow, Fresh, Kretprobe, MAX_DATA_LEN, Return, Settled};
 pub use listing::Viewer;
 pub use place::Place;
-pub use registry::{Counters, Explanation, Kept, Kind, Probe, Probes, Switch};
+pub use registry::{Counters, Explanation, Kept, Kind, Probe, Probes, SelfTestError, Switch};

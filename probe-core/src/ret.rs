@@ -73,6 +73,12 @@ pub(crate) extern "C" fn return_from_stub<H: Host>(regs: *mut RegsOf<H>, stub: u
 }
 
 impl<H: Host> Probes<H> {
+    /// The function that every return stub ends up in, by way of the backend's trampoline: part of the hit path, and for
+    /// the host's blacklist.
+    pub fn return_handler() -> extern "C" fn(*mut RegsOf<H>, usize) {
+        return_from_stub::<H>
+    }
+
     /// Follows a call from its entry, if there is an instance and the entry handler wants it.
     #[inline(never)]
     pub(crate) fn enter_call(

@@ -207,3 +207,17 @@ fn ctl_6_a_probe_is_listed_from_the_end_of_its_registration() {
     drop(probe);
     assert_eq!(list(world, Viewer::Privileged), "");
 }
+
+#[test]
+fn the_self_test_accepts_a_host_and_finds_what_it_lacks() {
+    use probe_core::SelfTestError;
+    let world = World::new();
+    assert_eq!(world.probes.self_test(), Ok(()));
+    world.host().failing_write.store(2, SeqCst);
+    assert!(matches!(world.probes.self_test(), Err(SelfTestError::Text(_))));
+    world.host().chunks_left.store(0, SeqCst);
+    assert_eq!(world.probes.self_test(), Err(SelfTestError::NoExec));
+    world.host().has_contexts.store(false, SeqCst);
+    assert_eq!(world.probes.self_test(), Err(SelfTestError::Context));
+    assert_eq!(world.host().live_chunks.load(SeqCst), 0);
+}
