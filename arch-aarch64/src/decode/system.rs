@@ -250,7 +250,7 @@ const SYSTEM_OPERATION: Refusal = Refusal::unsupported(
 );
 
 /// The values of the rows of both tables, and the numbers of the hints, that none of `words` exercises.
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 pub(super) fn rows_without_a_vector(words: &[u32]) -> std::vec::Vec<u16> {
     let hits = |class: insn::Class, mask: u16, value: u16| {
         words.iter().any(|word| class.matches(*word) && insn::system_register(*word) & mask == value)

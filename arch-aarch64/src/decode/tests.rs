@@ -138,86 +138,92 @@ fn the_entry_is_past_a_landing_pad_and_before_the_signature(#[case] first: u32, 
     assert_eq!(entry_offset(&first.to_le_bytes()[..3]), 0);
 }
 
-/// A row of `tests/vectors/aarch64.txt`.
-struct Vector {
-    word: u32,
-    asm: &'static str,
-    plan: &'static str,
-}
+/// Hundreds of rows of text, minutes under Miri; what they exercise is the code of the tests above, without `unsafe`.
+#[cfg(not(miri))]
+mod table {
+    use super::*;
 
-fn vectors() -> impl Iterator<Item = Vector> {
-    let lines = include_str!("../../../tests/vectors/aarch64.txt").lines();
-    lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(|line| {
-        let mut columns = line.split('|').map(str::trim);
-        let mut column = || columns.next().expect("four columns");
-        let bytes = column().split(' ').map(|byte| u8::from_str_radix(byte, 16).expect("a byte"));
-        let bytes: std::vec::Vec<u8> = bytes.collect();
-        assert_eq!(bytes.len(), 4, "{line}");
-        Vector { word: insn::word_at(&bytes).unwrap(), asm: column(), plan: column() }
-    })
-}
-
-/// The decision about `word` as the vectors spell it.
-fn decision(word: u32) -> std::string::String {
-    match classify(word) {
-        Ok((_, Method::Simulate)) => "simulate".into(),
-        Ok((_, Method::Boost)) => "boost".into(),
-        Ok((_, Method::Step)) => "step".into(),
-        Err(refusal) => std::format!("refuse {}", refusal.code),
+    /// A row of `tests/vectors/aarch64.txt`.
+    struct Vector {
+        word: u32,
+        asm: &'static str,
+        plan: &'static str,
     }
-}
 
-#[test]
-fn every_vector_is_decided_as_its_row_says() {
-    let wrong: std::vec::Vec<_> = vectors()
-        .filter(|vector| decision(vector.word) != vector.plan)
-        .map(|vector| std::format!("{:08x} {}: {}", vector.word, vector.asm, decision(vector.word)))
-        .collect();
-    assert!(wrong.is_empty(), "{wrong:#?}");
-    assert!(vectors().count() > 450);
-}
+    fn vectors() -> impl Iterator<Item = Vector> {
+        let lines = include_str!("../../../tests/vectors/aarch64.txt").lines();
+        lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(|line| {
+            let mut columns = line.split('|').map(str::trim);
+            let mut column = || columns.next().expect("four columns");
+            let bytes = column().split(' ').map(|byte| u8::from_str_radix(byte, 16).expect("a byte"));
+            let bytes: std::vec::Vec<u8> = bytes.collect();
+            assert_eq!(bytes.len(), 4, "{line}");
+            Vector { word: insn::word_at(&bytes).unwrap(), asm: column(), plan: column() }
+        })
+    }
 
-#[test]
-fn every_refusal_has_a_vector_or_a_test_above() {
-    let codes: std::collections::BTreeSet<_> =
-        vectors().filter_map(|vector| vector.plan.strip_prefix("refuse aarch64.")).collect();
-    let want = [
-        "breakpoint",
-        "debug_state",
-        "exception_return",
-        "exclusive",
-        "hint",
-        "hypercall",
-        "mops",
-        "movprfx",
-        "pauth_lr",
-        "pstate",
-        "system_operation",
-        "system_register",
-        "transaction",
-        "unallocated",
-        "undefined",
-    ];
-    assert!(codes.into_iter().eq(want));
-}
-
-#[test]
-fn every_row_of_the_system_tables_has_a_vector() {
-    let words: std::vec::Vec<_> = vectors().map(|vector| vector.word).collect();
-    assert_eq!(system::rows_without_a_vector(&words), [0u16; 0]);
-}
-
-/// A change of one bit of a refused or special word must not make it something that runs in a slot unnoticed: each class
-/// of the branch, exception and system space is decided by all of its fixed bits.
-#[test]
-fn the_branch_exception_and_system_space_is_an_allow_list() {
-    let mut run = [0u32; 3];
-    for word in (0..1u32 << 26).step_by(61).map(|low| 0xd400_0000 | low & 0x03ff_ffff) {
+    /// The decision about `word` as the vectors spell it.
+    fn decision(word: u32) -> std::string::String {
         match classify(word) {
-            Ok((Plan::OutOfLine | Plan::SystemCall, _)) => run[0] += 1,
-            Ok(_) => run[1] += 1,
-            Err(_) => run[2] += 1,
+            Ok((_, Method::Simulate)) => "simulate".into(),
+            Ok((_, Method::Boost)) => "boost".into(),
+            Ok((_, Method::Step)) => "step".into(),
+            Err(refusal) => std::format!("refuse {}", refusal.code),
         }
     }
-    assert!(run[2] > 20 * (run[0] + run[1]), "{run:?}");
+
+    #[test]
+    fn every_vector_is_decided_as_its_row_says() {
+        let wrong: std::vec::Vec<_> = vectors()
+            .filter(|vector| decision(vector.word) != vector.plan)
+            .map(|vector| std::format!("{:08x} {}: {}", vector.word, vector.asm, decision(vector.word)))
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        assert!(vectors().count() > 450);
+    }
+
+    #[test]
+    fn every_refusal_has_a_vector_or_a_test_above() {
+        let codes: std::collections::BTreeSet<_> =
+            vectors().filter_map(|vector| vector.plan.strip_prefix("refuse aarch64.")).collect();
+        let want = [
+            "breakpoint",
+            "debug_state",
+            "exception_return",
+            "exclusive",
+            "hint",
+            "hypercall",
+            "mops",
+            "movprfx",
+            "pauth_lr",
+            "pstate",
+            "system_operation",
+            "system_register",
+            "transaction",
+            "unallocated",
+            "undefined",
+        ];
+        assert!(codes.into_iter().eq(want));
+    }
+
+    #[test]
+    fn every_row_of_the_system_tables_has_a_vector() {
+        let words: std::vec::Vec<_> = vectors().map(|vector| vector.word).collect();
+        assert_eq!(system::rows_without_a_vector(&words), [0u16; 0]);
+    }
+
+    /// A change of one bit of a refused or special word must not make it something that runs in a slot unnoticed: each class
+    /// of the branch, exception and system space is decided by all of its fixed bits.
+    #[test]
+    fn the_branch_exception_and_system_space_is_an_allow_list() {
+        let mut run = [0u32; 3];
+        for word in (0..1u32 << 26).step_by(61).map(|low| 0xd400_0000 | low & 0x03ff_ffff) {
+            match classify(word) {
+                Ok((Plan::OutOfLine | Plan::SystemCall, _)) => run[0] += 1,
+                Ok(_) => run[1] += 1,
+                Err(_) => run[2] += 1,
+            }
+        }
+        assert!(run[2] > 20 * (run[0] + run[1]), "{run:?}");
+    }
 }
