@@ -190,7 +190,7 @@ fn lengths_agree_on_synthetic_encodings(#[case] sweep: fn() -> (usize, Vec<Strin
     wrong.dedup_by(|a, b| a.rsplit(']').next() == b.rsplit(']').next());
     wrong.truncate(60);
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert!(compared > 200_000, "only {compared} encodings");
+    assert!(compared > 100_000, "only {compared} encodings");
 }
 
 fn synthetic<M: Mode>() -> (usize, Vec<String>) {

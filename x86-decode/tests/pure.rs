@@ -1,0 +1,305 @@
+//! What a process cannot show natively: kernel mode, 16-bit addresses, far slots, and the calls.
+
+use probe_arch_i386::I386;
+use probe_arch_x86_64::X86_64;
+use probe_core::CodeAddr;
+use probe_core::arch::{Access, Arch, MemFault, Memory, Regs, Site, Tail, Text};
+use probe_x86_decode::fpu::{Saver, save_area};
+use probe_x86_decode::{FlagBits, Registers, refusal};
+use rstest::rstest;
+use std::cell::RefCell;
+
+/// Memory from `BASE`, and text at `PLACE`.
+struct Fake {
+    bytes: RefCell<Vec<u8>>,
+    text: Vec<u8>,
+}
+
+const BASE: usize = 0x1000;
+const PLACE: CodeAddr = CodeAddr::new(0x40_0000);
+
+impl Fake {
+    fn new(text: &[u8]) -> Self {
+        Self { bytes: RefCell::new(vec![0; 0x1000]), text: text.to_vec() }
+    }
+}
+
+// SAFETY: touches its own vector only.
+unsafe impl Memory for Fake {
+    fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault> {
+        let bytes = self.bytes.borrow();
+        let at = addr.wrapping_sub(BASE);
+        let end = at.checked_add(out.len()).filter(|end| *end <= bytes.len());
+        let end = end.ok_or(MemFault { addr, access: Access::Read })?;
+        out.copy_from_slice(&bytes[at..end]);
+        Ok(())
+    }
+
+    fn write(&self, addr: usize, from: &[u8]) -> Result<(), MemFault> {
+        let mut bytes = self.bytes.borrow_mut();
+        let at = addr.wrapping_sub(BASE);
+        let end = at.checked_add(from.len()).filter(|end| *end <= bytes.len());
+        let end = end.ok_or(MemFault { addr, access: Access::Write })?;
+        bytes[at..end].copy_from_slice(from);
+        Ok(())
+    }
+}
+
+impl Text for Fake {
+    fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        let from = self.text.get(at.as_usize().wrapping_sub(PLACE.as_usize())..).unwrap_or(&[]);
+        let len = from.len().min(out.len());
+        out[..len].copy_from_slice(&from[..len]);
+        len
+    }
+}
+
+/// Decodes and simulates the one instruction in the text.
+fn simulate<A: Arch>(fake: &Fake, mut regs: A::Regs) -> Result<A::Regs, MemFault> {
+    let decoded = A::decode(&Site { at: PLACE, function: None, text: fake }).expect("not refused");
+    regs.set_pc(PLACE);
+    A::simulate(&decoded.plan, PLACE, &mut regs, fake).map(|()| regs)
+}
+
+/// POPF as each privilege level may use it. Source: SDM volume 2, POPF.
+#[rstest]
+#[case::kernel(0, 0, FlagBits::IF | FlagBits::IOPL | FlagBits::AC)]
+#[case::user(3, 0, FlagBits::AC)]
+#[case::user_with_io(3, 3, FlagBits::IF | FlagBits::AC)]
+fn popf_changes_what_the_privilege_level_may(
+    #[case] level: u64,
+    #[case] io_level: u64,
+    #[case] changed: u64,
+) {
+    let fake = Fake::new(&[0x9d]);
+    let asked = FlagBits::IF | FlagBits::IOPL | FlagBits::AC | FlagBits::RF | FlagBits::VM;
+    fake.write(0x1800, &asked.to_le_bytes()).unwrap();
+    let old = io_level << 12 | FlagBits::RF | 2;
+    let regs = probe_arch_x86_64::Regs { cs: level, rsp: 0x1800, eflags: old, ..Default::default() };
+    let after = simulate::<X86_64>(&fake, regs).unwrap();
+    let kept = if changed & FlagBits::IOPL != 0 { 0 } else { io_level << 12 };
+    assert_eq!(after.eflags, changed | kept | 2);
+    assert_eq!(after.rsp, 0x1808);
+}
+
+#[rstest]
+#[case::cli_in_a_kernel(0xfa, 0, 0, Some(0))]
+#[case::sti_in_a_kernel(0xfb, 0, 0, Some(FlagBits::IF))]
+#[case::cli_in_a_process(0xfa, 3, 0, None)]
+#[case::sti_in_a_process(0xfb, 3, 0, None)]
+#[case::cli_with_io_privilege(0xfa, 3, 3, Some(0))]
+fn interrupt_flag_needs_privilege(
+    #[case] opcode: u8,
+    #[case] level: u64,
+    #[case] io_level: u64,
+    #[case] interrupts: Option<u64>,
+) {
+    let fake = Fake::new(&[opcode, 0x90, 0x90]);
+    let flags = io_level << 12 | if opcode == 0xfa { FlagBits::IF } else { 0 };
+    let regs = probe_arch_x86_64::Regs { cs: level, eflags: flags, ..Default::default() };
+    let after = simulate::<X86_64>(&fake, regs).ok().map(|regs| regs.eflags & FlagBits::IF);
+    assert_eq!(after, interrupts);
+}
+
+#[rstest]
+#[case::bx_si(&[0x67, 0xff, 0x20], 0x1300)]
+#[case::bp_di_and_a_byte(&[0x67, 0xff, 0x63, 0x10], 0x1410)]
+#[case::bx_and_a_word(&[0x67, 0xff, 0xa7, 0x34, 0x02], 0x1334)]
+#[case::absolute(&[0x67, 0xff, 0x26, 0x34, 0x12], 0x1234)]
+#[case::si_backwards(&[0x67, 0xff, 0x64, 0xf0], 0x11f0)]
+fn sixteen_bit_addresses_wrap_and_add(#[case] text: &[u8], #[case] read_from: usize) {
+    let fake = Fake::new(text);
+    fake.write(read_from, &0x1234_5678u32.to_le_bytes()).unwrap();
+    // The upper halves do not count, and BX + SI wraps.
+    let regs = probe_arch_i386::Regs {
+        ebx: 0xaaaa_1100,
+        esi: 0xbbbb_1200,
+        ebp: 0xcccc_1100,
+        edi: 0xdddd_0300,
+        ..Default::default()
+    };
+    let regs = if read_from == 0x1300 { probe_arch_i386::Regs { ebx: 0xaaaa_0100, ..regs } } else { regs };
+    assert_eq!(simulate::<I386>(&fake, regs).unwrap().eip, 0x1234_5678);
+}
+
+#[test]
+fn a_fault_names_its_address_and_changes_nothing() {
+    let fake = Fake::new(&[0xc3]);
+    let regs = probe_arch_x86_64::Regs { rsp: 0x10, ..Default::default() };
+    let fault = simulate::<X86_64>(&fake, regs).unwrap_err();
+    assert_eq!(fault, MemFault { addr: 0x10, access: Access::Read });
+    let fake = Fake::new(&[0xe8, 0, 0, 0, 0]);
+    let fault = simulate::<X86_64>(&fake, regs).unwrap_err();
+    assert_eq!(fault, MemFault { addr: 8, access: Access::Write });
+}
+
+/// Slots near and far: the displacement moves with the distance, or the slot is refused.
+#[rstest]
+#[case::near(0x41_0000, Ok(0x10 - 0x1_0000))]
+#[case::below(0x10_0000, Ok(0x10 + 0x30_0000))]
+#[case::too_far(0x1_0000_0000_0000, Err(refusal::OUT_OF_REACH))]
+fn an_ip_relative_slot_addresses_the_same(
+    #[case] slot: usize,
+    #[case] displacement: Result<i32, probe_core::Refusal>,
+) {
+    let insn = [0x48, 0x8b, 0x05, 0x10, 0, 0, 0];
+    let fake = Fake::new(&insn);
+    let decoded = X86_64::decode(&Site { at: PLACE, function: None, text: &fake }).unwrap();
+    let mut out = [0; X86_64::SLOT_LEN - 8];
+    let filled = X86_64::fill_slot(&decoded.plan, &insn, PLACE, CodeAddr::new(slot), Tail::Jump, &mut out);
+    let found = filled.map(|()| i32::from_le_bytes(out[3..7].try_into().unwrap()));
+    assert_eq!(found, displacement);
+}
+
+/// The one byte that `tail` names turns the slot of one tail into that of the other.
+#[rstest]
+#[case::plain(&[0x31, 0xc0])]
+#[case::ip_relative(&[0x48, 0x8b, 0x05, 0x10, 0, 0, 0])]
+#[case::eip_relative(&[0x67, 0x48, 0x8b, 0x05, 0x10, 0, 0, 0])]
+#[case::fifteen_bytes(&[0x2e, 0x3e, 0x2e, 0x3e, 0x2e, 0x3e, 0x2e, 0x3e, 0x2e, 0x3e, 0x2e, 0x3e, 0x31, 0x40, 0x08])]
+fn one_store_switches_the_tail(#[case] insn: &[u8]) {
+    let fake = Fake::new(insn);
+    let slot = CodeAddr::new(0x42_0000);
+    let decoded = X86_64::decode(&Site { at: PLACE, function: None, text: &fake }).unwrap();
+    let built = |tail| {
+        let mut out = [0; X86_64::SLOT_LEN - 8];
+        X86_64::fill_slot(&decoded.plan, insn, PLACE, slot, tail, &mut out).unwrap();
+        out
+    };
+    for (from, to) in [(Tail::Breakpoint, Tail::Jump), (Tail::Jump, Tail::Breakpoint)] {
+        let mut out = built(from);
+        let patch = X86_64::tail(&decoded.plan, insn.len(), PLACE, slot, to).unwrap();
+        assert_eq!(patch.len_bytes, 1);
+        out[usize::from(patch.offset)] = patch.bytes[0];
+        assert_eq!(out, built(to));
+    }
+    let far = CodeAddr::new(0x1_0000_0000_0000);
+    assert_eq!(X86_64::tail(&decoded.plan, insn.len(), PLACE, far, Tail::Jump), None);
+}
+
+#[test]
+fn a_system_call_does_not_show_the_slot() {
+    let insn = [0x0f, 0x05];
+    let fake = Fake::new(&insn);
+    let decoded = X86_64::decode(&Site { at: PLACE, function: None, text: &fake }).unwrap();
+    let slot = CodeAddr::new(0x42_0000);
+    let mut regs = probe_arch_x86_64::Regs::default();
+    let state = X86_64::before_step(&decoded.plan, PLACE, slot, &mut regs);
+    regs.rcx = 0x42_0002;
+    X86_64::after_step(&decoded.plan, 2, PLACE, slot, &mut regs, &state);
+    assert_eq!((regs.rcx, regs.rip), (0x40_0002, 0x40_0002));
+}
+
+#[rstest]
+#[case::endbr64(X86_64::entry_offset, &[0xf3, 0x0f, 0x1e, 0xfa, 0x55], 4)]
+#[case::endbr32_in_64_bit_code(X86_64::entry_offset, &[0xf3, 0x0f, 0x1e, 0xfb, 0x55], 0)]
+#[case::plain(X86_64::entry_offset, &[0x55, 0x48, 0x89, 0xe5], 0)]
+#[case::short(X86_64::entry_offset, &[0xc3], 0)]
+#[case::endbr32(I386::entry_offset, &[0xf3, 0x0f, 0x1e, 0xfb, 0x55], 4)]
+fn entries_begin_past_the_landing_pad(
+    #[case] entry_offset: fn(&dyn Text, CodeAddr, u8) -> usize,
+    #[case] text: &[u8],
+    #[case] offset: usize,
+) {
+    assert_eq!(entry_offset(&Fake::new(text), PLACE, 0), offset);
+}
+
+/// Entry, arguments, the return address and a jprobe on either architecture.
+fn calls_are_seen<A: Arch>(word: usize, register_arguments: usize)
+where
+    A::Regs: Registers + Default,
+{
+    const SP: u8 = 4;
+    let fake = Fake::new(&[]);
+    let sp = 0x1800;
+    let put = |at: usize, value: u64| fake.write(at, &value.to_le_bytes()[..word]).unwrap();
+    put(sp, 0x40_1234);
+    for number in 0..16 {
+        put(sp + word * (1 + number), 100 + number as u64);
+    }
+    let mut regs = A::Regs::default();
+    regs.set_general(SP, sp as u64);
+    regs.set_pc(PLACE);
+
+    let entry = A::entry(&regs, &fake).unwrap();
+    assert_eq!((entry.return_address, entry.frame), (CodeAddr::new(0x40_1234), sp));
+    assert_eq!(A::argument(&regs, register_arguments, &fake), Some(100));
+    assert_eq!(A::argument(&regs, register_arguments + 3, &fake), Some(103));
+    assert_eq!(A::argument(&regs, usize::MAX, &fake), None);
+
+    let before = fake.bytes.borrow().clone();
+    let mut in_handler = regs;
+    A::enter_jprobe(&mut in_handler, 0x50_0000, CodeAddr::new(0x60_0000), &fake).unwrap();
+    assert_eq!(in_handler.pc(), CodeAddr::new(0x50_0000));
+    assert_eq!(in_handler.sp() % 16, sp % 16, "the caller's alignment");
+    let seen = A::entry(&in_handler, &fake).unwrap();
+    assert_eq!(seen.return_address, CodeAddr::new(0x60_0000));
+    for number in 0..16 {
+        let copied = A::argument(&in_handler, register_arguments + number, &fake);
+        assert_eq!(copied, Some(100 + number), "argument {number}");
+    }
+    assert!(in_handler.sp() + word + 128 <= sp, "JMP_3: the copy is below the caller's area");
+    assert_eq!(fake.bytes.borrow()[sp - BASE..], before[sp - BASE..], "JMP_2");
+
+    let stub = CodeAddr::new(0x70_0008);
+    A::set_return_address(&mut regs, stub, &fake).unwrap();
+    assert!(A::may_return(sp, stub, sp, &fake));
+    assert!(!A::may_return(sp, stub.wrapping_add(8), sp, &fake));
+    assert!(!A::may_return(0x10, stub, sp, &fake), "a stack that is gone");
+    A::set_return_value(&mut regs, 7);
+    assert_eq!(A::return_value(&regs), 7);
+}
+
+#[test]
+fn calls_are_seen_on_x86_64() {
+    calls_are_seen::<X86_64>(8, 6);
+}
+
+#[test]
+fn calls_are_seen_on_i386() {
+    calls_are_seen::<I386>(4, 0);
+}
+
+/// Every register has its names, and a name its register.
+#[rstest]
+#[case::x86_64(probe_arch_x86_64::Regs::names(), 21, "di", 14)]
+#[case::i386(probe_arch_i386::Regs::names(), 17, "eip", 12)]
+fn registers_have_names(
+    #[case] names: &[(&str, usize)],
+    #[case] registers: usize,
+    #[case] name: &str,
+    #[case] number: usize,
+) {
+    assert!((0..registers).all(|number| names.iter().any(|(_, other)| *other == number)));
+    assert!(names.contains(&(name, number)));
+    assert!(names.iter().all(|(_, number)| *number < registers));
+}
+
+#[rstest]
+#[case::avx512([0xd, 1 << 27, 1 << 24, 1 << 1], 0xe7, Saver::Xsavec, 0xe7, 2688)]
+#[case::avx([0xd, 1 << 27, 1 << 24, 0], 0x7, Saver::Xsave, 0x7, 832)]
+#[case::amx_and_pkru_are_left([0xd, 1 << 27, 1 << 24, 1 << 1], 0x6_02e7, Saver::Xsavec, 0xe7, 2688)]
+#[case::no_osxsave([0xd, 0, 1 << 24, 0], 0, Saver::Fxsave, 0, 512)]
+#[case::pentium([1, 0, 0, 0], 0, Saver::Fnsave, 0, 128)]
+fn the_save_area_fits_the_processor(
+    #[case] processor: [u32; 4],
+    #[case] xcr0: u64,
+    #[case] saver: Saver,
+    #[case] components: u32,
+    #[case] len_bytes: usize,
+) {
+    let [max_leaf, features_c, features_d, extensions] = processor;
+    let cpuid = |leaf, subleaf| match (leaf, subleaf) {
+        (0, _) => [max_leaf, 0, 0, 0],
+        (1, _) => [0, 0, features_c, features_d],
+        (0xd, 1) => [extensions, 0, 0, 0],
+        (0xd, 2) => [256, 576, 0, 0],
+        (0xd, 5) => [64, 1088, 0, 0],
+        (0xd, 6) => [512, 1152, 0, 0],
+        (0xd, 7) => [1024, 1664, 0, 0],
+        (0xd, 18) => [8192, 2816, 0, 0],
+        other => panic!("no leaf {other:x?} was expected"),
+    };
+    let area = save_area(cpuid, || xcr0);
+    assert_eq!((area.saver, area.components, area.len_bytes), (saver, components, len_bytes));
+}
