@@ -28,7 +28,11 @@ pub(crate) fn is_reserved<E: Endian>(words: &Words<'_, E>, site: &Site<'_>) -> b
     };
     let filled = words.fill(start, &mut window[..wanted]);
     let flow = Flow { words: &window[..filled] };
-    place < filled && flow.reaches_a_store(place) && flow.is_reached_from_a_load(place)
+    place < filled
+        && flow.has(Reservation::Load)
+        && flow.has(Reservation::Store)
+        && flow.reaches_a_store(place)
+        && flow.is_reached_from_a_load(place)
 }
 
 /// The address of the window's first word and the place's index in it.
@@ -64,6 +68,11 @@ struct Flow<'a> {
 }
 
 impl Flow<'_> {
+    /// Whether there is such an instruction at all: mostly there is none, and the walks need not be made.
+    fn has(&self, wanted: Reservation) -> bool {
+        self.words.iter().any(|word| reservation(*word) == Some(wanted))
+    }
+
     /// Whether a store-conditional is reachable from `place` without passing a load-and-reserve.
     fn reaches_a_store(&self, place: usize) -> bool {
         let mut walk = Walk::default();

@@ -119,9 +119,9 @@ mod tests {
     fn bo_and_bi_decide() {
         let set = 1 << (31 - 5);
         for hint in 0..2 {
-            assert_eq!(bc(0b00000 | hint, 5, 2, 0, MSR_SF), (true, 1));
-            assert_eq!(bc(0b00000 | hint, 5, 1, 0, MSR_SF), (false, 0));
-            assert_eq!(bc(0b00000 | hint, 5, 2, set, MSR_SF), (false, 1));
+            assert_eq!(bc(hint, 5, 2, 0, MSR_SF), (true, 1));
+            assert_eq!(bc(hint, 5, 1, 0, MSR_SF), (false, 0));
+            assert_eq!(bc(hint, 5, 2, set, MSR_SF), (false, 1));
             assert_eq!(bc(0b00010 | hint, 5, 1, 0, MSR_SF), (true, 0));
             assert_eq!(bc(0b00010 | hint, 5, 1, set, MSR_SF), (false, 0));
             assert_eq!(bc(0b01000 | hint, 5, 2, set, MSR_SF), (true, 1));
