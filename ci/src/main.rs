@@ -250,6 +250,17 @@ mod tests {
         command_line().debug_assert();
     }
 
+    /// What `run_jobs` asks the options for is an option of every command that calls it.
+    #[test]
+    fn every_command_that_runs_jobs_has_its_options() {
+        for words in [&["test"][..], &["job", "x86_64"], &["lint"], &["quick"]] {
+            let matches = command_line().get_matches_from([&["ci"], words].concat());
+            let (_, options) = matches.subcommand().expect("it has one");
+            assert!(!options.get_flag("no-setup") && !options.get_flag("verbose"), "{words:?}");
+            assert_eq!(options.get_one::<String>("only"), None, "{words:?}");
+        }
+    }
+
     #[test]
     fn modes_of_the_command_line_are_those_of_the_table() {
         for target in TARGETS.iter().filter(|target| target.mode != Mode::Build) {
