@@ -19,7 +19,7 @@
 use crate::arch::{self, Native, UContext};
 use crate::sys::{self, AltStack};
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use probe_core::{Context, Task};
 use std::sync::OnceLock;
 
@@ -54,6 +54,8 @@ pub(crate) struct Block {
     pub(crate) fault_signal: AtomicI32,
     pub(crate) fault_code: AtomicI32,
     pub(crate) fault_addr: AtomicUsize,
+    /// The thread is ending, but calls that it follows may still return.
+    is_ending: AtomicBool,
     /// The thread, [`NOBODY`], [`STARTING`] or [`GONE`].
     owner: AtomicU32,
     /// 1 + the index of the next free block, while this one is free.
@@ -69,6 +71,9 @@ const GONE: u32 = u32::MAX;
 
 /// A living owner that has not written its number yet.
 const STARTING: u32 = u32::MAX - 1;
+
+/// The owner is dead and somebody is cleaning up.
+const CLEANING: u32 = u32::MAX - 2;
 
 /// The table of blocks, null before [`start`].
 static TABLE: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
@@ -249,6 +254,23 @@ impl Block {
         }
     }
 
+    /// Cleans and frees the block if its owner is dead; whether it is.
+    fn reclaim_if_dead(&self) -> bool {
+        let thread = self.owner.load(Ordering::Acquire);
+        let is_dead = match thread {
+            NOBODY | STARTING | CLEANING => return false,
+            GONE => true,
+            thread => !sys::thread_lives(thread),
+        };
+        // Whoever makes the change cleans up.
+        if is_dead
+            && self.owner.compare_exchange(thread, CLEANING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            self.reclaim();
+        }
+        is_dead
+    }
+
     /// Cleans the block of a dead thread and frees it.
     fn reclaim(&self) {
         if let Some(exits) = EXITS.get() {
@@ -262,6 +284,7 @@ impl Block {
         self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.ucontext.store(core::ptr::null_mut(), Ordering::Relaxed);
         self.errno_depth.store(0, Ordering::Relaxed);
+        self.is_ending.store(false, Ordering::Relaxed);
         self.free();
     }
 }
@@ -279,6 +302,10 @@ fn take() -> Option<&'static Block> {
     // A block whose owner has this number was left by a thread that is dead.
     for other in table.used() {
         let _ = other.owner.compare_exchange(thread, GONE, Ordering::AcqRel, Ordering::Relaxed);
+        // And those that were ending may have ended meanwhile.
+        if other.is_ending.load(Ordering::Acquire) {
+            other.reclaim_if_dead();
+        }
     }
     block.owner.store(thread, Ordering::Release);
     block.errno.store(sys::errno_location(), Ordering::Relaxed);
@@ -320,6 +347,7 @@ unsafe extern "C" fn thread_exit(_block: *mut c_void) {
     let here = core::ptr::from_ref(&block) as usize;
     if !EXITS.get().is_some_and(|exits| (exits.ending)(&block.task, here)) {
         // A function that ends the thread is followed itself: the block stays until the thread is dead.
+        block.is_ending.store(true, Ordering::Release);
         return;
     }
     let disabled = AltStack { base: 0, flags: libc::SS_DISABLE, len_bytes: 0 };
@@ -374,18 +402,9 @@ pub(crate) fn for_each(visit: &mut dyn FnMut(&Context<Native>)) {
         forked();
     }
     for block in table.used() {
-        match block.owner.load(Ordering::Acquire) {
-            NOBODY => {}
-            thread if thread == STARTING || thread != GONE && sys::thread_lives(thread) => {
-                visit(&block.context)
-            }
-            thread => {
-                let ended =
-                    block.owner.compare_exchange(thread, GONE, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-                if ended {
-                    block.reclaim();
-                }
-            }
+        let is_nobodys = block.owner.load(Ordering::Acquire) == NOBODY;
+        if !is_nobodys && !block.reclaim_if_dead() {
+            visit(&block.context);
         }
     }
 }

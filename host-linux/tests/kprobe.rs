@@ -125,7 +125,7 @@ fn probes_symbol(at: usize, same: &mut bool, start: usize) {
 #[test]
 fn libc_functions_are_probed_by_name() {
     let _alone = alone();
-    for name in ["getppid", "atoi", "strtol", "malloc", "free", "qsort"] {
+    for name in ["getppid", "atoi", "malloc", "free", "qsort"] {
         let hits = counter();
         let probe = probes().register(Kprobe::at(name).pre(move |_| {
             hits.fetch_add(1, Relaxed);

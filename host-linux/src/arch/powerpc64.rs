@@ -5,6 +5,7 @@ use super::{Regs, UContext};
 use crate::sys::AltStack;
 use core::arch::{asm, global_asm};
 use core::ffi::c_int;
+use probe_core::CodeAddr;
 
 const fn gp(index: usize) -> usize {
     232 + 8 * index
@@ -85,6 +86,14 @@ pub(crate) const fn is_breakpoint_trap(code: c_int) -> bool {
 /// first word of a descriptor whose other words a leaf function does not use.
 pub(crate) fn function_entry(code: &usize) -> usize {
     if cfg!(target_abi = "elfv1") { core::ptr::from_ref(code) as usize } else { *code }
+}
+
+pub(crate) use probe_arch_ppc64::unwind::EhFrame;
+
+/// Describes a chunk of return stubs to unwinders.
+pub(crate) fn eh_frame(chunk: CodeAddr, len_bytes: usize, table: usize) -> EhFrame {
+    use probe_arch_ppc64::{NativeAbi, NativeEndian, unwind};
+    unwind::eh_frame::<NativeEndian, NativeAbi>(chunk, len_bytes, table)
 }
 
 #[cfg(target_abi = "elfv1")]

@@ -4,7 +4,7 @@
 //! lookup is enough to stay right. Not for the hit path: the loader's lock is taken.
 
 use super::file::{self, Mapped};
-use super::index::Index;
+use super::index::{BUILDING, Index};
 use crate::lock::Lock;
 use crate::{memory, sys};
 use core::ffi::{CStr, c_int, c_void};
@@ -53,6 +53,10 @@ pub(crate) struct Object {
 impl Object {
     /// The object's symbols, read when they are first asked for.
     pub(crate) fn index(&self) -> &Index {
+        if let Some(index) = self.index.get() {
+            return index;
+        }
+        let _building = BUILDING.lock();
         self.index.get_or_init(|| self.read_index().unwrap_or_default())
     }
 
@@ -153,6 +157,7 @@ pub(crate) fn at(at: usize) -> Option<Arc<Object>> {
 
 /// Before a fork.
 pub(crate) fn hold() {
+    BUILDING.take();
     STATE.take();
 }
 
@@ -163,6 +168,8 @@ pub(crate) fn hold() {
 pub(crate) unsafe fn release() {
     // SAFETY: the caller's promise.
     unsafe { STATE.give() };
+    // SAFETY: as above.
+    unsafe { BUILDING.give() };
 }
 
 impl State {
