@@ -85,6 +85,9 @@ impl Action {
     pub const DEFAULT: Self = Self { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: SignalSet::EMPTY };
 }
 
+/// Where the address is in `siginfo_t`.
+const SI_ADDR: usize = (3 * size_of::<c_int>()).next_multiple_of(size_of::<usize>());
+
 /// The head of the kernel's `siginfo_t`, as far as faults and traps use it.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -99,7 +102,7 @@ pub struct SigInfo {
     _pad: c_int,
     /// The faulting address, for faults and traps.
     pub addr: usize,
-    rest: [usize; (128 - 4 * size_of::<c_int>() - size_of::<usize>()) / size_of::<usize>()],
+    rest: [usize; (128 - SI_ADDR) / size_of::<usize>() - 1],
 }
 
 impl SigInfo {

@@ -168,12 +168,12 @@ pub(crate) fn thread_slot() -> *mut usize {
     unsafe {
         asm!(
             "call 2f",
-            "2: pop {at}",
-            "add {at}, offset _GLOBAL_OFFSET_TABLE_ + (. - 2b)",
-            "mov {at}, dword ptr [{at} + probe_host_linux_thread@GOTNTPOFF]",
-            "add {at}, dword ptr gs:[0]",
+            "2: popl {at}",
+            "addl $_GLOBAL_OFFSET_TABLE_+(.-2b), {at}",
+            "movl probe_host_linux_thread@GOTNTPOFF({at}), {at}",
+            "addl %gs:0, {at}",
             at = out(reg) at,
-            options(pure, readonly)
+            options(pure, readonly, att_syntax)
         );
     }
     at
