@@ -78,6 +78,7 @@ fn command_line() -> Command {
             target(),
             mode(),
             verbose(),
+            only(),
             no_setup(),
         ]))
         .subcommand(
