@@ -5,7 +5,9 @@ use probe_arch_x86_64::X86_64;
 use probe_core::CodeAddr;
 use probe_core::arch::{Access, Arch, MemFault, Memory, Regs, Site, Tail, Text};
 use probe_x86_decode::fpu::{Saver, save_area};
-use probe_x86_decode::{FlagBits, Registers, refusal};
+#[cfg(target_pointer_width = "64")]
+use probe_x86_decode::refusal;
+use probe_x86_decode::{FlagBits, Registers};
 use rstest::rstest;
 use std::cell::RefCell;
 
@@ -133,22 +135,18 @@ fn a_fault_names_its_address_and_changes_nothing() {
     assert_eq!(fault, MemFault { addr: 8, access: Access::Write });
 }
 
-/// Slots near and far: the displacement moves with the distance, or the slot is refused.
+/// Slots near and far: the displacement moves with the distance.
 #[rstest]
-#[case::near(0x41_0000, Ok(0x10 - 0x1_0000))]
-#[case::below(0x10_0000, Ok(0x10 + 0x30_0000))]
-#[case::too_far(0x1_0000_0000_0000, Err(refusal::OUT_OF_REACH))]
-fn an_ip_relative_slot_addresses_the_same(
-    #[case] slot: usize,
-    #[case] displacement: Result<i32, probe_core::Refusal>,
-) {
+#[case::near(0x41_0000, 0x10 - 0x1_0000)]
+#[case::below(0x10_0000, 0x10 + 0x30_0000)]
+fn an_ip_relative_slot_addresses_the_same(#[case] slot: usize, #[case] displacement: i32) {
     let insn = [0x48, 0x8b, 0x05, 0x10, 0, 0, 0];
     let fake = Fake::new(&insn);
     let decoded = X86_64::decode(&Site { at: PLACE, function: None, text: &fake }).unwrap();
     let mut out = [0; X86_64::SLOT_LEN - 8];
     let filled = X86_64::fill_slot(&decoded.plan, &insn, PLACE, CodeAddr::new(slot), Tail::Jump, &mut out);
     let found = filled.map(|()| i32::from_le_bytes(out[3..7].try_into().unwrap()));
-    assert_eq!(found, displacement);
+    assert_eq!(found, Ok(displacement));
 }
 
 /// The one byte that `tail` names turns the slot of one tail into that of the other.
@@ -173,8 +171,26 @@ fn one_store_switches_the_tail(#[case] insn: &[u8]) {
         out[usize::from(patch.offset)] = patch.bytes[0];
         assert_eq!(out, built(to));
     }
-    let far = CodeAddr::new(0x1_0000_0000_0000);
-    assert_eq!(X86_64::tail(&decoded.plan, insn.len(), PLACE, far, Tail::Jump), None);
+}
+
+/// There is no "too far" in a 32-bit address space.
+#[cfg(target_pointer_width = "64")]
+#[test]
+fn a_slot_out_of_reach_is_refused_or_keeps_its_breakpoint() {
+    let far = CodeAddr::new(1 << 48);
+    let mut out = [0; X86_64::SLOT_LEN - 8];
+    let insn = [0x48, 0x8b, 0x05, 0x10, 0, 0, 0];
+    let fake = Fake::new(&insn);
+    let plan = X86_64::decode(&Site { at: PLACE, function: None, text: &fake }).unwrap().plan;
+    let filled = X86_64::fill_slot(&plan, &insn, PLACE, far, Tail::Jump, &mut out);
+    assert_eq!(filled, Err(refusal::OUT_OF_REACH));
+    assert_eq!(X86_64::tail(&plan, insn.len(), PLACE, far, Tail::Jump), None);
+
+    let insn = [0x31, 0xc0];
+    let fake = Fake::new(&insn);
+    let plan = X86_64::decode(&Site { at: PLACE, function: None, text: &fake }).unwrap().plan;
+    X86_64::fill_slot(&plan, &insn, PLACE, far, Tail::Jump, &mut out).unwrap();
+    assert_eq!(out[2..], [0xcc; X86_64::SLOT_LEN - 10]);
 }
 
 #[test]
