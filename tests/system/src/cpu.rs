@@ -129,11 +129,15 @@ pub fn synchronise_all() {
 
 /// What a CPU does when it is asked to synchronise; interrupts are disabled.
 pub fn on_sync() {
-    let asked = ASKED.load(Ordering::SeqCst);
-    Native::flush_all();
-    Native::synchronise();
-    Native::this_cpu().synchronised.store(asked, Ordering::SeqCst);
-    while HOLD.load(Ordering::Acquire) {
+    loop {
+        let asked = ASKED.load(Ordering::SeqCst);
+        Native::flush_all();
+        Native::synchronise();
+        Native::this_cpu().synchronised.store(asked, Ordering::SeqCst);
+        // Who holds may have asked since: answered in the next turn.
+        if !HOLD.load(Ordering::SeqCst) {
+            break;
+        }
         Native::relax();
     }
     Native::synchronise();
