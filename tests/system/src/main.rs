@@ -14,6 +14,7 @@ mod checks;
 mod cmdline;
 mod console;
 mod cpu;
+mod examples;
 mod heap;
 mod host;
 mod lock;
@@ -60,6 +61,7 @@ fn init() {
     let outcome = match cmdline::words().find(|word| !word.contains('=')) {
         Some("suite") | None => checks::run(),
         Some("bench") => bench::run(),
+        Some("examples") => examples::run(),
         Some("shell") => shell::run(),
         Some(word) => {
             println!("unknown command {word:?}");
