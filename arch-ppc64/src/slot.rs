@@ -68,7 +68,7 @@ pub(crate) fn tail<E: Endian>(
     Some(TailPatch { offset: insn_len as u8, len_bytes: 4, bytes: E::bytes(word) })
 }
 
-/// What [`before_step`] keeps: r0 for `bctar`, the MSR for `mfmsr`. Nothing, by default.
+/// What [`Arch::before_step`](probe_core::arch::Arch::before_step) keeps: r0 for `bctar`, the MSR for `mfmsr`. Nothing, by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kept(Option<u64>);
 
