@@ -224,15 +224,16 @@ fn ret_6_unregistering_while_a_call_is_in_flight<S: Suite>(probes: &'static Prob
 }
 
 /// A value that one context puts and another takes.
-struct SpinSlot<T>(core::sync::atomic::AtomicPtr<T>);
+pub(crate) struct SpinSlot<T>(core::sync::atomic::AtomicPtr<T>);
 
-fn spin_slot<T: Send>(value: T) -> SpinSlot<T> {
+/// Puts a value into a slot of its own.
+pub(crate) fn spin_slot<T: Send>(value: T) -> SpinSlot<T> {
     SpinSlot(core::sync::atomic::AtomicPtr::new(alloc::boxed::Box::into_raw(alloc::boxed::Box::new(value))))
 }
 
 impl<T> SpinSlot<T> {
     /// Takes the value out and drops it.
-    fn take(&self) {
+    pub(crate) fn take(&self) {
         let value = self.0.swap(core::ptr::null_mut(), core::sync::atomic::Ordering::AcqRel);
         if !value.is_null() {
             // SAFETY: the pointer came from `Box::into_raw`, and the swap gave it to this caller alone.

@@ -2,7 +2,8 @@
 
 use crate::check::{Outcome, equal, ok};
 use crate::hit::cell;
-use crate::reg::instructions;
+use crate::reg::{instructions, text};
+use crate::ret::spin_slot;
 use crate::targets::call;
 use crate::{Case, Suite};
 use alloc::vec::Vec;
@@ -14,6 +15,7 @@ pub(crate) fn cases<S: Suite>() -> Vec<Case<S>> {
     crate::cases_of![
         safe_2_registering_and_unregistering_while_others_hit,
         safe_2_kretprobes_come_and_go_while_others_call,
+        safe_4_a_handle_that_a_handler_drops_is_removed_later,
     ]
 }
 
@@ -85,5 +87,21 @@ fn safe_2_kretprobes_come_and_go_while_others_call<S: Suite>(probes: &'static Pr
     let probe = ok!(probes.register(Kretprobe::on("conformance_outer")));
     equal!(call!(conformance_outer(1)), 120);
     equal!(probe.counters().hits, 1);
+    Ok(())
+}
+
+fn safe_4_a_handle_that_a_handler_drops_is_removed_later<S: Suite>(
+    probes: &'static Probes<S::Host>,
+) -> Outcome {
+    let before = text(probes, "conformance_mul");
+    let inner = ok!(probes.register(Kprobe::at("conformance_mul").pre(|_| ())));
+    let slot = spin_slot(inner);
+    let outer = ok!(probes.register(Kprobe::at("conformance_add").pre(move |_| slot.take())));
+    equal!(call!(conformance_add(1, 2)), 3);
+    equal!(call!(conformance_mul(6, 7)), 42);
+    // The next call of the registry removes what the handler could not.
+    drop(outer);
+    equal!(text(probes, "conformance_mul"), before);
+    equal!(call!(conformance_mul(6, 7)), 42);
     Ok(())
 }
