@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Stdio;
 
 const MALLOC: &str = "r libc.so.6:malloc size=$arg1:u64 ptr=$retval:x64";
@@ -236,7 +236,16 @@ fn exit_status_and_death_by_signal_are_passed_on() {
 #[test]
 fn signals_to_the_command_reach_the_program() {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-        let mut child = probe()
+        let mut command = probe();
+        // Whoever runs the tests may ignore the signal (`nohup`, a shell's background job), and programs inherit that.
+        // SAFETY: `signal` may be called between fork and exec.
+        unsafe {
+            command.pre_exec(move || {
+                libc::signal(signal, libc::SIG_DFL);
+                Ok(())
+            })
+        };
+        let mut child = command
             .args(["trace", "-p", "p libc.so.6:read fd=$arg1:s32", "--", "cat"])
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
