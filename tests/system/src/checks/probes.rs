@@ -7,7 +7,7 @@ use crate::arch::{Backend, Interrupts, Machine, Native, Regs};
 use crate::host::{Kernel, PROBES};
 use crate::modules::Module;
 use crate::nofault::KernelMemory;
-use crate::{cpu, heap, memory, shell, symbols, syscalls, targets, task, trap};
+use crate::{cmdline, cpu, heap, memory, shell, symbols, syscalls, targets, task, trap};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -453,7 +453,9 @@ fn registration_storm() {
             })
         })
         .collect();
-    for round in 0..60 {
+    // Every patch stops all CPUs at a rendezvous; there a few rounds are contention enough.
+    let rounds = if cmdline::value("rendezvous").is_some() { 8 } else { 60 };
+    for round in 0..rounds {
         let (again, ..) = counting("target_plain");
         let jump = counting("target_jump");
         let exit = register(Kretprobe::<Backend>::on("target_call").exit(|_, ()| ()));
