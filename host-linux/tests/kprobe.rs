@@ -32,7 +32,9 @@ fn a_hit_shows_arguments_and_changes_nothing() {
             seen.store(hit.argument(1).unwrap_or(0), Relaxed);
         }))
         .unwrap();
-    assert_eq!(probe.addr().as_usize(), code(test_sum as *const ()));
+    // ppc64 ELFv2: at the local entry, which every caller runs through.
+    let entry = probe.addr().as_usize() - code(test_sum as *const ());
+    assert!(entry == 0 || cfg!(target_arch = "powerpc64") && entry == 8, "{entry}");
     for i in 0..100 {
         assert_eq!(test_sum(i, 7), 3 * i + 7);
     }
@@ -239,6 +241,8 @@ fn hit_9_a_fault_of_the_probed_instruction_goes_to_the_fault_handler() {
         at += Native::insn_len(&bytes).unwrap();
         probes_symbol(at, &mut same, start);
     }
+    // Padding behind the last instruction is none.
+    places.retain(|&at| probes().explain(&Place::addr(CodeAddr::new(at))).is_ok());
     let all = probes()
         .register_all(places.iter().map(|&at| {
             Kprobe::at(Place::addr(CodeAddr::new(at))).pre(|_| ()).fault(move |hit, _trap| {
