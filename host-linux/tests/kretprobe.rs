@@ -210,9 +210,12 @@ fn ret_7_longjmp_leaves_followed_calls_behind() {
     }
     let _alone = alone();
     let probe = probes().register(Kretprobe::on("ret_jumps").max_active(5).exit(|_, ()| ())).unwrap();
-    let mut buffer = [0_usize; 64];
+    /// The largest `sigjmp_buf` is that of ppc64, with all vector registers.
+    #[repr(align(16))]
+    struct Buffer([usize; 256]);
+    let mut buffer = Buffer([0; 256]);
     for _ in 0..50 {
-        assert!(black_box(jump_once)(buffer.as_mut_ptr()));
+        assert!(black_box(jump_once)(buffer.0.as_mut_ptr()));
     }
     let counters = probe.counters();
     assert_eq!((counters.hits, counters.missed_pool), (200, 0), "{counters:?}");
