@@ -42,6 +42,9 @@ pub enum FaultVerdict {
     Restored,
 }
 
+/// How often a breakpoint that no probe stands for is looked at before it is somebody else's.
+const LOOKS: usize = 8;
+
 /// How the walk over a point's pre handlers ended.
 enum Walk {
     /// All have run.
@@ -362,19 +365,21 @@ impl<H: Host> Probes<H> {
         let mut bytes = [0; 4];
         let wanted = H::Arch::BREAKPOINT.len().min(bytes.len());
         let Some(out) = bytes.get_mut(..wanted) else { return Trap::NotOurs };
-        if self.host.read_text(place, out) < wanted {
-            return Trap::NotOurs;
-        }
-        if H::Arch::is_breakpoint(out) {
-            // SAFETY: the caller is inside.
-            let now = unsafe { self.points.find(place.as_usize()) };
-            // Planted again since the trap?
-            if !now.is_some_and(|point| point.is(ARMED)) {
+        // Between the two looks a probe may come or go, so that what was read is no longer true: looked at again.
+        // While this context is inside, a point that has been disarmed is not taken off, so that few looks do.
+        for _ in 0..LOOKS {
+            if self.host.read_text(place, out) < wanted {
                 return Trap::NotOurs;
             }
+            // SAFETY: the caller is inside.
+            let now = unsafe { self.points.find(place.as_usize()) };
+            // Removed since the trap, or planted again.
+            if !H::Arch::is_breakpoint(out) || now.is_some_and(|point| point.is(ARMED)) {
+                regs.set_pc(place);
+                return Trap::Handled;
+            }
         }
-        regs.set_pc(place);
-        Trap::Handled
+        Trap::NotOurs
     }
 
     /// The point whose slot `at` lies in, and the slot's start. The caller is inside.

@@ -202,11 +202,11 @@ fn register_and_unregister(tally: &Tally, mut random: Random) {
     }
 }
 
-fn raise_signals(tally: &Tally, threads: &[libc::pthread_t]) {
+fn raise_signals(tally: &Tally, threads: &[usize]) {
     let mut next = 0;
     while !tally.stop_signals.load(Relaxed) {
         // SAFETY: the hitters run until `stop` is set, and are joined after this thread.
-        unsafe { libc::pthread_kill(threads[next % threads.len()], libc::SIGUSR1) };
+        unsafe { libc::pthread_kill(threads[next % threads.len()] as libc::pthread_t, libc::SIGUSR1) };
         tally.signals.fetch_add(1, Relaxed);
         next += 1;
         std::thread::yield_now();
@@ -308,7 +308,7 @@ fn phase(number: u64, expected_mix: &[usize; 8], until: Instant, is_native: bool
             let (sender, tally) = (sender.clone(), &tally);
             handles.push(scope.spawn(move || {
                 // SAFETY: asks only who this thread is.
-                let _ = sender.send(unsafe { libc::pthread_self() });
+                let _ = sender.send(unsafe { libc::pthread_self() } as usize);
                 hit(tally, expected_mix, first * 1000);
             }));
         }
