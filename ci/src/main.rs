@@ -130,13 +130,15 @@ fn run(matches: &ArgMatches) -> Result<bool, String> {
         Some(("setup", options)) => set_up(options),
         Some(("test", options)) => {
             let jobs = selected(options)?;
-            run_jobs(&root, &jobs, options)
+            run_jobs(&root, &jobs, Job::short_steps, options)
         }
         Some(("job", options)) => {
             let job = jobs::by_name(options.get_one::<String>("name").expect("clap requires it"))?;
-            run_jobs(&root, &[job], options)
+            run_jobs(&root, &[job], Job::steps, options)
         }
-        Some((name @ ("lint" | "quick"), options)) => run_jobs(&root, &[jobs::by_name(name)?], options),
+        Some((name @ ("lint" | "quick"), options)) => {
+            run_jobs(&root, &[jobs::by_name(name)?], Job::steps, options)
+        }
         Some(("matrix", options)) => {
             print!(
                 "{}",
@@ -228,13 +230,18 @@ fn set_up(options: &ArgMatches) -> Result<bool, String> {
     Ok(true)
 }
 
-fn run_jobs(root: &Path, jobs: &[Job], options: &ArgMatches) -> Result<bool, String> {
+fn run_jobs(
+    root: &Path,
+    jobs: &[Job],
+    steps: fn(&Job, &Path) -> Vec<step::Step>,
+    options: &ArgMatches,
+) -> Result<bool, String> {
     if !options.get_flag("no-setup") {
         jobs.iter().map(Job::wanted).fold(Wanted::default(), Wanted::merge).install()?;
     }
     let only = options.get_one::<String>("only").map_or("", String::as_str);
     let steps: Vec<_> =
-        jobs.iter().flat_map(|job| job.steps(root)).filter(|step| step.name.contains(only)).collect();
+        jobs.iter().flat_map(|job| steps(job, root)).filter(|step| step.name.contains(only)).collect();
     if steps.is_empty() {
         return Err(format!("no step has {only} in its name"));
     }
