@@ -4,7 +4,8 @@
 //! that it uses itself (32 and 33), which must not interrupt the hit path either.
 //! Source: `include/uapi/asm-generic/signal.h`, `arch/*/include/uapi/asm/{signal,ucontext,siginfo}.h`, Linux 6.12.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// A kernel signal set: signal `n` is bit `n - 1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -248,8 +249,8 @@ pub(crate) fn map(at: usize, len_bytes: usize, protection: c_int) -> Result<usiz
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
     // SAFETY: never replaces a mapping (MAP_FIXED_NOREPLACE; a kernel or emulator that does not know the flag takes
     // the address as a hint).
-    let got = unsafe { libc::mmap(at as *mut c_void, len_bytes, protection, flags, -1, 0) };
-    if got == libc::MAP_FAILED {
+    let got = unsafe { libc::syscall(MAP, at, len_bytes, protection, flags, -1, 0) };
+    if got == -1 {
         return Err(errno());
     }
     if at != 0 && got as usize != at {
@@ -260,13 +261,19 @@ pub(crate) fn map(at: usize, len_bytes: usize, protection: c_int) -> Result<usiz
     Ok(got as usize)
 }
 
+/// The system call behind `mmap`: on 32-bit machines the one whose offset (0 here) counts pages.
+#[cfg(target_pointer_width = "64")]
+const MAP: libc::c_long = libc::SYS_mmap;
+#[cfg(target_pointer_width = "32")]
+const MAP: libc::c_long = libc::SYS_mmap2;
+
 /// Unmaps memory.
 ///
 /// # Safety
 /// Nobody uses the range any more.
 pub(crate) unsafe fn unmap(at: usize, len_bytes: usize) {
     // SAFETY: the caller's promise.
-    unsafe { libc::munmap(at as *mut c_void, len_bytes) };
+    unsafe { libc::syscall(libc::SYS_munmap, at, len_bytes) };
 }
 
 /// Changes the protection of pages.
@@ -278,14 +285,22 @@ pub(crate) unsafe fn unmap(at: usize, len_bytes: usize) {
 /// Whoever uses the range can live with the new protection.
 pub(crate) unsafe fn protect(at: usize, len_bytes: usize, protection: c_int) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
-    let result = unsafe { libc::mprotect(at as *mut c_void, len_bytes, protection) };
+    let result = unsafe { libc::syscall(libc::SYS_mprotect, at, len_bytes, protection) };
     if result == 0 { Ok(()) } else { Err(errno()) }
 }
 
 /// The size of a page in bytes.
 pub(crate) fn page_len() -> usize {
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    // Asked once: later calls come from handlers.
+    let known = KNOWN.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
     // SAFETY: it has no preconditions.
-    (unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) as usize
+    let asked = (unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) as usize;
+    KNOWN.store(asked, Ordering::Relaxed);
+    asked
 }
 
 #[cfg(test)]

@@ -62,6 +62,8 @@ pub(crate) struct Block {
     next_free: AtomicU32,
     /// The lowest address of the alternate stack, 0 before there is one. It stays with the block.
     altstack: AtomicUsize,
+    /// Whether the alternate stack is just being made: what that calls may be probed itself.
+    is_preparing: AtomicBool,
     /// The embedding program's ([`words`]).
     words: Words,
 }
@@ -201,8 +203,14 @@ pub(crate) fn ensure_altstack(context: UContext, block: &Block) -> bool {
     if now.flags & libc::SS_DISABLE == 0 && now.len_bytes >= ALTSTACK_ENOUGH || now.holds(context.sp()) {
         return true;
     }
+    // A hit in what the making of the stack calls (libc's `syscall`) is handled where it is.
+    if block.is_preparing.swap(true, Ordering::Relaxed) {
+        return true;
+    }
+    let stack = block.altstack();
+    block.is_preparing.store(false, Ordering::Relaxed);
     // No memory for a stack, or the kernel does not want it: go on where we are.
-    let Some(stack) = block.altstack() else { return true };
+    let Some(stack) = stack else { return true };
     // SAFETY: a handler of ours runs with all asynchronous signals blocked; the block's stack belongs to this thread and
     // nothing is on it, as the thread has another one or none.
     if unsafe { arch::sigaltstack_from(&raw const stack, stack.base + stack.len_bytes) } < 0 {

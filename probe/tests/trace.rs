@@ -316,6 +316,19 @@ fn a_pattern_plants_on_all_matches_and_file_offsets_and_several_probes_share_a_p
 }
 
 #[test]
+fn every_function_of_libc_at_once() {
+    let script = "import threading\n\
+        threads = [threading.Thread(target=lambda: sum(range(1000))) for _ in range(4)]\n\
+        [t.start() for t in threads]; [t.join() for t in threads]\n\
+        print('done')";
+    for program in [&["python3", "-c", script][..], &["sh", "-c", "ls /usr | sort | head -3"]] {
+        let traced = trace(&["--no-events"], &["p libc.so.6:*"], program);
+        assert_unchanged(&traced, program);
+        assert!(traced.summary["probes"].as_array().unwrap().len() > 1000);
+    }
+}
+
+#[test]
 fn text_has_a_head_columns_and_a_summary() {
     let output = probe()
         .args([
