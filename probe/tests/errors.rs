@@ -42,6 +42,7 @@ fn refused(definitions: &[&str], program: Option<&Path>) -> String {
 #[case::data("p libc.so.6:malloc x=@no_such_symbol", "no symbol `no_such_symbol`", "x=@no_such_symbol")]
 #[case::retval("p libc.so.6:malloc $retval", "only a return probe", "$retval")]
 #[case::returns_twice("r libc.so.6:vfork", "it returns more than once", "libc.so.6:vfork")]
+#[case::looks_at_caller("r libc.so.6:dlsym", "who calls it", "libc.so.6:dlsym")]
 #[case::not_text("p libc.so.6:0x0", "is not code", "libc.so.6:0x0")]
 fn a_definition(#[case] definition: &str, #[case] sentence: &str, #[case] marked: &str) {
     let said = refused(&["p libc.so.6:opendir", definition], None);

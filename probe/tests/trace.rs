@@ -322,9 +322,11 @@ fn every_function_of_libc_at_once() {
         [t.start() for t in threads]; [t.join() for t in threads]\n\
         print('done')";
     for program in [&["python3", "-c", script][..], &["sh", "-c", "ls /usr | sort | head -3"]] {
-        let traced = trace(&["--no-events"], &["p libc.so.6:*"], program);
-        assert_unchanged(&traced, program);
-        assert!(traced.summary["probes"].as_array().unwrap().len() > 1000);
+        for every in ["p libc.so.6:*", "r libc.so.6:*"] {
+            let traced = trace(&["--no-events"], &[every], program);
+            assert_unchanged(&traced, program);
+            assert!(traced.summary["probes"].as_array().unwrap().len() > 1000);
+        }
     }
 }
 

@@ -46,18 +46,50 @@ impl Next {
     }
 }
 
+/// The functions that the interposed ones hide.
+macro_rules! real {
+    ($($name:ident),*) => {
+        #[allow(non_upper_case_globals, reason = "they are called as the functions are")]
+        mod real {
+            use super::Next;
+            $(pub(super) static $name: Next = Next::new(
+                match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("not a name"),
+                },
+            );)*
+            pub(super) static ALL: &[&Next] = &[$(&$name),*];
+        }
+    };
+}
+
+real!(
+    sigaction,
+    signal,
+    sigprocmask,
+    pthread_sigmask,
+    sigsuspend,
+    ppoll,
+    pselect,
+    epoll_pwait,
+    dlclose,
+    execve,
+    execvpe
+);
+
+/// Looks all of them up: `dlsym` may be probed later.
+pub(super) fn start() {
+    real::ALL.iter().for_each(|next| {
+        next.addr();
+    });
+}
+
 /// Calls the function that an interposed one hides, with the same type.
 macro_rules! next {
     ($name:ident: fn($($type:ty),*) $(-> $result:ty)?; $($argument:expr),*) => {{
-        static NEXT: Next = Next::new(
-            match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => panic!("not a name"),
-            },
-        );
         // SAFETY: libc's function of that name has this type.
         let function = unsafe {
-            std::mem::transmute::<usize, unsafe extern "C" fn($($type),*) $(-> $result)?>(NEXT.addr())
+            std::mem::transmute::<usize, unsafe extern "C" fn($($type),*) $(-> $result)?>(real::$name.addr())
         };
         // SAFETY: the caller of the interposed function keeps the promises of the real one.
         unsafe { function($($argument),*) }

@@ -9,8 +9,10 @@
 //! On architectures for which this is not written, functions that libc is known to call in such places are refused.
 
 use super::objects::Loaded;
-use probe_core::AnyProbe;
+use probe_core::host::Host;
+use probe_core::{AnyProbe, CodeAddr};
 use probe_host_linux::Native;
+use std::collections::HashMap;
 
 /// Functions that libc calls while it has blocked all signals, where those calls are not probed.
 const CALLED_WITH_SIGNALS_BLOCKED: [&str; 10] = [
@@ -45,16 +47,42 @@ const RETURNS_TWICE: [&str; 15] = [
     "savectx",
 ];
 
-/// Why a function must not be probed by the agent, whatever its instructions are.
-pub(super) fn refusal(name: &str, is_return: bool) -> Option<&'static str> {
-    let plain = name.split('@').next().unwrap_or(name);
-    if is_return && RETURNS_TWICE.contains(&plain) {
-        return Some("it returns more than once");
+/// Functions that tell by their return address who calls them.
+const LOOKS_AT_CALLER: [&str; 6] =
+    ["dlopen", "dlmopen", "dlsym", "dlvsym", "__libc_dlopen_mode", "__libc_dlsym"];
+
+/// The functions that must not be probed, whatever their instructions are, by address: they have many names.
+pub(super) struct Refusals {
+    at_return: HashMap<CodeAddr, &'static str>,
+    always: HashMap<CodeAddr, &'static str>,
+}
+
+impl Refusals {
+    /// Looks the functions up.
+    pub(super) fn new() -> Self {
+        let mut at_return = HashMap::new();
+        add(&mut at_return, &RETURNS_TWICE, "it returns more than once");
+        add(&mut at_return, &LOOKS_AT_CALLER, "it tells by its return address who calls it");
+        let mut always = HashMap::new();
+        if !cfg!(target_arch = "x86_64") {
+            let why = "libc calls it with all signals blocked, where a breakpoint would end the program";
+            add(&mut always, &CALLED_WITH_SIGNALS_BLOCKED, why);
+        }
+        Self { at_return, always }
     }
-    if !cfg!(target_arch = "x86_64") && CALLED_WITH_SIGNALS_BLOCKED.contains(&plain) {
-        return Some("libc calls it with all signals blocked, where a breakpoint would end the program");
+
+    /// Why the function at `at` must not be probed.
+    pub(super) fn get(&self, at: CodeAddr, is_return: bool) -> Option<&'static str> {
+        self.always.get(&at).or_else(|| self.at_return.get(&at).filter(|_| is_return)).copied()
     }
-    None
+}
+
+fn add(refused: &mut HashMap<CodeAddr, &'static str>, names: &[&str], why: &'static str) {
+    for name in names {
+        probe_host_linux::probes().host().find_symbols(name, &mut |symbol| {
+            refused.insert(symbol.start.wrapping_add(usize::from(symbol.local_entry)), why);
+        });
+    }
 }
 
 /// The probes on libc's own calls of `rt_sigprocmask`.

@@ -127,9 +127,9 @@ fn targets_of(objects: &[Loaded], number: usize, definition: &Definition) -> Res
     };
     let blame = |sentence: String| (definition.place_span, sentence);
     match &definition.place {
-        Wanted::Symbol { name, offset } => one(objects, object, number, definition, (name, *offset))
-            .map(|target| vec![target])
-            .map_err(blame),
+        Wanted::Symbol { name, offset } => {
+            one(objects, object, number, (name, *offset)).map(|target| vec![target]).map_err(blame)
+        }
         Wanted::Glob(glob) => {
             let targets = matching(objects, object, number, &|name| glob.matches(name));
             if targets.is_empty() {
@@ -198,12 +198,8 @@ fn one(
     objects: &[Loaded],
     object: Option<&Loaded>,
     number: usize,
-    definition: &Definition,
     (name, offset): (&str, u64),
 ) -> Result<Target, String> {
-    if let Some(why) = masks::refusal(name, definition.is_return()) {
-        return Err(format!("{name} must not be probed: {why}"));
-    }
     let host = probes().host();
     let mut found: Vec<(Target, usize)> = Vec::new();
     host.find_symbols(name, &mut |symbol| {
@@ -317,6 +313,7 @@ fn check(
     targets: &mut Vec<Target>,
 ) -> Result<(), Unusable> {
     let mut failed = None;
+    let refusals = masks::Refusals::new();
     targets.retain(|target| {
         let refused = |reason: String| {
             reporter.send(&Meta::Refused {
@@ -327,8 +324,16 @@ fn check(
             });
         };
         let is_return = definitions[target.definition].is_return();
-        if let Some(why) = masks::refusal(&target.symbol, is_return).filter(|_| target.is_one_of_many) {
-            refused(why.to_owned());
+        if let Some(why) = refusals.get(target.at, is_return) {
+            if target.is_one_of_many {
+                refused(why.to_owned());
+            } else if failed.is_none() {
+                failed = Some(Unusable {
+                    definition: target.definition,
+                    span: definitions[target.definition].place_span,
+                    sentence: format!("{} must not be probed: {why}", target.symbol),
+                });
+            }
             return false;
         }
         let error = match probes().explain(&Place::addr(target.at)) {

@@ -2,7 +2,7 @@
 
 use super::plant::{self, Missing, Unusable};
 use super::process::{self, Agent, Reporter};
-use super::{clock, environment, objects};
+use super::{clock, environment, hooks, objects};
 use crate::def::Definition;
 use crate::wire::{Meta, Region};
 use std::ffi::{c_char, c_int};
@@ -34,6 +34,7 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
     let agent = Agent { region, image, follow: flags.follow, no_events: flags.no_events };
     let Ok(agent) = process::start(agent) else { return };
     clock::start();
+    hooks::start();
     let reporter = Reporter::new(region);
     match start(agent, &reporter, if is_first { Missing::Error } else { Missing::LeftOut }) {
         Ok(()) => reporter.send(&Meta::Ready(image)),
