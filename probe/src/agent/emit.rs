@@ -7,7 +7,7 @@ use super::clock;
 use super::fetch::{Plan, Scene};
 use super::process::{self, Agent};
 use crate::def::MAX_ARGUMENT;
-use crate::wire::{Counters as Shared, Durations, EVENT_HEAD, Kind};
+use crate::wire::{Counters as Shared, Durations, EVENT_HEAD, Kind, Owner, Ring};
 use probe_core::arch::Memory;
 use probe_core::{Call, Counters, Hit, Return};
 use probe_host_linux::Native;
@@ -56,9 +56,9 @@ impl Point {
         let Some(process) = process::traced_process(self.agent) else { return };
         self.counters.hits.fetch_add(1, Ordering::Relaxed);
         self.publish(hit.counters());
-        if !self.agent.no_events {
+        if let Some(open) = self.open(process) {
             let scene = Scene { regs: hit.regs(), memory: &hit.memory(), entry: None, return_value: None };
-            self.send(process, clock::now_ns(), 0, &scene);
+            self.send(open, clock::now_ns(), 0, &scene);
         }
     }
 
@@ -79,33 +79,56 @@ impl Point {
 
     /// The return of a call.
     pub(super) fn leave(&self, ret: &Return<'_, Native>, entered: &Entered) {
-        let now_ns = clock::now_ns();
         let Some(process) = process::traced_process(self.agent) else { return };
+        let open = self.open(process);
+        let now_ns = clock::now_ns();
         let duration_ns = now_ns.saturating_sub(entered.started_ns);
         self.counters.hits.fetch_add(1, Ordering::Relaxed);
         self.publish(ret.counters());
         if let Some(durations) = self.durations {
             durations.record(duration_ns);
         }
-        if !self.agent.no_events {
+        if let Some(open) = open {
             let scene = Scene {
                 regs: ret.regs(),
                 memory: &ret.memory(),
                 entry: Some(&entered.arguments),
                 return_value: Some(ret.value()),
             };
-            self.send(process, now_ns, duration_ns, &scene);
+            self.send(open, now_ns, duration_ns, &scene);
         }
     }
 
-    fn send<M: Memory>(&self, process: u32, now_ns: u64, duration_ns: u64, scene: &Scene<'_, M>) {
-        let Some((ring, owner)) = process::thread_ring(self.agent, process) else {
-            self.agent.region.count_lost();
-            return;
-        };
+    /// Begins an event, before its time is taken; `None` where no event is wanted or there is no ring.
+    #[inline]
+    fn open(&self, process: u32) -> Option<(Ring<'static>, Owner)> {
+        if self.agent.no_events {
+            return None;
+        }
+        match process::thread_ring(self.agent, process) {
+            Some((ring, owner)) => {
+                ring.open();
+                Some((ring, owner))
+            }
+            None => {
+                self.agent.region.count_lost();
+                None
+            }
+        }
+    }
+
+    fn send<M: Memory>(
+        &self,
+        (ring, owner): (Ring<'static>, Owner),
+        now_ns: u64,
+        duration_ns: u64,
+        scene: &Scene<'_, M>,
+    ) {
+        ring.stamp(now_ns);
         // SAFETY: the ring is this thread's own; handlers do not nest, so no other reservation is open.
         let Some(mut room) = (unsafe { ring.reserve(self.most) }) else {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            ring.close();
             return;
         };
         room.put_u32(Kind::Event as u32);
@@ -119,6 +142,7 @@ impl Point {
             plan.put(scene, &mut room);
         }
         room.commit();
+        ring.close();
         if ring.is_half_full() {
             self.agent.region.wake();
         }

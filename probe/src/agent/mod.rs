@@ -7,7 +7,7 @@
 //! It uses nothing of the program's: its memory comes from the kernel ([`alloc`]), its files are closed before `main`,
 //! its environment variables are gone by then (unless children are to be followed, too).
 //!
-//! In the order of reading: [`start`] the constructor · [`plant`] definitions to probes · [`objects`] what is loaded ·
+//! In the order of reading: [`start`] the constructor · [`places`] definitions to places · [`plant`] places to probes · [`objects`] what is loaded ·
 //! [`emit`] handlers · [`fetch`] values · [`process`] this process, its threads, their rings · [`clock`] ·
 //! [`hooks`] interposed functions · [`masks`] what libc does to signals by itself · [`environment`] what it leaves of itself there · [`alloc`].
 
@@ -19,6 +19,7 @@ mod fetch;
 mod hooks;
 mod masks;
 mod objects;
+mod places;
 mod plant;
 mod process;
 mod start;

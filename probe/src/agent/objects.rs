@@ -97,6 +97,7 @@ pub(super) fn loaded() -> Vec<Loaded> {
     objects
 }
 
+#[allow(clippy::useless_conversion, reason = "offsets have 32 bits on 32-bit machines")]
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _len: usize, objects: *mut c_void) -> c_int {
     // SAFETY: the list of `loaded`, used by nobody else meanwhile.
     let objects = unsafe { &mut *objects.cast::<Vec<Loaded>>() };

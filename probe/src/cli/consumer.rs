@@ -1,8 +1,8 @@
 //! The reader of the rings: learns what is planted, merges events by time, keeps what the summary needs.
 //!
 //! Events of several threads are merged by holding each back until all events that are older must have arrived: a
-//! pass over all rings that begins at time T sees everything that was committed before T, so what is older than
-//! T less the time a handler may take is complete. Records that explain events were committed before those
+//! pass over all rings that begins at time T sees everything that was committed before T, and each ring tells the
+//! time of the event that is just being written into it. Records that explain events were committed before those
 //! events' timestamps, so they are always known by then.
 
 use super::elf::Symbols;
@@ -15,8 +15,8 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How long a handler may take from its timestamp to its commit without its event being printed out of order.
-const SLACK_NS: u64 = 2_000_000;
+/// How long it may take another CPU's stores to be seen here; much more than it takes.
+const SLACK_NS: u64 = 1_000_000;
 /// How long the reader sleeps when there was nothing to read; a ring that fills up wakes it earlier.
 const IDLE_MS: u32 = 20;
 /// How long it sleeps when there was something: time for more to gather.
@@ -87,6 +87,8 @@ pub(super) struct Consumer {
     definitions: Vec<Definition>,
     sink: Box<dyn Sink>,
     started_ns: u64,
+    /// No event that is older than this will come any more.
+    horizon_ns: u64,
     images: HashMap<Image, Running>,
     pending: Vec<Pending>,
     refused: BTreeMap<String, BTreeMap<String, Vec<String>>>,
@@ -127,6 +129,7 @@ impl Consumer {
             definitions,
             sink,
             started_ns: now_ns(),
+            horizon_ns: 0,
             images: HashMap::new(),
             pending: Vec::new(),
             refused: BTreeMap::new(),
@@ -143,9 +146,8 @@ impl Consumer {
     pub(super) fn run(mut self, done: &AtomicBool) -> Verdict {
         loop {
             let is_last = done.load(Ordering::Acquire);
-            let pass_ns = now_ns();
             let read = self.drain();
-            self.release(if is_last { u64::MAX } else { pass_ns.saturating_sub(SLACK_NS) });
+            self.release(if is_last { u64::MAX } else { self.horizon_ns });
             if let Err(error) = self.sink.flush() {
                 self.sink_failed.get_or_insert(error);
             }
@@ -163,11 +165,13 @@ impl Consumer {
         self.finish()
     }
 
-    /// Reads all rings once; returns how many bytes that were.
+    /// Reads all rings once; returns how many bytes that were. Events before the horizon are all there then.
     fn drain(&mut self) -> usize {
         let mut read = 0;
+        let mut horizon_ns = Some(now_ns().saturating_sub(SLACK_NS));
         for index in 0..self.region.rings_used() {
             let ring = self.region.ring(index);
+            horizon_ns = horizon_ns.and_then(|before| Some(before.min(ring.horizon_ns()?)));
             if ring.is_empty() && ring.free_if_drained(false) {
                 continue;
             }
@@ -183,6 +187,7 @@ impl Consumer {
                 })
             };
         }
+        self.horizon_ns = horizon_ns.unwrap_or(self.horizon_ns);
         read
     }
 
@@ -191,10 +196,7 @@ impl Consumer {
         for index in 0..self.region.rings_used() {
             let ring = self.region.ring(index);
             if let Some(owner) = ring.owner().filter(|_| ring.is_empty()) {
-                // SAFETY: signal 0 sends nothing.
-                let alive = unsafe { libc::syscall(libc::SYS_tgkill, owner.pid, owner.tid, 0) };
-                let gone = alive < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
-                if gone {
+                if owner.is_dead() {
                     ring.free_if_drained(true);
                 }
             }

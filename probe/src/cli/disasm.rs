@@ -17,7 +17,7 @@ pub(super) fn instruction(
         elf::EM_X86_64 => yaxpeax_x86::amd64::InstDecoder::default()
             .decode_slice(bytes)
             .ok()
-            .map(|insn| (insn.to_string(), insn.len().to_const() as u64)),
+            .map(|insn| (insn.to_string(), insn.len().to_const())),
         elf::EM_386 => yaxpeax_x86::protected_mode::InstDecoder::default()
             .decode_slice(bytes)
             .ok()

@@ -21,15 +21,14 @@ use std::io::{self, Write};
 /// There is no such object or symbol.
 pub(super) fn run(args: &Explain) -> Result<(), Failure> {
     let style = Style::new(args.color, &io::stdout());
-    let done = match (&args.place, &args.all) {
+    match (&args.place, &args.all) {
         (_, Some(object)) => {
             let path = Libraries::new().object(&object.to_string_lossy())?;
             statistics(&ObjectFile::open(&path)?, style)
         }
         (Some(place), None) => explain_place(place, style),
         (None, None) => Err(Failure::new("a place is missing")),
-    };
-    done
+    }
 }
 
 /// The text of a file.

@@ -155,7 +155,7 @@ impl Program {
             Some(timeout) => {
                 let timeout = libc::timespec {
                     tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-                    tv_nsec: timeout.subsec_nanos().try_into().unwrap_or(0),
+                    tv_nsec: timeout.subsec_nanos() as libc::c_long,
                 };
                 // SAFETY: a set, a buffer and a timeout of our own.
                 unsafe { libc::sigtimedwait(&self.signals, &mut info, &timeout) }

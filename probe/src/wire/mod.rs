@@ -20,5 +20,5 @@ pub use record::{
     EVENT_HEAD, Event, FAULT, Image, Kind, Meta, Point, Record, TRUNCATED, Value, Values, decode,
 };
 pub use region::{Flags, Header, Layout, MapError, Region};
-pub use ring::{Owner, Reservation, Ring, RingControl};
+pub use ring::{From, Owner, Reservation, Ring, RingControl};
 pub use stats::{BUCKETS, Counters, Durations, Histogram, bucket_bounds, bucket_of};

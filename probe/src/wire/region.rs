@@ -1,6 +1,6 @@
 //! The memory that the command creates and the agents map.
 
-use super::ring::{Owner, Ring, RingControl};
+use super::ring::{From, Owner, Ring, RingControl};
 use super::stats::{Counters, Durations};
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -178,9 +178,10 @@ impl Region {
             return Err(MapError::NotARegion);
         }
         let base = map(&fd, len)?;
-        // SAFETY: at least a page is mapped; the header's plain words are written once, before anybody can open it.
-        let (magic, layout) =
-            unsafe { ((*base.cast::<Header>().as_ptr()).magic, (*base.cast::<Header>().as_ptr()).layout) };
+        // SAFETY: at least a page is mapped; all words of a header are valid with any bits. Those that are read here were
+        // written once, before anybody could open the memfd.
+        let header: &Header = unsafe { base.cast().as_ref() };
+        let (magic, layout) = (header.magic, header.layout);
         if magic != MAGIC || layout.total() != len {
             return Err(MapError::NotARegion);
         }
@@ -278,18 +279,20 @@ impl Region {
         (self.header().rings_high.load(Ordering::Acquire) as usize).min(self.layout.ring_count)
     }
 
-    /// Takes a free ring for a thread and returns it with its number. No lock, no allocation; a
-    /// system call only when rings become few.
+    /// Takes a ring for a thread and returns it with its number: a free one, else one that a thread of the same process
+    /// has released, else one of a thread that has died. No lock, no allocation; system calls only when rings are few.
     pub fn claim_ring(&self, owner: Owner, comm: [u8; 16]) -> Option<(usize, Ring<'static>)> {
-        for index in 0..self.layout.ring_count {
-            let ring = self.ring(index);
-            if ring.claim(owner, comm) {
-                self.header().rings_high.fetch_max(index as u32 + 1, Ordering::AcqRel);
-                if index > self.layout.ring_count / 2 {
-                    // The command must give back rings of threads that have ended.
-                    self.wake();
+        for from in [From::Free, From::Released, From::Dead] {
+            for index in 0..self.layout.ring_count {
+                let ring = self.ring(index);
+                if ring.claim(owner, comm, from) {
+                    self.header().rings_high.fetch_max(index as u32 + 1, Ordering::AcqRel);
+                    if index > self.layout.ring_count / 2 {
+                        // The command must give back rings of threads that have ended.
+                        self.wake();
+                    }
+                    return Some((index, ring));
                 }
-                return Some((index, ring));
             }
         }
         None
@@ -392,6 +395,7 @@ mod tests {
     fn rings_run_out_and_come_back() {
         let (region, _fd) = create();
         let owner = Owner { pid: 1, tid: 1 };
+        // Process 1 lives as long as the machine runs.
         let rings: Vec<_> = (0..3).map(|_| region.claim_ring(owner, [0; 16]).unwrap().1).collect();
         assert!(region.claim_ring(owner, [0; 16]).is_none());
         rings[1].release();

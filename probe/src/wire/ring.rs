@@ -4,7 +4,7 @@
 //! consumer is the command. `head` and `tail` count bytes since the beginning of time; they are never reset, so
 //! that an owner that died in the middle of a record leaves nothing but an unfinished record behind `head`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 /// The bytes that a record's length is rounded up to.
 pub(super) const ALIGN: usize = 8;
@@ -14,6 +14,9 @@ const WRAP: u32 = u32::MAX;
 /// The bit of an owner that is gone: the ring is free once it has been read. Above all numbers of processes.
 const RELEASED: u64 = 1 << 63;
 
+/// An event is being written whose timestamp is still to come.
+const OPEN: u64 = 1;
+
 /// The words of a ring that both sides use, each group in its own cache line.
 #[repr(C, align(64))]
 #[derive(Default)]
@@ -22,7 +25,9 @@ pub struct RingControl {
     owner: AtomicU64,
     /// The owner's name when it took the ring, NUL padded.
     comm: [AtomicU64; 2],
-    _line0: [u64; 5],
+    /// The timestamp of the event that is just being written, [`OPEN`] before it is known, 0 between events.
+    busy: AtomicU64,
+    _line0: [u64; 4],
     /// Bytes ever written.
     head: AtomicU64,
     /// Events that found no room.
@@ -33,6 +38,9 @@ pub struct RingControl {
     _line2: [u64; 7],
 }
 
+/// The owner of a ring that the consumer is just giving back.
+const CONSUMER: u64 = u32::MAX as u64;
+
 /// The thread that writes into a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
@@ -40,6 +48,34 @@ pub struct Owner {
     pub pid: u32,
     /// The thread.
     pub tid: u32,
+}
+
+/// Which rings a thread may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// One that nobody has, or that the same thread has released.
+    Free,
+    /// One that another thread of the same process has released, whether it has been read or not.
+    Released,
+    /// One whose owner has ended without releasing it. Asks the kernel.
+    Dead,
+}
+
+impl Owner {
+    fn word(self) -> u64 {
+        (u64::from(self.pid) << 32) | u64::from(self.tid)
+    }
+
+    fn of(word: u64) -> Self {
+        Self { pid: ((word & !RELEASED) >> 32) as u32, tid: word as u32 }
+    }
+
+    /// Whether the thread has ended. One system call.
+    pub fn is_dead(self) -> bool {
+        // SAFETY: signal 0 sends nothing.
+        let result = unsafe { libc::syscall(libc::SYS_tgkill, self.pid, self.tid, 0) };
+        result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    }
 }
 
 /// A ring: its control words and its bytes.
@@ -66,16 +102,26 @@ impl<'a> Ring<'a> {
         Self { control, data, len }
     }
 
-    /// Takes a free ring for a thread, or one that the same thread has released; `false` if somebody else has it.
-    pub fn claim(&self, owner: Owner, comm: [u8; 16]) -> bool {
-        let word = (u64::from(owner.pid) << 32) | u64::from(owner.tid);
+    /// Takes a ring for a thread if it is what `from` says; `false` if it is not, or somebody was faster.
+    ///
+    /// What its last owner has written stays in it and will be read.
+    pub fn claim(&self, owner: Owner, comm: [u8; 16], from: From) -> bool {
         let now = self.control.owner.load(Ordering::Relaxed);
-        if now != 0 && now != word | RELEASED {
+        let may_take = match from {
+            From::Free => now == 0 || now == owner.word() | RELEASED,
+            From::Released => now & RELEASED != 0 && now >> 32 == (owner.word() | RELEASED) >> 32,
+            From::Dead => now != 0 && now != CONSUMER && Owner::of(now).is_dead(),
+        };
+        if !may_take
+            || self
+                .control
+                .owner
+                .compare_exchange(now, owner.word(), Ordering::Acquire, Ordering::Relaxed)
+                .is_err()
+        {
             return false;
         }
-        if self.control.owner.compare_exchange(now, word, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            return false;
-        }
+        self.close();
         let (low, high) = comm.split_at(8);
         for (word, half) in self.control.comm.iter().zip([low, high]) {
             word.store(u64::from_ne_bytes(half.try_into().unwrap_or_default()), Ordering::Relaxed);
@@ -86,7 +132,7 @@ impl<'a> Ring<'a> {
     /// Who writes into it, if anybody does.
     pub fn owner(&self) -> Option<Owner> {
         let word = self.control.owner.load(Ordering::Acquire) & !RELEASED;
-        (word != 0).then_some(Owner { pid: (word >> 32) as u32, tid: word as u32 })
+        (word != 0).then(|| Owner::of(word))
     }
 
     /// The owner's name when it took the ring.
@@ -109,13 +155,49 @@ impl<'a> Ring<'a> {
         if !(owner & RELEASED != 0 || owner_is_dead && owner != 0) || !self.is_empty() {
             return false;
         }
-        // Fails if the owner has taken it again.
-        self.control.owner.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        // Fails if the owner, or another thread, has taken it again.
+        if self.control.owner.compare_exchange(owner, CONSUMER, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            return false;
+        }
+        self.close();
+        self.control.owner.store(0, Ordering::Release);
+        true
     }
 
     /// Events that found no room so far.
     pub fn dropped(&self) -> u64 {
         self.control.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Says that an event is going to be written, before its time is taken: until [`Ring::close`] the consumer waits with
+    /// events that are younger than this one, however long this thread is kept from running.
+    #[inline]
+    pub fn open(&self) {
+        self.control.busy.store(OPEN, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// Says the time of the event.
+    #[inline]
+    pub fn stamp(&self, time_ns: u64) {
+        self.control.busy.store(time_ns, Ordering::Relaxed);
+    }
+
+    /// Says that the event has been committed, or dropped.
+    #[inline]
+    pub fn close(&self) {
+        self.control.busy.store(0, Ordering::Release);
+    }
+
+    /// The time before which no event of this ring will come any more, as far as one that is being written tells;
+    /// to be asked before the ring is read. `None`: not known yet.
+    pub fn horizon_ns(&self) -> Option<u64> {
+        match self.control.busy.load(Ordering::Acquire) {
+            0 => Some(u64::MAX),
+            OPEN => None,
+            time_ns => Some(time_ns),
+        }
     }
 
     /// Makes room for a record of up to `most` bytes. `None`: there is none; the drop has been counted.
@@ -135,9 +217,11 @@ impl<'a> Ring<'a> {
             return None;
         }
         if skipped != 0 {
-            // SAFETY: `at` < `len` and both are multiples of 8, so at least 8 bytes of the ring's own follow; the
-            // consumer does not read behind `head`, which has not moved yet.
-            unsafe { self.data.add(at).cast::<u32>().write(WRAP) };
+            // SAFETY: `at` < `len`.
+            let skip = unsafe { self.data.add(at) };
+            // SAFETY: both are multiples of 8, so at least 8 bytes of the ring's own follow; the consumer does not read
+            // behind `head`, which has not moved yet.
+            unsafe { skip.cast::<u32>().write(WRAP) };
         }
         let start = if skipped == 0 { at } else { 0 };
         // SAFETY: `start + most <= len` by the choice of `start`.
@@ -175,8 +259,10 @@ impl<'a> Ring<'a> {
         }
         while tail < head {
             let at = (tail % self.len as u64) as usize;
-            // SAFETY: `at` < `len`, both multiples of 8; the producer does not write between `tail` and `head`.
-            let len = unsafe { self.data.add(at).cast::<u32>().read() };
+            // SAFETY: `at` < `len`.
+            let start = unsafe { self.data.add(at) };
+            // SAFETY: both are multiples of 8; the producer does not write between `tail` and `head`.
+            let len = unsafe { start.cast::<u32>().read() };
             if len == WRAP {
                 tail += (self.len - at) as u64;
                 continue;
@@ -375,7 +461,7 @@ mod tests {
         let mut owned = Owned::new(64);
         let ring = owned.ring();
         // SAFETY: one thread.
-        drop(unsafe { ring.reserve(32) });
+        assert!(unsafe { ring.reserve(32) }.is_some());
         assert!(take(&ring).is_empty());
         assert!(put(&ring, b"x"));
         assert_eq!(take(&ring), [b"x".to_vec()]);
@@ -398,14 +484,14 @@ mod tests {
         let mut owned = Owned::new(64);
         let ring = owned.ring();
         let (first, second) = (Owner { pid: 7, tid: 8 }, Owner { pid: 9, tid: 9 });
-        assert!(ring.claim(first, *b"name\0\0\0\0\0\0\0\0\0\0\0\0"));
-        assert!(!ring.claim(second, [0; 16]));
+        assert!(ring.claim(first, *b"name\0\0\0\0\0\0\0\0\0\0\0\0", From::Free));
+        assert!(!ring.claim(second, [0; 16], From::Free));
         assert_eq!((ring.owner(), &ring.comm()[..5]), (Some(first), &b"name\0"[..]));
         assert!(put(&ring, b"last words"));
         ring.release();
         assert!(!ring.free_if_drained(false), "there is something to read");
         assert_eq!(take(&ring).len(), 1);
-        assert!(ring.free_if_drained(false) && ring.claim(second, [0; 16]));
+        assert!(ring.free_if_drained(false) && ring.claim(second, [0; 16], From::Free));
         assert!(!ring.free_if_drained(false), "its new owner has not released it");
         assert!(ring.free_if_drained(true));
     }
@@ -415,12 +501,49 @@ mod tests {
         let mut owned = Owned::new(64);
         let ring = owned.ring();
         let owner = Owner { pid: 7, tid: 8 };
-        assert!(ring.claim(owner, [0; 16]));
-        assert!(!ring.claim(owner, [0; 16]), "not released");
+        assert!(ring.claim(owner, [0; 16], From::Free));
+        assert!(!ring.claim(owner, [0; 16], From::Free), "not released");
         ring.release();
-        assert!(!ring.claim(Owner { pid: 7, tid: 9 }, [0; 16]), "another thread");
-        assert!(ring.claim(owner, [0; 16]));
+        assert!(!ring.claim(Owner { pid: 7, tid: 9 }, [0; 16], From::Free), "another thread");
+        assert!(ring.claim(owner, [0; 16], From::Free));
         assert!(!ring.free_if_drained(false));
+    }
+
+    #[test]
+    fn a_released_ring_goes_to_another_thread_of_the_process_before_it_is_read() {
+        let mut owned = Owned::new(64);
+        let ring = owned.ring();
+        assert!(ring.claim(Owner { pid: 7, tid: 8 }, [0; 16], From::Free));
+        assert!(put(&ring, b"unread"));
+        let (same, other) = (Owner { pid: 7, tid: 9 }, Owner { pid: 6, tid: 9 });
+        assert!(!ring.claim(same, [0; 16], From::Released), "not released");
+        ring.release();
+        assert!(!ring.claim(other, [0; 16], From::Released), "another process");
+        assert!(ring.claim(same, [0; 16], From::Released));
+        assert!(put(&ring, b"more"));
+        assert_eq!(take(&ring), [b"unread".to_vec(), b"more".to_vec()]);
+    }
+
+    #[test]
+    fn the_ring_of_a_dead_thread_can_be_taken() {
+        let mut owned = Owned::new(64);
+        let ring = owned.ring();
+        let pid = std::process::id();
+        // SAFETY: has no effect.
+        let gone = std::thread::spawn(|| unsafe { libc::syscall(libc::SYS_gettid) as u32 }).join().unwrap();
+        // SAFETY: as above.
+        let alive = unsafe { libc::syscall(libc::SYS_gettid) as u32 };
+        let me = Owner { pid, tid: alive };
+        assert!(ring.claim(me, [0; 16], From::Free));
+        assert!(!ring.claim(Owner { pid, tid: 1 }, [0; 16], From::Dead), "its owner lives");
+        ring.release();
+        assert!(ring.free_if_drained(false));
+        // The kernel may take a moment to forget a thread that has been joined.
+        while !(Owner { pid, tid: gone }).is_dead() {
+            std::thread::yield_now();
+        }
+        assert!(ring.claim(Owner { pid, tid: gone }, [0; 16], From::Free));
+        assert!(ring.claim(me, [0; 16], From::Dead));
     }
 
     #[test]
@@ -438,6 +561,23 @@ mod tests {
         let ring = owned.ring();
         ring.control.head.store(1 << 40, Ordering::Relaxed);
         assert!(take(&ring).is_empty() && ring.is_empty());
+    }
+
+    #[test]
+    fn an_event_that_is_being_written_bounds_what_may_be_printed() {
+        let mut owned = Owned::new(64);
+        let ring = owned.ring();
+        assert_eq!(ring.horizon_ns(), Some(u64::MAX));
+        ring.open();
+        assert_eq!(ring.horizon_ns(), None);
+        ring.stamp(1234);
+        assert_eq!(ring.horizon_ns(), Some(1234));
+        ring.close();
+        assert_eq!(ring.horizon_ns(), Some(u64::MAX));
+        assert!(ring.claim(Owner { pid: 1, tid: 1 }, [0; 16], From::Free));
+        ring.open();
+        assert!(ring.free_if_drained(true));
+        assert_eq!(ring.horizon_ns(), Some(u64::MAX), "its thread was killed meanwhile");
     }
 
     #[test]

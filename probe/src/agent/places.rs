@@ -1,0 +1,255 @@
+//! From definitions to places in the loaded objects, and the sentences about those that cannot be found or probed.
+
+use super::objects::{self, Loaded};
+use crate::def::{Definition, Place as Wanted, near_matches};
+use probe_core::CodeAddr;
+use probe_core::error::RegisterError;
+use probe_core::host::Host;
+use probe_host_linux::probes;
+use std::collections::HashSet;
+
+/// One place to be planted.
+pub(super) struct Target {
+    pub(super) definition: usize,
+    pub(super) at: CodeAddr,
+    pub(super) symbol: String,
+    pub(super) offset: u64,
+    pub(super) object: String,
+    pub(super) is_one_of_many: bool,
+}
+
+/// The bytes of a definition that are to blame, and one sentence.
+pub(super) type Blamed = ((usize, usize), String);
+
+/// The places that a definition means. A span of (0, 0): its object is not loaded.
+pub(super) fn targets_of(
+    objects: &[Loaded],
+    number: usize,
+    definition: &Definition,
+) -> Result<Vec<Target>, Blamed> {
+    let object = match &definition.object {
+        None => None,
+        Some(wanted) => {
+            Some(objects::find(objects, wanted).ok_or_else(|| ((0, 0), no_object(objects, wanted)))?)
+        }
+    };
+    let blame = |sentence: String| (definition.place_span, sentence);
+    match &definition.place {
+        Wanted::Symbol { name, offset } => {
+            one(objects, object, number, (name, *offset)).map(|target| vec![target]).map_err(blame)
+        }
+        Wanted::Glob(glob) => {
+            let targets = matching(objects, object, number, &|name| glob.matches(name));
+            if targets.is_empty() {
+                return Err(blame(format!("no function matches `{}`{}", glob.as_str(), within(object))));
+            }
+            Ok(targets)
+        }
+        Wanted::FileOffset(offset) => {
+            let object = object.ok_or_else(|| blame("a file offset needs an object".into()))?;
+            let at = object.addr_of_offset(*offset);
+            let at =
+                at.ok_or_else(|| blame(format!("offset {offset:#x} of {} is not loaded", object.name)))?;
+            let mut target = Target {
+                definition: number,
+                at: CodeAddr::new(at),
+                symbol: String::new(),
+                offset: 0,
+                object: object.name.clone(),
+                is_one_of_many: false,
+            };
+            probes().host().symbol_at(target.at, &mut |symbol| {
+                target.symbol = symbol.name.to_owned();
+                target.offset = (at - symbol.start.as_usize()) as u64;
+            });
+            Ok(vec![target])
+        }
+    }
+}
+
+/// ` in libc.so.6`, or nothing.
+fn within(object: Option<&Loaded>) -> String {
+    object.map(|object| format!(" in {}", object.name)).unwrap_or_default()
+}
+
+fn no_object(objects: &[Loaded], wanted: &str) -> String {
+    let names: Vec<&str> = objects.iter().map(|object| object.name.as_str()).collect();
+    let near = near_matches(wanted, names.iter().copied(), 2);
+    if near.is_empty() {
+        let some = names.iter().take(8).copied().collect::<Vec<_>>().join(", ");
+        return format!("no object `{wanted}` is loaded before the program starts; loaded are {some}");
+    }
+    format!(
+        "no object `{wanted}` is loaded before the program starts; did you mean `{}`?",
+        near.join("` or `")
+    )
+}
+
+/// The file name of the object that a symbol belongs to.
+fn object_name<'a>(objects: &'a [Loaded], module: Option<&'a str>) -> &'a str {
+    match module {
+        Some(module) => module,
+        None => objects.iter().find(|object| object.is_program).map_or("", |object| &object.name),
+    }
+}
+
+/// Whether a symbol of `module` belongs to `object`, if one is named.
+fn belongs(object: Option<&Loaded>, module: Option<&str>) -> bool {
+    object.is_none_or(|object| match module {
+        None => object.is_program,
+        Some(module) => !object.is_program && object.name == module,
+    })
+}
+
+/// The one function that a name means.
+fn one(
+    objects: &[Loaded],
+    object: Option<&Loaded>,
+    number: usize,
+    (name, offset): (&str, u64),
+) -> Result<Target, String> {
+    let host = probes().host();
+    let mut found: Vec<(Target, usize)> = Vec::new();
+    host.find_symbols(name, &mut |symbol| {
+        let is_known =
+            found.iter().any(|(target, _)| target.at == symbol.start.wrapping_add(offset as usize));
+        if !belongs(object, symbol.module) || is_known {
+            return;
+        }
+        let entry = if offset == 0 { usize::from(symbol.local_entry) } else { 0 };
+        let target = Target {
+            definition: number,
+            at: symbol.start.wrapping_add(offset as usize).wrapping_add(entry),
+            symbol: name.to_owned(),
+            offset,
+            object: object_name(objects, symbol.module).to_owned(),
+            is_one_of_many: false,
+        };
+        found.push((target, symbol.len_bytes));
+    });
+    // The program's own symbol hides those of its libraries.
+    if object.is_none() && found.len() > 1 {
+        let program = object_name(objects, None);
+        if found.iter().any(|(target, _)| target.object == program) {
+            found.retain(|(target, _)| target.object == program);
+        }
+    }
+    match found.len() {
+        0 => Err(no_symbol(object, name)),
+        1 => {
+            let (target, len) = found.remove(0);
+            if offset > 0 && len > 0 && offset >= len as u64 {
+                return Err(format!("{name} has {len} bytes, so +{offset:#x} lies outside"));
+            }
+            Ok(target)
+        }
+        several => {
+            let places: Vec<String> = found
+                .iter()
+                .map(|(target, _)| format!("{}:{name} at {}", target.object, target.at))
+                .collect();
+            let places = places.join(", ");
+            Err(format!(
+                "`{name}` is the name of {several} functions ({places}); name the object, or use a pattern for all"
+            ))
+        }
+    }
+}
+
+fn no_symbol(object: Option<&Loaded>, name: &str) -> String {
+    let mut names: HashSet<String> = HashSet::new();
+    probes().host().for_each_symbol(&mut |symbol, _| {
+        if belongs(object, symbol.module) {
+            names.insert(symbol.name.to_owned());
+        }
+    });
+    let near = near_matches(name, names.iter().map(String::as_str), 3);
+    let hint = match near.as_slice() {
+        [] => String::new(),
+        near => format!("; did you mean `{}`?", near.join("` or `")),
+    };
+    format!("there is no function `{name}`{}{hint}", within(object))
+}
+
+/// All functions whose name matches, each address once.
+fn matching(
+    objects: &[Loaded],
+    object: Option<&Loaded>,
+    number: usize,
+    is_wanted: &dyn Fn(&str) -> bool,
+) -> Vec<Target> {
+    let host = probes().host();
+    let mut names: Vec<String> = Vec::new();
+    host.for_each_symbol(&mut |symbol, _| {
+        if belongs(object, symbol.module) && is_wanted(symbol.name) {
+            names.push(symbol.name.to_owned());
+        }
+    });
+    // Of several names of one address the plainest is used.
+    names.sort_unstable_by(|a, b| plainness(a).cmp(&plainness(b)).then_with(|| a.cmp(b)));
+    names.dedup();
+    let (mut targets, mut known) = (Vec::new(), HashSet::new());
+    for name in names {
+        // Asked by name, so that indirect functions lead to what they stand for.
+        host.find_symbols(&name, &mut |symbol| {
+            let at = symbol.start.wrapping_add(usize::from(symbol.local_entry));
+            if belongs(object, symbol.module) && known.insert(at) {
+                targets.push(Target {
+                    definition: number,
+                    at,
+                    symbol: name.clone(),
+                    offset: 0,
+                    object: object_name(objects, symbol.module).to_owned(),
+                    is_one_of_many: true,
+                });
+            }
+        });
+    }
+    targets
+}
+
+/// What is lower for the name that people use: few leading underscores, then short.
+fn plainness(name: &str) -> (usize, usize) {
+    (name.len() - name.trim_start_matches('_').len(), name.len())
+}
+
+/// The sentence for a place that cannot be probed, in terms of its symbol.
+pub(super) fn sentence(error: &RegisterError, target: &Target) -> String {
+    let place = if target.offset == 0 {
+        target.symbol.clone()
+    } else {
+        format!("{}+{:#x}", target.symbol, target.offset)
+    };
+    match error {
+        RegisterError::InsideInstruction { at, start } => {
+            let before = at.offset_from(*start).unsigned_abs() as u64;
+            let start = match target.offset.saturating_sub(before) {
+                0 => target.symbol.clone(),
+                offset => format!("{}+{offset:#x}", target.symbol),
+            };
+            format!("{place} lies inside an instruction that starts at {start}")
+        }
+        RegisterError::Refused { refusal, .. } => {
+            format!("the instruction at {place} cannot be probed: {refusal}")
+        }
+        RegisterError::Blacklisted(_) => {
+            format!("{place} must not be probed: the probes themselves run through it")
+        }
+        RegisterError::NotText(_) => format!("{place} is not code"),
+        RegisterError::NoSymbolCovers(_) => {
+            format!("no symbol covers {place}, so nobody can tell where instructions start there")
+        }
+        other => format!("{place} cannot be probed: {other}"),
+    }
+}
+
+/// The reason alone, the same for all places that share it.
+pub(super) fn reason(error: &RegisterError) -> String {
+    match error {
+        RegisterError::Refused { refusal, .. } => refusal.to_string(),
+        RegisterError::Blacklisted(_) => "the probes themselves run through it".into(),
+        RegisterError::Undecodable { .. } => "its instructions cannot be decoded".into(),
+        RegisterError::NotText(_) => "it is not code".into(),
+        other => other.code().into(),
+    }
+}
