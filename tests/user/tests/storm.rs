@@ -397,7 +397,7 @@ fn main() {
     }
     start().expect("this process can be probed");
     let seconds =
-        std::env::var("PROBE_STORM_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60_u64);
+        std::env::var("PROBE_STORM_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3_u64);
     let end = Instant::now() + Duration::from_secs(seconds);
     let expected_mix: [usize; 8] =
         std::array::from_fn(|seed| black_box(storm_mix as extern "C" fn(usize, usize) -> usize)(seed, 30));
