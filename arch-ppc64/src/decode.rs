@@ -2,8 +2,9 @@
 //!
 //! Called at registration only. Pure.
 
+mod region;
+
 use crate::insn::{self, Class, Row};
-use crate::region;
 use core::marker::PhantomData;
 use probe_core::arch::{Decoded, Method, Site, Text};
 use probe_core::{CodeAddr, Refusal};

@@ -5,7 +5,7 @@
 //!
 //! - [`regs`]: the saved registers.
 //! - `insn`: encodings and opcode tables.
-//! - `decode` (and `region`, for load-reserve/store-conditional sequences): words to a [`Plan`] or a refusal.
+//! - `decode` (and in it `region`, for load-reserve/store-conditional sequences): words to a [`Plan`] or a refusal.
 //! - `simulate`: the effect of branches and of what reads or writes LR and CTR.
 //! - `slot`: copies that run out of line.
 //! - `call`: arguments, returns, jprobes, stubs.
@@ -24,7 +24,6 @@ mod call;
 mod decode;
 mod insn;
 mod patch;
-mod region;
 pub mod regs;
 mod simulate;
 mod slot;

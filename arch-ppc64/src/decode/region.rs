@@ -5,7 +5,7 @@
 //! registration only. Pure.
 
 use crate::Endian;
-use crate::decode::Words;
+use super::Words;
 use crate::insn;
 use probe_core::CodeAddr;
 use probe_core::arch::Site;
