@@ -2,7 +2,8 @@
 //!
 //! The contract with a benchmark program (any `[[bench]]` of the workspace with `harness = false`): called with `--json`
 //! it prints one flat JSON object on its standard output, number by name, and nothing else there. Names are stable
-//! (docs/benchmarks.md lists them) and end in their unit: `_ns`, `_ms`, `_bytes`, `_ratio`, `_insns`.
+//! (docs/benchmarks.md lists them) and end in their unit: `_ns`, `_ms`, `_bytes`, `_ratio`, `_insns`. A test kernel
+//! prints lines `insns.ARCH.CASE=NUMBER`, which become `ARCH.CASE_insns`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,6 +12,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Map, Value};
 
+use crate::jobs;
+use crate::matrix::TARGETS;
 use crate::step::clean;
 
 /// Figures by name, in the order in which they were printed.
@@ -53,6 +56,8 @@ const RATIOS: &[Ratio] = &[
 pub(crate) struct Options<'a> {
     /// One JSON object and nothing else.
     pub(crate) json: bool,
+    /// Which programs: processes, test kernels, or both.
+    pub(crate) mode: &'a str,
     /// Bars beside the figures.
     pub(crate) plot: bool,
     /// A revision to run too, for comparison.
@@ -64,12 +69,12 @@ pub(crate) struct Options<'a> {
 /// # Errors
 /// A sentence: there is no benchmark program, one does not build, fails, or does not print what it should.
 pub(crate) fn bench(root: &Path, options: &Options<'_>) -> Result<bool, String> {
-    let now = run_all(root, None)?;
+    let now = run_all(root, None, options.mode)?;
     if options.json {
         println!("{:#}", Value::Object(now));
         return Ok(true);
     }
-    let then = options.compare.map(|revision| run_revision(root, revision)).transpose()?;
+    let then = options.compare.map(|revision| run_revision(root, revision, options.mode)).transpose()?;
     print!("{}", table(&now, then.as_ref()));
     if options.plot {
         print!("\n{}", bars(&now));
@@ -79,9 +84,58 @@ pub(crate) fn bench(root: &Path, options: &Options<'_>) -> Result<bool, String> 
     Ok(is_kept)
 }
 
-/// Every benchmark program of the workspace at `root`, built in `target` if that is given.
-fn run_all(root: &Path, target: Option<&Path>) -> Result<Figures, String> {
+/// What `mode` names of the repository at `root`, built in `target` if that is given.
+fn run_all(root: &Path, target: Option<&Path>, mode: &str) -> Result<Figures, String> {
     let mut figures = Figures::new();
+    if mode != "system" {
+        run_processes(root, target, &mut figures)?;
+    }
+    if mode != "user" {
+        run_kernels(root, target, &mut figures)?;
+    }
+    if figures.is_empty() { Err("there is no benchmark program".to_owned()) } else { Ok(figures) }
+}
+
+/// Every test kernel that there is.
+fn run_kernels(root: &Path, target: Option<&Path>, figures: &mut Figures) -> Result<(), String> {
+    for row in TARGETS.iter().filter(|row| jobs::has_kernel(root, row)) {
+        let mut command = clean(Command::new("cargo"));
+        command.args(["run", "--quiet", "--release", "--target", row.triple, "--"]).args(jobs::COST);
+        if let Some(target) = target {
+            command.env("CARGO_TARGET_DIR", target.join("system"));
+        }
+        eprintln!("running the kernel for {}", row.triple);
+        let output = command
+            .current_dir(root.join(jobs::SYSTEM))
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output();
+        let output = output.map_err(|error| format!("cannot run cargo: {error}"))?;
+        // A kernel whose figures are above its table fails, and has printed them all the same.
+        let text = String::from_utf8_lossy(&output.stdout);
+        let measured = kernel_figures(&text);
+        if measured.is_empty() {
+            return Err(format!(
+                "the kernel for {} measured nothing ({}):\n{text}",
+                row.triple, output.status
+            ));
+        }
+        figures.extend(measured);
+    }
+    Ok(())
+}
+
+/// The figures in a test kernel's output.
+fn kernel_figures(output: &str) -> Figures {
+    let figure = |line: &str| {
+        let (name, number) = line.trim().strip_prefix("insns.")?.split_once('=')?;
+        Some((format!("{name}_insns"), Value::from(number.parse::<u64>().ok()?)))
+    };
+    output.lines().filter_map(figure).collect()
+}
+
+/// Every benchmark program of the workspace.
+fn run_processes(root: &Path, target: Option<&Path>, figures: &mut Figures) -> Result<(), String> {
     for package in crate::metadata::packages(root)? {
         for bench in &package.benches {
             let mut command = clean(Command::new("cargo"));
@@ -95,10 +149,10 @@ fn run_all(root: &Path, target: Option<&Path>) -> Result<Figures, String> {
             if !output.status.success() {
                 return Err(format!("benchmark {bench} failed: {}", output.status));
             }
-            merge(&mut figures, bench, &output.stdout)?;
+            merge(figures, bench, &output.stdout)?;
         }
     }
-    if figures.is_empty() { Err("the workspace has no benchmark program".to_owned()) } else { Ok(figures) }
+    Ok(())
 }
 
 /// Adds a program's output, which must keep the contract.
@@ -118,7 +172,7 @@ fn merge(figures: &mut Figures, bench: &str, output: &[u8]) -> Result<(), String
 }
 
 /// The same on another revision, in a work tree of its own that is gone afterwards.
-fn run_revision(root: &Path, revision: &str) -> Result<Figures, String> {
+fn run_revision(root: &Path, revision: &str, mode: &str) -> Result<Figures, String> {
     let tree: PathBuf = root.join("target/ci/compare/tree");
     let git = |words: &[&str]| -> Result<(), String> {
         let output = Command::new("git").args(words).current_dir(root).output();
@@ -133,7 +187,7 @@ fn run_revision(root: &Path, revision: &str) -> Result<Figures, String> {
     // What an interrupted run left behind.
     let _ = git(&["worktree", "remove", "--force", &path]);
     git(&["worktree", "add", "--detach", &path, revision])?;
-    let figures = run_all(&tree, Some(&root.join("target/ci/compare/target")));
+    let figures = run_all(&tree, Some(&root.join("target/ci/compare/target")), mode);
     git(&["worktree", "remove", "--force", &path])?;
     figures
 }
@@ -231,6 +285,12 @@ mod tests {
         }
         let mut twice = figures(r#"{"a_ns": 1}"#);
         assert!(merge(&mut twice, "test", br#"{"a_ns": 2}"#).is_err());
+    }
+
+    #[test]
+    fn a_kernels_lines_become_figures() {
+        let found = kernel_figures("booting\r\ninsns.ppc64le.k_post=123\r\nTEST-RESULT: PASS\n");
+        assert_eq!(Value::Object(found).to_string(), r#"{"ppc64le.k_post_insns":123}"#);
     }
 
     #[test]

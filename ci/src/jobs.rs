@@ -8,7 +8,10 @@ use crate::setup::{MSRV, Wanted};
 use crate::step::Step;
 
 /// Where the kernels of system mode live: a package outside the workspace with its own target configuration.
-const SYSTEM: &str = "tests/system";
+pub(crate) const SYSTEM: &str = "tests/system";
+
+/// What makes a test kernel measure the cost of a hit, exactly and repeatably, against its table.
+pub(crate) const COST: [&str; 4] = ["--icount", "--cpus", "1", "bench"];
 
 /// One job.
 pub(crate) struct Job {
@@ -197,7 +200,7 @@ fn system_steps(root: &Path, target: &Target) -> Vec<Step> {
         ("", &[]),
         (", 4 cpus", &["--cpus", "4"]),
         (", classic examples", &["examples"]),
-        (", cost of a hit", &["--icount", "--cpus", "1", "bench"]),
+        (", cost of a hit", &COST),
         (", contention", &["--mttcg", "--cpus", "2", "--timeout", "120", "only=HIT_7"]),
     ];
     let boot = ["cargo", "run", "--release", "--target", target.triple, "--"];

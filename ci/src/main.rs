@@ -117,6 +117,7 @@ fn command_line() -> Command {
         .subcommand(
             Command::new("bench")
                 .about("Runs the benchmark programs; prints figures, ratios against the goals, comparisons")
+                .arg(mode().default_value("user"))
                 .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("One flat JSON object only"))
                 .arg(Arg::new("plot").long("plot").action(ArgAction::SetTrue).help("Also as bars"))
                 .arg(Arg::new("compare").long("compare").value_name("REV").help("Also run this git revision")),
@@ -159,6 +160,7 @@ fn run(matches: &ArgMatches) -> Result<bool, String> {
             let options = bench::Options {
                 json: options.get_flag("json"),
                 plot: options.get_flag("plot"),
+                mode: options.get_one::<String>("mode").map_or("all", String::as_str),
                 compare: options.get_one::<String>("compare").map(String::as_str),
             };
             bench::bench(&root, &options)
