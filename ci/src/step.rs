@@ -201,13 +201,17 @@ fn run_logged(
     };
     let mut all = Vec::new();
     let mut progress = Progress::new(verbose);
+    // Line by line, so that a long step can be watched.
+    let mut write = Ok(());
     let status = follow(&mut child, &lines, step.limit, |line| {
+        if write.is_ok() {
+            write = writeln!(kept, "{line}");
+        }
         count_cases(&line, cases);
         progress.line(&line);
         all.push(line);
     });
     progress.clear();
-    let write = all.iter().try_for_each(|line| writeln!(kept, "{line}"));
     match (status, write) {
         (_, Err(error)) => failed("write a log", error),
         (Ok(Some(status)), _) if status.success() => Outcome::Passed,
