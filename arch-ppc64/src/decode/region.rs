@@ -4,8 +4,8 @@
 //! interrupt, among other things. A probe inside such a region makes the store fail for ever. Called at
 //! registration only. Pure.
 
-use crate::Endian;
 use super::Words;
+use crate::Endian;
 use crate::insn;
 use probe_core::CodeAddr;
 use probe_core::arch::Site;
