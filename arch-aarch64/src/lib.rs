@@ -99,6 +99,10 @@ unsafe impl Arch for Aarch64 {
         matches!(plan, Plan::SystemCall)
     }
 
+    fn keeps_state(plan: &Plan) -> bool {
+        slot::keeps_state(plan)
+    }
+
     fn simulate<M: Memory>(
         plan: &Plan,
         place: CodeAddr,

@@ -132,6 +132,11 @@ pub(crate) fn abort(plan: &Plan, place: CodeAddr, regs: &mut PtRegs, state: &Ste
     regs.pstate |= state.btype;
 }
 
+/// Whether what [`before`] keeps is needed at the slot's end.
+pub(crate) fn keeps_state(plan: &Plan) -> bool {
+    register_of(plan).is_some()
+}
+
 /// The register that the slot of `plan` changes and the instruction does not.
 fn register_of(plan: &Plan) -> Option<u8> {
     match *plan {

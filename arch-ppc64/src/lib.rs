@@ -214,6 +214,10 @@ unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
         matches!(plan, Plan::Sc | Plan::Scv)
     }
 
+    fn keeps_state(plan: &Plan) -> bool {
+        matches!(plan, Plan::Bctar(_) | Plan::Mfmsr(_))
+    }
+
     fn simulate<M: Memory>(plan: &Plan, place: CodeAddr, regs: &mut PtRegs, _: &M) -> Result<(), MemFault> {
         regs.nip = place.as_usize() as u64;
         simulate::simulate(plan, regs);

@@ -70,6 +70,10 @@ unsafe impl Arch for X86_64 {
         matches!(plan.effect, probe_x86_decode::Effect::SystemCall)
     }
 
+    fn keeps_state(plan: &Plan) -> bool {
+        slot::keeps_state(plan)
+    }
+
     fn simulate<M: Memory>(
         plan: &Plan,
         place: CodeAddr,

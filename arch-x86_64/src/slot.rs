@@ -2,7 +2,7 @@
 
 use probe_core::arch::Tail;
 use probe_core::{CodeAddr, Refusal};
-pub(crate) use probe_x86_decode::slot::{abort_step, after_step, before_step, tail};
+pub(crate) use probe_x86_decode::slot::{abort_step, after_step, before_step, keeps_state, tail};
 use probe_x86_decode::{LongMode, Plan};
 
 pub(crate) fn fill_slot(

@@ -184,8 +184,8 @@ pub unsafe trait Arch: Sized + 'static {
     /// What [`Arch::before_step`] keeps for [`Arch::after_step`] (a borrowed register, say).
     ///
     /// The default value means "nothing was borrowed": it is what [`Arch::after_step`] and [`Arch::abort_step`] get for
-    /// a [`Method::Boost`] instruction, for a system call ([`Arch::is_system_call`]), and at hits nested deeper
-    /// than [`MAX_DEPTH`](crate::MAX_DEPTH).
+    /// a [`Method::Boost`] instruction, for a system call ([`Arch::is_system_call`]), and, if the plan does not
+    /// [keep state](Arch::keeps_state), at hits nested deeper than [`MAX_DEPTH`](crate::MAX_DEPTH).
     type StepState: Copy + Default + Send + Sync + 'static;
 
     /// The architecture's name as users write it: `x86_64`, `aarch64`, …
@@ -240,6 +240,13 @@ pub unsafe trait Arch: Sized + 'static {
     /// the slot's address alone, and never gives the slot to another place. Its method is [`Method::Step`] or
     /// [`Method::Boost`], and [`Arch::before_step`] borrows nothing for it.
     fn is_system_call(plan: &Self::Plan) -> bool;
+
+    /// Whether a [`Method::Step`] instruction needs what [`Arch::before_step`] has kept: `false` only where the default
+    /// state does as well. A hit that has no room for it waits for another one's end.
+    fn keeps_state(plan: &Self::Plan) -> bool {
+        let _ = plan;
+        size_of::<Self::StepState>() != 0
+    }
 
     /// Executes the effect of a [`Method::Simulate`] instruction; `regs` has pc = `place`.
     ///

@@ -18,7 +18,8 @@ use core::ptr;
 
 /// How many hits may be active at the same time in one context, one inside the other (HIT_6).
 ///
-/// Deeper hits are still executed correctly: simulated, or in a slot that is finished by its address alone.
+/// Deeper hits are still executed correctly: simulated, or in a slot that is finished by its address alone. The few
+/// instructions whose slots borrow registers have 16 places for them besides, which all contexts share.
 pub const MAX_DEPTH: usize = 8;
 
 /// Set while the core or a handler runs on this context.

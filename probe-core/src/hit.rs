@@ -4,7 +4,7 @@
 //! it reads is kept alive by being inside a section of its [`Context`] (the module `quiesce` says why).
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, MemFault, Memory, NativeArch, Regs};
+use crate::arch::{Arch, MemFault, Memory, Method, NativeArch, Regs};
 use crate::context::{Context, Wait, is_in_slot};
 use crate::host::Host;
 use crate::kprobe::{Answer, Flow, Hit, Lender};
@@ -201,13 +201,43 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Runs the original instruction in its slot without a frame; the slot's address alone finishes it.
+    /// Runs the original instruction in its slot without a frame; the slot's address alone finishes it, or a spare
+    /// if it borrows registers.
     fn execute_bare(&self, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
         if !point.is(LINGERS) {
             point.note_bare_run();
         }
+        if point.method == Method::Step && H::Arch::keeps_state(&point.plan) {
+            return self.execute_with_spare(point, regs);
+        }
         regs.set_pc(point.slot);
         Trap::Handled
+    }
+
+    /// As [`Probes::execute_bare`], for an instruction that borrows registers.
+    ///
+    /// Where all spares are in use, the breakpoint is hit again: those who use them have one instruction left to
+    /// run, which is no system call, so one is free soon.
+    #[cold]
+    fn execute_with_spare(&self, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
+        regs.set_pc(point.place);
+        let Some(spare) = self.spares.claim() else {
+            self.host.relax();
+            return Trap::Handled;
+        };
+        let sp = regs.sp();
+        let state = H::Arch::before_step(&point.plan, point.place, point.slot, regs);
+        regs.set_pc(point.slot);
+        let kept = self.host.enter_slot(regs);
+        spare.fill(point.slot, sp, kept, state);
+        Trap::Handled
+    }
+
+    /// What a step in `slot` without a frame has borrowed; nothing, by default. In the trap that ends it.
+    fn take_spare(&self, slot: CodeAddr, regs: &mut RegsOf<H>) -> <H::Arch as Arch>::StepState {
+        let Some((kept, state)) = self.spares.take(slot, regs.sp()) else { return Default::default() };
+        self.host.leave_slot(regs, kept);
+        state
     }
 
     /// Calls the post handlers of the probes that saw the hit.
@@ -239,6 +269,7 @@ impl<H: Host> Probes<H> {
                 // SAFETY: a point that stands in a frame is not freed.
                 if let Some(point) = unsafe { point.as_ref() }
                     && is_in_slot::<H::Arch>(place, point.slot)
+                    && !self.spares.holds(point.slot, regs.sp())
                 {
                     return self.finish_step(context, point, regs);
                 }
@@ -278,8 +309,8 @@ impl<H: Host> Probes<H> {
         // SAFETY: the guard stands for a section.
         let Some(point) = (unsafe { self.points.find(place.as_usize()) }) else {
             return match self.slot_at(place) {
-                Some((point, _)) => {
-                    let state = Default::default();
+                Some((point, slot)) => {
+                    let state = self.take_spare(slot, regs);
                     H::Arch::after_step(
                         &point.plan,
                         usize::from(point.insn_len),
@@ -335,7 +366,8 @@ impl<H: Host> Probes<H> {
     fn not_in_table(&self, context: &Context<H::Arch>, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
         let Some((point, slot)) = self.slot_at(place) else { return self.stray(place, regs) };
         let insn_len = usize::from(point.insn_len);
-        H::Arch::after_step(&point.plan, insn_len, point.place, slot, regs, &Default::default());
+        let state = self.take_spare(slot, regs);
+        H::Arch::after_step(&point.plan, insn_len, point.place, slot, regs, &state);
         if context.depth() == 0 && point.mode() == Mode::SystemCall {
             let newest = point.nodes().next().map_or(0, |node| node.generation);
             self.run_posts(context, point, newest, regs);
@@ -403,13 +435,15 @@ impl<H: Host> Probes<H> {
             // SAFETY: a point that stands in a frame is not freed.
             if let Some(point) = unsafe { point.as_ref() }
                 && is_in_slot::<H::Arch>(at, point.slot)
+                && !self.spares.holds(point.slot, regs.sp())
             {
                 return self.fault_in_step(context, point, regs, trap_number);
             }
         }
         let was_outside = context.open();
-        let verdict = if let Some((point, _)) = self.slot_at(at) {
-            H::Arch::abort_step(&point.plan, point.place, regs, &Default::default());
+        let verdict = if let Some((point, slot)) = self.slot_at(at) {
+            let state = self.take_spare(slot, regs);
+            H::Arch::abort_step(&point.plan, point.place, regs, &state);
             regs.set_pc(point.place);
             self.fault_at(context, point, was_outside && context.depth() == 0, regs, trap_number)
         } else if was_outside {
@@ -516,8 +550,9 @@ impl<H: Host> Probes<H> {
     #[cold]
     fn fault_without_context(&self, regs: &mut RegsOf<H>) -> FaultVerdict {
         let _guard = self.anonymous();
-        let Some((point, _)) = self.slot_at(regs.pc()) else { return FaultVerdict::NotOurs };
-        H::Arch::abort_step(&point.plan, point.place, regs, &Default::default());
+        let Some((point, slot)) = self.slot_at(regs.pc()) else { return FaultVerdict::NotOurs };
+        let state = self.take_spare(slot, regs);
+        H::Arch::abort_step(&point.plan, point.place, regs, &state);
         regs.set_pc(point.place);
         FaultVerdict::Restored
     }

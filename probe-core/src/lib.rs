@@ -55,6 +55,7 @@ mod quiesce;
 mod registry;
 mod ret;
 mod slots;
+mod spare;
 mod sync;
 mod table;
 

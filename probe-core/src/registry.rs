@@ -23,6 +23,7 @@ use crate::instance::Pool;
 use crate::point::{Node, Point};
 use crate::ret::StubChunk;
 use crate::slots::{SlotAllocator, SlotChunk};
+use crate::spare::Spares;
 use crate::sync::{Acquire, AtomicBool, AtomicUsize, Relaxed, Release};
 use crate::table::{Keyed, RetiredArray, Table};
 use alloc::alloc::{alloc, dealloc};
@@ -41,6 +42,8 @@ pub struct Probes<H: Host> {
     pub(crate) points: Table<Point<H::Arch>>,
     pub(crate) slot_chunks: Table<SlotChunk>,
     pub(crate) stub_chunks: Table<StubChunk<H>>,
+    /// What steps without a frame have borrowed.
+    pub(crate) spares: Spares<<H::Arch as Arch>::StepState>,
     /// How many stay inside without a context.
     pub(crate) anonymous: AtomicUsize,
     /// A handler has changed something that the next call here has to carry out.
@@ -136,6 +139,7 @@ impl<H: Host> Probes<H> {
             points: Table::new(),
             slot_chunks: Table::new(),
             stub_chunks: Table::new(),
+            spares: Spares::new(),
             anonymous: AtomicUsize::new(0),
             dirty: AtomicBool::new(false),
             is_on: AtomicBool::new(true),

@@ -107,6 +107,11 @@ pub fn abort_step<R: Registers>(plan: &Plan, place: CodeAddr, regs: &mut R, stat
     regs.set_pc(place);
 }
 
+/// Whether what [`before_step`] keeps is needed.
+pub fn keeps_state(plan: &Plan) -> bool {
+    borrowed(plan).is_some()
+}
+
 /// The register that the slot works with.
 fn borrowed(plan: &Plan) -> Option<u8> {
     match plan.effect {

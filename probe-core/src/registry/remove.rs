@@ -194,6 +194,17 @@ impl<H: Host> Probes<H> {
         }
     }
 
+    /// Frees the pools of probes that have gone whose last call has returned, if there are any (RET_6).
+    pub(super) fn free_returned_pools(&self, books: &mut Locked<'_, H>) {
+        // SAFETY: pools are freed by `clean_up` only.
+        if books.pools.iter().any(|pool| unsafe { pool.as_ref() }.in_use() == 0) {
+            self.quiesce();
+            self.mark_stepped();
+            self.clean_up(books);
+            self.clear_stepped();
+        }
+    }
+
     /// Frees what nobody needs: points, pools without calls, chunks without slots or stubs. A second wait, if there
     /// is any: those who do not run it may still be looking at it.
     fn clean_up(&self, books: &mut Locked<'_, H>) {
@@ -304,6 +315,8 @@ impl<H: Host> Probes<H> {
 
     pub(super) fn settle_locked(&self, books: &mut Locked<'_, H>) {
         if !self.dirty.swap(false, AcqRel) {
+            // Retired pools are freed with what the calls below free; here, those that have become free since.
+            self.free_returned_pools(books);
             return;
         }
         // What fails is tried again by the next call.
@@ -325,7 +338,9 @@ impl<H: Host> Probes<H> {
         };
         self.points.for_each(&mut collect);
         books.gone.iter().copied().for_each(&mut collect);
-        if !orphans.is_empty() {
+        if orphans.is_empty() {
+            self.free_returned_pools(books);
+        } else {
             self.retire(books, &orphans);
         }
     }

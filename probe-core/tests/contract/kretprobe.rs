@@ -202,6 +202,28 @@ fn ret_6_unregistering_in_flight_lets_calls_return_without_a_handler() {
     assert_eq!(world.host().live_chunks.load(SeqCst), 0, "the pool is freed by a later call");
 }
 
+#[rstest]
+fn ret_6_the_pool_of_a_probe_that_has_gone_is_freed_by_a_registration_or_by_settling(
+    #[values(true, false)] by_registration: bool,
+) {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let probe = world.probes.register(R::on("f")).unwrap();
+    let mut cpu = world.cpu(f, &[1]);
+    cpu.run(2);
+    assert_eq!(probe.counters().hits, 1);
+    probe.unregister().unwrap();
+    world.probes.settle();
+    assert_eq!(world.host().live_chunks.load(SeqCst), 2, "a slot, and the call in flight");
+    assert_eq!(cpu.run(100), End::Returned);
+    assert_eq!(cpu.regs.r[0], 6);
+    let other = by_registration.then(|| world.probes.register(K::at("f").disabled()).unwrap());
+    if other.is_none() {
+        world.probes.settle();
+    }
+    assert_eq!(world.host().live_chunks.load(SeqCst), 1, "the slot");
+}
+
 #[test]
 fn ret_6_disabling_in_flight_stops_the_handler() {
     let world = World::new();

@@ -155,6 +155,9 @@ unsafe impl Arch for Toy {
     fn is_system_call(plan: &ToyPlan) -> bool {
         plan.insn[0] == SYSTEM
     }
+    fn keeps_state(plan: &ToyPlan) -> bool {
+        plan.insn[0] == BORROW
+    }
     fn breakpoint_address(regs: &ToyRegs) -> CodeAddr {
         CodeAddr::new(regs.pc - 1)
     }
