@@ -1,0 +1,194 @@
+//! A walk, instruction by instruction: a probe on every instruction of real algorithms and of the C library's
+//! floating-point printing, all at once. The output stays the same, and every probe's counter equals what an
+//! independent means has counted at its place. Once with pre handlers alone (boosted, simulated), once with post
+//! handlers as well (stepped, simulated). `cargo test --test walk -- FILTER` walks some of it.
+//!
+//! Rules: HIT_1, HIT_7, HIT_8, HIT_11, REG_6, REG_12.
+
+mod count;
+mod places;
+mod workloads;
+
+use count::{Counter, Counting, Counts};
+use places::Walked;
+use probe_host_linux::{Kprobe, Probe, probes, start};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use workloads::{Output, WORKLOADS, Workload};
+
+/// How a workload is run. In this order: no breakpoint has ever stood in what is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pass {
+    /// For what happens once only: lazy binding, the library's first look at the locale.
+    Warm,
+    /// Without probes, counted.
+    Counted,
+    /// Without probes, for the output.
+    Bare,
+    /// With pre handlers.
+    Pre,
+    /// With pre and post handlers.
+    Post,
+    /// Without probes again.
+    BareAgain,
+}
+
+const PASSES: [Pass; 6] = [Pass::Warm, Pass::Counted, Pass::Bare, Pass::Pre, Pass::Post, Pass::BareAgain];
+
+/// What the handlers count, by the probe's index.
+struct Tally {
+    pre: &'static [AtomicU64],
+    post: &'static [AtomicU64],
+}
+
+impl Tally {
+    /// A new one, which stays for good: handlers refer to it.
+    fn new(len: usize) -> Self {
+        let zeros = || -> &'static [AtomicU64] { Vec::leak((0..len).map(|_| AtomicU64::new(0)).collect()) };
+        Self { pre: zeros(), post: zeros() }
+    }
+}
+
+/// The probes of one pass.
+struct Planted {
+    probes: Vec<Probe>,
+    tally: Tally,
+}
+
+/// What a handler does.
+fn count(calls: &AtomicU64) {
+    calls.fetch_add(1, Relaxed);
+}
+
+/// Plants a probe on every place, all in one batch.
+fn plant(walked: &Walked, pass: Pass) -> Result<Planted, String> {
+    let tally = Tally::new(walked.places.len());
+    let batch = walked.places.iter().enumerate().map(|(index, place)| {
+        let (pre, post) = (&tally.pre[index], &tally.post[index]);
+        let probe = Kprobe::at(place.to_place()).pre(move |_| count(pre));
+        if pass == Pass::Post { probe.post(move |_| count(post)) } else { probe }
+    });
+    let probes = probes().register_all(batch.collect::<Vec<_>>());
+    let probes = probes
+        .map_err(|failed| format!("{:x?} is refused: {}", walked.places[failed.index], failed.error))?;
+    Ok(Planted { probes, tally })
+}
+
+/// What is compared with the independent count.
+struct Run {
+    output: Box<Output>,
+    counts: Counts,
+    /// The counters' change during the run: hits and nested misses.
+    hits: Vec<(u64, u64)>,
+}
+
+/// Runs a workload. The only place that does, called from one place, so that the stack is aligned alike in all runs.
+#[inline(never)]
+fn execute(workload: &Workload, counter: Option<Counter>, planted: &[Probe]) -> Result<Run, String> {
+    let mut output = Box::new(Output::new());
+    let read = || -> Vec<(u64, u64)> {
+        let read = planted.iter().map(Probe::counters);
+        read.map(|counters| (counters.hits, counters.missed_nested)).collect()
+    };
+    let before = read();
+    let counting = match counter {
+        Some(counter) => counter.begin()?,
+        None => Counting::Here(None),
+    };
+    if matches!(counting, Counting::Here(_)) {
+        (workload.run)(&mut output);
+    }
+    let counts = counting.end()?;
+    let hits = read().iter().zip(before).map(|(now, before)| (now.0 - before.0, now.1 - before.1)).collect();
+    Ok(Run { output, counts, hits })
+}
+
+/// Compares every probe's counter, and its handlers' own, with the independent count.
+fn check_hits(walked: &Walked, run: &Run, tally: &Tally, pass: Pass) -> Result<(), String> {
+    let mut wrong = Vec::new();
+    for (index, place) in walked.places.iter().enumerate() {
+        let expected = walked.counts.get(&place.at).copied().unwrap_or(0);
+        let (hits, missed) = run.hits[index];
+        let (pre, post) = (tally.pre[index].load(Relaxed), tally.post[index].load(Relaxed));
+        let expected_post = if pass == Pass::Post { pre } else { 0 };
+        if hits != expected || missed != 0 || pre != hits || post != expected_post {
+            wrong.push(format!(
+                "  {place:x?}: executed {expected} times, but {hits} hits, {missed} missed, {pre} pre, {post} post"
+            ));
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let shown = wrong.iter().take(20).cloned().collect::<Vec<_>>().join("\n");
+    Err(format!("{} of {} places were counted wrongly:\n{shown}", wrong.len(), walked.places.len()))
+}
+
+/// Walks one workload, and says what was walked.
+fn walk(workload: &Workload, counter: Counter) -> Result<String, String> {
+    let mut walked = Walked::default();
+    let mut bare: Option<Box<Output>> = None;
+    for pass in PASSES {
+        let planted = match pass {
+            Pass::Pre | Pass::Post => plant(&walked, pass)?,
+            _ => Planted { probes: Vec::new(), tally: Tally::new(0) },
+        };
+        let run = execute(workload, (pass == Pass::Counted).then_some(counter), &planted.probes)?;
+        match pass {
+            Pass::Warm => {}
+            Pass::Counted => walked = Walked::find(workload.scope, run.counts)?,
+            Pass::Bare => bare = Some(run.output),
+            Pass::Pre | Pass::Post | Pass::BareAgain => {
+                if bare.as_ref().is_none_or(|bare| bare.as_bytes() != run.output.as_bytes()) {
+                    return Err(format!("{pass:?}: the output differs: {:x?}", run.output.as_bytes()));
+                }
+                if pass == Pass::BareAgain {
+                    continue;
+                }
+                check_hits(&walked, &run, &planted.tally, pass)
+                    .map_err(|wrong| format!("{pass:?}: {wrong}"))?;
+            }
+        }
+        if let Err(left) = probes().unregister_all(planted.probes) {
+            return Err(format!("{pass:?}: {} probes could not be unregistered", left.len()));
+        }
+    }
+    Ok(walked.summary())
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--list") {
+        WORKLOADS.iter().for_each(|workload| println!("{}: test", workload.name));
+        return ExitCode::SUCCESS;
+    }
+    let counter = if count::is_under_qemu() { Counter::Plugin } else { Counter::Steps };
+    let started = match counter {
+        Counter::Plugin => count::restart_with_plugin(),
+        Counter::Steps => Ok(()),
+    };
+    if let Err(error) = started.and_then(|()| start().map(drop).map_err(|error| error.to_string())) {
+        eprintln!("nothing can be walked here: {error}");
+        return ExitCode::FAILURE;
+    }
+    let filter = arguments.iter().find(|argument| !argument.starts_with('-')).map_or("", String::as_str);
+    let selected: Vec<_> = WORKLOADS.iter().filter(|workload| workload.name.contains(filter)).collect();
+    println!("\nrunning {} tests", selected.len());
+    let mut failed = 0;
+    for workload in &selected {
+        match walk(workload, counter) {
+            Ok(summary) => println!("test walk::{} ... ok\n{summary}", workload.name),
+            Err(error) => {
+                println!("test walk::{} ... FAILED\n{error}", workload.name);
+                failed += 1;
+            }
+        }
+    }
+    println!(
+        "\ntest result: {}. {} passed; {failed} failed; 0 ignored; 0 measured; {} filtered out\n",
+        if failed == 0 { "ok" } else { "FAILED" },
+        selected.len() - failed,
+        WORKLOADS.len() - selected.len()
+    );
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,197 @@
+//! Which places are walked: every instruction of the workload's functions, but those that the library refuses, each of
+//! them listed with its reason.
+
+use crate::count::Counts;
+use crate::workloads::Scope;
+use probe_core::arch::Arch;
+use probe_core::host::Host;
+use probe_core::{CodeAddr, Place, RegisterError};
+use probe_host_linux::{Native, probes};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// One instruction.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    /// Its address.
+    pub(crate) at: usize,
+    /// Its function, where a symbol says so.
+    function: Option<String>,
+    /// The bytes, for the reader of a failure.
+    #[expect(dead_code, reason = "shown by Debug")]
+    insn: Box<[u8]>,
+}
+
+impl Walk {
+    /// The place to register at.
+    pub(crate) fn to_place(&self) -> Place {
+        let at = CodeAddr::new(self.at);
+        if self.function.is_some() {
+            return Place::addr(at);
+        }
+        // SAFETY: without a function there are only places that the independent count has seen executed.
+        unsafe { Place::unchecked(at) }
+    }
+}
+
+/// Everything about the places of one workload.
+#[derive(Default)]
+pub(crate) struct Walked {
+    /// Where probes are planted.
+    pub(crate) places: Vec<Walk>,
+    /// The independent count.
+    pub(crate) counts: Counts,
+    functions: BTreeMap<usize, Function>,
+    /// By reason code: how many instructions, how many executions, the first of them.
+    refused: BTreeMap<&'static str, (u64, u64, String)>,
+    methods: BTreeMap<String, u64>,
+}
+
+/// A function's extent.
+struct Function {
+    name: String,
+    len_bytes: usize,
+}
+
+/// The symbol that covers `at`.
+fn function_at(at: usize) -> Option<(usize, Function)> {
+    let mut found = None;
+    probes().host().symbol_at(CodeAddr::new(at), &mut |symbol| {
+        if symbol.len_bytes != 0 {
+            let function = Function { name: symbol.name.into(), len_bytes: symbol.len_bytes };
+            found = Some((symbol.start.as_usize(), function));
+        }
+    });
+    found
+}
+
+/// The function `name`, of which there is one.
+fn function_named(name: &str) -> Result<(usize, Function), String> {
+    let mut found = Vec::new();
+    probes().host().find_symbols(name, &mut |symbol| {
+        found.push((symbol.start.as_usize(), Function { name: name.into(), len_bytes: symbol.len_bytes }));
+    });
+    let one = found.pop().ok_or(format!("no symbol {name}"))?;
+    if found.is_empty() { Ok(one) } else { Err(format!("several symbols {name}")) }
+}
+
+/// Whether a symbol of the C library's object is the C library's own: a static program holds Rust's functions, too.
+fn is_c_name(name: &str) -> bool {
+    !["_ZN", "_R", "__rust", "rust_", "walk_", "main"].iter().any(|prefix| name.starts_with(prefix))
+        && !name.contains("probe_")
+}
+
+impl Walked {
+    /// Finds the places of a workload, given what was executed when it ran.
+    ///
+    /// # Errors
+    /// A function is missing or was not run, an entry is refused, or an instruction was executed where none starts.
+    pub(crate) fn find(scope: Scope, counts: Counts) -> Result<Self, String> {
+        let mut walked = Self { counts, ..Self::default() };
+        match scope {
+            Scope::Functions(names) => {
+                for name in names {
+                    let (start, function) = function_named(name)?;
+                    walked.functions.insert(start, function);
+                }
+            }
+            Scope::CLibrary => walked.find_c_library()?,
+        }
+        let functions: Vec<_> = walked.functions.iter().map(|(&start, f)| (start, f.len_bytes)).collect();
+        for (start, len) in functions {
+            walked.add_function(start, len)?;
+        }
+        Ok(walked)
+    }
+
+    /// Every function of the C library's object that was run; places that no symbol covers, one by one.
+    fn find_c_library(&mut self) -> Result<(), String> {
+        let (snprintf, _) = function_named("snprintf")?;
+        let object = probes().host().object_name(CodeAddr::new(snprintf));
+        let executed: Vec<usize> = self.counts.keys().copied().collect();
+        for at in executed {
+            if probes().host().object_name(CodeAddr::new(at)) != object {
+                continue;
+            }
+            match function_at(at) {
+                Some((start, function)) if is_c_name(&function.name) => {
+                    self.functions.entry(start).or_insert(function);
+                }
+                Some(_) => {}
+                None => self.add(at, None)?,
+            }
+        }
+        if self.functions.contains_key(&snprintf) { Ok(()) } else { Err("snprintf was not run".into()) }
+    }
+
+    /// Adds every instruction of a function.
+    fn add_function(&mut self, start: usize, len_bytes: usize) -> Result<(), String> {
+        let mut at = start;
+        let mut boundaries = 0;
+        let before = self.counts.range(start..start + len_bytes).count();
+        while at < start + len_bytes {
+            boundaries += usize::from(self.counts.contains_key(&at));
+            self.add(at, Some(start))?;
+            let mut bytes = [0; 16];
+            let bytes = &mut bytes[..Native::MAX_INSN_LEN.min(start + len_bytes - at)];
+            let read = probes().host().read_text(CodeAddr::new(at), bytes);
+            match Native::insn_len(&bytes[..read]) {
+                Some(len) => at += len,
+                None => break,
+            }
+        }
+        if boundaries == before && before != 0 {
+            return Ok(());
+        }
+        let name = &self.functions[&start].name;
+        Err(format!(
+            "{name}: {before} addresses were executed, {boundaries} of them where an instruction starts"
+        ))
+    }
+
+    /// Adds one instruction, unless it is refused.
+    fn add(&mut self, at: usize, function: Option<usize>) -> Result<(), String> {
+        let name = function.map(|start| self.functions[&start].name.clone());
+        // SAFETY: an instruction starts there: executed, or reached from the function's start. Nothing is planted yet, and the
+        // registration checks the boundary again, for the whole batch at once; here it would cost the square.
+        let unchecked = unsafe { Place::unchecked(CodeAddr::new(at)) };
+        match probes().explain(&unchecked) {
+            Ok(explained) => {
+                *self.methods.entry(format!("{:?}", explained.method).to_lowercase()).or_default() += 1;
+                self.places.push(Walk { at, function: name, insn: explained.insn });
+                Ok(())
+            }
+            // What the hit path itself calls, as a whole.
+            Err(error) if function == Some(at) && !matches!(error, RegisterError::Blacklisted(_)) => {
+                Err(format!("the entry of {} is refused: {error}", name.unwrap_or_default()))
+            }
+            Err(error) => {
+                let refused = self.refused.entry(error.code()).or_default();
+                refused.0 += 1;
+                refused.1 += self.counts.get(&at).copied().unwrap_or(0);
+                if refused.2.is_empty() {
+                    let start = function.unwrap_or(at);
+                    refused.2 = format!("{}+{:#x}: {error}", name.unwrap_or_default(), at - start);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What was walked and what was not, for the reader.
+    pub(crate) fn summary(&self) -> String {
+        let executed = self.places.iter().filter_map(|place| self.counts.get(&place.at));
+        let (places_run, executions) = executed.fold((0, 0), |(n, sum), count| (n + 1, sum + count));
+        let unnamed = self.places.iter().filter(|place| place.function.is_none()).count();
+        let mut text = format!(
+            "    {} places ({unnamed} without a symbol) in {} functions, {places_run} of them run, {executions} hits; {:?}",
+            self.places.len(),
+            self.functions.len(),
+            self.methods
+        );
+        for (code, (places, executions, first)) in &self.refused {
+            let _ = write!(text, "\n    refused: {code}: {places} places, {executions} executions; {first}");
+        }
+        text
+    }
+}
