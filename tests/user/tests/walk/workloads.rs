@@ -214,9 +214,7 @@ extern "C" fn walk_sift_down(words: &mut [u16; 32], mut root: usize, len: usize)
         if words[root] >= words[child] {
             return;
         }
-        let word = words[root];
-        words[root] = words[child];
-        words[child] = word;
+        words.swap(root, child);
         root = child;
     }
 }
@@ -233,9 +231,7 @@ extern "C" fn walk_heap_sort(words: &mut [u16; 32]) {
     let mut len = words.len();
     while len > 1 {
         len -= 1;
-        let word = words[0];
-        words[0] = words[len];
-        words[len] = word;
+        words.swap(0, len);
         walk_sift_down(words, 0, len);
     }
 }
