@@ -9,6 +9,7 @@ mod steps;
 
 pub(crate) use plugin::{is_under_qemu, restart_with_plugin};
 use std::collections::BTreeMap;
+use std::hint::black_box;
 
 /// Executions by address.
 pub(crate) type Counts = BTreeMap<usize, u64>;
@@ -39,7 +40,8 @@ impl Counter {
         match self {
             Self::Steps => steps::begin(),
             Self::Plugin => {
-                plugin::begin();
+                plugin::announce(code_of(walk_counting_begins), code_of(walk_counting_ends));
+                walk_counting_begins();
                 Ok(Counting::Here(Some(self)))
             }
         }
@@ -58,5 +60,29 @@ impl Counting {
             Self::Here(Some(Counter::Plugin)) => plugin::end(),
             Self::InChild(child) => steps::trace(child),
         }
+    }
+}
+
+/// Where counting begins: both means know this function's first instruction.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn walk_counting_begins() {
+    black_box(());
+}
+
+/// Where it ends. Not the same code as [`walk_counting_begins`], or a linker might make them one.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn walk_counting_ends() {
+    black_box(1);
+}
+
+/// The code behind a function's address.
+fn code_of(function: extern "C" fn()) -> usize {
+    if cfg!(target_abi = "elfv1") {
+        // SAFETY: on that ABI a function pointer points to its descriptor.
+        unsafe { (function as *const usize).read() }
+    } else {
+        function as usize
     }
 }

@@ -74,23 +74,52 @@ fn plant(walked: &Walked, pass: Pass) -> Result<Planted, String> {
     Ok(Planted { probes, tally })
 }
 
+/// What the probes say of one place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counted {
+    /// The probe's counters.
+    hits: u64,
+    missed: u64,
+    /// What the handlers themselves counted.
+    pre: u64,
+    post: u64,
+}
+
 /// What is compared with the independent count.
 struct Run {
     output: Box<Output>,
     counts: Counts,
-    /// The counters' change during the run: hits and nested misses.
-    hits: Vec<(u64, u64)>,
+    /// The changes during the run, by the probe's index.
+    counted: Vec<Counted>,
+}
+
+impl Planted {
+    /// No probe.
+    fn none() -> Self {
+        Self { probes: Vec::new(), tally: Tally::new(0) }
+    }
+
+    /// What the probes say now. Calls nothing that may be walked while it reads: `into` is allocated.
+    fn read(&self, into: &mut [Counted]) {
+        for (index, counted) in into.iter_mut().enumerate() {
+            let counters = self.probes[index].counters();
+            *counted = Counted {
+                hits: counters.hits,
+                missed: counters.missed_nested,
+                pre: self.tally.pre[index].load(Relaxed),
+                post: self.tally.post[index].load(Relaxed),
+            };
+        }
+    }
 }
 
 /// Runs a workload. The only place that does, called from one place, so that the stack is aligned alike in all runs.
 #[inline(never)]
-fn execute(workload: &Workload, counter: Option<Counter>, planted: &[Probe]) -> Result<Run, String> {
+fn execute(workload: &Workload, counter: Option<Counter>, planted: &Planted) -> Result<Run, String> {
     let mut output = Box::new(Output::new());
-    let read = || -> Vec<(u64, u64)> {
-        let read = planted.iter().map(Probe::counters);
-        read.map(|counters| (counters.hits, counters.missed_nested)).collect()
-    };
-    let before = read();
+    let mut before = vec![Counted::default(); planted.probes.len()];
+    let mut counted = before.clone();
+    planted.read(&mut before);
     let counting = match counter {
         Some(counter) => counter.begin()?,
         None => Counting::Here(None),
@@ -99,22 +128,26 @@ fn execute(workload: &Workload, counter: Option<Counter>, planted: &[Probe]) -> 
         (workload.run)(&mut output);
     }
     let counts = counting.end()?;
-    let hits = read().iter().zip(before).map(|(now, before)| (now.0 - before.0, now.1 - before.1)).collect();
-    Ok(Run { output, counts, hits })
+    planted.read(&mut counted);
+    for (now, before) in counted.iter_mut().zip(before) {
+        *now = Counted {
+            hits: now.hits - before.hits,
+            missed: now.missed - before.missed,
+            pre: now.pre - before.pre,
+            post: now.post - before.post,
+        };
+    }
+    Ok(Run { output, counts, counted })
 }
 
-/// Compares every probe's counter, and its handlers' own, with the independent count.
-fn check_hits(walked: &Walked, run: &Run, tally: &Tally, pass: Pass) -> Result<(), String> {
+/// Compares every probe's counters, and its handlers' own, with the independent count.
+fn check_hits(walked: &Walked, run: &Run, pass: Pass) -> Result<(), String> {
     let mut wrong = Vec::new();
-    for (index, place) in walked.places.iter().enumerate() {
-        let expected = walked.counts.get(&place.at).copied().unwrap_or(0);
-        let (hits, missed) = run.hits[index];
-        let (pre, post) = (tally.pre[index].load(Relaxed), tally.post[index].load(Relaxed));
-        let expected_post = if pass == Pass::Post { pre } else { 0 };
-        if hits != expected || missed != 0 || pre != hits || post != expected_post {
-            wrong.push(format!(
-                "  {place:x?}: executed {expected} times, but {hits} hits, {missed} missed, {pre} pre, {post} post"
-            ));
+    for (place, &counted) in walked.places.iter().zip(&run.counted) {
+        let executed = walked.counts.get(&place.at).copied().unwrap_or(0);
+        let post = if pass == Pass::Post { executed } else { 0 };
+        if counted != (Counted { hits: executed, missed: 0, pre: executed, post }) {
+            wrong.push(format!("  {place:x?}: executed {executed} times, but {counted:?}"));
         }
     }
     if wrong.is_empty() {
@@ -131,9 +164,9 @@ fn walk(workload: &Workload, counter: Counter) -> Result<String, String> {
     for pass in PASSES {
         let planted = match pass {
             Pass::Pre | Pass::Post => plant(&walked, pass)?,
-            _ => Planted { probes: Vec::new(), tally: Tally::new(0) },
+            _ => Planted::none(),
         };
-        let run = execute(workload, (pass == Pass::Counted).then_some(counter), &planted.probes)?;
+        let run = execute(workload, (pass == Pass::Counted).then_some(counter), &planted)?;
         match pass {
             Pass::Warm => {}
             Pass::Counted => walked = Walked::find(workload.scope, run.counts)?,
@@ -145,8 +178,7 @@ fn walk(workload: &Workload, counter: Counter) -> Result<String, String> {
                 if pass == Pass::BareAgain {
                     continue;
                 }
-                check_hits(&walked, &run, &planted.tally, pass)
-                    .map_err(|wrong| format!("{pass:?}: {wrong}"))?;
+                check_hits(&walked, &run, pass).map_err(|wrong| format!("{pass:?}: {wrong}"))?;
             }
         }
         if let Err(left) = probes().unregister_all(planted.probes) {

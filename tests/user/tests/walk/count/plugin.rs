@@ -11,8 +11,8 @@ use std::process::Command;
 const PLUGIN: Option<&str> = option_env!("PROBE_WALK_PLUGIN");
 /// Set, to the file that the plugin writes, in a process that was started with it.
 const OUTPUT: &str = "PROBE_WALK_COUNTS";
-/// `close` of this "descriptor" makes the plugin begin, of the next one makes it end and write the file.
-const BEGIN: i32 = 0x5741_4c4b;
+/// `close` of this "descriptor" tells the plugin where counting begins and ends.
+const ANNOUNCE: usize = 0x5741_4c4b;
 
 /// Whether this process is emulated. `/proc/thread-self` is what QEMU's user mode does not disguise.
 pub(crate) fn is_under_qemu() -> bool {
@@ -49,16 +49,16 @@ pub(crate) fn restart_with_plugin() -> Result<(), String> {
     Err(format!("QEMU cannot be executed again: {error}"))
 }
 
-/// Makes the plugin begin.
-pub(super) fn begin() {
-    // SAFETY: no such descriptor is open.
-    unsafe { libc::close(BEGIN) };
+/// Tells the plugin where counting begins and ends. Neither place has been executed yet: the plugin sees code only
+/// when QEMU translates it.
+pub(super) fn announce(begins: usize, ends: usize) {
+    // SAFETY: no such descriptor is open, so this does nothing; and the kernel's `close` does not look at the rest.
+    unsafe { libc::syscall(libc::SYS_close, ANNOUNCE, begins, ends) };
 }
 
-/// Makes the plugin end, and reads what it has counted.
+/// Reads what the plugin has counted.
 pub(super) fn end() -> Result<Counts, String> {
-    // SAFETY: no such descriptor is open.
-    unsafe { libc::close(BEGIN + 1) };
+    super::walk_counting_ends();
     let output = std::env::var(OUTPUT).map_err(|error| error.to_string())?;
     let lines = std::fs::read_to_string(&output).map_err(|error| format!("{output}: {error}"))?;
     std::fs::remove_file(&output).map_err(|error| format!("{output}: {error}"))?;

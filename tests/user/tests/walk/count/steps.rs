@@ -1,8 +1,7 @@
 //! A forked child, single-stepped.
 
-use super::{Counter, Counting, Counts};
+use super::{Counter, Counting, Counts, code_of, walk_counting_begins, walk_counting_ends};
 use std::collections::HashMap;
-use std::hint::black_box;
 use std::io;
 
 /// The program counter's place among the words of the kernel's `user_regs_struct` or `pt_regs`.
@@ -17,30 +16,6 @@ const PC_WORD: usize = if cfg!(target_arch = "x86_64") {
 
 /// The register set with the program counter (ELF's `NT_PRSTATUS`).
 const GENERAL_REGISTERS: usize = 1;
-
-/// Where counting begins.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn walk_counting_begins() {
-    black_box(());
-}
-
-/// Where it ends. Not the same code as [`walk_counting_begins`], or a linker might make them one.
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn walk_counting_ends() {
-    black_box(1);
-}
-
-/// The code behind a function's address.
-fn code_of(function: extern "C" fn()) -> usize {
-    if cfg!(target_abi = "elfv1") {
-        // SAFETY: on that ABI a function pointer points to its descriptor.
-        unsafe { (function as *const usize).read() }
-    } else {
-        function as usize
-    }
-}
 
 fn checked<T: PartialOrd + Default>(what: &str, result: T) -> Result<T, String> {
     if result < T::default() { Err(format!("{what}: {}", io::Error::last_os_error())) } else { Ok(result) }
