@@ -233,6 +233,18 @@ impl Index {
         (best.len_bytes == 0 && self.covering_sized(last).is_none()).then_some(best)
     }
 
+    /// How many bytes a function has: as many as its symbol says. Without that (assembly: some of musl's), all up to the
+    /// next function, since labels inside it are entries of their own.
+    pub fn extent(&self, function: &Entry) -> usize {
+        if function.len_bytes != 0 {
+            return function.len_bytes;
+        }
+        let after = &self.entries[self.entries.partition_point(|entry| entry.addr <= function.addr)..];
+        let next = after.iter().find(|entry| matches!(entry.kind, Kind::Function | Kind::Indirect));
+        let end = next.map(|next| next.addr).or(self.reach.last().copied());
+        end.map_or(1, |end| end.saturating_sub(function.addr).max(1))
+    }
+
     fn covering_sized(&self, addr: usize) -> Option<&Entry> {
         let after = self.entries.partition_point(|entry| entry.addr <= addr);
         let mut best: Option<&Entry> = None;
@@ -348,6 +360,19 @@ mod tests {
         assert_eq!(at(&index, 0x2a), Some("f"));
         assert_eq!(at(&index, 0x30), Some("f"));
         assert_eq!(at(&index, 0x50), None);
+    }
+
+    #[test]
+    fn a_function_without_length_reaches_to_the_next_function() {
+        let index = index(&[
+            ("memcpy", 0x10, 0, Kind::Function, 0),
+            ("inner", 0x13, 0, Kind::Label, 0),
+            ("table", 0x18, 4, Kind::Data, 0),
+            ("memmove", 0x30, 8, Kind::Function, 0),
+            ("memset", 0x40, 0, Kind::Function, 0),
+        ]);
+        let extents: Vec<_> = index.entries().iter().map(|entry| index.extent(entry)).collect();
+        assert_eq!((extents[0], extents[3], extents[4]), (0x20, 8, 1));
     }
 
     #[test]

@@ -3,6 +3,9 @@
 //! Each gives the same output whenever it runs, calls nothing whose work depends on chance or on earlier runs, and
 //! writes to memory that it is given.
 
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+mod strings;
+
 use std::fmt::Write;
 use std::hint::black_box;
 
@@ -44,6 +47,8 @@ pub(crate) const WORKLOADS: &[Workload] = &[
         scope: Scope::Functions(&["walk_regex_search", "walk_regex_here", "walk_regex_star"]),
     },
     Workload { name: "float", run: float, scope: Scope::Functions(&["walk_newton"]) },
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    Workload { name: "strings", run: strings::strings, scope: Scope::Functions(&["walk_strings"]) },
     Workload { name: "printf", run: printf, scope: Scope::CLibrary },
 ];
 

@@ -58,7 +58,7 @@ pub(super) fn announce(begins: usize, ends: usize) {
 
 /// Reads what the plugin has counted.
 pub(super) fn end() -> Result<Counts, String> {
-    super::walk_counting_ends();
+    super::mark(super::walk_counting_ends);
     let output = std::env::var(OUTPUT).map_err(|error| error.to_string())?;
     let lines = std::fs::read_to_string(&output).map_err(|error| format!("{output}: {error}"))?;
     std::fs::remove_file(&output).map_err(|error| format!("{output}: {error}"))?;

@@ -1,6 +1,6 @@
 //! A forked child, single-stepped.
 
-use super::{Counter, Counting, Counts, code_of, walk_counting_begins, walk_counting_ends};
+use super::{Counter, Counting, Counts, code_of, mark, walk_counting_begins, walk_counting_ends};
 use std::collections::HashMap;
 use std::io;
 
@@ -23,6 +23,7 @@ fn checked<T: PartialOrd + Default>(what: &str, result: T) -> Result<T, String> 
 
 /// Forks; in the child, counting begins when this returns.
 pub(super) fn begin() -> Result<Counting, String> {
+    stay_on_one_cpu()?;
     // SAFETY: this process has one thread, and the child only computes and leaves by `_exit`.
     let child = checked("fork", unsafe { libc::fork() })?;
     if child != 0 {
@@ -32,13 +33,27 @@ pub(super) fn begin() -> Result<Counting, String> {
     unsafe { libc::ptrace(libc::PTRACE_TRACEME as _, 0, 0, 0) };
     // SAFETY: stops until the parent steps on.
     unsafe { libc::raise(libc::SIGSTOP) };
-    walk_counting_begins();
+    mark(walk_counting_begins);
     Ok(Counting::Here(Some(Counter::Steps)))
+}
+
+/// From now on this process and its children run on the CPU where it runs: each step is two switches between parent and
+/// child, which cost ten times as much from one CPU to another.
+fn stay_on_one_cpu() -> Result<(), String> {
+    // SAFETY: an all-zero set is an empty one.
+    let mut cpus: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: asks for a number.
+    let cpu = checked("sched_getcpu", unsafe { libc::sched_getcpu() })?;
+    // SAFETY: writes to `cpus` only, and checks the index against its size.
+    unsafe { libc::CPU_SET(cpu as usize, &mut cpus) };
+    // SAFETY: reads `cpus`, which has the size that is said.
+    checked("sched_setaffinity", unsafe { libc::sched_setaffinity(0, size_of_val(&cpus), &raw const cpus) })?;
+    Ok(())
 }
 
 /// What the child does last.
 pub(super) fn end_child() -> ! {
-    walk_counting_ends();
+    mark(walk_counting_ends);
     // SAFETY: nothing is left to be done in the child.
     unsafe { libc::_exit(0) }
 }
