@@ -39,8 +39,11 @@ pub use patch::Lines;
 pub use regs::PtRegs;
 pub use slot::StepState;
 
-use probe_core::arch::{Arch, Decoded, Entry, MemFault, Memory, Method, Site, Tail, TailPatch, Text};
+use probe_core::arch::{
+    Arch, Decoded, Entry, MemFault, Memory, Method, SingleStep, Site, Tail, TailPatch, Text,
+};
 use probe_core::{CodeAddr, Refusal};
+use regs::{PSTATE_D, PSTATE_SS};
 
 /// The A64 instruction set with the AAPCS64 calling convention.
 pub enum Aarch64 {}
@@ -190,5 +193,23 @@ unsafe impl Arch for Aarch64 {
         memory: &M,
     ) -> Result<(), MemFault> {
         call::enter_jprobe(regs, handler, return_to, memory)
+    }
+}
+
+// SAFETY: SS and D of PSTATE change. Instructions that read or write D (MRS and MSR DAIF) are refused; SS is visible in an
+// SPSR only.
+unsafe impl SingleStep for Aarch64 {
+    /// The host has set `MDSCR_EL1.SS`, for EL1 also `MDSCR_EL1.KDE`, and runs with PSTATE.D set, so that it is not
+    /// stepped itself.
+    #[inline]
+    fn begin(regs: &mut PtRegs) -> u32 {
+        let kept = regs.pstate & (PSTATE_SS | PSTATE_D);
+        regs.pstate = regs.pstate & !PSTATE_D | PSTATE_SS;
+        kept as u32
+    }
+
+    #[inline]
+    fn end(regs: &mut PtRegs, kept: u32) {
+        regs.pstate = regs.pstate & !(PSTATE_SS | PSTATE_D) | u64::from(kept);
     }
 }

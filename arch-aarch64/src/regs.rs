@@ -24,6 +24,11 @@ pub const BTYPE_JUMP: u64 = 0b01 << 10;
 /// PSTATE.BTYPE after `blr`.
 pub const BTYPE_CALL: u64 = 0b10 << 10;
 
+/// PSTATE.SS: execute one instruction, then trap (DDI 0487J.a D2.12, software step).
+pub const PSTATE_SS: u64 = 1 << 21;
+/// PSTATE.D: debug exceptions are masked.
+pub const PSTATE_D: u64 = 1 << 9;
+
 /// The registers of an interrupted context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

@@ -19,7 +19,7 @@ mod slot;
 
 #[cfg(target_arch = "x86")]
 mod asm;
-use probe_core::arch::{Arch, Decoded, Entry, MemFault, Memory, Site, Tail, TailPatch, Text};
+use probe_core::arch::{Arch, Decoded, Entry, MemFault, Memory, SingleStep, Site, Tail, TailPatch, Text};
 use probe_core::{CodeAddr, Refusal};
 use probe_x86_decode::{Plan, StepState};
 
@@ -152,5 +152,16 @@ unsafe impl Arch for I386 {
         memory: &M,
     ) -> Result<(), MemFault> {
         call::enter_jprobe(regs, handler, return_to, memory)
+    }
+}
+
+// SAFETY: only the trap flag changes; PUSHF and POPF, which would show it, are simulated.
+unsafe impl SingleStep for I386 {
+    fn begin(regs: &mut Regs) -> u32 {
+        probe_x86_decode::step::begin(regs)
+    }
+
+    fn end(regs: &mut Regs, kept: u32) {
+        probe_x86_decode::step::end(regs, kept);
     }
 }

@@ -42,7 +42,7 @@ pub use slot::Kept;
 
 use core::convert::Infallible;
 use core::marker::PhantomData;
-use probe_core::arch::{Arch, Decoded, Entry, MemFault, Memory, Site, Tail, TailPatch, Text};
+use probe_core::arch::{Arch, Decoded, Entry, MemFault, Memory, SingleStep, Site, Tail, TailPatch, Text};
 use probe_core::{CodeAddr, Refusal};
 
 mod sealed {
@@ -294,5 +294,18 @@ unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
         memory: &M,
     ) -> Result<(), MemFault> {
         call::enter_jprobe::<E, A, M>(regs, handler, return_to, memory)
+    }
+}
+
+// SAFETY: only MSR[SE] changes. Writes to the MSR are refused, and what `mfmsr` reads is set right.
+unsafe impl<E: Endian, A: Abi> SingleStep for Ppc64<E, A> {
+    fn begin(regs: &mut PtRegs) -> u32 {
+        let kept = regs.msr & regs::MSR_SE;
+        regs.msr |= regs::MSR_SE;
+        kept as u32
+    }
+
+    fn end(regs: &mut PtRegs, kept: u32) {
+        regs.msr = regs.msr & !regs::MSR_SE | u64::from(kept);
     }
 }

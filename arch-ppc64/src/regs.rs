@@ -16,6 +16,9 @@ pub(crate) const ENTRY: usize = 12;
 /// `MSR[SF]`: the context computes 64-bit addresses. Power ISA 3.1C, Book III, "Machine State Register".
 pub const MSR_SF: u64 = 1 << 63;
 
+/// `MSR[SE]`: trap after one instruction. Power ISA 3.1C, Book III, "Trace Interrupt".
+pub const MSR_SE: u64 = 1 << 10;
+
 /// The registers of an interrupted context (Linux: `struct pt_regs`; the first 44 words of `gp_regs`).
 ///
 /// `msr` must be filled by the host: its [`MSR_SF`] says whether branches compute 64-bit addresses.

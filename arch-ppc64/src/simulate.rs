@@ -4,10 +4,11 @@
 
 use crate::decode::Plan;
 use crate::insn;
-use crate::regs::PtRegs;
+use crate::regs::{MSR_SE, PtRegs};
 
-/// The MSR bits that `mfmsr` must not show as the slot had them: `MSR[EE]`, which a host may clear around a slot.
-const EE: u64 = 1 << 15;
+/// The MSR bits that `mfmsr` must not show as the slot had them: `MSR[EE]`, which a host may clear around a slot, and
+/// `MSR[SE]`, which it may set.
+const OF_THE_SLOT: u64 = 1 << 15 | MSR_SE;
 
 /// Executes `plan` on `regs`, whose nip is the place. Plans that run in a slot are left alone.
 pub(crate) fn simulate(plan: &Plan, regs: &mut PtRegs) {
@@ -57,7 +58,7 @@ pub(crate) fn branch_to(word: u32, regs: &mut PtRegs, next: u64, target: u64) {
 /// Puts the place's MSR, kept from before the slot ran, where `mfmsr` has put the slot's.
 pub(crate) fn finish_mfmsr(word: u32, regs: &mut PtRegs, kept: u64) {
     let rt = insn::rt(word);
-    regs.gpr[rt] = regs.gpr[rt] & !EE | kept & EE;
+    regs.gpr[rt] = regs.gpr[rt] & !OF_THE_SLOT | kept & OF_THE_SLOT;
 }
 
 fn b(word: u32, regs: &mut PtRegs, next: u64) {
@@ -172,7 +173,7 @@ mod tests {
     fn mfmsr_shows_the_interrupt_bit_of_the_place() {
         let mut regs = regs();
         regs.gpr[3] = MSR_SF | 0x2;
-        finish_mfmsr(3 << 21, &mut regs, MSR_SF | EE | 0x4);
-        assert_eq!(regs.gpr[3], MSR_SF | EE | 0x2);
+        finish_mfmsr(3 << 21, &mut regs, MSR_SF | OF_THE_SLOT | 0x4);
+        assert_eq!(regs.gpr[3], MSR_SF | OF_THE_SLOT | 0x2);
     }
 }

@@ -5,6 +5,10 @@
 //! builds and is tested on every machine. The few things that must be executed on the architecture itself
 //! (trampolines, cache maintenance) are in [`NativeArch`].
 
+mod step;
+
+pub use step::SingleStep;
+
 use crate::addr::CodeAddr;
 use crate::error::Refusal;
 use core::fmt;
@@ -295,7 +299,8 @@ pub unsafe trait Arch: Sized + 'static {
     ) -> Self::StepState;
 
     /// Finishes after the slot's trailing breakpoint: undoes what [`Arch::before_step`] borrowed and sets pc to the
-    /// next instruction in the original text. `regs` are as the trailing breakpoint saved them.
+    /// next instruction in the original text. `regs` are as the trailing breakpoint saved them, but for the pc, which
+    /// may be the breakpoint's own address (hardware single-step).
     fn after_step(
         plan: &Self::Plan,
         insn_len: usize,

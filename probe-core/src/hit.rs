@@ -339,7 +339,12 @@ impl<H: Host> Probes<H> {
     }
 
     /// The trailing breakpoint of the innermost active hit.
-    fn finish_step(&self, context: &Context<H::Arch>, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
+    pub(crate) fn finish_step(
+        &self,
+        context: &Context<H::Arch>,
+        point: &Point<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) -> Trap {
         let was_outside = context.open();
         // SAFETY: this is the context that is running.
         if let Some(popped) = unsafe { context.pop() } {

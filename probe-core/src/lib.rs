@@ -6,7 +6,7 @@
 //!
 //! The rooms: `addr`, [`arch`], [`host`], [`error`] · `place` · `kprobe`, `jprobe`, `kretprobe` · `point` one patched
 //! address · `table` address to point · `slots` · `instance` return instances · `context` the active hits · `quiesce` grace
-//! periods · `registry` the locked half · `hit` and `ret` the lock-free half · `listing`.
+//! periods · `registry` the locked half · `hit`, `step` and `ret` the lock-free half · `listing`.
 //!
 //! ```
 //! # mod toy { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/contract/toy.rs")); }
@@ -56,6 +56,7 @@ mod registry;
 mod ret;
 mod slots;
 mod spare;
+mod step;
 mod sync;
 mod table;
 

@@ -26,6 +26,7 @@ pub mod refusal;
 mod registers;
 pub mod simulate;
 pub mod slot;
+pub mod step;
 pub mod unwind;
 
 pub use decode::decode;

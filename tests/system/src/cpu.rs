@@ -31,6 +31,8 @@ pub struct Cpu {
     pub idle: Cell<*const Task>,
     /// How many timer interrupts there were.
     pub timer_ticks: AtomicUsize,
+    /// How many slots were stepped in hardware.
+    pub steps: AtomicUsize,
     /// The hits that are active on this CPU.
     pub probes: Context<Backend>,
 }
@@ -50,6 +52,7 @@ impl Cpu {
             previous: Cell::new(core::ptr::null()),
             idle: Cell::new(core::ptr::null()),
             timer_ticks: AtomicUsize::new(0),
+            steps: AtomicUsize::new(0),
             probes: Context::new(),
         }
     }

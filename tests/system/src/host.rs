@@ -4,13 +4,23 @@
 
 use crate::arch::{Backend, Interrupts, Machine, Native, Regs};
 use crate::nofault::{self, KernelMemory};
-use crate::{cpu, memory, modules, println, symbols, task};
-use probe_core::arch::SaveSet;
+use crate::{cmdline, cpu, memory, modules, println, symbols, task};
+use core::sync::atomic::{AtomicBool, Ordering};
+use probe_core::arch::{SaveSet, SingleStep};
 use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol};
 use probe_core::{CodeAddr, Context, Probes, Task, TextError};
 
 /// The kernel.
 pub struct Kernel;
+
+/// Whether slots are stepped by the CPU instead of by the breakpoint at their end (`step=hardware`). Both are right; a kernel
+/// decides once and needs neither the variable nor the other way.
+static HARDWARE_STEP: AtomicBool = AtomicBool::new(false);
+
+/// Reads what the command line says; before the first probe.
+pub fn init() {
+    HARDWARE_STEP.store(cmdline::value("step") == Some("hardware"), Ordering::Relaxed);
+}
 
 /// All probes of the kernel.
 pub static PROBES: Probes<Kernel> = Probes::new(Kernel);
@@ -83,12 +93,20 @@ unsafe impl Host for Kernel {
     fn enter_slot(&self, regs: &mut Regs) -> u64 {
         let interrupts = Native::interrupts_of(regs);
         Native::set_interrupts_of(regs, Interrupts::Disabled);
-        u64::from(interrupts == Interrupts::Enabled)
+        let kept = u64::from(interrupts == Interrupts::Enabled);
+        if HARDWARE_STEP.load(Ordering::Relaxed) {
+            kept | u64::from(Backend::begin(regs)) << 32
+        } else {
+            kept
+        }
     }
 
     #[inline]
     fn leave_slot(&self, regs: &mut Regs, kept: u64) {
-        let interrupts = if kept == 1 { Interrupts::Enabled } else { Interrupts::Disabled };
+        if HARDWARE_STEP.load(Ordering::Relaxed) {
+            Backend::end(regs, (kept >> 32) as u32);
+        }
+        let interrupts = if kept & 1 == 1 { Interrupts::Enabled } else { Interrupts::Disabled };
         Native::set_interrupts_of(regs, interrupts);
     }
 

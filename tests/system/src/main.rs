@@ -36,6 +36,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main() -> ! {
     cpu::init_boot();
+    host::init();
     Native::init_cpu();
     memory::init();
     heap::init();

@@ -17,6 +17,15 @@ pub fn breakpoint(regs: &mut Regs) {
     }
 }
 
+/// One instruction was executed with the step flag set.
+pub fn step(regs: &mut Regs) {
+    Native::this_cpu().steps.fetch_add(1, Ordering::Relaxed);
+    match PROBES.step(regs) {
+        Trap::Handled => {}
+        _ => unclaimed(regs, Native::STEP, regs.pc().as_usize()),
+    }
+}
+
 /// The instruction at pc has faulted, with the architecture's trap `number`, on access to `addr` if it was one.
 pub fn fault(regs: &mut Regs, number: u32, addr: usize) {
     // First: a fault of `nofault` belongs to whoever asked for the access, not to a probe.

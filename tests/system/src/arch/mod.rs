@@ -3,7 +3,7 @@
 use crate::cpu::Cpu;
 use crate::memory::Protection;
 use crate::task::Task;
-use probe_core::arch::{Arch, NativeArch};
+use probe_core::arch::{Arch, NativeArch, SingleStep};
 
 cfg_if::cfg_if! {
     if #[cfg(any(target_arch = "x86_64", target_arch = "x86"))] {
@@ -75,7 +75,7 @@ pub trait Paging {
 /// A machine: everything that is not neutral.
 pub trait Machine: Paging {
     /// The probes' backend.
-    type Backend: NativeArch;
+    type Backend: NativeArch + SingleStep;
 
     /// The first byte of memory, and one past the last.
     const RAM: (usize, usize);
@@ -83,6 +83,8 @@ pub trait Machine: Paging {
     const PAGE_FAULT: u32;
     /// The number of the trap that a breakpoint is.
     const BREAKPOINT: u32;
+    /// The number of the trap that a single step is.
+    const STEP: u32;
     /// Pages of device registers.
     const DEVICES: &'static [usize];
 

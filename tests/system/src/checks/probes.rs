@@ -18,6 +18,7 @@ use probe_core::{Answer, CodeAddr, Errno, Jprobe, Kprobe, Kretprobe, Place, Prob
 /// The checks of this file.
 pub const CHECKS: &[Check] = &[
     ("HIT_1 handlers run before and after the instruction", kprobe_fires),
+    ("HIT_1 slots are stepped in the way that was chosen", stepped_as_chosen),
     ("HIT_1 an emulated jump and an emulated call are what they were", emulated),
     ("RET_4 a return handler sees and changes the value", kretprobe_fires),
     ("JMP_1 a jprobe gets the arguments", jprobe_fires),
@@ -114,6 +115,16 @@ fn kprobe_fires() {
     drop(probe);
     assert_eq!(targets::plain(41), 42);
     assert_eq!(seen.get(), at.as_usize());
+}
+
+fn stepped_as_chosen() {
+    let steps = || cpu::online().map(|cpu| cpu.steps.load(SeqCst)).sum::<usize>();
+    let (probe, before, after) = counting("target_plain");
+    let start = steps();
+    (0..10).for_each(|n| assert_eq!(targets::plain(n), n + 1));
+    assert_eq!(steps() - start, if cmdline::value("step") == Some("hardware") { 10 } else { 0 });
+    assert_eq!([before.get(), after.get()], [10; 2]);
+    drop(probe);
 }
 
 fn emulated() {

@@ -99,6 +99,7 @@ impl Machine for Aarch64 {
     const RAM: (usize, usize) = (0x4000_0000, 0x4400_0000);
     const PAGE_FAULT: u32 = CLASS_DATA_ABORT as u32;
     const BREAKPOINT: u32 = CLASS_BREAKPOINT as u32;
+    const STEP: u32 = CLASS_STEP as u32;
     const DEVICES: &'static [usize] = &[UART, gic::DISTRIBUTOR, gic::INTERFACE];
 
     fn put_byte(byte: u8) {
@@ -189,6 +190,11 @@ impl Machine for Aarch64 {
             static vectors: u8;
         }
         msr!("vbar_el1", (&raw const vectors).addr() as u64);
+        // Whoever runs with PSTATE.D clear and PSTATE.SS set executes one instruction: a slot. All else runs with D set.
+        const STEP: u64 = 1;
+        const KERNEL_DEBUG: u64 = 1 << 13;
+        msr!("oslar_el1", 0);
+        msr!("mdscr_el1", STEP | KERNEL_DEBUG);
         // No task runs yet.
         msr!("sp_el0", 0);
         Self::synchronise();
@@ -278,6 +284,8 @@ impl Aarch64 {
 
 /// The exception class of a BRK.
 const CLASS_BREAKPOINT: u64 = 0x3c;
+/// The exception class of a software step without a change of exception level.
+const CLASS_STEP: u64 = 0x33;
 /// The exception class of an SVC: it does nothing.
 const CLASS_SUPERVISOR_CALL: u64 = 0x15;
 /// The exception class of a data abort without a change of exception level.
@@ -288,6 +296,7 @@ const CLASS_DATA_ABORT: u64 = 0x25;
 extern "C" fn aarch64_synchronous(regs: &mut Regs, syndrome: u64) {
     match syndrome >> 26 {
         CLASS_BREAKPOINT => trap::breakpoint(regs),
+        CLASS_STEP => trap::step(regs),
         CLASS_SUPERVISOR_CALL => {}
         CLASS_DATA_ABORT => trap::fault(regs, CLASS_DATA_ABORT as u32, mrs!("far_el1") as usize),
         class => trap::fault(regs, class as u32, regs.pc as usize),

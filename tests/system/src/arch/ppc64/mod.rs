@@ -42,6 +42,7 @@ const DATA_SEGMENT: u32 = 0x380;
 const EXTERNAL: u32 = 0x500;
 const PROGRAM: u32 = 0x700;
 const DECREMENTER: u32 = 0x900;
+const TRACE: u32 = 0xd00;
 /// It does nothing.
 const SYSTEM_CALL: u32 = 0xc00;
 
@@ -136,6 +137,7 @@ impl Machine for Ppc64 {
     const RAM: (usize, usize) = (0, 64 << 20);
     const PAGE_FAULT: u32 = DATA_STORAGE;
     const BREAKPOINT: u32 = PROGRAM;
+    const STEP: u32 = TRACE;
     const DEVICES: &'static [usize] = &[];
 
     fn put_byte(byte: u8) {
@@ -357,6 +359,7 @@ fn take_interrupt() {
 extern "C" fn ppc64_trap(regs: &mut Regs, vector: u32) {
     match vector {
         PROGRAM if regs.msr & SRR1_TRAP != 0 => trap::breakpoint(regs),
+        TRACE => trap::step(regs),
         SYSTEM_CALL => {}
         EXTERNAL => take_interrupt(),
         DECREMENTER => {

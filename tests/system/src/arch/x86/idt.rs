@@ -16,7 +16,8 @@ pub const TIMER_VECTOR: u8 = 0xf2;
 
 /// The vector that does nothing.
 const NULL_VECTOR: u8 = 0x80;
-const DEBUG: u8 = 1;
+/// The vector of single steps and data breakpoints.
+pub const DEBUG: u8 = 1;
 const PAGE_FAULT: u8 = 14;
 
 /// A descriptor is two words.
@@ -93,7 +94,24 @@ extern "C" fn x86_trap(regs: &mut Regs, vector: u32) {
             unsafe { asm!("mov {}, cr2", out(reg) addr, options(nomem, nostack, preserves_flags)) };
             trap::fault(regs, vector, addr);
         }
-        DEBUG => trap::fault(regs, vector, regs.pc().as_usize()),
+        DEBUG => debug(regs),
         _ => trap::fault(regs, vector, regs.pc().as_usize()),
+    }
+}
+
+/// Vector 1: what DR6 says, which the CPU does not clear.
+fn debug(regs: &mut Regs) {
+    const SINGLE_STEP: usize = 1 << 14;
+    /// The bits that are always set.
+    const NOTHING: usize = 0xffff_0ff0;
+    let status: usize;
+    // SAFETY: reads a register.
+    unsafe { asm!("mov {}, dr6", out(reg) status, options(nomem, nostack, preserves_flags)) };
+    // SAFETY: forgets what was just read.
+    unsafe { asm!("mov dr6, {}", in(reg) NOTHING, options(nomem, nostack, preserves_flags)) };
+    if status & SINGLE_STEP != 0 {
+        trap::step(regs);
+    } else {
+        trap::fault(regs, DEBUG.into(), regs.pc().as_usize());
     }
 }

@@ -110,6 +110,7 @@ impl Machine for X86 {
     const RAM: (usize, usize) = (0, 64 << 20);
     const PAGE_FAULT: u32 = 14;
     const BREAKPOINT: u32 = 3;
+    const STEP: u32 = idt::DEBUG as u32;
     const DEVICES: &'static [usize] = &[apic::BASE];
 
     fn put_byte(byte: u8) {
