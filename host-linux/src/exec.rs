@@ -1,5 +1,6 @@
 //! Executable memory for slots and return stubs: mapped readable and executable, never writable.
 
+use crate::symbols::objects;
 use crate::{maps, sys};
 use probe_core::CodeAddr;
 
@@ -17,6 +18,9 @@ pub(crate) fn alloc(len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option
     };
     let near = near.as_usize();
     let mut candidates = gaps(len_bytes, near);
+    // Nothing can be written where an object has gone until that is reported.
+    let gone = objects::gone_ranges();
+    candidates.retain(|&at| !gone.iter().any(|&(start, end)| start < at + len_bytes && at < end));
     candidates.sort_unstable_by_key(|&at| distance(at, len_bytes, near));
     candidates
         .into_iter()

@@ -139,6 +139,7 @@ unsafe extern "C" fn after_fork_parent() {
 unsafe extern "C" fn after_fork_child() {
     // SAFETY: this thread is the copy of the one in which `before_fork` has run.
     unsafe { after_fork_parent() };
+    objects::forked();
     threads::forked();
 }
 

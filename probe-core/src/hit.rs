@@ -11,7 +11,7 @@ use crate::kprobe::{Answer, Flow, Hit, Lender};
 use crate::point::{ARMED, Handlers, LINGERS, Mode, Node, Point};
 use crate::registry::Probes;
 use crate::slots;
-use crate::sync::{Acquire, Relaxed, Release};
+use crate::sync::{Acquire, Relaxed, Release, SeqCst, fence};
 use core::ptr;
 
 pub(crate) type RegsOf<H> = <<H as Host>::Arch as Arch>::Regs;
@@ -41,9 +41,6 @@ pub enum FaultVerdict {
     /// host's own fault handling goes on with them.
     Restored,
 }
-
-/// How often a breakpoint that no probe stands for is looked at before it is somebody else's.
-const LOOKS: usize = 8;
 
 /// How the walk over a point's pre handlers ended.
 enum Walk {
@@ -396,27 +393,39 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Tells a breakpoint that has just been removed, which is retried, from somebody else's (HIT_5).
+    /// Tells a breakpoint that comes or goes just now, which is retried, from somebody else's (HIT_5). The caller is
+    /// inside.
+    ///
+    /// The text and the table are two looks, and a probe may be planted or removed between them. Only if no breakpoint
+    /// was written meanwhile do the two belong together; else nothing is known, and the breakpoint is hit again if it
+    /// still stands there.
     #[cold]
     fn stray(&self, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
         let mut bytes = [0; 4];
         let wanted = H::Arch::BREAKPOINT.len().min(bytes.len());
         let Some(out) = bytes.get_mut(..wanted) else { return Trap::NotOurs };
-        // Between the two looks a probe may come or go, so that what was read is no longer true: looked at again.
-        // While this context is inside, a point that has been disarmed is not taken off, so that few looks do.
-        for _ in 0..LOOKS {
-            if self.host.read_text(place, out) < wanted {
-                return Trap::NotOurs;
-            }
-            // SAFETY: the caller is inside.
-            let now = unsafe { self.points.find(place.as_usize()) };
-            // Removed since the trap, or planted again.
-            if !H::Arch::is_breakpoint(out) || now.is_some_and(|point| point.is(ARMED)) {
-                regs.set_pc(place);
-                return Trap::Handled;
-            }
+        let before = self.text_changes.load(SeqCst);
+        fence(SeqCst);
+        if self.host.read_text(place, out) < wanted {
+            return Trap::NotOurs;
         }
-        Trap::NotOurs
+        // SAFETY: the caller is inside.
+        let is_armed = unsafe { self.points.find(place.as_usize()) }.is_some_and(|point| point.is(ARMED));
+        fence(SeqCst);
+        let is_steady =
+            before == self.text_changes.load(SeqCst) && (before & 1 == 0 || self.interrupts_change());
+        if is_steady && H::Arch::is_breakpoint(out) && !is_armed {
+            return Trap::NotOurs;
+        }
+        regs.set_pc(place);
+        Trap::Handled
+    }
+
+    /// Whether what the trap has interrupted is the changing of text itself: then nobody else changes any. Our own
+    /// breakpoints stand there only while their point says so, in the midst of a change, too.
+    fn interrupts_change(&self) -> bool {
+        let changer = self.text_changer.load(Relaxed);
+        self.host.task().is_some_and(|task| ptr::eq(task, changer))
     }
 
     /// The point whose slot `at` lies in, and the slot's start. The caller is inside.

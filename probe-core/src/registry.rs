@@ -17,6 +17,7 @@ pub use handle::{Counters, Kept, Kind, Probe};
 pub use resolve::Explanation;
 
 use crate::arch::Arch;
+use crate::context::Task;
 use crate::error::RegisterError;
 use crate::host::Host;
 use crate::instance::Pool;
@@ -24,7 +25,7 @@ use crate::point::{Node, Point};
 use crate::ret::StubChunk;
 use crate::slots::{SlotAllocator, SlotChunk};
 use crate::spare::Spares;
-use crate::sync::{Acquire, AtomicBool, AtomicUsize, Relaxed, Release};
+use crate::sync::{Acquire, AtomicBool, AtomicPtr, AtomicUsize, Relaxed, Release};
 use crate::table::{Keyed, RetiredArray, Table};
 use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
@@ -46,6 +47,10 @@ pub struct Probes<H: Host> {
     pub(crate) spares: Spares<<H::Arch as Arch>::StepState>,
     /// How many stay inside without a context.
     pub(crate) anonymous: AtomicUsize,
+    /// Odd while a breakpoint is being written or taken away: what text says and what its point says may differ then.
+    pub(crate) text_changes: AtomicUsize,
+    /// The task that is changing text, while one is; else null.
+    pub(crate) text_changer: AtomicPtr<Task<H::Arch>>,
     /// A handler has changed something that the next call here has to carry out.
     pub(crate) dirty: AtomicBool,
     is_on: AtomicBool,
@@ -141,6 +146,8 @@ impl<H: Host> Probes<H> {
             stub_chunks: Table::new(),
             spares: Spares::new(),
             anonymous: AtomicUsize::new(0),
+            text_changes: AtomicUsize::new(0),
+            text_changer: AtomicPtr::new(ptr::null_mut()),
             dirty: AtomicBool::new(false),
             is_on: AtomicBool::new(true),
             is_locked: AtomicBool::new(false),

@@ -111,11 +111,28 @@ pub(crate) type Snapshot = Arc<Vec<Arc<Object>>>;
 struct State {
     counters: (u64, u64),
     snapshot: Option<Snapshot>,
-    /// The text of objects that have been unloaded since somebody asked.
-    gone: Vec<(usize, usize)>,
+    /// The text of objects that have been unloaded and not yet reported.
+    gone: Vec<Gone>,
+    /// How many ranges have ever gone: the newest one's number.
+    last_gone: u64,
 }
 
-static STATE: Lock<State> = Lock::new(State { counters: (0, 0), snapshot: None, gone: Vec::new() });
+/// A range of text that was unloaded.
+#[derive(Clone, Copy)]
+struct Gone {
+    /// Tells it from a later one at the same addresses.
+    number: u64,
+    start: usize,
+    end: usize,
+    /// The thread that is reporting it, or [`NOBODY`].
+    reporter: u32,
+}
+
+/// No thread has this number.
+const NOBODY: u32 = 0;
+
+static STATE: Lock<State> =
+    Lock::new(State { counters: (0, 0), snapshot: None, gone: Vec::new(), last_gone: 0 });
 
 /// The objects that are loaded now.
 pub(crate) fn snapshot() -> Snapshot {
@@ -124,20 +141,28 @@ pub(crate) fn snapshot() -> Snapshot {
     state.refresh(counters)
 }
 
-/// Calls `report` with every range of text that was unloaded and not yet reported. Until `report` has returned the
-/// range counts as gone ([`is_gone`]).
+/// Sees to it that every range of text that was unloaded before the call is reported: by a call of `report`, or of another
+/// thread's, which is waited for. A range is reported once, and counts as gone ([`is_gone`]) until that is done: whoever
+/// loads something there after this has returned will not have it reported as gone.
 pub(crate) fn report_gone(report: &mut dyn FnMut(usize, usize)) {
     let counters = counters();
-    let gone = {
+    STATE.lock().refresh(counters);
+    let this = sys::thread_id();
+    loop {
         let mut state = STATE.lock();
-        state.refresh(counters);
-        state.gone.clone()
-    };
-    for &(start, end) in &gone {
-        report(start, end);
-    }
-    if !gone.is_empty() {
-        STATE.lock().gone.retain(|range| !gone.contains(range));
+        if let Some(gone) = state.gone.iter_mut().find(|gone| gone.reporter == NOBODY) {
+            gone.reporter = this;
+            let Gone { number, start, end, .. } = *gone;
+            drop(state);
+            report(start, end);
+            STATE.lock().gone.retain(|gone| gone.number != number);
+        } else if state.gone.iter().any(|gone| gone.reporter != this) {
+            drop(state);
+            std::thread::yield_now();
+        } else {
+            // What is left are reports that this call comes out of.
+            return;
+        }
     }
 }
 
@@ -147,7 +172,15 @@ pub(crate) fn is_gone(at: usize) -> bool {
     let counters = counters();
     let mut state = STATE.lock();
     state.refresh(counters);
-    state.gone.iter().any(|&(start, end)| (start..end).contains(&at))
+    state.gone.iter().any(|gone| (gone.start..gone.end).contains(&at))
+}
+
+/// The ranges for which [`is_gone`] is true now.
+pub(crate) fn gone_ranges() -> Vec<(usize, usize)> {
+    let counters = counters();
+    let mut state = STATE.lock();
+    state.refresh(counters);
+    state.gone.iter().map(|gone| (gone.start, gone.end)).collect()
 }
 
 /// The object that `at` lies in.
@@ -172,6 +205,12 @@ pub(crate) unsafe fn release() {
     unsafe { BUILDING.give() };
 }
 
+/// In a fork's child: the threads that were reporting are not there, so what they had not finished is to be done again.
+/// That is safe, as the registry's lock was held over the fork: a report had changed everything or nothing.
+pub(crate) fn forked() {
+    STATE.lock().gone.iter_mut().for_each(|gone| gone.reporter = NOBODY);
+}
+
 impl State {
     fn refresh(&mut self, counters: (u64, u64)) -> Snapshot {
         if let Some(snapshot) = self.snapshot.as_ref().filter(|_| self.counters == counters) {
@@ -186,8 +225,11 @@ impl State {
         }
         for old in before.iter() {
             if !loaded.iter().any(|now| Arc::ptr_eq(now, old)) {
-                let text = old.segments.iter().filter(|segment| segment.is_executable);
-                self.gone.extend(text.map(|segment| (segment.start, segment.end)));
+                for text in old.segments.iter().filter(|segment| segment.is_executable) {
+                    self.last_gone += 1;
+                    let (number, start, end) = (self.last_gone, text.start, text.end);
+                    self.gone.push(Gone { number, start, end, reporter: NOBODY });
+                }
             }
         }
         self.counters = counters;
@@ -317,6 +359,49 @@ mod tests {
         assert!(objects[0].holds(here));
         assert!(objects[0].module().is_none());
         assert!(Arc::ptr_eq(&objects, &snapshot()), "nothing has changed, so nothing is read again");
+    }
+
+    #[test]
+    fn what_has_gone_is_reported_once_and_nobody_goes_on_before_it_is() {
+        use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+        // SAFETY: a C string; the library's constructors do nothing that matters.
+        let library = unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_NOW) };
+        if library.is_null() {
+            assert!(cfg!(target_feature = "crt-static"), "a library that must be there is not");
+            return;
+        }
+        let is_there = || snapshot().iter().any(|object| object.name.starts_with("libm.so"));
+        assert!(is_there());
+        // SAFETY: a live handle, closed once.
+        unsafe { libc::dlclose(library) };
+        assert!(!is_there());
+        let (reports, is_reported) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (is_reporting, others) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                report_gone(&mut |start, _| {
+                    reports.fetch_add(1, SeqCst);
+                    assert!(is_gone(start));
+                    is_reporting.store(true, SeqCst);
+                    while others.load(SeqCst) == 0 {
+                        std::thread::yield_now();
+                    }
+                    // Time for the other one to go on, if it does.
+                    (0..1000).for_each(|_| std::thread::yield_now());
+                    is_reported.store(true, SeqCst);
+                });
+            });
+            while !is_reporting.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            others.fetch_add(1, SeqCst);
+            report_gone(&mut |_, _| {
+                reports.fetch_add(1, SeqCst);
+            });
+            assert!(is_reported.load(SeqCst), "somebody went on before it was reported");
+        });
+        assert_eq!(reports.load(SeqCst), 1);
+        assert!(gone_ranges().is_empty());
     }
 
     #[test]

@@ -5,8 +5,8 @@ use crate::arch::{Arch, Method, Tail};
 use crate::error::{ControlError, TextError};
 use crate::host::{Host, Notice};
 use crate::point::{ARMED, DISABLED, GONE, LEAVING, LINGERS, Mode, Node, Point, TAIL_JUMPS};
-use crate::sync::{Acquire, Release};
-use core::ptr::NonNull;
+use crate::sync::{Acquire, Relaxed, Release, SeqCst, fence};
+use core::ptr::{self, NonNull};
 
 /// What a user wants of a probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,25 @@ impl<H: Host> Probes<H> {
         }
     }
 
+    /// Runs `change`, which makes text and the point's state differ for a while: a trap meanwhile knows that it cannot
+    /// tell yet whose breakpoint it has seen. The lock is held.
+    fn changing_text<R>(&self, change: impl FnOnce() -> R) -> R {
+        let task = self.host.task().map_or(ptr::null_mut(), |task| ptr::from_ref(task).cast_mut());
+        self.text_changer.store(task, Relaxed);
+        self.text_changes.fetch_add(1, SeqCst);
+        fence(SeqCst);
+        let result = change();
+        fence(SeqCst);
+        self.text_changes.fetch_add(1, SeqCst);
+        self.text_changer.store(ptr::null_mut(), Relaxed);
+        result
+    }
+
     fn arm(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
+        self.changing_text(|| self.write_breakpoint(point))
+    }
+
+    fn write_breakpoint(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
         // First: whoever hits it finds it armed.
         point.set(ARMED);
         // SAFETY: an instruction starts there, whose bytes the point has saved.
@@ -52,6 +70,10 @@ impl<H: Host> Probes<H> {
     }
 
     fn disarm(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
+        self.changing_text(|| self.restore_text(point))
+    }
+
+    fn restore_text(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
         let breakpoint = H::Arch::BREAKPOINT;
         let mut now = [0; 4];
         let (Some(now), Some(saved)) = (now.get_mut(..breakpoint.len()), point.saved.get(..breakpoint.len()))

@@ -8,7 +8,7 @@ use crate::error::{BatchError, RegisterError, TextError};
 use crate::host::{Host, Notice};
 use crate::kprobe::{AnyProbe, Pending, PendingReturn};
 use crate::point::{
-    DISABLED, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, Point, STARTING, STEPPED, TAIL_JUMPS,
+    ARMED, DISABLED, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, Point, STARTING, STEPPED, TAIL_JUMPS,
 };
 use crate::slots::{CHUNK_LEN, OWN, SlotChunk};
 use crate::sync::{Relaxed, Release};
@@ -201,6 +201,10 @@ impl<H: Host> Probes<H> {
         if point.plan != decoded.plan || insn.get(..breakpoint) != point.saved.get(..breakpoint) {
             return false;
         }
+        // The same code may have been loaded there afresh, unnoticed: then it has no breakpoint.
+        if point.is(ARMED) && !self.is_breakpoint_in_text(point.place) {
+            return false;
+        }
         let tail = if point.is(TAIL_JUMPS) { Tail::Jump } else { Tail::Breakpoint };
         !point.has_slot() || {
             let mut image = [0; MAX_SLOT_LEN];
@@ -219,6 +223,13 @@ impl<H: Host> Probes<H> {
                 && self.host.read_text(point.slot, &mut now[..own]) == own
                 && now[..own] == image[..own]
         }
+    }
+
+    fn is_breakpoint_in_text(&self, place: CodeAddr) -> bool {
+        let breakpoint = H::Arch::BREAKPOINT;
+        let mut now = [0; 4];
+        let now = &mut now[..breakpoint.len().min(4)];
+        self.host.read_text(place, now) == now.len() && now == breakpoint
     }
 
     fn new_point(

@@ -221,3 +221,21 @@ fn the_self_test_accepts_a_host_and_finds_what_it_lacks() {
     assert_eq!(world.probes.self_test(), Err(SelfTestError::Context));
     assert_eq!(world.host().live_chunks.load(SeqCst), 0);
 }
+
+#[test]
+fn ctl_5_the_same_text_loaded_afresh_unnoticed_is_probed_afresh() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let original = world.bytes(f, 1);
+    let (old, new) = (counter(), counter());
+    let first = world.probes.register(K::at("f").pre(|_| bump(old))).unwrap();
+    // An object has gone and come back at the same addresses before anybody looked.
+    world.put(f, &original);
+    let second = world.probes.register(K::at("f").pre(|_| bump(new))).unwrap();
+    assert_eq!(world.value(f, &[1]), 6);
+    assert_eq!((old.load(SeqCst), new.load(SeqCst)), (0, 1));
+    assert!(first.is_gone() && !second.is_gone());
+    drop((first, second));
+    assert_eq!(world.bytes(f, 1), original);
+    assert_eq!(world.value(f, &[1]), 6);
+}

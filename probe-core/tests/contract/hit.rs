@@ -2,7 +2,7 @@
 
 use super::*;
 use probe_core::arch::{Access, MemFault};
-use probe_core::{Answer, Flow, MAX_DEPTH};
+use probe_core::{Answer, Flow, MAX_DEPTH, Switch};
 use rstest::rstest;
 
 /// A handler that must not run.
@@ -193,6 +193,55 @@ fn hit_5_a_foreign_breakpoint_where_a_probe_was_is_passed_on() {
     assert_eq!(world.run(f, &[1]).0, End::Trapped(f));
     world.put(f, &[ADD]);
     assert_eq!(world.value(f, &[1]), 6);
+}
+
+#[test]
+fn hit_5_a_breakpoint_that_comes_and_goes_between_two_looks_is_not_foreign() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let mut cpu = world.cpu(f, &[1]);
+    // The trap has been taken when the probe of an earlier time goes; the core finds nothing in its table.
+    cpu.regs.pc = f + 1;
+    // From then on, the breakpoint stands there whenever the text is read, and does not when the table is.
+    let mut is_registered = false;
+    let mut looks = 0;
+    *world.host().text_hook.lock().unwrap() = Some(Box::new(move |moment| {
+        let other = std::thread::spawn(move || match moment {
+            Moment::BeforeRead if !is_registered => {
+                world.probes.register(K::at("f")).unwrap().leak();
+            }
+            Moment::BeforeRead => world.probes.switch(Switch::On).unwrap(),
+            _ => world.probes.switch(Switch::Off).unwrap(),
+        });
+        other.join().unwrap();
+        is_registered = true;
+        looks += 1;
+        assert!(looks < 100, "it looks again and again");
+    }));
+    assert_eq!(world.probes.breakpoint(&mut cpu.regs), probe_core::Trap::Handled);
+    *world.host().text_hook.lock().unwrap() = None;
+    assert_eq!(cpu.regs.pc, f);
+    assert_eq!(cpu.run(100), End::Returned);
+    assert_eq!(cpu.regs.r[0], 6);
+}
+
+#[test]
+fn hit_5_a_foreign_breakpoint_in_what_changes_text_is_passed_on() {
+    let world = World::new();
+    plus_five(world, "f");
+    let foreign = world.function("foreign", &[NOP, BREAK, RETURN]);
+    let ends = Log::new();
+    *world.host().text_hook.lock().unwrap() = Some(Box::new(move |moment| {
+        if matches!(moment, Moment::BeforeWrite | Moment::AfterWrite) {
+            let (end, _) = world.run(foreign, &[]);
+            ends.add(format!("{moment:?} {}", end == End::Trapped(foreign + 1)));
+        }
+    }));
+    let probe = world.probes.register(K::at("f")).unwrap();
+    drop(probe);
+    *world.host().text_hook.lock().unwrap() = None;
+    let ends = ends.take();
+    assert!(ends.len() >= 4 && ends.iter().all(|end| end.ends_with("true")), "{ends:?}");
 }
 
 /// Where a nested hit happens.

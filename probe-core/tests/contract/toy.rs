@@ -379,6 +379,18 @@ pub struct ToySymbol {
 
 pub type SystemHook = fn(&'static World, &mut ToyRegs);
 
+/// When text is looked at or changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    BeforeRead,
+    AfterRead,
+    BeforeWrite,
+    AfterWrite,
+}
+
+/// What happens at such a moment; nothing happens while it runs.
+pub type TextHook = Box<dyn FnMut(Moment) + Send>;
+
 /// The toy host: a program with one arena.
 pub struct ToyHost {
     pub memory: ToyMemory,
@@ -406,6 +418,7 @@ pub struct ToyHost {
     pub has_contexts: AtomicBool,
     /// What SYSTEM does.
     pub system_hook: Mutex<Option<SystemHook>>,
+    pub text_hook: Mutex<Option<TextHook>>,
 }
 
 type Mine = (usize, &'static Context<Toy>, &'static Task<Toy>);
@@ -442,6 +455,20 @@ impl ToyHost {
     pub fn current(&self) -> (&'static Context<Toy>, &'static Task<Toy>) {
         self.mine()
     }
+
+    /// Does something to text, between the hook's two moments.
+    fn touch_text<R>(&self, moments: [Moment; 2], touch: impl FnOnce() -> R) -> R {
+        let mut hook = self.text_hook.lock().unwrap().take();
+        if let Some(hook) = &mut hook {
+            hook(moments[0]);
+        }
+        let result = touch();
+        if let Some(mut hook) = hook {
+            hook(moments[1]);
+            *self.text_hook.lock().unwrap() = Some(hook);
+        }
+        result
+    }
 }
 
 // SAFETY: the arena and the chunks stay mapped; what else is owed is kept at each function.
@@ -453,10 +480,12 @@ unsafe impl Host for ToyHost {
     fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize {
         let at = at.as_usize();
         if (at >= self.memory.arena && at < self.memory.arena + ARENA) || is_chunk(at) {
-            for (offset, byte) in out.iter_mut().enumerate() {
-                *byte = cell(at + offset).load(SeqCst);
-            }
-            return out.len();
+            return self.touch_text([Moment::BeforeRead, Moment::AfterRead], || {
+                for (offset, byte) in out.iter_mut().enumerate() {
+                    *byte = cell(at + offset).load(SeqCst);
+                }
+                out.len()
+            });
         }
         0
     }
@@ -472,10 +501,12 @@ unsafe impl Host for ToyHost {
             }
             more => self.failing_write.store(more - 1, SeqCst),
         }
-        // The last byte first: what decides comes when the rest is there.
-        for (offset, byte) in bytes.iter().enumerate().rev() {
-            cell(at.as_usize() + offset).store(*byte, SeqCst);
-        }
+        self.touch_text([Moment::BeforeWrite, Moment::AfterWrite], || {
+            // The last byte first: what decides comes when the rest is there.
+            for (offset, byte) in bytes.iter().enumerate().rev() {
+                cell(at.as_usize() + offset).store(*byte, SeqCst);
+            }
+        });
         Ok(())
     }
     fn sync_cores(&self) {
@@ -673,6 +704,7 @@ impl World {
             stopped: Default::default(),
             has_contexts: AtomicBool::new(true),
             system_hook: Mutex::default(),
+            text_hook: Mutex::default(),
         };
         Box::leak(Box::new(Self { probes: Probes::new(host) }))
     }
