@@ -16,6 +16,10 @@ const HITTERS: usize = 4;
 /// How long a phase of the storm lasts; between two, everything is quiet and what must hold is checked.
 const PHASE: Duration = Duration::from_secs(6);
 
+/// How much the resident memory may differ between two quiet moments: what the C library's allocator holds back for new
+/// threads, and pages that are read in at their first use.
+const RESIDENT_SLACK: usize = 4 << 20;
+
 /// Bytes that are allocated now.
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
 
@@ -266,11 +270,14 @@ fn load_and_unload(tally: &Tally) {
                 return;
             }
         }
-        let early = if round % 2 == 0 { None } else { Some(probe) };
+        let late = if round % 2 == 0 { probe.ok() } else { None };
         // SAFETY: nobody uses the library any more; a probe on it that is left becomes GONE.
         unsafe { libc::dlclose(library) };
         probe_host_linux::objects_changed();
-        drop(early);
+        if late.is_some_and(|probe| !probe.is_gone()) {
+            eprintln!("a probe outlives its text");
+            tally.wrong.fetch_add(1, Relaxed);
+        }
         round += 1;
         tally.loads.fetch_add(1, Relaxed);
     }
@@ -278,6 +285,54 @@ fn load_and_unload(tally: &Tally) {
 
 #[cfg(not(all(target_env = "gnu", not(target_feature = "crt-static"))))]
 fn load_and_unload(_: &Tally) {}
+
+/// The program's own action for SIGTRAP: there is no breakpoint but ours, so the storm has failed. Says what it was.
+extern "C" fn on_foreign_trap(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    use probe_core::host::Host;
+    use std::io::Write;
+    // SAFETY: the kernel's structures, alive while the handler runs.
+    let (code, words) = unsafe { ((*info).si_code, context.cast::<[usize; 48]>().read()) };
+    let mut text = [0_u8; 4096];
+    let mut out = std::io::Cursor::new(&mut text[..]);
+    let _ = writeln!(out, "SIGTRAP is not ours: si_code {code:#x}, ucontext {words:x?}");
+    for word in words {
+        let mut bytes = [0; 16];
+        let host = probes_without_looking();
+        if host.read_text(word.wrapping_sub(8).into(), &mut bytes) == 16 {
+            let _ = writeln!(out, "  around {word:x}: {bytes:x?}");
+        }
+    }
+    let len = out.position() as usize;
+    // SAFETY: `text` is that long.
+    unsafe { libc::write(2, text.as_ptr().cast(), len) };
+    std::process::abort();
+}
+
+/// The host, in a handler: nothing is looked up.
+fn probes_without_looking() -> &'static probe_host_linux::LinuxProcess {
+    start().expect("it has started").host()
+}
+
+/// Lets a SIGTRAP that is not about a probe say what it is.
+fn tell_of_foreign_traps() {
+    use probe_host_linux::{signals, sys};
+    let action = sys::Action {
+        handler: on_foreign_trap as *const () as usize,
+        flags: libc::SA_SIGINFO as usize,
+        restorer: 0,
+        mask: sys::SignalSet::EMPTY,
+    };
+    signals::program_action(libc::SIGTRAP, Some(&action));
+}
+
+/// The memory of this process that is in use, in bytes.
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("a process knows its memory");
+    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<usize>().ok());
+    // SAFETY: asks only.
+    pages.expect("the second number is the resident pages")
+        * unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize
+}
 
 /// Mappings of this process, and whether one of them may be written and executed.
 fn mappings() -> (usize, bool) {
@@ -396,8 +451,9 @@ fn main() {
         return;
     }
     start().expect("this process can be probed");
+    tell_of_foreign_traps();
     let seconds =
-        std::env::var("PROBE_STORM_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3_u64);
+        std::env::var("PROBE_STORM_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60_u64);
     let end = Instant::now() + Duration::from_secs(seconds);
     let expected_mix: [usize; 8] =
         std::array::from_fn(|seed| black_box(storm_mix as extern "C" fn(usize, usize) -> usize)(seed, 30));
@@ -405,7 +461,7 @@ fn main() {
     unsafe { libc::signal(libc::SIGUSR1, on_usr1 as *const () as libc::sighandler_t) };
     let is_native = probes().host().text_access() == probe_host_linux::TextAccess::Alias;
     let mut fixed = Fixed::plant();
-    let mut settled: Option<(i64, usize)> = None;
+    let mut settled: Option<(i64, usize, usize)> = None;
     let mut number = 0;
     println!("\nrunning 1 test");
     while Instant::now() < end {
@@ -413,9 +469,9 @@ fn main() {
         fixed.calls += tally.fixed_calls.load(SeqCst);
         assert_eq!(tally.wrong.load(SeqCst), 0, "something came out wrong");
         fixed.check();
-        let now = (LIVE_BYTES.load(SeqCst), mappings().0);
+        let now = (LIVE_BYTES.load(SeqCst), mappings().0, resident_bytes());
         println!(
-            "phase {number}: {} calls, {} registrations ({} refused), {} signals, {} forks, {} loads; {} bytes, {} mappings",
+            "phase {number}: {} calls, {} registrations ({} refused), {} signals, {} forks, {} loads; {} bytes, {} mappings, {} KiB resident",
             tally.fixed_calls.load(SeqCst),
             tally.registrations.load(SeqCst),
             tally.refusals.load(SeqCst),
@@ -424,14 +480,20 @@ fn main() {
             tally.loads.load(SeqCst),
             now.0,
             now.1,
+            now.2 / 1024,
         );
         number += 1;
         // The first phases fill caches (symbol tables, slots by place): from the third on nothing may grow.
         match settled {
             None if number >= 3 => settled = Some(now),
-            Some((bytes, maps)) => {
+            Some((bytes, maps, resident)) => {
                 assert!(now.0 <= bytes + 64 * 1024, "memory grows: {bytes} bytes, now {}", now.0);
                 assert!(now.1 <= maps + 8, "mappings grow: {maps}, now {}", now.1);
+                assert!(
+                    now.2 <= resident + RESIDENT_SLACK,
+                    "memory grows: {resident} resident, now {}",
+                    now.2
+                );
             }
             None => {}
         }
