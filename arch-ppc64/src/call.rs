@@ -468,7 +468,9 @@ mod tests {
     fn stubs<E: Endian>() {
         const LEN: usize = 0x1000 - 8;
         let mut out = [0; LEN];
-        let (trampoline, handler) = (CodeAddr::new(0x1234_5678_9abc_def0), 0xfedc_ba98_7654_3210);
+        // Also where a machine word is narrower than ppc64's.
+        let (trampoline, handler) =
+            (CodeAddr::new(0x1234_5678_9abc_def0_u64 as usize), 0xfedc_ba98_7654_3210_u64 as usize);
         let count = Ppc64::<E, ElfV2>::fill_stubs(CodeAddr::new(0x10_0000), trampoline, handler, &mut out);
         assert_eq!(count, LEN / 4 - VENEER_WORDS);
         let word = |index: usize| E::word(*out[index * 4..].first_chunk().unwrap());
@@ -479,8 +481,9 @@ mod tests {
         }
         // The ten words that load the two numbers; rldicr 12,12,32,31.
         let immediates = |at: usize| [at, at + 1, at + 3, at + 4].map(|at| word(count + at) as u16);
-        assert_eq!(immediates(5), [0x1234, 0x5678, 0x9abc, 0xdef0]);
-        assert_eq!(immediates(11), [0xfedc, 0xba98, 0x7654, 0x3210]);
+        let halves = |word: usize| [48, 32, 16, 0].map(|shift| (word as u64 >> shift) as u16);
+        assert_eq!(immediates(5), halves(trampoline.as_usize()));
+        assert_eq!(immediates(11), halves(handler));
         assert_eq!((word(count + 7), word(count + 13)), (0x798c_07c6, 0x796b_07c6));
         assert_eq!((word(count), word(count + 16)), (0xf801_fff8, 0x4e80_0420), "std 0,-8(1); bctr");
     }

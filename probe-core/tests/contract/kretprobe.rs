@@ -380,8 +380,8 @@ fn ret_8_real_return_addresses_are_shown_through_chains() {
     while cpu.regs.pc != f + 3 {
         cpu.run(1);
     }
-    let mut on_stack = [0; 8];
-    on_stack.copy_from_slice(&world.bytes(cpu.regs.sp, 8));
+    let mut on_stack = [0; size_of::<usize>()];
+    on_stack.copy_from_slice(&world.bytes(cpu.regs.sp, size_of::<usize>()));
     let on_stack = CodeAddr::new(usize::from_ne_bytes(on_stack));
     assert_ne!(on_stack.as_usize(), caller + 5);
     assert_eq!(world.probes.real_return_address(on_stack), Some(CodeAddr::new(caller + 5)));

@@ -195,10 +195,8 @@ impl Consumer {
     fn clean(&self) {
         for index in 0..self.region.rings_used() {
             let ring = self.region.ring(index);
-            if let Some(owner) = ring.owner().filter(|_| ring.is_empty()) {
-                if owner.is_dead() {
-                    ring.free_if_drained(true);
-                }
+            if ring.is_empty() && ring.owner().is_some_and(|owner| owner.is_dead()) {
+                ring.free_if_drained(true);
             }
         }
     }

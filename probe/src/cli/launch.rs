@@ -154,7 +154,7 @@ impl Program {
             None => unsafe { libc::sigwaitinfo(&self.signals, &mut info) },
             Some(timeout) => {
                 let timeout = libc::timespec {
-                    tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+                    tv_sec: timeout.as_secs().try_into().unwrap_or(i32::MAX.into()),
                     tv_nsec: timeout.subsec_nanos() as libc::c_long,
                 };
                 // SAFETY: a set, a buffer and a timeout of our own.

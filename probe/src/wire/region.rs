@@ -331,7 +331,7 @@ impl Region {
         let seen = header.wake.load(Ordering::Acquire);
         header.asleep.store(1, Ordering::Release);
         let timeout = libc::timespec {
-            tv_sec: (timeout_ms / 1000) as libc::time_t,
+            tv_sec: (timeout_ms / 1000) as _,
             tv_nsec: ((timeout_ms % 1000) * 1_000_000) as libc::c_long,
         };
         // SAFETY: the address of a mapped word and of a timeout that outlives the call.
