@@ -8,6 +8,8 @@ mod explain;
 mod json;
 mod launch;
 mod list;
+#[cfg(all(test, target_pointer_width = "64"))]
+mod manual;
 mod program;
 mod style;
 mod summary;

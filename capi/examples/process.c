@@ -1,0 +1,154 @@
+/*
+ * Probes in this very process: a kprobe, a jprobe and a return probe on functions of libc.
+ *
+ * cargo build --release -p probe-c
+ * cc -Icapi/include capi/examples/process.c target/release/libprobe_c.a -lpthread -ldl -lm -o process && ./process
+ */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "probe.h"
+
+/* What is promised must be so: this program is run as a test. */
+#define CHECK(what)                                                                     \
+	do {                                                                            \
+		if (!(what)) {                                                          \
+			fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #what); \
+			exit(1);                                                        \
+		}                                                                       \
+	} while (0)
+
+static unsigned long before, after, place;
+
+static int pre(struct kprobe *p, struct pt_regs *regs)
+{
+	before++;
+	place = instruction_pointer(regs);
+	/* A handler may neither register nor unregister (REG_18). */
+	return unregister_kprobe(p) == -EBUSY ? 0 : 1;
+}
+
+static void post(struct kprobe *p, struct pt_regs *regs, unsigned long flags)
+{
+	(void)p;
+	(void)flags;
+	after += instruction_pointer(regs) != place;
+}
+
+static int seen_letter;
+
+static int on_toupper(int letter)
+{
+	seen_letter = letter;
+	/* Its own copies are its own (JMP_3). */
+	letter = 'x';
+	jprobe_return();
+}
+
+struct call {
+	unsigned long argument;
+};
+
+static int entered(struct kretprobe_instance *ri, struct pt_regs *regs)
+{
+	struct call *call = ri->data;
+
+	call->argument = regs_get_kernel_argument(regs, 0);
+	/* Only negative numbers are followed. */
+	return (long)(int)call->argument >= 0;
+}
+
+static int returned(struct kretprobe_instance *ri, struct pt_regs *regs)
+{
+	struct call *call = ri->data;
+
+	regs_set_return_value(regs, regs_return_value(regs) + 1000 + (call->argument == (unsigned long)-7));
+	return 0;
+}
+
+static struct kprobe kp = { .symbol_name = "getppid", .pre_handler = pre, .post_handler = post };
+static struct jprobe jp = { .kp.symbol_name = "toupper", .entry = (const void *)on_toupper };
+static struct kretprobe rp = {
+	.kp.symbol_name = "labs",
+	.handler = returned,
+	.entry_handler = entered,
+	.data_size = sizeof(struct call),
+	.maxactive = 20,
+};
+
+static void errors(void)
+{
+	struct kprobe bad = { .symbol_name = "no_such_function" };
+	struct kprobe neither = { 0 };
+	struct kprobe both = { .symbol_name = "getppid", .addr = (void *)1 };
+	struct kprobe far_out = { .symbol_name = "getppid", .offset = 1 << 20 };
+	struct kprobe fine = { .symbol_name = "getppid" };
+	struct kprobe *batch[] = { &fine, &bad };
+	struct kretprobe big = { .kp.symbol_name = "labs", .data_size = 4097 };
+
+	CHECK(register_kprobe(&bad) == -ENOENT && !strcmp(bad.reason, "place.no_symbol"));
+	CHECK(register_kprobe(&neither) == -EINVAL && !strcmp(neither.reason, "place.neither"));
+	CHECK(register_kprobe(&both) == -EINVAL && !strcmp(both.reason, "place.both"));
+	CHECK(register_kprobe(&far_out) == -EINVAL);
+	CHECK(register_kretprobe(&big) == -E2BIG);
+	CHECK(register_kprobe(NULL) == -EINVAL);
+	/* All or nothing (REG_12). */
+	CHECK(register_kprobes(batch, 2) == -ENOENT && fine.addr == NULL);
+	/* Nothing to remove: that is said (REG_14). */
+	bad.addr = (void *)1;
+	CHECK(unregister_kprobe(&bad) == -EINVAL && bad.addr == NULL);
+	CHECK(enable_kprobe(&bad) == -EINVAL);
+}
+
+int main(void)
+{
+	int (*volatile upper)(int) = toupper;
+	long (*volatile magnitude)(long) = labs;
+	struct probe_counters counters;
+	char list[4096], why[256];
+	pid_t parent = getppid();
+
+	errors();
+
+	CHECK(register_kprobe(&kp) == 0);
+	printf("Planted kprobe at %p\n", kp.addr);
+	CHECK(register_kprobe(&kp) == -EINVAL && !strcmp(kp.reason, "probe.is_registered"));
+	CHECK(register_jprobe(&jp) == 0);
+	CHECK(register_kretprobe(&rp) == 0);
+
+	CHECK(getppid() == parent && getppid() == parent);
+	CHECK(before == 2 && after == 2 && place == (unsigned long)kp.addr);
+	CHECK(upper('q') == 'Q' && seen_letter == 'q');
+	CHECK(magnitude(-7) == 1008 && magnitude(-8) == 1008 && magnitude(9) == 9);
+
+	CHECK(kprobe_counters(&kp, &counters) == 0 && counters.hits == 2);
+	CHECK(kprobe_counters(&rp.kp, &counters) == 0 && counters.hits == 2 && counters.vetoed == 1);
+	CHECK(kprobes_list(list, sizeof(list), 1) == (long)strlen(list));
+	printf("%s", list);
+	CHECK(strstr(list, "  k  getppid+0x") && strstr(list, "  r  ") && strstr(list, "  j  "));
+	CHECK(kprobes_list(list, 8, 1) > 8 && strlen(list) == 7);
+	CHECK(kprobes_explain((unsigned long)kp.addr, why, sizeof(why)) > 0);
+	printf("%s\n", why);
+
+	/* Enabling and disabling, one and all. */
+	CHECK(disable_kprobe(&kp) == 0 && getppid() == parent && before == 2);
+	CHECK(enable_kprobe(&kp) == 0 && getppid() == parent && before == 3);
+	CHECK(kprobes_enabled() == 1 && kprobes_write_enabled("0\n") == 0 && kprobes_enabled() == 0);
+	CHECK(getppid() == parent && before == 3);
+	CHECK(kprobes_write_enabled("maybe") == -EINVAL && kprobes_write_enabled("1\n") == 0);
+
+	CHECK(unregister_kretprobe(&rp) == 0 && unregister_jprobe(&jp) == 0);
+	CHECK(magnitude(-7) == 7);
+	CHECK(unregister_kprobe(&kp) == 0 && kp.addr == NULL);
+	CHECK(getppid() == parent && before == 3);
+	/* The same structure once more (REG_15). */
+	CHECK(register_kprobe(&kp) == 0 && getppid() == parent && before == 4);
+	CHECK(unregister_kprobe(&kp) == 0 && unregister_kprobe(&kp) == -EINVAL);
+	printf("all is as promised\n");
+	return 0;
+}

@@ -1,0 +1,710 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Linux-style kprobes, jprobes and return probes, in C: over libprobe_c.a, in a kernel or in a Linux process.
+ *
+ * Generated from the crate probe-c; do not edit. Functions answer 0 or a negative errno, unless said otherwise. Words like
+ * REG_4 are rules that tests are named after (docs/porting-from-linux.md). Functions whose names begin with `probe_` are ours;
+ * those of the process and those of the kernel are in the library for one of the two only.
+ */
+
+
+#ifndef PROBE_H
+#define PROBE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * The saved registers, laid out as Linux's own. Define PROBE_NO_PT_REGS if you have that structure already.
+ */
+#ifndef PROBE_NO_PT_REGS
+#if defined(__x86_64__)
+struct pt_regs {
+        uint64_t r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
+        uint64_t orig_ax, ip, cs, flags, sp, ss;
+};
+#elif defined(__i386__)
+struct pt_regs {
+        uint32_t bx, cx, dx, si, di, bp, ax, ds, es, fs, gs, orig_ax, ip, cs, flags, sp, ss;
+};
+#elif defined(__aarch64__)
+struct pt_regs {
+        uint64_t regs[31], sp, pc, pstate;
+};
+#elif defined(__powerpc64__)
+struct pt_regs {
+        uint64_t gpr[32], nip, msr, orig_gpr3, ctr, link, xer, ccr, softe, trap, dar, dsisr, result;
+};
+#else
+#error "there is no backend for this architecture"
+#endif
+#endif
+
+struct kprobe;
+struct kretprobe_instance;
+
+
+/**
+ * Registers the probe disabled: it is planted, and no handler runs before `enable_kprobe` (REG_10).
+ */
+#define KPROBE_FLAG_DISABLED 2
+
+/**
+ * The caller knows that an instruction starts at `addr`, although no symbol covers it (REG_4).
+ */
+#define KPROBE_FLAG_UNCHECKED 256
+
+/**
+ * How long a reason code can be, its final NUL included.
+ */
+#define KPROBE_REASON_LEN 48
+
+/**
+ * `probe_breakpoint`, `probe_fault`: not ours; go on with your own handling.
+ */
+#define PROBE_NOT_OURS 0
+
+/**
+ * `probe_breakpoint`, `probe_fault`: resume with the registers as they are now.
+ */
+#define PROBE_HANDLED 1
+
+/**
+ * `probe_breakpoint`: raise a memory fault at the program counter. `probe_fault`: go on with your own handling, with the
+ * registers as they are now.
+ */
+#define PROBE_FAULT 2
+
+/**
+ * `probeable`: it is text that may be patched.
+ */
+#define PROBEABLE_YES 0
+
+/**
+ * `probeable`: it is no text.
+ */
+#define PROBEABLE_NOT_TEXT 1
+
+/**
+ * `probeable`: the kernel forbids it.
+ */
+#define PROBEABLE_BLACKLISTED 2
+
+/**
+ * Called before the instruction, with the registers as they were before it. Non-zero: the handler has changed the
+ * control flow, and the instruction is not run (HIT_2).
+ */
+typedef int (*kprobe_pre_handler_t)(struct kprobe *p, struct pt_regs *regs);
+
+/**
+ * Called after the instruction. `flags` is always 0.
+ */
+typedef void (*kprobe_post_handler_t)(struct kprobe *p, struct pt_regs *regs, unsigned long flags);
+
+/**
+ * Called when the instruction or a handler of this probe has faulted. Non-zero: the handler has dealt with it (HIT_9).
+ */
+typedef int (*kprobe_fault_handler_t)(struct kprobe *p, struct pt_regs *regs, int trapnr);
+
+/**
+ * A kprobe: all zero but for what the caller sets. `handle` belongs to the library.
+ */
+struct kprobe {
+        /**
+         * Where: an address of code, or null and `symbol_name` is set. Registration fills it in. On ppc64 ELFv1 the code, not
+         * the function descriptor.
+         */
+        void *addr;
+        /**
+         * Where: a symbol, as `name` or `module:name`; or null and `addr` is set.
+         */
+        const char *symbol_name;
+        /**
+         * How far behind it, in bytes.
+         */
+        unsigned int offset;
+        /**
+         * Called before the instruction, if not null.
+         */
+        kprobe_pre_handler_t pre_handler;
+        /**
+         * Called after the instruction, if not null.
+         */
+        kprobe_post_handler_t post_handler;
+        /**
+         * Called at a fault, if not null.
+         */
+        kprobe_fault_handler_t fault_handler;
+        /**
+         * `KPROBE_FLAG_DISABLED`, `KPROBE_FLAG_UNCHECKED`.
+         */
+        uint32_t flags;
+        /**
+         * Hits whose handlers were skipped. Brought up to date by `kprobe_counters` and when the probe is unregistered.
+         */
+        unsigned long nmissed;
+        /**
+         * After a registration that failed, the stable code of the reason: `place.no_symbol`. Else empty.
+         */
+        char reason[KPROBE_REASON_LEN];
+        /**
+         * The library's. Zero while the probe is not registered.
+         */
+        void *handle[2];
+};
+
+/**
+ * One call that is followed, as its handlers see it.
+ */
+struct kretprobe_instance {
+        /**
+         * The probe.
+         */
+        struct kretprobe *rp;
+        /**
+         * Where the call returns to.
+         */
+        void *ret_addr;
+        /**
+         * The call's private data: `data_size` bytes, aligned to 16.
+         */
+        void *data;
+};
+
+/**
+ * Called at a call's entry (non-zero: this call is left alone, RET_1) or at its return.
+ */
+typedef int (*kretprobe_handler_t)(struct kretprobe_instance *ri, struct pt_regs *regs);
+
+/**
+ * A return probe.
+ */
+struct kretprobe {
+        /**
+         * Where: a function's entry. Its handlers must be null.
+         */
+        struct kprobe kp;
+        /**
+         * Called when a followed call returns, if not null.
+         */
+        kretprobe_handler_t handler;
+        /**
+         * Called at each call's entry, if not null. Without it every call is followed.
+         */
+        kretprobe_handler_t entry_handler;
+        /**
+         * How many calls can be followed at the same time; 0 or less means the default (RET_3).
+         */
+        int maxactive;
+        /**
+         * Calls that were not followed because no instance was free. Brought up to date like `kp.nmissed`.
+         */
+        int nmissed;
+        /**
+         * How many bytes of private data each followed call gets, up to 4096. They are zero at entry.
+         */
+        size_t data_size;
+};
+
+/**
+ * A jprobe: on a function's entry, a function with the same arguments.
+ */
+struct jprobe {
+        /**
+         * Where. Its handlers must be null.
+         */
+        struct kprobe kp;
+        /**
+         * The function to be called with copies of the arguments. It returns, or calls `jprobe_return`.
+         */
+        const void *entry;
+};
+
+/**
+ * What a probe has counted since it was registered; exact (HIT_8).
+ */
+struct probe_counters {
+        /**
+         * Hits at which its handlers were called; of a return probe, the calls that are or were followed.
+         */
+        uint64_t hits;
+        /**
+         * Hits and returns whose handlers were skipped because they happened inside another hit.
+         */
+        uint64_t missed_nested;
+        /**
+         * Calls that were not followed because no instance was free.
+         */
+        uint64_t missed_pool;
+        /**
+         * Calls that the entry handler left alone.
+         */
+        uint64_t vetoed;
+        /**
+         * Followed calls that never returned.
+         */
+        uint64_t abandoned;
+        /**
+         * Faults of the instruction and of this probe's handlers.
+         */
+        uint64_t faults;
+        /**
+         * The most calls that were followed at the same time.
+         */
+        uint32_t pool_high_water;
+};
+
+/**
+ * A function or other symbol of the probed text.
+ */
+struct probe_symbol {
+        /**
+         * Its name.
+         */
+        const char *name;
+        /**
+         * Its first byte. On ppc64 ELFv1 the code, not the descriptor.
+         */
+        unsigned long start;
+        /**
+         * Its length in bytes; 0 where the symbol table does not say.
+         */
+        unsigned long len_bytes;
+        /**
+         * The module that it belongs to; null for the kernel itself.
+         */
+        const char *module;
+        /**
+         * The distance in bytes from the global to the local entry (ppc64 ELFv2, `st_other`); 0 elsewhere.
+         */
+        uint8_t local_entry;
+};
+
+/**
+ * What the kernel calls with each symbol that it is asked for; `cookie` is what it was given with the question.
+ */
+typedef void (*probe_found_t)(void *cookie, const struct probe_symbol *symbol);
+
+/**
+ * What the kernel calls with each range that must not be probed: first byte, one past the last, name.
+ */
+typedef void (*probe_range_t)(void *cookie, unsigned long start, unsigned long end, const char *name);
+
+/**
+ * What a kernel gives. Those marked *hit path* are called in traps: no lock, no allocation. Those marked *may be null* have a
+ * default. docs of `probe_core::host::Host` say what goes wrong where one does not keep its word.
+ */
+struct probe_host {
+        /**
+         * Copies live text, and answers how many bytes were readable.
+         */
+        size_t (*read_text)(unsigned long at, void *out, size_t len);
+        /**
+         * Stores text through an alias that is never executable, and makes it visible to instruction fetch. One to four aligned
+         * bytes at once. 0, or a negative errno and nothing was written.
+         */
+        int (*write_text)(unsigned long at, const void *bytes, size_t len);
+        /**
+         * *Hit path.* Reads the interrupted context's memory without faulting, and answers how many bytes were readable.
+         */
+        size_t (*read_memory)(unsigned long at, void *out, size_t len);
+        /**
+         * *Hit path.* Writes it without faulting, and answers how many bytes were writable.
+         */
+        size_t (*write_memory)(unsigned long at, const void *bytes, size_t len);
+        /**
+         * Returns after every CPU has executed a context-synchronising event (an IPI to all).
+         */
+        void (*sync_cores)(void);
+        /**
+         * Executable, not writable memory, `len` a power of two and aligned to itself, within `reach` bytes of `near` if that is
+         * not 0. Answers 0 if there is none.
+         */
+        unsigned long (*alloc_exec)(size_t len, unsigned long near, size_t reach);
+        /**
+         * Gives it back.
+         */
+        void (*free_exec)(unsigned long at, size_t len);
+        /**
+         * *Hit path.* This CPU's context: `probe_context_size` bytes, made by `probe_context_init`, there for ever.
+         */
+        void *(*context)(void);
+        /**
+         * The context of CPU number `cpu`, from 0; null behind the last.
+         */
+        void *(*context_of)(size_t cpu);
+        /**
+         * *Hit path.* The running task's `probe_task_size` bytes, made by `probe_task_init`; null if it has none.
+         */
+        void *(*task)(void);
+        /**
+         * *Hit path, may be null.* Keeps interrupts away while a slot is stepped, in `regs`; answers what `leave_slot` needs.
+         */
+        uint64_t (*enter_slot)(struct pt_regs *regs);
+        /**
+         * *Hit path, may be null.* Lets them come again.
+         */
+        void (*leave_slot)(struct pt_regs *regs, uint64_t kept);
+        /**
+         * *Hit path, may be null.* Disables preemption. Nests.
+         */
+        void (*pin)(void);
+        /**
+         * *Hit path, may be null.* Enables it again.
+         */
+        void (*unpin)(void);
+        /**
+         * Calls `found` with every symbol of that name.
+         */
+        void (*find_symbols)(const char *name, probe_found_t found, void *cookie);
+        /**
+         * Calls `found` with the symbol that covers `at`, if one does.
+         */
+        void (*symbol_at)(unsigned long at, probe_found_t found, void *cookie);
+        /**
+         * Whether `at` may be probed: one of `PROBEABLE_…`. This library's text, the trap handlers' and what they call may not.
+         */
+        int (*probeable)(unsigned long at);
+        /**
+         * *May be null.* Calls `range` with every range that is blacklisted, for the listing.
+         */
+        void (*for_each_blacklisted)(probe_range_t range, void *cookie);
+        /**
+         * *May be null.* Called again and again while another CPU is waited for.
+         */
+        void (*relax)(void);
+        /**
+         * *May be null.* Takes a line for the kernel's log.
+         */
+        void (*log)(const char *text);
+        /**
+         * Stops this CPU for good: a return that belongs to no call (RET_10), or a broken promise.
+         */
+        void (*stop)(void);
+        /**
+         * Memory for the registry; null if there is none.
+         */
+        void *(*alloc)(size_t len, size_t align);
+        /**
+         * Gives it back.
+         */
+        void (*free)(void *at, size_t len, size_t align);
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Registers one kprobe. Answers 0 or a negative errno; then `reason` says why and nothing has changed.
+ *
+ * What the caller owes:
+ * The module's promises.
+ */
+int register_kprobe(struct kprobe *p);
+
+/**
+ * Registers `num` kprobes, all or none (REG_12). At an error the `reason` of the one that failed is set.
+ *
+ * What the caller owes:
+ * The module's promises, and `kps` points to `num` pointers.
+ */
+int register_kprobes(struct kprobe **kps, int num);
+
+/**
+ * Registers one return probe.
+ *
+ * What the caller owes:
+ * The module's promises.
+ */
+int register_kretprobe(struct kretprobe *rp);
+
+/**
+ * Registers `num` return probes, all or none.
+ *
+ * What the caller owes:
+ * The module's promises, and `rps` points to `num` pointers.
+ */
+int register_kretprobes(struct kretprobe **rps, int num);
+
+/**
+ * Registers one jprobe.
+ *
+ * What the caller owes:
+ * The module's promises, and `entry` is a function that takes the probed function's arguments.
+ */
+int register_jprobe(struct jprobe *jp);
+
+/**
+ * Registers `num` jprobes, all or none.
+ *
+ * What the caller owes:
+ * The promises of [`register_jprobe`], and `jps` points to `num` pointers.
+ */
+int register_jprobes(struct jprobe **jps, int num);
+
+/**
+ * Removes one kprobe: when this returns, no handler of it runs or will run (REG_13). Answers 0; `-EINVAL` if it is not
+ * registered (then `addr` is null); `-EBUSY` in a handler (then it is registered still).
+ *
+ * What the caller owes:
+ * The module's promises.
+ */
+int unregister_kprobe(struct kprobe *p);
+
+/**
+ * Removes `num` kprobes with one wait for all. The first error is answered; the rest is removed all the same (REG_14).
+ *
+ * What the caller owes:
+ * The module's promises, and `kps` points to `num` pointers.
+ */
+int unregister_kprobes(struct kprobe **kps,
+                       int num);
+
+/**
+ * Removes one return probe. Calls in flight return without a handler (RET_6).
+ *
+ * What the caller owes:
+ * The module's promises.
+ */
+int unregister_kretprobe(struct kretprobe *rp);
+
+/**
+ * Removes `num` return probes with one wait for all.
+ *
+ * What the caller owes:
+ * The module's promises, and `rps` points to `num` pointers.
+ */
+int unregister_kretprobes(struct kretprobe **rps, int num);
+
+/**
+ * Removes one jprobe.
+ *
+ * What the caller owes:
+ * The module's promises.
+ */
+int unregister_jprobe(struct jprobe *jp);
+
+/**
+ * Removes `num` jprobes with one wait for all.
+ *
+ * What the caller owes:
+ * The module's promises, and `jps` points to `num` pointers.
+ */
+int unregister_jprobes(struct jprobe **jps, int num);
+
+/**
+ * Lets the handlers of a registered probe run; of a return probe or jprobe, give its `kp`. Allowed in a handler, where the
+ * breakpoint comes later (REG_18). Answers 0 or a negative errno.
+ *
+ * What the caller owes:
+ * The module's promises.
+ */
+int enable_kprobe(struct kprobe *p);
+
+/**
+ * Keeps the handlers of a registered probe from running, at once; of a return probe or jprobe, give its `kp`.
+ *
+ * What the caller owes:
+ * The module's promises.
+ */
+int disable_kprobe(struct kprobe *p);
+
+/**
+ * Ends a jprobe's handler from wherever it is; the probed function runs next. A handler may as well return.
+ *
+ * In a process a handler should return: the vector registers that its callers have saved are not put back by this.
+ *
+ * What the caller owes:
+ * Called by a jprobe's handler, or by something that it has called.
+ */
+void jprobe_return(void) __attribute__((noreturn));
+
+/**
+ * The program counter: in a pre handler the probed place.
+ *
+ * What the caller owes:
+ * `regs` is what a handler was given.
+ */
+unsigned long instruction_pointer(const struct pt_regs *regs);
+
+/**
+ * Sets the program counter. A pre handler that does so answers non-zero.
+ *
+ * What the caller owes:
+ * `regs` is what a handler was given.
+ */
+void instruction_pointer_set(struct pt_regs *regs, unsigned long at);
+
+/**
+ * The stack pointer.
+ *
+ * What the caller owes:
+ * `regs` is what a handler was given.
+ */
+unsigned long kernel_stack_pointer(const struct pt_regs *regs);
+
+/**
+ * The ABI's integer return value, in a return handler.
+ *
+ * What the caller owes:
+ * `regs` is what a handler was given.
+ */
+unsigned long regs_return_value(const struct pt_regs *regs);
+
+/**
+ * Changes the integer return value; the caller of the probed function sees it (RET_4).
+ *
+ * What the caller owes:
+ * `regs` is what a handler was given.
+ */
+void regs_set_return_value(struct pt_regs *regs, unsigned long value);
+
+/**
+ * The integer argument number `n`, from 0, in a handler at a function's entry. 0 where it cannot be read.
+ *
+ * What the caller owes:
+ * `regs` is what a handler was given.
+ */
+unsigned long regs_get_kernel_argument(const struct pt_regs *regs, unsigned int n);
+
+/**
+ * One line per probe, as the kernel's file `kprobes/list` has it (CTL_3). Who is not privileged sees zeros for addresses.
+ *
+ * What the caller owes:
+ * `buf` points to `len` bytes, or is null.
+ */
+long kprobes_list(char *buf,
+                  size_t len,
+                  int is_privileged);
+
+/**
+ * One line per range that must not be probed, as the kernel's file `kprobes/blacklist` has it (CTL_4).
+ *
+ * What the caller owes:
+ * `buf` points to `len` bytes, or is null.
+ */
+long kprobes_blacklist(char *buf, size_t len, int is_privileged);
+
+/**
+ * 1 if probes are on, 0 if they are all switched off, or a negative errno.
+ */
+int kprobes_enabled(void);
+
+/**
+ * Takes what one writes to the kernel's file `kprobes/enabled` (CTL_2). Answers 0 or a negative errno.
+ *
+ * What the caller owes:
+ * `text` ends with NUL.
+ */
+int kprobes_write_enabled(const char *text);
+
+/**
+ * What a registered probe has counted (of a return probe or jprobe, give its `kp`). Also brings `nmissed` up to date.
+ * Answers 0, or `-EINVAL` if it is not registered. Allowed in a handler.
+ *
+ * What the caller owes:
+ * Both pointers are valid or null.
+ */
+int kprobe_counters(struct kprobe *p,
+                    struct probe_counters *out);
+
+/**
+ * What a registration at this address would do, or why it would fail, as one sentence; nothing is changed (REG_9).
+ *
+ * What the caller owes:
+ * `buf` points to `len` bytes, or is null.
+ */
+long kprobes_explain(unsigned long addr,
+                     char *buf,
+                     size_t len);
+
+/**
+ * The real return address of a call whose return address `at` has been replaced by a return probe; `at` itself where it has
+ * not (RET_8). For stack walks.
+ */
+unsigned long kretprobe_real_return_address(unsigned long at);
+
+/**
+ * Makes the process ready to be probed: installs the signal handlers and finds out how text can be written. The first
+ * registration does so by itself; call this earlier, before the program starts threads, if you can. Answers 0 or a
+ * negative errno.
+ */
+int probe_start(void);
+
+/**
+ * Looks whether shared objects have been unloaded, and makes their probes `[GONE]` (CTL_5). Call it after `dlclose`.
+ */
+void probe_objects_changed(void);
+
+/**
+ * Takes the kernel's functions and tests what can be tested of their promises. To be called once, with everything in place that
+ * the table names. Answers 0; `-EINVAL`: one is missing, or it was called before; `-EFAULT`: a promise is not kept.
+ *
+ * What the caller owes:
+ * `host` is valid, and the functions do what is said at each, from now on.
+ */
+int probe_kernel_start(const struct probe_host *host);
+
+/**
+ * What the breakpoint trap's handler calls first, with interrupts off: `PROBE_NOT_OURS`, `PROBE_HANDLED` or `PROBE_FAULT`.
+ *
+ * What the caller owes:
+ * `regs` is the interrupted context's, and what this leaves there is what is resumed.
+ */
+int probe_breakpoint(struct pt_regs *regs);
+
+/**
+ * What every fault's handler calls first, with the architecture's trap number: `PROBE_NOT_OURS`, `PROBE_HANDLED` or
+ * `PROBE_FAULT`.
+ *
+ * What the caller owes:
+ * As of [`probe_breakpoint`].
+ */
+int probe_fault(struct pt_regs *regs,
+                uint32_t trap_number);
+
+/**
+ * How many bytes a CPU's context takes, aligned to 64.
+ */
+size_t probe_context_size(void);
+
+/**
+ * Makes a CPU's context.
+ *
+ * What the caller owes:
+ * `at` points to that many bytes, so aligned, that nobody else uses.
+ */
+void probe_context_init(void *at);
+
+/**
+ * How many bytes a task takes, aligned to 16.
+ */
+size_t probe_task_size(void);
+
+/**
+ * Makes a task's state.
+ *
+ * What the caller owes:
+ * `at` points to that many bytes, so aligned, that nobody else uses.
+ */
+void probe_task_init(void *at);
+
+/**
+ * A task ends: the calls that it has in flight will not return (RET_7). Before its memory is used for something else.
+ *
+ * What the caller owes:
+ * `task` was made by [`probe_task_init`], and the task does not run any more.
+ */
+void probe_task_exit(void *task);
+
+/**
+ * Text is going away (a module): its probes become `[GONE]`, and nothing is written there again (CTL_5).
+ */
+void probe_text_going(unsigned long start, unsigned long end);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* PROBE_H */

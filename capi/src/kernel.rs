@@ -1,0 +1,523 @@
+//! The library for a kernel in C: [`probe_host`] is the table of functions that it gives, and what its trap handlers call.
+//!
+//! Nothing else of the kernel is used: memory for the registry comes from the table, too. Before [`probe_kernel_start`] every
+//! function answers `-EINVAL`, and no trap is ours.
+
+use crate::Native;
+use crate::types::pt_regs;
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicU8, Ordering};
+use probe_core::arch::{Access, MemFault, Memory, SaveSet};
+use probe_core::error::TextError;
+use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol};
+use probe_core::{CodeAddr, Context, Errno, FaultVerdict, Probes, Task, Trap};
+
+/// The host of this library's probes.
+pub type TheHost = CKernel;
+
+/// `probe_breakpoint`, `probe_fault`: not ours; go on with your own handling.
+pub const PROBE_NOT_OURS: c_int = 0;
+/// `probe_breakpoint`, `probe_fault`: resume with the registers as they are now.
+pub const PROBE_HANDLED: c_int = 1;
+/// `probe_breakpoint`: raise a memory fault at the program counter. `probe_fault`: go on with your own handling, with the
+/// registers as they are now.
+pub const PROBE_FAULT: c_int = 2;
+
+/// `probeable`: it is text that may be patched.
+pub const PROBEABLE_YES: c_int = 0;
+/// `probeable`: it is no text.
+pub const PROBEABLE_NOT_TEXT: c_int = 1;
+/// `probeable`: the kernel forbids it.
+pub const PROBEABLE_BLACKLISTED: c_int = 2;
+
+/// A function or other symbol of the probed text.
+#[repr(C)]
+pub struct probe_symbol {
+    /// Its name.
+    pub name: *const c_char,
+    /// Its first byte. On ppc64 ELFv1 the code, not the descriptor.
+    pub start: c_ulong,
+    /// Its length in bytes; 0 where the symbol table does not say.
+    pub len_bytes: c_ulong,
+    /// The module that it belongs to; null for the kernel itself.
+    pub module: *const c_char,
+    /// The distance in bytes from the global to the local entry (ppc64 ELFv2, `st_other`); 0 elsewhere.
+    pub local_entry: u8,
+}
+
+/// What the kernel calls with each symbol that it is asked for; `cookie` is what it was given with the question.
+pub type probe_found_t = unsafe extern "C" fn(cookie: *mut c_void, symbol: *const probe_symbol);
+
+/// What the kernel calls with each range that must not be probed: first byte, one past the last, name.
+pub type probe_range_t =
+    unsafe extern "C" fn(cookie: *mut c_void, start: c_ulong, end: c_ulong, name: *const c_char);
+
+/// What a kernel gives. Those marked *hit path* are called in traps: no lock, no allocation. Those marked *may be null* have a
+/// default. docs of `probe_core::host::Host` say what goes wrong where one does not keep its word.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct probe_host {
+    /// Copies live text, and answers how many bytes were readable.
+    pub read_text: Option<unsafe extern "C" fn(at: c_ulong, out: *mut c_void, len: usize) -> usize>,
+    /// Stores text through an alias that is never executable, and makes it visible to instruction fetch. One to four aligned
+    /// bytes at once. 0, or a negative errno and nothing was written.
+    pub write_text: Option<unsafe extern "C" fn(at: c_ulong, bytes: *const c_void, len: usize) -> c_int>,
+    /// *Hit path.* Reads the interrupted context's memory without faulting, and answers how many bytes were readable.
+    pub read_memory: Option<unsafe extern "C" fn(at: c_ulong, out: *mut c_void, len: usize) -> usize>,
+    /// *Hit path.* Writes it without faulting, and answers how many bytes were writable.
+    pub write_memory: Option<unsafe extern "C" fn(at: c_ulong, bytes: *const c_void, len: usize) -> usize>,
+    /// Returns after every CPU has executed a context-synchronising event (an IPI to all).
+    pub sync_cores: Option<unsafe extern "C" fn()>,
+    /// Executable, not writable memory, `len` a power of two and aligned to itself, within `reach` bytes of `near` if that is
+    /// not 0. Answers 0 if there is none.
+    pub alloc_exec: Option<unsafe extern "C" fn(len: usize, near: c_ulong, reach: usize) -> c_ulong>,
+    /// Gives it back.
+    pub free_exec: Option<unsafe extern "C" fn(at: c_ulong, len: usize)>,
+    /// *Hit path.* This CPU's context: `probe_context_size` bytes, made by `probe_context_init`, there for ever.
+    pub context: Option<unsafe extern "C" fn() -> *mut c_void>,
+    /// The context of CPU number `cpu`, from 0; null behind the last.
+    pub context_of: Option<unsafe extern "C" fn(cpu: usize) -> *mut c_void>,
+    /// *Hit path.* The running task's `probe_task_size` bytes, made by `probe_task_init`; null if it has none.
+    pub task: Option<unsafe extern "C" fn() -> *mut c_void>,
+    /// *Hit path, may be null.* Keeps interrupts away while a slot is stepped, in `regs`; answers what `leave_slot` needs.
+    pub enter_slot: Option<unsafe extern "C" fn(regs: *mut pt_regs) -> u64>,
+    /// *Hit path, may be null.* Lets them come again.
+    pub leave_slot: Option<unsafe extern "C" fn(regs: *mut pt_regs, kept: u64)>,
+    /// *Hit path, may be null.* Disables preemption. Nests.
+    pub pin: Option<unsafe extern "C" fn()>,
+    /// *Hit path, may be null.* Enables it again.
+    pub unpin: Option<unsafe extern "C" fn()>,
+    /// Calls `found` with every symbol of that name.
+    pub find_symbols:
+        Option<unsafe extern "C" fn(name: *const c_char, found: probe_found_t, cookie: *mut c_void)>,
+    /// Calls `found` with the symbol that covers `at`, if one does.
+    pub symbol_at: Option<unsafe extern "C" fn(at: c_ulong, found: probe_found_t, cookie: *mut c_void)>,
+    /// Whether `at` may be probed: one of `PROBEABLE_…`. This library's text, the trap handlers' and what they call may not.
+    pub probeable: Option<unsafe extern "C" fn(at: c_ulong) -> c_int>,
+    /// *May be null.* Calls `range` with every range that is blacklisted, for the listing.
+    pub for_each_blacklisted: Option<unsafe extern "C" fn(range: probe_range_t, cookie: *mut c_void)>,
+    /// *May be null.* Called again and again while another CPU is waited for.
+    pub relax: Option<unsafe extern "C" fn()>,
+    /// *May be null.* Takes a line for the kernel's log.
+    pub log: Option<unsafe extern "C" fn(text: *const c_char)>,
+    /// Stops this CPU for good: a return that belongs to no call (RET_10), or a broken promise.
+    pub stop: Option<unsafe extern "C" fn()>,
+    /// Memory for the registry; null if there is none.
+    pub alloc: Option<unsafe extern "C" fn(len: usize, align: usize) -> *mut c_void>,
+    /// Gives it back.
+    pub free: Option<unsafe extern "C" fn(at: *mut c_void, len: usize, align: usize)>,
+}
+
+impl probe_host {
+    /// Whether everything that has no default is there.
+    fn is_complete(&self) -> bool {
+        self.read_text.is_some()
+            && self.write_text.is_some()
+            && self.read_memory.is_some()
+            && self.write_memory.is_some()
+            && self.sync_cores.is_some()
+            && self.alloc_exec.is_some()
+            && self.free_exec.is_some()
+            && self.context.is_some()
+            && self.context_of.is_some()
+            && self.task.is_some()
+            && self.find_symbols.is_some()
+            && self.symbol_at.is_some()
+            && self.probeable.is_some()
+            && self.stop.is_some()
+            && self.alloc.is_some()
+            && self.free.is_some()
+    }
+}
+
+/// A kernel in C.
+pub struct CKernel {
+    table: UnsafeCell<MaybeUninit<probe_host>>,
+    state: AtomicU8,
+}
+
+// SAFETY: the table is written once, before the state says so.
+unsafe impl Sync for CKernel {}
+
+const EMPTY: u8 = 0;
+const WRITING: u8 = 1;
+const READY: u8 = 2;
+
+static PROBES: Probes<CKernel> =
+    Probes::new(CKernel { table: UnsafeCell::new(MaybeUninit::uninit()), state: AtomicU8::new(EMPTY) });
+
+impl CKernel {
+    /// The table, once it is there.
+    #[inline(always)]
+    fn table(&self) -> Option<&probe_host> {
+        if self.state.load(Ordering::Acquire) != READY {
+            return None;
+        }
+        // SAFETY: written before the state said so, and never again.
+        Some(unsafe { &*self.table.get().cast::<probe_host>() })
+    }
+}
+
+/// Takes the kernel's functions and tests what can be tested of their promises. To be called once, with everything in place that
+/// the table names. Answers 0; `-EINVAL`: one is missing, or it was called before; `-EFAULT`: a promise is not kept.
+///
+/// # Safety
+/// `host` is valid, and the functions do what is said at each, from now on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn probe_kernel_start(host: *const probe_host) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(host) = (unsafe { host.as_ref() }).filter(|host| host.is_complete()) else {
+        return -Errno::EINVAL.as_i32();
+    };
+    let kernel = PROBES.host();
+    if kernel.state.compare_exchange(EMPTY, WRITING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return -Errno::EINVAL.as_i32();
+    }
+    // SAFETY: nobody else is past the exchange, and nobody reads before the state says so.
+    unsafe { kernel.table.get().cast::<probe_host>().write(*host) };
+    kernel.state.store(READY, Ordering::Release);
+    PROBES.self_test().map_or(-Errno::EFAULT.as_i32(), |()| 0)
+}
+
+/// The probes, or a negative errno.
+pub(crate) fn probes() -> Result<&'static Probes<TheHost>, c_int> {
+    started().ok_or(-Errno::EINVAL.as_i32())
+}
+
+/// The probes once they are started.
+pub(crate) fn started() -> Option<&'static Probes<TheHost>> {
+    PROBES.host().table().map(|_| &PROBES)
+}
+
+/// What the breakpoint trap's handler calls first, with interrupts off: `PROBE_NOT_OURS`, `PROBE_HANDLED` or `PROBE_FAULT`.
+///
+/// # Safety
+/// `regs` is the interrupted context's, and what this leaves there is what is resumed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn probe_breakpoint(regs: *mut pt_regs) -> c_int {
+    // SAFETY: the caller's promise.
+    match PROBES.breakpoint(unsafe { &mut *regs }) {
+        Trap::NotOurs => PROBE_NOT_OURS,
+        Trap::Handled => PROBE_HANDLED,
+        Trap::Fault(_) => PROBE_FAULT,
+    }
+}
+
+/// What every fault's handler calls first, with the architecture's trap number: `PROBE_NOT_OURS`, `PROBE_HANDLED` or
+/// `PROBE_FAULT`.
+///
+/// # Safety
+/// As of [`probe_breakpoint`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn probe_fault(regs: *mut pt_regs, trap_number: u32) -> c_int {
+    // SAFETY: the caller's promise.
+    match PROBES.fault(unsafe { &mut *regs }, trap_number) {
+        FaultVerdict::NotOurs => PROBE_NOT_OURS,
+        FaultVerdict::Handled => PROBE_HANDLED,
+        FaultVerdict::Restored => PROBE_FAULT,
+    }
+}
+
+/// How many bytes a CPU's context takes, aligned to 64.
+#[unsafe(no_mangle)]
+pub extern "C" fn probe_context_size() -> usize {
+    const { assert!(align_of::<Context<Native>>() <= 64) };
+    size_of::<Context<Native>>()
+}
+
+/// Makes a CPU's context.
+///
+/// # Safety
+/// `at` points to that many bytes, so aligned, that nobody else uses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn probe_context_init(at: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { at.cast::<Context<Native>>().write(Context::new()) };
+}
+
+/// How many bytes a task takes, aligned to 16.
+#[unsafe(no_mangle)]
+pub extern "C" fn probe_task_size() -> usize {
+    const { assert!(align_of::<Task<Native>>() <= 16) };
+    size_of::<Task<Native>>()
+}
+
+/// Makes a task's state.
+///
+/// # Safety
+/// `at` points to that many bytes, so aligned, that nobody else uses.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn probe_task_init(at: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { at.cast::<Task<Native>>().write(Task::new()) };
+}
+
+/// A task ends: the calls that it has in flight will not return (RET_7). Before its memory is used for something else.
+///
+/// # Safety
+/// `task` was made by [`probe_task_init`], and the task does not run any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn probe_task_exit(task: *mut c_void) {
+    // SAFETY: the caller's promise.
+    if let Some(task) = unsafe { task.cast::<Task<Native>>().as_ref() } {
+        PROBES.task_exit(task);
+    }
+}
+
+/// Text is going away (a module): its probes become `[GONE]`, and nothing is written there again (CTL_5).
+#[unsafe(no_mangle)]
+pub extern "C" fn probe_text_going(start: c_ulong, end: c_ulong) {
+    if started().is_some() {
+        PROBES.text_going(CodeAddr::new(start as usize), CodeAddr::new(end as usize));
+    }
+}
+
+/// The table's function, or the answer for a kernel that has not started: no probe is planted then.
+macro_rules! call {
+    ($host:expr, $name:ident ( $($argument:expr),* ), or $without:expr) => {
+        match $host.table().and_then(|table| table.$name) {
+            // SAFETY: the kernel's promise at `probe_kernel_start`; the arguments are what the table asks for.
+            Some(function) => unsafe { function($($argument),*) },
+            None => $without,
+        }
+    };
+}
+
+// SAFETY: the kernel's functions report what they could not access.
+unsafe impl Memory for CKernel {
+    #[inline]
+    fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault> {
+        let done = call!(self, read_memory(addr as c_ulong, out.as_mut_ptr().cast(), out.len()), or 0);
+        if done == out.len() { Ok(()) } else { Err(MemFault { addr, access: Access::Read }) }
+    }
+
+    #[inline]
+    fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault> {
+        let done = call!(self, write_memory(addr as c_ulong, bytes.as_ptr().cast(), bytes.len()), or 0);
+        if done == bytes.len() { Ok(()) } else { Err(MemFault { addr, access: Access::Write }) }
+    }
+}
+
+// SAFETY: each duty is handed on to the kernel's function for it, whose place in the table promises it.
+unsafe impl Host for CKernel {
+    type Arch = Native;
+    type Memory = Self;
+
+    // Kernels in C are built without floating point.
+    const SAVE_SET: SaveSet = SaveSet::General;
+
+    fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        call!(self, read_text(at.as_usize() as c_ulong, out.as_mut_ptr().cast(), out.len()), or 0)
+    }
+
+    unsafe fn write_text(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
+        let (address, from) = (at.as_usize() as c_ulong, bytes.as_ptr().cast());
+        match call!(self, write_text(address, from, bytes.len()), or - Errno::EFAULT.as_i32()) {
+            0 => Ok(()),
+            error => Err(TextError::Denied(at, error.wrapping_neg())),
+        }
+    }
+
+    fn sync_cores(&self) {
+        call!(self, sync_cores(), or());
+    }
+
+    fn alloc_exec(&self, len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option<CodeAddr> {
+        let (near, reach) = near.map_or((0, 0), |(near, reach)| (near.as_usize(), reach));
+        match call!(self, alloc_exec(len_bytes, near as c_ulong, reach), or 0) {
+            0 => None,
+            at => Some(CodeAddr::new(at as usize)),
+        }
+    }
+
+    unsafe fn free_exec(&self, at: CodeAddr, len_bytes: usize) {
+        call!(self, free_exec(at.as_usize() as c_ulong, len_bytes), or());
+    }
+
+    #[inline]
+    fn context(&self) -> Option<&Context<Native>> {
+        let context = call!(self, context(), or ptr::null_mut());
+        // SAFETY: null, or this CPU's, which is there for ever.
+        unsafe { context.cast::<Context<Native>>().as_ref() }
+    }
+
+    #[inline]
+    fn task(&self) -> Option<&Task<Native>> {
+        let task = call!(self, task(), or ptr::null_mut());
+        // SAFETY: null, or the running task's, which lives while it runs.
+        unsafe { task.cast::<Task<Native>>().as_ref() }
+    }
+
+    fn for_each_context(&self, visit: &mut dyn FnMut(&Context<Native>)) {
+        for cpu in 0.. {
+            let context = call!(self, context_of(cpu), or ptr::null_mut());
+            // SAFETY: null, or a CPU's, which is there for ever.
+            match unsafe { context.cast::<Context<Native>>().as_ref() } {
+                Some(context) => visit(context),
+                None => return,
+            }
+        }
+    }
+
+    fn parallelism(&self) -> usize {
+        (0..).take_while(|&cpu| !call!(self, context_of(cpu), or ptr::null_mut()).is_null()).count()
+    }
+
+    #[inline]
+    fn memory(&self) -> &Self {
+        self
+    }
+
+    #[inline]
+    fn enter_slot(&self, regs: &mut pt_regs) -> u64 {
+        call!(self, enter_slot(regs), or 0)
+    }
+
+    #[inline]
+    fn leave_slot(&self, regs: &mut pt_regs, kept: u64) {
+        call!(self, leave_slot(regs, kept), or());
+    }
+
+    #[inline]
+    fn pin(&self) {
+        call!(self, pin(), or());
+    }
+
+    #[inline]
+    fn unpin(&self) {
+        call!(self, unpin(), or());
+    }
+
+    fn find_symbols(&self, name: &str, mut found: &mut dyn FnMut(&Symbol<'_>)) {
+        // As long as Linux's longest symbol name, with its NUL.
+        let mut text = [0_u8; 512];
+        let Some(room) = text.get_mut(..name.len()).filter(|room| room.len() < 512) else { return };
+        room.copy_from_slice(name.as_bytes());
+        let cookie = ptr::from_mut(&mut found).cast();
+        call!(self, find_symbols(text.as_ptr().cast(), found_symbol, cookie), or());
+    }
+
+    fn symbol_at(&self, at: CodeAddr, mut found: &mut dyn FnMut(&Symbol<'_>)) {
+        let cookie = ptr::from_mut(&mut found).cast();
+        call!(self, symbol_at(at.as_usize() as c_ulong, found_symbol, cookie), or());
+    }
+
+    fn probeable(&self, at: CodeAddr) -> Probeable {
+        match call!(self, probeable(at.as_usize() as c_ulong), or PROBEABLE_NOT_TEXT) {
+            PROBEABLE_YES => Probeable::Yes,
+            PROBEABLE_NOT_TEXT => Probeable::NotText,
+            _ => Probeable::Blacklisted,
+        }
+    }
+
+    fn for_each_blacklisted(&self, mut visit: &mut dyn FnMut(&Blacklisted<'_>)) {
+        let cookie = ptr::from_mut(&mut visit).cast();
+        call!(self, for_each_blacklisted(found_range, cookie), or());
+    }
+
+    fn relax(&self) {
+        call!(self, relax(), or core::hint::spin_loop());
+    }
+
+    fn notice(&self, notice: Notice) {
+        let text = match notice {
+            Notice::StuckBreakpoint(_) => c"probes: a breakpoint could not be removed; its probe is kept",
+            Notice::LostReturn { .. } => c"kretprobe BUG!: a return that belongs to no call",
+            _ => c"probes: something that this version has no words for",
+        };
+        call!(self, log(text.as_ptr()), or());
+    }
+
+    fn stop(&self, _: &pt_regs) -> ! {
+        stop()
+    }
+}
+
+/// Stops this CPU.
+fn stop() -> ! {
+    loop {
+        call!(PROBES.host(), stop(), or core::hint::spin_loop());
+    }
+}
+
+/// A C string as Rust's; empty where it is null or not UTF-8.
+///
+/// # Safety
+/// Null, or it ends with NUL and lives as long as the result.
+unsafe fn text<'a>(at: *const c_char) -> &'a str {
+    if at.is_null() {
+        return "";
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(at) }.to_str().unwrap_or_default()
+}
+
+unsafe extern "C" fn found_symbol(cookie: *mut c_void, symbol: *const probe_symbol) {
+    // SAFETY: the kernel gives a valid symbol, for the time of this call.
+    let Some(symbol) = (unsafe { symbol.as_ref() }) else { return };
+    // SAFETY: the cookie is what `find_symbols` or `symbol_at` made of a reference that lives until it returns.
+    let found = unsafe { &mut *cookie.cast::<&mut dyn FnMut(&Symbol<'_>)>() };
+    // SAFETY: valid for the time of this call.
+    let module = unsafe { text(symbol.module) };
+    found(&Symbol {
+        // SAFETY: as above.
+        name: unsafe { text(symbol.name) },
+        start: CodeAddr::new(symbol.start as usize),
+        len_bytes: symbol.len_bytes as usize,
+        module: (!module.is_empty()).then_some(module),
+        local_entry: symbol.local_entry,
+    });
+}
+
+unsafe extern "C" fn found_range(cookie: *mut c_void, start: c_ulong, end: c_ulong, name: *const c_char) {
+    // SAFETY: the cookie is what `for_each_blacklisted` made of a reference that lives until it returns.
+    let visit = unsafe { &mut *cookie.cast::<&mut dyn FnMut(&Blacklisted<'_>)>() };
+    visit(&Blacklisted {
+        start: CodeAddr::new(start as usize),
+        end: CodeAddr::new(end as usize),
+        // SAFETY: valid for the time of this call.
+        name: unsafe { text(name) },
+    });
+}
+
+/// The registry's memory, from the kernel.
+struct Heap;
+
+#[global_allocator]
+static HEAP: Heap = Heap;
+
+// SAFETY: the table's functions keep an allocator's contract.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        call!(PROBES.host(), alloc(layout.size(), layout.align()), or ptr::null_mut()).cast()
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        call!(PROBES.host(), free(at.cast(), layout.size(), layout.align()), or());
+    }
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    call!(PROBES.host(), log(c"probes: a panic in the library".as_ptr()), or());
+    stop()
+}
+
+/// What Rust's own libraries name for unwinding on targets that have an operating system, which this kernel has not; nothing is
+/// ever unwound.
+#[cfg(not(target_os = "none"))]
+mod unwinding {
+    #[unsafe(no_mangle)]
+    extern "C" fn rust_eh_personality() {
+        super::stop()
+    }
+
+    #[unsafe(no_mangle)]
+    extern "C" fn _Unwind_Resume() {
+        super::stop()
+    }
+}

@@ -1,0 +1,48 @@
+//! The C face: `register_kprobe` and its family under the names that kernel people know, over probe-core.
+//!
+//! What C sees is `include/probe.h`, generated from this crate. Errors are negative errno values; the field `reason` of the
+//! probe holds the stable code beside it (REG_9). One static library per architecture and kind of host:
+//!
+//! * with the feature `process` (the default) for a program: `cargo build --release -p probe-c`;
+//! * without it for a kernel, which gives a table of functions ([`kernel`]): `cargo build --profile kernel -p probe-c
+//!   --no-default-features --target x86_64-unknown-none`.
+//!
+//! In the order of reading: [`types`] the structures · [`register`] registering, removing, enabling · [`regs`] the saved
+//! registers · [`listing`] listings, the switch, counters, explanations · the host, [`kernel`] or `process`.
+//!
+//! The functions for registering and removing take a lock and allocate: never call them in a handler (they answer
+//! `-EBUSY` there). What is said about handlers in probe-core holds for those in C, too.
+#![cfg_attr(not(feature = "process"), no_std)]
+// The structures have the names that they have in the kernel.
+#![allow(non_camel_case_types)]
+
+extern crate alloc;
+
+pub mod listing;
+pub mod register;
+pub mod regs;
+pub mod types;
+
+cfg_if::cfg_if! {
+    if #[cfg(feature = "process")] {
+        pub mod process;
+        use process as host;
+    } else {
+        pub mod kernel;
+        use kernel as host;
+    }
+}
+
+cfg_if::cfg_if! {
+    if #[cfg(target_arch = "x86_64")] {
+        use probe_arch_x86_64::X86_64 as Native;
+    } else if #[cfg(target_arch = "x86")] {
+        use probe_arch_i386::I386 as Native;
+    } else if #[cfg(target_arch = "aarch64")] {
+        use probe_arch_aarch64::Aarch64 as Native;
+    } else if #[cfg(target_arch = "powerpc64")] {
+        use probe_arch_ppc64::Native;
+    } else {
+        compile_error!("there is no backend for this architecture");
+    }
+}

@@ -1,0 +1,107 @@
+//! The examples in C: built with the machine's own compiler against the static libraries, and run; the process as a process, the
+//! kernel under QEMU.
+#![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const KERNEL_TARGET: &str = "x86_64-unknown-none";
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Runs a command to its end and answers its output; a failure is a panic with everything that it has said.
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// Builds this package with `words` and answers the static library.
+fn library(words: &[&str]) -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--package", "probe-c", "--message-format", "json-render-diagnostics"]).args(words);
+    // So that the tests of several checkouts, and the build that runs this, do not share what they should not.
+    let output = run(cargo
+        .current_dir(folder())
+        .env_remove("CARGO_TARGET_DIR")
+        .env("CARGO_TARGET_DIR", target_folder()));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut names = text.split('"').filter(|name| name.ends_with("libprobe_c.a"));
+    names.next_back().map(PathBuf::from).expect("cargo names the static library")
+}
+
+/// The folder that this test was built in.
+fn target_folder() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in the target folder").to_owned()
+}
+
+fn output_file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+fn is_there(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn a_c_program_probes_its_libc() {
+    let library = library(&[]);
+    let program = output_file("c-process");
+    run(Command::new("cc")
+        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-builtin", "-I"])
+        .args([folder().join("include"), folder().join("examples/process.c"), library])
+        .args(["-lpthread", "-ldl", "-lm", "-o"])
+        .arg(&program));
+    let output = run(&mut Command::new(&program));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.ends_with("all is as promised\n"), "{text}");
+}
+
+#[test]
+fn a_c_kernel_probes_itself() {
+    let has_target = run(Command::new("rustc").args(["--print", "target-libdir", "--target", KERNEL_TARGET]));
+    let has_target = Path::new(String::from_utf8_lossy(&has_target.stdout).trim()).exists();
+    for (is_there, what) in
+        [(has_target, KERNEL_TARGET), (is_there("qemu-system-x86_64"), "qemu-system-x86_64")]
+    {
+        if !is_there {
+            eprintln!("skipped: {what} is not installed (cargo ci setup)");
+            return;
+        }
+    }
+    let library = library(&["--profile", "kernel", "--no-default-features", "--target", KERNEL_TARGET]);
+    let sources = folder().join("examples/kernel");
+    let kernel = output_file("c-kernel");
+    run(Command::new("cc")
+        .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-ffreestanding", "-fno-pic", "-no-pie"])
+        .args(["-mno-red-zone", "-mgeneral-regs-only", "-fcf-protection=none", "-fno-stack-protector"])
+        .args([
+            "-fno-asynchronous-unwind-tables",
+            "-nostdlib",
+            "-static",
+            "-Wl,--build-id=none",
+            "-Wl,--gc-sections",
+        ])
+        .arg("-I")
+        .arg(folder().join("include"))
+        .arg("-T")
+        .args([sources.join("kernel.ld"), sources.join("boot.S"), sources.join("kernel.c"), library])
+        .arg("-o")
+        .arg(&kernel));
+    let mut qemu = Command::new("timeout");
+    qemu.args(["60", "qemu-system-x86_64", "-M", "q35", "-cpu", "max", "-m", "64M", "-display", "none"]);
+    qemu.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4", "-serial", "stdio", "-monitor", "none"]);
+    let output = qemu.args(["-no-reboot", "-kernel"]).arg(&kernel).output().expect("QEMU can be run");
+    let text = String::from_utf8_lossy(&output.stdout);
+    // 2 * 0x10 + 1: what the kernel writes to the exit device when all is as promised.
+    assert_eq!(output.status.code(), Some(33), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.ends_with("PASS\n"), "{text}");
+}

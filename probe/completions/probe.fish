@@ -1,0 +1,52 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_probe_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_probe_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_probe_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_probe_using_subcommand
+    set -l cmd (__fish_probe_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c probe -n "__fish_probe_needs_command" -s h -l help -d 'Print help'
+complete -c probe -n "__fish_probe_needs_command" -s V -l version -d 'Print version'
+complete -c probe -n "__fish_probe_needs_command" -f -a "trace" -d 'Start a program with probes in it and print what they see'
+complete -c probe -n "__fish_probe_needs_command" -f -a "list" -d 'Show what can be probed in a program and the libraries it loads'
+complete -c probe -n "__fish_probe_needs_command" -f -a "explain" -d 'Say how a place would be probed, or why not, instruction by instruction'
+complete -c probe -n "__fish_probe_using_subcommand trace" -s p -l probe -d 'A probe definition; may be given many times' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -s o -l output -d 'Write events and summary there instead of to standard error' -r -F
+complete -c probe -n "__fish_probe_using_subcommand trace" -l format -d 'How events and summary are written (json: one object per line)' -r -f -a "text\t'A line per event, a table at the end'
+json\t'A JSON object per line'"
+complete -c probe -n "__fish_probe_using_subcommand trace" -l duration -d 'End the program with SIGTERM after this time (such as 10, 1.5s, 200ms, 2m)' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -l buffer -d 'Buffer per thread (such as 512K, 16M); a full buffer drops events and counts them' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -l color -d 'When to use colours' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
+always\t'Always'
+never\t'Never'"
+complete -c probe -n "__fish_probe_using_subcommand trace" -s f -l follow -d 'Follow forked children, too, and the programs that they execute'
+complete -c probe -n "__fish_probe_using_subcommand trace" -l no-events -d 'Count and time only, without an event per hit'
+complete -c probe -n "__fish_probe_using_subcommand trace" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c probe -n "__fish_probe_using_subcommand list" -l color -d 'When to use colours' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
+always\t'Always'
+never\t'Never'"
+complete -c probe -n "__fish_probe_using_subcommand list" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c probe -n "__fish_probe_using_subcommand explain" -l all -d 'Statistics over all instructions of all functions of OBJECT, by method and by reason' -r
+complete -c probe -n "__fish_probe_using_subcommand explain" -l color -d 'When to use colours' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
+always\t'Always'
+never\t'Never'"
+complete -c probe -n "__fish_probe_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
