@@ -1,11 +1,14 @@
-//! The files that are derived from the matrix, and the check that the committed ones are what would be generated.
+//! The files that are derived from the matrix and from other sources, and the check that the committed ones are what would be
+//! generated.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
+use crate::docs;
 use crate::jobs::{self, Job};
 use crate::matrix::{Mode, TARGETS, Target};
 
@@ -31,6 +34,19 @@ pub(crate) fn write_all(root: &Path) -> Result<(), String> {
         fs::write(&file, wanted).map_err(|error| format!("cannot write {path}: {error}"))?;
         println!("wrote {path}");
     }
+    bless(root)
+}
+
+/// What is generated where its sources are: the tests that hold it write it when they are asked to.
+fn bless(root: &Path) -> Result<(), String> {
+    for test in [["probe-c", "--test", "header"], ["probe-trace", "--lib", "manual"]] {
+        let mut command = crate::step::clean(Command::new("cargo"));
+        command.args(["test", "--quiet", "--package"]).args(test).current_dir(root).env("PROBE_BLESS", "1");
+        let status = command.stdout(Stdio::null()).status();
+        if !status.map_err(|error| format!("cannot run cargo: {error}"))?.success() {
+            return Err(format!("cargo test --package {} failed", test.join(" ")));
+        }
+    }
     Ok(())
 }
 
@@ -48,7 +64,7 @@ pub(crate) fn check(root: &Path) -> Result<(), String> {
         let differs =
             wanted.lines().zip(found.lines().chain(std::iter::repeat(""))).position(|(a, b)| a != b);
         let line = differs.unwrap_or_else(|| wanted.lines().count()) + 1;
-        let _ = writeln!(wrong, "{path}:{line} is not what ci/src/matrix.rs says; run: cargo ci generate");
+        let _ = writeln!(wrong, "{path}:{line} is not what its sources say; run: cargo ci generate");
     }
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
@@ -57,12 +73,16 @@ pub(crate) fn check(root: &Path) -> Result<(), String> {
 fn wanted(root: &Path) -> Result<Vec<(&'static str, String)>, String> {
     let readme = fs::read_to_string(root.join("README.md"))
         .map_err(|error| format!("cannot read README.md: {error}"))?;
-    Ok(vec![
+    let mut wanted = vec![
         (".cargo/config.toml", cargo_config()),
         (".github/workflows/ci.yml", github()),
         (".gitlab-ci.yml", gitlab()),
         ("README.md", with_table(&readme, &support_table(root))?),
-    ])
+    ];
+    for architecture in &docs::ARCHITECTURES {
+        wanted.push((architecture.path, docs::document(root, architecture)?));
+    }
+    Ok(wanted)
 }
 
 /// The matrix in one of the formats of `cargo ci matrix`.

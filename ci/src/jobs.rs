@@ -95,8 +95,12 @@ pub(crate) fn all() -> Vec<Job> {
         target: Some(target),
     });
     let others = [
-        Job::named("lint", "what a machine can check without running a test", |_, _| crate::lint::steps())
-            .needing(|_| lint_needs(true)),
+        Job::named("lint", "what a machine can check without running a test", |root, _| {
+            crate::lint::steps(root)
+        })
+        .needing(|_| lint_needs(true)),
+        Job::named("c-libraries", "the C library builds for every kernel target", |_, _| c_library_steps())
+            .needing(|_| kernel_targets()),
         Job::named("quick", "before every push: formatting, clippy and the native unit tests", |_, _| {
             quick_steps()
         })
@@ -236,6 +240,16 @@ fn quick_steps() -> Vec<Step> {
     ));
     steps.push(Step::run("unit tests", &["cargo", "test", "--workspace", "--lib", "--bins"]));
     steps
+}
+
+/// The library for kernels in C. That for processes, and what both do, is tested natively (capi/tests).
+fn c_library_steps() -> Vec<Step> {
+    let build = ["cargo", "build", "--profile", "kernel", "--package", "probe-c", "--no-default-features"];
+    let targets = TARGETS.iter().filter(|target| target.mode == Mode::System);
+    let step = |target: &Target| {
+        Step::run(format!("{} (C library)", target.triple), &build).args(["--target", target.triple])
+    };
+    targets.map(step).collect()
 }
 
 /// Vendors each architecture into a fresh folder.

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::matrix::{Mode, TARGETS};
+use crate::matrix::{Mode, TARGETS, Target};
 use crate::step::Step;
 
 /// The files of a backend, in reading order: who knows one backend knows all.
@@ -23,21 +23,19 @@ pub(crate) fn quick_steps() -> Vec<Step> {
         Step::check("generated files", crate::generate::check),
         Step::check("no architecture in the core", core_is_neutral),
         Step::check("same files in all backends", backends_look_alike),
+        Step::check("links of the documents", crate::documents::links_lead_somewhere),
+        Step::check("tests that ARCHITECTURE.md names", crate::documents::named_tests_exist),
+        Step::check("spelling", crate::documents::words_are_spelt),
+        Step::check("licences and sources of dependencies", crate::deny::check),
         Step::check("shell scripts parse", shell_scripts_parse),
     ]
 }
 
 /// All lints.
-pub(crate) fn steps() -> Vec<Step> {
+pub(crate) fn steps(root: &Path) -> Vec<Step> {
     let mut steps = quick_steps();
-    let clippy = ["cargo", "clippy", "--keep-going", "--workspace", "--all-targets", "--target"];
-    for target in TARGETS.iter().filter(|target| target.mode == Mode::User) {
-        steps.push(Step::run(format!("clippy {}", target.triple), &clippy).args([
-            target.triple,
-            "--",
-            "-D",
-            "warnings",
-        ]));
+    for target in TARGETS {
+        steps.extend(clippy(root, target));
     }
     steps.push(
         Step::run(
@@ -49,6 +47,37 @@ pub(crate) fn steps() -> Vec<Step> {
     steps.push(Step::check("hit path without panics", crate::hitpath::check));
     steps.push(Step::check("packages build by themselves", packages_build_alone));
     steps
+}
+
+/// Clippy for one target: natively for the whole workspace, elsewhere for what differs there; for a kernel's target, the test
+/// kernel and the C library.
+fn clippy(root: &Path, target: &Target) -> Vec<Step> {
+    let name = |what: &str| format!("clippy {}{what}", target.triple);
+    let deny = ["--", "-D", "warnings"];
+    let clippy = ["cargo", "clippy", "--keep-going", "--target", target.triple];
+    match target.mode {
+        Mode::User if target.is_native() => {
+            vec![Step::run(name(""), &clippy).args(["--workspace", "--all-targets"]).args(deny)]
+        }
+        Mode::User => {
+            let backend = target.backend.map(|folder| format!("probe-{folder}"));
+            let packages = ["probe-core", "probe-host-linux", "probe-c", "probe-trace", "probe-tests-user"];
+            let packages = packages.into_iter().chain(backend.as_deref());
+            vec![
+                Step::run(name(""), &clippy)
+                    .args(["--all-targets"])
+                    .args(packages.flat_map(|package| ["--package", package]))
+                    .args(deny),
+            ]
+        }
+        Mode::System if crate::jobs::has_kernel(root, target) => vec![
+            Step::run(name(" (kernel)"), &clippy).args(deny).within(crate::jobs::SYSTEM),
+            Step::run(name(" (C library)"), &clippy)
+                .args(["--package", "probe-c", "--lib", "--no-default-features", "--profile", "kernel"])
+                .args(deny),
+        ],
+        Mode::System | Mode::Build => Vec::new(),
+    }
 }
 
 /// STYLE: the neutral core never names an architecture.
@@ -168,7 +197,7 @@ fn shown(root: &Path, file: &Path) -> String {
     file.strip_prefix(root).unwrap_or(file).display().to_string()
 }
 
-fn found(wrong: Vec<String>) -> Result<(), String> {
+pub(crate) fn found(wrong: Vec<String>) -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 

@@ -4,15 +4,21 @@
 //! ready for them.
 
 mod bench;
+mod deny;
+mod docs;
+mod documents;
 mod generate;
 mod hitpath;
 mod jobs;
 mod lint;
 mod matrix;
 mod metadata;
+mod release;
 mod setup;
 mod step;
 mod vendor;
+#[cfg(test)]
+mod workflows;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -122,7 +128,18 @@ fn command_line() -> Command {
                 .arg(Arg::new("plot").long("plot").action(ArgAction::SetTrue).help("Also as bars"))
                 .arg(Arg::new("compare").long("compare").value_name("REV").help("Also run this git revision")),
         )
-        .subcommand(Command::new("generate").about("Rewrites the files that are derived from the matrix"))
+        .subcommand(Command::new("generate").about("Rewrites the files that are derived from others"))
+        .subcommand(
+            Command::new("release")
+                .about("Makes a release: versions, changelog, commit, tag; says how to publish it")
+                .arg(Arg::new("version").value_name("VERSION").help("The new version; without it, the present one"))
+                .arg(
+                    Arg::new("dry-run")
+                        .long("dry-run")
+                        .action(ArgAction::SetTrue)
+                        .help("Change nothing; pack and build every crate as the registry would get it"),
+                ),
+        )
 }
 
 fn run(matches: &ArgMatches) -> Result<bool, String> {
@@ -164,6 +181,11 @@ fn run(matches: &ArgMatches) -> Result<bool, String> {
                 compare: options.get_one::<String>("compare").map(String::as_str),
             };
             bench::bench(&root, &options)
+        }
+        Some(("release", options)) => {
+            let version = options.get_one::<String>("version").map(String::as_str);
+            let run = if options.get_flag("dry-run") { release::dry_run } else { release::release };
+            run(&root, version).map(|()| true)
         }
         Some(("generate", _)) => generate::write_all(&root).map(|()| true),
         Some(("jobs", _)) => {

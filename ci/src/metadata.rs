@@ -16,6 +16,8 @@ pub(crate) struct Package {
     pub(crate) rust_version: String,
     /// Whether it may be published: a library for others.
     pub(crate) is_published: bool,
+    /// What it needs to be built, by name; not what its tests need.
+    pub(crate) needs: Vec<String>,
     /// Its benchmark programs.
     pub(crate) benches: Vec<String>,
 }
@@ -53,11 +55,13 @@ fn package(value: &Value) -> Package {
     let is_bench = |target: &&Value| {
         target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "bench"))
     };
+    let dependencies = value["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default();
     let name_of = |target: &Value| target["name"].as_str().unwrap_or_default().to_owned();
     Package {
         name: text("name"),
         rust_version: text("rust_version"),
         is_published: value["publish"].is_null(),
+        needs: dependencies.iter().filter(|need| need["kind"] != "dev").map(name_of).collect(),
         benches: targets.iter().filter(is_bench).map(name_of).collect(),
     }
 }

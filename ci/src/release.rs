@@ -1,0 +1,189 @@
+//! `cargo ci release`: the version of all crates at once, the changelog, a commit and a tag. Publishing itself is one command,
+//! which is printed: it cannot be undone, so that a person types it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::metadata;
+use crate::step::clean;
+
+/// What stands over the changes since the last release.
+const UNRELEASED: &str = "## Unreleased\n";
+
+/// Says what a release would do, packs every crate that is published and builds what was packed, outside of the workspace, in
+/// the order in which they would be published.
+///
+/// # Errors
+/// A sentence, or cargo's words.
+pub(crate) fn dry_run(root: &Path, version: Option<&str>) -> Result<(), String> {
+    let (manifest, changelog) = (read(root, "Cargo.toml")?, read(root, "CHANGELOG.md")?);
+    let present = present_version(&manifest)?;
+    let version = version.unwrap_or(present);
+    with_version(&manifest, present, version)?;
+    released(&changelog, version, &today()?)?;
+    println!("version {present} becomes {version}; tag v{version}; to be published, in this order:");
+    for name in order(root)? {
+        println!("  {name}");
+    }
+    cargo(root, &publish(root, true)?)?;
+    println!("every crate is packed and builds by itself");
+    Ok(())
+}
+
+/// Writes the version and the changelog, commits and tags.
+///
+/// # Errors
+/// A sentence: the work tree has changes, there is nothing to release, or git's or cargo's words.
+pub(crate) fn release(root: &Path, version: Option<&str>) -> Result<(), String> {
+    let version = version.ok_or("say which version: cargo ci release VERSION")?;
+    if !git(root, &["status", "--porcelain"])?.is_empty() {
+        return Err("the work tree has changes: commit them first".to_owned());
+    }
+    let (manifest, changelog) = (read(root, "Cargo.toml")?, read(root, "CHANGELOG.md")?);
+    let present = present_version(&manifest)?.to_owned();
+    let changelog = released(&changelog, version, &today()?)?;
+    write(root, "Cargo.toml", &with_version(&manifest, &present, version)?)?;
+    write(root, "CHANGELOG.md", &changelog)?;
+    // The lock files name the crates' own versions.
+    cargo(root, &["update".to_owned(), "--workspace".to_owned()])?;
+    cargo(&root.join(crate::jobs::SYSTEM), &["update".to_owned(), "--workspace".to_owned()])?;
+    git(root, &["commit", "--quiet", "--all", "--message", &format!("release {version}")])?;
+    git(root, &["tag", "--annotate", &format!("v{version}"), "--message", &format!("version {version}")])?;
+    println!("committed and tagged v{version}. To publish it:\n  git push --follow-tags");
+    println!("  cargo {}", publish(root, false)?.join(" "));
+    Ok(())
+}
+
+/// The arguments with which cargo publishes everything, each crate after those that it needs.
+fn publish(root: &Path, is_dry: bool) -> Result<Vec<String>, String> {
+    let mut words = vec!["publish".to_owned(), "--workspace".to_owned()];
+    if is_dry {
+        // What is not committed is packed, too: this may be run while working.
+        words.extend(["--dry-run".to_owned(), "--allow-dirty".to_owned()]);
+    }
+    for package in metadata::packages(root)?.into_iter().filter(|package| !package.is_published) {
+        words.extend(["--exclude".to_owned(), package.name]);
+    }
+    Ok(words)
+}
+
+/// The published packages, each after those of them that it needs.
+fn order(root: &Path) -> Result<Vec<String>, String> {
+    let published: Vec<_> =
+        metadata::packages(root)?.into_iter().filter(|package| package.is_published).collect();
+    let mut order: Vec<String> = Vec::new();
+    while order.len() < published.len() {
+        let is_ready = |package: &&metadata::Package| {
+            !order.contains(&package.name)
+                && package
+                    .needs
+                    .iter()
+                    .all(|need| order.contains(need) || published.iter().all(|other| other.name != *need))
+        };
+        let next = published.iter().find(is_ready).ok_or("the crates need each other in a circle")?;
+        order.push(next.name.clone());
+    }
+    Ok(order)
+}
+
+/// `version` of `[workspace.package]`.
+fn present_version(manifest: &str) -> Result<&str, String> {
+    let section = manifest.split("[workspace.package]").nth(1);
+    let line = section.and_then(|section| section.lines().find_map(|line| line.strip_prefix("version = \"")));
+    line.and_then(|line| line.strip_suffix('"')).ok_or_else(|| "Cargo.toml has no version".to_owned())
+}
+
+/// The manifest with another version, for the workspace and for what its crates ask of each other.
+fn with_version(manifest: &str, from: &str, to: &str) -> Result<String, String> {
+    let numbers: Vec<_> = to.split('-').next().unwrap_or(to).split('.').collect();
+    if numbers.len() != 3 || numbers.iter().any(|number| number.parse::<u64>().is_err()) {
+        return Err(format!("{to} is no version: three numbers with dots"));
+    }
+    let (old, new) = (format!("version = \"{from}\""), format!("version = \"{to}\""));
+    let line = |line: &str| match line.starts_with(&old) || line.contains("path = ") {
+        true => line.replace(&old, &new),
+        false => line.to_owned(),
+    };
+    Ok(manifest.lines().map(|text| line(text) + "\n").collect())
+}
+
+/// The changelog with the unreleased changes under a version.
+fn released(changelog: &str, version: &str, date: &str) -> Result<String, String> {
+    let (before, after) = changelog.split_once(UNRELEASED).ok_or("CHANGELOG.md has no part `Unreleased`")?;
+    let changes = after.split("\n## ").next().unwrap_or_default();
+    if changes.trim().is_empty() {
+        return Err("CHANGELOG.md says that nothing has changed".to_owned());
+    }
+    Ok(format!("{before}{UNRELEASED}\n## {version} - {date}\n{after}"))
+}
+
+fn today() -> Result<String, String> {
+    let output = Command::new("date").args(["-u", "+%F"]).output();
+    let output = output.map_err(|error| format!("cannot run date: {error}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn cargo(folder: &Path, words: &[String]) -> Result<(), String> {
+    let status = clean(Command::new("cargo")).args(words).current_dir(folder).status();
+    let status = status.map_err(|error| format!("cannot run cargo: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("cargo {}: {status}", words.join(" "))) }
+}
+
+fn git(root: &Path, words: &[&str]) -> Result<String, String> {
+    let output = Command::new("git").args(words).current_dir(root).output();
+    let output = output.map_err(|error| format!("cannot run git: {error}"))?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!("git {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
+    }
+}
+
+fn read(root: &Path, name: &str) -> Result<String, String> {
+    fs::read_to_string(root.join(name)).map_err(|error| format!("cannot read {name}: {error}"))
+}
+
+fn write(root: &Path, name: &str, text: &str) -> Result<(), String> {
+    fs::write(root.join(name), text).map_err(|error| format!("cannot write {name}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MANIFEST: &str = "[workspace.package]\nversion = \"0.1.0\"\n[workspace.dependencies]\na = { path = \"a\", version = \"0.1.0\" }\nb = { version = \"0.1.0\" }\n";
+
+    #[test]
+    fn versions_of_ours_change_and_no_others() {
+        let found = with_version(MANIFEST, "0.1.0", "0.2.0").expect("it is a version");
+        assert_eq!(present_version(&found), Ok("0.2.0"));
+        assert!(
+            found.contains("path = \"a\", version = \"0.2.0\"")
+                && found.contains("b = { version = \"0.1.0\" }")
+        );
+        assert!(with_version(MANIFEST, "0.1.0", "two").is_err());
+    }
+
+    #[test]
+    fn the_changelog_gets_a_heading_and_must_say_something() {
+        let text = "# Changelog\n\n## Unreleased\n\n- a change\n\n## 0.1.0 - 2026-01-01\n";
+        let found = released(text, "0.2.0", "2026-02-03").expect("there is a change");
+        assert!(
+            found.contains("## Unreleased\n\n## 0.2.0 - 2026-02-03\n\n- a change\n\n## 0.1.0"),
+            "{found}"
+        );
+        assert!(released("## Unreleased\n\n## 0.1.0\n- old\n", "0.2.0", "").is_err());
+        assert!(released("# Changelog\n", "0.2.0", "").is_err());
+    }
+
+    #[test]
+    fn crates_come_after_what_they_need() {
+        let order = order(&crate::root()).expect("there is an order");
+        let place = |name: &str| order.iter().position(|other| other == name).expect("it is published");
+        assert!(place("probe-core") < place("probe-x86-decode"));
+        assert!(place("probe-x86-decode") < place("probe-arch-x86_64"));
+        assert!(place("probe-host-linux") < place("probe-c"));
+        assert!(!order.contains(&"probe-ci".to_owned()));
+    }
+}
