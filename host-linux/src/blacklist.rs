@@ -3,13 +3,14 @@
 //! * In the object that this crate is linked into: the functions of the probe crates and, because an unoptimised build
 //!   calls them, of Rust's `core`; and everything there that no symbol covers.
 //! * `memcpy` and its like, which the compiler calls at its own discretion, where they are not our own
-//!   (feature `private-mem`).
+//!   (feature `private-mem`); on i386 also the thunks there by which position-independent code learns its address.
 //! * The vDSO: it is the kernel's, and on most architectures our own signal handlers return through it.
 //!
 //! Everything else may be probed, the loader and all of libc included: what the hit path calls once per thread
 //! (`pthread_setspecific`, `__errno_location`, `syscall`) is called when the thread's state is already in place, so that
 //! a probe there is an ordinary nested hit.
 
+use crate::arch::IS_ADDRESS_THUNK;
 use crate::symbols::index::Entry;
 use crate::symbols::objects::{self, Object, Role};
 use crate::symbols::{demangle, eh_frame};
@@ -67,7 +68,24 @@ pub(crate) fn covers(object: &Object, at: usize) -> bool {
     compiler_called().iter().any(|&(_, function)| {
         let (start, len) = bounds(object, function);
         at.wrapping_sub(start) < len
-    })
+    }) || is_in_address_thunk(object, at)
+}
+
+/// Whether `at` is in a thunk that the object's `memcpy` or its like may call.
+fn is_in_address_thunk(object: &Object, at: usize) -> bool {
+    let Some(is_thunk) = IS_ADDRESS_THUNK else { return false };
+    if !compiler_called().iter().any(|&(_, function)| object.holds_text(function)) {
+        return false;
+    }
+    (at.saturating_sub(3)..=at).any(|start| is_thunk_at(object, start, is_thunk))
+}
+
+/// Whether the four bytes of text at `start` are such a thunk.
+fn is_thunk_at(object: &Object, start: usize, is_thunk: fn([u8; 4]) -> bool) -> bool {
+    object.holds_text(start)
+        && object.holds_text(start + 3)
+        // SAFETY: text of an object that this one is linked against, so it stays; the C library's is readable.
+        && is_thunk(unsafe { (start as *const [u8; 4]).read() })
 }
 
 /// The function that `function` is the address of, if that lies in `object`: first byte and length.
@@ -131,6 +149,17 @@ pub(crate) fn for_each(visit: &mut dyn FnMut(&Blacklisted<'_>)) {
                 range(start, len, name);
             }
         }
+        for_each_address_thunk(object, &mut |start| range(start, 4, "address thunk"));
+    }
+}
+
+/// Calls `visit` with the start of every thunk that is blacklisted in `object`.
+fn for_each_address_thunk(object: &Object, visit: &mut dyn FnMut(usize)) {
+    let Some(is_thunk) = IS_ADDRESS_THUNK else { return };
+    let has_callers = compiler_called().iter().any(|&(_, function)| object.holds_text(function));
+    for segment in object.segments.iter().filter(|segment| has_callers && segment.is_executable) {
+        let starts = segment.start..segment.end;
+        starts.filter(|&start| is_thunk_at(object, start, is_thunk)).for_each(&mut *visit);
     }
 }
 

@@ -24,6 +24,9 @@ pub(crate) const RETURN_TWO: &[u8] = &[0x40, 0x00, 0x80, 0x52, 0xc0, 0x03, 0x5f,
 /// No restorer: the kernel's vDSO has one.
 pub(crate) const RESTORER_FLAG: usize = 0;
 
+/// Code here addresses relative to the program counter.
+pub(crate) const IS_ADDRESS_THUNK: Option<fn([u8; 4]) -> bool> = None;
+
 pub(super) fn load_regs(context: UContext) -> Regs {
     Regs {
         x: core::array::from_fn(|i| context.word(X0 + 8 * i) as u64),

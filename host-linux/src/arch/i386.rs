@@ -22,6 +22,11 @@ pub(crate) const RETURN_TWO: &[u8] = &[0xb8, 2, 0, 0, 0, 0xc3];
 /// No restorer: the kernel's vDSO has one.
 pub(crate) const RESTORER_FLAG: usize = 0;
 
+/// `mov r32, [esp]; ret`: what position-independent code calls to learn its own address (`__x86.get_pc_thunk.bx`), and
+/// so do some variants of glibc's `memcpy`.
+pub(crate) const IS_ADDRESS_THUNK: Option<fn([u8; 4]) -> bool> =
+    Some(|bytes| matches!(bytes, [0x8b, modrm, 0x24, 0xc3] if modrm & 0xc7 == 0x04));
+
 pub(super) fn load_regs(context: UContext) -> Regs {
     let get = |index| context.word(greg(index)) as u32;
     Regs {

@@ -4,6 +4,7 @@
 //! * `load_regs`, `store_regs`: the interrupted registers, from and to the kernel's `ucontext_t`.
 //! * offsets of what every architecture's `ucontext_t` has (pc, sp, signal mask).
 //! * `is_breakpoint_trap`, `trap_number`.
+//! * `IS_ADDRESS_THUNK`: whether four bytes are a function that gives its caller the caller's address, where such exist.
 //! * assembly: the thread-local slot (initial-exec model: no call, no allocation at first use), the copy that
 //!   survives faults, the signal return.
 //!
@@ -35,8 +36,8 @@ cfg_if::cfg_if! {
 }
 
 pub(crate) use native::{
-    EhFrame, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, eh_frame, function_entry, is_breakpoint_trap,
-    nofault_copy, nofault_fixup, restorer, sigaltstack_from, thread_slot,
+    EhFrame, IS_ADDRESS_THUNK, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, eh_frame, function_entry,
+    is_breakpoint_trap, nofault_copy, nofault_fixup, restorer, sigaltstack_from, thread_slot,
 };
 
 /// The saved registers of the native backend.

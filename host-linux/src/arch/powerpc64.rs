@@ -28,6 +28,9 @@ pub(crate) const RETURN_TWO: &[u8] = &[2, 0, 0x60, 0x38, 0x20, 0x00, 0x80, 0x4e]
 /// No restorer: the kernel's vDSO has one.
 pub(crate) const RESTORER_FLAG: usize = 0;
 
+/// Code here addresses through the TOC.
+pub(crate) const IS_ADDRESS_THUNK: Option<fn([u8; 4]) -> bool> = None;
+
 pub(super) fn load_regs(context: UContext) -> Regs {
     let get = |index| context.word(gp(index)) as u64;
     Regs {

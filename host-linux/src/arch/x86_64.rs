@@ -21,6 +21,9 @@ pub(crate) const RETURN_TWO: &[u8] = &[0xb8, 2, 0, 0, 0, 0xc3];
 /// `SA_RESTORER`: the kernel insists on one here.
 pub(crate) const RESTORER_FLAG: usize = 0x0400_0000;
 
+/// Code here addresses relative to the instruction pointer.
+pub(crate) const IS_ADDRESS_THUNK: Option<fn([u8; 4]) -> bool> = None;
+
 pub(super) fn load_regs(context: UContext) -> Regs {
     let get = |index| context.word(greg(index)) as u64;
     Regs {
