@@ -7,29 +7,70 @@
 #![cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 
 mod common;
+#[path = "../../tests/transparency.rs"]
+mod coverage;
 mod native;
 
 use common::Vector;
+use coverage::{Coverage, LEAST_STATES, Way};
 use native::arena::Arena;
 use native::machine::{Machine, Outcome};
 use native::state::{Pattern, Pointers, Random, registers};
 use native::{Backend, Native};
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, Decoded, Method, Regs, Site, Tail};
+use probe_core::arch::{Arch, Decoded, Regs, Site, Tail};
 use probe_x86_decode::insn::{Map, Prefixes};
-use probe_x86_decode::{FlagBits, Insn, Mode, Plan, Registers};
+use probe_x86_decode::{Effect, FlagBits, Insn, LoopKind, Mode, Plan, Registers, Source, StackEffect};
+use std::collections::BTreeMap;
 
 type NativeMode = <Native as Registers>::Mode;
 
 /// Where GS (64-bit) or FS (32-bit) begins in these tests: not at 0, so that a lost prefix is noticed.
 const SEGMENT_BASE: usize = 0x100;
-const STATES: u64 = 500;
+/// How many states a row is compared from, at least: more where a class has few rows.
+const STATES: usize = 500;
 
-/// How a row is executed beside the bare run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Probed {
-    Simulated,
-    Slot(Tail),
+classes! { Effect:
+    Effect::Copy => "copy" Boost,
+    Effect::IpRelative { .. } => "rip-relative" Boost,
+    Effect::Ip32Relative { .. } => "eip-relative" Boost,
+    Effect::SystemCall => "syscall" Step,
+    Effect::SegmentJump { .. } => "jmp through a segment" Step,
+    Effect::SegmentCall { .. } => "call through a segment" Step,
+    Effect::Nop => "nop" Simulate,
+    Effect::Jump { .. } => "jmp" Simulate,
+    Effect::Branch { .. } => "jcc" Simulate,
+    Effect::Loop { kind: LoopKind::Loop, .. } => "loop" Simulate,
+    Effect::Loop { kind: LoopKind::LoopEqual, .. } => "loope" Simulate,
+    Effect::Loop { kind: LoopKind::LoopNotEqual, .. } => "loopne" Simulate,
+    Effect::Loop { kind: LoopKind::JumpIfZero, .. } => "jcxz" Simulate,
+    Effect::Call { .. } => "call" Simulate,
+    Effect::JumpIndirect(Source::Register(_)) => "jmp register" Simulate,
+    Effect::JumpIndirect(Source::Memory(_)) => "jmp memory" Simulate,
+    Effect::CallIndirect(Source::Register(_)) => "call register" Simulate,
+    Effect::CallIndirect(Source::Memory(_)) => "call memory" Simulate,
+    Effect::Return { drops: 0 } => "ret" Simulate,
+    Effect::Return { .. } => "ret imm" Simulate,
+    Effect::Stack(StackEffect::Push(_)) => "push" Simulate,
+    Effect::Stack(StackEffect::PushImmediate(_)) => "push imm" Simulate,
+    Effect::Stack(StackEffect::Pop(_)) => "pop" Simulate,
+    Effect::Stack(StackEffect::Leave) => "leave" Simulate,
+    Effect::Stack(StackEffect::PushFlags(_)) => "pushf" Simulate,
+    Effect::Stack(StackEffect::PopFlags(_)) => "popf" Simulate,
+    Effect::Stack(StackEffect::DisableInterrupts) => "cli" Simulate,
+    Effect::Stack(StackEffect::EnableInterrupts) => "sti" Simulate,
+    Effect::MoveRegister { .. } => "mov register" Simulate,
+    Effect::MoveImmediate { .. } => "mov imm" Simulate,
+    Effect::LoadAddress { .. } => "lea" Simulate,
+}
+
+/// The classes that the native mode does not have.
+fn absent() -> &'static [(&'static str, &'static str)] {
+    const NO_IP: &str = "32-bit code has no addresses relative to EIP";
+    if NativeMode::IS_LONG {
+        return &[];
+    }
+    &[("rip-relative", NO_IP), ("eip-relative", NO_IP), ("syscall", "refused: AMD's in 32-bit mode")]
 }
 
 struct Run {
@@ -54,24 +95,34 @@ fn every_vector_behaves_as_on_hardware() {
     let segments = segments(&arena, &machine);
     let pattern = Pattern::new(&arena, &mut Random::new(7));
     let bench = Bench { arena, machine, segments, pattern };
-    let mut executed = 0;
-    for (number, vector) in common::vectors(file).iter().enumerate() {
-        if vector.plan.starts_with("refuse") || vector.note == "nondeterministic" {
-            continue;
-        }
-        bench.check(vector, number as u64);
-        executed += 1;
+    let executable =
+        |vector: &&Vector| !vector.plan.starts_with("refuse") && vector.note != "nondeterministic";
+    let vectors = common::vectors(file);
+    let mut rows = BTreeMap::new();
+    for vector in vectors.iter().filter(executable) {
+        *rows.entry(bench.class_of(vector)).or_insert(0_usize) += 1;
     }
-    assert!(executed > 100, "{executed}");
+    let mut coverage = Coverage::new(CLASSES);
+    for (number, vector) in vectors.iter().enumerate().filter(|(_, vector)| executable(vector)) {
+        let class = bench.class_of(vector);
+        // A few more than wanted: a run that overwrites its own code is not counted.
+        let states = (LEAST_STATES / rows[class] + LEAST_STATES / 10).max(STATES);
+        bench.check(vector, number as u64, states, &mut coverage);
+    }
+    coverage.finish(absent());
 }
 
 impl Bench {
-    fn check(&self, vector: &Vector, seed: u64) {
+    fn class_of(&self, vector: &Vector) -> &'static str {
+        class(&self.decode(&vector.bytes, self.arena.code()).plan.effect)
+    }
+
+    fn check(&self, vector: &Vector, seed: u64, states: usize, coverage: &mut Coverage) {
         let mut random = Random::new(seed + 1);
         let mut taps = 0;
         let is_branch = vector.asm.contains("jmp") || vector.asm.contains("call");
         let pointers = if is_branch { Pointers::AlsoToCode } else { Pointers::ToData };
-        for state in 0..STATES {
+        for state in 0..states {
             // Any alignment, also across a cache line.
             let place = self.arena.code() + 0x800 + random.below(0x400);
             let insn = self.placed(&vector.bytes, place);
@@ -84,18 +135,14 @@ impl Bench {
                 continue;
             }
             taps += u64::from(bare.outcome.signal == libc::SIGTRAP);
-            let ways: &[Probed] = match decoded.method {
-                Method::Simulate => &[Probed::Simulated],
-                Method::Boost => &[Probed::Slot(Tail::Breakpoint), Probed::Slot(Tail::Jump)],
-                Method::Step => &[Probed::Slot(Tail::Breakpoint)],
-            };
-            for way in ways {
+            for way in Way::all(decoded.method) {
                 let probed = self.run(memory_seed, &insn, place, |bench| {
                     // What a probe leaves in the text.
                     bench.arena.bytes(bench.arena.code())[place - bench.arena.code()] = 0xcc;
                     match way {
-                        Probed::Simulated => bench.simulate(&decoded.plan, place, regs, &bare.outcome),
-                        Probed::Slot(tail) => bench.step(&decoded, &insn, place, regs, *tail),
+                        Way::Emulated => bench.simulate(&decoded.plan, place, regs, &bare.outcome),
+                        Way::Boosted => bench.step(&decoded, &insn, place, regs, Tail::Jump),
+                        Way::Stepped => bench.step(&decoded, &insn, place, regs, Tail::Breakpoint),
                     }
                 });
                 if is_not_canonical(&probed.outcome) {
@@ -107,6 +154,7 @@ impl Bench {
                 assert!(probed.data == bare.data, "data differs: {told}");
                 let is_same_stack = probed.stack == bare.stack || self.differs_in_dead_word(&probed, &bare);
                 assert!(is_same_stack, "stack differs: {told}");
+                coverage.add(class(&decoded.plan.effect), *way, 1);
             }
         }
         // The stack is not executable: the call is made, and its target faults.

@@ -17,6 +17,8 @@ pub(crate) struct Walk {
     pub(crate) at: usize,
     /// Its function, where a symbol says so.
     function: Option<String>,
+    /// Whether it is the function's first instruction.
+    is_first: bool,
     /// The bytes, for the reader of a failure.
     #[expect(dead_code, reason = "shown by Debug")]
     insn: Box<[u8]>,
@@ -26,10 +28,11 @@ impl Walk {
     /// The place to register at.
     pub(crate) fn to_place(&self) -> Place {
         let at = CodeAddr::new(self.at);
-        if self.function.is_some() {
+        // A checked place at a function's start may mean the entry behind a landing pad or a global entry.
+        if self.function.is_some() && !self.is_first {
             return Place::addr(at);
         }
-        // SAFETY: without a function there are only places that the independent count has seen executed.
+        // SAFETY: an instruction starts there: a function does, or the independent count has seen it executed.
         unsafe { Place::unchecked(at) }
     }
 }
@@ -158,7 +161,12 @@ impl Walked {
         match probes().explain(&unchecked) {
             Ok(explained) => {
                 *self.methods.entry(format!("{:?}", explained.method).to_lowercase()).or_default() += 1;
-                self.places.push(Walk { at, function: name, insn: explained.insn });
+                self.places.push(Walk {
+                    at,
+                    function: name,
+                    is_first: function == Some(at),
+                    insn: explained.insn,
+                });
                 Ok(())
             }
             // What the hit path itself calls, as a whole.
