@@ -2,8 +2,10 @@
 
 mod common;
 
-use probe_x86_decode::{LongMode, MAX_INSN_LEN, ProtectedMode, insn_len, refusal};
+use probe_x86_decode::insn::Map;
+use probe_x86_decode::{Insn, LongMode, MAX_INSN_LEN, Mode, ProtectedMode, insn_len, refusal};
 use rstest::rstest;
+use std::collections::BTreeMap;
 
 #[rstest]
 #[case::x86_64(common::X86_64, common::spelt::<LongMode>)]
@@ -74,6 +76,52 @@ fn every_refusal_code_is_covered() {
         assert!(named.contains(&refusal.code), "{}", refusal.code);
         assert!(!refusal.sentence.ends_with('.'), "{}", refusal.code);
     }
+}
+
+/// What the decoder decided, and from which opcode where that made the difference: a row of its tables.
+fn row<M: Mode>(bytes: &[u8]) -> Option<(bool, u8, String)> {
+    let insn = Insn::parse::<M>(bytes)?;
+    let is_escaped = match insn.map {
+        Map::Primary => false,
+        Map::Escape0F => true,
+        _ => return None,
+    };
+    let plan = common::spelt::<M>(bytes);
+    // What runs in a slot is what no row names.
+    let is_row = !plan.starts_with("boost ") && plan != "refuse x86.undecodable";
+    is_row.then_some((is_escaped, insn.opcode, plan))
+}
+
+/// Every opcode of the two maps that have rows, under every prefix, with every ModRM byte: what is decided about one of
+/// them is decided by a vector, too.
+fn rows_without_a_vector<M: Mode>(file: &'static str) -> BTreeMap<(bool, u8, String), Vec<u8>> {
+    let mut rows = BTreeMap::new();
+    let prefixes: &[&[u8]] = &[&[], &[0x66], &[0x67], &[0x64], &[0xf2], &[0xf3], &[0x48], &[0x66, 0x48]];
+    for (prefix, is_escaped) in prefixes.iter().flat_map(|prefix| [(prefix, false), (prefix, true)]) {
+        for opcode in 0..=u8::MAX {
+            for modrm in 0..=u8::MAX {
+                let mut bytes = prefix.to_vec();
+                bytes.extend(is_escaped.then_some(0x0f));
+                bytes.extend([opcode, modrm]);
+                bytes.resize(MAX_INSN_LEN, 0x05);
+                if let Some(row) = row::<M>(&bytes) {
+                    let len = insn_len::<M>(&bytes).unwrap_or(MAX_INSN_LEN);
+                    rows.entry(row).or_insert(bytes[..len].to_vec());
+                }
+            }
+        }
+    }
+    common::vectors(file).iter().filter_map(|vector| row::<M>(&vector.bytes)).for_each(|row| {
+        rows.remove(&row);
+    });
+    rows
+}
+
+#[rstest]
+#[case::x86_64(rows_without_a_vector::<LongMode>(common::X86_64))]
+#[case::i386(rows_without_a_vector::<ProtectedMode>(common::I386))]
+fn every_row_of_the_decoder_has_a_vector(#[case] missing: BTreeMap<(bool, u8, String), Vec<u8>>) {
+    assert!(missing.is_empty(), "{}: {missing:02x?}", missing.len());
 }
 
 /// No input makes the decoder panic, and no length is longer than what was read.

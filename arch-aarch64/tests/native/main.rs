@@ -6,6 +6,8 @@
 //! hardware. Builds to nothing elsewhere: what it runs exists on aarch64 only.
 #![cfg(all(target_arch = "aarch64", target_os = "linux"))]
 
+#[path = "../../../tests/transparency.rs"]
+mod coverage;
 mod machine;
 mod publication;
 mod trampolines;

@@ -9,6 +9,8 @@
 )]
 
 mod calls;
+#[path = "../../../tests/transparency.rs"]
+mod coverage;
 mod machine;
 mod publish;
 mod random;

@@ -1,26 +1,69 @@
 //! Every class of instruction, probed and unprobed, from random states and edges.
 
+use crate::classes;
+use crate::coverage::{Coverage, LEAST_STATES, Way};
 use crate::machine::{Machine, Mode, machine};
 use crate::random::Random;
 use crate::state::State;
-use probe_core::arch::{Method, Tail};
+use probe_arch_ppc64::Plan;
+use probe_core::arch::Tail;
 
 const NOP: u32 = 0x6000_0000;
 
+classes! { Plan:
+    Plan::Copy => "copy" Boost,
+    Plan::Relocate => "prefixed, pc-relative" Boost,
+    Plan::Sc => "sc" Boost,
+    Plan::Scv => "scv" Step,
+    Plan::Mfmsr(_) => "mfmsr" Step,
+    Plan::Bctar(_) => "bctar" Step,
+    Plan::Nop => "nop" Simulate,
+    Plan::B(_) => "b" Simulate,
+    Plan::Bc(_) => "bc" Simulate,
+    Plan::Bclr(_) => "bclr" Simulate,
+    Plan::Bcctr(_) => "bcctr" Simulate,
+    Plan::Addpcis(_) => "addpcis" Simulate,
+    Plan::Mfspr(_) => "mfspr" Simulate,
+    Plan::Mtspr(_) => "mtspr" Simulate,
+}
+
+/// HIT_11: all of them, one after the other (they share one machine).
+#[test]
+fn hit_11_every_class_behaves_as_on_hardware() {
+    let mut coverage = Coverage::new(CLASSES);
+    let sweeps: [fn(&mut Coverage); 11] = [
+        b_in_all_forms,
+        bc_in_all_forms,
+        bclr_bcctr_and_bctar_in_all_forms,
+        moves_from_and_to_special_registers,
+        addpcis_and_no_ops,
+        mfmsr_faults_in_a_program,
+        random_words_of_every_primary_opcode,
+        every_extended_opcode_of_31,
+        prefixed_loads_and_stores,
+        prefixed_vector_instructions,
+        system_calls_run_in_a_slot,
+    ];
+    for sweep in sweeps {
+        sweep(&mut coverage);
+    }
+    coverage.finish(&[]);
+}
+
 /// Executes `words` from `start` bare and in every mode its plan allows, and compares.
-fn compare(machine: &mut Machine, words: &[u32], start: &State, seed: u64) {
+fn compare(machine: &mut Machine, words: &[u32], start: &State, seed: u64, coverage: &mut Coverage) {
     let decoded = machine.decode(words).unwrap_or_else(|refusal| panic!("{words:08x?}: {refusal}"));
-    let modes: &[Mode] = match decoded.method {
-        Method::Simulate => &[Mode::Simulate],
-        Method::Boost => &[Mode::Slot(Tail::Jump), Mode::Slot(Tail::Breakpoint)],
-        Method::Step => &[Mode::Slot(Tail::Breakpoint)],
-    };
     let mut random = Random::new(seed);
     let pattern: Vec<u64> = machine.data_mut().iter().map(|_| random.u64()).collect();
     machine.data_mut().copy_from_slice(&pattern);
     let bare = machine.execute(words, start, Mode::Bare);
     let bare_memory = machine.data_mut().to_vec();
-    for &mode in modes {
+    for &way in Way::all(decoded.method) {
+        let mode = match way {
+            Way::Emulated => Mode::Simulate,
+            Way::Boosted => Mode::Slot(Tail::Jump),
+            Way::Stepped => Mode::Slot(Tail::Breakpoint),
+        };
         machine.data_mut().copy_from_slice(&pattern);
         let probed = machine.execute(words, start, mode);
         let differences = bare.state.differences(&probed.state);
@@ -31,11 +74,17 @@ fn compare(machine: &mut Machine, words: &[u32], start: &State, seed: u64) {
             probed.signal
         );
         assert!(bare_memory == machine.data_mut(), "{words:08x?} {mode:?} seed {seed}: memory differs");
+        coverage.add(class(&decoded.plan), way, 1);
     }
 }
 
 /// Runs `count` random instances of what `generate` makes, times `PROBE_ROUNDS` where that is set (the sequence goes on).
-fn sweep(seed: u64, count: usize, mut generate: impl FnMut(&mut Random) -> Vec<u32>) {
+fn sweep(
+    coverage: &mut Coverage,
+    seed: u64,
+    count: usize,
+    mut generate: impl FnMut(&mut Random) -> Vec<u32>,
+) {
     let mut guard = machine();
     let machine = guard.as_mut().expect("made by `machine`");
     let rounds = std::env::var("PROBE_ROUNDS").map_or(1, |n| n.parse().expect("PROBE_ROUNDS is a number"));
@@ -45,7 +94,7 @@ fn sweep(seed: u64, count: usize, mut generate: impl FnMut(&mut Random) -> Vec<u
         let landings = machine.landings();
         let start = State::random(&mut random, machine.data(), &landings);
         if machine.decode(&words).is_ok() {
-            compare(machine, &words, &start, seed + index as u64);
+            compare(machine, &words, &start, seed + index as u64, coverage);
         }
     }
 }
@@ -56,9 +105,8 @@ fn displacement(random: &mut Random) -> u32 {
     if random.below(2) == 0 { d } else { d.wrapping_neg() }
 }
 
-#[test]
-fn b_in_all_forms() {
-    sweep(1, 2000, |random| {
+fn b_in_all_forms(coverage: &mut Coverage) {
+    sweep(coverage, 1, 2000, |random| {
         let d = match random.below(8) {
             0 => random.u32(),
             _ => displacement(random),
@@ -67,54 +115,60 @@ fn b_in_all_forms() {
     });
 }
 
-#[test]
-fn bc_in_all_forms() {
-    sweep(2, 5000, |random| {
+fn bc_in_all_forms(coverage: &mut Coverage) {
+    sweep(coverage, 2, 5000, |random| {
         let bo_bi = (random.u32() & 0x3ff) << 16;
         vec![16 << 26 | bo_bi | (displacement(random) & 0xfffc) | random.below(4) as u32]
     });
 }
 
-#[test]
-fn bclr_bcctr_and_bctar_in_all_forms() {
+fn bclr_bcctr_and_bctar_in_all_forms(coverage: &mut Coverage) {
     for xo in [16, 528, 560] {
-        sweep(3 + xo, 2500, |random| {
+        sweep(coverage, 3 + xo, 5000, |random| {
             let bo_bi_bh = (random.u32() & 0x3ff) << 16 | (random.u32() & 3) << 11;
             vec![19 << 26 | bo_bi_bh | (xo as u32) << 1 | random.below(2) as u32]
         });
     }
 }
 
-#[test]
-fn moves_from_and_to_special_registers() {
+fn moves_from_and_to_special_registers(coverage: &mut Coverage) {
     // Not 800 to 806 (event-based branches): QEMU 7.2 dies of them.
     const SPRS: [u32; 16] = [1, 8, 9, 3, 13, 256, 259, 268, 287, 815, 896, 898, 136, 769, 26, 1023];
-    sweep(4, 2000, |random| {
+    sweep(coverage, 4, 2000, |random| {
         let spr = random.pick(&SPRS);
         let xo = random.pick(&[339, 467]);
         // The time base does not stand still.
         let spr = if xo == 339 && spr == 268 { 8 } else { spr };
-        vec![31 << 26 | (random.u32() & 31) << 21 | (spr & 31) << 16 | (spr >> 5) << 11 | xo << 1]
+        vec![move_special(random, xo, spr)]
+    });
+    // The simulated ones: XER, LR and CTR are read, LR and CTR are written.
+    sweep(coverage, 12, 2 * LEAST_STATES, |random| {
+        let (xo, spr) = random.pick(&[(339, 1), (339, 8), (339, 9), (467, 8), (467, 9)]);
+        vec![move_special(random, xo, spr)]
     });
 }
 
-#[test]
-fn addpcis_and_no_ops() {
-    sweep(5, 1500, |random| vec![19 << 26 | (random.u32() & 0x03ff_ffc1) | 2 << 1]);
-    sweep(6, 100, |random| vec![random.pick(&[0x6000_0000, 0x6800_0000, 0x7fff_fb78])]);
+/// `mfspr` (339) or `mtspr` (467) between any general register and `spr`.
+fn move_special(random: &mut Random, xo: u32, spr: u32) -> u32 {
+    31 << 26 | (random.u32() & 31) << 21 | (spr & 31) << 16 | (spr >> 5) << 11 | xo << 1
 }
 
-#[test]
-fn mfmsr_faults_in_a_program() {
-    sweep(7, 100, |random| vec![31 << 26 | (random.u32() & 31) << 21 | 83 << 1]);
+fn addpcis_and_no_ops(coverage: &mut Coverage) {
+    sweep(coverage, 5, LEAST_STATES, |random| vec![19 << 26 | (random.u32() & 0x03ff_ffc1) | 2 << 1]);
+    sweep(coverage, 6, 2 * LEAST_STATES, |random| {
+        vec![random.pick(&[0x6000_0000, 0x6800_0000, 0x7fff_fb78])]
+    });
+}
+
+fn mfmsr_faults_in_a_program(coverage: &mut Coverage) {
+    sweep(coverage, 7, LEAST_STATES, |random| vec![31 << 26 | (random.u32() & 31) << 21 | 83 << 1]);
 }
 
 /// Any word of every primary opcode that may run as a copy.
-#[test]
-fn random_words_of_every_primary_opcode() {
+fn random_words_of_every_primary_opcode(coverage: &mut Coverage) {
     // Not: prefixes (below), branches (above), system calls (below).
     for op in (2..64).filter(|op| ![16, 17, 18].contains(op)) {
-        sweep(1000 + op, 120, |random| {
+        sweep(coverage, 1000 + op, 120, |random| {
             let word = (op as u32) << 26 | random.u32() & 0x03ff_ffff;
             vec![if is_repeatable(word) { word } else { NOP }]
         });
@@ -122,10 +176,9 @@ fn random_words_of_every_primary_opcode() {
 }
 
 /// X-form instructions with each extended opcode.
-#[test]
-fn every_extended_opcode_of_31() {
+fn every_extended_opcode_of_31(coverage: &mut Coverage) {
     for xo in 0..1024 {
-        sweep(2000 + xo, 4, |random| {
+        sweep(coverage, 2000 + xo, 4, |random| {
             let word = 31 << 26 | random.u32() & 0x03ff_f801 | (xo as u32) << 1;
             vec![if is_repeatable(word) { word } else { NOP }]
         });
@@ -149,12 +202,11 @@ fn is_repeatable(word: u32) -> bool {
     }
 }
 
-#[test]
-fn prefixed_loads_and_stores() {
+fn prefixed_loads_and_stores(coverage: &mut Coverage) {
     const MLS: [u32; 12] = [14, 32, 34, 36, 38, 40, 42, 44, 48, 50, 52, 54];
     const LS8: [u32; 15] = [41, 42, 43, 46, 47, 50, 51, 54, 55, 56, 57, 58, 60, 61, 62];
     // Relative to a register: displacements around the data.
-    sweep(8, 1500, |random| {
+    sweep(coverage, 8, 1500, |random| {
         let (kind, op) = if random.below(2) == 0 { (2, random.pick(&MLS)) } else { (0, random.pick(&LS8)) };
         let d = random.below(512) as i64 - 256;
         let (d0, d1) = ((d >> 16) as u32 & 0x3_ffff, d as u32 & 0xffff);
@@ -166,7 +218,7 @@ fn prefixed_loads_and_stores() {
         let machine = guard.as_ref().expect("made by `machine`");
         machine.data() as i64 - machine.place() as i64
     };
-    sweep(9, 1500, |random| {
+    sweep(coverage, 9, LEAST_STATES, |random| {
         let (kind, op) = if random.below(2) == 0 { (2, random.pick(&MLS)) } else { (0, random.pick(&LS8)) };
         let d = offset + random.below(1024) as i64 - 512;
         let (d0, d1) = ((d >> 16) as u32 & 0x3_ffff, d as u32 & 0xffff);
@@ -174,9 +226,8 @@ fn prefixed_loads_and_stores() {
     });
 }
 
-#[test]
-fn prefixed_vector_instructions() {
-    sweep(10, 1500, |random| {
+fn prefixed_vector_instructions(coverage: &mut Coverage) {
+    sweep(coverage, 10, 1500, |random| {
         let (prefix, op) = match random.below(4) {
             0 => (1 << 24 | random.u32() & 0xffff, 32),
             1 => (1 << 24, 33),
@@ -190,19 +241,18 @@ fn prefixed_vector_instructions() {
 }
 
 /// `getppid` has no side effect; the number is the same each time.
-#[test]
-fn system_calls_run_in_a_slot() {
+fn system_calls_run_in_a_slot(coverage: &mut Coverage) {
     const GETPPID: u64 = 64;
     let mut guard = machine();
     let machine = guard.as_mut().expect("made by `machine`");
     let mut random = Random::new(11);
     // sc, and scv 0, which kernels and processors without it answer with SIGILL.
     for word in [0x4400_0002, 0x4400_0001] {
-        for seed in 0..200 {
+        for seed in 0..LEAST_STATES as u64 {
             let landings = machine.landings();
             let mut start = State::random(&mut random, machine.data(), &landings);
             start.regs.gpr[0] = GETPPID;
-            compare(machine, &[word], &start, seed);
+            compare(machine, &[word], &start, seed, coverage);
         }
     }
 }
