@@ -156,7 +156,7 @@ fn target_steps(root: &Path, target: Option<&'static Target>) -> Vec<Step> {
     }
 }
 
-/// The conformance suite and the backend's own tests. The tests of the host and of the command run natively only: under
+/// The conformance suite, the walk and the backend's own tests. The tests of the host and of the command run natively only: under
 /// QEMU user mode some of what they trace and signal does not exist (user-mode limits, ARCHITECTURE.md).
 fn cross_steps(target: &Target) -> Vec<Step> {
     let test = ["cargo", "test", "--target", target.triple, "--package"];
@@ -167,6 +167,8 @@ fn cross_steps(target: &Target) -> Vec<Step> {
         let suite = ["probe-tests-user", "--test", "conformance"];
         steps.push(Step::run(format!("{} (user)", target.triple), &test).args(suite));
     }
+    let walk = ["probe-tests-user", "--test", "walk"];
+    steps.push(Step::run(format!("{} (user), walk", target.triple), &test).args(walk));
     // The backends' tests hold code that a position-independent i686 program cannot link, so they run with musl.
     if let Some(folder) = target
         .backend

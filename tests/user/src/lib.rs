@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `conformance` | the suite of `tests/conformance`, one case after the other |
 //! | `storm` | threads that hit, register, unregister, fork, raise signals and load libraries, all at once |
+//! | `walk` | a probe on every instruction of real algorithms, all at once, against an independent count |
 //! | benchmark `hit` | what a hit, a registration and a probe cost (docs/benchmarks.md) |
 //!
 //! # What of the contract only a kernel can show
