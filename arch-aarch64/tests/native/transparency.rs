@@ -102,7 +102,7 @@ enum Values {
 /// `value`, unless this test's own text or data may lie there: a static program is linked to low addresses, and a branch
 /// to it would go on there.
 fn elsewhere(value: u64) -> u64 {
-    if (1 << 16..1 << 28).contains(&value) { value | 1 << 60 } else { value }
+    if (1 << 16..1 << 28).contains(&value) { value | 1 << 45 } else { value }
 }
 
 fn state(machine: &Machine, random: &mut Random, values: Values) -> PtRegs {
