@@ -142,7 +142,7 @@ fn moves_from_and_to_special_registers(coverage: &mut Coverage) {
         vec![move_special(random, xo, spr)]
     });
     // The simulated ones: XER, LR and CTR are read, LR and CTR are written.
-    sweep(coverage, 12, 2 * LEAST_STATES, |random| {
+    sweep(coverage, 12, 3 * LEAST_STATES, |random| {
         let (xo, spr) = random.pick(&[(339, 1), (339, 8), (339, 9), (467, 8), (467, 9)]);
         vec![move_special(random, xo, spr)]
     });
