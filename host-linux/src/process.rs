@@ -31,6 +31,15 @@ pub(crate) static PROBES: Probes<LinuxProcess> = Probes::new(LinuxProcess {
     log: Lock::new(|message| eprintln!("{message}")),
 });
 
+/// What to do about functions whose code is chosen at run time (`STT_GNU_IFUNC`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Indirect {
+    /// Their resolver is called: they stand for the code that it has chosen.
+    Resolve,
+    /// They are left out: their object is not relocated yet, so that its resolvers cannot run.
+    LeftOut,
+}
+
 /// Why a process cannot be probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -170,6 +179,30 @@ impl LinuxProcess {
         }
     }
 
+    /// Calls `found` with every function called `name`, as [`Host::find_symbols`] does.
+    pub fn find_functions(&self, name: &str, indirect: Indirect, found: &mut dyn FnMut(&Symbol<'_>)) {
+        let objects = objects::snapshot();
+        let is_found = Cell::new(false);
+        let mut find = |object: &Object| {
+            object.index().find(name, &mut |entry| {
+                is_found.set(is_found.get() || entry.kind != Kind::Data);
+                match entry.kind {
+                    Kind::Function | Kind::Label => found(&symbol(object, entry)),
+                    Kind::Indirect if indirect == Indirect::Resolve => {
+                        found(&resolve_indirect(object, entry))
+                    }
+                    Kind::Indirect | Kind::Data => {}
+                }
+            });
+        };
+        let ours = objects.iter().filter(|object| !blacklist::is_hidden(object));
+        ours.clone().filter(|object| object.role != Role::Loader).for_each(|object| find(object));
+        // The loader has private copies of much of libc (strlen, memcpy): nobody means those.
+        if !is_found.get() {
+            ours.filter(|object| object.role == Role::Loader).for_each(|object| find(object));
+        }
+    }
+
     /// The address of the data symbol `name`, with its length in bytes; the main program's first.
     pub fn data_symbol(&self, name: &str) -> Option<(usize, usize)> {
         let mut found = None;
@@ -303,24 +336,7 @@ unsafe impl Host for LinuxProcess {
     }
 
     fn find_symbols(&self, name: &str, found: &mut dyn FnMut(&Symbol<'_>)) {
-        let objects = objects::snapshot();
-        let is_found = Cell::new(false);
-        let mut find = |object: &Object| {
-            object.index().find(name, &mut |entry| {
-                is_found.set(is_found.get() || entry.kind != Kind::Data);
-                match entry.kind {
-                    Kind::Function | Kind::Label => found(&symbol(object, entry)),
-                    Kind::Indirect => found(&resolve_indirect(object, entry)),
-                    Kind::Data => {}
-                }
-            });
-        };
-        let ours = objects.iter().filter(|object| !blacklist::is_hidden(object));
-        ours.clone().filter(|object| object.role != Role::Loader).for_each(|object| find(object));
-        // The loader has private copies of much of libc (strlen, memcpy): nobody means those.
-        if !is_found.get() {
-            ours.filter(|object| object.role == Role::Loader).for_each(|object| find(object));
-        }
+        self.find_functions(name, Indirect::Resolve, found);
     }
 
     fn symbol_at(&self, at: CodeAddr, found: &mut dyn FnMut(&Symbol<'_>)) {

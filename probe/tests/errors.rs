@@ -35,6 +35,8 @@ fn refused(definitions: &[&str], program: Option<&Path>) -> String {
 #[case::malformed("x libc.so.6:malloc", "starts with `p`", "x")]
 #[case::ty("p libc.so.6:malloc size=$arg1:u7", "unknown type `u7`", "u7")]
 #[case::object("p libc.so.7:malloc", "did you mean `libc.so.6`?", "libc.so.7:malloc")]
+#[case::nowhere("p libxyzzy.so.1:f", "can be named by its path", "libxyzzy.so.1:f")]
+#[case::no_file("p /no/such/file.so:f", "can be named by its path", "/no/such/file.so:f")]
 #[case::symbol("p libc.so.6:mallco", "did you mean `malloc`", "libc.so.6:mallco")]
 #[case::symbol_anywhere("p mallco", "did you mean `malloc`", "mallco")]
 #[case::pattern("p libc.so.6:xyzzy*", "no function matches `xyzzy*`", "libc.so.6:xyzzy*")]

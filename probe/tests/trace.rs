@@ -238,13 +238,13 @@ fn signals_to_the_command_reach_the_program() {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         let mut command = probe();
         // Whoever runs the tests may ignore the signal (`nohup`, a shell's background job), and programs inherit that.
-        // SAFETY: `signal` may be called between fork and exec.
-        unsafe {
-            command.pre_exec(move || {
-                libc::signal(signal, libc::SIG_DFL);
-                Ok(())
-            })
+        let restore = move || {
+            // SAFETY: the default action needs no handler.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            Ok(())
         };
+        // SAFETY: `signal` may be called between fork and exec.
+        unsafe { command.pre_exec(restore) };
         let mut child = command
             .args(["trace", "-p", "p libc.so.6:read fd=$arg1:s32", "--", "cat"])
             .stdin(Stdio::piped())

@@ -53,7 +53,9 @@ impl Point {
 
     /// A hit of a `p` probe.
     pub(super) fn hit(&self, hit: &Hit<'_, Native>) {
-        let Some(process) = process::traced_process(self.agent) else { return };
+        let Some(process) = process::traced_process(self.agent).filter(|_| !process::is_muted()) else {
+            return;
+        };
         self.counters.hits.fetch_add(1, Ordering::Relaxed);
         self.publish(hit.counters());
         if let Some(open) = self.open(process) {
@@ -64,7 +66,7 @@ impl Point {
 
     /// A call of an `r` probe's function.
     pub(super) fn enter(&self, call: &Call<'_, Native>) -> Option<Entered> {
-        process::traced_process(self.agent)?;
+        process::traced_process(self.agent).filter(|_| !process::is_muted())?;
         let mut arguments = [0; MAX_ARGUMENT];
         let mut wanted = self.entry_arguments;
         while wanted != 0 {

@@ -279,6 +279,7 @@ unsafe extern "C" fn epoll_pwait(
 unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let result = next!(dlclose: fn(*mut c_void) -> c_int; handle);
     if is_active() {
+        let _muted = process::Muted::new();
         probe_host_linux::objects_changed();
     }
     result

@@ -7,7 +7,7 @@
 //! It uses nothing of the program's: its memory comes from the kernel ([`alloc`]), its files are closed before `main`,
 //! its environment variables are gone by then (unless children are to be followed, too).
 //!
-//! In the order of reading: [`start`] the constructor · [`places`] definitions to places · [`plant`] places to probes · [`objects`] what is loaded ·
+//! In the order of reading: [`start`] the constructor · [`places`] definitions to places · [`plant`] places to probes · [`later`] objects that come later · [`objects`] what is loaded ·
 //! [`emit`] handlers · [`fetch`] values · [`process`] this process, its threads, their rings · [`clock`] ·
 //! [`hooks`] interposed functions · [`masks`] what libc does to signals by itself · [`environment`] what it leaves of itself there · [`alloc`].
 
@@ -17,6 +17,7 @@ mod emit;
 mod environment;
 mod fetch;
 mod hooks;
+mod later;
 mod masks;
 mod objects;
 mod places;

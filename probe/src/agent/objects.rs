@@ -1,5 +1,6 @@
 //! What is loaded, as definitions name it.
 
+use crate::wire::Meta;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,18 @@ impl Loaded {
         let start = self.segments.iter().map(|segment| segment.addr).min().unwrap_or(0);
         let end = self.segments.iter().map(|segment| segment.addr + segment.len_bytes).max().unwrap_or(0);
         (start, end)
+    }
+
+    /// What the command is told about it.
+    pub(super) fn record(&self, image: u32) -> Meta {
+        let (start, end) = self.range();
+        Meta::Object {
+            image,
+            start: start as u64,
+            end: end as u64,
+            bias: self.bias as u64,
+            path: self.path.display().to_string(),
+        }
     }
 
     /// The address at which an offset of the file is loaded.
@@ -82,6 +95,34 @@ pub(super) fn find<'a>(objects: &'a [Loaded], wanted: &str) -> Option<&'a Loaded
     }
     let mut begins = objects.iter().filter(|object| object.fits(wanted) == Fit::Begins);
     begins.next().filter(|_| begins.next().is_none())
+}
+
+/// Whether the program may load an object later that a definition calls `wanted`: there is a file at that path, or one of
+/// that name (or one that begins so, up to a dot) where libraries are looked for.
+pub(super) fn can_come_later(objects: &[Loaded], wanted: &str) -> bool {
+    if wanted.contains('/') {
+        return Path::new(wanted).is_file();
+    }
+    let mut folders: Vec<PathBuf> =
+        ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from).into();
+    folders.extend(objects.iter().filter_map(|object| object.path.parent().map(Path::to_owned)));
+    folders.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
+    folders.sort_unstable();
+    folders.dedup();
+    let fits = |name: &OsStr| {
+        let rest = name.as_bytes().strip_prefix(wanted.as_bytes());
+        rest.is_some_and(|rest| (rest.is_empty() || rest.starts_with(b".")) && is_library(name))
+    };
+    folders
+        .iter()
+        .filter_map(|folder| folder.read_dir().ok())
+        .flatten()
+        .flatten()
+        .any(|entry| fits(&entry.file_name()))
+}
+
+fn is_library(name: &OsStr) -> bool {
+    name.as_bytes().windows(3).any(|part| part == b".so")
 }
 
 /// The loaded objects, the program first; without the agent itself.

@@ -5,7 +5,7 @@ use crate::def::{Definition, Place as Wanted, near_matches};
 use probe_core::CodeAddr;
 use probe_core::error::RegisterError;
 use probe_core::host::Host;
-use probe_host_linux::probes;
+use probe_host_linux::{Indirect, probes};
 use std::collections::HashSet;
 
 /// One place to be planted.
@@ -26,6 +26,7 @@ pub(super) fn targets_of(
     objects: &[Loaded],
     number: usize,
     definition: &Definition,
+    indirect: Indirect,
 ) -> Result<Vec<Target>, Blamed> {
     let object = match &definition.object {
         None => None,
@@ -36,10 +37,10 @@ pub(super) fn targets_of(
     let blame = |sentence: String| (definition.place_span, sentence);
     match &definition.place {
         Wanted::Symbol { name, offset } => {
-            one(objects, object, number, (name, *offset)).map(|target| vec![target]).map_err(blame)
+            one(objects, object, number, (name, *offset), indirect).map(|target| vec![target]).map_err(blame)
         }
         Wanted::Glob(glob) => {
-            let targets = matching(objects, object, number, &|name| glob.matches(name));
+            let targets = matching(objects, object, number, &|name| glob.matches(name), indirect);
             if targets.is_empty() {
                 return Err(blame(format!("no function matches `{}`{}", glob.as_str(), within(object))));
             }
@@ -75,14 +76,33 @@ fn within(object: Option<&Loaded>) -> String {
 fn no_object(objects: &[Loaded], wanted: &str) -> String {
     let names: Vec<&str> = objects.iter().map(|object| object.name.as_str()).collect();
     let near = near_matches(wanted, names.iter().copied(), 2);
-    if near.is_empty() {
+    let hint = if near.is_empty() {
         let some = names.iter().take(8).copied().collect::<Vec<_>>().join(", ");
-        return format!("no object `{wanted}` is loaded before the program starts; loaded are {some}");
-    }
-    format!(
-        "no object `{wanted}` is loaded before the program starts; did you mean `{}`?",
-        near.join("` or `")
-    )
+        format!("loaded are {some}; what the program loads later can be named by its path")
+    } else {
+        format!("did you mean `{}`?", near.join("` or `"))
+    };
+    format!("no object `{wanted}` is loaded before the program starts; {hint}")
+}
+
+/// The functions that a definition's pattern means in `object` and that `targets` do not stand for: indirect ones.
+pub(super) fn left_out(object: &Loaded, definition: &Definition, targets: &[Target]) -> Vec<String> {
+    let mut names = HashSet::new();
+    probes().host().for_each_symbol(&mut |symbol, _| {
+        let is_meant = match &definition.place {
+            Wanted::Symbol { name, .. } => name == symbol.name,
+            Wanted::Glob(glob) => glob.matches(symbol.name),
+            Wanted::FileOffset(_) => false,
+        };
+        let at = symbol.start.wrapping_add(usize::from(symbol.local_entry));
+        if is_meant && belongs(Some(object), symbol.module) && !targets.iter().any(|target| target.at == at) {
+            names.insert(symbol.name.to_owned());
+        }
+    });
+    names.retain(|name| !targets.iter().any(|target| target.symbol == *name));
+    let mut names: Vec<String> = names.into_iter().collect();
+    names.sort_unstable();
+    names
 }
 
 /// The file name of the object that a symbol belongs to.
@@ -107,10 +127,11 @@ fn one(
     object: Option<&Loaded>,
     number: usize,
     (name, offset): (&str, u64),
+    indirect: Indirect,
 ) -> Result<Target, String> {
     let host = probes().host();
     let mut found: Vec<(Target, usize)> = Vec::new();
-    host.find_symbols(name, &mut |symbol| {
+    host.find_functions(name, indirect, &mut |symbol| {
         let is_known =
             found.iter().any(|(target, _)| target.at == symbol.start.wrapping_add(offset as usize));
         if !belongs(object, symbol.module) || is_known {
@@ -177,6 +198,7 @@ fn matching(
     object: Option<&Loaded>,
     number: usize,
     is_wanted: &dyn Fn(&str) -> bool,
+    indirect: Indirect,
 ) -> Vec<Target> {
     let host = probes().host();
     let mut names: Vec<String> = Vec::new();
@@ -191,7 +213,7 @@ fn matching(
     let (mut targets, mut known) = (Vec::new(), HashSet::new());
     for name in names {
         // Asked by name, so that indirect functions lead to what they stand for.
-        host.find_symbols(&name, &mut |symbol| {
+        host.find_functions(&name, indirect, &mut |symbol| {
             let at = symbol.start.wrapping_add(usize::from(symbol.local_entry));
             if belongs(object, symbol.module) && known.insert(at) {
                 targets.push(Target {

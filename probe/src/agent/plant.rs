@@ -2,16 +2,16 @@
 
 use super::emit::{Entered, Point, Published};
 use super::fetch::Plan;
-use super::masks;
 use super::objects;
 use super::places::{Target, reason, sentence, targets_of};
 use super::process::{self, Agent, Reporter};
+use super::{later, masks};
 use crate::def::{Definition, Kind, MAX_ARGUMENT, Source};
 use crate::wire::{Meta, Point as PointRecord};
 use probe_core::host::Host;
 use probe_core::{AnyProbe, Place};
-use probe_host_linux::{Kprobe, Kretprobe, LinuxProcess, Native, Probe, Regs, probes};
-use std::sync::OnceLock;
+use probe_host_linux::{Indirect, Kprobe, Kretprobe, LinuxProcess, Native, Probe, Regs, probes};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// How many calls a return probe follows at the same time if its definition does not say: recursion and threads.
 const MAX_ACTIVE: i32 = 64;
@@ -28,58 +28,93 @@ pub(super) struct Unusable {
     pub(super) sentence: String,
 }
 
-/// Whether definitions whose object is not loaded are left out instead of being an error.
+/// Whether a definition is an error if its object is not loaded and nothing says that it will ever be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Missing {
     /// It is an error.
     Error,
-    /// They are left out.
+    /// They wait for it.
     LeftOut,
 }
 
-/// The planted probes and their points; they stay for good.
-static PLANTED: OnceLock<Vec<(Probe, &'static Point)>> = OnceLock::new();
+/// Probes that were planted together, and their points; they stay for good.
+struct Batch {
+    planted: Vec<(Probe, &'static Point)>,
+    before: Option<&'static Batch>,
+}
 
-/// Plants all definitions and tells the command about every point, all or nothing.
+/// The batch that was planted last.
+static NEWEST: AtomicPtr<Batch> = AtomicPtr::new(std::ptr::null_mut());
+/// The number of the next point.
+static NEXT_POINT: AtomicU32 = AtomicU32::new(0);
+
+fn newest() -> Option<&'static Batch> {
+    // SAFETY: null or a batch that was leaked.
+    unsafe { NEWEST.load(Ordering::Acquire).as_ref() }
+}
+
+/// Plants all definitions and tells the command about every point, all or nothing. What names objects that are not
+/// loaded yet is left to [`later`].
 ///
 /// # Errors
 /// The first definition that cannot be used.
 pub(super) fn all(
     agent: &'static Agent,
     reporter: &Reporter,
-    definitions: &[Definition],
+    definitions: Vec<Definition>,
     missing: Missing,
 ) -> Result<(), Unusable> {
     let objects = objects::loaded();
-    let mut targets = Vec::new();
+    let (mut targets, mut waiting) = (Vec::new(), Vec::new());
     for (number, definition) in definitions.iter().enumerate() {
-        let found = targets_of(&objects, number, definition).map_err(|(span, sentence)| Unusable {
-            definition: number,
-            span,
-            sentence,
-        });
-        match found {
+        let found = targets_of(&objects, number, definition, Indirect::Resolve);
+        match found.map_err(|(span, sentence)| Unusable { definition: number, span, sentence }) {
             Ok(found) => targets.extend(found),
-            Err(Unusable { span: (0, 0), .. }) if missing == Missing::LeftOut => {}
             Err(Unusable { span: (0, 0), sentence, .. }) => {
-                return Err(Unusable { definition: number, span: definition.place_span, sentence });
+                let may_come = |wanted: &String| objects::can_come_later(&objects, wanted);
+                if later::IS_POSSIBLE
+                    && (missing == Missing::LeftOut || definition.object.as_ref().is_some_and(may_come))
+                {
+                    waiting.push(number);
+                } else if missing == Missing::Error {
+                    return Err(Unusable { definition: number, span: definition.place_span, sentence });
+                }
             }
             Err(error) => return Err(error),
         }
     }
-    check(agent, reporter, definitions, &mut targets)?;
-    if targets.is_empty() {
+    check(agent, reporter, &definitions, &mut targets)?;
+    if targets.is_empty() && waiting.is_empty() {
         return Ok(());
     }
-    let (mut probes, points) = build(agent, definitions, &targets)?;
-    probes.extend(masks::probes(&objects));
+    let own = masks::probes(&objects).into_iter().chain(later::probe(&waiting)).collect();
+    group(agent, reporter, &definitions, &targets, own)?;
+    later::start(agent, definitions, waiting);
+    Ok(())
+}
+
+/// Plants `targets`, and the agent's own probes, in one batch.
+///
+/// # Errors
+/// The first target that cannot be planted; then none is.
+pub(super) fn group(
+    agent: &'static Agent,
+    reporter: &Reporter,
+    definitions: &[Definition],
+    targets: &[Target],
+    own: Vec<AnyProbe<Native>>,
+) -> Result<(), Unusable> {
+    let (mut probes, points) = build(agent, definitions, targets)?;
+    probes.extend(own);
     // The command must know every point before its first event.
     for (target, point) in targets.iter().zip(&points) {
         announce(agent, reporter, target, point);
     }
     let planted = probe_host_linux::probes().register_all(probes).map_err(|error| {
         // What comes after the targets are the agent's own, whose failure is nobody's fault but has no better place.
-        let target = &targets[error.index.min(targets.len() - 1)];
+        let Some(target) = targets.get(error.index).or(targets.last()) else {
+            return Unusable { definition: usize::MAX, span: (0, 0), sentence: error.error.to_string() };
+        };
         let definition = &definitions[target.definition];
         Unusable {
             definition: target.definition,
@@ -88,24 +123,27 @@ pub(super) fn all(
         }
     })?;
     let mut planted = planted.into_iter();
-    let _ = PLANTED.set(planted.by_ref().zip(points).collect());
+    let batch = Batch { planted: planted.by_ref().zip(points).collect(), before: newest() };
     planted.for_each(|own| {
         own.leak();
     });
+    // Written by one thread at a time: the constructor, then whoever holds the loader's lock.
+    NEWEST.store(Box::leak(Box::new(batch)), Ordering::Release);
     Ok(())
 }
 
 /// Adds what handlers have not yet told to the shared counters. Called when the process or its image ends.
 pub(super) fn publish_all() {
-    let Some(planted) = PLANTED.get() else { return };
-    let is_traced = process::agent().is_some_and(|agent| process::traced_process(agent).is_some());
-    for (probe, point) in planted.iter().filter(|_| is_traced) {
-        point.publish(probe.counters());
+    if process::agent().is_none_or(|agent| process::traced_process(agent).is_none()) {
+        return;
+    }
+    for batch in std::iter::successors(newest(), |batch| batch.before) {
+        batch.planted.iter().for_each(|(probe, point)| point.publish(probe.counters()));
     }
 }
 
 /// Asks the core about every place; what a pattern matched and cannot be probed is left out and reported.
-fn check(
+pub(super) fn check(
     agent: &Agent,
     reporter: &Reporter,
     definitions: &[Definition],
@@ -158,7 +196,7 @@ type Built = (Vec<AnyProbe<Native>>, Vec<&'static Point>);
 /// Builds the probes and their points.
 fn build(agent: &'static Agent, definitions: &[Definition], targets: &[Target]) -> Result<Built, Unusable> {
     let (mut probes, mut points) = (Vec::with_capacity(targets.len()), Vec::with_capacity(targets.len()));
-    for (number, target) in targets.iter().enumerate() {
+    for target in targets {
         let definition = &definitions[target.definition];
         let unusable = |span, sentence| Unusable { definition: target.definition, span, sentence };
         let plans: Box<[Plan]> = definition
@@ -184,7 +222,7 @@ fn build(agent: &'static Agent, definitions: &[Definition], targets: &[Target]) 
         };
         let point: &'static Point = Box::leak(Box::new(Point {
             agent,
-            number: number as u32,
+            number: NEXT_POINT.fetch_add(1, Ordering::Relaxed),
             counters: agent.region.counters(counters).ok_or_else(full)?,
             durations: durations.and_then(|offset| agent.region.durations(offset)),
             most: Point::most_of(&plans),

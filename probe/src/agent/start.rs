@@ -53,17 +53,7 @@ fn start(agent: &'static Agent, reporter: &Reporter, missing: Missing) -> Result
     let started =
         Meta::Started { image: agent.image, pid: std::process::id(), program: program.display().to_string() };
     reporter.send(&started);
-    for object in objects::loaded() {
-        let (start, end) = object.range();
-        let record = Meta::Object {
-            image: agent.image,
-            start: start as u64,
-            end: end as u64,
-            bias: object.bias as u64,
-            path: object.path.display().to_string(),
-        };
-        reporter.send(&record);
-    }
+    objects::loaded().iter().for_each(|object| reporter.send(&object.record(agent.image)));
     let general = |sentence: String| Unusable { definition: usize::MAX, span: (0, 0), sentence };
     let probes = probe_host_linux::start().map_err(|error| general(error.to_string()))?;
     // The program's standard error is its own.
@@ -71,7 +61,7 @@ fn start(agent: &'static Agent, reporter: &Reporter, missing: Missing) -> Result
     let definitions = definitions(agent).map_err(general)?;
     // With -f, a definition may be meant for a program that is executed later.
     let missing = if agent.follow { Missing::LeftOut } else { missing };
-    plant::all(agent, reporter, &definitions, missing)
+    plant::all(agent, reporter, definitions, missing)
 }
 
 /// The definitions, as the command has checked them already.

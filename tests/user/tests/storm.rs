@@ -290,8 +290,10 @@ fn load_and_unload(_: &Tally) {}
 extern "C" fn on_foreign_trap(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     use probe_core::host::Host;
     use std::io::Write;
-    // SAFETY: the kernel's structures, alive while the handler runs.
-    let (code, words) = unsafe { ((*info).si_code, context.cast::<[usize; 48]>().read()) };
+    // SAFETY: the kernel's structure, alive while the handler runs.
+    let code = unsafe { (*info).si_code };
+    // SAFETY: as above, and longer than that.
+    let words = unsafe { context.cast::<[usize; 48]>().read() };
     let mut text = [0_u8; 4096];
     let mut out = std::io::Cursor::new(&mut text[..]);
     let _ = writeln!(out, "SIGTRAP is not ours: si_code {code:#x}, ucontext {words:x?}");

@@ -1,0 +1,162 @@
+//! Objects that the program loads later (`dlopen`): their definitions wait, and are planted before the first function
+//! of such an object has run, its constructors included.
+//!
+//! The loader calls an empty function of its own, `_dl_debug_state`, whenever its list of objects has changed: the
+//! debuggers' rendezvous (`r_brk` of `struct r_debug` in `<link.h>`). A probe there sends the thread into [`rendezvous`]
+//! instead, outside of any handler, from where it returns to the loader. The thread holds the loader's lock, so that
+//! it is the only one here. `dlopen` itself stays as it is: it looks at its caller.
+//!
+//! At that time the object is mapped but not relocated, so that its indirect functions (`STT_GNU_IFUNC`) cannot be
+//! asked for the code they stand for. Those are planted at the loader's next call.
+
+use super::objects::{self, Loaded};
+use super::places::{left_out, targets_of};
+use super::plant::{self, Unusable};
+use super::process::{self, Agent, Muted, Reporter};
+use crate::def::Definition;
+use crate::wire::Meta;
+use probe_core::arch::Regs as _;
+use probe_core::{AnyProbe, CodeAddr, Flow, Place};
+use probe_host_linux::{Hit, Indirect, Kprobe, Native};
+use std::sync::{Mutex, OnceLock};
+
+/// Whether a thread can be sent from one function's entry to another's by its program counter alone. On ppc64 the other
+/// one wants a TOC of its own.
+pub(super) const IS_POSSIBLE: bool = cfg!(not(target_arch = "powerpc64"));
+
+/// A definition that names an object.
+struct Waiting {
+    /// The definition's number.
+    number: usize,
+    /// Where its object was loaded at the last look.
+    seen: Option<(usize, usize)>,
+    /// Whether nothing is left to be done for that one.
+    is_done: bool,
+}
+
+/// What waits.
+struct Later {
+    agent: &'static Agent,
+    definitions: Vec<Definition>,
+    waiting: Mutex<Vec<Waiting>>,
+    state: Option<State>,
+}
+
+static LATER: OnceLock<Later> = OnceLock::new();
+
+/// The probe on the loader's rendezvous, if anything waits.
+pub(super) fn probe(waiting: &[usize]) -> Option<AnyProbe<Native>> {
+    let divert = |hit: &mut Hit<'_>| {
+        hit.regs_mut().set_pc(CodeAddr::new(rendezvous as extern "C" fn() as usize));
+        Flow::Redirected
+    };
+    (!waiting.is_empty()).then(|| Kprobe::at(Place::symbol("_dl_debug_state")).pre(divert).into())
+}
+
+/// `RT_CONSISTENT`: the list of objects is complete.
+const CONSISTENT: u32 = 0;
+
+/// The loader's `_r_debug.r_state`.
+struct State(usize);
+
+impl State {
+    fn find() -> Option<Self> {
+        let (addr, len) = probe_host_linux::probes().host().data_symbol("_r_debug")?;
+        // Behind the version, the list and the function, each of one word.
+        let offset = 3 * size_of::<usize>();
+        (offset + size_of::<u32>() <= len).then_some(Self(addr + offset))
+    }
+
+    fn is_consistent(&self) -> bool {
+        // SAFETY: a word of the loader's own structure, which stays for good and which this thread's loader changes.
+        unsafe { (self.0 as *const u32).read_volatile() == CONSISTENT }
+    }
+}
+
+/// Begins to wait. The program has not started yet.
+pub(super) fn start(agent: &'static Agent, definitions: Vec<Definition>, numbers: Vec<usize>) {
+    let waiting = numbers.into_iter().map(|number| Waiting { number, seen: None, is_done: false });
+    let waiting = Mutex::new(waiting.collect());
+    let _ = LATER.set(Later { agent, definitions, waiting, state: State::find() });
+}
+
+/// What the loader calls in place of its empty function.
+extern "C" fn rendezvous() {
+    // SAFETY: this thread's own.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let kept = unsafe { *errno };
+    objects_have_changed();
+    // SAFETY: as above.
+    unsafe { *errno = kept };
+}
+
+fn objects_have_changed() {
+    let Some(later) = LATER.get() else { return };
+    // While objects come or go the list may name some that are not mapped yet, or no longer.
+    if later.state.as_ref().is_some_and(|state| !state.is_consistent()) {
+        return;
+    }
+    if process::traced_process(later.agent).is_none() {
+        return;
+    }
+    let _muted = Muted::new();
+    probe_host_linux::objects_changed();
+    // Not free: in a forked child, whose parent's thread was here.
+    let Ok(mut waiting) = later.waiting.try_lock() else { return };
+    let loaded = objects::loaded();
+    for waiting in waiting.iter_mut() {
+        let definition = &later.definitions[waiting.number];
+        let object = definition.object.as_ref().and_then(|wanted| objects::find(&loaded, wanted));
+        let before = std::mem::replace(&mut waiting.seen, object.map(Loaded::range));
+        let Some(object) = object else {
+            waiting.is_done = false;
+            continue;
+        };
+        if before != waiting.seen {
+            later.tell(&object.record(later.agent.image));
+            waiting.is_done = later.plant(waiting.number, &loaded, object, Indirect::LeftOut);
+        } else if !waiting.is_done {
+            waiting.is_done = true;
+            later.plant(waiting.number, &loaded, object, Indirect::Resolve);
+        }
+    }
+}
+
+impl Later {
+    fn tell(&self, meta: &Meta) {
+        Reporter::new(self.agent.region).send(meta);
+    }
+
+    /// What cannot be planted is left out and reported; the program runs already.
+    fn refuse(&self, number: usize, symbol: String, reason: String) {
+        self.tell(&Meta::Refused { image: self.agent.image, definition: number as u32, symbol, reason });
+    }
+
+    /// Plants one definition in an object that has just been loaded. Whether nothing is left to be done.
+    fn plant(&self, number: usize, loaded: &[Loaded], object: &Loaded, indirect: Indirect) -> bool {
+        let definition = &self.definitions[number];
+        let found = targets_of(loaded, number, definition, indirect);
+        let targets = found.as_deref().unwrap_or_default();
+        let left_out =
+            if indirect == Indirect::LeftOut { left_out(object, definition, targets) } else { Vec::new() };
+        let mut targets = match found {
+            Ok(targets) => targets,
+            Err(_) if !left_out.is_empty() => return false,
+            Err((_, sentence)) => {
+                self.refuse(number, object.name.clone(), sentence);
+                return true;
+            }
+        };
+        for symbol in left_out {
+            self.refuse(number, symbol, "its code is chosen after the object has been loaded".into());
+        }
+        let reporter = Reporter::new(self.agent.region);
+        let planted = plant::check(self.agent, &reporter, &self.definitions, &mut targets)
+            .and_then(|()| plant::group(self.agent, &reporter, &self.definitions, &targets, Vec::new()));
+        if let Err(Unusable { sentence, .. }) = planted {
+            self.refuse(number, object.name.clone(), sentence);
+        }
+        true
+    }
+}

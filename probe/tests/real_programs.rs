@@ -1,0 +1,210 @@
+//! The main job, on programs that nobody built for it: what they print is what they print bare, and the events carry what
+//! really happened. Among them objects that are loaded long after the start, and children made with all signals blocked.
+
+mod common;
+
+use common::{assert_unchanged, bare, probe, scratch, trace};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const OPENDIR: &str = "p libc.so.6:opendir path=$arg1:string";
+const MALLOC: &str = "r libc.so.6:malloc size=$arg1:u64 ptr=$retval:x64";
+const DATE: &str = "p libresolv.so.2:ns_datetosecs text=$arg1:string";
+
+#[test]
+fn ls_prints_its_listing_and_the_trace_shows_paths_that_exist() {
+    let program = ["/bin/ls", "-R", "/usr/share/doc"];
+    let output = probe().args(["trace", "-p", OPENDIR, "-p", MALLOC, "--"]).args(program).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let bare = bare(&program);
+    assert!(output.stdout == bare.stdout, "the listing is another one");
+    assert_eq!(output.status, bare.status);
+    let paths = said.lines().filter_map(|line| line.split_once("path=\"")?.1.strip_suffix('"'));
+    let paths: BTreeSet<&str> = paths.collect();
+    assert!(paths.len() > 10 && paths.iter().all(|path| Path::new(path).is_dir()), "{paths:?}");
+    let sizes =
+        said.lines().filter_map(|line| line.split_once("size=")?.1.split_once(' ')?.0.parse::<u64>().ok());
+    let sizes: Vec<u64> = sizes.collect();
+    assert!(sizes.len() > 10 && sizes.iter().all(|&size| size > 0));
+}
+
+/// A file of `count` lines of numbers in no order.
+fn numbers(count: u64) -> PathBuf {
+    let mut text = String::with_capacity(count as usize * 7);
+    for i in 0..count {
+        let _ = writeln!(text, "{}", i * 7919 % 1_000_003);
+    }
+    let path = scratch("numbers");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn sort_with_threads_sorts_fifty_megabytes() {
+    let numbers = numbers(7_700_000);
+    assert!(fs::metadata(&numbers).unwrap().len() > 50_000_000);
+    let program = ["sort", "-n", "--parallel=2", "-S", "1G", numbers.to_str().unwrap()];
+    let traced =
+        trace(&[], &["p libc.so.6:pthread_create", "r libc.so.6:read n=$retval:s64", MALLOC], &program);
+    let bare = bare(&program);
+    assert!(traced.output.stdout == bare.stdout, "the order is another one");
+    assert_eq!(traced.output.status, bare.status);
+    assert!(traced.named("pthread_create").count() > 0, "so much is sorted by several threads");
+    let read: i64 = traced.named("read%return").map(|event| event["args"]["n"].as_i64().unwrap()).sum();
+    assert_eq!(read.cast_unsigned(), fs::metadata(&numbers).unwrap().len());
+    assert!(traced.named("malloc%return").all(|event| event["args"]["size"].as_u64().unwrap() > 0));
+    let _ = fs::remove_file(numbers);
+}
+
+#[test]
+fn what_gzip_packs_traced_it_unpacks_traced() {
+    let (plain, packed) = (numbers(200_000), scratch("numbers.gz"));
+    let pack = ["gzip", "-c", "-n", plain.to_str().unwrap()];
+    let traced = trace(&[], &["r libc.so.6:read n=$retval:s64"], &pack);
+    assert!(traced.output.stdout == bare(&pack).stdout);
+    fs::write(&packed, &traced.output.stdout).unwrap();
+    let unpack = ["gzip", "-d", "-c", packed.to_str().unwrap()];
+    let traced = trace(&[], &["r libc.so.6:write n=$retval:s64"], &unpack);
+    assert!(traced.output.status.success() && traced.output.stdout == fs::read(&plain).unwrap());
+    let written: i64 = traced.named("write%return").map(|event| event["args"]["n"].as_i64().unwrap()).sum();
+    assert_eq!(written as usize, traced.output.stdout.len());
+    let _ = (fs::remove_file(plain), fs::remove_file(packed));
+}
+
+#[test]
+fn git_log_shows_its_files() {
+    let program = ["git", "-C", env!("CARGO_MANIFEST_DIR"), "--no-pager", "log", "--oneline", "-20"];
+    let traced = trace(&["-f"], &["p libc.so.6:open64 path=$arg1:string", MALLOC], &program);
+    assert_unchanged(&traced, &program);
+    let paths: BTreeSet<&str> =
+        traced.named("open64").filter_map(|event| event["args"]["path"].as_str()).collect();
+    assert!(paths.iter().any(|path| path.contains("HEAD")), "{paths:?}");
+    assert!(traced.named("malloc%return").any(|event| event["args"]["size"].as_u64().unwrap() > 0));
+}
+
+// ---- objects that come later --------------------------------------------------------------------------------------
+
+/// Runs Python and returns what it prints.
+fn python(script: &str) -> String {
+    let output = Command::new("python3").args(["-c", script]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn an_extension_module_is_probed_when_it_is_loaded() {
+    let module = python("import _json; print(_json.__file__)");
+    let program = ["python3", "-c", "import json; print(json.loads('[1, 2]'))"];
+    let definition = format!("p {module}:PyInit__json");
+    let name = Path::new(&module).file_name().unwrap().to_str().unwrap();
+    let traced = trace(&[], &[&definition, "p libc.so.6:strlen"], &program);
+    assert_unchanged(&traced, &program);
+    assert_eq!(traced.named("PyInit__json").count(), 1);
+    assert_eq!(traced.row("PyInit__json")["object"], name);
+    assert!(traced.row("strlen")["hits"].as_u64().unwrap() > 0, "what is there at the start is planted then");
+}
+
+/// Loads a library, calls it and unloads it, three times.
+const COMING_AND_GOING: &str = "import ctypes, _ctypes\n\
+    for _ in range(3):\n\
+    \x20   lib = ctypes.CDLL('libresolv.so.2')\n\
+    \x20   print(lib.ns_datetosecs(b'20000101000010', ctypes.byref(ctypes.c_int())))\n\
+    \x20   _ctypes.dlclose(lib._handle)";
+
+#[test]
+fn a_library_that_comes_and_goes_is_probed_each_time() {
+    let program = ["python3", "-c", COMING_AND_GOING];
+    let traced = trace(&[], &[DATE, "r libresolv.so.2:ns_datetosecs secs=$retval:u32"], &program);
+    assert_unchanged(&traced, &program);
+    assert_eq!(traced.output.stdout, b"946684810\n946684810\n946684810\n");
+    let texts: Vec<_> = traced.named("ns_datetosecs").map(|event| &event["args"]["text"]).collect();
+    assert_eq!(texts, ["20000101000010"; 3]);
+    let values: Vec<_> = traced.named("ns_datetosecs%return").map(|event| &event["args"]["secs"]).collect();
+    assert_eq!(values, [946_684_810; 3]);
+    assert_eq!(traced.row("ns_datetosecs")["hits"], 3);
+}
+
+#[test]
+fn the_agents_own_work_while_it_plants_is_not_traced() {
+    let program = ["python3", "-c", COMING_AND_GOING];
+    let opened = |probes: &[&str]| {
+        let traced = trace(&[], probes, &program);
+        let paths = traced.named("openat").chain(traced.named("open64"));
+        paths
+            .filter(|event| event["args"]["path"].as_str().is_some_and(|path| path.contains("libresolv")))
+            .count()
+    };
+    let opens = ["p libc.so.6:open64 path=$arg1:string", "p libc.so.6:openat path=$arg2:string"];
+    assert_eq!(opened(&[opens[0], opens[1], DATE]), opened(&opens));
+}
+
+#[test]
+fn a_library_that_never_comes_is_reported() {
+    let traced = trace(&[], &[DATE, "p libc.so.6:write"], &["sh", "-c", "echo x; exit 3"]);
+    assert_eq!((traced.output.stdout.as_slice(), traced.output.status.code()), (&b"x\n"[..], Some(3)));
+    assert_eq!(traced.summary["never_planted"], serde_json::json!([DATE]));
+    assert_eq!(traced.row("write")["hits"], 1);
+}
+
+#[test]
+fn a_function_that_a_later_library_does_not_have_is_reported() {
+    let wrong = "p libresolv.so.2:ns_datetosex";
+    let program = ["python3", "-c", COMING_AND_GOING];
+    let traced = trace(&[], &[wrong], &program);
+    assert_unchanged(&traced, &program);
+    let said = traced.summary["refused"].to_string();
+    assert!(said.contains("did you mean `ns_datetosecs`"), "{}", traced.summary);
+}
+
+/// A vector function of libm's: which code it stands for is decided by a resolver of its own.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn an_indirect_function_of_a_later_library_is_planted_at_the_next_load() {
+    let script = "import ctypes\n\
+        vec = ctypes.CDLL('libmvec.so.1')\n\
+        sin = vec._ZGVbN2v_sin\n\
+        sin.restype, sin.argtypes = ctypes.c_double, [ctypes.c_double]\n\
+        print(round(sin(0.5), 12))\n\
+        ctypes.CDLL('libresolv.so.2')\n\
+        print(round(sin(0.5), 12), round(sin(0.25), 12))";
+    let program = ["python3", "-c", script];
+    let traced = trace(&[], &["p libmvec.so.1:_ZGVbN2v_sin"], &program);
+    assert_unchanged(&traced, &program);
+    assert_eq!(traced.row("_ZGVbN2v_sin")["hits"], 2);
+}
+
+// ---- children made with all signals blocked -----------------------------------------------------------------------
+
+#[test]
+fn spawned_children_of_every_kind_run_with_all_of_libc_probed() {
+    let script = "import os, signal, subprocess\n\
+        every = [s for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP)]\n\
+        null = os.open('/dev/null', os.O_WRONLY)\n\
+        def spawn(**how):\n\
+        \x20   pid = os.posix_spawn('/bin/sh', ['sh', '-c', 'echo spawned >&2; exit 7'], os.environ,\n\
+        \x20       file_actions=[(os.POSIX_SPAWN_DUP2, null, 2), (os.POSIX_SPAWN_CLOSE, null)], **how)\n\
+        \x20   print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)\n\
+        spawn()\n\
+        spawn(setsigmask=[])\n\
+        spawn(setsigmask=every)\n\
+        spawn(setsigdef=[signal.SIGPIPE], setpgroup=0)\n\
+        spawn(setsigdef=every, setsigmask=[])\n\
+        print(subprocess.run(['echo', 'run'], stdout=subprocess.PIPE).stdout)\n\
+        print(subprocess.run(['sh', '-c', 'exit 5'], close_fds=False).returncode)\n\
+        print(subprocess.run('kill -TRAP $$', shell=True).returncode)\n\
+        print(os.popen('echo popen').read())\n\
+        os.system('exit 3')";
+    let program = ["python3", "-c", script];
+    let wanted =
+        ["p libc.so.6:dup2", "p libc.so.6:execve", "p libc.so.6:sigprocmask", "p libc.so.6:sigaction"];
+    let traced = trace(&["--no-events"], &wanted, &program);
+    assert_unchanged(&traced, &program);
+    for every in ["p libc.so.6:*", "r libc.so.6:*"] {
+        for options in [&["--no-events"][..], &["--no-events", "-f"]] {
+            assert_unchanged(&trace(options, &[every], &program), &program);
+        }
+    }
+}
