@@ -252,6 +252,69 @@ impl<A: Arch> Context<A> {
         frame.wait.store(wait as u8, Relaxed);
     }
 
+    /// Begins the only active hit, a step, and leaves what [`Context::open_idle`] began with `word`.
+    ///
+    /// # Safety
+    /// Runs on this context, which is inside.
+    #[inline(always)]
+    pub(crate) unsafe fn push_only(
+        &self,
+        word: usize,
+        point: &Point<A>,
+        newest: u32,
+        kept: u64,
+        state: A::StepState,
+    ) {
+        let [frame, ..] = &self.frames;
+        // As in `push`: taken before it is filled.
+        self.word.store((word | INSIDE).wrapping_add(DEPTH_ONE), Relaxed);
+        program_order();
+        frame.point.store(ptr::from_ref(point).cast_mut(), Relaxed);
+        frame.newest.store(newest, Relaxed);
+        frame.kept.store(kept, Relaxed);
+        // SAFETY: only this context touches the cell, and what interrupts it uses other frames.
+        unsafe { frame.state.get().write(MaybeUninit::new(state)) };
+        program_order();
+        frame.wait.store(Wait::Step as u8, Relaxed);
+        // Release: whoever sees the section end sees the frame, and keeps its point.
+        self.word.store(word.wrapping_add(SECTION_ONE + DEPTH_ONE), Release);
+    }
+
+    /// The point of the only active hit, and the word for [`Context::pop_only`], if it is a [`Wait::Step`] and the context
+    /// is not inside.
+    #[inline(always)]
+    pub(crate) fn only_step(&self) -> Option<(usize, *mut Point<A>)> {
+        let word = self.word.load(Relaxed);
+        let [frame, ..] = &self.frames;
+        let is_step = word & BUSY == DEPTH_ONE && frame.wait.load(Relaxed) == Wait::Step as u8;
+        is_step.then(|| (word, frame.point.load(Relaxed)))
+    }
+
+    /// Goes inside and ends the only active hit; `word` is from [`Context::only_step`]. Returns the word for
+    /// [`Context::close_idle`].
+    ///
+    /// # Safety
+    /// Runs on this context.
+    #[inline(always)]
+    pub(crate) unsafe fn pop_only(&self, word: usize) -> (usize, Popped<A>) {
+        let [frame, ..] = &self.frames;
+        // Inside before the frame lets go of its point.
+        self.word.store(word | INSIDE, Relaxed);
+        light_barrier();
+        let (newest, kept) = (frame.newest.load(Relaxed), frame.kept.load(Relaxed));
+        // SAFETY: only this context touches the cell.
+        let state = unsafe { frame.state.get().read() };
+        // SAFETY: `push` filled it before it set `wait`, which `only_step` has seen.
+        let state = unsafe { state.assume_init() };
+        frame.wait.store(Wait::Nothing as u8, Relaxed);
+        program_order();
+        // Release: as in `pop`.
+        frame.point.store(ptr::null_mut(), Release);
+        let idle = word.wrapping_sub(DEPTH_ONE);
+        self.word.store(idle | INSIDE, Relaxed);
+        (idle, Popped { wait: Wait::Step, newest, kept, state })
+    }
+
     /// Ends the innermost active hit, which waits for `Step`, `NestedStep` or `Jprobe`.
     ///
     /// # Safety

@@ -74,7 +74,13 @@ impl<H: Host> Probes<H> {
     pub fn breakpoint(&self, regs: &mut RegsOf<H>) -> Trap {
         let place = H::Arch::breakpoint_address(regs);
         let Some(context) = self.host.context() else { return self.breakpoint_without_context(place, regs) };
-        let Some(word) = context.idle_word() else { return self.breakpoint_busy(context, place, regs) };
+        let Some(word) = context.idle_word() else {
+            // The usual end of a step comes first; it is as frequent as a hit with a post handler.
+            return match self.end_only_step(context, place, regs) {
+                Some(trap) => trap,
+                None => self.breakpoint_busy(context, place, regs),
+            };
+        };
         context.open_idle(word);
         // SAFETY: inside until `close_idle`.
         let Some(point) = (unsafe { self.points.find(place.as_usize()) }) else {
@@ -109,10 +115,86 @@ impl<H: Host> Probes<H> {
                     return Trap::Fault(fault);
                 }
             }
+            Mode::Step => {
+                let (kept, state) = self.enter_slot(point, regs);
+                // SAFETY: this is the context that is running.
+                unsafe { context.push_only(word, point, head.generation, kept, state) };
+                return Trap::Handled;
+            }
             mode => return self.run_with_post(context, point, mode, head.generation, regs),
         }
         context.close_idle(word);
         Trap::Handled
+    }
+
+    /// Sends the registers into the slot of a step; what its end needs.
+    #[inline(always)]
+    fn enter_slot(
+        &self,
+        point: &Point<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) -> (u64, <H::Arch as Arch>::StepState) {
+        regs.set_pc(point.place);
+        let state = if point.method == Method::Step {
+            H::Arch::before_step(&point.plan, point.place, point.slot, regs)
+        } else {
+            Default::default()
+        };
+        regs.set_pc(point.slot);
+        (self.host.enter_slot(regs), state)
+    }
+
+    /// Undoes what a step has borrowed and goes on behind the instruction, in the original text.
+    #[inline(always)]
+    fn leave_slot(
+        &self,
+        point: &Point<H::Arch>,
+        kept: u64,
+        state: &<H::Arch as Arch>::StepState,
+        regs: &mut RegsOf<H>,
+    ) {
+        self.host.leave_slot(regs, kept);
+        self.step_over(point, state, regs);
+    }
+
+    /// Goes on behind the instruction that has run in the slot of `point`.
+    #[inline(always)]
+    fn step_over(
+        &self,
+        point: &Point<H::Arch>,
+        state: &<H::Arch as Arch>::StepState,
+        regs: &mut RegsOf<H>,
+    ) {
+        let insn_len = usize::from(point.insn_len);
+        if point.method == Method::Boost && point.mode() != Mode::SystemCall {
+            // It does not change the control flow: its slot may as well end in a jump to there.
+            regs.set_pc(point.place.wrapping_add(insn_len));
+        } else {
+            H::Arch::after_step(&point.plan, insn_len, point.place, point.slot, regs, state);
+        }
+    }
+
+    /// The trailing breakpoint of the only active hit, which has post handlers; `None`: it is something else, and
+    /// nothing has been done.
+    #[inline(always)]
+    fn end_only_step(
+        &self,
+        context: &Context<H::Arch>,
+        place: CodeAddr,
+        regs: &mut RegsOf<H>,
+    ) -> Option<Trap> {
+        let (word, point) = context.only_step()?;
+        // SAFETY: a point that stands in a frame is not freed.
+        let point = unsafe { point.as_ref() }?;
+        if !is_in_slot::<H::Arch>(place, point.slot) || self.spares.holds(point.slot, regs.sp()) {
+            return None;
+        }
+        // SAFETY: this is the context that is running, and the frame is filled.
+        let (word, popped) = unsafe { context.pop_only(word) };
+        self.leave_slot(point, popped.kept, &popped.state, regs);
+        self.run_posts(context, point, popped.newest, regs);
+        context.close_idle(word);
+        Some(Trap::Handled)
     }
 
     /// Calls the pre handlers, newest first (REG_11).
@@ -187,9 +269,7 @@ impl<H: Host> Probes<H> {
                 }
             }
             Mode::Step if context.has_room() => {
-                let state = H::Arch::before_step(&point.plan, point.place, point.slot, regs);
-                regs.set_pc(point.slot);
-                let kept = self.host.enter_slot(regs);
+                let (kept, state) = self.enter_slot(point, regs);
                 // SAFETY: this is the context that is running.
                 unsafe { context.push(wait, point, newest, kept, state) };
                 Trap::Handled
@@ -223,9 +303,7 @@ impl<H: Host> Probes<H> {
             return Trap::Handled;
         };
         let sp = regs.sp();
-        let state = H::Arch::before_step(&point.plan, point.place, point.slot, regs);
-        regs.set_pc(point.slot);
-        let kept = self.host.enter_slot(regs);
+        let (kept, state) = self.enter_slot(point, regs);
         spare.fill(point.slot, sp, kept, state);
         Trap::Handled
     }
@@ -238,6 +316,7 @@ impl<H: Host> Probes<H> {
     }
 
     /// Calls the post handlers of the probes that saw the hit.
+    #[inline]
     fn run_posts(
         &self,
         context: &Context<H::Arch>,
@@ -308,14 +387,7 @@ impl<H: Host> Probes<H> {
             return match self.slot_at(place) {
                 Some((point, slot)) => {
                     let state = self.take_spare(slot, regs);
-                    H::Arch::after_step(
-                        &point.plan,
-                        usize::from(point.insn_len),
-                        point.place,
-                        point.slot,
-                        regs,
-                        &state,
-                    );
+                    self.step_over(point, &state, regs);
                     Trap::Handled
                 }
                 None => self.stray(place, regs),
@@ -345,15 +417,7 @@ impl<H: Host> Probes<H> {
         let was_outside = context.open();
         // SAFETY: this is the context that is running.
         if let Some(popped) = unsafe { context.pop() } {
-            self.host.leave_slot(regs, popped.kept);
-            H::Arch::after_step(
-                &point.plan,
-                usize::from(point.insn_len),
-                point.place,
-                point.slot,
-                regs,
-                &popped.state,
-            );
+            self.leave_slot(point, popped.kept, &popped.state, regs);
             if popped.wait == Wait::Step {
                 self.run_posts(context, point, popped.newest, regs);
             }
@@ -367,9 +431,8 @@ impl<H: Host> Probes<H> {
     #[inline(never)]
     fn not_in_table(&self, context: &Context<H::Arch>, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
         let Some((point, slot)) = self.slot_at(place) else { return self.stray(place, regs) };
-        let insn_len = usize::from(point.insn_len);
         let state = self.take_spare(slot, regs);
-        H::Arch::after_step(&point.plan, insn_len, point.place, slot, regs, &state);
+        self.step_over(point, &state, regs);
         if context.depth() == 0 && point.mode() == Mode::SystemCall {
             let newest = point.nodes().next().map_or(0, |node| node.generation);
             self.run_posts(context, point, newest, regs);

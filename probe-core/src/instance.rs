@@ -10,7 +10,7 @@ use crate::context::Task;
 use crate::error::RegisterError;
 use crate::point::Node;
 use crate::sync::{
-    AcqRel, Acquire, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release,
+    AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release,
 };
 use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
@@ -20,7 +20,7 @@ use core::ptr::{self, NonNull};
 
 /// Where an instance is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[repr(u32)]
 pub(crate) enum Life {
     /// In the pool, or being filled.
     Free = 0,
@@ -42,6 +42,8 @@ pub(crate) struct Instance<A: Arch> {
     pub(crate) data: *mut u8,
     /// The return address that the stub stands for.
     real: AtomicUsize,
+    /// Where the call ends up, in the stub's chunk: what `real` is, unless that is a stub too.
+    home: *const AtomicUsize,
     frame: AtomicUsize,
     pub(crate) task: AtomicPtr<Task<A>>,
     /// The next older pending return of the task.
@@ -49,7 +51,8 @@ pub(crate) struct Instance<A: Arch> {
     /// The free list: the number of the next free one, plus one.
     next_free: AtomicU32,
     number: u32,
-    life: AtomicU8,
+    /// A [`Life`]; a word, which every processor can exchange by itself.
+    life: AtomicU32,
 }
 
 // SAFETY: all that changes is atomic, but for `data`, which belongs to whoever has taken the instance.
@@ -73,20 +76,43 @@ impl<A: Arch> Instance<A> {
     }
 
     pub(crate) fn is_pending(&self) -> bool {
-        self.life.load(Acquire) == Life::Pending as u8
+        self.life.load(Acquire) == Life::Pending as u32
     }
 
-    /// Binds it to a call; from here on the stub may be returned to.
-    pub(crate) fn bind(&self, real: CodeAddr, frame: usize, task: *const Task<A>) {
+    /// Where the call that it was last bound to ends up.
+    #[inline(always)]
+    pub(crate) fn home(&self) -> CodeAddr {
+        // SAFETY: `Pool::new`'s caller has said that the word stays as long as the pool.
+        CodeAddr::new(unsafe { &*self.home }.load(Relaxed))
+    }
+
+    /// Binds it to a call that ends up at `home`; from here on the stub may be returned to.
+    #[inline(always)]
+    pub(crate) fn bind(&self, real: CodeAddr, home: CodeAddr, frame: usize, task: *const Task<A>) {
         self.real.store(real.as_usize(), Relaxed);
+        // SAFETY: as for `home`.
+        unsafe { &*self.home }.store(home.as_usize(), Relaxed);
         self.frame.store(frame, Relaxed);
         self.task.store(task.cast_mut(), Relaxed);
-        self.life.store(Life::Pending as u8, Release);
+        self.life.store(Life::Pending as u32, Release);
     }
 
     /// Begins to end the call: whoever gets `true` has the data.
+    #[inline(always)]
     pub(crate) fn claim(&self) -> bool {
-        self.change(Life::Pending, Life::Claimed)
+        // Acquire: what `bind` wrote before. Nothing has been done yet that anybody would have to see.
+        let (from, to) = (Life::Pending as u32, Life::Claimed as u32);
+        self.life.compare_exchange(from, to, Acquire, Relaxed).is_ok()
+    }
+
+    /// Claims the call if it is the newest one of `task` and returns to the program's own text; where that is.
+    ///
+    /// The caller is `task`.
+    #[inline(always)]
+    pub(crate) fn claim_newest(&self, task: &Task<A>) -> Option<(&Self, CodeAddr)> {
+        let home = self.home();
+        let is_newest = ptr::eq(task.pending.load(Relaxed), self);
+        (is_newest && home == self.real() && self.claim()).then_some((self, home))
     }
 
     /// Ends a claimed call that is on another task's list; `false`: that task is gone, release it.
@@ -96,7 +122,7 @@ impl<A: Arch> Instance<A> {
 
     /// Whether the call has returned in another task, and waits for its owner to release it.
     pub(crate) fn has_returned(&self) -> bool {
-        self.life.load(Acquire) == Life::Returned as u8
+        self.life.load(Acquire) == Life::Returned as u32
     }
 
     /// The owner exits while another task ends the call; `false`: that has been done meanwhile, release it.
@@ -105,7 +131,7 @@ impl<A: Arch> Instance<A> {
     }
 
     fn change(&self, from: Life, to: Life) -> bool {
-        self.life.compare_exchange(from as u8, to as u8, AcqRel, Acquire).is_ok()
+        self.life.compare_exchange(from as u32, to as u32, AcqRel, Acquire).is_ok()
     }
 
     /// Takes a call back whose return address could not be replaced.
@@ -127,8 +153,9 @@ impl<A: Arch> Instance<A> {
     }
 
     /// Gives it back to its pool; it is on no task's list.
+    #[inline(always)]
     pub(crate) fn release(&self) {
-        self.life.store(Life::Free as u8, Relaxed);
+        self.life.store(Life::Free as u32, Relaxed);
         self.pool().put(self);
     }
 }
@@ -139,6 +166,10 @@ pub(crate) const MAX_INSTANCES: usize = (1 << LINK_BITS) - 1;
 /// The bits of a number of an instance plus one.
 const LINK_BITS: u32 = 20;
 const LINK_MASK: u64 = (1 << LINK_BITS) - 1;
+/// One instance in use.
+const IN_USE_ONE: u64 = 1 << LINK_BITS;
+/// One step of the tag.
+const TAG_ONE: u64 = 1 << (2 * LINK_BITS);
 
 /// The head of a free list, changed as a whole: which instance is first, how many are in use, and a tag that
 /// differs whenever it has been changed.
@@ -159,11 +190,16 @@ impl Head {
         (self.0 >> LINK_BITS & LINK_MASK) as u32
     }
 
-    const fn with(self, first_link: u32, in_use: u32) -> Self {
-        let tag = (self.0 >> (2 * LINK_BITS)).wrapping_add(1);
-        Self(
-            tag << (2 * LINK_BITS) | (in_use as u64 & LINK_MASK) << LINK_BITS | first_link as u64 & LINK_MASK,
-        )
+    /// The same with another first instance, one more in use, and the next tag.
+    const fn taken(self, first_link: u32) -> Self {
+        // At most MAX_INSTANCES are in use: the count does not run over into the tag.
+        Self((self.0 & !LINK_MASK).wrapping_add(TAG_ONE + IN_USE_ONE) | first_link as u64)
+    }
+
+    /// The same with another first instance, one less in use, and the next tag.
+    const fn given_back(self, first_link: u32) -> Self {
+        // One is in use, the one that is given back: the count does not borrow from the tag.
+        Self((self.0 & !LINK_MASK).wrapping_add(TAG_ONE - IN_USE_ONE) | first_link as u64)
     }
 }
 
@@ -189,12 +225,15 @@ unsafe impl<A: Arch> Sync for Pool<A> {}
 unsafe impl<A: Arch> Send for Pool<A> {}
 
 impl<A: Arch> Pool<A> {
-    /// A pool with one instance per stub.
+    /// A pool with one instance per stub; each comes with the word that tells where its call ends up.
     ///
     /// # Errors
     /// No memory, or data of more than [`MAX_DATA_LEN`](crate::MAX_DATA_LEN) bytes.
-    pub(crate) fn new(
-        stubs: &[CodeAddr],
+    ///
+    /// # Safety
+    /// The words stay valid as long as the pool.
+    pub(crate) unsafe fn new(
+        stubs: &[(CodeAddr, *const AtomicUsize)],
         layout: Layout,
         drop_data: unsafe fn(*mut u8),
     ) -> Result<NonNull<Self>, RegisterError> {
@@ -209,9 +248,10 @@ impl<A: Arch> Pool<A> {
             _ => NonNull::new(unsafe { alloc(data_layout) }),
         };
         let data = data.ok_or(RegisterError::NoMemory)?;
-        for (number, stub) in stubs.iter().enumerate() {
+        for (number, (stub, home)) in stubs.iter().copied().enumerate() {
             instances.push(Instance {
-                stub: *stub,
+                stub,
+                home,
                 pool: ptr::null(),
                 data: data.as_ptr().wrapping_add(number.wrapping_mul(each.size())),
                 real: AtomicUsize::new(0),
@@ -221,7 +261,7 @@ impl<A: Arch> Pool<A> {
                 // Each leads to the next; the last one's is set below.
                 next_free: AtomicU32::new(number as u32 + 2),
                 number: number as u32,
-                life: AtomicU8::new(Life::Free as u8),
+                life: AtomicU32::new(Life::Free as u32),
             });
         }
         if let Some(last) = instances.last_mut() {
@@ -249,12 +289,15 @@ impl<A: Arch> Pool<A> {
     }
 
     /// A free instance. No lock, no allocation.
+    #[inline(always)]
     pub(crate) fn take(&self) -> Option<&Instance<A>> {
+        // Acquire: what was last done with the instance that is first has been done before.
         let mut head = Head(self.free.load(Acquire));
         loop {
             let instance = self.instances.get(head.first()?)?;
-            let new = head.with(instance.next_free.load(Relaxed), head.in_use().wrapping_add(1));
-            match self.free.compare_exchange_weak(head.0, new.0, AcqRel, Acquire) {
+            let new = head.taken(instance.next_free.load(Relaxed));
+            // Nothing is handed over by taking one: what is written to it later is published by its `life`.
+            match self.free.compare_exchange_weak(head.0, new.0, Acquire, Acquire) {
                 Ok(_) => {
                     if new.in_use() > self.high_water.load(Relaxed) {
                         self.high_water.fetch_max(new.in_use(), Relaxed);
@@ -267,12 +310,14 @@ impl<A: Arch> Pool<A> {
     }
 
     /// The exchange is the last that is done with the pool: the registry frees it when all have come back.
+    #[inline(always)]
     fn put(&self, instance: &Instance<A>) {
         let mut head = Head(self.free.load(Relaxed));
         loop {
             instance.next_free.store(head.first_link(), Relaxed);
-            let new = head.with(instance.number.wrapping_add(1), head.in_use().wrapping_sub(1));
-            match self.free.compare_exchange_weak(head.0, new.0, AcqRel, Relaxed) {
+            let new = head.given_back(instance.number.wrapping_add(1));
+            // Release: all that was done with the instance, before it is taken again or the pool is freed.
+            match self.free.compare_exchange_weak(head.0, new.0, Release, Relaxed) {
                 Ok(_) => return,
                 Err(seen) => head = Head(seen),
             }

@@ -1,11 +1,11 @@
 //! Return probes' lock-free half: following a call at its entry, and the way back through its stub.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Regs};
+use crate::arch::{Arch, Entry, Regs};
 use crate::context::{Context, Task};
 use crate::hit::RegsOf;
 use crate::host::{Host, Notice};
-use crate::instance::Instance;
+use crate::instance::{Instance, Pool};
 use crate::kretprobe::{Call, Follow, Return, ReturnProbe};
 use crate::point::{Handlers, Node};
 
@@ -41,6 +41,7 @@ impl<H: Host> Keyed for StubChunk<H> {
 
 impl<H: Host> StubChunk<H> {
     /// The instance that `stub` belongs to. The caller is inside.
+    #[inline(always)]
     fn instance(&self, stub: CodeAddr) -> Option<&Instance<H::Arch>> {
         let offset = stub.as_usize().wrapping_sub(self.base.as_usize());
         let cell = self.instances.get(offset.checked_div(H::Arch::STUB_LEN)?)?;
@@ -49,12 +50,9 @@ impl<H: Host> StubChunk<H> {
         (instance.stub == stub).then_some(instance)
     }
 
-    /// Notes where the call that `stub` is handed out for ends up.
-    fn set_home(&self, stub: CodeAddr, home: CodeAddr) {
-        let offset = stub.as_usize().wrapping_sub(self.base.as_usize());
-        if let Some(cell) = offset.checked_div(H::Arch::STUB_LEN).and_then(|index| self.homes.get(index)) {
-            cell.store(home.as_usize(), Relaxed);
-        }
+    /// The word for where the call that stub number `index` is handed out for ends up.
+    pub(crate) fn home(&self, index: usize) -> Option<&AtomicUsize> {
+        self.homes.get(index)
     }
 }
 
@@ -69,7 +67,9 @@ pub(crate) extern "C" fn return_from_stub<H: Host>(regs: *mut RegsOf<H>, stub: u
     let chunk = unsafe { &*ptr::with_exposed_provenance::<StubChunk<H>>(chunk) };
     // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.
     let regs = unsafe { &mut *regs };
-    chunk.probes.returned(regs, stub);
+    if !chunk.probes.returned_home(chunk, regs, stub) {
+        chunk.probes.returned(regs, stub);
+    }
 }
 
 impl<H: Host> Probes<H> {
@@ -94,14 +94,10 @@ impl<H: Host> Probes<H> {
             pool.missed.fetch_add(1, Relaxed);
             return;
         };
-        // Calls that were left by a longjmp lie below the new one.
-        let home = Some(entry.return_address);
-        self.drop_stale(task, regs.sp(), home, |instance| instance.frame() > entry.frame);
-        let taken = pool.take().or_else(|| {
-            self.drop_stale(task, regs.sp(), home, |_| false);
-            pool.take()
-        });
-        let Some(instance) = taken else {
+        if !task.is_idle() {
+            self.drop_left(task, regs.sp(), entry);
+        }
+        let Some(instance) = pool.take().or_else(|| self.take_stale(task, pool, regs.sp(), entry)) else {
             pool.missed.fetch_add(1, Relaxed);
             return;
         };
@@ -114,11 +110,7 @@ impl<H: Host> Probes<H> {
             instance.release();
             return;
         }
-        instance.bind(entry.return_address, entry.frame, task);
-        // SAFETY: the caller is inside.
-        if let Some(chunk) = unsafe { self.stub_chunks.find(chunk_base(instance.stub).as_usize()) } {
-            chunk.set_home(instance.stub, home);
-        }
+        instance.bind(entry.return_address, home, entry.frame, task);
         if H::Arch::set_return_address(regs, instance.stub, memory).is_err() {
             pool.missed.fetch_add(1, Relaxed);
             instance.drop_unreturned();
@@ -129,8 +121,62 @@ impl<H: Host> Probes<H> {
         task.pending.store(ptr::from_ref(instance).cast_mut(), Release);
     }
 
+    /// Drops the calls that were left by a longjmp and lie below the new one.
+    #[inline(never)]
+    fn drop_left(&self, task: &Task<H::Arch>, sp: usize, entry: Entry) {
+        self.drop_stale(task, sp, Some(entry.return_address), |instance| instance.frame() > entry.frame);
+    }
+
+    /// An instance of an empty pool, if one of the task's calls will certainly not return.
+    #[cold]
+    #[inline(never)]
+    fn take_stale<'a>(
+        &self,
+        task: &Task<H::Arch>,
+        pool: &'a Pool<H::Arch>,
+        sp: usize,
+        entry: Entry,
+    ) -> Option<&'a Instance<H::Arch>> {
+        self.drop_stale(task, sp, Some(entry.return_address), |_| false);
+        pool.take()
+    }
+
+    /// Brings a call home that has returned to `stub`, in the usual case: the context is idle, the call is the newest
+    /// of its own task, and its return address is no other call's stub. `false`: it is not, and nothing has been done.
+    #[inline(always)]
+    fn returned_home(&self, chunk: &StubChunk<H>, regs: &mut RegsOf<H>, stub: CodeAddr) -> bool {
+        self.host.pin();
+        let is_home = self.bring_home(chunk, regs, stub);
+        self.host.unpin();
+        is_home
+    }
+
+    /// As [`Probes::returned_home`]; pinned.
+    #[inline(always)]
+    fn bring_home(&self, chunk: &StubChunk<H>, regs: &mut RegsOf<H>, stub: CodeAddr) -> bool {
+        let (Some(context), Some(task)) = (self.host.context(), self.host.task()) else { return false };
+        let Some(word) = context.idle_word() else { return false };
+        context.open_idle(word);
+        let Some((instance, home)) = chunk.instance(stub).and_then(|newest| newest.claim_newest(task)) else {
+            context.close_idle(word);
+            return false;
+        };
+        regs.set_pc(home);
+        task.pending.store(instance.next.load(Relaxed), Release);
+        // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
+        match unsafe { instance.pool().node.load(Acquire).as_ref() } {
+            Some(node) if !node.is_silent() => self.run_exit(context, node, instance, regs, home),
+            // SAFETY: the call is claimed, and its data still there.
+            _ => unsafe { instance.drop_data() },
+        }
+        instance.release();
+        context.close_idle(word);
+        true
+    }
+
     /// Brings a call home that has returned to `stub`: all calls that share the return address, innermost
     /// first.
+    #[inline(never)]
     fn returned(&self, regs: &mut RegsOf<H>, stub: CodeAddr) {
         self.host.pin();
         let context = self.host.context();
@@ -198,6 +244,7 @@ impl<H: Host> Probes<H> {
         }
     }
 
+    #[inline(always)]
     fn run_exit(
         &self,
         context: &Context<H::Arch>,
@@ -328,7 +375,14 @@ impl<H: Host> Probes<H> {
     }
 
     /// Where a return to `at` ends up: `at` itself, unless it is a stub. The caller is inside.
+    #[inline(always)]
     fn follow_stubs(&self, at: CodeAddr) -> CodeAddr {
+        if self.instance_at(at).is_none() { at } else { self.follow_chain(at) }
+    }
+
+    /// As [`Probes::follow_stubs`], where `at` is a stub.
+    #[inline(never)]
+    fn follow_chain(&self, at: CodeAddr) -> CodeAddr {
         let mut home = at;
         for _ in 0..MAX_CHAIN {
             match self.instance_at(home) {
@@ -340,6 +394,7 @@ impl<H: Host> Probes<H> {
     }
 
     /// The instance whose stub is at `at`. The caller is inside.
+    #[inline(always)]
     fn instance_at(&self, at: CodeAddr) -> Option<&Instance<H::Arch>> {
         // SAFETY: the caller is inside.
         unsafe { self.stub_chunks.find(chunk_base(at).as_usize()) }?.instance(at)

@@ -14,6 +14,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ptr::{self, NonNull};
 
+/// Stubs, each with the word that tells where the call it is handed out for ends up.
+type Stubs = Vec<(CodeAddr, *const AtomicUsize)>;
+
 impl<H: Host> Probes<H> {
     /// The return half of a probe: a pool of `max_active` instances, each with its stub (RET_3).
     pub(super) fn prepare_return(
@@ -34,7 +37,8 @@ impl<H: Host> Probes<H> {
         while !self.find_stubs(books, wanted, &mut stubs) {
             self.add_stub_chunk(books)?;
         }
-        let pool = Pool::new(&stubs, layout, handlers.drop_data())?;
+        // SAFETY: the words are their chunks', which stay until the pool has given its stubs back.
+        let pool = unsafe { Pool::new(&stubs, layout, handlers.drop_data()) }?;
         let half = match leak(ReturnProbe { handlers, pool }) {
             Ok(half) => half,
             Err(error) => {
@@ -52,7 +56,7 @@ impl<H: Host> Probes<H> {
     }
 
     /// Collects free stubs until `stubs` has `wanted`.
-    fn find_stubs(&self, books: &Locked<'_, H>, wanted: usize, stubs: &mut Vec<CodeAddr>) -> bool {
+    fn find_stubs(&self, books: &Locked<'_, H>, wanted: usize, stubs: &mut Stubs) -> bool {
         stubs.clear();
         for chunk in &books.stubs {
             // SAFETY: chunks are freed after they have left the list.
@@ -61,8 +65,10 @@ impl<H: Host> Probes<H> {
             let mut index = chunk.cursor.load(Relaxed);
             while left != 0 && stubs.len() < wanted {
                 index = if index + 1 < chunk.instances.len() { index + 1 } else { 1 };
-                if chunk.instances[index].load(Relaxed).is_null() {
-                    stubs.push(chunk.base.wrapping_add(index * H::Arch::STUB_LEN));
+                if chunk.instances[index].load(Relaxed).is_null()
+                    && let Some(home) = chunk.home(index)
+                {
+                    stubs.push((chunk.base.wrapping_add(index * H::Arch::STUB_LEN), ptr::from_ref(home)));
                     left -= 1;
                 }
             }
