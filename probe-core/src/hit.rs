@@ -106,22 +106,23 @@ impl<H: Host> Probes<H> {
             // The section goes on until the handler returns.
             Walk::InJprobe => return Trap::Handled,
         }
-        match point.mode() {
-            Mode::Boost => regs.set_pc(point.slot),
-            Mode::Simulate => {
-                regs.set_pc(place);
-                if let Err(fault) = H::Arch::simulate(&point.plan, place, regs, self.host.memory()) {
-                    context.close_idle(word);
-                    return Trap::Fault(fault);
-                }
+        // Three comparisons, the most frequent first: a table of jumps costs more.
+        let mode = point.mode();
+        if mode == Mode::Boost {
+            regs.set_pc(point.slot);
+        } else if mode == Mode::Simulate {
+            regs.set_pc(point.place);
+            if let Err(fault) = H::Arch::simulate(&point.plan, point.place, regs, self.host.memory()) {
+                context.close_idle(word);
+                return Trap::Fault(fault);
             }
-            Mode::Step => {
-                let (kept, state) = self.enter_slot(point, regs);
-                // SAFETY: this is the context that is running.
-                unsafe { context.push_only(word, point, head.generation, kept, state) };
-                return Trap::Handled;
-            }
-            mode => return self.run_with_post(context, point, mode, head.generation, regs),
+        } else if mode == Mode::Step {
+            let (kept, state) = self.enter_slot(point, regs);
+            // SAFETY: this is the context that is running.
+            unsafe { context.push_only(word, point, head.generation, kept, state) };
+            return Trap::Handled;
+        } else {
+            return self.run_with_post(context, point, mode, head.generation, regs);
         }
         context.close_idle(word);
         Trap::Handled
@@ -206,11 +207,10 @@ impl<H: Host> Probes<H> {
         head: &Node<H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Walk {
-        for node in point.nodes_from(head) {
-            if node.is_silent() {
-                continue;
-            }
+        let mut node = head;
+        loop {
             match &node.handlers {
+                _ if node.is_silent() => {}
                 Handlers::Kprobe { pre, .. } => {
                     node.hits.fetch_add(1, Relaxed);
                     if let Some(pre) = pre {
@@ -227,8 +227,12 @@ impl<H: Host> Probes<H> {
                     }
                 }
             }
+            // SAFETY: as for `Nodes::next`: the context is inside, and the node has not been freed since.
+            match unsafe { node.next.load(Acquire).as_ref() } {
+                Some(next) => node = next,
+                None => return Walk::Ran,
+            }
         }
-        Walk::Ran
     }
 
     /// The end of a hit whose instruction needs a frame, a bare slot, or post handlers after a simulation. `newest` is

@@ -166,13 +166,11 @@ pub(crate) const MAX_INSTANCES: usize = (1 << LINK_BITS) - 1;
 /// The bits of a number of an instance plus one.
 const LINK_BITS: u32 = 20;
 const LINK_MASK: u64 = (1 << LINK_BITS) - 1;
-/// One instance in use.
-const IN_USE_ONE: u64 = 1 << LINK_BITS;
-/// One step of the tag.
-const TAG_ONE: u64 = 1 << (2 * LINK_BITS);
+/// One step of the tag, which is above the link.
+const TAG_ONE: u64 = 1 << LINK_BITS;
 
-/// The head of a free list, changed as a whole: which instance is first, how many are in use, and a tag that
-/// differs whenever it has been changed.
+/// The head of a free list, changed as a whole: which instance is first, and a tag that differs whenever it has been
+/// changed.
 #[derive(Clone, Copy)]
 struct Head(u64);
 
@@ -186,20 +184,9 @@ impl Head {
         Some(self.first_link().checked_sub(1)? as usize)
     }
 
-    const fn in_use(self) -> u32 {
-        (self.0 >> LINK_BITS & LINK_MASK) as u32
-    }
-
-    /// The same with another first instance, one more in use, and the next tag.
-    const fn taken(self, first_link: u32) -> Self {
-        // At most MAX_INSTANCES are in use: the count does not run over into the tag.
-        Self((self.0 & !LINK_MASK).wrapping_add(TAG_ONE + IN_USE_ONE) | first_link as u64)
-    }
-
-    /// The same with another first instance, one less in use, and the next tag.
-    const fn given_back(self, first_link: u32) -> Self {
-        // One is in use, the one that is given back: the count does not borrow from the tag.
-        Self((self.0 & !LINK_MASK).wrapping_add(TAG_ONE - IN_USE_ONE) | first_link as u64)
+    /// The same with another first instance, and the next tag.
+    const fn with(self, first_link: u32) -> Self {
+        Self((self.0 & !LINK_MASK).wrapping_add(TAG_ONE) | first_link as u64)
     }
 }
 
@@ -210,7 +197,9 @@ pub(crate) struct Pool<A: Arch> {
     instances: Box<[Instance<A>]>,
     /// A [`Head`].
     free: AtomicU64,
-    high_water: AtomicU32,
+    /// One more than the highest number that has been taken. The list gives back last what it was given first, in the
+    /// order of numbers, so that number 5 is taken only while 0 to 4 are in use: it is the most that were at once.
+    high_water: AtomicUsize,
     drop_data: unsafe fn(*mut u8),
     data: NonNull<u8>,
     data_layout: Layout,
@@ -271,7 +260,7 @@ impl<A: Arch> Pool<A> {
             node: AtomicPtr::new(ptr::null_mut()),
             free: AtomicU64::new(u64::from(!instances.is_empty())),
             instances: instances.into_boxed_slice(),
-            high_water: AtomicU32::new(0),
+            high_water: AtomicUsize::new(0),
             drop_data,
             data,
             data_layout,
@@ -294,13 +283,14 @@ impl<A: Arch> Pool<A> {
         // Acquire: what was last done with the instance that is first has been done before.
         let mut head = Head(self.free.load(Acquire));
         loop {
-            let instance = self.instances.get(head.first()?)?;
-            let new = head.taken(instance.next_free.load(Relaxed));
+            let first = head.first()?;
+            let instance = self.instances.get(first)?;
+            let new = head.with(instance.next_free.load(Relaxed));
             // Nothing is handed over by taking one: what is written to it later is published by its `life`.
             match self.free.compare_exchange_weak(head.0, new.0, Acquire, Acquire) {
                 Ok(_) => {
-                    if new.in_use() > self.high_water.load(Relaxed) {
-                        self.high_water.fetch_max(new.in_use(), Relaxed);
+                    if first >= self.high_water.load(Relaxed) {
+                        self.high_water.fetch_max(first.wrapping_add(1), Relaxed);
                     }
                     return Some(instance);
                 }
@@ -315,7 +305,7 @@ impl<A: Arch> Pool<A> {
         let mut head = Head(self.free.load(Relaxed));
         loop {
             instance.next_free.store(head.first_link(), Relaxed);
-            let new = head.given_back(instance.number.wrapping_add(1));
+            let new = head.with(instance.number.wrapping_add(1));
             // Release: all that was done with the instance, before it is taken again or the pool is freed.
             match self.free.compare_exchange_weak(head.0, new.0, Release, Relaxed) {
                 Ok(_) => return,
@@ -324,14 +314,28 @@ impl<A: Arch> Pool<A> {
         }
     }
 
-    /// How many calls are being followed, or have been and not yet been cleared away.
-    pub(crate) fn in_use(&self) -> u32 {
-        Head(self.free.load(Acquire)).in_use()
+    /// Whether every instance has come back for good. Only true where nobody takes one any more.
+    pub(crate) fn is_whole(&self) -> bool {
+        // Acquire, here and by way of it below: what came back is in the list with its link. More may come back
+        // meanwhile, in front of what is looked at; then it is whole the next time.
+        let mut next = Head(self.free.load(Acquire)).first();
+        let mut free = 0;
+        while let Some(instance) = next.and_then(|number| self.instances.get(number)) {
+            free += 1;
+            next = (instance.next_free.load(Relaxed) as usize).checked_sub(1);
+        }
+        free == self.instances.len()
     }
 
     /// The most calls that were followed at the same time.
     pub(crate) fn high_water(&self) -> u32 {
-        self.high_water.load(Relaxed)
+        self.high_water.load(Relaxed) as u32
+    }
+
+    /// Counts a call that could not be followed.
+    #[cold]
+    pub(crate) fn miss(&self) {
+        self.missed.fetch_add(1, Relaxed);
     }
 
     /// All instances.

@@ -190,12 +190,12 @@ pub struct AnyProbe<A: Arch> {
 pub(crate) enum Pending<A: Arch> {
     Kprobe { pre: Option<Box<PreFn<A>>>, post: Option<Box<PostFn<A>>>, fault: Option<Box<FaultFn<A>>> },
     Jprobe(JprobeEntry),
-    Return { handlers: Box<dyn ReturnHandlers<A>>, max_active: i32 },
+    Return { handlers: ReturnHandlers<A>, max_active: i32 },
 }
 
 /// The handlers of a return probe, which need a pool.
 pub(crate) struct PendingReturn<A: Arch> {
-    pub(crate) handlers: Box<dyn ReturnHandlers<A>>,
+    pub(crate) handlers: ReturnHandlers<A>,
     pub(crate) max_active: i32,
 }
 
@@ -251,7 +251,7 @@ impl<A: Arch, D: 'static, S> From<Kretprobe<A, D, S>> for AnyProbe<A> {
         let max_active = probe.max_active;
         Self {
             place: probe.place,
-            handlers: Pending::Return { handlers: probe.handlers.into_dyn(), max_active },
+            handlers: Pending::Return { handlers: probe.handlers, max_active },
             is_disabled: probe.is_disabled,
         }
     }

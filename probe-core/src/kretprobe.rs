@@ -39,40 +39,16 @@ pub struct Settled(());
 pub struct Kretprobe<A: Arch, D = (), S = Fresh> {
     pub(crate) place: Place,
     pub(crate) max_active: i32,
-    pub(crate) handlers: Source<A, D>,
+    pub(crate) handlers: ReturnHandlers<A>,
     pub(crate) is_disabled: bool,
-    state: PhantomData<fn(S)>,
-}
-
-type EntryFn<A, D> = dyn Fn(&mut Call<'_, A>) -> Option<D> + Send + Sync;
-type ExitFn<A, D> = dyn Fn(&mut Return<'_, A>, D) + Send + Sync;
-
-/// The handlers of a return probe, typed or as bytes.
-pub(crate) enum Source<A: Arch, D> {
-    Typed(Typed<A, D>),
-    Bytes(Bytes<A>),
-}
-
-impl<A: Arch, D: 'static> Source<A, D> {
-    pub(crate) fn into_dyn(self) -> Box<dyn ReturnHandlers<A>> {
-        match self {
-            Self::Typed(typed) => Box::new(typed),
-            Self::Bytes(bytes) => Box::new(bytes),
-        }
-    }
+    state: PhantomData<fn(S) -> D>,
 }
 
 impl<A: Arch> Kretprobe<A, (), Fresh> {
     /// A return probe on a function.
     pub fn on(place: impl Into<Place>) -> Self {
-        let typed = Typed { entry: Box::new(|_| Some(())), exit: None };
-        Self {
-            place: place.into(),
-            max_active: 0,
-            handlers: Source::Typed(typed),
-            is_disabled: false,
-            state: PhantomData,
-        }
+        let handlers = ReturnHandlers::typed::<()>(Box::new(Always));
+        Self { place: place.into(), max_active: 0, handlers, is_disabled: false, state: PhantomData }
     }
 
     /// Calls `handler` at each entry: `Some(data)` follows the call, `None` leaves it alone (RET_1).
@@ -81,11 +57,10 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
     where
         F: Fn(&mut Call<'_, A>) -> Option<D> + Send + Sync + 'static,
     {
-        let typed = Typed { entry: Box::new(handler), exit: None };
         Kretprobe {
             place: self.place,
             max_active: self.max_active,
-            handlers: Source::Typed(typed),
+            handlers: ReturnHandlers::typed::<D>(Box::new(Asked(handler))),
             is_disabled: self.is_disabled,
             state: PhantomData,
         }
@@ -104,14 +79,13 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
         E: Fn(&mut Call<'_, A>, &mut [u8]) -> Follow + Send + Sync + 'static,
         X: Fn(&mut Return<'_, A>, &mut [u8]) + Send + Sync + 'static,
     {
-        let bytes = Bytes { data_len, entry: Box::new(entry), exit: Box::new(exit) };
-        Kretprobe {
-            place: place.into(),
-            max_active: 0,
-            handlers: Source::Bytes(bytes),
-            is_disabled: false,
-            state: PhantomData,
-        }
+        let handlers = ReturnHandlers {
+            layout: Layout::from_size_align(data_len, align_of::<u128>()).unwrap_or(Layout::new::<()>()),
+            drop_data: |_| {},
+            entry: Box::new(AskedBytes { data_len, handler: entry }),
+            exit: Some(Box::new(CalledBytes { data_len, handler: exit })),
+        };
+        Kretprobe { place: place.into(), max_active: 0, handlers, is_disabled: false, state: PhantomData }
     }
 }
 
@@ -130,13 +104,12 @@ impl<A: Arch, D, S> Kretprobe<A, D, S> {
     pub fn exit<F>(self, handler: F) -> Kretprobe<A, D, Settled>
     where
         F: Fn(&mut Return<'_, A>, D) + Send + Sync + 'static,
+        D: 'static,
     {
-        let handlers = match self.handlers {
-            Source::Typed(typed) => {
-                Source::Typed(Typed { entry: typed.entry, exit: Some(Box::new(handler)) })
-            }
-            bytes @ Source::Bytes(_) => bytes,
-        };
+        let mut handlers = self.handlers;
+        if !handlers.has_bytes() {
+            handlers.exit = Some(Box::new(Called { handler, data: PhantomData::<fn(D)> }));
+        }
         Kretprobe {
             place: self.place,
             max_active: self.max_active,
@@ -270,101 +243,141 @@ impl<'a, A: Arch> Return<'a, A> {
     }
 }
 
-/// A return probe's handlers without their types.
-///
-/// The data lies at `data`, in memory of [`ReturnHandlers::layout`].
-pub(crate) trait ReturnHandlers<A: Arch>: Send + Sync {
-    fn layout(&self) -> Layout;
+/// A return probe's handlers without their types, and what they need for each call.
+pub(crate) struct ReturnHandlers<A: Arch> {
+    /// A call's private data.
+    pub(crate) layout: Layout,
+    /// Drops the data of a call whose exit handler does not run.
+    pub(crate) drop_data: unsafe fn(*mut u8),
+    pub(crate) entry: Box<dyn EntryHandler<A>>,
+    /// Without one the data is dropped when the call returns.
+    pub(crate) exit: Option<Box<dyn ExitHandler<A>>>,
+}
 
-    /// Drops the data of a call whose exit handler will not run.
-    fn drop_data(&self) -> unsafe fn(*mut u8);
+impl<A: Arch> ReturnHandlers<A> {
+    /// Handlers with data of type `D`; no exit handler yet.
+    fn typed<D>(entry: Box<dyn EntryHandler<A>>) -> Self {
+        let drop_data = |data: *mut u8| {
+            // SAFETY: the caller says that a D lies there, which nobody uses again.
+            unsafe { data.cast::<D>().drop_in_place() }
+        };
+        Self { layout: Layout::new::<D>(), drop_data, entry, exit: None }
+    }
 
+    /// Whether the data are bytes, whose exit handler is there from the beginning.
+    fn has_bytes(&self) -> bool {
+        self.entry.has_bytes()
+    }
+}
+
+/// The entry handler of a return probe. Its users see one call of a function, with the user's closure in it.
+pub(crate) trait EntryHandler<A: Arch>: Send + Sync {
     /// Asks the entry handler; [`Follow::Yes`] means that the data now lies at `data`.
     ///
     /// # Safety
-    /// `data` is free memory of the layout.
-    unsafe fn entry(&self, call: &mut Call<'_, A>, data: *mut u8) -> Follow;
+    /// `data` is free memory of the handlers' layout.
+    unsafe fn enter(&self, call: &mut Call<'_, A>, data: *mut u8) -> Follow;
 
+    /// Whether the data are bytes.
+    fn has_bytes(&self) -> bool {
+        false
+    }
+}
+
+/// The exit handler of a return probe.
+pub(crate) trait ExitHandler<A: Arch>: Send + Sync {
     /// Calls the exit handler, which takes the data.
     ///
     /// # Safety
-    /// `data` holds what [`ReturnHandlers::entry`] left there.
-    unsafe fn exit(&self, ret: &mut Return<'_, A>, data: *mut u8);
+    /// `data` holds what [`EntryHandler::enter`] left there.
+    unsafe fn leave(&self, ret: &mut Return<'_, A>, data: *mut u8);
 }
 
-pub(crate) struct Typed<A: Arch, D> {
-    entry: Box<EntryFn<A, D>>,
-    exit: Option<Box<ExitFn<A, D>>>,
+/// Follows every call; the data is `()`.
+struct Always;
+
+impl<A: Arch> EntryHandler<A> for Always {
+    unsafe fn enter(&self, _call: &mut Call<'_, A>, _data: *mut u8) -> Follow {
+        Follow::Yes
+    }
 }
 
-impl<A: Arch, D> ReturnHandlers<A> for Typed<A, D> {
-    fn layout(&self) -> Layout {
-        Layout::new::<D>()
-    }
+/// Asks a typed handler.
+struct Asked<F>(F);
 
-    fn drop_data(&self) -> unsafe fn(*mut u8) {
-        |data| {
-            // SAFETY: the caller says that a D lies there, which nobody uses again.
-            unsafe { data.cast::<D>().drop_in_place() }
-        }
+impl<A: Arch, D, F> EntryHandler<A> for Asked<F>
+where
+    F: Fn(&mut Call<'_, A>) -> Option<D> + Send + Sync,
+{
+    unsafe fn enter(&self, call: &mut Call<'_, A>, data: *mut u8) -> Follow {
+        let Some(value) = (self.0)(call) else { return Follow::No };
+        // SAFETY: the caller gives free memory of D's layout.
+        unsafe { data.cast::<D>().write(value) };
+        Follow::Yes
     }
+}
 
-    unsafe fn entry(&self, call: &mut Call<'_, A>, data: *mut u8) -> Follow {
-        match (self.entry)(call) {
-            Some(value) => {
-                // SAFETY: the caller gives free memory of D's layout.
-                unsafe { data.cast::<D>().write(value) };
-                Follow::Yes
-            }
-            None => Follow::No,
-        }
-    }
+/// Calls a typed handler with data that it owns.
+struct Called<F, D> {
+    handler: F,
+    data: PhantomData<fn(D)>,
+}
 
-    unsafe fn exit(&self, ret: &mut Return<'_, A>, data: *mut u8) {
-        // SAFETY: `entry` wrote it, and nobody uses it again.
+impl<A: Arch, D, F> ExitHandler<A> for Called<F, D>
+where
+    F: Fn(&mut Return<'_, A>, D) + Send + Sync,
+{
+    unsafe fn leave(&self, ret: &mut Return<'_, A>, data: *mut u8) {
+        // SAFETY: `enter` wrote it, and nobody uses it again.
         let value = unsafe { data.cast::<D>().read() };
-        if let Some(exit) = &self.exit {
-            exit(ret, value);
-        }
+        (self.handler)(ret, value);
     }
 }
 
-type BytesEntryFn<A> = dyn Fn(&mut Call<'_, A>, &mut [u8]) -> Follow + Send + Sync;
-type BytesExitFn<A> = dyn Fn(&mut Return<'_, A>, &mut [u8]) + Send + Sync;
-
-pub(crate) struct Bytes<A: Arch> {
+/// Asks a handler that works on bytes.
+struct AskedBytes<F> {
     data_len: usize,
-    entry: Box<BytesEntryFn<A>>,
-    exit: Box<BytesExitFn<A>>,
+    handler: F,
 }
 
-impl<A: Arch> ReturnHandlers<A> for Bytes<A> {
-    fn layout(&self) -> Layout {
-        Layout::from_size_align(self.data_len, align_of::<u128>()).unwrap_or(Layout::new::<()>())
-    }
-
-    fn drop_data(&self) -> unsafe fn(*mut u8) {
-        |_| {}
-    }
-
-    unsafe fn entry(&self, call: &mut Call<'_, A>, data: *mut u8) -> Follow {
+impl<A: Arch, F> EntryHandler<A> for AskedBytes<F>
+where
+    F: Fn(&mut Call<'_, A>, &mut [u8]) -> Follow + Send + Sync,
+{
+    unsafe fn enter(&self, call: &mut Call<'_, A>, data: *mut u8) -> Follow {
         // SAFETY: the caller gives that much free memory.
         unsafe { data.write_bytes(0, self.data_len) };
         // SAFETY: initialised just now; nobody else has the instance.
         let bytes = unsafe { core::slice::from_raw_parts_mut(data, self.data_len) };
-        (self.entry)(call, bytes)
+        (self.handler)(call, bytes)
     }
 
-    unsafe fn exit(&self, ret: &mut Return<'_, A>, data: *mut u8) {
-        // SAFETY: initialised in `entry`; nobody else has the instance.
+    fn has_bytes(&self) -> bool {
+        true
+    }
+}
+
+/// Calls a handler that works on bytes.
+struct CalledBytes<F> {
+    data_len: usize,
+    handler: F,
+}
+
+impl<A: Arch, F> ExitHandler<A> for CalledBytes<F>
+where
+    F: Fn(&mut Return<'_, A>, &mut [u8]) + Send + Sync,
+{
+    unsafe fn leave(&self, ret: &mut Return<'_, A>, data: *mut u8) {
+        // SAFETY: initialised in `enter`; nobody else has the instance.
         let bytes = unsafe { core::slice::from_raw_parts_mut(data, self.data_len) };
-        (self.exit)(ret, bytes);
+        (self.handler)(ret, bytes);
     }
 }
 
 /// The return half of a registered probe.
 pub(crate) struct ReturnProbe<A: Arch> {
-    pub(crate) handlers: Box<dyn ReturnHandlers<A>>,
+    pub(crate) entry: Box<dyn EntryHandler<A>>,
+    pub(crate) exit: Option<Box<dyn ExitHandler<A>>>,
     /// Outlives the probe while calls are in flight.
     pub(crate) pool: NonNull<Pool<A>>,
 }

@@ -94,14 +94,8 @@ impl<A: Arch> Point<A> {
 
     #[inline(always)]
     pub(crate) fn mode(&self) -> Mode {
-        match self.mode.load(Relaxed) {
-            0 => Mode::Boost,
-            1 => Mode::Simulate,
-            2 => Mode::SimulatePost,
-            3 => Mode::Step,
-            4 => Mode::SystemCall,
-            _ => Mode::BoostFresh,
-        }
+        // SAFETY: what is stored is always a mode (`new`, `set_mode`, `note_bare_run`).
+        unsafe { core::mem::transmute::<u8, Mode>(self.mode.load(Relaxed)) }
     }
 
     /// Notes that a context may be in the slot without a frame that says so. On the hit path.
@@ -136,12 +130,6 @@ impl<A: Arch> Point<A> {
     /// The probes on it, newest first, the jprobe last.
     pub(crate) fn nodes(&self) -> Nodes<'_, A> {
         Nodes { next: self.head.load(Acquire), _point: self }
-    }
-
-    /// The probes from `head` on, which was the first one.
-    #[inline(always)]
-    pub(crate) fn nodes_from(&self, head: &Node<A>) -> Nodes<'_, A> {
-        Nodes { next: ptr::from_ref(head).cast_mut(), _point: self }
     }
 
     /// Puts a probe first, or last if it is a jprobe. Under the registry's lock.

@@ -22,7 +22,7 @@ use crate::error::RegisterError;
 use crate::host::Host;
 use crate::instance::Pool;
 use crate::point::{Node, Point};
-use crate::ret::StubChunk;
+use crate::ret::{StubChunk, StubRange};
 use crate::slots::{SlotAllocator, SlotChunk};
 use crate::spare::Spares;
 use crate::sync::{Acquire, AtomicBool, AtomicPtr, AtomicUsize, Relaxed, Release};
@@ -43,6 +43,7 @@ pub struct Probes<H: Host> {
     pub(crate) points: Table<Point<H::Arch>>,
     pub(crate) slot_chunks: Table<SlotChunk>,
     pub(crate) stub_chunks: Table<StubChunk<H>>,
+    pub(crate) stub_range: StubRange,
     /// What steps without a frame have borrowed.
     pub(crate) spares: Spares<<H::Arch as Arch>::StepState>,
     /// How many stay inside without a context.
@@ -144,6 +145,7 @@ impl<H: Host> Probes<H> {
             points: Table::new(),
             slot_chunks: Table::new(),
             stub_chunks: Table::new(),
+            stub_range: StubRange::new(),
             spares: Spares::new(),
             anonymous: AtomicUsize::new(0),
             text_changes: AtomicUsize::new(0),

@@ -56,6 +56,33 @@ impl<H: Host> StubChunk<H> {
     }
 }
 
+/// From the lowest chunk of return stubs that there has been to the end of the highest: most return addresses are
+/// told from stubs by that.
+pub(crate) struct StubRange {
+    low: AtomicUsize,
+    high: AtomicUsize,
+}
+
+impl StubRange {
+    /// Holds nothing.
+    pub(crate) const fn new() -> Self {
+        Self { low: AtomicUsize::new(usize::MAX), high: AtomicUsize::new(0) }
+    }
+
+    /// Lets it hold the chunk at `base`, before a stub of it is handed out. Under the registry's lock.
+    pub(crate) fn add(&self, base: CodeAddr) {
+        let end = base.as_usize().wrapping_add(CHUNK_LEN - 1);
+        self.low.fetch_min(base.as_usize(), Relaxed);
+        self.high.fetch_max(end, Relaxed);
+    }
+
+    /// Whether `at` may be a stub. Who sees a stub sees the range with it: both were stored before it was handed out.
+    #[inline(always)]
+    fn may_hold(&self, at: CodeAddr) -> bool {
+        self.low.load(Relaxed) <= at.as_usize() && at.as_usize() <= self.high.load(Relaxed)
+    }
+}
+
 /// What every return stub of `Probes<H>` leads to, by way of the backend's trampoline.
 pub(crate) extern "C" fn return_from_stub<H: Host>(regs: *mut RegsOf<H>, stub: usize) {
     let stub = CodeAddr::new(stub);
@@ -67,9 +94,7 @@ pub(crate) extern "C" fn return_from_stub<H: Host>(regs: *mut RegsOf<H>, stub: u
     let chunk = unsafe { &*ptr::with_exposed_provenance::<StubChunk<H>>(chunk) };
     // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.
     let regs = unsafe { &mut *regs };
-    if !chunk.probes.returned_home(chunk, regs, stub) {
-        chunk.probes.returned(regs, stub);
-    }
+    chunk.probes.returned_to(chunk, regs, stub);
 }
 
 impl<H: Host> Probes<H> {
@@ -80,7 +105,7 @@ impl<H: Host> Probes<H> {
     }
 
     /// Follows a call from its entry, if there is an instance and the entry handler wants it.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn enter_call(
         &self,
         context: &Context<H::Arch>,
@@ -90,31 +115,27 @@ impl<H: Host> Probes<H> {
     ) {
         let pool = probe.pool();
         let memory = self.host.memory();
-        let (Some(task), Ok(entry)) = (self.host.task(), H::Arch::entry(regs, memory)) else {
-            pool.missed.fetch_add(1, Relaxed);
-            return;
-        };
+        let Some(task) = self.host.task() else { return pool.miss() };
+        let Ok(entry) = H::Arch::entry(regs, memory) else { return pool.miss() };
         if !task.is_idle() {
             self.drop_left(task, regs.sp(), entry);
         }
         let Some(instance) = pool.take().or_else(|| self.take_stale(task, pool, regs.sp(), entry)) else {
-            pool.missed.fetch_add(1, Relaxed);
-            return;
+            return pool.miss();
         };
         let home = self.follow_stubs(entry.return_address);
         let mut call = Call { regs, node, lender: self, return_address: home };
         context.set_current(node);
         // SAFETY: the instance is ours, its data memory free and of the handlers' layout.
-        if unsafe { probe.handlers.entry(&mut call, instance.data) } == Follow::No {
+        if unsafe { probe.entry.enter(&mut call, instance.data) } == Follow::No {
             pool.vetoed.fetch_add(1, Relaxed);
             instance.release();
             return;
         }
         instance.bind(entry.return_address, home, entry.frame, task);
         if H::Arch::set_return_address(regs, instance.stub, memory).is_err() {
-            pool.missed.fetch_add(1, Relaxed);
             instance.drop_unreturned();
-            return;
+            return pool.miss();
         }
         node.hits.fetch_add(1, Relaxed);
         instance.next.store(task.pending.load(Relaxed), Relaxed);
@@ -141,25 +162,19 @@ impl<H: Host> Probes<H> {
         pool.take()
     }
 
-    /// Brings a call home that has returned to `stub`, in the usual case: the context is idle, the call is the newest
-    /// of its own task, and its return address is no other call's stub. `false`: it is not, and nothing has been done.
+    /// Brings a call home that has returned to `stub`, in `chunk`: at once in the usual case, where the
+    /// context is idle, the call is the newest of its own task, and its return address is no other call's stub.
     #[inline(always)]
-    fn returned_home(&self, chunk: &StubChunk<H>, regs: &mut RegsOf<H>, stub: CodeAddr) -> bool {
+    fn returned_to(&self, chunk: &StubChunk<H>, regs: &mut RegsOf<H>, stub: CodeAddr) {
         self.host.pin();
-        let is_home = self.bring_home(chunk, regs, stub);
-        self.host.unpin();
-        is_home
-    }
-
-    /// As [`Probes::returned_home`]; pinned.
-    #[inline(always)]
-    fn bring_home(&self, chunk: &StubChunk<H>, regs: &mut RegsOf<H>, stub: CodeAddr) -> bool {
-        let (Some(context), Some(task)) = (self.host.context(), self.host.task()) else { return false };
-        let Some(word) = context.idle_word() else { return false };
+        let Some(context) = self.host.context() else { return self.returned_pinned(regs, stub) };
+        let Some(task) = self.host.task() else { return self.returned_pinned(regs, stub) };
+        let Some(word) = context.idle_word() else { return self.returned_pinned(regs, stub) };
         context.open_idle(word);
-        let Some((instance, home)) = chunk.instance(stub).and_then(|newest| newest.claim_newest(task)) else {
+        let newest = chunk.instance(stub).and_then(|instance| instance.claim_newest(task));
+        let Some((instance, home)) = newest else {
             context.close_idle(word);
-            return false;
+            return self.returned_pinned(regs, stub);
         };
         regs.set_pc(home);
         task.pending.store(instance.next.load(Relaxed), Release);
@@ -171,14 +186,13 @@ impl<H: Host> Probes<H> {
         }
         instance.release();
         context.close_idle(word);
-        true
+        self.host.unpin();
     }
 
     /// Brings a call home that has returned to `stub`: all calls that share the return address, innermost
     /// first.
     #[inline(never)]
-    fn returned(&self, regs: &mut RegsOf<H>, stub: CodeAddr) {
-        self.host.pin();
+    fn returned_pinned(&self, regs: &mut RegsOf<H>, stub: CodeAddr) {
         let context = self.host.context();
         let guard = context.is_none().then(|| self.anonymous());
         let was_outside = context.is_some_and(Context::open);
@@ -254,10 +268,14 @@ impl<H: Host> Probes<H> {
         home: CodeAddr,
     ) {
         let Handlers::Return(probe) = &node.handlers else { return };
+        let Some(exit) = &probe.exit else {
+            // SAFETY: as below.
+            return unsafe { instance.drop_data() };
+        };
         context.set_current(node);
         let mut ret = Return { regs, node, lender: self, return_address: home };
         // SAFETY: the call is claimed, and its entry handler has left the data there.
-        unsafe { probe.handlers.exit(&mut ret, instance.data) };
+        unsafe { exit.leave(&mut ret, instance.data) };
         context.set_current(ptr::null());
     }
 
@@ -377,10 +395,10 @@ impl<H: Host> Probes<H> {
     /// Where a return to `at` ends up: `at` itself, unless it is a stub. The caller is inside.
     #[inline(always)]
     fn follow_stubs(&self, at: CodeAddr) -> CodeAddr {
-        if self.instance_at(at).is_none() { at } else { self.follow_chain(at) }
+        if self.stub_range.may_hold(at) { self.follow_chain(at) } else { at }
     }
 
-    /// As [`Probes::follow_stubs`], where `at` is a stub.
+    /// As [`Probes::follow_stubs`], where `at` may be a stub.
     #[inline(never)]
     fn follow_chain(&self, at: CodeAddr) -> CodeAddr {
         let mut home = at;
@@ -394,7 +412,6 @@ impl<H: Host> Probes<H> {
     }
 
     /// The instance whose stub is at `at`. The caller is inside.
-    #[inline(always)]
     fn instance_at(&self, at: CodeAddr) -> Option<&Instance<H::Arch>> {
         // SAFETY: the caller is inside.
         unsafe { self.stub_chunks.find(chunk_base(at).as_usize()) }?.instance(at)

@@ -87,9 +87,33 @@ impl<T: Keyed> Table<T> {
         }
         // SAFETY: an array is freed only after a grace period; the caller is inside.
         let shift = unsafe { (*header).shift };
-        let mask = usize::MAX >> shift;
-        let mut index = key.wrapping_mul(FACTOR) >> shift;
+        let index = key.wrapping_mul(FACTOR) >> shift;
+        // SAFETY: so many bits are an index of the array.
+        let first = unsafe { entry::<T>(header, index) }.load(Acquire);
+        if first.addr() > TOMBSTONE {
+            // SAFETY: an entry is freed only after a grace period; the caller is inside.
+            let found = unsafe { &*first };
+            if found.key() == key {
+                return Some(found);
+            }
+        } else if first.is_null() {
+            return None;
+        }
+        // SAFETY: the caller's promise; the array as above.
+        unsafe { Self::find_behind(header, index, key) }
+    }
+
+    /// What lies at `key`, if it lies behind entry number `index`, where it should be. Half of all entries are free, so
+    /// that it is seldom far.
+    ///
+    /// # Safety
+    /// As for [`Table::find`]; `header` is an array that has been current since the caller went inside.
+    #[inline(never)]
+    unsafe fn find_behind<'a>(header: *mut Header, mut index: usize, key: usize) -> Option<&'a T> {
+        // SAFETY: an array is freed only after a grace period; the caller is inside.
+        let mask = usize::MAX >> unsafe { (*header).shift };
         loop {
+            index = index.wrapping_add(1) & mask;
             // SAFETY: the index is masked to the array's length.
             let entry = unsafe { entry::<T>(header, index) }.load(Acquire);
             if entry.addr() > TOMBSTONE {
@@ -101,7 +125,6 @@ impl<T: Keyed> Table<T> {
             } else if entry.is_null() {
                 return None;
             }
-            index = index.wrapping_add(1) & mask;
         }
     }
 

@@ -197,7 +197,7 @@ impl<H: Host> Probes<H> {
     /// Frees the pools of probes that have gone whose last call has returned, if there are any (RET_6).
     pub(super) fn free_returned_pools(&self, books: &mut Locked<'_, H>) {
         // SAFETY: pools are freed by `clean_up` only.
-        if books.pools.iter().any(|pool| unsafe { pool.as_ref() }.in_use() == 0) {
+        if books.pools.iter().any(|pool| unsafe { pool.as_ref() }.is_whole()) {
             self.quiesce();
             self.mark_stepped();
             self.clean_up(books);
@@ -214,7 +214,7 @@ impl<H: Host> Probes<H> {
         while let Some(pool) = books.pools.get(index).copied() {
             // SAFETY: pools are freed here only.
             let shared = unsafe { pool.as_ref() };
-            if shared.in_use() != 0 || pools.try_reserve(1).is_err() {
+            if !shared.is_whole() || pools.try_reserve(1).is_err() {
                 index += 1;
                 continue;
             }

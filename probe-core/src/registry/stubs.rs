@@ -22,10 +22,10 @@ impl<H: Host> Probes<H> {
     pub(super) fn prepare_return(
         &'static self,
         books: &mut Locked<'_, H>,
-        handlers: Box<dyn ReturnHandlers<H::Arch>>,
+        handlers: ReturnHandlers<H::Arch>,
         max_active: i32,
     ) -> Result<Box<ReturnProbe<H::Arch>>, RegisterError> {
-        let layout = handlers.layout();
+        let ReturnHandlers { layout, drop_data, entry, exit } = handlers;
         if layout.size() > MAX_DATA_LEN {
             return Err(RegisterError::DataTooBig(layout.size()));
         }
@@ -38,8 +38,8 @@ impl<H: Host> Probes<H> {
             self.add_stub_chunk(books)?;
         }
         // SAFETY: the words are their chunks', which stay until the pool has given its stubs back.
-        let pool = unsafe { Pool::new(&stubs, layout, handlers.drop_data()) }?;
-        let half = match leak(ReturnProbe { handlers, pool }) {
+        let pool = unsafe { Pool::new(&stubs, layout, drop_data) }?;
+        let half = match leak(ReturnProbe { entry, exit, pool }) {
             Ok(half) => half,
             Err(error) => {
                 // SAFETY: nobody has been told of it.
@@ -93,6 +93,7 @@ impl<H: Host> Probes<H> {
                 // SAFETY: made just now.
                 let table = unsafe { chunk.as_ref() }.homes.as_ptr().expose_provenance();
                 self.host.stubs_added(base, CHUNK_LEN, table);
+                self.stub_range.add(base);
                 // SAFETY: stays valid until a grace period after it has been removed.
                 unsafe { self.stub_chunks.insert(chunk) };
                 Ok(())

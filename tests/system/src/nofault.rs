@@ -1,12 +1,9 @@
 //! Access to memory that may not be there: each machine's assembly has an entry in the exception table.
 
+use crate::arch::{Machine, Native};
 use probe_core::arch::{Access, MemFault, Memory};
 
 unsafe extern "C" {
-    /// Loads the word at `from` into `to`; 0, or 1 if that faulted.
-    fn nofault_load(from: usize, to: *mut usize) -> usize;
-    /// Stores `word` at `to`; 0, or 1 if that faulted.
-    fn nofault_store(to: usize, word: usize) -> usize;
     /// Copies `len` bytes from the lowest on; returns how many were left when a byte faulted.
     fn nofault_copy(to: usize, from: usize, len: usize) -> usize;
 
@@ -60,20 +57,69 @@ unsafe impl Memory for KernelMemory {
 
     #[inline]
     fn read_usize(&self, addr: usize) -> Result<usize, MemFault> {
-        let mut word = 0;
-        // SAFETY: `word` may be written; `addr` may be anything.
-        match unsafe { nofault_load(addr, &raw mut word) } {
-            0 => Ok(word),
-            _ => Err(MemFault { addr, access: Access::Read }),
-        }
+        Native::load(addr).ok_or(MemFault { addr, access: Access::Read })
     }
 
     #[inline]
     fn write_usize(&self, addr: usize, word: usize) -> Result<(), MemFault> {
         // SAFETY: as for `write`.
-        match unsafe { nofault_store(addr, word) } {
-            0 => Ok(()),
-            _ => Err(MemFault { addr, access: Access::Write }),
+        match unsafe { Native::store(addr, word) } {
+            true => Ok(()),
+            false => Err(MemFault { addr, access: Access::Write }),
         }
     }
 }
+
+/// Defines [`Machine::load`] and [`Machine::store`] from instructions that access `{word}` at the address in `{word}` or
+/// `{to}`, one that sets `{failed}` to 1, and the names of the jump and of the directive for a word.
+macro_rules! words_that_may_fault {
+    ($reg:ident, $load:literal, $store:literal, $set_failed:literal, $jump:literal, $directive:literal) => {
+        #[inline(always)]
+        fn load(from: usize) -> Option<usize> {
+            let (word, failed): (usize, usize);
+            // SAFETY: reads what it can; a fault goes on at `4`, by the entry in the exception table.
+            unsafe {
+                core::arch::asm!(
+                    concat!("2: ", $load),
+                    "3:",
+                    ".pushsection .text.fixup, \"ax\"",
+                    concat!("4: ", $set_failed),
+                    concat!($jump, " 3b"),
+                    ".popsection",
+                    ".pushsection .extable, \"a\"",
+                    concat!($directive, " 2b, 4b"),
+                    ".popsection",
+                    word = inout($reg) from => word,
+                    failed = inout($reg) 0_usize => failed,
+                    options(readonly, nostack, preserves_flags),
+                );
+            }
+            (failed == 0).then_some(word)
+        }
+
+        #[inline(always)]
+        unsafe fn store(to: usize, word: usize) -> bool {
+            let failed: usize;
+            // SAFETY: the caller lets the word be written; a fault as above.
+            unsafe {
+                core::arch::asm!(
+                    concat!("2: ", $store),
+                    "3:",
+                    ".pushsection .text.fixup, \"ax\"",
+                    concat!("4: ", $set_failed),
+                    concat!($jump, " 3b"),
+                    ".popsection",
+                    ".pushsection .extable, \"a\"",
+                    concat!($directive, " 2b, 4b"),
+                    ".popsection",
+                    to = in($reg) to,
+                    word = in($reg) word,
+                    failed = inout($reg) 0_usize => failed,
+                    options(nostack, preserves_flags),
+                );
+            }
+            failed == 0
+        }
+    };
+}
+pub(crate) use words_that_may_fault;

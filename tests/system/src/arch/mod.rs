@@ -128,6 +128,14 @@ pub trait Machine: Paging {
     /// Executes a context-synchronising instruction.
     fn synchronise();
 
+    /// Loads the word at `from`; `None` if that faulted. On the hit path: inline.
+    fn load(from: usize) -> Option<usize>;
+    /// Stores `word` at `to`; `false` if that faulted. On the hit path: inline.
+    ///
+    /// # Safety
+    /// The word at `to`, if there is one, may be overwritten.
+    unsafe fn store(to: usize, word: usize) -> bool;
+
     /// Saves the callee-saved registers on the running stack, its pointer in `from`, and goes on with the stack `to`.
     ///
     /// # Safety

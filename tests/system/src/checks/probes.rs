@@ -489,7 +489,7 @@ fn registration_storm() {
 }
 
 fn blacklist() {
-    for name in ["switch_stacks", "nofault_load"] {
+    for name in ["switch_stacks", "nofault_copy"] {
         let error = PROBES.register(Kprobe::<Backend>::at(name).pre(|_| ())).err().expect("REG_3");
         assert_eq!(error.errno(), Errno::EINVAL, "{name}");
     }

@@ -109,18 +109,7 @@ switch_stacks:
     ldp x29, x30, [sp], #96
     ret
 
-.globl nofault_load, nofault_store, nofault_copy
-nofault_load:
-1:  ldr x2, [x0]
-    str x2, [x1]
-    mov x0, xzr
-    ret
-nofault_store:
-2:  str x1, [x0]
-    mov x0, xzr
-    ret
-3:  mov x0, #1
-    ret
+.globl nofault_copy
 nofault_copy:                       // words first; a word that faults is done again byte by byte
     cmp x2, #8
     b.lo 9f
@@ -141,8 +130,6 @@ nofault_copy:                       // words first; a word that faults is done a
 6:  mov x0, x2
     ret
 .pushsection .extable, "a"
-    .quad 1b, 3b
-    .quad 2b, 3b
     .quad 4b, 6b
     .quad 5b, 6b
     .quad 7b, 4b

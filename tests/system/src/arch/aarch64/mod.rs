@@ -234,6 +234,10 @@ impl Machine for Aarch64 {
         unsafe { asm!("isb", options(nostack, preserves_flags)) };
     }
 
+    crate::nofault::words_that_may_fault!(
+        reg, "ldr {word}, [{word}]", "str {word}, [{to}]", "mov {failed}, #1", "b", ".quad"
+    );
+
     unsafe fn switch(from: *mut usize, to: usize) {
         unsafe extern "C" {
             fn switch_stacks(from: *mut usize, to: usize);

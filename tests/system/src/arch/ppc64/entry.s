@@ -133,21 +133,6 @@ FUNCTION hypervisor_call
     blr
 END hypervisor_call
 
-FUNCTION nofault_load
-1:  ld 5, 0(3)
-    std 5, 0(4)
-    li 3, 0
-    blr
-END nofault_load
-
-FUNCTION nofault_store
-2:  std 4, 0(3)
-    li 3, 0
-    blr
-3:  li 3, 1
-    blr
-END nofault_store
-
 FUNCTION nofault_copy
     # Words first; a word that faults is done again byte by byte.
     cmpldi 5, 8
@@ -173,8 +158,6 @@ FUNCTION nofault_copy
 END nofault_copy
 
 .pushsection .extable, "a"
-    .quad 1b, 3b
-    .quad 2b, 3b
     .quad 4b, 6b
     .quad 5b, 6b
     .quad 7b, 4b

@@ -268,6 +268,10 @@ impl Machine for Ppc64 {
         unsafe { asm!("isync", options(nostack, preserves_flags)) };
     }
 
+    crate::nofault::words_that_may_fault!(
+        reg_nonzero, "ld {word}, 0({word})", "std {word}, 0({to})", "li {failed}, 1", "b", ".quad"
+    );
+
     unsafe fn switch(from: *mut usize, to: usize) {
         unsafe extern "C" {
             fn switch_stacks(from: *mut usize, to: usize);

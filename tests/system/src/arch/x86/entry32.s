@@ -107,22 +107,7 @@ switch_stacks:
     popl %ebp
     ret
 
-.globl nofault_load, nofault_store, nofault_copy
-nofault_load:
-    movl 4(%esp), %eax
-1:  movl (%eax), %eax
-    movl 8(%esp), %edx
-    movl %eax, (%edx)
-    xorl %eax, %eax
-    ret
-nofault_store:
-    movl 4(%esp), %eax
-    movl 8(%esp), %edx
-2:  movl %edx, (%eax)
-    xorl %eax, %eax
-    ret
-3:  movl $1, %eax
-    ret
+.globl nofault_copy
 nofault_copy:
     pushl %esi
     pushl %edi
@@ -140,8 +125,6 @@ nofault_copy:
     popl %esi
     ret
 .pushsection .extable, "a"
-    .long 1b, 3b
-    .long 2b, 3b
     .long 4b, 5b
     .long 6b, 7b
 .popsection

@@ -98,18 +98,7 @@ switch_stacks:
     popq %rbp
     ret
 
-.globl nofault_load, nofault_store, nofault_copy
-nofault_load:
-1:  movq (%rdi), %rax
-    movq %rax, (%rsi)
-    xorl %eax, %eax
-    ret
-nofault_store:
-2:  movq %rsi, (%rdi)
-    xorl %eax, %eax
-    ret
-3:  movl $1, %eax
-    ret
+.globl nofault_copy
 nofault_copy:                           # words first; a word that faults is done again byte by byte
     movq %rdx, %rcx
     shrq $3, %rcx
@@ -120,8 +109,6 @@ nofault_copy:                           # words first; a word that faults is don
 5:  movq %rcx, %rax
     ret
 .pushsection .extable, "a"
-    .quad 1b, 3b
-    .quad 2b, 3b
     .quad 4b, 5b
     .quad 6b, 7b
 .popsection

@@ -255,6 +255,15 @@ impl Machine for X86 {
         __cpuid(0);
     }
 
+    #[cfg(target_arch = "x86_64")]
+    crate::nofault::words_that_may_fault!(
+        reg, "mov {word}, [{word}]", "mov [{to}], {word}", "mov {failed:e}, 1", "jmp", ".quad"
+    );
+    #[cfg(target_arch = "x86")]
+    crate::nofault::words_that_may_fault!(
+        reg, "mov {word}, [{word}]", "mov [{to}], {word}", "mov {failed}, 1", "jmp", ".long"
+    );
+
     unsafe fn switch(from: *mut usize, to: usize) {
         unsafe extern "C" {
             fn switch_stacks(from: *mut usize, to: usize);
