@@ -113,7 +113,6 @@ macro_rules! trampoline {
                 "mov rsi, [rsp + {frame} + 8]",
                 "sub rsi, {stub_call_len}",
                 "mov [rsp + {rip}], rsi",
-                "mov r12, [rsp + {frame}]",
                 "mov rbp, rsp",
                 // The caller's frame, from the saved registers; the handler's user has put the real return address into `rip`,
                 // or the stub's own frame description leads to it.
@@ -127,16 +126,14 @@ macro_rules! trampoline {
                 ".cfi_offset r15, {r15} - {at_return}",
                 $($save,)*
                 "mov rdi, rbp",
-                "mov rsi, [rbp + {rip}]",
-                "call r12",
+                "call [rbp + {frame}]",
                 $($restore,)*
                 "mov rsp, rbp",
                 // RET takes the target from right below the stack pointer that is resumed with.
+                "sub qword ptr [rsp + {rsp}], 8",
                 "mov rax, [rsp + {rsp}]",
                 "mov rcx, [rsp + {rip}]",
-                "lea rax, [rax - 8]",
                 "mov [rax], rcx",
-                "mov [rsp + {rsp}], rax",
                 "push [rsp + {flags}]",
                 "popfq",
                 "mov r15, [rsp + {r15}]",

@@ -160,12 +160,7 @@ impl<H: Host> Probes<H> {
 
     /// Goes on behind the instruction that has run in the slot of `point`.
     #[inline(always)]
-    fn step_over(
-        &self,
-        point: &Point<H::Arch>,
-        state: &<H::Arch as Arch>::StepState,
-        regs: &mut RegsOf<H>,
-    ) {
+    fn step_over(&self, point: &Point<H::Arch>, state: &<H::Arch as Arch>::StepState, regs: &mut RegsOf<H>) {
         let insn_len = usize::from(point.insn_len);
         if point.method == Method::Boost && point.mode() != Mode::SystemCall {
             // It does not change the control flow: its slot may as well end in a jump to there.

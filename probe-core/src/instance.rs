@@ -9,9 +9,7 @@ use crate::arch::Arch;
 use crate::context::Task;
 use crate::error::RegisterError;
 use crate::point::Node;
-use crate::sync::{
-    AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release,
-};
+use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release};
 use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -24,7 +22,7 @@ use core::ptr::{self, NonNull};
 pub(crate) enum Life {
     /// In the pool, or being filled.
     Free = 0,
-    /// Its stub stands for the return address of a call.
+    /// Its stub stands for the return address of a call, which is in the program's own text.
     Pending = 1,
     /// Somebody is ending the call.
     Claimed = 2,
@@ -32,6 +30,8 @@ pub(crate) enum Life {
     Returned = 3,
     /// Claimed, and its owner has exited meanwhile: it is on no list.
     Orphan = 4,
+    /// As [`Life::Pending`], where the return address is another call's stub.
+    PendingChain = 5,
 }
 
 /// One followed call.
@@ -50,7 +50,8 @@ pub(crate) struct Instance<A: Arch> {
     pub(crate) next: AtomicPtr<Instance<A>>,
     /// The free list: the number of the next free one, plus one.
     next_free: AtomicU32,
-    number: u32,
+    /// What leads to it in the free list: its number, plus one.
+    link: u32,
     /// A [`Life`]; a word, which every processor can exchange by itself.
     life: AtomicU32,
 }
@@ -76,33 +77,31 @@ impl<A: Arch> Instance<A> {
     }
 
     pub(crate) fn is_pending(&self) -> bool {
-        self.life.load(Acquire) == Life::Pending as u32
-    }
-
-    /// Where the call that it was last bound to ends up.
-    #[inline(always)]
-    pub(crate) fn home(&self) -> CodeAddr {
-        // SAFETY: `Pool::new`'s caller has said that the word stays as long as the pool.
-        CodeAddr::new(unsafe { &*self.home }.load(Relaxed))
+        let life = self.life.load(Acquire);
+        life == Life::Pending as u32 || life == Life::PendingChain as u32
     }
 
     /// Binds it to a call that ends up at `home`; from here on the stub may be returned to.
     #[inline(always)]
     pub(crate) fn bind(&self, real: CodeAddr, home: CodeAddr, frame: usize, task: *const Task<A>) {
         self.real.store(real.as_usize(), Relaxed);
-        // SAFETY: as for `home`.
+        // SAFETY: `Pool::new`'s caller has said that the word stays as long as the pool.
         unsafe { &*self.home }.store(home.as_usize(), Relaxed);
         self.frame.store(frame, Relaxed);
         self.task.store(task.cast_mut(), Relaxed);
-        self.life.store(Life::Pending as u32, Release);
+        let life = if home == real { Life::Pending } else { Life::PendingChain };
+        self.life.store(life as u32, Release);
     }
 
     /// Begins to end the call: whoever gets `true` has the data.
-    #[inline(always)]
     pub(crate) fn claim(&self) -> bool {
+        self.claim_from(Life::Pending) || self.claim_from(Life::PendingChain)
+    }
+
+    #[inline(always)]
+    fn claim_from(&self, from: Life) -> bool {
         // Acquire: what `bind` wrote before. Nothing has been done yet that anybody would have to see.
-        let (from, to) = (Life::Pending as u32, Life::Claimed as u32);
-        self.life.compare_exchange(from, to, Acquire, Relaxed).is_ok()
+        self.life.compare_exchange(from as u32, Life::Claimed as u32, Acquire, Relaxed).is_ok()
     }
 
     /// Claims the call if it is the newest one of `task` and returns to the program's own text; where that is.
@@ -110,9 +109,8 @@ impl<A: Arch> Instance<A> {
     /// The caller is `task`.
     #[inline(always)]
     pub(crate) fn claim_newest(&self, task: &Task<A>) -> Option<(&Self, CodeAddr)> {
-        let home = self.home();
         let is_newest = ptr::eq(task.pending.load(Relaxed), self);
-        (is_newest && home == self.real() && self.claim()).then_some((self, home))
+        (is_newest && self.claim_from(Life::Pending)).then(|| (self, self.real()))
     }
 
     /// Ends a claimed call that is on another task's list; `false`: that task is gone, release it.
@@ -249,7 +247,7 @@ impl<A: Arch> Pool<A> {
                 next: AtomicPtr::new(ptr::null_mut()),
                 // Each leads to the next; the last one's is set below.
                 next_free: AtomicU32::new(number as u32 + 2),
-                number: number as u32,
+                link: number as u32 + 1,
                 life: AtomicU32::new(Life::Free as u32),
             });
         }
@@ -284,7 +282,8 @@ impl<A: Arch> Pool<A> {
         let mut head = Head(self.free.load(Acquire));
         loop {
             let first = head.first()?;
-            let instance = self.instances.get(first)?;
+            // SAFETY: what is in the list is the number of one of the instances.
+            let instance = unsafe { self.instances.get_unchecked(first) };
             let new = head.with(instance.next_free.load(Relaxed));
             // Nothing is handed over by taking one: what is written to it later is published by its `life`.
             match self.free.compare_exchange_weak(head.0, new.0, Acquire, Acquire) {
@@ -305,7 +304,7 @@ impl<A: Arch> Pool<A> {
         let mut head = Head(self.free.load(Relaxed));
         loop {
             instance.next_free.store(head.first_link(), Relaxed);
-            let new = head.with(instance.number.wrapping_add(1));
+            let new = head.with(instance.link);
             // Release: all that was done with the instance, before it is taken again or the pool is freed.
             match self.free.compare_exchange_weak(head.0, new.0, Release, Relaxed) {
                 Ok(_) => return,

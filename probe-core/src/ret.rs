@@ -40,14 +40,18 @@ impl<H: Host> Keyed for StubChunk<H> {
 }
 
 impl<H: Host> StubChunk<H> {
-    /// The instance that `stub` belongs to. The caller is inside.
-    #[inline(always)]
+    /// The instance that `stub` belongs to, if it is one. The caller is inside.
     fn instance(&self, stub: CodeAddr) -> Option<&Instance<H::Arch>> {
-        let offset = stub.as_usize().wrapping_sub(self.base.as_usize());
+        self.instance_around(stub).filter(|instance| instance.stub == stub)
+    }
+
+    /// The instance whose stub lies around `at`, an address in the chunk. The caller is inside.
+    #[inline(always)]
+    fn instance_around(&self, at: CodeAddr) -> Option<&Instance<H::Arch>> {
+        let offset = at.as_usize() & (CHUNK_LEN - 1);
         let cell = self.instances.get(offset.checked_div(H::Arch::STUB_LEN)?)?;
         // SAFETY: instances are freed after a grace period, and the caller is inside.
-        let instance = unsafe { cell.load(Acquire).as_ref() }?;
-        (instance.stub == stub).then_some(instance)
+        unsafe { cell.load(Acquire).as_ref() }
     }
 
     /// The word for where the call that stub number `index` is handed out for ends up.
@@ -171,7 +175,7 @@ impl<H: Host> Probes<H> {
         let Some(task) = self.host.task() else { return self.returned_pinned(regs, stub) };
         let Some(word) = context.idle_word() else { return self.returned_pinned(regs, stub) };
         context.open_idle(word);
-        let newest = chunk.instance(stub).and_then(|instance| instance.claim_newest(task));
+        let newest = chunk.instance_around(stub).and_then(|instance| instance.claim_newest(task));
         let Some((instance, home)) = newest else {
             context.close_idle(word);
             return self.returned_pinned(regs, stub);

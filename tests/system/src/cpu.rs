@@ -2,7 +2,7 @@
 
 use crate::arch::{Backend, Interrupts, Ipi, Machine, Native, Paging};
 use crate::cmdline;
-use crate::task::Task;
+use crate::task::{self, Task};
 use alloc::vec;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -92,6 +92,7 @@ pub fn init_secondary(number: usize) {
     let cpu = &CPUS[number];
     cpu.this.set(cpu);
     Native::set_this_cpu(cpu);
+    task::init_cpu(number);
 }
 
 /// Says that this CPU runs.

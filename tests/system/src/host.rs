@@ -72,7 +72,7 @@ unsafe impl Host for Kernel {
 
     #[inline(always)]
     fn task(&self) -> Option<&Task<Backend>> {
-        task::current().map(|task| &task.probes)
+        Some(&task::current().probes)
     }
 
     fn for_each_context(&self, visit: &mut dyn FnMut(&Context<Backend>)) {

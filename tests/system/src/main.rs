@@ -80,7 +80,7 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     // A panic in the panic must not print for ever.
     if !PANICKING.swap(true, Ordering::Relaxed) {
         console::seize();
-        let task = task::current().map_or("boot", |task| task.name);
+        let task = task::current().name;
         println!("PANIC in {task}: {info}");
     }
     Native::exit(Outcome::Failed)

@@ -8,6 +8,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec;
+use alloc::vec::Vec;
 use core::cell::{Cell, UnsafeCell};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +19,7 @@ const STACK_WORDS: usize = 4096;
 pub struct Task {
     /// The stack pointer while it does not run.
     sp: Cell<usize>,
-    stack: UnsafeCell<Box<[u128]>>,
+    stack: UnsafeCell<Vec<u128>>,
     entry: Cell<Option<Box<dyn FnOnce() + Send>>>,
     /// Its name, for messages.
     pub name: &'static str,
@@ -40,19 +41,26 @@ unsafe impl Send for Task {}
 
 static READY: SpinLock<VecDeque<Arc<Task>>> = SpinLock::new(VecDeque::new());
 
+/// What each CPU runs until it has its idle task: there is always a running task.
+static BOOT: [Task; cpu::MAX] = [const { Task::bare("boot") }; cpu::MAX];
+
 impl Task {
-    fn new(name: &'static str, stack: Box<[u128]>, entry: Option<Box<dyn FnOnce() + Send>>) -> Arc<Self> {
-        Arc::new(Self {
+    const fn bare(name: &'static str) -> Self {
+        Self {
             sp: Cell::new(0),
-            stack: UnsafeCell::new(stack),
-            entry: Cell::new(entry),
+            stack: UnsafeCell::new(Vec::new()),
+            entry: Cell::new(None),
             name,
             preemption_off: Cell::new(0),
             killed: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             preempted: AtomicUsize::new(0),
             probes: probe_core::Task::new(),
-        })
+        }
+    }
+
+    fn new(name: &'static str, stack: Vec<u128>, entry: Option<Box<dyn FnOnce() + Send>>) -> Arc<Self> {
+        Arc::new(Self { stack: UnsafeCell::new(stack), entry: Cell::new(entry), ..Self::bare(name) })
     }
 
     /// Asks the task to end the next time that it could be switched away from.
@@ -75,7 +83,7 @@ pub fn init() {
 
 /// Starts a task.
 pub fn spawn(name: &'static str, entry: impl FnOnce() + Send + 'static) -> Arc<Task> {
-    let task = Task::new(name, vec![0; STACK_WORDS].into_boxed_slice(), Some(Box::new(entry)));
+    let task = Task::new(name, vec![0; STACK_WORDS], Some(Box::new(entry)));
     // SAFETY: nobody else knows the task yet.
     let top = unsafe { &mut *task.stack.get() }.as_mut_ptr_range().end.expose_provenance();
     // SAFETY: the stack was allocated just now and is large enough for a switch frame.
@@ -92,7 +100,7 @@ pub fn spawn(name: &'static str, entry: impl FnOnce() + Send + 'static) -> Arc<T
 /// Makes the running context (a boot stack) this CPU's idle task, and runs the others.
 pub fn run() -> ! {
     // Lives as long as the CPU.
-    let idle = Arc::into_raw(Task::new("idle", Box::default(), None));
+    let idle = Arc::into_raw(Task::new("idle", Vec::new(), None));
     Native::this_cpu().idle.set(idle);
     Native::set_current(idle);
     Native::start_timer();
@@ -103,10 +111,17 @@ pub fn run() -> ! {
     }
 }
 
+/// Makes this CPU, which has got its area just now, run its boot task.
+pub fn init_cpu(number: usize) {
+    Native::set_current(&BOOT[number]);
+}
+
 /// The running task.
-pub fn current() -> Option<&'static Task> {
-    // SAFETY: the running task is kept alive by running: `after_switch` alone drops that reference, from its successor.
-    unsafe { Native::current().as_ref() }
+#[inline(always)]
+pub fn current() -> &'static Task {
+    // SAFETY: `init_cpu` has set one. The running task is kept alive by running: `after_switch` alone drops that reference,
+    // from its successor.
+    unsafe { &*Native::current() }
 }
 
 /// Lets another task run, if one is ready.
@@ -123,7 +138,7 @@ pub fn preempt() {
     if !cpu.reschedule.get() {
         return;
     }
-    let Some(task) = current() else { return };
+    let task = current();
     if task.preemption_off.get() == 0 {
         cpu.reschedule.set(false);
         task.preempted.fetch_add(1, Ordering::Relaxed);
@@ -133,29 +148,25 @@ pub fn preempt() {
 
 /// Keeps the running task on its CPU until [`enable_preemption`].
 pub fn disable_preemption() {
-    if let Some(task) = current() {
-        task.preemption_off.set(task.preemption_off.get() + 1);
-    }
+    let task = current();
+    task.preemption_off.set(task.preemption_off.get() + 1);
 }
 
 /// Ends what [`disable_preemption`] began.
 pub fn enable_preemption() {
-    if let Some(task) = current() {
-        task.preemption_off.set(task.preemption_off.get() - 1);
-    }
+    let task = current();
+    task.preemption_off.set(task.preemption_off.get() - 1);
 }
 
 /// Whether the running task may be switched away from.
 pub fn is_preemptible() -> bool {
-    current().is_none_or(|task| task.preemption_off.get() == 0)
+    current().preemption_off.get() == 0
 }
 
 /// Ends the running task.
 pub fn exit() -> ! {
     Native::disable_interrupts();
-    if let Some(task) = current() {
-        task.dead.store(true, Ordering::Release);
-    }
+    current().dead.store(true, Ordering::Release);
     schedule();
     unreachable!("a dead task ran again")
 }
@@ -163,7 +174,11 @@ pub fn exit() -> ! {
 /// Switches to the next ready task; interrupts are disabled. Returns when this one runs again.
 fn schedule() {
     let cpu = Native::this_cpu();
-    let Some(me) = current() else { return };
+    if cpu.idle.get().is_null() {
+        // Still booting.
+        return;
+    }
+    let me = current();
     let is_idle = ptr::eq(me, cpu.idle.get());
     if me.killed.load(Ordering::Acquire) && !me.dead.load(Ordering::Relaxed) {
         me.dead.store(true, Ordering::Release);
@@ -202,7 +217,7 @@ fn after_switch() {
 pub extern "C" fn first_run() -> ! {
     after_switch();
     Native::enable_interrupts();
-    if let Some(entry) = current().and_then(|task| task.entry.take()) {
+    if let Some(entry) = current().entry.take() {
         entry();
     }
     exit()

@@ -114,7 +114,7 @@ pub trait Machine: Paging {
     fn this_cpu() -> &'static Cpu;
     /// Remembers the task that runs on this CPU.
     fn set_current(task: *const Task);
-    /// The running task; null before there is one. One instruction, so that a task that is moved to another CPU
+    /// The running task. One instruction, so that a task that is moved to another CPU
     /// meanwhile still gets itself.
     fn current() -> *const Task;
     /// Prepares traps and interrupts on this CPU; its area is set.

@@ -195,8 +195,6 @@ impl Machine for Aarch64 {
         const KERNEL_DEBUG: u64 = 1 << 13;
         msr!("oslar_el1", 0);
         msr!("mdscr_el1", STEP | KERNEL_DEBUG);
-        // No task runs yet.
-        msr!("sp_el0", 0);
         Self::synchronise();
         gic::init_cpu(TIMER);
     }

@@ -1,5 +1,6 @@
 # Trap entry: the frame is the backend's `Regs` (Linux: struct pt_regs).
-.set GAP, 256                           # room below the interrupted stack for what an emulated instruction pushes
+# Room below the interrupted stack for what an emulated instruction pushes; it also aligns the stack below the frame.
+.set GAP, 264
 
 .section .text.entry, "ax", @progbits
 .macro SAVE_REST                        # rdi is saved
@@ -19,23 +20,6 @@
     pushq %r15
     cld
 .endm
-
-# Vector 3 has an entry of its own: a gap between the interrupted stack and the frame, and no detour.
-.balign 16
-.globl breakpoint_entry
-breakpoint_entry:
-    pushq $0                            # orig_ax
-    subq $(GAP - 48), %rsp
-    .rept 6                             # orig_ax, ip, cs, flags, sp, ss once more, below the gap
-    pushq (GAP - 8)(%rsp)
-    .endr
-    pushq %rdi
-    SAVE_REST
-    movq %rsp, %rdi
-    subq $8, %rsp
-    call x86_breakpoint
-    addq $8, %rsp
-    jmp restore
 
 # Every other vector: stub N pushes an error code where the CPU does not.
 .balign 16
@@ -60,6 +44,21 @@ trap_entry:
     subq $8, %rsp
     call x86_trap
     addq $8, %rsp
+    jmp restore
+
+# Vector 3 has an entry of its own: a gap between the interrupted stack and the frame, and no detour.
+.balign 16
+.globl breakpoint_entry
+breakpoint_entry:
+    pushq $0                            # orig_ax
+    subq $(GAP - 48), %rsp
+    .rept 6                             # orig_ax, ip, cs, flags, sp, ss once more, below the gap
+    pushq (GAP - 8)(%rsp)
+    .endr
+    pushq %rdi
+    SAVE_REST
+    movq %rsp, %rdi
+    call x86_breakpoint
 restore:
     popq %r15
     popq %r14
