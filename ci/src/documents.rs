@@ -132,7 +132,7 @@ pub(crate) fn words_are_spelt(root: &Path) -> Result<(), String> {
         for path in tracked(root, ending)?.into_iter().filter(|path| !path.ends_with("ci/src/documents.rs")) {
             for (number, line) in read(&root.join(&path))?.lines().enumerate() {
                 let lower = line.to_ascii_lowercase();
-                for (misspelt, right) in MISSPELT.iter().filter(|(word, _)| lower.contains(word)) {
+                for (misspelt, right) in MISSPELT.iter().filter(|(word, _)| begins_a_word(&lower, word)) {
                     let at = format!("{}:{}", path.display(), number + 1);
                     wrong.push(format!("{at}: `{}` should be `{}`", misspelt.trim(), right.trim()));
                 }
@@ -140,6 +140,11 @@ pub(crate) fn words_are_spelt(root: &Path) -> Result<(), String> {
         }
     }
     found(wrong)
+}
+
+/// Whether a word of `text` begins with `word`.
+fn begins_a_word(text: &str, word: &str) -> bool {
+    text.match_indices(word).any(|(at, _)| !text[..at].ends_with(|before: char| before.is_ascii_alphabetic()))
 }
 
 /// A link of a document.
@@ -193,7 +198,9 @@ fn follow(root: &Path, document: &Path, link: &Link) -> Result<(), String> {
     // `Probes::breakpoint`: the last name is what has to be there; the name of a file or a folder is what it is.
     let name = name.rsplit("::").next().unwrap_or(name);
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-    let is_own = file.file_stem().is_some_and(|stem| stem == name);
+    let is_own = Path::new(path)
+        .components()
+        .any(|part| Path::new(part.as_os_str()).file_stem().is_some_and(|stem| stem == name));
     if file.is_file() && is_name && !is_own && !read(&file)?.contains(name) {
         return Err(format!("{path} does not name {name}"));
     }
@@ -271,6 +278,12 @@ mod tests {
             headings("## What does `[GONE]` mean in the listing?\n")
                 .contains("what-does-gone-mean-in-the-listing")
         );
+    }
+
+    #[test]
+    fn a_word_is_misspelt_from_its_beginning() {
+        assert!(begins_a_word("do not ommit it", "ommit") && begins_a_word("ommitted", "ommit"));
+        assert!(!begins_a_word("commit it", "ommit"));
     }
 
     #[test]
