@@ -9,7 +9,15 @@
 //! periods · `registry` the locked half · `hit`, `step` and `ret` the lock-free half · `listing`.
 //!
 //! ```
-//! # mod toy { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/contract/toy.rs")); }
+//! # mod toy {
+//! #     macro_rules! part { ($name:ident) => { pub mod $name {
+//! #         include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/contract/toy/", stringify!($name), ".rs"));
+//! #     } } }
+//! #     part!(instructions);
+//! #     part!(machine);
+//! #     part!(world);
+//! #     pub use {instructions::*, machine::*, world::*};
+//! # }
 //! # use toy::{ADD, RETURN, Toy, World};
 //! use probe_core::{Kprobe, Kretprobe};
 //!

@@ -1,0 +1,308 @@
+// The toy instruction set, as a backend: one byte per opcode. Included by the documentation's example, too.
+//
+// ENTRY, written 0xe1 and without effect, is what ENDBR is on x86: probes on a function's entry go behind it.
+
+use super::machine::*;
+use probe_core::arch::{
+    Arch, Decoded, Entry, MemFault, Memory, Method, NativeArch, Regs, SaveSet, Site, Tail, TailPatch, Text,
+};
+use probe_core::{CodeAddr, Refusal};
+use std::sync::atomic::AtomicU8;
+
+pub const NOP: u8 = 0x10;
+/// r[a] += b
+pub const ADD: u8 = 0x11;
+/// r[a] = the two bytes
+pub const SET: u8 = 0x12;
+/// To the arena's offset in the four bytes.
+pub const JUMP: u8 = 0x13;
+/// As JUMP, with the return address pushed.
+pub const CALL: u8 = 0x14;
+pub const RETURN: u8 = 0x15;
+/// r[a] = the next instruction's address + b; stepped, and corrected after the step.
+pub const ADDRESS: u8 = 0x16;
+/// r[a] = memory at r[b]
+pub const LOAD: u8 = 0x17;
+/// memory at r[a] = r[b]
+pub const STORE: u8 = 0x18;
+/// A system call: r7 = the next instruction's address, and what the world's hook does.
+pub const SYSTEM: u8 = 0x19;
+/// Pushes r[a]; simulated.
+pub const PUSH: u8 = 0x1a;
+/// r[a] += 1; its slot borrows r6 for it.
+pub const BORROW: u8 = 0x1b;
+/// Jumps b bytes on if r[a] is not zero; simulated.
+pub const BRANCH: u8 = 0x1c;
+/// Cannot be probed.
+pub const FORBIDDEN: u8 = 0x1d;
+/// A system call that may be boosted, for the core to tell them from steps: as NOP.
+pub const HALT: u8 = 0x1e;
+/// r[a] -= 1
+pub const SUB: u8 = 0x1f;
+pub const ENTRY: u8 = 0xe1;
+pub const BREAK: u8 = 0xcc;
+pub const FOREIGN_BREAK: u8 = 0xcd;
+/// In slots: jump to the address in the next eight bytes.
+pub const SLOT_JUMP: u8 = 0xf0;
+/// In return stubs.
+pub const STUB: u8 = 0xf1;
+
+pub const CHUNK: usize = 1 << 16;
+pub const SLOT: usize = 32;
+pub const OWN: usize = size_of::<usize>();
+
+pub fn len_of(opcode: u8) -> Option<usize> {
+    Some(match opcode {
+        NOP | RETURN | FORBIDDEN | HALT | ENTRY | BREAK | FOREIGN_BREAK => 1,
+        SYSTEM | PUSH | BORROW => 2,
+        ADD | SUB | ADDRESS | LOAD | STORE | BRANCH => 3,
+        SET => 4,
+        JUMP | CALL => 5,
+        _ => return None,
+    })
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct ToyRegs {
+    pub pc: usize,
+    pub sp: usize,
+    pub r: [usize; 8],
+    /// Whether interruptions are kept away.
+    pub is_masked: bool,
+}
+
+impl Regs for ToyRegs {
+    fn pc(&self) -> CodeAddr {
+        CodeAddr::new(self.pc)
+    }
+    fn set_pc(&mut self, pc: CodeAddr) {
+        self.pc = pc.as_usize();
+    }
+    fn sp(&self) -> usize {
+        self.sp
+    }
+    fn names() -> &'static [(&'static str, usize)] {
+        &[("r0", 0), ("r1", 1), ("r2", 2), ("r3", 3), ("r4", 4), ("r5", 5), ("r6", 6), ("r7", 7)]
+    }
+    fn register(&self, index: usize) -> Option<usize> {
+        self.r.get(index).copied()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ToyPlan {
+    pub insn: [u8; 5],
+}
+
+#[derive(Clone, Copy, Default)]
+pub struct Borrowed(Option<usize>);
+
+#[derive(Debug)]
+pub enum Toy {}
+
+pub static JPROBE_RETURN: AtomicU8 = AtomicU8::new(BREAK);
+
+pub fn word<M: Memory>(memory: &M, at: usize) -> Result<usize, MemFault> {
+    memory.read_usize(at)
+}
+
+// SAFETY: slots hold the original instruction, or one with the same effect after `after_step`, and end as `tail` says.
+unsafe impl Arch for Toy {
+    type Regs = ToyRegs;
+    type Plan = ToyPlan;
+    type StepState = Borrowed;
+
+    const NAME: &'static str = "toy";
+    const BREAKPOINT: &'static [u8] = &[BREAK];
+    const INSN_ALIGN: usize = 1;
+    const MAX_INSN_LEN: usize = 5;
+    const SLOT_LEN: usize = SLOT;
+    const SLOT_REACH: usize = usize::MAX;
+    const STUB_LEN: usize = 16;
+
+    fn insn_len(bytes: &[u8]) -> Option<usize> {
+        len_of(*bytes.first()?).filter(|len| *len <= bytes.len())
+    }
+    fn is_breakpoint(bytes: &[u8]) -> bool {
+        matches!(bytes.first(), Some(&(BREAK | FOREIGN_BREAK)))
+    }
+    fn decode(site: &Site<'_>) -> Result<Decoded<ToyPlan>, Refusal> {
+        let mut insn = [0; 5];
+        let read = site.text.read(site.at, &mut insn);
+        let refused = Refusal::not_an_instruction("toy.unknown", "no such instruction");
+        let len = Self::insn_len(&insn[..read]).ok_or(refused)?;
+        insn[len..].fill(0);
+        let method = match insn[0] {
+            FORBIDDEN => return Err(Refusal::unsupported("toy.forbidden", "this instruction is forbidden")),
+            NOP | ADD | SUB | SET | LOAD | STORE | HALT => Method::Boost,
+            ADDRESS | SYSTEM | BORROW => Method::Step,
+            _ => Method::Simulate,
+        };
+        Ok(Decoded { plan: ToyPlan { insn }, len_bytes: len as u8, method })
+    }
+    fn entry_offset(text: &dyn Text, function: CodeAddr, _local_entry: u8) -> usize {
+        let mut first = [0];
+        usize::from(text.read(function, &mut first) == 1 && first[0] == ENTRY)
+    }
+    fn is_system_call(plan: &ToyPlan) -> bool {
+        plan.insn[0] == SYSTEM
+    }
+    fn keeps_state(plan: &ToyPlan) -> bool {
+        plan.insn[0] == BORROW
+    }
+    fn breakpoint_address(regs: &ToyRegs) -> CodeAddr {
+        CodeAddr::new(regs.pc - 1)
+    }
+    fn simulate<M: Memory>(
+        plan: &ToyPlan,
+        place: CodeAddr,
+        regs: &mut ToyRegs,
+        memory: &M,
+    ) -> Result<(), MemFault> {
+        let insn = plan.insn;
+        let next = place.as_usize() + len_of(insn[0]).unwrap();
+        let absolute =
+            || arena_of(place.as_usize()) + u32::from_le_bytes(insn[1..5].try_into().unwrap()) as usize;
+        match insn[0] {
+            JUMP => regs.pc = absolute(),
+            CALL => {
+                memory.write_usize(regs.sp - 8, next)?;
+                regs.sp -= 8;
+                regs.pc = absolute();
+            }
+            RETURN => {
+                regs.pc = word(memory, regs.sp)?;
+                regs.sp += 8;
+            }
+            PUSH => {
+                memory.write_usize(regs.sp - 8, regs.r[usize::from(insn[1])])?;
+                regs.sp -= 8;
+                regs.pc = next;
+            }
+            BRANCH if regs.r[usize::from(insn[1])] != 0 => regs.pc = next + usize::from(insn[2]),
+            _ => regs.pc = next,
+        }
+        Ok(())
+    }
+    fn fill_slot(
+        plan: &ToyPlan,
+        insn: &[u8],
+        place: CodeAddr,
+        _slot: CodeAddr,
+        tail: Tail,
+        out: &mut [u8],
+    ) -> Result<(), Refusal> {
+        assert_eq!(out.len(), SLOT - OWN);
+        out.fill(BREAK);
+        if plan.insn[0] == BORROW {
+            out[..3].copy_from_slice(&[ADD, 6, 1]);
+            return Ok(());
+        }
+        out[..insn.len()].copy_from_slice(insn);
+        out[insn.len()] = if tail == Tail::Jump { SLOT_JUMP } else { BREAK };
+        let back = place.as_usize() + insn.len();
+        out[insn.len() + 1..insn.len() + 9].copy_from_slice(&(back as u64).to_le_bytes());
+        Ok(())
+    }
+    fn tail(_: &ToyPlan, len: usize, _: CodeAddr, _: CodeAddr, tail: Tail) -> Option<TailPatch> {
+        let byte = if tail == Tail::Jump { SLOT_JUMP } else { BREAK };
+        Some(TailPatch { offset: len as u8, len_bytes: 1, bytes: [byte, 0, 0, 0] })
+    }
+    fn before_step(plan: &ToyPlan, _: CodeAddr, slot: CodeAddr, regs: &mut ToyRegs) -> Borrowed {
+        regs.pc = slot.as_usize();
+        if plan.insn[0] != BORROW {
+            return Borrowed(None);
+        }
+        let kept = regs.r[6];
+        regs.r[6] = regs.r[usize::from(plan.insn[1])];
+        Borrowed(Some(kept))
+    }
+    fn after_step(
+        plan: &ToyPlan,
+        len: usize,
+        place: CodeAddr,
+        slot: CodeAddr,
+        regs: &mut ToyRegs,
+        state: &Borrowed,
+    ) {
+        let moved = slot.as_usize().wrapping_sub(place.as_usize());
+        match (plan.insn[0], state.0) {
+            (ADDRESS, _) => {
+                let register = &mut regs.r[usize::from(plan.insn[1])];
+                *register = register.wrapping_sub(moved);
+            }
+            (SYSTEM, _) => regs.r[7] = regs.r[7].wrapping_sub(moved),
+            (BORROW, Some(kept)) => {
+                let value = std::mem::replace(&mut regs.r[6], kept);
+                regs.r[usize::from(plan.insn[1])] = value;
+            }
+            _ => {}
+        }
+        regs.pc = place.as_usize() + len;
+    }
+    fn abort_step(_: &ToyPlan, place: CodeAddr, regs: &mut ToyRegs, state: &Borrowed) {
+        if let Some(kept) = state.0 {
+            regs.r[6] = kept;
+        }
+        regs.pc = place.as_usize();
+    }
+    fn argument<M: Memory>(regs: &ToyRegs, index: usize, memory: &M) -> Option<usize> {
+        match index {
+            0..3 => Some(regs.r[index]),
+            _ => word(memory, regs.sp + 8 * (index - 2)).ok(),
+        }
+    }
+    fn return_value(regs: &ToyRegs) -> usize {
+        regs.r[0]
+    }
+    fn set_return_value(regs: &mut ToyRegs, value: usize) {
+        regs.r[0] = value;
+    }
+    fn entry<M: Memory>(regs: &ToyRegs, memory: &M) -> Result<Entry, MemFault> {
+        Ok(Entry { return_address: CodeAddr::new(word(memory, regs.sp)?), frame: regs.sp })
+    }
+    fn set_return_address<M: Memory>(regs: &mut ToyRegs, to: CodeAddr, memory: &M) -> Result<(), MemFault> {
+        memory.write_usize(regs.sp, to.as_usize())
+    }
+    fn may_return<M: Memory>(frame: usize, stub: CodeAddr, _sp: usize, memory: &M) -> bool {
+        word(memory, frame).is_ok_and(|found| found == stub.as_usize())
+    }
+    fn fill_stubs(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
+        assert_eq!(out.len(), CHUNK - OWN);
+        assert_eq!(chunk.as_usize() % CHUNK, 0);
+        assert_eq!(trampoline, Self::return_trampoline(SaveSet::General));
+        for stub in out.chunks_mut(Self::STUB_LEN) {
+            stub[0] = STUB;
+        }
+        out[1..9].copy_from_slice(&handler.to_ne_bytes());
+        out.len() / Self::STUB_LEN
+    }
+    fn enter_jprobe<M: Memory>(
+        regs: &mut ToyRegs,
+        handler: usize,
+        return_to: CodeAddr,
+        memory: &M,
+    ) -> Result<(), MemFault> {
+        // The caller's argument area: copied, so that the handler has its own.
+        let sp = regs.sp - 64;
+        for offset in (8..40).step_by(8) {
+            memory.write_usize(sp + offset, word(memory, regs.sp + offset)?)?;
+        }
+        memory.write_usize(sp, return_to.as_usize())?;
+        regs.sp = sp;
+        regs.pc = handler;
+        Ok(())
+    }
+}
+
+// SAFETY: `Cpu::run` is the trampoline, and the breakpoint stands where it is said to.
+unsafe impl NativeArch for Toy {
+    fn return_trampoline(_: SaveSet) -> CodeAddr {
+        CodeAddr::new(0x7_0000)
+    }
+    fn jprobe_return_trap() -> CodeAddr {
+        CodeAddr::new((&raw const JPROBE_RETURN).expose_provenance())
+    }
+    unsafe fn publish(_: CodeAddr, _: usize) {}
+}

@@ -1,0 +1,354 @@
+// The toy machine, as a host: memory at real addresses, symbols, text that is written through hooks. Included by the
+// documentation's example, too.
+
+use super::instructions::*;
+use super::world::World;
+use probe_core::arch::{Access, MemFault, Memory, SaveSet};
+use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol};
+use probe_core::{CodeAddr, Context, Task, TextError};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Condvar, Mutex};
+
+/// One block of memory: text at its start, data and stacks after it.
+pub const ARENA: usize = 1 << 20;
+/// Where data begins.
+pub const DATA: usize = 1 << 19;
+
+pub fn arena_of(at: usize) -> usize {
+    at & !(ARENA - 1)
+}
+
+pub fn block(len: usize) -> usize {
+    let layout = std::alloc::Layout::from_size_align(len, len).unwrap();
+    // Past any allocator that tests count with.
+    // SAFETY: the layout has a size.
+    let memory = unsafe { std::alloc::GlobalAlloc::alloc_zeroed(&std::alloc::System, layout) };
+    assert!(!memory.is_null());
+    memory.expose_provenance()
+}
+
+pub fn cell<'a>(at: usize) -> &'a AtomicU8 {
+    // SAFETY: the callers have checked that `at` lies in a block of this module's, which are never freed.
+    unsafe { &*std::ptr::with_exposed_provenance::<AtomicU8>(at) }
+}
+
+pub struct ToyMemory {
+    pub arena: usize,
+}
+
+impl ToyMemory {
+    fn check(&self, addr: usize, len: usize, access: Access) -> Result<(), MemFault> {
+        let start = if access == Access::Read { self.arena } else { self.arena + DATA };
+        let is_inside = addr >= start && addr.saturating_add(len) <= self.arena + ARENA;
+        if is_inside { Ok(()) } else { Err(MemFault { addr, access }) }
+    }
+}
+
+// SAFETY: only the arena is accessed.
+unsafe impl Memory for ToyMemory {
+    fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault> {
+        self.check(addr, out.len(), Access::Read)?;
+        for (offset, byte) in out.iter_mut().enumerate() {
+            *byte = cell(addr + offset).load(SeqCst);
+        }
+        Ok(())
+    }
+    fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault> {
+        self.check(addr, bytes.len(), Access::Write)?;
+        for (offset, byte) in bytes.iter().enumerate() {
+            cell(addr + offset).store(*byte, SeqCst);
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone)]
+pub struct ToySymbol {
+    pub name: String,
+    pub start: usize,
+    pub len: usize,
+    pub module: Option<String>,
+}
+
+pub type SystemHook = fn(&'static World, &mut ToyRegs);
+
+/// When text is looked at or changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    BeforeRead,
+    AfterRead,
+    BeforeWrite,
+    AfterWrite,
+}
+
+/// What happens at such a moment; nothing happens while it runs.
+pub type TextHook = Box<dyn FnMut(Moment) + Send>;
+
+/// The toy host: a program with one arena.
+pub struct ToyHost {
+    pub memory: ToyMemory,
+    pub symbols: Mutex<Vec<ToySymbol>>,
+    pub contexts: Mutex<Vec<&'static Context<Toy>>>,
+    pub blacklist: Mutex<Vec<(usize, usize, String)>>,
+    pub next_text: AtomicUsize,
+    pub next_stack: AtomicUsize,
+    /// Writes of text and slots so far.
+    pub writes: AtomicUsize,
+    pub syncs: AtomicUsize,
+    /// The number of the write that fails, counted down; 0: none does.
+    pub failing_write: AtomicUsize,
+    /// Every write from the failing one on fails.
+    pub fails_for_good: AtomicBool,
+    /// How many more chunks of executable memory there are.
+    pub chunks_left: AtomicUsize,
+    /// Chunks that are allocated now.
+    pub live_chunks: AtomicIsize,
+    pub pins: AtomicIsize,
+    pub notices: Mutex<Vec<Notice>>,
+    /// The contexts that were stopped for good.
+    pub stopped: (Mutex<Vec<ToyRegs>>, Condvar),
+    /// Whether `context` finds room.
+    pub has_contexts: AtomicBool,
+    /// What SYSTEM does.
+    pub system_hook: Mutex<Option<SystemHook>>,
+    pub text_hook: Mutex<Option<TextHook>>,
+}
+
+pub type Mine = (usize, &'static Context<Toy>, &'static Task<Toy>);
+
+thread_local! {
+    /// This thread's context and task in each world.
+    static MINE: RefCell<Vec<Mine>> = const { RefCell::new(Vec::new()) };
+}
+
+impl ToyHost {
+    fn mine(&self) -> (&'static Context<Toy>, &'static Task<Toy>) {
+        let id = self.memory.arena;
+        MINE.with_borrow_mut(|mine| {
+            if let Some((_, context, task)) = mine.iter().find(|(world, ..)| *world == id) {
+                return (*context, *task);
+            }
+            let context: &'static Context<Toy> = Box::leak(Box::new(Context::new()));
+            let task: &'static Task<Toy> = Box::leak(Box::new(Task::new()));
+            self.contexts.lock().unwrap().push(context);
+            mine.push((id, context, task));
+            (context, task)
+        })
+    }
+
+    /// Makes this thread's next calls run as another task on another context; the old ones are given back.
+    pub fn swap_task(&self, to: Option<(&'static Context<Toy>, &'static Task<Toy>)>) {
+        let id = self.memory.arena;
+        MINE.with_borrow_mut(|mine| mine.retain(|(world, ..)| *world != id));
+        if let Some((context, task)) = to {
+            MINE.with_borrow_mut(|mine| mine.push((id, context, task)));
+        }
+    }
+
+    pub fn current(&self) -> (&'static Context<Toy>, &'static Task<Toy>) {
+        self.mine()
+    }
+
+    /// Does something to text, between the hook's two moments.
+    fn touch_text<R>(&self, moments: [Moment; 2], touch: impl FnOnce() -> R) -> R {
+        let mut hook = self.text_hook.lock().unwrap().take();
+        if let Some(hook) = &mut hook {
+            hook(moments[0]);
+        }
+        let result = touch();
+        if let Some(mut hook) = hook {
+            hook(moments[1]);
+            *self.text_hook.lock().unwrap() = Some(hook);
+        }
+        result
+    }
+}
+
+// SAFETY: the arena and the chunks stay mapped; what else is owed is kept at each function.
+unsafe impl Host for ToyHost {
+    type Arch = Toy;
+    type Memory = ToyMemory;
+    const SAVE_SET: SaveSet = SaveSet::General;
+
+    fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        let at = at.as_usize();
+        if (at >= self.memory.arena && at < self.memory.arena + ARENA) || is_chunk(at) {
+            return self.touch_text([Moment::BeforeRead, Moment::AfterRead], || {
+                for (offset, byte) in out.iter_mut().enumerate() {
+                    *byte = cell(at + offset).load(SeqCst);
+                }
+                out.len()
+            });
+        }
+        0
+    }
+    unsafe fn write_text(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
+        self.writes.fetch_add(1, SeqCst);
+        match self.failing_write.load(SeqCst) {
+            0 => {}
+            1 => {
+                if !self.fails_for_good.load(SeqCst) {
+                    self.failing_write.store(0, SeqCst);
+                }
+                return Err(TextError::Denied(at, 13));
+            }
+            more => self.failing_write.store(more - 1, SeqCst),
+        }
+        self.touch_text([Moment::BeforeWrite, Moment::AfterWrite], || {
+            // The last byte first: what decides comes when the rest is there.
+            for (offset, byte) in bytes.iter().enumerate().rev() {
+                cell(at.as_usize() + offset).store(*byte, SeqCst);
+            }
+        });
+        Ok(())
+    }
+    fn sync_cores(&self) {
+        self.syncs.fetch_add(1, SeqCst);
+        membarrier();
+    }
+    fn alloc_exec(&self, len_bytes: usize, _near: Option<(CodeAddr, usize)>) -> Option<CodeAddr> {
+        assert_eq!(len_bytes, CHUNK);
+        self.chunks_left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).ok()?;
+        self.live_chunks.fetch_add(1, SeqCst);
+        let is_free = |chunk: &Chunk| !chunk.is_used.swap(true, SeqCst);
+        let index = CHUNKS.iter().position(is_free).expect("more chunks than tests need");
+        let chunk = &CHUNKS[index];
+        if chunk.base.load(SeqCst) == 0 {
+            chunk.base.store(block(CHUNK), SeqCst);
+            CHUNKS_MADE.fetch_max(index + 1, SeqCst);
+        }
+        Some(CodeAddr::new(chunk.base.load(SeqCst)))
+    }
+    unsafe fn free_exec(&self, at: CodeAddr, len_bytes: usize) {
+        assert_eq!(len_bytes, CHUNK);
+        self.chunks_left.fetch_add(1, SeqCst);
+        self.live_chunks.fetch_sub(1, SeqCst);
+        for offset in 0..CHUNK {
+            // No instruction: who still runs here is found out.
+            cell(at.as_usize() + offset).store(0xff, SeqCst);
+        }
+        let chunk = CHUNKS.iter().find(|chunk| chunk.base.load(SeqCst) == at.as_usize()).unwrap();
+        assert!(chunk.is_used.swap(false, SeqCst), "freed twice");
+    }
+    fn context(&self) -> Option<&Context<Toy>> {
+        self.has_contexts.load(SeqCst).then(|| self.mine().0)
+    }
+    fn task(&self) -> Option<&Task<Toy>> {
+        Some(self.mine().1)
+    }
+    fn for_each_context(&self, visit: &mut dyn FnMut(&Context<Toy>)) {
+        self.contexts.lock().unwrap().iter().for_each(|context| visit(context));
+    }
+    fn parallelism(&self) -> usize {
+        7
+    }
+    fn memory(&self) -> &ToyMemory {
+        &self.memory
+    }
+    fn enter_slot(&self, regs: &mut ToyRegs) -> u64 {
+        u64::from(std::mem::replace(&mut regs.is_masked, true))
+    }
+    fn leave_slot(&self, regs: &mut ToyRegs, kept: u64) {
+        regs.is_masked = kept != 0;
+    }
+    fn pin(&self) {
+        self.pins.fetch_add(1, SeqCst);
+    }
+    fn unpin(&self) {
+        self.pins.fetch_sub(1, SeqCst);
+    }
+    fn find_symbols(&self, name: &str, found: &mut dyn FnMut(&Symbol<'_>)) {
+        for symbol in self.symbols.lock().unwrap().iter().filter(|symbol| symbol.name == name) {
+            found(&as_symbol(symbol));
+        }
+    }
+    fn symbol_at(&self, at: CodeAddr, found: &mut dyn FnMut(&Symbol<'_>)) {
+        let at = at.as_usize();
+        let symbols = self.symbols.lock().unwrap();
+        if let Some(symbol) =
+            symbols.iter().find(|symbol| at >= symbol.start && at < symbol.start + symbol.len)
+        {
+            found(&as_symbol(symbol));
+        }
+    }
+    fn probeable(&self, at: CodeAddr) -> Probeable {
+        let at = at.as_usize();
+        if at < self.memory.arena || at >= self.memory.arena + DATA {
+            return Probeable::NotText;
+        }
+        let blacklist = self.blacklist.lock().unwrap();
+        match blacklist.iter().any(|(start, end, _)| at >= *start && at < *end) {
+            true => Probeable::Blacklisted,
+            false => Probeable::Yes,
+        }
+    }
+    fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>)) {
+        for (start, end, name) in self.blacklist.lock().unwrap().iter() {
+            visit(&Blacklisted { start: CodeAddr::new(*start), end: CodeAddr::new(*end), name });
+        }
+    }
+    fn relax(&self) {
+        std::thread::yield_now();
+    }
+    fn notice(&self, notice: Notice) {
+        self.notices.lock().unwrap().push(notice);
+    }
+    fn stop(&self, regs: &ToyRegs) -> ! {
+        eprintln!("stopped: {regs:x?}");
+        self.stopped.0.lock().unwrap().push(*regs);
+        self.stopped.1.notify_all();
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+pub fn as_symbol(symbol: &ToySymbol) -> Symbol<'_> {
+    Symbol {
+        name: &symbol.name,
+        start: CodeAddr::new(symbol.start),
+        len_bytes: symbol.len,
+        module: symbol.module.as_deref(),
+        local_entry: 0,
+    }
+}
+
+/// Executable memory of all worlds: reused, never unmapped.
+pub static CHUNKS: [Chunk; 4096] =
+    [const { Chunk { base: AtomicUsize::new(0), is_used: AtomicBool::new(false) } }; 4096];
+
+/// How many of them have ever been used.
+pub static CHUNKS_MADE: AtomicUsize = AtomicUsize::new(0);
+
+pub struct Chunk {
+    pub base: AtomicUsize,
+    pub is_used: AtomicBool,
+}
+
+pub fn is_chunk(at: usize) -> bool {
+    let chunks = CHUNKS.iter().take(CHUNKS_MADE.load(SeqCst));
+    chunks.map(|chunk| chunk.base.load(SeqCst)).any(|base| base != 0 && at >= base && at < base + CHUNK)
+}
+
+/// A full barrier on every thread of the process.
+#[cfg(all(target_os = "linux", not(miri)))]
+pub fn membarrier() {
+    use std::sync::Once;
+    static REGISTER: Once = Once::new();
+    const PRIVATE_EXPEDITED: i32 = 1 << 3;
+    const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
+    let call = |command: i32| {
+        // SAFETY: the call takes no memory.
+        let result = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
+        assert_eq!(result, 0);
+    };
+    REGISTER.call_once(|| call(REGISTER_PRIVATE_EXPEDITED));
+    call(PRIVATE_EXPEDITED);
+}
+
+/// Under Miri the light half of the barrier is a fence, so that this is one, too.
+#[cfg(any(not(target_os = "linux"), miri))]
+pub fn membarrier() {
+    std::sync::atomic::fence(SeqCst);
+}

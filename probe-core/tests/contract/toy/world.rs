@@ -1,0 +1,312 @@
+// A toy world: a host with its probes, and a processor that runs code out of real memory, one byte per cell: text, slots and
+// return stubs alike. Included by the documentation's example, too.
+
+use super::instructions::*;
+use super::machine::*;
+use probe_core::arch::{Arch, MemFault, Memory, NativeArch};
+use probe_core::{CodeAddr, FaultVerdict, Probes, Trap};
+use std::cell::RefCell;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering::SeqCst};
+
+/// One program of its own.
+pub struct World {
+    pub probes: Probes<ToyHost>,
+}
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The function returned to where the run had begun.
+    Returned,
+    /// HALT.
+    Halted,
+    /// A breakpoint that nobody wanted.
+    Trapped(usize),
+    /// A fault that nobody handled.
+    Faulted(MemFault),
+    /// No instruction.
+    Undefined(usize),
+    /// It went on for too long.
+    Timeout,
+}
+
+impl World {
+    pub fn new() -> &'static Self {
+        let arena = block(ARENA);
+        let host = ToyHost {
+            memory: ToyMemory { arena },
+            symbols: Mutex::default(),
+            contexts: Mutex::default(),
+            blacklist: Mutex::default(),
+            next_text: AtomicUsize::new(arena + 64),
+            next_stack: AtomicUsize::new(arena + ARENA),
+            writes: AtomicUsize::new(0),
+            syncs: AtomicUsize::new(0),
+            failing_write: AtomicUsize::new(0),
+            fails_for_good: AtomicBool::new(false),
+            chunks_left: AtomicUsize::new(1000),
+            live_chunks: AtomicIsize::new(0),
+            pins: AtomicIsize::new(0),
+            notices: Mutex::default(),
+            stopped: Default::default(),
+            has_contexts: AtomicBool::new(true),
+            system_hook: Mutex::default(),
+            text_hook: Mutex::default(),
+        };
+        Box::leak(Box::new(Self { probes: Probes::new(host) }))
+    }
+
+    pub fn host(&self) -> &ToyHost {
+        self.probes.host()
+    }
+
+    pub fn arena(&self) -> usize {
+        self.host().memory.arena
+    }
+
+    /// Puts code into text, under a name, and gives its address.
+    pub fn function(&self, name: &str, code: &[u8]) -> usize {
+        self.function_in(name, None, code)
+    }
+
+    pub fn function_in(&self, name: &str, module: Option<&str>, code: &[u8]) -> usize {
+        let start = self.host().next_text.fetch_add((code.len() + 15) & !15, SeqCst);
+        assert!(start + code.len() <= self.arena() + DATA);
+        self.put(start, code);
+        let symbol = ToySymbol { name: name.into(), start, len: code.len(), module: module.map(Into::into) };
+        self.host().symbols.lock().unwrap().push(symbol);
+        start
+    }
+
+    /// Writes memory past all checks.
+    pub fn put(&self, at: usize, bytes: &[u8]) {
+        for (offset, byte) in bytes.iter().enumerate() {
+            cell(at + offset).store(*byte, SeqCst);
+        }
+    }
+
+    pub fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        (0..len).map(|offset| cell(at + offset).load(SeqCst)).collect()
+    }
+
+    /// All text.
+    pub fn text(&self) -> Vec<u8> {
+        self.bytes(self.arena(), self.host().next_text.load(SeqCst) - self.arena())
+    }
+
+    pub fn call(&self, to: usize) -> [u8; 5] {
+        self.absolute(CALL, to)
+    }
+
+    pub fn jump(&self, to: usize) -> [u8; 5] {
+        self.absolute(JUMP, to)
+    }
+
+    fn absolute(&self, opcode: u8, to: usize) -> [u8; 5] {
+        let offset = ((to - self.arena()) as u32).to_le_bytes();
+        [opcode, offset[0], offset[1], offset[2], offset[3]]
+    }
+
+    /// A stack of its own, 4 KiB.
+    pub fn stack(&self) -> usize {
+        let top = self.host().next_stack.fetch_sub(4096, SeqCst);
+        assert!(top - 4096 > self.arena() + DATA);
+        top - 128
+    }
+
+    /// Calls a function with arguments on a fresh stack; gives its registers at the end.
+    pub fn run(&'static self, function: usize, arguments: &[usize]) -> (End, ToyRegs) {
+        let mut cpu = self.cpu(function, arguments);
+        let end = cpu.run(100_000);
+        (end, cpu.regs)
+    }
+
+    /// As [`World::run`]; the function has to return, and its value is given.
+    pub fn value(&'static self, function: usize, arguments: &[usize]) -> usize {
+        let (end, regs) = self.run(function, arguments);
+        assert_eq!(end, End::Returned, "{regs:x?}");
+        regs.r[0]
+    }
+
+    pub fn cpu(&'static self, function: usize, arguments: &[usize]) -> Cpu {
+        let sp = STACKS.with_borrow_mut(|stacks| {
+            let known = stacks.iter().position(|(world, _)| *world == self.arena());
+            known.map(|index| stacks.swap_remove(index).1)
+        });
+        let top = sp.unwrap_or_else(|| self.stack());
+        let mut regs = ToyRegs { pc: function, sp: top - 8, ..ToyRegs::default() };
+        regs.r[..arguments.len().min(3)].copy_from_slice(&arguments[..arguments.len().min(3)]);
+        for (index, argument) in arguments.iter().enumerate().skip(3) {
+            self.put(regs.sp + 8 * (index - 2), &argument.to_ne_bytes());
+        }
+        let home = self.arena();
+        self.put(regs.sp, &home.to_ne_bytes());
+        Cpu { world: self, regs, home, top, trace: Vec::new() }
+    }
+}
+
+thread_local! {
+    /// Stacks that are free for this thread's next calls.
+    static STACKS: RefCell<Vec<(usize, usize)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A processor.
+pub struct Cpu {
+    world: &'static World,
+    pub regs: ToyRegs,
+    home: usize,
+    top: usize,
+    /// Every pc, in slots and stubs, too.
+    pub trace: Vec<usize>,
+}
+
+impl Drop for Cpu {
+    fn drop(&mut self) {
+        let (arena, top) = (self.world.arena(), self.top);
+        let _ = STACKS.try_with(|stacks| stacks.borrow_mut().push((arena, top)));
+    }
+}
+
+/// What one instruction did to the run.
+pub type Stepped = Result<(), End>;
+
+impl Cpu {
+    /// Runs until the function returns, or for `limit` instructions.
+    pub fn run(&mut self, limit: usize) -> End {
+        for _ in 0..limit {
+            if self.regs.pc == self.home {
+                return End::Returned;
+            }
+            if let Err(end) = self.step() {
+                return end;
+            }
+        }
+        End::Timeout
+    }
+
+    fn fetch(&self, offset: usize) -> u8 {
+        cell(self.regs.pc + offset).load(SeqCst)
+    }
+
+    fn is_code(&self, at: usize) -> bool {
+        let arena = self.world.arena();
+        (at >= arena && at < arena + DATA) || is_chunk(at) || at == Toy::jprobe_return_trap().as_usize()
+    }
+
+    /// Executes one instruction, or traps.
+    pub fn step(&mut self) -> Stepped {
+        let pc = self.regs.pc;
+        if cfg!(debug_assertions) {
+            self.trace.push(pc);
+        }
+        if !self.is_code(pc) {
+            return Err(End::Undefined(pc));
+        }
+        // Once: a breakpoint may come meanwhile.
+        let opcode = self.fetch(0);
+        match opcode {
+            BREAK => return self.trap(),
+            FOREIGN_BREAK => return Err(End::Trapped(pc)),
+            SLOT_JUMP => {
+                let target: [u8; 8] = std::array::from_fn(|offset| self.fetch(1 + offset));
+                self.regs.pc = u64::from_le_bytes(target) as usize;
+                return Ok(());
+            }
+            STUB => {
+                self.return_from_stub(pc);
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.execute(pc, opcode)
+    }
+
+    fn execute(&mut self, pc: usize, opcode: u8) -> Stepped {
+        let Some(len) = len_of(opcode) else { return Err(End::Undefined(pc)) };
+        let (a, b) = (usize::from(self.fetch(1)), usize::from(self.fetch(2)));
+        let memory = &self.world.host().memory;
+        let mut regs = self.regs;
+        regs.pc = pc + len;
+        let done = match opcode {
+            ADD => {
+                regs.r[a] = regs.r[a].wrapping_add(b);
+                Ok(())
+            }
+            SUB => {
+                regs.r[a] = regs.r[a].wrapping_sub(b);
+                Ok(())
+            }
+            SET => {
+                regs.r[a] = usize::from(u16::from_le_bytes([self.fetch(2), self.fetch(3)]));
+                Ok(())
+            }
+            ADDRESS => {
+                regs.r[a] = pc + len + b;
+                Ok(())
+            }
+            BORROW => {
+                regs.r[a] = regs.r[a].wrapping_add(1);
+                Ok(())
+            }
+            LOAD => memory.read_usize(regs.r[b]).map(|value| regs.r[a] = value),
+            STORE => memory.write_usize(regs.r[a], regs.r[b]),
+            SYSTEM => {
+                regs.r[7] = pc + len;
+                let hook = *self.world.host().system_hook.lock().unwrap();
+                if let Some(hook) = hook {
+                    hook(self.world, &mut regs);
+                }
+                Ok(())
+            }
+            JUMP | CALL | RETURN | PUSH | BRANCH => {
+                let mut insn = [0; 5];
+                for (offset, byte) in insn[..len].iter_mut().enumerate() {
+                    *byte = self.fetch(offset);
+                }
+                insn[0] = opcode;
+                Toy::simulate(&ToyPlan { insn }, CodeAddr::new(pc), &mut regs, memory)
+            }
+            HALT => return Err(End::Halted),
+            _ => Ok(()),
+        };
+        match done {
+            Ok(()) => {
+                self.regs = regs;
+                Ok(())
+            }
+            Err(fault) => self.fault(fault),
+        }
+    }
+
+    /// The breakpoint trap: what a kernel's trap code does.
+    fn trap(&mut self) -> Stepped {
+        let pc = self.regs.pc;
+        self.regs.pc += 1;
+        match self.world.probes.breakpoint(&mut self.regs) {
+            Trap::Handled => Ok(()),
+            Trap::NotOurs => {
+                self.regs.pc = pc;
+                Err(End::Trapped(pc))
+            }
+            Trap::Fault(fault) => self.fault(fault),
+        }
+    }
+
+    fn fault(&mut self, fault: MemFault) -> Stepped {
+        match self.world.probes.fault(&mut self.regs, 14) {
+            FaultVerdict::Handled => Ok(()),
+            FaultVerdict::NotOurs | FaultVerdict::Restored => Err(End::Faulted(fault)),
+        }
+    }
+
+    fn return_from_stub(&mut self, stub: usize) {
+        let base = stub & !(CHUNK - 1);
+        let word = std::array::from_fn(|offset| cell(base + 1 + offset).load(SeqCst));
+        let handler = usize::from_ne_bytes(word);
+        let handler = std::ptr::with_exposed_provenance::<()>(handler);
+        // SAFETY: the word is the handler that `fill_stubs` was given, which has this type.
+        let handler: extern "C" fn(*mut ToyRegs, usize) = unsafe { std::mem::transmute(handler) };
+        handler(&raw mut self.regs, stub);
+    }
+}
