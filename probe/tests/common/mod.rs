@@ -67,7 +67,8 @@ pub fn libraries() -> Result<(), &'static str> {
     if is_there { Ok(()) } else { Err("no shared C library goes with a static one") }
 }
 
-fn folder() -> PathBuf {
+/// The folder with the programs of this architecture.
+pub fn folder() -> PathBuf {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/ci/userland");
     USERLAND.map_or("/bin".into(), |architecture| all.join(architecture).join("bin"))
 }
@@ -123,7 +124,7 @@ pub fn work() -> &'static str {
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/work.c");
         let program = scratch("work");
         let output = Command::new(compiler)
-            .args(["-O2", "-Wall", "-Werror", "-pthread", "-o"])
+            .args(["-O1", "-fno-optimize-sibling-calls", "-Wall", "-Werror", "-pthread", "-o"])
             .arg(&program)
             .arg(source)
             .output()
