@@ -34,13 +34,14 @@ fn borrow(segment_base: usize) -> usize {
         #[cfg(target_arch = "x86")]
         asm!(
             "call 3f",
-            "3: pop edx",
-            "lea edx, [edx + (2f - 3b)]",
-            "mov gs:[ecx], edx",
-            "jmp dword ptr gs:[ecx]",
+            "3: popl %edx",
+            "addl $(2f - 3b), %edx",
+            "movl %edx, %gs:(%ecx)",
+            "jmpl *%gs:(%ecx)",
             "ud2",
             "2:",
             inout("eax") ax, in("ecx") pointer, out("edx") _,
+            options(att_syntax),
         );
     }
     usize::from(ax == MARK)
