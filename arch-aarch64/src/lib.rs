@@ -30,6 +30,7 @@ mod slot;
 #[cfg(test)]
 mod testing;
 pub mod unwind;
+pub mod watch;
 
 #[cfg(target_arch = "aarch64")]
 mod asm;

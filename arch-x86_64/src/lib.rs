@@ -16,6 +16,7 @@ mod patch;
 pub mod regs;
 mod simulate;
 mod slot;
+pub mod watch;
 
 #[cfg(target_arch = "x86_64")]
 mod asm;

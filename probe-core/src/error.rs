@@ -24,6 +24,8 @@ pub enum Errno {
     EEXIST = 17,
     /// Invalid argument, place or state.
     EINVAL = 22,
+    /// All debug registers are in use.
+    ENOSPC = 28,
     /// Not an instruction boundary, or somebody else's breakpoint.
     EILSEQ = 84,
     /// An instruction that can be neither stepped nor emulated.
@@ -165,6 +167,15 @@ pub enum RegisterError {
     Text(TextError),
     /// Probes cannot be registered from a probe's handler (REG_18).
     InHandler,
+    /// The memory cannot be watched, by this host or by this processor.
+    CannotWatch {
+        /// The first byte.
+        at: usize,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// All of so many debug registers are in use.
+    NoWatchRegister(usize),
 }
 
 impl RegisterError {
@@ -180,7 +191,8 @@ impl RegisterError {
             | Self::InsideInstruction { .. }
             | Self::Undecodable { .. }
             | Self::ForeignBreakpoint(_) => Errno::EILSEQ,
-            Self::Refused { refusal, .. } => refusal.errno,
+            Self::Refused { refusal, .. } | Self::CannotWatch { refusal, .. } => refusal.errno,
+            Self::NoWatchRegister(_) => Errno::ENOSPC,
             Self::SecondJprobe(_) => Errno::EEXIST,
             Self::DataTooBig(_) => Errno::E2BIG,
             Self::NoSlot(_) | Self::NoMemory => Errno::ENOMEM,
@@ -202,7 +214,8 @@ impl RegisterError {
             Self::InsideInstruction { .. } => "place.inside_instruction",
             Self::Undecodable { .. } => "place.undecodable",
             Self::ForeignBreakpoint(_) => "place.foreign_breakpoint",
-            Self::Refused { refusal, .. } => refusal.code,
+            Self::Refused { refusal, .. } | Self::CannotWatch { refusal, .. } => refusal.code,
+            Self::NoWatchRegister(_) => "watch.no_register",
             Self::NotEntry(_) => "place.not_entry",
             Self::SecondJprobe(_) => "jprobe.second",
             Self::DataTooBig(_) => "kretprobe.data_too_big",
@@ -244,6 +257,8 @@ impl fmt::Display for RegisterError {
             Self::NoMemory => f.write_str("no memory is left"),
             Self::Text(error) => error.fmt(f),
             Self::InHandler => f.write_str("probes cannot be registered from a handler"),
+            Self::CannotWatch { at, refusal } => write!(f, "memory at {at:#x} cannot be watched: {refusal}"),
+            Self::NoWatchRegister(count) => write!(f, "all {count} debug registers are in use"),
         }
     }
 }
@@ -251,7 +266,7 @@ impl fmt::Display for RegisterError {
 impl core::error::Error for RegisterError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
-            Self::Refused { refusal, .. } => Some(refusal),
+            Self::Refused { refusal, .. } | Self::CannotWatch { refusal, .. } => Some(refusal),
             Self::Text(error) => Some(error),
             _ => None,
         }
@@ -297,6 +312,13 @@ pub enum ControlError {
     Text(TextError),
     /// The text given for the switch is no boolean (CTL_2).
     NotABoolean,
+    /// A watchpoint's memory cannot be watched any more.
+    CannotWatch {
+        /// The first byte.
+        at: usize,
+        /// Why.
+        refusal: Refusal,
+    },
 }
 
 impl ControlError {
@@ -306,6 +328,7 @@ impl ControlError {
             Self::InHandler => Errno::EBUSY,
             Self::Gone(_) | Self::NotABoolean => Errno::EINVAL,
             Self::Text(_) => Errno::EFAULT,
+            Self::CannotWatch { refusal, .. } => refusal.errno,
         }
     }
 
@@ -313,6 +336,7 @@ impl ControlError {
     pub const fn code(&self) -> &'static str {
         match self {
             Self::InHandler => "context.in_handler",
+            Self::CannotWatch { refusal, .. } => refusal.code,
             Self::Gone(_) => "probe.gone",
             Self::Text(_) => "text.access",
             Self::NotABoolean => "switch.not_a_boolean",
@@ -327,6 +351,7 @@ impl fmt::Display for ControlError {
             Self::Gone(at) => write!(f, "the text at {at} has gone"),
             Self::Text(error) => error.fmt(f),
             Self::NotABoolean => f.write_str("neither on nor off"),
+            Self::CannotWatch { at, refusal } => write!(f, "memory at {at:#x} cannot be watched: {refusal}"),
         }
     }
 }

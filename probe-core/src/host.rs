@@ -3,7 +3,8 @@
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Memory, NativeArch, SaveSet};
 use crate::context::{Context, Task};
-use crate::error::TextError;
+use crate::error::{Refusal, TextError};
+use crate::watch::WatchRange;
 
 /// A function or other symbol of the probed text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,33 @@ pub enum Notice {
         /// The stub that was returned to.
         stub: CodeAddr,
     },
+}
+
+/// Debug registers that trap on data references: what a host gives from [`Host::watchpoints`].
+///
+/// At each reference the host calls [`Probes::watchpoint`](crate::Probes::watchpoint) with the register's number, after
+/// the instruction that has made it. Where the processor traps before (aarch64), the host steps over it first.
+///
+/// # Safety
+/// [`Watchpoints::disarm`] returns when no context starts a trap of that register any more.
+pub unsafe trait Watchpoints: Sync {
+    /// How many registers there are.
+    fn count(&self) -> usize;
+
+    /// Whether the processor can watch `range`.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check(&self, range: &WatchRange) -> Result<(), Refusal>;
+
+    /// Makes register `index` trap on references to `range`, on every context.
+    ///
+    /// # Errors
+    /// The operating system refuses: nothing has changed.
+    fn arm(&self, index: usize, range: &WatchRange) -> Result<(), Refusal>;
+
+    /// Ends what [`Watchpoints::arm`] began, on every context.
+    fn disarm(&self, index: usize);
 }
 
 /// The embedding program: its memory, its CPUs and tasks, its traps, its symbols.
@@ -179,6 +207,16 @@ pub unsafe trait Host: Sync + Sized + 'static {
 
     /// Calls `visit` with every range that [`Host::probeable`] answers [`Probeable::Blacklisted`] for.
     fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>));
+
+    // ---- optional powers ----------------------------------------------------------------------------------------
+
+    /// Watches memory through the processor's debug registers, for [`Probes::watch`](crate::Probes::watch).
+    ///
+    /// # Errors
+    /// Why there are none. Users see it.
+    fn watchpoints(&self) -> Result<&dyn Watchpoints, Refusal> {
+        Err(Refusal::unsupported("host.no_watchpoints", "this host watches no memory"))
+    }
 
     // ---- the rest -----------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@
 //!
 //! The rooms: `addr`, [`arch`], [`host`], [`error`] · `place` · `kprobe`, `jprobe`, `kretprobe` · `point` one patched
 //! address · `table` address to point · `slots` · `instance` return instances · `context` the active hits · `quiesce` grace
-//! periods · `registry` the locked half · `hit`, `step` and `ret` the lock-free half · `listing`.
+//! periods · `watch` watchpoints · `registry` the locked half · `hit`, `step` and `ret` the lock-free half · `listing`.
 //!
 //! ```
 //! # mod toy {
@@ -67,6 +67,7 @@ mod spare;
 mod step;
 mod sync;
 mod table;
+mod watch;
 
 pub use addr::CodeAddr;
 pub use context::{Context, MAX_DEPTH, Task};
@@ -77,4 +78,5 @@ pub use kprobe::{Answer, AnyProbe, Flow, Hit, Kprobe, TargetMemory};
 pub use kretprobe::{Call, Follow, Fresh, Kretprobe, MAX_DATA_LEN, Return, Settled};
 pub use listing::Viewer;
 pub use place::Place;
-pub use registry::{Counters, Explanation, Kept, Kind, Probe, Probes, SelfTestError, Switch};
+pub use registry::{Counters, Explanation, Kept, Kind, Probe, Probes, SelfTestError, Switch, Watch};
+pub use watch::{MAX_WATCHPOINTS, Trigger, WatchHit, WatchRange, Watchpoint};

@@ -92,6 +92,14 @@ impl<H: Host> Probes<H> {
         };
         self.points.for_each(&mut add);
         books.gone_points().for_each(&mut add);
+        self.for_each_watch(|node| {
+            lines.push(Line {
+                at: CodeAddr::new(node.range.addr),
+                kind: Kind::Watchpoint,
+                is_gone: node.is(GONE),
+                is_disabled: node.is(DISABLED),
+            });
+        });
         drop(books);
         lines.sort_by_key(|line| line.at);
         lines

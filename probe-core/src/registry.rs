@@ -11,10 +11,12 @@ mod handle;
 mod remove;
 mod resolve;
 mod stubs;
+mod watch;
 
 pub use arm::Switch;
 pub use handle::{Counters, Kept, Kind, Probe};
 pub use resolve::Explanation;
+pub use watch::Watch;
 
 use crate::arch::Arch;
 use crate::context::Task;
@@ -27,6 +29,7 @@ use crate::slots::{SlotAllocator, SlotChunk};
 use crate::spare::Spares;
 use crate::sync::{Acquire, AtomicBool, AtomicPtr, AtomicUsize, Relaxed, Release};
 use crate::table::{Keyed, RetiredArray, Table};
+use crate::watch::{MAX_WATCHPOINTS, WatchNode};
 use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -44,6 +47,8 @@ pub struct Probes<H: Host> {
     pub(crate) slot_chunks: Table<SlotChunk>,
     pub(crate) stub_chunks: Table<StubChunk<H>>,
     pub(crate) stub_range: StubRange,
+    /// The registered watchpoints, by the number of their debug register.
+    pub(crate) watches: [AtomicPtr<WatchNode<H::Arch>>; MAX_WATCHPOINTS],
     /// What steps without a frame have borrowed.
     pub(crate) spares: Spares<<H::Arch as Arch>::StepState>,
     /// How many stay inside without a context.
@@ -78,6 +83,8 @@ pub(crate) struct Books<H: Host> {
     pools: Vec<NonNull<Pool<H::Arch>>>,
     /// Nodes to be freed when the lock has been let go: what their handlers own may call us. Linked by `next`.
     dead: *mut Node<H::Arch>,
+    /// Watchpoints, as `dead`.
+    dead_watches: *mut WatchNode<H::Arch>,
 }
 
 impl<H: Host> Books<H> {
@@ -121,11 +128,17 @@ impl<H: Host> DerefMut for Locked<'_, H> {
 impl<H: Host> Drop for Locked<'_, H> {
     fn drop(&mut self) {
         let mut dead = core::mem::replace(&mut self.dead, ptr::null_mut());
+        let mut dead_watches = core::mem::replace(&mut self.dead_watches, ptr::null_mut());
         self.probes.is_locked.store(false, Release);
         while let Some(node) = NonNull::new(dead) {
             // SAFETY: buried after a grace period, so it is ours alone.
             let node = unsafe { free(node) };
             dead = node.next.load(Relaxed);
+        }
+        while let Some(node) = NonNull::new(dead_watches) {
+            // SAFETY: taken out of its cell before a grace period, so it is ours alone.
+            let node = unsafe { free(node) };
+            dead_watches = node.next.load(Relaxed);
         }
     }
 }
@@ -146,6 +159,7 @@ impl<H: Host> Probes<H> {
             slot_chunks: Table::new(),
             stub_chunks: Table::new(),
             stub_range: StubRange::new(),
+            watches: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_WATCHPOINTS],
             spares: Spares::new(),
             anonymous: AtomicUsize::new(0),
             text_changes: AtomicUsize::new(0),
@@ -162,6 +176,7 @@ impl<H: Host> Probes<H> {
                 gone: Vec::new(),
                 pools: Vec::new(),
                 dead: ptr::null_mut(),
+                dead_watches: ptr::null_mut(),
             })),
         }
     }

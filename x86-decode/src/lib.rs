@@ -28,6 +28,7 @@ pub mod simulate;
 pub mod slot;
 pub mod step;
 pub mod unwind;
+pub mod watch;
 
 pub use decode::decode;
 pub use insn::Insn;

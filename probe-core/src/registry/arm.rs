@@ -216,8 +216,9 @@ impl<H: Host> Probes<H> {
         let mut books = self.lock();
         self.is_on.store(to == Switch::On, Release);
         let done = self.sync_all(&mut books);
+        let watches = self.sync_watches();
         self.settle_locked(&mut books);
-        done.map_err(ControlError::Text)
+        done.map_err(ControlError::Text).and(watches)
     }
 
     /// Takes what a user writes to the kernel's file `enabled`: `1 y Y t T on`, `0 n N f F off`, with or without a

@@ -61,15 +61,18 @@ pub enum Kind {
     Jprobe,
     /// On a function's entry and return.
     Kretprobe,
+    /// On data.
+    Watchpoint,
 }
 
 impl Kind {
-    /// The kind's letter in listings: `k`, `j` or `r`.
+    /// The kind's letter in listings: `k`, `j`, `r`, or `w`, which the kernel's own file does not have.
     pub const fn letter(self) -> char {
         match self {
             Self::Kprobe => 'k',
             Self::Jprobe => 'j',
             Self::Kretprobe => 'r',
+            Self::Watchpoint => 'w',
         }
     }
 

@@ -319,6 +319,7 @@ impl<H: Host> Probes<H> {
             self.free_returned_pools(books);
             return;
         }
+        self.settle_watches(books);
         // What fails is tried again by the next call.
         if self.sync_all(books).is_err() {
             self.dirty.store(true, Release);
@@ -348,12 +349,13 @@ impl<H: Host> Probes<H> {
     // ---- text that goes away ------------------------------------------------------------------------------------
 
     /// Tells that the text from `start` up to `end` is about to go away (a module unloaded, a shared object
-    /// closed): its probes become gone, nothing is written to it, their handles stay valid (CTL_5).
+    /// closed): its probes, and watchpoints on it, become gone, nothing is written to it, their handles stay valid (CTL_5).
     ///
     /// Nobody runs in the text any more. Not called from a handler.
     pub fn text_going(&self, start: CodeAddr, end: CodeAddr) {
         let mut books = self.lock();
         self.settle_locked(&mut books);
+        self.watched_memory_going(start, end);
         let mut has_gone = false;
         self.points.for_each(|point| {
             // SAFETY: what is in the table is there, and the lock is held.

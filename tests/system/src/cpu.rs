@@ -3,6 +3,7 @@
 use crate::arch::{Backend, Interrupts, Ipi, Machine, Native, Paging};
 use crate::cmdline;
 use crate::task::{self, Task};
+use crate::watch;
 use alloc::vec;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -33,6 +34,8 @@ pub struct Cpu {
     pub timer_ticks: AtomicUsize,
     /// How many slots were stepped in hardware.
     pub steps: AtomicUsize,
+    /// Which version of the watchpoints its debug registers hold.
+    pub watch_version: Cell<usize>,
     /// The hits that are active on this CPU.
     pub probes: Context<Backend>,
 }
@@ -53,6 +56,7 @@ impl Cpu {
             idle: Cell::new(core::ptr::null()),
             timer_ticks: AtomicUsize::new(0),
             steps: AtomicUsize::new(0),
+            watch_version: Cell::new(0),
             probes: Context::new(),
         }
     }
@@ -136,6 +140,7 @@ pub fn on_sync() {
     loop {
         let asked = ASKED.load(Ordering::SeqCst);
         Native::flush_all();
+        watch::synchronise();
         Native::synchronise();
         Native::this_cpu().synchronised.store(asked, Ordering::SeqCst);
         // Who holds may have asked since: answered in the next turn.

@@ -3,12 +3,13 @@
 //! What a kernel that vendors the probes writes is this file, and the two calls in `trap.rs`.
 
 use crate::arch::{Backend, Interrupts, Machine, Native, Regs};
+use crate::watch::DebugRegisters;
 use crate::nofault::{self, KernelMemory};
 use crate::{cmdline, cpu, memory, modules, println, symbols, task};
 use core::sync::atomic::{AtomicBool, Ordering};
-use probe_core::arch::{SaveSet, SingleStep};
-use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol};
-use probe_core::{CodeAddr, Context, Probes, Task, TextError};
+use probe_core::arch::SaveSet;
+use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol, Watchpoints};
+use probe_core::{CodeAddr, Context, Probes, Refusal, Task, TextError};
 
 /// The kernel.
 pub struct Kernel;
@@ -95,7 +96,7 @@ unsafe impl Host for Kernel {
         Native::set_interrupts_of(regs, Interrupts::Disabled);
         let kept = u64::from(interrupts == Interrupts::Enabled);
         if HARDWARE_STEP.load(Ordering::Relaxed) {
-            kept | u64::from(Backend::begin(regs)) << 32
+            kept | u64::from(Native::begin_step(regs)) << 32
         } else {
             kept
         }
@@ -104,7 +105,7 @@ unsafe impl Host for Kernel {
     #[inline]
     fn leave_slot(&self, regs: &mut Regs, kept: u64) {
         if HARDWARE_STEP.load(Ordering::Relaxed) {
-            Backend::end(regs, (kept >> 32) as u32);
+            Native::end_step(regs, (kept >> 32) as u32);
         }
         let interrupts = if kept & 1 == 1 { Interrupts::Enabled } else { Interrupts::Disabled };
         Native::set_interrupts_of(regs, interrupts);
@@ -153,6 +154,10 @@ unsafe impl Host for Kernel {
                 name: function.name,
             });
         }
+    }
+
+    fn watchpoints(&self) -> Result<&dyn Watchpoints, Refusal> {
+        Native::watchpoints().map(|_| &DebugRegisters as &dyn Watchpoints)
     }
 
     fn relax(&self) {

@@ -27,6 +27,7 @@ mod syscalls;
 mod targets;
 mod task;
 mod trap;
+mod watch;
 
 use arch::{Machine, Native, Outcome};
 use core::panic::PanicInfo;

@@ -26,6 +26,11 @@ pub fn step(regs: &mut Regs) {
     }
 }
 
+/// The instruction before pc has referred to what watchpoint `index` watches.
+pub fn watchpoint(regs: &mut Regs, index: usize) {
+    PROBES.watchpoint(regs, index);
+}
+
 /// The instruction at pc has faulted, with the architecture's trap `number`, on access to `addr` if it was one.
 pub fn fault(regs: &mut Regs, number: u32, addr: usize) {
     // First: a fault of `nofault` belongs to whoever asked for the access, not to a probe.

@@ -3,6 +3,8 @@
 use crate::cpu::Cpu;
 use crate::memory::Protection;
 use crate::task::Task;
+use crate::watch::Ranges;
+use probe_core::{Refusal, WatchRange};
 use probe_core::arch::{Arch, NativeArch, SingleStep};
 
 cfg_if::cfg_if! {
@@ -135,6 +137,28 @@ pub trait Machine: Paging {
     /// # Safety
     /// The word at `to`, if there is one, may be overwritten.
     unsafe fn store(to: usize, word: usize) -> bool;
+    /// Makes the context that was interrupted trap after one instruction; returns what [`Machine::end_step`] needs.
+    #[inline]
+    fn begin_step(regs: &mut Regs) -> u32 {
+        Backend::begin(regs)
+    }
+    /// Ends what [`Machine::begin_step`] began.
+    #[inline]
+    fn end_step(regs: &mut Regs, kept: u32) {
+        Backend::end(regs, kept);
+    }
+    /// How many watchpoints a CPU has.
+    ///
+    /// # Errors
+    /// Why it has none.
+    fn watchpoints() -> Result<usize, Refusal>;
+    /// Whether a CPU can watch `range`.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_watch(range: &WatchRange) -> Result<(), Refusal>;
+    /// Loads this CPU's watchpoint registers; interrupts are disabled.
+    fn load_watchpoints(ranges: &Ranges);
 
     /// Saves the callee-saved registers on the running stack, its pointer in `from`, and goes on with the stack `to`.
     ///

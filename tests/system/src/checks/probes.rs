@@ -13,7 +13,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use probe_core::arch::{Memory, Regs as _};
-use probe_core::{Answer, CodeAddr, Errno, Jprobe, Kprobe, Kretprobe, Place, Probe, Switch};
+use probe_core::{Answer, CodeAddr, Errno, Jprobe, Kprobe, Kretprobe, Place, Probe, Switch, Watchpoint};
 
 /// The checks of this file.
 pub const CHECKS: &[Check] = &[
@@ -23,6 +23,8 @@ pub const CHECKS: &[Check] = &[
     ("RET_4 a return handler sees and changes the value", kretprobe_fires),
     ("JMP_1 a jprobe gets the arguments", jprobe_fires),
     ("RET_9 kprobe, jprobe and kretprobe fire in their order", all_kinds),
+    ("HIT_12 watched memory is seen in interrupt handlers", watched_in_interrupts),
+    ("HIT_6 a handler's references are missed where they trap", watched_in_handler),
     ("HIT_5 a foreign breakpoint is passed on", foreign_breakpoint),
     ("HIT_12 a probe in an interrupt handler fires", interrupt_handler),
     ("HIT_12 interrupts arrive between hits", interrupts_during_hits),
@@ -186,6 +188,33 @@ fn all_kinds() {
     let [first, second, body, last] = [0, 1, 2, 3].map(|index| ORDER[index].load(SeqCst));
     assert!(0 < first && first < second && second < last && last < body, "{first} {second} {last} {body}");
     drop((exit, arguments, entry));
+}
+
+fn watched_in_interrupts() {
+    // Only interrupt handlers write to it.
+    let flag = &cpu::online().next().expect("the boot CPU").reschedule;
+    let watchpoint = Watchpoint::<Backend>::on(core::ptr::from_ref(flag).addr(), 1).write();
+    if Native::watchpoints().is_err() {
+        assert_eq!(PROBES.watch(watchpoint).err().map(|error| error.errno()), Some(Errno::EOPNOTSUPP));
+        return;
+    }
+    let watch = PROBES.watch(watchpoint).unwrap_or_else(|error| panic!("{error}"));
+    while watch.counters().hits < 5 {
+        Native::relax();
+    }
+    drop(watch);
+}
+
+fn watched_in_handler() {
+    static WATCHED: AtomicUsize = AtomicUsize::new(0);
+    let watchpoint = Watchpoint::on((&raw const WATCHED).addr(), size_of::<usize>()).write();
+    let Ok(watch) = PROBES.watch(watchpoint) else { return };
+    let probe = register(Kprobe::<Backend>::at("target_plain").pre(|_| WATCHED.store(1, SeqCst)));
+    assert_eq!(targets::plain(1), 2);
+    // aarch64 masks debug exceptions in its traps.
+    let missed = u64::from(!cfg!(target_arch = "aarch64"));
+    assert_eq!((watch.counters().hits, watch.counters().missed_nested), (0, missed));
+    drop((watch, probe));
 }
 
 fn foreign_breakpoint() {

@@ -1,32 +1,5 @@
 //! QEMU's -M virt: PL011, GICv2, the virtual timer, PSCI.
 
-mod gic;
-
-use super::{Interrupts, Ipi, Machine, Outcome, Paging, Regs};
-use crate::cpu::Cpu;
-use crate::memory::Protection;
-use crate::task::{self, Task};
-use crate::trap;
-use core::arch::{asm, global_asm};
-
-global_asm!(include_str!("boot.s"), include_str!("entry.s"));
-
-/// The machine.
-pub struct Aarch64;
-
-const UART: usize = 0x0900_0000;
-const UART_FLAGS: usize = UART + 0x18;
-const UART_RECEIVE_EMPTY: u32 = 1 << 4;
-
-const SYNC: u32 = 1;
-const RESCHEDULE: u32 = 2;
-/// The virtual timer's private interrupt.
-const TIMER: u32 = 27;
-/// Between two timer interrupts, in ticks of 16 ns.
-const TIMER_TICKS: u64 = 250_000;
-
-const PSTATE_I: u64 = 1 << 7;
-
 /// Reads a system register.
 macro_rules! mrs {
     ($name:literal) => {{
@@ -45,6 +18,37 @@ macro_rules! msr {
         unsafe { asm!(concat!("msr ", $name, ", {}"), in(reg) value, options(nostack, preserves_flags)) };
     }};
 }
+
+mod debug;
+mod gic;
+
+use super::{Interrupts, Ipi, Machine, Outcome, Paging, Regs};
+use crate::cpu::Cpu;
+use crate::memory::Protection;
+use crate::task::{self, Task};
+use crate::trap;
+use crate::watch::Ranges;
+use core::arch::{asm, global_asm};
+use probe_arch_aarch64::watch;
+use probe_core::{Refusal, WatchRange};
+
+global_asm!(include_str!("boot.s"), include_str!("entry.s"));
+
+/// The machine.
+pub struct Aarch64;
+
+const UART: usize = 0x0900_0000;
+const UART_FLAGS: usize = UART + 0x18;
+const UART_RECEIVE_EMPTY: u32 = 1 << 4;
+
+const SYNC: u32 = 1;
+const RESCHEDULE: u32 = 2;
+/// The virtual timer's private interrupt.
+const TIMER: u32 = 27;
+/// Between two timer interrupts, in ticks of 16 ns.
+const TIMER_TICKS: u64 = 250_000;
+
+const PSTATE_I: u64 = 1 << 7;
 
 impl Paging for Aarch64 {
     // 39 bits of address.
@@ -99,7 +103,7 @@ impl Machine for Aarch64 {
     const RAM: (usize, usize) = (0x4000_0000, 0x4400_0000);
     const PAGE_FAULT: u32 = CLASS_DATA_ABORT as u32;
     const BREAKPOINT: u32 = CLASS_BREAKPOINT as u32;
-    const STEP: u32 = CLASS_STEP as u32;
+    const STEP: u32 = debug::CLASS_STEP as u32;
     const DEVICES: &'static [usize] = &[UART, gic::DISTRIBUTOR, gic::INTERFACE];
 
     fn put_byte(byte: u8) {
@@ -190,13 +194,12 @@ impl Machine for Aarch64 {
             static vectors: u8;
         }
         msr!("vbar_el1", (&raw const vectors).addr() as u64);
-        // Whoever runs with PSTATE.D clear and PSTATE.SS set executes one instruction: a slot. All else runs with D set.
-        const STEP: u64 = 1;
-        const KERNEL_DEBUG: u64 = 1 << 13;
-        msr!("oslar_el1", 0);
-        msr!("mdscr_el1", STEP | KERNEL_DEBUG);
+        debug::init_cpu();
         Self::synchronise();
         gic::init_cpu(TIMER);
+        // From here on this CPU runs with debug exceptions, but for its traps.
+        // SAFETY: they are handled.
+        unsafe { asm!("msr daifclr, #8", options(nostack, preserves_flags)) };
     }
 
     fn start_cpu(number: usize, stack_top: usize) {
@@ -235,6 +238,28 @@ impl Machine for Aarch64 {
     crate::nofault::words_that_may_fault!(
         reg, "ldr {word}, [{word}]", "str {word}, [{to}]", "mov {failed}, #1", "b", ".quad"
     );
+
+    #[inline]
+    fn begin_step(regs: &mut Regs) -> u32 {
+        debug::begin_step(regs)
+    }
+
+    #[inline]
+    fn end_step(regs: &mut Regs, kept: u32) {
+        debug::end_step(regs, kept);
+    }
+
+    fn watchpoints() -> Result<usize, Refusal> {
+        Ok(debug::count())
+    }
+
+    fn check_watch(range: &WatchRange) -> Result<(), Refusal> {
+        watch::check(range)
+    }
+
+    fn load_watchpoints(ranges: &Ranges) {
+        debug::load(ranges);
+    }
 
     unsafe fn switch(from: *mut usize, to: usize) {
         unsafe extern "C" {
@@ -286,8 +311,6 @@ impl Aarch64 {
 
 /// The exception class of a BRK.
 const CLASS_BREAKPOINT: u64 = 0x3c;
-/// The exception class of a software step without a change of exception level.
-const CLASS_STEP: u64 = 0x33;
 /// The exception class of an SVC: it does nothing.
 const CLASS_SUPERVISOR_CALL: u64 = 0x15;
 /// The exception class of a data abort without a change of exception level.
@@ -298,16 +321,33 @@ const CLASS_DATA_ABORT: u64 = 0x25;
 extern "C" fn aarch64_synchronous(regs: &mut Regs, syndrome: u64) {
     match syndrome >> 26 {
         CLASS_BREAKPOINT => trap::breakpoint(regs),
-        CLASS_STEP => trap::step(regs),
+        debug::CLASS_STEP => debug::step(regs),
+        debug::CLASS_WATCHPOINT => debug::watchpoint(regs),
         CLASS_SUPERVISOR_CALL => {}
-        CLASS_DATA_ABORT => trap::fault(regs, CLASS_DATA_ABORT as u32, mrs!("far_el1") as usize),
-        class => trap::fault(regs, class as u32, regs.pc as usize),
+        CLASS_DATA_ABORT => {
+            let addr = mrs!("far_el1") as usize;
+            debug::abort(regs);
+            trap::fault(regs, CLASS_DATA_ABORT as u32, addr);
+        }
+        class => {
+            debug::abort(regs);
+            trap::fault(regs, class as u32, regs.pc as usize);
+        }
     }
 }
 
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".text.entry")]
 extern "C" fn aarch64_interrupt(_regs: &mut Regs) {
+    // Interrupt handlers' references to watched memory are seen; the entry code's are not.
+    // SAFETY: lets debug exceptions in.
+    unsafe { asm!("msr daifclr, #8", options(nostack, preserves_flags)) };
+    handle_interrupt();
+    // SAFETY: masks them again.
+    unsafe { asm!("msr daifset, #8", options(nostack, preserves_flags)) };
+}
+
+fn handle_interrupt() {
     match gic::take() {
         SYNC => trap::synchronise(),
         RESCHEDULE => trap::reschedule(),

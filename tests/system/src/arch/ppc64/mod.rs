@@ -7,12 +7,13 @@ use crate::cpu::{self, Cpu};
 use crate::memory::Protection;
 use crate::task::{self, Task};
 use crate::trap;
+use crate::watch::Ranges;
 use core::arch::{asm, global_asm};
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 use hypervisor as hv;
-use probe_core::CodeAddr;
+use probe_core::{CodeAddr, Refusal, WatchRange};
 use probe_core::arch::NativeArch;
 
 global_asm!(
@@ -271,6 +272,20 @@ impl Machine for Ppc64 {
     crate::nofault::words_that_may_fault!(
         reg_nonzero, "ld {word}, 0({word})", "std {word}, 0({to})", "li {failed}, 1", "b", ".quad"
     );
+
+    fn watchpoints() -> Result<usize, Refusal> {
+        // QEMU 7.2 answers H_SET_DABR and H_SET_XDABR with H_HARDWARE, and H_SET_MODE for DAWR0 with H_P2.
+        Err(Refusal::unsupported(
+            "pseries.no_watchpoints",
+            "the hypervisor of this machine gives no data address watchpoint",
+        ))
+    }
+
+    fn check_watch(_range: &WatchRange) -> Result<(), Refusal> {
+        Self::watchpoints().map(|_| ())
+    }
+
+    fn load_watchpoints(_ranges: &Ranges) {}
 
     unsafe fn switch(from: *mut usize, to: usize) {
         unsafe extern "C" {

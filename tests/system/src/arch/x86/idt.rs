@@ -1,6 +1,6 @@
 //! The interrupt descriptor table, and what each vector means.
 
-use super::apic;
+use super::{apic, debug};
 use crate::arch::Regs;
 use crate::trap;
 use core::arch::asm;
@@ -43,12 +43,17 @@ fn gate(handler: usize) -> [usize; 2] {
     return [low, flags];
 }
 
+/// Where the CPU starts to handle `vector`.
+pub fn stub(vector: usize) -> usize {
+    (&raw const trap_stubs).addr() + vector * 16
+}
+
 /// Loads the table on this CPU.
 pub fn load() {
     for vector in 0..256 {
         let handler = match vector {
             3 => breakpoint_entry as *const () as usize,
-            _ => (&raw const trap_stubs).addr() + vector * 16,
+            _ => stub(vector),
         };
         // SAFETY: an element of the static; see `Table`.
         unsafe { TABLE.0.get().cast::<[usize; 2]>().add(vector).write(gate(handler)) };
@@ -94,24 +99,7 @@ extern "C" fn x86_trap(regs: &mut Regs, vector: u32) {
             unsafe { asm!("mov {}, cr2", out(reg) addr, options(nomem, nostack, preserves_flags)) };
             trap::fault(regs, vector, addr);
         }
-        DEBUG => debug(regs),
+        DEBUG => debug::trap(regs),
         _ => trap::fault(regs, vector, regs.pc().as_usize()),
-    }
-}
-
-/// Vector 1: what DR6 says, which the CPU does not clear.
-fn debug(regs: &mut Regs) {
-    const SINGLE_STEP: usize = 1 << 14;
-    /// The bits that are always set.
-    const NOTHING: usize = 0xffff_0ff0;
-    let status: usize;
-    // SAFETY: reads a register.
-    unsafe { asm!("mov {}, dr6", out(reg) status, options(nomem, nostack, preserves_flags)) };
-    // SAFETY: forgets what was just read.
-    unsafe { asm!("mov dr6, {}", in(reg) NOTHING, options(nomem, nostack, preserves_flags)) };
-    if status & SINGLE_STEP != 0 {
-        trap::step(regs);
-    } else {
-        trap::fault(regs, DEBUG.into(), regs.pc().as_usize());
     }
 }

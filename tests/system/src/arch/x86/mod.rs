@@ -1,6 +1,7 @@
 //! PC: x86-64 and i386, booted through PVH, with the local APIC for timer and cross-CPU interrupts.
 
 mod apic;
+mod debug;
 mod idt;
 mod segments;
 
@@ -8,6 +9,8 @@ use super::{Interrupts, Ipi, Machine, Outcome, Paging, Regs};
 use crate::cpu::Cpu;
 use crate::memory::Protection;
 use crate::task::{self, Task};
+use crate::watch::Ranges;
+use probe_core::{Refusal, WatchRange};
 #[cfg(target_arch = "x86")]
 use core::arch::x86::__cpuid;
 #[cfg(target_arch = "x86_64")]
@@ -30,9 +33,9 @@ global_asm!(include_str!("trampoline.s"), ".code64", options(att_syntax));
 global_asm!(include_str!("trampoline.s"), options(att_syntax));
 
 #[cfg(target_arch = "x86")]
-use probe_arch_i386::I386 as Backend;
+use probe_arch_i386::{I386 as Backend, watch};
 #[cfg(target_arch = "x86_64")]
-use probe_arch_x86_64::X86_64 as Backend;
+use probe_arch_x86_64::{X86_64 as Backend, watch};
 
 /// A saved register.
 #[cfg(target_arch = "x86_64")]
@@ -263,6 +266,18 @@ impl Machine for X86 {
     crate::nofault::words_that_may_fault!(
         reg, "mov {word}, [{word}]", "mov [{to}], {word}", "mov {failed}, 1", "jmp", ".long"
     );
+
+    fn watchpoints() -> Result<usize, Refusal> {
+        Ok(watch::COUNT)
+    }
+
+    fn check_watch(range: &WatchRange) -> Result<(), Refusal> {
+        watch::check(range)
+    }
+
+    fn load_watchpoints(ranges: &Ranges) {
+        debug::load(ranges);
+    }
 
     unsafe fn switch(from: *mut usize, to: usize) {
         unsafe extern "C" {

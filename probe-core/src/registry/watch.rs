@@ -1,0 +1,229 @@
+//! Watchpoints, the locked half: registering, enabling, removing; and their handle.
+//!
+//! A watchpoint holds one of the processor's debug registers from its registration on, enabled or not, so that
+//! enabling never fails for want of one.
+
+use super::{Counters, Locked, Probes, Room, free};
+use crate::addr::CodeAddr;
+use crate::error::{ControlError, RegisterError};
+use crate::host::Host;
+use crate::point::{DISABLED, GONE, LEAVING, ORPHAN};
+use crate::sync::{AcqRel, Acquire, Relaxed, Release};
+use crate::watch::{MAX_WATCHPOINTS, WatchNode, WatchRange, Watchpoint};
+use core::fmt;
+use core::ptr::{self, NonNull};
+
+/// A registered watchpoint. Dropping it unregisters; from a handler, the next call of the registry does.
+#[must_use = "dropping a watchpoint unregisters it; `leak` keeps it for good"]
+pub struct Watch<H: Host> {
+    probes: &'static Probes<H>,
+    node: NonNull<WatchNode<H::Arch>>,
+}
+
+// SAFETY: the node is shared state made for it, and its handler is Send + Sync.
+unsafe impl<H: Host> Send for Watch<H> {}
+// SAFETY: as above.
+unsafe impl<H: Host> Sync for Watch<H> {}
+
+impl<H: Host> Watch<H> {
+    fn node(&self) -> &WatchNode<H::Arch> {
+        // SAFETY: the node lives as long as the handle.
+        unsafe { self.node.as_ref() }
+    }
+
+    /// What is watched.
+    pub fn range(&self) -> WatchRange {
+        self.node().range
+    }
+
+    /// What it has counted: hits and missed ones; the rest is 0.
+    pub fn counters(&self) -> Counters {
+        let node = self.node();
+        Counters {
+            hits: node.hits.load(Relaxed),
+            missed_nested: node.missed.load(Relaxed),
+            ..Counters::default()
+        }
+    }
+
+    /// Whether it is neither disabled nor gone. The switch does not matter.
+    pub fn is_enabled(&self) -> bool {
+        !self.node().is(DISABLED | GONE)
+    }
+
+    /// Whether its memory has gone with a module or an object (CTL_5).
+    pub fn is_gone(&self) -> bool {
+        self.node().is(GONE)
+    }
+
+    /// Lets it fire. From a handler, it takes effect later (REG_18).
+    ///
+    /// # Errors
+    /// It is gone, or the host cannot watch the memory any more: then it is disabled still.
+    pub fn enable(&self) -> Result<(), ControlError> {
+        let node = self.node();
+        if node.is(GONE) {
+            return Err(ControlError::Gone(CodeAddr::new(node.range.addr)));
+        }
+        node.clear(DISABLED);
+        let done = self.probes.apply_watches();
+        if done.is_err() {
+            node.set(DISABLED);
+        }
+        done
+    }
+
+    /// Keeps its handler from running, at once. From a handler, the processor forgets it later (REG_18).
+    ///
+    /// # Errors
+    /// None so far: as for other probes.
+    pub fn disable(&self) -> Result<(), ControlError> {
+        self.node().set(DISABLED);
+        self.probes.apply_watches()
+    }
+
+    /// Keeps it registered for good, and gives what can still be asked.
+    pub fn leak(self) -> &'static Self {
+        alloc::boxed::Box::leak(alloc::boxed::Box::new(self))
+    }
+}
+
+impl<H: Host> Drop for Watch<H> {
+    fn drop(&mut self) {
+        self.node().set(LEAVING | ORPHAN);
+        self.probes.dirty.store(true, Release);
+        self.probes.settle();
+    }
+}
+
+impl<H: Host> fmt::Debug for Watch<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch")
+            .field("range", &self.range())
+            .field("counters", &self.counters())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<H: Host> Probes<H> {
+    /// Registers a watchpoint.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP where the host has no such power, EINVAL where the processor cannot watch the range, ENOSPC where all
+    /// its registers are in use, EBUSY in a handler. Each says why; nothing has changed.
+    pub fn watch(&'static self, watchpoint: Watchpoint<H::Arch>) -> Result<Watch<H>, RegisterError> {
+        if self.is_in_handler() {
+            return Err(RegisterError::InHandler);
+        }
+        let at = watchpoint.range.addr;
+        let refused = |refusal| RegisterError::CannotWatch { at, refusal };
+        let power = self.host.watchpoints().map_err(refused)?;
+        power.check(&watchpoint.range).map_err(refused)?;
+        let room = Room::new()?;
+        let mut books = self.lock();
+        self.settle_locked(&mut books);
+        let count = power.count().min(MAX_WATCHPOINTS);
+        let Some(cell) = self.watches.iter().take(count).find(|cell| cell.load(Relaxed).is_null()) else {
+            return Err(RegisterError::NoWatchRegister(count));
+        };
+        let flags = if watchpoint.is_disabled { DISABLED } else { 0 };
+        let node = room.fill(WatchNode::new(watchpoint, flags));
+        // Published before it is armed.
+        cell.store(node.as_ptr(), Release);
+        if let Err(error) = self.sync_watches() {
+            cell.store(ptr::null_mut(), Release);
+            self.quiesce();
+            drop(books);
+            // SAFETY: out of its cell since before the grace period.
+            drop(unsafe { free(node) });
+            return Err(match error {
+                ControlError::CannotWatch { refusal, .. } => refused(refusal),
+                _ => RegisterError::InHandler,
+            });
+        }
+        drop(books);
+        Ok(Watch { probes: self, node })
+    }
+
+    /// What a handle's `enable` and `disable` want, now or, from a handler, later.
+    fn apply_watches(&self) -> Result<(), ControlError> {
+        if self.is_in_handler() {
+            self.dirty.store(true, Release);
+            return Ok(());
+        }
+        let _books = self.lock();
+        self.sync_watches()
+    }
+
+    /// Arms and disarms as the nodes' flags and the switch ask. The lock is held.
+    ///
+    /// # Errors
+    /// The first that the host could not arm; the rest is done.
+    pub(super) fn sync_watches(&self) -> Result<(), ControlError> {
+        let mut first = Ok(());
+        for (index, cell) in self.watches.iter().enumerate() {
+            // SAFETY: nodes are freed under the lock only.
+            let Some(node) = (unsafe { cell.load(Acquire).as_ref() }) else { continue };
+            let is_wanted = self.is_on() && !node.is(DISABLED | GONE | LEAVING);
+            if is_wanted == node.is_armed.load(Relaxed) {
+                continue;
+            }
+            // A node is there only if the host had the power.
+            let Ok(power) = self.host.watchpoints() else { continue };
+            if !is_wanted {
+                power.disarm(index);
+            } else if let Err(refusal) = power.arm(index, &node.range) {
+                first = first.and(Err(ControlError::CannotWatch { at: node.range.addr, refusal }));
+                continue;
+            }
+            node.is_armed.store(is_wanted, Relaxed);
+        }
+        first
+    }
+
+    /// Does what handlers have asked for, and takes out those whose handle is gone, to be freed when the lock is let go.
+    pub(super) fn settle_watches(&self, books: &mut Locked<'_, H>) {
+        // What the host cannot do now is tried again by whoever enables it.
+        let _ = self.sync_watches();
+        let mut has_left = false;
+        for cell in &self.watches {
+            let node = cell.load(Acquire);
+            // SAFETY: nodes are freed under the lock only.
+            if unsafe { node.as_ref() }.is_some_and(|node| node.is(ORPHAN)) {
+                cell.store(ptr::null_mut(), Release);
+                has_left = true;
+                // SAFETY: as above.
+                unsafe { &*node }.next.swap(core::mem::replace(&mut books.dead_watches, node), AcqRel);
+            }
+        }
+        if has_left {
+            self.quiesce();
+        }
+    }
+
+    /// Marks the watchpoints on memory that goes away, which the processor then forgets. The lock is held.
+    pub(super) fn watched_memory_going(&self, start: CodeAddr, end: CodeAddr) {
+        for cell in &self.watches {
+            // SAFETY: nodes are freed under the lock only.
+            if let Some(node) = unsafe { cell.load(Acquire).as_ref() }
+                && (start.as_usize()..end.as_usize()).contains(&node.range.addr)
+            {
+                node.set(GONE);
+            }
+        }
+        // Nothing is armed by it, so nothing fails.
+        let _ = self.sync_watches();
+    }
+
+    /// Calls `visit` with every watchpoint. The lock is held.
+    pub(crate) fn for_each_watch(&self, mut visit: impl FnMut(&WatchNode<H::Arch>)) {
+        for cell in &self.watches {
+            // SAFETY: nodes are freed under the lock only.
+            if let Some(node) = unsafe { cell.load(Acquire).as_ref() }
+                && !node.is(LEAVING)
+            {
+                visit(node);
+            }
+        }
+    }
+}
