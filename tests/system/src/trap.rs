@@ -27,6 +27,7 @@ pub fn step(regs: &mut Regs) {
 }
 
 /// The instruction before pc has referred to what watchpoint `index` watches.
+#[cfg(not(target_arch = "powerpc64"))]
 pub fn watchpoint(regs: &mut Regs, index: usize) {
     PROBES.watchpoint(regs, index);
 }
