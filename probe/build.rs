@@ -56,6 +56,26 @@ fn watch(package: &Path) {
     }
 }
 
+/// The crates that this one needs, as `cargo package` unpacks them beside it: it builds what it has packed before the registry has
+/// any of it. Nothing elsewhere.
+fn packed_beside(package: &Path) -> Vec<(&'static str, PathBuf)> {
+    const NEEDED: [&str; 7] = [
+        "probe-core",
+        "probe-host-linux",
+        "probe-x86-decode",
+        "probe-arch-x86_64",
+        "probe-arch-i386",
+        "probe-arch-aarch64",
+        "probe-arch-ppc64",
+    ];
+    let Some(beside) = package.parent().filter(|beside| beside.ends_with("target/package")) else {
+        return Vec::new();
+    };
+    let version = variable("CARGO_PKG_VERSION");
+    let folder = |name| (name, beside.join(format!("{name}-{version}")));
+    NEEDED.into_iter().map(folder).filter(|(_, folder)| folder.exists()).collect()
+}
+
 /// Runs the nested cargo and returns the shared object.
 fn build(package: &Path) -> PathBuf {
     let (target, folder) = (variable("TARGET"), Path::new(&variable("OUT_DIR")).join("agent"));
@@ -77,6 +97,9 @@ fn build(package: &Path) -> PathBuf {
         .env_remove("RUSTFLAGS")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("RUSTC_WRAPPER");
+    for (name, folder) in packed_beside(package) {
+        cargo.arg("--config").arg(format!("patch.crates-io.{name}.path={:?}", folder.display().to_string()));
+    }
     let status = cargo.status().unwrap_or_else(|error| panic!("cargo cannot be run: {error}"));
     assert!(status.success(), "the agent could not be built for {target}");
     folder.join(target).join("release").join("libprobe_trace.so")

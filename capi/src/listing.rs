@@ -58,7 +58,7 @@ fn viewer(is_privileged: c_int) -> Viewer {
 pub unsafe extern "C" fn kprobes_list(buf: *mut c_char, len: usize, is_privileged: c_int) -> c_long {
     let probes = match host::probes() {
         Ok(probes) => probes,
-        Err(errno) => return errno.into(),
+        Err(errno) => return errno as _,
     };
     // SAFETY: the caller's promise.
     let mut out = unsafe { Buffer::new(buf, len) };
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn kprobes_list(buf: *mut c_char, len: usize, is_privilege
 pub unsafe extern "C" fn kprobes_blacklist(buf: *mut c_char, len: usize, is_privileged: c_int) -> c_long {
     let probes = match host::probes() {
         Ok(probes) => probes,
-        Err(errno) => return errno.into(),
+        Err(errno) => return errno as _,
     };
     // SAFETY: the caller's promise.
     let mut out = unsafe { Buffer::new(buf, len) };
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn kprobe_counters(p: *mut kprobe, out: *mut probe_counter
 pub unsafe extern "C" fn kprobes_explain(addr: c_ulong, buf: *mut c_char, len: usize) -> c_long {
     let probes = match host::probes() {
         Ok(probes) => probes,
-        Err(errno) => return errno.into(),
+        Err(errno) => return errno as _,
     };
     // SAFETY: the caller's promise.
     let mut out = unsafe { Buffer::new(buf, len) };

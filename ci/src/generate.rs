@@ -79,6 +79,7 @@ fn wanted(root: &Path) -> Result<Vec<(&'static str, String)>, String> {
         (".gitlab-ci.yml", gitlab()),
         ("README.md", with_table(&readme, &support_table(root))?),
     ];
+    wanted.push(("docs/drawings/crates.svg", crate::drawings::crates(root)?));
     for architecture in &docs::ARCHITECTURES {
         wanted.push((architecture.path, docs::document(root, architecture)?));
     }

@@ -7,6 +7,7 @@ mod bench;
 mod deny;
 mod docs;
 mod documents;
+mod drawings;
 mod generate;
 mod hitpath;
 mod jobs;

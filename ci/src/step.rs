@@ -458,14 +458,17 @@ mod tests {
 
     #[test]
     fn no_result_is_a_failure_and_nothing_stays_behind() {
-        let marker = format!("86{}", std::process::id());
-        let mut step = Step::run("hang", &["sh", "-c", &format!("sleep {marker} & wait")]);
+        // The other end of the pipe is closed when the last process that was started has ended.
+        let pipe = std::env::temp_dir().join(format!("probe-ci-{}-pipe", std::process::id()));
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let (sender, ended) = mpsc::channel();
+        let read_end = pipe.clone();
+        std::thread::spawn(move || sender.send(fs::read(read_end).is_ok()));
+        let mut step = Step::run("hang", &["sh", "-c", &format!("sleep 86400 > {} & wait", pipe.display())]);
         step.limit = Duration::from_millis(300);
         let Outcome::Failed(why) = outcome_of(&step) else { panic!("it passed") };
         assert!(why.starts_with("no result after 0 s"), "{why}");
-        let left = Command::new("pgrep").args(["-f", &format!("sleep {marker}")]).output();
-        if let Ok(left) = left {
-            assert!(left.stdout.is_empty(), "{}", String::from_utf8_lossy(&left.stdout));
-        }
+        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(true), "something was left running");
+        fs::remove_file(pipe).unwrap();
     }
 }

@@ -172,7 +172,7 @@ struct ThirdParty {
     name: String,
     version: String,
     licence: String,
-    lines: usize,
+    size: Size,
 }
 
 fn third_parties(folder: &Path) -> Result<Vec<ThirdParty>, String> {
@@ -184,27 +184,51 @@ fn third_parties(folder: &Path) -> Result<Vec<ThirdParty>, String> {
         .map(|package| {
             let (name, version) = (text(&package["name"]), text(&package["version"]));
             let sources = folder.join("vendor").join(format!("{name}-{version}")).join("src");
-            ThirdParty { licence: text(&package["license"]), lines: count_lines(&sources).0, name, version }
+            ThirdParty { licence: text(&package["license"]), size: size_of_sources(&sources), name, version }
         })
         .collect())
 }
 
-/// Lines of the Rust files below `folder` without their tests: all, and those with code.
-fn count_lines(folder: &Path) -> (usize, usize) {
-    let mut sum = (0, 0);
+/// How much source there is, without tests.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    lines: usize,
+    /// Lines that are neither empty nor comments.
+    code: usize,
+    bytes: usize,
+}
+
+impl Size {
+    fn add(&mut self, other: Self) {
+        self.lines += other.lines;
+        self.code += other.code;
+        self.bytes += other.bytes;
+    }
+
+    fn kilobytes(self) -> usize {
+        self.bytes.div_ceil(1000)
+    }
+}
+
+/// The Rust files below `folder` without their tests.
+fn size_of_sources(folder: &Path) -> Size {
+    let mut sum = Size::default();
     for file in rust_files(folder) {
         let is_test = file.file_stem().is_some_and(|name| name == "tests")
             || file.components().any(|part| part.as_os_str() == "tests");
         let text = if is_test { String::new() } else { fs::read_to_string(&file).unwrap_or_default() };
-        let lines = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]"));
-        for line in lines {
+        for line in text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")) {
+            sum.bytes += line.len() + 1;
+            sum.lines += 1;
             let line = line.trim();
-            sum.0 += 1;
-            sum.1 += usize::from(!line.is_empty() && !line.starts_with("//"));
+            sum.code += usize::from(!line.is_empty() && !line.starts_with("//"));
         }
     }
     sum
 }
+
+/// What we want to stay under, in lines of ours for one architecture: what somebody can still read.
+const GOAL_LINES: usize = 12_000;
 
 fn report(
     folder: &Path,
@@ -217,29 +241,38 @@ fn report(
         folder.display(),
         built.join(", ")
     );
-    let mut sum = (0, 0);
+    let mut line = |name: &str, size: Size, note: &str| {
+        let (lines, code, kilobytes) = (size.lines, size.code, size.kilobytes());
+        let _ = writeln!(text, "  {name:24} {lines:>7} lines, {code:>6} of code, {kilobytes:>5} kB{note}");
+    };
+    let (mut sum, mut all) = (Size::default(), Size::default());
     for (name, package) in ours {
-        let (lines, code) = count_lines(&folder.join(package).join("src"));
-        let _ = writeln!(text, "  {name:24} {lines:>7} lines, {code:>6} of code");
-        sum = (sum.0 + lines, sum.1 + code);
+        let size = size_of_sources(&folder.join(package).join("src"));
+        line(name, size, "");
+        sum.add(size);
     }
-    let _ = writeln!(
-        text,
-        "  {:24} {:>7} lines, {:>6} of code\n\nof others, in vendor/, each with its licence:",
-        "together", sum.0, sum.1
-    );
+    let verdict = if sum.lines <= GOAL_LINES { "within" } else { "OVER" };
+    line("together", sum, &format!(" ({verdict} the goal of {GOAL_LINES} lines)"));
+    all.add(sum);
+    text.push_str("\nof others, in vendor/, each with its licence's text:\n");
     for party in third_parties {
+        let Size { lines, .. } = party.size;
+        let name = format!("{} {}", party.name, party.version);
         let _ = writeln!(
             text,
-            "  {:24} {:>7} lines, {}",
-            format!("{} {}", party.name, party.version),
-            party.lines,
+            "  {name:24} {lines:>7} lines, {:>5} kB, {}",
+            party.size.kilobytes(),
             party.licence
         );
+        all.add(party.size);
     }
     if third_parties.is_empty() {
         text.push_str("  nothing\n");
     }
+    let _ = writeln!(text, "\nall together: {} lines, {} kB", all.lines, all.kilobytes());
+    text.push_str(
+        "\nwhat the licences ask: keep LICENSE-MIT or LICENSE-APACHE with our sources, and the licence files in vendor/ with theirs\n",
+    );
     text.push_str("\nwhat the kernel owes: an implementation of `Host` (probe-core/src/host.rs says for each what goes wrong without it)\n");
     for duty in duties(&read(&folder.join("probe-core/src/host.rs"))?) {
         let _ = writeln!(text, "  {duty}");
