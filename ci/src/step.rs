@@ -468,6 +468,8 @@ mod tests {
         step.limit = Duration::from_millis(300);
         let Outcome::Failed(why) = outcome_of(&step) else { panic!("it passed") };
         assert!(why.starts_with("no result after 0 s"), "{why}");
+        // If it was ended before it had opened the pipe: opened for both, which never waits, and closed.
+        drop(File::options().read(true).write(true).open(&pipe).unwrap());
         assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(true), "something was left running");
         fs::remove_file(pipe).unwrap();
     }
