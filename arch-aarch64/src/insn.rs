@@ -218,6 +218,9 @@ pub(crate) const fn sysreg(op0: u16, op1: u16, crn: u16, crm: u16, op2: u16) -> 
 /// `bti`, `bti c`, `bti j`, `bti jc`: hints 32, 34, 36, 38 (C6.2.41).
 pub(crate) const BTI: Class = Class::new(0xffff_ff3f, 0xd503_241f);
 
+/// `paciasp`, `pacibsp`: hints 25 and 27, which are landing pads too (C6.2.253).
+pub(crate) const PACI_SP: Class = Class::new(0xffff_ffbf, 0xd503_233f);
+
 // ---- fields -------------------------------------------------------------------------------------------------
 
 /// `bits` bits of `word` from bit `low`, unsigned.

@@ -22,6 +22,7 @@ extern crate std;
 
 mod call;
 mod decode;
+mod detour;
 mod insn;
 mod patch;
 pub mod regs;
@@ -41,7 +42,8 @@ pub use regs::PtRegs;
 pub use slot::StepState;
 
 use probe_core::arch::{
-    Arch, Decoded, Entry, MemFault, Memory, Method, SingleStep, Site, Tail, TailPatch, Text,
+    Arch, Decoded, DetourLayout, Displaced, Entry, MemFault, Memory, Method, SingleStep, Site, Tail,
+    TailPatch, Text,
 };
 use probe_core::{CodeAddr, Refusal};
 use regs::{PSTATE_D, PSTATE_SS};
@@ -151,6 +153,42 @@ unsafe impl Arch for Aarch64 {
     #[inline]
     fn abort_step(plan: &Plan, place: CodeAddr, regs: &mut PtRegs, state: &StepState) {
         slot::abort(plan, place, regs, state);
+    }
+
+    const JUMP_LEN: usize = detour::JUMP_LEN;
+    const DETOUR_LEN: usize = detour::LEN;
+    const DETOUR_HEADER_LEN: usize = detour::HEADER_LEN;
+
+    fn displace(site: &Site<'_>) -> Result<Displaced, Refusal> {
+        detour::displace(site)
+    }
+
+    fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+        detour::branch_target(text, at)
+    }
+
+    fn detour_entry(place: CodeAddr, _displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
+        detour::entry(place, from)
+    }
+
+    fn fill_detour(
+        _displaced: &Displaced,
+        text: &[u8],
+        place: CodeAddr,
+        entry: CodeAddr,
+        trampoline: CodeAddr,
+        word: usize,
+        out: &mut [u8],
+    ) -> Result<DetourLayout, Refusal> {
+        detour::fill(text, place, entry, (trampoline, word), out)
+    }
+
+    fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
+        detour::jump(place, entry)
+    }
+
+    fn detour_regs(regs: &PtRegs) -> usize {
+        regs.x[0] as usize
     }
 
     fn argument<M: Memory>(regs: &PtRegs, index: usize, memory: &M) -> Option<usize> {

@@ -18,6 +18,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use probe_core::CodeAddr;
 use probe_core::arch::{NativeArch, SaveSet};
 use probe_x86_decode::call::STUB_CALL_LEN;
+use probe_x86_decode::detour::WORD_DISTANCE_32 as WORD_DISTANCE;
 use probe_x86_decode::fpu::{self, Saver};
 
 /// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is known to anyone.
@@ -36,6 +37,18 @@ unsafe impl NativeArch for I386 {
         CodeAddr::new(trampoline as usize)
     }
 
+    fn detour_trampoline(save: SaveSet) -> CodeAddr {
+        let trampoline = match save {
+            SaveSet::General => detour_general as unsafe extern "C" fn(),
+            SaveSet::Full => full_detour_trampoline(),
+        };
+        CodeAddr::new(trampoline as usize)
+    }
+
+    fn detour_resume_trap() -> CodeAddr {
+        CodeAddr::new(detour_resume as *const () as usize)
+    }
+
     fn jprobe_return_trap() -> CodeAddr {
         CodeAddr::new(jprobe_return as *const () as usize)
     }
@@ -52,6 +65,15 @@ fn full_trampoline() -> unsafe extern "C" fn() {
         Saver::Xsavec | Saver::Xsave => trampoline_xsave,
         Saver::Fxsave => trampoline_fxsave,
         Saver::Fnsave => trampoline_fnsave,
+    }
+}
+
+/// The same for detours.
+fn full_detour_trampoline() -> unsafe extern "C" fn() {
+    match full_trampoline() as usize {
+        at if at == trampoline_xsave as *const () as usize => detour_xsave,
+        at if at == trampoline_fxsave as *const () as usize => detour_fxsave,
+        _ => detour_fnsave,
     }
 }
 
@@ -180,6 +202,146 @@ macro_rules! trampoline {
     };
 }
 
+/// From a detour trampoline's frame to the stack as it was at the place: the return address.
+const AT_PLACE: usize = FRAME + 4;
+/// CF, PF, AF, ZF, SF, OF.
+const STATUS_FLAGS: u32 = 0x8d5;
+/// DF.
+const DIRECTION_FLAG: u32 = 0x400;
+
+/// A trampoline of detours that brackets the call of the handler with `save` and `restore`. EBX, EDI and ESI are free there; EBP
+/// points to the frame.
+macro_rules! detour_trampoline {
+    ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc simple",
+                // The interrupted function is at the place itself, not behind a call.
+                ".cfi_signal_frame",
+                ".cfi_def_cfa esp, 4",
+                // No flag changes before PUSHFD.
+                "lea esp, [esp - {frame}]",
+                ".cfi_def_cfa esp, {at_place}",
+                "mov [esp + {ebx}], ebx",
+                "mov [esp + {ecx}], ecx",
+                "mov [esp + {edx}], edx",
+                "mov [esp + {esi}], esi",
+                "mov [esp + {edi}], edi",
+                "mov [esp + {ebp}], ebp",
+                "mov [esp + {eax}], eax",
+                "pushfd",
+                "pop eax",
+                "mov [esp + {flags}], eax",
+                "mov [esp + {flags_before}], eax",
+                // CLD is slow, and almost never needed.
+                "test eax, {direction}",
+                "jnz 5f",
+                "6:",
+                "mov dword ptr [esp + {orig_eax}], -1",
+                "mov eax, ds",
+                "mov [esp + {ds}], eax",
+                "mov eax, es",
+                "mov [esp + {es}], eax",
+                "mov eax, fs",
+                "mov [esp + {fs}], eax",
+                "mov eax, gs",
+                "mov [esp + {gs}], eax",
+                "mov eax, cs",
+                "mov [esp + {cs}], eax",
+                "mov eax, ss",
+                "mov [esp + {ss}], eax",
+                "lea eax, [esp + {at_place}]",
+                "mov [esp + {esp}], eax",
+                "mov eax, [esp + {frame}]",
+                "mov esi, [eax - {word_distance}]",
+                "mov ebp, esp",
+                // The place's frame, from the saved registers; the handler's user has put the place into `eip`.
+                ".cfi_def_cfa ebp, {at_place}",
+                ".cfi_offset eip, {eip} - {at_place}",
+                ".cfi_offset ebx, {ebx} - {at_place}",
+                ".cfi_offset esi, {esi} - {at_place}",
+                ".cfi_offset edi, {edi} - {at_place}",
+                ".cfi_offset ebp, {ebp} - {at_place}",
+                // Position-independent: the statics are addressed from here.
+                "call 2f",
+                "2: pop ebx",
+                $($save,)*
+                "sub esp, 8",
+                "push esi",
+                "push ebp",
+                "call [esi]",
+                "mov edi, eax",
+                "add esp, 16",
+                $($restore,)*
+                "mov esp, ebp",
+                "test edi, edi",
+                "jz {resume}",
+                "mov [esp + {frame}], edi",
+                // POPFD is slow, and needed only where more than the status flags are not as they are now.
+                "mov eax, [esp + {flags}]",
+                "mov ecx, eax",
+                "xor ecx, [esp + {flags_before}]",
+                "test ecx, ~{status}",
+                "jnz 3f",
+                "test eax, {direction}",
+                "jnz 3f",
+                // OF from bit 11, by an addition that overflows; the others by SAHF, which leaves OF.
+                "mov ecx, eax",
+                "shr ecx, 11",
+                "and ecx, 1",
+                "mov ah, al",
+                "add cl, 127",
+                "sahf",
+                "4:",
+                "mov ebx, [esp + {ebx}]",
+                "mov ecx, [esp + {ecx}]",
+                "mov edx, [esp + {edx}]",
+                "mov esi, [esp + {esi}]",
+                "mov edi, [esp + {edi}]",
+                "mov ebp, [esp + {ebp}]",
+                "mov eax, [esp + {eax}]",
+                "lea esp, [esp + {frame}]",
+                "ret",
+                "3:",
+                "push eax",
+                "popfd",
+                "jmp 4b",
+                "5:",
+                "cld",
+                "jmp 6b",
+                ".cfi_endproc",
+                frame = const FRAME,
+                at_place = const AT_PLACE,
+                flags_before = const size_of::<Regs>(),
+                word_distance = const WORD_DISTANCE,
+                status = const STATUS_FLAGS,
+                direction = const DIRECTION_FLAG,
+                resume = sym detour_resume,
+                ebx = const offset_of!(Regs, ebx),
+                ecx = const offset_of!(Regs, ecx),
+                edx = const offset_of!(Regs, edx),
+                esi = const offset_of!(Regs, esi),
+                edi = const offset_of!(Regs, edi),
+                ebp = const offset_of!(Regs, ebp),
+                eax = const offset_of!(Regs, eax),
+                ds = const offset_of!(Regs, ds),
+                es = const offset_of!(Regs, es),
+                fs = const offset_of!(Regs, fs),
+                gs = const offset_of!(Regs, gs),
+                orig_eax = const offset_of!(Regs, orig_eax),
+                eip = const offset_of!(Regs, eip),
+                cs = const offset_of!(Regs, cs),
+                flags = const offset_of!(Regs, eflags),
+                esp = const offset_of!(Regs, esp),
+                ss = const offset_of!(Regs, ss),
+                $($operand = sym $value,)*
+            );
+        }
+    };
+}
+
 trampoline!(
     /// Saves the general registers and flags alone.
     trampoline_general,
@@ -232,6 +394,65 @@ trampoline!(
     room = sym XSAVE_ROOM,
     components = sym XSAVE_COMPONENTS
 );
+
+detour_trampoline!(
+    /// Saves the general registers and flags alone.
+    detour_general,
+    ["and esp, -16"],
+    []
+);
+
+detour_trampoline!(
+    /// Also saves the x87 state; FNSAVE leaves the x87 stack empty.
+    detour_fnsave,
+    ["sub esp, 112", "and esp, -16", "fnsave [esp]"],
+    ["frstor [esp]"]
+);
+
+detour_trampoline!(
+    /// Also saves x87 and SSE state. The x87 stack may hold the return value; the handler must find it empty.
+    detour_fxsave,
+    ["sub esp, 512", "and esp, -64", "fxsave [esp]", "fninit"],
+    ["fxrstor [esp]"]
+);
+
+detour_trampoline!(
+    /// Also saves all state components that the ABI can return in or a handler can clobber.
+    detour_xsave,
+    [
+        // The difference of two symbols is beyond Intel syntax here.
+        ".att_syntax prefix",
+        "subl {room} - 2b(%ebx), %esp",
+        ".intel_syntax noprefix",
+        "and esp, -64",
+        // XRSTOR wants the header's unused words to be 0.
+        "lea edi, [esp + 512]",
+        "xor eax, eax",
+        "mov ecx, 16",
+        "rep stosd",
+        "xor edx, edx",
+        ".att_syntax prefix",
+        "movl {components} - 2b(%ebx), %eax",
+        ".intel_syntax noprefix",
+        "xsave [esp]",
+        "fninit"
+    ],
+    [
+        ".att_syntax prefix",
+        "movl {components} - 2b(%ebx), %eax",
+        ".intel_syntax noprefix",
+        "xor edx, edx",
+        "xrstor [esp]"
+    ],
+    room = sym XSAVE_ROOM,
+    components = sym XSAVE_COMPONENTS
+);
+
+/// Where a detour's trampoline traps, with EBP pointing to the registers to go on with.
+#[unsafe(naked)]
+unsafe extern "C" fn detour_resume() {
+    naked_asm!("int3", "ud2");
+}
 
 /// Where a jprobe's handler returns to: a breakpoint.
 #[unsafe(naked)]

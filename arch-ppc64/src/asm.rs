@@ -16,9 +16,9 @@
 //! ```
 
 use crate::call::{VENEER_CTR, VENEER_R0, VENEER_R11, VENEER_R12};
-use crate::patch;
 use crate::regs::{MSR_SF, PtRegs};
 use crate::{Abi, Endian, NativeAbi, NativeEndian, Ppc64};
+use crate::{detour, patch};
 use core::arch::{asm, global_asm};
 use core::mem::offset_of;
 use probe_core::CodeAddr;
@@ -119,6 +119,74 @@ macro_rules! trampoline {
     };
 }
 
+/// One trampoline of detours, entered from a detour's call: LR is where it goes on, r12 the detour's word, and r0, r12, LR
+/// and CTR at the place lie in the detour's frame.
+macro_rules! detour_trampoline {
+    ($name:literal, $frame:ident, $save:expr, $restore:expr) => {
+        global_asm!(
+            ".pushsection .text.probe_arch_ppc64,\"ax\",@progbits",
+            ".p2align 4",
+            concat!(".globl ", $name),
+            concat!(".hidden ", $name),
+            concat!($name, ":"),
+            ".cfi_startproc",
+            "stdu 1,-{frame}(1)",
+            ".cfi_def_cfa_offset {frame}+{detour}",
+            ".irp r,2,3,4,5,6,7,8,9,10,11,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+            "std \\r,{regs}+8*\\r(1)",
+            ".endr",
+            "ld 0,{frame}+{kept_r0}(1); std 0,{regs}(1)",
+            "ld 0,{frame}+{kept_r12}(1); std 0,{regs}+8*12(1)",
+            "ld 0,{frame}+{kept_lr}(1); std 0,{regs}+{link}(1)",
+            "ld 0,{frame}+{kept_ctr}(1); std 0,{regs}+{ctr}(1)",
+            ".cfi_offset 65,{regs}+{link}-{frame}-{detour}",
+            "addi 0,1,{frame}+{detour}; std 0,{regs}+8(1)",
+            "mfxer 0; std 0,{regs}+{xer}(1)",
+            "mfcr 0; std 0,{regs}+{ccr}(1)",
+            "li 0,1; sldi 0,0,63; std 0,{regs}+{msr}(1)",
+            "li 0,0; std 0,{regs}+{orig_gpr3}(1)",
+            "std 0,{regs}+{softe}(1); std 0,{regs}+{softe}+8(1); std 0,{regs}+{softe}+16(1)",
+            "std 0,{regs}+{softe}+24(1); std 0,{regs}+{softe}+32(1)",
+            "mr 4,12; ld 11,0(12)",
+            $save,
+            "addi 3,1,{regs}",
+            call_handler!(),
+            $restore,
+            "cmpdi 3,0; beq 9f",
+            "mtlr 3",
+            "ld 0,{regs}(1); std 0,{frame}+{kept_r0}(1)",
+            "ld 0,{regs}+8*12(1); std 0,{frame}+{kept_r12}(1)",
+            "ld 0,{regs}+{link}(1); std 0,{frame}+{kept_lr}(1)",
+            "ld 0,{regs}+{ctr}(1); std 0,{frame}+{kept_ctr}(1)",
+            "ld 0,{regs}+{xer}(1); mtxer 0",
+            "ld 0,{regs}+{ccr}(1); mtcrf 255,0",
+            ".irp r,2,3,4,5,6,7,8,9,10,11,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+            "ld \\r,{regs}+8*\\r(1)",
+            ".endr",
+            "addi 1,1,{frame}",
+            "blr",
+            "9: addi 3,1,{regs}",
+            "b probe_ppc64_detour_resume",
+            ".cfi_endproc",
+            ".popsection",
+            frame = const $frame,
+            regs = const REGS,
+            detour = const detour::FRAME,
+            msr = const offset_of!(PtRegs, msr),
+            orig_gpr3 = const offset_of!(PtRegs, orig_gpr3),
+            ctr = const offset_of!(PtRegs, ctr),
+            link = const offset_of!(PtRegs, link),
+            xer = const offset_of!(PtRegs, xer),
+            ccr = const offset_of!(PtRegs, ccr),
+            softe = const offset_of!(PtRegs, softe),
+            kept_r0 = const detour::KEPT_R0,
+            kept_r12 = const detour::KEPT_R12,
+            kept_lr = const detour::KEPT_LR,
+            kept_ctr = const detour::KEPT_CTR,
+        );
+    };
+}
+
 // Offsets of the vector state, which the two halves below share with the table above by value: 464 FPSCR, 480 VSCR, 496 vs0
 // or f0, 1008 v0 (asserted here).
 const _: () = assert!(FPSCR == 464 && VSCR == 480 && FLOATS == 496 && VECTORS == 1008);
@@ -187,6 +255,21 @@ trampoline!(
     concat!(restore_vectors!(), restore_vsx!())
 );
 
+detour_trampoline!("probe_ppc64_detour_general", GENERAL_FRAME, "", "");
+detour_trampoline!("probe_ppc64_detour_float", FULL_FRAME, save_floats!(), restore_floats!());
+detour_trampoline!(
+    "probe_ppc64_detour_altivec",
+    FULL_FRAME,
+    concat!(save_floats!(), save_vectors!()),
+    concat!(restore_vectors!(), restore_floats!())
+);
+detour_trampoline!(
+    "probe_ppc64_detour_vsx",
+    FULL_FRAME,
+    concat!(save_vsx!(), save_vectors!()),
+    concat!(restore_vectors!(), restore_vsx!())
+);
+
 global_asm!(
     ".pushsection .text.probe_arch_ppc64,\"ax\",@progbits",
     ".p2align 2",
@@ -196,6 +279,12 @@ global_asm!(
     "trap",
     // Nobody gets here: the trap is taken over by the core.
     "b probe_ppc64_jprobe_return",
+    // Where a detour's trampoline traps, with r3 pointing to the registers to go on with.
+    ".globl probe_ppc64_detour_resume",
+    ".hidden probe_ppc64_detour_resume",
+    "probe_ppc64_detour_resume:",
+    "trap",
+    "b probe_ppc64_detour_resume",
     ".popsection",
 );
 
@@ -205,6 +294,11 @@ unsafe extern "C" {
     static probe_ppc64_return_float: u32;
     static probe_ppc64_return_altivec: u32;
     static probe_ppc64_return_vsx: u32;
+    static probe_ppc64_detour_general: u32;
+    static probe_ppc64_detour_float: u32;
+    static probe_ppc64_detour_altivec: u32;
+    static probe_ppc64_detour_vsx: u32;
+    static probe_ppc64_detour_resume: u32;
     static probe_ppc64_jprobe_return: u32;
 }
 
@@ -246,6 +340,20 @@ unsafe impl NativeArch for Ppc64<NativeEndian, NativeAbi> {
             (SaveSet::Full, VectorUnit::Vsx) => &raw const probe_ppc64_return_vsx,
         };
         CodeAddr::new(label.addr())
+    }
+
+    fn detour_trampoline(save: SaveSet) -> CodeAddr {
+        let label = match (save, vector_unit_for(save)) {
+            (SaveSet::General, _) => &raw const probe_ppc64_detour_general,
+            (SaveSet::Full, VectorUnit::None) => &raw const probe_ppc64_detour_float,
+            (SaveSet::Full, VectorUnit::Altivec) => &raw const probe_ppc64_detour_altivec,
+            (SaveSet::Full, VectorUnit::Vsx) => &raw const probe_ppc64_detour_vsx,
+        };
+        CodeAddr::new(label.addr())
+    }
+
+    fn detour_resume_trap() -> CodeAddr {
+        CodeAddr::new((&raw const probe_ppc64_detour_resume).addr())
     }
 
     fn jprobe_return_trap() -> CodeAddr {

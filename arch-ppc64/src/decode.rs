@@ -207,6 +207,11 @@ fn prefixed(prefix: u32, suffix: u32, at: CodeAddr) -> Result<Plan, Refusal> {
     }
 }
 
+/// Whether a prefixed instruction of `at` addresses memory from where it lies.
+pub(crate) fn is_relocated(prefix: u32, suffix: u32, at: CodeAddr) -> Result<bool, Refusal> {
+    Ok(prefixed(prefix, suffix, at)? == Plan::Relocate)
+}
+
 /// Book I, "Prefixed No-Operation Instruction": a suffix that is a branch, a system call, a trap or a
 /// context-synchronising instruction makes it an invalid form.
 fn pnop(suffix: u32) -> Result<Plan, Refusal> {

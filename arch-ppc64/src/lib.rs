@@ -22,6 +22,7 @@ extern crate std;
 
 mod call;
 mod decode;
+mod detour;
 mod insn;
 mod patch;
 pub mod regs;
@@ -42,7 +43,9 @@ pub use slot::Kept;
 
 use core::convert::Infallible;
 use core::marker::PhantomData;
-use probe_core::arch::{Arch, Decoded, Entry, MemFault, Memory, SingleStep, Site, Tail, TailPatch, Text};
+use probe_core::arch::{
+    Arch, Decoded, DetourLayout, Displaced, Entry, MemFault, Memory, SingleStep, Site, Tail, TailPatch, Text,
+};
 use probe_core::{CodeAddr, Refusal};
 
 mod sealed {
@@ -256,6 +259,42 @@ unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
 
     fn abort_step(_: &Plan, place: CodeAddr, regs: &mut PtRegs, _: &Kept) {
         slot::abort_step(place, regs);
+    }
+
+    const JUMP_LEN: usize = detour::JUMP_LEN;
+    const DETOUR_LEN: usize = detour::LEN;
+    const DETOUR_HEADER_LEN: usize = detour::HEADER_LEN;
+
+    fn displace(site: &Site<'_>) -> Result<Displaced, Refusal> {
+        detour::displace::<E>(site)
+    }
+
+    fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+        detour::branch_target::<E>(text, at)
+    }
+
+    fn detour_entry(place: CodeAddr, _displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
+        detour::entry(place, from)
+    }
+
+    fn fill_detour(
+        _displaced: &Displaced,
+        text: &[u8],
+        place: CodeAddr,
+        entry: CodeAddr,
+        trampoline: CodeAddr,
+        word: usize,
+        out: &mut [u8],
+    ) -> Result<DetourLayout, Refusal> {
+        detour::fill::<E>(text, place, entry, (trampoline, word), out)
+    }
+
+    fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
+        detour::jump::<E>(place, entry)
+    }
+
+    fn detour_regs(regs: &PtRegs) -> usize {
+        regs.gpr[3] as usize
     }
 
     fn argument<M: Memory>(regs: &PtRegs, index: usize, memory: &M) -> Option<usize> {

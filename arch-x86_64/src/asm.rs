@@ -16,6 +16,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use probe_core::CodeAddr;
 use probe_core::arch::{NativeArch, SaveSet};
 use probe_x86_decode::call::STUB_CALL_LEN;
+use probe_x86_decode::detour::{RED_ZONE_LEN, WORD_DISTANCE};
 use probe_x86_decode::fpu::{self, Saver};
 
 /// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is known to anyone.
@@ -32,6 +33,18 @@ unsafe impl NativeArch for X86_64 {
             SaveSet::Full => full_trampoline(),
         };
         CodeAddr::new(trampoline as usize)
+    }
+
+    fn detour_trampoline(save: SaveSet) -> CodeAddr {
+        let trampoline = match save {
+            SaveSet::General => detour_general as unsafe extern "C" fn(),
+            SaveSet::Full => full_detour_trampoline(),
+        };
+        CodeAddr::new(trampoline as usize)
+    }
+
+    fn detour_resume_trap() -> CodeAddr {
+        CodeAddr::new(detour_resume as *const () as usize)
     }
 
     fn jprobe_return_trap() -> CodeAddr {
@@ -51,6 +64,15 @@ fn full_trampoline() -> unsafe extern "C" fn() {
         Saver::Xsave => trampoline_xsave,
         // Every processor with 64-bit mode has it.
         Saver::Fxsave | Saver::Fnsave => trampoline_fxsave,
+    }
+}
+
+/// The same for detours.
+fn full_detour_trampoline() -> unsafe extern "C" fn() {
+    match full_trampoline() as usize {
+        at if at == trampoline_xsavec as *const () as usize => detour_xsavec,
+        at if at == trampoline_xsave as *const () as usize => detour_xsave,
+        _ => detour_fxsave,
     }
 }
 
@@ -184,6 +206,154 @@ macro_rules! trampoline {
     };
 }
 
+/// From a detour trampoline's frame to the stack as it was at the place: the return address and the red zone.
+const AT_PLACE: usize = FRAME + 8 + RED_ZONE_LEN;
+/// CF, PF, AF, ZF, SF, OF.
+const STATUS_FLAGS: u32 = 0x8d5;
+/// DF.
+const DIRECTION_FLAG: u32 = 0x400;
+
+/// A trampoline of detours that brackets the call of the handler with `save` and `restore`.
+macro_rules! detour_trampoline {
+    ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc simple",
+                // The interrupted function is at the place itself, not behind a call.
+                ".cfi_signal_frame",
+                ".cfi_def_cfa rsp, {at_place} - {frame}",
+                // No flag changes before PUSHFQ.
+                "lea rsp, [rsp - {frame}]",
+                ".cfi_def_cfa rsp, {at_place}",
+                "mov [rsp + {r15}], r15",
+                "mov [rsp + {r14}], r14",
+                "mov [rsp + {r13}], r13",
+                "mov [rsp + {r12}], r12",
+                "mov [rsp + {rbp}], rbp",
+                "mov [rsp + {rbx}], rbx",
+                "mov [rsp + {r11}], r11",
+                "mov [rsp + {r10}], r10",
+                "mov [rsp + {r9}], r9",
+                "mov [rsp + {r8}], r8",
+                "mov [rsp + {rax}], rax",
+                "mov [rsp + {rcx}], rcx",
+                "mov [rsp + {rdx}], rdx",
+                "mov [rsp + {rsi}], rsi",
+                "mov [rsp + {rdi}], rdi",
+                "pushfq",
+                "pop rax",
+                "mov [rsp + {flags}], rax",
+                "mov [rsp + {flags_before}], rax",
+                // CLD is slow, and almost never needed.
+                "test eax, {direction}",
+                "jnz 5f",
+                "6:",
+                "mov qword ptr [rsp + {orig_rax}], -1",
+                "mov eax, cs",
+                "mov [rsp + {cs}], rax",
+                "mov eax, ss",
+                "mov [rsp + {ss}], rax",
+                "lea rax, [rsp + {at_place}]",
+                "mov [rsp + {rsp}], rax",
+                "mov rax, [rsp + {frame}]",
+                "mov r12, [rax - {word_distance}]",
+                "mov rbp, rsp",
+                // The place's frame, from the saved registers; the handler's user has put the place into `rip`.
+                ".cfi_def_cfa rbp, {at_place}",
+                ".cfi_offset rip, {rip} - {at_place}",
+                ".cfi_offset rbx, {rbx} - {at_place}",
+                ".cfi_offset rbp, {rbp} - {at_place}",
+                ".cfi_offset r12, {r12} - {at_place}",
+                ".cfi_offset r13, {r13} - {at_place}",
+                ".cfi_offset r14, {r14} - {at_place}",
+                ".cfi_offset r15, {r15} - {at_place}",
+                $($save,)*
+                "mov rdi, rbp",
+                "mov rsi, r12",
+                "call [r12]",
+                "mov rbx, rax",
+                $($restore,)*
+                "mov rsp, rbp",
+                "test rbx, rbx",
+                "jz {resume}",
+                "mov [rsp + {frame}], rbx",
+                // POPFQ is slow, and needed only where more than the status flags are not as they are now.
+                "mov rax, [rsp + {flags}]",
+                "mov rcx, rax",
+                "xor rcx, [rsp + {flags_before}]",
+                "test ecx, ~{status}",
+                "jnz 3f",
+                "test eax, {direction}",
+                "jnz 3f",
+                // OF from bit 11, by an addition that overflows; the others by SAHF, which leaves OF.
+                "mov ecx, eax",
+                "shr ecx, 11",
+                "and ecx, 1",
+                "mov ah, al",
+                "add cl, 127",
+                "sahf",
+                "4:",
+                "mov r15, [rsp + {r15}]",
+                "mov r14, [rsp + {r14}]",
+                "mov r13, [rsp + {r13}]",
+                "mov r12, [rsp + {r12}]",
+                "mov rbp, [rsp + {rbp}]",
+                "mov rbx, [rsp + {rbx}]",
+                "mov r11, [rsp + {r11}]",
+                "mov r10, [rsp + {r10}]",
+                "mov r9, [rsp + {r9}]",
+                "mov r8, [rsp + {r8}]",
+                "mov rax, [rsp + {rax}]",
+                "mov rcx, [rsp + {rcx}]",
+                "mov rdx, [rsp + {rdx}]",
+                "mov rsi, [rsp + {rsi}]",
+                "mov rdi, [rsp + {rdi}]",
+                "lea rsp, [rsp + {frame}]",
+                "ret",
+                "3:",
+                "push rax",
+                "popfq",
+                "jmp 4b",
+                "5:",
+                "cld",
+                "jmp 6b",
+                ".cfi_endproc",
+                frame = const FRAME,
+                at_place = const AT_PLACE,
+                flags_before = const size_of::<Regs>(),
+                word_distance = const WORD_DISTANCE,
+                status = const STATUS_FLAGS,
+                direction = const DIRECTION_FLAG,
+                resume = sym detour_resume,
+                r15 = const offset_of!(Regs, r15),
+                r14 = const offset_of!(Regs, r14),
+                r13 = const offset_of!(Regs, r13),
+                r12 = const offset_of!(Regs, r12),
+                rbp = const offset_of!(Regs, rbp),
+                rbx = const offset_of!(Regs, rbx),
+                r11 = const offset_of!(Regs, r11),
+                r10 = const offset_of!(Regs, r10),
+                r9 = const offset_of!(Regs, r9),
+                r8 = const offset_of!(Regs, r8),
+                rax = const offset_of!(Regs, rax),
+                rcx = const offset_of!(Regs, rcx),
+                rdx = const offset_of!(Regs, rdx),
+                rsi = const offset_of!(Regs, rsi),
+                rdi = const offset_of!(Regs, rdi),
+                orig_rax = const offset_of!(Regs, orig_rax),
+                rip = const offset_of!(Regs, rip),
+                cs = const offset_of!(Regs, cs),
+                flags = const offset_of!(Regs, eflags),
+                rsp = const offset_of!(Regs, rsp),
+                ss = const offset_of!(Regs, ss),
+                $($operand = sym $value,)*
+            );
+        }
+    };
+}
+
 trampoline!(
     /// Saves the general registers and flags alone.
     trampoline_general,
@@ -253,6 +423,82 @@ trampoline!(
     room = sym XSAVE_ROOM,
     components = sym XSAVE_COMPONENTS
 );
+
+detour_trampoline!(
+    /// Saves the general registers and flags alone.
+    detour_general,
+    ["and rsp, -16"],
+    []
+);
+
+detour_trampoline!(
+    /// Also saves x87 and SSE state.
+    detour_fxsave,
+    ["sub rsp, 512", "and rsp, -64", "fxsave64 [rsp]", "fninit"],
+    ["fxrstor64 [rsp]"]
+);
+
+detour_trampoline!(
+    /// Also saves all state components that the ABI can return in or a handler can clobber.
+    detour_xsave,
+    [
+        "sub rsp, [rip + {room}]",
+        "and rsp, -64",
+        // XRSTOR wants the header's unused words to be 0.
+        "xor edx, edx",
+        "mov [rsp + 512], rdx",
+        "mov [rsp + 520], rdx",
+        "mov [rsp + 528], rdx",
+        "mov [rsp + 536], rdx",
+        "mov [rsp + 544], rdx",
+        "mov [rsp + 552], rdx",
+        "mov [rsp + 560], rdx",
+        "mov [rsp + 568], rdx",
+        "mov eax, [rip + {components}]",
+        "xsave64 [rsp]",
+        // The x87 stack holds a long double that is returned; the handler must find it empty.
+        "test byte ptr [rsp + 512], 1",
+        "jz 2f",
+        "fninit",
+        "2:"
+    ],
+    ["mov eax, [rip + {components}]", "xor edx, edx", "xrstor64 [rsp]"],
+    room = sym XSAVE_ROOM,
+    components = sym XSAVE_COMPONENTS
+);
+
+detour_trampoline!(
+    /// The same, with XSAVEC.
+    detour_xsavec,
+    [
+        "sub rsp, [rip + {room}]",
+        "and rsp, -64",
+        "xor edx, edx",
+        "mov [rsp + 512], rdx",
+        "mov [rsp + 520], rdx",
+        "mov [rsp + 528], rdx",
+        "mov [rsp + 536], rdx",
+        "mov [rsp + 544], rdx",
+        "mov [rsp + 552], rdx",
+        "mov [rsp + 560], rdx",
+        "mov [rsp + 568], rdx",
+        "mov eax, [rip + {components}]",
+        "xsavec64 [rsp]",
+        "test byte ptr [rsp + 512], 1",
+        "jz 2f",
+        "fninit",
+        "2:"
+    ],
+    ["mov eax, [rip + {components}]", "xor edx, edx", "xrstor64 [rsp]"],
+    room = sym XSAVE_ROOM,
+    components = sym XSAVE_COMPONENTS
+);
+
+/// Where a detour's trampoline traps, with RBP pointing to the registers to go on with.
+#[unsafe(naked)]
+unsafe extern "C" fn detour_resume() {
+    naked_asm!("int3", "ud2");
+}
 
 /// Where a jprobe's handler returns to: a breakpoint.
 #[unsafe(naked)]

@@ -11,6 +11,7 @@
 
 mod call;
 mod decode;
+mod detour;
 pub mod insn;
 mod patch;
 pub mod regs;
@@ -20,7 +21,9 @@ pub mod watch;
 
 #[cfg(target_arch = "x86_64")]
 mod asm;
-use probe_core::arch::{Arch, Decoded, Entry, MemFault, Memory, SingleStep, Site, Tail, TailPatch, Text};
+use probe_core::arch::{
+    Arch, Decoded, DetourLayout, Displaced, Entry, MemFault, Memory, SingleStep, Site, Tail, TailPatch, Text,
+};
 use probe_core::{CodeAddr, Refusal};
 use probe_x86_decode::{Plan, StepState};
 
@@ -116,6 +119,42 @@ unsafe impl Arch for X86_64 {
 
     fn abort_step(plan: &Plan, place: CodeAddr, regs: &mut Regs, state: &StepState) {
         slot::abort_step(plan, place, regs, state);
+    }
+
+    const JUMP_LEN: usize = detour::JUMP_LEN;
+    const DETOUR_LEN: usize = detour::DETOUR_LEN;
+    const DETOUR_HEADER_LEN: usize = detour::HEADER_LEN;
+
+    fn displace(site: &Site<'_>) -> Result<Displaced, Refusal> {
+        detour::displace(site)
+    }
+
+    fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+        detour::branch_target(text, at)
+    }
+
+    fn detour_entry(place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
+        detour::entry(place, displaced, from)
+    }
+
+    fn fill_detour(
+        displaced: &Displaced,
+        text: &[u8],
+        place: CodeAddr,
+        entry: CodeAddr,
+        trampoline: CodeAddr,
+        word: usize,
+        out: &mut [u8],
+    ) -> Result<DetourLayout, Refusal> {
+        detour::fill(displaced, text, place, entry, (trampoline, word), out)
+    }
+
+    fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
+        detour::jump(place, entry)
+    }
+
+    fn detour_regs(regs: &Regs) -> usize {
+        regs.rbp as usize
     }
 
     fn argument<M: Memory>(regs: &Regs, index: usize, memory: &M) -> Option<usize> {

@@ -17,7 +17,6 @@ mod metadata;
 mod release;
 mod setup;
 mod step;
-mod userland;
 mod vendor;
 #[cfg(test)]
 mod workflows;
@@ -206,7 +205,7 @@ fn run(matches: &ArgMatches) -> Result<bool, String> {
 }
 
 /// The workspace's root: the folder above this package's.
-pub(crate) fn root() -> PathBuf {
+fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("this package is in a folder of the workspace")

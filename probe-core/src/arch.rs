@@ -160,6 +160,46 @@ pub struct TailPatch {
     pub bytes: [u8; 4],
 }
 
+/// The most instructions that the jump of an optimised probe displaces.
+pub const MAX_DISPLACED: usize = 5;
+
+/// The instructions that the jump of an optimised probe displaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Displaced {
+    /// How many bytes they are, with padding that the jump covers too.
+    pub len_bytes: u8,
+    count: u8,
+    starts: [u8; MAX_DISPLACED],
+}
+
+impl Displaced {
+    /// Adds the next instruction; `None` where there are too many.
+    pub fn push(&mut self, len_bytes: u8) -> Option<()> {
+        *self.starts.get_mut(usize::from(self.count))? = self.len_bytes;
+        self.count += 1;
+        self.len_bytes = self.len_bytes.checked_add(len_bytes)?;
+        Some(())
+    }
+
+    /// Where each of them starts, in bytes from the place.
+    pub fn starts(&self) -> impl Iterator<Item = usize> {
+        self.starts.into_iter().take(usize::from(self.count)).map(usize::from)
+    }
+}
+
+/// Where things are in a detour, in bytes from its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DetourLayout {
+    /// Behind the call of the trampoline.
+    pub resume: u8,
+    /// The copies of the displaced instructions, in their order.
+    pub copies: [u8; MAX_DISPLACED],
+    /// The jump back, or one past the last copy.
+    pub back: u8,
+    /// Its length.
+    pub len_bytes: u8,
+}
+
 /// Where return probes find and change the return address of the call that has just entered a function.
 ///
 /// `frame` identifies the call: the address of the return address on the stack (x86), or the stack pointer
@@ -313,6 +353,51 @@ pub unsafe trait Arch: Sized + 'static {
     /// Undoes [`Arch::before_step`] when the instruction in the slot has faulted: registers as before it, pc = `place`.
     fn abort_step(plan: &Self::Plan, place: CodeAddr, regs: &mut Self::Regs, state: &Self::StepState);
 
+    // ---- optimised probes: a jump instead of the breakpoint ---------------------------------------------------
+
+    /// How many bytes of text the jump to a detour takes.
+    const JUMP_LEN: usize;
+    /// The most bytes that a detour takes.
+    const DETOUR_LEN: usize;
+    /// How far before its entry a detour's memory begins, in bytes.
+    const DETOUR_HEADER_LEN: usize;
+
+    /// Finds the instructions that a jump at a place displaces.
+    ///
+    /// # Errors
+    /// A [`Refusal`] says why the place keeps its breakpoint.
+    fn displace(site: &Site<'_>) -> Result<Displaced, Refusal>;
+
+    /// Where the instruction at `at`, which `text` starts with, may go directly other than to the next one.
+    fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr>;
+
+    /// The lowest address not below `from` where the entry of the detour of `place` may lie, if there is one in reach.
+    fn detour_entry(place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr>;
+
+    /// Builds the detour with this entry: it calls `trampoline` ([`NativeArch::detour_trampoline`]), runs the copies of the
+    /// displaced instructions and goes on behind them. `text` holds these as they were, `word` is the core's.
+    ///
+    /// # Errors
+    /// A [`Refusal`] where it is out of reach of what the instructions address.
+    fn fill_detour(
+        displaced: &Displaced,
+        text: &[u8],
+        place: CodeAddr,
+        entry: CodeAddr,
+        trampoline: CodeAddr,
+        word: usize,
+        out: &mut [u8],
+    ) -> Result<DetourLayout, Refusal>;
+
+    /// The jump from `place` to a detour's entry: [`Arch::JUMP_LEN`] bytes of it count.
+    ///
+    /// Longer than the breakpoint, it has the breakpoint's bytes wherever a displaced instruction but the first starts.
+    fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8];
+
+    /// Where the [`Regs`] lie that a detour's trampoline gives to [`NativeArch::detour_resume_trap`]: read from the
+    /// registers at that trap.
+    fn detour_regs(regs: &Self::Regs) -> usize;
+
     // ---- calls -----------------------------------------------------------------------------------------------
 
     /// The integer argument number `index`, from 0, of the call that has just entered a function.
@@ -390,6 +475,17 @@ pub unsafe trait NativeArch: Arch {
     /// The address of a breakpoint instruction in the backend's own text: where a jprobe handler returns to.
     /// [`Arch::breakpoint_address`] of that trap is this address.
     fn jprobe_return_trap() -> CodeAddr;
+
+    /// The address of the assembly that detours call. It saves the registers `save` names, calls the function that the
+    /// detour's word points to (the word is the address of a structure whose first word is the address of an `extern "C"
+    /// fn(regs: *mut Regs, word: usize) -> usize`, with `regs` as at the place but for pc), restores everything from
+    /// `regs` but pc and the stack pointer and goes on in the detour at the address that it has answered; 0 makes
+    /// it trap at [`NativeArch::detour_resume_trap`].
+    fn detour_trampoline(save: SaveSet) -> CodeAddr;
+
+    /// The address of a breakpoint instruction in the trampolines: the context goes on with the `Regs` that
+    /// [`Arch::detour_regs`] names, all of them. [`Arch::breakpoint_address`] of that trap is this address.
+    fn detour_resume_trap() -> CodeAddr;
 
     /// Makes `len_bytes` bytes of text just written at `at` visible to instruction fetch on this core, as the
     /// architecture's rules on self-modifying code ask (nothing on x86).

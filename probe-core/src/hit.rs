@@ -43,7 +43,7 @@ pub enum FaultVerdict {
 }
 
 /// How the walk over a point's pre handlers ended.
-enum Walk {
+pub(crate) enum Walk {
     /// All have run.
     Ran,
     /// One has changed the control flow.
@@ -195,7 +195,7 @@ impl<H: Host> Probes<H> {
 
     /// Calls the pre handlers, newest first (REG_11).
     #[inline(always)]
-    fn run_pre(
+    pub(crate) fn run_pre(
         &self,
         context: &Context<H::Arch>,
         point: &Point<H::Arch>,
@@ -389,7 +389,7 @@ impl<H: Host> Probes<H> {
                     self.step_over(point, &state, regs);
                     Trap::Handled
                 }
-                None => self.stray(place, regs),
+                None => self.in_detour(place, regs).unwrap_or_else(|| self.stray(place, regs)),
             };
         };
         if point.head.load(Relaxed).is_null() && !point.is(ARMED) {
@@ -429,6 +429,9 @@ impl<H: Host> Probes<H> {
     /// somebody else's. The context is inside.
     #[inline(never)]
     fn not_in_table(&self, context: &Context<H::Arch>, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
+        if let Some(trap) = self.in_detour(place, regs) {
+            return trap;
+        }
         let Some((point, slot)) = self.slot_at(place) else { return self.stray(place, regs) };
         let state = self.take_spare(slot, regs);
         self.step_over(point, &state, regs);
@@ -468,6 +471,10 @@ impl<H: Host> Probes<H> {
         let Some(out) = bytes.get_mut(..wanted) else { return Trap::NotOurs };
         let before = self.text_changes.load(SeqCst);
         fence(SeqCst);
+        // Under a jump that has been planted again.
+        if let Some(trap) = self.in_detour(place, regs) {
+            return trap;
+        }
         if self.host.read_text(place, out) < wanted {
             return Trap::NotOurs;
         }
@@ -517,7 +524,16 @@ impl<H: Host> Probes<H> {
             }
         }
         let was_outside = context.open();
-        let verdict = if let Some((point, slot)) = self.slot_at(at) {
+        let verdict = if let Some((detour, original)) = self.detour_at(at) {
+            regs.set_pc(original);
+            // SAFETY: inside until `close`.
+            match unsafe { detour.point.load(Acquire).as_ref() } {
+                Some(point) if original == point.place => {
+                    self.fault_at(context, point, was_outside && context.depth() == 0, regs, trap_number)
+                }
+                _ => FaultVerdict::Restored,
+            }
+        } else if let Some((point, slot)) = self.slot_at(at) {
             let state = self.take_spare(slot, regs);
             H::Arch::abort_step(&point.plan, point.place, regs, &state);
             regs.set_pc(point.place);
@@ -626,6 +642,10 @@ impl<H: Host> Probes<H> {
     #[cold]
     fn fault_without_context(&self, regs: &mut RegsOf<H>) -> FaultVerdict {
         let _guard = self.anonymous();
+        if let Some((_, original)) = self.detour_at(regs.pc()) {
+            regs.set_pc(original);
+            return FaultVerdict::Restored;
+        }
         let Some((point, slot)) = self.slot_at(regs.pc()) else { return FaultVerdict::NotOurs };
         let state = self.take_spare(slot, regs);
         H::Arch::abort_step(&point.plan, point.place, regs, &state);
@@ -681,7 +701,7 @@ impl<H: Host> Probes<H> {
 }
 
 /// Counts a hit whose handlers are skipped, for every probe that would have seen it.
-fn count_missed<A: Arch>(point: &Point<A>) {
+pub(crate) fn count_missed<A: Arch>(point: &Point<A>) {
     for node in point.nodes().filter(|node| !node.is_silent()) {
         node.missed.fetch_add(1, Relaxed);
     }

@@ -188,9 +188,11 @@ pub unsafe trait Host: Sync + Sized + 'static {
 
     /// Keeps this context from being preempted or moved (a kernel) while return handlers or a jprobe's handler run, until
     /// [`Host::unpin`] on the same context. Nests.
+    #[inline(always)]
     fn pin(&self) {}
 
     /// Ends what [`Host::pin`] began.
+    #[inline(always)]
     fn unpin(&self) {}
 
     // ---- symbols ----------------------------------------------------------------------------------------------

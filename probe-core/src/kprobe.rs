@@ -39,6 +39,39 @@ pub(crate) type PreFn<A> = dyn Fn(&mut Hit<'_, A>) -> Flow + Send + Sync;
 pub(crate) type PostFn<A> = dyn Fn(&mut Hit<'_, A>) + Send + Sync;
 pub(crate) type FaultFn<A> = dyn Fn(&mut Hit<'_, A>, u32) -> Answer + Send + Sync;
 
+/// What can be said of kprobes and of return probes before they are registered.
+macro_rules! options {
+    () => {
+        /// Registers it disabled (REG_10).
+        #[must_use]
+        pub fn disabled(mut self) -> Self {
+            self.flags |= $crate::point::DISABLED;
+            self
+        }
+
+        /// Never gives it a jump instead of the breakpoint, so that its hits are traps.
+        #[must_use]
+        pub fn without_jump(mut self) -> Self {
+            self.flags |= $crate::point::NO_JUMP;
+            self
+        }
+
+        /// Declares that its handlers leave floating-point and vector registers as they are, so that a hit without a trap
+        /// need not save them: most of what it costs in a process.
+        ///
+        /// # Safety
+        /// The handlers, and all that they call, change no floating-point and no vector register, nor their control and
+        /// status registers. Compiled code does so only where it is built without those registers, or has
+        /// been looked at: copies of memory are often made with them.
+        #[must_use]
+        pub unsafe fn no_simd(mut self) -> Self {
+            self.flags |= $crate::point::NO_SIMD;
+            self
+        }
+    };
+}
+pub(crate) use options;
+
 /// A kprobe to be registered: what to call before and after the instruction at a place.
 ///
 /// Handlers run where the hit happened: in a kernel with preemption and interrupts off, in a process in a signal
@@ -48,13 +81,14 @@ pub struct Kprobe<A: Arch> {
     pre: Option<Box<PreFn<A>>>,
     post: Option<Box<PostFn<A>>>,
     fault: Option<Box<FaultFn<A>>>,
-    is_disabled: bool,
+    /// What its node's flags are to be.
+    flags: u32,
 }
 
 impl<A: Arch> Kprobe<A> {
     /// A kprobe on any instruction.
     pub fn at(place: impl Into<Place>) -> Self {
-        Self { place: place.into(), pre: None, post: None, fault: None, is_disabled: false }
+        Self { place: place.into(), pre: None, post: None, fault: None, flags: 0 }
     }
 
     /// Calls `handler` before the instruction. It returns nothing, or a [`Flow`].
@@ -89,12 +123,7 @@ impl<A: Arch> Kprobe<A> {
         self
     }
 
-    /// Registers it disabled (REG_10).
-    #[must_use]
-    pub fn disabled(mut self) -> Self {
-        self.is_disabled = true;
-        self
-    }
+    options!();
 }
 
 /// What the core lends to a handler, whatever the host is.
@@ -183,7 +212,8 @@ impl<A: Arch> fmt::Debug for Hit<'_, A> {
 pub struct AnyProbe<A: Arch> {
     pub(crate) place: Place,
     pub(crate) handlers: Pending<A>,
-    pub(crate) is_disabled: bool,
+    /// What its node's flags are to be.
+    pub(crate) flags: u32,
 }
 
 /// The handlers of a probe that is not registered yet.
@@ -235,14 +265,15 @@ impl<A: Arch> fmt::Debug for AnyProbe<A> {
 
 impl<A: Arch> From<Kprobe<A>> for AnyProbe<A> {
     fn from(probe: Kprobe<A>) -> Self {
-        let Kprobe { place, pre, post, fault, is_disabled } = probe;
-        Self { place, handlers: Pending::Kprobe { pre, post, fault }, is_disabled }
+        let Kprobe { place, pre, post, fault, flags } = probe;
+        Self { place, handlers: Pending::Kprobe { pre, post, fault }, flags }
     }
 }
 
 impl<A: Arch> From<Jprobe<A>> for AnyProbe<A> {
     fn from(probe: Jprobe<A>) -> Self {
-        Self { place: probe.place, handlers: Pending::Jprobe(probe.entry), is_disabled: probe.is_disabled }
+        let flags = if probe.is_disabled { DISABLED } else { 0 };
+        Self { place: probe.place, handlers: Pending::Jprobe(probe.entry), flags }
     }
 }
 
@@ -252,7 +283,7 @@ impl<A: Arch, D: 'static, S> From<Kretprobe<A, D, S>> for AnyProbe<A> {
         Self {
             place: probe.place,
             handlers: Pending::Return { handlers: probe.handlers, max_active },
-            is_disabled: probe.is_disabled,
+            flags: probe.flags,
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::addr::CodeAddr;
 use crate::arch::Arch;
 use crate::instance::Pool;
-use crate::kprobe::{Lender, TargetMemory};
+use crate::kprobe::{Lender, TargetMemory, options};
 use crate::place::Place;
 use crate::point::{DISABLED, Node};
 use crate::registry::Counters;
@@ -40,7 +40,8 @@ pub struct Kretprobe<A: Arch, D = (), S = Fresh> {
     pub(crate) place: Place,
     pub(crate) max_active: i32,
     pub(crate) handlers: ReturnHandlers<A>,
-    pub(crate) is_disabled: bool,
+    /// What its node's flags are to be.
+    pub(crate) flags: u32,
     state: PhantomData<fn(S) -> D>,
 }
 
@@ -48,7 +49,7 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
     /// A return probe on a function.
     pub fn on(place: impl Into<Place>) -> Self {
         let handlers = ReturnHandlers::typed::<()>(Box::new(Always));
-        Self { place: place.into(), max_active: 0, handlers, is_disabled: false, state: PhantomData }
+        Self { place: place.into(), max_active: 0, handlers, flags: 0, state: PhantomData }
     }
 
     /// Calls `handler` at each entry: `Some(data)` follows the call, `None` leaves it alone (RET_1).
@@ -61,7 +62,7 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
             place: self.place,
             max_active: self.max_active,
             handlers: ReturnHandlers::typed::<D>(Box::new(Asked(handler))),
-            is_disabled: self.is_disabled,
+            flags: self.flags,
             state: PhantomData,
         }
     }
@@ -85,7 +86,7 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
             entry: Box::new(AskedBytes { data_len, handler: entry }),
             exit: Some(Box::new(CalledBytes { data_len, handler: exit })),
         };
-        Kretprobe { place: place.into(), max_active: 0, handlers, is_disabled: false, state: PhantomData }
+        Kretprobe { place: place.into(), max_active: 0, handlers, flags: 0, state: PhantomData }
     }
 }
 
@@ -114,7 +115,7 @@ impl<A: Arch, D, S> Kretprobe<A, D, S> {
             place: self.place,
             max_active: self.max_active,
             handlers,
-            is_disabled: self.is_disabled,
+            flags: self.flags,
             state: PhantomData,
         }
     }
@@ -126,12 +127,7 @@ impl<A: Arch, D, S> Kretprobe<A, D, S> {
         self
     }
 
-    /// Registers it disabled (REG_10).
-    #[must_use]
-    pub fn disabled(mut self) -> Self {
-        self.is_disabled = true;
-        self
-    }
+    options!();
 }
 
 /// A call that has just entered a function with a return probe.

@@ -2,7 +2,7 @@
 
 use crate::addr::CodeAddr;
 use crate::host::Host;
-use crate::point::{DISABLED, GONE, LEAVING, Point, STARTING};
+use crate::point::{DISABLED, GONE, LEAVING, OPTIMISED, Point, STARTING};
 use crate::registry::{Kind, Probes};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -37,6 +37,7 @@ struct Line {
     kind: Kind,
     is_gone: bool,
     is_disabled: bool,
+    is_optimised: bool,
 }
 
 impl<H: Host> Probes<H> {
@@ -64,10 +65,11 @@ impl<H: Host> Probes<H> {
                 let _ = write!(symbol, "{:#x}", viewer.sees(line.at));
             }
             let module = if module.is_empty() { " " } else { &module };
-            let mark = match (line.is_gone, line.is_disabled) {
-                (true, _) => "[GONE]",
-                (false, true) => "[DISABLED]",
-                (false, false) => "",
+            let mark = match (line.is_gone, line.is_disabled, line.is_optimised) {
+                (true, _, _) => "[GONE]",
+                (false, true, _) => "[DISABLED]",
+                (false, false, true) => "[OPTIMIZED]",
+                (false, false, false) => "",
             };
             let (at, letter) = (viewer.sees(line.at), line.kind.letter());
             writeln!(out, "{at:0DIGITS$x}  {letter}  {symbol}  {module} {mark}")?;
@@ -87,6 +89,7 @@ impl<H: Host> Probes<H> {
                     kind: Kind::of(node),
                     is_gone: node.is(GONE),
                     is_disabled: node.is(DISABLED),
+                    is_optimised: point.is(OPTIMISED),
                 });
             }
         };
@@ -98,6 +101,7 @@ impl<H: Host> Probes<H> {
                 kind: Kind::Watchpoint,
                 is_gone: node.is(GONE),
                 is_disabled: node.is(DISABLED),
+                is_optimised: false,
             });
         });
         drop(books);

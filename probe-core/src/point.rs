@@ -8,7 +8,7 @@ use crate::arch::{Arch, Method};
 use crate::jprobe::JprobeEntry;
 use crate::kprobe::{FaultFn, PostFn, PreFn};
 use crate::kretprobe::ReturnProbe;
-use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Relaxed, Release};
 use alloc::boxed::Box;
 use core::ptr;
 
@@ -31,21 +31,23 @@ pub(crate) enum Mode {
 }
 
 /// A breakpoint of ours stands in text.
-pub(crate) const ARMED: u8 = 1;
+pub(crate) const ARMED: u16 = 1;
 /// The slot ends in a jump.
-pub(crate) const TAIL_JUMPS: u8 = 2;
+pub(crate) const TAIL_JUMPS: u16 = 2;
 /// A context may be in the slot without a frame that says so: the slot is never given away.
-pub(crate) const LINGERS: u8 = 4;
+pub(crate) const LINGERS: u16 = 4;
 /// Its text has gone.
-pub(crate) const POINT_GONE: u8 = 8;
+pub(crate) const POINT_GONE: u16 = 8;
 /// Found in a frame by the sweep that is under way.
-pub(crate) const STEPPED: u8 = 16;
+pub(crate) const STEPPED: u16 = 16;
 /// A jprobe is on it.
-pub(crate) const HAS_JPROBE: u8 = 32;
+pub(crate) const HAS_JPROBE: u16 = 32;
 /// It is in the table.
-pub(crate) const IN_TABLE: u8 = 64;
+pub(crate) const IN_TABLE: u16 = 64;
 /// It is among those to be freed if nobody needs them.
-pub(crate) const PARKED: u8 = 128;
+pub(crate) const PARKED: u16 = 128;
+/// A jump stands in text instead of the breakpoint, or is on its way there or back.
+pub(crate) const OPTIMISED: u16 = 256;
 
 /// One patched address.
 pub(crate) struct Point<A: Arch> {
@@ -60,7 +62,7 @@ pub(crate) struct Point<A: Arch> {
     pub(crate) insn_len: u8,
     pub(crate) method: Method,
     mode: AtomicU8,
-    state: AtomicU8,
+    state: AtomicU16,
 }
 
 impl<A: Arch> Point<A> {
@@ -88,7 +90,7 @@ impl<A: Arch> Point<A> {
             insn_len,
             method,
             mode: AtomicU8::new(mode as u8),
-            state: AtomicU8::new(0),
+            state: AtomicU16::new(0),
         }
     }
 
@@ -111,15 +113,15 @@ impl<A: Arch> Point<A> {
         self.mode.store(mode as u8, Release);
     }
 
-    pub(crate) fn is(&self, state: u8) -> bool {
+    pub(crate) fn is(&self, state: u16) -> bool {
         self.state.load(Relaxed) & state != 0
     }
 
-    pub(crate) fn set(&self, state: u8) {
+    pub(crate) fn set(&self, state: u16) {
         self.state.fetch_or(state, AcqRel);
     }
 
-    pub(crate) fn clear(&self, state: u8) {
+    pub(crate) fn clear(&self, state: u16) {
         self.state.fetch_and(!state, AcqRel);
     }
 
@@ -190,6 +192,10 @@ pub(crate) const LEAVING: u32 = 4;
 pub(crate) const GONE: u32 = 8;
 /// Its handle was dropped where it could not be removed: the next call of the registry does it.
 pub(crate) const ORPHAN: u32 = 16;
+/// It never gets a jump.
+pub(crate) const NO_JUMP: u32 = 32;
+/// Its handlers leave floating-point and vector registers alone.
+pub(crate) const NO_SIMD: u32 = 64;
 /// Any of these: no handler runs.
 pub(crate) const SILENT: u32 = DISABLED | STARTING | LEAVING | GONE;
 

@@ -8,6 +8,7 @@
 mod arm;
 mod batch;
 mod handle;
+mod optimise;
 mod remove;
 mod resolve;
 mod stubs;
@@ -20,6 +21,7 @@ pub use watch::Watch;
 
 use crate::arch::Arch;
 use crate::context::Task;
+use crate::detour::{Detour, DetourChunk};
 use crate::error::RegisterError;
 use crate::host::Host;
 use crate::instance::Pool;
@@ -51,6 +53,9 @@ pub struct Probes<H: Host> {
     pub(crate) watches: [AtomicPtr<WatchNode<H::Arch>>; MAX_WATCHPOINTS],
     /// What steps without a frame have borrowed.
     pub(crate) spares: Spares<<H::Arch as Arch>::StepState>,
+    /// The detour of every place that has ever had a jump.
+    pub(crate) detours: Table<Detour<H>>,
+    pub(crate) detour_chunks: Table<DetourChunk<H>>,
     /// How many stay inside without a context.
     pub(crate) anonymous: AtomicUsize,
     /// Odd while a breakpoint is being written or taken away: what text says and what its point says may differ then.
@@ -60,6 +65,8 @@ pub struct Probes<H: Host> {
     /// A handler has changed something that the next call here has to carry out.
     pub(crate) dirty: AtomicBool,
     is_on: AtomicBool,
+    /// Whether probes get their jumps without being asked.
+    is_optimising: AtomicBool,
     is_locked: AtomicBool,
     /// Never dropped: it lives in a static, and handlers' view of it needs no code that frees memory.
     books: ManuallyDrop<UnsafeCell<Books<H>>>,
@@ -72,6 +79,7 @@ unsafe impl<H: Host> Sync for Probes<H> {}
 pub(crate) struct Books<H: Host> {
     slots: SlotAllocator,
     stubs: Vec<NonNull<StubChunk<H>>>,
+    detour_chunks: Vec<NonNull<DetourChunk<H>>>,
     /// The generation of the newest probe.
     generation: u32,
     arrays: Vec<RetiredArray>,
@@ -161,15 +169,19 @@ impl<H: Host> Probes<H> {
             stub_range: StubRange::new(),
             watches: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_WATCHPOINTS],
             spares: Spares::new(),
+            detours: Table::new(),
+            detour_chunks: Table::new(),
             anonymous: AtomicUsize::new(0),
             text_changes: AtomicUsize::new(0),
             text_changer: AtomicPtr::new(ptr::null_mut()),
             dirty: AtomicBool::new(false),
             is_on: AtomicBool::new(true),
+            is_optimising: AtomicBool::new(false),
             is_locked: AtomicBool::new(false),
             books: ManuallyDrop::new(UnsafeCell::new(Books {
                 slots: SlotAllocator::new(),
                 stubs: Vec::new(),
+                detour_chunks: Vec::new(),
                 generation: 0,
                 arrays: Vec::new(),
                 parked: Vec::new(),

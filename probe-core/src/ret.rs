@@ -1,7 +1,7 @@
 //! Return probes' lock-free half: following a call at its entry, and the way back through its stub.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Entry, Regs};
+use crate::arch::{Arch, Entry, Regs, SaveSet};
 use crate::context::{Context, Task};
 use crate::hit::RegsOf;
 use crate::host::{Host, Notice};
@@ -22,6 +22,8 @@ const MAX_CHAIN: usize = 1 << 16;
 /// A chunk of return stubs. The last word of its executable memory is its own address, for [`return_from_stub`].
 pub(crate) struct StubChunk<H: Host> {
     pub(crate) base: CodeAddr,
+    /// What their trampoline saves.
+    pub(crate) save: SaveSet,
     pub(crate) probes: &'static Probes<H>,
     /// Which instance a stub belongs to; null for free ones. Stub 0 is never used.
     pub(crate) instances: Box<[AtomicPtr<Instance<H::Arch>>]>,

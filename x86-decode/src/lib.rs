@@ -17,6 +17,7 @@
 
 pub mod call;
 pub mod decode;
+pub mod detour;
 pub mod fpu;
 pub mod insn;
 pub mod length;

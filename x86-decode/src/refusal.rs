@@ -97,3 +97,18 @@ pub const SEGMENT_IP_RELATIVE: Refusal = Refusal::unsupported(
     "x86.segment_ip_relative",
     "the branch target is at an address relative to both a segment and the instruction, as no compiler makes it",
 );
+/// No jump: no symbol says where the function ends.
+pub const NO_FUNCTION: Refusal = Refusal::unsupported(
+    "x86.no_function",
+    "no symbol says where the function ends, so that a jump of five bytes could reach into the next one",
+);
+/// No jump: the function, or its last block, is too short for it.
+pub const NEXT_FUNCTION: Refusal = Refusal::unsupported(
+    "x86.next_function",
+    "a jump of five bytes would reach into what follows the function",
+);
+/// No jump: an instruction under it has no copy elsewhere.
+pub const NOT_COPIED: Refusal = Refusal::unsupported(
+    "x86.not_copied",
+    "one of the instructions under the jump cannot run elsewhere without a trap",
+);

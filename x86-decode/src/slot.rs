@@ -145,7 +145,7 @@ fn jump_back(copy_len: usize, insn_len: u8, place: CodeAddr, slot: CodeAddr) -> 
     i32::try_from(to.offset_from(from)).ok().map(i32::to_le_bytes)
 }
 
-fn ip_relative(
+pub(crate) fn ip_relative(
     code: &mut Writer<'_>,
     insn: &[u8],
     displacement_at: u8,
@@ -161,7 +161,12 @@ fn ip_relative(
 }
 
 /// `67 op [rip + d]` becomes `67 op [disp32]`: ModRM.rm 4 and a SIB byte without base and index.
-fn ip32_relative(code: &mut Writer<'_>, insn: &[u8], modrm_at: u8, place: CodeAddr) -> Result<(), Refusal> {
+pub(crate) fn ip32_relative(
+    code: &mut Writer<'_>,
+    insn: &[u8],
+    modrm_at: u8,
+    place: CodeAddr,
+) -> Result<(), Refusal> {
     const SIB_ABSOLUTE: u8 = 0x25;
     let (before, displacement, after) = split(insn, usize::from(modrm_at) + 1)?;
     let (modrm, prefix) = before.split_last().ok_or(refusal::UNDECODABLE)?;
@@ -231,13 +236,13 @@ fn split(insn: &[u8], at: usize) -> Result<Split<'_>, Refusal> {
 }
 
 /// Appends to a slot.
-struct Writer<'a> {
-    out: &'a mut [u8],
-    len: usize,
+pub(crate) struct Writer<'a> {
+    pub(crate) out: &'a mut [u8],
+    pub(crate) len: usize,
 }
 
 impl Writer<'_> {
-    fn put(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
         let room = self.out.get_mut(self.len..self.len + bytes.len()).ok_or(refusal::TOO_LONG)?;
         room.copy_from_slice(bytes);
         self.len += bytes.len();

@@ -4,7 +4,7 @@ use super::{Locked, Probes};
 use crate::arch::{Arch, Method, Tail};
 use crate::error::{ControlError, TextError};
 use crate::host::{Host, Notice};
-use crate::point::{ARMED, DISABLED, GONE, LEAVING, LINGERS, Mode, Node, Point, TAIL_JUMPS};
+use crate::point::{ARMED, DISABLED, GONE, LEAVING, LINGERS, Mode, Node, OPTIMISED, Point, TAIL_JUMPS};
 use crate::sync::{Acquire, Relaxed, Release, SeqCst, fence};
 use core::ptr::{self, NonNull};
 
@@ -26,7 +26,7 @@ pub enum Switch {
 
 impl<H: Host> Probes<H> {
     /// Whether a point's breakpoint is to stand in text.
-    fn is_wanted(&self, point: &Point<H::Arch>) -> bool {
+    pub(super) fn is_wanted(&self, point: &Point<H::Arch>) -> bool {
         self.is_on() && point.nodes().any(|node| !node.is(DISABLED | LEAVING | GONE))
     }
 
@@ -42,7 +42,7 @@ impl<H: Host> Probes<H> {
 
     /// Runs `change`, which makes text and the point's state differ for a while: a trap meanwhile knows that it cannot
     /// tell yet whose breakpoint it has seen. The lock is held.
-    fn changing_text<R>(&self, change: impl FnOnce() -> R) -> R {
+    pub(super) fn changing_text<R>(&self, change: impl FnOnce() -> R) -> R {
         let task = self.host.task().map_or(ptr::null_mut(), |task| ptr::from_ref(task).cast_mut());
         self.text_changer.store(task, Relaxed);
         self.text_changes.fetch_add(1, SeqCst);
@@ -55,6 +55,9 @@ impl<H: Host> Probes<H> {
     }
 
     fn arm(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
+        for other in self.jumps_over(point.place) {
+            self.unoptimise_points(&[other])?;
+        }
         self.changing_text(|| self.write_breakpoint(point))
     }
 
@@ -70,6 +73,9 @@ impl<H: Host> Probes<H> {
     }
 
     fn disarm(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
+        if point.is(OPTIMISED) {
+            self.unoptimise_points(&[NonNull::from(point)])?;
+        }
         self.changing_text(|| self.restore_text(point))
     }
 
@@ -239,7 +245,7 @@ impl<H: Host> Probes<H> {
 
     /// Brings every breakpoint to what is asked; the first failure is told, the rest is done.
     pub(super) fn sync_all(&self, _books: &mut Locked<'_, H>) -> Result<(), TextError> {
-        let mut first = Ok(());
+        let mut first = self.unoptimise_where(|point| !self.is_wanted(point));
         let mut has_changed = false;
         self.points.for_each(|point: NonNull<Point<H::Arch>>| {
             // SAFETY: what is in the table is there, and the lock is held.

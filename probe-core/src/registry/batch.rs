@@ -1,5 +1,6 @@
 //! Registering: all or nothing (REG_12), in stages whose order the types of this module keep.
 
+use super::optimise::save_of;
 use super::resolve::{Resolved, Walk};
 use super::{Locked, Probe, Probes, Room, leak};
 use crate::addr::CodeAddr;
@@ -8,7 +9,7 @@ use crate::error::{BatchError, RegisterError, TextError};
 use crate::host::{Host, Notice};
 use crate::kprobe::{AnyProbe, Pending, PendingReturn};
 use crate::point::{
-    ARMED, DISABLED, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, Point, STARTING, STEPPED, TAIL_JUMPS,
+    ARMED, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, OPTIMISED, Point, STARTING, STEPPED, TAIL_JUMPS,
 };
 use crate::slots::{CHUNK_LEN, OWN, SlotChunk};
 use crate::sync::{Relaxed, Release};
@@ -95,6 +96,7 @@ impl<H: Host> Probes<H> {
                 handles.push(Probe { probes: self, node });
             }
         }
+        self.optimise_new(&mut books, entries.iter().filter_map(|entry| entry.point));
         self.clean_arrays(&mut books);
         Ok(handles)
     }
@@ -150,8 +152,35 @@ impl<H: Host> Probes<H> {
         }
         match failed {
             Some(failed) => Err(failed),
-            None => Ok(()),
+            None => self.clear_the_way(entries),
         }
+    }
+
+    /// Takes the jumps of optimised probes out of text where the new ones need a breakpoint: at their places, and over
+    /// them.
+    fn clear_the_way(&self, entries: &[Entry<H::Arch>]) -> Result<(), (usize, RegisterError)> {
+        if self.detours.is_unused() {
+            return Ok(());
+        }
+        let mut points = Vec::new();
+        for (index, entry) in entries.iter().enumerate() {
+            let mut add = |point: NonNull<Point<H::Arch>>| {
+                points.try_reserve(1).map_err(|_| (index, RegisterError::NoMemory))?;
+                points.push(point);
+                Ok(())
+            };
+            // SAFETY: in the table, and the lock is held.
+            let Some(point) = entry.point.map(|point| unsafe { point.as_ref() }) else { continue };
+            if point.is(OPTIMISED)
+                && entry.probe.as_ref().is_some_and(|probe| self.forbids_jump(point, probe))
+            {
+                add(NonNull::from(point))?;
+            }
+            for other in self.jumps_over(point.place) {
+                add(other)?;
+            }
+        }
+        self.unoptimise_points(&points).map_err(|error| (0, error.into()))
     }
 
     fn prepare_one(
@@ -202,7 +231,7 @@ impl<H: Host> Probes<H> {
             return false;
         }
         // The same code may have been loaded there afresh, unnoticed: then it has no breakpoint.
-        if point.is(ARMED) && !self.is_breakpoint_in_text(point.place) {
+        if point.is(ARMED) && !self.is_planted(point) {
             return false;
         }
         let tail = if point.is(TAIL_JUMPS) { Tail::Jump } else { Tail::Breakpoint };
@@ -225,11 +254,17 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    fn is_breakpoint_in_text(&self, place: CodeAddr) -> bool {
+    /// Whether the breakpoint or the jump of an armed point stands in text.
+    fn is_planted(&self, point: &Point<H::Arch>) -> bool {
+        if point.is(OPTIMISED) {
+            // SAFETY: the lock is held.
+            let detour = unsafe { self.detours.find(point.place.as_usize()) };
+            return detour.is_some_and(|detour| self.is_jump_in_text(detour));
+        }
         let breakpoint = H::Arch::BREAKPOINT;
         let mut now = [0; 4];
         let now = &mut now[..breakpoint.len().min(4)];
-        self.host.read_text(place, now) == now.len() && now == breakpoint
+        self.host.read_text(point.place, now) == now.len() && now == breakpoint
     }
 
     fn new_point(
@@ -339,11 +374,13 @@ impl<H: Host> Probes<H> {
             let failed = |error| (index, error);
             let Some(probe) = entry.probe.take() else { continue };
             let room = Room::new().map_err(failed)?;
-            let flags = STARTING | if probe.is_disabled { DISABLED } else { 0 };
+            let flags = STARTING | probe.flags;
             let handlers = match probe.handlers.into_simple() {
                 Ok(handlers) => handlers,
                 Err(PendingReturn { handlers, max_active }) => {
-                    let half = self.prepare_return(books, handlers, max_active).map_err(failed)?;
+                    let half = self
+                        .prepare_return(books, handlers, max_active, save_of::<H>(probe.flags))
+                        .map_err(failed)?;
                     Handlers::Return(half)
                 }
             };

@@ -5,8 +5,8 @@ use crate::addr::CodeAddr;
 use crate::error::ControlError;
 use crate::host::{Host, Notice};
 use crate::point::{
-    ARMED, GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, ORPHAN, PARKED, POINT_GONE, Point,
-    STEPPED,
+    ARMED, GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, OPTIMISED, ORPHAN, PARKED,
+    POINT_GONE, Point, STEPPED,
 };
 use crate::sync::{AcqRel, Relaxed, Release};
 use crate::table::RetiredArray;
@@ -48,6 +48,7 @@ impl<H: Host> Probes<H> {
             // SAFETY: a node lives as long as its handle.
             unsafe { node.as_ref() }.set(LEAVING);
         }
+        self.unoptimise_leaving(nodes);
         for (index, node) in nodes.iter().enumerate() {
             // SAFETY: as above.
             let node = unsafe { node.as_ref() };
@@ -65,6 +66,22 @@ impl<H: Host> Probes<H> {
         self.retire(&mut books, nodes);
         drop(books);
         if failed.is_empty() { Ok(()) } else { Err(failed) }
+    }
+
+    /// Takes the jumps out of text that no probe is left for when the nodes are gone, all of them at once.
+    fn unoptimise_leaving(&self, nodes: &[NonNull<Node<H::Arch>>]) {
+        let mut points = Vec::new();
+        for node in nodes {
+            // SAFETY: a node lives as long as its handle.
+            let node = unsafe { node.as_ref() };
+            // SAFETY: it is registered, and the lock is held.
+            let point = unsafe { node.point() };
+            if point.is(OPTIMISED) && !self.is_wanted(point) && points.try_reserve(1).is_ok() {
+                points.push(NonNull::from(point));
+            }
+        }
+        // What fails here fails again when its breakpoint is to be removed, and is told then.
+        let _ = self.unoptimise_points(&points);
     }
 
     /// Takes the nodes that are leaving off their points, and frees them and what nobody needs any more. They are disarmed.
@@ -375,7 +392,13 @@ impl<H: Host> Probes<H> {
         let this = NonNull::from(point);
         point.nodes().for_each(|node| node.set(GONE));
         point.set(POINT_GONE);
-        point.clear(ARMED);
+        if point.is(OPTIMISED) {
+            // SAFETY: the lock is held.
+            if let Some(detour) = unsafe { self.detours.find(point.place.as_usize()) } {
+                detour.point.store(ptr::null_mut(), Release);
+            }
+        }
+        point.clear(ARMED | OPTIMISED);
         self.points.remove(point);
         point.clear(IN_TABLE);
         if point.head.load(Relaxed).is_null() {

@@ -13,7 +13,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 /// The text of one walk is read in pieces of this many bytes.
-const WINDOW: usize = 256;
+pub(super) const WINDOW: usize = 256;
 
 /// The bytes of an instruction, and zeros.
 pub(super) type Insn = [u8; 16];
@@ -88,11 +88,36 @@ impl<H: Host> Text for Pristine<'_, H> {
             self.restore(at.wrapping_offset(-(distance as isize)), at, text);
             self.restore(at.wrapping_add(read.wrapping_sub(distance)), at, text);
         }
+        self.restore_displaced(at, text);
         read
     }
 }
 
 impl<H: Host> Pristine<'_, H> {
+    /// Lays what the jumps of optimised probes displace over `out`, which is the text from `start` on.
+    fn restore_displaced(&self, start: CodeAddr, out: &mut [u8]) {
+        if self.0.detours.is_unused() {
+            return;
+        }
+        let align = H::Arch::INSN_ALIGN;
+        let before = (H::Arch::JUMP_LEN - 1).next_multiple_of(align);
+        let first = CodeAddr::new(start.as_usize().wrapping_sub(before) & !(align - 1));
+        for distance in (0..before + out.len() + align).step_by(align) {
+            let place = first.wrapping_add(distance);
+            // SAFETY: the lock is held.
+            let Some(detour) = (unsafe { self.0.detours.find(place.as_usize()) }) else { continue };
+            if !detour.is_active() || !self.0.is_jump_in_text(detour) {
+                continue;
+            }
+            for (index, byte) in detour.text.iter().take(H::Arch::JUMP_LEN).enumerate() {
+                let offset = place.wrapping_add(index).as_usize().wrapping_sub(start.as_usize());
+                if let Some(out) = out.get_mut(offset) {
+                    *out = *byte;
+                }
+            }
+        }
+    }
+
     /// Lays the original bytes of a probe at `place` over `out`, which is the text from `start` on.
     fn restore(&self, place: CodeAddr, start: CodeAddr, out: &mut [u8]) {
         // SAFETY: the lock is held.

@@ -2,7 +2,7 @@
 
 use super::{Locked, Probes, free, leak};
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, NativeArch};
+use crate::arch::{Arch, NativeArch, SaveSet};
 use crate::error::RegisterError;
 use crate::host::Host;
 use crate::instance::{Instance, MAX_INSTANCES, Pool};
@@ -24,6 +24,7 @@ impl<H: Host> Probes<H> {
         books: &mut Locked<'_, H>,
         handlers: ReturnHandlers<H::Arch>,
         max_active: i32,
+        save: SaveSet,
     ) -> Result<Box<ReturnProbe<H::Arch>>, RegisterError> {
         let ReturnHandlers { layout, drop_data, entry, exit } = handlers;
         if layout.size() > MAX_DATA_LEN {
@@ -34,8 +35,8 @@ impl<H: Host> Probes<H> {
         let wanted = wanted.min(MAX_INSTANCES);
         let mut stubs = Vec::new();
         stubs.try_reserve_exact(wanted).map_err(|_| RegisterError::NoMemory)?;
-        while !self.find_stubs(books, wanted, &mut stubs) {
-            self.add_stub_chunk(books)?;
+        while !self.find_stubs(books, save, wanted, &mut stubs) {
+            self.add_stub_chunk(books, save)?;
         }
         // SAFETY: the words are their chunks', which stay until the pool has given its stubs back.
         let pool = unsafe { Pool::new(&stubs, layout, drop_data) }?;
@@ -55,12 +56,15 @@ impl<H: Host> Probes<H> {
         Ok(unsafe { free(half) })
     }
 
-    /// Collects free stubs until `stubs` has `wanted`.
-    fn find_stubs(&self, books: &Locked<'_, H>, wanted: usize, stubs: &mut Stubs) -> bool {
+    /// Collects free stubs with that trampoline until `stubs` has `wanted`.
+    fn find_stubs(&self, books: &Locked<'_, H>, save: SaveSet, wanted: usize, stubs: &mut Stubs) -> bool {
         stubs.clear();
         for chunk in &books.stubs {
             // SAFETY: chunks are freed after they have left the list.
             let chunk = unsafe { chunk.as_ref() };
+            if chunk.save != save {
+                continue;
+            }
             let mut left = chunk.free.load(Relaxed);
             let mut index = chunk.cursor.load(Relaxed);
             while left != 0 && stubs.len() < wanted {
@@ -77,7 +81,7 @@ impl<H: Host> Probes<H> {
         stubs.len() == wanted
     }
 
-    fn add_stub_chunk(&'static self, books: &mut Locked<'_, H>) -> Result<(), RegisterError> {
+    fn add_stub_chunk(&'static self, books: &mut Locked<'_, H>, save: SaveSet) -> Result<(), RegisterError> {
         let no_slot = RegisterError::NoSlot(CodeAddr::new(0));
         books.stubs.try_reserve(1).map_err(|_| RegisterError::NoMemory)?;
         let mut image = Vec::new();
@@ -86,7 +90,7 @@ impl<H: Host> Probes<H> {
         let retired = self.stub_chunks.reserve(1)?;
         self.keep_array(books, retired);
         let base = self.host.alloc_exec(CHUNK_LEN, None).ok_or(no_slot)?;
-        let made = self.fill_stub_chunk(base, &mut image);
+        let made = self.fill_stub_chunk(base, save, &mut image);
         match made {
             Ok(chunk) => {
                 books.stubs.push(chunk);
@@ -109,9 +113,10 @@ impl<H: Host> Probes<H> {
     fn fill_stub_chunk(
         &'static self,
         base: CodeAddr,
+        save: SaveSet,
         image: &mut Vec<u8>,
     ) -> Result<NonNull<StubChunk<H>>, RegisterError> {
-        let trampoline = <H::Arch as NativeArch>::return_trampoline(H::SAVE_SET);
+        let trampoline = <H::Arch as NativeArch>::return_trampoline(save);
         let handler = return_from_stub::<H> as *const () as usize;
         let count = H::Arch::fill_stubs(base, trampoline, handler, image);
         let mut instances = Vec::new();
@@ -122,6 +127,7 @@ impl<H: Host> Probes<H> {
         homes.resize_with(count, || AtomicUsize::new(0));
         let chunk = leak(StubChunk {
             base,
+            save,
             probes: self,
             instances: instances.into_boxed_slice(),
             homes: homes.into_boxed_slice(),

@@ -8,6 +8,7 @@ mod hit;
 mod jprobe;
 mod kretprobe;
 mod memory;
+mod optimise;
 mod registration;
 mod threads;
 #[allow(dead_code)]

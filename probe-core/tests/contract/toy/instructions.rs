@@ -4,9 +4,11 @@
 
 use super::machine::*;
 use probe_core::arch::{
-    Arch, Decoded, Entry, MemFault, Memory, Method, NativeArch, Regs, SaveSet, Site, Tail, TailPatch, Text,
+    Arch, Decoded, DetourLayout, Displaced, Entry, MemFault, Memory, Method, NativeArch, Regs, SaveSet, Site,
+    Tail, TailPatch, Text,
 };
 use probe_core::{CodeAddr, Refusal};
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU8;
 
 pub const NOP: u8 = 0x10;
@@ -46,6 +48,13 @@ pub const FOREIGN_BREAK: u8 = 0xcd;
 pub const SLOT_JUMP: u8 = 0xf0;
 /// In return stubs.
 pub const STUB: u8 = 0xf1;
+/// In text: to the detour of this place. Five bytes, all others BREAK.
+pub const DETOUR_JUMP: u8 = 0xf2;
+/// In detours: calls the handler with the word in the next eight bytes.
+pub const DETOUR_CALL: u8 = 0xf3;
+
+/// Where the jumps of text lead: what a real one has in its displacement.
+pub static DETOURS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 pub const CHUNK: usize = 1 << 16;
 pub const SLOT: usize = 32;
@@ -102,6 +111,7 @@ pub struct Borrowed(Option<usize>);
 pub enum Toy {}
 
 pub static JPROBE_RETURN: AtomicU8 = AtomicU8::new(BREAK);
+pub static DETOUR_RESUME: AtomicU8 = AtomicU8::new(BREAK);
 
 pub fn word<M: Memory>(memory: &M, at: usize) -> Result<usize, MemFault> {
     memory.read_usize(at)
@@ -247,6 +257,74 @@ unsafe impl Arch for Toy {
         }
         regs.pc = place.as_usize();
     }
+    const JUMP_LEN: usize = 5;
+    const DETOUR_LEN: usize = 64;
+    const DETOUR_HEADER_LEN: usize = 0;
+
+    fn displace(site: &Site<'_>) -> Result<Displaced, Refusal> {
+        let refused = Refusal::unsupported("toy.not_copied", "this instruction has no copy");
+        let (_, end) = site.function.ok_or(refused)?;
+        let mut displaced = Displaced::default();
+        while usize::from(displaced.len_bytes) < Self::JUMP_LEN {
+            let at = site.at.wrapping_add(usize::from(displaced.len_bytes));
+            let mut insn = [0; 5];
+            let read = site.text.read(at, &mut insn);
+            let len =
+                Self::insn_len(&insn[..read]).filter(|len| at.wrapping_add(*len) <= end).ok_or(refused)?;
+            if !matches!(insn[0], NOP | ADD | SUB | SET | LOAD | STORE | PUSH | ENTRY) {
+                return Err(refused);
+            }
+            displaced.push(len as u8).ok_or(refused)?;
+        }
+        Ok(displaced)
+    }
+    fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+        match text {
+            [BRANCH, _, distance, ..] => Some(at.wrapping_add(3 + usize::from(*distance))),
+            [JUMP | CALL, a, b, c, d, ..] => {
+                let offset = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
+                Some(CodeAddr::new(arena_of(at.as_usize()) + offset))
+            }
+            _ => None,
+        }
+    }
+    fn detour_entry(_: CodeAddr, _: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
+        Some(from)
+    }
+    fn fill_detour(
+        displaced: &Displaced,
+        text: &[u8],
+        place: CodeAddr,
+        _entry: CodeAddr,
+        trampoline: CodeAddr,
+        word: usize,
+        out: &mut [u8],
+    ) -> Result<DetourLayout, Refusal> {
+        assert_eq!(trampoline, Self::detour_trampoline(SaveSet::General));
+        let mut layout = DetourLayout { resume: 9, ..DetourLayout::default() };
+        out[0] = DETOUR_CALL;
+        out[1..9].copy_from_slice(&word.to_le_bytes());
+        for (copy, start) in layout.copies.iter_mut().zip(displaced.starts()) {
+            *copy = 9 + start as u8;
+        }
+        let back = 9 + text.len();
+        out[9..back].copy_from_slice(text);
+        out[back] = SLOT_JUMP;
+        let next = place.as_usize() + text.len();
+        out[back + 1..back + 9].copy_from_slice(&(next as u64).to_le_bytes());
+        (layout.back, layout.len_bytes) = (back as u8, back as u8 + 9);
+        Ok(layout)
+    }
+    fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
+        let mut detours = DETOURS.lock().unwrap();
+        detours.retain(|(from, _)| *from != place.as_usize());
+        detours.push((place.as_usize(), entry.as_usize()));
+        [DETOUR_JUMP, BREAK, BREAK, BREAK, BREAK, 0, 0, 0]
+    }
+    fn detour_regs(regs: &ToyRegs) -> usize {
+        regs.r[0]
+    }
+
     fn argument<M: Memory>(regs: &ToyRegs, index: usize, memory: &M) -> Option<usize> {
         match index {
             0..3 => Some(regs.r[index]),
@@ -300,6 +378,12 @@ unsafe impl Arch for Toy {
 unsafe impl NativeArch for Toy {
     fn return_trampoline(_: SaveSet) -> CodeAddr {
         CodeAddr::new(0x7_0000)
+    }
+    fn detour_trampoline(_: SaveSet) -> CodeAddr {
+        CodeAddr::new(0x8_0000)
+    }
+    fn detour_resume_trap() -> CodeAddr {
+        CodeAddr::new((&raw const DETOUR_RESUME).expose_provenance())
     }
     fn jprobe_return_trap() -> CodeAddr {
         CodeAddr::new((&raw const JPROBE_RETURN).expose_provenance())

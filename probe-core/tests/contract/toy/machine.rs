@@ -8,7 +8,7 @@ use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol};
 use probe_core::{CodeAddr, Context, Task, TextError};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Condvar, Mutex, RwLock};
 
 /// One block of memory: text at its start, data and stacks after it.
 pub const ARENA: usize = 1 << 20;
@@ -87,6 +87,8 @@ pub type TextHook = Box<dyn FnMut(Moment) + Send>;
 
 /// The toy host: a program with one arena.
 pub struct ToyHost {
+    /// Held for reading while an instruction is fetched.
+    pub in_flight: RwLock<()>,
     pub memory: ToyMemory,
     pub symbols: Mutex<Vec<ToySymbol>>,
     pub contexts: Mutex<Vec<&'static Context<Toy>>>,
@@ -204,6 +206,7 @@ unsafe impl Host for ToyHost {
         Ok(())
     }
     fn sync_cores(&self) {
+        drop(self.in_flight.write().unwrap());
         self.syncs.fetch_add(1, SeqCst);
         membarrier();
     }

@@ -6,8 +6,8 @@ use super::machine::*;
 use probe_core::arch::{Arch, MemFault, Memory, NativeArch};
 use probe_core::{CodeAddr, FaultVerdict, Probes, Trap};
 use std::cell::RefCell;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, RwLock};
 
 /// One program of its own.
 pub struct World {
@@ -35,6 +35,7 @@ impl World {
     pub fn new() -> &'static Self {
         let arena = block(ARENA);
         let host = ToyHost {
+            in_flight: RwLock::default(),
             memory: ToyMemory { arena },
             symbols: Mutex::default(),
             contexts: Mutex::default(),
@@ -161,6 +162,12 @@ pub struct Cpu {
     pub trace: Vec<usize>,
 }
 
+/// The eight bytes behind an opcode.
+fn word_of(insn: &[u8; 9]) -> usize {
+    let [_, word @ ..] = *insn;
+    u64::from_le_bytes(word) as usize
+}
+
 impl Drop for Cpu {
     fn drop(&mut self) {
         let (arena, top) = (self.world.arena(), self.top);
@@ -185,8 +192,14 @@ impl Cpu {
         End::Timeout
     }
 
-    fn fetch(&self, offset: usize) -> u8 {
-        cell(self.regs.pc + offset).load(SeqCst)
+    /// The bytes at the program counter, as one instruction sees them: what is written in two stages with a
+    /// synchronisation between is not seen half.
+    fn fetch(&self) -> [u8; 9] {
+        let _in_flight = self.world.host().in_flight.read().unwrap();
+        std::array::from_fn(|offset| match offset == 0 || self.is_code(self.regs.pc + offset) {
+            true => cell(self.regs.pc + offset).load(SeqCst),
+            false => 0,
+        })
     }
 
     fn is_code(&self, at: usize) -> bool {
@@ -204,27 +217,34 @@ impl Cpu {
             return Err(End::Undefined(pc));
         }
         // Once: a breakpoint may come meanwhile.
-        let opcode = self.fetch(0);
-        match opcode {
+        let insn = self.fetch();
+        match insn[0] {
             BREAK => return self.trap(),
             FOREIGN_BREAK => return Err(End::Trapped(pc)),
             SLOT_JUMP => {
-                let target: [u8; 8] = std::array::from_fn(|offset| self.fetch(1 + offset));
-                self.regs.pc = u64::from_le_bytes(target) as usize;
+                self.regs.pc = word_of(&insn);
                 return Ok(());
             }
+            DETOUR_JUMP => {
+                let detours = DETOURS.lock().unwrap();
+                let found = detours.iter().find(|(from, _)| *from == pc);
+                self.regs.pc = found.ok_or(End::Undefined(pc))?.1;
+                return Ok(());
+            }
+            DETOUR_CALL => return self.call_from_detour(word_of(&insn)),
             STUB => {
                 self.return_from_stub(pc);
                 return Ok(());
             }
             _ => {}
         }
-        self.execute(pc, opcode)
+        self.execute(pc, &insn)
     }
 
-    fn execute(&mut self, pc: usize, opcode: u8) -> Stepped {
+    fn execute(&mut self, pc: usize, insn: &[u8; 9]) -> Stepped {
+        let opcode = insn[0];
         let Some(len) = len_of(opcode) else { return Err(End::Undefined(pc)) };
-        let (a, b) = (usize::from(self.fetch(1)), usize::from(self.fetch(2)));
+        let (a, b) = (usize::from(insn[1]), usize::from(insn[2]));
         let memory = &self.world.host().memory;
         let mut regs = self.regs;
         regs.pc = pc + len;
@@ -238,7 +258,7 @@ impl Cpu {
                 Ok(())
             }
             SET => {
-                regs.r[a] = usize::from(u16::from_le_bytes([self.fetch(2), self.fetch(3)]));
+                regs.r[a] = usize::from(u16::from_le_bytes([insn[2], insn[3]]));
                 Ok(())
             }
             ADDRESS => {
@@ -260,12 +280,9 @@ impl Cpu {
                 Ok(())
             }
             JUMP | CALL | RETURN | PUSH | BRANCH => {
-                let mut insn = [0; 5];
-                for (offset, byte) in insn[..len].iter_mut().enumerate() {
-                    *byte = self.fetch(offset);
-                }
-                insn[0] = opcode;
-                Toy::simulate(&ToyPlan { insn }, CodeAddr::new(pc), &mut regs, memory)
+                let mut operands = [0; 5];
+                operands[..len].copy_from_slice(&insn[..len]);
+                Toy::simulate(&ToyPlan { insn: operands }, CodeAddr::new(pc), &mut regs, memory)
             }
             HALT => return Err(End::Halted),
             _ => Ok(()),
@@ -298,6 +315,22 @@ impl Cpu {
             FaultVerdict::Handled => Ok(()),
             FaultVerdict::NotOurs | FaultVerdict::Restored => Err(End::Faulted(fault)),
         }
+    }
+
+    /// What a backend's trampoline does for detours.
+    fn call_from_detour(&mut self, word: usize) -> Stepped {
+        let handler = std::ptr::with_exposed_provenance::<extern "C" fn(*mut ToyRegs, usize) -> usize>(word);
+        // SAFETY: the word is that of a detour, which begins with the handler.
+        let handler = unsafe { handler.read() };
+        let mut regs = self.regs;
+        let resume = handler(&raw mut regs, word);
+        if resume != 0 {
+            self.regs = ToyRegs { pc: resume, sp: self.regs.sp, ..regs };
+            return Ok(());
+        }
+        self.regs.r[0] = (&raw mut regs).expose_provenance();
+        self.regs.pc = Toy::detour_resume_trap().as_usize();
+        self.trap()
     }
 
     fn return_from_stub(&mut self, stub: usize) {

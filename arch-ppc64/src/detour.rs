@@ -1,0 +1,186 @@
+//! Detours of optimised probes: what the `b` that displaces one instruction leads to.
+//!
+//! ```text
+//! -16   the trampoline's address
+//!  -8   the core's word
+//!   0   a frame below the red zone; r0, r12, LR and CTR into it; the trampoline is called with r12 = the word
+//! RESUME  the same four out of it, the frame off
+//! COPY  the instruction, or others with its effect; `b` to the next one
+//! ```
+//! `trap` and `b` may replace each other while another thread executes them: `b` is a patch-class instruction. Source:
+//! Power ISA, Book II, "Concurrent Modification and Execution of Instructions". Pure; called at registration.
+
+use crate::decode::{self, Plan};
+use crate::{Endian, insn};
+use probe_core::arch::{DetourLayout, Displaced, Site};
+use probe_core::{CodeAddr, Refusal};
+
+/// The length of the jump.
+pub(crate) const JUMP_LEN: usize = 4;
+/// The most bytes of a detour.
+pub(crate) const LEN: usize = HEADER_LEN + COPY + 16;
+/// What lies before the entry.
+pub(crate) const HEADER_LEN: usize = 16;
+
+/// The frame of a detour: the red zone of a kernel or a process, and 128 bytes.
+pub(crate) const FRAME: usize = 640;
+/// Where r0, r12, LR and CTR lie in the frame.
+pub(crate) const KEPT_R0: usize = 64;
+pub(crate) const KEPT_R12: usize = 72;
+pub(crate) const KEPT_LR: usize = 80;
+pub(crate) const KEPT_CTR: usize = 88;
+
+/// Behind the call of the trampoline, from the entry.
+const RESUME: usize = 13 * 4;
+/// The first copied instruction, from the entry.
+const COPY: usize = 20 * 4;
+
+const ENTER: [u32; COPY / 4] = [
+    0xf821_fd81, // stdu 1,-640(1)
+    0xf801_0040, // std 0,64(1)
+    0xf981_0048, // std 12,72(1)
+    0x7c08_02a6, // mflr 0
+    0xf801_0050, // std 0,80(1)
+    0x7c09_02a6, // mfctr 0
+    0xf801_0058, // std 0,88(1)
+    0x429f_0005, // bcl 20,31,.+4
+    0x7d88_02a6, // mflr 12
+    0xe80c_ffd0, // ld 0,-48(12)
+    0x7c09_03a6, // mtctr 0
+    0xe98c_ffd8, // ld 12,-40(12)
+    0x4e80_0421, // bctrl
+    0xe801_0058, // ld 0,88(1)
+    0x7c09_03a6, // mtctr 0
+    0xe801_0050, // ld 0,80(1)
+    0x7c08_03a6, // mtlr 0
+    0xe981_0048, // ld 12,72(1)
+    0xe801_0040, // ld 0,64(1)
+    0x3821_0280, // addi 1,1,640
+];
+
+const _: () = {
+    assert!(ENTER[0] == 0xf821_0001 | (0x1_0000 - FRAME) as u32);
+    assert!(ENTER[1] == 0xf801_0000 | KEPT_R0 as u32 && ENTER[2] == 0xf981_0000 | KEPT_R12 as u32);
+    assert!(ENTER[4] == 0xf801_0000 | KEPT_LR as u32 && ENTER[6] == 0xf801_0000 | KEPT_CTR as u32);
+};
+
+/// The one instruction at `site`, if it has a copy.
+pub(crate) fn displace<E: Endian>(site: &Site<'_>) -> Result<Displaced, Refusal> {
+    let decoded = decode::decode::<E>(site)?;
+    if !is_copied(&decoded.plan) {
+        return Err(NOT_COPIED);
+    }
+    let mut displaced = Displaced::default();
+    displaced.push(decoded.len_bytes).ok_or(NOT_COPIED)?;
+    Ok(displaced)
+}
+
+/// Whether there is something with the same effect elsewhere that needs no register.
+fn is_copied(plan: &Plan) -> bool {
+    match *plan {
+        Plan::Copy | Plan::Relocate | Plan::Sc | Plan::Nop | Plan::Mfspr(_) | Plan::Mtspr(_) => true,
+        Plan::B(word) | Plan::Bc(word) | Plan::Bclr(word) | Plan::Bcctr(word) | Plan::Bctar(word) => {
+            !insn::lk(word)
+        }
+        Plan::Scv | Plan::Mfmsr(_) | Plan::Addpcis(_) => false,
+    }
+}
+
+/// Where the instruction that `text` starts with may branch directly.
+pub(crate) fn branch_target<E: Endian>(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+    let word = E::word(*text.first_chunk()?);
+    let distance = match insn::opcd(word) {
+        insn::OP_B => insn::li(word),
+        insn::OP_BC => insn::bd(word),
+        _ => return None,
+    };
+    Some(if insn::aa(word) {
+        CodeAddr::new(distance as usize)
+    } else {
+        at.wrapping_offset(distance as isize)
+    })
+}
+
+/// The lowest multiple of 16 from `from` that `b` at `place` reaches, so that `b` in the detour reaches back.
+pub(crate) fn entry(place: CodeAddr, from: CodeAddr) -> Option<CodeAddr> {
+    const REACH: usize = 0x200_0000 - 2 * LEN;
+    let lowest = from.as_usize().max(place.as_usize().saturating_sub(REACH));
+    let entry = CodeAddr::new(lowest.checked_next_multiple_of(16)?);
+    (entry.abs_diff(place) <= REACH).then_some(entry)
+}
+
+/// `b entry` at `place`.
+pub(crate) fn jump<E: Endian>(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
+    let word = insn::b(entry.offset_from(place) as i64).unwrap_or(insn::TRAP);
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&E::bytes(word));
+    bytes
+}
+
+/// Builds the detour of the instruction `text` of `place`.
+pub(crate) fn fill<E: Endian>(
+    text: &[u8],
+    place: CodeAddr,
+    entry: CodeAddr,
+    (trampoline, word): (CodeAddr, usize),
+    out: &mut [u8],
+) -> Result<DetourLayout, Refusal> {
+    let (copy, back) = copy::<E>(text, place, entry.wrapping_add(COPY))?;
+    let mut image = [0; LEN];
+    image[..8].copy_from_slice(&E::doubleword_bytes(trampoline.as_usize() as u64));
+    image[8..16].copy_from_slice(&E::doubleword_bytes(word as u64));
+    for (bytes, word) in image[HEADER_LEN..].chunks_exact_mut(4).zip(ENTER.into_iter().chain(copy)) {
+        bytes.copy_from_slice(&E::bytes(word));
+    }
+    out.get_mut(..LEN).ok_or(NOT_COPIED)?.copy_from_slice(&image);
+    let offset = |from_entry: usize| (HEADER_LEN + from_entry) as u8;
+    let mut layout = DetourLayout {
+        resume: offset(RESUME),
+        back: offset(COPY + back),
+        len_bytes: LEN as u8,
+        ..DetourLayout::default()
+    };
+    layout.copies[0] = offset(COPY);
+    Ok(layout)
+}
+
+/// The instructions with the effect of the one at `place`, to lie at `at`, and where the branch back is in bytes.
+fn copy<E: Endian>(text: &[u8], place: CodeAddr, at: CodeAddr) -> Result<([u32; 4], usize), Refusal> {
+    let (words, rest) = text.as_chunks::<4>();
+    let (first, second) = match words {
+        [first] if rest.is_empty() => (E::word(*first), None),
+        [first, second] => (E::word(*first), Some(E::word(*second))),
+        _ => return Err(NOT_COPIED),
+    };
+    let b = |index: usize, to: CodeAddr| {
+        insn::b(to.offset_from(at.wrapping_add(4 * index)) as i64).ok_or(insn::REFUSE_SLOT_REACH)
+    };
+    let next = place.wrapping_add(text.len());
+    let relative = |distance: i64, is_absolute: bool| {
+        if is_absolute { CodeAddr::new(distance as usize) } else { place.wrapping_offset(distance as isize) }
+    };
+    if let Some(suffix) = second {
+        let (mut prefix, mut suffix) = (first, suffix);
+        if decode::is_relocated(prefix, suffix, place)? {
+            let distance = insn::prefix_displacement(prefix, suffix) + place.offset_from(at) as i64;
+            (prefix, suffix) =
+                insn::with_prefix_displacement(prefix, suffix, distance).ok_or(insn::REFUSE_SLOT_REACH)?;
+        }
+        return Ok(([prefix, suffix, b(2, next)?, insn::TRAP], 8));
+    }
+    let is_absolute = insn::aa(first);
+    match insn::opcd(first) {
+        insn::OP_B => {
+            Ok(([b(0, relative(insn::li(first), is_absolute))?, insn::TRAP, insn::TRAP, insn::TRAP], 4))
+        }
+        // The same condition over one instruction, relative.
+        insn::OP_BC => {
+            let taken = b(2, relative(insn::bd(first), is_absolute))?;
+            Ok(([first & !0xfffe | 8, b(1, next)?, taken, insn::TRAP], 4))
+        }
+        _ => Ok(([first, b(1, next)?, insn::TRAP, insn::TRAP], 4)),
+    }
+}
+
+const NOT_COPIED: Refusal =
+    Refusal::unsupported("ppc64.not_copied", "the instruction cannot run elsewhere without a trap");

@@ -1,0 +1,229 @@
+//! Detours: the lock-free half of optimised probes, which have a jump instead of the breakpoint.
+//!
+//! The jump leads to the place's *detour*: a call of the backend's trampoline, which saves the registers and calls
+//! [`jumped`]; then copies of the instructions that the jump displaces; then a jump back. A context may be anywhere in a
+//! detour at any time, and nothing says so; a detour is therefore kept for good, for its place alone.
+//!
+//! Where a displaced instruction other than the first starts, the jump has the breakpoint's bytes. So a context that
+//! arrives there, by whatever way, traps, and goes on in the copy ([`Probes::in_detour`]).
+
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, DetourLayout, Displaced, Regs, SaveSet};
+use crate::hit::{RegsOf, Trap, Walk, count_missed};
+use crate::host::Host;
+use crate::point::Point;
+use crate::registry::Probes;
+use crate::slots::{CHUNK_LEN, chunk_base};
+use crate::sync::{Acquire, AtomicPtr};
+use crate::table::Keyed;
+use alloc::boxed::Box;
+use core::ptr;
+
+/// The most bytes that a jump displaces: all but one byte of it, and one long instruction.
+pub(crate) const MAX_DISPLACED_LEN: usize = 24;
+
+/// Detours begin and end in pieces of this many bytes that nobody else has.
+pub(crate) const GRANULE: usize = 32;
+
+/// One detour. The trampoline finds the handler in the first word.
+#[repr(C)]
+pub(crate) struct Detour<H: Host> {
+    pub(crate) handler: extern "C" fn(*mut RegsOf<H>, usize) -> usize,
+    pub(crate) probes: &'static Probes<H>,
+    pub(crate) place: CodeAddr,
+    /// Null unless the jump, or a part of it, stands in text.
+    pub(crate) point: AtomicPtr<Point<H::Arch>>,
+    /// Where the jump leads.
+    pub(crate) entry: CodeAddr,
+    pub(crate) save: SaveSet,
+    pub(crate) displaced: Displaced,
+    pub(crate) layout: DetourLayout,
+    /// The displaced bytes.
+    pub(crate) text: [u8; MAX_DISPLACED_LEN],
+}
+
+impl<H: Host> Keyed for Detour<H> {
+    #[inline]
+    fn key(&self) -> usize {
+        self.place.as_usize()
+    }
+}
+
+impl<H: Host> Detour<H> {
+    /// Where its memory begins.
+    pub(crate) fn start(&self) -> CodeAddr {
+        self.entry.wrapping_offset(-(H::Arch::DETOUR_HEADER_LEN as isize))
+    }
+
+    /// Whether the jump, or a part of it, stands in text.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.point.load(Acquire).is_null()
+    }
+
+    /// Where the copy of displaced instruction number `index` is.
+    fn copy(&self, index: usize) -> CodeAddr {
+        let offset = self.layout.copies.get(index).copied().unwrap_or(self.layout.back);
+        self.start().wrapping_add(usize::from(offset))
+    }
+
+    /// The displaced instruction whose copy, or the jump back behind it, `at` lies in: its distance from the place.
+    fn original(&self, at: CodeAddr) -> Option<usize> {
+        let offset = at.as_usize().wrapping_sub(self.start().as_usize());
+        if offset >= usize::from(self.layout.back) {
+            return (offset < usize::from(self.layout.len_bytes))
+                .then_some(usize::from(self.displaced.len_bytes));
+        }
+        let copies = self.layout.copies.iter().zip(self.displaced.starts());
+        copies.filter(|(copy, _)| usize::from(**copy) <= offset).map(|(_, start)| start).last()
+    }
+}
+
+/// A chunk of executable memory with detours.
+pub(crate) struct DetourChunk<H: Host> {
+    pub(crate) base: CodeAddr,
+    /// Whose each granule is; null for free ones.
+    pub(crate) owners: Box<[AtomicPtr<Detour<H>>]>,
+}
+
+impl<H: Host> Keyed for DetourChunk<H> {
+    fn key(&self) -> usize {
+        self.base.as_usize()
+    }
+}
+
+impl<H: Host> DetourChunk<H> {
+    /// The granules that a detour of `len_bytes` at `start` needs, if they all lie in this chunk.
+    pub(crate) fn granules(&self, start: CodeAddr, len_bytes: usize) -> Option<&[AtomicPtr<Detour<H>>]> {
+        let offset = start.as_usize().wrapping_sub(self.base.as_usize());
+        let end = offset.checked_add(len_bytes)?;
+        self.owners.get(offset / GRANULE..end.div_ceil(GRANULE))
+    }
+}
+
+/// How many granules a chunk has.
+pub(crate) const GRANULES: usize = CHUNK_LEN / GRANULE;
+
+/// What every detour of `Probes<H>` leads to, by way of the backend's trampoline. Answers where the context goes
+/// on in the detour; 0: by way of the trap that takes all registers.
+pub(crate) extern "C" fn jumped<H: Host>(regs: *mut RegsOf<H>, detour: usize) -> usize {
+    // SAFETY: the trampoline hands on the detour's word, the address that the registry has put there; detours are
+    // kept for good.
+    let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
+    // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.
+    let regs = unsafe { &mut *regs };
+    let probes = detour.probes;
+    probes.host.pin();
+    let resume = probes.hit_detour(detour, regs);
+    probes.host.unpin();
+    resume.as_usize()
+}
+
+impl<H: Host> Probes<H> {
+    /// The function that every detour leads to: part of the hit path, and for the host's blacklist.
+    pub fn detour_handler() -> extern "C" fn(*mut RegsOf<H>, usize) -> usize {
+        jumped::<H>
+    }
+
+    /// A hit of an optimised probe.
+    #[inline(always)]
+    fn hit_detour(&self, detour: &Detour<H>, regs: &mut RegsOf<H>) -> CodeAddr {
+        const BY_TRAP: CodeAddr = CodeAddr::new(0);
+        let go_on = detour.start().wrapping_add(usize::from(detour.layout.resume));
+        let Some(context) = self.host.context() else {
+            let _guard = self.anonymous();
+            self.miss_detour(detour);
+            return go_on;
+        };
+        let Some(word) = context.idle_word() else {
+            let was_outside = context.open();
+            self.miss_detour(detour);
+            context.close(was_outside);
+            return go_on;
+        };
+        context.open_idle(word);
+        let mut resume = go_on;
+        // SAFETY: inside until `close_idle`.
+        let point = unsafe { self.point_of(detour) };
+        // SAFETY: as above.
+        let head = point.and_then(|point| unsafe { point.head.load(Acquire).as_ref() });
+        if let (Some(point), Some(head)) = (point, head) {
+            regs.set_pc(detour.place);
+            let sp = regs.sp();
+            let walk = self.run_pre(context, point, head, regs);
+            context.set_current(ptr::null());
+            if !matches!(walk, Walk::Ran) {
+                resume = BY_TRAP;
+            } else if regs.sp() != sp {
+                regs.set_pc(detour.copy(0));
+                resume = BY_TRAP;
+            }
+        }
+        context.close_idle(word);
+        resume
+    }
+
+    /// A nested hit, or one for which there is no room. The caller is inside.
+    fn miss_detour(&self, detour: &Detour<H>) {
+        // SAFETY: the caller is inside.
+        if let Some(point) = unsafe { self.point_of(detour) } {
+            count_missed(point);
+        }
+    }
+
+    /// The point whose jump has led here. The jump may have been taken out of text meanwhile, with the probe still
+    /// there: then the hit is none the less one.
+    ///
+    /// # Safety
+    /// The caller is inside until the reference is gone: the registry clears the pointer before it waits and frees
+    /// the point.
+    #[inline(always)]
+    unsafe fn point_of<'a>(&self, detour: &Detour<H>) -> Option<&'a Point<H::Arch>> {
+        let point = detour.point.load(Acquire);
+        if point.is_null() {
+            // SAFETY: the caller is inside.
+            return unsafe { self.points.find(detour.place.as_usize()) };
+        }
+        // SAFETY: as above.
+        unsafe { point.as_ref() }
+    }
+
+    /// A breakpoint that belongs to detours: inside a jump, or the trap that takes all registers. The caller is inside.
+    pub(crate) fn in_detour(&self, at: CodeAddr, regs: &mut RegsOf<H>) -> Option<Trap> {
+        use crate::arch::NativeArch;
+        if at == H::Arch::detour_resume_trap() {
+            let kept = H::Arch::detour_regs(regs);
+            // SAFETY: only the trampoline traps there, with the address of the registers that it has saved.
+            *regs = unsafe { ptr::with_exposed_provenance::<RegsOf<H>>(kept).read() };
+            return Some(Trap::Handled);
+        }
+        let copy = self.copy_of_displaced(at)?;
+        regs.set_pc(copy);
+        Some(Trap::Handled)
+    }
+
+    /// Where the instruction at `at`, which a jump that stands in text displaces, is copied. The caller is inside.
+    fn copy_of_displaced(&self, at: CodeAddr) -> Option<CodeAddr> {
+        if H::Arch::JUMP_LEN <= H::Arch::BREAKPOINT.len() {
+            return None;
+        }
+        (H::Arch::INSN_ALIGN..H::Arch::JUMP_LEN).step_by(H::Arch::INSN_ALIGN).find_map(|distance| {
+            let place = at.wrapping_offset(-(distance as isize));
+            // SAFETY: the caller is inside.
+            let detour =
+                unsafe { self.detours.find(place.as_usize()) }.filter(|detour| detour.is_active())?;
+            let index = detour.displaced.starts().position(|start| start == distance)?;
+            Some(detour.copy(index))
+        })
+    }
+
+    /// The detour that `at` lies in, and the address of the instruction whose copy stands there. The caller is inside.
+    pub(crate) fn detour_at(&self, at: CodeAddr) -> Option<(&Detour<H>, CodeAddr)> {
+        // SAFETY: the caller is inside.
+        let chunk = unsafe { self.detour_chunks.find(chunk_base(at).as_usize()) }?;
+        let [owner] = chunk.granules(at, 1)? else { return None };
+        // SAFETY: detours are kept for good.
+        let detour = unsafe { owner.load(Acquire).as_ref() }?;
+        let original = detour.original(at)?;
+        Some((detour, detour.place.wrapping_add(original)))
+    }
+}

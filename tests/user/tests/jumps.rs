@@ -1,0 +1,183 @@
+//! Jumps instead of breakpoints, in this process: that they are there, and that they come and go while threads run
+//! in the very bytes (SAFE_3).
+//!
+//! `PROBE_JUMP_CYCLES=1000000 cargo test --release --test jumps` is the long form.
+
+use probe_core::Viewer;
+use probe_host_linux::{Kprobe, Kretprobe, probes, start};
+use std::hint::black_box;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// One test at a time: jumps are laid for all probes at once.
+static ALONE: Mutex<()> = Mutex::new(());
+
+macro_rules! victim {
+    ($name:ident, $add:literal) => {
+        #[unsafe(no_mangle)]
+        #[inline(never)]
+        extern "C" fn $name(a: usize, b: usize) -> usize {
+            let mut words = [a; 4];
+            black_box(&mut words);
+            words[a & 3].wrapping_mul(black_box(b)).wrapping_add($add)
+        }
+    };
+}
+
+victim!(jump_victim_a, 1);
+victim!(jump_victim_b, 2);
+victim!(jump_victim_c, 3);
+
+// Functions whose first bytes lie across a cache line, and across a page.
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+core::arch::global_asm!(
+    ".macro jump_victim name, skip",
+    ".p2align 12",
+    ".skip \\skip, 0x90",
+    ".globl \\name",
+    ".type \\name, @function",
+    "\\name:",
+    "mov eax, 40",
+    "add eax, 1",
+    "add eax, 1",
+    "ret",
+    ".size \\name, . - \\name",
+    ".endm",
+    ".pushsection .text.jump_victims, \"ax\", @progbits",
+    "jump_victim jump_victim_line, 62",
+    "jump_victim jump_victim_page, 4093",
+    // The same over several short instructions.
+    ".p2align 12",
+    ".skip 4094, 0x90",
+    ".globl jump_victim_short",
+    ".type jump_victim_short, @function",
+    "jump_victim_short:",
+    "xor eax, eax",
+    "add eax, 41",
+    "inc eax",
+    "nop",
+    "ret",
+    ".size jump_victim_short, . - jump_victim_short",
+    ".popsection",
+);
+
+#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+unsafe extern "C" {
+    safe fn jump_victim_line(a: usize, b: usize) -> usize;
+    safe fn jump_victim_page(a: usize, b: usize) -> usize;
+    safe fn jump_victim_short(a: usize, b: usize) -> usize;
+}
+
+type Victim = extern "C" fn(usize, usize) -> usize;
+
+/// Name, function, and what it makes of two numbers.
+type Case = (&'static str, Victim, fn(usize, usize) -> usize);
+
+fn victims() -> Vec<Case> {
+    let mut victims: Vec<Case> = vec![
+        ("jump_victim_a", jump_victim_a, |a, b| a.wrapping_mul(b).wrapping_add(1)),
+        ("jump_victim_b", jump_victim_b, |a, b| a.wrapping_mul(b).wrapping_add(2)),
+    ];
+    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
+    {
+        extern "C" fn line(a: usize, b: usize) -> usize {
+            jump_victim_line(a, b)
+        }
+        extern "C" fn page(a: usize, b: usize) -> usize {
+            jump_victim_page(a, b)
+        }
+        extern "C" fn short(a: usize, b: usize) -> usize {
+            jump_victim_short(a, b)
+        }
+        victims.push(("jump_victim_line", line, |_, _| 42));
+        victims.push(("jump_victim_page", page, |_, _| 42));
+        victims.push(("jump_victim_short", short, |_, _| 42));
+    }
+    victims
+}
+
+/// How many lines of the list say that a jump is there.
+fn optimised() -> usize {
+    let mut list = String::new();
+    probes().list(&mut list, Viewer::Privileged).unwrap();
+    list.lines().filter(|line| line.ends_with("[OPTIMIZED]")).count()
+}
+
+#[test]
+fn every_entry_gets_a_jump_and_the_handlers_run() {
+    let _alone = ALONE.lock().unwrap();
+    start().unwrap();
+    let victims = victims();
+    let held: Vec<_> = victims
+        .iter()
+        .map(|(name, ..)| {
+            probes().register(Kprobe::at(*name).pre(|hit| assert!(hit.argument(0) == Some(6)))).unwrap()
+        })
+        .collect();
+    assert_eq!(probes().optimise(), Ok(victims.len()));
+    assert_eq!(optimised(), victims.len());
+    for (name, victim, value) in &victims {
+        assert_eq!(black_box(*victim)(6, 7), value(6, 7), "{name}");
+    }
+    assert!(held.iter().all(|probe| (probe.counters().hits, probe.counters().missed_nested) == (1, 0)));
+    probes().unoptimise().unwrap();
+    assert_eq!(optimised(), 0);
+}
+
+#[test]
+fn ret_8_a_backtrace_from_a_handler_shows_the_callers() {
+    static TRACE: Mutex<String> = Mutex::new(String::new());
+    #[inline(never)]
+    fn the_caller_of_the_victim() -> usize {
+        black_box(jump_victim_c as Victim)(2, 3) + 1
+    }
+    let _alone = ALONE.lock().unwrap();
+    start().unwrap();
+    let probe = Kprobe::at("jump_victim_c")
+        .pre(|_| *TRACE.lock().unwrap() = std::backtrace::Backtrace::force_capture().to_string());
+    let _probe = probes().register(probe).unwrap();
+    assert_eq!(probes().optimise(), Ok(1));
+    assert_eq!(the_caller_of_the_victim(), 10);
+    let trace = TRACE.lock().unwrap().clone();
+    assert!(trace.contains("the_caller_of_the_victim"), "{trace}");
+}
+
+#[test]
+fn safe_3_jumps_come_and_go_in_bytes_that_threads_execute() {
+    let _alone = ALONE.lock().unwrap();
+    start().unwrap();
+    let default = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { 3_000 } else { 100 };
+    let cycles = std::env::var("PROBE_JUMP_CYCLES").map_or(default, |cycles| cycles.parse().unwrap());
+    let victims = victims();
+    let held: Vec<_> =
+        victims.iter().map(|(name, ..)| probes().register(Kprobe::at(*name).pre(|_| ())).unwrap()).collect();
+    let ret = Kretprobe::on("jump_victim_a").max_active(8).entry(|_| Some(())).exit(|_, ()| ());
+    let ret = probes().register(ret).unwrap();
+    let is_over = AtomicBool::new(false);
+    let calls = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..3_usize {
+            let (victims, is_over, calls) = (&victims, &is_over, &calls);
+            scope.spawn(move || {
+                let mut n = thread;
+                while !is_over.load(Relaxed) {
+                    for (name, victim, value) in victims {
+                        n = n.wrapping_add(1);
+                        assert_eq!(black_box(*victim)(n, 3), value(n, 3), "{name}");
+                    }
+                    calls.fetch_add(1, Relaxed);
+                }
+            });
+        }
+        for _ in 0..cycles {
+            assert_eq!(probes().optimise(), Ok(victims.len()));
+            probes().unoptimise().unwrap();
+        }
+        is_over.store(true, Relaxed);
+    });
+    let calls = calls.load(Relaxed);
+    for (probe, (name, ..)) in held.iter().zip(&victims) {
+        assert_eq!((probe.counters().hits, probe.counters().missed_nested), (calls, 0), "{name}");
+    }
+    assert_eq!((ret.counters().hits, ret.counters().missed_pool), (calls, 0));
+}

@@ -1,0 +1,358 @@
+//! Detours: what the jump of an optimised probe leads to, with copies of the instructions that the jump displaces.
+//!
+//! The jump is `jmp rel32`, five bytes, often over several instructions. No instruction but the first may be left half
+//! overwritten for somebody who arrives there: a thread that was interrupted between two of them, a return, an
+//! indirect jump that no analysis has seen. So the detour is put where the jump's displacement has the byte `int3`
+//! at the start of every displaced instruction ([`target`]): whoever arrives traps, and goes on in the detour's copy. Source of
+//! the idea: Chamith and others, "Instruction Punning", PLDI 2017.
+//!
+//! A detour is two words (the trampoline's address, the core's), a call of the trampoline, the copies, a jump back.
+//! In 64-bit mode the call is made below the red zone (System V ABI AMD64 1.0, 3.2.2).
+
+use crate::decode::decode_bytes;
+use crate::insn::{Insn, Prefixes};
+use crate::mode::Mode;
+use crate::plan::{Effect, MemoryOperand, Source};
+use crate::slot::{Writer, ip_relative, ip32_relative};
+use crate::{MAX_INSN_LEN, refusal};
+use probe_core::arch::{DetourLayout, Displaced, MAX_DISPLACED, Site};
+use probe_core::{CodeAddr, Refusal};
+
+/// The length of `jmp rel32`.
+pub const JUMP_LEN: usize = 5;
+
+/// The most bytes of a detour: two words, the call, five copies, the jump back.
+pub const DETOUR_LEN: usize = 192;
+
+/// What a leaf function may keep below the stack pointer in 64-bit mode, in bytes.
+pub const RED_ZONE_LEN: usize = 128;
+
+/// How far before the return address of a detour's call its word lies, in 64-bit mode, in bytes.
+pub const WORD_DISTANCE: usize = 8 + SKIP_RED_ZONE.len() + 6;
+
+/// The same in 32-bit mode.
+pub const WORD_DISTANCE_32: usize = 4 + 5;
+
+const INT3: u8 = 0xcc;
+const JMP_REL32: u8 = 0xe9;
+const JMP_INDIRECT: [u8; 2] = [0xff, 0x25];
+/// `lea rsp, [rsp - 128]`
+const SKIP_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
+/// `lea rsp, [rsp + 128]`
+const TAKE_RED_ZONE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
+
+/// Whether and how the flow goes on behind an instruction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum After {
+    Next,
+    Elsewhere,
+}
+
+/// Finds the instructions that a jump at a place displaces; see [`Arch::displace`](probe_core::arch::Arch::displace).
+///
+/// # Errors
+/// A refusal of [`crate::refusal`] that says why the place keeps its breakpoint.
+pub fn displace<M: Mode>(site: &Site<'_>) -> Result<Displaced, Refusal> {
+    let Some((_, end)) = site.function else { return Err(refusal::NO_FUNCTION) };
+    let mut text = [0; JUMP_LEN + 2 * MAX_INSN_LEN];
+    let readable = site.text.read(site.at, &mut text).min(text.len());
+    let text = text.get(..readable).unwrap_or(&[]);
+    let mut displaced = Displaced::default();
+    let mut flow = After::Next;
+    while usize::from(displaced.len_bytes) < JUMP_LEN {
+        let offset = usize::from(displaced.len_bytes);
+        let at = site.at.wrapping_add(offset);
+        let rest = text.get(offset..).unwrap_or(&[]);
+        if flow == After::Elsewhere || at >= end {
+            // Nothing runs there; what stands there must be padding, up to where the next function may begin.
+            let padding = padding_len::<M>(rest).ok_or(refusal::NEXT_FUNCTION)?;
+            let next_function = end.as_usize().next_multiple_of(16);
+            if at.as_usize() + padding > next_function {
+                return Err(refusal::NEXT_FUNCTION);
+            }
+            displaced.len_bytes += padding as u8;
+            continue;
+        }
+        let decoded = decode_bytes::<M>(rest)?;
+        flow = copied::<M>(&decoded.plan.effect, rest)?;
+        displaced.push(decoded.len_bytes).ok_or(refusal::TOO_LONG)?;
+    }
+    Ok(displaced)
+}
+
+/// Where control may go from the instruction at `at` other than to the next one: the target of a direct branch.
+#[must_use]
+pub fn branch_target<M: Mode>(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+    let decoded = decode_bytes::<M>(text).ok()?;
+    let displacement = match decoded.plan.effect {
+        Effect::Jump { displacement }
+        | Effect::Branch { displacement, .. }
+        | Effect::Call { displacement } => displacement as isize,
+        Effect::Loop { displacement, .. } => displacement as isize,
+        _ => return None,
+    };
+    Some(at.wrapping_add(usize::from(decoded.len_bytes)).wrapping_offset(displacement))
+}
+
+/// The lowest address not below `from` that the jump at `place` may lead to, if there is one within its reach.
+///
+/// Every byte of the displacement that stands where a displaced instruction starts is `int3`.
+#[must_use]
+pub fn target<M: Mode>(place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
+    let next = place.wrapping_add(JUMP_LEN);
+    let fixed = displaced
+        .starts()
+        .filter(|start| (1..JUMP_LEN).contains(start))
+        .fold(0_u32, |mask, start| mask | 0xff << (8 * (start - 1)));
+    let wanted = u32::from_le_bytes([INT3; 4]) & fixed;
+    if !M::IS_LONG {
+        return target_in_32_bits(next, from, fixed, wanted);
+    }
+    // With the sign bit turned over, the order of displacements is that of addresses.
+    const SIGN: u32 = 1 << 31;
+    let distance = i32::try_from(from.offset_from(next).max(i32::MIN as isize)).ok()?;
+    let found = lowest_match(distance as u32 ^ SIGN, fixed, (wanted ^ SIGN) & fixed)? ^ SIGN;
+    Some(next.wrapping_offset(found as i32 as isize))
+}
+
+/// [`target`] where addresses wrap around, so that every displacement is in reach.
+fn target_in_32_bits(next: CodeAddr, from: CodeAddr, fixed: u32, wanted: u32) -> Option<CodeAddr> {
+    let (next, from) = (next.as_usize() as u32, from.as_usize() as u32);
+    let above = |distance| Some(CodeAddr::new(next.checked_add(distance)? as usize));
+    if from >= next {
+        return above(lowest_match(from - next, fixed, wanted)?);
+    }
+    match lowest_match(from.wrapping_sub(next), fixed, wanted) {
+        Some(found) => Some(CodeAddr::new(next.wrapping_add(found) as usize)),
+        None => above(lowest_match(0, fixed, wanted)?),
+    }
+}
+
+/// The lowest number not below `from` whose bits under `mask` are those of `value`.
+fn lowest_match(from: u32, mask: u32, value: u32) -> Option<u32> {
+    let differs = (from ^ value) & mask;
+    let Some(top) = differs.checked_ilog2() else { return Some(from) };
+    // The bits up to the highest one that is wrong.
+    let low = u32::MAX >> (31 - top);
+    if value >> top & 1 == 1 {
+        return Some(from & !low | value & low);
+    }
+    // The free bits above it have to count one up: the fixed ones, filled with ones, hand the carry on.
+    let counted = (from | mask | low).checked_add(1)?;
+    Some(counted & !mask & !low | value)
+}
+
+/// The jump from `place` to a detour's entry.
+#[must_use]
+pub fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; JUMP_LEN] {
+    let [a, b, c, d] = (entry.offset_from(place.wrapping_add(JUMP_LEN)) as i32).to_le_bytes();
+    [JMP_REL32, a, b, c, d]
+}
+
+/// How far before a detour's entry its memory begins, in bytes: two words.
+#[must_use]
+pub const fn header_len<M: Mode>() -> usize {
+    2 * M::WORD
+}
+
+/// Builds the detour whose entry is at `entry`; see [`Arch::fill_detour`](probe_core::arch::Arch::fill_detour).
+///
+/// `text` holds the displaced bytes as they were. `trampoline` is the backend's, `word` the core's.
+///
+/// # Errors
+/// [`refusal::OUT_OF_REACH`]; [`refusal::TOO_LONG`] where `out` has no room.
+pub fn fill<M: Mode>(
+    displaced: &Displaced,
+    text: &[u8],
+    place: CodeAddr,
+    entry: CodeAddr,
+    (trampoline, word): (CodeAddr, usize),
+    out: &mut [u8],
+) -> Result<DetourLayout, Refusal> {
+    out.fill(INT3);
+    let start = entry.wrapping_offset(-(header_len::<M>() as isize));
+    let mut code = Code::<M> { writer: Writer { out, len: 0 }, start, mode: core::marker::PhantomData };
+    code.word(trampoline.as_usize())?;
+    code.word(word)?;
+    let mut layout = DetourLayout::default();
+    if M::IS_LONG {
+        code.put(&SKIP_RED_ZONE)?;
+        // Two words before the entry, seen from behind the call.
+        let displacement = -(header_len::<M>() as i32 + SKIP_RED_ZONE.len() as i32 + 6);
+        code.put(&[0xff, 0x15])?;
+        code.put(&displacement.to_le_bytes())?;
+        layout.resume = code.len()?;
+        code.put(&TAKE_RED_ZONE)?;
+    } else {
+        code.branch(&[0xe8], trampoline)?;
+        layout.resume = code.len()?;
+    }
+    let mut flow = After::Next;
+    for (index, offset) in displaced.starts().enumerate() {
+        *layout.copies.get_mut(index).ok_or(refusal::TOO_LONG)? = code.len()?;
+        let rest = text.get(offset..).ok_or(refusal::UNDECODABLE)?;
+        flow = code.copy(rest, place.wrapping_add(offset))?;
+    }
+    layout.back = code.len()?;
+    if flow == After::Next {
+        code.jump(place.wrapping_add(usize::from(displaced.len_bytes)))?;
+    }
+    layout.len_bytes = code.len()?;
+    Ok(layout)
+}
+
+/// Whether an instruction can be copied into a detour, and where the flow goes on behind it.
+fn copied<M: Mode>(effect: &Effect, text: &[u8]) -> Result<After, Refusal> {
+    match effect {
+        Effect::Copy
+        | Effect::IpRelative { .. }
+        | Effect::Ip32Relative { .. }
+        | Effect::Nop
+        | Effect::Branch { .. }
+        | Effect::Stack(_)
+        | Effect::MoveRegister { .. }
+        | Effect::MoveImmediate { .. } => Ok(After::Next),
+        Effect::LoadAddress { operand, .. } => match Insn::parse::<M>(text) {
+            Some(insn) if operand.base != MemoryOperand::NEXT_IP || !insn.has(Prefixes::ADDRESS_SIZE) => {
+                Ok(After::Next)
+            }
+            _ => Err(refusal::NOT_COPIED),
+        },
+        Effect::Jump { .. } | Effect::JumpIndirect(_) | Effect::Return { .. } | Effect::Call { .. } => {
+            Ok(After::Elsewhere)
+        }
+        // Not through RSP, which the copy has moved.
+        Effect::CallIndirect(Source::Register(register)) if *register != 4 => Ok(After::Elsewhere),
+        Effect::CallIndirect(_)
+        | Effect::Loop { .. }
+        | Effect::SystemCall
+        | Effect::SegmentJump { .. }
+        | Effect::SegmentCall { .. } => Err(refusal::NOT_COPIED),
+    }
+}
+
+/// The length of the piece of padding that `text` starts with: `int3` or a no-operation.
+fn padding_len<M: Mode>(text: &[u8]) -> Option<usize> {
+    if text.first() == Some(&INT3) {
+        return Some(1);
+    }
+    let decoded = decode_bytes::<M>(text).ok()?;
+    (decoded.plan.effect == Effect::Nop).then_some(usize::from(decoded.len_bytes))
+}
+
+/// Writes a detour.
+struct Code<'a, M> {
+    writer: Writer<'a>,
+    start: CodeAddr,
+    mode: core::marker::PhantomData<M>,
+}
+
+impl<M: Mode> Code<'_, M> {
+    fn len(&self) -> Result<u8, Refusal> {
+        u8::try_from(self.writer.len).map_err(|_| refusal::TOO_LONG)
+    }
+
+    fn here(&self) -> CodeAddr {
+        self.start.wrapping_add(self.writer.len)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+        self.writer.put(bytes)
+    }
+
+    fn word(&mut self, word: usize) -> Result<(), Refusal> {
+        let bytes = (word as u64).to_le_bytes();
+        self.put(bytes.get(..M::WORD).unwrap_or(&bytes))
+    }
+
+    /// An opcode with a 32-bit displacement to `to`.
+    fn branch(&mut self, opcode: &[u8], to: CodeAddr) -> Result<(), Refusal> {
+        let from = self.here().wrapping_add(opcode.len() + 4);
+        let distance = to.offset_from(from);
+        let displacement = if M::IS_LONG {
+            i32::try_from(distance).map_err(|_| refusal::OUT_OF_REACH)?
+        } else {
+            distance as i32
+        };
+        self.put(opcode)?;
+        self.put(&displacement.to_le_bytes())
+    }
+
+    /// A jump to `to`, wherever that is.
+    fn jump(&mut self, to: CodeAddr) -> Result<(), Refusal> {
+        if self.branch(&[JMP_REL32], to).is_ok() {
+            return Ok(());
+        }
+        self.put(&JMP_INDIRECT)?;
+        self.put(&[0; 4])?;
+        self.word(to.as_usize())
+    }
+
+    /// Pushes the address that a call at the displaced place would.
+    fn push_return_address(&mut self, to: CodeAddr) -> Result<(), Refusal> {
+        if !M::IS_LONG {
+            self.put(&[0x68])?;
+            return self.word(to.as_usize());
+        }
+        // push [rip + 2]; jmp over the word.
+        self.put(&[0xff, 0x35, 2, 0, 0, 0, 0xeb, 8])?;
+        self.word(to.as_usize())
+    }
+
+    /// The copy of one displaced instruction, which `text` starts with and which stood at `place`.
+    fn copy(&mut self, text: &[u8], place: CodeAddr) -> Result<After, Refusal> {
+        let decoded = decode_bytes::<M>(text)?;
+        let effect = decoded.plan.effect;
+        let flow = copied::<M>(&effect, text)?;
+        let insn = text.get(..usize::from(decoded.len_bytes)).ok_or(refusal::UNDECODABLE)?;
+        let next = place.wrapping_add(insn.len());
+        let here = self.here();
+        match effect {
+            Effect::IpRelative { displacement_at } => {
+                ip_relative(&mut self.writer, insn, displacement_at, place, here)?;
+            }
+            Effect::Ip32Relative { modrm_at } => ip32_relative(&mut self.writer, insn, modrm_at, place)?,
+            Effect::LoadAddress { operand, .. } | Effect::JumpIndirect(Source::Memory(operand))
+                if operand.base == MemoryOperand::NEXT_IP =>
+            {
+                let parsed = Insn::parse::<M>(insn).ok_or(refusal::UNDECODABLE)?;
+                if parsed.has(Prefixes::ADDRESS_SIZE) {
+                    return Err(refusal::NOT_COPIED);
+                }
+                ip_relative(&mut self.writer, insn, parsed.modrm_at + 1, place, here)?;
+            }
+            Effect::Jump { displacement } => self.jump(next.wrapping_offset(displacement as isize))?,
+            Effect::Branch { condition, displacement } => {
+                let to = next.wrapping_offset(displacement as isize);
+                self.conditional(condition.0, to)?;
+            }
+            Effect::Call { displacement } => {
+                self.push_return_address(next)?;
+                self.jump(next.wrapping_offset(displacement as isize))?;
+            }
+            Effect::CallIndirect(_) => {
+                self.push_return_address(next)?;
+                let (modrm, prefix) = insn.split_last().ok_or(refusal::UNDECODABLE)?;
+                self.put(prefix)?;
+                // CALL r/m is extension 2 of group 5, JMP r/m extension 4.
+                self.put(&[modrm & 0xc7 | 4 << 3])?;
+            }
+            _ => self.put(insn)?,
+        }
+        Ok(flow)
+    }
+
+    fn conditional(&mut self, condition: u8, to: CodeAddr) -> Result<(), Refusal> {
+        if self.branch(&[0x0f, 0x80 | condition], to).is_ok() {
+            return Ok(());
+        }
+        // The opposite condition skips the far jump.
+        let far_len = (JMP_INDIRECT.len() + 4 + M::WORD) as u8;
+        self.put(&[0x70 | condition ^ 1, far_len])?;
+        self.put(&JMP_INDIRECT)?;
+        self.put(&[0; 4])?;
+        self.word(to.as_usize())
+    }
+}
+
+const _: () = assert!(MAX_DISPLACED >= JUMP_LEN);
