@@ -8,7 +8,7 @@
 //! and until then the old instruction (no hit) or the new one (a hit) is executed, which the core's life of a
 //! point allows for.
 //!
-//! The sequence that makes written text visible to fetches is `publish` in [`crate::asm`]: clean the data cache to the
+//! The sequence that makes written text visible to fetches is `publish` in `asm`: clean the data cache to the
 //! point of unification, DSB, invalidate the instruction cache, DSB, ISB, by the line sizes in CTR_EL0, each half left
 //! out where CTR_EL0.IDC or DIC says so (B2.7.4.2). [`Lines`] reads that register.
 

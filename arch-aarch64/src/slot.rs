@@ -27,9 +27,9 @@ const WORDS: usize = LEN / 4 - 2;
 const TAIL: usize = 4;
 const BREAKPOINT: u32 = insn::breakpoint(insn::PROBE_IMM);
 
-/// What [`before`] keeps for [`after`] and [`abort`].
+/// What `before` keeps for `after` and `abort`.
 ///
-/// The default stands for a slot that was entered without [`before`]: nothing to give back.
+/// The default stands for a slot that was entered without `before`: nothing to give back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepState {
     /// The registers before the slot, as far as it changes them: X16 or the signed pointer, and SP.

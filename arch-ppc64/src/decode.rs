@@ -1,4 +1,4 @@
-//! From words to a decision: [`Plan`] or a refusal. The tables are in [`insn`](crate::insn).
+//! From words to a decision: [`Plan`] or a refusal. The tables are in [`insn`].
 //!
 //! Called at registration only. Pure.
 

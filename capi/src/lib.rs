@@ -4,11 +4,11 @@
 //! probe holds the stable code beside it (REG_9). One static library per architecture and kind of host:
 //!
 //! * with the feature `process` (the default) for a program: `cargo build --release -p probe-c`;
-//! * without it for a kernel, which gives a table of functions ([`kernel`]): `cargo build --profile kernel -p probe-c
+//! * without it for a kernel, which gives a table of functions (`kernel`): `cargo build --profile kernel -p probe-c
 //!   --no-default-features --target x86_64-unknown-none`.
 //!
 //! In the order of reading: [`types`] the structures · [`register`] registering, removing, enabling · [`regs`] the saved
-//! registers · [`listing`] listings, the switch, counters, explanations · the host, [`kernel`] or `process`.
+//! registers · [`listing`] listings, the switch, counters, explanations · the host, `kernel` or `process`.
 //!
 //! The functions for registering and removing take a lock and allocate: never call them in a handler (they answer
 //! `-EBUSY` there). What is said about handlers in probe-core holds for those in C, too.

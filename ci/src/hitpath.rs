@@ -30,10 +30,10 @@ const ENTRY: &str = "hitpath_";
 /// typed handlers. Two parts of their demangled names; each must be there, or this check has gone blind.
 const POINTED_AT: &[(&str, &str)] = &[
     ("probe_core::ret::return_from_stub", ""),
-    ("probe_core::kretprobe::Typed", ">::entry"),
-    ("probe_core::kretprobe::Typed", ">::exit"),
-    ("probe_core::kretprobe::Bytes", ">::entry"),
-    ("probe_core::kretprobe::Bytes", ">::exit"),
+    ("probe_core::kretprobe::Asked<", ">::enter"),
+    ("probe_core::kretprobe::Called<", ">::leave"),
+    ("probe_core::kretprobe::AskedBytes<", ">::enter"),
+    ("probe_core::kretprobe::CalledBytes<", ">::leave"),
     ("probe_core::kprobe::Lender", ">::read"),
     ("probe_core::kprobe::Lender", ">::write"),
     ("probe_core::kprobe::Lender", ">::note_change"),

@@ -45,9 +45,12 @@ impl Job {
         (self.steps)(root, self.target)
     }
 
-    /// The steps that `cargo ci test` runs: of a kernel the suite; four CPUs, the examples, the cost and contention are run
-    /// by the job alone (`cargo ci job NAME`, and on hosted engines).
+    /// The steps that `cargo ci test` runs: of a kernel the suite (four CPUs, the examples, the cost and contention are run by
+    /// the job alone), of the lints what needs no other target. `cargo ci job NAME`, and hosted engines, run all.
     pub(crate) fn short_steps(&self, root: &Path) -> Vec<Step> {
+        if self.name == "lint" {
+            return crate::lint::native_steps(root);
+        }
         let mut steps = self.steps(root);
         if self.mode == Some(Mode::System) {
             steps.truncate(1);
@@ -65,7 +68,7 @@ impl Job {
             about: about.to_owned(),
             mode: None,
             triple: None,
-            is_in_test: name == "hitpath",
+            is_in_test: ["lint", "hitpath", "vendor"].contains(&name),
             is_hosted: name != "quick",
             limit_minutes: 40,
             needs: |_| Wanted::default(),

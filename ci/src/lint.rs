@@ -20,6 +20,7 @@ const OPTIONAL_BACKEND_FILES: [&str; 2] = ["unwind.rs", "watch.rs"];
 pub(crate) fn quick_steps() -> Vec<Step> {
     vec![
         Step::run("formatting", &["cargo", "fmt", "--all", "--check"]),
+        Step::run("formatting (kernels)", &["cargo", "fmt", "--all", "--check"]).within(crate::jobs::SYSTEM),
         Step::check("generated files", crate::generate::check),
         Step::check("no architecture in the core", core_is_neutral),
         Step::check("same files in all backends", backends_look_alike),
@@ -31,10 +32,10 @@ pub(crate) fn quick_steps() -> Vec<Step> {
     ]
 }
 
-/// All lints.
-pub(crate) fn steps(root: &Path) -> Vec<Step> {
+/// What needs no other target: a moment's checks, clippy and the documentation.
+pub(crate) fn native_steps(root: &Path) -> Vec<Step> {
     let mut steps = quick_steps();
-    for target in TARGETS {
+    for target in TARGETS.iter().filter(|target| target.is_native()) {
         steps.extend(clippy(root, target));
     }
     steps.push(
@@ -44,6 +45,15 @@ pub(crate) fn steps(root: &Path) -> Vec<Step> {
         )
         .env("RUSTDOCFLAGS", "-D warnings"),
     );
+    steps
+}
+
+/// All lints.
+pub(crate) fn steps(root: &Path) -> Vec<Step> {
+    let mut steps = native_steps(root);
+    for target in TARGETS.iter().filter(|target| !target.is_native()) {
+        steps.extend(clippy(root, target));
+    }
     steps.push(Step::check("hit path without panics", crate::hitpath::check));
     steps.push(Step::check("packages build by themselves", packages_build_alone));
     steps
@@ -162,6 +172,7 @@ fn shell_scripts_parse(root: &Path) -> Result<(), String> {
 
 /// Packs every library as the registry would get it and builds that, outside of the workspace.
 fn packages_build_alone(root: &Path) -> Result<(), String> {
+    crate::release::forget_packed(root)?;
     let mut command = crate::step::clean(Command::new("cargo"));
     command.args(["package", "--quiet", "--allow-dirty", "--workspace"]).current_dir(root);
     for package in crate::metadata::packages(root)?.iter().filter(|package| !package.is_published) {

@@ -2,7 +2,7 @@
 //! which is printed: it cannot be undone, so that a person types it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::metadata;
@@ -26,6 +26,7 @@ pub(crate) fn dry_run(root: &Path, version: Option<&str>) -> Result<(), String> 
     for name in order(root)? {
         println!("  {name}");
     }
+    forget_packed(root)?;
     cargo(root, &publish(root, true)?)?;
     println!("every crate is packed and builds by itself");
     Ok(())
@@ -52,6 +53,31 @@ pub(crate) fn release(root: &Path, version: Option<&str>) -> Result<(), String> 
     git(root, &["tag", "--annotate", &format!("v{version}"), "--message", &format!("version {version}")])?;
     println!("committed and tagged v{version}. To publish it:\n  git push --follow-tags");
     println!("  cargo {}", publish(root, false)?.join(" "));
+    Ok(())
+}
+
+/// Makes cargo forget what it unpacked of these crates the last time. It knows them by name and version alone, and would build others on
+/// yesterday's.
+///
+/// # Errors
+/// A folder cannot be removed, or what cargo said.
+pub(crate) fn forget_packed(root: &Path) -> Result<(), String> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let Some(home) = home else { return Ok(()) };
+    let version = present_version(&read(root, "Cargo.toml")?)?.to_owned();
+    let packages = metadata::packages(root)?;
+    // A registry that is a folder has no name before the hyphen.
+    let registries = fs::read_dir(home.join("registry/src")).into_iter().flatten().flatten();
+    for registry in registries.filter(|entry| entry.file_name().to_string_lossy().starts_with('-')) {
+        for package in &packages {
+            let folder = registry.path().join(format!("{}-{version}", package.name));
+            if folder.exists() {
+                fs::remove_dir_all(&folder)
+                    .map_err(|error| format!("cannot remove {}: {error}", folder.display()))?;
+            }
+        }
+    }
     Ok(())
 }
 

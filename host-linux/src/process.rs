@@ -79,7 +79,7 @@ pub fn start() -> Result<&'static Probes<LinuxProcess>, StartError> {
 }
 
 /// This process's probes. Reports objects that were unloaded meanwhile to the core first, so that their probes are
-/// [GONE].
+/// `[GONE]`.
 ///
 /// # Panics
 /// If the process cannot be probed; [`start`] tells why.
@@ -93,7 +93,7 @@ pub fn probes() -> &'static Probes<LinuxProcess> {
     }
 }
 
-/// Looks whether shared objects have gone, and makes their probes [GONE] (CTL_5). An agent calls this after every
+/// Looks whether shared objects have gone, and makes their probes `[GONE]` (CTL_5). An agent calls this after every
 /// `dlclose`; [`probes`] does, too. Does nothing inside a handler.
 pub fn objects_changed() {
     if threads::current().is_some_and(|block| block.context.is_inside()) {

@@ -6,7 +6,7 @@
 //! SA_RESETHAND, siginfo and the untouched `ucontext_t`. The default action ends the process with that signal, its
 //! siginfo and its core, with the registers of the faulting instruction.
 //!
-//! What the program had installed before [`start`] is its action. What it installs later would replace our
+//! What the program had installed before `start` is its action. What it installs later would replace our
 //! handlers; an agent interposes `sigaction` and `signal` and calls [`program_action`] instead, and takes [`OWNED`] out
 //! of the masks that the program sets: a synchronous signal that is blocked kills the process.
 //!

@@ -2,7 +2,7 @@
 //!
 //! Natively through `/proc/self/mem`, which stores into pages that are mapped without write permission: no page is
 //! ever writable and executable (SAFE_1). An emulator that translates code ahead does not see such a store; a
-//! self-test at start finds out ([`TextWriter::start`]). Only then pages are made writable *and* executable for the
+//! self-test at start finds out (`TextWriter::start`). Only then pages are made writable *and* executable for the
 //! duration of one write: other threads go on executing in them.
 //!
 //! The descriptor is kept open, out of the program's way (above number 500 where the limit allows), closed on exec.

@@ -5,7 +5,7 @@
 //! allocation, no lazy thread-local storage.
 //!
 //! A block is given back by the thread's exit (the destructor of a pthread key) or, for threads that end in other
-//! ways, when somebody looks for the living ones ([`for_each`]) and the kernel says that the thread is gone.
+//! ways, when somebody looks for the living ones (`for_each`) and the kernel says that the thread is gone.
 //!
 //! # Alternate stacks
 //! Hits are handled on an alternate stack of at least [`ALTSTACK_LEN`] bytes. A thread that has none, or only the small

@@ -1,6 +1,6 @@
 //! Executable slots: where original instructions run out of line.
 //!
-//! A slot is [`Arch::SLOT_LEN`](crate::arch::Arch::SLOT_LEN) bytes, and describes itself: its last word is the place it belongs to. So a trap at
+//! A slot is [`Arch::SLOT_LEN`] bytes, and describes itself: its last word is the place it belongs to. So a trap at
 //! any address in slot memory can be resolved without any state of the context it happened in. Slots come from chunks of
 //! executable memory that are aligned to their size and found by a hash lookup.
 

@@ -1,7 +1,7 @@
 //! What the x86-64 and i386 backends of probe-core share: everything but registers, ABI and assembly.
 //!
 //! A place's bytes become an [`Insn`] (prefixes, opcode, ModRM, length: [`insn`], [`length`]), the `Insn` becomes
-//! a [`Plan`] or a refusal ([`decode`]), and the plan is either executed on the registers ([`simulate`]) or
+//! a [`Plan`] or a refusal ([`mod@decode`]), and the plan is either executed on the registers ([`mod@simulate`]) or
 //! built into a slot ([`slot`]). Return stubs, stack arguments and unwind information are in [`call`] and
 //! [`unwind`]. Two types keep the modes apart: [`Mode`] (what the decoder must know) and [`Registers`] (what the
 //! simulation must know); the backends implement the latter for their own register files.

@@ -14,7 +14,7 @@ use core::ffi::c_void;
 use probe_core::arch::{Access, Arch, MemFault, Memory, SaveSet};
 use probe_core::error::TextError;
 use probe_core::host::{Blacklisted, Host, Probeable, Symbol};
-use probe_core::{CodeAddr, Context, FaultVerdict, Jprobe, Kprobe, Kretprobe, Probes, Task, Trap};
+use probe_core::{CodeAddr, Context, FaultVerdict, Follow, Jprobe, Kprobe, Kretprobe, Probes, Task, Trap};
 
 #[cfg(target_arch = "aarch64")]
 type Backend = probe_arch_aarch64::Aarch64;
@@ -178,9 +178,19 @@ extern "C" fn plant_samples() -> bool {
     let call = Kretprobe::on("do_fork").max_active(20).entry(|call| call.argument(0)).exit(|ret, size| {
         kernel_note(ret.value().wrapping_sub(size));
     });
+    let bytes = Kretprobe::bytes(
+        "do_exit",
+        8,
+        |call, data| {
+            kernel_note(call.argument(0).unwrap_or_default() + data.len());
+            Follow::Yes
+        },
+        |ret, data| kernel_note(ret.value() + data.len()),
+    );
     // SAFETY: do_fork's first argument is a word; the handler takes no other.
     let arguments = unsafe { Jprobe::with("do_fork", on_fork as extern "C" fn(usize)) };
-    let planted = [PROBES.register(before), PROBES.register(call), PROBES.register(arguments)];
+    let planted =
+        [PROBES.register(before), PROBES.register(call), PROBES.register(bytes), PROBES.register(arguments)];
     let are_all = planted.iter().all(Result::is_ok);
     for probe in planted.into_iter().flatten() {
         probe.leak();

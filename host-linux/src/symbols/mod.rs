@@ -1,8 +1,8 @@
 //! Symbols of every loaded object: from `.symtab`, `.dynsym`, separate debug files and mini symbol tables.
 //!
-//! [`index`]: one object's table, sorted by address, hashed by name · [`file`]: where the tables come from ·
-//! [`demangle`]: Rust and C++ names · [`eh_frame`]: function bounds that only the unwind table knows ·
-//! [`objects`]: what is loaded, kept up to date · [`ifunc`]: which implementation a symbol stands for.
+//! `index`: one object's table, sorted by address, hashed by name · `file`: where the tables come from ·
+//! `demangle`: Rust and C++ names · `eh_frame`: function bounds that only the unwind table knows ·
+//! `objects`: what is loaded, kept up to date · `ifunc`: which implementation a symbol stands for.
 
 pub(crate) mod demangle;
 pub(crate) mod eh_frame;

@@ -1,4 +1,7 @@
 //! The command line.
+//!
+//! Documentation of arguments is what `--help` shows: brackets in it are no links.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;

@@ -37,7 +37,7 @@ pub fn run() -> Outcome {
     report.say("register_unregister", one);
     for (name, many) in [("k_100", 100), ("k_10k", MANY)] {
         let mut probes = Vec::new();
-        let batch: Vec<_> = sled(many).map(|at| k(at)).collect();
+        let batch: Vec<_> = sled(many).map(k).collect();
         let registering =
             instructions(|| probes = PROBES.register_all(batch).unwrap_or_else(|error| panic!("{error}")));
         report.hit(name, plain, || [k("target_plain")]);

@@ -18,7 +18,7 @@ pub fn words() -> impl Iterator<Item = &'static str> {
         static __cmdline: [u8; LEN_BYTES];
     }
     // SAFETY: the section is as long as its type says, and never changes while the kernel runs.
-    let bytes = unsafe { &*&raw const __cmdline };
+    let bytes = unsafe { &__cmdline };
     let len = bytes.iter().position(|&b| b == 0).unwrap_or(LEN_BYTES);
     str::from_utf8(&bytes[..len]).unwrap_or_default().split_ascii_whitespace()
 }

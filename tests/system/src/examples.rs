@@ -27,9 +27,12 @@ fn plant(probe: impl Into<AnyProbe<Backend>>) -> Probe<Kernel> {
     })
 }
 
+/// An example's name, the example, and what it has to print.
+type Example = (&'static str, fn(), &'static [&'static str]);
+
 /// Runs all examples.
 pub fn run() -> Outcome {
-    let examples: [(&str, fn(), &[&str]); 4] = [
+    let examples: [Example; 4] = [
         (
             "kprobe",
             kprobe,

@@ -3,8 +3,8 @@
 //! What a kernel that vendors the probes writes is this file, and the two calls in `trap.rs`.
 
 use crate::arch::{Backend, Interrupts, Machine, Native, Regs};
-use crate::watch::DebugRegisters;
 use crate::nofault::{self, KernelMemory};
+use crate::watch::DebugRegisters;
 use crate::{cmdline, cpu, memory, modules, println, symbols, task};
 use core::sync::atomic::{AtomicBool, Ordering};
 use probe_core::arch::SaveSet;

@@ -227,8 +227,10 @@ pub unsafe fn write_text(at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
             }
             _ => {
                 for (i, &byte) in bytes.iter().enumerate() {
+                    // SAFETY: within the range.
+                    let at = unsafe { alias.add(i) };
                     // SAFETY: as above, for every byte of the range.
-                    unsafe { alias.add(i).write_volatile(byte) };
+                    unsafe { at.write_volatile(byte) };
                 }
             }
         }

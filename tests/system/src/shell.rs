@@ -89,11 +89,7 @@ fn line() -> String {
                 print!("\n");
                 return line;
             }
-            8 | 0x7f => {
-                if line.pop().is_some() {
-                    print!("\u{8} \u{8}");
-                }
-            }
+            8 | 0x7f if line.pop().is_some() => print!("\u{8} \u{8}"),
             b' '..=b'~' => {
                 line.push(byte.into());
                 print!("{}", char::from(byte));

@@ -75,7 +75,7 @@ impl Table {
             static __kallsyms: [u8; LEN_BYTES];
         }
         // SAFETY: the section is as long as its type says, and never changes while the kernel runs.
-        Self(unsafe { &*&raw const __kallsyms })
+        Self(unsafe { &__kallsyms })
     }
 
     fn word(&self, index: usize) -> usize {

@@ -4,8 +4,8 @@ use crate::cpu::Cpu;
 use crate::memory::Protection;
 use crate::task::Task;
 use crate::watch::Ranges;
-use probe_core::{Refusal, WatchRange};
 use probe_core::arch::{Arch, NativeArch, SingleStep};
+use probe_core::{Refusal, WatchRange};
 
 cfg_if::cfg_if! {
     if #[cfg(any(target_arch = "x86_64", target_arch = "x86"))] {

@@ -232,7 +232,7 @@ fn foreign_breakpoint() {
     trap::set_hook(Some(skip));
     assert_eq!(targets::foreign(), 7);
     assert_eq!(SEEN.load(SeqCst), 1);
-    let refused = PROBES.register(Kprobe::<Backend>::at("target_foreign").pre(|_| ())).err().expect("REG_7");
+    let refused = PROBES.register(Kprobe::<Backend>::at("target_foreign").pre(|_| ())).expect_err("REG_7");
     assert_eq!(refused.errno(), Errno::EILSEQ);
     assert_eq!(targets::foreign(), 7);
     trap::set_hook(None);
@@ -519,14 +519,14 @@ fn registration_storm() {
 
 fn blacklist() {
     for name in ["switch_stacks", "nofault_copy"] {
-        let error = PROBES.register(Kprobe::<Backend>::at(name).pre(|_| ())).err().expect("REG_3");
+        let error = PROBES.register(Kprobe::<Backend>::at(name).pre(|_| ())).expect_err("REG_3");
         assert_eq!(error.errno(), Errno::EINVAL, "{name}");
     }
     let mut text = String::new();
     shell::read("blacklist", &mut text).expect("it is a file").expect("strings take everything");
     assert!(text.lines().any(|line| line.ends_with("\tswitch_stacks")));
     let data = CodeAddr::new(core::ptr::from_ref(CHECKS).addr());
-    let error = PROBES.register(Kprobe::<Backend>::at(place(data)).pre(|_| ())).err().expect("not text");
+    let error = PROBES.register(Kprobe::<Backend>::at(place(data)).pre(|_| ())).expect_err("not text");
     assert_eq!(error.errno(), Errno::EINVAL);
 }
 

@@ -236,7 +236,12 @@ impl Machine for Aarch64 {
     }
 
     crate::nofault::words_that_may_fault!(
-        reg, "ldr {word}, [{word}]", "str {word}, [{to}]", "mov {failed}, #1", "b", ".quad"
+        reg,
+        "ldr {word}, [{word}]",
+        "str {word}, [{to}]",
+        "mov {failed}, #1",
+        "b",
+        ".quad"
     );
 
     #[inline]

@@ -13,8 +13,8 @@ use core::cell::UnsafeCell;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 use hypervisor as hv;
-use probe_core::{CodeAddr, Refusal, WatchRange};
 use probe_core::arch::NativeArch;
+use probe_core::{CodeAddr, Refusal, WatchRange};
 
 global_asm!(
     include_str!("function.s"),
@@ -270,7 +270,12 @@ impl Machine for Ppc64 {
     }
 
     crate::nofault::words_that_may_fault!(
-        reg_nonzero, "ld {word}, 0({word})", "std {word}, 0({to})", "li {failed}, 1", "b", ".quad"
+        reg_nonzero,
+        "ld {word}, 0({word})",
+        "std {word}, 0({to})",
+        "li {failed}, 1",
+        "b",
+        ".quad"
     );
 
     fn watchpoints() -> Result<usize, Refusal> {
@@ -303,7 +308,9 @@ impl Machine for Ppc64 {
         const FRAME_WORDS: usize = 36;
         let caller = core::ptr::with_exposed_provenance_mut::<usize>(top - 512);
         // SAFETY: the caller says that there is room. The third word is the return address.
-        unsafe { caller.add(2).write((&raw const task_start).addr()) };
+        let return_address = unsafe { caller.add(2) };
+        // SAFETY: as above.
+        unsafe { return_address.write((&raw const task_start).addr()) };
         // SAFETY: as above.
         unsafe { caller.sub(FRAME_WORDS) }.addr()
     }
@@ -345,8 +352,12 @@ fn install_vectors() {
         let to = core::ptr::with_exposed_provenance_mut::<u32>(vector);
         // SAFETY: the stub's own words, copied to the CPU's vector, which has room for 8.
         unsafe { to.copy_from_nonoverlapping(start, len) };
-        // SAFETY: one of them. `li` has its operand in the low half.
-        unsafe { to.add(number).write_volatile(to.add(number).read_volatile() | vector as u32) };
+        // SAFETY: one of them.
+        let load_number = unsafe { to.add(number) };
+        // SAFETY: copied just now.
+        let word = unsafe { load_number.read_volatile() };
+        // SAFETY: the same word. `li` has its operand in the low half.
+        unsafe { load_number.write_volatile(word | vector as u32) };
         // SAFETY: just written.
         unsafe { <Ppc64 as Machine>::Backend::publish(CodeAddr::new(vector), len * 4) };
     }

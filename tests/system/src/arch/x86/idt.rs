@@ -55,8 +55,10 @@ pub fn load() {
             3 => breakpoint_entry as *const () as usize,
             _ => stub(vector),
         };
+        // SAFETY: there are 256 elements.
+        let element = unsafe { TABLE.0.get().cast::<[usize; 2]>().add(vector) };
         // SAFETY: an element of the static; see `Table`.
-        unsafe { TABLE.0.get().cast::<[usize; 2]>().add(vector).write(gate(handler)) };
+        unsafe { element.write(gate(handler)) };
     }
     #[repr(C, packed)]
     struct Pointer {

@@ -10,13 +10,13 @@ use crate::cpu::Cpu;
 use crate::memory::Protection;
 use crate::task::{self, Task};
 use crate::watch::Ranges;
-use probe_core::{Refusal, WatchRange};
 #[cfg(target_arch = "x86")]
 use core::arch::x86::__cpuid;
 #[cfg(target_arch = "x86_64")]
 use core::arch::x86_64::__cpuid;
 use core::arch::{asm, global_asm};
 use core::mem::offset_of;
+use probe_core::{Refusal, WatchRange};
 
 #[cfg(target_arch = "x86_64")]
 global_asm!(include_str!("boot64.s"), include_str!("entry64.s"), options(att_syntax));
@@ -260,11 +260,21 @@ impl Machine for X86 {
 
     #[cfg(target_arch = "x86_64")]
     crate::nofault::words_that_may_fault!(
-        reg, "mov {word}, [{word}]", "mov [{to}], {word}", "mov {failed:e}, 1", "jmp", ".quad"
+        reg,
+        "mov {word}, [{word}]",
+        "mov [{to}], {word}",
+        "mov {failed:e}, 1",
+        "jmp",
+        ".quad"
     );
     #[cfg(target_arch = "x86")]
     crate::nofault::words_that_may_fault!(
-        reg, "mov {word}, [{word}]", "mov [{to}], {word}", "mov {failed}, 1", "jmp", ".long"
+        reg,
+        "mov {word}, [{word}]",
+        "mov [{to}], {word}",
+        "mov {failed}, 1",
+        "jmp",
+        ".long"
     );
 
     fn watchpoints() -> Result<usize, Refusal> {

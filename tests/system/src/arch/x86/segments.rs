@@ -37,8 +37,10 @@ pub fn set_base(cpu: &'static Cpu) {
     let base = core::ptr::from_ref(cpu).addr() as u64;
     let index = 3 + cpu.number;
     let descriptor = FLAT_DATA | (base & 0xff_ffff) << 16 | (base >> 24) << 56;
+    // SAFETY: there is an element for every CPU.
+    let element = unsafe { TABLE.0.get().cast::<u64>().add(index) };
     // SAFETY: this CPU's own element; see `Descriptors`.
-    unsafe { TABLE.0.get().cast::<u64>().add(index).write_volatile(descriptor) };
+    unsafe { element.write_volatile(descriptor) };
     #[repr(C, packed)]
     struct Pointer {
         limit: u16,
