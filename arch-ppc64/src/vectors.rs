@@ -67,11 +67,11 @@ fn text_of(decoded: &Result<probe_core::arch::Decoded<Plan>, Refusal>) -> String
     }
 }
 
-fn check<E: Endian, A: crate::Abi>() {
-    for Vector { words, asm, plan } in vectors() {
-        let text = At::new::<E>(PLACE, &words);
+fn check<E: Endian, A: crate::Abi>(vectors: &[Vector]) {
+    for Vector { words, asm, plan } in vectors {
+        let text = At::new::<E>(PLACE, words);
         let decoded = decode::<Ppc64<E, A>>(&text, PLACE);
-        assert_eq!(text_of(&decoded), plan, "{words:08x?} {asm}");
+        assert_eq!(text_of(&decoded), *plan, "{words:08x?} {asm}");
         assert_eq!(Ppc64::<E, A>::insn_len(&text.bytes), Some(words.len() * 4), "{asm}");
         if let Ok(decoded) = decoded {
             assert_eq!(usize::from(decoded.len_bytes), words.len() * 4, "{asm}");
@@ -112,14 +112,17 @@ fn check_slot<E: Endian, A: crate::Abi>(plan: &Plan, text: &At, asm: &str) {
 
 #[test]
 fn every_vector_has_its_plan_in_both_byte_orders_and_abis() {
-    check::<Big, ElfV1>();
-    check::<Big, ElfV2>();
-    check::<Little, ElfV1>();
-    check::<Little, ElfV2>();
+    // Under Miri, which takes minutes for all of them, what the rows have in common is enough.
+    let vectors: Vec<_> = vectors().into_iter().step_by(if cfg!(miri) { 29 } else { 1 }).collect();
+    check::<Big, ElfV1>(&vectors);
+    check::<Big, ElfV2>(&vectors);
+    check::<Little, ElfV1>(&vectors);
+    check::<Little, ElfV2>(&vectors);
 }
 
 /// REG_9: every row is covered, so that none can be wrong unseen.
 #[test]
+#[cfg(not(miri))]
 fn every_table_row_has_a_vector() {
     let vectors = vectors();
     let covers = |what: &str, matches: &dyn Fn(&[u32]) -> bool| {

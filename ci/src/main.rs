@@ -17,6 +17,7 @@ mod metadata;
 mod release;
 mod setup;
 mod step;
+mod userland;
 mod vendor;
 #[cfg(test)]
 mod workflows;
@@ -205,7 +206,7 @@ fn run(matches: &ArgMatches) -> Result<bool, String> {
 }
 
 /// The workspace's root: the folder above this package's.
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("this package is in a folder of the workspace")

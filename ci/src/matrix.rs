@@ -28,7 +28,8 @@ impl Mode {
 /// Something that must be on the machine, how to see that it is, and the Debian and Ubuntu package that brings it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Need {
-    /// Debian's and Ubuntu's name. `{gcc}` stands for the newest GCC version that the distribution has.
+    /// Debian's and Ubuntu's name. `{gcc}` stands for the newest GCC version that the distribution has; with an
+    /// architecture (`busybox:arm64`) it is unpacked below the target folder, not installed.
     pub(crate) package: &'static str,
     /// What the package brings; present, from wherever it came, means that nothing has to be installed.
     pub(crate) witness: Witness,
@@ -39,7 +40,7 @@ pub(crate) struct Need {
 pub(crate) enum Witness {
     /// A program in `PATH`.
     Program(&'static str),
-    /// A file; one `*` stands for one path component.
+    /// A file, absolute or from the workspace's root on; one `*` stands for one path component.
     File(&'static str),
 }
 
@@ -56,6 +57,11 @@ const QEMU_USER: Need = program("qemu-user", "qemu-aarch64");
 
 /// GNU ld for big-endian ppc64, whose ELFv1 objects LLD does not link.
 const PPC64_LD: Need = program("binutils-powerpc64-linux-gnu", "powerpc64-linux-gnu-ld");
+
+/// Programs of another architecture, for `probe trace` to trace.
+const BUSYBOX_ARM64: Need = file("busybox:arm64", "target/ci/userland/arm64/bin/busybox");
+const BUSYBOX_I386: Need = file("busybox:i386", "target/ci/userland/i386/bin/busybox");
+const BUSYBOX_PPC64EL: Need = file("busybox:ppc64el", "target/ci/userland/ppc64el/bin/busybox");
 
 /// One target in one mode.
 #[derive(Clone, Copy, Debug)]
@@ -154,6 +160,8 @@ pub(crate) const TARGETS: &[Target] = &[
             file("libgcc-{gcc}-dev-i386-cross", "/usr/lib/gcc-cross/i686-linux-gnu/*/crtbeginS.o"),
             file("libc6-i386", "/lib/ld-linux.so.2"),
             file("lib32gcc-s1", "/usr/lib32/libgcc_s.so.1"),
+            program("gcc-i686-linux-gnu", "i686-linux-gnu-gcc"),
+            BUSYBOX_I386,
         ],
         packages: &[],
         kernel: None,
@@ -186,6 +194,8 @@ pub(crate) const TARGETS: &[Target] = &[
             QEMU_USER,
             file("libc6-dev-arm64-cross", "/usr/aarch64-linux-gnu/lib/Scrt1.o"),
             file("libgcc-{gcc}-dev-arm64-cross", "/usr/lib/gcc-cross/aarch64-linux-gnu/*/crtbeginS.o"),
+            program("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc"),
+            BUSYBOX_ARM64,
         ],
         packages: &[],
         kernel: None,
@@ -219,6 +229,7 @@ pub(crate) const TARGETS: &[Target] = &[
             PPC64_LD,
             file("libc6-dev-ppc64-cross", "/usr/powerpc64-linux-gnu/lib/Scrt1.o"),
             file("libgcc-{gcc}-dev-ppc64-cross", "/usr/lib/gcc-cross/powerpc64-linux-gnu/*/crtbeginS.o"),
+            program("gcc-powerpc64-linux-gnu", "powerpc64-linux-gnu-gcc"),
         ],
         packages: &[],
         kernel: None,
@@ -237,6 +248,8 @@ pub(crate) const TARGETS: &[Target] = &[
             QEMU_USER,
             file("libc6-dev-ppc64el-cross", "/usr/powerpc64le-linux-gnu/lib/Scrt1.o"),
             file("libgcc-{gcc}-dev-ppc64el-cross", "/usr/lib/gcc-cross/powerpc64le-linux-gnu/*/crtbeginS.o"),
+            program("gcc-powerpc64le-linux-gnu", "powerpc64le-linux-gnu-gcc"),
+            BUSYBOX_PPC64EL,
         ],
         packages: &[],
         kernel: None,

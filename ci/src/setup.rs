@@ -10,6 +10,7 @@ use std::sync::OnceLock;
 
 use crate::matrix::{NATIVE, Need, Target, Witness};
 use crate::step::clean;
+use crate::userland;
 
 /// The oldest toolchain that the crates promise to build with (`rust-version` of the workspace).
 pub(crate) const MSRV: &str = "1.88";
@@ -174,10 +175,13 @@ impl Missing {
         if self.is_nothing() {
             return Ok(());
         }
-        let packages = if self.packages.is_empty() { Vec::new() } else { self.package_names()? };
+        let packages = if self.installed().next().is_none() { Vec::new() } else { self.package_names()? };
         println!("missing here, installing now:\n{}", self.list(&packages));
         if !packages.is_empty() {
             apt_install(&packages)?;
+        }
+        for package in self.unpacked() {
+            unpack(package)?;
         }
         for toolchain in &self.toolchains {
             rustup(&["toolchain", "install", toolchain, "--profile", "minimal"])?;
@@ -204,6 +208,7 @@ impl Missing {
         };
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         line("packages (apt)", packages);
+        line("packages (unpacked below target/ci)", &owned(&self.unpacked().collect::<Vec<_>>()));
         line("toolchains (rustup)", &owned(&self.toolchains));
         line("targets (rustup)", &owned(&self.targets));
         let components: Vec<_> = self
@@ -219,7 +224,17 @@ impl Missing {
         text
     }
 
-    /// The distribution's names of the missing packages.
+    /// The packages that are installed.
+    fn installed(&self) -> impl Iterator<Item = &'static str> {
+        self.packages.iter().copied().filter(|package| userland::architecture(package).is_none())
+    }
+
+    /// The packages of other architectures that are only unpacked.
+    fn unpacked(&self) -> impl Iterator<Item = &'static str> {
+        self.packages.iter().copied().filter(|package| userland::architecture(package).is_some())
+    }
+
+    /// The distribution's names of the packages that are to be installed.
     fn package_names(&self) -> Result<Vec<String>, String> {
         if find_program("apt-get").is_none() {
             return Err(format!(
@@ -229,17 +244,30 @@ impl Missing {
                 "  the programs and files that ci/src/matrix.rs names beside each package"
             ));
         }
-        let mut names: Vec<String> = self.packages.iter().map(|name| with_gcc_version(name)).collect();
+        let mut names: Vec<String> = self.installed().map(with_gcc_version).collect();
         // Packages that apt does not know yet: its lists are missing or old.
         if names.iter().any(|name| !apt_knows(name)) {
             apt(&["update"])?;
-            names = self.packages.iter().map(|name| with_gcc_version(name)).collect();
+            names = self.installed().map(with_gcc_version).collect();
         }
         match names.iter().find(|name| !apt_knows(name)) {
             Some(unknown) => Err(format!("apt has no package {unknown}, also after apt-get update")),
             None => Ok(names),
         }
     }
+}
+
+/// Unpacks a package of another architecture, if this machine has the tools for it.
+fn unpack(package: &str) -> Result<(), String> {
+    if find_program("apt-get").is_none() || find_program("dpkg").is_none() {
+        let (_, architecture) = package.split_once(':').unwrap_or_default();
+        return Err(format!(
+            "this is not Debian or Ubuntu: put a dynamic busybox of Debian's architecture {architecture}, with links for its \
+             commands, into {}",
+            userland::folder(architecture).display()
+        ));
+    }
+    userland::unpack(&crate::root(), package)
 }
 
 /// Where `name` stands in `PATH`.
@@ -252,7 +280,7 @@ fn is_met(witness: &Witness) -> bool {
     match witness {
         Witness::Program(name) => find_program(name).is_some(),
         Witness::File(path) => match path.split_once("/*/") {
-            None => Path::new(path).exists(),
+            None => crate::root().join(path).exists(),
             Some((folder, rest)) => std::fs::read_dir(folder)
                 .is_ok_and(|entries| entries.flatten().any(|entry| entry.path().join(rest).exists())),
         },

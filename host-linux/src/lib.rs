@@ -53,7 +53,7 @@ mod unwind;
 pub use arch::Native;
 pub use memory::ProcessMemory;
 pub use probe_core;
-pub use process::{Indirect, LinuxProcess, StartError, objects_changed, probes, start};
+pub use process::{Indirect, LinuxProcess, StartError, objects_changed, probes, set_log, start};
 pub use text::TextAccess;
 pub use threads::thread_started;
 

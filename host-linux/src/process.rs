@@ -78,6 +78,11 @@ pub fn start() -> Result<&'static Probes<LinuxProcess>, StartError> {
     Ok(&PROBES)
 }
 
+/// Sends messages about probes to `log` instead of standard error. Called before [`start`], also those of starting.
+pub fn set_log(log: fn(&str)) {
+    PROBES.host().set_log(log);
+}
+
 /// This process's probes. Reports objects that were unloaded meanwhile to the core first, so that their probes are
 /// `[GONE]`.
 ///

@@ -17,7 +17,7 @@ use crate::arch::{Native, RESTORER_FLAG, UContext, is_breakpoint_trap, nofault_f
 use crate::lock::Lock;
 use crate::process::LinuxProcess;
 use crate::sys::{self, Action, SigInfo, SignalSet};
-use crate::{memory, threads};
+use crate::{memory, text, threads};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use probe_core::arch::{Access, Arch, MemFault, Regs};
@@ -336,7 +336,12 @@ fn die(info: &SigInfo, context: UContext) {
     // SAFETY: the default action needs no handler.
     let _ = unsafe { sys::sigaction(signal, Some(&Action::DEFAULT)) };
     sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
-    sys::queue_to_self(info);
+    if text::is_unprotecting() {
+        // QEMU takes a queued fault for one of its own.
+        sys::send_to_self(signal);
+    } else {
+        sys::queue_to_self(info);
+    }
     context.set_mask(context.mask().without(signal));
 }
 

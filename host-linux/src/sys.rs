@@ -217,6 +217,12 @@ pub(crate) fn thread_lives(tid: u32) -> bool {
     result == 0 || errno() != libc::ESRCH
 }
 
+/// Sends the calling thread a signal, as `raise(3)` does.
+pub(crate) fn send_to_self(signal: c_int) {
+    // SAFETY: a thread may send itself any signal.
+    unsafe { libc::syscall(libc::SYS_tgkill, process_id(), thread_id(), signal) };
+}
+
 /// Queues `info` to the calling thread, with whatever code it carries.
 pub(crate) fn queue_to_self(info: &SigInfo) {
     // SAFETY: `info` is 128 bytes long as the kernel expects; a thread may send itself anything.

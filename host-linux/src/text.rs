@@ -13,9 +13,18 @@ use crate::arch::{Native, RETURN_ONE, RETURN_TWO, function_entry};
 use crate::lock::Lock;
 use crate::{memory, sys};
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, Ordering};
 use probe_core::CodeAddr;
 use probe_core::arch::NativeArch;
 use probe_core::error::TextError;
+
+/// Whether the self-test has found an emulator, or no `/proc`. Fit for handlers.
+static IS_UNPROTECTING: AtomicBool = AtomicBool::new(false);
+
+/// Whether text is written in the way of emulators ([`TextAccess::Unprotect`]).
+pub(crate) fn is_unprotecting() -> bool {
+    IS_UNPROTECTING.load(Ordering::Relaxed)
+}
 
 /// The lowest number that the descriptor shall have.
 const DESCRIPTOR_FROM: c_int = 500;
@@ -64,6 +73,7 @@ impl TextWriter {
         for access in [TextAccess::Alias, TextAccess::Unprotect] {
             self.state.lock().access = access;
             if self.self_test()? {
+                IS_UNPROTECTING.store(access == TextAccess::Unprotect, Ordering::Relaxed);
                 return Ok(access);
             }
         }

@@ -125,9 +125,6 @@ fn without_a_handler_the_program_dies_of_its_own_signals() {
         });
         assert_eq!(end, End::Signal(signal));
     }
-    if common::skip_fork_under_emulator() {
-        return;
-    }
     let end = in_child(|| {
         signals::program_action(libc::SIGSEGV, Some(&default));
         sig_store(black_box(16 as *mut usize), 1);

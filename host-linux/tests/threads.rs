@@ -110,10 +110,10 @@ fn reg_13_probes_come_and_go_while_threads_hit_them() {
 
 #[test]
 fn a_forks_child_goes_on_with_its_probes_and_can_register() {
-    let _alone = alone();
-    if common::skip_fork_under_emulator() {
+    if common::has_run_in_own_process("a_forks_child_goes_on_with_its_probes_and_can_register") {
         return;
     }
+    let _alone = alone();
     let hits = counter();
     let probe = probes()
         .register(Kprobe::at("thr_work").pre(move |_| {
@@ -150,9 +150,6 @@ fn a_forks_child_goes_on_with_its_probes_and_can_register() {
 #[test]
 fn forks_while_other_threads_register_and_hit_work() {
     let _alone = alone();
-    if common::skip_fork_under_emulator() {
-        return;
-    }
     // Starting is the one thing that a fork must not come between.
     probes();
     let stop = AtomicBool::new(false);

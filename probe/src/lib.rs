@@ -17,6 +17,10 @@ use probe_host_linux::Native;
 /// The environment variable that tells the agent where the shared memory is.
 pub const REGION_VARIABLE: &str = "PROBE_TRACE_REGION";
 
+/// The environment variable with the command that starts programs of this machine, words parted by spaces: an emulator
+/// (`qemu-aarch64 -L /usr/aarch64-linux-gnu`). Where it is not set, the kernel executes them.
+pub const RUNNER_VARIABLE: &str = "PROBE_RUNNER";
+
 /// The agent for this machine, as build.rs has built it; `None` where there can be none (static libc).
 #[cfg(feature = "cli")]
 pub const AGENT: Option<&[u8]> = {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::probe;
+use common::{probe, program};
 
 fn said(args: &[&str]) -> (Option<i32>, String, String) {
     let output = probe().args(args).output().unwrap();
@@ -12,12 +12,13 @@ fn said(args: &[&str]) -> (Option<i32>, String, String) {
 
 #[test]
 fn list_shows_functions_of_the_program_and_its_libraries() {
-    let (status, out, _) = said(&["list", "ls", "*dir"]);
+    needs!(common::libraries(), common::programs());
+    let (status, out, _) = said(&["list", &program("ls"), "*dir"]);
     assert_eq!(status, Some(0));
     assert!(out.lines().any(|line| line.starts_with("libc.so.6:opendir ")), "{out}");
-    let (_, out, _) = said(&["list", "ls"]);
+    let (_, out, _) = said(&["list", &program("ls")]);
     assert!(out.contains("libc.so.6:opendir") && out.contains("FUNCTIONS"), "what it imports: {out}");
-    let (_, out, _) = said(&["list", "ls", "libc*:mem*"]);
+    let (_, out, _) = said(&["list", &program("ls"), "libc*:mem*"]);
     assert!(out.contains("libc.so.6:memcpy") && !out.contains("opendir"), "{out}");
     let (_, out, _) = said(&["list", env!("CARGO_BIN_EXE_probe"), "probe_trace::def::*"]);
     assert!(out.contains("probe:probe_trace::def::"), "Rust names are shown demangled: {out}");
@@ -25,16 +26,18 @@ fn list_shows_functions_of_the_program_and_its_libraries() {
 
 #[test]
 fn list_says_what_is_wrong() {
+    needs!(common::libraries(), common::programs());
     let (status, out, error) = said(&["list", "no-such-program-anywhere"]);
     assert_eq!((status, out.as_str()), (Some(2), ""));
     assert!(error.contains("there is no program"), "{error}");
-    let (status, _, error) = said(&["list", "ls", "libc.so.6:opendri"]);
+    let (status, _, error) = said(&["list", &program("ls"), "libc.so.6:opendri"]);
     assert_eq!(status, Some(2));
     assert!(error.contains("did you mean `opendir`"), "{error}");
 }
 
 #[test]
 fn explain_judges_every_instruction() {
+    needs!(common::libraries());
     let (status, out, _) = said(&["explain", "libc.so.6:opendir"]);
     assert_eq!(status, Some(0));
     let lines: Vec<&str> = out.lines().collect();
@@ -49,6 +52,7 @@ fn explain_judges_every_instruction() {
 
 #[test]
 fn explain_takes_patterns_and_offsets() {
+    needs!(common::libraries());
     let (_, out, _) = said(&["explain", "libc.so.6:*dir"]);
     assert!(out.lines().any(|line| line.starts_with("opendir ")), "{out}");
     let (status, _, error) = said(&["explain", "libc.so.6:opendir+0x99999"]);
@@ -61,6 +65,7 @@ fn explain_takes_patterns_and_offsets() {
 
 #[test]
 fn explain_all_counts_by_method_and_reason() {
+    needs!(common::libraries());
     let (status, out, _) = said(&["explain", "--all", "libc.so.6"]);
     assert_eq!(status, Some(0));
     let count = |what: &str| -> u64 {

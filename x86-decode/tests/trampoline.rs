@@ -200,13 +200,17 @@ unsafe extern "C-unwind" fn probed_body() -> usize {
                 real = sym REAL_ADDRESS, stub = sym STUB, body = sym body,
             )
         } else {
+            // Relative to the label: a position-independent program has no absolute addresses in its text.
             naked_asm!(
-                "mov eax, [esp]",
-                "mov [{real}], eax",
-                "mov eax, [{stub}]",
-                "mov [esp], eax",
+                "call 2f",
+                "2: pop %ecx",
+                "mov (%esp), %eax",
+                "mov %eax, {real} - 2b(%ecx)",
+                "mov {stub} - 2b(%ecx), %eax",
+                "mov %eax, (%esp)",
                 "jmp {body}",
                 real = sym REAL_ADDRESS, stub = sym STUB, body = sym body,
+                options(att_syntax),
             )
         }
     }

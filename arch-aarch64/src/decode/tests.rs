@@ -212,6 +212,41 @@ mod table {
         assert_eq!(system::rows_without_a_vector(&words), [0u16; 0]);
     }
 
+    /// The classes of `insn.rs`, as its text defines them: name, mask, value.
+    fn classes() -> std::vec::Vec<(&'static str, u32, u32)> {
+        let number = |text: &str| {
+            let digits = text.trim().trim_start_matches("0x").replace('_', "");
+            u32::from_str_radix(&digits, 16).unwrap_or_else(|_| panic!("{text} is no number"))
+        };
+        let source = include_str!("../insn.rs");
+        let constants = source.split("const ").filter_map(|rest| rest.split_once(": Class ="));
+        let definitions = constants.map(|(name, rest)| {
+            let (constructor, rest) = rest.trim_start().split_once('(').expect("a constructor");
+            let (arguments, _) = rest.split_once(')').expect("its arguments");
+            match (constructor, arguments.split_once(',')) {
+                ("Class::new", Some((mask, value))) => {
+                    (name, number(mask), number(value.trim().trim_end_matches(',')))
+                }
+                ("Class::exactly", None) => (name, u32::MAX, number(arguments)),
+                _ => panic!("{name} is defined in an unknown way"),
+            }
+        });
+        definitions.collect()
+    }
+
+    #[test]
+    fn every_class_has_a_vector() {
+        let words: std::vec::Vec<_> = vectors().map(|vector| vector.word).collect();
+        let classes = classes();
+        assert!(classes.len() > 45, "{} classes", classes.len());
+        let missing: std::vec::Vec<_> = classes
+            .iter()
+            .filter(|(_, mask, value)| !words.iter().any(|word| word & mask == *value))
+            .map(|(name, ..)| *name)
+            .collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
     /// A change of one bit of a refused or special word must not make it something that runs in a slot unnoticed: each class
     /// of the branch, exception and system space is decided by all of its fixed bits.
     #[test]

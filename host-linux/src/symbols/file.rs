@@ -143,6 +143,7 @@ fn add_table(elf: &Elf<'_>, which: Table, builder: &mut Builder) {
             }
         }
         let mut addr = u64::from(symbol.st_value(endian));
+        // An indirect function keeps its descriptor's address: its resolver is called through that.
         if let Some(opd) = opd.as_ref().filter(|_| kind == Kind::Function) {
             addr = through_descriptor(opd, addr).unwrap_or(addr);
         }

@@ -16,10 +16,10 @@ pub(crate) fn resolve(resolver: usize) -> usize {
 
 #[cfg(not(target_arch = "aarch64"))]
 fn call(resolver: usize, capabilities: c_ulong) -> usize {
-    let entry = crate::arch::function_entry(&resolver);
-    // SAFETY: `resolver` is the address of an STT_GNU_IFUNC symbol of a loaded and relocated object; its ABI takes the
-    // hardware capabilities (ppc64) or nothing (x86, which ignores the argument), and returns an address.
-    let resolver = unsafe { core::mem::transmute::<usize, extern "C" fn(c_ulong) -> usize>(entry) };
+    // SAFETY: `resolver` is the address of an STT_GNU_IFUNC symbol of a loaded and relocated object (on ppc64 ELFv1 that
+    // of its descriptor, which is what a function pointer is there); its ABI takes the hardware capabilities (ppc64) or
+    // nothing (x86, which ignores the argument), and returns an address.
+    let resolver = unsafe { core::mem::transmute::<usize, extern "C" fn(c_ulong) -> usize>(resolver) };
     resolver(capabilities)
 }
 

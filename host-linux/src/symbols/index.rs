@@ -220,10 +220,13 @@ impl Index {
     }
 
     /// The code symbol that covers `addr`, the best-named one if there are several; a symbol without length reaches
-    /// to the next one.
+    /// to the next one, but not over data (GNU ld puts constants behind the text, into one segment with it).
     pub fn covering(&self, addr: usize) -> Option<&Entry> {
         if let Some(entry) = self.covering_sized(addr) {
             return Some(entry);
+        }
+        if self.reaching(addr).any(|entry| entry.kind == Kind::Data) {
+            return None;
         }
         let before = &self.entries[..self.entries.partition_point(|entry| entry.addr <= addr)];
         let last = before.iter().rev().find(|entry| entry.kind != Kind::Data)?.addr;
@@ -245,19 +248,27 @@ impl Index {
         end.map_or(1, |end| end.saturating_sub(function.addr).max(1))
     }
 
-    fn covering_sized(&self, addr: usize) -> Option<&Entry> {
+    /// Every code symbol with a length that covers `addr`: the functions there under all of their names, and what they
+    /// lie in. Those that begin last come first.
+    pub fn all_covering(&self, addr: usize) -> impl Iterator<Item = &Entry> {
+        self.reaching(addr).filter(|entry| entry.kind != Kind::Data && entry.len_bytes != 0)
+    }
+
+    /// Every symbol that covers `addr` or stands there. Those that begin last come first.
+    fn reaching(&self, addr: usize) -> impl Iterator<Item = &Entry> {
         let after = self.entries.partition_point(|entry| entry.addr <= addr);
-        let mut best: Option<&Entry> = None;
-        for i in (0..after).rev().take_while(|&i| self.reach[i] > addr) {
-            let entry = &self.entries[i];
-            if best.is_some_and(|best| best.addr != entry.addr) {
-                break;
-            }
-            if entry.kind != Kind::Data && entry.len_bytes != 0 && addr < entry.end() {
-                best = Some(entry);
-            }
-        }
-        best
+        (0..after)
+            .rev()
+            .take_while(move |&i| self.reach[i] > addr)
+            .map(|i| &self.entries[i])
+            .filter(move |entry| addr < entry.end())
+    }
+
+    /// Of the symbols that begin last, the best-named one.
+    fn covering_sized(&self, addr: usize) -> Option<&Entry> {
+        let mut all = self.all_covering(addr);
+        let first = all.next()?;
+        Some(all.take_while(|entry| entry.addr == first.addr).last().unwrap_or(first))
     }
 }
 
@@ -349,6 +360,22 @@ mod tests {
     }
 
     #[test]
+    fn all_names_of_an_address_are_found_and_what_it_lies_in() {
+        let index = index(&[
+            ("outer", 0x10, 0x20, Kind::Function, 2),
+            ("g", 0x18, 8, Kind::Function, 0),
+            ("alias_of_g", 0x18, 4, Kind::Function, 2),
+            ("data", 0x18, 8, Kind::Data, 0),
+            ("label", 0x18, 0, Kind::Label, 0),
+        ]);
+        let names = |addr| index.all_covering(addr).map(|entry| index.name(entry)).collect::<Vec<_>>();
+        assert_eq!(names(0x18), ["alias_of_g", "g", "outer"]);
+        assert_eq!(names(0x1c), ["g", "outer"]);
+        assert_eq!(names(0x20), ["outer"]);
+        assert!(names(0x30).is_empty());
+    }
+
+    #[test]
     fn labels_reach_to_the_next_symbol_and_lie_inside_functions() {
         let index = index(&[
             ("label", 0x10, 0, Kind::Label, 0),
@@ -373,6 +400,14 @@ mod tests {
         ]);
         let extents: Vec<_> = index.entries().iter().map(|entry| index.extent(entry)).collect();
         assert_eq!((extents[0], extents[3], extents[4]), (0x20, 8, 1));
+    }
+
+    #[test]
+    fn data_behind_a_label_is_not_the_labels() {
+        let index = index(&[("label", 0x10, 0, Kind::Label, 0), ("data", 0x20, 8, Kind::Data, 0)]);
+        assert_eq!(at(&index, 0x1f), Some("label"));
+        assert_eq!(at(&index, 0x20), None);
+        assert_eq!(at(&index, 0x27), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! What libc does by itself, without going through its own exported functions, is not seen here.
 
 use super::environment::Inherited;
+use super::runner::{self, Execution};
 use super::{plant, process};
 use probe_host_linux::signals::{OWNED, OWNED_SET, program_action};
 use probe_host_linux::sys::{Action, SignalSet};
@@ -315,6 +316,11 @@ unsafe extern "C" fn execve(
     // SAFETY: the caller's promise.
     let inherited = unsafe { before_exec(environment) };
     let environment = inherited.as_ref().map_or(environment, Inherited::as_ptr);
+    // SAFETY: the caller's promise.
+    let execution = unsafe { Execution::new(path, argv, environment) };
+    let (path, argv, environment) = execution
+        .as_ref()
+        .map_or((path, argv, environment), |instead| (instead.path(), instead.argv(), instead.environment()));
     next!(execve: fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int; path, argv, environment)
 }
 
@@ -334,6 +340,11 @@ unsafe extern "C" fn execvpe(
     argv: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
+    // SAFETY: the caller's promise: a string.
+    if let Some(path) = runner::find(unsafe { std::ffi::CStr::from_ptr(file) }) {
+        // SAFETY: the caller's promise.
+        return unsafe { execve(path.as_ptr(), argv, environment) };
+    }
     // SAFETY: the caller's promise.
     let inherited = unsafe { before_exec(environment) };
     let environment = inherited.as_ref().map_or(environment, Inherited::as_ptr);

@@ -237,7 +237,9 @@ fn plainness(name: &str) -> (usize, usize) {
 
 /// The sentence for a place that cannot be probed, in terms of its symbol.
 pub(super) fn sentence(error: &RegisterError, target: &Target) -> String {
-    let place = if target.offset == 0 {
+    let place = if target.symbol.is_empty() {
+        format!("{:#x}", target.offset)
+    } else if target.offset == 0 {
         target.symbol.clone()
     } else {
         format!("{}+{:#x}", target.symbol, target.offset)

@@ -1,12 +1,13 @@
 //! This process: which one it is, whether it is traced, and which ring a thread writes into.
 //!
 //! All of it can change by a fork, of which nobody tells: so the process' number lies in a page that the kernel wipes
-//! in a fork's child (`MADV_WIPEONFORK`). A handler that finds a zero there is in a new process.
+//! in a fork's child (`MADV_WIPEONFORK`). A handler that finds a zero there is in a new process. Emulators take that advice
+//! without following it: there every handler asks for the process' number.
 
 use crate::wire::{Meta, Owner, Region, Ring};
 use probe_host_linux::threads;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 /// What stands for "do not trace".
 const MUTED: u32 = u32::MAX;
@@ -27,6 +28,9 @@ static AGENT: OnceLock<Agent> = OnceLock::new();
 /// The word that a fork wipes; null before [`start`].
 static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
+/// Whether a fork wipes that word.
+static IS_WIPED: AtomicBool = AtomicBool::new(false);
+
 /// Makes `agent` known and prepares for forks.
 ///
 /// # Errors
@@ -39,8 +43,12 @@ pub(super) fn start(agent: Agent) -> Result<&'static Agent, std::io::Error> {
     if page == libc::MAP_FAILED {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: our own mapping. Where the kernel (or an emulator) cannot wipe, children are taken for their parent.
-    unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) };
+    const NO_ADVICE: i32 = 0x7fff;
+    // SAFETY: our own mapping, which is still all zero.
+    let is_wiped = unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) } == 0;
+    // SAFETY: as above. A kernel knows no such advice; whoever takes it takes everything and does nothing.
+    let is_ignored = unsafe { libc::madvise(page, PAGE, NO_ADVICE) } == 0;
+    IS_WIPED.store(is_wiped && !is_ignored, Ordering::Relaxed);
     let word: *mut AtomicU32 = page.cast();
     // SAFETY: mapped and zero, a valid word, never unmapped.
     unsafe { (*word).store(process_id(), Ordering::Relaxed) };
@@ -64,15 +72,16 @@ pub(super) fn traced_process(agent: &Agent) -> Option<u32> {
     }
     // SAFETY: not null, so it is the word of `start`.
     let word = unsafe { &*word };
-    match word.load(Ordering::Relaxed) {
-        0 => {
-            let process = if agent.follow { process_id() } else { MUTED };
-            word.store(process, Ordering::Relaxed);
-            (process != MUTED).then_some(process)
-        }
-        MUTED => None,
-        process => Some(process),
+    let known = word.load(Ordering::Relaxed);
+    if known == MUTED {
+        return None;
     }
+    if known != 0 && (IS_WIPED.load(Ordering::Relaxed) || known == process_id()) {
+        return Some(known);
+    }
+    let process = if agent.follow { process_id() } else { MUTED };
+    word.store(process, Ordering::Relaxed);
+    (process != MUTED).then_some(process)
 }
 
 /// While it lives, what this thread does is the agent's own work and not traced.

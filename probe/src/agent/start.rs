@@ -2,7 +2,7 @@
 
 use super::plant::{self, Missing, Unusable};
 use super::process::{self, Agent, Reporter};
-use super::{clock, environment, hooks, objects};
+use super::{clock, environment, hooks, objects, runner};
 use crate::def::Definition;
 use crate::wire::{Meta, Region};
 use std::ffi::{c_char, c_int};
@@ -35,6 +35,7 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
     let Ok(agent) = process::start(agent) else { return };
     clock::start();
     hooks::start();
+    runner::start();
     let reporter = Reporter::new(region);
     match start(agent, &reporter, if is_first { Missing::Error } else { Missing::LeftOut }) {
         Ok(()) => reporter.send(&Meta::Ready(image)),
@@ -55,9 +56,9 @@ fn start(agent: &'static Agent, reporter: &Reporter, missing: Missing) -> Result
     reporter.send(&started);
     objects::loaded().iter().for_each(|object| reporter.send(&object.record(agent.image)));
     let general = |sentence: String| Unusable { definition: usize::MAX, span: (0, 0), sentence };
-    let probes = probe_host_linux::start().map_err(|error| general(error.to_string()))?;
     // The program's standard error is its own.
-    probes.host().set_log(|_message| {});
+    probe_host_linux::set_log(|_message| {});
+    probe_host_linux::start().map_err(|error| general(error.to_string()))?;
     let definitions = definitions(agent).map_err(general)?;
     // With -f, a definition may be meant for a program that is executed later.
     let missing = if agent.follow { Missing::LeftOut } else { missing };

@@ -68,6 +68,13 @@ pub(super) struct Trace {
     /// Buffer per thread (such as 512K, 16M); a full buffer drops events and counts them.
     #[arg(long, value_name = "SIZE", default_value = DEFAULT_BUFFER, value_parser = size)]
     pub(super) buffer: usize,
+    /// Start the program, and what it executes, through this command: an emulator that takes QEMU's options -0 and -E
+    /// [default: what the variable PROBE_RUNNER holds].
+    ///
+    /// For a `probe` of another architecture that itself runs under the emulator, where the kernel does not start one by
+    /// itself (binfmt_misc): 'qemu-aarch64 -L /usr/aarch64-linux-gnu'.
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) runner: Option<OsString>,
     /// When to use colours.
     #[arg(long, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
     pub(super) color: Color,

@@ -228,7 +228,11 @@ impl Libraries {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let programs: Vec<PathBuf> = std::env::split_paths(&path).collect();
         let all = || self.folders.iter().chain(&programs);
-        if let Some(found) = all().map(|folder| folder.join(name)).find(|path| machine_of(path).is_some()) {
+        let files = || all().map(|folder| folder.join(name));
+        // The libraries of several machines may stand side by side.
+        let own = machine_of(Path::new("/proc/self/exe"));
+        let found = files().find(|path| own.is_some() && machine_of(path) == own);
+        if let Some(found) = found.or_else(|| files().find(|path| machine_of(path).is_some())) {
             return Ok(found);
         }
         let entries = all().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();

@@ -4,6 +4,7 @@ use super::Failure;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
@@ -54,15 +55,23 @@ pub(super) fn path_of(fd: &OwnedFd) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd())
 }
 
+/// What is to be started.
+pub(super) struct What<'a> {
+    /// The program's file.
+    pub(super) path: &'a Path,
+    /// What it is called with, its name first.
+    pub(super) argv: &'a [OsString],
+    /// The command that runs it, words parted by spaces; `None` or empty: the kernel.
+    pub(super) runner: Option<&'a OsStr>,
+}
+
 /// Starts the program. Signals are held back from here on until [`Program::wait`] looks at them.
 ///
 /// # Errors
 /// The operating system refused to start it.
-pub(super) fn start(path: &Path, argv: &[OsString], agent: &str, region: &str) -> Result<Program, Failure> {
+pub(super) fn start(what: &What<'_>, agent: &str, region: &str) -> Result<Program, Failure> {
     let (signals, before) = block_signals();
-    let mut command = Command::new(path);
-    command.arg0(&argv[0]).args(&argv[1..]);
-    command.env("LD_PRELOAD", preload(agent, std::env::var_os("LD_PRELOAD").as_deref()));
+    let mut command = command(what, &preload(agent, std::env::var_os("LD_PRELOAD").as_deref()));
     command.env(crate::REGION_VARIABLE, region);
     let restore = move || {
         // SAFETY: a signal set that was filled by the kernel.
@@ -71,10 +80,30 @@ pub(super) fn start(path: &Path, argv: &[OsString], agent: &str, region: &str) -
     };
     // SAFETY: the closure makes one async-signal-safe call and touches nothing else.
     unsafe { command.pre_exec(restore) };
-    let child = command
-        .spawn()
-        .map_err(|error| Failure::new(format!("`{}` cannot be started: {error}", path.display())))?;
+    let child = command.spawn().map_err(|error| {
+        let started = Path::new(command.get_program());
+        Failure::new(format!("`{}` cannot be started: {error}", started.display()))
+    })?;
     Ok(Program { pid: child.id().cast_signed(), signals })
+}
+
+/// The program with `preload` in it. An emulator is a program of the machine below, which must not take that for itself.
+fn command(what: &What<'_>, preload: &OsStr) -> Command {
+    let words = what.runner.map_or(&[][..], OsStr::as_bytes).split(|&byte| byte == b' ');
+    let mut words = words.filter(|word| !word.is_empty()).map(OsStr::from_bytes);
+    let Some(runner) = words.next() else {
+        let mut command = Command::new(what.path);
+        command.arg0(&what.argv[0]).env("LD_PRELOAD", preload);
+        command.args(&what.argv[1..]);
+        return command;
+    };
+    let mut given = OsString::from("LD_PRELOAD=");
+    given.push(preload);
+    let mut command = Command::new(runner);
+    command.args(words).args([OsStr::new("-0"), &what.argv[0], OsStr::new("-E"), &given]);
+    command.arg(what.path).args(&what.argv[1..]).env_remove("LD_PRELOAD");
+    command.envs(what.runner.map(|runner| (crate::RUNNER_VARIABLE, runner)));
+    command
 }
 
 /// The agent first, then what was there.
@@ -154,7 +183,8 @@ impl Program {
             None => unsafe { libc::sigwaitinfo(&self.signals, &mut info) },
             Some(timeout) => {
                 let timeout = libc::timespec {
-                    tv_sec: timeout.as_secs().try_into().unwrap_or(i32::MAX.into()),
+                    // `time_t` has 32 bits on some targets.
+                    tv_sec: timeout.as_secs().min(i32::MAX as u64) as _,
                     tv_nsec: timeout.subsec_nanos() as libc::c_long,
                 };
                 // SAFETY: a set, a buffer and a timeout of our own.
@@ -197,6 +227,20 @@ mod tests {
         assert_eq!(preload("/agent", None), "/agent");
         assert_eq!(preload("/agent", Some("".as_ref())), "/agent");
         assert_eq!(preload("/agent", Some("libx.so".as_ref())), "/agent:libx.so");
+    }
+
+    #[test]
+    fn a_runner_gets_the_name_and_the_agent_as_options() {
+        let argv = ["cat".into(), "a b".into()];
+        let what = What { path: "/bin/cat".as_ref(), argv: &argv, runner: Some("qemu-x  -L /x".as_ref()) };
+        let command = command(&what, "/agent".as_ref());
+        assert_eq!(command.get_program(), "qemu-x");
+        let said: Vec<_> = command.get_args().collect();
+        assert_eq!(said, ["-L", "/x", "-0", "cat", "-E", "LD_PRELOAD=/agent", "/bin/cat", "a b"]);
+        assert!(command.get_envs().any(|(name, value)| name == "LD_PRELOAD" && value.is_none()));
+        let bare = super::command(&What { runner: Some("".as_ref()), ..what }, "/agent".as_ref());
+        assert_eq!(bare.get_program(), "/bin/cat");
+        assert!(bare.get_envs().any(|(name, value)| name == "LD_PRELOAD" && value.is_some()));
     }
 
     #[test]

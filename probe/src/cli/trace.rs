@@ -38,8 +38,9 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     let (region, region_fd) = Region::create(layout, config.as_bytes(), flags).map_err(Failure::new)?;
     let agent_fd = launch::agent_file(agent)
         .map_err(|error| Failure::new(format!("the agent cannot be stored in memory: {error}")))?;
-    let started =
-        launch::start(&path, &args.program, &launch::path_of(&agent_fd), &launch::path_of(&region_fd))?;
+    let runner = args.runner.clone().or_else(|| std::env::var_os(crate::RUNNER_VARIABLE));
+    let what = launch::What { path: &path, argv: &args.program, runner: runner.as_deref() };
+    let started = launch::start(&what, &launch::path_of(&agent_fd), &launch::path_of(&region_fd))?;
     let done = AtomicBool::new(false);
     let consumer = Consumer::new(region, definitions, sink);
     let (status, verdict) = std::thread::scope(|scope| {

@@ -2,15 +2,136 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 use serde_json::Value;
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The command.
+/// Debian's name of this architecture, where its programs have been unpacked by `cargo ci setup`; `None` where the
+/// machine's own programs are of this architecture.
+const USERLAND: Option<&str> = if cfg!(target_arch = "aarch64") {
+    Some("arm64")
+} else if cfg!(target_arch = "x86") {
+    Some("i386")
+} else if cfg!(all(target_arch = "powerpc64", target_endian = "little")) {
+    Some("ppc64el")
+} else if cfg!(target_arch = "powerpc64") {
+    Some("ppc64")
+} else {
+    None
+};
+
+/// Leaves a test that this target cannot have, and says so where nothing hides it: its name and the reason.
+///
+/// Takes what is needed: [`tracing`], [`programs`], [`more_programs`], [`libraries`].
+#[macro_export]
+macro_rules! needs {
+    ($($what:expr),+) => {
+        fn here() {}
+        let name = std::any::type_name_of_val(&here).trim_end_matches("::here");
+        $(if let Err(reason) = $what {
+            return $crate::common::skipped(name, reason);
+        })+
+    };
+}
+
+/// Says that a test is skipped, past what libtest captures.
+pub fn skipped(name: &str, reason: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped {name}: {reason}");
+}
+
+/// Whether programs can be traced at all.
+pub fn tracing() -> Result<(), &'static str> {
+    if cfg!(target_env = "gnu") { Ok(()) } else { Err("a static C library loads no agent") }
+}
+
+/// Whether there are programs of this architecture: those of coreutils, a shell, gzip.
+pub fn programs() -> Result<(), &'static str> {
+    if USERLAND == Some("ppc64") {
+        return Err("Debian has no programs for big-endian ppc64");
+    }
+    let folder = folder();
+    assert!(folder.join("ls").exists(), "{} is missing; run: cargo ci setup", folder.display());
+    Ok(())
+}
+
+/// Whether `python3`, `git` and coreutils' `sort` are of this architecture, too.
+pub fn more_programs() -> Result<(), &'static str> {
+    if USERLAND.is_some() { Err("python3, git and GNU sort are not of this architecture") } else { Ok(()) }
+}
+
+/// Whether there is a C library of this architecture to look into.
+pub fn libraries() -> Result<(), &'static str> {
+    let is_there = cfg!(target_env = "gnu") || USERLAND.is_none();
+    if is_there { Ok(()) } else { Err("no shared C library goes with a static one") }
+}
+
+/// The folder with the programs of this architecture.
+pub fn folder() -> PathBuf {
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/ci/userland");
+    USERLAND.map_or("/bin".into(), |architecture| all.join(architecture).join("bin"))
+}
+
+/// Whether this runs under an emulator.
+pub fn is_emulated() -> bool {
+    std::env::var_os("PROBE_RUNNER").is_some()
+}
+
+/// A folder with many folders in it; of a size that an emulator gets through in seconds.
+pub fn tree() -> &'static str {
+    if is_emulated() { env!("CARGO_MANIFEST_DIR") } else { "/usr/share/doc" }
+}
+
+/// How the program called `name` is called here: by its path, where the machine's own one is of another architecture.
+pub fn program(name: &str) -> String {
+    let here = folder().join(name.strip_prefix("/bin/").unwrap_or(name));
+    if USERLAND.is_some() && here.exists() { here.display().to_string() } else { name.to_owned() }
+}
+
+/// The command, and where it finds programs.
 pub fn probe() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
-    command.env_remove("LD_PRELOAD").env("LC_ALL", "C");
+    let mut command = started(env!("CARGO_BIN_EXE_probe"));
+    command.env_remove("LD_PRELOAD");
     command
+}
+
+/// `program`, started as programs of this architecture are, with such programs in PATH.
+pub fn started(program: &str) -> Command {
+    let runner = std::env::var("PROBE_RUNNER").unwrap_or_default();
+    let mut words = runner.split_whitespace().chain([program]);
+    let mut command = Command::new(words.next().expect("at least the program"));
+    command.args(words).env("LC_ALL", "C");
+    if USERLAND.is_some() {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::iter::once(folder()).chain(std::env::split_paths(&path));
+        command.env("PATH", std::env::join_paths(path).expect("no folder has a colon in its name"));
+    }
+    command
+}
+
+/// The small C program `tests/programs/work.c`, compiled for this target.
+pub fn work() -> &'static str {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let compiler = match (USERLAND, cfg!(target_endian = "little")) {
+            (None, _) => "cc",
+            (Some("arm64"), _) => "aarch64-linux-gnu-gcc",
+            (Some("i386"), _) => "i686-linux-gnu-gcc",
+            (_, true) => "powerpc64le-linux-gnu-gcc",
+            (_, false) => "powerpc64-linux-gnu-gcc",
+        };
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/work.c");
+        let program = scratch("work");
+        let output = Command::new(compiler)
+            .args(["-O1", "-fno-optimize-sibling-calls", "-Wall", "-Werror", "-pthread", "-o"])
+            .arg(&program)
+            .arg(source)
+            .output()
+            .unwrap_or_else(|error| panic!("{compiler}: {error}; run: cargo ci setup"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        program.display().to_string()
+    })
 }
 
 /// A path for a file of one test.
@@ -53,7 +174,8 @@ pub fn trace(options: &[&str], probes: &[&str], program: &[&str]) -> Traced {
     probes.iter().for_each(|definition| {
         command.args(["-p", definition]);
     });
-    let output = command.arg("--").args(program).output().expect("the command runs");
+    command.arg("--").arg(self::program(program[0])).args(&program[1..]);
+    let output = command.output().expect("the command runs");
     let text = std::fs::read_to_string(&file).unwrap_or_default();
     let _ = std::fs::remove_file(&file);
     let mut events: Vec<Value> = text
@@ -66,9 +188,18 @@ pub fn trace(options: &[&str], probes: &[&str], program: &[&str]) -> Traced {
     Traced { output, events, summary }
 }
 
-/// Runs `program` untraced.
+/// Runs `program` untraced. Under an emulator a program cannot start another: there the machine's own shell says what is to
+/// come out.
 pub fn bare(program: &[&str]) -> Output {
-    Command::new(program[0]).args(&program[1..]).env("LC_ALL", "C").output().expect("the program runs")
+    let starts_others = matches!(program[0], "sh" | "env");
+    let mut command = if starts_others && is_emulated() {
+        let mut command = Command::new(program[0]);
+        command.env("LC_ALL", "C");
+        command
+    } else {
+        started(&self::program(program[0]))
+    };
+    command.args(&program[1..]).output().expect("the program runs")
 }
 
 /// Asserts that tracing changes nothing that the program says.

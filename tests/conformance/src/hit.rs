@@ -7,9 +7,9 @@ use crate::{ArchOf, Case, Suite};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use probe_core::arch::Regs;
+use probe_core::arch::{Arch, Method, Regs};
 use probe_core::host::Host;
-use probe_core::{Flow, Kprobe, Place, Probes};
+use probe_core::{CodeAddr, Flow, Kprobe, MAX_DEPTH, Place, Probes, Trap};
 
 /// The cases of this chapter.
 pub(crate) fn cases<S: Suite>() -> Vec<Case<S>> {
@@ -23,6 +23,7 @@ pub(crate) fn cases<S: Suite>() -> Vec<Case<S>> {
         hit_6_a_hit_inside_a_pre_handler_is_missed,
         hit_6_a_hit_inside_a_post_handler_is_missed,
         hit_6_a_probe_hit_by_its_own_handler_is_missed,
+        hit_6_a_borrowed_register_is_given_back_deeper_than_the_stack_of_hits,
         hit_7_contexts_hit_together_and_the_count_is_exact,
         hit_8_counters_say_how_often_and_why_not,
         hit_10_the_last_disabled_probe_takes_the_breakpoint_away,
@@ -191,6 +192,74 @@ fn hit_6_a_probe_hit_by_its_own_handler_is_missed<S: Suite>(probes: &'static Pro
     equal!(call!(conformance_add(1, 2)), 3);
     equal!(crate::targets::ADDED.load(Relaxed), ran + 3);
     equal!((probe.counters().hits, probe.counters().missed_nested), (1, 2));
+    Ok(())
+}
+
+/// Makes `regs` those of a breakpoint trap at `at`.
+fn trap_at<A: Arch>(regs: &mut A::Regs, at: CodeAddr) {
+    regs.set_pc(at);
+    let behind = at.as_usize() - A::breakpoint_address(regs).as_usize();
+    regs.set_pc(at.wrapping_add(behind));
+}
+
+/// In a handler at `outer`: more steps than have a frame are begun and left open, as if each had been interrupted by the next; then an
+/// instruction that borrows a register is really run; then the steps end.
+fn hit_6_a_borrowed_register_is_given_back_deeper_than_the_stack_of_hits<S: Suite>(
+    probes: &'static Probes<S::Host>,
+) -> Outcome {
+    /// More than there are spare places for borrowed registers: each is given back.
+    const RUNS: usize = 40;
+    let method = |at: &CodeAddr| probes.explain(&Place::addr(*at)).map(|explained| explained.method);
+    let borrowing = instructions(probes, "conformance_borrow");
+    let borrowing: Vec<_> = borrowing.into_iter().filter(|at| method(at) == Ok(Method::Step)).collect();
+    that!(!borrowing.is_empty(), "no instruction of conformance_borrow is always stepped");
+    let plain = instructions(probes, "conformance_mul");
+    let Some(stepped) = plain.into_iter().find(|at| method(at) == Ok(Method::Boost)) else {
+        that!(false, "conformance_mul has no instruction that runs in a slot");
+        return Ok(());
+    };
+    let len = ok!(probes.explain(&Place::addr(stepped))).insn.len();
+    let base = S::gs_base();
+    equal!(call!(conformance_borrow(base)), 1, "without a probe");
+
+    let mut planted = Vec::new();
+    for at in borrowing {
+        planted.push(ok!(probes.register(Kprobe::<ArchOf<S>>::at(Place::addr(at)).pre(|_| ()))));
+    }
+    // With a post handler it cannot jump back from its slot.
+    let stepped_probe = Kprobe::<ArchOf<S>>::at(Place::addr(stepped)).post(|_| ());
+    let stepped_probe = ok!(probes.register(stepped_probe));
+    let (kept, in_pre) = cell();
+    let (wrong, store_wrong) = cell();
+    let outer = ok!(probes.register(Kprobe::<ArchOf<S>>::at("conformance_sub").pre(move |hit| {
+        // One more than have a frame.
+        let mut open = [*hit.regs(); MAX_DEPTH + 1];
+        for regs in &mut open {
+            trap_at::<ArchOf<S>>(regs, stepped);
+            let trap = probes.breakpoint(regs);
+            let is_right = trap == Trap::Handled && regs.pc() != stepped;
+            store_wrong.fetch_add(usize::from(!is_right), Relaxed);
+        }
+        for _ in 0..RUNS {
+            in_pre.fetch_add(call!(conformance_borrow(base)), Relaxed);
+        }
+        for regs in open.iter_mut().rev() {
+            let slot = regs.pc();
+            trap_at::<ArchOf<S>>(regs, slot.wrapping_add(len));
+            let trap = probes.breakpoint(regs);
+            let is_right = trap == Trap::Handled && regs.pc() == stepped.wrapping_add(len);
+            store_wrong.fetch_add(usize::from(!is_right), Relaxed);
+        }
+    })));
+    equal!(call!(conformance_borrow(base)), 1, "with a probe, alone");
+    equal!(call!(conformance_sub(50, 8)), 42);
+    equal!(wrong.load(Relaxed), 0, "steps that did not begin or end as they should");
+    equal!(kept.load(Relaxed), RUNS, "runs that left the borrowed register as it was");
+    equal!(stepped_probe.counters().missed_nested, MAX_DEPTH as u64 + 1);
+    for probe in &planted {
+        equal!((probe.counters().hits, probe.counters().missed_nested), (1, RUNS as u64));
+    }
+    equal!(outer.counters().hits, 1);
     Ok(())
 }
 

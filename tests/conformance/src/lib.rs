@@ -9,6 +9,7 @@
 
 extern crate alloc;
 
+mod borrow;
 mod check;
 mod ctl;
 mod hit;
@@ -37,6 +38,11 @@ pub trait Suite: Sized + 'static {
     /// Runs `body(0)` … `body(n - 1)` at the same time on `n` contexts (threads, CPUs), and returns when all are done.
     /// Where there are fewer contexts, but at least two, some of them run several bodies one after the other, in order.
     fn run_on_contexts(n: usize, body: &(dyn Fn(usize) + Sync));
+
+    /// Where the segment in GS begins (x86), as the program that runs the suite has it.
+    fn gs_base() -> usize {
+        0
+    }
 }
 
 /// The architecture that a suite runs on.

@@ -1,5 +1,6 @@
 //! The functions that the suite probes. Each is a symbol of the program; hosts find them by name.
 
+pub use crate::borrow::conformance_borrow;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

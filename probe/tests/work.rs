@@ -1,0 +1,119 @@
+//! A small C program (`programs/work.c`, compiled by the target's C compiler), traced on every target that can be traced.
+
+mod common;
+
+use common::{Traced, assert_unchanged, trace, work};
+
+/// Traces the program doing `what`; tracing must not change what it says.
+fn traced(what: &str, options: &[&str], probes: &[&str]) -> Traced {
+    let program = [work(), what];
+    let traced = trace(options, probes, &program);
+    assert_unchanged(&traced, &program);
+    assert_eq!(traced.output.status.code(), Some(0), "{}", String::from_utf8_lossy(&traced.output.stderr));
+    traced
+}
+
+fn hits(traced: &Traced, name: &str) -> u64 {
+    traced.row(name)["hits"].as_u64().expect("hits are counted")
+}
+
+#[test]
+fn calls_and_returns_are_seen_with_what_they_carry() {
+    needs!(common::tracing());
+    let probes = ["p:fib fib n=$arg1:s32", "r:fibbed fib n=$arg1:s32 value=$retval:s32", "p:swap by_value"];
+    let traced = traced("calls", &["--buffer", "1M"], &probes);
+    // fib(12) makes 465 calls.
+    assert_eq!((hits(&traced, "fib"), hits(&traced, "fibbed")), (465, 465));
+    assert!(hits(&traced, "swap") > 200);
+    let first = traced.named("fib").next().expect("the first call");
+    assert_eq!(first["args"]["n"], 12);
+    let last = traced.named("fibbed").last().expect("the outermost return");
+    assert_eq!((&last["args"]["n"], &last["args"]["value"]), (&12.into(), &144.into()));
+}
+
+#[test]
+fn results_of_every_kind_come_back_unchanged() {
+    needs!(common::tracing());
+    let probes = ["r:mean mean", "r:turn turn", "r:mix mix", "r:sum sum", "p:leave leave", "r4:left leave"];
+    let traced = traced("calls", &[], &probes);
+    let once = ["mean", "mix", "sum"].map(|name| hits(&traced, name));
+    assert_eq!((once, hits(&traced, "turn")), ([1; 3], 4));
+    // 20 jumps out of four calls each, with room for four: what is left behind is given back.
+    let left = traced.row("left");
+    assert_eq!(
+        (hits(&traced, "leave"), &left["hits"], &left["missed"]),
+        (80, &0.into(), &0.into()),
+        "{left}"
+    );
+}
+
+#[test]
+fn every_instruction_of_a_function_at_once() {
+    needs!(common::tracing());
+    let (status, text) = explained("fib");
+    assert!(status, "{text}");
+    let offsets =
+        text.lines().filter_map(|line| line.trim_start().strip_prefix('+')?.split_whitespace().next());
+    let is_probed = |offset: &&str| {
+        !text.lines().any(|line| line.contains(&format!("+{offset} ")) && line.contains("refused"))
+    };
+    let probes: Vec<String> =
+        offsets.filter(is_probed).map(|offset| format!("p:at_{offset} fib+{offset}")).collect();
+    assert!(probes.len() > 10, "{text}");
+    let probes: Vec<&str> = probes.iter().map(String::as_str).collect();
+    let traced = traced("calls", &["--no-events"], &probes);
+    assert_eq!(hits(&traced, "at_0x0"), 465);
+}
+
+/// What `explain` says of a function of the program, and whether it could.
+fn explained(function: &str) -> (bool, String) {
+    let place = format!("{}:{function}", work());
+    let output = common::probe().args(["explain", &place]).output().expect("the command runs");
+    let said = if output.status.success() { output.stdout } else { output.stderr };
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn threads_are_told_apart_and_every_call_is_counted() {
+    needs!(common::tracing());
+    let probes = [
+        "p:locked pthread_mutex_lock",
+        "r:made libc.so.6:malloc size=$arg1:u64",
+        "p:added add number=$arg1:u64",
+    ];
+    let traced = traced("threads", &["--buffer", "1M"], &probes);
+    assert_eq!(hits(&traced, "added"), 8);
+    assert!(hits(&traced, "locked") >= 800 && hits(&traced, "made") >= 800);
+    let threads: std::collections::BTreeSet<_> =
+        traced.named("added").map(|event| event["tid"].as_u64().expect("a number")).collect();
+    assert_eq!(threads.len(), 8);
+    let times: Vec<u64> =
+        traced.events.iter().map(|event| event["time_ns"].as_u64().expect("a time")).collect();
+    assert!(times.is_sorted(), "events of several threads are merged by time");
+}
+
+#[test]
+fn a_program_that_blocks_signals_and_handles_its_own_is_unchanged() {
+    needs!(common::tracing());
+    let traced = traced("signals", &[], &["p:fib fib", "p:trapped trapped", "p libc.so.6:write"]);
+    assert_eq!((hits(&traced, "fib"), hits(&traced, "trapped")), (15, 1));
+}
+
+#[test]
+fn forked_children_are_followed_with_f_only() {
+    needs!(common::tracing());
+    assert_eq!(hits(&traced("child", &[], &["p:fib fib"]), "fib"), 15);
+    assert_eq!(hits(&traced("child", &["-f"], &["p:fib fib"]), "fib"), 15 + 177);
+}
+
+#[test]
+fn every_function_of_libc_is_hit_and_nothing_changes() {
+    needs!(common::tracing());
+    for every in ["p libc.so.6:*", "r libc.so.6:*"] {
+        // While it makes a thread, libc blocks signals behind everybody's back; on x86-64 the agent sees to that.
+        for what in if cfg!(target_arch = "x86_64") { ["calls", "threads"] } else { ["calls", "signals"] } {
+            let traced = traced(what, &["--no-events"], &[every]);
+            assert!(traced.summary["probes"].as_array().expect("rows").len() > 1000);
+        }
+    }
+}
