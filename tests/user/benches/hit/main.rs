@@ -126,9 +126,30 @@ fn plant() -> Vec<Probe> {
     ]
 }
 
+/// Plants the probes whose hits need no trap; none where this place gives them no jump.
+fn plant_optimised() -> Vec<Probe> {
+    probes().set_optimising(true);
+    // SAFETY: the handlers do nothing.
+    let k = unsafe { Kprobe::at("bench_k_optimised").pre(|_| ()).no_simd() };
+    // SAFETY: as above.
+    let r = unsafe { Kretprobe::on("bench_r_optimised").entry(|_| Some(())).exit(|_, ()| ()).no_simd() };
+    let planted = probes().register_all([
+        probe_core::AnyProbe::from(k),
+        Kprobe::at("bench_k_optimised_simd").pre(|_| ()).into(),
+        r.into(),
+        Kretprobe::on("bench_r_optimised_simd").entry(|_| Some(())).exit(|_, ()| ()).into(),
+    ]);
+    probes().set_optimising(false);
+    let mut list = String::new();
+    let listed = probes().list(&mut list, probe_core::Viewer::Privileged);
+    assert!(listed.is_ok() && list.matches("[OPTIMIZED]").count() == 4, "a victim got no jump:\n{list}");
+    planted.unwrap_or_else(|error| panic!("a victim cannot be probed: {error}"))
+}
+
 /// Hits: every case in every round.
 fn measure_hits(figures: &mut Figures) {
-    let held = plant();
+    let mut held = plant();
+    held.extend(plant_optimised());
     let uprobes = [
         uprobe::Uprobe::arm(victims::bench_uprobe_nop as *const () as usize, uprobe::Kind::Entry),
         uprobe::Uprobe::arm(victims::bench_uprobe_stepped as *const () as usize, uprobe::Kind::Entry),
@@ -146,6 +167,10 @@ fn measure_hits(figures: &mut Figures) {
         case("r_ns", victims::bench_r),
         case("kr_ns", victims::bench_kr),
         case("jr_ns", victims::bench_jr),
+        case("k.optimised_ns", victims::bench_k_optimised),
+        case("k.optimised_simd_ns", victims::bench_k_optimised_simd),
+        case("r.optimised_ns", victims::bench_r_optimised),
+        case("r.optimised_simd_ns", victims::bench_r_optimised_simd),
     ];
     let peers: [(&'static str, Victim); 3] = [
         ("uprobe.nop_ns", victims::bench_uprobe_nop),
