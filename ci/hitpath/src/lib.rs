@@ -169,6 +169,12 @@ extern "C" fn hitpath_fault(regs: &mut Regs, trap_number: u32) -> bool {
     PROBES.fault(regs, trap_number) == FaultVerdict::Handled
 }
 
+/// What a jump's trampoline calls.
+#[unsafe(no_mangle)]
+extern "C" fn hitpath_jump(regs: *mut Regs, word: usize) -> usize {
+    Probes::<Kernel>::detour_handler()(regs, word)
+}
+
 /// Plants one probe of each kind, for good. Answers whether all could be planted.
 #[unsafe(no_mangle)]
 extern "C" fn plant_samples() -> bool {
