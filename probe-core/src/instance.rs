@@ -48,10 +48,9 @@ pub(crate) struct Instance<A: Arch> {
     pub(crate) task: AtomicPtr<Task<A>>,
     /// The next older pending return of the task.
     pub(crate) next: AtomicPtr<Instance<A>>,
-    /// The free list: the number of the next free one, plus one.
-    next_free: AtomicU32,
-    /// What leads to it in the free list: its number, plus one.
-    link: u32,
+    /// Its bit in the pool's map of free ones, and the word of the map.
+    bit: usize,
+    word: *const AtomicUsize,
     /// A [`Life`]; a word, which every processor can exchange by itself.
     life: AtomicU32,
 }
@@ -154,37 +153,35 @@ impl<A: Arch> Instance<A> {
     #[inline(always)]
     pub(crate) fn release(&self) {
         self.life.store(Life::Free as u32, Relaxed);
-        self.pool().put(self);
+        // SAFETY: a word of the pool, which is not freed before this has come back.
+        let map = unsafe { &*self.word };
+        // The last that is done with the pool: the registry frees it when all have come back. Release: all that was done
+        // with the instance, before it is taken again or the pool is freed.
+        map.fetch_or(self.bit, Release);
     }
 }
 
 /// The most instances that a pool can have.
-pub(crate) const MAX_INSTANCES: usize = (1 << LINK_BITS) - 1;
+pub(crate) const MAX_INSTANCES: usize = (1 << 20) - 1;
 
-/// The bits of a number of an instance plus one.
-const LINK_BITS: u32 = 20;
-const LINK_MASK: u64 = (1 << LINK_BITS) - 1;
-/// One step of the tag, which is above the link.
-const TAG_ONE: u64 = 1 << LINK_BITS;
+/// How many instances one word of a free map tells of.
+const WORD: usize = usize::BITS as usize;
 
-/// The head of a free list, changed as a whole: which instance is first, and a tag that differs whenever it has been
-/// changed.
-#[derive(Clone, Copy)]
-struct Head(u64);
-
-impl Head {
-    /// The first free instance's number plus one; 0 if there is none.
-    const fn first_link(self) -> u32 {
-        (self.0 & LINK_MASK) as u32
-    }
-
-    fn first(self) -> Option<usize> {
-        Some(self.first_link().checked_sub(1)? as usize)
-    }
-
-    /// The same with another first instance, and the next tag.
-    const fn with(self, first_link: u32) -> Self {
-        Self((self.0 & !LINK_MASK).wrapping_add(TAG_ONE) | first_link as u64)
+/// Takes the lowest bit that is set in `word`; its number.
+#[inline(always)]
+fn take_lowest(word: &AtomicUsize) -> Option<usize> {
+    loop {
+        let free = word.load(Relaxed);
+        if free == 0 {
+            return None;
+        }
+        let number = free.trailing_zeros();
+        let bit = 1 << number;
+        // Acquire: what was last done with the instance has been done before. Nothing is handed over by taking it: what
+        // is written to it is published by its `life`.
+        if word.fetch_and(!bit, Acquire) & bit != 0 {
+            return Some(number as usize);
+        }
     }
 }
 
@@ -193,10 +190,12 @@ pub(crate) struct Pool<A: Arch> {
     /// The probe; null once it is unregistered.
     pub(crate) node: AtomicPtr<Node<A>>,
     instances: Box<[Instance<A>]>,
-    /// A [`Head`].
-    free: AtomicU64,
-    /// One more than the highest number that has been taken. The list gives back last what it was given first, in the
-    /// order of numbers, so that number 5 is taken only while 0 to 4 are in use: it is the most that were at once.
+    /// The free ones among the first, a bit each.
+    free: AtomicUsize,
+    /// The free ones among the others.
+    more_free: Box<[AtomicUsize]>,
+    /// One more than the highest number that has been taken. The lowest free one always is, so that number 5 is taken
+    /// only while 0 to 4 are in use: it is the most that were at once.
     high_water: AtomicUsize,
     drop_data: unsafe fn(*mut u8),
     data: NonNull<u8>,
@@ -245,18 +244,21 @@ impl<A: Arch> Pool<A> {
                 frame: AtomicUsize::new(0),
                 task: AtomicPtr::new(ptr::null_mut()),
                 next: AtomicPtr::new(ptr::null_mut()),
-                // Each leads to the next; the last one's is set below.
-                next_free: AtomicU32::new(number as u32 + 2),
-                link: number as u32 + 1,
+                bit: 1 << (number % WORD),
+                word: ptr::null(),
                 life: AtomicU32::new(Life::Free as u32),
             });
         }
-        if let Some(last) = instances.last_mut() {
-            last.next_free = AtomicU32::new(0);
-        }
+        let words = stubs.len().div_ceil(WORD);
+        let mut more_free = Vec::new();
+        more_free.try_reserve_exact(words.saturating_sub(1)).map_err(|_| RegisterError::NoMemory)?;
+        // One bit for each instance, none for those that are not there.
+        let map = |word: usize| AtomicUsize::new(full_word(stubs.len().saturating_sub(word * WORD)));
+        more_free.extend((1..words).map(map));
         let pool = Self {
             node: AtomicPtr::new(ptr::null_mut()),
-            free: AtomicU64::new(u64::from(!instances.is_empty())),
+            free: map(0),
+            more_free: more_free.into_boxed_slice(),
             instances: instances.into_boxed_slice(),
             high_water: AtomicUsize::new(0),
             drop_data,
@@ -269,61 +271,47 @@ impl<A: Arch> Pool<A> {
         let mut pool = crate::registry::leak(pool)?;
         let this = pool.as_ptr().cast_const();
         // SAFETY: nobody else has it yet.
-        for instance in unsafe { &mut pool.as_mut().instances } {
+        let shared = unsafe { pool.as_mut() };
+        for (number, instance) in shared.instances.iter_mut().enumerate() {
             instance.pool = this;
+            instance.word = match (number / WORD).checked_sub(1) {
+                Some(word) => shared.more_free.get(word).map_or(ptr::null(), ptr::from_ref),
+                None => &raw const shared.free,
+            };
         }
         Ok(pool)
     }
 
-    /// A free instance. No lock, no allocation.
+    /// A free instance, the one with the lowest number. No lock, no allocation.
     #[inline(always)]
     pub(crate) fn take(&self) -> Option<&Instance<A>> {
-        // Acquire: what was last done with the instance that is first has been done before.
-        let mut head = Head(self.free.load(Acquire));
-        loop {
-            let first = head.first()?;
-            // SAFETY: what is in the list is the number of one of the instances.
-            let instance = unsafe { self.instances.get_unchecked(first) };
-            let new = head.with(instance.next_free.load(Relaxed));
-            // Nothing is handed over by taking one: what is written to it later is published by its `life`.
-            match self.free.compare_exchange_weak(head.0, new.0, Acquire, Acquire) {
-                Ok(_) => {
-                    if first >= self.high_water.load(Relaxed) {
-                        self.high_water.fetch_max(first.wrapping_add(1), Relaxed);
-                    }
-                    return Some(instance);
-                }
-                Err(seen) => head = Head(seen),
-            }
-        }
+        let Some(number) = take_lowest(&self.free) else { return self.take_more() };
+        Some(self.taken(number))
     }
 
-    /// The exchange is the last that is done with the pool: the registry frees it when all have come back.
+    /// As [`Pool::take`], where none of the first is free.
+    #[cold]
+    #[inline(never)]
+    fn take_more(&self) -> Option<&Instance<A>> {
+        let mut words = self.more_free.iter().enumerate();
+        let number = words.find_map(|(word, map)| Some(take_lowest(map)? + (word + 1) * WORD))?;
+        Some(self.taken(number))
+    }
+
     #[inline(always)]
-    fn put(&self, instance: &Instance<A>) {
-        let mut head = Head(self.free.load(Relaxed));
-        loop {
-            instance.next_free.store(head.first_link(), Relaxed);
-            let new = head.with(instance.link);
-            // Release: all that was done with the instance, before it is taken again or the pool is freed.
-            match self.free.compare_exchange_weak(head.0, new.0, Release, Relaxed) {
-                Ok(_) => return,
-                Err(seen) => head = Head(seen),
-            }
+    fn taken(&self, number: usize) -> &Instance<A> {
+        if number >= self.high_water.load(Relaxed) {
+            self.high_water.fetch_max(number.wrapping_add(1), Relaxed);
         }
+        // SAFETY: the maps have bits for numbers of instances only.
+        unsafe { self.instances.get_unchecked(number) }
     }
 
     /// Whether every instance has come back for good. Only true where nobody takes one any more.
     pub(crate) fn is_whole(&self) -> bool {
-        // Acquire, here and by way of it below: what came back is in the list with its link. More may come back
-        // meanwhile, in front of what is looked at; then it is whole the next time.
-        let mut next = Head(self.free.load(Acquire)).first();
-        let mut free = 0;
-        while let Some(instance) = next.and_then(|number| self.instances.get(number)) {
-            free += 1;
-            next = (instance.next_free.load(Relaxed) as usize).checked_sub(1);
-        }
-        free == self.instances.len()
+        // Acquire: what was done with an instance that has come back has been done before.
+        let free = |map: &AtomicUsize| map.load(Acquire).count_ones() as usize;
+        free(&self.free) + self.more_free.iter().map(free).sum::<usize>() == self.instances.len()
     }
 
     /// The most calls that were followed at the same time.
@@ -341,6 +329,11 @@ impl<A: Arch> Pool<A> {
     pub(crate) fn instances(&self) -> &[Instance<A>] {
         &self.instances
     }
+}
+
+/// A word with a bit set for each of the first `instances` of those it tells of.
+const fn full_word(instances: usize) -> usize {
+    if instances >= WORD { usize::MAX } else { (1 << instances) - 1 }
 }
 
 impl<A: Arch> Drop for Pool<A> {

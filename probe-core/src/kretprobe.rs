@@ -48,7 +48,7 @@ pub struct Kretprobe<A: Arch, D = (), S = Fresh> {
 impl<A: Arch> Kretprobe<A, (), Fresh> {
     /// A return probe on a function.
     pub fn on(place: impl Into<Place>) -> Self {
-        let handlers = ReturnHandlers::typed::<()>(Box::new(Always));
+        let handlers = ReturnHandlers::typed::<()>(None);
         Self { place: place.into(), max_active: 0, handlers, flags: 0, state: PhantomData }
     }
 
@@ -61,7 +61,7 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
         Kretprobe {
             place: self.place,
             max_active: self.max_active,
-            handlers: ReturnHandlers::typed::<D>(Box::new(Asked(handler))),
+            handlers: ReturnHandlers::typed::<D>(Some(Box::new(Asked(handler)))),
             flags: self.flags,
             state: PhantomData,
         }
@@ -83,7 +83,8 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
         let handlers = ReturnHandlers {
             layout: Layout::from_size_align(data_len, align_of::<u128>()).unwrap_or(Layout::new::<()>()),
             drop_data: |_| {},
-            entry: Box::new(AskedBytes { data_len, handler: entry }),
+            has_bytes: true,
+            entry: Some(Box::new(AskedBytes { data_len, handler: entry })),
             exit: Some(Box::new(CalledBytes { data_len, handler: exit })),
         };
         Kretprobe { place: place.into(), max_active: 0, handlers, flags: 0, state: PhantomData }
@@ -108,7 +109,7 @@ impl<A: Arch, D, S> Kretprobe<A, D, S> {
         D: 'static,
     {
         let mut handlers = self.handlers;
-        if !handlers.has_bytes() {
+        if !handlers.has_bytes {
             handlers.exit = Some(Box::new(Called { handler, data: PhantomData::<fn(D)> }));
         }
         Kretprobe {
@@ -245,24 +246,22 @@ pub(crate) struct ReturnHandlers<A: Arch> {
     pub(crate) layout: Layout,
     /// Drops the data of a call whose exit handler does not run.
     pub(crate) drop_data: unsafe fn(*mut u8),
-    pub(crate) entry: Box<dyn EntryHandler<A>>,
+    /// Whether the data are bytes, whose exit handler is there from the beginning.
+    has_bytes: bool,
+    /// Without one every call is followed, and the data is `()`.
+    pub(crate) entry: Option<Box<dyn EntryHandler<A>>>,
     /// Without one the data is dropped when the call returns.
     pub(crate) exit: Option<Box<dyn ExitHandler<A>>>,
 }
 
 impl<A: Arch> ReturnHandlers<A> {
     /// Handlers with data of type `D`; no exit handler yet.
-    fn typed<D>(entry: Box<dyn EntryHandler<A>>) -> Self {
+    fn typed<D>(entry: Option<Box<dyn EntryHandler<A>>>) -> Self {
         let drop_data = |data: *mut u8| {
             // SAFETY: the caller says that a D lies there, which nobody uses again.
             unsafe { data.cast::<D>().drop_in_place() }
         };
-        Self { layout: Layout::new::<D>(), drop_data, entry, exit: None }
-    }
-
-    /// Whether the data are bytes, whose exit handler is there from the beginning.
-    fn has_bytes(&self) -> bool {
-        self.entry.has_bytes()
+        Self { layout: Layout::new::<D>(), drop_data, has_bytes: false, entry, exit: None }
     }
 }
 
@@ -273,11 +272,6 @@ pub(crate) trait EntryHandler<A: Arch>: Send + Sync {
     /// # Safety
     /// `data` is free memory of the handlers' layout.
     unsafe fn enter(&self, call: &mut Call<'_, A>, data: *mut u8) -> Follow;
-
-    /// Whether the data are bytes.
-    fn has_bytes(&self) -> bool {
-        false
-    }
 }
 
 /// The exit handler of a return probe.
@@ -287,15 +281,6 @@ pub(crate) trait ExitHandler<A: Arch>: Send + Sync {
     /// # Safety
     /// `data` holds what [`EntryHandler::enter`] left there.
     unsafe fn leave(&self, ret: &mut Return<'_, A>, data: *mut u8);
-}
-
-/// Follows every call; the data is `()`.
-struct Always;
-
-impl<A: Arch> EntryHandler<A> for Always {
-    unsafe fn enter(&self, _call: &mut Call<'_, A>, _data: *mut u8) -> Follow {
-        Follow::Yes
-    }
 }
 
 /// Asks a typed handler.
@@ -347,10 +332,6 @@ where
         let bytes = unsafe { core::slice::from_raw_parts_mut(data, self.data_len) };
         (self.handler)(call, bytes)
     }
-
-    fn has_bytes(&self) -> bool {
-        true
-    }
 }
 
 /// Calls a handler that works on bytes.
@@ -372,7 +353,7 @@ where
 
 /// The return half of a registered probe.
 pub(crate) struct ReturnProbe<A: Arch> {
-    pub(crate) entry: Box<dyn EntryHandler<A>>,
+    pub(crate) entry: Option<Box<dyn EntryHandler<A>>>,
     pub(crate) exit: Option<Box<dyn ExitHandler<A>>>,
     /// Outlives the probe while calls are in flight.
     pub(crate) pool: NonNull<Pool<A>>,

@@ -8,7 +8,7 @@ use crate::arch::{Arch, Method};
 use crate::jprobe::JprobeEntry;
 use crate::kprobe::{FaultFn, PostFn, PreFn};
 use crate::kretprobe::ReturnProbe;
-use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Relaxed, Release, follow};
 use alloc::boxed::Box;
 use core::ptr;
 
@@ -131,7 +131,7 @@ impl<A: Arch> Point<A> {
 
     /// The probes on it, newest first, the jprobe last.
     pub(crate) fn nodes(&self) -> Nodes<'_, A> {
-        Nodes { next: self.head.load(Acquire), _point: self }
+        Nodes { next: follow(&self.head), _point: self }
     }
 
     /// Puts a probe first, or last if it is a jprobe. Under the registry's lock.
@@ -177,7 +177,7 @@ impl<'a, A: Arch> Iterator for Nodes<'a, A> {
         // SAFETY: a node is freed only after a grace period that began when it had been taken off the list, and whoever
         // holds the point's reference is inside a section or holds the registry's lock.
         let node = unsafe { self.next.as_ref() }?;
-        self.next = node.next.load(Acquire);
+        self.next = follow(&node.next);
         Some(node)
     }
 }

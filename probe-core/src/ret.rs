@@ -11,7 +11,7 @@ use crate::point::{Handlers, Node};
 
 use crate::registry::Probes;
 use crate::slots::{CHUNK_LEN, OWN, chunk_base};
-use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release};
+use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release, follow};
 use crate::table::Keyed;
 use alloc::boxed::Box;
 use core::ptr;
@@ -53,7 +53,7 @@ impl<H: Host> StubChunk<H> {
         let offset = at.as_usize() & (CHUNK_LEN - 1);
         let cell = self.instances.get(offset.checked_div(H::Arch::STUB_LEN)?)?;
         // SAFETY: instances are freed after a grace period, and the caller is inside.
-        unsafe { cell.load(Acquire).as_ref() }
+        unsafe { follow(cell).as_ref() }
     }
 
     /// The word for where the call that stub number `index` is handed out for ends up.
@@ -130,13 +130,15 @@ impl<H: Host> Probes<H> {
             return pool.miss();
         };
         let home = self.follow_stubs(entry.return_address);
-        let mut call = Call { regs, node, lender: self, return_address: home };
-        context.set_current(node);
-        // SAFETY: the instance is ours, its data memory free and of the handlers' layout.
-        if unsafe { probe.entry.enter(&mut call, instance.data) } == Follow::No {
-            pool.vetoed.fetch_add(1, Relaxed);
-            instance.release();
-            return;
+        if let Some(entry) = &probe.entry {
+            let mut call = Call { regs, node, lender: self, return_address: home };
+            context.set_current(node);
+            // SAFETY: the instance is ours, its data memory free and of the handlers' layout.
+            if unsafe { entry.enter(&mut call, instance.data) } == Follow::No {
+                pool.vetoed.fetch_add(1, Relaxed);
+                instance.release();
+                return;
+            }
         }
         instance.bind(entry.return_address, home, entry.frame, task);
         if H::Arch::set_return_address(regs, instance.stub, memory).is_err() {
@@ -185,7 +187,7 @@ impl<H: Host> Probes<H> {
         regs.set_pc(home);
         task.pending.store(instance.next.load(Relaxed), Release);
         // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
-        match unsafe { instance.pool().node.load(Acquire).as_ref() } {
+        match unsafe { follow(&instance.pool().node).as_ref() } {
             Some(node) if !node.is_silent() => self.run_exit(context, node, instance, regs, home),
             // SAFETY: the call is claimed, and its data still there.
             _ => unsafe { instance.drop_data() },
@@ -244,7 +246,7 @@ impl<H: Host> Probes<H> {
             self.unlink(task, instance, regs.sp());
         }
         // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
-        let node = unsafe { instance.pool().node.load(Acquire).as_ref() };
+        let node = unsafe { follow(&instance.pool().node).as_ref() };
         match (node, context) {
             (Some(node), Some(context)) if !node.is_silent() => {
                 self.run_exit(context, node, instance, regs, home)

@@ -4,7 +4,7 @@
 //! grows by publishing a new array; the old one is freed after a grace period. Writers hold the registry's lock.
 
 use crate::error::RegisterError;
-use crate::sync::{Acquire, AtomicPtr, Relaxed, Release};
+use crate::sync::{AtomicPtr, Relaxed, Release, follow};
 use alloc::alloc::{alloc_zeroed, dealloc};
 use core::alloc::Layout;
 use core::marker::PhantomData;
@@ -40,6 +40,8 @@ unsafe impl<T: Sync> Send for Table<T> {}
 struct Header {
     /// How far a hashed key is shifted right to give an index.
     shift: u32,
+    /// [`FACTOR`]: to load it takes one instruction, to make it up to five.
+    factor: usize,
     /// Entries that are not null, tombstones included; for writers.
     used: AtomicUsizeCell,
     /// Entries that are neither null nor tombstones; for writers.
@@ -86,15 +88,15 @@ impl<T: Keyed> Table<T> {
     /// Until the reference is gone, the caller is inside a section or holds the registry's lock.
     #[inline(always)]
     pub(crate) unsafe fn find<'a>(&self, key: usize) -> Option<&'a T> {
-        let header = self.array.load(Acquire);
+        let header = follow(&self.array);
         if header.is_null() {
             return None;
         }
         // SAFETY: an array is freed only after a grace period; the caller is inside.
-        let shift = unsafe { (*header).shift };
-        let index = key.wrapping_mul(FACTOR) >> shift;
+        let header = unsafe { &*header };
+        let index = key.wrapping_mul(header.factor) >> header.shift;
         // SAFETY: so many bits are an index of the array.
-        let first = unsafe { entry::<T>(header, index) }.load(Acquire);
+        let first = follow(unsafe { entry::<T>(header, index) });
         if first.addr() > TOMBSTONE {
             // SAFETY: an entry is freed only after a grace period; the caller is inside.
             let found = unsafe { &*first };
@@ -112,15 +114,14 @@ impl<T: Keyed> Table<T> {
     /// that it is seldom far.
     ///
     /// # Safety
-    /// As for [`Table::find`]; `header` is an array that has been current since the caller went inside.
+    /// As for [`Table::find`]; `header` is an array that was current since the caller went inside.
     #[inline(never)]
-    unsafe fn find_behind<'a>(header: *mut Header, mut index: usize, key: usize) -> Option<&'a T> {
-        // SAFETY: an array is freed only after a grace period; the caller is inside.
-        let mask = usize::MAX >> unsafe { (*header).shift };
+    unsafe fn find_behind<'a>(header: &Header, mut index: usize, key: usize) -> Option<&'a T> {
+        let mask = usize::MAX >> header.shift;
         loop {
             index = index.wrapping_add(1) & mask;
             // SAFETY: the index is masked to the array's length.
-            let entry = unsafe { entry::<T>(header, index) }.load(Acquire);
+            let entry = follow(unsafe { entry::<T>(header, index) });
             if entry.addr() > TOMBSTONE {
                 // SAFETY: an entry is freed only after a grace period; the caller is inside.
                 let found = unsafe { &*entry };
@@ -255,8 +256,12 @@ fn allocate(log2: u32) -> Result<NonNull<Header>, RegisterError> {
     // SAFETY: the layout has a size.
     let memory = unsafe { alloc_zeroed(layout) };
     let header = NonNull::new(memory.cast::<Header>()).ok_or(RegisterError::NoMemory)?;
-    let fresh =
-        Header { shift: usize::BITS - log2, used: AtomicUsizeCell::new(0), live: AtomicUsizeCell::new(0) };
+    let fresh = Header {
+        shift: usize::BITS - log2,
+        factor: FACTOR,
+        used: AtomicUsizeCell::new(0),
+        live: AtomicUsizeCell::new(0),
+    };
     // SAFETY: allocated for it just now.
     unsafe { header.write(fresh) };
     Ok(header)
@@ -267,7 +272,7 @@ fn allocate(log2: u32) -> Result<NonNull<Header>, RegisterError> {
 /// # Safety
 /// `header` is a live array and `index` below its length.
 #[inline(always)]
-unsafe fn entry<'a, T>(header: *mut Header, index: usize) -> &'a AtomicPtr<T> {
+unsafe fn entry<'a, T>(header: *const Header, index: usize) -> &'a AtomicPtr<T> {
     // SAFETY: the entries follow the header, whose size is a multiple of their alignment.
     let entries = unsafe { header.add(1) }.cast::<AtomicPtr<T>>();
     // SAFETY: the index is below the array's length.

@@ -26,7 +26,7 @@ impl<H: Host> Probes<H> {
         max_active: i32,
         save: SaveSet,
     ) -> Result<Box<ReturnProbe<H::Arch>>, RegisterError> {
-        let ReturnHandlers { layout, drop_data, entry, exit } = handlers;
+        let ReturnHandlers { layout, drop_data, entry, exit, .. } = handlers;
         if layout.size() > MAX_DATA_LEN {
             return Err(RegisterError::DataTooBig(layout.size()));
         }

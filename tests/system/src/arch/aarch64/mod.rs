@@ -324,8 +324,11 @@ const CLASS_DATA_ABORT: u64 = 0x25;
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".text.entry")]
 extern "C" fn aarch64_synchronous(regs: &mut Regs, syndrome: u64) {
+    // By itself: asked first.
+    if syndrome >> 26 == CLASS_BREAKPOINT {
+        return trap::breakpoint(regs);
+    }
     match syndrome >> 26 {
-        CLASS_BREAKPOINT => trap::breakpoint(regs),
         debug::CLASS_STEP => debug::step(regs),
         debug::CLASS_WATCHPOINT => debug::watchpoint(regs),
         CLASS_SUPERVISOR_CALL => {}

@@ -5,20 +5,19 @@
 
 .section .rodata
 .balign 4
-# Copied to every vector; the vector's number is put into `vector_number`. Runs with translation off.
-.globl vector_start, vector_number, vector_end
+# Copied to every vector; the vector's number is put into `vector_number`, the address of `trap_entry` into `vector_branch`.
+# Runs with translation off.
+.globl vector_start, vector_number, vector_branch, vector_end
 vector_start:
     mtsprg 0, 3
-    mfctr 3
-    mtsprg 1, 3
-    LOAD_ADDRESS 3, trap_entry
-    mtctr 3
 vector_number:
     li 3, 0
-    bctr
+vector_branch:
+    ba 0
 vector_end:
 
 .section .text.entry, "ax"
+.globl trap_entry
 trap_entry:
     addi 1, 1, -FRAME
     std 0, REGS(1)
@@ -36,7 +35,7 @@ trap_entry:
     std 4, REGS+8*32(1)
     mfsrr1 4
     std 4, REGS+8*33(1)
-    mfsprg 4, 1
+    mfctr 4
     std 4, REGS+8*35(1)
     mflr 4
     std 4, REGS+8*36(1)
@@ -48,12 +47,10 @@ trap_entry:
     mfmsr 4
     oris 4, 4, 0x0280           # VEC, VSX
     ori 4, 4, 0x3032            # FP, ME, RI, and translation
-    mtmsrd 4
-    isync
+    mtmsrd 4                    # it synchronises
     mr 4, 3
     addi 3, 1, REGS
     bl ppc64_trap
-    nop
     ld 4, 0(1)
     stdcx. 4, 0, 1              # whoever was interrupted loses its reservation, as another context may hold one now
     ld 4, REGS+8*35(1)

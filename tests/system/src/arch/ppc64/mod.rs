@@ -338,6 +338,8 @@ fn install_vectors() {
     unsafe extern "C" {
         static vector_start: u32;
         static vector_number: u32;
+        static vector_branch: u32;
+        static trap_entry: u32;
         static vector_end: u32;
     }
     if cfg!(target_endian = "little") {
@@ -348,16 +350,23 @@ fn install_vectors() {
     let start = &raw const vector_start;
     let len = ((&raw const vector_end).addr() - start.addr()) / 4;
     let number = ((&raw const vector_number).addr() - start.addr()) / 4;
+    let branch = ((&raw const vector_branch).addr() - start.addr()) / 4;
+    let entry = (&raw const trap_entry).addr() as u32;
+    // What an absolute branch reaches.
+    assert!(entry < 1 << 25);
     for vector in VECTORS {
         let to = core::ptr::with_exposed_provenance_mut::<u32>(vector);
         // SAFETY: the stub's own words, copied to the CPU's vector, which has room for 8.
         unsafe { to.copy_from_nonoverlapping(start, len) };
-        // SAFETY: one of them.
-        let load_number = unsafe { to.add(number) };
-        // SAFETY: copied just now.
-        let word = unsafe { load_number.read_volatile() };
-        // SAFETY: the same word. `li` has its operand in the low half.
-        unsafe { load_number.write_volatile(word | vector as u32) };
+        // `li` has its operand in the low half, `ba` its address in place of the low bits.
+        for (word, bits) in [(number, vector as u32), (branch, entry)] {
+            // SAFETY: one of them.
+            let at = unsafe { to.add(word) };
+            // SAFETY: copied just now.
+            let insn = unsafe { at.read_volatile() };
+            // SAFETY: the same word.
+            unsafe { at.write_volatile(insn | bits) };
+        }
         // SAFETY: just written.
         unsafe { <Ppc64 as Machine>::Backend::publish(CodeAddr::new(vector), len * 4) };
     }
