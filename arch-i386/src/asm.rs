@@ -96,10 +96,15 @@ const FRAME: usize = size_of::<Regs>() + 4;
 /// From the frame to the stack as it was at the return: the handler's and the stub's words.
 const AT_RETURN: usize = FRAME + 8;
 
-/// A trampoline that brackets the call of the handler with `save` and `restore`. EBX, EDI and ESI are free there; EBP
-/// points to the frame.
+/// A trampoline that notes the data segments with `data_segments`, EAX being free and EBP not set, and brackets the call
+/// of the handler with `save` and `restore`. EBX, EDI and ESI are free there; EBP points to the frame; the handler's two
+/// arguments and as much padding lie on the stack before `restore`.
 macro_rules! trampoline {
-    ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*) => {
+    (
+        $(#[$doc:meta])* $name:ident,
+        [$($data_segments:literal),*], [$($save:literal),*], [$($restore:literal),*]
+        $(, $operand:ident = sym $value:path)*
+    ) => {
         $(#[$doc])*
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
@@ -120,24 +125,16 @@ macro_rules! trampoline {
                 "pop [esp + {flags}]",
                 "cld",
                 "mov dword ptr [esp + {orig_eax}], -1",
-                "mov eax, ds",
-                "mov [esp + {ds}], eax",
-                "mov eax, es",
-                "mov [esp + {es}], eax",
-                "mov eax, fs",
-                "mov [esp + {fs}], eax",
-                "mov eax, gs",
-                "mov [esp + {gs}], eax",
                 "mov eax, cs",
                 "mov [esp + {cs}], eax",
                 "mov eax, ss",
                 "mov [esp + {ss}], eax",
+                $($data_segments,)*
                 "lea eax, [esp + {at_return}]",
                 "mov [esp + {esp}], eax",
                 "mov eax, [esp + {frame} + 4]",
                 "sub eax, {stub_call_len}",
                 "mov [esp + {eip}], eax",
-                "mov esi, [esp + {frame}]",
                 "mov ebp, esp",
                 // The caller's frame, from the saved registers; the handler's user has put the real return address into `eip`,
                 // or the stub's own frame description leads to it.
@@ -147,23 +144,18 @@ macro_rules! trampoline {
                 ".cfi_offset esi, {esi} - {at_return}",
                 ".cfi_offset edi, {edi} - {at_return}",
                 ".cfi_offset ebp, {ebp} - {at_return}",
-                // Position-independent: the statics are addressed from here.
-                "call 2f",
-                "2: pop ebx",
                 $($save,)*
                 "sub esp, 8",
                 "push [ebp + {eip}]",
                 "push ebp",
-                "call esi",
-                "add esp, 16",
+                "call [ebp + {frame}]",
                 $($restore,)*
                 "mov esp, ebp",
                 // RET takes the target from right below the stack pointer that is resumed with.
+                "sub dword ptr [esp + {esp}], 4",
                 "mov eax, [esp + {esp}]",
                 "mov ecx, [esp + {eip}]",
-                "lea eax, [eax - 4]",
                 "mov [eax], ecx",
-                "mov [esp + {esp}], eax",
                 "push [esp + {flags}]",
                 "popfd",
                 "mov ebx, [esp + {ebx}]",
@@ -343,8 +335,15 @@ macro_rules! detour_trampoline {
 }
 
 trampoline!(
-    /// Saves the general registers and flags alone.
+    /// Saves the general registers and flags alone. Data segments are a kernel's, whose DS and ES are as SS; no
+    /// handler has changed FS and GS, which read as 0.
     trampoline_general,
+    [
+        "mov [esp + {ds}], eax",
+        "mov [esp + {es}], eax",
+        "mov dword ptr [esp + {fs}], 0",
+        "mov dword ptr [esp + {gs}], 0"
+    ],
     ["and esp, -16"],
     []
 );
@@ -352,21 +351,54 @@ trampoline!(
 trampoline!(
     /// Also saves the x87 state; FNSAVE leaves the x87 stack empty.
     trampoline_fnsave,
+    [
+        "mov eax, ds",
+        "mov [esp + {ds}], eax",
+        "mov eax, es",
+        "mov [esp + {es}], eax",
+        "mov eax, fs",
+        "mov [esp + {fs}], eax",
+        "mov eax, gs",
+        "mov [esp + {gs}], eax"
+    ],
     ["sub esp, 112", "and esp, -16", "fnsave [esp]"],
-    ["frstor [esp]"]
+    ["frstor [esp + 16]"]
 );
 
 trampoline!(
     /// Also saves x87 and SSE state. The x87 stack may hold the return value; the handler must find it empty.
     trampoline_fxsave,
+    [
+        "mov eax, ds",
+        "mov [esp + {ds}], eax",
+        "mov eax, es",
+        "mov [esp + {es}], eax",
+        "mov eax, fs",
+        "mov [esp + {fs}], eax",
+        "mov eax, gs",
+        "mov [esp + {gs}], eax"
+    ],
     ["sub esp, 512", "and esp, -64", "fxsave [esp]", "fninit"],
-    ["fxrstor [esp]"]
+    ["fxrstor [esp + 16]"]
 );
 
 trampoline!(
     /// Also saves all state components that the ABI can return in or a handler can clobber.
     trampoline_xsave,
     [
+        "mov eax, ds",
+        "mov [esp + {ds}], eax",
+        "mov eax, es",
+        "mov [esp + {es}], eax",
+        "mov eax, fs",
+        "mov [esp + {fs}], eax",
+        "mov eax, gs",
+        "mov [esp + {gs}], eax"
+    ],
+    [
+        // Position-independent: the statics are addressed from here.
+        "call 2f",
+        "2: pop ebx",
         // The difference of two symbols is beyond Intel syntax here.
         ".att_syntax prefix",
         "subl {room} - 2b(%ebx), %esp",
@@ -389,7 +421,7 @@ trampoline!(
         "movl {components} - 2b(%ebx), %eax",
         ".intel_syntax noprefix",
         "xor edx, edx",
-        "xrstor [esp]"
+        "xrstor [esp + 16]"
     ],
     room = sym XSAVE_ROOM,
     components = sym XSAVE_COMPONENTS

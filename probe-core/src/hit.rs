@@ -7,12 +7,11 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Memory, Method, NativeArch, Regs};
 use crate::context::{Context, Wait, is_in_slot};
 use crate::host::Host;
-use crate::kprobe::{Answer, Flow, Hit, Lender, PreFn};
+use crate::kprobe::{Answer, Flow, Hit, Lender};
 use crate::point::{ARMED, Handlers, LINGERS, Mode, Node, Point};
 use crate::registry::Probes;
 use crate::slots;
 use crate::sync::{Relaxed, Release, SeqCst, fence, follow};
-use alloc::boxed::Box;
 use core::ptr;
 
 pub(crate) type RegsOf<H> = <<H as Host>::Arch as Arch>::Regs;
@@ -208,12 +207,20 @@ impl<H: Host> Probes<H> {
             match &node.handlers {
                 _ if node.is_silent() => {}
                 Handlers::Kprobe { pre, .. } => {
-                    if self.run_kprobe(context, node, pre, regs) == Flow::Redirected {
-                        return Walk::Redirected;
+                    node.hits.fetch_add(1, Relaxed);
+                    if let Some(pre) = pre {
+                        context.set_current(node);
+                        if pre(&mut Hit { regs, node, lender: self }) == Flow::Redirected {
+                            return Walk::Redirected;
+                        }
                     }
                 }
-                // Elsewhere: it needs more registers than this one's caller should have to save.
-                _ => return self.run_pre_of_all(context, point, node, head.generation, regs),
+                Handlers::Return(probe) => self.enter_call(context, node, probe, regs),
+                Handlers::Jprobe(entry) => {
+                    if self.enter_jprobe(context, point, node, entry.0, head.generation, regs) {
+                        return Walk::InJprobe;
+                    }
+                }
             }
             // SAFETY: as for `Nodes::next`: the context is inside, and the node has not been freed since.
             match unsafe { follow(&node.next).as_ref() } {
@@ -221,54 +228,6 @@ impl<H: Host> Probes<H> {
                 None => return Walk::Ran,
             }
         }
-    }
-
-    /// As [`Probes::run_pre`], from `first` on, whatever kinds of probes there are.
-    #[inline(never)]
-    fn run_pre_of_all(
-        &self,
-        context: &Context<H::Arch>,
-        point: &Point<H::Arch>,
-        first: &Node<H::Arch>,
-        newest: u32,
-        regs: &mut RegsOf<H>,
-    ) -> Walk {
-        let mut node = first;
-        loop {
-            match &node.handlers {
-                _ if node.is_silent() => {}
-                Handlers::Return(probe) => self.enter_call(context, node, probe, regs),
-                Handlers::Kprobe { pre, .. } => {
-                    if self.run_kprobe(context, node, pre, regs) == Flow::Redirected {
-                        return Walk::Redirected;
-                    }
-                }
-                Handlers::Jprobe(entry) => {
-                    if self.enter_jprobe(context, point, node, entry.0, newest, regs) {
-                        return Walk::InJprobe;
-                    }
-                }
-            }
-            // SAFETY: as above.
-            match unsafe { follow(&node.next).as_ref() } {
-                Some(next) => node = next,
-                None => return Walk::Ran,
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn run_kprobe(
-        &self,
-        context: &Context<H::Arch>,
-        node: &Node<H::Arch>,
-        pre: &Option<Box<PreFn<H::Arch>>>,
-        regs: &mut RegsOf<H>,
-    ) -> Flow {
-        node.hits.fetch_add(1, Relaxed);
-        let Some(pre) = pre else { return Flow::Continue };
-        context.set_current(node);
-        pre(&mut Hit { regs, node, lender: self })
     }
 
     /// The end of a hit whose instruction needs a frame, a bare slot, or post handlers after a simulation. `newest` is

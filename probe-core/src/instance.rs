@@ -131,8 +131,18 @@ impl<A: Arch> Instance<A> {
         self.life.compare_exchange(from as u32, to as u32, AcqRel, Acquire).is_ok()
     }
 
+    /// Takes a call back that the entry handler does not want.
+    #[inline(never)]
+    pub(crate) fn veto(&self) {
+        self.pool().vetoed.fetch_add(1, Relaxed);
+        self.release();
+    }
+
     /// Takes a call back whose return address could not be replaced.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn drop_unreturned(&self) {
+        self.pool().miss();
         if self.claim() {
             // SAFETY: claimed, and nobody has taken the data.
             unsafe { self.drop_data() };

@@ -5,7 +5,7 @@ use crate::arch::{Arch, Entry, Regs, SaveSet};
 use crate::context::{Context, Task};
 use crate::hit::RegsOf;
 use crate::host::{Host, Notice};
-use crate::instance::{Instance, Pool};
+use crate::instance::Instance;
 use crate::kretprobe::{Call, Follow, Return, ReturnProbe};
 use crate::point::{Handlers, Node};
 
@@ -111,7 +111,10 @@ impl<H: Host> Probes<H> {
     }
 
     /// Follows a call from its entry, if there is an instance and the entry handler wants it.
-    #[inline(always)]
+    ///
+    /// Not inline: it needs more registers than a kprobe's hit should have to save. Nor does the usual case, of a task
+    /// that has no other call pending, save any for what comes last here.
+    #[inline(never)]
     pub(crate) fn enter_call(
         &self,
         context: &Context<H::Arch>,
@@ -119,55 +122,71 @@ impl<H: Host> Probes<H> {
         probe: &ReturnProbe<H::Arch>,
         regs: &mut RegsOf<H>,
     ) {
-        let pool = probe.pool();
-        let memory = self.host.memory();
-        let Some(task) = self.host.task() else { return pool.miss() };
-        let Ok(entry) = H::Arch::entry(regs, memory) else { return pool.miss() };
-        if !task.is_idle() {
-            self.drop_left(task, regs.sp(), entry);
+        let Some(task) = self.host.task() else { return probe.pool().miss() };
+        if task.is_idle()
+            && let Ok(entry) = H::Arch::entry(regs, self.host.memory())
+            && let Some(instance) = probe.pool().take()
+        {
+            return self.follow_call(context, node, probe, task, instance, entry, regs);
         }
-        let Some(instance) = pool.take().or_else(|| self.take_stale(task, pool, regs.sp(), entry)) else {
-            return pool.miss();
-        };
-        let home = self.follow_stubs(entry.return_address);
-        if let Some(entry) = &probe.entry {
+        self.enter_inner_call(context, node, probe, task, regs);
+    }
+
+    /// As [`Probes::enter_call`], where other calls of the task are pending, or no instance is free, or the stack cannot be
+    /// read.
+    #[inline(never)]
+    fn enter_inner_call(
+        &self,
+        context: &Context<H::Arch>,
+        node: &Node<H::Arch>,
+        probe: &ReturnProbe<H::Arch>,
+        task: &Task<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) {
+        let pool = probe.pool();
+        let Ok(entry) = H::Arch::entry(regs, self.host.memory()) else { return pool.miss() };
+        let (sp, home) = (regs.sp(), Some(entry.return_address));
+        // Calls that were left by a longjmp lie below the new one.
+        self.drop_stale(task, sp, home, |instance| instance.frame() > entry.frame);
+        let taken = pool.take().or_else(|| {
+            self.drop_stale(task, sp, home, |_| false);
+            pool.take()
+        });
+        let Some(instance) = taken else { return pool.miss() };
+        self.follow_call(context, node, probe, task, instance, entry, regs);
+    }
+
+    /// Asks the entry handler, and makes the call return to the stub of `instance`.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "it is a part of two functions, inline")]
+    fn follow_call(
+        &self,
+        context: &Context<H::Arch>,
+        node: &Node<H::Arch>,
+        probe: &ReturnProbe<H::Arch>,
+        task: &Task<H::Arch>,
+        instance: &Instance<H::Arch>,
+        entry: Entry,
+        regs: &mut RegsOf<H>,
+    ) {
+        let real = entry.return_address;
+        let is_chain = self.stub_range.may_hold(real) && self.instance_at(real).is_some();
+        let home = if is_chain { self.follow_chain(real) } else { real };
+        if let Some(handler) = &probe.entry {
             let mut call = Call { regs, node, lender: self, return_address: home };
             context.set_current(node);
             // SAFETY: the instance is ours, its data memory free and of the handlers' layout.
-            if unsafe { entry.enter(&mut call, instance.data) } == Follow::No {
-                pool.vetoed.fetch_add(1, Relaxed);
-                instance.release();
-                return;
+            if unsafe { handler.enter(&mut call, instance.data) } == Follow::No {
+                return instance.veto();
             }
         }
-        instance.bind(entry.return_address, home, entry.frame, task);
-        if H::Arch::set_return_address(regs, instance.stub, memory).is_err() {
-            instance.drop_unreturned();
-            return pool.miss();
+        instance.bind(real, home, entry.frame, task);
+        if H::Arch::set_return_address(regs, instance.stub, self.host.memory()).is_err() {
+            return instance.drop_unreturned();
         }
         node.hits.fetch_add(1, Relaxed);
         instance.next.store(task.pending.load(Relaxed), Relaxed);
         task.pending.store(ptr::from_ref(instance).cast_mut(), Release);
-    }
-
-    /// Drops the calls that were left by a longjmp and lie below the new one.
-    #[inline(never)]
-    fn drop_left(&self, task: &Task<H::Arch>, sp: usize, entry: Entry) {
-        self.drop_stale(task, sp, Some(entry.return_address), |instance| instance.frame() > entry.frame);
-    }
-
-    /// An instance of an empty pool, if one of the task's calls will certainly not return.
-    #[cold]
-    #[inline(never)]
-    fn take_stale<'a>(
-        &self,
-        task: &Task<H::Arch>,
-        pool: &'a Pool<H::Arch>,
-        sp: usize,
-        entry: Entry,
-    ) -> Option<&'a Instance<H::Arch>> {
-        self.drop_stale(task, sp, Some(entry.return_address), |_| false);
-        pool.take()
     }
 
     /// Brings a call home that has returned to `stub`, in `chunk`: at once in the usual case, where the

@@ -396,8 +396,11 @@ fn take_interrupt() {
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".text.entry")]
 extern "C" fn ppc64_trap(regs: &mut Regs, vector: u32) {
+    // By itself: asked first.
+    if vector == PROGRAM && regs.msr & SRR1_TRAP != 0 {
+        return trap::breakpoint(regs);
+    }
     match vector {
-        PROGRAM if regs.msr & SRR1_TRAP != 0 => trap::breakpoint(regs),
         TRACE => trap::step(regs),
         SYSTEM_CALL => {}
         EXTERNAL => take_interrupt(),
