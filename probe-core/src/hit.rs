@@ -527,7 +527,7 @@ impl<H: Host> Probes<H> {
         let verdict = if let Some((detour, original)) = self.detour_at(at) {
             regs.set_pc(original);
             // SAFETY: inside until `close`.
-            match unsafe { detour.point.load(Acquire).as_ref() } {
+            match unsafe { follow(&detour.point).as_ref() } {
                 Some(point) if original == point.place => {
                     self.fault_at(context, point, was_outside && context.depth() == 0, regs, trap_number)
                 }

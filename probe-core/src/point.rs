@@ -8,7 +8,7 @@ use crate::arch::{Arch, Method};
 use crate::jprobe::JprobeEntry;
 use crate::kprobe::{FaultFn, PostFn, PreFn};
 use crate::kretprobe::ReturnProbe;
-use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Relaxed, Release, follow};
+use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Relaxed, Release, follow};
 use alloc::boxed::Box;
 use core::ptr;
 

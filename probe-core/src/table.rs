@@ -79,7 +79,7 @@ impl<T: Keyed> Table<T> {
 
     /// Whether nothing has ever been in it.
     pub(crate) fn is_unused(&self) -> bool {
-        self.array.load(Acquire).is_null()
+        self.array.load(Relaxed).is_null()
     }
 
     /// What lies at `key`.
