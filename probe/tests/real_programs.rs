@@ -16,6 +16,7 @@ const DATE: &str = "p libresolv.so.2:ns_datetosecs text=$arg1:string";
 
 #[test]
 fn ls_prints_its_listing_and_the_trace_shows_paths_that_exist() {
+    needs!(common::tracing(), common::more_programs());
     let program = ["/bin/ls", "-R", "/usr/share/doc"];
     let output = probe().args(["trace", "-p", OPENDIR, "-p", MALLOC, "--"]).args(program).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -44,6 +45,7 @@ fn numbers(count: u64) -> PathBuf {
 
 #[test]
 fn sort_with_threads_sorts_fifty_megabytes() {
+    needs!(common::tracing(), common::more_programs());
     let numbers = numbers(7_700_000);
     assert!(fs::metadata(&numbers).unwrap().len() > 50_000_000);
     let program = ["sort", "-n", "--parallel=2", "-S", "1G", numbers.to_str().unwrap()];
@@ -61,6 +63,7 @@ fn sort_with_threads_sorts_fifty_megabytes() {
 
 #[test]
 fn what_gzip_packs_traced_it_unpacks_traced() {
+    needs!(common::tracing(), common::programs());
     let (plain, packed) = (numbers(200_000), scratch("numbers.gz"));
     let pack = ["gzip", "-c", "-n", plain.to_str().unwrap()];
     let traced = trace(&[], &["r libc.so.6:read n=$retval:s64"], &pack);
@@ -76,6 +79,7 @@ fn what_gzip_packs_traced_it_unpacks_traced() {
 
 #[test]
 fn git_log_shows_its_files() {
+    needs!(common::tracing(), common::more_programs());
     let program = ["git", "-C", env!("CARGO_MANIFEST_DIR"), "--no-pager", "log", "--oneline", "-20"];
     let traced = trace(&["-f"], &["p libc.so.6:open64 path=$arg1:string", MALLOC], &program);
     assert_unchanged(&traced, &program);
@@ -96,6 +100,7 @@ fn python(script: &str) -> String {
 
 #[test]
 fn an_extension_module_is_probed_when_it_is_loaded() {
+    needs!(common::tracing(), common::more_programs());
     let module = python("import _json; print(_json.__file__)");
     let program = ["python3", "-c", "import json; print(json.loads('[1, 2]'))"];
     let definition = format!("p {module}:PyInit__json");
@@ -116,6 +121,7 @@ const COMING_AND_GOING: &str = "import ctypes, _ctypes\n\
 
 #[test]
 fn a_library_that_comes_and_goes_is_probed_each_time() {
+    needs!(common::tracing(), common::more_programs());
     let program = ["python3", "-c", COMING_AND_GOING];
     let traced = trace(&[], &[DATE, "r libresolv.so.2:ns_datetosecs secs=$retval:u32"], &program);
     assert_unchanged(&traced, &program);
@@ -129,6 +135,7 @@ fn a_library_that_comes_and_goes_is_probed_each_time() {
 
 #[test]
 fn the_agents_own_work_while_it_plants_is_not_traced() {
+    needs!(common::tracing(), common::more_programs());
     let program = ["python3", "-c", COMING_AND_GOING];
     let opened = |probes: &[&str]| {
         let traced = trace(&[], probes, &program);
@@ -143,6 +150,7 @@ fn the_agents_own_work_while_it_plants_is_not_traced() {
 
 #[test]
 fn a_library_that_never_comes_is_reported() {
+    needs!(common::tracing(), common::more_programs());
     let traced = trace(&[], &[DATE, "p libc.so.6:write"], &["sh", "-c", "echo x; exit 3"]);
     assert_eq!((traced.output.stdout.as_slice(), traced.output.status.code()), (&b"x\n"[..], Some(3)));
     assert_eq!(traced.summary["never_planted"], serde_json::json!([DATE]));
@@ -151,6 +159,7 @@ fn a_library_that_never_comes_is_reported() {
 
 #[test]
 fn a_function_that_a_later_library_does_not_have_is_reported() {
+    needs!(common::tracing(), common::more_programs());
     let wrong = "p libresolv.so.2:ns_datetosex";
     let program = ["python3", "-c", COMING_AND_GOING];
     let traced = trace(&[], &[wrong], &program);
@@ -163,6 +172,7 @@ fn a_function_that_a_later_library_does_not_have_is_reported() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn an_indirect_function_of_a_later_library_is_planted_at_the_next_load() {
+    needs!(common::tracing(), common::more_programs());
     let script = "import ctypes\n\
         vec = ctypes.CDLL('libmvec.so.1')\n\
         sin = vec._ZGVbN2v_sin\n\
@@ -180,6 +190,7 @@ fn an_indirect_function_of_a_later_library_is_planted_at_the_next_load() {
 
 #[test]
 fn spawned_children_of_every_kind_run_with_all_of_libc_probed() {
+    needs!(common::tracing(), common::more_programs());
     let script = "import os, signal, subprocess\n\
         every = [s for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP)]\n\
         null = os.open('/dev/null', os.O_WRONLY)\n\

@@ -312,9 +312,11 @@ fn a_program_that_takes_too_long_is_ended() {
 fn a_full_buffer_drops_events_and_counts_them() {
     needs!(common::tracing(), common::programs());
     let program = ["/bin/ls", "-R", common::tree()];
-    let traced = trace(&["--buffer", "4K"], &["p libc.so.6:strlen text=$arg1:string"], &program);
+    // i386's busybox compares and measures strings by code of its own.
+    let often = if cfg!(target_arch = "x86") { "malloc" } else { "strlen" };
+    let traced = trace(&["--buffer", "4K"], &[&format!("p libc.so.6:{often} text=$arg1:string")], &program);
     assert_unchanged(&traced, &program);
-    let row = traced.row("strlen");
+    let row = traced.row(often);
     let (hits, dropped) = (row["hits"].as_u64().unwrap(), row["dropped_events"].as_u64().unwrap());
     assert!(dropped > 0, "{row}");
     assert_eq!(traced.events.len() as u64 + dropped, hits);
@@ -345,7 +347,9 @@ fn a_pattern_plants_on_all_matches_and_file_offsets_and_several_probes_share_a_p
         &["p libc.so.6:*dir", "p:again libc.so.6:opendir", "r:ret libc.so.6:opendir"],
         &["ls", "/"],
     );
-    for name in ["opendir", "readdir", "closedir", "again", "ret"] {
+    // With 32 bits programs call `readdir64`, which the pattern does not match.
+    let read = if cfg!(target_pointer_width = "64") { "readdir" } else { "opendir" };
+    for name in ["opendir", read, "closedir", "again", "ret"] {
         assert!(traced.row(name)["hits"].as_u64().unwrap() > 0, "{name}");
     }
 }

@@ -41,7 +41,7 @@ fn results_of_every_kind_come_back_unchanged() {
     // 20 jumps out of four calls each, with room for four: what is left behind is given back.
     let left = traced.row("left");
     assert_eq!(
-        (hits(&traced, "leave"), &left["hits"], &left["missed"]),
+        (hits(&traced, "leave"), &left["hits"], &left["missed_pool"]),
         (80, &0.into(), &0.into()),
         "{left}"
     );

@@ -267,8 +267,9 @@ impl<'a> Ring<'a> {
                 tail += (self.len - at) as u64;
                 continue;
             }
-            let rounded = (len as usize).next_multiple_of(ALIGN);
-            if len < 4 || rounded > self.len - at || rounded as u64 > head - tail {
+            // In 64 bits, as garbage may be as long as it likes.
+            let rounded = u64::from(len).next_multiple_of(ALIGN as u64);
+            if len < 4 || rounded > (self.len - at) as u64 || rounded > head - tail {
                 self.control.dropped.fetch_add(1, Ordering::Relaxed);
                 tail = head;
                 break;
@@ -277,7 +278,7 @@ impl<'a> Ring<'a> {
             let body = unsafe { self.data.add(at + 4) };
             // SAFETY: as above; the producer does not write between `tail` and `head` while the slice lives.
             visit(unsafe { std::slice::from_raw_parts(body, len as usize - 4) });
-            tail += rounded as u64;
+            tail += rounded;
         }
         self.control.tail.store(tail.min(head), Ordering::Release);
         tail.wrapping_sub(begin) as usize
