@@ -19,7 +19,7 @@ const REGISTER_ARGUMENTS: usize = 8;
 /// The size of a return stub.
 pub(crate) const STUB_LEN: usize = 8;
 /// How much of the caller's argument area a jump probe copies: 32 stack words.
-const ARGUMENT_AREA: usize = 256;
+pub(crate) const ARGUMENT_AREA: usize = 256;
 
 pub(crate) fn argument<M: Memory>(regs: &PtRegs, index: usize, memory: &M) -> Option<usize> {
     if index < REGISTER_ARGUMENTS {

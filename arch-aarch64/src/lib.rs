@@ -76,6 +76,8 @@ unsafe impl Arch for Aarch64 {
     const SLOT_LEN: usize = slot::LEN;
     const SLOT_REACH: usize = slot::REACH;
     const STUB_LEN: usize = call::STUB_LEN;
+    // And up to 15 bytes of alignment.
+    const TRAP_GAP: usize = call::ARGUMENT_AREA + 16;
 
     fn insn_len(bytes: &[u8]) -> Option<usize> {
         (bytes.len() >= 4).then_some(4)

@@ -48,6 +48,7 @@ unsafe impl Arch for I386 {
     // Displacements wrap around the whole address space.
     const SLOT_REACH: usize = 0xffff_ffff;
     const STUB_LEN: usize = insn::STUB_LEN;
+    const TRAP_GAP: usize = probe_x86_decode::call::LOWERED_BY;
 
     fn insn_len(bytes: &[u8]) -> Option<usize> {
         decode::insn_len(bytes)

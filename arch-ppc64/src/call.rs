@@ -119,6 +119,11 @@ pub const fn local_entry_of_st_other(st_other: u8) -> u8 {
     }
 }
 
+/// How much lower than its caller's a jprobe's handler finds the stack pointer, at most, in bytes.
+pub(crate) const fn lowered_by<A: Abi>() -> usize {
+    RED_ZONE + A::PARAMETER_SAVE_AREA + COPIED_PARAMETERS + 16
+}
+
 /// Makes a context at a function's entry call `handler`, which returns to `return_to`.
 ///
 /// Below the red zone: a frame with a back chain to the caller's and a copy of the parameter save area.
@@ -130,8 +135,7 @@ pub(crate) fn enter_jprobe<E: Endian, A: Abi, M: Memory>(
 ) -> Result<(), MemFault> {
     let target = A::resolve::<E, M>(handler, memory)?;
     let caller = regs.gpr[SP] as usize;
-    let frame = A::PARAMETER_SAVE_AREA + COPIED_PARAMETERS;
-    let callee = caller.wrapping_sub(RED_ZONE + frame) & !15;
+    let callee = caller.wrapping_sub(RED_ZONE + A::PARAMETER_SAVE_AREA + COPIED_PARAMETERS) & !15;
     let mut parameters = [0; COPIED_PARAMETERS];
     read_as_far_as_mapped(memory, caller.wrapping_add(A::PARAMETER_SAVE_AREA), &mut parameters)?;
     memory.write(callee.wrapping_add(A::PARAMETER_SAVE_AREA), &parameters)?;

@@ -191,6 +191,7 @@ unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
     const SLOT_LEN: usize = slot::LEN;
     const SLOT_REACH: usize = slot::REACH;
     const STUB_LEN: usize = call::STUB_LEN;
+    const TRAP_GAP: usize = call::lowered_by::<A>();
 
     fn insn_len(bytes: &[u8]) -> Option<usize> {
         let word = E::word(*bytes.first_chunk()?);

@@ -48,6 +48,7 @@ unsafe impl Arch for X86_64 {
     // Half of what a displacement spans: what an instruction addresses within 1 GiB stays in reach of its slot.
     const SLOT_REACH: usize = 1 << 30;
     const STUB_LEN: usize = insn::STUB_LEN;
+    const TRAP_GAP: usize = probe_x86_decode::call::LOWERED_BY;
 
     fn insn_len(bytes: &[u8]) -> Option<usize> {
         decode::insn_len(bytes)

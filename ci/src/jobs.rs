@@ -45,17 +45,10 @@ impl Job {
         (self.steps)(root, self.target)
     }
 
-    /// The steps that `cargo ci test` runs: of a kernel the suite (four CPUs, the examples, the cost and contention are run by
-    /// the job alone), of the lints what needs no other target. `cargo ci job NAME`, and hosted engines, run all.
+    /// The steps that `cargo ci test` runs: of the lints what needs no other target; all of the other jobs. `cargo ci job NAME`, and
+    /// hosted engines, run all.
     pub(crate) fn short_steps(&self, root: &Path) -> Vec<Step> {
-        if self.name == "lint" {
-            return crate::lint::native_steps(root);
-        }
-        let mut steps = self.steps(root);
-        if self.mode == Some(Mode::System) {
-            steps.truncate(1);
-        }
-        steps
+        if self.name == "lint" { crate::lint::native_steps(root) } else { self.steps(root) }
     }
 
     fn named(
@@ -116,6 +109,12 @@ pub(crate) fn all() -> Vec<Job> {
         .needing(|_| kernel_targets()),
         Job::named("vendor", "what a kernel copies builds without this repository", vendor_steps)
             .needing(|_| kernel_targets()),
+        Job::named(
+            "vendor-walk",
+            "a kernel made of what docs/vendoring.md says boots, is probed, and names what it does not keep",
+            |_, _| vec![Step::check("docs/vendoring.md as a kernel", crate::walk::walk)],
+        )
+        .needing(walk_needs),
         Job::named("msrv", "every crate builds with the oldest Rust that it promises", msrv_steps)
             .needing(|_| std::mem::take(Wanted::default().toolchain(MSRV))),
         Job::named("nightly", "the native tests with the newest Rust", |_, _| {
@@ -201,9 +200,10 @@ fn system_steps(root: &Path, target: &Target) -> Vec<Step> {
     }
     // QEMU 7.2 loses patches of text that another CPU executes, so the suite runs the CPUs in turn; contention has a run
     // of its own, where text is patched while the others wait.
-    let runs: [(&str, &[&str]); 5] = [
+    let runs: [(&str, &[&str]); 6] = [
         ("", &[]),
         (", 4 cpus", &["--cpus", "4"]),
+        (", hardware step", &["step=hardware"]),
         (", classic examples", &["examples"]),
         (", cost of a hit", &COST),
         (", contention", &["--mttcg", "--cpus", "2", "--timeout", "120", "only=HIT_7"]),
@@ -213,6 +213,11 @@ fn system_steps(root: &Path, target: &Target) -> Vec<Step> {
         Step::run(format!("{name}{what}"), &boot).args(arguments.iter().copied()).within(SYSTEM)
     };
     runs.map(step).into()
+}
+
+/// What the kernel of the walk is built and booted with.
+fn walk_needs(_: Option<&'static Target>) -> Wanted {
+    Wanted::of(TARGETS.iter().filter(|target| target.triple == crate::walk::TARGET))
 }
 
 /// The standard libraries of all kernel targets.

@@ -19,6 +19,7 @@ mod setup;
 mod step;
 mod userland;
 mod vendor;
+mod walk;
 #[cfg(test)]
 mod workflows;
 

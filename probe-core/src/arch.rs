@@ -247,6 +247,9 @@ pub unsafe trait Arch: Sized + 'static {
     const SLOT_REACH: usize;
     /// The size of a return stub in bytes.
     const STUB_LEN: usize;
+    /// How many bytes below the interrupted stack pointer simulated instructions and the arguments of a jprobe's handler may
+    /// take: what a trap frame on the same stack has to leave free there.
+    const TRAP_GAP: usize;
 
     // ---- decoding -------------------------------------------------------------------------------------------
 

@@ -11,12 +11,14 @@ mod handle;
 mod optimise;
 mod remove;
 mod resolve;
+mod self_test;
 mod stubs;
 mod watch;
 
 pub use arm::Switch;
 pub use handle::{Counters, Kept, Kind, Probe};
 pub use resolve::Explanation;
+pub use self_test::SelfTestError;
 pub use watch::Watch;
 
 use crate::arch::Arch;
@@ -37,7 +39,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
-use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut};
 use core::ptr::{self, NonNull};
@@ -212,51 +213,6 @@ impl<H: Host> Probes<H> {
         self.is_locked.store(false, Release);
     }
 
-    /// Checks what can be checked of the host's promises, before the first probe is set: executable memory can be had,
-    /// written and read back; contexts and tasks stay the same.
-    ///
-    /// # Errors
-    /// The first promise that is not kept.
-    pub fn self_test(&self) -> Result<(), SelfTestError> {
-        use crate::slots::CHUNK_LEN;
-        let same = |a: Option<*const ()>, b: Option<*const ()>| a.is_some() && a == b;
-        self.host.pin();
-        let context = || self.host.context().map(|context| ptr::from_ref(context).cast());
-        let has_context = same(context(), context());
-        self.host.unpin();
-        if !has_context {
-            return Err(SelfTestError::Context);
-        }
-        let task = || self.host.task().map(|task| ptr::from_ref(task).cast());
-        if !same(task(), task()) {
-            return Err(SelfTestError::Task);
-        }
-        let at = self.host.alloc_exec(CHUNK_LEN, None).ok_or(SelfTestError::NoExec)?;
-        let result = self.test_exec(at);
-        // SAFETY: nobody has been told of it.
-        unsafe { self.host.free_exec(at, CHUNK_LEN) };
-        result
-    }
-
-    fn test_exec(&self, at: crate::CodeAddr) -> Result<(), SelfTestError> {
-        use crate::slots::{CHUNK_LEN, OWN};
-        if at.as_usize() & (CHUNK_LEN - 1) != 0 {
-            return Err(SelfTestError::Unaligned(at));
-        }
-        for pattern in [[0xa5; OWN], [0x5a; OWN]] {
-            // SAFETY: the memory is ours and nobody executes in it.
-            unsafe { self.host.write_text(at, &pattern) }.map_err(SelfTestError::Text)?;
-            let mut told = [0; OWN];
-            let read = self.host.read_text(at, &mut told);
-            // SAFETY: mapped and readable, as `alloc_exec` promises, and aligned.
-            let seen = unsafe { ptr::with_exposed_provenance::<[u8; OWN]>(at.as_usize()).read_volatile() };
-            if read != OWN || told != pattern || seen != pattern {
-                return Err(SelfTestError::WriteNotSeen(at));
-            }
-        }
-        Ok(())
-    }
-
     pub(crate) fn lock(&self) -> Locked<'_, H> {
         while self.is_locked.swap(true, Acquire) {
             self.host.relax();
@@ -264,39 +220,6 @@ impl<H: Host> Probes<H> {
         Locked { probes: self }
     }
 }
-
-/// A promise of the host that [`Probes::self_test`] has found not to be kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SelfTestError {
-    /// [`Host::context`] has no context, or another one each time.
-    Context,
-    /// [`Host::task`] has no task, or another one each time.
-    Task,
-    /// [`Host::alloc_exec`] has no memory.
-    NoExec,
-    /// [`Host::alloc_exec`] gives memory that is not aligned to its size.
-    Unaligned(crate::CodeAddr),
-    /// [`Host::write_text`] fails on executable memory.
-    Text(crate::TextError),
-    /// What [`Host::write_text`] has written is not what is read there.
-    WriteNotSeen(crate::CodeAddr),
-}
-
-impl fmt::Display for SelfTestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Context => f.write_str("the host does not keep to one context"),
-            Self::Task => f.write_str("the host does not keep to one task"),
-            Self::NoExec => f.write_str("the host has no executable memory"),
-            Self::Unaligned(at) => write!(f, "executable memory at {at} is not aligned to its size"),
-            Self::Text(error) => write!(f, "executable memory cannot be written: {error}"),
-            Self::WriteNotSeen(at) => write!(f, "what is written at {at} is not read there"),
-        }
-    }
-}
-
-impl core::error::Error for SelfTestError {}
 
 /// Memory for one T, got before what it takes to make the T.
 pub(crate) struct Room<T>(NonNull<T>);

@@ -10,6 +10,9 @@ use probe_core::arch::{Entry, MemFault, Memory, Text};
 /// How much of the caller's argument area a jprobe's handler gets a copy of, in bytes (the i386 kernel's promise
 /// is 64).
 pub const ARGUMENT_AREA_LEN: usize = 128;
+/// How much lower than its caller's a jprobe's handler finds the stack pointer, in bytes: a multiple of 16, so that it finds
+/// the alignment that the caller has made. Simulated instructions push less.
+pub const LOWERED_BY: usize = (ARGUMENT_AREA_LEN + 8).next_multiple_of(16);
 
 /// How many stubs' room the veneer at a chunk's end takes.
 const VENEER_STUBS: usize = 4;
@@ -86,8 +89,7 @@ pub fn enter_jprobe<R: Registers, M: Memory>(
             break;
         }
     }
-    // A multiple of 16 lower: the handler finds the alignment that the caller has made.
-    let handler_sp = sp.wrapping_sub((ARGUMENT_AREA_LEN + 8).next_multiple_of(16));
+    let handler_sp = sp.wrapping_sub(LOWERED_BY);
     memory.write(handler_sp, area.get(..word + ARGUMENT_AREA_LEN).unwrap_or(&area))?;
     regs.set_general(SP, handler_sp as u64);
     regs.set_pc(CodeAddr::new(handler));

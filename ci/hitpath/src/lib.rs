@@ -175,6 +175,19 @@ extern "C" fn hitpath_jump(regs: *mut Regs, word: usize) -> usize {
     Probes::<Kernel>::detour_handler()(regs, word)
 }
 
+/// What the handler of single steps calls first, in a kernel that steps slots in hardware. Answers whether the kernel has
+/// nothing left to do.
+#[unsafe(no_mangle)]
+extern "C" fn hitpath_step(regs: &mut Regs) -> bool {
+    PROBES.step(regs) == Trap::Handled
+}
+
+/// What the handler of data-reference traps calls, in a kernel that has watchpoints.
+#[unsafe(no_mangle)]
+extern "C" fn hitpath_watchpoint(regs: &mut Regs, index: usize) {
+    PROBES.watchpoint(regs, index);
+}
+
 /// Plants one probe of each kind, for good. Answers whether all could be planted.
 #[unsafe(no_mangle)]
 extern "C" fn plant_samples() -> bool {

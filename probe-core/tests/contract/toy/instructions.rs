@@ -128,6 +128,7 @@ unsafe impl Arch for Toy {
     const INSN_ALIGN: usize = 1;
     const MAX_INSN_LEN: usize = 5;
     const SLOT_LEN: usize = SLOT;
+    const TRAP_GAP: usize = 0;
     const SLOT_REACH: usize = usize::MAX;
     const STUB_LEN: usize = 16;
 

@@ -17,6 +17,7 @@ use probe_core::{Answer, CodeAddr, Errno, Jprobe, Kprobe, Kretprobe, Place, Prob
 
 /// The checks of this file.
 pub const CHECKS: &[Check] = &[
+    ("the host keeps what the self test can see", self_test),
     ("HIT_1 handlers run before and after the instruction", kprobe_fires),
     ("HIT_1 slots are stepped in the way that was chosen", stepped_as_chosen),
     ("HIT_1 an emulated jump and an emulated call are what they were", emulated),
@@ -99,6 +100,15 @@ fn without_interrupts<R>(run: impl FnOnce() -> R) -> R {
     let result = run();
     cpu::restore(interrupts);
     result
+}
+
+fn self_test() {
+    let tested = PROBES.self_test().and_then(|()| {
+        PROBES.self_test_at("target_plain", || {
+            targets::plain(1);
+        })
+    });
+    tested.unwrap_or_else(|error| panic!("{error}"));
 }
 
 fn kprobe_fires() {

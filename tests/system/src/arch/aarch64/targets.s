@@ -45,6 +45,13 @@ FUNCTION target_foreign
     mov x0, #7
     ret
 END target_foreign
+// A hundred instructions
+FUNCTION target_hundred
+    .rept 99
+    nop
+    .endr
+    ret
+END target_hundred
 // Ten thousand places for probes
 FUNCTION target_sled
     .rept 10000

@@ -39,6 +39,13 @@ FUNCTION target_foreign
     li 3, 7
     blr
 END target_foreign
+# A hundred instructions
+FUNCTION target_hundred
+    .rept 99
+    nop
+    .endr
+    blr
+END target_hundred
 # Ten thousand places for probes
 FUNCTION target_sled
     .rept 10000

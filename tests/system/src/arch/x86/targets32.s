@@ -48,6 +48,13 @@ FUNCTION target_foreign
     movl $7, %eax
     ret
 END target_foreign
+# A hundred instructions
+FUNCTION target_hundred
+    .rept 99
+    nop
+    .endr
+    ret
+END target_hundred
 # Ten thousand places for probes
 FUNCTION target_sled
     .rept 10000
