@@ -28,14 +28,15 @@
 //! should neither allocate nor take locks that the probed code may hold.
 //!
 //! # What it does not see to
-//! Signals that are blocked when a breakpoint is hit kill the process. The program itself must not block SIGTRAP
-//! (an agent takes it out of the program's masks), and code that libc runs with all signals blocked (parts of
-//! `posix_spawn` and `pthread_create`) must not be probed. Threads made with a bare `clone(CLONE_VM)` that shares
+//! Signals that are blocked when a breakpoint is hit kill the process. A [`guard::guard`] keeps SIGTRAP from being blocked by
+//! libc, and by the program through it. Without one, the program itself must not block SIGTRAP, and code that libc runs
+//! with all signals blocked (parts of `posix_spawn` and `pthread_create`) must not be probed. Threads made with a bare `clone(CLONE_VM)` that shares
 //! the thread-local storage of a running thread are beyond help, as they are for libc.
 
 mod arch;
 mod blacklist;
 mod exec;
+pub mod guard;
 mod lock;
 mod maps;
 mod memory;
@@ -56,6 +57,8 @@ pub use probe_core;
 pub use process::{Indirect, LinuxProcess, StartError, objects_changed, probes, set_log, start};
 pub use text::TextAccess;
 pub use threads::thread_started;
+
+pub use guard::{Guard, guard as guard_signals};
 
 /// A kprobe in this process.
 pub type Kprobe = probe_core::Kprobe<Native>;

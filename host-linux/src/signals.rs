@@ -360,6 +360,18 @@ pub(crate) fn unblock_asynchronous(mask: SignalSet) {
     }
 }
 
+/// The signal mask of the interrupted thread; `None` outside of a handler.
+pub(crate) fn interrupted_mask() -> Option<SignalSet> {
+    interrupted().map(UContext::mask)
+}
+
+/// Lets `mask` be the interrupted thread's when it goes on.
+pub(crate) fn set_interrupted_mask(mask: SignalSet) {
+    if let Some(context) = interrupted() {
+        context.set_mask(mask);
+    }
+}
+
 fn interrupted() -> Option<UContext> {
     let raw = threads::current()?.ucontext.load(Ordering::Relaxed);
     // SAFETY: the handler that has put it there is still running and takes it away before it returns.

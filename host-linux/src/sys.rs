@@ -61,6 +61,18 @@ impl SignalSet {
         Self::from_bits(self.bits() | other.bits())
     }
 
+    /// The set as the kernel writes it into memory.
+    pub(crate) const fn to_memory(self) -> [u8; 8] {
+        // SAFETY: plain words of eight bytes altogether.
+        unsafe { core::mem::transmute::<Self, [u8; 8]>(self) }
+    }
+
+    /// The set that the kernel would read from memory.
+    pub(crate) const fn from_memory(bytes: [u8; 8]) -> Self {
+        // SAFETY: plain words of eight bytes altogether; every value is one.
+        unsafe { core::mem::transmute::<[u8; 8], Self>(bytes) }
+    }
+
     /// Whether `signal` is in the set.
     pub const fn has(self, signal: c_int) -> bool {
         self.bits() >> (signal - 1) & 1 != 0
@@ -84,6 +96,20 @@ pub struct Action {
 impl Action {
     /// The default action.
     pub const DEFAULT: Self = Self { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: SignalSet::EMPTY };
+}
+
+impl Action {
+    /// The action as the kernel writes it into memory.
+    pub(crate) const fn to_memory(self) -> [u8; size_of::<Self>()] {
+        // SAFETY: plain words, without padding.
+        unsafe { core::mem::transmute::<Self, [u8; size_of::<Self>()]>(self) }
+    }
+
+    /// The action that the kernel would read from memory.
+    pub(crate) const fn from_memory(bytes: [u8; size_of::<Self>()]) -> Self {
+        // SAFETY: plain words, without padding; every value is one.
+        unsafe { core::mem::transmute::<[u8; size_of::<Self>()], Self>(bytes) }
+    }
 }
 
 /// Where the address is in `siginfo_t`.

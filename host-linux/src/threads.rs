@@ -431,6 +431,11 @@ pub(crate) fn forked() {
     }
 }
 
+/// Whether this is a child that still shares its parent's memory (vfork, `posix_spawn`).
+pub(crate) fn shares_memory() -> bool {
+    PROCESS.load(Ordering::Relaxed) != sys::process_id()
+}
+
 /// How many threads have a block now (for tests and statistics).
 pub fn threads_known() -> usize {
     let used = Table::get().map(|table| table.used());

@@ -79,6 +79,12 @@ pub(crate) fn function_entry(code: &usize) -> usize {
 
 pub(crate) use probe_arch_aarch64::unwind::{EhFrame, eh_frame};
 
+/// The length in bytes of what loads a system call's number.
+pub(crate) const LOAD_LEN: usize = 4;
+
+/// Not written yet: nothing is guarded ([`crate::guard`]).
+pub(crate) const SYSCALL: Option<super::SyscallCode> = None;
+
 global_asm!(
     ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",
     ".balign 8",

@@ -93,6 +93,12 @@ pub(crate) fn eh_frame(chunk: CodeAddr, len_bytes: usize, table: usize) -> EhFra
     probe_x86_decode::unwind::eh_frame::<probe_x86_decode::ProtectedMode>(chunk, len_bytes, table)
 }
 
+/// The length in bytes of what loads a system call's number.
+pub(crate) const LOAD_LEN: usize = 4;
+
+/// Not written yet: nothing is guarded ([`crate::guard`]).
+pub(crate) const SYSCALL: Option<super::SyscallCode> = None;
+
 global_asm!(
     ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",
     ".balign 4",

@@ -5,6 +5,7 @@
 //! * offsets of what every architecture's `ucontext_t` has (pc, sp, signal mask).
 //! * `is_breakpoint_trap`, `trap_number`.
 //! * `IS_ADDRESS_THUNK`: whether four bytes are a function that gives its caller the caller's address, where such exist.
+//! * `SYSCALL`: how libc's code makes a system call.
 //! * assembly: the thread-local slot (initial-exec model: no call, no allocation at first use), the copy that
 //!   survives faults, the signal return.
 //!
@@ -36,9 +37,25 @@ cfg_if::cfg_if! {
 }
 
 pub(crate) use native::{
-    EhFrame, IS_ADDRESS_THUNK, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, eh_frame, function_entry,
-    is_breakpoint_trap, nofault_copy, nofault_fixup, restorer, sigaltstack_from, thread_slot,
+    EhFrame, IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, eh_frame,
+    function_entry, is_breakpoint_trap, nofault_copy, nofault_fixup, restorer, sigaltstack_from, thread_slot,
 };
+
+/// How compiled code makes a system call with a constant number.
+#[derive(Clone, Copy)]
+pub(crate) struct SyscallCode {
+    /// The instruction that loads the number.
+    pub(crate) load: fn(u32) -> [u8; LOAD_LEN],
+    /// The instruction that makes the call.
+    pub(crate) call: &'static [u8],
+    /// Whether the instruction at the start jumps, calls or returns.
+    pub(crate) ends_block: fn(&[u8]) -> bool,
+    pub(crate) number: fn(&Regs) -> usize,
+    /// The first six.
+    pub(crate) argument: fn(&Regs, usize) -> usize,
+    /// Stores a result: below 0 an errno, negative.
+    pub(crate) set_result: fn(&mut Regs, isize),
+}
 
 /// The saved registers of the native backend.
 pub(crate) type Regs = <Native as probe_core::arch::Arch>::Regs;

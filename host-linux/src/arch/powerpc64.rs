@@ -120,6 +120,12 @@ macro_rules! function {
     };
 }
 
+/// The length in bytes of what loads a system call's number.
+pub(crate) const LOAD_LEN: usize = 4;
+
+/// Not written yet: nothing is guarded ([`crate::guard`]).
+pub(crate) const SYSCALL: Option<super::SyscallCode> = None;
+
 global_asm!(
     ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",
     ".balign 8",

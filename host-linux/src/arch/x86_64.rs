@@ -101,6 +101,25 @@ pub(crate) fn eh_frame(chunk: CodeAddr, len_bytes: usize, table: usize) -> EhFra
     probe_x86_decode::unwind::eh_frame::<probe_x86_decode::LongMode>(chunk, len_bytes, table)
 }
 
+/// The length in bytes of `mov $number, %eax`.
+pub(crate) const LOAD_LEN: usize = 5;
+
+/// How libc's code makes a system call.
+pub(crate) const SYSCALL: Option<super::SyscallCode> = Some(super::SyscallCode {
+    load: |number| {
+        let [a, b, c, d] = number.to_le_bytes();
+        [0xb8, a, b, c, d]
+    },
+    call: &[0x0f, 0x05],
+    ends_block: |insn| matches!(insn.first(), Some(0x70..=0x7f | 0xc2 | 0xc3 | 0xcc | 0xe0..=0xe3 | 0xe8..=0xeb | 0xff) | None),
+    number: |regs| regs.rax as usize,
+    argument: |regs, index| {
+        let arguments = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
+        arguments.get(index).copied().unwrap_or(0) as usize
+    },
+    set_result: |regs, result| regs.rax = result as u64,
+});
+
 global_asm!(
     ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",
     ".balign 8",

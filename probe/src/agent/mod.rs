@@ -9,7 +9,7 @@
 //!
 //! In the order of reading: [`start`] the constructor · [`places`] definitions to places · [`plant`] places to probes · [`later`] objects that come later · [`objects`] what is loaded ·
 //! [`emit`] handlers · [`fetch`] values · [`process`] this process, its threads, their rings · [`clock`] ·
-//! [`hooks`] interposed functions · [`masks`] what libc does to signals by itself · [`environment`] what it leaves of itself there · [`runner`] programs under an emulator · [`alloc`].
+//! [`hooks`] interposed functions · [`masks`] what must not be probed · [`environment`] what it leaves of itself there · [`runner`] programs under an emulator · [`alloc`].
 
 mod alloc;
 mod clock;

@@ -24,7 +24,6 @@ struct Segment {
     len_bytes: usize,
     file_offset: u64,
     file_len: usize,
-    is_code: bool,
 }
 
 impl Loaded {
@@ -53,11 +52,6 @@ impl Loaded {
             let distance = usize::try_from(offset.checked_sub(segment.file_offset)?).ok()?;
             (distance < segment.file_len).then_some(segment.addr + distance)
         })
-    }
-
-    /// Address and length of each segment of code.
-    pub(super) fn text(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.segments.iter().filter(|segment| segment.is_code).map(|segment| (segment.addr, segment.file_len))
     }
 
     /// Whether a definition that names `wanted` means this object, and how well.
@@ -160,7 +154,6 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _len: usize, objects: *m
         len_bytes: header.p_memsz as usize,
         file_offset: u64::from(header.p_offset),
         file_len: header.p_filesz as usize,
-        is_code: header.p_flags & libc::PF_X != 0,
     });
     objects.push(Loaded {
         name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),

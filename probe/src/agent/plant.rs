@@ -87,7 +87,7 @@ pub(super) fn all(
     if targets.is_empty() && waiting.is_empty() {
         return Ok(());
     }
-    let own = masks::probes(&objects).into_iter().chain(later::probe(&waiting)).collect();
+    let own = probe_host_linux::guard::probes().into_iter().chain(later::probe(&waiting)).collect();
     group(agent, reporter, &definitions, &targets, own)?;
     later::start(agent, definitions, waiting);
     Ok(())

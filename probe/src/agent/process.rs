@@ -107,27 +107,14 @@ pub(super) fn is_muted() -> bool {
     threads::words().is_some_and(|words| words[MUTE].load(Ordering::Relaxed) != 0)
 }
 
-/// Which of a thread's words says that it is muted. The others are its ring (0 and 1) and a cleaned signal set (2).
-const MUTE: usize = 3;
+/// Which of a thread's words says that it is muted. The others are its ring (0 and 1).
+const MUTE: usize = 2;
 
 /// Whether this is the traced process itself and neither a forked child nor one that still shares its memory (vfork).
 pub(super) fn is_traced_process_itself() -> bool {
     let word = PROCESS.load(Ordering::Relaxed);
     // SAFETY: not null, so it is the word of `start`.
     !word.is_null() && unsafe { (*word).load(Ordering::Relaxed) } == process_id()
-}
-
-/// Whether the running process is a child that still shares the traced process' memory (vfork). Fit for handlers.
-pub(super) fn shares_memory() -> bool {
-    let word = PROCESS.load(Ordering::Relaxed);
-    if word.is_null() {
-        return false;
-    }
-    // SAFETY: not null, so it is the word of `start`. A fork has wiped it, so that another number is the parent's.
-    match unsafe { (*word).load(Ordering::Relaxed) } {
-        0 | MUTED => false,
-        process => process != process_id(),
-    }
 }
 
 /// The ring of the thread that is running this, with its owner; `None` where all are taken. Fit for handlers.

@@ -1,0 +1,189 @@
+//! The guard: keeps libc from blocking SIGTRAP, and from taking its handler away, at the boundary to the kernel.
+//!
+//! A breakpoint that is hit while SIGTRAP is blocked ends the process; the kernel leaves no choice. libc blocks all
+//! signals by system calls of its own that no interposition sees: while it starts and ends threads, forks, in
+//! `posix_spawn` (whose child goes on through `sigaction`, `dup2` and `execve`), in `abort`; and programs do so with full
+//! sets. So those system calls get a probe of their own. It makes the call in the program's place, without our signals
+//! ([`OWNED`]): the mask that comes in force is the one in the signal frame, and the action of one of our signals is
+//! kept behind ours ([`program_action`]). The calls are found by their code: the number as a constant, the call a few
+//! instructions later.
+//!
+//! Not covered: signal handlers that run while `sigsuspend`, `ppoll` or the like waits with our signals in its set, and
+//! system calls that the program makes by itself, without libc.
+
+use crate::arch::{Regs, SYSCALL, SyscallCode};
+use crate::signals::{self, OWNED, OWNED_SET, program_action};
+use crate::symbols::objects::{self, Object, Role};
+use crate::sys::{self, Action, SignalSet};
+use crate::{Hit, Kprobe, Native, Probe, memory, process, threads};
+use core::ffi::c_int;
+use probe_core::arch::{Arch, Memory, Regs as _};
+use probe_core::{AnyProbe, BatchError, CodeAddr, Flow, Place};
+
+/// How many instructions may lie between the number and the call.
+const BETWEEN: usize = 3;
+
+/// Where a whole number of instructions is read.
+const WINDOW: usize = 64;
+
+/// Keeps the probes on libc's system calls planted, until it is dropped.
+#[derive(Debug)]
+pub struct Guard(Vec<Probe>);
+
+impl Guard {
+    /// Whether the calls were found. If not (another libc, another architecture), code that libc runs with all signals
+    /// blocked must not be probed.
+    pub fn is_complete(&self) -> bool {
+        !self.0.is_empty()
+    }
+}
+
+/// Guards this process: see [`crate::guard`]. To be called before anything is probed, and before signals are blocked.
+///
+/// # Errors
+/// The calls cannot be probed; nothing has changed.
+///
+/// # Panics
+/// As [`crate::probes`].
+pub fn guard() -> Result<Guard, BatchError> {
+    process::probes().register_all(probes()).map(Guard)
+}
+
+/// The guard's probes, for whoever registers them in a batch of his own. Empty where the calls are not found.
+pub fn probes() -> Vec<AnyProbe<Native>> {
+    let Some(code) = SYSCALL else { return Vec::new() };
+    let objects = objects::snapshot();
+    let is_libc = |object: &&Object| {
+        let is_named = |name: &str| object.name.starts_with(name);
+        object.role != Role::Program && ["libc.so", "libpthread.so", "ld-musl"].into_iter().any(is_named)
+    };
+    let mut libc: Vec<&Object> = objects.iter().map(AsRef::as_ref).filter(is_libc).collect();
+    if libc.is_empty() {
+        // It is in the program.
+        libc.extend(objects.iter().map(AsRef::as_ref).filter(|object| object.role == Role::Program));
+    }
+    let text = libc.iter().flat_map(|object| object.segments.iter().filter(|segment| segment.is_executable));
+    let mut found = Vec::new();
+    for segment in text {
+        let mut text = vec![0; segment.end - segment.start];
+        let len = memory::read_some(segment.start, &mut text);
+        for at in calls(&code, &text[..len], libc::SYS_rt_sigprocmask as u32) {
+            found.push(probe(segment.start + at, code, libc::SYS_rt_sigprocmask, change_mask));
+        }
+        for at in calls(&code, &text[..len], libc::SYS_rt_sigaction as u32) {
+            found.push(probe(segment.start + at, code, libc::SYS_rt_sigaction, change_action));
+        }
+    }
+    found
+}
+
+/// The offsets in `text` of the instructions that make system call `number`.
+fn calls<'a>(code: &'a SyscallCode, text: &'a [u8], number: u32) -> impl Iterator<Item = usize> + 'a {
+    let load = (code.load)(number);
+    let starts = text.windows(load.len()).enumerate().filter(move |(_, bytes)| **bytes == load);
+    starts.filter_map(move |(start, _)| {
+        let mut at = start + load.len();
+        for _ in 0..=BETWEEN {
+            let rest = text.get(at..)?;
+            if rest.starts_with(code.call) {
+                return Some(at);
+            }
+            if (code.ends_block)(rest) {
+                return None;
+            }
+            at += Native::insn_len(&rest[..rest.len().min(WINDOW).min(Native::MAX_INSN_LEN)])?;
+        }
+        None
+    })
+}
+
+/// What makes a system call in the program's place: the call's arguments; its result, or `None` to let it be made.
+type Handler =
+    fn(&[usize; 4], &dyn Fn(usize, &mut [u8]) -> bool, &dyn Fn(usize, &[u8]) -> bool) -> Option<isize>;
+
+fn probe(at: usize, code: SyscallCode, number: libc::c_long, handler: Handler) -> AnyProbe<Native> {
+    // SAFETY: decoding from an instruction that loads the call's number leads here.
+    let place = unsafe { Place::unchecked(CodeAddr::new(at)) };
+    let pre = move |hit: &mut Hit<'_>| {
+        if (code.number)(hit.regs()) != number as usize {
+            return Flow::Continue;
+        }
+        let arguments = core::array::from_fn(|index| (code.argument)(hit.regs(), index));
+        let memory = hit.memory();
+        let read = |at: usize, out: &mut [u8]| memory.read(at, out).is_ok();
+        let write = |at: usize, bytes: &[u8]| memory.write(at, bytes).is_ok();
+        let Some(result) = handler(&arguments, &read, &write) else { return Flow::Continue };
+        let next = hit.regs().pc().wrapping_add(code.call.len());
+        let regs: &mut Regs = hit.regs_mut();
+        (code.set_result)(regs, result);
+        regs.set_pc(next);
+        Flow::Redirected
+    };
+    Kprobe::at(place).pre(pre).into()
+}
+
+/// `rt_sigprocmask(how, set, old, len)`.
+fn change_mask(
+    &[how, set, old, len]: &[usize; 4],
+    read: &dyn Fn(usize, &mut [u8]) -> bool,
+    write: &dyn Fn(usize, &[u8]) -> bool,
+) -> Option<isize> {
+    if len != size_of::<SignalSet>() {
+        return None;
+    }
+    let mut bytes = [0; 8];
+    if set != 0 && !read(set, &mut bytes) {
+        return Some(-(libc::EFAULT as isize));
+    }
+    let wanted = SignalSet::from_memory(bytes);
+    let before = signals::interrupted_mask()?;
+    let after = match how as c_int {
+        _ if set == 0 => before,
+        libc::SIG_BLOCK => before.union(wanted),
+        libc::SIG_UNBLOCK => SignalSet::from_bits(before.bits() & !wanted.bits()),
+        libc::SIG_SETMASK => wanted,
+        _ => return Some(-(libc::EINVAL as isize)),
+    };
+    // What was blocked before anybody guarded stays blocked unless it is unblocked now.
+    let cleaned = SignalSet::from_bits(after.bits() & !(OWNED_SET.bits() & !before.bits()));
+    signals::set_interrupted_mask(cleaned);
+    if old != 0 && !write(old, &before.to_memory()) {
+        return Some(-(libc::EFAULT as isize));
+    }
+    Some(0)
+}
+
+/// `rt_sigaction(signal, new, old, len)`.
+fn change_action(
+    &[signal, new, old, len]: &[usize; 4],
+    read: &dyn Fn(usize, &mut [u8]) -> bool,
+    write: &dyn Fn(usize, &[u8]) -> bool,
+) -> Option<isize> {
+    if len != size_of::<SignalSet>() {
+        return None;
+    }
+    let signal = signal as c_int;
+    let mut bytes = [0; size_of::<Action>()];
+    if new != 0 && !read(new, &mut bytes) {
+        return Some(-(libc::EFAULT as isize));
+    }
+    let new = (new != 0).then(|| Action::from_memory(bytes));
+    let before = if OWNED.contains(&signal) {
+        // A child that still shares the program's memory (vfork) must not change what the program has set; what it
+        // executes begins with the default.
+        let new = new.filter(|_| !threads::shares_memory());
+        program_action(signal, new.as_ref())
+    } else {
+        let mut new = new.filter(|new| new.mask.bits() & OWNED_SET.bits() != 0)?;
+        new.mask = SignalSet::from_bits(new.mask.bits() & !OWNED_SET.bits());
+        // SAFETY: the program has asked for this very action, with more signals blocked meanwhile.
+        match unsafe { sys::sigaction(signal, Some(&new)) } {
+            Ok(before) => before,
+            Err(errno) => return Some(-(errno as isize)),
+        }
+    };
+    if old != 0 && !write(old, &before.to_memory()) {
+        return Some(-(libc::EFAULT as isize));
+    }
+    Some(0)
+}

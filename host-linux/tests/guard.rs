@@ -1,0 +1,245 @@
+//! The guard: breakpoints are hit where libc or the program has blocked all signals, and nobody dies of it.
+#![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+
+mod common;
+
+use common::{End, alone, count, counter, in_child};
+use probe_host_linux::{Kprobe, Probe, guard_signals, probes};
+use std::ffi::CStr;
+use std::hint::black_box;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+static HITS: AtomicUsize = AtomicUsize::new(0);
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn guard_work(x: usize) -> usize {
+    black_box(x) * 7
+}
+
+fn on_work() -> Probe {
+    let hit = |_: &mut probe_host_linux::Hit<'_>| {
+        HITS.fetch_add(1, Relaxed);
+    };
+    probes().register(Kprobe::at("guard_work").pre(hit)).unwrap()
+}
+
+/// All signals.
+fn full() -> libc::sigset_t {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: writable.
+    unsafe { libc::sigfillset(set.as_mut_ptr()) };
+    // SAFETY: filled just now.
+    unsafe { set.assume_init() }
+}
+
+fn has(set: &libc::sigset_t, signal: i32) -> bool {
+    // SAFETY: a set and a number.
+    unsafe { libc::sigismember(set, signal) == 1 }
+}
+
+/// Blocks all signals and calls the probed function; gives what is blocked then.
+fn work_with_all_blocked() -> libc::sigset_t {
+    let mut now = full();
+    // SAFETY: valid sets; what was blocked does not matter to the callers.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &full(), null_mut()) };
+    assert_eq!(guard_work(6), 42);
+    // SAFETY: asks only.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, null_mut(), &mut now) };
+    now
+}
+
+#[test]
+fn a_hit_with_all_signals_blocked_is_a_hit() {
+    let _alone = alone();
+    let probe = on_work();
+    // What this is about: without the guard it is the end.
+    assert_eq!(
+        in_child(|| i32::from(has(&work_with_all_blocked(), libc::SIGTRAP))),
+        End::Signal(libc::SIGTRAP)
+    );
+    let guard = guard_signals().unwrap();
+    assert!(guard.is_complete());
+    let end = in_child(|| {
+        let before = HITS.load(Relaxed);
+        let now = work_with_all_blocked();
+        let is_right = !has(&now, libc::SIGTRAP) && has(&now, libc::SIGUSR1) && !has(&now, libc::SIGKILL);
+        let mut old = full();
+        // SAFETY: valid sets.
+        unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &full(), &mut old) };
+        // SAFETY: as above.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, null_mut(), &mut old) };
+        i32::from(!(is_right && !has(&old, libc::SIGUSR1) && HITS.load(Relaxed) == before + 1))
+    });
+    assert_eq!(end, End::Exit(0));
+    drop((probe, guard));
+}
+
+#[test]
+fn bad_arguments_are_answered_as_by_the_kernel() {
+    let _alone = alone();
+    let bare = bad_arguments();
+    let guard = guard_signals().unwrap();
+    assert_eq!(bad_arguments(), bare);
+    drop(guard);
+}
+
+/// The errnos of calls that are wrong, and 0 for those that are not.
+fn bad_arguments() -> Vec<i32> {
+    let errno = |result: i32| if result == 0 { 0 } else { common::errno().load(Relaxed) };
+    let bad = 16 as *mut libc::sigset_t;
+    let mut old = full();
+    vec![
+        // SAFETY: the kernel refuses the number.
+        unsafe { libc::pthread_sigmask(77, &full(), &mut old) },
+        // SAFETY: nothing is read or written.
+        unsafe { libc::pthread_sigmask(77, null_mut(), null_mut()) },
+        // SAFETY: the kernel refuses the address.
+        errno(unsafe { libc::sigprocmask(libc::SIG_BLOCK, null_mut(), bad) }),
+        // SAFETY: the kernel refuses the signal.
+        errno(unsafe { libc::sigaction(libc::SIGKILL, &action(on_signal), null_mut()) }),
+    ]
+}
+
+extern "C" fn on_signal(_: i32) {
+    assert_eq!(guard_work(3), 21);
+}
+
+/// An action with all signals blocked while it runs.
+fn action(handler: extern "C" fn(i32)) -> libc::sigaction {
+    libc::sigaction {
+        sa_sigaction: handler as *const () as usize,
+        sa_mask: full(),
+        sa_flags: libc::SA_RESTART,
+        sa_restorer: None,
+    }
+}
+
+#[test]
+fn a_handler_that_blocks_all_signals_may_be_probed() {
+    let _alone = alone();
+    let probe = on_work();
+    let guard = guard_signals().unwrap();
+    let before = HITS.load(Relaxed);
+    // SAFETY: the handler calls a pure function.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGUSR2, &action(on_signal), null_mut()) }, 0);
+    // SAFETY: a handler is there.
+    unsafe { libc::raise(libc::SIGUSR2) };
+    assert_eq!(HITS.load(Relaxed), before + 1);
+    drop((probe, guard));
+}
+
+#[test]
+fn the_programs_action_for_sigtrap_stays_behind_ours() {
+    static TRAPS: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn on_trap(_: i32) {
+        TRAPS.fetch_add(1, Relaxed);
+    }
+    let _alone = alone();
+    let probe = on_work();
+    let guard = guard_signals().unwrap();
+    let mut old = action(on_signal);
+    // SAFETY: the handler only adds.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGTRAP, &action(on_trap), &mut old) }, 0);
+    assert_eq!(guard_work(1), 7);
+    assert_eq!(TRAPS.load(Relaxed), 0);
+    // SAFETY: a handler is there.
+    unsafe { libc::raise(libc::SIGTRAP) };
+    assert_eq!(TRAPS.load(Relaxed), 1);
+    // SAFETY: what was there before.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGTRAP, &old, &mut action(on_signal)) }, 0);
+    assert_eq!(guard_work(1), 7);
+    drop((probe, guard));
+}
+
+/// Spawns `sh -c 'exit 7'` with every attribute that touches signals; the child's end.
+fn spawn() -> End {
+    let mut attributes = MaybeUninit::<libc::posix_spawnattr_t>::uninit();
+    // SAFETY: writable.
+    unsafe { libc::posix_spawnattr_init(attributes.as_mut_ptr()) };
+    // SAFETY: made just now.
+    let mut attributes = unsafe { attributes.assume_init() };
+    // SAFETY: as above, and a valid set.
+    unsafe { libc::posix_spawnattr_setsigdefault(&mut attributes, &full()) };
+    // SAFETY: as above.
+    unsafe { libc::posix_spawnattr_setsigmask(&mut attributes, &full()) };
+    let flags = libc::POSIX_SPAWN_SETSIGDEF | libc::POSIX_SPAWN_SETSIGMASK;
+    // SAFETY: as above.
+    unsafe { libc::posix_spawnattr_setflags(&mut attributes, flags as libc::c_short) };
+    let mut actions = MaybeUninit::<libc::posix_spawn_file_actions_t>::uninit();
+    // SAFETY: writable.
+    unsafe { libc::posix_spawn_file_actions_init(actions.as_mut_ptr()) };
+    // SAFETY: made just now.
+    let mut actions = unsafe { actions.assume_init() };
+    // SAFETY: as above.
+    unsafe { libc::posix_spawn_file_actions_adddup2(&mut actions, 2, 9) };
+    let arguments = [c"sh", c"-c", c"exit 7"].map(CStr::as_ptr);
+    let arguments = [arguments[0].cast_mut(), arguments[1].cast_mut(), arguments[2].cast_mut(), null_mut()];
+    let (mut child, mut status) = (0, 0);
+    // SAFETY: everything lives across the call.
+    let made = unsafe {
+        libc::posix_spawn(
+            &mut child,
+            c"/bin/sh".as_ptr(),
+            &actions,
+            &attributes,
+            arguments.as_ptr(),
+            &null_mut(),
+        )
+    };
+    assert_eq!(made, 0);
+    // SAFETY: `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    // SAFETY: made above, not used again.
+    unsafe { libc::posix_spawnattr_destroy(&mut attributes) };
+    // SAFETY: as above.
+    unsafe { libc::posix_spawn_file_actions_destroy(&mut actions) };
+    if libc::WIFSIGNALED(status) {
+        End::Signal(libc::WTERMSIG(status))
+    } else {
+        End::Exit(libc::WEXITSTATUS(status))
+    }
+}
+
+#[test]
+fn a_spawned_child_goes_through_probed_functions() {
+    let _alone = alone();
+    let calls = counter();
+    let plant = |name: &'static str| {
+        let hit = move |_: &mut probe_host_linux::Hit<'_>| {
+            calls.fetch_add(1, Relaxed);
+        };
+        probes().register(Kprobe::at(name).pre(hit)).unwrap()
+    };
+    assert_eq!(spawn(), End::Exit(7));
+    let unguarded = [plant("dup2"), plant("execve")];
+    assert_eq!(spawn(), End::Signal(libc::SIGTRAP), "what this is about");
+    drop(unguarded);
+    let guard = guard_signals().unwrap();
+    let planted = ["dup2", "execve", "sigprocmask", "pthread_sigmask", "sigaction"].map(plant);
+    calls.store(0, Relaxed);
+    assert_eq!(spawn(), End::Exit(7));
+    assert!(count(calls) >= 2, "the child shares this memory: {calls:?}");
+    // The parent's handlers are still in place.
+    assert!(probe_host_linux::signals::are_installed());
+    let probe = on_work();
+    assert_eq!(guard_work(2), 14);
+    assert_eq!(probe.counters().hits, 1);
+    drop((planted, guard, probe));
+}
+
+#[test]
+fn threads_start_and_end_with_what_they_run_through_probed() {
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let named = ["clone3", "madvise", "pthread_create", "pthread_sigmask"];
+    let planted: Vec<Probe> =
+        named.iter().filter_map(|name| probes().register(Kprobe::at(*name).pre(|_| ())).ok()).collect();
+    assert!(planted.len() >= 3);
+    for _ in 0..50 {
+        std::thread::spawn(|| assert_eq!(guard_work(1), 7)).join().unwrap();
+    }
+    drop((planted, guard));
+}
