@@ -86,7 +86,7 @@ _probe() {
             return 0
             ;;
         probe__subcmd__trace)
-            opts="-p -f -o -h --probe --follow --output --format --no-events --duration --buffer --color --help"
+            opts="-p -f -o -h --probe --follow --output --format --no-events --duration --buffer --runner --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -117,6 +117,10 @@ _probe() {
                     return 0
                     ;;
                 --buffer)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --runner)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
