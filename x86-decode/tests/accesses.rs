@@ -6,121 +6,61 @@
 
 #![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 
+#[path = "../../tests/accesses.rs"]
+mod shared;
+
 use capstone::arch::x86::ArchMode;
 use capstone::prelude::*;
 use object::{Object, ObjectSection};
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, MemFault, Memory, Method, Regs as _};
+use probe_core::arch::{Arch, Method, Regs as _};
 use probe_x86_decode::decode::decode_bytes;
 use probe_x86_decode::{
-    Effect, FlagBits, MAX_INSN_LEN, MemoryOperand, Mode, Plan, Registers, Source, StackEffect, insn_len,
+    Effect, FlagBits, MAX_INSN_LEN, MemoryOperand, Plan, Registers, Source, StackEffect, insn_len,
 };
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use shared::{Accesses, Everywhere, Simulated, accesses, mixed, mixed_or_edge};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::marker::PhantomData;
 
 /// A register: a general one by its number, or the flags.
 type Register = u8;
 const FLAGS: Register = 16;
 const SP: Register = 4;
-const STATES: u64 = 24;
 
 /// The flags that instructions compute and test.
 const TESTED: u64 =
     FlagBits::CF | FlagBits::PF | FlagBits::AF | FlagBits::ZF | FlagBits::SF | FlagBits::OF | FlagBits::DF;
 
-#[derive(Debug, PartialEq, Eq)]
-struct Accesses {
-    reads: BTreeSet<Register>,
-    writes: BTreeSet<Register>,
-}
-
-/// Memory that holds something else everywhere, and remembers what is written.
-#[derive(Default)]
-struct Everywhere(RefCell<BTreeMap<usize, Vec<u8>>>);
-
-// SAFETY: touches its own map only, and never faults.
-unsafe impl Memory for Everywhere {
-    fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault> {
-        // Positive and of 31 bits: an address that code can be at.
-        let image = (mixed(addr as u64) & 0x7fff_ffff).to_le_bytes();
-        out.copy_from_slice(&image[..out.len()]);
-        Ok(())
-    }
-
-    fn write(&self, addr: usize, from: &[u8]) -> Result<(), MemFault> {
-        self.0.borrow_mut().insert(addr, from.to_vec());
-        Ok(())
-    }
-}
-
-/// A number that `seed` determines (splitmix64).
-fn mixed(seed: u64) -> u64 {
-    let seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) >> 8
-}
-
-fn read<R: Registers>(regs: &R, register: Register) -> u64 {
-    if register == FLAGS { regs.flags() } else { regs.general(register) }
-}
-
-fn write<R: Registers>(regs: &mut R, register: Register, seed: u64) {
-    match register {
-        FLAGS => regs.set_flags(mixed(seed) & TESTED),
-        // Sometimes 0: what JRCXZ asks for.
-        number => regs.set_general(number, if seed >> 8 & 3 == 1 { 0 } else { mixed(seed) }),
-    }
-}
-
-/// What an execution leaves.
-struct After<R> {
-    regs: R,
-    written: BTreeMap<usize, Vec<u8>>,
-}
-
-impl<R: Registers> After<R> {
-    /// Whether two executions differ in anything but `register`.
-    fn differs_beyond(&self, other: &Self, register: Register) -> bool {
-        let registers = (0..=FLAGS).filter(|other| *other != register);
-        self.regs.pc() != other.regs.pc()
-            || self.written != other.written
-            || registers.into_iter().any(|register| read(&self.regs, register) != read(&other.regs, register))
-    }
-}
-
 const PLACE: CodeAddr = CodeAddr::new(0x40_0000);
 
-fn simulated<A: Arch<Plan = Plan, Regs: Registers>>(plan: &Plan, mut regs: A::Regs) -> After<A::Regs> {
-    let memory = Everywhere::default();
-    A::simulate(plan, PLACE, &mut regs, &memory).expect("nothing faults");
-    After { regs, written: memory.0.into_inner() }
-}
+/// A plan of a backend.
+struct Insn<'a, A>(&'a Plan, PhantomData<A>);
 
-/// What the simulation of `plan` reads and writes.
-fn ours<A: Arch<Plan = Plan, Regs: Registers + Default>>(plan: &Plan) -> Accesses {
-    let (mut reads, mut writes) = (BTreeSet::new(), BTreeSet::new());
-    for state in 0..STATES {
-        let mut start = A::Regs::default();
-        start.set_pc(PLACE);
-        (0..=FLAGS).for_each(|register| write(&mut start, register, state << 8 | u64::from(register)));
-        let first = simulated::<A>(plan, start);
-        for register in 0..=FLAGS {
-            let mut changed = start;
-            write(&mut changed, register, !(state << 8 | u64::from(register)));
-            let second = simulated::<A>(plan, changed);
-            let is_written =
-                |before: &A::Regs, after: &A::Regs| read(before, register) != read(after, register);
-            let is_result = is_written(&start, &first.regs) || is_written(&changed, &second.regs);
-            if is_result {
-                writes.insert(register);
-            }
-            let is_passed_on = is_result && read(&first.regs, register) != read(&second.regs, register);
-            if first.differs_beyond(&second, register) || is_passed_on {
-                reads.insert(register);
-            }
+impl<A: Arch<Plan = Plan, Regs: Registers + Default>> Simulated for Insn<'_, A> {
+    type Regs = A::Regs;
+    const REGISTERS: u8 = FLAGS + 1;
+
+    fn read(regs: &A::Regs, register: Register) -> u64 {
+        if register == FLAGS { regs.flags() } else { regs.general(register) }
+    }
+
+    fn write(regs: &mut A::Regs, register: Register, seed: u64) {
+        match register {
+            FLAGS => regs.set_flags(mixed(seed) & TESTED),
+            number => regs.set_general(number, mixed_or_edge(seed)),
         }
     }
-    Accesses { reads, writes }
+
+    fn start(&self) -> A::Regs {
+        let mut regs = A::Regs::default();
+        regs.set_pc(PLACE);
+        regs
+    }
+
+    fn simulate(&self, regs: &mut A::Regs, memory: &Everywhere) -> u64 {
+        A::simulate(self.0, PLACE, regs, memory).expect("nothing faults");
+        regs.pc().as_usize() as u64
+    }
 }
 
 /// The register of a name, whatever its width; `None` for those that are not compared (segments, the instruction pointer).
@@ -213,7 +153,8 @@ fn compare<A: Arch<Plan = Plan, Regs: Registers + Default>>(path: &str, mode: Ar
         }
         let Some((asm, theirs)) = theirs(&capstone, insn) else { continue };
         let plan = Plan { effect: shape(decoded.plan.effect), len_bytes: 4 };
-        let ours = known.entry(format!("{plan:?}")).or_insert_with(|| ours::<A>(&plan));
+        let ours =
+            known.entry(format!("{plan:?}")).or_insert_with(|| accesses(&Insn::<A>(&plan, PhantomData)));
         if *ours != theirs && !is_known(&plan, ours, &theirs) {
             wrong.push(format!("{insn:02x?} {asm} {:?}: {ours:?}, capstone {theirs:?}", decoded.plan.effect));
         }
@@ -247,7 +188,6 @@ fn a_simulated_instruction_reads_and_writes_what_capstone_says() {
             None => println!("skipped: none of {paths:?} (apt-get install libc6-i386-cross)"),
         }
     };
-    assert!(<<probe_arch_x86_64::X86_64 as Arch>::Regs as Registers>::Mode::IS_LONG);
     first(&["/lib/x86_64-linux-gnu/libc.so.6", "/usr/lib64/libc.so.6"], &long);
     first(&["/usr/i686-linux-gnu/lib/libc.so.6", "/lib/i386-linux-gnu/libc.so.6"], &protected);
 }

@@ -2,9 +2,11 @@
 
 mod common;
 
-use probe_x86_decode::insn::Map;
-use probe_x86_decode::{Insn, LongMode, MAX_INSN_LEN, Mode, ProtectedMode, insn_len, refusal};
+#[cfg(not(miri))]
+use probe_x86_decode::{Insn, Mode, insn::Map};
+use probe_x86_decode::{LongMode, MAX_INSN_LEN, ProtectedMode, insn_len, refusal};
 use rstest::rstest;
+#[cfg(not(miri))]
 use std::collections::BTreeMap;
 
 #[rstest]
@@ -79,6 +81,7 @@ fn every_refusal_code_is_covered() {
 }
 
 /// What the decoder decided, and from which opcode where that made the difference: a row of its tables.
+#[cfg(not(miri))]
 fn row<M: Mode>(bytes: &[u8]) -> Option<(bool, u8, String)> {
     let insn = Insn::parse::<M>(bytes)?;
     let is_escaped = match insn.map {
@@ -92,8 +95,9 @@ fn row<M: Mode>(bytes: &[u8]) -> Option<(bool, u8, String)> {
     is_row.then_some((is_escaped, insn.opcode, plan))
 }
 
-/// Every opcode of the two maps that have rows, under every prefix, with every ModRM byte: what is decided about one of
+/// Without Miri, which would take hours: every opcode of the two maps that have rows, under every prefix, with every ModRM byte: what is decided about one of
 /// them is decided by a vector, too.
+#[cfg(not(miri))]
 fn rows_without_a_vector<M: Mode>(file: &'static str) -> BTreeMap<(bool, u8, String), Vec<u8>> {
     let mut rows = BTreeMap::new();
     let prefixes: &[&[u8]] = &[&[], &[0x66], &[0x67], &[0x64], &[0xf2], &[0xf3], &[0x48], &[0x66, 0x48]];
@@ -117,6 +121,7 @@ fn rows_without_a_vector<M: Mode>(file: &'static str) -> BTreeMap<(bool, u8, Str
     rows
 }
 
+#[cfg(not(miri))]
 #[rstest]
 #[case::x86_64(rows_without_a_vector::<LongMode>(common::X86_64))]
 #[case::i386(rows_without_a_vector::<ProtectedMode>(common::I386))]
@@ -133,7 +138,7 @@ fn random_bytes_are_decoded_or_refused(
     #[case] spelt: fn(&[u8]) -> String,
 ) {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    for _ in 0..200_000 {
+    for _ in 0..if cfg!(miri) { 100 } else { 200_000 } {
         let mut bytes = [0; 16];
         for chunk in bytes.chunks_exact_mut(8) {
             state ^= state << 13;
