@@ -10,7 +10,7 @@ use crate::kprobe::{FaultFn, PostFn, PreFn};
 use crate::kretprobe::ReturnProbe;
 use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Relaxed, Release, follow};
 use alloc::boxed::Box;
-use core::ptr;
+use core::ptr::{self, NonNull};
 
 /// How a hit runs the original instruction: what `hit` looks at, one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,8 +135,13 @@ impl<A: Arch> Point<A> {
     }
 
     /// Puts a probe first, or last if it is a jprobe. Under the registry's lock.
-    pub(crate) fn link(&self, node: &Node<A>) {
-        let this = ptr::from_ref(node).cast_mut();
+    ///
+    /// # Safety
+    /// The node is alive, and stays so until it has been unlinked and a grace period has ended.
+    pub(crate) unsafe fn link(&self, node: NonNull<Node<A>>) {
+        let this = node.as_ptr();
+        // SAFETY: the caller's promise.
+        let node = unsafe { node.as_ref() };
         if !matches!(node.handlers, Handlers::Jprobe(_)) {
             node.next.store(self.head.load(Relaxed), Relaxed);
             self.head.store(this, Release);
@@ -167,6 +172,16 @@ impl<A: Arch> Point<A> {
 pub(crate) struct Nodes<'a, A: Arch> {
     next: *mut Node<A>,
     _point: &'a Point<A>,
+}
+
+impl<A: Arch> Nodes<'_, A> {
+    /// The same as they were allocated: what may be freed.
+    pub(crate) fn pointers(mut self) -> impl Iterator<Item = NonNull<Node<A>>> {
+        core::iter::from_fn(move || {
+            let node = NonNull::new(self.next)?;
+            self.next().map(|_| node)
+        })
+    }
 }
 
 impl<'a, A: Arch> Iterator for Nodes<'a, A> {
@@ -257,6 +272,13 @@ impl<A: Arch> Node<A> {
     /// Whether it was there when the probe of generation `newest` was the newest one.
     pub(crate) fn is_not_younger_than(&self, newest: u32) -> bool {
         newest.wrapping_sub(self.generation) < 1 << 31
+    }
+
+    /// Its point, as it was allocated: what may be freed.
+    ///
+    /// `None` before registration has found one.
+    pub(crate) fn point_pointer(&self) -> Option<NonNull<Point<A>>> {
+        NonNull::new(self.point.load(Relaxed))
     }
 
     /// Its point.

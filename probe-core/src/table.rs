@@ -88,15 +88,15 @@ impl<T: Keyed> Table<T> {
     /// Until the reference is gone, the caller is inside a section or holds the registry's lock.
     #[inline(always)]
     pub(crate) unsafe fn find<'a>(&self, key: usize) -> Option<&'a T> {
-        let header = follow(&self.array);
-        if header.is_null() {
+        let array = follow(&self.array);
+        if array.is_null() {
             return None;
         }
         // SAFETY: an array is freed only after a grace period; the caller is inside.
-        let header = unsafe { &*header };
+        let header = unsafe { &*array };
         let index = key.wrapping_mul(header.factor) >> header.shift;
         // SAFETY: so many bits are an index of the array.
-        let first = follow(unsafe { entry::<T>(header, index) });
+        let first = follow(unsafe { entry::<T>(array, index) });
         if first.addr() > TOMBSTONE {
             // SAFETY: an entry is freed only after a grace period; the caller is inside.
             let found = unsafe { &*first };
@@ -107,21 +107,22 @@ impl<T: Keyed> Table<T> {
             return None;
         }
         // SAFETY: the caller's promise; the array as above.
-        unsafe { Self::find_behind(header, index, key) }
+        unsafe { Self::find_behind(array, index, key) }
     }
 
     /// What lies at `key`, if it lies behind entry number `index`, where it should be. Half of all entries are free, so
     /// that it is seldom far.
     ///
     /// # Safety
-    /// As for [`Table::find`]; `header` is an array that was current since the caller went inside.
+    /// As for [`Table::find`]; `array` is one that was current since the caller went inside.
     #[inline(never)]
-    unsafe fn find_behind<'a>(header: &Header, mut index: usize, key: usize) -> Option<&'a T> {
-        let mask = usize::MAX >> header.shift;
+    unsafe fn find_behind<'a>(array: *const Header, mut index: usize, key: usize) -> Option<&'a T> {
+        // SAFETY: an array is freed only after a grace period; the caller is inside.
+        let mask = usize::MAX >> unsafe { &*array }.shift;
         loop {
             index = index.wrapping_add(1) & mask;
             // SAFETY: the index is masked to the array's length.
-            let entry = follow(unsafe { entry::<T>(header, index) });
+            let entry = follow(unsafe { entry::<T>(array, index) });
             if entry.addr() > TOMBSTONE {
                 // SAFETY: an entry is freed only after a grace period; the caller is inside.
                 let found = unsafe { &*entry };
@@ -131,6 +132,23 @@ impl<T: Keyed> Table<T> {
             } else if entry.is_null() {
                 return None;
             }
+        }
+    }
+
+    /// What lies at `key`, as it was inserted: what may be freed. Under the registry's lock.
+    pub(crate) fn find_pointer(&self, key: usize) -> Option<NonNull<T>> {
+        let array = self.array.load(Relaxed);
+        // SAFETY: the current array is never freed.
+        let shift = unsafe { array.as_ref() }?.shift;
+        let mut index = key.wrapping_mul(FACTOR) >> shift;
+        loop {
+            // SAFETY: the index is masked to the array's length.
+            let entry = NonNull::new(unsafe { entry::<T>(array, index) }.load(Relaxed))?;
+            // SAFETY: what is in the table is there, and the lock is held.
+            if entry.addr().get() > TOMBSTONE && unsafe { entry.as_ref() }.key() == key {
+                return Some(entry);
+            }
+            index = index.wrapping_add(1) & (usize::MAX >> shift);
         }
     }
 

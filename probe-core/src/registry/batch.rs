@@ -14,7 +14,7 @@ use crate::point::{
 use crate::slots::{CHUNK_LEN, OWN, SlotChunk};
 use crate::sync::{Relaxed, Release};
 use alloc::vec::Vec;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 
 /// The longest slot that a backend may ask for, in bytes.
 const MAX_SLOT_LEN: usize = 64;
@@ -191,10 +191,10 @@ impl<H: Host> Probes<H> {
     ) -> Result<(), RegisterError> {
         let at = entry.resolved.at;
         let (decoded, insn) = self.decode(walk, &entry.resolved)?;
-        // SAFETY: the lock is held.
-        let found = unsafe { self.points.find(at.as_usize()) };
+        let found = self.points.find_pointer(at.as_usize());
         let point = match found {
-            Some(point) if self.is_same_code(point, &decoded, &insn) => NonNull::from(point),
+            // SAFETY: in the table, and the lock is held.
+            Some(point) if self.is_same_code(unsafe { point.as_ref() }, &decoded, &insn) => point,
             Some(stale) => {
                 // Its text has been replaced by other text meanwhile; nobody is on it, or its probes stay with the old.
                 self.set_aside(books, stale);
@@ -412,12 +412,17 @@ impl<H: Host> Probes<H> {
             self.host.sync_cores();
         }
         for entry in entries.iter_mut() {
-            let Some((point, node)) = entry.parts() else { continue };
+            let (Some((point, node)), Some(point_pointer), Some(node_pointer)) =
+                (entry.parts(), entry.point, entry.node)
+            else {
+                continue;
+            };
             if node.has_post() {
                 self.expect_post(point);
             }
-            node.point.store(ptr::from_ref(point).cast_mut(), Relaxed);
-            point.link(node);
+            node.point.store(point_pointer.as_ptr(), Relaxed);
+            // SAFETY: made by this batch; freed after it has been unlinked and a grace period has ended.
+            unsafe { point.link(node_pointer) };
             entry.is_linked = true;
         }
         self.let_tails_jump(entries)
@@ -487,9 +492,9 @@ impl<H: Host> Probes<H> {
             }
         }
         for entry in entries {
-            let Some(point) = entry.point else { continue };
+            let Some(pointer) = entry.point else { continue };
             // SAFETY: in the table, and the lock is held.
-            let point = unsafe { point.as_ref() };
+            let point = unsafe { pointer.as_ref() };
             if self.sync_point(point).is_err() {
                 self.host.notice(Notice::StuckBreakpoint(point.place));
             }
@@ -502,7 +507,7 @@ impl<H: Host> Probes<H> {
             }
             if entry.is_first {
                 // Nobody has run in its slot, unless it was armed.
-                self.park_if_unused(books, point);
+                self.park_if_unused(books, pointer);
             }
         }
         self.retire(books, undo);

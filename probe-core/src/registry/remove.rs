@@ -100,7 +100,9 @@ impl<H: Host> Probes<H> {
             }
             self.update_mode(point);
             self.forget_pool(books, node);
-            self.park_if_unused(books, point);
+            if let Some(point) = node.point_pointer() {
+                self.park_if_unused(books, point);
+            }
         }
         self.quiesce();
         self.mark_stepped();
@@ -126,11 +128,12 @@ impl<H: Host> Probes<H> {
     }
 
     /// Notes a point that no probe is left on, to be freed if nobody needs it.
-    pub(super) fn park_if_unused(&self, books: &mut Locked<'_, H>, point: &Point<H::Arch>) {
+    pub(super) fn park_if_unused(&self, books: &mut Locked<'_, H>, this: NonNull<Point<H::Arch>>) {
+        // SAFETY: under the lock, a point that a node or the table leads to is not freed.
+        let point = unsafe { this.as_ref() };
         if !point.head.load(Relaxed).is_null() || point.is(ARMED | PARKED) {
             return;
         }
-        let this = NonNull::from(point);
         if point.is(POINT_GONE) {
             books.gone.retain(|other| *other != this);
         }
@@ -346,11 +349,15 @@ impl<H: Host> Probes<H> {
             // SAFETY: in the table or among the gone, and the lock is held.
             let point = unsafe { point.as_ref() };
             let is_stuck = point.is(ARMED) && point.nodes().all(|node| node.is(LEAVING));
-            for node in point.nodes().filter(|node| node.is(ORPHAN)) {
+            for node in point.nodes().pointers() {
+                // SAFETY: on its point's list, and the lock is held.
+                if !unsafe { node.as_ref() }.is(ORPHAN) {
+                    continue;
+                }
                 if is_stuck || orphans.try_reserve(1).is_err() {
                     self.dirty.store(true, Release);
                 } else {
-                    orphans.push(NonNull::from(node));
+                    orphans.push(node);
                 }
             }
         };
@@ -376,8 +383,7 @@ impl<H: Host> Probes<H> {
         let mut has_gone = false;
         self.points.for_each(|point| {
             // SAFETY: what is in the table is there, and the lock is held.
-            let point = unsafe { point.as_ref() };
-            if (start..end).contains(&point.place) {
+            if (start..end).contains(unsafe { &point.as_ref().place }) {
                 has_gone = true;
                 self.set_aside(&mut books, point);
             }
@@ -388,8 +394,9 @@ impl<H: Host> Probes<H> {
     }
 
     /// Takes a point whose text has gone off the table.
-    pub(super) fn set_aside(&self, books: &mut Locked<'_, H>, point: &Point<H::Arch>) {
-        let this = NonNull::from(point);
+    pub(super) fn set_aside(&self, books: &mut Locked<'_, H>, this: NonNull<Point<H::Arch>>) {
+        // SAFETY: in the table until below, and the lock is held.
+        let point = unsafe { this.as_ref() };
         point.nodes().for_each(|node| node.set(GONE));
         point.set(POINT_GONE);
         if point.is(OPTIMISED) {
@@ -402,7 +409,7 @@ impl<H: Host> Probes<H> {
         self.points.remove(point);
         point.clear(IN_TABLE);
         if point.head.load(Relaxed).is_null() {
-            self.park_if_unused(books, point);
+            self.park_if_unused(books, this);
             return;
         }
         if books.gone.try_reserve(1).is_ok() {

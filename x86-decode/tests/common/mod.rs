@@ -21,13 +21,14 @@ pub(crate) const I386: &str = include_str!("../../../tests/vectors/i386.txt");
 /// The rows of a vector file.
 pub(crate) fn vectors(file: &'static str) -> Vec<Vector> {
     let rows = file.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
-    rows.map(|line| {
-        let columns: Vec<&str> = line.split('|').map(str::trim).collect();
-        let [bytes, asm, plan, note] = columns[..] else { panic!("four columns, not: {line}") };
-        let bytes = bytes.split(' ').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
-        Vector { bytes, asm, plan, note }
-    })
-    .collect()
+    rows.step_by(if cfg!(miri) { 40 } else { 1 })
+        .map(|line| {
+            let columns: Vec<&str> = line.split('|').map(str::trim).collect();
+            let [bytes, asm, plan, note] = columns[..] else { panic!("four columns, not: {line}") };
+            let bytes = bytes.split(' ').map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+            Vector { bytes, asm, plan, note }
+        })
+        .collect()
 }
 
 /// What the decoder says about `bytes`, as the vector files spell it: method and effect, or the refusal's code.
