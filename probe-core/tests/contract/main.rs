@@ -13,6 +13,7 @@ mod registration;
 mod threads;
 #[allow(dead_code)]
 mod toy;
+mod watch;
 
 use probe_core::{Hit, Kprobe, Kretprobe, Place, RegisterError};
 use std::sync::Mutex;

@@ -67,7 +67,7 @@ fn registrations(report: &mut Report) {
     report.promise("register_at_10k", long, short * (MANY as u64 / 100));
     let batch = |many| {
         let mut probes = Vec::new();
-        let batch: Vec<_> = sled(many).map(|at| k(at)).collect();
+        let batch: Vec<_> = sled(many).map(k).collect();
         let cost =
             instructions(|| probes = PROBES.register_all(batch).unwrap_or_else(|error| panic!("{error}")));
         PROBES.unregister_all(probes).unwrap_or_else(|_| panic!("they are registered"));

@@ -4,8 +4,8 @@
 use super::instructions::*;
 use super::world::World;
 use probe_core::arch::{Access, MemFault, Memory, SaveSet};
-use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol};
-use probe_core::{CodeAddr, Context, Task, TextError};
+use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol, Watchpoints};
+use probe_core::{CodeAddr, Context, Refusal, Task, TextError, WatchRange};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, RwLock};
@@ -112,6 +112,12 @@ pub struct ToyHost {
     pub stopped: (Mutex<Vec<ToyRegs>>, Condvar),
     /// Whether `context` finds room.
     pub has_contexts: AtomicBool,
+    /// Whether there are watchpoints: two, which [`ToyHost::watched`] shows.
+    pub has_watchpoints: AtomicBool,
+    /// The addresses that the registers watch; 0: none.
+    pub watched: [AtomicUsize; 2],
+    /// Arming one fails.
+    pub fails_to_watch: AtomicBool,
     /// What SYSTEM does.
     pub system_hook: Mutex<Option<SystemHook>>,
     pub text_hook: Mutex<Option<TextHook>>,
@@ -291,6 +297,11 @@ unsafe impl Host for ToyHost {
             visit(&Blacklisted { start: CodeAddr::new(*start), end: CodeAddr::new(*end), name });
         }
     }
+    fn watchpoints(&self) -> Result<&dyn Watchpoints, Refusal> {
+        const NONE: Refusal = Refusal::unsupported("host.no_watchpoints", "a toy without watchpoints");
+        if self.has_watchpoints.load(SeqCst) { Ok(self) } else { Err(NONE) }
+    }
+
     fn relax(&self) {
         std::thread::yield_now();
     }
@@ -304,6 +315,30 @@ unsafe impl Host for ToyHost {
         loop {
             std::thread::park();
         }
+    }
+}
+
+// SAFETY: nothing traps by itself.
+unsafe impl Watchpoints for ToyHost {
+    fn count(&self) -> usize {
+        self.watched.len()
+    }
+
+    fn check(&self, range: &WatchRange) -> Result<(), Refusal> {
+        let is_possible = range.len_bytes == 8;
+        if is_possible { Ok(()) } else { Err(Refusal::invalid("toy.range", "eight bytes or none")) }
+    }
+
+    fn arm(&self, index: usize, range: &WatchRange) -> Result<(), Refusal> {
+        if self.fails_to_watch.load(SeqCst) {
+            return Err(Refusal::unsupported("toy.busy", "somebody else has the registers"));
+        }
+        self.watched[index].store(range.addr, SeqCst);
+        Ok(())
+    }
+
+    fn disarm(&self, index: usize) {
+        self.watched[index].store(0, SeqCst);
     }
 }
 

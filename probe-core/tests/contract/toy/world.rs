@@ -52,6 +52,9 @@ impl World {
             notices: Mutex::default(),
             stopped: Default::default(),
             has_contexts: AtomicBool::new(true),
+            has_watchpoints: AtomicBool::new(false),
+            watched: Default::default(),
+            fails_to_watch: AtomicBool::new(false),
             system_hook: Mutex::default(),
             text_hook: Mutex::default(),
         };

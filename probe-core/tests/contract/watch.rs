@@ -1,0 +1,150 @@
+//! Watchpoints: what the core does with a power that the toy's host has, and without it. And the self test on a function.
+
+use super::*;
+use probe_core::{ControlError, Errno, SelfTestError, Switch, Viewer, Watchpoint};
+
+type W = Watchpoint<Toy>;
+
+/// A world whose host has the debug registers of [`ToyHost`].
+fn watching() -> &'static World {
+    let world = World::new();
+    world.host().has_watchpoints.store(true, SeqCst);
+    world
+}
+
+/// What the host's registers watch: addresses, 0 where nothing.
+fn armed(world: &World) -> [usize; 2] {
+    [0, 1].map(|index| world.host().watched[index].load(SeqCst))
+}
+
+fn fire(world: &'static World, index: usize) {
+    world.probes.watchpoint(&mut ToyRegs::default(), index);
+}
+
+fn list(world: &World) -> String {
+    let mut out = String::new();
+    world.probes.list(&mut out, Viewer::Privileged).unwrap();
+    out
+}
+
+#[test]
+fn without_the_power_the_hosts_reason_is_told() {
+    let error = World::new().probes.watch(W::on(0x1000, 8)).unwrap_err();
+    assert_eq!((error.errno(), error.code()), (Errno::EOPNOTSUPP, "host.no_watchpoints"));
+}
+
+#[test]
+fn a_register_is_armed_for_as_long_as_it_is_wanted() {
+    let world = watching();
+    let watch = world.probes.watch(W::on(0x1000, 8).read_write().disabled()).unwrap();
+    assert_eq!(armed(world), [0, 0]);
+    watch.enable().unwrap();
+    assert_eq!(armed(world), [0x1000, 0]);
+    watch.disable().unwrap();
+    assert_eq!(armed(world), [0, 0]);
+    watch.enable().unwrap();
+    world.probes.switch(Switch::Off).unwrap();
+    assert_eq!((armed(world), watch.is_enabled()), ([0, 0], true));
+    world.probes.switch(Switch::On).unwrap();
+    assert_eq!(armed(world), [0x1000, 0]);
+    drop(watch);
+    assert_eq!((armed(world), list(world)), ([0, 0], String::new()));
+}
+
+#[test]
+fn registers_run_out_and_come_back() {
+    let world = watching();
+    let first = world.probes.watch(W::on(0x1000, 8)).unwrap();
+    let second = world.probes.watch(W::on(0x2000, 8)).unwrap();
+    let error = world.probes.watch(W::on(0x3000, 8)).unwrap_err();
+    assert_eq!(error.errno(), Errno::ENOSPC);
+    assert!(error.to_string().contains("all 2"), "{error}");
+    // Disabled, it keeps its register.
+    second.disable().unwrap();
+    assert!(world.probes.watch(W::on(0x3000, 8)).is_err());
+    drop(first);
+    let third = world.probes.watch(W::on(0x3000, 8)).unwrap();
+    assert_eq!(armed(world), [0x3000, 0]);
+    drop((second, third));
+}
+
+#[test]
+fn what_the_host_cannot_arm_changes_nothing() {
+    let world = watching();
+    world.host().fails_to_watch.store(true, SeqCst);
+    let error = world.probes.watch(W::on(0x1000, 8)).unwrap_err();
+    assert_eq!((error.code(), list(world)), ("toy.busy", String::new()));
+    let watch = world.probes.watch(W::on(0x1000, 8).disabled()).unwrap();
+    assert!(matches!(watch.enable(), Err(ControlError::CannotWatch { at: 0x1000, .. })));
+    assert!(!watch.is_enabled());
+    world.host().fails_to_watch.store(false, SeqCst);
+    watch.enable().unwrap();
+    assert_eq!(armed(world), [0x1000, 0]);
+}
+
+#[test]
+fn a_reference_calls_the_handler_and_a_handlers_is_missed() {
+    let world = watching();
+    plus_five(world, "f");
+    let seen = counter();
+    let watch = world.probes.watch(W::on(0x1000, 8).then(|_| bump(seen))).unwrap();
+    fire(world, 0);
+    assert_eq!((seen.load(SeqCst), watch.counters().hits), (1, 1));
+    let probe = world.probes.register(K::at("f").pre(move |_| fire(world, 0))).unwrap();
+    world.value(probe.addr().as_usize(), &[1]);
+    assert_eq!((seen.load(SeqCst), watch.counters().hits, watch.counters().missed_nested), (1, 1, 1));
+    // Nobody's: late, or never there.
+    drop(watch);
+    for index in [0, 1, 99] {
+        fire(world, index);
+    }
+    assert_eq!(seen.load(SeqCst), 1);
+}
+
+#[test]
+fn what_a_handler_asks_for_is_done_later() {
+    let world = watching();
+    plus_five(world, "f");
+    let watch = world.probes.watch(W::on(0x1000, 8).then(|hit| hit.disable())).unwrap();
+    fire(world, 0);
+    fire(world, 0);
+    assert_eq!((watch.counters().hits, armed(world)), (1, [0x1000, 0]));
+    world.probes.settle();
+    assert_eq!(armed(world), [0, 0]);
+    // A handle that is dropped in a handler.
+    let held = Mutex::new(Some(watch));
+    let probe = world.probes.register(K::at("f").pre(move |_| drop(held.lock().unwrap().take()))).unwrap();
+    world.value(probe.addr().as_usize(), &[1]);
+    drop(probe);
+    world.probes.settle();
+    assert_eq!(list(world), "");
+}
+
+#[test]
+fn memory_that_goes_takes_its_watchpoints_along() {
+    let world = watching();
+    let watch = world.probes.watch(W::on(0x1008, 8)).unwrap();
+    world.probes.text_going(0x1000.into(), 0x2000.into());
+    assert_eq!((armed(world), watch.is_gone()), ([0, 0], true));
+    assert!(list(world).ends_with("[GONE]\n"), "{}", list(world));
+    assert_eq!(watch.enable().unwrap_err().errno(), Errno::EINVAL);
+    drop(watch);
+    assert_eq!(list(world), "");
+}
+
+#[test]
+fn the_self_test_on_a_function_accepts_a_host_and_finds_what_it_lacks() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let call = || {
+        world.value(f, &[1]);
+    };
+    assert_eq!(world.probes.self_test_at("f", call), Ok(()));
+    assert_eq!(list(world), "");
+    // Its traps do not come here.
+    assert_eq!(world.probes.self_test_at("f", || ()), Err(SelfTestError::NoBreakpoint));
+    assert!(matches!(world.probes.self_test_at("g", call), Err(SelfTestError::Register(_))));
+    world.host().failing_write.store(2, SeqCst);
+    assert!(world.probes.self_test_at("f", call).is_err());
+    assert_eq!(list(world), "");
+}
