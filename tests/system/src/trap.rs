@@ -8,7 +8,7 @@ use probe_core::arch::Regs as _;
 use probe_core::{CodeAddr, FaultVerdict, Trap};
 
 /// A breakpoint instruction was executed.
-#[inline]
+#[inline(always)]
 pub fn breakpoint(regs: &mut Regs) {
     match PROBES.breakpoint(regs) {
         Trap::Handled => {}
