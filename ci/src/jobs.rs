@@ -115,6 +115,9 @@ pub(crate) fn all() -> Vec<Job> {
             |_, _| vec![Step::check("docs/vendoring.md as a kernel", crate::walk::walk)],
         )
         .needing(walk_needs),
+        Job::named("install", "the command, installed elsewhere, finds its agent and traces", |_, _| {
+            install_steps()
+        }),
         Job::named("msrv", "every crate builds with the oldest Rust that it promises", msrv_steps)
             .needing(|_| std::mem::take(Wanted::default().toolchain(MSRV))),
         Job::named("nightly", "the native tests with the newest Rust", |_, _| {
@@ -183,6 +186,16 @@ fn cross_steps(target: &Target) -> Vec<Step> {
         steps.push(backend.args([package.as_str(), "--no-fail-fast"]));
     }
     steps
+}
+
+/// `cargo install` into a folder of the build's own, then the main job with nothing of the repository in reach.
+fn install_steps() -> Vec<Step> {
+    let install = ["cargo", "install", "--locked", "--path", "probe", "--root", "target/install"];
+    let trace = ["trace", "-p", "p libc.so.6:opendir path=$arg1:string", "--", "ls", "/"];
+    vec![
+        Step::run("cargo install", &install).args(["--target-dir", "target"]),
+        Step::run("the installed command traces", &["target/install/bin/probe"]).args(trace),
+    ]
 }
 
 fn native_steps() -> Vec<Step> {
