@@ -172,9 +172,10 @@ fn shell_scripts_parse(root: &Path) -> Result<(), String> {
 
 /// Packs every library as the registry would get it and builds that, outside of the workspace.
 fn packages_build_alone(root: &Path) -> Result<(), String> {
-    crate::release::forget_packed(root)?;
+    let target = crate::release::fresh_target(root)?;
     let mut command = crate::step::clean(Command::new("cargo"));
     command.args(["package", "--quiet", "--allow-dirty", "--workspace"]).current_dir(root);
+    command.arg("--target-dir").arg(target);
     for package in crate::metadata::packages(root)?.iter().filter(|package| !package.is_published) {
         command.args(["--exclude", &package.name]);
     }

@@ -26,8 +26,10 @@ pub(crate) fn dry_run(root: &Path, version: Option<&str>) -> Result<(), String> 
     for name in order(root)? {
         println!("  {name}");
     }
-    forget_packed(root)?;
-    cargo(root, &publish(root, true)?)?;
+    let target = fresh_target(root)?;
+    let mut words = publish(root, true)?;
+    words.extend(["--target-dir".to_owned(), target.display().to_string()]);
+    cargo(root, &words)?;
     println!("every crate is packed and builds by itself");
     Ok(())
 }
@@ -56,29 +58,36 @@ pub(crate) fn release(root: &Path, version: Option<&str>) -> Result<(), String> 
     Ok(())
 }
 
-/// Makes cargo forget what it unpacked of these crates the last time. It knows them by name and version alone, and would build others on
-/// yesterday's.
+/// A folder for what cargo builds of packed crates, without anything of the last time: cargo knows them by name and version alone, and
+/// would build on what it unpacked and compiled then. Its name is what a package's build script looks for.
 ///
 /// # Errors
 /// A folder cannot be removed, or what cargo said.
-pub(crate) fn forget_packed(root: &Path) -> Result<(), String> {
+pub(crate) fn fresh_target(root: &Path) -> Result<PathBuf, String> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
-    let Some(home) = home else { return Ok(()) };
+    let home = home.ok_or("there is no home folder")?;
     let version = present_version(&read(root, "Cargo.toml")?)?.to_owned();
     let packages = metadata::packages(root)?;
     // A registry that is a folder has no name before the hyphen.
     let registries = fs::read_dir(home.join("registry/src")).into_iter().flatten().flatten();
     for registry in registries.filter(|entry| entry.file_name().to_string_lossy().starts_with('-')) {
         for package in &packages {
-            let folder = registry.path().join(format!("{}-{version}", package.name));
-            if folder.exists() {
-                fs::remove_dir_all(&folder)
-                    .map_err(|error| format!("cannot remove {}: {error}", folder.display()))?;
-            }
+            remove(&registry.path().join(format!("{}-{version}", package.name)))?;
         }
     }
-    Ok(())
+    let target = root.join("target/ci/target");
+    remove(&target)?;
+    Ok(target)
+}
+
+fn remove(folder: &Path) -> Result<(), String> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("cannot remove {}: {error}", folder.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The arguments with which cargo publishes everything, each crate after those that it needs.
