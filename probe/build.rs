@@ -97,10 +97,18 @@ fn build(package: &Path) -> PathBuf {
         .env_remove("RUSTFLAGS")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("RUSTC_WRAPPER");
-    for (name, folder) in packed_beside(package) {
+    let beside = packed_beside(package);
+    let lock = package.join("Cargo.lock");
+    // What is packed must stay as it is, and other sources of these crates would be written down there.
+    let locked = if beside.is_empty() { None } else { std::fs::read(&lock).ok() };
+    for (name, folder) in beside {
         cargo.arg("--config").arg(format!("patch.crates-io.{name}.path={:?}", folder.display().to_string()));
     }
     let status = cargo.status().unwrap_or_else(|error| panic!("cargo cannot be run: {error}"));
+    if let Some(locked) = locked {
+        std::fs::write(&lock, locked)
+            .unwrap_or_else(|error| panic!("{} is changed: {error}", lock.display()));
+    }
     assert!(status.success(), "the agent could not be built for {target}");
     folder.join(target).join("release").join("libprobe_trace.so")
 }
