@@ -78,7 +78,12 @@ fn full_detour_trampoline() -> unsafe extern "C" fn() {
 }
 
 fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
-    let result = core::arch::x86::__cpuid_count(leaf, subleaf);
+    #[allow(
+        unused_unsafe,
+        reason = "a safe function in newer versions of Rust than the oldest that we promise"
+    )]
+    // SAFETY: i586, the oldest processor that this backend is for, has CPUID.
+    let result = unsafe { core::arch::x86::__cpuid_count(leaf, subleaf) };
     [result.eax, result.ebx, result.ecx, result.edx]
 }
 
