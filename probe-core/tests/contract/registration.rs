@@ -117,7 +117,7 @@ fn reg_4_without_a_symbol_only_unchecked_will_do() {
 #[rstest]
 #[case::negative(-1)]
 #[case::one_past(16)]
-#[case::far(1 << 40)]
+#[case::far(1 << (isize::BITS - 24))]
 #[case::overflowing(isize::MAX)]
 #[case::underflowing(isize::MIN)]
 fn reg_5_offset_outside_the_symbol_is_einval(#[case] offset: isize) {
