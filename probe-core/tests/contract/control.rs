@@ -16,6 +16,9 @@ fn enabled(world: &World) -> String {
     out
 }
 
+/// How many digits an address has.
+const WIDTH: usize = 2 * size_of::<usize>();
+
 #[test]
 fn ctl_1_enabling_and_disabling_are_idempotent() {
     let world = World::new();
@@ -112,12 +115,12 @@ fn ctl_3_the_list_has_the_kernels_format() {
     // SAFETY: the handler takes no arguments.
     let _jprobe = world.probes.register(unsafe { probe_core::Jprobe::on("f", handler) }).unwrap();
     let want = format!(
-        "{f:016x}  j  f+0x0    \n{:016x}  k  f+0x3    [DISABLED]\n{g:016x}  r  g+0x0  module \n",
+        "{f:0WIDTH$x}  j  f+0x0    \n{:0WIDTH$x}  k  f+0x3    [DISABLED]\n{g:0WIDTH$x}  r  g+0x0  module \n",
         f + 3
     );
     assert_eq!(list(world, Viewer::Privileged), want);
     let hidden = list(world, Viewer::Unprivileged);
-    assert!(hidden.lines().all(|line| line.starts_with("0000000000000000  ")), "{hidden}");
+    assert!(hidden.lines().all(|line| line.starts_with(&format!("{:0WIDTH$}  ", 0))), "{hidden}");
     assert!(hidden.contains("k  f+0x3    [DISABLED]"));
 }
 
@@ -128,10 +131,10 @@ fn ctl_4_the_blacklist_has_the_kernels_format() {
     world.host().blacklist.lock().unwrap().push((f, f + 16, "f".into()));
     let mut out = String::new();
     world.probes.blacklist(&mut out, Viewer::Privileged).unwrap();
-    assert_eq!(out, format!("0x{f:016x}-0x{:016x}\tf\n", f + 16));
+    assert_eq!(out, format!("0x{f:0WIDTH$x}-0x{:0WIDTH$x}\tf\n", f + 16));
     out.clear();
     world.probes.blacklist(&mut out, Viewer::Unprivileged).unwrap();
-    assert_eq!(out, "0x0000000000000000-0x0000000000000000\tf\n");
+    assert_eq!(out, format!("0x{0:0WIDTH$}-0x{0:0WIDTH$}\tf\n", 0));
 }
 
 #[test]

@@ -424,7 +424,7 @@ fn ret_10_a_return_that_matches_no_call_is_reported_and_stopped() {
     let mut cpu = world.cpu(f, &[1]);
     cpu.run(2);
     let sp = cpu.regs.sp;
-    let stub = usize::from_ne_bytes(world.bytes(sp, 8).try_into().unwrap());
+    let stub = usize::from_ne_bytes(world.bytes(sp, size_of::<usize>()).try_into().unwrap());
     assert_eq!(cpu.run(100), End::Returned);
     let pc = cpu.regs.pc;
     // The context never comes back, so it gets a thread that nobody joins.

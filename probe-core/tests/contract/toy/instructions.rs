@@ -304,7 +304,7 @@ unsafe impl Arch for Toy {
         assert_eq!(trampoline, Self::detour_trampoline(SaveSet::General));
         let mut layout = DetourLayout { resume: 9, ..DetourLayout::default() };
         out[0] = DETOUR_CALL;
-        out[1..9].copy_from_slice(&word.to_le_bytes());
+        out[1..9].copy_from_slice(&(word as u64).to_le_bytes());
         for (copy, start) in layout.copies.iter_mut().zip(displaced.starts()) {
             *copy = 9 + start as u8;
         }
@@ -354,7 +354,7 @@ unsafe impl Arch for Toy {
         for stub in out.chunks_mut(Self::STUB_LEN) {
             stub[0] = STUB;
         }
-        out[1..9].copy_from_slice(&handler.to_ne_bytes());
+        out[1..9].copy_from_slice(&(handler as u64).to_ne_bytes());
         out.len() / Self::STUB_LEN
     }
     fn enter_jprobe<M: Memory>(
