@@ -142,7 +142,7 @@ impl SigInfo {
             #[cfg(target_pointer_width = "64")]
             _pad: 0,
             addr,
-            rest: [0; _],
+            rest: [0; (128 - SI_ADDR) / size_of::<usize>() - 1],
         }
     }
 }
