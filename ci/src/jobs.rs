@@ -312,7 +312,7 @@ fn msrv_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {
 fn miri_steps(_: &Path, _: Option<&'static Target>) -> Vec<Step> {
     const TESTS: [(&str, &[&str]); 4] = [
         // Not all: a test with return probes takes minutes there.
-        ("probe-core", &["--test", "contract", "--", "ctl_1", "ctl_2", "reg_11", "reg_12"]),
+        ("probe-core", &["--test", "contract", "--", "control::ctl_1", "control::ctl_2", "tion::reg_12"]),
         ("probe-x86-decode", &["--test", "pure", "--test", "vectors"]),
         ("probe-arch-aarch64", &["--lib"]),
         ("probe-arch-ppc64", &["--lib"]),
