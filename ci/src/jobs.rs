@@ -187,8 +187,11 @@ fn cross_steps(target: &Target) -> Vec<Step> {
         .backend
         .filter(|_| !target.abi.contains("glibc, dynamic") || target.triple.starts_with("powerpc"))
     {
-        let package =
-            if folder == "arch-i386" { "probe-x86-decode".to_owned() } else { format!("probe-{folder}") };
+        // The tests of both x86 backends are those of what they share.
+        let package = match folder {
+            "arch-x86_64" | "arch-i386" => "probe-x86-decode".to_owned(),
+            _ => format!("probe-{folder}"),
+        };
         let backend = Step::run(format!("{} (user), {folder}", target.triple), &test);
         steps.push(backend.args([package.as_str(), "--no-fail-fast"]));
     }
