@@ -1,4 +1,4 @@
-//! How long an instruction is: two independent answers that must agree.
+//! How long an instruction is: two independent answers that must agree, for all but the commonest.
 //!
 //! [`Insn`] counts prefixes, ModRM, displacement and immediate by the manuals' rules; yaxpeax-x86 knows which
 //! encodings exist. Measured against hardware, yaxpeax-x86 2.2 refuses rather than mis-measures, but
@@ -20,6 +20,9 @@ pub fn insn_len<M: Mode>(bytes: &[u8]) -> Option<usize> {
 #[must_use]
 pub fn valid<M: Mode>(bytes: &[u8]) -> Option<Insn> {
     let insn = Insn::parse::<M>(bytes)?;
+    if is_plain(&insn) {
+        return Some(insn);
+    }
     let counted = usize::from(insn.len_bytes);
     let is_certain = match M::known_len(&insn.padded()) {
         _ if is_near_relative_with_operand_size(&insn) => !M::IS_LONG,
@@ -27,6 +30,29 @@ pub fn valid<M: Mode>(bytes: &[u8]) -> Option<Insn> {
         None => is_counted_alone::<M>(&insn),
     };
     is_certain.then_some(insn)
+}
+
+/// The instructions that most of every function is made of, without a prefix but REX: valid in all their forms, as they
+/// have been since the 80386, and counted by the rule alone. Nine of ten need no second answer then, which is what a
+/// walk from a function's start costs. Source: SDM volume 2, appendix A, table A-2.
+fn is_plain(insn: &Insn) -> bool {
+    let is_register = insn.modrm.is_some_and(|modrm| modrm.is_register());
+    let extension = insn.modrm.map_or(0, |modrm| modrm.reg());
+    insn.map == Map::Primary
+        && insn.prefixes == Prefixes::default()
+        && match insn.opcode {
+            // ADD, OR, ADC, SBB, AND, SUB, XOR, CMP.
+            0x00..=0x3f => insn.opcode & 7 < 6,
+            // PUSH, POP, Jcc, TEST, MOV, XCHG and NOP, RET, LEAVE, CALL, JMP.
+            0x50..=0x5f | 0x68 | 0x6a | 0x70..=0x7f => true,
+            0x84 | 0x85 | 0x88..=0x8b | 0x90..=0x97 | 0xa8 | 0xa9 | 0xb0..=0xbf => true,
+            0xc3 | 0xc9 | 0xe8 | 0xe9 | 0xeb => true,
+            // Group 1; MOV of an immediate; LEA, which needs memory.
+            0x80 | 0x81 | 0x83 => true,
+            0xc6 | 0xc7 => extension == 0,
+            0x8d => !is_register,
+            _ => false,
+        }
 }
 
 /// CALL, JMP, Jcc or XBEGIN with a displacement whose size the prefix 66 may change.

@@ -254,8 +254,9 @@ fn interrupt_handler() {
         Native::relax();
     }
     drop(probe);
-    // No hit is half done: the timer that was interrupted has ended.
-    assert_eq!(before.get(), after.get());
+    // No hit of this CPU is half done: the timer that was interrupted has ended. Another CPU may have been between the two
+    // handlers when the probe went.
+    assert!(before.get() - after.get() < cpu::online().count());
 }
 
 fn interrupts_during_hits() {
