@@ -359,145 +359,83 @@ macro_rules! detour_trampoline {
     };
 }
 
-trampoline!(
-    /// Saves the general registers and flags alone.
-    trampoline_general,
-    ["and rsp, -16"],
-    []
-);
+/// The same kind of trampoline once for each way of saving.
+macro_rules! each_way_of_saving {
+    ($trampoline:ident, $general:ident, $fxsave:ident, $xsave:ident, $xsavec:ident) => {
+        $trampoline!(
+            /// Saves the general registers and flags alone.
+            $general,
+            ["and rsp, -16"],
+            []
+        );
 
-trampoline!(
-    /// Also saves x87 and SSE state.
-    trampoline_fxsave,
-    ["sub rsp, 512", "and rsp, -64", "fxsave64 [rsp]", "fninit"],
-    ["fxrstor64 [rsp]"]
-);
+        $trampoline!(
+            /// Also saves x87 and SSE state.
+            $fxsave,
+            ["sub rsp, 512", "and rsp, -64", "fxsave64 [rsp]", "fninit"],
+            ["fxrstor64 [rsp]"]
+        );
 
-trampoline!(
-    /// Also saves all state components that the ABI can return in or a handler can clobber.
-    trampoline_xsave,
-    [
-        "sub rsp, [rip + {room}]",
-        "and rsp, -64",
-        // XRSTOR wants the header's unused words to be 0.
-        "xor edx, edx",
-        "mov [rsp + 512], rdx",
-        "mov [rsp + 520], rdx",
-        "mov [rsp + 528], rdx",
-        "mov [rsp + 536], rdx",
-        "mov [rsp + 544], rdx",
-        "mov [rsp + 552], rdx",
-        "mov [rsp + 560], rdx",
-        "mov [rsp + 568], rdx",
-        "mov eax, [rip + {components}]",
-        "xsave64 [rsp]",
-        // The x87 stack holds a long double that is returned; the handler must find it empty.
-        "test byte ptr [rsp + 512], 1",
-        "jz 2f",
-        "fninit",
-        "2:"
-    ],
-    ["mov eax, [rip + {components}]", "xor edx, edx", "xrstor64 [rsp]"],
-    room = sym XSAVE_ROOM,
-    components = sym XSAVE_COMPONENTS
-);
+        $trampoline!(
+            /// Also saves all state components that the ABI can return in or a handler can clobber.
+            $xsave,
+            [
+                "sub rsp, [rip + {room}]",
+                "and rsp, -64",
+                // XRSTOR wants the header's unused words to be 0.
+                "xor edx, edx",
+                "mov [rsp + 512], rdx",
+                "mov [rsp + 520], rdx",
+                "mov [rsp + 528], rdx",
+                "mov [rsp + 536], rdx",
+                "mov [rsp + 544], rdx",
+                "mov [rsp + 552], rdx",
+                "mov [rsp + 560], rdx",
+                "mov [rsp + 568], rdx",
+                "mov eax, [rip + {components}]",
+                "xsave64 [rsp]",
+                // The x87 stack holds a long double that is returned; the handler must find it empty.
+                "test byte ptr [rsp + 512], 1",
+                "jz 2f",
+                "fninit",
+                "2:"
+            ],
+            ["mov eax, [rip + {components}]", "xor edx, edx", "xrstor64 [rsp]"],
+            room = sym XSAVE_ROOM,
+            components = sym XSAVE_COMPONENTS
+        );
 
-trampoline!(
-    /// The same, with XSAVEC.
-    trampoline_xsavec,
-    [
-        "sub rsp, [rip + {room}]",
-        "and rsp, -64",
-        "xor edx, edx",
-        "mov [rsp + 512], rdx",
-        "mov [rsp + 520], rdx",
-        "mov [rsp + 528], rdx",
-        "mov [rsp + 536], rdx",
-        "mov [rsp + 544], rdx",
-        "mov [rsp + 552], rdx",
-        "mov [rsp + 560], rdx",
-        "mov [rsp + 568], rdx",
-        "mov eax, [rip + {components}]",
-        "xsavec64 [rsp]",
-        "test byte ptr [rsp + 512], 1",
-        "jz 2f",
-        "fninit",
-        "2:"
-    ],
-    ["mov eax, [rip + {components}]", "xor edx, edx", "xrstor64 [rsp]"],
-    room = sym XSAVE_ROOM,
-    components = sym XSAVE_COMPONENTS
-);
+        $trampoline!(
+            /// The same, with XSAVEC.
+            $xsavec,
+            [
+                "sub rsp, [rip + {room}]",
+                "and rsp, -64",
+                "xor edx, edx",
+                "mov [rsp + 512], rdx",
+                "mov [rsp + 520], rdx",
+                "mov [rsp + 528], rdx",
+                "mov [rsp + 536], rdx",
+                "mov [rsp + 544], rdx",
+                "mov [rsp + 552], rdx",
+                "mov [rsp + 560], rdx",
+                "mov [rsp + 568], rdx",
+                "mov eax, [rip + {components}]",
+                "xsavec64 [rsp]",
+                "test byte ptr [rsp + 512], 1",
+                "jz 2f",
+                "fninit",
+                "2:"
+            ],
+            ["mov eax, [rip + {components}]", "xor edx, edx", "xrstor64 [rsp]"],
+            room = sym XSAVE_ROOM,
+            components = sym XSAVE_COMPONENTS
+        );
+    };
+}
 
-detour_trampoline!(
-    /// Saves the general registers and flags alone.
-    detour_general,
-    ["and rsp, -16"],
-    []
-);
-
-detour_trampoline!(
-    /// Also saves x87 and SSE state.
-    detour_fxsave,
-    ["sub rsp, 512", "and rsp, -64", "fxsave64 [rsp]", "fninit"],
-    ["fxrstor64 [rsp]"]
-);
-
-detour_trampoline!(
-    /// Also saves all state components that the ABI can return in or a handler can clobber.
-    detour_xsave,
-    [
-        "sub rsp, [rip + {room}]",
-        "and rsp, -64",
-        // XRSTOR wants the header's unused words to be 0.
-        "xor edx, edx",
-        "mov [rsp + 512], rdx",
-        "mov [rsp + 520], rdx",
-        "mov [rsp + 528], rdx",
-        "mov [rsp + 536], rdx",
-        "mov [rsp + 544], rdx",
-        "mov [rsp + 552], rdx",
-        "mov [rsp + 560], rdx",
-        "mov [rsp + 568], rdx",
-        "mov eax, [rip + {components}]",
-        "xsave64 [rsp]",
-        // The x87 stack holds a long double that is returned; the handler must find it empty.
-        "test byte ptr [rsp + 512], 1",
-        "jz 2f",
-        "fninit",
-        "2:"
-    ],
-    ["mov eax, [rip + {components}]", "xor edx, edx", "xrstor64 [rsp]"],
-    room = sym XSAVE_ROOM,
-    components = sym XSAVE_COMPONENTS
-);
-
-detour_trampoline!(
-    /// The same, with XSAVEC.
-    detour_xsavec,
-    [
-        "sub rsp, [rip + {room}]",
-        "and rsp, -64",
-        "xor edx, edx",
-        "mov [rsp + 512], rdx",
-        "mov [rsp + 520], rdx",
-        "mov [rsp + 528], rdx",
-        "mov [rsp + 536], rdx",
-        "mov [rsp + 544], rdx",
-        "mov [rsp + 552], rdx",
-        "mov [rsp + 560], rdx",
-        "mov [rsp + 568], rdx",
-        "mov eax, [rip + {components}]",
-        "xsavec64 [rsp]",
-        "test byte ptr [rsp + 512], 1",
-        "jz 2f",
-        "fninit",
-        "2:"
-    ],
-    ["mov eax, [rip + {components}]", "xor edx, edx", "xrstor64 [rsp]"],
-    room = sym XSAVE_ROOM,
-    components = sym XSAVE_COMPONENTS
-);
+each_way_of_saving!(trampoline, trampoline_general, trampoline_fxsave, trampoline_xsave, trampoline_xsavec);
+each_way_of_saving!(detour_trampoline, detour_general, detour_fxsave, detour_xsave, detour_xsavec);
 
 /// Where a detour's trampoline traps, with RBP pointing to the registers to go on with.
 #[unsafe(naked)]
