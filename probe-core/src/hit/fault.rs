@@ -12,7 +12,7 @@ use core::ptr;
 
 impl<H: Host> Probes<H> {
     /// Handles a fault: the host's trap code calls it before its own handling, with the interrupted registers and the
-    /// architecture's number of the trap. Also after [`Trap::Fault`].
+    /// architecture's number of the trap. Also after [`Trap::Fault`](super::Trap::Fault).
     ///
     /// A fault of an original instruction, or of a handler, goes to the probes' fault handlers (HIT_9).
     pub fn fault(&self, regs: &mut RegsOf<H>, trap_number: u32) -> FaultVerdict {
