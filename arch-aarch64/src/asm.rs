@@ -34,53 +34,56 @@ global_asm!(
     .arch_extension simd
     .arch_extension sve
 
-    // \pair: the offset from sp of the stub's address and the handler, and of the top of the frame less 16.
+    // X0 to X15 and X18 to X27, which every sequence stores or loads alike: \op is STP or LDP.
+    .macro probe_a64_pairs op
+    \op x0, x1, [sp, #0]
+    \op x2, x3, [sp, #16]
+    \op x4, x5, [sp, #32]
+    \op x6, x7, [sp, #48]
+    \op x8, x9, [sp, #64]
+    \op x10, x11, [sp, #80]
+    \op x12, x13, [sp, #96]
+    \op x14, x15, [sp, #112]
+    \op x18, x19, [sp, #144]
+    \op x20, x21, [sp, #160]
+    \op x22, x23, [sp, #176]
+    \op x24, x25, [sp, #192]
+    \op x26, x27, [sp, #208]
+    .endm
+
+    // Makes the frame, and saves what was in the registers but x30. \pair: the offset from sp of what the veneer or the detour
+    // has pushed, and of the top of the frame less 16.
     .macro probe_a64_save pair
-    hint #36                            // bti j: from the veneer's br
     sub sp, sp, #\pair
     .cfi_def_cfa sp, \pair + 16
-    stp x0, x1, [sp, #0]
-    stp x2, x3, [sp, #16]
-    stp x4, x5, [sp, #32]
-    stp x6, x7, [sp, #48]
-    stp x8, x9, [sp, #64]
-    stp x10, x11, [sp, #80]
-    stp x12, x13, [sp, #96]
-    stp x14, x15, [sp, #112]
+    probe_a64_pairs stp
     stp x16, x17, [sp, #128]
-    stp x18, x19, [sp, #144]
-    stp x20, x21, [sp, #160]
-    stp x22, x23, [sp, #176]
-    stp x24, x25, [sp, #192]
-    stp x26, x27, [sp, #208]
     stp x28, x29, [sp, #224]
+    .endm
+
+    .macro probe_a64_describe pair
+    .irp n, 19,20,21,22,23,24,25,26,27,28,29,30
+    .cfi_offset x\n, \n * 8 - \pair - 16
+    .endr
+    .endm
+
+    // Returns: \pair is where the stub's address and the handler lie.
+    .macro probe_a64_return_begin pair
+    hint #36                            // bti j: from the veneer's br
+    probe_a64_save \pair
     str x30, [sp, #240]
-    .cfi_offset x19, 152 - \pair - 16
-    .cfi_offset x20, 160 - \pair - 16
-    .cfi_offset x21, 168 - \pair - 16
-    .cfi_offset x22, 176 - \pair - 16
-    .cfi_offset x23, 184 - \pair - 16
-    .cfi_offset x24, 192 - \pair - 16
-    .cfi_offset x25, 200 - \pair - 16
-    .cfi_offset x26, 208 - \pair - 16
-    .cfi_offset x27, 216 - \pair - 16
-    .cfi_offset x28, 224 - \pair - 16
-    .cfi_offset x29, 232 - \pair - 16
-    .cfi_offset x30, 240 - \pair - 16
+    probe_a64_describe \pair
     add x17, sp, #\pair + 16
     stp x17, x16, [sp, #248]            // sp, pc
     mrs x17, nzcv
     str x17, [sp, #264]
-    .endm
-
-    .macro probe_a64_call pair
     mov x0, sp
     ldr x1, [sp, #\pair]               // the stub
     ldr x16, [sp, #\pair + 8]           // the handler
     add x29, sp, #232
     .endm
 
-    .macro probe_a64_resume pair
+    .macro probe_a64_return_end pair
     ldr x16, [sp, #\pair]               // the stub
     ldp x1, x17, [sp, #248]             // sp, pc
     ldr x30, [sp, #240]
@@ -93,91 +96,37 @@ global_asm!(
     mov x16, x1
     b.eq 7f
     msr nzcv, x2
-    ldp x0, x1, [sp, #0]
-    ldp x2, x3, [sp, #16]
-    ldp x4, x5, [sp, #32]
-    ldp x6, x7, [sp, #48]
-    ldp x8, x9, [sp, #64]
-    ldp x10, x11, [sp, #80]
-    ldp x12, x13, [sp, #96]
-    ldp x14, x15, [sp, #112]
-    ldp x18, x19, [sp, #144]
-    ldp x20, x21, [sp, #160]
-    ldp x22, x23, [sp, #176]
-    ldp x24, x25, [sp, #192]
-    ldp x26, x27, [sp, #208]
+    probe_a64_pairs ldp
     ldp x28, x29, [sp, #224]
     mov sp, x16
     ret x17
 7:
     msr nzcv, x2
-    ldp x0, x1, [sp, #0]
-    ldp x2, x3, [sp, #16]
-    ldp x4, x5, [sp, #32]
-    ldp x6, x7, [sp, #48]
-    ldp x8, x9, [sp, #64]
-    ldp x10, x11, [sp, #80]
-    ldp x12, x13, [sp, #96]
-    ldp x14, x15, [sp, #112]
+    probe_a64_pairs ldp
     ldp x16, x17, [sp, #128]
-    ldp x18, x19, [sp, #144]
-    ldp x20, x21, [sp, #160]
-    ldp x22, x23, [sp, #176]
-    ldp x24, x25, [sp, #192]
-    ldp x26, x27, [sp, #208]
     ldp x28, x29, [sp, #224]
     add sp, sp, #\pair + 16
     ret
     .endm
 
     // Detours: \pair is where X29 and X30 at the place lie, and X30 is where the detour goes on.
-    .macro probe_a64_detour_save pair
+    .macro probe_a64_detour_begin pair
     hint #34                            // bti c: from the detour's blr
-    sub sp, sp, #\pair
-    .cfi_def_cfa sp, \pair + 16
-    stp x0, x1, [sp, #0]
-    stp x2, x3, [sp, #16]
-    stp x4, x5, [sp, #32]
-    stp x6, x7, [sp, #48]
-    stp x8, x9, [sp, #64]
-    stp x10, x11, [sp, #80]
-    stp x12, x13, [sp, #96]
-    stp x14, x15, [sp, #112]
-    stp x16, x17, [sp, #128]
-    stp x18, x19, [sp, #144]
-    stp x20, x21, [sp, #160]
-    stp x22, x23, [sp, #176]
-    stp x24, x25, [sp, #192]
-    stp x26, x27, [sp, #208]
-    stp x28, x29, [sp, #224]
+    probe_a64_save \pair
     ldr x17, [sp, #\pair + 8]          // x30 at the place
     str x17, [sp, #240]
-    .cfi_offset x19, 152 - \pair - 16
-    .cfi_offset x20, 160 - \pair - 16
-    .cfi_offset x21, 168 - \pair - 16
-    .cfi_offset x22, 176 - \pair - 16
-    .cfi_offset x23, 184 - \pair - 16
-    .cfi_offset x24, 192 - \pair - 16
-    .cfi_offset x25, 200 - \pair - 16
-    .cfi_offset x26, 208 - \pair - 16
-    .cfi_offset x27, 216 - \pair - 16
-    .cfi_offset x28, 224 - \pair - 16
-    .cfi_offset x29, 232 - \pair - 16
-    .cfi_offset x30, 240 - \pair - 16
+    probe_a64_describe \pair
     add x17, sp, #\pair + 16
     str x17, [sp, #248]
     ldur x1, [x30, #-20]                // the detour's word
     mrs x17, nzcv
     str x17, [sp, #264]
-    .endm
-
-    .macro probe_a64_detour_call
     mov x0, sp
     ldr x16, [x1]                       // the handler
     add x29, sp, #232
     .endm
 
-    .macro probe_a64_detour_resume pair
+    .macro probe_a64_detour_end pair
     cbz x0, 7f
     mov x30, x0
     ldp x0, x1, [sp, #232]
@@ -185,20 +134,8 @@ global_asm!(
     stp x0, x1, [x2]
     ldr x2, [sp, #264]
     msr nzcv, x2
-    ldp x0, x1, [sp, #0]
-    ldp x2, x3, [sp, #16]
-    ldp x4, x5, [sp, #32]
-    ldp x6, x7, [sp, #48]
-    ldp x8, x9, [sp, #64]
-    ldp x10, x11, [sp, #80]
-    ldp x12, x13, [sp, #96]
-    ldp x14, x15, [sp, #112]
+    probe_a64_pairs ldp
     ldp x16, x17, [sp, #128]
-    ldp x18, x19, [sp, #144]
-    ldp x20, x21, [sp, #160]
-    ldp x22, x23, [sp, #176]
-    ldp x24, x25, [sp, #192]
-    ldp x26, x27, [sp, #208]
     ldr x28, [sp, #224]
     add sp, sp, #\pair
     ret
@@ -206,258 +143,104 @@ global_asm!(
     b probe_aarch64_detour_resume
     .endm
 
-    // Without floating point. Frame: PtRegs (272), stub and handler.
-    .p2align 4
-    .globl probe_aarch64_return_general
-    .hidden probe_aarch64_return_general
-    .type probe_aarch64_return_general, %function
-probe_aarch64_return_general:
-    .cfi_startproc
-    probe_a64_save 272
-    probe_a64_call 272
+    // Without floating point. Frame: PtRegs (272), the pair.
+    .macro probe_a64_general_call
     blr x16
-    probe_a64_resume 272
-    .cfi_endproc
-    .size probe_aarch64_return_general, . - probe_aarch64_return_general
+    .endm
 
-    // Q0-Q31, FPCR, FPSR. Frame: PtRegs (272), Q (512), FPCR and FPSR (16), stub and handler.
-    .p2align 4
-    .globl probe_aarch64_return_full
-    .hidden probe_aarch64_return_full
-    .type probe_aarch64_return_full, %function
-probe_aarch64_return_full:
-    .cfi_startproc
-    probe_a64_save 800
-    stp q0, q1, [sp, #272]
-    stp q2, q3, [sp, #304]
-    stp q4, q5, [sp, #336]
-    stp q6, q7, [sp, #368]
-    stp q8, q9, [sp, #400]
-    stp q10, q11, [sp, #432]
-    stp q12, q13, [sp, #464]
-    stp q14, q15, [sp, #496]
-    stp q16, q17, [sp, #528]
-    stp q18, q19, [sp, #560]
-    stp q20, q21, [sp, #592]
-    stp q22, q23, [sp, #624]
-    stp q24, q25, [sp, #656]
-    stp q26, q27, [sp, #688]
-    stp q28, q29, [sp, #720]
-    stp q30, q31, [sp, #752]
+    // Q0-Q31, FPCR, FPSR. Frame: PtRegs (272), Q (512), FPCR and FPSR (16), the pair.
+    .macro probe_a64_q op
+    \op q0, q1, [sp, #272]
+    \op q2, q3, [sp, #304]
+    \op q4, q5, [sp, #336]
+    \op q6, q7, [sp, #368]
+    \op q8, q9, [sp, #400]
+    \op q10, q11, [sp, #432]
+    \op q12, q13, [sp, #464]
+    \op q14, q15, [sp, #496]
+    \op q16, q17, [sp, #528]
+    \op q18, q19, [sp, #560]
+    \op q20, q21, [sp, #592]
+    \op q22, q23, [sp, #624]
+    \op q24, q25, [sp, #656]
+    \op q26, q27, [sp, #688]
+    \op q28, q29, [sp, #720]
+    \op q30, q31, [sp, #752]
+    .endm
+
+    .macro probe_a64_full_call
+    probe_a64_q stp
     mrs x2, fpcr
     mrs x3, fpsr
     add x4, sp, #784
     stp x2, x3, [x4]
-    probe_a64_call 800
     blr x16
     add x4, sp, #784
     ldp x2, x3, [x4]
     msr fpcr, x2
     msr fpsr, x3
-    ldp q0, q1, [sp, #272]
-    ldp q2, q3, [sp, #304]
-    ldp q4, q5, [sp, #336]
-    ldp q6, q7, [sp, #368]
-    ldp q8, q9, [sp, #400]
-    ldp q10, q11, [sp, #432]
-    ldp q12, q13, [sp, #464]
-    ldp q14, q15, [sp, #496]
-    ldp q16, q17, [sp, #528]
-    ldp q18, q19, [sp, #560]
-    ldp q20, q21, [sp, #592]
-    ldp q22, q23, [sp, #624]
-    ldp q24, q25, [sp, #656]
-    ldp q26, q27, [sp, #688]
-    ldp q28, q29, [sp, #720]
-    ldp q30, q31, [sp, #752]
-    probe_a64_resume 800
-    .cfi_endproc
-    .size probe_aarch64_return_full, . - probe_aarch64_return_full
+    probe_a64_q ldp
+    .endm
 
-    // Z0-Z31, P0-P15, FPCR, FPSR. Frame: P (2 vector lengths), Z (32), then PtRegs (272), FPCR and FPSR (16), stub and
-    // handler; X19 points at PtRegs.
-    .p2align 4
-    .globl probe_aarch64_return_sve
-    .hidden probe_aarch64_return_sve
-    .type probe_aarch64_return_sve, %function
-probe_aarch64_return_sve:
-    .cfi_startproc
-    probe_a64_save 288
+    // Z0-Z31, P0-P15, FPCR, FPSR. Frame: P (2 vector lengths), Z (32), then PtRegs (272), FPCR and FPSR (16), the pair;
+    // X19 points at PtRegs.
+    .macro probe_a64_z op
+    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15
+    \op p\n, [sp, #\n, mul vl]
+    .endr
+    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    \op z\n, [sp, #\n + 2, mul vl]
+    .endr
+    .endm
+
+    .macro probe_a64_sve_call
     mrs x2, fpcr
     mrs x3, fpsr
     stp x2, x3, [sp, #272]
-    probe_a64_call 288
     mov x19, sp
     .cfi_def_cfa_register x19
     addvl sp, sp, #-32
     addvl sp, sp, #-2
-    str p0, [sp, #0, mul vl]
-    str p1, [sp, #1, mul vl]
-    str p2, [sp, #2, mul vl]
-    str p3, [sp, #3, mul vl]
-    str p4, [sp, #4, mul vl]
-    str p5, [sp, #5, mul vl]
-    str p6, [sp, #6, mul vl]
-    str p7, [sp, #7, mul vl]
-    str p8, [sp, #8, mul vl]
-    str p9, [sp, #9, mul vl]
-    str p10, [sp, #10, mul vl]
-    str p11, [sp, #11, mul vl]
-    str p12, [sp, #12, mul vl]
-    str p13, [sp, #13, mul vl]
-    str p14, [sp, #14, mul vl]
-    str p15, [sp, #15, mul vl]
-    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
-    str z\n, [sp, #\n + 2, mul vl]
-    .endr
+    probe_a64_z str
     blr x16
-    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
-    ldr z\n, [sp, #\n + 2, mul vl]
-    .endr
-    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15
-    ldr p\n, [sp, #\n, mul vl]
-    .endr
+    probe_a64_z ldr
     mov sp, x19
     .cfi_def_cfa_register sp
     ldp x2, x3, [sp, #272]
     msr fpcr, x2
     msr fpsr, x3
-    probe_a64_resume 288
-    .cfi_endproc
-    .size probe_aarch64_return_sve, . - probe_aarch64_return_sve
+    .endm
 
-    // Without floating point. Frame: PtRegs (272), stub and handler.
+    // \kind: return or detour. \state: what is kept around the handler's call.
+    .macro probe_a64_trampoline kind, state, pair
     .p2align 4
-    .globl probe_aarch64_detour_general
-    .hidden probe_aarch64_detour_general
-    .type probe_aarch64_detour_general, %function
-probe_aarch64_detour_general:
+    .globl probe_aarch64_\kind\()_\state
+    .hidden probe_aarch64_\kind\()_\state
+    .type probe_aarch64_\kind\()_\state, %function
+probe_aarch64_\kind\()_\state:
     .cfi_startproc
-    probe_a64_detour_save 272
-    probe_a64_detour_call
-    blr x16
-    probe_a64_detour_resume 272
+    probe_a64_\kind\()_begin \pair
+    probe_a64_\state\()_call
+    probe_a64_\kind\()_end \pair
     .cfi_endproc
-    .size probe_aarch64_detour_general, . - probe_aarch64_detour_general
+    .size probe_aarch64_\kind\()_\state, . - probe_aarch64_\kind\()_\state
+    .endm
 
-    // Q0-Q31, FPCR, FPSR. Frame: PtRegs (272), Q (512), FPCR and FPSR (16), stub and handler.
-    .p2align 4
-    .globl probe_aarch64_detour_full
-    .hidden probe_aarch64_detour_full
-    .type probe_aarch64_detour_full, %function
-probe_aarch64_detour_full:
-    .cfi_startproc
-    probe_a64_detour_save 800
-    stp q0, q1, [sp, #272]
-    stp q2, q3, [sp, #304]
-    stp q4, q5, [sp, #336]
-    stp q6, q7, [sp, #368]
-    stp q8, q9, [sp, #400]
-    stp q10, q11, [sp, #432]
-    stp q12, q13, [sp, #464]
-    stp q14, q15, [sp, #496]
-    stp q16, q17, [sp, #528]
-    stp q18, q19, [sp, #560]
-    stp q20, q21, [sp, #592]
-    stp q22, q23, [sp, #624]
-    stp q24, q25, [sp, #656]
-    stp q26, q27, [sp, #688]
-    stp q28, q29, [sp, #720]
-    stp q30, q31, [sp, #752]
-    mrs x2, fpcr
-    mrs x3, fpsr
-    add x4, sp, #784
-    stp x2, x3, [x4]
-    probe_a64_detour_call
-    blr x16
-    add x4, sp, #784
-    ldp x2, x3, [x4]
-    msr fpcr, x2
-    msr fpsr, x3
-    ldp q0, q1, [sp, #272]
-    ldp q2, q3, [sp, #304]
-    ldp q4, q5, [sp, #336]
-    ldp q6, q7, [sp, #368]
-    ldp q8, q9, [sp, #400]
-    ldp q10, q11, [sp, #432]
-    ldp q12, q13, [sp, #464]
-    ldp q14, q15, [sp, #496]
-    ldp q16, q17, [sp, #528]
-    ldp q18, q19, [sp, #560]
-    ldp q20, q21, [sp, #592]
-    ldp q22, q23, [sp, #624]
-    ldp q24, q25, [sp, #656]
-    ldp q26, q27, [sp, #688]
-    ldp q28, q29, [sp, #720]
-    ldp q30, q31, [sp, #752]
-    probe_a64_detour_resume 800
-    .cfi_endproc
-    .size probe_aarch64_detour_full, . - probe_aarch64_detour_full
+    .irp kind, return,detour
+    probe_a64_trampoline \kind, general, 272
+    probe_a64_trampoline \kind, full, 800
+    probe_a64_trampoline \kind, sve, 288
+    .endr
 
-    // Z0-Z31, P0-P15, FPCR, FPSR. Frame: P (2 vector lengths), Z (32), then PtRegs (272), FPCR and FPSR (16), stub and
-    // handler; X19 points at PtRegs.
-    .p2align 4
-    .globl probe_aarch64_detour_sve
-    .hidden probe_aarch64_detour_sve
-    .type probe_aarch64_detour_sve, %function
-probe_aarch64_detour_sve:
-    .cfi_startproc
-    probe_a64_detour_save 288
-    mrs x2, fpcr
-    mrs x3, fpsr
-    stp x2, x3, [sp, #272]
-    probe_a64_detour_call
-    mov x19, sp
-    .cfi_def_cfa_register x19
-    addvl sp, sp, #-32
-    addvl sp, sp, #-2
-    str p0, [sp, #0, mul vl]
-    str p1, [sp, #1, mul vl]
-    str p2, [sp, #2, mul vl]
-    str p3, [sp, #3, mul vl]
-    str p4, [sp, #4, mul vl]
-    str p5, [sp, #5, mul vl]
-    str p6, [sp, #6, mul vl]
-    str p7, [sp, #7, mul vl]
-    str p8, [sp, #8, mul vl]
-    str p9, [sp, #9, mul vl]
-    str p10, [sp, #10, mul vl]
-    str p11, [sp, #11, mul vl]
-    str p12, [sp, #12, mul vl]
-    str p13, [sp, #13, mul vl]
-    str p14, [sp, #14, mul vl]
-    str p15, [sp, #15, mul vl]
-    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
-    str z\n, [sp, #\n + 2, mul vl]
+    .irp name, pairs,save,describe,return_begin,return_end,detour_begin,detour_end,general_call,q,full_call,z,sve_call,trampoline
+    .purgem probe_a64_\name
     .endr
-    blr x16
-    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
-    ldr z\n, [sp, #\n + 2, mul vl]
-    .endr
-    .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15
-    ldr p\n, [sp, #\n, mul vl]
-    .endr
-    mov sp, x19
-    .cfi_def_cfa_register sp
-    ldp x2, x3, [sp, #272]
-    msr fpcr, x2
-    msr fpsr, x3
-    probe_a64_detour_resume 288
-    .cfi_endproc
-    .size probe_aarch64_detour_sve, . - probe_aarch64_detour_sve
 
     // Where a detour's trampoline traps, with X0 pointing to the registers to go on with.
     .globl probe_aarch64_detour_resume
     .hidden probe_aarch64_detour_resume
 probe_aarch64_detour_resume:
     brk #{jprobe_imm}
-
-    .purgem probe_a64_detour_save
-    .purgem probe_a64_detour_call
-    .purgem probe_a64_detour_resume
-    .purgem probe_a64_save
-    .purgem probe_a64_call
-    .purgem probe_a64_resume
 
     // The trap that a jump probe's handler returns to; the NOP before it is what an unwinder looks up.
     .globl probe_aarch64_jprobe_return
