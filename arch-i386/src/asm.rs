@@ -100,25 +100,31 @@ fn xcr0() -> u64 {
 const FRAME: usize = size_of::<Regs>() + 4;
 /// From the frame to the stack as it was at the return: the handler's and the stub's words.
 const AT_RETURN: usize = FRAME + 8;
+/// From a detour trampoline's frame to the stack as it was at the place: the return address.
+const AT_PLACE: usize = FRAME + 4;
+/// CF, PF, AF, ZF, SF, OF.
+const STATUS_FLAGS: u32 = 0x8d5;
+/// DF.
+const DIRECTION_FLAG: u32 = 0x400;
 
-/// A trampoline that notes the data segments with `data_segments`, EAX being free and EBP not set, and brackets the call
-/// of the handler with `save` and `restore`. EBX, EDI and ESI are free there; EBP points to the frame; the handler's two
-/// arguments and as much padding lie on the stack before `restore`.
+/// What all trampolines have in common: a frame of [`Regs`], `outside` bytes below the stack of what is interrupted, and its
+/// description. `note` fills in what is not common, EAX being free. From then on EBP points to the frame, and EBX, EDI and ESI
+/// are free: `call` calls the handler, `resume` takes what it left; then all but ESP is loaded, and `leave` goes on.
 macro_rules! trampoline {
     (
-        $(#[$doc:meta])* $name:ident,
-        [$($data_segments:literal),*], [$($save:literal),*], [$($restore:literal),*]
-        $(, $operand:ident = sym $value:path)*
+        $(#[$doc:meta])* $name:ident, outside: $outside:ident, enter: [$($enter:expr),*], note: [$($note:expr),*],
+        call: [$($call:expr),*], resume: [$($resume:expr),*], leave: [$($leave:expr),*], $($operands:tt)*
     ) => {
         $(#[$doc])*
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc simple",
-                ".cfi_def_cfa esp, 8",
+                $($enter,)*
+                ".cfi_def_cfa esp, {outside} - {frame}",
                 // No flag changes before PUSHFD.
                 "lea esp, [esp - {frame}]",
-                ".cfi_def_cfa esp, {at_return}",
+                ".cfi_def_cfa esp, {outside}",
                 "mov [esp + {ebx}], ebx",
                 "mov [esp + {ecx}], ecx",
                 "mov [esp + {edx}], edx",
@@ -127,42 +133,24 @@ macro_rules! trampoline {
                 "mov [esp + {ebp}], ebp",
                 "mov [esp + {eax}], eax",
                 "pushfd",
-                "pop [esp + {flags}]",
-                "cld",
+                $($note,)*
                 "mov dword ptr [esp + {orig_eax}], -1",
                 "mov eax, cs",
                 "mov [esp + {cs}], eax",
-                "mov eax, ss",
-                "mov [esp + {ss}], eax",
-                $($data_segments,)*
-                "lea eax, [esp + {at_return}]",
+                "lea eax, [esp + {outside}]",
                 "mov [esp + {esp}], eax",
-                "mov eax, [esp + {frame} + 4]",
-                "sub eax, {stub_call_len}",
-                "mov [esp + {eip}], eax",
                 "mov ebp, esp",
-                // The caller's frame, from the saved registers; the handler's user has put the real return address into `eip`,
-                // or the stub's own frame description leads to it.
-                ".cfi_def_cfa ebp, {at_return}",
-                ".cfi_offset eip, {eip} - {at_return}",
-                ".cfi_offset ebx, {ebx} - {at_return}",
-                ".cfi_offset esi, {esi} - {at_return}",
-                ".cfi_offset edi, {edi} - {at_return}",
-                ".cfi_offset ebp, {ebp} - {at_return}",
-                $($save,)*
-                "sub esp, 8",
-                "push [ebp + {eip}]",
-                "push ebp",
-                "call [ebp + {frame}]",
-                $($restore,)*
+                // The frame of what is interrupted, from the saved registers; the handler's user has put the place or the real
+                // return address into `eip`, or the stub's own frame description leads to it.
+                ".cfi_def_cfa ebp, {outside}",
+                ".cfi_offset eip, {eip} - {outside}",
+                ".cfi_offset ebx, {ebx} - {outside}",
+                ".cfi_offset esi, {esi} - {outside}",
+                ".cfi_offset edi, {edi} - {outside}",
+                ".cfi_offset ebp, {ebp} - {outside}",
+                $($call,)*
                 "mov esp, ebp",
-                // RET takes the target from right below the stack pointer that is resumed with.
-                "sub dword ptr [esp + {esp}], 4",
-                "mov eax, [esp + {esp}]",
-                "mov ecx, [esp + {eip}]",
-                "mov [eax], ecx",
-                "push [esp + {flags}]",
-                "popfd",
+                $($resume,)*
                 "mov ebx, [esp + {ebx}]",
                 "mov ecx, [esp + {ecx}]",
                 "mov edx, [esp + {edx}]",
@@ -170,12 +158,10 @@ macro_rules! trampoline {
                 "mov edi, [esp + {edi}]",
                 "mov ebp, [esp + {ebp}]",
                 "mov eax, [esp + {eax}]",
-                "mov esp, [esp + {esp}]",
-                "ret",
+                $($leave,)*
                 ".cfi_endproc",
                 frame = const FRAME,
-                at_return = const AT_RETURN,
-                stub_call_len = const STUB_CALL_LEN,
+                outside = const $outside,
                 ebx = const offset_of!(Regs, ebx),
                 ecx = const offset_of!(Regs, ecx),
                 edx = const offset_of!(Regs, edx),
@@ -193,42 +179,94 @@ macro_rules! trampoline {
                 flags = const offset_of!(Regs, eflags),
                 esp = const offset_of!(Regs, esp),
                 ss = const offset_of!(Regs, ss),
-                $($operand = sym $value,)*
+                $($operands)*
             );
         }
     };
 }
 
-/// From a detour trampoline's frame to the stack as it was at the place: the return address.
-const AT_PLACE: usize = FRAME + 4;
-/// CF, PF, AF, ZF, SF, OF.
-const STATUS_FLAGS: u32 = 0x8d5;
-/// DF.
-const DIRECTION_FLAG: u32 = 0x400;
+/// The data segments as they are; EAX is free.
+macro_rules! present_segments {
+    () => {
+        "mov eax, ds
+        mov [esp + {ds}], eax
+        mov eax, es
+        mov [esp + {es}], eax
+        mov eax, fs
+        mov [esp + {fs}], eax
+        mov eax, gs
+        mov [esp + {gs}], eax"
+    };
+}
 
-/// A trampoline of detours that brackets the call of the handler with `save` and `restore`. EBX, EDI and ESI are free there; EBP
-/// points to the frame.
+/// The data segments of a kernel, whose DS and ES are as SS, which EAX holds; no handler has changed FS and GS, which read
+/// as 0.
+macro_rules! kernel_segments {
+    () => {
+        "mov [esp + {ds}], eax
+        mov [esp + {es}], eax
+        mov dword ptr [esp + {fs}], 0
+        mov dword ptr [esp + {gs}], 0"
+    };
+}
+
+/// A trampoline of returns that brackets the call of the handler with `save` and `restore`; the handler's two arguments and as
+/// much padding lie on the stack before `restore`.
+macro_rules! return_trampoline {
+    (
+        $(#[$doc:meta])* $name:ident,
+        $segments:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*
+    ) => {
+        trampoline!(
+            $(#[$doc])* $name,
+            outside: AT_RETURN,
+            enter: [],
+            note: [
+                "pop [esp + {flags}]",
+                "cld",
+                "mov eax, ss",
+                "mov [esp + {ss}], eax",
+                $segments!(),
+                "mov eax, [esp + {frame} + 4]",
+                "sub eax, {stub_call_len}",
+                "mov [esp + {eip}], eax"
+            ],
+            call: [
+                $($save,)*
+                "sub esp, 8",
+                "push [ebp + {eip}]",
+                "push ebp",
+                "call [ebp + {frame}]"
+                $(, $restore)*
+            ],
+            resume: [
+                // RET takes the target from right below the stack pointer that is resumed with.
+                "sub dword ptr [esp + {esp}], 4",
+                "mov eax, [esp + {esp}]",
+                "mov ecx, [esp + {eip}]",
+                "mov [eax], ecx",
+                "push [esp + {flags}]",
+                "popfd"
+            ],
+            leave: ["mov esp, [esp + {esp}]", "ret"],
+            stub_call_len = const STUB_CALL_LEN,
+            $($operand = sym $value,)*
+        );
+    };
+}
+
+/// The same of detours.
 macro_rules! detour_trampoline {
-    ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*) => {
-        $(#[$doc])*
-        #[unsafe(naked)]
-        unsafe extern "C" fn $name() {
-            naked_asm!(
-                ".cfi_startproc simple",
-                // The interrupted function is at the place itself, not behind a call.
-                ".cfi_signal_frame",
-                ".cfi_def_cfa esp, 4",
-                // No flag changes before PUSHFD.
-                "lea esp, [esp - {frame}]",
-                ".cfi_def_cfa esp, {at_place}",
-                "mov [esp + {ebx}], ebx",
-                "mov [esp + {ecx}], ecx",
-                "mov [esp + {edx}], edx",
-                "mov [esp + {esi}], esi",
-                "mov [esp + {edi}], edi",
-                "mov [esp + {ebp}], ebp",
-                "mov [esp + {eax}], eax",
-                "pushfd",
+    (
+        $(#[$doc:meta])* $name:ident,
+        $segments:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*
+    ) => {
+        trampoline!(
+            $(#[$doc])* $name,
+            outside: AT_PLACE,
+            // The interrupted function is at the place itself, not behind a call.
+            enter: [".cfi_signal_frame"],
+            note: [
                 "pop eax",
                 "mov [esp + {flags}], eax",
                 "mov [esp + {flags_before}], eax",
@@ -236,43 +274,22 @@ macro_rules! detour_trampoline {
                 "test eax, {direction}",
                 "jnz 5f",
                 "6:",
-                "mov dword ptr [esp + {orig_eax}], -1",
-                "mov eax, ds",
-                "mov [esp + {ds}], eax",
-                "mov eax, es",
-                "mov [esp + {es}], eax",
-                "mov eax, fs",
-                "mov [esp + {fs}], eax",
-                "mov eax, gs",
-                "mov [esp + {gs}], eax",
-                "mov eax, cs",
-                "mov [esp + {cs}], eax",
                 "mov eax, ss",
                 "mov [esp + {ss}], eax",
-                "lea eax, [esp + {at_place}]",
-                "mov [esp + {esp}], eax",
+                $segments!(),
                 "mov eax, [esp + {frame}]",
-                "mov esi, [eax - {word_distance}]",
-                "mov ebp, esp",
-                // The place's frame, from the saved registers; the handler's user has put the place into `eip`.
-                ".cfi_def_cfa ebp, {at_place}",
-                ".cfi_offset eip, {eip} - {at_place}",
-                ".cfi_offset ebx, {ebx} - {at_place}",
-                ".cfi_offset esi, {esi} - {at_place}",
-                ".cfi_offset edi, {edi} - {at_place}",
-                ".cfi_offset ebp, {ebp} - {at_place}",
-                // Position-independent: the statics are addressed from here.
-                "call 2f",
-                "2: pop ebx",
+                "mov esi, [eax - {word_distance}]"
+            ],
+            call: [
                 $($save,)*
                 "sub esp, 8",
                 "push esi",
                 "push ebp",
                 "call [esi]",
-                "mov edi, eax",
-                "add esp, 16",
-                $($restore,)*
-                "mov esp, ebp",
+                "mov edi, eax"
+                $(, $restore)*
+            ],
+            resume: [
                 "test edi, edi",
                 "jz {resume}",
                 "mov [esp + {frame}], edi",
@@ -291,14 +308,9 @@ macro_rules! detour_trampoline {
                 "mov ah, al",
                 "add cl, 127",
                 "sahf",
-                "4:",
-                "mov ebx, [esp + {ebx}]",
-                "mov ecx, [esp + {ecx}]",
-                "mov edx, [esp + {edx}]",
-                "mov esi, [esp + {esi}]",
-                "mov edi, [esp + {edi}]",
-                "mov ebp, [esp + {ebp}]",
-                "mov eax, [esp + {eax}]",
+                "4:"
+            ],
+            leave: [
                 "lea esp, [esp + {frame}]",
                 "ret",
                 "3:",
@@ -307,182 +319,98 @@ macro_rules! detour_trampoline {
                 "jmp 4b",
                 "5:",
                 "cld",
-                "jmp 6b",
-                ".cfi_endproc",
-                frame = const FRAME,
-                at_place = const AT_PLACE,
-                flags_before = const size_of::<Regs>(),
-                word_distance = const WORD_DISTANCE,
-                status = const STATUS_FLAGS,
-                direction = const DIRECTION_FLAG,
-                resume = sym detour_resume,
-                ebx = const offset_of!(Regs, ebx),
-                ecx = const offset_of!(Regs, ecx),
-                edx = const offset_of!(Regs, edx),
-                esi = const offset_of!(Regs, esi),
-                edi = const offset_of!(Regs, edi),
-                ebp = const offset_of!(Regs, ebp),
-                eax = const offset_of!(Regs, eax),
-                ds = const offset_of!(Regs, ds),
-                es = const offset_of!(Regs, es),
-                fs = const offset_of!(Regs, fs),
-                gs = const offset_of!(Regs, gs),
-                orig_eax = const offset_of!(Regs, orig_eax),
-                eip = const offset_of!(Regs, eip),
-                cs = const offset_of!(Regs, cs),
-                flags = const offset_of!(Regs, eflags),
-                esp = const offset_of!(Regs, esp),
-                ss = const offset_of!(Regs, ss),
-                $($operand = sym $value,)*
-            );
-        }
+                "jmp 6b"
+            ],
+            flags_before = const size_of::<Regs>(),
+            word_distance = const WORD_DISTANCE,
+            status = const STATUS_FLAGS,
+            direction = const DIRECTION_FLAG,
+            resume = sym detour_resume,
+            $($operand = sym $value,)*
+        );
     };
 }
 
-trampoline!(
-    /// Saves the general registers and flags alone. Data segments are a kernel's, whose DS and ES are as SS; no
-    /// handler has changed FS and GS, which read as 0.
+/// The same kind of trampoline once for each way of saving. `segments`: how the general one notes data segments.
+macro_rules! each_way_of_saving {
+    ($trampoline:ident, $segments:ident, $general:ident, $fnsave:ident, $fxsave:ident, $xsave:ident) => {
+        $trampoline!(
+            /// Saves the general registers and flags alone.
+            $general,
+            $segments,
+            ["and esp, -16"],
+            []
+        );
+
+        $trampoline!(
+            /// Also saves the x87 state; FNSAVE leaves the x87 stack empty.
+            $fnsave,
+            present_segments,
+            ["sub esp, 112", "and esp, -16", "fnsave [esp]"],
+            ["frstor [esp + 16]"]
+        );
+
+        $trampoline!(
+            /// Also saves x87 and SSE state. The x87 stack may hold the return value; the handler must find it empty.
+            $fxsave,
+            present_segments,
+            ["sub esp, 512", "and esp, -64", "fxsave [esp]", "fninit"],
+            ["fxrstor [esp + 16]"]
+        );
+
+        $trampoline!(
+            /// Also saves all state components that the ABI can return in or a handler can clobber.
+            $xsave,
+            present_segments,
+            [
+                // Position-independent: the statics are addressed from here.
+                "call 2f",
+                "2: pop ebx",
+                // The difference of two symbols is beyond Intel syntax here.
+                ".att_syntax prefix",
+                "subl {room} - 2b(%ebx), %esp",
+                ".intel_syntax noprefix",
+                "and esp, -64",
+                // XRSTOR wants the header's unused words to be 0.
+                "lea edi, [esp + 512]",
+                "xor eax, eax",
+                "mov ecx, 16",
+                "rep stosd",
+                "xor edx, edx",
+                ".att_syntax prefix",
+                "movl {components} - 2b(%ebx), %eax",
+                ".intel_syntax noprefix",
+                "xsave [esp]",
+                "fninit"
+            ],
+            [
+                ".att_syntax prefix",
+                "movl {components} - 2b(%ebx), %eax",
+                ".intel_syntax noprefix",
+                "xor edx, edx",
+                "xrstor [esp + 16]"
+            ],
+            room = sym XSAVE_ROOM,
+            components = sym XSAVE_COMPONENTS
+        );
+    };
+}
+
+each_way_of_saving!(
+    return_trampoline,
+    kernel_segments,
     trampoline_general,
-    [
-        "mov [esp + {ds}], eax",
-        "mov [esp + {es}], eax",
-        "mov dword ptr [esp + {fs}], 0",
-        "mov dword ptr [esp + {gs}], 0"
-    ],
-    ["and esp, -16"],
-    []
-);
-
-trampoline!(
-    /// Also saves the x87 state; FNSAVE leaves the x87 stack empty.
     trampoline_fnsave,
-    [
-        "mov eax, ds",
-        "mov [esp + {ds}], eax",
-        "mov eax, es",
-        "mov [esp + {es}], eax",
-        "mov eax, fs",
-        "mov [esp + {fs}], eax",
-        "mov eax, gs",
-        "mov [esp + {gs}], eax"
-    ],
-    ["sub esp, 112", "and esp, -16", "fnsave [esp]"],
-    ["frstor [esp + 16]"]
-);
-
-trampoline!(
-    /// Also saves x87 and SSE state. The x87 stack may hold the return value; the handler must find it empty.
     trampoline_fxsave,
-    [
-        "mov eax, ds",
-        "mov [esp + {ds}], eax",
-        "mov eax, es",
-        "mov [esp + {es}], eax",
-        "mov eax, fs",
-        "mov [esp + {fs}], eax",
-        "mov eax, gs",
-        "mov [esp + {gs}], eax"
-    ],
-    ["sub esp, 512", "and esp, -64", "fxsave [esp]", "fninit"],
-    ["fxrstor [esp + 16]"]
+    trampoline_xsave
 );
-
-trampoline!(
-    /// Also saves all state components that the ABI can return in or a handler can clobber.
-    trampoline_xsave,
-    [
-        "mov eax, ds",
-        "mov [esp + {ds}], eax",
-        "mov eax, es",
-        "mov [esp + {es}], eax",
-        "mov eax, fs",
-        "mov [esp + {fs}], eax",
-        "mov eax, gs",
-        "mov [esp + {gs}], eax"
-    ],
-    [
-        // Position-independent: the statics are addressed from here.
-        "call 2f",
-        "2: pop ebx",
-        // The difference of two symbols is beyond Intel syntax here.
-        ".att_syntax prefix",
-        "subl {room} - 2b(%ebx), %esp",
-        ".intel_syntax noprefix",
-        "and esp, -64",
-        // XRSTOR wants the header's unused words to be 0.
-        "lea edi, [esp + 512]",
-        "xor eax, eax",
-        "mov ecx, 16",
-        "rep stosd",
-        "xor edx, edx",
-        ".att_syntax prefix",
-        "movl {components} - 2b(%ebx), %eax",
-        ".intel_syntax noprefix",
-        "xsave [esp]",
-        "fninit"
-    ],
-    [
-        ".att_syntax prefix",
-        "movl {components} - 2b(%ebx), %eax",
-        ".intel_syntax noprefix",
-        "xor edx, edx",
-        "xrstor [esp + 16]"
-    ],
-    room = sym XSAVE_ROOM,
-    components = sym XSAVE_COMPONENTS
-);
-
-detour_trampoline!(
-    /// Saves the general registers and flags alone.
+each_way_of_saving!(
+    detour_trampoline,
+    present_segments,
     detour_general,
-    ["and esp, -16"],
-    []
-);
-
-detour_trampoline!(
-    /// Also saves the x87 state; FNSAVE leaves the x87 stack empty.
     detour_fnsave,
-    ["sub esp, 112", "and esp, -16", "fnsave [esp]"],
-    ["frstor [esp]"]
-);
-
-detour_trampoline!(
-    /// Also saves x87 and SSE state. The x87 stack may hold the return value; the handler must find it empty.
     detour_fxsave,
-    ["sub esp, 512", "and esp, -64", "fxsave [esp]", "fninit"],
-    ["fxrstor [esp]"]
-);
-
-detour_trampoline!(
-    /// Also saves all state components that the ABI can return in or a handler can clobber.
-    detour_xsave,
-    [
-        // The difference of two symbols is beyond Intel syntax here.
-        ".att_syntax prefix",
-        "subl {room} - 2b(%ebx), %esp",
-        ".intel_syntax noprefix",
-        "and esp, -64",
-        // XRSTOR wants the header's unused words to be 0.
-        "lea edi, [esp + 512]",
-        "xor eax, eax",
-        "mov ecx, 16",
-        "rep stosd",
-        "xor edx, edx",
-        ".att_syntax prefix",
-        "movl {components} - 2b(%ebx), %eax",
-        ".intel_syntax noprefix",
-        "xsave [esp]",
-        "fninit"
-    ],
-    [
-        ".att_syntax prefix",
-        "movl {components} - 2b(%ebx), %eax",
-        ".intel_syntax noprefix",
-        "xor edx, edx",
-        "xrstor [esp]"
-    ],
-    room = sym XSAVE_ROOM,
-    components = sym XSAVE_COMPONENTS
+    detour_xsave
 );
 
 /// Where a detour's trampoline traps, with EBP pointing to the registers to go on with.

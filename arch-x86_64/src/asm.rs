@@ -99,19 +99,31 @@ fn xcr0() -> u64 {
 const FRAME: usize = size_of::<Regs>() + 8;
 /// From the frame to the stack as it was at the return: the handler's and the stub's words.
 const AT_RETURN: usize = FRAME + 16;
+/// From a detour trampoline's frame to the stack as it was at the place: the return address and the red zone.
+const AT_PLACE: usize = FRAME + 8 + RED_ZONE_LEN;
+/// CF, PF, AF, ZF, SF, OF.
+const STATUS_FLAGS: u32 = 0x8d5;
+/// DF.
+const DIRECTION_FLAG: u32 = 0x400;
 
-/// A trampoline that brackets the call of the handler with `save` and `restore`.
+/// What all trampolines have in common: a frame of [`Regs`], `outside` bytes below the stack of what is interrupted, and its
+/// description. `note` fills in what is not common, RAX, R12 and RSI being free. From then on RBP points to the frame: `call`
+/// calls the handler, `resume` takes what it left; then all but RSP is loaded, and `leave` goes on.
 macro_rules! trampoline {
-    ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*) => {
+    (
+        $(#[$doc:meta])* $name:ident, outside: $outside:ident, enter: [$($enter:literal),*], note: [$($note:literal),*],
+        call: [$($call:literal),*], resume: [$($resume:literal),*], leave: [$($leave:literal),*], $($operands:tt)*
+    ) => {
         $(#[$doc])*
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
             naked_asm!(
                 ".cfi_startproc simple",
-                ".cfi_def_cfa rsp, 16",
+                $($enter,)*
+                ".cfi_def_cfa rsp, {outside} - {frame}",
                 // No flag changes before PUSHFQ.
                 "lea rsp, [rsp - {frame}]",
-                ".cfi_def_cfa rsp, {at_return}",
+                ".cfi_def_cfa rsp, {outside}",
                 "mov [rsp + {r15}], r15",
                 "mov [rsp + {r14}], r14",
                 "mov [rsp + {r13}], r13",
@@ -128,41 +140,28 @@ macro_rules! trampoline {
                 "mov [rsp + {rsi}], rsi",
                 "mov [rsp + {rdi}], rdi",
                 "pushfq",
-                "pop [rsp + {flags}]",
-                "cld",
+                $($note,)*
                 "mov qword ptr [rsp + {orig_rax}], -1",
                 "mov eax, cs",
                 "mov [rsp + {cs}], rax",
                 "mov eax, ss",
                 "mov [rsp + {ss}], rax",
-                "lea rax, [rsp + {at_return}]",
+                "lea rax, [rsp + {outside}]",
                 "mov [rsp + {rsp}], rax",
-                "mov rsi, [rsp + {frame} + 8]",
-                "sub rsi, {stub_call_len}",
-                "mov [rsp + {rip}], rsi",
                 "mov rbp, rsp",
-                // The caller's frame, from the saved registers; the handler's user has put the real return address into `rip`,
-                // or the stub's own frame description leads to it.
-                ".cfi_def_cfa rbp, {at_return}",
-                ".cfi_offset rip, {rip} - {at_return}",
-                ".cfi_offset rbx, {rbx} - {at_return}",
-                ".cfi_offset rbp, {rbp} - {at_return}",
-                ".cfi_offset r12, {r12} - {at_return}",
-                ".cfi_offset r13, {r13} - {at_return}",
-                ".cfi_offset r14, {r14} - {at_return}",
-                ".cfi_offset r15, {r15} - {at_return}",
-                $($save,)*
-                "mov rdi, rbp",
-                "call [rbp + {frame}]",
-                $($restore,)*
+                // The frame of what is interrupted, from the saved registers; the handler's user has put the place or the real
+                // return address into `rip`, or the stub's own frame description leads to it.
+                ".cfi_def_cfa rbp, {outside}",
+                ".cfi_offset rip, {rip} - {outside}",
+                ".cfi_offset rbx, {rbx} - {outside}",
+                ".cfi_offset rbp, {rbp} - {outside}",
+                ".cfi_offset r12, {r12} - {outside}",
+                ".cfi_offset r13, {r13} - {outside}",
+                ".cfi_offset r14, {r14} - {outside}",
+                ".cfi_offset r15, {r15} - {outside}",
+                $($call,)*
                 "mov rsp, rbp",
-                // RET takes the target from right below the stack pointer that is resumed with.
-                "sub qword ptr [rsp + {rsp}], 8",
-                "mov rax, [rsp + {rsp}]",
-                "mov rcx, [rsp + {rip}]",
-                "mov [rax], rcx",
-                "push [rsp + {flags}]",
-                "popfq",
+                $($resume,)*
                 "mov r15, [rsp + {r15}]",
                 "mov r14, [rsp + {r14}]",
                 "mov r13, [rsp + {r13}]",
@@ -178,12 +177,10 @@ macro_rules! trampoline {
                 "mov rdx, [rsp + {rdx}]",
                 "mov rsi, [rsp + {rsi}]",
                 "mov rdi, [rsp + {rdi}]",
-                "mov rsp, [rsp + {rsp}]",
-                "ret",
+                $($leave,)*
                 ".cfi_endproc",
                 frame = const FRAME,
-                at_return = const AT_RETURN,
-                stub_call_len = const STUB_CALL_LEN,
+                outside = const $outside,
                 r15 = const offset_of!(Regs, r15),
                 r14 = const offset_of!(Regs, r14),
                 r13 = const offset_of!(Regs, r13),
@@ -205,49 +202,52 @@ macro_rules! trampoline {
                 flags = const offset_of!(Regs, eflags),
                 rsp = const offset_of!(Regs, rsp),
                 ss = const offset_of!(Regs, ss),
-                $($operand = sym $value,)*
+                $($operands)*
             );
         }
     };
 }
 
-/// From a detour trampoline's frame to the stack as it was at the place: the return address and the red zone.
-const AT_PLACE: usize = FRAME + 8 + RED_ZONE_LEN;
-/// CF, PF, AF, ZF, SF, OF.
-const STATUS_FLAGS: u32 = 0x8d5;
-/// DF.
-const DIRECTION_FLAG: u32 = 0x400;
+/// A trampoline of returns that brackets the call of the handler with `save` and `restore`.
+macro_rules! return_trampoline {
+    ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*) => {
+        trampoline!(
+            $(#[$doc])* $name,
+            outside: AT_RETURN,
+            enter: [],
+            note: [
+                "pop [rsp + {flags}]",
+                "cld",
+                "mov rsi, [rsp + {frame} + 8]",
+                "sub rsi, {stub_call_len}",
+                "mov [rsp + {rip}], rsi"
+            ],
+            call: [$($save,)* "mov rdi, rbp", "call [rbp + {frame}]" $(, $restore)*],
+            resume: [
+                // RET takes the target from right below the stack pointer that is resumed with.
+                "sub qword ptr [rsp + {rsp}], 8",
+                "mov rax, [rsp + {rsp}]",
+                "mov rcx, [rsp + {rip}]",
+                "mov [rax], rcx",
+                "push [rsp + {flags}]",
+                "popfq"
+            ],
+            leave: ["mov rsp, [rsp + {rsp}]", "ret"],
+            stub_call_len = const STUB_CALL_LEN,
+            $($operand = sym $value,)*
+        );
+    };
+}
 
-/// A trampoline of detours that brackets the call of the handler with `save` and `restore`.
+/// The same of detours.
 macro_rules! detour_trampoline {
     ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*) => {
-        $(#[$doc])*
-        #[unsafe(naked)]
-        unsafe extern "C" fn $name() {
-            naked_asm!(
-                ".cfi_startproc simple",
-                // The interrupted function is at the place itself, not behind a call.
-                ".cfi_signal_frame",
-                ".cfi_def_cfa rsp, {at_place} - {frame}",
-                // No flag changes before PUSHFQ.
-                "lea rsp, [rsp - {frame}]",
-                ".cfi_def_cfa rsp, {at_place}",
-                "mov [rsp + {r15}], r15",
-                "mov [rsp + {r14}], r14",
-                "mov [rsp + {r13}], r13",
-                "mov [rsp + {r12}], r12",
-                "mov [rsp + {rbp}], rbp",
-                "mov [rsp + {rbx}], rbx",
-                "mov [rsp + {r11}], r11",
-                "mov [rsp + {r10}], r10",
-                "mov [rsp + {r9}], r9",
-                "mov [rsp + {r8}], r8",
-                "mov [rsp + {rax}], rax",
-                "mov [rsp + {rcx}], rcx",
-                "mov [rsp + {rdx}], rdx",
-                "mov [rsp + {rsi}], rsi",
-                "mov [rsp + {rdi}], rdi",
-                "pushfq",
+        trampoline!(
+            $(#[$doc])* $name,
+            outside: AT_PLACE,
+            // The interrupted function is at the place itself, not behind a call.
+            enter: [".cfi_signal_frame"],
+            note: [
                 "pop rax",
                 "mov [rsp + {flags}], rax",
                 "mov [rsp + {flags_before}], rax",
@@ -255,32 +255,11 @@ macro_rules! detour_trampoline {
                 "test eax, {direction}",
                 "jnz 5f",
                 "6:",
-                "mov qword ptr [rsp + {orig_rax}], -1",
-                "mov eax, cs",
-                "mov [rsp + {cs}], rax",
-                "mov eax, ss",
-                "mov [rsp + {ss}], rax",
-                "lea rax, [rsp + {at_place}]",
-                "mov [rsp + {rsp}], rax",
                 "mov rax, [rsp + {frame}]",
-                "mov r12, [rax - {word_distance}]",
-                "mov rbp, rsp",
-                // The place's frame, from the saved registers; the handler's user has put the place into `rip`.
-                ".cfi_def_cfa rbp, {at_place}",
-                ".cfi_offset rip, {rip} - {at_place}",
-                ".cfi_offset rbx, {rbx} - {at_place}",
-                ".cfi_offset rbp, {rbp} - {at_place}",
-                ".cfi_offset r12, {r12} - {at_place}",
-                ".cfi_offset r13, {r13} - {at_place}",
-                ".cfi_offset r14, {r14} - {at_place}",
-                ".cfi_offset r15, {r15} - {at_place}",
-                $($save,)*
-                "mov rdi, rbp",
-                "mov rsi, r12",
-                "call [r12]",
-                "mov rbx, rax",
-                $($restore,)*
-                "mov rsp, rbp",
+                "mov r12, [rax - {word_distance}]"
+            ],
+            call: [$($save,)* "mov rdi, rbp", "mov rsi, r12", "call [r12]", "mov rbx, rax" $(, $restore)*],
+            resume: [
                 "test rbx, rbx",
                 "jz {resume}",
                 "mov [rsp + {frame}], rbx",
@@ -299,22 +278,9 @@ macro_rules! detour_trampoline {
                 "mov ah, al",
                 "add cl, 127",
                 "sahf",
-                "4:",
-                "mov r15, [rsp + {r15}]",
-                "mov r14, [rsp + {r14}]",
-                "mov r13, [rsp + {r13}]",
-                "mov r12, [rsp + {r12}]",
-                "mov rbp, [rsp + {rbp}]",
-                "mov rbx, [rsp + {rbx}]",
-                "mov r11, [rsp + {r11}]",
-                "mov r10, [rsp + {r10}]",
-                "mov r9, [rsp + {r9}]",
-                "mov r8, [rsp + {r8}]",
-                "mov rax, [rsp + {rax}]",
-                "mov rcx, [rsp + {rcx}]",
-                "mov rdx, [rsp + {rdx}]",
-                "mov rsi, [rsp + {rsi}]",
-                "mov rdi, [rsp + {rdi}]",
+                "4:"
+            ],
+            leave: [
                 "lea rsp, [rsp + {frame}]",
                 "ret",
                 "3:",
@@ -323,39 +289,15 @@ macro_rules! detour_trampoline {
                 "jmp 4b",
                 "5:",
                 "cld",
-                "jmp 6b",
-                ".cfi_endproc",
-                frame = const FRAME,
-                at_place = const AT_PLACE,
-                flags_before = const size_of::<Regs>(),
-                word_distance = const WORD_DISTANCE,
-                status = const STATUS_FLAGS,
-                direction = const DIRECTION_FLAG,
-                resume = sym detour_resume,
-                r15 = const offset_of!(Regs, r15),
-                r14 = const offset_of!(Regs, r14),
-                r13 = const offset_of!(Regs, r13),
-                r12 = const offset_of!(Regs, r12),
-                rbp = const offset_of!(Regs, rbp),
-                rbx = const offset_of!(Regs, rbx),
-                r11 = const offset_of!(Regs, r11),
-                r10 = const offset_of!(Regs, r10),
-                r9 = const offset_of!(Regs, r9),
-                r8 = const offset_of!(Regs, r8),
-                rax = const offset_of!(Regs, rax),
-                rcx = const offset_of!(Regs, rcx),
-                rdx = const offset_of!(Regs, rdx),
-                rsi = const offset_of!(Regs, rsi),
-                rdi = const offset_of!(Regs, rdi),
-                orig_rax = const offset_of!(Regs, orig_rax),
-                rip = const offset_of!(Regs, rip),
-                cs = const offset_of!(Regs, cs),
-                flags = const offset_of!(Regs, eflags),
-                rsp = const offset_of!(Regs, rsp),
-                ss = const offset_of!(Regs, ss),
-                $($operand = sym $value,)*
-            );
-        }
+                "jmp 6b"
+            ],
+            flags_before = const size_of::<Regs>(),
+            word_distance = const WORD_DISTANCE,
+            status = const STATUS_FLAGS,
+            direction = const DIRECTION_FLAG,
+            resume = sym detour_resume,
+            $($operand = sym $value,)*
+        );
     };
 }
 
@@ -434,7 +376,13 @@ macro_rules! each_way_of_saving {
     };
 }
 
-each_way_of_saving!(trampoline, trampoline_general, trampoline_fxsave, trampoline_xsave, trampoline_xsavec);
+each_way_of_saving!(
+    return_trampoline,
+    trampoline_general,
+    trampoline_fxsave,
+    trampoline_xsave,
+    trampoline_xsavec
+);
 each_way_of_saving!(detour_trampoline, detour_general, detour_fxsave, detour_xsave, detour_xsavec);
 
 /// Where a detour's trampoline traps, with RBP pointing to the registers to go on with.
