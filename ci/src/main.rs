@@ -14,9 +14,11 @@ mod jobs;
 mod lint;
 mod matrix;
 mod metadata;
+mod mutants;
 mod release;
 mod setup;
 mod step;
+mod torture;
 mod userland;
 mod vendor;
 mod walk;
@@ -108,6 +110,12 @@ fn command_line() -> Command {
                 .args([only(), verbose(), no_setup()]),
         )
         .subcommand(
+            Command::new("torture")
+                .about("Runs a long test, or lists them: what `cargo ci test` has a short form of")
+                .arg(Arg::new("name").value_name("NAME").help("Which; without it, they are listed"))
+                .args([only(), verbose()]),
+        )
+        .subcommand(
             Command::new("matrix").about("Prints the jobs for a hosted engine").arg(
                 Arg::new("format")
                     .long("format")
@@ -159,6 +167,14 @@ fn run(matches: &ArgMatches) -> Result<bool, String> {
         }
         Some((name @ ("lint" | "quick"), options)) => {
             run_jobs(&root, &[jobs::by_name(name)?], Job::steps, options)
+        }
+        Some(("torture", options)) => {
+            let Some(name) = options.get_one::<String>("name") else {
+                torture::ALL.iter().for_each(|long| println!("{:16} {}", long.name, long.about));
+                return Ok(true);
+            };
+            let only = options.get_one::<String>("only").map_or("", String::as_str);
+            torture::run(&root, name, only, options.get_flag("verbose"))
         }
         Some(("matrix", options)) => {
             print!(

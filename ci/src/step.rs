@@ -231,6 +231,24 @@ fn run_logged(
     }
 }
 
+/// Runs `command` to its end, or for `limit`: then it is ended, and there is no status. With all its lines of output.
+pub(crate) fn run_within(
+    command: Command,
+    limit: Duration,
+) -> std::io::Result<(Option<ExitStatus>, Vec<String>)> {
+    let (mut child, lines) = spawn(command)?;
+    let mut all = Vec::new();
+    let status = follow(&mut child, &lines, limit, |line| all.push(line))?;
+    Ok((status, all))
+}
+
+/// The test cases that these lines of output count: passed, failed, ignored.
+pub(crate) fn cases_of(lines: &[String]) -> [u64; 3] {
+    let mut cases = [0; 3];
+    lines.iter().for_each(|line| count_cases(line, &mut cases));
+    cases
+}
+
 /// Starts `command`; its lines of output and errors come through the channel, in the order in which they are read.
 fn spawn(mut command: Command) -> std::io::Result<(Child, Receiver<String>)> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;

@@ -8,7 +8,10 @@ mod hit;
 mod jprobe;
 mod kretprobe;
 mod memory;
+#[cfg(not(miri))]
+mod model;
 mod optimise;
+mod order;
 mod registration;
 mod threads;
 #[allow(dead_code)]

@@ -1,0 +1,245 @@
+//! The mutation check: deliberate defects, applied one at a time to a copy of the repository, each of which the test that
+//! is named with it has to notice.
+//!
+//! The defects are data: `ci/mutants.txt`, whose head says how they are written. A defect that its test does not notice is a
+//! hole in the tests.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::step;
+
+/// The table, from the workspace's root.
+pub(crate) const TABLE: &str = "ci/mutants.txt";
+
+/// A test that gives no result within this time has noticed.
+const LIMIT: Duration = Duration::from_secs(180);
+/// How long building may take.
+const BUILD_LIMIT: Duration = Duration::from_secs(25 * 60);
+
+/// One deliberate defect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mutant {
+    /// What is wrong, as a sentence.
+    name: String,
+    /// Where, from the workspace's root.
+    file: String,
+    /// What follows `cargo test -p`: the package, the test program, the filter.
+    test: String,
+    search: String,
+    replacement: String,
+}
+
+/// How a mutant, or the unchanged code, has done.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// The test failed, or gave no result in time.
+    Noticed,
+    /// So many tests passed.
+    Passed(u64),
+}
+
+/// The mutants of the table's text.
+///
+/// # Errors
+/// The line that is not understood.
+pub(crate) fn parse(text: &str) -> Result<Vec<Mutant>, String> {
+    let mut mutants: Vec<Mutant> = Vec::new();
+    let mut lines = text.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        if line.trim().is_empty() || line.starts_with("//") {
+            continue;
+        }
+        let wrong = |what: &str| format!("{TABLE}:{}: {what}", number + 1);
+        let name = line.strip_prefix("# ").ok_or_else(|| wrong("a mutant begins with `# what is wrong`"))?;
+        let mut field = |key: &str| {
+            let line = lines.next().map_or("", |(_, line)| line);
+            line.strip_prefix(key).map(str::to_owned).ok_or_else(|| wrong(&format!("`{key}` is missing")))
+        };
+        let (file, test) = (field("file ")?, field("test ")?);
+        field("<<<<")?;
+        let mut block = |end: &str| {
+            let mut block = String::new();
+            for (_, line) in lines.by_ref() {
+                if line == end {
+                    // The last line may be the beginning of one.
+                    block.pop();
+                    return Ok(block);
+                }
+                block.push_str(line);
+                block.push('\n');
+            }
+            Err(wrong(&format!("`{end}` is missing")))
+        };
+        let (search, replacement) = (block("====")?, block(">>>>")?);
+        mutants.push(Mutant { name: name.to_owned(), file, test, search, replacement });
+    }
+    Ok(mutants)
+}
+
+impl Mutant {
+    /// The file's text with the defect.
+    fn apply(&self, text: &str) -> Result<String, String> {
+        match text.matches(&self.search).count() {
+            1 => Ok(text.replacen(&self.search, &self.replacement, 1)),
+            found => Err(format!(
+                "{}: {found} places in {} look like this:\n{}",
+                self.name, self.file, self.search
+            )),
+        }
+    }
+}
+
+/// Runs the mutants whose name or file contains `only`, prints each, and tells what has survived.
+///
+/// # Errors
+/// The table cannot be used, a test fails without any defect, or mutants have survived.
+pub(crate) fn run(root: &Path, only: &str) -> Result<(), String> {
+    let table = fs::read_to_string(root.join(TABLE)).map_err(|error| format!("{TABLE}: {error}"))?;
+    let mut mutants = parse(&table)?;
+    mutants.retain(|mutant| mutant.name.contains(only) || mutant.file.contains(only));
+    let copy = Copy::make(root)?;
+    let tests: BTreeSet<_> = mutants.iter().map(|mutant| mutant.test.as_str()).collect();
+    println!("{} mutants, {} tests; first the tests on the code as it is", mutants.len(), tests.len());
+    for test in tests {
+        match copy.test(test)? {
+            Verdict::Passed(1..) => {}
+            Verdict::Passed(0) => return Err(format!("no test is meant by: {test}")),
+            Verdict::Noticed => return Err(format!("fails without any defect: {test}")),
+        }
+    }
+    let mut survived = Vec::new();
+    for (number, mutant) in mutants.iter().enumerate() {
+        let started = Instant::now();
+        let path = copy.root.join(&mutant.file);
+        let original = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", mutant.file))?;
+        let write = |text: &str| fs::write(&path, text).map_err(|error| format!("{}: {error}", mutant.file));
+        write(&mutant.apply(&original)?)?;
+        let verdict = copy.test(&mutant.test);
+        write(&original)?;
+        let word = match verdict.map_err(|error| format!("{}: {error}", mutant.name))? {
+            Verdict::Noticed => "noticed ",
+            Verdict::Passed(_) => {
+                survived.push(mutant);
+                "SURVIVED"
+            }
+        };
+        println!(
+            "[{}/{}] {word} {} ({:.0} s)",
+            number + 1,
+            mutants.len(),
+            mutant.name,
+            started.elapsed().as_secs_f64()
+        );
+    }
+    println!("{} of {} mutants noticed", mutants.len() - survived.len(), mutants.len());
+    if survived.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<_> = survived.iter().map(|mutant| format!("  {} ({})", mutant.name, mutant.test)).collect();
+    Err(format!("survived:\n{}", list.join("\n")))
+}
+
+/// A copy of the repository, with a build folder of its own.
+struct Copy {
+    root: PathBuf,
+    target: PathBuf,
+}
+
+impl Copy {
+    /// Copies what git knows of; what is already there and the same is left alone, so that little is built anew.
+    fn make(root: &Path) -> Result<Self, String> {
+        let home = root.join("target/mutants");
+        let copy = Self { root: home.join("tree"), target: home.join("target") };
+        let list = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output();
+        let list = list.map_err(|error| format!("git ls-files: {error}"))?;
+        for name in String::from_utf8_lossy(&list.stdout).split('\0').filter(|name| !name.is_empty()) {
+            let (from, to) = (root.join(name), copy.root.join(name));
+            let copied = fs::read(&from).and_then(|bytes| {
+                if fs::read(&to).is_ok_and(|there| there == bytes) {
+                    return Ok(());
+                }
+                fs::create_dir_all(to.parent().unwrap_or(&copy.root))?;
+                fs::copy(&from, &to).map(drop)?;
+                // Younger than what was built of an earlier version: `copy` keeps no times.
+                fs::write(&to, bytes)
+            });
+            copied.map_err(|error| format!("copy {name}: {error}"))?;
+        }
+        Ok(copy)
+    }
+
+    /// Builds, which has to work, then runs one line's test.
+    fn test(&self, test: &str) -> Result<Verdict, String> {
+        let (build, run) = command_lines(test);
+        let (status, lines) = self.cargo(&build, BUILD_LIMIT)?;
+        if status != Some(true) {
+            let end = lines.len().saturating_sub(40);
+            return Err(format!("cargo {} does not build:\n{}", build.join(" "), lines[end..].join("\n")));
+        }
+        let (status, lines) = self.cargo(&run, LIMIT)?;
+        if status != Some(true) {
+            return Ok(Verdict::Noticed);
+        }
+        Ok(Verdict::Passed(step::cases_of(&lines)[0]))
+    }
+
+    fn cargo(&self, words: &[&str], limit: Duration) -> Result<(Option<bool>, Vec<String>), String> {
+        let mut command = step::clean(Command::new("cargo"));
+        command.args(words).current_dir(&self.root);
+        command.env("CARGO_TARGET_DIR", &self.target).env("CARGO_PROFILE_DEV_DEBUG", "0");
+        let (status, lines) =
+            step::run_within(command, limit).map_err(|error| format!("cannot run cargo: {error}"))?;
+        Ok((status.map(|status| status.success()), lines))
+    }
+}
+
+/// How cargo builds, and runs, what follows `cargo test -p` in the table.
+fn command_lines(test: &str) -> (Vec<&str>, Vec<&str>) {
+    let run: Vec<_> = ["test", "-p"].into_iter().chain(test.split_whitespace()).collect();
+    // The filter is the last word: what builds has none.
+    let filter_at = run.iter().rposition(|word| word.starts_with("--")).map_or(3, |at| match run[at] {
+        "--test" | "--features" => at + 2,
+        _ => at + 1,
+    });
+    let mut build = run[..filter_at.min(run.len())].to_vec();
+    build.push("--no-run");
+    (build, run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mutant_applies_to_the_code_as_it_is() {
+        let root = crate::root();
+        let mutants =
+            parse(&fs::read_to_string(root.join(TABLE)).expect("it is there")).expect("well-formed");
+        assert!(mutants.len() >= 30, "{}", mutants.len());
+        for mutant in &mutants {
+            let text = fs::read_to_string(root.join(&mutant.file)).expect("the file is there");
+            let mutated = mutant.apply(&text).unwrap_or_else(|error| panic!("{error}"));
+            assert_ne!(mutated, text, "{} changes nothing", mutant.name);
+        }
+        let names: BTreeSet<_> = mutants.iter().map(|mutant| &mutant.name).collect();
+        assert_eq!(names.len(), mutants.len(), "a name is there twice");
+    }
+
+    #[test]
+    fn what_builds_has_no_filter() {
+        let (build, run) = command_lines("probe-core --test contract hit_9");
+        assert_eq!(build.join(" "), "test -p probe-core --test contract --no-run");
+        assert_eq!(run.join(" "), "test -p probe-core --test contract hit_9");
+        assert_eq!(command_lines("probe-core --lib slots").0.join(" "), "test -p probe-core --lib --no-run");
+    }
+
+    #[test]
+    fn a_table_that_is_not_one_is_refused_with_its_line() {
+        let error = parse("// head\n\n# name\nfile a.rs\n").expect_err("`test` is missing");
+        assert!(error.contains(":3:") && error.contains("test"), "{error}");
+    }
+}

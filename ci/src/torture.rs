@@ -1,0 +1,81 @@
+//! The long forms: what is too long for `cargo ci test`, which has a short form of each. One command each, `cargo ci
+//! torture NAME`; docs/reliability.md has what they last said.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::mutants;
+use crate::step::{self, Step};
+
+/// No long test takes longer.
+const LONG: Duration = Duration::from_secs(6 * 3600);
+
+/// One long test.
+pub(crate) struct Torture {
+    /// What to type after `cargo ci torture`.
+    pub(crate) name: &'static str,
+    /// What it shows, in a few words.
+    pub(crate) about: &'static str,
+    run: Run,
+}
+
+enum Run {
+    /// These steps; `--only` picks some.
+    Steps(fn() -> Vec<Step>),
+    /// A function of the workspace's root and `--only`.
+    Own(fn(&Path, &str) -> Result<(), String>),
+}
+
+/// All of them.
+pub(crate) const ALL: &[Torture] = &[
+    Torture {
+        name: "mutants",
+        about: "each of the deliberate defects of ci/mutants.txt is noticed by its test",
+        run: Run::Own(mutants::run),
+    },
+    Torture {
+        name: "storm",
+        about: "ten minutes of threads that hit, register, fork and load at once",
+        run: Run::Steps(|| vec![user_test("storm", "storm", &[("PROBE_STORM_SECONDS", "600")])]),
+    },
+    Torture {
+        name: "jumps",
+        about: "a million times jumps come and go in bytes that threads execute",
+        run: Run::Steps(|| vec![user_test("jumps", "jumps", &[("PROBE_JUMP_CYCLES", "1000000")])]),
+    },
+];
+
+/// Runs the one of that name; whether nothing failed.
+///
+/// # Errors
+/// A sentence with all names, if there is none.
+pub(crate) fn run(root: &Path, name: &str, only: &str, verbose: bool) -> Result<bool, String> {
+    let torture = ALL.iter().find(|torture| torture.name == name).ok_or_else(|| {
+        let names: Vec<_> = ALL.iter().map(|torture| torture.name).collect();
+        format!("there is no {name}; there are: {}", names.join(" "))
+    })?;
+    match torture.run {
+        Run::Own(own) => match own(root, only) {
+            Ok(()) => Ok(true),
+            Err(wrong) => {
+                println!("{wrong}");
+                Ok(false)
+            }
+        },
+        Run::Steps(steps) => {
+            let steps: Vec<_> = steps().into_iter().filter(|step| step.name.contains(only)).collect();
+            if steps.is_empty() {
+                return Err(format!("no step has {only} in its name"));
+            }
+            Ok(step::run_all(root, &steps, verbose))
+        }
+    }
+}
+
+/// A test program of tests/user, optimised, with what makes it long.
+fn user_test(name: &str, program: &str, long: &[(&'static str, &str)]) -> Step {
+    let test =
+        ["cargo", "test", "--release", "-p", "probe-tests-user", "--test", program, "--", "--nocapture"];
+    let step = long.iter().fold(Step::run(name, &test), |step, (variable, value)| step.env(variable, *value));
+    Step { limit: LONG, ..step }
+}

@@ -1,0 +1,109 @@
+//! SAFE_2 and SAFE_3, step by step: at every write of text that an operation makes, before it and after it, the program runs
+//! and ends as without probes.
+
+use super::*;
+use probe_core::{Answer, Probe, Switch};
+
+/// Five bytes of instructions that a jump may displace, and more of every method.
+fn jumpable(world: &World, name: &str) -> usize {
+    world.function(name, &[NOP, ADD, 0, 2, NOP, ADD, 0, 3, BORROW, 0, SUB, 0, 1, RETURN])
+}
+
+/// The offsets of its instructions.
+const JUMPABLE: [isize; 7] = [0, 1, 4, 5, 8, 10, 13];
+
+/// Runs `operation` while every write of text is preceded and followed by a run of all functions.
+fn watched<R>(
+    world: &'static World,
+    functions: &'static [usize],
+    operation: impl FnOnce() -> R,
+) -> (R, usize) {
+    let seen = counter();
+    let check = move |_| {
+        bump(seen);
+        for function in functions {
+            assert_eq!(world.value(*function, &[1]), 6, "at moment {}", seen.load(SeqCst));
+        }
+    };
+    *world.host().text_hook.lock().unwrap() = Some(Box::new(check));
+    let result = operation();
+    *world.host().text_hook.lock().unwrap() = None;
+    (result, seen.load(SeqCst))
+}
+
+#[test]
+fn safe_2_at_every_write_of_text_the_program_goes_on() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let g = jumpable(world, "g");
+    let functions: &'static [usize] = Box::leak(Box::new([f, g]));
+    let text = world.text();
+    let batch = || {
+        let on_f = PLUS_FIVE.map(|offset| K::at(at(f, offset)).pre(|_| ()).post(|_| ()));
+        let on_g = JUMPABLE.map(|offset| K::at(at(g, offset)).pre(|_| ()));
+        on_f.into_iter().chain(on_g).collect::<Vec<_>>()
+    };
+    let (probes, moments) = watched(world, functions, || world.probes.register_all(batch()).unwrap());
+    assert!(moments > 40, "only {moments} moments");
+    let mut moments = 0;
+    let mut watch = |operation: &dyn Fn()| moments += watched(world, functions, operation).1;
+    watch(&|| world.probes.switch(Switch::Off).unwrap());
+    watch(&|| world.probes.switch(Switch::On).unwrap());
+    watch(&|| probes.iter().for_each(|probe| probe.disable().unwrap()));
+    watch(&|| probes.iter().for_each(|probe| probe.enable().unwrap()));
+    assert!(moments > 80, "only {moments} moments");
+    let (kept, _) = watched(world, functions, || world.probes.unregister_all(probes));
+    assert!(kept.is_ok());
+    assert!(world.text() == text);
+}
+
+#[test]
+fn safe_3_at_every_write_of_a_jump_the_program_goes_on() {
+    let world = World::new();
+    let g = jumpable(world, "g");
+    let functions: &'static [usize] = Box::leak(Box::new([g]));
+    let text = world.text();
+    let first: Probe<ToyHost> = world.probes.register(K::at(at(g, 0)).pre(|_| ())).unwrap();
+    let (made, laid) = watched(world, functions, || world.probes.optimise().unwrap());
+    assert_eq!(made, 1);
+    assert!(laid > 8, "only {laid} moments");
+    let (_, taken) = watched(world, functions, || world.probes.unoptimise().unwrap());
+    assert!(taken > 8, "only {taken} moments");
+    watched(world, functions, || world.probes.optimise().unwrap());
+    // A probe among what the jump displaces takes it away, and its own end lets it stay away.
+    let (second, _) =
+        watched(world, functions, || world.probes.register(K::at(at(g, 1)).pre(|_| ())).unwrap());
+    watched(world, functions, || second.unregister().unwrap());
+    watched(world, functions, || world.probes.optimise().unwrap());
+    watched(world, functions, || first.unregister().unwrap());
+    assert!(world.text() == text);
+}
+
+/// Whoever hits a breakpoint as soon as it stands there finds its point armed: a fault of the simulated instruction is its
+/// probe's.
+#[test]
+fn safe_2_a_breakpoint_counts_from_its_first_moment() {
+    let world = World::new();
+    // PUSH with a stack pointer that cannot be written: simulated, and faults.
+    let f = world.function("f", &[PUSH, 1, RETURN]);
+    let asked = counter();
+    let probe = K::at("f").disabled().fault(move |hit, _| {
+        bump(asked);
+        hit.regs_mut().pc += 2;
+        Answer::Handled
+    });
+    let probe = world.probes.register(probe).unwrap();
+    let written = counter();
+    let hook = move |moment| {
+        if moment == Moment::AfterWrite {
+            bump(written);
+            let mut cpu = world.cpu(f, &[]);
+            cpu.regs.sp = world.arena() + 8;
+            let _ = cpu.run(2);
+        }
+    };
+    *world.host().text_hook.lock().unwrap() = Some(Box::new(hook));
+    probe.enable().unwrap();
+    *world.host().text_hook.lock().unwrap() = None;
+    assert_eq!((written.load(SeqCst), asked.load(SeqCst)), (1, 1));
+}
