@@ -5,16 +5,16 @@
 //! `posix_spawn` (whose child goes on through `sigaction`, `dup2` and `execve`), in `abort`; and programs do so with full
 //! sets. So those system calls get a probe of their own. It makes the call in the program's place, without our signals
 //! ([`OWNED`]): the mask that comes in force is the one in the signal frame, and the action of one of our signals is
-//! kept behind ours ([`program_action`]). The calls are found by their code: the number as a constant, the call a few
+//! kept behind ours ([`signals::install_action`]). The calls are found by their code: the number as a constant, the call a few
 //! instructions later.
 //!
 //! Not covered: signal handlers that run while `sigsuspend`, `ppoll` or the like waits with our signals in its set, and
 //! system calls that the program makes by itself, without libc.
 
 use crate::arch::{Regs, SYSCALL, SyscallCode};
-use crate::signals::{self, OWNED, OWNED_SET, program_action};
+use crate::signals::{self, OWNED_SET};
 use crate::symbols::objects::{self, Object, Role};
-use crate::sys::{self, Action, SignalSet};
+use crate::sys::{Action, SignalSet};
 use crate::{Hit, Kprobe, Native, Probe, memory, process, threads};
 use core::ffi::c_int;
 use probe_core::arch::{Arch, Memory, Regs as _};
@@ -38,7 +38,18 @@ impl Guard {
     }
 }
 
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.is_complete() {
+            // It has been changed before.
+            let _ = signals::block_during_traps();
+        }
+    }
+}
+
 /// Guards this process: see [`crate::guard`]. To be called before anything is probed, and before signals are blocked.
+/// From then on asynchronous signals need not be blocked during a hit, which makes hits cheaper, and scale with threads;
+/// they wait for its end all the same ([`signals::defer_asynchronous`]).
 ///
 /// # Errors
 /// The calls cannot be probed; nothing has changed.
@@ -46,7 +57,12 @@ impl Guard {
 /// # Panics
 /// As [`crate::probes`].
 pub fn guard() -> Result<Guard, BatchError> {
-    process::probes().register_all(probes()).map(Guard)
+    let guard = process::probes().register_all(probes()).map(Guard)?;
+    if guard.is_complete() {
+        // The kernel refuses no action that it has taken before.
+        let _ = signals::defer_asynchronous();
+    }
+    Ok(guard)
 }
 
 /// The guard's probes, for whoever registers them in a batch of his own. Empty where the calls are not found.
@@ -119,7 +135,8 @@ fn probe(at: usize, code: SyscallCode, number: libc::c_long, handler: Handler) -
         regs.set_pc(next);
         Flow::Redirected
     };
-    Kprobe::at(place).pre(pre).into()
+    // By a trap: the mask that is changed is the one in its frame.
+    Kprobe::at(place).pre(pre).without_jump().into()
 }
 
 /// `rt_sigprocmask(how, set, old, len)`.
@@ -168,19 +185,16 @@ fn change_action(
         return Some(-(libc::EFAULT as isize));
     }
     let new = (new != 0).then(|| Action::from_memory(bytes));
-    let before = if OWNED.contains(&signal) {
-        // A child that still shares the program's memory (vfork) must not change what the program has set; what it
-        // executes begins with the default.
-        let new = new.filter(|_| !threads::shares_memory());
-        program_action(signal, new.as_ref())
+    // A child that still shares the program's memory (vfork) must not change what the program has set; what it
+    // executes begins with the default.
+    let result = if threads::shares_memory() {
+        signals::action_in_shared_memory(signal, new.as_ref())
     } else {
-        let mut new = new.filter(|new| new.mask.bits() & OWNED_SET.bits() != 0)?;
-        new.mask = SignalSet::from_bits(new.mask.bits() & !OWNED_SET.bits());
-        // SAFETY: the program has asked for this very action, with more signals blocked meanwhile.
-        match unsafe { sys::sigaction(signal, Some(&new)) } {
-            Ok(before) => before,
-            Err(errno) => return Some(-(errno as isize)),
-        }
+        signals::install_action(signal, new.as_ref())
+    };
+    let before = match result {
+        Ok(before) => before,
+        Err(errno) => return Some(-(errno as isize)),
     };
     if old != 0 && !write(old, &before.to_memory()) {
         return Some(-(libc::EFAULT as isize));

@@ -337,7 +337,8 @@ unsafe impl Host for LinuxProcess {
     }
 
     fn unpin(&self) {
-        threads::restore_errno();
+        // In a trap, the handler's own call is the last one.
+        threads::restore_errno(None);
     }
 
     fn find_symbols(&self, name: &str, found: &mut dyn FnMut(&Symbol<'_>)) {

@@ -1,7 +1,8 @@
 //! The signals that probes live on, and the program's own handlers behind them.
 //!
 //! SIGTRAP, SIGSEGV, SIGBUS, SIGILL and SIGFPE are ours ([`OWNED`]): installed with SA_SIGINFO, SA_NODEFER (a hit inside
-//! a handler must not kill the process) and SA_ONSTACK, and with all other signals blocked meanwhile. What is not
+//! a handler must not kill the process) and SA_ONSTACK, and with all other signals kept away meanwhile: by the handler's mask, or
+//! as `deferral` says. What is not
 //! about a probe goes on to the program's action, exactly as the kernel would have called it: mask, SA_NODEFER,
 //! SA_RESETHAND, siginfo and the untouched `ucontext_t`. The default action ends the process with that signal, its
 //! siginfo and its core, with the registers of the faulting instruction.
@@ -13,13 +14,19 @@
 //! A trap is ours only if the kernel raised it for a breakpoint instruction (`si_code`) and the core knows the place: a
 //! `kill -TRAP`, a debugger's step or the program's own breakpoints never get here.
 
+mod deferral;
+mod recorded;
+
+pub(crate) use self::deferral::resume;
+
+use self::recorded::Recorded;
 use crate::arch::{Native, RESTORER_FLAG, UContext, is_breakpoint_trap, nofault_fixup, restorer};
 use crate::lock::Lock;
 use crate::process::LinuxProcess;
 use crate::sys::{self, Action, SigInfo, SignalSet};
 use crate::{memory, text, threads};
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicUsize, Ordering, fence};
+use core::sync::atomic::Ordering;
 use probe_core::arch::{Access, Arch, MemFault, Regs};
 use probe_core::{FaultVerdict, Probes, Trap};
 
@@ -34,65 +41,12 @@ pub const OWNED_SET: SignalSet =
 const SEGV_MAPERR: c_int = 1;
 
 /// What is blocked while a handler of ours runs: everything but what its own work may raise.
-const BLOCKED: SignalSet = SignalSet::from_bits(!OWNED_SET.bits());
+pub(crate) const BLOCKED: SignalSet = SignalSet::from_bits(!OWNED_SET.bits());
 
 /// The program's actions, in the order of [`OWNED`].
 static PROGRAM: [Recorded; OWNED.len()] = [const { Recorded::new() }; OWNED.len()];
 /// Serialises the writers of [`PROGRAM`].
 static WRITER: Lock<()> = Lock::new(());
-
-/// An action that a signal handler can read while another thread changes it: a sequence lock.
-struct Recorded {
-    /// Odd while it is being changed.
-    sequence: AtomicUsize,
-    handler: AtomicUsize,
-    flags: AtomicUsize,
-    mask: [AtomicUsize; 2],
-}
-
-impl Recorded {
-    const fn new() -> Self {
-        Self {
-            sequence: AtomicUsize::new(0),
-            handler: AtomicUsize::new(libc::SIG_DFL),
-            flags: AtomicUsize::new(0),
-            mask: [const { AtomicUsize::new(0) }; 2],
-        }
-    }
-
-    fn read(&self) -> Action {
-        loop {
-            let before = self.sequence.load(Ordering::Acquire);
-            let [low, high] = &self.mask;
-            let mask = low.load(Ordering::Relaxed) as u64 | (high.load(Ordering::Relaxed) as u64) << 32;
-            let action = Action {
-                handler: self.handler.load(Ordering::Relaxed),
-                flags: self.flags.load(Ordering::Relaxed),
-                restorer: 0,
-                mask: SignalSet::from_bits(mask),
-            };
-            fence(Ordering::Acquire);
-            if before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before {
-                return action;
-            }
-            core::hint::spin_loop();
-        }
-    }
-
-    /// Only under [`WRITER`], with all signals blocked: a reader on the same thread would wait for ever.
-    fn write(&self, action: &Action) {
-        let before = self.sequence.load(Ordering::Relaxed);
-        self.sequence.store(before + 1, Ordering::Relaxed);
-        fence(Ordering::Release);
-        self.handler.store(action.handler, Ordering::Relaxed);
-        self.flags.store(action.flags, Ordering::Relaxed);
-        let bits = action.mask.bits();
-        let [low, high] = &self.mask;
-        low.store(bits as u32 as usize, Ordering::Relaxed);
-        high.store((bits >> 32) as usize, Ordering::Relaxed);
-        self.sequence.store(before + 2, Ordering::Release);
-    }
-}
 
 /// Installs our handlers; what was there before becomes the program's action.
 ///
@@ -117,6 +71,49 @@ pub fn are_installed() -> bool {
         let now = unsafe { sys::sigaction(signal, None) };
         now.is_ok_and(|now| now.handler == our_action(signal).handler)
     })
+}
+
+/// Lets asynchronous signals wait for the end of a hit without being blocked during it ([`deferral`]). Whoever calls this
+/// calls [`install_action`] at every `rt_sigaction` of the program's from now on.
+///
+/// # Errors
+/// The errno of `rt_sigaction`.
+pub fn defer_asynchronous() -> Result<(), c_int> {
+    let mask = if deferral::start() { SignalSet::EMPTY } else { BLOCKED };
+    // SAFETY: the handler that is there already.
+    unsafe { sys::sigaction(libc::SIGTRAP, Some(&Action { mask, ..our_action(libc::SIGTRAP) })) }.map(drop)
+}
+
+/// Ends what [`defer_asynchronous`] began: they are blocked during a trap, and not during a hit by a jump.
+///
+/// # Errors
+/// The errno of `rt_sigaction`.
+pub fn block_during_traps() -> Result<(), c_int> {
+    // SAFETY: the handler that is there already.
+    unsafe { sys::sigaction(libc::SIGTRAP, Some(&our_action(libc::SIGTRAP))) }?;
+    deferral::stop();
+    Ok(())
+}
+
+/// Reads, and with `new` sets, the program's own action for any signal; returns the one before. What an agent calls in
+/// place of `rt_sigaction`.
+///
+/// # Errors
+/// The errno of `rt_sigaction`.
+pub fn install_action(signal: c_int, new: Option<&Action>) -> Result<Action, c_int> {
+    if OWNED.contains(&signal) { Ok(program_action(signal, new)) } else { deferral::install(signal, new) }
+}
+
+/// As [`install_action`], in a child that still shares the program's memory (vfork): what is recorded there is the
+/// program's, and only the kernel's action is the child's.
+pub(crate) fn action_in_shared_memory(signal: c_int, new: Option<&Action>) -> Result<Action, c_int> {
+    let before = install_action(signal, None)?;
+    if let Some(new) = new.filter(|_| !OWNED.contains(&signal)) {
+        let mask = SignalSet::from_bits(new.mask.bits() & !OWNED_SET.bits());
+        // SAFETY: the child has asked for this action.
+        unsafe { sys::sigaction(signal, Some(&Action { mask, ..*new })) }?;
+    }
+    Ok(before)
 }
 
 fn our_action(signal: c_int) -> Action {
@@ -165,6 +162,7 @@ fn probes() -> &'static Probes<LinuxProcess> {
 }
 
 /// SIGTRAP.
+#[unsafe(link_section = "probe_signal_entry")]
 unsafe extern "C" fn on_trap(signal: c_int, info: *mut SigInfo, raw: *mut c_void) {
     // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
     let context = unsafe { UContext::new(raw) };
@@ -173,7 +171,7 @@ unsafe extern "C" fn on_trap(signal: c_int, info: *mut SigInfo, raw: *mut c_void
     let block = threads::current_or_new();
     threads::keep_errno();
     let verdict = handle_trap(info, context, block);
-    threads::restore_errno();
+    threads::restore_errno(Some(context));
     // A handler of the program may leave by a longjmp: nothing of ours is open any more.
     match verdict {
         Verdict::Done => {}
@@ -233,6 +231,7 @@ fn stands_at(regs: &crate::arch::Regs) -> bool {
 }
 
 /// SIGSEGV, SIGBUS, SIGILL, SIGFPE.
+#[unsafe(link_section = "probe_signal_entry")]
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut SigInfo, raw: *mut c_void) {
     // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
     let context = unsafe { UContext::new(raw) };
@@ -262,7 +261,7 @@ fn offer_fault(signal: c_int, info: &mut SigInfo, context: UContext, block: Opti
     });
     threads::keep_errno();
     let verdict = probes().fault(&mut regs, context.trap_number(signal));
-    threads::restore_errno();
+    threads::restore_errno(Some(context));
     if let Some((block, outer)) = outer {
         block.ucontext.store(outer, Ordering::Relaxed);
     }

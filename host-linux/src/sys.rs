@@ -249,10 +249,10 @@ pub(crate) fn send_to_self(signal: c_int) {
     unsafe { libc::syscall(libc::SYS_tgkill, process_id(), thread_id(), signal) };
 }
 
-/// Queues `info` to the calling thread, with whatever code it carries.
-pub(crate) fn queue_to_self(info: &SigInfo) {
+/// Queues `info` to the calling thread, with whatever code it carries; `false` if there is no room for it.
+pub(crate) fn queue_to_self(info: &SigInfo) -> bool {
     // SAFETY: `info` is 128 bytes long as the kernel expects; a thread may send itself anything.
-    unsafe {
+    let result = unsafe {
         libc::syscall(
             libc::SYS_rt_tgsigqueueinfo,
             process_id(),
@@ -261,6 +261,25 @@ pub(crate) fn queue_to_self(info: &SigInfo) {
             core::ptr::from_ref(info),
         )
     };
+    result == 0
+}
+
+/// Takes a pending signal `signal` off the calling thread's or the process's queue, without waiting.
+pub(crate) fn take_pending(signal: c_int) -> Option<SigInfo> {
+    let set = SignalSet::EMPTY.with(signal);
+    let mut info = SigInfo::fault(0, 0, 0);
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structures are the kernel's and live through the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigtimedwait,
+            &raw const set,
+            &raw mut info,
+            &raw const now,
+            size_of::<SignalSet>(),
+        )
+    };
+    (result == libc::c_long::from(signal)).then_some(info)
 }
 
 /// `membarrier(command)`.

@@ -17,7 +17,8 @@
 //! return would bring the old one back.
 
 use crate::arch::{self, Native, UContext};
-use crate::sys::{self, AltStack};
+use crate::signals::{self, BLOCKED};
+use crate::sys::{self, AltStack, SignalSet};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use probe_core::{Context, Task};
@@ -50,6 +51,9 @@ pub(crate) struct Block {
     /// How often [`keep_errno`] was called without [`restore_errno`], and what errno was at the first.
     errno_depth: AtomicU32,
     kept_errno: AtomicI32,
+    /// Whether a signal waits for the end of a hit by a jump, and the signal mask that comes back then.
+    is_deferring: AtomicBool,
+    kept_mask: AtomicU64,
     /// The last fault that ended a fault-free copy: code and address, for a faithful signal.
     pub(crate) fault_signal: AtomicI32,
     pub(crate) fault_code: AtomicI32,
@@ -211,8 +215,8 @@ pub(crate) fn ensure_altstack(context: UContext, block: &Block) -> bool {
     block.is_preparing.store(false, Ordering::Relaxed);
     // No memory for a stack, or the kernel does not want it: go on where we are.
     let Some(stack) = stack else { return true };
-    // SAFETY: a handler of ours runs with all asynchronous signals blocked; the block's stack belongs to this thread and
-    // nothing is on it, as the thread has another one or none.
+    // SAFETY: the block's stack belongs to this thread and nothing is on it, as the thread has another one or none; a
+    // signal's handler that uses it meanwhile has returned before this goes on (the module `signals::deferral`).
     if unsafe { arch::sigaltstack_from(&raw const stack, stack.base + stack.len_bytes) } < 0 {
         return true;
     }
@@ -241,6 +245,17 @@ impl Block {
         let errno = self.errno.load(Ordering::Relaxed);
         // SAFETY: null, or the errno of the thread that owns the block, which is the one that runs this.
         (!errno.is_null()).then(|| unsafe { AtomicI32::from_ptr(errno) })
+    }
+
+    /// Whether a hit is being handled: between [`keep_errno`] and [`restore_errno`].
+    pub(crate) fn is_busy(&self) -> bool {
+        self.errno_depth.load(Ordering::Relaxed) != 0
+    }
+
+    /// Keeps the signal mask until the hit is over.
+    pub(crate) fn keep_mask(&self, mask: SignalSet) {
+        self.kept_mask.store(mask.bits(), Ordering::Relaxed);
+        self.is_deferring.store(true, Ordering::Relaxed);
     }
 
     fn index(&self) -> u32 {
@@ -292,15 +307,24 @@ impl Block {
         self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.ucontext.store(core::ptr::null_mut(), Ordering::Relaxed);
         self.errno_depth.store(0, Ordering::Relaxed);
+        self.is_deferring.store(false, Ordering::Relaxed);
         self.is_ending.store(false, Ordering::Relaxed);
         self.free();
     }
 }
 
-/// Takes a block for the calling thread.
+/// Takes a block for the calling thread. No signal comes between: its handler's hits would take another one.
 #[cold]
 fn take() -> Option<&'static Block> {
     let table = Table::get()?;
+    let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(BLOCKED));
+    let block = current().or_else(|| take_from(table));
+    sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
+    block
+}
+
+/// As [`take`].
+fn take_from(table: Table) -> Option<&'static Block> {
     let block = pop(table).or_else(|| fresh(table))?;
     block.owner.store(STARTING, Ordering::Release);
     // From here on, hits in what is called below find the block.
@@ -387,9 +411,10 @@ pub(crate) fn keep_errno() {
     }
 }
 
-/// Ends what [`keep_errno`] began.
+/// Ends what [`keep_errno`] began, and lets signals come that have waited for it. In a signal handler, `context` is what
+/// it has interrupted.
 #[inline]
-pub(crate) fn restore_errno() {
+pub(crate) fn restore_errno(context: Option<UContext>) {
     if let Some(block) = current()
         && let Some(errno) = block.errno()
     {
@@ -397,6 +422,11 @@ pub(crate) fn restore_errno() {
         block.errno_depth.store(depth, Ordering::Relaxed);
         if depth == 0 {
             errno.store(block.kept_errno.load(Ordering::Relaxed), Ordering::Relaxed);
+            if block.is_deferring.load(Ordering::Relaxed) {
+                block.is_deferring.store(false, Ordering::Relaxed);
+                let mask = SignalSet::from_bits(block.kept_mask.load(Ordering::Relaxed));
+                signals::resume(mask, context);
+            }
         }
     }
 }

@@ -87,8 +87,14 @@ pub(super) fn all(
     if targets.is_empty() && waiting.is_empty() {
         return Ok(());
     }
-    let own = probe_host_linux::guard::probes().into_iter().chain(later::probe(&waiting)).collect();
+    let guard = probe_host_linux::guard::probes();
+    let is_guarded = !guard.is_empty();
+    let own = guard.into_iter().chain(later::probe(&waiting)).collect();
     group(agent, reporter, &definitions, &targets, own)?;
+    if is_guarded {
+        // The kernel refuses no action that it has taken before.
+        let _ = probe_host_linux::signals::defer_asynchronous();
+    }
     later::start(agent, definitions, waiting);
     Ok(())
 }

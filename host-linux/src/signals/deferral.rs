@@ -1,0 +1,241 @@
+//! Asynchronous signals wait for the end of a hit.
+//!
+//! What a signal interrupts must not be a hit: its handler's own hits would be missed, and a handler that leaves by
+//! `siglongjmp` would leave the hit open for ever. Blocking the signals in the trap (`sa_mask`) does that, at the price
+//! of two more turns of the kernel's lock on the process's signals in every hit, which is what hits of many threads wait
+//! for; and a hit by a jump would need two system calls. So once [`start`] has been called, the kernel's handler of
+//! every signal that the program handles is [`on_signal`]. Usually it calls the program's function as if it were not
+//! there. During a hit it blocks all asynchronous signals in what it has interrupted, sends the signal once more, to
+//! the same thread and with the same siginfo, and returns: the signal is pending, as if it had been blocked. The end of
+//! the hit brings the mask back: the signal return after a trap, [`resume`] after a jump.
+//!
+//! A hit is what lies between [`threads::keep_errno`] and [`threads::restore_errno`], and the first and last instructions of
+//! the signal handlers, which have a section of their own for that ([`is_entry`]).
+
+use super::{BLOCKED, OWNED_SET, Recorded, WRITER};
+use crate::arch::{Native, RESTORER_FLAG, UContext, restorer};
+use crate::process::PROBES;
+use crate::sys::{self, Action, SigInfo, SignalSet};
+use crate::threads::{self, Block};
+use crate::{memory, text};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
+use probe_core::arch::Arch;
+use probe_core::host::Host;
+
+/// How many signals there are, from number 1 on.
+const SIGNALS: usize = 64;
+
+/// What the program wants to be called at its signals. A default action here: the kernel's is the program's.
+static ACTIONS: [Recorded; SIGNALS] = [const { Recorded::new() }; SIGNALS];
+
+/// Whether the program's handlers are ours to call.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+/// The most signals that the kernel delivers on top of each other at once: one of each.
+const MOST_STACKED: usize = SIGNALS;
+
+/// The first signal of which several can be pending.
+const FIRST_QUEUED: c_int = 32;
+
+/// How many pending signals of one number keep their order when one before them waits for a hit.
+const MOST_QUEUED: usize = 32;
+
+unsafe extern "C" {
+    // The linker's names for the bounds of the section of that name.
+    #[link_name = "__start_probe_signal_entry"]
+    static ENTRY_START: u8;
+    #[link_name = "__stop_probe_signal_entry"]
+    static ENTRY_END: u8;
+}
+
+/// Whether `pc` is in a signal handler of ours, or on the way out of one.
+fn is_entry(pc: usize) -> bool {
+    let entry = (&raw const ENTRY_START) as usize..(&raw const ENTRY_END) as usize;
+    entry.contains(&pc)
+}
+
+/// Takes the program's handlers over, those of today and those that [`install`] is told of; false where asynchronous
+/// signals have to stay blocked during a trap: an emulator does not send all of a siginfo again.
+pub(super) fn start() -> bool {
+    IS_ON.store(true, Ordering::Relaxed);
+    for signal in (1..=SIGNALS as c_int).filter(|&signal| is_asynchronous(signal)) {
+        // What was installed by a call that nobody has told us of is installed once more, as ours.
+        if let Ok(action) = install(signal, None)
+            && is_handler(action.handler)
+        {
+            let _ = install(signal, Some(&action));
+        }
+    }
+    !text::is_unprotecting()
+}
+
+/// Lets the kernel call handlers that are installed from now on.
+pub(super) fn stop() {
+    IS_ON.store(false, Ordering::Relaxed);
+}
+
+fn is_asynchronous(signal: c_int) -> bool {
+    OWNED_SET.bits() & SignalSet::EMPTY.with(signal).bits() == 0
+}
+
+/// Whether an action's handler is a function.
+fn is_handler(handler: usize) -> bool {
+    handler != libc::SIG_DFL && handler != libc::SIG_IGN
+}
+
+fn ours() -> usize {
+    on_signal as unsafe extern "C" fn(c_int, *mut SigInfo, *mut c_void) as usize
+}
+
+/// Reads, and with `new` sets, the program's action for a signal that is not one of [`super::OWNED`]; returns the one before.
+///
+/// # Errors
+/// The errno of `rt_sigaction`.
+pub(super) fn install(signal: c_int, new: Option<&Action>) -> Result<Action, c_int> {
+    let recorded = usize::try_from(signal).ok().and_then(|signal| ACTIONS.get(signal.checked_sub(1)?));
+    let recorded = recorded.ok_or(libc::EINVAL)?;
+    let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(BLOCKED));
+    let writer = WRITER.lock();
+    let before = exchange(signal, recorded, new);
+    drop(writer);
+    sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
+    before
+}
+
+/// As [`install`]; under [`WRITER`], with all signals blocked.
+fn exchange(signal: c_int, recorded: &Recorded, new: Option<&Action>) -> Result<Action, c_int> {
+    // SAFETY: asks only.
+    let kernel = unsafe { sys::sigaction(signal, None) }?;
+    let before = if kernel.handler == ours() { recorded.read() } else { kernel };
+    let Some(new) = new else { return Ok(before) };
+    let is_wrapped = IS_ON.load(Ordering::Relaxed) && is_handler(new.handler);
+    // Written first: a signal that comes between is handled by the new action, never by none.
+    if is_wrapped {
+        recorded.write(new);
+    }
+    let action = if is_wrapped { wrapped(new) } else { *new };
+    let mask = SignalSet::from_bits(action.mask.bits() & !OWNED_SET.bits());
+    // SAFETY: the program has asked for this action, or it is ours, which needs nothing but what is static.
+    if let Err(errno) = unsafe { sys::sigaction(signal, Some(&Action { mask, ..action })) } {
+        if is_wrapped {
+            recorded.write(&before);
+        }
+        return Err(errno);
+    }
+    Ok(before)
+}
+
+/// The kernel's action where `action` is the program's.
+fn wrapped(action: &Action) -> Action {
+    let once = libc::SA_RESETHAND as usize;
+    Action {
+        handler: ours(),
+        flags: action.flags & !once | libc::SA_SIGINFO as usize | RESTORER_FLAG,
+        restorer: restorer(),
+        mask: action.mask,
+    }
+}
+
+/// The kernel's handler of all signals that the program handles, but for those that probes live on.
+#[unsafe(link_section = "probe_signal_entry")]
+unsafe extern "C" fn on_signal(signal: c_int, info: *mut SigInfo, raw: *mut c_void) {
+    // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
+    let context = unsafe { UContext::new(raw) };
+    if let Some(block) = threads::current()
+        && is_in_hit(block, context)
+    {
+        // SAFETY: the kernel's frame, which nobody else uses.
+        let info = unsafe { &*info };
+        if defer(info, context, block) {
+            return;
+        }
+    }
+    let Some(action) = ACTIONS.get(signal as usize - 1).map(Recorded::read) else { return };
+    if action.flags as c_int & libc::SA_RESETHAND != 0 {
+        // SAFETY: the default action needs no handler.
+        let _ = unsafe { sys::sigaction(signal, Some(&Action::DEFAULT)) };
+    }
+    // SAFETY: the program has given this function to be called at this signal; without SA_SIGINFO it ignores what comes
+    // after the first argument, which no calling convention minds.
+    let handler = unsafe {
+        core::mem::transmute::<usize, unsafe extern "C" fn(c_int, *mut SigInfo, *mut c_void)>(action.handler)
+    };
+    // SAFETY: the kernel's own arguments, still live.
+    unsafe { handler(signal, info, raw) };
+}
+
+/// Whether a signal has interrupted a hit, or another signal's handler of ours that has: several signals that are
+/// delivered at once interrupt each other before the first instruction.
+fn is_in_hit(block: &Block, context: UContext) -> bool {
+    if block.is_busy() {
+        return true;
+    }
+    let mut context = context;
+    for _ in 0..MOST_STACKED {
+        if context.pc() != code_of(ours()) {
+            break;
+        }
+        // The third argument, in its register or on the stack.
+        let Some(raw) = Native::argument(&context.load_regs(), 2, PROBES.host().memory()) else { break };
+        // SAFETY: the interrupted handler has not begun to run: this is what the kernel has passed to it.
+        context = unsafe { UContext::new(raw as *mut c_void) };
+    }
+    context.pc() != code_of(ours()) && is_entry(context.pc())
+}
+
+/// The first instruction of the function at `function`, which is a descriptor in one of the ABIs.
+fn code_of(function: usize) -> usize {
+    if is_entry(function) {
+        return function;
+    }
+    let mut word = [0; size_of::<usize>()];
+    let len = memory::read_some(function, &mut word);
+    if len == word.len() { usize::from_ne_bytes(word) } else { function }
+}
+
+/// Lets a signal wait until the hit in `context` is over; `false`: the kernel has no memory to keep it.
+#[cold]
+fn defer(info: &SigInfo, context: UContext, block: &Block) -> bool {
+    // Also where the program allows the signal during its own handler; the signal return brings this back.
+    sys::sigprocmask(libc::SIG_SETMASK, Some(BLOCKED));
+    if !queue_in_front(info) {
+        return false;
+    }
+    let mask = context.mask();
+    context.set_mask(mask.union(BLOCKED));
+    // The mask of a trap comes back by itself. Where signals lie on top of each other, the last one here has interrupted
+    // the hit itself.
+    if block.ucontext.load(Ordering::Relaxed).is_null() && block.is_busy() {
+        block.keep_mask(mask);
+    }
+    true
+}
+
+/// Makes a signal pending in this thread, before those of the same number that already are: real-time signals arrive in
+/// the order in which they were sent. All signals are blocked.
+fn queue_in_front(info: &SigInfo) -> bool {
+    let mut behind = [const { SigInfo::fault(0, 0, 0) }; MOST_QUEUED];
+    let mut count = 0;
+    if info.signal >= FIRST_QUEUED {
+        for room in &mut behind {
+            let Some(pending) = sys::take_pending(info.signal) else { break };
+            *room = pending;
+            count += 1;
+        }
+    }
+    let is_queued = sys::queue_to_self(info);
+    behind.iter().take(count).for_each(|pending| {
+        sys::queue_to_self(pending);
+    });
+    is_queued
+}
+
+/// The hit is over: lets the signals come that have waited. In a trap, `context` is what it has interrupted.
+#[cold]
+pub(crate) fn resume(mask: SignalSet, context: Option<UContext>) {
+    match context {
+        Some(context) => context.set_mask(mask),
+        None => drop(sys::sigprocmask(libc::SIG_SETMASK, Some(mask))),
+    }
+}
