@@ -169,9 +169,13 @@ unsafe extern "C" fn on_trap(signal: c_int, info: *mut SigInfo, raw: *mut c_void
     // SAFETY: as above; nobody else uses the frame.
     let info = unsafe { &mut *info };
     let block = threads::current_or_new();
+    let outer = block.map(|block| block.ucontext.swap(raw, Ordering::Relaxed));
     threads::keep_errno();
     let verdict = handle_trap(info, context, block);
     threads::restore_errno(Some(context));
+    if let (Some(block), Some(outer)) = (block, outer) {
+        block.ucontext.store(outer, Ordering::Relaxed);
+    }
     // A handler of the program may leave by a longjmp: nothing of ours is open any more.
     match verdict {
         Verdict::Done => {}
@@ -196,19 +200,14 @@ fn handle_trap(info: &SigInfo, context: UContext, block: Option<&threads::Block>
         return Verdict::Deliver;
     }
     let mut regs = context.load_regs();
-    let outer = if let Some(block) = block {
-        if !threads::ensure_altstack(context, block) && stands_at(&regs) {
-            context.rewind_breakpoint();
-            return Verdict::Done;
-        }
-        Some((block, block.ucontext.swap(context.as_ptr(), Ordering::Relaxed)))
-    } else {
-        None
-    };
-    let trap = probes().breakpoint(&mut regs);
-    if let Some((block, outer)) = outer {
-        block.ucontext.store(outer, Ordering::Relaxed);
+    if let Some(block) = block
+        && !threads::ensure_altstack(context, block)
+        && stands_at(&regs)
+    {
+        context.rewind_breakpoint();
+        return Verdict::Done;
     }
+    let trap = probes().breakpoint(&mut regs);
     match trap {
         Trap::NotOurs => Verdict::Deliver,
         Trap::Handled => {
@@ -347,7 +346,8 @@ fn die(info: &SigInfo, context: UContext) {
 /// The signal mask of the interrupted thread, all asynchronous signals blocked from now on; `None` outside of a handler.
 pub(crate) fn block_asynchronous() -> Option<SignalSet> {
     let context = interrupted()?;
-    let mask = context.mask();
+    // A signal that waits for the end of a jump probe's handler has left its mask: what runs now goes on in the function.
+    let mask = threads::current().and_then(threads::Block::take_kept_mask).unwrap_or(context.mask());
     context.set_mask(mask.union(BLOCKED));
     Some(mask)
 }

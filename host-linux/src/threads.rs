@@ -247,15 +247,25 @@ impl Block {
         (!errno.is_null()).then(|| unsafe { AtomicI32::from_ptr(errno) })
     }
 
-    /// Whether a hit is being handled: between [`keep_errno`] and [`restore_errno`].
+    /// Whether a hit is being handled: in a signal handler of ours, or between [`keep_errno`] and [`restore_errno`].
     pub(crate) fn is_busy(&self) -> bool {
-        self.errno_depth.load(Ordering::Relaxed) != 0
+        !self.ucontext.load(Ordering::Relaxed).is_null() || self.errno_depth.load(Ordering::Relaxed) != 0
     }
 
     /// Keeps the signal mask until the hit is over.
     pub(crate) fn keep_mask(&self, mask: SignalSet) {
         self.kept_mask.store(mask.bits(), Ordering::Relaxed);
         self.is_deferring.store(true, Ordering::Relaxed);
+    }
+
+    /// What [`Block::keep_mask`] has kept, for whoever sees to it from now on.
+    #[inline]
+    pub(crate) fn take_kept_mask(&self) -> Option<SignalSet> {
+        if !self.is_deferring.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.is_deferring.store(false, Ordering::Relaxed);
+        Some(SignalSet::from_bits(self.kept_mask.load(Ordering::Relaxed)))
     }
 
     fn index(&self) -> u32 {
@@ -422,9 +432,7 @@ pub(crate) fn restore_errno(context: Option<UContext>) {
         block.errno_depth.store(depth, Ordering::Relaxed);
         if depth == 0 {
             errno.store(block.kept_errno.load(Ordering::Relaxed), Ordering::Relaxed);
-            if block.is_deferring.load(Ordering::Relaxed) {
-                block.is_deferring.store(false, Ordering::Relaxed);
-                let mask = SignalSet::from_bits(block.kept_mask.load(Ordering::Relaxed));
+            if let Some(mask) = block.take_kept_mask() {
                 signals::resume(mask, context);
             }
         }

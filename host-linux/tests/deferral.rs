@@ -125,11 +125,11 @@ fn each_way(mut test: impl FnMut(&str)) {
     let guard: Guard = guard_signals().unwrap();
     assert!(guard.is_complete());
     let inner = inner_probe();
-    for way in ["trap", "jump", "post", "return", "return by jump", "jprobe"] {
+    for way in ["trap", "jump", "post", "return", "return by jump", "jprobe", "jprobe before a step"] {
         let probe = match way {
             "trap" | "jump" => probes().register(Kprobe::at("deferral_work").pre(|_| in_handler())),
             "post" => probes().register(Kprobe::at("deferral_work").post(|_| in_handler())),
-            "jprobe" => {
+            "jprobe" | "jprobe before a step" => {
                 extern "C" fn mirror(x: usize) -> usize {
                     in_handler();
                     x
@@ -144,7 +144,11 @@ fn each_way(mut test: impl FnMut(&str)) {
         if way.ends_with("jump") {
             assert!(probes().optimise().unwrap() > 0, "{way}");
         }
+        let step = way
+            .ends_with("step")
+            .then(|| probes().register(Kprobe::at("deferral_work").post(|_| ())).unwrap());
         test(way);
+        drop(step);
         probes().unoptimise().unwrap();
         drop(probe);
     }

@@ -72,7 +72,7 @@ impl<H: Host> Lender for Probes<H> {
 impl<H: Host> Probes<H> {
     /// Handles a breakpoint trap: the host's trap code calls it first, with the interrupted registers.
     ///
-    /// Interrupts are off (a kernel) or asynchronous signals blocked (a process). A part of its caller, of which a host has
+    /// Interrupts are off (a kernel) or asynchronous signals kept away (a process). A part of its caller, of which a host has
     /// one: a call costs as much as a twentieth of a hit.
     #[inline(always)]
     pub fn breakpoint(&self, regs: &mut RegsOf<H>) -> Trap {

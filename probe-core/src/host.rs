@@ -90,7 +90,7 @@ pub unsafe trait Watchpoints: Sync {
 ///
 /// The host's trap code calls [`Probes::breakpoint`](crate::Probes::breakpoint) at every breakpoint trap and
 /// [`Probes::fault`](crate::Probes::fault) at every fault, before its own handling, with interrupts off (a kernel)
-/// or asynchronous signals blocked (a process). It calls [`Probes::task_exit`](crate::Probes::task_exit) when a task
+/// or asynchronous signals kept away (a process). It calls [`Probes::task_exit`](crate::Probes::task_exit) when a task
 /// ends, and [`Probes::text_going`](crate::Probes::text_going) before text is unmapped.
 ///
 /// # Safety

@@ -15,7 +15,7 @@ where
     /// Handles a single-step trap: the host's trap code calls it first, with the interrupted registers, if it steps slots
     /// in hardware ([`SingleStep`]).
     ///
-    /// Interrupts are off (a kernel) or asynchronous signals blocked (a process). [`Trap::NotOurs`]: somebody else
+    /// Interrupts are off (a kernel) or asynchronous signals kept away (a process). [`Trap::NotOurs`]: somebody else
     /// is being stepped.
     pub fn step(&self, regs: &mut RegsOf<H>) -> Trap {
         let at = regs.pc();

@@ -203,7 +203,7 @@ impl<H: Host> Probes<H> {
     /// Handles a data-reference trap of the debug register `index` ([`Watchpoints::arm`](crate::host::Watchpoints::arm)):
     /// the host's trap code calls it with the interrupted registers, after the instruction that has made the reference.
     ///
-    /// Interrupts are off (a kernel) or asynchronous signals blocked (a process). A trap of a watchpoint that was removed a
+    /// Interrupts are off (a kernel) or asynchronous signals kept away (a process). A trap of a watchpoint that was removed a
     /// moment ago is nobody's, and nothing happens.
     pub fn watchpoint(&self, regs: &mut RegsOf<H>, index: usize) {
         let Some(cell) = self.watches.get(index) else { return };

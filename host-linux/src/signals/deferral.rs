@@ -9,8 +9,8 @@
 //! the same thread and with the same siginfo, and returns: the signal is pending, as if it had been blocked. The end of
 //! the hit brings the mask back: the signal return after a trap, [`resume`] after a jump.
 //!
-//! A hit is what lies between [`threads::keep_errno`] and [`threads::restore_errno`], and the first and last instructions of
-//! the signal handlers, which have a section of their own for that ([`is_entry`]).
+//! A hit is what a signal handler of ours does, whose first and last instructions have a section of their own for that
+//! ([`is_entry`]), and what lies between [`threads::keep_errno`] and [`threads::restore_errno`].
 
 use super::{BLOCKED, OWNED_SET, Recorded, WRITER};
 use crate::arch::{Native, RESTORER_FLAG, UContext, restorer};

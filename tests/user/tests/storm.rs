@@ -5,7 +5,7 @@
 //! Rules: HIT_7, HIT_8, HIT_12, RET_5, RET_6, REG_13, REG_15, SAFE_1, SAFE_2, CTL_6 and, with a dynamic libc, CTL_5.
 
 use probe_core::{Place, Viewer};
-use probe_host_linux::{Kprobe, Kretprobe, Probe, probes, start};
+use probe_host_linux::{Kprobe, Kretprobe, Probe, guard_signals, probes, start};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -432,7 +432,7 @@ impl Fixed {
         }
     }
 
-    fn check(&self) {
+    fn check(&self, is_guarded: bool) {
         let counters = self.kprobe.counters();
         assert_eq!(counters.hits + counters.missed_nested, self.calls, "HIT_8: {counters:?}");
         assert_eq!(counters.hits, self.pre.load(SeqCst), "HIT_8: the handler and the counter disagree");
@@ -444,6 +444,10 @@ impl Fixed {
         let counters = self.in_signal.counters();
         let handled = IN_SIGNAL.load(SeqCst);
         assert_eq!(counters.hits + counters.missed_nested, handled, "HIT_12: {counters:?}");
+        if is_guarded {
+            // Signals wait for the end of a hit: none can be inside another one.
+            assert_eq!(counters.missed_nested, 0, "HIT_12: {counters:?}");
+        }
     }
 }
 
@@ -454,6 +458,7 @@ fn main() {
     }
     start().expect("this process can be probed");
     tell_of_foreign_traps();
+    let guard = guard_signals().expect("libc's system calls can be probed");
     let seconds =
         std::env::var("PROBE_STORM_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60_u64);
     let end = Instant::now() + Duration::from_secs(seconds);
@@ -470,7 +475,7 @@ fn main() {
         let tally = phase(number, &expected_mix, (Instant::now() + PHASE).min(end), is_native);
         fixed.calls += tally.fixed_calls.load(SeqCst);
         assert_eq!(tally.wrong.load(SeqCst), 0, "something came out wrong");
-        fixed.check();
+        fixed.check(guard.is_complete());
         let now = (LIVE_BYTES.load(SeqCst), mappings().0, resident_bytes());
         println!(
             "phase {number}: {} calls, {} registrations ({} refused), {} signals, {} forks, {} loads; {} bytes, {} mappings, {} KiB resident",

@@ -1,25 +1,36 @@
 //! The floor: what a signal round trip costs when nobody does anything in it.
 
-use std::mem::MaybeUninit;
-use std::ptr;
+use probe_host_linux::sys::{Action, SignalSet};
 
 /// Swaps SIGTRAP's action for a bare one while `run` runs, and puts the old one back.
 ///
-/// The bare handler only steps over the breakpoint where the architecture asks for it.
+/// The bare handler only steps over the breakpoint where the architecture asks for it. By bare system calls: those of
+/// libc are the guard's.
 pub(crate) fn with_bare_sigtrap<R>(run: impl FnOnce() -> R) -> R {
-    // SAFETY: an all-zero `sigaction` is a valid value of the C struct.
-    let mut bare: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    bare.sa_sigaction = on_trap as *const () as usize;
-    bare.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
-    let mut before = bare;
-    // SAFETY: both pointers are to live structs; the handler only edits its own frame.
-    let set = unsafe { libc::sigaction(libc::SIGTRAP, &raw const bare, &raw mut before) };
-    assert_eq!(set, 0, "SIGTRAP's action cannot be set");
+    let before = exchange(None);
+    // It returns as the one before does.
+    let bare = Action {
+        handler: on_trap as *const () as usize,
+        flags: before.flags & !(libc::SA_ONSTACK as usize),
+        mask: SignalSet::EMPTY,
+        ..before
+    };
+    exchange(Some(&bare));
     let result = run();
-    // SAFETY: `before` was filled by the call above.
-    let restored = unsafe { libc::sigaction(libc::SIGTRAP, &raw const before, ptr::null_mut()) };
-    assert_eq!(restored, 0, "SIGTRAP's action cannot be put back");
+    exchange(Some(&before));
     result
+}
+
+/// Sets SIGTRAP's action where `new` is given; the one before.
+fn exchange(new: Option<&Action>) -> Action {
+    let mut before = Action::DEFAULT;
+    let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: both are the kernel's structures; the handler only edits its own frame.
+    let result = unsafe {
+        libc::syscall(libc::SYS_rt_sigaction, libc::SIGTRAP, new, &raw mut before, size_of::<SignalSet>())
+    };
+    assert_eq!(result, 0, "SIGTRAP's action cannot be changed");
+    before
 }
 
 /// Steps over the breakpoint: the saved pc of an x86 trap is after it already.

@@ -10,7 +10,7 @@ mod floor;
 mod uprobe;
 mod victims;
 
-use probe_host_linux::{Kprobe, Kretprobe, Probe, probes};
+use probe_host_linux::{Kprobe, Kretprobe, Probe, guard_signals, probes};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -342,19 +342,25 @@ fn measure_threads(figures: &mut Figures, cpus: &[usize]) {
     let probe = probes().register(Kprobe::at("bench_alone").pre(|_| ()));
     assert!(probe.is_ok(), "bench_alone was refused");
     let barrier = Barrier::new(2);
+    // What starts and ends threads goes through the guard's probes, which want the real handler.
+    let started = Barrier::new(3);
     let run = |thread: usize| {
         pin(cpus, thread);
+        started.wait();
         let floor = || alone_and_together(thread, &barrier, victims::floor_one);
         let round = |_| {
             // The signal's action is the process's: the first thread sets it while the other one waits.
             let bare = if thread == 0 { floor::with_bare_sigtrap(floor) } else { floor() };
             (bare, alone_and_together(thread, &barrier, victims::bench_alone))
         };
-        (0..ROUNDS).map(round).collect::<Vec<_>>()
+        let rounds = (0..ROUNDS).map(round).collect::<Vec<_>>();
+        barrier.wait();
+        rounds
     };
     let (first, second) = std::thread::scope(|scope| {
-        let second = scope.spawn(|| run(1));
-        (scope.spawn(|| run(0)).join(), second.join())
+        let (first, second) = (scope.spawn(|| run(0)), scope.spawn(|| run(1)));
+        started.wait();
+        (first.join(), second.join())
     });
     let (Ok(first), Ok(second)) = (first, second) else { panic!("a thread of the benchmark died") };
     let scaling = |(alone, a): (f64, f64), (_, b): (f64, f64)| alone * (1.0 / a + 1.0 / b);
@@ -394,6 +400,9 @@ fn main() {
     let mut figures = Figures::new();
     let cpus = cpus();
     pin(&cpus, 0);
+    // As in a traced program.
+    let guard = guard_signals();
+    assert!(guard.is_ok(), "libc's system calls cannot be probed");
     measure_hits(&mut figures);
     measure_many(&mut figures);
     measure_threads(&mut figures, &cpus);
