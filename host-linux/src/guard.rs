@@ -11,7 +11,7 @@
 //! Not covered: signal handlers that run while `sigsuspend`, `ppoll` or the like waits with our signals in its set, and
 //! system calls that the program makes by itself, without libc.
 
-use crate::arch::{Regs, SYSCALL, SyscallCode};
+use crate::arch::{Leads, Regs, SYSCALL, SyscallCode};
 use crate::signals::{self, OWNED_SET};
 use crate::symbols::objects::{self, Object, Role};
 use crate::sys::{Action, SignalSet};
@@ -19,9 +19,7 @@ use crate::{Hit, Kprobe, Native, Probe, memory, process, threads};
 use core::ffi::c_int;
 use probe_core::arch::{Arch, Memory, Regs as _};
 use probe_core::{AnyProbe, BatchError, CodeAddr, Flow, Place};
-
-/// How many instructions may lie between the number and the call.
-const BETWEEN: usize = 3;
+use std::collections::BTreeMap;
 
 /// Where a whole number of instructions is read.
 const WINDOW: usize = 64;
@@ -67,7 +65,6 @@ pub fn guard() -> Result<Guard, BatchError> {
 
 /// The guard's probes, for whoever registers them in a batch of his own. Empty where the calls are not found.
 pub fn probes() -> Vec<AnyProbe<Native>> {
-    let Some(code) = SYSCALL else { return Vec::new() };
     let objects = objects::snapshot();
     let is_libc = |object: &&Object| {
         let is_named = |name: &str| object.name.starts_with(name);
@@ -83,55 +80,77 @@ pub fn probes() -> Vec<AnyProbe<Native>> {
     for segment in text {
         let mut text = vec![0; segment.end - segment.start];
         let len = memory::read_some(segment.start, &mut text);
-        for at in calls(&code, &text[..len], libc::SYS_rt_sigprocmask as u32) {
-            found.push(probe(segment.start + at, code, libc::SYS_rt_sigprocmask, change_mask));
-        }
-        for at in calls(&code, &text[..len], libc::SYS_rt_sigaction as u32) {
-            found.push(probe(segment.start + at, code, libc::SYS_rt_sigaction, change_action));
+        let known: [(_, Handler); 2] =
+            [(libc::SYS_rt_sigprocmask, change_mask), (libc::SYS_rt_sigaction, change_action)];
+        for (number, handler) in known {
+            let calls = calls(&text[..len], number as u32).into_iter();
+            found.extend(calls.map(|(at, call)| probe(segment.start + at, call, number, handler)));
         }
     }
     found
 }
 
-/// The offsets in `text` of the instructions that make system call `number`.
-fn calls<'a>(code: &'a SyscallCode, text: &'a [u8], number: u32) -> impl Iterator<Item = usize> + 'a {
-    let load = (code.load)(number);
-    let starts = text.windows(load.len()).enumerate().filter(move |(_, bytes)| **bytes == load);
-    starts.filter_map(move |(start, _)| {
-        let mut at = start + load.len();
-        for _ in 0..=BETWEEN {
-            let rest = text.get(at..)?;
-            if rest.starts_with(code.call) {
-                return Some(at);
-            }
-            if (code.ends_block)(rest) {
-                return None;
-            }
-            at += Native::insn_len(&rest[..rest.len().min(WINDOW).min(Native::MAX_INSN_LEN)])?;
+/// The instructions in `text` that make system call `number`: the offset, and which of [`SyscallCode::calls`] it is.
+fn calls(text: &[u8], number: u32) -> BTreeMap<usize, usize> {
+    let load = (SYSCALL.load)(number);
+    let mut found = BTreeMap::new();
+    for start in (0..text.len()).step_by(Native::INSN_ALIGN) {
+        if text[start..].starts_with(&load) {
+            follow(text, start + load.len(), &mut found);
         }
-        None
-    })
+    }
+    found
+}
+
+/// Follows all paths from `start` to the first instruction on each that makes a system call.
+fn follow(text: &[u8], start: usize, found: &mut BTreeMap<usize, usize>) {
+    // The same place is looked at again only where it is reached by fewer steps.
+    let mut seen = BTreeMap::new();
+    let mut next = vec![(start, SYSCALL.between)];
+    while let Some((at, left)) = next.pop() {
+        let Some(insn) = text.get(at..).filter(|insn| !insn.is_empty()) else { continue };
+        if let Some(call) = SYSCALL.calls.iter().position(|call| insn.starts_with(call)) {
+            found.insert(at, call);
+            continue;
+        }
+        let is_old = seen.get(&at).is_some_and(|&before| before >= left);
+        let Some(left) = left.checked_sub(1).filter(|_| !is_old) else { continue };
+        seen.insert(at, left + 1);
+        let leads = (SYSCALL.leads)(insn);
+        let window = &insn[..insn.len().min(WINDOW)];
+        if matches!(leads, Leads::Elsewhere | Leads::Either)
+            && let Some(target) = Native::branch_target(window, CodeAddr::new(at))
+        {
+            next.push((target.as_usize(), left));
+        }
+        if matches!(leads, Leads::On | Leads::Either)
+            && let Some(len) = Native::insn_len(&window[..window.len().min(Native::MAX_INSN_LEN)])
+        {
+            next.push((at + len, left));
+        }
+    }
 }
 
 /// What makes a system call in the program's place: the call's arguments; its result, or `None` to let it be made.
 type Handler =
     fn(&[usize; 4], &dyn Fn(usize, &mut [u8]) -> bool, &dyn Fn(usize, &[u8]) -> bool) -> Option<isize>;
 
-fn probe(at: usize, code: SyscallCode, number: libc::c_long, handler: Handler) -> AnyProbe<Native> {
+fn probe(at: usize, call: usize, number: libc::c_long, handler: Handler) -> AnyProbe<Native> {
+    const CODE: SyscallCode = SYSCALL;
     // SAFETY: decoding from an instruction that loads the call's number leads here.
     let place = unsafe { Place::unchecked(CodeAddr::new(at)) };
     let pre = move |hit: &mut Hit<'_>| {
-        if (code.number)(hit.regs()) != number as usize {
+        if (CODE.number)(hit.regs()) != number as usize {
             return Flow::Continue;
         }
-        let arguments = core::array::from_fn(|index| (code.argument)(hit.regs(), index));
+        let arguments = core::array::from_fn(|index| (CODE.argument)(hit.regs(), index));
         let memory = hit.memory();
         let read = |at: usize, out: &mut [u8]| memory.read(at, out).is_ok();
         let write = |at: usize, bytes: &[u8]| memory.write(at, bytes).is_ok();
         let Some(result) = handler(&arguments, &read, &write) else { return Flow::Continue };
-        let next = hit.regs().pc().wrapping_add(code.call.len());
+        let next = hit.regs().pc().wrapping_add(CODE.calls[call].len());
         let regs: &mut Regs = hit.regs_mut();
-        (code.set_result)(regs, result);
+        (CODE.set_result)(regs, call, result);
         regs.set_pc(next);
         Flow::Redirected
     };
@@ -161,7 +180,9 @@ fn change_mask(
         libc::SIG_SETMASK => wanted,
         _ => return Some(-(libc::EINVAL as isize)),
     };
-    // What was blocked before anybody guarded stays blocked unless it is unblocked now.
+    // What was blocked before anybody guarded stays blocked unless it is unblocked now. The kernel blocks these two for nobody;
+    // QEMU 7.2 does, where they come from a signal frame.
+    let after = after.without(libc::SIGKILL).without(libc::SIGSTOP);
     let cleaned = SignalSet::from_bits(after.bits() & !(OWNED_SET.bits() & !before.bits()));
     signals::set_interrupted_mask(cleaned);
     if old != 0 && !write(old, &before.to_memory()) {

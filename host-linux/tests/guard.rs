@@ -1,5 +1,4 @@
 //! The guard: breakpoints are hit where libc or the program has blocked all signals, and nobody dies of it.
-#![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 
 mod common;
 
@@ -221,7 +220,9 @@ fn a_spawned_child_goes_through_probed_functions() {
     let planted = ["dup2", "execve", "sigprocmask", "pthread_sigmask", "sigaction"].map(plant);
     calls.store(0, Relaxed);
     assert_eq!(spawn(), End::Exit(7));
-    assert!(count(calls) >= 2, "the child shares this memory: {calls:?}");
+    // QEMU makes a fork of it.
+    let is_shared = std::env::var_os("PROBE_RUNNER").is_none();
+    assert!(count(calls) >= 2 || !is_shared, "the child shares this memory: {calls:?}");
     // The parent's handlers are still in place.
     assert!(probe_host_linux::signals::are_installed());
     let probe = on_work();
@@ -234,7 +235,7 @@ fn a_spawned_child_goes_through_probed_functions() {
 fn threads_start_and_end_with_what_they_run_through_probed() {
     let _alone = alone();
     let guard = guard_signals().unwrap();
-    let named = ["clone3", "madvise", "pthread_create", "pthread_sigmask"];
+    let named = ["clone3", "__clone", "madvise", "mprotect", "pthread_create", "pthread_sigmask"];
     let planted: Vec<Probe> =
         named.iter().filter_map(|name| probes().register(Kprobe::at(*name).pre(|_| ())).ok()).collect();
     assert!(planted.len() >= 3);

@@ -1,7 +1,7 @@
 //! aarch64. `ucontext_t`: `uc_sigmask` at 40, `uc_mcontext` at 176: fault_address, x0-x30 (184), sp (432), pc (440),
 //! pstate (448), then records of (magic, size) from 464.
 
-use super::{Regs, UContext};
+use super::{Leads, Regs, SyscallCode, UContext};
 use crate::sys::AltStack;
 use core::arch::{asm, global_asm};
 use core::ffi::c_int;
@@ -79,11 +79,33 @@ pub(crate) fn function_entry(code: &usize) -> usize {
 
 pub(crate) use probe_arch_aarch64::unwind::{EhFrame, eh_frame};
 
-/// The length in bytes of what loads a system call's number.
+/// The length in bytes of `mov x8, #number`.
 pub(crate) const LOAD_LEN: usize = 4;
 
-/// Not written yet: nothing is guarded ([`crate::guard`]).
-pub(crate) const SYSCALL: Option<super::SyscallCode> = None;
+/// How libc's code makes a system call. Branches: DDI 0487J.a C4.1.86.
+pub(crate) const SYSCALL: SyscallCode = SyscallCode {
+    // `movz x8, #number`
+    load: |number| (0xd280_0008 | (number & 0xffff) << 5).to_le_bytes(),
+    // `svc #0`
+    // With optimisation the caller's instructions come in between.
+    between: 24,
+    calls: &[&0xd400_0001_u32.to_le_bytes()],
+    leads: |insn| {
+        let Some(&word) = insn.first_chunk() else { return Leads::Away };
+        let word = u32::from_le_bytes(word);
+        match word {
+            _ if word & 0xfc00_0000 == 0x1400_0000 => Leads::Elsewhere,
+            // `b.cond`; `cbz`, `cbnz`, `tbz`, `tbnz`.
+            _ if word & 0xff00_0000 == 0x5400_0000 || word & 0x7c00_0000 == 0x3400_0000 => Leads::Either,
+            // `bl`; all branches to registers.
+            _ if word & 0xfc00_0000 == 0x9400_0000 || word & 0xfe00_0000 == 0xd600_0000 => Leads::Away,
+            _ => Leads::On,
+        }
+    },
+    number: |regs| regs.x[8] as usize,
+    argument: |regs, index| regs.x[..6].get(index).copied().unwrap_or(0) as usize,
+    set_result: |regs, _, result| regs.x[0] = result as u64,
+};
 
 global_asm!(
     ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",

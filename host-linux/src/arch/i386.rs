@@ -1,7 +1,7 @@
 //! i386. `ucontext_t`: `gregs` at 20 (gs fs es ds edi esi ebp esp ebx edx ecx eax trapno err eip cs efl uesp ss),
 //! `uc_sigmask` at 108.
 
-use super::{Regs, UContext};
+use super::{Leads, Regs, SyscallCode, UContext};
 use crate::sys::AltStack;
 use core::arch::{asm, global_asm};
 use core::ffi::c_int;
@@ -93,11 +93,32 @@ pub(crate) fn eh_frame(chunk: CodeAddr, len_bytes: usize, table: usize) -> EhFra
     probe_x86_decode::unwind::eh_frame::<probe_x86_decode::ProtectedMode>(chunk, len_bytes, table)
 }
 
-/// The length in bytes of what loads a system call's number.
-pub(crate) const LOAD_LEN: usize = 4;
+/// The length in bytes of `mov $number, %eax`.
+pub(crate) const LOAD_LEN: usize = 5;
 
-/// Not written yet: nothing is guarded ([`crate::guard`]).
-pub(crate) const SYSCALL: Option<super::SyscallCode> = None;
+/// How libc's code makes a system call: through the vDSO, whose address is in the thread's control block, or by itself.
+pub(crate) const SYSCALL: SyscallCode = SyscallCode {
+    load: |number| {
+        let [a, b, c, d] = number.to_le_bytes();
+        [0xb8, a, b, c, d]
+    },
+    // Few, as on x86-64; these numbers are rarer as constants.
+    between: 8,
+    calls: &[&[0x65, 0xff, 0x15, 0x10, 0, 0, 0], &[0xcd, 0x80]],
+    leads: |insn| match insn {
+        [0x70..=0x7f | 0xe0..=0xe3, ..] | [0x0f, 0x80..=0x8f, ..] => Leads::Either,
+        [0xe9 | 0xeb, ..] => Leads::Elsewhere,
+        [] | [0xc2 | 0xc3 | 0xcc | 0xff, ..] => Leads::Away,
+        // With a number in EAX, what is called can only be what tells the address of the code.
+        _ => Leads::On,
+    },
+    number: |regs| regs.eax as usize,
+    argument: |regs, index| {
+        let arguments = [regs.ebx, regs.ecx, regs.edx, regs.esi, regs.edi, regs.ebp];
+        arguments.get(index).copied().unwrap_or(0) as usize
+    },
+    set_result: |regs, _, result| regs.eax = result as u32,
+};
 
 global_asm!(
     ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",

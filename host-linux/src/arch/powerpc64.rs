@@ -1,7 +1,7 @@
 //! ppc64, both byte orders, ELFv1 and ELFv2. `ucontext_t`: `uc_sigmask` at 40, `gp_regs` at 232 (r0-r31, nip, msr,
 //! orig_r3, ctr, link, xer, ccr, softe, trap, dar, dsisr, result).
 
-use super::{Regs, UContext};
+use super::{Leads, Regs, SyscallCode, UContext};
 use crate::sys::AltStack;
 use core::arch::{asm, global_asm};
 use core::ffi::c_int;
@@ -120,11 +120,43 @@ macro_rules! function {
     };
 }
 
-/// The length in bytes of what loads a system call's number.
+/// The length in bytes of `li r0, number`.
 pub(crate) const LOAD_LEN: usize = 4;
 
-/// Not written yet: nothing is guarded ([`crate::guard`]).
-pub(crate) const SYSCALL: Option<super::SyscallCode> = None;
+/// Which of [`SYSCALL`]'s calls tells an errno by a positive number and CR0.SO; the other gives a negative one.
+const SC: usize = 0;
+
+/// How libc's code makes a system call: by `sc`, or by `scv 0` where the kernel says that there is that. Power ISA 3.1B, book I,
+/// 2.4 (branches), book III, 4.3.1; the kernel's `Documentation/powerpc/syscall64-abi.rst`.
+pub(crate) const SYSCALL: SyscallCode = SyscallCode {
+    load: |number| (0x3800_0000 | number & 0x7fff).to_ne_bytes(),
+    // libc asks in between which of the two calls there is; with optimisation the caller's instructions come, too.
+    between: 24,
+    calls: &[&0x4400_0002_u32.to_ne_bytes(), &0x4400_0001_u32.to_ne_bytes()],
+    leads: |insn| {
+        let Some(&word) = insn.first_chunk() else { return Leads::Away };
+        let word = u32::from_ne_bytes(word);
+        let is_call = word & 1 != 0;
+        match word >> 26 {
+            16 | 18 if is_call => Leads::Away,
+            16 => Leads::Either,
+            18 => Leads::Elsewhere,
+            // `bclr`, `bcctr`, `bctar`.
+            19 if matches!(word >> 1 & 0x3ff, 16 | 528 | 560) => Leads::Away,
+            _ => Leads::On,
+        }
+    },
+    number: |regs| regs.gpr[0] as usize,
+    argument: |regs, index| regs.gpr[3..9].get(index).copied().unwrap_or(0) as usize,
+    set_result: |regs, call, result| {
+        const CR0_SO: u64 = 0x1000_0000;
+        let is_error = call == SC && result < 0;
+        regs.gpr[3] = if is_error { -result } else { result } as u64;
+        if call == SC {
+            regs.ccr = if is_error { regs.ccr | CR0_SO } else { regs.ccr & !CR0_SO };
+        }
+    },
+};
 
 global_asm!(
     ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",

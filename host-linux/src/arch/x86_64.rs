@@ -1,6 +1,6 @@
 //! x86-64. `ucontext_t`: `gregs` at 40, `uc_sigmask` at 296.
 
-use super::{Regs, UContext};
+use super::{Leads, Regs, SyscallCode, UContext};
 use crate::sys::AltStack;
 use core::arch::{asm, global_asm};
 use core::ffi::c_int;
@@ -105,20 +105,27 @@ pub(crate) fn eh_frame(chunk: CodeAddr, len_bytes: usize, table: usize) -> EhFra
 pub(crate) const LOAD_LEN: usize = 5;
 
 /// How libc's code makes a system call.
-pub(crate) const SYSCALL: Option<super::SyscallCode> = Some(super::SyscallCode {
+pub(crate) const SYSCALL: SyscallCode = SyscallCode {
     load: |number| {
         let [a, b, c, d] = number.to_le_bytes();
         [0xb8, a, b, c, d]
     },
-    call: &[0x0f, 0x05],
-    ends_block: |insn| matches!(insn.first(), Some(0x70..=0x7f | 0xc2 | 0xc3 | 0xcc | 0xe0..=0xe3 | 0xe8..=0xeb | 0xff) | None),
+    // Few: what looks like the number may be the end of another instruction.
+    between: 3,
+    calls: &[&[0x0f, 0x05]],
+    leads: |insn| match insn {
+        [0x70..=0x7f | 0xe0..=0xe3, ..] | [0x0f, 0x80..=0x8f, ..] => Leads::Either,
+        [0xe9 | 0xeb, ..] => Leads::Elsewhere,
+        [] | [0xc2 | 0xc3 | 0xcc | 0xe8 | 0xff, ..] => Leads::Away,
+        _ => Leads::On,
+    },
     number: |regs| regs.rax as usize,
     argument: |regs, index| {
         let arguments = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
         arguments.get(index).copied().unwrap_or(0) as usize
     },
-    set_result: |regs, result| regs.rax = result as u64,
-});
+    set_result: |regs, _, result| regs.rax = result as u64,
+};
 
 global_asm!(
     ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",

@@ -1,12 +1,22 @@
 //! Functions that must not be probed although their instructions could be.
 //!
 //! libc blocks all signals in several places by system calls of its own, and a breakpoint that is hit there would end the
-//! process. Where [`probe_host_linux::guard`] can, it keeps SIGTRAP out of that; elsewhere functions that libc is known to
-//! call in such places are refused.
+//! process. Where [`probe_host_linux::guard`] finds these calls, it keeps SIGTRAP out of that; where it does not (an unknown C
+//! library), functions that libc is known to call in such places are refused.
 
-use probe_core::CodeAddr;
 use probe_core::host::Host;
+use probe_core::{AnyProbe, CodeAddr};
+use probe_host_linux::Native;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether libc's system calls are guarded.
+static IS_GUARDED: AtomicBool = AtomicBool::new(false);
+
+/// Tells what [`probe_host_linux::guard::probes`] has found: before the first [`Refusals::new`].
+pub(super) fn note_guard(guard: &[AnyProbe<Native>]) {
+    IS_GUARDED.store(!guard.is_empty(), Ordering::Relaxed);
+}
 
 /// Functions that libc calls while it has blocked all signals, where those calls are not probed.
 const CALLED_WITH_SIGNALS_BLOCKED: [&str; 10] = [
@@ -58,7 +68,7 @@ impl Refusals {
         add(&mut at_return, &RETURNS_TWICE, "it returns more than once");
         add(&mut at_return, &LOOKS_AT_CALLER, "it tells by its return address who calls it");
         let mut always = HashMap::new();
-        if !cfg!(target_arch = "x86_64") {
+        if !IS_GUARDED.load(Ordering::Relaxed) {
             let why = "libc calls it with all signals blocked, where a breakpoint would end the program";
             add(&mut always, &CALLED_WITH_SIGNALS_BLOCKED, why);
         }

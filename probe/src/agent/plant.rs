@@ -83,11 +83,12 @@ pub(super) fn all(
             Err(error) => return Err(error),
         }
     }
+    let guard = probe_host_linux::guard::probes();
+    masks::note_guard(&guard);
     check(agent, reporter, &definitions, &mut targets)?;
     if targets.is_empty() && waiting.is_empty() {
         return Ok(());
     }
-    let guard = probe_host_linux::guard::probes();
     let is_guarded = !guard.is_empty();
     let own = guard.into_iter().chain(later::probe(&waiting)).collect();
     group(agent, reporter, &definitions, &targets, own)?;
