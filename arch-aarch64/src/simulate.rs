@@ -211,6 +211,15 @@ mod tests {
         assert_eq!(regs, want);
     }
 
+    /// The page is that of the place, wherever in it the place lies.
+    #[test]
+    fn adrp_ignores_where_in_its_page_the_place_lies() {
+        let mut regs = PtRegs { pc: PLACE + 0xabc, ..start() };
+        let (plan, _) = classify(0xb000_0005).expect("simulated");
+        simulate(&plan, CodeAddr::new(PLACE as usize + 0xabc), &mut regs, &NoMemory).expect("no memory");
+        assert_eq!((regs.x[5], regs.pc), (PLACE + 0x1000, PLACE + 0xac0));
+    }
+
     #[test]
     fn xzr_is_not_written() {
         let mut regs = start();

@@ -8,6 +8,7 @@ use crate::addr::CodeAddr;
 use crate::arch::Arch;
 use crate::context::Task;
 use crate::error::RegisterError;
+use crate::list::Linked;
 use crate::point::Node;
 use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release};
 use alloc::alloc::{alloc, dealloc};
@@ -213,6 +214,14 @@ pub(crate) struct Pool<A: Arch> {
     pub(crate) missed: AtomicU64,
     pub(crate) vetoed: AtomicU64,
     pub(crate) abandoned: AtomicU64,
+    /// Among those whose probe has gone.
+    link: AtomicPtr<Pool<A>>,
+}
+
+impl<A: Arch> Linked for Pool<A> {
+    fn link(&self) -> &AtomicPtr<Self> {
+        &self.link
+    }
 }
 
 // SAFETY: the data memory is reached only through instances.
@@ -277,6 +286,7 @@ impl<A: Arch> Pool<A> {
             missed: AtomicU64::new(0),
             vetoed: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
+            link: AtomicPtr::new(ptr::null_mut()),
         };
         let mut pool = crate::registry::leak(pool)?;
         let this = pool.as_ptr().cast_const();

@@ -57,6 +57,7 @@ mod instance;
 mod jprobe;
 mod kprobe;
 mod kretprobe;
+mod list;
 mod listing;
 mod place;
 mod point;

@@ -8,6 +8,7 @@ use crate::arch::{Arch, Method};
 use crate::jprobe::JprobeEntry;
 use crate::kprobe::{FaultFn, PostFn, PreFn};
 use crate::kretprobe::ReturnProbe;
+use crate::list::Linked;
 use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Relaxed, Release, follow};
 use alloc::boxed::Box;
 use core::ptr::{self, NonNull};
@@ -48,6 +49,8 @@ pub(crate) const IN_TABLE: u16 = 64;
 pub(crate) const PARKED: u16 = 128;
 /// A jump stands in text instead of the breakpoint, or is on its way there or back.
 pub(crate) const OPTIMISED: u16 = 256;
+/// Taking its jump away has failed just now, with the bytes between the instructions' starts.
+pub(crate) const TORN: u16 = 512;
 
 /// One patched address.
 pub(crate) struct Point<A: Arch> {
@@ -63,6 +66,14 @@ pub(crate) struct Point<A: Arch> {
     pub(crate) method: Method,
     mode: AtomicU8,
     state: AtomicU16,
+    /// Among the parked, or the gone.
+    link: AtomicPtr<Point<A>>,
+}
+
+impl<A: Arch> Linked for Point<A> {
+    fn link(&self) -> &AtomicPtr<Self> {
+        &self.link
+    }
 }
 
 impl<A: Arch> Point<A> {
@@ -91,6 +102,7 @@ impl<A: Arch> Point<A> {
             method,
             mode: AtomicU8::new(mode as u8),
             state: AtomicU16::new(0),
+            link: AtomicPtr::new(ptr::null_mut()),
         }
     }
 

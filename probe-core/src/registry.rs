@@ -27,6 +27,7 @@ use crate::detour::{Detour, DetourChunk};
 use crate::error::RegisterError;
 use crate::host::Host;
 use crate::instance::Pool;
+use crate::list::List;
 use crate::point::{Node, Point};
 use crate::ret::{StubChunk, StubRange};
 use crate::slots::{SlotAllocator, SlotChunk};
@@ -85,11 +86,11 @@ pub(crate) struct Books<H: Host> {
     generation: u32,
     arrays: Vec<RetiredArray>,
     /// Points that a context was still stepping when they were to be freed. Off the table.
-    parked: Vec<NonNull<Point<H::Arch>>>,
+    parked: List<Point<H::Arch>>,
     /// Points whose text has gone, while handles are left. Off the table.
-    gone: Vec<NonNull<Point<H::Arch>>>,
+    gone: List<Point<H::Arch>>,
     /// Pools whose probe has gone, while calls are in flight.
-    pools: Vec<NonNull<Pool<H::Arch>>>,
+    pools: List<Pool<H::Arch>>,
     /// Nodes to be freed when the lock has been let go: what their handlers own may call us. Linked by `next`.
     dead: *mut Node<H::Arch>,
     /// Watchpoints, as `dead`.
@@ -99,7 +100,7 @@ pub(crate) struct Books<H: Host> {
 impl<H: Host> Books<H> {
     /// The points whose text has gone.
     pub(crate) fn gone_points(&self) -> impl Iterator<Item = NonNull<Point<H::Arch>>> {
-        self.gone.iter().copied()
+        self.gone.iter()
     }
 
     /// Frees a node that nobody can reach any more, once the lock is let go.
@@ -185,9 +186,9 @@ impl<H: Host> Probes<H> {
                 detour_chunks: Vec::new(),
                 generation: 0,
                 arrays: Vec::new(),
-                parked: Vec::new(),
-                gone: Vec::new(),
-                pools: Vec::new(),
+                parked: List::new(),
+                gone: List::new(),
+                pools: List::new(),
                 dead: ptr::null_mut(),
                 dead_watches: ptr::null_mut(),
             })),

@@ -124,6 +124,27 @@ fn sixteen_bit_addresses_wrap_and_add(#[case] text: &[u8], #[case] read_from: us
     assert_eq!(simulate::<I386>(&fake, regs).unwrap().eip, 0x1234_5678);
 }
 
+/// LOOP counts in CX, ECX or RCX, and touches no more than the processor does. Source: SDM volume 2, LOOP.
+#[test]
+fn loop_counts_in_the_register_of_the_address_size() {
+    let fake = Fake::new(&[0x67, 0xe2, 0x10]);
+    let run32 = |ecx| {
+        let regs = probe_arch_i386::Regs { ecx, ..Default::default() };
+        let regs = simulate::<I386>(&fake, regs).unwrap();
+        (regs.ecx, regs.eip as usize - PLACE.as_usize())
+    };
+    assert_eq!(run32(0xabcd_0002), (0xabcd_0001, 0x13));
+    assert_eq!(run32(0xabcd_0001), (0xabcd_0000, 3));
+    assert_eq!(run32(0xabcd_0000), (0xabcd_ffff, 0x13));
+    let run64 = |rcx| {
+        let regs = probe_arch_x86_64::Regs { rcx, ..Default::default() };
+        let regs = simulate::<X86_64>(&fake, regs).unwrap();
+        (regs.rcx, regs.rip as usize - PLACE.as_usize())
+    };
+    assert_eq!(run64(0xffff_ffff_0000_0002), (1, 0x13));
+    assert_eq!(run64(0xffff_ffff_0000_0001), (0, 3));
+}
+
 #[test]
 fn a_fault_names_its_address_and_changes_nothing() {
     let fake = Fake::new(&[0xc3]);
@@ -170,6 +191,11 @@ fn one_store_switches_the_tail(#[case] insn: &[u8]) {
         assert_eq!(patch.len_bytes, 1);
         out[usize::from(patch.offset)] = patch.bytes[0];
         assert_eq!(out, built(to));
+        // The jump ends behind the instruction in the text.
+        let end = usize::from(patch.offset) + 5;
+        let displacement = i32::from_le_bytes(out[end - 4..end].try_into().unwrap());
+        let target = slot.wrapping_add(end).wrapping_offset(displacement as isize);
+        assert_eq!(target, PLACE.wrapping_add(insn.len()));
     }
 }
 

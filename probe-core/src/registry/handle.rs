@@ -5,8 +5,8 @@ use crate::addr::CodeAddr;
 use crate::arch::Arch;
 use crate::error::ControlError;
 use crate::host::Host;
-use crate::point::{DISABLED, GONE, Handlers, LEAVING, Node};
-use crate::sync::{Relaxed, Release};
+use crate::point::{DISABLED, GONE, Handlers, Node};
+use crate::sync::Relaxed;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -173,12 +173,11 @@ impl<H: Host> Probe<H> {
     /// Called from a handler, or text could not be written: the probe is in the error, registered as before.
     pub fn unregister(self) -> Result<(), Kept<H>> {
         let this = ManuallyDrop::new(self);
-        match this.probes.remove_all(&[this.node]) {
-            Ok(()) => Ok(()),
-            Err(failed) => {
-                let error = failed.first().map_or(ControlError::InHandler, |(_, error)| *error);
-                Err(Kept { probe: ManuallyDrop::into_inner(this), error })
-            }
+        let mut failed = None;
+        this.probes.remove_all(&[this.node], &mut |_, error| failed = Some(error));
+        match failed {
+            None => Ok(()),
+            Some(error) => Err(Kept { probe: ManuallyDrop::into_inner(this), error }),
         }
     }
 
@@ -191,12 +190,8 @@ impl<H: Host> Probe<H> {
 
 impl<H: Host> Drop for Probe<H> {
     fn drop(&mut self) {
-        let probes = self.probes;
-        if probes.remove_all(&[self.node]).is_err() {
-            // In a handler, or the text cannot be written now: the next call of the registry removes it.
-            self.node().set(LEAVING | crate::point::ORPHAN);
-            probes.dirty.store(true, Release);
-        }
+        // In a handler, or the text cannot be written now: the next call of the registry removes it.
+        self.probes.remove_all(&[self.node], &mut |node, _| self.probes.orphan(node));
     }
 }
 

@@ -13,7 +13,7 @@ use crate::detour::{Detour, DetourChunk, GRANULE, GRANULES, MAX_DISPLACED_LEN, j
 use crate::error::{ControlError, Refusal, TextError};
 use crate::host::Host;
 use crate::kprobe::{AnyProbe, Pending};
-use crate::point::{ARMED, Handlers, NO_JUMP, NO_SIMD, Node, OPTIMISED, Point};
+use crate::point::{ARMED, Handlers, NO_JUMP, NO_SIMD, Node, OPTIMISED, Point, TORN};
 use crate::slots::{CHUNK_LEN, chunk_base};
 use crate::sync::{Acquire, AtomicPtr, Release};
 use alloc::vec::Vec;
@@ -229,20 +229,34 @@ impl<H: Host> Probes<H> {
     }
 
     /// The rest of the way back: nobody jumps any more.
+    ///
+    /// Where a byte cannot be written, the way ends half-way: what is not the original instruction again is a breakpoint that
+    /// leads to its copy, and the point stays optimised, so that the next call that wants its jump away goes on.
     fn restore_tails(&self, detours: &[(&Point<H::Arch>, &Detour<H>)]) -> Result<(), TextError> {
         let mut first = Ok(());
         if H::Arch::JUMP_LEN > H::Arch::BREAKPOINT.len() {
-            for (_, detour) in detours {
-                first = first.and(self.write_between(detour, &detour.text));
+            for (point, detour) in detours {
+                let written = self.write_between(detour, &detour.text);
+                if written.is_err() {
+                    point.set(TORN);
+                }
+                first = first.and(written);
             }
             self.host.sync_cores();
         }
         let restored = self.changing_text(|| {
             let mut first = Ok(());
             for (point, detour) in detours {
-                first = first.and(self.write_starts(detour, &detour.text));
-                detour.point.store(ptr::null_mut(), Release);
-                point.clear(OPTIMISED);
+                if point.is(TORN) {
+                    point.clear(TORN);
+                    continue;
+                }
+                let written = self.write_starts(detour, &detour.text);
+                if written.is_ok() {
+                    detour.point.store(ptr::null_mut(), Release);
+                    point.clear(OPTIMISED);
+                }
+                first = first.and(written);
             }
             first
         });
@@ -293,7 +307,8 @@ impl<H: Host> Probes<H> {
             }
             result
         });
-        if H::Arch::JUMP_LEN > H::Arch::BREAKPOINT.len() {
+        // Not where an instruction is still itself: what lies between are its operands.
+        if H::Arch::JUMP_LEN > H::Arch::BREAKPOINT.len() && result.is_ok() {
             self.host.sync_cores();
             for (_, detour) in &ready {
                 result = result.and(self.write_between(detour, &self.jump_of(detour)));
@@ -325,12 +340,26 @@ impl<H: Host> Probes<H> {
         jump
     }
 
-    /// Whether a detour's jump stands in text, all of it.
+    /// Whether a detour's jump stands in text; or a breakpoint instead of its first bytes, where the way back has ended
+    /// half-way.
     pub(super) fn is_jump_in_text(&self, detour: &Detour<H>) -> bool {
-        let jump = H::Arch::jump(detour.place, detour.entry);
+        let jump = self.jump_of(detour);
+        let breakpoint = H::Arch::BREAKPOINT;
         let mut now = [0; 8];
         let len = H::Arch::JUMP_LEN.min(now.len());
-        self.host.read_text(detour.place, &mut now[..len]) == len && now[..len] == jump[..len]
+        if self.host.read_text(detour.place, &mut now[..len]) < len {
+            return false;
+        }
+        if now[..len] == jump[..len] {
+            return true;
+        }
+        let is_ours = |at: usize| {
+            let is_start = detour.displaced.starts().any(|start| start == at);
+            now[at] == jump[at]
+                || now[at] == detour.text[at]
+                || (is_start && breakpoint.first() == Some(&now[at]))
+        };
+        now.starts_with(breakpoint) && (breakpoint.len()..len).all(is_ours)
     }
 
     /// Writes those bytes under the jump where displaced instructions but the first start, one at a time.

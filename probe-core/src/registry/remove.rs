@@ -4,6 +4,7 @@ use super::{Kept, Locked, Probe, Probes, free};
 use crate::addr::CodeAddr;
 use crate::error::ControlError;
 use crate::host::{Host, Notice};
+use crate::list::List;
 use crate::point::{
     ARMED, GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, OPTIMISED, ORPHAN, PARKED,
     POINT_GONE, Point, STEPPED,
@@ -15,33 +16,56 @@ use core::mem::ManuallyDrop;
 use core::ptr::{self, NonNull};
 
 impl<H: Host> Probes<H> {
-    /// Removes all of the probes, with one wait for all of them (REG_13).
+    /// Removes all of the probes, with one wait for all of them (REG_13). Needs no memory: without any they are removed one
+    /// at a time.
     ///
     /// # Errors
     /// Those that could not be removed, and why: called from a handler, or their text cannot be written. The rest is
-    /// gone.
+    /// gone. A probe that there is no memory to give back is removed by the next call, as a handle that is dropped.
     pub fn unregister_all(
         &'static self,
         probes: impl IntoIterator<Item = Probe<H>>,
     ) -> Result<(), Vec<Kept<H>>> {
-        let nodes: Vec<_> = probes.into_iter().map(|probe| ManuallyDrop::new(probe).node).collect();
-        let Err(failed) = self.remove_all(&nodes) else { return Ok(()) };
-        let kept = failed.into_iter().filter_map(|(index, error)| {
-            let node = *nodes.get(index)?;
-            Some(Kept { probe: Probe { probes: self, node }, error })
-        });
-        Err(kept.collect())
+        let mut kept = Vec::new();
+        let mut has_failed = false;
+        let mut keep = |node, error| {
+            has_failed = true;
+            if kept.try_reserve(1).is_ok() {
+                kept.push(Kept { probe: Probe { probes: self, node }, error });
+            } else {
+                self.orphan(node);
+            }
+        };
+        let mut nodes = Vec::new();
+        for probe in probes {
+            let node = ManuallyDrop::new(probe).node;
+            if nodes.try_reserve(1).is_ok() {
+                nodes.push(node);
+            } else {
+                self.remove_all(&[node], &mut keep);
+            }
+        }
+        self.remove_all(&nodes, &mut keep);
+        if has_failed { Err(kept) } else { Ok(()) }
     }
 
-    /// Removes nodes whose handles are given up. Those that fail, by index, stay as they were.
+    /// Leaves a node whose handle is given up to the next call of the registry.
+    pub(super) fn orphan(&self, node: NonNull<Node<H::Arch>>) {
+        // SAFETY: a node whose handle is given up lives until a later call of the registry removes it.
+        unsafe { node.as_ref() }.set(LEAVING | ORPHAN);
+        self.dirty.store(true, Release);
+    }
+
+    /// Removes nodes whose handles are given up. Those that fail stay as they were, and `kept` is told of them.
     pub(super) fn remove_all(
         &self,
         nodes: &[NonNull<Node<H::Arch>>],
-    ) -> Result<(), Vec<(usize, ControlError)>> {
+        kept: &mut dyn FnMut(NonNull<Node<H::Arch>>, ControlError),
+    ) {
         if self.is_in_handler() {
-            return Err((0..nodes.len()).map(|index| (index, ControlError::InHandler)).collect());
+            nodes.iter().for_each(|node| kept(*node, ControlError::InHandler));
+            return;
         }
-        let mut failed = Vec::new();
         let mut books = self.lock();
         self.settle_locked(&mut books);
         for node in nodes {
@@ -49,9 +73,9 @@ impl<H: Host> Probes<H> {
             unsafe { node.as_ref() }.set(LEAVING);
         }
         self.unoptimise_leaving(nodes);
-        for (index, node) in nodes.iter().enumerate() {
+        for pointer in nodes {
             // SAFETY: as above.
-            let node = unsafe { node.as_ref() };
+            let node = unsafe { pointer.as_ref() };
             // SAFETY: it is registered, and the lock is held.
             let point = unsafe { node.point() };
             if point.is(POINT_GONE) {
@@ -60,12 +84,10 @@ impl<H: Host> Probes<H> {
             if let Err(error) = self.sync_point(point) {
                 self.host.notice(Notice::StuckBreakpoint(point.place));
                 node.clear(LEAVING);
-                failed.push((index, ControlError::Text(error)));
+                kept(*pointer, ControlError::Text(error));
             }
         }
         self.retire(&mut books, nodes);
-        drop(books);
-        if failed.is_empty() { Ok(()) } else { Err(failed) }
     }
 
     /// Takes the jumps out of text that no probe is left for when the nodes are gone, all of them at once.
@@ -135,14 +157,12 @@ impl<H: Host> Probes<H> {
             return;
         }
         if point.is(POINT_GONE) {
-            books.gone.retain(|other| *other != this);
+            books.gone.remove(this);
         }
-        // Without memory it stays in the table, where it costs nobody anything.
-        if books.parked.try_reserve(1).is_ok() {
-            point.clear(STEPPED);
-            point.set(PARKED);
-            books.parked.push(this);
-        }
+        point.clear(STEPPED);
+        point.set(PARKED);
+        // SAFETY: not parked yet, and not among the gone any more; `clean_up` frees what it takes out.
+        unsafe { books.parked.push(this) };
     }
 
     /// Marks the points that stand in some context's frame.
@@ -170,20 +190,20 @@ impl<H: Host> Probes<H> {
     ///
     /// A point whose slot a context may be in unseen stays in the table: it is found from there at the slot's end,
     /// and again by the next probe on its place.
-    fn take_parked(&self, books: &mut Locked<'_, H>) -> Vec<NonNull<Point<H::Arch>>> {
-        let mut taken = Vec::new();
-        let mut index = 0;
-        while let Some(point) = books.parked.get(index).copied() {
+    fn take_parked(&self, books: &mut Locked<'_, H>) -> List<Point<H::Arch>> {
+        let mut taken = List::new();
+        let mut parked = core::mem::replace(&mut books.parked, List::new());
+        while let Some(point) = parked.pop() {
             // SAFETY: parked points are freed by the caller only.
             let shared = unsafe { point.as_ref() };
             let is_used = !shared.head.load(Relaxed).is_null();
             let is_kept = is_used || (shared.is(LINGERS) && !shared.is(POINT_GONE));
-            if !is_kept && (shared.is(STEPPED) || taken.try_reserve(1).is_err()) {
+            if !is_kept && shared.is(STEPPED) {
                 shared.clear(STEPPED);
-                index += 1;
+                // SAFETY: in no list since it was taken out of this one.
+                unsafe { books.parked.push(point) };
                 continue;
             }
-            books.parked.swap_remove(index);
             shared.clear(PARKED);
             if is_kept {
                 continue;
@@ -195,10 +215,8 @@ impl<H: Host> Probes<H> {
             if shared.has_slot() {
                 books.slots.put::<H::Arch>(shared.slot);
             }
-            taken.push(point);
-        }
-        if books.parked.is_empty() {
-            books.parked = Vec::new();
+            // SAFETY: in no list any more; the caller frees what it takes out.
+            unsafe { taken.push(point) };
         }
         taken
     }
@@ -209,9 +227,8 @@ impl<H: Host> Probes<H> {
     pub(super) fn forget_pool(&self, books: &mut Locked<'_, H>, node: &Node<H::Arch>) {
         let Handlers::Return(half) = &node.handlers else { return };
         half.pool().node.store(ptr::null_mut(), Release);
-        if books.pools.try_reserve(1).is_ok() {
-            books.pools.push(half.pool);
-        }
+        // SAFETY: its probe, which has it in no list, forgets it once; `clean_up` frees what it takes out.
+        unsafe { books.pools.push(half.pool) };
     }
 
     /// Frees the pools of probes that have gone whose last call has returned, if there are any (RET_6).
@@ -228,22 +245,20 @@ impl<H: Host> Probes<H> {
     /// Frees what nobody needs: points, pools without calls, chunks without slots or stubs. A second wait, if there
     /// is any: those who do not run it may still be looking at it.
     fn clean_up(&self, books: &mut Locked<'_, H>) {
-        let points = self.take_parked(books);
-        let mut pools = Vec::new();
-        let mut index = 0;
-        while let Some(pool) = books.pools.get(index).copied() {
+        let mut points = self.take_parked(books);
+        let mut pools = List::new();
+        let mut retired = core::mem::replace(&mut books.pools, List::new());
+        while let Some(pool) = retired.pop() {
             // SAFETY: pools are freed here only.
             let shared = unsafe { pool.as_ref() };
-            if !shared.is_whole() || pools.try_reserve(1).is_err() {
-                index += 1;
-                continue;
-            }
-            books.pools.swap_remove(index);
-            self.detach_stubs(shared);
-            pools.push(pool);
-        }
-        if books.pools.is_empty() {
-            books.pools = Vec::new();
+            let list = if shared.is_whole() {
+                self.detach_stubs(shared);
+                &mut pools
+            } else {
+                &mut books.pools
+            };
+            // SAFETY: in no list since it was taken out of this one.
+            unsafe { list.push(pool) };
         }
         let stub_chunks = self.take_empty_stub_chunks(books);
         let slot_chunks = self.take_empty_slot_chunks(books);
@@ -259,11 +274,11 @@ impl<H: Host> Probes<H> {
         }
         self.quiesce();
         self.free_arrays(books);
-        for point in points {
+        while let Some(point) = points.pop() {
             // SAFETY: off the table and in no frame since before the grace period; no node is left that leads to it.
             drop(unsafe { free(point) });
         }
-        for pool in pools {
+        while let Some(pool) = pools.pop() {
             // SAFETY: its probe had gone and no call was in flight before the grace period, and its stubs lead nowhere.
             drop(unsafe { free(pool) });
         }
@@ -362,7 +377,7 @@ impl<H: Host> Probes<H> {
             }
         };
         self.points.for_each(&mut collect);
-        books.gone.iter().copied().for_each(&mut collect);
+        books.gone.iter().for_each(&mut collect);
         if orphans.is_empty() {
             self.free_returned_pools(books);
         } else {
@@ -412,8 +427,12 @@ impl<H: Host> Probes<H> {
             self.park_if_unused(books, this);
             return;
         }
-        if books.gone.try_reserve(1).is_ok() {
-            books.gone.push(this);
+        if point.is(PARKED) {
+            // From before its probes came.
+            books.parked.remove(this);
+            point.clear(PARKED);
         }
+        // SAFETY: a point of the table is not among the gone, and this one is not parked any more.
+        unsafe { books.gone.push(this) };
     }
 }

@@ -10,6 +10,9 @@ thread_local! {
     static LIVE: Cell<isize> = const { Cell::new(0) };
     /// The allocation that fails, counted down; 0: none does.
     static FAILING: Cell<usize> = const { Cell::new(0) };
+    static HAS_FAILED: Cell<bool> = const { Cell::new(false) };
+    /// All allocations from the failing one on fail.
+    static FAILS_FOR_GOOD: Cell<bool> = const { Cell::new(false) };
     static IS_FORBIDDEN: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -36,12 +39,14 @@ fn count(bytes: isize) -> bool {
     }
     if bytes > 0 {
         let failing = FAILING.try_with(Cell::get).unwrap_or(0);
-        if failing != 0 {
-            FAILING.set(failing - 1);
-            if failing == 1 {
-                return false;
+        if failing == 1 {
+            if !FAILS_FOR_GOOD.get() {
+                FAILING.set(0);
             }
+            HAS_FAILED.set(true);
+            return false;
         }
+        FAILING.set(failing.saturating_sub(1));
     }
     let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
     true
@@ -57,7 +62,20 @@ pub fn live() -> isize {
 
 /// Lets this thread's allocation number `number`, from 1, fail.
 pub fn fail_allocation(number: usize) {
+    FAILS_FOR_GOOD.set(false);
     FAILING.set(number);
+}
+
+/// As [`fail_allocation`], and all after it.
+pub fn fail_allocations_from(number: usize) {
+    FAILS_FOR_GOOD.set(true);
+    FAILING.set(number);
+}
+
+/// Lets no allocation fail any more; whether one has.
+pub fn stop_failing() -> bool {
+    FAILING.set(0);
+    HAS_FAILED.replace(false)
 }
 
 /// Runs `work`; any allocation or deallocation in it aborts the process.

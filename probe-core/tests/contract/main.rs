@@ -5,6 +5,7 @@
 mod alloc_count;
 mod control;
 mod hit;
+mod injection;
 mod jprobe;
 mod kretprobe;
 mod memory;

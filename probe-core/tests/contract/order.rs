@@ -107,3 +107,46 @@ fn safe_2_a_breakpoint_counts_from_its_first_moment() {
     *world.host().text_hook.lock().unwrap() = None;
     assert_eq!((written.load(SeqCst), asked.load(SeqCst)), (1, 1));
 }
+
+/// What one write of text has changed: the offsets in the function, and how often the cores had been synchronised before.
+type Written = (Vec<usize>, usize);
+
+/// The writes to the `len` bytes at `function` that `operation` makes.
+fn writes_of(world: &'static World, function: usize, len: usize, operation: impl FnOnce()) -> Vec<Written> {
+    let writes: &'static Mutex<Vec<Written>> = Box::leak(Box::default());
+    let begun = world.host().syncs.load(SeqCst);
+    let mut before = world.bytes(function, len);
+    let note = move |moment| {
+        let now = world.bytes(function, len);
+        if moment == Moment::AfterWrite && now != before {
+            let changed = (0..len).filter(|offset| now[*offset] != before[*offset]).collect();
+            writes.lock().unwrap().push((changed, world.host().syncs.load(SeqCst) - begun));
+            before = now;
+        }
+    };
+    *world.host().text_hook.lock().unwrap() = Some(Box::new(note));
+    operation();
+    *world.host().text_hook.lock().unwrap() = None;
+    writes.lock().unwrap().clone()
+}
+
+/// Breakpoints where displaced instructions start, then what lies between, then the first byte; backwards in reverse. The
+/// cores are synchronised between the stages, and after the last.
+#[test]
+fn safe_3_a_jump_is_laid_in_stages_with_a_synchronisation_after_each() {
+    let world = World::new();
+    let g = jumpable(world, "g");
+    let probe = world.probes.register(K::at(at(g, 0)).pre(|_| ())).unwrap();
+    let before = world.host().syncs.load(SeqCst);
+    let laid = writes_of(world, g, 8, || assert_eq!(world.probes.optimise(), Ok(1)));
+    // NOP, ADD of three bytes, NOP: the jump's five bytes.
+    let expected = [(vec![1], 0), (vec![4], 0), (vec![2], 1), (vec![3], 1), (vec![0], 2)];
+    assert_eq!(laid, expected);
+    assert_eq!(world.host().syncs.load(SeqCst) - before, 3);
+    let before = world.host().syncs.load(SeqCst);
+    let taken = writes_of(world, g, 8, || world.probes.unoptimise().unwrap());
+    let expected = [(vec![0], 0), (vec![2], 1), (vec![3], 1), (vec![1], 2), (vec![4], 2)];
+    assert_eq!(taken, expected);
+    assert_eq!(world.host().syncs.load(SeqCst) - before, 3);
+    drop(probe);
+}

@@ -344,6 +344,20 @@ fn reg_11_a_second_jprobe_is_eexist() {
     assert!(world.probes.register(jprobe()).is_ok());
 }
 
+#[test]
+fn reg_11_a_failed_batch_leaves_room_for_a_jprobe() {
+    let world = World::new();
+    let f = world.function("f", &[NOP, FORBIDDEN, RETURN]);
+    let handler = world.function("handler", &[RETURN]);
+    let _old = world.probes.register(K::at("f")).unwrap();
+    // SAFETY: the handler takes no arguments.
+    let jprobe = || unsafe { Jprobe::<Toy>::on("f", handler) };
+    let batch: [AnyProbe<Toy>; 2] = [jprobe().into(), K::at(at(f, 1)).into()];
+    let failed = world.probes.register_all(batch).unwrap_err();
+    assert_eq!((failed.index, failed.error.code()), (1, "toy.forbidden"));
+    assert!(world.probes.register(jprobe()).is_ok());
+}
+
 #[rstest]
 #[case::first(0)]
 #[case::middle(3)]
@@ -402,6 +416,17 @@ fn reg_13_unregistering_restores_text_and_frees_memory() {
     assert!(world.text() == text);
     assert_eq!(world.host().live_chunks.load(SeqCst), 0);
     assert!(alloc_count::live() <= live);
+}
+
+#[test]
+fn reg_13_what_somebody_else_has_written_over_our_breakpoint_stays() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let probe = world.probes.register(K::at(at(f, 0)).pre(|_| ())).unwrap();
+    world.put(f, &[FOREIGN_BREAK]);
+    probe.unregister().unwrap();
+    assert_eq!(world.bytes(f, 1), [FOREIGN_BREAK]);
+    assert_eq!(world.run(f, &[1]).0, End::Trapped(f));
 }
 
 #[test]
