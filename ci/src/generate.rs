@@ -171,6 +171,8 @@ fn github() -> String {
     text.push_str(
         "    steps:\n\
          \x20     - uses: actions/checkout@v4\n\
+         \x20       with:\n\
+         \x20         fetch-depth: 0 # releases are compared with\n\
          \x20     - uses: actions/cache@v4\n\
          \x20       with:\n\
          \x20         path: |\n\
@@ -206,7 +208,7 @@ fn gitlab() -> String {
          \n\
          stages: [test]\n\
          \n\
-         variables:\n  CARGO_HOME: $CI_PROJECT_DIR/.cargo-home\n  CARGO_INCREMENTAL: \"0\"\n\
+         variables:\n  CARGO_HOME: $CI_PROJECT_DIR/.cargo-home\n  CARGO_INCREMENTAL: \"0\"\n  GIT_DEPTH: \"0\" # releases are compared with\n\
          \n\
          .job:\n\
          \x20 stage: test\n\

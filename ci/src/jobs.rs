@@ -138,6 +138,18 @@ pub(crate) fn all() -> Vec<Job> {
         .needing(|_| {
             std::mem::take(Wanted::default().component("nightly", "miri").component("nightly", "rust-src"))
         }),
+        Job::named("coverage", "the lines that native tests run, by crate, each with a mark", |root, _| {
+            crate::coverage::steps(root)
+        })
+        .needing(|_| std::mem::take(Wanted::default().component("", "llvm-tools"))),
+        Job::named("fuzz", "a minute of random input for each fuzz target", fuzz_steps)
+            .needing(|_| std::mem::take(Wanted::default().toolchain("nightly").tool("cargo-fuzz"))),
+        Job::named(
+            "semver",
+            "no public item changed more than the version says, since the last release",
+            |root, _| vec![crate::release::compatibility_step(root)],
+        )
+        .needing(|_| std::mem::take(Wanted::default().tool("cargo-semver-checks"))),
     ];
     targets.chain(others).collect()
 }
@@ -330,6 +342,22 @@ fn miri_steps(_: &Path, _: Option<&'static Target>) -> Vec<Step> {
         [step(package, tests, "", &[]), step(package, tests, ", big endian", &big_endian)]
     };
     TESTS.into_iter().flat_map(both).collect()
+}
+
+/// Where the fuzz targets are: a package outside of the workspace, in the layout of cargo-fuzz.
+const FUZZ: &str = "fuzz/fuzz_targets";
+
+/// One run of a minute per fuzz target.
+fn fuzz_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {
+    let run = ["rustup", "run", "nightly", "cargo", "fuzz", "run", "--target-dir", "target/fuzz"];
+    let step = |file: &std::path::PathBuf| {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Step::run(format!("fuzz {name}"), &run).args([name.as_str(), "--", "-max_total_time=60"])
+    };
+    match crate::lint::rust_files(&root.join(FUZZ)) {
+        none if none.is_empty() => vec![Step::fail("fuzz", format!("there are no targets in {FUZZ}"))],
+        files => files.iter().map(step).collect(),
+    }
 }
 
 #[cfg(test)]

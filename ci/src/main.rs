@@ -4,6 +4,7 @@
 //! ready for them.
 
 mod bench;
+mod coverage;
 mod deny;
 mod docs;
 mod documents;

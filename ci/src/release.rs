@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::metadata;
-use crate::step::clean;
+use crate::step::{Step, clean};
 
 /// What stands over the changes since the last release.
 const UNRELEASED: &str = "## Unreleased\n";
@@ -56,6 +56,24 @@ pub(crate) fn release(root: &Path, version: Option<&str>) -> Result<(), String> 
     println!("committed and tagged v{version}. To publish it:\n  git push --follow-tags");
     println!("  cargo {}", publish(root, false)?.join(" "));
     Ok(())
+}
+
+/// What compares the public items of all published crates with those of the last release.
+pub(crate) fn compatibility_step(root: &Path) -> Step {
+    let name = "public items since the last release";
+    let tags = match git(root, &["tag", "--list", "v*", "--sort=-version:refname", "--merged"]) {
+        Ok(tags) => tags,
+        Err(error) => return Step::fail(name, error),
+    };
+    let Some(tag) = tags.lines().next() else {
+        return Step::skip(name, "no release is tagged: nothing to compare with");
+    };
+    let unpublished = match metadata::packages(root) {
+        Ok(packages) => packages.into_iter().filter(|package| !package.is_published),
+        Err(error) => return Step::fail(name, error),
+    };
+    let compare = ["cargo", "semver-checks", "--workspace", "--baseline-rev", tag];
+    unpublished.fold(Step::run(name, &compare), |step, package| step.args(["--exclude", &package.name]))
 }
 
 /// A folder for what cargo builds of packed crates, without anything of the last time: cargo knows them by name and version alone, and

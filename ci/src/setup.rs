@@ -34,6 +34,8 @@ pub(crate) struct Wanted {
     /// Toolchain ("" = the one in use) and component.
     components: Vec<(&'static str, &'static str)>,
     toolchains: Vec<&'static str>,
+    /// Programs that `cargo install` brings, by their names in the registry.
+    tools: Vec<&'static str>,
 }
 
 impl Wanted {
@@ -84,6 +86,14 @@ impl Wanted {
         self
     }
 
+    /// Also a program that `cargo install` brings under its own name.
+    pub(crate) fn tool(&mut self, name: &'static str) -> &mut Self {
+        if !self.tools.contains(&name) {
+            self.tools.push(name);
+        }
+        self
+    }
+
     /// Also everything that `other` wants.
     pub(crate) fn merge(mut self, other: Self) -> Self {
         for need in other.needs {
@@ -97,6 +107,9 @@ impl Wanted {
         }
         for (toolchain, name) in other.components {
             self.component(toolchain, name);
+        }
+        for name in other.tools {
+            self.tool(name);
         }
         self
     }
@@ -137,7 +150,8 @@ impl Wanted {
             .copied()
             .filter(|(toolchain, name)| !has_component(toolchain, name))
             .collect();
-        Missing { packages: needs, targets, toolchains, components }
+        let tools = self.tools.iter().copied().filter(|name| find_program(name).is_none()).collect();
+        Missing { packages: needs, targets, toolchains, components, tools }
     }
 }
 
@@ -148,6 +162,7 @@ struct Missing {
     targets: Vec<&'static str>,
     toolchains: Vec<&'static str>,
     components: Vec<(&'static str, &'static str)>,
+    tools: Vec<&'static str>,
 }
 
 impl Missing {
@@ -157,6 +172,7 @@ impl Missing {
             && self.targets.is_empty()
             && self.toolchains.is_empty()
             && self.components.is_empty()
+            && self.tools.is_empty()
     }
 
     /// Those of the missing targets that the toolchain in use does not offer at all.
@@ -196,7 +212,7 @@ impl Missing {
             }
             rustup(&words)?;
         }
-        Ok(())
+        self.tools.iter().try_for_each(|name| cargo_install(name))
     }
 
     fn list(&self, packages: &[String]) -> String {
@@ -221,6 +237,7 @@ impl Missing {
             )
             .collect();
         line("components (rustup)", &components);
+        line("programs (cargo install)", &owned(&self.tools));
         text
     }
 
@@ -296,7 +313,7 @@ fn output(words: &[&str]) -> Option<String> {
 }
 
 /// The root folder of a toolchain, "" being the one in use. Never makes rustup install one.
-fn sysroot(toolchain: &str) -> Option<PathBuf> {
+pub(crate) fn sysroot(toolchain: &str) -> Option<PathBuf> {
     let words: &[&str] = if toolchain.is_empty() {
         &["rustc", "--print", "sysroot"]
     } else {
@@ -376,6 +393,20 @@ fn apt(words: &[&str]) -> Result<(), String> {
         .status()
         .map_err(|error| format!("cannot run {}: {error}", line[0]))?;
     if status.success() { Ok(()) } else { Err(format!("this failed ({status}): {}", line.join(" "))) }
+}
+
+/// Builds and installs a program from the registry, with the versions that it was released with.
+fn cargo_install(name: &str) -> Result<(), String> {
+    println!("  cargo install --locked {name}");
+    let status = clean(Command::new("cargo"))
+        .args(["install", "--locked", "--quiet", name])
+        .status()
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
+    match find_program(name) {
+        Some(_) if status.success() => Ok(()),
+        None if status.success() => Err(format!("{name} is installed, but its folder is not in PATH")),
+        _ => Err(format!("this failed ({status}): cargo install --locked {name}")),
+    }
 }
 
 fn rustup(words: &[&str]) -> Result<(), String> {
