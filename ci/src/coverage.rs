@@ -50,7 +50,8 @@ pub(crate) fn steps(root: &Path) -> Vec<Step> {
     let mut steps: Vec<_> = TESTS
         .iter()
         .map(|tests| {
-            let step = Step::run(format!("instrumented tests: {}", tests[1]), &["cargo", "test"]);
+            let step =
+                Step::run(format!("instrumented tests: {}", tests[1]), &["cargo", "test", "--no-fail-fast"]);
             environment(root)
                 .into_iter()
                 .fold(step, |step, (name, value)| step.env(name, value))

@@ -184,8 +184,24 @@ fn reg_2_unknown_and_ambiguous_names_are_refused() {
     let _alone = alone();
     let error = probes().register(Kprobe::at("no_such_function")).unwrap_err();
     assert_eq!(error.errno().as_i32(), libc::ENOENT);
-    // Every instance of it has this name.
-    let error = probes().register(Kprobe::at("core::ops::function::FnOnce::call_once")).unwrap_err();
+    // Two functions with one name, but for what mangling adds.
+    let first = {
+        #[inline(never)]
+        fn namesake(x: usize) -> usize {
+            black_box(x) + 1
+        }
+        black_box(namesake as fn(usize) -> usize)(1)
+    };
+    let second = {
+        #[inline(never)]
+        fn namesake(x: usize) -> usize {
+            black_box(x) + 2
+        }
+        black_box(namesake as fn(usize) -> usize)(1)
+    };
+    assert_eq!((first, second), (2, 3));
+    let name = "kprobe::reg_2_unknown_and_ambiguous_names_are_refused::namesake";
+    let error = probes().register(Kprobe::at(name)).unwrap_err();
     assert_eq!(error.errno().as_i32(), libc::EADDRNOTAVAIL);
 }
 
