@@ -16,7 +16,7 @@ use crate::step;
 pub(crate) const TABLE: &str = "ci/mutants.txt";
 
 /// A test that gives no result within this time has noticed.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(90);
 /// How long building may take.
 const BUILD_LIMIT: Duration = Duration::from_secs(25 * 60);
 
