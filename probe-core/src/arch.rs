@@ -490,6 +490,13 @@ pub unsafe trait NativeArch: Arch {
     /// [`Arch::detour_regs`] names, all of them. [`Arch::breakpoint_address`] of that trap is this address.
     fn detour_resume_trap() -> CodeAddr;
 
+    /// Keeps the compiler from moving accesses to memory across this point, as far as code that interrupts this context
+    /// can see. On the hit path; no instruction: a backend for which the default becomes one has its own.
+    #[inline(always)]
+    fn program_order() {
+        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+    }
+
     /// Makes `len_bytes` bytes of text just written at `at` visible to instruction fetch on this core, as the
     /// architecture's rules on self-modifying code ask (nothing on x86).
     ///

@@ -6,12 +6,10 @@
 //! with another; it only has to be done in an order that an interruption may see.
 
 use crate::addr::CodeAddr;
-use crate::arch::Arch;
+use crate::arch::{Arch, NativeArch};
 use crate::instance::Instance;
 use crate::point::{Node, Point};
-use crate::sync::{
-    AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, light_barrier, program_order,
-};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Relaxed, Release, light_barrier};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -75,9 +73,8 @@ pub(crate) struct Frame<A: Arch> {
     point: AtomicPtr<Point<A>>,
     /// The newest probe that saw the hit: younger ones' post handlers do not run.
     newest: AtomicU32,
-    /// What [`Host::leave_slot`](crate::host::Host::leave_slot) gets.
-    kept: AtomicU64,
-    state: UnsafeCell<MaybeUninit<A::StepState>>,
+    /// What [`Host::leave_slot`](crate::host::Host::leave_slot) gets, and what the instruction has borrowed.
+    state: UnsafeCell<MaybeUninit<(u64, A::StepState)>>,
 }
 
 /// An active hit, taken off the stack.
@@ -94,7 +91,6 @@ impl<A: Arch> Frame<A> {
             wait: AtomicU8::new(Wait::Nothing as u8),
             point: AtomicPtr::new(ptr::null_mut()),
             newest: AtomicU32::new(0),
-            kept: AtomicU64::new(0),
             state: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
@@ -145,44 +141,6 @@ impl<A: Arch> Context<A> {
         self.word.store(sections.wrapping_add(SECTION_ONE), Release);
     }
 
-    // ---- sections: while inside, nothing that the tables or lists lead to is freed ----------------------------------
-
-    /// The word, for [`Context::open_idle`]; `None` when a hit is active.
-    #[inline(always)]
-    pub(crate) fn idle_word(&self) -> Option<usize> {
-        let word = self.word.load(Relaxed);
-        (word & BUSY == 0).then_some(word)
-    }
-
-    /// Goes inside; `word` is from [`Context::idle_word`].
-    #[inline(always)]
-    pub(crate) fn open_idle(&self, word: usize) {
-        self.word.store(word | INSIDE, Relaxed);
-        light_barrier();
-    }
-
-    /// Leaves what [`Context::open_idle`] began, with no active hit.
-    #[inline(always)]
-    pub(crate) fn close_idle(&self, word: usize) {
-        self.word.store(word.wrapping_add(SECTION_ONE), Release);
-    }
-
-    /// Goes inside unless the context is; whether it was outside, for [`Context::close`].
-    pub(crate) fn open(&self) -> bool {
-        let word = self.word.load(Relaxed);
-        self.word.store(word | INSIDE, Relaxed);
-        light_barrier();
-        word & INSIDE == 0
-    }
-
-    /// Leaves what [`Context::open`] began.
-    pub(crate) fn close(&self, was_outside: bool) {
-        if was_outside {
-            let word = self.word.load(Relaxed) & !INSIDE;
-            self.word.store(word.wrapping_add(SECTION_ONE), Release);
-        }
-    }
-
     /// The raw word, for whoever waits for its change.
     pub(crate) fn word(&self) -> &AtomicUsize {
         &self.word
@@ -196,6 +154,46 @@ impl<A: Arch> Context<A> {
     /// Whether two values of the word belong to the same section.
     pub(crate) const fn is_same_section(a: usize, b: usize) -> bool {
         a & !DEPTH_MASK == b & !DEPTH_MASK
+    }
+}
+
+impl<A: NativeArch> Context<A> {
+    // ---- sections: while inside, nothing that the tables or lists lead to is freed ----------------------------------
+
+    /// The word, for [`Context::open_idle`]; `None` when a hit is active.
+    #[inline(always)]
+    pub(crate) fn idle_word(&self) -> Option<usize> {
+        let word = self.word.load(Relaxed);
+        (word & BUSY == 0).then_some(word)
+    }
+
+    /// Goes inside; `word` is from [`Context::idle_word`].
+    #[inline(always)]
+    pub(crate) fn open_idle(&self, word: usize) {
+        self.word.store(word | INSIDE, Relaxed);
+        light_barrier::<A>();
+    }
+
+    /// Leaves what [`Context::open_idle`] began, with no active hit.
+    #[inline(always)]
+    pub(crate) fn close_idle(&self, word: usize) {
+        self.word.store(word.wrapping_add(SECTION_ONE), Release);
+    }
+
+    /// Goes inside unless the context is; whether it was outside, for [`Context::close`].
+    pub(crate) fn open(&self) -> bool {
+        let word = self.word.load(Relaxed);
+        self.word.store(word | INSIDE, Relaxed);
+        light_barrier::<A>();
+        word & INSIDE == 0
+    }
+
+    /// Leaves what [`Context::open`] began.
+    pub(crate) fn close(&self, was_outside: bool) {
+        if was_outside {
+            let word = self.word.load(Relaxed) & !INSIDE;
+            self.word.store(word.wrapping_add(SECTION_ONE), Release);
+        }
     }
 
     // ---- the probe whose handler runs -------------------------------------------------------------------------------
@@ -242,13 +240,12 @@ impl<A: Arch> Context<A> {
         let Some(frame) = self.frames.get((word & DEPTH_MASK) / DEPTH_ONE) else { return };
         // Taken before it is filled: an interruption that comes between takes the next one.
         self.word.store(word.wrapping_add(DEPTH_ONE), Relaxed);
-        program_order();
+        A::program_order();
         frame.point.store(ptr::from_ref(point).cast_mut(), Relaxed);
         frame.newest.store(newest, Relaxed);
-        frame.kept.store(kept, Relaxed);
         // SAFETY: only this context touches the cell, and what interrupts it uses other frames.
-        unsafe { frame.state.get().write(MaybeUninit::new(state)) };
-        program_order();
+        unsafe { frame.state.get().write(MaybeUninit::new((kept, state))) };
+        A::program_order();
         frame.wait.store(wait as u8, Relaxed);
     }
 
@@ -268,13 +265,12 @@ impl<A: Arch> Context<A> {
         let [frame, ..] = &self.frames;
         // As in `push`: taken before it is filled.
         self.word.store((word | INSIDE).wrapping_add(DEPTH_ONE), Relaxed);
-        program_order();
+        A::program_order();
         frame.point.store(ptr::from_ref(point).cast_mut(), Relaxed);
         frame.newest.store(newest, Relaxed);
-        frame.kept.store(kept, Relaxed);
         // SAFETY: only this context touches the cell, and what interrupts it uses other frames.
-        unsafe { frame.state.get().write(MaybeUninit::new(state)) };
-        program_order();
+        unsafe { frame.state.get().write(MaybeUninit::new((kept, state))) };
+        A::program_order();
         frame.wait.store(Wait::Step as u8, Relaxed);
         // Release: whoever sees the section end sees the frame, and keeps its point.
         self.word.store(word.wrapping_add(SECTION_ONE + DEPTH_ONE), Release);
@@ -300,14 +296,14 @@ impl<A: Arch> Context<A> {
         let [frame, ..] = &self.frames;
         // Inside before the frame lets go of its point.
         self.word.store(word | INSIDE, Relaxed);
-        light_barrier();
-        let (newest, kept) = (frame.newest.load(Relaxed), frame.kept.load(Relaxed));
+        light_barrier::<A>();
+        let newest = frame.newest.load(Relaxed);
         // SAFETY: only this context touches the cell.
         let state = unsafe { frame.state.get().read() };
         // SAFETY: `push` filled it before it set `wait`, which `only_step` has seen.
-        let state = unsafe { state.assume_init() };
+        let (kept, state) = unsafe { state.assume_init() };
         frame.wait.store(Wait::Nothing as u8, Relaxed);
-        program_order();
+        A::program_order();
         // Release: as in `pop`.
         frame.point.store(ptr::null_mut(), Release);
         let idle = word.wrapping_sub(DEPTH_ONE);
@@ -323,9 +319,9 @@ impl<A: Arch> Context<A> {
         let word = self.word.load(Relaxed);
         let frame = self.frames.get(((word & DEPTH_MASK) / DEPTH_ONE).checked_sub(1)?)?;
         let wait = frame.wait();
-        let (newest, kept) = (frame.newest.load(Relaxed), frame.kept.load(Relaxed));
-        let state = if wait == Wait::Nothing {
-            A::StepState::default()
+        let newest = frame.newest.load(Relaxed);
+        let (kept, state) = if wait == Wait::Nothing {
+            (0, A::StepState::default())
         } else {
             // SAFETY: only this context touches the cell.
             let state = unsafe { frame.state.get().read() };
@@ -333,7 +329,7 @@ impl<A: Arch> Context<A> {
             unsafe { state.assume_init() }
         };
         frame.wait.store(Wait::Nothing as u8, Relaxed);
-        program_order();
+        A::program_order();
         // Release: whoever sees the frame gone sees what was done with its point.
         frame.point.store(ptr::null_mut(), Release);
         self.word.store(word.wrapping_sub(DEPTH_ONE), Release);

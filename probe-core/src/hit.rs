@@ -198,6 +198,8 @@ impl<H: Host> Probes<H> {
     }
 
     /// Calls the pre handlers, newest first (REG_11).
+    ///
+    /// There are seldom more than two probes. The first two have no loop around them, whose constants would need registers.
     #[inline(always)]
     pub(crate) fn run_pre(
         &self,
@@ -206,32 +208,77 @@ impl<H: Host> Probes<H> {
         head: &Node<H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Walk {
-        let mut node = head;
+        let walk = self.run_pre_of(context, point, head, head.generation, regs);
+        if !matches!(walk, Walk::Ran) {
+            return walk;
+        }
+        // SAFETY: as for `Nodes::next`: the context is inside, and the node has not been freed since.
+        let Some(second) = (unsafe { follow(&head.next).as_ref() }) else { return Walk::Ran };
+        let walk = self.run_pre_of(context, point, second, head.generation, regs);
+        if !matches!(walk, Walk::Ran) {
+            return walk;
+        }
+        // SAFETY: as above.
+        match unsafe { follow(&second.next).as_ref() } {
+            Some(next) => self.run_more_pre(context, point, next, head.generation, regs),
+            None => Walk::Ran,
+        }
+    }
+
+    /// Calls the pre handlers of `node` and of those behind it.
+    #[inline(never)]
+    fn run_more_pre(
+        &self,
+        context: &Context<H::Arch>,
+        point: &Point<H::Arch>,
+        mut node: &Node<H::Arch>,
+        newest: u32,
+        regs: &mut RegsOf<H>,
+    ) -> Walk {
         loop {
-            match &node.handlers {
-                _ if node.is_silent() => {}
-                Handlers::Kprobe { pre, .. } => {
-                    node.hits.fetch_add(1, Relaxed);
-                    if let Some(pre) = pre {
-                        context.set_current(node);
-                        if pre(&mut Hit { regs, node, lender: self }) == Flow::Redirected {
-                            return Walk::Redirected;
-                        }
-                    }
-                }
-                Handlers::Return(probe) => self.enter_call(context, node, probe, regs),
-                Handlers::Jprobe(entry) => {
-                    if self.enter_jprobe(context, point, node, entry.0, head.generation, regs) {
-                        return Walk::InJprobe;
-                    }
-                }
+            let walk = self.run_pre_of(context, point, node, newest, regs);
+            if !matches!(walk, Walk::Ran) {
+                return walk;
             }
-            // SAFETY: as for `Nodes::next`: the context is inside, and the node has not been freed since.
+            // SAFETY: as in `run_pre`.
             match unsafe { follow(&node.next).as_ref() } {
                 Some(next) => node = next,
                 None => return Walk::Ran,
             }
         }
+    }
+
+    /// Calls the pre handler of `node`.
+    #[inline(always)]
+    fn run_pre_of(
+        &self,
+        context: &Context<H::Arch>,
+        point: &Point<H::Arch>,
+        node: &Node<H::Arch>,
+        newest: u32,
+        regs: &mut RegsOf<H>,
+    ) -> Walk {
+        if node.is_silent() {
+            return Walk::Ran;
+        }
+        match &node.handlers {
+            Handlers::Kprobe { pre, .. } => {
+                node.hits.rise();
+                if let Some(pre) = pre {
+                    context.set_current(node);
+                    if pre(&mut Hit { regs, node, lender: self }) == Flow::Redirected {
+                        return Walk::Redirected;
+                    }
+                }
+            }
+            Handlers::Return(probe) => self.enter_call(node, probe, regs),
+            Handlers::Jprobe(entry) => {
+                if self.enter_jprobe(context, point, node, entry.0, newest, regs) {
+                    return Walk::InJprobe;
+                }
+            }
+        }
+        Walk::Ran
     }
 
     /// The end of a hit whose instruction needs a frame, a bare slot, or post handlers after a simulation. `newest` is
@@ -318,8 +365,8 @@ impl<H: Host> Probes<H> {
         state
     }
 
-    /// Calls the post handlers of the probes that saw the hit.
-    #[inline]
+    /// Calls the post handlers of the probes that saw the hit; the first by itself, as in [`Probes::run_pre`].
+    #[inline(always)]
     fn run_posts(
         &self,
         context: &Context<H::Arch>,
@@ -327,16 +374,52 @@ impl<H: Host> Probes<H> {
         newest: u32,
         regs: &mut RegsOf<H>,
     ) {
-        for node in point.nodes() {
-            if let Handlers::Kprobe { post: Some(post), .. } = &node.handlers
-                && !node.is_silent()
-                && node.is_not_younger_than(newest)
-            {
-                context.set_current(node);
-                post(&mut Hit { regs, node, lender: self });
+        // SAFETY: as for `Nodes::next`: the context is inside, or the point stands in a frame.
+        if let Some(head) = unsafe { follow(&point.head).as_ref() } {
+            self.run_post_of(context, head, newest, regs);
+            // SAFETY: as above.
+            if let Some(next) = unsafe { follow(&head.next).as_ref() } {
+                self.run_more_posts(context, next, newest, regs);
             }
         }
         context.set_current(ptr::null());
+    }
+
+    /// Calls the post handlers of `node` and of those behind it.
+    #[inline(never)]
+    fn run_more_posts(
+        &self,
+        context: &Context<H::Arch>,
+        mut node: &Node<H::Arch>,
+        newest: u32,
+        regs: &mut RegsOf<H>,
+    ) {
+        loop {
+            self.run_post_of(context, node, newest, regs);
+            // SAFETY: as in `run_posts`.
+            match unsafe { follow(&node.next).as_ref() } {
+                Some(next) => node = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Calls the post handler of `node`, if it saw the hit.
+    #[inline(always)]
+    fn run_post_of(
+        &self,
+        context: &Context<H::Arch>,
+        node: &Node<H::Arch>,
+        newest: u32,
+        regs: &mut RegsOf<H>,
+    ) {
+        if let Handlers::Kprobe { post: Some(post), .. } = &node.handlers
+            && !node.is_silent()
+            && node.is_not_younger_than(newest)
+        {
+            context.set_current(node);
+            post(&mut Hit { regs, node, lender: self });
+        }
     }
 
     /// A breakpoint while a hit is active in this context: the end of a step, the return of a jprobe's handler, or
@@ -433,6 +516,6 @@ impl<H: Host> Probes<H> {
 /// Counts a hit whose handlers are skipped, for every probe that would have seen it.
 pub(crate) fn count_missed<A: Arch>(point: &Point<A>) {
     for node in point.nodes().filter(|node| !node.is_silent()) {
-        node.missed.fetch_add(1, Relaxed);
+        node.missed.rise();
     }
 }

@@ -7,10 +7,11 @@
 use crate::addr::CodeAddr;
 use crate::arch::Arch;
 use crate::context::Task;
+use crate::counter::Counter;
 use crate::error::RegisterError;
 use crate::list::Linked;
 use crate::point::Node;
-use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicUsize, Relaxed, Release};
 use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -135,7 +136,7 @@ impl<A: Arch> Instance<A> {
     /// Takes a call back that the entry handler does not want.
     #[inline(never)]
     pub(crate) fn veto(&self) {
-        self.pool().vetoed.fetch_add(1, Relaxed);
+        self.pool().vetoed.rise();
         self.release();
     }
 
@@ -178,22 +179,28 @@ pub(crate) const MAX_INSTANCES: usize = (1 << 20) - 1;
 /// How many instances one word of a free map tells of.
 const WORD: usize = usize::BITS as usize;
 
-/// Takes the lowest bit that is set in `word`; its number.
-#[inline(always)]
+/// Takes the lowest bit that is set in `word`; its number. `None`: no bit is set.
 fn take_lowest(word: &AtomicUsize) -> Option<usize> {
     loop {
-        let free = word.load(Relaxed);
-        if free == 0 {
-            return None;
-        }
-        let number = free.trailing_zeros();
-        let bit = 1 << number;
-        // Acquire: what was last done with the instance has been done before. Nothing is handed over by taking it: what
-        // is written to it is published by its `life`.
-        if word.fetch_and(!bit, Acquire) & bit != 0 {
-            return Some(number as usize);
+        if let Some(number) = try_take_lowest(word)? {
+            return Some(number);
         }
     }
+}
+
+/// As [`take_lowest`]; `Some(None)` where another context was faster.
+#[inline(always)]
+fn try_take_lowest(word: &AtomicUsize) -> Option<Option<usize>> {
+    let free = word.load(Relaxed);
+    if free == 0 {
+        return None;
+    }
+    let number = free.trailing_zeros();
+    let bit = 1 << number;
+    // Acquire: what was last done with the instance has been done before. Nothing is handed over by taking it: what
+    // is written to it is published by its `life`.
+    let is_ours = word.fetch_and(!bit, Acquire) & bit != 0;
+    Some(is_ours.then_some(number as usize))
 }
 
 /// The instances of one return probe, and the counters that go with them.
@@ -211,9 +218,9 @@ pub(crate) struct Pool<A: Arch> {
     drop_data: unsafe fn(*mut u8),
     data: NonNull<u8>,
     data_layout: Layout,
-    pub(crate) missed: AtomicU64,
-    pub(crate) vetoed: AtomicU64,
-    pub(crate) abandoned: AtomicU64,
+    pub(crate) missed: Counter,
+    pub(crate) vetoed: Counter,
+    pub(crate) abandoned: Counter,
     /// Among those whose probe has gone.
     link: AtomicPtr<Pool<A>>,
 }
@@ -283,9 +290,9 @@ impl<A: Arch> Pool<A> {
             drop_data,
             data,
             data_layout,
-            missed: AtomicU64::new(0),
-            vetoed: AtomicU64::new(0),
-            abandoned: AtomicU64::new(0),
+            missed: Counter::new(),
+            vetoed: Counter::new(),
+            abandoned: Counter::new(),
             link: AtomicPtr::new(ptr::null_mut()),
         };
         let mut pool = crate::registry::leak(pool)?;
@@ -300,6 +307,13 @@ impl<A: Arch> Pool<A> {
             };
         }
         Ok(pool)
+    }
+
+    /// As [`Pool::take`], tried once and among the first only.
+    #[inline(always)]
+    pub(crate) fn try_take(&self) -> Option<&Instance<A>> {
+        let number = try_take_lowest(&self.free)??;
+        Some(self.taken(number))
     }
 
     /// A free instance, the one with the lowest number. No lock, no allocation.
@@ -342,7 +356,7 @@ impl<A: Arch> Pool<A> {
     /// Counts a call that could not be followed.
     #[cold]
     pub(crate) fn miss(&self) {
-        self.missed.fetch_add(1, Relaxed);
+        self.missed.rise();
     }
 
     /// All instances.

@@ -49,6 +49,7 @@ extern crate alloc;
 mod addr;
 pub mod arch;
 mod context;
+mod counter;
 mod detour;
 pub mod error;
 mod hit;

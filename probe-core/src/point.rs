@@ -5,11 +5,12 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method};
+use crate::counter::Counter;
 use crate::jprobe::JprobeEntry;
 use crate::kprobe::{FaultFn, PostFn, PreFn};
 use crate::kretprobe::ReturnProbe;
 use crate::list::Linked;
-use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Relaxed, Release, follow};
+use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, Relaxed, Release, follow};
 use alloc::boxed::Box;
 use core::ptr::{self, NonNull};
 
@@ -233,9 +234,9 @@ pub(crate) struct Node<A: Arch> {
     pub(crate) flags: AtomicU32,
     /// Which registration it came with: rises from probe to probe.
     pub(crate) generation: u32,
-    pub(crate) hits: AtomicU64,
-    pub(crate) missed: AtomicU64,
-    pub(crate) faults: AtomicU64,
+    pub(crate) hits: Counter,
+    pub(crate) missed: Counter,
+    pub(crate) faults: Counter,
     pub(crate) handlers: Handlers<A>,
 }
 
@@ -253,9 +254,9 @@ impl<A: Arch> Node<A> {
             point: AtomicPtr::new(ptr::null_mut()),
             flags: AtomicU32::new(flags),
             generation,
-            hits: AtomicU64::new(0),
-            missed: AtomicU64::new(0),
-            faults: AtomicU64::new(0),
+            hits: Counter::new(),
+            missed: Counter::new(),
+            faults: Counter::new(),
             handlers,
         }
     }

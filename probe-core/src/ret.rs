@@ -112,42 +112,39 @@ impl<H: Host> Probes<H> {
 
     /// Follows a call from its entry, if there is an instance and the entry handler wants it.
     ///
-    /// Not inline: it needs more registers than a kprobe's hit should have to save. Nor does the usual case, of a task
-    /// that has no other call pending, save any for what comes last here.
+    /// Not inline: it needs more registers than a kprobe's hit should have to save. Nor does the plainest case save any for
+    /// the others: a probe without an entry handler, in a task with no other call pending, that was called from the
+    /// program's own text and finds an instance at the first try.
     #[inline(never)]
     pub(crate) fn enter_call(
         &self,
-        context: &Context<H::Arch>,
         node: &Node<H::Arch>,
         probe: &ReturnProbe<H::Arch>,
         regs: &mut RegsOf<H>,
     ) {
-        let Some(task) = self.host.task() else { return probe.pool().miss() };
-        if task.is_idle()
+        if probe.entry.is_none()
+            && let Some(task) = self.host.task()
+            && task.is_idle()
             && let Ok(entry) = H::Arch::entry(regs, self.host.memory())
-            && let Some(instance) = probe.pool().take()
+            && !self.stub_range.may_hold(entry.return_address)
+            && let Some(instance) = probe.pool().try_take()
         {
-            return self.follow_call(context, node, probe, task, instance, entry, regs);
+            return self.bind_call(node, task, instance, entry, entry.return_address, regs);
         }
-        self.enter_inner_call(context, node, probe, task, regs);
+        self.enter_any_call(node, probe, regs);
     }
 
-    /// As [`Probes::enter_call`], where other calls of the task are pending, or no instance is free, or the stack cannot be
-    /// read.
+    /// As [`Probes::enter_call`], whatever the call and the probe are.
     #[inline(never)]
-    fn enter_inner_call(
-        &self,
-        context: &Context<H::Arch>,
-        node: &Node<H::Arch>,
-        probe: &ReturnProbe<H::Arch>,
-        task: &Task<H::Arch>,
-        regs: &mut RegsOf<H>,
-    ) {
+    fn enter_any_call(&self, node: &Node<H::Arch>, probe: &ReturnProbe<H::Arch>, regs: &mut RegsOf<H>) {
         let pool = probe.pool();
+        let (Some(context), Some(task)) = (self.host.context(), self.host.task()) else { return pool.miss() };
         let Ok(entry) = H::Arch::entry(regs, self.host.memory()) else { return pool.miss() };
         let (sp, home) = (regs.sp(), Some(entry.return_address));
-        // Calls that were left by a longjmp lie below the new one.
-        self.drop_stale(task, sp, home, |instance| instance.frame() > entry.frame);
+        if !task.is_idle() {
+            // Calls that were left by a longjmp lie below the new one.
+            self.drop_stale(task, sp, home, |instance| instance.frame() > entry.frame);
+        }
         let taken = pool.take().or_else(|| {
             self.drop_stale(task, sp, home, |_| false);
             pool.take()
@@ -158,7 +155,7 @@ impl<H: Host> Probes<H> {
 
     /// Asks the entry handler, and makes the call return to the stub of `instance`.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "it is a part of two functions, inline")]
+    #[expect(clippy::too_many_arguments, reason = "it is a part of another function, inline")]
     fn follow_call(
         &self,
         context: &Context<H::Arch>,
@@ -180,13 +177,27 @@ impl<H: Host> Probes<H> {
                 return instance.veto();
             }
         }
-        instance.bind(real, home, entry.frame, task);
+        self.bind_call(node, task, instance, entry, home, regs);
+    }
+
+    /// Makes the call, which ends up at `home`, return to the stub of `instance`.
+    #[inline(always)]
+    fn bind_call(
+        &self,
+        node: &Node<H::Arch>,
+        task: &Task<H::Arch>,
+        instance: &Instance<H::Arch>,
+        entry: Entry,
+        home: CodeAddr,
+        regs: &mut RegsOf<H>,
+    ) {
+        instance.bind(entry.return_address, home, entry.frame, task);
         if H::Arch::set_return_address(regs, instance.stub, self.host.memory()).is_err() {
             return instance.drop_unreturned();
         }
-        node.hits.fetch_add(1, Relaxed);
         instance.next.store(task.pending.load(Relaxed), Relaxed);
         task.pending.store(ptr::from_ref(instance).cast_mut(), Release);
+        node.hits.rise();
     }
 
     /// Brings a call home that has returned to `stub`, in `chunk`: at once in the usual case, where the
@@ -274,7 +285,7 @@ impl<H: Host> Probes<H> {
                 if context.is_none()
                     && let Some(node) = node
                 {
-                    node.missed.fetch_add(1, Relaxed);
+                    node.missed.rise();
                 }
                 // SAFETY: the call is claimed, and its data still there.
                 unsafe { instance.drop_data() };
@@ -357,7 +368,7 @@ impl<H: Host> Probes<H> {
                 instance.release();
             } else if will_not_return() && instance.claim() {
                 link.store(instance.next.load(Relaxed), Release);
-                instance.pool().abandoned.fetch_add(1, Relaxed);
+                instance.pool().abandoned.rise();
                 // SAFETY: the call is claimed, and its data still there.
                 unsafe { instance.drop_data() };
                 instance.release();
@@ -399,7 +410,7 @@ impl<H: Host> Probes<H> {
                 instance.release();
             } else if instance.frame() < sp && instance.claim() {
                 link.store(instance.next.load(Relaxed), Release);
-                instance.pool().abandoned.fetch_add(1, Relaxed);
+                instance.pool().abandoned.rise();
                 // SAFETY: the call is claimed, and its data still there.
                 unsafe { instance.drop_data() };
                 instance.release();

@@ -8,7 +8,7 @@ use crate::addr::CodeAddr;
 use crate::arch::Arch;
 use crate::error::RegisterError;
 use crate::host::Host;
-use crate::sync::{AtomicU64, AtomicUsize, Relaxed};
+use crate::sync::{AtomicUsize, Relaxed};
 use crate::table::{Keyed, Table};
 use alloc::vec::Vec;
 use core::ptr::NonNull;
@@ -25,11 +25,14 @@ pub(crate) const fn chunk_base(at: CodeAddr) -> CodeAddr {
     CodeAddr::new(at.as_usize() & !(CHUNK_LEN - 1))
 }
 
+/// How many slots one word of a chunk's map tells of.
+const WORD: usize = usize::BITS as usize;
+
 /// Which slots of a chunk are taken; changed under the registry's lock only.
 pub(crate) struct SlotChunk {
     base: CodeAddr,
     /// One bit per slot.
-    taken: Vec<AtomicU64>,
+    taken: Vec<AtomicUsize>,
     /// How many are taken.
     count: AtomicUsize,
 }
@@ -44,11 +47,11 @@ impl SlotChunk {
     pub(crate) fn new(base: CodeAddr, slot_len: usize) -> Result<Self, RegisterError> {
         let slots = CHUNK_LEN / slot_len;
         let mut taken = Vec::new();
-        taken.try_reserve_exact(slots.div_ceil(64)).map_err(|_| RegisterError::NoMemory)?;
-        for first in (0..slots).step_by(64) {
+        taken.try_reserve_exact(slots.div_ceil(WORD)).map_err(|_| RegisterError::NoMemory)?;
+        for first in (0..slots).step_by(WORD) {
             // Slots that are not there are taken for good.
             let there = slots - first;
-            taken.push(AtomicU64::new(if there >= 64 { 0 } else { u64::MAX << there }));
+            taken.push(AtomicUsize::new(if there >= WORD { 0 } else { usize::MAX << there }));
         }
         Ok(Self { base, taken, count: AtomicUsize::new(0) })
     }
@@ -72,10 +75,10 @@ impl SlotChunk {
         for (word, bits) in self.taken.iter().enumerate() {
             let value = bits.load(Relaxed);
             let free = value.trailing_ones();
-            if free < 64 {
+            if free < usize::BITS {
                 bits.store(value | 1 << free, Relaxed);
                 self.count.store(self.count.load(Relaxed).wrapping_add(1), Relaxed);
-                return Some(self.base.wrapping_add((word * 64 + free as usize) * slot_len));
+                return Some(self.base.wrapping_add((word * WORD + free as usize) * slot_len));
             }
         }
         None
@@ -84,8 +87,8 @@ impl SlotChunk {
     /// Gives a slot back.
     pub(crate) fn put(&self, slot: CodeAddr, slot_len: usize) {
         let index = slot.as_usize().wrapping_sub(self.base.as_usize()) / slot_len;
-        if let Some(bits) = self.taken.get(index / 64) {
-            bits.store(bits.load(Relaxed) & !(1 << (index % 64)), Relaxed);
+        if let Some(bits) = self.taken.get(index / WORD) {
+            bits.store(bits.load(Relaxed) & !(1 << (index % WORD)), Relaxed);
             self.count.store(self.count.load(Relaxed).wrapping_sub(1), Relaxed);
         }
     }

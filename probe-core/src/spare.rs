@@ -7,7 +7,7 @@
 
 use crate::addr::CodeAddr;
 use crate::context::MAX_DEPTH;
-use crate::sync::{AcqRel, Acquire, AtomicU64, AtomicUsize, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicUsize, Relaxed, Release};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 
@@ -35,9 +35,8 @@ struct Spare<S> {
     slot: AtomicUsize,
     /// The stack pointer when the slot was entered.
     sp: AtomicUsize,
-    /// What [`Host::leave_slot`](crate::host::Host::leave_slot) gets.
-    kept: AtomicU64,
-    state: UnsafeCell<MaybeUninit<S>>,
+    /// What [`Host::leave_slot`](crate::host::Host::leave_slot) gets, and what the instruction has borrowed.
+    state: UnsafeCell<MaybeUninit<(u64, S)>>,
 }
 
 // SAFETY: the state is touched only by whoever has claimed the spare.
@@ -50,9 +49,8 @@ impl<S: Copy> Claimed<'_, S> {
     /// Keeps what a step in `slot` has borrowed, until [`Spares::take`].
     pub(crate) fn fill(self, slot: CodeAddr, sp: usize, kept: u64, state: S) {
         self.0.sp.store(sp, Relaxed);
-        self.0.kept.store(kept, Relaxed);
         // SAFETY: claimed, so only this touches the cell.
-        unsafe { self.0.state.get().write(MaybeUninit::new(state)) };
+        unsafe { self.0.state.get().write(MaybeUninit::new((kept, state))) };
         self.0.slot.store(slot.as_usize(), Release);
     }
 }
@@ -66,7 +64,6 @@ impl<S: Copy> Spares<S> {
                 Spare {
                     slot: AtomicUsize::new(FREE),
                     sp: AtomicUsize::new(0),
-                    kept: AtomicU64::new(0),
                     state: UnsafeCell::new(MaybeUninit::uninit()),
                 }
             }; SPARES],
@@ -103,12 +100,11 @@ impl<S: Copy> Spares<S> {
         let spare = self.find(slot, sp)?;
         // Nobody else runs in this slot on this stack: it can be only ours.
         spare.slot.compare_exchange(slot.as_usize(), CLAIMED, AcqRel, Relaxed).ok()?;
-        let kept = spare.kept.load(Relaxed);
         // SAFETY: claimed, so only this touches the cell.
         let state = unsafe { spare.state.get().read() };
         spare.slot.store(FREE, Release);
         self.used.fetch_sub(1, Relaxed);
         // SAFETY: `fill` wrote it before it stored the slot.
-        Some((kept, unsafe { state.assume_init() }))
+        Some(unsafe { state.assume_init() })
     }
 }

@@ -1,7 +1,12 @@
 //! The atomics that the core uses, in one place so that a model checker can be put under them.
 
+use crate::arch::NativeArch;
+
+// More than a word is not among them: see `counter`.
+#[cfg(target_pointer_width = "64")]
+pub(crate) use core::sync::atomic::AtomicU64;
 pub(crate) use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
     fence,
 };
@@ -9,18 +14,12 @@ pub(crate) use core::sync::atomic::{
 /// The cheap half of an asymmetric barrier: orders this context's earlier stores before its later loads as
 /// seen by whoever runs the dear half, [`Host::sync_cores`](crate::host::Host::sync_cores). No instruction.
 #[inline(always)]
-pub(crate) fn light_barrier() {
+pub(crate) fn light_barrier<A: NativeArch>() {
     if cfg!(miri) {
         fence(SeqCst);
     } else {
-        core::sync::atomic::compiler_fence(SeqCst);
+        A::program_order();
     }
-}
-
-/// Keeps the compiler from moving stores across this point, as far as code that interrupts this context can see.
-#[inline(always)]
-pub(crate) fn program_order() {
-    core::sync::atomic::compiler_fence(SeqCst);
 }
 
 /// Loads a pointer that is only followed: what lies behind it is seen as it was when the pointer was stored, with release.

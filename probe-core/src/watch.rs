@@ -5,13 +5,14 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Memory, Regs};
+use crate::counter::Counter;
 use crate::hit::RegsOf;
 use crate::host::Host;
 use crate::kprobe::{Lender, TargetMemory};
 use crate::point::{DISABLED, SILENT};
 use crate::registry::Probes;
 use crate::slots;
-use crate::sync::{Acquire, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Relaxed};
+use crate::sync::{Acquire, AtomicBool, AtomicPtr, AtomicU32, Relaxed};
 use alloc::boxed::Box;
 use core::fmt;
 
@@ -167,8 +168,8 @@ pub(crate) struct WatchNode<A: Arch> {
     flags: AtomicU32,
     /// The host has armed it.
     pub(crate) is_armed: AtomicBool,
-    pub(crate) hits: AtomicU64,
-    pub(crate) missed: AtomicU64,
+    pub(crate) hits: Counter,
+    pub(crate) missed: Counter,
     /// Links those that are to be freed.
     pub(crate) next: AtomicPtr<WatchNode<A>>,
 }
@@ -180,8 +181,8 @@ impl<A: Arch> WatchNode<A> {
             handler: watchpoint.handler,
             flags: AtomicU32::new(flags),
             is_armed: AtomicBool::new(false),
-            hits: AtomicU64::new(0),
-            missed: AtomicU64::new(0),
+            hits: Counter::new(),
+            missed: Counter::new(),
             next: AtomicPtr::default(),
         }
     }
@@ -211,7 +212,7 @@ impl<H: Host> Probes<H> {
             let _guard = self.anonymous();
             // SAFETY: the guard stands for a section.
             if let Some(node) = unsafe { cell.load(Acquire).as_ref() } {
-                node.missed.fetch_add(1, Relaxed);
+                node.missed.rise();
             }
             return;
         };
@@ -224,7 +225,7 @@ impl<H: Host> Probes<H> {
             if was_outside {
                 self.call_watch(node, regs);
             } else {
-                node.missed.fetch_add(1, Relaxed);
+                node.missed.rise();
             }
         }
         context.close(was_outside);
@@ -233,7 +234,7 @@ impl<H: Host> Probes<H> {
     /// Calls the handler with the pc in the program's own text: the reference may have been made in a slot. A fault in the
     /// handler is the host's.
     fn call_watch(&self, node: &WatchNode<H::Arch>, regs: &mut RegsOf<H>) {
-        node.hits.fetch_add(1, Relaxed);
+        node.hits.rise();
         let Some(handler) = &node.handler else { return };
         let at = regs.pc();
         if let Some(next) = self.behind_slot(at) {

@@ -7,7 +7,7 @@ use crate::host::Host;
 use crate::kprobe::{Answer, Hit};
 use crate::point::{ARMED, Handlers, Node, Point};
 use crate::registry::Probes;
-use crate::sync::{Relaxed, follow};
+use crate::sync::follow;
 use core::ptr;
 
 impl<H: Host> Probes<H> {
@@ -89,7 +89,7 @@ impl<H: Host> Probes<H> {
     ) -> FaultVerdict {
         if may_call {
             for node in point.nodes().filter(|node| !node.is_silent()) {
-                node.faults.fetch_add(1, Relaxed);
+                node.faults.rise();
                 if self.ask(context, node, regs, trap_number) == Answer::Handled {
                     context.set_current(ptr::null());
                     return FaultVerdict::Handled;
@@ -110,7 +110,7 @@ impl<H: Host> Probes<H> {
         let current = context.current();
         // SAFETY: set while the node's handler runs, which keeps it alive.
         let Some(node) = (unsafe { current.as_ref() }) else { return FaultVerdict::NotOurs };
-        node.faults.fetch_add(1, Relaxed);
+        node.faults.rise();
         // A fault in the fault handler itself is nobody's.
         context.set_current(ptr::null());
         let answer = match &node.handlers {

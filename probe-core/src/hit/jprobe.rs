@@ -6,7 +6,6 @@ use crate::context::{Context, Wait};
 use crate::host::Host;
 use crate::point::{Node, Point};
 use crate::registry::Probes;
-use crate::sync::Relaxed;
 use core::ptr;
 
 impl<H: Host> Probes<H> {
@@ -24,7 +23,7 @@ impl<H: Host> Probes<H> {
         let kept = *regs;
         let return_to = H::Arch::jprobe_return_trap();
         if H::Arch::enter_jprobe(regs, handler, return_to, self.host.memory()).is_err() {
-            node.missed.fetch_add(1, Relaxed);
+            node.missed.rise();
             return false;
         }
         self.host.pin();
@@ -32,7 +31,7 @@ impl<H: Host> Probes<H> {
         unsafe { context.keep_jprobe_regs(&kept) };
         // SAFETY: as above.
         unsafe { context.push(Wait::Jprobe, point, newest, 0, Default::default()) };
-        node.hits.fetch_add(1, Relaxed);
+        node.hits.rise();
         true
     }
 

@@ -6,7 +6,6 @@ use crate::arch::Arch;
 use crate::error::ControlError;
 use crate::host::Host;
 use crate::point::{DISABLED, GONE, Handlers, Node};
-use crate::sync::Relaxed;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
@@ -36,16 +35,16 @@ pub struct Counters {
 impl Counters {
     pub(crate) fn of<A: Arch>(node: &Node<A>) -> Self {
         let mut counters = Self {
-            hits: node.hits.load(Relaxed),
-            missed_nested: node.missed.load(Relaxed),
-            faults: node.faults.load(Relaxed),
+            hits: node.hits.get(),
+            missed_nested: node.missed.get(),
+            faults: node.faults.get(),
             ..Self::default()
         };
         if let Handlers::Return(probe) = &node.handlers {
             let pool = probe.pool();
-            counters.missed_pool = pool.missed.load(Relaxed);
-            counters.vetoed = pool.vetoed.load(Relaxed);
-            counters.abandoned = pool.abandoned.load(Relaxed);
+            counters.missed_pool = pool.missed.get();
+            counters.vetoed = pool.vetoed.get();
+            counters.abandoned = pool.abandoned.get();
             counters.pool_high_water = pool.high_water();
         }
         counters

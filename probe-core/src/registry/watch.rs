@@ -39,11 +39,7 @@ impl<H: Host> Watch<H> {
     /// What it has counted: hits and missed ones; the rest is 0.
     pub fn counters(&self) -> Counters {
         let node = self.node();
-        Counters {
-            hits: node.hits.load(Relaxed),
-            missed_nested: node.missed.load(Relaxed),
-            ..Counters::default()
-        }
+        Counters { hits: node.hits.get(), missed_nested: node.missed.get(), ..Counters::default() }
     }
 
     /// Whether it is neither disabled nor gone. The switch does not matter.

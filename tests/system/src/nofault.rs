@@ -99,26 +99,20 @@ macro_rules! words_that_may_fault {
 
         #[inline(always)]
         unsafe fn store(to: usize, word: usize) -> bool {
-            let failed: usize;
-            // SAFETY: the caller lets the word be written; a fault as above.
+            // SAFETY: the caller lets the word be written; a fault goes on at the label.
             unsafe {
                 core::arch::asm!(
                     concat!("2: ", $store),
-                    "3:",
-                    ".pushsection .text.fixup, \"ax\"",
-                    concat!("4: ", $set_failed),
-                    concat!($jump, " 3b"),
-                    ".popsection",
                     ".pushsection .extable, \"a\"",
-                    concat!($directive, " 2b, 4b"),
+                    concat!($directive, " 2b, {failed}"),
                     ".popsection",
                     to = in($reg) to,
                     word = in($reg) word,
-                    failed = inout($reg) 0_usize => failed,
+                    failed = label { return false },
                     options(nostack, preserves_flags),
                 );
             }
-            failed == 0
+            true
         }
     };
 }

@@ -15,26 +15,20 @@ vector_number:
 vector_branch:
     ba 0
 vector_end:
+# The whole of vector 0x700, with the address of `program_entry`.
+.globl program_vector
+program_vector:
+    ba 0
 
 .section .text.entry, "ax"
-.globl trap_entry
-trap_entry:
-    addi 1, 1, -FRAME
-    std 0, REGS(1)
-    std 2, REGS+8*2(1)
-    .irp r, 4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
-    std \r, REGS+8*\r(1)
-    .endr
-    std 3, REGS+8*40(1)         # trap
-    mfsprg 4, 0
-    std 4, REGS+8*3(1)
+.macro SAVE_SPECIAL                 # r4 and r5 are saved, and free; leaves SRR1 in r5
     addi 4, 1, FRAME
     std 4, REGS+8*1(1)
     std 4, 0(1)
     mfsrr0 4
     std 4, REGS+8*32(1)
-    mfsrr1 4
-    std 4, REGS+8*33(1)
+    mfsrr1 5
+    std 5, REGS+8*33(1)
     mfctr 4
     std 4, REGS+8*35(1)
     mflr 4
@@ -44,14 +38,43 @@ trap_entry:
     mfcr 4
     std 4, REGS+8*38(1)
     LOAD_ADDRESS 2, .TOC.
-    mfmsr 4
-    oris 4, 4, 0x0280           # VEC, VSX
-    ori 4, 4, 0x3032            # FP, ME, RI, and translation
+    mfsprg 4, 2                 # the kernel's own MSR, with translation
     mtmsrd 4                    # it synchronises
+.endm
+
+.globl trap_entry
+trap_entry:
+    addi 1, 1, -FRAME
+    std 0, REGS(1)
+    .irp r, 2,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    std \r, REGS+8*\r(1)
+    .endr
+    mfsprg 4, 0
+    std 4, REGS+8*3(1)
+    SAVE_SPECIAL
     mr 4, 3
+other_trap:
+    std 4, REGS+8*40(1)         # trap
     addi 3, 1, REGS
     bl ppc64_trap
-    ld 4, 0(1)
+    b restore
+
+# Vector 0x700 has an entry of its own, without a detour: most of its interrupts are breakpoints.
+.globl program_entry
+program_entry:
+    addi 1, 1, -FRAME
+    std 0, REGS(1)
+    .irp r, 2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
+    std \r, REGS+8*\r(1)
+    .endr
+    SAVE_SPECIAL
+    li 4, 0x700
+    andis. 5, 5, 2              # in SRR1: it was a trap instruction
+    beq other_trap
+    std 4, REGS+8*40(1)         # trap
+    addi 3, 1, REGS
+    bl ppc64_breakpoint
+restore:
     stdcx. 4, 0, 1              # whoever was interrupted loses its reservation, as another context may hold one now
     ld 4, REGS+8*35(1)
     mtctr 4

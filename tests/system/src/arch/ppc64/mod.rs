@@ -31,8 +31,6 @@ pub struct Ppc64;
 const MSR_EE: u64 = 1 << 15;
 /// Instruction and data translation.
 const MSR_TRANSLATION: u64 = 3 << 4;
-/// In SRR1 of a program interrupt: it was a trap instruction.
-const SRR1_TRAP: u64 = 1 << 17;
 /// Between two timer interrupts, in ticks of the 512 MHz time base.
 const TIMER_TICKS: u64 = 2_048_000;
 
@@ -236,6 +234,8 @@ impl Machine for Ppc64 {
     }
 
     fn init_cpu() {
+        // What trap entry takes as its own.
+        mtspr!("mtsprg 2,", mfspr!("mfmsr") & !MSR_EE | MSR_TRANSLATION);
         if Self::this_cpu().number == 0 {
             install_vectors();
         }
@@ -333,14 +333,16 @@ impl Machine for Ppc64 {
     }
 }
 
-/// Copies the entry stub to every vector; translation is off.
+/// Copies the entry stubs to the vectors; translation is off.
 fn install_vectors() {
     unsafe extern "C" {
         static vector_start: u32;
         static vector_number: u32;
         static vector_branch: u32;
-        static trap_entry: u32;
         static vector_end: u32;
+        static program_vector: u32;
+        static trap_entry: u32;
+        static program_entry: u32;
     }
     if cfg!(target_endian = "little") {
         const LITTLE: u64 = 1;
@@ -348,28 +350,39 @@ fn install_vectors() {
         hv::call(hv::H_SET_MODE, [LITTLE, INTERRUPT_ENDIAN, 0, 0]);
     }
     let start = &raw const vector_start;
-    let len = ((&raw const vector_end).addr() - start.addr()) / 4;
-    let number = ((&raw const vector_number).addr() - start.addr()) / 4;
-    let branch = ((&raw const vector_branch).addr() - start.addr()) / 4;
-    let entry = (&raw const trap_entry).addr() as u32;
-    // What an absolute branch reaches.
-    assert!(entry < 1 << 25);
-    for vector in VECTORS {
-        let to = core::ptr::with_exposed_provenance_mut::<u32>(vector);
-        // SAFETY: the stub's own words, copied to the CPU's vector, which has room for 8.
-        unsafe { to.copy_from_nonoverlapping(start, len) };
-        // `li` has its operand in the low half, `ba` its address in place of the low bits.
-        for (word, bits) in [(number, vector as u32), (branch, entry)] {
-            // SAFETY: one of them.
-            let at = unsafe { to.add(word) };
-            // SAFETY: copied just now.
-            let insn = unsafe { at.read_volatile() };
-            // SAFETY: the same word.
-            unsafe { at.write_volatile(insn | bits) };
-        }
-        // SAFETY: just written.
-        unsafe { <Ppc64 as Machine>::Backend::publish(CodeAddr::new(vector), len * 4) };
+    let index_of = |label: *const u32| (label.addr() - start.addr()) / 4;
+    let (number, branch) = (index_of(&raw const vector_number), index_of(&raw const vector_branch));
+    let len = index_of(&raw const vector_end);
+    let entry = (&raw const trap_entry).addr();
+    for vector in VECTORS.into_iter().filter(|vector| *vector != PROGRAM as usize) {
+        // `li` has its operand in the low half.
+        install(vector, start, len, &[(number, vector as u32), (branch, absolute_branch(entry))]);
     }
+    let entry = (&raw const program_entry).addr();
+    install(PROGRAM as usize, &raw const program_vector, 1, &[(0, absolute_branch(entry))]);
+}
+
+/// What an absolute branch to `to` has in place of its low bits.
+fn absolute_branch(to: usize) -> u32 {
+    assert!(to < 1 << 25, "it is out of an absolute branch's reach");
+    to as u32
+}
+
+/// Copies the `len` words at `stub` to `vector` and sets bits in some of them: (number of the word, bits).
+fn install(vector: usize, stub: *const u32, len: usize, bits: &[(usize, u32)]) {
+    let to = core::ptr::with_exposed_provenance_mut::<u32>(vector);
+    // SAFETY: a stub's own words, copied to the CPU's vector, which has room for 8.
+    unsafe { to.copy_from_nonoverlapping(stub, len) };
+    for &(word, bits) in bits {
+        // SAFETY: one of them.
+        let at = unsafe { to.add(word) };
+        // SAFETY: copied just now.
+        let insn = unsafe { at.read_volatile() };
+        // SAFETY: the same word.
+        unsafe { at.write_volatile(insn | bits) };
+    }
+    // SAFETY: just written.
+    unsafe { <Ppc64 as Machine>::Backend::publish(CodeAddr::new(vector), len * 4) };
 }
 
 /// Which [`Ipi`]s each CPU is to look at.
@@ -393,13 +406,17 @@ fn take_interrupt() {
     }
 }
 
+/// A trap instruction.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = ".text.entry")]
+extern "C" fn ppc64_breakpoint(regs: &mut Regs) {
+    trap::breakpoint(regs);
+}
+
+/// All other interrupts.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = ".text.entry")]
 extern "C" fn ppc64_trap(regs: &mut Regs, vector: u32) {
-    // By itself: asked first.
-    if vector == PROGRAM && regs.msr & SRR1_TRAP != 0 {
-        return trap::breakpoint(regs);
-    }
     match vector {
         TRACE => trap::step(regs),
         SYSTEM_CALL => {}

@@ -39,7 +39,7 @@ enter_paged:
     rdmsr
     orl $0x800, %eax
     wrmsr
-    movl $0x80010013, %eax              # PG, WP, ET, MP, PE
+    movl $0x80010015, %eax              # PG, WP, ET, EM, PE: floating point, which nobody saves, is a trap
     movl %eax, %cr0
     lgdt boot_gdt_pointer
     ljmp $8, $start_flat
