@@ -41,8 +41,16 @@ fn has_feature(name: &str) -> bool {
 /// Names what the agent is built from: this package, and the packages beside it if this is the repository.
 fn watch(package: &Path) {
     let beside = package.parent().unwrap_or(package);
-    let crates =
-        ["probe-core", "host-linux", "x86-decode", "arch-x86_64", "arch-i386", "arch-aarch64", "arch-ppc64"];
+    let crates = [
+        "probe-core",
+        "unwind",
+        "host-linux",
+        "x86-decode",
+        "arch-x86_64",
+        "arch-i386",
+        "arch-aarch64",
+        "arch-ppc64",
+    ];
     for path in ["Cargo.toml", "build.rs", "src/lib.rs", "src/agent", "src/def", "src/wire"] {
         println!("cargo:rerun-if-changed={}", package.join(path).display());
     }
@@ -59,8 +67,9 @@ fn watch(package: &Path) {
 /// The crates that this one needs, as `cargo package` unpacks them beside it: it builds what it has packed before the registry has
 /// any of it. Nothing elsewhere.
 fn packed_beside(package: &Path) -> Vec<(&'static str, PathBuf)> {
-    const NEEDED: [&str; 7] = [
+    const NEEDED: [&str; 8] = [
         "probe-core",
+        "probe-unwind",
         "probe-host-linux",
         "probe-x86-decode",
         "probe-arch-x86_64",

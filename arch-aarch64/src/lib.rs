@@ -9,7 +9,6 @@
 //! - `slot`: copies that run out of line.
 //! - `call`: arguments, returns, return stubs, jprobes.
 //! - `patch`: write order and publication.
-//! - [`unwind`]: how a stack walk passes a return stub.
 //! - `asm`: trampolines and cache maintenance, the only code that must run on the architecture itself.
 //!
 //! Breakpoint: `brk #0x4b55`; a trap's saved pc is the place. What a host owes beside
@@ -30,7 +29,6 @@ mod simulate;
 mod slot;
 #[cfg(test)]
 mod testing;
-pub mod unwind;
 pub mod watch;
 
 #[cfg(target_arch = "aarch64")]

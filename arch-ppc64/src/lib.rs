@@ -10,7 +10,6 @@
 //! - `slot`: copies that run out of line.
 //! - `call`: arguments, returns, jprobes, stubs.
 //! - `patch`: write order and publication.
-//! - [`unwind`]: how a stack walk passes a return stub.
 //! - `asm`: trampolines, the only code that must run on the architecture itself.
 //!
 //! Breakpoint: `trap` (`tw 31,0,0`); the trap's nip is the place. What the host owes beside
@@ -28,7 +27,6 @@ mod patch;
 pub mod regs;
 mod simulate;
 mod slot;
-pub mod unwind;
 #[cfg(test)]
 mod vectors;
 

@@ -12,9 +12,8 @@ use crate::step::Step;
 const BACKEND_FILES: [&str; 9] =
     ["lib.rs", "regs.rs", "insn.rs", "decode.rs", "simulate.rs", "slot.rs", "call.rs", "patch.rs", "asm.rs"];
 
-/// Files that a backend may have beside them: only where return stubs stand in a link register do unwinders need help
-/// from the backend, and not every machine has debug registers for data.
-const OPTIONAL_BACKEND_FILES: [&str; 2] = ["unwind.rs", "watch.rs"];
+/// Files that a backend may have beside them: not every machine has debug registers for data.
+const OPTIONAL_BACKEND_FILES: [&str; 1] = ["watch.rs"];
 
 /// What is checked in a moment: the style of the text and of the tree.
 pub(crate) fn quick_steps() -> Vec<Step> {

@@ -1,6 +1,6 @@
 //! Unwind information for return stubs, so that exceptions and backtraces pass calls that are followed (RET_7, RET_8).
 //!
-//! A followed call's return address is a stub. For every chunk of stubs the backend describes, in the format of
+//! A followed call's return address is a stub. For every chunk of stubs `probe-unwind` describes, in the format of
 //! `.eh_frame`, how to go on from there: with the real return address from a table that the core keeps. That
 //! description is registered with every unwinder in the process: the one that this crate is linked with, and those
 //! that other objects bring (a program with libgcc linked statically, for instance).
@@ -11,6 +11,7 @@ use crate::symbols::index::Kind;
 use crate::symbols::objects;
 use core::ffi::c_void;
 use probe_core::CodeAddr;
+use probe_unwind::{EhFrame, Stubs};
 use std::boxed::Box;
 use std::vec::Vec;
 
@@ -28,7 +29,7 @@ const IS_LLVM: bool = cfg!(all(target_env = "musl", target_feature = "crt-static
 /// One described chunk.
 struct Described {
     chunk: usize,
-    section: Box<arch::EhFrame>,
+    section: Box<EhFrame>,
     /// Where it was registered: how to take it back, and with which address.
     registered: Vec<(Frame, usize)>,
 }
@@ -38,7 +39,7 @@ static DESCRIBED: Lock<Vec<Described>> = Lock::new(Vec::new());
 /// Describes the chunk of `len_bytes` bytes at `chunk` to all unwinders. `table` is the address of the words with the
 /// final return addresses, one for each stub.
 pub(crate) fn add(chunk: CodeAddr, len_bytes: usize, table: usize) {
-    let section = Box::new(arch::eh_frame(chunk, len_bytes, table));
+    let section = Box::new(arch::eh_frame(&Stubs { chunk, len_bytes, table }));
     let start = section.bytes.as_ptr() as usize;
     let registered = unwinders()
         .into_iter()

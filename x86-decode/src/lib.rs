@@ -2,9 +2,9 @@
 //!
 //! A place's bytes become an [`Insn`] (prefixes, opcode, ModRM, length: [`insn`], [`length`]), the `Insn` becomes
 //! a [`Plan`] or a refusal ([`mod@decode`]), and the plan is either executed on the registers ([`mod@simulate`]) or
-//! built into a slot ([`slot`]). Return stubs, stack arguments and unwind information are in [`call`] and
-//! [`unwind`]. Two types keep the modes apart: [`Mode`] (what the decoder must know) and [`Registers`] (what the
-//! simulation must know); the backends implement the latter for their own register files.
+//! built into a slot ([`slot`]). Return stubs and stack arguments are in [`call`]. Two types keep the modes apart:
+//! [`Mode`] (what the decoder must know) and [`Registers`] (what the simulation must know); the backends implement the
+//! latter for their own register files.
 //!
 //! Pure, `no_std`, no heap, and nothing here panics: all of it may be called in a trap handler. The lengths and the
 //! validity of instructions come from yaxpeax-x86, held against this crate's own length rule (see
@@ -28,7 +28,6 @@ mod registers;
 pub mod simulate;
 pub mod slot;
 pub mod step;
-pub mod unwind;
 pub mod watch;
 
 pub use decode::decode;

@@ -11,8 +11,8 @@ use native::state::{Pattern, Pointers, Random, registers};
 use native::{Backend, Native};
 use probe_core::CodeAddr;
 use probe_core::arch::{Arch, NativeArch, Regs, SaveSet};
-use probe_x86_decode::unwind::{self, EhFrame};
-use probe_x86_decode::{FlagBits, Registers};
+use probe_unwind::{EhFrame, Stubs, x86};
+use probe_x86_decode::{FlagBits, Registers, STUB_LEN};
 use rstest::rstest;
 use std::arch::naked_asm;
 use std::sync::Mutex;
@@ -255,7 +255,9 @@ fn panics_and_backtraces_pass_a_probed_frame() {
     let chunk = Chunk::new(SaveSet::Full, pass_on);
     // The stub's number is its address modulo the page: chunks are pages here.
     STUB.store(chunk.stub(17), Ordering::Relaxed);
-    let frame = unwind::eh_frame::<<Native as Registers>::Mode>(chunk.at, CHUNK_LEN, REAL.as_ptr() as usize);
+    let mode = if cfg!(target_arch = "x86") { x86::Mode::Protected } else { x86::Mode::Long };
+    let stubs = Stubs { chunk: chunk.at, len_bytes: CHUNK_LEN, table: REAL.as_ptr() as usize };
+    let frame = x86::eh_frame(mode, &stubs, STUB_LEN);
     register(Box::leak(Box::new(frame)));
 
     let drops = AtomicUsize::new(0);

@@ -2,9 +2,9 @@
 
 use crate::trampolines::Chunk;
 use probe_arch_aarch64::Aarch64;
-use probe_arch_aarch64::unwind::eh_frame;
 use probe_core::CodeAddr;
 use probe_core::arch::{Arch, NativeArch, SaveSet};
+use probe_unwind::Stubs;
 
 core::arch::global_asm!(
     r#"
@@ -76,7 +76,8 @@ fn ret_7_a_panic_passes_a_return_stub() {
     let chunk = Chunk::new(Aarch64::return_trampoline(SaveSet::Full));
     let mut table = vec![0u64; chunk.stubs];
     let len = chunk.stubs * Aarch64::STUB_LEN;
-    let frame = Box::new(eh_frame(CodeAddr::new(chunk.at), len, table.as_ptr().addr()));
+    let stubs = Stubs { chunk: CodeAddr::new(chunk.at), len_bytes: len, table: table.as_ptr().addr() };
+    let frame = Box::new(probe_unwind::aarch64::eh_frame(&stubs));
     let start = if cfg!(target_env = "musl") { frame.description_at } else { 0 };
     let registered = frame.bytes[start..].as_ptr();
     // SAFETY: the description outlives its registration, and says the truth about the chunk.

@@ -1,10 +1,10 @@
 //! A panic that unwinds through a return stub arrives at its `catch_unwind` (RET_7, RET_8).
 
 use crate::calls::chunk;
-use probe_arch_ppc64::unwind::eh_frame;
-use probe_arch_ppc64::{Native, NativeAbi, NativeEndian};
+use probe_arch_ppc64::Native;
 use probe_core::CodeAddr;
 use probe_core::arch::{Arch, SaveSet};
+use probe_unwind::{ByteOrder, Stubs, ppc64};
 use std::arch::global_asm;
 use std::cell::Cell;
 
@@ -104,8 +104,10 @@ fn ret_7_a_panic_passes_a_return_stub() {
     let (at, stubs) = chunk(SaveSet::Full);
     let mut table = vec![0u64; stubs];
     let len = stubs * Native::STUB_LEN;
-    let frame = eh_frame::<NativeEndian, NativeAbi>(CodeAddr::new(at), len, table.as_ptr().addr());
-    let frame = Box::new(frame);
+    let described = Stubs { chunk: CodeAddr::new(at), len_bytes: len, table: table.as_ptr().addr() };
+    let order = if cfg!(target_endian = "big") { ByteOrder::Big } else { ByteOrder::Little };
+    let toc_at = if cfg!(target_abi = "elfv1") { 40 } else { 24 };
+    let frame = Box::new(ppc64::eh_frame(order, toc_at, &described, Native::STUB_LEN));
     let start = if cfg!(target_env = "musl") { frame.description_at } else { 0 };
     let registered = frame.bytes[start..].as_ptr();
     // SAFETY: the description outlives its registration, and says the truth about the chunk.

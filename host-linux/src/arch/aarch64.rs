@@ -77,7 +77,7 @@ pub(crate) fn function_entry(code: &usize) -> usize {
     *code
 }
 
-pub(crate) use probe_arch_aarch64::unwind::{EhFrame, eh_frame};
+pub(crate) use probe_unwind::aarch64::eh_frame;
 
 /// The length in bytes of `mov x8, #number`.
 pub(crate) const LOAD_LEN: usize = 4;

@@ -37,8 +37,8 @@ cfg_if::cfg_if! {
 }
 
 pub(crate) use native::{
-    EhFrame, IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, eh_frame,
-    function_entry, is_breakpoint_trap, nofault_copy, nofault_fixup, restorer, sigaltstack_from, thread_slot,
+    IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, eh_frame, function_entry,
+    is_breakpoint_trap, nofault_copy, nofault_fixup, restorer, sigaltstack_from, thread_slot,
 };
 
 /// How compiled code makes a system call with a constant number.

@@ -5,7 +5,7 @@ use super::{Leads, Regs, SyscallCode, UContext};
 use crate::sys::AltStack;
 use core::arch::{asm, global_asm};
 use core::ffi::c_int;
-use probe_core::CodeAddr;
+use probe_unwind::{ByteOrder, EhFrame, Stubs};
 
 const fn gp(index: usize) -> usize {
     232 + 8 * index
@@ -91,12 +91,12 @@ pub(crate) fn function_entry(code: &usize) -> usize {
     if cfg!(target_abi = "elfv1") { core::ptr::from_ref(code) as usize } else { *code }
 }
 
-pub(crate) use probe_arch_ppc64::unwind::EhFrame;
-
 /// Describes a chunk of return stubs to unwinders.
-pub(crate) fn eh_frame(chunk: CodeAddr, len_bytes: usize, table: usize) -> EhFrame {
-    use probe_arch_ppc64::{NativeAbi, NativeEndian, unwind};
-    unwind::eh_frame::<NativeEndian, NativeAbi>(chunk, len_bytes, table)
+pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
+    use probe_core::arch::Arch as _;
+    let order = if cfg!(target_endian = "big") { ByteOrder::Big } else { ByteOrder::Little };
+    let toc_at = if cfg!(target_abi = "elfv1") { 40 } else { 24 };
+    probe_unwind::ppc64::eh_frame(order, toc_at, stubs, probe_arch_ppc64::Native::STUB_LEN)
 }
 
 #[cfg(target_abi = "elfv1")]

@@ -4,7 +4,7 @@ use super::{Leads, Regs, SyscallCode, UContext};
 use crate::sys::AltStack;
 use core::arch::{asm, global_asm};
 use core::ffi::c_int;
-use probe_core::CodeAddr;
+use probe_unwind::{EhFrame, Stubs};
 
 const fn greg(index: usize) -> usize {
     40 + 8 * index
@@ -94,11 +94,9 @@ pub(crate) fn function_entry(code: &usize) -> usize {
     *code
 }
 
-pub(crate) use probe_x86_decode::unwind::EhFrame;
-
 /// Describes a chunk of return stubs to unwinders.
-pub(crate) fn eh_frame(chunk: CodeAddr, len_bytes: usize, table: usize) -> EhFrame {
-    probe_x86_decode::unwind::eh_frame::<probe_x86_decode::LongMode>(chunk, len_bytes, table)
+pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
+    probe_unwind::x86::eh_frame(probe_unwind::x86::Mode::Long, stubs, probe_arch_x86_64::insn::STUB_LEN)
 }
 
 /// The length in bytes of `mov $number, %eax`.

@@ -1,0 +1,89 @@
+//! ppc64: which stub it is, the description reads from the LR save doubleword of the caller's frame, where a function that calls
+//! another one has put it; where that holds no stub of the chunk (a leaf, interrupted by a signal), from LR, which
+//! libgcc's unwinder knows and LLVM's does not. Where neither does, it answers 0 (the table's first word): the end.
+//!
+//! r2 needs a rule: a caller in another object has its TOC pointer saved in its frame, and reloads it at the return
+//! address (`ld 2,24(1)` on ELFv2, `ld 2,40(1)` on ELFv1). Unwinders look for that instruction at the return address, which
+//! they find at a stub's only here.
+//!
+//! Register numbers: ELFv2 ABI 1.5, 2.4.
+
+use crate::section::*;
+use crate::{ByteOrder, EhFrame, Stubs, describe};
+
+const LR: u8 = 65;
+const SP: u8 = 1;
+const TOC: u8 = 2;
+/// The LR save doubleword, from the caller's stack pointer; the same on both ABIs.
+const LR_SAVE: u8 = 16;
+
+static BIG: Machine =
+    Machine { stack_pointer: SP, return_address: LR, code_alignment: 4, word: 8, order: ByteOrder::Big };
+static LITTLE: Machine =
+    Machine { stack_pointer: SP, return_address: LR, code_alignment: 4, word: 8, order: ByteOrder::Little };
+
+/// Describes a chunk of stubs of `stub_len_bytes` bytes each, of a program whose frames have the TOC pointer at `toc_at` (24 on
+/// ELFv2, 40 on ELFv1).
+///
+/// The chunk is aligned to the power of two that is its length or the next above it, as
+/// [`Arch::fill_stubs`](probe_core::arch::Arch::fill_stubs) says.
+#[must_use]
+pub fn eh_frame(order: ByteOrder, toc_at: u8, stubs: &Stubs, stub_len_bytes: usize) -> EhFrame {
+    let machine = match order {
+        ByteOrder::Big => &BIG,
+        ByteOrder::Little => &LITTLE,
+    };
+    describe(machine, stubs, |section| {
+        section.rule(LR, |section| look_up(section, stubs, stub_len_bytes));
+        section.rule(TOC, |section| {
+            look_up(section, stubs, stub_len_bytes);
+            restored_toc(section, toc_at);
+        });
+    })
+}
+
+/// `*(table + distance / stub_len_bytes * 8)`, where distance is how far a stub's address lies above the chunk's start.
+fn look_up(section: &mut Section, stubs: &Stubs, stub_len_bytes: usize) {
+    section.register(SP, LR_SAVE);
+    section.put(&[DW_OP_DEREF]);
+    distance(section, stubs);
+    skip_if_in_chunk(section, stubs, 14);
+    section.put(&[DW_OP_DROP]);
+    section.register(LR, 0);
+    distance(section, stubs);
+    skip_if_in_chunk(section, stubs, 2);
+    section.put(&[DW_OP_DROP, DW_OP_LIT0]);
+    section.put(&[DW_OP_LIT0 + (8 / stub_len_bytes) as u8, DW_OP_MUL]);
+    section.constant(stubs.table);
+    section.put(&[DW_OP_PLUS, DW_OP_DEREF]);
+}
+
+fn distance(section: &mut Section, stubs: &Stubs) {
+    section.constant(stubs.chunk.as_usize());
+    section.put(&[DW_OP_MINUS]);
+}
+
+/// Skips the next `bytes` if the distance on top of the stack is less than the chunk's size (it is unsigned: shifted).
+fn skip_if_in_chunk(section: &mut Section, stubs: &Stubs, bytes: u8) {
+    let log2 = stubs.len_bytes.next_power_of_two().trailing_zeros() as u8;
+    section.put(&[DW_OP_DUP, DW_OP_CONST1U, log2, DW_OP_SHR, DW_OP_LIT0, DW_OP_EQ]);
+    section.branch(DW_OP_BRA, bytes);
+}
+
+/// r2: from the caller's TOC doubleword, if the instruction at the return address reloads it; else as it is.
+fn restored_toc(section: &mut Section, toc_at: u8) {
+    const RELOAD: u32 = 58 << 26 | 2 << 21 | 1 << 16;
+    // No return address: nothing to look at.
+    section.put(&[DW_OP_DUP]);
+    section.branch(DW_OP_BRA, 5);
+    section.register(TOC, 0);
+    section.branch(DW_OP_SKIP, 19);
+    section.put(&[DW_OP_DEREF_SIZE, 4, DW_OP_CONST4U]);
+    section.u32(RELOAD | u32::from(toc_at));
+    section.put(&[DW_OP_EQ]);
+    section.branch(DW_OP_BRA, 5);
+    section.register(TOC, 0);
+    section.branch(DW_OP_SKIP, 3);
+    section.register(SP, toc_at);
+    section.put(&[DW_OP_DEREF]);
+}
