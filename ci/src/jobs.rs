@@ -4,11 +4,17 @@
 use std::path::Path;
 
 use crate::matrix::{Mode, NATIVE, TARGETS, Target};
-use crate::setup::{MSRV, Wanted};
+use crate::setup::{COMPLETE, MSRV, Wanted};
 use crate::step::Step;
 
 /// Where the kernels of system mode live: a package outside the workspace with its own target configuration.
 pub(crate) const SYSTEM: &str = "tests/system";
+
+/// The versions of Rust that manifests promise (`rust-version`), and the toolchains that stand for them.
+const PROMISED: [(&str, &str); 2] = [(MSRV, MSRV), ("1.95", COMPLETE)];
+/// Where the backend's assembly is compiled with its oldest Rust, and the component with that target's standard library.
+const PPC64_MSRV: &str = "powerpc64le-unknown-linux-gnu";
+const PPC64_MSRV_STD: &str = "rust-std-powerpc64le-unknown-linux-gnu";
 
 /// What makes a test kernel measure the cost of a hit, exactly and repeatably, against its table.
 pub(crate) const COST: [&str; 4] = ["--icount", "--cpus", "1", "bench"];
@@ -118,8 +124,15 @@ pub(crate) fn all() -> Vec<Job> {
         Job::named("install", "the command, installed elsewhere, finds its agent and traces", |_, _| {
             install_steps()
         }),
-        Job::named("msrv", "every crate builds with the oldest Rust that it promises", msrv_steps)
-            .needing(|_| std::mem::take(Wanted::default().toolchain(MSRV))),
+        Job::named("msrv", "every crate builds with the oldest Rust that it promises", msrv_steps).needing(
+            |_| {
+                let mut wanted = Wanted::default();
+                PROMISED.iter().for_each(|(_, toolchain)| {
+                    wanted.toolchain(toolchain);
+                });
+                std::mem::take(wanted.component(COMPLETE, PPC64_MSRV_STD))
+            },
+        ),
         Job::named("nightly", "the native tests with the newest Rust", |_, _| {
             vec![
                 Step::run(
@@ -309,17 +322,34 @@ fn vendor_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {
     crate::vendor::architectures().into_iter().map(step).collect()
 }
 
+/// Each crate with the Rust that its manifest names; the backend with PowerPC assembly for that architecture, too.
 fn msrv_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {
     let packages = match crate::metadata::packages(root) {
         Ok(packages) => packages,
         Err(error) => return vec![Step::fail("packages of the workspace", error)],
     };
-    let mut step = Step::run(format!("check with Rust {MSRV}"), &["rustup", "run", MSRV, "cargo", "check"])
-        .env("CARGO_TARGET_DIR", "target/msrv");
-    for package in packages.iter().filter(|package| package.rust_version == MSRV) {
-        step = step.args(["--package", &package.name]);
+    let check = |name: String, toolchain: &str| {
+        Step::run(name, &["rustup", "run", toolchain, "cargo", "check"])
+            .env("CARGO_TARGET_DIR", "target/msrv")
+    };
+    let mut steps = Vec::new();
+    for (version, toolchain) in PROMISED {
+        let promised = packages.iter().filter(|package| package.rust_version == version);
+        let step = check(format!("check with Rust {version}"), toolchain);
+        steps.push(promised.fold(step, |step, package| step.args(["--package", &package.name])));
     }
-    vec![step]
+    let [.., (version, toolchain)] = PROMISED;
+    let ppc64 = ["--package", "probe-arch-ppc64", "--target", PPC64_MSRV];
+    steps.push(check(format!("check with Rust {version} for {PPC64_MSRV}"), toolchain).args(ppc64));
+    let known =
+        |package: &&crate::metadata::Package| PROMISED.iter().all(|(v, _)| *v != package.rust_version);
+    steps.extend(packages.iter().filter(known).map(|package| {
+        Step::fail(
+            &package.name,
+            format!("its rust-version is {}, which no step checks", package.rust_version),
+        )
+    }));
+    steps
 }
 
 /// What holds of pure code, as on this machine, and as on a big-endian one that no backend is for: it is the same

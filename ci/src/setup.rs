@@ -15,8 +15,9 @@ use crate::userland;
 /// The oldest toolchain that the crates promise to build with (`rust-version` of the workspace).
 pub(crate) const MSRV: &str = "1.88";
 
-/// A toolchain that is known to have a standard library for every target of the matrix.
-const COMPLETE: &str = "1.95.0";
+/// A toolchain that is known to have a standard library for every target of the matrix. It is also the oldest with stable
+/// inline assembly on PowerPC, which `rust-version` of the crates that run such assembly says.
+pub(crate) const COMPLETE: &str = "1.95.0";
 
 /// Set once the toolchain in use turns out to lack a target: the one that every command uses instead.
 static INSTEAD: OnceLock<&str> = OnceLock::new();
@@ -334,6 +335,7 @@ fn has_component(toolchain: &str, component: &str) -> bool {
         "clippy" => "bin/cargo-clippy",
         "miri" => "bin/cargo-miri",
         "llvm-tools" => "lib/rustlib/x86_64-unknown-linux-gnu/bin/llvm-profdata",
+        "rust-std-powerpc64le-unknown-linux-gnu" => "lib/rustlib/powerpc64le-unknown-linux-gnu/lib",
         other => unreachable!("no witness for the component {other}"),
     };
     sysroot(toolchain).is_some_and(|root| root.join(witness).exists())
