@@ -425,6 +425,53 @@ impl Pair {
     }
 }
 
+/// Runs the operations that these bytes choose: for fuzzers.
+#[allow(dead_code, reason = "this file is also a part of probe-fuzz-checks")]
+pub fn run_bytes(data: &[u8]) {
+    let mut bytes = data.iter().copied();
+    let mut pair = Pair::new();
+    for _ in 0..60 {
+        let Some(operation) = chosen_operation(&mut bytes) else { break };
+        pair.apply(&operation);
+    }
+    pair.end();
+}
+
+#[allow(dead_code, reason = "as above")]
+fn chosen_operation(bytes: &mut impl Iterator<Item = u8>) -> Option<Operation> {
+    let choice = bytes.next()?;
+    let number = usize::from(bytes.next()?);
+    let mut batch = || (0..1 + number % 5).map_while(|_| chosen_probe(bytes)).collect::<Vec<_>>();
+    Some(match choice % 16 {
+        0..4 => Operation::Register(batch()),
+        4 => {
+            let batch = batch();
+            Operation::RegisterFailing(batch, usize::from(choice / 16) + 1)
+        }
+        5 | 6 => Operation::Unregister(vec![number; 1 + usize::from(choice / 64)]),
+        7 => Operation::Enable(number),
+        8 => Operation::Disable(number),
+        9 => Operation::Switch(number % 2 == 0),
+        10..13 => Operation::Call(number % FUNCTIONS),
+        13 if number % 2 == 0 => Operation::Optimise,
+        13 => Operation::Unoptimise,
+        14 => Operation::Reload,
+        _ => Operation::Settle,
+    })
+}
+
+#[allow(dead_code, reason = "as above")]
+fn chosen_probe(bytes: &mut impl Iterator<Item = u8>) -> Option<Wanted> {
+    let (choice, place) = (bytes.next()?, usize::from(bytes.next()?));
+    let (kind, offset) = match choice % 8 {
+        0 => (Kind::Jprobe, 0),
+        1 | 2 => (Kind::Kretprobe { declines: choice & 64 != 0 }, 0),
+        3 => (Kind::Kprobe { has_post: choice & 64 != 0 }, place % (CODE.len() + 2)),
+        _ => (Kind::Kprobe { has_post: choice & 64 != 0 }, STARTS[place % STARTS.len()]),
+    };
+    Some(Wanted { function: place / 16 % FUNCTIONS, offset, kind, is_disabled: choice & 128 != 0 })
+}
+
 #[test]
 fn model_of_the_registry_and_the_registry_agree() {
     let persistence = FileFailurePersistence::Direct("tests/contract/model.seeds");

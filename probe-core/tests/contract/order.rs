@@ -150,3 +150,31 @@ fn safe_3_a_jump_is_laid_in_stages_with_a_synchronisation_after_each() {
     assert_eq!(world.host().syncs.load(SeqCst) - before, 3);
     drop(probe);
 }
+
+/// Whichever write fails: before and after each other one the program runs.
+#[test]
+fn safe_3_at_every_write_of_a_jump_that_fails_the_program_goes_on() {
+    for number in 1.. {
+        let world = World::new();
+        let g = jumpable(world, "g");
+        let functions: &'static [usize] = Box::leak(Box::new([g]));
+        let text = world.text();
+        let probe = world.probes.register(K::at(at(g, 0)).pre(|_| ())).unwrap();
+        let fail = || world.host().failing_write.store(number, SeqCst);
+        fail();
+        let (laid, _) = watched(world, functions, || world.probes.optimise());
+        let was_reached = world.host().failing_write.swap(0, SeqCst) == 0;
+        // Where the detour itself cannot be written, the place has none.
+        assert_eq!(laid == Ok(1), !was_reached, "write {number}: {laid:?}");
+        watched(world, functions, || world.probes.optimise().unwrap());
+        fail();
+        let (taken, _) = watched(world, functions, || world.probes.unoptimise());
+        assert_eq!(taken.is_ok(), world.host().failing_write.swap(0, SeqCst) != 0, "write {number}");
+        watched(world, functions, || probe.unregister().unwrap());
+        assert!(world.text() == text);
+        if !was_reached {
+            assert!(number > 5, "only {number} writes");
+            break;
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The short form of fuzzing: every target on inputs of a seeded generator, for as many as take about a second.
+//!
+//! `PROBE_FUZZ_ROUNDS=1000000` runs more, `PROBE_FUZZ_SEED` others. What fails is said as bytes, for a test with a name.
+
+use probe_fuzz_checks::TARGETS;
+use std::panic::catch_unwind;
+
+/// SplitMix64. Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
+struct Generator(u64);
+
+impl Generator {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// Some bytes; `dictionary` stands for what random bytes would seldom be.
+    fn input(&mut self, dictionary: &[&[u8]]) -> Vec<u8> {
+        let len = self.next() as usize % 96;
+        let mut bytes = Vec::new();
+        while bytes.len() < len {
+            match self.next() % 4 {
+                0 if !dictionary.is_empty() => {
+                    bytes.extend_from_slice(dictionary[self.next() as usize % dictionary.len()]);
+                }
+                1 => bytes.push([0, 0xff, 0x7f, 0x80][self.next() as usize % 4]),
+                _ => bytes.push(self.next() as u8),
+            }
+        }
+        bytes
+    }
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+/// What makes inputs of a target likely to be more than refused.
+fn dictionary(target: &str) -> &'static [&'static [u8]] {
+    match target {
+        "x86_64" | "i386" => &[
+            &[0x66],
+            &[0x67],
+            &[0x48],
+            &[0xf3],
+            &[0x0f],
+            &[0xff],
+            &[0xe8],
+            &[0x8b, 0x05],
+            &[0x64],
+            &[0xc5],
+            &[0x62],
+        ],
+        "definition" => &[
+            b"p ", b"r ", b":", b"malloc", b"+0x10", b" a=%di", b"$arg1", b":string", b"@", b"\"", b"*",
+            b"%return",
+        ],
+        "capi" => &[&[64], &[0; 4], &[0, 0, 2]],
+        _ => &[],
+    }
+}
+
+#[test]
+fn every_target_holds_on_generated_inputs() {
+    let seed = number("PROBE_FUZZ_SEED", 1);
+    for (name, target) in TARGETS {
+        let slow = ["registry", "capi"].contains(&name);
+        let rounds = number("PROBE_FUZZ_ROUNDS", if slow { 200 } else { 20_000 });
+        let mut generator = Generator(seed);
+        for round in 0..rounds {
+            let input = generator.input(dictionary(name));
+            let result = catch_unwind(|| target(&input));
+            assert!(result.is_ok(), "{name}, seed {seed}, round {round}: {input:?}");
+        }
+        println!("{name}: {rounds} inputs");
+    }
+}
