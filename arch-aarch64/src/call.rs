@@ -4,7 +4,8 @@
 //! is in X30 until the function saves it, so return probes replace X30 *before* the prologue, on the
 //! function's first instruction or after its BTI: PACIASP then signs the stub's address and AUTIASP or RETAA
 //! authenticates it, exactly as it would the caller's. After PACIASP X30 is signed and must not be
-//! replaced; [`crate::decode::entry_offset`] ends before it.
+//! replaced; [`crate::decode::entry_offset`] ends before it, and a return probe that is asked for behind it is set there
+//! ([`crate::decode::entry_end`]).
 //!
 //! Not supported: FEAT_GCS. A guarded control stack holds the real return address and faults on a return to a
 //! stub; likewise the simulated `bl` and `ret` do not push or pop it. Pure; on the hit path but for [`fill_stubs`].
@@ -44,8 +45,12 @@ const UNSIGNED_BITS: u64 = ((1 << 36) - 1) | (1 << 55);
 /// stack pointer is below the frame, what lies between is searched. If it is not, the frame has been left, or this
 /// is another stack: what lies below the frame is searched still (a coroutine's frames are intact while it
 /// sleeps; a left frame is overwritten by the next calls). The caller must not ask about a `stub` that is the
-/// return address in X30 right now (a tail call): that one is alive, and on no stack yet.
+/// return address in X30 right now (a tail call): that one is alive, and on no stack yet. If the stack pointer is at the
+/// frame, another call has taken the frame's place, whatever the old one has left below: nothing that lives lies there.
 pub(crate) fn may_return<M: Memory>(frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
+    if sp == frame {
+        return false;
+    }
     let is_live = sp < frame;
     let low = if is_live { sp } else { frame.saturating_sub(DEAD_SCAN) };
     if is_live && frame - low > LIVE_SCAN {
@@ -207,6 +212,7 @@ mod tests {
     #[test]
     fn a_frame_above_which_the_stack_has_been_unwound_is_left() {
         assert!(!may_return(0x7040, STUB, 0x7040, &stack(0)));
+        assert!(!may_return(0x7040, STUB, 0x7040, &stack(0x55_5550)), "another call is there now");
         assert!(!may_return(0x7040, STUB, 0x7100, &stack(0)));
         assert!(may_return(0x7040, STUB, 0x9000, &stack(0x55_5550)), "perhaps a sleeping coroutine");
     }

@@ -342,6 +342,17 @@ pub(crate) fn entry_offset(first: &[u8]) -> usize {
     }
 }
 
+/// The bytes between a function's symbol and the last place that is at its entry: behind PACIASP or PACIBSP, where that comes
+/// first or behind the landing pad. What is asked for there is set at [`entry_offset`]: no call runs through the one and
+/// not the other, and X30 is not signed yet.
+pub(crate) fn entry_end(first: &[u8]) -> usize {
+    let offset = entry_offset(first);
+    match first.get(offset..).and_then(insn::word_at) {
+        Some(word) if insn::PACI_SP.matches(word) => offset + 4,
+        _ => offset,
+    }
+}
+
 const MISALIGNED: Refusal =
     Refusal::not_an_instruction("aarch64.misaligned", "instructions lie at multiples of four bytes");
 const UNREADABLE: Refusal = Refusal::invalid("aarch64.unreadable", "the instruction's text cannot be read");

@@ -95,6 +95,12 @@ unsafe impl Arch for Aarch64 {
         decode::entry_offset(&first[..len])
     }
 
+    fn entry_end(text: &dyn Text, function: CodeAddr, _local_entry: u8) -> usize {
+        let mut first = [0; 8];
+        let len = text.read(function, &mut first).min(8);
+        decode::entry_end(&first[..len])
+    }
+
     #[inline]
     fn breakpoint_address(regs: &PtRegs) -> CodeAddr {
         CodeAddr::new(regs.pc as usize)

@@ -272,8 +272,15 @@ pub unsafe trait Arch: Sized + 'static {
     /// past ENDBR on x86, the local entry on ppc64 ELFv2; 0 elsewhere.
     ///
     /// `local_entry` is what the symbol table says about it ([`Symbol::local_entry`](crate::host::Symbol)).
-    /// Every offset from 0 up to and including the result is "at the function's entry".
+    /// Every offset from 0 up to and including the result is "at the function's entry"; for return probes, up to
+    /// [`Arch::entry_end`].
     fn entry_offset(text: &dyn Text, function: CodeAddr, local_entry: u8) -> usize;
+
+    /// The number of bytes between a function's symbol and the last place that still is "at its entry" for return probes and
+    /// jprobes (REG_17), which are set at [`Arch::entry_offset`] all the same: behind what signs the return address on aarch64.
+    fn entry_end(text: &dyn Text, function: CodeAddr, local_entry: u8) -> usize {
+        Self::entry_offset(text, function, local_entry)
+    }
 
     // ---- executing one instruction ---------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@
 
 mod arm;
 mod batch;
+mod explain;
 mod handle;
 mod optimise;
 mod remove;
@@ -16,8 +17,8 @@ mod stubs;
 mod watch;
 
 pub use arm::Switch;
+pub use explain::Explanation;
 pub use handle::{Counters, Kept, Kind, Probe};
-pub use resolve::Explanation;
 pub use self_test::SelfTestError;
 pub use watch::Watch;
 

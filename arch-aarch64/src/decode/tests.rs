@@ -138,6 +138,19 @@ fn the_entry_is_past_a_landing_pad_and_before_the_signature(#[case] first: u32, 
     assert_eq!(entry_offset(&first.to_le_bytes()[..3]), 0);
 }
 
+#[rstest]
+#[case::paciasp(&[0xd503_233f, NOP], 4)]
+#[case::pacibsp(&[0xd503_237f, NOP], 4)]
+#[case::bti_c(&[0xd503_245f, NOP], 4)]
+#[case::bti_c_paciasp(&[0xd503_245f, 0xd503_233f], 8)]
+#[case::paciasp_is_not_looked_for(&[NOP, 0xd503_233f], 0)]
+#[case::paciaz_has_no_modifier_to_keep(&[0xd503_231f, NOP], 0)]
+fn the_entry_ends_behind_the_signing(#[case] first: &[u32], #[case] end: usize) {
+    let bytes: std::vec::Vec<u8> = first.iter().flat_map(|word| word.to_le_bytes()).collect();
+    assert_eq!(entry_end(&bytes), end);
+    assert_eq!(entry_end(&bytes[..3]), 0);
+}
+
 /// Hundreds of rows of text, minutes under Miri; what they exercise is the code of the tests above, without `unsafe`.
 #[cfg(not(miri))]
 mod table {

@@ -2,14 +2,12 @@
 
 use super::Probes;
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Decoded, Method, Site, Text};
+use crate::arch::{Arch, Decoded, Site, Text};
 use crate::error::RegisterError;
 use crate::host::{Host, Probeable, Symbol};
 use crate::place::{Place, Target};
 use crate::point::ARMED;
-use alloc::boxed::Box;
 use alloc::format;
-use alloc::string::String;
 use alloc::vec::Vec;
 
 /// The text of one walk is read in pieces of this many bytes.
@@ -47,26 +45,6 @@ pub(super) struct Resolved {
     pub(super) function: Option<Function>,
     /// Whether the boundary is to be checked.
     pub(super) is_checked: bool,
-}
-
-/// What [`Probes::explain`] tells about a place: what would happen at a registration, without doing it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Explanation {
-    /// Where the probe would stand.
-    pub at: CodeAddr,
-    /// The symbol that covers it, and the distance from its start in bytes.
-    pub symbol: Option<(Box<str>, usize)>,
-    /// The module or shared object of that symbol.
-    pub module: Option<Box<str>>,
-    /// The original instruction.
-    pub insn: Box<[u8]>,
-    /// How it would be executed.
-    pub method: Method,
-    /// Whether it would have a slot.
-    pub has_slot: bool,
-    /// Whether the place is a function's entry, where jprobes and return probes can stand.
-    pub is_entry: bool,
 }
 
 /// Text as it would read without our breakpoints. The registry's lock is held.
@@ -311,7 +289,10 @@ impl<H: Host> Probes<H> {
         } else {
             0
         };
-        match (wants_entry, distance <= entry) {
+        let is_entry = distance <= entry
+            || wants_entry
+                && distance <= H::Arch::entry_end(&Pristine(self), function.start, function.local_entry);
+        match (wants_entry, is_entry) {
             (true, true) => Ok(function.start.wrapping_add(entry)),
             (true, false) if is_checked => Err(RegisterError::NotEntry(at)),
             (false, true) if is_checked => Ok(function.start.wrapping_add(entry)),
@@ -346,46 +327,5 @@ impl<H: Host> Probes<H> {
             return Err(RegisterError::NotText(at));
         }
         Ok((decoded, insn))
-    }
-
-    /// Says what a registration at `place` would do, and does nothing (REG_9).
-    ///
-    /// # Errors
-    /// What the registration of a kprobe would answer.
-    pub fn explain(&'static self, place: &Place) -> Result<Explanation, RegisterError> {
-        if self.is_in_handler() {
-            return Err(RegisterError::InHandler);
-        }
-        let mut books = self.lock();
-        let resolved = self.resolve(place, false)?;
-        let (decoded, insn) = self.decode(&mut Walk::new(), &resolved)?;
-        let has_slot = decoded.method != Method::Simulate;
-        // SAFETY: the lock is held.
-        let is_new = unsafe { self.points.find(resolved.at.as_usize()) }.is_none();
-        if has_slot && is_new {
-            let tried = self.prepare_slot(&mut books, resolved.at, &decoded, &insn);
-            if let Ok(slot) = &tried {
-                books.slots.put::<H::Arch>(*slot);
-            }
-            self.retire(&mut books, &[]);
-            tried?;
-        }
-        drop(books);
-        let mut symbol = None;
-        let mut module = None;
-        self.host.symbol_at(resolved.at, &mut |found| {
-            let distance = resolved.at.as_usize().wrapping_sub(found.start.as_usize());
-            symbol = Some((Box::from(found.name), distance));
-            module = found.module.map(String::from).map(String::into_boxed_str);
-        });
-        Ok(Explanation {
-            at: resolved.at,
-            symbol,
-            module,
-            insn: insn[..usize::from(decoded.len_bytes)].into(),
-            method: decoded.method,
-            has_slot,
-            is_entry: self.resolve(place, true).is_ok_and(|entry| entry.at == resolved.at),
-        })
     }
 }

@@ -562,6 +562,40 @@ fn reg_17_return_probes_and_jprobes_belong_on_entries() {
 }
 
 #[test]
+fn reg_17_an_entry_may_end_behind_the_place_that_probes_on_it_have() {
+    let world = World::new();
+    let f = world.function("f", &[ENTRY, NOP, ADD, 0, 5, RETURN]);
+    for offset in [0, 1, 2] {
+        let probe = world.probes.register(R::on(at(f, offset))).unwrap();
+        assert_eq!(probe.addr().as_usize(), f + 1, "{offset}");
+        assert_eq!((world.value(f, &[1]), probe.counters().hits), (6, 1));
+    }
+    let error = unchanged(world, || world.probes.register(R::on(at(f, 5))).unwrap_err());
+    assert_eq!(error.code(), "place.not_entry");
+    let kprobe = world.probes.register(K::at(at(f, 2))).unwrap();
+    assert_eq!(kprobe.addr().as_usize(), f + 2, "a kprobe stands where it was asked for");
+}
+
+#[test]
+fn reg_9_many_places_are_explained_as_one_by_one() {
+    let world = World::new();
+    let f = world.function("f", &[ENTRY, ADD, 0, 5, FORBIDDEN, RETURN]);
+    let places: Vec<_> = (0..6).map(|offset| at(f, offset)).collect();
+    let are_as_alone = unchanged(world, || {
+        let alone = places.iter().map(|place| world.probes.explain(place));
+        let together = world.probes.explain_all(&places);
+        let same = alone.zip(&together).all(|(alone, together)| match (&alone, together) {
+            (Ok(alone), Ok(together)) => alone == together,
+            (Err(alone), Err(together)) => alone.code() == together.code(),
+            _ => false,
+        });
+        same && together.len() == 6 && together[1].is_ok() && together[2].is_err() && together[4].is_err()
+    });
+    assert!(are_as_alone);
+    assert!(world.probes.explain_all(&[]).is_empty());
+}
+
+#[test]
 fn reg_18_a_handler_may_disable_and_enable() {
     let world = World::new();
     let f = plus_five(world, "f");

@@ -158,7 +158,10 @@ pub(super) fn check(
 ) -> Result<(), Unusable> {
     let mut failed = None;
     let refusals = masks::Refusals::new();
+    let places: Vec<Place> = targets.iter().map(|target| Place::addr(target.at)).collect();
+    let mut explained = probes().explain_all(&places).into_iter();
     targets.retain(|target| {
+        let explained = explained.next();
         let refused = |reason: String| {
             reporter.send(&Meta::Refused {
                 image: agent.image,
@@ -180,10 +183,7 @@ pub(super) fn check(
             }
             return false;
         }
-        let error = match probes().explain(&Place::addr(target.at)) {
-            Ok(_) => return true,
-            Err(error) => error,
-        };
+        let Some(Err(error)) = explained else { return true };
         if target.is_one_of_many {
             refused(reason(&error));
         } else if failed.is_none() {

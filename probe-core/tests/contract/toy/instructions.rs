@@ -156,6 +156,14 @@ unsafe impl Arch for Toy {
         let mut first = [0];
         usize::from(text.read(function, &mut first) == 1 && first[0] == ENTRY)
     }
+    fn entry_end(text: &dyn Text, function: CodeAddr, _local_entry: u8) -> usize {
+        // A NOP behind the landing pad belongs to the entry, as aarch64's PACIASP does.
+        let mut first = [0; 2];
+        match (text.read(function, &mut first), first) {
+            (2, [ENTRY, NOP]) => 2,
+            _ => Self::entry_offset(text, function, 0),
+        }
+    }
     fn is_system_call(plan: &ToyPlan) -> bool {
         plan.insn[0] == SYSTEM
     }

@@ -1,0 +1,112 @@
+//! What a registration would do, without doing it (REG_9).
+
+use super::resolve::{DecodedOf, Insn, Resolved, Walk};
+use super::{Locked, Probes};
+use crate::addr::CodeAddr;
+use crate::arch::Method;
+use crate::error::RegisterError;
+use crate::host::Host;
+use crate::place::Place;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// What [`Probes::explain`] tells about a place: what would happen at a registration, without doing it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// Where the probe would stand.
+    pub at: CodeAddr,
+    /// The symbol that covers it, and the distance from its start in bytes.
+    pub symbol: Option<(Box<str>, usize)>,
+    /// The module or shared object of that symbol.
+    pub module: Option<Box<str>>,
+    /// The original instruction.
+    pub insn: Box<[u8]>,
+    /// How it would be executed.
+    pub method: Method,
+    /// Whether it would have a slot.
+    pub has_slot: bool,
+    /// Whether the place is a function's entry, where jprobes and return probes can stand.
+    pub is_entry: bool,
+}
+
+impl<H: Host> Probes<H> {
+    /// Says what a registration at `place` would do, and does nothing (REG_9).
+    ///
+    /// # Errors
+    /// What the registration of a kprobe would answer.
+    pub fn explain(&'static self, place: &Place) -> Result<Explanation, RegisterError> {
+        let told = self.explain_all(core::slice::from_ref(place)).pop();
+        // One for each place.
+        told.unwrap_or(Err(RegisterError::NoMemory))
+    }
+
+    /// As [`Probes::explain`], for many places: memory for slots to try is taken and given back once. One answer for each
+    /// place, in their order.
+    pub fn explain_all(&'static self, places: &[Place]) -> Vec<Result<Explanation, RegisterError>> {
+        if self.is_in_handler() {
+            return places.iter().map(|_| Err(RegisterError::InHandler)).collect();
+        }
+        let mut books = self.lock();
+        let mut walk = Walk::new();
+        let mut tried = false;
+        let judged: Vec<_> =
+            places.iter().map(|place| self.judge(&mut books, &mut walk, &mut tried, place)).collect();
+        if tried {
+            self.retire(&mut books, &[]);
+        }
+        drop(books);
+        let tell = |(judged, place): (Result<Judged<H>, RegisterError>, &Place)| {
+            judged.map(|judged| self.tell(place, judged))
+        };
+        judged.into_iter().zip(places).map(tell).collect()
+    }
+
+    /// Finds, decodes, and tries for a slot. The lock is held.
+    fn judge(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        walk: &mut Walk,
+        tried: &mut bool,
+        place: &Place,
+    ) -> Result<Judged<H>, RegisterError> {
+        let resolved = self.resolve(place, false)?;
+        let (decoded, insn) = self.decode(walk, &resolved)?;
+        // SAFETY: the lock is held.
+        let is_new = unsafe { self.points.find(resolved.at.as_usize()) }.is_none();
+        if decoded.method != Method::Simulate && is_new {
+            *tried = true;
+            let slot = self.prepare_slot(books, resolved.at, &decoded, &insn)?;
+            books.slots.put::<H::Arch>(slot);
+        }
+        Ok(Judged { resolved, decoded, insn })
+    }
+
+    fn tell(&'static self, place: &Place, judged: Judged<H>) -> Explanation {
+        let Judged { resolved, decoded, insn } = judged;
+        let mut symbol = None;
+        let mut module = None;
+        self.host.symbol_at(resolved.at, &mut |found| {
+            let distance = resolved.at.as_usize().wrapping_sub(found.start.as_usize());
+            symbol = Some((Box::from(found.name), distance));
+            module = found.module.map(String::from).map(String::into_boxed_str);
+        });
+        Explanation {
+            at: resolved.at,
+            symbol,
+            module,
+            insn: insn[..usize::from(decoded.len_bytes)].into(),
+            method: decoded.method,
+            has_slot: decoded.method != Method::Simulate,
+            is_entry: self.resolve(place, true).is_ok_and(|entry| entry.at == resolved.at),
+        }
+    }
+}
+
+/// A place that can be probed.
+struct Judged<H: Host> {
+    resolved: Resolved,
+    decoded: DecodedOf<H>,
+    insn: Insn,
+}
