@@ -1,7 +1,8 @@
 //! The kernel's interface as this crate uses it: raw calls and the structures of signal delivery.
 //!
 //! Raw `rt_sigaction` and `rt_sigprocmask` on purpose: an agent interposes libc's, and libc's leave out the signals
-//! that it uses itself (32 and 33), which must not interrupt the hit path either.
+//! that it uses itself (32 and 33), which must not interrupt the hit path either. And without libc's `syscall`, because that may be
+//! probed: a hit that makes a system call before its thread is known would never end.
 //! Source: `include/uapi/asm-generic/signal.h`, `arch/*/include/uapi/asm/{signal,ucontext,siginfo}.h`, Linux 6.12.
 
 use core::ffi::c_int;
@@ -166,9 +167,27 @@ impl AltStack {
     }
 }
 
-/// Turns a raw result into an errno.
-fn check(result: libc::c_long) -> Result<usize, c_int> {
-    if result < 0 { Err(errno()) } else { Ok(result as usize) }
+/// Makes a system call with up to six arguments; an error is the errno. The program's errno stays as it is.
+///
+/// # Safety
+/// As for the system call.
+unsafe fn call<const N: usize>(number: libc::c_long, arguments: [usize; N]) -> Result<usize, c_int> {
+    let mut all = [0; 6];
+    all[..N].copy_from_slice(&arguments);
+    // SAFETY: the caller's promise.
+    let result = unsafe { crate::arch::syscall(number, &all) };
+    // The last page of addresses is never a result.
+    if (-4095..0).contains(&result) { Err(-result as c_int) } else { Ok(result as usize) }
+}
+
+/// The address of something that a system call reads.
+fn from<T>(what: Option<&T>) -> usize {
+    what.map_or(0, |what| core::ptr::from_ref(what).expose_provenance())
+}
+
+/// The address of something that a system call writes.
+fn into<T>(what: &mut T) -> usize {
+    core::ptr::from_mut(what).expose_provenance()
 }
 
 /// The calling thread's errno.
@@ -192,20 +211,18 @@ pub(crate) fn errno_location() -> *mut c_int {
 /// A handler in `new` must be a signal handler that may run at any moment from now on.
 pub(crate) unsafe fn sigaction(signal: c_int, new: Option<&Action>) -> Result<Action, c_int> {
     let mut old = Action::DEFAULT;
-    let new = new.map_or(core::ptr::null(), core::ptr::from_ref);
+    let arguments = [signal as usize, from(new), into(&mut old), size_of::<SignalSet>()];
     // SAFETY: both pointers are null or point to kernel-shaped structures that live through the call; what `new`
     // installs is the caller's promise.
-    let result =
-        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, new, &raw mut old, size_of::<SignalSet>()) };
-    check(result).map(|_| old)
+    unsafe { call(libc::SYS_rt_sigaction, arguments) }.map(|_| old)
 }
 
 /// `rt_sigprocmask`: with `how` = `SIG_SETMASK` and the like; returns the mask before.
 pub(crate) fn sigprocmask(how: c_int, set: Option<SignalSet>) -> SignalSet {
     let mut old = SignalSet::EMPTY;
-    let new = set.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    let arguments = [how as usize, from(set.as_ref()), into(&mut old), size_of::<SignalSet>()];
     // SAFETY: both pointers are null or point to 8-byte sets that live through the call.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, new, &raw mut old, size_of::<SignalSet>()) };
+    let _ = unsafe { call(libc::SYS_rt_sigprocmask, arguments) };
     old
 }
 
@@ -218,50 +235,42 @@ pub(crate) fn sigprocmask(how: c_int, set: Option<SignalSet>) -> SignalSet {
 /// The new stack's memory is writable, and used for nothing else as long as it is set.
 pub(crate) unsafe fn sigaltstack(new: Option<&AltStack>) -> Result<AltStack, c_int> {
     let mut old = AltStack { base: 0, flags: libc::SS_DISABLE, len_bytes: 0 };
-    let new = new.map_or(core::ptr::null(), core::ptr::from_ref);
+    let arguments = [from(new), into(&mut old)];
     // SAFETY: both pointers are null or valid; the stack itself is the caller's promise.
-    let result = unsafe { libc::syscall(libc::SYS_sigaltstack, new, &raw mut old) };
-    check(result).map(|_| old)
+    unsafe { call(libc::SYS_sigaltstack, arguments) }.map(|_| old)
 }
 
 /// The calling thread's number.
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: it has no preconditions.
-    (unsafe { libc::syscall(libc::SYS_gettid) }) as u32
+    unsafe { call(libc::SYS_gettid, []) }.unwrap_or(0) as u32
 }
 
 /// The process's number, asked afresh (libc caches none, but an interposed one may).
 pub(crate) fn process_id() -> u32 {
     // SAFETY: it has no preconditions.
-    (unsafe { libc::syscall(libc::SYS_getpid) }) as u32
+    unsafe { call(libc::SYS_getpid, []) }.unwrap_or(0) as u32
 }
 
 /// Whether thread `tid` of this process exists.
 pub(crate) fn thread_lives(tid: u32) -> bool {
     // SAFETY: signal 0 is only a question.
-    let result = unsafe { libc::syscall(libc::SYS_tgkill, process_id(), tid, 0) };
-    result == 0 || errno() != libc::ESRCH
+    let result = unsafe { call(libc::SYS_tgkill, [process_id() as usize, tid as usize, 0]) };
+    result != Err(libc::ESRCH)
 }
 
 /// Sends the calling thread a signal, as `raise(3)` does.
 pub(crate) fn send_to_self(signal: c_int) {
+    let arguments = [process_id() as usize, thread_id() as usize, signal as usize];
     // SAFETY: a thread may send itself any signal.
-    unsafe { libc::syscall(libc::SYS_tgkill, process_id(), thread_id(), signal) };
+    let _ = unsafe { call(libc::SYS_tgkill, arguments) };
 }
 
 /// Queues `info` to the calling thread, with whatever code it carries; `false` if there is no room for it.
 pub(crate) fn queue_to_self(info: &SigInfo) -> bool {
+    let arguments = [process_id() as usize, thread_id() as usize, info.signal as usize, from(Some(info))];
     // SAFETY: `info` is 128 bytes long as the kernel expects; a thread may send itself anything.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_rt_tgsigqueueinfo,
-            process_id(),
-            thread_id(),
-            info.signal,
-            core::ptr::from_ref(info),
-        )
-    };
-    result == 0
+    unsafe { call(libc::SYS_rt_tgsigqueueinfo, arguments) }.is_ok()
 }
 
 /// Takes a pending signal `signal` off the calling thread's or the process's queue, without waiting.
@@ -269,17 +278,10 @@ pub(crate) fn take_pending(signal: c_int) -> Option<SigInfo> {
     let set = SignalSet::EMPTY.with(signal);
     let mut info = SigInfo::fault(0, 0, 0);
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let arguments = [from(Some(&set)), into(&mut info), from(Some(&now)), size_of::<SignalSet>()];
     // SAFETY: the structures are the kernel's and live through the call.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigtimedwait,
-            &raw const set,
-            &raw mut info,
-            &raw const now,
-            size_of::<SignalSet>(),
-        )
-    };
-    (result == libc::c_long::from(signal)).then_some(info)
+    let result = unsafe { call(libc::SYS_rt_sigtimedwait, arguments) };
+    (result == Ok(signal as usize)).then_some(info)
 }
 
 /// `membarrier(command)`.
@@ -288,7 +290,7 @@ pub(crate) fn take_pending(signal: c_int) -> Option<SigInfo> {
 /// The errno.
 pub(crate) fn membarrier(command: c_int) -> Result<usize, c_int> {
     // SAFETY: the call takes numbers only.
-    check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) })
+    unsafe { call(libc::SYS_membarrier, [command as usize, 0, 0]) }
 }
 
 /// Maps anonymous private memory; `at` is an address to be taken exactly (not replacing anything) or 0.
@@ -300,16 +302,13 @@ pub(crate) fn map(at: usize, len_bytes: usize, protection: c_int) -> Result<usiz
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
     // SAFETY: never replaces a mapping (MAP_FIXED_NOREPLACE; a kernel or emulator that does not know the flag takes
     // the address as a hint).
-    let got = unsafe { libc::syscall(MAP, at, len_bytes, protection, flags, -1, 0) };
-    if got == -1 {
-        return Err(errno());
-    }
-    if at != 0 && got as usize != at {
+    let got = unsafe { call(MAP, [at, len_bytes, protection as usize, flags as usize, usize::MAX, 0]) }?;
+    if at != 0 && got != at {
         // SAFETY: the mapping was just made and nobody knows it.
-        unsafe { unmap(got as usize, len_bytes) };
+        unsafe { unmap(got, len_bytes) };
         return Err(libc::EEXIST);
     }
-    Ok(got as usize)
+    Ok(got)
 }
 
 /// The system call behind `mmap`: on 32-bit machines the one whose offset (0 here) counts pages.
@@ -324,7 +323,7 @@ const MAP: libc::c_long = libc::SYS_mmap2;
 /// Nobody uses the range any more.
 pub(crate) unsafe fn unmap(at: usize, len_bytes: usize) {
     // SAFETY: the caller's promise.
-    unsafe { libc::syscall(libc::SYS_munmap, at, len_bytes) };
+    let _ = unsafe { call(libc::SYS_munmap, [at, len_bytes]) };
 }
 
 /// Changes the protection of pages.
@@ -336,8 +335,7 @@ pub(crate) unsafe fn unmap(at: usize, len_bytes: usize) {
 /// Whoever uses the range can live with the new protection.
 pub(crate) unsafe fn protect(at: usize, len_bytes: usize, protection: c_int) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
-    let result = unsafe { libc::syscall(libc::SYS_mprotect, at, len_bytes, protection) };
-    if result == 0 { Ok(()) } else { Err(errno()) }
+    unsafe { call(libc::SYS_mprotect, [at, len_bytes, protection as usize]) }.map(drop)
 }
 
 /// The size of a page in bytes.

@@ -141,11 +141,25 @@ global_asm!(
     "mov x0, x2",
     "ret",
     ".size probe_host_linux_copy, . - probe_host_linux_copy",
+    // isize syscall(number x0, six arguments at x1): a function, so that the guard does not find it in a static program.
+    ".hidden probe_host_linux_syscall",
+    ".globl probe_host_linux_syscall",
+    ".type probe_host_linux_syscall, @function",
+    "probe_host_linux_syscall:",
+    "mov x8, x0",
+    "mov x9, x1",
+    "ldp x0, x1, [x9]",
+    "ldp x2, x3, [x9, #16]",
+    "ldp x4, x5, [x9, #32]",
+    "svc #0",
+    "ret",
+    ".size probe_host_linux_syscall, . - probe_host_linux_syscall",
     ".popsection",
 );
 
 unsafe extern "C" {
     fn probe_host_linux_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
+    fn probe_host_linux_syscall(number: usize, arguments: *const usize) -> isize;
     static probe_host_linux_copy_end: u8;
 }
 
@@ -157,6 +171,15 @@ unsafe extern "C" {
 pub(crate) unsafe fn nofault_copy(to: *mut u8, from: *const u8, len: usize) -> usize {
     // SAFETY: the caller's promise; faults end the copy through `nofault_fixup`.
     unsafe { probe_host_linux_copy(to, from, len) }
+}
+
+/// Makes a system call without libc, whose functions may be probed; returns the kernel's answer, below 0 an errno.
+///
+/// # Safety
+/// As for the system call.
+pub(crate) unsafe fn syscall(number: libc::c_long, arguments: &[usize; 6]) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { probe_host_linux_syscall(number as usize, arguments.as_ptr()) }
 }
 
 /// Where to go on after a fault at `pc`, if that was in [`nofault_copy`]. `x2` holds what is left there.

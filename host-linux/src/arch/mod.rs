@@ -5,7 +5,7 @@
 //! * offsets of what every architecture's `ucontext_t` has (pc, sp, signal mask).
 //! * `is_breakpoint_trap`, `trap_number`.
 //! * `IS_ADDRESS_THUNK`: whether four bytes are a function that gives its caller the caller's address, where such exist.
-//! * `SYSCALL`: how libc's code makes a system call.
+//! * `SYSCALL`: how libc's code makes a system call; `syscall`: makes one.
 //! * assembly: the thread-local slot (initial-exec model: no call, no allocation at first use), the copy that
 //!   survives faults, the signal return.
 //!
@@ -38,7 +38,7 @@ cfg_if::cfg_if! {
 
 pub(crate) use native::{
     IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, eh_frame, function_entry,
-    is_breakpoint_trap, nofault_copy, nofault_fixup, restorer, sigaltstack_from, thread_slot,
+    is_breakpoint_trap, nofault_copy, nofault_fixup, restorer, sigaltstack_from, syscall, thread_slot,
 };
 
 /// How compiled code makes a system call with a constant number.
