@@ -222,6 +222,7 @@ fn inject(scene: fn() -> Scene, failure: Failure, operation: fn(&mut Scene) -> O
             // A detour more, kept for good, or points that a context may be in unseen. A pool costs more; that nothing
             // adds up is `faults_again_and_again_cost_nothing_more`.
             assert!(left.0 <= bare.0 + 2048, "{fault:?} {}: {} bytes, not {}", index + 1, left.0, bare.0);
+            // A chunk of slots may stay for such points.
             assert!(left.1 <= bare.1 + 1, "{fault:?} {}: {} chunks, not {}", index + 1, left.1, bare.1);
         }
     }
