@@ -197,6 +197,12 @@ unsafe impl Arch for Aarch64 {
         regs.x[0] as usize
     }
 
+    fn resume_with(regs: &mut PtRegs, kept: PtRegs) {
+        let pstate = regs.pstate;
+        *regs = kept;
+        regs.keep_mode(pstate);
+    }
+
     fn argument<M: Memory>(regs: &PtRegs, index: usize, memory: &M) -> Option<usize> {
         call::argument(regs, index, memory)
     }

@@ -68,6 +68,12 @@ impl PtRegs {
         self.pstate = self.pstate & !PSTATE_BTYPE | btype;
     }
 
+    /// Sets all of PSTATE but the flags and BTYPE to what `pstate` has.
+    pub(crate) const fn keep_mode(&mut self, pstate: u64) {
+        const OWN: u64 = PSTATE_NZCV | PSTATE_BTYPE;
+        self.pstate = self.pstate & OWN | pstate & !OWN;
+    }
+
     /// Whether a condition holds (DDI 0487J.a C1.2.4, `ConditionHolds`).
     pub(crate) const fn condition_holds(&self, cond: u8) -> bool {
         let (n, z) = (self.pstate & PSTATE_N != 0, self.pstate & PSTATE_Z != 0);
@@ -208,5 +214,12 @@ mod tests {
             let regs = PtRegs { pstate: nzcv << 28, ..PtRegs::default() };
             assert_eq!(regs.condition_holds(cond), want, "cond {cond:#06b} nzcv {nzcv:#06b}");
         }
+    }
+
+    #[test]
+    fn a_resumed_context_has_its_own_flags_and_the_traps_mode() {
+        let mut regs = PtRegs { pstate: PSTATE_Z | BTYPE_CALL | PSTATE_SS, ..PtRegs::default() };
+        regs.keep_mode(PSTATE_N | BTYPE_JUMP | PSTATE_D | 5);
+        assert_eq!(regs.pstate, PSTATE_Z | BTYPE_CALL | PSTATE_D | 5);
     }
 }

@@ -296,6 +296,11 @@ unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
         regs.gpr[3] as usize
     }
 
+    // The MSR that the trampoline shows says no more than that addresses have 64 bits.
+    fn resume_with(regs: &mut PtRegs, kept: PtRegs) {
+        *regs = PtRegs { msr: regs.msr, ..kept };
+    }
+
     fn argument<M: Memory>(regs: &PtRegs, index: usize, memory: &M) -> Option<usize> {
         call::argument::<E, A, M>(regs, index, memory)
     }

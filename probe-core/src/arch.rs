@@ -408,6 +408,14 @@ pub unsafe trait Arch: Sized + 'static {
     /// registers at that trap.
     fn detour_regs(regs: &Self::Regs) -> usize;
 
+    /// Makes a context that has trapped at [`NativeArch::detour_resume_trap`] go on with `kept`, what lies at
+    /// [`Arch::detour_regs`]: all of it but the machine's state that only a trap can tell and change (privilege, translation,
+    /// interrupts), where the trampoline cannot save that.
+    #[inline]
+    fn resume_with(regs: &mut Self::Regs, kept: Self::Regs) {
+        *regs = kept;
+    }
+
     // ---- calls -----------------------------------------------------------------------------------------------
 
     /// The integer argument number `index`, from 0, of the call that has just entered a function.

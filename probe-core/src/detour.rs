@@ -193,7 +193,8 @@ impl<H: Host> Probes<H> {
         if at == H::Arch::detour_resume_trap() {
             let kept = H::Arch::detour_regs(regs);
             // SAFETY: only the trampoline traps there, with the address of the registers that it has saved.
-            *regs = unsafe { ptr::with_exposed_provenance::<RegsOf<H>>(kept).read() };
+            let kept = unsafe { ptr::with_exposed_provenance::<RegsOf<H>>(kept).read() };
+            H::Arch::resume_with(regs, kept);
             return Some(Trap::Handled);
         }
         let copy = self.copy_of_displaced(at)?;

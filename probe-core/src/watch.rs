@@ -231,22 +231,24 @@ impl<H: Host> Probes<H> {
         context.close(was_outside);
     }
 
-    /// Calls the handler with the pc in the program's own text: the reference may have been made in a slot. A fault in the
-    /// handler is the host's.
+    /// Calls the handler with the pc in the program's own text: the reference may have been made in a slot or a detour. A
+    /// fault in the handler is the host's.
     fn call_watch(&self, node: &WatchNode<H::Arch>, regs: &mut RegsOf<H>) {
         node.hits.rise();
         let Some(handler) = &node.handler else { return };
         let at = regs.pc();
-        if let Some(next) = self.behind_slot(at) {
+        if let Some(next) = self.behind_copy(at) {
             regs.set_pc(next);
         }
         handler(&mut WatchHit { regs, node, lender: self });
         regs.set_pc(at);
     }
 
-    /// The instruction behind the place whose slot `at` lies in. The caller is inside.
-    fn behind_slot(&self, at: CodeAddr) -> Option<CodeAddr> {
-        let place = slots::place_of_slot::<H>(&self.slot_chunks, at)?;
+    /// The instruction behind the one whose copy, in a slot or a detour, ends at `at`. The caller is inside.
+    fn behind_copy(&self, at: CodeAddr) -> Option<CodeAddr> {
+        let Some(place) = slots::place_of_slot::<H>(&self.slot_chunks, at) else {
+            return self.detour_at(at).map(|(_, next)| next);
+        };
         // SAFETY: the caller is inside.
         let point = unsafe { self.points.find(place.as_usize()) }?;
         Some(place.wrapping_add(usize::from(point.insn_len)))
