@@ -202,6 +202,13 @@ fn trap_at<A: Arch>(regs: &mut A::Regs, at: CodeAddr) {
     regs.set_pc(at.wrapping_add(behind));
 }
 
+/// Whether the register that is borrowed in `conformance_borrow` has kept its value: 1 or 0.
+fn borrow<S: Suite>() -> usize {
+    let mut is_kept = 0;
+    S::stay(&mut || is_kept = call!(conformance_borrow(S::gs_base())));
+    is_kept
+}
+
 /// In a handler at `outer`: more steps than have a frame are begun and left open, as if each had been interrupted by the next; then an
 /// instruction that borrows a register is really run; then the steps end.
 fn hit_6_a_borrowed_register_is_given_back_deeper_than_the_stack_of_hits<S: Suite>(
@@ -219,8 +226,7 @@ fn hit_6_a_borrowed_register_is_given_back_deeper_than_the_stack_of_hits<S: Suit
         return Ok(());
     };
     let len = ok!(probes.explain(&Place::addr(stepped))).insn.len();
-    let base = S::gs_base();
-    equal!(call!(conformance_borrow(base)), 1, "without a probe");
+    equal!(borrow::<S>(), 1, "without a probe");
 
     let mut planted = Vec::new();
     for at in borrowing {
@@ -241,7 +247,7 @@ fn hit_6_a_borrowed_register_is_given_back_deeper_than_the_stack_of_hits<S: Suit
             store_wrong.fetch_add(usize::from(!is_right), Relaxed);
         }
         for _ in 0..RUNS {
-            in_pre.fetch_add(call!(conformance_borrow(base)), Relaxed);
+            in_pre.fetch_add(borrow::<S>(), Relaxed);
         }
         for regs in open.iter_mut().rev() {
             let slot = regs.pc();
@@ -251,7 +257,7 @@ fn hit_6_a_borrowed_register_is_given_back_deeper_than_the_stack_of_hits<S: Suit
             store_wrong.fetch_add(usize::from(!is_right), Relaxed);
         }
     })));
-    equal!(call!(conformance_borrow(base)), 1, "with a probe, alone");
+    equal!(borrow::<S>(), 1, "with a probe, alone");
     equal!(call!(conformance_sub(50, 8)), 42);
     equal!(wrong.load(Relaxed), 0, "steps that did not begin or end as they should");
     equal!(kept.load(Relaxed), RUNS, "runs that left the borrowed register as it was");

@@ -39,9 +39,14 @@ pub trait Suite: Sized + 'static {
     /// Where there are fewer contexts, but at least two, some of them run several bodies one after the other, in order.
     fn run_on_contexts(n: usize, body: &(dyn Fn(usize) + Sync));
 
-    /// Where the segment in GS begins (x86), as the program that runs the suite has it.
+    /// Where the segment in GS begins (x86), as the program that runs the suite has it in the running context.
     fn gs_base() -> usize {
         0
+    }
+
+    /// Runs `body` in the running context from beginning to end (a kernel: without preemption).
+    fn stay(body: &mut dyn FnMut()) {
+        body();
     }
 }
 

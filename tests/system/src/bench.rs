@@ -31,6 +31,8 @@ pub fn run() -> Outcome {
     report.hit("r", plain, || [r("target_plain")]);
     report.hit("kr", plain, || [k("target_plain"), r("target_plain")]);
     report.hit("jr", plain, || [j("target_plain"), r("target_plain")]);
+    report.optimised_hit("k_optimised", plain, || [k("target_plain")]);
+    report.optimised_hit("r_optimised", plain, || [r("target_plain")]);
     report.hit("disabled", plain, || [AnyProbe::from(Kprobe::<Backend>::at("target_plain").disabled())]);
 
     let one = instructions(|| drop(register(k("target_plain"))));
@@ -125,6 +127,24 @@ impl Report {
         drop(probes);
         let without = measure(target);
         self.say(case, with.saturating_sub(without) / ROUNDS);
+    }
+
+    /// As [`Report::hit`], with a jump instead of the breakpoint.
+    fn optimised_hit(
+        &mut self,
+        case: &str,
+        target: fn(usize) -> usize,
+        plant: impl Fn() -> [AnyProbe<Backend>; 1],
+    ) {
+        PROBES.set_optimising(true);
+        let probe = plant().map(register);
+        if !matches!(PROBES.optimise(), Ok(1)) {
+            println!("{case}: the place has no jump");
+            self.outcome = Outcome::Failed;
+        }
+        drop(probe);
+        self.hit(case, target, plant);
+        PROBES.set_optimising(false);
     }
 }
 

@@ -7,6 +7,7 @@
 use crate::arch::{Backend, Machine, Native, Paging};
 use crate::cpu;
 use crate::lock::SpinLock;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::arch::NativeArch;
 use probe_core::{CodeAddr, TextError};
@@ -22,7 +23,7 @@ pub const ALIAS: usize = 0x40_0000_0000;
 pub const ALIAS: usize = 0x8000_0000;
 
 /// The size of the executable memory for slots, stubs and modules; it lies right after the image.
-const EXEC_PAGES: usize = 1024;
+const EXEC_PAGES: usize = 4096;
 
 /// What may be done with a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +69,10 @@ struct Table([u64; 512]);
 
 /// Aligned as the greediest machine wants the root (ppc64: 64 KiB).
 #[repr(C, align(65536))]
-struct Pool([Table; 128]);
+struct Pool([Table; TABLES_MAX]);
+
+/// How many tables there can be: one for every 2 MiB of memory and of its alias, and for addresses far from both.
+const TABLES_MAX: usize = 256;
 
 struct Tables {
     pool: Pool,
@@ -76,7 +80,7 @@ struct Tables {
 }
 
 static TABLES: SpinLock<Tables> =
-    SpinLock::new(Tables { pool: Pool([const { Table([0; 512]) }; 128]), used: 0 });
+    SpinLock::new(Tables { pool: Pool([const { Table([0; 512]) }; TABLES_MAX]), used: 0 });
 static ROOT: AtomicUsize = AtomicUsize::new(0);
 
 impl Tables {
@@ -159,7 +163,16 @@ pub fn root() -> usize {
 
 /// Changes what may be done with a page of memory at its own address, on all CPUs.
 pub fn protect(page: usize, protection: Protection) {
-    TABLES.lock().map(page, page, protection);
+    map_all(page, page, 1, protection);
+}
+
+/// Maps `pages` pages at `at` to memory at `physical`, on all CPUs.
+fn map_all(at: usize, physical: usize, pages: usize, protection: Protection) {
+    let mut tables = TABLES.lock();
+    for page in 0..pages {
+        tables.map(at + page * PAGE, physical + page * PAGE, protection);
+    }
+    drop(tables);
     cpu::synchronise_all();
 }
 
@@ -205,17 +218,9 @@ pub fn forget_demanded() {
 /// # Safety
 /// The range is text that the caller may patch, or executable memory that it owns.
 pub unsafe fn write_text(at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
-    let start = at.as_usize();
-    let executable = |addr| {
-        let (text, exec) = (text_range(), exec_range());
-        (text.0..text.1).contains(&addr) || (exec.0..exec.1).contains(&addr)
-    };
-    let end = start.checked_add(bytes.len()).ok_or(TextError::Unmapped(at))?;
-    if !executable(start) || !executable(end.saturating_sub(1).max(start)) {
-        return Err(TextError::Unmapped(at));
-    }
+    let start = alias_of(at.as_usize(), bytes.len()).ok_or(TextError::Unmapped(at))?;
     cpu::rendezvous(|| {
-        let alias = core::ptr::with_exposed_provenance_mut::<u8>(start + ALIAS);
+        let alias = core::ptr::with_exposed_provenance_mut::<u8>(start);
         match *bytes {
             [a, b] if start.is_multiple_of(2) => {
                 // SAFETY: the alias of all memory is mapped writable; aligned as just checked.
@@ -240,28 +245,87 @@ pub unsafe fn write_text(at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
     Ok(())
 }
 
+/// Where text or executable memory can be written: the alias of `len_bytes` at `start`.
+fn alias_of(start: usize, len_bytes: usize) -> Option<usize> {
+    let end = start.checked_add(len_bytes.max(1))?;
+    let holds = |(from, to): (usize, usize)| from <= start && end <= to;
+    if holds(text_range()) || holds(exec_range()) {
+        return Some(start + ALIAS);
+    }
+    let exec = EXEC.lock();
+    let block = exec.far.iter().find(|block| holds((block.at, block.at + block.len_bytes)))?;
+    Some(block.physical + (start - block.at) + ALIAS)
+}
+
 // ---- executable memory -----------------------------------------------------------------------------------------
 
-static EXEC: SpinLock<[bool; EXEC_PAGES]> = SpinLock::new([false; EXEC_PAGES]);
+/// Executable memory that is mapped at another address than its own.
+struct FarBlock {
+    at: usize,
+    len_bytes: usize,
+    physical: usize,
+}
 
-/// Maps `len_bytes` of executable memory, aligned to its length.
-pub fn alloc_exec(len_bytes: usize) -> Option<CodeAddr> {
-    let pages = len_bytes.div_ceil(PAGE).next_power_of_two();
-    let start = exec_range().0;
-    let first = {
-        let mut used = EXEC.lock();
+struct Exec {
+    used: [bool; EXEC_PAGES],
+    far: Vec<FarBlock>,
+}
+
+static EXEC: SpinLock<Exec> = SpinLock::new(Exec { used: [false; EXEC_PAGES], far: Vec::new() });
+
+impl Exec {
+    /// Takes `pages` pages, a power of two, that are aligned to their length; the first one's address.
+    fn take(&mut self, pages: usize) -> Option<usize> {
+        let start = exec_range().0;
         let first = (0..EXEC_PAGES).step_by(pages).find(|&i| {
             (start + i * PAGE).is_multiple_of(pages * PAGE)
-                && used[i..].len() >= pages
-                && !used[i..i + pages].contains(&true)
+                && self.used[i..].len() >= pages
+                && !self.used[i..i + pages].contains(&true)
         })?;
-        used[first..first + pages].fill(true);
-        first
-    };
-    for page in first..first + pages {
-        protect(start + page * PAGE, Protection::ReadExecute);
+        self.used[first..first + pages].fill(true);
+        Some(start + first * PAGE)
     }
-    Some(CodeAddr::new(start + first * PAGE))
+
+    /// Gives pages back.
+    fn put(&mut self, physical: usize, pages: usize) {
+        let first = (physical - exec_range().0) / PAGE;
+        self.used[first..first + pages].fill(false);
+    }
+
+    /// Where `len_bytes` at `physical` are to be mapped.
+    fn place(&mut self, physical: usize, len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option<usize> {
+        let Some((near, reach)) = near else { return Some(physical) };
+        let near = near.as_usize();
+        let is_near = |at: usize| at.abs_diff(near).max((at + len_bytes).abs_diff(near)) <= reach;
+        if is_near(physical) {
+            return Some(physical);
+        }
+        let at = near & !(len_bytes - 1);
+        let is_unused = Native::UNUSED.0 <= at
+            && at + len_bytes <= Native::UNUSED.1
+            && self.far.iter().all(|block| at + len_bytes <= block.at || block.at + block.len_bytes <= at);
+        if !is_near(at) || !is_unused {
+            return None;
+        }
+        self.far.push(FarBlock { at, len_bytes, physical });
+        Some(at)
+    }
+}
+
+/// Maps `len_bytes` of executable memory, aligned to its length, within `near.1` bytes of `near.0` if they are given.
+pub fn alloc_exec(len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option<CodeAddr> {
+    let pages = len_bytes.div_ceil(PAGE).next_power_of_two();
+    let (physical, at) = {
+        let mut exec = EXEC.lock();
+        let physical = exec.take(pages)?;
+        let Some(at) = exec.place(physical, pages * PAGE, near) else {
+            exec.put(physical, pages);
+            return None;
+        };
+        (physical, at)
+    };
+    map_all(at, physical, pages, Protection::ReadExecute);
+    Some(CodeAddr::new(at))
 }
 
 /// Unmaps executable memory: who still runs in it faults.
@@ -270,10 +334,10 @@ pub fn alloc_exec(len_bytes: usize) -> Option<CodeAddr> {
 /// [`alloc_exec`] returned `at` for `len_bytes`, and no CPU executes in it or will.
 pub unsafe fn free_exec(at: CodeAddr, len_bytes: usize) {
     let pages = len_bytes.div_ceil(PAGE).next_power_of_two();
-    let start = exec_range().0;
-    let first = (at.as_usize() - start) / PAGE;
-    for page in first..first + pages {
-        protect(start + page * PAGE, Protection::None);
-    }
-    EXEC.lock()[first..first + pages].fill(false);
+    let at = at.as_usize();
+    map_all(at, at, pages, Protection::None);
+    let mut exec = EXEC.lock();
+    let far = exec.far.iter().position(|block| block.at == at);
+    let physical = far.map_or(at, |index| exec.far.swap_remove(index).physical);
+    exec.put(physical, pages);
 }

@@ -64,7 +64,7 @@ impl Module {
         let len_bytes = (&raw const module_end).addr() - (&raw const module_start).addr();
         // SAFETY: the linker puts the module's text between the two symbols.
         let text = unsafe { core::slice::from_raw_parts(&raw const module_start, len_bytes) };
-        let start = memory::alloc_exec(len_bytes)?;
+        let start = memory::alloc_exec(len_bytes, None)?;
         // SAFETY: it is ours.
         unsafe { memory::write_text(start, text) }.ok()?;
         let loaded = functions().map(|(function, offset, len_bytes)| Loaded {

@@ -81,6 +81,8 @@ pub trait Machine: Paging {
 
     /// The first byte of memory, and one past the last.
     const RAM: (usize, usize);
+    /// Addresses, from the first to one past the last, where nothing lies and executable memory may be mapped.
+    const UNUSED: (usize, usize) = (0, 0);
     /// The number of the trap that a page fault is.
     const PAGE_FAULT: u32;
     /// The number of the trap that a breakpoint is.

@@ -53,7 +53,7 @@ fn text_is_read_only() {
 }
 
 fn executable_memory() {
-    let at = memory::alloc_exec(4096).expect("there is room");
+    let at = memory::alloc_exec(4096, None).expect("there is room");
     assert!(KernelMemory.write_usize(at.as_usize(), 0).is_err());
     // SAFETY: it is ours.
     unsafe { memory::write_text(at, &[1, 2, 3, 4]) }.expect("it is mapped");

@@ -4,6 +4,8 @@ use super::idt::TIMER_VECTOR;
 use crate::arch::{Machine, Native};
 use crate::memory;
 
+/// Where another CPU starts, in real mode: a page of low memory.
+pub const TRAMPOLINE: usize = 0x8000;
 /// The page of its registers.
 pub const BASE: usize = 0xfee0_0000;
 /// The vector of interrupts that went away.
@@ -59,7 +61,6 @@ pub fn send(number: usize, vector: u8) {
 
 /// Starts another CPU through the trampoline.
 pub fn start(number: usize, stack_top: usize) {
-    const PAGE: usize = 0x8000;
     unsafe extern "C" {
         static trampoline_start: u8;
         static trampoline_data: u8;
@@ -67,7 +68,7 @@ pub fn start(number: usize, stack_top: usize) {
     }
     let start = &raw const trampoline_start;
     let len = (&raw const trampoline_end).addr() - start.addr();
-    let page = core::ptr::with_exposed_provenance_mut::<u8>(PAGE);
+    let page = core::ptr::with_exposed_provenance_mut::<u8>(TRAMPOLINE);
     // SAFETY: the page is ordinary memory that only this function uses, one CPU at a time.
     unsafe { page.copy_from_nonoverlapping(start, len) };
     let data = [memory::root() as u32, stack_top as u32, number as u32];
@@ -77,7 +78,7 @@ pub fn start(number: usize, stack_top: usize) {
     unsafe { target.cast::<[u32; 3]>().write_volatile(data) };
     write(SPURIOUS, 0x100 | u32::from(SPURIOUS_VECTOR));
     command(number, COMMAND_INIT);
-    command(number, COMMAND_STARTUP | (PAGE >> 12) as u32);
+    command(number, COMMAND_STARTUP | (TRAMPOLINE >> 12) as u32);
 }
 
 /// Turns the APIC of this CPU on, with a periodic timer.

@@ -19,8 +19,8 @@ start32:
     addl $0x200000, %eax
     addl $8, %edi
     loop 1b
-    movl $0x200081, boot_pd + 8         # text
-    movl $0, boot_pd + 12
+    movl $0x3c200081, boot_pd + 8 * 0x1e1   # text
+    movl $0, boot_pd + 8 * 0x1e1 + 4
     movl $boot_pd + 1, boot_pdpt
     movl $boot_pdpt, %eax
     movl $kernel_main, %edi
@@ -48,9 +48,9 @@ start_flat:
     movl %eax, %ds
     movl %eax, %es
     movl %eax, %ss
+    movl %eax, %gs
     xorl %eax, %eax
     movl %eax, %fs
-    movl %eax, %gs
     xorl %ebp, %ebp
     andl $-16, %esp
     subl $12, %esp

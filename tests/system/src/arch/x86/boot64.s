@@ -20,8 +20,8 @@ start32:
     addl $0x200000, %eax
     addl $8, %edi
     loop 1b
-    movl $0x200081, boot_pd + 8         # text
-    movl $0, boot_pd + 12
+    movl $0x3c200081, boot_pd + 8 * 0x1e1   # text
+    movl $0, boot_pd + 8 * 0x1e1 + 4
     movl $boot_pd + 3, boot_pdpt
     movl $boot_pdpt + 3, boot_pml4
     movl $boot_pml4, %eax

@@ -110,11 +110,13 @@ impl Paging for X86 {
 
 impl Machine for X86 {
     type Backend = Backend;
-    const RAM: (usize, usize) = (0, 64 << 20);
+    // Its end, where the image lies; what there is below is not used.
+    const RAM: (usize, usize) = (0x3c00_0000, 0x4000_0000);
+    const UNUSED: (usize, usize) = (0x100_0000, 0x3c00_0000);
     const PAGE_FAULT: u32 = 14;
     const BREAKPOINT: u32 = 3;
     const STEP: u32 = idt::DEBUG as u32;
-    const DEVICES: &'static [usize] = &[apic::BASE];
+    const DEVICES: &'static [usize] = &[apic::TRAMPOLINE, apic::BASE];
 
     fn put_byte(byte: u8) {
         // SAFETY: the first serial port.
