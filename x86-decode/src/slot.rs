@@ -4,7 +4,9 @@
 //! and that jump's displacement. The displacement is always there, so that one byte switches the tail at once
 //! on every processor; where the jump does not reach, breakpoints stand there.
 
-use crate::mode::Mode;
+use crate::MAX_INSN_LEN;
+use crate::insn::{Insn, Map, REX_X};
+use crate::mode::{LongMode, Mode};
 use crate::plan::{Effect, Plan};
 use crate::refusal;
 use crate::registers::{Registers, StepState};
@@ -160,7 +162,8 @@ pub(crate) fn ip_relative(
     code.put(after)
 }
 
-/// `67 op [rip + d]` becomes `67 op [disp32]`: ModRM.rm 4 and a SIB byte without base and index.
+/// `67 op [rip + d]` becomes `67 op [disp32]`: ModRM.rm 4 and a SIB byte without base and index. What would make an index of
+/// that SIB byte, and means nothing beside RIP, is taken out of REX, VEX, EVEX and XOP.
 pub(crate) fn ip32_relative(
     code: &mut Writer<'_>,
     insn: &[u8],
@@ -170,12 +173,40 @@ pub(crate) fn ip32_relative(
     const SIB_ABSOLUTE: u8 = 0x25;
     let (before, displacement, after) = split(insn, usize::from(modrm_at) + 1)?;
     let (modrm, prefix) = before.split_last().ok_or(refusal::UNDECODABLE)?;
+    let mut kept = [0; MAX_INSN_LEN];
+    let kept = kept.get_mut(..prefix.len()).ok_or(refusal::UNDECODABLE)?;
+    kept.copy_from_slice(prefix);
+    without_index(kept, &Insn::parse::<LongMode>(insn).ok_or(refusal::UNDECODABLE)?);
     let next = place.wrapping_add(insn.len()).as_usize() as u32;
     let target = next.wrapping_add_signed(i32::from_le_bytes(displacement));
-    code.put(prefix)?;
+    code.put(kept)?;
     code.put(&[modrm & 0x38 | 4, SIB_ABSOLUTE])?;
     code.put(&target.to_le_bytes())?;
     code.put(after)
+}
+
+/// Clears the fourth bit of SIB.index in what stands before the ModRM byte; but for REX, it is stored inverted.
+fn without_index(before_modrm: &mut [u8], insn: &Insn) {
+    const INVERTED_X: u8 = 0x40;
+    const VEX3: u8 = 0xc4;
+    let from_end = |back: usize| before_modrm.len().checked_sub(back);
+    let (at, is_inverted) = match insn.map {
+        // Right before the opcode and its escapes.
+        Map::Primary => (from_end(2), false),
+        Map::Escape0F => (from_end(3), false),
+        Map::Escape0F38 | Map::Escape0F3A => (from_end(4), false),
+        Map::Vex(_) if from_end(4).and_then(|at| before_modrm.get(at)) == Some(&VEX3) => (from_end(3), true),
+        // The two-byte form has none.
+        Map::Vex(_) => return,
+        Map::Xop(_) => (from_end(3), true),
+        Map::Evex(_) => (from_end(4), true),
+    };
+    let Some(byte) = at.and_then(|at| before_modrm.get_mut(at)) else { return };
+    if is_inverted {
+        *byte |= INVERTED_X;
+    } else if insn.rex != 0 {
+        *byte &= !REX_X;
+    }
 }
 
 /// `jmp seg:[m]` becomes `mov rax, seg:[m]`.

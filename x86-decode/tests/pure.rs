@@ -219,6 +219,31 @@ fn a_slot_out_of_reach_is_refused_or_keeps_its_breakpoint() {
     assert_eq!(out[2..], [0xcc; X86_64::SLOT_LEN - 10]);
 }
 
+/// Beside EIP the bits that extend an index mean nothing; beside the SIB byte that takes its place they would.
+#[cfg(target_pointer_width = "64")]
+#[rstest]
+// movzx r12, byte [eip+0x10]
+#[case::rex(&[0x67, 0x4f, 0x0f, 0xb6, 0x25, 0x10, 0, 0, 0], 1, 0x4d)]
+// mov r9, [eip+0x10]
+#[case::rex_before_one_byte(&[0x67, 0x4e, 0x8b, 0x0d, 0x10, 0, 0, 0], 1, 0x4c)]
+// pabsb mm1, [eip+0x10]
+#[case::rex_before_three_bytes(&[0x67, 0x42, 0x0f, 0x38, 0x1c, 0x0d, 0x10, 0, 0, 0], 1, 0x40)]
+// vandps xmm1, xmm0, [eip+0x10], in the three-byte form
+#[case::vex(&[0x67, 0xc4, 0xa1, 0x78, 0x54, 0x0d, 0x10, 0, 0, 0], 2, 0xe1)]
+fn an_eip_relative_slot_has_no_index(#[case] insn: &[u8], #[case] at: usize, #[case] byte: u8) {
+    let fake = Fake::new(insn);
+    let plan = X86_64::decode(&Site { at: PLACE, function: None, text: &fake }).unwrap().plan;
+    let mut out = [0; X86_64::SLOT_LEN - 8];
+    X86_64::fill_slot(&plan, insn, PLACE, CodeAddr::new(0x42_0000), Tail::Breakpoint, &mut out).unwrap();
+    let modrm_at = insn.len() - 5;
+    let mut expected = insn[..modrm_at].to_vec();
+    expected[at] = byte;
+    expected.extend([insn[modrm_at] & 0x38 | 4, 0x25]);
+    let target = (PLACE.as_usize() + insn.len() + 0x10) as u32;
+    expected.extend(target.to_le_bytes());
+    assert_eq!(out[..expected.len()], expected);
+}
+
 #[test]
 fn a_system_call_does_not_show_the_slot() {
     let insn = [0x0f, 0x05];
