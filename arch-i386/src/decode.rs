@@ -1,18 +1,1 @@
-//! Bytes to a plan or a refusal: the shared decoder, in 32-bit mode.
-
-use probe_core::arch::Text;
-use probe_core::arch::{Decoded, Site};
-use probe_core::{CodeAddr, Refusal};
-use probe_x86_decode::{Plan, ProtectedMode};
-
-pub(crate) fn insn_len(bytes: &[u8]) -> Option<usize> {
-    probe_x86_decode::insn_len::<ProtectedMode>(bytes)
-}
-
-pub(crate) fn decode(site: &Site<'_>) -> Result<Decoded<Plan>, Refusal> {
-    probe_x86_decode::decode::<ProtectedMode>(site)
-}
-
-pub(crate) fn entry_offset(text: &dyn Text, function: CodeAddr) -> usize {
-    probe_x86_decode::call::entry_offset::<ProtectedMode>(text, function)
-}
+//! Bytes to a plan or a refusal: shared, see [`probe_x86_decode::decode`](mod@probe_x86_decode::decode); here in 32-bit mode.

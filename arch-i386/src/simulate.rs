@@ -1,3 +1,1 @@
 //! The effect of a simulated instruction: shared, see [`probe_x86_decode::simulate`](mod@probe_x86_decode::simulate).
-
-pub(crate) use probe_x86_decode::simulate;

@@ -25,6 +25,20 @@ pub fn entry_offset<M: Mode>(text: &dyn Text, function: CodeAddr) -> usize {
     if text.read(function, &mut first) == first.len() && first == endbr { endbr.len() } else { 0 }
 }
 
+/// The integer argument number `index`, from 0, of the call that has just entered a function: the first six in registers in 64-bit
+/// mode (RDI, RSI, RDX, RCX, R8, R9), all others on the stack. `None` if that cannot be read.
+#[must_use]
+pub fn argument<R: Registers, M: Memory>(regs: &R, index: usize, memory: &M) -> Option<usize> {
+    const IN_REGISTERS: [u8; 6] = [7, 6, 2, 1, 8, 9];
+    if !R::Mode::IS_LONG {
+        return stack_argument(regs, index, memory);
+    }
+    match IN_REGISTERS.get(index) {
+        Some(&number) => Some(regs.general(number) as usize),
+        None => stack_argument(regs, index - IN_REGISTERS.len(), memory),
+    }
+}
+
 /// The machine word number `index` of the caller's argument area, right above the return address.
 #[must_use]
 pub fn stack_argument<R: Registers, M: Memory>(regs: &R, index: usize, memory: &M) -> Option<usize> {

@@ -142,11 +142,11 @@ fn lowest_match(from: u32, mask: u32, value: u32) -> Option<u32> {
     Some(counted & !mask & !low | value)
 }
 
-/// The jump from `place` to a detour's entry.
+/// The jump from `place` to a detour's entry, in the first [`JUMP_LEN`] bytes.
 #[must_use]
-pub fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; JUMP_LEN] {
+pub fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
     let [a, b, c, d] = (entry.offset_from(place.wrapping_add(JUMP_LEN)) as i32).to_le_bytes();
-    [JMP_REL32, a, b, c, d]
+    [JMP_REL32, a, b, c, d, 0, 0, 0]
 }
 
 /// How far before a detour's entry its memory begins, in bytes: two words.

@@ -15,6 +15,7 @@
 //! Manuals: Intel SDM (325383-083), AMD APM (24594, revision 3.36).
 #![no_std]
 
+mod backend;
 pub mod call;
 pub mod decode;
 pub mod detour;

@@ -1,0 +1,208 @@
+//! What makes a backend of this crate: the two differ in their registers, their mode, the reach of their slots and their
+//! trampolines.
+
+/// Implements [`Arch`](probe_core::arch::Arch) and [`SingleStep`](probe_core::arch::SingleStep) for `$backend`, a type
+/// of the crate that uses it, with saved registers `$regs` in `$mode`: every function forwards to this crate.
+///
+/// `$reach` is how far from what it replaces a slot may lie, in bytes. The crate needs `probe-core` by its own name.
+#[macro_export]
+macro_rules! backend {
+    ($backend:ident, name: $name:literal, mode: $mode:ident, registers: $regs:ident, slot reach: $reach:expr) => {
+        const _: () = {
+            use probe_core::arch::{
+                Arch, Decoded, DetourLayout, Displaced, Entry, MemFault, Memory, Regs as _, SingleStep, Site,
+                Tail, TailPatch, Text,
+            };
+            use probe_core::{CodeAddr, Refusal};
+            use $crate as x86;
+            use $crate::{Plan, Registers as _, StepState};
+
+            // SAFETY: the slots that `fill_slot` builds hold the original instruction, relocated where it refers to its own
+            // address, and end with the tail that `tail` names; held by the native transparency tests.
+            unsafe impl Arch for $backend {
+                type Regs = $regs;
+                type Plan = Plan;
+                type StepState = StepState;
+
+                const NAME: &'static str = $name;
+                const BREAKPOINT: &'static [u8] = x86::BREAKPOINT;
+                const INSN_ALIGN: usize = 1;
+                const MAX_INSN_LEN: usize = x86::MAX_INSN_LEN;
+                const SLOT_LEN: usize = x86::SLOT_LEN;
+                const SLOT_REACH: usize = $reach;
+                const STUB_LEN: usize = x86::STUB_LEN;
+                const TRAP_GAP: usize = x86::call::LOWERED_BY;
+
+                fn insn_len(bytes: &[u8]) -> Option<usize> {
+                    x86::insn_len::<$mode>(bytes)
+                }
+
+                fn is_breakpoint(bytes: &[u8]) -> bool {
+                    x86::is_breakpoint(bytes)
+                }
+
+                fn decode(site: &Site<'_>) -> Result<Decoded<Plan>, Refusal> {
+                    x86::decode::<$mode>(site)
+                }
+
+                fn entry_offset(text: &dyn Text, function: CodeAddr, _local_entry: u8) -> usize {
+                    x86::call::entry_offset::<$mode>(text, function)
+                }
+
+                fn breakpoint_address(regs: &$regs) -> CodeAddr {
+                    regs.pc().wrapping_offset(-1)
+                }
+
+                fn is_system_call(plan: &Plan) -> bool {
+                    matches!(plan.effect, x86::Effect::SystemCall)
+                }
+
+                fn keeps_state(plan: &Plan) -> bool {
+                    x86::slot::keeps_state(plan)
+                }
+
+                fn simulate<M: Memory>(
+                    plan: &Plan,
+                    place: CodeAddr,
+                    regs: &mut $regs,
+                    memory: &M,
+                ) -> Result<(), MemFault> {
+                    x86::simulate(plan, place, regs, memory)
+                }
+
+                fn fill_slot(
+                    plan: &Plan,
+                    insn: &[u8],
+                    place: CodeAddr,
+                    slot: CodeAddr,
+                    tail: Tail,
+                    out: &mut [u8],
+                ) -> Result<(), Refusal> {
+                    x86::slot::fill_slot::<$mode>(plan, insn, place, slot, tail, out)
+                }
+
+                fn tail(
+                    plan: &Plan,
+                    _insn_len: usize,
+                    place: CodeAddr,
+                    slot: CodeAddr,
+                    tail: Tail,
+                ) -> Option<TailPatch> {
+                    x86::slot::tail(plan, place, slot, tail)
+                }
+
+                fn before_step(plan: &Plan, place: CodeAddr, slot: CodeAddr, regs: &mut $regs) -> StepState {
+                    x86::slot::before_step(plan, place, slot, regs)
+                }
+
+                fn after_step(
+                    plan: &Plan,
+                    _insn_len: usize,
+                    place: CodeAddr,
+                    slot: CodeAddr,
+                    regs: &mut $regs,
+                    state: &StepState,
+                ) {
+                    x86::slot::after_step(plan, place, slot, regs, state);
+                }
+
+                fn abort_step(plan: &Plan, place: CodeAddr, regs: &mut $regs, state: &StepState) {
+                    x86::slot::abort_step(plan, place, regs, state);
+                }
+
+                const JUMP_LEN: usize = x86::detour::JUMP_LEN;
+                const DETOUR_LEN: usize = x86::detour::DETOUR_LEN;
+                const DETOUR_HEADER_LEN: usize = x86::detour::header_len::<$mode>();
+
+                fn displace(site: &Site<'_>) -> Result<Displaced, Refusal> {
+                    x86::detour::displace::<$mode>(site)
+                }
+
+                fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+                    x86::detour::branch_target::<$mode>(text, at)
+                }
+
+                fn detour_entry(place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
+                    x86::detour::target::<$mode>(place, displaced, from)
+                }
+
+                fn fill_detour(
+                    displaced: &Displaced,
+                    text: &[u8],
+                    place: CodeAddr,
+                    entry: CodeAddr,
+                    trampoline: CodeAddr,
+                    word: usize,
+                    out: &mut [u8],
+                ) -> Result<DetourLayout, Refusal> {
+                    x86::detour::fill::<$mode>(displaced, text, place, entry, (trampoline, word), out)
+                }
+
+                fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
+                    x86::detour::jump(place, entry)
+                }
+
+                fn detour_regs(regs: &$regs) -> usize {
+                    regs.general(5) as usize
+                }
+
+                fn argument<M: Memory>(regs: &$regs, index: usize, memory: &M) -> Option<usize> {
+                    x86::call::argument(regs, index, memory)
+                }
+
+                fn return_value(regs: &$regs) -> usize {
+                    regs.general(0) as usize
+                }
+
+                fn set_return_value(regs: &mut $regs, value: usize) {
+                    regs.set_general(0, value as u64);
+                }
+
+                fn entry<M: Memory>(regs: &$regs, memory: &M) -> Result<Entry, MemFault> {
+                    x86::call::entry(regs, memory)
+                }
+
+                fn set_return_address<M: Memory>(
+                    regs: &mut $regs,
+                    to: CodeAddr,
+                    memory: &M,
+                ) -> Result<(), MemFault> {
+                    x86::call::set_return_address(regs, to, memory)
+                }
+
+                fn may_return<M: Memory>(frame: usize, stub: CodeAddr, _sp: usize, memory: &M) -> bool {
+                    x86::call::may_return::<$regs, M>(frame, stub, memory)
+                }
+
+                fn fill_stubs(
+                    chunk: CodeAddr,
+                    trampoline: CodeAddr,
+                    handler: usize,
+                    out: &mut [u8],
+                ) -> usize {
+                    x86::call::fill_stubs::<$mode>(chunk, trampoline, handler, out)
+                }
+
+                fn enter_jprobe<M: Memory>(
+                    regs: &mut $regs,
+                    handler: usize,
+                    return_to: CodeAddr,
+                    memory: &M,
+                ) -> Result<(), MemFault> {
+                    x86::call::enter_jprobe(regs, handler, return_to, memory)
+                }
+            }
+
+            // SAFETY: only the trap flag changes; PUSHF and POPF, which would show it, are simulated.
+            unsafe impl SingleStep for $backend {
+                fn begin(regs: &mut $regs) -> u32 {
+                    x86::step::begin(regs)
+                }
+
+                fn end(regs: &mut $regs, kept: u32) {
+                    x86::step::end(regs, kept);
+                }
+            }
+        };
+    };
+}
