@@ -14,16 +14,16 @@ use crate::step::{Step, clean};
 /// Where everything about coverage is built and written.
 const FOLDER: &str = "target/coverage";
 
-/// The crates that are measured, and how many lines in a hundred their tests must run. What is missing to a hundred is assembly's
-/// other side, which only another processor runs.
+/// The crates that are measured, and how many lines in a hundred their tests must run. What is missing is mostly what only the
+/// other processors run: their trampolines' Rust side, and detours on aarch64 and ppc64.
 const MARKS: [(&str, f64); 7] = [
     ("probe-core", 90.0),
     ("x86-decode", 90.0),
     ("arch-x86_64", 80.0),
-    ("arch-aarch64", 90.0),
+    ("arch-aarch64", 75.0),
     ("arch-ppc64", 80.0),
     ("unwind", 95.0),
-    ("host-linux", 70.0),
+    ("host-linux", 85.0),
 ];
 
 /// What runs: the tests of the measured crates, and the conformance suite in a process.

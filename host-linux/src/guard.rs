@@ -4,7 +4,7 @@
 //! signals by system calls of its own that no interposition sees: while it starts and ends threads, forks, in
 //! `posix_spawn` (whose child goes on through `sigaction`, `dup2` and `execve`), in `abort`; and programs do so with full
 //! sets. So those system calls get a probe of their own. It makes the call in the program's place, without our signals
-//! ([`OWNED`]): the mask that comes in force is the one in the signal frame, and the action of one of our signals is
+//! ([`OWNED`](signals::OWNED)): the mask that comes in force is the one in the signal frame, and the action of one of our signals is
 //! kept behind ours ([`signals::install_action`]). The calls are found by their code: the number as a constant, the call a few
 //! instructions later.
 //!

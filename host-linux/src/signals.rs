@@ -73,7 +73,7 @@ pub fn are_installed() -> bool {
     })
 }
 
-/// Lets asynchronous signals wait for the end of a hit without being blocked during it ([`deferral`]). Whoever calls this
+/// Lets asynchronous signals wait for the end of a hit without being blocked during it (`deferral`). Whoever calls this
 /// calls [`install_action`] at every `rt_sigaction` of the program's from now on.
 ///
 /// # Errors

@@ -45,10 +45,11 @@ fn send(signal: i32, value: usize) {
     info[0] = signal;
     info[2] = libc::SI_QUEUE;
     info[6] = value as i32;
+    let process = std::process::id();
+    // SAFETY: asks only.
+    let thread = unsafe { libc::gettid() };
     // SAFETY: a siginfo as the kernel expects it, to ourselves.
-    let sent = unsafe {
-        libc::syscall(libc::SYS_rt_tgsigqueueinfo, libc::getpid(), libc::gettid(), signal, info.as_ptr())
-    };
+    let sent = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info.as_ptr()) };
     assert_eq!(sent, 0);
 }
 
@@ -63,7 +64,9 @@ fn in_handler() {
 /// A signal handler: says which signal came with which value, and is hit itself.
 extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel's argument.
-    let value = unsafe { (*info).si_value().sival_ptr } as usize & 0xff;
+    let info = unsafe { &*info };
+    // SAFETY: a signal that was sent with a value.
+    let value = unsafe { info.si_value() }.sival_ptr as usize & 0xff;
     log(if signal == libc::SIGUSR1 { 'u' } else { 's' });
     log((b'0' + value as u8) as char);
     assert_eq!(deferral_inner(value), value + 1);
