@@ -19,7 +19,7 @@
 //! In the order of reading: [`process`] the host itself · [`signals`] the traps and the program's own handlers ·
 //! [`threads`] what every thread has · [`text`] writing code · `exec` memory for code · `memory` access that cannot
 //! fault · `sync` core synchronisation · [`symbols`] names both ways · `blacklist` what must not be probed · `unwind`
-//! exceptions and backtraces through return probes · `arch` what differs between architectures · [`sys`] the kernel's
+//! exceptions and backtraces through return probes · `watch` watchpoints · `arch` what differs between architectures · [`sys`] the kernel's
 //! interface.
 //!
 //! # Where it may be called
@@ -50,6 +50,7 @@ pub mod sys;
 pub mod text;
 pub mod threads;
 mod unwind;
+mod watch;
 
 pub use arch::Native;
 pub use memory::ProcessMemory;

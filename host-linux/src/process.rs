@@ -7,14 +7,14 @@ use crate::symbols::ifunc;
 use crate::symbols::index::{Entry, Kind};
 use crate::symbols::objects::{self, Object, Role};
 use crate::text::{TextAccess, TextWriter};
-use crate::{blacklist, exec, signals, sync, sys, threads, unwind};
+use crate::{blacklist, exec, signals, sync, sys, threads, unwind, watch};
 use core::cell::Cell;
 use core::ffi::c_int;
 use core::fmt;
 use probe_core::arch::SaveSet;
 use probe_core::error::TextError;
-use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol};
-use probe_core::{CodeAddr, Context, Probes, Task};
+use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol, Watchpoints};
+use probe_core::{CodeAddr, Context, Probes, Refusal, Task};
 use std::sync::OnceLock;
 
 /// This process as a host of probes. There is one: [`probes`].
@@ -135,10 +135,13 @@ unsafe extern "C" fn before_fork() {
     objects::hold();
     PROBES.host().text.hold();
     signals::hold();
+    watch::hold();
 }
 
 unsafe extern "C" fn after_fork_parent() {
     // SAFETY: `before_fork` has run in this thread.
+    unsafe { watch::release() };
+    // SAFETY: as above.
     unsafe { signals::release() };
     // SAFETY: as above.
     unsafe { PROBES.host().text.release() };
@@ -155,6 +158,7 @@ unsafe extern "C" fn after_fork_child() {
     unsafe { after_fork_parent() };
     objects::forked();
     threads::forked();
+    watch::forked();
 }
 
 impl LinuxProcess {
@@ -372,6 +376,10 @@ unsafe impl Host for LinuxProcess {
 
     fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>)) {
         blacklist::for_each(visit);
+    }
+
+    fn watchpoints(&self) -> Result<&dyn Watchpoints, Refusal> {
+        watch::power()
     }
 
     fn relax(&self) {

@@ -24,7 +24,7 @@ use crate::arch::{Native, RESTORER_FLAG, UContext, is_breakpoint_trap, nofault_f
 use crate::lock::Lock;
 use crate::process::LinuxProcess;
 use crate::sys::{self, Action, SigInfo, SignalSet};
-use crate::{memory, text, threads};
+use crate::{memory, text, threads, watch};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use probe_core::arch::{Access, Arch, MemFault, Regs};
@@ -197,7 +197,7 @@ enum Verdict {
 #[inline(always)]
 fn handle_trap(info: &SigInfo, context: UContext, block: Option<&threads::Block>) -> Verdict {
     if !is_breakpoint_trap(info.code) {
-        return Verdict::Deliver;
+        return handle_event(info, context);
     }
     let mut regs = context.load_regs();
     if let Some(block) = block
@@ -219,6 +219,21 @@ fn handle_trap(info: &SigInfo, context: UContext, block: Option<&threads::Block>
             Verdict::Raise(fault)
         }
     }
+}
+
+/// A SIGTRAP that no breakpoint has raised: a watchpoint's, or the program's.
+#[cold]
+fn handle_event(info: &SigInfo, context: UContext) -> Verdict {
+    match watch::signal(info) {
+        watch::Signal::NotOurs => return Verdict::Deliver,
+        watch::Signal::Late => {}
+        watch::Signal::Of(index) => {
+            let mut regs = context.load_regs();
+            probes().watchpoint(&mut regs, index);
+            context.store_regs(&regs);
+        }
+    }
+    Verdict::Done
 }
 
 /// Whether a breakpoint still stands where `regs` say that one was hit.

@@ -134,6 +134,11 @@ pub struct SigInfo {
 }
 
 impl SigInfo {
+    /// The word that an event has been given (`si_perf_data`).
+    pub(crate) const fn data(&self) -> usize {
+        self.rest[0]
+    }
+
     /// A fault raised by the kernel.
     pub const fn fault(signal: c_int, code: c_int, addr: usize) -> Self {
         Self {
@@ -291,6 +296,26 @@ pub(crate) fn take_pending(signal: c_int) -> Option<SigInfo> {
 pub(crate) fn membarrier(command: c_int) -> Result<usize, c_int> {
     // SAFETY: the call takes numbers only.
     unsafe { call(libc::SYS_membarrier, [command as usize, 0, 0]) }
+}
+
+/// Opens an event for a thread of this process, on whatever CPU it runs; `attributes` are a `struct perf_event_attr`.
+///
+/// # Errors
+/// The errno.
+pub(crate) fn perf_event_open(attributes: &[u64; 16], thread: u32) -> Result<c_int, c_int> {
+    const CLOSE_ON_EXEC: usize = 8;
+    let (any, none) = (usize::MAX, usize::MAX);
+    // SAFETY: the call reads the attributes.
+    unsafe {
+        call(libc::SYS_perf_event_open, [from(Some(attributes)), thread as usize, any, none, CLOSE_ON_EXEC])
+    }
+    .map(|event| event as c_int)
+}
+
+/// Closes a file descriptor of ours.
+pub(crate) fn close(descriptor: c_int) {
+    // SAFETY: it is ours, and nobody uses it again.
+    let _ = unsafe { call(libc::SYS_close, [descriptor as usize]) };
 }
 
 /// Maps anonymous private memory; `at` is an address to be taken exactly (not replacing anything) or 0.

@@ -5,6 +5,7 @@ use super::{Leads, Regs, SyscallCode, UContext};
 use crate::sys::AltStack;
 use core::arch::{asm, global_asm};
 use core::ffi::c_int;
+pub(crate) use probe_arch_i386::watch::{COUNT as WATCHPOINTS, check as check_watch};
 use probe_unwind::{EhFrame, Stubs};
 
 const fn greg(index: usize) -> usize {

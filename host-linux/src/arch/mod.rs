@@ -4,6 +4,7 @@
 //! * `load_regs`, `store_regs`: the interrupted registers, from and to the kernel's `ucontext_t`.
 //! * offsets of what every architecture's `ucontext_t` has (pc, sp, signal mask).
 //! * `is_breakpoint_trap`, `trap_number`.
+//! * `WATCHPOINTS`, `check_watch`: how many watchpoints a process has, and which.
 //! * `IS_ADDRESS_THUNK`: whether four bytes are a function that gives its caller the caller's address, where such exist.
 //! * `SYSCALL`: how libc's code makes a system call; `syscall`: makes one.
 //! * assembly: the thread-local slot (initial-exec model: no call, no allocation at first use), the copy that
@@ -37,8 +38,9 @@ cfg_if::cfg_if! {
 }
 
 pub(crate) use native::{
-    IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, eh_frame, function_entry,
-    is_breakpoint_trap, nofault_copy, nofault_fixup, restorer, sigaltstack_from, syscall, thread_slot,
+    IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, WATCHPOINTS, check_watch,
+    eh_frame, function_entry, is_breakpoint_trap, nofault_copy, nofault_fixup, restorer, sigaltstack_from,
+    syscall, thread_slot,
 };
 
 /// How compiled code makes a system call with a constant number.

@@ -301,3 +301,17 @@ pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize 
     }
     answer
 }
+
+/// None: what `watch` relies on has been tried on x86 only.
+pub(crate) const WATCHPOINTS: usize = 0;
+
+/// Whether the processor can watch `range`.
+///
+/// # Errors
+/// Always.
+pub(crate) const fn check_watch(_range: &probe_core::WatchRange) -> Result<(), probe_core::Refusal> {
+    Err(probe_core::Refusal::unsupported(
+        "linux.no_watchpoints_here",
+        "a process has watchpoints on x86 only",
+    ))
+}
