@@ -91,5 +91,7 @@ fn a_child_is_not_watched_and_keeps_no_register() {
     let mut status = 0;
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0));
-    [pipe[0], ready[0], ready[1]].map(|end| unsafe { libc::close(end) });
+    for end in [pipe[0], ready[0], ready[1]] {
+        unsafe { libc::close(end) };
+    }
 }

@@ -31,6 +31,26 @@ pub struct Task {
     pub preempted: AtomicUsize,
     /// Its calls whose return is probed.
     pub probes: probe_core::Task<Backend>,
+    _counted: Option<Counted>,
+}
+
+/// How many tasks have been made and not let go of.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Stands for one of [`LIVE`].
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        LIVE.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        LIVE.fetch_sub(1, Ordering::Release);
+    }
 }
 
 // SAFETY: the cells are used by the CPU that runs the task, or by the one that makes it ready, never by two at once:
@@ -56,11 +76,13 @@ impl Task {
             dead: AtomicBool::new(false),
             preempted: AtomicUsize::new(0),
             probes: probe_core::Task::new(),
+            _counted: None,
         }
     }
 
     fn new(name: &'static str, stack: Vec<u128>, entry: Option<Box<dyn FnOnce() + Send>>) -> Arc<Self> {
-        Arc::new(Self { stack: UnsafeCell::new(stack), entry: Cell::new(entry), ..Self::bare(name) })
+        let (stack, entry) = (UnsafeCell::new(stack), Cell::new(entry));
+        Arc::new(Self { stack, entry, _counted: Some(Counted::new()), ..Self::bare(name) })
     }
 
     /// Asks the task to end the next time that it could be switched away from.
@@ -114,6 +136,15 @@ pub fn run() -> ! {
 /// Makes this CPU, which has got its area just now, run its boot task.
 pub fn init_cpu(number: usize) {
     Native::set_current(&BOOT[number]);
+}
+
+/// Waits until no task is left but this one, which is the only one that is not idle, and what the others had is free.
+pub fn settle() {
+    while LIVE.load(Ordering::Acquire) != cpu::online().count() + 1 {
+        yield_now();
+    }
+    // Whoever has let go of the last one did it with interrupts disabled: its memory is free before it synchronises.
+    cpu::synchronise_all();
 }
 
 /// The running task.

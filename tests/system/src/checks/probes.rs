@@ -1,6 +1,22 @@
 //! Probes where only a kernel can have them: traps, interrupts, page faults, CPUs and modules.
 //!
-//! Each check names the rules of the contract that it holds.
+//! Each check names the rules of the contract that it holds. What is asked of kernels only, and the check that holds it:
+//!
+//! | what | check |
+//! |---|---|
+//! | probes in interrupt handlers | `interrupt_handler`, `watched_in_interrupts` |
+//! | probes in code that runs with interrupts off | `interrupt_state` |
+//! | a hit while an interrupt arrives | `interrupts_during_hits` |
+//! | a page fault in a stepped instruction | `fault_in_step`, `fault_handler_answers` |
+//! | a page fault in a pre handler, in a post handler | `fault_in_handlers` |
+//! | nested probes in every phase | `nesting` (pre, post, entry, return), `nesting_in_fault_handler` |
+//! | nested probes at every depth | the suite's `hit_6_…_deeper_than_the_stack_of_hits` |
+//! | a task killed while return instances are pending | `killed_in_call` |
+//! | a context switch inside a probed function | `switches_in_calls` |
+//! | CPUs hit one probe while another registers and unregisters | `registration_storm` |
+//! | `__switch_to`-like blacklisting | `blacklist` |
+//! | handlers with preemption off | `handlers_are_pinned`, `handlers_of_jumps_are_pinned` |
+//! | the interrupt state restored exactly | `interrupt_state`, `fault_in_step` |
 
 use super::Check;
 use crate::arch::{Backend, Interrupts, Machine, Native, Regs};
@@ -31,10 +47,12 @@ pub const CHECKS: &[Check] = &[
     ("HIT_12 interrupts arrive between hits", interrupts_during_hits),
     ("HIT_1 the interrupt state is restored", interrupt_state),
     ("HIT_6 handlers cannot be interrupted or preempted", handlers_are_pinned),
+    ("HIT_6 handlers that a jump leads to cannot be preempted", handlers_of_jumps_are_pinned),
     ("HIT_9 a page fault in a stepped instruction is handled in its place", fault_in_step),
     ("HIT_9 a fault handler may answer a fault", fault_handler_answers),
     ("HIT_9 page faults in handlers are handled", fault_in_handlers),
     ("HIT_6 probes nest in every phase", nesting),
+    ("HIT_6 probes nest in a fault handler", nesting_in_fault_handler),
     ("RET_5 calls return exactly through context switches", switches_in_calls),
     ("RET_7 a killed task gives its instances back", killed_in_call),
     ("HIT_7 cpus hit while others register", registration_storm),
@@ -277,8 +295,8 @@ fn interrupts_during_hits() {
 }
 
 fn interrupt_state() {
-    let (probe, ..) = counting("target_plain");
-    let (jump, ..) = counting("target_jump");
+    let (probe, plain_before, plain_after) = counting("target_plain");
+    let (jump, jump_before, jump_after) = counting("target_jump");
     let both = || {
         assert_eq!(targets::plain(1), 2);
         assert_eq!(targets::jump(1), 2);
@@ -287,6 +305,8 @@ fn interrupt_state() {
     assert_eq!(both(), Interrupts::Enabled);
     assert_eq!(without_interrupts(both), Interrupts::Disabled);
     assert_eq!(both(), Interrupts::Enabled);
+    let counts = [plain_before, plain_after, jump_before, jump_after].map(|counter| counter.get());
+    assert_eq!(counts, [3; 4]);
     drop((probe, jump));
 }
 
@@ -303,6 +323,24 @@ fn handlers_are_pinned() {
     targets::plain(1);
     assert_eq!(seen.get(), 3);
     assert!(task::is_preemptible());
+    drop((probe, exit));
+}
+
+fn handlers_of_jumps_are_pinned() {
+    let seen = Counter::default();
+    let (s, t) = (seen.clone(), seen.clone());
+    let pinned = |counter: &Counter| counter.set(counter.get() + usize::from(!task::is_preemptible()));
+    PROBES.set_optimising(true);
+    let probe = register(Kprobe::<Backend>::at("target_plain").pre(move |_| pinned(&s)));
+    let exit = register(Kretprobe::<Backend>::on("target_plain").exit(move |_, ()| pinned(&t)));
+    PROBES.set_optimising(false);
+    assert!(list().lines().any(|line| line.contains("[OPTIMIZED]")), "{}", list());
+    assert_eq!(targets::plain(1), 2);
+    assert_eq!(seen.get(), 2);
+    assert!(task::is_preemptible());
+    assert_eq!(task::interrupts(), Interrupts::Enabled);
+    assert_eq!(without_interrupts(|| (targets::plain(1), task::interrupts())), (2, Interrupts::Disabled));
+    assert_eq!(seen.get(), 4);
     drop((probe, exit));
 }
 
@@ -413,6 +451,24 @@ fn nesting() {
     inner();
     assert_eq!(before.get(), 2);
     drop((plain, jump, insn, outer, exit));
+}
+
+fn nesting_in_fault_handler() {
+    memory::forget_demanded();
+    let (inner, before, after) = counting("target_plain");
+    let (jump, jumped, _) = counting("target_jump");
+    let probe =
+        register(Kprobe::<Backend>::at(place(label!(target_load_insn))).post(|_| ()).fault(|_, _| {
+            assert_eq!(targets::plain(1), 2);
+            assert_eq!(targets::jump(1), 2);
+            Answer::NotHandled
+        }));
+    assert_eq!(targets::load(memory::DEMAND), 0);
+    assert_eq!(probe.counters().faults, 1);
+    assert_eq!([before.get(), after.get(), jumped.get()], [0; 3]);
+    assert_eq!([inner.counters().missed_nested, jump.counters().missed_nested], [1; 2]);
+    assert_eq!((targets::plain(1), before.get(), after.get()), (2, 1, 1));
+    drop((inner, jump, probe));
 }
 
 /// Yields, so that its callers' calls are in flight through context switches; returns `a * 3`.
@@ -658,10 +714,12 @@ fn nothing_leaks() {
     for check in [kprobe_fires, kretprobe_fires, nesting, kprobe_fires, kretprobe_fires, nesting] {
         check();
     }
+    task::settle();
     let before = heap::used_bytes();
     for check in [kprobe_fires, kretprobe_fires, nesting] {
         check();
     }
+    task::settle();
     assert_eq!(heap::used_bytes(), before);
     assert_eq!(KernelMemory.read_usize(start_of("target_plain").as_usize()), {
         // The text is what it was: through the alias, too.
