@@ -12,34 +12,34 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU8;
 
 pub const NOP: u8 = 0x10;
-/// r[a] += b
+/// `r[a]` += b
 pub const ADD: u8 = 0x11;
-/// r[a] = the two bytes
+/// `r[a]` = the two bytes
 pub const SET: u8 = 0x12;
 /// To the arena's offset in the four bytes.
 pub const JUMP: u8 = 0x13;
 /// As JUMP, with the return address pushed.
 pub const CALL: u8 = 0x14;
 pub const RETURN: u8 = 0x15;
-/// r[a] = the next instruction's address + b; stepped, and corrected after the step.
+/// `r[a]` = the next instruction's address + b; stepped, and corrected after the step.
 pub const ADDRESS: u8 = 0x16;
-/// r[a] = memory at r[b]
+/// `r[a]` = memory at `r[b]`
 pub const LOAD: u8 = 0x17;
-/// memory at r[a] = r[b]
+/// memory at `r[a]` = `r[b]`
 pub const STORE: u8 = 0x18;
 /// A system call: r7 = the next instruction's address, and what the world's hook does.
 pub const SYSTEM: u8 = 0x19;
-/// Pushes r[a]; simulated.
+/// Pushes `r[a]`; simulated.
 pub const PUSH: u8 = 0x1a;
-/// r[a] += 1; its slot borrows r6 for it.
+/// `r[a]` += 1; its slot borrows r6 for it.
 pub const BORROW: u8 = 0x1b;
-/// Jumps b bytes on if r[a] is not zero; simulated.
+/// Jumps b bytes on if `r[a]` is not zero; simulated.
 pub const BRANCH: u8 = 0x1c;
 /// Cannot be probed.
 pub const FORBIDDEN: u8 = 0x1d;
 /// A system call that may be boosted, for the core to tell them from steps: as NOP.
 pub const HALT: u8 = 0x1e;
-/// r[a] -= 1
+/// `r[a]` -= 1
 pub const SUB: u8 = 0x1f;
 pub const ENTRY: u8 = 0xe1;
 pub const BREAK: u8 = 0xcc;
