@@ -33,6 +33,8 @@ pub(crate) fn argument<M: Memory>(regs: &PtRegs, index: usize, memory: &M) -> Op
 
 /// How much of live stack is scanned for a stub's address.
 const LIVE_SCAN: usize = 16 * 1024;
+/// How much of the running stack is scanned for a signal frame.
+const SIGNAL_SCAN: usize = 64 * 1024;
 /// How much of dead stack, below a frame that the stack pointer is not below.
 const DEAD_SCAN: usize = 2 * 1024;
 /// The bits of a code address that pointer authentication never replaces: the smallest virtual address space of
@@ -44,7 +46,8 @@ const UNSIGNED_BITS: u64 = ((1 << 36) - 1) | (1 << 55);
 /// A live call that calls others has saved its return address, `stub`, somewhere below `frame`, perhaps signed. If the
 /// stack pointer is below the frame, what lies between is searched. If it is not, the frame has been left, or this
 /// is another stack: what lies below the frame is searched still (a coroutine's frames are intact while it
-/// sleeps; a left frame is overwritten by the next calls). The caller must not ask about a `stub` that is the
+/// sleeps; a left frame is overwritten by the next calls), and the stack that runs now: a leaf has its return address in X30
+/// only, and a signal that interrupts it leaves that in the signal frame, perhaps on a stack of its own. The caller must not ask about a `stub` that is the
 /// return address in X30 right now (a tail call): that one is alive, and on no stack yet. If the stack pointer is at the
 /// frame, another call has taken the frame's place, whatever the old one has left below: nothing that lives lies there.
 pub(crate) fn may_return<M: Memory>(frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
@@ -56,10 +59,23 @@ pub(crate) fn may_return<M: Memory>(frame: usize, stub: CodeAddr, sp: usize, mem
     if is_live && frame - low > LIVE_SCAN {
         return true;
     }
-    match holds_stub(low & !7, frame, stub, memory) {
-        Ok(found) => found,
-        Err(_) => is_live,
+    holds_stub(low & !7, frame, stub, memory).unwrap_or(is_live)
+        || !is_live && stack_holds_stub(sp, stub, memory)
+}
+
+/// Searches the running stack from `sp` upwards, to its end or as far as signal frames lie from their handlers' calls.
+fn stack_holds_stub<M: Memory>(sp: usize, stub: CodeAddr, memory: &M) -> bool {
+    // Aligned pieces, which end where the mapping ends.
+    const PIECE: usize = 128;
+    let start = sp & !(PIECE - 1);
+    for at in (start..start.saturating_add(SIGNAL_SCAN)).step_by(PIECE) {
+        match holds_stub(at.max(sp & !7), at + PIECE, stub, memory) {
+            Ok(true) => return true,
+            Ok(false) => {}
+            Err(_) => return false,
+        }
     }
+    false
 }
 
 /// Searches `low..high` from the top down, so that dead stack that is no longer mapped ends the search last.
@@ -215,6 +231,20 @@ mod tests {
         assert!(!may_return(0x7040, STUB, 0x7040, &stack(0x55_5550)), "another call is there now");
         assert!(!may_return(0x7040, STUB, 0x7100, &stack(0)));
         assert!(may_return(0x7040, STUB, 0x9000, &stack(0x55_5550)), "perhaps a sleeping coroutine");
+    }
+
+    #[test]
+    fn a_leaf_that_a_signal_has_interrupted_may_return() {
+        // Its frame is on a stack that cannot be read here; the signal frame is on this one, which ends at 0x8000.
+        let running = |saved| {
+            let mut words = [0; 0x2000 / 8];
+            words[0x1008 / 8] = saved;
+            Bytes::new(0x6000, &self::words(words))
+        };
+        assert!(may_return(0x3000, STUB, 0x6ff0, &running(0x55_5550)));
+        assert!(may_return(0x3000, STUB, 0x6040, &running(0x55_5550)), "a page further up");
+        assert!(!may_return(0x3000, STUB, 0x7010, &running(0x55_5550)), "below the stack pointer");
+        assert!(!may_return(0x3000, STUB, 0x6ff0, &running(0)));
     }
 
     #[test]
