@@ -51,10 +51,14 @@ impl Job {
         (self.steps)(root, self.target)
     }
 
-    /// The steps that `cargo ci test` runs: of the lints what needs no other target; all of the other jobs. `cargo ci job NAME`, and
-    /// hosted engines, run all.
+    /// The steps that `cargo ci test` runs: of the lints what needs no other target; of the other process targets a selection
+    /// ([`selected_steps`]); all of the other jobs. `cargo ci job NAME`, and hosted engines, run all.
     pub(crate) fn short_steps(&self, root: &Path) -> Vec<Step> {
-        if self.name == "lint" { crate::lint::native_steps(root) } else { self.steps(root) }
+        match self.target {
+            _ if self.name == "lint" => crate::lint::native_steps(root),
+            Some(target) if target.mode == Mode::User && !target.is_native() => selected_steps(target),
+            _ => self.steps(root),
+        }
     }
 
     fn named(
@@ -182,7 +186,7 @@ fn target_steps(root: &Path, target: Option<&'static Target>) -> Vec<Step> {
     let target = target.expect("a target's job has a target");
     match target.mode {
         Mode::User if target.is_native() => native_steps(),
-        Mode::User => cross_steps(target),
+        Mode::User => vec![whole_step(target)],
         Mode::System => system_steps(root, target),
         Mode::Build => vec![
             Step::run(format!("{} (build)", target.triple), &["cargo", "build", "--target", target.triple])
@@ -191,18 +195,30 @@ fn target_steps(root: &Path, target: Option<&'static Target>) -> Vec<Step> {
     }
 }
 
-/// The conformance suite, the walk and the backend's own tests; where it is known to pass, the whole, or the tests of the
-/// command (docs/emulators.md says what they skip).
-fn cross_steps(target: &Target) -> Vec<Step> {
+/// The whole workspace's tests (docs/emulators.md says what they leave out).
+fn whole_step(target: &Target) -> Step {
+    let whole = ["cargo", "test", "--no-fail-fast", "--target", target.triple];
+    Step::run(format!("{} (user)", target.triple), &whole)
+}
+
+/// What finds most in a short time: the conformance suite, the walk, the backend's own tests, and those of the process and of the
+/// command where each was least like elsewhere. The whole on one target that needs no emulator.
+fn selected_steps(target: &Target) -> Vec<Step> {
     if target.job == "i386-gnu" {
-        let whole = ["cargo", "test", "--no-fail-fast", "--target", target.triple];
-        return vec![Step::run(format!("{} (user)", target.triple), &whole)];
+        return vec![whole_step(target)];
     }
     let test = ["cargo", "test", "--target", target.triple, "--package"];
     let mut steps = Vec::new();
-    if target.job == "ppc64le-gnu" {
-        let command = ["probe-trace", "--test", "work", "--test", "trace", "--test", "errors"];
-        steps.push(Step::run(format!("{} (user), probe trace", target.triple), &test).args(command));
+    let command: &[&str] = match target.job {
+        "aarch64-gnu" | "ppc64le-gnu" => &["--test", "work", "--test", "trace", "--test", "errors"],
+        "ppc64-gnu" => &["--test", "work"],
+        _ => &[],
+    };
+    if !command.is_empty() {
+        let host = ["probe-host-linux", "--test", "guard", "--test", "signed_returns"];
+        steps.push(Step::run(format!("{} (user), the process", target.triple), &test).args(host));
+        let step = Step::run(format!("{} (user), probe trace", target.triple), &test);
+        steps.push(step.args(["probe-trace"]).args(command.iter().copied()));
     }
     let suite = ["probe-tests-user", "--test", "conformance"];
     steps.push(Step::run(format!("{} (user)", target.triple), &test).args(suite));

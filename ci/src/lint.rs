@@ -58,27 +58,13 @@ pub(crate) fn steps(root: &Path) -> Vec<Step> {
     steps
 }
 
-/// Clippy for one target: natively for the whole workspace, elsewhere for what differs there; for a kernel's target, the test
-/// kernel and the C library.
+/// Clippy for one target: for a process the whole workspace; for a kernel's target, the test kernel and the C library.
 fn clippy(root: &Path, target: &Target) -> Vec<Step> {
     let name = |what: &str| format!("clippy {}{what}", target.triple);
     let deny = ["--", "-D", "warnings"];
     let clippy = ["cargo", "clippy", "--keep-going", "--target", target.triple];
     match target.mode {
-        Mode::User if target.is_native() => {
-            vec![Step::run(name(""), &clippy).args(["--workspace", "--all-targets"]).args(deny)]
-        }
-        Mode::User => {
-            let backend = target.backend.map(|folder| format!("probe-{folder}"));
-            let packages = ["probe-core", "probe-host-linux", "probe-c", "probe-trace", "probe-tests-user"];
-            let packages = packages.into_iter().chain(backend.as_deref());
-            vec![
-                Step::run(name(""), &clippy)
-                    .args(["--all-targets"])
-                    .args(packages.flat_map(|package| ["--package", package]))
-                    .args(deny),
-            ]
-        }
+        Mode::User => vec![Step::run(name(""), &clippy).args(["--workspace", "--all-targets"]).args(deny)],
         Mode::System if crate::jobs::has_kernel(root, target) => vec![
             Step::run(name(" (kernel)"), &clippy).args(deny).within(crate::jobs::SYSTEM),
             Step::run(name(" (C library)"), &clippy)

@@ -1,4 +1,7 @@
 //! `probe list` and `probe explain`: what can be told from files alone.
+//!
+//! With a static C library there is no shared one to look into, unless it is the machine's own.
+#![cfg(any(target_env = "gnu", target_arch = "x86_64"))]
 
 mod common;
 
@@ -11,8 +14,11 @@ fn said(args: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[test]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn list_shows_functions_of_the_program_and_its_libraries() {
-    needs!(common::libraries(), common::programs());
     let (status, out, _) = said(&["list", &program("ls"), "*dir"]);
     assert_eq!(status, Some(0));
     assert!(out.lines().any(|line| line.starts_with("libc.so.6:opendir ")), "{out}");
@@ -25,8 +31,11 @@ fn list_shows_functions_of_the_program_and_its_libraries() {
 }
 
 #[test]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn list_says_what_is_wrong() {
-    needs!(common::libraries(), common::programs());
     let (status, out, error) = said(&["list", "no-such-program-anywhere"]);
     assert_eq!((status, out.as_str()), (Some(2), ""));
     assert!(error.contains("there is no program"), "{error}");
@@ -37,7 +46,6 @@ fn list_says_what_is_wrong() {
 
 #[test]
 fn explain_judges_every_instruction() {
-    needs!(common::libraries());
     let (status, out, _) = said(&["explain", "libc.so.6:opendir"]);
     assert_eq!(status, Some(0));
     let lines: Vec<&str> = out.lines().collect();
@@ -52,7 +60,6 @@ fn explain_judges_every_instruction() {
 
 #[test]
 fn explain_takes_patterns_and_offsets() {
-    needs!(common::libraries());
     let (_, out, _) = said(&["explain", "libc.so.6:*dir"]);
     assert!(out.lines().any(|line| line.starts_with("opendir ")), "{out}");
     let (status, _, error) = said(&["explain", "libc.so.6:opendir+0x99999"]);
@@ -65,7 +72,6 @@ fn explain_takes_patterns_and_offsets() {
 
 #[test]
 fn explain_all_counts_by_method_and_reason() {
-    needs!(common::libraries());
     let (status, out, _) = said(&["explain", "--all", "libc.so.6"]);
     assert_eq!(status, Some(0));
     let count = |what: &str| -> u64 {

@@ -2,7 +2,6 @@
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 use serde_json::Value;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -22,51 +21,6 @@ const USERLAND: Option<&str> = if cfg!(target_arch = "aarch64") {
     None
 };
 
-/// Leaves a test that this target cannot have, and says so where nothing hides it: its name and the reason.
-///
-/// Takes what is needed: [`tracing`], [`programs`], [`more_programs`], [`libraries`].
-#[macro_export]
-macro_rules! needs {
-    ($($what:expr),+) => {
-        fn here() {}
-        let name = std::any::type_name_of_val(&here).trim_end_matches("::here");
-        $(if let Err(reason) = $what {
-            return $crate::common::skipped(name, reason);
-        })+
-    };
-}
-
-/// Says that a test is skipped, past what libtest captures.
-pub fn skipped(name: &str, reason: &str) {
-    let _ = writeln!(std::io::stderr(), "skipped {name}: {reason}");
-}
-
-/// Whether programs can be traced at all.
-pub fn tracing() -> Result<(), &'static str> {
-    if cfg!(target_env = "gnu") { Ok(()) } else { Err("a static C library loads no agent") }
-}
-
-/// Whether there are programs of this architecture: those of coreutils, a shell, gzip.
-pub fn programs() -> Result<(), &'static str> {
-    if USERLAND == Some("ppc64") {
-        return Err("Debian has no programs for big-endian ppc64");
-    }
-    let folder = folder();
-    assert!(folder.join("ls").exists(), "{} is missing; run: cargo ci setup", folder.display());
-    Ok(())
-}
-
-/// Whether `python3`, `git` and coreutils' `sort` are of this architecture, too.
-pub fn more_programs() -> Result<(), &'static str> {
-    if USERLAND.is_some() { Err("python3, git and GNU sort are not of this architecture") } else { Ok(()) }
-}
-
-/// Whether there is a C library of this architecture to look into.
-pub fn libraries() -> Result<(), &'static str> {
-    let is_there = cfg!(target_env = "gnu") || USERLAND.is_none();
-    if is_there { Ok(()) } else { Err("no shared C library goes with a static one") }
-}
-
 /// The folder with the programs of this architecture.
 pub fn folder() -> PathBuf {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/ci/userland");
@@ -85,7 +39,10 @@ pub fn tree() -> &'static str {
 
 /// How the program called `name` is called here: by its path, where the machine's own one is of another architecture.
 pub fn program(name: &str) -> String {
-    let here = folder().join(name.strip_prefix("/bin/").unwrap_or(name));
+    let folder = folder();
+    let is_set_up = matches!(USERLAND, None | Some("ppc64")) || folder.join("ls").exists();
+    assert!(is_set_up, "{} is missing; run: cargo ci setup", folder.display());
+    let here = folder.join(name.strip_prefix("/bin/").unwrap_or(name));
     if USERLAND.is_some() && here.exists() { here.display().to_string() } else { name.to_owned() }
 }
 
