@@ -103,6 +103,7 @@ mod tests {
 
     fn package(name: &str, needs: &[&str]) -> Package {
         Package {
+            manifest: std::path::PathBuf::new(),
             name: name.to_owned(),
             rust_version: String::new(),
             is_published: true,

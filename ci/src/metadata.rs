@@ -1,6 +1,6 @@
 //! What cargo knows about the workspace.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -12,6 +12,8 @@ use crate::step::clean;
 pub(crate) struct Package {
     /// Its name in the registry.
     pub(crate) name: String,
+    /// Its manifest.
+    pub(crate) manifest: PathBuf,
     /// The oldest Rust it promises to build with.
     pub(crate) rust_version: String,
     /// Whether it may be published: a library for others.
@@ -59,6 +61,7 @@ fn package(value: &Value) -> Package {
     let name_of = |target: &Value| target["name"].as_str().unwrap_or_default().to_owned();
     Package {
         name: text("name"),
+        manifest: PathBuf::from(text("manifest_path")),
         rust_version: text("rust_version"),
         is_published: value["publish"].is_null(),
         needs: dependencies.iter().filter(|need| need["kind"] != "dev").map(name_of).collect(),
