@@ -43,6 +43,35 @@ pub(crate) const ALL: &[Torture] = &[
         about: "a million times jumps come and go in bytes that threads execute",
         run: Run::Steps(|| vec![user_test("jumps", "jumps", &[("PROBE_JUMP_CYCLES", "1000000")])]),
     },
+    Torture {
+        name: "generated",
+        about: "a million generated x86 encodings behave probed as bare",
+        run: Run::Steps(|| {
+            let filter = ["transparency", "generated"];
+            vec![package_test("generated x86-64", "probe-x86-decode", filter, ("PROBE_GENERATE", "1000000"))]
+        }),
+    },
+    Torture {
+        name: "model",
+        about: "20,000 random sequences of operations, on the registry and on a plain model",
+        run: Run::Steps(|| {
+            let filter = ["contract", "model"];
+            vec![package_test("registry and model", "probe-core", filter, ("PROPTEST_CASES", "20000"))]
+        }),
+    },
+    Torture {
+        name: "inputs",
+        about: "a million generated inputs for each fuzz target",
+        run: Run::Steps(|| {
+            let filter = ["short", "every_target"];
+            vec![package_test(
+                "generated inputs",
+                "probe-fuzz-checks",
+                filter,
+                ("PROBE_FUZZ_ROUNDS", "1000000"),
+            )]
+        }),
+    },
 ];
 
 /// Runs the one of that name; whether nothing failed.
@@ -70,6 +99,13 @@ pub(crate) fn run(root: &Path, name: &str, only: &str, verbose: bool) -> Result<
             Ok(step::run_all(root, &steps, verbose))
         }
     }
+}
+
+/// Some tests of a package: the program and the filter, optimised, with what makes them long.
+fn package_test(name: &str, package: &str, filter: [&str; 2], long: (&'static str, &str)) -> Step {
+    let test =
+        ["cargo", "test", "--release", "-p", package, "--test", filter[0], filter[1], "--", "--nocapture"];
+    Step { limit: LONG, ..Step::run(name, &test).env(long.0, long.1) }
 }
 
 /// A test program of tests/user, optimised, with what makes it long.

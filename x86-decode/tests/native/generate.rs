@@ -27,9 +27,11 @@ pub(crate) fn encoding(random: &mut Random) -> Vec<u8> {
         16 => bytes.extend([0x0f, 0x38]),
         17 => bytes.extend([0x0f, 0x3a]),
         18 => bytes.extend([0xc5, random.next() as u8]),
-        _ => {
-            bytes.extend([0xc4, random.next() as u8 & 0xe3 | 1 + random.below(3) as u8, random.next() as u8])
-        }
+        _ => bytes.extend([
+            0xc4,
+            (random.next() as u8 & 0xe3) | (1 + random.below(3) as u8),
+            random.next() as u8,
+        ]),
     }
     // The opcode, ModRM, SIB, and what follows: mostly small numbers.
     for index in 0..12 {
@@ -46,7 +48,10 @@ fn segment() -> u8 {
 }
 
 /// Whether a process can execute the instruction and go on as before, with the same result each time.
-pub(crate) fn may_run(insn: &Insn) -> bool {
+pub(crate) fn may_run(bytes: &[u8], insn: &Insn) -> bool {
+    if is_thread_relative(bytes) {
+        return false;
+    }
     let is_register = insn.modrm.is_some_and(|modrm| modrm.is_register());
     let extension = insn.modrm.map_or(8, |modrm| modrm.reg());
     match (insn.map, insn.opcode) {
@@ -65,14 +70,28 @@ pub(crate) fn may_run(insn: &Insn) -> bool {
         (Map::Primary, 0xcd) | (Map::Escape0F, 0x05 | 0x34) => false,
         // Descriptor tables, protection keys, the monitor; hardware state that differs between processors.
         (Map::Escape0F, 0x00 | 0x01 | 0xa2 | 0x31 | 0x33) => false,
-        // Random numbers, the processor's number.
-        (Map::Escape0F, 0xc7) => !is_register,
+        // Control and debug registers, privileged: their ModRM byte has no memory form, which the test would move.
+        (Map::Escape0F, 0x20..=0x23) => false,
+        // Random numbers, the processor's number, the extended state. CMPXCHG8B and its larger sister remain.
+        (Map::Escape0F, 0xc7) => !is_register && extension == 1,
         // The extended state with the address of the last x87 instruction, the control word of SSE, the bases of segments.
         (Map::Escape0F | Map::Vex(1), 0xae) => false,
         // Non-temporal and direct stores of the future: whether there are any is the processor's affair.
         (Map::Evex(_) | Map::Xop(_), _) => false,
         _ => true,
     }
+}
+
+/// Whether it addresses through the segment of the C library's thread control block.
+fn is_thread_relative(bytes: &[u8]) -> bool {
+    let segment = if NativeMode::IS_LONG { 0x64 } else { 0x65 };
+    let is_prefix = |byte: &u8| match byte {
+        0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3 => true,
+        // REX; a void one, too.
+        0x40..=0x4f => NativeMode::IS_LONG,
+        _ => false,
+    };
+    bytes.iter().take_while(|byte| is_prefix(byte)).any(|byte| *byte == segment)
 }
 
 /// The same with a direct branch that stays in the code region.
