@@ -198,6 +198,7 @@ fn inject(scene: fn() -> Scene, failure: Failure, operation: fn(&mut Scene) -> O
             let world = scene.world;
             scene.check(&what);
             let (text, listing) = (world.text(), scene.listing());
+            let chunks = world.host().live_chunks.load(SeqCst);
             let (outcome, has_happened) = with_fault(world, fault, number, || operation(&mut scene));
             let is_done = outcome.settle(&mut scene);
             assert!(is_done || has_happened, "{} fails by itself", what());
@@ -205,6 +206,13 @@ fn inject(scene: fn() -> Scene, failure: Failure, operation: fn(&mut Scene) -> O
                 // Where no write works any more, none can be undone.
                 assert!(fault == Fault::Writes || world.text() == text, "{}: text", what());
                 assert_eq!(scene.listing(), listing, "{}", what());
+                // Without any memory, chunks are given back by a later call.
+                let now = world.host().live_chunks.load(SeqCst);
+                assert!(
+                    fault == Fault::Allocations || now == chunks,
+                    "{}: {now} chunks, not {chunks}",
+                    what()
+                );
             }
             scene.run(&what);
             if !is_done {

@@ -412,10 +412,11 @@ impl Pair {
     }
 
     /// Unregisters everything: then nothing is left anywhere.
-    fn end(mut self) {
+    fn end(&mut self) {
         let all: Vec<_> = self.probes.drain(..).map(|(_, probe)| probe).collect();
         self.world.probes.switch(Switch::On).unwrap();
         self.world.probes.unregister_all(all).unwrap();
+        (self.is_on, self.may_jump) = (true, false);
         assert!(self.world.text() == self.pristine, "text is not as before");
         self.compare_listing();
         // Detours are kept for good, and slots that a context may be in unseen; return stubs are not.
@@ -429,12 +430,19 @@ impl Pair {
 #[allow(dead_code, reason = "this file is also a part of probe-fuzz-checks")]
 pub fn run_bytes(data: &[u8]) {
     let mut bytes = data.iter().copied();
-    let mut pair = Pair::new();
+    // A world lives for ever: one for all inputs, which leave nothing in it.
+    let mut pair = PAIR.take().unwrap_or_else(Pair::new);
     for _ in 0..60 {
         let Some(operation) = chosen_operation(&mut bytes) else { break };
         pair.apply(&operation);
     }
     pair.end();
+    PAIR.set(Some(pair));
+}
+
+thread_local! {
+    /// For `run_bytes`.
+    static PAIR: std::cell::Cell<Option<Pair>> = const { std::cell::Cell::new(None) };
 }
 
 #[allow(dead_code, reason = "as above")]
