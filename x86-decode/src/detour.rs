@@ -311,7 +311,7 @@ impl<M: Mode> Code<'_, M> {
             Effect::IpRelative { displacement_at } => {
                 ip_relative(&mut self.writer, insn, displacement_at, place, here)?;
             }
-            Effect::Ip32Relative { modrm_at } => ip32_relative(&mut self.writer, insn, modrm_at, place)?,
+            Effect::Ip32Relative { modrm_at } => ip32_relative::<M>(&mut self.writer, insn, modrm_at, place)?,
             Effect::LoadAddress { operand, .. } | Effect::JumpIndirect(Source::Memory(operand))
                 if operand.base == MemoryOperand::NEXT_IP =>
             {

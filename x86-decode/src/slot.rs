@@ -6,7 +6,7 @@
 
 use crate::MAX_INSN_LEN;
 use crate::insn::{Insn, Map, REX_X};
-use crate::mode::{LongMode, Mode};
+use crate::mode::Mode;
 use crate::plan::{Effect, Plan};
 use crate::refusal;
 use crate::registers::{Registers, StepState};
@@ -36,7 +36,7 @@ pub fn fill_slot<M: Mode>(
     let insn = insn.get(..usize::from(plan.len_bytes)).ok_or(refusal::UNDECODABLE)?;
     match plan.effect {
         Effect::IpRelative { displacement_at } => ip_relative(&mut code, insn, displacement_at, place, slot)?,
-        Effect::Ip32Relative { modrm_at } => ip32_relative(&mut code, insn, modrm_at, place)?,
+        Effect::Ip32Relative { modrm_at } => ip32_relative::<M>(&mut code, insn, modrm_at, place)?,
         Effect::SegmentJump { opcode_at } => segment_jump::<M>(&mut code, insn, opcode_at)?,
         Effect::SegmentCall { opcode_at, borrowed } => {
             segment_call::<M>(&mut code, insn, opcode_at, borrowed)?
@@ -164,7 +164,7 @@ pub(crate) fn ip_relative(
 
 /// `67 op [rip + d]` becomes `67 op [disp32]`: ModRM.rm 4 and a SIB byte without base and index. What would make an index of
 /// that SIB byte, and means nothing beside RIP, is taken out of REX, VEX, EVEX and XOP.
-pub(crate) fn ip32_relative(
+pub(crate) fn ip32_relative<M: Mode>(
     code: &mut Writer<'_>,
     insn: &[u8],
     modrm_at: u8,
@@ -176,7 +176,7 @@ pub(crate) fn ip32_relative(
     let mut kept = [0; MAX_INSN_LEN];
     let kept = kept.get_mut(..prefix.len()).ok_or(refusal::UNDECODABLE)?;
     kept.copy_from_slice(prefix);
-    without_index(kept, &Insn::parse::<LongMode>(insn).ok_or(refusal::UNDECODABLE)?);
+    without_index(kept, &Insn::parse::<M>(insn).ok_or(refusal::UNDECODABLE)?);
     let next = place.wrapping_add(insn.len()).as_usize() as u32;
     let target = next.wrapping_add_signed(i32::from_le_bytes(displacement));
     code.put(kept)?;
