@@ -27,7 +27,7 @@ const MARKS: [(&str, f64); 7] = [
 ];
 
 /// What runs: the tests of the measured crates, and the conformance suite in a process.
-const TESTS: [&[&str]; 2] = [
+const TESTS: [&[&str]; 3] = [
     &[
         "-p",
         "probe-core",
@@ -44,6 +44,7 @@ const TESTS: [&[&str]; 2] = [
         "--lib",
         "--tests",
     ],
+    &["-p", "probe-fuzz-checks", "--tests"],
     &["-p", "probe-tests-user", "--test", "conformance"],
 ];
 
