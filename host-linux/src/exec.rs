@@ -2,6 +2,7 @@
 
 use crate::symbols::objects;
 use crate::{maps, sys};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::CodeAddr;
 
 /// Where the search for room starts: below it, programs, allocators and guard pages expect nothing.
@@ -17,6 +18,12 @@ pub(crate) fn alloc(len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option
         return alloc_anywhere(len_bytes, protection);
     };
     let near = near.as_usize();
+    if reach <= len_bytes {
+        // There is one block that lies so near: no need to look for holes.
+        let at = near & !(len_bytes - 1);
+        let is_free = distance(at, len_bytes, near) <= reach && is_nobodys(at, len_bytes);
+        return is_free.then(|| sys::map(at, len_bytes, protection).ok().map(CodeAddr::new)).flatten();
+    }
     let mut candidates = gaps(len_bytes, near);
     // Nothing can be written where an object has gone until that is reported.
     let gone = objects::gone_ranges();
@@ -27,6 +34,26 @@ pub(crate) fn alloc(len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option
         .take_while(|&at| distance(at, len_bytes, near) <= reach)
         .find_map(|at| sys::map(at, len_bytes, protection).ok())
         .map(CodeAddr::new)
+}
+
+/// Whether nothing that grows would meet a block at `at`, and nothing that has gone was there.
+fn is_nobodys(at: usize, len_bytes: usize) -> bool {
+    /// One past the main stack's last byte, which stays; 0 before it is known.
+    static STACK_END: AtomicUsize = AtomicUsize::new(0);
+    let mut stack_end = STACK_END.load(Ordering::Relaxed);
+    if stack_end == 0 {
+        let maps = maps::read().unwrap_or_default();
+        stack_end =
+            maps.iter().find(|mapping| mapping.name == "[stack]").map_or(usize::MAX, |stack| stack.end);
+        STACK_END.store(stack_end, Ordering::Relaxed);
+    }
+    let end = at + len_bytes;
+    let meets = |start: usize, stop: usize| start < end && at < stop;
+    let heap_end = sys::program_break();
+    at >= LOWEST
+        && !meets(heap_end, heap_end.saturating_add(KEEP_CLEAR))
+        && !meets(stack_end.saturating_sub(KEEP_CLEAR), stack_end)
+        && !objects::gone_ranges().iter().any(|&(start, stop)| meets(start, stop))
 }
 
 /// Maps with room to align, then gives the rest back.

@@ -336,6 +336,12 @@ pub(crate) fn map(at: usize, len_bytes: usize, protection: c_int) -> Result<usiz
     Ok(got)
 }
 
+/// Where the heap ends that grows upwards (`brk`).
+pub(crate) fn program_break() -> usize {
+    // SAFETY: an address that the heap cannot end at changes nothing.
+    unsafe { libc::syscall(libc::SYS_brk, 0) as usize }
+}
+
 /// The system call behind `mmap`: on 32-bit machines the one whose offset (0 here) counts pages.
 #[cfg(target_pointer_width = "64")]
 const MAP: libc::c_long = libc::SYS_mmap;

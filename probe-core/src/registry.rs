@@ -7,6 +7,7 @@
 
 mod arm;
 mod batch;
+mod detours;
 mod explain;
 mod handle;
 mod optimise;
@@ -19,6 +20,7 @@ mod watch;
 pub use arm::Switch;
 pub use explain::Explanation;
 pub use handle::{Counters, Kept, Kind, Probe};
+pub(crate) use resolve::WINDOW;
 pub use self_test::SelfTestError;
 pub use watch::Watch;
 

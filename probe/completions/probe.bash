@@ -86,7 +86,7 @@ _probe() {
             return 0
             ;;
         probe__subcmd__trace)
-            opts="-p -f -o -h --probe --follow --output --format --no-events --duration --buffer --runner --color --help"
+            opts="-p -f -o -h --probe --follow --output --format --no-events --no-jumps --duration --buffer --runner --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -41,6 +41,7 @@ always\t'Always'
 never\t'Never'"
 complete -c probe -n "__fish_probe_using_subcommand trace" -s f -l follow -d 'Follow forked children, too, and the programs that they execute'
 complete -c probe -n "__fish_probe_using_subcommand trace" -l no-events -d 'Count and time only, without an event per hit'
+complete -c probe -n "__fish_probe_using_subcommand trace" -l no-jumps -d 'Plant breakpoints only, which trap, where a jump to the probe would do'
 complete -c probe -n "__fish_probe_using_subcommand trace" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c probe -n "__fish_probe_using_subcommand list" -l color -d 'When to use colours' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'

@@ -77,11 +77,15 @@ impl<H: Host> Probes<H> {
         undo.try_reserve_exact(entries.len()).map_err(no_memory)?;
         let mut books = self.lock();
         self.settle_locked(&mut books);
+        let mut jumps = Vec::new();
         let made = self
             .prepare(&mut books, &mut entries)
             .and_then(|()| self.make_nodes(&mut books, &mut entries))
             .and_then(|()| self.publish(&mut entries))
-            .and_then(|()| self.arm_all(&mut entries));
+            .and_then(|()| {
+                jumps = self.prepare_jumps(&mut books, entries.iter().filter_map(|entry| entry.point));
+                self.arm_all(&mut entries)
+            });
         if let Err((index, error)) = made {
             self.roll_back(&mut books, &entries, &mut undo);
             // What the handlers own may call us when it is dropped: not under the lock.
@@ -96,7 +100,7 @@ impl<H: Host> Probes<H> {
                 handles.push(Probe { probes: self, node });
             }
         }
-        self.optimise_new(&mut books, entries.iter().filter_map(|entry| entry.point));
+        self.optimise_new(&mut books, jumps);
         self.clean_arrays(&mut books);
         Ok(handles)
     }

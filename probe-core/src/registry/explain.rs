@@ -4,8 +4,9 @@ use super::resolve::{DecodedOf, Insn, Resolved, Walk};
 use super::{Locked, Probes};
 use crate::addr::CodeAddr;
 use crate::arch::Method;
-use crate::error::RegisterError;
+use crate::error::{Refusal, RegisterError};
 use crate::host::Host;
+use crate::jump::BranchTargets;
 use crate::place::Place;
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -29,6 +30,9 @@ pub struct Explanation {
     pub has_slot: bool,
     /// Whether the place is a function's entry, where jprobes and return probes can stand.
     pub is_entry: bool,
+    /// Whether a kprobe without a post handler could have a jump there instead of a breakpoint; else why not. Room for its
+    /// detour has not been looked for.
+    pub jump: Result<(), Refusal>,
 }
 
 impl<H: Host> Probes<H> {
@@ -50,9 +54,10 @@ impl<H: Host> Probes<H> {
         }
         let mut books = self.lock();
         let mut walk = Walk::new();
+        let mut targets = BranchTargets::new();
         let mut tried = false;
-        let judged: Vec<_> =
-            places.iter().map(|place| self.judge(&mut books, &mut walk, &mut tried, place)).collect();
+        let mut judge = |place| self.judge(&mut books, (&mut walk, &mut targets), &mut tried, place);
+        let judged: Vec<_> = places.iter().map(&mut judge).collect();
         if tried {
             self.retire(&mut books, &[]);
         }
@@ -67,7 +72,7 @@ impl<H: Host> Probes<H> {
     fn judge(
         &'static self,
         books: &mut Locked<'_, H>,
-        walk: &mut Walk,
+        (walk, targets): (&mut Walk, &mut BranchTargets),
         tried: &mut bool,
         place: &Place,
     ) -> Result<Judged<H>, RegisterError> {
@@ -80,11 +85,12 @@ impl<H: Host> Probes<H> {
             let slot = self.prepare_slot(books, resolved.at, &decoded, &insn)?;
             books.slots.put::<H::Arch>(slot);
         }
-        Ok(Judged { resolved, decoded, insn })
+        let jump = self.explain_jump(targets, resolved.at);
+        Ok(Judged { resolved, decoded, insn, jump })
     }
 
     fn tell(&'static self, place: &Place, judged: Judged<H>) -> Explanation {
-        let Judged { resolved, decoded, insn } = judged;
+        let Judged { resolved, decoded, insn, jump } = judged;
         let mut symbol = None;
         let mut module = None;
         self.host.symbol_at(resolved.at, &mut |found| {
@@ -100,6 +106,7 @@ impl<H: Host> Probes<H> {
             method: decoded.method,
             has_slot: decoded.method != Method::Simulate,
             is_entry: self.resolve(place, true).is_ok_and(|entry| entry.at == resolved.at),
+            jump,
         }
     }
 }
@@ -109,4 +116,5 @@ struct Judged<H: Host> {
     resolved: Resolved,
     decoded: DecodedOf<H>,
     insn: Insn,
+    jump: Result<(), Refusal>,
 }

@@ -5,108 +5,18 @@
 //! The way back is the same in reverse. At every moment a context that arrives at any of these instructions either runs
 //! it, traps and goes on in the copy, or jumps.
 
-use super::resolve::{Pristine, WINDOW};
-use super::{Locked, Probes, leak};
+use super::{Locked, Probes};
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, DetourLayout, Displaced, NativeArch, SaveSet, Site, Text};
-use crate::detour::{Detour, DetourChunk, GRANULE, GRANULES, MAX_DISPLACED_LEN, jumped};
-use crate::error::{ControlError, Refusal, TextError};
+use crate::arch::{Arch, SaveSet};
+use crate::detour::{Detour, MAX_DISPLACED_LEN};
+use crate::error::{ControlError, TextError};
 use crate::host::Host;
+use crate::jump::BranchTargets;
 use crate::kprobe::{AnyProbe, Pending};
-use crate::point::{ARMED, Handlers, NO_JUMP, NO_SIMD, Node, OPTIMISED, Point, TORN};
-use crate::slots::{CHUNK_LEN, chunk_base};
-use crate::sync::{Acquire, AtomicPtr, Release};
+use crate::point::{ARMED, NO_JUMP, NO_SIMD, OPTIMISED, Point, TORN};
+use crate::sync::{Acquire, Release};
 use alloc::vec::Vec;
 use core::ptr::{self, NonNull};
-
-/// The most bytes of a detour.
-const MAX_DETOUR_LEN: usize = 256;
-
-/// How often memory is asked for at an address that suits a jump.
-const TRIES: usize = 128;
-
-/// No jump: the core cannot have one here, whatever the instructions are.
-mod refusal {
-    use crate::error::Refusal;
-
-    pub(super) const JPROBE: Refusal =
-        Refusal::unsupported("core.jprobe", "a jprobe's handler is entered by a trap");
-    pub(super) const POST: Refusal =
-        Refusal::unsupported("core.post_handler", "a post handler is called by a trap after the instruction");
-    pub(super) const NEIGHBOUR: Refusal =
-        Refusal::unsupported("core.neighbour", "another probe stands on an instruction under the jump");
-    pub(super) const JUMP_TARGET: Refusal =
-        Refusal::unsupported("core.jump_target", "the function jumps to an instruction under the jump");
-    pub(super) const NO_ROOM: Refusal =
-        Refusal::unsupported("core.no_room", "no memory is free where the jump could lead");
-    pub(super) const NOT_WANTED: Refusal =
-        Refusal::unsupported("core.not_wanted", "the probe asks for a breakpoint");
-    pub(super) const NO_MEMORY: Refusal =
-        Refusal::unsupported("core.no_memory", "there is no memory for a detour");
-    pub(super) const CHANGED: Refusal = Refusal::unsupported(
-        "core.changed",
-        "the text has changed, or the registers to save, since the detour was made",
-    );
-}
-
-/// Where the direct branches of one function lead.
-struct Targets {
-    function: Option<(CodeAddr, CodeAddr)>,
-    targets: Vec<CodeAddr>,
-}
-
-impl Targets {
-    const fn new() -> Self {
-        Self { function: None, targets: Vec::new() }
-    }
-
-    /// Whether a direct branch of `function` leads to somewhere within `from..to`.
-    fn has<H: Host>(
-        &mut self,
-        text: &Pristine<'_, H>,
-        function: (CodeAddr, CodeAddr),
-        from: CodeAddr,
-        to: CodeAddr,
-    ) -> Result<bool, Refusal> {
-        if self.function != Some(function) {
-            self.targets.clear();
-            self.function = Some(function);
-            self.collect(text, function)?;
-            self.targets.sort_unstable();
-        }
-        let first = self.targets.partition_point(|target| *target < from);
-        Ok(self.targets.get(first).is_some_and(|target| *target < to))
-    }
-
-    fn collect<H: Host>(
-        &mut self,
-        text: &Pristine<'_, H>,
-        (start, end): (CodeAddr, CodeAddr),
-    ) -> Result<(), Refusal> {
-        let mut window = [0; WINDOW];
-        let (mut window_start, mut window_len) = (start, 0);
-        let mut at = start;
-        while at < end {
-            let mut offset = at.as_usize().wrapping_sub(window_start.as_usize());
-            if offset.saturating_add(H::Arch::MAX_INSN_LEN) > window_len {
-                window_len = text.read(at, &mut window);
-                (window_start, offset) = (at, 0);
-            }
-            let insn = window.get(offset..window_len).unwrap_or(&[]);
-            let insn = insn.get(..H::Arch::MAX_INSN_LEN).unwrap_or(insn);
-            // What cannot be decoded cannot be walked over: what follows is data, or traps are the safe choice.
-            let Some(len) = H::Arch::insn_len(insn).filter(|len| *len != 0) else { return Ok(()) };
-            if let Some(target) =
-                H::Arch::branch_target(insn, at).filter(|target| (start..end).contains(target))
-            {
-                self.targets.try_reserve(1).map_err(|_| refusal::NO_MEMORY)?;
-                self.targets.push(target);
-            }
-            at = at.wrapping_add(len);
-        }
-        Ok(())
-    }
-}
 
 impl<H: Host> Probes<H> {
     /// Gives every probe that can have one a jump instead of its breakpoint, and returns how many places have one
@@ -143,24 +53,34 @@ impl<H: Host> Probes<H> {
         self.is_optimising.store(is_optimising, Release);
     }
 
-    /// Jumps for points that have just got their breakpoints, if that is wished.
-    pub(super) fn optimise_new(
+    /// The points that are about to get their breakpoints, if jumps shall follow: their detours are made.
+    pub(super) fn prepare_jumps(
         &'static self,
         books: &mut Locked<'_, H>,
         points: impl Iterator<Item = NonNull<Point<H::Arch>>>,
-    ) {
-        if !self.is_optimising.load(Acquire) {
-            return;
-        }
+    ) -> Vec<NonNull<Point<H::Arch>>> {
         let mut all = Vec::new();
+        if !self.is_optimising.load(Acquire) {
+            return all;
+        }
         for point in points {
             if all.try_reserve(1).is_err() {
                 break;
             }
             all.push(point);
         }
+        self.prepare_detours(books, &mut all);
+        all
+    }
+
+    /// Jumps for points that have just got their breakpoints.
+    pub(super) fn optimise_new(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        mut points: Vec<NonNull<Point<H::Arch>>>,
+    ) {
         // What cannot be written stays a breakpoint, which is what has been promised.
-        let _ = self.optimise_points(books, &mut all);
+        let _ = self.optimise_points(books, &mut points);
     }
 
     /// Gives every probe its breakpoint back.
@@ -274,7 +194,7 @@ impl<H: Host> Probes<H> {
     ) -> Result<(), TextError> {
         // SAFETY: in the table, and the lock is held.
         points.sort_unstable_by_key(|point| unsafe { point.as_ref() }.place);
-        let mut targets = Targets::new();
+        let mut targets = BranchTargets::new();
         let mut ready: Vec<(&Point<H::Arch>, &'static Detour<H>)> = Vec::new();
         for point in points.iter() {
             // SAFETY: in the table, and the lock is held until the end.
@@ -374,13 +294,16 @@ impl<H: Host> Probes<H> {
 
     /// Writes those bytes under the jump, behind the breakpoint, that no instruction starts with.
     fn write_between(&self, detour: &Detour<H>, bytes: &[u8; MAX_DISPLACED_LEN]) -> Result<(), TextError> {
-        for at in H::Arch::BREAKPOINT.len()..H::Arch::JUMP_LEN {
-            if detour.displaced.starts().any(|start| start == at) {
-                continue;
+        let is_start = |at: usize| detour.displaced.starts().any(|start| start == at);
+        let mut from = H::Arch::BREAKPOINT.len();
+        while from < H::Arch::JUMP_LEN {
+            let to = (from..H::Arch::JUMP_LEN).find(|at| is_start(*at)).unwrap_or(H::Arch::JUMP_LEN);
+            let run = bytes.get(from..to).unwrap_or(&[]);
+            if !run.is_empty() {
+                // SAFETY: before it stands a breakpoint, on every way to it: nobody executes it.
+                unsafe { self.host.write_text(detour.place.wrapping_add(from), run) }?;
             }
-            let byte = bytes.get(at..=at).unwrap_or(&[]);
-            // SAFETY: before it stands a breakpoint, on every way to it: nobody executes it.
-            unsafe { self.host.write_text(detour.place.wrapping_add(at), byte) }?;
+            from = to + 1;
         }
         Ok(())
     }
@@ -407,231 +330,6 @@ impl<H: Host> Probes<H> {
             let is_over = usize::from(detour.displaced.len_bytes) > distance;
             NonNull::new(detour.point.load(Acquire)).filter(|_| is_over)
         })
-    }
-
-    // ---- making a detour ------------------------------------------------------------------------------------------
-
-    /// The detour of a point, ready for its jump; or why there is none.
-    fn detour_for(
-        &'static self,
-        books: &mut Locked<'_, H>,
-        targets: &mut Targets,
-        point: &Point<H::Arch>,
-    ) -> Result<&'static Detour<H>, Refusal> {
-        let mut save = SaveSet::General;
-        for node in point.nodes() {
-            can_jump(node)?;
-            if !node.is(NO_SIMD) {
-                save = H::SAVE_SET;
-            }
-        }
-        let (displaced, text) = self.displace(targets, point.place)?;
-        // SAFETY: the lock is held.
-        if let Some(detour) = unsafe { self.detours.find(point.place.as_usize()) } {
-            let is_same = detour.displaced == displaced && detour.text == text && detour.save == save;
-            // SAFETY: detours are kept for good.
-            return if is_same { Ok(unsafe { &*ptr::from_ref(detour) }) } else { Err(refusal::CHANGED) };
-        }
-        self.new_detour(books, point.place, save, displaced, text)
-    }
-
-    /// The instructions that a jump at `place` displaces, and their bytes.
-    fn displace(
-        &self,
-        targets: &mut Targets,
-        place: CodeAddr,
-    ) -> Result<(Displaced, [u8; MAX_DISPLACED_LEN]), Refusal> {
-        let pristine = Pristine(self);
-        let mut function = None;
-        self.host.symbol_at(place, &mut |symbol| {
-            function = Some((symbol.start, symbol.start.wrapping_add(symbol.len_bytes)));
-        });
-        let site = Site { at: place, function, text: &pristine };
-        let displaced = H::Arch::displace(&site)?;
-        let len = usize::from(displaced.len_bytes);
-        let end = place.wrapping_add(len);
-        for distance in (H::Arch::INSN_ALIGN..len).step_by(H::Arch::INSN_ALIGN) {
-            // SAFETY: the lock is held.
-            if unsafe { self.points.find(place.wrapping_add(distance).as_usize()) }
-                .is_some_and(|other| other.is(ARMED))
-            {
-                return Err(refusal::NEIGHBOUR);
-            }
-        }
-        if H::Arch::JUMP_LEN > H::Arch::INSN_ALIGN {
-            let jump_end = place.wrapping_add(H::Arch::JUMP_LEN).min(end);
-            let function = function.unwrap_or((place, end));
-            if targets.has(&pristine, function, place.wrapping_add(1), jump_end)? {
-                return Err(refusal::JUMP_TARGET);
-            }
-        }
-        let mut text = [0; MAX_DISPLACED_LEN];
-        let wanted = text.get_mut(..len).ok_or(refusal::NO_MEMORY)?;
-        if pristine.read(place, wanted) < len {
-            return Err(refusal::CHANGED);
-        }
-        Ok((displaced, text))
-    }
-
-    fn new_detour(
-        &'static self,
-        books: &mut Locked<'_, H>,
-        place: CodeAddr,
-        save: SaveSet,
-        displaced: Displaced,
-        text: [u8; MAX_DISPLACED_LEN],
-    ) -> Result<&'static Detour<H>, Refusal> {
-        let retired = self.detours.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
-        self.keep_array(books, retired);
-        let detour = Detour {
-            handler: jumped::<H>,
-            probes: self,
-            place,
-            point: AtomicPtr::new(ptr::null_mut()),
-            entry: CodeAddr::new(0),
-            save,
-            displaced,
-            layout: DetourLayout::default(),
-            text,
-        };
-        let mut detour = leak(detour).map_err(|_| refusal::NO_MEMORY)?;
-        // SAFETY: nobody else knows it yet.
-        let placed = self.place_detour(books, unsafe { detour.as_mut() });
-        if let Err(refusal) = placed {
-            // SAFETY: as above.
-            drop(unsafe { super::free(detour) });
-            return Err(refusal);
-        }
-        // SAFETY: kept for good.
-        unsafe { self.detours.insert(detour) };
-        // SAFETY: kept for good, and not changed any more but for its atomic.
-        Ok(unsafe { detour.as_ref() })
-    }
-
-    /// Finds memory for a detour where its jump can lead, and fills it.
-    fn place_detour(&'static self, books: &mut Locked<'_, H>, detour: &mut Detour<H>) -> Result<(), Refusal> {
-        for index in 0..books.detour_chunks.len() {
-            if let Some(chunk) = books.detour_chunks.get(index).copied()
-                // SAFETY: chunks of detours are kept for good.
-                && self.fit(unsafe { chunk.as_ref() }, detour).is_ok()
-            {
-                return Ok(());
-            }
-        }
-        // Anywhere near, if that suits the jump.
-        let reach = H::Arch::SLOT_REACH.min(1 << 30);
-        if let Some(base) = self.host.alloc_exec(CHUNK_LEN, Some((detour.place, reach))) {
-            if self.first_entry(detour, base).is_some() {
-                return self.add_detour_chunk(books, base).and_then(|chunk| self.fit(chunk, detour));
-            }
-            // SAFETY: nobody has been told of it.
-            unsafe { self.host.free_exec(base, CHUNK_LEN) };
-        }
-        let mut from = detour.place.wrapping_offset(-(reach.min(detour.place.as_usize()) as isize));
-        for _ in 0..TRIES {
-            let entry =
-                H::Arch::detour_entry(detour.place, &detour.displaced, from).ok_or(refusal::NO_ROOM)?;
-            if let Some(base) = self.host.alloc_exec(CHUNK_LEN, Some((entry, CHUNK_LEN))) {
-                if self.first_entry(detour, base).is_some() {
-                    return self.add_detour_chunk(books, base).and_then(|chunk| self.fit(chunk, detour));
-                }
-                // SAFETY: nobody has been told of it.
-                unsafe { self.host.free_exec(base, CHUNK_LEN) };
-            }
-            from = chunk_base(entry).checked_add(CHUNK_LEN).ok_or(refusal::NO_ROOM)?;
-        }
-        Err(refusal::NO_ROOM)
-    }
-
-    /// The first entry that a detour could have in the chunk at `base`.
-    fn first_entry(&self, detour: &Detour<H>, base: CodeAddr) -> Option<CodeAddr> {
-        let from = base.wrapping_add(H::Arch::DETOUR_HEADER_LEN);
-        let last = base.wrapping_add(CHUNK_LEN - MAX_DETOUR_LEN);
-        H::Arch::detour_entry(detour.place, &detour.displaced, from).filter(|entry| *entry <= last)
-    }
-
-    fn add_detour_chunk(
-        &'static self,
-        books: &mut Locked<'_, H>,
-        base: CodeAddr,
-    ) -> Result<&'static DetourChunk<H>, Refusal> {
-        let made = self.new_detour_chunk(books, base);
-        if made.is_err() {
-            // SAFETY: nobody has been told of it.
-            unsafe { self.host.free_exec(base, CHUNK_LEN) };
-        }
-        made
-    }
-
-    fn new_detour_chunk(
-        &'static self,
-        books: &mut Locked<'_, H>,
-        base: CodeAddr,
-    ) -> Result<&'static DetourChunk<H>, Refusal> {
-        let retired = self.detour_chunks.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
-        self.keep_array(books, retired);
-        books.detour_chunks.try_reserve(1).map_err(|_| refusal::NO_MEMORY)?;
-        let mut owners = Vec::new();
-        owners.try_reserve_exact(GRANULES).map_err(|_| refusal::NO_MEMORY)?;
-        owners.resize_with(GRANULES, || AtomicPtr::new(ptr::null_mut()));
-        let chunk =
-            leak(DetourChunk { base, owners: owners.into_boxed_slice() }).map_err(|_| refusal::NO_MEMORY)?;
-        // SAFETY: kept for good.
-        unsafe { self.detour_chunks.insert(chunk) };
-        books.detour_chunks.push(chunk);
-        // SAFETY: kept for good.
-        Ok(unsafe { chunk.as_ref() })
-    }
-
-    /// Puts a detour into a chunk, if there is room where its jump can lead.
-    fn fit(&self, chunk: &DetourChunk<H>, detour: &mut Detour<H>) -> Result<(), Refusal> {
-        const { assert!(H::Arch::DETOUR_LEN <= MAX_DETOUR_LEN) };
-        let header = H::Arch::DETOUR_HEADER_LEN;
-        let end = chunk.base.wrapping_add(CHUNK_LEN);
-        let mut from = chunk.base.wrapping_add(header);
-        let word = ptr::from_ref(detour).expose_provenance();
-        let trampoline = H::Arch::detour_trampoline(detour.save);
-        loop {
-            let entry =
-                H::Arch::detour_entry(detour.place, &detour.displaced, from).ok_or(refusal::NO_ROOM)?;
-            let start = entry.wrapping_offset(-(header as isize));
-            if entry >= end {
-                return Err(refusal::NO_ROOM);
-            }
-            from = CodeAddr::new((start.as_usize() & !(GRANULE - 1)) + GRANULE + header);
-            let is_free = |granules: &[AtomicPtr<Detour<H>>]| {
-                granules.iter().all(|granule| granule.load(crate::sync::Relaxed).is_null())
-            };
-            if !chunk.granules(start, 1).is_some_and(is_free) {
-                continue;
-            }
-            let mut image = [0; MAX_DETOUR_LEN];
-            let room = image.get_mut(..H::Arch::DETOUR_LEN).unwrap_or_default();
-            let text = detour.text.get(..usize::from(detour.displaced.len_bytes)).unwrap_or(&detour.text);
-            let layout =
-                H::Arch::fill_detour(&detour.displaced, text, detour.place, entry, trampoline, word, room)?;
-            let len = usize::from(layout.len_bytes);
-            let Some(granules) = chunk.granules(start, len).filter(|granules| is_free(granules)) else {
-                continue;
-            };
-            // SAFETY: nobody executes there yet.
-            unsafe { self.host.write_text(start, image.get(..len).unwrap_or(&image)) }
-                .map_err(|_| refusal::NO_ROOM)?;
-            (detour.entry, detour.layout) = (entry, layout);
-            let owner = ptr::from_mut(detour);
-            granules.iter().for_each(|granule| granule.store(owner, Release));
-            return Ok(());
-        }
-    }
-}
-
-/// Whether a probe's handlers can be called by way of a jump.
-fn can_jump<A: Arch>(node: &Node<A>) -> Result<(), Refusal> {
-    match &node.handlers {
-        _ if node.is(NO_JUMP) => Err(refusal::NOT_WANTED),
-        Handlers::Jprobe(_) => Err(refusal::JPROBE),
-        Handlers::Kprobe { post: Some(_), .. } => Err(refusal::POST),
-        Handlers::Kprobe { .. } | Handlers::Return(_) => Ok(()),
     }
 }
 

@@ -11,7 +11,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 /// The text of one walk is read in pieces of this many bytes.
-pub(super) const WINDOW: usize = 256;
+pub(crate) const WINDOW: usize = 256;
 
 /// The bytes of an instruction, and zeros.
 pub(super) type Insn = [u8; 16];

@@ -66,9 +66,9 @@ fn safe_3_at_every_write_of_a_jump_the_program_goes_on() {
     let first: Probe<ToyHost> = world.probes.register(K::at(at(g, 0)).pre(|_| ())).unwrap();
     let (made, laid) = watched(world, functions, || world.probes.optimise().unwrap());
     assert_eq!(made, 1);
-    assert!(laid > 8, "only {laid} moments");
+    assert!(laid >= 8, "only {laid} moments");
     let (_, taken) = watched(world, functions, || world.probes.unoptimise().unwrap());
-    assert!(taken > 8, "only {taken} moments");
+    assert!(taken >= 8, "only {taken} moments");
     watched(world, functions, || world.probes.optimise().unwrap());
     // A probe among what the jump displaces takes it away, and its own end lets it stay away.
     let (second, _) =
@@ -140,12 +140,12 @@ fn safe_3_a_jump_is_laid_in_stages_with_a_synchronisation_after_each() {
     let before = world.host().syncs.load(SeqCst);
     let laid = writes_of(world, g, 8, || assert_eq!(world.probes.optimise(), Ok(1)));
     // NOP, ADD of three bytes, NOP: the jump's five bytes.
-    let expected = [(vec![1], 0), (vec![4], 0), (vec![2], 1), (vec![3], 1), (vec![0], 2)];
+    let expected = [(vec![1], 0), (vec![4], 0), (vec![2, 3], 1), (vec![0], 2)];
     assert_eq!(laid, expected);
     assert_eq!(world.host().syncs.load(SeqCst) - before, 3);
     let before = world.host().syncs.load(SeqCst);
     let taken = writes_of(world, g, 8, || world.probes.unoptimise().unwrap());
-    let expected = [(vec![0], 0), (vec![2], 1), (vec![3], 1), (vec![1], 2), (vec![4], 2)];
+    let expected = [(vec![0], 0), (vec![2, 3], 1), (vec![1], 2), (vec![4], 2)];
     assert_eq!(taken, expected);
     assert_eq!(world.host().syncs.load(SeqCst) - before, 3);
     drop(probe);

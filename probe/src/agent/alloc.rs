@@ -4,12 +4,15 @@
 //! A bump allocator over reserved address space: what is given back is reused only if it was the last. The agent
 //! allocates while it starts and when objects come and go, never in a handler.
 
+use crate::wire::region::OUT_OF_THE_WAY;
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The address space that is reserved; memory is used as it is needed.
 const RESERVED: usize = if cfg!(target_pointer_width = "64") { 4 << 30 } else { 192 << 20 };
+/// Where it is asked for: far from the program's objects, and above the region that the command shares with us.
+const HINT: usize = if OUT_OF_THE_WAY == 0 { 0 } else { OUT_OF_THE_WAY + OUT_OF_THE_WAY / 16 };
 /// Memory is made accessible in pieces of this many bytes.
 const PIECE: usize = 1 << 20;
 
@@ -34,8 +37,9 @@ impl Arena {
             return Some(base);
         }
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at a place of the kernel's choice.
-        let mapped = unsafe { libc::mmap(ptr::null_mut(), RESERVED, libc::PROT_NONE, flags, -1, 0) };
+        let hint = ptr::without_provenance_mut(HINT);
+        // SAFETY: a new mapping; where the address is taken, the kernel chooses another one.
+        let mapped = unsafe { libc::mmap(hint, RESERVED, libc::PROT_NONE, flags, -1, 0) };
         if mapped == libc::MAP_FAILED {
             return None;
         }

@@ -50,7 +50,8 @@ pub(super) fn probe(waiting: &[usize]) -> Option<AnyProbe<Native>> {
         hit.regs_mut().set_pc(CodeAddr::new(rendezvous as extern "C" fn() as usize));
         Flow::Redirected
     };
-    (!waiting.is_empty()).then(|| Kprobe::at(Place::symbol("_dl_debug_state")).pre(divert).into())
+    (!waiting.is_empty())
+        .then(|| Kprobe::at(Place::symbol("_dl_debug_state")).pre(divert).without_jump().into())
 }
 
 /// `RT_CONSISTENT`: the list of objects is complete.

@@ -91,6 +91,8 @@ pub(super) fn all(
     }
     let is_guarded = !guard.is_empty();
     let own = guard.into_iter().chain(later::probe(&waiting)).collect();
+    // A hit by a jump leaves signals open, which only the guard lets wait for its end.
+    probes().set_optimising(is_guarded && !agent.no_jumps);
     group(agent, reporter, &definitions, &targets, own)?;
     if is_guarded {
         // The kernel refuses no action that it has taken before.

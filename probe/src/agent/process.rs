@@ -22,6 +22,8 @@ pub(super) struct Agent {
     pub(super) follow: bool,
     /// Whether hits are only counted.
     pub(super) no_events: bool,
+    /// Plant breakpoints only.
+    pub(super) no_jumps: bool,
 }
 
 static AGENT: OnceLock<Agent> = OnceLock::new();

@@ -62,6 +62,12 @@ pub(super) struct Trace {
     /// Count and time only, without an event per hit.
     #[arg(long)]
     pub(super) no_events: bool,
+    /// Plant breakpoints only, which trap, where a jump to the probe would do.
+    ///
+    /// For programs that look at their own code, or run with stacks of a few kilobytes: after a jump, the probe runs on
+    /// the program's stack.
+    #[arg(long)]
+    pub(super) no_jumps: bool,
     /// End the program with SIGTERM after this time (such as 10, 1.5s, 200ms, 2m).
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) duration: Option<Duration>,

@@ -10,7 +10,7 @@ use crate::def::{Definition, Glob, Place, near_matches};
 use object::elf;
 use probe_arch_ppc64::{self as ppc, Ppc64};
 use probe_core::arch::{Arch, Method, Site, Text};
-use probe_core::{CodeAddr, Refusal};
+use probe_core::{BranchTargets, CodeAddr, Refusal, displaced_by_jump};
 use probe_host_linux::symbols::index::{Entry, Kind};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -45,6 +45,8 @@ struct Verdict {
     addr: usize,
     bytes: Vec<u8>,
     outcome: Result<Method, Refusal>,
+    /// Whether a jump can stand there in place of a breakpoint, or why not.
+    jump: Result<(), Refusal>,
 }
 
 /// How the functions of one object are judged: by the backend for its machine.
@@ -71,6 +73,7 @@ fn walk<A: Arch>(object: &ObjectFile, start: usize, end: usize) -> Vec<Verdict> 
     let text = FileText(object);
     let function = Some((CodeAddr::new(start), CodeAddr::new(end)));
     let (mut addr, mut verdicts) = (start, Vec::new());
+    let mut targets = BranchTargets::new();
     while addr < end {
         let mut bytes = vec![0; A::MAX_INSN_LEN.min(end - addr)];
         let len = text.read(CodeAddr::new(addr), &mut bytes);
@@ -79,8 +82,9 @@ fn walk<A: Arch>(object: &ObjectFile, start: usize, end: usize) -> Vec<Verdict> 
         bytes.truncate(known.unwrap_or(A::INSN_ALIGN).min(bytes.len()));
         let site = Site { at: CodeAddr::new(addr), function, text: &text };
         let outcome = A::decode(&site).map(|decoded| decoded.method);
+        let jump = displaced_by_jump::<A>(&mut targets, &site).map(drop);
         let step = bytes.len();
-        verdicts.push(Verdict { addr, bytes, outcome });
+        verdicts.push(Verdict { addr, bytes, outcome, jump });
         if step == 0 {
             break;
         }
@@ -223,7 +227,7 @@ fn print_function(
         let insn = disasm::instruction(machine, is_big_endian, &verdict.bytes, verdict.addr as u64, &symbol);
         let offset = format!("+{:#x}", verdict.addr - entry.addr);
         let how = match &verdict.outcome {
-            Ok(method) => style.paint(Role::Good, method_name(*method).to_owned()).to_string(),
+            Ok(method) => how(*method, &verdict.jump, style),
             Err(refusal) => style.paint(Role::Bad, format!("refused    {refusal}")).to_string(),
         };
         let left = format!(
@@ -255,7 +259,7 @@ fn explain_matches(
     for entry in functions {
         let verdicts = judge(object, entry.addr, end_of(object, entry));
         let how = match verdicts.first().map(|verdict| &verdict.outcome) {
-            Some(Ok(method)) => style.paint(Role::Good, method_name(*method).to_owned()).to_string(),
+            Some(Ok(method)) => how(*method, &verdicts[0].jump, style),
             Some(Err(refusal)) => style.paint(Role::Bad, format!("refused    {refusal}")).to_string(),
             None => style.paint(Role::Bad, "refused    it is empty".to_owned()).to_string(),
         };
@@ -266,12 +270,25 @@ fn explain_matches(
     Ok(())
 }
 
-/// How an instruction is executed at a hit, in words.
-fn method_name(method: Method) -> &'static str {
+/// How a probe there works, in words: by a jump, or by a trap and why.
+fn how(method: Method, jump: &Result<(), Refusal>, style: Style) -> String {
+    let name = |text: String| style.paint(Role::Good, text).to_string();
+    match jump {
+        Ok(()) => name(format!("jump       no trap; {} with a post handler", method_name(method).0)),
+        Err(refusal) => {
+            let (what, traps) = method_name(method);
+            let why = style.paint(Role::Dim, format!("; no jump: {}", refusal.sentence));
+            format!("{}{why}", name(format!("{what:<9}  {traps}")))
+        }
+    }
+}
+
+/// How an instruction is executed at a hit with a trap, in words, and how many traps that takes.
+fn method_name(method: Method) -> (&'static str, &'static str) {
     match method {
-        Method::Simulate => "emulated   one trap",
-        Method::Boost => "boosted    one trap, two with a post handler",
-        Method::Step => "stepped    two traps",
+        Method::Simulate => ("emulated", "one trap"),
+        Method::Boost => ("boosted", "one trap, two with a post handler"),
+        Method::Step => ("stepped", "two traps"),
     }
 }
 
@@ -281,8 +298,19 @@ struct Statistics {
     functions: usize,
     instructions: usize,
     methods: BTreeMap<&'static str, usize>,
-    refusals: BTreeMap<(&'static str, &'static str), (usize, String)>,
+    refusals: Reasons,
     entries: BTreeMap<&'static str, usize>,
+    /// Functions whose entries can have a jump, and why the others cannot.
+    jumps: usize,
+    no_jumps: Reasons,
+}
+
+/// How many there are by reason, and the first one.
+type Reasons = BTreeMap<(&'static str, &'static str), (usize, String)>;
+
+/// Counts one more.
+fn count(reasons: &mut Reasons, refusal: &Refusal, example: impl FnOnce() -> String) {
+    reasons.entry((refusal.code, refusal.sentence)).or_insert_with(|| (0, example())).0 += 1;
 }
 
 impl Statistics {
@@ -295,18 +323,20 @@ impl Statistics {
                 Ok(Method::Boost) => "boosted",
                 Ok(Method::Step) => "stepped",
                 Err(refusal) => {
-                    let example =
-                        || with_offset(object.index.name(entry), (verdict.addr - entry.addr) as u64);
-                    self.refusals
-                        .entry((refusal.code, refusal.sentence))
-                        .or_insert_with(|| (0, example()))
-                        .0 += 1;
+                    let offset = (verdict.addr - entry.addr) as u64;
+                    count(&mut self.refusals, refusal, || with_offset(object.index.name(entry), offset));
                     "refused"
                 }
             };
             *self.methods.entry(what).or_default() += 1;
             if i == 0 {
                 *self.entries.entry(what).or_default() += 1;
+                match &verdict.jump {
+                    Ok(()) => self.jumps += 1,
+                    Err(refusal) => {
+                        count(&mut self.no_jumps, refusal, || object.index.name(entry).to_owned());
+                    }
+                }
             }
         }
     }
@@ -346,10 +376,25 @@ fn print_statistics(
         writeln!(out, "{what:<10}  {n:>12}  {of_all:>7.3}%  {entries:>10}  {of_entries:>7.3}%")?;
     }
     writeln!(out, "{:<10}  {:>12}  {:>8}  {:>10}", "all", all.instructions, "", all.functions)?;
-    if !all.refusals.is_empty() {
-        writeln!(out, "\n{}", style.paint(Role::Head, "REFUSED, BY REASON"))?;
+    writeln!(
+        out,
+        "{:<10}  {:>12}  {:>8}  {:>10}  {:>7.3}%",
+        "by a jump",
+        "",
+        "",
+        all.jumps,
+        share(all.jumps, all.functions)
+    )?;
+    print_reasons(out, "REFUSED, BY REASON", &all.refusals, style)?;
+    print_reasons(out, "ENTRIES WITHOUT A JUMP, BY REASON", &all.no_jumps, style)?;
+    Ok(())
+}
+
+fn print_reasons(out: &mut impl Write, title: &str, reasons: &Reasons, style: Style) -> io::Result<()> {
+    if !reasons.is_empty() {
+        writeln!(out, "\n{}", style.paint(Role::Head, title))?;
     }
-    let mut reasons: Vec<_> = all.refusals.iter().collect();
+    let mut reasons: Vec<_> = reasons.iter().collect();
     reasons.sort_by_key(|(_, (n, _))| std::cmp::Reverse(*n));
     for ((code, sentence), (n, example)) in reasons {
         let code = style.paint(Role::Bad, format!("{code:<28}")).to_string();

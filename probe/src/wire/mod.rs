@@ -12,7 +12,7 @@
 //! and index is checked.
 
 mod record;
-mod region;
+pub(crate) mod region;
 mod ring;
 mod stats;
 

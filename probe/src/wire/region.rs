@@ -33,6 +33,8 @@ pub struct Flags {
     pub follow: bool,
     /// Count only, send no events.
     pub no_events: bool,
+    /// Plant breakpoints only, no jumps.
+    pub no_jumps: bool,
 }
 
 /// The first page of a region.
@@ -42,6 +44,7 @@ pub struct Header {
     layout: Layout,
     follow: u32,
     no_events: u32,
+    no_jumps: u32,
     /// The next free byte of the statistics.
     stats_next: AtomicU64,
     /// The number of the next process image.
@@ -138,6 +141,7 @@ impl Region {
             layout,
             follow: flags.follow.into(),
             no_events: flags.no_events.into(),
+            no_jumps: flags.no_jumps.into(),
             stats_next: AtomicU64::new(0),
             next_image: AtomicU32::new(1),
             rings_high: AtomicU32::new(0),
@@ -196,7 +200,7 @@ impl Region {
     /// What the agent is to do.
     pub fn flags(&self) -> Flags {
         let header = self.header();
-        Flags { follow: header.follow != 0, no_events: header.no_events != 0 }
+        Flags { follow: header.follow != 0, no_events: header.no_events != 0, no_jumps: header.no_jumps != 0 }
     }
 
     /// The definitions, NUL separated.
@@ -346,10 +350,16 @@ fn last_os() -> MapError {
     MapError::Os(std::io::Error::last_os_error())
 }
 
+/// Where large mappings of ours are asked for: far from the objects of a program, whose jumps to detours need the two
+/// gigabytes around them. 0 where addresses are too few for that.
+pub(crate) const OUT_OF_THE_WAY: usize =
+    if cfg!(target_pointer_width = "64") { 0x3000_0000_0000_u64 as usize } else { 0 };
+
 fn map(fd: &OwnedFd, len: usize) -> Result<NonNull<u8>, MapError> {
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
-    // SAFETY: a new mapping at a place of the kernel's choice.
-    let base = unsafe { libc::mmap64(std::ptr::null_mut(), len, prot, flags, fd.as_raw_fd(), 0) };
+    let hint = std::ptr::without_provenance_mut(OUT_OF_THE_WAY);
+    // SAFETY: a new mapping; where the address is taken, the kernel chooses another one.
+    let base = unsafe { libc::mmap64(hint, len, prot, flags, fd.as_raw_fd(), 0) };
     if base == libc::MAP_FAILED {
         return Err(last_os());
     }
@@ -365,7 +375,8 @@ mod tests {
     }
 
     fn create() -> (Region, OwnedFd) {
-        Region::create(small(), b"p f\0r g $r", Flags { follow: true, no_events: false }).unwrap()
+        Region::create(small(), b"p f\0r g $r", Flags { follow: true, no_events: false, no_jumps: true })
+            .unwrap()
     }
 
     #[test]
@@ -374,7 +385,7 @@ mod tests {
         let path = std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
         let theirs = Region::open(&path).unwrap();
         assert_eq!(theirs.config(), b"p f\0r g $r");
-        assert_eq!(theirs.flags(), Flags { follow: true, no_events: false });
+        assert_eq!(theirs.flags(), Flags { follow: true, no_events: false, no_jumps: true });
         let counters = theirs.alloc_counters().unwrap();
         theirs.counters(counters).unwrap().hits.fetch_add(3, Ordering::Relaxed);
         assert_eq!(mine.counters(counters).unwrap().hits.load(Ordering::Relaxed), 3);

@@ -3,8 +3,9 @@
 //!
 //! `PROBE_JUMP_CYCLES=1000000 cargo test --release --test jumps` is the long form.
 
-use probe_core::Viewer;
-use probe_host_linux::{Kprobe, Kretprobe, probes, start};
+use probe_core::{CodeAddr, Place, Viewer};
+use probe_host_linux::{Kprobe, Kretprobe, guard_signals, probes, start};
+use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -109,6 +110,34 @@ fn optimised() -> usize {
     let mut list = String::new();
     probes().list(&mut list, Viewer::Privileged).unwrap();
     list.lines().filter(|line| line.ends_with("[OPTIMIZED]")).count()
+}
+
+/// `probe trace` relies on it: a function's entry is where probes usually stand.
+#[test]
+#[cfg(target_env = "gnu")]
+fn almost_all_entries_of_libc_get_a_jump() {
+    let _alone = ALONE.lock().unwrap();
+    start().unwrap();
+    let guard = guard_signals().unwrap();
+    assert!(guard.is_complete());
+    let mut entries = BTreeSet::new();
+    probes().host().for_each_symbol(&mut |symbol, object| {
+        if object.starts_with("libc.so") && symbol.len_bytes > 0 {
+            entries.insert(symbol.start.wrapping_add(symbol.local_entry.into()));
+        }
+    });
+    let probe = |at| Kprobe::at(Place::addr(at)).pre(|_| ());
+    let can_be_probed = |at: &&CodeAddr| probes().explain(&Place::addr(**at)).is_ok();
+    let wanted: Vec<_> = entries.iter().filter(can_be_probed).copied().map(probe).collect();
+    let count = wanted.len();
+    assert!(count > 1_500, "{count} functions in libc");
+    let held = probes().register_all(wanted).unwrap();
+    let jumps = probes().optimise().unwrap();
+    drop(held);
+    println!("{jumps} of {count} entries have jumps");
+    let share = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { 0.90 } else { 0.99 };
+    assert!(jumps as f64 >= share * count as f64, "{jumps} of {count}");
+    drop(guard);
 }
 
 #[test]

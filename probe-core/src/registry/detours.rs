@@ -1,0 +1,289 @@
+//! Making detours: where they lie, and what is in them.
+
+use super::resolve::Pristine;
+use super::{Locked, Probes, leak};
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, DetourLayout, Displaced, NativeArch, SaveSet, Site, Text};
+use crate::detour::{Detour, DetourChunk, GRANULE, GRANULES, MAX_DISPLACED_LEN, jumped};
+use crate::error::Refusal;
+use crate::host::Host;
+use crate::jump::{BranchTargets, displaced_by_jump, refusal};
+use crate::point::{ARMED, Handlers, NO_JUMP, NO_SIMD, Node, Point};
+use crate::slots::{CHUNK_LEN, chunk_base};
+use crate::sync::{AtomicPtr, Release};
+use alloc::vec::Vec;
+use core::ptr::{self, NonNull};
+
+/// The most bytes of a detour.
+const MAX_DETOUR_LEN: usize = 256;
+
+/// How often memory is asked for at an address that suits a jump.
+const TRIES: usize = 128;
+
+impl<H: Host> Probes<H> {
+    /// The detour of a point, ready for its jump; or why there is none.
+    pub(super) fn detour_for(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        targets: &mut BranchTargets,
+        point: &Point<H::Arch>,
+    ) -> Result<&'static Detour<H>, Refusal> {
+        let mut save = SaveSet::General;
+        for node in point.nodes() {
+            can_jump(node)?;
+            if !node.is(NO_SIMD) {
+                save = H::SAVE_SET;
+            }
+        }
+        // SAFETY: the lock is held.
+        let known = unsafe { self.detours.find(point.place.as_usize()) };
+        if let Some(detour) = known {
+            self.check_neighbours(point.place, &detour.displaced)?;
+            let is_same = self.displaced_text(point.place, &detour.displaced)? == detour.text;
+            if !is_same || detour.save != save {
+                return Err(refusal::CHANGED);
+            }
+            // SAFETY: detours are kept for good.
+            return Ok(unsafe { &*ptr::from_ref(detour) });
+        }
+        let displaced = self.displace(targets, point.place)?;
+        let text = self.displaced_text(point.place, &displaced)?;
+        self.new_detour(books, point.place, save, displaced, text)
+    }
+
+    /// Makes the detours of points that will have jumps, before there is anything to hit in what that calls. They are
+    /// sorted by address.
+    pub(super) fn prepare_detours(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        points: &mut [NonNull<Point<H::Arch>>],
+    ) {
+        // SAFETY: in the table, and the lock is held.
+        points.sort_unstable_by_key(|point| unsafe { point.as_ref() }.place);
+        let mut targets = BranchTargets::new();
+        for point in points {
+            // SAFETY: as above. Whoever cannot have one keeps its breakpoint.
+            let _ = self.detour_for(books, &mut targets, unsafe { point.as_ref() });
+        }
+    }
+
+    /// The function that covers `place`, where a symbol does.
+    fn function_around(&self, place: CodeAddr) -> Option<(CodeAddr, CodeAddr)> {
+        let mut function = None;
+        self.host.symbol_at(place, &mut |symbol| {
+            function = Some((symbol.start, symbol.start.wrapping_add(symbol.len_bytes)));
+        });
+        function
+    }
+
+    /// Why a kprobe without a post handler would keep its breakpoint at `place`, or that it would not: as far as that can
+    /// be told without looking for room. The lock is held.
+    pub(super) fn explain_jump(&self, targets: &mut BranchTargets, place: CodeAddr) -> Result<(), Refusal> {
+        self.displace(targets, place).map(drop)
+    }
+
+    /// The instructions that a jump at `place` displaces.
+    fn displace(&self, targets: &mut BranchTargets, place: CodeAddr) -> Result<Displaced, Refusal> {
+        let pristine = Pristine(self);
+        let site = Site { at: place, function: self.function_around(place), text: &pristine };
+        let displaced = displaced_by_jump::<H::Arch>(targets, &site)?;
+        self.check_neighbours(place, &displaced)?;
+        Ok(displaced)
+    }
+
+    /// Whether other probes stand on the instructions that a jump at `place` displaces.
+    fn check_neighbours(&self, place: CodeAddr, displaced: &Displaced) -> Result<(), Refusal> {
+        let len = usize::from(displaced.len_bytes);
+        for distance in (H::Arch::INSN_ALIGN..len).step_by(H::Arch::INSN_ALIGN) {
+            // SAFETY: the lock is held.
+            if unsafe { self.points.find(place.wrapping_add(distance).as_usize()) }
+                .is_some_and(|other| other.is(ARMED))
+            {
+                return Err(refusal::NEIGHBOUR);
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of these instructions.
+    fn displaced_text(
+        &self,
+        place: CodeAddr,
+        displaced: &Displaced,
+    ) -> Result<[u8; MAX_DISPLACED_LEN], Refusal> {
+        let mut text = [0; MAX_DISPLACED_LEN];
+        let len = usize::from(displaced.len_bytes);
+        let wanted = text.get_mut(..len).ok_or(refusal::NO_MEMORY)?;
+        if Pristine(self).read(place, wanted) < len {
+            return Err(refusal::CHANGED);
+        }
+        Ok(text)
+    }
+
+    fn new_detour(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        place: CodeAddr,
+        save: SaveSet,
+        displaced: Displaced,
+        text: [u8; MAX_DISPLACED_LEN],
+    ) -> Result<&'static Detour<H>, Refusal> {
+        let retired = self.detours.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
+        self.keep_array(books, retired);
+        let detour = Detour {
+            handler: jumped::<H>,
+            probes: self,
+            place,
+            point: AtomicPtr::new(ptr::null_mut()),
+            entry: CodeAddr::new(0),
+            save,
+            displaced,
+            layout: DetourLayout::default(),
+            text,
+        };
+        let mut detour = leak(detour).map_err(|_| refusal::NO_MEMORY)?;
+        // SAFETY: nobody else knows it yet.
+        let placed = self.place_detour(books, unsafe { detour.as_mut() });
+        if let Err(refusal) = placed {
+            // SAFETY: as above.
+            drop(unsafe { super::free(detour) });
+            return Err(refusal);
+        }
+        // SAFETY: kept for good.
+        unsafe { self.detours.insert(detour) };
+        // SAFETY: kept for good, and not changed any more but for its atomic.
+        Ok(unsafe { detour.as_ref() })
+    }
+
+    /// Finds memory for a detour where its jump can lead, and fills it.
+    fn place_detour(&'static self, books: &mut Locked<'_, H>, detour: &mut Detour<H>) -> Result<(), Refusal> {
+        for index in 0..books.detour_chunks.len() {
+            if let Some(chunk) = books.detour_chunks.get(index).copied()
+                // SAFETY: chunks of detours are kept for good.
+                && self.fit(unsafe { chunk.as_ref() }, detour).is_ok()
+            {
+                return Ok(());
+            }
+        }
+        // Anywhere near, if that suits the jump: if it displaces one instruction, of which nothing has to stay.
+        let reach = H::Arch::SLOT_REACH.min(1 << 30);
+        let is_free = detour.displaced.starts().all(|start| start == 0 || start >= H::Arch::JUMP_LEN);
+        if is_free && let Some(base) = self.host.alloc_exec(CHUNK_LEN, Some((detour.place, reach))) {
+            if self.first_entry(detour, base).is_some() {
+                return self.add_detour_chunk(books, base).and_then(|chunk| self.fit(chunk, detour));
+            }
+            // SAFETY: nobody has been told of it.
+            unsafe { self.host.free_exec(base, CHUNK_LEN) };
+        }
+        let mut from = detour.place.wrapping_offset(-(reach.min(detour.place.as_usize()) as isize));
+        let mut tries = 0;
+        while tries < TRIES {
+            let entry =
+                H::Arch::detour_entry(detour.place, &detour.displaced, from).ok_or(refusal::NO_ROOM)?;
+            // A chunk that is there already has been looked at.
+            // SAFETY: the lock is held.
+            let is_known = unsafe { self.detour_chunks.find(chunk_base(entry).as_usize()) }.is_some();
+            tries += usize::from(!is_known);
+            if !is_known && let Some(base) = self.host.alloc_exec(CHUNK_LEN, Some((entry, CHUNK_LEN))) {
+                if self.first_entry(detour, base).is_some() {
+                    return self.add_detour_chunk(books, base).and_then(|chunk| self.fit(chunk, detour));
+                }
+                // SAFETY: nobody has been told of it.
+                unsafe { self.host.free_exec(base, CHUNK_LEN) };
+            }
+            from = chunk_base(entry).checked_add(CHUNK_LEN).ok_or(refusal::NO_ROOM)?;
+        }
+        Err(refusal::NO_ROOM)
+    }
+
+    /// The first entry that a detour could have in the chunk at `base`.
+    fn first_entry(&self, detour: &Detour<H>, base: CodeAddr) -> Option<CodeAddr> {
+        let from = base.wrapping_add(H::Arch::DETOUR_HEADER_LEN);
+        let last = base.wrapping_add(CHUNK_LEN - MAX_DETOUR_LEN);
+        H::Arch::detour_entry(detour.place, &detour.displaced, from).filter(|entry| *entry <= last)
+    }
+
+    fn add_detour_chunk(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        base: CodeAddr,
+    ) -> Result<&'static DetourChunk<H>, Refusal> {
+        let made = self.new_detour_chunk(books, base);
+        if made.is_err() {
+            // SAFETY: nobody has been told of it.
+            unsafe { self.host.free_exec(base, CHUNK_LEN) };
+        }
+        made
+    }
+
+    fn new_detour_chunk(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        base: CodeAddr,
+    ) -> Result<&'static DetourChunk<H>, Refusal> {
+        let retired = self.detour_chunks.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
+        self.keep_array(books, retired);
+        books.detour_chunks.try_reserve(1).map_err(|_| refusal::NO_MEMORY)?;
+        let mut owners = Vec::new();
+        owners.try_reserve_exact(GRANULES).map_err(|_| refusal::NO_MEMORY)?;
+        owners.resize_with(GRANULES, || AtomicPtr::new(ptr::null_mut()));
+        let chunk =
+            leak(DetourChunk { base, owners: owners.into_boxed_slice() }).map_err(|_| refusal::NO_MEMORY)?;
+        // SAFETY: kept for good.
+        unsafe { self.detour_chunks.insert(chunk) };
+        books.detour_chunks.push(chunk);
+        // SAFETY: kept for good.
+        Ok(unsafe { chunk.as_ref() })
+    }
+
+    /// Puts a detour into a chunk, if there is room where its jump can lead.
+    fn fit(&self, chunk: &DetourChunk<H>, detour: &mut Detour<H>) -> Result<(), Refusal> {
+        const { assert!(H::Arch::DETOUR_LEN <= MAX_DETOUR_LEN) };
+        let header = H::Arch::DETOUR_HEADER_LEN;
+        let end = chunk.base.wrapping_add(CHUNK_LEN);
+        let mut from = chunk.base.wrapping_add(header);
+        let word = ptr::from_ref(detour).expose_provenance();
+        let trampoline = H::Arch::detour_trampoline(detour.save);
+        loop {
+            let entry =
+                H::Arch::detour_entry(detour.place, &detour.displaced, from).ok_or(refusal::NO_ROOM)?;
+            let start = entry.wrapping_offset(-(header as isize));
+            if entry >= end {
+                return Err(refusal::NO_ROOM);
+            }
+            from = CodeAddr::new((start.as_usize() & !(GRANULE - 1)) + GRANULE + header);
+            let is_free = |granules: &[AtomicPtr<Detour<H>>]| {
+                granules.iter().all(|granule| granule.load(crate::sync::Relaxed).is_null())
+            };
+            if !chunk.granules(start, 1).is_some_and(is_free) {
+                continue;
+            }
+            let mut image = [0; MAX_DETOUR_LEN];
+            let room = image.get_mut(..H::Arch::DETOUR_LEN).unwrap_or_default();
+            let text = detour.text.get(..usize::from(detour.displaced.len_bytes)).unwrap_or(&detour.text);
+            let layout =
+                H::Arch::fill_detour(&detour.displaced, text, detour.place, entry, trampoline, word, room)?;
+            let len = usize::from(layout.len_bytes);
+            let Some(granules) = chunk.granules(start, len).filter(|granules| is_free(granules)) else {
+                continue;
+            };
+            // SAFETY: nobody executes there yet.
+            unsafe { self.host.write_text(start, image.get(..len).unwrap_or(&image)) }
+                .map_err(|_| refusal::NO_ROOM)?;
+            (detour.entry, detour.layout) = (entry, layout);
+            let owner = ptr::from_mut(detour);
+            granules.iter().for_each(|granule| granule.store(owner, Release));
+            return Ok(());
+        }
+    }
+}
+
+/// Whether a probe's handlers can be called by way of a jump.
+fn can_jump<A: Arch>(node: &Node<A>) -> Result<(), Refusal> {
+    match &node.handlers {
+        _ if node.is(NO_JUMP) => Err(refusal::NOT_WANTED),
+        Handlers::Jprobe(_) => Err(refusal::JPROBE),
+        Handlers::Kprobe { post: Some(_), .. } => Err(refusal::POST),
+        Handlers::Kprobe { .. } | Handlers::Return(_) => Ok(()),
+    }
+}
