@@ -19,7 +19,7 @@ use probe_core::CodeAddr;
 use probe_core::arch::{NativeArch, SaveSet};
 use probe_x86_decode::call::STUB_CALL_LEN;
 use probe_x86_decode::detour::WORD_DISTANCE_32 as WORD_DISTANCE;
-use probe_x86_decode::fpu::{self, Saver};
+use probe_x86_decode::fpu::{self, Known, Saver};
 
 /// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is known to anyone.
 static XSAVE_ROOM: AtomicUsize = AtomicUsize::new(0);
@@ -56,12 +56,20 @@ unsafe impl NativeArch for I386 {
     unsafe fn publish(_at: CodeAddr, _len_bytes: usize) {}
 }
 
-/// Picks the trampoline for this processor's state and notes how much there is.
+/// How this processor saves its state; the first call notes how much there is.
+fn saver() -> Saver {
+    static KNOWN: Known = Known::new();
+    KNOWN.get(|| {
+        let area = fpu::save_area(cpuid, xcr0);
+        XSAVE_COMPONENTS.store(area.components, Ordering::Relaxed);
+        XSAVE_ROOM.store(area.len_bytes + 64, Ordering::Relaxed);
+        area.saver
+    })
+}
+
+/// The trampoline for this processor's state.
 fn full_trampoline() -> unsafe extern "C" fn() {
-    let area = fpu::save_area(cpuid, xcr0);
-    XSAVE_COMPONENTS.store(area.components, Ordering::Relaxed);
-    XSAVE_ROOM.store(area.len_bytes + 64, Ordering::Relaxed);
-    match area.saver {
+    match saver() {
         Saver::Xsavec | Saver::Xsave => trampoline_xsave,
         Saver::Fxsave => trampoline_fxsave,
         Saver::Fnsave => trampoline_fnsave,
@@ -70,10 +78,10 @@ fn full_trampoline() -> unsafe extern "C" fn() {
 
 /// The same for detours.
 fn full_detour_trampoline() -> unsafe extern "C" fn() {
-    match full_trampoline() as usize {
-        at if at == trampoline_xsave as *const () as usize => detour_xsave,
-        at if at == trampoline_fxsave as *const () as usize => detour_fxsave,
-        _ => detour_fnsave,
+    match saver() {
+        Saver::Xsavec | Saver::Xsave => detour_xsave,
+        Saver::Fxsave => detour_fxsave,
+        Saver::Fnsave => detour_fnsave,
     }
 }
 

@@ -17,7 +17,7 @@ use probe_core::CodeAddr;
 use probe_core::arch::{NativeArch, SaveSet};
 use probe_x86_decode::call::STUB_CALL_LEN;
 use probe_x86_decode::detour::{RED_ZONE_LEN, WORD_DISTANCE};
-use probe_x86_decode::fpu::{self, Saver};
+use probe_x86_decode::fpu::{self, Known, Saver};
 
 /// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is known to anyone.
 static XSAVE_ROOM: AtomicUsize = AtomicUsize::new(0);
@@ -54,12 +54,20 @@ unsafe impl NativeArch for X86_64 {
     unsafe fn publish(_at: CodeAddr, _len_bytes: usize) {}
 }
 
-/// Picks the trampoline for this processor's state and notes how much there is.
+/// How this processor saves its state; the first call notes how much there is.
+fn saver() -> Saver {
+    static KNOWN: Known = Known::new();
+    KNOWN.get(|| {
+        let area = fpu::save_area(cpuid, xcr0);
+        XSAVE_COMPONENTS.store(area.components, Ordering::Relaxed);
+        XSAVE_ROOM.store(area.len_bytes + 64, Ordering::Relaxed);
+        area.saver
+    })
+}
+
+/// The trampoline for this processor's state.
 fn full_trampoline() -> unsafe extern "C" fn() {
-    let area = fpu::save_area(cpuid, xcr0);
-    XSAVE_COMPONENTS.store(area.components, Ordering::Relaxed);
-    XSAVE_ROOM.store(area.len_bytes + 64, Ordering::Relaxed);
-    match area.saver {
+    match saver() {
         Saver::Xsavec => trampoline_xsavec,
         Saver::Xsave => trampoline_xsave,
         // Every processor with 64-bit mode has it.
@@ -69,10 +77,10 @@ fn full_trampoline() -> unsafe extern "C" fn() {
 
 /// The same for detours.
 fn full_detour_trampoline() -> unsafe extern "C" fn() {
-    match full_trampoline() as usize {
-        at if at == trampoline_xsavec as *const () as usize => detour_xsavec,
-        at if at == trampoline_xsave as *const () as usize => detour_xsave,
-        _ => detour_fxsave,
+    match saver() {
+        Saver::Xsavec => detour_xsavec,
+        Saver::Xsave => detour_xsave,
+        Saver::Fxsave | Saver::Fnsave => detour_fxsave,
     }
 }
 

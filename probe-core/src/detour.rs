@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::point::Point;
 use crate::registry::Probes;
 use crate::slots::{CHUNK_LEN, chunk_base};
-use crate::sync::{Acquire, AtomicPtr};
+use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed};
 use crate::table::Keyed;
 use alloc::boxed::Box;
 use core::ptr;
@@ -83,6 +83,8 @@ pub(crate) struct DetourChunk<H: Host> {
     pub(crate) base: CodeAddr,
     /// Whose each granule is; null for free ones.
     pub(crate) owners: Box<[AtomicPtr<Detour<H>>]>,
+    /// All granules below this one are taken, for good; under the registry's lock.
+    pub(crate) taken: AtomicUsize,
 }
 
 impl<H: Host> Keyed for DetourChunk<H> {
@@ -92,6 +94,15 @@ impl<H: Host> Keyed for DetourChunk<H> {
 }
 
 impl<H: Host> DetourChunk<H> {
+    /// The first granule that may be free.
+    pub(crate) fn first_free(&self) -> usize {
+        let taken = self.taken.load(Relaxed);
+        let free = self.owners.iter().skip(taken).position(|owner| owner.load(Relaxed).is_null());
+        let first = taken + free.unwrap_or(self.owners.len().saturating_sub(taken));
+        self.taken.store(first, Relaxed);
+        first
+    }
+
     /// The granules that a detour of `len_bytes` at `start` needs, if they all lie in this chunk.
     pub(crate) fn granules(&self, start: CodeAddr, len_bytes: usize) -> Option<&[AtomicPtr<Detour<H>>]> {
         let offset = start.as_usize().wrapping_sub(self.base.as_usize());

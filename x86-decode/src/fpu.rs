@@ -2,6 +2,8 @@
 //!
 //! Decided once, from CPUID and XCR0, outside the hit path. Source: SDM volume 1, chapter 13.
 
+use core::sync::atomic::{AtomicU8, Ordering};
+
 /// The instruction pair that saves and restores the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saver {
@@ -13,6 +15,31 @@ pub enum Saver {
     Fxsave,
     /// FNSAVE and FRSTOR: x87 alone (before the Pentium II).
     Fnsave,
+}
+
+/// Which of them this processor has, once that is known: CPUID costs the guest of a virtual machine tens of microseconds.
+#[derive(Debug, Default)]
+pub struct Known(AtomicU8);
+
+impl Known {
+    const ALL: [Saver; 4] = [Saver::Xsavec, Saver::Xsave, Saver::Fxsave, Saver::Fnsave];
+
+    /// Nothing is known yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(AtomicU8::new(0))
+    }
+
+    /// What is known, or what `decide` says, from now on.
+    pub fn get(&self, decide: impl FnOnce() -> Saver) -> Saver {
+        let known = usize::from(self.0.load(Ordering::Acquire));
+        known.checked_sub(1).and_then(|index| Self::ALL.get(index).copied()).unwrap_or_else(|| {
+            let saver = decide();
+            let index = Self::ALL.iter().position(|other| *other == saver).unwrap_or(0);
+            self.0.store(index as u8 + 1, Ordering::Release);
+            saver
+        })
+    }
 }
 
 /// The decision.
@@ -58,4 +85,18 @@ pub fn save_area(cpuid: impl Fn(u32, u32) -> [u32; 4], xcr0: impl FnOnce() -> u6
     let [extensions, ..] = cpuid(0xd, 1);
     let saver = if extensions & XSAVEC != 0 { Saver::Xsavec } else { Saver::Xsave };
     SaveArea { saver, components, len_bytes: len.next_multiple_of(64) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_is_not_decided_again() {
+        for saver in Known::ALL {
+            let known = Known::new();
+            assert_eq!(known.get(|| saver), saver);
+            assert_eq!(known.get(|| unreachable!("it is known")), saver);
+        }
+    }
 }

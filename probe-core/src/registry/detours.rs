@@ -10,7 +10,7 @@ use crate::host::Host;
 use crate::jump::{BranchTargets, displaced_by_jump, refusal};
 use crate::point::{ARMED, Handlers, NO_JUMP, NO_SIMD, Node, Point};
 use crate::slots::{CHUNK_LEN, chunk_base};
-use crate::sync::{AtomicPtr, Release};
+use crate::sync::{AtomicPtr, AtomicUsize, Release};
 use alloc::vec::Vec;
 use core::ptr::{self, NonNull};
 
@@ -227,8 +227,8 @@ impl<H: Host> Probes<H> {
         let mut owners = Vec::new();
         owners.try_reserve_exact(GRANULES).map_err(|_| refusal::NO_MEMORY)?;
         owners.resize_with(GRANULES, || AtomicPtr::new(ptr::null_mut()));
-        let chunk =
-            leak(DetourChunk { base, owners: owners.into_boxed_slice() }).map_err(|_| refusal::NO_MEMORY)?;
+        let chunk = leak(DetourChunk { base, owners: owners.into_boxed_slice(), taken: AtomicUsize::new(0) })
+            .map_err(|_| refusal::NO_MEMORY)?;
         // SAFETY: kept for good.
         unsafe { self.detour_chunks.insert(chunk) };
         books.detour_chunks.push(chunk);
@@ -241,7 +241,7 @@ impl<H: Host> Probes<H> {
         const { assert!(H::Arch::DETOUR_LEN <= MAX_DETOUR_LEN) };
         let header = H::Arch::DETOUR_HEADER_LEN;
         let end = chunk.base.wrapping_add(CHUNK_LEN);
-        let mut from = chunk.base.wrapping_add(header);
+        let mut from = chunk.base.wrapping_add(chunk.first_free() * GRANULE + header);
         let word = ptr::from_ref(detour).expose_provenance();
         let trampoline = H::Arch::detour_trampoline(detour.save);
         loop {
