@@ -168,7 +168,9 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut SigInfo, raw: *mut c_vo
 /// Whether a signal has interrupted a hit, or another signal's handler of ours that has: several signals that are
 /// delivered at once interrupt each other before the first instruction.
 fn is_in_hit(block: &Block, context: UContext) -> bool {
-    if block.is_busy() {
+    // While a step is under way signals are blocked: one that comes all the same is at the signal return that begins it,
+    // and waits for the step's end.
+    if block.is_busy() || block.context.depth() > 0 {
         return true;
     }
     let mut context = context;
