@@ -90,7 +90,9 @@ impl TextWriter {
         unsafe { sys::protect(at, len, libc::PROT_READ | libc::PROT_EXEC) }.map_err(denied)?;
         // SAFETY: the page is mapped.
         unsafe { Native::publish(CodeAddr::new(at), RETURN_ONE.len()) };
-        let entry = function_entry(&at);
+        // The compiler takes it that descriptors never change, and would read this one before it is written.
+        let descriptor = [at, 0, 0];
+        let entry = core::hint::black_box(function_entry(&descriptor));
         // SAFETY: the page holds a function of that type.
         let function = unsafe { core::mem::transmute::<usize, extern "C" fn() -> c_int>(entry) };
         let before = function();

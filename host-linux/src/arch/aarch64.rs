@@ -72,9 +72,9 @@ pub(crate) const fn is_breakpoint_trap(code: c_int) -> bool {
     code == 1
 }
 
-/// A code address as something that can be called: itself.
-pub(crate) fn function_entry(code: &usize) -> usize {
-    *code
+/// The address of code, the first word of a descriptor, as something that can be called: itself.
+pub(crate) fn function_entry(descriptor: &[usize; 3]) -> usize {
+    descriptor[0]
 }
 
 pub(crate) use probe_unwind::aarch64::eh_frame;

@@ -85,10 +85,10 @@ pub(crate) const fn is_breakpoint_trap(code: c_int) -> bool {
     code == 1
 }
 
-/// A code address as something that can be called: itself on ELFv2; on ELFv1 the address where it stands, as the
-/// first word of a descriptor whose other words a leaf function does not use.
-pub(crate) fn function_entry(code: &usize) -> usize {
-    if cfg!(target_abi = "elfv1") { core::ptr::from_ref(code) as usize } else { *code }
+/// The address of code, the first word of a descriptor, as something that can be called: itself on ELFv2; the descriptor's
+/// own on ELFv1.
+pub(crate) fn function_entry(descriptor: &[usize; 3]) -> usize {
+    if cfg!(target_abi = "elfv1") { core::ptr::from_ref(descriptor) as usize } else { descriptor[0] }
 }
 
 /// Describes a chunk of return stubs to unwinders.

@@ -90,9 +90,9 @@ pub(crate) const fn is_breakpoint_trap(code: c_int) -> bool {
     code == 0x80
 }
 
-/// A code address as something that can be called: itself.
-pub(crate) fn function_entry(code: &usize) -> usize {
-    *code
+/// The address of code, the first word of a descriptor, as something that can be called: itself.
+pub(crate) fn function_entry(descriptor: &[usize; 3]) -> usize {
+    descriptor[0]
 }
 
 /// Describes a chunk of return stubs to unwinders.
