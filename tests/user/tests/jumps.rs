@@ -3,9 +3,8 @@
 //!
 //! `PROBE_JUMP_CYCLES=1000000 cargo test --release --test jumps` is the long form.
 
-use probe_core::{CodeAddr, Place, Viewer};
-use probe_host_linux::{Kprobe, Kretprobe, guard_signals, probes, start};
-use std::collections::BTreeSet;
+use probe_core::Viewer;
+use probe_host_linux::{Kprobe, Kretprobe, probes, start};
 use std::hint::black_box;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -112,34 +111,6 @@ fn optimised() -> usize {
     list.lines().filter(|line| line.ends_with("[OPTIMIZED]")).count()
 }
 
-/// `probe trace` relies on it: a function's entry is where probes usually stand.
-#[test]
-#[cfg(target_env = "gnu")]
-fn almost_all_entries_of_libc_get_a_jump() {
-    let _alone = ALONE.lock().unwrap();
-    start().unwrap();
-    let guard = guard_signals().unwrap();
-    assert!(guard.is_complete());
-    let mut entries = BTreeSet::new();
-    probes().host().for_each_symbol(&mut |symbol, object| {
-        if object.starts_with("libc.so") && symbol.len_bytes > 0 {
-            entries.insert(symbol.start.wrapping_add(symbol.local_entry.into()));
-        }
-    });
-    let probe = |at| Kprobe::at(Place::addr(at)).pre(|_| ());
-    let can_be_probed = |at: &&CodeAddr| probes().explain(&Place::addr(**at)).is_ok();
-    let wanted: Vec<_> = entries.iter().filter(can_be_probed).copied().map(probe).collect();
-    let count = wanted.len();
-    assert!(count > 1_500, "{count} functions in libc");
-    let held = probes().register_all(wanted).unwrap();
-    let jumps = probes().optimise().unwrap();
-    drop(held);
-    println!("{jumps} of {count} entries have jumps");
-    let share = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { 0.90 } else { 0.99 };
-    assert!(jumps as f64 >= share * count as f64, "{jumps} of {count}");
-    drop(guard);
-}
-
 #[test]
 fn every_entry_gets_a_jump_and_the_handlers_run() {
     let _alone = ALONE.lock().unwrap();
@@ -217,4 +188,40 @@ fn safe_3_jumps_come_and_go_in_bytes_that_threads_execute() {
         assert_eq!((probe.counters().hits, probe.counters().missed_nested), (calls, 0), "{name}");
     }
     assert_eq!((ret.counters().hits, ret.counters().missed_pool), (calls, 0));
+}
+
+/// libc as an object of its own.
+#[cfg(target_env = "gnu")]
+mod libc {
+    use super::*;
+    use probe_core::{CodeAddr, Place};
+    use probe_host_linux::guard_signals;
+    use std::collections::BTreeSet;
+
+    /// `probe trace` relies on it: a function's entry is where probes usually stand.
+    #[test]
+    fn almost_all_entries_of_libc_get_a_jump() {
+        let _alone = ALONE.lock().unwrap();
+        start().unwrap();
+        let guard = guard_signals().unwrap();
+        assert!(guard.is_complete());
+        let mut entries = BTreeSet::new();
+        probes().host().for_each_symbol(&mut |symbol, object| {
+            if object.starts_with("libc.so") && symbol.len_bytes > 0 {
+                entries.insert(symbol.start.wrapping_add(symbol.local_entry.into()));
+            }
+        });
+        let probe = |at| Kprobe::at(Place::addr(at)).pre(|_| ());
+        let can_be_probed = |at: &&CodeAddr| probes().explain(&Place::addr(**at)).is_ok();
+        let wanted: Vec<_> = entries.iter().filter(can_be_probed).copied().map(probe).collect();
+        let count = wanted.len();
+        assert!(count > 1_500, "{count} functions in libc");
+        let held = probes().register_all(wanted).unwrap();
+        let jumps = probes().optimise().unwrap();
+        drop(held);
+        println!("{jumps} of {count} entries have jumps");
+        let share = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { 0.90 } else { 0.99 };
+        assert!(jumps as f64 >= share * count as f64, "{jumps} of {count}");
+        drop(guard);
+    }
 }
