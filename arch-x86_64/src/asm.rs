@@ -309,6 +309,40 @@ macro_rules! detour_trampoline {
     };
 }
 
+/// A trampoline that saves with `insn`, XSAVE or XSAVEC.
+macro_rules! xsave_trampoline {
+    ($(#[$doc:meta])* $trampoline:ident, $name:ident, $insn:literal) => {
+        $trampoline!(
+            $(#[$doc])*
+            $name,
+            [
+                "sub rsp, [rip + {room}]",
+                "and rsp, -64",
+                // XRSTOR wants the header's unused words to be 0.
+                "xor edx, edx",
+                "mov [rsp + 512], rdx",
+                "mov [rsp + 520], rdx",
+                "mov [rsp + 528], rdx",
+                "mov [rsp + 536], rdx",
+                "mov [rsp + 544], rdx",
+                "mov [rsp + 552], rdx",
+                "mov [rsp + 560], rdx",
+                "mov [rsp + 568], rdx",
+                "mov eax, [rip + {components}]",
+                $insn,
+                // The x87 stack holds a long double that is returned; the handler must find it empty.
+                "test byte ptr [rsp + 512], 1",
+                "jz 2f",
+                "fninit",
+                "2:"
+            ],
+            ["mov eax, [rip + {components}]", "xor edx, edx", "xrstor64 [rsp]"],
+            room = sym XSAVE_ROOM,
+            components = sym XSAVE_COMPONENTS
+        );
+    };
+}
+
 /// The same kind of trampoline once for each way of saving.
 macro_rules! each_way_of_saving {
     ($trampoline:ident, $general:ident, $fxsave:ident, $xsave:ident, $xsavec:ident) => {
@@ -326,60 +360,18 @@ macro_rules! each_way_of_saving {
             ["fxrstor64 [rsp]"]
         );
 
-        $trampoline!(
+        xsave_trampoline!(
             /// Also saves all state components that the ABI can return in or a handler can clobber.
+            $trampoline,
             $xsave,
-            [
-                "sub rsp, [rip + {room}]",
-                "and rsp, -64",
-                // XRSTOR wants the header's unused words to be 0.
-                "xor edx, edx",
-                "mov [rsp + 512], rdx",
-                "mov [rsp + 520], rdx",
-                "mov [rsp + 528], rdx",
-                "mov [rsp + 536], rdx",
-                "mov [rsp + 544], rdx",
-                "mov [rsp + 552], rdx",
-                "mov [rsp + 560], rdx",
-                "mov [rsp + 568], rdx",
-                "mov eax, [rip + {components}]",
-                "xsave64 [rsp]",
-                // The x87 stack holds a long double that is returned; the handler must find it empty.
-                "test byte ptr [rsp + 512], 1",
-                "jz 2f",
-                "fninit",
-                "2:"
-            ],
-            ["mov eax, [rip + {components}]", "xor edx, edx", "xrstor64 [rsp]"],
-            room = sym XSAVE_ROOM,
-            components = sym XSAVE_COMPONENTS
+            "xsave64 [rsp]"
         );
 
-        $trampoline!(
+        xsave_trampoline!(
             /// The same, with XSAVEC.
+            $trampoline,
             $xsavec,
-            [
-                "sub rsp, [rip + {room}]",
-                "and rsp, -64",
-                "xor edx, edx",
-                "mov [rsp + 512], rdx",
-                "mov [rsp + 520], rdx",
-                "mov [rsp + 528], rdx",
-                "mov [rsp + 536], rdx",
-                "mov [rsp + 544], rdx",
-                "mov [rsp + 552], rdx",
-                "mov [rsp + 560], rdx",
-                "mov [rsp + 568], rdx",
-                "mov eax, [rip + {components}]",
-                "xsavec64 [rsp]",
-                "test byte ptr [rsp + 512], 1",
-                "jz 2f",
-                "fninit",
-                "2:"
-            ],
-            ["mov eax, [rip + {components}]", "xor edx, edx", "xrstor64 [rsp]"],
-            room = sym XSAVE_ROOM,
-            components = sym XSAVE_COMPONENTS
+            "xsavec64 [rsp]"
         );
     };
 }
