@@ -365,14 +365,47 @@ fn apt_knows(name: &str) -> bool {
 
 fn apt_install(packages: &[String]) -> Result<(), String> {
     // --no-remove: a conflict (gcc-multilib with the cross compilers, say) must be an error, not a silent removal.
-    let mut words = vec!["install", "--yes", "--no-install-recommends", "--no-remove"];
-    words.extend(packages.iter().map(String::as_str));
-    if apt(&words).is_ok() {
+    let words: &[&str] = &["install", "--yes", "--no-install-recommends", "--no-remove"];
+    let names: Vec<&str> = packages.iter().map(String::as_str).collect();
+    if apt(&[words, &names].concat()).is_ok() {
         return Ok(());
     }
     // Old lists name versions that the mirror no longer has.
     apt(&["update"])?;
-    apt(&words)
+    let refused = match apt(&[words, &names].concat()) {
+        Ok(()) => return Ok(()),
+        Err(refused) => refused,
+    };
+    let (in_the_way, own) = in_the_way(&names);
+    if own.is_empty() {
+        return Err(refused);
+    }
+    println!("in the way, and taken back to the distribution's own version: {}", in_the_way.join(" "));
+    let own = own.iter().map(String::as_str).collect::<Vec<_>>();
+    let answer = apt(&[words, &["--allow-downgrades"], &names, &own].concat());
+    answer.map_err(|error| {
+        format!("{refused}\n{error}\nremove by hand what is in the way: {}", in_the_way.join(" "))
+    })
+}
+
+/// The packages that apt would remove for `names`, such as one from elsewhere that breaks the distribution's version
+/// of its siblings (qemu-utils of the backports), and `name=version` of the distribution's own for each that has one.
+fn in_the_way(names: &[&str]) -> (Vec<String>, Vec<String>) {
+    let simulated =
+        output(&[&["apt-get", "install", "--simulate", "--no-install-recommends"], names].concat());
+    let removed = removals(&simulated.unwrap_or_default());
+    let own = removed.iter().filter_map(|name| {
+        let versions = output(&["apt-cache", "madison", name])?;
+        Some(format!("{name}={}", versions.lines().next()?.split('|').nth(1)?.trim()))
+    });
+    let own = own.collect();
+    (removed, own)
+}
+
+/// What a simulation of apt-get says that it would remove.
+fn removals(simulated: &str) -> Vec<String> {
+    let removed = simulated.lines().filter_map(|line| line.strip_prefix("Remv ")?.split_whitespace().next());
+    removed.map(str::to_owned).collect()
 }
 
 /// Runs apt-get as root, waiting for other package managers.
@@ -434,6 +467,13 @@ mod tests {
     fn newest_gcc_is_taken() {
         let lines = "libgcc-9-dev-arm64-cross - GCC\nlibgcc-12-dev-arm64-cross - GCC\nlibgcc-11-dev-arm64-cross - x\n";
         assert_eq!(newest_version(lines, "libgcc-", "-dev-arm64-cross"), "libgcc-12-dev-arm64-cross");
+    }
+
+    #[test]
+    fn removals_are_read_from_a_simulation() {
+        let simulated =
+            "Remv qemu-utils [1:10.0.2+ds-2~bpo12+1]\nInst qemu-system-x86 (1:7.2 Debian:12 [amd64])\n";
+        assert_eq!(removals(simulated), ["qemu-utils"]);
     }
 
     #[test]
