@@ -50,6 +50,23 @@ const _: () = assert!(size_of::<Regs>() == 68);
 const _: () = assert!(core::mem::offset_of!(Regs, eip) == 48);
 const _: () = assert!(core::mem::offset_of!(Regs, esp) == 60);
 
+/// Where each general register stands in [`Regs`], in words, in the order of their encodings.
+const GENERAL: [usize; 8] = [6, 1, 2, 0, 15, 5, 3, 4];
+
+impl Regs {
+    #[inline]
+    const fn words(&self) -> &[u32; 17] {
+        // SAFETY: nothing but 17 words, as asserted above for their size; any value is one.
+        unsafe { &*core::ptr::from_ref(self).cast() }
+    }
+
+    #[inline]
+    const fn words_mut(&mut self) -> &mut [u32; 17] {
+        // SAFETY: as above.
+        unsafe { &mut *core::ptr::from_mut(self).cast() }
+    }
+}
+
 impl probe_core::arch::Regs for Regs {
     #[inline]
     fn pc(&self) -> CodeAddr {
@@ -71,60 +88,17 @@ impl probe_core::arch::Regs for Regs {
     }
 
     fn register(&self, index: usize) -> Option<usize> {
-        let value = match index {
-            0 => self.ebx,
-            1 => self.ecx,
-            2 => self.edx,
-            3 => self.esi,
-            4 => self.edi,
-            5 => self.ebp,
-            6 => self.eax,
-            7 => self.ds,
-            8 => self.es,
-            9 => self.fs,
-            10 => self.gs,
-            11 => self.orig_eax,
-            12 => self.eip,
-            13 => self.cs,
-            14 => self.eflags,
-            15 => self.esp,
-            16 => self.ss,
-            _ => return None,
-        };
-        Some(value as usize)
+        self.words().get(index).map(|value| *value as usize)
     }
 }
 
 /// Names as in kprobe events, and as in assembly.
+#[rustfmt::skip]
 const NAMES: &[(&str, usize)] = &[
-    ("ebx", 0),
-    ("bx", 0),
-    ("ecx", 1),
-    ("cx", 1),
-    ("edx", 2),
-    ("dx", 2),
-    ("esi", 3),
-    ("si", 3),
-    ("edi", 4),
-    ("di", 4),
-    ("ebp", 5),
-    ("bp", 5),
-    ("eax", 6),
-    ("ax", 6),
-    ("ds", 7),
-    ("es", 8),
-    ("fs", 9),
-    ("gs", 10),
-    ("orig_eax", 11),
-    ("orig_ax", 11),
-    ("eip", 12),
-    ("ip", 12),
-    ("cs", 13),
-    ("eflags", 14),
-    ("flags", 14),
-    ("esp", 15),
-    ("sp", 15),
-    ("ss", 16),
+    ("ebx", 0), ("bx", 0), ("ecx", 1), ("cx", 1), ("edx", 2), ("dx", 2), ("esi", 3), ("si", 3), ("edi", 4),
+    ("di", 4), ("ebp", 5), ("bp", 5), ("eax", 6), ("ax", 6), ("ds", 7), ("es", 8), ("fs", 9), ("gs", 10),
+    ("orig_eax", 11), ("orig_ax", 11), ("eip", 12), ("ip", 12), ("cs", 13), ("eflags", 14), ("flags", 14),
+    ("esp", 15), ("sp", 15), ("ss", 16),
 ];
 
 impl Registers for Regs {
@@ -132,34 +106,16 @@ impl Registers for Regs {
 
     #[inline]
     fn general(&self, number: u8) -> u64 {
-        let value = match number {
-            0 => self.eax,
-            1 => self.ecx,
-            2 => self.edx,
-            3 => self.ebx,
-            4 => self.esp,
-            5 => self.ebp,
-            6 => self.esi,
-            7 => self.edi,
-            _ => 0,
-        };
-        u64::from(value)
+        let index = GENERAL.get(usize::from(number));
+        index.and_then(|index| self.words().get(*index)).map_or(0, |value| u64::from(*value))
     }
 
     #[inline]
     fn set_general(&mut self, number: u8, value: u64) {
-        let register = match number {
-            0 => &mut self.eax,
-            1 => &mut self.ecx,
-            2 => &mut self.edx,
-            3 => &mut self.ebx,
-            4 => &mut self.esp,
-            5 => &mut self.ebp,
-            6 => &mut self.esi,
-            7 => &mut self.edi,
-            _ => return,
-        };
-        *register = value as u32;
+        let Some(index) = GENERAL.get(usize::from(number)) else { return };
+        if let Some(register) = self.words_mut().get_mut(*index) {
+            *register = value as u32;
+        }
     }
 
     #[inline]

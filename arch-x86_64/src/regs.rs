@@ -57,6 +57,23 @@ const _: () = assert!(size_of::<Regs>() == 168);
 const _: () = assert!(core::mem::offset_of!(Regs, rip) == 128);
 const _: () = assert!(core::mem::offset_of!(Regs, rsp) == 152);
 
+/// Where each general register stands in [`Regs`], in words, in the order of their encodings.
+const GENERAL: [usize; 16] = [10, 11, 12, 5, 19, 4, 13, 14, 9, 8, 7, 6, 3, 2, 1, 0];
+
+impl Regs {
+    #[inline]
+    const fn words(&self) -> &[u64; 21] {
+        // SAFETY: nothing but 21 words, as asserted above for their size; any value is one.
+        unsafe { &*core::ptr::from_ref(self).cast() }
+    }
+
+    #[inline]
+    const fn words_mut(&mut self) -> &mut [u64; 21] {
+        // SAFETY: as above.
+        unsafe { &mut *core::ptr::from_mut(self).cast() }
+    }
+}
+
 impl probe_core::arch::Regs for Regs {
     #[inline]
     fn pc(&self) -> CodeAddr {
@@ -78,69 +95,18 @@ impl probe_core::arch::Regs for Regs {
     }
 
     fn register(&self, index: usize) -> Option<usize> {
-        let value = match index {
-            0 => self.r15,
-            1 => self.r14,
-            2 => self.r13,
-            3 => self.r12,
-            4 => self.rbp,
-            5 => self.rbx,
-            6 => self.r11,
-            7 => self.r10,
-            8 => self.r9,
-            9 => self.r8,
-            10 => self.rax,
-            11 => self.rcx,
-            12 => self.rdx,
-            13 => self.rsi,
-            14 => self.rdi,
-            15 => self.orig_rax,
-            16 => self.rip,
-            17 => self.cs,
-            18 => self.eflags,
-            19 => self.rsp,
-            20 => self.ss,
-            _ => return None,
-        };
-        Some(value as usize)
+        self.words().get(index).map(|value| *value as usize)
     }
 }
 
 /// Names as in kprobe events, and as in assembly.
+#[rustfmt::skip]
 const NAMES: &[(&str, usize)] = &[
-    ("r15", 0),
-    ("r14", 1),
-    ("r13", 2),
-    ("r12", 3),
-    ("rbp", 4),
-    ("bp", 4),
-    ("rbx", 5),
-    ("bx", 5),
-    ("r11", 6),
-    ("r10", 7),
-    ("r9", 8),
-    ("r8", 9),
-    ("rax", 10),
-    ("ax", 10),
-    ("rcx", 11),
-    ("cx", 11),
-    ("rdx", 12),
-    ("dx", 12),
-    ("rsi", 13),
-    ("si", 13),
-    ("rdi", 14),
-    ("di", 14),
-    ("orig_rax", 15),
-    ("orig_ax", 15),
-    ("rip", 16),
-    ("ip", 16),
-    ("cs", 17),
-    ("eflags", 18),
-    ("flags", 18),
-    ("rflags", 18),
-    ("rsp", 19),
-    ("sp", 19),
-    ("ss", 20),
+    ("r15", 0), ("r14", 1), ("r13", 2), ("r12", 3), ("rbp", 4), ("bp", 4), ("rbx", 5), ("bx", 5),
+    ("r11", 6), ("r10", 7), ("r9", 8), ("r8", 9), ("rax", 10), ("ax", 10), ("rcx", 11), ("cx", 11),
+    ("rdx", 12), ("dx", 12), ("rsi", 13), ("si", 13), ("rdi", 14), ("di", 14), ("orig_rax", 15),
+    ("orig_ax", 15), ("rip", 16), ("ip", 16), ("cs", 17), ("eflags", 18), ("flags", 18), ("rflags", 18),
+    ("rsp", 19), ("sp", 19), ("ss", 20),
 ];
 
 impl Registers for Regs {
@@ -148,49 +114,16 @@ impl Registers for Regs {
 
     #[inline]
     fn general(&self, number: u8) -> u64 {
-        match number {
-            0 => self.rax,
-            1 => self.rcx,
-            2 => self.rdx,
-            3 => self.rbx,
-            4 => self.rsp,
-            5 => self.rbp,
-            6 => self.rsi,
-            7 => self.rdi,
-            8 => self.r8,
-            9 => self.r9,
-            10 => self.r10,
-            11 => self.r11,
-            12 => self.r12,
-            13 => self.r13,
-            14 => self.r14,
-            15 => self.r15,
-            _ => 0,
-        }
+        let index = GENERAL.get(usize::from(number));
+        index.and_then(|index| self.words().get(*index)).map_or(0, |value| *value)
     }
 
     #[inline]
     fn set_general(&mut self, number: u8, value: u64) {
-        let register = match number {
-            0 => &mut self.rax,
-            1 => &mut self.rcx,
-            2 => &mut self.rdx,
-            3 => &mut self.rbx,
-            4 => &mut self.rsp,
-            5 => &mut self.rbp,
-            6 => &mut self.rsi,
-            7 => &mut self.rdi,
-            8 => &mut self.r8,
-            9 => &mut self.r9,
-            10 => &mut self.r10,
-            11 => &mut self.r11,
-            12 => &mut self.r12,
-            13 => &mut self.r13,
-            14 => &mut self.r14,
-            15 => &mut self.r15,
-            _ => return,
-        };
-        *register = value;
+        let Some(index) = GENERAL.get(usize::from(number)) else { return };
+        if let Some(register) = self.words_mut().get_mut(*index) {
+            *register = value;
+        }
     }
 
     #[inline]
