@@ -179,51 +179,40 @@ pub enum RegisterError {
 }
 
 impl RegisterError {
+    const fn errno_and_code(&self) -> (Errno, &'static str) {
+        match self {
+            Self::NoSymbol(_) => (Errno::ENOENT, "place.no_symbol"),
+            Self::Ambiguous { .. } => (Errno::EADDRNOTAVAIL, "place.ambiguous"),
+            Self::NoSymbolCovers(_) => (Errno::ENOENT, "place.no_symbol_covers"),
+            Self::OutsideSymbol { .. } => (Errno::EINVAL, "place.outside_symbol"),
+            Self::NotText(_) => (Errno::EINVAL, "place.not_text"),
+            Self::Blacklisted(_) => (Errno::EINVAL, "place.blacklisted"),
+            Self::Misaligned(_) => (Errno::EILSEQ, "place.misaligned"),
+            Self::InsideInstruction { .. } => (Errno::EILSEQ, "place.inside_instruction"),
+            Self::Undecodable { .. } => (Errno::EILSEQ, "place.undecodable"),
+            Self::ForeignBreakpoint(_) => (Errno::EILSEQ, "place.foreign_breakpoint"),
+            Self::Refused { refusal, .. } | Self::CannotWatch { refusal, .. } => {
+                (refusal.errno, refusal.code)
+            }
+            Self::NoWatchRegister(_) => (Errno::ENOSPC, "watch.no_register"),
+            Self::NotEntry(_) => (Errno::EINVAL, "place.not_entry"),
+            Self::SecondJprobe(_) => (Errno::EEXIST, "jprobe.second"),
+            Self::DataTooBig(_) => (Errno::E2BIG, "kretprobe.data_too_big"),
+            Self::NoSlot(_) => (Errno::ENOMEM, "memory.no_slot"),
+            Self::NoMemory => (Errno::ENOMEM, "memory.none"),
+            Self::Text(_) => (Errno::EFAULT, "text.access"),
+            Self::InHandler => (Errno::EBUSY, "context.in_handler"),
+        }
+    }
+
     /// The error number.
     pub const fn errno(&self) -> Errno {
-        match self {
-            Self::NoSymbol(_) | Self::NoSymbolCovers(_) => Errno::ENOENT,
-            Self::Ambiguous { .. } => Errno::EADDRNOTAVAIL,
-            Self::OutsideSymbol { .. } | Self::NotText(_) | Self::Blacklisted(_) | Self::NotEntry(_) => {
-                Errno::EINVAL
-            }
-            Self::Misaligned(_)
-            | Self::InsideInstruction { .. }
-            | Self::Undecodable { .. }
-            | Self::ForeignBreakpoint(_) => Errno::EILSEQ,
-            Self::Refused { refusal, .. } | Self::CannotWatch { refusal, .. } => refusal.errno,
-            Self::NoWatchRegister(_) => Errno::ENOSPC,
-            Self::SecondJprobe(_) => Errno::EEXIST,
-            Self::DataTooBig(_) => Errno::E2BIG,
-            Self::NoSlot(_) | Self::NoMemory => Errno::ENOMEM,
-            Self::Text(_) => Errno::EFAULT,
-            Self::InHandler => Errno::EBUSY,
-        }
+        self.errno_and_code().0
     }
 
     /// The stable reason code.
     pub const fn code(&self) -> &'static str {
-        match self {
-            Self::NoSymbol(_) => "place.no_symbol",
-            Self::Ambiguous { .. } => "place.ambiguous",
-            Self::NoSymbolCovers(_) => "place.no_symbol_covers",
-            Self::OutsideSymbol { .. } => "place.outside_symbol",
-            Self::NotText(_) => "place.not_text",
-            Self::Blacklisted(_) => "place.blacklisted",
-            Self::Misaligned(_) => "place.misaligned",
-            Self::InsideInstruction { .. } => "place.inside_instruction",
-            Self::Undecodable { .. } => "place.undecodable",
-            Self::ForeignBreakpoint(_) => "place.foreign_breakpoint",
-            Self::Refused { refusal, .. } | Self::CannotWatch { refusal, .. } => refusal.code,
-            Self::NoWatchRegister(_) => "watch.no_register",
-            Self::NotEntry(_) => "place.not_entry",
-            Self::SecondJprobe(_) => "jprobe.second",
-            Self::DataTooBig(_) => "kretprobe.data_too_big",
-            Self::NoSlot(_) => "memory.no_slot",
-            Self::NoMemory => "memory.none",
-            Self::Text(_) => "text.access",
-            Self::InHandler => "context.in_handler",
-        }
+        self.errno_and_code().1
     }
 }
 
@@ -322,25 +311,24 @@ pub enum ControlError {
 }
 
 impl ControlError {
+    const fn errno_and_code(&self) -> (Errno, &'static str) {
+        match self {
+            Self::InHandler => (Errno::EBUSY, "context.in_handler"),
+            Self::Gone(_) => (Errno::EINVAL, "probe.gone"),
+            Self::Text(_) => (Errno::EFAULT, "text.access"),
+            Self::NotABoolean => (Errno::EINVAL, "switch.not_a_boolean"),
+            Self::CannotWatch { refusal, .. } => (refusal.errno, refusal.code),
+        }
+    }
+
     /// The error number.
     pub const fn errno(&self) -> Errno {
-        match self {
-            Self::InHandler => Errno::EBUSY,
-            Self::Gone(_) | Self::NotABoolean => Errno::EINVAL,
-            Self::Text(_) => Errno::EFAULT,
-            Self::CannotWatch { refusal, .. } => refusal.errno,
-        }
+        self.errno_and_code().0
     }
 
     /// The stable reason code.
     pub const fn code(&self) -> &'static str {
-        match self {
-            Self::InHandler => "context.in_handler",
-            Self::CannotWatch { refusal, .. } => refusal.code,
-            Self::Gone(_) => "probe.gone",
-            Self::Text(_) => "text.access",
-            Self::NotABoolean => "switch.not_a_boolean",
-        }
+        self.errno_and_code().1
     }
 }
 

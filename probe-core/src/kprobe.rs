@@ -149,6 +149,44 @@ unsafe impl Memory for TargetMemory<'_> {
     }
 }
 
+/// What handlers see of every kind of hit.
+macro_rules! seen {
+    ($(#[$pc:meta])* pc, $(#[$regs:meta])* regs) => {
+        $(#[$pc])*
+        pub fn pc(&self) -> CodeAddr {
+            // SAFETY: a node whose handler runs is registered.
+            unsafe { self.node.point() }.place
+        }
+
+        $(#[$regs])*
+        pub fn regs(&self) -> &A::Regs {
+            self.regs
+        }
+
+        /// The registers, to be changed.
+        pub fn regs_mut(&mut self) -> &mut A::Regs {
+            self.regs
+        }
+
+        /// The interrupted context's memory.
+        pub fn memory(&self) -> TargetMemory<'a> {
+            TargetMemory(self.lender)
+        }
+
+        /// This probe's counters.
+        pub fn counters(&self) -> Counters {
+            Counters::of(self.node)
+        }
+
+        /// Disables this probe: no handler of it starts from now on; the breakpoint goes later (REG_18).
+        pub fn disable(&self) {
+            self.node.set(DISABLED);
+            self.lender.note_change();
+        }
+    };
+}
+pub(crate) use seen;
+
 /// One hit, as a handler sees it.
 pub struct Hit<'a, A: Arch> {
     pub(crate) regs: &'a mut A::Regs,
@@ -157,22 +195,13 @@ pub struct Hit<'a, A: Arch> {
 }
 
 impl<'a, A: Arch> Hit<'a, A> {
-    /// The place that was hit.
-    pub fn pc(&self) -> CodeAddr {
-        // SAFETY: a node whose handler runs is registered.
-        unsafe { self.node.point() }.place
-    }
-
-    /// The registers: before the instruction in a pre handler (pc = the place), after it in a post handler (pc =
-    /// the next instruction), at the fault in a fault handler.
-    pub fn regs(&self) -> &A::Regs {
-        self.regs
-    }
-
-    /// The registers, to be changed.
-    pub fn regs_mut(&mut self) -> &mut A::Regs {
-        self.regs
-    }
+    seen!(
+        /// The place that was hit.
+        pc,
+        /// The registers: before the instruction in a pre handler (pc = the place), after it in a post handler (pc =
+        /// the next instruction), at the fault in a fault handler.
+        regs
+    );
 
     /// The integer argument number `index`, from 0, if the place is a function's entry. `None` where the ABI
     /// has it in memory that cannot be read.
@@ -180,25 +209,9 @@ impl<'a, A: Arch> Hit<'a, A> {
         A::argument(self.regs, index, &self.memory())
     }
 
-    /// The interrupted context's memory.
-    pub fn memory(&self) -> TargetMemory<'a> {
-        TargetMemory(self.lender)
-    }
-
     /// Register number `index` ([`Regs::names`]).
     pub fn register(&self, index: usize) -> Option<usize> {
         self.regs.register(index)
-    }
-
-    /// This probe's counters.
-    pub fn counters(&self) -> Counters {
-        Counters::of(self.node)
-    }
-
-    /// Disables this probe: no handler of it starts from now on; the breakpoint goes later (REG_18).
-    pub fn disable(&self) {
-        self.node.set(DISABLED);
-        self.lender.note_change();
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::addr::CodeAddr;
 use crate::arch::Arch;
 use crate::instance::Pool;
-use crate::kprobe::{Lender, TargetMemory, options};
+use crate::kprobe::{Lender, TargetMemory, options, seen};
 use crate::place::Place;
 use crate::point::{DISABLED, Node};
 use crate::registry::Counters;
@@ -140,21 +140,12 @@ pub struct Call<'a, A: Arch> {
 }
 
 impl<'a, A: Arch> Call<'a, A> {
-    /// The place that was hit.
-    pub fn pc(&self) -> CodeAddr {
-        // SAFETY: a node whose handler runs is registered.
-        unsafe { self.node.point() }.place
-    }
-
-    /// The registers at entry.
-    pub fn regs(&self) -> &A::Regs {
-        self.regs
-    }
-
-    /// The registers, to be changed.
-    pub fn regs_mut(&mut self) -> &mut A::Regs {
-        self.regs
-    }
+    seen!(
+        /// The place that was hit.
+        pc,
+        /// The registers at entry.
+        regs
+    );
 
     /// The integer argument number `index`, from 0.
     pub fn argument(&self, index: usize) -> Option<usize> {
@@ -164,22 +155,6 @@ impl<'a, A: Arch> Call<'a, A> {
     /// Where the call will return to.
     pub fn return_address(&self) -> CodeAddr {
         self.return_address
-    }
-
-    /// The interrupted context's memory.
-    pub fn memory(&self) -> TargetMemory<'a> {
-        TargetMemory(self.lender)
-    }
-
-    /// This probe's counters.
-    pub fn counters(&self) -> Counters {
-        Counters::of(self.node)
-    }
-
-    /// Disables this probe: no handler of it starts from now on; the breakpoint goes later (REG_18).
-    pub fn disable(&self) {
-        self.node.set(DISABLED);
-        self.lender.note_change();
     }
 }
 
@@ -192,11 +167,12 @@ pub struct Return<'a, A: Arch> {
 }
 
 impl<'a, A: Arch> Return<'a, A> {
-    /// The probed function's place.
-    pub fn pc(&self) -> CodeAddr {
-        // SAFETY: a node whose handler runs is registered.
-        unsafe { self.node.point() }.place
-    }
+    seen!(
+        /// The probed function's place.
+        pc,
+        /// The registers at return; pc = the real return address.
+        regs
+    );
 
     /// The ABI's integer return value.
     pub fn value(&self) -> usize {
@@ -211,32 +187,6 @@ impl<'a, A: Arch> Return<'a, A> {
     /// Where the call really returns to.
     pub fn return_address(&self) -> CodeAddr {
         self.return_address
-    }
-
-    /// The registers at return; pc = the real return address.
-    pub fn regs(&self) -> &A::Regs {
-        self.regs
-    }
-
-    /// The registers, to be changed.
-    pub fn regs_mut(&mut self) -> &mut A::Regs {
-        self.regs
-    }
-
-    /// The context's memory.
-    pub fn memory(&self) -> TargetMemory<'a> {
-        TargetMemory(self.lender)
-    }
-
-    /// This probe's counters.
-    pub fn counters(&self) -> Counters {
-        Counters::of(self.node)
-    }
-
-    /// Disables this probe: no handler of it starts from now on; the breakpoint goes later (REG_18).
-    pub fn disable(&self) {
-        self.node.set(DISABLED);
-        self.lender.note_change();
     }
 }
 

@@ -137,19 +137,16 @@ impl<T: Keyed> Table<T> {
 
     /// What lies at `key`, as it was inserted: what may be freed. Under the registry's lock.
     pub(crate) fn find_pointer(&self, key: usize) -> Option<NonNull<T>> {
-        let array = self.array.load(Relaxed);
+        let header = NonNull::new(self.array.load(Relaxed))?;
         // SAFETY: the current array is never freed.
-        let shift = unsafe { array.as_ref() }?.shift;
-        let mut index = key.wrapping_mul(FACTOR) >> shift;
-        loop {
-            // SAFETY: the index is masked to the array's length.
-            let entry = NonNull::new(unsafe { entry::<T>(array, index) }.load(Relaxed))?;
+        for place in unsafe { places::<T>(header.as_ptr(), key) } {
+            let entry = NonNull::new(place.load(Relaxed))?;
             // SAFETY: what is in the table is there, and the lock is held.
             if entry.addr().get() > TOMBSTONE && unsafe { entry.as_ref() }.key() == key {
                 return Some(entry);
             }
-            index = index.wrapping_add(1) & (usize::MAX >> shift);
         }
+        None
     }
 
     /// Makes room for `more` entries. A new array may take the old one's place.
@@ -202,29 +199,17 @@ impl<T: Keyed> Table<T> {
         }
         // SAFETY: the current array is never freed.
         let shared = unsafe { &*header };
-        let mask = usize::MAX >> shared.shift;
-        let mut index = item.key().wrapping_mul(FACTOR) >> shared.shift;
-        loop {
-            // SAFETY: the index is masked to the array's length.
-            let place = unsafe { entry::<T>(header, index) };
-            let found = place.load(Relaxed);
-            if found.is_null() {
-                return;
-            }
-            if ptr::eq(found, item) {
-                // SAFETY: as above.
-                let next = unsafe { entry::<T>(header, index.wrapping_add(1) & mask) }.load(Relaxed);
-                shared.live.store(shared.live.load(Relaxed).wrapping_sub(1), Relaxed);
-                if next.is_null() {
-                    // The end of a run needs no tombstone.
-                    place.store(ptr::null_mut(), Release);
-                    shared.used.store(shared.used.load(Relaxed).wrapping_sub(1), Relaxed);
-                } else {
-                    place.store(ptr::without_provenance_mut(TOMBSTONE), Release);
-                }
-                return;
-            }
-            index = index.wrapping_add(1) & mask;
+        // SAFETY: as above.
+        let mut places = unsafe { places::<T>(header, item.key()) };
+        let is_it = |place: &&AtomicPtr<T>| ptr::eq(place.load(Relaxed), item);
+        let Some(place) = places.find(is_it) else { return };
+        shared.live.store(shared.live.load(Relaxed).wrapping_sub(1), Relaxed);
+        if places.next().is_none_or(|next| next.load(Relaxed).is_null()) {
+            // The end of a run needs no tombstone.
+            place.store(ptr::null_mut(), Release);
+            shared.used.store(shared.used.load(Relaxed).wrapping_sub(1), Relaxed);
+        } else {
+            place.store(ptr::without_provenance_mut(TOMBSTONE), Release);
         }
     }
 
@@ -304,12 +289,10 @@ unsafe fn entry<'a, T>(header: *const Header, index: usize) -> &'a AtomicPtr<T> 
 unsafe fn insert_into<T: Keyed>(header: *mut Header, item: NonNull<T>) {
     // SAFETY: the caller's.
     let shared = unsafe { &*header };
-    let mask = usize::MAX >> shared.shift;
     // SAFETY: the caller's.
-    let mut index = unsafe { item.as_ref() }.key().wrapping_mul(FACTOR) >> shared.shift;
-    loop {
-        // SAFETY: the index is masked to the array's length.
-        let place = unsafe { entry::<T>(header, index) };
+    let key = unsafe { item.as_ref() }.key();
+    // SAFETY: the caller's.
+    for place in unsafe { places::<T>(header, key) } {
         let entry = place.load(Relaxed);
         if entry.addr() <= TOMBSTONE {
             shared.live.store(shared.live.load(Relaxed).wrapping_add(1), Relaxed);
@@ -319,6 +302,17 @@ unsafe fn insert_into<T: Keyed>(header: *mut Header, item: NonNull<T>) {
             place.store(item.as_ptr(), Release);
             return;
         }
-        index = index.wrapping_add(1) & mask;
     }
+}
+
+/// The entries in the order in which `key` is looked for.
+///
+/// # Safety
+/// `header` is a live array, as long as the iterator is used.
+unsafe fn places<'a, T: 'a>(header: *const Header, key: usize) -> impl Iterator<Item = &'a AtomicPtr<T>> {
+    // SAFETY: the caller's.
+    let shift = unsafe { &*header }.shift;
+    let (first, mask) = (key.wrapping_mul(FACTOR) >> shift, usize::MAX >> shift);
+    // SAFETY: the caller's; the index is masked to the array's length.
+    (0..=mask).map(move |distance| unsafe { entry(header, first.wrapping_add(distance) & mask) })
 }
