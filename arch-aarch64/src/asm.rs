@@ -4,13 +4,14 @@
 //! starts with a BTI landing pad (a NOP before ARMv8.5).
 //!
 //! **Return trampolines.** A stub's veneer arrives with the stub's address and the handler pushed on the stack. The trampoline
-//! builds [`PtRegs`] below them, with pc = the stub and sp = the stack pointer at the return, and
+//! builds [`PtRegs`] there, with pc = the stub and sp = the stack pointer at the return, and
 //! calls the handler; X29 then heads a frame record of (X29, X30) at the return, so that a walk by frame pointers finds the
 //! stub as a return address; the CFI says the same. PSTATE holds NZCV only: nothing else of it can be read or set
 //! from a process. Afterwards:
 //! - where X30 still is the stub's address, it becomes the final pc, as a return leaves it;
 //! - pc = X30 and SP unchanged (every normal return): *all* registers, X16 and X17 too, are as `regs` says, and `ret`
-//!   goes on (no landing pad is needed at its target);
+//!   goes on (no landing pad is needed at its target); those that calls preserve are loaded only where a handler may have
+//!   changed them;
 //! - else (a handler has redirected the return): X16 and X17, which the ABI gives to veneers, hold SP and pc.
 //!
 //! [`SaveSet::Full`] saves Q0-Q31, FPCR and FPSR around the handler. Where the core has SVE, writing a Q register clears the
@@ -34,156 +35,179 @@ global_asm!(
     .arch_extension simd
     .arch_extension sve
 
-    // X0 to X15 and X18 to X27, which every sequence stores or loads alike: \op is STP or LDP.
-    .macro probe_a64_pairs op
-    \op x0, x1, [sp, #0]
-    \op x2, x3, [sp, #16]
-    \op x4, x5, [sp, #32]
-    \op x6, x7, [sp, #48]
-    \op x8, x9, [sp, #64]
-    \op x10, x11, [sp, #80]
-    \op x12, x13, [sp, #96]
-    \op x14, x15, [sp, #112]
-    \op x18, x19, [sp, #144]
-    \op x20, x21, [sp, #160]
-    \op x22, x23, [sp, #176]
-    \op x24, x25, [sp, #192]
-    \op x26, x27, [sp, #208]
+    // X0 to X15: \op is STP or LDP.
+    .macro probe_a64_low op
+    \op x0, x1, [sp, #8]
+    \op x2, x3, [sp, #24]
+    \op x4, x5, [sp, #40]
+    \op x6, x7, [sp, #56]
+    \op x8, x9, [sp, #72]
+    \op x10, x11, [sp, #88]
+    \op x12, x13, [sp, #104]
+    \op x14, x15, [sp, #120]
     .endm
 
-    // Makes the frame, and saves what was in the registers but x30. \pair: the offset from sp of what the veneer or the detour
-    // has pushed, and of the top of the frame less 16.
-    .macro probe_a64_save pair
-    sub sp, sp, #\pair
-    .cfi_def_cfa sp, \pair + 16
-    probe_a64_pairs stp
-    stp x16, x17, [sp, #128]
-    stp x28, x29, [sp, #224]
+    // X18 to X27.
+    .macro probe_a64_high op
+    \op x18, x19, [sp, #152]
+    \op x20, x21, [sp, #168]
+    \op x22, x23, [sp, #184]
+    \op x24, x25, [sp, #200]
+    \op x26, x27, [sp, #216]
     .endm
 
-    .macro probe_a64_describe pair
+    // All the registers that calls do not preserve, but for X30.
+    .macro probe_a64_volatile
+    probe_a64_low ldp
+    ldp x16, x17, [sp, #136]
+    ldr x18, [sp, #152]
+    .endm
+
+    // Makes the frame: a word, PtRegs, and the \last word; PSTATE and that are stored at once, in x17 and \last.
+    .macro probe_a64_finish last
+    .cfi_def_cfa x29, 48
     .irp n, 19,20,21,22,23,24,25,26,27,28,29,30
-    .cfi_offset x\n, \n * 8 - \pair - 16
+    .cfi_offset x\n, \n * 8 - 280
     .endr
-    .endm
-
-    // Returns: \pair is where the stub's address and the handler lie.
-    .macro probe_a64_return_begin pair
-    hint #36                            // bti j: from the veneer's br
-    probe_a64_save \pair
-    str x30, [sp, #240]
-    probe_a64_describe \pair
-    add x17, sp, #\pair + 16
-    stp x17, x16, [sp, #248]            // sp, pc
     mrs x17, nzcv
-    str x17, [sp, #264]
-    mov x0, sp
-    ldr x1, [sp, #\pair]               // the stub
-    ldr x16, [sp, #\pair + 8]           // the handler
-    add x29, sp, #232
+    stp x17, \last, [sp, #272]
+    add x0, sp, #8
     .endm
 
-    .macro probe_a64_return_end pair
-    ldr x16, [sp, #\pair]               // the stub
-    ldp x1, x17, [sp, #248]             // sp, pc
-    ldr x30, [sp, #240]
+    // Returns: the veneer has left the stub's address and the handler where PSTATE and the last word belong, which then is
+    // the stub's address.
+    .macro probe_a64_return_begin
+    hint #36                            // bti j: from the veneer's br
+    sub sp, sp, #272
+    .cfi_def_cfa sp, 288
+    probe_a64_low stp
+    stp x16, x17, [sp, #136]
+    probe_a64_high stp
+    stp x28, x29, [sp, #232]
+    ldp x1, x16, [sp, #272]             // the stub, the handler
+    add x17, sp, #288
+    stp x30, x17, [sp, #248]
+    str x1, [sp, #264]                  // pc
+    add x29, sp, #240
+    probe_a64_finish x1
+    .endm
+
+    .macro probe_a64_return_end
+    ldp x2, x16, [sp, #272]             // PSTATE, the stub
+    ldp x29, x30, [sp, #240]
+    cbnz x0, 8f
+    cmp x30, x16
+    b.ne 8f
+    ldr x30, [sp, #264]
+    msr nzcv, x2
+    probe_a64_volatile
+    add sp, sp, #288
+    ret
+8:  ldp x1, x17, [sp, #256]             // sp, pc
     cmp x30, x16
     csel x30, x17, x30, eq
-    ldr x2, [sp, #264]
-    add x0, sp, #\pair + 16
+    add x0, sp, #288
     cmp x0, x1
     ccmp x30, x17, #0, eq
     mov x16, x1
     b.eq 7f
     msr nzcv, x2
-    probe_a64_pairs ldp
-    ldp x28, x29, [sp, #224]
+    probe_a64_low ldp
+    probe_a64_high ldp
+    ldr x28, [sp, #232]
     mov sp, x16
     ret x17
-7:
-    msr nzcv, x2
-    probe_a64_pairs ldp
-    ldp x16, x17, [sp, #128]
-    ldp x28, x29, [sp, #224]
-    add sp, sp, #\pair + 16
+7:  msr nzcv, x2
+    probe_a64_low ldp
+    ldp x16, x17, [sp, #136]
+    probe_a64_high ldp
+    ldr x28, [sp, #232]
+    add sp, sp, #288
     ret
     .endm
 
-    // Detours: \pair is where X29 and X30 at the place lie, and X30 is where the detour goes on.
-    .macro probe_a64_detour_begin pair
+    // Detours have stored X29 and X30 where they belong; X30 is where the detour goes on, which is kept in the last word.
+    .macro probe_a64_detour_begin
     hint #34                            // bti c: from the detour's blr
-    probe_a64_save \pair
-    ldr x17, [sp, #\pair + 8]          // x30 at the place
-    str x17, [sp, #240]
-    probe_a64_describe \pair
-    add x17, sp, #\pair + 16
-    str x17, [sp, #248]
+    sub sp, sp, #240
+    .cfi_def_cfa sp, 288
+    probe_a64_low stp
+    stp x16, x17, [sp, #136]
+    probe_a64_high stp
+    str x28, [sp, #232]
+    add x17, sp, #288
+    str x17, [sp, #256]
     ldur x1, [x30, #-20]                // the detour's word
-    mrs x17, nzcv
-    str x17, [sp, #264]
-    mov x0, sp
+    add x29, sp, #240
     ldr x16, [x1]                       // the handler
-    add x29, sp, #232
+    probe_a64_finish x30
     .endm
 
-    .macro probe_a64_detour_end pair
-    cbz x0, 7f
-    mov x30, x0
-    ldp x0, x1, [sp, #232]
-    add x2, sp, #\pair
-    stp x0, x1, [x2]
-    ldr x2, [sp, #264]
+    .macro probe_a64_detour_end
+    ldp x2, x30, [sp, #272]
+    cbnz x0, 8f
     msr nzcv, x2
-    probe_a64_pairs ldp
-    ldp x16, x17, [sp, #128]
-    ldr x28, [sp, #224]
-    add sp, sp, #\pair
+    probe_a64_volatile
+    add sp, sp, #240
     ret
-7:  mov x0, sp
+8:  cmp x0, #2
+    add x0, sp, #8
+    b.lo 7f
+    b.hi probe_aarch64_detour_resume
+    add x30, x30, #4                    // the first copy
+    str x30, [sp, #264]
     b probe_aarch64_detour_resume
+7:  msr nzcv, x2
+    probe_a64_low ldp
+    ldp x16, x17, [sp, #136]
+    probe_a64_high ldp
+    ldr x28, [sp, #232]
+    add sp, sp, #240
+    ret
     .endm
 
-    // Without floating point. Frame: PtRegs (272), the pair.
+    // Without floating point.
     .macro probe_a64_general_call
     blr x16
     .endm
 
-    // Q0-Q31, FPCR, FPSR. Frame: PtRegs (272), Q (512), FPCR and FPSR (16), the pair.
+    // Q0-Q31, FPCR, FPSR: Q (512), FPCR and FPSR (16).
     .macro probe_a64_q op
-    \op q0, q1, [sp, #272]
-    \op q2, q3, [sp, #304]
-    \op q4, q5, [sp, #336]
-    \op q6, q7, [sp, #368]
-    \op q8, q9, [sp, #400]
-    \op q10, q11, [sp, #432]
-    \op q12, q13, [sp, #464]
-    \op q14, q15, [sp, #496]
-    \op q16, q17, [sp, #528]
-    \op q18, q19, [sp, #560]
-    \op q20, q21, [sp, #592]
-    \op q22, q23, [sp, #624]
-    \op q24, q25, [sp, #656]
-    \op q26, q27, [sp, #688]
-    \op q28, q29, [sp, #720]
-    \op q30, q31, [sp, #752]
+    \op q0, q1, [sp, #0]
+    \op q2, q3, [sp, #32]
+    \op q4, q5, [sp, #64]
+    \op q6, q7, [sp, #96]
+    \op q8, q9, [sp, #128]
+    \op q10, q11, [sp, #160]
+    \op q12, q13, [sp, #192]
+    \op q14, q15, [sp, #224]
+    \op q16, q17, [sp, #256]
+    \op q18, q19, [sp, #288]
+    \op q20, q21, [sp, #320]
+    \op q22, q23, [sp, #352]
+    \op q24, q25, [sp, #384]
+    \op q26, q27, [sp, #416]
+    \op q28, q29, [sp, #448]
+    \op q30, q31, [sp, #480]
     .endm
 
     .macro probe_a64_full_call
+    sub sp, sp, #528
     probe_a64_q stp
     mrs x2, fpcr
     mrs x3, fpsr
-    add x4, sp, #784
+    add x4, sp, #512
     stp x2, x3, [x4]
     blr x16
-    add x4, sp, #784
+    add x4, sp, #512
     ldp x2, x3, [x4]
     msr fpcr, x2
     msr fpsr, x3
     probe_a64_q ldp
+    add sp, sp, #528
     .endm
 
-    // Z0-Z31, P0-P15, FPCR, FPSR. Frame: P (2 vector lengths), Z (32), then PtRegs (272), FPCR and FPSR (16), the pair;
-    // X19 points at PtRegs.
+    // Z0-Z31, P0-P15, FPCR, FPSR: P (2 vector lengths), Z (32), FPCR and FPSR (16).
     .macro probe_a64_z op
     .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15
     \op p\n, [sp, #\n, mul vl]
@@ -196,43 +220,40 @@ global_asm!(
     .macro probe_a64_sve_call
     mrs x2, fpcr
     mrs x3, fpsr
-    stp x2, x3, [sp, #272]
-    mov x19, sp
-    .cfi_def_cfa_register x19
+    stp x2, x3, [sp, #-16]!
     addvl sp, sp, #-32
     addvl sp, sp, #-2
     probe_a64_z str
     blr x16
     probe_a64_z ldr
-    mov sp, x19
-    .cfi_def_cfa_register sp
-    ldp x2, x3, [sp, #272]
+    sub sp, x29, #256
+    ldp x2, x3, [sp], #16
     msr fpcr, x2
     msr fpsr, x3
     .endm
 
     // \kind: return or detour. \state: what is kept around the handler's call.
-    .macro probe_a64_trampoline kind, state, pair
+    .macro probe_a64_trampoline kind, state
     .p2align 4
     .globl probe_aarch64_\kind\()_\state
     .hidden probe_aarch64_\kind\()_\state
     .type probe_aarch64_\kind\()_\state, %function
 probe_aarch64_\kind\()_\state:
     .cfi_startproc
-    probe_a64_\kind\()_begin \pair
+    probe_a64_\kind\()_begin
     probe_a64_\state\()_call
-    probe_a64_\kind\()_end \pair
+    probe_a64_\kind\()_end
     .cfi_endproc
     .size probe_aarch64_\kind\()_\state, . - probe_aarch64_\kind\()_\state
     .endm
 
     .irp kind, return,detour
-    probe_a64_trampoline \kind, general, 272
-    probe_a64_trampoline \kind, full, 800
-    probe_a64_trampoline \kind, sve, 288
+    .irp state, general,full,sve
+    probe_a64_trampoline \kind, \state
+    .endr
     .endr
 
-    .irp name, pairs,save,describe,return_begin,return_end,detour_begin,detour_end,general_call,q,full_call,z,sve_call,trampoline
+    .irp name, low,high,volatile,finish,return_begin,return_end,detour_begin,detour_end,general_call,q,full_call,z,sve_call,trampoline
     .purgem probe_a64_\name
     .endr
 

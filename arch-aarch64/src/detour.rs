@@ -3,7 +3,7 @@
 //! ```text
 //! -16  the trampoline's address
 //!  -8  the core's word
-//!   0  stp x29, x30, [sp, #-16]!; ldr x30, -16; blr x30; ldp x29, x30, [sp], #16
+//!   0  stp x29, x30, [sp, #-48]!; ldr x30, -16; blr x30; ldp x29, x30, [sp], #48
 //!  16  the instruction, or others with its effect; b place + 4
 //!   n  a literal of those, eight bytes
 //! ```
@@ -23,9 +23,7 @@ pub(crate) const LEN: usize = 80;
 /// What lies before the entry.
 pub(crate) const HEADER_LEN: usize = 16;
 
-const ENTER: [u32; 4] = [0xa9bf_7bfd, 0x58ff_ff7e, 0xd63f_03c0, 0xa8c1_7bfd];
-/// Behind the call of the trampoline, from the entry.
-const RESUME: usize = 12;
+const ENTER: [u32; 4] = [0xa9bd_7bfd, 0x58ff_ff7e, 0xd63f_03c0, 0xa8c3_7bfd];
 /// The first copied instruction, from the entry.
 const COPY: usize = 16;
 
@@ -90,12 +88,8 @@ pub(crate) fn fill(
     image[literal_at..literal_at + 8].copy_from_slice(&literal.to_le_bytes());
     out.get_mut(..LEN).ok_or(NOT_COPIED)?.copy_from_slice(&image);
     let offset = |from_entry: usize| (HEADER_LEN + from_entry) as u8;
-    let mut layout = DetourLayout {
-        resume: offset(RESUME),
-        back: offset(COPY + back),
-        len_bytes: LEN as u8,
-        ..DetourLayout::default()
-    };
+    let mut layout =
+        DetourLayout { back: offset(COPY + back), len_bytes: LEN as u8, ..DetourLayout::default() };
     layout.copies[0] = offset(COPY);
     Ok(layout)
 }

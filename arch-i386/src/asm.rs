@@ -104,24 +104,26 @@ fn xcr0() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// The size of the frame: a [`Regs`] and a word for alignment.
-const FRAME: usize = size_of::<Regs>() + 4;
+/// The size of the frame.
+const FRAME: usize = size_of::<Regs>();
 /// From the frame to the stack as it was at the return: the handler's and the stub's words.
 const AT_RETURN: usize = FRAME + 8;
 /// From a detour trampoline's frame to the stack as it was at the place: the return address.
 const AT_PLACE: usize = FRAME + 4;
-/// CF, PF, AF, ZF, SF, OF.
-const STATUS_FLAGS: u32 = 0x8d5;
-/// DF.
-const DIRECTION_FLAG: u32 = 0x400;
 
 /// What all trampolines have in common: a frame of [`Regs`], `outside` bytes below the stack of what is interrupted, and its
-/// description. `note` fills in what is not common, EAX being free. From then on EBP points to the frame, and EBX, EDI and ESI
-/// are free: `call` calls the handler, `resume` takes what it left; then all but ESP is loaded, and `leave` goes on.
+/// description. `note` fills in what is not common, EAX being free. From then on EBP points to the frame, and ECX and EDX are
+/// free, too: `call` calls the handler and leaves its answer in EAX. After
+/// [`Resume::Unchanged`](probe_core::arch::Resume) the registers that calls preserve still are what they were; else `changed`,
+/// and all are loaded. `leave` and `leave_changed` go on, with the frame at ESP and all other registers loaded.
+///
+/// POPFD is slow: where nothing was changed, OF is made by an addition that overflows, and the other status flags by SAHF.
 macro_rules! trampoline {
     (
         $(#[$doc:meta])* $name:ident, outside: $outside:ident, enter: [$($enter:expr),*], note: [$($note:expr),*],
-        call: [$($call:expr),*], resume: [$($resume:expr),*], leave: [$($leave:expr),*], $($operands:tt)*
+        call: [$($call:expr),*], unchanged: [$($unchanged:expr),*], changed: [$($changed:expr),*],
+        keeps_direction: $keeps_direction:literal, leave: [$($leave:expr),*], leave_changed: [$($leave_changed:expr),*],
+        $($operands:tt)*
     ) => {
         $(#[$doc])*
         #[unsafe(naked)]
@@ -141,6 +143,13 @@ macro_rules! trampoline {
                 "mov [esp + {ebp}], ebp",
                 "mov [esp + {eax}], eax",
                 "pushfd",
+                "pop [esp + {flags}]",
+                // CLD is slow, and almost never needed.
+                "test byte ptr [esp + {flags} + 1], {direction} >> 8",
+                "jnz 5f",
+                "6:",
+                "mov eax, ss",
+                "mov [esp + {ss}], eax",
                 $($note,)*
                 "mov dword ptr [esp + {orig_eax}], -1",
                 "mov eax, cs",
@@ -157,8 +166,32 @@ macro_rules! trampoline {
                 ".cfi_offset edi, {edi} - {outside}",
                 ".cfi_offset ebp, {ebp} - {outside}",
                 $($call,)*
+                "test eax, eax",
+                "jnz 3f",
+                $($unchanged,)*
+                // OF is bit 3 of this byte, DF bit 2: they become the two highest.
+                "mov al, [ebp + {flags} + 1]",
+                "shl al, 4",
+                "add al, al",
+                concat!("js ", $keeps_direction),
+                "mov ah, [ebp + {flags}]",
+                "sahf",
+                "mov ecx, [ebp + {ecx}]",
+                "mov edx, [ebp + {edx}]",
+                "mov eax, [ebp + {eax}]",
                 "mov esp, ebp",
-                $($resume,)*
+                ".cfi_remember_state",
+                ".cfi_def_cfa esp, {outside}",
+                "mov ebp, [esp + {ebp}]",
+                $($leave,)*
+                ".cfi_restore_state",
+                "3:",
+                $($changed,)*
+                "4:",
+                "mov esp, ebp",
+                "push [esp + {flags}]",
+                "popfd",
+                ".cfi_def_cfa esp, {outside}",
                 "mov ebx, [esp + {ebx}]",
                 "mov ecx, [esp + {ecx}]",
                 "mov edx, [esp + {edx}]",
@@ -166,10 +199,15 @@ macro_rules! trampoline {
                 "mov edi, [esp + {edi}]",
                 "mov ebp, [esp + {ebp}]",
                 "mov eax, [esp + {eax}]",
-                $($leave,)*
+                $($leave_changed,)*
+                ".cfi_def_cfa esp, {outside}",
+                "5:",
+                "cld",
+                "jmp 6b",
                 ".cfi_endproc",
                 frame = const FRAME,
                 outside = const $outside,
+                direction = const 0x400,
                 ebx = const offset_of!(Regs, ebx),
                 ecx = const offset_of!(Regs, ecx),
                 edx = const offset_of!(Regs, edx),
@@ -219,7 +257,7 @@ macro_rules! kernel_segments {
 }
 
 /// A trampoline of returns that brackets the call of the handler with `save` and `restore`; the handler's two arguments and as
-/// much padding lie on the stack before `restore`.
+/// much padding lie on the stack before `restore`, which keeps EAX and what calls preserve.
 macro_rules! return_trampoline {
     (
         $(#[$doc:meta])* $name:ident,
@@ -230,10 +268,6 @@ macro_rules! return_trampoline {
             outside: AT_RETURN,
             enter: [],
             note: [
-                "pop [esp + {flags}]",
-                "cld",
-                "mov eax, ss",
-                "mov [esp + {ss}], eax",
                 $segments!(),
                 "mov eax, [esp + {frame} + 4]",
                 "sub eax, {stub_call_len}",
@@ -247,16 +281,17 @@ macro_rules! return_trampoline {
                 "call [ebp + {frame}]"
                 $(, $restore)*
             ],
-            resume: [
+            unchanged: ["mov ecx, [ebp + {eip}]", "mov [ebp + {frame} + 4], ecx"],
+            changed: [
                 // RET takes the target from right below the stack pointer that is resumed with.
-                "sub dword ptr [esp + {esp}], 4",
-                "mov eax, [esp + {esp}]",
-                "mov ecx, [esp + {eip}]",
-                "mov [eax], ecx",
-                "push [esp + {flags}]",
-                "popfd"
+                "sub dword ptr [ebp + {esp}], 4",
+                "mov eax, [ebp + {esp}]",
+                "mov ecx, [ebp + {eip}]",
+                "mov [eax], ecx"
             ],
-            leave: ["mov esp, [esp + {esp}]", "ret"],
+            keeps_direction: "3f",
+            leave: ["lea esp, [esp + {frame} + 4]", "ret"],
+            leave_changed: ["mov esp, [esp + {esp}]", "ret"],
             stub_call_len = const STUB_CALL_LEN,
             $($operand = sym $value,)*
         );
@@ -274,65 +309,31 @@ macro_rules! detour_trampoline {
             outside: AT_PLACE,
             // The interrupted function is at the place itself, not behind a call.
             enter: [".cfi_signal_frame"],
-            note: [
-                "pop eax",
-                "mov [esp + {flags}], eax",
-                "mov [esp + {flags_before}], eax",
-                // CLD is slow, and almost never needed.
-                "test eax, {direction}",
-                "jnz 5f",
-                "6:",
-                "mov eax, ss",
-                "mov [esp + {ss}], eax",
-                $segments!(),
-                "mov eax, [esp + {frame}]",
-                "mov esi, [eax - {word_distance}]"
-            ],
+            note: [$segments!()],
             call: [
                 $($save,)*
+                "mov eax, [ebp + {frame}]",
+                "mov eax, [eax - {word_distance}]",
                 "sub esp, 8",
-                "push esi",
+                "push eax",
                 "push ebp",
-                "call [esi]",
-                "mov edi, eax"
+                "call [eax]"
                 $(, $restore)*
             ],
-            resume: [
-                "test edi, edi",
-                "jz {resume}",
-                "mov [esp + {frame}], edi",
-                // POPFD is slow, and needed only where more than the status flags are not as they are now.
-                "mov eax, [esp + {flags}]",
-                "mov ecx, eax",
-                "xor ecx, [esp + {flags_before}]",
-                "test ecx, ~{status}",
-                "jnz 3f",
-                "test eax, {direction}",
-                "jnz 3f",
-                // OF from bit 11, by an addition that overflows; the others by SAHF, which leaves OF.
-                "mov ecx, eax",
-                "shr ecx, 11",
-                "and ecx, 1",
-                "mov ah, al",
-                "add cl, 127",
-                "sahf",
-                "4:"
+            unchanged: [],
+            changed: [
+                "cmp eax, 2",
+                "jb 4f",
+                "ja {resume}",
+                // What is behind the call is the first copy.
+                "mov eax, [ebp + {frame}]",
+                "mov [ebp + {eip}], eax",
+                "jmp {resume}"
             ],
-            leave: [
-                "lea esp, [esp + {frame}]",
-                "ret",
-                "3:",
-                "push eax",
-                "popfd",
-                "jmp 4b",
-                "5:",
-                "cld",
-                "jmp 6b"
-            ],
-            flags_before = const size_of::<Regs>(),
+            keeps_direction: "4f",
+            leave: ["lea esp, [esp + {frame}]", "ret"],
+            leave_changed: ["lea esp, [esp + {frame}]", "ret"],
             word_distance = const WORD_DISTANCE,
-            status = const STATUS_FLAGS,
-            direction = const DIRECTION_FLAG,
             resume = sym detour_resume,
             $($operand = sym $value,)*
         );
@@ -392,11 +393,15 @@ macro_rules! each_way_of_saving {
                 "fninit"
             ],
             [
+                "mov edi, eax",
                 ".att_syntax prefix",
                 "movl {components} - 2b(%ebx), %eax",
                 ".intel_syntax noprefix",
                 "xor edx, edx",
-                "xrstor [esp + 16]"
+                "xrstor [esp + 16]",
+                "mov eax, edi",
+                "mov ebx, [ebp + {ebx}]",
+                "mov edi, [ebp + {edi}]"
             ],
             room = sym XSAVE_ROOM,
             components = sym XSAVE_COMPONENTS

@@ -6,16 +6,18 @@
 //! the registers and restored from there.
 //!
 //! ```text
-//! frame of a trampoline, from r1 upwards                      offset   size
+//! frame of a veneer or a detour, from r1 upwards              offset   size
 //! back chain, CR, LR, TOC, parameter save area of the handler      0    112
 //! PtRegs                                                         112    352
-//! FPSCR; VSCR                                                    464     32
-//! vs0-vs31 (or f0-f31)                                           496    512
-//! v0-v19                                                        1008    320
-//! what the veneer kept below r1                        FRAME - 32     32
+//!
+//! frame below it, with vectors
+//! the same as above                                                0    112
+//! FPSCR; VSCR                                                    112     32
+//! vs0-vs31 (or f0-f31)                                           144    512
+//! v0-v19                                                         656    320
 //! ```
 
-use crate::call::{VENEER_CTR, VENEER_R0, VENEER_R11, VENEER_R12};
+use crate::call::{REGS, VENEER_FRAME};
 use crate::regs::{MSR_SF, PtRegs};
 use crate::{Abi, Endian, NativeAbi, NativeEndian, Ppc64};
 use crate::{detour, patch};
@@ -24,17 +26,8 @@ use core::mem::offset_of;
 use probe_core::CodeAddr;
 use probe_core::arch::{NativeArch, SaveSet};
 
-const REGS: usize = 112;
-const FPSCR: usize = REGS + size_of::<PtRegs>();
-const VSCR: usize = FPSCR + 16;
-const FLOATS: usize = VSCR + 16;
-const VECTORS: usize = FLOATS + 32 * 16;
-const FULL_FRAME: usize = VECTORS + 20 * 16 + 32;
-const GENERAL_FRAME: usize = FPSCR + 32;
-
 const _: () = {
-    assert!(FULL_FRAME.is_multiple_of(16) && GENERAL_FRAME.is_multiple_of(16));
-    assert!(VSCR.is_multiple_of(16) && FLOATS.is_multiple_of(16) && VECTORS.is_multiple_of(16));
+    assert!(VENEER_FRAME.is_multiple_of(16) && VENEER_FRAME >= REGS + size_of::<PtRegs>());
     assert!(MSR_SF == 1 << 63);
 };
 
@@ -53,12 +46,14 @@ macro_rules! call_handler {
     };
 }
 
-/// One trampoline, entered from a veneer: LR is the stub's end, r11 the handler, r0, r11, r12 and CTR lie below r1.
+/// One trampoline, entered from a veneer, which has made the frame: r12 is the stub's end, r11 the handler, and r0, r11, r12
+/// and CTR are in the registers already.
 ///
 /// The LR save doubleword and the TOC doubleword of the caller's frame are not written: they are the caller's. After
-/// the handler, LR is the return address, as the function's own `blr` would have left it.
+/// the handler, LR is the return address, as the function's own `blr` would have left it. Registers that calls preserve are
+/// loaded only where the handler may have changed them.
 macro_rules! trampoline {
-    ($name:literal, $frame:ident, $save:expr, $restore:expr) => {
+    ($name:literal, $save:expr, $restore:expr) => {
         global_asm!(
             ".pushsection .text.probe_arch_ppc64,\"ax\",@progbits",
             ".p2align 4",
@@ -66,63 +61,57 @@ macro_rules! trampoline {
             concat!(".hidden ", $name),
             concat!($name, ":"),
             ".cfi_startproc",
-            "stdu 1,-{frame}(1)",
             ".cfi_def_cfa_offset {frame}",
             ".irp r,2,3,4,5,6,7,8,9,10,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
             "std \\r,{regs}+8*\\r(1)",
             ".endr",
-            "ld 0,{frame}+{kept_r0}(1); std 0,{regs}(1)",
-            "ld 0,{frame}+{kept_r11}(1); std 0,{regs}+8*11(1)",
-            "ld 0,{frame}+{kept_r12}(1); std 0,{regs}+8*12(1)",
-            "ld 0,{frame}+{kept_ctr}(1); std 0,{regs}+{ctr}(1)",
             "addi 0,1,{frame}; std 0,{regs}+8(1)",
-            "mflr 12; addi 4,12,-4; std 4,{regs}+{nip}(1); std 4,{regs}+{link}(1)",
+            "addi 4,12,-4; std 4,{regs}+{nip}(1); std 4,{regs}+{link}(1)",
             ".cfi_offset 65,{regs}+{nip}-{frame}",
             "mfxer 0; std 0,{regs}+{xer}(1)",
             "mfcr 0; std 0,{regs}+{ccr}(1)",
             "li 0,1; sldi 0,0,63; std 0,{regs}+{msr}(1)",
-            "li 0,0; std 0,{regs}+{orig_gpr3}(1)",
-            "std 0,{regs}+{softe}(1); std 0,{regs}+{softe}+8(1); std 0,{regs}+{softe}+16(1)",
-            "std 0,{regs}+{softe}+24(1); std 0,{regs}+{softe}+32(1)",
-            $save,
             "addi 3,1,{regs}",
+            $save,
             call_handler!(),
             $restore,
-            "ld 0,{regs}+{nip}(1); mtlr 0",
+            "cmpdi 3,0; bne 9f",
+            "6: ld 0,{regs}+{nip}(1); mtlr 0",
             "ld 0,{regs}+{ctr}(1); mtctr 0",
             "ld 0,{regs}+{xer}(1); mtxer 0",
             "ld 0,{regs}+{ccr}(1); mtcrf 255,0",
-            ".irp r,0,2,3,4,5,6,7,8,9,10,11,12,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+            ".irp r,0,2,3,4,5,6,7,8,9,10,11,12",
             "ld \\r,{regs}+8*\\r(1)",
             ".endr",
+            ".cfi_remember_state",
             "ld 1,{regs}+8(1)",
             ".cfi_def_cfa_offset 0",
             ".cfi_restore 65",
             "blr",
+            ".cfi_restore_state",
+            "9:",
+            ".irp r,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+            "ld \\r,{regs}+8*\\r(1)",
+            ".endr",
+            "b 6b",
             ".cfi_endproc",
             ".popsection",
-            frame = const $frame,
+            frame = const VENEER_FRAME,
             regs = const REGS,
             nip = const offset_of!(PtRegs, nip),
             msr = const offset_of!(PtRegs, msr),
-            orig_gpr3 = const offset_of!(PtRegs, orig_gpr3),
             ctr = const offset_of!(PtRegs, ctr),
             link = const offset_of!(PtRegs, link),
             xer = const offset_of!(PtRegs, xer),
             ccr = const offset_of!(PtRegs, ccr),
-            softe = const offset_of!(PtRegs, softe),
-            kept_r0 = const VENEER_R0,
-            kept_r11 = const VENEER_R11,
-            kept_r12 = const VENEER_R12,
-            kept_ctr = const VENEER_CTR,
         );
     };
 }
 
-/// One trampoline of detours, entered from a detour's call: LR is where it goes on, r12 the detour's word, and r0, r12, LR
-/// and CTR at the place lie in the detour's frame.
+/// One trampoline of detours, entered from a detour's call, which has made the frame: LR is where it goes on, r12 the detour's
+/// word, and r0, r12, LR and CTR at the place are in the registers already, from where the detour takes them back.
 macro_rules! detour_trampoline {
-    ($name:literal, $frame:ident, $save:expr, $restore:expr) => {
+    ($name:literal, $save:expr, $restore:expr) => {
         global_asm!(
             ".pushsection .text.probe_arch_ppc64,\"ax\",@progbits",
             ".p2align 4",
@@ -130,66 +119,54 @@ macro_rules! detour_trampoline {
             concat!(".hidden ", $name),
             concat!($name, ":"),
             ".cfi_startproc",
-            "stdu 1,-{frame}(1)",
-            ".cfi_def_cfa_offset {frame}+{detour}",
+            ".cfi_def_cfa_offset {frame}",
             ".irp r,2,3,4,5,6,7,8,9,10,11,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
             "std \\r,{regs}+8*\\r(1)",
             ".endr",
-            "ld 0,{frame}+{kept_r0}(1); std 0,{regs}(1)",
-            "ld 0,{frame}+{kept_r12}(1); std 0,{regs}+8*12(1)",
-            "ld 0,{frame}+{kept_lr}(1); std 0,{regs}+{link}(1)",
-            "ld 0,{frame}+{kept_ctr}(1); std 0,{regs}+{ctr}(1)",
-            ".cfi_offset 65,{regs}+{link}-{frame}-{detour}",
-            "addi 0,1,{frame}+{detour}; std 0,{regs}+8(1)",
+            "mflr 31",
+            ".cfi_offset 65,{regs}+{link}-{frame}",
+            ".cfi_offset 31,{regs}+8*31-{frame}",
+            "addi 0,1,{frame}; std 0,{regs}+8(1)",
             "mfxer 0; std 0,{regs}+{xer}(1)",
             "mfcr 0; std 0,{regs}+{ccr}(1)",
             "li 0,1; sldi 0,0,63; std 0,{regs}+{msr}(1)",
-            "li 0,0; std 0,{regs}+{orig_gpr3}(1)",
-            "std 0,{regs}+{softe}(1); std 0,{regs}+{softe}+8(1); std 0,{regs}+{softe}+16(1)",
-            "std 0,{regs}+{softe}+24(1); std 0,{regs}+{softe}+32(1)",
             "mr 4,12; ld 11,0(12)",
-            $save,
             "addi 3,1,{regs}",
+            $save,
             call_handler!(),
             $restore,
-            "cmpdi 3,0; beq 9f",
-            "mtlr 3",
-            "ld 0,{regs}(1); std 0,{frame}+{kept_r0}(1)",
-            "ld 0,{regs}+8*12(1); std 0,{frame}+{kept_r12}(1)",
-            "ld 0,{regs}+{link}(1); std 0,{frame}+{kept_lr}(1)",
-            "ld 0,{regs}+{ctr}(1); std 0,{frame}+{kept_ctr}(1)",
+            "cmpdi 3,0; bne 9f",
+            "6: mtlr 31",
             "ld 0,{regs}+{xer}(1); mtxer 0",
             "ld 0,{regs}+{ccr}(1); mtcrf 255,0",
-            ".irp r,2,3,4,5,6,7,8,9,10,11,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+            ".irp r,2,3,4,5,6,7,8,9,10,11,31",
             "ld \\r,{regs}+8*\\r(1)",
             ".endr",
-            "addi 1,1,{frame}",
             "blr",
-            "9: addi 3,1,{regs}",
+            "9: cmpdi 3,2",
+            "addi 3,1,{regs}",
+            "blt 7f",
+            "bgt probe_ppc64_detour_resume",
+            "addi 31,31,{to_copy}; std 31,{regs}+{nip}(1)",
             "b probe_ppc64_detour_resume",
+            "7:",
+            ".irp r,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30",
+            "ld \\r,{regs}+8*\\r(1)",
+            ".endr",
+            "b 6b",
             ".cfi_endproc",
             ".popsection",
-            frame = const $frame,
+            frame = const detour::FRAME,
             regs = const REGS,
-            detour = const detour::FRAME,
+            to_copy = const detour::AFTER * 4,
+            nip = const offset_of!(PtRegs, nip),
             msr = const offset_of!(PtRegs, msr),
-            orig_gpr3 = const offset_of!(PtRegs, orig_gpr3),
-            ctr = const offset_of!(PtRegs, ctr),
             link = const offset_of!(PtRegs, link),
             xer = const offset_of!(PtRegs, xer),
             ccr = const offset_of!(PtRegs, ccr),
-            softe = const offset_of!(PtRegs, softe),
-            kept_r0 = const detour::KEPT_R0,
-            kept_r12 = const detour::KEPT_R12,
-            kept_lr = const detour::KEPT_LR,
-            kept_ctr = const detour::KEPT_CTR,
         );
     };
 }
-
-// Offsets of the vector state, which the two halves below share with the table above by value: 464 FPSCR, 480 VSCR, 496 vs0
-// or f0, 1008 v0 (asserted here).
-const _: () = assert!(FPSCR == 464 && VSCR == 480 && FLOATS == 496 && VECTORS == 1008);
 
 macro_rules! repeat_0_to_31 {
     ($body:literal) => {
@@ -207,65 +184,77 @@ macro_rules! repeat_0_to_19 {
     };
 }
 
-// r10 is saved already and restored later; r4 (the stub) is kept.
+// r0 and r10 are saved already and restored later; r3, r4 and r11 are kept.
 macro_rules! save_floats {
     () => {
-        concat!(repeat_0_to_31!("stfd \\r,496+16*\\r(1)"), "mffs 0; stfd 0,464(1)\n")
+        concat!(
+            "stdu 1,-976(1); .cfi_adjust_cfa_offset 976\n",
+            repeat_0_to_31!("stfd \\r,144+16*\\r(1)"),
+            "mffs 0; stfd 0,112(1)\n"
+        )
     };
 }
 macro_rules! restore_floats {
     () => {
-        concat!("lfd 0,464(1); mtfsf 255,0\n", repeat_0_to_31!("lfd \\r,496+16*\\r(1)"))
+        concat!(
+            "lfd 0,112(1); mtfsf 255,0\n",
+            repeat_0_to_31!("lfd \\r,144+16*\\r(1)"),
+            "addi 1,1,976; .cfi_adjust_cfa_offset -976\n"
+        )
     };
 }
 macro_rules! save_vectors {
     () => {
-        concat!(repeat_0_to_19!("li 10,1008+16*\\r; stvx \\r,1,10"), "mfvscr 0; li 10,480; stvx 0,1,10\n")
+        concat!(repeat_0_to_19!("li 10,656+16*\\r; stvx \\r,1,10"), "mfvscr 0; li 10,128; stvx 0,1,10\n")
     };
 }
 macro_rules! restore_vectors {
     () => {
-        concat!("li 10,480; lvx 0,1,10; mtvscr 0\n", repeat_0_to_19!("li 10,1008+16*\\r; lvx \\r,1,10"))
+        concat!("li 10,128; lvx 0,1,10; mtvscr 0\n", repeat_0_to_19!("li 10,656+16*\\r; lvx \\r,1,10"))
     };
 }
 // vs0-vs31 hold f0-f31 in their first doublewords; the second ones are volatile in all of them.
 macro_rules! save_vsx {
     () => {
-        concat!(repeat_0_to_31!("li 10,496+16*\\r; stxvd2x \\r,1,10"), "mffs 0; stfd 0,464(1)\n")
+        concat!(
+            "stdu 1,-976(1); .cfi_adjust_cfa_offset 976\n",
+            repeat_0_to_31!("li 10,144+16*\\r; stxvd2x \\r,1,10"),
+            "mffs 0; stfd 0,112(1)\n"
+        )
     };
 }
 macro_rules! restore_vsx {
     () => {
-        concat!("lfd 0,464(1); mtfsf 255,0\n", repeat_0_to_31!("li 10,496+16*\\r; lxvd2x \\r,1,10"))
+        concat!(
+            "lfd 0,112(1); mtfsf 255,0\n",
+            repeat_0_to_31!("li 10,144+16*\\r; lxvd2x \\r,1,10"),
+            "addi 1,1,976; .cfi_adjust_cfa_offset -976\n"
+        )
     };
 }
 
-trampoline!("probe_ppc64_return_general", GENERAL_FRAME, "", "");
-trampoline!("probe_ppc64_return_float", FULL_FRAME, save_floats!(), restore_floats!());
+trampoline!("probe_ppc64_return_general", "", "");
+trampoline!("probe_ppc64_return_float", save_floats!(), restore_floats!());
 trampoline!(
     "probe_ppc64_return_altivec",
-    FULL_FRAME,
     concat!(save_floats!(), save_vectors!()),
     concat!(restore_vectors!(), restore_floats!())
 );
 trampoline!(
     "probe_ppc64_return_vsx",
-    FULL_FRAME,
     concat!(save_vsx!(), save_vectors!()),
     concat!(restore_vectors!(), restore_vsx!())
 );
 
-detour_trampoline!("probe_ppc64_detour_general", GENERAL_FRAME, "", "");
-detour_trampoline!("probe_ppc64_detour_float", FULL_FRAME, save_floats!(), restore_floats!());
+detour_trampoline!("probe_ppc64_detour_general", "", "");
+detour_trampoline!("probe_ppc64_detour_float", save_floats!(), restore_floats!());
 detour_trampoline!(
     "probe_ppc64_detour_altivec",
-    FULL_FRAME,
     concat!(save_floats!(), save_vectors!()),
     concat!(restore_vectors!(), restore_floats!())
 );
 detour_trampoline!(
     "probe_ppc64_detour_vsx",
-    FULL_FRAME,
     concat!(save_vsx!(), save_vectors!()),
     concat!(restore_vectors!(), restore_vsx!())
 );

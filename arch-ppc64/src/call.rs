@@ -8,6 +8,7 @@ use crate::decode::Words;
 use crate::insn;
 use crate::regs::{ENTRY, PtRegs, SP, TOC};
 use crate::{Abi, Endian};
+use core::mem::offset_of;
 use probe_core::CodeAddr;
 use probe_core::arch::{Entry, MemFault, Memory, Text};
 
@@ -194,12 +195,15 @@ pub struct Callee {
 /// the function's own `blr` would have.
 pub(crate) const STUB_LEN: usize = 4;
 
-/// Where the veneer keeps r0, r11, r12 and CTR, relative to the stack pointer at the return: inside the red zone, which
-/// is free between a function's return and the next instruction of its caller.
-pub(crate) const VENEER_R0: i16 = -8;
-pub(crate) const VENEER_R11: i16 = -16;
-pub(crate) const VENEER_R12: i16 = -24;
-pub(crate) const VENEER_CTR: i16 = -32;
+/// The veneer's frame: what a handler needs, and the registers.
+pub(crate) const VENEER_FRAME: usize = 480;
+/// Where the registers lie in it, and those among them that the veneer and detours store.
+pub(crate) const REGS: usize = 112;
+pub(crate) const KEPT_R0: usize = REGS;
+const KEPT_R11: usize = REGS + 8 * 11;
+pub(crate) const KEPT_R12: usize = REGS + 8 * 12;
+pub(crate) const KEPT_LR: usize = REGS + offset_of!(PtRegs, link);
+pub(crate) const KEPT_CTR: usize = REGS + offset_of!(PtRegs, ctr);
 
 const VENEER_WORDS: usize = 17;
 
@@ -209,15 +213,18 @@ pub(crate) fn fill_stubs<E: Endian>(trampoline: CodeAddr, handler: usize, out: &
         fill_with::<E>(out, insn::TRAP);
         return 0;
     };
-    let veneer = veneer(trampoline.as_usize() as u64, handler as u64);
     let (stub_bytes, veneer_bytes) = out.split_at_mut(stubs * STUB_LEN);
     for (index, stub) in stub_bytes.chunks_exact_mut(STUB_LEN).enumerate() {
         let word = insn::b(((stubs - index) * STUB_LEN) as i64).map_or(insn::TRAP, |b| b | 1);
         stub.copy_from_slice(&E::bytes(word));
     }
     fill_with::<E>(veneer_bytes, insn::TRAP);
-    for (bytes, word) in veneer_bytes.chunks_exact_mut(4).zip(veneer) {
+    let (code, addresses) = veneer_bytes.split_at_mut(VENEER.len() * 4);
+    for (bytes, word) in code.chunks_exact_mut(4).zip(VENEER) {
         bytes.copy_from_slice(&E::bytes(word));
+    }
+    for (bytes, address) in addresses.chunks_exact_mut(8).zip([trampoline.as_usize(), handler]) {
+        bytes.copy_from_slice(&E::doubleword_bytes(address as u64));
     }
     stubs
 }
@@ -228,44 +235,27 @@ fn fill_with<E: Endian>(out: &mut [u8], word: u32) {
     }
 }
 
-/// Keeps what it needs and goes to the trampoline with r11 = `handler`, LR = the stub's end.
-fn veneer(trampoline: u64, handler: u64) -> [u32; VENEER_WORDS] {
-    let [t0, t1, t2, t3, t4] = load_immediate(12, trampoline);
-    let [h0, h1, h2, h3, h4] = load_immediate(11, handler);
-    [
-        std(0, VENEER_R0),
-        std(11, VENEER_R11),
-        std(12, VENEER_R12),
-        insn::mfspr(0, insn::SPR_CTR),
-        std(0, VENEER_CTR),
-        t0,
-        t1,
-        t2,
-        t3,
-        t4,
-        insn::mtspr(insn::SPR_CTR, 12),
-        h0,
-        h1,
-        h2,
-        h3,
-        h4,
-        insn::OP_XL << 26 | 20 << 21 | insn::XO_BCCTR << 1,
-    ]
-}
+/// Makes the frame, stores what it needs itself and goes to the trampoline with r11 = `handler`, r12 = the stub's end. The two
+/// addresses come last.
+const VENEER: [u32; VENEER_WORDS - 4] = [
+    0xf821_0001 | (0x1_0000 - VENEER_FRAME) as u32, // stdu 1,-480(1)
+    std(0, KEPT_R0),
+    std(11, KEPT_R11),
+    std(12, KEPT_R12),
+    insn::mfspr(0, insn::SPR_CTR),
+    std(0, KEPT_CTR),
+    insn::mfspr(12, insn::SPR_LR),
+    0x429f_0005, // bcl 20,31,.+4
+    insn::mfspr(11, insn::SPR_LR),
+    0xe80b_0014, // ld 0,20(11)
+    insn::mtspr(insn::SPR_CTR, 0),
+    0xe96b_001c, // ld 11,28(11)
+    insn::OP_XL << 26 | 20 << 21 | insn::XO_BCCTR << 1,
+];
 
 /// `std rs,d(1)`.
-const fn std(rs: u32, d: i16) -> u32 {
-    62 << 26 | rs << 21 | 1 << 16 | (d as u16 as u32)
-}
-
-/// `lis; ori; sldi 32; oris; ori`: any 64-bit value into `rt`.
-fn load_immediate(rt: u32, value: u64) -> [u32; 5] {
-    let part = |shift: u32| (value >> shift) as u32 & 0xffff;
-    let ori = 24 << 26 | rt << 21 | rt << 16;
-    let oris = 25 << 26 | rt << 21 | rt << 16;
-    // rldicr rt,rt,32,31
-    let sldi_32 = 30 << 26 | rt << 21 | rt << 16 | 0x07c6;
-    [15 << 26 | rt << 21 | part(48), ori | part(32), sldi_32, oris | part(16), ori | part(0)]
+const fn std(rs: u32, d: usize) -> u32 {
+    62 << 26 | rs << 21 | 1 << 16 | d as u32
 }
 
 #[cfg(test)]
@@ -483,13 +473,9 @@ mod tests {
             assert!(insn::lk(word(index)) && !insn::aa(word(index)));
             assert_eq!(index as i64 * 4 + insn::li(word(index)), count as i64 * 4, "leads to the veneer");
         }
-        // The ten words that load the two numbers; rldicr 12,12,32,31.
-        let immediates = |at: usize| [at, at + 1, at + 3, at + 4].map(|at| word(count + at) as u16);
-        let halves = |word: usize| [48, 32, 16, 0].map(|shift| (word as u64 >> shift) as u16);
-        assert_eq!(immediates(5), halves(trampoline.as_usize()));
-        assert_eq!(immediates(11), halves(handler));
-        assert_eq!((word(count + 7), word(count + 13)), (0x798c_07c6, 0x796b_07c6));
-        assert_eq!((word(count), word(count + 16)), (0xf801_fff8, 0x4e80_0420), "std 0,-8(1); bctr");
+        let address = |index: usize| E::doubleword(*out[(count + index) * 4..].first_chunk().unwrap());
+        assert_eq!((address(13), address(15)), (trampoline.as_usize() as u64, handler as u64));
+        assert_eq!((word(count), word(count + 12)), (0xf821_fe21, 0x4e80_0420), "stdu 1,-480(1); bctr");
     }
 
     #[test]

@@ -22,43 +22,39 @@ pub(crate) const LEN: usize = HEADER_LEN + COPY + 16;
 /// What lies before the entry.
 pub(crate) const HEADER_LEN: usize = 16;
 
-/// The frame of a detour: the red zone of a kernel or a process, and 128 bytes.
-pub(crate) const FRAME: usize = 640;
-/// Where r0, r12, LR and CTR lie in the frame.
-pub(crate) const KEPT_R0: usize = 64;
-pub(crate) const KEPT_R12: usize = 72;
-pub(crate) const KEPT_LR: usize = 80;
-pub(crate) const KEPT_CTR: usize = 88;
+/// The frame of a detour: a veneer's, and the red zone of a kernel or a process.
+pub(crate) const FRAME: usize = crate::call::VENEER_FRAME + 512;
 
-/// Behind the call of the trampoline, from the entry.
-const RESUME: usize = 13 * 4;
 /// The first copied instruction, from the entry.
-const COPY: usize = 20 * 4;
+const COPY: usize = (13 + AFTER) * 4;
+/// How many instructions lie between the call of the trampoline and that.
+pub(crate) const AFTER: usize = 7;
 
 const ENTER: [u32; COPY / 4] = [
-    0xf821_fd81, // stdu 1,-640(1)
-    0xf801_0040, // std 0,64(1)
-    0xf981_0048, // std 12,72(1)
+    0xf821_fc21, // stdu 1,-992(1)
+    0xf801_0070, // std 0,112(1)
+    0xf981_00d0, // std 12,208(1)
     0x7c08_02a6, // mflr 0
-    0xf801_0050, // std 0,80(1)
+    0xf801_0190, // std 0,400(1)
     0x7c09_02a6, // mfctr 0
-    0xf801_0058, // std 0,88(1)
+    0xf801_0188, // std 0,392(1)
     0x429f_0005, // bcl 20,31,.+4
     0x7d88_02a6, // mflr 12
     0xe80c_ffd0, // ld 0,-48(12)
     0x7c09_03a6, // mtctr 0
     0xe98c_ffd8, // ld 12,-40(12)
     0x4e80_0421, // bctrl
-    0xe801_0058, // ld 0,88(1)
+    0xe801_0188, // ld 0,392(1)
     0x7c09_03a6, // mtctr 0
-    0xe801_0050, // ld 0,80(1)
+    0xe801_0190, // ld 0,400(1)
     0x7c08_03a6, // mtlr 0
-    0xe981_0048, // ld 12,72(1)
-    0xe801_0040, // ld 0,64(1)
-    0x3821_0280, // addi 1,1,640
+    0xe981_00d0, // ld 12,208(1)
+    0xe801_0070, // ld 0,112(1)
+    0x3821_03e0, // addi 1,1,992
 ];
 
 const _: () = {
+    use crate::call::{KEPT_CTR, KEPT_LR, KEPT_R0, KEPT_R12};
     assert!(ENTER[0] == 0xf821_0001 | (0x1_0000 - FRAME) as u32);
     assert!(ENTER[1] == 0xf801_0000 | KEPT_R0 as u32 && ENTER[2] == 0xf981_0000 | KEPT_R12 as u32);
     assert!(ENTER[4] == 0xf801_0000 | KEPT_LR as u32 && ENTER[6] == 0xf801_0000 | KEPT_CTR as u32);
@@ -134,12 +130,8 @@ pub(crate) fn fill<E: Endian>(
     }
     out.get_mut(..LEN).ok_or(NOT_COPIED)?.copy_from_slice(&image);
     let offset = |from_entry: usize| (HEADER_LEN + from_entry) as u8;
-    let mut layout = DetourLayout {
-        resume: offset(RESUME),
-        back: offset(COPY + back),
-        len_bytes: LEN as u8,
-        ..DetourLayout::default()
-    };
+    let mut layout =
+        DetourLayout { back: offset(COPY + back), len_bytes: LEN as u8, ..DetourLayout::default() };
     layout.copies[0] = offset(COPY);
     Ok(layout)
 }

@@ -28,6 +28,7 @@ static XSAVE_COMPONENTS: AtomicU32 = AtomicU32::new(0);
 // all general, flag, x87 and vector registers around them. `jprobe_return` begins with the breakpoint.
 unsafe impl NativeArch for X86_64 {
     fn return_trampoline(save: SaveSet) -> CodeAddr {
+        note_segments();
         let trampoline = match save {
             SaveSet::General => trampoline_general as unsafe extern "C" fn(),
             SaveSet::Full => full_trampoline(),
@@ -36,6 +37,7 @@ unsafe impl NativeArch for X86_64 {
     }
 
     fn detour_trampoline(save: SaveSet) -> CodeAddr {
+        note_segments();
         let trampoline = match save {
             SaveSet::General => detour_general as unsafe extern "C" fn(),
             SaveSet::Full => full_detour_trampoline(),
@@ -103,24 +105,43 @@ fn xcr0() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// The size of the frame: a [`Regs`] and a word for alignment.
-const FRAME: usize = size_of::<Regs>() + 8;
+/// CS and SS, which are the same wherever one program's trampolines run. Written as [`XSAVE_ROOM`] is.
+static SEGMENTS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+fn note_segments() {
+    let (cs, ss): (usize, usize);
+    // SAFETY: reads two registers.
+    unsafe {
+        core::arch::asm!("mov {:e}, cs", "mov {:e}, ss", out(reg) cs, out(reg) ss, options(nomem, nostack, preserves_flags));
+    }
+    let [first, second] = &SEGMENTS;
+    first.store(cs, Ordering::Relaxed);
+    second.store(ss, Ordering::Relaxed);
+}
+
+/// The size of the frame.
+const FRAME: usize = size_of::<Regs>();
 /// From the frame to the stack as it was at the return: the handler's and the stub's words.
 const AT_RETURN: usize = FRAME + 16;
 /// From a detour trampoline's frame to the stack as it was at the place: the return address and the red zone.
 const AT_PLACE: usize = FRAME + 8 + RED_ZONE_LEN;
-/// CF, PF, AF, ZF, SF, OF.
-const STATUS_FLAGS: u32 = 0x8d5;
-/// DF.
-const DIRECTION_FLAG: u32 = 0x400;
+
+/// x87, AVX and the upper halves of ZMM0-15: the state components that moves of XMM registers do not preserve.
+const NOT_LIGHT: u8 = 1 | 1 << 2 | 1 << 6;
 
 /// What all trampolines have in common: a frame of [`Regs`], `outside` bytes below the stack of what is interrupted, and its
-/// description. `note` fills in what is not common, RAX, R12 and RSI being free. From then on RBP points to the frame: `call`
-/// calls the handler, `resume` takes what it left; then all but RSP is loaded, and `leave` goes on.
+/// description. From above it come `ip` words that RIP is pushed from. `note` leaves the handler's second argument in RSI, RAX
+/// being free. From then on RBP points to the frame: `call` calls the handler and leaves its answer in EAX. After
+/// [`Resume::Unchanged`](probe_core::arch::Resume) the registers that calls preserve still are what they were; else `changed`,
+/// and all are loaded. `leave` is behind the last of them, with the frame's upper end at RSP.
+///
+/// POPFQ is slow: where nothing was changed, OF is made by an addition that overflows, and the other status flags by SAHF.
 macro_rules! trampoline {
     (
-        $(#[$doc:meta])* $name:ident, outside: $outside:ident, enter: [$($enter:literal),*], note: [$($note:literal),*],
-        call: [$($call:literal),*], resume: [$($resume:literal),*], leave: [$($leave:literal),*], $($operands:tt)*
+        $(#[$doc:meta])* $name:ident, outside: $outside:ident, ip: $ip:literal, enter: [$($enter:literal),*],
+        note: [$($note:literal),*], call: [$($call:literal),*], unchanged: [$($unchanged:literal),*],
+        changed: [$($changed:literal),*], keeps_direction: $keeps_direction:literal, leave: [$($leave:literal),*], leave_changed: [$($leave_changed:literal),*],
+        $($operands:tt)*
     ) => {
         $(#[$doc])*
         #[unsafe(naked)]
@@ -130,32 +151,24 @@ macro_rules! trampoline {
                 $($enter,)*
                 ".cfi_def_cfa rsp, {outside} - {frame}",
                 // No flag changes before PUSHFQ.
-                "lea rsp, [rsp - {frame}]",
-                ".cfi_def_cfa rsp, {outside}",
-                "mov [rsp + {r15}], r15",
-                "mov [rsp + {r14}], r14",
-                "mov [rsp + {r13}], r13",
-                "mov [rsp + {r12}], r12",
-                "mov [rsp + {rbp}], rbp",
-                "mov [rsp + {rbx}], rbx",
-                "mov [rsp + {r11}], r11",
-                "mov [rsp + {r10}], r10",
-                "mov [rsp + {r9}], r9",
-                "mov [rsp + {r8}], r8",
-                "mov [rsp + {rax}], rax",
-                "mov [rsp + {rcx}], rcx",
-                "mov [rsp + {rdx}], rdx",
-                "mov [rsp + {rsi}], rsi",
-                "mov [rsp + {rdi}], rdi",
+                "push qword ptr [rip + {segments} + 8]",
+                "push rsp",
                 "pushfq",
+                "push qword ptr [rip + {segments}]",
+                concat!("push qword ptr [rsp + 32 + ", $ip, "]"),
+                "push -1",
+                ".cfi_adjust_cfa_offset 48",
+                ".irp r,rdi,rsi,rdx,rcx,rax,r8,r9,r10,r11,rbx,rbp,r12,r13,r14,r15",
+                "push \\r",
+                ".cfi_adjust_cfa_offset 8",
+                ".endr",
+                // It was pushed as it was then.
+                "add qword ptr [rsp + {rsp}], {outside} - {frame} + 8",
+                // CLD is slow, and almost never needed.
+                "test byte ptr [rsp + {flags} + 1], {direction} >> 8",
+                "jnz 5f",
+                "6:",
                 $($note,)*
-                "mov qword ptr [rsp + {orig_rax}], -1",
-                "mov eax, cs",
-                "mov [rsp + {cs}], rax",
-                "mov eax, ss",
-                "mov [rsp + {ss}], rax",
-                "lea rax, [rsp + {outside}]",
-                "mov [rsp + {rsp}], rax",
                 "mov rbp, rsp",
                 // The frame of what is interrupted, from the saved registers; the handler's user has put the place or the real
                 // return address into `rip`, or the stub's own frame description leads to it.
@@ -167,28 +180,50 @@ macro_rules! trampoline {
                 ".cfi_offset r13, {r13} - {outside}",
                 ".cfi_offset r14, {r14} - {outside}",
                 ".cfi_offset r15, {r15} - {outside}",
+                "mov rdi, rsp",
                 $($call,)*
-                "mov rsp, rbp",
-                $($resume,)*
-                "mov r15, [rsp + {r15}]",
-                "mov r14, [rsp + {r14}]",
-                "mov r13, [rsp + {r13}]",
-                "mov r12, [rsp + {r12}]",
-                "mov rbp, [rsp + {rbp}]",
-                "mov rbx, [rsp + {rbx}]",
-                "mov r11, [rsp + {r11}]",
-                "mov r10, [rsp + {r10}]",
-                "mov r9, [rsp + {r9}]",
-                "mov r8, [rsp + {r8}]",
-                "mov rax, [rsp + {rax}]",
-                "mov rcx, [rsp + {rcx}]",
-                "mov rdx, [rsp + {rdx}]",
-                "mov rsi, [rsp + {rsi}]",
-                "mov rdi, [rsp + {rdi}]",
+                "test eax, eax",
+                "jnz 3f",
+                $($unchanged,)*
+                // OF is bit 3 of this byte, DF bit 2: they become the two highest.
+                "mov al, [rbp + {flags} + 1]",
+                "shl al, 4",
+                "add al, al",
+                concat!("js ", $keeps_direction),
+                "mov ah, [rbp + {flags}]",
+                "sahf",
+                "lea rsp, [rbp + {r11}]",
+                "mov rbp, [rbp + {rbp}]",
+                ".cfi_remember_state",
+                ".cfi_def_cfa rsp, {outside} - {r11}",
+                ".cfi_restore rbx; .cfi_restore rbp; .cfi_restore r12; .cfi_restore r13; .cfi_restore r14; .cfi_restore r15",
+                ".irp r,r11,r10,r9,r8,rax,rcx,rdx,rsi,rdi",
+                "pop \\r",
+                ".cfi_adjust_cfa_offset -8",
+                ".endr",
                 $($leave,)*
+                ".cfi_restore_state",
+                "3:",
+                $($changed,)*
+                "4:",
+                "mov rsp, rbp",
+                "push qword ptr [rsp + {flags}]",
+                "popfq",
+                ".cfi_def_cfa rsp, {outside}",
+                ".irp r,r15,r14,r13,r12,rbp,rbx,r11,r10,r9,r8,rax,rcx,rdx,rsi,rdi",
+                "pop \\r",
+                ".cfi_adjust_cfa_offset -8",
+                ".endr",
+                $($leave_changed,)*
+                ".cfi_def_cfa rsp, {outside}",
+                "5:",
+                "cld",
+                "jmp 6b",
                 ".cfi_endproc",
+                segments = sym SEGMENTS,
                 frame = const FRAME,
                 outside = const $outside,
+                direction = const 0x400,
                 r15 = const offset_of!(Regs, r15),
                 r14 = const offset_of!(Regs, r14),
                 r13 = const offset_of!(Regs, r13),
@@ -196,20 +231,9 @@ macro_rules! trampoline {
                 rbp = const offset_of!(Regs, rbp),
                 rbx = const offset_of!(Regs, rbx),
                 r11 = const offset_of!(Regs, r11),
-                r10 = const offset_of!(Regs, r10),
-                r9 = const offset_of!(Regs, r9),
-                r8 = const offset_of!(Regs, r8),
-                rax = const offset_of!(Regs, rax),
-                rcx = const offset_of!(Regs, rcx),
-                rdx = const offset_of!(Regs, rdx),
-                rsi = const offset_of!(Regs, rsi),
-                rdi = const offset_of!(Regs, rdi),
-                orig_rax = const offset_of!(Regs, orig_rax),
                 rip = const offset_of!(Regs, rip),
-                cs = const offset_of!(Regs, cs),
                 flags = const offset_of!(Regs, eflags),
                 rsp = const offset_of!(Regs, rsp),
-                ss = const offset_of!(Regs, ss),
                 $($operands)*
             );
         }
@@ -218,106 +242,79 @@ macro_rules! trampoline {
 
 /// A trampoline of returns that brackets the call of the handler with `save` and `restore`.
 macro_rules! return_trampoline {
-    ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*) => {
+    ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?) => {
         trampoline!(
             $(#[$doc])* $name,
             outside: AT_RETURN,
+            ip: "8",
             enter: [],
-            note: [
-                "pop [rsp + {flags}]",
-                "cld",
-                "mov rsi, [rsp + {frame} + 8]",
-                "sub rsi, {stub_call_len}",
-                "mov [rsp + {rip}], rsi"
-            ],
-            call: [$($save,)* "mov rdi, rbp", "call [rbp + {frame}]" $(, $restore)*],
-            resume: [
+            note: ["sub qword ptr [rsp + {rip}], {stub_call_len}", "mov rsi, [rsp + {rip}]"],
+            call: [$($save,)* "call [rbp + {frame}]" $(, $restore)*],
+            unchanged: ["mov rcx, [rbp + {rip}]", "mov [rbp + {frame} + 8], rcx"],
+            changed: [
                 // RET takes the target from right below the stack pointer that is resumed with.
-                "sub qword ptr [rsp + {rsp}], 8",
-                "mov rax, [rsp + {rsp}]",
-                "mov rcx, [rsp + {rip}]",
-                "mov [rax], rcx",
-                "push [rsp + {flags}]",
-                "popfq"
+                "sub qword ptr [rbp + {rsp}], 8",
+                "mov rax, [rbp + {rsp}]",
+                "mov rcx, [rbp + {rip}]",
+                "mov [rax], rcx"
             ],
-            leave: ["mov rsp, [rsp + {rsp}]", "ret"],
+            keeps_direction: "3f",
+            leave: ["lea rsp, [rsp + {frame} - {orig_rax} + 8]", "ret"],
+            leave_changed: ["mov rsp, [rsp + {rsp} - {orig_rax}]", "ret"],
+            orig_rax = const offset_of!(Regs, orig_rax),
             stub_call_len = const STUB_CALL_LEN,
-            $($operand = sym $value,)*
+            $($($operands)+)?
         );
     };
 }
 
 /// The same of detours.
 macro_rules! detour_trampoline {
-    ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*) => {
+    ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?) => {
         trampoline!(
             $(#[$doc])* $name,
             outside: AT_PLACE,
+            ip: "0",
             // The interrupted function is at the place itself, not behind a call.
             enter: [".cfi_signal_frame"],
-            note: [
-                "pop rax",
-                "mov [rsp + {flags}], rax",
-                "mov [rsp + {flags_before}], rax",
-                // CLD is slow, and almost never needed.
-                "test eax, {direction}",
-                "jnz 5f",
-                "6:",
-                "mov rax, [rsp + {frame}]",
-                "mov r12, [rax - {word_distance}]"
+            note: ["mov rax, [rsp + {frame}]", "mov rsi, [rax - {word_distance}]"],
+            call: [$($save,)* "call [rsi]" $(, $restore)*],
+            unchanged: [],
+            changed: [
+                "cmp eax, 2",
+                "jb 4f",
+                "ja {resume}",
+                // What is behind the call is the first copy.
+                "mov rax, [rbp + {frame}]",
+                "mov [rbp + {rip}], rax",
+                "jmp {resume}"
             ],
-            call: [$($save,)* "mov rdi, rbp", "mov rsi, r12", "call [r12]", "mov rbx, rax" $(, $restore)*],
-            resume: [
-                "test rbx, rbx",
-                "jz {resume}",
-                "mov [rsp + {frame}], rbx",
-                // POPFQ is slow, and needed only where more than the status flags are not as they are now.
-                "mov rax, [rsp + {flags}]",
-                "mov rcx, rax",
-                "xor rcx, [rsp + {flags_before}]",
-                "test ecx, ~{status}",
-                "jnz 3f",
-                "test eax, {direction}",
-                "jnz 3f",
-                // OF from bit 11, by an addition that overflows; the others by SAHF, which leaves OF.
-                "mov ecx, eax",
-                "shr ecx, 11",
-                "and ecx, 1",
-                "mov ah, al",
-                "add cl, 127",
-                "sahf",
-                "4:"
-            ],
-            leave: [
-                "lea rsp, [rsp + {frame}]",
-                "ret",
-                "3:",
-                "push rax",
-                "popfq",
-                "jmp 4b",
-                "5:",
-                "cld",
-                "jmp 6b"
-            ],
-            flags_before = const size_of::<Regs>(),
+            keeps_direction: "4f",
+            leave: ["lea rsp, [rsp + {frame} - {orig_rax}]", "ret {red_zone}"],
+            leave_changed: ["lea rsp, [rsp + {frame} - {orig_rax}]", "ret {red_zone}"],
+            orig_rax = const offset_of!(Regs, orig_rax),
+            red_zone = const RED_ZONE_LEN,
             word_distance = const WORD_DISTANCE,
-            status = const STATUS_FLAGS,
-            direction = const DIRECTION_FLAG,
             resume = sym detour_resume,
-            $($operand = sym $value,)*
+            $($($operands)+)?
         );
     };
 }
 
-/// A trampoline that saves with `insn`, XSAVE or XSAVEC.
+/// A trampoline that saves with `insn`, XSAVE or XSAVEC, unless `light` has saved what there is and gone to `8`.
 macro_rules! xsave_trampoline {
-    ($(#[$doc:meta])* $trampoline:ident, $name:ident, $insn:literal) => {
+    (
+        $(#[$doc:meta])* $trampoline:ident, $name:ident, $insn:literal,
+        [$($light:literal),*], [$($light_restore:literal),*] $(, $operand:ident = const $value:expr)*
+    ) => {
         $trampoline!(
             $(#[$doc])*
             $name,
             [
                 "sub rsp, [rip + {room}]",
                 "and rsp, -64",
+                $($light,)*
+                "7:",
                 // XRSTOR wants the header's unused words to be 0.
                 "xor edx, edx",
                 "mov [rsp + 512], rdx",
@@ -334,11 +331,30 @@ macro_rules! xsave_trampoline {
                 "test byte ptr [rsp + 512], 1",
                 "jz 2f",
                 "fninit",
-                "2:"
+                "2:",
+                "8:"
             ],
-            ["mov eax, [rip + {components}]", "xor edx, edx", "xrstor64 [rsp]"],
+            [
+                "mov r8d, eax",
+                $($light_restore,)*
+                "7:",
+                // Every return from a signal handler makes x87 count as used. An empty stack, no flag and the control word of a
+                // reset are to count as what they are: the next time there is less to do.
+                "cmp dword ptr [rsp], 0x37f",
+                "jne 9f",
+                "cmp byte ptr [rsp + 4], 0",
+                "jne 9f",
+                "and byte ptr [rsp + 512], 0xfe",
+                "9:",
+                "mov eax, [rip + {components}]",
+                "xor edx, edx",
+                "xrstor64 [rsp]",
+                "8:",
+                "mov eax, r8d"
+            ],
             room = sym XSAVE_ROOM,
             components = sym XSAVE_COMPONENTS
+            $(, $operand = const $value)*
         );
     };
 }
@@ -364,14 +380,69 @@ macro_rules! each_way_of_saving {
             /// Also saves all state components that the ABI can return in or a handler can clobber.
             $trampoline,
             $xsave,
-            "xsave64 [rsp]"
+            "xsave64 [rsp]",
+            [],
+            []
         );
 
         xsave_trampoline!(
-            /// The same, with XSAVEC.
+            /// The same, with XSAVEC. That and XRSTOR cost twice as much as all the rest of a hit. Where XGETBV says that x87
+            /// and the upper halves of YMM and ZMM0-15 are as after a reset, which most code leaves them at calls, moves do.
             $trampoline,
             $xsavec,
-            "xsavec64 [rsp]"
+            "xsavec64 [rsp]",
+            [
+                "mov ecx, 1",
+                "xgetbv",
+                // There is room between the area and the frame.
+                "mov [rbp - 8], eax",
+                "test al, {not_light}",
+                "jnz 7f",
+                "stmxcsr [rsp + 24]",
+                ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+                "movaps [rsp + 160 + 16*\\n], xmm\\n",
+                ".endr",
+                "test byte ptr [rip + {components}], {opmask}",
+                "jz 8f",
+                ".irp n,0,1,2,3,4,5,6,7",
+                "kmovq [rsp + 1088 + 8*\\n], k\\n",
+                ".endr",
+                ".irp n,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+                "vmovdqa64 [rsp + 640 + 64*\\n], zmm\\n",
+                ".endr",
+                "jmp 8f"
+            ],
+            [
+                "test byte ptr [rbp - 8], {not_light}",
+                "jnz 7f",
+                "vzeroupper",
+                "mov ecx, 1",
+                "xgetbv",
+                "test al, 1",
+                "jz 9f",
+                "fninit",
+                "9:",
+                "stmxcsr [rbp - 8]",
+                "mov eax, [rbp - 8]",
+                "cmp eax, [rsp + 24]",
+                "je 9f",
+                "ldmxcsr [rsp + 24]",
+                "9:",
+                ".irp n,0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+                "movaps xmm\\n, [rsp + 160 + 16*\\n]",
+                ".endr",
+                "test byte ptr [rip + {components}], {opmask}",
+                "jz 8f",
+                ".irp n,0,1,2,3,4,5,6,7",
+                "kmovq k\\n, [rsp + 1088 + 8*\\n]",
+                ".endr",
+                ".irp n,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
+                "vmovdqa64 zmm\\n, [rsp + 640 + 64*\\n]",
+                ".endr",
+                "jmp 8f"
+            ],
+            not_light = const NOT_LIGHT,
+            opmask = const 1 << 5
         );
     };
 }

@@ -336,10 +336,12 @@ unsafe impl Host for LinuxProcess {
         }
     }
 
+    #[inline]
     fn pin(&self) {
         threads::keep_errno();
     }
 
+    #[inline]
     fn unpin(&self) {
         // In a trap, the handler's own call is the last one.
         threads::restore_errno(None);

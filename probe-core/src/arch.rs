@@ -190,8 +190,6 @@ impl Displaced {
 /// Where things are in a detour, in bytes from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DetourLayout {
-    /// Behind the call of the trampoline.
-    pub resume: u8,
     /// The copies of the displaced instructions, in their order.
     pub copies: [u8; MAX_DISPLACED],
     /// The jump back, or one past the last copy.
@@ -478,6 +476,28 @@ pub enum SaveSet {
     Full,
 }
 
+/// How a context goes on from a trampoline, which has called the core with the registers that it has saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Resume {
+    /// Behind the call, with the same registers: none has been changed but, perhaps, the link register and those that every
+    /// call may change. So a register that calls preserve need not be restored.
+    Unchanged = 0,
+    /// The same with all registers as they are saved now, but for pc and the stack pointer.
+    Changed = 1,
+    /// The stack pointer has been changed, too: by way of [`NativeArch::detour_resume_trap`], pc being the first copy.
+    Moved = 2,
+    /// By way of [`NativeArch::detour_resume_trap`], pc being what was saved.
+    Redirected = 3,
+}
+
+impl Resume {
+    /// After a handler that may have changed registers, if they have been lent to it.
+    pub(crate) fn of(is_lent: bool) -> Self {
+        if is_lent { Self::Changed } else { Self::Unchanged }
+    }
+}
+
 /// What must be executed on the architecture itself.
 ///
 /// # Safety
@@ -485,9 +505,9 @@ pub enum SaveSet {
 /// protocol described there.
 pub unsafe trait NativeArch: Arch {
     /// The address of the assembly that return stubs lead to. It saves the registers `save` names, calls
-    /// `handler` as `extern "C" fn(regs: *mut Regs, stub: usize)` (the word given to [`Arch::fill_stubs`], with
-    /// `regs` as at the function's return and `stub` the stub's address), restores everything from `regs`
-    /// and goes on at `regs.pc`.
+    /// `handler` as `extern "C" fn(regs: *mut Regs, stub: usize) -> Resume` (the word given to [`Arch::fill_stubs`], with
+    /// `regs` as at the function's return and `stub` the stub's address), restores what the answer says from `regs`
+    /// and goes on at `regs.pc`. It answers [`Resume::Unchanged`] or [`Resume::Changed`], which here means all registers.
     fn return_trampoline(save: SaveSet) -> CodeAddr;
 
     /// The address of a breakpoint instruction in the backend's own text: where a jprobe handler returns to.
@@ -496,9 +516,7 @@ pub unsafe trait NativeArch: Arch {
 
     /// The address of the assembly that detours call. It saves the registers `save` names, calls the function that the
     /// detour's word points to (the word is the address of a structure whose first word is the address of an `extern "C"
-    /// fn(regs: *mut Regs, word: usize) -> usize`, with `regs` as at the place but for pc), restores everything from
-    /// `regs` but pc and the stack pointer and goes on in the detour at the address that it has answered; 0 makes
-    /// it trap at [`NativeArch::detour_resume_trap`].
+    /// fn(regs: *mut Regs, word: usize) -> Resume`, with `regs` as at the place but for pc), and does what it answers.
     fn detour_trampoline(save: SaveSet) -> CodeAddr;
 
     /// The address of a breakpoint instruction in the trampolines: the context goes on with the `Regs` that

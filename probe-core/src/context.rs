@@ -141,6 +141,12 @@ impl<A: Arch> Context<A> {
         self.word.store(sections.wrapping_add(SECTION_ONE), Release);
     }
 
+    /// Where it lies: what identifies it.
+    #[inline(always)]
+    pub(crate) fn address(&self) -> usize {
+        ptr::from_ref(self).addr()
+    }
+
     /// The raw word, for whoever waits for its change.
     pub(crate) fn word(&self) -> &AtomicUsize {
         &self.word
@@ -170,7 +176,8 @@ impl<A: NativeArch> Context<A> {
     /// Goes inside; `word` is from [`Context::idle_word`].
     #[inline(always)]
     pub(crate) fn open_idle(&self, word: usize) {
-        self.word.store(word | INSIDE, Relaxed);
+        // Its bit is clear; to add it is one instruction.
+        self.word.store(word.wrapping_add(INSIDE), Relaxed);
         light_barrier::<A>();
     }
 
@@ -178,6 +185,12 @@ impl<A: NativeArch> Context<A> {
     #[inline(always)]
     pub(crate) fn close_idle(&self, word: usize) {
         self.word.store(word.wrapping_add(SECTION_ONE), Release);
+    }
+
+    /// As [`Context::close_idle`], for whoever has not kept the word: it is as [`Context::open_idle`] has left it.
+    #[inline(always)]
+    pub(crate) fn close_only(&self) {
+        self.close_idle(self.word.load(Relaxed).wrapping_sub(INSIDE));
     }
 
     /// Goes inside unless the context is; whether it was outside, for [`Context::close`].

@@ -3,10 +3,69 @@
 //! Where a word has 32 bits, 64-bit atomics are a loop at best, and on processors without vectors they go through the
 //! floating-point unit, whose registers a kernel's hit path may not touch. There a counter is two words.
 
+use crate::sync::{AtomicUsize, Relaxed};
 #[cfg(target_pointer_width = "64")]
 pub(crate) use one_word::Counter;
 #[cfg(not(target_pointer_width = "64"))]
 pub(crate) use two_words::Counter;
+
+/// Counts what happens in sections of contexts, exactly: an atomic addition costs as much as half a hit by jump. So the first
+/// context has a word of its own, which it alone adds to, and cannot be interrupted by itself while it does.
+pub(crate) struct HitCounter {
+    /// The address of the first context, or 0; always 0 where a word does not hold a count.
+    owner: AtomicUsize,
+    owners: AtomicUsize,
+    others: Counter,
+}
+
+impl HitCounter {
+    /// Nothing counted yet.
+    pub(crate) const fn new() -> Self {
+        Self { owner: AtomicUsize::new(0), owners: AtomicUsize::new(0), others: Counter::new() }
+    }
+
+    /// Counts one, in a section of the context at this address; `false`: nobody is the first context yet.
+    #[inline(always)]
+    pub(crate) fn try_rise(&self, context: usize) -> bool {
+        let owner = self.owner.load(Relaxed);
+        if cfg!(target_pointer_width = "64") && owner == context {
+            self.owners.store(self.owners.load(Relaxed).wrapping_add(1), Relaxed);
+        } else if cfg!(target_pointer_width = "64") && owner == 0 {
+            return false;
+        } else {
+            self.others.rise();
+        }
+        true
+    }
+
+    /// As [`HitCounter::try_rise`], the first one, too.
+    #[inline(always)]
+    pub(crate) fn rise(&self, context: usize) {
+        if !self.try_rise(context) {
+            self.claim(context);
+            self.others.rise();
+        }
+    }
+
+    /// Makes the context at this address the first one, if there has been none.
+    #[inline(never)]
+    pub(crate) fn claim(&self, context: usize) {
+        if self.owner.load(Relaxed) == 0 {
+            let _ = self.owner.compare_exchange(0, context, Relaxed, Relaxed);
+        }
+    }
+
+    /// Counts one, where an atomic addition is not much of the whole.
+    #[inline(always)]
+    pub(crate) fn rise_anywhere(&self) {
+        self.others.rise();
+    }
+
+    /// How many there have been.
+    pub(crate) fn get(&self) -> u64 {
+        self.owners.load(Relaxed) as u64 + self.others.get()
+    }
+}
 
 #[cfg(target_pointer_width = "64")]
 mod one_word {

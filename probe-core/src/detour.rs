@@ -8,13 +8,14 @@
 //! arrives there, by whatever way, traps, and goes on in the copy ([`Probes::in_detour`]).
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, DetourLayout, Displaced, Regs, SaveSet};
+use crate::arch::{Arch, DetourLayout, Displaced, Regs, Resume, SaveSet};
+use crate::context::Context;
 use crate::hit::{RegsOf, Trap, Walk, count_missed};
 use crate::host::Host;
-use crate::point::Point;
+use crate::point::{Handlers, Node, Point};
 use crate::registry::Probes;
 use crate::slots::{CHUNK_LEN, chunk_base};
-use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed};
+use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, follow};
 use crate::table::Keyed;
 use alloc::boxed::Box;
 use core::ptr;
@@ -28,7 +29,7 @@ pub(crate) const GRANULE: usize = 32;
 /// One detour. The trampoline finds the handler in the first word.
 #[repr(C)]
 pub(crate) struct Detour<H: Host> {
-    pub(crate) handler: extern "C" fn(*mut RegsOf<H>, usize) -> usize,
+    pub(crate) handler: extern "C" fn(*mut RegsOf<H>, usize) -> Resume,
     pub(crate) probes: &'static Probes<H>,
     pub(crate) place: CodeAddr,
     /// Null unless the jump, or a part of it, stands in text.
@@ -114,9 +115,11 @@ impl<H: Host> DetourChunk<H> {
 /// How many granules a chunk has.
 pub(crate) const GRANULES: usize = CHUNK_LEN / GRANULE;
 
-/// What every detour of `Probes<H>` leads to, by way of the backend's trampoline. Answers where the context goes
-/// on in the detour; 0: by way of the trap that takes all registers.
-pub(crate) extern "C" fn jumped<H: Host>(regs: *mut RegsOf<H>, detour: usize) -> usize {
+/// What every detour of `Probes<H>` leads to, by way of the backend's trampoline.
+///
+/// The usual case is one kprobe that has a pre handler alone: it needs no registers but what the handler is called with, and
+/// whatever else may be is behind calls at the end.
+pub(crate) extern "C" fn jumped<H: Host>(regs: *mut RegsOf<H>, detour: usize) -> Resume {
     // SAFETY: the trampoline hands on the detour's word, the address that the registry has put there; detours are
     // kept for good.
     let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
@@ -124,53 +127,93 @@ pub(crate) extern "C" fn jumped<H: Host>(regs: *mut RegsOf<H>, detour: usize) ->
     let regs = unsafe { &mut *regs };
     let probes = detour.probes;
     probes.host.pin();
-    let resume = probes.hit_detour(detour, regs);
-    probes.host.unpin();
-    resume.as_usize()
+    let Some(context) = probes.host.context() else { return probes.jumped_busy(None, detour) };
+    let Some(word) = context.idle_word() else { return probes.jumped_busy(Some(context), detour) };
+    context.open_idle(word);
+    // SAFETY: inside until `close_only`; the registry clears the pointer before it waits and frees the point.
+    let point = unsafe { follow(&detour.point).as_ref() };
+    // SAFETY: as above.
+    let plain = point.and_then(|point| unsafe { point.plain() });
+    let may_call = |node: &Node<_>| !node.is_silent() && node.hits.try_rise(context.address());
+    let Some((node, pre)) = plain.filter(|(node, _)| may_call(node)) else {
+        return probes.jumped_idle(context, detour, regs);
+    };
+    context.set_current(node);
+    regs.set_pc(detour.place);
+    let resume = pre(regs, node);
+    probes.leave(context, resume)
 }
 
 impl<H: Host> Probes<H> {
     /// The function that every detour leads to: part of the hit path, and for the host's blacklist.
-    pub fn detour_handler() -> extern "C" fn(*mut RegsOf<H>, usize) -> usize {
+    pub fn detour_handler() -> extern "C" fn(*mut RegsOf<H>, usize) -> Resume {
         jumped::<H>
     }
 
-    /// A hit of an optimised probe.
-    #[inline(always)]
-    fn hit_detour(&self, detour: &Detour<H>, regs: &mut RegsOf<H>) -> CodeAddr {
-        const BY_TRAP: CodeAddr = CodeAddr::new(0);
-        let go_on = detour.start().wrapping_add(usize::from(detour.layout.resume));
-        let Some(context) = self.host.context() else {
-            let _guard = self.anonymous();
-            self.miss_detour(detour);
-            return go_on;
-        };
-        let Some(word) = context.idle_word() else {
-            let was_outside = context.open();
-            self.miss_detour(detour);
-            context.close(was_outside);
-            return go_on;
-        };
-        context.open_idle(word);
-        let mut resume = go_on;
-        // SAFETY: inside until `close_idle`.
+    /// A hit that is not the usual case: the next one is that there is one return probe.
+    #[inline(never)]
+    fn jumped_idle(&self, context: &Context<H::Arch>, detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
+        // SAFETY: inside until `close_only`.
         let point = unsafe { self.point_of(detour) };
         // SAFETY: as above.
-        let head = point.and_then(|point| unsafe { point.head.load(Acquire).as_ref() });
-        if let (Some(point), Some(head)) = (point, head) {
-            regs.set_pc(detour.place);
-            let sp = regs.sp();
-            let walk = self.run_pre(context, point, head, regs);
-            context.set_current(ptr::null());
-            if !matches!(walk, Walk::Ran) {
-                resume = BY_TRAP;
-            } else if regs.sp() != sp {
-                regs.set_pc(detour.copy(0));
-                resume = BY_TRAP;
+        let head = point.and_then(|point| unsafe { follow(&point.head).as_ref() });
+        let (Some(point), Some(head)) = (point, head) else { return self.leave(context, Resume::Unchanged) };
+        regs.set_pc(detour.place);
+        if let Handlers::Return(probe) = &head.handlers
+            && head.next.load(Relaxed).is_null()
+            && !head.is_silent()
+        {
+            let resume = self.enter_call(context, head, probe, regs);
+            return self.leave(context, resume);
+        }
+        self.jumped_many(context, point, head, regs)
+    }
+
+    /// The end of a hit by jump.
+    #[inline(always)]
+    fn leave(&self, context: &Context<H::Arch>, resume: Resume) -> Resume {
+        context.set_current(ptr::null());
+        context.close_only();
+        self.host.unpin();
+        resume
+    }
+
+    /// A hit of several probes of any kind.
+    #[inline(never)]
+    fn jumped_many(
+        &self,
+        context: &Context<H::Arch>,
+        point: &Point<H::Arch>,
+        head: &Node<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) -> Resume {
+        head.hits.claim(context.address());
+        let sp = regs.sp();
+        let resume = match self.run_pre(context, point, head, regs) {
+            Walk::Ran if regs.sp() == sp => Resume::Changed,
+            Walk::Ran => Resume::Moved,
+            Walk::Redirected | Walk::InJprobe => Resume::Redirected,
+        };
+        self.leave(context, resume)
+    }
+
+    /// A nested hit, or one where there is no room for another context.
+    #[cold]
+    #[inline(never)]
+    fn jumped_busy(&self, context: Option<&Context<H::Arch>>, detour: &Detour<H>) -> Resume {
+        match context {
+            Some(context) => {
+                let was_outside = context.open();
+                self.miss_detour(detour);
+                context.close(was_outside);
+            }
+            None => {
+                let _guard = self.anonymous();
+                self.miss_detour(detour);
             }
         }
-        context.close_idle(word);
-        resume
+        self.host.unpin();
+        Resume::Unchanged
     }
 
     /// A nested hit, or one for which there is no room. The caller is inside.

@@ -8,10 +8,10 @@ mod jprobe;
 mod stray;
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, MemFault, Memory, Method, NativeArch, Regs};
+use crate::arch::{Arch, MemFault, Memory, Method, NativeArch, Regs, Resume};
 use crate::context::{Context, Wait, is_in_slot};
 use crate::host::Host;
-use crate::kprobe::{Flow, Hit, Lender};
+use crate::kprobe::{Hit, Lender};
 use crate::point::{ARMED, Handlers, LINGERS, Mode, Node, Point};
 use crate::registry::Probes;
 use crate::sync::{Relaxed, Release, follow};
@@ -263,15 +263,17 @@ impl<H: Host> Probes<H> {
         }
         match &node.handlers {
             Handlers::Kprobe { pre, .. } => {
-                node.hits.rise();
+                node.hits.rise_anywhere();
                 if let Some(pre) = pre {
                     context.set_current(node);
-                    if pre(&mut Hit { regs, node, lender: self }) == Flow::Redirected {
+                    if pre(regs, node) == Resume::Redirected {
                         return Walk::Redirected;
                     }
                 }
             }
-            Handlers::Return(probe) => self.enter_call(node, probe, regs),
+            Handlers::Return(probe) => {
+                self.enter_call(context, node, probe, regs);
+            }
             Handlers::Jprobe(entry) => {
                 if self.enter_jprobe(context, point, node, entry.0, newest, regs) {
                     return Walk::InJprobe;
@@ -418,7 +420,7 @@ impl<H: Host> Probes<H> {
             && node.is_not_younger_than(newest)
         {
             context.set_current(node);
-            post(&mut Hit { regs, node, lender: self });
+            post(&mut Hit { regs, node, is_lent: false });
         }
     }
 

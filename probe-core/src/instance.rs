@@ -5,7 +5,7 @@
 //! the hit path.
 
 use crate::addr::CodeAddr;
-use crate::arch::Arch;
+use crate::arch::{Arch, Resume};
 use crate::context::Task;
 use crate::counter::Counter;
 use crate::error::RegisterError;
@@ -353,10 +353,11 @@ impl<A: Arch> Pool<A> {
         self.high_water.load(Relaxed) as u32
     }
 
-    /// Counts a call that could not be followed.
+    /// Counts a call that could not be followed, whose registers are as they were.
     #[cold]
-    pub(crate) fn miss(&self) {
+    pub(crate) fn miss(&self) -> Resume {
         self.missed.rise();
+        Resume::Unchanged
     }
 
     /// All instances.

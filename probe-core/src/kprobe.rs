@@ -1,7 +1,7 @@
 //! Kprobes: handlers before and after one instruction; and what all kinds of probes share, [`AnyProbe`].
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, MemFault, Memory, Regs};
+use crate::arch::{Arch, MemFault, Memory, Regs, Resume};
 use crate::jprobe::{Jprobe, JprobeEntry};
 use crate::kretprobe::{Kretprobe, ReturnHandlers};
 use crate::place::Place;
@@ -35,7 +35,8 @@ pub enum Answer {
     NotHandled,
 }
 
-pub(crate) type PreFn<A> = dyn Fn(&mut Hit<'_, A>) -> Flow + Send + Sync;
+/// A pre handler that makes its [`Hit`] itself, if it looks at it at all, and tells what it has done to the registers.
+pub(crate) type PreFn<A> = dyn Fn(&mut <A as Arch>::Regs, &Node<A>) -> Resume + Send + Sync;
 pub(crate) type PostFn<A> = dyn Fn(&mut Hit<'_, A>) + Send + Sync;
 pub(crate) type FaultFn<A> = dyn Fn(&mut Hit<'_, A>, u32) -> Answer + Send + Sync;
 
@@ -98,7 +99,15 @@ impl<A: Arch> Kprobe<A> {
         F: Fn(&mut Hit<'_, A>) -> R + Send + Sync + 'static,
         R: Into<Flow>,
     {
-        self.pre = Some(Box::new(move |hit| handler(hit).into()));
+        self.pre = Some(Box::new(move |regs, node| {
+            let sp = regs.sp();
+            let mut hit = Hit { regs, node, is_lent: false };
+            match handler(&mut hit).into() {
+                Flow::Redirected => Resume::Redirected,
+                Flow::Continue if hit.is_lent && hit.regs.sp() != sp => Resume::Moved,
+                Flow::Continue => Resume::of(hit.is_lent),
+            }
+        }));
         self
     }
 
@@ -127,7 +136,7 @@ impl<A: Arch> Kprobe<A> {
 }
 
 /// What the core lends to a handler, whatever the host is.
-pub(crate) trait Lender {
+pub(crate) trait Lender: Sync {
     fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault>;
     fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault>;
     /// A handler has enabled or disabled a probe: breakpoints come and go later (REG_18).
@@ -165,12 +174,13 @@ macro_rules! seen {
 
         /// The registers, to be changed.
         pub fn regs_mut(&mut self) -> &mut A::Regs {
+            self.is_lent = true;
             self.regs
         }
 
         /// The interrupted context's memory.
         pub fn memory(&self) -> TargetMemory<'a> {
-            TargetMemory(self.lender)
+            TargetMemory(self.node.lender)
         }
 
         /// This probe's counters.
@@ -181,7 +191,7 @@ macro_rules! seen {
         /// Disables this probe: no handler of it starts from now on; the breakpoint goes later (REG_18).
         pub fn disable(&self) {
             self.node.set(DISABLED);
-            self.lender.note_change();
+            self.node.lender.note_change();
         }
     };
 }
@@ -191,7 +201,8 @@ pub(crate) use seen;
 pub struct Hit<'a, A: Arch> {
     pub(crate) regs: &'a mut A::Regs,
     pub(crate) node: &'a Node<A>,
-    pub(crate) lender: &'a dyn Lender,
+    /// Whether the registers have been lent to be changed.
+    pub(crate) is_lent: bool,
 }
 
 impl<'a, A: Arch> Hit<'a, A> {

@@ -1,9 +1,9 @@
 //! Return probes: a handler at a function's entry, one at its return, and typed private data between them.
 
 use crate::addr::CodeAddr;
-use crate::arch::Arch;
+use crate::arch::{Arch, Regs, Resume};
 use crate::instance::Pool;
-use crate::kprobe::{Lender, TargetMemory, options, seen};
+use crate::kprobe::{TargetMemory, options, seen};
 use crate::place::Place;
 use crate::point::{DISABLED, Node};
 use crate::registry::Counters;
@@ -135,8 +135,9 @@ impl<A: Arch, D, S> Kretprobe<A, D, S> {
 pub struct Call<'a, A: Arch> {
     pub(crate) regs: &'a mut A::Regs,
     pub(crate) node: &'a Node<A>,
-    pub(crate) lender: &'a dyn Lender,
     pub(crate) return_address: CodeAddr,
+    /// Whether the registers have been lent to be changed.
+    pub(crate) is_lent: bool,
 }
 
 impl<'a, A: Arch> Call<'a, A> {
@@ -162,11 +163,21 @@ impl<'a, A: Arch> Call<'a, A> {
 pub struct Return<'a, A: Arch> {
     pub(crate) regs: &'a mut A::Regs,
     pub(crate) node: &'a Node<A>,
-    pub(crate) lender: &'a dyn Lender,
     pub(crate) return_address: CodeAddr,
+    /// Whether the registers have been lent to be changed.
+    is_lent: bool,
 }
 
 impl<'a, A: Arch> Return<'a, A> {
+    /// Calls `handler` with a call that is just returning to `regs.pc()`.
+    #[inline(always)]
+    fn with(regs: &'a mut A::Regs, node: &'a Node<A>, handler: impl FnOnce(&mut Self)) -> Resume {
+        let return_address = regs.pc();
+        let mut ret = Return { regs, node, return_address, is_lent: false };
+        handler(&mut ret);
+        Resume::of(ret.is_lent)
+    }
+
     seen!(
         /// The probed function's place.
         pc,
@@ -226,11 +237,11 @@ pub(crate) trait EntryHandler<A: Arch>: Send + Sync {
 
 /// The exit handler of a return probe.
 pub(crate) trait ExitHandler<A: Arch>: Send + Sync {
-    /// Calls the exit handler, which takes the data.
+    /// Calls the exit handler, which takes the data; what it has done to the registers, whose pc is the real return address.
     ///
     /// # Safety
     /// `data` holds what [`EntryHandler::enter`] left there.
-    unsafe fn leave(&self, ret: &mut Return<'_, A>, data: *mut u8);
+    unsafe fn leave(&self, regs: &mut A::Regs, node: &Node<A>, data: *mut u8) -> Resume;
 }
 
 /// Asks a typed handler.
@@ -258,10 +269,10 @@ impl<A: Arch, D, F> ExitHandler<A> for Called<F, D>
 where
     F: Fn(&mut Return<'_, A>, D) + Send + Sync,
 {
-    unsafe fn leave(&self, ret: &mut Return<'_, A>, data: *mut u8) {
+    unsafe fn leave(&self, regs: &mut A::Regs, node: &Node<A>, data: *mut u8) -> Resume {
         // SAFETY: `enter` wrote it, and nobody uses it again.
         let value = unsafe { data.cast::<D>().read() };
-        (self.handler)(ret, value);
+        Return::with(regs, node, |ret| (self.handler)(ret, value))
     }
 }
 
@@ -294,10 +305,10 @@ impl<A: Arch, F> ExitHandler<A> for CalledBytes<F>
 where
     F: Fn(&mut Return<'_, A>, &mut [u8]) + Send + Sync,
 {
-    unsafe fn leave(&self, ret: &mut Return<'_, A>, data: *mut u8) {
+    unsafe fn leave(&self, regs: &mut A::Regs, node: &Node<A>, data: *mut u8) -> Resume {
         // SAFETY: initialised in `enter`; nobody else has the instance.
         let bytes = unsafe { core::slice::from_raw_parts_mut(data, self.data_len) };
-        (self.handler)(ret, bytes);
+        Return::with(regs, node, |ret| (self.handler)(ret, bytes))
     }
 }
 

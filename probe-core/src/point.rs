@@ -5,9 +5,9 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method};
-use crate::counter::Counter;
+use crate::counter::{Counter, HitCounter};
 use crate::jprobe::JprobeEntry;
-use crate::kprobe::{FaultFn, PostFn, PreFn};
+use crate::kprobe::{FaultFn, Lender, PostFn, PreFn};
 use crate::kretprobe::ReturnProbe;
 use crate::list::Linked;
 use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, Relaxed, Release, follow};
@@ -58,6 +58,8 @@ pub(crate) struct Point<A: Arch> {
     pub(crate) place: CodeAddr,
     /// The newest probe; null when none is left.
     pub(crate) head: AtomicPtr<Node<A>>,
+    /// The one probe that there is, if it has a pre handler and nothing else: the usual case of a hit without a trap.
+    plain: AtomicPtr<Node<A>>,
     /// 0 where it has none.
     pub(crate) slot: CodeAddr,
     pub(crate) plan: A::Plan,
@@ -96,6 +98,7 @@ impl<A: Arch> Point<A> {
         Self {
             place,
             head: AtomicPtr::new(ptr::null_mut()),
+            plain: AtomicPtr::new(ptr::null_mut()),
             slot,
             plan,
             saved,
@@ -147,6 +150,31 @@ impl<A: Arch> Point<A> {
         Nodes { next: follow(&self.head), _point: self }
     }
 
+    /// The pre handler of the one probe that there is, if it is one without anything else.
+    ///
+    /// # Safety
+    /// The caller is inside as long as it uses them.
+    #[inline(always)]
+    pub(crate) unsafe fn plain(&self) -> Option<(&Node<A>, &PreFn<A>)> {
+        // SAFETY: nodes are freed after a grace period.
+        let node = unsafe { follow(&self.plain).as_ref() }?;
+        match &node.handlers {
+            Handlers::Kprobe { pre: Some(pre), .. } => Some((node, pre)),
+            // SAFETY: `note_plain` stores no other.
+            _ => unsafe { core::hint::unreachable_unchecked() },
+        }
+    }
+
+    fn note_plain(&self) {
+        let mut nodes = self.nodes();
+        let (first, second) = (nodes.next(), nodes.next());
+        let is_plain =
+            |node: &Node<A>| matches!(node.handlers, Handlers::Kprobe { pre: Some(_), post: None, .. });
+        let has_plain = second.is_none() && first.is_some_and(is_plain);
+        let plain = if has_plain { self.head.load(Relaxed) } else { ptr::null_mut() };
+        self.plain.store(plain, Release);
+    }
+
     /// Puts a probe first, or last if it is a jprobe. Under the registry's lock.
     ///
     /// # Safety
@@ -158,26 +186,23 @@ impl<A: Arch> Point<A> {
         if !matches!(node.handlers, Handlers::Jprobe(_)) {
             node.next.store(self.head.load(Relaxed), Relaxed);
             self.head.store(this, Release);
-            return;
+        } else {
+            node.next.store(ptr::null_mut(), Relaxed);
+            self.nodes().last().map_or(&self.head, |last| &last.next).store(this, Release);
         }
-        node.next.store(ptr::null_mut(), Relaxed);
-        match self.nodes().last() {
-            Some(last) => last.next.store(this, Release),
-            None => self.head.store(this, Release),
-        }
+        self.note_plain();
     }
 
     /// Takes a probe off the list; readers that stand on it still find their way on. Under the registry's lock.
     pub(crate) fn unlink(&self, node: &Node<A>) {
         let this = ptr::from_ref(node).cast_mut();
         let after = node.next.load(Relaxed);
-        if self.head.load(Relaxed) == this {
-            self.head.store(after, Release);
-            return;
+        let before = self.nodes().find(|before| before.next.load(Relaxed) == this);
+        let link = before.map_or(&self.head, |before| &before.next);
+        if link.load(Relaxed) == this {
+            link.store(after, Release);
         }
-        if let Some(before) = self.nodes().find(|before| before.next.load(Relaxed) == this) {
-            before.next.store(after, Release);
-        }
+        self.note_plain();
     }
 }
 
@@ -234,10 +259,12 @@ pub(crate) struct Node<A: Arch> {
     pub(crate) flags: AtomicU32,
     /// Which registration it came with: rises from probe to probe.
     pub(crate) generation: u32,
-    pub(crate) hits: Counter,
+    pub(crate) hits: HitCounter,
     pub(crate) missed: Counter,
     pub(crate) faults: Counter,
     pub(crate) handlers: Handlers<A>,
+    /// For its handlers.
+    pub(crate) lender: &'static dyn Lender,
 }
 
 /// What a probe does at a hit.
@@ -248,16 +275,22 @@ pub(crate) enum Handlers<A: Arch> {
 }
 
 impl<A: Arch> Node<A> {
-    pub(crate) fn new(handlers: Handlers<A>, flags: u32, generation: u32) -> Self {
+    pub(crate) fn new(
+        handlers: Handlers<A>,
+        flags: u32,
+        generation: u32,
+        lender: &'static dyn Lender,
+    ) -> Self {
         Self {
             next: AtomicPtr::new(ptr::null_mut()),
             point: AtomicPtr::new(ptr::null_mut()),
             flags: AtomicU32::new(flags),
             generation,
-            hits: Counter::new(),
+            hits: HitCounter::new(),
             missed: Counter::new(),
             faults: Counter::new(),
             handlers,
+            lender,
         }
     }
 

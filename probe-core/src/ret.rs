@@ -1,12 +1,12 @@
 //! Return probes' lock-free half: following a call at its entry, and the way back through its stub.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Entry, Regs, SaveSet};
+use crate::arch::{Arch, Entry, Regs, Resume, SaveSet};
 use crate::context::{Context, Task};
 use crate::hit::RegsOf;
 use crate::host::{Host, Notice};
 use crate::instance::Instance;
-use crate::kretprobe::{Call, Follow, Return, ReturnProbe};
+use crate::kretprobe::{Call, Follow, ReturnProbe};
 use crate::point::{Handlers, Node};
 
 use crate::registry::Probes;
@@ -90,7 +90,7 @@ impl StubRange {
 }
 
 /// What every return stub of `Probes<H>` leads to, by way of the backend's trampoline.
-pub(crate) extern "C" fn return_from_stub<H: Host>(regs: *mut RegsOf<H>, stub: usize) {
+pub(crate) extern "C" fn return_from_stub<H: Host>(regs: *mut RegsOf<H>, stub: usize) -> Resume {
     let stub = CodeAddr::new(stub);
     let word = chunk_base(stub).as_usize().wrapping_add(CHUNK_LEN - OWN);
     // SAFETY: a stub lies in a chunk, which is never unmapped while an instance of it is pending, and the registry
@@ -100,17 +100,18 @@ pub(crate) extern "C" fn return_from_stub<H: Host>(regs: *mut RegsOf<H>, stub: u
     let chunk = unsafe { &*ptr::with_exposed_provenance::<StubChunk<H>>(chunk) };
     // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.
     let regs = unsafe { &mut *regs };
-    chunk.probes.returned_to(chunk, regs, stub);
+    chunk.probes.returned_to(chunk, regs, stub)
 }
 
 impl<H: Host> Probes<H> {
     /// The function that every return stub ends up in, by way of the backend's trampoline: part of the hit path, and for
     /// the host's blacklist.
-    pub fn return_handler() -> extern "C" fn(*mut RegsOf<H>, usize) {
+    pub fn return_handler() -> extern "C" fn(*mut RegsOf<H>, usize) -> Resume {
         return_from_stub::<H>
     }
 
-    /// Follows a call from its entry, if there is an instance and the entry handler wants it.
+    /// Follows a call from its entry, if there is an instance and the entry handler wants it. What has been done to the
+    /// registers, other than the return address.
     ///
     /// Not inline: it needs more registers than a kprobe's hit should have to save. Nor does the plainest case save any for
     /// the others: a probe without an entry handler, in a task with no other call pending, that was called from the
@@ -118,10 +119,11 @@ impl<H: Host> Probes<H> {
     #[inline(never)]
     pub(crate) fn enter_call(
         &self,
+        context: &Context<H::Arch>,
         node: &Node<H::Arch>,
         probe: &ReturnProbe<H::Arch>,
         regs: &mut RegsOf<H>,
-    ) {
+    ) -> Resume {
         if probe.entry.is_none()
             && let Some(task) = self.host.task()
             && task.is_idle()
@@ -129,16 +131,23 @@ impl<H: Host> Probes<H> {
             && !self.stub_range.may_hold(entry.return_address)
             && let Some(instance) = probe.pool().try_take()
         {
-            return self.bind_call(node, task, instance, entry, entry.return_address, regs);
+            self.bind_call(context, node, task, instance, entry, entry.return_address, regs);
+            return Resume::Unchanged;
         }
-        self.enter_any_call(node, probe, regs);
+        self.enter_any_call(context, node, probe, regs)
     }
 
     /// As [`Probes::enter_call`], whatever the call and the probe are.
     #[inline(never)]
-    fn enter_any_call(&self, node: &Node<H::Arch>, probe: &ReturnProbe<H::Arch>, regs: &mut RegsOf<H>) {
+    fn enter_any_call(
+        &self,
+        context: &Context<H::Arch>,
+        node: &Node<H::Arch>,
+        probe: &ReturnProbe<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) -> Resume {
         let pool = probe.pool();
-        let (Some(context), Some(task)) = (self.host.context(), self.host.task()) else { return pool.miss() };
+        let Some(task) = self.host.task() else { return pool.miss() };
         let Ok(entry) = H::Arch::entry(regs, self.host.memory()) else { return pool.miss() };
         let (sp, home) = (regs.sp(), Some(entry.return_address));
         if !task.is_idle() {
@@ -150,7 +159,10 @@ impl<H: Host> Probes<H> {
             pool.take()
         });
         let Some(instance) = taken else { return pool.miss() };
-        self.follow_call(context, node, probe, task, instance, entry, regs);
+        match self.follow_call(context, node, probe, task, instance, entry, regs) {
+            Resume::Changed if regs.sp() != sp => Resume::Moved,
+            resume => resume,
+        }
     }
 
     /// Asks the entry handler, and makes the call return to the stub of `instance`.
@@ -165,25 +177,32 @@ impl<H: Host> Probes<H> {
         instance: &Instance<H::Arch>,
         entry: Entry,
         regs: &mut RegsOf<H>,
-    ) {
+    ) -> Resume {
         let real = entry.return_address;
         let is_chain = self.stub_range.may_hold(real) && self.instance_at(real).is_some();
         let home = if is_chain { self.follow_chain(real) } else { real };
+        let mut resume = Resume::Unchanged;
         if let Some(handler) = &probe.entry {
-            let mut call = Call { regs, node, lender: self, return_address: home };
+            let mut call = Call { regs, node, return_address: home, is_lent: false };
             context.set_current(node);
             // SAFETY: the instance is ours, its data memory free and of the handlers' layout.
-            if unsafe { handler.enter(&mut call, instance.data) } == Follow::No {
-                return instance.veto();
+            let follow = unsafe { handler.enter(&mut call, instance.data) };
+            resume = Resume::of(call.is_lent);
+            if follow == Follow::No {
+                instance.veto();
+                return resume;
             }
         }
-        self.bind_call(node, task, instance, entry, home, regs);
+        self.bind_call(context, node, task, instance, entry, home, regs);
+        resume
     }
 
     /// Makes the call, which ends up at `home`, return to the stub of `instance`.
     #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "it is a part of another function, inline")]
     fn bind_call(
         &self,
+        context: &Context<H::Arch>,
         node: &Node<H::Arch>,
         task: &Task<H::Arch>,
         instance: &Instance<H::Arch>,
@@ -197,13 +216,13 @@ impl<H: Host> Probes<H> {
         }
         instance.next.store(task.pending.load(Relaxed), Relaxed);
         task.pending.store(ptr::from_ref(instance).cast_mut(), Release);
-        node.hits.rise();
+        node.hits.rise(context.address());
     }
 
     /// Brings a call home that has returned to `stub`, in `chunk`: at once in the usual case, where the
     /// context is idle, the call is the newest of its own task, and its return address is no other call's stub.
     #[inline(always)]
-    fn returned_to(&self, chunk: &StubChunk<H>, regs: &mut RegsOf<H>, stub: CodeAddr) {
+    fn returned_to(&self, chunk: &StubChunk<H>, regs: &mut RegsOf<H>, stub: CodeAddr) -> Resume {
         self.host.pin();
         let Some(context) = self.host.context() else { return self.returned_pinned(regs, stub) };
         let Some(task) = self.host.task() else { return self.returned_pinned(regs, stub) };
@@ -217,20 +236,24 @@ impl<H: Host> Probes<H> {
         regs.set_pc(home);
         task.pending.store(instance.next.load(Relaxed), Release);
         // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
-        match unsafe { follow(&instance.pool().node).as_ref() } {
-            Some(node) if !node.is_silent() => self.run_exit(context, node, instance, regs, home),
-            // SAFETY: the call is claimed, and its data still there.
-            _ => unsafe { instance.drop_data() },
-        }
+        let resume = match unsafe { follow(&instance.pool().node).as_ref() } {
+            Some(node) if !node.is_silent() => self.run_exit(context, node, instance, regs),
+            _ => {
+                // SAFETY: the call is claimed, and its data still there.
+                unsafe { instance.drop_data() };
+                Resume::Unchanged
+            }
+        };
         instance.release();
-        context.close_idle(word);
+        context.close_only();
         self.host.unpin();
+        resume
     }
 
     /// Brings a call home that has returned to `stub`: all calls that share the return address, innermost
     /// first.
     #[inline(never)]
-    fn returned_pinned(&self, regs: &mut RegsOf<H>, stub: CodeAddr) {
+    fn returned_pinned(&self, regs: &mut RegsOf<H>, stub: CodeAddr) -> Resume {
         let context = self.host.context();
         let guard = context.is_none().then(|| self.anonymous());
         let was_outside = context.is_some_and(Context::open);
@@ -247,7 +270,7 @@ impl<H: Host> Probes<H> {
                 is_lost = true;
                 break;
             }
-            self.finish_call(context.filter(|_| may_call), instance, regs, home);
+            self.finish_call(context.filter(|_| may_call), instance, regs);
             at = real;
         }
         if let Some(context) = context {
@@ -259,6 +282,7 @@ impl<H: Host> Probes<H> {
             self.host.stop(regs);
         }
         self.host.unpin();
+        Resume::Changed
     }
 
     /// Ends one claimed call: its exit handler, if `context` is given and it has one, and its instance.
@@ -267,7 +291,6 @@ impl<H: Host> Probes<H> {
         context: Option<&Context<H::Arch>>,
         instance: &Instance<H::Arch>,
         regs: &mut RegsOf<H>,
-        home: CodeAddr,
     ) {
         let owner = instance.task.load(Relaxed);
         let is_owner = self.host.task().is_some_and(|task| ptr::eq(task, owner));
@@ -279,7 +302,7 @@ impl<H: Host> Probes<H> {
         let node = unsafe { follow(&instance.pool().node).as_ref() };
         match (node, context) {
             (Some(node), Some(context)) if !node.is_silent() => {
-                self.run_exit(context, node, instance, regs, home)
+                self.run_exit(context, node, instance, regs);
             }
             (node, context) => {
                 if context.is_none()
@@ -303,18 +326,19 @@ impl<H: Host> Probes<H> {
         node: &Node<H::Arch>,
         instance: &Instance<H::Arch>,
         regs: &mut RegsOf<H>,
-        home: CodeAddr,
-    ) {
-        let Handlers::Return(probe) = &node.handlers else { return };
-        let Some(exit) = &probe.exit else {
-            // SAFETY: as below.
-            return unsafe { instance.drop_data() };
-        };
-        context.set_current(node);
-        let mut ret = Return { regs, node, lender: self, return_address: home };
-        // SAFETY: the call is claimed, and its entry handler has left the data there.
-        unsafe { exit.leave(&mut ret, instance.data) };
-        context.set_current(ptr::null());
+    ) -> Resume {
+        if let Handlers::Return(probe) = &node.handlers
+            && let Some(exit) = &probe.exit
+        {
+            context.set_current(node);
+            // SAFETY: the call is claimed, and its entry handler has left the data there.
+            let resume = unsafe { exit.leave(regs, node, instance.data) };
+            context.set_current(ptr::null());
+            return resume;
+        }
+        // SAFETY: as above.
+        unsafe { instance.drop_data() };
+        Resume::Unchanged
     }
 
     /// Takes a claimed call off its task's list. Newer calls that certainly will not return are dropped.

@@ -7,7 +7,8 @@
 //! the idea: Chamith and others, "Instruction Punning", PLDI 2017.
 //!
 //! A detour is two words (the trampoline's address, the core's), a call of the trampoline, the copies, a jump back.
-//! In 64-bit mode the call is made below the red zone (System V ABI AMD64 1.0, 3.2.2).
+//! In 64-bit mode the call is made below the red zone, which the trampoline takes
+//! back (System V ABI AMD64 1.0, 3.2.2).
 
 use crate::decode::decode_bytes;
 use crate::insn::{Insn, Prefixes};
@@ -38,8 +39,6 @@ const JMP_REL32: u8 = 0xe9;
 const JMP_INDIRECT: [u8; 2] = [0xff, 0x25];
 /// `lea rsp, [rsp - 128]`
 const SKIP_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
-/// `lea rsp, [rsp + 128]`
-const TAKE_RED_ZONE: [u8; 8] = [0x48, 0x8d, 0xa4, 0x24, 0x80, 0, 0, 0];
 
 /// Whether and how the flow goes on behind an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -181,11 +180,8 @@ pub fn fill<M: Mode>(
         let displacement = -(header_len::<M>() as i32 + SKIP_RED_ZONE.len() as i32 + 6);
         code.put(&[0xff, 0x15])?;
         code.put(&displacement.to_le_bytes())?;
-        layout.resume = code.len()?;
-        code.put(&TAKE_RED_ZONE)?;
     } else {
         code.branch(&[0xe8], trampoline)?;
-        layout.resume = code.len()?;
     }
     let mut flow = After::Next;
     for (index, offset) in displaced.starts().enumerate() {

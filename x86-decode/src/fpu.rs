@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 /// The instruction pair that saves and restores the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saver {
-    /// XSAVEC and XRSTOR: unused components cost nothing.
+    /// XSAVEC and XRSTOR: unused components cost nothing; and XGETBV tells which are used. There is AVX.
     Xsavec,
     /// XSAVE and XRSTOR.
     Xsave,
@@ -66,6 +66,8 @@ pub fn save_area(cpuid: impl Fn(u32, u32) -> [u32; 4], xcr0: impl FnOnce() -> u6
     const OSXSAVE: u32 = 1 << 27;
     const FXSR: u32 = 1 << 24;
     const XSAVEC: u32 = 1 << 1;
+    const XGETBV_1: u32 = 1 << 2;
+    const AVX: u32 = 1 << 2;
     let [max_leaf, ..] = cpuid(0, 0);
     let [_, _, features_c, features_d] = cpuid(1, 0);
     if max_leaf < 0xd || features_c & OSXSAVE == 0 {
@@ -83,7 +85,8 @@ pub fn save_area(cpuid: impl Fn(u32, u32) -> [u32; 4], xcr0: impl FnOnce() -> u6
         })
         .fold(XSAVE_HEADER_END, usize::max);
     let [extensions, ..] = cpuid(0xd, 1);
-    let saver = if extensions & XSAVEC != 0 { Saver::Xsavec } else { Saver::Xsave };
+    let tells = extensions & (XSAVEC | XGETBV_1) == XSAVEC | XGETBV_1;
+    let saver = if tells && components & AVX != 0 { Saver::Xsavec } else { Saver::Xsave };
     SaveArea { saver, components, len_bytes: len.next_multiple_of(64) }
 }
 

@@ -343,9 +343,11 @@ fn registers_have_names(
 }
 
 #[rstest]
-#[case::avx512([0xd, 1 << 27, 1 << 24, 1 << 1], 0xe7, Saver::Xsavec, 0xe7, 2688)]
+#[case::avx512([0xd, 1 << 27, 1 << 24, 3 << 1], 0xe7, Saver::Xsavec, 0xe7, 2688)]
+#[case::no_xgetbv_1([0xd, 1 << 27, 1 << 24, 1 << 1], 0xe7, Saver::Xsave, 0xe7, 2688)]
+#[case::no_avx([0xd, 1 << 27, 1 << 24, 3 << 1], 0x3, Saver::Xsave, 0x3, 576)]
 #[case::avx([0xd, 1 << 27, 1 << 24, 0], 0x7, Saver::Xsave, 0x7, 832)]
-#[case::amx_and_pkru_are_left([0xd, 1 << 27, 1 << 24, 1 << 1], 0x6_02e7, Saver::Xsavec, 0xe7, 2688)]
+#[case::amx_and_pkru_are_left([0xd, 1 << 27, 1 << 24, 3 << 1], 0x6_02e7, Saver::Xsavec, 0xe7, 2688)]
 #[case::no_osxsave([0xd, 0, 1 << 24, 0], 0, Saver::Fxsave, 0, 512)]
 #[case::pentium([1, 0, 0, 0], 0, Saver::Fnsave, 0, 128)]
 fn the_save_area_fits_the_processor(

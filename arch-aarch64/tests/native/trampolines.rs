@@ -2,7 +2,7 @@
 
 use probe_arch_aarch64::{Aarch64, PtRegs};
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, NativeArch, Regs, SaveSet};
+use probe_core::arch::{Arch, NativeArch, Regs, Resume, SaveSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// What [`return_through`] loads before the return and finds after it.
@@ -149,9 +149,10 @@ static LOCK: std::sync::Mutex<()> = std::sync::Mutex::new(());
 const PLAIN: usize = 0;
 const REDIRECTED: usize = 1;
 const OTHER_STACK: usize = 2;
+const PRESERVED: usize = 4;
 
 /// Destroys whatever a handler may destroy.
-extern "C" fn handler(regs: *mut PtRegs, stub: usize) {
+extern "C" fn handler(regs: *mut PtRegs, stub: usize) -> Resume {
     // SAFETY: the trampoline's own frame.
     let regs = unsafe { &mut *regs };
     SEEN_STUB.store(stub, Ordering::Relaxed);
@@ -162,7 +163,9 @@ extern "C" fn handler(regs: *mut PtRegs, stub: usize) {
     let target = unsafe { *(real as *const u64) };
     regs.set_pc(CodeAddr::new(target as usize));
     Aarch64::set_return_value(regs, Aarch64::return_value(regs) + 1);
-    match MODE.load(Ordering::Relaxed) {
+    let mode = MODE.load(Ordering::Relaxed);
+    match mode {
+        PRESERVED => regs.x[19] ^= 0x1919,
         REDIRECTED => regs.x[30] = 0x3030,
         OTHER_STACK => {
             regs.sp -= 32;
@@ -185,6 +188,7 @@ extern "C" fn handler(regs: *mut PtRegs, stub: usize) {
         );
     }
     destroy_vectors();
+    if [REDIRECTED, OTHER_STACK, PRESERVED].contains(&mode) { Resume::Changed } else { Resume::Unchanged }
 }
 
 #[inline(never)]
@@ -268,7 +272,7 @@ fn general_registers_survive(trampoline: CodeAddr) {
     let chunk = Chunk::new(trampoline);
     assert!(chunk.stubs > 500);
     for stub in [1, chunk.stubs / 2, chunk.stubs - 1].map(|index| chunk.at + index * Aarch64::STUB_LEN) {
-        for mode in [PLAIN, REDIRECTED, OTHER_STACK] {
+        for mode in [PLAIN, REDIRECTED, OTHER_STACK, PRESERVED] {
             MODE.store(mode, Ordering::Relaxed);
             let call = call(stub);
             assert_eq!(SEEN_STUB.load(Ordering::Relaxed), stub);
@@ -277,7 +281,8 @@ fn general_registers_survive(trampoline: CodeAddr) {
             assert_eq!(seen.pstate, call.nzcv);
             for index in (0..31).filter(|index| !matches!(index, 16 | 17 | 30)) {
                 assert_eq!(seen.x[index], call.x[index], "the handler sees x{index}");
-                let after = call.x[index] + u64::from(index == 0);
+                let changed = if mode == PRESERVED && index == 19 { 0x1919 } else { 0 };
+                let after = (call.x[index] + u64::from(index == 0)) ^ changed;
                 assert_eq!(call.after[index], after, "x{index} after the return, mode {mode}");
             }
             assert_eq!(seen.x[30], stub as u64);
@@ -289,6 +294,7 @@ fn general_registers_survive(trampoline: CodeAddr) {
                     assert_eq!(call.after[30], call.real, "a return leaves its target in x30");
                 }
                 REDIRECTED => assert_eq!(call.after[30], 0x3030),
+                PRESERVED => assert_eq!(call.after[30], call.real),
                 _ => assert_eq!(call.after[30], call.real - 4),
             }
         }

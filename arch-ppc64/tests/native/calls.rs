@@ -7,7 +7,7 @@
 use probe_arch_ppc64::Endian as _;
 use probe_arch_ppc64::{Native, NativeEndian, PtRegs};
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, MemFault, Memory, NativeArch, Regs, SaveSet};
+use probe_core::arch::{Arch, MemFault, Memory, NativeArch, Regs, Resume, SaveSet};
 use std::arch::{asm, global_asm};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -132,7 +132,7 @@ static REGS_SEEN: Mutex<Option<PtRegs>> = Mutex::new(None);
 static CHANGE_R3: AtomicU64 = AtomicU64::new(0);
 
 /// A return handler that destroys every volatile register, and uses static data (so its TOC must be right).
-extern "C" fn handler(regs: *mut PtRegs, stub: usize) {
+extern "C" fn handler(regs: *mut PtRegs, stub: usize) -> Resume {
     // SAFETY: the trampoline passes its own frame.
     let regs = unsafe { &mut *regs };
     STUB_SEEN.store(stub, Relaxed);
@@ -141,8 +141,11 @@ extern "C" fn handler(regs: *mut PtRegs, stub: usize) {
     let r3 = CHANGE_R3.load(Relaxed);
     if r3 != 0 {
         Native::set_return_value(regs, r3 as usize);
+        // One that calls preserve.
+        regs.gpr[20] = !r3;
     }
     destroy_volatile_registers();
+    if r3 != 0 { Resume::Changed } else { Resume::Unchanged }
 }
 
 fn destroy_volatile_registers() {
@@ -181,7 +184,7 @@ pub(crate) fn chunk(save: SaveSet) -> (usize, usize) {
     // SAFETY: just mapped, and used by nobody else yet.
     let out = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), LEN - 8) };
     let chunk = CodeAddr::new(at.addr());
-    let handler = handler as extern "C" fn(*mut PtRegs, usize) as usize;
+    let handler = handler as extern "C" fn(*mut PtRegs, usize) -> Resume as usize;
     let stubs = Native::fill_stubs(chunk, Native::return_trampoline(save), handler, out);
     // SAFETY: mapped.
     unsafe { Native::publish(chunk, LEN) };
@@ -245,7 +248,7 @@ fn ret_4_a_changed_return_value_arrives() {
     let mut found = Found::ZERO;
     call_via_stub(&pattern(1), &mut found, &REAL, at + Native::STUB_LEN);
     CHANGE_R3.store(0, Relaxed);
-    assert_eq!(found.gpr[3], 0x1234_5678_9abc_def0);
+    assert_eq!((found.gpr[3], found.gpr[20]), (0x1234_5678_9abc_def0, !0x1234_5678_9abc_def0));
 }
 
 /// The process's own memory, of which these tests access only what is mapped.

@@ -11,7 +11,7 @@ extern crate alloc;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::c_void;
 
-use probe_core::arch::{Access, Arch, MemFault, Memory, SaveSet};
+use probe_core::arch::{Access, Arch, MemFault, Memory, Resume, SaveSet};
 use probe_core::error::TextError;
 use probe_core::host::{Blacklisted, Host, Probeable, Symbol};
 use probe_core::{CodeAddr, Context, FaultVerdict, Follow, Jprobe, Kprobe, Kretprobe, Probes, Task, Trap};
@@ -171,7 +171,7 @@ extern "C" fn hitpath_fault(regs: &mut Regs, trap_number: u32) -> bool {
 
 /// What a jump's trampoline calls.
 #[unsafe(no_mangle)]
-extern "C" fn hitpath_jump(regs: *mut Regs, word: usize) -> usize {
+extern "C" fn hitpath_jump(regs: *mut Regs, word: usize) -> Resume {
     Probes::<Kernel>::detour_handler()(regs, word)
 }
 

@@ -115,7 +115,7 @@ impl<H: Host> Probes<H> {
         context.set_current(ptr::null());
         let answer = match &node.handlers {
             Handlers::Kprobe { fault: Some(fault), .. } => {
-                fault(&mut Hit { regs, node, lender: self }, trap_number)
+                fault(&mut Hit { regs, node, is_lent: false }, trap_number)
             }
             _ => Answer::NotHandled,
         };
@@ -137,7 +137,7 @@ impl<H: Host> Probes<H> {
             Handlers::Kprobe { fault: Some(fault), .. } => {
                 // Not `node`: a fault in the fault handler itself is nobody's.
                 context.set_current(ptr::null());
-                fault(&mut Hit { regs, node, lender: self }, trap_number)
+                fault(&mut Hit { regs, node, is_lent: false }, trap_number)
             }
             _ => Answer::NotHandled,
         }

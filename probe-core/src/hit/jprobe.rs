@@ -31,7 +31,7 @@ impl<H: Host> Probes<H> {
         unsafe { context.keep_jprobe_regs(&kept) };
         // SAFETY: as above.
         unsafe { context.push(Wait::Jprobe, point, newest, 0, Default::default()) };
-        node.hits.rise();
+        node.hits.rise_anywhere();
         true
     }
 

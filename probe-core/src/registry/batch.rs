@@ -389,7 +389,7 @@ impl<H: Host> Probes<H> {
                 }
             };
             books.generation = books.generation.wrapping_add(1);
-            let node = room.fill(Node::new(handlers, flags, books.generation));
+            let node = room.fill(Node::new(handlers, flags, books.generation, self));
             entry.node = Some(node);
             // SAFETY: made just now.
             let shared = unsafe { node.as_ref() };

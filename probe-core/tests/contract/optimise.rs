@@ -201,6 +201,29 @@ fn ret_1_a_return_probe_can_be_entered_by_a_jump() {
 }
 
 #[test]
+fn reg_11_a_jump_calls_all_probes_of_its_place_however_many_are_left() {
+    let world = World::new();
+    let f = plus_six(world, "f");
+    let adds =
+        |constant: usize| K::at("f").pre(move |hit: &mut Hit<'_, Toy>| hit.regs_mut().r[0] += constant);
+    let first = world.probes.register(adds(100)).unwrap();
+    assert_eq!(world.probes.optimise(), Ok(1));
+    assert_eq!(world.value(f, &[1]), 107);
+    let second = world.probes.register(adds(1000)).unwrap();
+    let ret = world.probes.register(R::on("f").exit(|ret, ()| ret.set_value(ret.value() + 10_000))).unwrap();
+    world.probes.optimise().unwrap();
+    assert!(has_jump(world, f));
+    assert_eq!(world.value(f, &[1]), 11_107);
+    drop(second);
+    assert!(has_jump(world, f));
+    assert_eq!(world.value(f, &[1]), 10_107);
+    drop(first);
+    assert!(has_jump(world, f));
+    assert_eq!(world.value(f, &[1]), 10_007);
+    assert_eq!(ret.counters().hits, 3);
+}
+
+#[test]
 fn hit_9_a_fault_in_a_copy_looks_as_if_it_had_happened_in_place() {
     let world = World::new();
     // LOAD faults: r1 = memory at r0 = 0.

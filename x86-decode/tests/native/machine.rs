@@ -6,7 +6,7 @@
 
 use super::{CONTEXT_AT, Context, Native, StepBack as _, gregs_of, regs_of};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, Once};
 
 /// How a run ended, with the registers there. At a breakpoint the program counter is the breakpoint's address.
@@ -23,9 +23,14 @@ pub(crate) struct Floating {
     vectors: [u128; 4],
     /// The upper halves of YMM0 to YMM3, where there are any.
     upper: [u128; 4],
-    /// With the number of values on the x87 stack: one before a run.
+    /// ZMM17, and K3, where there are any.
+    more: [u128; 5],
+    /// With the number of values on the x87 stack: one before a run, unless it is a light one.
     x87_status: u16,
 }
+
+/// Whether runs start with the x87 state and the upper halves of YMM0 to YMM15 as after a reset.
+pub(crate) static LIGHT: AtomicBool = AtomicBool::new(false);
 
 struct Exchange {
     wanted: UnsafeCell<Option<Native>>,
@@ -92,11 +97,39 @@ macro_rules! zero_the_upper_eight {
     };
 }
 
+/// Sets ZMM17 and K3, where there are any: only 64-bit mode has the former.
+#[cfg(target_arch = "x86_64")]
+macro_rules! set_more {
+    () => {
+        "test {has}, 4\njz 6f\nvbroadcasti32x4 zmm17, [{before} + 16]\nkmovq k3, [{before} + 48]\n6:"
+    };
+}
+#[cfg(target_arch = "x86_64")]
+macro_rules! get_more {
+    () => {
+        "test {has}, 4\njz 6f\nvmovdqu64 [{after} + 128], zmm17\nkmovq [{after} + 192], k3\n6:"
+    };
+}
+#[cfg(target_arch = "x86")]
+macro_rules! set_more {
+    () => {
+        ""
+    };
+}
+#[cfg(target_arch = "x86")]
+macro_rules! get_more {
+    () => {
+        ""
+    };
+}
+
 /// Traps into the handler with a fixed floating-point state; returns what the run has made of it.
 fn with_fixed_floating_point() -> Floating {
     let before: [u128; 4] = [0x1111_2222 << 70, 0x3333_4444 << 30, 0x5555_6666 << 50, 0x7777_8888];
-    let has_avx = usize::from(std::is_x86_feature_detected!("avx"));
-    let mut after = [0u128; 8];
+    let has = usize::from(std::is_x86_feature_detected!("avx"))
+        | usize::from(LIGHT.load(Ordering::Relaxed)) << 1
+        | usize::from(std::is_x86_feature_detected!("avx512bw")) << 2;
+    let mut after = [0u128; 13];
     let mut x87_status = 0u16;
     // ID and NT stay as the last code under test has left them, as the kernel's signal return does not set them: hence
     // the POPF.
@@ -108,9 +141,12 @@ fn with_fixed_floating_point() -> Floating {
             // POPF of the full width, which has no common name in the two modes.
             ".byte 0x9d",
             "fninit",
+            "test {has}, 2",
+            "jnz 5f",
             "fld1",
+            "5:",
             // Those that are not compared may be read.
-            "test {has_avx}, {has_avx}",
+            "test {has}, 1",
             "jz 4f",
             "vzeroall",
             "4: xorps xmm4, xmm4",
@@ -122,20 +158,25 @@ fn with_fixed_floating_point() -> Floating {
             "movups xmm1, [{before} + 16]",
             "movups xmm2, [{before} + 32]",
             "movups xmm3, [{before} + 48]",
-            "test {has_avx}, {has_avx}",
+            set_more!(),
+            "test {has}, 2",
+            "jnz 2f",
+            "test {has}, 1",
             "jz 2f",
             "vinsertf128 ymm0, ymm0, [{before} + 48], 1",
             "vinsertf128 ymm1, ymm1, [{before} + 32], 1",
             "vinsertf128 ymm2, ymm2, [{before} + 16], 1",
             "vinsertf128 ymm3, ymm3, [{before}], 1",
             "2: int3",
-            "test {has_avx}, {has_avx}",
+            "test {has}, 1",
             "jz 3f",
             "vextractf128 [{after} + 64], ymm0, 1",
             "vextractf128 [{after} + 80], ymm1, 1",
             "vextractf128 [{after} + 96], ymm2, 1",
             "vextractf128 [{after} + 112], ymm3, 1",
-            "3: movups [{after}], xmm0",
+            "3:",
+            get_more!(),
+            "movups [{after}], xmm0",
             "movups [{after} + 16], xmm1",
             "movups [{after} + 32], xmm2",
             "movups [{after} + 48], xmm3",
@@ -143,13 +184,13 @@ fn with_fixed_floating_point() -> Floating {
             "fninit",
             before = in(reg) before.as_ptr(),
             after = in(reg) after.as_mut_ptr(),
-            has_avx = in(reg) has_avx,
+            has = in(reg) has,
             status = in(reg) &raw mut x87_status,
             clobber_abi("C"),
         );
     }
-    let [a, b, c, d, e, f, g, h] = after;
-    Floating { vectors: [a, b, c, d], upper: [e, f, g, h], x87_status }
+    let [a, b, c, d, e, f, g, h, more @ ..] = after;
+    Floating { vectors: [a, b, c, d], upper: [e, f, g, h], more, x87_status }
 }
 
 /// A signal stack of this thread's own, large enough for AVX-512 frames.

@@ -310,7 +310,7 @@ unsafe impl Arch for Toy {
         out: &mut [u8],
     ) -> Result<DetourLayout, Refusal> {
         assert_eq!(trampoline, Self::detour_trampoline(SaveSet::General));
-        let mut layout = DetourLayout { resume: 9, ..DetourLayout::default() };
+        let mut layout = DetourLayout::default();
         out[0] = DETOUR_CALL;
         out[1..9].copy_from_slice(&(word as u64).to_le_bytes());
         for (copy, start) in layout.copies.iter_mut().zip(displaced.starts()) {

@@ -3,7 +3,7 @@
 
 use super::instructions::*;
 use super::machine::*;
-use probe_core::arch::{Arch, MemFault, Memory, NativeArch};
+use probe_core::arch::{Arch, MemFault, Memory, NativeArch, Resume};
 use probe_core::{CodeAddr, FaultVerdict, Probes, Trap};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering::SeqCst};
@@ -322,14 +322,22 @@ impl Cpu {
 
     /// What a backend's trampoline does for detours.
     fn call_from_detour(&mut self, word: usize) -> Stepped {
-        let handler = std::ptr::with_exposed_provenance::<extern "C" fn(*mut ToyRegs, usize) -> usize>(word);
+        let handler = std::ptr::with_exposed_provenance::<extern "C" fn(*mut ToyRegs, usize) -> Resume>(word);
         // SAFETY: the word is that of a detour, which begins with the handler.
         let handler = unsafe { handler.read() };
         let mut regs = self.regs;
-        let resume = handler(&raw mut regs, word);
-        if resume != 0 {
-            self.regs = ToyRegs { pc: resume, sp: self.regs.sp, ..regs };
-            return Ok(());
+        match handler(&raw mut regs, word) {
+            Resume::Unchanged => {
+                assert_eq!(regs.r, self.regs.r);
+                self.regs.pc += 9;
+                return Ok(());
+            }
+            Resume::Changed => {
+                self.regs = ToyRegs { pc: self.regs.pc + 9, sp: self.regs.sp, ..regs };
+                return Ok(());
+            }
+            Resume::Moved => regs.pc = self.regs.pc + 9,
+            Resume::Redirected => {}
         }
         self.regs.r[0] = (&raw mut regs).expose_provenance();
         self.regs.pc = Toy::detour_resume_trap().as_usize();
@@ -342,7 +350,10 @@ impl Cpu {
         let handler = usize::from_ne_bytes(word);
         let handler = std::ptr::with_exposed_provenance::<()>(handler);
         // SAFETY: the word is the handler that `fill_stubs` was given, which has this type.
-        let handler: extern "C" fn(*mut ToyRegs, usize) = unsafe { std::mem::transmute(handler) };
-        handler(&raw mut self.regs, stub);
+        let handler: extern "C" fn(*mut ToyRegs, usize) -> Resume = unsafe { std::mem::transmute(handler) };
+        let before = self.regs;
+        if handler(&raw mut self.regs, stub) == Resume::Unchanged {
+            assert_eq!(self.regs.r[1..], before.r[1..]);
+        }
     }
 }
