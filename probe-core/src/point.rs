@@ -197,9 +197,9 @@ impl<A: Arch> Point<A> {
     pub(crate) fn unlink(&self, node: &Node<A>) {
         let this = ptr::from_ref(node).cast_mut();
         let after = node.next.load(Relaxed);
-        let before = self.nodes().find(|before| before.next.load(Relaxed) == this);
-        let link = before.map_or(&self.head, |before| &before.next);
-        if link.load(Relaxed) == this {
+        let links = self.nodes().map(|before| &before.next);
+        if let Some(link) = core::iter::once(&self.head).chain(links).find(|link| link.load(Relaxed) == this)
+        {
             link.store(after, Release);
         }
         self.note_plain();
