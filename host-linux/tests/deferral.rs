@@ -1,11 +1,9 @@
 //! Signals that arrive during a hit are handled when it is over, as if they had been blocked meanwhile.
-#![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 
 mod common;
 
 use common::{alone, errno};
 use probe_host_linux::{Guard, Jprobe, Kprobe, Kretprobe, Probe, guard_signals, probes};
-use std::cell::UnsafeCell;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
@@ -41,15 +39,25 @@ extern "C" fn deferral_inner(x: usize) -> usize {
 
 /// Sends `signal` to this thread, with a value.
 fn send(signal: i32, value: usize) {
-    let mut info = [0_i32; 32];
-    info[0] = signal;
-    info[2] = libc::SI_QUEUE;
-    info[6] = value as i32;
+    /// `siginfo_t` as the kernel expects it of a sent signal with a value, which stands where a pointer is aligned.
+    #[repr(C)]
+    struct Info {
+        number: i32,
+        error: i32,
+        code: i32,
+        process: [usize; 0],
+        sender: [i32; 2],
+        value: usize,
+        rest: [usize; 16],
+    }
+    let (code, sender) = (libc::SI_QUEUE, [0; 2]);
+    let info = Info { number: signal, error: 0, code, process: [], sender, value, rest: [0; 16] };
     let process = std::process::id();
     // SAFETY: asks only.
     let thread = unsafe { libc::gettid() };
     // SAFETY: a siginfo as the kernel expects it, to ourselves.
-    let sent = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info.as_ptr()) };
+    let sent =
+        unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, &raw const info) };
     assert_eq!(sent, 0);
 }
 
@@ -251,43 +259,47 @@ fn what_the_program_has_set_is_what_it_reads() {
     assert_eq!(take_log(), "u3");
 }
 
-/// Where `leave` goes.
-struct Main(UnsafeCell<MaybeUninit<libc::ucontext_t>>);
-// SAFETY: only one thread uses it, under the tests' lock.
-unsafe impl Sync for Main {}
-static MAIN: Main = Main(UnsafeCell::new(MaybeUninit::uninit()));
-
-/// A signal handler that does not return, as one that calls `siglongjmp`.
-extern "C" fn leave(_: i32) {
-    log('l');
-    // SAFETY: `swapcontext` has filled it, and its stack still waits there.
-    unsafe { libc::setcontext(MAIN.0.get().cast()) };
+unsafe extern "C" {
+    #[cfg_attr(target_env = "gnu", link_name = "__sigsetjmp")]
+    #[cfg_attr(not(target_env = "gnu"), link_name = "sigsetjmp")]
+    fn sigsetjmp(buffer: *mut usize, save_mask: i32) -> i32;
+    fn siglongjmp(buffer: *mut usize, value: i32) -> !;
 }
 
-extern "C" fn on_another_stack() {
-    deferral_work(1);
-    log('!');
+/// The largest `sigjmp_buf` is that of ppc64, with all vector registers.
+#[repr(align(16))]
+struct Buffer([usize; 256]);
+
+/// Where `leave` goes.
+static BUFFER: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn leave(_: i32) {
+    log('l');
+    // SAFETY: whoever has filled the buffer is still active.
+    unsafe { siglongjmp(BUFFER.load(Relaxed) as *mut usize, 1) };
+}
+
+/// Calls the probed function; whether it has come back by `siglongjmp`.
+#[inline(never)]
+fn left() -> bool {
+    // SAFETY: the buffer is large enough; between the two returns nothing with a destructor lives here.
+    if unsafe { sigsetjmp(BUFFER.load(Relaxed) as *mut usize, 1) } == 0 {
+        deferral_work(1);
+        return false;
+    }
+    true
 }
 
 #[test]
 fn a_signal_handler_may_leave_a_probed_function_for_good() {
+    let mut buffer = Buffer([0; 256]);
+    BUFFER.store(buffer.0.as_mut_ptr() as usize, Relaxed);
     each_way(|way| {
-        // SAFETY: the handler leaves to where this thread waits.
+        // SAFETY: the handler leaves to where this thread has called from.
         unsafe { libc::signal(libc::SIGUSR1, leave as *const () as usize) };
-        let mut stack = vec![0_u8; 256 << 10];
         for _ in 0..100 {
             *TO_SEND.lock().unwrap() = vec![libc::SIGUSR1];
-            let mut other = MaybeUninit::<libc::ucontext_t>::uninit();
-            // SAFETY: writable.
-            unsafe { libc::getcontext(other.as_mut_ptr()) };
-            // SAFETY: filled just now.
-            let other = unsafe { other.assume_init_mut() };
-            other.uc_stack.ss_sp = stack.as_mut_ptr().cast();
-            other.uc_stack.ss_size = stack.len();
-            // SAFETY: a context with a stack of its own.
-            unsafe { libc::makecontext(other, on_another_stack, 0) };
-            // SAFETY: both are contexts; this returns when `leave` has run.
-            assert_eq!(unsafe { libc::swapcontext(MAIN.0.get().cast(), other) }, 0);
+            assert!(black_box(left)(), "{way}");
             assert_eq!(take_log(), "()l", "{way}");
         }
         assert!(!is_blocked(libc::SIGUSR1) && !is_blocked(libc::SIGALRM), "{way}");

@@ -41,6 +41,9 @@ const FIRST_QUEUED: c_int = 32;
 /// How many pending signals of one number keep their order when one before them waits for a hit.
 const MOST_QUEUED: usize = 32;
 
+/// `SA_RESTORER`, the same everywhere.
+const SA_RESTORER: usize = 0x0400_0000;
+
 unsafe extern "C" {
     // The linker's names for the bounds of the section of that name.
     #[link_name = "__start_probe_signal_entry"]
@@ -126,12 +129,13 @@ fn exchange(signal: c_int, recorded: &Recorded, new: Option<&Action>) -> Result<
     Ok(before)
 }
 
-/// The kernel's action where `action` is the program's.
+/// The kernel's action where `action` is the program's. What the program's libc returns by is not taken over: on i386 it is
+/// another one with SA_SIGINFO.
 fn wrapped(action: &Action) -> Action {
-    let once = libc::SA_RESETHAND as usize;
+    let not_ours = libc::SA_RESETHAND as usize | SA_RESTORER;
     Action {
         handler: ours(),
-        flags: action.flags & !once | libc::SA_SIGINFO as usize | RESTORER_FLAG,
+        flags: action.flags & !not_ours | libc::SA_SIGINFO as usize | RESTORER_FLAG,
         restorer: restorer(),
         mask: action.mask,
     }
