@@ -256,7 +256,12 @@ fn resolve_indirect<'a>(object: &'a Object, entry: &Entry) -> Symbol<'a> {
         object.resolved.lock().push((code, len, number));
         (code, len, number)
     });
-    Symbol { start: CodeAddr::new(start), len_bytes, ..symbol(object, entry) }
+    // The resolver's local entry says nothing of the implementation's. One that has no symbol left is called by its address only, that
+    // of its global entry.
+    let implementation = index.covering(start.wrapping_sub(object.bias));
+    let own = implementation.filter(|found| found.addr == start.wrapping_sub(object.bias));
+    let local_entry = own.map_or(0, |own| own.local_entry);
+    Symbol { start: CodeAddr::new(start), len_bytes, local_entry, ..symbol(object, entry) }
 }
 
 // SAFETY: text is read without faulting and written through an alias, or by unprotecting where the self-test has shown
