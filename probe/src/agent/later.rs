@@ -20,9 +20,47 @@ use probe_core::{AnyProbe, CodeAddr, Flow, Place};
 use probe_host_linux::{Hit, Indirect, Kprobe, Native};
 use std::sync::{Mutex, OnceLock};
 
-/// Whether a thread can be sent from one function's entry to another's by its program counter alone. On ppc64 the other
-/// one wants a TOC of its own.
-pub(super) const IS_POSSIBLE: bool = cfg!(not(target_arch = "powerpc64"));
+/// Where a thread is sent instead of to the loader's function.
+#[cfg(not(target_arch = "powerpc64"))]
+fn diversion() -> usize {
+    rendezvous as extern "C" fn() as usize
+}
+
+/// As above; where functions have a TOC the thread comes with the loader's, which it is to go back with.
+#[cfg(target_arch = "powerpc64")]
+fn diversion() -> usize {
+    unsafe extern "C" {
+        static probe_trace_diversion: u8;
+    }
+    (&raw const probe_trace_diversion).addr()
+}
+
+// Frames and the TOC: 64-bit PowerPC ELF ABI Supplement 1.9, 3.2; ELFv2 1.5, 2.2.
+#[cfg(target_arch = "powerpc64")]
+core::arch::global_asm!(
+    ".pushsection .text.probe_trace,\"ax\",@progbits",
+    ".balign 4",
+    ".hidden probe_trace_diversion",
+    ".globl probe_trace_diversion",
+    "probe_trace_diversion:",
+    "mflr 0",
+    "std 0, 16(1)",
+    "stdu 1, -128(1)",
+    "std 2, 112(1)",
+    "bcl 20, 31, 2f",
+    "2: mflr 12",
+    "addis 2, 12, (.TOC. - 2b)@ha",
+    "addi 2, 2, (.TOC. - 2b)@l",
+    "bl {rendezvous}",
+    "nop",
+    "ld 2, 112(1)",
+    "addi 1, 1, 128",
+    "ld 0, 16(1)",
+    "mtlr 0",
+    "blr",
+    ".popsection",
+    rendezvous = sym rendezvous,
+);
 
 /// A definition that names an object.
 struct Waiting {
@@ -47,7 +85,7 @@ static LATER: OnceLock<Later> = OnceLock::new();
 /// The probe on the loader's rendezvous, if anything waits.
 pub(super) fn probe(waiting: &[usize]) -> Option<AnyProbe<Native>> {
     let divert = |hit: &mut Hit<'_>| {
-        hit.regs_mut().set_pc(CodeAddr::new(rendezvous as extern "C" fn() as usize));
+        hit.regs_mut().set_pc(CodeAddr::new(diversion()));
         Flow::Redirected
     };
     (!waiting.is_empty())

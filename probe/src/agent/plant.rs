@@ -72,9 +72,7 @@ pub(super) fn all(
             Ok(found) => targets.extend(found),
             Err(Unusable { span: (0, 0), sentence, .. }) => {
                 let may_come = |wanted: &String| objects::can_come_later(&objects, wanted);
-                if later::IS_POSSIBLE
-                    && (missing == Missing::LeftOut || definition.object.as_ref().is_some_and(may_come))
-                {
+                if missing == Missing::LeftOut || definition.object.as_ref().is_some_and(may_come) {
                     waiting.push(number);
                 } else if missing == Missing::Error {
                     return Err(Unusable { definition: number, span: definition.place_span, sentence });
