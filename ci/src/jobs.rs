@@ -52,7 +52,7 @@ impl Job {
     }
 
     /// The steps that `cargo ci test` runs: of the lints what needs no other target; of the other process targets a selection
-    /// ([`selected_steps`]); all of the other jobs. `cargo ci job NAME`, and hosted engines, run all.
+    /// ([`selected_steps`]); all of the other jobs. `cargo ci job NAME`, `cargo ci test --whole` and hosted engines run all.
     pub(crate) fn short_steps(&self, root: &Path) -> Vec<Step> {
         match self.target {
             _ if self.name == "lint" => crate::lint::native_steps(root),

@@ -89,6 +89,10 @@ fn command_line() -> Command {
         .subcommand(Command::new("test").about("Sets up what is missing, then runs the whole matrix").args([
             target(),
             mode(),
+            Arg::new("whole")
+                .long("whole")
+                .action(ArgAction::SetTrue)
+                .help("All of each job, as hosted engines run it: of other process targets the whole workspace"),
             verbose(),
             only(),
             no_setup(),
@@ -160,7 +164,8 @@ fn run(matches: &ArgMatches) -> Result<bool, String> {
         Some(("setup", options)) => set_up(options),
         Some(("test", options)) => {
             let jobs = selected(options)?;
-            run_jobs(&root, &jobs, Job::short_steps, options)
+            let steps = if options.get_flag("whole") { Job::steps } else { Job::short_steps };
+            run_jobs(&root, &jobs, steps, options)
         }
         Some(("job", options)) => {
             let job = jobs::by_name(options.get_one::<String>("name").expect("clap requires it"))?;

@@ -29,7 +29,7 @@ impl Mode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Need {
     /// Debian's and Ubuntu's name. `{gcc}` stands for the newest GCC version that the distribution has; with an
-    /// architecture (`busybox:arm64`) it is unpacked below the target folder, not installed.
+    /// architecture (`busybox,git:arm64`) they are unpacked below the target folder, not installed.
     pub(crate) package: &'static str,
     /// What the package brings; present, from wherever it came, means that nothing has to be installed.
     pub(crate) witness: Witness,
@@ -59,9 +59,11 @@ const QEMU_USER: Need = program("qemu-user", "qemu-aarch64");
 const PPC64_LD: Need = program("binutils-powerpc64-linux-gnu", "powerpc64-linux-gnu-ld");
 
 /// Programs of another architecture, for `probe trace` to trace.
-const BUSYBOX_ARM64: Need = file("busybox:arm64", "target/ci/userland/arm64/bin/busybox");
-const BUSYBOX_I386: Need = file("busybox:i386", "target/ci/userland/i386/bin/busybox");
-const BUSYBOX_PPC64EL: Need = file("busybox:ppc64el", "target/ci/userland/ppc64el/bin/busybox");
+const PROGRAMS_ARM64: Need =
+    file("busybox,coreutils,git,python3:arm64", "target/ci/userland/arm64/bin/python3");
+const PROGRAMS_I386: Need = file("busybox,coreutils,git,python3:i386", "target/ci/userland/i386/bin/python3");
+const PROGRAMS_PPC64EL: Need =
+    file("busybox,coreutils,git,python3:ppc64el", "target/ci/userland/ppc64el/bin/python3");
 
 /// One target in one mode.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +163,7 @@ pub(crate) const TARGETS: &[Target] = &[
             file("libc6-i386", "/lib/ld-linux.so.2"),
             file("lib32gcc-s1", "/usr/lib32/libgcc_s.so.1"),
             program("gcc-i686-linux-gnu", "i686-linux-gnu-gcc"),
-            BUSYBOX_I386,
+            PROGRAMS_I386,
         ],
         packages: &[],
         kernel: None,
@@ -195,7 +197,7 @@ pub(crate) const TARGETS: &[Target] = &[
             file("libc6-dev-arm64-cross", "/usr/aarch64-linux-gnu/lib/Scrt1.o"),
             file("libgcc-{gcc}-dev-arm64-cross", "/usr/lib/gcc-cross/aarch64-linux-gnu/*/crtbeginS.o"),
             program("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc"),
-            BUSYBOX_ARM64,
+            PROGRAMS_ARM64,
         ],
         packages: &[],
         kernel: None,
@@ -249,7 +251,7 @@ pub(crate) const TARGETS: &[Target] = &[
             file("libc6-dev-ppc64el-cross", "/usr/powerpc64le-linux-gnu/lib/Scrt1.o"),
             file("libgcc-{gcc}-dev-ppc64el-cross", "/usr/lib/gcc-cross/powerpc64le-linux-gnu/*/crtbeginS.o"),
             program("gcc-powerpc64le-linux-gnu", "powerpc64le-linux-gnu-gcc"),
-            BUSYBOX_PPC64EL,
+            PROGRAMS_PPC64EL,
         ],
         packages: &[],
         kernel: None,

@@ -281,7 +281,7 @@ fn unpack(package: &str) -> Result<(), String> {
         let (_, architecture) = package.split_once(':').unwrap_or_default();
         return Err(format!(
             "this is not Debian or Ubuntu: put a dynamic busybox of Debian's architecture {architecture}, with links for its \
-             commands, into {}",
+             commands, and sort, git and python3 into {}",
             userland::folder(architecture).display()
         ));
     }

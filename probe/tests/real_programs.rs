@@ -6,21 +6,23 @@
 
 mod common;
 
-use common::{assert_unchanged, bare, probe, scratch, trace};
+use common::{assert_unchanged, bare, compiled, probe, program, scratch, started, trace};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const OPENDIR: &str = "p libc.so.6:opendir path=$arg1:string";
 const MALLOC: &str = "r libc.so.6:malloc size=$arg1:u64 ptr=$retval:x64";
 const DATE: &str = "p libresolv.so.2:ns_datetosecs text=$arg1:string";
 
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn ls_prints_its_listing_and_the_trace_shows_paths_that_exist() {
-    let program = ["/bin/ls", "-R", "/usr/share/doc"];
+    let program = [&program("/bin/ls"), "-R", common::tree()];
     let output = probe().args(["trace", "-p", OPENDIR, "-p", MALLOC, "--"]).args(program).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     let bare = bare(&program);
@@ -28,7 +30,7 @@ fn ls_prints_its_listing_and_the_trace_shows_paths_that_exist() {
     assert_eq!(output.status, bare.status);
     let paths = said.lines().filter_map(|line| line.split_once("path=\"")?.1.strip_suffix('"'));
     let paths: BTreeSet<&str> = paths.collect();
-    assert!(paths.len() > 10 && paths.iter().all(|path| Path::new(path).is_dir()), "{paths:?}");
+    assert!(paths.len() > 5 && paths.iter().all(|path| Path::new(path).is_dir()), "{paths:?}");
     let sizes =
         said.lines().filter_map(|line| line.split_once("size=")?.1.split_once(' ')?.0.parse::<u64>().ok());
     let sizes: Vec<u64> = sizes.collect();
@@ -47,10 +49,13 @@ fn numbers(count: u64) -> PathBuf {
 }
 
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn sort_with_threads_sorts_fifty_megabytes() {
-    let numbers = numbers(7_700_000);
-    assert!(fs::metadata(&numbers).unwrap().len() > 50_000_000);
+    // Under an emulator a tenth of that: still more than sort gives to one thread.
+    let numbers = numbers(if common::is_emulated() { 770_000 } else { 7_700_000 });
     let program = ["sort", "-n", "--parallel=2", "-S", "1G", numbers.to_str().unwrap()];
     let traced =
         trace(&[], &["p libc.so.6:pthread_create", "r libc.so.6:read n=$retval:s64", MALLOC], &program);
@@ -84,7 +89,10 @@ fn what_gzip_packs_traced_it_unpacks_traced() {
 }
 
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn git_log_shows_its_files() {
     let program = ["git", "-C", env!("CARGO_MANIFEST_DIR"), "--no-pager", "log", "--oneline", "-20"];
     let traced = trace(&["-f"], &["p libc.so.6:open64 path=$arg1:string", MALLOC], &program);
@@ -99,13 +107,16 @@ fn git_log_shows_its_files() {
 
 /// Runs Python and returns what it prints.
 fn python(script: &str) -> String {
-    let output = Command::new("python3").args(["-c", script]).output().unwrap();
+    let output = started(&program("python3")).args(["-c", script]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn an_extension_module_is_probed_when_it_is_loaded() {
     let module = python("import _json; print(_json.__file__)");
     let program = ["python3", "-c", "import json; print(json.loads('[1, 2]'))"];
@@ -126,7 +137,10 @@ const COMING_AND_GOING: &str = "import ctypes, _ctypes\n\
     \x20   _ctypes.dlclose(lib._handle)";
 
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn a_library_that_comes_and_goes_is_probed_each_time() {
     let program = ["python3", "-c", COMING_AND_GOING];
     let traced = trace(&[], &[DATE, "r libresolv.so.2:ns_datetosecs secs=$retval:u32"], &program);
@@ -140,7 +154,10 @@ fn a_library_that_comes_and_goes_is_probed_each_time() {
 }
 
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn the_agents_own_work_while_it_plants_is_not_traced() {
     let program = ["python3", "-c", COMING_AND_GOING];
     let opened = |probes: &[&str]| {
@@ -155,16 +172,23 @@ fn the_agents_own_work_while_it_plants_is_not_traced() {
 }
 
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn a_library_that_never_comes_is_reported() {
-    let traced = trace(&[], &[DATE, "p libc.so.6:write"], &["sh", "-c", "echo x; exit 3"]);
+    let never = "p libthread_db.so.1:td_init";
+    let traced = trace(&[], &[never, "p libc.so.6:write"], &["sh", "-c", "echo x; exit 3"]);
     assert_eq!((traced.output.stdout.as_slice(), traced.output.status.code()), (&b"x\n"[..], Some(3)));
-    assert_eq!(traced.summary["never_planted"], serde_json::json!([DATE]));
+    assert_eq!(traced.summary["never_planted"], serde_json::json!([never]));
     assert_eq!(traced.row("write")["hits"], 1);
 }
 
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn a_function_that_a_later_library_does_not_have_is_reported() {
     let wrong = "p libresolv.so.2:ns_datetosex";
     let program = ["python3", "-c", COMING_AND_GOING];
@@ -174,28 +198,36 @@ fn a_function_that_a_later_library_does_not_have_is_reported() {
     assert!(said.contains("did you mean `ns_datetosecs`"), "{}", traced.summary);
 }
 
-/// A vector function of libm's: which code it stands for is decided by a resolver of its own.
-#[cfg(target_arch = "x86_64")]
+/// A function of which a resolver of the library's own decides which code it stands for.
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn an_indirect_function_of_a_later_library_is_planted_at_the_next_load() {
-    let script = "import ctypes\n\
-        vec = ctypes.CDLL('libmvec.so.1')\n\
-        sin = vec._ZGVbN2v_sin\n\
-        sin.restype, sin.argtypes = ctypes.c_double, [ctypes.c_double]\n\
-        print(round(sin(0.5), 12))\n\
-        ctypes.CDLL('libresolv.so.2')\n\
-        print(round(sin(0.5), 12), round(sin(0.25), 12))";
-    let program = ["python3", "-c", script];
-    let traced = trace(&[], &["p libmvec.so.1:_ZGVbN2v_sin"], &program);
+    let library = compiled("indirect", &["-O1", "-shared", "-fPIC"]);
+    let script = format!(
+        "import ctypes\n\
+         twice = ctypes.CDLL('{library}').indirect_twice\n\
+         print(twice(21))\n\
+         ctypes.CDLL('libresolv.so.2')\n\
+         print(twice(4), twice(5))"
+    );
+    let program = ["python3", "-c", &script];
+    let traced = trace(&[], &[&format!("p:twice {library}:indirect_twice x=$arg1:s32")], &program);
     assert_unchanged(&traced, &program);
-    assert_eq!(traced.row("_ZGVbN2v_sin")["hits"], 2);
+    assert_eq!(traced.output.stdout, b"42\n8 10\n");
+    let values: Vec<_> = traced.named("twice").map(|event| &event["args"]["x"]).collect();
+    assert_eq!(values, [4, 5]);
 }
 
 // ---- children made with all signals blocked -----------------------------------------------------------------------
 
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn spawned_children_of_every_kind_run_with_all_of_libc_probed() {
     let script = "import os, signal, subprocess\n\
         every = [s for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP)]\n\
@@ -209,12 +241,15 @@ fn spawned_children_of_every_kind_run_with_all_of_libc_probed() {
         spawn(setsigmask=every)\n\
         spawn(setsigdef=[signal.SIGPIPE], setpgroup=0)\n\
         spawn(setsigdef=every, setsigmask=[])\n\
-        print(subprocess.run(['echo', 'run'], stdout=subprocess.PIPE).stdout)\n\
+        print(subprocess.run(['/bin/echo', 'run'], stdout=subprocess.PIPE).stdout)\n\
         print(subprocess.run(['sh', '-c', 'exit 5'], close_fds=False).returncode)\n\
         print(subprocess.run('kill -TRAP $$', shell=True).returncode)\n\
-        print(os.popen('echo popen').read())\n\
-        os.system('exit 3')";
-    let program = ["python3", "-c", script];
+        print(os.popen('echo popen').read())\n";
+    // What it starts are the machine's own programs, also under an emulator, where it can start no others untraced. There libc's own
+    // `system` would hand them the agent, which is not of their architecture.
+    let system = if common::is_emulated() { "" } else { "os.system('exit 3')" };
+    let script = format!("{script}{system}");
+    let program = ["python3", "-c", &script];
     let wanted =
         ["p libc.so.6:dup2", "p libc.so.6:execve", "p libc.so.6:sigprocmask", "p libc.so.6:sigaction"];
     let traced = trace(&["--no-events"], &wanted, &program);

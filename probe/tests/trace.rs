@@ -46,7 +46,10 @@ fn a_recursive_listing_is_unchanged_and_every_path_is_seen() {
 }
 
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn events_come_in_order_of_time() {
     let numbers = numbers(500_000);
     let program = ["sort", "--parallel=4", "-S", "64M", numbers.to_str().unwrap()];
@@ -76,7 +79,10 @@ fn numbers(count: u64) -> std::path::PathBuf {
 }
 
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn python_with_threads_says_the_same() {
     let script = "import json, threading\n\
         def work(): json.loads(json.dumps(list(range(3000))))\n\
@@ -88,13 +94,17 @@ fn python_with_threads_says_the_same() {
         trace(&["--no-events"], &["r libc.so.6:malloc", "p libc.so.6:mem*", "p libc.so.6:strlen"], &program);
     assert_unchanged(&traced, &program);
     assert!(traced.events.is_empty());
-    for name in ["malloc%return", "memcpy", "strlen"] {
-        assert!(traced.row(name)["hits"].as_u64().unwrap() > 100, "{name}: {}", traced.row(name));
+    // On ppc64 the probes themselves run through `memcpy`.
+    for (name, least) in [("malloc%return", 100), ("memchr", 10), ("strlen", 100)] {
+        assert!(traced.row(name)["hits"].as_u64().unwrap() > least, "{name}: {}", traced.row(name));
     }
 }
 
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn many_short_threads_share_the_rings() {
     let script = "import threading\n\
         for _ in range(1500):\n\
@@ -124,7 +134,10 @@ fn gzip_packs_the_same_bytes() {
 }
 
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn git_log_is_unchanged() {
     let program = ["git", "-C", env!("CARGO_MANIFEST_DIR"), "--no-pager", "log", "--oneline", "-20"];
     let traced = trace(&[], &[MALLOC], &program);
@@ -362,7 +375,10 @@ fn a_full_buffer_drops_events_and_counts_them() {
 }
 
 #[test]
-#[cfg_attr(not(target_arch = "x86_64"), ignore = "python3, git and GNU sort are not of this architecture")]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
 fn a_program_that_handles_signals_and_blocks_them_is_unchanged() {
     let script = "import signal, os\n\
         signal.signal(signal.SIGTRAP, lambda *a: print('trapped', flush=True))\n\
@@ -408,8 +424,7 @@ fn every_function_of_libc_at_once() {
         print('done')";
     let python = ["python3", "-c", script];
     let shell = ["sh", "-c", "ls /usr | sort | head -3"];
-    // Where there is no python, `work.rs` has threads.
-    for program in common::HAS_MORE_PROGRAMS.then_some(&python).into_iter().chain([&shell]) {
+    for program in [&python, &shell] {
         for every in ["p libc.so.6:*", "r libc.so.6:*"] {
             let traced = trace(&["--no-events"], &[every], program);
             assert_unchanged(&traced, program);

@@ -21,11 +21,9 @@ const USERLAND: Option<&str> = if cfg!(target_arch = "aarch64") {
     None
 };
 
-/// Whether there are programs of this architecture: those of coreutils, a shell, gzip. Debian has none for big-endian ppc64.
+/// Whether there are programs of this architecture: a shell with its commands, sort, git, python3. Debian has none for
+/// big-endian ppc64.
 pub const HAS_PROGRAMS: bool = cfg!(not(all(target_arch = "powerpc64", target_endian = "big")));
-
-/// Whether `python3`, `git` and coreutils' `sort` are of this architecture, too.
-pub const HAS_MORE_PROGRAMS: bool = cfg!(target_arch = "x86_64");
 
 /// The folder with the programs of this architecture.
 pub fn folder() -> PathBuf {
@@ -46,7 +44,7 @@ pub fn tree() -> &'static str {
 /// How the program called `name` is called here: by its path, where the machine's own one is of another architecture.
 pub fn program(name: &str) -> String {
     let folder = folder();
-    let is_set_up = USERLAND.is_none() || !HAS_PROGRAMS || folder.join("ls").exists();
+    let is_set_up = USERLAND.is_none() || !HAS_PROGRAMS || folder.join("python3").exists();
     assert!(is_set_up, "{} is missing; run: cargo ci setup", folder.display());
     let here = folder.join(name.strip_prefix("/bin/").unwrap_or(name));
     if USERLAND.is_some() && here.exists() { here.display().to_string() } else { name.to_owned() }
@@ -69,32 +67,46 @@ pub fn started(program: &str) -> Command {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = std::iter::once(folder()).chain(std::env::split_paths(&path));
         command.env("PATH", std::env::join_paths(path).expect("no folder has a colon in its name"));
+        command.env("LD_LIBRARY_PATH", std::env::join_paths(libraries()).expect("nor has one of these"));
     }
     command
+}
+
+/// Where the libraries of the unpacked programs are: in a folder of the architecture's own below two others.
+fn libraries() -> Vec<PathBuf> {
+    let root = folder().with_file_name("root");
+    let inside = |folder: &str| std::fs::read_dir(root.join(folder)).into_iter().flatten().flatten();
+    let all = ["lib", "usr/lib"].into_iter().flat_map(inside).map(|entry| entry.path());
+    all.filter(|path| path.to_string_lossy().contains("-linux-gnu")).collect()
 }
 
 /// The small C program `tests/programs/work.c`, compiled for this target.
 pub fn work() -> &'static str {
     static BUILT: OnceLock<String> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let compiler = match (USERLAND, cfg!(target_endian = "little")) {
-            (None, _) => "cc",
-            (Some("arm64"), _) => "aarch64-linux-gnu-gcc",
-            (Some("i386"), _) => "i686-linux-gnu-gcc",
-            (_, true) => "powerpc64le-linux-gnu-gcc",
-            (_, false) => "powerpc64-linux-gnu-gcc",
-        };
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/work.c");
-        let program = scratch("work");
-        let output = Command::new(compiler)
-            .args(["-O1", "-fno-optimize-sibling-calls", "-Wall", "-Werror", "-pthread", "-o"])
-            .arg(&program)
-            .arg(source)
-            .output()
-            .unwrap_or_else(|error| panic!("{compiler}: {error}; run: cargo ci setup"));
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        program.display().to_string()
-    })
+    BUILT.get_or_init(|| compiled("work", &["-O1", "-fno-optimize-sibling-calls", "-pthread"]))
+}
+
+/// The path of `tests/programs/NAME.c`, compiled for this target.
+pub fn compiled(name: &str, options: &[&str]) -> String {
+    let compiler = match (USERLAND, cfg!(target_endian = "little")) {
+        (None, _) => "cc",
+        (Some("arm64"), _) => "aarch64-linux-gnu-gcc",
+        (Some("i386"), _) => "i686-linux-gnu-gcc",
+        (_, true) => "powerpc64le-linux-gnu-gcc",
+        (_, false) => "powerpc64-linux-gnu-gcc",
+    };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name).with_extension("c");
+    let built = scratch(name);
+    let output = Command::new(compiler)
+        .args(["-Wall", "-Werror"])
+        .args(options)
+        .arg("-o")
+        .arg(&built)
+        .arg(source)
+        .output()
+        .unwrap_or_else(|error| panic!("{compiler}: {error}; run: cargo ci setup"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    built.display().to_string()
 }
 
 /// A path for a file of one test.
