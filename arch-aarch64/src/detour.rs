@@ -7,6 +7,10 @@
 //!  16  the instruction, or others with its effect; b place + 4
 //!   n  a literal of those, eight bytes
 //! ```
+//! Where the trampoline is called a second time, behind the instruction:
+//! ```text
+//!  20  b over the two words, which are there again, as are the four instructions behind them; b place + 4
+//! ```
 //! BRK and B may replace each other while another core executes them (DDI 0487J.a B2.2.5). An instruction that indirect
 //! branches may land on in a guarded page keeps its breakpoint: a B there would fault (D8.4.4). Pure; called at
 //! registration.
@@ -19,7 +23,7 @@ use probe_core::{CodeAddr, Refusal};
 /// The length of the jump.
 pub(crate) const JUMP_LEN: usize = 4;
 /// The most bytes of a detour.
-pub(crate) const LEN: usize = 80;
+pub(crate) const LEN: usize = HEADER_LEN + COPY + LITERAL + 8;
 /// What lies before the entry.
 pub(crate) const HEADER_LEN: usize = 16;
 
@@ -71,31 +75,42 @@ pub(crate) fn fill(
     text: &[u8],
     place: CodeAddr,
     entry: CodeAddr,
-    (trampoline, word): (CodeAddr, usize),
+    (trampoline, (word, post)): (CodeAddr, (usize, Option<usize>)),
     out: &mut [u8],
 ) -> Result<DetourLayout, Refusal> {
     let original = insn::word_at(text).ok_or(NOT_COPIED)?;
     let (plan, _) = decode::classify(original)?;
-    let Copied { words, literal, back } =
-        copy(plan, original, place, entry.wrapping_add(COPY), Reach::Checked)?;
+    let at = entry.wrapping_add(COPY);
+    let offset = |from_entry: usize| (HEADER_LEN + from_entry) as u8;
+    let Copied { mut words, literal, mut back } = copy(plan, original, place, at, Reach::Checked)?;
+    let header = |word: usize| {
+        let (trampoline, word) = (trampoline.as_usize() as u64, word as u64);
+        [trampoline as u32, (trampoline >> 32) as u32, word as u32, (word >> 32) as u32]
+    };
+    let mut layout = DetourLayout { len_bytes: LEN as u8, ..DetourLayout::default() };
+    if let Some(post) = post {
+        let skip = insn::branch(20).filter(|_| back == 4).ok_or(NOT_COPIED)?;
+        back = 40;
+        let next = insn::branch(place.wrapping_add(4).offset_from(at.wrapping_add(back)));
+        words[1] = skip;
+        words[2..6].copy_from_slice(&header(post));
+        words[6..10].copy_from_slice(&ENTER);
+        words[10] = next.ok_or(OUT_OF_REACH)?;
+    }
     let mut image = [0; LEN];
-    image[..8].copy_from_slice(&(trampoline.as_usize() as u64).to_le_bytes());
-    image[8..16].copy_from_slice(&(word as u64).to_le_bytes());
-    for (bytes, word) in image[HEADER_LEN..].chunks_exact_mut(4).zip(ENTER.into_iter().chain(words)) {
+    let code = header(word).into_iter().chain(ENTER).chain(words);
+    for (bytes, word) in image.chunks_exact_mut(4).zip(code) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
     let literal_at = HEADER_LEN + COPY + LITERAL;
     image[literal_at..literal_at + 8].copy_from_slice(&literal.to_le_bytes());
     out.get_mut(..LEN).ok_or(NOT_COPIED)?.copy_from_slice(&image);
-    let offset = |from_entry: usize| (HEADER_LEN + from_entry) as u8;
-    let mut layout =
-        DetourLayout { back: offset(COPY + back), len_bytes: LEN as u8, ..DetourLayout::default() };
-    layout.copies[0] = offset(COPY);
+    (layout.copies[0], layout.back) = (offset(COPY), offset(COPY + back));
     Ok(layout)
 }
 
 /// How many instructions a copy may have.
-const COPY_WORDS: usize = 8;
+const COPY_WORDS: usize = 12;
 /// Where a copy's literal is, from its first instruction.
 const LITERAL: usize = COPY_WORDS * 4;
 

@@ -183,10 +183,10 @@ unsafe impl Arch for Aarch64 {
         place: CodeAddr,
         entry: CodeAddr,
         trampoline: CodeAddr,
-        word: usize,
+        words: (usize, Option<usize>),
         out: &mut [u8],
     ) -> Result<DetourLayout, Refusal> {
-        detour::fill(text, place, entry, (trampoline, word), out)
+        detour::fill(text, place, entry, (trampoline, words), out)
     }
 
     fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {

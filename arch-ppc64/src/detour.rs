@@ -7,6 +7,10 @@
 //! RESUME  the same four out of it, the frame off
 //! COPY  the instruction, or others with its effect; `b` to the next one
 //! ```
+//! Where the trampoline is called a second time, behind the instruction:
+//! ```text
+//!       `b` over the two words, which are there again, as is all from 0 to COPY; `b` to the next one
+//! ```
 //! `trap` and `b` may replace each other while another thread executes them: `b` is a patch-class instruction. Source:
 //! Power ISA, Book II, "Concurrent Modification and Execution of Instructions". Pure; called at registration.
 
@@ -18,7 +22,7 @@ use probe_core::{CodeAddr, Refusal};
 /// The length of the jump.
 pub(crate) const JUMP_LEN: usize = 4;
 /// The most bytes of a detour.
-pub(crate) const LEN: usize = HEADER_LEN + COPY + 16;
+pub(crate) const LEN: usize = 2 * (HEADER_LEN + COPY) + 16;
 /// What lies before the entry.
 pub(crate) const HEADER_LEN: usize = 16;
 
@@ -118,20 +122,35 @@ pub(crate) fn fill<E: Endian>(
     text: &[u8],
     place: CodeAddr,
     entry: CodeAddr,
-    (trampoline, word): (CodeAddr, usize),
+    (trampoline, (word, post)): (CodeAddr, (usize, Option<usize>)),
     out: &mut [u8],
 ) -> Result<DetourLayout, Refusal> {
-    let (copy, back) = copy::<E>(text, place, entry.wrapping_add(COPY))?;
+    let (copy, mut back) = copy::<E>(text, place, entry.wrapping_add(COPY))?;
     let mut image = [0; LEN];
-    image[..8].copy_from_slice(&E::doubleword_bytes(trampoline.as_usize() as u64));
-    image[8..16].copy_from_slice(&E::doubleword_bytes(word as u64));
-    for (bytes, word) in image[HEADER_LEN..].chunks_exact_mut(4).zip(ENTER.into_iter().chain(copy)) {
-        bytes.copy_from_slice(&E::bytes(word));
-    }
-    out.get_mut(..LEN).ok_or(NOT_COPIED)?.copy_from_slice(&image);
+    let mut call = |at: usize, word: usize, behind: &[u32]| {
+        image[at..at + 8].copy_from_slice(&E::doubleword_bytes(trampoline.as_usize() as u64));
+        image[at + 8..at + HEADER_LEN].copy_from_slice(&E::doubleword_bytes(word as u64));
+        let words = image[at + HEADER_LEN..].chunks_exact_mut(4);
+        words
+            .zip(ENTER.iter().chain(behind))
+            .for_each(|(bytes, word)| bytes.copy_from_slice(&E::bytes(*word)));
+    };
+    call(0, word, &copy);
     let offset = |from_entry: usize| (HEADER_LEN + from_entry) as u8;
-    let mut layout =
-        DetourLayout { back: offset(COPY + back), len_bytes: LEN as u8, ..DetourLayout::default() };
+    let mut layout = DetourLayout::default();
+    if let Some(post) = post {
+        let again = COPY + back + 4 + HEADER_LEN;
+        let next = place.wrapping_add(text.len());
+        let b = insn::b(next.offset_from(entry.wrapping_add(again + COPY)) as i64);
+        call(again, post, &[b.ok_or(insn::REFUSE_SLOT_REACH)?]);
+        let skip = insn::b(4 + HEADER_LEN as i64).ok_or(NOT_COPIED)?;
+        image[HEADER_LEN + COPY + back..][..4].copy_from_slice(&E::bytes(skip));
+        back = again;
+    }
+    let len = if post.is_some() { LEN } else { HEADER_LEN + COPY + 16 };
+    out.get_mut(..len).ok_or(NOT_COPIED)?.copy_from_slice(&image[..len]);
+    layout.back = offset(COPY + back);
+    layout.len_bytes = len as u8;
     layout.copies[0] = offset(COPY);
     Ok(layout)
 }

@@ -282,10 +282,10 @@ unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
         place: CodeAddr,
         entry: CodeAddr,
         trampoline: CodeAddr,
-        word: usize,
+        words: (usize, Option<usize>),
         out: &mut [u8],
     ) -> Result<DetourLayout, Refusal> {
-        detour::fill::<E>(text, place, entry, (trampoline, word), out)
+        detour::fill::<E>(text, place, entry, (trampoline, words), out)
     }
 
     fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {

@@ -352,6 +352,14 @@ unsafe impl Host for LinuxProcess {
         threads::restore_errno(None);
     }
 
+    fn enter_copy(&self) {
+        threads::lend_errno();
+    }
+
+    fn leave_copy(&self) {
+        threads::take_errno_back();
+    }
+
     fn find_symbols(&self, name: &str, found: &mut dyn FnMut(&Symbol<'_>)) {
         self.find_functions(name, Indirect::Resolve, found);
     }

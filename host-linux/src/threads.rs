@@ -421,6 +421,26 @@ pub(crate) fn keep_errno() {
     }
 }
 
+/// Gives the program its errno while an instruction of its own runs, although the hit goes on.
+#[inline]
+pub(crate) fn lend_errno() {
+    if let Some(block) = current()
+        && let Some(errno) = block.errno()
+    {
+        errno.store(block.kept_errno.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// Ends what [`lend_errno`] began: what the instruction has made of errno is the program's.
+#[inline]
+pub(crate) fn take_errno_back() {
+    if let Some(block) = current()
+        && let Some(errno) = block.errno()
+    {
+        block.kept_errno.store(errno.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
 /// Ends what [`keep_errno`] began, and lets signals come that have waited for it. In a signal handler, `context` is what
 /// it has interrupted.
 #[inline]

@@ -16,7 +16,7 @@ use core::fmt;
 /// The registers of an interrupted context, laid out by the backend (Linux: `struct pt_regs`).
 ///
 /// Plain data: every bit pattern is valid. A kernel whose trap frame has this layout passes the frame itself.
-pub trait Regs: Copy + fmt::Debug + Send + Sync + 'static {
+pub trait Regs: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The program counter.
     fn pc(&self) -> CodeAddr;
     /// Sets the program counter.
@@ -383,7 +383,9 @@ pub unsafe trait Arch: Sized + 'static {
     fn detour_entry(place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr>;
 
     /// Builds the detour with this entry: it calls `trampoline` ([`NativeArch::detour_trampoline`]), runs the copies of the
-    /// displaced instructions and goes on behind them. `text` holds these as they were, `word` is the core's.
+    /// displaced instructions and goes on behind them. `text` holds these as they were. The core's words: that of the call,
+    /// and that of a second one behind the first copy, if there shall be one; then the first instruction is none of those
+    /// that change the control flow.
     ///
     /// # Errors
     /// A [`Refusal`] where it is out of reach of what the instructions address.
@@ -393,7 +395,7 @@ pub unsafe trait Arch: Sized + 'static {
         place: CodeAddr,
         entry: CodeAddr,
         trampoline: CodeAddr,
-        word: usize,
+        words: (usize, Option<usize>),
         out: &mut [u8],
     ) -> Result<DetourLayout, Refusal>;
 

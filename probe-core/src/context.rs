@@ -64,6 +64,8 @@ pub(crate) enum Wait {
     NestedStep = 2,
     /// The return of a jprobe's handler.
     Jprobe = 3,
+    /// The end of a copy in a detour; then post handlers run.
+    Copy = 4,
 }
 
 /// One active hit.
@@ -100,6 +102,7 @@ impl<A: Arch> Frame<A> {
             1 => Wait::Step,
             2 => Wait::NestedStep,
             3 => Wait::Jprobe,
+            4 => Wait::Copy,
             _ => Wait::Nothing,
         }
     }
@@ -121,7 +124,7 @@ impl<A: Arch> Context<A> {
         self.word.load(Relaxed) & INSIDE != 0
     }
 
-    /// How many hits are active: being stepped, or in a jprobe's handler.
+    /// How many hits are active: their instruction runs, or a jprobe's handler.
     pub fn depth(&self) -> usize {
         (self.word.load(Relaxed) & DEPTH_MASK) / DEPTH_ONE
     }

@@ -4,20 +4,25 @@
 //! [`jumped`]; then copies of the instructions that the jump displaces; then a jump back. A context may be anywhere in a
 //! detour at any time, and nothing says so; a detour is therefore kept for good, for its place alone.
 //!
+//! Post handlers see what the first instruction has done. One that is simulated at a trap is simulated here, too, and its
+//! copy does it again: nothing comes between. Behind the copy of another one the detour calls the trampoline once more,
+//! for [`copied`]; meanwhile a frame stands for the hit, as for a step, and the context stays pinned.
+//!
 //! Where a displaced instruction other than the first starts, the jump has the breakpoint's bytes. So a context that
 //! arrives there, by whatever way, traps, and goes on in the copy ([`Probes::in_detour`]).
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, DetourLayout, Displaced, Regs, Resume, SaveSet};
-use crate::context::Context;
+use crate::arch::{Arch, DetourLayout, Displaced, Method, Regs, Resume, SaveSet};
+use crate::context::{Context, Wait};
 use crate::hit::{RegsOf, Trap, Walk, count_missed};
 use crate::host::Host;
-use crate::point::{Handlers, Node, Point};
+use crate::point::{HAS_POST, Handlers, Node, Point};
 use crate::registry::Probes;
 use crate::slots::{CHUNK_LEN, chunk_base};
 use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, follow};
 use crate::table::Keyed;
 use alloc::boxed::Box;
+use core::mem::offset_of;
 use core::ptr;
 
 /// The most bytes that a jump displaces: all but one byte of it, and one long instruction.
@@ -30,6 +35,10 @@ pub(crate) const GRANULE: usize = 32;
 #[repr(C)]
 pub(crate) struct Detour<H: Host> {
     pub(crate) handler: extern "C" fn(*mut RegsOf<H>, usize) -> Resume,
+    /// As the first word, for the call behind the first copy.
+    pub(crate) post_handler: extern "C" fn(*mut RegsOf<H>, usize) -> Resume,
+    /// Whether there is such a call.
+    pub(crate) calls_post: bool,
     pub(crate) probes: &'static Probes<H>,
     pub(crate) place: CodeAddr,
     /// Null unless the jump, or a part of it, stands in text.
@@ -59,6 +68,12 @@ impl<H: Host> Detour<H> {
     /// Whether the jump, or a part of it, stands in text.
     pub(crate) fn is_active(&self) -> bool {
         !self.point.load(Acquire).is_null()
+    }
+
+    /// The words of its calls.
+    pub(crate) fn words(&self) -> (usize, Option<usize>) {
+        let word = ptr::from_ref(self).expose_provenance();
+        (word, self.calls_post.then_some(word + offset_of!(Self, post_handler)))
     }
 
     /// Where the copy of displaced instruction number `index` is.
@@ -127,8 +142,8 @@ pub(crate) extern "C" fn jumped<H: Host>(regs: *mut RegsOf<H>, detour: usize) ->
     let regs = unsafe { &mut *regs };
     let probes = detour.probes;
     probes.host.pin();
-    let Some(context) = probes.host.context() else { return probes.jumped_busy(None, detour) };
-    let Some(word) = context.idle_word() else { return probes.jumped_busy(Some(context), detour) };
+    let Some(context) = probes.host.context() else { return probes.jumped_busy(None, detour, regs) };
+    let Some(word) = context.idle_word() else { return probes.jumped_busy(Some(context), detour, regs) };
     context.open_idle(word);
     // SAFETY: inside until `close_only`; the registry clears the pointer before it waits and frees the point.
     let point = unsafe { follow(&detour.point).as_ref() };
@@ -144,10 +159,24 @@ pub(crate) extern "C" fn jumped<H: Host>(regs: *mut RegsOf<H>, detour: usize) ->
     probes.leave(context, resume)
 }
 
+/// What the second call in a detour leads to, as [`jumped`]; `word` is the address of the detour's own word for it.
+pub(crate) extern "C" fn copied<H: Host>(regs: *mut RegsOf<H>, word: usize) -> Resume {
+    let detour = word.wrapping_sub(offset_of!(Detour<H>, post_handler));
+    // SAFETY: as in `jumped`.
+    let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
+    // SAFETY: as in `jumped`.
+    let regs = unsafe { &mut *regs };
+    let probes = detour.probes;
+    probes.host.pin();
+    let resume = probes.after_copy(detour, regs);
+    probes.host.unpin();
+    resume
+}
+
 impl<H: Host> Probes<H> {
-    /// The function that every detour leads to: part of the hit path, and for the host's blacklist.
-    pub fn detour_handler() -> extern "C" fn(*mut RegsOf<H>, usize) -> Resume {
-        jumped::<H>
+    /// The functions that detours lead to: part of the hit path, and for the host's blacklist.
+    pub fn detour_handlers() -> [extern "C" fn(*mut RegsOf<H>, usize) -> Resume; 2] {
+        [jumped::<H>, copied::<H>]
     }
 
     /// A hit that is not the usual case: the next one is that there is one return probe.
@@ -166,7 +195,7 @@ impl<H: Host> Probes<H> {
             let resume = self.enter_call(context, head, probe, regs);
             return self.leave(context, resume);
         }
-        self.jumped_many(context, point, head, regs)
+        self.jumped_many(context, detour, point, head, regs)
     }
 
     /// The end of a hit by jump.
@@ -183,13 +212,22 @@ impl<H: Host> Probes<H> {
     fn jumped_many(
         &self,
         context: &Context<H::Arch>,
+        detour: &Detour<H>,
         point: &Point<H::Arch>,
         head: &Node<H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Resume {
+        let wants_post = point.is(HAS_POST);
+        if wants_post && point.method != Method::Simulate && !detour.calls_post {
+            // The jump had gone before the post handler came: the hit is one of the breakpoint that stands there now.
+            return self.leave(context, Resume::Redirected);
+        }
         head.hits.claim(context.address());
         let sp = regs.sp();
         let resume = match self.run_pre(context, point, head, regs) {
+            Walk::Ran if wants_post && self.post_of_jump(context, point, head.generation, sp, regs) => {
+                Resume::Redirected
+            }
             Walk::Ran if regs.sp() == sp => Resume::Changed,
             Walk::Ran => Resume::Moved,
             Walk::Redirected | Walk::InJprobe => Resume::Redirected,
@@ -197,14 +235,102 @@ impl<H: Host> Probes<H> {
         self.leave(context, resume)
     }
 
+    /// Calls the post handlers of a point whose instruction is simulated; whether they have changed something: then the
+    /// registers are those after the instruction. Of another one, begins the hit's frame for [`Probes::after_copy`].
+    /// `sp` is the stack pointer at the place.
+    fn post_of_jump(
+        &self,
+        context: &Context<H::Arch>,
+        point: &Point<H::Arch>,
+        newest: u32,
+        sp: usize,
+        regs: &mut RegsOf<H>,
+    ) -> bool {
+        if point.method != Method::Simulate {
+            // SAFETY: this is the context that is running.
+            unsafe { context.push(Wait::Copy, point, newest, 0, Default::default()) };
+            self.host.pin();
+            self.host.enter_copy();
+            return false;
+        }
+        regs.set_pc(point.place);
+        let before = *regs;
+        // Not where what it pushes would lie on the stack that this runs on. Where it faults, the copy does, too.
+        if regs.sp() < sp || H::Arch::simulate(&point.plan, point.place, regs, self.host.memory()).is_err() {
+            return false;
+        }
+        let after = *regs;
+        self.run_posts(context, point, newest, regs);
+        let has_changed = *regs != after;
+        if !has_changed {
+            *regs = before;
+        }
+        has_changed
+    }
+
+    /// The first copy of a detour has run: the post handlers are called.
+    fn after_copy(&self, detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
+        let Some(context) = self.host.context() else { return Resume::Unchanged };
+        let was_outside = context.open();
+        let mut resume = Resume::Unchanged;
+        if let Some((point, newest)) = self.end_copy(context, detour) {
+            let next = detour.place.wrapping_add(usize::from(point.insn_len));
+            regs.set_pc(next);
+            let sp = regs.sp();
+            self.run_posts(context, point, newest, regs);
+            resume = match regs.pc() == next {
+                true if regs.sp() == sp => Resume::Changed,
+                true => Resume::Moved,
+                false => Resume::Redirected,
+            };
+        }
+        context.close(was_outside);
+        resume
+    }
+
+    /// Takes the frame of the copy that runs first in `detour` off the context, which is inside, if it stands for
+    /// that. The point, and the newest probe that saw the hit.
+    pub(crate) fn end_copy(
+        &self,
+        context: &Context<H::Arch>,
+        detour: &Detour<H>,
+    ) -> Option<(&Point<H::Arch>, u32)> {
+        let point = self.between(context, detour).filter(|_| detour.calls_post)?;
+        // SAFETY: this is the context that is running.
+        let popped = unsafe { context.pop() }?;
+        self.host.leave_copy();
+        self.host.unpin();
+        Some((point, popped.newest))
+    }
+
+    /// The point of the innermost active hit, if that waits for the end of a copy of the instruction at the detour's
+    /// place. The context is inside.
+    fn between(&self, context: &Context<H::Arch>, detour: &Detour<H>) -> Option<&Point<H::Arch>> {
+        let Some((Wait::Copy, point)) = context.top() else { return None };
+        // SAFETY: a point that stands in a frame is not freed, and then the context is inside.
+        unsafe { point.as_ref() }.filter(|point| point.place == detour.place)
+    }
+
     /// A nested hit, or one where there is no room for another context.
     #[cold]
     #[inline(never)]
-    fn jumped_busy(&self, context: Option<&Context<H::Arch>>, detour: &Detour<H>) -> Resume {
+    fn jumped_busy(
+        &self,
+        context: Option<&Context<H::Arch>>,
+        detour: &Detour<H>,
+        regs: &mut RegsOf<H>,
+    ) -> Resume {
+        let mut resume = Resume::Unchanged;
         match context {
             Some(context) => {
                 let was_outside = context.open();
                 self.miss_detour(detour);
+                // Behind the copy is a call for the frame's owner, which this hit has come in between: not for this one.
+                if let Some(point) = self.between(context, detour) {
+                    regs.set_pc(detour.place);
+                    let _ = self.execute_bare(point, regs);
+                    resume = Resume::Redirected;
+                }
                 context.close(was_outside);
             }
             None => {
@@ -213,7 +339,7 @@ impl<H: Host> Probes<H> {
             }
         }
         self.host.unpin();
-        Resume::Unchanged
+        resume
     }
 
     /// A nested hit, or one for which there is no room. The caller is inside.

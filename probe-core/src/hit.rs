@@ -332,7 +332,7 @@ impl<H: Host> Probes<H> {
 
     /// Runs the original instruction in its slot without a frame; the slot's address alone finishes it, or a spare
     /// if it borrows registers.
-    fn execute_bare(&self, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
+    pub(crate) fn execute_bare(&self, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
         if !point.is(LINGERS) {
             point.note_bare_run();
         }
@@ -369,7 +369,7 @@ impl<H: Host> Probes<H> {
 
     /// Calls the post handlers of the probes that saw the hit; the first by itself, as in [`Probes::run_pre`].
     #[inline(always)]
-    fn run_posts(
+    pub(crate) fn run_posts(
         &self,
         context: &Context<H::Arch>,
         point: &Point<H::Arch>,

@@ -195,6 +195,15 @@ pub unsafe trait Host: Sync + Sized + 'static {
     #[inline(always)]
     fn unpin(&self) {}
 
+    /// The context, still pinned, is about to run the copy of an instruction between pre and post handlers. What
+    /// [`Host::pin`] has put aside for the program must be there meanwhile (a process: errno).
+    #[inline(always)]
+    fn enter_copy(&self) {}
+
+    /// The copy has run, or faulted.
+    #[inline(always)]
+    fn leave_copy(&self) {}
+
     // ---- symbols ----------------------------------------------------------------------------------------------
 
     /// Calls `found` with every symbol called `name`.

@@ -1,7 +1,7 @@
 //! What the jump of an optimised probe displaces, and why a place may have none.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Displaced, Site, Text};
+use crate::arch::{Arch, Displaced, Method, Site, Text};
 use crate::error::Refusal;
 use crate::registry::WINDOW;
 use alloc::vec::Vec;
@@ -12,8 +12,10 @@ pub(crate) mod refusal {
 
     pub(crate) const JPROBE: Refusal =
         Refusal::unsupported("core.jprobe", "a jprobe's handler is entered by a trap");
-    pub(crate) const POST: Refusal =
-        Refusal::unsupported("core.post_handler", "a post handler is called by a trap after the instruction");
+    pub(crate) const POST: Refusal = Refusal::unsupported(
+        "core.post_handler",
+        "a post handler after this instruction is called by a trap",
+    );
     pub(crate) const NEIGHBOUR: Refusal =
         Refusal::unsupported("core.neighbour", "another probe stands on an instruction under the jump");
     pub(crate) const JUMP_TARGET: Refusal =
@@ -50,6 +52,16 @@ pub fn displaced_by_jump<A: Arch>(
         }
     }
     Ok(displaced)
+}
+
+/// Whether post handlers can be called where a jump stands instead of a breakpoint.
+///
+/// # Errors
+/// Why the place keeps its breakpoint when it has one.
+pub fn post_by_jump<A: Arch>(method: Method, plan: &A::Plan) -> Result<(), Refusal> {
+    // What is simulated at a trap is simulated in the detour; behind the copy of another one the detour calls again.
+    let is_called = method == Method::Simulate || method == Method::Boost && !A::is_system_call(plan);
+    if is_called { Ok(()) } else { Err(refusal::POST) }
 }
 
 /// Where the direct branches of the function that was looked at last lead.

@@ -78,7 +78,7 @@ pub use context::{Context, MAX_DEPTH, Task};
 pub use error::{BatchError, ControlError, Errno, Refusal, RegisterError, TextError};
 pub use hit::{FaultVerdict, Trap};
 pub use jprobe::{Jprobe, JprobeHandler};
-pub use jump::{BranchTargets, displaced_by_jump};
+pub use jump::{BranchTargets, displaced_by_jump, post_by_jump};
 pub use kprobe::{Answer, AnyProbe, Flow, Hit, Kprobe, TargetMemory};
 pub use kretprobe::{Call, Follow, Fresh, Kretprobe, MAX_DATA_LEN, Return, Settled};
 pub use listing::Viewer;

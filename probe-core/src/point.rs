@@ -52,6 +52,8 @@ pub(crate) const PARKED: u16 = 128;
 pub(crate) const OPTIMISED: u16 = 256;
 /// Taking its jump away has failed just now, with the bytes between the instructions' starts.
 pub(crate) const TORN: u16 = 512;
+/// A probe with a post handler is on it.
+pub(crate) const HAS_POST: u16 = 1024;
 
 /// One patched address.
 pub(crate) struct Point<A: Arch> {

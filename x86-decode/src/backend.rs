@@ -132,10 +132,10 @@ macro_rules! backend {
                     place: CodeAddr,
                     entry: CodeAddr,
                     trampoline: CodeAddr,
-                    word: usize,
+                    words: (usize, Option<usize>),
                     out: &mut [u8],
                 ) -> Result<DetourLayout, Refusal> {
-                    x86::detour::fill::<$mode>(displaced, text, place, entry, (trampoline, word), out)
+                    x86::detour::fill::<$mode>(displaced, text, place, entry, (trampoline, words), out)
                 }
 
                 fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {

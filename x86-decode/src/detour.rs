@@ -6,9 +6,9 @@
 //! at the start of every displaced instruction ([`target`]): whoever arrives traps, and goes on in the detour's copy. Source of
 //! the idea: Chamith and others, "Instruction Punning", PLDI 2017.
 //!
-//! A detour is two words (the trampoline's address, the core's), a call of the trampoline, the copies, a jump back.
-//! In 64-bit mode the call is made below the red zone, which the trampoline takes
-//! back (System V ABI AMD64 1.0, 3.2.2).
+//! A detour is two words (the trampoline's address, the core's), a call of the trampoline, the copies, a jump back. Behind
+//! the first copy there may be the same two words and such a call again. In 64-bit mode a call is made below the red
+//! zone, which the trampoline takes back (System V ABI AMD64 1.0, 3.2.2).
 
 use crate::decode::decode_bytes;
 use crate::insn::{Insn, Prefixes};
@@ -22,8 +22,8 @@ use probe_core::{CodeAddr, Refusal};
 /// The length of `jmp rel32`.
 pub const JUMP_LEN: usize = 5;
 
-/// The most bytes of a detour: two words, the call, five copies, the jump back.
-pub const DETOUR_LEN: usize = 192;
+/// The most bytes of a detour: twice two words and a call, five copies, the jump back.
+pub const DETOUR_LEN: usize = 232;
 
 /// What a leaf function may keep below the stack pointer in 64-bit mode, in bytes.
 pub const RED_ZONE_LEN: usize = 128;
@@ -156,7 +156,7 @@ pub const fn header_len<M: Mode>() -> usize {
 
 /// Builds the detour whose entry is at `entry`; see [`Arch::fill_detour`](probe_core::arch::Arch::fill_detour).
 ///
-/// `text` holds the displaced bytes as they were. `trampoline` is the backend's, `word` the core's.
+/// `text` holds the displaced bytes as they were. `trampoline` is the backend's, `word` and `post` are the core's.
 ///
 /// # Errors
 /// [`refusal::OUT_OF_REACH`]; [`refusal::TOO_LONG`] where `out` has no room.
@@ -165,29 +165,24 @@ pub fn fill<M: Mode>(
     text: &[u8],
     place: CodeAddr,
     entry: CodeAddr,
-    (trampoline, word): (CodeAddr, usize),
+    (trampoline, (word, post)): (CodeAddr, (usize, Option<usize>)),
     out: &mut [u8],
 ) -> Result<DetourLayout, Refusal> {
     out.fill(INT3);
     let start = entry.wrapping_offset(-(header_len::<M>() as isize));
     let mut code = Code::<M> { writer: Writer { out, len: 0 }, start, mode: core::marker::PhantomData };
-    code.word(trampoline.as_usize())?;
-    code.word(word)?;
     let mut layout = DetourLayout::default();
-    if M::IS_LONG {
-        code.put(&SKIP_RED_ZONE)?;
-        // Two words before the entry, seen from behind the call.
-        let displacement = -(header_len::<M>() as i32 + SKIP_RED_ZONE.len() as i32 + 6);
-        code.put(&[0xff, 0x15])?;
-        code.put(&displacement.to_le_bytes())?;
-    } else {
-        code.branch(&[0xe8], trampoline)?;
-    }
+    code.call(trampoline, word)?;
     let mut flow = After::Next;
     for (index, offset) in displaced.starts().enumerate() {
         *layout.copies.get_mut(index).ok_or(refusal::TOO_LONG)? = code.len()?;
         let rest = text.get(offset..).ok_or(refusal::UNDECODABLE)?;
         flow = code.copy(rest, place.wrapping_add(offset))?;
+        if let Some(post) = post.filter(|_| index == 0) {
+            // jmp over the words.
+            code.put(&[0xeb, header_len::<M>() as u8])?;
+            code.call(trampoline, post)?;
+        }
     }
     layout.back = code.len()?;
     if flow == After::Next {
@@ -259,6 +254,20 @@ impl<M: Mode> Code<'_, M> {
     fn word(&mut self, word: usize) -> Result<(), Refusal> {
         let bytes = (word as u64).to_le_bytes();
         self.put(bytes.get(..M::WORD).unwrap_or(&bytes))
+    }
+
+    /// Two words and a call of the trampoline.
+    fn call(&mut self, trampoline: CodeAddr, word: usize) -> Result<(), Refusal> {
+        self.word(trampoline.as_usize())?;
+        self.word(word)?;
+        if !M::IS_LONG {
+            return self.branch(&[0xe8], trampoline);
+        }
+        self.put(&SKIP_RED_ZONE)?;
+        // Two words before that, seen from behind the call.
+        let displacement = -(header_len::<M>() as i32 + SKIP_RED_ZONE.len() as i32 + 6);
+        self.put(&[0xff, 0x15])?;
+        self.put(&displacement.to_le_bytes())
     }
 
     /// An opcode with a 32-bit displacement to `to`.

@@ -172,7 +172,13 @@ extern "C" fn hitpath_fault(regs: &mut Regs, trap_number: u32) -> bool {
 /// What a jump's trampoline calls.
 #[unsafe(no_mangle)]
 extern "C" fn hitpath_jump(regs: *mut Regs, word: usize) -> Resume {
-    Probes::<Kernel>::detour_handler()(regs, word)
+    Probes::<Kernel>::detour_handlers()[0](regs, word)
+}
+
+/// What a detour's second call of the trampoline leads to.
+#[unsafe(no_mangle)]
+extern "C" fn hitpath_copied(regs: *mut Regs, word: usize) -> Resume {
+    Probes::<Kernel>::detour_handlers()[1](regs, word)
 }
 
 /// What the handler of single steps calls first, in a kernel that steps slots in hardware. Answers whether the kernel has

@@ -30,6 +30,10 @@ impl<H: Host> Probes<H> {
         let was_outside = context.open();
         let verdict = if let Some((detour, original)) = self.detour_at(at) {
             regs.set_pc(original);
+            if original == detour.place {
+                // Whoever else is in a copy with a frame is not in the first one (`Probes::miss_detour`).
+                self.end_copy(context, detour);
+            }
             // SAFETY: inside until `close`.
             match unsafe { follow(&detour.point).as_ref() } {
                 Some(point) if original == point.place => {

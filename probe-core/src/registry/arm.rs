@@ -4,7 +4,9 @@ use super::{Locked, Probes};
 use crate::arch::{Arch, Method, Tail};
 use crate::error::{ControlError, TextError};
 use crate::host::{Host, Notice};
-use crate::point::{ARMED, DISABLED, GONE, LEAVING, LINGERS, Mode, Node, OPTIMISED, Point, TAIL_JUMPS};
+use crate::point::{
+    ARMED, DISABLED, GONE, HAS_POST, LEAVING, LINGERS, Mode, Node, OPTIMISED, Point, TAIL_JUMPS,
+};
 use crate::sync::{Acquire, Relaxed, Release, SeqCst, fence};
 use core::ptr::{self, NonNull};
 
@@ -98,19 +100,6 @@ impl<H: Host> Probes<H> {
 
     // ---- tails --------------------------------------------------------------------------------------------------
 
-    /// The mode of a point whose probes are linked.
-    fn mode_for(&self, point: &Point<H::Arch>) -> Mode {
-        let has_post = point.nodes().any(|node| node.has_post() && !node.is(LEAVING));
-        match point.method {
-            Method::Simulate if has_post => Mode::SimulatePost,
-            Method::Simulate => Mode::Simulate,
-            _ if H::Arch::is_system_call(&point.plan) => Mode::SystemCall,
-            Method::Boost if !has_post && point.is(LINGERS) => Mode::Boost,
-            Method::Boost if !has_post => Mode::BoostFresh,
-            _ => Mode::Step,
-        }
-    }
-
     /// First step before a probe with a post handler is linked: the slot has to end in a breakpoint. Whether that is
     /// new, so that the cores have to be synchronised before the second step.
     pub(super) fn end_in_breakpoint(&self, point: &Point<H::Arch>) -> Result<bool, TextError> {
@@ -122,6 +111,7 @@ impl<H: Host> Probes<H> {
 
     /// Second step: nobody runs the jump any more, so a frame pushed from here on will be popped.
     pub(super) fn expect_post(&self, point: &Point<H::Arch>) {
+        point.set(HAS_POST);
         match point.mode() {
             Mode::Simulate => point.set_mode(Mode::SimulatePost),
             Mode::Boost | Mode::BoostFresh => point.set_mode(Mode::Step),
@@ -132,7 +122,18 @@ impl<H: Host> Probes<H> {
     /// Sets the mode after a probe has been taken off. The tail follows after a grace period, in
     /// [`Probes::let_tail_jump`].
     pub(super) fn update_mode(&self, point: &Point<H::Arch>) {
-        let mode = self.mode_for(point);
+        let has_post = point.nodes().any(|node| node.has_post() && !node.is(LEAVING));
+        if !has_post {
+            point.clear(HAS_POST);
+        }
+        let mode = match point.method {
+            Method::Simulate if has_post => Mode::SimulatePost,
+            Method::Simulate => Mode::Simulate,
+            _ if H::Arch::is_system_call(&point.plan) => Mode::SystemCall,
+            Method::Boost if !has_post && point.is(LINGERS) => Mode::Boost,
+            Method::Boost if !has_post => Mode::BoostFresh,
+            _ => Mode::Step,
+        };
         let is_boost = |mode| matches!(mode, Mode::Boost | Mode::BoostFresh);
         // A hit may be changing one into the other.
         if mode != point.mode() && !(is_boost(mode) && is_boost(point.mode())) {

@@ -3,11 +3,11 @@
 use super::resolve::Pristine;
 use super::{Locked, Probes, leak};
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, DetourLayout, Displaced, NativeArch, SaveSet, Site, Text};
-use crate::detour::{Detour, DetourChunk, GRANULE, GRANULES, MAX_DISPLACED_LEN, jumped};
+use crate::arch::{Arch, DetourLayout, Displaced, Method, NativeArch, SaveSet, Site, Text};
+use crate::detour::{Detour, DetourChunk, GRANULE, GRANULES, MAX_DISPLACED_LEN, copied, jumped};
 use crate::error::Refusal;
 use crate::host::Host;
-use crate::jump::{BranchTargets, displaced_by_jump, refusal};
+use crate::jump::{BranchTargets, displaced_by_jump, post_by_jump, refusal};
 use crate::point::{ARMED, Handlers, NO_JUMP, NO_SIMD, Node, Point};
 use crate::slots::{CHUNK_LEN, chunk_base};
 use crate::sync::{AtomicPtr, AtomicUsize, Release};
@@ -29,26 +29,39 @@ impl<H: Host> Probes<H> {
         point: &Point<H::Arch>,
     ) -> Result<&'static Detour<H>, Refusal> {
         let mut save = SaveSet::General;
+        let mut calls_post = false;
         for node in point.nodes() {
-            can_jump(node)?;
+            can_jump(point, node)?;
             if !node.is(NO_SIMD) {
                 save = H::SAVE_SET;
             }
+            calls_post |= node.has_post() && point.method != Method::Simulate;
         }
         // SAFETY: the lock is held.
         let known = unsafe { self.detours.find(point.place.as_usize()) };
-        if let Some(detour) = known {
-            self.check_neighbours(point.place, &detour.displaced)?;
-            let is_same = self.displaced_text(point.place, &detour.displaced)? == detour.text;
-            if !is_same || detour.save != save {
-                return Err(refusal::CHANGED);
-            }
-            // SAFETY: detours are kept for good.
-            return Ok(unsafe { &*ptr::from_ref(detour) });
+        let Some(known) = known else {
+            let displaced = self.displace(targets, point.place)?;
+            let text = self.displaced_text(point.place, &displaced)?;
+            return self.new_detour(books, point.place, (save, calls_post), displaced, text);
+        };
+        self.check_neighbours(point.place, &known.displaced)?;
+        if self.displaced_text(point.place, &known.displaced)? != known.text {
+            return Err(refusal::CHANGED);
         }
-        let displaced = self.displace(targets, point.place)?;
-        let text = self.displaced_text(point.place, &displaced)?;
-        self.new_detour(books, point.place, save, displaced, text)
+        let saves_less = known.save == SaveSet::General && save != SaveSet::General;
+        if !saves_less && (known.calls_post || !calls_post) {
+            // SAFETY: detours are kept for good.
+            return Ok(unsafe { &*ptr::from_ref(known) });
+        }
+        // One that does all that this one does, and more: a place has three at the most.
+        let save = if known.save == SaveSet::General { save } else { known.save };
+        self.new_detour(
+            books,
+            point.place,
+            (save, calls_post || known.calls_post),
+            known.displaced,
+            known.text,
+        )
     }
 
     /// Makes the detours of points that will have jumps, before there is anything to hit in what that calls. They are
@@ -76,8 +89,8 @@ impl<H: Host> Probes<H> {
         function
     }
 
-    /// Why a kprobe without a post handler would keep its breakpoint at `place`, or that it would not: as far as that can
-    /// be told without looking for room. The lock is held.
+    /// Why a kprobe would keep its breakpoint at `place`, or that it would not: as far as that can be told without looking
+    /// for room. The lock is held.
     pub(super) fn explain_jump(&self, targets: &mut BranchTargets, place: CodeAddr) -> Result<(), Refusal> {
         self.displace(targets, place).map(drop)
     }
@@ -124,7 +137,7 @@ impl<H: Host> Probes<H> {
         &'static self,
         books: &mut Locked<'_, H>,
         place: CodeAddr,
-        save: SaveSet,
+        (save, calls_post): (SaveSet, bool),
         displaced: Displaced,
         text: [u8; MAX_DISPLACED_LEN],
     ) -> Result<&'static Detour<H>, Refusal> {
@@ -132,6 +145,8 @@ impl<H: Host> Probes<H> {
         self.keep_array(books, retired);
         let detour = Detour {
             handler: jumped::<H>,
+            post_handler: copied::<H>,
+            calls_post,
             probes: self,
             place,
             point: AtomicPtr::new(ptr::null_mut()),
@@ -148,6 +163,11 @@ impl<H: Host> Probes<H> {
             // SAFETY: as above.
             drop(unsafe { super::free(detour) });
             return Err(refusal);
+        }
+        // SAFETY: the lock is held.
+        if let Some(known) = unsafe { self.detours.find(place.as_usize()) } {
+            // Its jump is not in text, and it is kept for whoever is still in it.
+            self.detours.remove(known);
         }
         // SAFETY: kept for good.
         unsafe { self.detours.insert(detour) };
@@ -242,8 +262,10 @@ impl<H: Host> Probes<H> {
         let header = H::Arch::DETOUR_HEADER_LEN;
         let end = chunk.base.wrapping_add(CHUNK_LEN);
         let mut from = chunk.base.wrapping_add(chunk.first_free() * GRANULE + header);
-        let word = ptr::from_ref(detour).expose_provenance();
+        let words = detour.words();
         let trampoline = H::Arch::detour_trampoline(detour.save);
+        // As long as it was at the last try.
+        let mut len = 1;
         loop {
             let entry =
                 H::Arch::detour_entry(detour.place, &detour.displaced, from).ok_or(refusal::NO_ROOM)?;
@@ -255,15 +277,15 @@ impl<H: Host> Probes<H> {
             let is_free = |granules: &[AtomicPtr<Detour<H>>]| {
                 granules.iter().all(|granule| granule.load(crate::sync::Relaxed).is_null())
             };
-            if !chunk.granules(start, 1).is_some_and(is_free) {
+            if !chunk.granules(start, len).is_some_and(is_free) {
                 continue;
             }
             let mut image = [0; MAX_DETOUR_LEN];
             let room = image.get_mut(..H::Arch::DETOUR_LEN).unwrap_or_default();
             let text = detour.text.get(..usize::from(detour.displaced.len_bytes)).unwrap_or(&detour.text);
             let layout =
-                H::Arch::fill_detour(&detour.displaced, text, detour.place, entry, trampoline, word, room)?;
-            let len = usize::from(layout.len_bytes);
+                H::Arch::fill_detour(&detour.displaced, text, detour.place, entry, trampoline, words, room)?;
+            len = usize::from(layout.len_bytes);
             let Some(granules) = chunk.granules(start, len).filter(|granules| is_free(granules)) else {
                 continue;
             };
@@ -279,11 +301,11 @@ impl<H: Host> Probes<H> {
 }
 
 /// Whether a probe's handlers can be called by way of a jump.
-fn can_jump<A: Arch>(node: &Node<A>) -> Result<(), Refusal> {
+fn can_jump<A: Arch>(point: &Point<A>, node: &Node<A>) -> Result<(), Refusal> {
     match &node.handlers {
         _ if node.is(NO_JUMP) => Err(refusal::NOT_WANTED),
         Handlers::Jprobe(_) => Err(refusal::JPROBE),
-        Handlers::Kprobe { post: Some(_), .. } => Err(refusal::POST),
+        Handlers::Kprobe { post: Some(_), .. } => post_by_jump::<A>(point.method, &point.plan),
         Handlers::Kprobe { .. } | Handlers::Return(_) => Ok(()),
     }
 }

@@ -6,7 +6,7 @@ use crate::addr::CodeAddr;
 use crate::arch::Method;
 use crate::error::{Refusal, RegisterError};
 use crate::host::Host;
-use crate::jump::BranchTargets;
+use crate::jump::{BranchTargets, post_by_jump};
 use crate::place::Place;
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -30,9 +30,11 @@ pub struct Explanation {
     pub has_slot: bool,
     /// Whether the place is a function's entry, where jprobes and return probes can stand.
     pub is_entry: bool,
-    /// Whether a kprobe without a post handler could have a jump there instead of a breakpoint; else why not. Room for its
-    /// detour has not been looked for.
+    /// Whether a kprobe could have a jump there instead of a breakpoint; else why not. Room for its detour has not been looked
+    /// for.
     pub jump: Result<(), Refusal>,
+    /// The same of a kprobe with a post handler.
+    pub jump_with_post: Result<(), Refusal>,
 }
 
 impl<H: Host> Probes<H> {
@@ -107,6 +109,7 @@ impl<H: Host> Probes<H> {
             has_slot: decoded.method != Method::Simulate,
             is_entry: self.resolve(place, true).is_ok_and(|entry| entry.at == resolved.at),
             jump,
+            jump_with_post: jump.and_then(|()| post_by_jump::<H::Arch>(decoded.method, &decoded.plan)),
         }
     }
 }

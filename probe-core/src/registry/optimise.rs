@@ -7,7 +7,7 @@
 
 use super::{Locked, Probes};
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, SaveSet};
+use crate::arch::{Arch, Method, SaveSet};
 use crate::detour::{Detour, MAX_DISPLACED_LEN};
 use crate::error::{ControlError, TextError};
 use crate::host::Host;
@@ -310,10 +310,15 @@ impl<H: Host> Probes<H> {
 
     /// Whether the jump at `point` has to go when such a probe comes.
     pub(super) fn forbids_jump(&self, point: &Point<H::Arch>, probe: &AnyProbe<H::Arch>) -> bool {
-        let needs_trap =
-            matches!(&probe.handlers, Pending::Jprobe(_) | Pending::Kprobe { post: Some(_), .. });
         // SAFETY: the lock is held.
         let detour = unsafe { self.detours.find(point.place.as_usize()) };
+        let needs_trap = match &probe.handlers {
+            Pending::Jprobe(_) => true,
+            Pending::Kprobe { post: Some(_), .. } if point.method != Method::Simulate => {
+                !detour.is_some_and(|detour| detour.calls_post)
+            }
+            _ => false,
+        };
         let saves_less = detour.is_some_and(|detour| {
             detour.save == SaveSet::General && save_of::<H>(probe.flags) != SaveSet::General
         });

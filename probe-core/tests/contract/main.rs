@@ -13,6 +13,7 @@ mod memory;
 mod model;
 mod optimise;
 mod order;
+mod post_by_jump;
 mod registration;
 mod threads;
 #[allow(dead_code)]

@@ -10,7 +10,7 @@ use crate::def::{Definition, Glob, Place, near_matches};
 use object::elf;
 use probe_arch_ppc64::{self as ppc, Ppc64};
 use probe_core::arch::{Arch, Method, Site, Text};
-use probe_core::{BranchTargets, CodeAddr, Refusal, displaced_by_jump};
+use probe_core::{BranchTargets, CodeAddr, Refusal, displaced_by_jump, post_by_jump};
 use probe_host_linux::symbols::index::{Entry, Kind};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -47,6 +47,8 @@ struct Verdict {
     outcome: Result<Method, Refusal>,
     /// Whether a jump can stand there in place of a breakpoint, or why not.
     jump: Result<(), Refusal>,
+    /// Why a post handler takes the jump away.
+    no_post: Option<Refusal>,
 }
 
 /// How the functions of one object are judged: by the backend for its machine.
@@ -81,10 +83,13 @@ fn walk<A: Arch>(object: &ObjectFile, start: usize, end: usize) -> Vec<Verdict> 
         let known = A::insn_len(&bytes).filter(|&len| len > 0 && len <= bytes.len());
         bytes.truncate(known.unwrap_or(A::INSN_ALIGN).min(bytes.len()));
         let site = Site { at: CodeAddr::new(addr), function, text: &text };
-        let outcome = A::decode(&site).map(|decoded| decoded.method);
+        let decoded = A::decode(&site);
+        let no_post =
+            decoded.as_ref().ok().and_then(|decoded| post_by_jump::<A>(decoded.method, &decoded.plan).err());
+        let outcome = decoded.map(|decoded| decoded.method);
         let jump = displaced_by_jump::<A>(&mut targets, &site).map(drop);
         let step = bytes.len();
-        verdicts.push(Verdict { addr, bytes, outcome, jump });
+        verdicts.push(Verdict { addr, bytes, outcome, jump, no_post });
         if step == 0 {
             break;
         }
@@ -227,7 +232,7 @@ fn print_function(
         let insn = disasm::instruction(machine, is_big_endian, &verdict.bytes, verdict.addr as u64, &symbol);
         let offset = format!("+{:#x}", verdict.addr - entry.addr);
         let how = match &verdict.outcome {
-            Ok(method) => how(*method, &verdict.jump, style),
+            Ok(method) => how(*method, verdict, style),
             Err(refusal) => style.paint(Role::Bad, format!("refused    {refusal}")).to_string(),
         };
         let left = format!(
@@ -259,7 +264,7 @@ fn explain_matches(
     for entry in functions {
         let verdicts = judge(object, entry.addr, end_of(object, entry));
         let how = match verdicts.first().map(|verdict| &verdict.outcome) {
-            Some(Ok(method)) => how(*method, &verdicts[0].jump, style),
+            Some(Ok(method)) => how(*method, &verdicts[0], style),
             Some(Err(refusal)) => style.paint(Role::Bad, format!("refused    {refusal}")).to_string(),
             None => style.paint(Role::Bad, "refused    it is empty".to_owned()).to_string(),
         };
@@ -271,11 +276,15 @@ fn explain_matches(
 }
 
 /// How a probe there works, in words: by a jump, or by a trap and why.
-fn how(method: Method, jump: &Result<(), Refusal>, style: Style) -> String {
+fn how(method: Method, verdict: &Verdict, style: Style) -> String {
     let name = |text: String| style.paint(Role::Good, text).to_string();
-    match jump {
-        Ok(()) => name(format!("jump       no trap; {} with a post handler", method_name(method).0)),
-        Err(refusal) => {
+    match (&verdict.jump, verdict.no_post) {
+        (Ok(()), None) => name("jump       no trap".to_owned()),
+        (Ok(()), Some(refusal)) => {
+            let why = style.paint(Role::Dim, format!("; {}", refusal.sentence));
+            format!("{}{why}", name("jump       no trap".to_owned()))
+        }
+        (Err(refusal), _) => {
             let (what, traps) = method_name(method);
             let why = style.paint(Role::Dim, format!("; no jump: {}", refusal.sentence));
             format!("{}{why}", name(format!("{what:<9}  {traps}")))

@@ -198,7 +198,7 @@ fn displaced<A: Arch>(site: &Site<'_>, here: &[u8], distance: usize) {
     let mut out = vec![0; A::DETOUR_LEN];
     let trampoline = CodeAddr::new(TEXT + 0x10_0000);
     if let Ok(layout) =
-        A::fill_detour(&displaced, &here[..len], site.at, entry, trampoline, 0x1234_5678, &mut out)
+        A::fill_detour(&displaced, &here[..len], site.at, entry, trampoline, (0x1234_5678, None), &mut out)
     {
         assert!(usize::from(layout.len_bytes) <= A::DETOUR_LEN);
         assert!(layout.back <= layout.len_bytes, "{layout:?}");

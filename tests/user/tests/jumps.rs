@@ -1,13 +1,68 @@
 //! Jumps instead of breakpoints, in this process: that they are there, and that they come and go while threads run
 //! in the very bytes (SAFE_3).
 //!
-//! `PROBE_JUMP_CYCLES=1000000 cargo test --release --test jumps` is the long form.
+//! `PROBE_JUMP_CYCLES=1000000 cargo test --release -p probe-tests-user --test jumps` is the long form.
 
-use probe_core::Viewer;
-use probe_host_linux::{Kprobe, Kretprobe, probes, start};
+use probe_core::arch::Regs;
+use probe_core::{Hit, Place, Viewer};
+use probe_host_linux::{Kprobe, Kretprobe, Native, probes, start};
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Barrier, Mutex};
+
+/// Bytes that are allocated now.
+static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
+
+/// The system's allocator, counting.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: forwards to the system's allocator and only counts.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE_BYTES.fetch_add(layout.size() as i64, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(layout.size() as i64, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(block, layout) };
+    }
+}
+
+/// Lets threads end, also where an assertion has failed.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// What this process has of what could leak.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Memory {
+    heap_bytes: i64,
+    code_bytes: usize,
+}
+
+impl Memory {
+    fn now() -> Self {
+        let heap_bytes = LIVE_BYTES.load(Relaxed);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let code = maps.lines().filter(|line| line.contains("r-xp") || line.contains("rwxp"));
+        let len = |line: &str| {
+            let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+            usize::from_str_radix(end, 16).unwrap() - usize::from_str_radix(start, 16).unwrap()
+        };
+        Self { heap_bytes, code_bytes: code.map(len).sum() }
+    }
+}
 
 /// One test at a time: jumps are laid for all probes at once.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -151,22 +206,59 @@ fn ret_8_a_backtrace_from_a_handler_shows_the_callers() {
 }
 
 #[test]
+fn hit_3_post_handlers_of_jumps_see_what_the_first_instruction_has_done() {
+    let _alone = ALONE.lock().unwrap();
+    start().unwrap();
+    let victims = victims();
+    let nexts: Vec<AtomicU64> = victims.iter().map(|_| AtomicU64::new(0)).collect();
+    let nexts: &'static [AtomicU64] = Vec::leak(nexts);
+    let count = |index: usize| {
+        move |hit: &mut Hit<'_, Native>| nexts[index].store(hit.regs().pc().as_usize() as u64, Relaxed)
+    };
+    let held: Vec<_> = victims
+        .iter()
+        .enumerate()
+        .map(|(index, (name, ..))| {
+            probes().register(Kprobe::at(*name).pre(|_| ()).post(count(index))).unwrap()
+        })
+        .collect();
+    assert_eq!(probes().optimise(), Ok(victims.len()));
+    for ((name, victim, value), (probe, next)) in victims.iter().zip(held.iter().zip(nexts)) {
+        assert_eq!(black_box(*victim)(6, 7), value(6, 7), "{name}");
+        let first = probes().explain(&Place::addr(probe.addr())).unwrap().insn.len();
+        assert_eq!(next.load(Relaxed) as usize, probe.addr().as_usize() + first, "{name}");
+        assert_eq!(probe.counters().hits, 1, "{name}");
+    }
+}
+
+#[test]
 fn safe_3_jumps_come_and_go_in_bytes_that_threads_execute() {
     let _alone = ALONE.lock().unwrap();
     start().unwrap();
     let default = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { 3_000 } else { 100 };
-    let cycles = std::env::var("PROBE_JUMP_CYCLES").map_or(default, |cycles| cycles.parse().unwrap());
+    let cycles: usize = std::env::var("PROBE_JUMP_CYCLES").map_or(default, |cycles| cycles.parse().unwrap());
     let victims = victims();
-    let held: Vec<_> =
-        victims.iter().map(|(name, ..)| probes().register(Kprobe::at(*name).pre(|_| ())).unwrap()).collect();
+    let posts: &'static AtomicU64 = Box::leak(Box::default());
+    let count = |_: &mut Hit<'_, Native>| {
+        posts.fetch_add(1, Relaxed);
+    };
+    // Every other one has a post handler.
+    let probe = |(index, (name, ..)): (usize, &Case)| {
+        let probe = Kprobe::at(*name).pre(|_| ());
+        probes().register(if index % 2 == 0 { probe.post(count) } else { probe }).unwrap()
+    };
+    let held: Vec<_> = victims.iter().enumerate().map(probe).collect();
     let ret = Kretprobe::on("jump_victim_a").max_active(8).entry(|_| Some(())).exit(|_, ()| ());
     let ret = probes().register(ret).unwrap();
     let is_over = AtomicBool::new(false);
     let calls = AtomicU64::new(0);
+    // What the starting of threads allocates is freed behind it.
+    let started = Barrier::new(4);
     std::thread::scope(|scope| {
         for thread in 0..3_usize {
-            let (victims, is_over, calls) = (&victims, &is_over, &calls);
+            let (victims, is_over, calls, started) = (&victims, &is_over, &calls, &started);
             scope.spawn(move || {
+                started.wait();
                 let mut n = thread;
                 while !is_over.load(Relaxed) {
                     for (name, victim, value) in victims {
@@ -177,16 +269,31 @@ fn safe_3_jumps_come_and_go_in_bytes_that_threads_execute() {
                 }
             });
         }
-        for _ in 0..cycles {
+        let _ending = Ending(&is_over);
+        started.wait();
+        let mut quiet = Memory::default();
+        for cycle in 0..cycles {
             assert_eq!(probes().optimise(), Ok(victims.len()));
+            if cycle % 16 == 1 {
+                // A post handler that comes to a jump without the call for it: another detour, the first time.
+                let other = probes().register(Kprobe::at("jump_victim_b").post(|_| ())).unwrap();
+                assert_eq!(probes().optimise(), Ok(victims.len()));
+                drop(other);
+            }
             probes().unoptimise().unwrap();
+            if cycle == 32 {
+                quiet = Memory::now();
+            }
         }
-        is_over.store(true, Relaxed);
+        if cycles > 32 {
+            assert_eq!(Memory::now(), quiet, "something is left of {cycles} cycles");
+        }
     });
     let calls = calls.load(Relaxed);
     for (probe, (name, ..)) in held.iter().zip(&victims) {
         assert_eq!((probe.counters().hits, probe.counters().missed_nested), (calls, 0), "{name}");
     }
+    assert_eq!(posts.load(Relaxed), calls * held.len().div_ceil(2) as u64);
     assert_eq!((ret.counters().hits, ret.counters().missed_pool), (calls, 0));
 }
 
@@ -194,7 +301,7 @@ fn safe_3_jumps_come_and_go_in_bytes_that_threads_execute() {
 #[cfg(target_env = "gnu")]
 mod libc {
     use super::*;
-    use probe_core::{CodeAddr, Place};
+    use probe_core::CodeAddr;
     use probe_host_linux::guard_signals;
     use std::collections::BTreeSet;
 

@@ -306,18 +306,27 @@ unsafe impl Arch for Toy {
         place: CodeAddr,
         _entry: CodeAddr,
         trampoline: CodeAddr,
-        word: usize,
+        (word, post): (usize, Option<usize>),
         out: &mut [u8],
     ) -> Result<DetourLayout, Refusal> {
         assert_eq!(trampoline, Self::detour_trampoline(SaveSet::General));
         let mut layout = DetourLayout::default();
         out[0] = DETOUR_CALL;
         out[1..9].copy_from_slice(&(word as u64).to_le_bytes());
-        for (copy, start) in layout.copies.iter_mut().zip(displaced.starts()) {
-            *copy = 9 + start as u8;
+        let first = displaced.starts().nth(1).unwrap_or(text.len());
+        let mut back = 9;
+        for (index, insn) in [&text[..first], &text[first..]].into_iter().enumerate() {
+            out[back..back + insn.len()].copy_from_slice(insn);
+            back += insn.len();
+            if let Some(post) = post.filter(|_| index == 0) {
+                out[back] = DETOUR_CALL;
+                out[back + 1..back + 9].copy_from_slice(&(post as u64).to_le_bytes());
+                back += 9;
+            }
         }
-        let back = 9 + text.len();
-        out[9..back].copy_from_slice(text);
+        for (copy, start) in layout.copies.iter_mut().zip(displaced.starts()) {
+            *copy = 9 + start as u8 + if start > 0 && post.is_some() { 9 } else { 0 };
+        }
         out[back] = SLOT_JUMP;
         let next = place.as_usize() + text.len();
         out[back + 1..back + 9].copy_from_slice(&(next as u64).to_le_bytes());

@@ -162,8 +162,12 @@ fn plant_optimised() -> Vec<Probe> {
     let k = unsafe { Kprobe::at("bench_k_optimised").pre(|_| ()).no_simd() };
     // SAFETY: as above.
     let r = unsafe { Kretprobe::on("bench_r_optimised").entry(|_| Some(())).exit(|_, ()| ()).no_simd() };
+    // SAFETY: as above.
+    let post = unsafe { Kprobe::at("bench_k_optimised_post").pre(|_| ()).post(|_| ()).no_simd() };
     let planted = probes().register_all([
         probe_core::AnyProbe::from(k),
+        post.into(),
+        Kprobe::at("bench_k_optimised_post_simd").pre(|_| ()).post(|_| ()).into(),
         Kprobe::at("bench_k_optimised_simd").pre(|_| ()).into(),
         r.into(),
         Kretprobe::on("bench_r_optimised_simd").entry(|_| Some(())).exit(|_, ()| ()).into(),
@@ -171,7 +175,7 @@ fn plant_optimised() -> Vec<Probe> {
     probes().set_optimising(false);
     let mut list = String::new();
     let listed = probes().list(&mut list, probe_core::Viewer::Privileged);
-    assert!(listed.is_ok() && list.matches("[OPTIMIZED]").count() == 4, "a victim got no jump:\n{list}");
+    assert!(listed.is_ok() && list.matches("[OPTIMIZED]").count() == 6, "a victim got no jump:\n{list}");
     planted.unwrap_or_else(|error| panic!("a victim cannot be probed: {error}"))
 }
 
@@ -198,6 +202,8 @@ fn measure_hits(figures: &mut Figures) {
         case("jr_ns", victims::bench_jr),
         case("k.optimised_ns", victims::bench_k_optimised),
         case("k.optimised_simd_ns", victims::bench_k_optimised_simd),
+        case("k.optimised_post_ns", victims::bench_k_optimised_post),
+        case("k.optimised_post_simd_ns", victims::bench_k_optimised_post_simd),
         case("r.optimised_ns", victims::bench_r_optimised),
         case("r.optimised_simd_ns", victims::bench_r_optimised_simd),
     ];

@@ -1,7 +1,8 @@
 //! A walk, instruction by instruction: a probe on every instruction of real algorithms and of the C library's
 //! floating-point printing, all at once. The output stays the same, and every probe's counter equals what an
 //! independent means has counted at its place. Once with pre handlers alone (boosted, simulated), once with post
-//! handlers as well (stepped, simulated). `cargo test --test walk -- FILTER` walks some of it.
+//! handlers as well (stepped, simulated), and both again by jumps wherever a jump can be. `cargo test --test walk -- FILTER`
+//! walks some of it.
 //!
 //! Rules: HIT_1, HIT_7, HIT_8, HIT_11, REG_6, REG_12.
 
@@ -29,11 +30,25 @@ enum Pass {
     Pre,
     /// With pre and post handlers.
     Post,
+    /// The same two by jumps. A jump displaces several instructions where they are short, so that not all places can have
+    /// one at the same time: the second one comes in so many rounds that every place has its turn.
+    PreByJumps,
+    PostByJumps(usize),
     /// Without probes again.
     BareAgain,
 }
 
-const PASSES: [Pass; 6] = [Pass::Warm, Pass::Counted, Pass::Bare, Pass::Pre, Pass::Post, Pass::BareAgain];
+impl Pass {
+    fn has_post(self) -> bool {
+        matches!(self, Self::Post | Self::PostByJumps(_))
+    }
+}
+
+/// In which order a workload's passes come.
+fn passes() -> impl Iterator<Item = Pass> {
+    let before = [Pass::Warm, Pass::Counted, Pass::Bare, Pass::Pre, Pass::Post, Pass::PreByJumps];
+    before.into_iter().chain((0..places::ROUNDS).map(Pass::PostByJumps)).chain([Pass::BareAgain])
+}
 
 /// What the handlers count, by the probe's index.
 struct Tally {
@@ -51,6 +66,8 @@ impl Tally {
 
 /// The probes of one pass.
 struct Planted {
+    /// Which of the places they are on.
+    places: Vec<usize>,
     probes: Vec<Probe>,
     tally: Tally,
 }
@@ -60,18 +77,33 @@ fn count(calls: &AtomicU64) {
     calls.fetch_add(1, Relaxed);
 }
 
-/// Plants a probe on every place, all in one batch.
+/// Plants a probe on every place of a pass, all in one batch.
 fn plant(walked: &Walked, pass: Pass) -> Result<Planted, String> {
-    let tally = Tally::new(walked.places.len());
-    let batch = walked.places.iter().enumerate().map(|(index, place)| {
+    let places: Vec<usize> = match pass {
+        Pass::Pre | Pass::Post => (0..walked.places.len()).collect(),
+        Pass::PreByJumps => walked.round(0),
+        Pass::PostByJumps(round) => walked.round(round),
+        Pass::Warm | Pass::Counted | Pass::Bare | Pass::BareAgain => Vec::new(),
+    };
+    let tally = Tally::new(places.len());
+    let batch = places.iter().enumerate().map(|(index, &place)| {
         let (pre, post) = (&tally.pre[index], &tally.post[index]);
-        let probe = Kprobe::at(place.to_place()).pre(move |_| count(pre));
-        if pass == Pass::Post { probe.post(move |_| count(post)) } else { probe }
+        let probe = Kprobe::at(walked.places[place].to_place()).pre(move |_| count(pre));
+        if pass.has_post() { probe.post(move |_| count(post)) } else { probe }
     });
+    probes().set_optimising(matches!(pass, Pass::PreByJumps | Pass::PostByJumps(_)));
     let probes = probes().register_all(batch.collect::<Vec<_>>());
-    let probes = probes
-        .map_err(|failed| format!("{:x?} is refused: {}", walked.places[failed.index], failed.error))?;
-    Ok(Planted { probes, tally })
+    let probes = probes.map_err(|failed| {
+        format!("{:x?} is refused: {}", walked.places[places[failed.index]], failed.error)
+    })?;
+    Ok(Planted { places, probes, tally })
+}
+
+/// How many of the probes have jumps.
+fn jumps() -> u64 {
+    let mut list = String::new();
+    let _ = probes().list(&mut list, probe_core::Viewer::Privileged);
+    list.lines().filter(|line| line.ends_with("[OPTIMIZED]")).count() as u64
 }
 
 /// What the probes say of one place.
@@ -94,11 +126,6 @@ struct Run {
 }
 
 impl Planted {
-    /// No probe.
-    fn none() -> Self {
-        Self { probes: Vec::new(), tally: Tally::new(0) }
-    }
-
     /// What the probes say now. Calls nothing that may be walked while it reads: `into` is allocated.
     fn read(&self, into: &mut [Counted]) {
         for (index, counted) in into.iter_mut().enumerate() {
@@ -141,11 +168,12 @@ fn execute(workload: &Workload, counter: Option<Counter>, planted: &Planted) -> 
 }
 
 /// Compares every probe's counters, and its handlers' own, with the independent count.
-fn check_hits(walked: &Walked, run: &Run, pass: Pass) -> Result<(), String> {
+fn check_hits(walked: &Walked, places: &[usize], run: &Run, pass: Pass) -> Result<(), String> {
     let mut wrong = Vec::new();
-    for (place, &counted) in walked.places.iter().zip(&run.counted) {
+    for (&index, &counted) in places.iter().zip(&run.counted) {
+        let place = &walked.places[index];
         let executed = walked.counts.get(&place.at).copied().unwrap_or(0);
-        let post = if pass == Pass::Post { executed } else { 0 };
+        let post = if pass.has_post() { executed } else { 0 };
         if counted != (Counted { hits: executed, missed: 0, pre: executed, post }) {
             wrong.push(format!("  {place:x?}: executed {executed} times, but {counted:?}"));
         }
@@ -154,38 +182,40 @@ fn check_hits(walked: &Walked, run: &Run, pass: Pass) -> Result<(), String> {
         return Ok(());
     }
     let shown = wrong.iter().take(20).cloned().collect::<Vec<_>>().join("\n");
-    Err(format!("{} of {} places were counted wrongly:\n{shown}", wrong.len(), walked.places.len()))
+    Err(format!("{} of {} places were counted wrongly:\n{shown}", wrong.len(), places.len()))
 }
 
 /// Walks one workload, and says what was walked.
 fn walk(workload: &Workload, counter: Counter) -> Result<String, String> {
     let mut walked = Walked::default();
     let mut bare: Option<Box<Output>> = None;
-    for pass in PASSES {
-        let planted = match pass {
-            Pass::Pre | Pass::Post => plant(&walked, pass)?,
-            _ => Planted::none(),
-        };
+    let mut by_jumps = [0; 2];
+    for pass in passes() {
+        let planted = plant(&walked, pass)?;
+        by_jumps[usize::from(pass.has_post())] += jumps();
         let run = execute(workload, (pass == Pass::Counted).then_some(counter), &planted)?;
         match pass {
             Pass::Warm => {}
             Pass::Counted => walked = Walked::find(workload.scope, run.counts)?,
             Pass::Bare => bare = Some(run.output),
-            Pass::Pre | Pass::Post | Pass::BareAgain => {
+            _ => {
                 if bare.as_ref().is_none_or(|bare| bare.as_bytes() != run.output.as_bytes()) {
                     return Err(format!("{pass:?}: the output differs: {:x?}", run.output.as_bytes()));
                 }
                 if pass == Pass::BareAgain {
                     continue;
                 }
-                check_hits(&walked, &run, pass).map_err(|wrong| format!("{pass:?}: {wrong}"))?;
+                check_hits(&walked, &planted.places, &run, pass)
+                    .map_err(|wrong| format!("{pass:?}: {wrong}"))?;
             }
         }
         if let Err(left) = probes().unregister_all(planted.probes) {
             return Err(format!("{pass:?}: {} probes could not be unregistered", left.len()));
         }
     }
-    Ok(walked.summary())
+    let [pre, post] = by_jumps;
+    walked.check_jumps(post)?;
+    Ok(format!("{}\n    by jumps: {pre} places, and {post} with post handlers", walked.summary()))
 }
 
 fn main() -> ExitCode {

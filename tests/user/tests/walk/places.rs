@@ -10,6 +10,12 @@ use probe_host_linux::{Native, probes};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+/// In how many rounds all places have had their turn to have a jump.
+pub(crate) const ROUNDS: usize = if Native::JUMP_LEN > Native::INSN_ALIGN { 6 } else { 1 };
+
+/// How far apart two jumps of one round are at the least: a jump never displaces more.
+const APART: usize = if ROUNDS > 1 { 4 + Native::MAX_INSN_LEN } else { 0 };
+
 /// One instruction.
 #[derive(Debug)]
 pub(crate) struct Walk {
@@ -40,7 +46,7 @@ impl Walk {
 /// Everything about the places of one workload.
 #[derive(Default)]
 pub(crate) struct Walked {
-    /// Where probes are planted.
+    /// Where probes are planted, sorted by address.
     pub(crate) places: Vec<Walk>,
     /// The independent count.
     pub(crate) counts: Counts,
@@ -104,6 +110,7 @@ impl Walked {
         for (start, len) in functions {
             walked.add_function(start, len)?;
         }
+        walked.places.sort_by_key(|place| place.at);
         Ok(walked)
     }
 
@@ -184,6 +191,33 @@ impl Walked {
                 Ok(())
             }
         }
+    }
+
+    /// The places of a round: far enough from each other that every one can have a jump, as far as its instructions allow.
+    pub(crate) fn round(&self, round: usize) -> Vec<usize> {
+        let mut last_end = [0; ROUNDS];
+        let mut chosen = Vec::new();
+        for (index, place) in self.places.iter().enumerate() {
+            // Into the first round that has room.
+            if let Some(into) = last_end.iter().position(|end| *end <= place.at) {
+                last_end[into] = place.at + APART;
+                if into == round {
+                    chosen.push(index);
+                }
+            }
+        }
+        chosen
+    }
+
+    /// Whether enough places have had jumps.
+    ///
+    /// # Errors
+    /// How many have.
+    pub(crate) fn check_jumps(&self, jumps: u64) -> Result<(), String> {
+        let places = self.places.len() as u64;
+        // On x86 a block is often shorter than a jump, or something jumps under it.
+        let enough = if ROUNDS > 1 { places / 4 } else { places * 9 / 10 };
+        if jumps >= enough { Ok(()) } else { Err(format!("only {jumps} of {places} places had jumps")) }
     }
 
     /// What was walked and what was not, for the reader.
