@@ -105,6 +105,9 @@ pub(crate) fn all() -> Vec<Job> {
             crate::lint::steps(root)
         })
         .needing(|_| lint_needs(true)),
+        Job::named("loom", "the core on loom's atomics: every order in which contexts may run", |_, _| {
+            vec![Step::run("models of the core", &["cargo", "test", "-p", "probe-tests-models"])]
+        }),
         Job::named("c-libraries", "the C library builds for every kernel target", |_, _| c_library_steps())
             .needing(|_| kernel_targets()),
         Job::named("quick", "before every push: formatting, clippy and the native unit tests", |_, _| {

@@ -52,6 +52,15 @@ pub(crate) const ALL: &[Torture] = &[
         }),
     },
     Torture {
+        name: "everything",
+        about: "real programs with a probe on every instruction, of their libraries and the loader too",
+        run: Run::Steps(|| {
+            let filter = ["everything", "--nocapture"];
+            let long = ("PROBE_EVERYTHING", "long");
+            vec![package_test("every instruction", "probe-tests-everything", filter, long)]
+        }),
+    },
+    Torture {
         name: "model",
         about: "20,000 random sequences of operations, on the registry and on a plain model",
         run: Run::Steps(|| {

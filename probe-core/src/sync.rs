@@ -1,11 +1,18 @@
-//! The atomics that the core uses, in one place so that a model checker can be put under them.
+//! The atomics that the core uses, in one place so that a model checker can be put under them: `tests/models` does.
+#![allow(unexpected_cfgs, reason = "`loom` is set by tests/models alone")]
 
 use crate::arch::NativeArch;
 
+#[cfg(loom)]
+#[path = "../../tests/models/src/atomics.rs"]
+mod atomics;
+#[cfg(not(loom))]
+use core::sync::atomic as atomics;
+
 // More than a word is not among them: see `counter`.
 #[cfg(target_pointer_width = "64")]
-pub(crate) use core::sync::atomic::AtomicU64;
-pub(crate) use core::sync::atomic::{
+pub(crate) use atomics::AtomicU64;
+pub(crate) use atomics::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
     fence,
@@ -15,7 +22,7 @@ pub(crate) use core::sync::atomic::{
 /// seen by whoever runs the dear half, [`Host::sync_cores`](crate::host::Host::sync_cores). No instruction.
 #[inline(always)]
 pub(crate) fn light_barrier<A: NativeArch>() {
-    if cfg!(miri) {
+    if cfg!(any(miri, loom)) {
         fence(SeqCst);
     } else {
         A::program_order();
@@ -30,5 +37,5 @@ pub(crate) fn light_barrier<A: NativeArch>() {
 /// a barrier, on ppc64. Miri, which knows the language's model and no processor, gets the acquire.
 #[inline(always)]
 pub(crate) fn follow<T>(pointer: &AtomicPtr<T>) -> *mut T {
-    pointer.load(if cfg!(miri) { Acquire } else { Relaxed })
+    pointer.load(if cfg!(any(miri, loom)) { Acquire } else { Relaxed })
 }

@@ -1,0 +1,7 @@
+//! Sets the cfg that puts loom's atomics under the core's sources.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-check-cfg=cfg(loom)");
+    println!("cargo::rustc-cfg=loom");
+}

@@ -1,0 +1,268 @@
+//! A machine for models: a few bytes of text that are loom's, stacks and slots that are not (each is one context's alone
+//! while it matters), and processors that run the toy instruction set of probe-core's own tests.
+
+use crate::toy::instructions::*;
+use loom::sync::atomic::{AtomicU8, Ordering::*, fence};
+use probe_core::arch::{Access, Arch, MemFault, Memory, SaveSet};
+use probe_core::host::{Blacklisted, Host, Probeable, Symbol};
+use probe_core::{CodeAddr, Context, Probes, Task, TextError, Trap};
+use std::cell::{Cell, RefCell};
+
+/// Where text begins: NOP, ADD r0 5, RETURN.
+pub(crate) const TEXT: usize = 0x1000;
+/// The function's bytes, and what nobody executes.
+const CODE: [u8; 12] = [NOP, ADD, 0, 5, RETURN, NOP, NOP, NOP, NOP, NOP, NOP, NOP];
+/// Where that lies.
+pub(crate) const PADDING: std::ops::Range<usize> = 5..CODE.len();
+/// Where a call returns to.
+const HOME: usize = 0x100;
+/// How many processors there are.
+const CPUS: usize = 3;
+/// Where the stack of the first one begins.
+const STACKS: usize = 0x10_0000;
+const STACK_LEN: usize = 256;
+
+pub(crate) fn arena_of(_: usize) -> usize {
+    0
+}
+
+pub(crate) struct ModelMemory(RefCell<[u8; CPUS * STACK_LEN]>);
+
+// SAFETY: loom runs one thread at a time, and no borrow lasts longer than a function that loom does not interrupt.
+unsafe impl Sync for ModelMemory {}
+
+// SAFETY: only the stacks are accessed.
+unsafe impl Memory for ModelMemory {
+    fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault> {
+        let stacks = self.0.borrow();
+        let found = addr.checked_sub(STACKS).and_then(|start| stacks.get(start..start + out.len()));
+        out.copy_from_slice(found.ok_or(MemFault { addr, access: Access::Read })?);
+        Ok(())
+    }
+    fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault> {
+        let mut stacks = self.0.borrow_mut();
+        let found = addr.checked_sub(STACKS).and_then(|start| stacks.get_mut(start..start + bytes.len()));
+        found.ok_or(MemFault { addr, access: Access::Write })?.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+loom::thread_local! {
+    /// Which processor this thread is.
+    static CPU: Cell<usize> = Cell::new(0);
+}
+
+pub(crate) struct ModelHost {
+    text: [AtomicU8; CODE.len()],
+    memory: ModelMemory,
+    contexts: [Context<Toy>; CPUS],
+    tasks: [Task<Toy>; CPUS],
+}
+
+// SAFETY: loom runs one thread at a time, and no borrow lasts longer than a function that loom does not interrupt.
+unsafe impl Sync for ModelHost {}
+// SAFETY: as above.
+unsafe impl Send for ModelHost {}
+
+/// Executable memory, at real addresses: the core reads its own words there. The same blocks in every execution.
+struct Blocks {
+    all: Vec<&'static [Cell<u8>]>,
+    taken: usize,
+}
+
+std::thread_local! {
+    static BLOCKS: RefCell<Blocks> = const { RefCell::new(Blocks { all: Vec::new(), taken: 0 }) };
+}
+
+impl Blocks {
+    fn take(&mut self) -> CodeAddr {
+        if self.taken == self.all.len() {
+            let layout = std::alloc::Layout::from_size_align(CHUNK, CHUNK).expect("a power of two");
+            // SAFETY: the layout has a size.
+            let memory = unsafe { std::alloc::alloc_zeroed(layout) };
+            assert!(!memory.is_null());
+            memory.expose_provenance();
+            // SAFETY: just allocated, for good, and zeroed.
+            self.all.push(unsafe { std::slice::from_raw_parts(memory.cast(), CHUNK) });
+        }
+        self.taken += 1;
+        let block = self.all[self.taken - 1];
+        block.iter().for_each(|cell| cell.set(0xff));
+        CodeAddr::new(block.as_ptr().expose_provenance())
+    }
+
+    /// What lies from `at` to the end of its block.
+    fn from(&self, at: usize) -> Option<&'static [Cell<u8>]> {
+        let in_use = self.all[..self.taken].iter();
+        in_use.copied().find_map(|block| block.get(at.checked_sub(block.as_ptr().addr())?..))
+    }
+}
+
+fn block_from(at: usize) -> Option<&'static [Cell<u8>]> {
+    BLOCKS.with_borrow(|blocks| blocks.from(at))
+}
+
+fn is_text(at: usize) -> bool {
+    (TEXT..TEXT + CODE.len()).contains(&at)
+}
+
+// SAFETY: what is owed is kept at each function.
+unsafe impl Host for ModelHost {
+    type Arch = Toy;
+    type Memory = ModelMemory;
+    const SAVE_SET: SaveSet = SaveSet::General;
+
+    fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        let at = at.as_usize();
+        if is_text(at) {
+            let len = out.len().min(TEXT + CODE.len() - at);
+            for (offset, byte) in out[..len].iter_mut().enumerate() {
+                *byte = self.text[at - TEXT + offset].load(Acquire);
+            }
+            return len;
+        }
+        let cells = block_from(at).unwrap_or_default();
+        out.iter_mut().zip(cells).for_each(|(byte, cell)| *byte = cell.get());
+        out.len().min(cells.len())
+    }
+    unsafe fn write_text(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
+        let from = at.as_usize();
+        if is_text(from) {
+            for (offset, byte) in bytes.iter().enumerate() {
+                self.text[from - TEXT + offset].store(*byte, Release);
+            }
+        } else if let Some(cells) = block_from(from) {
+            bytes.iter().zip(cells).for_each(|(byte, cell)| cell.set(*byte));
+        } else {
+            return Err(TextError::Unmapped(at));
+        }
+        Ok(())
+    }
+    fn sync_cores(&self) {
+        // The other half of the barrier is a fence here, too.
+        fence(SeqCst);
+    }
+    fn alloc_exec(&self, len_bytes: usize, _near: Option<(CodeAddr, usize)>) -> Option<CodeAddr> {
+        assert_eq!(len_bytes, CHUNK);
+        Some(BLOCKS.with_borrow_mut(Blocks::take))
+    }
+    unsafe fn free_exec(&self, at: CodeAddr, _: usize) {
+        // No instruction: who still runs here is found out.
+        block_from(at.as_usize()).expect("a block").iter().for_each(|cell| cell.set(0xff));
+    }
+    fn context(&self) -> Option<&Context<Toy>> {
+        Some(&self.contexts[CPU.with(Cell::get)])
+    }
+    fn task(&self) -> Option<&Task<Toy>> {
+        Some(&self.tasks[CPU.with(Cell::get)])
+    }
+    fn for_each_context(&self, visit: &mut dyn FnMut(&Context<Toy>)) {
+        self.contexts.iter().for_each(visit);
+    }
+    fn parallelism(&self) -> usize {
+        CPUS
+    }
+    fn memory(&self) -> &ModelMemory {
+        &self.memory
+    }
+    fn find_symbols(&self, name: &str, found: &mut dyn FnMut(&Symbol<'_>)) {
+        if name == "f" {
+            found(&FUNCTION);
+        }
+    }
+    fn symbol_at(&self, at: CodeAddr, found: &mut dyn FnMut(&Symbol<'_>)) {
+        if is_text(at.as_usize()) {
+            found(&FUNCTION);
+        }
+    }
+    fn probeable(&self, at: CodeAddr) -> Probeable {
+        if is_text(at.as_usize()) { Probeable::Yes } else { Probeable::NotText }
+    }
+    fn for_each_blacklisted(&self, _: &mut dyn FnMut(&Blacklisted<'_>)) {}
+    fn relax(&self) {
+        loom::thread::yield_now();
+    }
+    fn stop(&self, regs: &ToyRegs) -> ! {
+        panic!("stopped: {regs:x?}")
+    }
+}
+
+const FUNCTION: Symbol<'static> =
+    Symbol { name: "f", start: CodeAddr::new(TEXT), len_bytes: CODE.len(), module: None, local_entry: 0 };
+
+pub(crate) type Machine = Probes<ModelHost>;
+
+/// A machine that lives as long as the model's closure needs it, and is not freed: the core's statics never are.
+pub(crate) fn machine() -> &'static Machine {
+    BLOCKS.with_borrow_mut(|blocks| blocks.taken = 0);
+    let host = ModelHost {
+        text: CODE.map(AtomicU8::new),
+        memory: ModelMemory(RefCell::new([0; CPUS * STACK_LEN])),
+        contexts: [const { Context::new() }; CPUS],
+        tasks: [const { Task::new() }; CPUS],
+    };
+    Box::leak(Box::new(Probes::new(host)))
+}
+
+/// Makes this thread that processor.
+pub(crate) fn be(cpu: usize) {
+    CPU.with(|cell| cell.set(cpu));
+}
+
+/// Runs the function once, on this thread's processor; what it returns.
+pub(crate) fn call(machine: &'static Machine) -> usize {
+    let sp = STACKS + (CPU.with(Cell::get) + 1) * STACK_LEN - 64;
+    let mut regs = ToyRegs { pc: TEXT, sp, ..ToyRegs::default() };
+    machine.host().memory.write_usize(sp, HOME).expect("a stack");
+    while regs.pc != HOME {
+        step(machine, &mut regs);
+    }
+    regs.r[0]
+}
+
+fn step(machine: &'static Machine, regs: &mut ToyRegs) {
+    let mut insn = [0; 9];
+    let read = machine.host().read_text(CodeAddr::new(regs.pc), &mut insn[..1]);
+    let len = match insn[0] {
+        SLOT_JUMP => 9,
+        opcode => len_of(opcode).unwrap_or(1),
+    };
+    assert_eq!(read, 1, "nothing lies at {:#x}", regs.pc);
+    // What stands behind a breakpoint is another instruction's.
+    if insn[0] != BREAK && len > 1 {
+        machine.host().read_text(CodeAddr::new(regs.pc + 1), &mut insn[1..len]);
+    }
+    match insn[0] {
+        BREAK => {
+            let at = regs.pc;
+            regs.pc += 1;
+            let trap = machine.breakpoint(regs);
+            assert!(matches!(trap, Trap::Handled), "nobody's breakpoint at {at:#x}: {trap:?}");
+        }
+        SLOT_JUMP => {
+            regs.pc = u64::from_le_bytes(insn[1..].try_into().expect("eight bytes")) as usize;
+        }
+        STUB => return_from_stub(machine, regs),
+        NOP => regs.pc += 1,
+        ADD => {
+            regs.r[usize::from(insn[1])] += usize::from(insn[2]);
+            regs.pc += 3;
+        }
+        RETURN => {
+            let plan = ToyPlan { insn: [RETURN, 0, 0, 0, 0] };
+            Toy::simulate(&plan, CodeAddr::new(regs.pc), regs, &machine.host().memory).expect("a stack");
+        }
+        other => panic!("{other:#x} at {:#x} is no instruction", regs.pc),
+    }
+}
+
+/// What the trampoline does.
+fn return_from_stub(machine: &'static Machine, regs: &mut ToyRegs) {
+    let stub = regs.pc;
+    let mut word = [0; 8];
+    machine.host().read_text(CodeAddr::new((stub & !(CHUNK - 1)) + 1), &mut word);
+    let handler = std::ptr::with_exposed_provenance::<()>(usize::from_ne_bytes(word));
+    // SAFETY: the word is the handler that `fill_stubs` was given, which has this type.
+    let handler: extern "C" fn(*mut ToyRegs, usize) = unsafe { std::mem::transmute(handler) };
+    handler(std::ptr::from_mut(regs), stub);
+}

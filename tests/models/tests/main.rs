@@ -1,0 +1,193 @@
+//! Models of what contexts may do to one another at the same time: the core's own sources on loom's atomics, which runs
+//! them in every order that differs (with a bounded number of preemptions), and lets every load see every value that
+//! the memory model allows. What breaks a promise in any of these executions fails the test.
+//!
+//! Rules: REG_13, HIT_5, HIT_7, RET_1, RET_2, RET_6, SAFE_2.
+
+#![allow(unreachable_pub, reason = "the toy is also included by the documentation's example")]
+
+mod machine;
+mod toy;
+
+use loom::cell::UnsafeCell;
+use loom::thread::{self, JoinHandle};
+use machine::{Machine, PADDING, TEXT, be, call, machine};
+use probe_core::{CodeAddr, Place};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use toy::instructions::Toy;
+
+type K = probe_core::Kprobe<Toy>;
+type R = probe_core::Kretprobe<Toy>;
+
+unsafe extern "C" {
+    safe fn probe_models_begin();
+}
+
+/// Checks every execution of `body` in which a thread is preempted at most so many times.
+fn model(preemptions: usize, body: impl Fn(&'static Machine) + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    let body = std::sync::Arc::new(body);
+    builder.check(move || {
+        probe_models_begin();
+        let body = body.clone();
+        // loom's own first thread has a stack of 32 KiB.
+        context(0, move || body(machine())).join().unwrap();
+    });
+}
+
+/// Runs `body` as a context of its own.
+fn context<T: Send + 'static>(cpu: usize, body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    const STACK_WORDS: usize = 1 << 16;
+    let thread = thread::Builder::new().stack_size(STACK_WORDS);
+    let body = move || {
+        be(cpu);
+        body()
+    };
+    thread.spawn(body).unwrap()
+}
+
+/// What only one context at a time may change.
+struct Alone(UnsafeCell<u32>);
+
+// SAFETY: loom ends the test where two threads touch it without an order between them.
+unsafe impl Sync for Alone {}
+// SAFETY: a number.
+unsafe impl Send for Alone {}
+
+impl Alone {
+    fn new() -> &'static Self {
+        Box::leak(Box::new(Self(UnsafeCell::new(0))))
+    }
+    fn change(&self) {
+        // SAFETY: loom's cell gives the pointer to one thread at a time, or ends the test.
+        self.0.with_mut(|at| unsafe { *at += 1 });
+    }
+    fn read(&self) -> u32 {
+        // SAFETY: as above.
+        self.0.with(|at| unsafe { *at })
+    }
+}
+
+/// What a handler owns: nobody may run it after it has been dropped, and what it has done comes before that.
+struct Owned(&'static Alone);
+
+impl Owned {
+    fn new() -> Self {
+        Self(Alone::new())
+    }
+    fn check(&self) {
+        assert_eq!(self.0.read(), 0, "a handler runs after it has been freed");
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.0.change();
+    }
+}
+
+fn place(offset: usize) -> Place {
+    Place::addr(CodeAddr::new(TEXT + offset))
+}
+
+fn owned_probe(offset: usize) -> K {
+    let owned = Owned::new();
+    K::at(place(offset)).pre(move |_| owned.check())
+}
+
+#[test]
+fn safe_2_a_probe_comes_while_another_context_calls() {
+    model(2, |machine| {
+        let other = context(1, move || assert_eq!(call(machine), 5));
+        machine.register(owned_probe(0)).unwrap().leak();
+        assert_eq!(call(machine), 5);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn reg_13_a_probe_goes_while_another_context_calls() {
+    model(2, |machine| {
+        let probe = machine.register(owned_probe(0)).unwrap();
+        let other = context(1, move || assert_eq!(call(machine), 5));
+        drop(probe);
+        other.join().unwrap();
+    });
+}
+
+/// The ninth probe makes the table grow from 16 entries.
+#[test]
+fn hit_5_the_table_grows_while_another_context_calls() {
+    model(2, |machine| {
+        for offset in PADDING {
+            machine.register(K::at(place(offset)).pre(|_| ())).unwrap().leak();
+        }
+        let first = machine.register(owned_probe(0)).unwrap();
+        let other = context(1, move || assert_eq!(call(machine), 5));
+        machine.register(owned_probe(1)).unwrap().leak();
+        other.join().unwrap();
+        assert_eq!((first.counters().hits, first.counters().missed_nested), (1, 0));
+        first.leak();
+    });
+}
+
+/// One instance for two contexts: whoever has it has it alone, from the entry handler to the exit handler.
+#[test]
+fn ret_2_two_contexts_share_one_instance() {
+    model(2, |machine| {
+        let alone = Alone::new();
+        let exits: &'static AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
+        let probe = R::on("f").max_active(1).entry(move |_| Some(alone.change())).exit(move |_, ()| {
+            alone.change();
+            exits.fetch_add(1, Relaxed);
+        });
+        let probe = machine.register(probe).unwrap();
+        let other = context(1, move || assert_eq!(call(machine), 5));
+        assert_eq!(call(machine), 5);
+        other.join().unwrap();
+        let counters = probe.counters();
+        assert_eq!((counters.hits + counters.missed_pool, counters.pool_high_water), (2, 1));
+        assert_eq!(counters.hits as usize, exits.load(Relaxed));
+        probe.leak();
+    });
+}
+
+/// The return probe goes while a call is followed: the call returns, its handler runs before or not at all.
+#[test]
+fn ret_6_a_return_probe_goes_while_a_call_is_followed() {
+    model(2, |machine| {
+        let owned = Owned::new();
+        let probe = R::on("f").max_active(1).entry(|_| Some(())).exit(move |_, ()| owned.check());
+        let probe = machine.register(probe).unwrap();
+        let other = context(1, move || assert_eq!(call(machine), 5));
+        drop(probe);
+        other.join().unwrap();
+    });
+}
+
+/// A second probe joins and leaves the first one's point.
+#[test]
+fn reg_11_a_second_probe_comes_and_goes_while_another_context_calls() {
+    model(2, |machine| {
+        let first = machine.register(owned_probe(0)).unwrap();
+        let other = context(1, move || assert_eq!(call(machine), 5));
+        drop(machine.register(owned_probe(0)).unwrap());
+        other.join().unwrap();
+        assert_eq!(first.counters().hits, 1);
+        first.leak();
+    });
+}
+
+/// A breakpoint goes and comes again between two looks of whoever has run into it.
+#[test]
+fn hit_5_a_probe_goes_and_comes_again_while_another_context_calls() {
+    model(3, |machine| {
+        let probe = machine.register(owned_probe(0)).unwrap();
+        let other = context(1, move || assert_eq!(call(machine), 5));
+        drop(probe);
+        machine.register(owned_probe(0)).unwrap().leak();
+        other.join().unwrap();
+    });
+}

@@ -1,0 +1,7 @@
+//! The toy instruction set of probe-core's own tests, on this machine.
+
+#[path = "../../../probe-core/tests/contract/toy/instructions.rs"]
+pub(crate) mod instructions;
+pub(crate) use crate::machine;
+/// Nothing of theirs is needed.
+pub(crate) mod world {}
