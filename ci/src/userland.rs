@@ -48,6 +48,7 @@ pub(crate) fn unpack(root: &Path, packages: &str) -> Result<(), String> {
     apt(&work, architecture, &[&["download"], &needed(&simulated, &names)[..]].concat())?;
     let bin = root.join(folder(architecture));
     let unpacked = bin.with_file_name("root");
+    std::fs::create_dir_all(&unpacked).map_err(failed)?;
     for entry in std::fs::read_dir(&work).map_err(failed)?.flatten() {
         let file = entry.path();
         if file.extension().is_some_and(|extension| extension == "deb") {
