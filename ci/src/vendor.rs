@@ -67,6 +67,12 @@ pub(crate) fn vendor(root: &Path, architecture: &str, folder: &Path) -> Result<S
         )?;
         built.push(target.triple);
     }
+    let listed = read(&root.join("SECURITY.md"))?;
+    let rows = third_parties.iter().map(ThirdParty::row);
+    let unlisted: Vec<_> = rows.filter(|row| !listed.lines().any(|line| line == row)).collect();
+    if !unlisted.is_empty() {
+        return Err(format!("SECURITY.md does not list, or not as it is:\n{}", unlisted.join("\n")));
+    }
     report(folder, &ours, &third_parties, &built)
 }
 
@@ -175,6 +181,14 @@ struct ThirdParty {
     size: Size,
 }
 
+impl ThirdParty {
+    /// Its row in SECURITY.md.
+    fn row(&self) -> String {
+        let Size { code, uses_unsafe, .. } = self.size;
+        format!("| {} | {} | {code} | {uses_unsafe} | {} |", self.name, self.version, self.licence)
+    }
+}
+
 fn third_parties(folder: &Path) -> Result<Vec<ThirdParty>, String> {
     let metadata = crate::metadata::run(folder, &["--offline"])?;
     let packages = metadata["packages"].as_array().into_iter().flatten();
@@ -195,6 +209,8 @@ struct Size {
     lines: usize,
     /// Lines that are neither empty nor comments.
     code: usize,
+    /// Those of them with the word `unsafe`.
+    uses_unsafe: usize,
     bytes: usize,
 }
 
@@ -202,6 +218,7 @@ impl Size {
     fn add(&mut self, other: Self) {
         self.lines += other.lines;
         self.code += other.code;
+        self.uses_unsafe += other.uses_unsafe;
         self.bytes += other.bytes;
     }
 
@@ -221,7 +238,9 @@ fn size_of_sources(folder: &Path) -> Size {
             sum.bytes += line.len() + 1;
             sum.lines += 1;
             let line = line.trim();
-            sum.code += usize::from(!line.is_empty() && !line.starts_with("//"));
+            let is_code = !line.is_empty() && !line.starts_with("//");
+            sum.code += usize::from(is_code);
+            sum.uses_unsafe += usize::from(is_code && line.contains("unsafe"));
         }
     }
     sum
@@ -241,29 +260,27 @@ fn report(
         folder.display(),
         built.join(", ")
     );
-    let mut line = |name: &str, size: Size, note: &str| {
-        let (lines, code, kilobytes) = (size.lines, size.code, size.kilobytes());
-        let _ = writeln!(text, "  {name:24} {lines:>7} lines, {code:>6} of code, {kilobytes:>5} kB{note}");
+    let line = |text: &mut String, name: &str, size: Size, note: &str| {
+        let Size { lines, code, uses_unsafe, .. } = size;
+        let _ = writeln!(
+            text,
+            "  {name:24} {lines:>7} lines, {code:>6} of code, {uses_unsafe:>4} with unsafe, {:>5} kB{note}",
+            size.kilobytes()
+        );
     };
     let (mut sum, mut all) = (Size::default(), Size::default());
     for (name, package) in ours {
         let size = size_of_sources(&folder.join(package).join("src"));
-        line(name, size, "");
+        line(&mut text, name, size, "");
         sum.add(size);
     }
     let verdict = if sum.lines <= GOAL_LINES { "within" } else { "OVER" };
-    line("together", sum, &format!(" ({verdict} the goal of {GOAL_LINES} lines)"));
+    line(&mut text, "together", sum, &format!(" ({verdict} the goal of {GOAL_LINES} lines)"));
     all.add(sum);
     text.push_str("\nof others, in vendor/, each with its licence's text:\n");
     for party in third_parties {
-        let Size { lines, .. } = party.size;
         let name = format!("{} {}", party.name, party.version);
-        let _ = writeln!(
-            text,
-            "  {name:24} {lines:>7} lines, {:>5} kB, {}",
-            party.size.kilobytes(),
-            party.licence
-        );
+        line(&mut text, &name, party.size, &format!(", {}", party.licence));
         all.add(party.size);
     }
     if third_parties.is_empty() {
