@@ -51,8 +51,8 @@ fn explain_judges_every_instruction() {
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines[0].starts_with("libc.so.6:opendir  0x"), "{out}");
     assert!(lines[1].trim_start().starts_with("+0x0 "), "{out}");
-    let judged =
-        |line: &&&str| ["boosted", "emulated", "stepped", "refused"].iter().any(|word| line.contains(word));
+    const VERDICTS: [&str; 5] = ["no trap", "boosted", "emulated", "stepped", "refused"];
+    let judged = |line: &&&str| VERDICTS.iter().any(|verdict| line.contains(verdict));
     assert_eq!(lines[1..].iter().filter(judged).count(), lines.len() - 1);
     let (_, one, _) = said(&["explain", "libc.so.6:opendir+0"]);
     assert_eq!(one, out);
