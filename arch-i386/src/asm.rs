@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use probe_core::CodeAddr;
 use probe_core::arch::{NativeArch, SaveSet};
 use probe_x86_decode::call::STUB_CALL_LEN;
-use probe_x86_decode::detour::WORD_DISTANCE_32 as WORD_DISTANCE;
+use probe_x86_decode::detour::{PUSHED_LEN, WORD_DISTANCE_32 as WORD_DISTANCE};
 use probe_x86_decode::fpu::{self, Known, Saver};
 
 /// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is known to anyone.
@@ -108,8 +108,8 @@ fn xcr0() -> u64 {
 const FRAME: usize = size_of::<Regs>();
 /// From the frame to the stack as it was at the return: the handler's and the stub's words.
 const AT_RETURN: usize = FRAME + 8;
-/// From a detour trampoline's frame to the stack as it was at the place: the return address.
-const AT_PLACE: usize = FRAME + 4;
+/// From a detour trampoline's frame to the stack as it was at the place: the return address and what lies above it.
+const AT_PLACE: usize = FRAME + 4 + PUSHED_LEN;
 
 /// What all trampolines have in common: a frame of [`Regs`], `outside` bytes below the stack of what is interrupted, and its
 /// description. `note` fills in what is not common, EAX being free. From then on EBP points to the frame, and ECX and EDX are
@@ -331,9 +331,10 @@ macro_rules! detour_trampoline {
                 "jmp {resume}"
             ],
             keeps_direction: "4f",
-            leave: ["lea esp, [esp + {frame}]", "ret"],
-            leave_changed: ["lea esp, [esp + {frame}]", "ret"],
+            leave: ["lea esp, [esp + {frame}]", "ret {pushed}"],
+            leave_changed: ["lea esp, [esp + {frame}]", "ret {pushed}"],
             word_distance = const WORD_DISTANCE,
+            pushed = const PUSHED_LEN,
             resume = sym detour_resume,
             $($operand = sym $value,)*
         );

@@ -7,8 +7,8 @@
 //! the idea: Chamith and others, "Instruction Punning", PLDI 2017.
 //!
 //! A detour is two words (the trampoline's address, the core's), a call of the trampoline, the copies, a jump back. Behind
-//! the first copy there may be the same two words and such a call again. In 64-bit mode a call is made below the red
-//! zone, which the trampoline takes back (System V ABI AMD64 1.0, 3.2.2).
+//! the first copy there may be the same two words and such a call again. A call is made below the red
+//! zone (System V ABI AMD64 1.0, 3.2.2), in 32-bit mode below one word; the trampoline takes that back.
 
 use crate::decode::decode_bytes;
 use crate::insn::{Insn, Prefixes};
@@ -32,13 +32,19 @@ pub const RED_ZONE_LEN: usize = 128;
 pub const WORD_DISTANCE: usize = 8 + SKIP_RED_ZONE.len() + 6;
 
 /// The same in 32-bit mode.
-pub const WORD_DISTANCE_32: usize = 4 + 5;
+pub const WORD_DISTANCE_32: usize = 4 + SKIP_PUSHED.len() + 5;
+
+/// How far below the stack pointer a detour's call is made in 32-bit mode, in bytes: what a simulated instruction pushes is not
+/// to lie on its return address.
+pub const PUSHED_LEN: usize = 4;
 
 const INT3: u8 = 0xcc;
 const JMP_REL32: u8 = 0xe9;
 const JMP_INDIRECT: [u8; 2] = [0xff, 0x25];
 /// `lea rsp, [rsp - 128]`
 const SKIP_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
+/// `lea esp, [esp - 4]`
+const SKIP_PUSHED: [u8; 4] = [0x8d, 0x64, 0x24, 0xfc];
 
 /// Whether and how the flow goes on behind an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -261,6 +267,7 @@ impl<M: Mode> Code<'_, M> {
         self.word(trampoline.as_usize())?;
         self.word(word)?;
         if !M::IS_LONG {
+            self.put(&SKIP_PUSHED)?;
             return self.branch(&[0xe8], trampoline);
         }
         self.put(&SKIP_RED_ZONE)?;
