@@ -124,7 +124,8 @@ fn an_extension_module_is_probed_when_it_is_loaded() {
     let name = Path::new(&module).file_name().unwrap().to_str().unwrap();
     let traced = trace(&[], &[&definition, "p libc.so.6:strlen"], &program);
     assert_unchanged(&traced, &program);
-    assert_eq!(traced.named("PyInit__json").count(), 1);
+    // Not its events: that many others may have filled the buffer.
+    assert_eq!(traced.row("PyInit__json")["hits"], 1);
     assert_eq!(traced.row("PyInit__json")["object"], name);
     assert!(traced.row("strlen")["hits"].as_u64().unwrap() > 0, "what is there at the start is planted then");
 }
@@ -224,6 +225,10 @@ fn an_indirect_function_of_a_later_library_is_planted_at_the_next_load() {
 // ---- children made with all signals blocked -----------------------------------------------------------------------
 
 #[test]
+#[cfg_attr(
+    target_arch = "x86",
+    ignore = "its children are the machine's own /bin/sh, whose loader says that it is for x86-64"
+)]
 #[cfg_attr(
     all(target_arch = "powerpc64", target_endian = "big"),
     ignore = "Debian has no programs for big-endian ppc64"
