@@ -90,7 +90,11 @@ impl<H: Host> Detour<H> {
                 .then_some(usize::from(self.displaced.len_bytes));
         }
         let copies = self.layout.copies.iter().zip(self.displaced.starts());
-        copies.filter(|(copy, _)| usize::from(**copy) <= offset).map(|(_, start)| start).last()
+        let index = copies.take_while(|(copy, _)| usize::from(**copy) <= offset).count().checked_sub(1)?;
+        // Behind the first copy, one instruction then, is the call for the post handlers.
+        let is_behind = self.calls_post && index == 0 && offset > usize::from(self.layout.copies[0]);
+        let start = self.displaced.starts().nth(index + usize::from(is_behind));
+        Some(start.unwrap_or(usize::from(self.displaced.len_bytes)))
     }
 }
 
