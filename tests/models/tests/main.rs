@@ -139,7 +139,12 @@ fn ret_2_two_contexts_share_one_instance() {
     model(2, |machine| {
         let alone = Alone::new();
         let exits: &'static AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
-        let probe = R::on("f").max_active(1).entry(move |_| Some(alone.change())).exit(move |_, ()| {
+        let probe = R::on("f").max_active(1);
+        let probe = probe.entry(move |_| {
+            alone.change();
+            Some(())
+        });
+        let probe = probe.exit(move |_, ()| {
             alone.change();
             exits.fetch_add(1, Relaxed);
         });
