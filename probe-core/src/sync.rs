@@ -1,12 +1,12 @@
 //! The atomics that the core uses, in one place so that a model checker can be put under them: `tests/models` does.
-#![allow(unexpected_cfgs, reason = "`loom` is set by tests/models alone")]
+#![allow(unexpected_cfgs, reason = "`probe_loom` is set by tests/models alone")]
 
 use crate::arch::NativeArch;
 
-#[cfg(loom)]
+#[cfg(probe_loom)]
 #[path = "../../tests/models/src/atomics.rs"]
 mod atomics;
-#[cfg(not(loom))]
+#[cfg(not(probe_loom))]
 use core::sync::atomic as atomics;
 
 // More than a word is not among them: see `counter`.
@@ -22,7 +22,7 @@ pub(crate) use atomics::{
 /// seen by whoever runs the dear half, [`Host::sync_cores`](crate::host::Host::sync_cores). No instruction.
 #[inline(always)]
 pub(crate) fn light_barrier<A: NativeArch>() {
-    if cfg!(any(miri, loom)) {
+    if cfg!(any(miri, probe_loom)) {
         fence(SeqCst);
     } else {
         A::program_order();
@@ -37,5 +37,5 @@ pub(crate) fn light_barrier<A: NativeArch>() {
 /// a barrier, on ppc64. Miri, which knows the language's model and no processor, gets the acquire.
 #[inline(always)]
 pub(crate) fn follow<T>(pointer: &AtomicPtr<T>) -> *mut T {
-    pointer.load(if cfg!(any(miri, loom)) { Acquire } else { Relaxed })
+    pointer.load(if cfg!(any(miri, probe_loom)) { Acquire } else { Relaxed })
 }

@@ -2,6 +2,6 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rustc-check-cfg=cfg(loom)");
-    println!("cargo::rustc-cfg=loom");
+    println!("cargo::rustc-check-cfg=cfg(probe_loom)");
+    println!("cargo::rustc-cfg=probe_loom");
 }

@@ -3,6 +3,8 @@
 //! | test | what it is |
 //! |---|---|
 //! | `conformance` | the suite of `tests/conformance`, one case after the other |
+//! | `jumps` | jumps instead of breakpoints: how many there can be, and that they come and go while threads run in them |
+//! | `faults` | faults, forks, signals and ends of threads around a hit, as without probes |
 //! | `storm` | threads that hit, register, unregister, fork, raise signals and load libraries, all at once |
 //! | `walk` | a probe on every instruction of real algorithms, all at once, against an independent count |
 //! | benchmark `hit` | what a hit, a registration and a probe cost (docs/benchmarks.md) |
@@ -20,3 +22,5 @@
 //! - RET_7: a task that is killed while returns are pending, and a context switch inside a followed call.
 //! - CTL_5: kernel modules; and probes that are packaged as a module.
 //! - SAFE_1: no page is writable and executable, seen in the page tables.
+
+pub mod heap;

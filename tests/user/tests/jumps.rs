@@ -6,34 +6,13 @@
 use probe_core::arch::Regs;
 use probe_core::{Hit, Place, Viewer};
 use probe_host_linux::{Kprobe, Kretprobe, Native, probes, start};
-use std::alloc::{GlobalAlloc, Layout, System};
+use probe_tests_user::heap::{Counting, live_bytes};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex};
-
-/// Bytes that are allocated now.
-static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
-
-/// The system's allocator, counting.
-struct Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-// SAFETY: forwards to the system's allocator and only counts.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE_BYTES.fetch_add(layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(block, layout) };
-    }
-}
 
 /// Lets threads end, also where an assertion has failed.
 struct Ending<'a>(&'a AtomicBool);
@@ -53,7 +32,7 @@ struct Memory {
 
 impl Memory {
     fn now() -> Self {
-        let heap_bytes = LIVE_BYTES.load(Relaxed);
+        let heap_bytes = live_bytes();
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let code = maps.lines().filter(|line| line.contains("r-xp") || line.contains("rwxp"));
         let len = |line: &str| {

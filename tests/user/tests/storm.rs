@@ -6,9 +6,9 @@
 
 use probe_core::{Place, Viewer};
 use probe_host_linux::{Kprobe, Kretprobe, Probe, guard_signals, probes, start};
-use std::alloc::{GlobalAlloc, Layout, System};
+use probe_tests_user::heap::{Counting, live_bytes};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// Threads that do nothing but call probed functions.
@@ -20,29 +20,8 @@ const PHASE: Duration = Duration::from_secs(6);
 /// threads, and pages that are read in at their first use.
 const RESIDENT_SLACK: usize = 4 << 20;
 
-/// Bytes that are allocated now.
-static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
-
-/// The system's allocator, counting.
-struct Counting;
-
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-// SAFETY: forwards to the system's allocator and only counts.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE_BYTES.fetch_add(layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(block, layout) };
-    }
-}
 
 /// Always probed, by a kprobe with a post handler and by a kretprobe.
 #[unsafe(no_mangle)]
@@ -476,7 +455,7 @@ fn main() {
         fixed.calls += tally.fixed_calls.load(SeqCst);
         assert_eq!(tally.wrong.load(SeqCst), 0, "something came out wrong");
         fixed.check(guard.is_complete());
-        let now = (LIVE_BYTES.load(SeqCst), mappings().0, resident_bytes());
+        let now = (live_bytes(), mappings().0, resident_bytes());
         println!(
             "phase {number}: {} calls, {} registrations ({} refused), {} signals, {} forks, {} loads; {} bytes, {} mappings, {} KiB resident",
             tally.fixed_calls.load(SeqCst),

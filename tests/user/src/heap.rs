@@ -1,0 +1,30 @@
+//! How much memory a test program has allocated: for tests that nothing leaks.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+
+static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
+
+/// The system's allocator, counting; a test program's `#[global_allocator]`.
+#[derive(Debug)]
+pub struct Counting;
+
+// SAFETY: forwards to the system's allocator and only counts.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE_BYTES.fetch_add(layout.size() as i64, SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(layout.size() as i64, SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(block, layout) };
+    }
+}
+
+/// Bytes that are allocated now, where [`Counting`] is the allocator.
+pub fn live_bytes() -> i64 {
+    LIVE_BYTES.load(SeqCst)
+}
