@@ -1,7 +1,7 @@
 //! Builds the agent: this same package as a shared object, with the feature `agent` instead of `cli`.
 //!
 //! The command carries the agent in itself (`include_bytes!`), so that it finds it wherever it is installed. A nested
-//! cargo builds it for the same target, from the same sources and the same lock file, into this build's own folder.
+//! cargo builds it for the same target, from the same sources and the same lock file, into a folder of this build's own profile.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -85,9 +85,15 @@ fn packed_beside(package: &Path) -> Vec<(&'static str, PathBuf)> {
     NEEDED.into_iter().map(folder).filter(|(_, folder)| folder.exists()).collect()
 }
 
+/// Where nested builds of this profile share what they build: beside cargo's `build`, which has `OUT_DIR` in it.
+fn folder_of_agents() -> PathBuf {
+    let out = PathBuf::from(variable("OUT_DIR"));
+    out.ancestors().nth(3).unwrap_or(&out).join("agents")
+}
+
 /// Runs the nested cargo and returns the shared object.
 fn build(package: &Path) -> PathBuf {
-    let (target, folder) = (variable("TARGET"), Path::new(&variable("OUT_DIR")).join("agent"));
+    let (target, folder) = (variable("TARGET"), folder_of_agents());
     let mut cargo = Command::new(variable("CARGO"));
     cargo
         .args(["rustc", "--release", "--lib", "--crate-type", "cdylib"])

@@ -289,12 +289,13 @@ fn run_jobs(
         jobs.iter().map(Job::wanted).fold(Wanted::default(), Wanted::merge).install()?;
     }
     let only = options.get_one::<String>("only").map_or("", String::as_str);
-    let steps: Vec<_> =
-        jobs.iter().flat_map(|job| steps(job, root)).filter(|step| step.name.contains(only)).collect();
-    if steps.is_empty() {
+    let mut chosen: Vec<_> = jobs.iter().map(|job| steps(job, root)).collect();
+    chosen.iter_mut().for_each(|steps| steps.retain(|step| step.name.contains(only)));
+    chosen.retain(|steps| !steps.is_empty());
+    if chosen.is_empty() {
         return Err(format!("no step has {only} in its name"));
     }
-    Ok(step::run_all(root, &steps, options.get_flag("verbose")))
+    Ok(step::run_all(root, &chosen, options.get_flag("verbose")))
 }
 
 #[cfg(test)]

@@ -7,11 +7,15 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How many lines of a failed step's output are shown; all of it is in its log.
 const SHOWN_LINES: usize = 120;
+/// How many jobs run at once at most: more would wait for each other's builds.
+const MAX_LANES: usize = 4;
 
 /// What a step does.
 #[derive(Debug)]
@@ -137,52 +141,80 @@ pub(crate) struct Finished {
     cases: [u64; 3],
 }
 
-/// Runs `steps` one after the other (all of them: a failure does not hide the next), prints each and then the report,
-/// whose last line is the sum. Answers whether nothing failed.
-pub(crate) fn run_all(root: &Path, steps: &[Step], verbose: bool) -> bool {
-    let logs = root.join("target/ci/logs");
-    let mut finished = Vec::new();
-    for (index, step) in steps.iter().enumerate() {
-        println!("[{}/{}] {}", index + 1, steps.len(), step.name);
-        let started = Instant::now();
-        let mut cases = [0; 3];
-        let outcome = match &step.action {
-            Action::Skip(reason) => Outcome::Skipped(reason.clone()),
-            Action::Fail(reason) => Outcome::Failed(reason.clone()),
-            Action::Check(check) => check(root).map_or_else(
-                |wrong| {
-                    println!("{wrong}");
-                    Outcome::Failed(wrong.lines().next().unwrap_or("").to_owned())
-                },
-                |()| Outcome::Passed,
-            ),
-            Action::Run(words) => {
-                println!("      {}", step.spelt());
-                let log = logs.join(format!("{}.log", step.name.replace(['/', ' ', ':'], "_")));
-                run_logged(root, step, words, &log, verbose, &mut cases)
-            }
-        };
-        let took = started.elapsed();
-        let tail = match &outcome {
-            Outcome::Passed => "passed".to_owned(),
-            Outcome::Failed(why) => format!("FAILED: {why}"),
-            Outcome::Skipped(why) => format!("skipped: {why}"),
-        };
-        println!("      {tail} ({:.1} s)", took.as_secs_f64());
-        finished.push(Finished { name: step.name.clone(), outcome, took, cases });
-    }
-    print!("{}", report(&finished));
+/// Runs the steps of all `jobs` (a failure does not hide the next), prints each and then the report, whose last line is the sum.
+/// Answers whether nothing failed.
+///
+/// Steps of one job run in their order, as they may need each other; as many jobs run at once as there are cores. A job's build
+/// has all cores and keeps the next one's waiting; tests mostly have one core each. With `verbose` jobs run one after the
+/// other, or their output would mix.
+pub(crate) fn run_all(root: &Path, jobs: &[Vec<Step>], verbose: bool) -> bool {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let lanes = if verbose { 1 } else { cores.min(MAX_LANES).min(jobs.len()) };
+    let screen = Screen::new(verbose);
+    let count: usize = jobs.iter().map(Vec::len).sum();
+    let (next, begun) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let finished = Mutex::new(Vec::new());
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..lanes {
+            scope.spawn(|| {
+                while let Some(steps) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    for step in steps {
+                        let tag = format!("[{}/{count}]", begun.fetch_add(1, Ordering::Relaxed) + 1);
+                        let one = run_one(root, step, &tag, &screen);
+                        finished.lock().expect("no lane panics").push(one);
+                    }
+                }
+            });
+        }
+    });
+    let finished = finished.into_inner().expect("no lane panics");
+    print!("{}", report(&finished, started.elapsed()));
     finished.iter().all(|step| !matches!(step.outcome, Outcome::Failed(_)))
 }
 
-/// Runs a command with its output in `log`, its last line as progress on a terminal, and its end shown when it fails.
+/// Runs one step; `tag` says which of how many it is.
+fn run_one(root: &Path, step: &Step, tag: &str, screen: &Screen) -> Finished {
+    screen.print(&[format!("{tag} {}", step.name), format!("      {}", step.spelt())]);
+    let started = Instant::now();
+    let mut cases = [0; 3];
+    let mut shown = Vec::new();
+    let outcome = match &step.action {
+        Action::Skip(reason) => Outcome::Skipped(reason.clone()),
+        Action::Fail(reason) => Outcome::Failed(reason.clone()),
+        Action::Check(check) => check(root).map_or_else(
+            |wrong| {
+                shown.extend(wrong.lines().map(str::to_owned));
+                Outcome::Failed(wrong.lines().next().unwrap_or("").to_owned())
+            },
+            |()| Outcome::Passed,
+        ),
+        Action::Run(words) => {
+            let name = step.name.replace(['/', ' ', ':'], "_");
+            let log = root.join(format!("target/ci/logs/{name}.log"));
+            run_logged(root, step, words, &log, screen, &mut cases, &mut shown)
+        }
+    };
+    let took = started.elapsed();
+    let tail = match &outcome {
+        Outcome::Passed => "passed".to_owned(),
+        Outcome::Failed(why) => format!("FAILED: {why}"),
+        Outcome::Skipped(why) => format!("skipped: {why}"),
+    };
+    shown.push(format!("{tag} {}: {tail} ({:.1} s)", step.name, took.as_secs_f64()));
+    screen.print(&shown);
+    Finished { name: step.name.clone(), outcome, took, cases }
+}
+
+/// Runs a command with its output in `log`, its last line as progress on a terminal, and its end in `shown` when it fails.
 fn run_logged(
     root: &Path,
     step: &Step,
     words: &[String],
     log: &Path,
-    verbose: bool,
+    screen: &Screen,
     cases: &mut [u64; 3],
+    shown: &mut Vec<String>,
 ) -> Outcome {
     let failed = |what: &str, error: std::io::Error| Outcome::Failed(format!("cannot {what}: {error}"));
     if let Err(error) = fs::create_dir_all(log.parent().unwrap_or(root)) {
@@ -200,7 +232,7 @@ fn run_logged(
         Err(error) => return failed(&format!("run {}", words[0]), error),
     };
     let mut all = Vec::new();
-    let mut progress = Progress::new(verbose);
+    let started = Instant::now();
     // Line by line, so that a long step can be watched.
     let mut write = Ok(());
     let status = follow(&mut child, &lines, step.limit, |line| {
@@ -208,18 +240,17 @@ fn run_logged(
             write = writeln!(kept, "{line}");
         }
         count_cases(&line, cases);
-        progress.line(&line);
+        screen.progress(&step.name, started.elapsed(), &line);
         all.push(line);
     });
-    progress.clear();
     match (status, write) {
         (_, Err(error)) => failed("write a log", error),
         (Ok(Some(status)), _) if status.success() => Outcome::Passed,
         (Ok(status), _) => {
-            if !verbose {
+            if !screen.verbose {
                 let from = all.len().saturating_sub(SHOWN_LINES);
-                println!("      ---- the last {} lines of {}", all.len() - from, log.display());
-                all[from..].iter().for_each(|line| println!("      | {line}"));
+                shown.push(format!("      ---- the last {} lines of {}", all.len() - from, log.display()));
+                shown.extend(all[from..].iter().map(|line| format!("      | {line}")));
             }
             let log = log.strip_prefix(root).unwrap_or(log).display();
             Outcome::Failed(match status {
@@ -347,37 +378,43 @@ fn end_tree(process: u32) {
     let _ = Command::new("kill").args(["-9", &process.to_string()]).stderr(Stdio::null()).status();
 }
 
-/// The last line of output, overwritten in place on a terminal; nothing elsewhere.
-struct Progress {
+/// Standard output, which lanes share: whole lines, and on a terminal one line of progress that is overwritten in place.
+struct Screen {
     on_terminal: bool,
     verbose: bool,
-    started: Instant,
+    one_at_a_time: Mutex<()>,
 }
 
-impl Progress {
+impl Screen {
     fn new(verbose: bool) -> Self {
-        Self { on_terminal: std::io::stdout().is_terminal(), verbose, started: Instant::now() }
+        Self { on_terminal: std::io::stdout().is_terminal(), verbose, one_at_a_time: Mutex::new(()) }
     }
 
-    fn line(&mut self, line: &str) {
+    /// These lines, not mixed with another lane's.
+    fn print(&self, lines: &[String]) {
+        let _mine = self.one_at_a_time.lock();
+        if self.on_terminal && !self.verbose {
+            print!("\r\x1b[K");
+        }
+        lines.iter().filter(|line| !line.trim().is_empty()).for_each(|line| println!("{line}"));
+    }
+
+    /// The last line of what a step prints, which began to run `since` ago.
+    fn progress(&self, name: &str, since: Duration, line: &str) {
         if self.verbose {
             println!("{line}");
         } else if self.on_terminal && !line.is_empty() {
-            let short: String = line.chars().filter(|c| !c.is_control()).take(90).collect();
-            print!("\r\x1b[K      {:>4} s  {short}", self.started.elapsed().as_secs());
+            let _mine = self.one_at_a_time.lock();
+            let text = format!("{:>4} s  {name}: {line}", since.as_secs());
+            let short: String = text.chars().filter(|c| !c.is_control()).take(100).collect();
+            print!("\r\x1b[K      {short}");
             let _ = std::io::stdout().flush();
-        }
-    }
-
-    fn clear(&self) {
-        if self.on_terminal && !self.verbose {
-            print!("\r\x1b[K");
         }
     }
 }
 
 /// The table of all steps, what took longest first, then what was skipped, the test cases, and the sum as the last line.
-fn report(finished: &[Finished]) -> String {
+fn report(finished: &[Finished], took: Duration) -> String {
     let mut rows: Vec<_> = finished.iter().collect();
     rows.sort_by_key(|step| std::cmp::Reverse(step.took));
     let width = rows.iter().map(|step| step.name.len()).max().unwrap_or(0).max(4);
@@ -405,10 +442,12 @@ fn report(finished: &[Finished]) -> String {
             Outcome::Passed => {}
         }
     }
-    let seconds = finished.iter().map(|step| step.took.as_secs_f64()).sum::<f64>();
     text.push_str(&format!(
-        "test cases: {} passed, {} failed, {} ignored; {seconds:.0} s in all\n",
-        cases[0], cases[1], cases[2]
+        "test cases: {} passed, {} failed, {} ignored; {:.0} s in all\n",
+        cases[0],
+        cases[1],
+        cases[2],
+        took.as_secs_f64()
     ));
     let count = |wanted: fn(&Outcome) -> bool| finished.iter().filter(|step| wanted(&step.outcome)).count();
     let passed = count(|outcome| *outcome == Outcome::Passed);
@@ -431,16 +470,17 @@ mod tests {
 
     #[test]
     fn report_ends_with_the_sum_and_begins_with_the_longest() {
-        let text = report(&[
+        let steps = [
             finished("short", Outcome::Passed, 1),
             finished("long", Outcome::Failed("because".to_owned()), 9),
             finished("absent", Outcome::Skipped("no such folder".to_owned()), 0),
-        ]);
+        ];
+        let text = report(&steps, Duration::from_secs(7));
         let lines: Vec<_> = text.trim_start().lines().collect();
         assert!(lines[1].starts_with("long") && lines[1].contains("FAILED"), "{text}");
         assert!(text.contains("FAILED: long: because\n"), "{text}");
         assert!(text.contains("skipped: absent: no such folder\n"), "{text}");
-        assert!(text.contains("test cases: 6 passed, 0 failed, 3 ignored"), "{text}");
+        assert!(text.contains("test cases: 6 passed, 0 failed, 3 ignored; 7 s in all\n"), "{text}");
         assert_eq!(lines.last(), Some(&"1 passed, 1 failed, 1 skipped"));
     }
 
@@ -462,7 +502,15 @@ mod tests {
         let root = std::env::temp_dir().join(format!("probe-ci-{}-{}", std::process::id(), step.name));
         fs::create_dir_all(&root).unwrap();
         let Action::Run(words) = &step.action else { panic!("not a command") };
-        let outcome = run_logged(&root, step, words, &root.join("log"), false, &mut [0; 3]);
+        let outcome = run_logged(
+            &root,
+            step,
+            words,
+            &root.join("log"),
+            &Screen::new(false),
+            &mut [0; 3],
+            &mut Vec::new(),
+        );
         fs::remove_dir_all(root).unwrap();
         outcome
     }

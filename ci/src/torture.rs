@@ -105,7 +105,7 @@ pub(crate) fn run(root: &Path, name: &str, only: &str, verbose: bool) -> Result<
             if steps.is_empty() {
                 return Err(format!("no step has {only} in its name"));
             }
-            Ok(step::run_all(root, &steps, verbose))
+            Ok(step::run_all(root, &[steps], verbose))
         }
     }
 }

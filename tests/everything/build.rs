@@ -45,9 +45,15 @@ fn output() -> PathBuf {
     PathBuf::from(variable("OUT_DIR"))
 }
 
+/// Where the agent of `probe` is built, too, with the same settings: most of it is the same crates.
+fn folder_of_agents() -> PathBuf {
+    let out = output();
+    out.ancestors().nth(3).unwrap_or(&out).join("agents")
+}
+
 /// Runs a nested cargo and returns the shared object.
 fn agent() -> PathBuf {
-    let (target, folder) = (variable("TARGET"), output().join("agent"));
+    let (target, folder) = (variable("TARGET"), folder_of_agents());
     let status = Command::new(variable("CARGO"))
         .args(["rustc", "--release", "--lib", "--crate-type", "cdylib", "--features", "agent"])
         .args(["--target", &target, "--manifest-path"])
@@ -56,6 +62,8 @@ fn agent() -> PathBuf {
         .arg(&folder)
         .env(NESTED, "1")
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
+        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
         // What the outer build is instrumented with is not for the agent.
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env_remove("RUSTFLAGS")
