@@ -312,6 +312,36 @@ pub(crate) fn perf_event_open(attributes: &[u64; 16], thread: u32) -> Result<c_i
     .map(|event| event as c_int)
 }
 
+/// Writes into a file at that offset, which is an address here; answers how many bytes.
+///
+/// # Errors
+/// The errno.
+///
+/// # Safety
+/// What the file's bytes mean is the caller's affair.
+pub(crate) unsafe fn write_at(descriptor: c_int, bytes: &[u8], at: usize) -> Result<usize, c_int> {
+    // An offset is 64 bits: on 32-bit machines two words, the low one first (x86 is little-endian), and this one is never negative.
+    let arguments = [descriptor as usize, bytes.as_ptr().expose_provenance(), bytes.len(), at, 0];
+    // SAFETY: `bytes` is readable; the rest is the caller's promise.
+    unsafe { call(libc::SYS_pwrite64, arguments) }
+}
+
+/// The first 16 bytes of the kernel's `struct stat`: the device and the number of the inode, on all our architectures.
+pub(crate) type FileIdentity = [usize; 16 / size_of::<usize>()];
+
+/// What tells the file of a descriptor from all others; `None` where there is none.
+pub(crate) fn identity(descriptor: c_int) -> Option<FileIdentity> {
+    #[cfg(target_pointer_width = "64")]
+    const FSTAT: libc::c_long = libc::SYS_fstat;
+    #[cfg(target_pointer_width = "32")]
+    const FSTAT: libc::c_long = libc::SYS_fstat64;
+    // More than any of them takes.
+    let mut stat = [0; 256 / size_of::<usize>()];
+    // SAFETY: the call writes one structure.
+    unsafe { call(FSTAT, [descriptor as usize, into(&mut stat)]) }.ok()?;
+    stat.first_chunk().copied()
+}
+
 /// Closes a file descriptor of ours.
 pub(crate) fn close(descriptor: c_int) {
     // SAFETY: it is ours, and nobody uses it again.

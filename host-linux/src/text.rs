@@ -54,8 +54,7 @@ struct State {
 struct MemFile {
     descriptor: c_int,
     process: u32,
-    device: libc::dev_t,
-    inode: libc::ino_t,
+    identity: sys::FileIdentity,
 }
 
 impl TextWriter {
@@ -151,14 +150,11 @@ impl State {
             other => TextError::Denied(at, other),
         };
         let file = self.file().map_err(denied)?;
-        // SAFETY: `bytes` is readable; what it overwrites is the promise of the caller of `TextWriter::write`.
-        let written = unsafe {
-            libc::pwrite64(file.descriptor, bytes.as_ptr().cast(), bytes.len(), at.as_usize() as i64)
-        };
-        match written {
-            n if n == bytes.len() as isize => Ok(()),
-            n if n < 0 => Err(denied(sys::errno())),
-            _ => Err(TextError::Unmapped(at)),
+        // SAFETY: what is overwritten is the promise of the caller of `TextWriter::write`.
+        match unsafe { sys::write_at(file.descriptor, bytes, at.as_usize()) } {
+            Ok(written) if written == bytes.len() => Ok(()),
+            Ok(_) => Err(TextError::Unmapped(at)),
+            Err(errno) => Err(denied(errno)),
         }
     }
 
@@ -199,8 +195,8 @@ impl MemFile {
             unsafe { libc::close(descriptor) };
             return Err(libc::ENXIO);
         }
-        let (device, inode) = identity(descriptor).ok_or(libc::EBADF)?;
-        Ok(Self { descriptor, process: sys::process_id(), device, inode })
+        let identity = sys::identity(descriptor).ok_or(libc::EBADF)?;
+        Ok(Self { descriptor, process: sys::process_id(), identity })
     }
 
     fn is_ours(&self) -> bool {
@@ -208,7 +204,7 @@ impl MemFile {
     }
 
     fn is_same_file(&self) -> bool {
-        identity(self.descriptor) == Some((self.device, self.inode))
+        sys::identity(self.descriptor) == Some(self.identity)
     }
 }
 
@@ -221,15 +217,6 @@ fn shows_our_memory(descriptor: c_int) -> bool {
     // SAFETY: `seen` is writable and 8 bytes long.
     let len = unsafe { libc::pread64(descriptor, seen.as_mut_ptr().cast(), seen.len(), at) };
     len == 8 && seen == known
-}
-
-/// What tells a file from all others.
-fn identity(descriptor: c_int) -> Option<(libc::dev_t, libc::ino_t)> {
-    let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `stat` is writable.
-    let result = unsafe { libc::fstat(descriptor, stat.as_mut_ptr()) };
-    // SAFETY: filled in by the call that has succeeded.
-    (result == 0).then(|| unsafe { stat.assume_init() }).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// Makes the pages writable for one write. They stay executable: other threads run in them.

@@ -1,7 +1,7 @@
 //! The constructor: everything that happens before the program's `main`.
 
 use super::plant::{self, Missing, Unusable};
-use super::process::{self, Agent, Reporter};
+use super::process::{self, Agent, Muted, Reporter};
 use super::{clock, environment, hooks, objects, runner};
 use crate::def::Definition;
 use crate::wire::{Meta, Region};
@@ -60,6 +60,8 @@ fn start(agent: &'static Agent, reporter: &Reporter, missing: Missing) -> Result
     // The program's standard error is its own.
     probe_host_linux::set_log(|_message| {});
     probe_host_linux::start().map_err(|error| general(error.to_string()))?;
+    // Planting calls functions of libc that have a probe by then.
+    let _muted = Muted::new();
     let definitions = definitions(agent).map_err(general)?;
     // With -f, a definition may be meant for a program that is executed later.
     let missing = if agent.follow { Missing::LeftOut } else { missing };

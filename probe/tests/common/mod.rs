@@ -47,7 +47,20 @@ pub fn program(name: &str) -> String {
     let is_set_up = USERLAND.is_none() || !HAS_PROGRAMS || folder.join("python3").exists();
     assert!(is_set_up, "{} is missing; run: cargo ci setup", folder.display());
     let here = folder.join(name.strip_prefix("/bin/").unwrap_or(name));
+    if USERLAND.is_none() && name == "python3" {
+        return python().to_owned();
+    }
     if USERLAND.is_some() && here.exists() { here.display().to_string() } else { name.to_owned() }
+}
+
+/// The machine's Python itself: under a version manager, `python3` is a script that starts forty programs first.
+fn python() -> &'static str {
+    static ITSELF: OnceLock<String> = OnceLock::new();
+    ITSELF.get_or_init(|| {
+        let output = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+        let said = output.expect("there is a Python").stdout;
+        String::from_utf8_lossy(&said).trim().to_owned()
+    })
 }
 
 /// The command, and where it finds programs.
