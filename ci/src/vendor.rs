@@ -246,7 +246,7 @@ fn size_of_sources(folder: &Path) -> Size {
     sum
 }
 
-/// What we want to stay under, in lines of ours for one architecture: what somebody can still read.
+/// What we want to stay under, in lines of our code for one architecture: what somebody can still read. Comments help him.
 const GOAL_LINES: usize = 12_000;
 
 fn report(
@@ -274,8 +274,8 @@ fn report(
         line(&mut text, name, size, "");
         sum.add(size);
     }
-    let verdict = if sum.lines <= GOAL_LINES { "within" } else { "OVER" };
-    line(&mut text, "together", sum, &format!(" ({verdict} the goal of {GOAL_LINES} lines)"));
+    let verdict = if sum.code <= GOAL_LINES { "within" } else { "OVER" };
+    line(&mut text, "together", sum, &format!(" ({verdict} the goal of {GOAL_LINES} lines of code)"));
     all.add(sum);
     text.push_str("\nof others, in vendor/, each with its licence's text:\n");
     for party in third_parties {

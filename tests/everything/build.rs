@@ -7,9 +7,12 @@ use std::process::Command;
 
 /// Set for the nested build.
 const NESTED: &str = "PROBE_EVERYTHING_NESTED_BUILD";
+/// Set by lints, which compile everything and run nothing: the agent is named, but not built.
+const CHECK_ONLY: &str = "PROBE_CHECK_ONLY";
 
 fn main() {
     println!("cargo::rerun-if-env-changed={NESTED}");
+    println!("cargo::rerun-if-env-changed={CHECK_ONLY}");
     println!("cargo::rerun-if-changed=build.rs");
     // A statically linked libc loads no agent.
     if env::var_os(NESTED).is_some() || variable("CARGO_CFG_TARGET_ENV") != "gnu" {
@@ -54,6 +57,10 @@ fn folder_of_agents() -> PathBuf {
 /// Runs a nested cargo and returns the shared object.
 fn agent() -> PathBuf {
     let (target, folder) = (variable("TARGET"), folder_of_agents());
+    let library = folder.join(&target).join("release/libprobe_tests_everything.so");
+    if env::var_os(CHECK_ONLY).is_some() {
+        return library;
+    }
     let status = Command::new(variable("CARGO"))
         .args(["rustc", "--release", "--lib", "--crate-type", "cdylib", "--features", "agent"])
         .args(["--target", &target, "--manifest-path"])
@@ -72,7 +79,7 @@ fn agent() -> PathBuf {
         .status()
         .expect("cargo can be executed");
     assert!(status.success(), "the agent does not build for {target}: {status}");
-    folder.join(target).join("release/libprobe_tests_everything.so")
+    library
 }
 
 /// Builds the plugin and returns it.
