@@ -1,5 +1,7 @@
 //! "Did you mean": names that are close to one that does not exist.
 
+use std::cmp::Reverse;
+
 /// Up to `most` of `candidates` that are close to `wanted`, the closest first, without duplicates.
 ///
 /// Close means: few letters inserted, left out, replaced or swapped (at most a third of the name), differing only
@@ -9,12 +11,19 @@ pub fn near_matches<'a>(
     candidates: impl IntoIterator<Item = &'a str>,
     most: usize,
 ) -> Vec<&'a str> {
-    let mut found: Vec<(usize, &str)> =
-        candidates.into_iter().filter_map(|name| Some((score(wanted, name)?, name))).collect();
-    found.sort_unstable_by(|a, b| a.0.cmp(&b.0).then(a.1.len().cmp(&b.1.len())).then(a.1.cmp(b.1)));
-    found.dedup_by(|a, b| a.1 == b.1);
+    // Of names as far apart, first the one that begins alike: people get beginnings right.
+    let rank =
+        |name: &'a str| Some((score(wanted, name)?, Reverse(same_beginning(wanted, name)), name.len(), name));
+    let mut found: Vec<_> = candidates.into_iter().filter_map(rank).collect();
+    found.sort_unstable();
+    found.dedup();
     found.truncate(most);
-    found.into_iter().map(|(_, name)| name).collect()
+    found.into_iter().map(|(.., name)| name).collect()
+}
+
+/// How many bytes two names have in common at their beginning.
+fn same_beginning(a: &str, b: &str) -> usize {
+    a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count()
 }
 
 /// How far apart two names are, lower is closer; `None` where they are not close.
@@ -64,7 +73,7 @@ mod tests {
     use rstest::rstest;
 
     const NAMES: &[&str] =
-        &["malloc", "calloc", "realloc", "free", "opendir", "closedir", "readdir", "fdopendir"];
+        &["mlock", "malloc", "calloc", "realloc", "free", "opendir", "closedir", "readdir", "fdopendir"];
 
     #[rstest]
     #[case::letter_left_out("maloc", "malloc")]
@@ -73,6 +82,7 @@ mod tests {
     #[case::underscores("__malloc", "malloc")]
     #[case::replaced("opendur", "opendir")]
     #[case::beginning("opendi", "opendir")]
+    #[case::same_beginning("malocc", "malloc")]
     fn the_closest_comes_first(#[case] wanted: &str, #[case] first: &str) {
         assert_eq!(near_matches(wanted, NAMES.iter().copied(), 3).first(), Some(&first));
     }
