@@ -2,6 +2,7 @@
 //! anybody any of them by name.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::matrix::{Mode, NATIVE, TARGETS, Target};
 use crate::setup::{COMPLETE, MSRV, Wanted};
@@ -255,7 +256,11 @@ fn install_steps() -> Vec<Step> {
 fn native_steps() -> Vec<Step> {
     let test = ["cargo", "test", "--workspace", "--no-fail-fast"];
     vec![
-        Step::run(format!("{NATIVE} (user)"), &test).args(["--tests", "--examples"]),
+        Step {
+            // From nothing, beside another job, its build alone takes ten minutes on two cores.
+            limit: Duration::from_secs(25 * 60),
+            ..Step::run(format!("{NATIVE} (user)"), &test).args(["--tests", "--examples"])
+        },
         // The library of the models is the core once more; naming a kind of target would test it, whatever its manifest says.
         Step::run("documentation's examples", &test).args(["--doc", "--exclude", "probe-tests-models"]),
     ]

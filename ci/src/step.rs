@@ -92,7 +92,7 @@ impl Step {
             action,
             folder: PathBuf::new(),
             env: Vec::new(),
-            limit: Duration::from_secs(25 * 60),
+            limit: Duration::from_secs(15 * 60),
         }
     }
 
