@@ -206,3 +206,6 @@ const OUT_OF_REACH: Refusal = Refusal::unsupported(
     "aarch64.out_of_reach",
     "the detour is more than 128 MiB away from where the instruction branches",
 );
+
+#[cfg(test)]
+mod tests;

@@ -195,3 +195,6 @@ fn copy<E: Endian>(text: &[u8], place: CodeAddr, at: CodeAddr) -> Result<([u32; 
 
 const NOT_COPIED: Refusal =
     Refusal::unsupported("ppc64.not_copied", "the instruction cannot run elsewhere without a trap");
+
+#[cfg(test)]
+mod tests;

@@ -14,17 +14,20 @@ use crate::step::{Step, clean};
 /// Where everything about coverage is built and written.
 const FOLDER: &str = "target/coverage";
 
-/// The crates that are measured, and how many lines in a hundred their tests must run. What is missing is mostly what only the
-/// other processors run: their trampolines' Rust side, and detours on aarch64 and ppc64.
-const MARKS: [(&str, f64); 7] = [
-    ("probe-core", 90.0),
-    ("x86-decode", 90.0),
-    ("arch-x86_64", 80.0),
-    ("arch-aarch64", 75.0),
-    ("arch-ppc64", 80.0),
+/// The crates that are measured, and how many lines in a hundred their tests must run.
+const MARKS: [(&str, f64); 8] = [
+    ("probe-core", 95.0),
+    ("x86-decode", 95.0),
+    ("arch-x86_64", 95.0),
+    ("arch-i386", 95.0),
+    ("arch-aarch64", 95.0),
+    ("arch-ppc64", 95.0),
     ("unwind", 95.0),
     ("host-linux", 85.0),
 ];
+
+/// Sources that are only there for tests.
+const TEST_SOURCES: [&str; 3] = ["tests", "testing", "vectors"];
 
 /// What runs: the tests of the measured crates, and the conformance suite in a process.
 const TESTS: [&[&str]; 3] = [
@@ -75,17 +78,15 @@ fn environment(root: &Path) -> [(&'static str, String); 3] {
     ]
 }
 
-/// Lines of one crate or file: all, and those that ran.
-#[derive(Clone, Copy, Default, Debug, PartialEq)]
-struct Lines {
-    all: u64,
-    ran: u64,
-}
+/// The lines of a file that hold code, each with whether it ran.
+type Lines = BTreeMap<usize, bool>;
 
-impl Lines {
-    fn percent(self) -> f64 {
-        if self.all == 0 { 0.0 } else { self.ran as f64 * 100.0 / self.all as f64 }
-    }
+/// How many lines there are, and how many of them ran.
+fn count<'a>(files: impl IntoIterator<Item = &'a Lines>) -> (usize, usize) {
+    files
+        .into_iter()
+        .flat_map(BTreeMap::values)
+        .fold((0, 0), |(all, ran), line| (all + 1, ran + usize::from(*line)))
 }
 
 /// Merges the profiles, prints the table and answers which crate misses its mark.
@@ -104,62 +105,89 @@ fn measure(root: &Path) -> Result<(), String> {
     run(merge.args(["merge", "--sparse", "--input-files"]).arg(&list).arg("--output").arg(&merged))?;
 
     let programs = programs(root)?;
-    let export = |format: &[&str]| -> Result<String, String> {
-        let mut command = tool("llvm-cov")?;
-        command.arg("export").args(format).arg("--instr-profile").arg(&merged);
-        for (index, program) in programs.iter().enumerate() {
-            if index > 0 {
-                command.arg("--object");
-            }
-            command.arg(program);
+    let mut command = tool("llvm-cov")?;
+    command.args(["export", "--format=lcov", "--instr-profile"]).arg(&merged);
+    for (index, program) in programs.iter().enumerate() {
+        if index > 0 {
+            command.arg("--object");
         }
-        run(&mut command)
-    };
-    let lcov = folder.join("lcov.info");
-    fs::write(&lcov, export(&["--format=lcov"])?)
-        .map_err(|error| format!("cannot write {}: {error}", lcov.display()))?;
-    let summary = export(&["--format=text", "--summary-only"])?;
-    let summary: Value =
-        serde_json::from_str(&summary).map_err(|error| format!("llvm-cov's answer is not JSON: {error}"))?;
-    let files = lines_of_files(root, &summary);
+        command.arg(program);
+    }
+    let lcov = run(&mut command)?;
+    let path = folder.join("lcov.info");
+    fs::write(&path, &lcov).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    let mut files = lines_of_files(root, &lcov);
+    for (file, lines) in &mut files {
+        let text = fs::read_to_string(root.join(file)).unwrap_or_default();
+        lines.retain(|number, _| *number <= len_without_tests(&text));
+    }
     verdict(&files)
 }
 
-/// The lines of each source file of the measured crates, by its path from the root.
-fn lines_of_files(root: &Path, summary: &Value) -> BTreeMap<PathBuf, Lines> {
-    let mut files = BTreeMap::new();
-    for file in summary["data"][0]["files"].as_array().into_iter().flatten() {
-        let path = Path::new(file["filename"].as_str().unwrap_or_default());
-        let Ok(path) = path.strip_prefix(root) else { continue };
-        let is_source = path.components().nth(1).is_some_and(|part| part.as_os_str() == "src");
-        let is_test = path.file_stem().is_some_and(|name| name == "tests");
-        if is_source && !is_test {
-            let number = |key: &str| file["summary"]["lines"][key].as_u64().unwrap_or_default();
-            files.insert(path.to_owned(), Lines { all: number("count"), ran: number("covered") });
+/// The lines of each source file of this repository, by its path from the root. Source of the format: geninfo(1).
+fn lines_of_files(root: &Path, lcov: &str) -> BTreeMap<PathBuf, Lines> {
+    let mut files: BTreeMap<PathBuf, Lines> = BTreeMap::new();
+    let mut current = None;
+    for line in lcov.lines() {
+        if let Some(path) = line.strip_prefix("SF:") {
+            current =
+                Path::new(path).strip_prefix(root).ok().filter(|path| is_measured(path)).map(Path::to_owned);
+        } else if let (Some(path), Some(data)) = (&current, line.strip_prefix("DA:"))
+            && let Some((number, count)) = data.split_once(',')
+            && let Ok(number) = number.parse()
+        {
+            *files.entry(path.clone()).or_default().entry(number).or_default() |= count != "0";
         }
     }
     files
 }
 
-/// Prints each crate and its files with the most lines that did not run.
+/// Whether a file is a crate's source, and not one for tests.
+fn is_measured(path: &Path) -> bool {
+    let is_source = path.components().nth(1).is_some_and(|part| part.as_os_str() == "src");
+    let is_test = path.file_stem().is_some_and(|name| TEST_SOURCES.iter().any(|test| name == *test));
+    is_source && !is_test
+}
+
+/// The number of the last line before a file's own tests, which come last.
+fn len_without_tests(text: &str) -> usize {
+    text.lines().position(|line| line == "mod tests {").unwrap_or(usize::MAX)
+}
+
+/// Prints each crate, and of those with a backend's or the core's mark every line that did not run.
 fn verdict(files: &BTreeMap<PathBuf, Lines>) -> Result<(), String> {
     let mut wrong = Vec::new();
     for (name, mark) in MARKS {
-        let mut own: Vec<_> = files.iter().filter(|(path, _)| path.starts_with(name)).collect();
-        let sum = own.iter().fold(Lines::default(), |sum, (_, lines)| Lines {
-            all: sum.all + lines.all,
-            ran: sum.ran + lines.ran,
-        });
-        println!("      {name:14} {:5.1} % of {:>5} lines (mark: {mark} %)", sum.percent(), sum.all);
-        own.sort_by_key(|(_, lines)| std::cmp::Reverse(lines.all - lines.ran));
-        for (path, lines) in own.iter().filter(|(_, lines)| lines.ran < lines.all).take(5) {
-            println!("        {:>4} lines of {} did not run", lines.all - lines.ran, path.display());
+        let own: Vec<_> = files.iter().filter(|(path, _)| path.starts_with(name)).collect();
+        let (all, ran) = count(own.iter().map(|(_, lines)| *lines));
+        let percent = if all == 0 { 0.0 } else { ran as f64 * 100.0 / all as f64 };
+        println!("      {name:14} {percent:5.1} % of {all:>5} lines (mark: {mark} %)");
+        for (path, lines) in own.iter().filter(|(_, lines)| lines.values().any(|ran| !ran)) {
+            println!("        {}: {}", path.display(), missing(lines));
         }
-        if sum.percent() < mark {
-            wrong.push(format!("{name}: {:.1} % of its lines ran, the mark is {mark} %", sum.percent()));
+        if percent < mark {
+            wrong.push(format!("{name}: {percent:.1} % of its lines ran, the mark is {mark} %"));
         }
     }
     crate::lint::found(wrong)
+}
+
+/// The lines that did not run, as ranges over what holds no code.
+fn missing(lines: &Lines) -> String {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    let mut was_missing = false;
+    for (number, ran) in lines {
+        match ranges.last_mut() {
+            _ if *ran => {}
+            Some((_, last)) if was_missing => *last = *number,
+            _ => ranges.push((*number, *number)),
+        }
+        was_missing = !ran;
+    }
+    let range = |(first, last): &(usize, usize)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    ranges.iter().map(range).collect::<Vec<_>>().join(" ")
 }
 
 /// The test programs, which cargo knows when it has nothing to build.
@@ -205,28 +233,33 @@ mod tests {
 
     #[test]
     fn sources_are_counted_and_nothing_else() {
-        let file = |name: &str| serde_json::json!({"filename": name, "summary": {"lines": {"count": 10, "covered": 9}}});
-        let names = [
-            "/w/probe-core/src/hit.rs",
-            "/w/probe-core/tests/a.rs",
-            "/w/arch-i386/src/tests.rs",
-            "/rust/x.rs",
-        ];
-        let files: Vec<_> = names.into_iter().map(file).collect();
-        let found = lines_of_files(Path::new("/w"), &serde_json::json!({"data": [{"files": files}]}));
-        let wanted = BTreeMap::from([(PathBuf::from("probe-core/src/hit.rs"), Lines { all: 10, ran: 9 })]);
-        assert_eq!(found, wanted);
+        let names = ["probe-core/src/hit.rs", "probe-core/tests/a.rs", "arch-aarch64/src/testing.rs"];
+        let file = |name| format!("SF:/w/{name}\nDA:3,0\nDA:4,1\nDA:9,7\nend_of_record\n");
+        let lcov: String =
+            names.into_iter().map(file).chain(["SF:/rust/src/x.rs\nDA:1,0\n".to_owned()]).collect();
+        let wanted = Lines::from([(3, false), (4, true), (9, true)]);
+        assert_eq!(
+            lines_of_files(Path::new("/w"), &lcov),
+            BTreeMap::from([("probe-core/src/hit.rs".into(), wanted)])
+        );
+        assert_eq!(len_without_tests("fn a() {}\n#[cfg(test)]\nmod tests {\n}\n"), 2);
+    }
+
+    #[test]
+    fn what_did_not_run_is_named() {
+        let ran = [(1, true), (3, false), (5, false), (6, true), (8, false)];
+        assert_eq!(missing(&Lines::from(ran)), "3-5 8");
     }
 
     #[test]
     fn a_crate_below_its_mark_is_named() {
         let mut files: BTreeMap<_, _> = MARKS
             .iter()
-            .map(|(name, _)| (Path::new(name).join("src/a.rs"), Lines { all: 10, ran: 10 }))
+            .map(|(name, _)| (Path::new(name).join("src/a.rs"), Lines::from([(1, true)])))
             .collect();
         assert_eq!(verdict(&files), Ok(()));
-        files.insert(PathBuf::from("probe-core/src/b.rs"), Lines { all: 10, ran: 1 });
+        files.insert(PathBuf::from("probe-core/src/b.rs"), Lines::from([(1, false)]));
         let wrong = verdict(&files).expect_err("it is below the mark");
-        assert!(wrong.starts_with("probe-core: 55.0 %"), "{wrong}");
+        assert!(wrong.starts_with("probe-core: 50.0 %"), "{wrong}");
     }
 }

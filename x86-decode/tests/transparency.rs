@@ -195,12 +195,14 @@ impl Bench {
             let len = bytes.len() - at;
             placed[at..].copy_from_slice(&(target as u64).to_le_bytes()[..len]);
         }
-        let Some(modrm) = insn.modrm.filter(|modrm| modrm.mode() == 0) else { return placed };
+        // What has 16 bits reaches no region.
+        let is_16_bits = !NativeMode::IS_LONG && insn.has(Prefixes::ADDRESS_SIZE);
+        let Some(modrm) = insn.modrm.filter(|modrm| modrm.mode() == 0 && !is_16_bits) else { return placed };
         let modrm_at = usize::from(insn.modrm_at);
         let is_memory = !matches!(insn.opcode, 0x8d | 0x1f);
         let (at, value) = if insn.is_ip_relative::<NativeMode>() {
             (modrm_at + 1, target.wrapping_sub(place + bytes.len()))
-        } else if modrm.rm() == 5 && !NativeMode::IS_LONG && bytes[0] != 0x67 {
+        } else if modrm.rm() == 5 && !NativeMode::IS_LONG {
             (modrm_at + 1, target - self.base_of(&insn))
         } else if modrm.rm() == 4 && bytes[modrm_at + 1] & 7 == 5 {
             (modrm_at + 2, target - self.base_of(&insn))
@@ -369,8 +371,6 @@ fn segments(arena: &Arena, machine: &Machine) -> Native {
     }
 }
 
-// In 32 bits more addresses are somebody's: the vectors are what runs there.
-#[cfg(target_arch = "x86_64")]
 mod generated {
     use super::native::generate;
     use super::native::sandbox::{self, Current};

@@ -4,6 +4,7 @@
 
 mod alloc_count;
 mod control;
+mod errors;
 mod hit;
 mod injection;
 mod jprobe;

@@ -94,7 +94,8 @@ fn is_thread_relative(bytes: &[u8]) -> bool {
     bytes.iter().take_while(|byte| is_prefix(byte)).any(|byte| *byte == segment)
 }
 
-/// The same with a direct branch that stays in the code region.
+/// The same with a direct branch that stays in the code region, and in 32 bits, where most addresses are somebody's, with
+/// displacements that stay where the registers point.
 pub(crate) fn tame(mut bytes: Vec<u8>, insn: &Insn) -> Vec<u8> {
     let is_long_branch =
         matches!((insn.map, insn.opcode), (Map::Primary, 0xe8 | 0xe9) | (Map::Escape0F, 0x80..=0x8f));
@@ -102,6 +103,14 @@ pub(crate) fn tame(mut bytes: Vec<u8>, insn: &Insn) -> Vec<u8> {
         let at = bytes.len() - 4;
         let displacement = i32::from(bytes[at] as i8);
         bytes[at..].copy_from_slice(&displacement.to_le_bytes());
+    }
+    if let Some(modrm) = insn.modrm.filter(|modrm| modrm.mode() == 2)
+        && !NativeMode::IS_LONG
+        && !insn.has(Prefixes::ADDRESS_SIZE)
+    {
+        let at = usize::from(insn.modrm_at) + if modrm.rm() == 4 { 2 } else { 1 };
+        let displacement = i32::from(bytes[at] as i8);
+        bytes[at..at + 4].copy_from_slice(&displacement.to_le_bytes());
     }
     bytes
 }

@@ -1,0 +1,179 @@
+//! One taxonomy (REG_9): every error has its number, its code and its sentence, and names its cause.
+
+use probe_core::{
+    BatchError, CodeAddr, ControlError, Errno, Refusal, RegisterError, SelfTestError, TextError,
+};
+use rstest::rstest;
+use std::error::Error;
+
+const AT: CodeAddr = CodeAddr::new(0x1000);
+const START: CodeAddr = CodeAddr::new(0xff0);
+const REFUSAL: Refusal = Refusal::unsupported("toy.forbidden", "this instruction is forbidden");
+const DENIED: TextError = TextError::Denied(AT, 13);
+
+#[rstest]
+#[case(RegisterError::NoSymbol("f".into()), Errno::ENOENT, "place.no_symbol", "there is no symbol f")]
+#[case(
+    RegisterError::Ambiguous { name: "f".into(), candidates: vec![START, AT] },
+    Errno::EADDRNOTAVAIL, "place.ambiguous", "2 symbols are called f: 0xff0 0x1000"
+)]
+#[case(RegisterError::NoSymbolCovers(AT), Errno::ENOENT, "place.no_symbol_covers", "no symbol covers 0x1000")]
+#[case(
+    RegisterError::OutsideSymbol { name: "f".into(), offset: -1, len_bytes: 7 },
+    Errno::EINVAL, "place.outside_symbol", "offset -1 is outside f, which is 7 bytes long"
+)]
+#[case(RegisterError::NotText(AT), Errno::EINVAL, "place.not_text", "0x1000 is not text that can be probed")]
+#[case(RegisterError::Blacklisted(AT), Errno::EINVAL, "place.blacklisted", "probes are forbidden at 0x1000")]
+#[case(
+    RegisterError::Misaligned(AT),
+    Errno::EILSEQ,
+    "place.misaligned",
+    "0x1000 is not aligned to an instruction"
+)]
+#[case(
+    RegisterError::InsideInstruction { at: AT, start: START },
+    Errno::EILSEQ, "place.inside_instruction", "0x1000 is inside the instruction that starts at 0xff0"
+)]
+#[case(
+    RegisterError::Undecodable { at: AT, stuck: START },
+    Errno::EILSEQ, "place.undecodable", "the way to 0x1000 cannot be decoded: there is no instruction at 0xff0"
+)]
+#[case(
+    RegisterError::ForeignBreakpoint(AT),
+    Errno::EILSEQ,
+    "place.foreign_breakpoint",
+    "somebody else's breakpoint stands at 0x1000"
+)]
+#[case(
+    RegisterError::Refused { at: AT, refusal: REFUSAL },
+    Errno::EOPNOTSUPP, "toy.forbidden",
+    "the instruction at 0x1000 cannot be probed: this instruction is forbidden (toy.forbidden)"
+)]
+#[case(
+    RegisterError::NotEntry(AT),
+    Errno::EINVAL,
+    "place.not_entry",
+    "0x1000 is not the entry of a function"
+)]
+#[case(
+    RegisterError::SecondJprobe(AT),
+    Errno::EEXIST,
+    "jprobe.second",
+    "the function at 0x1000 has a jprobe already"
+)]
+#[case(
+    RegisterError::DataTooBig(4097),
+    Errno::E2BIG,
+    "kretprobe.data_too_big",
+    "private data of 4097 bytes is too big"
+)]
+#[case(
+    RegisterError::NoSlot(AT),
+    Errno::ENOMEM,
+    "memory.no_slot",
+    "no executable memory is left within reach of 0x1000"
+)]
+#[case(RegisterError::NoMemory, Errno::ENOMEM, "memory.none", "no memory is left")]
+#[case(
+    RegisterError::from(DENIED),
+    Errno::EFAULT,
+    "text.access",
+    "text at 0x1000 cannot be written (os error 13)"
+)]
+#[case(
+    RegisterError::Text(TextError::Unmapped(AT)),
+    Errno::EFAULT,
+    "text.access",
+    "no text is mapped at 0x1000"
+)]
+#[case(
+    RegisterError::InHandler,
+    Errno::EBUSY,
+    "context.in_handler",
+    "probes cannot be registered from a handler"
+)]
+#[case(
+    RegisterError::CannotWatch { at: 0x1000, refusal: REFUSAL },
+    Errno::EOPNOTSUPP, "toy.forbidden",
+    "memory at 0x1000 cannot be watched: this instruction is forbidden (toy.forbidden)"
+)]
+#[case(
+    RegisterError::NoWatchRegister(4),
+    Errno::ENOSPC,
+    "watch.no_register",
+    "all 4 debug registers are in use"
+)]
+fn reg_9_a_registration_fails_with_number_code_and_sentence(
+    #[case] error: RegisterError,
+    #[case] errno: Errno,
+    #[case] code: &str,
+    #[case] sentence: &str,
+) {
+    assert_eq!((error.errno(), error.code(), error.to_string().as_str()), (errno, code, sentence));
+    // The cause is the backend's or the host's own error, where there is one.
+    let cause = error.source().map(|cause| sentence.ends_with(&cause.to_string()));
+    let has_cause = code == "toy.forbidden" || code == "text.access";
+    assert_eq!(cause, has_cause.then_some(true));
+    let batch = BatchError { index: 3, error };
+    assert_eq!(batch.to_string(), format!("probe 3 of the batch: {sentence}"));
+    assert_eq!(batch.source().unwrap().to_string(), sentence);
+}
+
+#[rstest]
+#[case(ControlError::InHandler, Errno::EBUSY, "context.in_handler", "not possible from a handler")]
+#[case(ControlError::Gone(AT), Errno::EINVAL, "probe.gone", "the text at 0x1000 has gone")]
+#[case(
+    ControlError::from(DENIED),
+    Errno::EFAULT,
+    "text.access",
+    "text at 0x1000 cannot be written (os error 13)"
+)]
+#[case(ControlError::NotABoolean, Errno::EINVAL, "switch.not_a_boolean", "neither on nor off")]
+#[case(
+    ControlError::CannotWatch { at: 0x1000, refusal: REFUSAL },
+    Errno::EOPNOTSUPP, "toy.forbidden",
+    "memory at 0x1000 cannot be watched: this instruction is forbidden (toy.forbidden)"
+)]
+fn reg_9_a_change_fails_with_number_code_and_sentence(
+    #[case] error: ControlError,
+    #[case] errno: Errno,
+    #[case] code: &str,
+    #[case] sentence: &str,
+) {
+    assert_eq!((error.errno(), error.code(), error.to_string().as_str()), (errno, code, sentence));
+}
+
+#[cfg(target_os = "linux")]
+/// Linux's numbers, which C programs compare with.
+#[test]
+fn reg_9_numbers_are_linuxes() {
+    let numbers =
+        [Errno::E2BIG, Errno::ENOENT, Errno::ENOMEM, Errno::EILSEQ, Errno::EOPNOTSUPP].map(Errno::as_i32);
+    assert_eq!(numbers, [libc::E2BIG, libc::ENOENT, libc::ENOMEM, libc::EILSEQ, libc::EOPNOTSUPP]);
+}
+
+#[rstest]
+#[case(SelfTestError::Context, "the host does not keep to one context")]
+#[case(SelfTestError::Task, "the host does not keep to one task")]
+#[case(SelfTestError::NoExec, "the host has no executable memory")]
+#[case(SelfTestError::Unaligned(AT), "executable memory at 0x1000 is not aligned to its size")]
+#[case(
+    SelfTestError::Text(DENIED),
+    "executable memory cannot be written: text at 0x1000 cannot be written (os error 13)"
+)]
+#[case(SelfTestError::WriteNotSeen(AT), "what is written at 0x1000 is not read there")]
+#[case(
+    SelfTestError::Register(RegisterError::NoMemory),
+    "the function for the test cannot be probed: no memory is left"
+)]
+#[case(
+    SelfTestError::Gap { found: 8, owed: 128 },
+    "the trap frame leaves 8 bytes below the interrupted stack pointer instead of 128"
+)]
+#[case(SelfTestError::NoBreakpoint, "a breakpoint in text did not lead to its handler")]
+#[case(SelfTestError::NoStep, "no post handler ran after the instruction in the slot")]
+#[case(SelfTestError::NoReturn, "a followed call did not return through its stub")]
+#[case(SelfTestError::TextNotRestored(AT), "the text at 0x1000 is not what it was before")]
+fn a_failed_self_test_says_which_promise_is_not_kept(#[case] error: SelfTestError, #[case] sentence: &str) {
+    assert_eq!(error.to_string(), sentence);
+}
