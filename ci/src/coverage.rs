@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -120,6 +121,12 @@ fn measure(root: &Path) -> Result<(), String> {
     for (file, lines) in &mut files {
         let text = fs::read_to_string(root.join(file)).unwrap_or_default();
         lines.retain(|number, _| *number <= len_without_tests(&text));
+        for function in constant_functions(&text) {
+            // Some are called at run time, too.
+            if lines.range(function.clone()).all(|(_, ran)| !ran) {
+                lines.retain(|number, _| !function.contains(number));
+            }
+        }
     }
     verdict(&files)
 }
@@ -152,6 +159,24 @@ fn is_measured(path: &Path) -> bool {
 /// The number of the last line before a file's own tests, which come last.
 fn len_without_tests(text: &str) -> usize {
     text.lines().position(|line| line == "mod tests {").unwrap_or(usize::MAX)
+}
+
+/// The lines of each `const fn`: what only constants call runs in the compiler, whose runs nobody counts. That each is called is
+/// the compiler's warning.
+fn constant_functions(text: &str) -> Vec<Range<usize>> {
+    let lines: Vec<_> = text.lines().collect();
+    let is_constant = |line: &str| {
+        let line = line.trim_start();
+        let line = line.strip_prefix("pub(crate) ").or(line.strip_prefix("pub ")).unwrap_or(line);
+        line.starts_with("const fn ")
+    };
+    let starts = lines.iter().enumerate().filter(|(_, line)| is_constant(line));
+    let function = |(start, line): (usize, &&str)| {
+        let end = format!("{}}}", &line[..line.len() - line.trim_start().len()]);
+        let len = lines[start..].iter().position(|line| **line == end).unwrap_or(0);
+        start + 1..start + len + 2
+    };
+    starts.map(function).collect()
 }
 
 /// Prints each crate, and of those with a backend's or the core's mark every line that did not run.
@@ -243,6 +268,12 @@ mod tests {
             BTreeMap::from([("probe-core/src/hit.rs".into(), wanted)])
         );
         assert_eq!(len_without_tests("fn a() {}\n#[cfg(test)]\nmod tests {\n}\n"), 2);
+    }
+
+    #[test]
+    fn what_the_compiler_runs_is_found() {
+        let text = "impl A {\n    pub(crate) const fn one(\n        x: u8,\n    ) -> u8 {\n        x\n    }\n\n    fn two() {}\n}\n\nconst fn three() -> u8 {\n    3\n}\n";
+        assert_eq!(constant_functions(text), [2..7, 11..14]);
     }
 
     #[test]

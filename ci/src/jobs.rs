@@ -159,6 +159,8 @@ pub(crate) fn all() -> Vec<Job> {
         .needing(|_| {
             std::mem::take(Wanted::default().component("nightly", "miri").component("nightly", "rust-src"))
         }),
+        Job::named("tsan", "the core's tests with threads under the thread sanitizer", |_, _| tsan_steps())
+            .needing(|_| std::mem::take(Wanted::default().component("nightly", "rust-src"))),
         Job::named("coverage", "the lines that native tests run, by crate, each with a mark", |root, _| {
             crate::coverage::steps(root)
         })
@@ -400,6 +402,21 @@ fn miri_steps(_: &Path, _: Option<&'static Target>) -> Vec<Step> {
         [step(package, tests, "", &[]), step(package, tests, ", big endian", &big_endian)]
     };
     TESTS.into_iter().flat_map(both).collect()
+}
+
+/// Contexts that hit, register and remove at once, on real threads; the standard library is built for it, too.
+fn tsan_steps() -> Vec<Step> {
+    let test = ["rustup", "run", "nightly", "cargo", "test", "-Zbuild-std", "--target", NATIVE];
+    let step = Step::run("probe-core under the thread sanitizer", &test).args([
+        "--package",
+        "probe-core",
+        "--test",
+        "contract",
+        "--",
+        "threads::",
+    ]);
+    let step = step.env("RUSTFLAGS", "-Zsanitizer=thread --cfg probe_tsan");
+    vec![step.env("CARGO_TARGET_DIR", "target/tsan").env("TSAN_OPTIONS", "halt_on_error=1")]
 }
 
 /// Where the fuzz targets are: a package outside of the workspace, in the layout of cargo-fuzz.

@@ -58,29 +58,6 @@ pub unsafe trait Memory {
     }
 }
 
-// SAFETY: forwards to an implementation that keeps the promise.
-unsafe impl<M: Memory + ?Sized> Memory for &M {
-    #[inline]
-    fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault> {
-        (**self).read(addr, out)
-    }
-
-    #[inline]
-    fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault> {
-        (**self).write(addr, bytes)
-    }
-
-    #[inline]
-    fn read_usize(&self, addr: usize) -> Result<usize, MemFault> {
-        (**self).read_usize(addr)
-    }
-
-    #[inline]
-    fn write_usize(&self, addr: usize, word: usize) -> Result<(), MemFault> {
-        (**self).write_usize(addr, word)
-    }
-}
-
 /// An access that [`Memory`] could not make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemFault {
@@ -295,10 +272,7 @@ pub unsafe trait Arch: Sized + 'static {
 
     /// Whether a [`Method::Step`] instruction needs what [`Arch::before_step`] has kept: `false` only where the default
     /// state does as well. A hit that has no room for it waits for another one's end.
-    fn keeps_state(plan: &Self::Plan) -> bool {
-        let _ = plan;
-        size_of::<Self::StepState>() != 0
-    }
+    fn keeps_state(plan: &Self::Plan) -> bool;
 
     /// Executes the effect of a [`Method::Simulate`] instruction; `regs` has pc = `place`.
     ///

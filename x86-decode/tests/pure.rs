@@ -3,7 +3,7 @@
 use probe_arch_i386::I386;
 use probe_arch_x86_64::X86_64;
 use probe_core::CodeAddr;
-use probe_core::arch::{Access, Arch, MemFault, Memory, Regs, Site, Tail, Text};
+use probe_core::arch::{Access, Arch, MemFault, Memory, Regs, SingleStep, Site, Tail, Text};
 use probe_x86_decode::fpu::{Saver, save_area};
 #[cfg(target_pointer_width = "64")]
 use probe_x86_decode::refusal;
@@ -371,4 +371,85 @@ fn the_save_area_fits_the_processor(
     };
     let area = save_area(cpuid, || xcr0);
     assert_eq!((area.saver, area.components, area.len_bytes), (saver, components, len_bytes));
+}
+
+/// Stubs call the veneer behind them; from there on the handler is on the stack and control is in the trampoline.
+#[rstest]
+#[case::x86_64(X86_64::fill_stubs, true)]
+#[case::i386(I386::fill_stubs, false)]
+fn stubs_lead_to_the_veneer(
+    #[case] fill_stubs: fn(CodeAddr, CodeAddr, usize, &mut [u8]) -> usize,
+    #[case] is_long: bool,
+) {
+    let (trampoline, handler) = (CodeAddr::new(0x4123_4567), 0x3456_789a);
+    let mut chunk = vec![0; 256];
+    let stubs = fill_stubs(PLACE, trampoline, handler, &mut chunk);
+    let number = |at: usize| u32::from_le_bytes(chunk[at..at + 4].try_into().unwrap()) as usize;
+    let veneer = stubs * I386::STUB_LEN;
+    for stub in (0..veneer).step_by(I386::STUB_LEN) {
+        assert_eq!((chunk[stub], stub + 5 + number(stub + 1)), (0xe8, veneer));
+    }
+    if is_long {
+        // push [rip + d]; jmp [rip + d].
+        assert_eq!(
+            (&chunk[veneer..veneer + 2], &chunk[veneer + 6..veneer + 8]),
+            (&[0xff, 0x35][..], &[0xff, 0x25][..])
+        );
+        assert_eq!(number(veneer + 6 + number(veneer + 2)), handler);
+        assert_eq!(number(veneer + 12 + number(veneer + 8)), trampoline.as_usize());
+    } else {
+        assert_eq!((chunk[veneer], number(veneer + 1), chunk[veneer + 5]), (0x68, handler, 0xe9));
+        let behind = PLACE.as_usize() + veneer + 10;
+        assert_eq!((behind + number(veneer + 6)) as u32 as usize, trampoline.as_usize());
+    }
+    assert_eq!(fill_stubs(PLACE, trampoline, handler, &mut [0; 24]), 0, "no room for a veneer");
+}
+
+/// HIT_1: the flag that makes the processor trap is all that changes, and comes back as it was.
+#[rstest]
+#[case::clear(0)]
+#[case::the_program_steps_itself(FlagBits::TF)]
+fn a_single_step_changes_the_trap_flag_and_gives_it_back(#[case] kept: u64) {
+    fn check<A: Arch + SingleStep>(kept: u64)
+    where
+        A::Regs: Registers + Default,
+    {
+        let mut regs = A::Regs::default();
+        regs.set_flags(FlagBits::CF | kept);
+        let state = A::begin(&mut regs);
+        assert_eq!(regs.flags(), FlagBits::CF | FlagBits::TF);
+        // The instruction has changed a flag.
+        regs.set_flags(FlagBits::ZF | FlagBits::TF);
+        A::end(&mut regs, state);
+        assert_eq!(regs.flags(), FlagBits::ZF | kept);
+    }
+    check::<X86_64>(kept);
+    check::<I386>(kept);
+}
+
+/// JMP_2: a stack may end within the area that is copied.
+#[test]
+fn a_jprobes_argument_area_may_end_with_the_stack() {
+    let fake = Fake::new(&[]);
+    let sp = BASE + 0x1000 - 24;
+    (0..3).for_each(|number| fake.write(sp + 8 * number, &(100 + number as u64).to_le_bytes()).unwrap());
+    let mut regs = probe_arch_x86_64::Regs { rsp: sp as u64, ..Default::default() };
+    X86_64::enter_jprobe(&mut regs, 0x50_0000, CodeAddr::new(0x60_0000), &fake).unwrap();
+    let copied = [6, 7, 8].map(|index| X86_64::argument(&regs, index, &fake));
+    assert_eq!(copied, [Some(101), Some(102), Some(0)]);
+}
+
+/// Beside EIP the bits that extend an index are taken out of EVEX and XOP as well.
+#[cfg(target_pointer_width = "64")]
+#[rstest]
+// vaddps zmm1, zmm0, [eip + 0x40]
+#[case::evex(&[0x67, 0x62, 0xb1, 0x7c, 0x48, 0x58, 0x0d, 0x40, 0, 0, 0], 2, 0xf1)]
+// vpcmov xmm1, xmm2, [eip + 0x40], xmm3
+#[case::xop(&[0x67, 0x8f, 0xa8, 0x68, 0xa2, 0x0d, 0x40, 0, 0, 0, 0x30], 2, 0xe8)]
+fn an_eip_relative_vector_slot_has_no_index(#[case] insn: &[u8], #[case] at: usize, #[case] byte: u8) {
+    let fake = Fake::new(insn);
+    let plan = X86_64::decode(&Site { at: PLACE, function: None, text: &fake }).unwrap().plan;
+    let mut out = [0; X86_64::SLOT_LEN - 8];
+    X86_64::fill_slot(&plan, insn, PLACE, CodeAddr::new(0x42_0000), Tail::Breakpoint, &mut out).unwrap();
+    assert_eq!(out[at], byte);
 }

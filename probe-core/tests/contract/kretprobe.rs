@@ -442,3 +442,47 @@ fn ret_10_a_return_that_matches_no_call_is_reported_and_stopped() {
     // Others go on.
     assert_eq!(world.value(f, &[1]), 6);
 }
+
+/// RET_2: where the return address cannot be replaced there is no call to follow.
+#[test]
+fn ret_2_a_call_whose_return_address_cannot_be_written_goes_on_unprobed() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let data = Arc::new(());
+    let kept = data.clone();
+    let exits = counter();
+    let probe = R::on("f").entry(move |_| Some(kept.clone())).exit(move |_, _| bump(exits));
+    let probe = world.probes.register(probe).unwrap();
+    let mut cpu = world.cpu(f, &[1]);
+    // A stack that can be read and not be written: text.
+    let home = world.function("home", &world.arena().to_ne_bytes());
+    cpu.regs.sp = home;
+    assert_eq!((cpu.run(100), cpu.regs.r[0]), (End::Returned, 6));
+    let counters = probe.counters();
+    assert_eq!((counters.missed_pool, exits.load(SeqCst), Arc::strong_count(&data)), (1, 0, 2));
+    assert_eq!(world.value(f, &[1]), 6);
+    assert_eq!(exits.load(SeqCst), 1);
+}
+
+/// RET_2: a return in a context that the host has no room for finds its way, and is missed.
+#[test]
+fn ret_2_a_return_without_a_context_is_missed() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let data = Arc::new(());
+    let kept = data.clone();
+    let exits = counter();
+    let probe = R::on("f").entry(move |_| Some(kept.clone())).exit(move |_, _| bump(exits));
+    let probe = world.probes.register(probe).unwrap();
+    let mut cpu = world.cpu(f, &[1]);
+    while probe.counters().hits == 0 {
+        cpu.run(1);
+    }
+    assert_eq!(Arc::strong_count(&data), 3);
+    world.host().has_contexts.store(false, SeqCst);
+    assert_eq!((cpu.run(100), cpu.regs.r[0]), (End::Returned, 6));
+    world.host().has_contexts.store(true, SeqCst);
+    assert_eq!((exits.load(SeqCst), Arc::strong_count(&data), probe.counters().missed_nested), (0, 2, 1));
+    assert_eq!(world.value(f, &[1]), 6);
+    assert_eq!(exits.load(SeqCst), 1);
+}

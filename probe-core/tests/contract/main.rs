@@ -16,6 +16,7 @@ mod optimise;
 mod order;
 mod post_by_jump;
 mod registration;
+mod single_step;
 mod threads;
 #[allow(dead_code)]
 mod toy;

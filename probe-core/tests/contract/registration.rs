@@ -614,3 +614,75 @@ fn reg_18_a_handler_may_disable_and_enable() {
     drop(probe);
     assert_eq!(world.bytes(f, 1), [BREAK], "the breakpoint comes later");
 }
+
+/// HIT_8 and REG_18: what would wait for the handlers says so instead; what only marks is done.
+#[test]
+fn reg_18_in_a_handler_everything_that_changes_text_is_ebusy() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    plus_five(world, "g");
+    world.host().has_watchpoints.store(true, SeqCst);
+    let watch = world.probes.watch(probe_core::Watchpoint::on(0x1000, 8).disabled()).unwrap();
+    let log = Log::new();
+    let probe = K::at("f").pre(move |_| {
+        log.add(format!("{:?}", world.probes.optimise().map_err(|error| error.errno())));
+        log.add(format!("{:?}", world.probes.unoptimise().map_err(|error| error.errno())));
+        let explained = world.probes.explain_all(&["g".into(), "f".into()]);
+        log.add(format!("{:?}", explained.iter().flatten().count()));
+        let second = world.probes.watch(probe_core::Watchpoint::on(0x2000, 8));
+        log.add(format!("{:?}", second.map_err(|error| error.errno()).map(drop)));
+        // Later.
+        log.add(format!("{:?} {}", watch.enable(), world.host().watched[0].load(SeqCst)));
+    });
+    let _probe = world.probes.register(probe).unwrap();
+    assert_eq!(world.value(f, &[1]), 6);
+    assert_eq!(log.take(), ["Err(EBUSY)", "Err(EBUSY)", "0", "Err(EBUSY)", "Ok(()) 0"]);
+    world.probes.settle();
+    assert_eq!(world.host().watched[0].load(SeqCst), 0x1000);
+}
+
+/// REG_2, REG_5: a name gives all its places, an address itself, and none lies outside the address space.
+#[test]
+fn reg_2_places_of_a_name_and_of_an_address() {
+    let world = World::new();
+    let (a, b) = (plus_five(world, "f"), plus_five(world, "f"));
+    let all = |place: Place| world.probes.resolve_all(&place);
+    assert_eq!(all(Place::symbol("f").offset(3)), [a + 3, b + 3].map(probe_core::CodeAddr::new));
+    assert_eq!(all(at(a, 3)), [probe_core::CodeAddr::new(a + 3)]);
+    assert_eq!(refused(world, at(a, isize::MIN)), (Errno::EINVAL, "place.outside_symbol"));
+}
+
+/// Whoever looks at a place, a probe or what was kept is told what it is.
+#[test]
+fn places_and_probes_say_what_they_are() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let told = |place: Place| place.to_string();
+    assert_eq!(told("f".into()), "f");
+    assert_eq!(told(Place::symbol("f").in_module("m").offset(16)), "m:f+0x10");
+    assert_eq!(told(Place::from(probe_core::CodeAddr::new(0x1000)).offset(-3)), "0x1000-0x3");
+    let any: [AnyProbe<Toy>; 3] = [
+        K::at("f").pre(|hit: &mut Hit<'_, Toy>| assert!(format!("{hit:?}").starts_with("Hit { pc: "))).into(),
+        // SAFETY: never called.
+        unsafe { probe_core::Jprobe::on("f", 0x1000) }.into(),
+        R::on("f").into(),
+    ];
+    let kinds = any.each_ref().map(|probe| format!("{probe:?}"));
+    assert!(
+        kinds.iter().zip(["Kprobe", "Jprobe", "Kretprobe"]).all(|(told, kind)| told.starts_with(kind)),
+        "{kinds:?}"
+    );
+    assert!(any.iter().all(|probe| probe.place().to_string() == "f"));
+    let [kprobe, ..] = any;
+    let probe = world.probes.register(kprobe).unwrap();
+    assert_eq!(world.value(f, &[1]), 6);
+    assert!(format!("{probe:?}").starts_with("Probe { kind: Kprobe, addr: "), "{probe:?}");
+    // One that cannot be removed is handed back.
+    world.host().failing_write.store(1, SeqCst);
+    world.host().fails_for_good.store(true, SeqCst);
+    let kept = probe.unregister().unwrap_err();
+    world.host().failing_write.store(0, SeqCst);
+    assert!(kept.to_string().contains("is kept: text at "), "{kept}");
+    assert!(format!("{kept:?}").starts_with("Kept { probe: Probe {"), "{kept:?}");
+    kept.probe.unregister().unwrap();
+}

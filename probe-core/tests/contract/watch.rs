@@ -148,3 +148,26 @@ fn the_self_test_on_a_function_accepts_a_host_and_finds_what_it_lacks() {
     assert!(world.probes.self_test_at("f", call).is_err());
     assert_eq!(list(world), "");
 }
+
+#[test]
+fn a_handler_sees_what_is_watched_and_the_registers_behind_the_reference() {
+    let world = watching();
+    let data = world.arena() + DATA;
+    world.put(data, &7_usize.to_ne_bytes());
+    let log = Log::new();
+    let watch = W::on(data, 8).read_write().then(move |hit| {
+        hit.regs_mut().r[3] = 9;
+        log.add(format!("{} {:?} {}", hit.pc(), hit.value(), hit.regs().r[3]));
+        assert_eq!((hit.range().addr, hit.range().len_bytes), (data, 8));
+    });
+    assert!(format!("{watch:?}").starts_with("Watchpoint { range: "), "{watch:?}");
+    let watch = world.probes.watch(watch).unwrap().leak();
+    let mut regs = ToyRegs { pc: 0x123, ..ToyRegs::default() };
+    world.probes.watchpoint(&mut regs, 0);
+    assert_eq!((log.take(), regs.pc, regs.r[3]), (vec!["0x123 Ok(7) 9".to_owned()], 0x123, 9));
+    assert!(watch.range().addr == data && format!("{watch:?}").contains("hits: 1"), "{watch:?}");
+    // In a context that the host has no room for it is missed.
+    world.host().has_contexts.store(false, SeqCst);
+    fire(world, 0);
+    assert_eq!((watch.counters().hits, watch.counters().missed_nested), (1, 1));
+}

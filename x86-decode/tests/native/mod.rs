@@ -3,12 +3,10 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod arena;
-#[cfg(target_arch = "x86_64")]
 #[allow(dead_code, reason = "not every test generates")]
 pub(crate) mod generate;
 pub(crate) mod machine;
 mod registers;
-#[cfg(target_arch = "x86_64")]
 #[allow(dead_code, reason = "as above")]
 pub(crate) mod sandbox;
 pub(crate) mod state;

@@ -4,8 +4,8 @@
 
 use super::machine::*;
 use probe_core::arch::{
-    Arch, Decoded, DetourLayout, Displaced, Entry, MemFault, Memory, Method, NativeArch, Regs, SaveSet, Site,
-    Tail, TailPatch, Text,
+    Arch, Decoded, DetourLayout, Displaced, Entry, MemFault, Memory, Method, NativeArch, Regs, SaveSet,
+    SingleStep, Site, Tail, TailPatch, Text,
 };
 use probe_core::{CodeAddr, Refusal};
 use std::sync::Mutex;
@@ -79,6 +79,8 @@ pub struct ToyRegs {
     pub r: [usize; 8],
     /// Whether interruptions are kept away.
     pub is_masked: bool,
+    /// Whether the processor traps after the next instruction.
+    pub is_stepped: bool,
 }
 
 impl Regs for ToyRegs {
@@ -389,6 +391,16 @@ unsafe impl Arch for Toy {
         regs.sp = sp;
         regs.pc = handler;
         Ok(())
+    }
+}
+
+// SAFETY: no instruction sees whether it is stepped.
+unsafe impl SingleStep for Toy {
+    fn begin(regs: &mut ToyRegs) -> u32 {
+        u32::from(std::mem::replace(&mut regs.is_stepped, true))
+    }
+    fn end(regs: &mut ToyRegs, kept: u32) {
+        regs.is_stepped = kept != 0;
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::instructions::*;
 use super::world::World;
-use probe_core::arch::{Access, MemFault, Memory, SaveSet};
+use probe_core::arch::{Access, MemFault, Memory, SaveSet, SingleStep};
 use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol, Watchpoints};
 use probe_core::{CodeAddr, Context, Refusal, Task, TextError, WatchRange};
 use std::cell::RefCell;
@@ -112,6 +112,8 @@ pub struct ToyHost {
     pub stopped: (Mutex<Vec<ToyRegs>>, Condvar),
     /// Whether `context` finds room.
     pub has_contexts: AtomicBool,
+    /// Whether slots are stepped by the processor.
+    pub has_single_step: AtomicBool,
     /// Whether there are watchpoints: two, which [`ToyHost::watched`] shows.
     pub has_watchpoints: AtomicBool,
     /// The addresses that the registers watch; 0: none.
@@ -256,10 +258,17 @@ unsafe impl Host for ToyHost {
         &self.memory
     }
     fn enter_slot(&self, regs: &mut ToyRegs) -> u64 {
-        u64::from(std::mem::replace(&mut regs.is_masked, true))
+        let is_masked = u64::from(std::mem::replace(&mut regs.is_masked, true));
+        match self.has_single_step.load(SeqCst) {
+            true => is_masked | u64::from(Toy::begin(regs)) << 1 | 1 << 2,
+            false => is_masked,
+        }
     }
     fn leave_slot(&self, regs: &mut ToyRegs, kept: u64) {
-        regs.is_masked = kept != 0;
+        regs.is_masked = kept & 1 != 0;
+        if kept >> 2 != 0 {
+            Toy::end(regs, kept as u32 >> 1 & 1);
+        }
     }
     fn pin(&self) {
         self.pins.fetch_add(1, SeqCst);

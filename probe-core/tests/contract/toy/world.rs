@@ -52,6 +52,7 @@ impl World {
             notices: Mutex::default(),
             stopped: Default::default(),
             has_contexts: AtomicBool::new(true),
+            has_single_step: AtomicBool::new(false),
             has_watchpoints: AtomicBool::new(false),
             watched: Default::default(),
             fails_to_watch: AtomicBool::new(false),
@@ -293,9 +294,17 @@ impl Cpu {
         match done {
             Ok(()) => {
                 self.regs = regs;
-                Ok(())
+                if regs.is_stepped { self.trap_after_step() } else { Ok(()) }
             }
             Err(fault) => self.fault(fault),
+        }
+    }
+
+    /// The trap of a processor that was told to execute one instruction.
+    fn trap_after_step(&mut self) -> Stepped {
+        match self.world.probes.step(&mut self.regs) {
+            Trap::Handled => Ok(()),
+            _ => Err(End::Trapped(self.regs.pc)),
         }
     }
 
