@@ -28,6 +28,8 @@ pub(crate) struct Walk {
     /// The bytes, for the reader of a failure.
     #[expect(dead_code, reason = "shown by Debug")]
     insn: Box<[u8]>,
+    /// Whether `explain` says that a jump can be there, with a post handler, too.
+    can_jump: bool,
 }
 
 impl Walk {
@@ -54,6 +56,8 @@ pub(crate) struct Walked {
     /// By reason code: how many instructions, how many executions, the first of them.
     refused: BTreeMap<&'static str, (u64, u64, String)>,
     methods: BTreeMap<String, u64>,
+    /// Of those that are walked, the ones that no jump can be at: by reason code, how many.
+    no_jump: BTreeMap<&'static str, u64>,
 }
 
 /// A function's extent.
@@ -168,11 +172,15 @@ impl Walked {
         match probes().explain(&unchecked) {
             Ok(explained) => {
                 *self.methods.entry(format!("{:?}", explained.method).to_lowercase()).or_default() += 1;
+                if let Err(why) = explained.jump_with_post {
+                    *self.no_jump.entry(why.code).or_default() += 1;
+                }
                 self.places.push(Walk {
                     at,
                     function: name,
                     is_first: function == Some(at),
                     insn: explained.insn,
+                    can_jump: explained.jump_with_post.is_ok(),
                 });
                 Ok(())
             }
@@ -209,15 +217,18 @@ impl Walked {
         chosen
     }
 
-    /// Whether enough places have had jumps.
+    /// Whether as many places have had jumps, with post handlers, as `explain` has said; but for the few where no memory is
+    /// free where a jump over short instructions can lead.
     ///
     /// # Errors
     /// How many have.
     pub(crate) fn check_jumps(&self, jumps: u64) -> Result<(), String> {
-        let places = self.places.len() as u64;
-        // On x86 a block is often shorter than a jump, or something jumps under it.
-        let enough = if ROUNDS > 1 { places / 4 } else { places * 9 / 10 };
-        if jumps >= enough { Ok(()) } else { Err(format!("only {jumps} of {places} places had jumps")) }
+        let rounds = (0..ROUNDS).flat_map(|round| self.round(round));
+        let wanted = rounds.filter(|&index| self.places[index].can_jump).count() as u64;
+        if wanted > 0 && jumps <= wanted && jumps * 4 >= wanted * 3 {
+            return Ok(());
+        }
+        Err(format!("{jumps} places had jumps, of {wanted} that could: {}", self.summary()))
     }
 
     /// What was walked and what was not, for the reader.
@@ -226,10 +237,11 @@ impl Walked {
         let (places_run, executions) = executed.fold((0, 0), |(n, sum), count| (n + 1, sum + count));
         let unnamed = self.places.iter().filter(|place| place.function.is_none()).count();
         let mut text = format!(
-            "    {} places ({unnamed} without a symbol) in {} functions, {places_run} of them run, {executions} hits; {:?}",
+            "    {} places ({unnamed} without a symbol) in {} functions, {places_run} of them run, {executions} hits; {:?}; no jump: {:?}",
             self.places.len(),
             self.functions.len(),
-            self.methods
+            self.methods,
+            self.no_jump
         );
         for (code, (places, executions, first)) in &self.refused {
             let _ = write!(text, "\n    refused: {code}: {places} places, {executions} executions; {first}");
