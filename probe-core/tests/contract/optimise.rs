@@ -305,7 +305,7 @@ fn probes_are_optimised_by_themselves_where_that_is_wished() {
 
 #[test]
 fn safe_3_jumps_come_and_go_while_others_run() {
-    const ROUNDS: usize = if cfg!(miri) { 3 } else { 200 };
+    let rounds = threads::rounds(200);
     let world = World::new();
     let f = plus_six(world, "f");
     let g = plus_six(world, "g");
@@ -314,12 +314,12 @@ fn safe_3_jumps_come_and_go_while_others_run() {
     thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                for _ in 0..ROUNDS {
+                for _ in 0..rounds {
                     assert_eq!([world.value(f, &[1]), world.value(g, &[2])], [7, 8]);
                 }
             });
         }
-        for round in 0..ROUNDS {
+        for round in 0..rounds {
             assert_eq!(world.probes.optimise(), Ok(2));
             if round % 3 == 0 {
                 // Over a displaced instruction.
@@ -328,6 +328,6 @@ fn safe_3_jumps_come_and_go_while_others_run() {
             world.probes.unoptimise().unwrap();
         }
     });
-    assert_eq!((probe.counters().hits, probe.counters().missed_nested), (3 * ROUNDS as u64, 0));
-    assert_eq!((ret.counters().hits, ret.counters().missed_pool), (3 * ROUNDS as u64, 0));
+    assert_eq!((probe.counters().hits, probe.counters().missed_nested), (3 * rounds as u64, 0));
+    assert_eq!((ret.counters().hits, ret.counters().missed_pool), (3 * rounds as u64, 0));
 }

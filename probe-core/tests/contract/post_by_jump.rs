@@ -290,7 +290,7 @@ fn post_handlers_that_come_and_go_keep_no_more_than_one_detour_more() {
 
 #[test]
 fn safe_3_jumps_with_post_handlers_come_and_go_while_others_run() {
-    const ROUNDS: usize = if cfg!(miri) { 3 } else { 200 };
+    let rounds = threads::rounds(200);
     for (name, body) in BODIES {
         let world = World::new();
         let f = world.function(name, body);
@@ -301,16 +301,16 @@ fn safe_3_jumps_with_post_handlers_come_and_go_while_others_run() {
         let probe = world.probes.register(on(f).pre(|_| ()).post(count)).unwrap();
         thread::scope(|scope| {
             for _ in 0..3 {
-                scope.spawn(|| (0..ROUNDS).for_each(|_| assert_eq!(world.value(f, &[1]), 7)));
+                scope.spawn(|| (0..rounds).for_each(|_| assert_eq!(world.value(f, &[1]), 7)));
             }
-            for _ in 0..ROUNDS {
+            for _ in 0..rounds {
                 assert_eq!(world.probes.optimise(), Ok(1));
                 // Both a hit's counting and its handlers are for whoever saw its beginning.
                 drop(world.probes.register(on(f).pre(|_| ()).post(|_| ())).unwrap());
                 world.probes.unoptimise().unwrap();
             }
         });
-        let hits = 3 * ROUNDS as u64;
+        let hits = 3 * rounds as u64;
         assert_eq!(
             (probe.counters().hits, posts.load(SeqCst), probe.counters().missed_nested),
             (hits, hits, 0)

@@ -2,11 +2,21 @@
 
 use super::*;
 use probe_core::{Answer, Probe};
+use std::sync::LazyLock;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
+/// How often a loop against other threads goes round, of so many times natively.
+pub(super) fn rounds(natively: usize) -> usize {
+    match natively {
+        _ if cfg!(miri) => 3,
+        _ if is_emulated() => natively / 10,
+        _ => natively,
+    }
+}
+
 /// How often the loops of these tests go round.
-const ROUNDS: usize = if cfg!(miri) { 3 } else { 100 };
+static ROUNDS: LazyLock<usize> = LazyLock::new(|| rounds(100));
 const THREADS: usize = 4;
 
 /// Runs `work` on several threads until `main` has ended; each thread calls it at least once.
@@ -44,10 +54,10 @@ fn hit_7_counters_stay_exact_with_many_contexts() {
         .unwrap();
     thread::scope(|scope| {
         for _ in 0..THREADS {
-            scope.spawn(|| (0..ROUNDS).for_each(|_| assert_eq!(world.value(f, &[1]), 6)));
+            scope.spawn(|| (0..*ROUNDS).for_each(|_| assert_eq!(world.value(f, &[1]), 6)));
         }
     });
-    let total = (THREADS * ROUNDS) as u64;
+    let total = (THREADS * *ROUNDS) as u64;
     for probe in &probes {
         assert_eq!((probe.counters().hits, probe.counters().missed_nested), (total, 0));
     }
@@ -75,11 +85,11 @@ fn ret_2_a_contended_pool_loses_and_doubles_nothing() {
     let probe = world.probes.register(probe).unwrap();
     thread::scope(|scope| {
         for _ in 0..THREADS {
-            scope.spawn(|| (0..ROUNDS).for_each(|_| assert_eq!(world.value(f, &[1]), 6)));
+            scope.spawn(|| (0..*ROUNDS).for_each(|_| assert_eq!(world.value(f, &[1]), 6)));
         }
     });
     let counters = probe.counters();
-    assert_eq!(counters.hits + counters.missed_pool, (THREADS * ROUNDS) as u64);
+    assert_eq!(counters.hits + counters.missed_pool, (THREADS * *ROUNDS) as u64);
     assert_eq!((entries.load(SeqCst) as u64, exits.load(SeqCst) as u64), (counters.hits, counters.hits));
     assert!(counters.pool_high_water <= 2);
 }
@@ -109,7 +119,7 @@ fn reg_13_no_handler_runs_after_unregistering_has_returned() {
     meanwhile(
         |_| assert_eq!(world.value(f, &[1]), 6),
         || {
-            for round in 0..ROUNDS {
+            for round in 0..*ROUNDS {
                 let offset = PLUS_FIVE[round % PLUS_FIVE.len()];
                 let [pre, post, entry, exit] = [(); 4].map(|()| Owned::new());
                 let alive = [&pre, &post, &entry, &exit].map(|owned| owned.0);
@@ -150,7 +160,7 @@ fn hit_7_registrations_switches_and_listings_race_with_hits() {
             runs.fetch_add(1, SeqCst);
         },
         || {
-            for round in 0..ROUNDS {
+            for round in 0..*ROUNDS {
                 let batch = PLUS_FIVE.map(|offset| K::at(at(f, offset)).pre(|_| ()).post(|_| ()));
                 let mut batch: Vec<Probe<ToyHost>> = world.probes.register_all(batch).unwrap();
                 batch[round % 7].disable().unwrap();
@@ -178,7 +188,7 @@ fn ctl_2_the_switch_races_with_hits() {
     meanwhile(
         |_| assert_eq!(world.value(f, &[1]), 6),
         || {
-            for _ in 0..ROUNDS {
+            for _ in 0..*ROUNDS {
                 world.probes.switch(probe_core::Switch::Off).unwrap();
                 world.probes.switch(probe_core::Switch::On).unwrap();
             }
@@ -196,7 +206,7 @@ fn reg_12_failing_batches_race_with_hits() {
     meanwhile(
         |_| assert_eq!(world.value(f, &[1]), 6),
         || {
-            for round in 0..ROUNDS {
+            for round in 0..*ROUNDS {
                 let owned = [(); 8].map(|()| Owned::new());
                 let alive: Vec<_> = owned.iter().map(|owned| owned.0).collect();
                 let places = PLUS_FIVE.map(|offset| at(f, offset)).into_iter().chain(["bad".into()]);
@@ -231,7 +241,7 @@ fn hit_9_faults_race_with_registrations() {
             world.probes.task_exit(world.host().current().1);
         },
         || {
-            for round in 0..ROUNDS {
+            for round in 0..*ROUNDS {
                 let probe = K::at("f").fault(|_, _| Answer::NotHandled);
                 let probe = if round % 2 == 0 { probe.post(|_| ()) } else { probe };
                 let probe = world.probes.register(probe).unwrap();
@@ -261,7 +271,7 @@ fn reg_18_handlers_disable_and_enable_while_others_hit() {
             assert_eq!(world.value(f, &[1]), 6);
             assert_eq!(world.value(g, &[1]), 6);
         },
-        || (0..ROUNDS).for_each(|_| world.probes.settle()),
+        || (0..*ROUNDS).for_each(|_| world.probes.settle()),
     );
     probe.enable().unwrap();
     let before = probe.counters().hits;
