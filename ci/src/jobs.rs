@@ -159,8 +159,12 @@ pub(crate) fn all() -> Vec<Job> {
         .needing(|_| {
             std::mem::take(Wanted::default().component("nightly", "miri").component("nightly", "rust-src"))
         }),
-        Job::named("tsan", "the core's tests with threads under the thread sanitizer", |_, _| tsan_steps())
-            .needing(|_| std::mem::take(Wanted::default().component("nightly", "rust-src"))),
+        Job::named(
+            "tsan",
+            "tests with threads, of the core and of a process, under the thread sanitizer",
+            |_, _| tsan_steps(),
+        )
+        .needing(|_| std::mem::take(Wanted::default().component("nightly", "rust-src"))),
         Job::named("coverage", "the lines that native tests run, by crate, each with a mark", |root, _| {
             crate::coverage::steps(root)
         })
@@ -404,19 +408,22 @@ fn miri_steps(_: &Path, _: Option<&'static Target>) -> Vec<Step> {
     TESTS.into_iter().flat_map(both).collect()
 }
 
-/// Contexts that hit, register and remove at once, on real threads; the standard library is built for it, too.
+/// Contexts that hit, register and remove at once, on real threads, and followed calls of a process. The standard library is
+/// built for it, too. docs/reliability.md says what of the process cannot run under it.
 fn tsan_steps() -> Vec<Step> {
-    let test = ["rustup", "run", "nightly", "cargo", "test", "-Zbuild-std", "--target", NATIVE];
-    let step = Step::run("probe-core under the thread sanitizer", &test).args([
-        "--package",
-        "probe-core",
-        "--test",
-        "contract",
-        "--",
-        "threads::",
-    ]);
-    let step = step.env("RUSTFLAGS", "-Zsanitizer=thread --cfg probe_tsan");
-    vec![step.env("CARGO_TARGET_DIR", "target/tsan").env("TSAN_OPTIONS", "halt_on_error=1")]
+    const TESTS: [(&str, &[&str]); 2] = [
+        ("probe-core", &["--test", "contract", "--", "threads::"]),
+        ("probe-host-linux", &["--test", "kretprobe"]),
+    ];
+    let step = |(package, tests): (&str, &[&'static str])| {
+        let test =
+            ["rustup", "run", "nightly", "cargo", "test", "-Zbuild-std", "--target", NATIVE, "-p", package];
+        let step =
+            Step::run(format!("{package} under the thread sanitizer"), &test).args(tests.iter().copied());
+        let step = step.env("RUSTFLAGS", "-Zsanitizer=thread --cfg probe_tsan");
+        step.env("CARGO_TARGET_DIR", "target/tsan").env("TSAN_OPTIONS", "halt_on_error=1")
+    };
+    TESTS.map(step).into()
 }
 
 /// Where the fuzz targets are: a package outside of the workspace, in the layout of cargo-fuzz.

@@ -45,10 +45,45 @@ pub(crate) const ALL: &[Torture] = &[
     },
     Torture {
         name: "generated",
-        about: "a million generated x86 encodings behave probed as bare",
+        about: "generated encodings of every backend behave probed as bare, a million of them on x86",
         run: Run::Steps(|| {
-            let filter = ["transparency", "generated"];
-            vec![package_test("generated x86-64", "probe-x86-decode", filter, ("PROBE_GENERATE", "1000000"))]
+            let x86 = ("probe-x86-decode", ["transparency", "generated"]);
+            let aarch64 = ("probe-arch-aarch64", ["native", "generated"]);
+            let ppc64 = ("probe-arch-ppc64", ["native", "hit_11_every_class"]);
+            let generated = |name, (package, filter), target: Option<&'static str>, long| {
+                let step = package_test(name, package, filter, long);
+                match target {
+                    Some(target) => step.env("CARGO_BUILD_TARGET", target),
+                    None => step,
+                }
+            };
+            vec![
+                generated("generated x86-64", x86, None, ("PROBE_GENERATE", "1000000")),
+                generated(
+                    "generated i386",
+                    x86,
+                    Some("i686-unknown-linux-gnu"),
+                    ("PROBE_GENERATE", "1000000"),
+                ),
+                generated(
+                    "generated aarch64",
+                    aarch64,
+                    Some("aarch64-unknown-linux-musl"),
+                    ("PROBE_GENERATE", "100000"),
+                ),
+                generated(
+                    "generated ppc64",
+                    ppc64,
+                    Some("powerpc64-unknown-linux-musl"),
+                    ("PROBE_ROUNDS", "20"),
+                ),
+                generated(
+                    "generated ppc64le",
+                    ppc64,
+                    Some("powerpc64le-unknown-linux-gnu"),
+                    ("PROBE_ROUNDS", "20"),
+                ),
+            ]
         }),
     },
     Torture {

@@ -286,6 +286,52 @@ fn hit_11_every_class_behaves_as_on_hardware() {
     coverage.finish(&[]);
 }
 
+/// `word` with other registers, and where nothing but registers is touched, with other everything.
+fn generated(word: u32, random: &mut Random) -> u32 {
+    const REGISTERS: u32 = 0x1f << 16 | 0x1f << 5 | 0x1f;
+    const LITERAL: u32 = 0x1800_0000;
+    // C4.1, bits 28:25.
+    let fields = match word >> 25 & 15 {
+        // Branches, exceptions, system: of most, bits 5 and up are no register; literals, what lies in the arena.
+        0b1010 | 0b1011 => 0x1f,
+        _ if word & 0x3b00_0000 == LITERAL => 0x1f,
+        // Data processing: immediate, register.
+        0b1000 | 0b1001 | 0b0101 | 0b1101 if random.below(2) == 0 => !(15 << 25),
+        _ => REGISTERS,
+    };
+    word & !fields | random.next() as u32 & fields
+}
+
+/// Generated encodings: those that are not refused behave probed as bare, also those that do not exist.
+///
+/// `PROBE_GENERATE=100000` runs more, `PROBE_GENERATE_SEED` others.
+#[test]
+fn hit_11_generated_encodings_behave_as_on_hardware() {
+    let number = |name: &str, otherwise: u64| {
+        std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
+    };
+    let (count, seed) = (number("PROBE_GENERATE", 600), number("PROBE_GENERATE_SEED", 1));
+    let machine = Machine::new(Pages::Plain);
+    let rows: Vec<_> = vectors().into_iter().filter(|vector| !is_left_out(vector)).collect();
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let (mut coverage, mut refused, mut executed) = (Coverage::new(CLASSES), BTreeMap::new(), 0);
+    for _ in 0..count {
+        let row = &rows[random.below(rows.len())];
+        let word = generated(row.word, &mut random);
+        match Aarch64::classify(word) {
+            // System calls: which one would be anything.
+            Ok((Plan::SystemCall, _)) => {}
+            Ok(_) => {
+                let vector = Vector { word, asm: row.asm, note: "FEAT_: perhaps" };
+                executed += u64::from(check(&machine, &vector, 6, &mut coverage));
+            }
+            Err(refusal) => *refused.entry(refusal.code).or_insert(0_u64) += 1,
+        }
+    }
+    println!("{count} encodings from seed {seed}: {executed} executed, refused: {refused:?}");
+    assert!(executed > count / 2, "only {executed} of {count}");
+}
+
 const BTI: u32 = 0xd503_241f;
 const BTI_C: u32 = 0xd503_245f;
 const BTI_J: u32 = 0xd503_249f;
