@@ -178,3 +178,33 @@ fn safe_3_at_every_write_of_a_jump_that_fails_the_program_goes_on() {
         }
     }
 }
+
+/// A way back that has ended half-way leaves text that is still known: the probe is not taken for gone, a new one joins it, and the
+/// instructions under the torn jump are read as they were.
+#[test]
+fn safe_3_a_jump_that_is_taken_away_half_way_is_still_known() {
+    for number in 2.. {
+        let world = World::new();
+        let g = jumpable(world, "g");
+        let text = world.text();
+        let bare = world.run(g, &[1]);
+        let first = world.probes.register(K::at(at(g, 0)).pre(|_| ())).unwrap();
+        assert_eq!(world.probes.optimise(), Ok(1));
+        world.host().fails_for_good.store(true, SeqCst);
+        world.host().failing_write.store(number, SeqCst);
+        let taken = world.probes.unoptimise();
+        world.host().failing_write.store(0, SeqCst);
+        if taken.is_ok() {
+            assert!(number > 4, "only {number} writes");
+            break;
+        }
+        let explained = world.probes.explain_all(&[at(g, 0), at(g, 1)]);
+        assert!(explained.iter().all(Result::is_ok), "write {number}: {explained:?}");
+        let second = world.probes.register(K::at(at(g, 0)).pre(|_| ())).unwrap();
+        assert!(!first.is_gone(), "write {number}");
+        assert_eq!(world.run(g, &[1]), bare, "write {number}");
+        assert_eq!((first.counters().hits, second.counters().hits), (1, 1), "write {number}");
+        drop((first, second));
+        assert!(world.text() == text, "write {number}");
+    }
+}
