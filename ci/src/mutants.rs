@@ -123,12 +123,18 @@ pub(crate) fn run(root: &Path, only: &str) -> Result<(), String> {
         write(&mutant.apply(&original)?)?;
         let verdict = copy.test(&mutant.test);
         write(&original)?;
-        let word = match verdict.map_err(|error| format!("{}: {error}", mutant.name))? {
-            Verdict::Noticed => "noticed ",
-            Verdict::Hung => "hung    ",
-            Verdict::Passed(_) => {
+        let word = match verdict {
+            Ok(Verdict::Noticed) => "noticed ",
+            Ok(Verdict::Hung) => "hung    ",
+            Ok(Verdict::Passed(_)) => {
                 survived.push(mutant);
                 "SURVIVED"
+            }
+            // Nobody has noticed it; the rest is worth a run all the same.
+            Err(error) => {
+                println!("{error}");
+                survived.push(mutant);
+                "NO BUILD"
             }
         };
         println!(

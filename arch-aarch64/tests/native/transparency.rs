@@ -290,9 +290,11 @@ fn hit_11_every_class_behaves_as_on_hardware() {
 fn generated(word: u32, random: &mut Random) -> u32 {
     const REGISTERS: u32 = 0x1f << 16 | 0x1f << 5 | 0x1f;
     const LITERAL: u32 = 0x1800_0000;
+    const B_OR_BL: u32 = 0x1400_0000;
     // C4.1, bits 28:25.
     let fields = match word >> 25 & 15 {
         // Branches, exceptions, system: of most, bits 5 and up are no register; literals, what lies in the arena.
+        _ if word & 0x7c00_0000 == B_OR_BL => 0,
         0b1010 | 0b1011 => 0x1f,
         _ if word & 0x3b00_0000 == LITERAL => 0x1f,
         // Data processing: immediate, register.
