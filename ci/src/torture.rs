@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::matrix::{Mode, TARGETS, Target};
 use crate::mutants;
 use crate::step::{self, Step};
 
@@ -90,9 +91,11 @@ pub(crate) const ALL: &[Torture] = &[
         name: "everything",
         about: "real programs with a probe on every instruction, of their libraries and the loader too",
         run: Run::Steps(|| {
-            let filter = ["everything", "--nocapture"];
-            let long = ("PROBE_EVERYTHING", "long");
-            vec![package_test("every instruction", "probe-tests-everything", filter, long)]
+            let native = TARGETS.iter().filter(|target| target.is_native());
+            let others = TARGETS.iter().filter(|target| {
+                target.mode == Mode::User && !target.is_native() && target.abi.contains("glibc, dynamic")
+            });
+            native.chain(others).map(every_instruction).collect()
         }),
     },
     Torture {
@@ -143,6 +146,14 @@ pub(crate) fn run(root: &Path, name: &str, only: &str, verbose: bool) -> Result<
             Ok(step::run_all(root, &[steps], verbose))
         }
     }
+}
+
+/// Real programs of a target with a probe on every instruction. A static C library loads no agent.
+fn every_instruction(target: &Target) -> Step {
+    let test = ["cargo", "test", "--release", "--target", target.triple, "-p", "probe-tests-everything"];
+    let step = Step::run(format!("every instruction, {}", target.triple), &test);
+    let step = step.args(["--test", "everything"]).env("PROBE_EVERYTHING", "long");
+    Step { limit: LONG, ..step }
 }
 
 /// Some tests of a package: the program and the filter, optimised, with what makes them long.
