@@ -140,7 +140,7 @@ fn libc_functions_are_probed_by_name() {
         let parent = unsafe { libc::getppid() };
         assert!(parent >= 0);
         // SAFETY: a C string.
-        assert_eq!(unsafe { libc::atoi(c"42".as_ptr()) }, 42);
+        assert_eq!(unsafe { libc::atoi(black_box(c"42".as_ptr())) }, 42);
         // SAFETY: no preconditions.
         let memory = unsafe { libc::malloc(100) };
         // SAFETY: allocated just now.

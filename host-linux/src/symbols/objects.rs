@@ -136,17 +136,14 @@ static STATE: Lock<State> =
 
 /// The objects that are loaded now.
 pub(crate) fn snapshot() -> Snapshot {
-    let counters = counters();
-    let mut state = STATE.lock();
-    state.refresh(counters)
+    STATE.lock().refresh()
 }
 
 /// Sees to it that every range of text that was unloaded before the call is reported: by a call of `report`, or of another
 /// thread's, which is waited for. A range is reported once, and counts as gone ([`is_gone`]) until that is done: whoever
 /// loads something there after this has returned will not have it reported as gone.
 pub(crate) fn report_gone(report: &mut dyn FnMut(usize, usize)) {
-    let counters = counters();
-    STATE.lock().refresh(counters);
+    STATE.lock().refresh();
     let this = sys::thread_id();
     loop {
         let mut state = STATE.lock();
@@ -169,17 +166,15 @@ pub(crate) fn report_gone(report: &mut dyn FnMut(usize, usize)) {
 /// Whether the text at `at` belongs to an object that was unloaded and not yet reported: whatever is there now is
 /// somebody else's.
 pub(crate) fn is_gone(at: usize) -> bool {
-    let counters = counters();
     let mut state = STATE.lock();
-    state.refresh(counters);
+    state.refresh();
     state.gone.iter().any(|gone| (gone.start..gone.end).contains(&at))
 }
 
 /// The ranges for which [`is_gone`] is true now.
 pub(crate) fn gone_ranges() -> Vec<(usize, usize)> {
-    let counters = counters();
     let mut state = STATE.lock();
-    state.refresh(counters);
+    state.refresh();
     state.gone.iter().map(|gone| (gone.start, gone.end)).collect()
 }
 
@@ -212,7 +207,10 @@ pub(crate) fn forked() {
 }
 
 impl State {
-    fn refresh(&mut self, counters: (u64, u64)) -> Snapshot {
+    /// The loader is asked under the lock, which a fork waits for: glibc leaves its own lock (`_dl_load_write_lock`) to a
+    /// fork's child as it is, and if another thread had that one, the child would wait for it for ever.
+    fn refresh(&mut self) -> Snapshot {
+        let counters = counters();
         if let Some(snapshot) = self.snapshot.as_ref().filter(|_| self.counters == counters) {
             return snapshot.clone();
         }
