@@ -87,6 +87,8 @@ impl Runner {
             Some(emulator) => {
                 let mut command = Command::new(emulator);
                 command.args(&self.words[1..]);
+                // Not by a variable, which the program would see.
+                command.args(plugin.into_iter().flat_map(|plugin| ["-plugin", plugin]));
                 for (name, value) in environment {
                     command.args(["-E", &format!("{name}={value}")]);
                 }
@@ -99,7 +101,6 @@ impl Runner {
         if self.words.is_empty() {
             command.arg0(&target.arguments[0]).envs(environment.iter().copied());
         }
-        command.envs(plugin.map(|plugin| ("QEMU_PLUGIN", plugin)));
         command.args(&target.arguments[1..]).current_dir(&self.scratch);
         let input = match &target.input {
             Some(path) => {
@@ -120,8 +121,13 @@ impl Runner {
         Ok(command)
     }
 
-    fn environment<'a>(&'a self, control: &'a str) -> [(&'a str, &'a str); 2] {
-        [("LD_PRELOAD", self.agent), ("PROBE_EVERYTHING_CONTROL", control)]
+    /// The same in all runs with the agent: programs look through their environment.
+    fn environment<'a>(&'a self, control: &'a str) -> Vec<(&'a str, &'a str)> {
+        let mut environment = vec![("LD_PRELOAD", self.agent), ("PROBE_EVERYTHING_CONTROL", control)];
+        if !self.words.is_empty() {
+            environment.push(("PROBE_EVERYTHING_COUNTS", "1"));
+        }
+        environment
     }
 }
 
@@ -212,7 +218,6 @@ impl Target {
         let plugin = PLUGIN.ok_or("the build script built no plugin")?;
         let counted = format!("{answer}.counts");
         let plugin = format!("file={plugin},out={counted}");
-        let environment = [environment[0], environment[1], ("PROBE_EVERYTHING_COUNTS", "1")];
         finish(runner, runner.command(self, &environment, Some(&plugin))?)?;
         let lines = fs::read_to_string(&counted).map_err(|error| format!("{counted}: {error}"))?;
         let parse = |line: &str| {

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Names the control file.
 const CONTROL: &str = "PROBE_EVERYTHING_CONTROL";
-/// Set in a program that runs under QEMU with the plugin that counts.
+/// Set in a program that runs under QEMU: a plugin counts there.
 const PLUGIN: &str = "PROBE_EVERYTHING_COUNTS";
 /// `close` of this "descriptor" tells the plugin where counting begins and ends.
 const ANNOUNCE: usize = 0x5741_4c4b;
