@@ -118,7 +118,7 @@ fn backends_look_alike(root: &Path) -> Result<(), String> {
             let mut known = BACKEND_FILES.iter().chain(&OPTIONAL_BACKEND_FILES);
             let is_for_tests = library.contains(&format!("#[cfg(test)]\nmod {module};"));
             if !is_for_tests && !known.any(|known| known.trim_end_matches(".rs") == module) {
-                extra.entry(top.to_owned()).or_default().insert(backend);
+                extra.entry(module.to_owned()).or_default().insert(backend);
             }
             if top != "lib.rs" && !top.starts_with("asm") && read(&file)?.contains("target_arch") {
                 wrong.push(format!(
