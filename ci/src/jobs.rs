@@ -214,8 +214,7 @@ fn whole_step(target: &Target) -> Step {
 /// What finds most in a short time: the conformance suite, the walk, the backend's own tests, and those of the process and of the
 /// command where each was least like elsewhere; on i386, which needs no emulator, all tests of what touches the machine.
 fn selected_steps(target: &Target) -> Vec<Step> {
-    let emulated: &[&str] = if target.runner.is_some() { &["--config", "ci/emulated.toml"] } else { &[] };
-    let test = [&["cargo", "test"], emulated, &["--target", target.triple, "--package"]].concat();
+    let test = ["cargo", "test", "--target", target.triple, "--package"];
     if target.job == "i386-gnu" {
         let step = Step::run(format!("{} (user)", target.triple), &test).args(["probe-host-linux"]);
         let others =
