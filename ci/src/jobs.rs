@@ -233,6 +233,10 @@ fn selected_steps(target: &Target) -> Vec<Step> {
         let step = Step::run(format!("{} (user), probe trace", target.triple), &test);
         steps.push(step.args(["probe-trace"]).args(command.iter().copied()));
     }
+    if target.job == "ppc64le-gnu" {
+        let ls = ["probe-trace", "--test", "real_programs", "ls_prints"];
+        steps.push(Step::run(format!("{} (user), probe trace of busybox", target.triple), &test).args(ls));
+    }
     let suite = ["probe-tests-user", "--test", "conformance"];
     steps.push(Step::run(format!("{} (user)", target.triple), &test).args(suite));
     let walk = ["probe-tests-user", "--test", "walk"];

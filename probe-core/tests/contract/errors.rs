@@ -143,9 +143,9 @@ fn reg_9_a_change_fails_with_number_code_and_sentence(
     assert_eq!((error.errno(), error.code(), error.to_string().as_str()), (errno, code, sentence));
 }
 
-#[cfg(target_os = "linux")]
 /// Linux's numbers, which C programs compare with.
 #[test]
+#[cfg(target_os = "linux")]
 fn reg_9_numbers_are_linuxes() {
     let numbers =
         [Errno::E2BIG, Errno::ENOENT, Errno::ENOMEM, Errno::EILSEQ, Errno::EOPNOTSUPP].map(Errno::as_i32);

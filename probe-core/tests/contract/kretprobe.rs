@@ -2,7 +2,7 @@
 
 use super::*;
 use probe_core::host::Notice;
-use probe_core::{Call, CodeAddr, Context, Follow, Return, Task};
+use probe_core::{Call, CodeAddr, Context, Follow, Probe, Return, Task};
 use rstest::rstest;
 use std::sync::Arc;
 
@@ -443,16 +443,19 @@ fn ret_10_a_return_that_matches_no_call_is_reported_and_stopped() {
     assert_eq!(world.value(f, &[1]), 6);
 }
 
+/// A return probe on `f` that holds `data` while it follows a call, and counts returns.
+fn keeping(world: &'static World, data: &Arc<()>, exits: &'static AtomicUsize) -> Probe<ToyHost> {
+    let kept = data.clone();
+    let probe = R::on("f").entry(move |_| Some(kept.clone())).exit(move |_, _| bump(exits));
+    world.probes.register(probe).unwrap()
+}
+
 /// RET_2: where the return address cannot be replaced there is no call to follow.
 #[test]
 fn ret_2_a_call_whose_return_address_cannot_be_written_goes_on_unprobed() {
-    let world = World::new();
+    let (world, data, exits) = (World::new(), Arc::new(()), counter());
     let f = plus_five(world, "f");
-    let data = Arc::new(());
-    let kept = data.clone();
-    let exits = counter();
-    let probe = R::on("f").entry(move |_| Some(kept.clone())).exit(move |_, _| bump(exits));
-    let probe = world.probes.register(probe).unwrap();
+    let probe = keeping(world, &data, exits);
     let mut cpu = world.cpu(f, &[1]);
     // A stack that can be read and not be written: text.
     let home = world.function("home", &world.arena().to_ne_bytes());
@@ -467,13 +470,9 @@ fn ret_2_a_call_whose_return_address_cannot_be_written_goes_on_unprobed() {
 /// RET_2: a return in a context that the host has no room for finds its way, and is missed.
 #[test]
 fn ret_2_a_return_without_a_context_is_missed() {
-    let world = World::new();
+    let (world, data, exits) = (World::new(), Arc::new(()), counter());
     let f = plus_five(world, "f");
-    let data = Arc::new(());
-    let kept = data.clone();
-    let exits = counter();
-    let probe = R::on("f").entry(move |_| Some(kept.clone())).exit(move |_, _| bump(exits));
-    let probe = world.probes.register(probe).unwrap();
+    let probe = keeping(world, &data, exits);
     let mut cpu = world.cpu(f, &[1]);
     while probe.counters().hits == 0 {
         cpu.run(1);

@@ -193,6 +193,7 @@ fn main() -> ExitCode {
             }
         }
     }
+    let _ = std::fs::remove_dir_all(programs::scratch());
     println!(
         "\ntest result: {}. {} passed; {failed} failed; {skipped} skipped; 0 measured; {} filtered out\n",
         if failed == 0 { "ok" } else { "FAILED" },

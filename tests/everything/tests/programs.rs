@@ -76,9 +76,9 @@ pub(crate) fn is_long() -> bool {
     std::env::var("PROBE_EVERYTHING").is_ok_and(|form| form == "long")
 }
 
-/// Where files lie.
+/// Where files lie: in a folder of this run alone, as the folder above is all targets'.
 pub(crate) fn scratch() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join("everything")
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("everything-{}", std::process::id()))
 }
 
 /// Debian's name of this architecture where its programs do not come from the machine itself.
