@@ -42,7 +42,13 @@ pub(crate) const ALL: &[Torture] = &[
     Torture {
         name: "jumps",
         about: "a million times jumps come and go in bytes that threads execute",
-        run: Run::Steps(|| vec![user_test("jumps", "jumps", &[("PROBE_JUMP_CYCLES", "1000000")])]),
+        run: Run::Steps(|| {
+            let jumps = |name| user_test(name, "jumps", &[("PROBE_JUMP_CYCLES", "1000000")]);
+            vec![
+                jumps("jumps x86-64"),
+                jumps("jumps i386").env("CARGO_BUILD_TARGET", "i686-unknown-linux-gnu"),
+            ]
+        }),
     },
     Torture {
         name: "generated",

@@ -10,6 +10,7 @@ use probe_tests_user::heap::{Counting, live_bytes};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex};
+use std::time::Instant;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -80,6 +81,8 @@ core::arch::global_asm!(
     ".pushsection .text.jump_victims, \"ax\", @progbits",
     "jump_victim jump_victim_line, 62",
     "jump_victim jump_victim_page, 4093",
+    // The opcode's byte on one page, all that it jumps by on the next.
+    "jump_victim jump_victim_byte, 4095",
     // The same over several short instructions.
     ".p2align 12",
     ".skip 4094, 0x90",
@@ -99,6 +102,7 @@ core::arch::global_asm!(
 unsafe extern "C" {
     safe fn jump_victim_line(a: usize, b: usize) -> usize;
     safe fn jump_victim_page(a: usize, b: usize) -> usize;
+    safe fn jump_victim_byte(a: usize, b: usize) -> usize;
     safe fn jump_victim_short(a: usize, b: usize) -> usize;
 }
 
@@ -125,12 +129,16 @@ fn victims_of_x86() -> Vec<Case> {
         extern "C" fn page(a: usize, b: usize) -> usize {
             jump_victim_page(a, b)
         }
+        extern "C" fn byte(a: usize, b: usize) -> usize {
+            jump_victim_byte(a, b)
+        }
         extern "C" fn short(a: usize, b: usize) -> usize {
             jump_victim_short(a, b)
         }
         vec![
             ("jump_victim_line", line, |_, _| 42),
             ("jump_victim_page", page, |_, _| 42),
+            ("jump_victim_byte", byte, |_, _| 42),
             ("jump_victim_short", short, |_, _| 42),
         ]
     }
@@ -251,6 +259,7 @@ fn safe_3_jumps_come_and_go_in_bytes_that_threads_execute() {
         let _ending = Ending(&is_over);
         started.wait();
         let mut quiet = Memory::default();
+        let start = Instant::now();
         for cycle in 0..cycles {
             assert_eq!(probes().optimise(), Ok(victims.len()));
             if cycle % 16 == 1 {
@@ -262,11 +271,16 @@ fn safe_3_jumps_come_and_go_in_bytes_that_threads_execute() {
             probes().unoptimise().unwrap();
             if cycle == 32 {
                 quiet = Memory::now();
+            } else if cycle % 10_000 == 32 {
+                assert_eq!(Memory::now(), quiet, "something is left of {cycle} cycles");
+                println!("{cycle} cycles so far, {} calls of each function", calls.load(Relaxed));
             }
         }
         if cycles > 32 {
             assert_eq!(Memory::now(), quiet, "something is left of {cycles} cycles");
         }
+        let (seconds, calls) = (start.elapsed().as_secs_f64(), calls.load(Relaxed));
+        println!("{cycles} cycles in {seconds:.0} s, {calls} calls of each function meanwhile; {quiet:?}");
     });
     let calls = calls.load(Relaxed);
     for (probe, (name, ..)) in held.iter().zip(&victims) {
