@@ -103,7 +103,7 @@ pub(crate) fn fill(
         bytes.copy_from_slice(&word.to_le_bytes());
     }
     let literal_at = HEADER_LEN + COPY + LITERAL;
-    image[literal_at..literal_at + 8].copy_from_slice(&literal.to_le_bytes());
+    image[literal_at..literal_at + 8].copy_from_slice(&literal.to_ne_bytes());
     out.get_mut(..LEN).ok_or(NOT_COPIED)?.copy_from_slice(&image);
     (layout.copies[0], layout.back) = (offset(COPY), offset(COPY + back));
     Ok(layout)

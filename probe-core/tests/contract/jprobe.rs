@@ -44,8 +44,8 @@ fn jmp_1_to_3_the_handler_gets_copies_and_the_function_its_own(
     let probe = world.probes.register(jprobe("f", handler)).unwrap();
     for round in 1..=3 {
         assert_eq!(run(world, f, data), bare, "registers as without a probe");
-        let stored: Vec<_> = (0..3).map(|word| world.bytes(data + 8 * word, 1)[0]).collect();
-        assert_eq!(stored, [1, 2, 3]);
+        let stored = [0, 8, 16].map(|offset| world.bytes(data + offset, size_of::<usize>()));
+        assert_eq!(stored, [1, 2, 3].map(|argument| usize::to_ne_bytes(argument).to_vec()));
         assert_eq!(probe.counters().hits, round);
     }
     assert_eq!((world.host().current().0.depth(), world.host().pins.load(SeqCst)), (0, 0));

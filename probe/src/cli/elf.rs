@@ -381,7 +381,9 @@ mod tests {
 
     #[test]
     fn names_of_this_process_are_found_by_address() {
-        let addr = names_of_this_process_are_found_by_address as *const () as u64;
+        let function = names_of_this_process_are_found_by_address as *const ();
+        // SAFETY: on that ABI a function pointer points to its descriptor.
+        let addr = if cfg!(target_abi = "elfv1") { unsafe { *function.cast() } } else { function as u64 };
         let name = Symbols::default().name_in_process(std::process::id(), addr).unwrap();
         assert!(name.contains("names_of_this_process_are_found_by_address"), "{name}");
     }

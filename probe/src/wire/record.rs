@@ -351,6 +351,7 @@ mod tests {
                 value(Some(b""), false)
             ]
         );
-        assert_eq!(Values(&[9, 0, 0, 0, 1]).next(), None, "a length beyond the end");
+        let [a, b, c, d] = u32::to_ne_bytes(9);
+        assert_eq!(Values(&[a, b, c, d, 1]).next(), None, "a length beyond the end");
     }
 }

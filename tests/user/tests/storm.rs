@@ -235,7 +235,9 @@ fn load_and_unload(tally: &Tally) {
         let function = unsafe {
             std::mem::transmute::<*mut libc::c_void, extern "C" fn(*const i8, *mut i32) -> u32>(symbol)
         };
-        let probe = probes().register(Kprobe::at(Place::addr((symbol as usize).into())).pre(|_| ()));
+        // SAFETY: on that ABI what names a function is its descriptor.
+        let code = if cfg!(target_abi = "elfv1") { unsafe { *symbol.cast() } } else { symbol as usize };
+        let probe = probes().register(Kprobe::at(Place::addr(code.into())).pre(|_| ()));
         let mut error = 0;
         let seconds = function(c"20000101000010".as_ptr().cast(), &raw mut error);
         match &probe {
