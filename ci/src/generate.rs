@@ -131,7 +131,8 @@ fn cargo_config() -> String {
         }
         if !target.rustflags.is_empty() {
             let flags: Vec<_> = target.rustflags.iter().map(|flag| format!("\"{flag}\"")).collect();
-            let _ = writeln!(text, "rustflags = [{}]", flags.join(", "));
+            let flags = flags.join(", ");
+            let _ = writeln!(text, "rustflags = [{flags}]\nrustdocflags = [{flags}]");
         }
     }
     text
