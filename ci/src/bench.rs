@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::jobs;
 use crate::matrix::TARGETS;
+use crate::peers;
 use crate::step::clean;
 
 /// Figures by name, in the order in which they were printed.
@@ -49,6 +50,24 @@ const RATIOS: &[Ratio] = &[
         above: "k.boosted_with_100k_ns",
         below: "k.boosted_ns",
         goal: 1.10,
+    },
+    Ratio {
+        what: "optimised hit to a kernel's uprobe, emulated",
+        above: "k.optimised_ns",
+        below: "uprobe.nop_ns",
+        goal: 0.05,
+    },
+    Ratio {
+        what: "optimised hit to a kernel's uprobe, stepped",
+        above: "k.optimised_ns",
+        below: "uprobe.stepped_ns",
+        goal: 0.025,
+    },
+    Ratio {
+        what: "optimised hit to a frida-gum Interceptor",
+        above: "k.optimised_ns",
+        below: "frida.on_enter_ns",
+        goal: 0.25,
     },
 ];
 
@@ -137,6 +156,7 @@ fn kernel_figures(output: &str) -> Figures {
 
 /// Every benchmark program of the workspace.
 fn run_processes(root: &Path, target: Option<&Path>, figures: &mut Figures) -> Result<(), String> {
+    let peers = peers::library(root, target.unwrap_or(&root.join("target")));
     for package in crate::metadata::packages(root)? {
         for bench in &package.benches {
             let mut command = clean(Command::new("cargo"));
@@ -144,6 +164,8 @@ fn run_processes(root: &Path, target: Option<&Path>, figures: &mut Figures) -> R
             if let Some(target) = target {
                 command.env("CARGO_TARGET_DIR", target);
             }
+            command.envs(peers.iter().map(|library| ("PROBE_PEERS", library)));
+            command.envs(peers::python(root).map(|python| ("PROBE_FRIDA_PYTHON", python)));
             eprintln!("running {bench} of {}", package.name);
             let output = command.current_dir(root).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
             let output = output.map_err(|error| format!("cannot run cargo bench: {error}"))?;
@@ -213,13 +235,21 @@ fn table(now: &Figures, then: Option<&Figures>) -> String {
     text
 }
 
+/// The unit that a figure's name ends in. What so many threads do together is in units of what one does alone.
+fn unit(name: &str) -> &str {
+    let threads = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
+    if threads.len() < name.len() && threads.ends_with("threads") {
+        return "threads together, over one alone";
+    }
+    name.rsplit_once('_').map_or("", |(_, unit)| unit)
+}
+
 /// Figures with the same unit as bars on one scale.
 fn bars(figures: &Figures) -> String {
     const CELLS: f64 = 60.0;
     let mut by_unit: BTreeMap<&str, Vec<(&str, f64)>> = BTreeMap::new();
     for (name, value) in figures {
-        let unit = name.rsplit_once('_').map_or("", |(_, unit)| unit);
-        by_unit.entry(unit).or_default().push((name, value.as_f64().unwrap_or(0.0)));
+        by_unit.entry(unit(name)).or_default().push((name, value.as_f64().unwrap_or(0.0)));
     }
     let width = figures.keys().map(String::len).max().unwrap_or(0);
     let mut text = String::new();
@@ -247,9 +277,9 @@ fn ratios(figures: &Figures) -> (String, bool) {
                 let measured = above / below;
                 is_kept &= measured <= ratio.goal;
                 let verdict = if measured <= ratio.goal { "" } else { "  missed" };
-                format!("{measured:>8.3}  {:>6.2}{verdict}", ratio.goal)
+                format!("{measured:>8.3}  {:>6.3}{verdict}", ratio.goal)
             }
-            _ => format!("{:>8}  {:>6.2}  not measured", "-", ratio.goal),
+            _ => format!("{:>8}  {:>6.3}  not measured", "-", ratio.goal),
         };
         let _ = writeln!(text, "{:width$}  {line}", ratio.what);
     }
@@ -302,6 +332,13 @@ mod tests {
             text.lines().last().is_some_and(|line| line.starts_with("b_ns") && line.contains(" -  ")),
             "{text}"
         );
+    }
+
+    #[test]
+    fn threads_are_on_one_scale() {
+        let text = bars(&figures(r#"{"floor.threads2": 2, "k.optimised_threads8": 4, "k_ns": 9}"#));
+        assert!(text.contains(&format!("floor.threads2        {} 2.00", "#".repeat(30))), "{text}");
+        assert!(text.contains(&format!("k.optimised_threads8  {} 4.00", "#".repeat(60))), "{text}");
     }
 
     #[test]

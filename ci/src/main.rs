@@ -16,6 +16,7 @@ mod lint;
 mod matrix;
 mod metadata;
 mod mutants;
+mod peers;
 mod release;
 mod setup;
 mod step;
@@ -83,7 +84,7 @@ fn command_line() -> Command {
                     Arg::new("all")
                         .long("all")
                         .action(ArgAction::SetTrue)
-                        .help("Also for the lints, msrv, nightly and miri"),
+                        .help("Also for the lints, msrv, nightly and miri, and what the benchmark compares with"),
                 ),
         )
         .subcommand(Command::new("test").about("Sets up what is missing, then runs the whole matrix").args([
@@ -273,7 +274,9 @@ fn set_up(options: &ArgMatches) -> Result<bool, String> {
     if options.get_flag("all") {
         wanted = jobs::all().iter().map(Job::wanted).fold(wanted, Wanted::merge);
     }
-    if !wanted.install()? {
+    let is_something = wanted.install()?;
+    let is_frida = options.get_flag("all") && peers::install_frida(&root());
+    if !is_something && !is_frida {
         println!("nothing to do: everything is there");
     }
     Ok(true)

@@ -1,21 +1,28 @@
-//! The floor: what a signal round trip costs when nobody does anything in it.
+//! The floor: what a signal round trip costs when nobody does anything in it. And SIGTRAP in other hands for a while.
 
 use probe_host_linux::sys::{Action, SignalSet};
 
+/// A signal handler.
+pub(crate) type Handler = unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
+
 /// Swaps SIGTRAP's action for a bare one while `run` runs, and puts the old one back.
 ///
-/// The bare handler only steps over the breakpoint where the architecture asks for it. By bare system calls: those of
-/// libc are the guard's.
+/// The bare handler only steps over the breakpoint where the architecture asks for it.
 pub(crate) fn with_bare_sigtrap<R>(run: impl FnOnce() -> R) -> R {
+    with_sigtrap(on_trap, run)
+}
+
+/// The same with any handler. By bare system calls: those of libc are the guard's.
+pub(crate) fn with_sigtrap<R>(handler: Handler, run: impl FnOnce() -> R) -> R {
     let before = exchange(None);
     // It returns as the one before does.
-    let bare = Action {
-        handler: on_trap as *const () as usize,
+    let other = Action {
+        handler: handler as *const () as usize,
         flags: before.flags & !(libc::SA_ONSTACK as usize),
         mask: SignalSet::EMPTY,
         ..before
     };
-    exchange(Some(&bare));
+    exchange(Some(&other));
     let result = run();
     exchange(Some(&before));
     result
@@ -34,7 +41,7 @@ fn exchange(new: Option<&Action>) -> Action {
 }
 
 /// Steps over the breakpoint: the saved pc of an x86 trap is after it already.
-extern "C" fn on_trap(_signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+pub(crate) extern "C" fn on_trap(_signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     cfg_if::cfg_if! {
         if #[cfg(any(target_arch = "x86_64", target_arch = "x86"))] {
             let _ = context;

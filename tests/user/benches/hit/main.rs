@@ -7,6 +7,9 @@
 //! the names that docs/benchmarks.md explains.
 
 mod floor;
+mod frida;
+mod peers;
+mod threads;
 mod uprobe;
 mod victims;
 
@@ -14,7 +17,6 @@ use probe_host_linux::{Kprobe, Kretprobe, Probe, guard_signals, probes};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 use victims::Victim;
@@ -116,11 +118,11 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// A case: its stable name, what it calls, and whether the bare SIGTRAP handler has to be in place.
+/// A case: its stable name, what it calls, and the handler that SIGTRAP has to have meanwhile, if not ours.
 struct Case {
     name: &'static str,
     victim: Victim,
-    is_floor: bool,
+    on_trap: Option<floor::Handler>,
 }
 
 /// The figures so far, by their stable names.
@@ -180,7 +182,7 @@ fn plant_optimised() -> Vec<Probe> {
 }
 
 /// Hits: every case in every round.
-fn measure_hits(figures: &mut Figures) {
+fn measure_hits(figures: &mut Figures, mut frida: Option<frida::Frida>) {
     let mut held = plant();
     held.extend(plant_optimised());
     let uprobes = [
@@ -188,11 +190,11 @@ fn measure_hits(figures: &mut Figures) {
         uprobe::Uprobe::arm(victims::bench_uprobe_stepped as *const () as usize, uprobe::Kind::Entry),
         uprobe::Uprobe::arm(victims::bench_uretprobe_nop as *const () as usize, uprobe::Kind::Return),
     ];
-    let case = |name, victim: Victim| Case { name, victim, is_floor: false };
+    let case = |name, victim: Victim| Case { name, victim, on_trap: None };
     let mut cases = vec![
         case("bare", victims::bench_bare),
-        Case { name: "floor.one_trap_ns", victim: victims::floor_one, is_floor: true },
-        Case { name: "floor.two_traps_ns", victim: victims::floor_two, is_floor: true },
+        Case { name: "floor.one_trap_ns", victim: victims::floor_one, on_trap: Some(floor::on_trap) },
+        Case { name: "floor.two_traps_ns", victim: victims::floor_two, on_trap: Some(floor::on_trap) },
         case("k.emulated_ns", victims::bench_emulated),
         case("k.boosted_ns", victims::bench_boosted),
         case("k.post_ns", victims::bench_post),
@@ -218,15 +220,32 @@ fn measure_hits(figures: &mut Figures) {
             Err(error) => eprintln!("{name}: no kernel uprobe here ({error})"),
         }
     }
+    let libraries: [(&'static str, &str, Victim); 2] = [
+        ("hook_crate.detour_ns", "hook", victims::bench_hook),
+        ("kprobe_crate.hit_ns", "kprobe", victims::bench_kprobe_crate),
+    ];
+    let mut planted = Vec::new();
+    for (name, peer, victim) in libraries {
+        match peers::Peer::plant(peer, victim) {
+            Ok(peer) => {
+                cases.push(Case { name, victim, on_trap: peer.on_trap });
+                planted.push(peer);
+            }
+            Err(error) => eprintln!("{name}: left out ({error})"),
+        }
+    }
     let mut samples: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
+    let mut of_frida = Vec::new();
     for _ in 0..ROUNDS {
         for case in &cases {
-            let ns = if case.is_floor {
-                floor::with_bare_sigtrap(|| time(case.victim))
-            } else {
-                time(case.victim)
+            let ns = match case.on_trap {
+                Some(handler) => floor::with_sigtrap(handler, || time(case.victim)),
+                None => time(case.victim),
             };
             samples.entry(case.name).or_default().push(ns);
+        }
+        if let Some(frida) = &mut frida {
+            of_frida.push(frida.round().unwrap_or_else(|error| panic!("frida: {error}")));
         }
     }
     let expected = (ROUNDS * CALLS) as u64;
@@ -236,6 +255,12 @@ fn measure_hits(figures: &mut Figures) {
     for armed in uprobes.iter().flatten() {
         assert_eq!(armed.count(), expected, "the kernel lost hits");
     }
+    for peer in &planted {
+        assert_eq!(peer.count(), expected, "a peer lost hits");
+    }
+    if let Some(frida) = frida {
+        assert_eq!(frida.count(), Ok(expected), "frida lost hits");
+    }
     let bare = samples.remove("bare").unwrap_or_default();
     figures.insert("bare_ns", median(bare.clone()));
     // What a case costs over the unprobed call, round by round.
@@ -243,6 +268,9 @@ fn measure_hits(figures: &mut Figures) {
         for (value, bare) in values.iter_mut().zip(&bare) {
             *value -= bare;
         }
+    }
+    if !of_frida.is_empty() {
+        samples.insert("frida.on_enter_ns", of_frida);
     }
     let one_trap = samples.get("floor.one_trap_ns").cloned().unwrap_or_default();
     let one_trap_ns = median(one_trap.clone());
@@ -259,6 +287,10 @@ fn measure_hits(figures: &mut Figures) {
     relate("ratio.post", "k.post_ns", "floor.two_traps_ns");
     relate("ratio.r", "r_ns", "floor.one_trap_ns");
     relate("ratio.kr", "kr_ns", "r_ns");
+    relate("ratio.optimised_uprobe_nop", "k.optimised_ns", "uprobe.nop_ns");
+    relate("ratio.optimised_uprobe_stepped", "k.optimised_ns", "uprobe.stepped_ns");
+    relate("ratio.optimised_frida", "k.optimised_ns", "frida.on_enter_ns");
+    relate("ratio.optimised_hook_crate", "k.optimised_ns", "hook_crate.detour_ns");
 }
 
 /// Nanoseconds over the unprobed call of a hit at `bench_many`, and related to the bare signal of the same
@@ -333,51 +365,6 @@ fn measure_many(figures: &mut Figures) {
     figures.insert("k.boosted_with_100k_measured_ns", among_ns);
 }
 
-/// Nanoseconds per call of `victim` on one thread alone, then on both at once. Called by both threads.
-fn alone_and_together(thread: usize, barrier: &Barrier, victim: Victim) -> (f64, f64) {
-    let alone = if thread == 0 { time(victim) } else { 0.0 };
-    barrier.wait();
-    let together = time(victim);
-    barrier.wait();
-    (alone, together)
-}
-
-/// Two threads on one probe, against two threads with bare signals: how much they get done together over one alone,
-/// both in every round, each thread on a CPU of its own.
-fn measure_threads(figures: &mut Figures, cpus: &[usize]) {
-    let probe = probes().register(Kprobe::at("bench_alone").pre(|_| ()));
-    assert!(probe.is_ok(), "bench_alone was refused");
-    let barrier = Barrier::new(2);
-    // What starts and ends threads goes through the guard's probes, which want the real handler.
-    let started = Barrier::new(3);
-    let run = |thread: usize| {
-        pin(cpus, thread);
-        started.wait();
-        let floor = || alone_and_together(thread, &barrier, victims::floor_one);
-        let round = |_| {
-            // The signal's action is the process's: the first thread sets it while the other one waits.
-            let bare = if thread == 0 { floor::with_bare_sigtrap(floor) } else { floor() };
-            (bare, alone_and_together(thread, &barrier, victims::bench_alone))
-        };
-        let rounds = (0..ROUNDS).map(round).collect::<Vec<_>>();
-        barrier.wait();
-        rounds
-    };
-    let (first, second) = std::thread::scope(|scope| {
-        let (first, second) = (scope.spawn(|| run(0)), scope.spawn(|| run(1)));
-        started.wait();
-        (first.join(), second.join())
-    });
-    let (Ok(first), Ok(second)) = (first, second) else { panic!("a thread of the benchmark died") };
-    let scaling = |(alone, a): (f64, f64), (_, b): (f64, f64)| alone * (1.0 / a + 1.0 / b);
-    let rounds = || first.iter().zip(&second);
-    let bare: Vec<f64> = rounds().map(|(a, b)| scaling(a.0, b.0)).collect();
-    let probed: Vec<f64> = rounds().map(|(a, b)| scaling(a.1, b.1)).collect();
-    figures.insert("threads2_ratio", ratio(&probed, &bare));
-    figures.insert("floor.threads2", median(bare));
-    figures.insert("k.threads2", median(probed));
-}
-
 /// Prints the figures as a table, with the ratios that the goals are about.
 fn print_table(figures: &Figures) {
     for (name, value) in figures {
@@ -392,6 +379,9 @@ fn print_table(figures: &Figures) {
         ("r / one trap", figure("ratio.r"), 1.35),
         ("kr / r", figure("ratio.kr"), 1.05),
         ("boosted: 100k / alone", figure("ratio.with_100k"), 1.10),
+        ("k.optimised / uprobe.nop", figure("ratio.optimised_uprobe_nop"), 0.05),
+        ("k.optimised / uprobe.stepped", figure("ratio.optimised_uprobe_stepped"), 0.025),
+        ("k.optimised / frida", figure("ratio.optimised_frida"), 0.25),
     ] {
         println!("{name:<28} {value:>12.3}   goal <= {goal}");
     }
@@ -400,18 +390,24 @@ fn print_table(figures: &Figures) {
 
 fn main() {
     // `cargo test --benches` runs this binary too; a benchmark runs when it is asked for.
-    if !std::env::args().any(|arg| arg == "--bench" || arg == "--json") {
+    if frida::is_victims_process() || !std::env::args().any(|arg| arg == "--bench" || arg == "--json") {
         return;
     }
     let mut figures = Figures::new();
     let cpus = cpus();
     pin(&cpus, 0);
+    // Before there are probes: its process begins as any other.
+    let frida = frida::Frida::start();
+    if let Err(error) = &frida {
+        eprintln!("frida.on_enter_ns: left out ({error})");
+    }
     // As in a traced program.
     let guard = guard_signals();
     assert!(guard.is_ok(), "libc's system calls cannot be probed");
-    measure_hits(&mut figures);
+    measure_hits(&mut figures, frida.ok());
     measure_many(&mut figures);
-    measure_threads(&mut figures, &cpus);
+    threads::measure_two(&mut figures, &cpus);
+    threads::measure_many(&mut figures, &cpus);
     if std::env::args().any(|arg| arg == "--json") {
         let fields: Vec<String> =
             figures.iter().map(|(name, value)| format!("\"{name}\": {value:.3}")).collect();
