@@ -25,6 +25,8 @@ use victims::Victim;
 const ROUNDS: usize = 301;
 /// Calls of each victim in one round: about a tenth of a time slice.
 const CALLS: usize = 200;
+/// The same of what takes ten times as long.
+const FEW_CALLS: usize = 20;
 
 /// Bytes that are allocated now, with what the allocator rounds up to.
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -76,12 +78,17 @@ fn anonymous_exec_bytes() -> usize {
 
 /// Nanoseconds per call of `victim`.
 fn time(victim: Victim) -> f64 {
+    time_calls(victim, CALLS)
+}
+
+/// The same of so many calls.
+fn time_calls(victim: Victim, calls: usize) -> f64 {
     let victim = black_box(victim);
     let start = Instant::now();
-    for n in 0..CALLS {
+    for n in 0..calls {
         black_box(victim(n, n));
     }
-    start.elapsed().as_nanos() as f64 / CALLS as f64
+    start.elapsed().as_nanos() as f64 / calls as f64
 }
 
 /// The CPUs that this process may use, as numbers.
@@ -122,6 +129,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 struct Case {
     name: &'static str,
     victim: Victim,
+    calls: usize,
     on_trap: Option<floor::Handler>,
 }
 
@@ -190,11 +198,12 @@ fn measure_hits(figures: &mut Figures, mut frida: Option<frida::Frida>) {
         uprobe::Uprobe::arm(victims::bench_uprobe_stepped as *const () as usize, uprobe::Kind::Entry),
         uprobe::Uprobe::arm(victims::bench_uretprobe_nop as *const () as usize, uprobe::Kind::Return),
     ];
-    let case = |name, victim: Victim| Case { name, victim, on_trap: None };
+    let case = |name, victim: Victim| Case { name, victim, calls: CALLS, on_trap: None };
+    let on_trap: Option<floor::Handler> = Some(floor::on_trap);
     let mut cases = vec![
         case("bare", victims::bench_bare),
-        Case { name: "floor.one_trap_ns", victim: victims::floor_one, on_trap: Some(floor::on_trap) },
-        Case { name: "floor.two_traps_ns", victim: victims::floor_two, on_trap: Some(floor::on_trap) },
+        Case { name: "floor.one_trap_ns", victim: victims::floor_one, calls: CALLS, on_trap },
+        Case { name: "floor.two_traps_ns", victim: victims::floor_two, calls: CALLS, on_trap },
         case("k.emulated_ns", victims::bench_emulated),
         case("k.boosted_ns", victims::bench_boosted),
         case("k.post_ns", victims::bench_post),
@@ -228,19 +237,22 @@ fn measure_hits(figures: &mut Figures, mut frida: Option<frida::Frida>) {
     for (name, peer, victim) in libraries {
         match peers::Peer::plant(peer, victim) {
             Ok(peer) => {
-                cases.push(Case { name, victim, on_trap: peer.on_trap });
-                planted.push(peer);
+                let calls = if peer.on_trap.is_some() { FEW_CALLS } else { CALLS };
+                cases.push(Case { name, victim, calls, on_trap: peer.on_trap });
+                planted.push((peer, calls));
             }
             Err(error) => eprintln!("{name}: left out ({error})"),
         }
     }
     let mut samples: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
     let mut of_frida = Vec::new();
-    for _ in 0..ROUNDS {
-        for case in &cases {
+    for round in 0..ROUNDS {
+        // Each round begins with another one: on a busy machine the end of a time slice shall not meet always the same.
+        for case in cases.iter().cycle().skip(round % cases.len()).take(cases.len()) {
+            let run = || time_calls(case.victim, case.calls);
             let ns = match case.on_trap {
-                Some(handler) => floor::with_sigtrap(handler, || time(case.victim)),
-                None => time(case.victim),
+                Some(handler) => floor::with_sigtrap(handler, run),
+                None => run(),
             };
             samples.entry(case.name).or_default().push(ns);
         }
@@ -255,8 +267,8 @@ fn measure_hits(figures: &mut Figures, mut frida: Option<frida::Frida>) {
     for armed in uprobes.iter().flatten() {
         assert_eq!(armed.count(), expected, "the kernel lost hits");
     }
-    for peer in &planted {
-        assert_eq!(peer.count(), expected, "a peer lost hits");
+    for (peer, calls) in &planted {
+        assert_eq!(peer.count(), (ROUNDS * calls) as u64, "a peer lost hits");
     }
     if let Some(frida) = frida {
         assert_eq!(frida.count(), Ok(expected), "frida lost hits");

@@ -66,8 +66,17 @@ struct Turn {
     threads: usize,
 }
 
+/// What the threads of a turn have done.
+#[derive(Default)]
+struct Done {
+    calls: AtomicU64,
+    /// The CPU time that they took for it.
+    cpu_ns: AtomicU64,
+}
+
 /// Probes whose hits need no trap, and the kernel's: how often 1 to [`MOST`] threads call one function in a time. All take turns in
-/// every round; thread and thread are on different CPUs as far as there are some.
+/// every round; thread and thread are on different CPUs as far as there are some. What counts is the CPU time that they take, times
+/// the CPUs that they can have: other programs that run meanwhile do not count.
 pub(crate) fn measure_many(figures: &mut Figures, cpus: &[usize]) {
     let held = plant_optimised();
     let kernels = [
@@ -87,51 +96,67 @@ pub(crate) fn measure_many(figures: &mut Figures, cpus: &[usize]) {
     let round =
         || cases.iter().flat_map(|&(_, victim)| (1..=MOST).map(move |threads| Turn { victim, threads }));
     let turns: Vec<Turn> = (0..THREAD_ROUNDS).flat_map(|_| round()).collect();
-    let calls = run(&turns, cpus);
+    let done = run(&turns, cpus);
     let count = |victim: Victim| -> u64 {
-        let of_it = turns.iter().zip(&calls).filter(|(turn, _)| std::ptr::fn_addr_eq(turn.victim, victim));
-        of_it.map(|(_, calls)| calls).sum()
+        let of_it = turns.iter().zip(&done).filter(|(turn, _)| std::ptr::fn_addr_eq(turn.victim, victim));
+        of_it.map(|(_, done)| done.calls.load(Relaxed)).sum()
     };
     for (probe, victim) in [(0, victims::bench_k_optimised as Victim), (4, victims::bench_r_optimised)] {
         assert_eq!(held[probe].counters().hits, count(victim), "hits were lost at {}", held[probe].addr());
     }
     for (index, (name, _)) in cases.iter().enumerate() {
+        // Calls in a microsecond, by rounds.
         let of = |threads: usize| {
-            let rounds = calls.chunks_exact(cases.len() * MOST);
-            rounds.map(|round| round[index * MOST + threads - 1] as f64).collect::<Vec<_>>()
+            let round = |round: &[Done]| {
+                let done = &round[index * MOST + threads - 1];
+                let calls = done.calls.load(Relaxed) as f64;
+                calls * 1e3 / done.cpu_ns.load(Relaxed) as f64 * threads.min(cpus.len().max(1)) as f64
+            };
+            done.chunks_exact(cases.len() * MOST).map(round).collect::<Vec<_>>()
         };
-        // On a machine that is busy with others it may not have run at all.
-        let alone: Vec<f64> = of(1).into_iter().map(|calls| calls.max(1.0)).collect();
+        let alone = of(1);
         for threads in 2..=MOST {
             figures.insert(format!("{name}_threads{threads}").leak(), ratio(&of(threads), &alone));
         }
-        figures.insert(format!("{name}_calls_mhz").leak(), median(alone) / WINDOW.as_secs_f64() / 1e6);
+        figures.insert(format!("{name}_calls_mhz").leak(), median(alone));
     }
 }
 
-/// How many calls the threads of each turn did together.
-fn run(turns: &[Turn], cpus: &[usize]) -> Vec<u64> {
-    let calls: Vec<AtomicU64> = turns.iter().map(|_| AtomicU64::new(0)).collect();
+/// The CPU time of this thread so far.
+fn cpu_ns() -> u64 {
+    // SAFETY: all zeros is a time.
+    let mut time: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: `time` is the kernel's to write.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(result, 0, "a thread has no clock");
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// What the threads of each turn did together.
+fn run(turns: &[Turn], cpus: &[usize]) -> Vec<Done> {
+    let all: Vec<Done> = turns.iter().map(|_| Done::default()).collect();
     let (origin, until_ns) = (Instant::now(), AtomicU64::new(0));
     let elapsed_ns = || origin.elapsed().as_nanos() as u64;
     let barrier = Barrier::new(MOST);
     let thread = |number: usize| {
         pin(cpus, number);
-        for (turn, calls) in turns.iter().zip(&calls) {
+        for (turn, together) in turns.iter().zip(&all) {
             if number == 0 {
                 until_ns.store(elapsed_ns() + WINDOW.as_nanos() as u64, Relaxed);
             }
             barrier.wait();
             if number < turn.threads {
                 let (victim, until_ns) = (black_box(turn.victim), until_ns.load(Relaxed));
-                let mut done = 0;
-                while elapsed_ns() < until_ns {
+                let (mut calls, started_ns) = (0, cpu_ns());
+                // Once at least: on a busy machine a thread may come when it is all over.
+                while calls == 0 || elapsed_ns() < until_ns {
                     for n in 0..CALLS {
                         black_box(victim(n, n));
                     }
-                    done += CALLS as u64;
+                    calls += CALLS as u64;
                 }
-                calls.fetch_add(done, Relaxed);
+                together.cpu_ns.fetch_add(cpu_ns() - started_ns, Relaxed);
+                together.calls.fetch_add(calls, Relaxed);
             }
             barrier.wait();
         }
@@ -142,5 +167,5 @@ fn run(turns: &[Turn], cpus: &[usize]) -> Vec<u64> {
             scope.spawn(move || thread(number));
         }
     });
-    calls.into_iter().map(AtomicU64::into_inner).collect()
+    all
 }
