@@ -3,7 +3,7 @@
 use probe_arch_aarch64::regs::{PSTATE_C, PSTATE_D, PSTATE_N, PSTATE_SS, PSTATE_Z};
 use probe_arch_aarch64::{Aarch64, PtRegs};
 use probe_core::CodeAddr;
-use probe_core::arch::{Access, Arch, MemFault, Memory, Regs, SingleStep, Site, Text};
+use probe_core::arch::{Access, Arch, MemFault, Memory, SingleStep, Site, Text};
 use std::cell::RefCell;
 
 const BASE: usize = 0x7000;
@@ -53,6 +53,8 @@ impl Text for Fake {
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn calls_are_seen() {
+    use probe_core::arch::Regs;
+
     let fake = Fake::new(&[]);
     let sp = BASE + 0x800;
     for number in 0..4 {
