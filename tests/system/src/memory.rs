@@ -120,6 +120,45 @@ fn entry(table: usize, index: usize) -> *mut u64 {
     core::ptr::with_exposed_provenance_mut::<u64>(table + (index & 511) * 8)
 }
 
+/// What the page tables say now, read as the processor reads them: without the lock, while others change them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mapped {
+    /// Pages that may be executed.
+    pub executable: usize,
+    /// Pages that may be written.
+    pub writable: usize,
+    /// The address of a page that may be both.
+    pub both: Option<usize>,
+}
+
+impl Mapped {
+    /// Looks at every page.
+    pub fn look() -> Self {
+        let mut seen = Self::default();
+        seen.walk(root(), Native::LEVELS, 0);
+        seen
+    }
+
+    fn walk(&mut self, table: usize, levels: &[u32], at: usize) {
+        let [shift, below @ ..] = levels else { return };
+        for index in 0..512 {
+            // SAFETY: a table of ours, which stays; an entry is one aligned word.
+            let entry = unsafe { entry(table, index).read_volatile() };
+            let at = at | index << shift;
+            match (entry, below) {
+                (0, _) => {}
+                (_, []) => {
+                    let (is_writable, is_executable) = Native::allows(entry);
+                    self.writable += usize::from(is_writable);
+                    self.executable += usize::from(is_executable);
+                    self.both = self.both.or((is_writable && is_executable).then_some(at));
+                }
+                _ => self.walk(Native::table(entry), below, at),
+            }
+        }
+    }
+}
+
 /// Maps everything and turns paging on.
 pub fn init() {
     let mut tables = TABLES.lock();

@@ -65,6 +65,8 @@ pub trait Paging {
     fn branch(table: usize, shift: u32) -> u64;
     /// The table that an entry made by [`Paging::branch`] leads to.
     fn table(entry: u64) -> usize;
+    /// What the processor lets the kernel do with the page of an entry that is not 0: write, execute.
+    fn allows(leaf: u64) -> (bool, bool);
     /// Turns the tables on, on this CPU.
     ///
     /// # Safety

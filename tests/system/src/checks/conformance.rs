@@ -38,10 +38,14 @@ impl Suite for InKernel {
 
 /// Runs the cases whose name contains `filter`, with traps and then with jumps wherever a jump can be.
 pub fn run(filter: &str) -> Outcome {
-    let by_traps = probe_conformance::run::<InKernel>(filter, &mut |line| println!("{line}"));
+    let by_traps = probe_conformance::run::<InKernel>(filter, &mut |line| {
+        super::no_page_is_both();
+        println!("{line}");
+    });
     println!("conformance: {by_traps}");
     PROBES.set_optimising(true);
     let by_jumps = probe_conformance::run::<InKernel>(filter, &mut |line| {
+        super::no_page_is_both();
         println!("{}", line.replacen(" ...", ", by jumps ...", 1));
     });
     PROBES.set_optimising(false);

@@ -2,7 +2,7 @@
 
 use super::Check;
 use crate::arch::{Machine, Native};
-use crate::memory::{self, ALIAS};
+use crate::memory::{self, ALIAS, Mapped, PAGE, Protection};
 use crate::nofault::{self, KernelMemory};
 use crate::{cpu, heap, symbols, task};
 use alloc::sync::Arc;
@@ -16,6 +16,7 @@ pub const CHECKS: &[Check] = &[
     ("a fault in nofault memory is an error", nofault_memory),
     ("text is never writable at its own address", text_is_read_only),
     ("executable memory is written through the alias only", executable_memory),
+    ("SAFE_1 the page tables let no page be written and executed", page_tables),
     ("symbols are found by name and by address", kallsyms),
     ("every cpu takes part in a synchronisation", cpus_synchronise),
     ("tasks share the cpus", tasks_take_turns),
@@ -65,6 +66,22 @@ fn executable_memory() {
     assert_eq!(nofault::read(at.as_usize(), &mut bytes), 0);
     // SAFETY: nothing is written, which is the point.
     assert!(unsafe { memory::write_text(CodeAddr::new(HOLE), &[0]) }.is_err());
+}
+
+fn page_tables() {
+    let (start, end) = memory::text_range();
+    let before = Mapped::look();
+    assert_eq!(before.both, None);
+    assert!(before.executable >= (end - start).div_ceil(PAGE), "{before:?}");
+    assert!(before.writable > (Native::RAM.1 - Native::RAM.0) / PAGE, "memory and its alias: {before:?}");
+    // What it looks for is what it sees.
+    let at = memory::alloc_exec(PAGE, None).expect("there is room");
+    assert_eq!(Mapped::look(), Mapped { executable: before.executable + 1, ..before });
+    memory::protect(at.as_usize(), Protection::ReadWrite);
+    assert_eq!(Mapped::look(), Mapped { writable: before.writable + 1, ..before });
+    // SAFETY: nobody ever executed in it.
+    unsafe { memory::free_exec(at, PAGE) };
+    assert_eq!(Mapped::look(), before);
 }
 
 fn kallsyms() {

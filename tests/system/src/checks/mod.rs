@@ -5,6 +5,7 @@ mod kernel;
 mod probes;
 
 use crate::arch::Outcome;
+use crate::memory::Mapped;
 use crate::{cmdline, println};
 
 /// A check: fails by panicking.
@@ -16,7 +17,13 @@ pub fn run() -> Outcome {
     for (name, check) in kernel::CHECKS.iter().chain(probes::CHECKS).filter(|(name, _)| name.contains(wanted))
     {
         check();
+        no_page_is_both();
         println!("ok {name}");
     }
     conformance::run(wanted)
+}
+
+/// SAFE_1, as the page tables have it: looked at after each check and each case of the suite.
+fn no_page_is_both() {
+    assert_eq!(Mapped::look().both, None, "a page may be written and executed");
 }

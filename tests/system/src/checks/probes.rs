@@ -14,6 +14,7 @@
 //! | a task killed while return instances are pending | `killed_in_call` |
 //! | a context switch inside a probed function | `switches_in_calls` |
 //! | CPUs hit one probe while another registers and unregisters | `registration_storm` |
+//! | no page writable and executable meanwhile, by the page tables | `registration_storm`, and after each check |
 //! | `__switch_to`-like blacklisting | `blacklist` |
 //! | handlers with preemption off | `handlers_are_pinned`, `handlers_of_jumps_are_pinned` |
 //! | the interrupt state restored exactly | `interrupt_state`, `fault_in_step` |
@@ -57,7 +58,7 @@ pub const CHECKS: &[Check] = &[
     ("HIT_6 probes nest in a fault handler", faults::nesting_in_fault_handler),
     ("RET_5 calls return exactly through context switches", tasks::switches_in_calls),
     ("RET_7 a killed task gives its instances back", tasks::killed_in_call),
-    ("HIT_7 cpus hit while others register", tasks::registration_storm),
+    ("HIT_7 SAFE_1 cpus hit while others register", tasks::registration_storm),
     ("REG_3 trap entry and context switch are blacklisted", registry::blacklist),
     ("REG_18 handlers may not register", registry::registering_in_handler),
     ("CTL_5 a module takes its text along", registry::module_goes),

@@ -80,6 +80,11 @@ impl Paging for Aarch64 {
         (entry & 0xffff_ffff_f000) as usize
     }
 
+    fn allows(leaf: u64) -> (bool, bool) {
+        // AP[2] and PXN; the branches above restrict nothing (Arm ARM, D8.4).
+        (leaf & 1 << 7 == 0, leaf & 1 << 53 == 0)
+    }
+
     unsafe fn activate(root: usize) {
         // Attribute 0: normal, write-back; 1: device, nGnRE.
         msr!("mair_el1", 0x04ff);

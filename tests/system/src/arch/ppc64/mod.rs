@@ -101,6 +101,12 @@ impl Paging for Ppc64 {
         (u64::from_be(entry) & 0x00ff_ffff_ffff_f000) as usize
     }
 
+    fn allows(leaf: u64) -> (bool, bool) {
+        // The encoded access authority (Power ISA 3.1, book III, 6.7.10.2).
+        let leaf = u64::from_be(leaf);
+        (leaf & 2 != 0, leaf & 1 != 0)
+    }
+
     unsafe fn activate(root: usize) {
         let table = PROCESS_TABLE.0.get().cast::<u64>();
         // SAFETY: see `ProcessTable`.

@@ -97,6 +97,11 @@ impl Paging for X86 {
         (entry & 0xffff_f000) as usize
     }
 
+    fn allows(leaf: u64) -> (bool, bool) {
+        // R/W and XD; the branches above neither forbid writing nor executing (SDM volume 3, 4.6).
+        (leaf & 2 != 0, leaf >> 63 == 0)
+    }
+
     unsafe fn activate(root: usize) {
         // SAFETY: the caller maps everything in use.
         unsafe { asm!("mov cr3, {}", in(reg) root, options(nostack, preserves_flags)) };

@@ -2,6 +2,7 @@
 
 use super::{Counter, counting, label, place, register};
 use crate::arch::{Backend, Interrupts, Machine, Native};
+use crate::host::PROBES;
 use crate::{memory, syscalls, targets, task};
 use probe_core::arch::Regs as _;
 use probe_core::{Answer, CodeAddr, Kprobe, Kretprobe};
@@ -55,34 +56,58 @@ pub(super) fn fault_in_handlers() {
         // SAFETY: the page appears when it is read.
         unsafe { core::ptr::with_exposed_provenance::<usize>(memory::DEMAND).read_volatile() };
     }
-    for in_post in [false, true] {
-        memory::forget_demanded();
-        let faults = Counter::default();
-        let f = faults.clone();
-        let probe = register(
-            Kprobe::<Backend>::at("target_plain")
-                .pre(move |_| {
-                    if !in_post {
-                        touch()
-                    }
-                })
-                .post(move |_| {
-                    if in_post {
-                        touch()
-                    }
-                })
-                .fault(move |_, _| {
-                    f.rise();
-                    Answer::NotHandled
-                }),
-        );
-        assert_eq!(targets::plain(1), 2);
-        assert_eq!(targets::plain(1), 2);
-        assert_eq!(faults.get(), 1);
-        let counters = probe.counters();
-        assert_eq!((counters.hits, counters.faults), (2, 1));
-        drop(probe);
+    for is_optimising in [false, true] {
+        PROBES.set_optimising(is_optimising);
+        for in_post in [false, true] {
+            memory::forget_demanded();
+            let faults = Counter::default();
+            let f = faults.clone();
+            let probe = register(
+                Kprobe::<Backend>::at("target_plain")
+                    .pre(move |_| {
+                        if !in_post {
+                            touch()
+                        }
+                    })
+                    .post(move |_| {
+                        if in_post {
+                            touch()
+                        }
+                    })
+                    .fault(move |_, _| {
+                        f.rise();
+                        Answer::NotHandled
+                    }),
+            );
+            assert_eq!(targets::plain(1), 2);
+            assert_eq!(targets::plain(1), 2);
+            assert_eq!(faults.get(), 1);
+            let counters = probe.counters();
+            assert_eq!((counters.hits, counters.faults), (2, 1));
+            drop(probe);
+        }
+        // Nobody is asked about those of a return probe; the kernel maps the page.
+        for in_exit in [false, true] {
+            memory::forget_demanded();
+            let entry = Kretprobe::<Backend>::on("target_plain").entry(move |_| {
+                if !in_exit {
+                    touch()
+                }
+                Some(())
+            });
+            let probe = register(entry.exit(move |_, ()| {
+                if in_exit {
+                    touch()
+                }
+            }));
+            assert_eq!(targets::plain(1), 2);
+            assert_eq!(targets::plain(1), 2);
+            let counters = probe.counters();
+            assert_eq!((counters.hits, counters.missed_nested, counters.abandoned), (2, 0, 0));
+            drop(probe);
+        }
     }
+    PROBES.set_optimising(false);
 }
 
 pub(super) fn nesting() {

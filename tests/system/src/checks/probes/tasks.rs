@@ -3,6 +3,7 @@
 use super::{Counter, counting, label, place, register};
 use crate::arch::{Backend, Machine, Native};
 use crate::host::PROBES;
+use crate::memory::Mapped;
 use crate::{cmdline, cpu, targets, task};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -98,6 +99,18 @@ pub(super) fn registration_storm() {
             })
         })
         .collect();
+    // Meanwhile somebody reads the page tables, over and over (SAFE_1).
+    let looks = Counter::default();
+    let watcher = {
+        let (stop, looks) = (stop.clone(), looks.clone());
+        task::spawn("watcher", move || {
+            while !stop.load(SeqCst) {
+                assert_eq!(Mapped::look().both, None);
+                looks.rise();
+                task::yield_now();
+            }
+        })
+    };
     // Every patch stops all CPUs at a rendezvous; there a few rounds are contention enough.
     let rounds = if cmdline::value("rendezvous").is_some() { 8 } else { 60 };
     for round in 0..rounds {
@@ -114,7 +127,8 @@ pub(super) fn registration_storm() {
     }
     stop.store(true, SeqCst);
     callers.iter().for_each(|task| task.join());
-    assert!(calls.get() > 0);
+    watcher.join();
+    assert!(calls.get() > 0 && looks.get() > 0);
     assert_eq!(wrong.get(), 0);
     assert_eq!(before.get(), after.get());
     let counters = stable.counters();
