@@ -227,3 +227,46 @@ fn hit_11_a_probed_fork_comes_back_twice() {
     });
     assert_eq!(end, End::Exit(0));
 }
+
+/// The child of a vfork borrows memory, stack and this thread's state, and ends in the middle of a hit: what follows in the
+/// parent is counted, however often.
+#[test]
+fn hit_11_a_probed_vfork_leaves_the_parent_as_it_was() {
+    static POSTS: AtomicUsize = AtomicUsize::new(0);
+    let _alone = alone();
+    for is_optimising in [false, true] {
+        let end = in_child(|| {
+            probes().set_optimising(is_optimising);
+            let (start, end) = function("flt_vfork");
+            let place = |at: usize| probe_core::Place::addr(at.into());
+            let places = (start..end).filter(|&at| probes().explain(&place(at)).is_ok());
+            let planted = places.map(|at| {
+                Kprobe::at(place(at)).pre(|_| ()).post(|_| {
+                    POSTS.fetch_add(1, SeqCst);
+                })
+            });
+            let planted = probes().register_all(planted).expect("nothing here is refused");
+            let after =
+                probes().register(Kprobe::at("flt_work").pre(|_| ()).post(|_| ())).expect("a function");
+            for round in 1..30 {
+                let child = call(start, (0, 0)) as i32;
+                let mut status = 0;
+                // SAFETY: `status` is writable.
+                let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+                let is_well = waited == child && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7;
+                let counters = after.counters();
+                if !is_well
+                    || flt_work(1) != 9
+                    || after.counters().hits != round
+                    || counters.missed_nested != 0
+                {
+                    eprintln!("{round}: {child} {waited} {status:#x}, {counters:?}");
+                    return 1;
+                }
+            }
+            drop((planted, after));
+            i32::from(POSTS.load(SeqCst) < 29 * 8)
+        });
+        assert_eq!(end, End::Exit(0), "optimising: {is_optimising}");
+    }
+}

@@ -5,6 +5,7 @@
 
 #[path = "../../../../host-linux/tests/common/mod.rs"]
 mod common;
+mod handlers;
 mod instructions;
 
 use common::{End, alone, in_child};
