@@ -125,7 +125,9 @@ impl Region {
     /// The operating system refused memory or address space.
     pub fn create(layout: Layout, config: &[u8], flags: Flags) -> Result<(Self, OwnedFd), MapError> {
         // SAFETY: a NUL-terminated name and flags.
-        let fd = unsafe { libc::memfd_create(c"probe-trace".as_ptr(), libc::MFD_CLOEXEC) };
+        let fd = unsafe {
+            libc::memfd_create(c"probe-trace".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+        };
         if fd < 0 {
             return Err(last_os());
         }
@@ -133,6 +135,12 @@ impl Region {
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: our own descriptor.
         if unsafe { libc::ftruncate64(fd.as_raw_fd(), layout.total() as i64) } != 0 {
+            return Err(last_os());
+        }
+        // A traced program must not cut it off below the command, which would die of the next access.
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: our own descriptor.
+        if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
             return Err(last_os());
         }
         let base = map(&fd, layout.total())?;
@@ -427,6 +435,15 @@ mod tests {
     fn another_file_is_not_a_region() {
         assert!(matches!(Region::open(c"/proc/self/exe"), Err(MapError::NotARegion | MapError::Os(_))));
         assert!(matches!(Region::open(c"/does/not/exist"), Err(MapError::Os(_))));
+    }
+
+    #[test]
+    fn a_region_keeps_its_length() {
+        let (_region, fd) = create();
+        let file = std::fs::File::from(fd);
+        let len = file.metadata().unwrap().len();
+        assert!(file.set_len(0).is_err() && file.set_len(len + 1).is_err());
+        assert_eq!(file.metadata().unwrap().len(), len);
     }
 
     #[test]
