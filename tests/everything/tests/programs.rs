@@ -19,7 +19,7 @@ pub(crate) enum Count {
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     /// A path; a name to be looked up in PATH, or, where programs are another architecture's, an applet of busybox; or one
-    /// of [`RUST`] and [`CPP`].
+    /// of [`RUST`], [`CPP`] and [`TESTED_PYTHON`].
     program: &'static str,
     /// Words parted by spaces; `ROUNDS` stands for a number.
     arguments: &'static str,
@@ -34,6 +34,8 @@ pub(crate) struct Program {
 const RUST: &str = env!("CARGO_BIN_EXE_panics");
 /// `tests/throws.cpp`, compiled when it is needed.
 const CPP: &str = "throws";
+/// The Python in PATH, if it has its own tests (Debian: `libpython3-testsuite`).
+const TESTED_PYTHON: &str = "a Python with its own tests";
 
 const fn counted(name: &'static str, program: &'static str, arguments: &'static str) -> Program {
     Program { name, program, arguments, input: None, count: Count::Every, is_long: true }
@@ -55,6 +57,7 @@ const fn reading(input: &'static str, program: Program) -> Program {
 pub(crate) const PROGRAMS: &[Program] = &[
     short(counted("gunzip", "gzip", "-d -c small.gz")),
     short(compared("panics", RUST, "ROUNDS")),
+    counted("unwinding", RUST, "ROUNDS alone"),
     short(compared("throws", CPP, "ROUNDS")),
     counted("gzip", "gzip", "-c -n text"),
     counted("sha256sum", "sha256sum", "text small.gz"),
@@ -68,6 +71,7 @@ pub(crate) const PROGRAMS: &[Program] = &[
     compared("xz", "/usr/bin/xz", "-c -T1 text"),
     reading("work.sql", compared("sqlite", "/usr/bin/sqlite3", ":memory:")),
     compared("python", "/usr/bin/python3", "-S -E work.py"),
+    compared("regression", TESTED_PYTHON, "-E regression.py"),
     compared("openssl", "/usr/bin/openssl", "dgst -sha3-256 text"),
 ];
 
@@ -99,7 +103,7 @@ impl Program {
     pub(crate) fn is_here(&self) -> bool {
         cfg!(target_arch = "x86_64")
             || self.program == RUST
-            || !self.program.starts_with('/') && self.program != CPP
+            || !self.program.starts_with('/') && ![CPP, TESTED_PYTHON].contains(&self.program)
     }
 
     /// What of it is not there.
@@ -116,6 +120,9 @@ impl Program {
         if name.starts_with('/') {
             // A link such as Python's: the object's name is the file's.
             return Path::new(name).canonicalize().ok();
+        }
+        if name == TESTED_PYTHON {
+            return tested_python();
         }
         if let Some(busybox) = userland() {
             return Some(busybox).filter(|path| path.is_file());
@@ -143,11 +150,23 @@ impl Program {
             self.path(self.program).ok_or("it is not there")?
         };
         let rounds = if is_long() { "100" } else { "4" };
-        let own = self.program.rsplit('/').next().unwrap_or_default();
+        // By its name a Python would look for its library.
+        let itself = path.display().to_string();
+        let own =
+            if self.program == TESTED_PYTHON { Some(&*itself) } else { self.program.rsplit('/').next() };
+        let own = own.unwrap_or_default();
         let arguments = self.arguments.replace("ROUNDS", rounds);
         let arguments = [own.to_owned()].into_iter().chain(arguments.split(' ').map(String::from)).collect();
         Ok((path, arguments, self.input.map(|name| scratch().join(name))))
     }
+}
+
+/// The interpreter itself, which a version manager's `python3` only starts.
+fn tested_python() -> Option<PathBuf> {
+    let asked = "import sys, test.test_json; print(sys.executable)";
+    let output = Command::new("python3").args(["-E", "-c", asked]).output().ok()?;
+    let path = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| Path::new(path.trim()).canonicalize().ok())?
 }
 
 /// Compiles the C++ program.
@@ -196,5 +215,6 @@ fn work() -> Result<(), String> {
     fs::write(scratch.join("text"), text).map_err(failed)?;
     fs::write(scratch.join("small.gz"), include_bytes!("small.gz")).map_err(failed)?;
     fs::write(scratch.join("work.sql"), include_str!("work.sql")).map_err(failed)?;
+    fs::write(scratch.join("regression.py"), include_str!("regression.py")).map_err(failed)?;
     fs::write(scratch.join("work.py"), include_str!("work.py")).map_err(failed)
 }

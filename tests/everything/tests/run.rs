@@ -18,7 +18,7 @@ const AGENT: Option<&str> = option_env!("PROBE_EVERYTHING_AGENT");
 /// The plugin, built by the build script for the machine that QEMU runs on.
 const PLUGIN: Option<&str> = option_env!("PROBE_EVERYTHING_PLUGIN");
 /// No run takes longer.
-const LIMIT_SECONDS: u32 = 3600;
+const LIMIT_SECONDS: u32 = 3 * 3600;
 
 /// What the agent is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@
 
 mod memory;
 
+use probe_core::host::Host;
 use probe_core::{AnyProbe, CodeAddr, Place};
 use probe_host_linux::{Kprobe, Native, guard, probes, set_log, signals, start};
 use std::collections::BTreeMap;
@@ -84,12 +85,12 @@ fn run(control: &Path) -> Result<(), String> {
         let _ = writeln!(answer, "object {name} {bias:x}");
         places.extend(addresses.iter().map(|address| bias.wrapping_add(*address)));
     }
-    // SAFETY: a name; the function stays.
-    let ends = code_of(unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_exit".as_ptr()) });
-    let begins = code_of(everything_begins as *const c_void);
-    let _ = writeln!(answer, "begins {begins:x}\nends {ends:x}");
     set_log(|_| {});
     start().map_err(|error| error.to_string())?;
+    // SAFETY: a name; the function stays.
+    let ends = entry_of(unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_exit".as_ptr()) });
+    let begins = entry_of(everything_begins as *const c_void);
+    let _ = writeln!(answer, "begins {begins:x}\nends {ends:x}");
     let tally = tally(&format!("{}.hits", control.answer), 2 * places.len())?;
     plant(&places, control.mode, ends, tally, &mut answer)?;
     std::fs::write(control.answer, answer).map_err(|error| error.to_string())?;
@@ -126,6 +127,16 @@ fn code_of(function: *const c_void) -> usize {
     } else {
         function as usize
     }
+}
+
+/// What every call of a function executes: on ppc64 ELFv2 its local entry, which the global one leads to.
+fn entry_of(function: *const c_void) -> usize {
+    let code = code_of(function);
+    let mut entry = code;
+    probes()
+        .host()
+        .symbol_at(CodeAddr::new(code), &mut |symbol| entry = code + usize::from(symbol.local_entry));
+    entry
 }
 
 /// The loaded objects: file name, and what is added to the file's addresses.
