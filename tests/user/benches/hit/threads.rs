@@ -109,16 +109,27 @@ pub(crate) fn measure_many(figures: &mut Figures, cpus: &[usize]) {
         let of = |threads: usize| {
             let round = |round: &[Done]| {
                 let done = &round[index * MOST + threads - 1];
-                let calls = done.calls.load(Relaxed) as f64;
+                let calls = match done.calls.load(Relaxed) {
+                    0 => f64::NAN,
+                    calls => calls as f64,
+                };
                 calls * 1e3 / done.cpu_ns.load(Relaxed) as f64 * threads.min(cpus.len().max(1)) as f64
             };
             done.chunks_exact(cases.len() * MOST).map(round).collect::<Vec<_>>()
         };
         let alone = of(1);
+        // On a busy machine there are rounds in which nobody came in time.
+        let mut insert = |name: String, values: Vec<f64>| {
+            let known: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+            if !known.is_empty() {
+                figures.insert(name.leak(), median(known));
+            }
+        };
         for threads in 2..=MOST {
-            figures.insert(format!("{name}_threads{threads}").leak(), ratio(&of(threads), &alone));
+            let ratios = of(threads).iter().zip(&alone).map(|(together, alone)| together / alone).collect();
+            insert(format!("{name}_threads{threads}"), ratios);
         }
-        figures.insert(format!("{name}_calls_mhz").leak(), median(alone));
+        insert(format!("{name}_calls_mhz"), alone);
     }
 }
 
@@ -148,15 +159,17 @@ fn run(turns: &[Turn], cpus: &[usize]) -> Vec<Done> {
             if number < turn.threads {
                 let (victim, until_ns) = (black_box(turn.victim), until_ns.load(Relaxed));
                 let (mut calls, started_ns) = (0, cpu_ns());
-                // Once at least: on a busy machine a thread may come when it is all over.
-                while calls == 0 || elapsed_ns() < until_ns {
+                while elapsed_ns() < until_ns {
                     for n in 0..CALLS {
                         black_box(victim(n, n));
                     }
                     calls += CALLS as u64;
                 }
-                together.cpu_ns.fetch_add(cpu_ns() - started_ns, Relaxed);
-                together.calls.fetch_add(calls, Relaxed);
+                // Who comes when it is all over has done nothing.
+                if calls > 0 {
+                    together.cpu_ns.fetch_add(cpu_ns() - started_ns, Relaxed);
+                    together.calls.fetch_add(calls, Relaxed);
+                }
             }
             barrier.wait();
         }
