@@ -404,6 +404,13 @@ impl<A: Arch> Task<A> {
         Self { pending: AtomicPtr::new(ptr::null_mut()) }
     }
 
+    /// The newest pending return.
+    #[inline(always)]
+    pub(crate) fn newest(&self) -> Option<&Instance<A>> {
+        // SAFETY: what is on the task's list is not freed.
+        unsafe { self.pending.load(Relaxed).as_ref() }
+    }
+
     /// Whether no return is pending.
     pub fn is_idle(&self) -> bool {
         self.pending.load(Relaxed).is_null()

@@ -3,48 +3,56 @@
 //! Where a word has 32 bits, 64-bit atomics are a loop at best, and on processors without vectors they go through the
 //! floating-point unit, whose registers a kernel's hit path may not touch. There a counter is two words.
 
-use crate::sync::{AtomicUsize, Relaxed};
+use crate::sync::{AcqRel, AtomicUsize, Relaxed};
 #[cfg(target_pointer_width = "64")]
 pub(crate) use one_word::Counter;
 #[cfg(not(target_pointer_width = "64"))]
 pub(crate) use two_words::Counter;
 
-/// Counts what happens in sections of contexts, exactly: an atomic addition costs as much as half a hit by jump. So the first
-/// context has a word of its own, which it alone adds to, and cannot be interrupted by itself while it does.
+/// Counts hits, exactly: an atomic addition costs as much as half a hit by jump. So the first context has a word of its own,
+/// which it alone adds to, and cannot be interrupted by itself while it does.
+///
+/// It also knows whether its probe is silent, so that the first context asks for both at once.
 pub(crate) struct HitCounter {
-    /// The address of the first context, or 0; always 0 where a word does not hold a count.
+    /// The address of the first context, or 0; and [`SILENT`].
     owner: AtomicUsize,
-    owners: AtomicUsize,
+    owners: Counter,
     others: Counter,
 }
 
+/// No address of a context has this bit.
+const SILENT: usize = 1;
+
 impl HitCounter {
     /// Nothing counted yet.
-    pub(crate) const fn new() -> Self {
-        Self { owner: AtomicUsize::new(0), owners: AtomicUsize::new(0), others: Counter::new() }
+    pub(crate) const fn new(is_silent: bool) -> Self {
+        Self { owner: AtomicUsize::new(is_silent as usize), owners: Counter::new(), others: Counter::new() }
     }
 
-    /// Counts one, in a section of the context at this address; `false`: nobody is the first context yet.
+    /// The probe has become silent.
+    pub(crate) fn silence(&self) {
+        self.owner.fetch_or(SILENT, AcqRel);
+    }
+
+    /// The probe is not silent any more; who makes it so at the same time is [told](HitCounter::silence) behind that.
+    pub(crate) fn speak(&self) {
+        self.owner.fetch_and(!SILENT, AcqRel);
+    }
+
+    /// Counts one, in a section of the context at this address; `false`: the probe is silent, or nobody is the first context
+    /// yet.
     #[inline(always)]
     pub(crate) fn try_rise(&self, context: usize) -> bool {
         let owner = self.owner.load(Relaxed);
-        if cfg!(target_pointer_width = "64") && owner == context {
-            self.owners.store(self.owners.load(Relaxed).wrapping_add(1), Relaxed);
-        } else if cfg!(target_pointer_width = "64") && owner == 0 {
-            return false;
-        } else {
+        if owner == context {
+            self.owners.rise_alone();
+            return true;
+        }
+        let is_other = owner > SILENT && owner & SILENT == 0;
+        if is_other {
             self.others.rise();
         }
-        true
-    }
-
-    /// As [`HitCounter::try_rise`], the first one, too.
-    #[inline(always)]
-    pub(crate) fn rise(&self, context: usize) {
-        if !self.try_rise(context) {
-            self.claim(context);
-            self.others.rise();
-        }
+        is_other
     }
 
     /// Makes the context at this address the first one, if there has been none.
@@ -63,7 +71,7 @@ impl HitCounter {
 
     /// How many there have been.
     pub(crate) fn get(&self) -> u64 {
-        self.owners.load(Relaxed) as u64 + self.others.get()
+        self.owners.get() + self.others.get()
     }
 }
 
@@ -84,6 +92,12 @@ mod one_word {
         #[inline(always)]
         pub(crate) fn rise(&self) {
             self.0.fetch_add(1, Relaxed);
+        }
+
+        /// As [`Counter::rise`], for whoever is the only one who counts at the moment.
+        #[inline(always)]
+        pub(crate) fn rise_alone(&self) {
+            self.0.store(self.0.load(Relaxed).wrapping_add(1), Relaxed);
         }
 
         /// How many there have been.
@@ -114,7 +128,19 @@ mod two_words {
         /// Counts one.
         #[inline(always)]
         pub(crate) fn rise(&self) {
-            let before = self.low.fetch_add(1, Relaxed);
+            self.risen(self.low.fetch_add(1, Relaxed));
+        }
+
+        /// As [`Counter::rise`], for whoever is the only one who counts at the moment.
+        #[inline(always)]
+        pub(crate) fn rise_alone(&self) {
+            let before = self.low.load(Relaxed);
+            self.low.store(before.wrapping_add(1), Relaxed);
+            self.risen(before);
+        }
+
+        #[inline(always)]
+        fn risen(&self, before: u32) {
             // Its lower bits are all ones.
             if before << 1 == u32::MAX << 1 {
                 self.note_half_turn();

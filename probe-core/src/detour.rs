@@ -16,10 +16,11 @@ use crate::arch::{Arch, DetourLayout, Displaced, Method, Regs, Resume, SaveSet};
 use crate::context::{Context, Wait};
 use crate::hit::{RegsOf, Trap, Walk, count_missed};
 use crate::host::Host;
+use crate::instance::Instance;
 use crate::point::{HAS_POST, Handlers, Node, Point};
 use crate::registry::Probes;
 use crate::slots::{CHUNK_LEN, chunk_base};
-use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, follow};
+use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, follow};
 use crate::table::Keyed;
 use alloc::boxed::Box;
 use core::mem::offset_of;
@@ -34,15 +35,20 @@ pub(crate) const GRANULE: usize = 32;
 /// One detour. The trampoline finds the handler in the first word.
 #[repr(C)]
 pub(crate) struct Detour<H: Host> {
-    pub(crate) handler: extern "C" fn(*mut RegsOf<H>, usize) -> Resume,
-    /// As the first word, for the call behind the first copy.
-    pub(crate) post_handler: extern "C" fn(*mut RegsOf<H>, usize) -> Resume,
-    /// Whether there is such a call.
-    pub(crate) calls_post: bool,
+    /// [`jumped`], or [`entered`] where a return probe is the only one: either does whatever is to be done.
+    pub(crate) handler: AtomicPtr<()>,
+    /// The only probe of the place, if it has a pre handler and nothing else.
+    plain: AtomicPtr<Node<H::Arch>>,
+    /// The only probe of the place, if it is a return probe without an entry handler.
+    followed: AtomicPtr<Node<H::Arch>>,
     pub(crate) probes: &'static Probes<H>,
     pub(crate) place: CodeAddr,
     /// Null unless the jump, or a part of it, stands in text.
-    pub(crate) point: AtomicPtr<Point<H::Arch>>,
+    point: AtomicPtr<Point<H::Arch>>,
+    /// As the first word, for the call behind the first copy.
+    post_handler: Handler<H>,
+    /// Whether there is such a call.
+    pub(crate) calls_post: bool,
     /// Where the jump leads.
     pub(crate) entry: CodeAddr,
     pub(crate) save: SaveSet,
@@ -59,7 +65,54 @@ impl<H: Host> Keyed for Detour<H> {
     }
 }
 
+/// What a detour's trampoline calls.
+pub(crate) type Handler<H> = extern "C" fn(*mut RegsOf<H>, usize) -> Resume;
+
 impl<H: Host> Detour<H> {
+    /// A detour whose memory and layout are not known yet.
+    pub(crate) fn new(
+        probes: &'static Probes<H>,
+        place: CodeAddr,
+        (save, calls_post): (SaveSet, bool),
+        displaced: Displaced,
+        text: [u8; MAX_DISPLACED_LEN],
+    ) -> Self {
+        Self {
+            handler: AtomicPtr::new(jumped::<H> as Handler<H> as *mut ()),
+            plain: AtomicPtr::new(ptr::null_mut()),
+            followed: AtomicPtr::new(ptr::null_mut()),
+            probes,
+            place,
+            point: AtomicPtr::new(ptr::null_mut()),
+            post_handler: copied::<H>,
+            calls_post,
+            entry: CodeAddr::new(0),
+            save,
+            displaced,
+            layout: DetourLayout::default(),
+            text,
+        }
+    }
+
+    /// The point whose jump, or a part of it, stands in text; null where none does.
+    pub(crate) fn point(&self) -> &AtomicPtr<Point<H::Arch>> {
+        &self.point
+    }
+
+    /// Notes whose jump stands in text from here on, or which probes that point has now. Under the registry's lock.
+    pub(crate) fn serve(&self, point: Option<&Point<H::Arch>>) {
+        let only = point.map_or(ptr::null_mut(), Point::only);
+        // SAFETY: a node on a point's list is there as long as the lock is held.
+        let handlers = unsafe { only.as_ref() }.map(|node| &node.handlers);
+        let is_plain = matches!(handlers, Some(Handlers::Kprobe { pre: Some(_), post: None, .. }));
+        let is_followed = matches!(handlers, Some(Handlers::Return(probe)) if probe.entry.is_none());
+        let handler = if is_followed { entered::<H> } else { jumped::<H> as Handler<H> };
+        self.plain.store(if is_plain { only } else { ptr::null_mut() }, Release);
+        self.followed.store(if is_followed { only } else { ptr::null_mut() }, Release);
+        self.handler.store(handler as *mut (), Release);
+        self.point.store(point.map_or(ptr::null_mut(), |point| ptr::from_ref(point).cast_mut()), Release);
+    }
+
     /// Where its memory begins.
     pub(crate) fn start(&self) -> CodeAddr {
         self.entry.wrapping_offset(-(H::Arch::DETOUR_HEADER_LEN as isize))
@@ -144,23 +197,128 @@ pub(crate) extern "C" fn jumped<H: Host>(regs: *mut RegsOf<H>, detour: usize) ->
     let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
     // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.
     let regs = unsafe { &mut *regs };
-    let probes = detour.probes;
-    probes.host.pin();
-    let Some(context) = probes.host.context() else { return probes.jumped_busy(None, detour, regs) };
-    let Some(word) = context.idle_word() else { return probes.jumped_busy(Some(context), detour, regs) };
+    let host = &detour.probes.host;
+    host.pin();
+    let Some(context) = host.context() else { return jumped_busy(regs, detour, None) };
+    let Some(word) = context.idle_word() else { return jumped_busy(regs, detour, Some(context)) };
     context.open_idle(word);
-    // SAFETY: inside until `close_only`; the registry clears the pointer before it waits and frees the point.
-    let point = unsafe { follow(&detour.point).as_ref() };
-    // SAFETY: as above.
-    let plain = point.and_then(|point| unsafe { point.plain() });
-    let may_call = |node: &Node<_>| !node.is_silent() && node.hits.try_rise(context.address());
-    let Some((node, pre)) = plain.filter(|(node, _)| may_call(node)) else {
-        return probes.jumped_idle(context, detour, regs);
+    // SAFETY: inside until `close_only`; the registry clears the pointer before it waits and frees the node.
+    let plain = unsafe { follow(&detour.plain).as_ref() };
+    let Some(node) = plain.filter(|node| node.hits.try_rise(context.address())) else {
+        return jumped_idle(regs, detour, context);
+    };
+    let Handlers::Kprobe { pre: Some(pre), .. } = &node.handlers else {
+        // SAFETY: `serve` stores no other.
+        unsafe { core::hint::unreachable_unchecked() }
     };
     context.set_current(node);
     regs.set_pc(detour.place);
     let resume = pre(regs, node);
-    probes.leave(context, resume)
+    leave(host, context, resume)
+}
+
+/// As [`jumped`], where a return probe without an entry handler is the only probe: no handler is called.
+pub(crate) extern "C" fn entered<H: Host>(regs: *mut RegsOf<H>, detour: usize) -> Resume {
+    // SAFETY: as in `jumped`.
+    let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
+    // SAFETY: as in `jumped`.
+    let regs = unsafe { &mut *regs };
+    let host = &detour.probes.host;
+    host.pin();
+    let Some(context) = host.context() else { return jumped_busy(regs, detour, None) };
+    let Some(word) = context.idle_word() else { return jumped_busy(regs, detour, Some(context)) };
+    context.open_idle(word);
+    // SAFETY: as in `jumped`.
+    let followed = unsafe { follow(&detour.followed).as_ref() };
+    let Some(node) = followed.filter(|node| !node.is_silent()) else {
+        return jumped_idle(regs, detour, context);
+    };
+    let Handlers::Return(probe) = &node.handlers else {
+        // SAFETY: `serve` stores no other.
+        unsafe { core::hint::unreachable_unchecked() }
+    };
+    // Calls at the end only: no register has to be saved.
+    match detour.probes.follow_plainly(probe, regs) {
+        Some(Ok(())) => {}
+        Some(Err(instance)) => return drop_entered(host, context, instance),
+        None => return jumped_idle(regs, detour, context),
+    }
+    context.close_only();
+    host.unpin();
+    Resume::Unchanged
+}
+
+/// The end of a hit whose call cannot be followed after all.
+#[cold]
+#[inline(never)]
+fn drop_entered<H: Host>(host: &H, context: &Context<H::Arch>, instance: &Instance<H::Arch>) -> Resume {
+    instance.drop_unreturned();
+    leave(host, context, Resume::Unchanged)
+}
+
+/// A hit that is not the usual case: the next one is that there is one return probe, and something to be done first.
+///
+/// The arguments are where the trampoline has put them, and where the probes are is asked again: a host that is no variable is
+/// not looked up for the usual case.
+#[inline(never)]
+fn jumped_idle<H: Host>(regs: &mut RegsOf<H>, detour: &Detour<H>, context: &Context<H::Arch>) -> Resume {
+    let probes = detour.probes;
+    // SAFETY: inside until `close_only`.
+    let point = unsafe { probes.point_of(detour) };
+    // SAFETY: as above.
+    let head = point.and_then(|point| unsafe { follow(&point.head).as_ref() });
+    let (Some(point), Some(head)) = (point, head) else {
+        return leave(&probes.host, context, Resume::Unchanged);
+    };
+    regs.set_pc(detour.place);
+    if let Handlers::Return(probe) = &head.handlers
+        && head.next.load(Relaxed).is_null()
+        && !head.is_silent()
+    {
+        let resume = probes.enter_call(context, head, probe, regs);
+        return leave(&probes.host, context, resume);
+    }
+    probes.jumped_many(context, detour, point, head, regs)
+}
+
+/// A nested hit, or one where there is no room for another context.
+#[cold]
+#[inline(never)]
+fn jumped_busy<H: Host>(
+    regs: &mut RegsOf<H>,
+    detour: &Detour<H>,
+    context: Option<&Context<H::Arch>>,
+) -> Resume {
+    let probes = detour.probes;
+    let mut resume = Resume::Unchanged;
+    match context {
+        Some(context) => {
+            let was_outside = context.open();
+            probes.miss_detour(detour);
+            // Behind the copy is a call for the frame's owner, which this hit has come in between: not for this one.
+            if let Some(point) = probes.between(context, detour) {
+                regs.set_pc(detour.place);
+                let _ = probes.execute_bare(point, regs);
+                resume = Resume::Redirected;
+            }
+            context.close(was_outside);
+        }
+        None => {
+            let _guard = probes.anonymous();
+            probes.miss_detour(detour);
+        }
+    }
+    probes.host.unpin();
+    resume
+}
+
+/// The end of a hit by jump.
+#[inline(always)]
+fn leave<H: Host>(host: &H, context: &Context<H::Arch>, resume: Resume) -> Resume {
+    context.set_current(ptr::null());
+    context.close_only();
+    host.unpin();
+    resume
 }
 
 /// What the second call in a detour leads to, as [`jumped`]; `word` is the address of the detour's own word for it.
@@ -179,36 +337,8 @@ pub(crate) extern "C" fn copied<H: Host>(regs: *mut RegsOf<H>, word: usize) -> R
 
 impl<H: Host> Probes<H> {
     /// The functions that detours lead to: part of the hit path, and for the host's blacklist.
-    pub fn detour_handlers() -> [extern "C" fn(*mut RegsOf<H>, usize) -> Resume; 2] {
-        [jumped::<H>, copied::<H>]
-    }
-
-    /// A hit that is not the usual case: the next one is that there is one return probe.
-    #[inline(never)]
-    fn jumped_idle(&self, context: &Context<H::Arch>, detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
-        // SAFETY: inside until `close_only`.
-        let point = unsafe { self.point_of(detour) };
-        // SAFETY: as above.
-        let head = point.and_then(|point| unsafe { follow(&point.head).as_ref() });
-        let (Some(point), Some(head)) = (point, head) else { return self.leave(context, Resume::Unchanged) };
-        regs.set_pc(detour.place);
-        if let Handlers::Return(probe) = &head.handlers
-            && head.next.load(Relaxed).is_null()
-            && !head.is_silent()
-        {
-            let resume = self.enter_call(context, head, probe, regs);
-            return self.leave(context, resume);
-        }
-        self.jumped_many(context, detour, point, head, regs)
-    }
-
-    /// The end of a hit by jump.
-    #[inline(always)]
-    fn leave(&self, context: &Context<H::Arch>, resume: Resume) -> Resume {
-        context.set_current(ptr::null());
-        context.close_only();
-        self.host.unpin();
-        resume
+    pub fn detour_handlers() -> [extern "C" fn(*mut RegsOf<H>, usize) -> Resume; 3] {
+        [jumped::<H>, entered::<H>, copied::<H>]
     }
 
     /// A hit of several probes of any kind.
@@ -224,7 +354,7 @@ impl<H: Host> Probes<H> {
         let wants_post = point.is(HAS_POST);
         if wants_post && point.method != Method::Simulate && !detour.calls_post {
             // The jump had gone before the post handler came: the hit is one of the breakpoint that stands there now.
-            return self.leave(context, Resume::Redirected);
+            return leave(&self.host, context, Resume::Redirected);
         }
         head.hits.claim(context.address());
         let sp = regs.sp();
@@ -236,7 +366,7 @@ impl<H: Host> Probes<H> {
             Walk::Ran => Resume::Moved,
             Walk::Redirected | Walk::InJprobe => Resume::Redirected,
         };
-        self.leave(context, resume)
+        leave(&self.host, context, resume)
     }
 
     /// Calls the post handlers of a point whose instruction is simulated; whether they have changed something: then the
@@ -313,37 +443,6 @@ impl<H: Host> Probes<H> {
         let Some((Wait::Copy, point)) = context.top() else { return None };
         // SAFETY: a point that stands in a frame is not freed, and then the context is inside.
         unsafe { point.as_ref() }.filter(|point| point.place == detour.place)
-    }
-
-    /// A nested hit, or one where there is no room for another context.
-    #[cold]
-    #[inline(never)]
-    fn jumped_busy(
-        &self,
-        context: Option<&Context<H::Arch>>,
-        detour: &Detour<H>,
-        regs: &mut RegsOf<H>,
-    ) -> Resume {
-        let mut resume = Resume::Unchanged;
-        match context {
-            Some(context) => {
-                let was_outside = context.open();
-                self.miss_detour(detour);
-                // Behind the copy is a call for the frame's owner, which this hit has come in between: not for this one.
-                if let Some(point) = self.between(context, detour) {
-                    regs.set_pc(detour.place);
-                    let _ = self.execute_bare(point, regs);
-                    resume = Resume::Redirected;
-                }
-                context.close(was_outside);
-            }
-            None => {
-                let _guard = self.anonymous();
-                self.miss_detour(detour);
-            }
-        }
-        self.host.unpin();
-        resume
     }
 
     /// A nested hit, or one for which there is no room. The caller is inside.

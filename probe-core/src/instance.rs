@@ -16,6 +16,7 @@ use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::alloc::Layout;
+use core::num::NonZero;
 use core::ptr::{self, NonNull};
 
 /// Where an instance is in its life.
@@ -53,6 +54,8 @@ pub(crate) struct Instance<A: Arch> {
     /// Its bit in the pool's map of free ones, and the word of the map.
     bit: usize,
     word: *const AtomicUsize,
+    /// How many calls it has followed.
+    pub(crate) calls: Counter,
     /// A [`Life`]; a word, which every processor can exchange by itself.
     life: AtomicU32,
 }
@@ -105,13 +108,10 @@ impl<A: Arch> Instance<A> {
         self.life.compare_exchange(from as u32, Life::Claimed as u32, Acquire, Relaxed).is_ok()
     }
 
-    /// Claims the call if it is the newest one of `task` and returns to the program's own text; where that is.
-    ///
-    /// The caller is `task`.
+    /// As [`Instance::claim`], if the call returns to the program's own text.
     #[inline(always)]
-    pub(crate) fn claim_newest(&self, task: &Task<A>) -> Option<(&Self, CodeAddr)> {
-        let is_newest = ptr::eq(task.pending.load(Relaxed), self);
-        (is_newest && self.claim_from(Life::Pending)).then(|| (self, self.real()))
+    pub(crate) fn claim_home(&self) -> bool {
+        self.claim_from(Life::Pending)
     }
 
     /// Ends a claimed call that is on another task's list; `false`: that task is gone, release it.
@@ -191,11 +191,7 @@ fn take_lowest(word: &AtomicUsize) -> Option<usize> {
 /// As [`take_lowest`]; `Some(None)` where another context was faster.
 #[inline(always)]
 fn try_take_lowest(word: &AtomicUsize) -> Option<Option<usize>> {
-    let free = word.load(Relaxed);
-    if free == 0 {
-        return None;
-    }
-    let number = free.trailing_zeros();
+    let number = NonZero::new(word.load(Relaxed))?.trailing_zeros();
     let bit = 1 << number;
     // Acquire: what was last done with the instance has been done before. Nothing is handed over by taking it: what
     // is written to it is published by its `life`.
@@ -212,9 +208,6 @@ pub(crate) struct Pool<A: Arch> {
     free: AtomicUsize,
     /// The free ones among the others.
     more_free: Box<[AtomicUsize]>,
-    /// One more than the highest number that has been taken. The lowest free one always is, so that number 5 is taken
-    /// only while 0 to 4 are in use: it is the most that were at once.
-    high_water: AtomicUsize,
     drop_data: unsafe fn(*mut u8),
     data: NonNull<u8>,
     data_layout: Layout,
@@ -272,6 +265,7 @@ impl<A: Arch> Pool<A> {
                 next: AtomicPtr::new(ptr::null_mut()),
                 bit: 1 << (number % WORD),
                 word: ptr::null(),
+                calls: Counter::new(),
                 life: AtomicU32::new(Life::Free as u32),
             });
         }
@@ -286,7 +280,6 @@ impl<A: Arch> Pool<A> {
             free: map(0),
             more_free: more_free.into_boxed_slice(),
             instances: instances.into_boxed_slice(),
-            high_water: AtomicUsize::new(0),
             drop_data,
             data,
             data_layout,
@@ -313,14 +306,14 @@ impl<A: Arch> Pool<A> {
     #[inline(always)]
     pub(crate) fn try_take(&self) -> Option<&Instance<A>> {
         let number = try_take_lowest(&self.free)??;
-        Some(self.taken(number))
+        Some(self.numbered(number))
     }
 
     /// A free instance, the one with the lowest number. No lock, no allocation.
     #[inline(always)]
     pub(crate) fn take(&self) -> Option<&Instance<A>> {
         let Some(number) = take_lowest(&self.free) else { return self.take_more() };
-        Some(self.taken(number))
+        Some(self.numbered(number))
     }
 
     /// As [`Pool::take`], where none of the first is free.
@@ -329,14 +322,11 @@ impl<A: Arch> Pool<A> {
     fn take_more(&self) -> Option<&Instance<A>> {
         let mut words = self.more_free.iter().enumerate();
         let number = words.find_map(|(word, map)| Some(take_lowest(map)? + (word + 1) * WORD))?;
-        Some(self.taken(number))
+        Some(self.numbered(number))
     }
 
     #[inline(always)]
-    fn taken(&self, number: usize) -> &Instance<A> {
-        if number >= self.high_water.load(Relaxed) {
-            self.high_water.fetch_max(number.wrapping_add(1), Relaxed);
-        }
+    fn numbered(&self, number: usize) -> &Instance<A> {
         // SAFETY: the maps have bits for numbers of instances only.
         unsafe { self.instances.get_unchecked(number) }
     }
@@ -348,9 +338,13 @@ impl<A: Arch> Pool<A> {
         free(&self.free) + self.more_free.iter().map(free).sum::<usize>() == self.instances.len()
     }
 
-    /// The most calls that were followed at the same time.
-    pub(crate) fn high_water(&self) -> u32 {
-        self.high_water.load(Relaxed) as u32
+    /// How many calls have been followed, and the most at the same time. The lowest free instance always is taken, so
+    /// number 5 has followed a call only if 0 to 4 were in use.
+    pub(crate) fn calls(&self) -> (u64, u32) {
+        let calls = self.instances.iter().map(|instance| instance.calls.get()).enumerate();
+        calls.fold((0, 0), |(all, most), (number, calls)| {
+            (all + calls, if calls == 0 { most } else { number as u32 + 1 })
+        })
     }
 
     /// Counts a call that could not be followed, whose registers are as they were.

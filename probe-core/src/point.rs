@@ -60,8 +60,6 @@ pub(crate) struct Point<A: Arch> {
     pub(crate) place: CodeAddr,
     /// The newest probe; null when none is left.
     pub(crate) head: AtomicPtr<Node<A>>,
-    /// The one probe that there is, if it has a pre handler and nothing else: the usual case of a hit without a trap.
-    plain: AtomicPtr<Node<A>>,
     /// 0 where it has none.
     pub(crate) slot: CodeAddr,
     pub(crate) plan: A::Plan,
@@ -100,7 +98,6 @@ impl<A: Arch> Point<A> {
         Self {
             place,
             head: AtomicPtr::new(ptr::null_mut()),
-            plain: AtomicPtr::new(ptr::null_mut()),
             slot,
             plan,
             saved,
@@ -152,29 +149,9 @@ impl<A: Arch> Point<A> {
         Nodes { next: follow(&self.head), _point: self }
     }
 
-    /// The pre handler of the one probe that there is, if it is one without anything else.
-    ///
-    /// # Safety
-    /// The caller is inside as long as it uses them.
-    #[inline(always)]
-    pub(crate) unsafe fn plain(&self) -> Option<(&Node<A>, &PreFn<A>)> {
-        // SAFETY: nodes are freed after a grace period.
-        let node = unsafe { follow(&self.plain).as_ref() }?;
-        match &node.handlers {
-            Handlers::Kprobe { pre: Some(pre), .. } => Some((node, pre)),
-            // SAFETY: `note_plain` stores no other.
-            _ => unsafe { core::hint::unreachable_unchecked() },
-        }
-    }
-
-    fn note_plain(&self) {
-        let mut nodes = self.nodes();
-        let (first, second) = (nodes.next(), nodes.next());
-        let is_plain =
-            |node: &Node<A>| matches!(node.handlers, Handlers::Kprobe { pre: Some(_), post: None, .. });
-        let has_plain = second.is_none() && first.is_some_and(is_plain);
-        let plain = if has_plain { self.head.load(Relaxed) } else { ptr::null_mut() };
-        self.plain.store(plain, Release);
+    /// The one probe that there is, null where there are others.
+    pub(crate) fn only(&self) -> *mut Node<A> {
+        if self.nodes().nth(1).is_some() { ptr::null_mut() } else { self.head.load(Relaxed) }
     }
 
     /// Puts a probe first, or last if it is a jprobe. Under the registry's lock.
@@ -192,7 +169,6 @@ impl<A: Arch> Point<A> {
             node.next.store(ptr::null_mut(), Relaxed);
             self.nodes().last().map_or(&self.head, |last| &last.next).store(this, Release);
         }
-        self.note_plain();
     }
 
     /// Takes a probe off the list; readers that stand on it still find their way on. Under the registry's lock.
@@ -204,7 +180,6 @@ impl<A: Arch> Point<A> {
         {
             link.store(after, Release);
         }
-        self.note_plain();
     }
 }
 
@@ -288,7 +263,7 @@ impl<A: Arch> Node<A> {
             point: AtomicPtr::new(ptr::null_mut()),
             flags: AtomicU32::new(flags),
             generation,
-            hits: HitCounter::new(),
+            hits: HitCounter::new(flags & SILENT != 0),
             missed: Counter::new(),
             faults: Counter::new(),
             handlers,
@@ -307,10 +282,20 @@ impl<A: Arch> Node<A> {
 
     pub(crate) fn set(&self, flag: u32) {
         self.flags.fetch_or(flag, AcqRel);
+        if flag & SILENT != 0 {
+            self.hits.silence();
+        }
     }
 
     pub(crate) fn clear(&self, flag: u32) {
         self.flags.fetch_and(!flag, AcqRel);
+        if !self.is_silent() {
+            self.hits.speak();
+            // A handler may have disabled it meanwhile.
+            if self.is_silent() {
+                self.hits.silence();
+            }
+        }
     }
 
     pub(crate) fn has_post(&self) -> bool {

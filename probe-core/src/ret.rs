@@ -91,16 +91,54 @@ impl StubRange {
 
 /// What every return stub of `Probes<H>` leads to, by way of the backend's trampoline.
 pub(crate) extern "C" fn return_from_stub<H: Host>(regs: *mut RegsOf<H>, stub: usize) -> Resume {
+    // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.
+    let regs = unsafe { &mut *regs };
     let stub = CodeAddr::new(stub);
+    let probes = probes_of::<H>(stub);
+    probes.host.pin();
+    // The usual case: the context is idle, the call is the newest of its own task, and its return address is no stub.
+    let Some(context) = probes.host.context() else { return returned_otherwise::<H>(regs, stub) };
+    let Some(task) = probes.host.task() else { return returned_otherwise::<H>(regs, stub) };
+    let Some(word) = context.idle_word() else { return returned_otherwise::<H>(regs, stub) };
+    context.open_idle(word);
+    let Some(instance) = task.newest().filter(|newest| newest.stub == stub && newest.claim_home()) else {
+        context.close_idle(word);
+        return returned_otherwise::<H>(regs, stub);
+    };
+    regs.set_pc(instance.real());
+    task.pending.store(instance.next.load(Relaxed), Release);
+    // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
+    let resume = match unsafe { follow(&instance.pool().node).as_ref() } {
+        Some(node) if !node.is_silent() => probes.run_exit(context, node, instance, regs),
+        _ => {
+            // SAFETY: the call is claimed, and its data still there.
+            unsafe { instance.drop_data() };
+            Resume::Unchanged
+        }
+    };
+    instance.release();
+    context.close_only();
+    probes.host.unpin();
+    resume
+}
+
+/// All returns but the usual ones, pinned already.
+///
+/// Whose stub it is is asked again: a host that is no variable is not looked up for the usual case.
+#[inline(never)]
+fn returned_otherwise<H: Host>(regs: &mut RegsOf<H>, stub: CodeAddr) -> Resume {
+    probes_of::<H>(stub).returned_pinned(regs, stub)
+}
+
+/// Whose stub that is.
+#[inline(always)]
+fn probes_of<H: Host>(stub: CodeAddr) -> &'static Probes<H> {
     let word = chunk_base(stub).as_usize().wrapping_add(CHUNK_LEN - OWN);
     // SAFETY: a stub lies in a chunk, which is never unmapped while an instance of it is pending, and the registry
     // has put the address there.
-    let chunk = unsafe { ptr::with_exposed_provenance::<usize>(word).read_volatile() };
+    let chunk = unsafe { ptr::with_exposed_provenance::<usize>(word).read() };
     // SAFETY: as above.
-    let chunk = unsafe { &*ptr::with_exposed_provenance::<StubChunk<H>>(chunk) };
-    // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.
-    let regs = unsafe { &mut *regs };
-    chunk.probes.returned_to(chunk, regs, stub)
+    unsafe { &*ptr::with_exposed_provenance::<StubChunk<H>>(chunk) }.probes
 }
 
 impl<H: Host> Probes<H> {
@@ -114,8 +152,7 @@ impl<H: Host> Probes<H> {
     /// registers, other than the return address.
     ///
     /// Not inline: it needs more registers than a kprobe's hit should have to save. Nor does the plainest case save any for
-    /// the others: a probe without an entry handler, in a task with no other call pending, that was called from the
-    /// program's own text and finds an instance at the first try.
+    /// the others.
     #[inline(never)]
     pub(crate) fn enter_call(
         &self,
@@ -125,16 +162,33 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
     ) -> Resume {
         if probe.entry.is_none()
-            && let Some(task) = self.host.task()
+            && let Some(followed) = self.follow_plainly(probe, regs)
+        {
+            if let Err(instance) = followed {
+                instance.drop_unreturned();
+            }
+            return Resume::Unchanged;
+        }
+        self.enter_any_call(context, node, probe, regs)
+    }
+
+    /// Follows a call of a probe without an entry handler in the plainest case; `None` in others: a task with no other call
+    /// pending, a call from the program's own text, an instance found at the first try. An error as [`Probes::bind_call`].
+    #[inline(always)]
+    pub(crate) fn follow_plainly<'a>(
+        &self,
+        probe: &'a ReturnProbe<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) -> Option<Result<(), &'a Instance<H::Arch>>> {
+        if let Some(task) = self.host.task()
             && task.is_idle()
             && let Ok(entry) = H::Arch::entry(regs, self.host.memory())
             && !self.stub_range.may_hold(entry.return_address)
             && let Some(instance) = probe.pool().try_take()
         {
-            self.bind_call(context, node, task, instance, entry, entry.return_address, regs);
-            return Resume::Unchanged;
+            return Some(self.bind_call(task, ptr::null_mut(), instance, entry, entry.return_address, regs));
         }
-        self.enter_any_call(context, node, probe, regs)
+        None
     }
 
     /// As [`Probes::enter_call`], whatever the call and the probe are.
@@ -193,61 +247,34 @@ impl<H: Host> Probes<H> {
                 return resume;
             }
         }
-        self.bind_call(context, node, task, instance, entry, home, regs);
+        if let Err(instance) = self.bind_call(task, task.pending.load(Relaxed), instance, entry, home, regs) {
+            instance.drop_unreturned();
+        }
         resume
     }
 
-    /// Makes the call, which ends up at `home`, return to the stub of `instance`.
+    /// Makes the call, which ends up at `home`, return to the stub of `instance`. `older` is the task's newest pending return.
+    ///
+    /// # Errors
+    /// The return address could not be replaced: the caller [drops](Instance::drop_unreturned) the call.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "it is a part of another function, inline")]
-    fn bind_call(
+    fn bind_call<'a>(
         &self,
-        context: &Context<H::Arch>,
-        node: &Node<H::Arch>,
         task: &Task<H::Arch>,
-        instance: &Instance<H::Arch>,
+        older: *mut Instance<H::Arch>,
+        instance: &'a Instance<H::Arch>,
         entry: Entry,
         home: CodeAddr,
         regs: &mut RegsOf<H>,
-    ) {
+    ) -> Result<(), &'a Instance<H::Arch>> {
         instance.bind(entry.return_address, home, entry.frame, task);
         if H::Arch::set_return_address(regs, instance.stub, self.host.memory()).is_err() {
-            return instance.drop_unreturned();
+            return Err(instance);
         }
-        instance.next.store(task.pending.load(Relaxed), Relaxed);
+        instance.next.store(older, Relaxed);
         task.pending.store(ptr::from_ref(instance).cast_mut(), Release);
-        node.hits.rise(context.address());
-    }
-
-    /// Brings a call home that has returned to `stub`, in `chunk`: at once in the usual case, where the
-    /// context is idle, the call is the newest of its own task, and its return address is no other call's stub.
-    #[inline(always)]
-    fn returned_to(&self, chunk: &StubChunk<H>, regs: &mut RegsOf<H>, stub: CodeAddr) -> Resume {
-        self.host.pin();
-        let Some(context) = self.host.context() else { return self.returned_pinned(regs, stub) };
-        let Some(task) = self.host.task() else { return self.returned_pinned(regs, stub) };
-        let Some(word) = context.idle_word() else { return self.returned_pinned(regs, stub) };
-        context.open_idle(word);
-        let newest = chunk.instance_around(stub).and_then(|instance| instance.claim_newest(task));
-        let Some((instance, home)) = newest else {
-            context.close_idle(word);
-            return self.returned_pinned(regs, stub);
-        };
-        regs.set_pc(home);
-        task.pending.store(instance.next.load(Relaxed), Release);
-        // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
-        let resume = match unsafe { follow(&instance.pool().node).as_ref() } {
-            Some(node) if !node.is_silent() => self.run_exit(context, node, instance, regs),
-            _ => {
-                // SAFETY: the call is claimed, and its data still there.
-                unsafe { instance.drop_data() };
-                Resume::Unchanged
-            }
-        };
-        instance.release();
-        context.close_only();
-        self.host.unpin();
-        resume
+        instance.calls.rise_alone();
+        Ok(())
     }
 
     /// Brings a call home that has returned to `stub`: all calls that share the return address, innermost
@@ -327,9 +354,11 @@ impl<H: Host> Probes<H> {
         instance: &Instance<H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Resume {
-        if let Handlers::Return(probe) = &node.handlers
-            && let Some(exit) = &probe.exit
-        {
+        let Handlers::Return(probe) = &node.handlers else {
+            // SAFETY: a pool's node is that of a return probe.
+            unsafe { core::hint::unreachable_unchecked() }
+        };
+        if let Some(exit) = &probe.exit {
             context.set_current(node);
             // SAFETY: the call is claimed, and its entry handler has left the data there.
             let resume = unsafe { exit.leave(regs, node, instance.data) };

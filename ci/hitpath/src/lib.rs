@@ -175,10 +175,16 @@ extern "C" fn hitpath_jump(regs: *mut Regs, word: usize) -> Resume {
     Probes::<Kernel>::detour_handlers()[0](regs, word)
 }
 
+/// The same at the entry of a function whose return alone is probed.
+#[unsafe(no_mangle)]
+extern "C" fn hitpath_entered(regs: *mut Regs, word: usize) -> Resume {
+    Probes::<Kernel>::detour_handlers()[1](regs, word)
+}
+
 /// What a detour's second call of the trampoline leads to.
 #[unsafe(no_mangle)]
 extern "C" fn hitpath_copied(regs: *mut Regs, word: usize) -> Resume {
-    Probes::<Kernel>::detour_handlers()[1](regs, word)
+    Probes::<Kernel>::detour_handlers()[2](regs, word)
 }
 
 /// What the handler of single steps calls first, in a kernel that steps slots in hardware. Answers whether the kernel has

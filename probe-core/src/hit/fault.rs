@@ -35,7 +35,7 @@ impl<H: Host> Probes<H> {
                 self.end_copy(context, detour);
             }
             // SAFETY: inside until `close`.
-            match unsafe { follow(&detour.point).as_ref() } {
+            match unsafe { follow(detour.point()).as_ref() } {
                 Some(point) if original == point.place => {
                     self.fault_at(context, point, was_outside && context.depth() == 0, regs, trap_number)
                 }

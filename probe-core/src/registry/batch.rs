@@ -427,6 +427,7 @@ impl<H: Host> Probes<H> {
             node.point.store(point_pointer.as_ptr(), Relaxed);
             // SAFETY: made by this batch; freed after it has been unlinked and a grace period has ended.
             unsafe { point.link(node_pointer) };
+            self.update_detour(point);
             entry.is_linked = true;
         }
         self.let_tails_jump(entries)

@@ -3,8 +3,8 @@
 use super::resolve::Pristine;
 use super::{Locked, Probes, leak};
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, DetourLayout, Displaced, Method, NativeArch, SaveSet, Site, Text};
-use crate::detour::{Detour, DetourChunk, GRANULE, GRANULES, MAX_DISPLACED_LEN, copied, jumped};
+use crate::arch::{Arch, Displaced, Method, NativeArch, SaveSet, Site, Text};
+use crate::detour::{Detour, DetourChunk, GRANULE, GRANULES, MAX_DISPLACED_LEN};
 use crate::error::Refusal;
 use crate::host::Host;
 use crate::jump::{BranchTargets, displaced_by_jump, post_by_jump, refusal};
@@ -137,25 +137,13 @@ impl<H: Host> Probes<H> {
         &'static self,
         books: &mut Locked<'_, H>,
         place: CodeAddr,
-        (save, calls_post): (SaveSet, bool),
+        kind: (SaveSet, bool),
         displaced: Displaced,
         text: [u8; MAX_DISPLACED_LEN],
     ) -> Result<&'static Detour<H>, Refusal> {
         let retired = self.detours.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
         self.keep_array(books, retired);
-        let detour = Detour {
-            handler: jumped::<H>,
-            post_handler: copied::<H>,
-            calls_post,
-            probes: self,
-            place,
-            point: AtomicPtr::new(ptr::null_mut()),
-            entry: CodeAddr::new(0),
-            save,
-            displaced,
-            layout: DetourLayout::default(),
-            text,
-        };
+        let detour = Detour::new(self, place, kind, displaced, text);
         let mut detour = leak(detour).map_err(|_| refusal::NO_MEMORY)?;
         // SAFETY: nobody else knows it yet.
         let placed = self.place_detour(books, unsafe { detour.as_mut() });

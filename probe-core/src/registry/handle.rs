@@ -45,7 +45,7 @@ impl Counters {
             counters.missed_pool = pool.missed.get();
             counters.vetoed = pool.vetoed.get();
             counters.abandoned = pool.abandoned.get();
-            counters.pool_high_water = pool.high_water();
+            (counters.hits, counters.pool_high_water) = pool.calls();
         }
         counters
     }

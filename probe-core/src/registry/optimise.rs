@@ -16,7 +16,7 @@ use crate::kprobe::{AnyProbe, Pending};
 use crate::point::{ARMED, NO_JUMP, NO_SIMD, OPTIMISED, Point, TORN};
 use crate::sync::{Acquire, Release};
 use alloc::vec::Vec;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 
 impl<H: Host> Probes<H> {
     /// Gives every probe that can have one a jump instead of its breakpoint, and returns how many places have one
@@ -173,7 +173,7 @@ impl<H: Host> Probes<H> {
                 }
                 let written = self.write_starts(detour, &detour.text);
                 if written.is_ok() {
-                    detour.point.store(ptr::null_mut(), Release);
+                    detour.serve(None);
                     point.clear(OPTIMISED);
                 }
                 first = first.and(written);
@@ -222,7 +222,7 @@ impl<H: Host> Probes<H> {
             let mut result = Ok(());
             for (point, detour) in &ready {
                 // From here on whoever traps at a displaced instruction finds the copy.
-                detour.point.store(ptr::from_ref(*point).cast_mut(), Release);
+                detour.serve(Some(point));
                 result = result.and(self.write_starts(detour, &breakpoints));
             }
             result
@@ -249,6 +249,17 @@ impl<H: Host> Probes<H> {
         });
         self.host.sync_cores();
         if ready.is_empty() { result } else { self.restore_tails(&ready).and(result) }
+    }
+
+    /// The probes of the point have changed: its detour calls others.
+    pub(super) fn update_detour(&self, point: &Point<H::Arch>) {
+        if point.is(OPTIMISED)
+            // SAFETY: the lock is held.
+            && let Some(detour) = unsafe { self.detours.find(point.place.as_usize()) }
+            && detour.is_active()
+        {
+            detour.serve(Some(point));
+        }
     }
 
     fn jump_of(&self, detour: &Detour<H>) -> [u8; MAX_DISPLACED_LEN] {
@@ -333,7 +344,7 @@ impl<H: Host> Probes<H> {
             // SAFETY: the lock is held.
             let detour = unsafe { self.detours.find(start.as_usize()) }?;
             let is_over = usize::from(detour.displaced.len_bytes) > distance;
-            NonNull::new(detour.point.load(Acquire)).filter(|_| is_over)
+            NonNull::new(detour.point().load(Acquire)).filter(|_| is_over)
         })
     }
 }

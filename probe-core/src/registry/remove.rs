@@ -117,6 +117,7 @@ impl<H: Host> Probes<H> {
             // SAFETY: as above.
             let point = unsafe { node.point() };
             point.unlink(node);
+            self.update_detour(point);
             if matches!(node.handlers, Handlers::Jprobe(_)) {
                 point.clear(HAS_JPROBE);
             }
@@ -417,7 +418,7 @@ impl<H: Host> Probes<H> {
         if point.is(OPTIMISED) {
             // SAFETY: the lock is held.
             if let Some(detour) = unsafe { self.detours.find(point.place.as_usize()) } {
-                detour.point.store(ptr::null_mut(), Release);
+                detour.serve(None);
             }
         }
         point.clear(ARMED | OPTIMISED);

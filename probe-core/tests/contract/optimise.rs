@@ -222,8 +222,56 @@ fn reg_11_a_jump_calls_all_probes_of_its_place_however_many_are_left() {
     assert_eq!(world.value(f, &[1]), 10_107);
     drop(first);
     assert!(has_jump(world, f));
-    assert_eq!(world.value(f, &[1]), 10_007);
-    assert_eq!(ret.counters().hits, 3);
+    assert_eq!([(); 2].map(|()| world.value(f, &[1])), [10_007; 2]);
+    assert_eq!(ret.counters().hits, 4);
+    let third = world.probes.register(adds(100)).unwrap();
+    assert!(has_jump(world, f));
+    assert_eq!(world.value(f, &[1]), 10_107);
+    drop(ret);
+    assert!(has_jump(world, f));
+    assert_eq!([(); 2].map(|()| world.value(f, &[1])), [107; 2]);
+    assert_eq!(third.counters().hits, 3);
+}
+
+#[test]
+fn reg_18_a_handler_disables_its_probe_with_a_jump_at_once() {
+    let world = World::new();
+    let f = plus_six(world, "f");
+    let calls = |arguments: &[usize]| {
+        arguments.iter().for_each(|argument| {
+            let _ = world.value(f, &[*argument]);
+        })
+    };
+    let disables = |hit: &mut Hit<'_, Toy>| {
+        if hit.regs().r[0] == 9 {
+            hit.disable();
+        }
+    };
+    let probe = world.probes.register(K::at("f").pre(disables)).unwrap();
+    assert_eq!(world.probes.optimise(), Ok(1));
+    calls(&[1, 1, 9, 1, 1]);
+    assert!(has_jump(world, f));
+    assert_eq!(probe.counters().hits, 3);
+    probe.enable().unwrap();
+    world.probes.optimise().unwrap();
+    calls(&[1, 1, 1]);
+    assert_eq!(probe.counters().hits, 6);
+    drop(probe);
+
+    let probe = world.probes.register(R::on("f").exit(|ret, ()| {
+        if ret.value() == 15 {
+            ret.disable();
+        }
+    }));
+    let probe = probe.unwrap();
+    assert_eq!(world.probes.optimise(), Ok(1));
+    calls(&[1, 1, 9, 1, 1]);
+    assert!(has_jump(world, f));
+    assert_eq!((probe.counters().hits, probe.counters().pool_high_water), (3, 1));
+    probe.enable().unwrap();
+    world.probes.optimise().unwrap();
+    calls(&[1, 1, 1]);
+    assert_eq!(probe.counters().hits, 6);
 }
 
 #[test]
