@@ -183,11 +183,13 @@ mod two_words {
 
         #[test]
         fn a_counter_of_two_words_goes_through_half_and_whole_turns() {
-            for around in [1_u64, 1 << 31, 1 << 32, 3 << 31, 1 << 33, (1 << 40) + (1 << 31), 1 << 62] {
-                let counter = Counter::at(around - 1);
-                for count in around - 1..around + 3 {
-                    assert_eq!(counter.get(), count);
-                    counter.rise();
+            for rise in [Counter::rise as fn(&Counter), Counter::rise_alone] {
+                for around in [1_u64, 1 << 31, 1 << 32, 3 << 31, 1 << 33, (1 << 40) + (1 << 31), 1 << 62] {
+                    let counter = Counter::at(around - 1);
+                    for count in around - 1..around + 3 {
+                        assert_eq!(counter.get(), count);
+                        rise(&counter);
+                    }
                 }
             }
         }
