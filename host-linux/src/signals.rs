@@ -170,9 +170,12 @@ unsafe extern "C" fn on_trap(signal: c_int, info: *mut SigInfo, raw: *mut c_void
     let info = unsafe { &mut *info };
     let block = threads::current_or_new();
     let outer = block.map(|block| block.ucontext.swap(raw, Ordering::Relaxed));
-    threads::keep_errno();
-    let verdict = handle_trap(info, context, block);
-    threads::restore_errno(Some(context));
+    let mut verdict = Verdict::Done;
+    if has_stack(info, context, block) {
+        threads::keep_errno();
+        verdict = handle_trap(info, context);
+        threads::restore_errno(Some(context));
+    }
     if let (Some(block), Some(outer)) = (block, outer) {
         block.ucontext.store(outer, Ordering::Relaxed);
     }
@@ -194,19 +197,27 @@ enum Verdict {
     Raise(MemFault),
 }
 
+/// Whether the handler may go on where it runs. If not, the breakpoint is hit again, on a stack where hits nest: nothing that
+/// may be probed has been called before.
 #[inline(always)]
-fn handle_trap(info: &SigInfo, context: UContext, block: Option<&threads::Block>) -> Verdict {
+fn has_stack(info: &SigInfo, context: UContext, block: Option<&threads::Block>) -> bool {
+    let moves = block.is_some_and(|block| {
+        is_breakpoint_trap(info.code)
+            && !threads::ensure_altstack(context, block)
+            && stands_at(&context.load_regs())
+    });
+    if moves {
+        context.rewind_breakpoint();
+    }
+    !moves
+}
+
+#[inline(always)]
+fn handle_trap(info: &SigInfo, context: UContext) -> Verdict {
     if !is_breakpoint_trap(info.code) {
         return handle_event(info, context);
     }
     let mut regs = context.load_regs();
-    if let Some(block) = block
-        && !threads::ensure_altstack(context, block)
-        && stands_at(&regs)
-    {
-        context.rewind_breakpoint();
-        return Verdict::Done;
-    }
     let trap = probes().breakpoint(&mut regs);
     match trap {
         Trap::NotOurs => Verdict::Deliver,

@@ -185,6 +185,9 @@ pub(crate) fn current_or_new() -> Option<&'static Block> {
 /// Needs not be called: a first hit does the same. Called at a thread's start it saves that hit one trap.
 pub fn thread_started() {
     let Some(block) = current_or_new() else { return };
+    if block.errno().is_none() {
+        block.settle();
+    }
     // SAFETY: asks only.
     let Ok(now) = (unsafe { sys::sigaltstack(None) }) else { return };
     if now.flags & (libc::SS_ONSTACK | libc::SS_DISABLE) == 0 && now.len_bytes >= ALTSTACK_ENOUGH
@@ -245,6 +248,27 @@ impl Block {
         let errno = self.errno.load(Ordering::Relaxed);
         // SAFETY: null, or the errno of the thread that owns the block, which is the one that runs this.
         (!errno.is_null()).then(|| unsafe { AtomicI32::from_ptr(errno) })
+    }
+
+    /// The same, asked for at the first hit, when the thread's end is noted, too. This calls functions of libc, which may be
+    /// probed: it has to be on a stack where hits nest. `None` in the hits of these calls.
+    #[cold]
+    fn settle(&self) -> Option<&AtomicI32> {
+        if self.is_preparing.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        let errno = sys::errno_location();
+        let key = KEY.load(Ordering::Relaxed);
+        if key >= 0 {
+            // SAFETY: the key exists. Keys below 32 are plain stores into the thread's own structure in glibc, all keys in
+            // musl: fit for a signal handler.
+            unsafe {
+                libc::pthread_setspecific(key as libc::pthread_key_t, core::ptr::from_ref(self).cast())
+            };
+        }
+        self.errno.store(errno, Ordering::Relaxed);
+        self.is_preparing.store(false, Ordering::Relaxed);
+        self.errno()
     }
 
     /// Whether a hit is being handled: in a signal handler of ours, or between [`keep_errno`] and [`restore_errno`].
@@ -316,7 +340,9 @@ impl Block {
         }
         self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.ucontext.store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.errno.store(core::ptr::null_mut(), Ordering::Relaxed);
         self.errno_depth.store(0, Ordering::Relaxed);
+        self.is_preparing.store(false, Ordering::Relaxed);
         self.is_deferring.store(false, Ordering::Relaxed);
         self.is_ending.store(false, Ordering::Relaxed);
         self.free();
@@ -350,13 +376,6 @@ fn take_from(table: Table) -> Option<&'static Block> {
         }
     }
     block.owner.store(thread, Ordering::Release);
-    block.errno.store(sys::errno_location(), Ordering::Relaxed);
-    let key = KEY.load(Ordering::Relaxed);
-    if key >= 0 {
-        // SAFETY: the key exists. Keys below 32 are plain stores into the thread's own structure in glibc, all keys in
-        // musl: fit for a signal handler.
-        unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, core::ptr::from_ref(block).cast()) };
-    }
     Some(block)
 }
 
@@ -410,8 +429,8 @@ unsafe extern "C" fn thread_exit(_block: *mut c_void) {
 /// Keeps errno for the program while a handler runs outside of a signal handler (at a return, in a jump probe).
 #[inline]
 pub(crate) fn keep_errno() {
-    if let Some(block) = current()
-        && let Some(errno) = block.errno()
+    if let Some(block) = current_or_new()
+        && let Some(errno) = block.errno().or_else(|| block.settle())
     {
         let depth = block.errno_depth.load(Ordering::Relaxed);
         if depth == 0 {

@@ -49,6 +49,80 @@ fn hit_7_counters_are_exact_over_many_threads() {
     drop((k, r));
 }
 
+/// Gives the calling thread an alternate signal stack: on x86 one that has room for one frame of a signal with AVX-512 state, and
+/// the handler.
+fn use_a_small_stack_for_signals() {
+    let len = if cfg!(any(target_arch = "x86", target_arch = "x86_64")) { 6144 } else { libc::SIGSTKSZ };
+    // SAFETY: new memory, which stays for ever.
+    unsafe {
+        let pages = libc::mmap(
+            std::ptr::null_mut(),
+            2 * 65536 + len,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        assert_ne!(pages, libc::MAP_FAILED);
+        let stack = pages.add(65536);
+        assert_eq!(libc::mprotect(stack, len, libc::PROT_READ | libc::PROT_WRITE), 0);
+        let stack = libc::stack_t { ss_sp: stack, ss_flags: 0, ss_size: len };
+        assert_eq!(libc::sigaltstack(&raw const stack, std::ptr::null_mut()), 0);
+    }
+}
+
+#[test]
+fn reg_6_the_first_hit_of_a_thread_calls_nothing_probed_before_it_has_a_stack_for_that() {
+    let _alone = alone();
+    let hits = counter();
+    let plant = |name| {
+        let probe = Kprobe::at(name).without_jump().pre(move |_| {
+            hits.fetch_add(1, Relaxed);
+        });
+        probes().register(probe).unwrap_or_else(|error| panic!("{name}: {error}"))
+    };
+    let (is_there, may_go) = (AtomicBool::new(false), AtomicBool::new(false));
+    let held = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            use_a_small_stack_for_signals();
+            is_there.store(true, Relaxed);
+            while !may_go.load(Relaxed) {
+                std::hint::spin_loop();
+            }
+            thr_work(2)
+        });
+        while !is_there.load(Relaxed) {
+            std::thread::yield_now();
+        }
+        let held = ["__errno_location", "pthread_setspecific", "thr_work"].map(plant);
+        may_go.store(true, Relaxed);
+        assert_eq!(thread.join().unwrap(), 8);
+        held
+    });
+    assert!(held[2].counters().hits == 1 && count(hits) > 1, "{}", count(hits));
+    drop(held);
+}
+
+#[test]
+fn hit_1_the_first_hit_of_a_thread_leaves_errno_alone() {
+    let _alone = alone();
+    let probe = probes().register(Kprobe::at("thr_work").pre(|_| ())).unwrap();
+    for (by_jump, errno, hits) in [(false, 77, 1), (true, 78, 2)] {
+        if by_jump {
+            assert_eq!(probes().optimise().unwrap(), 1);
+        }
+        let thread = std::thread::spawn(move || {
+            // SAFETY: the thread's own errno.
+            let own = unsafe { &mut *libc::__errno_location() };
+            *own = errno;
+            assert_eq!(thr_work(2), 8);
+            *own
+        });
+        assert_eq!(thread.join().unwrap(), errno, "by a jump: {by_jump}");
+        assert_eq!(probe.counters().hits, hits);
+    }
+}
+
 #[test]
 fn threads_that_come_and_go_leave_nothing_behind() {
     let _alone = alone();
