@@ -203,8 +203,7 @@ fn system_group(insn: &Insn) -> Result<(), Refusal> {
 fn interrupt(insn: &Insn) -> Result<Option<Effect>, Refusal> {
     match insn.trailing_i32(1) as u8 {
         3 => Err(refusal::BREAKPOINT),
-        // It returns to the next instruction, and shows its own address to nobody.
-        0x80 => Ok(None),
+        0x80 => Ok(Some(Effect::SystemCall)),
         _ => Err(refusal::INTERRUPT),
     }
 }

@@ -29,7 +29,7 @@ pub enum Effect {
         /// Where the ModRM byte is.
         modrm_at: u8,
     },
-    /// SYSCALL, which leaves the slot's address in RCX.
+    /// SYSCALL, which leaves the slot's address in RCX, and `int 80h`.
     SystemCall,
     /// JMP through memory in FS or GS, whose base is not in the registers: the slot loads the target into a
     /// general register.

@@ -113,7 +113,7 @@ fn compare<M: Mode>(insn: &Instruction, window: &[u8]) -> Option<String> {
         }
         Effect::Return { .. } => insn.flow_control() == FlowControl::Return,
         // iced counts the system calls among the calls and interrupts.
-        Effect::SystemCall => insn.mnemonic() == Mnemonic::Syscall,
+        Effect::SystemCall => matches!(insn.mnemonic(), Mnemonic::Syscall | Mnemonic::Int),
         Effect::Copy if insn.mnemonic() == Mnemonic::Int => true,
         Effect::Copy if matches!(insn.mnemonic(), Mnemonic::Xabort | Mnemonic::Xend) => true,
         _ => insn.flow_control() == FlowControl::Next,

@@ -34,7 +34,7 @@ classes! { Effect:
     Effect::Copy => "copy" Boost,
     Effect::IpRelative { .. } => "rip-relative" Boost,
     Effect::Ip32Relative { .. } => "eip-relative" Boost,
-    Effect::SystemCall => "syscall" Step,
+    Effect::SystemCall => "system call" Step,
     Effect::SegmentJump { .. } => "jmp through a segment" Step,
     Effect::SegmentCall { .. } => "call through a segment" Step,
     Effect::Nop => "nop" Simulate,
@@ -70,7 +70,7 @@ fn absent() -> &'static [(&'static str, &'static str)] {
     if NativeMode::IS_LONG {
         return &[];
     }
-    &[("rip-relative", NO_IP), ("eip-relative", NO_IP), ("syscall", "refused: AMD's in 32-bit mode")]
+    &[("rip-relative", NO_IP), ("eip-relative", NO_IP)]
 }
 
 struct Run {
