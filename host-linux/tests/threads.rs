@@ -53,22 +53,10 @@ fn hit_7_counters_are_exact_over_many_threads() {
 /// the handler.
 fn use_a_small_stack_for_signals() {
     let len = if cfg!(any(target_arch = "x86", target_arch = "x86_64")) { 6144 } else { libc::SIGSTKSZ };
-    // SAFETY: new memory, which stays for ever.
-    unsafe {
-        let pages = libc::mmap(
-            std::ptr::null_mut(),
-            2 * 65536 + len,
-            libc::PROT_NONE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        );
-        assert_ne!(pages, libc::MAP_FAILED);
-        let stack = pages.add(65536);
-        assert_eq!(libc::mprotect(stack, len, libc::PROT_READ | libc::PROT_WRITE), 0);
-        let stack = libc::stack_t { ss_sp: stack, ss_flags: 0, ss_size: len };
-        assert_eq!(libc::sigaltstack(&raw const stack, std::ptr::null_mut()), 0);
-    }
+    let memory = Box::leak(vec![0_u8; len].into_boxed_slice());
+    let stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: len };
+    // SAFETY: the memory is used for nothing else and stays for ever; nobody wants the old one.
+    assert_eq!(unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) }, 0);
 }
 
 #[test]
@@ -112,8 +100,10 @@ fn hit_1_the_first_hit_of_a_thread_leaves_errno_alone() {
             assert_eq!(probes().optimise().unwrap(), 1);
         }
         let thread = std::thread::spawn(move || {
+            // SAFETY: it has no preconditions.
+            let own = unsafe { libc::__errno_location() };
             // SAFETY: the thread's own errno.
-            let own = unsafe { &mut *libc::__errno_location() };
+            let own = unsafe { &mut *own };
             *own = errno;
             assert_eq!(thr_work(2), 8);
             *own
