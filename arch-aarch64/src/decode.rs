@@ -163,6 +163,7 @@ pub(crate) fn decode(site: &Site<'_>) -> Result<Decoded<Plan>, Refusal> {
     if !starts_function && let Some(previous) = read_word(site, site.at.wrapping_offset(-4)) {
         refuse_second_halves(previous)?;
     }
+    refuse_signal_return(site, word)?;
     if exclusive::is_inside_region(site) {
         return Err(EXCLUSIVE_REGION);
     }
@@ -183,6 +184,17 @@ fn refuse_second_halves(previous: u32) -> Result<(), Refusal> {
         return Err(PAUTH_LR);
     }
     Ok(())
+}
+
+/// Refuses the pair of words by which unwinders know Linux's way out of a signal's handler.
+fn refuse_signal_return(site: &Site<'_>, word: u32) -> Result<(), Refusal> {
+    let [first, second] = insn::SIGNAL_RETURN;
+    let (at, other) = match word {
+        _ if word == first => (site.at.wrapping_add(4), second),
+        _ if word == second => (site.at.wrapping_offset(-4), first),
+        _ => return Ok(()),
+    };
+    if read_word(site, at) == Some(other) { Err(SIGNAL_RETURN) } else { Ok(()) }
 }
 
 /// Decides about one word, whatever surrounds it.
@@ -379,6 +391,10 @@ const MEMORY_COPY: Refusal = Refusal::unsupported(
 const MOVPRFX: Refusal = Refusal::unsupported(
     "aarch64.movprfx",
     "movprfx and the instruction that it prefixes must lie next to each other",
+);
+const SIGNAL_RETURN: Refusal = Refusal::unsupported(
+    "aarch64.signal_return",
+    "unwinders know the way out of a signal's handler by these two words",
 );
 const PAUTH_LR: Refusal = Refusal::unsupported(
     "aarch64.pauth_lr",

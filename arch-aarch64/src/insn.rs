@@ -44,6 +44,8 @@ pub(crate) const BRK: Class = Class::new(0xffe0_001f, 0xd420_0000);
 pub(crate) const HLT: Class = Class::new(0xffe0_001f, 0xd440_0000);
 /// `svc #imm16`.
 pub(crate) const SVC: Class = Class::new(0xffe0_001f, 0xd400_0001);
+/// `mov x8, #139` (`rt_sigreturn`) and `svc #0`.
+pub(crate) const SIGNAL_RETURN: [u32; 2] = [0xd280_1168, 0xd400_0001];
 /// `hvc #imm16`.
 pub(crate) const HVC: Class = Class::new(0xffe0_001f, 0xd400_0002);
 /// `smc #imm16`.

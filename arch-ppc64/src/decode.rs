@@ -103,8 +103,12 @@ pub(crate) fn decode<E: crate::Endian>(site: &Site<'_>) -> Result<Decoded<Plan>,
     }
     let words = Words::<E>::new(site.text);
     let word = words.at(site.at).ok_or(insn::REFUSE_TRUNCATED)?;
-    if follows_a_prefix(&words, site) {
-        return Err(insn::REFUSE_SUFFIX);
+    match before(&words, site) {
+        Some(before) if insn::opcd(before) == insn::OP_PREFIX => return Err(insn::REFUSE_SUFFIX),
+        Some(before) if insn::is_toc_restore(word) && insn::is_call(before) => {
+            return Err(insn::REFUSE_TOC_RESTORE);
+        }
+        _ => {}
     }
     let (plan, len_bytes) = if insn::opcd(word) == insn::OP_PREFIX {
         let suffix = words.at(site.at.wrapping_add(4)).ok_or(insn::REFUSE_TRUNCATED)?;
@@ -118,13 +122,10 @@ pub(crate) fn decode<E: crate::Endian>(site: &Site<'_>) -> Result<Decoded<Plan>,
     Ok(Decoded { plan, len_bytes, method: plan.method() })
 }
 
-/// Whether the word before the place is a prefix, so that the place is its second word.
-fn follows_a_prefix<E: crate::Endian>(words: &Words<'_, E>, site: &Site<'_>) -> bool {
-    if site.function.is_some_and(|(start, _)| site.at <= start) {
-        return false;
-    }
-    let before = words.at(site.at.wrapping_offset(-4));
-    before.is_some_and(|before| insn::opcd(before) == insn::OP_PREFIX)
+/// The word before the place, if it is of the same function.
+fn before<E: crate::Endian>(words: &Words<'_, E>, site: &Site<'_>) -> Option<u32> {
+    let is_first = site.function.is_some_and(|(start, _)| site.at <= start);
+    if is_first { None } else { words.at(site.at.wrapping_offset(-4)) }
 }
 
 /// Classifies a word that is an instruction by itself.

@@ -170,6 +170,21 @@ pub(crate) const fn is_unconditional_trap(word: u32) -> bool {
     }
 }
 
+/// Whether `word` loads r2 from where a caller's TOC pointer is kept: `ld r2,24(r1)` (ELFv2) or `ld r2,40(r1)` (ELFv1).
+pub(crate) const fn is_toc_restore(word: u32) -> bool {
+    matches!(word, 0xe841_0018 | 0xe841_0028)
+}
+
+/// Whether `word` is a branch that sets the link register. Book I, "Branch Instructions".
+pub(crate) const fn is_call(word: u32) -> bool {
+    let is_branch = match opcd(word) {
+        OP_B | OP_BC => true,
+        OP_XL => matches!(xo(word), XO_BCLR | XO_BCCTR | XO_BCTAR),
+        _ => false,
+    };
+    is_branch && lk(word)
+}
+
 /// What kind of instruction an opcode is: what decode turns into a plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Class {
@@ -296,6 +311,11 @@ pub(crate) static REFUSE_MISALIGNED: Refusal =
 /// Text that ends early.
 pub(crate) static REFUSE_TRUNCATED: Refusal =
     Refusal::not_an_instruction("ppc64.truncated", "the text ends inside the instruction");
+/// A word that unwinders read.
+pub(crate) static REFUSE_TOC_RESTORE: Refusal = Refusal::unsupported(
+    "ppc64.toc-restore",
+    "unwinders read this word behind a call to find the caller's TOC pointer; probe the next instruction",
+);
 /// A slot out of reach.
 pub(crate) static REFUSE_SLOT_REACH: Refusal =
     Refusal::unsupported("ppc64.slot-reach", "what the instruction addresses is out of reach of its slot");

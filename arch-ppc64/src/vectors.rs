@@ -245,6 +245,33 @@ fn reg_4_places_that_are_no_instruction_are_refused() {
     assert_eq!(Le::insn_len(&[1, 2, 3]), None);
 }
 
+/// REG_6: what unwinders look for at a return address stays readable, in both ABIs' forms, and nothing else is refused for it.
+#[test]
+fn reg_6_the_toc_restore_behind_a_call_is_refused() {
+    // bl, bla, bcl, blrl, bctrl, btarl.
+    let calls = [BL, 0x4800_0103, 0x429f_0005, 0x4e80_0021, 0x4e80_0421, 0x4e80_0461];
+    // b, bctr, a load, crorc with the last bit set.
+    let others = [B_12, 0x4e80_0420, 0xe941_0019, 0x4c00_0343];
+    for restore in [0xe841_0018, 0xe841_0028] {
+        for call in calls {
+            assert_eq!(code_at(PLACE, &[call, restore, BLR], 1), "refuse ppc64.toc-restore", "{call:#x}");
+            assert_eq!(code_at(PLACE, &[call, NOP, restore], 2), "boost", "{call:#x}");
+        }
+        for other in others {
+            assert_eq!(code_at(PLACE, &[other, restore, BLR], 1), "boost", "{other:#x}");
+        }
+        // Another function's call returns to the other function.
+        let text = At::new::<Big>(PLACE - 4, &[BL, restore, BLR]);
+        let function = Some((CodeAddr::new(PLACE), CodeAddr::new(PLACE + 8)));
+        let site = Site { at: CodeAddr::new(PLACE), function, text: &text };
+        assert_eq!(text_of(&Ppc64::<Big, ElfV1>::decode(&site)), "boost");
+    }
+    // ld r2,32(r1); ld r3,24(r1); std r2,24(r1).
+    for word in [0xe841_0020, 0xe861_0018, 0xf841_0018] {
+        assert_eq!(code_at(PLACE, &[BL, word], 1), "boost", "{word:#x}");
+    }
+}
+
 #[test]
 fn a_prefixed_instruction_across_64_bytes_is_refused() {
     let pld = [0x0410_0000, 0xe480_0008];

@@ -250,3 +250,74 @@ fn our_handlers_are_in_place() {
     probes();
     assert!(signals::are_installed());
 }
+
+/// A way out of a signal's handler that no unwind table covers, as musl's on every architecture and the kernel's on aarch64:
+/// unwinders know it by its bytes. Not where they do not: ppc64 has a table always, LLVM's knows only aarch64's.
+#[cfg(any(
+    target_arch = "aarch64",
+    all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "x86"))
+))]
+mod way_out {
+    use super::*;
+    use probe_core::CodeAddr;
+    use std::arch::global_asm;
+    use std::panic::catch_unwind;
+
+    // The no-op: unwinders look up the address before a return address.
+    global_asm!(".text", ".p2align 4", "nop", ".globl sig_way_out", ".hidden sig_way_out", "sig_way_out:");
+    #[cfg(target_arch = "x86_64")]
+    global_asm!("mov rax, 15", "syscall");
+    #[cfg(target_arch = "x86")]
+    global_asm!("mov eax, 173", "int 0x80");
+    #[cfg(target_arch = "aarch64")]
+    global_asm!("mov x8, #139", "svc #0");
+
+    #[cfg(target_arch = "x86_64")]
+    const STARTS: [usize; 2] = [0, 7];
+    #[cfg(target_arch = "x86")]
+    const STARTS: [usize; 2] = [0, 5];
+    #[cfg(target_arch = "aarch64")]
+    const STARTS: [usize; 2] = [0, 4];
+
+    unsafe extern "C" {
+        static sig_way_out: u8;
+    }
+    unsafe extern "C-unwind" {
+        fn raise(signal: i32) -> i32;
+    }
+
+    extern "C-unwind" fn panics(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
+        std::panic::resume_unwind(Box::new(7));
+    }
+
+    fn is_caught() -> bool {
+        // SAFETY: the handler is `panics`, which leaves by unwinding.
+        catch_unwind(|| unsafe { raise(libc::SIGUSR2) }).is_err_and(|what| what.is::<i32>())
+    }
+
+    /// REG_6: the attempt to probe it, refused or not, does not keep a panic from passing it.
+    #[test]
+    fn reg_6_a_panic_passes_a_signal_frame_whose_way_out_was_to_be_probed() {
+        const SA_RESTORER: usize = 0x0400_0000;
+        let _alone = alone();
+        let at = (&raw const sig_way_out) as usize;
+        let flags = libc::SA_SIGINFO as usize | libc::SA_NODEFER as usize | SA_RESTORER;
+        // The kernel's structure: handler, flags, way out, and an empty mask of eight bytes.
+        let action = [panics as *const () as usize, flags, at, 0, 0];
+        let (none, mask_len) = (std::ptr::null_mut::<usize>(), 8);
+        // SAFETY: the structure is whole, and its handler and way out live as long as the program.
+        let set =
+            unsafe { libc::syscall(libc::SYS_rt_sigaction, libc::SIGUSR2, action.as_ptr(), none, mask_len) };
+        assert_eq!(set, 0);
+        assert_eq!(in_child(|| i32::from(!is_caught())), End::Exit(0), "bare");
+        for start in STARTS {
+            let addr = CodeAddr::new(at + start);
+            // SAFETY: an instruction starts there.
+            let place = unsafe { Place::unchecked(addr) };
+            let probe = probes().register(Kprobe::at(place).pre(|_| ()));
+            assert_eq!(in_child(|| i32::from(!is_caught())), End::Exit(0), "{start}");
+            let refusal = probe.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(refusal.contains("way out"), "{refusal}");
+        }
+    }
+}

@@ -20,7 +20,16 @@ pub fn decode<M: Mode>(site: &Site<'_>) -> Result<Decoded<Plan>, Refusal> {
     // Room for what follows an STI.
     let mut text = [0; MAX_INSN_LEN];
     let readable = site.text.read(site.at, &mut text).min(MAX_INSN_LEN);
-    decode_bytes::<M>(text.get(..readable).unwrap_or(&text))
+    let text = text.get(..readable).unwrap_or(&text);
+    let ends_signal_return = signal_returns::<M>().iter().any(|bytes| {
+        let (before, call) = bytes.split_at(bytes.len() - 2);
+        let mut found = [0; 7];
+        let found = &mut found[..before.len()];
+        text.starts_with(call)
+            && site.text.read(site.at.wrapping_offset(-(before.len() as isize)), found) == before.len()
+            && found == before
+    });
+    if ends_signal_return { Err(refusal::SIGNAL_RETURN) } else { decode_bytes::<M>(text) }
 }
 
 /// [`decode`] on bytes: the instruction, and what follows it.
@@ -28,6 +37,9 @@ pub fn decode<M: Mode>(site: &Site<'_>) -> Result<Decoded<Plan>, Refusal> {
 /// # Errors
 /// One of the constants in [`crate::refusal`].
 pub fn decode_bytes<M: Mode>(text: &[u8]) -> Result<Decoded<Plan>, Refusal> {
+    if signal_returns::<M>().iter().any(|bytes| text.starts_with(bytes)) {
+        return Err(refusal::SIGNAL_RETURN);
+    }
     let Some(insn) = length::valid::<M>(text) else {
         return Err(why_invalid::<M>(text));
     };
@@ -50,6 +62,16 @@ pub fn decode_bytes<M: Mode>(text: &[u8]) -> Result<Decoded<Plan>, Refusal> {
     };
     let len_bytes = insn.len_bytes;
     Ok(Decoded { plan: Plan { effect, len_bytes }, len_bytes, method })
+}
+
+/// What unwinders compare with the bytes at an address that no table covers, to know Linux's way out of a signal's handler:
+/// the system call (its last two bytes) and what stands before it.
+fn signal_returns<M: Mode>() -> &'static [&'static [u8]] {
+    if M::IS_LONG {
+        &[b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05"]
+    } else {
+        &[b"\x58\xb8\x77\0\0\0\xcd\x80", b"\xb8\x77\0\0\0\xcd\x80", b"\xb8\xad\0\0\0\xcd\x80"]
+    }
 }
 
 /// A more telling reason than "undecodable", where there is one.

@@ -92,6 +92,11 @@ pub const OUT_OF_REACH: Refusal = Refusal::unsupported(
 /// A copy that outgrows the slot.
 pub const TOO_LONG: Refusal =
     Refusal::unsupported("x86.too_long", "the relocated instruction would be longer than 15 bytes");
+/// Linux's way out of a signal's handler.
+pub const SIGNAL_RETURN: Refusal = Refusal::unsupported(
+    "x86.signal_return",
+    "unwinders know the way out of a signal's handler by these very bytes",
+);
 /// CALL and JMP through RIP-relative memory in FS or GS.
 pub const SEGMENT_IP_RELATIVE: Refusal = Refusal::unsupported(
     "x86.segment_ip_relative",

@@ -9,7 +9,7 @@
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use object::{Object, ObjectSection};
 use probe_x86_decode::decode::decode_bytes;
-use probe_x86_decode::{Effect, Insn, LongMode, MAX_INSN_LEN, Mode, ProtectedMode, insn_len};
+use probe_x86_decode::{Effect, Insn, LongMode, MAX_INSN_LEN, Mode, ProtectedMode, insn_len, refusal};
 use std::path::Path;
 
 /// The text of an ELF file and its address.
@@ -81,6 +81,12 @@ fn compare<M: Mode>(insn: &Instruction, window: &[u8]) -> Option<String> {
     }
     let decoded = match decode_bytes::<M>(window) {
         Ok(decoded) => decoded,
+        // What is decided by what follows: a system call, or with `pop` one more move.
+        Err(refusal::SIGNAL_RETURN)
+            if matches!(window[insn.len()..], [0x0f, 0x05, ..] | [0xcd, 0x80, ..] | [0xb8, ..]) =>
+        {
+            return None;
+        }
         Err(refusal) => return (!may_refuse(insn)).then(|| refusal.code.into()),
     };
     let next = insn.ip().wrapping_add(insn.len() as u64);
@@ -114,7 +120,6 @@ fn compare<M: Mode>(insn: &Instruction, window: &[u8]) -> Option<String> {
         Effect::Return { .. } => insn.flow_control() == FlowControl::Return,
         // iced counts the system calls among the calls and interrupts.
         Effect::SystemCall => matches!(insn.mnemonic(), Mnemonic::Syscall | Mnemonic::Int),
-        Effect::Copy if insn.mnemonic() == Mnemonic::Int => true,
         Effect::Copy if matches!(insn.mnemonic(), Mnemonic::Xabort | Mnemonic::Xend) => true,
         _ => insn.flow_control() == FlowControl::Next,
     };

@@ -56,6 +56,35 @@ impl Text for Fake {
     }
 }
 
+/// REG_6: each instruction of what unwinders look for at a return address, and none of what only resembles it.
+#[rstest]
+#[case::rt_64(code::<X86_64>, b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05", &[0, 7])]
+#[case::plain(code::<I386>, b"\x58\xb8\x77\0\0\0\xcd\x80", &[0, 1, 6])]
+#[case::rt_32(code::<I386>, b"\xb8\xad\0\0\0\xcd\x80", &[0, 5])]
+fn reg_6_the_way_out_of_a_signals_handler_is_refused(
+    #[case] code: fn(&[u8], usize) -> &'static str,
+    #[case] bytes: &[u8],
+    #[case] starts: &[usize],
+) {
+    for &start in starts {
+        assert_eq!(code(bytes, start), "x86.signal_return", "{start}");
+        // Another number, or another instruction behind it.
+        for changed in [bytes.len() - 6, bytes.len() - 2] {
+            let mut other = bytes.to_vec();
+            other[changed] ^= 0x40;
+            assert_ne!(code(&other, start), "x86.signal_return", "{start} {changed}");
+        }
+    }
+    assert_ne!(code(&bytes[bytes.len() - 2..], 0), "x86.signal_return", "what is before cannot be read");
+}
+
+/// The reason code of what stands `offset` bytes on in `text`; empty where it can be probed.
+fn code<A: Arch>(text: &[u8], offset: usize) -> &'static str {
+    let text = &Fake::new(text);
+    let site = Site { at: PLACE.wrapping_add(offset), function: None, text };
+    A::decode(&site).map_or_else(|refusal| refusal.code, |_| "")
+}
+
 /// Decodes and simulates the one instruction in the text.
 fn simulate<A: Arch>(fake: &Fake, mut regs: A::Regs) -> Result<A::Regs, MemFault> {
     let decoded = A::decode(&Site { at: PLACE, function: None, text: fake }).expect("not refused");

@@ -107,6 +107,20 @@ fn text_may_begin_and_end_anywhere() {
     assert_eq!(beyond.unwrap_err().code, "aarch64.unreadable");
 }
 
+/// REG_6: and neither word without the other.
+#[test]
+fn reg_6_the_way_out_of_a_signals_handler_is_refused() {
+    // mov x8, #139; svc #0; mov x8, #138; svc #1.
+    let [mov, svc] = insn::SIGNAL_RETURN;
+    let (other_mov, other_svc) = (0xd280_1148, 0xd400_0021);
+    for at in [0, 1] {
+        assert_eq!(code_at(&[mov, svc], at), "aarch64.signal_return");
+        for other in [[mov, NOP], [NOP, svc], [other_mov, svc], [mov, other_svc], [svc, mov]] {
+            assert_eq!(code_at(&other, at), "ok", "{other:08x?}");
+        }
+    }
+}
+
 #[test]
 fn a_misaligned_address_is_no_instruction() {
     let text = Bytes::words(AT, &[NOP, NOP]);
