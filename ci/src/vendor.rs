@@ -356,9 +356,16 @@ fn write(file: &Path, text: &str) -> Result<(), String> {
     made.map_err(|error| format!("cannot write {}: {error}", file.display()))
 }
 
+/// Copies a file with its time, by which cargo sees that nothing has changed since it built the same folder before.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    let copied = fs::create_dir_all(to.parent().unwrap_or(to)).and_then(|()| fs::copy(from, to));
-    copied.map(|_| ()).map_err(|error| format!("cannot copy {} to {}: {error}", from.display(), to.display()))
+    let copied = || {
+        fs::create_dir_all(to.parent().unwrap_or(to))?;
+        fs::copy(from, to)?;
+        fs::File::options().append(true).open(to)?.set_modified(fs::metadata(from)?.modified()?)
+    };
+    copied().map_err(|error: std::io::Error| {
+        format!("cannot copy {} to {}: {error}", from.display(), to.display())
+    })
 }
 
 #[cfg(test)]
