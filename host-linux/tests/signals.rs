@@ -282,8 +282,21 @@ mod way_out {
     unsafe extern "C" {
         static sig_way_out: u8;
     }
+    // musl's own functions have no unwind tables.
+    #[cfg(target_arch = "aarch64")]
+    global_asm!(
+        ".p2align 2",
+        ".globl sig_kill",
+        ".hidden sig_kill",
+        "sig_kill: .cfi_startproc",
+        "mov x8, #129",
+        "svc #0",
+        "ret",
+        ".cfi_endproc"
+    );
     unsafe extern "C-unwind" {
-        fn raise(signal: i32) -> i32;
+        #[cfg_attr(not(target_arch = "aarch64"), link_name = "kill")]
+        fn sig_kill(process: i32, signal: i32) -> i32;
     }
 
     extern "C-unwind" fn panics(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -291,8 +304,9 @@ mod way_out {
     }
 
     fn is_caught() -> bool {
-        // SAFETY: the handler is `panics`, which leaves by unwinding.
-        catch_unwind(|| unsafe { raise(libc::SIGUSR2) }).is_err_and(|what| what.is::<i32>())
+        let process = std::process::id() as i32;
+        // SAFETY: the handler is `panics`, which leaves by unwinding; a forked child has no other thread that could run it.
+        catch_unwind(|| unsafe { sig_kill(process, libc::SIGUSR2) }).is_err_and(|what| what.is::<i32>())
     }
 
     /// REG_6: the attempt to probe it, refused or not, does not keep a panic from passing it.
