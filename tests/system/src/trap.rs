@@ -71,13 +71,32 @@ fn unclaimed(regs: &mut Regs, number: u32, addr: usize) {
     panic!("trap {number:#x} at {} (address {addr:#x}): {regs:#x?}", regs.pc());
 }
 
+static TICK_HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Sets what every timer interrupt calls besides; `None`: nothing.
+pub fn set_tick_hook(hook: Option<fn()>) {
+    TICK_HOOK.store(hook.map_or(core::ptr::null_mut(), |hook| hook as *mut ()), Ordering::Release);
+}
+
 /// This CPU's timer has fired; it has been acknowledged.
 pub fn timer() {
     let cpu = Native::this_cpu();
     cpu.timer_ticks.fetch_add(1, Ordering::Relaxed);
     on_timer_tick(cpu.number);
+    call_tick_hook();
     cpu.reschedule.set(true);
     task::preempt();
+}
+
+/// Not a part of its caller, which every trap would save registers for.
+#[inline(never)]
+fn call_tick_hook() {
+    let hook = TICK_HOOK.load(Ordering::Acquire);
+    if !hook.is_null() {
+        // SAFETY: `set_tick_hook` stored a function of this type.
+        let hook = unsafe { core::mem::transmute::<*mut (), fn()>(hook) };
+        hook();
+    }
 }
 
 /// Called in every timer interrupt: a place in interrupt context for probes.

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | probes in interrupt handlers | `interrupt_handler`, `watched_in_interrupts` |
 //! | probes in code that runs with interrupts off | `interrupt_state` |
-//! | a hit while an interrupt arrives | `interrupts_during_hits`, `interrupts_during_hits_by_jumps` |
+//! | a hit while an interrupt arrives | `interrupts_during_hits`, `interrupts_during_hits_by_jumps`, `hits_in_the_middle_of_hits` |
 //! | a page fault in a stepped instruction | `fault_in_step`, `fault_handler_answers` |
 //! | a page fault in a pre handler, in a post handler | `fault_in_handlers` |
 //! | nested probes in every phase | `nesting` (pre, post, entry, return), `nesting_in_fault_handler` |
@@ -48,6 +48,8 @@ pub const CHECKS: &[Check] = &[
     ("HIT_12 a probe in an interrupt handler fires", interrupts::interrupt_handler),
     ("HIT_12 interrupts arrive between hits", interrupts::interrupts_during_hits),
     ("HIT_12 interrupts arrive in hits by jumps", interrupts::interrupts_during_hits_by_jumps),
+    ("HIT_12 hits come in the middle of hits", || interrupts::hits_in_the_middle_of_hits(false)),
+    ("HIT_12 hits come in the middle of hits by jumps", || interrupts::hits_in_the_middle_of_hits(true)),
     ("HIT_1 the interrupt state is restored", interrupts::interrupt_state),
     ("HIT_6 handlers cannot be interrupted or preempted", interrupts::handlers_are_pinned),
     ("HIT_6 handlers that a jump leads to cannot be preempted", interrupts::handlers_of_jumps_are_pinned),

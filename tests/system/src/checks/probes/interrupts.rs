@@ -3,7 +3,9 @@
 use super::{Counter, counting, list, register, without_interrupts};
 use crate::arch::{Backend, Interrupts, Machine, Native};
 use crate::host::PROBES;
-use crate::{cpu, targets, task};
+use crate::{cpu, targets, task, trap};
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::SeqCst;
 use probe_core::{Kprobe, Kretprobe};
 
@@ -48,6 +50,95 @@ fn interrupt_hits() -> u64 {
     drop((probe, in_interrupt));
     assert!(in_tick.get() as u64 + missed >= 4);
     missed
+}
+
+/// What an interrupt finds on its CPU: no active hit, the core or a handler, an instruction that handlers wait for.
+#[derive(Clone, Copy)]
+enum Moment {
+    Outside,
+    Inside,
+    Between,
+}
+
+/// How often an interrupt has come at each [`Moment`], and how many of its calls were wrong.
+static CAME: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+static WRONG: AtomicUsize = AtomicUsize::new(0);
+
+fn came(moment: Moment) -> usize {
+    CAME[moment as usize].load(SeqCst)
+}
+
+/// Calls all that is probed; whether that did what it does without probes.
+fn call_all(a: usize) {
+    let is_right = targets::plain(a) == a + 1 && targets::jump(a) == a + 1 && targets::call(a) == a + 2;
+    WRONG.fetch_add(usize::from(!is_right), SeqCst);
+}
+
+/// In the timer's interrupt: hits the places, one of which the interrupted context may be in the middle of.
+fn hit_in_tick() {
+    let context = &Native::this_cpu().probes;
+    let state = || (context.is_inside(), context.depth());
+    let before = state();
+    let moment = match before {
+        (true, _) => Moment::Inside,
+        (false, 0) => Moment::Outside,
+        (false, _) => Moment::Between,
+    };
+    CAME[moment as usize].fetch_add(1, SeqCst);
+    call_all(7);
+    WRONG.fetch_add(usize::from(state() != before), SeqCst);
+}
+
+/// Several tasks go through hits of every kind, and are preempted in them, until interrupts that hit the same places have come
+/// at every moment there is. Each hit is counted once, as what it was.
+pub(super) fn hits_in_the_middle_of_hits(by_jumps: bool) {
+    CAME.iter().chain([&WRONG]).for_each(|count| count.store(0, SeqCst));
+    PROBES.set_optimising(by_jumps);
+    let (plain, before, after) = counting("target_plain");
+    let (jump, jump_before, jump_after) = counting("target_jump");
+    let returns = Counter::default();
+    let r = returns.clone();
+    let exit = register(Kretprobe::<Backend>::on("target_call").max_active(64).exit(move |_, ()| r.rise()));
+    PROBES.set_optimising(false);
+    // Of the plain one and of the call; on x86 the jump's function is too short.
+    assert_eq!(list().matches("[OPTIMIZED]").count() >= 2, by_jumps, "{}", list());
+
+    let is_enough = move || match by_jumps {
+        true => [Moment::Inside, Moment::Between].iter().all(|moment| came(*moment) >= 3),
+        // Interrupts are off from a trap to the end of its step.
+        false => came(Moment::Outside) >= 20,
+    };
+    let calls = Counter::default();
+    trap::set_tick_hook(Some(hit_in_tick));
+    let tasks: Vec<_> = (0..cpu::online().count() + 1)
+        .map(|_| {
+            let calls = calls.clone();
+            task::spawn("caller", move || {
+                while !is_enough() {
+                    calls.rise();
+                    call_all(calls.get());
+                }
+            })
+        })
+        .collect();
+    tasks.iter().for_each(|task| task.join());
+    trap::set_tick_hook(None);
+    // Another CPU's tick may be in the hook still.
+    cpu::synchronise_all();
+
+    assert_eq!(WRONG.load(SeqCst), 0);
+    let missed = (came(Moment::Inside) + came(Moment::Between)) as u64;
+    let all = (calls.get() + came(Moment::Outside)) as u64;
+    // Each of them calls the plain one twice.
+    for (probe, hits, missed) in
+        [(&plain, 2 * all, 2 * missed), (&jump, all, missed), (&exit, all, missed)]
+    {
+        let counters = probe.counters();
+        assert_eq!((counters.hits, counters.missed_nested, counters.missed_pool), (hits, missed, 0));
+    }
+    assert_eq!([before.get(), after.get()], [2 * all as usize; 2]);
+    assert_eq!([jump_before.get(), jump_after.get(), returns.get()], [all as usize; 3]);
+    drop((plain, jump, exit));
 }
 
 pub(super) fn interrupt_state() {
