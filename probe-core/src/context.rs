@@ -66,6 +66,8 @@ pub(crate) enum Wait {
     Jprobe = 3,
     /// The end of a copy in a detour; then post handlers run.
     Copy = 4,
+    /// The trap that takes all registers: there the instruction is simulated, then post handlers run.
+    Lowered = 5,
 }
 
 /// One active hit.
@@ -103,6 +105,7 @@ impl<A: Arch> Frame<A> {
             2 => Wait::NestedStep,
             3 => Wait::Jprobe,
             4 => Wait::Copy,
+            5 => Wait::Lowered,
             _ => Wait::Nothing,
         }
     }

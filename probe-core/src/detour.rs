@@ -370,8 +370,8 @@ impl<H: Host> Probes<H> {
     }
 
     /// Calls the post handlers of a point whose instruction is simulated; whether they have changed something: then the
-    /// registers are those after the instruction. Of another one, begins the hit's frame for [`Probes::after_copy`].
-    /// `sp` is the stack pointer at the place.
+    /// registers are those after the instruction. Of another one, begins the hit's frame for [`Probes::after_copy`];
+    /// also where the stack pointer is below `sp`, what it was at the place, for [`Probes::run_lowered`].
     fn post_of_jump(
         &self,
         context: &Context<H::Arch>,
@@ -380,17 +380,23 @@ impl<H: Host> Probes<H> {
         sp: usize,
         regs: &mut RegsOf<H>,
     ) -> bool {
-        if point.method != Method::Simulate {
-            // SAFETY: this is the context that is running.
-            unsafe { context.push(Wait::Copy, point, newest, 0, Default::default()) };
-            self.host.pin();
-            self.host.enter_copy();
-            return false;
-        }
         regs.set_pc(point.place);
+        let is_simulated = point.method == Method::Simulate;
+        // What it pushes then would lie on the stack that this runs on.
+        let is_lowered = is_simulated && regs.sp() < sp;
+        if is_lowered || !is_simulated {
+            let wait = if is_lowered { Wait::Lowered } else { Wait::Copy };
+            // SAFETY: this is the context that is running.
+            unsafe { context.push(wait, point, newest, 0, Default::default()) };
+            self.host.pin();
+            if !is_lowered {
+                self.host.enter_copy();
+            }
+            return is_lowered;
+        }
         let before = *regs;
-        // Not where what it pushes would lie on the stack that this runs on. Where it faults, the copy does, too.
-        if regs.sp() < sp || H::Arch::simulate(&point.plan, point.place, regs, self.host.memory()).is_err() {
+        // Where it faults, the copy does, too.
+        if H::Arch::simulate(&point.plan, point.place, regs, self.host.memory()).is_err() {
             return false;
         }
         let after = *regs;
@@ -478,11 +484,28 @@ impl<H: Host> Probes<H> {
             // SAFETY: only the trampoline traps there, with the address of the registers that it has saved.
             let kept = unsafe { ptr::with_exposed_provenance::<RegsOf<H>>(kept).read() };
             H::Arch::resume_with(regs, kept);
-            return Some(Trap::Handled);
+            return Some(self.run_lowered(regs));
         }
         let copy = self.copy_of_displaced(at)?;
         regs.set_pc(copy);
         Some(Trap::Handled)
+    }
+
+    /// In the trap that has taken all registers: simulates the instruction of a hit that waits for that, and calls its
+    /// post handlers. The caller is inside.
+    fn run_lowered(&self, regs: &mut RegsOf<H>) -> Trap {
+        let waiting = self.host.context().map(|context| (context, context.top()));
+        let Some((context, Some((Wait::Lowered, point)))) = waiting else { return Trap::Handled };
+        // SAFETY: a point that stands in a frame is not freed, and then the context is inside.
+        let Some(point) = (unsafe { point.as_ref() }) else { return Trap::Handled };
+        // SAFETY: this is the context that is running.
+        let newest = unsafe { context.pop() }.map_or(0, |popped| popped.newest);
+        self.host.unpin();
+        if let Err(fault) = H::Arch::simulate(&point.plan, point.place, regs, self.host.memory()) {
+            return Trap::Fault(fault);
+        }
+        self.run_posts(context, point, newest, regs);
+        Trap::Handled
     }
 
     /// Where the instruction at `at`, which a jump that stands in text displaces, is copied. The caller is inside.

@@ -93,6 +93,9 @@ impl<A: Arch> Kprobe<A> {
     }
 
     /// Calls `handler` before the instruction. It returns nothing, or a [`Flow`].
+    ///
+    /// It may move the stack pointer. In a kernel it may lower it by no more than leaves room for what the instruction
+    /// pushes in [`Arch::TRAP_GAP`].
     #[must_use]
     pub fn pre<F, R>(mut self, handler: F) -> Self
     where

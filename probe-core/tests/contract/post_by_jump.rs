@@ -101,18 +101,28 @@ fn hit_2_a_redirection_by_pre_leaves_the_post_handler_of_a_jump_out() {
 
 #[test]
 fn hit_2_a_pre_handler_may_move_the_stack_pointer_before_a_post_handler_of_a_jump() {
-    let world = World::new();
-    let f = world.function("f", BODIES[1].1);
-    let posts = counter();
-    let pre = |hit: &mut Hit<'_, Toy>| {
-        let home = probe_core::arch::Memory::read_usize(&hit.memory(), hit.regs().sp).unwrap();
-        probe_core::arch::Memory::write_usize(&hit.memory(), hit.regs().sp - 32, home).unwrap();
-        hit.regs_mut().sp -= 32;
-    };
-    let _probe = world.probes.register(on(f).pre(pre).post(move |_| bump(posts)));
-    is_optimised(world, f);
-    assert_eq!((world.value(f, &[1]), posts.load(SeqCst)), (7, 1));
-    is_idle(world);
+    for (name, body) in BODIES {
+        let world = World::new();
+        let f = world.function(name, body);
+        let (lowered, raised) = (counter(), counter());
+        let pre = |hit: &mut Hit<'_, Toy>| {
+            let home = probe_core::arch::Memory::read_usize(&hit.memory(), hit.regs().sp).unwrap();
+            probe_core::arch::Memory::write_usize(&hit.memory(), hit.regs().sp - 32, home).unwrap();
+            lowered.store(hit.regs().sp - 32, SeqCst);
+            hit.regs_mut().sp -= 32;
+        };
+        let post = |hit: &mut Hit<'_, Toy>| {
+            assert_eq!(hit.regs().sp, lowered.load(SeqCst));
+            bump(raised);
+        };
+        let probe = world.probes.register(on(f).pre(pre).post(post)).unwrap();
+        is_optimised(world, f);
+        for calls in 1..=20 {
+            assert_eq!((world.value(f, &[1]), raised.load(SeqCst)), (7, calls), "{name}");
+            is_idle(world);
+        }
+        assert_eq!((probe.counters().hits, probe.counters().missed_nested), (20, 0));
+    }
 }
 
 #[test]

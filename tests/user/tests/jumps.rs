@@ -218,6 +218,109 @@ fn hit_3_post_handlers_of_jumps_see_what_the_first_instruction_has_done() {
     }
 }
 
+/// How far a handler lowers the stack pointer: further than all that runs below it while the hit lasts.
+const LOWER: usize = 1 << 15;
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! make_42 {
+    () => {
+        "push rbp; mov {0:e}, 42; pop rbp"
+    };
+}
+#[cfg(target_arch = "x86")]
+macro_rules! make_42 {
+    () => {
+        "push ebp; mov {0}, 42; pop ebp"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! make_42 {
+    () => {
+        "b 2f; udf #0; 2: mov {0}, #42"
+    };
+}
+#[cfg(target_arch = "powerpc64")]
+macro_rules! make_42 {
+    () => {
+        "b 2f; .long 0; 2: li {0}, 42"
+    };
+}
+
+/// Returns 42. At `jump_victim_simulated` is an instruction that is simulated, on x86 a push.
+#[inline(never)]
+#[expect(named_asm_labels, reason = "a probe is to stand there, and there is one copy of the function")]
+fn simulated_victim() -> usize {
+    let result: usize;
+    // SAFETY: a register is saved on the stack and loaded again, or nothing; a label that nobody else has.
+    unsafe {
+        std::arch::asm!(
+            ".globl jump_victim_simulated",
+            "jump_victim_simulated:",
+            make_42!(),
+            out(reg) result,
+        );
+    }
+    result
+}
+
+/// Moves the stack pointer that the program goes on with.
+fn move_stack(hit: &mut Hit<'_, Native>, bytes: isize) {
+    let regs = hit.regs_mut();
+    #[cfg(target_arch = "x86_64")]
+    let sp = &mut regs.rsp;
+    #[cfg(target_arch = "x86")]
+    let sp = &mut regs.esp;
+    #[cfg(target_arch = "aarch64")]
+    let sp = &mut regs.sp;
+    #[cfg(target_arch = "powerpc64")]
+    let sp = &mut regs.gpr[1];
+    *sp = sp.wrapping_add_signed(bytes as _);
+}
+
+#[test]
+fn hit_2_a_pre_handler_may_lower_the_stack_pointer_of_a_simulated_instruction() {
+    static PLACE_SP: AtomicU64 = AtomicU64::new(0);
+    static POST_SP: AtomicU64 = AtomicU64::new(0);
+    unsafe extern "C" {
+        static jump_victim_simulated: u8;
+    }
+    let _alone = ALONE.lock().unwrap();
+    start().unwrap();
+    assert_eq!(black_box(simulated_victim)(), 42);
+    let pre = |hit: &mut Hit<'_, Native>| {
+        PLACE_SP.store(hit.regs().sp() as u64, Relaxed);
+        move_stack(hit, -(LOWER as isize));
+    };
+    let post = |hit: &mut Hit<'_, Native>| {
+        let sp = hit.regs().sp();
+        POST_SP.store(sp as u64, Relaxed);
+        let from = std::ptr::with_exposed_provenance::<usize>(sp);
+        let to = std::ptr::with_exposed_provenance_mut::<usize>(sp + LOWER);
+        if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+            // What was pushed goes along.
+            // SAFETY: the instruction has pushed it just now.
+            let pushed = unsafe { from.read() };
+            // SAFETY: where it would have been pushed.
+            unsafe { to.write(pushed) };
+        }
+        move_stack(hit, LOWER as isize);
+    };
+    let place = (&raw const jump_victim_simulated).addr();
+    let probe = probes().register(Kprobe::at(Place::addr(place.into())).pre(pre).post(post)).unwrap();
+    let pushed = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { size_of::<usize>() } else { 0 };
+    for hits in 1..=20 {
+        // By a trap, and by a jump.
+        if hits == 10 {
+            assert_eq!(probes().optimise(), Ok(1));
+        }
+        POST_SP.store(0, Relaxed);
+        assert_eq!(black_box(simulated_victim)(), 42);
+        assert_eq!(PLACE_SP.load(Relaxed), POST_SP.load(Relaxed) + (LOWER + pushed) as u64, "hit {hits}");
+        assert_eq!((probe.counters().hits, probe.counters().missed_nested), (hits, 0));
+    }
+    assert_eq!(optimised(), 1);
+}
+
 #[test]
 fn safe_3_jumps_come_and_go_in_bytes_that_threads_execute() {
     let _alone = ALONE.lock().unwrap();
