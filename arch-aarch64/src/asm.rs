@@ -35,32 +35,42 @@ global_asm!(
     .arch_extension simd
     .arch_extension sve
 
-    // X0 to X15: \op is STP or LDP.
+    // X1 to X14: \op is STP or LDP.
     .macro probe_a64_low op
-    \op x0, x1, [sp, #8]
-    \op x2, x3, [sp, #24]
-    \op x4, x5, [sp, #40]
-    \op x6, x7, [sp, #56]
-    \op x8, x9, [sp, #72]
-    \op x10, x11, [sp, #88]
-    \op x12, x13, [sp, #104]
-    \op x14, x15, [sp, #120]
+    \op x1, x2, [sp, #16]
+    \op x3, x4, [sp, #32]
+    \op x5, x6, [sp, #48]
+    \op x7, x8, [sp, #64]
+    \op x9, x10, [sp, #80]
+    \op x11, x12, [sp, #96]
+    \op x13, x14, [sp, #112]
     .endm
 
-    // X18 to X27.
+    // X19 to X28.
     .macro probe_a64_high op
-    \op x18, x19, [sp, #152]
-    \op x20, x21, [sp, #168]
-    \op x22, x23, [sp, #184]
-    \op x24, x25, [sp, #200]
-    \op x26, x27, [sp, #216]
+    \op x19, x20, [sp, #160]
+    \op x21, x22, [sp, #176]
+    \op x23, x24, [sp, #192]
+    \op x25, x26, [sp, #208]
+    \op x27, x28, [sp, #224]
     .endm
 
-    // All the registers that calls do not preserve, but for X30.
-    .macro probe_a64_volatile
+    // Makes \size bytes of frame and saves all registers there but X29 and X30.
+    .macro probe_a64_save size
+    stp xzr, x0, [sp, #-\size]!
+    .cfi_def_cfa sp, 288
+    probe_a64_low stp
+    stp x15, x16, [sp, #128]
+    stp x17, x18, [sp, #144]
+    probe_a64_high stp
+    .endm
+
+    // All the registers that calls do not preserve, but for X30; \size bytes of frame go.
+    .macro probe_a64_volatile size
     probe_a64_low ldp
-    ldp x16, x17, [sp, #136]
-    ldr x18, [sp, #152]
+    ldp x15, x16, [sp, #128]
+    ldp x17, x18, [sp, #144]
+    ldp xzr, x0, [sp], #\size
     .endm
 
     // Makes the frame: a word, PtRegs, and the \last word; PSTATE and that are stored at once, in x17 and \last.
@@ -71,25 +81,20 @@ global_asm!(
     .endr
     mrs x17, nzcv
     stp x17, \last, [sp, #272]
-    add x0, sp, #8
+    add x1, sp, #8
     .endm
 
     // Returns: the veneer has left the stub's address and the handler where PSTATE and the last word belong, which then is
     // the stub's address.
     .macro probe_a64_return_begin
     hint #36                            // bti j: from the veneer's br
-    sub sp, sp, #272
-    .cfi_def_cfa sp, 288
-    probe_a64_low stp
-    stp x16, x17, [sp, #136]
-    probe_a64_high stp
-    stp x28, x29, [sp, #232]
-    ldp x1, x16, [sp, #272]             // the stub, the handler
+    probe_a64_save 272
+    stp x29, x30, [sp, #240]
+    ldp x0, x16, [sp, #272]             // the stub, the handler
     add x17, sp, #288
-    stp x30, x17, [sp, #248]
-    str x1, [sp, #264]                  // pc
+    stp x17, x0, [sp, #256]             // sp, pc
     add x29, sp, #240
-    probe_a64_finish x1
+    probe_a64_finish x0
     .endm
 
     .macro probe_a64_return_end
@@ -98,10 +103,9 @@ global_asm!(
     cbnz x0, 8f
     cmp x30, x16
     b.ne 8f
-    ldr x30, [sp, #264]
+6:  ldr x30, [sp, #264]
     msr nzcv, x2
-    probe_a64_volatile
-    add sp, sp, #288
+    probe_a64_volatile 288
     ret
 8:  ldp x1, x17, [sp, #256]             // sp, pc
     cmp x30, x16
@@ -110,45 +114,34 @@ global_asm!(
     cmp x0, x1
     ccmp x30, x17, #0, eq
     mov x16, x1
-    b.eq 7f
-    msr nzcv, x2
-    probe_a64_low ldp
     probe_a64_high ldp
-    ldr x28, [sp, #232]
+    b.eq 6b
+    msr nzcv, x2
+    ldr x0, [sp, #8]
+    probe_a64_low ldp
+    ldr x15, [sp, #128]
+    ldr x18, [sp, #152]
     mov sp, x16
     ret x17
-7:  msr nzcv, x2
-    probe_a64_low ldp
-    ldp x16, x17, [sp, #136]
-    probe_a64_high ldp
-    ldr x28, [sp, #232]
-    add sp, sp, #288
-    ret
     .endm
 
     // Detours have stored X29 and X30 where they belong; X30 is where the detour goes on, which is kept in the last word.
     .macro probe_a64_detour_begin
     hint #34                            // bti c: from the detour's blr
-    sub sp, sp, #240
-    .cfi_def_cfa sp, 288
-    probe_a64_low stp
-    stp x16, x17, [sp, #136]
-    probe_a64_high stp
-    str x28, [sp, #232]
+    probe_a64_save 240
     add x17, sp, #288
     str x17, [sp, #256]
-    ldur x1, [x30, #-20]                // the detour's word
+    ldur x0, [x30, #-20]                // the detour's word
     add x29, sp, #240
-    ldr x16, [x1]                       // the handler
+    ldr x16, [x0]                       // the handler
     probe_a64_finish x30
     .endm
 
     .macro probe_a64_detour_end
     ldp x2, x30, [sp, #272]
     cbnz x0, 8f
-    msr nzcv, x2
-    probe_a64_volatile
-    add sp, sp, #240
+6:  msr nzcv, x2
+    probe_a64_volatile 240
     ret
 8:  cmp x0, #2
     add x0, sp, #8
@@ -157,13 +150,8 @@ global_asm!(
     add x30, x30, #4                    // the first copy
     str x30, [sp, #264]
     b probe_aarch64_detour_resume
-7:  msr nzcv, x2
-    probe_a64_low ldp
-    ldp x16, x17, [sp, #136]
-    probe_a64_high ldp
-    ldr x28, [sp, #232]
-    add sp, sp, #240
-    ret
+7:  probe_a64_high ldp
+    b 6b
     .endm
 
     // Without floating point.
@@ -253,7 +241,7 @@ probe_aarch64_\kind\()_\state:
     .endr
     .endr
 
-    .irp name, low,high,volatile,finish,return_begin,return_end,detour_begin,detour_end,general_call,q,full_call,z,sve_call,trampoline
+    .irp name, low,high,save,volatile,finish,return_begin,return_end,detour_begin,detour_end,general_call,q,full_call,z,sve_call,trampoline
     .purgem probe_a64_\name
     .endr
 

@@ -104,6 +104,9 @@ fn xcr0() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
+/// DF, IOPL and NT, which handlers' code may not have set, or which stand above OF.
+const UNUSUAL: usize = 1 << 10 | 3 << 12 | 1 << 14;
+
 /// The size of the frame.
 const FRAME: usize = size_of::<Regs>();
 /// From the frame to the stack as it was at the return: the handler's and the stub's words.
@@ -117,12 +120,13 @@ const AT_PLACE: usize = FRAME + 4 + PUSHED_LEN;
 /// [`Resume::Unchanged`](probe_core::arch::Resume) the registers that calls preserve still are what they were; else `changed`,
 /// and all are loaded. `leave` and `leave_changed` go on, with the frame at ESP and all other registers loaded.
 ///
-/// POPFD is slow: where nothing was changed, OF is made by an addition that overflows, and the other status flags by SAHF.
+/// POPFD is slow: where nothing was changed, OF is made by an addition that overflows, and the other status flags by SAHF; not
+/// where a flag is set that stands beside OF.
 macro_rules! trampoline {
     (
         $(#[$doc:meta])* $name:ident, outside: $outside:ident, enter: [$($enter:expr),*], note: [$($note:expr),*],
         call: [$($call:expr),*], unchanged: [$($unchanged:expr),*], changed: [$($changed:expr),*],
-        keeps_direction: $keeps_direction:literal, leave: [$($leave:expr),*], leave_changed: [$($leave_changed:expr),*],
+        leave: [$($leave:expr),*], leave_changed: [$($leave_changed:expr),*],
         $($operands:tt)*
     ) => {
         $(#[$doc])*
@@ -144,10 +148,6 @@ macro_rules! trampoline {
                 "mov [esp + {eax}], eax",
                 "pushfd",
                 "pop [esp + {flags}]",
-                // CLD is slow, and almost never needed.
-                "test byte ptr [esp + {flags} + 1], {direction} >> 8",
-                "jnz 5f",
-                "6:",
                 "mov eax, ss",
                 "mov [esp + {ss}], eax",
                 $($note,)*
@@ -165,15 +165,14 @@ macro_rules! trampoline {
                 ".cfi_offset esi, {esi} - {outside}",
                 ".cfi_offset edi, {edi} - {outside}",
                 ".cfi_offset ebp, {ebp} - {outside}",
+                "test byte ptr [esp + {flags} + 1], {unusual} >> 8",
+                "jnz 5f",
                 $($call,)*
                 "test eax, eax",
                 "jnz 3f",
                 $($unchanged,)*
-                // OF is bit 3 of this byte, DF bit 2: they become the two highest.
-                "mov al, [ebp + {flags} + 1]",
-                "shl al, 4",
-                "add al, al",
-                concat!("js ", $keeps_direction),
+                // OF is bit 3 of this byte, and the highest that is set.
+                "add byte ptr [ebp + {flags} + 1], 0x78",
                 "mov ah, [ebp + {flags}]",
                 "sahf",
                 "mov ecx, [ebp + {ecx}]",
@@ -185,6 +184,7 @@ macro_rules! trampoline {
                 "mov ebp, [esp + {ebp}]",
                 $($leave,)*
                 ".cfi_restore_state",
+                ".cfi_remember_state",
                 "3:",
                 $($changed,)*
                 "4:",
@@ -200,14 +200,16 @@ macro_rules! trampoline {
                 "mov ebp, [esp + {ebp}]",
                 "mov eax, [esp + {eax}]",
                 $($leave_changed,)*
-                ".cfi_def_cfa esp, {outside}",
+                // CLD is slow, and almost never needed.
+                ".cfi_restore_state",
                 "5:",
                 "cld",
-                "jmp 6b",
+                $($call,)*
+                "jmp 3b",
                 ".cfi_endproc",
                 frame = const FRAME,
                 outside = const $outside,
-                direction = const 0x400,
+                unusual = const UNUSUAL,
                 ebx = const offset_of!(Regs, ebx),
                 ecx = const offset_of!(Regs, ecx),
                 edx = const offset_of!(Regs, edx),
@@ -276,8 +278,8 @@ macro_rules! return_trampoline {
             call: [
                 $($save,)*
                 "sub esp, 8",
-                "push [ebp + {eip}]",
                 "push ebp",
+                "push [ebp + {eip}]",
                 "call [ebp + {frame}]"
                 $(, $restore)*
             ],
@@ -289,7 +291,6 @@ macro_rules! return_trampoline {
                 "mov ecx, [ebp + {eip}]",
                 "mov [eax], ecx"
             ],
-            keeps_direction: "3f",
             leave: ["lea esp, [esp + {frame} + 4]", "ret"],
             leave_changed: ["mov esp, [esp + {esp}]", "ret"],
             stub_call_len = const STUB_CALL_LEN,
@@ -315,8 +316,8 @@ macro_rules! detour_trampoline {
                 "mov eax, [ebp + {frame}]",
                 "mov eax, [eax - {word_distance}]",
                 "sub esp, 8",
-                "push eax",
                 "push ebp",
+                "push eax",
                 "call [eax]"
                 $(, $restore)*
             ],
@@ -330,7 +331,6 @@ macro_rules! detour_trampoline {
                 "mov [ebp + {eip}], eax",
                 "jmp {resume}"
             ],
-            keeps_direction: "4f",
             leave: ["lea esp, [esp + {frame}]", "ret {pushed}"],
             leave_changed: ["lea esp, [esp + {frame}]", "ret {pushed}"],
             word_distance = const WORD_DISTANCE,

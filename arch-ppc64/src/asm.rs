@@ -66,12 +66,12 @@ macro_rules! trampoline {
             "std \\r,{regs}+8*\\r(1)",
             ".endr",
             "addi 0,1,{frame}; std 0,{regs}+8(1)",
-            "addi 4,12,-4; std 4,{regs}+{nip}(1); std 4,{regs}+{link}(1)",
+            "addi 3,12,-4; std 3,{regs}+{nip}(1); std 3,{regs}+{link}(1)",
             ".cfi_offset 65,{regs}+{nip}-{frame}",
             "mfxer 0; std 0,{regs}+{xer}(1)",
             "mfcr 0; std 0,{regs}+{ccr}(1)",
             "li 0,1; sldi 0,0,63; std 0,{regs}+{msr}(1)",
-            "addi 3,1,{regs}",
+            "addi 4,1,{regs}",
             $save,
             call_handler!(),
             $restore,
@@ -108,8 +108,8 @@ macro_rules! trampoline {
     };
 }
 
-/// One trampoline of detours, entered from a detour's call, which has made the frame: LR is where it goes on, r12 the detour's
-/// word, and r0, r12, LR and CTR at the place are in the registers already, from where the detour takes them back.
+/// One trampoline of detours, entered from a detour's call, which has made the frame: LR is where it goes on, the detour's word lies
+/// before that, and r0, r12, LR and CTR at the place are in the registers already, from where the detour takes them back.
 macro_rules! detour_trampoline {
     ($name:literal, $save:expr, $restore:expr) => {
         global_asm!(
@@ -130,8 +130,8 @@ macro_rules! detour_trampoline {
             "mfxer 0; std 0,{regs}+{xer}(1)",
             "mfcr 0; std 0,{regs}+{ccr}(1)",
             "li 0,1; sldi 0,0,63; std 0,{regs}+{msr}(1)",
-            "mr 4,12; ld 11,0(12)",
-            "addi 3,1,{regs}",
+            "ld 3,-{word_distance}(31); ld 11,0(3)",
+            "addi 4,1,{regs}",
             $save,
             call_handler!(),
             $restore,
@@ -159,6 +159,7 @@ macro_rules! detour_trampoline {
             frame = const detour::FRAME,
             regs = const REGS,
             to_copy = const detour::AFTER * 4,
+            word_distance = const detour::WORD_DISTANCE,
             nip = const offset_of!(PtRegs, nip),
             msr = const offset_of!(PtRegs, msr),
             link = const offset_of!(PtRegs, link),

@@ -1,15 +1,17 @@
 //! Detours of optimised probes: what the `b` that displaces one instruction leads to.
 //!
 //! ```text
+//! -24   the core's word
 //! -16   the trampoline's address
 //!  -8   the core's word
-//!   0   a frame below the red zone; r0, r12, LR and CTR into it; the trampoline is called with r12 = the word
+//!   0   a frame below the red zone; r0, r12, LR and CTR into it; the trampoline is called, directly if it is in reach: that word
+//!       lies WORD_DISTANCE before where it returns to
 //! RESUME  the same four out of it, the frame off
 //! COPY  the instruction, or others with its effect; `b` to the next one
 //! ```
 //! Where the trampoline is called a second time, behind the instruction:
 //! ```text
-//!       `b` over the two words, which are there again, as is all from 0 to COPY; `b` to the next one
+//!       `b` over the three words, which are there again, as is all from 0 to COPY; `b` to the next one
 //! ```
 //! `trap` and `b` may replace each other while another thread executes them: `b` is a patch-class instruction. Source:
 //! Power ISA, Book II, "Concurrent Modification and Execution of Instructions". Pure; called at registration.
@@ -22,19 +24,21 @@ use probe_core::{CodeAddr, Refusal};
 /// The length of the jump.
 pub(crate) const JUMP_LEN: usize = 4;
 /// The most bytes of a detour.
-pub(crate) const LEN: usize = 2 * (HEADER_LEN + COPY) + 16;
+pub(crate) const LEN: usize = 2 * (HEADER_LEN + FAR_COPY) + 16;
 /// What lies before the entry.
-pub(crate) const HEADER_LEN: usize = 16;
+pub(crate) const HEADER_LEN: usize = 24;
 
 /// The frame of a detour: a veneer's, and the red zone of a kernel or a process.
 pub(crate) const FRAME: usize = crate::call::VENEER_FRAME + 512;
 
-/// The first copied instruction, from the entry.
-const COPY: usize = (13 + AFTER) * 4;
+/// The first copied instruction, from the entry, where the trampoline is not in reach.
+const FAR_COPY: usize = (SAVE.len() + FAR_CALL.len() + AFTER) * 4;
 /// How many instructions lie between the call of the trampoline and that.
-pub(crate) const AFTER: usize = 7;
+pub(crate) const AFTER: usize = RESTORE.len();
+/// How far before the return address of the call the core's word lies, in bytes.
+pub(crate) const WORD_DISTANCE: usize = (SAVE.len() + FAR_CALL.len()) * 4 + 8;
 
-const ENTER: [u32; COPY / 4] = [
+const SAVE: [u32; 7] = [
     0xf821_fc21, // stdu 1,-992(1)
     0xf801_0070, // std 0,112(1)
     0xf981_00d0, // std 12,208(1)
@@ -42,12 +46,17 @@ const ENTER: [u32; COPY / 4] = [
     0xf801_0190, // std 0,400(1)
     0x7c09_02a6, // mfctr 0
     0xf801_0188, // std 0,392(1)
+];
+
+const FAR_CALL: [u32; 5] = [
     0x429f_0005, // bcl 20,31,.+4
     0x7d88_02a6, // mflr 12
     0xe80c_ffd0, // ld 0,-48(12)
     0x7c09_03a6, // mtctr 0
-    0xe98c_ffd8, // ld 12,-40(12)
     0x4e80_0421, // bctrl
+];
+
+const RESTORE: [u32; 7] = [
     0xe801_0188, // ld 0,392(1)
     0x7c09_03a6, // mtctr 0
     0xe801_0190, // ld 0,400(1)
@@ -59,9 +68,12 @@ const ENTER: [u32; COPY / 4] = [
 
 const _: () = {
     use crate::call::{KEPT_CTR, KEPT_LR, KEPT_R0, KEPT_R12};
-    assert!(ENTER[0] == 0xf821_0001 | (0x1_0000 - FRAME) as u32);
-    assert!(ENTER[1] == 0xf801_0000 | KEPT_R0 as u32 && ENTER[2] == 0xf981_0000 | KEPT_R12 as u32);
-    assert!(ENTER[4] == 0xf801_0000 | KEPT_LR as u32 && ENTER[6] == 0xf801_0000 | KEPT_CTR as u32);
+    assert!(SAVE[0] == 0xf821_0001 | (0x1_0000 - FRAME) as u32);
+    assert!(SAVE[1] == 0xf801_0000 | KEPT_R0 as u32 && SAVE[2] == 0xf981_0000 | KEPT_R12 as u32);
+    assert!(SAVE[4] == 0xf801_0000 | KEPT_LR as u32 && SAVE[6] == 0xf801_0000 | KEPT_CTR as u32);
+    // A direct call is as much shorter as the first word lies before the other.
+    assert!(WORD_DISTANCE == (SAVE.len() + 1) * 4 + HEADER_LEN);
+    assert!((8 + FAR_COPY) % 16 == 4 && (FAR_CALL.len() - 1) * 4 == 16);
 };
 
 /// The one instruction at `site`, if it has a copy.
@@ -101,11 +113,12 @@ pub(crate) fn branch_target<E: Endian>(text: &[u8], at: CodeAddr) -> Option<Code
     })
 }
 
-/// The lowest multiple of 16 from `from` that `b` at `place` reaches, so that `b` in the detour reaches back.
+/// The lowest odd multiple of 8 from `from` that `b` at `place` reaches, so that `b` in the detour reaches back. The words are
+/// aligned then, and no prefixed instruction at a first copy crosses 64 bytes.
 pub(crate) fn entry(place: CodeAddr, from: CodeAddr) -> Option<CodeAddr> {
     const REACH: usize = 0x200_0000 - 2 * LEN;
     let lowest = from.as_usize().max(place.as_usize().saturating_sub(REACH));
-    let entry = CodeAddr::new(lowest.checked_next_multiple_of(16)?);
+    let entry = CodeAddr::new(lowest.checked_add(8)?.checked_next_multiple_of(16)? - 8);
     (entry.abs_diff(place) <= REACH).then_some(entry)
 }
 
@@ -125,34 +138,47 @@ pub(crate) fn fill<E: Endian>(
     (trampoline, (word, post)): (CodeAddr, (usize, Option<usize>)),
     out: &mut [u8],
 ) -> Result<DetourLayout, Refusal> {
-    let (copy, mut back) = copy::<E>(text, place, entry.wrapping_add(COPY))?;
     let mut image = [0; LEN];
-    let mut call = |at: usize, word: usize, behind: &[u32]| {
-        image[at..at + 8].copy_from_slice(&E::doubleword_bytes(trampoline.as_usize() as u64));
-        image[at + 8..at + HEADER_LEN].copy_from_slice(&E::doubleword_bytes(word as u64));
-        let words = image[at + HEADER_LEN..].chunks_exact_mut(4);
-        words
-            .zip(ENTER.iter().chain(behind))
-            .for_each(|(bytes, word)| bytes.copy_from_slice(&E::bytes(*word)));
+    // The words, and the code at `at` from the entry that calls the trampoline; where that ends.
+    let mut call = |at: usize, word: usize| {
+        let from = entry.wrapping_add(at + 4 * SAVE.len());
+        let near = insn::b(trampoline.offset_from(from) as i64).map(|b| [b | 1]);
+        let call = near.as_ref().map_or(&FAR_CALL[..], |bl| bl);
+        let words = [word, trampoline.as_usize(), word];
+        let header = image[at..].chunks_exact_mut(8).zip(words);
+        header.for_each(|(bytes, word)| bytes.copy_from_slice(&E::doubleword_bytes(word as u64)));
+        let code = SAVE.iter().chain(call).chain(&RESTORE);
+        put::<E>(&mut image[at + HEADER_LEN..], code);
+        at + 4 * (SAVE.len() + call.len() + RESTORE.len())
     };
-    call(0, word, &copy);
+    let copy_at = call(0, word);
+    let (copy, mut back) = copy::<E>(text, place, entry.wrapping_add(copy_at))?;
+    back += copy_at;
     let offset = |from_entry: usize| (HEADER_LEN + from_entry) as u8;
     let mut layout = DetourLayout::default();
-    if let Some(post) = post {
-        let again = COPY + back + 4 + HEADER_LEN;
-        let next = place.wrapping_add(text.len());
-        let b = insn::b(next.offset_from(entry.wrapping_add(again + COPY)) as i64);
-        call(again, post, &[b.ok_or(insn::REFUSE_SLOT_REACH)?]);
-        let skip = insn::b(4 + HEADER_LEN as i64).ok_or(NOT_COPIED)?;
-        image[HEADER_LEN + COPY + back..][..4].copy_from_slice(&E::bytes(skip));
-        back = again;
+    layout.copies[0] = offset(copy_at);
+    match post {
+        Some(post) => {
+            let skip = back;
+            back = call(skip + 4 + HEADER_LEN, post);
+            let next = place.wrapping_add(text.len());
+            let b = insn::b(next.offset_from(entry.wrapping_add(back)) as i64);
+            put::<E>(&mut image[HEADER_LEN + copy_at..HEADER_LEN + skip], &copy);
+            put::<E>(&mut image[HEADER_LEN + skip..], &[insn::b(4 + HEADER_LEN as i64).ok_or(NOT_COPIED)?]);
+            put::<E>(&mut image[HEADER_LEN + back..], &[b.ok_or(insn::REFUSE_SLOT_REACH)?]);
+        }
+        None => put::<E>(&mut image[HEADER_LEN + copy_at..], &copy),
     }
-    let len = if post.is_some() { LEN } else { HEADER_LEN + COPY + 16 };
+    let len = if post.is_some() { HEADER_LEN + back + 4 } else { HEADER_LEN + copy_at + 16 };
     out.get_mut(..len).ok_or(NOT_COPIED)?.copy_from_slice(&image[..len]);
-    layout.back = offset(COPY + back);
-    layout.len_bytes = len as u8;
-    layout.copies[0] = offset(COPY);
+    (layout.back, layout.len_bytes) = (offset(back), len as u8);
     Ok(layout)
+}
+
+/// Writes instructions.
+fn put<'a, E: Endian>(bytes: &mut [u8], words: impl IntoIterator<Item = &'a u32>) {
+    let bytes = bytes.chunks_exact_mut(4).zip(words);
+    bytes.for_each(|(bytes, word)| bytes.copy_from_slice(&E::bytes(*word)));
 }
 
 /// The instructions with the effect of the one at `place`, to lie at `at`, and where the branch back is in bytes.

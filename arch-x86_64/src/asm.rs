@@ -119,6 +119,9 @@ fn note_segments() {
     second.store(ss, Ordering::Relaxed);
 }
 
+/// DF, IOPL and NT, which handlers' code may not have set, or which stand above OF.
+const UNUSUAL: usize = 1 << 10 | 3 << 12 | 1 << 14;
+
 /// The size of the frame.
 const FRAME: usize = size_of::<Regs>();
 /// From the frame to the stack as it was at the return: the handler's and the stub's words.
@@ -130,17 +133,18 @@ const AT_PLACE: usize = FRAME + 8 + RED_ZONE_LEN;
 const NOT_LIGHT: u8 = 1 | 1 << 2 | 1 << 6;
 
 /// What all trampolines have in common: a frame of [`Regs`], `outside` bytes below the stack of what is interrupted, and its
-/// description. From above it come `ip` words that RIP is pushed from. `note` leaves the handler's second argument in RSI, RAX
+/// description. From above it come `ip` words that RIP is pushed from. `note` leaves the handler's first argument in RDI, RAX
 /// being free. From then on RBP points to the frame: `call` calls the handler and leaves its answer in EAX. After
 /// [`Resume::Unchanged`](probe_core::arch::Resume) the registers that calls preserve still are what they were; else `changed`,
 /// and all are loaded. `leave` is behind the last of them, with the frame's upper end at RSP.
 ///
-/// POPFQ is slow: where nothing was changed, OF is made by an addition that overflows, and the other status flags by SAHF.
+/// POPFQ is slow: where nothing was changed, OF is made by an addition that overflows, and the other status flags by SAHF; not
+/// where a flag is set that stands beside OF.
 macro_rules! trampoline {
     (
         $(#[$doc:meta])* $name:ident, outside: $outside:ident, ip: $ip:literal, enter: [$($enter:literal),*],
         note: [$($note:literal),*], call: [$($call:literal),*], unchanged: [$($unchanged:literal),*],
-        changed: [$($changed:literal),*], keeps_direction: $keeps_direction:literal, leave: [$($leave:literal),*], leave_changed: [$($leave_changed:literal),*],
+        changed: [$($changed:literal),*], leave: [$($leave:literal),*], leave_changed: [$($leave_changed:literal),*],
         $($operands:tt)*
     ) => {
         $(#[$doc])*
@@ -164,10 +168,6 @@ macro_rules! trampoline {
                 ".endr",
                 // It was pushed as it was then.
                 "add qword ptr [rsp + {rsp}], {outside} - {frame} + 8",
-                // CLD is slow, and almost never needed.
-                "test byte ptr [rsp + {flags} + 1], {direction} >> 8",
-                "jnz 5f",
-                "6:",
                 $($note,)*
                 "mov rbp, rsp",
                 // The frame of what is interrupted, from the saved registers; the handler's user has put the place or the real
@@ -180,16 +180,15 @@ macro_rules! trampoline {
                 ".cfi_offset r13, {r13} - {outside}",
                 ".cfi_offset r14, {r14} - {outside}",
                 ".cfi_offset r15, {r15} - {outside}",
-                "mov rdi, rsp",
+                "mov rsi, rsp",
+                "test byte ptr [rsp + {flags} + 1], {unusual} >> 8",
+                "jnz 5f",
                 $($call,)*
                 "test eax, eax",
                 "jnz 3f",
                 $($unchanged,)*
-                // OF is bit 3 of this byte, DF bit 2: they become the two highest.
-                "mov al, [rbp + {flags} + 1]",
-                "shl al, 4",
-                "add al, al",
-                concat!("js ", $keeps_direction),
+                // OF is bit 3 of this byte, and the highest that is set.
+                "add byte ptr [rbp + {flags} + 1], 0x78",
                 "mov ah, [rbp + {flags}]",
                 "sahf",
                 "lea rsp, [rbp + {r11}]",
@@ -203,6 +202,7 @@ macro_rules! trampoline {
                 ".endr",
                 $($leave,)*
                 ".cfi_restore_state",
+                ".cfi_remember_state",
                 "3:",
                 $($changed,)*
                 "4:",
@@ -215,15 +215,17 @@ macro_rules! trampoline {
                 ".cfi_adjust_cfa_offset -8",
                 ".endr",
                 $($leave_changed,)*
-                ".cfi_def_cfa rsp, {outside}",
+                // CLD is slow, and almost never needed.
+                ".cfi_restore_state",
                 "5:",
                 "cld",
-                "jmp 6b",
+                $($call,)*
+                "jmp 3b",
                 ".cfi_endproc",
                 segments = sym SEGMENTS,
                 frame = const FRAME,
                 outside = const $outside,
-                direction = const 0x400,
+                unusual = const UNUSUAL,
                 r15 = const offset_of!(Regs, r15),
                 r14 = const offset_of!(Regs, r14),
                 r13 = const offset_of!(Regs, r13),
@@ -248,7 +250,7 @@ macro_rules! return_trampoline {
             outside: AT_RETURN,
             ip: "8",
             enter: [],
-            note: ["sub qword ptr [rsp + {rip}], {stub_call_len}", "mov rsi, [rsp + {rip}]"],
+            note: ["sub qword ptr [rsp + {rip}], {stub_call_len}", "mov rdi, [rsp + {rip}]"],
             call: [$($save,)* "call [rbp + {frame}]" $(, $restore)*],
             unchanged: ["mov rcx, [rbp + {rip}]", "mov [rbp + {frame} + 8], rcx"],
             changed: [
@@ -258,7 +260,6 @@ macro_rules! return_trampoline {
                 "mov rcx, [rbp + {rip}]",
                 "mov [rax], rcx"
             ],
-            keeps_direction: "3f",
             leave: ["lea rsp, [rsp + {frame} - {orig_rax} + 8]", "ret"],
             leave_changed: ["mov rsp, [rsp + {rsp} - {orig_rax}]", "ret"],
             orig_rax = const offset_of!(Regs, orig_rax),
@@ -277,8 +278,8 @@ macro_rules! detour_trampoline {
             ip: "0",
             // The interrupted function is at the place itself, not behind a call.
             enter: [".cfi_signal_frame"],
-            note: ["mov rax, [rsp + {frame}]", "mov rsi, [rax - {word_distance}]"],
-            call: [$($save,)* "call [rsi]" $(, $restore)*],
+            note: ["mov rax, [rsp + {frame}]", "mov rdi, [rax - {word_distance}]"],
+            call: [$($save,)* "call [rdi]" $(, $restore)*],
             unchanged: [],
             changed: [
                 "cmp eax, 2",
@@ -289,7 +290,6 @@ macro_rules! detour_trampoline {
                 "mov [rbp + {rip}], rax",
                 "jmp {resume}"
             ],
-            keeps_direction: "4f",
             leave: ["lea rsp, [rsp + {frame} - {orig_rax}]", "ret {red_zone}"],
             leave_changed: ["lea rsp, [rsp + {frame} - {orig_rax}]", "ret {red_zone}"],
             orig_rax = const offset_of!(Regs, orig_rax),

@@ -481,7 +481,7 @@ impl Resume {
 /// protocol described there.
 pub unsafe trait NativeArch: Arch {
     /// The address of the assembly that return stubs lead to. It saves the registers `save` names, calls
-    /// `handler` as `extern "C" fn(regs: *mut Regs, stub: usize) -> Resume` (the word given to [`Arch::fill_stubs`], with
+    /// `handler` as `extern "C" fn(stub: usize, regs: *mut Regs) -> Resume` (the word given to [`Arch::fill_stubs`], with
     /// `regs` as at the function's return and `stub` the stub's address), restores what the answer says from `regs`
     /// and goes on at `regs.pc`. It answers [`Resume::Unchanged`] or [`Resume::Changed`], which here means all registers.
     fn return_trampoline(save: SaveSet) -> CodeAddr;
@@ -492,7 +492,7 @@ pub unsafe trait NativeArch: Arch {
 
     /// The address of the assembly that detours call. It saves the registers `save` names, calls the function that the
     /// detour's word points to (the word is the address of a structure whose first word is the address of an `extern "C"
-    /// fn(regs: *mut Regs, word: usize) -> Resume`, with `regs` as at the place but for pc), and does what it answers.
+    /// fn(word: usize, regs: *mut Regs) -> Resume`, with `regs` as at the place but for pc), and does what it answers.
     fn detour_trampoline(save: SaveSet) -> CodeAddr;
 
     /// The address of a breakpoint instruction in the trampolines: the context goes on with the `Regs` that

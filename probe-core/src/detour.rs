@@ -65,8 +65,8 @@ impl<H: Host> Keyed for Detour<H> {
     }
 }
 
-/// What a detour's trampoline calls.
-pub(crate) type Handler<H> = extern "C" fn(*mut RegsOf<H>, usize) -> Resume;
+/// What a detour's trampoline calls. The registers are the second argument, as they are of the probes' handlers.
+pub(crate) type Handler<H> = extern "C" fn(usize, *mut RegsOf<H>) -> Resume;
 
 impl<H: Host> Detour<H> {
     /// A detour whose memory and layout are not known yet.
@@ -191,7 +191,7 @@ pub(crate) const GRANULES: usize = CHUNK_LEN / GRANULE;
 ///
 /// The usual case is one kprobe that has a pre handler alone: it needs no registers but what the handler is called with, and
 /// whatever else may be is behind calls at the end.
-pub(crate) extern "C" fn jumped<H: Host>(regs: *mut RegsOf<H>, detour: usize) -> Resume {
+pub(crate) extern "C" fn jumped<H: Host>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
     // SAFETY: the trampoline hands on the detour's word, the address that the registry has put there; detours are
     // kept for good.
     let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
@@ -199,13 +199,13 @@ pub(crate) extern "C" fn jumped<H: Host>(regs: *mut RegsOf<H>, detour: usize) ->
     let regs = unsafe { &mut *regs };
     let host = &detour.probes.host;
     host.pin();
-    let Some(context) = host.context() else { return jumped_busy(regs, detour, None) };
-    let Some(word) = context.idle_word() else { return jumped_busy(regs, detour, Some(context)) };
+    let Some(context) = host.context() else { return jumped_busy(detour, regs, None) };
+    let Some(word) = context.idle_word() else { return jumped_busy(detour, regs, Some(context)) };
     context.open_idle(word);
     // SAFETY: inside until `close_only`; the registry clears the pointer before it waits and frees the node.
     let plain = unsafe { follow(&detour.plain).as_ref() };
     let Some(node) = plain.filter(|node| node.hits.try_rise(context.address())) else {
-        return jumped_idle(regs, detour, context);
+        return jumped_idle(detour, regs, context);
     };
     let Handlers::Kprobe { pre: Some(pre), .. } = &node.handlers else {
         // SAFETY: `serve` stores no other.
@@ -218,20 +218,20 @@ pub(crate) extern "C" fn jumped<H: Host>(regs: *mut RegsOf<H>, detour: usize) ->
 }
 
 /// As [`jumped`], where a return probe without an entry handler is the only probe: no handler is called.
-pub(crate) extern "C" fn entered<H: Host>(regs: *mut RegsOf<H>, detour: usize) -> Resume {
+pub(crate) extern "C" fn entered<H: Host>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
     // SAFETY: as in `jumped`.
     let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
     // SAFETY: as in `jumped`.
     let regs = unsafe { &mut *regs };
     let host = &detour.probes.host;
     host.pin();
-    let Some(context) = host.context() else { return jumped_busy(regs, detour, None) };
-    let Some(word) = context.idle_word() else { return jumped_busy(regs, detour, Some(context)) };
+    let Some(context) = host.context() else { return jumped_busy(detour, regs, None) };
+    let Some(word) = context.idle_word() else { return jumped_busy(detour, regs, Some(context)) };
     context.open_idle(word);
     // SAFETY: as in `jumped`.
     let followed = unsafe { follow(&detour.followed).as_ref() };
     let Some(node) = followed.filter(|node| !node.is_silent()) else {
-        return jumped_idle(regs, detour, context);
+        return jumped_idle(detour, regs, context);
     };
     let Handlers::Return(probe) = &node.handlers else {
         // SAFETY: `serve` stores no other.
@@ -241,7 +241,7 @@ pub(crate) extern "C" fn entered<H: Host>(regs: *mut RegsOf<H>, detour: usize) -
     match detour.probes.follow_plainly(probe, regs) {
         Some(Ok(())) => {}
         Some(Err(instance)) => return drop_entered(host, context, instance),
-        None => return jumped_idle(regs, detour, context),
+        None => return jumped_idle(detour, regs, context),
     }
     context.close_only();
     host.unpin();
@@ -261,7 +261,7 @@ fn drop_entered<H: Host>(host: &H, context: &Context<H::Arch>, instance: &Instan
 /// The arguments are where the trampoline has put them, and where the probes are is asked again: a host that is no variable is
 /// not looked up for the usual case.
 #[inline(never)]
-fn jumped_idle<H: Host>(regs: &mut RegsOf<H>, detour: &Detour<H>, context: &Context<H::Arch>) -> Resume {
+fn jumped_idle<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, context: &Context<H::Arch>) -> Resume {
     let probes = detour.probes;
     // SAFETY: inside until `close_only`.
     let point = unsafe { probes.point_of(detour) };
@@ -285,8 +285,8 @@ fn jumped_idle<H: Host>(regs: &mut RegsOf<H>, detour: &Detour<H>, context: &Cont
 #[cold]
 #[inline(never)]
 fn jumped_busy<H: Host>(
-    regs: &mut RegsOf<H>,
     detour: &Detour<H>,
+    regs: &mut RegsOf<H>,
     context: Option<&Context<H::Arch>>,
 ) -> Resume {
     let probes = detour.probes;
@@ -322,7 +322,7 @@ fn leave<H: Host>(host: &H, context: &Context<H::Arch>, resume: Resume) -> Resum
 }
 
 /// What the second call in a detour leads to, as [`jumped`]; `word` is the address of the detour's own word for it.
-pub(crate) extern "C" fn copied<H: Host>(regs: *mut RegsOf<H>, word: usize) -> Resume {
+pub(crate) extern "C" fn copied<H: Host>(word: usize, regs: *mut RegsOf<H>) -> Resume {
     let detour = word.wrapping_sub(offset_of!(Detour<H>, post_handler));
     // SAFETY: as in `jumped`.
     let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
@@ -337,7 +337,7 @@ pub(crate) extern "C" fn copied<H: Host>(regs: *mut RegsOf<H>, word: usize) -> R
 
 impl<H: Host> Probes<H> {
     /// The functions that detours lead to: part of the hit path, and for the host's blacklist.
-    pub fn detour_handlers() -> [extern "C" fn(*mut RegsOf<H>, usize) -> Resume; 3] {
+    pub fn detour_handlers() -> [extern "C" fn(usize, *mut RegsOf<H>) -> Resume; 3] {
         [jumped::<H>, entered::<H>, copied::<H>]
     }
 

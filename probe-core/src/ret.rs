@@ -90,20 +90,20 @@ impl StubRange {
 }
 
 /// What every return stub of `Probes<H>` leads to, by way of the backend's trampoline.
-pub(crate) extern "C" fn return_from_stub<H: Host>(regs: *mut RegsOf<H>, stub: usize) -> Resume {
+pub(crate) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsOf<H>) -> Resume {
     // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.
     let regs = unsafe { &mut *regs };
     let stub = CodeAddr::new(stub);
     let probes = probes_of::<H>(stub);
     probes.host.pin();
     // The usual case: the context is idle, the call is the newest of its own task, and its return address is no stub.
-    let Some(context) = probes.host.context() else { return returned_otherwise::<H>(regs, stub) };
-    let Some(task) = probes.host.task() else { return returned_otherwise::<H>(regs, stub) };
-    let Some(word) = context.idle_word() else { return returned_otherwise::<H>(regs, stub) };
+    let Some(context) = probes.host.context() else { return returned_otherwise::<H>(stub, regs) };
+    let Some(task) = probes.host.task() else { return returned_otherwise::<H>(stub, regs) };
+    let Some(word) = context.idle_word() else { return returned_otherwise::<H>(stub, regs) };
     context.open_idle(word);
     let Some(instance) = task.newest().filter(|newest| newest.stub == stub && newest.claim_home()) else {
         context.close_idle(word);
-        return returned_otherwise::<H>(regs, stub);
+        return returned_otherwise::<H>(stub, regs);
     };
     regs.set_pc(instance.real());
     task.pending.store(instance.next.load(Relaxed), Release);
@@ -126,7 +126,7 @@ pub(crate) extern "C" fn return_from_stub<H: Host>(regs: *mut RegsOf<H>, stub: u
 ///
 /// Whose stub it is is asked again: a host that is no variable is not looked up for the usual case.
 #[inline(never)]
-fn returned_otherwise<H: Host>(regs: &mut RegsOf<H>, stub: CodeAddr) -> Resume {
+fn returned_otherwise<H: Host>(stub: CodeAddr, regs: &mut RegsOf<H>) -> Resume {
     probes_of::<H>(stub).returned_pinned(regs, stub)
 }
 
@@ -144,7 +144,7 @@ fn probes_of<H: Host>(stub: CodeAddr) -> &'static Probes<H> {
 impl<H: Host> Probes<H> {
     /// The function that every return stub ends up in, by way of the backend's trampoline: part of the hit path, and for
     /// the host's blacklist.
-    pub fn return_handler() -> extern "C" fn(*mut RegsOf<H>, usize) -> Resume {
+    pub fn return_handler() -> extern "C" fn(usize, *mut RegsOf<H>) -> Resume {
         return_from_stub::<H>
     }
 

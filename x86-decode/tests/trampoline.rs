@@ -28,7 +28,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn new(save: SaveSet, handler: extern "C" fn(*mut Native, usize) -> Resume) -> Self {
+    fn new(save: SaveSet, handler: extern "C" fn(usize, *mut Native) -> Resume) -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping.
@@ -68,7 +68,7 @@ fn change(regs: &mut Native) {
 }
 
 /// Notes what it sees, changes the return value and the program counter.
-extern "C" fn note(regs: *mut Native, stub: usize) -> Resume {
+extern "C" fn note(stub: usize, regs: *mut Native) -> Resume {
     // SAFETY: the trampoline passes its frame.
     let regs = unsafe { &mut *regs };
     if let Ok(mut seen) = SEEN.try_lock() {
@@ -84,8 +84,8 @@ extern "C" fn note(regs: *mut Native, stub: usize) -> Resume {
 }
 
 /// The same, and destroys all that a C function may.
-extern "C" fn note_and_clobber(regs: *mut Native, stub: usize) -> Resume {
-    let resume = note(regs, stub);
+extern "C" fn note_and_clobber(stub: usize, regs: *mut Native) -> Resume {
+    let resume = note(stub, regs);
     // SAFETY: changes named registers only; leaves the x87 stack empty as it was.
     unsafe {
         std::arch::asm!(
@@ -113,8 +113,8 @@ extern "C" fn note_and_clobber(regs: *mut Native, stub: usize) -> Resume {
 }
 
 /// The same, where what it leaves of x87 and of the upper halves of vectors has not been in use.
-extern "C" fn note_and_clobber_lightly(regs: *mut Native, stub: usize) -> Resume {
-    let resume = note_and_clobber(regs, stub);
+extern "C" fn note_and_clobber_lightly(stub: usize, regs: *mut Native) -> Resume {
+    let resume = note_and_clobber(stub, regs);
     // SAFETY: C functions may leave flags of x87 and SSE, here "precision"; the stack stays empty.
     unsafe {
         std::arch::asm!(
@@ -131,12 +131,12 @@ extern "C" fn note_and_clobber_lightly(regs: *mut Native, stub: usize) -> Resume
 }
 
 #[rstest]
-#[case::general(SaveSet::General, note as extern "C" fn(*mut Native, usize) -> Resume)]
-#[case::full(SaveSet::Full, note_and_clobber as extern "C" fn(*mut Native, usize) -> Resume)]
-#[case::light(SaveSet::Full, note_and_clobber_lightly as extern "C" fn(*mut Native, usize) -> Resume)]
+#[case::general(SaveSet::General, note as extern "C" fn(usize, *mut Native) -> Resume)]
+#[case::full(SaveSet::Full, note_and_clobber as extern "C" fn(usize, *mut Native) -> Resume)]
+#[case::light(SaveSet::Full, note_and_clobber_lightly as extern "C" fn(usize, *mut Native) -> Resume)]
 fn a_return_through_a_stub_changes_nothing_else(
     #[case] save: SaveSet,
-    #[case] handler: extern "C" fn(*mut Native, usize) -> Resume,
+    #[case] handler: extern "C" fn(usize, *mut Native) -> Resume,
 ) {
     let machine = Machine::take();
     let is_light = handler as usize == note_and_clobber_lightly as *const () as usize;
@@ -246,7 +246,7 @@ static STUB: AtomicUsize = AtomicUsize::new(0);
 static REAL_ADDRESS: AtomicUsize = AtomicUsize::new(0);
 
 /// Sends a context that returns normally to where it would have returned.
-extern "C" fn pass_on(regs: *mut Native, stub: usize) -> Resume {
+extern "C" fn pass_on(stub: usize, regs: *mut Native) -> Resume {
     // SAFETY: the trampoline passes its frame.
     let regs = unsafe { &mut *regs };
     regs.set_pc(CodeAddr::new(REAL[(stub / 8) % 512].load(Ordering::Relaxed)));

@@ -152,7 +152,7 @@ const OTHER_STACK: usize = 2;
 const PRESERVED: usize = 4;
 
 /// Destroys whatever a handler may destroy.
-extern "C" fn handler(regs: *mut PtRegs, stub: usize) -> Resume {
+extern "C" fn handler(stub: usize, regs: *mut PtRegs) -> Resume {
     // SAFETY: the trampoline's own frame.
     let regs = unsafe { &mut *regs };
     SEEN_STUB.store(stub, Ordering::Relaxed);

@@ -9,8 +9,9 @@ use std::vec::Vec;
 
 /// Low, so that absolute branches are in reach.
 const PLACE: CodeAddr = CodeAddr::new(0x10_0000);
-const ENTRY: CodeAddr = CodeAddr::new(0x18_0000);
-const TRAMPOLINE: CodeAddr = CodeAddr::new(0x1234_5678);
+const ENTRY: CodeAddr = CodeAddr::new(0x18_0008);
+/// Out of a branch's reach, and within.
+const TRAMPOLINES: [CodeAddr; 2] = [CodeAddr::new(0x1234_5678), CodeAddr::new(0x123_5678)];
 const WORD: usize = 0x7777_0000;
 const POST: usize = 0x9999_0000;
 
@@ -70,7 +71,7 @@ fn walk<E: Endian>(image: &[u8], layout: &DetourLayout, regs: PtRegs) -> Done {
             break;
         };
         let words: Vec<_> = rest.as_chunks::<4>().0.iter().take(2).map(|bytes| E::word(*bytes)).collect();
-        if words[0] == ENTER[0] {
+        if words[0] == SAVE[0] {
             break;
         }
         execute::<E>(&words, &mut done);
@@ -96,12 +97,26 @@ fn states() -> impl Iterator<Item = PtRegs> {
     })
 }
 
-/// Whether the trampoline is called at `offset`, with `word`.
-fn calls<E: Endian>(image: &[u8], offset: usize, word: usize) -> bool {
+/// Goes through the code at `offset` that calls the trampoline, and finds `word` where that looks for it; where the code
+/// behind the call is.
+fn calls<E: Endian>(image: &[u8], offset: usize, trampoline: CodeAddr, word: usize) -> usize {
     let doubleword = |at: usize| E::doubleword(*image[at..].first_chunk().unwrap()) as usize;
-    let code = image[offset..].as_chunks::<4>().0.iter().map(|bytes| E::word(*bytes));
-    (doubleword(offset - 16), doubleword(offset - 8)) == (TRAMPOLINE.as_usize(), word)
-        && code.take(ENTER.len()).eq(ENTER)
+    let code: Vec<_> = image[offset..].as_chunks::<4>().0.iter().map(|bytes| E::word(*bytes)).collect();
+    let rest = code.strip_prefix(&SAVE).unwrap();
+    let called_at = offset + 4 * SAVE.len();
+    let (call_len, to) = match rest.strip_prefix(&FAR_CALL) {
+        // `ld 0,-48(12)`, r12 being behind `bcl`.
+        Some(_) => (FAR_CALL.len(), CodeAddr::new(doubleword(called_at + 4 - 48))),
+        None => {
+            assert!(insn::lk(rest[0]));
+            let at = CodeAddr::new(start() + called_at);
+            (1, branch_target::<E>(&E::bytes(rest[0]), at).unwrap())
+        }
+    };
+    let back = called_at + 4 * call_len;
+    assert_eq!((to, doubleword(back - WORD_DISTANCE)), (trampoline, word));
+    assert_eq!(rest[call_len..][..AFTER], RESTORE);
+    back + 4 * AFTER
 }
 
 fn displaced<E: Endian>(words: &[u32]) -> Result<Displaced, Refusal> {
@@ -112,6 +127,7 @@ fn displaced<E: Endian>(words: &[u32]) -> Result<Displaced, Refusal> {
 fn filled<E: Endian>(
     words: &[u32],
     entry: CodeAddr,
+    trampoline: CodeAddr,
     post: Option<usize>,
 ) -> Result<(Vec<u8>, DetourLayout), Refusal> {
     let text = At::new::<E>(PLACE.as_usize(), words);
@@ -121,7 +137,7 @@ fn filled<E: Endian>(
         &text.bytes,
         PLACE,
         entry,
-        TRAMPOLINE,
+        trampoline,
         (WORD, post),
         &mut out,
     )?;
@@ -129,7 +145,7 @@ fn filled<E: Endian>(
     Ok((out, layout))
 }
 
-fn detours_do_as_in_place<E: Endian>() {
+fn detours_do_as_in_place<E: Endian>(trampoline: CodeAddr) {
     let lines = include_str!("../../../tests/vectors/ppc64.txt").lines();
     let vectors = lines.filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('|'));
     let (mut walked, mut with_post) = (0, 0);
@@ -138,7 +154,7 @@ fn detours_do_as_in_place<E: Endian>() {
             words.trim().split(' ').map(|word| u32::from_str_radix(word, 16).unwrap()).collect();
         let Ok(displaced) = displaced::<E>(&words) else { continue };
         assert_eq!(usize::from(displaced.len_bytes), 4 * words.len());
-        let (image, layout) = match filled::<E>(&words, ENTRY, None) {
+        let (image, layout) = match filled::<E>(&words, ENTRY, trampoline, None) {
             Ok(filled) => filled,
             Err(refusal) => {
                 assert_eq!(refusal, insn::REFUSE_SLOT_REACH, "{asm}");
@@ -148,7 +164,8 @@ fn detours_do_as_in_place<E: Endian>() {
                 continue;
             }
         };
-        assert!(calls::<E>(&image, HEADER_LEN, WORD), "{asm}");
+        let copy = calls::<E>(&image, HEADER_LEN, trampoline, WORD);
+        assert_eq!(usize::from(layout.copies[0]), copy, "{asm}");
         for regs in states() {
             assert_eq!(walk::<E>(&image, &layout, regs), in_place::<E>(&words, regs), "{asm}");
         }
@@ -157,13 +174,13 @@ fn detours_do_as_in_place<E: Endian>() {
         if in_place::<E>(&words, PtRegs::default()).ran.is_empty() {
             continue;
         }
-        let Ok((image, layout)) = filled::<E>(&words, ENTRY, Some(POST)) else { continue };
+        let Ok((image, layout)) = filled::<E>(&words, ENTRY, trampoline, Some(POST)) else { continue };
         let done = walk::<E>(&image, &layout, states().next().unwrap());
         let again = (done.regs.nip as usize).wrapping_sub(start());
-        assert!(calls::<E>(&image, HEADER_LEN, WORD) && calls::<E>(&image, again, POST), "{asm}");
-        assert_eq!(usize::from(layout.back), again + COPY);
-        let back =
-            branch_target::<E>(&image[usize::from(layout.back)..], CodeAddr::new(start() + again + COPY));
+        calls::<E>(&image, HEADER_LEN, trampoline, WORD);
+        let behind = calls::<E>(&image, again, trampoline, POST);
+        assert_eq!(usize::from(layout.back), behind);
+        let back = branch_target::<E>(&image[behind..], CodeAddr::new(start() + behind));
         assert_eq!(back, Some(PLACE.wrapping_add(4 * words.len())), "{asm}");
         with_post += 1;
     }
@@ -174,8 +191,10 @@ fn detours_do_as_in_place<E: Endian>() {
 #[test]
 #[cfg(not(miri))]
 fn hit_1_a_detour_does_what_the_displaced_instruction_does_in_place() {
-    detours_do_as_in_place::<Big>();
-    detours_do_as_in_place::<Little>();
+    for trampoline in TRAMPOLINES {
+        detours_do_as_in_place::<Big>(trampoline);
+        detours_do_as_in_place::<Little>(trampoline);
+    }
 }
 
 #[test]
@@ -197,8 +216,8 @@ fn text_that_is_no_instruction_has_no_copy() {
     let nop = Big::bytes(insn::NOP);
     assert_eq!(branch_target::<Big>(&nop, PLACE), None);
     assert_eq!(branch_target::<Big>(&nop[..3], PLACE), None);
-    let small = &mut [0; HEADER_LEN + COPY];
-    let filled = fill::<Big>(&nop, PLACE, ENTRY, (TRAMPOLINE, (WORD, None)), small);
+    let small = &mut [0; HEADER_LEN + FAR_COPY];
+    let filled = fill::<Big>(&nop, PLACE, ENTRY, (TRAMPOLINES[0], (WORD, None)), small);
     assert_eq!(filled.unwrap_err(), NOT_COPIED);
 }
 
@@ -206,10 +225,10 @@ fn text_that_is_no_instruction_has_no_copy() {
 #[test]
 fn a_detour_is_within_reach_of_its_jump() {
     let place = CodeAddr::new(0x1000_0000);
-    let lowest = (place.as_usize() - 0x200_0000 + 2 * LEN).next_multiple_of(16);
+    let lowest = (place.as_usize() - 0x200_0000 + 2 * LEN + 8).next_multiple_of(16) - 8;
     for (from, want) in [
-        (place.as_usize() + 0x1001, Some(place.as_usize() + 0x1010)),
-        (place.as_usize() + 0x1010, Some(place.as_usize() + 0x1010)),
+        (place.as_usize() + 0x1001, Some(place.as_usize() + 0x1008)),
+        (place.as_usize() + 0x1009, Some(place.as_usize() + 0x1018)),
         (place.as_usize() + 0x200_0000, None),
         (usize::MAX, None),
         (0, Some(lowest)),
@@ -232,13 +251,16 @@ fn what_leads_too_far_from_the_detour_is_refused() {
     for (words, post) in
         [(&[back][..], None), (&[insn::NOP], Some(POST)), (&[0x0610_0000, 0x3860_0000], Some(POST))]
     {
-        let far = if words == [back] { far } else { PLACE.wrapping_add(0x200_0000 - COPY - 4) };
-        assert_eq!(filled::<Big>(words, far, post).map(|_| ()).unwrap_err(), insn::REFUSE_SLOT_REACH);
+        let far = if words == [back] { far } else { PLACE.wrapping_add(0x200_0000 - FAR_COPY - 4) };
+        assert_eq!(
+            filled::<Big>(words, far, TRAMPOLINES[0], post).map(|_| ()).unwrap_err(),
+            insn::REFUSE_SLOT_REACH
+        );
     }
     // A prefixed access whose address lies out of its reach from there.
     let (prefix, suffix) = insn::with_prefix_displacement(0x0410_0000, 0xe480_0000, -(1 << 33)).unwrap();
     assert_eq!(
-        filled::<Big>(&[prefix, suffix], ENTRY, None).map(|_| ()).unwrap_err(),
+        filled::<Big>(&[prefix, suffix], ENTRY, TRAMPOLINES[0], None).map(|_| ()).unwrap_err(),
         insn::REFUSE_SLOT_REACH
     );
 }

@@ -132,7 +132,7 @@ static REGS_SEEN: Mutex<Option<PtRegs>> = Mutex::new(None);
 static CHANGE_R3: AtomicU64 = AtomicU64::new(0);
 
 /// A return handler that destroys every volatile register, and uses static data (so its TOC must be right).
-extern "C" fn handler(regs: *mut PtRegs, stub: usize) -> Resume {
+extern "C" fn handler(stub: usize, regs: *mut PtRegs) -> Resume {
     // SAFETY: the trampoline passes its own frame.
     let regs = unsafe { &mut *regs };
     STUB_SEEN.store(stub, Relaxed);
@@ -184,7 +184,7 @@ pub(crate) fn chunk(save: SaveSet) -> (usize, usize) {
     // SAFETY: just mapped, and used by nobody else yet.
     let out = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), LEN - 8) };
     let chunk = CodeAddr::new(at.addr());
-    let handler = handler as extern "C" fn(*mut PtRegs, usize) -> Resume as usize;
+    let handler = handler as extern "C" fn(usize, *mut PtRegs) -> Resume as usize;
     let stubs = Native::fill_stubs(chunk, Native::return_trampoline(save), handler, out);
     // SAFETY: mapped.
     unsafe { Native::publish(chunk, LEN) };

@@ -171,20 +171,20 @@ extern "C" fn hitpath_fault(regs: &mut Regs, trap_number: u32) -> bool {
 
 /// What a jump's trampoline calls.
 #[unsafe(no_mangle)]
-extern "C" fn hitpath_jump(regs: *mut Regs, word: usize) -> Resume {
-    Probes::<Kernel>::detour_handlers()[0](regs, word)
+extern "C" fn hitpath_jump(word: usize, regs: *mut Regs) -> Resume {
+    Probes::<Kernel>::detour_handlers()[0](word, regs)
 }
 
 /// The same at the entry of a function whose return alone is probed.
 #[unsafe(no_mangle)]
-extern "C" fn hitpath_entered(regs: *mut Regs, word: usize) -> Resume {
-    Probes::<Kernel>::detour_handlers()[1](regs, word)
+extern "C" fn hitpath_entered(word: usize, regs: *mut Regs) -> Resume {
+    Probes::<Kernel>::detour_handlers()[1](word, regs)
 }
 
 /// What a detour's second call of the trampoline leads to.
 #[unsafe(no_mangle)]
-extern "C" fn hitpath_copied(regs: *mut Regs, word: usize) -> Resume {
-    Probes::<Kernel>::detour_handlers()[2](regs, word)
+extern "C" fn hitpath_copied(word: usize, regs: *mut Regs) -> Resume {
+    Probes::<Kernel>::detour_handlers()[2](word, regs)
 }
 
 /// What the handler of single steps calls first, in a kernel that steps slots in hardware. Answers whether the kernel has

@@ -263,6 +263,6 @@ fn return_from_stub(machine: &'static Machine, regs: &mut ToyRegs) {
     machine.host().read_text(CodeAddr::new((stub & !(CHUNK - 1)) + 1), &mut word);
     let handler = std::ptr::with_exposed_provenance::<()>(usize::from_ne_bytes(word));
     // SAFETY: the word is the handler that `fill_stubs` was given, which has this type.
-    let handler: extern "C" fn(*mut ToyRegs, usize) = unsafe { std::mem::transmute(handler) };
-    handler(std::ptr::from_mut(regs), stub);
+    let handler: extern "C" fn(usize, *mut ToyRegs) = unsafe { std::mem::transmute(handler) };
+    handler(stub, std::ptr::from_mut(regs));
 }

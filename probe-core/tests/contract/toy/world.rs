@@ -331,11 +331,11 @@ impl Cpu {
 
     /// What a backend's trampoline does for detours.
     fn call_from_detour(&mut self, word: usize) -> Stepped {
-        let handler = std::ptr::with_exposed_provenance::<extern "C" fn(*mut ToyRegs, usize) -> Resume>(word);
+        let handler = std::ptr::with_exposed_provenance::<extern "C" fn(usize, *mut ToyRegs) -> Resume>(word);
         // SAFETY: the word is that of a detour, which begins with the handler.
         let handler = unsafe { handler.read() };
         let mut regs = self.regs;
-        match handler(&raw mut regs, word) {
+        match handler(word, &raw mut regs) {
             Resume::Unchanged => {
                 assert_eq!(regs.r, self.regs.r);
                 self.regs.pc += 9;
@@ -359,9 +359,9 @@ impl Cpu {
         let handler = usize::from_ne_bytes(word);
         let handler = std::ptr::with_exposed_provenance::<()>(handler);
         // SAFETY: the word is the handler that `fill_stubs` was given, which has this type.
-        let handler: extern "C" fn(*mut ToyRegs, usize) -> Resume = unsafe { std::mem::transmute(handler) };
+        let handler: extern "C" fn(usize, *mut ToyRegs) -> Resume = unsafe { std::mem::transmute(handler) };
         let before = self.regs;
-        if handler(&raw mut self.regs, stub) == Resume::Unchanged {
+        if handler(stub, &raw mut self.regs) == Resume::Unchanged {
             assert_eq!(self.regs.r[1..], before.r[1..]);
         }
     }

@@ -120,6 +120,6 @@ extern "C" fn _start(regs: &mut Regs, word: usize) -> usize {
     let verdict = PROBES.fault(regs, 14) as usize;
     let real = PROBES.real_return_address(CodeAddr::new(word)).map_or(0, CodeAddr::as_usize);
     PROBES.task_exit(&PROBES.host().task);
-    Probes::<Kernel>::return_handler()(regs, word);
+    Probes::<Kernel>::return_handler()(word, regs);
     trap ^ verdict ^ real
 }
