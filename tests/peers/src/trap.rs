@@ -15,7 +15,9 @@ static HITS: AtomicU64 = AtomicU64::new(0);
 static MANAGER: ProbeManager<RawMutex, Process> = ProbeManager::new();
 
 /// Its points, and the probe.
-static PLANTED: Mutex<Option<(ProbePointList<Process>, Arc<Kprobe<RawMutex, Process>>)>> = Mutex::new(None);
+type Planted = (ProbePointList<Process>, Arc<Kprobe<RawMutex, Process>>);
+
+static PLANTED: Mutex<Option<Planted>> = Mutex::new(None);
 
 const PAGE: usize = 4096;
 
