@@ -99,11 +99,28 @@ pub fn branch_target<M: Mode>(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
     Some(at.wrapping_add(usize::from(decoded.len_bytes)).wrapping_offset(displacement))
 }
 
-/// The lowest address not below `from` that the jump at `place` may lead to, if there is one within its reach.
+/// Branches whose addresses differ in the bits from this one on are taken for one another by branch predictors.
+const ALIAS_BITS: u32 = 24;
+/// A detour whose entry is not so near to what the predictor takes for the place has none of its branches there.
+const NO_ALIAS: u32 = 64;
+
+/// The lowest address not below `from` that the jump at `place` may lead to, if there is one within its reach; and where
+/// the detour's branches are not taken for those at the place, which costs as much as the rest of a hit.
 ///
 /// Every byte of the displacement that stands where a displaced instruction starts is `int3`.
 #[must_use]
 pub fn target<M: Mode>(place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
+    let found = lowest_target::<M>(place, displaced, from)?;
+    let distance = found.as_usize().wrapping_sub(place.as_usize()) as u32;
+    if distance.wrapping_add(NO_ALIAS) << (32 - ALIAS_BITS) >= 2 * NO_ALIAS << (32 - ALIAS_BITS) {
+        return Some(found);
+    }
+    // Further on, unless there is no other.
+    let other = lowest_target::<M>(place, displaced, found.wrapping_add(2 * NO_ALIAS as usize));
+    other.filter(|other| *other > found).or(Some(found))
+}
+
+fn lowest_target<M: Mode>(place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
     let next = place.wrapping_add(JUMP_LEN);
     let fixed = displaced
         .starts()
@@ -120,7 +137,7 @@ pub fn target<M: Mode>(place: CodeAddr, displaced: &Displaced, from: CodeAddr) -
     Some(next.wrapping_offset(found as i32 as isize))
 }
 
-/// [`target`] where addresses wrap around, so that every displacement is in reach.
+/// [`lowest_target`] where addresses wrap around, so that every displacement is in reach.
 fn target_in_32_bits(next: CodeAddr, from: CodeAddr, fixed: u32, wanted: u32) -> Option<CodeAddr> {
     let (next, from) = (next.as_usize() as u32, from.as_usize() as u32);
     let above = |distance| Some(CodeAddr::new(next.checked_add(distance)? as usize));

@@ -372,6 +372,24 @@ fn safe_3_a_jump_traps_where_a_displaced_instruction_starts(#[case] insn: &[u8])
     }
 }
 
+/// The lowest entry for these would lie behind the jump but for bits that branch predictors do not look at.
+#[rstest]
+#[case::fixed(&[0x0f, 0xa4, 0xff, 3, 0x31, 0xc0], -0x4000_0000)]
+#[case::fixed_and_near(&[0x0f, 0xa4, 0xff, 3, 0x31, 0xc0], -0x3400_0000)]
+#[case::free(&[0xb8, 1, 2, 3, 4], -0x0100_0000)]
+fn a_branch_predictor_tells_a_detour_from_its_place(#[case] insn: &[u8], #[case] distance: isize) {
+    fn check<A: Arch>(insn: &[u8], from: CodeAddr) {
+        let case = Case::new::<A>(insn).unwrap();
+        let entry = A::detour_entry(PLACE, &case.displaced, from).expect("it is in reach");
+        let aliased = entry.as_usize().wrapping_sub(PLACE.as_usize()).wrapping_add(64) & 0xff_ffff;
+        assert!(aliased >= 128 && entry >= from, "the detour at {entry} looks like what is at {PLACE}");
+    }
+    let from = PLACE.wrapping_offset(distance);
+    check::<I386>(insn, from);
+    #[cfg(target_pointer_width = "64")]
+    check::<X86_64>(insn, from);
+}
+
 /// There is no "too far" in a 32-bit address space.
 #[cfg(target_pointer_width = "64")]
 #[test]
