@@ -153,6 +153,12 @@ impl<A: Arch> Context<A> {
         ptr::from_ref(self).addr()
     }
 
+    /// A number that contexts which lie beside one another, or a little more apart, do not have in common.
+    #[inline(always)]
+    pub(crate) fn number(&self) -> usize {
+        self.address() >> size_of::<Self>().ilog2()
+    }
+
     /// The raw word, for whoever waits for its change.
     pub(crate) fn word(&self) -> &AtomicUsize {
         &self.word

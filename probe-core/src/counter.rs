@@ -3,18 +3,22 @@
 //! Where a word has 32 bits, 64-bit atomics are a loop at best, and on processors without vectors they go through the
 //! floating-point unit, whose registers a kernel's hit path may not touch. There a counter is two words.
 
-use crate::sync::{AcqRel, AtomicUsize, Relaxed};
+use crate::arch::Arch;
+use crate::context::Context;
+use crate::sync::{AcqRel, Acquire, AtomicUsize, Relaxed, Release};
+use core::ptr;
 #[cfg(target_pointer_width = "64")]
 pub(crate) use one_word::Counter;
 #[cfg(not(target_pointer_width = "64"))]
 pub(crate) use two_words::Counter;
 
 /// Counts hits, exactly: an atomic addition costs as much as half a hit by jump. So the first context has a word of its own,
-/// which it alone adds to, and cannot be interrupted by itself while it does.
+/// which it alone adds to, and cannot be interrupted by itself while it does. When a second one comes, each adds to its own
+/// of [`Shares`]: a word that contexts write by turns costs each of them more than a hit.
 ///
 /// It also knows whether its probe is silent, so that the first context asks for both at once.
 pub(crate) struct HitCounter {
-    /// The address of the first context, or 0; and [`SILENT`].
+    /// The address of the first context, or 0; or [`SHARED`]; and [`SILENT`].
     owner: AtomicUsize,
     owners: Counter,
     others: Counter,
@@ -22,6 +26,8 @@ pub(crate) struct HitCounter {
 
 /// No address of a context has this bit.
 const SILENT: usize = 1;
+/// Nor this: there has been a second one.
+const SHARED: usize = 2;
 
 impl HitCounter {
     /// Nothing counted yet.
@@ -39,28 +45,44 @@ impl HitCounter {
         self.owner.fetch_and(!SILENT, AcqRel);
     }
 
-    /// Counts one, in a section of the context at this address; `false`: the probe is silent, or nobody is the first context
-    /// yet.
+    /// Counts one, in a section of this context; `false`: the probe is silent, or the context has nothing to count with yet.
     #[inline(always)]
-    pub(crate) fn try_rise(&self, context: usize) -> bool {
+    pub(crate) fn try_rise<A: Arch>(&self, context: &Context<A>, shares: &Shares) -> bool {
         let owner = self.owner.load(Relaxed);
-        if owner == context {
+        if owner == context.address() {
             self.owners.rise_alone();
             return true;
         }
-        let is_other = owner > SILENT && owner & SILENT == 0;
-        if is_other {
-            self.others.rise();
-        }
-        is_other
+        owner == SHARED && self.rise_share(context, shares)
     }
 
-    /// Makes the context at this address the first one, if there has been none.
-    #[inline(never)]
-    pub(crate) fn claim(&self, context: usize) {
-        if self.owner.load(Relaxed) == 0 {
-            let _ = self.owner.compare_exchange(0, context, Relaxed, Relaxed);
+    /// As [`HitCounter::try_rise`], where there has been a second context.
+    #[inline(always)]
+    fn rise_share<A: Arch>(&self, context: &Context<A>, shares: &Shares) -> bool {
+        let address = context.address();
+        let (whose, share) = shares.of(context, self);
+        let (whose, probe) = (whose.load(Relaxed), share.probe.load(Relaxed));
+        if probe == self.address() && whose == address {
+            share.hits.rise_alone();
+        } else if probe == 0 && (whose == 0 || whose == address) {
+            return false;
+        } else {
+            self.others.rise();
         }
+        true
+    }
+
+    /// Gives this context something to count with at its next hit, if there is.
+    #[inline(never)]
+    pub(crate) fn claim<A: Arch>(&self, context: &Context<A>, shares: &Shares) {
+        let owner = self.owner.load(Relaxed);
+        let wanted = match owner {
+            0 => context.address(),
+            SHARED => return shares.claim(context, self),
+            _ if owner == context.address() || owner & SILENT != 0 => return,
+            _ => SHARED,
+        };
+        let _ = self.owner.compare_exchange(owner, wanted, Relaxed, Relaxed);
     }
 
     /// Counts one, where an atomic addition is not much of the whole.
@@ -70,8 +92,90 @@ impl HitCounter {
     }
 
     /// How many there have been.
-    pub(crate) fn get(&self) -> u64 {
-        self.owners.get() + self.others.get()
+    pub(crate) fn get(&self, shares: &Shares) -> u64 {
+        let shared = shares.column(self).map(|share| share.hits.get()).sum::<u64>();
+        self.owners.get() + self.others.get() + shared
+    }
+
+    /// Gives back what [`HitCounter::claim`] has given: nobody counts any more.
+    pub(crate) fn end(&self, shares: &Shares) {
+        if self.owner.load(Relaxed) & SHARED != 0 {
+            shares.column(self).for_each(Share::free);
+        }
+    }
+
+    /// What identifies it.
+    fn address(&self) -> usize {
+        ptr::from_ref(self).addr()
+    }
+}
+
+/// How many contexts at the most count hits of shared probes each by itself.
+const ROWS: usize = 32;
+/// How many such probes.
+const COLUMNS: usize = 16;
+
+/// What several contexts that hit the same probes count with: for each context a row, in cache lines of its own.
+pub(crate) struct Shares {
+    /// Whose each row is, for good, by the context's address; 0 for nobody's.
+    owners: [AtomicUsize; ROWS],
+    rows: [Row; ROWS],
+}
+
+#[repr(align(64))]
+struct Row([Share; COLUMNS]);
+
+/// What one context has counted for one probe.
+struct Share {
+    /// The address of the probe's counter; 0: free.
+    probe: AtomicUsize,
+    hits: Counter,
+}
+
+impl Share {
+    const fn new() -> Self {
+        Self { probe: AtomicUsize::new(0), hits: Counter::new() }
+    }
+
+    /// Nobody counts with it any more.
+    fn free(&self) {
+        self.hits.clear();
+        // Release: it is 0 for whoever has it next.
+        self.probe.store(0, Release);
+    }
+}
+
+impl Shares {
+    /// All free.
+    pub(crate) const fn new() -> Self {
+        Self {
+            owners: [const { AtomicUsize::new(0) }; ROWS],
+            rows: [const { Row([const { Share::new() }; COLUMNS]) }; ROWS],
+        }
+    }
+
+    /// Which of them a context and a probe have, if anything; and whose row it is.
+    #[inline(always)]
+    fn of<A: Arch>(&self, context: &Context<A>, probe: &HitCounter) -> (&AtomicUsize, &Share) {
+        let row = context.number() % ROWS;
+        (&self.owners[row], &self.rows[row].0[probe.address() / 64 % COLUMNS])
+    }
+
+    /// Takes one for a context and a probe.
+    fn claim<A: Arch>(&self, context: &Context<A>, probe: &HitCounter) {
+        let (whose, share) = self.of(context, probe);
+        let _ = whose.compare_exchange(0, context.address(), Relaxed, Relaxed);
+        if whose.load(Relaxed) == context.address() {
+            // Acquire: what was counted for another probe has been cleared.
+            let _ = share.probe.compare_exchange(0, probe.address(), Acquire, Relaxed);
+        }
+    }
+
+    /// All that count for a probe.
+    fn column(&self, probe: &HitCounter) -> impl Iterator<Item = &Share> {
+        let (address, column) = (probe.address(), probe.address() / 64 % COLUMNS);
+        let shares = self.rows.iter().map(move |row| &row.0[column]);
+        shares.filter(move |share| share.probe.load(Relaxed) == address)
     }
 }
 
@@ -103,6 +207,11 @@ mod one_word {
         /// How many there have been.
         pub(crate) fn get(&self) -> u64 {
             self.0.load(Relaxed)
+        }
+
+        /// Begins anew, where nobody counts.
+        pub(crate) fn clear(&self) {
+            self.0.store(0, Relaxed);
         }
     }
 }
@@ -165,6 +274,12 @@ mod two_words {
             u64::from(made >> 1) << 32 | u64::from(low)
         }
 
+        /// Begins anew, where nobody counts.
+        pub(crate) fn clear(&self) {
+            self.low.store(0, Relaxed);
+            self.half_turns.store(0, Relaxed);
+        }
+
         /// As if `count` events had been.
         #[cfg(test)]
         fn at(count: u64) -> Self {
@@ -190,6 +305,8 @@ mod two_words {
                         assert_eq!(counter.get(), count);
                         rise(&counter);
                     }
+                    counter.clear();
+                    assert_eq!(counter.get(), 0);
                 }
             }
         }

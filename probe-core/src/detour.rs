@@ -204,7 +204,7 @@ pub(crate) extern "C" fn jumped<H: Host>(detour: usize, regs: *mut RegsOf<H>) ->
     context.open_idle(word);
     // SAFETY: inside until `close_only`; the registry clears the pointer before it waits and frees the node.
     let plain = unsafe { follow(&detour.plain).as_ref() };
-    let Some(node) = plain.filter(|node| node.hits.try_rise(context.address())) else {
+    let Some(node) = plain.filter(|node| node.hits.try_rise(context, &detour.probes.shares)) else {
         return jumped_idle(detour, regs, context);
     };
     let Handlers::Kprobe { pre: Some(pre), .. } = &node.handlers else {
@@ -238,7 +238,7 @@ pub(crate) extern "C" fn entered<H: Host>(detour: usize, regs: *mut RegsOf<H>) -
         unsafe { core::hint::unreachable_unchecked() }
     };
     // Calls at the end only: no register has to be saved.
-    match detour.probes.follow_plainly(probe, regs) {
+    match detour.probes.follow_plainly(context, probe, regs) {
         Some(Ok(())) => {}
         Some(Err(instance)) => return drop_entered(host, context, instance),
         None => return jumped_idle(detour, regs, context),
@@ -356,7 +356,7 @@ impl<H: Host> Probes<H> {
             // The jump had gone before the post handler came: the hit is one of the breakpoint that stands there now.
             return leave(&self.host, context, Resume::Redirected);
         }
-        head.hits.claim(context.address());
+        head.hits.claim(context, &self.shares);
         let sp = regs.sp();
         let resume = match self.run_pre(context, point, head, regs) {
             Walk::Ran if wants_post && self.post_of_jump(context, point, head.generation, sp, regs) => {

@@ -10,6 +10,7 @@ mod stray;
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Memory, Method, NativeArch, Regs, Resume};
 use crate::context::{Context, Wait, is_in_slot};
+use crate::counter::Shares;
 use crate::host::Host;
 use crate::kprobe::{Hit, Lender};
 use crate::point::{ARMED, Handlers, LINGERS, Mode, Node, Point};
@@ -66,6 +67,10 @@ impl<H: Host> Lender for Probes<H> {
 
     fn note_change(&self) {
         self.dirty.store(true, Release);
+    }
+
+    fn shares(&self) -> &Shares {
+        &self.shares
     }
 }
 

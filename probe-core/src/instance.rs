@@ -3,10 +3,13 @@
 //! The only interface to the rest is [`Pool::take`], [`Instance::release`] and what is written on them. A pool
 //! belongs to one return probe and may outlive it; its memory is allocated and freed by the registry, never on
 //! the hit path.
+//!
+//! Contexts that follow calls at the same time write to no memory in common: each takes the instance again that it had last
+//! ([`LANES`]), and whether one of the first [`HOMES`] is free is told by its own `life`. The others' are told by a map.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Resume};
-use crate::context::Task;
+use crate::context::{Context, Task};
 use crate::counter::Counter;
 use crate::error::RegisterError;
 use crate::list::Linked;
@@ -19,11 +22,11 @@ use core::alloc::Layout;
 use core::num::NonZero;
 use core::ptr::{self, NonNull};
 
-/// Where an instance is in its life.
+/// Where an instance is in its life: the lowest bits of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Life {
-    /// In the pool, or being filled.
+    /// In the pool.
     Free = 0,
     /// Its stub stands for the return address of a call, which is in the program's own text.
     Pending = 1,
@@ -35,9 +38,19 @@ pub(crate) enum Life {
     Orphan = 4,
     /// As [`Life::Pending`], where the return address is another call's stub.
     PendingChain = 5,
+    /// Being filled.
+    Taken = 6,
 }
 
-/// One followed call.
+/// The bits of a [`Life`].
+const LIFE: u32 = 7;
+/// Set in the word of an instance that a pool's map tells of.
+const MAPPED: u32 = 8;
+/// The bits from this one on count how often it has been taken.
+const TURN_ONE: u32 = 16;
+
+/// One followed call. In cache lines of its own: who follows one call does not wait for who follows another.
+#[repr(align(64))]
 pub(crate) struct Instance<A: Arch> {
     /// What the call returns to.
     pub(crate) stub: CodeAddr,
@@ -51,13 +64,11 @@ pub(crate) struct Instance<A: Arch> {
     pub(crate) task: AtomicPtr<Task<A>>,
     /// The next older pending return of the task.
     pub(crate) next: AtomicPtr<Instance<A>>,
-    /// Its bit in the pool's map of free ones, and the word of the map.
-    bit: usize,
-    word: *const AtomicUsize,
     /// How many calls it has followed.
     pub(crate) calls: Counter,
-    /// A [`Life`]; a word, which every processor can exchange by itself.
+    /// A [`Life`], [`MAPPED`], and turns; a word, which every processor can exchange by itself.
     life: AtomicU32,
+    number: u32,
 }
 
 // SAFETY: all that changes is atomic, but for `data`, which belongs to whoever has taken the instance.
@@ -81,7 +92,7 @@ impl<A: Arch> Instance<A> {
     }
 
     pub(crate) fn is_pending(&self) -> bool {
-        let life = self.life.load(Acquire);
+        let life = self.life.load(Acquire) & LIFE;
         life == Life::Pending as u32 || life == Life::PendingChain as u32
     }
 
@@ -90,11 +101,17 @@ impl<A: Arch> Instance<A> {
     pub(crate) fn bind(&self, real: CodeAddr, home: CodeAddr, frame: usize, task: *const Task<A>) {
         self.real.store(real.as_usize(), Relaxed);
         // SAFETY: `Pool::new`'s caller has said that the word stays as long as the pool.
-        unsafe { &*self.home }.store(home.as_usize(), Relaxed);
+        let shown = unsafe { &*self.home };
+        // It lies beside other calls', and most often calls come from where the last one came from.
+        if shown.load(Relaxed) != home.as_usize() {
+            shown.store(home.as_usize(), Relaxed);
+        }
         self.frame.store(frame, Relaxed);
         self.task.store(task.cast_mut(), Relaxed);
         let life = if home == real { Life::Pending } else { Life::PendingChain };
-        self.life.store(life as u32, Release);
+        // It is `Taken`, and nobody else changes it before this.
+        let step = (life as u32).wrapping_sub(Life::Taken as u32);
+        self.life.store(self.life.load(Relaxed).wrapping_add(step), Release);
     }
 
     /// Begins to end the call: whoever gets `true` has the data.
@@ -102,35 +119,35 @@ impl<A: Arch> Instance<A> {
         self.claim_from(Life::Pending) || self.claim_from(Life::PendingChain)
     }
 
+    /// As [`Instance::claim`], in the one state or the other.
     #[inline(always)]
-    fn claim_from(&self, from: Life) -> bool {
+    pub(crate) fn claim_from(&self, from: Life) -> bool {
+        let life = self.life.load(Relaxed);
+        let claimed = life.wrapping_add((Life::Claimed as u32).wrapping_sub(from as u32));
         // Acquire: what `bind` wrote before. Nothing has been done yet that anybody would have to see.
-        self.life.compare_exchange(from as u32, Life::Claimed as u32, Acquire, Relaxed).is_ok()
-    }
-
-    /// As [`Instance::claim`], if the call returns to the program's own text.
-    #[inline(always)]
-    pub(crate) fn claim_home(&self) -> bool {
-        self.claim_from(Life::Pending)
+        life & LIFE == from as u32 && self.life.compare_exchange(life, claimed, Acquire, Relaxed).is_ok()
     }
 
     /// Ends a claimed call that is on another task's list; `false`: that task is gone, release it.
     pub(crate) fn leave_to_owner(&self) -> bool {
-        self.change(Life::Claimed, Life::Returned)
+        self.change_claimed(Life::Returned)
     }
 
     /// Whether the call has returned in another task, and waits for its owner to release it.
     pub(crate) fn has_returned(&self) -> bool {
-        self.life.load(Acquire) == Life::Returned as u32
+        self.life.load(Acquire) & LIFE == Life::Returned as u32
     }
 
     /// The owner exits while another task ends the call; `false`: that has been done meanwhile, release it.
     pub(crate) fn disown(&self) -> bool {
-        self.change(Life::Claimed, Life::Orphan)
+        self.change_claimed(Life::Orphan)
     }
 
-    fn change(&self, from: Life, to: Life) -> bool {
-        self.life.compare_exchange(from as u32, to as u32, AcqRel, Acquire).is_ok()
+    fn change_claimed(&self, to: Life) -> bool {
+        let life = self.life.load(Acquire);
+        let changed = life & !LIFE | to as u32;
+        life & LIFE == Life::Claimed as u32
+            && self.life.compare_exchange(life, changed, AcqRel, Acquire).is_ok()
     }
 
     /// Takes a call back that the entry handler does not want.
@@ -164,39 +181,60 @@ impl<A: Arch> Instance<A> {
     /// Gives it back to its pool; it is on no task's list.
     #[inline(always)]
     pub(crate) fn release(&self) {
-        self.life.store(Life::Free as u32, Relaxed);
-        // SAFETY: a word of the pool, which is not freed before this has come back.
-        let map = unsafe { &*self.word };
+        let life = self.life.load(Relaxed) & !LIFE;
         // The last that is done with the pool: the registry frees it when all have come back. Release: all that was done
         // with the instance, before it is taken again or the pool is freed.
-        map.fetch_or(self.bit, Release);
+        if life & MAPPED == 0 { self.life.store(life, Release) } else { self.release_mapped(life) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn release_mapped(&self, life: u32) {
+        self.life.store(life, Relaxed);
+        let (map, number) = (&self.pool().map, self.number as usize - HOMES);
+        if let Some(word) = map.get(number / WORD) {
+            // As in `release`.
+            word.fetch_or(1 << (number % WORD), Release);
+        }
+    }
+
+    /// Whether it has never followed a call.
+    fn is_unused(&self) -> bool {
+        self.calls.get() == 0
+    }
+
+    /// Takes it, one of the first [`HOMES`], if its word is still `life`, which says that it is free.
+    #[inline(always)]
+    fn take(&self, life: u32) -> bool {
+        let taken = life.wrapping_add(TURN_ONE + Life::Taken as u32);
+        // Acquire: what was last done with the instance has been done before. Nothing is handed over by taking it: what
+        // is written to it is published by its `life`.
+        self.life.compare_exchange(life, taken, Acquire, Relaxed).is_ok()
     }
 }
 
 /// The most instances that a pool can have.
 pub(crate) const MAX_INSTANCES: usize = (1 << 20) - 1;
 
-/// How many instances one word of a free map tells of.
+/// How many instances tell by themselves whether they are free.
+const HOMES: usize = 32;
+
+/// How many contexts have instances that they take first; others share theirs.
+const LANES: usize = 16;
+
+/// How many instances one word of a map tells of.
 const WORD: usize = usize::BITS as usize;
 
 /// Takes the lowest bit that is set in `word`; its number. `None`: no bit is set.
 fn take_lowest(word: &AtomicUsize) -> Option<usize> {
     loop {
-        if let Some(number) = try_take_lowest(word)? {
-            return Some(number);
+        let number = NonZero::new(word.load(Relaxed))?.trailing_zeros();
+        let bit = 1 << number;
+        // Acquire: as in `Instance::take`.
+        if word.fetch_and(!bit, Acquire) & bit != 0 {
+            return Some(number as usize);
         }
     }
-}
-
-/// As [`take_lowest`]; `Some(None)` where another context was faster.
-#[inline(always)]
-fn try_take_lowest(word: &AtomicUsize) -> Option<Option<usize>> {
-    let number = NonZero::new(word.load(Relaxed))?.trailing_zeros();
-    let bit = 1 << number;
-    // Acquire: what was last done with the instance has been done before. Nothing is handed over by taking it: what
-    // is written to it is published by its `life`.
-    let is_ours = word.fetch_and(!bit, Acquire) & bit != 0;
-    Some(is_ours.then_some(number as usize))
 }
 
 /// The instances of one return probe, and the counters that go with them.
@@ -204,10 +242,10 @@ pub(crate) struct Pool<A: Arch> {
     /// The probe; null once it is unregistered.
     pub(crate) node: AtomicPtr<Node<A>>,
     instances: Box<[Instance<A>]>,
-    /// The free ones among the first, a bit each.
-    free: AtomicUsize,
-    /// The free ones among the others.
-    more_free: Box<[AtomicUsize]>,
+    /// The instances that contexts take first, each the one it had last; at first number 0.
+    lanes: [AtomicPtr<Instance<A>>; LANES],
+    /// The free ones behind the first [`HOMES`], a bit each.
+    map: Box<[AtomicUsize]>,
     drop_data: unsafe fn(*mut u8),
     data: NonNull<u8>,
     data_layout: Layout,
@@ -242,7 +280,9 @@ impl<A: Arch> Pool<A> {
         layout: Layout,
         drop_data: unsafe fn(*mut u8),
     ) -> Result<NonNull<Self>, RegisterError> {
-        let each = layout.pad_to_align();
+        // In cache lines of its own, as the instance.
+        let each =
+            layout.align_to(align_of::<Instance<A>>()).map_err(|_| RegisterError::NoMemory)?.pad_to_align();
         let all = each.size().checked_mul(stubs.len()).ok_or(RegisterError::NoMemory)?;
         let data_layout = Layout::from_size_align(all, each.align()).map_err(|_| RegisterError::NoMemory)?;
         let mut instances = Vec::new();
@@ -263,22 +303,21 @@ impl<A: Arch> Pool<A> {
                 frame: AtomicUsize::new(0),
                 task: AtomicPtr::new(ptr::null_mut()),
                 next: AtomicPtr::new(ptr::null_mut()),
-                bit: 1 << (number % WORD),
-                word: ptr::null(),
                 calls: Counter::new(),
-                life: AtomicU32::new(Life::Free as u32),
+                life: AtomicU32::new(if number < HOMES { 0 } else { MAPPED }),
+                number: number as u32,
             });
         }
-        let words = stubs.len().div_ceil(WORD);
-        let mut more_free = Vec::new();
-        more_free.try_reserve_exact(words.saturating_sub(1)).map_err(|_| RegisterError::NoMemory)?;
+        let mapped = stubs.len().saturating_sub(HOMES);
+        let words = mapped.div_ceil(WORD);
+        let mut map = Vec::new();
+        map.try_reserve_exact(words).map_err(|_| RegisterError::NoMemory)?;
         // One bit for each instance, none for those that are not there.
-        let map = |word: usize| AtomicUsize::new(full_word(stubs.len().saturating_sub(word * WORD)));
-        more_free.extend((1..words).map(map));
+        map.extend((0..words).map(|word| AtomicUsize::new(full_word(mapped - word * WORD))));
         let pool = Self {
             node: AtomicPtr::new(ptr::null_mut()),
-            free: map(0),
-            more_free: more_free.into_boxed_slice(),
+            lanes: [const { AtomicPtr::new(ptr::null_mut()) }; LANES],
+            map: map.into_boxed_slice(),
             instances: instances.into_boxed_slice(),
             drop_data,
             data,
@@ -292,54 +331,93 @@ impl<A: Arch> Pool<A> {
         let this = pool.as_ptr().cast_const();
         // SAFETY: nobody else has it yet.
         let shared = unsafe { pool.as_mut() };
-        for (number, instance) in shared.instances.iter_mut().enumerate() {
-            instance.pool = this;
-            instance.word = match (number / WORD).checked_sub(1) {
-                Some(word) => shared.more_free.get(word).map_or(ptr::null(), ptr::from_ref),
-                None => &raw const shared.free,
-            };
+        shared.instances.iter_mut().for_each(|instance| instance.pool = this);
+        if let Some(first) = shared.instances.first() {
+            shared.lanes.iter().for_each(|lane| lane.store(ptr::from_ref(first).cast_mut(), Relaxed));
         }
         Ok(pool)
     }
 
-    /// As [`Pool::take`], tried once and among the first only.
+    /// Where the instance stands that this context had last.
     #[inline(always)]
-    pub(crate) fn try_take(&self) -> Option<&Instance<A>> {
-        let number = try_take_lowest(&self.free)??;
-        Some(self.numbered(number))
+    fn lane(&self, context: &Context<A>) -> &AtomicPtr<Instance<A>> {
+        &self.lanes[context.number() % LANES]
     }
 
-    /// A free instance, the one with the lowest number. No lock, no allocation.
+    /// As [`Pool::take`], tried once: the instance that this context had last.
     #[inline(always)]
-    pub(crate) fn take(&self) -> Option<&Instance<A>> {
-        let Some(number) = take_lowest(&self.free) else { return self.take_more() };
-        Some(self.numbered(number))
+    pub(crate) fn try_take(&self, context: &Context<A>) -> Option<&Instance<A>> {
+        // SAFETY: one of the pool's instances, of which it has at least one.
+        let instance = unsafe { &*self.lane(context).load(Relaxed) };
+        let life = instance.life.load(Relaxed);
+        (life & LIFE == Life::Free as u32 && instance.take(life)).then_some(instance)
     }
 
-    /// As [`Pool::take`], where none of the first is free.
-    #[cold]
+    /// A free instance. No lock, no allocation.
+    #[inline(always)]
+    pub(crate) fn take(&self, context: &Context<A>) -> Option<&Instance<A>> {
+        self.try_take(context).or_else(|| self.take_other(context))
+    }
+
+    /// As [`Pool::take`], where the one that the context had last is not free.
+    ///
+    /// One that has never followed a call is taken only where all before it are in use at the same time, and that there is
+    /// none is said only where all are: between two looks at which each was in use, for the same turn.
     #[inline(never)]
-    fn take_more(&self) -> Option<&Instance<A>> {
-        let mut words = self.more_free.iter().enumerate();
-        let number = words.find_map(|(word, map)| Some(take_lowest(map)? + (word + 1) * WORD))?;
-        Some(self.numbered(number))
+    fn take_other(&self, context: &Context<A>) -> Option<&Instance<A>> {
+        let mut before = None;
+        loop {
+            let (mut turns, mut unused) = (0_u32, None);
+            for instance in self.instances.iter().take(HOMES) {
+                // Acquire: the next look comes behind this one.
+                let life = instance.life.load(Acquire);
+                if life & LIFE == Life::Free as u32 {
+                    if instance.is_unused() {
+                        unused = Some((instance, life));
+                        break;
+                    }
+                    if instance.take(life) {
+                        self.lane(context).store(ptr::from_ref(instance).cast_mut(), Relaxed);
+                        return Some(instance);
+                    }
+                }
+                turns = turns.wrapping_add(life / TURN_ONE);
+            }
+            if unused.is_none()
+                && let Some(instance) = self.take_mapped()
+            {
+                return Some(instance);
+            }
+            if before.replace(turns) == Some(turns) {
+                match unused {
+                    // Until it has followed a call, no context takes it first.
+                    Some((instance, life)) if instance.take(life) => return Some(instance),
+                    Some(_) => {}
+                    None => return None,
+                }
+            }
+        }
     }
 
-    #[inline(always)]
-    fn numbered(&self, number: usize) -> &Instance<A> {
-        // SAFETY: the maps have bits for numbers of instances only.
-        unsafe { self.instances.get_unchecked(number) }
+    /// A free instance behind the first [`HOMES`], the one with the lowest number.
+    fn take_mapped(&self) -> Option<&Instance<A>> {
+        let mut words = self.map.iter().enumerate();
+        let number = words.find_map(|(word, map)| Some(take_lowest(map)? + word * WORD))?;
+        let instance = self.instances.get(HOMES + number)?;
+        instance.life.store(MAPPED | Life::Taken as u32, Relaxed);
+        Some(instance)
     }
 
     /// Whether every instance has come back for good. Only true where nobody takes one any more.
     pub(crate) fn is_whole(&self) -> bool {
         // Acquire: what was done with an instance that has come back has been done before.
-        let free = |map: &AtomicUsize| map.load(Acquire).count_ones() as usize;
-        free(&self.free) + self.more_free.iter().map(free).sum::<usize>() == self.instances.len()
+        let mapped = self.map.iter().map(|word| word.load(Acquire).count_ones() as usize).sum::<usize>();
+        let is_free = |instance: &&Instance<A>| instance.life.load(Acquire) & LIFE == Life::Free as u32;
+        mapped + self.instances.iter().take(HOMES).filter(is_free).count() == self.instances.len()
     }
 
-    /// How many calls have been followed, and the most at the same time. The lowest free instance always is taken, so
-    /// number 5 has followed a call only if 0 to 4 were in use.
+    /// How many calls have been followed, and the most at the same time: instance number 5 is taken for the first time
+    /// only if 0 to 4 are in use.
     pub(crate) fn calls(&self) -> (u64, u32) {
         let calls = self.instances.iter().map(|instance| instance.calls.get()).enumerate();
         calls.fold((0, 0), |(all, most), (number, calls)| {

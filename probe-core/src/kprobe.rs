@@ -2,6 +2,7 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Memory, Regs, Resume};
+use crate::counter::Shares;
 use crate::jprobe::{Jprobe, JprobeEntry};
 use crate::kretprobe::{Kretprobe, ReturnHandlers};
 use crate::place::Place;
@@ -144,6 +145,8 @@ pub(crate) trait Lender: Sync {
     fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault>;
     /// A handler has enabled or disabled a probe: breakpoints come and go later (REG_18).
     fn note_change(&self);
+    /// What probes' hits are counted with, beside their own words.
+    fn shares(&self) -> &Shares;
 }
 
 /// The interrupted context's memory, as a handler sees it: no access ever faults.

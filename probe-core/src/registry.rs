@@ -26,6 +26,7 @@ pub use watch::Watch;
 
 use crate::arch::Arch;
 use crate::context::Task;
+use crate::counter::Shares;
 use crate::detour::{Detour, DetourChunk};
 use crate::error::RegisterError;
 use crate::host::Host;
@@ -61,6 +62,8 @@ pub struct Probes<H: Host> {
     /// The detour of every place that has ever had a jump.
     pub(crate) detours: Table<Detour<H>>,
     pub(crate) detour_chunks: Table<DetourChunk<H>>,
+    /// What contexts that hit the same probes count with.
+    pub(crate) shares: Shares,
     /// How many stay inside without a context.
     pub(crate) anonymous: AtomicUsize,
     /// Odd while a breakpoint is being written or taken away: what text says and what its point says may differ then.
@@ -146,6 +149,7 @@ impl<H: Host> Drop for Locked<'_, H> {
         while let Some(node) = NonNull::new(dead) {
             // SAFETY: buried after a grace period, so it is ours alone.
             let node = unsafe { free(node) };
+            node.hits.end(&self.probes.shares);
             dead = node.next.load(Relaxed);
         }
         while let Some(node) = NonNull::new(dead_watches) {
@@ -176,6 +180,7 @@ impl<H: Host> Probes<H> {
             spares: Spares::new(),
             detours: Table::new(),
             detour_chunks: Table::new(),
+            shares: Shares::new(),
             anonymous: AtomicUsize::new(0),
             text_changes: AtomicUsize::new(0),
             text_changer: AtomicPtr::new(ptr::null_mut()),

@@ -5,7 +5,7 @@ use crate::arch::{Arch, Entry, Regs, Resume, SaveSet};
 use crate::context::{Context, Task};
 use crate::hit::RegsOf;
 use crate::host::{Host, Notice};
-use crate::instance::Instance;
+use crate::instance::{Instance, Life};
 use crate::kretprobe::{Call, Follow, ReturnProbe};
 use crate::point::{Handlers, Node};
 
@@ -101,7 +101,9 @@ pub(crate) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsO
     let Some(task) = probes.host.task() else { return returned_otherwise::<H>(stub, regs) };
     let Some(word) = context.idle_word() else { return returned_otherwise::<H>(stub, regs) };
     context.open_idle(word);
-    let Some(instance) = task.newest().filter(|newest| newest.stub == stub && newest.claim_home()) else {
+    let Some(instance) =
+        task.newest().filter(|newest| newest.stub == stub && newest.claim_from(Life::Pending))
+    else {
         context.close_idle(word);
         return returned_otherwise::<H>(stub, regs);
     };
@@ -162,7 +164,7 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
     ) -> Resume {
         if probe.entry.is_none()
-            && let Some(followed) = self.follow_plainly(probe, regs)
+            && let Some(followed) = self.follow_plainly(context, probe, regs)
         {
             if let Err(instance) = followed {
                 instance.drop_unreturned();
@@ -173,10 +175,11 @@ impl<H: Host> Probes<H> {
     }
 
     /// Follows a call of a probe without an entry handler in the plainest case; `None` in others: a task with no other call
-    /// pending, a call from the program's own text, an instance found at the first try. An error as [`Probes::bind_call`].
+    /// pending, a call from the program's own text, the instance free that the context had last. An error as [`Probes::bind_call`].
     #[inline(always)]
     pub(crate) fn follow_plainly<'a>(
         &self,
+        context: &Context<H::Arch>,
         probe: &'a ReturnProbe<H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Option<Result<(), &'a Instance<H::Arch>>> {
@@ -184,7 +187,7 @@ impl<H: Host> Probes<H> {
             && task.is_idle()
             && let Ok(entry) = H::Arch::entry(regs, self.host.memory())
             && !self.stub_range.may_hold(entry.return_address)
-            && let Some(instance) = probe.pool().try_take()
+            && let Some(instance) = probe.pool().try_take(context)
         {
             return Some(self.bind_call(task, ptr::null_mut(), instance, entry, entry.return_address, regs));
         }
@@ -208,9 +211,9 @@ impl<H: Host> Probes<H> {
             // Calls that were left by a longjmp lie below the new one.
             self.drop_stale(task, sp, home, |instance| instance.frame() > entry.frame);
         }
-        let taken = pool.take().or_else(|| {
+        let taken = pool.take(context).or_else(|| {
             self.drop_stale(task, sp, home, |_| false);
-            pool.take()
+            pool.take(context)
         });
         let Some(instance) = taken else { return pool.miss() };
         match self.follow_call(context, node, probe, task, instance, entry, regs) {

@@ -35,7 +35,7 @@ pub struct Counters {
 impl Counters {
     pub(crate) fn of<A: Arch>(node: &Node<A>) -> Self {
         let mut counters = Self {
-            hits: node.hits.get(),
+            hits: node.hits.get(node.lender.shares()),
             missed_nested: node.missed.get(),
             faults: node.faults.get(),
             ..Self::default()

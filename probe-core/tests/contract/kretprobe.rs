@@ -83,6 +83,23 @@ fn ret_3_the_default_is_max_of_10_and_twice_the_contexts(#[case] max_active: i32
 }
 
 #[test]
+fn ret_3_calls_in_turn_use_one_instance_in_whichever_context() {
+    let world = World::new();
+    let f = recursive(world);
+    let probe = world.probes.register(R::on("recursive").max_active(50)).unwrap();
+    let call = |depth: usize| {
+        let calls =
+            std::thread::scope(|scope| scope.spawn(|| world.run(f, &[depth, 0]).1.r[1]).join().unwrap());
+        assert_eq!(calls, depth);
+        let counters = probe.counters();
+        (counters.hits, counters.missed_pool, counters.pool_high_water)
+    };
+    assert_eq!([0, 0, 2, 0].map(call), [(1, 0, 1), (2, 0, 1), (5, 0, 3), (6, 0, 3)]);
+    // More than tell by themselves whether they are free, all of them, and one too many.
+    assert_eq!([39, 49, 50, 0].map(call), [(46, 0, 40), (96, 0, 50), (146, 1, 50), (147, 1, 50)]);
+}
+
+#[test]
 fn ret_4_the_return_handler_sees_and_changes_what_it_should() {
     let world = World::new();
     let f = plus_five(world, "f");

@@ -1,7 +1,7 @@
 //! Optimised probes: what a trap promises, a jump keeps.
 
 use super::*;
-use probe_core::{Answer, Flow, Jprobe, Switch, Viewer};
+use probe_core::{Answer, AnyProbe, Flow, Jprobe, Switch, Viewer};
 use std::thread;
 
 /// ADD (3 bytes), NOP, PUSH … : five bytes hold two instructions and a half. Returns its argument + 6.
@@ -272,6 +272,32 @@ fn reg_18_a_handler_disables_its_probe_with_a_jump_at_once() {
     world.probes.optimise().unwrap();
     calls(&[1, 1, 1]);
     assert_eq!(probe.counters().hits, 6);
+}
+
+/// Each context counts for itself, as far as there is room; the probes of the second round begin at 0.
+#[test]
+fn hit_7_hits_by_jump_stay_exact_with_many_contexts() {
+    const CONTEXTS: usize = 4;
+    let world = World::new();
+    let functions: Vec<usize> = (0..20).map(|number| plus_six(world, &format!("f{number}"))).collect();
+    let rounds = super::threads::rounds(100);
+    for _ in 0..2 {
+        let probes = functions.iter().map(|f| K::at(at(*f, 0)).pre(|_| ()).into());
+        let probes = world.probes.register_all(probes.collect::<Vec<AnyProbe<Toy>>>()).unwrap();
+        assert_eq!(world.probes.optimise(), Ok(functions.len()));
+        thread::scope(|scope| {
+            for _ in 0..CONTEXTS {
+                scope.spawn(|| {
+                    for f in std::iter::repeat_n(&functions, rounds).flatten() {
+                        assert_eq!(world.value(*f, &[1]), 7);
+                    }
+                });
+            }
+        });
+        for probe in &probes {
+            assert_eq!(probe.counters().hits, (CONTEXTS * rounds) as u64);
+        }
+    }
 }
 
 #[test]

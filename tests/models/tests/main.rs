@@ -159,6 +159,21 @@ fn ret_2_two_contexts_share_one_instance() {
     });
 }
 
+/// There is an instance for each context, whichever it had before: no call is missed.
+#[test]
+fn ret_2_two_contexts_have_an_instance_each() {
+    model(2, |machine| {
+        let probe = machine.register(R::on("f").max_active(2).exit(|_, ()| ())).unwrap();
+        let other = context(1, move || [call(machine), call(machine)]);
+        assert_eq!(call(machine), 5);
+        assert_eq!(other.join().unwrap(), [5; 2]);
+        let counters = probe.counters();
+        assert_eq!((counters.hits, counters.missed_pool), (3, 0));
+        assert!((1..=2).contains(&counters.pool_high_water));
+        probe.leak();
+    });
+}
+
 /// The return probe goes while a call is followed: the call returns, its handler runs before or not at all.
 #[test]
 fn ret_6_a_return_probe_goes_while_a_call_is_followed() {
