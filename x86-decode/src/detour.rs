@@ -112,7 +112,7 @@ const NO_ALIAS: u32 = 64;
 pub fn target<M: Mode>(place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
     let found = lowest_target::<M>(place, displaced, from)?;
     let distance = found.as_usize().wrapping_sub(place.as_usize()) as u32;
-    if distance.wrapping_add(NO_ALIAS) << (32 - ALIAS_BITS) >= 2 * NO_ALIAS << (32 - ALIAS_BITS) {
+    if distance.wrapping_add(NO_ALIAS) << (32 - ALIAS_BITS) >= (2 * NO_ALIAS) << (32 - ALIAS_BITS) {
         return Some(found);
     }
     // Further on, unless there is no other.
