@@ -31,6 +31,8 @@ cfg_if::cfg_if! {
     } else if #[cfg(target_arch = "powerpc64")] {
         mod powerpc64;
         use powerpc64 as native;
+        #[cfg(feature = "private-mem")]
+        pub(crate) use powerpc64::function;
         pub use probe_arch_ppc64::Native;
     } else {
         compile_error!("probe-host-linux has no backend for this architecture");

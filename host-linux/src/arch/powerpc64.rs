@@ -99,6 +99,7 @@ pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
     probe_unwind::ppc64::eh_frame(order, toc_at, stubs, probe_arch_ppc64::Native::STUB_LEN)
 }
 
+/// Begins a function in assembly: its symbol, which on ELFv1 is its descriptor's, and the label `NAME_code`.
 #[cfg(target_abi = "elfv1")]
 macro_rules! function {
     ($name:literal) => {
@@ -119,6 +120,8 @@ macro_rules! function {
         concat!($name, ":\n", $name, "_code:")
     };
 }
+#[cfg(feature = "private-mem")]
+pub(crate) use function;
 
 /// The length in bytes of `li r0, number`.
 pub(crate) const LOAD_LEN: usize = 4;
