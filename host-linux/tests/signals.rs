@@ -282,7 +282,7 @@ mod way_out {
     unsafe extern "C" {
         static sig_way_out: u8;
     }
-    // musl's own functions have no unwind tables.
+    // Not libc's: musl's functions have no unwind tables, and that of glibc's `kill` on i386 does not tell where EBX is kept.
     #[cfg(target_arch = "aarch64")]
     global_asm!(
         ".p2align 2",
@@ -294,8 +294,26 @@ mod way_out {
         "ret",
         ".cfi_endproc"
     );
+    #[cfg(target_arch = "x86")]
+    global_asm!(
+        ".globl sig_kill",
+        ".hidden sig_kill",
+        "sig_kill: .cfi_startproc",
+        "push ebx",
+        ".cfi_adjust_cfa_offset 4",
+        ".cfi_rel_offset ebx, 0",
+        "mov eax, 37",
+        "mov ebx, [esp + 8]",
+        "mov ecx, [esp + 12]",
+        "int 0x80",
+        "pop ebx",
+        ".cfi_adjust_cfa_offset -4",
+        ".cfi_restore ebx",
+        "ret",
+        ".cfi_endproc"
+    );
     unsafe extern "C-unwind" {
-        #[cfg_attr(not(target_arch = "aarch64"), link_name = "kill")]
+        #[cfg_attr(target_arch = "x86_64", link_name = "kill")]
         fn sig_kill(process: i32, signal: i32) -> i32;
     }
 
