@@ -130,9 +130,7 @@ pub(super) fn hits_in_the_middle_of_hits(by_jumps: bool) {
     let missed = (came(Moment::Inside) + came(Moment::Between)) as u64;
     let all = (calls.get() + came(Moment::Outside)) as u64;
     // Each of them calls the plain one twice.
-    for (probe, hits, missed) in
-        [(&plain, 2 * all, 2 * missed), (&jump, all, missed), (&exit, all, missed)]
-    {
+    for (probe, hits, missed) in [(&plain, 2 * all, 2 * missed), (&jump, all, missed), (&exit, all, missed)] {
         let counters = probe.counters();
         assert_eq!((counters.hits, counters.missed_nested, counters.missed_pool), (hits, missed, 0));
     }
