@@ -14,7 +14,6 @@ macro_rules! backend {
                 Tail, TailPatch, Text,
             };
             use probe_core::{CodeAddr, Refusal};
-            use $crate as x86;
             use $crate::{Plan, Registers as _, StepState};
 
             // SAFETY: the slots that `fill_slot` builds hold the original instruction, relocated where it refers to its own
@@ -25,28 +24,28 @@ macro_rules! backend {
                 type StepState = StepState;
 
                 const NAME: &'static str = $name;
-                const BREAKPOINT: &'static [u8] = x86::BREAKPOINT;
+                const BREAKPOINT: &'static [u8] = $crate::BREAKPOINT;
                 const INSN_ALIGN: usize = 1;
-                const MAX_INSN_LEN: usize = x86::MAX_INSN_LEN;
-                const SLOT_LEN: usize = x86::SLOT_LEN;
+                const MAX_INSN_LEN: usize = $crate::MAX_INSN_LEN;
+                const SLOT_LEN: usize = $crate::SLOT_LEN;
                 const SLOT_REACH: usize = $reach;
-                const STUB_LEN: usize = x86::STUB_LEN;
-                const TRAP_GAP: usize = x86::call::LOWERED_BY;
+                const STUB_LEN: usize = $crate::STUB_LEN;
+                const TRAP_GAP: usize = $crate::call::LOWERED_BY;
 
                 fn insn_len(bytes: &[u8]) -> Option<usize> {
-                    x86::insn_len::<$mode>(bytes)
+                    $crate::insn_len::<$mode>(bytes)
                 }
 
                 fn is_breakpoint(bytes: &[u8]) -> bool {
-                    x86::is_breakpoint(bytes)
+                    $crate::is_breakpoint(bytes)
                 }
 
                 fn decode(site: &Site<'_>) -> Result<Decoded<Plan>, Refusal> {
-                    x86::decode::<$mode>(site)
+                    $crate::decode::<$mode>(site)
                 }
 
                 fn entry_offset(text: &dyn Text, function: CodeAddr, _local_entry: u8) -> usize {
-                    x86::call::entry_offset::<$mode>(text, function)
+                    $crate::call::entry_offset::<$mode>(text, function)
                 }
 
                 fn breakpoint_address(regs: &$regs) -> CodeAddr {
@@ -54,11 +53,11 @@ macro_rules! backend {
                 }
 
                 fn is_system_call(plan: &Plan) -> bool {
-                    matches!(plan.effect, x86::Effect::SystemCall)
+                    matches!(plan.effect, $crate::Effect::SystemCall)
                 }
 
                 fn keeps_state(plan: &Plan) -> bool {
-                    x86::slot::keeps_state(plan)
+                    $crate::slot::keeps_state(plan)
                 }
 
                 fn simulate<M: Memory>(
@@ -67,7 +66,7 @@ macro_rules! backend {
                     regs: &mut $regs,
                     memory: &M,
                 ) -> Result<(), MemFault> {
-                    x86::simulate(plan, place, regs, memory)
+                    $crate::simulate(plan, place, regs, memory)
                 }
 
                 fn fill_slot(
@@ -78,7 +77,7 @@ macro_rules! backend {
                     tail: Tail,
                     out: &mut [u8],
                 ) -> Result<(), Refusal> {
-                    x86::slot::fill_slot::<$mode>(plan, insn, place, slot, tail, out)
+                    $crate::slot::fill_slot::<$mode>(plan, insn, place, slot, tail, out)
                 }
 
                 fn tail(
@@ -88,11 +87,11 @@ macro_rules! backend {
                     slot: CodeAddr,
                     tail: Tail,
                 ) -> Option<TailPatch> {
-                    x86::slot::tail(plan, place, slot, tail)
+                    $crate::slot::tail(plan, place, slot, tail)
                 }
 
                 fn before_step(plan: &Plan, place: CodeAddr, slot: CodeAddr, regs: &mut $regs) -> StepState {
-                    x86::slot::before_step(plan, place, slot, regs)
+                    $crate::slot::before_step(plan, place, slot, regs)
                 }
 
                 fn after_step(
@@ -103,27 +102,27 @@ macro_rules! backend {
                     regs: &mut $regs,
                     state: &StepState,
                 ) {
-                    x86::slot::after_step(plan, place, slot, regs, state);
+                    $crate::slot::after_step(plan, place, slot, regs, state);
                 }
 
                 fn abort_step(plan: &Plan, place: CodeAddr, regs: &mut $regs, state: &StepState) {
-                    x86::slot::abort_step(plan, place, regs, state);
+                    $crate::slot::abort_step(plan, place, regs, state);
                 }
 
-                const JUMP_LEN: usize = x86::detour::JUMP_LEN;
-                const DETOUR_LEN: usize = x86::detour::DETOUR_LEN;
-                const DETOUR_HEADER_LEN: usize = x86::detour::header_len::<$mode>();
+                const JUMP_LEN: usize = $crate::detour::JUMP_LEN;
+                const DETOUR_LEN: usize = $crate::detour::DETOUR_LEN;
+                const DETOUR_HEADER_LEN: usize = $crate::detour::header_len::<$mode>();
 
                 fn displace(site: &Site<'_>) -> Result<Displaced, Refusal> {
-                    x86::detour::displace::<$mode>(site)
+                    $crate::detour::displace::<$mode>(site)
                 }
 
                 fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
-                    x86::detour::branch_target::<$mode>(text, at)
+                    $crate::detour::branch_target::<$mode>(text, at)
                 }
 
                 fn detour_entry(place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
-                    x86::detour::target::<$mode>(place, displaced, from)
+                    $crate::detour::target::<$mode>(place, displaced, from)
                 }
 
                 fn fill_detour(
@@ -135,11 +134,11 @@ macro_rules! backend {
                     words: (usize, Option<usize>),
                     out: &mut [u8],
                 ) -> Result<DetourLayout, Refusal> {
-                    x86::detour::fill::<$mode>(displaced, text, place, entry, (trampoline, words), out)
+                    $crate::detour::fill::<$mode>(displaced, text, place, entry, (trampoline, words), out)
                 }
 
                 fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
-                    x86::detour::jump(place, entry)
+                    $crate::detour::jump(place, entry)
                 }
 
                 fn detour_regs(regs: &$regs) -> usize {
@@ -147,7 +146,7 @@ macro_rules! backend {
                 }
 
                 fn argument<M: Memory>(regs: &$regs, index: usize, memory: &M) -> Option<usize> {
-                    x86::call::argument(regs, index, memory)
+                    $crate::call::argument(regs, index, memory)
                 }
 
                 fn return_value(regs: &$regs) -> usize {
@@ -159,7 +158,7 @@ macro_rules! backend {
                 }
 
                 fn entry<M: Memory>(regs: &$regs, memory: &M) -> Result<Entry, MemFault> {
-                    x86::call::entry(regs, memory)
+                    $crate::call::entry(regs, memory)
                 }
 
                 fn set_return_address<M: Memory>(
@@ -167,11 +166,11 @@ macro_rules! backend {
                     to: CodeAddr,
                     memory: &M,
                 ) -> Result<(), MemFault> {
-                    x86::call::set_return_address(regs, to, memory)
+                    $crate::call::set_return_address(regs, to, memory)
                 }
 
                 fn may_return<M: Memory>(frame: usize, stub: CodeAddr, _sp: usize, memory: &M) -> bool {
-                    x86::call::may_return::<$regs, M>(frame, stub, memory)
+                    $crate::call::may_return::<$regs, M>(frame, stub, memory)
                 }
 
                 fn fill_stubs(
@@ -180,7 +179,7 @@ macro_rules! backend {
                     handler: usize,
                     out: &mut [u8],
                 ) -> usize {
-                    x86::call::fill_stubs::<$mode>(chunk, trampoline, handler, out)
+                    $crate::call::fill_stubs::<$mode>(chunk, trampoline, handler, out)
                 }
 
                 fn enter_jprobe<M: Memory>(
@@ -189,18 +188,18 @@ macro_rules! backend {
                     return_to: CodeAddr,
                     memory: &M,
                 ) -> Result<(), MemFault> {
-                    x86::call::enter_jprobe(regs, handler, return_to, memory)
+                    $crate::call::enter_jprobe(regs, handler, return_to, memory)
                 }
             }
 
             // SAFETY: only the trap flag changes; PUSHF and POPF, which would show it, are simulated.
             unsafe impl SingleStep for $backend {
                 fn begin(regs: &mut $regs) -> u32 {
-                    x86::step::begin(regs)
+                    $crate::step::begin(regs)
                 }
 
                 fn end(regs: &mut $regs, kept: u32) {
-                    x86::step::end(regs, kept);
+                    $crate::step::end(regs, kept);
                 }
             }
         };
