@@ -34,6 +34,9 @@ pub(crate) struct Outcome {
 const PAGE: usize = 0x1_0000;
 /// Text: the place in the middle of traps that branches may land on.
 const TEXT_LEN: usize = 8 * PAGE;
+/// How far `b` reaches to either side (Power ISA 3.1B, Book I, 2.4: LI is 24 bits of words). Nobody can access it: a branch out of
+/// the text ends where it leads, and runs nothing of what the process happens to have there.
+const REACH: usize = 1 << 25;
 const SLOTS_LEN: usize = PAGE;
 const SIGNALS: [i32; 5] = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
 
@@ -132,14 +135,13 @@ pub(crate) const TRAP: u32 = 0x7fe0_0008;
 
 impl Machine {
     fn new() -> Self {
-        let text = map(TEXT_LEN + SLOTS_LEN, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
+        let text = map(REACH + TEXT_LEN + SLOTS_LEN + REACH, libc::PROT_NONE) + REACH;
+        protect(text, TEXT_LEN + SLOTS_LEN, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
         // One page of data between pages that nobody can access.
         // SAFETY: asks for a number.
         let data_len = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let data = map(data_len + 2 * PAGE, libc::PROT_NONE) + PAGE;
-        // SAFETY: changes the protection of a part of what was just mapped.
-        let failed = unsafe { libc::mprotect(data as *mut _, data_len, libc::PROT_READ | libc::PROT_WRITE) };
-        assert_eq!(failed, 0);
+        protect(data, data_len, libc::PROT_READ | libc::PROT_WRITE);
         for signal in SIGNALS {
             install(signal);
         }
@@ -238,11 +240,18 @@ impl Machine {
 }
 
 fn map(len: usize, protection: i32) -> usize {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a fresh mapping.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);
     at as usize
+}
+
+/// Changes the protection of a part of what `map` returned.
+fn protect(at: usize, len: usize, protection: i32) {
+    // SAFETY: the machine's own mapping, which nobody uses yet.
+    let failed = unsafe { libc::mprotect(at as *mut _, len, protection) };
+    assert_eq!(failed, 0);
 }
 
 fn use_own_signal_stack() {
