@@ -5,15 +5,26 @@
 
 use core::arch::global_asm;
 
-cfg_if::cfg_if! {
-    if #[cfg(target_arch = "x86_64")] {
+/// The functions, whose labels are among the lines, each a symbol of this object alone.
+macro_rules! string_functions {
+    ($($line:expr),* $(,)?) => {
         global_asm!(
             ".pushsection .text.probe_host_linux_mem,\"ax\",@progbits",
+            ".balign 4",
             ".irp name, memcpy, memmove, memset, memcmp, bcmp",
             ".hidden \\name",
             ".globl \\name",
-            ".type \\name, @function",
+            ".type \\name, %function",
             ".endr",
+            $($line,)*
+            ".popsection",
+        );
+    };
+}
+
+cfg_if::cfg_if! {
+    if #[cfg(target_arch = "x86_64")] {
+        string_functions!(
             "memmove:",
             "mov rax, rdi",
             "sub rax, rsi",
@@ -56,16 +67,9 @@ cfg_if::cfg_if! {
             "sub eax, r8d",
             "je 2b",
             "3: ret",
-            ".popsection",
         );
     } else if #[cfg(target_arch = "x86")] {
-        global_asm!(
-            ".pushsection .text.probe_host_linux_mem,\"ax\",@progbits",
-            ".irp name, memcpy, memmove, memset, memcmp, bcmp",
-            ".hidden \\name",
-            ".globl \\name",
-            ".type \\name, @function",
-            ".endr",
+        string_functions!(
             "memmove:",
             "mov eax, [esp + 4]",
             "sub eax, [esp + 8]",
@@ -125,17 +129,9 @@ cfg_if::cfg_if! {
             "pop edi",
             "pop esi",
             "ret",
-            ".popsection",
         );
     } else if #[cfg(target_arch = "aarch64")] {
-        global_asm!(
-            ".pushsection .text.probe_host_linux_mem,\"ax\",@progbits",
-            ".balign 4",
-            ".irp name, memcpy, memmove, memset, memcmp, bcmp",
-            ".hidden \\name",
-            ".globl \\name",
-            ".type \\name, %function",
-            ".endr",
+        string_functions!(
             "memmove:",
             "sub x3, x0, x1",
             "cmp x3, x2",
@@ -176,19 +172,11 @@ cfg_if::cfg_if! {
             "b.eq 6b",
             "7: mov w0, w3",
             "ret",
-            ".popsection",
         );
     } else if #[cfg(target_arch = "powerpc64")] {
         use crate::arch::function;
 
-        global_asm!(
-            ".pushsection .text.probe_host_linux_mem,\"ax\",@progbits",
-            ".balign 4",
-            ".irp name, memcpy, memmove, memset, memcmp, bcmp",
-            ".hidden \\name",
-            ".globl \\name",
-            ".type \\name, @function",
-            ".endr",
+        string_functions!(
             function!("memmove"),
             "subf 6,4,3; cmpld 6,5; blt 3f",
             function!("memcpy"),
@@ -210,7 +198,6 @@ cfg_if::cfg_if! {
             "mr 6,3; li 3,0; cmpdi 5,0; beqlr; mtctr 5; addi 6,6,-1; addi 4,4,-1",
             "7: lbzu 0,1(6); lbzu 8,1(4); subf. 3,8,0; bnelr; bdnz 7b",
             "blr",
-            ".popsection",
         );
     }
 }
