@@ -70,7 +70,8 @@ fn saver() -> Saver {
 /// The trampoline for this processor's state.
 fn full_trampoline() -> unsafe extern "C" fn() {
     match saver() {
-        Saver::Xsavec | Saver::Xsave => trampoline_xsave,
+        Saver::Xsavec => trampoline_xsavec,
+        Saver::Xsave => trampoline_xsave,
         Saver::Fxsave => trampoline_fxsave,
         Saver::Fnsave => trampoline_fnsave,
     }
@@ -79,7 +80,8 @@ fn full_trampoline() -> unsafe extern "C" fn() {
 /// The same for detours.
 fn full_detour_trampoline() -> unsafe extern "C" fn() {
     match saver() {
-        Saver::Xsavec | Saver::Xsave => detour_xsave,
+        Saver::Xsavec => detour_xsavec,
+        Saver::Xsave => detour_xsave,
         Saver::Fxsave => detour_fxsave,
         Saver::Fnsave => detour_fnsave,
     }
@@ -106,6 +108,9 @@ fn xcr0() -> u64 {
 
 /// DF, IOPL and NT, which handlers' code may not have set, or which stand above OF.
 const UNUSUAL: usize = 1 << 10 | 3 << 12 | 1 << 14;
+
+/// x87, AVX and the upper halves of ZMM0-7: the state components that moves of XMM registers do not preserve.
+const NOT_LIGHT: u8 = 1 | 1 << 2 | 1 << 6;
 
 /// The size of the frame.
 const FRAME: usize = size_of::<Regs>();
@@ -263,7 +268,7 @@ macro_rules! kernel_segments {
 macro_rules! return_trampoline {
     (
         $(#[$doc:meta])* $name:ident,
-        $segments:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*
+        $segments:ident, [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?
     ) => {
         trampoline!(
             $(#[$doc])* $name,
@@ -294,7 +299,7 @@ macro_rules! return_trampoline {
             leave: ["lea esp, [esp + {frame} + 4]", "ret"],
             leave_changed: ["mov esp, [esp + {esp}]", "ret"],
             stub_call_len = const STUB_CALL_LEN,
-            $($operand = sym $value,)*
+            $($($operands)+)?
         );
     };
 }
@@ -303,7 +308,7 @@ macro_rules! return_trampoline {
 macro_rules! detour_trampoline {
     (
         $(#[$doc:meta])* $name:ident,
-        $segments:ident, [$($save:literal),*], [$($restore:literal),*] $(, $operand:ident = sym $value:path)*
+        $segments:ident, [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?
     ) => {
         trampoline!(
             $(#[$doc])* $name,
@@ -336,14 +341,84 @@ macro_rules! detour_trampoline {
             word_distance = const WORD_DISTANCE,
             pushed = const PUSHED_LEN,
             resume = sym detour_resume,
-            $($operand = sym $value,)*
+            $($($operands)+)?
+        );
+    };
+}
+
+/// A trampoline that saves with `insn`, XSAVE or XSAVEC, unless `light` has saved what there is and gone to `8`.
+macro_rules! xsave_trampoline {
+    (
+        $(#[$doc:meta])* $trampoline:ident, $name:ident, $insn:literal,
+        [$($light:literal),*], [$($light_restore:literal),*] $(, $operand:ident = const $value:expr)* $(,)?
+    ) => {
+        $trampoline!(
+            $(#[$doc])*
+            $name,
+            present_segments,
+            [
+                // Position-independent: the statics are addressed from here.
+                "call 2f",
+                "2: pop ebx",
+                // The difference of two symbols is beyond Intel syntax here.
+                ".att_syntax prefix",
+                "subl {room} - 2b(%ebx), %esp",
+                ".intel_syntax noprefix",
+                "and esp, -64",
+                $($light,)*
+                "7:",
+                // XRSTOR wants the header's unused words to be 0.
+                "lea edi, [esp + 512]",
+                "xor eax, eax",
+                "mov ecx, 16",
+                "rep stosd",
+                "xor edx, edx",
+                ".att_syntax prefix",
+                "movl {components} - 2b(%ebx), %eax",
+                ".intel_syntax noprefix",
+                $insn,
+                // The x87 stack holds a floating-point number that is returned; the handler must find it empty.
+                "test byte ptr [esp + 512], 1",
+                "jz 6f",
+                "fninit",
+                "6:",
+                "8:"
+            ],
+            [
+                "mov edi, eax",
+                $($light_restore,)*
+                "7:",
+                // Every return from a signal handler makes x87 count as used. An empty stack, no flag and the control word of a
+                // reset are to count as what they are: the next time there is less to do.
+                "cmp dword ptr [esp + 16], 0x37f",
+                "jne 9f",
+                "cmp byte ptr [esp + 16 + 4], 0",
+                "jne 9f",
+                "and byte ptr [esp + 16 + 512], 0xfe",
+                "9:",
+                ".att_syntax prefix",
+                "movl {components} - 2b(%ebx), %eax",
+                ".intel_syntax noprefix",
+                "xor edx, edx",
+                "xrstor [esp + 16]",
+                "8:",
+                "mov eax, edi",
+                "mov ebx, [ebp + {ebx}]",
+                "mov edi, [ebp + {edi}]"
+            ],
+            room = sym XSAVE_ROOM,
+            components = sym XSAVE_COMPONENTS,
+            $($operand = const $value,)*
         );
     };
 }
 
 /// The same kind of trampoline once for each way of saving. `segments`: how the general one notes data segments.
 macro_rules! each_way_of_saving {
-    ($trampoline:ident, $segments:ident, $general:ident, $fnsave:ident, $fxsave:ident, $xsave:ident) => {
+    (
+        $trampoline:ident,
+        $segments:ident, $general:ident, $fnsave:ident, $fxsave:ident, $xsave:ident, $xsavec:ident
+    ) => {
         $trampoline!(
             /// Saves the general registers and flags alone.
             $general,
@@ -368,44 +443,71 @@ macro_rules! each_way_of_saving {
             ["fxrstor [esp + 16]"]
         );
 
-        $trampoline!(
+        xsave_trampoline!(
             /// Also saves all state components that the ABI can return in or a handler can clobber.
+            $trampoline,
             $xsave,
-            present_segments,
+            "xsave [esp]",
+            [],
+            []
+        );
+
+        xsave_trampoline!(
+            /// The same, with XSAVEC. That and XRSTOR cost several times as much as all the rest of a hit. Where XGETBV says that
+            /// x87 and the upper halves of YMM and ZMM are as after a reset, which most code leaves them at calls, moves do.
+            $trampoline,
+            $xsavec,
+            "xsavec [esp]",
             [
-                // Position-independent: the statics are addressed from here.
-                "call 2f",
-                "2: pop ebx",
-                // The difference of two symbols is beyond Intel syntax here.
+                "mov ecx, 1",
+                "xgetbv",
+                // There is room between the area and the frame.
+                "mov [ebp - 8], eax",
+                "test al, {not_light}",
+                "jnz 7f",
+                "stmxcsr [esp + 24]",
+                ".irp n,0,1,2,3,4,5,6,7",
+                "movaps [esp + 160 + 16*\\n], xmm\\n",
+                ".endr",
                 ".att_syntax prefix",
-                "subl {room} - 2b(%ebx), %esp",
+                "testb ${opmask}, {components} - 2b(%ebx)",
                 ".intel_syntax noprefix",
-                "and esp, -64",
-                // XRSTOR wants the header's unused words to be 0.
-                "lea edi, [esp + 512]",
-                "xor eax, eax",
-                "mov ecx, 16",
-                "rep stosd",
-                "xor edx, edx",
-                ".att_syntax prefix",
-                "movl {components} - 2b(%ebx), %eax",
-                ".intel_syntax noprefix",
-                "xsave [esp]",
-                "fninit"
+                "jz 8f",
+                ".irp n,0,1,2,3,4,5,6,7",
+                "kmovq [esp + 1088 + 8*\\n], k\\n",
+                ".endr",
+                "jmp 8f"
             ],
             [
-                "mov edi, eax",
+                "test byte ptr [ebp - 8], {not_light}",
+                "jnz 7f",
+                "vzeroupper",
+                "mov ecx, 1",
+                "xgetbv",
+                "test al, 1",
+                "jz 9f",
+                "fninit",
+                "9:",
+                "stmxcsr [ebp - 8]",
+                "mov eax, [ebp - 8]",
+                "cmp eax, [esp + 16 + 24]",
+                "je 9f",
+                "ldmxcsr [esp + 16 + 24]",
+                "9:",
+                ".irp n,0,1,2,3,4,5,6,7",
+                "movaps xmm\\n, [esp + 16 + 160 + 16*\\n]",
+                ".endr",
                 ".att_syntax prefix",
-                "movl {components} - 2b(%ebx), %eax",
+                "testb ${opmask}, {components} - 2b(%ebx)",
                 ".intel_syntax noprefix",
-                "xor edx, edx",
-                "xrstor [esp + 16]",
-                "mov eax, edi",
-                "mov ebx, [ebp + {ebx}]",
-                "mov edi, [ebp + {edi}]"
+                "jz 8f",
+                ".irp n,0,1,2,3,4,5,6,7",
+                "kmovq k\\n, [esp + 16 + 1088 + 8*\\n]",
+                ".endr",
+                "jmp 8f"
             ],
-            room = sym XSAVE_ROOM,
-            components = sym XSAVE_COMPONENTS
+            not_light = const NOT_LIGHT,
+            opmask = const 1 << 5,
         );
     };
 }
@@ -416,7 +518,8 @@ each_way_of_saving!(
     trampoline_general,
     trampoline_fnsave,
     trampoline_fxsave,
-    trampoline_xsave
+    trampoline_xsave,
+    trampoline_xsavec
 );
 each_way_of_saving!(
     detour_trampoline,
@@ -424,7 +527,8 @@ each_way_of_saving!(
     detour_general,
     detour_fnsave,
     detour_fxsave,
-    detour_xsave
+    detour_xsave,
+    detour_xsavec
 );
 
 /// Where a detour's trampoline traps, with EBP pointing to the registers to go on with.

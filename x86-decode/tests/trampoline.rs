@@ -104,10 +104,13 @@ extern "C" fn note_and_clobber(stub: usize, regs: *mut Native) -> Resume {
             );
         }
     }
-    #[cfg(target_arch = "x86_64")]
     if std::is_x86_feature_detected!("avx512bw") {
         // SAFETY: AVX-512 is there; registers that a C function may change.
-        unsafe { std::arch::asm!("vpxord zmm17, zmm17, zmm17", "kxorq k3, k3, k3", clobber_abi("C")) };
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            std::arch::asm!("vpxord zmm17, zmm17, zmm17", clobber_abi("C"));
+            std::arch::asm!("kxorq k3, k3, k3", clobber_abi("C"));
+        }
     }
     resume
 }
@@ -123,6 +126,7 @@ extern "C" fn note_and_clobber_lightly(stub: usize, regs: *mut Native) -> Resume
             out("st(4)") _, out("st(5)") _, out("st(6)") _, out("st(7)") _,
         );
     }
+    std::hint::black_box(std::hint::black_box(1.0_f32) / std::hint::black_box(3.0));
     if std::is_x86_feature_detected!("avx") {
         // SAFETY: AVX is there; registers that a C function may change.
         unsafe { std::arch::asm!("vcmpps ymm1, ymm1, ymm1, 15", "vmovaps ymm3, ymm1", clobber_abi("C")) };

@@ -25,8 +25,8 @@ pub(crate) struct Floating {
     upper: [u128; 4],
     /// ZMM17, and K3, where there are any.
     more: [u128; 5],
-    /// With the number of values on the x87 stack: one before a run, unless it is a light one.
-    x87_status: u16,
+    /// MXCSR, and the status word of x87 with the number of values on its stack: one before a run, unless it is a light one.
+    status: [u32; 2],
 }
 
 /// Whether runs start with the x87 state and the upper halves of YMM0 to YMM15 as after a reset.
@@ -97,7 +97,7 @@ macro_rules! zero_the_upper_eight {
     };
 }
 
-/// Sets ZMM17 and K3, where there are any: only 64-bit mode has the former.
+/// Sets ZMM17 and K3, where there are any; only 64-bit mode has the former.
 #[cfg(target_arch = "x86_64")]
 macro_rules! set_more {
     () => {
@@ -113,13 +113,13 @@ macro_rules! get_more {
 #[cfg(target_arch = "x86")]
 macro_rules! set_more {
     () => {
-        ""
+        "test {has}, 4\njz 6f\nkmovq k3, [{before} + 48]\n6:"
     };
 }
 #[cfg(target_arch = "x86")]
 macro_rules! get_more {
     () => {
-        ""
+        "test {has}, 4\njz 6f\nkmovq [{after} + 192], k3\n6:"
     };
 }
 
@@ -130,7 +130,8 @@ fn with_fixed_floating_point() -> Floating {
         | usize::from(LIGHT.load(Ordering::Relaxed)) << 1
         | usize::from(std::is_x86_feature_detected!("avx512bw")) << 2;
     let mut after = [0u128; 13];
-    let mut x87_status = 0u16;
+    // MXCSR after a reset.
+    let mut status = [0x1f80u32, 0];
     // ID and NT stay as the last code under test has left them, as the kernel's signal return does not set them: hence
     // the POPF.
     // SAFETY: the handler of this trap diverts to the code under test and comes back right behind the `int3` with all
@@ -141,6 +142,7 @@ fn with_fixed_floating_point() -> Floating {
             // POPF of the full width, which has no common name in the two modes.
             ".byte 0x9d",
             "fninit",
+            "ldmxcsr [{status}]",
             "test {has}, 2",
             "jnz 5f",
             "fld1",
@@ -180,17 +182,18 @@ fn with_fixed_floating_point() -> Floating {
             "movups [{after} + 16], xmm1",
             "movups [{after} + 32], xmm2",
             "movups [{after} + 48], xmm3",
-            "fnstsw [{status}]",
+            "stmxcsr [{status}]",
+            "fnstsw [{status} + 4]",
             "fninit",
             before = in(reg) before.as_ptr(),
             after = in(reg) after.as_mut_ptr(),
             has = in(reg) has,
-            status = in(reg) &raw mut x87_status,
+            status = in(reg) status.as_mut_ptr(),
             clobber_abi("C"),
         );
     }
     let [a, b, c, d, e, f, g, h, more @ ..] = after;
-    Floating { vectors: [a, b, c, d], upper: [e, f, g, h], more, x87_status }
+    Floating { vectors: [a, b, c, d], upper: [e, f, g, h], more, status }
 }
 
 /// A signal stack of this thread's own, large enough for AVX-512 frames.
