@@ -17,6 +17,10 @@ const PROMISED: [(&str, &str); 2] = [(MSRV, MSRV), ("1.95", COMPLETE)];
 const PPC64_MSRV: &str = "powerpc64le-unknown-linux-gnu";
 const PPC64_MSRV_STD: &str = "rust-std-powerpc64le-unknown-linux-gnu";
 
+/// How long the whole workspace's tests may take. From nothing, beside another job, their build alone takes ten minutes on two
+/// cores.
+const FROM_NOTHING: Duration = Duration::from_secs(25 * 60);
+
 /// What makes a test kernel measure the cost of a hit, exactly and repeatably, against its table.
 pub(crate) const COST: [&str; 4] = ["--icount", "--cpus", "1", "bench"];
 
@@ -142,13 +146,9 @@ pub(crate) fn all() -> Vec<Job> {
             },
         ),
         Job::named("nightly", "the native tests with the newest Rust", |_, _| {
-            vec![
-                Step::run(
-                    "native tests, nightly",
-                    &["rustup", "run", "nightly", "cargo", "test", "--workspace"],
-                )
-                .env("CARGO_TARGET_DIR", "target/nightly"),
-            ]
+            let test = ["rustup", "run", "nightly", "cargo", "test", "--workspace"];
+            let step = Step::run("native tests, nightly", &test).env("CARGO_TARGET_DIR", "target/nightly");
+            vec![Step { limit: FROM_NOTHING, ..step }]
         })
         .needing(|_| std::mem::take(Wanted::default().toolchain("nightly"))),
         Job::named(
@@ -266,8 +266,7 @@ fn native_steps() -> Vec<Step> {
     let test = ["cargo", "test", "--workspace", "--no-fail-fast"];
     vec![
         Step {
-            // From nothing, beside another job, its build alone takes ten minutes on two cores.
-            limit: Duration::from_secs(25 * 60),
+            limit: FROM_NOTHING,
             ..Step::run(format!("{NATIVE} (user)"), &test).args(["--tests", "--examples"])
         },
         // The library of the models is the core once more; naming a kind of target would test it, whatever its manifest says.
