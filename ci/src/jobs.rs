@@ -176,7 +176,7 @@ pub(crate) fn all() -> Vec<Job> {
             "no public item changed more than the version says, since the last release",
             |root, _| vec![crate::release::compatibility_step(root)],
         )
-        .needing(|_| std::mem::take(Wanted::default().tool("cargo-semver-checks"))),
+        .needing(|_| crate::release::compatibility_needs()),
     ];
     targets.chain(others).collect()
 }

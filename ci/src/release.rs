@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::metadata;
+use crate::setup::Wanted;
 use crate::step::{Step, clean};
 
 /// What stands over the changes since the last release.
@@ -58,15 +59,28 @@ pub(crate) fn release(root: &Path, version: Option<&str>) -> Result<(), String> 
     Ok(())
 }
 
+/// The tag of the last release, if there is one.
+fn last_release(root: &Path) -> Result<Option<String>, String> {
+    let tags = git(root, &["tag", "--list", "v*", "--sort=-version:refname", "--merged"])?;
+    Ok(tags.lines().next().map(str::to_owned))
+}
+
+/// What [`compatibility_step`] needs on the machine: nothing as long as there is nothing to compare with.
+pub(crate) fn compatibility_needs() -> Wanted {
+    let mut wanted = Wanted::default();
+    if !matches!(last_release(&crate::root()), Ok(None)) {
+        wanted.tool("cargo-semver-checks");
+    }
+    wanted
+}
+
 /// What compares the public items of all published crates with those of the last release.
 pub(crate) fn compatibility_step(root: &Path) -> Step {
     let name = "public items since the last release";
-    let tags = match git(root, &["tag", "--list", "v*", "--sort=-version:refname", "--merged"]) {
-        Ok(tags) => tags,
+    let tag = match last_release(root) {
+        Ok(Some(tag)) => tag,
+        Ok(None) => return Step::skip(name, "no release is tagged: nothing to compare with"),
         Err(error) => return Step::fail(name, error),
-    };
-    let Some(tag) = tags.lines().next() else {
-        return Step::skip(name, "no release is tagged: nothing to compare with");
     };
     let packages = match metadata::packages(root) {
         Ok(packages) => packages,
@@ -78,7 +92,7 @@ pub(crate) fn compatibility_step(root: &Path) -> Step {
         git(root, &["cat-file", "-e", &format!("{tag}:{}", path.display())]).is_ok()
     };
     let left_out = packages.iter().filter(|package| !package.is_published || !is_old(package));
-    let compare = ["cargo", "semver-checks", "--workspace", "--baseline-rev", tag];
+    let compare = ["cargo", "semver-checks", "--workspace", "--baseline-rev", &tag];
     left_out.fold(Step::run(name, &compare), |step, package| step.args(["--exclude", &package.name]))
 }
 
