@@ -13,10 +13,11 @@ use crate::regs::Regs;
 use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use probe_core::CodeAddr;
-use probe_core::arch::{NativeArch, SaveSet};
-use probe_x86_decode::call::STUB_CALL_LEN;
-use probe_x86_decode::detour::{RED_ZONE_LEN, WORD_DISTANCE};
+use probe_core::arch::{DetourLayout, Displaced, NativeArch, Resume, SaveSet};
+use probe_core::{CodeAddr, Refusal};
+use probe_x86_decode::LongMode;
+use probe_x86_decode::call::{self, FOLLOWING_CALL, STUB_CALL_LEN};
+use probe_x86_decode::detour::{self, FOLLOW_LEN, RED_ZONE_LEN, WORD_DISTANCE};
 use probe_x86_decode::fpu::{self, Known, Saver};
 
 /// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is known to anyone.
@@ -28,21 +29,32 @@ static XSAVE_COMPONENTS: AtomicU32 = AtomicU32::new(0);
 // all general, flag, x87 and vector registers around them. `jprobe_return` begins with the breakpoint.
 unsafe impl NativeArch for X86_64 {
     fn return_trampoline(save: SaveSet) -> CodeAddr {
-        note_segments();
-        let trampoline = match save {
-            SaveSet::General => trampoline_general as unsafe extern "C" fn(),
-            SaveSet::Full => full_trampoline(),
-        };
-        CodeAddr::new(trampoline as usize)
+        choose(save, &RETURNS)
     }
 
     fn detour_trampoline(save: SaveSet) -> CodeAddr {
-        note_segments();
-        let trampoline = match save {
-            SaveSet::General => detour_general as unsafe extern "C" fn(),
-            SaveSet::Full => full_detour_trampoline(),
-        };
-        CodeAddr::new(trampoline as usize)
+        choose(save, &DETOURS)
+    }
+
+    fn fill_return_stubs(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
+        let fill = if has_red_zone() { call::fill_followed_stubs } else { call::fill_stubs::<LongMode> };
+        fill(chunk, trampoline, handler, out)
+    }
+
+    fn entry_trampoline(save: SaveSet) -> Option<CodeAddr> {
+        has_red_zone().then(|| choose(save, &ENTRIES))
+    }
+
+    fn fill_entry_detour(
+        displaced: &Displaced,
+        text: &[u8],
+        place: CodeAddr,
+        entry: CodeAddr,
+        trampoline: CodeAddr,
+        words: (usize, Option<usize>),
+        out: &mut [u8],
+    ) -> Result<DetourLayout, Refusal> {
+        detour::fill::<LongMode>(displaced, text, place, entry, (trampoline, words, true), out)
     }
 
     fn detour_resume_trap() -> CodeAddr {
@@ -67,23 +79,27 @@ fn saver() -> Saver {
     })
 }
 
+/// A trampoline for each way of saving: the general registers alone, and with FXSAVE, XSAVE, XSAVEC.
+type EachWay = [unsafe extern "C" fn(); 4];
+
 /// The trampoline for this processor's state.
-fn full_trampoline() -> unsafe extern "C" fn() {
-    match saver() {
-        Saver::Xsavec => trampoline_xsavec,
-        Saver::Xsave => trampoline_xsave,
+fn choose(save: SaveSet, [general, fxsave, xsave, xsavec]: &EachWay) -> CodeAddr {
+    note_segments();
+    let full = || match saver() {
+        Saver::Xsavec => xsavec,
+        Saver::Xsave => xsave,
         // Every processor with 64-bit mode has it.
-        Saver::Fxsave | Saver::Fnsave => trampoline_fxsave,
-    }
+        Saver::Fxsave | Saver::Fnsave => fxsave,
+    };
+    let trampoline = if save == SaveSet::General { general } else { full() };
+    CodeAddr::new(*trampoline as usize)
 }
 
-/// The same for detours.
-fn full_detour_trampoline() -> unsafe extern "C" fn() {
-    match saver() {
-        Saver::Xsavec => detour_xsavec,
-        Saver::Xsave => detour_xsave,
-        Saver::Fxsave | Saver::Fnsave => detour_fxsave,
-    }
+/// Whether what interrupts the code that runs here spares what lies below its stack pointer: in a program, whose signals do.
+/// In a kernel interrupts do not.
+fn has_red_zone() -> bool {
+    const PRIVILEGE_LEVEL: usize = 3;
+    segments().0 & PRIVILEGE_LEVEL == PRIVILEGE_LEVEL
 }
 
 fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
@@ -108,12 +124,17 @@ fn xcr0() -> u64 {
 /// CS and SS, which are the same wherever one program's trampolines run. Written as [`XSAVE_ROOM`] is.
 static SEGMENTS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-fn note_segments() {
+fn segments() -> (usize, usize) {
     let (cs, ss): (usize, usize);
     // SAFETY: reads two registers.
     unsafe {
         core::arch::asm!("mov {:e}, cs", "mov {:e}, ss", out(reg) cs, out(reg) ss, options(nomem, nostack, preserves_flags));
     }
+    (cs, ss)
+}
+
+fn note_segments() {
+    let (cs, ss) = segments();
     let [first, second] = &SEGMENTS;
     first.store(cs, Ordering::Relaxed);
     second.store(ss, Ordering::Relaxed);
@@ -269,7 +290,7 @@ macro_rules! return_trampoline {
     };
 }
 
-/// The same of detours.
+/// A trampoline of detours, with the same.
 macro_rules! detour_trampoline {
     ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?) => {
         trampoline!(
@@ -296,6 +317,37 @@ macro_rules! detour_trampoline {
             red_zone = const RED_ZONE_LEN,
             word_distance = const WORD_DISTANCE,
             resume = sym detour_resume,
+            $($($operands)+)?
+        );
+    };
+}
+
+/// One of followed functions' detours. What is behind the call is not the first copy, but the way to the call before the stub,
+/// whose address is the return address now.
+macro_rules! entry_trampoline {
+    ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?) => {
+        detour_trampoline!(
+            $(#[$doc])*
+            $name,
+            [$($save),*],
+            [
+                $($restore,)*
+                "mov rcx, [rbp + {frame}]",
+                "lea rdx, [rcx + {follow}]",
+                "cmp eax, {followed}",
+                "jb 2f",
+                "mov [rbp + {outside} - 16], rdx",
+                "mov rdx, [rbp + {outside}]",
+                "sub rdx, {following_call}",
+                "mov [rbp + {outside} - 8], rdx",
+                "mov rdx, rcx",
+                "sub eax, {followed}",
+                "2:",
+                "mov [rbp + {frame}], rdx"
+            ],
+            follow = const FOLLOW_LEN,
+            followed = const Resume::Followed as usize,
+            following_call = const FOLLOWING_CALL.len(),
             $($($operands)+)?
         );
     };
@@ -361,7 +413,9 @@ macro_rules! xsave_trampoline {
 
 /// The same kind of trampoline once for each way of saving.
 macro_rules! each_way_of_saving {
-    ($trampoline:ident, $general:ident, $fxsave:ident, $xsave:ident, $xsavec:ident) => {
+    ($trampoline:ident, $all:ident, $general:ident, $fxsave:ident, $xsave:ident, $xsavec:ident) => {
+        static $all: EachWay = [$general, $fxsave, $xsave, $xsavec];
+
         $trampoline!(
             /// Saves the general registers and flags alone.
             $general,
@@ -447,14 +501,9 @@ macro_rules! each_way_of_saving {
     };
 }
 
-each_way_of_saving!(
-    return_trampoline,
-    trampoline_general,
-    trampoline_fxsave,
-    trampoline_xsave,
-    trampoline_xsavec
-);
-each_way_of_saving!(detour_trampoline, detour_general, detour_fxsave, detour_xsave, detour_xsavec);
+each_way_of_saving!(return_trampoline, RETURNS, return_general, return_fxsave, return_xsave, return_xsavec);
+each_way_of_saving!(detour_trampoline, DETOURS, detour_general, detour_fxsave, detour_xsave, detour_xsavec);
+each_way_of_saving!(entry_trampoline, ENTRIES, entry_general, entry_fxsave, entry_xsave, entry_xsavec);
 
 /// Where a detour's trampoline traps, with RBP pointing to the registers to go on with.
 #[unsafe(naked)]

@@ -465,6 +465,10 @@ pub enum Resume {
     Moved = 2,
     /// By way of [`NativeArch::detour_resume_trap`], pc being what was saved.
     Redirected = 3,
+    /// Answered to [`NativeArch::entry_trampoline`] alone: as [`Resume::Unchanged`], and the return address is a stub now.
+    Followed = 4,
+    /// The same as [`Resume::Changed`].
+    ChangedFollowed = 5,
 }
 
 impl Resume {
@@ -494,6 +498,33 @@ pub unsafe trait NativeArch: Arch {
     /// detour's word points to (the word is the address of a structure whose first word is the address of an `extern "C"
     /// fn(word: usize, regs: *mut Regs) -> Resume`, with `regs` as at the place but for pc), and does what it answers.
     fn detour_trampoline(save: SaveSet) -> CodeAddr;
+
+    /// The same for the detour of a function whose calls are followed, where that can be done better: so that the processor predicts
+    /// the function's return to its stub. It knows [`Resume::Followed`], too. `None`: it cannot.
+    fn entry_trampoline(_save: SaveSet) -> Option<CodeAddr> {
+        None
+    }
+
+    /// [`Arch::fill_detour`] for [`NativeArch::entry_trampoline`].
+    ///
+    /// # Errors
+    /// As there.
+    fn fill_entry_detour(
+        displaced: &Displaced,
+        text: &[u8],
+        place: CodeAddr,
+        entry: CodeAddr,
+        trampoline: CodeAddr,
+        words: (usize, Option<usize>),
+        out: &mut [u8],
+    ) -> Result<DetourLayout, Refusal> {
+        Self::fill_detour(displaced, text, place, entry, trampoline, words, out)
+    }
+
+    /// [`Arch::fill_stubs`] for the machine that this runs on.
+    fn fill_return_stubs(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
+        Self::fill_stubs(chunk, trampoline, handler, out)
+    }
 
     /// The address of a breakpoint instruction in the trampolines: the context goes on with the `Regs` that
     /// [`Arch::detour_regs`] names, all of them. [`Arch::breakpoint_address`] of that trap is this address.

@@ -12,7 +12,7 @@
 //! arrives there, by whatever way, traps, and goes on in the copy ([`Probes::in_detour`]).
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, DetourLayout, Displaced, Method, Regs, Resume, SaveSet};
+use crate::arch::{Arch, DetourLayout, Displaced, Method, NativeArch, Regs, Resume, SaveSet};
 use crate::context::{Context, Wait};
 use crate::hit::{RegsOf, Trap, Walk, count_missed};
 use crate::host::Host;
@@ -47,15 +47,35 @@ pub(crate) struct Detour<H: Host> {
     point: AtomicPtr<Point<H::Arch>>,
     /// As the first word, for the call behind the first copy.
     post_handler: Handler<H>,
-    /// Whether there is such a call.
-    pub(crate) calls_post: bool,
+    pub(crate) kind: Kind,
     /// Where the jump leads.
     pub(crate) entry: CodeAddr,
-    pub(crate) save: SaveSet,
     pub(crate) displaced: Displaced,
     pub(crate) layout: DetourLayout,
     /// The displaced bytes.
     pub(crate) text: [u8; MAX_DISPLACED_LEN],
+}
+
+/// What a detour is made for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// What its trampoline saves.
+    pub(crate) save: SaveSet,
+    /// Whether there is a second call behind the first copy.
+    pub(crate) calls_post: bool,
+    /// Whether its trampoline is an [entry trampoline](NativeArch::entry_trampoline).
+    pub(crate) follows: bool,
+}
+
+impl Kind {
+    /// What does all that either does.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            save: if self.save == SaveSet::General { other.save } else { self.save },
+            calls_post: self.calls_post || other.calls_post,
+            follows: self.follows || other.follows,
+        }
+    }
 }
 
 impl<H: Host> Keyed for Detour<H> {
@@ -73,7 +93,7 @@ impl<H: Host> Detour<H> {
     pub(crate) fn new(
         probes: &'static Probes<H>,
         place: CodeAddr,
-        (save, calls_post): (SaveSet, bool),
+        kind: Kind,
         displaced: Displaced,
         text: [u8; MAX_DISPLACED_LEN],
     ) -> Self {
@@ -85,9 +105,8 @@ impl<H: Host> Detour<H> {
             place,
             point: AtomicPtr::new(ptr::null_mut()),
             post_handler: copied::<H>,
-            calls_post,
+            kind,
             entry: CodeAddr::new(0),
-            save,
             displaced,
             layout: DetourLayout::default(),
             text,
@@ -106,7 +125,11 @@ impl<H: Host> Detour<H> {
         let handlers = unsafe { only.as_ref() }.map(|node| &node.handlers);
         let is_plain = matches!(handlers, Some(Handlers::Kprobe { pre: Some(_), post: None, .. }));
         let is_followed = matches!(handlers, Some(Handlers::Return(probe)) if probe.entry.is_none());
-        let handler = if is_followed { entered::<H> } else { jumped::<H> as Handler<H> };
+        let handler = match (is_followed, self.kind.follows) {
+            (false, _) => jumped::<H> as Handler<H>,
+            (true, false) => entered::<H, false>,
+            (true, true) => entered::<H, true>,
+        };
         self.plain.store(if is_plain { only } else { ptr::null_mut() }, Release);
         self.followed.store(if is_followed { only } else { ptr::null_mut() }, Release);
         self.handler.store(handler as *mut (), Release);
@@ -126,7 +149,7 @@ impl<H: Host> Detour<H> {
     /// The words of its calls.
     pub(crate) fn words(&self) -> (usize, Option<usize>) {
         let word = ptr::from_ref(self).expose_provenance();
-        (word, self.calls_post.then_some(word + offset_of!(Self, post_handler)))
+        (word, self.kind.calls_post.then_some(word + offset_of!(Self, post_handler)))
     }
 
     /// Where the copy of displaced instruction number `index` is.
@@ -145,7 +168,7 @@ impl<H: Host> Detour<H> {
         let copies = self.layout.copies.iter().zip(self.displaced.starts());
         let index = copies.take_while(|(copy, _)| usize::from(**copy) <= offset).count().checked_sub(1)?;
         // Behind the first copy, one instruction then, is the call for the post handlers.
-        let is_behind = self.calls_post && index == 0 && offset > usize::from(self.layout.copies[0]);
+        let is_behind = self.kind.calls_post && index == 0 && offset > usize::from(self.layout.copies[0]);
         let start = self.displaced.starts().nth(index + usize::from(is_behind));
         Some(start.unwrap_or(usize::from(self.displaced.len_bytes)))
     }
@@ -217,8 +240,12 @@ pub(crate) extern "C" fn jumped<H: Host>(detour: usize, regs: *mut RegsOf<H>) ->
     leave(host, context, resume)
 }
 
-/// As [`jumped`], where a return probe without an entry handler is the only probe: no handler is called.
-pub(crate) extern "C" fn entered<H: Host>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
+/// As [`jumped`], where a return probe without an entry handler is the only probe: no handler is called. `FOLLOWS`: its
+/// [`Kind::follows`].
+pub(crate) extern "C" fn entered<H: Host, const FOLLOWS: bool>(
+    detour: usize,
+    regs: *mut RegsOf<H>,
+) -> Resume {
     // SAFETY: as in `jumped`.
     let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
     // SAFETY: as in `jumped`.
@@ -245,7 +272,7 @@ pub(crate) extern "C" fn entered<H: Host>(detour: usize, regs: *mut RegsOf<H>) -
     }
     context.close_only();
     host.unpin();
-    Resume::Unchanged
+    if FOLLOWS { Resume::Followed } else { Resume::Unchanged }
 }
 
 /// The end of a hit whose call cannot be followed after all.
@@ -275,7 +302,11 @@ fn jumped_idle<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, context: &Cont
         && head.next.load(Relaxed).is_null()
         && !head.is_silent()
     {
-        let resume = probes.enter_call(context, head, probe, regs);
+        let may_follow = detour.kind.follows && probes.is_unfollowed(regs);
+        let resume = match probes.enter_call(context, head, probe, regs) {
+            Resume::Unchanged if may_follow && probes.has_followed(regs) => Resume::Followed,
+            resume => resume,
+        };
         return leave(&probes.host, context, resume);
     }
     probes.jumped_many(context, detour, point, head, regs)
@@ -337,8 +368,8 @@ pub(crate) extern "C" fn copied<H: Host>(word: usize, regs: *mut RegsOf<H>) -> R
 
 impl<H: Host> Probes<H> {
     /// The functions that detours lead to: part of the hit path, and for the host's blacklist.
-    pub fn detour_handlers() -> [extern "C" fn(usize, *mut RegsOf<H>) -> Resume; 3] {
-        [jumped::<H>, entered::<H>, copied::<H>]
+    pub fn detour_handlers() -> [extern "C" fn(usize, *mut RegsOf<H>) -> Resume; 4] {
+        [jumped::<H>, entered::<H, false>, entered::<H, true>, copied::<H>]
     }
 
     /// A hit of several probes of any kind.
@@ -352,18 +383,20 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
     ) -> Resume {
         let wants_post = point.is(HAS_POST);
-        if wants_post && point.method != Method::Simulate && !detour.calls_post {
+        if wants_post && point.method != Method::Simulate && !detour.kind.calls_post {
             // The jump had gone before the post handler came: the hit is one of the breakpoint that stands there now.
             return leave(&self.host, context, Resume::Redirected);
         }
         head.hits.claim(context, &self.shares);
         let sp = regs.sp();
+        let may_follow = detour.kind.follows && self.is_unfollowed(regs);
         let resume = match self.run_pre(context, point, head, regs) {
             Walk::Ran if wants_post && self.post_of_jump(context, point, head.generation, sp, regs) => {
                 Resume::Redirected
             }
-            Walk::Ran if regs.sp() == sp => Resume::Changed,
-            Walk::Ran => Resume::Moved,
+            Walk::Ran if regs.sp() != sp => Resume::Moved,
+            Walk::Ran if may_follow && self.has_followed(regs) => Resume::ChangedFollowed,
+            Walk::Ran => Resume::Changed,
             Walk::Redirected | Walk::InJprobe => Resume::Redirected,
         };
         leave(&self.host, context, resume)
@@ -435,7 +468,7 @@ impl<H: Host> Probes<H> {
         context: &Context<H::Arch>,
         detour: &Detour<H>,
     ) -> Option<(&Point<H::Arch>, u32)> {
-        let point = self.between(context, detour).filter(|_| detour.calls_post)?;
+        let point = self.between(context, detour).filter(|_| detour.kind.calls_post)?;
         // SAFETY: this is the context that is running.
         let popped = unsafe { context.pop() }?;
         self.host.leave_copy();
@@ -478,7 +511,6 @@ impl<H: Host> Probes<H> {
 
     /// A breakpoint that belongs to detours: inside a jump, or the trap that takes all registers. The caller is inside.
     pub(crate) fn in_detour(&self, at: CodeAddr, regs: &mut RegsOf<H>) -> Option<Trap> {
-        use crate::arch::NativeArch;
         if at == H::Arch::detour_resume_trap() {
             let kept = H::Arch::detour_regs(regs);
             // SAFETY: only the trampoline traps there, with the address of the registers that it has saved.

@@ -49,6 +49,11 @@ const MAPPED: u32 = 8;
 /// The bits from this one on count how often it has been taken.
 const TURN_ONE: u32 = 16;
 
+/// Whether the word of an instance says that its stub may be returned to.
+fn says_pending(life: u32) -> bool {
+    life & LIFE == Life::Pending as u32 || life & LIFE == Life::PendingChain as u32
+}
+
 /// One followed call. In cache lines of its own: who follows one call does not wait for who follows another.
 #[repr(align(64))]
 pub(crate) struct Instance<A: Arch> {
@@ -92,8 +97,7 @@ impl<A: Arch> Instance<A> {
     }
 
     pub(crate) fn is_pending(&self) -> bool {
-        let life = self.life.load(Acquire) & LIFE;
-        life == Life::Pending as u32 || life == Life::PendingChain as u32
+        says_pending(self.life.load(Acquire))
     }
 
     /// Binds it to a call that ends up at `home`; from here on the stub may be returned to.
@@ -116,16 +120,22 @@ impl<A: Arch> Instance<A> {
 
     /// Begins to end the call: whoever gets `true` has the data.
     pub(crate) fn claim(&self) -> bool {
-        self.claim_from(Life::Pending) || self.claim_from(Life::PendingChain)
+        let life = self.life.load(Relaxed);
+        let claimed = life & !LIFE | Life::Claimed as u32;
+        // Acquire: what `bind` wrote before. Nothing has been done yet that anybody would have to see.
+        says_pending(life) && self.life.compare_exchange(life, claimed, Acquire, Relaxed).is_ok()
     }
 
-    /// As [`Instance::claim`], in the one state or the other.
+    /// As [`Instance::claim`], by the task itself whose newest pending return it is, and which has returned from the call just now:
+    /// all others leave it alone meanwhile, so that no exchange is needed. Not where the return address is another call's stub.
     #[inline(always)]
-    pub(crate) fn claim_from(&self, from: Life) -> bool {
+    pub(crate) fn claim_newest(&self) -> bool {
         let life = self.life.load(Relaxed);
-        let claimed = life.wrapping_add((Life::Claimed as u32).wrapping_sub(from as u32));
-        // Acquire: what `bind` wrote before. Nothing has been done yet that anybody would have to see.
-        life & LIFE == from as u32 && self.life.compare_exchange(life, claimed, Acquire, Relaxed).is_ok()
+        let is_pending = life & LIFE == Life::Pending as u32;
+        if is_pending {
+            self.life.store(life.wrapping_add(Life::Claimed as u32 - Life::Pending as u32), Relaxed);
+        }
+        is_pending
     }
 
     /// Ends a claimed call that is on another task's list; `false`: that task is gone, release it.

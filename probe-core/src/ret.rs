@@ -5,7 +5,7 @@ use crate::arch::{Arch, Entry, Regs, Resume, SaveSet};
 use crate::context::{Context, Task};
 use crate::hit::RegsOf;
 use crate::host::{Host, Notice};
-use crate::instance::{Instance, Life};
+use crate::instance::Instance;
 use crate::kretprobe::{Call, Follow, ReturnProbe};
 use crate::point::{Handlers, Node};
 
@@ -101,9 +101,7 @@ pub(crate) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsO
     let Some(task) = probes.host.task() else { return returned_otherwise::<H>(stub, regs) };
     let Some(word) = context.idle_word() else { return returned_otherwise::<H>(stub, regs) };
     context.open_idle(word);
-    let Some(instance) =
-        task.newest().filter(|newest| newest.stub == stub && newest.claim_from(Life::Pending))
-    else {
+    let Some(instance) = task.newest().filter(|newest| newest.stub == stub && newest.claim_newest()) else {
         context.close_idle(word);
         return returned_otherwise::<H>(stub, regs);
     };
@@ -222,6 +220,24 @@ impl<H: Host> Probes<H> {
         }
     }
 
+    /// Whether the call that has just been entered returns to the program's own text.
+    pub(crate) fn is_unfollowed(&self, regs: &RegsOf<H>) -> bool {
+        H::Arch::entry(regs, self.host.memory()).is_ok_and(|entry| !self.is_stub(entry.return_address))
+    }
+
+    /// Whether such a call has been followed now.
+    pub(crate) fn has_followed(&self, regs: &RegsOf<H>) -> bool {
+        let newest = self.host.task().and_then(Task::newest);
+        let entry = H::Arch::entry(regs, self.host.memory());
+        newest.is_some_and(|newest| entry.is_ok_and(|entry| entry.return_address == newest.stub))
+    }
+
+    /// Whether `at` is a stub that is handed out. The caller is inside.
+    #[inline(always)]
+    fn is_stub(&self, at: CodeAddr) -> bool {
+        self.stub_range.may_hold(at) && self.instance_at(at).is_some()
+    }
+
     /// Asks the entry handler, and makes the call return to the stub of `instance`.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "it is a part of another function, inline")]
@@ -236,8 +252,7 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
     ) -> Resume {
         let real = entry.return_address;
-        let is_chain = self.stub_range.may_hold(real) && self.instance_at(real).is_some();
-        let home = if is_chain { self.follow_chain(real) } else { real };
+        let home = if self.is_stub(real) { self.follow_chain(real) } else { real };
         let mut resume = Resume::Unchanged;
         if let Some(handler) = &probe.entry {
             let mut call = Call { regs, node, return_address: home, is_lent: false };

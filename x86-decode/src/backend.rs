@@ -29,7 +29,7 @@ macro_rules! backend {
                 const MAX_INSN_LEN: usize = $crate::MAX_INSN_LEN;
                 const SLOT_LEN: usize = $crate::SLOT_LEN;
                 const SLOT_REACH: usize = $reach;
-                const STUB_LEN: usize = $crate::STUB_LEN;
+                const STUB_LEN: usize = <$mode as $crate::Mode>::STUB_LEN;
                 const TRAP_GAP: usize = $crate::call::LOWERED_BY;
 
                 fn insn_len(bytes: &[u8]) -> Option<usize> {
@@ -134,7 +134,8 @@ macro_rules! backend {
                     words: (usize, Option<usize>),
                     out: &mut [u8],
                 ) -> Result<DetourLayout, Refusal> {
-                    $crate::detour::fill::<$mode>(displaced, text, place, entry, (trampoline, words), out)
+                    let calls = (trampoline, words, false);
+                    $crate::detour::fill::<$mode>(displaced, text, place, entry, calls, out)
                 }
 
                 fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {

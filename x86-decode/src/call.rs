@@ -1,9 +1,9 @@
 //! Return addresses, stack arguments, return stubs: what the two calling conventions have in common.
 
+use crate::BREAKPOINT;
 use crate::mode::Mode;
 use crate::registers::Registers;
 use crate::simulate::read_word;
-use crate::{BREAKPOINT, STUB_LEN};
 use probe_core::CodeAddr;
 use probe_core::arch::{Entry, MemFault, Memory, Text};
 
@@ -14,8 +14,8 @@ pub const ARGUMENT_AREA_LEN: usize = 128;
 /// the alignment that the caller has made. Simulated instructions push less.
 pub const LOWERED_BY: usize = (ARGUMENT_AREA_LEN + 8).next_multiple_of(16);
 
-/// How many stubs' room the veneer at a chunk's end takes.
-const VENEER_STUBS: usize = 4;
+/// The room that the veneer at a chunk's end takes, in bytes.
+const VENEER_LEN: usize = 32;
 
 /// The number of bytes of the ENDBR64 or ENDBR32 that a function starts with, else 0.
 #[must_use]
@@ -117,56 +117,79 @@ pub fn enter_jprobe<R: Registers, M: Memory>(
 /// the function's return. No register and no flag changes. What is overwritten is below that stack pointer. The
 /// call keeps the processor's return-address predictor in step: the trampoline leaves with a RET.
 pub fn fill_stubs<M: Mode>(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
-    for byte in out.iter_mut() {
-        *byte = 0xcc;
-    }
-    let Some(stubs) = (out.len() / STUB_LEN).checked_sub(VENEER_STUBS) else { return 0 };
-    let veneer_at = stubs * STUB_LEN;
-    for (number, stub) in out.chunks_exact_mut(STUB_LEN).take(stubs).enumerate() {
-        let distance = (veneer_at - number * STUB_LEN - STUB_CALL_LEN) as u32;
-        let [a, b, c, d] = distance.to_le_bytes();
-        if let Some(call) = stub.first_chunk_mut() {
-            *call = [0xe8, a, b, c, d];
-        }
-    }
-    let veneer = if M::IS_LONG {
-        veneer64(trampoline.as_usize() as u64, handler as u64)
-    } else {
-        veneer32(chunk.wrapping_add(veneer_at), trampoline, handler as u32)
-    };
-    if let Some(room) = out.get_mut(veneer_at..).and_then(|rest| rest.first_chunk_mut()) {
-        *room = veneer;
-    }
-    stubs
+    fill_chunk::<M>(chunk, trampoline, handler, out, |stub, _, to_veneer| {
+        let [a, b, c, d] = (to_veneer - STUB_CALL_LEN as u32).to_le_bytes();
+        put(stub, 0, &[0xe8, a, b, c, d]);
+    })
+}
+
+/// The same in 64-bit mode where whatever interrupts spares the red zone (System V ABI AMD64 1.0, 3.2.2): the signals of a
+/// program do, interrupts in a kernel do not.
+///
+/// A processor predicts that a return goes behind the last call. So before each stub there is `call [rsp - 24]`: where a detour
+/// leads there without the return address ([`detour`](crate::detour)), the stub is pushed in its place, the function's return to it
+/// is predicted, and so is the trampoline's to the caller. For that the stub makes no call of its own: it pushes a word.
+#[cfg(feature = "long-mode")]
+pub fn fill_followed_stubs(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
+    const WORD_AT: usize = 16;
+    fill_chunk::<crate::LongMode>(chunk, trampoline, handler, out, |stub, at, to_veneer| {
+        // push [rip + d]; jmp veneer
+        put(stub, 0, &[0xff, 0x35, WORD_AT as u8 - 6, 0, 0, 0, 0xe9]);
+        put(stub, 7, &(to_veneer - 11).to_le_bytes());
+        put(stub, WORD_AT, &at.wrapping_add(STUB_CALL_LEN).as_usize().to_le_bytes());
+        put(stub, FOLLOWED_STUB_LEN - FOLLOWING_CALL.len(), &FOLLOWING_CALL);
+    })
 }
 
 /// The length of the call that a stub is; what the trampoline finds on the stack is the stub plus this.
 pub const STUB_CALL_LEN: usize = 5;
 
-/// `push [rip + 10]; jmp [rip + 12]`, padding, the two words.
-fn veneer64(trampoline: u64, handler: u64) -> [u8; VENEER_STUBS * STUB_LEN] {
-    let mut code = [BREAKPOINT[0]; VENEER_STUBS * STUB_LEN];
-    let parts: [&[u8]; 4] = [
-        &[0xff, 0x35, 0x0a, 0, 0, 0, 0xff, 0x25, 0x0c, 0, 0, 0],
-        &[0xcc; 4],
-        &handler.to_le_bytes(),
-        &trampoline.to_le_bytes(),
-    ];
-    fill(&mut code, &parts);
-    code
+/// `call [rsp - 24]`: what stands before the stubs of [`fill_followed_stubs`].
+pub const FOLLOWING_CALL: [u8; 4] = [0xff, 0x54, 0x24, 0xe8];
+
+/// The size of such a stub in bytes, with the call before the next one.
+#[cfg(feature = "long-mode")]
+pub(crate) const FOLLOWED_STUB_LEN: usize = 32;
+
+/// Fills a chunk with as many stubs as there is room for, and the veneer behind them. `fill` gets each, its address, and how far
+/// before the veneer that is.
+fn fill_chunk<M: Mode>(
+    chunk: CodeAddr,
+    trampoline: CodeAddr,
+    handler: usize,
+    out: &mut [u8],
+    fill: impl Fn(&mut [u8], CodeAddr, u32),
+) -> usize {
+    out.fill(BREAKPOINT[0]);
+    let stubs = out.len().saturating_sub(VENEER_LEN) / M::STUB_LEN;
+    let (stub_bytes, veneer) = out.split_at_mut(stubs * M::STUB_LEN);
+    let veneer_at = chunk.wrapping_add(stub_bytes.len());
+    for (number, stub) in stub_bytes.chunks_exact_mut(M::STUB_LEN).enumerate() {
+        let at = chunk.wrapping_add(number * M::STUB_LEN);
+        fill(stub, at, veneer_at.offset_from(at) as u32);
+    }
+    if stubs == 0 {
+        return 0;
+    }
+    if M::IS_LONG {
+        // push [rip + 6]; jmp [rip + 8]; the two words.
+        put(veneer, 0, &[0xff, 0x35, 6, 0, 0, 0, 0xff, 0x25, 8, 0, 0, 0]);
+        put(veneer, 12, &(handler as u64).to_le_bytes());
+        put(veneer, 20, &(trampoline.as_usize() as u64).to_le_bytes());
+    } else {
+        // push handler; jmp trampoline
+        let distance = trampoline.offset_from(veneer_at.wrapping_add(10)) as u32;
+        put(veneer, 0, &[0x68]);
+        put(veneer, 1, &(handler as u32).to_le_bytes());
+        put(veneer, 5, &[0xe9]);
+        put(veneer, 6, &distance.to_le_bytes());
+    }
+    stubs
 }
 
-/// `push handler; jmp trampoline`.
-fn veneer32(at: CodeAddr, trampoline: CodeAddr, handler: u32) -> [u8; VENEER_STUBS * STUB_LEN] {
-    let mut code = [BREAKPOINT[0]; VENEER_STUBS * STUB_LEN];
-    let distance = (trampoline.as_usize() as u32).wrapping_sub(at.wrapping_add(10).as_usize() as u32);
-    fill(&mut code, &[&[0x68], &handler.to_le_bytes(), &[0xe9], &distance.to_le_bytes()]);
-    code
-}
-
-fn fill(code: &mut [u8], parts: &[&[u8]]) {
-    let bytes = parts.iter().flat_map(|part| part.iter());
-    for (to, from) in code.iter_mut().zip(bytes) {
+/// Writes `bytes` at `at`.
+fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
+    for (to, from) in out.iter_mut().skip(at).zip(bytes) {
         *to = *from;
     }
 }

@@ -9,6 +9,10 @@
 //! A detour is two words (the trampoline's address, the core's), a call of the trampoline, the copies, a jump back. Behind
 //! the first copy there may be the same two words and such a call again. A call is made below the red
 //! zone (System V ABI AMD64 1.0, 3.2.2), in 32-bit mode below one word; the trampoline takes that back.
+//!
+//! A function's return to its stub is predicted as every return is: to behind the last call. So in a program in 64-bit mode a followed
+//! call begins with a call of its own: the detour goes on by way of [the call right before
+//! the stub](crate::call::fill_followed_stubs), which calls the first copy. Otherwise the trampoline returns to behind that way ([`FOLLOW_LEN`]).
 
 use crate::decode::decode_bytes;
 use crate::insn::{Insn, Prefixes};
@@ -22,8 +26,8 @@ use probe_core::{CodeAddr, Refusal};
 /// The length of `jmp rel32`.
 pub const JUMP_LEN: usize = 5;
 
-/// The most bytes of a detour: twice two words and a call, five copies, the jump back.
-pub const DETOUR_LEN: usize = 232;
+/// The most bytes of a detour: twice two words, a call and the way to a stub, five copies, the jump back.
+pub const DETOUR_LEN: usize = 250;
 
 /// What a leaf function may keep below the stack pointer in 64-bit mode, in bytes.
 pub const RED_ZONE_LEN: usize = 128;
@@ -43,6 +47,11 @@ const JMP_REL32: u8 = 0xe9;
 const JMP_INDIRECT: [u8; 2] = [0xff, 0x25];
 /// `lea rsp, [rsp - 128]`
 const SKIP_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
+/// `lea rsp, [rsp + 8]; jmp [rsp - 16]`: away from the return address, to the call before the stub.
+const FOLLOW: [u8; FOLLOW_LEN] = [0x48, 0x8d, 0x64, 0x24, 0x08, 0xff, 0x64, 0x24, 0xf0];
+/// How far behind a call of a followed function's detour the copy is, in 64-bit mode, in bytes. What comes before needs
+/// two words below the stack pointer: the address of the call before the stub, below that the copy's.
+pub const FOLLOW_LEN: usize = 9;
 /// `lea esp, [esp - 4]`
 const SKIP_PUSHED: [u8; 4] = [0x8d, 0x64, 0x24, 0xfc];
 
@@ -179,7 +188,8 @@ pub const fn header_len<M: Mode>() -> usize {
 
 /// Builds the detour whose entry is at `entry`; see [`Arch::fill_detour`](probe_core::arch::Arch::fill_detour).
 ///
-/// `text` holds the displaced bytes as they were. `trampoline` is the backend's, `word` and `post` are the core's.
+/// `text` holds the displaced bytes as they were. `trampoline` is the backend's, `word` and `post` are the core's; `follows`: the
+/// detour of a followed function, see [`FOLLOW_LEN`].
 ///
 /// # Errors
 /// [`refusal::OUT_OF_REACH`]; [`refusal::TOO_LONG`] where `out` has no room.
@@ -188,14 +198,16 @@ pub fn fill<M: Mode>(
     text: &[u8],
     place: CodeAddr,
     entry: CodeAddr,
-    (trampoline, (word, post)): (CodeAddr, (usize, Option<usize>)),
+    (trampoline, (word, post), follows): (CodeAddr, (usize, Option<usize>), bool),
     out: &mut [u8],
 ) -> Result<DetourLayout, Refusal> {
     out.fill(INT3);
     let start = entry.wrapping_offset(-(header_len::<M>() as isize));
     let mut code = Code::<M> { writer: Writer { out, len: 0 }, start, mode: core::marker::PhantomData };
     let mut layout = DetourLayout::default();
+    let way = if follows { &FOLLOW[..] } else { &[] };
     code.call(trampoline, word)?;
+    code.put(way)?;
     let mut flow = After::Next;
     for (index, offset) in displaced.starts().enumerate() {
         *layout.copies.get_mut(index).ok_or(refusal::TOO_LONG)? = code.len()?;
@@ -205,6 +217,8 @@ pub fn fill<M: Mode>(
             // jmp over the words.
             code.put(&[0xeb, header_len::<M>() as u8])?;
             code.call(trampoline, post)?;
+            // Nobody takes it here, but the trampoline returns behind it.
+            code.put(way)?;
         }
     }
     layout.back = code.len()?;

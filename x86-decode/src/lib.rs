@@ -52,9 +52,6 @@ pub const MAX_INSN_LEN: usize = 15;
 /// The size of a slot: an instruction, the word that it may grow by, a jump back, the core's word.
 pub const SLOT_LEN: usize = 32;
 
-/// The size of a return stub in bytes.
-pub const STUB_LEN: usize = 8;
-
 /// Whether `bytes` start with a breakpoint, ours or somebody else's: `int3` in its one- and two-byte form.
 #[must_use]
 pub fn is_breakpoint(bytes: &[u8]) -> bool {

@@ -15,6 +15,8 @@ pub trait Mode: sealed::Sealed + 'static {
     const WORD: usize;
     /// Whether this is 64-bit mode.
     const IS_LONG: bool;
+    /// The size of a return stub in bytes, with what may stand before the next one.
+    const STUB_LEN: usize;
 
     /// The length of the valid instruction that `bytes` start with, as yaxpeax-x86 sees it, or `None`
     /// where it knows none.
@@ -33,6 +35,7 @@ impl sealed::Sealed for LongMode {}
 impl Mode for LongMode {
     const WORD: usize = 8;
     const IS_LONG: bool = true;
+    const STUB_LEN: usize = crate::call::FOLLOWED_STUB_LEN;
 
     fn known_len(bytes: &[u8; crate::MAX_INSN_LEN]) -> Option<usize> {
         // A fresh instruction each time: `decode_into` with a used one leaks state between encodings.
@@ -53,6 +56,7 @@ impl sealed::Sealed for ProtectedMode {}
 impl Mode for ProtectedMode {
     const WORD: usize = 4;
     const IS_LONG: bool = false;
+    const STUB_LEN: usize = 8;
 
     fn known_len(bytes: &[u8; crate::MAX_INSN_LEN]) -> Option<usize> {
         let insn = yaxpeax_x86::protected_mode::InstDecoder::default().decode_slice(bytes).ok()?;

@@ -5,9 +5,9 @@ use probe_arch_x86_64::X86_64;
 use probe_core::CodeAddr;
 use probe_core::arch::{Access, Arch, MemFault, Memory, Regs, SingleStep, Site, Tail, Text};
 use probe_x86_decode::fpu::{Saver, save_area};
-#[cfg(target_pointer_width = "64")]
-use probe_x86_decode::refusal;
 use probe_x86_decode::{FlagBits, Registers};
+#[cfg(target_pointer_width = "64")]
+use probe_x86_decode::{call, refusal};
 use rstest::rstest;
 use std::cell::RefCell;
 
@@ -414,9 +414,11 @@ fn stubs_lead_to_the_veneer(
     let mut chunk = vec![0; 256];
     let stubs = fill_stubs(PLACE, trampoline, handler, &mut chunk);
     let number = |at: usize| u32::from_le_bytes(chunk[at..at + 4].try_into().unwrap()) as usize;
-    let veneer = stubs * I386::STUB_LEN;
-    for stub in (0..veneer).step_by(I386::STUB_LEN) {
+    let stub_len = if is_long { X86_64::STUB_LEN } else { I386::STUB_LEN };
+    let veneer = stubs * stub_len;
+    for stub in (0..veneer).step_by(stub_len) {
         assert_eq!((chunk[stub], stub + 5 + number(stub + 1)), (0xe8, veneer));
+        assert_eq!(chunk[stub + 5], 0xcc);
     }
     if is_long {
         // push [rip + d]; jmp [rip + d].
@@ -431,7 +433,33 @@ fn stubs_lead_to_the_veneer(
         let behind = PLACE.as_usize() + veneer + 10;
         assert_eq!((behind + number(veneer + 6)) as u32 as usize, trampoline.as_usize());
     }
-    assert_eq!(fill_stubs(PLACE, trampoline, handler, &mut [0; 24]), 0, "no room for a veneer");
+    assert_eq!(fill_stubs(PLACE, trampoline, handler, &mut [0; 32]), 0, "no room but for a veneer");
+}
+
+/// Stubs that make no call of their own push what one would; before each stands the call that pushes the stub itself.
+#[cfg(target_pointer_width = "64")]
+#[test]
+fn followed_stubs_lead_to_the_veneer() {
+    let (trampoline, handler) = (CodeAddr::new(0x1234_5678_9abc), 0x5555_4444_3333);
+    let mut chunk = vec![0; 512];
+    let stubs = call::fill_followed_stubs(PLACE, trampoline, handler, &mut chunk);
+    let bytes = |at: usize, len: usize| {
+        let mut word = [0; 8];
+        word[..len].copy_from_slice(&chunk[at..at + len]);
+        u64::from_le_bytes(word) as usize
+    };
+    let veneer = stubs * X86_64::STUB_LEN;
+    for stub in (X86_64::STUB_LEN..veneer).step_by(X86_64::STUB_LEN) {
+        assert_eq!((bytes(stub, 2), chunk[stub + 6]), (0x35ff, 0xe9), "push [rip + d]; jmp");
+        let pushed = bytes(stub + 6 + bytes(stub + 2, 4), 8);
+        assert_eq!(pushed, PLACE.as_usize() + stub + call::STUB_CALL_LEN);
+        assert_eq!(stub + 11 + bytes(stub + 7, 4), veneer);
+        assert_eq!(chunk[stub - 4..stub], [0xff, 0x54, 0x24, 0xe8], "call [rsp - 24]");
+    }
+    let jump = veneer + 6;
+    assert_eq!((bytes(veneer, 2), bytes(jump, 2)), (0x35ff, 0x25ff), "push [rip + d]; jmp [rip + d]");
+    assert_eq!(bytes(veneer + 6 + bytes(veneer + 2, 4), 8), handler);
+    assert_eq!(bytes(jump + 6 + bytes(jump + 2, 4), 8), trampoline.as_usize());
 }
 
 /// HIT_1: the flag that makes the processor trap is all that changes, and comes back as it was.

@@ -1,5 +1,5 @@
-//! Return stubs and trampolines on this processor: nothing changes but what the handler changes (RET_4), and an
-//! unwinder passes through a stub (RET_7, RET_8).
+//! Return stubs, detours and trampolines on this processor: nothing changes but what the handler changes (HIT_1, RET_4), and
+//! an unwinder passes through a stub (RET_7, RET_8).
 
 #![cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 
@@ -10,15 +10,16 @@ use native::machine::{LIGHT, Machine};
 use native::state::{Pattern, Pointers, Random, registers};
 use native::{Backend, Native};
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, NativeArch, Regs, Resume, SaveSet};
+use probe_core::arch::{Arch, NativeArch, Regs, Resume, SaveSet, Site};
 use probe_unwind::{EhFrame, Stubs, x86};
-use probe_x86_decode::{FlagBits, Registers, STUB_LEN};
+use probe_x86_decode::{FlagBits, Registers};
 use rstest::rstest;
 use std::arch::naked_asm;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const CHUNK_LEN: usize = 4096;
+const STUB_LEN: usize = Backend::STUB_LEN;
 const SP: u8 = 4;
 
 /// Executable memory with return stubs.
@@ -37,7 +38,8 @@ impl Chunk {
         // SAFETY: the mapping is that long and nobody else's.
         let bytes = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), CHUNK_LEN) };
         let chunk = CodeAddr::new(at as usize);
-        let stubs = Backend::fill_stubs(chunk, Backend::return_trampoline(save), handler as usize, bytes);
+        let stubs =
+            Backend::fill_return_stubs(chunk, Backend::return_trampoline(save), handler as usize, bytes);
         // SAFETY: the same mapping.
         let done = unsafe { libc::mprotect(at, CHUNK_LEN, libc::PROT_READ | libc::PROT_EXEC) };
         assert_eq!(done, 0);
@@ -45,7 +47,7 @@ impl Chunk {
     }
 
     fn stub(&self, number: usize) -> usize {
-        self.at.wrapping_add(number * Backend::STUB_LEN).as_usize()
+        self.at.wrapping_add(number * STUB_LEN).as_usize()
     }
 }
 
@@ -86,6 +88,11 @@ extern "C" fn note(stub: usize, regs: *mut Native) -> Resume {
 /// The same, and destroys all that a C function may.
 extern "C" fn note_and_clobber(stub: usize, regs: *mut Native) -> Resume {
     let resume = note(stub, regs);
+    clobber();
+    resume
+}
+
+fn clobber() {
     // SAFETY: changes named registers only; leaves the x87 stack empty as it was.
     unsafe {
         std::arch::asm!(
@@ -105,19 +112,24 @@ extern "C" fn note_and_clobber(stub: usize, regs: *mut Native) -> Resume {
         }
     }
     if std::is_x86_feature_detected!("avx512bw") {
-        // SAFETY: AVX-512 is there; registers that a C function may change.
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: AVX-512 is there; a register that a C function may change.
         unsafe {
-            #[cfg(target_arch = "x86_64")]
-            std::arch::asm!("vpxord zmm17, zmm17, zmm17", clobber_abi("C"));
-            std::arch::asm!("kxorq k3, k3, k3", clobber_abi("C"));
-        }
+            std::arch::asm!("vpxord zmm17, zmm17, zmm17", clobber_abi("C"))
+        };
+        // SAFETY: as above.
+        unsafe { std::arch::asm!("kxorq k3, k3, k3", clobber_abi("C")) };
     }
-    resume
 }
 
 /// The same, where what it leaves of x87 and of the upper halves of vectors has not been in use.
 extern "C" fn note_and_clobber_lightly(stub: usize, regs: *mut Native) -> Resume {
     let resume = note_and_clobber(stub, regs);
+    clobber_lightly();
+    resume
+}
+
+fn clobber_lightly() {
     // SAFETY: C functions may leave flags of x87 and SSE, here "precision"; the stack stays empty.
     unsafe {
         std::arch::asm!(
@@ -131,7 +143,6 @@ extern "C" fn note_and_clobber_lightly(stub: usize, regs: *mut Native) -> Resume
         // SAFETY: AVX is there; registers that a C function may change.
         unsafe { std::arch::asm!("vcmpps ymm1, ymm1, ymm1, 15", "vmovaps ymm3, ymm1", clobber_abi("C")) };
     }
-    resume
 }
 
 #[rstest]
@@ -198,7 +209,8 @@ fn a_return_through_a_stub_changes_nothing_else(
         if save == SaveSet::General {
             bare.0.floating = probed.0.floating;
         }
-        assert_eq!(probed, bare);
+        assert_eq!(probed.0, bare.0, "round {round}");
+        assert!(probed.1 == bare.1 && probed.2 == bare.2, "round {round}: memory differs");
         let (seen, stub) = SEEN.lock().unwrap().take().expect("the handler was called");
         assert_eq!(stub, chunk.stub(number));
         let mut at_return = regs;
@@ -234,6 +246,141 @@ fn copy_segments(regs: &mut Native, from: &Native) {
     }
 }
 
+// ---- detours ---------------------------------------------------------------------------------------------------
+
+/// What the word of a detour is the address of.
+#[repr(C)]
+struct Word {
+    handler: extern "C" fn(usize, *mut Native) -> Resume,
+    save: SaveSet,
+    answer: Resume,
+    /// What the function shall return to, where it is followed.
+    stub: usize,
+    seen: Mutex<Option<Native>>,
+}
+
+/// Notes what it sees, destroys all that a C function may, changes and answers what the word says.
+extern "C" fn on_jump(word: usize, regs: *mut Native) -> Resume {
+    // SAFETY: the address of a word that outlives the run.
+    let word = unsafe { &*std::ptr::with_exposed_provenance::<Word>(word) };
+    // SAFETY: the trampoline passes its frame.
+    let regs = unsafe { &mut *regs };
+    *word.seen.lock().unwrap() = Some(*regs);
+    if word.save == SaveSet::Full {
+        clobber();
+        clobber_lightly();
+    }
+    if matches!(word.answer, Resume::Changed | Resume::ChangedFollowed) {
+        change(regs);
+    }
+    if matches!(word.answer, Resume::Followed | Resume::ChangedFollowed) {
+        // SAFETY: the return address of the function under test.
+        unsafe { std::ptr::with_exposed_provenance_mut::<usize>(regs.sp()).write(word.stub) };
+    }
+    word.answer
+}
+
+/// A function of two five-byte no-operations and a return, a jump in the place of each. The second hit meets the state that the first
+/// has left, and answers what is tested; where it is followed, the return meets that. Below the stack pointer nothing changes either,
+/// unless the call is followed.
+#[rstest]
+fn hit_1_a_hit_by_jump_changes_nothing_else(
+    #[values(SaveSet::General, SaveSet::Full)] save: SaveSet,
+    #[values(false, true)] is_light: bool,
+    #[values(false, true)] at_entry: bool,
+    #[values(Resume::Unchanged, Resume::Changed, Resume::Followed, Resume::ChangedFollowed)] answer: Resume,
+) {
+    const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
+    const RED_ZONE: usize = if cfg!(target_arch = "x86_64") { 128 } else { 0 };
+    let is_followed = matches!(answer, Resume::Followed | Resume::ChangedFollowed);
+    let for_entries = Backend::entry_trampoline(save);
+    assert_eq!(for_entries.is_some(), cfg!(target_arch = "x86_64"));
+    let trampoline = if at_entry { for_entries } else { Some(Backend::detour_trampoline(save)) };
+    // What entry trampolines alone are answered.
+    let Some(trampoline) = trampoline.filter(|_| at_entry || !is_followed) else { return };
+    let machine = Machine::take();
+    LIGHT.store(is_light, Ordering::Relaxed);
+    CHANGES.store(false, Ordering::Relaxed);
+    let arena = Arena::new();
+    let chunk = Chunk::new(save, if save == SaveSet::Full { note_and_clobber_lightly } else { note });
+    let word = |answer| Word { handler: on_jump, save, answer, stub: chunk.stub(3), seen: Mutex::new(None) };
+    let words = [word(Resume::Unchanged), word(answer)];
+    let place = CodeAddr::new(arena.code() + 0x800);
+    let code = [&NOP[..], &NOP, &[0xc3]].concat();
+    let fill_code = |jump: Option<[u8; 8]>| {
+        let text = &mut arena.bytes(arena.code())[0x800..];
+        text[..code.len()].copy_from_slice(&code);
+        if let Some(jump) = jump {
+            text[5..10].copy_from_slice(&jump[..5]);
+        }
+    };
+    arena.bytes(arena.code()).fill(0xcc);
+    fill_code(None);
+    let mut from = CodeAddr::new(arena.slots() + Backend::DETOUR_HEADER_LEN);
+    let entries = [0, 1].map(|index| {
+        let at = place.wrapping_add(NOP.len() * index);
+        let function = Some((place, place.wrapping_add(code.len())));
+        let displaced = Backend::displace(&Site { at, function, text: &arena }).unwrap();
+        let entry = Backend::detour_entry(at, &displaced, from).unwrap();
+        let mut out = [0; Backend::DETOUR_LEN];
+        let words = (std::ptr::from_ref(&words[index]).expose_provenance(), None);
+        let fill = if at_entry { Backend::fill_entry_detour } else { Backend::fill_detour };
+        let layout = fill(&displaced, &NOP, at, entry, trampoline, words, &mut out).unwrap();
+        let offset = entry.as_usize() - Backend::DETOUR_HEADER_LEN - arena.slots();
+        let len = usize::from(layout.len_bytes);
+        arena.bytes(arena.slots())[offset..offset + len].copy_from_slice(&out[..len]);
+        from = entry.wrapping_add(len + Backend::DETOUR_HEADER_LEN);
+        entry
+    });
+    let pattern = Pattern::new(&arena, &mut Random::new(7));
+    let mut random = Random::new(11);
+    let idle = machine.run(&{
+        let mut regs = Native::default();
+        regs.set_pc(CodeAddr::new(arena.code()));
+        regs
+    });
+    for round in 0..100 {
+        let target = arena.code() + random.below(0x700);
+        let mut regs = registers(&arena, place.as_usize(), Pointers::ToData, &mut random);
+        regs.set_general(SP, (arena.stack() + Arena::LEN - 64 - 8 * random.below(8)) as u64);
+        copy_segments(&mut regs, &idle.regs);
+        RESUME.store(target, Ordering::Relaxed);
+        LAST.store(target, Ordering::Relaxed);
+        let run_from = |start: CodeAddr, jump| {
+            pattern.fill(&arena, round);
+            fill_code(jump);
+            let slot = regs.sp() - arena.stack();
+            let word = slot..slot + size_of::<usize>();
+            arena.bytes(arena.stack())[word].copy_from_slice(&target.to_ne_bytes());
+            let mut regs = regs;
+            regs.set_pc(start);
+            let outcome = machine.run(&regs);
+            let kept = if is_followed { slot + size_of::<usize>() } else { slot - RED_ZONE };
+            (outcome, arena.bytes(arena.data()).to_vec(), arena.bytes(arena.stack())[kept..].to_vec())
+        };
+        let mut bare = run_from(place, None);
+        let probed = run_from(entries[0], Some(Backend::jump(place.wrapping_add(NOP.len()), entries[1])));
+        assert_eq!((bare.0.signal, bare.0.regs.pc()), (libc::SIGTRAP, CodeAddr::new(target)));
+        if matches!(answer, Resume::Changed | Resume::ChangedFollowed) {
+            change(&mut bare.0.regs);
+        }
+        if is_followed {
+            let value = Backend::return_value(&bare.0.regs) ^ 0x55;
+            Backend::set_return_value(&mut bare.0.regs, value);
+        }
+        if save == SaveSet::General {
+            bare.0.floating = probed.0.floating;
+        }
+        assert_eq!(probed.0, bare.0, "round {round}");
+        assert!(probed.1 == bare.1 && probed.2 == bare.2, "round {round}: memory differs");
+        for word in &words {
+            let mut seen = word.seen.lock().unwrap().take().expect("the handler was called");
+            seen.set_pc(regs.pc());
+            assert_eq!(comparable(seen), comparable(regs), "round {round}");
+        }
+    }
+}
+
 #[test]
 fn a_jprobe_returns_to_a_breakpoint() {
     let trap = Backend::jprobe_return_trap();
@@ -245,7 +392,7 @@ fn a_jprobe_returns_to_a_breakpoint() {
 // ---- unwinding -------------------------------------------------------------------------------------------------
 
 /// The table that the frame description refers to: one word per stub.
-static REAL: [AtomicUsize; CHUNK_LEN / 8] = [const { AtomicUsize::new(0) }; CHUNK_LEN / 8];
+static REAL: [AtomicUsize; CHUNK_LEN / STUB_LEN] = [const { AtomicUsize::new(0) }; CHUNK_LEN / STUB_LEN];
 static STUB: AtomicUsize = AtomicUsize::new(0);
 static REAL_ADDRESS: AtomicUsize = AtomicUsize::new(0);
 
@@ -253,7 +400,7 @@ static REAL_ADDRESS: AtomicUsize = AtomicUsize::new(0);
 extern "C" fn pass_on(stub: usize, regs: *mut Native) -> Resume {
     // SAFETY: the trampoline passes its frame.
     let regs = unsafe { &mut *regs };
-    regs.set_pc(CodeAddr::new(REAL[(stub / 8) % 512].load(Ordering::Relaxed)));
+    regs.set_pc(CodeAddr::new(REAL[stub % CHUNK_LEN / STUB_LEN].load(Ordering::Relaxed)));
     Resume::Unchanged
 }
 
@@ -293,7 +440,7 @@ static TRACE: Mutex<String> = Mutex::new(String::new());
 /// A probed function: notes a backtrace; returns 41, or panics.
 extern "C-unwind" fn body() -> usize {
     // What a probe does at entry: the real address is in the table before anyone can look.
-    let number = (STUB.load(Ordering::Relaxed) / 8) % 512;
+    let number = STUB.load(Ordering::Relaxed) % CHUNK_LEN / STUB_LEN;
     REAL[number].store(REAL_ADDRESS.load(Ordering::Relaxed), Ordering::Relaxed);
     *TRACE.lock().unwrap() = std::backtrace::Backtrace::force_capture().to_string();
     assert!(BODY.load(Ordering::Relaxed) != 1, "as asked");

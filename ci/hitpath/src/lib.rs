@@ -181,10 +181,16 @@ extern "C" fn hitpath_entered(word: usize, regs: *mut Regs) -> Resume {
     Probes::<Kernel>::detour_handlers()[1](word, regs)
 }
 
+/// The same where the call is followed in step with the processor's predictor of returns.
+#[unsafe(no_mangle)]
+extern "C" fn hitpath_followed(word: usize, regs: *mut Regs) -> Resume {
+    Probes::<Kernel>::detour_handlers()[2](word, regs)
+}
+
 /// What a detour's second call of the trampoline leads to.
 #[unsafe(no_mangle)]
 extern "C" fn hitpath_copied(word: usize, regs: *mut Regs) -> Resume {
-    Probes::<Kernel>::detour_handlers()[2](word, regs)
+    Probes::<Kernel>::detour_handlers()[3](word, regs)
 }
 
 /// What the handler of single steps calls first, in a kernel that steps slots in hardware. Answers whether the kernel has

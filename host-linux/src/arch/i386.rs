@@ -89,7 +89,11 @@ pub(crate) fn function_entry(descriptor: &[usize; 3]) -> usize {
 
 /// Describes a chunk of return stubs to unwinders.
 pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
-    probe_unwind::x86::eh_frame(probe_unwind::x86::Mode::Protected, stubs, probe_arch_i386::insn::STUB_LEN)
+    probe_unwind::x86::eh_frame(
+        probe_unwind::x86::Mode::Protected,
+        stubs,
+        <probe_arch_i386::I386 as probe_core::arch::Arch>::STUB_LEN,
+    )
 }
 
 /// The length in bytes of `mov $number, %eax`.

@@ -97,7 +97,11 @@ pub(crate) fn function_entry(descriptor: &[usize; 3]) -> usize {
 
 /// Describes a chunk of return stubs to unwinders.
 pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
-    probe_unwind::x86::eh_frame(probe_unwind::x86::Mode::Long, stubs, probe_arch_x86_64::insn::STUB_LEN)
+    probe_unwind::x86::eh_frame(
+        probe_unwind::x86::Mode::Long,
+        stubs,
+        <probe_arch_x86_64::X86_64 as probe_core::arch::Arch>::STUB_LEN,
+    )
 }
 
 /// The length in bytes of `mov $number, %eax`.

@@ -4,7 +4,7 @@ use super::resolve::Pristine;
 use super::{Locked, Probes, leak};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Displaced, Method, NativeArch, SaveSet, Site, Text};
-use crate::detour::{Detour, DetourChunk, GRANULE, GRANULES, MAX_DISPLACED_LEN};
+use crate::detour::{Detour, DetourChunk, GRANULE, GRANULES, Kind, MAX_DISPLACED_LEN};
 use crate::error::Refusal;
 use crate::host::Host;
 use crate::jump::{BranchTargets, displaced_by_jump, post_by_jump, refusal};
@@ -28,40 +28,34 @@ impl<H: Host> Probes<H> {
         targets: &mut BranchTargets,
         point: &Point<H::Arch>,
     ) -> Result<&'static Detour<H>, Refusal> {
-        let mut save = SaveSet::General;
-        let mut calls_post = false;
+        let mut kind = Kind { save: SaveSet::General, calls_post: false, follows: false };
         for node in point.nodes() {
             can_jump(point, node)?;
-            if !node.is(NO_SIMD) {
-                save = H::SAVE_SET;
-            }
-            calls_post |= node.has_post() && point.method != Method::Simulate;
+            kind = kind.and(Kind {
+                save: if node.is(NO_SIMD) { SaveSet::General } else { H::SAVE_SET },
+                calls_post: node.has_post() && point.method != Method::Simulate,
+                follows: matches!(node.handlers, Handlers::Return(_))
+                    && H::Arch::entry_trampoline(SaveSet::General).is_some(),
+            });
         }
         // SAFETY: the lock is held.
         let known = unsafe { self.detours.find(point.place.as_usize()) };
         let Some(known) = known else {
             let displaced = self.displace(targets, point.place)?;
             let text = self.displaced_text(point.place, &displaced)?;
-            return self.new_detour(books, point.place, (save, calls_post), displaced, text);
+            return self.new_detour(books, point.place, kind, displaced, text);
         };
         self.check_neighbours(point.place, &known.displaced)?;
         if self.displaced_text(point.place, &known.displaced)? != known.text {
             return Err(refusal::CHANGED);
         }
-        let saves_less = known.save == SaveSet::General && save != SaveSet::General;
-        if !saves_less && (known.calls_post || !calls_post) {
+        // One that does all that the known one does, and more: a place has four at the most.
+        let kind = known.kind.and(kind);
+        if kind == known.kind {
             // SAFETY: detours are kept for good.
             return Ok(unsafe { &*ptr::from_ref(known) });
         }
-        // One that does all that this one does, and more: a place has three at the most.
-        let save = if known.save == SaveSet::General { save } else { known.save };
-        self.new_detour(
-            books,
-            point.place,
-            (save, calls_post || known.calls_post),
-            known.displaced,
-            known.text,
-        )
+        self.new_detour(books, point.place, kind, known.displaced, known.text)
     }
 
     /// Makes the detours of points that will have jumps, before there is anything to hit in what that calls. They are
@@ -137,7 +131,7 @@ impl<H: Host> Probes<H> {
         &'static self,
         books: &mut Locked<'_, H>,
         place: CodeAddr,
-        kind: (SaveSet, bool),
+        kind: Kind,
         displaced: Displaced,
         text: [u8; MAX_DISPLACED_LEN],
     ) -> Result<&'static Detour<H>, Refusal> {
@@ -251,7 +245,9 @@ impl<H: Host> Probes<H> {
         let end = chunk.base.wrapping_add(CHUNK_LEN);
         let mut from = chunk.base.wrapping_add(chunk.first_free() * GRANULE + header);
         let words = detour.words();
-        let trampoline = H::Arch::detour_trampoline(detour.save);
+        let followed = H::Arch::entry_trampoline(detour.kind.save).filter(|_| detour.kind.follows);
+        let fill = if followed.is_some() { H::Arch::fill_entry_detour } else { H::Arch::fill_detour };
+        let trampoline = followed.unwrap_or_else(|| H::Arch::detour_trampoline(detour.kind.save));
         // As long as it was at the last try.
         let mut len = 1;
         loop {
@@ -271,8 +267,7 @@ impl<H: Host> Probes<H> {
             let mut image = [0; MAX_DETOUR_LEN];
             let room = image.get_mut(..H::Arch::DETOUR_LEN).unwrap_or_default();
             let text = detour.text.get(..usize::from(detour.displaced.len_bytes)).unwrap_or(&detour.text);
-            let layout =
-                H::Arch::fill_detour(&detour.displaced, text, detour.place, entry, trampoline, words, room)?;
+            let layout = fill(&detour.displaced, text, detour.place, entry, trampoline, words, room)?;
             len = usize::from(layout.len_bytes);
             let Some(granules) = chunk.granules(start, len).filter(|granules| is_free(granules)) else {
                 continue;

@@ -326,12 +326,12 @@ impl<H: Host> Probes<H> {
         let needs_trap = match &probe.handlers {
             Pending::Jprobe(_) => true,
             Pending::Kprobe { post: Some(_), .. } if point.method != Method::Simulate => {
-                !detour.is_some_and(|detour| detour.calls_post)
+                !detour.is_some_and(|detour| detour.kind.calls_post)
             }
             _ => false,
         };
         let saves_less = detour.is_some_and(|detour| {
-            detour.save == SaveSet::General && save_of::<H>(probe.flags) != SaveSet::General
+            detour.kind.save == SaveSet::General && save_of::<H>(probe.flags) != SaveSet::General
         });
         needs_trap || saves_less || probe.flags & NO_JUMP != 0
     }

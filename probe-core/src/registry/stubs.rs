@@ -118,7 +118,7 @@ impl<H: Host> Probes<H> {
     ) -> Result<NonNull<StubChunk<H>>, RegisterError> {
         let trampoline = <H::Arch as NativeArch>::return_trampoline(save);
         let handler = return_from_stub::<H> as *const () as usize;
-        let count = H::Arch::fill_stubs(base, trampoline, handler, image);
+        let count = H::Arch::fill_return_stubs(base, trampoline, handler, image);
         let mut instances = Vec::new();
         instances.try_reserve_exact(count).map_err(|_| RegisterError::NoMemory)?;
         instances.resize_with(count, || AtomicPtr::new(ptr::null_mut()));

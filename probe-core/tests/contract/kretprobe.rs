@@ -165,11 +165,11 @@ fn ret_5_recursion_gives_each_call_its_own_instance_innermost_first() {
     assert_eq!(log.take(), ["0:0", "1:1", "2:2", "3:3", "4:4"]);
 }
 
-#[test]
-fn ret_5_several_probes_on_one_function_and_tail_calls_share_a_return() {
+#[rstest]
+fn ret_5_several_probes_on_one_function_and_tail_calls_share_a_return(#[values(false, true)] by_jump: bool) {
     let world = World::new();
-    let tail = plus_five(world, "tail");
-    let f = world.function("f", &[&[ADD, 0, 10][..], &world.jump(tail)].concat());
+    let tail = world.function("tail", &[ADD, 0, 5, ADD, 0, 0, RETURN]);
+    let f = world.function("f", &[&[ADD, 0, 10, NOP, NOP, NOP][..], &world.jump(tail)].concat());
     let caller = caller(world, f);
     let log = Log::new();
     let probe = |name: &'static str, on: &str| {
@@ -186,12 +186,20 @@ fn ret_5_several_probes_on_one_function_and_tail_calls_share_a_return() {
         world.probes.register(probe).unwrap()
     };
     let probes = [probe("a", "f"), probe("b", "f"), probe("tail a", "tail"), probe("tail b", "tail")];
+    if by_jump {
+        assert_eq!(world.probes.optimise(), Ok(2));
+    }
     for _ in 0..3 {
         assert_eq!(world.value(caller, &[1]), 17);
         let events = ["> b", "> a", "> tail b", "> tail a", "< tail a", "< tail b", "< a", "< b"];
         assert_eq!(log.take(), events);
     }
     assert!(probes.iter().all(|probe| probe.counters().hits == 3 && probe.counters().abandoned == 0));
+    // One alone, whose return address is a stub.
+    let [_a, _b, _tail_a, tail_b] = probes;
+    drop(tail_b);
+    assert_eq!(world.value(caller, &[1]), 17);
+    assert_eq!(log.take(), ["> b", "> a", "> tail a", "< tail a", "< a", "< b"]);
     assert!(world.host().current().1.is_idle());
 }
 

@@ -52,6 +52,8 @@ pub const STUB: u8 = 0xf1;
 pub const DETOUR_JUMP: u8 = 0xf2;
 /// In detours: calls the handler with the word in the next eight bytes.
 pub const DETOUR_CALL: u8 = 0xf3;
+/// The same at the entry of followed functions.
+pub const ENTRY_CALL: u8 = 0xf4;
 
 /// Where the jumps of text lead: what a real one has in its displacement.
 pub static DETOURS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
@@ -311,9 +313,13 @@ unsafe impl Arch for Toy {
         (word, post): (usize, Option<usize>),
         out: &mut [u8],
     ) -> Result<DetourLayout, Refusal> {
-        assert_eq!(trampoline, Self::detour_trampoline(SaveSet::General));
         let mut layout = DetourLayout::default();
-        out[0] = DETOUR_CALL;
+        out[0] = if Some(trampoline) == Self::entry_trampoline(SaveSet::General) {
+            ENTRY_CALL
+        } else {
+            assert_eq!(trampoline, Self::detour_trampoline(SaveSet::General));
+            DETOUR_CALL
+        };
         out[1..9].copy_from_slice(&(word as u64).to_le_bytes());
         let first = displaced.starts().nth(1).unwrap_or(text.len());
         let mut back = 9;
@@ -411,6 +417,9 @@ unsafe impl NativeArch for Toy {
     }
     fn detour_trampoline(_: SaveSet) -> CodeAddr {
         CodeAddr::new(0x8_0000)
+    }
+    fn entry_trampoline(_: SaveSet) -> Option<CodeAddr> {
+        Some(CodeAddr::new(0x9_0000))
     }
     fn detour_resume_trap() -> CodeAddr {
         CodeAddr::new((&raw const DETOUR_RESUME).expose_provenance())

@@ -235,7 +235,7 @@ impl Cpu {
                 self.regs.pc = found.ok_or(End::Undefined(pc))?.1;
                 return Ok(());
             }
-            DETOUR_CALL => return self.call_from_detour(word_of(&insn)),
+            DETOUR_CALL | ENTRY_CALL => return self.call_from_detour(word_of(&insn), insn[0] == ENTRY_CALL),
             STUB => {
                 self.return_from_stub(pc);
                 return Ok(());
@@ -329,19 +329,30 @@ impl Cpu {
         }
     }
 
-    /// What a backend's trampoline does for detours.
-    fn call_from_detour(&mut self, word: usize) -> Stepped {
+    /// What a backend's trampoline does for detours; `follows`: at the entry of a followed function, where that the return address
+    /// is a stub now is to be told, unless it was one before.
+    fn call_from_detour(&mut self, word: usize, follows: bool) -> Stepped {
+        let memory = &self.world.host().memory;
+        let target = |sp| memory.read_usize(sp).unwrap_or(0);
+        let is_stub = |target| is_chunk(target) && cell(target).load(SeqCst) == STUB;
+        let before = target(self.regs.sp);
         let handler = std::ptr::with_exposed_provenance::<extern "C" fn(usize, *mut ToyRegs) -> Resume>(word);
         // SAFETY: the word is that of a detour, which begins with the handler.
         let handler = unsafe { handler.read() };
         let mut regs = self.regs;
-        match handler(word, &raw mut regs) {
-            Resume::Unchanged => {
+        let resume = handler(word, &raw mut regs);
+        let is_followed = matches!(resume, Resume::Followed | Resume::ChangedFollowed);
+        let has_changed = is_stub(target(self.regs.sp)) && !is_stub(before);
+        if follows && matches!(resume, Resume::Unchanged | Resume::Changed) || is_followed {
+            assert_eq!((is_followed, follows), (has_changed, true), "{resume:?} at {:#x}", self.regs.pc);
+        }
+        match resume {
+            Resume::Unchanged | Resume::Followed => {
                 assert_eq!(regs.r, self.regs.r);
                 self.regs.pc += 9;
                 return Ok(());
             }
-            Resume::Changed => {
+            Resume::Changed | Resume::ChangedFollowed => {
                 self.regs = ToyRegs { pc: self.regs.pc + 9, sp: self.regs.sp, ..regs };
                 return Ok(());
             }

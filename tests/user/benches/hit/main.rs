@@ -171,7 +171,10 @@ fn plant_optimised() -> Vec<Probe> {
     // SAFETY: the handlers do nothing.
     let k = unsafe { Kprobe::at("bench_k_optimised").pre(|_| ()).no_simd() };
     // SAFETY: as above.
-    let r = unsafe { Kretprobe::on("bench_r_optimised").entry(|_| Some(())).exit(|_, ()| ()).no_simd() };
+    let r = unsafe { Kretprobe::on("bench_r_optimised").exit(|_, ()| ()).no_simd() };
+    let asked = Kretprobe::on("bench_r_optimised_entry").entry(|_| Some(())).exit(|_, ()| ());
+    // SAFETY: as above.
+    let asked = unsafe { asked.no_simd() };
     // SAFETY: as above.
     let post = unsafe { Kprobe::at("bench_k_optimised_post").pre(|_| ()).post(|_| ()).no_simd() };
     let planted = probes().register_all([
@@ -180,12 +183,13 @@ fn plant_optimised() -> Vec<Probe> {
         Kprobe::at("bench_k_optimised_post_simd").pre(|_| ()).post(|_| ()).into(),
         Kprobe::at("bench_k_optimised_simd").pre(|_| ()).into(),
         r.into(),
-        Kretprobe::on("bench_r_optimised_simd").entry(|_| Some(())).exit(|_, ()| ()).into(),
+        Kretprobe::on("bench_r_optimised_simd").exit(|_, ()| ()).into(),
+        asked.into(),
     ]);
     probes().set_optimising(false);
     let mut list = String::new();
     let listed = probes().list(&mut list, probe_core::Viewer::Privileged);
-    assert!(listed.is_ok() && list.matches("[OPTIMIZED]").count() == 6, "a victim got no jump:\n{list}");
+    assert!(listed.is_ok() && list.matches("[OPTIMIZED]").count() == 7, "a victim got no jump:\n{list}");
     planted.unwrap_or_else(|error| panic!("a victim cannot be probed: {error}"))
 }
 
@@ -217,6 +221,7 @@ fn measure_hits(figures: &mut Figures, mut frida: Option<frida::Frida>) {
         case("k.optimised_post_simd_ns", victims::bench_k_optimised_post_simd),
         case("r.optimised_ns", victims::bench_r_optimised),
         case("r.optimised_simd_ns", victims::bench_r_optimised_simd),
+        case("r.optimised_entry_ns", victims::bench_r_optimised_entry),
     ];
     let peers: [(&'static str, Victim); 3] = [
         ("uprobe.nop_ns", victims::bench_uprobe_nop),

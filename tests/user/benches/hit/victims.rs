@@ -41,6 +41,7 @@ adders! {
     bench_bare 1, bench_boosted 2, bench_post 3, bench_j 4, bench_r 5, bench_kr 6, bench_jr 7, bench_many 8,
     bench_uprobe_stepped 9, bench_alone 10, bench_k_optimised 11, bench_k_optimised_simd 12, bench_r_optimised 13,
     bench_r_optimised_simd 14, bench_k_optimised_post 15, bench_k_optimised_post_simd 16, bench_hook 17, bench_kprobe_crate 18, bench_frida 19,
+    bench_r_optimised_entry 22,
 }
 
 /// Victims whose first instruction does nothing: the kernel emulates it in a uprobe.
