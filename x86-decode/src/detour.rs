@@ -108,7 +108,7 @@ pub fn branch_target<M: Mode>(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
     Some(at.wrapping_add(usize::from(decoded.len_bytes)).wrapping_offset(displacement))
 }
 
-/// Branches whose addresses differ in the bits from this one on are taken for one another by branch predictors.
+/// Branches whose addresses differ only in the bits from this one on are taken for one another by branch predictors.
 const ALIAS_BITS: u32 = 24;
 /// A detour whose entry is not so near to what the predictor takes for the place has none of its branches there.
 const NO_ALIAS: u32 = 64;
