@@ -211,9 +211,20 @@ pub(crate) fn be(cpu: usize) {
 
 /// Runs the function once, on this thread's processor; what it returns.
 pub(crate) fn call(machine: &'static Machine) -> usize {
+    finish(machine, enter(machine))
+}
+
+/// Calls the function and runs its first instruction.
+pub(crate) fn enter(machine: &'static Machine) -> ToyRegs {
     let sp = STACKS + (CPU.with(Cell::get) + 1) * STACK_LEN - 64;
     let mut regs = ToyRegs { pc: TEXT, sp, ..ToyRegs::default() };
     machine.host().memory.write_usize(sp, HOME).expect("a stack");
+    step(machine, &mut regs);
+    regs
+}
+
+/// Runs it to its end, on the same processor; what it returns.
+pub(crate) fn finish(machine: &'static Machine, mut regs: ToyRegs) -> usize {
     while regs.pc != HOME {
         step(machine, &mut regs);
     }

@@ -11,7 +11,7 @@ mod toy;
 
 use loom::cell::UnsafeCell;
 use loom::thread::{self, JoinHandle};
-use machine::{Machine, PADDING, TEXT, be, call, machine};
+use machine::{Machine, PADDING, TEXT, be, call, enter, finish, machine};
 use probe_core::{CodeAddr, Place};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use toy::instructions::Toy;
@@ -170,6 +170,32 @@ fn ret_2_two_contexts_have_an_instance_each() {
         let counters = probe.counters();
         assert_eq!((counters.hits, counters.missed_pool), (3, 0));
         assert!((1..=2).contains(&counters.pool_high_water));
+        probe.leak();
+    });
+}
+
+/// One call after the other, each with another instance, leaves one for somebody else at any time.
+#[test]
+fn ret_2_an_instance_is_free_while_two_take_turns() {
+    model(3, |machine| {
+        let probe = machine.register(R::on("f").max_active(2).exit(|_, ()| ())).unwrap();
+        // Processor 1 takes number 0 first, as it did last, and 2 number 1, which it has had since it had followed a call.
+        be(1);
+        let held = enter(machine);
+        be(2);
+        assert_eq!([call(machine), call(machine)], [5; 2]);
+        be(1);
+        assert_eq!(finish(machine, held), 5);
+        let others = context(1, move || {
+            let first = call(machine);
+            be(2);
+            [first, call(machine)]
+        });
+        be(0);
+        assert_eq!(call(machine), 5);
+        assert_eq!(others.join().unwrap(), [5; 2]);
+        let counters = probe.counters();
+        assert_eq!((counters.hits, counters.missed_pool), (6, 0));
         probe.leak();
     });
 }
