@@ -4,7 +4,6 @@
 //! The defects are data: `ci/mutants.txt`, whose head says how they are written. A defect that its test does not notice is a
 //! hole in the tests.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,8 +35,8 @@ pub(crate) struct Mutant {
 /// How a mutant, or the unchanged code, has done.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// The test failed.
-    Noticed,
+    /// The test failed, with this as its last lines.
+    Noticed(String),
     /// It gave no result in time.
     Hung,
     /// So many tests passed.
@@ -95,55 +94,53 @@ impl Mutant {
     }
 }
 
-/// Runs the mutants whose name or file contains `only`, prints each, and tells what has survived.
+/// Runs the mutants whose name, file or test contains `only`, prints each, and tells what has survived.
 ///
 /// # Errors
 /// The table cannot be used, a test fails without any defect, or mutants have survived.
 pub(crate) fn run(root: &Path, only: &str) -> Result<(), String> {
     let table = fs::read_to_string(root.join(TABLE)).map_err(|error| format!("{TABLE}: {error}"))?;
     let mut mutants = parse(&table)?;
-    mutants.retain(|mutant| mutant.name.contains(only) || mutant.file.contains(only));
+    mutants.retain(|mutant| {
+        [&mutant.name, &mutant.file, &mutant.test].into_iter().any(|text| text.contains(only))
+    });
     let copy = Copy::make(root)?;
-    let tests: BTreeSet<_> = mutants.iter().map(|mutant| mutant.test.as_str()).collect();
-    println!("{} mutants, {} tests; first the tests on the code as it is", mutants.len(), tests.len());
-    for test in tests {
-        match copy.test(test)? {
-            Verdict::Passed(1..) => {}
-            Verdict::Passed(0) => return Err(format!("no test is meant by: {test}")),
-            Verdict::Noticed => return Err(format!("fails without any defect: {test}")),
-            Verdict::Hung => return Err(format!("gives no result in time without any defect: {test}")),
+    // Rows of one test one after the other: it is built, and shown to pass, once.
+    let mut tests: Vec<&str> = Vec::new();
+    for mutant in &mutants {
+        if !tests.contains(&&*mutant.test) {
+            tests.push(&mutant.test);
         }
     }
-    let mut survived = Vec::new();
-    for (number, mutant) in mutants.iter().enumerate() {
-        let started = Instant::now();
-        let path = copy.root.join(&mutant.file);
-        let original = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", mutant.file))?;
-        let write = |text: &str| fs::write(&path, text).map_err(|error| format!("{}: {error}", mutant.file));
-        write(&mutant.apply(&original)?)?;
-        let verdict = copy.test(&mutant.test);
-        write(&original)?;
-        let word = match verdict {
-            Ok(Verdict::Noticed) => "noticed ",
-            Ok(Verdict::Hung) => "hung    ",
-            Ok(Verdict::Passed(_)) => {
+    println!("{} mutants, {} tests, each of which has to pass first", mutants.len(), tests.len());
+    let (mut survived, mut number) = (Vec::new(), 0);
+    for test in tests {
+        let of_it = mutants.iter().filter(|mutant| mutant.test == test);
+        if let Err(wrong) = copy.passes(test) {
+            println!("{wrong}");
+            number += of_it.clone().count();
+            survived.extend(of_it);
+            continue;
+        }
+        for mutant in of_it {
+            number += 1;
+            let started = Instant::now();
+            let (word, is_noticed) = match copy.verdict(mutant)? {
+                Ok(Verdict::Noticed(_)) => ("noticed ", true),
+                Ok(Verdict::Hung) => ("hung    ", true),
+                Ok(Verdict::Passed(_)) => ("SURVIVED", false),
+                // Nobody has noticed it; the rest is worth a run all the same.
+                Err(error) => {
+                    println!("{error}");
+                    ("NO BUILD", false)
+                }
+            };
+            if !is_noticed {
                 survived.push(mutant);
-                "SURVIVED"
             }
-            // Nobody has noticed it; the rest is worth a run all the same.
-            Err(error) => {
-                println!("{error}");
-                survived.push(mutant);
-                "NO BUILD"
-            }
-        };
-        println!(
-            "[{}/{}] {word} {} ({:.0} s)",
-            number + 1,
-            mutants.len(),
-            mutant.name,
-            started.elapsed().as_secs_f64()
-        );
+            let seconds = started.elapsed().as_secs_f64();
+            println!("[{number}/{}] {word} {} ({seconds:.0} s)", mutants.len(), mutant.name);
+        }
     }
     println!("{} of {} mutants noticed", mutants.len() - survived.len(), mutants.len());
     if survived.is_empty() {
@@ -182,30 +179,56 @@ impl Copy {
         Ok(copy)
     }
 
+    /// Runs one line's test on the code as it is.
+    fn passes(&self, test: &str) -> Result<(), String> {
+        match self.test(test)? {
+            Verdict::Passed(1..) => Ok(()),
+            Verdict::Passed(0) => Err(format!("no test is meant by: {test}")),
+            Verdict::Noticed(end) => Err(format!("fails without any defect: {test}\n{end}")),
+            Verdict::Hung => Err(format!("gives no result in time without any defect: {test}")),
+        }
+    }
+
+    /// Applies one defect, runs its test, and takes the defect out again; inside, what does not build.
+    fn verdict(&self, mutant: &Mutant) -> Result<Result<Verdict, String>, String> {
+        let path = self.root.join(&mutant.file);
+        let failed = |error| format!("{}: {error}", mutant.file);
+        let original = fs::read_to_string(&path).map_err(failed)?;
+        fs::write(&path, mutant.apply(&original)?).map_err(failed)?;
+        let verdict = self.test(&mutant.test);
+        fs::write(&path, &original).map_err(failed)?;
+        Ok(verdict)
+    }
+
     /// Builds, which has to work, then runs one line's test.
     fn test(&self, test: &str) -> Result<Verdict, String> {
         let (build, run) = command_lines(test);
         let (status, lines) = self.cargo(&build, BUILD_LIMIT)?;
         if status != Some(true) {
-            let end = lines.len().saturating_sub(40);
-            return Err(format!("cargo {} does not build:\n{}", build.join(" "), lines[end..].join("\n")));
+            return Err(format!("cargo {} does not build:\n{}", build.join(" "), last_of(&lines)));
         }
         let (status, lines) = self.cargo(&run, LIMIT)?;
         Ok(match status {
             Some(true) => Verdict::Passed(step::cases_of(&lines)[0]),
-            Some(false) => Verdict::Noticed,
+            Some(false) => Verdict::Noticed(last_of(&lines)),
             None => Verdict::Hung,
         })
     }
 
     fn cargo(&self, words: &[&str], limit: Duration) -> Result<(Option<bool>, Vec<String>), String> {
         let mut command = step::clean(Command::new("cargo"));
+        // Built a hundred times, run a few: not optimised, in contrast to the repository's own settings.
+        command.args(["--config", "profile.dev.package.probe-core.opt-level=0"]);
         command.args(words).current_dir(&self.root);
         command.env("CARGO_TARGET_DIR", &self.target).env("CARGO_PROFILE_DEV_DEBUG", "0");
         let (status, lines) =
             step::run_within(command, limit).map_err(|error| format!("cannot run cargo: {error}"))?;
         Ok((status.map(|status| status.success()), lines))
     }
+}
+
+fn last_of(lines: &[String]) -> String {
+    lines[lines.len().saturating_sub(40)..].join("\n")
 }
 
 /// How cargo builds, and runs, what follows `cargo test -p` in the table.
@@ -224,6 +247,7 @@ fn command_lines(test: &str) -> (Vec<&str>, Vec<&str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn every_mutant_applies_to_the_code_as_it_is() {

@@ -462,7 +462,9 @@ fn caller_of_probed_body(drops: &AtomicUsize) -> usize {
     unsafe { probed_body() + 1 }
 }
 
+/// Not inlined: without debug information nothing would name its frame.
 #[test]
+#[inline(never)]
 fn panics_and_backtraces_pass_a_probed_frame() {
     let _machine = Machine::take();
     let chunk = Chunk::new(SaveSet::Full, pass_on);
