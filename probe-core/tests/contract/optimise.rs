@@ -2,6 +2,8 @@
 
 use super::*;
 use probe_core::{Answer, AnyProbe, Flow, Jprobe, Switch, Viewer};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 /// ADD (3 bytes), NOP, PUSH … : five bytes hold two instructions and a half. Returns its argument + 6.
@@ -281,23 +283,33 @@ fn hit_7_hits_by_jump_stay_exact_with_many_contexts() {
     let world = World::new();
     let functions: Vec<usize> = (0..20).map(|number| plus_six(world, &format!("f{number}"))).collect();
     let rounds = super::threads::rounds(100);
-    for _ in 0..2 {
-        let probes = functions.iter().map(|f| K::at(at(*f, 0)).pre(|_| ()).into());
-        let probes = world.probes.register_all(probes.collect::<Vec<AnyProbe<Toy>>>()).unwrap();
-        assert_eq!(world.probes.optimise(), Ok(functions.len()));
-        thread::scope(|scope| {
-            for _ in 0..CONTEXTS {
-                scope.spawn(|| {
+    // The same contexts hit the first probes and the next ones: what they count with is used again.
+    let turn = Barrier::new(CONTEXTS + 1);
+    let (wrong, mut counted) = (AtomicUsize::new(0), Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..CONTEXTS {
+            scope.spawn(|| {
+                for _ in 0..2 {
+                    turn.wait();
                     for f in std::iter::repeat_n(&functions, rounds).flatten() {
-                        assert_eq!(world.value(*f, &[1]), 7);
+                        wrong.fetch_add(usize::from(world.value(*f, &[1]) != 7), Relaxed);
                     }
-                });
-            }
-        });
-        for probe in &probes {
-            assert_eq!(probe.counters().hits, (CONTEXTS * rounds) as u64);
+                    turn.wait();
+                }
+            });
         }
-    }
+        for _ in 0..2 {
+            let probes = functions.iter().map(|f| K::at(at(*f, 0)).pre(|_| ()).into());
+            let probes = world.probes.register_all(probes.collect::<Vec<AnyProbe<Toy>>>()).unwrap();
+            assert_eq!(world.probes.optimise(), Ok(functions.len()));
+            turn.wait();
+            turn.wait();
+            counted.extend(probes.iter().map(|probe| probe.counters().hits));
+        }
+    });
+    // Not before: who waits for a thread that has panicked waits for ever.
+    assert_eq!(wrong.into_inner(), 0);
+    assert_eq!(counted, [(CONTEXTS * rounds) as u64].repeat(2 * functions.len()));
 }
 
 #[test]
