@@ -3,12 +3,12 @@
 //!
 //! `PROBE_JUMP_CYCLES=1000000 cargo test --release -p probe-tests-user --test jumps` is the long form.
 
-use probe_core::arch::Regs;
+use probe_core::arch::{Arch, Regs};
 use probe_core::{Hit, Place, Viewer};
 use probe_host_linux::{Kprobe, Kretprobe, Native, probes, start};
 use probe_tests_user::heap::{Counting, live_bytes};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 
@@ -219,7 +219,7 @@ fn hit_3_post_handlers_of_jumps_see_what_the_first_instruction_has_done() {
 }
 
 /// How far a handler lowers the stack pointer: further than all that runs below it while the hit lasts.
-const LOWER: usize = 1 << 15;
+const MOST: usize = 1 << 15;
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! make_42 {
@@ -277,10 +277,39 @@ fn move_stack(hit: &mut Hit<'_, Native>, bytes: isize) {
     *sp = sp.wrapping_add_signed(bytes as _);
 }
 
+/// By a jump also by so little that what is pushed lies where the hit has its own data.
 #[test]
 fn hit_2_a_pre_handler_may_lower_the_stack_pointer_of_a_simulated_instruction() {
     static PLACE_SP: AtomicU64 = AtomicU64::new(0);
     static POST_SP: AtomicU64 = AtomicU64::new(0);
+    static LOWER: AtomicUsize = AtomicUsize::new(MOST);
+    static BEFORE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    static AFTER: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    /// The stack pointer, the program counter, and what is the machine's.
+    const NOT_COMPARED: [&str; 15] = [
+        "rsp",
+        "esp",
+        "sp",
+        "r1",
+        "gpr1",
+        "rip",
+        "eip",
+        "ip",
+        "pc",
+        "nip",
+        "msr",
+        "softe",
+        "trap",
+        "pstate",
+        "orig_gpr3",
+    ];
+    /// All other registers.
+    fn others(hit: &Hit<'_, Native>) -> Vec<usize> {
+        let regs = hit.regs();
+        let names = <Native as Arch>::Regs::names().iter();
+        let others = names.filter(|(name, _)| !NOT_COMPARED.contains(name));
+        others.filter_map(|(_, number)| regs.register(*number)).collect()
+    }
     unsafe extern "C" {
         static jump_victim_simulated: u8;
     }
@@ -289,13 +318,15 @@ fn hit_2_a_pre_handler_may_lower_the_stack_pointer_of_a_simulated_instruction() 
     assert_eq!(black_box(simulated_victim)(), 42);
     let pre = |hit: &mut Hit<'_, Native>| {
         PLACE_SP.store(hit.regs().sp() as u64, Relaxed);
-        move_stack(hit, -(LOWER as isize));
+        *BEFORE.lock().unwrap() = others(hit);
+        move_stack(hit, -(LOWER.load(Relaxed) as isize));
     };
     let post = |hit: &mut Hit<'_, Native>| {
         let sp = hit.regs().sp();
         POST_SP.store(sp as u64, Relaxed);
         let from = std::ptr::with_exposed_provenance::<usize>(sp);
-        let to = std::ptr::with_exposed_provenance_mut::<usize>(sp + LOWER);
+        let lower = LOWER.load(Relaxed);
+        let to = std::ptr::with_exposed_provenance_mut::<usize>(sp + lower);
         if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
             // What was pushed goes along.
             // SAFETY: the instruction has pushed it just now.
@@ -303,19 +334,24 @@ fn hit_2_a_pre_handler_may_lower_the_stack_pointer_of_a_simulated_instruction() 
             // SAFETY: where it would have been pushed.
             unsafe { to.write(pushed) };
         }
-        move_stack(hit, LOWER as isize);
+        move_stack(hit, lower as isize);
+        *AFTER.lock().unwrap() = others(hit);
     };
     let place = (&raw const jump_victim_simulated).addr();
     let probe = probes().register(Kprobe::at(Place::addr(place.into())).pre(pre).post(post)).unwrap();
     let pushed = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { size_of::<usize>() } else { 0 };
-    for hits in 1..=20 {
-        // By a trap, and by a jump.
+    // Where traps have their data is the host's business.
+    let by_trap = [MOST; 9].into_iter();
+    let by_jump = (16..=320).step_by(16).chain([MOST]);
+    for (lower, hits) in by_trap.chain(by_jump).zip(1..) {
         if hits == 10 {
             assert_eq!(probes().optimise(), Ok(1));
         }
+        LOWER.store(lower, Relaxed);
         POST_SP.store(0, Relaxed);
         assert_eq!(black_box(simulated_victim)(), 42);
-        assert_eq!(PLACE_SP.load(Relaxed), POST_SP.load(Relaxed) + (LOWER + pushed) as u64, "hit {hits}");
+        assert_eq!(PLACE_SP.load(Relaxed), POST_SP.load(Relaxed) + (lower + pushed) as u64, "hit {hits}");
+        assert_eq!(*BEFORE.lock().unwrap(), *AFTER.lock().unwrap(), "lowered by {lower}, hit {hits}");
         assert_eq!((probe.counters().hits, probe.counters().missed_nested), (hits, 0));
     }
     assert_eq!(optimised(), 1);
