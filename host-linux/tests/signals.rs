@@ -263,14 +263,24 @@ mod way_out {
     use std::arch::global_asm;
     use std::panic::catch_unwind;
 
-    // The no-op: unwinders look up the address before a return address.
-    global_asm!(".text", ".p2align 4", "nop", ".globl sig_way_out", ".hidden sig_way_out", "sig_way_out:");
+    // The no-op: unwinders look up the address before a return address. A function: not a part of whatever stands before, which may be
+    // the hit path's.
+    global_asm!(
+        ".text",
+        ".p2align 4",
+        "nop",
+        ".globl sig_way_out",
+        ".hidden sig_way_out",
+        ".type sig_way_out, %function",
+        "sig_way_out:"
+    );
     #[cfg(target_arch = "x86_64")]
     global_asm!("mov rax, 15", "syscall");
     #[cfg(target_arch = "x86")]
     global_asm!("mov eax, 173", "int 0x80");
     #[cfg(target_arch = "aarch64")]
     global_asm!("mov x8, #139", "svc #0");
+    global_asm!(".size sig_way_out, . - sig_way_out");
 
     #[cfg(target_arch = "x86_64")]
     const STARTS: [usize; 2] = [0, 7];
