@@ -4,8 +4,14 @@
 //! belongs to one return probe and may outlive it; its memory is allocated and freed by the registry, never on
 //! the hit path.
 //!
-//! Contexts that follow calls at the same time write to no memory in common: each takes the instance again that it had last
-//! ([`LANES`]), and whether one of the first [`HOMES`] is free is told by its own `life`. The others' are told by a map.
+//! An atomic exchange waits for all stores before it: a quarter of a return probe's whole time. So the first context that follows a
+//! call owns an instance, its pool's *own* one, and takes it by a store. When a second context comes, nobody owns anything any more:
+//! each takes the instance again that it had last ([`LANES`]), and whether one of the first [`HOMES`] is free is told by its own
+//! `life`, so that contexts which follow calls at the same time write to no memory in common. The others' are told by a map.
+//!
+//! The own instance stands for number 0 until it has come back for the last time: a pool has one more than it lets be in use. Only
+//! where a second context comes at the very moment in which the first one takes it may there be a call more than that, once. A pool
+//! of one instance, of which somebody might think that it keeps contexts apart, has no owner.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Resume};
@@ -213,6 +219,12 @@ impl<A: Arch> Instance<A> {
         self.calls.get() == 0
     }
 
+    /// Takes it by a store: it is free, and the running context its owner.
+    #[inline(always)]
+    fn take_own(&self, life: u32) {
+        self.life.store(life.wrapping_add(TURN_ONE + Life::Taken as u32), Relaxed);
+    }
+
     /// Takes it, one of the first [`HOMES`], if its word is still `life`, which says that it is free.
     #[inline(always)]
     fn take(&self, life: u32) -> bool {
@@ -247,12 +259,18 @@ fn take_lowest(word: &AtomicUsize) -> Option<usize> {
     }
 }
 
+/// The [owner](Pool::owner) of a pool that more than one context takes instances of: no address of a context.
+const SHARED: usize = 1;
+
 /// The instances of one return probe, and the counters that go with them.
 pub(crate) struct Pool<A: Arch> {
     /// The probe; null once it is unregistered.
     pub(crate) node: AtomicPtr<Node<A>>,
+    /// The address of the only context that has taken any, 0 before the first, or [`SHARED`].
+    owner: AtomicUsize,
+    /// The owner's own one, and behind it those with numbers.
     instances: Box<[Instance<A>]>,
-    /// The instances that contexts take first, each the one it had last; at first number 0.
+    /// The instances that contexts take first, each the one it had last; null at first.
     lanes: [AtomicPtr<Instance<A>>; LANES],
     /// The free ones behind the first [`HOMES`], a bit each.
     map: Box<[AtomicUsize]>,
@@ -278,7 +296,8 @@ unsafe impl<A: Arch> Sync for Pool<A> {}
 unsafe impl<A: Arch> Send for Pool<A> {}
 
 impl<A: Arch> Pool<A> {
-    /// A pool with one instance per stub; each comes with the word that tells where its call ends up.
+    /// A pool that lets one call less than there are stubs be in flight, of which there are two at least; each stub comes with
+    /// the word that tells where its call ends up.
     ///
     /// # Errors
     /// No memory, or data of more than [`MAX_DATA_LEN`](crate::MAX_DATA_LEN) bytes.
@@ -303,12 +322,13 @@ impl<A: Arch> Pool<A> {
             _ => NonNull::new(unsafe { alloc(data_layout) }),
         };
         let data = data.ok_or(RegisterError::NoMemory)?;
-        for (number, (stub, home)) in stubs.iter().copied().enumerate() {
+        for (index, (stub, home)) in stubs.iter().copied().enumerate() {
+            let number = index.saturating_sub(1);
             instances.push(Instance {
                 stub,
                 home,
                 pool: ptr::null(),
-                data: data.as_ptr().wrapping_add(number.wrapping_mul(each.size())),
+                data: data.as_ptr().wrapping_add(index.wrapping_mul(each.size())),
                 real: AtomicUsize::new(0),
                 frame: AtomicUsize::new(0),
                 task: AtomicPtr::new(ptr::null_mut()),
@@ -318,7 +338,7 @@ impl<A: Arch> Pool<A> {
                 number: number as u32,
             });
         }
-        let mapped = stubs.len().saturating_sub(HOMES);
+        let mapped = stubs.len().saturating_sub(1 + HOMES);
         let words = mapped.div_ceil(WORD);
         let mut map = Vec::new();
         map.try_reserve_exact(words).map_err(|_| RegisterError::NoMemory)?;
@@ -326,6 +346,7 @@ impl<A: Arch> Pool<A> {
         map.extend((0..words).map(|word| AtomicUsize::new(full_word(mapped - word * WORD))));
         let pool = Self {
             node: AtomicPtr::new(ptr::null_mut()),
+            owner: AtomicUsize::new(if stubs.len() > 2 { 0 } else { SHARED }),
             lanes: [const { AtomicPtr::new(ptr::null_mut()) }; LANES],
             map: map.into_boxed_slice(),
             instances: instances.into_boxed_slice(),
@@ -342,9 +363,6 @@ impl<A: Arch> Pool<A> {
         // SAFETY: nobody else has it yet.
         let shared = unsafe { pool.as_mut() };
         shared.instances.iter_mut().for_each(|instance| instance.pool = this);
-        if let Some(first) = shared.instances.first() {
-            shared.lanes.iter().for_each(|lane| lane.store(ptr::from_ref(first).cast_mut(), Relaxed));
-        }
         Ok(pool)
     }
 
@@ -354,11 +372,30 @@ impl<A: Arch> Pool<A> {
         &self.lanes[context.number() % LANES]
     }
 
-    /// As [`Pool::take`], tried once: the instance that this context had last.
+    /// The owner's instance, and those with numbers.
+    #[inline(always)]
+    fn parts(&self) -> (&Instance<A>, &[Instance<A>]) {
+        let [own, numbered @ ..] = &*self.instances else {
+            // SAFETY: `Pool::new` has made two at least.
+            unsafe { core::hint::unreachable_unchecked() }
+        };
+        (own, numbered)
+    }
+
+    /// As [`Pool::take`], tried once: the own instance, or that which this context had last.
     #[inline(always)]
     pub(crate) fn try_take(&self, context: &Context<A>) -> Option<&Instance<A>> {
-        // SAFETY: one of the pool's instances, of which it has at least one.
-        let instance = unsafe { &*self.lane(context).load(Relaxed) };
+        if self.owner.load(Relaxed) == context.address() {
+            let (own, _) = self.parts();
+            // Acquire: as in `Instance::take`.
+            let life = own.life.load(Acquire);
+            return (life & LIFE == Life::Free as u32).then(|| {
+                own.take_own(life);
+                own
+            });
+        }
+        // SAFETY: null, or one of the pool's instances.
+        let instance = unsafe { self.lane(context).load(Relaxed).as_ref() }?;
         let life = instance.life.load(Relaxed);
         (life & LIFE == Life::Free as u32 && instance.take(life)).then_some(instance)
     }
@@ -369,17 +406,32 @@ impl<A: Arch> Pool<A> {
         self.try_take(context).or_else(|| self.take_other(context))
     }
 
-    /// As [`Pool::take`], where the one that the context had last is not free.
+    /// As [`Pool::take`], where neither the own instance nor the one that the context had last is free.
+    #[inline(never)]
+    fn take_other(&self, context: &Context<A>) -> Option<&Instance<A>> {
+        match self.owner.compare_exchange(0, context.address(), Relaxed, Relaxed) {
+            Ok(_) => return self.try_take(context),
+            Err(owner) if owner == context.address() => {}
+            Err(_) => self.owner.store(SHARED, Relaxed),
+        }
+        self.take_numbered(context)
+    }
+
+    /// As [`Pool::take`], for one with a number.
     ///
     /// One that has never followed a call is taken only where all before it are in use at the same time, and that there is
     /// none is said only where all are: between two looks at which each was in use, for the same turn.
-    #[inline(never)]
-    fn take_other(&self, context: &Context<A>) -> Option<&Instance<A>> {
+    fn take_numbered(&self, context: &Context<A>) -> Option<&Instance<A>> {
+        let (own, numbered) = self.parts();
         let mut before = None;
         loop {
             let (mut turns, mut unused) = (0_u32, None);
-            for instance in self.instances.iter().take(HOMES) {
-                // Acquire: the next look comes behind this one.
+            // Acquire: the next look comes behind this one.
+            let owned = own.life.load(Acquire);
+            turns = turns.wrapping_add(owned / TURN_ONE);
+            let is_owned = owned & LIFE != Life::Free as u32;
+            for instance in numbered.iter().take(HOMES).skip(usize::from(is_owned)) {
+                // Acquire: as above.
                 let life = instance.life.load(Acquire);
                 if life & LIFE == Life::Free as u32 {
                     if instance.is_unused() {
@@ -413,7 +465,7 @@ impl<A: Arch> Pool<A> {
     fn take_mapped(&self) -> Option<&Instance<A>> {
         let mut words = self.map.iter().enumerate();
         let number = words.find_map(|(word, map)| Some(take_lowest(map)? + word * WORD))?;
-        let instance = self.instances.get(HOMES + number)?;
+        let instance = self.instances.get(1 + HOMES + number)?;
         instance.life.store(MAPPED | Life::Taken as u32, Relaxed);
         Some(instance)
     }
@@ -423,15 +475,15 @@ impl<A: Arch> Pool<A> {
         // Acquire: what was done with an instance that has come back has been done before.
         let mapped = self.map.iter().map(|word| word.load(Acquire).count_ones() as usize).sum::<usize>();
         let is_free = |instance: &&Instance<A>| instance.life.load(Acquire) & LIFE == Life::Free as u32;
-        mapped + self.instances.iter().take(HOMES).filter(is_free).count() == self.instances.len()
+        mapped + self.instances.iter().take(1 + HOMES).filter(is_free).count() == self.instances.len()
     }
 
     /// How many calls have been followed, and the most at the same time: instance number 5 is taken for the first time
     /// only if 0 to 4 are in use.
     pub(crate) fn calls(&self) -> (u64, u32) {
-        let calls = self.instances.iter().map(|instance| instance.calls.get()).enumerate();
-        calls.fold((0, 0), |(all, most), (number, calls)| {
-            (all + calls, if calls == 0 { most } else { number as u32 + 1 })
+        self.instances.iter().fold((0, 0), |(all, most), instance| {
+            let calls = instance.calls.get();
+            (all + calls, if calls == 0 { most } else { most.max(instance.number + 1) })
         })
     }
 

@@ -32,7 +32,8 @@ impl<H: Host> Probes<H> {
         }
         let default = self.host.parallelism().saturating_mul(2).max(10);
         let wanted = usize::try_from(max_active).ok().filter(|calls| *calls > 0).unwrap_or(default);
-        let wanted = wanted.min(MAX_INSTANCES);
+        // And the owner's own one.
+        let wanted = wanted.min(MAX_INSTANCES) + 1;
         let mut stubs = Vec::new();
         stubs.try_reserve_exact(wanted).map_err(|_| RegisterError::NoMemory)?;
         while !self.find_stubs(books, save, wanted, &mut stubs) {

@@ -16,7 +16,7 @@ const CODE: [u8; 12] = [NOP, ADD, 0, 5, RETURN, NOP, NOP, NOP, NOP, NOP, NOP, NO
 pub(crate) const PADDING: std::ops::Range<usize> = 5..CODE.len();
 /// Where a call returns to.
 const HOME: usize = 0x100;
-/// How many processors there are.
+/// How many processors there are, and tasks.
 const CPUS: usize = 3;
 /// Where the stack of the first one begins.
 const STACKS: usize = 0x10_0000;
@@ -50,6 +50,8 @@ unsafe impl Memory for ModelMemory {
 loom::thread_local! {
     /// Which processor this thread is.
     static CPU: Cell<usize> = Cell::new(0);
+    /// Which task runs there.
+    static TASK: Cell<usize> = Cell::new(0);
 }
 
 pub(crate) struct ModelHost {
@@ -154,7 +156,7 @@ unsafe impl Host for ModelHost {
         Some(&self.contexts[CPU.with(Cell::get)])
     }
     fn task(&self) -> Option<&Task<Toy>> {
-        Some(&self.tasks[CPU.with(Cell::get)])
+        Some(&self.tasks[TASK.with(Cell::get)])
     }
     fn for_each_context(&self, visit: &mut dyn FnMut(&Context<Toy>)) {
         self.contexts.iter().for_each(visit);
@@ -204,26 +206,32 @@ pub(crate) fn machine() -> &'static Machine {
     Box::leak(Box::new(Probes::new(host)))
 }
 
-/// Makes this thread that processor.
+/// Makes this thread that processor, with a task of its own.
 pub(crate) fn be(cpu: usize) {
-    CPU.with(|cell| cell.set(cpu));
+    be_with(cpu, cpu);
 }
 
-/// Runs the function once, on this thread's processor; what it returns.
+/// Makes this thread that processor, which runs that task.
+pub(crate) fn be_with(cpu: usize, task: usize) {
+    CPU.with(|cell| cell.set(cpu));
+    TASK.with(|cell| cell.set(task));
+}
+
+/// Runs the function once, on this thread's processor, in its task; what it returns.
 pub(crate) fn call(machine: &'static Machine) -> usize {
     finish(machine, enter(machine))
 }
 
 /// Calls the function and runs its first instruction.
 pub(crate) fn enter(machine: &'static Machine) -> ToyRegs {
-    let sp = STACKS + (CPU.with(Cell::get) + 1) * STACK_LEN - 64;
+    let sp = STACKS + (TASK.with(Cell::get) + 1) * STACK_LEN - 64;
     let mut regs = ToyRegs { pc: TEXT, sp, ..ToyRegs::default() };
     machine.host().memory.write_usize(sp, HOME).expect("a stack");
     step(machine, &mut regs);
     regs
 }
 
-/// Runs it to its end, on the same processor; what it returns.
+/// Runs it to its end, in the same task; what it returns.
 pub(crate) fn finish(machine: &'static Machine, mut regs: ToyRegs) -> usize {
     while regs.pc != HOME {
         step(machine, &mut regs);

@@ -11,7 +11,7 @@ mod toy;
 
 use loom::cell::UnsafeCell;
 use loom::thread::{self, JoinHandle};
-use machine::{Machine, PADDING, TEXT, be, call, enter, finish, machine};
+use machine::{Machine, PADDING, TEXT, be, be_with, call, enter, finish, machine};
 use probe_core::{CodeAddr, Place};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use toy::instructions::Toy;
@@ -196,6 +196,73 @@ fn ret_2_an_instance_is_free_while_two_take_turns() {
         assert_eq!(others.join().unwrap(), [5; 2]);
         let counters = probe.counters();
         assert_eq!((counters.hits, counters.missed_pool), (6, 0));
+        probe.leak();
+    });
+}
+
+/// Two instances, of which processor 0 owns one more than there are numbers: never are three calls followed.
+#[test]
+fn ret_2_the_owners_instance_is_one_of_those_that_there_are() {
+    let counts = |machine: &'static Machine, owner_first: bool| {
+        let probe = machine.register(R::on("f").max_active(2).exit(|_, ()| ())).unwrap();
+        let counts = || {
+            let counters = probe.counters();
+            (counters.hits, counters.missed_pool, counters.pool_high_water)
+        };
+        be(0);
+        assert_eq!(call(machine), 5);
+        assert_eq!(counts(), (1, 0, 1));
+        let (first, second) = if owner_first { (0, 1) } else { (1, 0) };
+        be(first);
+        let held = enter(machine);
+        be(second);
+        let also_held = enter(machine);
+        assert_eq!(counts(), (3, 0, 2));
+        for cpu in [0, 1] {
+            be_with(cpu, 2);
+            assert_eq!(call(machine), 5);
+        }
+        assert_eq!(counts(), (3, 2, 2));
+        be(first);
+        assert_eq!(finish(machine, held), 5);
+        be_with(second, 2);
+        assert_eq!(call(machine), 5);
+        be(second);
+        assert_eq!(finish(machine, also_held), 5);
+        assert_eq!(counts(), (4, 2, 2));
+        probe.leak();
+    };
+    model(0, move |machine| counts(machine, true));
+    model(0, move |machine| counts(machine, false));
+}
+
+/// A task returns on processor 1 from the call that it has entered on processor 0, which takes its own instance again.
+#[test]
+fn ret_2_the_owner_takes_again_what_came_back_elsewhere() {
+    model(2, |machine| {
+        let alone = Alone::new();
+        let probe = R::on("f").max_active(2);
+        let probe = probe.entry(move |_| {
+            alone.change();
+            Some(())
+        });
+        let probe = probe.exit(move |_, ()| alone.change());
+        let probe = machine.register(probe).unwrap();
+        let held = enter(machine);
+        // The other instance, so that the next call is followed only where the first has come back.
+        be_with(0, 1);
+        let also_held = enter(machine);
+        let other = context(1, move || {
+            be_with(1, 0);
+            assert_eq!(finish(machine, held), 5);
+        });
+        be_with(0, 2);
+        assert_eq!(call(machine), 5);
+        other.join().unwrap();
+        be_with(0, 1);
+        assert_eq!(finish(machine, also_held), 5);
+        let counters = probe.counters();
+        assert_eq!((counters.hits + counters.missed_pool, counters.pool_high_water), (3, 2));
         probe.leak();
     });
 }
