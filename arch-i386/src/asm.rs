@@ -15,10 +15,12 @@ use crate::regs::Regs;
 use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use probe_core::CodeAddr;
-use probe_core::arch::{NativeArch, SaveSet};
-use probe_x86_decode::call::STUB_CALL_LEN;
-use probe_x86_decode::detour::{PUSHED_LEN, WORD_DISTANCE_32 as WORD_DISTANCE};
+use probe_core::arch::{DetourLayout, Displaced, NativeArch, Resume, SaveSet};
+use probe_core::{CodeAddr, Refusal};
+use probe_x86_decode::ProtectedMode;
+use probe_x86_decode::call::{self, FOLLOWING_CALL_LEN_32 as FOLLOWING_CALL_LEN, STUB_CALL_LEN};
+use probe_x86_decode::detour::{self, PUSHED_LEN, WORD_DISTANCE_32 as WORD_DISTANCE, WORDS_LEN};
+use probe_x86_decode::detour::{FOLLOW_LEN_32, FOLLOWED_32 as FOLLOWED, NOT_FOLLOWED_32 as NOT_FOLLOWED};
 use probe_x86_decode::fpu::{self, Known, Saver};
 
 /// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is known to anyone.
@@ -30,19 +32,36 @@ static XSAVE_COMPONENTS: AtomicU32 = AtomicU32::new(0);
 // all general, flag, x87 and vector registers around them. `jprobe_return` begins with the breakpoint.
 unsafe impl NativeArch for I386 {
     fn return_trampoline(save: SaveSet) -> CodeAddr {
-        let trampoline = match save {
-            SaveSet::General => trampoline_general as unsafe extern "C" fn(),
-            SaveSet::Full => full_trampoline(),
-        };
-        CodeAddr::new(trampoline as usize)
+        choose(save, &RETURNS)
     }
 
     fn detour_trampoline(save: SaveSet) -> CodeAddr {
-        let trampoline = match save {
-            SaveSet::General => detour_general as unsafe extern "C" fn(),
-            SaveSet::Full => full_detour_trampoline(),
+        choose(save, &DETOURS)
+    }
+
+    fn fill_return_stubs(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
+        let fill = if is_program() {
+            call::fill_followed_stubs::<ProtectedMode>
+        } else {
+            call::fill_stubs::<ProtectedMode>
         };
-        CodeAddr::new(trampoline as usize)
+        fill(chunk, trampoline, handler, out)
+    }
+
+    fn entry_trampoline(save: SaveSet) -> Option<CodeAddr> {
+        is_program().then(|| choose(save, &ENTRIES))
+    }
+
+    fn fill_entry_detour(
+        displaced: &Displaced,
+        text: &[u8],
+        place: CodeAddr,
+        entry: CodeAddr,
+        trampoline: CodeAddr,
+        words: (usize, Option<usize>),
+        out: &mut [u8],
+    ) -> Result<DetourLayout, Refusal> {
+        detour::fill::<ProtectedMode>(displaced, text, place, entry, (trampoline, words, true), out)
     }
 
     fn detour_resume_trap() -> CodeAddr {
@@ -67,24 +86,28 @@ fn saver() -> Saver {
     })
 }
 
+/// A trampoline for each way of saving: the general registers alone, and with FNSAVE, FXSAVE, XSAVE, XSAVEC.
+type EachWay = [unsafe extern "C" fn(); 5];
+
 /// The trampoline for this processor's state.
-fn full_trampoline() -> unsafe extern "C" fn() {
-    match saver() {
-        Saver::Xsavec => trampoline_xsavec,
-        Saver::Xsave => trampoline_xsave,
-        Saver::Fxsave => trampoline_fxsave,
-        Saver::Fnsave => trampoline_fnsave,
-    }
+fn choose(save: SaveSet, [general, fnsave, fxsave, xsave, xsavec]: &EachWay) -> CodeAddr {
+    let full = || match saver() {
+        Saver::Xsavec => xsavec,
+        Saver::Xsave => xsave,
+        Saver::Fxsave => fxsave,
+        Saver::Fnsave => fnsave,
+    };
+    let trampoline = if save == SaveSet::General { general } else { full() };
+    CodeAddr::new(*trampoline as usize)
 }
 
-/// The same for detours.
-fn full_detour_trampoline() -> unsafe extern "C" fn() {
-    match saver() {
-        Saver::Xsavec => detour_xsavec,
-        Saver::Xsave => detour_xsave,
-        Saver::Fxsave => detour_fxsave,
-        Saver::Fnsave => detour_fnsave,
-    }
+/// Whether this is a program, not a kernel, whose hits are to be few instructions rather than predicted well.
+fn is_program() -> bool {
+    const PRIVILEGE_LEVEL: u32 = 3;
+    let cs: u32;
+    // SAFETY: reads a register.
+    unsafe { core::arch::asm!("mov {}, cs", out(reg) cs, options(nomem, nostack, preserves_flags)) };
+    cs & PRIVILEGE_LEVEL == PRIVILEGE_LEVEL
 }
 
 fn cpuid(leaf: u32, subleaf: u32) -> [u32; 4] {
@@ -118,6 +141,8 @@ const FRAME: usize = size_of::<Regs>();
 const AT_RETURN: usize = FRAME + 8;
 /// From a detour trampoline's frame to the stack as it was at the place: the return address and what lies above it.
 const AT_PLACE: usize = FRAME + 4 + PUSHED_LEN;
+/// The same of a followed function's.
+const AT_ENTRY: usize = FRAME + 4 + WORDS_LEN;
 
 /// What all trampolines have in common: a frame of [`Regs`], `outside` bytes below the stack of what is interrupted, and its
 /// description. `note` fills in what is not common, EAX being free. From then on EBP points to the frame, and ECX and EDX are
@@ -310,9 +335,61 @@ macro_rules! detour_trampoline {
         $(#[$doc:meta])* $name:ident,
         $segments:ident, [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?
     ) => {
+        any_detour_trampoline!(
+            $(#[$doc])* $name, AT_PLACE, $segments, [$($save),*], [$($restore),*],
+            pushed = const PUSHED_LEN,
+            to_copy = const 0,
+            $($($operands)+)?
+        );
+    };
+}
+
+/// One of followed functions' detours. What is behind the call is not the first copy, but the way to the call before the stub,
+/// whose address is the return address now; and the words that it needs are the detour's to take back.
+macro_rules! entry_trampoline {
+    (
+        $(#[$doc:meta])* $name:ident,
+        $segments:ident, [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?
+    ) => {
+        any_detour_trampoline!(
+            $(#[$doc])* $name, AT_ENTRY, $segments,
+            [$($save),*],
+            [
+                $($restore,)*
+                "mov ecx, [ebp + {frame}]",
+                "lea edx, [ecx + {not_followed}]",
+                "cmp eax, {is_followed}",
+                "jb 22f",
+                "lea edx, [ecx + {followed}]",
+                "mov [ebp + {outside} - 4], edx",
+                "mov edx, [ebp + {outside}]",
+                "sub edx, {following_call}",
+                "mov [ebp + {outside} - 8], edx",
+                "mov edx, ecx",
+                "sub eax, {is_followed}",
+                "22:",
+                "mov [ebp + {frame}], edx"
+            ],
+            pushed = const 0,
+            to_copy = const FOLLOW_LEN_32 - NOT_FOLLOWED,
+            is_followed = const Resume::Followed as usize,
+            followed = const FOLLOWED,
+            not_followed = const NOT_FOLLOWED,
+            following_call = const FOLLOWING_CALL_LEN,
+            $($($operands)+)?
+        );
+    };
+}
+
+/// One of detours, `outside` as for [`trampoline`].
+macro_rules! any_detour_trampoline {
+    (
+        $(#[$doc:meta])* $name:ident, $outside:ident,
+        $segments:ident, [$($save:literal),*], [$($restore:literal),*], $($operands:tt)+
+    ) => {
         trampoline!(
             $(#[$doc])* $name,
-            outside: AT_PLACE,
+            outside: $outside,
             // The interrupted function is at the place itself, not behind a call.
             enter: [".cfi_signal_frame"],
             note: [$segments!()],
@@ -331,17 +408,17 @@ macro_rules! detour_trampoline {
                 "cmp eax, 2",
                 "jb 4f",
                 "ja {resume}",
-                // What is behind the call is the first copy.
+                // Not far behind the call is the first copy.
                 "mov eax, [ebp + {frame}]",
+                "add eax, {to_copy}",
                 "mov [ebp + {eip}], eax",
                 "jmp {resume}"
             ],
             leave: ["lea esp, [esp + {frame}]", "ret {pushed}"],
             leave_changed: ["lea esp, [esp + {frame}]", "ret {pushed}"],
             word_distance = const WORD_DISTANCE,
-            pushed = const PUSHED_LEN,
             resume = sym detour_resume,
-            $($($operands)+)?
+            $($operands)+
         );
     };
 }
@@ -416,9 +493,11 @@ macro_rules! xsave_trampoline {
 /// The same kind of trampoline once for each way of saving. `segments`: how the general one notes data segments.
 macro_rules! each_way_of_saving {
     (
-        $trampoline:ident,
+        $trampoline:ident, $all:ident,
         $segments:ident, $general:ident, $fnsave:ident, $fxsave:ident, $xsave:ident, $xsavec:ident
     ) => {
+        static $all: EachWay = [$general, $fnsave, $fxsave, $xsave, $xsavec];
+
         $trampoline!(
             /// Saves the general registers and flags alone.
             $general,
@@ -514,21 +593,33 @@ macro_rules! each_way_of_saving {
 
 each_way_of_saving!(
     return_trampoline,
+    RETURNS,
     kernel_segments,
-    trampoline_general,
-    trampoline_fnsave,
-    trampoline_fxsave,
-    trampoline_xsave,
-    trampoline_xsavec
+    return_general,
+    return_fnsave,
+    return_fxsave,
+    return_xsave,
+    return_xsavec
 );
 each_way_of_saving!(
     detour_trampoline,
+    DETOURS,
     present_segments,
     detour_general,
     detour_fnsave,
     detour_fxsave,
     detour_xsave,
     detour_xsavec
+);
+each_way_of_saving!(
+    entry_trampoline,
+    ENTRIES,
+    present_segments,
+    entry_general,
+    entry_fnsave,
+    entry_fxsave,
+    entry_xsave,
+    entry_xsavec
 );
 
 /// Where a detour's trampoline traps, with EBP pointing to the registers to go on with.

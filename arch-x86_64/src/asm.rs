@@ -37,7 +37,8 @@ unsafe impl NativeArch for X86_64 {
     }
 
     fn fill_return_stubs(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
-        let fill = if has_red_zone() { call::fill_followed_stubs } else { call::fill_stubs::<LongMode> };
+        let fill =
+            if has_red_zone() { call::fill_followed_stubs::<LongMode> } else { call::fill_stubs::<LongMode> };
         fill(chunk, trampoline, handler, out)
     }
 

@@ -123,33 +123,58 @@ pub fn fill_stubs<M: Mode>(chunk: CodeAddr, trampoline: CodeAddr, handler: usize
     })
 }
 
-/// The same in 64-bit mode where whatever interrupts spares the red zone (System V ABI AMD64 1.0, 3.2.2): the signals of a
-/// program do, interrupts in a kernel do not.
-///
-/// A processor predicts that a return goes behind the last call. So before each stub there is `call [rsp - 24]`: where a detour
-/// leads there without the return address ([`detour`](crate::detour)), the stub is pushed in its place, the function's return to it
+/// The same for functions that are entered in step with the processor, which predicts that a return goes behind the last call: so
+/// before each stub there is a call, and where a detour leads there ([`detour`](crate::detour)), the function's return to the stub
 /// is predicted, and so is the trampoline's to the caller. For that the stub makes no call of its own: it pushes a word.
-#[cfg(feature = "long-mode")]
-pub fn fill_followed_stubs(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
+///
+/// In 64-bit mode it is `call [rsp - 24]`, which pushes the stub in the place of the return address. That is for code where whatever
+/// interrupts spares the red zone (System V ABI AMD64 1.0, 3.2.2): the signals of a program do, interrupts in a kernel do not. In
+/// 32-bit mode, which has none, it calls what stands behind the veneer, which drops the stub again, as the return address is
+/// there already, and jumps to where the word above it says.
+pub fn fill_followed_stubs<M: Mode>(
+    chunk: CodeAddr,
+    trampoline: CodeAddr,
+    handler: usize,
+    out: &mut [u8],
+) -> usize {
     const WORD_AT: usize = 16;
-    fill_chunk::<crate::LongMode>(chunk, trampoline, handler, out, |stub, at, to_veneer| {
-        // push [rip + d]; jmp veneer
-        put(stub, 0, &[0xff, 0x35, WORD_AT as u8 - 6, 0, 0, 0, 0xe9]);
-        put(stub, 7, &(to_veneer - 11).to_le_bytes());
-        put(stub, WORD_AT, &at.wrapping_add(STUB_CALL_LEN).as_usize().to_le_bytes());
-        put(stub, FOLLOWED_STUB_LEN - FOLLOWING_CALL.len(), &FOLLOWING_CALL);
-    })
+    let stubs = fill_chunk::<M>(chunk, trampoline, handler, out, |stub, at, to_veneer| {
+        let word = at.wrapping_add(STUB_CALL_LEN).as_usize();
+        if M::IS_LONG {
+            // push [rip + d]; jmp veneer
+            put(stub, 0, &[0xff, 0x35, WORD_AT as u8 - 6, 0, 0, 0, 0xe9]);
+            put(stub, 7, &(to_veneer - 11).to_le_bytes());
+            put(stub, WORD_AT, &word.to_le_bytes());
+            put(stub, M::STUB_LEN - FOLLOWING_CALL.len(), &FOLLOWING_CALL);
+        } else {
+            // push word; jmp veneer; call what is behind it
+            put(stub, 0, &[0x68]);
+            put(stub, 1, &(word as u32).to_le_bytes());
+            put(stub, 5, &[0xe9]);
+            put(stub, 6, &(to_veneer - 10).to_le_bytes());
+            put(stub, M::STUB_LEN - FOLLOWING_CALL_LEN_32, &[0xe8]);
+            let to_way = to_veneer + WAY_AT as u32 - M::STUB_LEN as u32;
+            put(stub, M::STUB_LEN - FOLLOWING_CALL_LEN_32 + 1, &to_way.to_le_bytes());
+        }
+    });
+    if !M::IS_LONG && stubs != 0 {
+        // lea esp, [esp + 8]; jmp [esp]
+        put(out, stubs * M::STUB_LEN + WAY_AT, &[0x8d, 0x64, 0x24, 0x08, 0xff, 0x24, 0x24]);
+    }
+    stubs
 }
 
 /// The length of the call that a stub is; what the trampoline finds on the stack is the stub plus this.
 pub const STUB_CALL_LEN: usize = 5;
 
-/// `call [rsp - 24]`: what stands before the stubs of [`fill_followed_stubs`].
+/// `call [rsp - 24]`: what stands before the stubs of [`fill_followed_stubs`] in 64-bit mode.
 pub const FOLLOWING_CALL: [u8; 4] = [0xff, 0x54, 0x24, 0xe8];
 
-/// The size of such a stub in bytes, with the call before the next one.
-#[cfg(feature = "long-mode")]
-pub(crate) const FOLLOWED_STUB_LEN: usize = 32;
+/// The length of the call that stands there in 32-bit mode.
+pub const FOLLOWING_CALL_LEN_32: usize = 5;
+
+/// How far behind the veneer what it calls begins, in bytes.
+const WAY_AT: usize = 16;
 
 /// Fills a chunk with as many stubs as there is room for, and the veneer behind them. `fill` gets each, its address, and how far
 /// before the veneer that is.

@@ -10,9 +10,10 @@
 //! the first copy there may be the same two words and such a call again. A call is made below the red
 //! zone (System V ABI AMD64 1.0, 3.2.2), in 32-bit mode below one word; the trampoline takes that back.
 //!
-//! A function's return to its stub is predicted as every return is: to behind the last call. So in a program in 64-bit mode a followed
+//! A function's return to its stub is predicted as every return is: to behind the last call. So in a program a followed
 //! call begins with a call of its own: the detour goes on by way of [the call right before
-//! the stub](crate::call::fill_followed_stubs), which calls the first copy. Otherwise the trampoline returns to behind that way ([`FOLLOW_LEN`]).
+//! the stub](crate::call::fill_followed_stubs), which leads to the first copy. Otherwise the trampoline returns to behind that way
+//! ([`FOLLOW_LEN`], [`NOT_FOLLOWED_32`]).
 
 use crate::decode::decode_bytes;
 use crate::insn::{Insn, Prefixes};
@@ -54,6 +55,19 @@ const FOLLOW: [u8; FOLLOW_LEN] = [0x48, 0x8d, 0x64, 0x24, 0x08, 0xff, 0x64, 0x24
 pub const FOLLOW_LEN: usize = 9;
 /// `lea esp, [esp - 4]`
 const SKIP_PUSHED: [u8; 4] = [0x8d, 0x64, 0x24, 0xfc];
+/// `lea esp, [esp - 8]`
+const SKIP_WORDS: [u8; SKIP_PUSHED.len()] = [0x8d, 0x64, 0x24, 0xf8];
+/// `jmp [esp]`, to the call before the stub; twice `lea esp, [esp + 4]`.
+const FOLLOW_32: [u8; FOLLOW_LEN_32] = [0xff, 0x24, 0x24, 0x8d, 0x64, 0x24, 0x04, 0x8d, 0x64, 0x24, 0x04];
+/// As [`PUSHED_LEN`], of followed functions' detours: two words, for the way to the first copy. The trampoline leaves them, the
+/// upper one for [`FOLLOWED_32`], the lower one for the call before the stub.
+pub const WORDS_LEN: usize = 8;
+/// As [`FOLLOW_LEN`], in 32-bit mode.
+pub const FOLLOW_LEN_32: usize = 11;
+/// How far behind such a call the trampoline returns to where the function is not followed after all: both words are dropped.
+pub const NOT_FOLLOWED_32: usize = 3;
+/// How far behind it the way to the first copy ends: the upper word is dropped.
+pub const FOLLOWED_32: usize = 7;
 
 /// Whether and how the flow goes on behind an instruction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -205,8 +219,12 @@ pub fn fill<M: Mode>(
     let start = entry.wrapping_offset(-(header_len::<M>() as isize));
     let mut code = Code::<M> { writer: Writer { out, len: 0 }, start, mode: core::marker::PhantomData };
     let mut layout = DetourLayout::default();
-    let way = if follows { &FOLLOW[..] } else { &[] };
-    code.call(trampoline, word)?;
+    let way = match follows {
+        false => &[][..],
+        true if M::IS_LONG => &FOLLOW,
+        true => &FOLLOW_32,
+    };
+    code.call(trampoline, word, follows)?;
     code.put(way)?;
     let mut flow = After::Next;
     for (index, offset) in displaced.starts().enumerate() {
@@ -216,7 +234,7 @@ pub fn fill<M: Mode>(
         if let Some(post) = post.filter(|_| index == 0) {
             // jmp over the words.
             code.put(&[0xeb, header_len::<M>() as u8])?;
-            code.call(trampoline, post)?;
+            code.call(trampoline, post, follows)?;
             // Nobody takes it here, but the trampoline returns behind it.
             code.put(way)?;
         }
@@ -294,11 +312,11 @@ impl<M: Mode> Code<'_, M> {
     }
 
     /// Two words and a call of the trampoline.
-    fn call(&mut self, trampoline: CodeAddr, word: usize) -> Result<(), Refusal> {
+    fn call(&mut self, trampoline: CodeAddr, word: usize, follows: bool) -> Result<(), Refusal> {
         self.word(trampoline.as_usize())?;
         self.word(word)?;
         if !M::IS_LONG {
-            self.put(&SKIP_PUSHED)?;
+            self.put(if follows { &SKIP_WORDS } else { &SKIP_PUSHED })?;
             return self.branch(&[0xe8], trampoline);
         }
         self.put(&SKIP_RED_ZONE)?;

@@ -35,7 +35,7 @@ impl sealed::Sealed for LongMode {}
 impl Mode for LongMode {
     const WORD: usize = 8;
     const IS_LONG: bool = true;
-    const STUB_LEN: usize = crate::call::FOLLOWED_STUB_LEN;
+    const STUB_LEN: usize = 32;
 
     fn known_len(bytes: &[u8; crate::MAX_INSN_LEN]) -> Option<usize> {
         // A fresh instruction each time: `decode_into` with a used one leaks state between encodings.
@@ -56,7 +56,7 @@ impl sealed::Sealed for ProtectedMode {}
 impl Mode for ProtectedMode {
     const WORD: usize = 4;
     const IS_LONG: bool = false;
-    const STUB_LEN: usize = 8;
+    const STUB_LEN: usize = 16;
 
     fn known_len(bytes: &[u8; crate::MAX_INSN_LEN]) -> Option<usize> {
         let insn = yaxpeax_x86::protected_mode::InstDecoder::default().decode_slice(bytes).ok()?;

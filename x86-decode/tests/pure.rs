@@ -5,9 +5,9 @@ use probe_arch_x86_64::X86_64;
 use probe_core::CodeAddr;
 use probe_core::arch::{Access, Arch, MemFault, Memory, Regs, SingleStep, Site, Tail, Text};
 use probe_x86_decode::fpu::{Saver, save_area};
-use probe_x86_decode::{FlagBits, Registers};
+use probe_x86_decode::{FlagBits, ProtectedMode, Registers, call};
 #[cfg(target_pointer_width = "64")]
-use probe_x86_decode::{call, refusal};
+use probe_x86_decode::{LongMode, refusal};
 use rstest::rstest;
 use std::cell::RefCell;
 
@@ -442,7 +442,7 @@ fn stubs_lead_to_the_veneer(
 fn followed_stubs_lead_to_the_veneer() {
     let (trampoline, handler) = (CodeAddr::new(0x1234_5678_9abc), 0x5555_4444_3333);
     let mut chunk = vec![0; 512];
-    let stubs = call::fill_followed_stubs(PLACE, trampoline, handler, &mut chunk);
+    let stubs = call::fill_followed_stubs::<LongMode>(PLACE, trampoline, handler, &mut chunk);
     let bytes = |at: usize, len: usize| {
         let mut word = [0; 8];
         word[..len].copy_from_slice(&chunk[at..at + len]);
@@ -460,6 +460,32 @@ fn followed_stubs_lead_to_the_veneer() {
     assert_eq!((bytes(veneer, 2), bytes(jump, 2)), (0x35ff, 0x25ff), "push [rip + d]; jmp [rip + d]");
     assert_eq!(bytes(veneer + 6 + bytes(veneer + 2, 4), 8), handler);
     assert_eq!(bytes(jump + 6 + bytes(jump + 2, 4), 8), trampoline.as_usize());
+}
+
+/// The same in 32-bit mode: the call pushes the stub once more, and leads to what drops it, and goes on.
+#[test]
+fn followed_stubs_in_protected_mode_lead_to_the_veneer() {
+    let (trampoline, handler) = (CodeAddr::new(0x1234_5678), 0x5555_4444);
+    let mut chunk = vec![0; 512];
+    let stubs = call::fill_followed_stubs::<ProtectedMode>(PLACE, trampoline, handler, &mut chunk);
+    let number = |at: usize| u32::from_le_bytes(chunk[at..at + 4].try_into().unwrap());
+    let veneer = stubs * I386::STUB_LEN;
+    for stub in (I386::STUB_LEN..veneer).step_by(I386::STUB_LEN) {
+        assert_eq!((chunk[stub], chunk[stub + 5]), (0x68, 0xe9), "push; jmp");
+        assert_eq!(number(stub + 1), (PLACE.as_usize() + stub + call::STUB_CALL_LEN) as u32);
+        assert_eq!(stub + 10 + number(stub + 6) as usize, veneer);
+        let way = stub + number(stub - 4) as usize;
+        assert_eq!(chunk[stub - 5], 0xe8, "call");
+        assert_eq!(
+            chunk[way..way + 7],
+            [0x8d, 0x64, 0x24, 8, 0xff, 0x24, 0x24],
+            "lea esp, [esp + 8]; jmp [esp]"
+        );
+        assert!(way >= veneer + 10);
+    }
+    assert_eq!((chunk[veneer], number(veneer + 1), chunk[veneer + 5]), (0x68, handler as u32, 0xe9));
+    let behind = PLACE.as_usize() + veneer + 10;
+    assert_eq!((behind as u32).wrapping_add(number(veneer + 6)), trampoline.as_usize() as u32);
 }
 
 /// HIT_1: the flag that makes the processor trap is all that changes, and comes back as it was.
