@@ -171,6 +171,8 @@ pub(crate) fn all() -> Vec<Job> {
         .needing(|_| std::mem::take(Wanted::default().component("", "llvm-tools"))),
         Job::named("fuzz", "a minute of random input for each fuzz target", fuzz_steps)
             .needing(|_| std::mem::take(Wanted::default().toolchain("nightly").tool("cargo-fuzz"))),
+        Job::named("advisories", "no dependency is known to be vulnerable", |_, _| advisory_steps())
+            .needing(|_| std::mem::take(Wanted::default().tool("cargo-audit"))),
         Job::named(
             "semver",
             "no public item changed more than the version says, since the last release",
@@ -446,6 +448,25 @@ fn fuzz_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {
         none if none.is_empty() => vec![Step::fail("fuzz", format!("there are no targets in {FUZZ}"))],
         files => files.iter().map(step).collect(),
     }
+}
+
+/// Where lock files are.
+const LOCKED: [&str; 5] = ["", SYSTEM, "tests/peers", "fuzz", "probe-core/tests/no_panic"];
+
+/// Each lock file against the RustSec database, which is fetched; or against the copy of it in the folder that
+/// `PROBE_ADVISORIES` names, where there is no network.
+fn advisory_steps() -> Vec<Step> {
+    let audit = ["cargo", "audit", "--deny", "yanked"];
+    let copy = std::env::var("PROBE_ADVISORIES").ok();
+    let step = |folder: &str| {
+        let name = if folder.is_empty() { "the workspace" } else { folder };
+        let step = Step::run(format!("advisories for {name}"), &audit).within(folder);
+        match &copy {
+            Some(copy) => step.args(["--no-fetch", "--db", copy]),
+            None => step,
+        }
+    };
+    LOCKED.map(step).into()
 }
 
 #[cfg(test)]
