@@ -411,7 +411,7 @@ impl<A: Arch> Pool<A> {
     fn take_other(&self, context: &Context<A>) -> Option<&Instance<A>> {
         match self.owner.compare_exchange(0, context.address(), Relaxed, Relaxed) {
             Ok(_) => return self.try_take(context),
-            Err(owner) if owner == context.address() => {}
+            Err(owner) if owner == context.address() || owner == SHARED => {}
             Err(_) => self.owner.store(SHARED, Relaxed),
         }
         self.take_numbered(context)
