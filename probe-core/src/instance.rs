@@ -222,16 +222,17 @@ impl<A: Arch> Instance<A> {
     /// Takes it by a store: it is free, and the running context its owner.
     #[inline(always)]
     fn take_own(&self, life: u32) {
-        self.life.store(life.wrapping_add(TURN_ONE + Life::Taken as u32), Relaxed);
+        // Release: as in `Instance::take`.
+        self.life.store(life.wrapping_add(TURN_ONE + Life::Taken as u32), Release);
     }
 
     /// Takes it, one of the first [`HOMES`], if its word is still `life`, which says that it is free.
     #[inline(always)]
     fn take(&self, life: u32) -> bool {
         let taken = life.wrapping_add(TURN_ONE + Life::Taken as u32);
-        // Acquire: what was last done with the instance has been done before. Nothing is handed over by taking it: what
-        // is written to it is published by its `life`.
-        self.life.compare_exchange(life, taken, Acquire, Relaxed).is_ok()
+        // Acquire: what was last done with the instance has been done before. Release: whoever sees it taken sees which ones the
+        // context had given back before.
+        self.life.compare_exchange(life, taken, AcqRel, Relaxed).is_ok()
     }
 }
 
