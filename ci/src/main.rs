@@ -27,6 +27,7 @@ mod walk;
 #[cfg(test)]
 mod workflows;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -215,14 +216,13 @@ fn run(matches: &ArgMatches) -> Result<bool, String> {
         }
         Some(("generate", _)) => generate::write_all(&root).map(|()| true),
         Some(("jobs", _)) => {
-            for job in jobs::all() {
-                println!(
-                    "{:16} {}{}",
-                    job.name,
-                    job.about,
-                    if job.is_in_test { "" } else { " (not in cargo ci test)" }
-                );
-            }
+            let line = |job: Job| {
+                let left_out = if job.is_in_test { "" } else { " (not in cargo ci test)" };
+                format!("{:16} {}{left_out}\n", job.name, job.about)
+            };
+            let list: String = jobs::all().into_iter().map(line).collect();
+            // A reader that has seen enough closes the pipe.
+            let _ = std::io::stdout().write_all(list.as_bytes());
             Ok(true)
         }
         _ => unreachable!("clap requires a known subcommand"),
