@@ -252,12 +252,12 @@ fn ret_2_the_owner_takes_again_what_came_back_elsewhere() {
         // The other instance, so that the next call is followed only where the first has come back.
         be_with(0, 1);
         let also_held = enter(machine);
-        let other = context(1, move || {
-            be_with(1, 0);
-            assert_eq!(finish(machine, held), 5);
+        let other = context(0, move || {
+            be_with(0, 2);
+            assert_eq!(call(machine), 5);
         });
-        be_with(0, 2);
-        assert_eq!(call(machine), 5);
+        be_with(1, 0);
+        assert_eq!(finish(machine, held), 5);
         other.join().unwrap();
         be_with(0, 1);
         assert_eq!(finish(machine, also_held), 5);

@@ -41,6 +41,8 @@ unsafe extern "C" fn peer_hook_plant(function: usize) -> i32 {
     // SAFETY: the caller's promise.
     match unsafe { hooker.hook() } {
         Ok(point) => {
+            // SAFETY: the hook's jump stands there.
+            unsafe { make_executable(function) };
             *PLANTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(Planted(point));
             0
         }
@@ -49,6 +51,28 @@ unsafe extern "C" fn peer_hook_plant(function: usize) -> i32 {
             1
         }
     }
+}
+
+/// Makes two pages executable from where the jump at `function` leads: ilhook 2.3.0 does so with one, although its code, which
+/// lies on the heap, may go on in the next.
+///
+/// # Safety
+/// A `jmp rel32` stands there, or `jmp [rip]` before the address.
+unsafe fn make_executable(function: usize) {
+    const PAGE: usize = 4096;
+    let jump = function as *const u8;
+    // SAFETY: the caller's.
+    let target = match unsafe { jump.read() } {
+        // SAFETY: as above.
+        0xe9 => function
+            .wrapping_add(5)
+            .wrapping_add_signed(unsafe { jump.add(1).cast::<i32>().read_unaligned() } as isize),
+        // SAFETY: as above.
+        _ => unsafe { jump.add(6).cast::<usize>().read_unaligned() },
+    };
+    let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    // SAFETY: heap, which stays readable and writable.
+    unsafe { libc::mprotect((target & !(PAGE - 1)) as *mut libc::c_void, 2 * PAGE, protection) };
 }
 
 /// How often the hook was hit.
