@@ -66,9 +66,9 @@ unsafe fn make_executable(function: usize) {
         // SAFETY: as above.
         0xe9 => function
             .wrapping_add(5)
-            .wrapping_add_signed(unsafe { jump.add(1).cast::<i32>().read_unaligned() } as isize),
+            .wrapping_add_signed(unsafe { jump.wrapping_add(1).cast::<i32>().read_unaligned() } as isize),
         // SAFETY: as above.
-        _ => unsafe { jump.add(6).cast::<usize>().read_unaligned() },
+        _ => unsafe { jump.wrapping_add(6).cast::<usize>().read_unaligned() },
     };
     let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     // SAFETY: heap, which stays readable and writable.
