@@ -10,7 +10,7 @@
 //! `life`, so that contexts which follow calls at the same time write to no memory in common. The others' are told by a map.
 //!
 //! The own instance stands for number 0 until it has come back for the last time: a pool has one more than it lets be in use. Only
-//! where a second context comes at the very moment in which the first one takes it may there be a call more than that, once. A pool
+//! where a second context comes at the very moment in which the first one takes it may there be a call more than that, for the moment. A pool
 //! of one instance, of which somebody might think that it keeps contexts apart, has no owner.
 
 use crate::addr::CodeAddr;
@@ -297,14 +297,14 @@ unsafe impl<A: Arch> Sync for Pool<A> {}
 unsafe impl<A: Arch> Send for Pool<A> {}
 
 impl<A: Arch> Pool<A> {
-    /// A pool that lets one call less than there are stubs be in flight, of which there are two at least; each stub comes with
-    /// the word that tells where its call ends up.
+    /// A pool that lets one call less than there are stubs be in flight; each stub comes with the word that tells where its call
+    /// ends up.
     ///
     /// # Errors
     /// No memory, or data of more than [`MAX_DATA_LEN`](crate::MAX_DATA_LEN) bytes.
     ///
     /// # Safety
-    /// The words stay valid as long as the pool.
+    /// The words stay valid as long as the pool, and there are two stubs at least.
     pub(crate) unsafe fn new(
         stubs: &[(CodeAddr, *const AtomicUsize)],
         layout: Layout,

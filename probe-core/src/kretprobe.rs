@@ -123,7 +123,7 @@ impl<A: Arch, D, S> Kretprobe<A, D, S> {
 
     /// How many calls can be followed at the same time; 0 or less means the default, max(10, 2 × contexts) (RET_3).
     ///
-    /// Of more than one, once in the probe's life there can be another, for one call: where a second context calls the
+    /// Of more than one, there can be another for a moment once in the probe's life: where a second context calls the
     /// function for the first time just as the first one does.
     #[must_use]
     pub fn max_active(mut self, calls: i32) -> Self {

@@ -39,7 +39,7 @@ impl<H: Host> Probes<H> {
         while !self.find_stubs(books, save, wanted, &mut stubs) {
             self.add_stub_chunk(books, save)?;
         }
-        // SAFETY: the words are their chunks', which stay until the pool has given its stubs back.
+        // SAFETY: the words are their chunks', which stay until the pool has given its stubs back; one stub and the owner's.
         let pool = unsafe { Pool::new(&stubs, layout, drop_data) }?;
         let half = match leak(ReturnProbe { entry, exit, pool }) {
             Ok(half) => half,

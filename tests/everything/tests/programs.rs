@@ -149,7 +149,7 @@ impl Program {
         } else {
             self.path(self.program).ok_or("it is not there")?
         };
-        // A hit costs twenty times as much under an emulator.
+        // A hit costs far more under an emulator.
         let is_emulated = userland().is_some() && !cfg!(target_arch = "x86");
         let rounds = match (is_long(), is_emulated) {
             (true, false) => "100",

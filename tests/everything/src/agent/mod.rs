@@ -230,7 +230,7 @@ fn plant(
             // SAFETY: every signal may have its default.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
-    } else {
+    } else if guards != 0 {
         // The kernel refuses no action that it has taken before.
         let _ = signals::defer_asynchronous();
     }
