@@ -81,19 +81,23 @@ fn distance(at: usize, len_bytes: usize, near: usize) -> usize {
     at.abs_diff(near).max((at + len_bytes).abs_diff(near))
 }
 
-/// For every hole between mappings, the aligned block in it that lies nearest to `near`.
+/// For every hole between mappings, and behind them, the aligned block in it that lies nearest to `near`. In the heap's own, also
+/// where there is none yet, it may go on growing: half of the hole stays, if that is less than elsewhere (under an emulator).
 fn gaps(len_bytes: usize, near: usize) -> Vec<usize> {
     let Ok(maps) = maps::read() else { return Vec::new() };
+    let heap_end = sys::program_break();
     let mut found = Vec::new();
     let mut from = LOWEST;
-    for mapping in &maps {
+    let ends = maps.iter().map(|mapping| {
         let below = if mapping.name == "[stack]" { KEEP_CLEAR } else { 0 };
-        let to = mapping.start.saturating_sub(below);
-        if let Some(at) = nearest(from, to, len_bytes, near) {
-            found.push(at);
-        }
-        let above = if mapping.name == "[heap]" { KEEP_CLEAR } else { 0 };
-        from = from.max(mapping.end.saturating_add(above));
+        (mapping.start.saturating_sub(below), mapping.end)
+    });
+    for (to, next) in ends.chain([(usize::MAX, usize::MAX)]) {
+        let grows = (from..to).contains(&heap_end);
+        let behind_heap = heap_end + KEEP_CLEAR.min(to.saturating_sub(heap_end) / 2);
+        let parts = if grows { [(from, heap_end), (behind_heap, to)] } else { [(from, to), (0, 0)] };
+        found.extend(parts.iter().filter_map(|&(from, to)| nearest(from, to, len_bytes, near)));
+        from = from.max(next);
     }
     found
 }
@@ -127,6 +131,20 @@ mod tests {
             assert!(at.abs_diff(near) <= 1 << 30);
             // SAFETY: just mapped, and nobody else's.
             unsafe { sys::unmap(at.as_usize(), len) };
+        }
+    }
+
+    #[test]
+    fn a_heap_may_go_on_growing_that_slots_are_near() {
+        let heap_end = sys::program_break();
+        let next = maps::read().unwrap().iter().map(|map| map.start).filter(|start| *start > heap_end).min();
+        let clear_to = heap_end + KEEP_CLEAR.min((next.unwrap_or(usize::MAX) - heap_end) / 2);
+        for distance in [0, KEEP_CLEAR / 2, KEEP_CLEAR] {
+            let near = CodeAddr::new(heap_end + distance);
+            let at = alloc(0x1000, Some((near, 1 << 30))).unwrap().as_usize();
+            assert!(at + 0x1000 <= heap_end || clear_to <= at, "{at:#x} for {heap_end:#x}");
+            // SAFETY: just mapped, and nobody else's.
+            unsafe { sys::unmap(at, 0x1000) };
         }
     }
 

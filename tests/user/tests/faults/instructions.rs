@@ -228,8 +228,8 @@ fn hit_11_a_probed_fork_comes_back_twice() {
     assert_eq!(end, End::Exit(0));
 }
 
-/// The child of a vfork borrows memory, stack and this thread's state, and ends in the middle of a hit: what follows in the
-/// parent is counted, however often.
+/// The child of a vfork borrows memory, stack and this thread's state, and ends in the middle of a hit (by `exit_group`: see
+/// docs/emulators.md): what follows in the parent is counted, however often.
 #[test]
 fn hit_11_a_probed_vfork_leaves_the_parent_as_it_was() {
     static POSTS: AtomicUsize = AtomicUsize::new(0);

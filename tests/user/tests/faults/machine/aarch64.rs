@@ -30,7 +30,7 @@ functions! {
     // clone(CLONE_VM | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0); the child ends itself with status 7.
     flt_vfork flt_vfork_end concat!(
         "mov x0, #0x4111\nmov x1, #0\nmov x2, #0\nmov x3, #0\nmov x4, #0\nmov x8, #220\nsvc #0\n",
-        "cbnz x0, flt_vfork_end\nmov x0, #7\nmov x8, #93\nsvc #0"
+        "cbnz x0, flt_vfork_end\nmov x0, #7\nmov x8, #94\nsvc #0"
     );
 }
 /// The system call.

@@ -30,7 +30,7 @@ functions! {
     // Behind what the other functions begin with.
     flt_fork flt_fork_end "li 0, 2\nsc";
     // The child ends itself with status 7.
-    flt_vfork flt_vfork_end "li 0, 189\nsc\ncmpdi 3, 0\nbne flt_vfork_end\nli 3, 7\nli 0, 1\nsc";
+    flt_vfork flt_vfork_end "li 0, 189\nsc\ncmpdi 3, 0\nbne flt_vfork_end\nli 3, 7\nli 0, 234\nsc";
 }
 /// The system call.
 pub(super) const FORK_PLACE: isize = 20;

@@ -28,7 +28,7 @@ cfg_if::cfg_if! {
             flt_fork flt_fork_end "mov eax, 57\nsyscall";
             // The child ends itself with status 7.
             flt_vfork flt_vfork_end
-                "mov eax, 58\nsyscall\ntest eax, eax\njnz flt_vfork_end\nmov edi, 7\nmov eax, 60\nsyscall";
+                "mov eax, 58\nsyscall\ntest eax, eax\njnz flt_vfork_end\nmov edi, 7\nmov eax, 231\nsyscall";
         }
         /// The system call.
         pub(super) const FORK_PLACE: isize = 12;
@@ -60,7 +60,7 @@ cfg_if::cfg_if! {
             flt_fork flt_fork_end "mov eax, 2\nint 0x80";
             // The child ends itself with status 7; EBX is the caller's.
             flt_vfork flt_vfork_end
-                "mov eax, 190\nint 0x80\ntest eax, eax\njnz flt_vfork_end\nmov ebx, 7\nmov eax, 1\nint 0x80";
+                "mov eax, 190\nint 0x80\ntest eax, eax\njnz flt_vfork_end\nmov ebx, 7\nmov eax, 252\nint 0x80";
         }
         /// The system call.
         pub(super) const FORK_PLACE: isize = 14;
