@@ -12,7 +12,8 @@ const FRIDA: &str = "frida==17.26.0";
 /// The Python environment that has it, from the workspace's root on.
 const PYTHON: &str = "target/peers/venv/bin/python";
 
-/// Builds tests/peers of the repository at `root`, in a folder of its own in `target`; the library.
+/// Builds tests/peers of the repository at `root`, in a folder of its own in `target`, for what cargo builds for
+/// (`CARGO_BUILD_TARGET`); the library.
 pub(crate) fn library(root: &Path, target: &Path) -> Option<PathBuf> {
     let manifest = root.join("tests/peers/Cargo.toml");
     // An older revision has none.
@@ -24,7 +25,9 @@ pub(crate) fn library(root: &Path, target: &Path) -> Option<PathBuf> {
     build.args(["build", "--quiet", "--release", "--locked", "--manifest-path"]).arg(&manifest);
     let status = build.arg("--target-dir").arg(&folder).current_dir(root).stdin(Stdio::null()).status();
     if status.is_ok_and(|status| status.success()) {
-        Some(folder.join("release/libprobe_peers.so"))
+        let of_target =
+            std::env::var_os("CARGO_BUILD_TARGET").map_or(folder.clone(), |triple| folder.join(triple));
+        Some(of_target.join("release/libprobe_peers.so"))
     } else {
         eprintln!("tests/peers cannot be built here: its libraries are left out");
         None
