@@ -126,14 +126,15 @@ global_asm!(
     .endm
 
     // Detours have stored X29 and X30 where they belong; X30 is where the detour goes on, which is kept in the last word.
+    // A detour that is near does what the first two do, and calls what follows: `crate::detour`.
     .macro probe_a64_detour_begin
     hint #34                            // bti c: from the detour's blr
     probe_a64_save 240
     add x17, sp, #288
-    str x17, [sp, #256]
     ldur x0, [x30, #-20]                // the detour's word
     add x29, sp, #240
-    ldr x16, [x0]                       // the handler
+    ldp x16, x15, [x0]                  // the handler, the place
+    stp x17, x15, [sp, #256]            // sp, pc
     probe_a64_finish x30
     .endm
 

@@ -7,6 +7,10 @@
 //!  16  the instruction, or others with its effect; b place + 4
 //!   n  a literal of those, eight bytes
 //! ```
+//! Where a branch reaches the trampoline, the detour begins with what that begins with:
+//! ```text
+//!   0  stp x29, x30, [sp, #-48]!; stp xzr, x0, [sp, #-240]!; bl trampoline + 8; ldp x29, x30, [sp], #48
+//! ```
 //! Where the trampoline is called a second time, behind the instruction:
 //! ```text
 //!  20  b over the two words, which are there again, as are the four instructions behind them; b place + 4
@@ -27,7 +31,10 @@ pub(crate) const LEN: usize = HEADER_LEN + COPY + LITERAL + 8;
 /// What lies before the entry.
 pub(crate) const HEADER_LEN: usize = 16;
 
-const ENTER: [u32; 4] = [0xa9bd_7bfd, 0x58ff_ff7e, 0xd63f_03c0, 0xa8c3_7bfd];
+/// The call of the trampoline from wherever it is.
+const FAR_CALL: [u32; 4] = [0xa9bd_7bfd, 0x58ff_ff7e, 0xd63f_03c0, 0xa8c3_7bfd];
+/// What a near trampoline is entered behind: a landing pad and `stp xzr, x0, [sp, #-240]!`.
+const NEAR_ENTRY: usize = 8;
 /// The first copied instruction, from the entry.
 const COPY: usize = 16;
 
@@ -87,6 +94,11 @@ pub(crate) fn fill(
         let (trampoline, word) = (trampoline.as_usize() as u64, word as u64);
         [trampoline as u32, (trampoline >> 32) as u32, word as u32, (word >> 32) as u32]
     };
+    let call = |at: CodeAddr| {
+        let [save, _, _, restore] = FAR_CALL;
+        let near = insn::branch(trampoline.wrapping_add(NEAR_ENTRY).offset_from(at.wrapping_add(8)));
+        near.map_or(FAR_CALL, |branch| [save, 0xa9b1_03ff, branch | 1 << 31, restore])
+    };
     let mut layout = DetourLayout { len_bytes: LEN as u8, ..DetourLayout::default() };
     if let Some(post) = post {
         let skip = insn::branch(20).filter(|_| back == 4).ok_or(NOT_COPIED)?;
@@ -94,11 +106,11 @@ pub(crate) fn fill(
         let next = insn::branch(place.wrapping_add(4).offset_from(at.wrapping_add(back)));
         words[1] = skip;
         words[2..6].copy_from_slice(&header(post));
-        words[6..10].copy_from_slice(&ENTER);
+        words[6..10].copy_from_slice(&call(at.wrapping_add(24)));
         words[10] = next.ok_or(OUT_OF_REACH)?;
     }
     let mut image = [0; LEN];
-    let code = header(word).into_iter().chain(ENTER).chain(words);
+    let code = header(word).into_iter().chain(call(entry)).chain(words);
     for (bytes, word) in image.chunks_exact_mut(4).zip(code) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }

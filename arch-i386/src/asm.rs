@@ -397,6 +397,8 @@ macro_rules! any_detour_trampoline {
                 $($save,)*
                 "mov eax, [ebp + {frame}]",
                 "mov eax, [eax - {word_distance}]",
+                "mov ecx, [eax + 4]",
+                "mov [ebp + {eip}], ecx",
                 "sub esp, 8",
                 "push ebp",
                 "push eax",

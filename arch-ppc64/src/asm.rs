@@ -130,7 +130,7 @@ macro_rules! detour_trampoline {
             "mfxer 0; std 0,{regs}+{xer}(1)",
             "mfcr 0; std 0,{regs}+{ccr}(1)",
             "li 0,1; sldi 0,0,63; std 0,{regs}+{msr}(1)",
-            "ld 3,-{word_distance}(31); ld 11,0(3)",
+            "ld 3,-{word_distance}(31); ld 11,0(3); ld 0,8(3); std 0,{regs}+{nip}(1)",
             "addi 4,1,{regs}",
             $save,
             call_handler!(),

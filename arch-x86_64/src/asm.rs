@@ -300,7 +300,12 @@ macro_rules! detour_trampoline {
             ip: "0",
             // The interrupted function is at the place itself, not behind a call.
             enter: [".cfi_signal_frame"],
-            note: ["mov rax, [rsp + {frame}]", "mov rdi, [rax - {word_distance}]"],
+            note: [
+                "mov rax, [rsp + {frame}]",
+                "mov rdi, [rax - {word_distance}]",
+                "mov rax, [rdi + 8]",
+                "mov [rsp + {rip}], rax"
+            ],
             call: [$($save,)* "call [rdi]" $(, $restore)*],
             unchanged: [],
             changed: [

@@ -496,7 +496,8 @@ pub unsafe trait NativeArch: Arch {
 
     /// The address of the assembly that detours call. It saves the registers `save` names, calls the function that the
     /// detour's word points to (the word is the address of a structure whose first word is the address of an `extern "C"
-    /// fn(word: usize, regs: *mut Regs) -> Resume`, with `regs` as at the place but for pc), and does what it answers.
+    /// fn(word: usize, regs: *mut Regs) -> Resume`, and whose second one is the place: `regs` are as there), and does what it
+    /// answers.
     fn detour_trampoline(save: SaveSet) -> CodeAddr;
 
     /// The same for the detour of a function whose calls are followed, where that can be done better: so that the processor predicts

@@ -36,8 +36,9 @@ const _: () = assert!(MAX_DEPTH * DEPTH_ONE <= DEPTH_MASK);
 /// One context's state (a CPU, a thread): the host keeps one for each, zero-cost to create.
 ///
 /// Returned by [`Host::context`](crate::host::Host::context), always the same one for the same context.
+#[repr(C)]
 pub struct Context<A: Arch> {
-    /// Section count, depth, and whether the context is inside the core.
+    /// Section count, depth, and whether the context is inside the core. First: where it is costs no instruction.
     word: AtomicUsize,
     /// The probe whose handler runs now, for faults; null when none does.
     current: AtomicPtr<Node<A>>,
@@ -188,7 +189,12 @@ impl<A: NativeArch> Context<A> {
     /// Goes inside; `word` is from [`Context::idle_word`].
     #[inline(always)]
     pub(crate) fn open_idle(&self, word: usize) {
-        // Its bit is clear; to add it is one instruction.
+        // Where memory can be added to, that is one instruction. Its bit is clear.
+        let word = if cfg!(any(target_arch = "x86", target_arch = "x86_64")) {
+            self.word.load(Relaxed)
+        } else {
+            word
+        };
         self.word.store(word.wrapping_add(INSIDE), Relaxed);
         light_barrier::<A>();
     }

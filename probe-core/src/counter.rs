@@ -24,6 +24,9 @@ pub(crate) struct HitCounter {
     others: Counter,
 }
 
+/// The counter of no probe: nothing is ever counted with it.
+pub(crate) static NOBODY: HitCounter = HitCounter::new(true);
+
 /// No address of a context has this bit.
 const SILENT: usize = 1;
 /// Nor this: there has been a second one.
@@ -45,20 +48,23 @@ impl HitCounter {
         self.owner.fetch_and(!SILENT, AcqRel);
     }
 
-    /// Counts one, in a section of this context; `false`: the probe is silent, or the context has nothing to count with yet.
+    /// Counts one, in a section of this context; `false`: the context is not the first one, or the probe is silent.
     #[inline(always)]
-    pub(crate) fn try_rise<A: Arch>(&self, context: &Context<A>, shares: &Shares) -> bool {
-        let owner = self.owner.load(Relaxed);
-        if owner == context.address() {
+    pub(crate) fn try_rise_alone<A: Arch>(&self, context: &Context<A>) -> bool {
+        let is_first = self.owner.load(Relaxed) == context.address();
+        if is_first {
             self.owners.rise_alone();
-            return true;
         }
-        owner == SHARED && self.rise_share(context, shares)
+        is_first
     }
 
-    /// As [`HitCounter::try_rise`], where there has been a second context.
+    /// As [`HitCounter::try_rise_alone`], where there has been a second context; `false`: there has not, or the probe is silent, or the
+    /// context has nothing to count with yet.
     #[inline(always)]
-    fn rise_share<A: Arch>(&self, context: &Context<A>, shares: &Shares) -> bool {
+    pub(crate) fn try_rise_shared<A: Arch>(&self, context: &Context<A>, shares: &Shares) -> bool {
+        if self.owner.load(Relaxed) != SHARED {
+            return false;
+        }
         let address = context.address();
         let (whose, share) = shares.of(context, self);
         let (whose, probe) = (whose.load(Relaxed), share.probe.load(Relaxed));
@@ -237,21 +243,20 @@ mod two_words {
         /// Counts one.
         #[inline(always)]
         pub(crate) fn rise(&self) {
-            self.risen(self.low.fetch_add(1, Relaxed));
+            self.risen(self.low.fetch_add(1, Relaxed).wrapping_add(1));
         }
 
         /// As [`Counter::rise`], for whoever is the only one who counts at the moment.
         #[inline(always)]
         pub(crate) fn rise_alone(&self) {
-            let before = self.low.load(Relaxed);
-            self.low.store(before.wrapping_add(1), Relaxed);
-            self.risen(before);
+            // Where memory can be added to, that is one instruction.
+            self.low.store(self.low.load(Relaxed).wrapping_add(1), Relaxed);
+            self.risen(self.low.load(Relaxed));
         }
 
         #[inline(always)]
-        fn risen(&self, before: u32) {
-            // Its lower bits are all ones.
-            if before << 1 == u32::MAX << 1 {
+        fn risen(&self, low: u32) {
+            if low << 1 == 0 {
                 self.note_half_turn();
             }
         }

@@ -14,6 +14,7 @@
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, DetourLayout, Displaced, Method, NativeArch, Regs, Resume, SaveSet};
 use crate::context::{Context, Wait};
+use crate::counter::{HitCounter, NOBODY};
 use crate::hit::{RegsOf, Trap, Walk, count_missed};
 use crate::host::Host;
 use crate::instance::Instance;
@@ -32,21 +33,22 @@ pub(crate) const MAX_DISPLACED_LEN: usize = 24;
 /// Detours begin and end in pieces of this many bytes that nobody else has.
 pub(crate) const GRANULE: usize = 32;
 
-/// One detour. The trampoline finds the handler in the first word.
+/// One detour. The trampoline finds the handler in the first word and the place in the second.
 #[repr(C)]
 pub(crate) struct Detour<H: Host> {
     /// [`jumped`], or [`entered`] where a return probe is the only one: either does whatever is to be done.
     pub(crate) handler: AtomicPtr<()>,
-    /// The only probe of the place, if it has a pre handler and nothing else.
-    plain: AtomicPtr<Node<H::Arch>>,
+    pub(crate) place: CodeAddr,
+    /// The counter of the place's only probe, if that has a pre handler and nothing else; if not, [`NOBODY`].
+    plain: AtomicPtr<HitCounter>,
     /// The only probe of the place, if it is a return probe without an entry handler.
     followed: AtomicPtr<Node<H::Arch>>,
     pub(crate) probes: &'static Probes<H>,
-    pub(crate) place: CodeAddr,
     /// Null unless the jump, or a part of it, stands in text.
     point: AtomicPtr<Point<H::Arch>>,
-    /// As the first word, for the call behind the first copy.
+    /// As the first two words, for the call behind the first copy.
     post_handler: Handler<H>,
+    _post_place: CodeAddr,
     pub(crate) kind: Kind,
     /// Where the jump leads.
     pub(crate) entry: CodeAddr,
@@ -99,12 +101,13 @@ impl<H: Host> Detour<H> {
     ) -> Self {
         Self {
             handler: AtomicPtr::new(jumped::<H> as Handler<H> as *mut ()),
-            plain: AtomicPtr::new(ptr::null_mut()),
+            plain: AtomicPtr::new(ptr::from_ref(&NOBODY).cast_mut()),
             followed: AtomicPtr::new(ptr::null_mut()),
             probes,
             place,
             point: AtomicPtr::new(ptr::null_mut()),
             post_handler: copied::<H>,
+            _post_place: place,
             kind,
             entry: CodeAddr::new(0),
             displaced,
@@ -130,7 +133,8 @@ impl<H: Host> Detour<H> {
             (true, false) => entered::<H, false>,
             (true, true) => entered::<H, true>,
         };
-        self.plain.store(if is_plain { only } else { ptr::null_mut() }, Release);
+        let plain = if is_plain { only.cast() } else { ptr::from_ref(&NOBODY).cast_mut() };
+        self.plain.store(plain, Release);
         self.followed.store(if is_followed { only } else { ptr::null_mut() }, Release);
         self.handler.store(handler as *mut (), Release);
         self.point.store(point.map_or(ptr::null_mut(), |point| ptr::from_ref(point).cast_mut()), Release);
@@ -222,21 +226,52 @@ pub(crate) extern "C" fn jumped<H: Host>(detour: usize, regs: *mut RegsOf<H>) ->
     let regs = unsafe { &mut *regs };
     let host = &detour.probes.host;
     host.pin();
-    let Some(context) = host.context() else { return jumped_busy(detour, regs, None) };
-    let Some(word) = context.idle_word() else { return jumped_busy(detour, regs, Some(context)) };
+    let Some(context) = host.context() else { return jumped_busy(detour, regs) };
+    let Some(word) = context.idle_word() else { return jumped_busy(detour, regs) };
     context.open_idle(word);
     // SAFETY: inside until `close_only`; the registry clears the pointer before it waits and frees the node.
-    let plain = unsafe { follow(&detour.plain).as_ref() };
-    let Some(node) = plain.filter(|node| node.hits.try_rise(context, &detour.probes.shares)) else {
+    let hits = follow(&detour.plain);
+    // SAFETY: as above.
+    if !unsafe { &*hits }.try_rise_alone(context) {
+        return jumped_shared(detour, regs);
+    }
+    // SAFETY: a probe's, since it has counted.
+    unsafe { run_plain(host, hits, context, regs) }
+}
+
+/// As [`jumped`] from where the context is inside, where it is not the counter's first one.
+#[inline(never)]
+fn jumped_shared<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
+    let probes = detour.probes;
+    let Some(context) = probes.host.context() else { return jumped_busy(detour, regs) };
+    let hits = follow(&detour.plain);
+    // SAFETY: as in `jumped`.
+    if !unsafe { &*hits }.try_rise_shared(context, &probes.shares) {
         return jumped_idle(detour, regs, context);
-    };
+    }
+    // SAFETY: a probe's, since it has counted.
+    unsafe { run_plain(&probes.host, hits, context, regs) }
+}
+
+/// Calls the pre handler of the probe that has counted the hit, and ends it.
+///
+/// # Safety
+/// The counter is that of a probe with a pre handler and nothing else, and has counted in this section.
+#[inline(always)]
+unsafe fn run_plain<H: Host>(
+    host: &H,
+    hits: *const HitCounter,
+    context: &Context<H::Arch>,
+    regs: &mut RegsOf<H>,
+) -> Resume {
+    // SAFETY: the caller's.
+    let node = unsafe { &*Node::<H::Arch>::of_counter(hits) };
     let Handlers::Kprobe { pre: Some(pre), .. } = &node.handlers else {
-        // SAFETY: `serve` stores no other.
+        // SAFETY: the caller's.
         unsafe { core::hint::unreachable_unchecked() }
     };
     context.set_current(node);
-    regs.set_pc(detour.place);
-    let resume = pre(regs, node);
+    let resume = pre.call(regs, node);
     leave(host, context, resume)
 }
 
@@ -252,8 +287,8 @@ pub(crate) extern "C" fn entered<H: Host, const FOLLOWS: bool>(
     let regs = unsafe { &mut *regs };
     let host = &detour.probes.host;
     host.pin();
-    let Some(context) = host.context() else { return jumped_busy(detour, regs, None) };
-    let Some(word) = context.idle_word() else { return jumped_busy(detour, regs, Some(context)) };
+    let Some(context) = host.context() else { return jumped_busy(detour, regs) };
+    let Some(word) = context.idle_word() else { return jumped_busy(detour, regs) };
     context.open_idle(word);
     // SAFETY: as in `jumped`.
     let followed = unsafe { follow(&detour.followed).as_ref() };
@@ -297,7 +332,6 @@ fn jumped_idle<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, context: &Cont
     let (Some(point), Some(head)) = (point, head) else {
         return leave(&probes.host, context, Resume::Unchanged);
     };
-    regs.set_pc(detour.place);
     if let Handlers::Return(probe) = &head.handlers
         && head.next.load(Relaxed).is_null()
         && !head.is_silent()
@@ -315,20 +349,15 @@ fn jumped_idle<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, context: &Cont
 /// A nested hit, or one where there is no room for another context.
 #[cold]
 #[inline(never)]
-fn jumped_busy<H: Host>(
-    detour: &Detour<H>,
-    regs: &mut RegsOf<H>,
-    context: Option<&Context<H::Arch>>,
-) -> Resume {
+fn jumped_busy<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
     let probes = detour.probes;
     let mut resume = Resume::Unchanged;
-    match context {
+    match probes.host.context() {
         Some(context) => {
             let was_outside = context.open();
             probes.miss_detour(detour);
             // Behind the copy is a call for the frame's owner, which this hit has come in between: not for this one.
             if let Some(point) = probes.between(context, detour) {
-                regs.set_pc(detour.place);
                 let _ = probes.execute_bare(point, regs);
                 resume = Resume::Redirected;
             }

@@ -271,7 +271,7 @@ impl<H: Host> Probes<H> {
                 node.hits.rise_anywhere();
                 if let Some(pre) = pre {
                     context.set_current(node);
-                    if pre(regs, node) == Resume::Redirected {
+                    if pre.call(regs, node) == Resume::Redirected {
                         return Walk::Redirected;
                     }
                 }

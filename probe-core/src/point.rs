@@ -7,11 +7,12 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method};
 use crate::counter::{Counter, HitCounter};
 use crate::jprobe::JprobeEntry;
-use crate::kprobe::{FaultFn, Lender, PostFn, PreFn};
+use crate::kprobe::{FaultFn, Lender, PostFn, Pre};
 use crate::kretprobe::ReturnProbe;
 use crate::list::Linked;
 use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, Relaxed, Release, follow};
 use alloc::boxed::Box;
+use core::mem::offset_of;
 use core::ptr::{self, NonNull};
 
 /// How a hit runs the original instruction: what `hit` looks at, one byte.
@@ -230,23 +231,25 @@ pub(crate) const NO_SIMD: u32 = 64;
 pub(crate) const SILENT: u32 = DISABLED | STARTING | LEAVING | GONE;
 
 /// One registered probe.
+#[repr(C)]
 pub(crate) struct Node<A: Arch> {
+    /// First: who has the counter has the probe ([`Node::of_counter`]).
+    pub(crate) hits: HitCounter,
+    pub(crate) handlers: Handlers<A>,
     pub(crate) next: AtomicPtr<Node<A>>,
     pub(crate) point: AtomicPtr<Point<A>>,
     pub(crate) flags: AtomicU32,
     /// Which registration it came with: rises from probe to probe.
     pub(crate) generation: u32,
-    pub(crate) hits: HitCounter,
     pub(crate) missed: Counter,
     pub(crate) faults: Counter,
-    pub(crate) handlers: Handlers<A>,
     /// For its handlers.
     pub(crate) lender: &'static dyn Lender,
 }
 
 /// What a probe does at a hit.
 pub(crate) enum Handlers<A: Arch> {
-    Kprobe { pre: Option<Box<PreFn<A>>>, post: Option<Box<PostFn<A>>>, fault: Option<Box<FaultFn<A>>> },
+    Kprobe { pre: Option<Pre<A>>, post: Option<Box<PostFn<A>>>, fault: Option<Box<FaultFn<A>>> },
     Jprobe(JprobeEntry),
     Return(Box<ReturnProbe<A>>),
 }
@@ -269,6 +272,13 @@ impl<A: Arch> Node<A> {
             handlers,
             lender,
         }
+    }
+
+    /// The probe that a counter belongs to, where that is a probe's.
+    #[inline(always)]
+    pub(crate) fn of_counter(hits: *const HitCounter) -> *const Self {
+        const { assert!(offset_of!(Self, hits) == 0) };
+        hits.cast()
     }
 
     #[inline(always)]

@@ -252,6 +252,7 @@ fn copy_segments(regs: &mut Native, from: &Native) {
 #[repr(C)]
 struct Word {
     handler: extern "C" fn(usize, *mut Native) -> Resume,
+    place: CodeAddr,
     save: SaveSet,
     answer: Resume,
     /// What the function shall return to, where it is followed.
@@ -265,6 +266,7 @@ extern "C" fn on_jump(word: usize, regs: *mut Native) -> Resume {
     let word = unsafe { &*std::ptr::with_exposed_provenance::<Word>(word) };
     // SAFETY: the trampoline passes its frame.
     let regs = unsafe { &mut *regs };
+    assert_eq!(regs.pc(), word.place);
     *word.seen.lock().unwrap() = Some(*regs);
     if word.save == SaveSet::Full {
         clobber();
@@ -305,9 +307,16 @@ fn hit_1_a_hit_by_jump_changes_nothing_else(
     CHANGES.store(false, Ordering::Relaxed);
     let arena = Arena::new();
     let chunk = Chunk::new(save, if save == SaveSet::Full { note_and_clobber_lightly } else { note });
-    let word = |answer| Word { handler: on_jump, save, answer, stub: chunk.stub(3), seen: Mutex::new(None) };
-    let words = [word(Resume::Unchanged), word(answer)];
     let place = CodeAddr::new(arena.code() + 0x800);
+    let words =
+        [(place, Resume::Unchanged), (place.wrapping_add(NOP.len()), answer)].map(|(place, answer)| Word {
+            handler: on_jump,
+            place,
+            save,
+            answer,
+            stub: chunk.stub(3),
+            seen: Mutex::new(None),
+        });
     let code = [&NOP[..], &NOP, &[0xc3]].concat();
     let fill_code = |jump: Option<[u8; 8]>| {
         let text = &mut arena.bytes(arena.code())[0x800..];

@@ -81,7 +81,7 @@ fn walk(image: &[u8], layout: &DetourLayout, original: u32, regs: PtRegs) -> Don
         let (plan, method) = decode::classify(word).unwrap();
         let (rt, rn) = (insn::rd(word), insn::rn(word));
         match word & 0xffc0_0000 {
-            _ if word == ENTER[0] => break,
+            _ if word == FAR_CALL[0] => break,
             _ if method == Method::Simulate => {
                 Aarch64::simulate(&plan, CodeAddr::new(at), &mut done.regs, &Around(image)).unwrap();
             }
@@ -132,9 +132,29 @@ fn states() -> impl Iterator<Item = PtRegs> {
 /// Whether the trampoline is called at `offset`, with `word`.
 fn calls(image: &[u8], offset: usize, word: usize) -> bool {
     let doubleword = |at: usize| u64::from_le_bytes(*image[at..].first_chunk().unwrap()) as usize;
-    let mut code = ENTER.iter().enumerate().map(|(index, _)| insn::word_at(&image[offset + 4 * index..]));
+    let mut code = FAR_CALL.iter().enumerate().map(|(index, _)| insn::word_at(&image[offset + 4 * index..]));
     (doubleword(offset - 16), doubleword(offset - 8)) == (TRAMPOLINE.as_usize(), word)
-        && ENTER.iter().all(|word| code.next() == Some(Some(*word)))
+        && FAR_CALL.iter().all(|word| code.next() == Some(Some(*word)))
+}
+
+/// Where a branch reaches the trampoline, both calls branch there, behind what they do themselves.
+#[test]
+fn a_near_trampoline_is_called_by_a_branch() {
+    for trampoline in [ENTRY.wrapping_add(0x7ff_ff00), ENTRY.wrapping_offset(-0x10_0000)] {
+        let (mut image, words) = ([0; LEN], (WORD, Some(POST)));
+        let layout = fill(&NOP.to_le_bytes(), PLACE, ENTRY, (trampoline, words), &mut image).unwrap();
+        for (call, word) in [(HEADER_LEN, WORD), (usize::from(layout.back) - 16, POST)] {
+            let code: [_; 4] =
+                core::array::from_fn(|index| insn::word_at(&image[call + 4 * index..]).unwrap());
+            assert_eq!((code[0], code[1], code[3]), (FAR_CALL[0], 0xa9b1_03ff, FAR_CALL[3]));
+            let at = CodeAddr::new(start() + call + 8);
+            assert_eq!(code[2] >> 26, 0b10_0101, "bl");
+            assert_eq!(branch_target(&code[2].to_le_bytes(), at), Some(trampoline.wrapping_add(8)));
+            // The trampoline finds the word from its return address.
+            let back = call + 12;
+            assert_eq!(u64::from_le_bytes(*image[back - 20..].first_chunk().unwrap()) as usize, word);
+        }
+    }
 }
 
 fn displaced(word: u32) -> Result<Displaced, Refusal> {

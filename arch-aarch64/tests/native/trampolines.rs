@@ -1,4 +1,4 @@
-//! Return trampolines, executed: what a caller sees after a probed function has returned (RET_4, HIT_1).
+//! Trampolines, executed: what a caller sees after a probed function has returned, and a function behind a detour (RET_4, HIT_1).
 
 use probe_arch_aarch64::{Aarch64, PtRegs};
 use probe_core::CodeAddr;
@@ -175,6 +175,12 @@ extern "C" fn handler(stub: usize, regs: *mut PtRegs) -> Resume {
         WITH_SVE => unsafe { destroy_predicates() },
         _ => regs.x[16] = 0x1616,
     }
+    destroy();
+    if [REDIRECTED, OTHER_STACK, PRESERVED].contains(&mode) { Resume::Changed } else { Resume::Unchanged }
+}
+
+/// Destroys all registers that calls do not preserve.
+fn destroy() {
     // SAFETY: changes nothing but declared registers and the floating-point control and status.
     unsafe {
         core::arch::asm!(
@@ -188,7 +194,6 @@ extern "C" fn handler(stub: usize, regs: *mut PtRegs) -> Resume {
         );
     }
     destroy_vectors();
-    if [REDIRECTED, OTHER_STACK, PRESERVED].contains(&mode) { Resume::Changed } else { Resume::Unchanged }
 }
 
 #[inline(never)]
@@ -249,7 +254,16 @@ impl Drop for Chunk {
 }
 
 fn call(stub: usize) -> Box<Call> {
-    let mut call = Box::new(Call {
+    let mut call = call_to(stub);
+    REAL.store((&raw const call.real).addr() as u64, Ordering::Relaxed);
+    // SAFETY: keeps all callee-saved registers; the stub leads back to it.
+    unsafe { return_through(&mut call) };
+    call
+}
+
+/// For [`return_through`], with something else in every register.
+fn call_to(stub: usize) -> Box<Call> {
+    Box::new(Call {
         x: core::array::from_fn(|index| 0x0101_0101_0101_0101u64.wrapping_mul(index as u64 + 3)),
         nzcv: 0x6000_0000,
         stub: stub as u64,
@@ -261,11 +275,7 @@ fn call(stub: usize) -> Box<Call> {
         fpsr: 0x0800_0010,
         fpcr_after: 0,
         fpsr_after: 0,
-    });
-    REAL.store((&raw const call.real).addr() as u64, Ordering::Relaxed);
-    // SAFETY: keeps all callee-saved registers; the stub leads back to it.
-    unsafe { return_through(&mut call) };
-    call
+    })
 }
 
 fn general_registers_survive(trampoline: CodeAddr) {
@@ -401,6 +411,104 @@ unsafe extern "C" {
 }
 
 const WITH_SVE: usize = 3;
+
+/// What the word of a detour is the address of.
+#[repr(C)]
+struct Word {
+    handler: extern "C" fn(usize, *mut PtRegs) -> Resume,
+    place: CodeAddr,
+    answer: Resume,
+}
+
+/// Notes what it sees, destroys what a handler may, and changes and answers what the word says.
+extern "C" fn on_jump(word: usize, regs: *mut PtRegs) -> Resume {
+    // SAFETY: the test's word.
+    let word = unsafe { &*std::ptr::with_exposed_provenance::<Word>(word) };
+    // SAFETY: the trampoline's own frame.
+    let regs = unsafe { &mut *regs };
+    *SEEN.lock().unwrap() = Some(*regs);
+    destroy();
+    if word.answer == Resume::Changed {
+        (regs.x[3], regs.x[19]) = (0x303, 0x1919);
+    }
+    word.answer
+}
+
+/// Memory that a branch to the trampoline reaches from, or not.
+fn map_for_detours(trampoline: CodeAddr, is_near: bool) -> CodeAddr {
+    const REACH: usize = 1 << 27;
+    let step = if is_near { REACH / 16 } else { REACH * 2 };
+    let maps = (1..16).map(|steps| {
+        let hint = (trampoline.as_usize() & !(CHUNK - 1)).wrapping_add(steps * step);
+        let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new anonymous mapping, where others are only if nothing is at the hint.
+        let map =
+            unsafe { libc::mmap(std::ptr::with_exposed_provenance_mut(hint), CHUNK, all, flags, -1, 0) };
+        assert_ne!(map, libc::MAP_FAILED);
+        CodeAddr::new(map.expose_provenance())
+    });
+    let mut maps = maps.filter(|map| (map.abs_diff(trampoline) < REACH - CHUNK) == is_near);
+    maps.next().expect("there is room")
+}
+
+/// The instruction of a place is a no-operation, what follows it leads to where the test goes on. Where a branch reaches the trampoline,
+/// and where none does.
+#[test]
+fn hit_1_a_hit_by_jump_changes_nothing_else() {
+    const PLACE: usize = 0x800;
+    const NOP: u32 = 0xd503_201f;
+    let _lock = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    for is_near in [true, false] {
+        for (save, answer) in [SaveSet::General, SaveSet::Full]
+            .into_iter()
+            .flat_map(|save| [Resume::Unchanged, Resume::Changed].map(|answer| (save, answer)))
+        {
+            let trampoline = Aarch64::detour_trampoline(save);
+            let start = map_for_detours(trampoline, is_near);
+            let arena = std::ptr::with_exposed_provenance_mut::<libc::c_void>(start.as_usize());
+            // SAFETY: just mapped, and nobody else's.
+            let bytes = unsafe { core::slice::from_raw_parts_mut(arena.cast::<u8>(), CHUNK) };
+            let (place, entry) = (start.wrapping_add(PLACE), start.wrapping_add(0x100));
+            let word = Word { handler: on_jump, place, answer };
+            let words = ((&raw const word).expose_provenance(), None);
+            let detour = &mut bytes[0x100 - Aarch64::DETOUR_HEADER_LEN..];
+            let displaced = probe_core::arch::Displaced::default();
+            Aarch64::fill_detour(&displaced, &NOP.to_le_bytes(), place, entry, trampoline, words, detour)
+                .expect("it has a detour");
+            let mut call = call_to(start.wrapping_add(PLACE).as_usize());
+            // ldr x16, +12; ldr x16, [x16]; br x16; the address of where the test goes on.
+            let next = [0x5800_0070u32, 0xf940_0210, 0xd61f_0200].map(u32::to_le_bytes);
+            bytes[PLACE..][..4].copy_from_slice(&Aarch64::jump(place, entry)[..4]);
+            bytes[PLACE + 4..][..12].copy_from_slice(next.as_flattened());
+            bytes[PLACE + 16..][..8].copy_from_slice(&(&raw const call.real).addr().to_le_bytes());
+            // SAFETY: mapped and readable.
+            unsafe { Aarch64::publish(start, CHUNK) };
+            // SAFETY: the arena's code leads back to it.
+            unsafe { return_through(&mut call) };
+            // SAFETY: this has mapped it, and nobody is in it any more.
+            unsafe { libc::munmap(arena, CHUNK) };
+            let seen = SEEN.lock().unwrap().take().expect("the handler was called");
+            assert_eq!((seen.pc, seen.pstate), (place.as_usize() as u64, call.nzcv), "{save:?} {answer:?}");
+            for index in 0..31 {
+                let value = if index == 30 { call.stub } else { call.x[index] };
+                assert_eq!(seen.x[index], value, "the handler sees x{index}: {save:?} {answer:?}");
+                let after = match index {
+                    3 if answer == Resume::Changed => 0x303,
+                    19 if answer == Resume::Changed => 0x1919,
+                    16 => call.real,
+                    _ => value,
+                };
+                assert_eq!(call.after[index], after, "x{index} behind the place: {save:?} {answer:?}");
+            }
+            assert_eq!(call.after[31], call.nzcv);
+            if save == SaveSet::Full {
+                assert_eq!(call.vectors_after, call.vectors);
+                assert_eq!((call.fpcr_after, call.fpsr_after), (call.fpcr, call.fpsr));
+            }
+        }
+    }
+}
 
 #[test]
 fn ret_4_the_full_trampoline_keeps_scalable_vectors() {

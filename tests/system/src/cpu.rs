@@ -12,11 +12,13 @@ use probe_core::Context;
 /// How many CPUs there can be.
 pub const MAX: usize = 8;
 
-/// One CPU's area. Assembly reads the first two fields.
+/// One CPU's area.
 #[repr(C)]
 pub struct Cpu {
+    /// The hits that are active on this CPU. First: what leads to the area leads to them.
+    pub probes: Context<Backend>,
     /// Where this area lies.
-    this: Cell<*const Cpu>,
+    pub this: Cell<*const Cpu>,
     /// The running task, where the machine keeps it here.
     pub current: Cell<*const Task>,
     /// The CPU's number, from 0.
@@ -24,6 +26,8 @@ pub struct Cpu {
     online: AtomicBool,
     /// The latest synchronisation that this CPU has taken part in.
     synchronised: AtomicUsize,
+    /// How often the running task has disabled preemption and not enabled it again, where the machine keeps it here.
+    pub preemption_off: Cell<usize>,
     /// Whether another task should run when the interrupt ends.
     pub reschedule: Cell<bool>,
     /// The task that ran before the running one, until it is queued again.
@@ -36,8 +40,6 @@ pub struct Cpu {
     pub steps: AtomicUsize,
     /// Which version of the watchpoints its debug registers hold.
     pub watch_version: Cell<usize>,
-    /// The hits that are active on this CPU.
-    pub probes: Context<Backend>,
 }
 
 // SAFETY: the cells are used by their own CPU only, with interrupts disabled.
@@ -46,18 +48,19 @@ unsafe impl Sync for Cpu {}
 impl Cpu {
     const fn new(number: usize) -> Self {
         Self {
+            probes: Context::new(),
             this: Cell::new(core::ptr::null()),
             current: Cell::new(core::ptr::null()),
             number,
             online: AtomicBool::new(false),
             synchronised: AtomicUsize::new(0),
+            preemption_off: Cell::new(0),
             reschedule: Cell::new(false),
             previous: Cell::new(core::ptr::null()),
             idle: Cell::new(core::ptr::null()),
             timer_ticks: AtomicUsize::new(0),
             steps: AtomicUsize::new(0),
             watch_version: Cell::new(0),
-            probes: Context::new(),
         }
     }
 }

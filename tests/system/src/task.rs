@@ -23,8 +23,8 @@ pub struct Task {
     entry: Cell<Option<Box<dyn FnOnce() + Send>>>,
     /// Its name, for messages.
     pub name: &'static str,
-    /// How often preemption was disabled and not enabled again. Changed by the task itself only.
-    preemption_off: Cell<usize>,
+    /// How often preemption was disabled and not enabled again, where the machine keeps it here. Changed by the task itself only.
+    pub preemption_off: Cell<usize>,
     killed: AtomicBool,
     dead: AtomicBool,
     /// How often it was preempted.
@@ -169,29 +169,26 @@ pub fn preempt() {
     if !cpu.reschedule.get() {
         return;
     }
-    let task = current();
-    if task.preemption_off.get() == 0 {
+    if is_preemptible() {
         cpu.reschedule.set(false);
-        task.preempted.fetch_add(1, Ordering::Relaxed);
+        current().preempted.fetch_add(1, Ordering::Relaxed);
         schedule();
     }
 }
 
 /// Keeps the running task on its CPU until [`enable_preemption`].
 pub fn disable_preemption() {
-    let task = current();
-    task.preemption_off.set(task.preemption_off.get() + 1);
+    Native::disable_preemption();
 }
 
 /// Ends what [`disable_preemption`] began.
 pub fn enable_preemption() {
-    let task = current();
-    task.preemption_off.set(task.preemption_off.get() - 1);
+    Native::enable_preemption();
 }
 
 /// Whether the running task may be switched away from.
 pub fn is_preemptible() -> bool {
-    current().preemption_off.get() == 0
+    Native::preemption_off() == 0
 }
 
 /// Ends the running task.
@@ -209,6 +206,7 @@ fn schedule() {
         // Still booting.
         return;
     }
+    assert!(is_preemptible(), "a task that is to stay on its CPU gives it away");
     let me = current();
     let is_idle = ptr::eq(me, cpu.idle.get());
     if me.killed.load(Ordering::Acquire) && !me.dead.load(Ordering::Relaxed) {

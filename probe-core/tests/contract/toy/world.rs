@@ -336,11 +336,10 @@ impl Cpu {
         let target = |sp| memory.read_usize(sp).unwrap_or(0);
         let is_stub = |target| is_chunk(target) && cell(target).load(SeqCst) == STUB;
         let before = target(self.regs.sp);
-        let handler = std::ptr::with_exposed_provenance::<extern "C" fn(usize, *mut ToyRegs) -> Resume>(word);
-        // SAFETY: the word is that of a detour, which begins with the handler.
-        let handler = unsafe { handler.read() };
-        let mut regs = self.regs;
-        let resume = handler(word, &raw mut regs);
+        // SAFETY: the word is that of a detour, which begins with the handler and the place.
+        let called = unsafe { std::ptr::with_exposed_provenance::<Called>(word).read() };
+        let mut regs = ToyRegs { pc: called.place, ..self.regs };
+        let resume = (called.handler)(word, &raw mut regs);
         let is_followed = matches!(resume, Resume::Followed | Resume::ChangedFollowed);
         let has_changed = is_stub(target(self.regs.sp)) && !is_stub(before);
         if follows && matches!(resume, Resume::Unchanged | Resume::Changed) || is_followed {
@@ -376,6 +375,13 @@ impl Cpu {
             assert_eq!(self.regs.r[1..], before.r[1..]);
         }
     }
+}
+
+/// What a detour's word leads to.
+#[repr(C)]
+struct Called {
+    handler: extern "C" fn(usize, *mut ToyRegs) -> Resume,
+    place: usize,
 }
 
 /// Whether an emulator runs this, where what takes seconds takes minutes; so large numbers are smaller there. This code has

@@ -2,7 +2,7 @@
 
 use crate::cpu::Cpu;
 use crate::memory::Protection;
-use crate::task::Task;
+use crate::task::{self, Task};
 use crate::watch::Ranges;
 use probe_core::arch::{Arch, NativeArch, SingleStep};
 use probe_core::{Refusal, WatchRange};
@@ -123,6 +123,23 @@ pub trait Machine: Paging {
     /// The running task. One instruction, so that a task that is moved to another CPU
     /// meanwhile still gets itself.
     fn current() -> *const Task;
+    /// Keeps the running task on its CPU until [`Machine::enable_preemption`] has been called as often. In the task itself, since it may
+    /// be moved between the instructions of this.
+    #[inline(always)]
+    fn disable_preemption() {
+        let off = &task::current().preemption_off;
+        off.set(off.get() + 1);
+    }
+    /// Ends what [`Machine::disable_preemption`] began.
+    #[inline(always)]
+    fn enable_preemption() {
+        let off = &task::current().preemption_off;
+        off.set(off.get() - 1);
+    }
+    /// How often it was disabled and not enabled again.
+    fn preemption_off() -> usize {
+        task::current().preemption_off.get()
+    }
     /// Prepares traps and interrupts on this CPU; its area is set.
     fn init_cpu();
     /// Starts CPU `number` at [`crate::secondary_main`], on a stack that ends at `stack_top`.
