@@ -28,6 +28,8 @@ static XSAVE_COMPONENTS: AtomicU32 = AtomicU32::new(0);
 // SAFETY: the trampolines below keep the protocol of `return_trampoline`: held by the native tests, which compare
 // all general, flag, x87 and vector registers around them. `jprobe_return` begins with the breakpoint.
 unsafe impl NativeArch for X86_64 {
+    const ADDS_TO_MEMORY: bool = true;
+
     fn return_trampoline(save: SaveSet) -> CodeAddr {
         choose(save, &RETURNS)
     }

@@ -484,6 +484,9 @@ impl Resume {
 /// [`NativeArch::return_trampoline`] and [`NativeArch::jprobe_return_trap`] return addresses of code that keeps the
 /// protocol described there.
 pub unsafe trait NativeArch: Arch {
+    /// Whether one instruction adds to a word in memory, so that a word that has been loaded is better not kept for that.
+    const ADDS_TO_MEMORY: bool = false;
+
     /// The address of the assembly that return stubs lead to. It saves the registers `save` names, calls
     /// `handler` as `extern "C" fn(stub: usize, regs: *mut Regs) -> Resume` (the word given to [`Arch::fill_stubs`], with
     /// `regs` as at the function's return and `stub` the stub's address), restores what the answer says from `regs`

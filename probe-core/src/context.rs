@@ -189,12 +189,8 @@ impl<A: NativeArch> Context<A> {
     /// Goes inside; `word` is from [`Context::idle_word`].
     #[inline(always)]
     pub(crate) fn open_idle(&self, word: usize) {
-        // Where memory can be added to, that is one instruction. Its bit is clear.
-        let word = if cfg!(any(target_arch = "x86", target_arch = "x86_64")) {
-            self.word.load(Relaxed)
-        } else {
-            word
-        };
+        // Its bit is clear; to add it is one instruction.
+        let word = if A::ADDS_TO_MEMORY { self.word.load(Relaxed) } else { word };
         self.word.store(word.wrapping_add(INSIDE), Relaxed);
         light_barrier::<A>();
     }
