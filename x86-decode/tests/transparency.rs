@@ -262,6 +262,8 @@ impl Bench {
     fn run(&self, seed: u64, insn: &[u8], place: usize, execute: impl FnOnce(&Self) -> Outcome) -> Run {
         self.pattern.fill(&self.arena, seed);
         self.lay_out(insn, place);
+        // A branch may lead there, too.
+        self.arena.bytes(self.arena.slots()).fill(0xcc);
         let outcome = execute(self);
         let data = self.arena.bytes(self.arena.data()).to_vec();
         let stack = self.arena.bytes(self.arena.stack()).to_vec();
@@ -284,8 +286,9 @@ impl Bench {
 
     /// What happens when a context goes on with these registers.
     fn arrived(&self, outcome: Outcome) -> Outcome {
-        let code = self.arena.code();
-        let is_code = (code..code + Arena::LEN).contains(&outcome.regs.pc().as_usize());
+        let pc = outcome.regs.pc().as_usize();
+        let is_code =
+            [self.arena.code(), self.arena.slots()].iter().any(|&at| (at..at + Arena::LEN).contains(&pc));
         Outcome { signal: if is_code { libc::SIGTRAP } else { libc::SIGSEGV }, ..outcome }
     }
 
