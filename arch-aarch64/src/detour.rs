@@ -33,7 +33,9 @@ pub(crate) const HEADER_LEN: usize = 16;
 
 /// The call of the trampoline from wherever it is.
 const FAR_CALL: [u32; 4] = [0xa9bd_7bfd, 0x58ff_ff7e, 0xd63f_03c0, 0xa8c3_7bfd];
-/// What a near trampoline is entered behind: a landing pad and `stp xzr, x0, [sp, #-240]!`.
+/// `stp xzr, x0, [sp, #-240]!`, behind its landing pad the first that a trampoline does.
+const SAVE_X0: u32 = 0xa9b1_03ff;
+/// What a near trampoline is entered behind: that.
 const NEAR_ENTRY: usize = 8;
 /// The first copied instruction, from the entry.
 const COPY: usize = 16;
@@ -97,7 +99,7 @@ pub(crate) fn fill(
     let call = |at: CodeAddr| {
         let [save, _, _, restore] = FAR_CALL;
         let near = insn::branch(trampoline.wrapping_add(NEAR_ENTRY).offset_from(at.wrapping_add(8)));
-        near.map_or(FAR_CALL, |branch| [save, 0xa9b1_03ff, branch | 1 << 31, restore])
+        near.map_or(FAR_CALL, |branch| [save, SAVE_X0, branch | 1 << 31, restore])
     };
     let mut layout = DetourLayout { len_bytes: LEN as u8, ..DetourLayout::default() };
     if let Some(post) = post {

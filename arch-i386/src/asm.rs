@@ -21,7 +21,7 @@ use probe_x86_decode::ProtectedMode;
 use probe_x86_decode::call::{self, FOLLOWING_CALL_LEN_32 as FOLLOWING_CALL_LEN, STUB_CALL_LEN};
 use probe_x86_decode::detour::{self, PUSHED_LEN, WORD_DISTANCE_32 as WORD_DISTANCE, WORDS_LEN};
 use probe_x86_decode::detour::{FOLLOW_LEN_32, FOLLOWED_32 as FOLLOWED, NOT_FOLLOWED_32 as NOT_FOLLOWED};
-use probe_x86_decode::fpu::{self, Known, Saver};
+use probe_x86_decode::fpu::{self, Known, LIGHT_OPMASKS, OPMASK, Saver};
 
 /// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is known to anyone.
 static XSAVE_ROOM: AtomicUsize = AtomicUsize::new(0);
@@ -557,7 +557,7 @@ macro_rules! each_way_of_saving {
                 ".intel_syntax noprefix",
                 "jz 8f",
                 ".irp n,0,1,2,3,4,5,6,7",
-                "kmovq [esp + 1088 + 8*\\n], k\\n",
+                "kmovq [esp + {opmasks} + 8*\\n], k\\n",
                 ".endr",
                 "jmp 8f"
             ],
@@ -585,12 +585,13 @@ macro_rules! each_way_of_saving {
                 ".intel_syntax noprefix",
                 "jz 8f",
                 ".irp n,0,1,2,3,4,5,6,7",
-                "kmovq k\\n, [esp + 16 + 1088 + 8*\\n]",
+                "kmovq k\\n, [esp + 16 + {opmasks} + 8*\\n]",
                 ".endr",
                 "jmp 8f"
             ],
             not_light = const NOT_LIGHT,
-            opmask = const 1 << 5,
+            opmask = const OPMASK,
+            opmasks = const LIGHT_OPMASKS,
         );
     };
 }

@@ -16,7 +16,7 @@ pub struct Regs {
     pub ecx: u32,
     /// General register.
     pub edx: u32,
-    /// The extra segment.
+    /// General register.
     pub esi: u32,
     /// General register.
     pub edi: u32,

@@ -18,7 +18,7 @@ use probe_core::{CodeAddr, Refusal};
 use probe_x86_decode::LongMode;
 use probe_x86_decode::call::{self, FOLLOWING_CALL, STUB_CALL_LEN};
 use probe_x86_decode::detour::{self, FOLLOW_LEN, RED_ZONE_LEN, WORD_DISTANCE};
-use probe_x86_decode::fpu::{self, Known, Saver};
+use probe_x86_decode::fpu::{self, Known, LIGHT_OPMASKS, LIGHT_ZMM16, OPMASK, Saver};
 
 /// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is known to anyone.
 static XSAVE_ROOM: AtomicUsize = AtomicUsize::new(0);
@@ -467,10 +467,10 @@ macro_rules! each_way_of_saving {
                 "test byte ptr [rip + {components}], {opmask}",
                 "jz 8f",
                 ".irp n,0,1,2,3,4,5,6,7",
-                "kmovq [rsp + 1088 + 8*\\n], k\\n",
+                "kmovq [rsp + {opmasks} + 8*\\n], k\\n",
                 ".endr",
                 ".irp n,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
-                "vmovdqa64 [rsp + 640 + 64*\\n], zmm\\n",
+                "vmovdqa64 [rsp + {zmm} + 64*(\\n - 16)], zmm\\n",
                 ".endr",
                 "jmp 8f"
             ],
@@ -496,15 +496,17 @@ macro_rules! each_way_of_saving {
                 "test byte ptr [rip + {components}], {opmask}",
                 "jz 8f",
                 ".irp n,0,1,2,3,4,5,6,7",
-                "kmovq k\\n, [rsp + 1088 + 8*\\n]",
+                "kmovq k\\n, [rsp + {opmasks} + 8*\\n]",
                 ".endr",
                 ".irp n,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31",
-                "vmovdqa64 zmm\\n, [rsp + 640 + 64*\\n]",
+                "vmovdqa64 zmm\\n, [rsp + {zmm} + 64*(\\n - 16)]",
                 ".endr",
                 "jmp 8f"
             ],
             not_light = const NOT_LIGHT,
-            opmask = const 1 << 5
+            opmask = const OPMASK,
+            opmasks = const LIGHT_OPMASKS,
+            zmm = const LIGHT_ZMM16
         );
     };
 }

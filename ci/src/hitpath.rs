@@ -31,9 +31,10 @@ const ENTRY: &str = "hitpath_";
 const POINTED_AT: &[(&str, &str)] = &[
     ("probe_core::ret::return_from_stub", ""),
     ("probe_core::kretprobe::Asked<", ">::enter"),
-    ("probe_core::kretprobe::Called<", ">::leave"),
+    ("probe_core::kretprobe::Ending<", ">::call_handler"),
+    ("probe_core::kretprobe::Ending<", ">::only_drop"),
+    ("probe_core::kprobe::Pre<", ">::call_handler"),
     ("probe_core::kretprobe::AskedBytes<", ">::enter"),
-    ("probe_core::kretprobe::CalledBytes<", ">::leave"),
     ("probe_core::kprobe::Lender", ">::read"),
     ("probe_core::kprobe::Lender", ">::write"),
     ("probe_core::kprobe::Lender", ">::note_change"),
@@ -159,7 +160,7 @@ impl Graph {
             return Err(format!("the library exports nothing that begins with {ENTRY}"));
         }
         for (part, end) in pointed_at {
-            let has_both = |name: &String| name.contains(part) && name.ends_with(end);
+            let has_both = |name: &String| name.contains(part) && name.contains(end);
             let is_it = |(_, names): &(&Place, &Vec<String>)| names.iter().any(has_both);
             let before = entries.len();
             entries.extend(self.names.iter().filter(is_it).map(|(&place, _)| place));

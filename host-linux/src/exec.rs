@@ -94,8 +94,8 @@ fn gaps(len_bytes: usize, near: usize) -> Vec<usize> {
     });
     for (to, next) in ends.chain([(usize::MAX, usize::MAX)]) {
         let grows = (from..to).contains(&heap_end);
-        let behind_heap = heap_end + KEEP_CLEAR.min(to.saturating_sub(heap_end) / 2);
-        let parts = if grows { [(from, heap_end), (behind_heap, to)] } else { [(from, to), (0, 0)] };
+        let clear = if grows { heap_end..heap_end + KEEP_CLEAR.min((to - heap_end) / 2) } else { to..to };
+        let parts = [(from, clear.start), (clear.end, to)];
         found.extend(parts.iter().filter_map(|&(from, to)| nearest(from, to, len_bytes, near)));
         from = from.max(next);
     }

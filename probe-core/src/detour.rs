@@ -17,7 +17,7 @@ use crate::context::{Context, Wait};
 use crate::counter::{HitCounter, NOBODY};
 use crate::hit::{RegsOf, Trap, Walk, count_missed};
 use crate::host::Host;
-use crate::instance::Instance;
+use crate::instance::{Instance, NOBODYS, Owner};
 use crate::point::{HAS_POST, Handlers, Node, Point};
 use crate::registry::Probes;
 use crate::slots::{CHUNK_LEN, chunk_base};
@@ -41,8 +41,9 @@ pub(crate) struct Detour<H: Host> {
     pub(crate) place: CodeAddr,
     /// The counter of the place's only probe, if that has a pre handler and nothing else; if not, [`NOBODY`].
     plain: AtomicPtr<HitCounter>,
-    /// The only probe of the place, if it is a return probe without an entry handler.
-    followed: AtomicPtr<Node<H::Arch>>,
+    /// Of the place's only probe, if that is a return probe without an entry handler, who owns an instance of its pool; if not,
+    /// [`NOBODYS`].
+    own: AtomicPtr<Owner>,
     pub(crate) probes: &'static Probes<H>,
     /// Null unless the jump, or a part of it, stands in text.
     point: AtomicPtr<Point<H::Arch>>,
@@ -102,7 +103,7 @@ impl<H: Host> Detour<H> {
         Self {
             handler: AtomicPtr::new(jumped::<H> as Handler<H> as *mut ()),
             plain: AtomicPtr::new(ptr::from_ref(&NOBODY).cast_mut()),
-            followed: AtomicPtr::new(ptr::null_mut()),
+            own: AtomicPtr::new(ptr::from_ref(&NOBODYS).cast_mut()),
             probes,
             place,
             point: AtomicPtr::new(ptr::null_mut()),
@@ -127,15 +128,18 @@ impl<H: Host> Detour<H> {
         // SAFETY: a node on a point's list is there as long as the lock is held.
         let handlers = unsafe { only.as_ref() }.map(|node| &node.handlers);
         let is_plain = matches!(handlers, Some(Handlers::Kprobe { pre: Some(_), post: None, .. }));
-        let is_followed = matches!(handlers, Some(Handlers::Return(probe)) if probe.entry.is_none());
-        let handler = match (is_followed, self.kind.follows) {
+        let followed = match handlers {
+            Some(Handlers::Return(probe)) if probe.entry.is_none() => Some(probe.pool().owner()),
+            _ => None,
+        };
+        let handler = match (followed.is_some(), self.kind.follows) {
             (false, _) => jumped::<H> as Handler<H>,
             (true, false) => entered::<H, false>,
             (true, true) => entered::<H, true>,
         };
         let plain = if is_plain { only.cast() } else { ptr::from_ref(&NOBODY).cast_mut() };
         self.plain.store(plain, Release);
-        self.followed.store(if is_followed { only } else { ptr::null_mut() }, Release);
+        self.own.store(followed.unwrap_or(&raw const NOBODYS).cast_mut(), Release);
         self.handler.store(handler as *mut (), Release);
         self.point.store(point.map_or(ptr::null_mut(), |point| ptr::from_ref(point).cast_mut()), Release);
     }
@@ -290,23 +294,47 @@ pub(crate) extern "C" fn entered<H: Host, const FOLLOWS: bool>(
     let Some(context) = host.context() else { return jumped_busy(detour, regs) };
     let Some(word) = context.idle_word() else { return jumped_busy(detour, regs) };
     context.open_idle(word);
+    let owner = follow(&detour.own);
     // SAFETY: as in `jumped`.
-    let followed = unsafe { follow(&detour.followed).as_ref() };
-    let Some(node) = followed.filter(|node| !node.is_silent()) else {
-        return jumped_idle(detour, regs, context);
-    };
-    let Handlers::Return(probe) = &node.handlers else {
-        // SAFETY: `serve` stores no other.
-        unsafe { core::hint::unreachable_unchecked() }
-    };
+    if !unsafe { &*owner }.is_open_to(context) {
+        return entered_shared::<H, FOLLOWS>(detour, regs);
+    }
+    // SAFETY: a pool's, since it has an owner.
+    let own = unsafe { &*Instance::<H::Arch>::of_owner(owner) };
     // Calls at the end only: no register has to be saved.
-    match detour.probes.follow_plainly(context, probe, regs) {
+    match detour.probes.follow_own(own, regs) {
         Some(Ok(())) => {}
         Some(Err(instance)) => return drop_entered(host, context, instance),
         None => return jumped_idle(detour, regs, context),
     }
     context.close_only();
     host.unpin();
+    if FOLLOWS { Resume::Followed } else { Resume::Unchanged }
+}
+
+/// As [`entered`] from where the context is inside, where it does not own an instance.
+#[inline(never)]
+fn entered_shared<H: Host, const FOLLOWS: bool>(detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
+    let probes = detour.probes;
+    let Some(context) = probes.host.context() else { return jumped_busy(detour, regs) };
+    let owner = follow(&detour.own);
+    if ptr::eq(owner, &raw const NOBODYS) {
+        return jumped_idle(detour, regs, context);
+    }
+    // SAFETY: a pool's, inside.
+    let pool = unsafe { &*Instance::<H::Arch>::of_owner(owner) }.pool();
+    // SAFETY: as above.
+    let node = unsafe { follow(&pool.node).as_ref() };
+    if node.is_none_or(Node::is_silent) {
+        return jumped_idle(detour, regs, context);
+    }
+    match probes.follow_plainly(context, pool, regs) {
+        Some(Ok(())) => {}
+        Some(Err(instance)) => return drop_entered(&probes.host, context, instance),
+        None => return jumped_idle(detour, regs, context),
+    }
+    context.close_only();
+    probes.host.unpin();
     if FOLLOWS { Resume::Followed } else { Resume::Unchanged }
 }
 

@@ -18,13 +18,15 @@ use crate::arch::{Arch, Resume};
 use crate::context::{Context, Task};
 use crate::counter::Counter;
 use crate::error::RegisterError;
+use crate::kretprobe::Ending;
 use crate::list::Linked;
 use crate::point::Node;
-use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicUsize, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, AtomicUsize, Relaxed, Release, follow};
 use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::alloc::Layout;
+use core::mem::offset_of;
 use core::num::NonZero;
 use core::ptr::{self, NonNull};
 
@@ -60,9 +62,53 @@ fn says_pending(life: u32) -> bool {
     life & LIFE == Life::Pending as u32 || life & LIFE == Life::PendingChain as u32
 }
 
+/// Who takes an instance by a store: the address of the only context that has taken any of its pool, 0 before the first, or [`SHARED`];
+/// and [`SILENT`], so that the owner asks for both at once.
+pub(crate) struct Owner(AtomicUsize);
+
+/// The owner of nothing.
+pub(crate) static NOBODYS: Owner = Owner(AtomicUsize::new(SHARED));
+
+/// No address of a context has this bit: the probe is silent.
+const SILENT: usize = 1;
+/// Nor this: more than one context takes instances.
+const SHARED: usize = 2;
+
+impl Owner {
+    /// Whether it is that context's, and its probe is not silent.
+    #[inline(always)]
+    pub(crate) fn is_open_to<A: Arch>(&self, context: &Context<A>) -> bool {
+        self.0.load(Relaxed) == context.address()
+    }
+
+    /// Whether it is that context's.
+    #[inline(always)]
+    fn is<A: Arch>(&self, context: &Context<A>) -> bool {
+        self.0.load(Relaxed) & !SILENT == context.address()
+    }
+
+    /// Makes it that context's, if it was nobody's yet; whether it was. Another context's is shared from here on.
+    fn claim<A: Arch>(&self, context: &Context<A>) -> bool {
+        loop {
+            let owner = self.0.load(Relaxed);
+            let wanted = match owner & !SILENT {
+                0 => context.address(),
+                SHARED => return false,
+                other if other == context.address() => return false,
+                _ => SHARED,
+            };
+            if self.0.compare_exchange(owner, wanted | owner & SILENT, Relaxed, Relaxed).is_ok() {
+                return wanted != SHARED;
+            }
+        }
+    }
+}
+
 /// One followed call. In cache lines of its own: who follows one call does not wait for who follows another.
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(crate) struct Instance<A: Arch> {
+    /// Of its pool's own one, whose that is; first: who has the owner has the instance ([`Instance::of_owner`]).
+    owner: Owner,
     /// What the call returns to.
     pub(crate) stub: CodeAddr,
     pool: *const Pool<A>,
@@ -71,10 +117,10 @@ pub(crate) struct Instance<A: Arch> {
     real: AtomicUsize,
     /// Where the call ends up, in the stub's chunk: what `real` is, unless that is a stub too.
     home: *const AtomicUsize,
-    frame: AtomicUsize,
-    pub(crate) task: AtomicPtr<Task<A>>,
     /// The next older pending return of the task.
     pub(crate) next: AtomicPtr<Instance<A>>,
+    frame: AtomicUsize,
+    pub(crate) task: AtomicPtr<Task<A>>,
     /// How many calls it has followed.
     pub(crate) calls: Counter,
     /// A [`Life`], [`MAPPED`], and turns; a word, which every processor can exchange by itself.
@@ -124,6 +170,33 @@ impl<A: Arch> Instance<A> {
         self.life.store(self.life.load(Relaxed).wrapping_add(step), Release);
     }
 
+    /// As [`Instance::bind`], of the owner's own one, which is free; `life` is from [`Instance::free_life`].
+    #[inline(always)]
+    pub(crate) fn bind_own(&self, life: u32, real: CodeAddr, frame: usize, task: *const Task<A>) {
+        self.real.store(real.as_usize(), Relaxed);
+        // SAFETY: as in `bind`. To ask what is there would be as much.
+        unsafe { &*self.home }.store(real.as_usize(), Relaxed);
+        self.frame.store(frame, Relaxed);
+        self.task.store(task.cast_mut(), Relaxed);
+        // Release: as in `Instance::take`.
+        self.life.store(life.wrapping_add(TURN_ONE + Life::Pending as u32), Release);
+    }
+
+    /// Its word, if that says that it is free; of one that no map tells of.
+    #[inline(always)]
+    pub(crate) fn free_life(&self) -> Option<u32> {
+        // Acquire: as in `Instance::take`.
+        let life = self.life.load(Acquire);
+        (life & LIFE == Life::Free as u32).then_some(life)
+    }
+
+    /// The pool's own instance that an owner belongs to, where that is a pool's.
+    #[inline(always)]
+    pub(crate) fn of_owner(owner: *const Owner) -> *const Self {
+        const { assert!(offset_of!(Self, owner) == 0) };
+        owner.cast()
+    }
+
     /// Begins to end the call: whoever gets `true` has the data.
     pub(crate) fn claim(&self) -> bool {
         let life = self.life.load(Relaxed);
@@ -133,15 +206,24 @@ impl<A: Arch> Instance<A> {
     }
 
     /// As [`Instance::claim`], by the task itself whose newest pending return it is, and which has returned from the call just now:
-    /// all others leave it alone meanwhile, so that no exchange is needed. Not where the return address is another call's stub.
+    /// all others leave it alone meanwhile, so that no exchange is needed. Not where the return address is another call's stub, nor
+    /// where a map tells of the instance.
     #[inline(always)]
     pub(crate) fn claim_newest(&self) -> bool {
-        let life = self.life.load(Relaxed);
-        let is_pending = life & LIFE == Life::Pending as u32;
+        let is_pending = self.life.load(Relaxed) & (LIFE | MAPPED) == Life::Pending as u32;
         if is_pending {
-            self.life.store(life.wrapping_add(Life::Claimed as u32 - Life::Pending as u32), Relaxed);
+            // Nobody else has changed it meanwhile; to add to it is one instruction.
+            let step = Life::Claimed as u32 - Life::Pending as u32;
+            self.life.store(self.life.load(Relaxed).wrapping_add(step), Relaxed);
         }
         is_pending
+    }
+
+    /// As [`Instance::release`], of what [`Instance::claim_newest`] has claimed.
+    #[inline(always)]
+    pub(crate) fn release_newest(&self) {
+        // Release: as in `release`.
+        self.life.store(self.life.load(Relaxed) & !LIFE, Release);
     }
 
     /// Ends a claimed call that is on another task's list; `false`: that task is gone, release it.
@@ -191,7 +273,7 @@ impl<A: Arch> Instance<A> {
     /// The caller has claimed the call, and nobody has taken the data.
     pub(crate) unsafe fn drop_data(&self) {
         // SAFETY: the caller's.
-        unsafe { (self.pool().drop_data)(self.data) }
+        unsafe { (self.pool().dropping.drop_data)(self.data) }
     }
 
     /// Gives it back to its pool; it is on no task's list.
@@ -219,11 +301,13 @@ impl<A: Arch> Instance<A> {
         self.calls.get() == 0
     }
 
-    /// Takes it by a store: it is free, and the running context its owner.
+    /// Takes it by a store, if it is free: the running context is its owner.
     #[inline(always)]
-    fn take_own(&self, life: u32) {
+    fn take_own(&self) -> Option<&Self> {
+        let life = self.free_life()?;
         // Release: as in `Instance::take`.
         self.life.store(life.wrapping_add(TURN_ONE + Life::Taken as u32), Release);
+        Some(self)
     }
 
     /// Takes it, one of the first [`HOMES`], if its word is still `life`, which says that it is free.
@@ -260,22 +344,19 @@ fn take_lowest(word: &AtomicUsize) -> Option<usize> {
     }
 }
 
-/// The [owner](Pool::owner) of a pool that more than one context takes instances of: no address of a context.
-const SHARED: usize = 1;
-
 /// The instances of one return probe, and the counters that go with them.
 pub(crate) struct Pool<A: Arch> {
     /// The probe; null once it is unregistered.
     pub(crate) node: AtomicPtr<Node<A>>,
-    /// The address of the only context that has taken any, 0 before the first, or [`SHARED`].
-    owner: AtomicUsize,
+    /// What is done with a call that returns: what the probe has for that, or `dropping` while it is silent.
+    ending: AtomicPtr<Ending<A>>,
+    dropping: Ending<A>,
     /// The owner's own one, and behind it those with numbers.
     instances: Box<[Instance<A>]>,
     /// The instances that contexts take first, each the one it had last; null at first.
     lanes: [AtomicPtr<Instance<A>>; LANES],
     /// The free ones behind the first [`HOMES`], a bit each.
     map: Box<[AtomicUsize]>,
-    drop_data: unsafe fn(*mut u8),
     data: NonNull<u8>,
     data_layout: Layout,
     pub(crate) missed: Counter,
@@ -326,6 +407,7 @@ impl<A: Arch> Pool<A> {
         for (index, (stub, home)) in stubs.iter().copied().enumerate() {
             let number = index.saturating_sub(1);
             instances.push(Instance {
+                owner: Owner(AtomicUsize::new(if index == 0 && stubs.len() > 2 { SILENT } else { SHARED })),
                 stub,
                 home,
                 pool: ptr::null(),
@@ -347,11 +429,11 @@ impl<A: Arch> Pool<A> {
         map.extend((0..words).map(|word| AtomicUsize::new(full_word(mapped - word * WORD))));
         let pool = Self {
             node: AtomicPtr::new(ptr::null_mut()),
-            owner: AtomicUsize::new(if stubs.len() > 2 { 0 } else { SHARED }),
+            ending: AtomicPtr::new(ptr::null_mut()),
+            dropping: Ending::dropping(drop_data),
             lanes: [const { AtomicPtr::new(ptr::null_mut()) }; LANES],
             map: map.into_boxed_slice(),
             instances: instances.into_boxed_slice(),
-            drop_data,
             data,
             data_layout,
             missed: Counter::new(),
@@ -364,7 +446,42 @@ impl<A: Arch> Pool<A> {
         // SAFETY: nobody else has it yet.
         let shared = unsafe { pool.as_mut() };
         shared.instances.iter_mut().for_each(|instance| instance.pool = this);
+        shared.fall_silent();
         Ok(pool)
+    }
+
+    /// Whose the own instance is; [`Instance::of_owner`] leads back from there.
+    pub(crate) fn owner(&self) -> *const Owner {
+        // Not from the field, to which alone that would lead.
+        ptr::from_ref(self.parts().0).cast()
+    }
+
+    /// The probe has become silent: calls are not followed by the owner's store, and those that return are dropped.
+    pub(crate) fn fall_silent(&self) {
+        self.parts().0.owner.0.fetch_or(SILENT, AcqRel);
+        self.ending.store(ptr::from_ref(&self.dropping).cast_mut(), Release);
+    }
+
+    /// The probe is not silent any more, and has `ending` for calls that return.
+    pub(crate) fn speak(&self, ending: &Ending<A>) {
+        self.ending.store(ptr::from_ref(ending).cast_mut(), Release);
+        self.parts().0.owner.0.fetch_and(!SILENT, AcqRel);
+    }
+
+    /// The probe has gone: its calls return by themselves.
+    pub(crate) fn forget(&self) {
+        self.node.store(ptr::null_mut(), Release);
+        self.fall_silent();
+    }
+
+    /// What is done with a call that returns now.
+    ///
+    /// # Safety
+    /// The caller is inside, and as long as it uses that.
+    #[inline(always)]
+    pub(crate) unsafe fn ending(&self) -> &Ending<A> {
+        // SAFETY: the pool's own, or its probe's, which is freed after a grace period that began when the pool had forgotten it.
+        unsafe { &*follow(&self.ending) }
     }
 
     /// Where the instance stands that this context had last.
@@ -386,14 +503,9 @@ impl<A: Arch> Pool<A> {
     /// As [`Pool::take`], tried once: the own instance, or that which this context had last.
     #[inline(always)]
     pub(crate) fn try_take(&self, context: &Context<A>) -> Option<&Instance<A>> {
-        if self.owner.load(Relaxed) == context.address() {
-            let (own, _) = self.parts();
-            // Acquire: as in `Instance::take`.
-            let life = own.life.load(Acquire);
-            return (life & LIFE == Life::Free as u32).then(|| {
-                own.take_own(life);
-                own
-            });
+        let (own, _) = self.parts();
+        if own.owner.is(context) {
+            return own.take_own();
         }
         // SAFETY: null, or one of the pool's instances.
         let instance = unsafe { self.lane(context).load(Relaxed).as_ref() }?;
@@ -410,12 +522,8 @@ impl<A: Arch> Pool<A> {
     /// As [`Pool::take`], where neither the own instance nor the one that the context had last is free.
     #[inline(never)]
     fn take_other(&self, context: &Context<A>) -> Option<&Instance<A>> {
-        match self.owner.compare_exchange(0, context.address(), Relaxed, Relaxed) {
-            Ok(_) => return self.try_take(context),
-            Err(owner) if owner == context.address() || owner == SHARED => {}
-            Err(_) => self.owner.store(SHARED, Relaxed),
-        }
-        self.take_numbered(context)
+        let (own, _) = self.parts();
+        if own.owner.claim(context) { own.take_own() } else { self.take_numbered(context) }
     }
 
     /// As [`Pool::take`], for one with a number.

@@ -59,11 +59,23 @@ impl<A: Arch> Pre<A> {
     {
         Self {
             handler: NonNull::from(Box::leak(Box::new(handler))).cast(),
-            // SAFETY: it is called with `handler`, which is an `F`.
-            call: |handler, regs, node| unsafe { handler.cast::<F>().as_ref() }(regs, node),
-            // SAFETY: as above, once, by the owner.
+            call: Self::call_handler::<F>,
+            // SAFETY: an `F`, once, by the owner.
             free: |handler| drop(unsafe { Box::from_raw(handler.cast::<F>().as_ptr()) }),
         }
+    }
+
+    /// What a hit calls, by pointer.
+    ///
+    /// # Safety
+    /// The handler is an `F`.
+    unsafe fn call_handler<F>(handler: NonNull<()>, regs: &mut A::Regs, node: &Node<A>) -> Resume
+    where
+        F: Fn(&mut A::Regs, &Node<A>) -> Resume,
+    {
+        // SAFETY: the caller's.
+        let handler = unsafe { handler.cast::<F>().as_ref() };
+        handler(regs, node)
     }
 
     /// Calls it.

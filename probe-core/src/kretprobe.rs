@@ -1,17 +1,19 @@
 //! Return probes: a handler at a function's entry, one at its return, and typed private data between them.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Regs, Resume};
+use crate::arch::{Arch, NativeArch, Regs, Resume};
+use crate::context::Context;
 use crate::instance::Pool;
 use crate::kprobe::{TargetMemory, options, seen};
 use crate::place::Place;
 use crate::point::{DISABLED, Node};
 use crate::registry::Counters;
+use crate::sync::{AtomicPtr, Relaxed, Release};
 use alloc::boxed::Box;
 use core::alloc::Layout;
 use core::marker::PhantomData;
 use core::mem::align_of;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 
 /// The most bytes of private data that a return instance may have.
 pub const MAX_DATA_LEN: usize = 4096;
@@ -80,12 +82,16 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
         E: Fn(&mut Call<'_, A>, &mut [u8]) -> Follow + Send + Sync + 'static,
         X: Fn(&mut Return<'_, A>, &mut [u8]) + Send + Sync + 'static,
     {
+        let call = move |regs: &mut A::Regs, node: &Node<A>, data: *mut u8| {
+            // SAFETY: initialised at the entry; nobody else has the instance.
+            let bytes = unsafe { core::slice::from_raw_parts_mut(data, data_len) };
+            Return::with(regs, node, |ret| exit(ret, bytes))
+        };
         let handlers = ReturnHandlers {
             layout: Layout::from_size_align(data_len, align_of::<u128>()).unwrap_or(Layout::new::<()>()),
-            drop_data: |_| {},
             has_bytes: true,
             entry: Some(Box::new(AskedBytes { data_len, handler: entry })),
-            exit: Some(Box::new(CalledBytes { data_len, handler: exit })),
+            ending: Ending::calling(call, |_| {}),
         };
         Kretprobe { place: place.into(), max_active: 0, handlers, flags: 0, state: PhantomData }
     }
@@ -110,7 +116,12 @@ impl<A: Arch, D, S> Kretprobe<A, D, S> {
     {
         let mut handlers = self.handlers;
         if !handlers.has_bytes {
-            handlers.exit = Some(Box::new(Called { handler, data: PhantomData::<fn(D)> }));
+            let call = move |regs: &mut A::Regs, node: &Node<A>, data: *mut u8| {
+                // SAFETY: the entry handler's is there, and nobody uses it again.
+                let value = unsafe { data.cast::<D>().read() };
+                Return::with(regs, node, |ret| handler(ret, value))
+            };
+            handlers.ending = Ending::calling(call, handlers.ending.drop_data);
         }
         Kretprobe {
             place: self.place,
@@ -208,14 +219,12 @@ impl<'a, A: Arch> Return<'a, A> {
 pub(crate) struct ReturnHandlers<A: Arch> {
     /// A call's private data.
     pub(crate) layout: Layout,
-    /// Drops the data of a call whose exit handler does not run.
-    pub(crate) drop_data: unsafe fn(*mut u8),
     /// Whether the data are bytes, whose exit handler is there from the beginning.
     has_bytes: bool,
     /// Without one every call is followed, and the data is `()`.
     pub(crate) entry: Option<Box<dyn EntryHandler<A>>>,
-    /// Without one the data is dropped when the call returns.
-    pub(crate) exit: Option<Box<dyn ExitHandler<A>>>,
+    /// Without an exit handler the data is dropped.
+    pub(crate) ending: Ending<A>,
 }
 
 impl<A: Arch> ReturnHandlers<A> {
@@ -225,7 +234,7 @@ impl<A: Arch> ReturnHandlers<A> {
             // SAFETY: the caller says that a D lies there, which nobody uses again.
             unsafe { data.cast::<D>().drop_in_place() }
         };
-        Self { layout: Layout::new::<D>(), drop_data, has_bytes: false, entry, exit: None }
+        Self { layout: Layout::new::<D>(), has_bytes: false, entry, ending: Ending::dropping(drop_data) }
     }
 }
 
@@ -236,15 +245,6 @@ pub(crate) trait EntryHandler<A: Arch>: Send + Sync {
     /// # Safety
     /// `data` is free memory of the handlers' layout.
     unsafe fn enter(&self, call: &mut Call<'_, A>, data: *mut u8) -> Follow;
-}
-
-/// The exit handler of a return probe.
-pub(crate) trait ExitHandler<A: Arch>: Send + Sync {
-    /// Calls the exit handler, which takes the data; what it has done to the registers, whose pc is the real return address.
-    ///
-    /// # Safety
-    /// `data` holds what [`EntryHandler::enter`] left there.
-    unsafe fn leave(&self, regs: &mut A::Regs, node: &Node<A>, data: *mut u8) -> Resume;
 }
 
 /// Asks a typed handler.
@@ -259,23 +259,6 @@ where
         // SAFETY: the caller gives free memory of D's layout.
         unsafe { data.cast::<D>().write(value) };
         Follow::Yes
-    }
-}
-
-/// Calls a typed handler with data that it owns.
-struct Called<F, D> {
-    handler: F,
-    data: PhantomData<fn(D)>,
-}
-
-impl<A: Arch, D, F> ExitHandler<A> for Called<F, D>
-where
-    F: Fn(&mut Return<'_, A>, D) + Send + Sync,
-{
-    unsafe fn leave(&self, regs: &mut A::Regs, node: &Node<A>, data: *mut u8) -> Resume {
-        // SAFETY: `enter` wrote it, and nobody uses it again.
-        let value = unsafe { data.cast::<D>().read() };
-        Return::with(regs, node, |ret| (self.handler)(ret, value))
     }
 }
 
@@ -298,27 +281,104 @@ where
     }
 }
 
-/// Calls a handler that works on bytes.
-struct CalledBytes<F> {
-    data_len: usize,
-    handler: F,
+/// What is done with a followed call that returns: the exit handler is called, or the data dropped.
+///
+/// As a `Box<dyn Fn>` would be, with the function here instead of in a table elsewhere, and nothing to be asked first.
+pub(crate) struct Ending<A: Arch> {
+    call: unsafe fn(&Self, &mut A::Regs, *mut u8) -> Resume,
+    handler: NonNull<()>,
+    free: unsafe fn(NonNull<()>),
+    /// Drops the data of a call whose exit handler does not run.
+    pub(crate) drop_data: unsafe fn(*mut u8),
+    /// The probe, from before calls are followed; null for one of a pool's own.
+    pub(crate) node: AtomicPtr<Node<A>>,
 }
 
-impl<A: Arch, F> ExitHandler<A> for CalledBytes<F>
-where
-    F: Fn(&mut Return<'_, A>, &mut [u8]) + Send + Sync,
-{
-    unsafe fn leave(&self, regs: &mut A::Regs, node: &Node<A>, data: *mut u8) -> Resume {
-        // SAFETY: initialised in `enter`; nobody else has the instance.
-        let bytes = unsafe { core::slice::from_raw_parts_mut(data, self.data_len) };
-        Return::with(regs, node, |ret| (self.handler)(ret, bytes))
+// SAFETY: it owns what `calling` has been given, which is both.
+unsafe impl<A: Arch> Send for Ending<A> {}
+// SAFETY: as above.
+unsafe impl<A: Arch> Sync for Ending<A> {}
+
+impl<A: Arch> Ending<A> {
+    /// Calls `handler`, which takes the data, and tells what it has done to the registers, whose pc is the real return address.
+    fn calling<F>(handler: F, drop_data: unsafe fn(*mut u8)) -> Self
+    where
+        F: Fn(&mut A::Regs, &Node<A>, *mut u8) -> Resume + Send + Sync + 'static,
+    {
+        Self {
+            call: Self::call_handler::<F>,
+            handler: NonNull::from(Box::leak(Box::new(handler))).cast(),
+            // SAFETY: an `F`, once, by the owner.
+            free: |handler| drop(unsafe { Box::from_raw(handler.cast::<F>().as_ptr()) }),
+            drop_data,
+            node: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Drops the data, and asks nobody.
+    pub(crate) fn dropping(drop_data: unsafe fn(*mut u8)) -> Self {
+        Self {
+            call: Self::only_drop,
+            handler: NonNull::dangling(),
+            free: |_| {},
+            drop_data,
+            node: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// What [`Ending::calling`] calls.
+    ///
+    /// # Safety
+    /// The handler is an `F`; and as for [`Ending::run`].
+    unsafe fn call_handler<F>(&self, regs: &mut A::Regs, data: *mut u8) -> Resume
+    where
+        F: Fn(&mut A::Regs, &Node<A>, *mut u8) -> Resume,
+    {
+        // SAFETY: the caller's.
+        let handler = unsafe { self.handler.cast::<F>().as_ref() };
+        // SAFETY: the probe, which is there as long as calls end so.
+        let node = unsafe { &*self.node.load(Relaxed) };
+        handler(regs, node, data)
+    }
+
+    /// What [`Ending::dropping`] calls.
+    ///
+    /// # Safety
+    /// As for [`Ending::run`].
+    unsafe fn only_drop(&self, _: &mut A::Regs, data: *mut u8) -> Resume {
+        // SAFETY: the caller's.
+        unsafe { (self.drop_data)(data) };
+        Resume::Unchanged
+    }
+
+    /// Ends a call in this context.
+    ///
+    /// # Safety
+    /// The caller has claimed the call, which the data belongs to, and is inside since it has found this.
+    #[inline(always)]
+    pub(crate) unsafe fn run(&self, context: &Context<A>, regs: &mut A::Regs, data: *mut u8) -> Resume
+    where
+        A: NativeArch,
+    {
+        context.set_current(self.node.load(Relaxed));
+        // SAFETY: the caller's.
+        let resume = unsafe { (self.call)(self, regs, data) };
+        context.set_current(ptr::null());
+        resume
+    }
+}
+
+impl<A: Arch> Drop for Ending<A> {
+    fn drop(&mut self) {
+        // SAFETY: what goes with it; nobody calls it any more.
+        unsafe { (self.free)(self.handler) }
     }
 }
 
 /// The return half of a registered probe.
 pub(crate) struct ReturnProbe<A: Arch> {
     pub(crate) entry: Option<Box<dyn EntryHandler<A>>>,
-    pub(crate) exit: Option<Box<dyn ExitHandler<A>>>,
+    pub(crate) ending: Ending<A>,
     /// Outlives the probe while calls are in flight.
     pub(crate) pool: NonNull<Pool<A>>,
 }
@@ -332,5 +392,21 @@ impl<A: Arch> ReturnProbe<A> {
     pub(crate) fn pool(&self) -> &Pool<A> {
         // SAFETY: the registry frees a pool after its probe.
         unsafe { self.pool.as_ref() }
+    }
+
+    /// Tells it which probe it is the half of, before that is not silent any more.
+    pub(crate) fn belong_to(&self, node: NonNull<Node<A>>) {
+        self.ending.node.store(node.as_ptr(), Relaxed);
+        self.pool().node.store(node.as_ptr(), Release);
+    }
+
+    /// The probe has become silent.
+    pub(crate) fn fall_silent(&self) {
+        self.pool().fall_silent();
+    }
+
+    /// The probe is not silent any more.
+    pub(crate) fn speak(&self) {
+        self.pool().speak(&self.ending);
     }
 }

@@ -293,7 +293,7 @@ impl<A: Arch> Node<A> {
     pub(crate) fn set(&self, flag: u32) {
         self.flags.fetch_or(flag, AcqRel);
         if flag & SILENT != 0 {
-            self.hits.silence();
+            self.fall_silent();
         }
     }
 
@@ -301,10 +301,21 @@ impl<A: Arch> Node<A> {
         self.flags.fetch_and(!flag, AcqRel);
         if !self.is_silent() {
             self.hits.speak();
+            if let Handlers::Return(half) = &self.handlers {
+                half.speak();
+            }
             // A handler may have disabled it meanwhile.
             if self.is_silent() {
-                self.hits.silence();
+                self.fall_silent();
             }
+        }
+    }
+
+    /// Tells what hits look at instead of the flags.
+    fn fall_silent(&self) {
+        self.hits.silence();
+        if let Handlers::Return(half) = &self.handlers {
+            half.fall_silent();
         }
     }
 

@@ -5,9 +5,9 @@ use crate::arch::{Arch, Entry, Regs, Resume, SaveSet};
 use crate::context::{Context, Task};
 use crate::hit::RegsOf;
 use crate::host::{Host, Notice};
-use crate::instance::Instance;
+use crate::instance::{Instance, Pool};
 use crate::kretprobe::{Call, Follow, ReturnProbe};
-use crate::point::{Handlers, Node};
+use crate::point::Node;
 
 use crate::registry::Probes;
 use crate::slots::{CHUNK_LEN, OWN, chunk_base};
@@ -107,16 +107,11 @@ pub(crate) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsO
     };
     regs.set_pc(instance.real());
     task.pending.store(instance.next.load(Relaxed), Release);
-    // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
-    let resume = match unsafe { follow(&instance.pool().node).as_ref() } {
-        Some(node) if !node.is_silent() => probes.run_exit(context, node, instance, regs),
-        _ => {
-            // SAFETY: the call is claimed, and its data still there.
-            unsafe { instance.drop_data() };
-            Resume::Unchanged
-        }
-    };
-    instance.release();
+    // SAFETY: inside until `close_only`.
+    let ending = unsafe { instance.pool().ending() };
+    // SAFETY: the call is claimed, and its data still there.
+    let resume = unsafe { ending.run(context, regs, instance.data) };
+    instance.release_newest();
     context.close_only();
     probes.host.unpin();
     resume
@@ -162,7 +157,7 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
     ) -> Resume {
         if probe.entry.is_none()
-            && let Some(followed) = self.follow_plainly(context, probe, regs)
+            && let Some(followed) = self.follow_plainly(context, probe.pool(), regs)
         {
             if let Err(instance) = followed {
                 instance.drop_unreturned();
@@ -172,24 +167,39 @@ impl<H: Host> Probes<H> {
         self.enter_any_call(context, node, probe, regs)
     }
 
+    /// As [`Probes::follow_plainly`], with the own instance of a pool whose owner the context is.
+    #[inline(always)]
+    pub(crate) fn follow_own<'a>(
+        &self,
+        own: &'a Instance<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) -> Option<Result<(), &'a Instance<H::Arch>>> {
+        let (task, entry) = self.plain_call(regs)?;
+        let life = own.free_life()?;
+        own.bind_own(life, entry.return_address, entry.frame, task);
+        Some(self.link_call(task, ptr::null_mut(), own, regs))
+    }
+
+    /// The task and the entry of a call from the program's own text in a task with no other call pending; `None` of others.
+    #[inline(always)]
+    fn plain_call(&self, regs: &RegsOf<H>) -> Option<(&Task<H::Arch>, Entry)> {
+        let task = self.host.task().filter(|task| task.is_idle())?;
+        let entry = H::Arch::entry(regs, self.host.memory()).ok()?;
+        (!self.stub_range.may_hold(entry.return_address)).then_some((task, entry))
+    }
+
     /// Follows a call of a probe without an entry handler in the plainest case; `None` in others: a task with no other call
     /// pending, a call from the program's own text, the instance free that the context had last. An error as [`Probes::bind_call`].
     #[inline(always)]
     pub(crate) fn follow_plainly<'a>(
         &self,
         context: &Context<H::Arch>,
-        probe: &'a ReturnProbe<H::Arch>,
+        pool: &'a Pool<H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Option<Result<(), &'a Instance<H::Arch>>> {
-        if let Some(task) = self.host.task()
-            && task.is_idle()
-            && let Ok(entry) = H::Arch::entry(regs, self.host.memory())
-            && !self.stub_range.may_hold(entry.return_address)
-            && let Some(instance) = probe.pool().try_take(context)
-        {
-            return Some(self.bind_call(task, ptr::null_mut(), instance, entry, entry.return_address, regs));
-        }
-        None
+        let (task, entry) = self.plain_call(regs)?;
+        let instance = pool.try_take(context)?;
+        Some(self.bind_call(task, ptr::null_mut(), instance, entry, entry.return_address, regs))
     }
 
     /// As [`Probes::enter_call`], whatever the call and the probe are.
@@ -286,6 +296,18 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
     ) -> Result<(), &'a Instance<H::Arch>> {
         instance.bind(entry.return_address, home, entry.frame, task);
+        self.link_call(task, older, instance, regs)
+    }
+
+    /// As [`Probes::bind_call`], of an instance that is bound already.
+    #[inline(always)]
+    fn link_call<'a>(
+        &self,
+        task: &Task<H::Arch>,
+        older: *mut Instance<H::Arch>,
+        instance: &'a Instance<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) -> Result<(), &'a Instance<H::Arch>> {
         if H::Arch::set_return_address(regs, instance.stub, self.host.memory()).is_err() {
             return Err(instance);
         }
@@ -343,49 +365,23 @@ impl<H: Host> Probes<H> {
         if let Some(task) = unsafe { owner.as_ref() }.filter(|_| is_owner) {
             self.unlink(task, instance, regs.sp());
         }
-        // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
-        let node = unsafe { follow(&instance.pool().node).as_ref() };
-        match (node, context) {
-            (Some(node), Some(context)) if !node.is_silent() => {
-                self.run_exit(context, node, instance, regs);
+        let pool = instance.pool();
+        if let Some(context) = context {
+            // SAFETY: the caller is inside.
+            let ending = unsafe { pool.ending() };
+            // SAFETY: the call is claimed, and its data still there.
+            unsafe { ending.run(context, regs, instance.data) };
+        } else {
+            // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
+            if let Some(node) = unsafe { follow(&pool.node).as_ref() } {
+                node.missed.rise();
             }
-            (node, context) => {
-                if context.is_none()
-                    && let Some(node) = node
-                {
-                    node.missed.rise();
-                }
-                // SAFETY: the call is claimed, and its data still there.
-                unsafe { instance.drop_data() };
-            }
+            // SAFETY: as above.
+            unsafe { instance.drop_data() };
         }
         if is_owner || !instance.leave_to_owner() {
             instance.release();
         }
-    }
-
-    #[inline(always)]
-    fn run_exit(
-        &self,
-        context: &Context<H::Arch>,
-        node: &Node<H::Arch>,
-        instance: &Instance<H::Arch>,
-        regs: &mut RegsOf<H>,
-    ) -> Resume {
-        let Handlers::Return(probe) = &node.handlers else {
-            // SAFETY: a pool's node is that of a return probe.
-            unsafe { core::hint::unreachable_unchecked() }
-        };
-        if let Some(exit) = &probe.exit {
-            context.set_current(node);
-            // SAFETY: the call is claimed, and its entry handler has left the data there.
-            let resume = unsafe { exit.leave(regs, node, instance.data) };
-            context.set_current(ptr::null());
-            return resume;
-        }
-        // SAFETY: as above.
-        unsafe { instance.drop_data() };
-        Resume::Unchanged
     }
 
     /// Takes a claimed call off its task's list. Newer calls that certainly will not return are dropped.

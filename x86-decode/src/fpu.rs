@@ -59,6 +59,19 @@ const COMPONENTS: u32 = 0b1110_0111;
 /// The legacy region and the header.
 const XSAVE_HEADER_END: usize = 512 + 64;
 
+/// The opmask registers among the state components.
+pub const OPMASK: u32 = 1 << 5;
+/// Where in the area the trampolines' own moves keep the opmask registers, 8 bytes each, in the place of the header that XSAVE would
+/// write; XMM registers are where FXSAVE has them.
+pub const LIGHT_OPMASKS: usize = 512;
+/// Where they keep ZMM16–31, 64 bytes each. Not at the offsets of the standard layout, which processors do not have in common: AMD's
+/// area ends 256 bytes before Intel's.
+pub const LIGHT_ZMM16: usize = XSAVE_HEADER_END;
+
+// Wherever there are opmask registers there are AVX, 256 bytes, and all of AVX-512 (SDM volume 1, 13.3).
+const _: () = assert!(LIGHT_OPMASKS + 8 * 8 <= LIGHT_ZMM16);
+const _: () = assert!(LIGHT_ZMM16 + 16 * 64 <= XSAVE_HEADER_END + 256 + 64 + 512 + 1024);
+
 /// Decides from `cpuid(leaf, subleaf) -> [eax, ebx, ecx, edx]` and `xcr0()`, which is called only where the operating
 /// system has enabled XGETBV.
 #[must_use]

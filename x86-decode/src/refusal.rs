@@ -79,6 +79,11 @@ pub const NARROW_BRANCH: Refusal = Refusal::unsupported(
     "x86.narrow_branch",
     "a near branch with an operand-size prefix cuts its target or ignores the prefix, as the vendor decides",
 );
+/// LOOPE and LOOPNE with a repeat prefix.
+pub const REPEATED_LOOP: Refusal = Refusal::unsupported(
+    "x86.repeated_loop",
+    "loope or loopne with a repeat prefix takes its condition from the opcode or from the prefix, as the vendor decides",
+);
 /// REX2 and EVEX map 4 (APX).
 pub const APX: Refusal = Refusal::unsupported(
     "x86.apx",

@@ -21,6 +21,10 @@ use probe_core::CodeAddr;
 use probe_core::arch::{Arch, Decoded, Regs, Site, Tail};
 use probe_x86_decode::insn::{Map, Prefixes};
 use probe_x86_decode::{Effect, FlagBits, Insn, LoopKind, Mode, Plan, Registers, Source, StackEffect};
+#[cfg(target_arch = "x86")]
+use std::arch::x86 as arch;
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64 as arch;
 use std::collections::BTreeMap;
 
 type NativeMode = <Native as Registers>::Mode;
@@ -172,6 +176,7 @@ impl Bench {
             // LES and LDS: hardly a random selector is valid.
             || !NativeMode::IS_LONG && matches!(vector.bytes[..], [0xc4 | 0xc5, 0x08])
             || vector.note == "faults in a process"
+            || is_missing(vector.asm)
             || is_privileged(&vector.bytes);
         assert!(taps > 0 || may_never_complete, "{} never completed", vector.asm);
     }
@@ -334,6 +339,24 @@ fn is_not_canonical(outcome: &Outcome) -> bool {
 fn comparable(mut outcome: Outcome) -> Outcome {
     outcome.regs.set_flags(outcome.regs.flags() & !FlagBits::RF);
     outcome
+}
+
+/// Instructions that this processor does not have.
+fn is_missing(asm: &str) -> bool {
+    #[allow(
+        unused_unsafe,
+        reason = "a safe function in newer versions of Rust than the oldest that we promise"
+    )]
+    // SAFETY: every processor that this runs on has CPUID.
+    let features = unsafe { arch::__cpuid_count(7, 0) };
+    let has = match asm.split(' ').next() {
+        Some("movdir64b") => features.ecx >> 28,
+        Some("serialize") => features.edx >> 14,
+        // RTM.
+        Some("xabort" | "xtest") => features.ebx >> 11,
+        _ => 1,
+    };
+    has & 1 == 0
 }
 
 /// Instructions that a process may not execute.

@@ -71,6 +71,7 @@ fn every_refusal_code_is_covered() {
         refusal::XBEGIN,
         refusal::WORLD_SWITCH,
         refusal::NARROW_BRANCH,
+        refusal::REPEATED_LOOP,
         refusal::APX,
         refusal::TOO_LONG,
         refusal::SEGMENT_IP_RELATIVE,

@@ -146,7 +146,7 @@ fn a_near_trampoline_is_called_by_a_branch() {
         for (call, word) in [(HEADER_LEN, WORD), (usize::from(layout.back) - 16, POST)] {
             let code: [_; 4] =
                 core::array::from_fn(|index| insn::word_at(&image[call + 4 * index..]).unwrap());
-            assert_eq!((code[0], code[1], code[3]), (FAR_CALL[0], 0xa9b1_03ff, FAR_CALL[3]));
+            assert_eq!((code[0], code[1], code[3]), (FAR_CALL[0], SAVE_X0, FAR_CALL[3]));
             let at = CodeAddr::new(start() + call + 8);
             assert_eq!(code[2] >> 26, 0b10_0101, "bl");
             assert_eq!(branch_target(&code[2].to_le_bytes(), at), Some(trampoline.wrapping_add(8)));

@@ -12,7 +12,7 @@ use crate::point::{
     ARMED, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, OPTIMISED, Point, STARTING, STEPPED, TAIL_JUMPS,
 };
 use crate::slots::{CHUNK_LEN, OWN, SlotChunk};
-use crate::sync::{Relaxed, Release};
+use crate::sync::Relaxed;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
@@ -394,7 +394,7 @@ impl<H: Host> Probes<H> {
             // SAFETY: made just now.
             let shared = unsafe { node.as_ref() };
             if let Handlers::Return(half) = &shared.handlers {
-                half.pool().node.store(node.as_ptr(), Release);
+                half.belong_to(node);
             }
         }
         Ok(())

@@ -151,6 +151,8 @@ impl<H: Host> Probes<H> {
             // Its jump is not in text, and it is kept for whoever is still in it.
             self.detours.remove(known);
         }
+        // The words lead to all of it, as it is from here on.
+        let _ = detour.as_ptr().expose_provenance();
         // SAFETY: kept for good.
         unsafe { self.detours.insert(detour) };
         // SAFETY: kept for good, and not changed any more but for its atomic.

@@ -13,7 +13,7 @@ use crate::sync::{AcqRel, Relaxed, Release};
 use crate::table::RetiredArray;
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 
 impl<H: Host> Probes<H> {
     /// Removes all of the probes, with one wait for all of them (REG_13). Needs no memory: without any they are removed one
@@ -227,7 +227,7 @@ impl<H: Host> Probes<H> {
     /// Lets a return probe's pool live on by itself until its calls have returned (RET_6).
     pub(super) fn forget_pool(&self, books: &mut Locked<'_, H>, node: &Node<H::Arch>) {
         let Handlers::Return(half) = &node.handlers else { return };
-        half.pool().node.store(ptr::null_mut(), Release);
+        half.pool().forget();
         // SAFETY: its probe, which has it in no list, forgets it once; `clean_up` frees what it takes out.
         unsafe { books.pools.push(half.pool) };
     }

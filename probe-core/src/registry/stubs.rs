@@ -26,7 +26,7 @@ impl<H: Host> Probes<H> {
         max_active: i32,
         save: SaveSet,
     ) -> Result<Box<ReturnProbe<H::Arch>>, RegisterError> {
-        let ReturnHandlers { layout, drop_data, entry, exit, .. } = handlers;
+        let ReturnHandlers { layout, entry, ending, .. } = handlers;
         if layout.size() > MAX_DATA_LEN {
             return Err(RegisterError::DataTooBig(layout.size()));
         }
@@ -40,8 +40,8 @@ impl<H: Host> Probes<H> {
             self.add_stub_chunk(books, save)?;
         }
         // SAFETY: the words are their chunks', which stay until the pool has given its stubs back; one stub and the owner's.
-        let pool = unsafe { Pool::new(&stubs, layout, drop_data) }?;
-        let half = match leak(ReturnProbe { entry, exit, pool }) {
+        let pool = unsafe { Pool::new(&stubs, layout, ending.drop_data) }?;
+        let half = match leak(ReturnProbe { entry, ending, pool }) {
             Ok(half) => half,
             Err(error) => {
                 // SAFETY: nobody has been told of it.

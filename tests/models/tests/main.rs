@@ -177,7 +177,7 @@ fn ret_2_two_contexts_have_an_instance_each() {
 /// One call after the other, each with another instance, leaves one for somebody else at any time.
 #[test]
 fn ret_2_an_instance_is_free_while_two_take_turns() {
-    model(3, |machine| {
+    model(4, |machine| {
         let probe = machine.register(R::on("f").max_active(2).exit(|_, ()| ())).unwrap();
         // Processor 1 takes number 0 first, as it did last, and 2 number 1, which it has had since it had followed a call.
         be(1);

@@ -16,7 +16,10 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 const STACK_WORDS: usize = 4096;
 
 /// A task: a stack and what runs on it.
+#[repr(C)]
 pub struct Task {
+    /// Its calls whose return is probed. First: what leads to the task leads to them.
+    pub probes: probe_core::Task<Backend>,
     /// The stack pointer while it does not run.
     sp: Cell<usize>,
     stack: UnsafeCell<Vec<u128>>,
@@ -29,8 +32,6 @@ pub struct Task {
     dead: AtomicBool,
     /// How often it was preempted.
     pub preempted: AtomicUsize,
-    /// Its calls whose return is probed.
-    pub probes: probe_core::Task<Backend>,
     _counted: Option<Counted>,
 }
 

@@ -206,7 +206,23 @@ fn own_signal_stack() {
     });
 }
 
+/// Clears AC, which the run may have set and a signal does not clear: copies of memory are made with misaligned vectors, which AMD's
+/// processors check, too.
+fn allow_misaligned() {
+    // SAFETY: changes one flag, which no compiled code depends on.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!("pushfq", "and dword ptr [rsp], 0xfffbffff", "popfq");
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "x86")]
+    unsafe {
+        std::arch::asm!("pushfd", "and dword ptr [esp], 0xfffbffff", "popfd");
+    }
+}
+
 extern "C" fn on_signal(signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    allow_misaligned();
     let machine = context.wrapping_byte_add(CONTEXT_AT).cast::<Context>();
     // SAFETY: the kernel passes a ucontext that is ours until we return.
     let machine = unsafe { &mut *machine };

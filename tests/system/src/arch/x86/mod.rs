@@ -113,6 +113,22 @@ impl Paging for X86 {
     }
 }
 
+/// Counts this CPU's reasons not to switch tasks away, up (`inc`) or down (`dec`), by one instruction.
+macro_rules! change_preemption {
+    ($insn:literal) => {
+        // SAFETY: as for `this_cpu`.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            asm!(concat!($insn, " qword ptr gs:[{}]"), const offset_of!(Cpu, preemption_off), options(nostack));
+        }
+        // SAFETY: as for `this_cpu`.
+        #[cfg(target_arch = "x86")]
+        unsafe {
+            asm!(concat!($insn, " dword ptr fs:[{}]"), const offset_of!(Cpu, preemption_off), options(nostack));
+        }
+    };
+}
+
 impl Machine for X86 {
     type Backend = Backend;
     // Its end, where the image lies; what there is below is not used.
@@ -238,30 +254,12 @@ impl Machine for X86 {
     // One instruction each, on the CPU's own: no task is switched away from while it is not 0.
     #[inline(always)]
     fn disable_preemption() {
-        // SAFETY: as for `this_cpu`.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            asm!("inc qword ptr gs:[{}]", const offset_of!(Cpu, preemption_off), options(nostack));
-        }
-        // SAFETY: as for `this_cpu`.
-        #[cfg(target_arch = "x86")]
-        unsafe {
-            asm!("inc dword ptr fs:[{}]", const offset_of!(Cpu, preemption_off), options(nostack));
-        }
+        change_preemption!("inc");
     }
 
     #[inline(always)]
     fn enable_preemption() {
-        // SAFETY: as for `this_cpu`.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            asm!("dec qword ptr gs:[{}]", const offset_of!(Cpu, preemption_off), options(nostack));
-        }
-        // SAFETY: as for `this_cpu`.
-        #[cfg(target_arch = "x86")]
-        unsafe {
-            asm!("dec dword ptr fs:[{}]", const offset_of!(Cpu, preemption_off), options(nostack));
-        }
+        change_preemption!("dec");
     }
 
     fn preemption_off() -> usize {
