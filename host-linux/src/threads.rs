@@ -4,8 +4,10 @@
 //! storage in the initial-exec model. So a thread's very first hit can take a block in the signal handler: no lock, no
 //! allocation, no lazy thread-local storage.
 //!
-//! A block is given back by the thread's exit (the destructor of a pthread key) or, for threads that end in other
-//! ways, when somebody looks for the living ones (`for_each`) and the kernel says that the thread is gone.
+//! A block is given back by the thread's exit (the destructor of a pthread key). What a thread that ends in another way has,
+//! or has taken again for hits behind that destructor (in libc's own clean-up), comes back when the kernel says that the
+//! thread is gone: asked when somebody looks for the living ones (`for_each`), and by whoever takes a block when half of
+//! them may be such ones.
 //!
 //! # Alternate stacks
 //! Hits are handled on an alternate stack of at least [`ALTSTACK_LEN`] bytes. A thread that has none, or only the small
@@ -109,6 +111,10 @@ impl Table {
 }
 /// How many blocks of the table were ever taken.
 static USED: AtomicU32 = AtomicU32::new(0);
+/// With how many of them taken at the same time somebody looks which ones are dead threads'.
+static LOOK_AT: AtomicU32 = AtomicU32::new(FEW);
+/// So many blocks may stay with dead threads, however few are living.
+const FEW: u32 = 16;
 /// 1 + the index of the first free block, and above it a tag that changes with every exchange.
 static FREE: AtomicU64 = AtomicU64::new(0);
 /// The pthread key whose destructor gives the block back, or -1.
@@ -361,22 +367,34 @@ fn take() -> Option<&'static Block> {
 
 /// As [`take`].
 fn take_from(table: Table) -> Option<&'static Block> {
-    let block = pop(table).or_else(|| fresh(table))?;
+    let free = pop(table);
+    let looks = free.is_none() && USED.load(Ordering::Relaxed) >= LOOK_AT.load(Ordering::Relaxed);
+    let block = free.or_else(|| fresh(table))?;
     block.owner.store(STARTING, Ordering::Release);
     // From here on, hits in what is called below find the block.
     // SAFETY: the slot is this thread's own word.
     unsafe { arch::thread_slot().write(core::ptr::from_ref(block) as usize) };
     let thread = sys::thread_id();
+    let mut living = 0;
     // A block whose owner has this number was left by a thread that is dead.
     for other in table.used() {
         let _ = other.owner.compare_exchange(thread, GONE, Ordering::AcqRel, Ordering::Relaxed);
         // And those that were ending may have ended meanwhile.
-        if other.is_ending.load(Ordering::Acquire) {
-            other.reclaim_if_dead();
+        if looks || other.is_ending.load(Ordering::Acquire) {
+            living += u32::from(!other.reclaim_if_dead());
         }
+    }
+    if looks {
+        LOOK_AT.store(look_at(living), Ordering::Relaxed);
     }
     block.owner.store(thread, Ordering::Release);
     Some(block)
+}
+
+/// With how many blocks taken to look next, when `living` of them are living threads': before there is none left, and else so
+/// late that looking costs a new thread a question to the kernel or two, on average.
+fn look_at(living: u32) -> u32 {
+    living + living.max(FEW).min((BLOCKS as u32).saturating_sub(living) / 2)
 }
 
 /// Takes a block that was given back.
@@ -536,5 +554,13 @@ mod tests {
         static CONTEXT: Context<Native> = Context::new();
         static TASK: Task<Native> = Task::new();
         assert!(is_zero(&CONTEXT) && is_zero(&TASK));
+    }
+
+    #[test]
+    fn dead_threads_blocks_are_looked_for_before_there_are_none() {
+        assert_eq!(look_at(1), 1 + FEW);
+        assert_eq!(look_at(100), 200);
+        let blocks = BLOCKS as u32;
+        assert!((1..blocks - 1).all(|living| (living + 1..blocks).contains(&look_at(living))));
     }
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{End, alone, count, counter, in_child};
-use probe_host_linux::{Kprobe, Kretprobe, probes, threads};
+use probe_host_linux::{Kprobe, Kretprobe, guard_signals, probes, threads};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -238,6 +238,21 @@ fn forks_while_other_threads_register_and_hit_work() {
         }
         stop.store(true, Relaxed);
     });
+}
+
+/// The guard's probes are hit by a thread that ends, too, after all its destructors.
+#[test]
+fn late_hits_of_threads_that_come_and_go_do_not_pile_up() {
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let probe = probes().register(Kprobe::at("thr_work").pre(|_| ())).unwrap();
+    let before = threads::threads_known();
+    for _ in 0..200 {
+        std::thread::spawn(|| thr_work(1)).join().unwrap();
+    }
+    // Nobody has registered anything meanwhile.
+    assert!(threads::threads_known() <= before + 32, "{} after {before}", threads::threads_known());
+    drop((probe, guard));
 }
 
 // musl's pthread_join waits for what only pthread_exit does.
