@@ -15,11 +15,11 @@ use crate::regs::Regs;
 use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use probe_core::arch::{DetourLayout, Displaced, NativeArch, Resume, SaveSet};
+use probe_core::arch::{DetourLayout, Displaced, NativeArch, Resume, SaveSet, TrampolineHandler};
 use probe_core::{CodeAddr, Refusal};
 use probe_x86_decode::ProtectedMode;
 use probe_x86_decode::call::{self, FOLLOWING_CALL_LEN_32 as FOLLOWING_CALL_LEN, STUB_CALL_LEN};
-use probe_x86_decode::detour::{self, PUSHED_LEN, WORD_DISTANCE_32 as WORD_DISTANCE, WORDS_LEN};
+use probe_x86_decode::detour::{self, PUSHED_LEN, WORDS_LEN};
 use probe_x86_decode::detour::{FOLLOW_LEN_32, FOLLOWED_32 as FOLLOWED, NOT_FOLLOWED_32 as NOT_FOLLOWED};
 use probe_x86_decode::fpu::{self, Known, LIGHT_OPMASKS, OPMASK, Saver};
 
@@ -32,6 +32,10 @@ static XSAVE_COMPONENTS: AtomicU32 = AtomicU32::new(0);
 // all general, flag, x87 and vector registers around them. `jprobe_return` begins with the breakpoint.
 unsafe impl NativeArch for I386 {
     const ADDS_TO_MEMORY: bool = true;
+
+    fn handler<T: TrampolineHandler<Regs>>() -> usize {
+        in_registers::<T> as extern "fastcall" fn(usize, *mut Regs) -> Resume as usize
+    }
 
     fn return_trampoline(save: SaveSet) -> CodeAddr {
         choose(save, &RETURNS)
@@ -75,6 +79,11 @@ unsafe impl NativeArch for I386 {
     }
 
     unsafe fn publish(_at: CodeAddr, _len_bytes: usize) {}
+}
+
+/// The core's function with its arguments in ECX and EDX.
+extern "fastcall" fn in_registers<T: TrampolineHandler<Regs>>(word: usize, regs: *mut Regs) -> Resume {
+    T::FUNCTION(word, regs)
 }
 
 /// How this processor saves its state; the first call notes how much there is.
@@ -137,26 +146,48 @@ const UNUSUAL: usize = 1 << 10 | 3 << 12 | 1 << 14;
 /// x87, AVX and the upper halves of ZMM0-7: the state components that moves of XMM registers do not preserve.
 const NOT_LIGHT: u8 = 1 | 1 << 2 | 1 << 6;
 
-/// The size of the frame.
+/// The size of the frame, which lies right below the word that EBP points to.
 const FRAME: usize = size_of::<Regs>();
-/// From the frame to the stack as it was at the return: the handler's and the stub's words.
-const AT_RETURN: usize = FRAME + 8;
-/// From a detour trampoline's frame to the stack as it was at the place: the return address and what lies above it.
-const AT_PLACE: usize = FRAME + 4 + PUSHED_LEN;
+/// From that word to the stack as it was at the return: EBP itself, the handler's and the stub's words.
+const AT_RETURN: usize = 4 + 8;
+/// From a detour trampoline's to the stack as it was at the place: EBP, the return address and what the detour has pushed.
+const AT_PLACE: usize = 8 + PUSHED_LEN;
 /// The same of a followed function's.
-const AT_ENTRY: usize = FRAME + 4 + WORDS_LEN;
+const AT_ENTRY: usize = 8 + WORDS_LEN;
 
-/// What all trampolines have in common: a frame of [`Regs`], `outside` bytes below the stack of what is interrupted, and its
-/// description. `note` fills in what is not common, EAX being free. From then on EBP points to the frame, and ECX and EDX are
-/// free, too: `call` calls the handler and leaves its answer in EAX. After
+/// From EBP to a register in the frame.
+macro_rules! saved {
+    ($field:ident) => {
+        offset_of!(Regs, $field) as isize - FRAME as isize
+    };
+}
+
+/// Pushes a word of the frame.
+macro_rules! push {
+    ($what:literal) => {
+        concat!("push ", $what, "\n.cfi_adjust_cfa_offset 4")
+    };
+}
+
+/// Pushes a segment as a word: in Intel syntax that is taken for half of one.
+macro_rules! push_segment {
+    ($segment:literal) => {
+        concat!(".att_syntax prefix\npushl %", $segment, "\n.intel_syntax noprefix\n.cfi_adjust_cfa_offset 4")
+    };
+}
+
+/// What all trampolines have in common: EBP, which from then on points to where it is saved, below that a frame of [`Regs`], and
+/// its description. The stack of what is interrupted is `outside` bytes above. `place` pushes what EIP is to be, EBP being free.
+/// ECX and EDX are free, too, when `call` calls the handler and leaves its answer in EAX. After
 /// [`Resume::Unchanged`](probe_core::arch::Resume) the registers that calls preserve still are what they were; else `changed`,
-/// and all are loaded. `leave` and `leave_changed` go on, with the frame at ESP and all other registers loaded.
+/// and all are loaded. `leave`, with ESP where EBP was saved plus a word, and `leave_changed`, with it behind the frame's general
+/// registers, go on.
 ///
 /// POPFD is slow: where nothing was changed, OF is made by an addition that overflows, and the other status flags by SAHF; not
 /// where a flag is set that stands beside OF.
 macro_rules! trampoline {
     (
-        $(#[$doc:meta])* $name:ident, outside: $outside:ident, enter: [$($enter:expr),*], note: [$($note:expr),*],
+        $(#[$doc:meta])* $name:ident, outside: $outside:ident, enter: [$($enter:expr),*], place: [$($place:expr),*],
         call: [$($call:expr),*], unchanged: [$($unchanged:expr),*], changed: [$($changed:expr),*],
         leave: [$($leave:expr),*], leave_changed: [$($leave_changed:expr),*],
         $($operands:tt)*
@@ -167,28 +198,29 @@ macro_rules! trampoline {
             naked_asm!(
                 ".cfi_startproc simple",
                 $($enter,)*
-                ".cfi_def_cfa esp, {outside} - {frame}",
+                ".cfi_def_cfa esp, {outside} - 4",
+                push!("ebp"),
+                push_segment!("ss"),
                 // No flag changes before PUSHFD.
-                "lea esp, [esp - {frame}]",
-                ".cfi_def_cfa esp, {outside}",
-                "mov [esp + {ebx}], ebx",
-                "mov [esp + {ecx}], ecx",
-                "mov [esp + {edx}], edx",
-                "mov [esp + {esi}], esi",
-                "mov [esp + {edi}], edi",
-                "mov [esp + {ebp}], ebp",
-                "mov [esp + {eax}], eax",
+                "lea ebp, [esp + 4 + {outside}]",
+                push!("ebp"),
                 "pushfd",
-                "pop [esp + {flags}]",
-                "mov eax, ss",
-                "mov [esp + {ss}], eax",
-                $($note,)*
-                "mov dword ptr [esp + {orig_eax}], -1",
-                "mov eax, cs",
-                "mov [esp + {cs}], eax",
-                "lea eax, [esp + {outside}]",
-                "mov [esp + {esp}], eax",
-                "mov ebp, esp",
+                ".cfi_adjust_cfa_offset 4",
+                push_segment!("cs"),
+                $($place,)*
+                push!("-1"),
+                push_segment!("gs"),
+                push_segment!("fs"),
+                push_segment!("es"),
+                push_segment!("ds"),
+                push!("eax"),
+                push!("[esp + {frame} - 4 - {ebp_at}]"),
+                push!("edi"),
+                push!("esi"),
+                push!("edx"),
+                push!("ecx"),
+                push!("ebx"),
+                "lea ebp, [esp + {frame}]",
                 // The frame of what is interrupted, from the saved registers; the handler's user has put the place or the real
                 // return address into `eip`, or the stub's own frame description leads to it.
                 ".cfi_def_cfa ebp, {outside}",
@@ -197,7 +229,7 @@ macro_rules! trampoline {
                 ".cfi_offset esi, {esi} - {outside}",
                 ".cfi_offset edi, {edi} - {outside}",
                 ".cfi_offset ebp, {ebp} - {outside}",
-                "test byte ptr [esp + {flags} + 1], {unusual} >> 8",
+                "test byte ptr [ebp + {flags} + 1], {unusual} >> 8",
                 "jnz 5f",
                 $($call,)*
                 "test eax, eax",
@@ -210,27 +242,27 @@ macro_rules! trampoline {
                 "mov ecx, [ebp + {ecx}]",
                 "mov edx, [ebp + {edx}]",
                 "mov eax, [ebp + {eax}]",
-                "mov esp, ebp",
                 ".cfi_remember_state",
-                ".cfi_def_cfa esp, {outside}",
-                "mov ebp, [esp + {ebp}]",
+                "leave",
+                ".cfi_def_cfa esp, {outside} - 4",
                 $($leave,)*
                 ".cfi_restore_state",
                 ".cfi_remember_state",
                 "3:",
                 $($changed,)*
                 "4:",
-                "mov esp, ebp",
-                "push [esp + {flags}]",
+                "push [ebp + {flags}]",
                 "popfd",
-                ".cfi_def_cfa esp, {outside}",
-                "mov ebx, [esp + {ebx}]",
-                "mov ecx, [esp + {ecx}]",
-                "mov edx, [esp + {edx}]",
-                "mov esi, [esp + {esi}]",
-                "mov edi, [esp + {edi}]",
-                "mov ebp, [esp + {ebp}]",
-                "mov eax, [esp + {eax}]",
+                "lea esp, [ebp - {frame}]",
+                "pop ebx",
+                "pop ecx",
+                "pop edx",
+                "pop esi",
+                "pop edi",
+                "pop ebp",
+                ".cfi_def_cfa esp, {outside} + {frame} - {eax_at}",
+                "pop eax",
+                ".cfi_adjust_cfa_offset -4",
                 $($leave_changed,)*
                 // CLD is slow, and almost never needed.
                 ".cfi_restore_state",
@@ -242,80 +274,43 @@ macro_rules! trampoline {
                 frame = const FRAME,
                 outside = const $outside,
                 unusual = const UNUSUAL,
-                ebx = const offset_of!(Regs, ebx),
-                ecx = const offset_of!(Regs, ecx),
-                edx = const offset_of!(Regs, edx),
-                esi = const offset_of!(Regs, esi),
-                edi = const offset_of!(Regs, edi),
-                ebp = const offset_of!(Regs, ebp),
-                eax = const offset_of!(Regs, eax),
-                ds = const offset_of!(Regs, ds),
-                es = const offset_of!(Regs, es),
-                fs = const offset_of!(Regs, fs),
-                gs = const offset_of!(Regs, gs),
-                orig_eax = const offset_of!(Regs, orig_eax),
-                eip = const offset_of!(Regs, eip),
-                cs = const offset_of!(Regs, cs),
-                flags = const offset_of!(Regs, eflags),
-                esp = const offset_of!(Regs, esp),
-                ss = const offset_of!(Regs, ss),
+                ebp_at = const offset_of!(Regs, ebp),
+                eax_at = const offset_of!(Regs, eax),
+                ebx = const saved!(ebx),
+                ecx = const saved!(ecx),
+                edx = const saved!(edx),
+                esi = const saved!(esi),
+                edi = const saved!(edi),
+                ebp = const saved!(ebp),
+                eax = const saved!(eax),
+                eip = const saved!(eip),
+                flags = const saved!(eflags),
                 $($operands)*
             );
         }
     };
 }
 
-/// The data segments as they are; EAX is free.
-macro_rules! present_segments {
-    () => {
-        "mov eax, ds
-        mov [esp + {ds}], eax
-        mov eax, es
-        mov [esp + {es}], eax
-        mov eax, fs
-        mov [esp + {fs}], eax
-        mov eax, gs
-        mov [esp + {gs}], eax"
-    };
-}
-
-/// The data segments of a kernel, whose DS and ES are as SS, which EAX holds; no handler has changed FS and GS, which read
-/// as 0.
-macro_rules! kernel_segments {
-    () => {
-        "mov [esp + {ds}], eax
-        mov [esp + {es}], eax
-        mov dword ptr [esp + {fs}], 0
-        mov dword ptr [esp + {gs}], 0"
-    };
-}
-
-/// A trampoline of returns that brackets the call of the handler with `save` and `restore`; the handler's two arguments and as
-/// much padding lie on the stack before `restore`, which keeps EAX and what calls preserve.
+/// A trampoline of returns that brackets the call of the handler with `save` and `restore`, which begins with the stack as `save` has
+/// left it, and keeps EAX and what calls preserve.
 macro_rules! return_trampoline {
     (
         $(#[$doc:meta])* $name:ident,
-        $segments:ident, [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?
+        [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?
     ) => {
         trampoline!(
             $(#[$doc])* $name,
             outside: AT_RETURN,
             enter: [],
-            note: [
-                $segments!(),
-                "mov eax, [esp + {frame} + 4]",
-                "sub eax, {stub_call_len}",
-                "mov [esp + {eip}], eax"
-            ],
+            place: ["mov ebp, [esp + {frame} - {cs_at} + 8]", "lea ebp, [ebp - {stub_call_len}]", push!("ebp")],
             call: [
                 $($save,)*
-                "sub esp, 8",
-                "push ebp",
-                "push [ebp + {eip}]",
-                "call [ebp + {frame}]"
+                "mov ecx, [ebp + {eip}]",
+                "lea edx, [ebp - {frame}]",
+                "call [ebp + 4]"
                 $(, $restore)*
             ],
-            unchanged: ["mov ecx, [ebp + {eip}]", "mov [ebp + {frame} + 4], ecx"],
+            unchanged: ["mov ecx, [ebp + {eip}]", "mov [ebp + 8], ecx"],
             changed: [
                 // RET takes the target from right below the stack pointer that is resumed with.
                 "sub dword ptr [ebp + {esp}], 4",
@@ -323,9 +318,11 @@ macro_rules! return_trampoline {
                 "mov ecx, [ebp + {eip}]",
                 "mov [eax], ecx"
             ],
-            leave: ["lea esp, [esp + {frame} + 4]", "ret"],
-            leave_changed: ["mov esp, [esp + {esp}]", "ret"],
+            leave: ["lea esp, [esp + 4]", "ret"],
+            leave_changed: ["mov esp, [esp + {frame} - {eax_at} - 4 + {esp}]", "ret"],
             stub_call_len = const STUB_CALL_LEN,
+            cs_at = const offset_of!(Regs, cs),
+            esp = const saved!(esp),
             $($($operands)+)?
         );
     };
@@ -335,10 +332,10 @@ macro_rules! return_trampoline {
 macro_rules! detour_trampoline {
     (
         $(#[$doc:meta])* $name:ident,
-        $segments:ident, [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?
+        [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?
     ) => {
         any_detour_trampoline!(
-            $(#[$doc])* $name, AT_PLACE, $segments, [$($save),*], [$($restore),*],
+            $(#[$doc])* $name, AT_PLACE, [$($save),*], [$($restore),*],
             pushed = const PUSHED_LEN,
             to_copy = const 0,
             $($($operands)+)?
@@ -351,14 +348,14 @@ macro_rules! detour_trampoline {
 macro_rules! entry_trampoline {
     (
         $(#[$doc:meta])* $name:ident,
-        $segments:ident, [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?
+        [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?
     ) => {
         any_detour_trampoline!(
-            $(#[$doc])* $name, AT_ENTRY, $segments,
+            $(#[$doc])* $name, AT_ENTRY,
             [$($save),*],
             [
                 $($restore,)*
-                "mov ecx, [ebp + {frame}]",
+                "mov ecx, [ebp + 4]",
                 "lea edx, [ecx + {not_followed}]",
                 "cmp eax, {is_followed}",
                 "jb 22f",
@@ -370,7 +367,7 @@ macro_rules! entry_trampoline {
                 "mov edx, ecx",
                 "sub eax, {is_followed}",
                 "22:",
-                "mov [ebp + {frame}], edx"
+                "mov [ebp + 4], edx"
             ],
             pushed = const 0,
             to_copy = const FOLLOW_LEN_32 - NOT_FOLLOWED,
@@ -386,41 +383,38 @@ macro_rules! entry_trampoline {
 /// One of detours, `outside` as for [`trampoline`].
 macro_rules! any_detour_trampoline {
     (
-        $(#[$doc:meta])* $name:ident, $outside:ident,
-        $segments:ident, [$($save:literal),*], [$($restore:literal),*], $($operands:tt)+
+        $(#[$doc:meta])* $name:ident, $outside:ident, [$($save:literal),*], [$($restore:literal),*], $($operands:tt)+
     ) => {
         trampoline!(
             $(#[$doc])* $name,
             outside: $outside,
             // The interrupted function is at the place itself, not behind a call.
             enter: [".cfi_signal_frame"],
-            note: [$segments!()],
+            // The place is the second word of what the core's word, which the detour has pushed last, points to.
+            place: ["mov ebp, [esp + {frame} - {cs_at} + 8]", push!("[ebp + 4]")],
             call: [
                 $($save,)*
-                "mov eax, [ebp + {frame}]",
-                "mov eax, [eax - {word_distance}]",
-                "mov ecx, [eax + 4]",
-                "mov [ebp + {eip}], ecx",
-                "sub esp, 8",
-                "push ebp",
-                "push eax",
-                "call [eax]"
+                "mov ecx, [ebp + 8]",
+                "lea edx, [ebp - {frame}]",
+                "call [ecx]"
                 $(, $restore)*
             ],
             unchanged: [],
             changed: [
                 "cmp eax, 2",
                 "jb 4f",
-                "ja {resume}",
+                "ja 6f",
                 // Not far behind the call is the first copy.
-                "mov eax, [ebp + {frame}]",
+                "mov eax, [ebp + 4]",
                 "add eax, {to_copy}",
                 "mov [ebp + {eip}], eax",
+                "6:",
+                "sub ebp, {frame}",
                 "jmp {resume}"
             ],
-            leave: ["lea esp, [esp + {frame}]", "ret {pushed}"],
-            leave_changed: ["lea esp, [esp + {frame}]", "ret {pushed}"],
-            word_distance = const WORD_DISTANCE,
+            leave: ["ret {pushed}"],
+            leave_changed: ["lea esp, [esp + {frame} - {eax_at}]", "ret {pushed}"],
+            cs_at = const offset_of!(Regs, cs),
             resume = sym detour_resume,
             $($operands)+
         );
@@ -436,7 +430,6 @@ macro_rules! xsave_trampoline {
         $trampoline!(
             $(#[$doc])*
             $name,
-            present_segments,
             [
                 // Position-independent: the statics are addressed from here.
                 "call 2f",
@@ -471,17 +464,17 @@ macro_rules! xsave_trampoline {
                 "7:",
                 // Every return from a signal handler makes x87 count as used. An empty stack, no flag and the control word of a
                 // reset are to count as what they are: the next time there is less to do.
-                "cmp dword ptr [esp + 16], 0x37f",
+                "cmp dword ptr [esp], 0x37f",
                 "jne 9f",
-                "cmp byte ptr [esp + 16 + 4], 0",
+                "cmp byte ptr [esp + 4], 0",
                 "jne 9f",
-                "and byte ptr [esp + 16 + 512], 0xfe",
+                "and byte ptr [esp + 512], 0xfe",
                 "9:",
                 ".att_syntax prefix",
                 "movl {components} - 2b(%ebx), %eax",
                 ".intel_syntax noprefix",
                 "xor edx, edx",
-                "xrstor [esp + 16]",
+                "xrstor [esp]",
                 "8:",
                 "mov eax, edi",
                 "mov ebx, [ebp + {ebx}]",
@@ -494,18 +487,17 @@ macro_rules! xsave_trampoline {
     };
 }
 
-/// The same kind of trampoline once for each way of saving. `segments`: how the general one notes data segments.
+/// The same kind of trampoline once for each way of saving.
 macro_rules! each_way_of_saving {
     (
         $trampoline:ident, $all:ident,
-        $segments:ident, $general:ident, $fnsave:ident, $fxsave:ident, $xsave:ident, $xsavec:ident
+        $general:ident, $fnsave:ident, $fxsave:ident, $xsave:ident, $xsavec:ident
     ) => {
         static $all: EachWay = [$general, $fnsave, $fxsave, $xsave, $xsavec];
 
         $trampoline!(
             /// Saves the general registers and flags alone.
             $general,
-            $segments,
             ["and esp, -16"],
             []
         );
@@ -513,17 +505,15 @@ macro_rules! each_way_of_saving {
         $trampoline!(
             /// Also saves the x87 state; FNSAVE leaves the x87 stack empty.
             $fnsave,
-            present_segments,
             ["sub esp, 112", "and esp, -16", "fnsave [esp]"],
-            ["frstor [esp + 16]"]
+            ["frstor [esp]"]
         );
 
         $trampoline!(
             /// Also saves x87 and SSE state. The x87 stack may hold the return value; the handler must find it empty.
             $fxsave,
-            present_segments,
             ["sub esp, 512", "and esp, -64", "fxsave [esp]", "fninit"],
-            ["fxrstor [esp + 16]"]
+            ["fxrstor [esp]"]
         );
 
         xsave_trampoline!(
@@ -545,7 +535,7 @@ macro_rules! each_way_of_saving {
                 "mov ecx, 1",
                 "xgetbv",
                 // There is room between the area and the frame.
-                "mov [ebp - 8], eax",
+                "mov [ebp - {frame} - 8], eax",
                 "test al, {not_light}",
                 "jnz 7f",
                 "stmxcsr [esp + 24]",
@@ -562,7 +552,7 @@ macro_rules! each_way_of_saving {
                 "jmp 8f"
             ],
             [
-                "test byte ptr [ebp - 8], {not_light}",
+                "test byte ptr [ebp - {frame} - 8], {not_light}",
                 "jnz 7f",
                 "vzeroupper",
                 "mov ecx, 1",
@@ -571,21 +561,21 @@ macro_rules! each_way_of_saving {
                 "jz 9f",
                 "fninit",
                 "9:",
-                "stmxcsr [ebp - 8]",
-                "mov eax, [ebp - 8]",
-                "cmp eax, [esp + 16 + 24]",
+                "stmxcsr [ebp - {frame} - 8]",
+                "mov eax, [ebp - {frame} - 8]",
+                "cmp eax, [esp + 24]",
                 "je 9f",
-                "ldmxcsr [esp + 16 + 24]",
+                "ldmxcsr [esp + 24]",
                 "9:",
                 ".irp n,0,1,2,3,4,5,6,7",
-                "movaps xmm\\n, [esp + 16 + 160 + 16*\\n]",
+                "movaps xmm\\n, [esp + 160 + 16*\\n]",
                 ".endr",
                 ".att_syntax prefix",
                 "testb ${opmask}, {components} - 2b(%ebx)",
                 ".intel_syntax noprefix",
                 "jz 8f",
                 ".irp n,0,1,2,3,4,5,6,7",
-                "kmovq k\\n, [esp + 16 + {opmasks} + 8*\\n]",
+                "kmovq k\\n, [esp + {opmasks} + 8*\\n]",
                 ".endr",
                 "jmp 8f"
             ],
@@ -599,7 +589,6 @@ macro_rules! each_way_of_saving {
 each_way_of_saving!(
     return_trampoline,
     RETURNS,
-    kernel_segments,
     return_general,
     return_fnsave,
     return_fxsave,
@@ -609,7 +598,6 @@ each_way_of_saving!(
 each_way_of_saving!(
     detour_trampoline,
     DETOURS,
-    present_segments,
     detour_general,
     detour_fnsave,
     detour_fxsave,
@@ -619,7 +607,6 @@ each_way_of_saving!(
 each_way_of_saving!(
     entry_trampoline,
     ENTRIES,
-    present_segments,
     entry_general,
     entry_fnsave,
     entry_fxsave,

@@ -3,6 +3,39 @@
 use probe_core::CodeAddr;
 use probe_x86_decode::{ProtectedMode, Registers};
 
+/// A segment register as PUSH stores it: the selector, and two bytes above it that PUSH may leave as they were (SDM volume 2,
+/// "PUSH"). Only the selector counts.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub struct Segment {
+    /// What the register holds.
+    pub selector: u16,
+    rest: u16,
+}
+
+impl Segment {
+    /// With nothing above the selector.
+    #[inline]
+    #[must_use]
+    pub const fn new(selector: u16) -> Self {
+        Self { selector, rest: 0 }
+    }
+}
+
+impl PartialEq for Segment {
+    fn eq(&self, other: &Self) -> bool {
+        self.selector == other.selector
+    }
+}
+
+impl Eq for Segment {}
+
+impl core::fmt::Debug for Segment {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:#06x}", self.selector)
+    }
+}
+
 /// The registers of an interrupted context, laid out as Linux's `struct pt_regs`.
 ///
 /// A trap from the same privilege level saves neither ESP nor SS: the host fills both, and leaves a gap of at
@@ -25,25 +58,25 @@ pub struct Regs {
     /// General register.
     pub eax: u32,
     /// The data segment.
-    pub ds: u32,
+    pub ds: Segment,
     /// The extra segment.
-    pub es: u32,
+    pub es: Segment,
     /// The FS segment.
-    pub fs: u32,
+    pub fs: Segment,
     /// The GS segment.
-    pub gs: u32,
+    pub gs: Segment,
     /// The system call number, or -1.
     pub orig_eax: u32,
     /// The instruction pointer.
     pub eip: u32,
     /// The code segment.
-    pub cs: u32,
+    pub cs: Segment,
     /// The flags.
     pub eflags: u32,
     /// The stack pointer.
     pub esp: u32,
     /// The stack segment.
-    pub ss: u32,
+    pub ss: Segment,
 }
 
 const _: () = assert!(size_of::<Regs>() == 68);
@@ -52,6 +85,9 @@ const _: () = assert!(core::mem::offset_of!(Regs, esp) == 60);
 
 /// Where each general register stands in [`Regs`], in words, in the order of their encodings.
 const GENERAL: [usize; 8] = [6, 1, 2, 0, 15, 5, 3, 4];
+
+/// Where segments stand in [`Regs`], in words.
+const SEGMENTS: [usize; 6] = [7, 8, 9, 10, 13, 16];
 
 impl Regs {
     #[inline]
@@ -88,7 +124,8 @@ impl probe_core::arch::Regs for Regs {
     }
 
     fn register(&self, index: usize) -> Option<usize> {
-        self.words().get(index).map(|value| *value as usize)
+        let mask = if SEGMENTS.contains(&index) { 0xffff } else { u32::MAX };
+        self.words().get(index).map(|value| (*value & mask) as usize)
     }
 }
 
@@ -130,6 +167,6 @@ impl Registers for Regs {
 
     #[inline]
     fn code_segment(&self) -> u64 {
-        u64::from(self.cs)
+        u64::from(self.cs.selector)
     }
 }

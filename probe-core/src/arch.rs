@@ -478,6 +478,12 @@ impl Resume {
     }
 }
 
+/// A function of the core's that trampolines call: with a word, and the registers that they have saved.
+pub trait TrampolineHandler<R> {
+    /// The function.
+    const FUNCTION: extern "C" fn(word: usize, regs: *mut R) -> Resume;
+}
+
 /// What must be executed on the architecture itself.
 ///
 /// # Safety
@@ -487,9 +493,15 @@ pub unsafe trait NativeArch: Arch {
     /// Whether one instruction adds to a word in memory, so that a word that has been loaded is better not kept for that.
     const ADDS_TO_MEMORY: bool = false;
 
+    /// The address of what the trampolines call for `T`: its function, or one that passes arguments on to it, where the
+    /// trampolines can pass them in a better way than `extern "C"` does.
+    fn handler<T: TrampolineHandler<Self::Regs>>() -> usize {
+        T::FUNCTION as usize
+    }
+
     /// The address of the assembly that return stubs lead to. It saves the registers `save` names, calls
-    /// `handler` as `extern "C" fn(stub: usize, regs: *mut Regs) -> Resume` (the word given to [`Arch::fill_stubs`], with
-    /// `regs` as at the function's return and `stub` the stub's address), restores what the answer says from `regs`
+    /// the [handler](NativeArch::handler) that was given to [`Arch::fill_stubs`] (with `regs` as at the function's return and the
+    /// stub's address as the word), restores what the answer says from `regs`
     /// and goes on at `regs.pc`. It answers [`Resume::Unchanged`] or [`Resume::Changed`], which here means all registers.
     fn return_trampoline(save: SaveSet) -> CodeAddr;
 
@@ -498,9 +510,8 @@ pub unsafe trait NativeArch: Arch {
     fn jprobe_return_trap() -> CodeAddr;
 
     /// The address of the assembly that detours call. It saves the registers `save` names, calls the function that the
-    /// detour's word points to (the word is the address of a structure whose first word is the address of an `extern "C"
-    /// fn(word: usize, regs: *mut Regs) -> Resume`, and whose second one is the place: `regs` are as there), and does what it
-    /// answers.
+    /// detour's word points to (the word is the address of a structure whose first word is a [handler](NativeArch::handler), and whose
+    /// second one is the place: `regs` are as there), and does what it answers.
     fn detour_trampoline(save: SaveSet) -> CodeAddr;
 
     /// The same for the detour of a function whose calls are followed, where that can be done better: so that the processor predicts

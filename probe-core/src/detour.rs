@@ -12,7 +12,9 @@
 //! arrives there, by whatever way, traps, and goes on in the copy ([`Probes::in_detour`]).
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, DetourLayout, Displaced, Method, NativeArch, Regs, Resume, SaveSet};
+use crate::arch::{
+    Arch, DetourLayout, Displaced, Method, NativeArch, Regs, Resume, SaveSet, TrampolineHandler,
+};
 use crate::context::{Context, Wait};
 use crate::counter::{HitCounter, NOBODY};
 use crate::hit::{RegsOf, Trap, Walk, count_missed};
@@ -24,6 +26,7 @@ use crate::slots::{CHUNK_LEN, chunk_base};
 use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, follow};
 use crate::table::Keyed;
 use alloc::boxed::Box;
+use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::ptr;
 
@@ -37,7 +40,7 @@ pub(crate) const GRANULE: usize = 32;
 #[repr(C)]
 pub(crate) struct Detour<H: Host> {
     /// [`jumped`], or [`entered`] where a return probe is the only one: either does whatever is to be done.
-    pub(crate) handler: AtomicPtr<()>,
+    pub(crate) handler: AtomicUsize,
     pub(crate) place: CodeAddr,
     /// The counter of the place's only probe, if that has a pre handler and nothing else; if not, [`NOBODY`].
     plain: AtomicPtr<HitCounter>,
@@ -48,7 +51,7 @@ pub(crate) struct Detour<H: Host> {
     /// Null unless the jump, or a part of it, stands in text.
     point: AtomicPtr<Point<H::Arch>>,
     /// As the first two words, for the call behind the first copy.
-    post_handler: Handler<H>,
+    post_handler: usize,
     _post_place: CodeAddr,
     pub(crate) kind: Kind,
     /// Where the jump leads.
@@ -88,8 +91,29 @@ impl<H: Host> Keyed for Detour<H> {
     }
 }
 
-/// What a detour's trampoline calls. The registers are the second argument, as they are of the probes' handlers.
-pub(crate) type Handler<H> = extern "C" fn(usize, *mut RegsOf<H>) -> Resume;
+/// [`jumped`] as a trampoline's handler.
+struct Jumped<H>(PhantomData<H>);
+
+impl<H: Host> TrampolineHandler<RegsOf<H>> for Jumped<H> {
+    const FUNCTION: Handler<H> = jumped::<H>;
+}
+
+/// [`entered`] as a trampoline's handler.
+struct Entered<H, const FOLLOWS: bool>(PhantomData<H>);
+
+impl<H: Host, const FOLLOWS: bool> TrampolineHandler<RegsOf<H>> for Entered<H, FOLLOWS> {
+    const FUNCTION: Handler<H> = entered::<H, FOLLOWS>;
+}
+
+/// [`copied`] as a trampoline's handler.
+struct Copied<H>(PhantomData<H>);
+
+impl<H: Host> TrampolineHandler<RegsOf<H>> for Copied<H> {
+    const FUNCTION: Handler<H> = copied::<H>;
+}
+
+/// The registers are the second argument, as they are of the probes' handlers.
+type Handler<H> = extern "C" fn(usize, *mut RegsOf<H>) -> Resume;
 
 impl<H: Host> Detour<H> {
     /// A detour whose memory and layout are not known yet.
@@ -101,13 +125,13 @@ impl<H: Host> Detour<H> {
         text: [u8; MAX_DISPLACED_LEN],
     ) -> Self {
         Self {
-            handler: AtomicPtr::new(jumped::<H> as Handler<H> as *mut ()),
+            handler: AtomicUsize::new(H::Arch::handler::<Jumped<H>>()),
             plain: AtomicPtr::new(ptr::from_ref(&NOBODY).cast_mut()),
             own: AtomicPtr::new(ptr::from_ref(&NOBODYS).cast_mut()),
             probes,
             place,
             point: AtomicPtr::new(ptr::null_mut()),
-            post_handler: copied::<H>,
+            post_handler: H::Arch::handler::<Copied<H>>(),
             _post_place: place,
             kind,
             entry: CodeAddr::new(0),
@@ -133,14 +157,14 @@ impl<H: Host> Detour<H> {
             _ => None,
         };
         let handler = match (followed.is_some(), self.kind.follows) {
-            (false, _) => jumped::<H> as Handler<H>,
-            (true, false) => entered::<H, false>,
-            (true, true) => entered::<H, true>,
+            (false, _) => H::Arch::handler::<Jumped<H>>(),
+            (true, false) => H::Arch::handler::<Entered<H, false>>(),
+            (true, true) => H::Arch::handler::<Entered<H, true>>(),
         };
         let plain = if is_plain { only.cast() } else { ptr::from_ref(&NOBODY).cast_mut() };
         self.plain.store(plain, Release);
         self.own.store(followed.unwrap_or(&raw const NOBODYS).cast_mut(), Release);
-        self.handler.store(handler as *mut (), Release);
+        self.handler.store(handler, Release);
         self.point.store(point.map_or(ptr::null_mut(), |point| ptr::from_ref(point).cast_mut()), Release);
     }
 
@@ -222,7 +246,8 @@ pub(crate) const GRANULES: usize = CHUNK_LEN / GRANULE;
 ///
 /// The usual case is one kprobe that has a pre handler alone: it needs no registers but what the handler is called with, and
 /// whatever else may be is behind calls at the end.
-pub(crate) extern "C" fn jumped<H: Host>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
+#[inline(always)]
+extern "C" fn jumped<H: Host>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
     // SAFETY: the trampoline hands on the detour's word, the address that the registry has put there; detours are
     // kept for good.
     let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
@@ -281,10 +306,8 @@ unsafe fn run_plain<H: Host>(
 
 /// As [`jumped`], where a return probe without an entry handler is the only probe: no handler is called. `FOLLOWS`: its
 /// [`Kind::follows`].
-pub(crate) extern "C" fn entered<H: Host, const FOLLOWS: bool>(
-    detour: usize,
-    regs: *mut RegsOf<H>,
-) -> Resume {
+#[inline(always)]
+extern "C" fn entered<H: Host, const FOLLOWS: bool>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
     // SAFETY: as in `jumped`.
     let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
     // SAFETY: as in `jumped`.
@@ -410,7 +433,8 @@ fn leave<H: Host>(host: &H, context: &Context<H::Arch>, resume: Resume) -> Resum
 }
 
 /// What the second call in a detour leads to, as [`jumped`]; `word` is the address of the detour's own word for it.
-pub(crate) extern "C" fn copied<H: Host>(word: usize, regs: *mut RegsOf<H>) -> Resume {
+#[inline(always)]
+extern "C" fn copied<H: Host>(word: usize, regs: *mut RegsOf<H>) -> Resume {
     let detour = word.wrapping_sub(offset_of!(Detour<H>, post_handler));
     // SAFETY: as in `jumped`.
     let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };

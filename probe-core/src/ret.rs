@@ -1,7 +1,7 @@
 //! Return probes' lock-free half: following a call at its entry, and the way back through its stub.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Entry, Regs, Resume, SaveSet};
+use crate::arch::{Arch, Entry, Regs, Resume, SaveSet, TrampolineHandler};
 use crate::context::{Context, Task};
 use crate::hit::RegsOf;
 use crate::host::{Host, Notice};
@@ -14,6 +14,7 @@ use crate::slots::{CHUNK_LEN, OWN, chunk_base};
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release, follow};
 use crate::table::Keyed;
 use alloc::boxed::Box;
+use core::marker::PhantomData;
 use core::ptr;
 
 /// The most stubs that one return address leads through: more than any chain of tail calls between probed functions.
@@ -89,8 +90,16 @@ impl StubRange {
     }
 }
 
+/// [`return_from_stub`] as a trampoline's handler.
+pub(crate) struct Returned<H>(PhantomData<H>);
+
+impl<H: Host> TrampolineHandler<RegsOf<H>> for Returned<H> {
+    const FUNCTION: extern "C" fn(usize, *mut RegsOf<H>) -> Resume = return_from_stub::<H>;
+}
+
 /// What every return stub of `Probes<H>` leads to, by way of the backend's trampoline.
-pub(crate) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsOf<H>) -> Resume {
+#[inline(always)]
+extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsOf<H>) -> Resume {
     // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.
     let regs = unsafe { &mut *regs };
     let stub = CodeAddr::new(stub);

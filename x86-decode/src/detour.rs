@@ -8,7 +8,8 @@
 //!
 //! A detour is two words (the trampoline's address, the core's), a call of the trampoline, the copies, a jump back. Behind
 //! the first copy there may be the same two words and such a call again. A call is made below the red
-//! zone (System V ABI AMD64 1.0, 3.2.2), in 32-bit mode below one word; the trampoline takes that back.
+//! zone (System V ABI AMD64 1.0, 3.2.2); the trampoline takes that back. In 32-bit mode the core's word is pushed instead, and there
+//! are no words before the call.
 //!
 //! A function's return to its stub is predicted as every return is: to behind the last call. So in a program a followed
 //! call begins with a call of its own: the detour goes on by way of [the call right before
@@ -36,11 +37,8 @@ pub const RED_ZONE_LEN: usize = 128;
 /// How far before the return address of a detour's call its word lies, in 64-bit mode, in bytes.
 pub const WORD_DISTANCE: usize = 8 + SKIP_RED_ZONE.len() + 6;
 
-/// The same in 32-bit mode.
-pub const WORD_DISTANCE_32: usize = 4 + SKIP_PUSHED.len() + 5;
-
-/// How far below the stack pointer a detour's call is made in 32-bit mode, in bytes: what a simulated instruction pushes is not
-/// to lie on its return address.
+/// How far below the stack pointer a detour's call is made in 32-bit mode, in bytes: its word is pushed before. What a simulated
+/// instruction pushes is not to lie on the return address.
 pub const PUSHED_LEN: usize = 4;
 
 const INT3: u8 = 0xcc;
@@ -54,9 +52,9 @@ const FOLLOW: [u8; FOLLOW_LEN] = [0x48, 0x8d, 0x64, 0x24, 0x08, 0xff, 0x64, 0x24
 /// two words below the stack pointer: the address of the call before the stub, below that the copy's.
 pub const FOLLOW_LEN: usize = 9;
 /// `lea esp, [esp - 4]`
-const SKIP_PUSHED: [u8; 4] = [0x8d, 0x64, 0x24, 0xfc];
-/// `lea esp, [esp - 8]`
-const SKIP_WORDS: [u8; SKIP_PUSHED.len()] = [0x8d, 0x64, 0x24, 0xf8];
+const SKIP_WORD: [u8; 4] = [0x8d, 0x64, 0x24, 0xfc];
+/// `push imm32`
+const PUSH: u8 = 0x68;
 /// `jmp [esp]`, to the call before the stub; twice `lea esp, [esp + 4]`.
 const FOLLOW_32: [u8; FOLLOW_LEN_32] = [0xff, 0x24, 0x24, 0x8d, 0x64, 0x24, 0x04, 0x8d, 0x64, 0x24, 0x04];
 /// As [`PUSHED_LEN`], of followed functions' detours: two words, for the way to the first copy. The trampoline leaves them, the
@@ -197,7 +195,7 @@ pub fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
 /// How far before a detour's entry its memory begins, in bytes: two words.
 #[must_use]
 pub const fn header_len<M: Mode>() -> usize {
-    2 * M::WORD
+    if M::IS_LONG { 2 * M::WORD } else { 0 }
 }
 
 /// Builds the detour whose entry is at `entry`; see [`Arch::fill_detour`](probe_core::arch::Arch::fill_detour).
@@ -232,8 +230,10 @@ pub fn fill<M: Mode>(
         let rest = text.get(offset..).ok_or(refusal::UNDECODABLE)?;
         flow = code.copy(rest, place.wrapping_add(offset))?;
         if let Some(post) = post.filter(|_| index == 0) {
-            // jmp over the words.
-            code.put(&[0xeb, header_len::<M>() as u8])?;
+            if M::IS_LONG {
+                // jmp over the words.
+                code.put(&[0xeb, header_len::<M>() as u8])?;
+            }
             code.call(trampoline, post, follows)?;
             // Nobody takes it here, but the trampoline returns behind it.
             code.put(way)?;
@@ -311,14 +311,16 @@ impl<M: Mode> Code<'_, M> {
         self.put(bytes.get(..M::WORD).unwrap_or(&bytes))
     }
 
-    /// Two words and a call of the trampoline.
+    /// A call of the trampoline with its word.
     fn call(&mut self, trampoline: CodeAddr, word: usize, follows: bool) -> Result<(), Refusal> {
-        self.word(trampoline.as_usize())?;
-        self.word(word)?;
         if !M::IS_LONG {
-            self.put(if follows { &SKIP_WORDS } else { &SKIP_PUSHED })?;
+            self.put(if follows { &SKIP_WORD } else { &[] })?;
+            self.put(&[PUSH])?;
+            self.word(word)?;
             return self.branch(&[0xe8], trampoline);
         }
+        self.word(trampoline.as_usize())?;
+        self.word(word)?;
         self.put(&SKIP_RED_ZONE)?;
         // Two words before that, seen from behind the call.
         let displacement = -(header_len::<M>() as i32 + SKIP_RED_ZONE.len() as i32 + 6);

@@ -206,28 +206,24 @@ fn call_at<A: Arch>(image: &[u8], start: usize, offset: usize) -> Option<(usize,
 where
     A::Regs: Registers,
 {
-    let (word_len, skip): (usize, &[u8]) = match <A::Regs as Registers>::Mode::IS_LONG {
-        true => (8, &[0x48, 0x8d, 0x64, 0x24, 0x80]),
-        false => (4, &[0x8d, 0x64, 0x24, 0xfc]),
-    };
-    let call = image.get(offset..)?.strip_prefix(skip)?;
-    let word = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes[..word_len].copy_from_slice(&image[at..at + word_len]);
-        u64::from_le_bytes(bytes) as usize
-    };
-    let words_at = offset.checked_sub(2 * word_len)?;
-    let behind = offset + skip.len();
-    let four = |at: usize| i32::from_le_bytes(*call[at..].first_chunk().unwrap()) as isize;
-    match call {
-        // call [rip + d]: through the first word.
-        [0xff, 0x15, ..] => assert_eq!((behind + 6).wrapping_add_signed(four(2)), words_at),
-        [0xe8, ..] => {
-            assert_eq!((start + behind + 5).wrapping_add_signed(four(1)) as u32 as usize, word(words_at))
-        }
-        _ => return None,
+    let rest = image.get(offset..)?;
+    let four = |at: usize| rest[at..].first_chunk().copied().map(i32::from_le_bytes).unwrap() as isize;
+    if !<A::Regs as Registers>::Mode::IS_LONG {
+        // push imm32; call rel32.
+        return match rest {
+            [0x68, _, _, _, _, 0xe8, ..] => {
+                let to = (start + offset + 10).wrapping_add_signed(four(6)) as u32;
+                Some((to as usize, four(1) as u32 as usize))
+            }
+            _ => None,
+        };
     }
-    Some((word(words_at), word(words_at + word_len)))
+    // lea rsp, [rsp - 128]; call [rip + d]: through the first word before that.
+    let [0x48, 0x8d, 0x64, 0x24, 0x80, 0xff, 0x15, ..] = rest else { return None };
+    let words_at = offset.checked_sub(16)?;
+    assert_eq!((offset + 11).wrapping_add_signed(four(7)), words_at);
+    let word = |at: usize| u64::from_le_bytes(*image[at..].first_chunk().unwrap()) as usize;
+    Some((word(words_at), word(words_at + 8)))
 }
 
 /// Rows of the tables, and what names addresses as far as they go.

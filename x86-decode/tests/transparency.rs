@@ -392,7 +392,7 @@ fn segments(arena: &Arena, machine: &Machine) -> Native {
         let done = unsafe { libc::syscall(libc::SYS_set_thread_area, descriptor.as_mut_ptr()) };
         assert_eq!(done, 0);
         let mut regs = machine.run(&regs).regs;
-        regs.fs = descriptor[0] * 8 + 3;
+        regs.fs = probe_arch_i386::regs::Segment::new(descriptor[0] as u16 * 8 + 3);
         regs
     }
 }

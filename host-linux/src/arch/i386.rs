@@ -5,6 +5,7 @@ use super::{Leads, Regs, SyscallCode, UContext};
 use crate::sys::AltStack;
 use core::arch::{asm, global_asm};
 use core::ffi::c_int;
+use probe_arch_i386::regs::Segment;
 pub(crate) use probe_arch_i386::watch::{COUNT as WATCHPOINTS, check as check_watch};
 use probe_unwind::{EhFrame, Stubs};
 
@@ -30,6 +31,7 @@ pub(crate) const IS_ADDRESS_THUNK: Option<fn([u8; 4]) -> bool> =
 
 pub(super) fn load_regs(context: UContext) -> Regs {
     let get = |index| context.word(greg(index)) as u32;
+    let segment = |index| Segment::new(get(index) as u16);
     Regs {
         ebx: get(8),
         ecx: get(10),
@@ -38,16 +40,16 @@ pub(super) fn load_regs(context: UContext) -> Regs {
         edi: get(4),
         ebp: get(6),
         eax: get(11),
-        ds: get(3) & 0xffff,
-        es: get(2) & 0xffff,
-        fs: get(1) & 0xffff,
-        gs: get(0) & 0xffff,
+        ds: segment(3),
+        es: segment(2),
+        fs: segment(1),
+        gs: segment(0),
         orig_eax: u32::MAX,
         eip: get(14),
-        cs: get(15) & 0xffff,
+        cs: segment(15),
         eflags: get(16),
         esp: get(7),
-        ss: get(18) & 0xffff,
+        ss: segment(18),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::error::RegisterError;
 use crate::host::Host;
 use crate::instance::{Instance, MAX_INSTANCES, Pool};
 use crate::kretprobe::{MAX_DATA_LEN, ReturnHandlers, ReturnProbe};
-use crate::ret::{StubChunk, return_from_stub};
+use crate::ret::{Returned, StubChunk};
 use crate::slots::{CHUNK_LEN, OWN, chunk_base};
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
 use alloc::boxed::Box;
@@ -118,7 +118,7 @@ impl<H: Host> Probes<H> {
         image: &mut Vec<u8>,
     ) -> Result<NonNull<StubChunk<H>>, RegisterError> {
         let trampoline = <H::Arch as NativeArch>::return_trampoline(save);
-        let handler = return_from_stub::<H> as *const () as usize;
+        let handler = H::Arch::handler::<Returned<H>>();
         let count = H::Arch::fill_return_stubs(base, trampoline, handler, image);
         let mut instances = Vec::new();
         instances.try_reserve_exact(count).map_err(|_| RegisterError::NoMemory)?;

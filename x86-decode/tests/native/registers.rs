@@ -73,7 +73,7 @@ pub(crate) fn regs_of(machine: &Context) -> Native {
     let mut regs = Native::default();
     macro_rules! take {
         ($($register:ident $index:literal,)*) => {
-            $(regs.$register = machine[$index] as _;)*
+            $(regs.$register = Word::of(machine[$index]);)*
         };
     }
     each_register!(take);
@@ -82,18 +82,53 @@ pub(crate) fn regs_of(machine: &Context) -> Native {
         regs.cs = machine[18] as u64 & 0xffff;
         regs.ss = machine[18] as u64 >> 48;
     }
-    #[cfg(target_arch = "x86")]
-    for segment in [&mut regs.gs, &mut regs.fs, &mut regs.es, &mut regs.ds, &mut regs.cs, &mut regs.ss] {
-        *segment &= 0xffff;
-    }
     regs
+}
+
+/// A register as a word of a signal's context.
+trait Word {
+    fn of(word: usize) -> Self;
+    fn word(self) -> usize;
+}
+
+#[cfg(target_arch = "x86")]
+impl Word for u32 {
+    fn of(word: usize) -> Self {
+        word as Self
+    }
+
+    fn word(self) -> usize {
+        self as usize
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Word for u64 {
+    fn of(word: usize) -> Self {
+        word as Self
+    }
+
+    fn word(self) -> usize {
+        self as usize
+    }
+}
+
+#[cfg(target_arch = "x86")]
+impl Word for probe_arch_i386::regs::Segment {
+    fn of(word: usize) -> Self {
+        Self::new(word as u16)
+    }
+
+    fn word(self) -> usize {
+        usize::from(self.selector)
+    }
 }
 
 /// Puts registers into a signal's context; segments only where they are not 0.
 pub(crate) fn gregs_of(regs: &Native, machine: &mut Context) {
     macro_rules! put {
         ($($register:ident $index:literal,)*) => {
-            $(put_one(stringify!($register), regs.$register as _, &mut machine[$index]);)*
+            $(put_one(stringify!($register), regs.$register.word(), &mut machine[$index]);)*
         };
     }
     each_register!(put);
