@@ -10,7 +10,7 @@ use native::machine::{LIGHT, Machine};
 use native::state::{Pattern, Pointers, Random, registers};
 use native::{Backend, Native};
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, NativeArch, Regs, Resume, SaveSet, Site};
+use probe_core::arch::{Arch, NativeArch, Regs, Resume, SaveSet, Site, TrampolineHandler};
 use probe_unwind::{EhFrame, Stubs, x86};
 use probe_x86_decode::{FlagBits, Registers};
 use rstest::rstest;
@@ -22,6 +22,17 @@ const CHUNK_LEN: usize = 4096;
 const STUB_LEN: usize = Backend::STUB_LEN;
 const SP: u8 = 4;
 
+/// The address of what trampolines call for a function.
+macro_rules! handler {
+    ($function:ident) => {{
+        struct Handler;
+        impl TrampolineHandler<Native> for Handler {
+            const FUNCTION: extern "C" fn(usize, *mut Native) -> Resume = $function;
+        }
+        Backend::handler::<Handler>()
+    }};
+}
+
 /// Executable memory with return stubs.
 struct Chunk {
     at: CodeAddr,
@@ -29,7 +40,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn new(save: SaveSet, handler: extern "C" fn(usize, *mut Native) -> Resume) -> Self {
+    fn new(save: SaveSet, handler: usize) -> Self {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping.
@@ -38,8 +49,7 @@ impl Chunk {
         // SAFETY: the mapping is that long and nobody else's.
         let bytes = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), CHUNK_LEN) };
         let chunk = CodeAddr::new(at as usize);
-        let stubs =
-            Backend::fill_return_stubs(chunk, Backend::return_trampoline(save), handler as usize, bytes);
+        let stubs = Backend::fill_return_stubs(chunk, Backend::return_trampoline(save), handler, bytes);
         // SAFETY: the same mapping.
         let done = unsafe { libc::mprotect(at, CHUNK_LEN, libc::PROT_READ | libc::PROT_EXEC) };
         assert_eq!(done, 0);
@@ -146,15 +156,15 @@ fn clobber_lightly() {
 }
 
 #[rstest]
-#[case::general(SaveSet::General, note as extern "C" fn(usize, *mut Native) -> Resume)]
-#[case::full(SaveSet::Full, note_and_clobber as extern "C" fn(usize, *mut Native) -> Resume)]
-#[case::light(SaveSet::Full, note_and_clobber_lightly as extern "C" fn(usize, *mut Native) -> Resume)]
+#[case::general(SaveSet::General, handler!(note), false)]
+#[case::full(SaveSet::Full, handler!(note_and_clobber), false)]
+#[case::light(SaveSet::Full, handler!(note_and_clobber_lightly), true)]
 fn a_return_through_a_stub_changes_nothing_else(
     #[case] save: SaveSet,
-    #[case] handler: extern "C" fn(usize, *mut Native) -> Resume,
+    #[case] handler: usize,
+    #[case] is_light: bool,
 ) {
     let machine = Machine::take();
-    let is_light = handler as usize == note_and_clobber_lightly as *const () as usize;
     LIGHT.store(is_light, Ordering::Relaxed);
     // The signal that a run begins with makes x87 count as used: the first return is not a light one.
     let passes = if is_light { 2 } else { 1 };
@@ -246,7 +256,7 @@ fn copy_segments(regs: &mut Native, from: &Native) {
 /// What the word of a detour is the address of.
 #[repr(C)]
 struct Word {
-    handler: extern "C" fn(usize, *mut Native) -> Resume,
+    handler: usize,
     place: CodeAddr,
     save: SaveSet,
     answer: Resume,
@@ -301,11 +311,12 @@ fn hit_1_a_hit_by_jump_changes_nothing_else(
     LIGHT.store(is_light, Ordering::Relaxed);
     CHANGES.store(false, Ordering::Relaxed);
     let arena = Arena::new();
-    let chunk = Chunk::new(save, if save == SaveSet::Full { note_and_clobber_lightly } else { note });
+    let handler = if save == SaveSet::Full { handler!(note_and_clobber_lightly) } else { handler!(note) };
+    let chunk = Chunk::new(save, handler);
     let place = CodeAddr::new(arena.code() + 0x800);
     let words =
         [(place, Resume::Unchanged), (place.wrapping_add(NOP.len()), answer)].map(|(place, answer)| Word {
-            handler: on_jump,
+            handler: handler!(on_jump),
             place,
             save,
             answer,
@@ -473,7 +484,7 @@ fn caller_of_probed_body(drops: &AtomicUsize) -> usize {
 #[inline(never)]
 fn panics_and_backtraces_pass_a_probed_frame() {
     let _machine = Machine::take();
-    let chunk = Chunk::new(SaveSet::Full, pass_on);
+    let chunk = Chunk::new(SaveSet::Full, handler!(pass_on));
     // The stub's number is its address modulo the page: chunks are pages here.
     STUB.store(chunk.stub(17), Ordering::Relaxed);
     let mode = if cfg!(target_arch = "x86") { x86::Mode::Protected } else { x86::Mode::Long };
