@@ -26,10 +26,8 @@ pub(crate) const TARGETS: [&str; 4] = [
 /// Where the exported entries' names begin.
 const ENTRY: &str = "hitpath_";
 
-/// Entries that are called through pointers: the way back through a return stub, and what stands between the core and
-/// typed handlers. Two parts of their demangled names; each must be there, or this check has gone blind.
+/// Entries that are called through pointers: what stands between the core and typed handlers. Two parts of their demangled names; each must be there, or this check has gone blind.
 const POINTED_AT: &[(&str, &str)] = &[
-    ("probe_core::ret::return_from_stub", ""),
     ("probe_core::kretprobe::Asked<", ">::enter"),
     ("probe_core::kretprobe::Ending<", ">::call_handler"),
     ("probe_core::kretprobe::Ending<", ">::only_drop"),

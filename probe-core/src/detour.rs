@@ -448,7 +448,8 @@ extern "C" fn copied<H: Host>(word: usize, regs: *mut RegsOf<H>) -> Resume {
 }
 
 impl<H: Host> Probes<H> {
-    /// The functions that detours lead to: part of the hit path, and for the host's blacklist.
+    /// The functions that detours lead to, by way of the backend's trampolines and, on some, its [`NativeArch::handler`]: for checks of
+    /// what the hit path reaches.
     pub fn detour_handlers() -> [extern "C" fn(usize, *mut RegsOf<H>) -> Resume; 4] {
         [jumped::<H>, entered::<H, false>, entered::<H, true>, copied::<H>]
     }

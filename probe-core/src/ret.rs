@@ -146,8 +146,7 @@ fn probes_of<H: Host>(stub: CodeAddr) -> &'static Probes<H> {
 }
 
 impl<H: Host> Probes<H> {
-    /// The function that every return stub ends up in, by way of the backend's trampoline: part of the hit path, and for
-    /// the host's blacklist.
+    /// The function that every return stub ends up in, as [`Probes::detour_handlers`] are those of detours.
     pub fn return_handler() -> extern "C" fn(usize, *mut RegsOf<H>) -> Resume {
         return_from_stub::<H>
     }

@@ -193,6 +193,12 @@ extern "C" fn hitpath_copied(word: usize, regs: *mut Regs) -> Resume {
     Probes::<Kernel>::detour_handlers()[3](word, regs)
 }
 
+/// What a return stub's trampoline calls.
+#[unsafe(no_mangle)]
+extern "C" fn hitpath_return(word: usize, regs: *mut Regs) -> Resume {
+    Probes::<Kernel>::return_handler()(word, regs)
+}
+
 /// What the handler of single steps calls first, in a kernel that steps slots in hardware. Answers whether the kernel has
 /// nothing left to do.
 #[unsafe(no_mangle)]
