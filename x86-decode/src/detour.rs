@@ -192,7 +192,7 @@ pub fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
     [JMP_REL32, a, b, c, d, 0, 0, 0]
 }
 
-/// How far before a detour's entry its memory begins, in bytes: two words.
+/// How far before a detour's entry its memory begins, in bytes: two words in 64-bit mode, nothing in 32-bit mode.
 #[must_use]
 pub const fn header_len<M: Mode>() -> usize {
     if M::IS_LONG { 2 * M::WORD } else { 0 }
