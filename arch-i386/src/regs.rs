@@ -170,3 +170,29 @@ impl Registers for Regs {
         u64::from(self.cs.selector)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use probe_core::arch::Regs as _;
+
+    #[test]
+    fn what_push_leaves_above_a_selector_does_not_count() {
+        let pushed = Segment { selector: 0x7b, rest: 0xdead };
+        assert_eq!(pushed, Segment::new(0x7b));
+        let regs = Regs {
+            cs: pushed,
+            ss: pushed,
+            ds: pushed,
+            es: pushed,
+            fs: pushed,
+            gs: pushed,
+            ..Regs::default()
+        };
+        assert_eq!(regs.code_segment(), 0x7b);
+        for name in ["cs", "ss", "ds", "es", "fs", "gs"] {
+            let (_, index) = Regs::names().iter().find(|(known, _)| *known == name).expect("it has a name");
+            assert_eq!(regs.register(*index), Some(0x7b), "{name}");
+        }
+    }
+}

@@ -38,6 +38,10 @@ const POINTED_AT: &[(&str, &str)] = &[
     ("probe_core::kprobe::Lender", ">::note_change"),
 ];
 
+/// As [`POINTED_AT`], of the target alone whose trampolines do not call the core's functions themselves
+/// (`NativeArch::handler`).
+const WRAPPED: (&str, (&str, &str)) = ("i586-unknown-linux-gnu", ("probe_arch_i386::asm::in_registers", ""));
+
 /// What must not be reached: by the beginning of the demangled name, and why.
 const FORBIDDEN: &[(&str, &str)] = &[
     ("core::panicking::", "panics"),
@@ -107,7 +111,9 @@ fn check_target(root: &Path, triple: &str) -> Result<(), String> {
     let bytes =
         std::fs::read(&library).map_err(|error| format!("cannot read {}: {error}", library.display()))?;
     let graph = Graph::read(&bytes).map_err(|error| format!("{}: {error}", library.display()))?;
-    graph.follow(POINTED_AT)
+    let wrapped = Some(WRAPPED.1).filter(|_| triple == WRAPPED.0);
+    let pointed_at: Vec<_> = POINTED_AT.iter().copied().chain(wrapped).collect();
+    graph.follow(&pointed_at)
 }
 
 impl Graph {

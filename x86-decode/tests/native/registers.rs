@@ -91,19 +91,13 @@ trait Word {
     fn word(self) -> usize;
 }
 
+/// A field of the registers that is as long as a word.
 #[cfg(target_arch = "x86")]
-impl Word for u32 {
-    fn of(word: usize) -> Self {
-        word as Self
-    }
-
-    fn word(self) -> usize {
-        self as usize
-    }
-}
-
+type Long = u32;
 #[cfg(target_arch = "x86_64")]
-impl Word for u64 {
+type Long = u64;
+
+impl Word for Long {
     fn of(word: usize) -> Self {
         word as Self
     }
