@@ -169,6 +169,9 @@ pub(crate) fn all() -> Vec<Job> {
             crate::coverage::steps(root)
         })
         .needing(|_| std::mem::take(Wanted::default().component("", "llvm-tools"))),
+        Job::named("bench", "the marks of docs/benchmarks.md are kept, in processes", |_, _| {
+            vec![Step::run("benchmark's marks", &["cargo", "ci", "bench", "--mode", "user"])]
+        }),
         Job::named("fuzz", "a minute of random input for each fuzz target", fuzz_steps)
             .needing(|_| std::mem::take(Wanted::default().toolchain("nightly").tool("cargo-fuzz"))),
         Job::named("advisories", "no dependency is known to be vulnerable", |_, _| advisory_steps())
