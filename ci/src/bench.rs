@@ -14,10 +14,11 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Map, Value};
 
-use crate::jobs;
+use crate::cli::Modes;
+use crate::command::clean;
+use crate::job;
 use crate::matrix::TARGETS;
 use crate::peers;
-use crate::step::clean;
 
 /// Figures by name, in the order in which they were printed.
 type Figures = Map<String, Value>;
@@ -27,7 +28,7 @@ pub(crate) struct Options<'a> {
     /// One JSON object and nothing else.
     pub(crate) json: bool,
     /// Which programs: processes, test kernels, or both.
-    pub(crate) mode: &'a str,
+    pub(crate) mode: Modes,
     /// Bars beside the figures.
     pub(crate) plot: bool,
     /// A revision to run too, for comparison.
@@ -55,12 +56,12 @@ pub(crate) fn bench(root: &Path, options: &Options<'_>) -> Result<bool, String> 
 }
 
 /// What `mode` names of the repository at `root`, built in `target` if that is given.
-fn run_all(root: &Path, target: Option<&Path>, mode: &str) -> Result<Figures, String> {
+fn run_all(root: &Path, target: Option<&Path>, mode: Modes) -> Result<Figures, String> {
     let mut figures = Figures::new();
-    if mode != "system" {
+    if mode != Modes::System {
         run_processes(root, target, &mut figures)?;
     }
-    if mode != "user" {
+    if mode != Modes::User {
         run_kernels(root, target, &mut figures)?;
     }
     if figures.is_empty() { Err("there is no benchmark program".to_owned()) } else { Ok(figures) }
@@ -68,15 +69,15 @@ fn run_all(root: &Path, target: Option<&Path>, mode: &str) -> Result<Figures, St
 
 /// Every test kernel that there is.
 fn run_kernels(root: &Path, target: Option<&Path>, figures: &mut Figures) -> Result<(), String> {
-    for row in TARGETS.iter().filter(|row| jobs::has_kernel(root, row)) {
+    for row in TARGETS.iter().filter(|row| job::has_kernel(root, row)) {
         let mut command = clean(Command::new("cargo"));
-        command.args(["run", "--quiet", "--release", "--target", row.triple, "--"]).args(jobs::COST);
+        command.args(["run", "--quiet", "--release", "--target", row.triple, "--"]).args(job::COST);
         if let Some(target) = target {
             command.env("CARGO_TARGET_DIR", target.join("system"));
         }
         eprintln!("running the kernel for {}", row.triple);
         let output = command
-            .current_dir(root.join(jobs::SYSTEM))
+            .current_dir(root.join(job::SYSTEM))
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
             .output();
@@ -146,7 +147,7 @@ fn merge(figures: &mut Figures, bench: &str, output: &[u8]) -> Result<(), String
 }
 
 /// The same on another revision, in a work tree of its own that is gone afterwards.
-fn run_revision(root: &Path, revision: &str, mode: &str) -> Result<Figures, String> {
+fn run_revision(root: &Path, revision: &str, mode: Modes) -> Result<Figures, String> {
     let tree: PathBuf = root.join("target/ci/compare/tree");
     let git = |words: &[&str]| -> Result<(), String> {
         let output = Command::new("git").args(words).current_dir(root).output();

@@ -10,7 +10,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::step::{Step, clean};
+use crate::command::clean;
+use crate::step::Step;
 
 /// Where everything about coverage is built and written.
 const FOLDER: &str = "target/coverage";
@@ -194,7 +195,7 @@ fn verdict(files: &BTreeMap<PathBuf, Lines>) -> Result<(), String> {
             wrong.push(format!("{name}: {percent:.1} % of its lines ran, the mark is {mark} %"));
         }
     }
-    crate::lint::found(wrong)
+    crate::tree::found(wrong)
 }
 
 /// The lines that did not run, as ranges over what holds no code.
