@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::matrix::{Mode, TARGETS, Target};
+use crate::matrix::{Mode, TARGETS, Target, backends};
 use crate::step::Step;
 use crate::tree::{found, read, rust_files, shown};
 
@@ -104,7 +104,7 @@ fn core_is_neutral(root: &Path) -> Result<(), String> {
 fn backends_look_alike(root: &Path) -> Result<(), String> {
     let mut wrong = Vec::new();
     let mut extra: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
-    let backends: BTreeSet<_> = TARGETS.iter().filter_map(|target| target.backend).collect();
+    let backends = backends();
     for &backend in &backends {
         let sources = root.join(backend).join("src");
         let library = fs::read_to_string(sources.join("lib.rs")).unwrap_or_default();
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_missing_and_an_extra_file_are_found() {
         let mut files = Vec::new();
-        for backend in ["arch-x86_64", "arch-i386", "arch-aarch64", "arch-ppc64"] {
+        for backend in backends() {
             files.extend(BACKEND_FILES.iter().map(|name| format!("{backend}/src/{name}")));
         }
         files.push("arch-ppc64/src/decode/prefixed.rs".to_owned());

@@ -4,7 +4,7 @@ use super::{Leads, Regs, SyscallCode, UContext};
 use crate::sys::AltStack;
 use core::arch::{asm, global_asm};
 use core::ffi::c_int;
-pub(crate) use probe_arch_x86_64::watch::{COUNT as WATCHPOINTS, check as check_watch};
+pub(crate) use probe_arch_native::backend::watch::{COUNT as WATCHPOINTS, check as check_watch};
 use probe_unwind::{EhFrame, Stubs};
 
 const fn greg(index: usize) -> usize {
@@ -100,7 +100,7 @@ pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
     probe_unwind::x86::eh_frame(
         probe_unwind::x86::Mode::Long,
         stubs,
-        <probe_arch_x86_64::X86_64 as probe_core::arch::Arch>::STUB_LEN,
+        <probe_arch_native::Native as probe_core::arch::Arch>::STUB_LEN,
     )
 }
 
