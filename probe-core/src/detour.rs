@@ -25,6 +25,7 @@ use crate::registry::Probes;
 use crate::slots::{CHUNK_LEN, chunk_base};
 use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, follow};
 use crate::table::Keyed;
+use crate::text::Standing;
 use alloc::boxed::Box;
 use core::marker::PhantomData;
 use core::mem::offset_of;
@@ -62,7 +63,7 @@ pub(crate) struct Detour<H: Host> {
     pub(crate) text: [u8; MAX_DISPLACED_LEN],
 }
 
-/// What a detour is made for.
+/// What a detour is made for, or what the probes of a place need of theirs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kind {
     /// What its trampoline saves.
@@ -81,6 +82,11 @@ impl Kind {
             calls_post: self.calls_post || other.calls_post,
             follows: self.follows || other.follows,
         }
+    }
+
+    /// Whether a detour made for this does all that `needs` says.
+    pub(crate) fn serves(self, needs: Self) -> bool {
+        self.and(needs) == self
     }
 }
 
@@ -146,7 +152,9 @@ impl<H: Host> Detour<H> {
         &self.point
     }
 
-    /// Notes whose jump stands in text from here on, or which probes that point has now. Under the registry's lock.
+    /// Lets it call the probes of `point`, whose jump stands in text from here on, or whose probes have changed. What stands in
+    /// text is [`TextWord`](crate::text::TextWord)'s to say; hits by jump find their point here without looking it up. Under the
+    /// registry's lock.
     pub(crate) fn serve(&self, point: Option<&Point<H::Arch>>) {
         let only = point.map_or(ptr::null_mut(), Point::only);
         // SAFETY: a node on a point's list is there as long as the lock is held.
@@ -173,9 +181,14 @@ impl<H: Host> Detour<H> {
         self.entry.wrapping_offset(-(H::Arch::DETOUR_HEADER_LEN as isize))
     }
 
-    /// Whether the jump, or a part of it, stands in text.
-    pub(crate) fn is_active(&self) -> bool {
-        !self.point.load(Acquire).is_null()
+    /// The jump that leads here, and zeros.
+    pub(crate) fn jump(&self) -> [u8; MAX_DISPLACED_LEN] {
+        let mut jump = [0; MAX_DISPLACED_LEN];
+        let bytes = H::Arch::jump(self.place, self.entry);
+        if let Some(to) = jump.first_chunk_mut() {
+            *to = bytes;
+        }
+        jump
     }
 
     /// The words of its calls.
@@ -630,8 +643,8 @@ impl<H: Host> Probes<H> {
         (H::Arch::INSN_ALIGN..H::Arch::JUMP_LEN).step_by(H::Arch::INSN_ALIGN).find_map(|distance| {
             let place = at.wrapping_offset(-(distance as isize));
             // SAFETY: the caller is inside.
-            let detour =
-                unsafe { self.detours.find(place.as_usize()) }.filter(|detour| detour.is_active())?;
+            let point = unsafe { self.points.find(place.as_usize()) }?;
+            let detour = Standing::<H>::of(point).detour()?;
             let index = detour.displaced.starts().position(|start| start == distance)?;
             Some(detour.copy(index))
         })

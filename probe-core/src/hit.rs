@@ -13,7 +13,7 @@ use crate::context::{Context, Wait, is_in_slot};
 use crate::counter::Shares;
 use crate::host::Host;
 use crate::kprobe::{Hit, Lender};
-use crate::point::{ARMED, Handlers, LINGERS, Mode, Node, Point};
+use crate::point::{Handlers, LINGERS, Mode, Node, Point};
 use crate::registry::Probes;
 use crate::sync::{Relaxed, Release, follow};
 use core::ptr;
@@ -486,7 +486,7 @@ impl<H: Host> Probes<H> {
                 None => self.in_detour(place, regs).unwrap_or_else(|| self.stray(place, regs)),
             };
         };
-        if point.head.load(Relaxed).is_null() && !point.is(ARMED) {
+        if point.head.load(Relaxed).is_null() && !point.text.is_planted() {
             return self.stray(place, regs);
         }
         count_missed(point);

@@ -6,7 +6,7 @@ use crate::counter::Shares;
 use crate::jprobe::{Jprobe, JprobeEntry};
 use crate::kretprobe::{Kretprobe, ReturnHandlers};
 use crate::place::Place;
-use crate::point::{DISABLED, Handlers, Node};
+use crate::point::{Asks, DISABLED, Handlers, Node};
 use crate::registry::Counters;
 use alloc::boxed::Box;
 use core::fmt;
@@ -318,6 +318,16 @@ impl<A: Arch> Pending<A> {
     /// Whether it may only be set on a function's entry (REG_17).
     pub(crate) fn wants_entry(&self) -> bool {
         !matches!(self, Self::Kprobe { .. })
+    }
+
+    /// As [`Handlers::asks`].
+    pub(crate) fn asks(&self) -> Asks {
+        match self {
+            Self::Kprobe { post: Some(_), .. } => Asks::Post,
+            Self::Kprobe { .. } => Asks::Pre,
+            Self::Return { .. } => Asks::Return,
+            Self::Jprobe(_) => Asks::Jprobe,
+        }
     }
 
     /// The handlers of a node, where no pool is needed for them.

@@ -71,6 +71,7 @@ mod spare;
 mod step;
 mod sync;
 mod table;
+mod text;
 mod watch;
 
 pub use addr::CodeAddr;

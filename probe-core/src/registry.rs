@@ -25,7 +25,6 @@ pub use self_test::SelfTestError;
 pub use watch::Watch;
 
 use crate::arch::Arch;
-use crate::context::Task;
 use crate::counter::Shares;
 use crate::detour::{Detour, DetourChunk};
 use crate::error::RegisterError;
@@ -38,6 +37,7 @@ use crate::slots::{SlotAllocator, SlotChunk};
 use crate::spare::Spares;
 use crate::sync::{Acquire, AtomicBool, AtomicPtr, AtomicUsize, Relaxed, Release};
 use crate::table::{Keyed, RetiredArray, Table};
+use crate::text::Texts;
 use crate::watch::{MAX_WATCHPOINTS, WatchNode};
 use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
@@ -59,17 +59,13 @@ pub struct Probes<H: Host> {
     pub(crate) watches: [AtomicPtr<WatchNode<H::Arch>>; MAX_WATCHPOINTS],
     /// What steps without a frame have borrowed.
     pub(crate) spares: Spares<<H::Arch as Arch>::StepState>,
-    /// The detour of every place that has ever had a jump.
-    pub(crate) detours: Table<Detour<H>>,
     pub(crate) detour_chunks: Table<DetourChunk<H>>,
     /// What contexts that hit the same probes count with.
     pub(crate) shares: Shares,
     /// How many stay inside without a context.
     pub(crate) anonymous: AtomicUsize,
-    /// Odd while a breakpoint is being written or taken away: what text says and what its point says may differ then.
-    pub(crate) text_changes: AtomicUsize,
-    /// The task that is changing text, while one is; else null.
-    pub(crate) text_changer: AtomicPtr<Task<H::Arch>>,
+    /// Who alone writes text.
+    pub(crate) texts: Texts<H::Arch>,
     /// A handler has changed something that the next call here has to carry out.
     pub(crate) dirty: AtomicBool,
     is_on: AtomicBool,
@@ -88,6 +84,9 @@ pub(crate) struct Books<H: Host> {
     slots: SlotAllocator,
     stubs: Vec<NonNull<StubChunk<H>>>,
     detour_chunks: Vec<NonNull<DetourChunk<H>>>,
+    /// The newest detour of every place that has ever had a jump: what the next jump there may lead to. What stands in text is
+    /// the point's to say.
+    detours: Table<Detour<H>>,
     /// The generation of the newest probe.
     generation: u32,
     arrays: Vec<RetiredArray>,
@@ -178,12 +177,10 @@ impl<H: Host> Probes<H> {
             stub_range: StubRange::new(),
             watches: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_WATCHPOINTS],
             spares: Spares::new(),
-            detours: Table::new(),
             detour_chunks: Table::new(),
             shares: Shares::new(),
             anonymous: AtomicUsize::new(0),
-            text_changes: AtomicUsize::new(0),
-            text_changer: AtomicPtr::new(ptr::null_mut()),
+            texts: Texts::new(),
             dirty: AtomicBool::new(false),
             is_on: AtomicBool::new(true),
             is_optimising: AtomicBool::new(false),
@@ -192,6 +189,7 @@ impl<H: Host> Probes<H> {
                 slots: SlotAllocator::new(),
                 stubs: Vec::new(),
                 detour_chunks: Vec::new(),
+                detours: Table::new(),
                 generation: 0,
                 arrays: Vec::new(),
                 parked: List::new(),

@@ -77,11 +77,6 @@ impl<T: Keyed> Table<T> {
         Self { array: AtomicPtr::new(ptr::null_mut()), _entries: PhantomData }
     }
 
-    /// Whether nothing has ever been in it.
-    pub(crate) fn is_unused(&self) -> bool {
-        self.array.load(Relaxed).is_null()
-    }
-
     /// What lies at `key`.
     ///
     /// # Safety

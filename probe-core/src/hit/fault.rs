@@ -5,7 +5,7 @@ use crate::arch::{Arch, Regs};
 use crate::context::{Context, Wait, is_in_slot};
 use crate::host::Host;
 use crate::kprobe::{Answer, Hit};
-use crate::point::{ARMED, Handlers, Node, Point};
+use crate::point::{Handlers, Node, Point};
 use crate::registry::Probes;
 use crate::sync::follow;
 use core::ptr;
@@ -50,7 +50,7 @@ impl<H: Host> Probes<H> {
             // SAFETY: inside until `close`.
             match unsafe { self.points.find(at.as_usize()) } {
                 // Our breakpoint does not fault, so the simulated instruction did.
-                Some(point) if point.is(ARMED) && !point.has_slot() => {
+                Some(point) if point.text.is_planted() && !point.has_slot() => {
                     self.fault_at(context, point, context.depth() == 0, regs, trap_number)
                 }
                 _ => FaultVerdict::NotOurs,

@@ -5,11 +5,10 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs};
 use crate::context::{Context, is_in_slot};
 use crate::host::Host;
-use crate::point::{ARMED, Mode, Point};
+use crate::point::{Mode, Point};
 use crate::registry::Probes;
 use crate::slots;
-use crate::sync::{Relaxed, SeqCst, fence};
-use core::ptr;
+use crate::sync::{SeqCst, fence};
 
 impl<H: Host> Probes<H> {
     /// A breakpoint at no probe's place: a slot's end that no frame stands for, a probe that has just gone, or
@@ -36,7 +35,7 @@ impl<H: Host> Probes<H> {
 
     /// A place in the table that no probe is left on.
     pub(super) fn no_probe_left(&self, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
-        if !point.is(ARMED) {
+        if !point.text.is_planted() {
             return self.stray(point.place, regs);
         }
         // Its breakpoint could not be removed: the program goes on as if it had been.
@@ -61,7 +60,7 @@ impl<H: Host> Probes<H> {
         let mut bytes = [0; 4];
         let wanted = H::Arch::BREAKPOINT.len().min(bytes.len());
         let Some(out) = bytes.get_mut(..wanted) else { return Trap::NotOurs };
-        let before = self.text_changes.load(SeqCst);
+        let before = self.texts.changes();
         fence(SeqCst);
         // Under a jump that has been planted again.
         if let Some(trap) = self.in_detour(place, regs) {
@@ -71,22 +70,16 @@ impl<H: Host> Probes<H> {
             return Trap::NotOurs;
         }
         // SAFETY: the caller is inside.
-        let is_armed = unsafe { self.points.find(place.as_usize()) }.is_some_and(|point| point.is(ARMED));
+        let is_ours =
+            unsafe { self.points.find(place.as_usize()) }.is_some_and(|point| point.text.is_planted());
         fence(SeqCst);
         let is_steady =
-            before == self.text_changes.load(SeqCst) && (before & 1 == 0 || self.interrupts_change());
-        if is_steady && H::Arch::is_breakpoint(out) && !is_armed {
+            before == self.texts.changes() && (before & 1 == 0 || self.texts.is_changed_by(self.host.task()));
+        if is_steady && H::Arch::is_breakpoint(out) && !is_ours {
             return Trap::NotOurs;
         }
         regs.set_pc(place);
         Trap::Handled
-    }
-
-    /// Whether what the trap has interrupted is the changing of text itself: then nobody else changes any. Our own
-    /// breakpoints stand there only while their point says so, in the midst of a change, too.
-    fn interrupts_change(&self) -> bool {
-        let changer = self.text_changer.load(Relaxed);
-        self.host.task().is_some_and(|task| ptr::eq(task, changer))
     }
 
     /// The point whose slot `at` lies in, and the slot's start. The caller is inside.

@@ -4,11 +4,10 @@ use super::{Locked, Probes};
 use crate::arch::{Arch, Method, Tail};
 use crate::error::{ControlError, TextError};
 use crate::host::{Host, Notice};
-use crate::point::{
-    ARMED, DISABLED, GONE, HAS_POST, LEAVING, LINGERS, Mode, Node, OPTIMISED, Point, TAIL_JUMPS,
-};
-use crate::sync::{Acquire, Relaxed, Release, SeqCst, fence};
-use core::ptr::{self, NonNull};
+use crate::point::{DISABLED, GONE, HAS_POST, LEAVING, LINGERS, Mode, Node, Point, TAIL_JUMPS};
+use crate::sync::{Acquire, Release};
+use crate::text::{Jump, Original, Spot};
+use core::ptr::NonNull;
 
 /// What a user wants of a probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,67 +34,28 @@ impl<H: Host> Probes<H> {
     /// Plants or removes a point's breakpoint, as its probes and the switch ask. The lock is held. Whether text
     /// has changed.
     pub(super) fn sync_point(&self, point: &Point<H::Arch>) -> Result<bool, TextError> {
-        match (self.is_wanted(point), point.is(ARMED)) {
-            (true, false) => self.arm(point).map(|()| true),
-            (false, true) => self.disarm(point).map(|()| true),
-            _ => Ok(false),
-        }
+        match (self.is_wanted(point), Spot::of(point)) {
+            (true, Spot::Original(original)) => self.arm(point, original),
+            (false, Spot::Breakpoint(breakpoint)) => self.texts.restore(&self.host, breakpoint),
+            (false, Spot::Jump(jump)) => self.disarm(point, jump),
+            (true, Spot::Breakpoint(_) | Spot::Jump(_)) | (false, Spot::Original(_)) => return Ok(false),
+        }?;
+        Ok(true)
     }
 
-    /// Runs `change`, which makes text and the point's state differ for a while: a trap meanwhile knows that it cannot
-    /// tell yet whose breakpoint it has seen. The lock is held.
-    pub(super) fn changing_text<R>(&self, change: impl FnOnce() -> R) -> R {
-        let task = self.host.task().map_or(ptr::null_mut(), |task| ptr::from_ref(task).cast_mut());
-        self.text_changer.store(task, Relaxed);
-        self.text_changes.fetch_add(1, SeqCst);
-        fence(SeqCst);
-        let result = change();
-        fence(SeqCst);
-        self.text_changes.fetch_add(1, SeqCst);
-        self.text_changer.store(ptr::null_mut(), Relaxed);
-        result
-    }
-
-    fn arm(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
+    fn arm(&self, point: &Point<H::Arch>, original: Original<'_, H>) -> Result<(), TextError> {
         for other in self.jumps_over(point.place) {
             self.unoptimise_points(&[other])?;
         }
-        self.changing_text(|| self.write_breakpoint(point))
+        self.texts.plant(&self.host, original)
     }
 
-    fn write_breakpoint(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
-        // First: whoever hits it finds it armed.
-        point.set(ARMED);
-        // SAFETY: an instruction starts there, whose bytes the point has saved.
-        let written = unsafe { self.host.write_text(point.place, H::Arch::BREAKPOINT) };
-        if written.is_err() {
-            point.clear(ARMED);
+    fn disarm(&self, point: &Point<H::Arch>, jump: Jump<'_, H>) -> Result<(), TextError> {
+        self.texts.lift(&self.host, &[jump])?;
+        match Spot::<H>::of(point) {
+            Spot::Breakpoint(breakpoint) => self.texts.restore(&self.host, breakpoint),
+            Spot::Original(_) | Spot::Jump(_) => Ok(()),
         }
-        written
-    }
-
-    fn disarm(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
-        if point.is(OPTIMISED) {
-            self.unoptimise_points(&[NonNull::from(point)])?;
-        }
-        self.changing_text(|| self.restore_text(point))
-    }
-
-    fn restore_text(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
-        let breakpoint = H::Arch::BREAKPOINT;
-        let mut now = [0; 4];
-        let (Some(now), Some(saved)) = (now.get_mut(..breakpoint.len()), point.saved.get(..breakpoint.len()))
-        else {
-            return Ok(());
-        };
-        let read = self.host.read_text(point.place, now);
-        // Somebody who has written over our breakpoint keeps what is there.
-        if read < breakpoint.len() || now == breakpoint {
-            // SAFETY: these are the bytes that the breakpoint replaced.
-            unsafe { self.host.write_text(point.place, saved) }?;
-        }
-        point.clear(ARMED);
-        Ok(())
     }
 
     // ---- tails --------------------------------------------------------------------------------------------------
@@ -254,7 +214,7 @@ impl<H: Host> Probes<H> {
             match self.sync_point(point) {
                 Ok(changed) => has_changed |= changed,
                 Err(error) => {
-                    if point.is(ARMED) {
+                    if point.text.is_planted() {
                         self.host.notice(Notice::StuckBreakpoint(point.place));
                     }
                     first = first.and(Err(error));

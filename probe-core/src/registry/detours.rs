@@ -1,16 +1,17 @@
 //! Making detours: where they lie, and what is in them.
 
+use super::optimise::needs_of;
 use super::resolve::Pristine;
 use super::{Locked, Probes, leak};
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Displaced, Method, NativeArch, SaveSet, Site, Text};
+use crate::arch::{Arch, Displaced, NativeArch, SaveSet, Site, Text};
 use crate::detour::{Detour, DetourChunk, GRANULE, GRANULES, Kind, MAX_DISPLACED_LEN};
 use crate::error::Refusal;
 use crate::host::Host;
-use crate::jump::{BranchTargets, displaced_by_jump, post_by_jump, refusal};
-use crate::point::{ARMED, Handlers, NO_JUMP, NO_SIMD, Node, Point};
+use crate::jump::{BranchTargets, displaced_by_jump, refusal};
+use crate::point::Point;
 use crate::slots::{CHUNK_LEN, chunk_base};
-use crate::sync::{AtomicPtr, AtomicUsize, Release};
+use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
 use alloc::vec::Vec;
 use core::ptr::{self, NonNull};
 
@@ -30,16 +31,10 @@ impl<H: Host> Probes<H> {
     ) -> Result<&'static Detour<H>, Refusal> {
         let mut kind = Kind { save: SaveSet::General, calls_post: false, follows: false };
         for node in point.nodes() {
-            can_jump(point, node)?;
-            kind = kind.and(Kind {
-                save: if node.is(NO_SIMD) { SaveSet::General } else { H::SAVE_SET },
-                calls_post: node.has_post() && point.method != Method::Simulate,
-                follows: matches!(node.handlers, Handlers::Return(_))
-                    && H::Arch::entry_trampoline(SaveSet::General).is_some(),
-            });
+            kind = kind.and(needs_of::<H>(point, node.flags.load(Relaxed), node.handlers.asks())?);
         }
-        // SAFETY: the lock is held.
-        let known = unsafe { self.detours.find(point.place.as_usize()) };
+        // SAFETY: detours are kept for good.
+        let known = books.detours.find_pointer(point.place.as_usize()).map(|known| unsafe { known.as_ref() });
         let Some(known) = known else {
             let displaced = self.displace(targets, point.place)?;
             let text = self.displaced_text(point.place, &displaced)?;
@@ -49,13 +44,11 @@ impl<H: Host> Probes<H> {
         if self.displaced_text(point.place, &known.displaced)? != known.text {
             return Err(refusal::CHANGED);
         }
-        // One that does all that the known one does, and more: a place has four at the most.
-        let kind = known.kind.and(kind);
-        if kind == known.kind {
-            // SAFETY: detours are kept for good.
-            return Ok(unsafe { &*ptr::from_ref(known) });
+        if known.kind.serves(kind) {
+            return Ok(known);
         }
-        self.new_detour(books, point.place, kind, known.displaced, known.text)
+        // One that does all that the known one does, and more: a place has four at the most.
+        self.new_detour(books, point.place, known.kind.and(kind), known.displaced, known.text)
     }
 
     /// Makes the detours of points that will have jumps, before there is anything to hit in what that calls. They are
@@ -104,7 +97,7 @@ impl<H: Host> Probes<H> {
         for distance in (H::Arch::INSN_ALIGN..len).step_by(H::Arch::INSN_ALIGN) {
             // SAFETY: the lock is held.
             if unsafe { self.points.find(place.wrapping_add(distance).as_usize()) }
-                .is_some_and(|other| other.is(ARMED))
+                .is_some_and(|other| other.text.is_planted())
             {
                 return Err(refusal::NEIGHBOUR);
             }
@@ -135,7 +128,7 @@ impl<H: Host> Probes<H> {
         displaced: Displaced,
         text: [u8; MAX_DISPLACED_LEN],
     ) -> Result<&'static Detour<H>, Refusal> {
-        let retired = self.detours.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
+        let retired = books.detours.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
         self.keep_array(books, retired);
         let detour = Detour::new(self, place, kind, displaced, text);
         let mut detour = leak(detour).map_err(|_| refusal::NO_MEMORY)?;
@@ -146,15 +139,14 @@ impl<H: Host> Probes<H> {
             drop(unsafe { super::free(detour) });
             return Err(refusal);
         }
-        // SAFETY: the lock is held.
-        if let Some(known) = unsafe { self.detours.find(place.as_usize()) } {
-            // Its jump is not in text, and it is kept for whoever is still in it.
-            self.detours.remove(known);
+        if let Some(known) = books.detours.find_pointer(place.as_usize()) {
+            // SAFETY: detours are kept for good: whoever is still in it, and text that leads to it, find it as it was.
+            books.detours.remove(unsafe { known.as_ref() });
         }
         // The words lead to all of it, as it is from here on.
         let _ = detour.as_ptr().expose_provenance();
         // SAFETY: kept for good.
-        unsafe { self.detours.insert(detour) };
+        unsafe { books.detours.insert(detour) };
         // SAFETY: kept for good, and not changed any more but for its atomic.
         Ok(unsafe { detour.as_ref() })
     }
@@ -282,15 +274,5 @@ impl<H: Host> Probes<H> {
             granules.iter().for_each(|granule| granule.store(owner, Release));
             return Ok(());
         }
-    }
-}
-
-/// Whether a probe's handlers can be called by way of a jump.
-fn can_jump<A: Arch>(point: &Point<A>, node: &Node<A>) -> Result<(), Refusal> {
-    match &node.handlers {
-        _ if node.is(NO_JUMP) => Err(refusal::NOT_WANTED),
-        Handlers::Jprobe(_) => Err(refusal::JPROBE),
-        Handlers::Kprobe { post: Some(_), .. } => post_by_jump::<A>(point.method, &point.plan),
-        Handlers::Kprobe { .. } | Handlers::Return(_) => Ok(()),
     }
 }

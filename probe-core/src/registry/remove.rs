@@ -6,8 +6,7 @@ use crate::error::ControlError;
 use crate::host::{Host, Notice};
 use crate::list::List;
 use crate::point::{
-    ARMED, GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, OPTIMISED, ORPHAN, PARKED,
-    POINT_GONE, Point, STEPPED,
+    GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, ORPHAN, PARKED, POINT_GONE, Point, STEPPED,
 };
 use crate::sync::{AcqRel, Relaxed, Release};
 use crate::table::RetiredArray;
@@ -98,7 +97,7 @@ impl<H: Host> Probes<H> {
             let node = unsafe { node.as_ref() };
             // SAFETY: it is registered, and the lock is held.
             let point = unsafe { node.point() };
-            if point.is(OPTIMISED) && !self.is_wanted(point) && points.try_reserve(1).is_ok() {
+            if point.text.has_jump() && !self.is_wanted(point) && points.try_reserve(1).is_ok() {
                 points.push(NonNull::from(point));
             }
         }
@@ -154,7 +153,7 @@ impl<H: Host> Probes<H> {
     pub(super) fn park_if_unused(&self, books: &mut Locked<'_, H>, this: NonNull<Point<H::Arch>>) {
         // SAFETY: under the lock, a point that a node or the table leads to is not freed.
         let point = unsafe { this.as_ref() };
-        if !point.head.load(Relaxed).is_null() || point.is(ARMED | PARKED) {
+        if !point.head.load(Relaxed).is_null() || point.text.is_planted() || point.is(PARKED) {
             return;
         }
         if point.is(POINT_GONE) {
@@ -364,7 +363,7 @@ impl<H: Host> Probes<H> {
         let mut collect = |point: NonNull<Point<H::Arch>>| {
             // SAFETY: in the table or among the gone, and the lock is held.
             let point = unsafe { point.as_ref() };
-            let is_stuck = point.is(ARMED) && point.nodes().all(|node| node.is(LEAVING));
+            let is_stuck = point.text.is_planted() && point.nodes().all(|node| node.is(LEAVING));
             for node in point.nodes().pointers() {
                 // SAFETY: on its point's list, and the lock is held.
                 if !unsafe { node.as_ref() }.is(ORPHAN) {
@@ -415,13 +414,7 @@ impl<H: Host> Probes<H> {
         let point = unsafe { this.as_ref() };
         point.nodes().for_each(|node| node.set(GONE));
         point.set(POINT_GONE);
-        if point.is(OPTIMISED) {
-            // SAFETY: the lock is held.
-            if let Some(detour) = unsafe { self.detours.find(point.place.as_usize()) } {
-                detour.serve(None);
-            }
-        }
-        point.clear(ARMED | OPTIMISED);
+        self.texts.forget::<H>(point);
         self.points.remove(point);
         point.clear(IN_TABLE);
         if point.head.load(Relaxed).is_null() {

@@ -6,7 +6,7 @@ use crate::arch::{Arch, Decoded, Site, Text};
 use crate::error::RegisterError;
 use crate::host::{Host, Probeable, Symbol};
 use crate::place::{Place, Target};
-use crate::point::ARMED;
+use crate::text::{self, Standing};
 use alloc::format;
 use alloc::vec::Vec;
 
@@ -74,7 +74,7 @@ impl<H: Host> Text for Pristine<'_, H> {
 impl<H: Host> Pristine<'_, H> {
     /// Lays what the jumps of optimised probes displace over `out`, which is the text from `start` on.
     fn restore_displaced(&self, start: CodeAddr, out: &mut [u8]) {
-        if self.0.detours.is_unused() {
+        if self.0.texts.jumps() == 0 {
             return;
         }
         let align = H::Arch::INSN_ALIGN;
@@ -83,8 +83,9 @@ impl<H: Host> Pristine<'_, H> {
         for distance in (0..before + out.len() + align).step_by(align) {
             let place = first.wrapping_add(distance);
             // SAFETY: the lock is held.
-            let Some(detour) = (unsafe { self.0.detours.find(place.as_usize()) }) else { continue };
-            if !detour.is_active() || !self.0.is_jump_in_text(detour) {
+            let Some(point) = (unsafe { self.0.points.find(place.as_usize()) }) else { continue };
+            let Some(detour) = Standing::<H>::of(point).detour() else { continue };
+            if text::is_overwritten(&self.0.host, point) {
                 continue;
             }
             for (index, byte) in detour.text.iter().take(H::Arch::JUMP_LEN).enumerate() {
@@ -100,7 +101,7 @@ impl<H: Host> Pristine<'_, H> {
     fn restore(&self, place: CodeAddr, start: CodeAddr, out: &mut [u8]) {
         // SAFETY: the lock is held.
         let Some(point) = (unsafe { self.0.points.find(place.as_usize()) }) else { return };
-        if !point.is(ARMED) {
+        if !point.text.is_planted() {
             return;
         }
         for (index, byte) in point.saved.iter().take(H::Arch::BREAKPOINT.len()).enumerate() {

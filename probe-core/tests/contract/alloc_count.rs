@@ -1,4 +1,4 @@
-//! An allocator that counts, and that aborts the process where allocating is forbidden.
+//! An allocator that counts, that poisons what is freed, and that aborts the process where allocating is forbidden.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -28,6 +28,9 @@ unsafe impl GlobalAlloc for Counting {
     }
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
+        // Whoever still reads it finds no pointer that leads anywhere.
+        // SAFETY: the caller gives the block up, which is as long as it says.
+        unsafe { memory.write_bytes(0xd5, layout.size()) };
         // SAFETY: the caller's.
         unsafe { System.dealloc(memory, layout) }
     }

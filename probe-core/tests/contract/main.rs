@@ -18,6 +18,7 @@ mod post_by_jump;
 mod registration;
 mod single_step;
 mod threads;
+mod together;
 #[allow(dead_code)]
 mod toy;
 mod watch;
