@@ -15,8 +15,8 @@ use crate::symbols::index::{Entry, Kind};
 use crate::symbols::objects::{self, Object, Role};
 use crate::symbols::{demangle, eh_frame};
 use core::ffi::c_int;
-use probe_core::CodeAddr;
 use probe_core::host::Blacklisted;
+use probe_core::{Arrival, CodeAddr};
 
 unsafe extern "C" {
     fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8;
@@ -81,6 +81,16 @@ fn is_in_address_thunk(object: &Object, at: usize) -> bool {
         return false;
     }
     (at.saturating_sub(3)..=at).any(|start| is_thunk_at(object, start, is_thunk))
+}
+
+/// Whether a thunk starts at `at`, by which code learns its address: under another probe's breakpoint its name tells.
+pub(crate) fn is_address_thunk(object: &Object, at: usize) -> bool {
+    IS_ADDRESS_THUNK.is_some_and(|is_thunk| {
+        let name =
+            object.index().covering(at.wrapping_sub(object.bias)).map(|entry| object.index().name(entry));
+        name.is_some_and(|name| Arrival::by_name(name) == Arrival::READS_RETURN)
+            || is_thunk_at(object, at, is_thunk)
+    })
 }
 
 /// Whether the four bytes of text at `start` are such a thunk.

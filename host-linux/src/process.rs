@@ -3,9 +3,9 @@
 use crate::arch::{Native, Regs};
 use crate::lock::Lock;
 use crate::memory::{self, ProcessMemory};
-use crate::symbols::ifunc;
 use crate::symbols::index::{Entry, Kind};
 use crate::symbols::objects::{self, Object, Role};
+use crate::symbols::{arrival, ifunc};
 use crate::text::{TextAccess, TextWriter};
 use crate::{blacklist, exec, signals, sync, sys, threads, unwind, watch};
 use core::cell::Cell;
@@ -14,7 +14,7 @@ use core::fmt;
 use probe_core::arch::SaveSet;
 use probe_core::error::TextError;
 use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol, Watchpoints};
-use probe_core::{CodeAddr, Context, Probes, Refusal, Task};
+use probe_core::{Arrival, CodeAddr, Context, Probes, Refusal, Task};
 use std::sync::OnceLock;
 
 /// This process as a host of probes. There is one: [`probes`].
@@ -387,6 +387,15 @@ unsafe impl Host for LinuxProcess {
             Some(_) => Probeable::Yes,
             None => Probeable::NotText,
         }
+    }
+
+    fn arrival(&self, at: CodeAddr) -> Arrival {
+        let at = at.as_usize();
+        let Some(object) = objects::at(at) else { return Arrival::Unknown };
+        if blacklist::is_address_thunk(&object, at) {
+            return Arrival::READS_RETURN;
+        }
+        arrival::of(&object, at)
     }
 
     fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>)) {

@@ -48,6 +48,7 @@ extern crate alloc;
 
 mod addr;
 pub mod arch;
+mod arrival;
 mod context;
 mod counter;
 mod detour;
@@ -75,6 +76,7 @@ mod text;
 mod watch;
 
 pub use addr::CodeAddr;
+pub use arrival::Arrival;
 pub use context::{Context, MAX_DEPTH, Task};
 pub use error::{BatchError, ControlError, Errno, Refusal, RegisterError, TextError};
 pub use hit::{FaultVerdict, Trap};

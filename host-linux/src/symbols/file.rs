@@ -11,10 +11,10 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 #[cfg(target_pointer_width = "64")]
-type Header = elf::FileHeader64<Endianness>;
+pub(super) type Header = elf::FileHeader64<Endianness>;
 #[cfg(target_pointer_width = "32")]
-type Header = elf::FileHeader32<Endianness>;
-type Elf<'data> = ElfFile<'data, Header>;
+pub(super) type Header = elf::FileHeader32<Endianness>;
+pub(super) type Elf<'data> = ElfFile<'data, Header>;
 
 /// Where separate debug files are installed.
 const DEBUG_ROOT: &str = "/usr/lib/debug";

@@ -2,8 +2,9 @@
 //!
 //! `index`: one object's table, sorted by address, hashed by name · `file`: where the tables come from ·
 //! `demangle`: Rust and C++ names · `eh_frame`: function bounds that only the unwind table knows ·
-//! `objects`: what is loaded, kept up to date · `ifunc`: which implementation a symbol stands for.
+//! `arrival`: whether a call comes to a place · `objects`: what is loaded, kept up to date · `ifunc`: which implementation a symbol stands for.
 
+pub mod arrival;
 pub(crate) mod demangle;
 pub(crate) mod eh_frame;
 pub mod file;

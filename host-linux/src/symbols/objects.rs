@@ -3,6 +3,7 @@
 //! The loader counts its additions and removals (`dlpi_adds`, `dlpi_subs`), so that a look at the counters before every
 //! lookup is enough to stay right. Not for the hit path: the loader's lock is taken.
 
+use super::arrival::Copied;
 use super::file::{self, Mapped};
 use super::index::{BUILDING, Index};
 use crate::lock::Lock;
@@ -44,6 +45,8 @@ pub(crate) struct Object {
     pub(crate) segments: Vec<Segment>,
     /// The address of `.eh_frame_hdr`.
     pub(crate) eh_frame_header: Option<usize>,
+    /// The unwind tables, copied when they are first asked for.
+    pub(super) unwind: OnceLock<Option<Copied>>,
     build_id: Option<Vec<u8>>,
     index: OnceLock<Index>,
     /// Which code the indirect functions that were asked for stand for: (code, length, index of the symbol).
@@ -86,6 +89,12 @@ impl Object {
     /// Whether `at` lies in the object.
     pub(crate) fn holds(&self, at: usize) -> bool {
         self.segments.iter().any(|segment| (segment.start..segment.end).contains(&at))
+    }
+
+    /// One past the last byte of the segment that `at` lies in.
+    pub(super) fn segment_end(&self, at: usize) -> Option<usize> {
+        let holds = |segment: &&Segment| (segment.start..segment.end).contains(&at);
+        self.segments.iter().find(holds).map(|segment| segment.end)
     }
 
     /// Whether `at` lies in the object's text.
@@ -319,6 +328,7 @@ fn describe(info: &libc::dl_phdr_info, is_first: bool) -> Object {
         build_id: notes.map(range).find_map(|(start, end)| build_id(start, end)),
         segments,
         index: OnceLock::new(),
+        unwind: OnceLock::new(),
         resolved: Lock::new(Vec::new()),
     }
 }

@@ -30,6 +30,8 @@ pub struct Explanation {
     pub has_slot: bool,
     /// Whether the place is a function's entry, where jprobes and return probes can stand.
     pub is_entry: bool,
+    /// What the registration of a return probe or a jprobe would answer.
+    pub entry: Result<(), RegisterError>,
     /// Whether a kprobe could have a jump there instead of a breakpoint; else why not. Room for its detour has not been looked
     /// for.
     pub jump: Result<(), Refusal>,
@@ -93,6 +95,11 @@ impl<H: Host> Probes<H> {
 
     fn tell(&'static self, place: &Place, judged: Judged<H>) -> Explanation {
         let Judged { resolved, decoded, insn, jump } = judged;
+        let entry = match self.resolve(place, true) {
+            Ok(entry) if entry.at == resolved.at => Ok(()),
+            Ok(_) => Err(RegisterError::NotEntry(resolved.at)),
+            Err(error) => Err(error),
+        };
         let mut symbol = None;
         let mut module = None;
         self.host.symbol_at(resolved.at, &mut |found| {
@@ -107,7 +114,8 @@ impl<H: Host> Probes<H> {
             insn: insn[..usize::from(decoded.len_bytes)].into(),
             method: decoded.method,
             has_slot: decoded.method != Method::Simulate,
-            is_entry: self.resolve(place, true).is_ok_and(|entry| entry.at == resolved.at),
+            is_entry: entry.is_ok(),
+            entry,
             jump,
             jump_with_post: jump.and_then(|()| post_by_jump::<H::Arch>(decoded.method, &decoded.plan)),
         }

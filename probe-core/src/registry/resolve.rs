@@ -3,6 +3,7 @@
 use super::Probes;
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Decoded, Site, Text};
+use crate::arrival::Arrival;
 use crate::error::RegisterError;
 use crate::host::{Host, Probeable, Symbol};
 use crate::place::{Place, Target};
@@ -238,6 +239,7 @@ impl<H: Host> Probes<H> {
             Probeable::Yes => {}
             Probeable::NotText => return Err(RegisterError::NotText(at)),
             Probeable::Blacklisted => return Err(RegisterError::Blacklisted(at)),
+            Probeable::Refused(refusal) => return Err(RegisterError::Refused { at, refusal }),
         }
         if function.is_none() && is_checked {
             return Err(RegisterError::NoSymbolCovers(at));
@@ -245,7 +247,19 @@ impl<H: Host> Probes<H> {
         if at.as_usize() % H::Arch::INSN_ALIGN != 0 {
             return Err(RegisterError::Misaligned(at));
         }
+        if wants_entry && let Arrival::NotCalled(refusal) = self.arrival(at) {
+            return Err(RegisterError::NotCalled { at, refusal });
+        }
         Ok(Resolved { at, function, is_checked })
+    }
+
+    /// How the code at a function's entry is come to (REG_19): what the host knows; else what the symbol is called.
+    fn arrival(&self, at: CodeAddr) -> Arrival {
+        let mut arrival = self.host.arrival(at);
+        if arrival == Arrival::Unknown {
+            self.host.symbol_at(at, &mut |symbol| arrival = Arrival::by_name(symbol.name));
+        }
+        arrival
     }
 
     fn one_function(&self, name: &str, module: Option<&str>) -> Result<Function, RegisterError> {

@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "the toy is also included by the documentation's example")]
 
 mod alloc_count;
+mod arrival;
 mod control;
 mod errors;
 mod hit;

@@ -40,6 +40,8 @@ impl World {
             symbols: Mutex::default(),
             contexts: Mutex::default(),
             blacklist: Mutex::default(),
+            refused: Mutex::default(),
+            arrivals: Mutex::default(),
             next_text: AtomicUsize::new(arena + 64),
             next_stack: AtomicUsize::new(arena + ARENA),
             writes: AtomicUsize::new(0),
