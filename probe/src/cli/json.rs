@@ -54,6 +54,7 @@ impl<W: Write + Send> Sink for Lines<W> {
             "ended": summary.ended,
             "ran_ns": summary.ran_ns,
             "lost_events": summary.lost,
+            "garbled_records": summary.garbled,
             "refused": summary.refused,
             "never_planted": summary.never_planted,
             "probes": rows,

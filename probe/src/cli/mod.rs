@@ -7,9 +7,11 @@ mod elf;
 mod explain;
 mod json;
 mod launch;
+mod learned;
 mod list;
 #[cfg(all(test, target_pointer_width = "64"))]
 mod manual;
+mod pending;
 mod program;
 mod style;
 mod summary;

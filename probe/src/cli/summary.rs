@@ -2,10 +2,9 @@
 
 use super::style::{Role, Style, time};
 use crate::def::Definition;
-use crate::wire::{BUCKETS, Counters, Histogram, bucket_bounds};
+use crate::wire::{BUCKETS, Counts, Histogram, bucket_bounds};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::atomic::Ordering;
 
 /// One line of the summary: a place, over all processes in which it was planted.
 #[derive(Clone, Debug, Default)]
@@ -43,6 +42,8 @@ pub(super) struct Summary {
     pub(super) never_planted: Vec<String>,
     /// Events that found no ring at all.
     pub(super) lost: u64,
+    /// Records in the buffers that no agent has written: the program writes there.
+    pub(super) garbled: u64,
     /// How long the program ran, in nanoseconds.
     pub(super) ran_ns: u64,
     /// How it ended.
@@ -65,23 +66,29 @@ impl Row {
     }
 
     /// Adds what one process image counted.
-    pub(super) fn add(&mut self, counters: &Counters) {
-        self.hits += counters.hits.load(Ordering::Relaxed);
-        self.missed_nested += counters.missed_nested.load(Ordering::Relaxed);
-        self.missed_pool += counters.missed_pool.load(Ordering::Relaxed);
-        self.abandoned += counters.abandoned.load(Ordering::Relaxed);
-        self.dropped += counters.dropped.load(Ordering::Relaxed);
+    pub(super) fn add(&mut self, counts: &Counts) {
+        let add = |to: &mut u64, count: u64| *to = to.saturating_add(count);
+        add(&mut self.hits, counts.hits);
+        add(&mut self.missed_nested, counts.missed_nested);
+        add(&mut self.missed_pool, counts.missed_pool);
+        add(&mut self.abandoned, counts.abandoned);
+        add(&mut self.dropped, counts.dropped);
     }
 
     fn is_silent(&self) -> bool {
-        self.hits + self.missed_nested + self.missed_pool + self.abandoned + self.dropped == 0
+        [self.hits, self.missed_nested, self.missed_pool, self.abandoned, self.dropped] == [0; 5]
     }
+}
+
+/// The sum of what programs have counted.
+fn sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
 }
 
 /// The summary as text.
 pub(super) fn text(summary: &Summary, style: Style) -> String {
     let mut out = String::new();
-    let hits: u64 = summary.rows.iter().map(|row| row.hits).sum();
+    let hits = sum(summary.rows.iter().map(|row| row.hits));
     let _ = writeln!(
         out,
         "\n{} at {} in {}; {} {}",
@@ -217,7 +224,7 @@ fn remarks(out: &mut String, summary: &Summary, style: Style) {
                 .paint(Role::Bad, format!("`{definition}` was planted nowhere: its object was never loaded"))
         );
     }
-    let dropped: u64 = summary.rows.iter().map(|row| row.dropped).sum();
+    let dropped = sum(summary.rows.iter().map(|row| row.dropped));
     if dropped > 0 {
         let hint = "the buffer of a thread was full (see --buffer); hits and durations above are complete";
         let _ = writeln!(
@@ -233,5 +240,11 @@ fn remarks(out: &mut String, summary: &Summary, style: Style) {
             "{}",
             style.paint(Role::Bad, format!("{} lost: {hint}", count(summary.lost, "event")))
         );
+    }
+    if summary.garbled > 0 {
+        let hint = "the program has written into the buffers that it shares with this command";
+        let garbled = count(summary.garbled, "record");
+        let _ =
+            writeln!(out, "{}", style.paint(Role::Bad, format!("{garbled} could not be understood: {hint}")));
     }
 }

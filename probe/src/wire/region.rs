@@ -42,15 +42,15 @@ pub struct Flags {
 pub struct Header {
     magic: u64,
     layout: Layout,
+    /// One past the highest ring that was ever taken.
+    rings_high: AtomicU32,
+    /// The number of the next process image.
+    next_image: AtomicU32,
     follow: u32,
     no_events: u32,
     no_jumps: u32,
     /// The next free byte of the statistics.
     stats_next: AtomicU64,
-    /// The number of the next process image.
-    next_image: AtomicU32,
-    /// One past the highest ring that was ever taken.
-    rings_high: AtomicU32,
     /// Events lost because all rings were taken.
     lost: AtomicU64,
     /// Raised when the command should look before its time; the command sleeps on it (futex).
@@ -147,12 +147,12 @@ impl Region {
         let header = Header {
             magic: MAGIC,
             layout,
+            rings_high: AtomicU32::new(0),
+            next_image: AtomicU32::new(1),
             follow: flags.follow.into(),
             no_events: flags.no_events.into(),
             no_jumps: flags.no_jumps.into(),
             stats_next: AtomicU64::new(0),
-            next_image: AtomicU32::new(1),
-            rings_high: AtomicU32::new(0),
             lost: AtomicU64::new(0),
             wake: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
@@ -281,9 +281,28 @@ impl Region {
         unsafe { Ring::new(control, data.as_ptr(), self.layout.ring_len) }
     }
 
+    /// Everything, as words: for tests that write what no agent does.
+    #[doc(hidden)]
+    pub fn words(&self) -> &'static [AtomicU64] {
+        // SAFETY: page aligned, mapped for good with so many bytes, a multiple of a page; any bits are valid, the words are
+        // atomic. What is read without atomics was written before anybody else knew of the mapping.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.layout.total() / 8) }
+    }
+
+    /// Where a ring's words begin in [`Region::words`]: a page for its indices, then its bytes.
+    #[doc(hidden)]
+    pub fn words_of_ring(&self, index: usize) -> usize {
+        self.layout.ring_start(index) / 8
+    }
+
     /// How many rings there are.
     pub fn ring_count(&self) -> usize {
         self.layout.ring_count
+    }
+
+    /// The bytes of one ring.
+    pub(super) fn ring_len(&self) -> usize {
+        self.layout.ring_len
     }
 
     /// How many rings, from the first, have ever been taken.
@@ -376,6 +395,7 @@ fn map(fd: &OwnedFd, len: usize) -> Result<NonNull<u8>, MapError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Reader;
     use super::*;
 
     fn small() -> Layout {
@@ -405,8 +425,7 @@ mod tests {
         room.commit();
         let mut seen = Vec::new();
         assert_eq!(mine.rings_used(), 1);
-        // SAFETY: the only consumer.
-        unsafe { mine.ring(0).consume(|record| seen.push(record.to_vec())) };
+        Reader::new(mine).read(0, usize::MAX, |record| seen.push(record.to_vec()));
         assert_eq!(seen, [b"hello"]);
     }
 
@@ -418,7 +437,7 @@ mod tests {
         let rings: Vec<_> = (0..3).map(|_| region.claim_ring(owner, [0; 16]).unwrap().1).collect();
         assert!(region.claim_ring(owner, [0; 16]).is_none());
         rings[1].release();
-        assert!(rings[1].free_if_drained(false));
+        assert!(Reader::new(region).free_if_drained(1, false));
         assert!(region.claim_ring(owner, [0; 16]).is_some());
     }
 

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 /// The bytes that a record's length is rounded up to.
 pub(super) const ALIGN: usize = 8;
 /// The length word that says: the rest of the ring's end is empty, go on at its start.
-const WRAP: u32 = u32::MAX;
+pub(super) const WRAP: u32 = u32::MAX;
 
 /// The bit of an owner that is gone: the ring is free once it has been read. Above all numbers of processes.
 const RELEASED: u64 = 1 << 63;
 
 /// An event is being written whose timestamp is still to come.
-const OPEN: u64 = 1;
+pub(super) const OPEN: u64 = 1;
 
 /// The words of a ring that both sides use, each group in its own cache line.
 #[repr(C, align(64))]
@@ -149,10 +149,10 @@ impl<'a> Ring<'a> {
         self.control.owner.fetch_or(RELEASED, Ordering::Release);
     }
 
-    /// Frees a ring whose owner has released it or is known to be dead, if everything has been read.
-    pub fn free_if_drained(&self, owner_is_dead: bool) -> bool {
+    /// Frees a ring that has been read up to `tail` if that is all, and its owner has released it or is known to be dead.
+    pub(super) fn free(&self, tail: u64, owner_is_dead: bool) -> bool {
         let owner = self.control.owner.load(Ordering::Acquire);
-        if !(owner & RELEASED != 0 || owner_is_dead && owner != 0) || !self.is_empty() {
+        if !(owner & RELEASED != 0 || owner_is_dead && owner != 0) || self.head() != tail {
             return false;
         }
         // Fails if the owner, or another thread, has taken it again.
@@ -188,16 +188,6 @@ impl<'a> Ring<'a> {
     #[inline]
     pub fn close(&self) {
         self.control.busy.store(0, Ordering::Release);
-    }
-
-    /// The time before which no event of this ring will come any more, as far as one that is being written tells;
-    /// to be asked before the ring is read. `None`: not known yet.
-    pub fn horizon_ns(&self) -> Option<u64> {
-        match self.control.busy.load(Ordering::Acquire) {
-            0 => Some(u64::MAX),
-            OPEN => None,
-            time_ns => Some(time_ns),
-        }
     }
 
     /// Makes room for a record of up to `most` bytes. `None`: there is none; the drop has been counted.
@@ -237,51 +227,36 @@ impl<'a> Ring<'a> {
         used > self.len as u64 / 2
     }
 
-    /// Whether there is nothing to read.
-    pub fn is_empty(&self) -> bool {
-        self.control.head.load(Ordering::Acquire) == self.control.tail.load(Ordering::Relaxed)
+    /// Bytes ever written, as the ring says now.
+    pub(super) fn head(&self) -> u64 {
+        self.control.head.load(Ordering::Acquire)
     }
 
-    /// Reads all complete records, oldest first, then gives their room back. Returns how many bytes it freed.
-    ///
-    /// `visit` gets a record's bytes without the length word. Records that cannot be right (the other side is not
-    /// trusted) end the reading: the rest is skipped and counted as one drop.
-    ///
-    /// # Safety
-    /// No other thread consumes this ring at the same time.
-    pub unsafe fn consume(&self, mut visit: impl FnMut(&[u8])) -> usize {
-        let begin = self.control.tail.load(Ordering::Relaxed);
-        let head = self.control.head.load(Ordering::Acquire);
-        let mut tail = begin;
-        if head.wrapping_sub(tail) > self.len as u64 {
-            self.control.dropped.fetch_add(1, Ordering::Relaxed);
-            tail = head;
-        }
-        while tail < head {
-            let at = (tail % self.len as u64) as usize;
-            // SAFETY: `at` < `len`.
-            let start = unsafe { self.data.add(at) };
-            // SAFETY: both are multiples of 8; the producer does not write between `tail` and `head`.
-            let len = unsafe { start.cast::<u32>().read() };
-            if len == WRAP {
-                tail += (self.len - at) as u64;
-                continue;
-            }
-            // In 64 bits, as garbage may be as long as it likes.
-            let rounded = u64::from(len).next_multiple_of(ALIGN as u64);
-            if len < 4 || rounded > (self.len - at) as u64 || rounded > head - tail {
-                self.control.dropped.fetch_add(1, Ordering::Relaxed);
-                tail = head;
-                break;
-            }
-            // SAFETY: the record lies within the ring (just checked).
-            let body = unsafe { self.data.add(at + 4) };
-            // SAFETY: as above; the producer does not write between `tail` and `head` while the slice lives.
-            visit(unsafe { std::slice::from_raw_parts(body, len as usize - 4) });
-            tail += rounded;
-        }
-        self.control.tail.store(tail.min(head), Ordering::Release);
-        tail.wrapping_sub(begin) as usize
+    /// What is just being written: [`OPEN`], a time, or 0.
+    pub(super) fn busy(&self) -> u64 {
+        self.control.busy.load(Ordering::Acquire)
+    }
+
+    /// Tells the producer how much has been read.
+    pub(super) fn give_back(&self, tail: u64) {
+        self.control.tail.store(tail, Ordering::Release);
+    }
+
+    /// The ring's bytes as words that may change at any time.
+    pub(super) fn words(&self) -> &'a [AtomicU64] {
+        // SAFETY: `Ring::new` demands memory for so many words, aligned to 8; any bits are valid, and the words are atomic.
+        unsafe { std::slice::from_raw_parts(self.data.cast(), self.len / ALIGN) }
+    }
+
+    /// Bytes ever read, as the ring says now.
+    #[cfg(test)]
+    pub(super) fn tail(&self) -> u64 {
+        self.control.tail.load(Ordering::Relaxed)
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_head(&self, head: u64) {
+        self.control.head.store(head, Ordering::Release);
     }
 }
 
@@ -378,6 +353,7 @@ impl Reservation<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hostile;
     use super::*;
 
     /// A ring on the heap.
@@ -412,9 +388,16 @@ mod tests {
 
     fn take(ring: &Ring<'_>) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
-        // SAFETY: one thread.
-        unsafe { ring.consume(|record| all.push(record.to_vec())) };
+        hostile::read_all(ring, |record| all.push(record.to_vec()));
         all
+    }
+
+    fn is_empty(ring: &Ring<'_>) -> bool {
+        ring.head() == ring.tail()
+    }
+
+    fn free(ring: &Ring<'_>, owner_is_dead: bool) -> bool {
+        ring.free(ring.tail(), owner_is_dead)
     }
 
     #[test]
@@ -423,7 +406,7 @@ mod tests {
         let ring = owned.ring();
         assert!(put(&ring, b"one") && put(&ring, b"") && put(&ring, b"three bytes more"));
         assert_eq!(take(&ring), [b"one".to_vec(), b"".to_vec(), b"three bytes more".to_vec()]);
-        assert!(take(&ring).is_empty() && ring.is_empty());
+        assert!(take(&ring).is_empty() && is_empty(&ring));
     }
 
     #[test]
@@ -490,11 +473,11 @@ mod tests {
         assert_eq!((ring.owner(), &ring.comm()[..5]), (Some(first), &b"name\0"[..]));
         assert!(put(&ring, b"last words"));
         ring.release();
-        assert!(!ring.free_if_drained(false), "there is something to read");
+        assert!(!free(&ring, false), "there is something to read");
         assert_eq!(take(&ring).len(), 1);
-        assert!(ring.free_if_drained(false) && ring.claim(second, [0; 16], From::Free));
-        assert!(!ring.free_if_drained(false), "its new owner has not released it");
-        assert!(ring.free_if_drained(true));
+        assert!(free(&ring, false) && ring.claim(second, [0; 16], From::Free));
+        assert!(!free(&ring, false), "its new owner has not released it");
+        assert!(free(&ring, true));
     }
 
     #[test]
@@ -507,7 +490,7 @@ mod tests {
         ring.release();
         assert!(!ring.claim(Owner { pid: 7, tid: 9 }, [0; 16], From::Free), "another thread");
         assert!(ring.claim(owner, [0; 16], From::Free));
-        assert!(!ring.free_if_drained(false));
+        assert!(!free(&ring, false));
     }
 
     #[test]
@@ -538,47 +521,13 @@ mod tests {
         assert!(ring.claim(me, [0; 16], From::Free));
         assert!(!ring.claim(Owner { pid, tid: 1 }, [0; 16], From::Dead), "its owner lives");
         ring.release();
-        assert!(ring.free_if_drained(false));
+        assert!(free(&ring, false));
         // The kernel may take a moment to forget a thread that has been joined.
         while !(Owner { pid, tid: gone }).is_dead() {
             std::thread::yield_now();
         }
         assert!(ring.claim(Owner { pid, tid: gone }, [0; 16], From::Free));
         assert!(ring.claim(me, [0; 16], From::Dead));
-    }
-
-    #[test]
-    fn garbage_in_the_ring_ends_the_reading_without_harm() {
-        for len in [3_u32, 60, 1 << 20, u32::MAX - 1] {
-            let mut owned = Owned::new(64);
-            let ring = owned.ring();
-            assert!(put(&ring, b"12345678"));
-            // SAFETY: the first word of the first record.
-            unsafe { ring.data.cast::<u32>().write(len) };
-            assert!(take(&ring).is_empty(), "length {len}");
-            assert!(ring.is_empty() && ring.dropped() == 1);
-        }
-        let mut owned = Owned::new(64);
-        let ring = owned.ring();
-        ring.control.head.store(1 << 40, Ordering::Relaxed);
-        assert!(take(&ring).is_empty() && ring.is_empty());
-    }
-
-    #[test]
-    fn an_event_that_is_being_written_bounds_what_may_be_printed() {
-        let mut owned = Owned::new(64);
-        let ring = owned.ring();
-        assert_eq!(ring.horizon_ns(), Some(u64::MAX));
-        ring.open();
-        assert_eq!(ring.horizon_ns(), None);
-        ring.stamp(1234);
-        assert_eq!(ring.horizon_ns(), Some(1234));
-        ring.close();
-        assert_eq!(ring.horizon_ns(), Some(u64::MAX));
-        assert!(ring.claim(Owner { pid: 1, tid: 1 }, [0; 16], From::Free));
-        ring.open();
-        assert!(ring.free_if_drained(true));
-        assert_eq!(ring.horizon_ns(), Some(u64::MAX), "its thread was killed meanwhile");
     }
 
     #[test]
@@ -603,17 +552,14 @@ mod tests {
             });
             loop {
                 let done = producer.is_finished();
-                // SAFETY: this thread is the only consumer.
-                unsafe {
-                    ring.consume(|record| {
-                        let first = u64::from_ne_bytes(record[..8].try_into().unwrap());
-                        assert!(first >= next, "out of order");
-                        assert_eq!(record.len(), 8 * (1 + (first % 9) as usize));
-                        assert!(record.chunks(8).all(|word| word == first.to_ne_bytes()), "torn record");
-                        next = first + 1;
-                        seen += 1;
-                    });
-                }
+                hostile::read_all(&ring, |record| {
+                    let first = u64::from_ne_bytes(record[..8].try_into().unwrap());
+                    assert!(first >= next, "out of order");
+                    assert_eq!(record.len(), 8 * (1 + (first % 9) as usize));
+                    assert!(record.chunks(8).all(|word| word == first.to_ne_bytes()), "torn record");
+                    next = first + 1;
+                    seen += 1;
+                });
                 if done {
                     break;
                 }
