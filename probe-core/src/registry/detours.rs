@@ -154,11 +154,12 @@ impl<H: Host> Probes<H> {
     /// Finds memory for a detour where its jump can lead, and fills it.
     fn place_detour(&'static self, books: &mut Locked<'_, H>, detour: &mut Detour<H>) -> Result<(), Refusal> {
         for index in 0..books.detour_chunks.len() {
-            if let Some(chunk) = books.detour_chunks.get(index).copied()
-                // SAFETY: chunks of detours are kept for good.
-                && self.fit(unsafe { chunk.as_ref() }, detour).is_ok()
-            {
-                return Ok(());
+            let Some(chunk) = books.detour_chunks.get(index).copied() else { break };
+            // SAFETY: chunks of detours are kept for good.
+            match self.fit(unsafe { chunk.as_ref() }, detour) {
+                // Only where this one has no room may another one have some.
+                Err(refusal::NO_ROOM) => {}
+                placed => return placed,
             }
         }
         // Anywhere near, if that suits the jump: if it displaces one instruction, of which nothing has to stay.
@@ -268,7 +269,7 @@ impl<H: Host> Probes<H> {
             };
             // SAFETY: nobody executes there yet.
             unsafe { self.host.write_text(start, image.get(..len).unwrap_or(&image)) }
-                .map_err(|_| refusal::NO_ROOM)?;
+                .map_err(|_| refusal::UNWRITTEN)?;
             (detour.entry, detour.layout) = (entry, layout);
             let owner = ptr::from_mut(detour);
             granules.iter().for_each(|granule| granule.store(owner, Release));
