@@ -71,8 +71,13 @@ pub(super) struct What<'a> {
 /// The operating system refused to start it.
 pub(super) fn start(what: &What<'_>, agent: &str, region: &str) -> Result<Program, Failure> {
     let (signals, before) = block_signals();
-    let mut command = command(what, &preload(agent, std::env::var_os("LD_PRELOAD").as_deref()));
+    let before_us = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty());
+    let mut command = command(what, &preload(agent, before_us.as_deref()));
     command.env(crate::REGION_VARIABLE, region);
+    if before_us.is_some() {
+        // The variable that stays, shorter, is not taken out.
+        command.env(crate::PAIR_VARIABLE, "");
+    }
     let restore = move || {
         // SAFETY: a signal set that was filled by the kernel.
         unsafe { libc::sigprocmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
@@ -109,7 +114,7 @@ fn command(what: &What<'_>, preload: &OsStr) -> Command {
 /// The agent first, then what was there.
 fn preload(agent: &str, before: Option<&OsStr>) -> OsString {
     let mut value = OsString::from(agent);
-    if let Some(before) = before.filter(|before| !before.is_empty()) {
+    if let Some(before) = before {
         value.push(":");
         value.push(before);
     }
