@@ -7,7 +7,7 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method};
 use crate::counter::{Counter, HitCounter};
 use crate::jprobe::JprobeEntry;
-use crate::kprobe::{FaultFn, Lender, PostFn, Pre};
+use crate::kprobe::{FaultHandler, Lender, PostFn, Pre};
 use crate::kretprobe::ReturnProbe;
 use crate::list::Linked;
 use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU32, Relaxed, Release, follow};
@@ -247,7 +247,7 @@ pub(crate) struct Node<A: Arch> {
 
 /// What a probe does at a hit.
 pub(crate) enum Handlers<A: Arch> {
-    Kprobe { pre: Option<Pre<A>>, post: Option<Box<PostFn<A>>>, fault: Option<Box<FaultFn<A>>> },
+    Kprobe { pre: Option<Pre<A>>, post: Option<Box<PostFn<A>>>, fault: Option<Box<FaultHandler<A>>> },
     Jprobe(JprobeEntry),
     Return(Box<ReturnProbe<A>>),
 }

@@ -199,13 +199,11 @@ impl<A: Arch> Texts<A> {
     }
 
     fn set<H: Host<Arch = A>>(&self, point: &Point<A>, to: Standing<H>) {
-        let had_jump = point.text.has_jump();
         point.text.0.store(to.word(), Release);
-        match (had_jump, point.text.has_jump()) {
-            (false, true) => self.jumps.store(self.jumps() + 1, Relaxed),
-            (true, false) => self.jumps.store(self.jumps().wrapping_sub(1), Relaxed),
-            _ => {}
-        }
+    }
+
+    fn set_jumps(&self, count: usize) {
+        self.jumps.store(count, Relaxed);
     }
 
     /// Writes the breakpoint.
@@ -278,6 +276,7 @@ impl<A: Arch> Texts<A> {
                 // From here on whoever traps at a displaced instruction finds the copy.
                 detour.serve(Some(point));
                 self.set(point, Standing::Jump(detour, Stage::Starts));
+                self.set_jumps(self.jumps() + 1);
                 result = result.and(write_starts(host, detour, &breakpoints));
             }
             result
@@ -375,6 +374,7 @@ impl<A: Arch> Texts<A> {
                 if written.is_ok() {
                     detour.serve(None);
                     self.set::<H>(point, Standing::Breakpoint);
+                    self.set_jumps(self.jumps().saturating_sub(1));
                 }
                 first = first.and(written);
             }
@@ -390,6 +390,7 @@ impl<A: Arch> Texts<A> {
     pub(crate) fn forget<H: Host<Arch = A>>(&self, point: &Point<A>) {
         if let Some(detour) = Standing::<H>::of(point).detour() {
             detour.serve(None);
+            self.set_jumps(self.jumps().saturating_sub(1));
         }
         self.set::<H>(point, Standing::Original);
     }

@@ -119,7 +119,7 @@ impl<H: Host> Probes<H> {
         context.set_current(ptr::null());
         let answer = match &node.handlers {
             Handlers::Kprobe { fault: Some(fault), .. } => {
-                fault(&mut Hit { regs, node, is_lent: false }, trap_number)
+                fault.call(&mut Hit { regs, node, is_lent: false }, trap_number)
             }
             _ => Answer::NotHandled,
         };
@@ -141,7 +141,7 @@ impl<H: Host> Probes<H> {
             Handlers::Kprobe { fault: Some(fault), .. } => {
                 // Not `node`: a fault in the fault handler itself is nobody's.
                 context.set_current(ptr::null());
-                fault(&mut Hit { regs, node, is_lent: false }, trap_number)
+                fault.call(&mut Hit { regs, node, is_lent: false }, trap_number)
             }
             _ => Answer::NotHandled,
         }
