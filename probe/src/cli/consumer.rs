@@ -5,15 +5,15 @@
 //! time of the event that is just being written into it. Records that explain events were committed before those
 //! events' timestamps, so they are always known by then.
 
-use super::elf::Symbols;
 use super::learned::{Learned, Planted, Running};
+use super::open::FileId;
 use super::pending::{self, Pending};
 use super::summary::Summary;
+use super::symbols::Symbols;
 use super::value::Symbolize;
 use crate::def::{DefError, Definition};
 use crate::wire::{Event, LONGEST_RECORD, Point, Reader, Record, Region, Values, decode};
 use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How long it may take another CPU's stores to be seen here; much more than it takes.
@@ -113,7 +113,12 @@ pub(super) fn now_ns() -> u64 {
 }
 
 impl Consumer {
-    pub(super) fn new(region: Region, definitions: Vec<Definition>, sink: Box<dyn Sink>) -> Self {
+    pub(super) fn new(
+        region: Region,
+        region_id: FileId,
+        definitions: Vec<Definition>,
+        sink: Box<dyn Sink>,
+    ) -> Self {
         Self {
             reader: Reader::new(region),
             learned: Learned::new(definitions),
@@ -124,7 +129,7 @@ impl Consumer {
             first: 0,
             garbled: 0,
             sink_failed: None,
-            symbols: Symbols::default(),
+            symbols: Symbols::new(region_id),
             passes: 0,
         }
     }
@@ -301,7 +306,7 @@ impl Symbolize for Resolver<'_> {
     fn symbol(&self, addr: u64) -> Option<String> {
         let known = self.image.objects.iter().find(|object| (object.start..object.end).contains(&addr));
         match known {
-            Some(object) => self.symbols.name(Path::new(&object.path), addr.wrapping_sub(object.bias)),
+            Some(object) => self.symbols.name(&object.file, addr.wrapping_sub(object.bias)),
             // Loaded since: the kernel knows where, as long as the process lives.
             None => self.symbols.name_in_process(self.pid, addr),
         }

@@ -11,10 +11,12 @@ mod learned;
 mod list;
 #[cfg(all(test, target_pointer_width = "64"))]
 mod manual;
+mod open;
 mod pending;
 mod program;
 mod style;
 mod summary;
+mod symbols;
 mod text;
 mod trace;
 mod value;

@@ -2,6 +2,7 @@
 
 use super::args::{Format, Trace};
 use super::consumer::{Consumer, Sink, Verdict};
+use super::open::FileId;
 use super::style::Style;
 use super::{Failure, json, launch, program, text};
 use crate::def::Definition;
@@ -42,7 +43,8 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     let what = launch::What { path: &path, argv: &args.program, runner: runner.as_deref() };
     let started = launch::start(&what, &launch::path_of(&agent_fd), &launch::path_of(&region_fd))?;
     let done = AtomicBool::new(false);
-    let consumer = Consumer::new(region, definitions, sink);
+    let region_id = FileId::of(&region_fd).map_err(Failure::new)?;
+    let consumer = Consumer::new(region, region_id, definitions, sink);
     let (status, verdict) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| consumer.run(&done));
         let status = started.wait(args.duration);
