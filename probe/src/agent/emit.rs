@@ -1,13 +1,14 @@
 //! The handlers: count, fetch, write into the thread's ring.
 //!
 //! What runs here takes no lock, allocates nothing, cannot fault and calls nothing of libc that could be probed. The
-//! first hit of a thread takes a ring for it (three system calls).
+//! first hit of a thread takes a ring for it (three system calls). It waits only if that was asked for (`--on-full wait`), only
+//! when the thread's ring is full, and only as long as somebody reads.
 
 use super::clock;
 use super::fetch::{Plan, Scene};
 use super::process::{self, Agent};
 use crate::def::MAX_ARGUMENT;
-use crate::wire::{Counters as Shared, Durations, EVENT_HEAD, Kind, Owner, Ring};
+use crate::wire::{Counters as Shared, Durations, EVENT_HEAD, Kind, Owner, Reservation, Ring};
 use probe_core::arch::Memory;
 use probe_core::{Call, Counters, Hit, Return};
 use probe_host_linux::Native;
@@ -104,7 +105,8 @@ impl Point {
     /// Begins an event, before its time is taken; `None` where no event is wanted or there is no ring.
     #[inline]
     fn open(&self, process: u32) -> Option<(Ring<'static>, Owner)> {
-        if self.agent.no_events {
+        // Of what nobody will read, nothing is written.
+        if self.agent.no_events || self.agent.region.is_orphaned() {
             return None;
         }
         match process::thread_ring(self.agent, process) {
@@ -127,9 +129,9 @@ impl Point {
         scene: &Scene<'_, M>,
     ) {
         ring.stamp(now_ns);
-        // SAFETY: the ring is this thread's own; handlers do not nest, so no other reservation is open.
-        let Some(mut room) = (unsafe { ring.reserve(self.most) }) else {
+        let Some(mut room) = self.reserve(&ring) else {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            ring.count_drop();
             ring.close();
             return;
         };
@@ -147,6 +149,26 @@ impl Point {
         ring.close();
         if ring.is_half_full() {
             self.agent.region.wake();
+        }
+    }
+
+    /// Makes room for an event in this thread's ring; waits for it if that is wanted. Waiting ends with whoever reads.
+    #[inline]
+    fn reserve(&self, ring: &Ring<'static>) -> Option<Reservation<'static>> {
+        // SAFETY: the ring is this thread's own; handlers do not nest, so no other reservation is open.
+        let room = unsafe { ring.reserve(self.most) };
+        if room.is_some() || !self.agent.waits || !ring.can_hold(self.most) {
+            return room;
+        }
+        loop {
+            let region = &self.agent.region;
+            region.wake();
+            ring.wait(self.most, process::WAIT_MS);
+            // SAFETY: as above.
+            let room = unsafe { ring.reserve(self.most) };
+            if room.is_some() || region.is_orphaned_for_sure() {
+                return room;
+            }
         }
     }
 

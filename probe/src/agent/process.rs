@@ -24,6 +24,8 @@ pub(super) struct Agent {
     pub(super) no_events: bool,
     /// Plant breakpoints only.
     pub(super) no_jumps: bool,
+    /// Whether a thread whose ring is full waits.
+    pub(super) waits: bool,
 }
 
 static AGENT: OnceLock<Agent> = OnceLock::new();
@@ -174,13 +176,16 @@ impl Drop for Reporter {
 }
 
 impl Reporter {
-    /// Sends a record; waits until there is room.
+    /// Sends a record; waits until there is room, or nobody who reads.
     pub(super) fn send(&self, meta: &Meta) {
         if let Some(ring) = &self.ring {
             send(&self.region, ring, meta);
         }
     }
 }
+
+/// How long a thread waits for room before it asks whether anybody reads.
+pub(super) const WAIT_MS: u32 = 50;
 
 fn send(region: &Region, ring: &Ring<'static>, meta: &Meta) {
     let bytes = meta.encode();
@@ -191,8 +196,11 @@ fn send(region: &Region, ring: &Ring<'static>, meta: &Meta) {
             room.commit();
             return;
         }
+        if region.is_orphaned_for_sure() || !ring.can_hold(4 + bytes.len()) {
+            return;
+        }
         region.wake_now();
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        ring.wait(4 + bytes.len(), WAIT_MS);
     }
 }
 

@@ -6,6 +6,7 @@
 //! events' timestamps, so they are always known by then.
 
 use super::learned::{Learned, Planted, Running};
+use super::losses::Losses;
 use super::open::FileId;
 use super::pending::{self, Pending};
 use super::summary::Summary;
@@ -76,6 +77,7 @@ pub(super) struct Consumer {
     first: usize,
     /// Records that no agent writes, and events of points that nobody knows.
     garbled: u64,
+    losses: Losses,
     sink_failed: Option<io::Error>,
     symbols: Symbols,
     passes: u32,
@@ -128,6 +130,7 @@ impl Consumer {
             pending: Pending::default(),
             first: 0,
             garbled: 0,
+            losses: Losses::default(),
             sink_failed: None,
             symbols: Symbols::new(region_id),
             passes: 0,
@@ -136,6 +139,7 @@ impl Consumer {
 
     /// Reads until `done` is set and everything that was there by then has been read.
     pub(super) fn run(mut self, done: &AtomicBool) -> Verdict {
+        self.reader.read_here();
         let mut left = None;
         loop {
             let is_last = done.load(Ordering::Acquire);
@@ -181,6 +185,7 @@ impl Consumer {
                 break;
             }
             let before_ns = self.reader.horizon_ns(index, now_ns);
+            self.count_losses(index);
             if self.reader.free_if_drained(index, false) {
                 continue;
             }
@@ -192,6 +197,16 @@ impl Consumer {
         }
         self.horizon_ns = horizon_ns.unwrap_or(self.horizon_ns);
         pass
+    }
+
+    /// Counts what the owner of a ring has lost since the last time.
+    fn count_losses(&mut self, index: usize) {
+        let events = self.reader.new_drops(index);
+        if events != 0
+            && let Some(owner) = self.reader.owner(index)
+        {
+            self.losses.add(owner, events);
+        }
     }
 
     /// Reads one ring; returns how many bytes that were, and before which time nothing is left there, if anything is.
@@ -257,6 +272,7 @@ impl Consumer {
             rows,
             refused: self.learned.take_refused(),
             lost: self.reader.lost(),
+            lost_by: self.losses.sorted(),
             garbled,
             ran_ns: now_ns().saturating_sub(self.started_ns),
             ended: String::new(),

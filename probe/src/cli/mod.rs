@@ -9,6 +9,7 @@ mod json;
 mod launch;
 mod learned;
 mod list;
+mod losses;
 #[cfg(all(test, target_pointer_width = "64"))]
 mod manual;
 mod open;

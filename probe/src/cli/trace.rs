@@ -1,6 +1,6 @@
 //! `probe trace`.
 
-use super::args::{Format, Trace};
+use super::args::{Format, OnFull, Trace};
 use super::consumer::{Consumer, Sink, Verdict};
 use super::open::FileId;
 use super::style::Style;
@@ -34,7 +34,12 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
         AGENT.ok_or_else(|| Failure::new("this `probe` was built without an agent for its own machine"))?;
     let sink = sink(args, &definitions)?;
     let config = args.probes.join("\0");
-    let flags = Flags { follow: args.follow, no_events: args.no_events, no_jumps: args.no_jumps };
+    let flags = Flags {
+        follow: args.follow,
+        no_events: args.no_events,
+        no_jumps: args.no_jumps,
+        wait: args.on_full == OnFull::Wait,
+    };
     let layout = Layout::new(config.len(), args.buffer);
     let (region, region_fd) = Region::create(layout, config.as_bytes(), flags).map_err(Failure::new)?;
     let agent_fd = launch::agent_file(agent)
