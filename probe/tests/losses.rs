@@ -45,7 +45,7 @@ fn evt_1_every_hit_is_an_event_or_counted_as_lost_by_its_thread() {
 
 #[test]
 fn evt_1_threads_that_wait_lose_nothing() {
-    let traced = traced(&["--buffer", "16K", "--on-full", "wait"], "4", &calls().to_string());
+    let traced = traced(&["--buffer", "64K", "--on-full", "wait"], "4", &calls().to_string());
     assert_eq!(traced.events.len() as u64, 4 * calls(), "{}", traced.summary);
     assert_eq!(
         (&traced.summary["lost_events"], &traced.row("work")["hits"]),
@@ -128,7 +128,7 @@ fn evt_2_a_thread_does_not_wait_for_a_command_that_is_dead() {
 #[test]
 fn evt_2_a_program_without_its_command_uses_no_more_memory() {
     for options in [&["--on-full", "wait"], &["--on-full", "drop"]] {
-        let said = orphaned(options, "32", "100000", &[libc::SIGKILL]);
+        let said = orphaned(options, "32", "20000", &[libc::SIGKILL]);
         let shared: u64 = said[0].strip_prefix("shared ").unwrap().parse().unwrap();
         assert_eq!(said.last().map(String::as_str), Some("done"));
         assert!(shared < 16 << 10 || common::is_emulated(), "{shared} KiB");

@@ -54,12 +54,10 @@ impl Point {
 
     /// A hit of a `p` probe.
     pub(super) fn hit(&self, hit: &Hit<'_, Native>) {
-        let Some(process) = process::traced_process(self.agent).filter(|_| !process::is_muted()) else {
-            return;
-        };
+        let Some((process, child)) = self.whose().filter(|_| !process::is_muted()) else { return };
         self.counters.hits.fetch_add(1, Ordering::Relaxed);
         self.publish(hit.counters());
-        if let Some(open) = self.open(process) {
+        if let Some(open) = self.open(process, child) {
             let scene = Scene { regs: hit.regs(), memory: &hit.memory(), entry: None, return_value: None };
             self.send(open, clock::now_ns(), 0, &scene);
         }
@@ -67,7 +65,7 @@ impl Point {
 
     /// A call of an `r` probe's function.
     pub(super) fn enter(&self, call: &Call<'_, Native>) -> Option<Entered> {
-        process::traced_process(self.agent).filter(|_| !process::is_muted())?;
+        self.whose().filter(|_| !process::is_muted())?;
         let mut arguments = [0; MAX_ARGUMENT];
         let mut wanted = self.entry_arguments;
         while wanted != 0 {
@@ -82,8 +80,8 @@ impl Point {
 
     /// The return of a call.
     pub(super) fn leave(&self, ret: &Return<'_, Native>, entered: &Entered) {
-        let Some(process) = process::traced_process(self.agent) else { return };
-        let open = self.open(process);
+        let Some((process, child)) = self.whose() else { return };
+        let open = self.open(process, child);
         let now_ns = clock::now_ns();
         let duration_ns = now_ns.saturating_sub(entered.started_ns);
         self.counters.hits.fetch_add(1, Ordering::Relaxed);
@@ -102,14 +100,22 @@ impl Point {
         }
     }
 
+    /// The process whose memory this is, and the child of it that runs in it, if one does; `None` where it is not traced.
+    #[inline]
+    fn whose(&self) -> Option<(u32, Option<Owner>)> {
+        let process = process::traced_process(self.agent)?;
+        let child = process::lent_to(process);
+        (child.is_none() || self.agent.follow).then_some((process, child))
+    }
+
     /// Begins an event, before its time is taken; `None` where no event is wanted or there is no ring.
     #[inline]
-    fn open(&self, process: u32) -> Option<(Ring<'static>, Owner)> {
+    fn open(&self, process: u32, child: Option<Owner>) -> Option<(Ring<'static>, Owner)> {
         // Of what nobody will read, nothing is written.
         if self.agent.no_events || self.agent.region.is_orphaned() {
             return None;
         }
-        match process::thread_ring(self.agent, process) {
+        match process::thread_ring(self.agent, process, child) {
             Some((ring, owner)) => {
                 ring.open();
                 Some((ring, owner))

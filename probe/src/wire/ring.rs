@@ -75,10 +75,11 @@ impl Owner {
         Self { pid: ((word & !RELEASED) >> 32) as u32, tid: word as u32 }
     }
 
-    /// Whether the thread has ended. One system call.
+    /// Whether the thread has ended; where it is not known (0), whether its process has. One system call.
     pub fn is_dead(self) -> bool {
+        let thread = if self.tid == 0 { self.pid } else { self.tid };
         // SAFETY: signal 0 sends nothing.
-        let result = unsafe { libc::syscall(libc::SYS_tgkill, self.pid, self.tid, 0) };
+        let result = unsafe { libc::syscall(libc::SYS_tgkill, self.pid, thread, 0) };
         result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
     }
 }
@@ -138,6 +139,11 @@ impl<'a> Ring<'a> {
     pub fn owner(&self) -> Option<Owner> {
         let word = self.control.owner.load(Ordering::Acquire) & !RELEASED;
         (word != 0).then(|| Owner::of(word))
+    }
+
+    /// Says which thread of the owner's process the owner is, which was not known when the ring was taken.
+    pub fn belong_to(&self, owner: Owner) {
+        self.control.owner.store(owner.word(), Ordering::Release);
     }
 
     /// The owner's name when it took the ring.
