@@ -86,7 +86,7 @@ _probe() {
             return 0
             ;;
         probe__subcmd__trace)
-            opts="-p -f -o -h --probe --follow --output --format --no-events --no-jumps --duration --buffer --runner --color --help"
+            opts="-p -f -o -h --probe --follow --output --format --no-events --no-jumps --duration --buffer --on-full --runner --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -118,6 +118,10 @@ _probe() {
                     ;;
                 --buffer)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --on-full)
+                    COMPREPLY=($(compgen -W "drop wait" -- "${cur}"))
                     return 0
                     ;;
                 --runner)

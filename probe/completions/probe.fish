@@ -34,7 +34,9 @@ complete -c probe -n "__fish_probe_using_subcommand trace" -s o -l output -d 'Wr
 complete -c probe -n "__fish_probe_using_subcommand trace" -l format -d 'How events and summary are written (json: one object per line)' -r -f -a "text\t'A line per event, a table at the end'
 json\t'A JSON object per line'"
 complete -c probe -n "__fish_probe_using_subcommand trace" -l duration -d 'End the program with SIGTERM after this time (such as 10, 1.5s, 200ms, 2m)' -r
-complete -c probe -n "__fish_probe_using_subcommand trace" -l buffer -d 'Buffer per thread (such as 512K, 16M); a full buffer drops events and counts them' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -l buffer -d 'Buffer per thread (such as 512K, 16M); see --on-full' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -l on-full -d 'What a thread does whose buffer is full' -r -f -a "drop\t'Drops the event and counts it: tracing never stops a program, as in the kernel\'s tracers'
+wait\t'Waits until there is room'"
 complete -c probe -n "__fish_probe_using_subcommand trace" -l runner -d 'Start the program, and what it executes, through this command: an emulator that takes QEMU\'s options -0 and -E [default: what the variable PROBE_RUNNER holds]' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l color -d 'When to use colours' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'

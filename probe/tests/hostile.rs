@@ -54,7 +54,7 @@ fn peak_of_children_kib() -> u64 {
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: a place for the answer.
     unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) };
-    usage.ru_maxrss.unsigned_abs().into()
+    u64::try_from(usage.ru_maxrss).unwrap_or(0)
 }
 
 #[test]
@@ -74,4 +74,39 @@ fn evt_2_a_program_that_runs_cannot_claim_that_it_was_not_started() {
     let traced = traced(&[], "p work", &["failed"]);
     assert_eq!(traced.named("work").count(), 1);
     assert_eq!(traced.summary["garbled_records"], 1);
+}
+
+/// Where `work` is, as a value of the type `symbol`, when the program has put `how` under its own name.
+fn name_of_work(how: &str) -> String {
+    let program = compiled("hostile", &["-O1"]);
+    let traced = trace(&[], &["p named at=$arg1:symbol"], &[&program, how]);
+    assert_eq!(traced.output.status.code(), Some(7), "{how}: {:?}", traced.output);
+    let event = traced.named("named").next().expect("it is called");
+    event["args"]["at"].as_str().expect("a name or an address").to_owned()
+}
+
+#[test]
+fn evt_2_a_file_that_is_replaced_by_a_fifo_is_not_waited_for() {
+    assert_eq!(name_of_work("same"), "work");
+    assert!(name_of_work("fifo").starts_with("0x"));
+}
+
+#[test]
+fn evt_2_a_file_that_is_not_the_mapped_one_gives_no_names() {
+    assert!(name_of_work("other").starts_with("0x"));
+}
+
+#[test]
+fn evt_2_no_path_that_a_program_names_is_opened_unseen() {
+    let fifo = common::scratch("fifo");
+    let name = std::ffi::CString::new(fifo.as_os_str().as_encoded_bytes()).unwrap();
+    // SAFETY: a NUL-terminated path.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let fifo = fifo.to_str().unwrap();
+    let paths =
+        ["object", fifo, "/dev/zero", "/dev/random", "/dev/ptmx", "/", "/proc/self/mem", "/proc/kmsg"];
+    let traced = traced(&[], "p work at=$arg1:symbol", &paths);
+    let addresses =
+        traced.named("work").filter(|event| event["args"]["at"].as_str().unwrap().starts_with("0x"));
+    assert_eq!(addresses.count(), paths.len());
 }

@@ -18,6 +18,7 @@ mod environment;
 mod fetch;
 mod hooks;
 mod later;
+mod lent;
 mod masks;
 mod objects;
 mod places;

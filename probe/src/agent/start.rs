@@ -31,8 +31,14 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
     }
     let image = region.new_image();
     let is_first = image == 1;
-    let agent =
-        Agent { region, image, follow: flags.follow, no_events: flags.no_events, no_jumps: flags.no_jumps };
+    let agent = Agent {
+        region,
+        image,
+        follow: flags.follow,
+        no_events: flags.no_events,
+        no_jumps: flags.no_jumps,
+        waits: flags.wait,
+    };
     let Ok(agent) = process::start(agent) else { return };
     clock::start();
     hooks::start();

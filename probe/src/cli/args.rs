@@ -71,9 +71,15 @@ pub(super) struct Trace {
     /// End the program with SIGTERM after this time (such as 10, 1.5s, 200ms, 2m).
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) duration: Option<Duration>,
-    /// Buffer per thread (such as 512K, 16M); a full buffer drops events and counts them.
+    /// Buffer per thread (such as 512K, 16M); see --on-full.
     #[arg(long, value_name = "SIZE", default_value = DEFAULT_BUFFER, value_parser = size)]
     pub(super) buffer: usize,
+    /// What a thread does whose buffer is full.
+    ///
+    /// Its hits and durations are counted in any case. As long as the command reads, a thread that waits loses no event; the
+    /// program's timing then depends on how fast events can be written.
+    #[arg(long, value_enum, default_value_t = OnFull::Drop, value_name = "WHAT")]
+    pub(super) on_full: OnFull,
     /// Start the program, and what it executes, through this command: an emulator that takes QEMU's options -0 and -E
     /// [default: what the variable PROBE_RUNNER holds].
     ///
@@ -123,6 +129,14 @@ pub(super) enum Format {
     Text,
     /// A JSON object per line.
     Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum OnFull {
+    /// Drops the event and counts it: tracing never stops a program, as in the kernel's tracers.
+    Drop,
+    /// Waits until there is room.
+    Wait,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

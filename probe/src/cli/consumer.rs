@@ -5,15 +5,16 @@
 //! time of the event that is just being written into it. Records that explain events were committed before those
 //! events' timestamps, so they are always known by then.
 
-use super::elf::Symbols;
 use super::learned::{Learned, Planted, Running};
+use super::losses::Losses;
+use super::open::FileId;
 use super::pending::{self, Pending};
 use super::summary::Summary;
+use super::symbols::Symbols;
 use super::value::Symbolize;
 use crate::def::{DefError, Definition};
 use crate::wire::{Event, LONGEST_RECORD, Point, Reader, Record, Region, Values, decode};
 use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How long it may take another CPU's stores to be seen here; much more than it takes.
@@ -76,6 +77,7 @@ pub(super) struct Consumer {
     first: usize,
     /// Records that no agent writes, and events of points that nobody knows.
     garbled: u64,
+    losses: Losses,
     sink_failed: Option<io::Error>,
     symbols: Symbols,
     passes: u32,
@@ -113,7 +115,12 @@ pub(super) fn now_ns() -> u64 {
 }
 
 impl Consumer {
-    pub(super) fn new(region: Region, definitions: Vec<Definition>, sink: Box<dyn Sink>) -> Self {
+    pub(super) fn new(
+        region: Region,
+        region_id: FileId,
+        definitions: Vec<Definition>,
+        sink: Box<dyn Sink>,
+    ) -> Self {
         Self {
             reader: Reader::new(region),
             learned: Learned::new(definitions),
@@ -123,14 +130,16 @@ impl Consumer {
             pending: Pending::default(),
             first: 0,
             garbled: 0,
+            losses: Losses::default(),
             sink_failed: None,
-            symbols: Symbols::default(),
+            symbols: Symbols::new(region_id),
             passes: 0,
         }
     }
 
     /// Reads until `done` is set and everything that was there by then has been read.
     pub(super) fn run(mut self, done: &AtomicBool) -> Verdict {
+        self.reader.read_here();
         let mut left = None;
         loop {
             let is_last = done.load(Ordering::Acquire);
@@ -176,6 +185,7 @@ impl Consumer {
                 break;
             }
             let before_ns = self.reader.horizon_ns(index, now_ns);
+            self.count_losses(index);
             if self.reader.free_if_drained(index, false) {
                 continue;
             }
@@ -187,6 +197,16 @@ impl Consumer {
         }
         self.horizon_ns = horizon_ns.unwrap_or(self.horizon_ns);
         pass
+    }
+
+    /// Counts what the owner of a ring has lost since the last time.
+    fn count_losses(&mut self, index: usize) {
+        let events = self.reader.new_drops(index);
+        if events != 0
+            && let Some(owner) = self.reader.owner(index)
+        {
+            self.losses.add(owner, events);
+        }
     }
 
     /// Reads one ring; returns how many bytes that were, and before which time nothing is left there, if anything is.
@@ -252,6 +272,7 @@ impl Consumer {
             rows,
             refused: self.learned.take_refused(),
             lost: self.reader.lost(),
+            lost_by: self.losses.sorted(),
             garbled,
             ran_ns: now_ns().saturating_sub(self.started_ns),
             ended: String::new(),
@@ -301,7 +322,7 @@ impl Symbolize for Resolver<'_> {
     fn symbol(&self, addr: u64) -> Option<String> {
         let known = self.image.objects.iter().find(|object| (object.start..object.end).contains(&addr));
         match known {
-            Some(object) => self.symbols.name(Path::new(&object.path), addr.wrapping_sub(object.bias)),
+            Some(object) => self.symbols.name(&object.file, addr.wrapping_sub(object.bias)),
             // Loaded since: the kernel knows where, as long as the process lives.
             None => self.symbols.name_in_process(self.pid, addr),
         }

@@ -1,18 +1,16 @@
 //! ELF files as `list` and `explain` see them, and names for addresses of the traced program.
 
-use super::Failure;
 use super::program::did_you_mean;
+use super::{Failure, open};
 use crate::def::near_matches;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, elf};
 use probe_host_linux::symbols::arrival::InFile;
-use probe_host_linux::symbols::file::read_symbols;
+use probe_host_linux::symbols::file::symbols_of;
 use probe_host_linux::symbols::index::{Entry, Index, Kind};
 use probe_host_linux::symbols::sequences::Sequences;
-use std::cell::{OnceCell, RefCell};
-use std::collections::HashMap;
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 /// One file: its bytes, its symbols, what it needs.
 pub(super) struct ObjectFile {
@@ -51,12 +49,12 @@ impl ObjectFile {
     /// It cannot be read, or is no ELF file of this machine's word size.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
         let shown = path.display();
-        let data = std::fs::read(path)
-            .map_err(|error| Failure::new(format!("`{shown}` cannot be read: {error}")))?;
+        let data =
+            open::read(path).map_err(|error| Failure::new(format!("`{shown}` cannot be read: {error}")))?;
         let facts = facts::<elf::FileHeader64<Endianness>>(&data)
             .or_else(|| facts::<elf::FileHeader32<Endianness>>(&data))
             .ok_or_else(|| Failure::new(format!("`{shown}` is not an ELF file")))?;
-        let index = read_symbols(path)
+        let index = symbols_of(&data, Some(path))
             .map_err(|error| Failure::new(format!("the symbols of `{shown}` cannot be read: {error}")))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Self { path: path.to_owned(), name, index, data, facts, sequences: OnceCell::new() })
@@ -171,6 +169,13 @@ fn facts<E: FileHeader<Endian = Endianness>>(data: &[u8]) -> Option<Facts> {
     Some(facts)
 }
 
+/// Offset, address and length of each loaded part of an ELF file.
+pub(super) fn segments(data: &[u8]) -> Option<Vec<(u64, u64, u64)>> {
+    let facts = facts::<elf::FileHeader64<Endianness>>(data)
+        .or_else(|| facts::<elf::FileHeader32<Endianness>>(data))?;
+    Some(facts.segments.iter().map(|segment| (segment.offset, segment.addr, segment.len_bytes)).collect())
+}
+
 /// Finds shared objects as the dynamic linker would, from its configuration.
 pub(super) struct Libraries {
     folders: Vec<PathBuf>,
@@ -258,8 +263,7 @@ impl Libraries {
 
 /// Machine and byte order of an ELF file, from its first bytes.
 fn machine_of(path: &Path) -> Option<(elf::Machine, bool)> {
-    let mut head = [0; 20];
-    std::io::Read::read_exact(&mut std::fs::File::open(path).ok()?, &mut head).ok()?;
+    let head = open::Regular::open(path).ok()?.head::<20>().ok()?;
     if !head.starts_with(b"\x7fELF") {
         return None;
     }
@@ -291,58 +295,6 @@ fn read_configuration(path: &Path, folders: &mut Vec<PathBuf>, depth: u32) {
         } else if !line.is_empty() {
             folders.push(line.into());
         }
-    }
-}
-
-/// Names for addresses: the symbols of files, read when they are first asked for.
-#[derive(Default)]
-pub(super) struct Symbols {
-    files: RefCell<HashMap<PathBuf, Option<Rc<Index>>>>,
-}
-
-// SAFETY: the reader of events owns its `Symbols` and moves to another thread once, before it has read any file.
-unsafe impl Send for Symbols {}
-
-impl Symbols {
-    /// The symbol that covers an address of a file.
-    pub(super) fn name(&self, path: &Path, addr: u64) -> Option<String> {
-        let mut files = self.files.borrow_mut();
-        let index = match files.get(path) {
-            Some(index) => index.clone(),
-            None => {
-                let index = read_symbols(path).ok().map(Rc::new);
-                files.insert(path.to_owned(), index.clone());
-                index
-            }
-        }?;
-        let addr = usize::try_from(addr).ok()?;
-        let entry = index.covering(addr)?;
-        Some(with_offset(&demangled(index.name(entry)), (addr - entry.addr) as u64))
-    }
-
-    /// The same for an address of a living process.
-    pub(super) fn name_in_process(&self, pid: u32, addr: u64) -> Option<String> {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
-        for line in maps.lines() {
-            let mut fields = line.split_ascii_whitespace();
-            let (start, end) = fields.next()?.split_once('-')?;
-            let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
-            if !(start..end).contains(&addr) {
-                continue;
-            }
-            let offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
-            let path = PathBuf::from(fields.nth(2)?);
-            let file = std::fs::read(&path).ok()?;
-            let facts = facts::<elf::FileHeader64<Endianness>>(&file)
-                .or_else(|| facts::<elf::FileHeader32<Endianness>>(&file))?;
-            let at = offset + (addr - start);
-            let segment = facts
-                .segments
-                .iter()
-                .find(|segment| (segment.offset..segment.offset + segment.len_bytes).contains(&at))?;
-            return self.name(&path, segment.addr + (at - segment.offset));
-        }
-        None
     }
 }
 
@@ -383,22 +335,12 @@ mod tests {
         libc.index.find("opendir", &mut |entry| found = Some(entry.addr as u64));
         let addr = found.unwrap();
         assert!(libc.is_text(addr) && libc.read(addr, &mut [0; 4]) == 4);
-        assert_eq!(Symbols::default().name(&libc.path, addr + 2).unwrap(), "opendir+0x2");
     }
 
     #[test]
     fn a_mistyped_object_gets_a_suggestion() {
         let error = Libraries::new().object("libc.so.7").unwrap_err().to_string();
         assert!(error.contains("no object `libc.so.7`") && error.contains("libc.so.6"), "{error}");
-    }
-
-    #[test]
-    fn names_of_this_process_are_found_by_address() {
-        let function = names_of_this_process_are_found_by_address as *const ();
-        // SAFETY: on that ABI a function pointer points to its descriptor.
-        let addr = if cfg!(target_abi = "elfv1") { unsafe { *function.cast() } } else { function as u64 };
-        let name = Symbols::default().name_in_process(std::process::id(), addr).unwrap();
-        assert!(name.contains("names_of_this_process_are_found_by_address"), "{name}");
     }
 
     #[test]

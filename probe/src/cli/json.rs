@@ -4,6 +4,7 @@
 //! Values that could not be read are `null`; hexadecimal types are strings, so that no reader rounds them.
 
 use super::consumer::{Shown, Sink};
+use super::losses::Loss;
 use super::summary::{Row, Summary};
 use super::value;
 use serde_json::{Value as Json, json};
@@ -53,7 +54,8 @@ impl<W: Write + Send> Sink for Lines<W> {
             "program": summary.program,
             "ended": summary.ended,
             "ran_ns": summary.ran_ns,
-            "lost_events": summary.lost,
+            "lost_events": summary.all_lost(),
+            "lost_by_thread": summary.lost_by.iter().map(loss).collect::<Vec<_>>(),
             "garbled_records": summary.garbled,
             "refused": summary.refused,
             "never_planted": summary.never_planted,
@@ -65,6 +67,16 @@ impl<W: Write + Send> Sink for Lines<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
     }
+}
+
+fn loss(loss: &Loss) -> Json {
+    let comm = loss.comm.split(|&byte| byte == 0).next().unwrap_or_default();
+    json!({
+        "pid": loss.pid,
+        "tid": loss.tid,
+        "comm": String::from_utf8_lossy(comm),
+        "lost_events": loss.events,
+    })
 }
 
 fn row(row: &Row) -> Json {

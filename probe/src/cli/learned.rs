@@ -4,6 +4,7 @@
 //! belongs to one point is counted for one point, and what ends the command is believed only before the program has run.
 
 use super::summary::Row;
+use super::symbols::{MappedId, NamedFile};
 use crate::def::{DefError, Definition, Kind as DefKind};
 use crate::wire::{Image, Meta, Point, Reader};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -25,7 +26,7 @@ pub(super) struct Object {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) bias: u64,
-    pub(super) path: String,
+    pub(super) file: NamedFile,
 }
 
 /// A process image.
@@ -90,9 +91,11 @@ impl Learned {
                 self.program.get_or_insert(program);
                 self.images.entry(image).or_default();
             }
-            Meta::Object { image, start, end, bias, path } => {
+            Meta::Object { image, start, end, bias, path, file: (device, inode), build_id } => {
+                let file =
+                    NamedFile { path: path.into(), id: MappedId { device: Some(device), inode }, build_id };
                 let objects = &mut self.images.entry(image).or_default().objects;
-                (objects.len() < MOST_OBJECTS).then(|| objects.push(Object { start, end, bias, path }))?;
+                (objects.len() < MOST_OBJECTS).then(|| objects.push(Object { start, end, bias, file }))?;
             }
             Meta::Point(image, point) => self.keep_point(image, point)?,
             Meta::Refused { definition, symbol, reason, .. } => {
@@ -120,7 +123,7 @@ impl Learned {
         const ENTRY: usize = 2 * (size_of::<Planted>() + size_of::<Running>());
         let texts = match meta {
             Meta::Started { program, .. } => program.len(),
-            Meta::Object { path, .. } => path.len(),
+            Meta::Object { path, build_id, .. } => path.len() + build_id.len(),
             // The name that its events have is made from the symbol's.
             Meta::Point(_, point) => 2 * point.symbol.len() + point.object.len(),
             Meta::Refused { symbol, reason, .. } => symbol.len() + reason.len(),

@@ -112,7 +112,7 @@ fn own(loaded: &[ObjectFile]) -> Vec<Line> {
 
 /// The names of the functions that a program takes from its libraries.
 fn imports(program: &ObjectFile) -> Vec<String> {
-    let Ok(data) = std::fs::read(&program.path) else { return Vec::new() };
+    let Ok(data) = super::open::read(&program.path) else { return Vec::new() };
     let Ok(file) = object::File::parse(&*data) else { return Vec::new() };
     let mut names: Vec<String> = file
         .dynamic_symbols()

@@ -9,12 +9,15 @@ mod json;
 mod launch;
 mod learned;
 mod list;
+mod losses;
 #[cfg(all(test, target_pointer_width = "64"))]
 mod manual;
+mod open;
 mod pending;
 mod program;
 mod style;
 mod summary;
+mod symbols;
 mod text;
 mod trace;
 mod value;

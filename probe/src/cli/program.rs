@@ -91,7 +91,8 @@ fn check_one(path: &Path) -> Result<Option<PathBuf>, Failure> {
     let shown = path.display();
     let metadata =
         fs::metadata(path).map_err(|error| Failure::new(format!("`{shown}` cannot be read: {error}")))?;
-    let data = fs::read(path).map_err(|error| Failure::new(format!("`{shown}` cannot be read: {error}")))?;
+    let data = super::open::read(path)
+        .map_err(|error| Failure::new(format!("`{shown}` cannot be read: {error}")))?;
     if let Some(line) = data.strip_prefix(b"#!") {
         let line = line.split(|&c| c == b'\n').next().unwrap_or_default();
         let interpreter = line.trim_ascii().split(|c| c.is_ascii_whitespace()).next().unwrap_or_default();

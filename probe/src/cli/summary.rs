@@ -1,5 +1,6 @@
 //! What is known at the end: hits, misses by cause, durations.
 
+use super::losses::Loss;
 use super::style::{Role, Style, time};
 use crate::def::Definition;
 use crate::wire::{BUCKETS, Counts, Histogram, bucket_bounds};
@@ -42,6 +43,8 @@ pub(super) struct Summary {
     pub(super) never_planted: Vec<String>,
     /// Events that found no ring at all.
     pub(super) lost: u64,
+    /// Which threads have dropped events.
+    pub(super) lost_by: Vec<Loss>,
     /// Records in the buffers that no agent has written: the program writes there.
     pub(super) garbled: u64,
     /// How long the program ran, in nanoseconds.
@@ -50,6 +53,13 @@ pub(super) struct Summary {
     pub(super) ended: String,
     /// The program.
     pub(super) program: String,
+}
+
+impl Summary {
+    /// Events of hits that were counted and are not among the events: the one number that says whether all are there.
+    pub(super) fn all_lost(&self) -> u64 {
+        sum(self.rows.iter().map(|row| row.dropped)).saturating_add(self.lost)
+    }
 }
 
 impl Row {
@@ -201,6 +211,16 @@ fn histogram(out: &mut String, durations: &Histogram) {
     }
 }
 
+/// `name-pid/tid`.
+fn task(loss: &Loss) -> String {
+    let name = loss.comm.split(|&byte| byte == 0).next().unwrap_or_default().escape_ascii();
+    if loss.tid == loss.pid {
+        format!("{name}-{}", loss.pid)
+    } else {
+        format!("{name}-{}/{}", loss.pid, loss.tid)
+    }
+}
+
 /// What else must not stay unsaid.
 fn remarks(out: &mut String, summary: &Summary, style: Style) {
     for (definition, reasons) in &summary.refused {
@@ -226,12 +246,18 @@ fn remarks(out: &mut String, summary: &Summary, style: Style) {
     }
     let dropped = sum(summary.rows.iter().map(|row| row.dropped));
     if dropped > 0 {
-        let hint = "the buffer of a thread was full (see --buffer); hits and durations above are complete";
+        let hint = "the buffer of a thread was full (see --buffer, and --on-full wait); hits and durations above are complete";
         let _ = writeln!(
             out,
             "{}",
             style.paint(Role::Bad, format!("{} dropped: {hint}", count(dropped, "event")))
         );
+        for loss in summary.lost_by.iter().take(4) {
+            let _ = writeln!(out, "  {:>9}  {}", loss.events, task(loss));
+        }
+        if summary.lost_by.len() > 4 {
+            let _ = writeln!(out, "  … and {} more", count(summary.lost_by.len() as u64 - 4, "thread"));
+        }
     }
     if summary.lost > 0 {
         let hint = "more threads than buffers; hits and durations above are complete";

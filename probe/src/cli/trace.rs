@@ -1,7 +1,8 @@
 //! `probe trace`.
 
-use super::args::{Format, Trace};
+use super::args::{Format, OnFull, Trace};
 use super::consumer::{Consumer, Sink, Verdict};
+use super::open::FileId;
 use super::style::Style;
 use super::{Failure, json, launch, program, text};
 use crate::def::Definition;
@@ -33,7 +34,12 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
         AGENT.ok_or_else(|| Failure::new("this `probe` was built without an agent for its own machine"))?;
     let sink = sink(args, &definitions)?;
     let config = args.probes.join("\0");
-    let flags = Flags { follow: args.follow, no_events: args.no_events, no_jumps: args.no_jumps };
+    let flags = Flags {
+        follow: args.follow,
+        no_events: args.no_events,
+        no_jumps: args.no_jumps,
+        wait: args.on_full == OnFull::Wait,
+    };
     let layout = Layout::new(config.len(), args.buffer);
     let (region, region_fd) = Region::create(layout, config.as_bytes(), flags).map_err(Failure::new)?;
     let agent_fd = launch::agent_file(agent)
@@ -42,7 +48,8 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     let what = launch::What { path: &path, argv: &args.program, runner: runner.as_deref() };
     let started = launch::start(&what, &launch::path_of(&agent_fd), &launch::path_of(&region_fd))?;
     let done = AtomicBool::new(false);
-    let consumer = Consumer::new(region, definitions, sink);
+    let region_id = FileId::of(&region_fd).map_err(Failure::new)?;
+    let consumer = Consumer::new(region, region_id, definitions, sink);
     let (status, verdict) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| consumer.run(&done));
         let status = started.wait(args.duration);

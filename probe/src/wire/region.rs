@@ -1,5 +1,6 @@
 //! The memory that the command creates and the agents map.
 
+use super::futex;
 use super::ring::{From, Owner, Ring, RingControl};
 use super::stats::{Counters, Durations};
 use std::ffi::CStr;
@@ -35,6 +36,8 @@ pub struct Flags {
     pub no_events: bool,
     /// Plant breakpoints only, no jumps.
     pub no_jumps: bool,
+    /// A thread whose ring is full waits instead of dropping its event.
+    pub wait: bool,
 }
 
 /// The first page of a region.
@@ -49,6 +52,9 @@ pub struct Header {
     follow: u32,
     no_events: u32,
     no_jumps: u32,
+    wait: u32,
+    /// The command's process.
+    reader_process: u32,
     /// The next free byte of the statistics.
     stats_next: AtomicU64,
     /// Events lost because all rings were taken.
@@ -57,7 +63,13 @@ pub struct Header {
     wake: AtomicU32,
     /// Whether the command sleeps.
     asleep: AtomicU32,
+    /// The thread that reads; the kernel marks it when that has ended.
+    reader: Line<AtomicU32>,
 }
+
+/// Something that has a cache line of its own.
+#[repr(C, align(64))]
+struct Line<T>(T);
 
 /// Why a region could not be mapped.
 #[derive(Debug)]
@@ -152,10 +164,13 @@ impl Region {
             follow: flags.follow.into(),
             no_events: flags.no_events.into(),
             no_jumps: flags.no_jumps.into(),
+            wait: flags.wait.into(),
+            reader_process: std::process::id(),
             stats_next: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             wake: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
+            reader: Line(AtomicU32::new(0)),
         };
         // SAFETY: the mapping is larger than a header, page aligned, and nobody else knows it yet.
         unsafe { base.cast::<Header>().write(header) };
@@ -208,7 +223,12 @@ impl Region {
     /// What the agent is to do.
     pub fn flags(&self) -> Flags {
         let header = self.header();
-        Flags { follow: header.follow != 0, no_events: header.no_events != 0, no_jumps: header.no_jumps != 0 }
+        Flags {
+            follow: header.follow != 0,
+            no_events: header.no_events != 0,
+            no_jumps: header.no_jumps != 0,
+            wait: header.wait != 0,
+        }
     }
 
     /// The definitions, NUL separated.
@@ -352,8 +372,28 @@ impl Region {
     pub fn wake_now(&self) {
         let wake = &self.header().wake;
         wake.fetch_add(1, Ordering::Release);
-        // SAFETY: the address of a mapped word; FUTEX_WAKE touches nothing else.
-        unsafe { libc::syscall(libc::SYS_futex, wake.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+        futex::wake(wake);
+    }
+
+    /// Says that the calling thread is the one that reads. When it ends, by whatever, nobody waits for it any more.
+    pub(super) fn read_here(&self) {
+        futex::mark_when_this_thread_ends(&self.header().reader.0);
+    }
+
+    /// Whether nobody reads any more. One load; fit for handlers.
+    #[inline]
+    pub fn is_orphaned(&self) -> bool {
+        futex::has_ended(&self.header().reader.0)
+    }
+
+    /// The same, for somebody who has waited: asks the kernel where that does not mark threads that have ended.
+    pub fn is_orphaned_for_sure(&self) -> bool {
+        if self.header().reader.0.load(Ordering::Relaxed) != 0 {
+            return self.is_orphaned();
+        }
+        // SAFETY: signal 0 sends nothing.
+        let result = unsafe { libc::syscall(libc::SYS_kill, self.header().reader_process, 0) };
+        result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
     }
 
     /// Sleeps until [`Region::wake`] or for `timeout_ms`. For the command.
@@ -361,14 +401,7 @@ impl Region {
         let header = self.header();
         let seen = header.wake.load(Ordering::Acquire);
         header.asleep.store(1, Ordering::Release);
-        let timeout = libc::timespec {
-            tv_sec: (timeout_ms / 1000) as _,
-            tv_nsec: ((timeout_ms % 1000) * 1_000_000) as libc::c_long,
-        };
-        // SAFETY: the address of a mapped word and of a timeout that outlives the call.
-        unsafe {
-            libc::syscall(libc::SYS_futex, header.wake.as_ptr(), libc::FUTEX_WAIT, seen, &raw const timeout);
-        }
+        futex::wait(&header.wake, seen, timeout_ms);
         header.asleep.store(0, Ordering::Release);
     }
 }
@@ -403,8 +436,12 @@ mod tests {
     }
 
     fn create() -> (Region, OwnedFd) {
-        Region::create(small(), b"p f\0r g $r", Flags { follow: true, no_events: false, no_jumps: true })
-            .unwrap()
+        Region::create(
+            small(),
+            b"p f\0r g $r",
+            Flags { follow: true, no_events: false, no_jumps: true, wait: true },
+        )
+        .unwrap()
     }
 
     #[test]
@@ -413,7 +450,7 @@ mod tests {
         let path = std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
         let theirs = Region::open(&path).unwrap();
         assert_eq!(theirs.config(), b"p f\0r g $r");
-        assert_eq!(theirs.flags(), Flags { follow: true, no_events: false, no_jumps: true });
+        assert_eq!(theirs.flags(), Flags { follow: true, no_events: false, no_jumps: true, wait: true });
         let counters = theirs.alloc_counters().unwrap();
         theirs.counters(counters).unwrap().hits.fetch_add(3, Ordering::Relaxed);
         assert_eq!(mine.counters(counters).unwrap().hits.load(Ordering::Relaxed), 3);

@@ -4,7 +4,8 @@
 //! consumer is the command. `head` and `tail` count bytes since the beginning of time; they are never reset, so
 //! that an owner that died in the middle of a record leaves nothing but an unfinished record behind `head`.
 
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use super::futex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
 /// The bytes that a record's length is rounded up to.
 pub(super) const ALIGN: usize = 8;
@@ -35,7 +36,11 @@ pub struct RingControl {
     _line1: [u64; 6],
     /// Bytes ever read.
     tail: AtomicU64,
-    _line2: [u64; 7],
+    /// Changes whenever `tail` has; the owner sleeps on it (futex).
+    room: AtomicU32,
+    /// Whether the owner sleeps.
+    waiting: AtomicU32,
+    _line2: [u64; 6],
 }
 
 /// The owner of a ring that the consumer is just giving back.
@@ -70,10 +75,11 @@ impl Owner {
         Self { pid: ((word & !RELEASED) >> 32) as u32, tid: word as u32 }
     }
 
-    /// Whether the thread has ended. One system call.
+    /// Whether the thread has ended; where it is not known (0), whether its process has. One system call.
     pub fn is_dead(self) -> bool {
+        let thread = if self.tid == 0 { self.pid } else { self.tid };
         // SAFETY: signal 0 sends nothing.
-        let result = unsafe { libc::syscall(libc::SYS_tgkill, self.pid, self.tid, 0) };
+        let result = unsafe { libc::syscall(libc::SYS_tgkill, self.pid, thread, 0) };
         result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
     }
 }
@@ -135,6 +141,11 @@ impl<'a> Ring<'a> {
         (word != 0).then(|| Owner::of(word))
     }
 
+    /// Says which thread of the owner's process the owner is, which was not known when the ring was taken.
+    pub fn belong_to(&self, owner: Owner) {
+        self.control.owner.store(owner.word(), Ordering::Release);
+    }
+
     /// The owner's name when it took the ring.
     pub fn comm(&self) -> [u8; 16] {
         let mut name = [0; 16];
@@ -190,7 +201,7 @@ impl<'a> Ring<'a> {
         self.control.busy.store(0, Ordering::Release);
     }
 
-    /// Makes room for a record of up to `most` bytes. `None`: there is none; the drop has been counted.
+    /// Makes room for a record of up to `most` bytes. `None`: there is none.
     ///
     /// # Safety
     /// The calling thread owns the ring ([`Ring::claim`]) and holds no other reservation of it.
@@ -198,12 +209,10 @@ impl<'a> Ring<'a> {
     pub unsafe fn reserve(&self, most: usize) -> Option<Reservation<'a>> {
         let most = most.next_multiple_of(ALIGN);
         let head = self.control.head.load(Ordering::Relaxed);
-        let used = head.wrapping_sub(self.control.tail.load(Ordering::Acquire)) as usize;
         let at = (head % self.len as u64) as usize;
         let to_end = self.len - at;
         let skipped = if to_end < most { to_end } else { 0 };
-        if used > self.len || skipped + most > self.len - used {
-            self.control.dropped.fetch_add(1, Ordering::Relaxed);
+        if !self.has_room(head, skipped + most) {
             return None;
         }
         if skipped != 0 {
@@ -217,6 +226,37 @@ impl<'a> Ring<'a> {
         // SAFETY: `start + most <= len` by the choice of `start`.
         let data = unsafe { self.data.add(start) };
         Some(Reservation { control: self.control, head: head + skipped as u64, data, most, len: 4 })
+    }
+
+    /// Whether `len` bytes are free behind `head`.
+    fn has_room(&self, head: u64, len: usize) -> bool {
+        let used = head.wrapping_sub(self.control.tail.load(Ordering::Acquire)) as usize;
+        used <= self.len && len <= self.len - used
+    }
+
+    /// Counts an event that found no room.
+    pub fn count_drop(&self) {
+        self.control.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether a record of up to `most` bytes finds room when everything has been read, wherever the ring's end is.
+    pub fn can_hold(&self, most: usize) -> bool {
+        most.next_multiple_of(ALIGN) <= self.len / 2
+    }
+
+    /// Sleeps until the command has read something, if there is no room for `most` bytes; for `timeout_ms` at the most. One
+    /// system call.
+    pub fn wait(&self, most: usize, timeout_ms: u32) {
+        let control = self.control;
+        let seen = control.room.load(Ordering::Acquire);
+        control.waiting.store(1, Ordering::Relaxed);
+        // The command gives back, then looks whether we wait; so we say that we wait, then look what it has given back.
+        fence(Ordering::SeqCst);
+        // With what is skipped at the ring's end.
+        if !self.has_room(control.head.load(Ordering::Relaxed), 2 * most.next_multiple_of(ALIGN)) {
+            futex::wait(&control.room, seen, timeout_ms);
+        }
+        control.waiting.store(0, Ordering::Relaxed);
     }
 
     /// Whether more than half of the ring is waiting to be read.
@@ -240,6 +280,12 @@ impl<'a> Ring<'a> {
     /// Tells the producer how much has been read.
     pub(super) fn give_back(&self, tail: u64) {
         self.control.tail.store(tail, Ordering::Release);
+        let room = self.control.room.load(Ordering::Relaxed);
+        self.control.room.store(room.wrapping_add(1), Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.control.waiting.load(Ordering::Relaxed) != 0 {
+            futex::wake(&self.control.room);
+        }
     }
 
     /// The ring's bytes as words that may change at any time.
@@ -382,7 +428,10 @@ mod tests {
                 room.commit();
                 true
             }
-            None => false,
+            None => {
+                ring.count_drop();
+                false
+            }
         }
     }
 
@@ -531,6 +580,36 @@ mod tests {
     }
 
     #[test]
+    fn evt_1_a_thread_that_waits_for_room_loses_nothing() {
+        let mut owned = Owned::new(256);
+        let ring = owned.ring();
+        const ROUNDS: u64 = 20_000;
+        let mut next = 0_u64;
+        std::thread::scope(|scope| {
+            let producer = scope.spawn(|| {
+                for i in 0..ROUNDS {
+                    let most = 12 + 8 * (i % 9) as usize;
+                    // SAFETY: this thread is the only producer.
+                    while let None = unsafe { ring.reserve(most) }.map(|mut room| {
+                        room.put_u64(i);
+                        room.commit();
+                    }) {
+                        ring.wait(most, 60_000);
+                    }
+                }
+            });
+            while next < ROUNDS {
+                hostile::read_all(&ring, |record| {
+                    assert_eq!(record, next.to_ne_bytes());
+                    next += 1;
+                });
+            }
+            producer.join().unwrap();
+        });
+        assert_eq!((next, ring.dropped()), (ROUNDS, 0));
+    }
+
+    #[test]
     fn two_threads_lose_and_change_nothing() {
         let mut owned = Owned::new(1024);
         let ring = owned.ring();
@@ -546,6 +625,8 @@ mod tests {
                         (0..words).for_each(|_| room.put_u64(i));
                         room.commit();
                         sent += 1;
+                    } else {
+                        ring.count_drop();
                     }
                 }
                 sent
