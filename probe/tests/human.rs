@@ -83,6 +83,43 @@ fn evt_2_json_is_valid_and_harmless_and_keeps_the_bytes() {
     assert_eq!(lines[0]["bytes"]["comm"], "741b5b324a0ac29bff");
 }
 
+/// Every member of every object is in the manual.
+#[test]
+fn the_manual_lists_the_members_of_json() {
+    let manual = include_str!("../doc/probe-trace.1").replace("\\-", "-");
+    let output = traced(&["--format", "json"], "r evil* text=$arg1:string", "");
+    let said = plain(output.stderr);
+    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let members = |object: &Value| object.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    for member in lines.iter().flat_map(members) {
+        assert!(manual.contains(&format!("\\fB{member}\\fR\n")), "{member}");
+    }
+    let row = &lines[1]["probes"][0];
+    let rows = manual.split_once("A row for each place:").expect("it is there").1;
+    let rows = rows.lines().next().unwrap();
+    for member in members(row).into_iter().chain(members(&row["duration_ns"])) {
+        assert!(rows.contains(&member), "{member}: {rows}");
+    }
+}
+
+#[test]
+fn pages_and_completions_are_installed_where_they_are_looked_for() {
+    let prefix = scratch("prefix");
+    let output = probe().arg("install-docs").arg(&prefix).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said = plain(output.stdout);
+    for name in ["man/man1/probe-trace.1", "bash-completion/completions/probe", "zsh/site-functions/_probe"] {
+        let path = prefix.join("share").join(name);
+        assert!(said.contains(&path.display().to_string()), "{said}");
+        assert!(fs::metadata(&path).unwrap().len() > 1000, "{name}");
+    }
+    let own = concat!(env!("CARGO_MANIFEST_DIR"), "/doc");
+    let pages = fs::read_dir(own).unwrap().count();
+    assert_eq!(fs::read_dir(prefix.join("share/man/man1")).unwrap().count(), pages, "all pages");
+    let wrong = probe().args(["install-docs", "/proc/1/no-such"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(125));
+}
+
 #[test]
 fn evt_2_list_and_explain_and_errors_are_plain() {
     let path = program();

@@ -2,7 +2,7 @@
 //!
 //! Events have `"type":"event"`; the last line has `"type":"summary"`. Times are nanoseconds since the command started.
 //! Values that could not be read are `null`; hexadecimal types are strings, so that no reader rounds them. Strings are UTF-8, as
-//! JSON's are: what is none becomes U+FFFD, and `bytes` then has it in hexadecimal, where the event has the string
+//! JSON's are: what is not becomes U+FFFD, and `bytes` then has it in hexadecimal, where the event has the string
 //! (`.args.path` and `.bytes.args.path`). The manual page probe-trace(1) lists the members.
 
 use super::consumer::{Shown, Sink};
@@ -73,7 +73,7 @@ impl<W: Write + Send> Sink for Lines<W> {
     }
 }
 
-/// The bytes of what is no UTF-8 in an event, at the places where the event has the strings.
+/// The bytes of what is not UTF-8 in an event, at the places where the event has the strings.
 fn bytes(event: &Shown<'_>) -> Option<Json> {
     let comm = Some(value::not_utf8(event.comm.raw())).filter(|comm| !comm.is_null());
     let args = value::bytes(&event.definition.args, event.values);

@@ -6,13 +6,19 @@ mod disasm;
 mod elf;
 mod explain;
 mod foreign;
+mod install;
 mod json;
 mod launch;
 mod learned;
 mod list;
 #[cfg(all(test, target_pointer_width = "64"))]
 mod manual;
+<<<<<<< HEAD
 mod pending;
+=======
+#[cfg(all(test, target_pointer_width = "64"))]
+mod pages;
+>>>>>>> 188d8cc (probe: the manual says what grammar, columns, JSON, statuses and environment mean; install-docs)
 mod program;
 mod status;
 mod style;
@@ -98,6 +104,9 @@ pub fn main() -> ExitCode {
         args::Command::Trace(trace) => trace::run(&trace),
         args::Command::List(list) => told(list::run(&list)),
         args::Command::Explain(explain) => told(explain::run(&explain)),
+        args::Command::InstallDocs(install) => {
+            install::run(&install).map(|()| trace::Outcome::Status(Status::Success.code()))
+        }
     };
     match done {
         Ok(trace::Outcome::Status(status)) => ExitCode::from(status),

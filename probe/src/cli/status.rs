@@ -19,14 +19,18 @@ pub(super) enum Status {
 }
 
 impl Status {
-    /// All of them, as the manual lists them.
-    pub(super) const ALL: [Self; 6] =
-        [Self::Success, Self::Usage, Self::NotPlanted, Self::Failed, Self::NotTraceable, Self::NotFound];
-
     /// The number that the parent sees.
     pub(super) const fn code(self) -> u8 {
         self as u8
     }
+}
+
+/// What the manual says of them.
+#[cfg(all(test, target_pointer_width = "64"))]
+impl Status {
+    /// All of them, as the manual lists them.
+    pub(super) const ALL: [Self; 6] =
+        [Self::Success, Self::Usage, Self::NotPlanted, Self::Failed, Self::NotTraceable, Self::NotFound];
 
     /// What it says, for the manual.
     pub(super) const fn meaning(self) -> &'static str {
@@ -44,7 +48,7 @@ impl Status {
                 "The command itself failed: the agent did not start in the program, memory could not be had; or the program ended with 0 and its events could not be written."
             }
             Self::NotTraceable => {
-                "The program was found and cannot be traced: it may not be executed, is static, set-uid, for another machine, or built with AddressSanitizer (see there)."
+                "The program was found and cannot be traced: it may not be executed, is static, set-uid, for another machine, or built with AddressSanitizer (see NOTES of probe-trace(1))."
             }
             Self::NotFound => "There is no such program.",
         }

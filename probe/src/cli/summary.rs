@@ -222,13 +222,12 @@ fn remarks(out: &mut String, summary: &Summary, style: Style) {
         }
     }
     for definition in &summary.never_planted {
+        let is_refused = summary.refused.contains_key(definition);
+        let why = if is_refused { "all that it means was refused" } else { "its object was never loaded" };
         let _ = writeln!(
             out,
             "{}",
-            style.paint(
-                Role::Bad,
-                format!("`{}` was planted nowhere: its object was never loaded", definition.shown())
-            )
+            style.paint(Role::Bad, format!("`{}` was planted nowhere: {why}", definition.shown()))
         );
     }
     let dropped = sum(summary.rows.iter().map(|row| row.dropped));
