@@ -13,12 +13,9 @@ mod learned;
 mod list;
 #[cfg(all(test, target_pointer_width = "64"))]
 mod manual;
-<<<<<<< HEAD
-mod pending;
-=======
 #[cfg(all(test, target_pointer_width = "64"))]
 mod pages;
->>>>>>> 188d8cc (probe: the manual says what grammar, columns, JSON, statuses and environment mean; install-docs)
+mod pending;
 mod program;
 mod status;
 mod style;
