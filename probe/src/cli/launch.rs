@@ -30,7 +30,7 @@ const SIGNALS: [libc::c_int; 9] = [
 /// Tells [`Program::wait`] that nobody reads the events any more.
 pub(super) fn nobody_reads() {
     // SAFETY: a signal to ourselves, which every thread holds back and `wait` takes.
-    unsafe { libc::kill(libc::getpid(), libc::SIGPIPE) };
+    unsafe { libc::kill(std::process::id().cast_signed(), libc::SIGPIPE) };
 }
 
 /// A started program.
