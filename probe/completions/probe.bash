@@ -19,6 +19,9 @@ _probe() {
             probe,explain)
                 cmd="probe__subcmd__explain"
                 ;;
+            probe,install-docs)
+                cmd="probe__subcmd__install__subcmd__docs"
+                ;;
             probe,list)
                 cmd="probe__subcmd__list"
                 ;;
@@ -32,7 +35,7 @@ _probe() {
 
     case "${cmd}" in
         probe)
-            opts="-h -V --help --version trace list explain"
+            opts="-h -V --help --version trace list explain install-docs"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -60,6 +63,20 @@ _probe() {
                     COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
                     ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        probe__subcmd__install__subcmd__docs)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;

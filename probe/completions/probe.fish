@@ -29,8 +29,9 @@ complete -c probe -n "__fish_probe_needs_command" -s V -l version -d 'Print vers
 complete -c probe -n "__fish_probe_needs_command" -f -a "trace" -d 'Start a program with probes in it and print what they see'
 complete -c probe -n "__fish_probe_needs_command" -f -a "list" -d 'Show what can be probed in a program and the libraries it loads'
 complete -c probe -n "__fish_probe_needs_command" -f -a "explain" -d 'Say how a place would be probed, or why not, instruction by instruction'
+complete -c probe -n "__fish_probe_needs_command" -f -a "install-docs" -d 'Write the manual pages and shell completions of this command below a folder'
 complete -c probe -n "__fish_probe_using_subcommand trace" -s p -l probe -d 'A probe definition; may be given many times' -r
-complete -c probe -n "__fish_probe_using_subcommand trace" -s o -l output -d 'Write events and summary there instead of to standard error' -r -F
+complete -c probe -n "__fish_probe_using_subcommand trace" -s o -l output -d 'Write events and summary there instead of to standard error; `-` is standard output' -r -F
 complete -c probe -n "__fish_probe_using_subcommand trace" -l format -d 'How events and summary are written (json: one object per line)' -r -f -a "text\t'A line per event, a table at the end'
 json\t'A JSON object per line'"
 complete -c probe -n "__fish_probe_using_subcommand trace" -l duration -d 'End the program with SIGTERM after this time (such as 10, 1.5s, 200ms, 2m)' -r
@@ -54,3 +55,4 @@ complete -c probe -n "__fish_probe_using_subcommand explain" -l color -d 'When t
 always\t'Always'
 never\t'Never'"
 complete -c probe -n "__fish_probe_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c probe -n "__fish_probe_using_subcommand install-docs" -s h -l help -d 'Print help'

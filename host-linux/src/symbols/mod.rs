@@ -5,7 +5,7 @@
 //! `arrival`: whether a call comes to a place · `sequences`: what the kernel would restart · `objects`: what is loaded, kept up to date · `ifunc`: which implementation a symbol stands for.
 
 pub mod arrival;
-pub(crate) mod demangle;
+pub mod demangle;
 pub(crate) mod eh_frame;
 pub mod file;
 pub(crate) mod ifunc;

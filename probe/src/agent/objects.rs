@@ -1,5 +1,6 @@
 //! What is loaded, as definitions name it.
 
+use crate::def::{Fit, HasFile, Named, fit, object_named};
 use crate::wire::Meta;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -66,41 +67,31 @@ impl Loaded {
         })
     }
 
-    /// Whether a definition that names `wanted` means this object, and how well.
-    fn fits(&self, wanted: &str) -> Fit {
-        if wanted.contains('/') {
-            let same = match (Path::new(wanted).canonicalize(), self.path.canonicalize()) {
-                (Ok(wanted), Ok(path)) => wanted == path,
-                _ => Path::new(wanted) == self.path,
-            };
-            return if same { Fit::Exact } else { Fit::No };
-        }
-        if self.name == wanted {
-            return Fit::Exact;
-        }
-        // `libc` or `libc.so` for `libc.so.6`, `python3` for `python3.11`.
-        match self.name.strip_prefix(wanted) {
-            Some(rest) if rest.starts_with('.') => Fit::Begins,
-            _ => Fit::No,
-        }
+    /// The offset in the file of a loaded address.
+    pub(super) fn offset_of_addr(&self, addr: usize) -> Option<u64> {
+        self.segments.iter().find_map(|segment| {
+            let distance = addr.checked_sub(segment.addr)?;
+            (distance < segment.file_len).then_some(segment.file_offset + distance as u64)
+        })
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fit {
-    Exact,
-    Begins,
-    No,
+impl HasFile for Loaded {
+    fn file_name(&self) -> &str {
+        &self.name
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
-/// The object that a definition means by `wanted`: its path, its file name, or the beginning of its file name up to
-/// a dot if only one begins so.
+/// The object that a definition means by `wanted`, if it means one.
 pub(super) fn find<'a>(objects: &'a [Loaded], wanted: &str) -> Option<&'a Loaded> {
-    if let Some(exact) = objects.iter().find(|object| object.fits(wanted) == Fit::Exact) {
-        return Some(exact);
+    match object_named(objects, wanted) {
+        Named::One(object) => Some(object),
+        Named::Several(_) | Named::Nothing => None,
     }
-    let mut begins = objects.iter().filter(|object| object.fits(wanted) == Fit::Begins);
-    begins.next().filter(|_| begins.next().is_none())
 }
 
 /// Whether the program may load an object later that a definition calls `wanted`: there is a file at that path, or one of
@@ -115,10 +106,7 @@ pub(super) fn can_come_later(objects: &[Loaded], wanted: &str) -> bool {
     folders.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
     folders.sort_unstable();
     folders.dedup();
-    let fits = |name: &OsStr| {
-        let rest = name.as_bytes().strip_prefix(wanted.as_bytes());
-        rest.is_some_and(|rest| (rest.is_empty() || rest.starts_with(b".")) && is_library(name))
-    };
+    let fits = |name: &OsStr| fit(&name.to_string_lossy(), wanted) != Fit::No && is_library(name);
     folders
         .iter()
         .filter_map(|folder| folder.read_dir().ok())

@@ -5,6 +5,7 @@
 //! time of the event that is just being written into it. Records that explain events were committed before those
 //! events' timestamps, so they are always known by then.
 
+use super::foreign::Foreign;
 use super::learned::{Learned, Planted, Running};
 use super::losses::Losses;
 use super::open::FileId;
@@ -49,9 +50,9 @@ pub(super) struct Shown<'a> {
     /// The thread.
     pub(super) tid: u32,
     /// The thread's name.
-    pub(super) comm: &'a str,
+    pub(super) comm: Foreign<&'a [u8]>,
     /// The event's name.
-    pub(super) name: &'a str,
+    pub(super) name: Foreign<&'a str>,
     /// What asked for it.
     pub(super) definition: &'a Definition,
     /// Where it happened.
@@ -147,6 +148,10 @@ impl Consumer {
             self.release(self.horizon_ns);
             if let Err(error) = self.sink.flush() {
                 self.sink_failed.get_or_insert(error);
+            }
+            let is_closed = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+            if !is_last && self.sink_failed.as_ref().is_some_and(is_closed) {
+                super::launch::nobody_reads();
             }
             if is_last {
                 // Children that go on may write for ever; what was there before fits into the rings.
@@ -276,7 +281,7 @@ impl Consumer {
             garbled,
             ran_ns: now_ns().saturating_sub(self.started_ns),
             ended: String::new(),
-            program: self.learned.program.unwrap_or_default(),
+            program: Foreign::new(self.learned.program.unwrap_or_default()),
         };
         Verdict {
             failure: self.learned.failure,
@@ -301,8 +306,8 @@ fn show<'a>(
         time_ns: event.time_ns.saturating_sub(started_ns),
         pid: event.pid,
         tid: event.tid,
-        comm: std::str::from_utf8(comm).unwrap_or("?"),
-        name: &planted.name,
+        comm: Foreign::new(comm),
+        name: Foreign::new(&planted.name),
         definition,
         point: &planted.point,
         duration_ns: definition.is_return().then_some(event.duration_ns),
@@ -319,7 +324,7 @@ struct Resolver<'a> {
 }
 
 impl Symbolize for Resolver<'_> {
-    fn symbol(&self, addr: u64) -> Option<String> {
+    fn symbol(&self, addr: u64) -> Option<Foreign<String>> {
         let known = self.image.objects.iter().find(|object| (object.start..object.end).contains(&addr));
         match known {
             Some(object) => self.symbols.name(&object.file, addr.wrapping_sub(object.bias)),

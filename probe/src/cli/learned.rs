@@ -3,7 +3,8 @@
 //! An agent runs in the traced program, which can say the same things: so all of it together has a bounded size, what
 //! belongs to one point is counted for one point, and what ends the command is believed only before the program has run.
 
-use super::summary::Row;
+use super::foreign::Foreign;
+use super::summary::{self, Row};
 use super::symbols::{MappedId, NamedFile};
 use crate::def::{DefError, Definition, Kind as DefKind};
 use crate::wire::{Image, Meta, Point, Reader};
@@ -151,7 +152,7 @@ impl Learned {
     }
 
     /// The summary's rows, in the order of the definitions, and the texts of the definitions that have none.
-    pub(super) fn rows(&self, reader: &Reader) -> (Vec<Row>, Vec<String>) {
+    pub(super) fn rows(&self, reader: &Reader) -> (Vec<Row>, Vec<Foreign<String>>) {
         let mut rows: BTreeMap<(usize, String, String), Row> = BTreeMap::new();
         for planted in self.images.values().flat_map(|image| image.points.values()) {
             let point = &planted.point;
@@ -170,17 +171,20 @@ impl Learned {
         }
         let is_planted: HashSet<usize> = rows.keys().map(|(definition, ..)| *definition).collect();
         let never = self.definitions.iter().enumerate().filter(|(index, _)| !is_planted.contains(index));
-        let never = never.map(|(_, definition)| definition.text.clone()).collect();
+        let never = never.map(|(_, definition)| Foreign::new(definition.text.clone())).collect();
         (rows.into_values().collect(), never)
     }
 
     /// Why functions that match a pattern were refused, and which.
-    pub(super) fn take_refused(&mut self) -> BTreeMap<String, BTreeMap<String, Vec<String>>> {
-        let listed = |reasons: BTreeMap<String, BTreeSet<String>>| {
-            reasons.into_iter().map(|(reason, symbols)| (reason, symbols.into_iter().collect())).collect()
+    pub(super) fn take_refused(&mut self) -> summary::Refused {
+        let listed = |(reason, symbols): (String, BTreeSet<String>)| {
+            (Foreign::new(reason), symbols.into_iter().map(Foreign::new).collect())
         };
         let refused = std::mem::take(&mut self.refused);
-        refused.into_iter().map(|(text, reasons)| (text, listed(reasons))).collect()
+        let all = refused
+            .into_iter()
+            .map(|(text, reasons)| (Foreign::new(text), reasons.into_iter().map(listed).collect()));
+        all.collect()
     }
 }
 

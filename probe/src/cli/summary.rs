@@ -1,5 +1,6 @@
 //! What is known at the end: hits, misses by cause, durations.
 
+use super::foreign::Foreign;
 use super::losses::Loss;
 use super::style::{Role, Style, time};
 use crate::def::Definition;
@@ -11,11 +12,11 @@ use std::fmt::Write;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Row {
     /// The event's name.
-    pub(super) name: String,
+    pub(super) name: Foreign<String>,
     /// The object's file name.
-    pub(super) object: String,
+    pub(super) object: Foreign<String>,
     /// The symbol, with its offset.
-    pub(super) symbol: String,
+    pub(super) symbol: Foreign<String>,
     /// Whether the definition named a pattern.
     pub(super) from_pattern: bool,
     /// Hits whose handler ran.
@@ -32,15 +33,18 @@ pub(super) struct Row {
     pub(super) durations: Option<Histogram>,
 }
 
+/// For each definition's text and each reason: the functions that were refused.
+pub(super) type Refused = BTreeMap<Foreign<String>, BTreeMap<Foreign<String>, Vec<Foreign<String>>>>;
+
 /// Everything that is known at the end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Summary {
     /// One per place, in the order of the definitions.
     pub(super) rows: Vec<Row>,
     /// For each definition's text: why functions that match its pattern were refused, and which.
-    pub(super) refused: BTreeMap<String, BTreeMap<String, Vec<String>>>,
+    pub(super) refused: Refused,
     /// Definitions that were planted nowhere (only with `-f`).
-    pub(super) never_planted: Vec<String>,
+    pub(super) never_planted: Vec<Foreign<String>>,
     /// Events that found no ring at all.
     pub(super) lost: u64,
     /// Which threads have dropped events.
@@ -52,7 +56,7 @@ pub(super) struct Summary {
     /// How it ended.
     pub(super) ended: String,
     /// The program.
-    pub(super) program: String,
+    pub(super) program: Foreign<String>,
 }
 
 impl Summary {
@@ -66,9 +70,9 @@ impl Row {
     /// The row of a definition's place, without counts.
     pub(super) fn new(name: &str, definition: &Definition, object: &str, symbol: &str) -> Self {
         Self {
-            name: name.to_owned(),
-            object: object.to_owned(),
-            symbol: symbol.to_owned(),
+            name: Foreign::new(name.to_owned()),
+            object: Foreign::new(object.to_owned()),
+            symbol: Foreign::new(symbol.to_owned()),
             from_pattern: matches!(definition.place, crate::def::Place::Glob(_)),
             durations: definition.is_return().then(Histogram::default),
             ..Self::default()
@@ -105,7 +109,7 @@ pub(super) fn text(summary: &Summary, style: Style) -> String {
         style.paint(Role::Head, count(hits, "hit")),
         count(summary.rows.len() as u64, "place"),
         time(summary.ran_ns),
-        summary.program,
+        summary.program.shown(),
         summary.ended,
     );
     table(&mut out, summary, style);
@@ -113,7 +117,7 @@ pub(super) fn text(summary: &Summary, style: Style) -> String {
         if let Some(durations) =
             row.durations.as_ref().filter(|durations| durations.count > 1 && !row.from_pattern)
         {
-            let _ = writeln!(out, "\n{}", style.paint(Role::Head, format!("{} took", row.name)));
+            let _ = writeln!(out, "\n{}", style.paint(Role::Head, format!("{} took", row.name.shown())));
             histogram(&mut out, durations);
         }
     }
@@ -137,7 +141,7 @@ fn table(out: &mut String, summary: &Summary, style: Style) {
     let mut lines: Vec<Vec<String>> = vec![head.into_iter().map(str::to_owned).collect()];
     for row in &shown {
         let counts = [row.hits, row.missed_nested, row.missed_pool, row.abandoned, row.dropped];
-        let mut line = vec![row.name.clone()];
+        let mut line = vec![row.name.shown().to_string()];
         line.extend(counts.iter().map(u64::to_string));
         if timed {
             line.extend(times(row.durations.as_ref()));
@@ -227,21 +231,23 @@ fn remarks(out: &mut String, summary: &Summary, style: Style) {
         let all: usize = reasons.values().map(Vec::len).sum();
         let _ = writeln!(
             out,
-            "\n{} for `{definition}`:",
-            style.paint(Role::Bad, format!("{} refused", count(all as u64, "function")))
+            "\n{} for `{}`:",
+            style.paint(Role::Bad, format!("{} refused", count(all as u64, "function"))),
+            definition.shown()
         );
         for (reason, symbols) in reasons {
-            let some: Vec<&str> = symbols.iter().take(4).map(String::as_str).collect();
+            let some: Vec<String> = symbols.iter().take(4).map(|symbol| symbol.shown().to_string()).collect();
             let more = if symbols.len() > some.len() { ", …" } else { "" };
-            let _ = writeln!(out, "  {:>5}  {reason}: {}{more}", symbols.len(), some.join(", "));
+            let _ = writeln!(out, "  {:>5}  {}: {}{more}", symbols.len(), reason.shown(), some.join(", "));
         }
     }
     for definition in &summary.never_planted {
+        let is_refused = summary.refused.contains_key(definition);
+        let why = if is_refused { "all that it means was refused" } else { "its object was never loaded" };
         let _ = writeln!(
             out,
             "{}",
-            style
-                .paint(Role::Bad, format!("`{definition}` was planted nowhere: its object was never loaded"))
+            style.paint(Role::Bad, format!("`{}` was planted nowhere: {why}", definition.shown()))
         );
     }
     let dropped = sum(summary.rows.iter().map(|row| row.dropped));

@@ -5,6 +5,7 @@
 //! and number. All that is read for this is bounded together.
 
 use super::elf::{demangled, segments, with_offset};
+use super::foreign::Foreign;
 use super::open::{FileId, Regular};
 use object::Object;
 use probe_host_linux::symbols::file::symbols_of;
@@ -65,15 +66,15 @@ impl Symbols {
     }
 
     /// The symbol that covers an address, in the file's own numbering.
-    pub(super) fn name(&self, file: &NamedFile, addr: u64) -> Option<String> {
+    pub(super) fn name(&self, file: &NamedFile, addr: u64) -> Option<Foreign<String>> {
         let known = self.files.borrow_mut().known(file)?;
         let addr = usize::try_from(addr).ok()?;
         let entry = known.index.covering(addr)?;
-        Some(with_offset(&demangled(known.index.name(entry)), (addr - entry.addr) as u64))
+        Some(with_offset(demangled(known.index.name(entry)), (addr - entry.addr) as u64))
     }
 
     /// The same for an address of a living process, if it is one that is traced.
-    pub(super) fn name_in_process(&self, pid: u32, addr: u64) -> Option<String> {
+    pub(super) fn name_in_process(&self, pid: u32, addr: u64) -> Option<Foreign<String>> {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
         let mappings = || maps.lines().filter_map(Mapping::parse);
         if !mappings()
@@ -189,6 +190,6 @@ mod tests {
         let addr = if cfg!(target_abi = "elfv1") { unsafe { *function.cast() } } else { function as u64 };
         let symbols = Symbols::new(FileId::of(&fd).unwrap());
         let name = symbols.name_in_process(std::process::id(), addr).unwrap();
-        assert!(name.contains("names_of_a_traced_process_are_found_by_address"), "{name}");
+        assert!(name.raw().contains("names_of_a_traced_process_are_found_by_address"), "{name:?}");
     }
 }
