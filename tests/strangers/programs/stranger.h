@@ -98,14 +98,18 @@ static inline void show_state(void) {
 }
 
 static inline void handle(int signal, void (*handler)(int, siginfo_t *, void *), int flags) {
-    struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
-    sigemptyset(&action.sa_mask);
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = handler;
+    action.sa_flags = SA_SIGINFO | flags;
     CHECK(sigaction(signal, &action, NULL) == 0);
 }
 
 static inline void on(int signal, void (*handler)(int), int flags) {
-    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
-    sigemptyset(&action.sa_mask);
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = handler;
+    action.sa_flags = flags;
     CHECK(sigaction(signal, &action, NULL) == 0);
 }
 

@@ -151,12 +151,12 @@ fn print(chosen: &[(&Program, Vec<&'static Mode>)], results: &Results) {
     let modes: Vec<&Mode> =
         MODES.iter().filter(|mode| chosen.iter().any(|(_, of)| of.contains(mode))).collect();
     let width = chosen.iter().map(|(program, _)| program.name.len()).max().unwrap_or(0);
-    let head = |mode: &&Mode| format!("{:>14}", mode.name);
+    let head = |mode: &&Mode| format!("{:>15}", mode.name);
     println!("\n{:width$}{}", "", modes.iter().map(head).collect::<String>());
     for (program, _) in chosen {
         let cell = |mode: &&Mode| match results.get(&(program.name.clone(), mode.name)) {
-            Some((verdict, _)) => format!("{verdict:>14}"),
-            None => format!("{:>14}", ""),
+            Some((verdict, _)) => format!("{verdict:>15}"),
+            None => format!("{:>15}", ""),
         };
         println!("{:width$}{}", program.name, modes.iter().map(cell).collect::<String>());
     }
