@@ -4,7 +4,7 @@
 
 static int pipes[2], cleaned;
 static volatile int inside;
-static void cleanup(void *argument) { cleaned += (int)(long)argument; }
+FUNCTION static void cleanup(void *argument) { cleaned += (int)(long)argument; }
 
 FUNCTION static long wait_in_read(void) {
     char byte;

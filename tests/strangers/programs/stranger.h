@@ -33,6 +33,14 @@ static inline void calls(const char *object, const char *symbol, unsigned long c
     printf("calls %s %s %lu\n", object, symbol, count);
 }
 
+// A system call by an instruction of the program's own, as Go's runtime makes them.
+static inline long bare_call(long number, long a, long b, long c, long d) {
+    register long r10 __asm__("r10") = d;
+    long answer;
+    __asm__ volatile("syscall" : "=a"(answer) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+    return answer;
+}
+
 // A signal set, as numbers.
 static inline void show_set(const char *name, const sigset_t *set) {
     printf("%s:", name);

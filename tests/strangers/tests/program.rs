@@ -37,6 +37,10 @@ pub(crate) struct Program {
     pub(crate) probe: Vec<String>,
     /// Whether each hit is an event, too.
     pub(crate) has_events: bool,
+    /// Whether misses that are counted may be there.
+    pub(crate) has_misses: bool,
+    /// Whether counts mean anything.
+    pub(crate) has_counts: bool,
     /// Whether the short form has it.
     pub(crate) is_short: bool,
     documented: Vec<Documented>,
@@ -74,7 +78,7 @@ impl Program {
     fn read(source: PathBuf) -> Result<Self, String> {
         let text = fs::read_to_string(&source).map_err(|error| format!("{}: {error}", source.display()))?;
         let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let mut program = Self { name, has_events: true, source, ..Self::default() };
+        let mut program = Self { name, has_events: true, has_counts: true, source, ..Self::default() };
         for line in text.lines().map_while(|line| line.strip_prefix("// ")) {
             let line = line.trim_end();
             let (key, value) = line.split_once(':').map_or((line, ""), |(key, value)| (key, value.trim()));
@@ -85,6 +89,8 @@ impl Program {
                 "argv" => program.argv = words(value),
                 "probe" => program.probe = words(value),
                 "events" => program.has_events = value != "no",
+                "misses" => program.has_misses = value == "yes",
+                "counts" => program.has_counts = value != "no",
                 "short" => program.is_short = true,
                 _ => match key.strip_prefix("documented ") {
                     Some(which) => program.documented.push(Documented::read(which, value)?),
