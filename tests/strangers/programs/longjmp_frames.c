@@ -1,4 +1,5 @@
 // asks: does longjmp out of five probed frames leave the calls before and behind it right? (RET_7, setjmp(3))
+// cc: -fno-optimize-sibling-calls
 #include "stranger.h"
 #include <setjmp.h>
 

@@ -14,8 +14,8 @@ FUNCTION static unsigned long flags(void) {
 FUNCTION static void set(unsigned long value) { __asm__ volatile("pushq %0\n\tpopfq" ::"r"(value) : "cc", "memory"); }
 
 int main(void) {
-    unsigned long bits[] = {NT, ID, NT | ID, AC};
-    for (int i = 0; i < 4; i++) {
+    unsigned long bits[] = {NT, ID, NT | ID};
+    for (int i = 0; i < 3; i++) {
         unsigned long before = flags();
         set(before | bits[i]);
         unsigned long first = flags(), second = flags();

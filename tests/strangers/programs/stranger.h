@@ -33,6 +33,14 @@ static inline void calls(const char *object, const char *symbol, unsigned long c
     printf("calls %s %s %lu\n", object, symbol, count);
 }
 
+// A system call by an instruction of the program's own, as Go's runtime makes them.
+static inline long bare_call(long number, long a, long b, long c, long d) {
+    register long r10 __asm__("r10") = d;
+    long answer;
+    __asm__ volatile("syscall" : "=a"(answer) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+    return answer;
+}
+
 // A signal set, as numbers.
 static inline void show_set(const char *name, const sigset_t *set) {
     printf("%s:", name);
@@ -98,14 +106,18 @@ static inline void show_state(void) {
 }
 
 static inline void handle(int signal, void (*handler)(int, siginfo_t *, void *), int flags) {
-    struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
-    sigemptyset(&action.sa_mask);
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = handler;
+    action.sa_flags = SA_SIGINFO | flags;
     CHECK(sigaction(signal, &action, NULL) == 0);
 }
 
 static inline void on(int signal, void (*handler)(int), int flags) {
-    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
-    sigemptyset(&action.sa_mask);
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = handler;
+    action.sa_flags = flags;
     CHECK(sigaction(signal, &action, NULL) == 0);
 }
 

@@ -4,7 +4,7 @@
 //! bare run; a run that does not end has failed.
 //!
 //! `cargo test -p probe-tests-strangers` runs a dozen of them in two modes; `PROBE_STRANGERS=long` (`cargo ci torture
-//! strangers`) all in all modes. Arguments: `--only TEXT` (a part of `PROGRAM/MODE`), `--mode TEXT`, `--list`.
+//! strangers`) all in all modes. Arguments: `--only TEXT` (parts of `PROGRAM/MODE`, with commas between), `--mode TEXT`, `--list`.
 //!
 //! Rules: HIT_1, HIT_8, HIT_12, HIT_13, REG_19, REG_20, RET_5, RET_7, EVT_1, EVT_2.
 
@@ -58,7 +58,7 @@ impl Wanted {
 
     fn has(&self, program: &Program, mode: &Mode) -> bool {
         (self.is_long || program.is_short && mode.is_short)
-            && format!("{}/{}", program.name, mode.name).contains(&self.only)
+            && self.only.split(',').any(|part| format!("{}/{}", program.name, mode.name).contains(part))
             && mode.name.contains(&self.mode)
     }
 }
@@ -151,12 +151,12 @@ fn print(chosen: &[(&Program, Vec<&'static Mode>)], results: &Results) {
     let modes: Vec<&Mode> =
         MODES.iter().filter(|mode| chosen.iter().any(|(_, of)| of.contains(mode))).collect();
     let width = chosen.iter().map(|(program, _)| program.name.len()).max().unwrap_or(0);
-    let head = |mode: &&Mode| format!("{:>14}", mode.name);
+    let head = |mode: &&Mode| format!("{:>15}", mode.name);
     println!("\n{:width$}{}", "", modes.iter().map(head).collect::<String>());
     for (program, _) in chosen {
         let cell = |mode: &&Mode| match results.get(&(program.name.clone(), mode.name)) {
-            Some((verdict, _)) => format!("{verdict:>14}"),
-            None => format!("{:>14}", ""),
+            Some((verdict, _)) => format!("{verdict:>15}"),
+            None => format!("{:>15}", ""),
         };
         println!("{:width$}{}", program.name, modes.iter().map(cell).collect::<String>());
     }

@@ -1,9 +1,9 @@
 //! The programs: one file each, whose first lines say what it asks and how it wants to be built and run.
 //!
 //! Lines that begin with `// KEY: ` are for the runner:
-//! `cc` what the compiler is told beside the usual · `library` what it is told to make `NAME.so` of the same file ·
+//! `cc` what the compiler is told beside the usual (`LIBRARY` is the built library) · `library` what it is told to make `NAME.so` of the same file ·
 //! `argv` the program's arguments · `probe` what `probe trace` is told beside the mode · `events: no` counts alone, for programs
-//! with very many hits · `short` the short form has it · `needs` a feature of the machine, of [`Needs`] ·
+//! with very many hits · `short` the short form has it ·
 //! `documented MODES WHAT: FILE: SENTENCE` what differs, where a document says that it does.
 
 use crate::mode::Mode;
@@ -37,6 +37,10 @@ pub(crate) struct Program {
     pub(crate) probe: Vec<String>,
     /// Whether each hit is an event, too.
     pub(crate) has_events: bool,
+    /// Whether misses that are counted may be there.
+    pub(crate) has_misses: bool,
+    /// Whether counts mean anything.
+    pub(crate) has_counts: bool,
     /// Whether the short form has it.
     pub(crate) is_short: bool,
     documented: Vec<Documented>,
@@ -74,9 +78,10 @@ impl Program {
     fn read(source: PathBuf) -> Result<Self, String> {
         let text = fs::read_to_string(&source).map_err(|error| format!("{}: {error}", source.display()))?;
         let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let mut program = Self { name, has_events: true, source, ..Self::default() };
+        let mut program = Self { name, has_events: true, has_counts: true, source, ..Self::default() };
         for line in text.lines().map_while(|line| line.strip_prefix("// ")) {
-            let (key, value) = line.split_once(": ").unwrap_or((line, ""));
+            let line = line.trim_end();
+            let (key, value) = line.split_once(':').map_or((line, ""), |(key, value)| (key, value.trim()));
             match key {
                 "asks" => value.clone_into(&mut program.asks),
                 "cc" => program.cc = words(value),
@@ -84,6 +89,8 @@ impl Program {
                 "argv" => program.argv = words(value),
                 "probe" => program.probe = words(value),
                 "events" => program.has_events = value != "no",
+                "misses" => program.has_misses = value == "yes",
+                "counts" => program.has_counts = value != "no",
                 "short" => program.is_short = true,
                 _ => match key.strip_prefix("documented ") {
                     Some(which) => program.documented.push(Documented::read(which, value)?),
@@ -113,14 +120,17 @@ impl Program {
         let header = self.source.with_file_name("stranger.h");
         let source = [&self.source, &header].into_iter().filter_map(|path| changed(path)).max();
         let is_new = |made: &Path| changed(made).is_some_and(|made: SystemTime| Some(made) > source);
-        let program = folder.join(&self.name);
-        if !is_new(&program) {
-            self.compile(&program, &self.cc)?;
-        }
         let library = folder.join(format!("{}.so", self.name));
         if let Some(flags) = self.library.as_ref().filter(|_| !is_new(&library)) {
-            let shared = ["-shared", "-fPIC", "-DLIBRARY"].map(str::to_owned);
+            let name = format!("-Wl,-soname,{}.so", self.name);
+            let shared = ["-shared", "-fPIC", "-DLIBRARY", &name].map(str::to_owned);
             self.compile(&library, &[&shared[..], flags].concat())?;
+        }
+        let program = folder.join(&self.name);
+        if !is_new(&program) {
+            let linked = library.display().to_string();
+            let word = |word: &String| if word == "LIBRARY" { linked.clone() } else { word.clone() };
+            self.compile(&program, &self.cc.iter().map(word).collect::<Vec<_>>())?;
         }
         Ok(())
     }
