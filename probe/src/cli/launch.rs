@@ -122,7 +122,7 @@ fn command(what: &What<'_>, preload: &OsStr) -> Command {
 /// The agent first, then what was there.
 fn preload(agent: &str, before: Option<&OsStr>) -> OsString {
     let mut value = OsString::from(agent);
-    if let Some(before) = before {
+    if let Some(before) = before.filter(|before| !before.is_empty()) {
         value.push(":");
         value.push(before);
     }
