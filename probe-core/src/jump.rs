@@ -24,8 +24,8 @@ pub(crate) mod refusal {
         Refusal::unsupported("core.jump_target", "the function jumps to an instruction under the jump");
     pub(crate) const NO_ROOM: Refusal =
         Refusal::unsupported("core.no_room", "no memory is free where the jump could lead");
-    pub(crate) const UNWRITTEN: Refusal =
-        Refusal::unsupported("core.unwritten", "the detour that the jump would lead to could not be written");
+    pub(crate) const NOT_WRITTEN: Refusal =
+        Refusal::unsupported("core.detour_not_written", "the memory for a detour cannot be written");
     pub(crate) const NOT_WANTED: Refusal =
         Refusal::unsupported("core.not_wanted", "the probe asks for a breakpoint");
     pub(crate) const NO_MEMORY: Refusal =

@@ -53,6 +53,7 @@ mod context;
 mod counter;
 mod detour;
 pub mod error;
+mod held;
 mod hit;
 pub mod host;
 mod instance;

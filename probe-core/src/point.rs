@@ -143,6 +143,14 @@ impl<A: Arch> Point<A> {
         self.slot.as_usize() != 0
     }
 
+    /// The newest probe.
+    #[inline(always)]
+    pub(crate) fn newest(&self) -> Option<&Node<A>> {
+        // SAFETY: a node is freed only after a grace period that began when it had been taken off the list, and the point's
+        // reference is of somebody who keeps both.
+        unsafe { follow(&self.head).as_ref() }
+    }
+
     /// The probes on it, newest first, the jprobe last.
     pub(crate) fn nodes(&self) -> Nodes<'_, A> {
         Nodes { next: follow(&self.head), _point: self }
@@ -348,6 +356,13 @@ impl<A: Arch> Node<A> {
     /// Whether it was there when the probe of generation `newest` was the newest one.
     pub(crate) fn is_not_younger_than(&self, newest: u32) -> bool {
         newest.wrapping_sub(self.generation) < 1 << 31
+    }
+
+    /// The probe behind it on its point's list.
+    #[inline(always)]
+    pub(crate) fn behind(&self) -> Option<&Self> {
+        // SAFETY: as in `Point::newest`: whoever has this node's reference keeps the next one, too.
+        unsafe { follow(&self.next).as_ref() }
     }
 
     /// Its point, as it was allocated: what may be freed.

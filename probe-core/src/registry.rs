@@ -28,6 +28,7 @@ use crate::arch::Arch;
 use crate::counter::Shares;
 use crate::detour::{Detour, DetourChunk};
 use crate::error::RegisterError;
+use crate::held::Held;
 use crate::host::Host;
 use crate::instance::Pool;
 use crate::list::List;
@@ -119,10 +120,14 @@ impl<H: Host> Books<H> {
 // SAFETY: what it points to is shared state made for it.
 unsafe impl<H: Host> Send for Books<H> {}
 
-/// The lock, held.
+/// The registry's lock, held: the proof of it, and the way to what only its holder sees.
+#[must_use = "the lock is held as long as this lives"]
 pub(crate) struct Locked<'a, H: Host> {
     probes: &'a Probes<H>,
 }
+
+// SAFETY: what is in a table is freed by the holder of the lock only, by functions that have it for themselves meanwhile.
+unsafe impl<H: Host> Held for Locked<'_, H> {}
 
 impl<H: Host> Deref for Locked<'_, H> {
     type Target = Books<H>;

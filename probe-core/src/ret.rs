@@ -2,7 +2,7 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Entry, Regs, Resume, SaveSet, TrampolineHandler};
-use crate::context::{Context, Task};
+use crate::context::{Context, Inside, Section, Task};
 use crate::hit::RegsOf;
 use crate::host::{Host, Notice};
 use crate::instance::{Instance, Pool};
@@ -109,9 +109,9 @@ extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsOf<H>) -> Re
     let Some(context) = probes.host.context() else { return returned_otherwise::<H>(stub, regs) };
     let Some(task) = probes.host.task() else { return returned_otherwise::<H>(stub, regs) };
     let Some(word) = context.idle_word() else { return returned_otherwise::<H>(stub, regs) };
-    context.open_idle(word);
+    let section = context.open_idle(word);
     let Some(instance) = task.newest().filter(|newest| newest.stub == stub && newest.claim_newest()) else {
-        context.close_idle(word);
+        context.close_idle(word, section);
         return returned_otherwise::<H>(stub, regs);
     };
     regs.set_pc(instance.real());
@@ -121,7 +121,7 @@ extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsOf<H>) -> Re
     // SAFETY: the call is claimed, and its data still there.
     let resume = unsafe { ending.run(context, regs, instance.data) };
     instance.release_newest();
-    context.close_only();
+    context.close_only(section);
     probes.host.unpin();
     resume
 }
@@ -331,7 +331,8 @@ impl<H: Host> Probes<H> {
     fn returned_pinned(&self, regs: &mut RegsOf<H>, stub: CodeAddr) -> Resume {
         let context = self.host.context();
         let guard = context.is_none().then(|| self.anonymous());
-        let was_outside = context.is_some_and(Context::open);
+        let inside = context.map(Context::open);
+        let was_outside = inside.as_ref().is_some_and(Inside::was_outside);
         let may_call = was_outside && context.is_some_and(|context| context.depth() == 0);
         let home = self.follow_stubs(stub);
         let mut at = stub;
@@ -348,10 +349,7 @@ impl<H: Host> Probes<H> {
             self.finish_call(context.filter(|_| may_call), instance, regs);
             at = real;
         }
-        if let Some(context) = context {
-            context.close(was_outside);
-        }
-        drop(guard);
+        drop((inside, guard));
         if is_lost {
             self.host.notice(Notice::LostReturn { stub: at });
             self.host.stop(regs);
@@ -527,6 +525,7 @@ impl<H: Host> Probes<H> {
     /// The instance whose stub is at `at`. The caller is inside.
     fn instance_at(&self, at: CodeAddr) -> Option<&Instance<H::Arch>> {
         // SAFETY: the caller is inside.
-        unsafe { self.stub_chunks.find(chunk_base(at).as_usize()) }?.instance(at)
+        let section = unsafe { Section::assume() };
+        self.stub_chunks.find(chunk_base(at).as_usize(), section)?.instance(at)
     }
 }

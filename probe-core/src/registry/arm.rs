@@ -7,7 +7,6 @@ use crate::host::{Host, Notice};
 use crate::point::{DISABLED, GONE, HAS_POST, LEAVING, LINGERS, Mode, Node, Point, TAIL_JUMPS};
 use crate::sync::{Acquire, Release};
 use crate::text::{Jump, Original, Spot};
-use core::ptr::NonNull;
 
 /// What a user wants of a probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,11 +30,10 @@ impl<H: Host> Probes<H> {
         self.is_on() && point.nodes().any(|node| !node.is(DISABLED | LEAVING | GONE))
     }
 
-    /// Plants or removes a point's breakpoint, as its probes and the switch ask. The lock is held. Whether text
-    /// has changed.
-    pub(super) fn sync_point(&self, point: &Point<H::Arch>) -> Result<bool, TextError> {
+    /// Plants or removes a point's breakpoint, as its probes and the switch ask. Whether text has changed.
+    pub(super) fn sync_point(&self, lock: &Locked<'_, H>, point: &Point<H::Arch>) -> Result<bool, TextError> {
         match (self.is_wanted(point), Spot::of(point)) {
-            (true, Spot::Original(original)) => self.arm(point, original),
+            (true, Spot::Original(original)) => self.arm(lock, point, original),
             (false, Spot::Breakpoint(breakpoint)) => self.texts.restore(&self.host, breakpoint),
             (false, Spot::Jump(jump)) => self.disarm(point, jump),
             (true, Spot::Breakpoint(_) | Spot::Jump(_)) | (false, Spot::Original(_)) => return Ok(false),
@@ -43,9 +41,14 @@ impl<H: Host> Probes<H> {
         Ok(true)
     }
 
-    fn arm(&self, point: &Point<H::Arch>, original: Original<'_, H>) -> Result<(), TextError> {
-        for other in self.jumps_over(point.place) {
-            self.unoptimise_points(&[other])?;
+    fn arm(
+        &self,
+        lock: &Locked<'_, H>,
+        point: &Point<H::Arch>,
+        original: Original<'_, H>,
+    ) -> Result<(), TextError> {
+        for other in self.jumps_over(lock, point.place) {
+            self.unoptimise_points(lock, &[other])?;
         }
         self.texts.plant(&self.host, original)
     }
@@ -156,7 +159,7 @@ impl<H: Host> Probes<H> {
         if wish == Wish::Enable {
             node.clear(DISABLED);
         }
-        let done = self.sync_point(point);
+        let done = self.sync_point(&books, point);
         if done.is_err() && wish == Wish::Enable {
             node.set(DISABLED);
         }
@@ -182,7 +185,7 @@ impl<H: Host> Probes<H> {
         }
         let mut books = self.lock();
         self.is_on.store(to == Switch::On, Release);
-        let done = self.sync_all(&mut books);
+        let done = self.sync_all(&books);
         let watches = self.sync_watches();
         self.settle_locked(&mut books);
         done.map_err(ControlError::Text).and(watches)
@@ -205,13 +208,11 @@ impl<H: Host> Probes<H> {
     }
 
     /// Brings every breakpoint to what is asked; the first failure is told, the rest is done.
-    pub(super) fn sync_all(&self, _books: &mut Locked<'_, H>) -> Result<(), TextError> {
-        let mut first = self.unoptimise_where(|point| !self.is_wanted(point));
+    pub(super) fn sync_all(&self, lock: &Locked<'_, H>) -> Result<(), TextError> {
+        let mut first = self.unoptimise_where(lock, |point| !self.is_wanted(point));
         let mut has_changed = false;
-        self.points.for_each(|point: NonNull<Point<H::Arch>>| {
-            // SAFETY: what is in the table is there, and the lock is held.
-            let point = unsafe { point.as_ref() };
-            match self.sync_point(point) {
+        for point in self.points.iter(lock) {
+            match self.sync_point(lock, point) {
                 Ok(changed) => has_changed |= changed,
                 Err(error) => {
                     if point.text.is_planted() {
@@ -220,7 +221,7 @@ impl<H: Host> Probes<H> {
                     first = first.and(Err(error));
                 }
             }
-        });
+        }
         if has_changed {
             self.host.sync_cores();
         }

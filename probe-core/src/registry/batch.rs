@@ -79,12 +79,12 @@ impl<H: Host> Probes<H> {
         let (mut jumps, mut lifted) = (Vec::new(), Vec::new());
         let made = self
             .prepare(&mut books, &mut entries)
-            .and_then(|()| self.clear_the_way(&entries, &mut lifted))
+            .and_then(|()| self.clear_the_way(&books, &entries, &mut lifted))
             .and_then(|()| self.make_nodes(&mut books, &mut entries))
             .and_then(|()| self.publish(&mut entries))
             .and_then(|()| {
                 jumps = self.prepare_jumps(&mut books, entries.iter().filter_map(|entry| entry.point));
-                self.arm_all(&mut entries)
+                self.arm_all(&books, &mut entries)
             });
         if let Err((index, error)) = made {
             // SAFETY: in the table, and the lock is held.
@@ -93,7 +93,7 @@ impl<H: Host> Probes<H> {
             lifted.retain(|point| nodes_of(point).any(|node| !node.is(STARTING)));
             self.roll_back(&mut books, &entries, &mut undo);
             // What could not be written before can hardly be written now, and keeps its breakpoint.
-            let _ = self.unoptimise_points(&lifted);
+            let _ = self.unoptimise_points(&books, &lifted);
             let _ = self.optimise_points(&mut books, &mut lifted);
             self.clean_arrays(&mut books);
             // What the handlers own may call us when it is dropped: not under the lock.
@@ -117,7 +117,7 @@ impl<H: Host> Probes<H> {
         Ok(handles)
     }
 
-    /// Looks the places up; no lock is needed for that.
+    /// Looks the places up, before the lock is taken ([`Probes::resolve`] says why).
     fn find_places<P: Into<AnyProbe<H::Arch>>>(
         &self,
         probes: impl IntoIterator<Item = P>,
@@ -173,6 +173,7 @@ impl<H: Host> Probes<H> {
     /// does not serve them, and over them. Adds the points to `lifted`.
     fn clear_the_way(
         &self,
+        lock: &Locked<'_, H>,
         entries: &[Entry<H::Arch>],
         lifted: &mut Vec<NonNull<Point<H::Arch>>>,
     ) -> Result<(), (usize, RegisterError)> {
@@ -190,11 +191,11 @@ impl<H: Host> Probes<H> {
             if entry.probe.as_ref().is_some_and(|probe| !self.is_served(point, probe)) {
                 add(NonNull::from(point))?;
             }
-            for other in self.jumps_over(point.place) {
+            for other in self.jumps_over(lock, point.place) {
                 add(other)?;
             }
         }
-        self.unoptimise_points(lifted).map_err(|error| (0, error.into()))
+        self.unoptimise_points(lock, lifted).map_err(|error| (0, error.into()))
     }
 
     fn prepare_one(
@@ -204,8 +205,8 @@ impl<H: Host> Probes<H> {
         entry: &mut Entry<H::Arch>,
     ) -> Result<(), RegisterError> {
         let at = entry.resolved.at;
-        let (decoded, insn) = self.decode(walk, &entry.resolved)?;
-        let found = self.points.find_pointer(at.as_usize());
+        let (decoded, insn) = self.decode(books, walk, &entry.resolved)?;
+        let found = self.points.find_pointer(at.as_usize(), books);
         let point = match found {
             // SAFETY: in the table, and the lock is held.
             Some(point) if self.is_same_code(unsafe { point.as_ref() }, &decoded, &insn) => point,
@@ -458,12 +459,16 @@ impl<H: Host> Probes<H> {
     }
 
     /// Stage 4: breakpoints.
-    fn arm_all(&self, entries: &mut [Entry<H::Arch>]) -> Result<(), (usize, RegisterError)> {
+    fn arm_all(
+        &self,
+        lock: &Locked<'_, H>,
+        entries: &mut [Entry<H::Arch>],
+    ) -> Result<(), (usize, RegisterError)> {
         let mut has_changed = false;
         for (index, entry) in entries.iter().enumerate() {
             let Some(point) = entry.point else { continue };
             // SAFETY: in the table, and the lock is held.
-            match self.sync_point(unsafe { point.as_ref() }) {
+            match self.sync_point(lock, unsafe { point.as_ref() }) {
                 Ok(changed) => has_changed |= changed,
                 Err(error) => return Err((index, error.into())),
             }
@@ -497,7 +502,7 @@ impl<H: Host> Probes<H> {
             let Some(pointer) = entry.point else { continue };
             // SAFETY: in the table, and the lock is held.
             let point = unsafe { pointer.as_ref() };
-            if self.sync_point(point).is_err() {
+            if self.sync_point(books, point).is_err() {
                 self.host.notice(Notice::StuckBreakpoint(point.place));
             }
             if entry.is_jprobe {

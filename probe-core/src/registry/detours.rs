@@ -1,7 +1,7 @@
 //! Making detours: where they lie, and what is in them.
 
 use super::optimise::needs_of;
-use super::resolve::Pristine;
+use super::resolve::{Pristine, Resolved};
 use super::{Locked, Probes, leak};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Displaced, NativeArch, SaveSet, Site, Text};
@@ -33,15 +33,16 @@ impl<H: Host> Probes<H> {
         for node in point.nodes() {
             kind = kind.and(needs_of::<H>(point, node.flags.load(Relaxed), node.handlers.asks())?);
         }
+        let known = books.detours.find_pointer(point.place.as_usize(), books);
         // SAFETY: detours are kept for good.
-        let known = books.detours.find_pointer(point.place.as_usize()).map(|known| unsafe { known.as_ref() });
-        let Some(known) = known else {
-            let displaced = self.displace(targets, point.place)?;
-            let text = self.displaced_text(point.place, &displaced)?;
+        let Some(known) = known.map(|known| unsafe { known.as_ref() }) else {
+            let function = self.function_around(point.place);
+            let displaced = self.displace(books, targets, point.place, function)?;
+            let text = self.displaced_text(books, point.place, &displaced)?;
             return self.new_detour(books, point.place, kind, displaced, text);
         };
-        self.check_neighbours(point.place, &known.displaced)?;
-        if self.displaced_text(point.place, &known.displaced)? != known.text {
+        self.check_neighbours(books, point.place, &known.displaced)?;
+        if self.displaced_text(books, point.place, &known.displaced)? != known.text {
             return Err(refusal::CHANGED);
         }
         if known.kind.serves(kind) {
@@ -77,18 +78,30 @@ impl<H: Host> Probes<H> {
     }
 
     /// Why a kprobe would keep its breakpoint at `place`, or that it would not: as far as that can be told without looking
-    /// for room. The lock is held.
-    pub(super) fn explain_jump(&self, targets: &mut BranchTargets, place: CodeAddr) -> Result<(), Refusal> {
-        self.displace(targets, place).map(drop)
+    /// for room.
+    pub(super) fn explain_jump(
+        &self,
+        lock: &Locked<'_, H>,
+        targets: &mut BranchTargets,
+        resolved: &Resolved,
+    ) -> Result<(), Refusal> {
+        let function = resolved.function.map(|function| (function.start, function.end));
+        self.displace(lock, targets, resolved.at, function).map(drop)
     }
 
-    /// The instructions that a jump at `place` displaces.
-    fn displace(&self, targets: &mut BranchTargets, place: CodeAddr) -> Result<Displaced, Refusal> {
-        let pristine = Pristine(self);
-        let site = Site { at: place, function: self.function_around(place), text: &pristine };
+    /// The instructions that a jump at `place`, in that function, displaces.
+    fn displace(
+        &self,
+        lock: &Locked<'_, H>,
+        targets: &mut BranchTargets,
+        place: CodeAddr,
+        function: Option<(CodeAddr, CodeAddr)>,
+    ) -> Result<Displaced, Refusal> {
+        let pristine = Pristine::new(self, lock);
+        let site = Site { at: place, function, text: &pristine };
         let displaced = displaced_by_jump::<H::Arch>(targets, &site)?;
         self.check_displaced(place, &displaced)?;
-        self.check_neighbours(place, &displaced)?;
+        self.check_neighbours(lock, place, &displaced)?;
         Ok(displaced)
     }
 
@@ -105,13 +118,16 @@ impl<H: Host> Probes<H> {
     }
 
     /// Whether other probes stand on the instructions that a jump at `place` displaces.
-    fn check_neighbours(&self, place: CodeAddr, displaced: &Displaced) -> Result<(), Refusal> {
+    fn check_neighbours(
+        &self,
+        lock: &Locked<'_, H>,
+        place: CodeAddr,
+        displaced: &Displaced,
+    ) -> Result<(), Refusal> {
         let len = usize::from(displaced.len_bytes);
         for distance in (H::Arch::INSN_ALIGN..len).step_by(H::Arch::INSN_ALIGN) {
-            // SAFETY: the lock is held.
-            if unsafe { self.points.find(place.wrapping_add(distance).as_usize()) }
-                .is_some_and(|other| other.text.is_planted())
-            {
+            let other = self.points.find(place.wrapping_add(distance).as_usize(), lock);
+            if other.is_some_and(|other| other.text.is_planted()) {
                 return Err(refusal::NEIGHBOUR);
             }
         }
@@ -121,13 +137,14 @@ impl<H: Host> Probes<H> {
     /// The bytes of these instructions.
     fn displaced_text(
         &self,
+        lock: &Locked<'_, H>,
         place: CodeAddr,
         displaced: &Displaced,
     ) -> Result<[u8; MAX_DISPLACED_LEN], Refusal> {
         let mut text = [0; MAX_DISPLACED_LEN];
         let len = usize::from(displaced.len_bytes);
         let wanted = text.get_mut(..len).ok_or(refusal::NO_MEMORY)?;
-        if Pristine(self).read(place, wanted) < len {
+        if Pristine::new(self, lock).read(place, wanted) < len {
             return Err(refusal::CHANGED);
         }
         Ok(text)
@@ -152,7 +169,7 @@ impl<H: Host> Probes<H> {
             drop(unsafe { super::free(detour) });
             return Err(refusal);
         }
-        if let Some(known) = books.detours.find_pointer(place.as_usize()) {
+        if let Some(known) = books.detours.find_pointer(place.as_usize(), books) {
             // SAFETY: detours are kept for good: whoever is still in it, and text that leads to it, find it as it was.
             books.detours.remove(unsafe { known.as_ref() });
         }
@@ -191,8 +208,7 @@ impl<H: Host> Probes<H> {
             let entry =
                 H::Arch::detour_entry(detour.place, &detour.displaced, from).ok_or(refusal::NO_ROOM)?;
             // A chunk that is there already has been looked at.
-            // SAFETY: the lock is held.
-            let is_known = unsafe { self.detour_chunks.find(chunk_base(entry).as_usize()) }.is_some();
+            let is_known = self.detour_chunks.find(chunk_base(entry).as_usize(), books).is_some();
             tries += usize::from(!is_known);
             if !is_known && let Some(base) = self.host.alloc_exec(CHUNK_LEN, Some((entry, CHUNK_LEN))) {
                 if self.first_entry(detour, base).is_some() {
@@ -282,7 +298,7 @@ impl<H: Host> Probes<H> {
             };
             // SAFETY: nobody executes there yet.
             unsafe { self.host.write_text(start, image.get(..len).unwrap_or(&image)) }
-                .map_err(|_| refusal::UNWRITTEN)?;
+                .map_err(|_| refusal::NOT_WRITTEN)?;
             (detour.entry, detour.layout) = (entry, layout);
             let owner = ptr::from_mut(detour);
             granules.iter().for_each(|granule| granule.store(owner, Release));

@@ -56,12 +56,15 @@ impl<H: Host> Probes<H> {
         if self.is_in_handler() {
             return places.iter().map(|_| Err(RegisterError::InHandler)).collect();
         }
+        let resolved: Vec<_> = places.iter().map(|place| self.resolve(place, false)).collect();
         let mut books = self.lock();
         let mut walk = Walk::new();
         let mut targets = BranchTargets::new();
         let mut tried = false;
-        let mut judge = |place| self.judge(&mut books, (&mut walk, &mut targets), &mut tried, place);
-        let judged: Vec<_> = places.iter().map(&mut judge).collect();
+        let mut judge = |resolved: Result<Resolved, RegisterError>| {
+            self.judge(&mut books, (&mut walk, &mut targets), &mut tried, resolved?)
+        };
+        let judged: Vec<_> = resolved.into_iter().map(&mut judge).collect();
         if tried {
             self.retire(&mut books, &[]);
         }
@@ -72,24 +75,22 @@ impl<H: Host> Probes<H> {
         judged.into_iter().zip(places).map(tell).collect()
     }
 
-    /// Finds, decodes, and tries for a slot. The lock is held.
+    /// Decodes, and tries for a slot.
     fn judge(
         &'static self,
         books: &mut Locked<'_, H>,
         (walk, targets): (&mut Walk, &mut BranchTargets),
         tried: &mut bool,
-        place: &Place,
+        resolved: Resolved,
     ) -> Result<Judged<H>, RegisterError> {
-        let resolved = self.resolve(place, false)?;
-        let (decoded, insn) = self.decode(walk, &resolved)?;
-        // SAFETY: the lock is held.
-        let is_new = unsafe { self.points.find(resolved.at.as_usize()) }.is_none();
+        let (decoded, insn) = self.decode(books, walk, &resolved)?;
+        let is_new = self.points.find(resolved.at.as_usize(), books).is_none();
         if decoded.method != Method::Simulate && is_new {
             *tried = true;
             let slot = self.prepare_slot(books, resolved.at, &decoded, &insn)?;
             books.slots.put::<H::Arch>(slot);
         }
-        let jump = self.explain_jump(targets, resolved.at);
+        let jump = self.explain_jump(books, targets, &resolved);
         Ok(Judged { resolved, decoded, insn, jump })
     }
 

@@ -30,11 +30,11 @@ impl<H: Host> Probes<H> {
         let mut books = self.lock();
         self.settle_locked(&mut books);
         let mut points = Vec::new();
-        self.points.for_each(|point| {
+        for point in self.points.iter(&books) {
             if points.try_reserve(1).is_ok() {
-                points.push(point);
+                points.push(NonNull::from(point));
             }
-        });
+        }
         let done = self.optimise_points(&mut books, &mut points);
         self.clean_arrays(&mut books);
         done.map_err(ControlError::Text)?;
@@ -90,33 +90,33 @@ impl<H: Host> Probes<H> {
         }
         let mut books = self.lock();
         self.settle_locked(&mut books);
-        self.unoptimise_where(|_| true).map_err(ControlError::Text)
+        self.unoptimise_where(&books, |_| true).map_err(ControlError::Text)
     }
 
     /// Takes the jumps out of the text of all points that `is_meant` says.
     pub(super) fn unoptimise_where(
         &self,
+        lock: &Locked<'_, H>,
         is_meant: impl Fn(&Point<H::Arch>) -> bool,
     ) -> Result<(), TextError> {
         let mut first = Ok(());
         let mut points = Vec::new();
-        self.points.for_each(|point| {
-            // SAFETY: what is in the table is there, and the lock is held.
-            let shared = unsafe { point.as_ref() };
-            if !shared.text.has_jump() || !is_meant(shared) {
-                return;
-            }
+        for point in self.points.iter(lock).filter(|point| point.text.has_jump() && is_meant(point)) {
             if points.try_reserve(1).is_ok() {
-                points.push(point);
+                points.push(NonNull::from(point));
             } else {
-                first = first.and(self.unoptimise_points(&[point]));
+                first = first.and(self.unoptimise_points(lock, &[NonNull::from(point)]));
             }
-        });
-        first.and(self.unoptimise_points(&points))
+        }
+        first.and(self.unoptimise_points(lock, &points))
     }
 
     /// Takes the jumps of the points out of text, leaving breakpoints.
-    pub(super) fn unoptimise_points(&self, points: &[NonNull<Point<H::Arch>>]) -> Result<(), TextError> {
+    pub(super) fn unoptimise_points(
+        &self,
+        _lock: &Locked<'_, H>,
+        points: &[NonNull<Point<H::Arch>>],
+    ) -> Result<(), TextError> {
         let jump_of = |point: &NonNull<Point<H::Arch>>| {
             // SAFETY: in the table, and the lock is held.
             match Spot::of(unsafe { point.as_ref() }) {
@@ -181,12 +181,15 @@ impl<H: Host> Probes<H> {
     }
 
     /// The points whose jumps lie over `place`.
-    pub(super) fn jumps_over(&self, place: CodeAddr) -> impl Iterator<Item = NonNull<Point<H::Arch>>> {
+    pub(super) fn jumps_over(
+        &self,
+        lock: &Locked<'_, H>,
+        place: CodeAddr,
+    ) -> impl Iterator<Item = NonNull<Point<H::Arch>>> {
         let distances = if self.texts.jumps() == 0 { 0..0 } else { H::Arch::INSN_ALIGN..MAX_DISPLACED_LEN };
         distances.step_by(H::Arch::INSN_ALIGN).filter_map(move |distance| {
             let start = place.wrapping_offset(-(distance as isize));
-            // SAFETY: the lock is held.
-            let point = unsafe { self.points.find(start.as_usize()) }?;
+            let point = self.points.find(start.as_usize(), lock)?;
             let detour = Standing::<H>::of(point).detour()?;
             (usize::from(detour.displaced.len_bytes) > distance).then(|| NonNull::from(point))
         })

@@ -71,7 +71,7 @@ impl<H: Host> Probes<H> {
             // SAFETY: a node lives as long as its handle.
             unsafe { node.as_ref() }.set(LEAVING);
         }
-        self.unoptimise_leaving(nodes);
+        self.unoptimise_leaving(&books, nodes);
         for pointer in nodes {
             // SAFETY: as above.
             let node = unsafe { pointer.as_ref() };
@@ -80,7 +80,7 @@ impl<H: Host> Probes<H> {
             if point.is(POINT_GONE) {
                 continue;
             }
-            if let Err(error) = self.sync_point(point) {
+            if let Err(error) = self.sync_point(&books, point) {
                 self.host.notice(Notice::StuckBreakpoint(point.place));
                 node.clear(LEAVING);
                 kept(*pointer, ControlError::Text(error));
@@ -90,7 +90,7 @@ impl<H: Host> Probes<H> {
     }
 
     /// Takes the jumps out of text that no probe is left for when the nodes are gone, all of them at once.
-    fn unoptimise_leaving(&self, nodes: &[NonNull<Node<H::Arch>>]) {
+    fn unoptimise_leaving(&self, lock: &Locked<'_, H>, nodes: &[NonNull<Node<H::Arch>>]) {
         let mut points = Vec::new();
         for node in nodes {
             // SAFETY: a node lives as long as its handle.
@@ -102,7 +102,7 @@ impl<H: Host> Probes<H> {
             }
         }
         // What fails here fails again when its breakpoint is to be removed, and is told then.
-        let _ = self.unoptimise_points(&points);
+        let _ = self.unoptimise_points(lock, &points);
     }
 
     /// Takes the nodes that are leaving off their points, and frees them and what nobody needs any more. They are disarmed.
@@ -252,7 +252,7 @@ impl<H: Host> Probes<H> {
             // SAFETY: pools are freed here only.
             let shared = unsafe { pool.as_ref() };
             let list = if shared.is_whole() {
-                self.detach_stubs(shared);
+                self.detach_stubs(books, shared);
                 &mut pools
             } else {
                 &mut books.pools

@@ -51,7 +51,7 @@ impl<H: Host> Probes<H> {
         };
         // SAFETY: made just now.
         for instance in unsafe { pool.as_ref() }.instances() {
-            self.set_stub(instance.stub, ptr::from_ref(instance).cast_mut());
+            self.set_stub(books, instance.stub, ptr::from_ref(instance).cast_mut());
         }
         // SAFETY: made just now.
         Ok(unsafe { free(half) })
@@ -148,9 +148,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    fn set_stub(&self, stub: CodeAddr, instance: *mut Instance<H::Arch>) {
-        // SAFETY: the lock is held.
-        let Some(chunk) = (unsafe { self.stub_chunks.find(chunk_base(stub).as_usize()) }) else { return };
+    fn set_stub(&self, lock: &Locked<'_, H>, stub: CodeAddr, instance: *mut Instance<H::Arch>) {
+        let Some(chunk) = self.stub_chunks.find(chunk_base(stub).as_usize(), lock) else { return };
         let index = stub.offset_from(chunk.base) as usize / H::Arch::STUB_LEN;
         let Some(cell) = chunk.instances.get(index) else { return };
         cell.store(instance, Release);
@@ -160,9 +159,9 @@ impl<H: Host> Probes<H> {
     }
 
     /// Makes a pool's stubs unreachable; the pool may be freed after a grace period.
-    pub(super) fn detach_stubs(&self, pool: &Pool<H::Arch>) {
+    pub(super) fn detach_stubs(&self, books: &Locked<'_, H>, pool: &Pool<H::Arch>) {
         for instance in pool.instances() {
-            self.set_stub(instance.stub, ptr::null_mut());
+            self.set_stub(books, instance.stub, ptr::null_mut());
         }
     }
 

@@ -210,3 +210,37 @@ impl Drop for End<'_> {
         self.0.store(true, Relaxed);
     }
 }
+
+/// What resolving a place reads (points, the table itself) is freed all the time meanwhile, and poisoned.
+#[test]
+fn safe_4_places_are_resolved_while_other_probes_come_and_go() {
+    let target = Target::new(false);
+    let probes = &target.world.probes;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for is_explained in [true, false] {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                while !is_over.load(Relaxed) {
+                    if is_explained {
+                        let told = probes.explain(&Place::symbol("f")).unwrap();
+                        assert_eq!((told.insn.first(), told.is_entry), (Some(&ADD), true));
+                    } else {
+                        drop(probes.register(R::on("f")).unwrap());
+                    }
+                }
+            });
+        }
+        let ends = End(&is_over);
+        for round in 0..super::threads::rounds(2_000) {
+            drop(target.register(Kprobe));
+            if round % 10 == 0 {
+                let held = [Kprobe, Return].map(|kind| target.register(kind));
+                let _ = probes.optimise();
+                drop(held);
+            }
+        }
+        drop(ends);
+    });
+    assert_eq!(list(target.world), "");
+}
