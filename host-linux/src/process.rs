@@ -7,7 +7,7 @@ use crate::symbols::index::{Entry, Kind};
 use crate::symbols::objects::{self, Object, Role};
 use crate::symbols::{arrival, ifunc};
 use crate::text::{TextAccess, TextWriter};
-use crate::{blacklist, exec, signals, sync, sys, threads, unwind, watch};
+use crate::{blacklist, clock, exec, signals, sync, sys, threads, unwind, watch};
 use core::cell::Cell;
 use core::ffi::c_int;
 use core::fmt;
@@ -114,6 +114,7 @@ fn start_once() -> Result<(), StartError> {
     })
     .map_err(StartError::NoMemory)?;
     signals::start().map_err(StartError::NoHandler)?;
+    threads::learn_numbers();
     let access = PROBES.host().text.start().map_err(StartError::TextIsReadOnly)?;
     if access == TextAccess::Unprotect {
         PROBES.host().log(
@@ -122,6 +123,7 @@ fn start_once() -> Result<(), StartError> {
         );
     }
     sync::start();
+    clock::start();
     // SAFETY: the three functions live for ever.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_parent), Some(after_fork_child)) };
     threads::thread_started();

@@ -173,6 +173,11 @@ impl UContext {
     }
 }
 
+/// Goes on behind an instruction that reads the processor's counter, as if that were 0; `false`: `insn` is another one.
+pub(crate) fn skip_counter(context: UContext, insn: [u8; 4]) -> bool {
+    native::skip_counter(context, insn)
+}
+
 /// The offset of `uc_stack`: behind `uc_flags` and `uc_link`.
 const UC_STACK: usize = 2 * size_of::<usize>();
 
