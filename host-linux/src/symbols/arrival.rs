@@ -22,18 +22,17 @@ type Bytes<'a> = EndianSlice<'a, RunTimeEndian>;
 
 /// The unwind tables of one object, from its file or from memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Tables<'a> {
-    /// The machine that the object is for.
-    pub machine: Machine,
+struct Tables<'a> {
+    machine: Machine,
     /// `.eh_frame_hdr`: its bytes and its address.
-    pub header: (&'a [u8], u64),
+    header: (&'a [u8], u64),
     /// `.eh_frame`: its bytes, or more that follow, and its address.
-    pub frames: (&'a [u8], u64),
+    frames: (&'a [u8], u64),
 }
 
 /// What of a machine and its ABI a frame's description depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Machine {
+struct Machine {
     is_big_endian: bool,
     address_size: u8,
     vendor: Vendor,
@@ -45,8 +44,7 @@ pub struct Machine {
 
 impl Machine {
     /// The machine that an ELF header names, if this library has a backend for it.
-    #[must_use]
-    pub fn new(machine: elf::Machine, is_big_endian: bool) -> Option<Self> {
+    fn new(machine: elf::Machine, is_big_endian: bool) -> Option<Self> {
         let (address_size, vendor, stack_pointer, return_address, pushed) = match machine {
             elf::EM_X86_64 => (8, Vendor::Default, 7, 16, 8),
             elf::EM_386 => (4, Vendor::Default, 4, 8, 4),
@@ -113,8 +111,7 @@ struct Row {
 
 impl Tables<'_> {
     /// How `at` is come to. Not for symbols: what no description covers is unknown.
-    #[must_use]
-    pub fn arrival(&self, at: u64) -> Arrival {
+    fn arrival(&self, at: u64) -> Arrival {
         self.try_arrival(at).unwrap_or(Arrival::Unknown)
     }
 
@@ -241,16 +238,51 @@ impl Walk {
     }
 }
 
-/// The unwind tables in a file.
-#[must_use]
-pub fn tables_of(data: &[u8]) -> Option<Tables<'_>> {
-    let file = Elf::parse(data).ok()?;
-    let machine = Machine::new(file.elf_header().e_machine.get(file.endian()), !file.is_little_endian())?;
-    let section = |name| {
-        let section = file.section_by_name(name)?;
-        Some((section.data().ok()?, section.address()))
-    };
-    Some(Tables { machine, header: section(".eh_frame_hdr")?, frames: section(".eh_frame")? })
+/// What a name alone decides: the description of `__start_context` in some of glibc's versions is that of any function, and a
+/// thunk is called. Of parts, only the description tells which are entered with a frame.
+fn known(name: &str) -> Option<Arrival> {
+    let named = Arrival::by_name(name);
+    (!matches!(named, Arrival::Unknown | Arrival::PART)).then_some(named)
+}
+
+/// What a file tells of the functions in it: as [`of`] does of a loaded object.
+#[derive(Debug)]
+pub struct InFile<'a> {
+    tables: Option<Tables<'a>>,
+    /// Where the program starts, if it is one.
+    start: Option<u64>,
+}
+
+impl<'a> InFile<'a> {
+    /// Reads the headers.
+    #[must_use]
+    pub fn new(data: &'a [u8]) -> Self {
+        let Ok(file) = Elf::parse(data) else { return Self { tables: None, start: None } };
+        let header = file.elf_header();
+        let machine = Machine::new(header.e_machine(file.endian()), !file.is_little_endian());
+        let section = |name| {
+            let section = file.section_by_name(name)?;
+            Some((section.data().ok()?, section.address()))
+        };
+        let tables = machine.zip(section(".eh_frame_hdr")).zip(section(".eh_frame"));
+        let tables = tables.map(|((machine, header), frames)| Tables { machine, header, frames });
+        let is_program =
+            header.e_type(file.endian()) == elf::ET_EXEC || file.section_by_name(".interp").is_some();
+        Self { tables, start: is_program.then(|| file.entry()) }
+    }
+
+    /// How the function `name` at `at` is come to.
+    #[must_use]
+    pub fn arrival(&self, name: &str, at: u64) -> Arrival {
+        if self.start == Some(at) {
+            return Arrival::START;
+        }
+        if let Some(known) = known(name) {
+            return known;
+        }
+        let told = self.tables.map_or(Arrival::Unknown, |tables| tables.arrival(at));
+        if told == Arrival::Unknown { Arrival::by_name(name) } else { told }
+    }
 }
 
 /// The unwind tables of a loaded object, copied from memory: reading them there could fault when the object goes.
@@ -298,6 +330,9 @@ pub(crate) fn of(object: &Object, at: usize) -> Arrival {
     let start = symbol.map_or(at, |symbol| object.bias.wrapping_add(symbol.addr));
     if is_started && entry == Some(start) {
         return Arrival::START;
+    }
+    if let Some(known) = symbol.and_then(|symbol| known(object.index().name(symbol))) {
+        return known;
     }
     let unwind = object.unwind.get().unwrap_or_else(|| {
         let _building = BUILDING.lock();

@@ -256,6 +256,9 @@ pub(super) fn sentence(error: &RegisterError, target: &Target) -> String {
         RegisterError::Refused { refusal, .. } => {
             format!("the instruction at {place} cannot be probed: {refusal}")
         }
+        RegisterError::NotCalled { refusal, .. } => {
+            format!("{place} can have no return probe: {refusal}")
+        }
         RegisterError::Blacklisted(_) => {
             format!("{place} must not be probed: the probes themselves run through it")
         }
@@ -270,7 +273,9 @@ pub(super) fn sentence(error: &RegisterError, target: &Target) -> String {
 /// The reason alone, the same for all places that share it.
 pub(super) fn reason(error: &RegisterError) -> String {
     match error {
-        RegisterError::Refused { refusal, .. } => refusal.to_string(),
+        RegisterError::Refused { refusal, .. } | RegisterError::NotCalled { refusal, .. } => {
+            refusal.to_string()
+        }
         RegisterError::Blacklisted(_) => "the probes themselves run through it".into(),
         RegisterError::Undecodable { .. } => "its instructions cannot be decoded".into(),
         RegisterError::NotText(_) => "it is not code".into(),

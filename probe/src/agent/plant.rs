@@ -183,7 +183,14 @@ pub(super) fn check(
             }
             return false;
         }
-        let Some(Err(error)) = explained else { return true };
+        let error = match explained {
+            Some(Err(error)) => error,
+            Some(Ok(told)) if is_return => match told.entry {
+                Err(error) => error,
+                Ok(()) => return true,
+            },
+            _ => return true,
+        };
         if target.is_one_of_many {
             refused(reason(&error));
         } else if failed.is_none() {

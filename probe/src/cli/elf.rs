@@ -5,6 +5,7 @@ use super::program::did_you_mean;
 use crate::def::near_matches;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, elf};
+use probe_host_linux::symbols::arrival::InFile;
 use probe_host_linux::symbols::file::read_symbols;
 use probe_host_linux::symbols::index::{Entry, Index, Kind};
 use std::cell::RefCell;
@@ -62,6 +63,11 @@ impl ObjectFile {
     /// The machine (`EM_…`) and whether it is big-endian.
     pub(super) fn machine(&self) -> (elf::Machine, bool) {
         (self.facts.machine, self.facts.is_big_endian)
+    }
+
+    /// How its functions are come to.
+    pub(super) fn arrivals(&self) -> InFile<'_> {
+        InFile::new(&self.data)
     }
 
     /// The shared objects that it names as needed.

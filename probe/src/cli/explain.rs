@@ -10,7 +10,7 @@ use crate::def::{Definition, Glob, Place, near_matches};
 use object::elf;
 use probe_arch_ppc64::{self as ppc, Ppc64};
 use probe_core::arch::{Arch, Method, Site, Text};
-use probe_core::{BranchTargets, CodeAddr, Refusal, displaced_by_jump, post_by_jump};
+use probe_core::{Arrival, BranchTargets, CodeAddr, Refusal, displaced_by_jump, post_by_jump};
 use probe_host_linux::symbols::index::{Entry, Kind};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -221,6 +221,12 @@ fn print_function(
             "  chosen at run time (IFUNC): this is the code that chooses; a probe goes to what it has chosen";
         writeln!(out, "{}", style.paint(Role::Dim, note))?;
     }
+    if let Arrival::NotCalled(refusal) =
+        object.arrivals().arrival(object.index.name(entry), entry.addr as u64)
+    {
+        let note = format!("  no return probe or jprobe: {refusal}");
+        writeln!(out, "{}", style.paint(Role::Bad, note))?;
+    }
     let (machine, is_big_endian) = object.machine();
     let symbol = |addr: u64| {
         let covering = object.index.covering(usize::try_from(addr).ok()?)?;
@@ -312,6 +318,8 @@ struct Statistics {
     /// Functions whose entries can have a jump, and why the others cannot.
     jumps: usize,
     no_jumps: Reasons,
+    /// Functions to which no call comes.
+    not_called: Reasons,
 }
 
 /// How many there are by reason, and the first one.
@@ -353,6 +361,7 @@ impl Statistics {
 
 fn statistics(object: &ObjectFile, style: Style) -> Result<(), Failure> {
     let judge = judge_for(object)?;
+    let arrivals = object.arrivals();
     let mut statistics = Statistics::default();
     let mut covered = 0;
     for entry in object.functions().filter(|entry| entry.len_bytes > 0) {
@@ -361,6 +370,10 @@ fn statistics(object: &ObjectFile, style: Style) -> Result<(), Failure> {
         let end = end_of(object, entry);
         if start == entry.addr && start < end {
             statistics.add(object, entry, &judge(object, start, end));
+            let name = object.index.name(entry);
+            if let Arrival::NotCalled(refusal) = arrivals.arrival(name, start as u64) {
+                count(&mut statistics.not_called, &refusal, || name.to_owned());
+            }
             covered = end;
         }
     }
@@ -396,6 +409,7 @@ fn print_statistics(
     )?;
     print_reasons(out, "REFUSED, BY REASON", &all.refusals, style)?;
     print_reasons(out, "ENTRIES WITHOUT A JUMP, BY REASON", &all.no_jumps, style)?;
+    print_reasons(out, "ENTRIES WITHOUT A RETURN PROBE, BY REASON", &all.not_called, style)?;
     Ok(())
 }
 
