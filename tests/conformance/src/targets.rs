@@ -146,6 +146,13 @@ pub extern "C" fn conformance_mix(seed: usize, rounds: usize) -> usize {
     table.iter().fold(0, |sum, &byte| (sum << 1) ^ usize::from(byte))
 }
 
+/// Twice its argument, under the name of a part that is jumped to: where a host knows better, it is a function.
+#[unsafe(export_name = "conformance_part.cold")]
+#[inline(never)]
+pub extern "C" fn conformance_part(n: usize) -> usize {
+    black_box(n).wrapping_mul(2)
+}
+
 /// Calls the function at `function` with `n` and adds one.
 #[unsafe(no_mangle)]
 #[inline(never)]
