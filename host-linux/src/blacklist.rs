@@ -4,6 +4,7 @@
 //!   calls them, of Rust's `core`; and everything there that no symbol covers.
 //! * `memcpy` and its like, which the compiler calls at its own discretion, where they are not our own
 //!   (feature `private-mem`); on i386 also the thunks there by which position-independent code learns its address.
+//! * Restartable sequences, with a reason of their own ([`crate::symbols::sequences`]).
 //! * The vDSO: it is the kernel's, and on most architectures our own signal handlers return through it.
 //!
 //! Everything else may be probed, the loader and all of libc included: what the hit path calls once per thread
@@ -163,6 +164,11 @@ pub(crate) fn for_each(visit: &mut dyn FnMut(&Blacklisted<'_>)) {
             if len != 0 {
                 range(start, len, name);
             }
+        }
+        for (start, end) in object.sequences().ranges() {
+            let entry = object.index().covering(start as usize);
+            let name = entry.map_or("restartable sequence", |entry| object.index().name(entry));
+            range(object.bias.wrapping_add(start as usize), (end - start) as usize, name);
         }
         for_each_address_thunk(object, &mut |start| range(start, 4, "address thunk"));
     }

@@ -11,7 +11,7 @@ use crate::{blacklist, exec, signals, sync, sys, threads, unwind, watch};
 use core::cell::Cell;
 use core::ffi::c_int;
 use core::fmt;
-use probe_core::arch::SaveSet;
+use probe_core::arch::{Arch, SaveSet};
 use probe_core::error::TextError;
 use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol, Watchpoints};
 use probe_core::{Arrival, CodeAddr, Context, Probes, Refusal, Task};
@@ -244,6 +244,17 @@ fn symbol<'a>(object: &'a Object, entry: &Entry) -> Symbol<'a> {
     }
 }
 
+/// Why a restartable sequence forbids a probe at `at` (REG_20).
+fn sequence_at(object: &Object, at: usize) -> Option<Refusal> {
+    let len_bytes = || {
+        let mut insn = [0; 16];
+        let wanted = Native::MAX_INSN_LEN.min(insn.len());
+        let read = memory::read_some(at, &mut insn[..wanted]);
+        Native::insn_len(&insn[..read])
+    };
+    object.sequences().refusal(at.wrapping_sub(object.bias) as u64, len_bytes)
+}
+
 /// The implementation that an indirect function stands for; its length comes from the unwind table.
 fn resolve_indirect<'a>(object: &'a Object, entry: &Entry) -> Symbol<'a> {
     let index = object.index();
@@ -384,7 +395,7 @@ unsafe impl Host for LinuxProcess {
             Some(object) if !object.holds_text(at.as_usize()) => Probeable::NotText,
             Some(object) if object.role == Role::Vdso => Probeable::Blacklisted,
             Some(object) if blacklist::covers(&object, at.as_usize()) => Probeable::Blacklisted,
-            Some(_) => Probeable::Yes,
+            Some(object) => sequence_at(&object, at.as_usize()).map_or(Probeable::Yes, Probeable::Refused),
             None => Probeable::NotText,
         }
     }

@@ -18,6 +18,8 @@ pub(crate) mod refusal {
     );
     pub(crate) const NEIGHBOUR: Refusal =
         Refusal::unsupported("core.neighbour", "another probe stands on an instruction under the jump");
+    pub(crate) const FORBIDDEN: Refusal =
+        Refusal::unsupported("core.forbidden", "the host forbids probes on an instruction under the jump");
     pub(crate) const JUMP_TARGET: Refusal =
         Refusal::unsupported("core.jump_target", "the function jumps to an instruction under the jump");
     pub(crate) const NO_ROOM: Refusal =

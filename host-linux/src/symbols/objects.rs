@@ -6,6 +6,7 @@
 use super::arrival::Copied;
 use super::file::{self, Mapped};
 use super::index::{BUILDING, Index};
+use super::sequences::{self, Sequences};
 use crate::lock::Lock;
 use crate::{memory, sys};
 use core::ffi::{CStr, c_int, c_void};
@@ -49,6 +50,7 @@ pub(crate) struct Object {
     pub(super) unwind: OnceLock<Option<Copied>>,
     build_id: Option<Vec<u8>>,
     index: OnceLock<Index>,
+    sequences: OnceLock<Sequences>,
     /// Which code the indirect functions that were asked for stand for: (code, length, index of the symbol).
     pub(crate) resolved: Lock<Vec<(usize, usize, u32)>>,
 }
@@ -67,13 +69,28 @@ impl Object {
         if self.role == Role::Vdso {
             return file::symbols_of(&self.image(), None);
         }
+        let data = self.file()?;
+        let path = std::fs::read_link(&self.path).unwrap_or_else(|_| self.path.clone());
+        file::symbols_of(&data, Some(&path))
+    }
+
+    /// The file that was loaded.
+    pub(super) fn file(&self) -> std::io::Result<Mapped> {
         let data = Mapped::open(&self.path)?;
-        // The file may have been replaced since it was loaded.
+        // It may have been replaced since.
         if self.build_id.is_some() && file::build_id(&data) != self.build_id {
             return Err(std::io::Error::other("not the file that was loaded"));
         }
-        let path = std::fs::read_link(&self.path).unwrap_or_else(|_| self.path.clone());
-        file::symbols_of(&data, Some(&path))
+        Ok(data)
+    }
+
+    /// The object's restartable sequences, looked for when they are first asked for.
+    pub(crate) fn sequences(&self) -> &Sequences {
+        if let Some(sequences) = self.sequences.get() {
+            return sequences;
+        }
+        let _building = BUILDING.lock();
+        self.sequences.get_or_init(|| sequences::of(self))
     }
 
     /// The first segment as it is in memory: all of a vDSO.
@@ -329,6 +346,7 @@ fn describe(info: &libc::dl_phdr_info, is_first: bool) -> Object {
         segments,
         index: OnceLock::new(),
         unwind: OnceLock::new(),
+        sequences: OnceLock::new(),
         resolved: Lock::new(Vec::new()),
     }
 }

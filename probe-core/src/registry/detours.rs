@@ -7,7 +7,7 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, Displaced, NativeArch, SaveSet, Site, Text};
 use crate::detour::{Detour, DetourChunk, GRANULE, GRANULES, Kind, MAX_DISPLACED_LEN};
 use crate::error::Refusal;
-use crate::host::Host;
+use crate::host::{Host, Probeable};
 use crate::jump::{BranchTargets, displaced_by_jump, refusal};
 use crate::point::Point;
 use crate::slots::{CHUNK_LEN, chunk_base};
@@ -87,8 +87,21 @@ impl<H: Host> Probes<H> {
         let pristine = Pristine(self);
         let site = Site { at: place, function: self.function_around(place), text: &pristine };
         let displaced = displaced_by_jump::<H::Arch>(targets, &site)?;
+        self.check_displaced(place, &displaced)?;
         self.check_neighbours(place, &displaced)?;
         Ok(displaced)
+    }
+
+    /// Whether the host lets every instruction that a jump at `place` displaces be probed (REG_20).
+    fn check_displaced(&self, place: CodeAddr, displaced: &Displaced) -> Result<(), Refusal> {
+        for start in displaced.starts().filter(|start| *start != 0) {
+            match self.host.probeable(place.wrapping_add(start)) {
+                Probeable::Yes => {}
+                Probeable::Refused(refusal) => return Err(refusal),
+                Probeable::NotText | Probeable::Blacklisted => return Err(refusal::FORBIDDEN),
+            }
+        }
+        Ok(())
     }
 
     /// Whether other probes stand on the instructions that a jump at `place` displaces.

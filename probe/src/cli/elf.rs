@@ -8,7 +8,8 @@ use object::{Endianness, elf};
 use probe_host_linux::symbols::arrival::InFile;
 use probe_host_linux::symbols::file::read_symbols;
 use probe_host_linux::symbols::index::{Entry, Index, Kind};
-use std::cell::RefCell;
+use probe_host_linux::symbols::sequences::Sequences;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -23,6 +24,7 @@ pub(super) struct ObjectFile {
     pub(super) index: Index,
     data: Vec<u8>,
     facts: Facts,
+    sequences: OnceCell<Sequences>,
 }
 
 /// What the headers say.
@@ -57,12 +59,17 @@ impl ObjectFile {
         let index = read_symbols(path)
             .map_err(|error| Failure::new(format!("the symbols of `{shown}` cannot be read: {error}")))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { path: path.to_owned(), name, index, data, facts })
+        Ok(Self { path: path.to_owned(), name, index, data, facts, sequences: OnceCell::new() })
     }
 
     /// The machine (`EM_…`) and whether it is big-endian.
     pub(super) fn machine(&self) -> (elf::Machine, bool) {
         (self.facts.machine, self.facts.is_big_endian)
+    }
+
+    /// Its restartable sequences.
+    pub(super) fn sequences(&self) -> &Sequences {
+        self.sequences.get_or_init(|| Sequences::of_file(&self.data))
     }
 
     /// How its functions are come to.

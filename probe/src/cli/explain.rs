@@ -76,6 +76,7 @@ fn walk<A: Arch>(object: &ObjectFile, start: usize, end: usize) -> Vec<Verdict> 
     let function = Some((CodeAddr::new(start), CodeAddr::new(end)));
     let (mut addr, mut verdicts) = (start, Vec::new());
     let mut targets = BranchTargets::new();
+    let sequences = object.sequences();
     while addr < end {
         let mut bytes = vec![0; A::MAX_INSN_LEN.min(end - addr)];
         let len = text.read(CodeAddr::new(addr), &mut bytes);
@@ -86,8 +87,17 @@ fn walk<A: Arch>(object: &ObjectFile, start: usize, end: usize) -> Vec<Verdict> 
         let decoded = A::decode(&site);
         let no_post =
             decoded.as_ref().ok().and_then(|decoded| post_by_jump::<A>(decoded.method, &decoded.plan).err());
-        let outcome = decoded.map(|decoded| decoded.method);
-        let jump = displaced_by_jump::<A>(&mut targets, &site).map(drop);
+        let forbidden = |at: usize| {
+            let len = |text: &FileText<'_>| {
+                let mut bytes = [0; 16];
+                let read = text.read(CodeAddr::new(at), &mut bytes);
+                A::insn_len(&bytes[..read])
+            };
+            sequences.refusal(at as u64, || len(&text)).map_or(Ok(()), Err)
+        };
+        let outcome = forbidden(addr).and(decoded.map(|decoded| decoded.method));
+        let jump = displaced_by_jump::<A>(&mut targets, &site)
+            .and_then(|displaced| displaced.starts().try_for_each(|start| forbidden(addr + start)));
         let step = bytes.len();
         verdicts.push(Verdict { addr, bytes, outcome, jump, no_post });
         if step == 0 {
