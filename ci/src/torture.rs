@@ -144,7 +144,7 @@ pub(crate) fn run(root: &Path, name: &str, only: &str, verbose: bool) -> Result<
 fn strangers(root: &Path, only: &str) -> Result<(), String> {
     let test =
         ["test", "--release", "-p", "probe-tests-strangers", "--test", "strangers", "--", "--only", only];
-    let mut command = step::clean(std::process::Command::new("cargo"));
+    let mut command = crate::command::clean(std::process::Command::new("cargo"));
     command.args(test).env("PROBE_STRANGERS", "long").current_dir(root);
     match command.status() {
         Ok(status) if status.success() => Ok(()),
