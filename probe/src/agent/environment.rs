@@ -31,6 +31,21 @@ pub(super) unsafe fn region(environment: *mut *mut c_char) -> Option<&'static CS
     })
 }
 
+/// Lets libc know the environment, if it does not yet.
+///
+/// # Safety
+/// As [`region`]; no other thread uses the environment.
+pub(super) unsafe fn publish(environment: *mut *mut c_char) {
+    unsafe extern "C" {
+        static mut environ: *mut *mut c_char;
+    }
+    // SAFETY: the caller's promise.
+    if unsafe { environ }.is_null() {
+        // SAFETY: as above.
+        unsafe { environ = environment };
+    }
+}
+
 /// Takes our variable out of the environment, and ourselves out of `LD_PRELOAD`.
 ///
 /// # Safety

@@ -45,6 +45,9 @@ Examples:
 #[command(after_help = DEF_HELP)]
 pub(super) struct Trace {
     /// A probe definition; may be given many times.
+    ///
+    /// Hits are seen from the first initialiser of the program's own objects on, to the last destructor. What the dynamic linker
+    /// itself calls before that, and the resolvers of indirect functions, run before the probes are there.
     #[arg(short = 'p', long = "probe", value_name = "DEF", required = true, allow_hyphen_values = true)]
     pub(super) probes: Vec<String>,
     /// Follow forked children, too, and the programs that they execute.
