@@ -115,6 +115,8 @@ fn build(package: &Path) -> PathBuf {
     for (name, folder) in beside {
         cargo.arg("--config").arg(format!("patch.crates-io.{name}.path={:?}", folder.display().to_string()));
     }
+    // Its constructor comes before those of all other objects.
+    cargo.args(["--", "-C", "link-arg=-Wl,-z,initfirst"]);
     let status = cargo.status().unwrap_or_else(|error| panic!("cargo cannot be run: {error}"));
     if let Some(locked) = locked {
         std::fs::write(&lock, locked)

@@ -33,6 +33,21 @@ pub(super) unsafe fn region(environment: *mut *mut c_char) -> Option<&'static CS
     })
 }
 
+/// Lets libc know the environment, if it does not yet.
+///
+/// # Safety
+/// As [`region`]; no other thread uses the environment.
+pub(super) unsafe fn publish(environment: *mut *mut c_char) {
+    unsafe extern "C" {
+        static mut environ: *mut *mut c_char;
+    }
+    // SAFETY: the caller's promise.
+    if unsafe { environ }.is_null() {
+        // SAFETY: as above.
+        unsafe { environ = environment };
+    }
+}
+
 /// Takes our variables out of the environment, and ourselves out of `LD_PRELOAD`.
 ///
 /// Behind the array of a program that has just started is the auxiliary vector, which those who have no libc find by the array's

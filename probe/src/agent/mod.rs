@@ -24,5 +24,6 @@ mod objects;
 mod places;
 mod plant;
 mod process;
+mod quiet;
 mod runner;
 mod start;

@@ -105,6 +105,16 @@ impl Drop for Muted {
     }
 }
 
+/// From here to [`unmute`], what this thread does is the agent's own work.
+pub(super) fn mute() {
+    std::mem::forget(Muted::new());
+}
+
+/// See [`mute`].
+pub(super) fn unmute() {
+    drop(Muted(false));
+}
+
 /// Whether this thread is at the agent's own work. Fit for handlers.
 #[inline]
 pub(super) fn is_muted() -> bool {

@@ -53,6 +53,9 @@ pub(super) const EXAMPLES: &str = "  probe trace -p 'p libc:opendir path=$arg1:s
 #[command(after_help = format!("{GRAMMAR}\n\nExamples:\n{EXAMPLES}\n\nOutput, exit status and environment: man probe-trace"))]
 pub(super) struct Trace {
     /// A probe definition; may be given many times.
+    ///
+    /// Hits are seen from the first initialiser of the program's own objects on, to the last destructor. What the dynamic linker
+    /// itself calls before that, and the resolvers of indirect functions, run before the probes are there.
     #[arg(short = 'p', long = "probe", value_name = "DEF", required = true, allow_hyphen_values = true)]
     pub(super) probes: Vec<String>,
     /// Follow forked children, too, and the programs that they execute.
