@@ -240,12 +240,12 @@ fn print_function(
     (verdicts, all): (&[Verdict], usize),
     style: Style,
 ) -> io::Result<()> {
+    let all_bytes = end_of(object, entry) - entry.addr;
     let head = format!(
-        "{}:{}  {:#x}  {} bytes, {all} instructions",
+        "{}:{}  {:#x}  {all_bytes} bytes, {all} instructions",
         object.name.shown(),
         name.shown(),
-        entry.addr,
-        end_of(object, entry) - entry.addr
+        entry.addr
     );
     writeln!(out, "{}", style.paint(Role::Head, head))?;
     if entry.kind == Kind::Indirect {
@@ -265,20 +265,26 @@ fn print_function(
         Some(with_offset(demangled(object.index.name(covering)), addr - covering.addr as u64))
     };
     let longest = verdicts.iter().map(|verdict| verdict.bytes.len()).max().unwrap_or(0);
-    for verdict in verdicts {
+    let insns: Vec<String> = verdicts
+        .iter()
+        .map(|v| disasm::instruction(machine, is_big_endian, &v.bytes, v.addr as u64, &symbol))
+        .collect();
+    // As narrow as the function allows, so that it fits into terminals of 80 columns more often.
+    let width = insns.iter().map(|insn| insn.chars().count()).max().unwrap_or(0).min(44);
+    let digits = format!("+{:#x}", all_bytes.saturating_sub(1)).len();
+    for (verdict, insn) in verdicts.iter().zip(&insns) {
         let hex: Vec<String> = verdict.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let insn = disasm::instruction(machine, is_big_endian, &verdict.bytes, verdict.addr as u64, &symbol);
         let offset = format!("+{:#x}", verdict.addr - entry.addr);
         let how = match &verdict.outcome {
             Ok(method) => how(*method, verdict, style),
             Err(refusal) => style.paint(Role::Bad, format!("refused    {refusal}")).to_string(),
         };
         let left = format!(
-            "  {offset:<8}  {:<width$}",
+            "  {offset:<digits$}  {:<bytes$}",
             hex.join(" "),
-            width = longest * 3 - usize::from(longest > 0)
+            bytes = longest * 3 - usize::from(longest > 0)
         );
-        writeln!(out, "{}  {insn:<44}  {how}", style.paint(Role::Dim, left))?;
+        writeln!(out, "{}  {insn:<width$}  {how}", style.paint(Role::Dim, left))?;
     }
     Ok(())
 }

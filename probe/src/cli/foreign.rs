@@ -62,6 +62,12 @@ pub(super) struct Escaped<'a> {
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Most names are such, and millions of events have them.
+        if self.quote.is_none()
+            && let Some(text) = as_plain_ascii(self.bytes)
+        {
+            return f.pad(text);
+        }
         let mut out = String::with_capacity(self.bytes.len() + 8);
         for chunk in self.bytes.utf8_chunks() {
             for c in chunk.valid().chars() {
@@ -79,6 +85,11 @@ impl fmt::Display for Escaped<'_> {
         }
         f.pad(&out)
     }
+}
+
+/// The text, if it is printable ASCII.
+fn as_plain_ascii(bytes: &[u8]) -> Option<&str> {
+    bytes.iter().all(|byte| matches!(byte, b' '..=b'~')).then(|| std::str::from_utf8(bytes).ok())?
 }
 
 fn hex(out: &mut String, byte: u8) -> fmt::Result {
@@ -117,7 +128,7 @@ pub(super) fn is_plain(c: char) -> bool {
 /// An object as a line of JSON, which may be looked at on a terminal: what is not plain is written as `\uXXXX`.
 pub(super) fn json(object: &Json) -> String {
     let text = object.to_string();
-    if text.chars().all(is_plain) {
+    if as_plain_ascii(text.as_bytes()).is_some() || text.chars().all(is_plain) {
         return text;
     }
     let mut out = String::with_capacity(text.len() + 16);

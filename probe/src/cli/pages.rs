@@ -113,7 +113,7 @@ fn summary() -> Vec<Piece> {
             "ABANDONED",
             "Calls that were followed and never returned: longjmp, an exception or the end of their thread cut them off.",
         ),
-        ("DROPPED", "Events for which the thread's buffer had no room; see --buffer."),
+        ("DROPPED", "Events for which the thread's buffer had no room; see --buffer and --on-full."),
         ("MIN, MEDIAN, P99, MAX", "How long the calls took, for return probes; median and P99 to within 7 %."),
     ]));
     all
@@ -150,7 +150,8 @@ fn json() -> Vec<Piece> {
         ("program", "The program's file."),
         ("ended", "How it ended: \"exited with 0\"."),
         ("ran_ns", "How long it ran."),
-        ("lost_events", "Events of threads that found no buffer."),
+        ("lost_events", "How many hits have no event, for whatever reason: the only number to ask whether all are there."),
+        ("lost_by_thread", "Whose they were: an array of objects with pid, tid, comm and lost_events."),
         ("garbled_records", "Records that no agent writes: the program has written into the buffers itself."),
         ("refused", "For each definition with refused functions an object: for each reason the functions."),
         ("never_planted", "The definitions that were planted nowhere."),
