@@ -217,7 +217,8 @@ fn histogram(out: &mut String, durations: &Histogram) {
 
 /// `name-pid/tid`.
 fn task(loss: &Loss) -> String {
-    let name = loss.comm.split(|&byte| byte == 0).next().unwrap_or_default().escape_ascii();
+    let name = Foreign::new(loss.comm.split(|&byte| byte == 0).next().unwrap_or_default());
+    let name = name.shown();
     if loss.tid == loss.pid {
         format!("{name}-{}", loss.pid)
     } else {
