@@ -131,14 +131,14 @@ int main(int argc, char **argv) {
         at = put32(put32(put32(put32(put32(at, 6), 1), 0), 9), 4000000000u);
         commit(put(put32(at, 2), "no", 2));
     } else if (!strcmp(how, "object")) {
-        for (int i = 2; i < argc; i++) object((uint64_t)i << 40, argv[i]);
+        for (int i = 2; i < argc; i++) object((uint64_t)i << 24, argv[i]);
         for (int i = 2; i < argc; i++) {
-            uint64_t address = ((uint64_t)i << 40) + 16;
+            uintptr_t address = ((uintptr_t)i << 24) + 16;
             char *at = begin(4096);
             at = put32(at, 1);
             at = put64(put64(at, now()), 0);
             at = put32(put32(put32(put32(at, 1), 0), getpid()), getpid());
-            commit(put64(put32(at, 8), address));
+            commit(put(put32(at, sizeof address), &address, sizeof address));
         }
     } else
         return 5;
