@@ -1,5 +1,4 @@
 // asks: is a thread cancelled where it blocks, in its deferred and its asynchronous way, and its cleanup run? (RET_7, pthread_cancel(3))
-// short
 #include "stranger.h"
 
 static int pipes[2], cleaned;

@@ -1,6 +1,7 @@
 // asks: is a program that is executed by any function of exec's family traced, and given its arguments? (EVT_1, exec(3), posix_spawn(3))
 // probe: -f
 // argv: all
+// short
 #include "stranger.h"
 #include <spawn.h>
 

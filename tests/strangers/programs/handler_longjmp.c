@@ -1,5 +1,4 @@
 // asks: does siglongjmp out of handlers, a hundred times, lose no mask, stack or hit? (RET_7, HIT_12, sigsetjmp(3))
-// short
 #include "stranger.h"
 #include <setjmp.h>
 

@@ -1,6 +1,7 @@
 // asks: can a program that writes rubbish into every shared mapping of the tracer's crash it, hang it, or be crashed? (EVT_2)
 // probe: -f
 // counts: no
+// short
 #include "stranger.h"
 
 FUNCTION static int work(int n) { return n + 1; }

@@ -1,5 +1,4 @@
 // asks: does an int3 of the program's own, and raise(SIGTRAP), come to its handler with the right pc and code? (HIT_5)
-// short
 #include "stranger.h"
 #include <ucontext.h>
 

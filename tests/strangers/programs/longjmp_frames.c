@@ -1,5 +1,6 @@
 // asks: does longjmp out of five probed frames leave the calls before and behind it right? (RET_7, setjmp(3))
 // cc: -fno-optimize-sibling-calls
+// short
 #include "stranger.h"
 #include <setjmp.h>
 

@@ -1,5 +1,4 @@
 // asks: do two thousand short threads come, hit and go without a loss? (HIT_7, EVT_1, pthread_create(3))
-// short
 #include "stranger.h"
 
 static atomic_int sum;

@@ -1,5 +1,4 @@
 // asks: does a handler with SA_ONSTACK run on the program's alternate stack, and one without on its own? (HIT_13, sigaltstack(2))
-// short
 #include "stranger.h"
 
 static char other[65536] __attribute__((aligned(16)));

@@ -1,5 +1,4 @@
 // asks: is what a program reads of its own text through memory and /proc/self/mem what its file holds? (HIT_13)
-// short
 #include "stranger.h"
 
 FUNCTION static int work(int n) { return n * 7 + 1; }

@@ -2,7 +2,7 @@
 #include "stranger.h"
 
 // The flags lie where a return address is elsewhere, and below them the way back.
-__asm__(".text\n.type set_flags, @function\nset_flags:\npopfq\npushfq\npopq %rax\nret\n.size set_flags, .-set_flags\n");
+__asm__(".text\n.type set_flags, @function\nset_flags:\n.cfi_startproc\n.cfi_def_cfa_offset 16\npopfq\n.cfi_def_cfa_offset 8\npushfq\npopq %rax\nret\n.cfi_endproc\n.size set_flags, .-set_flags\n");
 
 static unsigned long after(unsigned long flags) {
     unsigned long answer;

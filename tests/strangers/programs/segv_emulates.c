@@ -1,5 +1,4 @@
 // asks: does a SIGSEGV handler that does the access itself and steps over it see the right pc, address and registers? (HIT_9)
-// short
 #include "stranger.h"
 #include <ucontext.h>
 

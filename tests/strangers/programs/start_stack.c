@@ -1,6 +1,5 @@
 // asks: do argc, argv, environment and auxiliary vector arrive where the kernel puts them, through a probed _start? (REG_19)
 // argv: one two three
-// short
 #include "stranger.h"
 #include <elf.h>
 #include <sys/auxv.h>
@@ -14,6 +13,8 @@ int main(int argc, char **argv, char **environment) {
     char **end = environment;
     while (*end) end++;
     for (Elf64_auxv_t *entry = (Elf64_auxv_t *)(end + 1); entry->a_type; entry++) {
+        // An entry that means nothing, says the ABI.
+        if (entry->a_type == AT_IGNORE) continue;
         int same = entry->a_type == AT_PHNUM || entry->a_type == AT_UID || entry->a_type == AT_PAGESZ || entry->a_type == AT_SECURE;
         printf("auxv %lu %lu\n", entry->a_type, same ? entry->a_un.a_val : 0);
     }

@@ -26,11 +26,11 @@ pub(crate) struct Mode {
 
 /// All of them.
 pub(crate) const MODES: [Mode; 8] = [
-    mode("p-libc-jump", 'p', Where::Libc, true, true),
+    mode("p-libc-jump", 'p', Where::Libc, true, false),
     mode("p-libc-trap", 'p', Where::Libc, false, false),
     mode("r-libc-jump", 'r', Where::Libc, true, false),
     mode("r-libc-trap", 'r', Where::Libc, false, false),
-    mode("p-program-jump", 'p', Where::Program, true, false),
+    mode("p-program-jump", 'p', Where::Program, true, true),
     mode("p-program-trap", 'p', Where::Program, false, false),
     mode("r-program-jump", 'r', Where::Program, true, false),
     mode("r-program-trap", 'r', Where::Program, false, true),
