@@ -5,7 +5,8 @@
 //! `posix_spawn` (whose child goes on through `sigaction`, `dup2` and `execve`), in `abort`; and programs do so with full
 //! sets. So those system calls get a probe of their own. It makes the call in the program's place, without our signals
 //! ([`OWNED`](signals::OWNED)): the mask that comes in force is the one in the signal frame, and the action of one of our signals is
-//! kept behind ours ([`signals::install_action`]). The calls are found by their code: the number as a constant, the call a few
+//! kept behind ours ([`signals::install_action`]). And a hit needs an alternate stack with room: `sigaltstack` keeps the program's own
+//! behind a big one. The calls are found by their code: the number as a constant, the call a few
 //! instructions later.
 //!
 //! Not covered: signal handlers that run while `sigsuspend`, `ppoll` or the like waits with our signals in its set, and
@@ -14,7 +15,7 @@
 use crate::arch::{Leads, Regs, SYSCALL, SyscallCode};
 use crate::signals::{self, OWNED_SET};
 use crate::symbols::objects::{self, Object, Role};
-use crate::sys::{Action, SignalSet};
+use crate::sys::{Action, AltStack, SignalSet};
 use crate::{Hit, Kprobe, Native, Probe, memory, process};
 use core::ffi::c_int;
 use probe_core::arch::{Arch, Memory, Regs as _};
@@ -80,8 +81,11 @@ pub fn probes() -> Vec<AnyProbe<Native>> {
     for segment in text {
         let mut text = vec![0; segment.end - segment.start];
         let len = memory::read_some(segment.start, &mut text);
-        let known: [(_, Handler); 2] =
-            [(libc::SYS_rt_sigprocmask, change_mask), (libc::SYS_rt_sigaction, change_action)];
+        let known: [(_, Handler); 3] = [
+            (libc::SYS_rt_sigprocmask, change_mask),
+            (libc::SYS_rt_sigaction, change_action),
+            (libc::SYS_sigaltstack, change_stack),
+        ];
         for (number, handler) in known {
             let calls = calls(&text[..len], number as u32).into_iter();
             found.extend(calls.map(|(at, call)| probe(segment.start + at, call, number, handler)));
@@ -215,3 +219,47 @@ fn change_action(
     }
     Some(0)
 }
+
+/// `sigaltstack(new, old)`.
+fn change_stack(
+    &[new, old, ..]: &[usize; 4],
+    read: &dyn Fn(usize, &mut [u8]) -> bool,
+    write: &dyn Fn(usize, &[u8]) -> bool,
+) -> Option<isize> {
+    let error = |errno: c_int| Some(-(errno as isize));
+    let mut bytes = [0; size_of::<AltStack>()];
+    if new != 0 && !read(new, &mut bytes) {
+        return error(libc::EFAULT);
+    }
+    let wanted = (new != 0).then(|| AltStack::from_memory(bytes));
+    if wanted
+        .is_some_and(|wanted| !matches!(wanted.flags & !AUTODISARM, 0 | libc::SS_ONSTACK | libc::SS_DISABLE))
+    {
+        return error(libc::EINVAL);
+    }
+    let before = signals::interrupted_stack()?;
+    if let Some(wanted) = wanted {
+        if before.flags & libc::SS_ONSTACK != 0 {
+            return error(libc::EPERM);
+        }
+        let is_none = wanted.flags & !AUTODISARM == libc::SS_DISABLE;
+        if !is_none && wanted.len_bytes < LEAST_STACK {
+            return error(libc::ENOMEM);
+        }
+        let wanted = if is_none { AltStack { base: 0, len_bytes: 0, ..wanted } } else { wanted };
+        // SS_ONSTACK is taken for none.
+        if !signals::set_interrupted_stack(&AltStack { flags: wanted.flags & !libc::SS_ONSTACK, ..wanted }) {
+            return None;
+        }
+    }
+    if old != 0 && !write(old, &before.to_memory()) {
+        return error(libc::EFAULT);
+    }
+    Some(0)
+}
+
+/// `SS_AUTODISARM`.
+const AUTODISARM: c_int = 1 << 31;
+
+/// The kernel's `MINSIGSTKSZ`.
+const LEAST_STACK: usize = libc::MINSIGSTKSZ;

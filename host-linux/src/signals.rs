@@ -23,7 +23,7 @@ use self::recorded::{Entries, FIRST, Version, Versions, entries};
 use crate::arch::{Native, RESTORER_FLAG, UContext, is_breakpoint_trap, nofault_fixup, restorer};
 use crate::lock::Lock;
 use crate::process::LinuxProcess;
-use crate::sys::{self, Action, SigInfo, SignalSet};
+use crate::sys::{self, Action, AltStack, SigInfo, SignalSet};
 use crate::{clock, memory, text, threads, watch};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
@@ -492,6 +492,17 @@ pub(crate) fn set_interrupted_mask(mask: SignalSet) {
     if let Some(context) = interrupted() {
         context.set_mask(mask);
     }
+}
+
+/// The alternate stack of the interrupted thread's program, as the kernel would tell it; `None` outside of a handler.
+pub(crate) fn interrupted_stack() -> Option<AltStack> {
+    Some(threads::program_stack(interrupted()?, threads::current()?))
+}
+
+/// Lets `stack` be that from now on; `false`: it cannot be kept.
+pub(crate) fn set_interrupted_stack(stack: &AltStack) -> bool {
+    let (Some(context), Some(block)) = (interrupted(), threads::current()) else { return false };
+    threads::set_program_stack(context, block, stack)
 }
 
 fn interrupted() -> Option<UContext> {

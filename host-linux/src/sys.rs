@@ -166,6 +166,22 @@ pub struct AltStack {
 }
 
 impl AltStack {
+    /// The structure as the kernel writes it into memory.
+    pub(crate) fn to_memory(self) -> [u8; size_of::<Self>()] {
+        let mut bytes = [0; size_of::<Self>()];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(core::mem::offset_of!(Self, base), &self.base.to_ne_bytes());
+        put(core::mem::offset_of!(Self, flags), &self.flags.to_ne_bytes());
+        put(core::mem::offset_of!(Self, len_bytes), &self.len_bytes.to_ne_bytes());
+        bytes
+    }
+
+    /// The structure that the kernel would read from memory.
+    pub(crate) const fn from_memory(bytes: [u8; size_of::<Self>()]) -> Self {
+        // SAFETY: words and padding; every value is one.
+        unsafe { core::mem::transmute::<[u8; size_of::<Self>()], Self>(bytes) }
+    }
+
     /// Whether `sp` lies on it.
     pub fn holds(&self, sp: usize) -> bool {
         self.flags & libc::SS_DISABLE == 0 && sp.wrapping_sub(self.base) <= self.len_bytes && sp != self.base

@@ -73,6 +73,8 @@ pub(crate) struct Block {
     next_free: AtomicU32,
     /// The lowest address of the alternate stack, 0 before there is one. It stays with the block.
     altstack: AtomicUsize,
+    /// The program's own alternate stack while ours is in its place.
+    program_stack: ProgramStack,
     /// Whether the alternate stack is just being made: what that calls may be probed itself.
     is_preparing: AtomicBool,
     /// The embedding program's ([`words`]).
@@ -215,6 +217,7 @@ pub fn thread_started() {
         return;
     }
     if let Some(stack) = block.altstack() {
+        block.program_stack.set(&now);
         // SAFETY: the stack belongs to this thread's block and is used for nothing else. The error (EPERM: on the old
         // one) leaves everything as it was, and the next hit tries again.
         let _ = unsafe { sys::sigaltstack(Some(&stack)) };
@@ -245,8 +248,75 @@ pub(crate) fn ensure_altstack(context: UContext, block: &Block) -> bool {
     if now.flags & libc::SS_DISABLE == 0 && set(&stack) < 0 {
         return true;
     }
+    block.program_stack.set(&now);
     context.set_altstack(&stack);
     false
+}
+
+/// The program's alternate stack, where a big one of ours is in force.
+struct ProgramStack {
+    base: AtomicUsize,
+    flags: AtomicI32,
+    len_bytes: AtomicUsize,
+}
+
+impl ProgramStack {
+    fn get(&self) -> AltStack {
+        AltStack {
+            base: self.base.load(Ordering::Relaxed),
+            flags: self.flags.load(Ordering::Relaxed),
+            len_bytes: self.len_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    fn set(&self, stack: &AltStack) {
+        self.base.store(stack.base, Ordering::Relaxed);
+        self.flags.store(stack.flags, Ordering::Relaxed);
+        self.len_bytes.store(stack.len_bytes, Ordering::Relaxed);
+    }
+}
+
+/// Farther below the stack pointer than any red zone goes.
+const BELOW_SP: usize = 1024;
+
+/// The alternate stack that the program of the interrupted thread would have bare.
+pub(crate) fn program_stack(context: UContext, block: &Block) -> AltStack {
+    let now = context.altstack();
+    let is_ours = now.base != 0 && now.base == block.altstack.load(Ordering::Relaxed);
+    let stack = if is_ours { block.program_stack.get() } else { now };
+    if stack.flags & libc::SS_DISABLE == 0 && stack.holds(context.sp()) {
+        return AltStack { flags: stack.flags | libc::SS_ONSTACK, ..stack };
+    }
+    AltStack { flags: stack.flags & !libc::SS_ONSTACK, ..stack }
+}
+
+/// Gives the interrupted thread the alternate stack that its program wants, or one of ours in its place where that is none,
+/// or has no room for a hit; `false`: there is no memory for it.
+pub(crate) fn set_program_stack(context: UContext, block: &Block, wanted: &AltStack) -> bool {
+    if wanted.flags & libc::SS_DISABLE == 0 && wanted.len_bytes >= ALTSTACK_ENOUGH {
+        return put_stack(context, wanted);
+    }
+    let Some(ours) = block.altstack() else { return false };
+    if context.altstack().base != ours.base && !put_stack(context, &ours) {
+        return false;
+    }
+    block.program_stack.set(wanted);
+    true
+}
+
+/// Puts an alternate stack in force for the interrupted thread; `false`: the kernel does not want it.
+fn put_stack(context: UContext, stack: &AltStack) -> bool {
+    // The handler may stand on the one that goes: from another stack pointer, and no signal comes meanwhile.
+    let below = (context.sp() - BELOW_SP) & !15;
+    let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(BLOCKED));
+    // SAFETY: the block's own stack, or the program's, which it promises. All signals are blocked; what lies so far below the
+    // program's stack pointer is nobody's, and the call uses no stack.
+    let answer = unsafe { arch::sigaltstack_from(stack, below) };
+    sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
+    if answer >= 0 {
+        context.set_altstack(stack);
+    }
+    answer >= 0
 }
 
 impl Block {

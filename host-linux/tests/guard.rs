@@ -244,3 +244,42 @@ fn threads_start_and_end_with_what_they_run_through_probed() {
     }
     drop((planted, guard));
 }
+
+/// What the kernel tells of this thread's alternate stack, and how it answers to wrong ones.
+fn stacks(memory: &mut [u8]) -> Vec<(usize, i32, usize, i32)> {
+    let base = memory.as_mut_ptr();
+    let len = libc::MINSIGSTKSZ;
+    let none = libc::stack_t { ss_sp: null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+    let small = libc::stack_t { ss_sp: base.cast(), ss_flags: 0, ss_size: len };
+    let big = libc::stack_t { ss_size: 128 << 10, ..small };
+    let short = libc::stack_t { ss_size: len - 1, ..small };
+    let odd = libc::stack_t { ss_flags: 0x70, ..small };
+    let all = [none, small, short, odd, big, small, none, none];
+    let one = |new: &libc::stack_t| {
+        let mut old = libc::stack_t { ss_sp: null_mut(), ss_flags: -1, ss_size: 1 };
+        // SAFETY: the memory is used for nothing else while it is a stack, and no handler runs on it.
+        let result = unsafe { libc::sigaltstack(new, &mut old) };
+        let errno = if result == 0 { 0 } else { common::errno().load(Relaxed) };
+        assert_eq!(guard_work(6), 42);
+        (old.ss_sp as usize, old.ss_flags, old.ss_size, errno)
+    };
+    all.iter().map(one).collect()
+}
+
+#[test]
+fn hit_13_an_alternate_stack_too_small_for_a_hit_is_the_programs_all_the_same() {
+    let _alone = alone();
+    let mut memory = vec![0; 128 << 10];
+    let thread = |memory: &mut Vec<u8>| {
+        std::thread::scope(|scope| {
+            // The first tells of Rust's own stack, which is another one in each thread.
+            scope.spawn(|| stacks(memory)).join().unwrap().split_off(1)
+        })
+    };
+    let bare = thread(&mut memory);
+    let guard = guard_signals().unwrap();
+    let probe = on_work();
+    assert_eq!(thread(&mut memory), bare);
+    assert_eq!(probe.counters().hits, 8);
+    drop((probe, guard));
+}

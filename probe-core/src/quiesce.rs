@@ -38,10 +38,10 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Whether the code that is running is a handler's, or interrupts the core.
+    /// Whether the code that is running is a handler's, or interrupts the core: a hit, or a registration in its own task.
     pub(crate) fn is_in_handler(&self) -> bool {
         self.host.pin();
-        let is_inside = self.host.context().is_some_and(Context::is_inside);
+        let is_inside = self.host.context().is_some_and(Context::is_inside) || self.has_interrupted_holder();
         self.host.unpin();
         is_inside
     }

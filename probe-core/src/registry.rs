@@ -72,7 +72,8 @@ pub struct Probes<H: Host> {
     is_on: AtomicBool,
     /// Whether probes get their jumps without being asked.
     is_optimising: AtomicBool,
-    is_locked: AtomicBool,
+    /// Who has the lock ([`Probes::identity`]), 0: nobody.
+    holder: AtomicUsize,
     /// Never dropped: it lives in a static, and handlers' view of it needs no code that frees memory.
     books: ManuallyDrop<UnsafeCell<Books<H>>>,
 }
@@ -149,7 +150,7 @@ impl<H: Host> Drop for Locked<'_, H> {
     fn drop(&mut self) {
         let mut dead = core::mem::replace(&mut self.dead, ptr::null_mut());
         let mut dead_watches = core::mem::replace(&mut self.dead_watches, ptr::null_mut());
-        self.probes.is_locked.store(false, Release);
+        self.probes.holder.store(0, Release);
         while let Some(node) = NonNull::new(dead) {
             // SAFETY: buried after a grace period, so it is ours alone.
             let node = unsafe { free(node) };
@@ -171,6 +172,9 @@ impl<A: Arch> Keyed for Point<A> {
     }
 }
 
+/// Who takes the lock in no task's name.
+const ANYBODY: usize = 1;
+
 impl<H: Host> Probes<H> {
     /// No probes yet; to be kept in a static.
     pub const fn new(host: H) -> Self {
@@ -189,7 +193,7 @@ impl<H: Host> Probes<H> {
             dirty: AtomicBool::new(false),
             is_on: AtomicBool::new(true),
             is_optimising: AtomicBool::new(false),
-            is_locked: AtomicBool::new(false),
+            holder: AtomicUsize::new(0),
             books: ManuallyDrop::new(UnsafeCell::new(Books {
                 slots: SlotAllocator::new(),
                 stubs: Vec::new(),
@@ -222,14 +226,26 @@ impl<H: Host> Probes<H> {
     /// # Safety
     /// This thread, or its copy in the forked child, has called [`Probes::freeze`] and not yet this.
     pub unsafe fn thaw(&self) {
-        self.is_locked.store(false, Release);
+        self.holder.store(0, Release);
     }
 
     pub(crate) fn lock(&self) -> Locked<'_, H> {
-        while self.is_locked.swap(true, Acquire) {
+        let own = self.identity();
+        while self.holder.compare_exchange(0, own, Acquire, Relaxed).is_err() {
             self.host.relax();
         }
         Locked { probes: self }
+    }
+
+    /// Whether the code that is running has interrupted whoever has the lock: it would wait for ever.
+    pub(crate) fn has_interrupted_holder(&self) -> bool {
+        let holder = self.holder.load(Relaxed);
+        holder > ANYBODY && holder == self.identity()
+    }
+
+    /// The running task, [`ANYBODY`] where the host has no room for another.
+    fn identity(&self) -> usize {
+        self.host.task().map_or(ANYBODY, |task| ptr::from_ref(task).addr())
     }
 }
 

@@ -71,6 +71,7 @@ pub(super) fn store_regs(context: UContext, regs: &Regs) {
     set(8, regs.rdi);
     set(16, regs.rip);
     set(17, regs.eflags);
+    keep_lasting_flags(regs.eflags);
     set(15, regs.rsp);
 }
 
@@ -285,4 +286,20 @@ pub(super) fn skip_counter(context: UContext, insn: [u8; 4]) -> bool {
     context.set_word(DX, 0);
     context.set_pc(context.pc() + len);
     true
+}
+
+/// NT and ID, which the signal return does not take from the frame: they stay as the handler has them.
+const LASTING_FLAGS: u64 = 1 << 14 | 1 << 21;
+
+/// Gives the handler itself the flags in `wanted` that it hands on to what it has interrupted. Compiled code leaves them alone.
+fn keep_lasting_flags(wanted: u64) {
+    let now: u64;
+    // SAFETY: reads the flags through one word of the stack.
+    unsafe { asm!("pushfq", "pop {}", out(reg) now, options(preserves_flags)) };
+    if (now ^ wanted) & LASTING_FLAGS == 0 {
+        return;
+    }
+    let flags = now & !LASTING_FLAGS | wanted & LASTING_FLAGS;
+    // SAFETY: through one word of the stack; only these two flags change, which no instruction of a program's heeds but POPF and IRET.
+    unsafe { asm!("push {}", "popfq", in(reg) flags) };
 }

@@ -686,3 +686,26 @@ fn places_and_probes_say_what_they_are() {
     assert!(format!("{kept:?}").starts_with("Kept { probe: Probe {"), "{kept:?}");
     kept.probe.unregister().unwrap();
 }
+
+#[test]
+fn reg_13_what_interrupts_a_registration_is_told_so() {
+    let world = World::new();
+    plus_five(world, "f");
+    plus_five(world, "g");
+    let told = std::sync::Arc::new(Mutex::new(Vec::new()));
+    let log = told.clone();
+    // A signal's or an interrupt's handler, in the same task, while text is written.
+    *world.host().text_hook.lock().unwrap() = Some(Box::new(move |moment| {
+        if moment == Moment::BeforeWrite {
+            let mut log = log.lock().unwrap();
+            log.push(world.probes.register(K::at("g")).unwrap_err().errno());
+            log.push(world.probes.switch(probe_core::Switch::Off).unwrap_err().errno());
+        }
+    }));
+    let probe = world.probes.register(K::at("f")).unwrap();
+    *world.host().text_hook.lock().unwrap() = None;
+    let told = told.lock().unwrap();
+    assert!(!told.is_empty() && told.iter().all(|&errno| errno == Errno::EBUSY), "{told:?}");
+    drop(world.probes.register(K::at("g")).unwrap());
+    drop(probe);
+}
