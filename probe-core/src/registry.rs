@@ -25,19 +25,19 @@ pub use self_test::SelfTestError;
 pub use watch::Watch;
 
 use crate::arch::Arch;
-use crate::context::Task;
 use crate::counter::Shares;
 use crate::detour::{Detour, DetourChunk};
 use crate::error::RegisterError;
 use crate::host::Host;
-use crate::instance::Pool;
 use crate::list::List;
 use crate::point::{Node, Point};
+use crate::pool::Pool;
 use crate::ret::{StubChunk, StubRange};
 use crate::slots::{SlotAllocator, SlotChunk};
 use crate::spare::Spares;
 use crate::sync::{Acquire, AtomicBool, AtomicPtr, AtomicUsize, Relaxed, Release};
 use crate::table::{Keyed, RetiredArray, Table};
+use crate::task::Task;
 use crate::watch::{MAX_WATCHPOINTS, WatchNode};
 use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
@@ -72,6 +72,8 @@ pub struct Probes<H: Host> {
     pub(crate) text_changer: AtomicPtr<Task<H::Arch>>,
     /// A handler has changed something that the next call here has to carry out.
     pub(crate) dirty: AtomicBool,
+    /// A pool of a return probe has said that it should grow.
+    pub(crate) low_pools: AtomicBool,
     is_on: AtomicBool,
     /// Whether probes get their jumps without being asked.
     is_optimising: AtomicBool,
@@ -185,6 +187,7 @@ impl<H: Host> Probes<H> {
             text_changes: AtomicUsize::new(0),
             text_changer: AtomicPtr::new(ptr::null_mut()),
             dirty: AtomicBool::new(false),
+            low_pools: AtomicBool::new(false),
             is_on: AtomicBool::new(true),
             is_optimising: AtomicBool::new(false),
             is_locked: AtomicBool::new(false),

@@ -17,6 +17,7 @@ mod order;
 mod post_by_jump;
 mod registration;
 mod single_step;
+mod stacks;
 mod threads;
 #[allow(dead_code)]
 mod toy;
