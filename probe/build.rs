@@ -47,48 +47,38 @@ fn has_feature(name: &str) -> bool {
 /// Names what the agent is built from: this package, and the packages beside it if this is the repository.
 fn watch(package: &Path) {
     let beside = package.parent().unwrap_or(package);
-    let crates = [
-        "probe-core",
-        "unwind",
-        "host-linux",
-        "x86-decode",
-        "arch-x86_64",
-        "arch-i386",
-        "arch-aarch64",
-        "arch-ppc64",
-    ];
     for path in ["Cargo.toml", "build.rs", "src/lib.rs", "src/agent", "src/def", "src/wire"] {
         println!("cargo:rerun-if-changed={}", package.join(path).display());
     }
-    for path in crates
-        .iter()
-        .flat_map(|krate| [beside.join(krate).join("src"), beside.join(krate).join("Cargo.toml")])
-    {
-        if path.exists() {
+    let krates = ["probe-core", "unwind", "host-linux", "x86-decode"].map(|name| beside.join(name));
+    for krate in krates.into_iter().chain(folders(beside).filter(|path| name_of(path).starts_with("arch-"))) {
+        for path in [krate.join("src"), krate.join("Cargo.toml")].iter().filter(|path| path.exists()) {
             println!("cargo:rerun-if-changed={}", path.display());
         }
     }
 }
 
+fn folders(inside: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(inside).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir())
+}
+
+fn name_of(path: &Path) -> std::borrow::Cow<'_, str> {
+    path.file_name().unwrap_or_default().to_string_lossy()
+}
+
 /// The crates that this one needs, as `cargo package` unpacks them beside it: it builds what it has packed before the registry has
 /// any of it. Nothing elsewhere.
-fn packed_beside(package: &Path) -> Vec<(&'static str, PathBuf)> {
-    const NEEDED: [&str; 8] = [
-        "probe-core",
-        "probe-unwind",
-        "probe-host-linux",
-        "probe-x86-decode",
-        "probe-arch-x86_64",
-        "probe-arch-i386",
-        "probe-arch-aarch64",
-        "probe-arch-ppc64",
-    ];
+fn packed_beside(package: &Path) -> Vec<(String, PathBuf)> {
     let Some(beside) = package.parent().filter(|beside| beside.ends_with("target/package")) else {
         return Vec::new();
     };
-    let version = variable("CARGO_PKG_VERSION");
-    let folder = |name| (name, beside.join(format!("{name}-{version}")));
-    NEEDED.into_iter().map(folder).filter(|(_, folder)| folder.exists()).collect()
+    let version = format!("-{}", variable("CARGO_PKG_VERSION"));
+    let krate = |folder: PathBuf| {
+        let name = name_of(&folder).strip_suffix(&version)?.to_owned();
+        (name.starts_with("probe-") && folder != package).then_some((name, folder))
+    };
+    folders(beside).filter_map(krate).collect()
 }
 
 /// Where nested builds of this profile share what they build: beside cargo's `build`, which has `OUT_DIR` in it.
@@ -125,6 +115,8 @@ fn build(package: &Path) -> PathBuf {
     for (name, folder) in beside {
         cargo.arg("--config").arg(format!("patch.crates-io.{name}.path={:?}", folder.display().to_string()));
     }
+    // Its constructor comes before those of all other objects.
+    cargo.args(["--", "-C", "link-arg=-Wl,-z,initfirst"]);
     let status = cargo.status().unwrap_or_else(|error| panic!("cargo cannot be run: {error}"));
     if let Some(locked) = locked {
         std::fs::write(&lock, locked)

@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +90,8 @@ static void errors(void)
 	struct kprobe far_out = { .symbol_name = "getppid", .offset = 1 << 20 };
 	struct kprobe fine = { .symbol_name = "getppid" };
 	struct kprobe *batch[] = { &fine, &bad };
+	struct kretprobe many = { .kp.symbol_name = "labs" };
+	struct kretprobe start = { .kp.symbol_name = "_start" };
 	struct kretprobe big = { .kp.symbol_name = "labs", .data_size = 4097 };
 
 	CHECK(register_kprobe(&bad) == -ENOENT && !strcmp(bad.reason, "place.no_symbol"));
@@ -99,10 +102,68 @@ static void errors(void)
 	CHECK(register_kprobe(NULL) == -EINVAL);
 	/* All or nothing (REG_12). */
 	CHECK(register_kprobes(batch, 2) == -ENOENT && fine.addr == NULL);
+	/* Flags that do not exist, and more calls than can be followed (RET_3). */
+	fine.flags = 1 << 20;
+	CHECK(register_kprobe(&fine) == -EINVAL && !strcmp(fine.reason, "probe.unknown_flags"));
+	many.maxactive = INT_MAX;
+	CHECK(register_kretprobe(&many) == -EINVAL && !strcmp(many.kp.reason, "kretprobe.too_many"));
+	many.maxactive = KRETPROBE_MAX_ACTIVE + 1;
+	CHECK(register_kretprobe(&many) == -EINVAL);
+	/* No call comes to where the program starts (REG_19). */
+	CHECK(register_kretprobe(&start) == -EINVAL && !strcmp(start.kp.reason, "entry.start"));
 	/* Nothing to remove: that is said (REG_14). */
 	bad.addr = (void *)1;
 	CHECK(unregister_kprobe(&bad) == -EINVAL && bad.addr == NULL);
 	CHECK(enable_kprobe(&bad) == -EINVAL);
+}
+
+/* A place by address and offset is the same place each time (REG_15). */
+static void again(void)
+{
+	char *entry;
+	struct kprobe by_name = { .symbol_name = "getppid" };
+	struct kprobe p = { .pre_handler = pre };
+	int times;
+
+	CHECK(register_kprobe(&by_name) == 0);
+	entry = (char *)by_name.addr;
+	CHECK(unregister_kprobe(&by_name) == 0 && by_name.addr == NULL);
+	/* Behind ENDBR64, where there is one, the first instruction begins. */
+	p.addr = entry - 1;
+	p.offset = 1;
+	for (times = 0; times < 3; times++) {
+		CHECK(register_kprobe(&p) == 0 && p.addr == entry);
+		CHECK(unregister_kprobe(&p) == 0 && p.addr == entry - 1 && p.offset == 1);
+	}
+	/* One that is refused keeps its place, too. */
+	p.offset = 1 << 20;
+	CHECK(register_kprobe(&p) < 0 && p.addr == entry - 1);
+}
+
+/* A copy of a registered structure is registered nowhere; what it was copied from stays registered. */
+static void copies(void)
+{
+	struct probe_counters counters;
+	struct kprobe *copy = malloc(sizeof(*copy));
+	unsigned long seen = before;
+
+	CHECK(copy && register_kprobe(&kp) == 0);
+	*copy = kp;
+	CHECK(unregister_kprobe(copy) == -EINVAL && copy->addr == NULL);
+	CHECK(enable_kprobe(copy) == -EINVAL && kprobe_counters(copy, &counters) == -EINVAL);
+	getppid();
+	CHECK(before == seen + 1);
+	/* It can be registered by itself. */
+	*copy = kp;
+	copy->addr = NULL;
+	CHECK(register_kprobe(copy) == 0);
+	getppid();
+	CHECK(before == seen + 3);
+	CHECK(unregister_kprobe(&kp) == 0 && unregister_kprobe(copy) == 0);
+	CHECK(unregister_kprobe(&kp) == -EINVAL && unregister_kprobe(copy) == -EINVAL);
+	free(copy);
+	before = seen;
+	after = 0;
 }
 
 int main(void)
@@ -114,6 +175,8 @@ int main(void)
 	pid_t parent = getppid();
 
 	errors();
+	again();
+	copies();
 
 	CHECK(register_kprobe(&kp) == 0);
 	printf("Planted kprobe at %p\n", kp.addr);

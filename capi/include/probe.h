@@ -55,6 +55,11 @@ struct kretprobe_instance;
 #define KPROBE_FLAG_UNCHECKED 256
 
 /**
+ * The most calls that a return probe can follow at the same time: more in `maxactive` is `-EINVAL` (RET_3).
+ */
+#define KRETPROBE_MAX_ACTIVE 1048575
+
+/**
  * How long a reason code can be, its final NUL included.
  */
 #define KPROBE_REASON_LEN 48
@@ -91,6 +96,31 @@ struct kretprobe_instance;
 #define PROBEABLE_BLACKLISTED 2
 
 /**
+ * `arrival`: the symbol's name decides.
+ */
+#define PROBE_ARRIVAL_UNKNOWN 0
+
+/**
+ * `arrival`: by a call, which has put the return address where calls do.
+ */
+#define PROBE_ARRIVAL_CALLED 1
+
+/**
+ * `arrival`: a CPU, a program or a task begins there.
+ */
+#define PROBE_ARRIVAL_START 2
+
+/**
+ * `arrival`: by a jump, with a frame in place.
+ */
+#define PROBE_ARRIVAL_PART 3
+
+/**
+ * `arrival`: by a trap or an interrupt, or on the way back from a signal.
+ */
+#define PROBE_ARRIVAL_TRAP 4
+
+/**
  * Called before the instruction, with the registers as they were before it. Non-zero: the handler has changed the
  * control flow, and the instruction is not run (HIT_2).
  */
@@ -107,12 +137,12 @@ typedef void (*kprobe_post_handler_t)(struct kprobe *p, struct pt_regs *regs, un
 typedef int (*kprobe_fault_handler_t)(struct kprobe *p, struct pt_regs *regs, int trapnr);
 
 /**
- * A kprobe: all zero but for what the caller sets. `handle` belongs to the library.
+ * A kprobe: all zero but for what the caller sets. `reason` and `handle` belong to the library.
  */
 struct kprobe {
         /**
-         * Where: an address of code, or null and `symbol_name` is set. Registration fills it in. On ppc64 ELFv1 the code, not
-         * the function descriptor.
+         * Where: an address of code, or null and `symbol_name` is set. While the probe is registered it is where that stands;
+         * unregistering gives back what was given. On ppc64 ELFv1 the code, not the function descriptor.
          */
         void *addr;
         /**
@@ -148,9 +178,10 @@ struct kprobe {
          */
         char reason[KPROBE_REASON_LEN];
         /**
-         * The library's. Zero while the probe is not registered.
+         * The library's. Zero while the probe is not registered. It is good in this structure only: a copy of a registered probe is
+         * not registered.
          */
-        void *handle[2];
+        void *handle[4];
 };
 
 /**
@@ -389,6 +420,11 @@ struct probe_host {
          * Gives it back.
          */
         void (*free)(void *at, size_t len, size_t align);
+        /**
+         * *May be null.* How the function whose entry `at` is is come to, one of `PROBE_ARRIVAL_…`: return probes and jprobes stand only
+         * where calls come (REG_19).
+         */
+        int (*arrival)(unsigned long at);
 };
 
 #ifdef __cplusplus

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use probe_core::arch::{Access, MemFault, Memory, SaveSet};
 use probe_core::error::TextError;
 use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol};
-use probe_core::{CodeAddr, Context, Errno, FaultVerdict, Probes, Task, Trap};
+use probe_core::{Arrival, CodeAddr, Context, Errno, FaultVerdict, Probes, Task, Trap};
 
 /// The host of this library's probes.
 pub type TheHost = CKernel;
@@ -33,6 +33,17 @@ pub const PROBEABLE_YES: c_int = 0;
 pub const PROBEABLE_NOT_TEXT: c_int = 1;
 /// `probeable`: the kernel forbids it.
 pub const PROBEABLE_BLACKLISTED: c_int = 2;
+
+/// `arrival`: the symbol's name decides.
+pub const PROBE_ARRIVAL_UNKNOWN: c_int = 0;
+/// `arrival`: by a call, which has put the return address where calls do.
+pub const PROBE_ARRIVAL_CALLED: c_int = 1;
+/// `arrival`: a CPU, a program or a task begins there.
+pub const PROBE_ARRIVAL_START: c_int = 2;
+/// `arrival`: by a jump, with a frame in place.
+pub const PROBE_ARRIVAL_PART: c_int = 3;
+/// `arrival`: by a trap or an interrupt, or on the way back from a signal.
+pub const PROBE_ARRIVAL_TRAP: c_int = 4;
 
 /// A function or other symbol of the probed text.
 #[repr(C)]
@@ -110,6 +121,9 @@ pub struct probe_host {
     pub alloc: Option<unsafe extern "C" fn(len: usize, align: usize) -> *mut c_void>,
     /// Gives it back.
     pub free: Option<unsafe extern "C" fn(at: *mut c_void, len: usize, align: usize)>,
+    /// *May be null.* How the function whose entry `at` is is come to, one of `PROBE_ARRIVAL_…`: return probes and jprobes stand only
+    /// where calls come (REG_19).
+    pub arrival: Option<unsafe extern "C" fn(at: c_ulong) -> c_int>,
 }
 
 impl probe_host {
@@ -424,6 +438,16 @@ unsafe impl Host for CKernel {
             PROBEABLE_YES => Probeable::Yes,
             PROBEABLE_NOT_TEXT => Probeable::NotText,
             _ => Probeable::Blacklisted,
+        }
+    }
+
+    fn arrival(&self, at: CodeAddr) -> Arrival {
+        match call!(self, arrival(at.as_usize() as c_ulong), or PROBE_ARRIVAL_UNKNOWN) {
+            PROBE_ARRIVAL_CALLED => Arrival::Called,
+            PROBE_ARRIVAL_START => Arrival::START,
+            PROBE_ARRIVAL_PART => Arrival::PART,
+            PROBE_ARRIVAL_TRAP => Arrival::SIGNAL_RETURN,
+            _ => Arrival::Unknown,
         }
     }
 

@@ -33,16 +33,4 @@ cfg_if::cfg_if! {
     }
 }
 
-cfg_if::cfg_if! {
-    if #[cfg(target_arch = "x86_64")] {
-        use probe_arch_x86_64::X86_64 as Native;
-    } else if #[cfg(target_arch = "x86")] {
-        use probe_arch_i386::I386 as Native;
-    } else if #[cfg(target_arch = "aarch64")] {
-        use probe_arch_aarch64::Aarch64 as Native;
-    } else if #[cfg(target_arch = "powerpc64")] {
-        use probe_arch_ppc64::Native;
-    } else {
-        compile_error!("there is no backend for this architecture");
-    }
-}
+use probe_arch_native::Native;

@@ -7,7 +7,7 @@ use crate::host;
 use crate::types::{kprobe, probe_counters};
 use core::ffi::{CStr, c_char, c_int, c_long, c_ulong};
 use core::fmt::{self, Write};
-use probe_core::{CodeAddr, Errno, Place, Viewer};
+use probe_core::{CodeAddr, Errno, Place, RegisterError, Viewer};
 
 /// A caller's buffer, and how long the text would be that goes there.
 struct Buffer<'a> {
@@ -150,7 +150,11 @@ pub unsafe extern "C" fn kprobes_explain(addr: c_ulong, buf: *mut c_char, len: u
     let _ = match probes.explain(&Place::addr(CodeAddr::new(addr as usize))) {
         Ok(found) => {
             let (name, offset) = found.symbol.as_ref().map_or(("?", 0), |(name, offset)| (name, *offset));
-            write!(out, "{name}+{offset:#x}: {:?}, {} bytes", found.method, found.insn.len())
+            let told = write!(out, "{name}+{offset:#x}: {:?}, {} bytes", found.method, found.insn.len());
+            match &found.entry {
+                Err(error @ RegisterError::NotCalled { .. }) => told.and(write!(out, "; {error}")),
+                _ => told,
+            }
         }
         Err(error) => write!(out, "-{} {}: {error}", error.errno().as_i32(), error.code()),
     };

@@ -6,7 +6,8 @@
 
 use crate::host::{self, TheHost};
 use crate::types::{
-    KPROBE_FLAG_DISABLED, KPROBE_FLAG_UNCHECKED, jprobe, kprobe, kretprobe, kretprobe_instance,
+    KPROBE_FLAG_DISABLED, KPROBE_FLAG_UNCHECKED, KRETPROBE_MAX_ACTIVE, jprobe, kprobe, kretprobe,
+    kretprobe_instance,
 };
 use crate::{Native, types};
 use alloc::vec::Vec;
@@ -385,25 +386,29 @@ unsafe fn unregister_batch<T>(all: *mut *mut T, num: c_int) -> c_int {
         }
     }
     let kept = probes.unregister_all(handles).err().unwrap_or_default();
-    for &(head, _) in &heads {
-        // SAFETY: the caller's promise.
-        let head = unsafe { &mut *head };
-        // A place by name can be registered again as it is; one by address too, which then has to stay.
-        if !head.symbol_name.is_null() {
-            head.addr = ptr::null_mut();
-        }
-    }
     for kept in kept {
         answer = -kept.error.errno().as_i32();
         // Two probes on one place are told apart by being free: each gets one handle back.
         let owner = heads.iter().position(|&(_, at)| at == kept.probe.addr());
         match owner.map(|index| heads.swap_remove(index)) {
-            // SAFETY: the caller's promise.
-            Some((head, _)) => unsafe { &mut *head }.keep(kept.probe),
+            Some((head, _)) => {
+                // SAFETY: the caller's promise.
+                let head = unsafe { &mut *head };
+                head.set_pending();
+                head.keep(kept.probe);
+            }
             None => drop(kept),
         }
     }
     answer
+}
+
+/// Whether all of its flags are known.
+fn check_flags(p: &kprobe) -> Result<(), Wrong> {
+    match p.flags & !(KPROBE_FLAG_DISABLED | KPROBE_FLAG_UNCHECKED) {
+        0 => Ok(()),
+        _ => Err((Errno::EINVAL, "probe.unknown_flags")),
+    }
 }
 
 /// The place that a structure names (REG_1).
@@ -411,6 +416,7 @@ unsafe fn unregister_batch<T>(all: *mut *mut T, num: c_int) -> c_int {
 /// # Safety
 /// The module's promises.
 unsafe fn place(p: &kprobe) -> Result<Place, Wrong> {
+    check_flags(p)?;
     let offset = isize::try_from(p.offset).map_err(|_| (Errno::EINVAL, "place.outside_symbol"))?;
     match (p.addr.is_null(), p.symbol_name.is_null()) {
         (true, true) => Err((Errno::EINVAL, "place.neither")),
@@ -501,6 +507,9 @@ unsafe fn build_kretprobe(this: *mut kretprobe) -> Result<AnyProbe<Native>, Wron
     refuse_handlers(&rp.kp)?;
     // SAFETY: the caller's promise.
     let place = unsafe { place(&rp.kp) }?;
+    if rp.maxactive > KRETPROBE_MAX_ACTIVE {
+        return Err((Errno::EINVAL, "kretprobe.too_many"));
+    }
     let (entry, handler) = (rp.entry_handler, rp.handler);
     let (at_entry, at_exit) = (Shared(this), Shared(this));
     let entered = move |call: &mut Call<'_, Native>, data: &mut [u8]| {

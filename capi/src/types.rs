@@ -17,6 +17,9 @@ pub const KPROBE_FLAG_DISABLED: u32 = 2;
 /// The caller knows that an instruction starts at `addr`, although no symbol covers it (REG_4).
 pub const KPROBE_FLAG_UNCHECKED: u32 = 0x100;
 
+/// The most calls that a return probe can follow at the same time: more in `maxactive` is `-EINVAL` (RET_3).
+pub const KRETPROBE_MAX_ACTIVE: c_int = 1048575;
+
 /// How long a reason code can be, its final NUL included.
 pub const KPROBE_REASON_LEN: usize = 48;
 
@@ -36,11 +39,11 @@ pub type kprobe_fault_handler_t =
 pub type kretprobe_handler_t =
     Option<unsafe extern "C" fn(ri: *mut kretprobe_instance, regs: *mut pt_regs) -> c_int>;
 
-/// A kprobe: all zero but for what the caller sets. `handle` belongs to the library.
+/// A kprobe: all zero but for what the caller sets. `reason` and `handle` belong to the library.
 #[repr(C)]
 pub struct kprobe {
-    /// Where: an address of code, or null and `symbol_name` is set. Registration fills it in. On ppc64 ELFv1 the code, not
-    /// the function descriptor.
+    /// Where: an address of code, or null and `symbol_name` is set. While the probe is registered it is where that stands;
+    /// unregistering gives back what was given. On ppc64 ELFv1 the code, not the function descriptor.
     pub addr: *mut c_void,
     /// Where: a symbol, as `name` or `module:name`; or null and `addr` is set.
     pub symbol_name: *const c_char,
@@ -58,8 +61,9 @@ pub struct kprobe {
     pub nmissed: c_ulong,
     /// After a registration that failed, the stable code of the reason: `place.no_symbol`. Else empty.
     pub reason: [c_char; KPROBE_REASON_LEN],
-    /// The library's. Zero while the probe is not registered.
-    pub handle: [*mut c_void; 2],
+    /// The library's. Zero while the probe is not registered. It is good in this structure only: a copy of a registered probe is
+    /// not registered.
+    pub handle: [*mut c_void; 4],
 }
 
 /// A jprobe: on a function's entry, a function with the same arguments.
@@ -120,45 +124,56 @@ pub struct probe_counters {
 
 type Handle = Probe<TheHost>;
 
-const _: () = assert!(size_of::<Handle>() == size_of::<[*mut c_void; 2]>());
-const _: () = assert!(align_of::<Handle>() == align_of::<[*mut c_void; 2]>());
+/// Where in [`kprobe::handle`] the structure's own address stands: that of a copy is another one.
+const OWNER: usize = 2;
+/// Where the address stands that the caller has given.
+const GIVEN: usize = 3;
+
+const _: () = assert!(size_of::<Handle>() == OWNER * size_of::<*mut c_void>());
+const _: () = assert!(align_of::<Handle>() == align_of::<*mut c_void>());
 
 /// What stands in [`kprobe::handle`] while a batch that it is in is being registered. No handle begins with it: handles
 /// are two pointers.
 const PENDING: *mut c_void = ptr::without_provenance_mut(1);
 
 impl kprobe {
+    /// Whether the handle was given to this structure, not to one that this is a copy of.
+    fn is_owner(&self) -> bool {
+        self.handle[OWNER].addr() == ptr::from_ref(self).addr()
+    }
+
     /// Whether it is registered.
     pub(crate) fn is_registered(&self) -> bool {
-        !self.handle[0].is_null() && self.handle[0] != PENDING
+        self.is_owner() && !self.handle[0].is_null() && self.handle[0] != PENDING
     }
 
     /// Whether it can be registered: it neither is nor is being registered.
     pub(crate) fn is_free(&self) -> bool {
-        self.handle[0].is_null()
+        self.handle[0].is_null() || !self.is_owner()
     }
 
-    /// Keeps the same structure from being registered twice in one batch.
+    /// Keeps the same structure from being registered twice in one batch, and the address that was given.
     pub(crate) fn set_pending(&mut self) {
-        self.handle = [PENDING, ptr::null_mut()];
+        self.handle = [PENDING, ptr::null_mut(), ptr::from_mut(self).cast(), self.addr];
     }
 
-    /// It is not registered.
+    /// It is not registered, and its place is named as the caller has named it.
     pub(crate) fn set_free(&mut self) {
-        self.handle = [ptr::null_mut(); 2];
+        self.addr = self.handle[GIVEN];
+        self.handle = [ptr::null_mut(); 4];
     }
 
-    /// Keeps the handle of a probe that is registered now.
+    /// Keeps the handle of a probe that is registered now, after [`kprobe::set_pending`].
     pub(crate) fn keep(&mut self, handle: Handle) {
         self.addr = ptr::with_exposed_provenance_mut(handle.addr().as_usize());
         self.reason = [0; KPROBE_REASON_LEN];
-        // SAFETY: the field has the handle's size and alignment, and holds none that would have to be dropped.
+        // SAFETY: the first two words have the handle's size and alignment, and hold none that would have to be dropped.
         unsafe { ptr::from_mut(&mut self.handle).cast::<Handle>().write(handle) };
     }
 
     /// The handle, while it is registered.
     pub(crate) fn handle(&self) -> Option<&Handle> {
-        // SAFETY: a registered probe's field was written by `keep`, and is the caller's to leave alone.
+        // SAFETY: a registered probe's words were written by `keep`, and are the caller's to leave alone.
         self.is_registered().then(|| unsafe { &*ptr::from_ref(&self.handle).cast::<Handle>() })
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::lint::found;
+use crate::tree::found;
 
 /// Licences without obligations beyond keeping their text.
 const ALLOWED: [&str; 11] = [
@@ -90,6 +90,6 @@ mod tests {
 
     #[test]
     fn everything_that_is_used_is_allowed() {
-        check(&crate::root()).unwrap_or_else(|wrong| panic!("{wrong}"));
+        check(&crate::tree::root()).unwrap_or_else(|wrong| panic!("{wrong}"));
     }
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use crate::lint::rust_files;
+use crate::tree::rust_files;
 
 /// What stands around the generated part of each file.
 const BEGIN: &str =
@@ -260,7 +260,7 @@ mod tests {
     /// Every refusal that a vector names is one that the sources declare, so that no row of the table is without a reason.
     #[test]
     fn every_refused_vector_has_its_reason() {
-        let root = crate::root();
+        let root = crate::tree::root();
         for architecture in &ARCHITECTURES {
             let text = read(&root, architecture.vectors).expect("it is there");
             let mut known = Vec::new();

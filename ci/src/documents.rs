@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::lint::found;
+use crate::tree::found;
 
 /// Names of other people's, spelt as they spell them.
 const FOREIGN: [&str; 1] = ["set_writeable_for_address"];
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_link_must_lead_to_a_file_a_heading_and_a_name() {
-        let root = crate::root();
+        let root = crate::tree::root();
         let link =
             |text: &str, target: &str| Link { line: 1, text: text.to_owned(), target: target.to_owned() };
         let check = |text, target| follow(&root, Path::new("ARCHITECTURE.md"), &link(text, target));

@@ -13,7 +13,7 @@ use std::process::Command;
 use object::read::archive::ArchiveFile;
 use object::{File, Object, ObjectSection, ObjectSymbol, RelocationTarget, SymbolSection};
 
-use crate::step::clean;
+use crate::command::clean;
 
 /// The targets whose compiled hit path is read. Big-endian ELFv1 calls through descriptors; its sources are the others'.
 pub(crate) const TARGETS: [&str; 4] = [

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use crate::matrix::{Mode, TARGETS, Target};
+use crate::matrix::{Mode, TARGETS, Target, backends};
 use crate::step::Step;
+use crate::tree::{found, read, rust_files, shown};
 
 /// The files of a backend, in reading order: who knows one backend knows all.
 const BACKEND_FILES: [&str; 9] =
@@ -19,7 +20,7 @@ const OPTIONAL_BACKEND_FILES: [&str; 1] = ["watch.rs"];
 pub(crate) fn quick_steps() -> Vec<Step> {
     vec![
         Step::run("formatting", &["cargo", "fmt", "--all", "--check"]),
-        Step::run("formatting (kernels)", &["cargo", "fmt", "--all", "--check"]).within(crate::jobs::SYSTEM),
+        Step::run("formatting (kernels)", &["cargo", "fmt", "--all", "--check"]).within(crate::job::SYSTEM),
         Step::check("generated files", crate::generate::check),
         Step::check("no architecture in the core", core_is_neutral),
         Step::check("same files in all backends", backends_look_alike),
@@ -70,8 +71,8 @@ fn clippy(root: &Path, target: &Target) -> Vec<Step> {
             let step = Step::run(name(""), &clippy).args(["--workspace", "--all-targets"]);
             vec![step.args(models.iter().copied()).args(deny).env("PROBE_CHECK_ONLY", "1")]
         }
-        Mode::System if crate::jobs::has_kernel(root, target) => vec![
-            Step::run(name(" (kernel)"), &clippy).args(deny).within(crate::jobs::SYSTEM),
+        Mode::System if crate::job::has_kernel(root, target) => vec![
+            Step::run(name(" (kernel)"), &clippy).args(deny).within(crate::job::SYSTEM),
             Step::run(name(" (C library)"), &clippy)
                 .args(["--package", "probe-c", "--lib", "--no-default-features", "--profile", "kernel"])
                 .args(deny),
@@ -103,7 +104,7 @@ fn core_is_neutral(root: &Path) -> Result<(), String> {
 fn backends_look_alike(root: &Path) -> Result<(), String> {
     let mut wrong = Vec::new();
     let mut extra: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
-    let backends: BTreeSet<_> = TARGETS.iter().filter_map(|target| target.backend).collect();
+    let backends = backends();
     for &backend in &backends {
         let sources = root.join(backend).join("src");
         let library = fs::read_to_string(sources.join("lib.rs")).unwrap_or_default();
@@ -163,7 +164,7 @@ fn shell_scripts_parse(root: &Path) -> Result<(), String> {
 /// Packs every library as the registry would get it and builds that, outside of the workspace.
 fn packages_build_alone(root: &Path) -> Result<(), String> {
     let target = crate::release::fresh_target(root)?;
-    let mut command = crate::step::clean(Command::new("cargo"));
+    let mut command = crate::command::clean(Command::new("cargo"));
     command.args(["package", "--quiet", "--allow-dirty", "--workspace"]).current_dir(root);
     command.arg("--target-dir").arg(target);
     for package in crate::metadata::packages(root)?.iter().filter(|package| !package.is_published) {
@@ -173,39 +174,10 @@ fn packages_build_alone(root: &Path) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
-/// All Rust files below `folder`, sorted.
-pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                files.push(path);
-            }
-        }
-    }
-    files.sort();
-    files
-}
-
-fn read(file: &Path) -> Result<String, String> {
-    fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
-}
-
-fn shown(root: &Path, file: &Path) -> String {
-    file.strip_prefix(root).unwrap_or(file).display().to_string()
-}
-
-pub(crate) fn found(wrong: Vec<String>) -> Result<(), String> {
-    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     /// A tree with these files, removed when dropped.
     struct Tree(PathBuf);
@@ -239,7 +211,7 @@ mod tests {
     #[test]
     fn a_missing_and_an_extra_file_are_found() {
         let mut files = Vec::new();
-        for backend in ["arch-x86_64", "arch-i386", "arch-aarch64", "arch-ppc64"] {
+        for backend in backends() {
             files.extend(BACKEND_FILES.iter().map(|name| format!("{backend}/src/{name}")));
         }
         files.push("arch-ppc64/src/decode/prefixed.rs".to_owned());

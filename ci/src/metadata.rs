@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::step::clean;
+use crate::command::clean;
 
 /// One package of the workspace.
 #[derive(Debug)]

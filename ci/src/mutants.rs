@@ -216,7 +216,7 @@ impl Copy {
     }
 
     fn cargo(&self, words: &[&str], limit: Duration) -> Result<(Option<bool>, Vec<String>), String> {
-        let mut command = step::clean(Command::new("cargo"));
+        let mut command = crate::command::clean(Command::new("cargo"));
         // Built a hundred times, run a few: not optimised, in contrast to the repository's own settings.
         command.args(["--config", "profile.dev.package.probe-core.opt-level=0"]);
         command.args(words).current_dir(&self.root);
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn every_mutant_applies_to_the_code_as_it_is() {
-        let root = crate::root();
+        let root = crate::tree::root();
         let mutants =
             parse(&fs::read_to_string(root.join(TABLE)).expect("it is there")).expect("well-formed");
         assert!(mutants.len() >= 30, "{}", mutants.len());

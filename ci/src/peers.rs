@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::step::clean;
+use crate::command::clean;
 
 /// The package that was last compared with.
 const FRIDA: &str = "frida==17.26.0";

@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::command::clean;
 use crate::metadata;
 use crate::setup::Wanted;
-use crate::step::{Step, clean};
+use crate::step::Step;
 
 /// What stands over the changes since the last release.
 const UNRELEASED: &str = "## Unreleased\n";
@@ -51,7 +52,7 @@ pub(crate) fn release(root: &Path, version: Option<&str>) -> Result<(), String> 
     write(root, "CHANGELOG.md", &changelog)?;
     // The lock files name the crates' own versions.
     cargo(root, &["update".to_owned(), "--workspace".to_owned()])?;
-    cargo(&root.join(crate::jobs::SYSTEM), &["update".to_owned(), "--workspace".to_owned()])?;
+    cargo(&root.join(crate::job::SYSTEM), &["update".to_owned(), "--workspace".to_owned()])?;
     git(root, &["commit", "--quiet", "--all", "--message", &format!("release {version}")])?;
     git(root, &["tag", "--annotate", &format!("v{version}"), "--message", &format!("version {version}")])?;
     println!("committed and tagged v{version}. To publish it:\n  git push --follow-tags");
@@ -68,7 +69,7 @@ fn last_release(root: &Path) -> Result<Option<String>, String> {
 /// What [`compatibility_step`] needs on the machine: nothing as long as there is nothing to compare with.
 pub(crate) fn compatibility_needs() -> Wanted {
     let mut wanted = Wanted::default();
-    if !matches!(last_release(&crate::root()), Ok(None)) {
+    if !matches!(last_release(&crate::tree::root()), Ok(None)) {
         wanted.tool("cargo-semver-checks");
     }
     wanted
@@ -252,7 +253,7 @@ mod tests {
 
     #[test]
     fn crates_come_after_what_they_need() {
-        let order = order(&crate::root()).expect("there is an order");
+        let order = order(&crate::tree::root()).expect("there is an order");
         let place = |name: &str| order.iter().position(|other| other == name).expect("it is published");
         assert!(place("probe-core") < place("probe-x86-decode"));
         assert!(place("probe-x86-decode") < place("probe-arch-x86_64"));

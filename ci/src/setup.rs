@@ -6,10 +6,9 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 
+use crate::command::{self, clean};
 use crate::matrix::{NATIVE, Need, Target, Witness};
-use crate::step::clean;
 use crate::userland;
 
 /// The oldest toolchain that the crates promise to build with (`rust-version` of the workspace).
@@ -18,14 +17,6 @@ pub(crate) const MSRV: &str = "1.88";
 /// A toolchain that is known to have a standard library for every target of the matrix. It is also the oldest with stable
 /// inline assembly on PowerPC, which `rust-version` of the crates that run such assembly says.
 pub(crate) const COMPLETE: &str = "1.95.0";
-
-/// Set once the toolchain in use turns out to lack a target: the one that every command uses instead.
-static INSTEAD: OnceLock<&str> = OnceLock::new();
-
-/// The toolchain that commands must use, if it is not the one in use.
-pub(crate) fn toolchain() -> Option<&'static str> {
-    INSTEAD.get().copied()
-}
 
 /// What is to be there: the union over the jobs that somebody wants to run.
 #[derive(Default, Debug)]
@@ -127,7 +118,7 @@ impl Wanted {
                 "the toolchain in use has no standard library for {}; using Rust {COMPLETE} for everything instead",
                 missing.unavailable_targets().join(" ")
             );
-            let _ = INSTEAD.set(COMPLETE);
+            command::use_toolchain(COMPLETE);
             if sysroot(COMPLETE).is_none() {
                 rustup(&["toolchain", "install", COMPLETE, "--profile", "minimal"])?;
             }
@@ -285,7 +276,7 @@ fn unpack(package: &str) -> Result<(), String> {
             userland::folder(architecture).display()
         ));
     }
-    userland::unpack(&crate::root(), package)
+    userland::unpack(&crate::tree::root(), package)
 }
 
 /// Where `name` stands in `PATH`.
@@ -298,7 +289,7 @@ fn is_met(witness: &Witness) -> bool {
     match witness {
         Witness::Program(name) => find_program(name).is_some(),
         Witness::File(path) => match path.split_once("/*/") {
-            None => crate::root().join(path).exists(),
+            None => crate::tree::root().join(path).exists(),
             Some((folder, rest)) => std::fs::read_dir(folder)
                 .is_ok_and(|entries| entries.flatten().any(|entry| entry.path().join(rest).exists())),
         },

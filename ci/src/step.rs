@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use crate::command::clean;
+
 /// How many lines of a failed step's output are shown; all of it is in its log.
 const SHOWN_LINES: usize = 120;
 /// How many jobs run at once at most: more would wait for each other's builds.
@@ -328,27 +330,6 @@ fn follow(
             }
         }
     }
-}
-
-/// `command` without what `cargo run` and rustup left in the environment for this program: a nested cargo must choose
-/// its toolchain and see its variables anew.
-pub(crate) fn clean(mut command: Command) -> Command {
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy();
-        let inherited = name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST");
-        if inherited
-            || matches!(
-                &*name,
-                "CARGO" | "CARGO_BIN_NAME" | "CARGO_CRATE_NAME" | "CARGO_PRIMARY_PACKAGE" | "LD_LIBRARY_PATH"
-            )
-        {
-            command.env_remove(&*name);
-        }
-    }
-    if let Some(toolchain) = crate::setup::toolchain() {
-        command.env("RUSTUP_TOOLCHAIN", toolchain);
-    }
-    command
 }
 
 /// Adds what a test program's closing line says: "test result: ok. 12 passed; 0 failed; 1 ignored; …", and the single

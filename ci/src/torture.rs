@@ -86,6 +86,11 @@ pub(crate) const ALL: &[Torture] = &[
         }),
     },
     Torture {
+        name: "strangers",
+        about: "small hostile and odd programs, bare and traced in eight modes; --only PROGRAM, /MODE or both",
+        run: Run::Own(strangers),
+    },
+    Torture {
         name: "model",
         about: "20,000 random sequences of operations, on the registry and on a plain model",
         run: Run::Steps(|| {
@@ -132,6 +137,19 @@ pub(crate) fn run(root: &Path, name: &str, only: &str, verbose: bool) -> Result<
             }
             Ok(step::run_all(root, &[steps], verbose))
         }
+    }
+}
+
+/// The programs of tests/strangers, all of them in all modes. Their table is the answer, so it is shown as it comes.
+fn strangers(root: &Path, only: &str) -> Result<(), String> {
+    let test =
+        ["test", "--release", "-p", "probe-tests-strangers", "--test", "strangers", "--", "--only", only];
+    let mut command = crate::command::clean(std::process::Command::new("cargo"));
+    command.args(test).env("PROBE_STRANGERS", "long").current_dir(root);
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("strangers: {status}")),
+        Err(error) => Err(format!("cargo cannot be started: {error}")),
     }
 }
 

@@ -9,9 +9,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::lint::rust_files;
+use crate::command::clean;
 use crate::matrix::{Mode, TARGETS, Target};
-use crate::step::clean;
+use crate::tree::rust_files;
 
 /// The architectures that can be vendored, as the user types them.
 pub(crate) fn architectures() -> BTreeSet<&'static str> {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::step::clean;
+use crate::command::clean;
 
 const PAGE: &str = "docs/vendoring.md";
 const KERNEL: &str = "target/ci/walk";

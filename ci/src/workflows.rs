@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::{generate, jobs};
+use crate::cli::Format;
+use crate::{generate, job};
 
-fn parse(format: &str) -> Yaml {
+fn parse(format: Format) -> Yaml {
     let text = generate::matrix(format);
     let mut documents =
-        YamlLoader::load_from_str(&text).unwrap_or_else(|error| panic!("{format}: {error}\n{text}"));
-    assert_eq!(documents.len(), 1, "{format}");
+        YamlLoader::load_from_str(&text).unwrap_or_else(|error| panic!("{format:?}: {error}\n{text}"));
+    assert_eq!(documents.len(), 1, "{format:?}");
     documents.remove(0)
 }
 
@@ -40,12 +41,12 @@ fn expressions(text: &str) -> Vec<&str> {
 }
 
 fn hosted_names() -> BTreeSet<&'static str> {
-    jobs::all().into_iter().filter(|job| job.is_hosted).map(|job| job.name).collect()
+    job::all().into_iter().filter(|job| job.is_hosted()).map(|job| job.name).collect()
 }
 
 #[test]
 fn github_jobs_and_steps_have_what_they_need() {
-    let workflow = parse("github");
+    let workflow = parse(Format::Github);
     for key in ["name", "on", "permissions", "jobs"] {
         assert!(!workflow[key].is_badvalue(), "no {key}");
     }
@@ -73,7 +74,7 @@ fn github_jobs_and_steps_have_what_they_need() {
 
 #[test]
 fn github_expressions_name_what_there_is() {
-    let workflow = parse("github");
+    let workflow = parse(Format::Github);
     let job = &workflow["jobs"]["job"];
     let mut known: BTreeSet<String> =
         ["github.ref", "github.event_name", "github.sha"].iter().map(|&name| name.to_owned()).collect();
@@ -100,7 +101,7 @@ fn github_expressions_name_what_there_is() {
 
 #[test]
 fn github_has_a_row_for_each_hosted_job_and_one_check_for_all() {
-    let workflow = parse("github");
+    let workflow = parse(Format::Github);
     let rows = list(&workflow["jobs"]["job"]["strategy"]["matrix"]["include"]);
     let names: BTreeSet<_> = rows.iter().filter_map(|row| row["job"].as_str()).collect();
     assert_eq!(names, hosted_names());
@@ -113,7 +114,7 @@ fn github_has_a_row_for_each_hosted_job_and_one_check_for_all() {
 
 #[test]
 fn gitlab_has_a_job_for_each_hosted_job() {
-    let description = parse("gitlab");
+    let description = parse(Format::Gitlab);
     let others = ["image", "stages", "variables", ".job"];
     let names: BTreeSet<_> = keys(&description).into_iter().filter(|key| !others.contains(key)).collect();
     assert_eq!(names, hosted_names());
@@ -132,8 +133,8 @@ fn gitlab_has_a_job_for_each_hosted_job() {
 #[test]
 fn every_hosted_job_can_be_run_by_its_name() {
     for name in hosted_names() {
-        assert!(jobs::by_name(name).is_ok(), "{name}");
+        assert!(job::by_name(name).is_ok(), "{name}");
     }
-    let all = generate::matrix("github");
+    let all = generate::matrix(Format::Github);
     assert!(all.contains("cargo ci job ${{ matrix.job }}"), "{all}");
 }

@@ -4,6 +4,7 @@
 //!   calls them, of Rust's `core`; and everything there that no symbol covers.
 //! * `memcpy` and its like, which the compiler calls at its own discretion, where they are not our own
 //!   (feature `private-mem`); on i386 also the thunks there by which position-independent code learns its address.
+//! * Restartable sequences, with a reason of their own ([`crate::symbols::sequences`]).
 //! * The vDSO: it is the kernel's, and on most architectures our own signal handlers return through it.
 //!
 //! Everything else may be probed, the loader and all of libc included: what the hit path calls once per thread
@@ -15,8 +16,8 @@ use crate::symbols::index::{Entry, Kind};
 use crate::symbols::objects::{self, Object, Role};
 use crate::symbols::{demangle, eh_frame};
 use core::ffi::c_int;
-use probe_core::CodeAddr;
 use probe_core::host::Blacklisted;
+use probe_core::{Arrival, CodeAddr};
 
 unsafe extern "C" {
     fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8;
@@ -81,6 +82,16 @@ fn is_in_address_thunk(object: &Object, at: usize) -> bool {
         return false;
     }
     (at.saturating_sub(3)..=at).any(|start| is_thunk_at(object, start, is_thunk))
+}
+
+/// Whether a thunk starts at `at`, by which code learns its address: under another probe's breakpoint its name tells.
+pub(crate) fn is_address_thunk(object: &Object, at: usize) -> bool {
+    IS_ADDRESS_THUNK.is_some_and(|is_thunk| {
+        let name =
+            object.index().covering(at.wrapping_sub(object.bias)).map(|entry| object.index().name(entry));
+        name.is_some_and(|name| Arrival::by_name(name) == Arrival::READS_RETURN)
+            || is_thunk_at(object, at, is_thunk)
+    })
 }
 
 /// Whether the four bytes of text at `start` are such a thunk.
@@ -153,6 +164,11 @@ pub(crate) fn for_each(visit: &mut dyn FnMut(&Blacklisted<'_>)) {
             if len != 0 {
                 range(start, len, name);
             }
+        }
+        for (start, end) in object.sequences().ranges() {
+            let entry = object.index().covering(start as usize);
+            let name = entry.map_or("restartable sequence", |entry| object.index().name(entry));
+            range(object.bias.wrapping_add(start as usize), (end - start) as usize, name);
         }
         for_each_address_thunk(object, &mut |start| range(start, 4, "address thunk"));
     }

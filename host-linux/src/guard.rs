@@ -15,7 +15,7 @@ use crate::arch::{Leads, Regs, SYSCALL, SyscallCode};
 use crate::signals::{self, OWNED_SET};
 use crate::symbols::objects::{self, Object, Role};
 use crate::sys::{Action, SignalSet};
-use crate::{Hit, Kprobe, Native, Probe, memory, process, threads};
+use crate::{Hit, Kprobe, Native, Probe, memory, process};
 use core::ffi::c_int;
 use probe_core::arch::{Arch, Memory, Regs as _};
 use probe_core::{AnyProbe, BatchError, CodeAddr, Flow, Place};
@@ -206,14 +206,7 @@ fn change_action(
         return Some(-(libc::EFAULT as isize));
     }
     let new = (new != 0).then(|| Action::from_memory(bytes));
-    // A child that still shares the program's memory (vfork) must not change what the program has set; what it
-    // executes begins with the default.
-    let result = if threads::shares_memory() {
-        signals::action_in_shared_memory(signal, new.as_ref())
-    } else {
-        signals::install_action(signal, new.as_ref())
-    };
-    let before = match result {
+    let before = match signals::install_action(signal, new.as_ref()) {
         Ok(before) => before,
         Err(errno) => return Some(-(errno as isize)),
     };

@@ -19,7 +19,7 @@
 //! In the order of reading: [`process`] the host itself · [`signals`] the traps and the program's own handlers ·
 //! [`threads`] what every thread has · [`text`] writing code · `exec` memory for code · `memory` access that cannot
 //! fault · `sync` core synchronisation · [`symbols`] names both ways · `blacklist` what must not be probed · `unwind`
-//! exceptions and backtraces through return probes · `watch` watchpoints · `arch` what differs between architectures · [`sys`] the kernel's
+//! exceptions and backtraces through return probes · `clock` the time where the counter is forbidden · `watch` watchpoints · `arch` what differs between architectures · [`sys`] the kernel's
 //! interface.
 //!
 //! # Where it may be called
@@ -35,6 +35,7 @@
 
 mod arch;
 mod blacklist;
+mod clock;
 mod exec;
 pub mod guard;
 mod lock;

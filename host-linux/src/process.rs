@@ -3,18 +3,18 @@
 use crate::arch::{Native, Regs};
 use crate::lock::Lock;
 use crate::memory::{self, ProcessMemory};
-use crate::symbols::ifunc;
 use crate::symbols::index::{Entry, Kind};
 use crate::symbols::objects::{self, Object, Role};
+use crate::symbols::{arrival, ifunc};
 use crate::text::{TextAccess, TextWriter};
-use crate::{blacklist, exec, signals, sync, sys, threads, unwind, watch};
+use crate::{blacklist, clock, exec, signals, sync, sys, threads, unwind, watch};
 use core::cell::Cell;
 use core::ffi::c_int;
 use core::fmt;
-use probe_core::arch::SaveSet;
+use probe_core::arch::{Arch, SaveSet};
 use probe_core::error::TextError;
 use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol, Watchpoints};
-use probe_core::{CodeAddr, Context, Probes, Refusal, Task};
+use probe_core::{Arrival, CodeAddr, Context, Probes, Refusal, Task};
 use std::sync::OnceLock;
 
 /// This process as a host of probes. There is one: [`probes`].
@@ -114,6 +114,7 @@ fn start_once() -> Result<(), StartError> {
     })
     .map_err(StartError::NoMemory)?;
     signals::start().map_err(StartError::NoHandler)?;
+    threads::learn_numbers();
     let access = PROBES.host().text.start().map_err(StartError::TextIsReadOnly)?;
     if access == TextAccess::Unprotect {
         PROBES.host().log(
@@ -122,6 +123,7 @@ fn start_once() -> Result<(), StartError> {
         );
     }
     sync::start();
+    clock::start();
     // SAFETY: the three functions live for ever.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_parent), Some(after_fork_child)) };
     threads::thread_started();
@@ -242,6 +244,17 @@ fn symbol<'a>(object: &'a Object, entry: &Entry) -> Symbol<'a> {
         module: object.module(),
         local_entry: entry.local_entry,
     }
+}
+
+/// Why a restartable sequence forbids a probe at `at` (REG_20).
+fn sequence_at(object: &Object, at: usize) -> Option<Refusal> {
+    let len_bytes = || {
+        let mut insn = [0; 16];
+        let wanted = Native::MAX_INSN_LEN.min(insn.len());
+        let read = memory::read_some(at, &mut insn[..wanted]);
+        Native::insn_len(&insn[..read])
+    };
+    object.sequences().refusal(at.wrapping_sub(object.bias) as u64, len_bytes)
 }
 
 /// The implementation that an indirect function stands for; its length comes from the unwind table.
@@ -384,9 +397,18 @@ unsafe impl Host for LinuxProcess {
             Some(object) if !object.holds_text(at.as_usize()) => Probeable::NotText,
             Some(object) if object.role == Role::Vdso => Probeable::Blacklisted,
             Some(object) if blacklist::covers(&object, at.as_usize()) => Probeable::Blacklisted,
-            Some(_) => Probeable::Yes,
+            Some(object) => sequence_at(&object, at.as_usize()).map_or(Probeable::Yes, Probeable::Refused),
             None => Probeable::NotText,
         }
+    }
+
+    fn arrival(&self, at: CodeAddr) -> Arrival {
+        let at = at.as_usize();
+        let Some(object) = objects::at(at) else { return Arrival::Unknown };
+        if blacklist::is_address_thunk(&object, at) {
+            return Arrival::READS_RETURN;
+        }
+        arrival::of(&object, at)
     }
 
     fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>)) {

@@ -19,12 +19,12 @@ mod recorded;
 
 pub(crate) use self::deferral::resume;
 
-use self::recorded::Recorded;
+use self::recorded::{Entries, FIRST, Version, Versions, entries};
 use crate::arch::{Native, RESTORER_FLAG, UContext, is_breakpoint_trap, nofault_fixup, restorer};
 use crate::lock::Lock;
 use crate::process::LinuxProcess;
 use crate::sys::{self, Action, SigInfo, SignalSet};
-use crate::{memory, text, threads, watch};
+use crate::{clock, memory, text, threads, watch};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 use probe_core::arch::{Access, Arch, MemFault, Regs};
@@ -43,10 +43,15 @@ const SEGV_MAPERR: c_int = 1;
 /// What is blocked while a handler of ours runs: everything but what its own work may raise.
 pub(crate) const BLOCKED: SignalSet = SignalSet::from_bits(!OWNED_SET.bits());
 
-/// The program's actions, in the order of [`OWNED`].
-static PROGRAM: [Recorded; OWNED.len()] = [const { Recorded::new() }; OWNED.len()];
-/// Serialises the writers of [`PROGRAM`].
+/// The program's actions for the signals of [`OWNED`], in that order.
+static PROGRAM: [Versions; OWNED.len()] = [const { Versions::new() }; OWNED.len()];
+/// Serialises those who install actions.
 static WRITER: Lock<()> = Lock::new(());
+
+/// The kernel's handlers of SIGTRAP.
+static TRAPS: Entries = entries!(on_trap);
+/// The kernel's handlers of the other [`OWNED`] signals.
+static FAULTS: Entries = entries!(on_fault);
 
 /// Installs our handlers; what was there before becomes the program's action.
 ///
@@ -54,11 +59,14 @@ static WRITER: Lock<()> = Lock::new(());
 /// The errno of `rt_sigaction`.
 pub(crate) fn start() -> Result<(), c_int> {
     for signal in OWNED {
-        let ours = our_action(signal);
-        // SAFETY: the handlers below may run at any moment: all they need is static.
-        let before = unsafe { sys::sigaction(signal, Some(&ours)) }?;
-        if before.handler != ours.handler {
-            program_action(signal, Some(&before));
+        // SAFETY: asks only.
+        let before = unsafe { sys::sigaction(signal, None) }?;
+        if entries_of(signal).version(before.handler).is_none() {
+            if let Some(versions) = versions_of(signal) {
+                versions.write(FIRST, &before);
+            }
+            // SAFETY: the handlers below may run at any moment: all they need is static.
+            unsafe { sys::sigaction(signal, Some(&our_action(signal, FIRST))) }?;
         }
     }
     Ok(())
@@ -69,7 +77,7 @@ pub fn are_installed() -> bool {
     OWNED.iter().all(|&signal| {
         // SAFETY: asks only.
         let now = unsafe { sys::sigaction(signal, None) };
-        now.is_ok_and(|now| now.handler == our_action(signal).handler)
+        now.is_ok_and(|now| entries_of(signal).version(now.handler).is_some())
     })
 }
 
@@ -80,8 +88,32 @@ pub fn are_installed() -> bool {
 /// The errno of `rt_sigaction`.
 pub fn defer_asynchronous() -> Result<(), c_int> {
     let mask = if deferral::start() { SignalSet::EMPTY } else { BLOCKED };
-    // SAFETY: the handler that is there already.
-    unsafe { sys::sigaction(libc::SIGTRAP, Some(&Action { mask, ..our_action(libc::SIGTRAP) })) }.map(drop)
+    block_in_traps(mask)
+}
+
+/// Lets `mask` be blocked while SIGTRAP is handled.
+fn block_in_traps(mask: SignalSet) -> Result<(), c_int> {
+    installing(|| {
+        // SAFETY: asks only.
+        let now = unsafe { sys::sigaction(libc::SIGTRAP, None) }?;
+        let version = TRAPS.version(now.handler).unwrap_or(FIRST);
+        // SAFETY: a handler of ours, the one that is there already.
+        unsafe { sys::sigaction(libc::SIGTRAP, Some(&Action { mask, ..our_action(libc::SIGTRAP, version) })) }
+            .map(drop)
+    })
+}
+
+/// Runs `body` as the only one who installs actions. No signal's handler that comes between may want to install one, too: in a trap
+/// those wait anyway.
+fn installing<T>(body: impl FnOnce() -> T) -> T {
+    let mask = interrupted().is_none().then(|| sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL)));
+    let writer = WRITER.lock();
+    let done = body();
+    drop(writer);
+    if let Some(mask) = mask {
+        sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
+    }
+    done
 }
 
 /// Ends what [`defer_asynchronous`] began: they are blocked during a trap, and not during a hit by a jump.
@@ -89,8 +121,7 @@ pub fn defer_asynchronous() -> Result<(), c_int> {
 /// # Errors
 /// The errno of `rt_sigaction`.
 pub fn block_during_traps() -> Result<(), c_int> {
-    // SAFETY: the handler that is there already.
-    unsafe { sys::sigaction(libc::SIGTRAP, Some(&our_action(libc::SIGTRAP))) }?;
+    block_in_traps(BLOCKED)?;
     deferral::stop();
     Ok(())
 }
@@ -104,23 +135,18 @@ pub fn install_action(signal: c_int, new: Option<&Action>) -> Result<Action, c_i
     if OWNED.contains(&signal) { Ok(program_action(signal, new)) } else { deferral::install(signal, new) }
 }
 
-/// As [`install_action`], in a child that still shares the program's memory (vfork): what is recorded there is the
-/// program's, and only the kernel's action is the child's.
-pub(crate) fn action_in_shared_memory(signal: c_int, new: Option<&Action>) -> Result<Action, c_int> {
-    let before = install_action(signal, None)?;
-    if let Some(new) = new.filter(|_| !OWNED.contains(&signal)) {
-        let mask = SignalSet::from_bits(new.mask.bits() & !OWNED_SET.bits());
-        // SAFETY: the child has asked for this action.
-        unsafe { sys::sigaction(signal, Some(&Action { mask, ..*new })) }?;
-    }
-    Ok(before)
+fn entries_of(signal: c_int) -> &'static Entries {
+    if signal == libc::SIGTRAP { &TRAPS } else { &FAULTS }
 }
 
-fn our_action(signal: c_int) -> Action {
-    let handler = if signal == libc::SIGTRAP { on_trap } else { on_fault };
+fn versions_of(signal: c_int) -> Option<&'static Versions> {
+    OWNED.iter().position(|&owned| owned == signal).map(|at| &PROGRAM[at])
+}
+
+fn our_action(signal: c_int, version: Version) -> Action {
     let flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK;
     Action {
-        handler: handler as unsafe extern "C" fn(c_int, *mut SigInfo, *mut c_void) as usize,
+        handler: entries_of(signal).address(version),
         flags: flags as usize | RESTORER_FLAG,
         restorer: restorer(),
         mask: BLOCKED,
@@ -131,16 +157,21 @@ fn our_action(signal: c_int) -> Action {
 ///
 /// What an agent calls in place of `sigaction`. For other signals it does nothing and returns the default action.
 pub fn program_action(signal: c_int, new: Option<&Action>) -> Action {
-    let Some(at) = OWNED.iter().position(|&owned| owned == signal) else { return Action::DEFAULT };
-    let recorded = &PROGRAM[at];
-    let Some(new) = new else { return recorded.read() };
-    let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(BLOCKED));
-    let writer = WRITER.lock();
-    let before = recorded.read();
-    recorded.write(new);
-    drop(writer);
-    sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
-    before
+    let Some(versions) = versions_of(signal) else { return Action::DEFAULT };
+    installing(|| {
+        // SAFETY: asks only.
+        let Ok(kernel) = (unsafe { sys::sigaction(signal, None) }) else { return Action::DEFAULT };
+        let version = entries_of(signal).version(kernel.handler);
+        let before = version.map_or(kernel, |version| versions.read(version));
+        if let Some(new) = new {
+            let next = version.map_or(FIRST, Version::next);
+            versions.write(next, new);
+            let mask = if version.is_some() { kernel.mask } else { BLOCKED };
+            // SAFETY: a handler of ours: all that it needs is static.
+            let _ = unsafe { sys::sigaction(signal, Some(&Action { mask, ..our_action(signal, next) })) };
+        }
+        before
+    })
 }
 
 /// Before a fork.
@@ -163,7 +194,17 @@ fn probes() -> &'static Probes<LinuxProcess> {
 
 /// SIGTRAP.
 #[unsafe(link_section = "probe_signal_entry")]
-unsafe extern "C" fn on_trap(signal: c_int, info: *mut SigInfo, raw: *mut c_void) {
+unsafe extern "C" fn on_trap<const VERSION: usize>(_signal: c_int, info: *mut SigInfo, raw: *mut c_void) {
+    // SAFETY: the kernel's own arguments.
+    unsafe { trap(info, raw, Version::of(VERSION)) };
+}
+
+/// As [`on_trap`]. `version` is the program's action.
+///
+/// # Safety
+/// The arguments are those of a signal handler.
+#[unsafe(link_section = "probe_signal_entry")]
+unsafe fn trap(info: *mut SigInfo, raw: *mut c_void, version: Version) {
     // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
     let context = unsafe { UContext::new(raw) };
     // SAFETY: as above; nobody else uses the frame.
@@ -182,7 +223,7 @@ unsafe extern "C" fn on_trap(signal: c_int, info: *mut SigInfo, raw: *mut c_void
     // A handler of the program may leave by a longjmp: nothing of ours is open any more.
     match verdict {
         Verdict::Done => {}
-        Verdict::Deliver => deliver(signal, info, context),
+        Verdict::Deliver => deliver_trap(version, info, context),
         Verdict::Raise(fault) => raise(fault, context, block),
     }
 }
@@ -257,7 +298,17 @@ fn stands_at(regs: &crate::arch::Regs) -> bool {
 
 /// SIGSEGV, SIGBUS, SIGILL, SIGFPE.
 #[unsafe(link_section = "probe_signal_entry")]
-unsafe extern "C" fn on_fault(signal: c_int, info: *mut SigInfo, raw: *mut c_void) {
+unsafe extern "C" fn on_fault<const VERSION: usize>(signal: c_int, info: *mut SigInfo, raw: *mut c_void) {
+    // SAFETY: the kernel's own arguments.
+    unsafe { fault(signal, info, raw, Version::of(VERSION)) };
+}
+
+/// As [`on_fault`]. `version` is the program's action.
+///
+/// # Safety
+/// The arguments are those of a signal handler.
+#[unsafe(link_section = "probe_signal_entry")]
+unsafe fn fault(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: Version) {
     // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
     let context = unsafe { UContext::new(raw) };
     // SAFETY: as above; nobody else uses the frame.
@@ -271,14 +322,27 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut SigInfo, raw: *mut c_voi
         }
         return context.set_pc(fixup);
     }
+    if is_raised && clock::skip_counter(context) {
+        return;
+    }
     let block = threads::current_or_new();
-    if !(is_raised && offer_fault(signal, info, context, block)) {
-        deliver(signal, info, context);
+    if !is_raised {
+        return deliver(signal, version, info, context);
+    }
+    match offer_fault(signal, info, context, block) {
+        FaultVerdict::Handled => {}
+        FaultVerdict::NotOurs => refault(signal, version, info, context),
+        FaultVerdict::Restored => deliver(signal, version, info, context),
     }
 }
 
-/// Offers a fault to the core; `true` if the program goes on.
-fn offer_fault(signal: c_int, info: &mut SigInfo, context: UContext, block: Option<&threads::Block>) -> bool {
+/// Offers a fault to the core; the program goes on where it is handled.
+fn offer_fault(
+    signal: c_int,
+    info: &mut SigInfo,
+    context: UContext,
+    block: Option<&threads::Block>,
+) -> FaultVerdict {
     let mut regs = context.load_regs();
     let outer = block.map(|block| {
         threads::ensure_altstack(context, block);
@@ -292,17 +356,16 @@ fn offer_fault(signal: c_int, info: &mut SigInfo, context: UContext, block: Opti
     }
     match verdict {
         FaultVerdict::Handled => context.store_regs(&regs),
-        FaultVerdict::NotOurs => return false,
+        FaultVerdict::NotOurs => {}
         FaultVerdict::Restored => {
             // SIGILL and SIGFPE name the instruction itself.
             if info.addr == context.pc() {
                 info.addr = regs.pc().as_usize();
             }
             context.store_regs(&regs);
-            return false;
         }
     }
-    true
+    verdict
 }
 
 /// Raises the fault of a simulated access in the program, as the instruction itself would have.
@@ -316,14 +379,48 @@ fn raise(fault: MemFault, context: UContext, block: Option<&threads::Block>) {
         )
     });
     context.set_fault(info.addr, fault.access == Access::Write);
-    if !offer_fault(info.signal, &mut info, context, block) {
-        deliver(info.signal, &mut info, context);
+    if offer_fault(info.signal, &mut info, context, block) != FaultVerdict::Handled {
+        // Nothing has been delivered to an entry that would tell the version.
+        // SAFETY: asks only.
+        let now = unsafe { sys::sigaction(info.signal, None) };
+        let version = now.ok().and_then(|now| entries_of(info.signal).version(now.handler));
+        deliver(info.signal, version.unwrap_or(FIRST), &mut info, context);
     }
 }
 
+/// Hands a fault to the program's action that its own instruction has raised, which stands where the program counter is. Where nobody
+/// wants it the instruction faults once more, with the signal blocked: then the kernel ends the process by it, with
+/// its own siginfo and core, and no system call of ours.
+fn refault(signal: c_int, version: Version, info: &mut SigInfo, context: UContext) {
+    let is_wanted = !matches!(action_of(signal, version).handler, libc::SIG_DFL | libc::SIG_IGN);
+    if is_wanted || !FAULTS_AGAIN.contains(&info.code) {
+        return deliver(signal, version, info, context);
+    }
+    context.set_mask(context.mask().with(signal));
+}
+
+/// The codes of faults that an instruction raises whenever it is run. Others may be the kernel's: for a signal frame that it cannot use,
+/// for memory that has gone bad.
+const FAULTS_AGAIN: core::ops::RangeInclusive<c_int> = 1..=2;
+
+/// Hands a trap to the program's action. As [`refault`] where a breakpoint of somebody else's has raised it.
+fn deliver_trap(version: Version, info: &mut SigInfo, context: UContext) {
+    let is_wanted = action_of(libc::SIGTRAP, version).handler != libc::SIG_DFL;
+    if is_wanted || !is_breakpoint_trap(info.code) || !stands_at(&context.load_regs()) {
+        return deliver(libc::SIGTRAP, version, info, context);
+    }
+    context.rewind_breakpoint();
+    context.set_mask(context.mask().with(libc::SIGTRAP));
+}
+
+/// The program's action.
+fn action_of(signal: c_int, version: Version) -> Action {
+    versions_of(signal).map_or(Action::DEFAULT, |versions| versions.read(version))
+}
+
 /// Hands a signal to the program's action.
-fn deliver(signal: c_int, info: &mut SigInfo, context: UContext) {
-    let action = program_action(signal, None);
+fn deliver(signal: c_int, version: Version, info: &mut SigInfo, context: UContext) {
+    let action = action_of(signal, version);
     match action.handler {
         libc::SIG_IGN if info.code <= 0 => {}
         // The kernel, too, does not let a program ignore a fault that it has raised.

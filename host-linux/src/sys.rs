@@ -257,10 +257,10 @@ pub(crate) fn process_id() -> u32 {
     unsafe { call(libc::SYS_getpid, []) }.unwrap_or(0) as u32
 }
 
-/// Whether thread `tid` of this process exists.
-pub(crate) fn thread_lives(tid: u32) -> bool {
+/// Whether thread `tid` of `process` exists.
+pub(crate) fn thread_lives(process: u32, tid: u32) -> bool {
     // SAFETY: signal 0 is only a question.
-    let result = unsafe { call(libc::SYS_tgkill, [process_id() as usize, tid as usize, 0]) };
+    let result = unsafe { call(libc::SYS_tgkill, [process as usize, tid as usize, 0]) };
     result != Err(libc::ESRCH)
 }
 

@@ -14,9 +14,12 @@
 //! one that Rust's runtime gives every thread, gets one at its first hit, in the handler; then the breakpoint is hit once
 //! more. So the core never runs on the interrupted stack itself, where simulated pushes and jump probes would write into
 //! the signal frame. A thread that is on its own alternate stack at the time (a signal handler of the program's) stays
-//! there. The kernel does not let a thread change the alternate stack that it stands on, so that the handler makes the
-//! system call with another stack pointer; and writes the new stack into the signal frame, too, from where the signal
-//! return would bring the old one back.
+//! there. The new stack goes into the signal frame, from where the signal return takes it. The kernel does not let a thread
+//! change the alternate stack that it stands on: such a thread's handler makes the system call, too, with another stack pointer.
+
+mod number;
+
+use self::number::Word;
 
 use crate::arch::{self, Native, UContext};
 use crate::signals::{self, BLOCKED};
@@ -64,6 +67,8 @@ pub(crate) struct Block {
     is_ending: AtomicBool,
     /// The thread, [`NOBODY`], [`STARTING`] or [`GONE`].
     owner: AtomicU32,
+    /// Where libc keeps the owner's number ([`Word`]).
+    number_at: AtomicUsize,
     /// 1 + the index of the next free block, while this one is free.
     next_free: AtomicU32,
     /// The lowest address of the alternate stack, 0 before there is one. It stays with the block.
@@ -121,6 +126,8 @@ static FREE: AtomicU64 = AtomicU64::new(0);
 static KEY: AtomicI32 = AtomicI32::new(-1);
 /// The process whose threads the blocks belong to.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// A word that is 1, and 0 in a fork's child; null where there is none.
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// What to call when threads end.
 static EXITS: OnceLock<Exits> = OnceLock::new();
 
@@ -141,6 +148,7 @@ pub(crate) fn start(exits: Exits) -> Result<(), c_int> {
     let table = sys::map(0, BLOCKS * size_of::<Block>(), libc::PROT_READ | libc::PROT_WRITE)?;
     EXITS.get_or_init(|| exits);
     PROCESS.store(sys::process_id(), Ordering::Relaxed);
+    mark();
     let mut key = 0;
     // SAFETY: `key` is writable; the destructor is a function of the right type that lives for ever.
     let result = unsafe { libc::pthread_key_create(&raw mut key, Some(thread_exit)) };
@@ -150,6 +158,11 @@ pub(crate) fn start(exits: Exits) -> Result<(), c_int> {
     }
     TABLE.store(table as *mut Block, Ordering::Release);
     Ok(())
+}
+
+/// Finds out how threads are numbered without the kernel. Our handlers are in place.
+pub(crate) fn learn_numbers() {
+    number::start();
 }
 
 /// Called with a thread's [`words`] when it has ended.
@@ -224,9 +237,12 @@ pub(crate) fn ensure_altstack(context: UContext, block: &Block) -> bool {
     block.is_preparing.store(false, Ordering::Relaxed);
     // No memory for a stack, or the kernel does not want it: go on where we are.
     let Some(stack) = stack else { return true };
+    // Where the thread has none, the signal return sets it: no system call. Since Linux 6.12 that looks at the stack pointer
+    // before it brings the interrupted one back, so that a thread on another one needs the call.
     // SAFETY: the block's stack belongs to this thread and nothing is on it, as the thread has another one or none; a
     // signal's handler that uses it meanwhile has returned before this goes on (the module `signals::deferral`).
-    if unsafe { arch::sigaltstack_from(&raw const stack, stack.base + stack.len_bytes) } < 0 {
+    let set = |stack: &AltStack| unsafe { arch::sigaltstack_from(stack, stack.base + stack.len_bytes) };
+    if now.flags & libc::SS_DISABLE == 0 && set(&stack) < 0 {
         return true;
     }
     context.set_altstack(&stack);
@@ -272,9 +288,30 @@ impl Block {
                 libc::pthread_setspecific(key as libc::pthread_key_t, core::ptr::from_ref(self).cast())
             };
         }
+        self.own();
         self.errno.store(errno, Ordering::Relaxed);
         self.is_preparing.store(false, Ordering::Relaxed);
         self.errno()
+    }
+
+    /// Writes down which thread's the block is.
+    fn own(&self) {
+        let Some(table) = Table::get() else { return };
+        let owned =
+            |thread: u32| table.used().filter(move |block| block.owner.load(Ordering::Acquire) == thread);
+        let (mut thread, mut word) = number::of_this_thread();
+        // Another's, too, where this is no thread of libc's making: a child that shares the memory.
+        if word.0 != 0 && owned(thread).any(|other| other.number_at.load(Ordering::Relaxed) == word.0) {
+            // The kernel tells them apart.
+            let told = sys::thread_id();
+            (thread, word) = (told, if told == thread { word } else { Word(0) });
+        }
+        // A block whose owner has this number was left by a thread that is dead.
+        for other in owned(thread) {
+            let _ = other.owner.compare_exchange(thread, GONE, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        self.number_at.store(word.0, Ordering::Relaxed);
+        self.owner.store(thread, Ordering::Release);
     }
 
     /// Whether a hit is being handled: in a signal handler of ours, or between [`keep_errno`] and [`restore_errno`].
@@ -323,7 +360,10 @@ impl Block {
         let is_dead = match thread {
             NOBODY | STARTING | CLEANING => return false,
             GONE => true,
-            thread => !sys::thread_lives(thread),
+            thread => {
+                let word = Word(self.number_at.load(Ordering::Relaxed));
+                !word.lives(thread, PROCESS.load(Ordering::Relaxed))
+            }
         };
         // Whoever makes the change cleans up.
         if is_dead
@@ -376,12 +416,9 @@ fn take_from(table: Table) -> Option<&'static Block> {
     // From here on, hits in what is called below find the block.
     // SAFETY: the slot is this thread's own word.
     unsafe { arch::thread_slot().write(core::ptr::from_ref(block) as usize) };
-    let thread = sys::thread_id();
     let mut living = 0;
-    // A block whose owner has this number was left by a thread that is dead.
     for other in table.used() {
-        let _ = other.owner.compare_exchange(thread, GONE, Ordering::AcqRel, Ordering::Relaxed);
-        // And those that were ending may have ended meanwhile.
+        // Those that were ending may have ended meanwhile.
         if looks || other.is_ending.load(Ordering::Acquire) {
             living += u32::from(!other.reclaim_if_dead());
         }
@@ -389,7 +426,6 @@ fn take_from(table: Table) -> Option<&'static Block> {
     if looks {
         LOOK_AT.store(look_at(living), Ordering::Relaxed);
     }
-    block.owner.store(thread, Ordering::Release);
     Some(block)
 }
 
@@ -503,7 +539,7 @@ pub(crate) fn restore_errno(context: Option<UContext>) {
 /// Not reentrant; called under the core's registry lock.
 pub(crate) fn for_each(visit: &mut dyn FnMut(&Context<Native>)) {
     let Some(table) = Table::get() else { return };
-    if PROCESS.load(Ordering::Relaxed) != sys::process_id() {
+    if is_copy() {
         forked();
     }
     for block in table.used() {
@@ -514,23 +550,53 @@ pub(crate) fn for_each(visit: &mut dyn FnMut(&Context<Native>)) {
     }
 }
 
+/// Whether this is a fork's child that nobody has told of it. One that shares the memory (`CLONE_VM`) is none: the threads in
+/// the table are alive.
+fn is_copy() -> bool {
+    let mark = MARK.load(Ordering::Relaxed);
+    // SAFETY: null, or the page of `mark`, which stays.
+    let is_wiped = unsafe { mark.as_ref() }.map(|mark| mark.load(Ordering::Relaxed) == 0);
+    is_wiped.unwrap_or_else(|| PROCESS.load(Ordering::Relaxed) != sys::process_id())
+}
+
+/// Makes the word that a fork wipes. An emulator takes the advice without following it, as it takes any.
+fn mark() {
+    const NO_ADVICE: c_int = 0x7fff;
+    let len = sys::page_len();
+    let Ok(page) = sys::map(0, len, libc::PROT_READ | libc::PROT_WRITE) else { return };
+    // SAFETY: just mapped, all zero, nobody else's.
+    let advise = |advice| unsafe { libc::madvise(page as *mut c_void, len, advice) } == 0;
+    if !advise(libc::MADV_WIPEONFORK) || advise(NO_ADVICE) {
+        // SAFETY: nobody knows it.
+        return unsafe { sys::unmap(page, len) };
+    }
+    let mark = page as *mut AtomicU32;
+    // SAFETY: mapped and zero, a valid word, never unmapped.
+    unsafe { (*mark).store(1, Ordering::Relaxed) };
+    MARK.store(mark, Ordering::Relaxed);
+}
+
 /// In a fork's child: only the calling thread is left.
 pub(crate) fn forked() {
     let Some(table) = Table::get() else { return };
     PROCESS.store(sys::process_id(), Ordering::Relaxed);
+    // SAFETY: null, or the page of `mark`, which stays.
+    if let Some(mark) = unsafe { MARK.load(Ordering::Relaxed).as_ref() } {
+        mark.store(1, Ordering::Relaxed);
+    }
     let mine = current();
     for block in table.used().filter(|block| block.owner.load(Ordering::Relaxed) != NOBODY) {
         if mine.is_some_and(|mine| core::ptr::eq(mine, block)) {
-            block.owner.store(sys::thread_id(), Ordering::Release);
+            let thread = sys::thread_id();
+            // A child that was made behind libc's back has its parent's number there.
+            if !Word(block.number_at.load(Ordering::Relaxed)).lives(thread, sys::process_id()) {
+                block.number_at.store(0, Ordering::Relaxed);
+            }
+            block.owner.store(thread, Ordering::Release);
         } else {
             block.reclaim();
         }
     }
-}
-
-/// Whether this is a child that still shares its parent's memory (vfork, `posix_spawn`).
-pub(crate) fn shares_memory() -> bool {
-    PROCESS.load(Ordering::Relaxed) != sys::process_id()
 }
 
 /// How many threads have a block now (for tests and statistics).

@@ -276,3 +276,44 @@ fn blocks_of_dead_threads_are_used_again() {
     drop(probes().register(Kprobe::at("thr_work").pre(|_| ())).unwrap());
     assert!(threads::threads_known() <= before + 1, "{} after {before}", threads::threads_known());
 }
+
+/// A child that shares the memory and is no thread of this process registers a probe, as a program's own library may in a
+/// child of `vfork`.
+extern "C" fn register_in_child(_: *mut libc::c_void) -> libc::c_int {
+    let probe = probes().register(Kprobe::at("thr_other").pre(|_| ()));
+    i32::from(probe.is_err() || thr_other(1) != 0x54)
+}
+
+#[test]
+fn hit_13_a_child_that_shares_the_memory_takes_no_thread_for_dead() {
+    let _alone = alone();
+    let probe = probes().register(Kprobe::at("thr_work").pre(|_| ())).unwrap();
+    assert_eq!(thr_work(1), 5);
+    let (hit, go) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(thr_work(2), 8);
+            hit.store(true, Relaxed);
+            while !go.load(Relaxed) {
+                std::thread::yield_now();
+            }
+            assert_eq!(thr_work(3), 11);
+        });
+        while !hit.load(Relaxed) {
+            std::thread::yield_now();
+        }
+        let before = threads::threads_known();
+        let mut stack = vec![0_u128; 16 << 10];
+        let top = stack.as_mut_ptr_range().end.cast();
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        // SAFETY: the child has a stack of its own, and this thread waits until it has ended.
+        let child = unsafe { libc::clone(register_in_child, top, flags, std::ptr::null_mut()) };
+        let mut status = -1;
+        // SAFETY: `status` is writable.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert_eq!(threads::threads_known(), before);
+        go.store(true, Relaxed);
+    });
+    assert_eq!(probe.counters().hits, 3);
+}

@@ -7,10 +7,14 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, NativeArch};
+use crate::held::Held;
 use crate::point::{Node, Point};
-use crate::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Relaxed, Release, light_barrier};
+use crate::sync::{
+    AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Relaxed, Release, SeqCst, fence, light_barrier,
+};
 use core::cell::UnsafeCell;
-use core::mem::MaybeUninit;
+use core::marker::PhantomData;
+use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ptr;
 
 /// How many hits may be active at the same time in one context, one inside the other (HIT_6).
@@ -51,6 +55,101 @@ pub struct Context<A: Arch> {
 unsafe impl<A: Arch> Sync for Context<A> {}
 // SAFETY: plain data, and pointers that are valid on every context.
 unsafe impl<A: Arch> Send for Context<A> {}
+
+/// A stay of a context inside the core: nothing that the tables and lists lead to is freed meanwhile.
+///
+/// It ends where it is given back to its context, which costs no more than the store that it is ended by: the hit path has no
+/// code for a value that is dropped.
+#[must_use = "a section ends where it is closed"]
+pub(crate) struct Section(PhantomData<*const ()>);
+
+// SAFETY: what frees waits until all contexts that were inside have left, and the value is made inside and given back there.
+unsafe impl Held for Section {}
+
+impl Section {
+    /// A new one, of a context that has just gone inside.
+    #[inline(always)]
+    const fn new() -> Self {
+        Self(PhantomData)
+    }
+
+    /// The proof, of a caller who has none to give.
+    ///
+    /// # Safety
+    /// The context is inside as long as the reference lives.
+    pub(crate) const unsafe fn assume<'g>() -> &'g Self {
+        // SAFETY: nothing is read through a reference to no bytes.
+        unsafe { ptr::NonNull::dangling().as_ref() }
+    }
+
+    /// The section goes on, without this value, until [`Context::come_back`]; or has ended in [`Context::push_only`].
+    #[inline(always)]
+    pub(crate) fn hand_on(self) {
+        core::mem::forget(self);
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Section {
+    fn drop(&mut self) {
+        debug_assert!(false, "a section that is never closed");
+    }
+}
+
+/// A section that is closed where this goes, unless the context was inside before.
+pub(crate) struct Inside<'c, A: NativeArch> {
+    context: &'c Context<A>,
+    was_outside: bool,
+    section: ManuallyDrop<Section>,
+}
+
+impl<A: NativeArch> Inside<'_, A> {
+    /// The proof.
+    pub(crate) fn section(&self) -> &Section {
+        &self.section
+    }
+
+    /// Whether the context was outside before.
+    pub(crate) fn was_outside(&self) -> bool {
+        self.was_outside
+    }
+}
+
+impl<A: NativeArch> Drop for Inside<'_, A> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.was_outside {
+            let word = self.context.word.load(Relaxed) & !INSIDE;
+            self.context.word.store(word.wrapping_add(SECTION_ONE), Release);
+        }
+    }
+}
+
+/// A stay inside by code that has no context: counted, with real barriers.
+pub(crate) struct Anonymous<'a> {
+    count: &'a AtomicUsize,
+    section: ManuallyDrop<Section>,
+}
+
+impl<'a> Anonymous<'a> {
+    /// Goes inside; `count` says how many are.
+    pub(crate) fn enter(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, SeqCst);
+        fence(SeqCst);
+        Self { count, section: ManuallyDrop::new(Section::new()) }
+    }
+
+    /// The proof.
+    pub(crate) fn section(&self) -> &Section {
+        &self.section
+    }
+}
+
+impl Drop for Anonymous<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Release);
+    }
+}
 
 /// What an active hit waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,39 +286,50 @@ impl<A: NativeArch> Context<A> {
 
     /// Goes inside; `word` is from [`Context::idle_word`].
     #[inline(always)]
-    pub(crate) fn open_idle(&self, word: usize) {
+    pub(crate) fn open_idle(&self, word: usize) -> Section {
         // Its bit is clear; to add it is one instruction.
         let word = if A::ADDS_TO_MEMORY { self.word.load(Relaxed) } else { word };
         self.word.store(word.wrapping_add(INSIDE), Relaxed);
         light_barrier::<A>();
+        Section::new()
     }
 
     /// Leaves what [`Context::open_idle`] began, with no active hit.
     #[inline(always)]
-    pub(crate) fn close_idle(&self, word: usize) {
+    pub(crate) fn close_idle(&self, word: usize, section: Section) {
+        core::mem::forget(section);
         self.word.store(word.wrapping_add(SECTION_ONE), Release);
     }
 
     /// As [`Context::close_idle`], for whoever has not kept the word: it is as [`Context::open_idle`] has left it.
     #[inline(always)]
-    pub(crate) fn close_only(&self) {
-        self.close_idle(self.word.load(Relaxed).wrapping_sub(INSIDE));
+    pub(crate) fn close_only(&self, section: Section) {
+        self.close_idle(self.word.load(Relaxed).wrapping_sub(INSIDE), section);
     }
 
-    /// Goes inside unless the context is; whether it was outside, for [`Context::close`].
-    pub(crate) fn open(&self) -> bool {
+    /// Goes inside unless the context is, until the value goes.
+    #[inline(always)]
+    pub(crate) fn open(&self) -> Inside<'_, A> {
         let word = self.word.load(Relaxed);
         self.word.store(word | INSIDE, Relaxed);
         light_barrier::<A>();
-        word & INSIDE == 0
+        let was_outside = word & INSIDE == 0;
+        Inside { context: self, was_outside, section: ManuallyDrop::new(Section::new()) }
     }
 
-    /// Leaves what [`Context::open`] began.
-    pub(crate) fn close(&self, was_outside: bool) {
-        if was_outside {
-            let word = self.word.load(Relaxed) & !INSIDE;
-            self.word.store(word.wrapping_add(SECTION_ONE), Release);
-        }
+    /// Leaves what [`Context::open_idle`] began, whatever hits are active.
+    pub(crate) fn close(&self, section: Section) {
+        core::mem::forget(section);
+        let word = self.word.load(Relaxed) & !INSIDE;
+        self.word.store(word.wrapping_add(SECTION_ONE), Release);
+    }
+
+    /// Takes up the section that was [handed on](Section::hand_on).
+    ///
+    /// # Safety
+    /// It was, and nobody has taken it up since.
+    pub(crate) unsafe fn come_back(&self) -> Section {
+        Section::new()
     }
 
     // ---- the probe whose handler runs -------------------------------------------------------------------------------
@@ -278,7 +388,7 @@ impl<A: NativeArch> Context<A> {
     /// Begins the only active hit, a step, and leaves what [`Context::open_idle`] began with `word`.
     ///
     /// # Safety
-    /// Runs on this context, which is inside.
+    /// Runs on this context, which is inside; the caller [hands on](Section::hand_on) its section, which ends here.
     #[inline(always)]
     pub(crate) unsafe fn push_only(
         &self,
@@ -318,7 +428,7 @@ impl<A: NativeArch> Context<A> {
     /// # Safety
     /// Runs on this context.
     #[inline(always)]
-    pub(crate) unsafe fn pop_only(&self, word: usize) -> (usize, Popped<A>) {
+    pub(crate) unsafe fn pop_only(&self, word: usize) -> (usize, Section, Popped<A>) {
         let [frame, ..] = &self.frames;
         // Inside before the frame lets go of its point.
         self.word.store(word | INSIDE, Relaxed);
@@ -334,7 +444,7 @@ impl<A: NativeArch> Context<A> {
         frame.point.store(ptr::null_mut(), Release);
         let idle = word.wrapping_sub(DEPTH_ONE);
         self.word.store(idle | INSIDE, Relaxed);
-        (idle, Popped { wait: Wait::Step, newest, kept, state })
+        (idle, Section::new(), Popped { wait: Wait::Step, newest, kept, state })
     }
 
     /// Ends the innermost active hit, which waits for `Step`, `NestedStep` or `Jprobe`.

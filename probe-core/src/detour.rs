@@ -15,8 +15,9 @@ use crate::addr::CodeAddr;
 use crate::arch::{
     Arch, DetourLayout, Displaced, Method, NativeArch, Regs, Resume, SaveSet, TrampolineHandler,
 };
-use crate::context::{Context, Wait};
+use crate::context::{Context, Section, Wait};
 use crate::counter::{HitCounter, NOBODY};
+use crate::held::Held;
 use crate::hit::{RegsOf, Trap, Walk, count_missed};
 use crate::host::Host;
 use crate::instance::Instance;
@@ -26,6 +27,7 @@ use crate::registry::Probes;
 use crate::slots::{CHUNK_LEN, chunk_base};
 use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, follow};
 use crate::table::Keyed;
+use crate::text::Standing;
 use alloc::boxed::Box;
 use core::marker::PhantomData;
 use core::mem::offset_of;
@@ -63,7 +65,7 @@ pub(crate) struct Detour<H: Host> {
     pub(crate) text: [u8; MAX_DISPLACED_LEN],
 }
 
-/// What a detour is made for.
+/// What a detour is made for, or what the probes of a place need of theirs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kind {
     /// What its trampoline saves.
@@ -82,6 +84,11 @@ impl Kind {
             calls_post: self.calls_post || other.calls_post,
             follows: self.follows || other.follows,
         }
+    }
+
+    /// Whether a detour made for this does all that `needs` says.
+    pub(crate) fn serves(self, needs: Self) -> bool {
+        self.and(needs) == self
     }
 }
 
@@ -142,12 +149,16 @@ impl<H: Host> Detour<H> {
         }
     }
 
-    /// The point whose jump, or a part of it, stands in text; null where none does.
-    pub(crate) fn point(&self) -> &AtomicPtr<Point<H::Arch>> {
-        &self.point
+    /// The point whose jump, or a part of it, stands in text.
+    #[inline(always)]
+    pub(crate) fn point<'g>(&self, _held: &'g impl Held) -> Option<&'g Point<H::Arch>> {
+        // SAFETY: the registry clears the pointer before it waits and frees the point: `held` keeps it.
+        unsafe { self.point.load(Acquire).as_ref() }
     }
 
-    /// Notes whose jump stands in text from here on, or which probes that point has now. Under the registry's lock.
+    /// Lets it call the probes of `point`, whose jump stands in text from here on, or whose probes have changed. What stands in
+    /// text is [`TextWord`](crate::text::TextWord)'s to say; hits by jump find their point here without looking it up. Under the
+    /// registry's lock.
     pub(crate) fn serve(&self, point: Option<&Point<H::Arch>>) {
         let only = point.map_or(ptr::null_mut(), Point::only);
         // SAFETY: a node on a point's list is there as long as the lock is held.
@@ -174,9 +185,14 @@ impl<H: Host> Detour<H> {
         self.entry.wrapping_offset(-(H::Arch::DETOUR_HEADER_LEN as isize))
     }
 
-    /// Whether the jump, or a part of it, stands in text.
-    pub(crate) fn is_active(&self) -> bool {
-        !self.point.load(Acquire).is_null()
+    /// The jump that leads here, and zeros.
+    pub(crate) fn jump(&self) -> [u8; MAX_DISPLACED_LEN] {
+        let mut jump = [0; MAX_DISPLACED_LEN];
+        let bytes = H::Arch::jump(self.place, self.entry);
+        if let Some(to) = jump.first_chunk_mut() {
+            *to = bytes;
+        }
+        jump
     }
 
     /// The words of its calls.
@@ -258,29 +274,31 @@ extern "C" fn jumped<H: Host>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
     host.pin();
     let Some(context) = host.context() else { return jumped_busy(detour, regs) };
     let Some(word) = context.idle_word() else { return jumped_busy(detour, regs) };
-    context.open_idle(word);
-    // SAFETY: inside until `close_only`; the registry clears the pointer before it waits and frees the node.
+    let section = context.open_idle(word);
     let hits = follow(&detour.plain);
-    // SAFETY: as above.
+    // SAFETY: the registry clears the pointer before it waits and frees the node, and this is inside.
     if !unsafe { &*hits }.try_rise_alone(context) {
-        return jumped_shared(detour, regs);
+        return jumped_shared(detour, regs, section);
     }
     // SAFETY: a probe's, since it has counted.
-    unsafe { run_plain(host, hits, context, regs) }
+    unsafe { run_plain(host, hits, context, section, regs) }
 }
 
 /// As [`jumped`] from where the context is inside, where it is not the counter's first one.
 #[inline(never)]
-fn jumped_shared<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
+fn jumped_shared<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, section: Section) -> Resume {
     let probes = detour.probes;
-    let Some(context) = probes.host.context() else { return jumped_busy(detour, regs) };
+    let Some(context) = probes.host.context() else {
+        section.hand_on();
+        return jumped_busy(detour, regs);
+    };
     let hits = follow(&detour.plain);
     // SAFETY: as in `jumped`.
     if !unsafe { &*hits }.try_rise_shared(context, &probes.shares) {
-        return jumped_idle(detour, regs, context);
+        return jumped_idle(detour, regs, context, section);
     }
     // SAFETY: a probe's, since it has counted.
-    unsafe { run_plain(&probes.host, hits, context, regs) }
+    unsafe { run_plain(&probes.host, hits, context, section, regs) }
 }
 
 /// Calls the pre handler of the probe that has counted the hit, and ends it.
@@ -292,6 +310,7 @@ unsafe fn run_plain<H: Host>(
     host: &H,
     hits: *const HitCounter,
     context: &Context<H::Arch>,
+    section: Section,
     regs: &mut RegsOf<H>,
 ) -> Resume {
     // SAFETY: the caller's.
@@ -302,7 +321,7 @@ unsafe fn run_plain<H: Host>(
     };
     context.set_current(node);
     let resume = pre.call(regs, node);
-    leave(host, context, resume)
+    leave(host, context, section, resume)
 }
 
 /// As [`jumped`], where a return probe without an entry handler is the only probe: no handler is called. `FOLLOWS`: its
@@ -317,47 +336,54 @@ extern "C" fn entered<H: Host, const FOLLOWS: bool>(detour: usize, regs: *mut Re
     host.pin();
     let Some(context) = host.context() else { return jumped_busy(detour, regs) };
     let Some(word) = context.idle_word() else { return jumped_busy(detour, regs) };
-    context.open_idle(word);
+    let section = context.open_idle(word);
     let owner = follow(&detour.own);
     // SAFETY: as in `jumped`.
     if !unsafe { &*owner }.is_open_to(context) {
-        return entered_shared::<H, FOLLOWS>(detour, regs);
+        return entered_shared::<H, FOLLOWS>(detour, regs, section);
     }
     // SAFETY: a pool's, since it has an owner.
     let own = unsafe { &*Instance::<H::Arch>::of_owner(owner) };
     // Calls at the end only: no register has to be saved.
     match detour.probes.enter_by_owner(own, regs) {
         Some(Ok(())) => {}
-        Some(Err(instance)) => return drop_entered(host, context, instance),
-        None => return jumped_idle(detour, regs, context),
+        Some(Err(instance)) => return drop_entered(host, context, section, instance),
+        None => return jumped_idle(detour, regs, context, section),
     }
-    context.close_only();
+    context.close_only(section);
     host.unpin();
     if FOLLOWS { Resume::Followed } else { Resume::Unchanged }
 }
 
 /// As [`entered`] from where the context is inside, where it does not own an instance.
 #[inline(never)]
-fn entered_shared<H: Host, const FOLLOWS: bool>(detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
+fn entered_shared<H: Host, const FOLLOWS: bool>(
+    detour: &Detour<H>,
+    regs: &mut RegsOf<H>,
+    section: Section,
+) -> Resume {
     let probes = detour.probes;
-    let Some(context) = probes.host.context() else { return jumped_busy(detour, regs) };
+    let Some(context) = probes.host.context() else {
+        section.hand_on();
+        return jumped_busy(detour, regs);
+    };
     let owner = follow(&detour.own);
     if ptr::eq(owner, &raw const NOBODYS) {
-        return jumped_idle(detour, regs, context);
+        return jumped_idle(detour, regs, context, section);
     }
     // SAFETY: a pool's, inside.
     let pool = unsafe { &*Instance::<H::Arch>::of_owner(owner) }.pool();
     // SAFETY: as above.
     let node = unsafe { follow(&pool.node).as_ref() };
     if node.is_none_or(Node::is_silent) {
-        return jumped_idle(detour, regs, context);
+        return jumped_idle(detour, regs, context, section);
     }
     match probes.enter_plain(context, pool, regs) {
         Some(Ok(())) => {}
-        Some(Err(instance)) => return drop_entered(&probes.host, context, instance),
-        None => return jumped_idle(detour, regs, context),
+        Some(Err(instance)) => return drop_entered(&probes.host, context, section, instance),
+        None => return jumped_idle(detour, regs, context, section),
     }
-    context.close_only();
+    context.close_only(section);
     probes.host.unpin();
     if FOLLOWS { Resume::Followed } else { Resume::Unchanged }
 }
@@ -365,9 +391,14 @@ fn entered_shared<H: Host, const FOLLOWS: bool>(detour: &Detour<H>, regs: &mut R
 /// The end of a hit whose call cannot be followed after all.
 #[cold]
 #[inline(never)]
-fn drop_entered<H: Host>(host: &H, context: &Context<H::Arch>, instance: &Instance<H::Arch>) -> Resume {
+fn drop_entered<H: Host>(
+    host: &H,
+    context: &Context<H::Arch>,
+    section: Section,
+    instance: &Instance<H::Arch>,
+) -> Resume {
     instance.drop_unreturned();
-    leave(host, context, Resume::Unchanged)
+    leave(host, context, section, Resume::Unchanged)
 }
 
 /// A hit that is not the usual case: the next one is that there is one return probe, and something to be done first.
@@ -375,14 +406,17 @@ fn drop_entered<H: Host>(host: &H, context: &Context<H::Arch>, instance: &Instan
 /// The arguments are where the trampoline has put them, and where the probes are is asked again: a host that is no variable is
 /// not looked up for the usual case.
 #[inline(never)]
-fn jumped_idle<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, context: &Context<H::Arch>) -> Resume {
+fn jumped_idle<H: Host>(
+    detour: &Detour<H>,
+    regs: &mut RegsOf<H>,
+    context: &Context<H::Arch>,
+    section: Section,
+) -> Resume {
     let probes = detour.probes;
-    // SAFETY: inside until `close_only`.
-    let point = unsafe { probes.point_of(detour) };
-    // SAFETY: as above.
-    let head = point.and_then(|point| unsafe { follow(&point.head).as_ref() });
+    let point = probes.point_of(detour, &section);
+    let head = point.and_then(Point::newest);
     let (Some(point), Some(head)) = (point, head) else {
-        return leave(&probes.host, context, Resume::Unchanged);
+        return leave(&probes.host, context, section, Resume::Unchanged);
     };
     if let Handlers::Return(probe) = &head.handlers
         && head.next.load(Relaxed).is_null()
@@ -393,9 +427,10 @@ fn jumped_idle<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, context: &Cont
             Resume::Unchanged if may_follow && probes.has_followed(regs) => Resume::Followed,
             resume => resume,
         };
-        return leave(&probes.host, context, resume);
+        return leave(&probes.host, context, section, resume);
     }
-    probes.jumped_many(context, detour, point, head, regs)
+    let resume = probes.jumped_many(context, detour, point, head, regs);
+    leave(&probes.host, context, section, resume)
 }
 
 /// A nested hit, or one where there is no room for another context.
@@ -406,18 +441,17 @@ fn jumped_busy<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
     let mut resume = Resume::Unchanged;
     match probes.host.context() {
         Some(context) => {
-            let was_outside = context.open();
-            probes.miss_detour(detour);
+            let inside = context.open();
+            probes.miss_detour(detour, inside.section());
             // Behind the copy is a call for the frame's owner, which this hit has come in between: not for this one.
             if let Some(point) = probes.between(context, detour) {
                 let _ = probes.execute_bare(point, regs);
                 resume = Resume::Redirected;
             }
-            context.close(was_outside);
         }
         None => {
-            let _guard = probes.anonymous();
-            probes.miss_detour(detour);
+            let inside = probes.anonymous();
+            probes.miss_detour(detour, inside.section());
         }
     }
     probes.host.unpin();
@@ -426,9 +460,9 @@ fn jumped_busy<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
 
 /// The end of a hit by jump.
 #[inline(always)]
-fn leave<H: Host>(host: &H, context: &Context<H::Arch>, resume: Resume) -> Resume {
+fn leave<H: Host>(host: &H, context: &Context<H::Arch>, section: Section, resume: Resume) -> Resume {
     context.set_current(ptr::null());
-    context.close_only();
+    context.close_only(section);
     host.unpin();
     resume
 }
@@ -468,12 +502,12 @@ impl<H: Host> Probes<H> {
         let wants_post = point.is(HAS_POST);
         if wants_post && point.method != Method::Simulate && !detour.kind.calls_post {
             // The jump had gone before the post handler came: the hit is one of the breakpoint that stands there now.
-            return leave(&self.host, context, Resume::Redirected);
+            return Resume::Redirected;
         }
         head.hits.claim(context, &self.shares);
         let sp = regs.sp();
         let may_follow = detour.kind.follows && self.is_unfollowed(regs);
-        let resume = match self.run_pre(context, point, head, regs) {
+        match self.run_pre(context, point, head, regs) {
             Walk::Ran if wants_post && self.post_of_jump(context, point, head.generation, sp, regs) => {
                 Resume::Redirected
             }
@@ -481,8 +515,7 @@ impl<H: Host> Probes<H> {
             Walk::Ran if may_follow && self.has_followed(regs) => Resume::ChangedFollowed,
             Walk::Ran => Resume::Changed,
             Walk::Redirected | Walk::InJprobe => Resume::Redirected,
-        };
-        leave(&self.host, context, resume)
+        }
     }
 
     /// Calls the post handlers of a point whose instruction is simulated; whether they have changed something: then the
@@ -527,7 +560,7 @@ impl<H: Host> Probes<H> {
     /// The first copy of a detour has run: the post handlers are called.
     fn after_copy(&self, detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
         let Some(context) = self.host.context() else { return Resume::Unchanged };
-        let was_outside = context.open();
+        let _inside = context.open();
         let mut resume = Resume::Unchanged;
         if let Some((point, newest)) = self.end_copy(context, detour) {
             let next = detour.place.wrapping_add(usize::from(point.insn_len));
@@ -540,7 +573,6 @@ impl<H: Host> Probes<H> {
                 false => Resume::Redirected,
             };
         }
-        context.close(was_outside);
         resume
     }
 
@@ -567,33 +599,25 @@ impl<H: Host> Probes<H> {
         unsafe { point.as_ref() }.filter(|point| point.place == detour.place)
     }
 
-    /// A nested hit, or one for which there is no room. The caller is inside.
-    fn miss_detour(&self, detour: &Detour<H>) {
-        // SAFETY: the caller is inside.
-        if let Some(point) = unsafe { self.point_of(detour) } {
+    /// A nested hit, or one for which there is no room.
+    fn miss_detour(&self, detour: &Detour<H>, section: &Section) {
+        if let Some(point) = self.point_of(detour, section) {
             count_missed(point);
         }
     }
 
     /// The point whose jump has led here. The jump may have been taken out of text meanwhile, with the probe still
     /// there: then the hit is none the less one.
-    ///
-    /// # Safety
-    /// The caller is inside until the reference is gone: the registry clears the pointer before it waits and frees
-    /// the point.
     #[inline(always)]
-    unsafe fn point_of<'a>(&self, detour: &Detour<H>) -> Option<&'a Point<H::Arch>> {
-        let point = detour.point.load(Acquire);
-        if point.is_null() {
-            // SAFETY: the caller is inside.
-            return unsafe { self.points.find(detour.place.as_usize()) };
+    fn point_of<'g>(&self, detour: &Detour<H>, section: &'g Section) -> Option<&'g Point<H::Arch>> {
+        match detour.point(section) {
+            None => self.points.find(detour.place.as_usize(), section),
+            point => point,
         }
-        // SAFETY: as above.
-        unsafe { point.as_ref() }
     }
 
-    /// A breakpoint that belongs to detours: inside a jump, or the trap that takes all registers. The caller is inside.
-    pub(crate) fn in_detour(&self, at: CodeAddr, regs: &mut RegsOf<H>) -> Option<Trap> {
+    /// A breakpoint that belongs to detours: inside a jump, or the trap that takes all registers.
+    pub(crate) fn in_detour(&self, at: CodeAddr, regs: &mut RegsOf<H>, section: &Section) -> Option<Trap> {
         if at == H::Arch::detour_resume_trap() {
             let kept = H::Arch::detour_regs(regs);
             // SAFETY: only the trampoline traps there, with the address of the registers that it has saved.
@@ -601,7 +625,7 @@ impl<H: Host> Probes<H> {
             H::Arch::resume_with(regs, kept);
             return Some(self.run_lowered(regs));
         }
-        let copy = self.copy_of_displaced(at)?;
+        let copy = self.copy_of_displaced(at, section)?;
         regs.set_pc(copy);
         Some(Trap::Handled)
     }
@@ -623,25 +647,23 @@ impl<H: Host> Probes<H> {
         Trap::Handled
     }
 
-    /// Where the instruction at `at`, which a jump that stands in text displaces, is copied. The caller is inside.
-    fn copy_of_displaced(&self, at: CodeAddr) -> Option<CodeAddr> {
+    /// Where the instruction at `at`, which a jump that stands in text displaces, is copied.
+    fn copy_of_displaced(&self, at: CodeAddr, section: &Section) -> Option<CodeAddr> {
         if H::Arch::JUMP_LEN <= H::Arch::BREAKPOINT.len() {
             return None;
         }
         (H::Arch::INSN_ALIGN..H::Arch::JUMP_LEN).step_by(H::Arch::INSN_ALIGN).find_map(|distance| {
             let place = at.wrapping_offset(-(distance as isize));
-            // SAFETY: the caller is inside.
-            let detour =
-                unsafe { self.detours.find(place.as_usize()) }.filter(|detour| detour.is_active())?;
+            let point = self.points.find(place.as_usize(), section)?;
+            let detour = Standing::<H>::of(point).detour()?;
             let index = detour.displaced.starts().position(|start| start == distance)?;
             Some(detour.copy(index))
         })
     }
 
-    /// The detour that `at` lies in, and the address of the instruction whose copy stands there. The caller is inside.
-    pub(crate) fn detour_at(&self, at: CodeAddr) -> Option<(&Detour<H>, CodeAddr)> {
-        // SAFETY: the caller is inside.
-        let chunk = unsafe { self.detour_chunks.find(chunk_base(at).as_usize()) }?;
+    /// The detour that `at` lies in, and the address of the instruction whose copy stands there.
+    pub(crate) fn detour_at(&self, at: CodeAddr, section: &Section) -> Option<(&Detour<H>, CodeAddr)> {
+        let chunk = self.detour_chunks.find(chunk_base(at).as_usize(), section)?;
         let [owner] = chunk.granules(at, 1)? else { return None };
         // SAFETY: detours are kept for good.
         let detour = unsafe { owner.load(Acquire).as_ref() }?;

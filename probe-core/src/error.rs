@@ -155,6 +155,13 @@ pub enum RegisterError {
     },
     /// A return probe or jprobe anywhere but at a function's entry.
     NotEntry(CodeAddr),
+    /// A return probe or jprobe where no call comes (REG_19).
+    NotCalled {
+        /// The address.
+        at: CodeAddr,
+        /// How it is come to.
+        refusal: Refusal,
+    },
     /// The function has a jprobe already.
     SecondJprobe(CodeAddr),
     /// The private data of a return probe is larger than [`MAX_DATA_LEN`](crate::MAX_DATA_LEN).
@@ -191,9 +198,9 @@ impl RegisterError {
             Self::InsideInstruction { .. } => (Errno::EILSEQ, "place.inside_instruction"),
             Self::Undecodable { .. } => (Errno::EILSEQ, "place.undecodable"),
             Self::ForeignBreakpoint(_) => (Errno::EILSEQ, "place.foreign_breakpoint"),
-            Self::Refused { refusal, .. } | Self::CannotWatch { refusal, .. } => {
-                (refusal.errno, refusal.code)
-            }
+            Self::Refused { refusal, .. }
+            | Self::NotCalled { refusal, .. }
+            | Self::CannotWatch { refusal, .. } => (refusal.errno, refusal.code),
             Self::NoWatchRegister(_) => (Errno::ENOSPC, "watch.no_register"),
             Self::NotEntry(_) => (Errno::EINVAL, "place.not_entry"),
             Self::SecondJprobe(_) => (Errno::EEXIST, "jprobe.second"),
@@ -240,6 +247,9 @@ impl fmt::Display for RegisterError {
             Self::ForeignBreakpoint(at) => write!(f, "somebody else's breakpoint stands at {at}"),
             Self::Refused { at, refusal } => write!(f, "the instruction at {at} cannot be probed: {refusal}"),
             Self::NotEntry(at) => write!(f, "{at} is not the entry of a function"),
+            Self::NotCalled { at, refusal } => {
+                write!(f, "no return probe or jprobe can stand at {at}: {refusal}")
+            }
             Self::SecondJprobe(at) => write!(f, "the function at {at} has a jprobe already"),
             Self::DataTooBig(len) => write!(f, "private data of {len} bytes is too big"),
             Self::NoSlot(at) => write!(f, "no executable memory is left within reach of {at}"),
@@ -255,7 +265,9 @@ impl fmt::Display for RegisterError {
 impl core::error::Error for RegisterError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
-            Self::Refused { refusal, .. } | Self::CannotWatch { refusal, .. } => Some(refusal),
+            Self::Refused { refusal, .. }
+            | Self::NotCalled { refusal, .. }
+            | Self::CannotWatch { refusal, .. } => Some(refusal),
             Self::Text(error) => Some(error),
             _ => None,
         }

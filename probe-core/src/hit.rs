@@ -9,13 +9,13 @@ mod stray;
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Memory, Method, NativeArch, Regs, Resume};
-use crate::context::{Context, Wait, is_in_slot};
+use crate::context::{Context, Section, Wait, is_in_slot};
 use crate::counter::Shares;
 use crate::host::Host;
 use crate::kprobe::{Hit, Lender};
-use crate::point::{ARMED, Handlers, LINGERS, Mode, Node, Point};
+use crate::point::{Handlers, LINGERS, Mode, Node, Point};
 use crate::registry::Probes;
-use crate::sync::{Relaxed, Release, follow};
+use crate::sync::{Relaxed, Release};
 use core::ptr;
 
 pub(crate) type RegsOf<H> = <<H as Host>::Arch as Arch>::Regs;
@@ -90,17 +90,15 @@ impl<H: Host> Probes<H> {
                 None => self.breakpoint_busy(context, place, regs),
             };
         };
-        context.open_idle(word);
-        // SAFETY: inside until `close_idle`.
-        let Some(point) = (unsafe { self.points.find(place.as_usize()) }) else {
-            let trap = self.not_in_table(context, place, regs);
-            context.close_idle(word);
+        let section = context.open_idle(word);
+        let Some(point) = self.points.find(place.as_usize(), &section) else {
+            let trap = self.not_in_table(context, place, regs, &section);
+            context.close_idle(word, section);
             return trap;
         };
-        // SAFETY: inside until `close_idle`.
-        let Some(head) = (unsafe { follow(&point.head).as_ref() }) else {
-            let trap = self.no_probe_left(point, regs);
-            context.close_idle(word);
+        let Some(head) = point.newest() else {
+            let trap = self.no_probe_left(point, regs, &section);
+            context.close_idle(word, section);
             return trap;
         };
         regs.set_pc(place);
@@ -109,11 +107,14 @@ impl<H: Host> Probes<H> {
         match walk {
             Walk::Ran => {}
             Walk::Redirected => {
-                context.close_idle(word);
+                context.close_idle(word, section);
                 return Trap::Handled;
             }
-            // The section goes on until the handler returns.
-            Walk::InJprobe => return Trap::Handled,
+            // Until the handler returns.
+            Walk::InJprobe => {
+                section.hand_on();
+                return Trap::Handled;
+            }
         }
         // Three comparisons, the most frequent first: a table of jumps costs more.
         let mode = point.mode();
@@ -122,18 +123,21 @@ impl<H: Host> Probes<H> {
         } else if mode == Mode::Simulate {
             regs.set_pc(point.place);
             if let Err(fault) = H::Arch::simulate(&point.plan, point.place, regs, self.host.memory()) {
-                context.close_idle(word);
+                context.close_idle(word, section);
                 return Trap::Fault(fault);
             }
         } else if mode == Mode::Step {
             let (kept, state) = self.enter_slot(point, regs);
-            // SAFETY: this is the context that is running.
+            // SAFETY: this is the context that is running, and it hands the section on.
             unsafe { context.push_only(word, point, head.generation, kept, state) };
+            section.hand_on();
             return Trap::Handled;
         } else {
-            return self.run_with_post(context, point, mode, head.generation, regs);
+            let trap = self.run_with_post(context, point, mode, head.generation, regs);
+            context.close(section);
+            return trap;
         }
-        context.close_idle(word);
+        context.close_idle(word, section);
         Trap::Handled
     }
 
@@ -195,10 +199,10 @@ impl<H: Host> Probes<H> {
             return None;
         }
         // SAFETY: this is the context that is running, and the frame is filled.
-        let (word, popped) = unsafe { context.pop_only(word) };
+        let (word, section, popped) = unsafe { context.pop_only(word) };
         self.leave_slot(point, popped.kept, &popped.state, regs);
         self.run_posts(context, point, popped.newest, regs);
-        context.close_idle(word);
+        context.close_idle(word, section);
         Some(Trap::Handled)
     }
 
@@ -217,14 +221,12 @@ impl<H: Host> Probes<H> {
         if !matches!(walk, Walk::Ran) {
             return walk;
         }
-        // SAFETY: as for `Nodes::next`: the context is inside, and the node has not been freed since.
-        let Some(second) = (unsafe { follow(&head.next).as_ref() }) else { return Walk::Ran };
+        let Some(second) = head.behind() else { return Walk::Ran };
         let walk = self.run_pre_of(context, point, second, head.generation, regs);
         if !matches!(walk, Walk::Ran) {
             return walk;
         }
-        // SAFETY: as above.
-        match unsafe { follow(&second.next).as_ref() } {
+        match second.behind() {
             Some(next) => self.run_more_pre(context, point, next, head.generation, regs),
             None => Walk::Ran,
         }
@@ -245,8 +247,7 @@ impl<H: Host> Probes<H> {
             if !matches!(walk, Walk::Ran) {
                 return walk;
             }
-            // SAFETY: as in `run_pre`.
-            match unsafe { follow(&node.next).as_ref() } {
+            match node.behind() {
                 Some(next) => node = next,
                 None => return Walk::Ran,
             }
@@ -303,7 +304,6 @@ impl<H: Host> Probes<H> {
         if mode == Mode::SimulatePost && trap == Trap::Handled {
             self.run_posts(context, point, newest, regs);
         }
-        context.close(true);
         trap
     }
 
@@ -381,11 +381,9 @@ impl<H: Host> Probes<H> {
         newest: u32,
         regs: &mut RegsOf<H>,
     ) {
-        // SAFETY: as for `Nodes::next`: the context is inside, or the point stands in a frame.
-        if let Some(head) = unsafe { follow(&point.head).as_ref() } {
+        if let Some(head) = point.newest() {
             self.run_post_of(context, head, newest, regs);
-            // SAFETY: as above.
-            if let Some(next) = unsafe { follow(&head.next).as_ref() } {
+            if let Some(next) = head.behind() {
                 self.run_more_posts(context, next, newest, regs);
             }
         }
@@ -403,8 +401,7 @@ impl<H: Host> Probes<H> {
     ) {
         loop {
             self.run_post_of(context, node, newest, regs);
-            // SAFETY: as in `run_posts`.
-            match unsafe { follow(&node.next).as_ref() } {
+            match node.behind() {
                 Some(next) => node = next,
                 None => return,
             }
@@ -451,20 +448,23 @@ impl<H: Host> Probes<H> {
             }
             _ => {}
         }
-        let was_outside = context.open();
-        // SAFETY: inside until `close`.
-        let trap = match unsafe { self.points.find(place.as_usize()) } {
-            Some(point) => self.nested(context, point, regs),
-            None => self.not_in_table(context, place, regs),
-        };
-        context.close(was_outside);
-        trap
+        let inside = context.open();
+        match self.points.find(place.as_usize(), inside.section()) {
+            Some(point) => self.nested(context, point, regs, inside.section()),
+            None => self.not_in_table(context, place, regs, inside.section()),
+        }
     }
 
     /// A hit inside another one: its handlers are skipped, the instruction is run (HIT_6).
-    fn nested(&self, context: &Context<H::Arch>, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
+    fn nested(
+        &self,
+        context: &Context<H::Arch>,
+        point: &Point<H::Arch>,
+        regs: &mut RegsOf<H>,
+        section: &Section,
+    ) -> Trap {
         if point.head.load(Relaxed).is_null() {
-            return self.no_probe_left(point, regs);
+            return self.no_probe_left(point, regs, section);
         }
         count_missed(point);
         self.execute(context, point, point.mode(), Wait::NestedStep, 0, regs)
@@ -474,20 +474,22 @@ impl<H: Host> Probes<H> {
     #[cold]
     #[inline(never)]
     fn breakpoint_without_context(&self, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
-        let _guard = self.anonymous();
-        // SAFETY: the guard stands for a section.
-        let Some(point) = (unsafe { self.points.find(place.as_usize()) }) else {
-            return match self.slot_at(place) {
+        let inside = self.anonymous();
+        let section = inside.section();
+        let Some(point) = self.points.find(place.as_usize(), section) else {
+            return match self.slot_at(place, section) {
                 Some((point, slot)) => {
                     let state = self.take_spare(slot, regs);
                     self.step_over(point, &state, regs);
                     Trap::Handled
                 }
-                None => self.in_detour(place, regs).unwrap_or_else(|| self.stray(place, regs)),
+                None => {
+                    self.in_detour(place, regs, section).unwrap_or_else(|| self.stray(place, regs, section))
+                }
             };
         };
-        if point.head.load(Relaxed).is_null() && !point.is(ARMED) {
-            return self.stray(place, regs);
+        if point.head.load(Relaxed).is_null() && !point.text.is_planted() {
+            return self.stray(place, regs, section);
         }
         count_missed(point);
         regs.set_pc(place);
@@ -507,7 +509,7 @@ impl<H: Host> Probes<H> {
         point: &Point<H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Trap {
-        let was_outside = context.open();
+        let _inside = context.open();
         // SAFETY: this is the context that is running.
         if let Some(popped) = unsafe { context.pop() } {
             self.leave_slot(point, popped.kept, &popped.state, regs);
@@ -515,7 +517,6 @@ impl<H: Host> Probes<H> {
                 self.run_posts(context, point, popped.newest, regs);
             }
         }
-        context.close(was_outside);
         Trap::Handled
     }
 }

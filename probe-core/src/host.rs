@@ -2,6 +2,7 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Memory, NativeArch, SaveSet};
+use crate::arrival::Arrival;
 use crate::context::Context;
 use crate::error::{Refusal, TextError};
 use crate::task::Task;
@@ -42,6 +43,8 @@ pub enum Probeable {
     NotText,
     /// The host forbids it.
     Blacklisted,
+    /// A probe would change what the program does there, whatever the instruction is: why.
+    Refused(Refusal),
 }
 
 /// A message for the host's log, never sent from the hit path.
@@ -222,7 +225,15 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// hit path into one section, or answer by symbol); else a hit inside the hit path recurses.
     fn probeable(&self, at: CodeAddr) -> Probeable;
 
-    /// Calls `visit` with every range that [`Host::probeable`] answers [`Probeable::Blacklisted`] for.
+    /// How the code at `at`, a function's entry by its symbol, is come to: asked when a return probe or a jprobe is registered
+    /// there (REG_19), never on the hit path. Without an answer the symbol's name decides.
+    fn arrival(&self, at: CodeAddr) -> Arrival {
+        let _ = at;
+        Arrival::Unknown
+    }
+
+    /// Calls `visit` with every range that [`Host::probeable`] answers [`Probeable::Blacklisted`] or
+    /// [`Probeable::Refused`] for.
     fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>));
 
     // ---- optional powers ----------------------------------------------------------------------------------------

@@ -18,10 +18,14 @@ pub(crate) mod refusal {
     );
     pub(crate) const NEIGHBOUR: Refusal =
         Refusal::unsupported("core.neighbour", "another probe stands on an instruction under the jump");
+    pub(crate) const FORBIDDEN: Refusal =
+        Refusal::unsupported("core.forbidden", "the host forbids probes on an instruction under the jump");
     pub(crate) const JUMP_TARGET: Refusal =
         Refusal::unsupported("core.jump_target", "the function jumps to an instruction under the jump");
     pub(crate) const NO_ROOM: Refusal =
         Refusal::unsupported("core.no_room", "no memory is free where the jump could lead");
+    pub(crate) const NOT_WRITTEN: Refusal =
+        Refusal::unsupported("core.detour_not_written", "the memory for a detour cannot be written");
     pub(crate) const NOT_WANTED: Refusal =
         Refusal::unsupported("core.not_wanted", "the probe asks for a breakpoint");
     pub(crate) const NO_MEMORY: Refusal =

@@ -6,7 +6,7 @@ use crate::counter::Shares;
 use crate::jprobe::{Jprobe, JprobeEntry};
 use crate::kretprobe::{Active, Kretprobe, ReturnHandlers};
 use crate::place::Place;
-use crate::point::{DISABLED, Handlers, Node};
+use crate::point::{Asks, DISABLED, Handlers, Node};
 use crate::registry::Counters;
 use alloc::boxed::Box;
 use core::fmt;
@@ -94,7 +94,16 @@ impl<A: Arch> Drop for Pre<A> {
 }
 
 pub(crate) type PostFn<A> = dyn Fn(&mut Hit<'_, A>) + Send + Sync;
-pub(crate) type FaultFn<A> = dyn Fn(&mut Hit<'_, A>, u32) -> Answer + Send + Sync;
+type FaultFn<A> = dyn Fn(&mut Hit<'_, A>, u32) -> Answer + Send + Sync;
+
+/// A fault handler. Few probes have one, and all have room for it: behind two pointers it takes one word instead of two.
+pub(crate) struct FaultHandler<A: Arch>(Box<FaultFn<A>>);
+
+impl<A: Arch> FaultHandler<A> {
+    pub(crate) fn call(&self, hit: &mut Hit<'_, A>, trap: u32) -> Answer {
+        self.0(hit, trap)
+    }
+}
 
 /// What can be said of kprobes and of return probes before they are registered.
 macro_rules! options {
@@ -137,7 +146,7 @@ pub struct Kprobe<A: Arch> {
     place: Place,
     pre: Option<Pre<A>>,
     post: Option<Box<PostFn<A>>>,
-    fault: Option<Box<FaultFn<A>>>,
+    fault: Option<Box<FaultHandler<A>>>,
     /// What its node's flags are to be.
     flags: u32,
 }
@@ -187,7 +196,7 @@ impl<A: Arch> Kprobe<A> {
     where
         F: Fn(&mut Hit<'_, A>, u32) -> Answer + Send + Sync + 'static,
     {
-        self.fault = Some(Box::new(handler));
+        self.fault = Some(Box::new(FaultHandler(Box::new(handler))));
         self
     }
 
@@ -303,7 +312,7 @@ pub struct AnyProbe<A: Arch> {
 
 /// The handlers of a probe that is not registered yet.
 pub(crate) enum Pending<A: Arch> {
-    Kprobe { pre: Option<Pre<A>>, post: Option<Box<PostFn<A>>>, fault: Option<Box<FaultFn<A>>> },
+    Kprobe { pre: Option<Pre<A>>, post: Option<Box<PostFn<A>>>, fault: Option<Box<FaultHandler<A>>> },
     Jprobe(JprobeEntry),
     Return { handlers: ReturnHandlers<A>, active: Active },
 }
@@ -318,6 +327,16 @@ impl<A: Arch> Pending<A> {
     /// Whether it may only be set on a function's entry (REG_17).
     pub(crate) fn wants_entry(&self) -> bool {
         !matches!(self, Self::Kprobe { .. })
+    }
+
+    /// As [`Handlers::asks`].
+    pub(crate) fn asks(&self) -> Asks {
+        match self {
+            Self::Kprobe { post: Some(_), .. } => Asks::Post,
+            Self::Kprobe { .. } => Asks::Pre,
+            Self::Return { .. } => Asks::Return,
+            Self::Jprobe(_) => Asks::Jprobe,
+        }
     }
 
     /// The handlers of a node, where no pool is needed for them.

@@ -49,10 +49,12 @@ extern crate alloc;
 
 mod addr;
 pub mod arch;
+mod arrival;
 mod context;
 mod counter;
 mod detour;
 pub mod error;
+mod held;
 mod hit;
 pub mod host;
 mod instance;
@@ -76,9 +78,11 @@ mod step;
 mod sync;
 mod table;
 mod task;
+mod text;
 mod watch;
 
 pub use addr::CodeAddr;
+pub use arrival::Arrival;
 pub use context::{Context, MAX_DEPTH};
 pub use error::{BatchError, ControlError, Errno, Refusal, RegisterError, TextError};
 pub use hit::{FaultVerdict, Trap};

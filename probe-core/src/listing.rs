@@ -2,7 +2,7 @@
 
 use crate::addr::CodeAddr;
 use crate::host::Host;
-use crate::point::{DISABLED, GONE, LEAVING, OPTIMISED, Point, STARTING};
+use crate::point::{DISABLED, GONE, LEAVING, Point, STARTING};
 use crate::registry::{Kind, Probes};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -89,7 +89,7 @@ impl<H: Host> Probes<H> {
                     kind: Kind::of(node),
                     is_gone: node.is(GONE),
                     is_disabled: node.is(DISABLED),
-                    is_optimised: point.is(OPTIMISED),
+                    is_optimised: point.text.has_jump(),
                 });
             }
         };

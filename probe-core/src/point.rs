@@ -7,10 +7,11 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method};
 use crate::counter::{Counter, HitCounter};
 use crate::jprobe::JprobeEntry;
-use crate::kprobe::{FaultFn, Lender, PostFn, Pre};
+use crate::kprobe::{FaultHandler, Lender, PostFn, Pre};
 use crate::kretprobe::ReturnProbe;
 use crate::list::Linked;
-use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, Relaxed, Release, follow};
+use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU32, Relaxed, Release, follow};
+use crate::text::TextWord;
 use alloc::boxed::Box;
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
@@ -33,28 +34,22 @@ pub(crate) enum Mode {
     BoostFresh = 5,
 }
 
-/// A breakpoint of ours stands in text.
-pub(crate) const ARMED: u16 = 1;
 /// The slot ends in a jump.
-pub(crate) const TAIL_JUMPS: u16 = 2;
+pub(crate) const TAIL_JUMPS: u8 = 1;
 /// A context may be in the slot without a frame that says so: the slot is never given away.
-pub(crate) const LINGERS: u16 = 4;
+pub(crate) const LINGERS: u8 = 2;
 /// Its text has gone.
-pub(crate) const POINT_GONE: u16 = 8;
+pub(crate) const POINT_GONE: u8 = 4;
 /// Found in a frame by the sweep that is under way.
-pub(crate) const STEPPED: u16 = 16;
+pub(crate) const STEPPED: u8 = 8;
 /// A jprobe is on it.
-pub(crate) const HAS_JPROBE: u16 = 32;
+pub(crate) const HAS_JPROBE: u8 = 16;
 /// It is in the table.
-pub(crate) const IN_TABLE: u16 = 64;
+pub(crate) const IN_TABLE: u8 = 32;
 /// It is among those to be freed if nobody needs them.
-pub(crate) const PARKED: u16 = 128;
-/// A jump stands in text instead of the breakpoint, or is on its way there or back.
-pub(crate) const OPTIMISED: u16 = 256;
-/// Taking its jump away has failed just now, with the bytes between the instructions' starts.
-pub(crate) const TORN: u16 = 512;
+pub(crate) const PARKED: u8 = 64;
 /// A probe with a post handler is on it.
-pub(crate) const HAS_POST: u16 = 1024;
+pub(crate) const HAS_POST: u8 = 128;
 
 /// One patched address.
 pub(crate) struct Point<A: Arch> {
@@ -63,13 +58,15 @@ pub(crate) struct Point<A: Arch> {
     pub(crate) head: AtomicPtr<Node<A>>,
     /// 0 where it has none.
     pub(crate) slot: CodeAddr,
+    /// What stands in text; the module `text` has it.
+    pub(crate) text: TextWord,
     pub(crate) plan: A::Plan,
     /// The original bytes under the breakpoint.
     pub(crate) saved: [u8; 4],
     pub(crate) insn_len: u8,
     pub(crate) method: Method,
     mode: AtomicU8,
-    state: AtomicU16,
+    state: AtomicU8,
     /// Among the parked, or the gone.
     link: AtomicPtr<Point<A>>,
 }
@@ -100,12 +97,13 @@ impl<A: Arch> Point<A> {
             place,
             head: AtomicPtr::new(ptr::null_mut()),
             slot,
+            text: TextWord::new(),
             plan,
             saved,
             insn_len,
             method,
             mode: AtomicU8::new(mode as u8),
-            state: AtomicU16::new(0),
+            state: AtomicU8::new(0),
             link: AtomicPtr::new(ptr::null_mut()),
         }
     }
@@ -129,20 +127,28 @@ impl<A: Arch> Point<A> {
         self.mode.store(mode as u8, Release);
     }
 
-    pub(crate) fn is(&self, state: u16) -> bool {
+    pub(crate) fn is(&self, state: u8) -> bool {
         self.state.load(Relaxed) & state != 0
     }
 
-    pub(crate) fn set(&self, state: u16) {
+    pub(crate) fn set(&self, state: u8) {
         self.state.fetch_or(state, AcqRel);
     }
 
-    pub(crate) fn clear(&self, state: u16) {
+    pub(crate) fn clear(&self, state: u8) {
         self.state.fetch_and(!state, AcqRel);
     }
 
     pub(crate) fn has_slot(&self) -> bool {
         self.slot.as_usize() != 0
+    }
+
+    /// The newest probe.
+    #[inline(always)]
+    pub(crate) fn newest(&self) -> Option<&Node<A>> {
+        // SAFETY: a node is freed only after a grace period that began when it had been taken off the list, and the point's
+        // reference is of somebody who keeps both.
+        unsafe { follow(&self.head).as_ref() }
     }
 
     /// The probes on it, newest first, the jprobe last.
@@ -249,9 +255,33 @@ pub(crate) struct Node<A: Arch> {
 
 /// What a probe does at a hit.
 pub(crate) enum Handlers<A: Arch> {
-    Kprobe { pre: Option<Pre<A>>, post: Option<Box<PostFn<A>>>, fault: Option<Box<FaultFn<A>>> },
+    Kprobe { pre: Option<Pre<A>>, post: Option<Box<PostFn<A>>>, fault: Option<Box<FaultHandler<A>>> },
     Jprobe(JprobeEntry),
     Return(Box<ReturnProbe<A>>),
+}
+
+/// What handlers ask of the way that a hit comes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// To be called before the instruction.
+    Pre,
+    /// To be called behind it, too.
+    Post,
+    /// To follow the call.
+    Return,
+    /// To be entered instead of the function.
+    Jprobe,
+}
+
+impl<A: Arch> Handlers<A> {
+    pub(crate) fn asks(&self) -> Asks {
+        match self {
+            Self::Kprobe { post: Some(_), .. } => Asks::Post,
+            Self::Kprobe { .. } => Asks::Pre,
+            Self::Return(_) => Asks::Return,
+            Self::Jprobe(_) => Asks::Jprobe,
+        }
+    }
 }
 
 impl<A: Arch> Node<A> {
@@ -326,6 +356,13 @@ impl<A: Arch> Node<A> {
     /// Whether it was there when the probe of generation `newest` was the newest one.
     pub(crate) fn is_not_younger_than(&self, newest: u32) -> bool {
         newest.wrapping_sub(self.generation) < 1 << 31
+    }
+
+    /// The probe behind it on its point's list.
+    #[inline(always)]
+    pub(crate) fn behind(&self) -> Option<&Self> {
+        // SAFETY: as in `Point::newest`: whoever has this node's reference keeps the next one, too.
+        unsafe { follow(&self.next).as_ref() }
     }
 
     /// Its point, as it was allocated: what may be freed.

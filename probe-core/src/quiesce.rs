@@ -8,26 +8,15 @@
 //! A context that is in a slot is not inside: it may stay there for long. Its frames name its points; they are looked
 //! at after the grace period, and what they name is kept until a later one.
 
-use crate::context::Context;
+use crate::context::{Anonymous, Context};
 use crate::host::Host;
 use crate::registry::Probes;
-use crate::sync::{Acquire, AtomicUsize, Release, SeqCst, fence};
-
-/// A stay inside by code that has no context: counted, with real barriers.
-pub(crate) struct Anonymous<'a>(&'a AtomicUsize);
-
-impl Drop for Anonymous<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Release);
-    }
-}
+use crate::sync::{Acquire, SeqCst, fence};
 
 impl<H: Host> Probes<H> {
     /// Goes inside without a context.
     pub(crate) fn anonymous(&self) -> Anonymous<'_> {
-        self.anonymous.fetch_add(1, SeqCst);
-        fence(SeqCst);
-        Anonymous(&self.anonymous)
+        Anonymous::enter(&self.anonymous)
     }
 
     /// Returns when everybody who was inside at the call has left. Not called from inside.

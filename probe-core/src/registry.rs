@@ -28,6 +28,7 @@ use crate::arch::Arch;
 use crate::counter::Shares;
 use crate::detour::{Detour, DetourChunk};
 use crate::error::RegisterError;
+use crate::held::Held;
 use crate::host::Host;
 use crate::list::List;
 use crate::point::{Node, Point};
@@ -37,7 +38,7 @@ use crate::slots::{SlotAllocator, SlotChunk};
 use crate::spare::Spares;
 use crate::sync::{Acquire, AtomicBool, AtomicPtr, AtomicUsize, Relaxed, Release};
 use crate::table::{Keyed, RetiredArray, Table};
-use crate::task::Task;
+use crate::text::Texts;
 use crate::watch::{MAX_WATCHPOINTS, WatchNode};
 use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
@@ -59,17 +60,13 @@ pub struct Probes<H: Host> {
     pub(crate) watches: [AtomicPtr<WatchNode<H::Arch>>; MAX_WATCHPOINTS],
     /// What steps without a frame have borrowed.
     pub(crate) spares: Spares<<H::Arch as Arch>::StepState>,
-    /// The detour of every place that has ever had a jump.
-    pub(crate) detours: Table<Detour<H>>,
     pub(crate) detour_chunks: Table<DetourChunk<H>>,
     /// What contexts that hit the same probes count with.
     pub(crate) shares: Shares,
     /// How many stay inside without a context.
     pub(crate) anonymous: AtomicUsize,
-    /// Odd while a breakpoint is being written or taken away: what text says and what its point says may differ then.
-    pub(crate) text_changes: AtomicUsize,
-    /// The task that is changing text, while one is; else null.
-    pub(crate) text_changer: AtomicPtr<Task<H::Arch>>,
+    /// Who alone writes text.
+    pub(crate) texts: Texts<H::Arch>,
     /// A handler has changed something that the next call here has to carry out.
     pub(crate) dirty: AtomicBool,
     /// A pool of a return probe has said that it should grow.
@@ -90,6 +87,9 @@ pub(crate) struct Books<H: Host> {
     slots: SlotAllocator,
     stubs: Vec<NonNull<StubChunk<H>>>,
     detour_chunks: Vec<NonNull<DetourChunk<H>>>,
+    /// The newest detour of every place that has ever had a jump: what the next jump there may lead to. What stands in text is
+    /// the point's to say.
+    detours: Table<Detour<H>>,
     /// The generation of the newest probe.
     generation: u32,
     arrays: Vec<RetiredArray>,
@@ -122,10 +122,14 @@ impl<H: Host> Books<H> {
 // SAFETY: what it points to is shared state made for it.
 unsafe impl<H: Host> Send for Books<H> {}
 
-/// The lock, held.
+/// The registry's lock, held: the proof of it, and the way to what only its holder sees.
+#[must_use = "the lock is held as long as this lives"]
 pub(crate) struct Locked<'a, H: Host> {
     probes: &'a Probes<H>,
 }
+
+// SAFETY: what is in a table is freed by the holder of the lock only, by functions that have it for themselves meanwhile.
+unsafe impl<H: Host> Held for Locked<'_, H> {}
 
 impl<H: Host> Deref for Locked<'_, H> {
     type Target = Books<H>;
@@ -180,12 +184,10 @@ impl<H: Host> Probes<H> {
             stub_range: StubRange::new(),
             watches: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_WATCHPOINTS],
             spares: Spares::new(),
-            detours: Table::new(),
             detour_chunks: Table::new(),
             shares: Shares::new(),
             anonymous: AtomicUsize::new(0),
-            text_changes: AtomicUsize::new(0),
-            text_changer: AtomicPtr::new(ptr::null_mut()),
+            texts: Texts::new(),
             dirty: AtomicBool::new(false),
             low_pools: AtomicBool::new(false),
             is_on: AtomicBool::new(true),
@@ -195,6 +197,7 @@ impl<H: Host> Probes<H> {
                 slots: SlotAllocator::new(),
                 stubs: Vec::new(),
                 detour_chunks: Vec::new(),
+                detours: Table::new(),
                 generation: 0,
                 arrays: Vec::new(),
                 parked: List::new(),

@@ -13,7 +13,7 @@ pub(crate) use stub::{StubChunk, StubRange};
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Entry, Regs, Resume};
-use crate::context::Context;
+use crate::context::{Context, Inside};
 use crate::hit::RegsOf;
 use crate::host::{Host, Notice};
 use crate::instance::Instance;
@@ -184,7 +184,8 @@ impl<H: Host> Probes<H> {
     fn returned_pinned(&self, regs: &mut RegsOf<H>, stub: CodeAddr) -> Resume {
         let context = self.host.context();
         let guard = context.is_none().then(|| self.anonymous());
-        let was_outside = context.is_some_and(Context::open);
+        let inside = context.map(Context::open);
+        let was_outside = inside.as_ref().is_some_and(Inside::was_outside);
         let may_call = was_outside && context.is_some_and(|context| context.depth() == 0);
         let home = self.follow_stubs(stub);
         let mut at = stub;
@@ -205,10 +206,7 @@ impl<H: Host> Probes<H> {
             }
             at = real;
         }
-        if let Some(context) = context {
-            context.close(was_outside);
-        }
-        drop(guard);
+        drop((inside, guard));
         if is_lost {
             self.host.notice(Notice::LostReturn { stub: at });
             self.host.stop(regs);

@@ -7,6 +7,7 @@
 use crate::addr::CodeAddr;
 use crate::arch::Arch;
 use crate::error::RegisterError;
+use crate::held::Held;
 use crate::host::Host;
 use crate::sync::{AtomicUsize, Relaxed};
 use crate::table::{Keyed, Table};
@@ -94,15 +95,18 @@ impl SlotChunk {
     }
 }
 
-/// The place that the slot around `at` belongs to, if `at` lies in slot memory. The caller is inside.
-pub(crate) fn place_of_slot<H: Host>(chunks: &Table<SlotChunk>, at: CodeAddr) -> Option<CodeAddr> {
-    // SAFETY: the caller is inside.
-    let chunk = unsafe { chunks.find(chunk_base(at).as_usize()) }?;
+/// The place that the slot around `at` belongs to, if `at` lies in slot memory.
+pub(crate) fn place_of_slot<H: Host>(
+    chunks: &Table<SlotChunk>,
+    at: CodeAddr,
+    held: &impl Held,
+) -> Option<CodeAddr> {
+    let chunk = chunks.find(chunk_base(at).as_usize(), held)?;
     let slot_len = H::Arch::SLOT_LEN;
     let slot = at.as_usize() & !(slot_len - 1);
     let word = slot.wrapping_add(slot_len - OWN);
     debug_assert_eq!(chunk.base, chunk_base(at));
-    // SAFETY: the chunk is mapped and readable while it is in the table, and the caller is inside; the last word of
+    // SAFETY: the chunk is mapped and readable while it is in the table, which `held` keeps; the last word of
     // every slot is aligned, because slots are.
     let place = unsafe { core::ptr::with_exposed_provenance::<usize>(word).read_volatile() };
     Some(CodeAddr::new(place))

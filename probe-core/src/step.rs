@@ -1,7 +1,7 @@
 //! Where a single-step trap comes in: for hosts that step slots in hardware instead of by the breakpoint at their end.
 
 use crate::arch::{Arch, Regs, SingleStep, Tail};
-use crate::context::{Wait, is_in_slot};
+use crate::context::{Section, Wait, is_in_slot};
 use crate::hit::{RegsOf, Trap};
 use crate::host::Host;
 use crate::point::Point;
@@ -20,8 +20,8 @@ where
     pub fn step(&self, regs: &mut RegsOf<H>) -> Trap {
         let at = regs.pc();
         let Some(context) = self.host.context() else {
-            let _guard = self.anonymous();
-            return self.step_on(regs);
+            let inside = self.anonymous();
+            return self.step_on(regs, inside.section());
         };
         if let Some((Wait::Step | Wait::NestedStep, point)) = context.top() {
             // SAFETY: a point that stands in a frame is not freed.
@@ -33,16 +33,14 @@ where
                 return self.finish_step(context, point, regs);
             }
         }
-        let was_outside = context.open();
-        let trap = self.step_on(regs);
-        context.close(was_outside);
-        trap
+        let inside = context.open();
+        self.step_on(regs, inside.section())
     }
 
     /// A slot of several instructions, one that repeats itself (x86: REP), or one without a frame: it is stepped on, until the
-    /// breakpoint at its end. The caller is inside.
-    fn step_on(&self, regs: &mut RegsOf<H>) -> Trap {
-        if slots::place_of_slot::<H>(&self.slot_chunks, regs.pc()).is_none() {
+    /// breakpoint at its end.
+    fn step_on(&self, regs: &mut RegsOf<H>, section: &Section) -> Trap {
+        if slots::place_of_slot::<H>(&self.slot_chunks, regs.pc(), section).is_none() {
             return Trap::NotOurs;
         }
         // What it keeps is kept already.

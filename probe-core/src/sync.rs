@@ -16,7 +16,7 @@ use core::sync::atomic as atomics;
 #[cfg(target_pointer_width = "64")]
 pub(crate) use atomics::AtomicU64;
 pub(crate) use atomics::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicUsize,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
     fence,
 };

@@ -4,6 +4,7 @@
 //! grows by publishing a new array; the old one is freed after a grace period. Writers hold the registry's lock.
 
 use crate::error::RegisterError;
+use crate::held::Held;
 use crate::sync::{AtomicPtr, Relaxed, Release, follow};
 use alloc::alloc::{alloc_zeroed, dealloc};
 use core::alloc::Layout;
@@ -77,28 +78,20 @@ impl<T: Keyed> Table<T> {
         Self { array: AtomicPtr::new(ptr::null_mut()), _entries: PhantomData }
     }
 
-    /// Whether nothing has ever been in it.
-    pub(crate) fn is_unused(&self) -> bool {
-        self.array.load(Relaxed).is_null()
-    }
-
     /// What lies at `key`.
-    ///
-    /// # Safety
-    /// Until the reference is gone, the caller is inside a section or holds the registry's lock.
     #[inline(always)]
-    pub(crate) unsafe fn find<'a>(&self, key: usize) -> Option<&'a T> {
+    pub(crate) fn find<'g>(&self, key: usize, _held: &'g impl Held) -> Option<&'g T> {
         let array = follow(&self.array);
         if array.is_null() {
             return None;
         }
-        // SAFETY: an array is freed only after a grace period; the caller is inside.
+        // SAFETY: `held` keeps the array.
         let header = unsafe { &*array };
         let index = key.wrapping_mul(header.factor) >> header.shift;
         // SAFETY: so many bits are an index of the array.
         let first = follow(unsafe { entry::<T>(array, index) });
         if first.addr() > TOMBSTONE {
-            // SAFETY: an entry is freed only after a grace period; the caller is inside.
+            // SAFETY: `held` keeps the entry.
             let found = unsafe { &*first };
             if found.key() == key {
                 return Some(found);
@@ -106,7 +99,7 @@ impl<T: Keyed> Table<T> {
         } else if first.is_null() {
             return None;
         }
-        // SAFETY: the caller's promise; the array as above.
+        // SAFETY: as above, as long as `held` lives.
         unsafe { Self::find_behind(array, index, key) }
     }
 
@@ -114,7 +107,7 @@ impl<T: Keyed> Table<T> {
     /// that it is seldom far.
     ///
     /// # Safety
-    /// As for [`Table::find`]; `array` is one that was current since the caller went inside.
+    /// `array` is one that [`Table::find`] has found, and what kept it there does so as long as `'a`.
     #[inline(never)]
     unsafe fn find_behind<'a>(array: *const Header, mut index: usize, key: usize) -> Option<&'a T> {
         // SAFETY: an array is freed only after a grace period; the caller is inside.
@@ -135,13 +128,13 @@ impl<T: Keyed> Table<T> {
         }
     }
 
-    /// What lies at `key`, as it was inserted: what may be freed. Under the registry's lock.
-    pub(crate) fn find_pointer(&self, key: usize) -> Option<NonNull<T>> {
+    /// What lies at `key`, as it was inserted: what may be freed.
+    pub(crate) fn find_pointer(&self, key: usize, _held: &impl Held) -> Option<NonNull<T>> {
         let header = NonNull::new(self.array.load(Relaxed))?;
-        // SAFETY: the current array is never freed.
+        // SAFETY: `held` keeps the array.
         for place in unsafe { places::<T>(header.as_ptr(), key) } {
             let entry = NonNull::new(place.load(Relaxed))?;
-            // SAFETY: what is in the table is there, and the lock is held.
+            // SAFETY: `held` keeps the entry.
             if entry.addr().get() > TOMBSTONE && unsafe { entry.as_ref() }.key() == key {
                 return Some(entry);
             }
@@ -230,6 +223,22 @@ impl<T: Keyed> Table<T> {
                 visit(entry);
             }
         }
+    }
+
+    /// Every entry.
+    pub(crate) fn iter<'g>(&self, _held: &'g impl Held) -> impl Iterator<Item = &'g T>
+    where
+        T: 'g,
+    {
+        let header = self.array.load(Relaxed);
+        // SAFETY: `held` keeps the array.
+        let count = unsafe { header.as_ref() }.map_or(0, |header| (usize::MAX >> header.shift) + 1);
+        let entries = (0..count).map(move |index| {
+            // SAFETY: the index is below the array's length, and `held` keeps it.
+            follow(unsafe { entry::<T>(header, index) })
+        });
+        // SAFETY: `held` keeps the entry.
+        entries.filter(|entry| entry.addr() > TOMBSTONE).filter_map(|entry| unsafe { entry.as_ref() })
     }
 
     /// The number of entries.

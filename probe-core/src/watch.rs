@@ -5,6 +5,7 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Memory, Regs};
+use crate::context::Section;
 use crate::counter::Counter;
 use crate::hit::RegsOf;
 use crate::host::Host;
@@ -209,48 +210,46 @@ impl<H: Host> Probes<H> {
     pub fn watchpoint(&self, regs: &mut RegsOf<H>, index: usize) {
         let Some(cell) = self.watches.get(index) else { return };
         let Some(context) = self.host.context() else {
-            let _guard = self.anonymous();
-            // SAFETY: the guard stands for a section.
+            let _inside = self.anonymous();
+            // SAFETY: a node is freed after a grace period that began when it had been taken out of its cell; inside until the
+            // end.
             if let Some(node) = unsafe { cell.load(Acquire).as_ref() } {
                 node.missed.rise();
             }
             return;
         };
-        let was_outside = context.open();
-        // SAFETY: a node is freed after a grace period that began when it had been taken out of its cell; inside until
-        // `close`.
+        let inside = context.open();
+        // SAFETY: a node is freed after a grace period that began when it had been taken out of its cell; inside until the end.
         if let Some(node) = unsafe { cell.load(Acquire).as_ref() }
             && !node.is(SILENT)
         {
-            if was_outside {
-                self.call_watch(node, regs);
+            if inside.was_outside() {
+                self.call_watch(node, regs, inside.section());
             } else {
                 node.missed.rise();
             }
         }
-        context.close(was_outside);
     }
 
     /// Calls the handler with the pc in the program's own text: the reference may have been made in a slot or a detour. A
     /// fault in the handler is the host's.
-    fn call_watch(&self, node: &WatchNode<H::Arch>, regs: &mut RegsOf<H>) {
+    fn call_watch(&self, node: &WatchNode<H::Arch>, regs: &mut RegsOf<H>, section: &Section) {
         node.hits.rise();
         let Some(handler) = &node.handler else { return };
         let at = regs.pc();
-        if let Some(next) = self.behind_copy(at) {
+        if let Some(next) = self.behind_copy(at, section) {
             regs.set_pc(next);
         }
         handler(&mut WatchHit { regs, node, lender: self });
         regs.set_pc(at);
     }
 
-    /// The instruction behind the one whose copy, in a slot or a detour, ends at `at`. The caller is inside.
-    fn behind_copy(&self, at: CodeAddr) -> Option<CodeAddr> {
-        let Some(place) = slots::place_of_slot::<H>(&self.slot_chunks, at) else {
-            return self.detour_at(at).map(|(_, next)| next);
+    /// The instruction behind the one whose copy, in a slot or a detour, ends at `at`.
+    fn behind_copy(&self, at: CodeAddr, section: &Section) -> Option<CodeAddr> {
+        let Some(place) = slots::place_of_slot::<H>(&self.slot_chunks, at, section) else {
+            return self.detour_at(at, section).map(|(_, next)| next);
         };
-        // SAFETY: the caller is inside.
-        let point = unsafe { self.points.find(place.as_usize()) }?;
+        let point = self.points.find(place.as_usize(), section)?;
         Some(place.wrapping_add(usize::from(point.insn_len)))
     }
 }

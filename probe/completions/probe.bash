@@ -19,6 +19,9 @@ _probe() {
             probe,explain)
                 cmd="probe__subcmd__explain"
                 ;;
+            probe,install-docs)
+                cmd="probe__subcmd__install__subcmd__docs"
+                ;;
             probe,list)
                 cmd="probe__subcmd__list"
                 ;;
@@ -32,7 +35,7 @@ _probe() {
 
     case "${cmd}" in
         probe)
-            opts="-h -V --help --version trace list explain"
+            opts="-h -V --help --version trace list explain install-docs"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -67,6 +70,20 @@ _probe() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        probe__subcmd__install__subcmd__docs)
+            opts="-h --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         probe__subcmd__list)
             opts="-h --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
@@ -86,7 +103,7 @@ _probe() {
             return 0
             ;;
         probe__subcmd__trace)
-            opts="-p -f -o -h --probe --follow --output --format --no-events --no-jumps --duration --buffer --runner --color --help"
+            opts="-p -f -o -h --probe --follow --output --format --no-events --no-jumps --duration --buffer --on-full --runner --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -118,6 +135,10 @@ _probe() {
                     ;;
                 --buffer)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --on-full)
+                    COMPREPLY=($(compgen -W "drop wait" -- "${cur}"))
                     return 0
                     ;;
                 --runner)

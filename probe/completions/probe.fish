@@ -29,12 +29,15 @@ complete -c probe -n "__fish_probe_needs_command" -s V -l version -d 'Print vers
 complete -c probe -n "__fish_probe_needs_command" -f -a "trace" -d 'Start a program with probes in it and print what they see'
 complete -c probe -n "__fish_probe_needs_command" -f -a "list" -d 'Show what can be probed in a program and the libraries it loads'
 complete -c probe -n "__fish_probe_needs_command" -f -a "explain" -d 'Say how a place would be probed, or why not, instruction by instruction'
+complete -c probe -n "__fish_probe_needs_command" -f -a "install-docs" -d 'Write the manual pages and shell completions of this command below a folder'
 complete -c probe -n "__fish_probe_using_subcommand trace" -s p -l probe -d 'A probe definition; may be given many times' -r
-complete -c probe -n "__fish_probe_using_subcommand trace" -s o -l output -d 'Write events and summary there instead of to standard error' -r -F
+complete -c probe -n "__fish_probe_using_subcommand trace" -s o -l output -d 'Write events and summary there instead of to standard error; `-` is standard output' -r -F
 complete -c probe -n "__fish_probe_using_subcommand trace" -l format -d 'How events and summary are written (json: one object per line)' -r -f -a "text\t'A line per event, a table at the end'
 json\t'A JSON object per line'"
 complete -c probe -n "__fish_probe_using_subcommand trace" -l duration -d 'End the program with SIGTERM after this time (such as 10, 1.5s, 200ms, 2m)' -r
-complete -c probe -n "__fish_probe_using_subcommand trace" -l buffer -d 'Buffer per thread (such as 512K, 16M); a full buffer drops events and counts them' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -l buffer -d 'Buffer per thread (such as 512K, 16M); see --on-full' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -l on-full -d 'What a thread does whose buffer is full' -r -f -a "drop\t'Drops the event and counts it: tracing never stops a program, as in the kernel\'s tracers'
+wait\t'Waits until there is room'"
 complete -c probe -n "__fish_probe_using_subcommand trace" -l runner -d 'Start the program, and what it executes, through this command: an emulator that takes QEMU\'s options -0 and -E [default: what the variable PROBE_RUNNER holds]' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l color -d 'When to use colours' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
@@ -52,3 +55,4 @@ complete -c probe -n "__fish_probe_using_subcommand explain" -l color -d 'When t
 always\t'Always'
 never\t'Never'"
 complete -c probe -n "__fish_probe_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c probe -n "__fish_probe_using_subcommand install-docs" -s h -l help -d 'Print help'

@@ -17,6 +17,9 @@ use probe_host_linux::Native;
 /// The environment variable that tells the agent where the shared memory is.
 pub const REGION_VARIABLE: &str = "PROBE_TRACE_REGION";
 
+/// An environment variable without a meaning: it goes with [`REGION_VARIABLE`] where nothing else would, so that two go.
+pub const PAIR_VARIABLE: &str = "PROBE_TRACE_PAIR";
+
 /// The environment variable with the command that starts programs of this machine, words parted by spaces: an emulator
 /// (`qemu-aarch64 -L /usr/aarch64-linux-gnu`). Where it is not set, the kernel executes them.
 pub const RUNNER_VARIABLE: &str = "PROBE_RUNNER";

@@ -1,4 +1,4 @@
-//! Bad input: one sentence, exit status 2, and the program is not started.
+//! Bad input: one sentence, an exit status of its own, and the program is not started.
 //!
 //! A static C library loads no agent, so there is nothing of this on musl.
 #![cfg(target_env = "gnu")]
@@ -11,8 +11,20 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Runs the command with a program that would leave a file behind; returns what it says.
+/// A definition or the command line is wrong.
+const USAGE: i32 = 2;
+/// The program cannot be traced.
+const NOT_TRACEABLE: i32 = 126;
+/// There is no such program.
+const NOT_FOUND: i32 = 127;
+
+/// Runs the command with a program that would leave a file behind; returns what it says of a wrong definition.
 fn refused(definitions: &[&str], program: Option<&Path>) -> String {
+    refused_with(USAGE, definitions, program)
+}
+
+/// The same for whatever is wrong, with the exit status that it has.
+fn refused_with(status: i32, definitions: &[&str], program: Option<&Path>) -> String {
     let mark = scratch("started");
     let mut command = probe();
     command.arg("trace");
@@ -26,7 +38,7 @@ fn refused(definitions: &[&str], program: Option<&Path>) -> String {
     };
     let output = command.arg(&mark).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert_eq!(output.status.code(), Some(status), "{said}");
     assert!(output.stdout.is_empty());
     assert!(!mark.exists(), "the program was started: {said}");
     assert!(said.starts_with("probe: "), "{said}");
@@ -101,12 +113,12 @@ fn a_refused_instruction() {
 
 #[test]
 fn an_unknown_program() {
-    let said = refused(&["p malloc"], Some("no-such-program-anywhere".as_ref()));
+    let said = refused_with(NOT_FOUND, &["p malloc"], Some("no-such-program-anywhere".as_ref()));
     assert!(said.contains("there is no program `no-such-program-anywhere` in PATH"), "{said}");
     if !common::HAS_PROGRAMS {
         return;
     }
-    let said = refused(&["p malloc"], Some(&common::folder().join("slep")));
+    let said = refused_with(NOT_FOUND, &["p malloc"], Some(&common::folder().join("slep")));
     assert!(said.contains("did you mean") && said.contains("`sleep`"), "{said}");
 }
 
@@ -140,7 +152,7 @@ fn a_static_program() {
             }
         }
     });
-    let said = refused(&["p malloc"], Some(&program));
+    let said = refused_with(NOT_TRACEABLE, &["p malloc"], Some(&program));
     assert!(said.contains("is a static program"), "{said}");
 }
 
@@ -152,7 +164,7 @@ fn a_static_program() {
 fn a_set_uid_program() {
     let program = changed("setuid", |_| {});
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
-    let said = refused(&["p malloc"], Some(&program));
+    let said = refused_with(NOT_TRACEABLE, &["p malloc"], Some(&program));
     assert!(said.contains("is a set-uid program"), "{said}");
 }
 
@@ -164,7 +176,7 @@ fn a_set_uid_program() {
 fn a_program_for_another_machine() {
     // EM_MIPS in both byte orders.
     let program = changed("machine", |data| data[18..20].copy_from_slice(&[8, 8]));
-    let said = refused(&["p malloc"], Some(&program));
+    let said = refused_with(NOT_TRACEABLE, &["p malloc"], Some(&program));
     assert!(said.contains("is a program for ELF machine"), "{said}");
 }
 
@@ -173,9 +185,12 @@ fn a_text_and_a_script_without_interpreter() {
     let text = scratch("text");
     fs::write(&text, "hello\n").unwrap();
     fs::set_permissions(&text, fs::Permissions::from_mode(0o755)).unwrap();
-    assert!(refused(&["p malloc"], Some(&text)).contains("neither an ELF program nor a script"));
+    assert!(
+        refused_with(NOT_TRACEABLE, &["p malloc"], Some(&text))
+            .contains("neither an ELF program nor a script")
+    );
     fs::write(&text, "#!/no/such/interpreter\n").unwrap();
-    assert!(refused(&["p malloc"], Some(&text)).contains("/no/such/interpreter"));
+    assert!(refused_with(NOT_TRACEABLE, &["p malloc"], Some(&text)).contains("/no/such/interpreter"));
 }
 
 #[test]

@@ -6,7 +6,9 @@
 
 mod common;
 
-use common::{assert_unchanged, bare, compiled, probe, program, scratch, started, trace};
+use common::{
+    assert_says_the_same, assert_unchanged, bare, compiled, probe, program, scratch, started, trace,
+};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
@@ -194,7 +196,8 @@ fn a_function_that_a_later_library_does_not_have_is_reported() {
     let wrong = "p libresolv.so.2:ns_datetosex";
     let program = ["python3", "-c", COMING_AND_GOING];
     let traced = trace(&[], &[wrong], &program);
-    assert_unchanged(&traced, &program);
+    assert_says_the_same(&traced, &program);
+    assert_eq!(traced.output.status.code(), Some(123), "it was planted nowhere");
     let said = traced.summary["refused"].to_string();
     assert!(said.contains("did you mean `ns_datetosecs`"), "{}", traced.summary);
 }

@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 const MALLOC: &str = "r libc.so.6:malloc size=$arg1:u64 ptr=$retval:x64";
 
@@ -214,6 +214,36 @@ fn an_earlier_preload_is_kept() {
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "libc.so.6\n");
+}
+
+/// With a preloaded library of the program's own, which stays, and without.
+#[test]
+#[cfg_attr(
+    all(target_arch = "powerpc64", target_endian = "big"),
+    ignore = "Debian has no programs for big-endian ppc64"
+)]
+fn hit_13_arguments_environment_and_auxiliary_vector_are_where_they_are_bare() {
+    let start = common::compiled("start", &[]);
+    // What is preloaded under an emulator is the emulator's, too.
+    let preloads = [None, Some("libc.so.6")].into_iter().take(if common::is_emulated() { 1 } else { 2 });
+    for preload in preloads {
+        let run = |mut command: Command, arguments: &[&str]| {
+            command.args(arguments).env_remove("LD_PRELOAD").envs(preload.map(|value| ("LD_PRELOAD", value)));
+            command.output().expect("it runs")
+        };
+        let bare = run(common::started(&start), &["one"]);
+        let trace = ["trace", "-p", "p libc.so.6:printf", "--output", "/dev/null", "--", &start, "one"];
+        let traced = run(probe(), &trace);
+        assert!(bare.status.success() && traced.status.success(), "{traced:?} {bare:?}");
+        // QEMU hands over an environment in its own order.
+        let lines = |output: &[u8]| {
+            let text = String::from_utf8_lossy(output).into_owned();
+            let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        assert_eq!(lines(&traced.stdout), lines(&bare.stdout), "{preload:?}");
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

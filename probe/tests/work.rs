@@ -119,3 +119,33 @@ fn every_function_of_libc_is_hit_and_nothing_changes() {
         }
     }
 }
+
+/// `r PROGRAM:*`: what no call comes to is left out and named, and the program does what it did.
+#[test]
+fn reg_19_every_function_of_a_program_with_parts_that_are_jumped_to() {
+    let program = common::compiled("parts", &["-O2"]);
+    let name = std::path::Path::new(&program).file_name().and_then(|name| name.to_str()).expect("a name");
+    let all = format!("r {name}:*");
+    let words = [program.as_str(), "a"];
+    let traced = trace(&["--no-events"], &[&all], &words);
+    assert_unchanged(&traced, &words);
+    assert_eq!((hits(&traced, "work%return"), hits(&traced, "main%return")), (100, 1));
+    let refused = traced.summary["refused"][&all].as_object().expect("there are some");
+    let of = |code: &str| {
+        let reasons = refused.iter().filter(|(reason, _)| reason.ends_with(&format!("({code})")));
+        reasons.flat_map(|(_, names)| names.as_array().unwrap().iter()).cloned().collect::<Vec<_>>()
+    };
+    assert!(of("entry.start").contains(&"_start".into()), "{refused:?}");
+    // Where the compiler has made such a part, it is one of them.
+    let output = common::probe().args(["explain", &format!("{program}:work.cold")]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let has_part = said.contains("no return probe or jprobe: a jump comes there");
+    assert_eq!(of("entry.part").contains(&"work.cold".into()), has_part, "{said} {refused:?}");
+    assert!(has_part || !cfg!(target_arch = "x86_64"), "{said}");
+    // Named by itself it is an error.
+    let mut command = common::probe();
+    let output = command.args(["trace", "-p", "r _start", "--", &program]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("_start can have no return probe: a program or a context starts there"), "{said}");
+    assert!(!output.status.success());
+}

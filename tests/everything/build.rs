@@ -18,17 +18,10 @@ fn main() {
     if env::var_os(NESTED).is_some() || variable("CARGO_CFG_TARGET_ENV") != "gnu" {
         return;
     }
-    let crates = [
-        "probe-core",
-        "unwind",
-        "host-linux",
-        "x86-decode",
-        "arch-x86_64",
-        "arch-i386",
-        "arch-aarch64",
-        "arch-ppc64",
-    ];
-    for krate in crates {
+    let backends = std::fs::read_dir("../..").into_iter().flatten().flatten();
+    let backends = backends.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let others = ["probe-core", "unwind", "host-linux", "x86-decode"].map(str::to_owned);
+    for krate in backends.filter(|name| name.starts_with("arch-")).chain(others) {
         println!("cargo::rerun-if-changed=../../{krate}/src");
     }
     println!("cargo::rerun-if-changed=src");

@@ -11,19 +11,11 @@ extern crate alloc;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ffi::c_void;
 
+use probe_arch_native::Native as Backend;
 use probe_core::arch::{Access, Arch, MemFault, Memory, Resume, SaveSet};
 use probe_core::error::TextError;
 use probe_core::host::{Blacklisted, Host, Probeable, Symbol};
 use probe_core::{CodeAddr, Context, FaultVerdict, Follow, Jprobe, Kprobe, Kretprobe, Probes, Task, Trap};
-
-#[cfg(target_arch = "aarch64")]
-type Backend = probe_arch_aarch64::Aarch64;
-#[cfg(target_arch = "powerpc64")]
-type Backend = probe_arch_ppc64::Native;
-#[cfg(target_arch = "x86")]
-type Backend = probe_arch_i386::I386;
-#[cfg(target_arch = "x86_64")]
-type Backend = probe_arch_x86_64::X86_64;
 
 type Regs = <Backend as Arch>::Regs;
 

@@ -5,8 +5,8 @@ use super::{Leads, Regs, SyscallCode, UContext};
 use crate::sys::AltStack;
 use core::arch::{asm, global_asm};
 use core::ffi::c_int;
-use probe_arch_i386::regs::Segment;
-pub(crate) use probe_arch_i386::watch::{COUNT as WATCHPOINTS, check as check_watch};
+use probe_arch_native::backend::regs::Segment;
+pub(crate) use probe_arch_native::backend::watch::{COUNT as WATCHPOINTS, check as check_watch};
 use probe_unwind::{EhFrame, Stubs};
 
 const fn greg(index: usize) -> usize {
@@ -94,7 +94,7 @@ pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
     probe_unwind::x86::eh_frame(
         probe_unwind::x86::Mode::Protected,
         stubs,
-        <probe_arch_i386::I386 as probe_core::arch::Arch>::STUB_LEN,
+        <probe_arch_native::Native as probe_core::arch::Arch>::STUB_LEN,
     )
 }
 
@@ -273,4 +273,21 @@ pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize 
         );
     }
     answer
+}
+
+/// Where the counter comes.
+const AX: usize = greg(11);
+const DX: usize = greg(9);
+
+/// Goes on behind an instruction that reads the time-stamp counter (RDTSC, RDTSCP), as if that were 0.
+pub(super) fn skip_counter(context: UContext, insn: [u8; 4]) -> bool {
+    let len = match insn {
+        [0x0f, 0x31, ..] => 2,
+        [0x0f, 0x01, 0xf9, _] => 3,
+        _ => return false,
+    };
+    context.set_word(AX, 0);
+    context.set_word(DX, 0);
+    context.set_pc(context.pc() + len);
+    true
 }

@@ -1,6 +1,6 @@
 //! The native architecture: what of this crate differs from one to the next, one file each, the same names in all.
 //!
-//! * `Native`: the backend; `pub use` of it is the only choice by architecture in this crate.
+//! * `Native`: the backend.
 //! * `load_regs`, `store_regs`: the interrupted registers, from and to the kernel's `ucontext_t`.
 //! * offsets of what every architecture's `ucontext_t` has (pc, sp, signal mask).
 //! * `is_breakpoint_trap`, `trap_number`.
@@ -12,6 +12,8 @@
 //!
 //! Sources: the kernel's `arch/*/include/uapi/asm/{sigcontext,ucontext}.h` (Linux 6.12); ELF TLS ABI.
 
+pub use probe_arch_native::Native;
+
 use crate::sys::{AltStack, SignalSet};
 use probe_core::CodeAddr;
 
@@ -19,21 +21,17 @@ cfg_if::cfg_if! {
     if #[cfg(target_arch = "x86_64")] {
         mod x86_64;
         use x86_64 as native;
-        pub use probe_arch_x86_64::X86_64 as Native;
     } else if #[cfg(target_arch = "x86")] {
         mod i386;
         use i386 as native;
-        pub use probe_arch_i386::I386 as Native;
     } else if #[cfg(target_arch = "aarch64")] {
         mod aarch64;
         use aarch64 as native;
-        pub use probe_arch_aarch64::Aarch64 as Native;
     } else if #[cfg(target_arch = "powerpc64")] {
         mod powerpc64;
         use powerpc64 as native;
         #[cfg(feature = "private-mem")]
         pub(crate) use powerpc64::function;
-        pub use probe_arch_ppc64::Native;
     } else {
         compile_error!("probe-host-linux has no backend for this architecture");
     }
@@ -173,6 +171,11 @@ impl UContext {
         // SAFETY: as in `word`.
         unsafe { self.0.wrapping_add(offset).cast::<usize>().write(word) };
     }
+}
+
+/// Goes on behind an instruction that reads the processor's counter, as if that were 0; `false`: `insn` is another one.
+pub(crate) fn skip_counter(context: UContext, insn: [u8; 4]) -> bool {
+    native::skip_counter(context, insn)
 }
 
 /// The offset of `uc_stack`: behind `uc_flags` and `uc_link`.

@@ -96,7 +96,7 @@ pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
     use probe_core::arch::Arch as _;
     let order = if cfg!(target_endian = "big") { ByteOrder::Big } else { ByteOrder::Little };
     let toc_at = if cfg!(target_abi = "elfv1") { 40 } else { 24 };
-    probe_unwind::ppc64::eh_frame(order, toc_at, stubs, probe_arch_ppc64::Native::STUB_LEN)
+    probe_unwind::ppc64::eh_frame(order, toc_at, stubs, probe_arch_native::Native::STUB_LEN)
 }
 
 /// Begins a function in assembly: its symbol, which on ELFv1 is its descriptor's, and the label `NAME_code`.
@@ -317,4 +317,9 @@ pub(crate) const fn check_watch(_range: &probe_core::WatchRange) -> Result<(), p
         "linux.no_watchpoints_here",
         "a process has watchpoints on x86 only",
     ))
+}
+
+/// None is skipped. Nothing forbids to read the time base.
+pub(super) const fn skip_counter(_context: UContext, _insn: [u8; 4]) -> bool {
+    false
 }

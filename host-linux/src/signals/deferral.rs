@@ -12,7 +12,8 @@
 //! A hit is what a signal handler of ours does, whose first and last instructions have a section of their own for that
 //! ([`is_entry`]), and what lies between [`threads::keep_errno`] and [`threads::restore_errno`].
 
-use super::{BLOCKED, OWNED_SET, Recorded, WRITER};
+use super::recorded::{Entries, FIRST, Version, Versions, entries};
+use super::{BLOCKED, OWNED_SET, installing};
 use crate::arch::{Native, RESTORER_FLAG, UContext, restorer};
 use crate::process::PROBES;
 use crate::sys::{self, Action, SigInfo, SignalSet};
@@ -27,7 +28,10 @@ use probe_core::host::Host;
 const SIGNALS: usize = 64;
 
 /// What the program wants to be called at its signals. A default action here: the kernel's is the program's.
-static ACTIONS: [Recorded; SIGNALS] = [const { Recorded::new() }; SIGNALS];
+static ACTIONS: [Versions; SIGNALS] = [const { Versions::new() }; SIGNALS];
+
+/// The kernel's handlers of the program's signals.
+static ENTRIES: Entries = entries!(on_signal);
 
 /// Whether the program's handlers are ours to call.
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -87,54 +91,42 @@ fn is_handler(handler: usize) -> bool {
     handler != libc::SIG_DFL && handler != libc::SIG_IGN
 }
 
-fn ours() -> usize {
-    on_signal as unsafe extern "C" fn(c_int, *mut SigInfo, *mut c_void) as usize
-}
-
 /// Reads, and with `new` sets, the program's action for a signal that is not one of [`super::OWNED`]; returns the one before.
 ///
 /// # Errors
 /// The errno of `rt_sigaction`.
 pub(super) fn install(signal: c_int, new: Option<&Action>) -> Result<Action, c_int> {
-    let recorded = usize::try_from(signal).ok().and_then(|signal| ACTIONS.get(signal.checked_sub(1)?));
-    let recorded = recorded.ok_or(libc::EINVAL)?;
-    let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(BLOCKED));
-    let writer = WRITER.lock();
-    let before = exchange(signal, recorded, new);
-    drop(writer);
-    sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
-    before
+    let versions = usize::try_from(signal).ok().and_then(|signal| ACTIONS.get(signal.checked_sub(1)?));
+    let versions = versions.ok_or(libc::EINVAL)?;
+    installing(|| exchange(signal, versions, new))
 }
 
-/// As [`install`]; under [`WRITER`], with all signals blocked.
-fn exchange(signal: c_int, recorded: &Recorded, new: Option<&Action>) -> Result<Action, c_int> {
+/// As [`install`]; called by [`installing`].
+fn exchange(signal: c_int, versions: &Versions, new: Option<&Action>) -> Result<Action, c_int> {
     // SAFETY: asks only.
     let kernel = unsafe { sys::sigaction(signal, None) }?;
-    let before = if kernel.handler == ours() { recorded.read() } else { kernel };
+    let version = ENTRIES.version(kernel.handler);
+    let before = version.map_or(kernel, |version| versions.read(version));
     let Some(new) = new else { return Ok(before) };
-    let is_wrapped = IS_ON.load(Ordering::Relaxed) && is_handler(new.handler);
-    // Written first: a signal that comes between is handled by the new action, never by none.
-    if is_wrapped {
-        recorded.write(new);
-    }
-    let action = if is_wrapped { wrapped(new) } else { *new };
+    let action = if IS_ON.load(Ordering::Relaxed) && is_handler(new.handler) {
+        let next = version.map_or(FIRST, Version::next);
+        versions.write(next, new);
+        wrapped(new, next)
+    } else {
+        *new
+    };
     let mask = SignalSet::from_bits(action.mask.bits() & !OWNED_SET.bits());
     // SAFETY: the program has asked for this action, or it is ours, which needs nothing but what is static.
-    if let Err(errno) = unsafe { sys::sigaction(signal, Some(&Action { mask, ..action })) } {
-        if is_wrapped {
-            recorded.write(&before);
-        }
-        return Err(errno);
-    }
+    unsafe { sys::sigaction(signal, Some(&Action { mask, ..action })) }?;
     Ok(before)
 }
 
 /// The kernel's action where `action` is the program's. What the program's libc returns by is not taken over: on i386 it is
 /// another one with SA_SIGINFO.
-fn wrapped(action: &Action) -> Action {
+fn wrapped(action: &Action, version: Version) -> Action {
     let not_ours = libc::SA_RESETHAND as usize | SA_RESTORER;
     Action {
-        handler: ours(),
+        handler: ENTRIES.address(version),
         flags: action.flags & !not_ours | libc::SA_SIGINFO as usize | RESTORER_FLAG,
         restorer: restorer(),
         mask: action.mask,
@@ -143,7 +135,17 @@ fn wrapped(action: &Action) -> Action {
 
 /// The kernel's handler of all signals that the program handles, but for those that probes live on.
 #[unsafe(link_section = "probe_signal_entry")]
-unsafe extern "C" fn on_signal(signal: c_int, info: *mut SigInfo, raw: *mut c_void) {
+unsafe extern "C" fn on_signal<const VERSION: usize>(signal: c_int, info: *mut SigInfo, raw: *mut c_void) {
+    // SAFETY: the kernel's own arguments.
+    unsafe { handle(signal, info, raw, Version::of(VERSION)) };
+}
+
+/// As [`on_signal`]. `version` is the program's action.
+///
+/// # Safety
+/// The arguments are those of a signal handler.
+#[unsafe(link_section = "probe_signal_entry")]
+unsafe fn handle(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: Version) {
     // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
     let context = unsafe { UContext::new(raw) };
     if let Some(block) = threads::current()
@@ -155,7 +157,8 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut SigInfo, raw: *mut c_vo
             return;
         }
     }
-    let Some(action) = ACTIONS.get(signal as usize - 1).map(Recorded::read) else { return };
+    let Some(versions) = ACTIONS.get(signal as usize - 1) else { return };
+    let action = versions.read(version);
     if action.flags as c_int & libc::SA_RESETHAND != 0 {
         // SAFETY: the default action needs no handler.
         let _ = unsafe { sys::sigaction(signal, Some(&Action::DEFAULT)) };
@@ -179,7 +182,7 @@ fn is_in_hit(block: &Block, context: UContext) -> bool {
     }
     let mut context = context;
     for _ in 0..MOST_STACKED {
-        if context.pc() != code_of(ours()) {
+        if !is_at_entry(context.pc()) {
             break;
         }
         // The third argument, in its register or on the stack.
@@ -187,7 +190,12 @@ fn is_in_hit(block: &Block, context: UContext) -> bool {
         // SAFETY: the interrupted handler has not begun to run: this is what the kernel has passed to it.
         context = unsafe { UContext::new(raw as *mut c_void) };
     }
-    context.pc() != code_of(ours()) && is_entry(context.pc())
+    !is_at_entry(context.pc()) && is_entry(context.pc())
+}
+
+/// Whether `pc` is the first instruction of an [`on_signal`].
+fn is_at_entry(pc: usize) -> bool {
+    is_entry(pc) && ENTRIES.0.iter().any(|&entry| code_of(entry as usize) == pc)
 }
 
 /// The first instruction of the function at `function`, which is a descriptor in one of the ABIs.

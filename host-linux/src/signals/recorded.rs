@@ -1,10 +1,86 @@
-//! Actions that signal handlers read while other threads change them.
+//! The program's actions, behind handlers of ours.
+//!
+//! Which action is a process's stands in the kernel: it is the one whose number the kernel's handler carries, one of the
+//! [`Entries`] that differ in nothing else. A child that still shares the program's memory (`vfork`, `posix_spawn`) has
+//! actions of its own in the kernel, as it has bare: what it installs goes into another [`Version`], and the program's
+//! stays. So nobody has to ask which process this is. A child that installs as many handlers for one signal as there are
+//! versions would come round to its parent's.
 
-use crate::sys::{Action, SignalSet};
+use crate::sys::{Action, SigInfo, SignalSet};
+use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
+/// How many actions there are for each signal.
+pub(super) const VERSIONS: usize = 4;
+
+/// The number of an action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Version(usize);
+
+/// The first one.
+pub(super) const FIRST: Version = Version(0);
+
+impl Version {
+    /// The one with this number, below [`VERSIONS`].
+    #[inline(always)]
+    pub(super) const fn of(number: usize) -> Self {
+        Self(number % VERSIONS)
+    }
+
+    /// The one that a new action goes into while this one is in force.
+    pub(super) const fn next(self) -> Self {
+        Self::of(self.0 + 1)
+    }
+}
+
+/// A handler as the kernel calls it.
+pub(super) type Handler = unsafe extern "C" fn(c_int, *mut SigInfo, *mut c_void);
+
+/// The same handler once for each version.
+pub(super) struct Entries(pub(super) [Handler; VERSIONS]);
+
+/// The [`Entries`] of a handler with the version as its parameter. Each is to be made once: a function may have several addresses.
+macro_rules! entries {
+    ($handler:ident) => {
+        $crate::signals::recorded::Entries([$handler::<0>, $handler::<1>, $handler::<2>, $handler::<3>])
+    };
+}
+pub(super) use entries;
+
+impl Entries {
+    /// The handler to be given to the kernel.
+    pub(super) fn address(&self, version: Version) -> usize {
+        self.0[version.0] as usize
+    }
+
+    /// Which version's handler that is; `None` for others than ours.
+    pub(super) fn version(&self, handler: usize) -> Option<Version> {
+        self.0.iter().position(|&entry| entry as usize == handler).map(Version)
+    }
+}
+
+/// The actions of one signal.
+pub(super) struct Versions([Recorded; VERSIONS]);
+
+impl Versions {
+    /// Default actions.
+    pub(super) const fn new() -> Self {
+        Self([const { Recorded::new() }; VERSIONS])
+    }
+
+    /// An action.
+    pub(super) fn read(&self, version: Version) -> Action {
+        self.0[version.0].read()
+    }
+
+    /// Replaces one that is not in force in this process. One writer at a time.
+    pub(super) fn write(&self, version: Version, action: &Action) {
+        self.0[version.0].write(action);
+    }
+}
+
 /// An action that a signal handler can read while another thread changes it: a sequence lock.
-pub(super) struct Recorded {
+struct Recorded {
     /// Odd while it is being changed.
     sequence: AtomicUsize,
     handler: AtomicUsize,
@@ -14,7 +90,7 @@ pub(super) struct Recorded {
 
 impl Recorded {
     /// The default action.
-    pub(super) const fn new() -> Self {
+    const fn new() -> Self {
         Self {
             sequence: AtomicUsize::new(0),
             handler: AtomicUsize::new(libc::SIG_DFL),
@@ -24,7 +100,7 @@ impl Recorded {
     }
 
     /// The action.
-    pub(super) fn read(&self) -> Action {
+    fn read(&self) -> Action {
         loop {
             let before = self.sequence.load(Ordering::Acquire);
             let [low, high] = &self.mask;
@@ -43,8 +119,8 @@ impl Recorded {
         }
     }
 
-    /// Replaces it. One writer at a time, with all signals blocked: a reader on the same thread would wait for ever.
-    pub(super) fn write(&self, action: &Action) {
+    /// Replaces it. One writer at a time; no handler that the writer's thread runs meanwhile reads it.
+    fn write(&self, action: &Action) {
         let before = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(before + 1, Ordering::Relaxed);
         fence(Ordering::Release);

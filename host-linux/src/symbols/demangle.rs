@@ -6,7 +6,7 @@ use std::fmt::Write;
 ///
 /// Rust: the path without the hash (`core::fmt::write`), and with it. C++: without and with parameters (`ns::f`,
 /// `ns::f(int)`).
-pub(crate) fn forms(name: &str, form: &mut dyn FnMut(&str)) {
+pub fn forms(name: &str, form: &mut dyn FnMut(&str)) {
     if let Ok(demangled) = rustc_demangle::try_demangle(name) {
         let mut text = String::new();
         let _ = write!(text, "{demangled:#}");

@@ -8,13 +8,14 @@ use std::fs::File;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 #[cfg(target_pointer_width = "64")]
-type Header = elf::FileHeader64<Endianness>;
+pub(super) type Header = elf::FileHeader64<Endianness>;
 #[cfg(target_pointer_width = "32")]
-type Header = elf::FileHeader32<Endianness>;
-type Elf<'data> = ElfFile<'data, Header>;
+pub(super) type Header = elf::FileHeader32<Endianness>;
+pub(super) type Elf<'data> = ElfFile<'data, Header>;
 
 /// Where separate debug files are installed.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
@@ -31,9 +32,11 @@ impl Mapped {
     /// # Errors
     /// As opening and mapping it has.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        let len_bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
-        if len_bytes == 0 {
+        // What has taken a file's place, such as a FIFO, must not keep us waiting.
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+        let metadata = file.metadata()?;
+        let len_bytes = usize::try_from(metadata.len()).map_err(io::Error::other)?;
+        if !metadata.is_file() || len_bytes == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
         }
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -81,7 +84,8 @@ pub fn read_symbols(path: &Path) -> io::Result<Index> {
     symbols_of(&data, Some(path))
 }
 
-/// As [`read_symbols`], for an object in memory; `path` tells where to look for its debug file.
+/// As [`read_symbols`], for an object in memory. `path` tells where to look for the debug file that it names; without one, only
+/// the system's own is taken.
 ///
 /// # Errors
 /// It is no ELF file of this machine's word size.
@@ -198,9 +202,9 @@ fn through_descriptor(opd: &object::read::elf::ElfSection<'_, '_, Header>, addr:
 fn add_separate(elf: &Elf<'_>, path: Option<&Path>, builder: &mut Builder) {
     let build_id = elf.build_id().ok().flatten();
     let by_id = build_id.filter(|id| id.len() > 1).map(debug_path);
-    let by_link = elf.gnu_debuglink().ok().flatten();
-    let by_link = by_link.into_iter().flat_map(|(name, checksum)| {
-        let directory = path.and_then(Path::parent).unwrap_or(Path::new("/"));
+    let by_link = elf.gnu_debuglink().ok().flatten().filter(|(name, _)| !name.contains(&b'/'));
+    let by_link = path.zip(by_link).into_iter().flat_map(|(path, (name, checksum))| {
+        let directory = path.parent().unwrap_or(Path::new("/"));
         let name = std::ffi::OsStr::new(core::str::from_utf8(name).unwrap_or("")).to_owned();
         let below_root = Path::new(DEBUG_ROOT).join(directory.strip_prefix("/").unwrap_or(directory));
         [directory.join(&name), directory.join(".debug").join(&name), below_root.join(&name)]
@@ -227,12 +231,30 @@ fn add_separate(elf: &Elf<'_>, path: Option<&Path>, builder: &mut Builder) {
 fn add_mini(elf: &Elf<'_>, builder: &mut Builder) {
     let Some(section) = elf.section_by_name(".gnu_debugdata") else { return };
     let Ok(mut packed) = section.data() else { return };
-    let mut data = Vec::new();
+    let mut data = Bounded(Vec::new());
     if lzma_rs::xz_decompress(&mut packed, &mut data).is_err() {
         return;
     }
-    if let Ok(mini) = Elf::parse(&*data) {
+    if let Ok(mini) = Elf::parse(&*data.0) {
         add_table(&mini, Table::Full, builder);
+    }
+}
+
+/// Takes what a symbol table can have, and refuses what grows on: a few bytes can be packed that become gigabytes.
+struct Bounded(Vec<u8>);
+
+impl io::Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        const MOST_BYTES: usize = 64 << 20;
+        if self.0.len() + bytes.len() > MOST_BYTES {
+            return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

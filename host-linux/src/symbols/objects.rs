@@ -3,8 +3,10 @@
 //! The loader counts its additions and removals (`dlpi_adds`, `dlpi_subs`), so that a look at the counters before every
 //! lookup is enough to stay right. Not for the hit path: the loader's lock is taken.
 
+use super::arrival::Copied;
 use super::file::{self, Mapped};
 use super::index::{BUILDING, Index};
+use super::sequences::{self, Sequences};
 use crate::lock::Lock;
 use crate::{memory, sys};
 use core::ffi::{CStr, c_int, c_void};
@@ -44,8 +46,11 @@ pub(crate) struct Object {
     pub(crate) segments: Vec<Segment>,
     /// The address of `.eh_frame_hdr`.
     pub(crate) eh_frame_header: Option<usize>,
+    /// The unwind tables, copied when they are first asked for.
+    pub(super) unwind: OnceLock<Option<Copied>>,
     build_id: Option<Vec<u8>>,
     index: OnceLock<Index>,
+    sequences: OnceLock<Sequences>,
     /// Which code the indirect functions that were asked for stand for: (code, length, index of the symbol).
     pub(crate) resolved: Lock<Vec<(usize, usize, u32)>>,
 }
@@ -64,13 +69,28 @@ impl Object {
         if self.role == Role::Vdso {
             return file::symbols_of(&self.image(), None);
         }
+        let data = self.file()?;
+        let path = std::fs::read_link(&self.path).unwrap_or_else(|_| self.path.clone());
+        file::symbols_of(&data, Some(&path))
+    }
+
+    /// The file that was loaded.
+    pub(super) fn file(&self) -> std::io::Result<Mapped> {
         let data = Mapped::open(&self.path)?;
-        // The file may have been replaced since it was loaded.
+        // It may have been replaced since.
         if self.build_id.is_some() && file::build_id(&data) != self.build_id {
             return Err(std::io::Error::other("not the file that was loaded"));
         }
-        let path = std::fs::read_link(&self.path).unwrap_or_else(|_| self.path.clone());
-        file::symbols_of(&data, Some(&path))
+        Ok(data)
+    }
+
+    /// The object's restartable sequences, looked for when they are first asked for.
+    pub(crate) fn sequences(&self) -> &Sequences {
+        if let Some(sequences) = self.sequences.get() {
+            return sequences;
+        }
+        let _building = BUILDING.lock();
+        self.sequences.get_or_init(|| sequences::of(self))
     }
 
     /// The first segment as it is in memory: all of a vDSO.
@@ -86,6 +106,12 @@ impl Object {
     /// Whether `at` lies in the object.
     pub(crate) fn holds(&self, at: usize) -> bool {
         self.segments.iter().any(|segment| (segment.start..segment.end).contains(&at))
+    }
+
+    /// One past the last byte of the segment that `at` lies in.
+    pub(super) fn segment_end(&self, at: usize) -> Option<usize> {
+        let holds = |segment: &&Segment| (segment.start..segment.end).contains(&at);
+        self.segments.iter().find(holds).map(|segment| segment.end)
     }
 
     /// Whether `at` lies in the object's text.
@@ -319,6 +345,8 @@ fn describe(info: &libc::dl_phdr_info, is_first: bool) -> Object {
         build_id: notes.map(range).find_map(|(start, end)| build_id(start, end)),
         segments,
         index: OnceLock::new(),
+        unwind: OnceLock::new(),
+        sequences: OnceLock::new(),
         resolved: Lock::new(Vec::new()),
     }
 }

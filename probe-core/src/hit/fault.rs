@@ -5,9 +5,8 @@ use crate::arch::{Arch, Regs};
 use crate::context::{Context, Wait, is_in_slot};
 use crate::host::Host;
 use crate::kprobe::{Answer, Hit};
-use crate::point::{ARMED, Handlers, Node, Point};
+use crate::point::{Handlers, Node, Point};
 use crate::registry::Probes;
-use crate::sync::follow;
 use core::ptr;
 
 impl<H: Host> Probes<H> {
@@ -27,39 +26,36 @@ impl<H: Host> Probes<H> {
                 return self.fault_in_step(context, point, regs, trap_number);
             }
         }
-        let was_outside = context.open();
-        let verdict = if let Some((detour, original)) = self.detour_at(at) {
+        let inside = context.open();
+        let (section, was_outside) = (inside.section(), inside.was_outside());
+        if let Some((detour, original)) = self.detour_at(at, section) {
             regs.set_pc(original);
             if original == detour.place {
                 // Whoever else is in a copy with a frame is not in the first one (`Probes::miss_detour`).
                 self.end_copy(context, detour);
             }
-            // SAFETY: inside until `close`.
-            match unsafe { follow(detour.point()).as_ref() } {
+            match detour.point(section) {
                 Some(point) if original == point.place => {
                     self.fault_at(context, point, was_outside && context.depth() == 0, regs, trap_number)
                 }
                 _ => FaultVerdict::Restored,
             }
-        } else if let Some((point, slot)) = self.slot_at(at) {
+        } else if let Some((point, slot)) = self.slot_at(at, section) {
             let state = self.take_spare(slot, regs);
             H::Arch::abort_step(&point.plan, point.place, regs, &state);
             regs.set_pc(point.place);
             self.fault_at(context, point, was_outside && context.depth() == 0, regs, trap_number)
         } else if was_outside {
-            // SAFETY: inside until `close`.
-            match unsafe { self.points.find(at.as_usize()) } {
+            match self.points.find(at.as_usize(), section) {
                 // Our breakpoint does not fault, so the simulated instruction did.
-                Some(point) if point.is(ARMED) && !point.has_slot() => {
+                Some(point) if point.text.is_planted() && !point.has_slot() => {
                     self.fault_at(context, point, context.depth() == 0, regs, trap_number)
                 }
                 _ => FaultVerdict::NotOurs,
             }
         } else {
             self.fault_in_handler(context, regs, trap_number)
-        };
-        context.close(was_outside);
-        verdict
+        }
     }
 
     fn fault_in_step(
@@ -69,7 +65,7 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
         trap_number: u32,
     ) -> FaultVerdict {
-        let was_outside = context.open();
+        let _inside = context.open();
         let mut verdict = FaultVerdict::NotOurs;
         // SAFETY: this is the context that is running.
         if let Some(popped) = unsafe { context.pop() } {
@@ -78,7 +74,6 @@ impl<H: Host> Probes<H> {
             regs.set_pc(point.place);
             verdict = self.fault_at(context, point, popped.wait == Wait::Step, regs, trap_number);
         }
-        context.close(was_outside);
         verdict
     }
 
@@ -119,7 +114,7 @@ impl<H: Host> Probes<H> {
         context.set_current(ptr::null());
         let answer = match &node.handlers {
             Handlers::Kprobe { fault: Some(fault), .. } => {
-                fault(&mut Hit { regs, node, is_lent: false }, trap_number)
+                fault.call(&mut Hit { regs, node, is_lent: false }, trap_number)
             }
             _ => Answer::NotHandled,
         };
@@ -141,7 +136,7 @@ impl<H: Host> Probes<H> {
             Handlers::Kprobe { fault: Some(fault), .. } => {
                 // Not `node`: a fault in the fault handler itself is nobody's.
                 context.set_current(ptr::null());
-                fault(&mut Hit { regs, node, is_lent: false }, trap_number)
+                fault.call(&mut Hit { regs, node, is_lent: false }, trap_number)
             }
             _ => Answer::NotHandled,
         }
@@ -149,12 +144,14 @@ impl<H: Host> Probes<H> {
 
     #[cold]
     fn fault_without_context(&self, regs: &mut RegsOf<H>) -> FaultVerdict {
-        let _guard = self.anonymous();
-        if let Some((_, original)) = self.detour_at(regs.pc()) {
+        let inside = self.anonymous();
+        if let Some((_, original)) = self.detour_at(regs.pc(), inside.section()) {
             regs.set_pc(original);
             return FaultVerdict::Restored;
         }
-        let Some((point, slot)) = self.slot_at(regs.pc()) else { return FaultVerdict::NotOurs };
+        let Some((point, slot)) = self.slot_at(regs.pc(), inside.section()) else {
+            return FaultVerdict::NotOurs;
+        };
         let state = self.take_spare(slot, regs);
         H::Arch::abort_step(&point.plan, point.place, regs, &state);
         regs.set_pc(point.place);

@@ -49,7 +49,10 @@ impl<H: Host> Probes<H> {
         self.host.unpin();
         let newest = popped.map_or(0, |popped| popped.newest);
         context.set_current(ptr::null());
-        // The section that the hit opened ends here.
-        self.run_with_post(context, point, point.mode(), newest, regs)
+        // SAFETY: `breakpoint` has handed on the section of the hit whose frame has just been popped.
+        let section = unsafe { context.come_back() };
+        let trap = self.run_with_post(context, point, point.mode(), newest, regs);
+        context.close(section);
+        trap
     }
 }

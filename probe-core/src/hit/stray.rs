@@ -3,28 +3,30 @@
 use super::{RegsOf, Trap};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs};
-use crate::context::{Context, is_in_slot};
+use crate::context::{Context, Section, is_in_slot};
 use crate::host::Host;
-use crate::point::{ARMED, Mode, Point};
+use crate::point::{Mode, Point};
 use crate::registry::Probes;
 use crate::slots;
-use crate::sync::{Relaxed, SeqCst, fence};
-use core::ptr;
+use crate::sync::{SeqCst, fence};
 
 impl<H: Host> Probes<H> {
     /// A breakpoint at no probe's place: a slot's end that no frame stands for, a probe that has just gone, or
-    /// somebody else's. The context is inside.
+    /// somebody else's.
     #[inline(never)]
     pub(super) fn not_in_table(
         &self,
         context: &Context<H::Arch>,
         place: CodeAddr,
         regs: &mut RegsOf<H>,
+        section: &Section,
     ) -> Trap {
-        if let Some(trap) = self.in_detour(place, regs) {
+        if let Some(trap) = self.in_detour(place, regs, section) {
             return trap;
         }
-        let Some((point, slot)) = self.slot_at(place) else { return self.stray(place, regs) };
+        let Some((point, slot)) = self.slot_at(place, section) else {
+            return self.stray(place, regs, section);
+        };
         let state = self.take_spare(slot, regs);
         self.step_over(point, &state, regs);
         if context.depth() == 0 && point.mode() == Mode::SystemCall {
@@ -35,9 +37,14 @@ impl<H: Host> Probes<H> {
     }
 
     /// A place in the table that no probe is left on.
-    pub(super) fn no_probe_left(&self, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
-        if !point.is(ARMED) {
-            return self.stray(point.place, regs);
+    pub(super) fn no_probe_left(
+        &self,
+        point: &Point<H::Arch>,
+        regs: &mut RegsOf<H>,
+        section: &Section,
+    ) -> Trap {
+        if !point.text.is_planted() {
+            return self.stray(point.place, regs, section);
         }
         // Its breakpoint could not be removed: the program goes on as if it had been.
         regs.set_pc(point.place);
@@ -50,50 +57,45 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Tells a breakpoint that comes or goes just now, which is retried, from somebody else's (HIT_5). The caller is
-    /// inside.
+    /// Tells a breakpoint that comes or goes just now, which is retried, from somebody else's (HIT_5).
     ///
     /// The text and the table are two looks, and a probe may be planted or removed between them. Only if no breakpoint
     /// was written meanwhile do the two belong together; else nothing is known, and the breakpoint is hit again if it
     /// still stands there.
     #[cold]
-    pub(super) fn stray(&self, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
+    pub(super) fn stray(&self, place: CodeAddr, regs: &mut RegsOf<H>, section: &Section) -> Trap {
         let mut bytes = [0; 4];
         let wanted = H::Arch::BREAKPOINT.len().min(bytes.len());
         let Some(out) = bytes.get_mut(..wanted) else { return Trap::NotOurs };
-        let before = self.text_changes.load(SeqCst);
+        let before = self.texts.changes();
         fence(SeqCst);
         // Under a jump that has been planted again.
-        if let Some(trap) = self.in_detour(place, regs) {
+        if let Some(trap) = self.in_detour(place, regs, section) {
             return trap;
         }
         if self.host.read_text(place, out) < wanted {
             return Trap::NotOurs;
         }
-        // SAFETY: the caller is inside.
-        let is_armed = unsafe { self.points.find(place.as_usize()) }.is_some_and(|point| point.is(ARMED));
+        let is_ours =
+            self.points.find(place.as_usize(), section).is_some_and(|point| point.text.is_planted());
         fence(SeqCst);
         let is_steady =
-            before == self.text_changes.load(SeqCst) && (before & 1 == 0 || self.interrupts_change());
-        if is_steady && H::Arch::is_breakpoint(out) && !is_armed {
+            before == self.texts.changes() && (before & 1 == 0 || self.texts.is_changed_by(self.host.task()));
+        if is_steady && H::Arch::is_breakpoint(out) && !is_ours {
             return Trap::NotOurs;
         }
         regs.set_pc(place);
         Trap::Handled
     }
 
-    /// Whether what the trap has interrupted is the changing of text itself: then nobody else changes any. Our own
-    /// breakpoints stand there only while their point says so, in the midst of a change, too.
-    fn interrupts_change(&self) -> bool {
-        let changer = self.text_changer.load(Relaxed);
-        self.host.task().is_some_and(|task| ptr::eq(task, changer))
-    }
-
-    /// The point whose slot `at` lies in, and the slot's start. The caller is inside.
-    pub(super) fn slot_at(&self, at: CodeAddr) -> Option<(&Point<H::Arch>, CodeAddr)> {
-        let place = slots::place_of_slot::<H>(&self.slot_chunks, at)?;
-        // SAFETY: the caller is inside.
-        let point = unsafe { self.points.find(place.as_usize()) }?;
+    /// The point whose slot `at` lies in, and the slot's start.
+    pub(super) fn slot_at<'g>(
+        &self,
+        at: CodeAddr,
+        section: &'g Section,
+    ) -> Option<(&'g Point<H::Arch>, CodeAddr)> {
+        let place = slots::place_of_slot::<H>(&self.slot_chunks, at, section)?;
+        let point = self.points.find(place.as_usize(), section)?;
         is_in_slot::<H::Arch>(at, point.slot).then_some((point, point.slot))
     }
 }

@@ -4,11 +4,9 @@ use super::{Locked, Probes};
 use crate::arch::{Arch, Method, Tail};
 use crate::error::{ControlError, TextError};
 use crate::host::{Host, Notice};
-use crate::point::{
-    ARMED, DISABLED, GONE, HAS_POST, LEAVING, LINGERS, Mode, Node, OPTIMISED, Point, TAIL_JUMPS,
-};
-use crate::sync::{Acquire, Relaxed, Release, SeqCst, fence};
-use core::ptr::{self, NonNull};
+use crate::point::{DISABLED, GONE, HAS_POST, LEAVING, LINGERS, Mode, Node, Point, TAIL_JUMPS};
+use crate::sync::{Acquire, Release};
+use crate::text::{Jump, Original, Spot};
 
 /// What a user wants of a probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,70 +30,35 @@ impl<H: Host> Probes<H> {
         self.is_on() && point.nodes().any(|node| !node.is(DISABLED | LEAVING | GONE))
     }
 
-    /// Plants or removes a point's breakpoint, as its probes and the switch ask. The lock is held. Whether text
-    /// has changed.
-    pub(super) fn sync_point(&self, point: &Point<H::Arch>) -> Result<bool, TextError> {
-        match (self.is_wanted(point), point.is(ARMED)) {
-            (true, false) => self.arm(point).map(|()| true),
-            (false, true) => self.disarm(point).map(|()| true),
-            _ => Ok(false),
-        }
+    /// Plants or removes a point's breakpoint, as its probes and the switch ask. Whether text has changed.
+    pub(super) fn sync_point(&self, lock: &Locked<'_, H>, point: &Point<H::Arch>) -> Result<bool, TextError> {
+        match (self.is_wanted(point), Spot::of(point)) {
+            (true, Spot::Original(original)) => self.arm(lock, point, original),
+            (false, Spot::Breakpoint(breakpoint)) => self.texts.restore(&self.host, breakpoint),
+            (false, Spot::Jump(jump)) => self.disarm(point, jump),
+            (true, Spot::Breakpoint(_) | Spot::Jump(_)) | (false, Spot::Original(_)) => return Ok(false),
+        }?;
+        Ok(true)
     }
 
-    /// Runs `change`, which makes text and the point's state differ for a while: a trap meanwhile knows that it cannot
-    /// tell yet whose breakpoint it has seen. The lock is held.
-    pub(super) fn changing_text<R>(&self, change: impl FnOnce() -> R) -> R {
-        let task = self.host.task().map_or(ptr::null_mut(), |task| ptr::from_ref(task).cast_mut());
-        self.text_changer.store(task, Relaxed);
-        self.text_changes.fetch_add(1, SeqCst);
-        fence(SeqCst);
-        let result = change();
-        fence(SeqCst);
-        self.text_changes.fetch_add(1, SeqCst);
-        self.text_changer.store(ptr::null_mut(), Relaxed);
-        result
+    fn arm(
+        &self,
+        lock: &Locked<'_, H>,
+        point: &Point<H::Arch>,
+        original: Original<'_, H>,
+    ) -> Result<(), TextError> {
+        for other in self.jumps_over(lock, point.place) {
+            self.unoptimise_points(lock, &[other])?;
+        }
+        self.texts.plant(&self.host, original)
     }
 
-    fn arm(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
-        for other in self.jumps_over(point.place) {
-            self.unoptimise_points(&[other])?;
+    fn disarm(&self, point: &Point<H::Arch>, jump: Jump<'_, H>) -> Result<(), TextError> {
+        self.texts.lift(&self.host, &[jump])?;
+        match Spot::<H>::of(point) {
+            Spot::Breakpoint(breakpoint) => self.texts.restore(&self.host, breakpoint),
+            Spot::Original(_) | Spot::Jump(_) => Ok(()),
         }
-        self.changing_text(|| self.write_breakpoint(point))
-    }
-
-    fn write_breakpoint(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
-        // First: whoever hits it finds it armed.
-        point.set(ARMED);
-        // SAFETY: an instruction starts there, whose bytes the point has saved.
-        let written = unsafe { self.host.write_text(point.place, H::Arch::BREAKPOINT) };
-        if written.is_err() {
-            point.clear(ARMED);
-        }
-        written
-    }
-
-    fn disarm(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
-        if point.is(OPTIMISED) {
-            self.unoptimise_points(&[NonNull::from(point)])?;
-        }
-        self.changing_text(|| self.restore_text(point))
-    }
-
-    fn restore_text(&self, point: &Point<H::Arch>) -> Result<(), TextError> {
-        let breakpoint = H::Arch::BREAKPOINT;
-        let mut now = [0; 4];
-        let (Some(now), Some(saved)) = (now.get_mut(..breakpoint.len()), point.saved.get(..breakpoint.len()))
-        else {
-            return Ok(());
-        };
-        let read = self.host.read_text(point.place, now);
-        // Somebody who has written over our breakpoint keeps what is there.
-        if read < breakpoint.len() || now == breakpoint {
-            // SAFETY: these are the bytes that the breakpoint replaced.
-            unsafe { self.host.write_text(point.place, saved) }?;
-        }
-        point.clear(ARMED);
-        Ok(())
     }
 
     // ---- tails --------------------------------------------------------------------------------------------------
@@ -196,7 +159,7 @@ impl<H: Host> Probes<H> {
         if wish == Wish::Enable {
             node.clear(DISABLED);
         }
-        let done = self.sync_point(point);
+        let done = self.sync_point(&books, point);
         if done.is_err() && wish == Wish::Enable {
             node.set(DISABLED);
         }
@@ -222,7 +185,7 @@ impl<H: Host> Probes<H> {
         }
         let mut books = self.lock();
         self.is_on.store(to == Switch::On, Release);
-        let done = self.sync_all(&mut books);
+        let done = self.sync_all(&books);
         let watches = self.sync_watches();
         self.settle_locked(&mut books);
         done.map_err(ControlError::Text).and(watches)
@@ -245,22 +208,20 @@ impl<H: Host> Probes<H> {
     }
 
     /// Brings every breakpoint to what is asked; the first failure is told, the rest is done.
-    pub(super) fn sync_all(&self, _books: &mut Locked<'_, H>) -> Result<(), TextError> {
-        let mut first = self.unoptimise_where(|point| !self.is_wanted(point));
+    pub(super) fn sync_all(&self, lock: &Locked<'_, H>) -> Result<(), TextError> {
+        let mut first = self.unoptimise_where(lock, |point| !self.is_wanted(point));
         let mut has_changed = false;
-        self.points.for_each(|point: NonNull<Point<H::Arch>>| {
-            // SAFETY: what is in the table is there, and the lock is held.
-            let point = unsafe { point.as_ref() };
-            match self.sync_point(point) {
+        for point in self.points.iter(lock) {
+            match self.sync_point(lock, point) {
                 Ok(changed) => has_changed |= changed,
                 Err(error) => {
-                    if point.is(ARMED) {
+                    if point.text.is_planted() {
                         self.host.notice(Notice::StuckBreakpoint(point.place));
                     }
                     first = first.and(Err(error));
                 }
             }
-        });
+        }
         if has_changed {
             self.host.sync_cores();
         }

@@ -8,11 +8,10 @@ use crate::arch::{Arch, Decoded, Method, Tail};
 use crate::error::{BatchError, RegisterError, TextError};
 use crate::host::{Host, Notice};
 use crate::kprobe::{AnyProbe, Pending, PendingReturn};
-use crate::point::{
-    ARMED, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, OPTIMISED, Point, STARTING, STEPPED, TAIL_JUMPS,
-};
+use crate::point::{HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, Point, STARTING, STEPPED, TAIL_JUMPS};
 use crate::slots::{CHUNK_LEN, OWN, SlotChunk};
 use crate::sync::Relaxed;
+use crate::text;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
@@ -77,17 +76,26 @@ impl<H: Host> Probes<H> {
         undo.try_reserve_exact(entries.len()).map_err(no_memory)?;
         let mut books = self.lock();
         self.settle_locked(&mut books);
-        let mut jumps = Vec::new();
+        let (mut jumps, mut lifted) = (Vec::new(), Vec::new());
         let made = self
             .prepare(&mut books, &mut entries)
+            .and_then(|()| self.clear_the_way(&books, &entries, &mut lifted))
             .and_then(|()| self.make_nodes(&mut books, &mut entries))
             .and_then(|()| self.publish(&mut entries))
             .and_then(|()| {
                 jumps = self.prepare_jumps(&mut books, entries.iter().filter_map(|entry| entry.point));
-                self.arm_all(&mut entries)
+                self.arm_all(&books, &mut entries)
             });
         if let Err((index, error)) = made {
+            // SAFETY: in the table, and the lock is held.
+            let nodes_of = |point: &NonNull<Point<H::Arch>>| unsafe { point.as_ref() }.nodes();
+            // Who has other probes is still there afterwards.
+            lifted.retain(|point| nodes_of(point).any(|node| !node.is(STARTING)));
             self.roll_back(&mut books, &entries, &mut undo);
+            // What could not be written before can hardly be written now, and keeps its breakpoint.
+            let _ = self.unoptimise_points(&books, &lifted);
+            let _ = self.optimise_points(&mut books, &mut lifted);
+            self.clean_arrays(&mut books);
             // What the handlers own may call us when it is dropped: not under the lock.
             drop(books);
             drop(entries);
@@ -100,12 +108,16 @@ impl<H: Host> Probes<H> {
                 handles.push(Probe { probes: self, node });
             }
         }
+        // What had a jump gets another one, if it can.
+        if jumps.try_reserve(lifted.len()).is_ok() {
+            jumps.append(&mut lifted);
+        }
         self.optimise_new(&mut books, jumps);
         self.clean_arrays(&mut books);
         Ok(handles)
     }
 
-    /// Looks the places up; no lock is needed for that.
+    /// Looks the places up, before the lock is taken ([`Probes::resolve`] says why).
     fn find_places<P: Into<AnyProbe<H::Arch>>>(
         &self,
         probes: impl IntoIterator<Item = P>,
@@ -154,37 +166,36 @@ impl<H: Host> Probes<H> {
                 failed = Some((index, error));
             }
         }
-        match failed {
-            Some(failed) => Err(failed),
-            None => self.clear_the_way(entries),
-        }
+        failed.map_or(Ok(()), Err)
     }
 
-    /// Takes the jumps of optimised probes out of text where the new ones need a breakpoint: at their places, and over
-    /// them.
-    fn clear_the_way(&self, entries: &[Entry<H::Arch>]) -> Result<(), (usize, RegisterError)> {
-        if self.detours.is_unused() {
+    /// Takes jumps out of text where the new probes need a breakpoint, at least for a while: at their places, if the detour there
+    /// does not serve them, and over them. Adds the points to `lifted`.
+    fn clear_the_way(
+        &self,
+        lock: &Locked<'_, H>,
+        entries: &[Entry<H::Arch>],
+        lifted: &mut Vec<NonNull<Point<H::Arch>>>,
+    ) -> Result<(), (usize, RegisterError)> {
+        if self.texts.jumps() == 0 {
             return Ok(());
         }
-        let mut points = Vec::new();
         for (index, entry) in entries.iter().enumerate() {
             let mut add = |point: NonNull<Point<H::Arch>>| {
-                points.try_reserve(1).map_err(|_| (index, RegisterError::NoMemory))?;
-                points.push(point);
+                lifted.try_reserve(1).map_err(|_| (index, RegisterError::NoMemory))?;
+                lifted.push(point);
                 Ok(())
             };
             // SAFETY: in the table, and the lock is held.
             let Some(point) = entry.point.map(|point| unsafe { point.as_ref() }) else { continue };
-            if point.is(OPTIMISED)
-                && entry.probe.as_ref().is_some_and(|probe| self.forbids_jump(point, probe))
-            {
+            if entry.probe.as_ref().is_some_and(|probe| !self.is_served(point, probe)) {
                 add(NonNull::from(point))?;
             }
-            for other in self.jumps_over(point.place) {
+            for other in self.jumps_over(lock, point.place) {
                 add(other)?;
             }
         }
-        self.unoptimise_points(&points).map_err(|error| (0, error.into()))
+        self.unoptimise_points(lock, lifted).map_err(|error| (0, error.into()))
     }
 
     fn prepare_one(
@@ -194,8 +205,8 @@ impl<H: Host> Probes<H> {
         entry: &mut Entry<H::Arch>,
     ) -> Result<(), RegisterError> {
         let at = entry.resolved.at;
-        let (decoded, insn) = self.decode(walk, &entry.resolved)?;
-        let found = self.points.find_pointer(at.as_usize());
+        let (decoded, insn) = self.decode(books, walk, &entry.resolved)?;
+        let found = self.points.find_pointer(at.as_usize(), books);
         let point = match found {
             // SAFETY: in the table, and the lock is held.
             Some(point) if self.is_same_code(unsafe { point.as_ref() }, &decoded, &insn) => point,
@@ -235,7 +246,7 @@ impl<H: Host> Probes<H> {
             return false;
         }
         // The same code may have been loaded there afresh, unnoticed: then it has no breakpoint.
-        if point.is(ARMED) && !self.is_planted(point) {
+        if text::is_overwritten(&self.host, point) {
             return false;
         }
         let tail = if point.is(TAIL_JUMPS) { Tail::Jump } else { Tail::Breakpoint };
@@ -256,19 +267,6 @@ impl<H: Host> Probes<H> {
                 && self.host.read_text(point.slot, &mut now[..own]) == own
                 && now[..own] == image[..own]
         }
-    }
-
-    /// Whether the breakpoint or the jump of an armed point stands in text.
-    fn is_planted(&self, point: &Point<H::Arch>) -> bool {
-        if point.is(OPTIMISED) {
-            // SAFETY: the lock is held.
-            let detour = unsafe { self.detours.find(point.place.as_usize()) };
-            return detour.is_some_and(|detour| self.is_jump_in_text(detour));
-        }
-        let breakpoint = H::Arch::BREAKPOINT;
-        let mut now = [0; 4];
-        let now = &mut now[..breakpoint.len().min(4)];
-        self.host.read_text(point.place, now) == now.len() && now == breakpoint
     }
 
     fn new_point(
@@ -461,12 +459,16 @@ impl<H: Host> Probes<H> {
     }
 
     /// Stage 4: breakpoints.
-    fn arm_all(&self, entries: &mut [Entry<H::Arch>]) -> Result<(), (usize, RegisterError)> {
+    fn arm_all(
+        &self,
+        lock: &Locked<'_, H>,
+        entries: &mut [Entry<H::Arch>],
+    ) -> Result<(), (usize, RegisterError)> {
         let mut has_changed = false;
         for (index, entry) in entries.iter().enumerate() {
             let Some(point) = entry.point else { continue };
             // SAFETY: in the table, and the lock is held.
-            match self.sync_point(unsafe { point.as_ref() }) {
+            match self.sync_point(lock, unsafe { point.as_ref() }) {
                 Ok(changed) => has_changed |= changed,
                 Err(error) => return Err((index, error.into())),
             }
@@ -500,7 +502,7 @@ impl<H: Host> Probes<H> {
             let Some(pointer) = entry.point else { continue };
             // SAFETY: in the table, and the lock is held.
             let point = unsafe { pointer.as_ref() };
-            if self.sync_point(point).is_err() {
+            if self.sync_point(books, point).is_err() {
                 self.host.notice(Notice::StuckBreakpoint(point.place));
             }
             if entry.is_jprobe {

@@ -1,16 +1,17 @@
 //! Making detours: where they lie, and what is in them.
 
-use super::resolve::Pristine;
+use super::optimise::needs_of;
+use super::resolve::{Pristine, Resolved};
 use super::{Locked, Probes, leak};
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Displaced, Method, NativeArch, SaveSet, Site, Text};
+use crate::arch::{Arch, Displaced, NativeArch, SaveSet, Site, Text};
 use crate::detour::{Detour, DetourChunk, GRANULE, GRANULES, Kind, MAX_DISPLACED_LEN};
 use crate::error::Refusal;
-use crate::host::Host;
-use crate::jump::{BranchTargets, displaced_by_jump, post_by_jump, refusal};
-use crate::point::{ARMED, Handlers, NO_JUMP, NO_SIMD, Node, Point};
+use crate::host::{Host, Probeable};
+use crate::jump::{BranchTargets, displaced_by_jump, refusal};
+use crate::point::Point;
 use crate::slots::{CHUNK_LEN, chunk_base};
-use crate::sync::{AtomicPtr, AtomicUsize, Release};
+use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
 use alloc::vec::Vec;
 use core::ptr::{self, NonNull};
 
@@ -30,32 +31,25 @@ impl<H: Host> Probes<H> {
     ) -> Result<&'static Detour<H>, Refusal> {
         let mut kind = Kind { save: SaveSet::General, calls_post: false, follows: false };
         for node in point.nodes() {
-            can_jump(point, node)?;
-            kind = kind.and(Kind {
-                save: if node.is(NO_SIMD) { SaveSet::General } else { H::SAVE_SET },
-                calls_post: node.has_post() && point.method != Method::Simulate,
-                follows: matches!(node.handlers, Handlers::Return(_))
-                    && H::Arch::entry_trampoline(SaveSet::General).is_some(),
-            });
+            kind = kind.and(needs_of::<H>(point, node.flags.load(Relaxed), node.handlers.asks())?);
         }
-        // SAFETY: the lock is held.
-        let known = unsafe { self.detours.find(point.place.as_usize()) };
-        let Some(known) = known else {
-            let displaced = self.displace(targets, point.place)?;
-            let text = self.displaced_text(point.place, &displaced)?;
+        let known = books.detours.find_pointer(point.place.as_usize(), books);
+        // SAFETY: detours are kept for good.
+        let Some(known) = known.map(|known| unsafe { known.as_ref() }) else {
+            let function = self.function_around(point.place);
+            let displaced = self.displace(books, targets, point.place, function)?;
+            let text = self.displaced_text(books, point.place, &displaced)?;
             return self.new_detour(books, point.place, kind, displaced, text);
         };
-        self.check_neighbours(point.place, &known.displaced)?;
-        if self.displaced_text(point.place, &known.displaced)? != known.text {
+        self.check_neighbours(books, point.place, &known.displaced)?;
+        if self.displaced_text(books, point.place, &known.displaced)? != known.text {
             return Err(refusal::CHANGED);
         }
-        // One that does all that the known one does, and more: a place has four at the most.
-        let kind = known.kind.and(kind);
-        if kind == known.kind {
-            // SAFETY: detours are kept for good.
-            return Ok(unsafe { &*ptr::from_ref(known) });
+        if known.kind.serves(kind) {
+            return Ok(known);
         }
-        self.new_detour(books, point.place, kind, known.displaced, known.text)
+        // One that does all that the known one does, and more: a place has four at the most.
+        self.new_detour(books, point.place, known.kind.and(kind), known.displaced, known.text)
     }
 
     /// Makes the detours of points that will have jumps, before there is anything to hit in what that calls. They are
@@ -84,28 +78,56 @@ impl<H: Host> Probes<H> {
     }
 
     /// Why a kprobe would keep its breakpoint at `place`, or that it would not: as far as that can be told without looking
-    /// for room. The lock is held.
-    pub(super) fn explain_jump(&self, targets: &mut BranchTargets, place: CodeAddr) -> Result<(), Refusal> {
-        self.displace(targets, place).map(drop)
+    /// for room.
+    pub(super) fn explain_jump(
+        &self,
+        lock: &Locked<'_, H>,
+        targets: &mut BranchTargets,
+        resolved: &Resolved,
+    ) -> Result<(), Refusal> {
+        let function = resolved.function.map(|function| (function.start, function.end));
+        self.displace(lock, targets, resolved.at, function).map(drop)
     }
 
-    /// The instructions that a jump at `place` displaces.
-    fn displace(&self, targets: &mut BranchTargets, place: CodeAddr) -> Result<Displaced, Refusal> {
-        let pristine = Pristine(self);
-        let site = Site { at: place, function: self.function_around(place), text: &pristine };
+    /// The instructions that a jump at `place`, in that function, displaces.
+    fn displace(
+        &self,
+        lock: &Locked<'_, H>,
+        targets: &mut BranchTargets,
+        place: CodeAddr,
+        function: Option<(CodeAddr, CodeAddr)>,
+    ) -> Result<Displaced, Refusal> {
+        let pristine = Pristine::new(self, lock);
+        let site = Site { at: place, function, text: &pristine };
         let displaced = displaced_by_jump::<H::Arch>(targets, &site)?;
-        self.check_neighbours(place, &displaced)?;
+        self.check_displaced(place, &displaced)?;
+        self.check_neighbours(lock, place, &displaced)?;
         Ok(displaced)
     }
 
+    /// Whether the host lets every instruction that a jump at `place` displaces be probed (REG_20).
+    fn check_displaced(&self, place: CodeAddr, displaced: &Displaced) -> Result<(), Refusal> {
+        for start in displaced.starts().filter(|start| *start != 0) {
+            match self.host.probeable(place.wrapping_add(start)) {
+                Probeable::Yes => {}
+                Probeable::Refused(refusal) => return Err(refusal),
+                Probeable::NotText | Probeable::Blacklisted => return Err(refusal::FORBIDDEN),
+            }
+        }
+        Ok(())
+    }
+
     /// Whether other probes stand on the instructions that a jump at `place` displaces.
-    fn check_neighbours(&self, place: CodeAddr, displaced: &Displaced) -> Result<(), Refusal> {
+    fn check_neighbours(
+        &self,
+        lock: &Locked<'_, H>,
+        place: CodeAddr,
+        displaced: &Displaced,
+    ) -> Result<(), Refusal> {
         let len = usize::from(displaced.len_bytes);
         for distance in (H::Arch::INSN_ALIGN..len).step_by(H::Arch::INSN_ALIGN) {
-            // SAFETY: the lock is held.
-            if unsafe { self.points.find(place.wrapping_add(distance).as_usize()) }
-                .is_some_and(|other| other.is(ARMED))
-            {
+            let other = self.points.find(place.wrapping_add(distance).as_usize(), lock);
+            if other.is_some_and(|other| other.text.is_planted()) {
                 return Err(refusal::NEIGHBOUR);
             }
         }
@@ -115,13 +137,14 @@ impl<H: Host> Probes<H> {
     /// The bytes of these instructions.
     fn displaced_text(
         &self,
+        lock: &Locked<'_, H>,
         place: CodeAddr,
         displaced: &Displaced,
     ) -> Result<[u8; MAX_DISPLACED_LEN], Refusal> {
         let mut text = [0; MAX_DISPLACED_LEN];
         let len = usize::from(displaced.len_bytes);
         let wanted = text.get_mut(..len).ok_or(refusal::NO_MEMORY)?;
-        if Pristine(self).read(place, wanted) < len {
+        if Pristine::new(self, lock).read(place, wanted) < len {
             return Err(refusal::CHANGED);
         }
         Ok(text)
@@ -135,7 +158,7 @@ impl<H: Host> Probes<H> {
         displaced: Displaced,
         text: [u8; MAX_DISPLACED_LEN],
     ) -> Result<&'static Detour<H>, Refusal> {
-        let retired = self.detours.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
+        let retired = books.detours.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
         self.keep_array(books, retired);
         let detour = Detour::new(self, place, kind, displaced, text);
         let mut detour = leak(detour).map_err(|_| refusal::NO_MEMORY)?;
@@ -146,15 +169,14 @@ impl<H: Host> Probes<H> {
             drop(unsafe { super::free(detour) });
             return Err(refusal);
         }
-        // SAFETY: the lock is held.
-        if let Some(known) = unsafe { self.detours.find(place.as_usize()) } {
-            // Its jump is not in text, and it is kept for whoever is still in it.
-            self.detours.remove(known);
+        if let Some(known) = books.detours.find_pointer(place.as_usize(), books) {
+            // SAFETY: detours are kept for good: whoever is still in it, and text that leads to it, find it as it was.
+            books.detours.remove(unsafe { known.as_ref() });
         }
         // The words lead to all of it, as it is from here on.
         let _ = detour.as_ptr().expose_provenance();
         // SAFETY: kept for good.
-        unsafe { self.detours.insert(detour) };
+        unsafe { books.detours.insert(detour) };
         // SAFETY: kept for good, and not changed any more but for its atomic.
         Ok(unsafe { detour.as_ref() })
     }
@@ -162,11 +184,12 @@ impl<H: Host> Probes<H> {
     /// Finds memory for a detour where its jump can lead, and fills it.
     fn place_detour(&'static self, books: &mut Locked<'_, H>, detour: &mut Detour<H>) -> Result<(), Refusal> {
         for index in 0..books.detour_chunks.len() {
-            if let Some(chunk) = books.detour_chunks.get(index).copied()
-                // SAFETY: chunks of detours are kept for good.
-                && self.fit(unsafe { chunk.as_ref() }, detour).is_ok()
-            {
-                return Ok(());
+            let Some(chunk) = books.detour_chunks.get(index).copied() else { break };
+            // SAFETY: chunks of detours are kept for good.
+            match self.fit(unsafe { chunk.as_ref() }, detour) {
+                // Only where this one has no room may another one have some.
+                Err(refusal::NO_ROOM) => {}
+                placed => return placed,
             }
         }
         // Anywhere near, if that suits the jump: if it displaces one instruction, of which nothing has to stay.
@@ -185,8 +208,7 @@ impl<H: Host> Probes<H> {
             let entry =
                 H::Arch::detour_entry(detour.place, &detour.displaced, from).ok_or(refusal::NO_ROOM)?;
             // A chunk that is there already has been looked at.
-            // SAFETY: the lock is held.
-            let is_known = unsafe { self.detour_chunks.find(chunk_base(entry).as_usize()) }.is_some();
+            let is_known = self.detour_chunks.find(chunk_base(entry).as_usize(), books).is_some();
             tries += usize::from(!is_known);
             if !is_known && let Some(base) = self.host.alloc_exec(CHUNK_LEN, Some((entry, CHUNK_LEN))) {
                 if self.first_entry(detour, base).is_some() {
@@ -276,21 +298,11 @@ impl<H: Host> Probes<H> {
             };
             // SAFETY: nobody executes there yet.
             unsafe { self.host.write_text(start, image.get(..len).unwrap_or(&image)) }
-                .map_err(|_| refusal::NO_ROOM)?;
+                .map_err(|_| refusal::NOT_WRITTEN)?;
             (detour.entry, detour.layout) = (entry, layout);
             let owner = ptr::from_mut(detour);
             granules.iter().for_each(|granule| granule.store(owner, Release));
             return Ok(());
         }
-    }
-}
-
-/// Whether a probe's handlers can be called by way of a jump.
-fn can_jump<A: Arch>(point: &Point<A>, node: &Node<A>) -> Result<(), Refusal> {
-    match &node.handlers {
-        _ if node.is(NO_JUMP) => Err(refusal::NOT_WANTED),
-        Handlers::Jprobe(_) => Err(refusal::JPROBE),
-        Handlers::Kprobe { post: Some(_), .. } => post_by_jump::<A>(point.method, &point.plan),
-        Handlers::Kprobe { .. } | Handlers::Return(_) => Ok(()),
     }
 }

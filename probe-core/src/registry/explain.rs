@@ -30,6 +30,8 @@ pub struct Explanation {
     pub has_slot: bool,
     /// Whether the place is a function's entry, where jprobes and return probes can stand.
     pub is_entry: bool,
+    /// What the registration of a return probe or a jprobe would answer.
+    pub entry: Result<(), RegisterError>,
     /// Whether a kprobe could have a jump there instead of a breakpoint; else why not. Room for its detour has not been looked
     /// for.
     pub jump: Result<(), Refusal>,
@@ -54,12 +56,15 @@ impl<H: Host> Probes<H> {
         if self.is_in_handler() {
             return places.iter().map(|_| Err(RegisterError::InHandler)).collect();
         }
+        let resolved: Vec<_> = places.iter().map(|place| self.resolve(place, false)).collect();
         let mut books = self.lock();
         let mut walk = Walk::new();
         let mut targets = BranchTargets::new();
         let mut tried = false;
-        let mut judge = |place| self.judge(&mut books, (&mut walk, &mut targets), &mut tried, place);
-        let judged: Vec<_> = places.iter().map(&mut judge).collect();
+        let mut judge = |resolved: Result<Resolved, RegisterError>| {
+            self.judge(&mut books, (&mut walk, &mut targets), &mut tried, resolved?)
+        };
+        let judged: Vec<_> = resolved.into_iter().map(&mut judge).collect();
         if tried {
             self.retire(&mut books, &[]);
         }
@@ -70,29 +75,32 @@ impl<H: Host> Probes<H> {
         judged.into_iter().zip(places).map(tell).collect()
     }
 
-    /// Finds, decodes, and tries for a slot. The lock is held.
+    /// Decodes, and tries for a slot.
     fn judge(
         &'static self,
         books: &mut Locked<'_, H>,
         (walk, targets): (&mut Walk, &mut BranchTargets),
         tried: &mut bool,
-        place: &Place,
+        resolved: Resolved,
     ) -> Result<Judged<H>, RegisterError> {
-        let resolved = self.resolve(place, false)?;
-        let (decoded, insn) = self.decode(walk, &resolved)?;
-        // SAFETY: the lock is held.
-        let is_new = unsafe { self.points.find(resolved.at.as_usize()) }.is_none();
+        let (decoded, insn) = self.decode(books, walk, &resolved)?;
+        let is_new = self.points.find(resolved.at.as_usize(), books).is_none();
         if decoded.method != Method::Simulate && is_new {
             *tried = true;
             let slot = self.prepare_slot(books, resolved.at, &decoded, &insn)?;
             books.slots.put::<H::Arch>(slot);
         }
-        let jump = self.explain_jump(targets, resolved.at);
+        let jump = self.explain_jump(books, targets, &resolved);
         Ok(Judged { resolved, decoded, insn, jump })
     }
 
     fn tell(&'static self, place: &Place, judged: Judged<H>) -> Explanation {
         let Judged { resolved, decoded, insn, jump } = judged;
+        let entry = match self.resolve(place, true) {
+            Ok(entry) if entry.at == resolved.at => Ok(()),
+            Ok(_) => Err(RegisterError::NotEntry(resolved.at)),
+            Err(error) => Err(error),
+        };
         let mut symbol = None;
         let mut module = None;
         self.host.symbol_at(resolved.at, &mut |found| {
@@ -107,7 +115,8 @@ impl<H: Host> Probes<H> {
             insn: insn[..usize::from(decoded.len_bytes)].into(),
             method: decoded.method,
             has_slot: decoded.method != Method::Simulate,
-            is_entry: self.resolve(place, true).is_ok_and(|entry| entry.at == resolved.at),
+            is_entry: entry.is_ok(),
+            entry,
             jump,
             jump_with_post: jump.and_then(|()| post_by_jump::<H::Arch>(decoded.method, &decoded.plan)),
         }

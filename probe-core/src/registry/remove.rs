@@ -6,8 +6,7 @@ use crate::error::ControlError;
 use crate::host::{Host, Notice};
 use crate::list::List;
 use crate::point::{
-    ARMED, GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, OPTIMISED, ORPHAN, PARKED,
-    POINT_GONE, Point, STEPPED,
+    GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, ORPHAN, PARKED, POINT_GONE, Point, STEPPED,
 };
 use crate::sync::{AcqRel, Relaxed, Release};
 use crate::table::RetiredArray;
@@ -72,7 +71,7 @@ impl<H: Host> Probes<H> {
             // SAFETY: a node lives as long as its handle.
             unsafe { node.as_ref() }.set(LEAVING);
         }
-        self.unoptimise_leaving(nodes);
+        self.unoptimise_leaving(&books, nodes);
         for pointer in nodes {
             // SAFETY: as above.
             let node = unsafe { pointer.as_ref() };
@@ -81,7 +80,7 @@ impl<H: Host> Probes<H> {
             if point.is(POINT_GONE) {
                 continue;
             }
-            if let Err(error) = self.sync_point(point) {
+            if let Err(error) = self.sync_point(&books, point) {
                 self.host.notice(Notice::StuckBreakpoint(point.place));
                 node.clear(LEAVING);
                 kept(*pointer, ControlError::Text(error));
@@ -91,19 +90,19 @@ impl<H: Host> Probes<H> {
     }
 
     /// Takes the jumps out of text that no probe is left for when the nodes are gone, all of them at once.
-    fn unoptimise_leaving(&self, nodes: &[NonNull<Node<H::Arch>>]) {
+    fn unoptimise_leaving(&self, lock: &Locked<'_, H>, nodes: &[NonNull<Node<H::Arch>>]) {
         let mut points = Vec::new();
         for node in nodes {
             // SAFETY: a node lives as long as its handle.
             let node = unsafe { node.as_ref() };
             // SAFETY: it is registered, and the lock is held.
             let point = unsafe { node.point() };
-            if point.is(OPTIMISED) && !self.is_wanted(point) && points.try_reserve(1).is_ok() {
+            if point.text.has_jump() && !self.is_wanted(point) && points.try_reserve(1).is_ok() {
                 points.push(NonNull::from(point));
             }
         }
         // What fails here fails again when its breakpoint is to be removed, and is told then.
-        let _ = self.unoptimise_points(&points);
+        let _ = self.unoptimise_points(lock, &points);
     }
 
     /// Takes the nodes that are leaving off their points, and frees them and what nobody needs any more. They are disarmed.
@@ -154,7 +153,7 @@ impl<H: Host> Probes<H> {
     pub(super) fn park_if_unused(&self, books: &mut Locked<'_, H>, this: NonNull<Point<H::Arch>>) {
         // SAFETY: under the lock, a point that a node or the table leads to is not freed.
         let point = unsafe { this.as_ref() };
-        if !point.head.load(Relaxed).is_null() || point.is(ARMED | PARKED) {
+        if !point.head.load(Relaxed).is_null() || point.text.is_planted() || point.is(PARKED) {
             return;
         }
         if point.is(POINT_GONE) {
@@ -253,7 +252,7 @@ impl<H: Host> Probes<H> {
             // SAFETY: pools are freed here only.
             let shared = unsafe { pool.as_ref() };
             let list = if shared.is_whole() {
-                self.detach_stubs(shared);
+                self.detach_stubs(books, shared);
                 &mut pools
             } else {
                 &mut books.pools
@@ -364,7 +363,7 @@ impl<H: Host> Probes<H> {
         let mut collect = |point: NonNull<Point<H::Arch>>| {
             // SAFETY: in the table or among the gone, and the lock is held.
             let point = unsafe { point.as_ref() };
-            let is_stuck = point.is(ARMED) && point.nodes().all(|node| node.is(LEAVING));
+            let is_stuck = point.text.is_planted() && point.nodes().all(|node| node.is(LEAVING));
             for node in point.nodes().pointers() {
                 // SAFETY: on its point's list, and the lock is held.
                 if !unsafe { node.as_ref() }.is(ORPHAN) {
@@ -415,13 +414,7 @@ impl<H: Host> Probes<H> {
         let point = unsafe { this.as_ref() };
         point.nodes().for_each(|node| node.set(GONE));
         point.set(POINT_GONE);
-        if point.is(OPTIMISED) {
-            // SAFETY: the lock is held.
-            if let Some(detour) = unsafe { self.detours.find(point.place.as_usize()) } {
-                detour.serve(None);
-            }
-        }
-        point.clear(ARMED | OPTIMISED);
+        self.texts.forget::<H>(point);
         self.points.remove(point);
         point.clear(IN_TABLE);
         if point.head.load(Relaxed).is_null() {

@@ -1,12 +1,13 @@
 //! From a place as the user names it to an instruction that can be probed, or the reason why not.
 
-use super::Probes;
+use super::{Locked, Probes};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Decoded, Site, Text};
+use crate::arrival::Arrival;
 use crate::error::RegisterError;
 use crate::host::{Host, Probeable, Symbol};
 use crate::place::{Place, Target};
-use crate::point::ARMED;
+use crate::text::{self, Standing};
 use alloc::format;
 use alloc::vec::Vec;
 
@@ -47,12 +48,16 @@ pub(super) struct Resolved {
     pub(super) is_checked: bool,
 }
 
-/// Text as it would read without our breakpoints. The registry's lock is held.
-pub(super) struct Pristine<'a, H: Host>(pub(super) &'a Probes<H>);
+/// Text as it would read without our breakpoints and jumps.
+pub(super) struct Pristine<'a, H: Host> {
+    probes: &'a Probes<H>,
+    /// What keeps the points, and text as they say it is.
+    lock: &'a Locked<'a, H>,
+}
 
 impl<H: Host> Text for Pristine<'_, H> {
     fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize {
-        let read = self.0.host.read_text(at, out).min(out.len());
+        let read = self.probes.host.read_text(at, out).min(out.len());
         let breakpoint = H::Arch::BREAKPOINT;
         let Some(text) = out.get_mut(..read) else { return read };
         let Some(first) = breakpoint.first() else { return read };
@@ -71,10 +76,14 @@ impl<H: Host> Text for Pristine<'_, H> {
     }
 }
 
-impl<H: Host> Pristine<'_, H> {
+impl<'a, H: Host> Pristine<'a, H> {
+    pub(super) fn new(probes: &'a Probes<H>, lock: &'a Locked<'_, H>) -> Self {
+        Self { probes, lock }
+    }
+
     /// Lays what the jumps of optimised probes displace over `out`, which is the text from `start` on.
     fn restore_displaced(&self, start: CodeAddr, out: &mut [u8]) {
-        if self.0.detours.is_unused() {
+        if self.probes.texts.jumps() == 0 {
             return;
         }
         let align = H::Arch::INSN_ALIGN;
@@ -82,9 +91,9 @@ impl<H: Host> Pristine<'_, H> {
         let first = CodeAddr::new(start.as_usize().wrapping_sub(before) & !(align - 1));
         for distance in (0..before + out.len() + align).step_by(align) {
             let place = first.wrapping_add(distance);
-            // SAFETY: the lock is held.
-            let Some(detour) = (unsafe { self.0.detours.find(place.as_usize()) }) else { continue };
-            if !detour.is_active() || !self.0.is_jump_in_text(detour) {
+            let Some(point) = self.probes.points.find(place.as_usize(), self.lock) else { continue };
+            let Some(detour) = Standing::<H>::of(point).detour() else { continue };
+            if text::is_overwritten(&self.probes.host, point) {
                 continue;
             }
             for (index, byte) in detour.text.iter().take(H::Arch::JUMP_LEN).enumerate() {
@@ -98,9 +107,8 @@ impl<H: Host> Pristine<'_, H> {
 
     /// Lays the original bytes of a probe at `place` over `out`, which is the text from `start` on.
     fn restore(&self, place: CodeAddr, start: CodeAddr, out: &mut [u8]) {
-        // SAFETY: the lock is held.
-        let Some(point) = (unsafe { self.0.points.find(place.as_usize()) }) else { return };
-        if !point.is(ARMED) {
+        let Some(point) = self.probes.points.find(place.as_usize(), self.lock) else { return };
+        if !point.text.is_planted() {
             return;
         }
         for (index, byte) in point.saved.iter().take(H::Arch::BREAKPOINT.len()).enumerate() {
@@ -215,6 +223,10 @@ impl<H: Host> Probes<H> {
     }
 
     /// Finds the place, and asks the host whether it may be probed. `wants_entry`: only a function's entry will do.
+    ///
+    /// Called without the lock, which it takes for a moment, to look at text: what it asks the host may be slow, may call probed
+    /// functions, and may take locks of the program (the loader's) that whoever waits for ours can hold (a constructor that
+    /// registers). A section would not do instead: the program's functions that the host calls would count as nested.
     pub(super) fn resolve(&self, place: &Place, wants_entry: bool) -> Result<Resolved, RegisterError> {
         let (at, function, is_checked) = match &place.target {
             Target::Symbol { name, module } => {
@@ -237,6 +249,7 @@ impl<H: Host> Probes<H> {
             Probeable::Yes => {}
             Probeable::NotText => return Err(RegisterError::NotText(at)),
             Probeable::Blacklisted => return Err(RegisterError::Blacklisted(at)),
+            Probeable::Refused(refusal) => return Err(RegisterError::Refused { at, refusal }),
         }
         if function.is_none() && is_checked {
             return Err(RegisterError::NoSymbolCovers(at));
@@ -244,7 +257,19 @@ impl<H: Host> Probes<H> {
         if at.as_usize() % H::Arch::INSN_ALIGN != 0 {
             return Err(RegisterError::Misaligned(at));
         }
+        if wants_entry && let Arrival::NotCalled(refusal) = self.arrival(at) {
+            return Err(RegisterError::NotCalled { at, refusal });
+        }
         Ok(Resolved { at, function, is_checked })
+    }
+
+    /// How the code at a function's entry is come to (REG_19): what the host knows; else what the symbol is called.
+    fn arrival(&self, at: CodeAddr) -> Arrival {
+        let mut arrival = self.host.arrival(at);
+        if arrival == Arrival::Unknown {
+            self.host.symbol_at(at, &mut |symbol| arrival = Arrival::by_name(symbol.name));
+        }
+        arrival
     }
 
     fn one_function(&self, name: &str, module: Option<&str>) -> Result<Function, RegisterError> {
@@ -284,14 +309,14 @@ impl<H: Host> Probes<H> {
     ) -> Result<CodeAddr, RegisterError> {
         let Some(function) = function else { return Ok(at) };
         let distance = at.as_usize().wrapping_sub(function.start.as_usize());
-        let entry = if distance == 0 || wants_entry {
-            H::Arch::entry_offset(&Pristine(self), function.start, function.local_entry)
-        } else {
-            0
-        };
+        if distance != 0 && !wants_entry {
+            return Ok(at);
+        }
+        let lock = self.lock();
+        let text = Pristine::new(self, &lock);
+        let entry = H::Arch::entry_offset(&text, function.start, function.local_entry);
         let is_entry = distance <= entry
-            || wants_entry
-                && distance <= H::Arch::entry_end(&Pristine(self), function.start, function.local_entry);
+            || wants_entry && distance <= H::Arch::entry_end(&text, function.start, function.local_entry);
         match (wants_entry, is_entry) {
             (true, true) => Ok(function.start.wrapping_add(entry)),
             (true, false) if is_checked => Err(RegisterError::NotEntry(at)),
@@ -300,14 +325,15 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Checks the boundary and decodes. The lock is held.
+    /// Checks the boundary and decodes.
     pub(super) fn decode(
         &self,
+        lock: &Locked<'_, H>,
         walk: &mut Walk,
         resolved: &Resolved,
     ) -> Result<(DecodedOf<H>, Insn), RegisterError> {
         let at = resolved.at;
-        let text = Pristine(self);
+        let text = Pristine::new(self, lock);
         if let (Some(function), true) = (&resolved.function, resolved.is_checked) {
             walk.check(&text, function, at)?;
         }

@@ -52,7 +52,7 @@ impl<H: Host> Probes<H> {
             }
         };
         // SAFETY: made just now.
-        unsafe { pool.as_ref() }.instances().for_each(|instance| self.attach_stub(instance));
+        unsafe { pool.as_ref() }.instances().for_each(|instance| self.attach_stub(books, instance));
         // SAFETY: made just now.
         Ok(unsafe { free(half) })
     }
@@ -114,7 +114,7 @@ impl<H: Host> Probes<H> {
         let batch = unsafe { pool.batch(&stubs) }?;
         // A stub leads to its instance before that can be taken.
         // SAFETY: made just now.
-        unsafe { batch.as_ref() }.instances().iter().for_each(|instance| self.attach_stub(instance));
+        unsafe { batch.as_ref() }.instances().iter().for_each(|instance| self.attach_stub(books, instance));
         pool.add(batch);
         Ok(())
     }
@@ -225,13 +225,12 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    fn attach_stub(&self, instance: &Instance<H::Arch>) {
-        self.set_stub(instance.stub, ptr::from_ref(instance).cast_mut());
+    fn attach_stub(&self, lock: &Locked<'_, H>, instance: &Instance<H::Arch>) {
+        self.set_stub(lock, instance.stub, ptr::from_ref(instance).cast_mut());
     }
 
-    fn set_stub(&self, stub: CodeAddr, instance: *mut Instance<H::Arch>) {
-        // SAFETY: the lock is held.
-        let Some(chunk) = (unsafe { self.stub_chunks.find(chunk_base(stub).as_usize()) }) else { return };
+    fn set_stub(&self, lock: &Locked<'_, H>, stub: CodeAddr, instance: *mut Instance<H::Arch>) {
+        let Some(chunk) = self.stub_chunks.find(chunk_base(stub).as_usize(), lock) else { return };
         let index = stub.offset_from(chunk.base) as usize / H::Arch::STUB_LEN;
         let Some(cell) = chunk.instances.get(index) else { return };
         cell.store(instance, Release);
@@ -241,9 +240,9 @@ impl<H: Host> Probes<H> {
     }
 
     /// Makes a pool's stubs unreachable; the pool may be freed after a grace period.
-    pub(super) fn detach_stubs(&self, pool: &Pool<H::Arch>) {
+    pub(super) fn detach_stubs(&self, books: &Locked<'_, H>, pool: &Pool<H::Arch>) {
         for instance in pool.instances() {
-            self.set_stub(instance.stub, ptr::null_mut());
+            self.set_stub(books, instance.stub, ptr::null_mut());
         }
     }
 

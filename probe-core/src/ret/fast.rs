@@ -35,10 +35,10 @@ pub(super) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsO
     let Some(context) = probes.host.context() else { return returned_otherwise::<H>(stub, regs) };
     let Some(task) = probes.host.task() else { return returned_otherwise::<H>(stub, regs) };
     let Some(word) = context.idle_word() else { return returned_otherwise::<H>(stub, regs) };
-    context.open_idle(word);
+    let section = context.open_idle(word);
     let Some(instance) = task.newest().filter(|newest| newest.stub == stub && newest.life.claim_newest())
     else {
-        context.close_idle(word);
+        context.close_idle(word, section);
         return returned_otherwise::<H>(stub, regs);
     };
     regs.set_pc(instance.real());
@@ -48,7 +48,7 @@ pub(super) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsO
     // SAFETY: the call is claimed, and its data still there.
     let resume = unsafe { ending.run(context, regs, instance.data) };
     instance.life.release_newest();
-    context.close_only();
+    context.close_only(section);
     probes.host.unpin();
     resume
 }

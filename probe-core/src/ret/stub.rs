@@ -2,6 +2,7 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, SaveSet};
+use crate::context::Section;
 use crate::host::Host;
 use crate::instance::Instance;
 use crate::registry::Probes;
@@ -132,6 +133,7 @@ impl<H: Host> Probes<H> {
     /// The instance whose stub is at `at`. The caller is inside.
     pub(super) fn instance_at(&self, at: CodeAddr) -> Option<&Instance<H::Arch>> {
         // SAFETY: the caller is inside.
-        unsafe { self.stub_chunks.find(chunk_base(at).as_usize()) }?.instance(at)
+        let section = unsafe { Section::assume() };
+        self.stub_chunks.find(chunk_base(at).as_usize(), section)?.instance(at)
     }
 }

@@ -1,4 +1,4 @@
-//! An allocator that counts, and that aborts the process where allocating is forbidden.
+//! An allocator that counts, that poisons what is freed, and that aborts the process where allocating is forbidden.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -6,7 +6,7 @@ use std::cell::Cell;
 struct Counting;
 
 thread_local! {
-    /// Bytes that this thread has allocated less those it has freed.
+    /// Bytes that this thread has allocated less those it has freed, with what the allocator needs for each block.
     static LIVE: Cell<isize> = const { Cell::new(0) };
     /// The allocation that fails, counted down; 0: none does.
     static FAILING: Cell<usize> = const { Cell::new(0) };
@@ -19,7 +19,7 @@ thread_local! {
 // SAFETY: forwards to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let allowed = count(layout.size() as isize);
+        let allowed = count(taken(layout));
         if !allowed {
             return std::ptr::null_mut();
         }
@@ -27,10 +27,19 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
+        count(-taken(layout));
+        // Whoever still reads it finds no pointer that leads anywhere.
+        // SAFETY: the caller gives the block up, which is as long as it says.
+        unsafe { memory.write_bytes(0xd5, layout.size()) };
         // SAFETY: the caller's.
         unsafe { System.dealloc(memory, layout) }
     }
+}
+
+/// What an allocator sets aside for a block, as glibc's does: a word before it, in steps of two words, and at least four.
+fn taken(layout: Layout) -> isize {
+    const WORD: usize = size_of::<usize>();
+    (layout.size() + WORD).next_multiple_of(2 * WORD).max(4 * WORD) as isize
 }
 
 fn count(bytes: isize) -> bool {

@@ -56,6 +56,11 @@ const DENIED: TextError = TextError::Denied(AT, 13);
     "0x1000 is not the entry of a function"
 )]
 #[case(
+    RegisterError::NotCalled { at: AT, refusal: REFUSAL },
+    Errno::EOPNOTSUPP, "toy.forbidden",
+    "no return probe or jprobe can stand at 0x1000: this instruction is forbidden (toy.forbidden)"
+)]
+#[case(
     RegisterError::SecondJprobe(AT),
     Errno::EEXIST,
     "jprobe.second",

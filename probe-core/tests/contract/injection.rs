@@ -409,3 +409,24 @@ fn faults_again_and_again_cost_nothing_more() {
     // The list of stops and notices is the host's.
     assert!(later <= settled, "{settled:?} {later:?}");
 }
+
+#[test]
+fn reg_8_a_detour_that_cannot_be_written_takes_no_other_chunk() {
+    let mut has_failed = false;
+    for number in 1..20 {
+        let mut scene = Scene::full();
+        let world = scene.world;
+        assert_eq!(world.probes.optimise(), Ok(1), "the first chunk of detours");
+        let other = world.function("other", &[NOP, ADD, 0, 1, NOP, ADD, 0, 1, RETURN]);
+        scene.probes.push(world.probes.register(K::at("other").pre(|_| ())).unwrap());
+        let chunks = world.host().live_chunks.load(SeqCst);
+        let (_, has_happened) = with_fault(world, Fault::Write, number, || world.probes.optimise());
+        has_failed |= has_happened;
+        assert_eq!(world.host().live_chunks.load(SeqCst), chunks, "write {number}");
+        assert_eq!(world.value(other, &[1]), 3, "write {number}");
+        if !has_happened {
+            break;
+        }
+    }
+    assert!(has_failed);
+}

@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "the toy is also included by the documentation's example")]
 
 mod alloc_count;
+mod arrival;
 mod control;
 mod errors;
 mod hit;
@@ -19,6 +20,7 @@ mod registration;
 mod single_step;
 mod stacks;
 mod threads;
+mod together;
 #[allow(dead_code)]
 mod toy;
 mod watch;

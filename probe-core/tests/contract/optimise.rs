@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 /// ADD (3 bytes), NOP, PUSH … : five bytes hold two instructions and a half. Returns its argument + 6.
-fn plus_six(world: &World, name: &str) -> usize {
+pub(super) fn plus_six(world: &World, name: &str) -> usize {
     world.function(name, &[ADD, 0, 1, NOP, ADD, 0, 2, ADD, 0, 3, RETURN])
 }
 
-fn list(world: &World) -> String {
+pub(super) fn list(world: &World) -> String {
     let mut list = String::new();
     world.probes.list(&mut list, Viewer::Privileged).unwrap();
     list
 }
 
 /// Whether a jump stands at `at`.
-fn has_jump(world: &World, at: usize) -> bool {
-    world.bytes(at, 1) == [DETOUR_JUMP]
+pub(super) fn has_jump(world: &World, at: usize) -> bool {
+    (DETOUR_JUMP..=LAST_DETOUR_JUMP).contains(&world.bytes(at, 1)[0])
 }
 
 #[test]

@@ -13,7 +13,7 @@ const BODIES: [(&str, &[u8]); 2] = [
 
 fn is_optimised(world: &'static World, f: usize) {
     assert!(world.probes.optimise().is_ok());
-    assert_eq!(world.bytes(f, 1), [DETOUR_JUMP]);
+    assert!((DETOUR_JUMP..=LAST_DETOUR_JUMP).contains(&world.bytes(f, 1)[0]));
 }
 
 /// A probe on the very first byte, which a checked place would go past.

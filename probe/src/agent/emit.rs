@@ -1,13 +1,14 @@
 //! The handlers: count, fetch, write into the thread's ring.
 //!
 //! What runs here takes no lock, allocates nothing, cannot fault and calls nothing of libc that could be probed. The
-//! first hit of a thread takes a ring for it (three system calls).
+//! first hit of a thread takes a ring for it (three system calls). It waits only if that was asked for (`--on-full wait`), only
+//! when the thread's ring is full, and only as long as somebody reads.
 
 use super::clock;
 use super::fetch::{Plan, Scene};
 use super::process::{self, Agent};
 use crate::def::MAX_ARGUMENT;
-use crate::wire::{Counters as Shared, Durations, EVENT_HEAD, Kind, Owner, Ring};
+use crate::wire::{Counters as Shared, Durations, EVENT_HEAD, Kind, Owner, Reservation, Ring};
 use probe_core::arch::Memory;
 use probe_core::{Call, Counters, Hit, Return};
 use probe_host_linux::Native;
@@ -53,12 +54,10 @@ impl Point {
 
     /// A hit of a `p` probe.
     pub(super) fn hit(&self, hit: &Hit<'_, Native>) {
-        let Some(process) = process::traced_process(self.agent).filter(|_| !process::is_muted()) else {
-            return;
-        };
+        let Some((process, child)) = self.whose().filter(|_| !process::is_muted()) else { return };
         self.counters.hits.fetch_add(1, Ordering::Relaxed);
         self.publish(hit.counters());
-        if let Some(open) = self.open(process) {
+        if let Some(open) = self.open(process, child) {
             let scene = Scene { regs: hit.regs(), memory: &hit.memory(), entry: None, return_value: None };
             self.send(open, clock::now_ns(), 0, &scene);
         }
@@ -66,7 +65,7 @@ impl Point {
 
     /// A call of an `r` probe's function.
     pub(super) fn enter(&self, call: &Call<'_, Native>) -> Option<Entered> {
-        process::traced_process(self.agent).filter(|_| !process::is_muted())?;
+        self.whose().filter(|_| !process::is_muted())?;
         let mut arguments = [0; MAX_ARGUMENT];
         let mut wanted = self.entry_arguments;
         while wanted != 0 {
@@ -81,8 +80,8 @@ impl Point {
 
     /// The return of a call.
     pub(super) fn leave(&self, ret: &Return<'_, Native>, entered: &Entered) {
-        let Some(process) = process::traced_process(self.agent) else { return };
-        let open = self.open(process);
+        let Some((process, child)) = self.whose() else { return };
+        let open = self.open(process, child);
         let now_ns = clock::now_ns();
         let duration_ns = now_ns.saturating_sub(entered.started_ns);
         self.counters.hits.fetch_add(1, Ordering::Relaxed);
@@ -101,13 +100,22 @@ impl Point {
         }
     }
 
+    /// The process whose memory this is, and the child of it that runs in it, if one does; `None` where it is not traced.
+    #[inline]
+    fn whose(&self) -> Option<(u32, Option<Owner>)> {
+        let process = process::traced_process(self.agent)?;
+        let child = process::lent_to(process);
+        (child.is_none() || self.agent.follow).then_some((process, child))
+    }
+
     /// Begins an event, before its time is taken; `None` where no event is wanted or there is no ring.
     #[inline]
-    fn open(&self, process: u32) -> Option<(Ring<'static>, Owner)> {
-        if self.agent.no_events {
+    fn open(&self, process: u32, child: Option<Owner>) -> Option<(Ring<'static>, Owner)> {
+        // Of what nobody will read, nothing is written.
+        if self.agent.no_events || self.agent.region.is_orphaned() {
             return None;
         }
-        match process::thread_ring(self.agent, process) {
+        match process::thread_ring(self.agent, process, child) {
             Some((ring, owner)) => {
                 ring.open();
                 Some((ring, owner))
@@ -127,9 +135,9 @@ impl Point {
         scene: &Scene<'_, M>,
     ) {
         ring.stamp(now_ns);
-        // SAFETY: the ring is this thread's own; handlers do not nest, so no other reservation is open.
-        let Some(mut room) = (unsafe { ring.reserve(self.most) }) else {
+        let Some(mut room) = self.reserve(&ring) else {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            ring.count_drop();
             ring.close();
             return;
         };
@@ -147,6 +155,26 @@ impl Point {
         ring.close();
         if ring.is_half_full() {
             self.agent.region.wake();
+        }
+    }
+
+    /// Makes room for an event in this thread's ring; waits for it if that is wanted. Waiting ends with whoever reads.
+    #[inline]
+    fn reserve(&self, ring: &Ring<'static>) -> Option<Reservation<'static>> {
+        // SAFETY: the ring is this thread's own; handlers do not nest, so no other reservation is open.
+        let room = unsafe { ring.reserve(self.most) };
+        if room.is_some() || !self.agent.waits || !ring.can_hold(self.most) {
+            return room;
+        }
+        loop {
+            let region = &self.agent.region;
+            region.wake();
+            ring.wait(self.most, process::WAIT_MS);
+            // SAFETY: as above.
+            let room = unsafe { ring.reserve(self.most) };
+            if room.is_some() || region.is_orphaned_for_sure() {
+                return room;
+            }
         }
     }
 

@@ -3,11 +3,13 @@
 //! taken out in the first place, and everybody inherits it.
 
 use super::process;
-use crate::REGION_VARIABLE;
+use crate::{PAIR_VARIABLE, REGION_VARIABLE};
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
+/// The type of an entry of the auxiliary vector that says nothing.
+const AT_IGNORE: usize = 1;
 
 /// What was taken out.
 struct Taken {
@@ -31,18 +33,38 @@ pub(super) unsafe fn region(environment: *mut *mut c_char) -> Option<&'static CS
     })
 }
 
-/// Takes our variable out of the environment, and ourselves out of `LD_PRELOAD`.
+/// Lets libc know the environment, if it does not yet.
+///
+/// # Safety
+/// As [`region`]; no other thread uses the environment.
+pub(super) unsafe fn publish(environment: *mut *mut c_char) {
+    unsafe extern "C" {
+        static mut environ: *mut *mut c_char;
+    }
+    // SAFETY: the caller's promise.
+    if unsafe { environ }.is_null() {
+        // SAFETY: as above.
+        unsafe { environ = environment };
+    }
+}
+
+/// Takes our variables out of the environment, and ourselves out of `LD_PRELOAD`.
+///
+/// Behind the array of a program that has just started is the auxiliary vector, which those who have no libc find by the array's
+/// end. So two entries go, or none, and the gap becomes an entry of the vector that says nothing (System V ABI, `AT_IGNORE`).
 ///
 /// # Safety
 /// As [`region`]; nobody else uses the environment meanwhile, and array and strings may be written.
 pub(super) unsafe fn take_out(environment: *mut *mut c_char) {
     let (mut agent, mut region) = (None, None);
-    let mut to = environment;
+    let (mut to, mut gone) = (environment, 0);
     // SAFETY: the caller's promise.
     for (entry, text) in unsafe { entries(environment) } {
         let bytes = text.to_bytes();
-        let keep = if is_region(bytes) {
+        let keep = if is_variable(bytes, REGION_VARIABLE) {
             region = Some(text.to_owned());
+            false
+        } else if is_variable(bytes, PAIR_VARIABLE) {
             false
         } else if let Some(value) = bytes.strip_prefix(PRELOAD) {
             let len = value.iter().position(|&byte| byte == b':').unwrap_or(value.len());
@@ -57,17 +79,27 @@ pub(super) unsafe fn take_out(environment: *mut *mut c_char) {
             unsafe { *to = entry };
             // SAFETY: as above.
             to = unsafe { to.add(1) };
+        } else {
+            gone += 1;
         }
     }
     // SAFETY: not past the old end.
     unsafe { *to = std::ptr::null_mut() };
+    for word in (1..gone).step_by(2) {
+        // SAFETY: this word and the next are not past the old end, as many words behind the new one as entries have gone.
+        let ignored = unsafe { to.add(word) }.cast::<usize>();
+        // SAFETY: as above.
+        unsafe { ignored.write(AT_IGNORE) };
+        // SAFETY: as above.
+        unsafe { ignored.add(1).write(0) };
+    }
     if let (Some(agent), Some(region)) = (agent, region) {
         let _ = TAKEN.set(Taken { agent, region });
     }
 }
 
-fn is_region(entry: &[u8]) -> bool {
-    entry.strip_prefix(REGION_VARIABLE.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
+fn is_variable(entry: &[u8], name: &str) -> bool {
+    entry.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
 }
 
 /// Removes `len` bytes at `from` of a string.
@@ -90,6 +122,7 @@ unsafe fn cut(text: *mut c_char, from: usize, len: usize) -> bool {
 pub(super) struct Inherited {
     pointers: Vec<*const c_char>,
     _preload: CString,
+    _pair: Option<CString>,
 }
 
 impl Inherited {
@@ -115,9 +148,13 @@ impl Inherited {
                 None => pointers.push(entry),
             }
         }
+        let has_other = preload.len() > PRELOAD.len() + taken.agent.len();
         let preload = CString::new(preload).ok()?;
-        pointers.extend([preload.as_ptr(), taken.region.as_ptr(), std::ptr::null()]);
-        Some(Self { pointers, _preload: preload })
+        let pair = has_other.then(|| CString::new(format!("{PAIR_VARIABLE}="))).transpose().ok()?;
+        pointers.extend([preload.as_ptr(), taken.region.as_ptr()]);
+        pointers.extend(pair.iter().map(|pair| pair.as_ptr()));
+        pointers.push(std::ptr::null());
+        Some(Self { pointers, _preload: preload, _pair: pair })
     }
 
     /// The environment as `execve` takes it; valid as long as `self`.

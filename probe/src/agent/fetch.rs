@@ -1,6 +1,6 @@
 //! Fetching values at a hit. No lock, no allocation, no fault.
 
-use crate::def::{Argument, MAX_ARGUMENT, Scalar, Source};
+use crate::def::{Argument, MAX_ARGUMENT, MAX_TEXT, Scalar, Source};
 use crate::wire::{FAULT, Reservation, TRUNCATED};
 use probe_core::arch::{Arch, Memory, Regs};
 use probe_host_linux::Native;
@@ -44,7 +44,7 @@ impl Plan {
     pub(super) fn most(&self) -> usize {
         let count = self.argument.ty.count.unwrap_or(1);
         match self.argument.ty.scalar {
-            Scalar::String => count * (4 + MAX_STRING),
+            Scalar::String => count * (4 + MAX_STRING.max(MAX_TEXT)),
             scalar => 4 + count * scalar.bytes(),
         }
     }
@@ -61,7 +61,11 @@ impl Plan {
     pub(super) fn put<M: Memory>(&self, scene: &Scene<'_, M>, out: &mut Reservation<'_>) {
         let at = out.position();
         out.put_u32(0);
-        let done = match self.argument.fetch.source {
+        let done = match &self.argument.fetch.source {
+            Source::Text(text) => {
+                out.put(text.as_bytes());
+                Ok(0)
+            }
             Source::Comm => {
                 let name = super::process::thread_name();
                 out.put(name.split(|&byte| byte == 0).next().unwrap_or_default());
@@ -157,7 +161,7 @@ impl Plan {
             Source::Register(number) => scene.regs.register(*number).ok_or(Fault),
             Source::Symbol { offset, .. } => Ok(self.symbol.wrapping_add_signed(*offset as isize)),
             Source::Constant(value) => Ok(*value as usize),
-            Source::Comm => Ok(0),
+            Source::Comm | Source::Text(_) => Ok(0),
         }
     }
 }

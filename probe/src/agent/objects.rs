@@ -1,9 +1,16 @@
 //! What is loaded, as definitions name it.
 
+use crate::def::{Fit, HasFile, Named, fit, object_named};
 use crate::wire::Meta;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+#[cfg(target_pointer_width = "64")]
+type Header = libc::Elf64_Phdr;
+#[cfg(target_pointer_width = "32")]
+type Header = libc::Elf32_Phdr;
 
 /// One loaded object.
 pub(super) struct Loaded {
@@ -15,6 +22,8 @@ pub(super) struct Loaded {
     pub(super) is_program: bool,
     /// What is added to the file's addresses.
     pub(super) bias: usize,
+    /// Its build id in hexadecimal digits; empty where it has none.
+    build_id: String,
     segments: Vec<Segment>,
 }
 
@@ -37,12 +46,16 @@ impl Loaded {
     /// What the command is told about it.
     pub(super) fn record(&self, image: u32) -> Meta {
         let (start, end) = self.range();
+        let file = std::fs::metadata(&self.path).map_or((0, 0), |metadata| (metadata.dev(), metadata.ino()));
+        let path = std::path::absolute(&self.path);
         Meta::Object {
             image,
             start: start as u64,
             end: end as u64,
             bias: self.bias as u64,
-            path: self.path.display().to_string(),
+            path: path.as_ref().unwrap_or(&self.path).display().to_string(),
+            file,
+            build_id: self.build_id.clone(),
         }
     }
 
@@ -54,41 +67,31 @@ impl Loaded {
         })
     }
 
-    /// Whether a definition that names `wanted` means this object, and how well.
-    fn fits(&self, wanted: &str) -> Fit {
-        if wanted.contains('/') {
-            let same = match (Path::new(wanted).canonicalize(), self.path.canonicalize()) {
-                (Ok(wanted), Ok(path)) => wanted == path,
-                _ => Path::new(wanted) == self.path,
-            };
-            return if same { Fit::Exact } else { Fit::No };
-        }
-        if self.name == wanted {
-            return Fit::Exact;
-        }
-        // `libc` or `libc.so` for `libc.so.6`, `python3` for `python3.11`.
-        match self.name.strip_prefix(wanted) {
-            Some(rest) if rest.starts_with('.') => Fit::Begins,
-            _ => Fit::No,
-        }
+    /// The offset in the file of a loaded address.
+    pub(super) fn offset_of_addr(&self, addr: usize) -> Option<u64> {
+        self.segments.iter().find_map(|segment| {
+            let distance = addr.checked_sub(segment.addr)?;
+            (distance < segment.file_len).then_some(segment.file_offset + distance as u64)
+        })
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fit {
-    Exact,
-    Begins,
-    No,
+impl HasFile for Loaded {
+    fn file_name(&self) -> &str {
+        &self.name
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
-/// The object that a definition means by `wanted`: its path, its file name, or the beginning of its file name up to
-/// a dot if only one begins so.
+/// The object that a definition means by `wanted`, if it means one.
 pub(super) fn find<'a>(objects: &'a [Loaded], wanted: &str) -> Option<&'a Loaded> {
-    if let Some(exact) = objects.iter().find(|object| object.fits(wanted) == Fit::Exact) {
-        return Some(exact);
+    match object_named(objects, wanted) {
+        Named::One(object) => Some(object),
+        Named::Several(_) | Named::Nothing => None,
     }
-    let mut begins = objects.iter().filter(|object| object.fits(wanted) == Fit::Begins);
-    begins.next().filter(|_| begins.next().is_none())
 }
 
 /// Whether the program may load an object later that a definition calls `wanted`: there is a file at that path, or one of
@@ -103,10 +106,7 @@ pub(super) fn can_come_later(objects: &[Loaded], wanted: &str) -> bool {
     folders.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
     folders.sort_unstable();
     folders.dedup();
-    let fits = |name: &OsStr| {
-        let rest = name.as_bytes().strip_prefix(wanted.as_bytes());
-        rest.is_some_and(|rest| (rest.is_empty() || rest.starts_with(b".")) && is_library(name))
-    };
+    let fits = |name: &OsStr| fit(&name.to_string_lossy(), wanted) != Fit::No && is_library(name);
     folders
         .iter()
         .filter_map(|folder| folder.read_dir().ok())
@@ -158,9 +158,37 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _len: usize, objects: *m
     objects.push(Loaded {
         name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         segments: segments.collect(),
+        // SAFETY: an object's notes stay mapped as long as the object, which the loader keeps while this runs.
+        build_id: unsafe { build_id(headers, bias) }.unwrap_or_default(),
         path,
         is_program,
         bias,
     });
     0
+}
+
+/// The build id among an object's notes, in hexadecimal digits.
+///
+/// # Safety
+/// The headers are those of a loaded object at `bias`, which stays mapped meanwhile.
+unsafe fn build_id(headers: &[Header], bias: usize) -> Option<String> {
+    /// A note of the name "GNU" with this type; ELF gABI, Note Section.
+    const NT_GNU_BUILD_ID: u32 = 3;
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_NOTE) {
+        let at = std::ptr::with_exposed_provenance(bias.wrapping_add(header.p_vaddr as usize));
+        // SAFETY: the caller's promise: notes of loaded objects lie in their segments.
+        let mut notes: &[u8] = unsafe { std::slice::from_raw_parts(at, header.p_memsz as usize) };
+        let align = if header.p_align == 8 { 8 } else { 4 };
+        while let Some((head, rest)) = notes.split_first_chunk::<12>() {
+            let word = |i: usize| u32::from_ne_bytes([head[i], head[i + 1], head[i + 2], head[i + 3]]);
+            let name_len = (word(0) as usize).checked_next_multiple_of(4)?;
+            let (name, rest) = rest.split_at_checked(name_len)?;
+            let (id, _) = rest.split_at_checked(word(4) as usize)?;
+            if word(8) == NT_GNU_BUILD_ID && name == b"GNU\0" {
+                return Some(id.iter().map(|byte| format!("{byte:02x}")).collect());
+            }
+            notes = rest.get((word(4) as usize).checked_next_multiple_of(align)?..).unwrap_or_default();
+        }
+    }
+    None
 }

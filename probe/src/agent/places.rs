@@ -1,7 +1,8 @@
 //! From definitions to places in the loaded objects, and the sentences about those that cannot be found or probed.
 
-use super::objects::{self, Loaded};
-use crate::def::{Definition, Place as Wanted, near_matches};
+use super::objects::Loaded;
+use crate::def::names::{self, Candidate};
+use crate::def::{Definition, Named, Place as Wanted, near_matches, object_named};
 use probe_core::CodeAddr;
 use probe_core::error::RegisterError;
 use probe_core::host::Host;
@@ -30,9 +31,15 @@ pub(super) fn targets_of(
 ) -> Result<Vec<Target>, Blamed> {
     let object = match &definition.object {
         None => None,
-        Some(wanted) => {
-            Some(objects::find(objects, wanted).ok_or_else(|| ((0, 0), no_object(objects, wanted)))?)
-        }
+        Some(wanted) => match object_named(objects, wanted) {
+            Named::One(object) => Some(object),
+            Named::Nothing => return Err(((0, 0), no_object(objects, wanted))),
+            Named::Several(several) => {
+                let names: Vec<&str> = several.iter().map(|object| object.name.as_str()).collect();
+                let sentence = format!("`{wanted}` may be {}; name one", names.join(" or "));
+                return Err((definition.place_span, sentence));
+            }
+        },
     };
     let blame = |sentence: String| (definition.place_span, sentence);
     match &definition.place {
@@ -40,7 +47,7 @@ pub(super) fn targets_of(
             one(objects, object, number, (name, *offset), indirect).map(|target| vec![target]).map_err(blame)
         }
         Wanted::Glob(glob) => {
-            let targets = matching(objects, object, number, &|name| glob.matches(name), indirect);
+            let targets = matching(objects, object, number, &|name| names::matches(glob, name), indirect);
             if targets.is_empty() {
                 return Err(blame(format!("no function matches `{}`{}", glob.as_str(), within(object))));
             }
@@ -90,8 +97,8 @@ pub(super) fn left_out(object: &Loaded, definition: &Definition, targets: &[Targ
     let mut names = HashSet::new();
     probes().host().for_each_symbol(&mut |symbol, _| {
         let is_meant = match &definition.place {
-            Wanted::Symbol { name, .. } => name == symbol.name,
-            Wanted::Glob(glob) => glob.matches(symbol.name),
+            Wanted::Symbol { name, .. } => name == symbol.name || names::has_base_name(symbol.name, name),
+            Wanted::Glob(glob) => names::matches(glob, symbol.name),
             Wanted::FileOffset(_) => false,
         };
         let at = symbol.start.wrapping_add(usize::from(symbol.local_entry));
@@ -121,7 +128,43 @@ fn belongs(object: Option<&Loaded>, module: Option<&str>) -> bool {
     })
 }
 
-/// The one function that a name means.
+/// A function that a name may mean.
+struct Function {
+    target: Target,
+    /// As its table spells it.
+    symbol: String,
+    len_bytes: usize,
+}
+
+/// The functions called `name`, each address once.
+fn called(
+    objects: &[Loaded],
+    object: Option<&Loaded>,
+    number: usize,
+    (name, offset): (&str, u64),
+    indirect: Indirect,
+    found: &mut Vec<Function>,
+) {
+    probes().host().find_functions(name, indirect, &mut |symbol| {
+        let entry = if offset == 0 { usize::from(symbol.local_entry) } else { 0 };
+        let at = symbol.start.wrapping_add(offset as usize).wrapping_add(entry);
+        if !belongs(object, symbol.module) || found.iter().any(|function| function.target.at == at) {
+            return;
+        }
+        let target = Target {
+            definition: number,
+            at,
+            symbol: name.to_owned(),
+            offset,
+            object: object_name(objects, symbol.module).to_owned(),
+            is_one_of_many: false,
+        };
+        found.push(Function { target, symbol: symbol.name.to_owned(), len_bytes: symbol.len_bytes });
+    });
+}
+
+/// The one function that a name means: its symbol, its demangled name, or, where nothing is called so, the last components of a
+/// demangled name.
 fn one(
     objects: &[Loaded],
     object: Option<&Loaded>,
@@ -129,51 +172,56 @@ fn one(
     (name, offset): (&str, u64),
     indirect: Indirect,
 ) -> Result<Target, String> {
-    let host = probes().host();
-    let mut found: Vec<(Target, usize)> = Vec::new();
-    host.find_functions(name, indirect, &mut |symbol| {
-        let is_known =
-            found.iter().any(|(target, _)| target.at == symbol.start.wrapping_add(offset as usize));
-        if !belongs(object, symbol.module) || is_known {
-            return;
+    let mut found: Vec<Function> = Vec::new();
+    called(objects, object, number, (name, offset), indirect, &mut found);
+    if found.is_empty() {
+        let mut mangled: Vec<String> = Vec::new();
+        probes().host().for_each_symbol(&mut |symbol, _| {
+            if belongs(object, symbol.module) && names::has_base_name(symbol.name, name) {
+                mangled.push(symbol.name.to_owned());
+            }
+        });
+        mangled.sort_unstable();
+        mangled.dedup();
+        for symbol in &mangled {
+            called(objects, object, number, (symbol, offset), indirect, &mut found);
         }
-        let entry = if offset == 0 { usize::from(symbol.local_entry) } else { 0 };
-        let target = Target {
-            definition: number,
-            at: symbol.start.wrapping_add(offset as usize).wrapping_add(entry),
-            symbol: name.to_owned(),
-            offset,
-            object: object_name(objects, symbol.module).to_owned(),
-            is_one_of_many: false,
-        };
-        found.push((target, symbol.len_bytes));
-    });
+        found.iter_mut().for_each(|function| {
+            function.target.symbol = names::spelled(&function.symbol).unwrap_or_else(|| name.to_owned());
+        });
+    }
     // The program's own symbol hides those of its libraries.
     if object.is_none() && found.len() > 1 {
         let program = object_name(objects, None);
-        if found.iter().any(|(target, _)| target.object == program) {
-            found.retain(|(target, _)| target.object == program);
+        if found.iter().any(|function| function.target.object == program) {
+            found.retain(|function| function.target.object == program);
         }
     }
     match found.len() {
         0 => Err(no_symbol(object, name)),
         1 => {
-            let (target, len) = found.remove(0);
-            if offset > 0 && len > 0 && offset >= len as u64 {
-                return Err(format!("{name} has {len} bytes, so +{offset:#x} lies outside"));
+            let Function { target, len_bytes, .. } = found.remove(0);
+            if offset > 0 && len_bytes > 0 && offset >= len_bytes as u64 {
+                return Err(format!("{name} has {len_bytes} bytes, so +{offset:#x} lies outside"));
             }
             Ok(target)
         }
-        several => {
-            let places: Vec<String> = found
-                .iter()
-                .map(|(target, _)| format!("{}:{name} at {}", target.object, target.at))
-                .collect();
-            let places = places.join(", ");
-            Err(format!(
-                "`{name}` is the name of {several} functions ({places}); name the object, or use a pattern for all"
-            ))
+        _ => {
+            let candidates: Vec<Candidate> =
+                found.into_iter().map(|function| candidate(objects, function)).collect();
+            Err(names::ambiguous(name, &candidates))
         }
+    }
+}
+
+fn candidate(objects: &[Loaded], function: Function) -> Candidate {
+    let Function { target, symbol, .. } = function;
+    let object = objects.iter().find(|object| object.name == target.object);
+    Candidate {
+        demangled: names::spelled(&symbol),
+        file_offset: object.and_then(|object| object.offset_of_addr(target.at.as_usize())),
+        object: target.object,
+        symbol,
     }
 }
 
@@ -219,7 +267,7 @@ fn matching(
                 targets.push(Target {
                     definition: number,
                     at,
-                    symbol: name.clone(),
+                    symbol: names::spelled(&name).unwrap_or_else(|| name.clone()),
                     offset: 0,
                     object: object_name(objects, symbol.module).to_owned(),
                     is_one_of_many: true,
@@ -256,6 +304,9 @@ pub(super) fn sentence(error: &RegisterError, target: &Target) -> String {
         RegisterError::Refused { refusal, .. } => {
             format!("the instruction at {place} cannot be probed: {refusal}")
         }
+        RegisterError::NotCalled { refusal, .. } => {
+            format!("{place} can have no return probe: {refusal}")
+        }
         RegisterError::Blacklisted(_) => {
             format!("{place} must not be probed: the probes themselves run through it")
         }
@@ -270,7 +321,9 @@ pub(super) fn sentence(error: &RegisterError, target: &Target) -> String {
 /// The reason alone, the same for all places that share it.
 pub(super) fn reason(error: &RegisterError) -> String {
     match error {
-        RegisterError::Refused { refusal, .. } => refusal.to_string(),
+        RegisterError::Refused { refusal, .. } | RegisterError::NotCalled { refusal, .. } => {
+            refusal.to_string()
+        }
         RegisterError::Blacklisted(_) => "the probes themselves run through it".into(),
         RegisterError::Undecodable { .. } => "its instructions cannot be decoded".into(),
         RegisterError::NotText(_) => "it is not code".into(),

@@ -5,7 +5,7 @@ use super::fetch::Plan;
 use super::objects;
 use super::places::{Target, reason, sentence, targets_of};
 use super::process::{self, Agent, Reporter};
-use super::{later, masks};
+use super::{later, lent, masks};
 use crate::def::{Definition, Kind, MAX_ARGUMENT, Source};
 use crate::wire::{Meta, Point as PointRecord};
 use probe_core::host::Host;
@@ -88,7 +88,7 @@ pub(super) fn all(
         return Ok(());
     }
     let is_guarded = !guard.is_empty();
-    let own = guard.into_iter().chain(later::probe(&waiting)).collect();
+    let own = guard.into_iter().chain(later::probe(&waiting)).chain(lent::probes_on_makers()).collect();
     // A hit by a jump leaves signals open, which only the guard lets wait for its end.
     probes().set_optimising(is_guarded && !agent.no_jumps);
     group(agent, reporter, &definitions, &targets, own)?;
@@ -183,7 +183,14 @@ pub(super) fn check(
             }
             return false;
         }
-        let Some(Err(error)) = explained else { return true };
+        let error = match explained {
+            Some(Err(error)) => error,
+            Some(Ok(told)) if is_return => match told.entry {
+                Err(error) => error,
+                Ok(()) => return true,
+            },
+            _ => return true,
+        };
         if target.is_one_of_many {
             refused(reason(&error));
         } else if failed.is_none() {

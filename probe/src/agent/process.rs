@@ -24,6 +24,8 @@ pub(super) struct Agent {
     pub(super) no_events: bool,
     /// Plant breakpoints only.
     pub(super) no_jumps: bool,
+    /// Whether a thread whose ring is full waits.
+    pub(super) waits: bool,
 }
 
 static AGENT: OnceLock<Agent> = OnceLock::new();
@@ -103,6 +105,16 @@ impl Drop for Muted {
     }
 }
 
+/// From here to [`unmute`], what this thread does is the agent's own work.
+pub(super) fn mute() {
+    std::mem::forget(Muted::new());
+}
+
+/// See [`mute`].
+pub(super) fn unmute() {
+    drop(Muted(false));
+}
+
 /// Whether this thread is at the agent's own work. Fit for handlers.
 #[inline]
 pub(super) fn is_muted() -> bool {
@@ -119,20 +131,69 @@ pub(super) fn is_traced_process_itself() -> bool {
     !word.is_null() && unsafe { (*word).load(Ordering::Relaxed) } == process_id()
 }
 
-/// The ring of the thread that is running this, with its owner; `None` where all are taken. Fit for handlers.
+/// Which of a thread's words says that a child of it may be running this, which shares its memory.
+const LENT: usize = 3;
+
+/// This thread is about to make a child that shares its memory. Fit for handlers.
+pub(super) fn expect_child() {
+    if let Some(words) = threads::words() {
+        words[LENT].store(1, Ordering::Relaxed);
+    }
+}
+
+/// The task that is running this where it is not the one that [`threads::words`] are of: a child that shares its parent's
+/// memory. Asks the kernel only where such a child has been expected, until the parent is back.
 #[inline]
-pub(super) fn thread_ring(agent: &Agent, process: u32) -> Option<(Ring<'static>, Owner)> {
+pub(super) fn lent_to(process: u32) -> Option<Owner> {
+    let words = threads::words()?;
+    if words[LENT].load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let pid = process_id();
+    if pid == process {
+        words[LENT].store(0, Ordering::Relaxed);
+        return None;
+    }
+    Some(Owner { pid, tid: thread_id() })
+}
+
+/// The ring of the thread that is running this, with whom its events are of; `None` where all are taken. Fit for handlers.
+#[inline]
+pub(super) fn thread_ring(
+    agent: &Agent,
+    process: u32,
+    child: Option<Owner>,
+) -> Option<(Ring<'static>, Owner)> {
     let [ring, of, ..] = threads::words()?;
     let number = ring.load(Ordering::Relaxed);
     if number != 0 && of.load(Ordering::Relaxed) == process as usize {
         let ring = agent.region.ring(number - 1);
-        return Some((ring, ring.owner()?));
+        // Not its own any more: taken for a dead thread's.
+        if let Some(owner) = ring.owner().filter(|owner| owner.pid == process) {
+            if child.is_none() && owner.tid == CHILD {
+                ring.belong_to(Owner { pid: process, tid: thread_id() });
+            }
+            return Some((ring, child.or(ring.owner())?));
+        }
     }
-    let owner = Owner { pid: process, tid: thread_id() };
+    claim_for_thread(agent, process)
+}
+
+/// The thread of an owner that is not known yet: a child has taken the ring that its parent's thread will have.
+const CHILD: u32 = 0;
+
+/// Takes a ring for the thread that the words are of. For a child that shares its parent's memory that is its parent's thread,
+/// which lives on: in the child's name, the command would give the ring away as soon as the child has ended.
+#[cold]
+fn claim_for_thread(agent: &Agent, process: u32) -> Option<(Ring<'static>, Owner)> {
+    let words = threads::words()?;
+    let task = Owner { pid: process_id(), tid: thread_id() };
+    let owner = if task.pid == process { task } else { Owner { pid: process, tid: CHILD } };
     let (number, taken) = agent.region.claim_ring(owner, thread_name())?;
-    ring.store(number + 1, Ordering::Relaxed);
-    of.store(process as usize, Ordering::Relaxed);
-    Some((taken, owner))
+    words[0].store(number + 1, Ordering::Relaxed);
+    words[1].store(process as usize, Ordering::Relaxed);
+    words[LENT].store(usize::from(task.pid != process), Ordering::Relaxed);
+    Some((taken, task))
 }
 
 /// A thread has ended: its ring may be taken by another when it has been read.
@@ -174,13 +235,16 @@ impl Drop for Reporter {
 }
 
 impl Reporter {
-    /// Sends a record; waits until there is room.
+    /// Sends a record; waits until there is room, or nobody who reads.
     pub(super) fn send(&self, meta: &Meta) {
         if let Some(ring) = &self.ring {
             send(&self.region, ring, meta);
         }
     }
 }
+
+/// How long a thread waits for room before it asks whether anybody reads.
+pub(super) const WAIT_MS: u32 = 50;
 
 fn send(region: &Region, ring: &Ring<'static>, meta: &Meta) {
     let bytes = meta.encode();
@@ -191,8 +255,11 @@ fn send(region: &Region, ring: &Ring<'static>, meta: &Meta) {
             room.commit();
             return;
         }
+        if region.is_orphaned_for_sure() || !ring.can_hold(4 + bytes.len()) {
+            return;
+        }
         region.wake_now();
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        ring.wait(4 + bytes.len(), WAIT_MS);
     }
 }
 

@@ -1,8 +1,14 @@
-//! The constructor: everything that happens before the program's `main`.
+//! The constructor: everything that happens before the first instruction of the program's own objects.
+//!
+//! The agent is linked with `-z initfirst` (DF_1_INITFIRST), so the dynamic linker calls its constructor before those of all other
+//! objects, libc's included, and before the program's DT_PREINIT_ARRAY. By then everything has been relocated and libc can make
+//! system calls, has thread-local storage and its loader's services; what its own constructor sets up (`environ`) is not there
+//! yet. What runs earlier is not seen: the dynamic linker itself with what it calls (its `malloc`), and the resolvers of
+//! indirect functions. Where another object asks for the same place (libpthread before glibc 2.34), that one has it.
 
 use super::plant::{self, Missing, Unusable};
-use super::process::{self, Agent, Muted, Reporter};
-use super::{clock, environment, hooks, objects, runner};
+use super::process::{self, Agent, Reporter};
+use super::{clock, environment, hooks, objects, quiet, runner};
 use crate::def::Definition;
 use crate::wire::{Meta, Region};
 use std::ffi::{c_char, c_int};
@@ -17,6 +23,11 @@ static CONSTRUCTOR: unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_ch
 #[unsafe(link_section = ".fini_array")]
 static DESTRUCTOR: extern "C" fn() = destructor;
 
+/// What is run last of the destructors: what the object itself has to undo (`__cxa_finalize`) lies between the two.
+#[used]
+#[unsafe(link_section = ".fini_array.00001")]
+static LAST_DESTRUCTOR: extern "C" fn() = last_destructor;
+
 /// The exit status of a process that is ended before its `main`.
 const FAILED: c_int = 2;
 
@@ -24,6 +35,8 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
     // SAFETY: the dynamic linker passes the program's environment.
     let Some(path) = (unsafe { environment::region(variables) }) else { return };
     let Ok(region) = Region::open(path) else { return };
+    // SAFETY: what libc's own constructor will do a moment later, with the same pointer; no other thread exists.
+    unsafe { environment::publish(variables) };
     let flags = region.flags();
     if !flags.follow {
         // SAFETY: as above; the program has not started, so nobody else reads it.
@@ -31,11 +44,18 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
     }
     let image = region.new_image();
     let is_first = image == 1;
-    let agent =
-        Agent { region, image, follow: flags.follow, no_events: flags.no_events, no_jumps: flags.no_jumps };
+    let agent = Agent {
+        region,
+        image,
+        follow: flags.follow,
+        no_events: flags.no_events,
+        no_jumps: flags.no_jumps,
+        waits: flags.wait,
+    };
     let Ok(agent) = process::start(agent) else { return };
     clock::start();
     hooks::start();
+    quiet::start();
     runner::start();
     let reporter = Reporter::new(region);
     match start(agent, &reporter, if is_first { Missing::Error } else { Missing::LeftOut }) {
@@ -44,10 +64,17 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
         // An executed child that does not have what the definitions want runs untraced.
         Err(_) => {}
     }
+    drop(reporter);
+    process::unmute();
 }
 
 extern "C" fn destructor() {
     plant::publish_all();
+    process::mute();
+}
+
+extern "C" fn last_destructor() {
+    process::unmute();
 }
 
 fn start(agent: &'static Agent, reporter: &Reporter, missing: Missing) -> Result<(), Unusable> {
@@ -60,8 +87,8 @@ fn start(agent: &'static Agent, reporter: &Reporter, missing: Missing) -> Result
     // The program's standard error is its own.
     probe_host_linux::set_log(|_message| {});
     probe_host_linux::start().map_err(|error| general(error.to_string()))?;
-    // Planting calls functions of libc that have a probe by then.
-    let _muted = Muted::new();
+    // Until the end of the constructor: planting calls functions of libc that have a probe by then.
+    process::mute();
     let definitions = definitions(agent).map_err(general)?;
     // With -f, a definition may be meant for a program that is executed later.
     let missing = if agent.follow { Missing::LeftOut } else { missing };

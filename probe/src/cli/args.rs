@@ -24,27 +24,38 @@ pub(super) enum Command {
     List(List),
     /// Say how a place would be probed, or why not, instruction by instruction.
     Explain(Explain),
+    /// Write the manual pages and shell completions of this command below a folder.
+    InstallDocs(InstallDocs),
 }
 
-/// The grammar of DEF, for `--help`.
-const DEF_HELP: &str = "\
+/// The grammar of DEF, for `--help` and the manual.
+pub(super) const GRAMMAR: &str = "\
 DEF is what kprobe_events and uprobe_events take:
-  p[:NAME] [OBJECT:]SYMBOL[+OFFSET] [FETCHARG]…     each time the place is executed
-  r[MAXACTIVE][:NAME] [OBJECT:]SYMBOL [FETCHARG]…   each time the function returns
-  p[:NAME] [OBJECT:]SYMBOL%return [FETCHARG]…       the same
-SYMBOL may be a pattern: libc.so.6:mem*. FETCHARG is [NAME=]FETCH[:TYPE].
-FETCH: $arg1 $arg2 … $retval $stackN $stack $comm %REGISTER @SYMBOL[+-OFFSET] \\NUMBER +-OFFSET(FETCH)
-TYPE:  u8 u16 u32 u64 s8 … s64 x8 … x64 char string symbol, and arrays of them: x32[4]
+  p[:NAME] [OBJECT:]SYMBOL[+OFFSET] [FETCHARG]…   at each execution
+  r[N][:NAME] [OBJECT:]SYMBOL [FETCHARG]…         at each return
+  p[:NAME] [OBJECT:]SYMBOL%return [FETCHARG]…     the same
+  p[:NAME] OBJECT:0xFILEOFFSET [FETCHARG]…        by its place in the file
+OBJECT    a path, a file name, or its beginning up to a dot: libc
+SYMBOL    as in the symbol table, or demangled, with or without scopes
+          and parameters; or a pattern: libc:mem*
+FETCHARG  [NAME=]FETCH[:TYPE]
+FETCH     $arg1 $arg2 … $retval $stack $stackN $comm %REGISTER
+          @SYMBOL[+-OFFSET] @ADDRESS \\NUMBER \\\"TEXT\" +-[u]OFFSET(FETCH)
+TYPE      u8 u16 u32 u64 s8 … s64 x8 … x64 char string ustring symbol
+          symstr bWIDTH@OFFSET/CONTAINER, and arrays of these: x32[4]";
 
-Examples:
-  probe trace -p 'p libc.so.6:opendir path=$arg1:string' -- ls -R /usr/share/doc
-  probe trace -p 'r libc.so.6:malloc size=$arg1:u64 ptr=$retval' --no-events -- python3 -c 'print(1)'
-  probe trace -f -p 'p libc.so.6:write fd=$arg1:s32 len=$arg3:u64' -o events.txt -- sh -c 'ls | sort'";
+/// What people begin with, for `--help` and the manual.
+pub(super) const EXAMPLES: &str = "  probe trace -p 'p libc:opendir path=$arg1:string' -- ls -R /usr
+  probe trace -p 'r libc:malloc $arg1:u64' --no-events -- python3 -c ''
+  probe trace -f -p 'p libc:write $arg1:s32' -o out.txt -- sh -c 'ls|sort'";
 
 #[derive(Debug, Args)]
-#[command(after_help = DEF_HELP)]
+#[command(after_help = format!("{GRAMMAR}\n\nExamples:\n{EXAMPLES}\n\nOutput, exit status and environment: man probe-trace"))]
 pub(super) struct Trace {
     /// A probe definition; may be given many times.
+    ///
+    /// Hits are seen from the first initialiser of the program's own objects on, to the last destructor. What the dynamic linker
+    /// itself calls before that, and the resolvers of indirect functions, run before the probes are there.
     #[arg(short = 'p', long = "probe", value_name = "DEF", required = true, allow_hyphen_values = true)]
     pub(super) probes: Vec<String>,
     /// Follow forked children, too, and the programs that they execute.
@@ -53,7 +64,7 @@ pub(super) struct Trace {
     /// object is not loaded in a program are left out there.
     #[arg(short, long)]
     pub(super) follow: bool,
-    /// Write events and summary there instead of to standard error.
+    /// Write events and summary there instead of to standard error; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
     /// How events and summary are written (json: one object per line).
@@ -71,9 +82,15 @@ pub(super) struct Trace {
     /// End the program with SIGTERM after this time (such as 10, 1.5s, 200ms, 2m).
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) duration: Option<Duration>,
-    /// Buffer per thread (such as 512K, 16M); a full buffer drops events and counts them.
+    /// Buffer per thread (such as 512K, 16M); see --on-full.
     #[arg(long, value_name = "SIZE", default_value = DEFAULT_BUFFER, value_parser = size)]
     pub(super) buffer: usize,
+    /// What a thread does whose buffer is full.
+    ///
+    /// Its hits and durations are counted in any case. As long as the command reads, a thread that waits loses no event; the
+    /// program's timing then depends on how fast events can be written.
+    #[arg(long, value_enum, default_value_t = OnFull::Drop, value_name = "WHAT")]
+    pub(super) on_full: OnFull,
     /// Start the program, and what it executes, through this command: an emulator that takes QEMU's options -0 and -E
     /// [default: what the variable PROBE_RUNNER holds].
     ///
@@ -117,12 +134,26 @@ pub(super) struct Explain {
     pub(super) color: Color,
 }
 
+#[derive(Debug, Args)]
+pub(super) struct InstallDocs {
+    /// Where share/man, share/bash-completion, share/zsh and share/fish are, or are to be [default: ~/.local].
+    pub(super) prefix: Option<PathBuf>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     /// A line per event, a table at the end.
     Text,
     /// A JSON object per line.
     Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum OnFull {
+    /// Drops the event and counts it: tracing never stops a program, as in the kernel's tracers.
+    Drop,
+    /// Waits until there is room.
+    Wait,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

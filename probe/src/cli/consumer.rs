@@ -5,18 +5,23 @@
 //! time of the event that is just being written into it. Records that explain events were committed before those
 //! events' timestamps, so they are always known by then.
 
-use super::elf::Symbols;
-use super::summary::{Row, Summary};
+use super::foreign::Foreign;
+use super::learned::{Learned, Planted, Running};
+use super::losses::Losses;
+use super::open::FileId;
+use super::pending::{self, Pending};
+use super::summary::Summary;
+use super::symbols::Symbols;
 use super::value::Symbolize;
-use crate::def::{DefError, Definition, Kind as DefKind};
-use crate::wire::{Event, Image, Meta, Point, Record, Region, Values, decode};
-use std::collections::{BTreeMap, HashMap};
+use crate::def::{DefError, Definition};
+use crate::wire::{Event, LONGEST_RECORD, Point, Reader, Record, Region, Values, decode};
 use std::io;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How long it may take another CPU's stores to be seen here; much more than it takes.
 const SLACK_NS: u64 = 1_000_000;
+/// How far ahead of this clock an event's time may lie: it was written while the rings were read.
+const AHEAD_NS: u64 = 1_000_000_000;
 /// How long the reader sleeps when there was nothing to read; a ring that fills up wakes it earlier.
 const IDLE_MS: u32 = 20;
 /// How long it sleeps when there was something: time for more to gather.
@@ -45,9 +50,9 @@ pub(super) struct Shown<'a> {
     /// The thread.
     pub(super) tid: u32,
     /// The thread's name.
-    pub(super) comm: &'a str,
+    pub(super) comm: Foreign<&'a [u8]>,
     /// The event's name.
-    pub(super) name: &'a str,
+    pub(super) name: Foreign<&'a str>,
     /// What asked for it.
     pub(super) definition: &'a Definition,
     /// Where it happened.
@@ -60,44 +65,32 @@ pub(super) struct Shown<'a> {
     pub(super) symbols: &'a dyn Symbolize,
 }
 
-/// A planted point and its name.
-struct Planted {
-    point: Point,
-    name: String,
-    definition: usize,
-}
-
-/// A process image.
-#[derive(Default)]
-struct Running {
-    points: Vec<Option<Planted>>,
-    objects: Vec<(u64, u64, u64, String)>,
-}
-
-/// An event that waits for its turn.
-struct Pending {
-    time_ns: u64,
-    comm: [u8; 16],
-    record: Box<[u8]>,
-}
-
 /// The reader.
 pub(super) struct Consumer {
-    region: Region,
-    definitions: Vec<Definition>,
+    reader: Reader,
+    learned: Learned,
     sink: Box<dyn Sink>,
     started_ns: u64,
     /// No event that is older than this will come any more.
     horizon_ns: u64,
-    images: HashMap<Image, Running>,
-    pending: Vec<Pending>,
-    refused: BTreeMap<String, BTreeMap<String, Vec<String>>>,
-    failure: Option<DefError>,
-    program: Option<(u32, String)>,
-    is_ready: bool,
+    pending: Pending,
+    /// The ring that is read first in the next pass.
+    first: usize,
+    /// Records that no agent writes, and events of points that nobody knows.
+    garbled: u64,
+    losses: Losses,
     sink_failed: Option<io::Error>,
     symbols: Symbols,
     passes: u32,
+}
+
+/// What one pass over all rings has found.
+#[derive(Clone, Copy, Default)]
+struct Pass {
+    /// How many bytes were read.
+    bytes: usize,
+    /// Whether something that was there at the beginning is still to be read.
+    is_partial: bool,
 }
 
 /// What the reader knows when everything has been read.
@@ -123,211 +116,180 @@ pub(super) fn now_ns() -> u64 {
 }
 
 impl Consumer {
-    pub(super) fn new(region: Region, definitions: Vec<Definition>, sink: Box<dyn Sink>) -> Self {
+    pub(super) fn new(
+        region: Region,
+        region_id: FileId,
+        definitions: Vec<Definition>,
+        sink: Box<dyn Sink>,
+    ) -> Self {
         Self {
-            region,
-            definitions,
+            reader: Reader::new(region),
+            learned: Learned::new(definitions),
             sink,
             started_ns: now_ns(),
             horizon_ns: 0,
-            images: HashMap::new(),
-            pending: Vec::new(),
-            refused: BTreeMap::new(),
-            failure: None,
-            program: None,
-            is_ready: false,
+            pending: Pending::default(),
+            first: 0,
+            garbled: 0,
+            losses: Losses::default(),
             sink_failed: None,
-            symbols: Symbols::default(),
+            symbols: Symbols::new(region_id),
             passes: 0,
         }
     }
 
-    /// Reads until `done` is set and everything has been read.
+    /// Reads until `done` is set and everything that was there by then has been read.
     pub(super) fn run(mut self, done: &AtomicBool) -> Verdict {
+        self.reader.read_here();
+        let mut left = None;
         loop {
             let is_last = done.load(Ordering::Acquire);
-            let read = self.drain();
-            self.release(if is_last { u64::MAX } else { self.horizon_ns });
+            let pass = self.drain();
+            self.release(self.horizon_ns);
             if let Err(error) = self.sink.flush() {
                 self.sink_failed.get_or_insert(error);
             }
-            if is_last && read == 0 {
-                break;
+            let is_closed = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+            if !is_last && self.sink_failed.as_ref().is_some_and(is_closed) {
+                super::launch::nobody_reads();
             }
-            self.passes += 1;
-            if self.passes.is_multiple_of(CLEAN_EVERY) || self.region.rings_used() > MANY_RINGS {
+            if is_last {
+                // Children that go on may write for ever; what was there before fits into the rings.
+                let left = left.get_or_insert_with(|| self.reader.capacity());
+                *left = left.saturating_sub(pass.bytes);
+                if !pass.is_partial || *left == 0 {
+                    break;
+                }
+                continue;
+            }
+            self.passes = self.passes.wrapping_add(1);
+            if self.passes.is_multiple_of(CLEAN_EVERY) || self.reader.rings_used() > MANY_RINGS {
                 self.clean();
             }
-            if !is_last {
-                self.region.sleep(if read == 0 && self.pending.is_empty() { IDLE_MS } else { BUSY_MS });
+            if !pass.is_partial {
+                let is_idle = pass.bytes == 0 && self.pending.is_empty();
+                self.reader.sleep(if is_idle { IDLE_MS } else { BUSY_MS });
             }
         }
+        self.release(u64::MAX);
         self.finish()
     }
 
-    /// Reads all rings once; returns how many bytes that were. Events before the horizon are all there then.
-    fn drain(&mut self) -> usize {
-        let mut read = 0;
-        let mut horizon_ns = Some(now_ns().saturating_sub(SLACK_NS));
-        for index in 0..self.region.rings_used() {
-            let ring = self.region.ring(index);
-            horizon_ns = horizon_ns.and_then(|before| Some(before.min(ring.horizon_ns()?)));
-            if ring.is_empty() && ring.free_if_drained(false) {
+    /// Reads all rings once, each up to its share. Events before the horizon are all there then.
+    fn drain(&mut self) -> Pass {
+        let now_ns = now_ns();
+        let mut pass = Pass::default();
+        let mut horizon_ns = Some(now_ns.saturating_sub(SLACK_NS));
+        let rings = self.reader.rings_used();
+        let share = (pending::MOST_BYTES / 2 / rings.max(1)).max(64 << 10);
+        let first = self.first;
+        for index in (0..rings).map(|step| (first + step) % rings) {
+            if self.pending.is_too_much() {
+                // What the others hold may be older than all of this.
+                (self.first, horizon_ns, pass.is_partial) = (index, None, true);
+                break;
+            }
+            let before_ns = self.reader.horizon_ns(index, now_ns);
+            self.count_losses(index);
+            if self.reader.free_if_drained(index, false) {
                 continue;
             }
-            let comm = ring.comm();
-            // SAFETY: this is the only thread that reads rings, and no other process does.
-            read += unsafe {
-                ring.consume(|bytes| match decode(bytes) {
-                    Some(Record::Event(event)) => {
-                        self.pending.push(Pending { time_ns: event.time_ns, comm, record: bytes.into() });
-                    }
-                    Some(Record::Meta(meta)) => self.learn(meta),
-                    None => {}
-                })
-            };
+            let (bytes, unread_ns) = self.drain_ring(index, share, now_ns);
+            pass.bytes += bytes;
+            pass.is_partial |= unread_ns.is_some();
+            let before_ns = before_ns.map(|before_ns| before_ns.min(unread_ns.unwrap_or(u64::MAX)));
+            horizon_ns = horizon_ns.zip(before_ns).map(|(a, b)| a.min(b));
         }
         self.horizon_ns = horizon_ns.unwrap_or(self.horizon_ns);
-        read
+        pass
+    }
+
+    /// Counts what the owner of a ring has lost since the last time.
+    fn count_losses(&mut self, index: usize) {
+        let events = self.reader.new_drops(index);
+        if events != 0
+            && let Some(owner) = self.reader.owner(index)
+        {
+            self.losses.add(owner, events);
+        }
+    }
+
+    /// Reads one ring; returns how many bytes that were, and before which time nothing is left there, if anything is.
+    fn drain_ring(&mut self, index: usize, share: usize, now_ns: u64) -> (usize, Option<u64>) {
+        const { assert!(LONGEST_RECORD <= pending::MOST_BYTES) };
+        let comm = self.reader.comm(index);
+        let (pending, learned, garbled) = (&mut self.pending, &mut self.learned, &mut self.garbled);
+        let mut last_ns = self.horizon_ns;
+        let progress = self.reader.read(index, share, |bytes| match decode(bytes) {
+            Some(Record::Event(event)) => {
+                let is_possible = event.time_ns <= now_ns.saturating_add(AHEAD_NS);
+                last_ns = if is_possible { event.time_ns } else { now_ns };
+                pending.push(last_ns, comm, bytes);
+            }
+            Some(Record::Meta(meta)) => learned.learn(meta),
+            None => *garbled = garbled.saturating_add(1),
+        });
+        (progress.bytes, progress.is_partial.then_some(last_ns))
     }
 
     /// Frees the rings of threads that ended without saying so (killed, or in a killed process).
     fn clean(&self) {
-        for index in 0..self.region.rings_used() {
-            let ring = self.region.ring(index);
-            if ring.is_empty() && ring.owner().is_some_and(|owner| owner.is_dead()) {
-                ring.free_if_drained(true);
+        for index in 0..self.reader.rings_used() {
+            if self.reader.owner(index).is_some_and(|(owner, _)| owner.is_dead()) {
+                self.reader.free_if_drained(index, true);
             }
         }
     }
 
-    fn learn(&mut self, meta: Meta) {
-        match meta {
-            Meta::Started { image, pid, program } => {
-                self.images.entry(image).or_default();
-                self.program.get_or_insert((pid, program));
-            }
-            Meta::Object { image, start, end, bias, path } => {
-                self.images.entry(image).or_default().objects.push((start, end, bias, path));
-            }
-            Meta::Point(image, point) => self.learn_point(image, point),
-            Meta::Refused { definition, symbol, reason, .. } => {
-                if let Some(definition) = self.definitions.get(definition as usize) {
-                    let symbols =
-                        self.refused.entry(definition.text.clone()).or_default().entry(reason).or_default();
-                    if !symbols.contains(&symbol) {
-                        symbols.push(symbol);
-                    }
-                }
-            }
-            Meta::Failed { definition, span, sentence, .. } => {
-                let error = match self.definitions.get(definition as usize) {
-                    Some(definition) => {
-                        DefError::new(&definition.text, (span.0 as usize, span.1 as usize), sentence)
-                    }
-                    None => DefError::new("", (0, 0), sentence),
-                };
-                self.failure.get_or_insert(error);
-            }
-            Meta::Ready(_) => self.is_ready = true,
+    /// Prints the events that are not younger than `until_ns`, and more where too many wait.
+    fn release(&mut self, until_ns: u64) {
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.release(until_ns, |comm, record| self.print(comm, record));
+        while pending.is_too_much() {
+            pending.release_half(|comm, record| self.print(comm, record));
         }
+        self.pending = pending;
     }
 
-    fn learn_point(&mut self, image: Image, point: Point) {
-        /// More points than any program has places: an index beyond is nonsense.
-        const MOST: usize = 1 << 24;
-        let (definition, index) = (point.definition as usize, point.point as usize);
-        let Some(of) = self.definitions.get(definition).filter(|_| index < MOST) else { return };
-        let name = event_name(of, &point);
-        let points = &mut self.images.entry(image).or_default().points;
-        if points.len() <= index {
-            points.resize_with(index + 1, || None);
-        }
-        points[index] = Some(Planted { point, name, definition });
-    }
-
-    /// Prints the events that are older than `before_ns`.
-    fn release(&mut self, before_ns: u64) {
-        if self.pending.is_empty() {
+    fn print(&mut self, comm: &[u8; 16], record: &[u8]) {
+        let Some(Record::Event(event)) = decode(record) else { return };
+        let Some((image, planted)) = self.learned.point(event.image, event.point) else {
+            self.garbled = self.garbled.saturating_add(1);
+            return;
+        };
+        if self.sink_failed.is_some() {
             return;
         }
-        self.pending.sort_by_key(|event| event.time_ns);
-        let ready = self.pending.partition_point(|event| event.time_ns < before_ns);
-        for pending in self.pending.drain(..ready) {
-            if self.sink_failed.is_some() {
-                continue;
-            }
-            let Some(Record::Event(event)) = decode(&pending.record) else { continue };
-            let Some(image) = self.images.get(&event.image) else { continue };
-            let Some(Some(planted)) = image.points.get(event.point as usize) else { continue };
-            let definition = &self.definitions[planted.definition];
-            let resolver = Resolver { image, pid: event.pid, symbols: &self.symbols };
-            let shown = show(&event, &pending.comm, planted, definition, self.started_ns, &resolver);
-            if let Err(error) = self.sink.event(&shown) {
-                self.sink_failed = Some(error);
-            }
+        let definition = &self.learned.definitions[planted.definition];
+        let resolver = Resolver { image, pid: event.pid, symbols: &self.symbols };
+        let shown = show(&event, comm, planted, definition, self.started_ns, &resolver);
+        if let Err(error) = self.sink.event(&shown) {
+            self.sink_failed = Some(error);
         }
     }
 
-    fn finish(self) -> Verdict {
-        let mut rows: BTreeMap<(usize, String, String), Row> = BTreeMap::new();
-        for image in self.images.values() {
-            for planted in image.points.iter().flatten() {
-                let point = &planted.point;
-                let definition = &self.definitions[planted.definition];
-                let symbol = place_name(point);
-                let key = (planted.definition, point.object.clone(), symbol.clone());
-                let row = rows
-                    .entry(key)
-                    .or_insert_with(|| Row::new(&planted.name, definition, &point.object, &symbol));
-                if let Some(counters) = self.region.counters(point.counters) {
-                    row.add(counters);
-                }
-                if let (Some(all), Some(durations)) =
-                    (&mut row.durations, self.region.durations(point.durations))
-                {
-                    all.add(durations);
-                }
-            }
-        }
-        let is_planted = |index: usize| rows.keys().any(|(definition, ..)| *definition == index);
-        let never = self.definitions.iter().enumerate().filter(|(index, _)| !is_planted(*index));
+    fn finish(mut self) -> Verdict {
+        let (rows, never_planted) = self.learned.rows(&self.reader);
+        let garbled =
+            [self.learned.ignored, self.reader.spoilt()].into_iter().fold(self.garbled, u64::saturating_add);
         let summary = Summary {
-            never_planted: never.map(|(_, definition)| definition.text.clone()).collect(),
-            rows: rows.into_values().collect(),
-            refused: self.refused,
-            lost: self.region.lost(),
-            ran_ns: now_ns() - self.started_ns,
+            never_planted,
+            rows,
+            refused: self.learned.take_refused(),
+            lost: self.reader.lost(),
+            lost_by: self.losses.sorted(),
+            garbled,
+            ran_ns: now_ns().saturating_sub(self.started_ns),
             ended: String::new(),
-            program: self.program.map(|(_, program)| program).unwrap_or_default(),
+            program: Foreign::new(self.learned.program.unwrap_or_default()),
         };
         Verdict {
-            failure: self.failure,
-            is_ready: self.is_ready,
+            failure: self.learned.failure,
+            is_ready: self.learned.is_ready,
             sink_failed: self.sink_failed,
             summary,
             sink: self.sink,
         }
-    }
-}
-
-/// The name that events of a point go by: the definition's, else the symbol's.
-fn event_name(definition: &Definition, point: &Point) -> String {
-    if let Some(name) =
-        definition.name.as_ref().filter(|_| !matches!(definition.place, crate::def::Place::Glob(_)))
-    {
-        return name.clone();
-    }
-    let suffix = if matches!(definition.kind, DefKind::Return { .. }) { "%return" } else { "" };
-    place_name(point) + suffix
-}
-
-/// `symbol`, `symbol+0x4`, or an address.
-fn place_name(point: &Point) -> String {
-    match (point.symbol.is_empty(), point.offset) {
-        (true, _) => format!("{:#x}", point.addr),
-        (false, 0) => point.symbol.clone(),
-        (false, offset) => format!("{}+{offset:#x}", point.symbol),
     }
 }
 
@@ -344,8 +306,8 @@ fn show<'a>(
         time_ns: event.time_ns.saturating_sub(started_ns),
         pid: event.pid,
         tid: event.tid,
-        comm: std::str::from_utf8(comm).unwrap_or("?"),
-        name: &planted.name,
+        comm: Foreign::new(comm),
+        name: Foreign::new(&planted.name),
         definition,
         point: &planted.point,
         duration_ns: definition.is_return().then_some(event.duration_ns),
@@ -362,10 +324,10 @@ struct Resolver<'a> {
 }
 
 impl Symbolize for Resolver<'_> {
-    fn symbol(&self, addr: u64) -> Option<String> {
-        let known = self.image.objects.iter().find(|(start, end, ..)| (*start..*end).contains(&addr));
+    fn symbol(&self, addr: u64) -> Option<Foreign<String>> {
+        let known = self.image.objects.iter().find(|object| (object.start..object.end).contains(&addr));
         match known {
-            Some((_, _, bias, path)) => self.symbols.name(Path::new(path), addr.wrapping_sub(*bias)),
+            Some(object) => self.symbols.name(&object.file, addr.wrapping_sub(object.bias)),
             // Loaded since: the kernel knows where, as long as the process lives.
             None => self.symbols.name_in_process(self.pid, addr),
         }

@@ -1,5 +1,6 @@
 //! Disassembly, for people to read. What is probed how is decided by the backends' own decoders, never here.
 
+use super::foreign::Foreign;
 use object::elf;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
 
@@ -11,7 +12,7 @@ pub(super) fn instruction(
     is_big_endian: bool,
     bytes: &[u8],
     addr: u64,
-    name: &dyn Fn(u64) -> Option<String>,
+    name: &dyn Fn(u64) -> Option<Foreign<String>>,
 ) -> String {
     let text = match machine {
         elf::EM_X86_64 => yaxpeax_x86::amd64::InstDecoder::default()
@@ -36,14 +37,14 @@ pub(super) fn instruction(
 }
 
 /// Replaces `$+0x12` and `$-0x12` by the address that is meant, with its symbol.
-fn absolute(text: &str, base: u64, name: &dyn Fn(u64) -> Option<String>) -> String {
+fn absolute(text: &str, base: u64, name: &dyn Fn(u64) -> Option<Foreign<String>>) -> String {
     let Some(at) = text.find("$+0x").or_else(|| text.find("$-0x")) else { return text.to_owned() };
     let digits = &text[at + 4..];
     let len = digits.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(digits.len());
     let Ok(distance) = u64::from_str_radix(&digits[..len], 16) else { return text.to_owned() };
     let is_back = text[at..].starts_with("$-");
     let target = if is_back { base.wrapping_sub(distance) } else { base.wrapping_add(distance) };
-    let symbol = name(target).map(|symbol| format!(" <{symbol}>")).unwrap_or_default();
+    let symbol = name(target).map(|symbol| format!(" <{}>", symbol.shown())).unwrap_or_default();
     format!("{}{target:#x}{}{symbol}", &text[..at], &digits[len..])
 }
 
@@ -75,7 +76,7 @@ mod tests {
     #[case(elf::EM_PPC64, &[0x00, 0x00, 0x00, 0x60], ".long 0x60000000")]
     #[case(elf::EM_X86_64, &[0x06], ".byte 0x06")]
     fn disassembly(#[case] machine: elf::Machine, #[case] bytes: &[u8], #[case] want: &str) {
-        let name = |addr| (addr == 0x1010).then(|| "there".to_owned());
+        let name = |addr| (addr == 0x1010).then(|| Foreign::new("there".to_owned()));
         assert_eq!(instruction(machine, false, bytes, 0x1000, &name), want);
     }
 }

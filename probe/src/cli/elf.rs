@@ -1,27 +1,29 @@
 //! ELF files as `list` and `explain` see them, and names for addresses of the traced program.
 
-use super::Failure;
+use super::foreign::{self, Foreign};
 use super::program::did_you_mean;
-use crate::def::near_matches;
+use super::{Failure, open};
+use crate::def::{Fit, HasFile, fit, near_matches};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, elf};
-use probe_host_linux::symbols::file::read_symbols;
+use probe_host_linux::symbols::arrival::InFile;
+use probe_host_linux::symbols::file::symbols_of;
 use probe_host_linux::symbols::index::{Entry, Index, Kind};
-use std::cell::RefCell;
-use std::collections::HashMap;
+use probe_host_linux::symbols::sequences::Sequences;
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 /// One file: its bytes, its symbols, what it needs.
 pub(super) struct ObjectFile {
     /// Where it is.
     pub(super) path: PathBuf,
     /// The file name, as definitions name it.
-    pub(super) name: String,
+    pub(super) name: Foreign<String>,
     /// Its symbols.
     pub(super) index: Index,
     data: Vec<u8>,
     facts: Facts,
+    sequences: OnceCell<Sequences>,
 }
 
 /// What the headers say.
@@ -47,21 +49,31 @@ impl ObjectFile {
     /// # Errors
     /// It cannot be read, or is no ELF file of this machine's word size.
     pub(super) fn open(path: &Path) -> Result<Self, Failure> {
-        let shown = path.display();
-        let data = std::fs::read(path)
-            .map_err(|error| Failure::new(format!("`{shown}` cannot be read: {error}")))?;
+        let shown = foreign::path(path);
+        let data =
+            open::read(path).map_err(|error| Failure::new(format!("`{shown}` cannot be read: {error}")))?;
         let facts = facts::<elf::FileHeader64<Endianness>>(&data)
             .or_else(|| facts::<elf::FileHeader32<Endianness>>(&data))
             .ok_or_else(|| Failure::new(format!("`{shown}` is not an ELF file")))?;
-        let index = read_symbols(path)
+        let index = symbols_of(&data, Some(path))
             .map_err(|error| Failure::new(format!("the symbols of `{shown}` cannot be read: {error}")))?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { path: path.to_owned(), name, index, data, facts })
+        let name = Foreign::new(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
+        Ok(Self { path: path.to_owned(), name, index, data, facts, sequences: OnceCell::new() })
     }
 
     /// The machine (`EM_…`) and whether it is big-endian.
     pub(super) fn machine(&self) -> (elf::Machine, bool) {
         (self.facts.machine, self.facts.is_big_endian)
+    }
+
+    /// Its restartable sequences.
+    pub(super) fn sequences(&self) -> &Sequences {
+        self.sequences.get_or_init(|| Sequences::of_file(&self.data))
+    }
+
+    /// How its functions are come to.
+    pub(super) fn arrivals(&self) -> InFile<'_> {
+        InFile::new(&self.data)
     }
 
     /// The shared objects that it names as needed.
@@ -101,6 +113,15 @@ impl ObjectFile {
         })
     }
 
+    /// The offset in the file of an address in the file's own numbering.
+    pub(super) fn offset_of_addr(&self, addr: u64) -> Option<u64> {
+        let mut segments = self.facts.segments.iter();
+        segments.find_map(|segment| {
+            let from = addr.checked_sub(segment.addr).filter(|&from| from < segment.len_bytes)?;
+            Some(segment.offset + from)
+        })
+    }
+
     /// All functions, by address; of several names for one the best.
     pub(super) fn functions(&self) -> impl Iterator<Item = &Entry> {
         let mut last = None;
@@ -120,6 +141,16 @@ impl ObjectFile {
             .entries()
             .iter()
             .filter(|entry| entry.kind != Kind::Data && self.is_text(entry.addr as u64))
+    }
+}
+
+impl HasFile for ObjectFile {
+    fn file_name(&self) -> &str {
+        self.name.raw()
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
     }
 }
 
@@ -156,6 +187,20 @@ fn facts<E: FileHeader<Endian = Endianness>>(data: &[u8]) -> Option<Facts> {
         }
     }
     Some(facts)
+}
+
+/// Offset, address and length of each loaded part of an ELF file.
+pub(super) fn segments(data: &[u8]) -> Option<Vec<(u64, u64, u64)>> {
+    let facts = facts::<elf::FileHeader64<Endianness>>(data)
+        .or_else(|| facts::<elf::FileHeader32<Endianness>>(data))?;
+    Some(facts.segments.iter().map(|segment| (segment.offset, segment.addr, segment.len_bytes)).collect())
+}
+
+/// The shared objects that a file's bytes name as needed.
+pub(super) fn needed(data: &[u8]) -> Vec<String> {
+    let facts =
+        facts::<elf::FileHeader64<Endianness>>(data).or_else(|| facts::<elf::FileHeader32<Endianness>>(data));
+    facts.map(|facts| facts.needed).unwrap_or_default()
 }
 
 /// Finds shared objects as the dynamic linker would, from its configuration.
@@ -200,13 +245,13 @@ impl Libraries {
         let mut next = 0;
         while next < loaded.len() {
             for soname in loaded[next].needed().to_vec() {
-                if loaded.iter().any(|object| object.name == soname) {
+                if loaded.iter().any(|object| *object.name.raw() == soname) {
                     continue;
                 }
                 if let Some(object) =
                     self.find(&soname, &loaded[next]).and_then(|path| ObjectFile::open(&path).ok())
                 {
-                    loaded.push(ObjectFile { name: soname, ..object });
+                    loaded.push(ObjectFile { name: Foreign::new(soname), ..object });
                 }
             }
             next += 1;
@@ -214,10 +259,11 @@ impl Libraries {
         Ok(loaded)
     }
 
-    /// The file that `name` means: a path, a shared object's file name, or a program in PATH.
+    /// The file that `name` means: a path, the file name of a shared object or of a program in PATH, or the beginning of one up to
+    /// a dot, if only one file begins so ([`object_named`](crate::def::object_named) is the same for what is loaded).
     ///
     /// # Errors
-    /// There is none; with near matches.
+    /// There is none, with near matches; or several begin so.
     pub(super) fn object(&self, name: &str) -> Result<PathBuf, Failure> {
         if name.contains('/') {
             if Path::new(name).is_file() {
@@ -235,18 +281,48 @@ impl Libraries {
         if let Some(found) = found.or_else(|| files().find(|path| machine_of(path).is_some())) {
             return Ok(found);
         }
-        let entries = all().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
-        let names: Vec<String> =
-            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        let entries = || all().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+        let file_name = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+        let begins = entries().filter(|entry| fit(&file_name(entry), name) == Fit::Begins);
+        let begins = begins.map(|entry| entry.path()).filter(|path| machine_of(path).is_some()).collect();
+        match one_file(begins, |path| own.is_some() && machine_of(path) == own) {
+            Ok(Some(path)) => return Ok(path),
+            Ok(None) => {}
+            Err(several) => {
+                let names: Vec<String> = several.iter().map(|path| path.display().to_string()).collect();
+                return Err(Failure::new(format!("`{name}` may be {}; name one", names.join(" or "))));
+            }
+        }
+        let names: Vec<String> = entries().map(|entry| file_name(&entry)).collect();
         let near = near_matches(name, names.iter().map(String::as_str), 3);
         Err(Failure::new(format!("there is no object `{name}`{}", did_you_mean(&near))))
     }
 }
 
+/// The one file that all of `paths` lead to; of several, those that are preferred.
+fn one_file(
+    paths: Vec<PathBuf>,
+    is_preferred: impl Fn(&Path) -> bool,
+) -> Result<Option<PathBuf>, Vec<PathBuf>> {
+    let mut files: Vec<(PathBuf, PathBuf)> = Vec::new();
+    for path in paths {
+        let real = path.canonicalize().unwrap_or_else(|_| path.clone());
+        match files.iter_mut().find(|(other, _)| *other == real) {
+            // `libc.so.6` rather than `libc-2.36.so`, and the same at each call.
+            Some((_, known)) => *known = known.clone().min(path),
+            None => files.push((real, path)),
+        }
+    }
+    if files.len() > 1 && files.iter().any(|(_, path)| is_preferred(path)) {
+        files.retain(|(_, path)| is_preferred(path));
+    }
+    let mut paths: Vec<PathBuf> = files.into_iter().map(|(_, path)| path).collect();
+    if paths.len() > 1 { Err(paths) } else { Ok(paths.pop()) }
+}
+
 /// Machine and byte order of an ELF file, from its first bytes.
 fn machine_of(path: &Path) -> Option<(elf::Machine, bool)> {
-    let mut head = [0; 20];
-    std::io::Read::read_exact(&mut std::fs::File::open(path).ok()?, &mut head).ok()?;
+    let head = open::Regular::open(path).ok()?.head::<20>().ok()?;
     if !head.starts_with(b"\x7fELF") {
         return None;
     }
@@ -281,65 +357,17 @@ fn read_configuration(path: &Path, folders: &mut Vec<PathBuf>, depth: u32) {
     }
 }
 
-/// Names for addresses: the symbols of files, read when they are first asked for.
-#[derive(Default)]
-pub(super) struct Symbols {
-    files: RefCell<HashMap<PathBuf, Option<Rc<Index>>>>,
-}
-
-// SAFETY: the reader of events owns its `Symbols` and moves to another thread once, before it has read any file.
-unsafe impl Send for Symbols {}
-
-impl Symbols {
-    /// The symbol that covers an address of a file.
-    pub(super) fn name(&self, path: &Path, addr: u64) -> Option<String> {
-        let mut files = self.files.borrow_mut();
-        let index = match files.get(path) {
-            Some(index) => index.clone(),
-            None => {
-                let index = read_symbols(path).ok().map(Rc::new);
-                files.insert(path.to_owned(), index.clone());
-                index
-            }
-        }?;
-        let addr = usize::try_from(addr).ok()?;
-        let entry = index.covering(addr)?;
-        Some(with_offset(&demangled(index.name(entry)), (addr - entry.addr) as u64))
-    }
-
-    /// The same for an address of a living process.
-    pub(super) fn name_in_process(&self, pid: u32, addr: u64) -> Option<String> {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
-        for line in maps.lines() {
-            let mut fields = line.split_ascii_whitespace();
-            let (start, end) = fields.next()?.split_once('-')?;
-            let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
-            if !(start..end).contains(&addr) {
-                continue;
-            }
-            let offset = u64::from_str_radix(fields.nth(1)?, 16).ok()?;
-            let path = PathBuf::from(fields.nth(2)?);
-            let file = std::fs::read(&path).ok()?;
-            let facts = facts::<elf::FileHeader64<Endianness>>(&file)
-                .or_else(|| facts::<elf::FileHeader32<Endianness>>(&file))?;
-            let at = offset + (addr - start);
-            let segment = facts
-                .segments
-                .iter()
-                .find(|segment| (segment.offset..segment.offset + segment.len_bytes).contains(&at))?;
-            return self.name(&path, segment.addr + (at - segment.offset));
-        }
-        None
-    }
-}
-
 /// `name`, `name+0x10`.
-pub(super) fn with_offset(name: &str, offset: u64) -> String {
-    if offset == 0 { name.to_owned() } else { format!("{name}+{offset:#x}") }
+pub(super) fn with_offset(name: Foreign<String>, offset: u64) -> Foreign<String> {
+    if offset == 0 { name } else { Foreign::new(format!("{}+{offset:#x}", name.raw())) }
 }
 
 /// The name as its programming language writes it.
-pub(super) fn demangled(name: &str) -> String {
+pub(super) fn demangled(name: &str) -> Foreign<String> {
+    Foreign::new(in_its_language(name))
+}
+
+fn in_its_language(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return format!("{rust:#}");
     }
@@ -364,13 +392,13 @@ mod tests {
     fn a_program_needs_libc() {
         let libraries = Libraries::new();
         let loaded = libraries.closure(Path::new("/proc/self/exe")).unwrap();
-        let libc = loaded.iter().find(|object| object.name.starts_with("libc.so")).expect("libc is loaded");
+        let libc =
+            loaded.iter().find(|object| object.name.raw().starts_with("libc.so")).expect("libc is loaded");
         assert!(libc.functions().any(|entry| libc.index.name(entry) == "opendir"));
         let mut found = None;
         libc.index.find("opendir", &mut |entry| found = Some(entry.addr as u64));
         let addr = found.unwrap();
         assert!(libc.is_text(addr) && libc.read(addr, &mut [0; 4]) == 4);
-        assert_eq!(Symbols::default().name(&libc.path, addr + 2).unwrap(), "opendir+0x2");
     }
 
     #[test]
@@ -380,18 +408,9 @@ mod tests {
     }
 
     #[test]
-    fn names_of_this_process_are_found_by_address() {
-        let function = names_of_this_process_are_found_by_address as *const ();
-        // SAFETY: on that ABI a function pointer points to its descriptor.
-        let addr = if cfg!(target_abi = "elfv1") { unsafe { *function.cast() } } else { function as u64 };
-        let name = Symbols::default().name_in_process(std::process::id(), addr).unwrap();
-        assert!(name.contains("names_of_this_process_are_found_by_address"), "{name}");
-    }
-
-    #[test]
     fn names_are_shown_as_their_language_writes_them() {
-        assert_eq!(demangled("_ZN4core3fmt5write17h0123456789abcdefE"), "core::fmt::write");
-        assert_eq!(demangled("_ZN2ns1fEi"), "ns::f(int)");
-        assert_eq!(demangled("malloc"), "malloc");
+        assert_eq!(in_its_language("_ZN4core3fmt5write17h0123456789abcdefE"), "core::fmt::write");
+        assert_eq!(in_its_language("_ZN2ns1fEi"), "ns::f(int)");
+        assert_eq!(in_its_language("malloc"), "malloc");
     }
 }

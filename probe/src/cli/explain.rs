@@ -4,13 +4,15 @@
 
 use super::args::Explain;
 use super::elf::{Libraries, ObjectFile, demangled, with_offset};
+use super::foreign::{self, Foreign};
 use super::style::{Role, Style};
 use super::{Failure, disasm, program};
+use crate::def::names::{self, Candidate};
 use crate::def::{Definition, Glob, Place, near_matches};
 use object::elf;
 use probe_arch_ppc64::{self as ppc, Ppc64};
 use probe_core::arch::{Arch, Method, Site, Text};
-use probe_core::{BranchTargets, CodeAddr, Refusal, displaced_by_jump, post_by_jump};
+use probe_core::{Arrival, BranchTargets, CodeAddr, Refusal, displaced_by_jump, post_by_jump};
 use probe_host_linux::symbols::index::{Entry, Kind};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -63,8 +65,11 @@ fn judge_for(object: &ObjectFile) -> Result<Judge, Failure> {
         (elf::EM_PPC64, true) => walk::<Ppc64<ppc::Big, ppc::ElfV1>>,
         (elf::EM_PPC64, false) => walk::<Ppc64<ppc::Little, ppc::ElfV2>>,
         (machine, _) => {
-            let sentence =
-                format!("`{}` is for a machine that has no backend (ELF machine {})", object.name, machine.0);
+            let sentence = format!(
+                "`{}` is for a machine that has no backend (ELF machine {})",
+                object.name.shown(),
+                machine.0
+            );
             return Err(Failure::new(sentence));
         }
     })
@@ -76,6 +81,7 @@ fn walk<A: Arch>(object: &ObjectFile, start: usize, end: usize) -> Vec<Verdict> 
     let function = Some((CodeAddr::new(start), CodeAddr::new(end)));
     let (mut addr, mut verdicts) = (start, Vec::new());
     let mut targets = BranchTargets::new();
+    let sequences = object.sequences();
     while addr < end {
         let mut bytes = vec![0; A::MAX_INSN_LEN.min(end - addr)];
         let len = text.read(CodeAddr::new(addr), &mut bytes);
@@ -86,8 +92,17 @@ fn walk<A: Arch>(object: &ObjectFile, start: usize, end: usize) -> Vec<Verdict> 
         let decoded = A::decode(&site);
         let no_post =
             decoded.as_ref().ok().and_then(|decoded| post_by_jump::<A>(decoded.method, &decoded.plan).err());
-        let outcome = decoded.map(|decoded| decoded.method);
-        let jump = displaced_by_jump::<A>(&mut targets, &site).map(drop);
+        let forbidden = |at: usize| {
+            let len = |text: &FileText<'_>| {
+                let mut bytes = [0; 16];
+                let read = text.read(CodeAddr::new(at), &mut bytes);
+                A::insn_len(&bytes[..read])
+            };
+            sequences.refusal(at as u64, || len(&text)).map_or(Ok(()), Err)
+        };
+        let outcome = forbidden(addr).and(decoded.map(|decoded| decoded.method));
+        let jump = displaced_by_jump::<A>(&mut targets, &site)
+            .and_then(|displaced| displaced.starts().try_for_each(|start| forbidden(addr + start)));
         let step = bytes.len();
         verdicts.push(Verdict { addr, bytes, outcome, jump, no_post });
         if step == 0 {
@@ -114,10 +129,11 @@ fn explain_place(text: &str, style: Style) -> Result<(), Failure> {
         Place::FileOffset(offset) => {
             let addr = object.addr_of_offset(*offset).filter(|&addr| object.is_text(addr));
             let addr = addr.ok_or_else(|| {
-                definition.place_error(format!("offset {offset:#x} of `{}` is not code", object.name))
+                definition.place_error(format!("offset {offset:#x} of `{}` is not code", object.name.raw()))
             })?;
             let entry = object.index.covering(addr as usize).copied().ok_or_else(|| {
-                definition.place_error(format!("no symbol covers offset {offset:#x} of `{}`", object.name))
+                definition
+                    .place_error(format!("no symbol covers offset {offset:#x} of `{}`", object.name.raw()))
             })?;
             explain_function(&mut out, &object, &entry, addr as usize - entry.addr, judge, style, &definition)
         }
@@ -130,33 +146,47 @@ fn explain_place(text: &str, style: Style) -> Result<(), Failure> {
     ignore_broken_pipe(out.flush())
 }
 
-/// The function called `name`; the caret is put under the place where there is none.
+/// The function called `name`, as `probe trace` finds it; the caret is put under the place where there is none.
 fn find_function(object: &ObjectFile, name: &str, definition: &Definition) -> Result<Entry, Failure> {
     let mut found: Vec<Entry> = Vec::new();
-    object.index.find(name, &mut |entry| {
+    let mut add = |entry: &Entry| {
         if entry.kind != Kind::Data && !found.iter().any(|other| other.addr == entry.addr) {
             found.push(*entry);
         }
-    });
+    };
+    object.index.find(name, &mut add);
+    if found.is_empty() {
+        let entries = object.code_symbols();
+        entries.filter(|entry| names::has_base_name(object.index.name(entry), name)).for_each(|entry| {
+            if !found.iter().any(|other| other.addr == entry.addr) {
+                found.push(*entry);
+            }
+        });
+    }
     match found.as_slice() {
         [one] => Ok(*one),
         [] => {
             let names = object.code_symbols().map(|entry| object.index.name(entry));
             let hint = program::did_you_mean(&near_matches(name, names, 3));
-            Err(definition
-                .place_error(format!("there is no function `{name}` in {}{hint}", object.name))
-                .into())
+            let within = object.name.raw();
+            Err(definition.place_error(format!("there is no function `{name}` in {within}{hint}")).into())
         }
         several => {
-            let places: Vec<String> = several.iter().map(|entry| format!("{:#x}", entry.addr)).collect();
-            let sentence = format!(
-                "`{name}` is the name of {} functions in {}, at {}",
-                several.len(),
-                object.name,
-                places.join(", ")
-            );
-            Err(definition.place_error(sentence).into())
+            let candidates: Vec<Candidate> =
+                several.iter().map(|entry| candidate(object, entry, definition)).collect();
+            Err(definition.place_error(names::ambiguous(name, &candidates)).into())
         }
+    }
+}
+
+fn candidate(object: &ObjectFile, entry: &Entry, definition: &Definition) -> Candidate {
+    let symbol = object.index.name(entry);
+    Candidate {
+        // As it was typed: a path stays one.
+        object: definition.object.clone().unwrap_or_else(|| object.name.raw().clone()),
+        symbol: symbol.to_owned(),
+        demangled: names::spelled(symbol),
+        file_offset: object.offset_of_addr(entry.addr as u64),
     }
 }
 
@@ -181,8 +211,9 @@ fn explain_function(
 ) -> Result<(), Failure> {
     let end = end_of(object, entry);
     let name = demangled(object.index.name(entry));
+    let called = name.raw();
     if entry.addr + offset >= end {
-        let sentence = format!("`{name}` has {} bytes, so +{offset:#x} lies outside", end - entry.addr);
+        let sentence = format!("`{called}` has {} bytes, so +{offset:#x} lies outside", end - entry.addr);
         return Err(definition.place_error(sentence).into());
     }
     let mut verdicts = judge(object, entry.addr, end);
@@ -191,7 +222,7 @@ fn explain_function(
         let inside = verdicts.iter().rev().find(|verdict| verdict.addr <= entry.addr + offset);
         if let Some(before) = inside.filter(|verdict| verdict.addr != entry.addr + offset) {
             let sentence = format!(
-                "{name}+{offset:#x} lies inside an instruction that starts at {name}+{:#x}",
+                "{called}+{offset:#x} lies inside an instruction that starts at {called}+{:#x}",
                 before.addr - entry.addr
             );
             return Err(definition.place_error(sentence).into());
@@ -205,13 +236,14 @@ fn print_function(
     out: &mut impl Write,
     object: &ObjectFile,
     entry: &Entry,
-    name: &str,
+    name: &Foreign<String>,
     (verdicts, all): (&[Verdict], usize),
     style: Style,
 ) -> io::Result<()> {
     let head = format!(
-        "{}:{name}  {:#x}  {} bytes, {all} instructions",
-        object.name,
+        "{}:{}  {:#x}  {} bytes, {all} instructions",
+        object.name.shown(),
+        name.shown(),
         entry.addr,
         end_of(object, entry) - entry.addr
     );
@@ -221,10 +253,16 @@ fn print_function(
             "  chosen at run time (IFUNC): this is the code that chooses; a probe goes to what it has chosen";
         writeln!(out, "{}", style.paint(Role::Dim, note))?;
     }
+    if let Arrival::NotCalled(refusal) =
+        object.arrivals().arrival(object.index.name(entry), entry.addr as u64)
+    {
+        let note = format!("  no return probe or jprobe: {refusal}");
+        writeln!(out, "{}", style.paint(Role::Bad, note))?;
+    }
     let (machine, is_big_endian) = object.machine();
     let symbol = |addr: u64| {
         let covering = object.index.covering(usize::try_from(addr).ok()?)?;
-        Some(with_offset(&demangled(object.index.name(covering)), addr - covering.addr as u64))
+        Some(with_offset(demangled(object.index.name(covering)), addr - covering.addr as u64))
     };
     let longest = verdicts.iter().map(|verdict| verdict.bytes.len()).max().unwrap_or(0);
     for verdict in verdicts {
@@ -253,13 +291,14 @@ fn explain_matches(
     judge: Judge,
     style: Style,
 ) -> Result<(), Failure> {
-    let matches = |entry: &&Entry| {
-        let name = object.index.name(entry);
-        glob.matches(name) || glob.matches(&demangled(name))
-    };
-    let functions: Vec<&Entry> = object.functions().filter(matches).collect();
+    let functions: Vec<&Entry> =
+        object.functions().filter(|entry| names::matches(glob, object.index.name(entry))).collect();
     if functions.is_empty() {
-        return Err(Failure::new(format!("no function of {} matches `{}`", object.name, glob.as_str())));
+        return Err(Failure::new(format!(
+            "no function of {} matches `{}`",
+            object.name.raw(),
+            glob.as_str()
+        )));
     }
     for entry in functions {
         let verdicts = judge(object, entry.addr, end_of(object, entry));
@@ -268,8 +307,9 @@ fn explain_matches(
             Some(Err(refusal)) => style.paint(Role::Bad, format!("refused    {refusal}")).to_string(),
             None => style.paint(Role::Bad, "refused    it is empty".to_owned()).to_string(),
         };
-        let name =
-            style.paint(Role::Name, format!("{:<40}", demangled(object.index.name(entry)))).to_string();
+        let name = style
+            .paint(Role::Name, format!("{:<40}", demangled(object.index.name(entry)).shown()))
+            .to_string();
         ignore_broken_pipe(writeln!(out, "{name}  {how}"))?;
     }
     Ok(())
@@ -312,13 +352,15 @@ struct Statistics {
     /// Functions whose entries can have a jump, and why the others cannot.
     jumps: usize,
     no_jumps: Reasons,
+    /// Functions to which no call comes.
+    not_called: Reasons,
 }
 
 /// How many there are by reason, and the first one.
-type Reasons = BTreeMap<(&'static str, &'static str), (usize, String)>;
+type Reasons = BTreeMap<(&'static str, &'static str), (usize, Foreign<String>)>;
 
 /// Counts one more.
-fn count(reasons: &mut Reasons, refusal: &Refusal, example: impl FnOnce() -> String) {
+fn count(reasons: &mut Reasons, refusal: &Refusal, example: impl FnOnce() -> Foreign<String>) {
     reasons.entry((refusal.code, refusal.sentence)).or_insert_with(|| (0, example())).0 += 1;
 }
 
@@ -333,7 +375,9 @@ impl Statistics {
                 Ok(Method::Step) => "stepped",
                 Err(refusal) => {
                     let offset = (verdict.addr - entry.addr) as u64;
-                    count(&mut self.refusals, refusal, || with_offset(object.index.name(entry), offset));
+                    count(&mut self.refusals, refusal, || {
+                        with_offset(Foreign::new(object.index.name(entry).to_owned()), offset)
+                    });
                     "refused"
                 }
             };
@@ -343,7 +387,8 @@ impl Statistics {
                 match &verdict.jump {
                     Ok(()) => self.jumps += 1,
                     Err(refusal) => {
-                        count(&mut self.no_jumps, refusal, || object.index.name(entry).to_owned());
+                        let example = || Foreign::new(object.index.name(entry).to_owned());
+                        count(&mut self.no_jumps, refusal, example);
                     }
                 }
             }
@@ -353,6 +398,7 @@ impl Statistics {
 
 fn statistics(object: &ObjectFile, style: Style) -> Result<(), Failure> {
     let judge = judge_for(object)?;
+    let arrivals = object.arrivals();
     let mut statistics = Statistics::default();
     let mut covered = 0;
     for entry in object.functions().filter(|entry| entry.len_bytes > 0) {
@@ -361,6 +407,10 @@ fn statistics(object: &ObjectFile, style: Style) -> Result<(), Failure> {
         let end = end_of(object, entry);
         if start == entry.addr && start < end {
             statistics.add(object, entry, &judge(object, start, end));
+            let name = object.index.name(entry);
+            if let Arrival::NotCalled(refusal) = arrivals.arrival(name, start as u64) {
+                count(&mut statistics.not_called, &refusal, || Foreign::new(name.to_owned()));
+            }
             covered = end;
         }
     }
@@ -376,7 +426,7 @@ fn print_statistics(
     style: Style,
 ) -> io::Result<()> {
     let share = |n: usize, of: usize| 100.0 * n as f64 / of.max(1) as f64;
-    writeln!(out, "{}", style.paint(Role::Head, object.path.display()))?;
+    writeln!(out, "{}", style.paint(Role::Head, foreign::path(&object.path)))?;
     writeln!(out, "{:<10}  {:>12}  {:>8}  {:>10}  {:>8}", "", "INSTRUCTIONS", "", "ENTRIES", "")?;
     for what in ["boosted", "emulated", "stepped", "refused"] {
         let (n, entries) =
@@ -396,6 +446,7 @@ fn print_statistics(
     )?;
     print_reasons(out, "REFUSED, BY REASON", &all.refusals, style)?;
     print_reasons(out, "ENTRIES WITHOUT A JUMP, BY REASON", &all.no_jumps, style)?;
+    print_reasons(out, "ENTRIES WITHOUT A RETURN PROBE, BY REASON", &all.not_called, style)?;
     Ok(())
 }
 
@@ -407,7 +458,7 @@ fn print_reasons(out: &mut impl Write, title: &str, reasons: &Reasons, style: St
     reasons.sort_by_key(|(_, (n, _))| std::cmp::Reverse(*n));
     for ((code, sentence), (n, example)) in reasons {
         let code = style.paint(Role::Bad, format!("{code:<28}")).to_string();
-        writeln!(out, "{n:>10}  {code}  {sentence}; first: {example}")?;
+        writeln!(out, "{n:>10}  {code}  {sentence}; first: {}", example.shown())?;
     }
     Ok(())
 }

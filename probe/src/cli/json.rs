@@ -1,9 +1,13 @@
 //! Events and summary as JSON: one object per line.
 //!
 //! Events have `"type":"event"`; the last line has `"type":"summary"`. Times are nanoseconds since the command started.
-//! Values that could not be read are `null`; hexadecimal types are strings, so that no reader rounds them.
+//! Values that could not be read are `null`; hexadecimal types are strings, so that no reader rounds them. Strings are UTF-8, as
+//! JSON's are: what is not becomes U+FFFD, and `bytes` then has it in hexadecimal, where the event has the string
+//! (`.args.path` and `.bytes.args.path`). The manual page probe-trace(1) lists the members.
 
 use super::consumer::{Shown, Sink};
+use super::foreign::{self, Foreign};
+use super::losses::Loss;
 use super::summary::{Row, Summary};
 use super::value;
 use serde_json::{Value as Json, json};
@@ -20,7 +24,7 @@ impl<W: Write + Send> Lines<W> {
     }
 
     fn line(&mut self, object: &Json) -> io::Result<()> {
-        serde_json::to_writer(&mut self.to, object)?;
+        self.to.write_all(foreign::json(object).as_bytes())?;
         self.to.write_all(b"\n")
     }
 }
@@ -32,8 +36,8 @@ impl<W: Write + Send> Sink for Lines<W> {
             "time_ns": event.time_ns,
             "pid": event.pid,
             "tid": event.tid,
-            "comm": event.comm,
-            "event": event.name,
+            "comm": event.comm.json(),
+            "event": event.name.json(),
             "object": event.point.object,
             "symbol": event.point.symbol,
             "offset": event.point.offset,
@@ -43,6 +47,9 @@ impl<W: Write + Send> Sink for Lines<W> {
         if let Some(duration_ns) = event.duration_ns {
             object["duration_ns"] = duration_ns.into();
         }
+        if let Some(bytes) = bytes(event) {
+            object["bytes"] = bytes;
+        }
         self.line(&object)
     }
 
@@ -50,12 +57,14 @@ impl<W: Write + Send> Sink for Lines<W> {
         let rows: Vec<Json> = summary.rows.iter().map(row).collect();
         self.line(&json!({
             "type": "summary",
-            "program": summary.program,
+            "program": summary.program.json(),
             "ended": summary.ended,
             "ran_ns": summary.ran_ns,
-            "lost_events": summary.lost,
-            "refused": summary.refused,
-            "never_planted": summary.never_planted,
+            "lost_events": summary.all_lost(),
+            "lost_by_thread": summary.lost_by.iter().map(loss).collect::<Vec<_>>(),
+            "garbled_records": summary.garbled,
+            "refused": refused(summary),
+            "never_planted": summary.never_planted.iter().map(Foreign::json).collect::<Vec<_>>(),
             "probes": rows,
         }))?;
         self.to.flush()
@@ -66,11 +75,43 @@ impl<W: Write + Send> Sink for Lines<W> {
     }
 }
 
+fn loss(loss: &Loss) -> Json {
+    let comm = loss.comm.split(|&byte| byte == 0).next().unwrap_or_default();
+    json!({
+        "pid": loss.pid,
+        "tid": loss.tid,
+        "comm": Foreign::new(String::from_utf8_lossy(comm).into_owned()).json(),
+        "lost_events": loss.events,
+    })
+}
+
+/// The bytes of what is not UTF-8 in an event, at the places where the event has the strings.
+fn bytes(event: &Shown<'_>) -> Option<Json> {
+    let comm = Some(value::not_utf8(event.comm.raw())).filter(|comm| !comm.is_null());
+    let args = value::bytes(&event.definition.args, event.values);
+    let all = [("comm", comm), ("args", args)];
+    let all: serde_json::Map<String, Json> =
+        all.into_iter().filter_map(|(name, bytes)| Some((name.to_owned(), bytes?))).collect();
+    (!all.is_empty()).then_some(Json::Object(all))
+}
+
+/// By definition and reason: the functions.
+fn refused(summary: &Summary) -> Json {
+    let all = summary.refused.iter().map(|(definition, reasons)| {
+        let reasons = reasons.iter().map(|(reason, symbols)| {
+            let symbols: Json = symbols.iter().map(Foreign::json).collect();
+            (reason.raw().clone(), symbols)
+        });
+        (definition.raw().clone(), Json::Object(reasons.collect()))
+    });
+    Json::Object(all.collect())
+}
+
 fn row(row: &Row) -> Json {
     let mut object = json!({
-        "event": row.name,
-        "object": row.object,
-        "symbol": row.symbol,
+        "event": row.name.json(),
+        "object": row.object.json(),
+        "symbol": row.symbol.json(),
         "hits": row.hits,
         "missed_nested": row.missed_nested,
         "missed_pool": row.missed_pool,

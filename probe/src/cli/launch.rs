@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The signals that are passed on to the program, and the one that tells of its end.
-const SIGNALS: [libc::c_int; 8] = [
+const SIGNALS: [libc::c_int; 9] = [
     libc::SIGCHLD,
+    // From `nobody_reads`.
+    libc::SIGPIPE,
     libc::SIGINT,
     libc::SIGQUIT,
     libc::SIGTERM,
@@ -24,6 +26,12 @@ const SIGNALS: [libc::c_int; 8] = [
     libc::SIGUSR2,
     libc::SIGCONT,
 ];
+
+/// Tells [`Program::wait`] that nobody reads the events any more.
+pub(super) fn nobody_reads() {
+    // SAFETY: a signal to ourselves, which every thread holds back and `wait` takes.
+    unsafe { libc::kill(std::process::id().cast_signed(), libc::SIGPIPE) };
+}
 
 /// A started program.
 pub(super) struct Program {
@@ -71,8 +79,13 @@ pub(super) struct What<'a> {
 /// The operating system refused to start it.
 pub(super) fn start(what: &What<'_>, agent: &str, region: &str) -> Result<Program, Failure> {
     let (signals, before) = block_signals();
-    let mut command = command(what, &preload(agent, std::env::var_os("LD_PRELOAD").as_deref()));
+    let before_us = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty());
+    let mut command = command(what, &preload(agent, before_us.as_deref()));
     command.env(crate::REGION_VARIABLE, region);
+    if before_us.is_some() {
+        // The variable that stays, shorter, is not taken out.
+        command.env(crate::PAIR_VARIABLE, "");
+    }
     let restore = move || {
         // SAFETY: a signal set that was filled by the kernel.
         unsafe { libc::sigprocmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
@@ -133,12 +146,11 @@ fn block_signals() -> (libc::sigset_t, libc::sigset_t) {
 }
 
 impl Program {
-    /// Waits for its end; passes on signals meanwhile; ends it with SIGTERM after `limit`.
+    /// Waits for its end; passes on signals meanwhile; ends it with SIGTERM after `limit`, or when nobody reads the events any
+    /// more.
     pub(super) fn wait(&self, limit: Option<Duration>) -> ExitStatus {
         let started = Instant::now();
-        let mut deadlines =
-            limit.into_iter().flat_map(|limit| [(limit, libc::SIGTERM), (limit + GRACE, libc::SIGKILL)]);
-        let mut deadline = deadlines.next();
+        let mut deadline = limit.map(|limit| (limit, libc::SIGTERM));
         loop {
             if let Some(status) = self.status() {
                 return status;
@@ -146,6 +158,11 @@ impl Program {
             let left = deadline.map(|(at, _)| at.saturating_sub(started.elapsed()));
             match self.next_signal(left) {
                 Some(info) if info.si_signo == libc::SIGCHLD => {}
+                Some(info) if info.si_signo == libc::SIGPIPE => {
+                    if deadline.is_none_or(|(_, signal)| signal == libc::SIGTERM) {
+                        deadline = Some((started.elapsed(), libc::SIGTERM));
+                    }
+                }
                 // What the terminal sends, it sends to the program, too.
                 Some(info) if info.si_code == SI_KERNEL => {}
                 Some(info) => self.send(info.si_signo),
@@ -154,7 +171,8 @@ impl Program {
                         && started.elapsed() >= at
                     {
                         self.send(signal);
-                        deadline = deadlines.next();
+                        let is_asked = signal == libc::SIGTERM;
+                        deadline = is_asked.then(|| (started.elapsed() + GRACE, libc::SIGKILL));
                     }
                 }
             }

@@ -2,16 +2,17 @@
 
 use super::args::List;
 use super::elf::{Libraries, ObjectFile, demangled};
+use super::foreign::{self, Foreign};
 use super::style::{Role, Style};
 use super::{Failure, program};
-use crate::def::{Glob, near_matches};
+use crate::def::{Glob, Named, names, near_matches, object_named};
 use object::{Object, ObjectSymbol};
 use probe_host_linux::symbols::index::Kind;
 use std::io::{self, Write};
 
 /// One line of the list.
 struct Line {
-    place: String,
+    place: Foreign<String>,
     len_bytes: usize,
     note: &'static str,
 }
@@ -41,30 +42,17 @@ pub(super) fn run(args: &List) -> Result<(), Failure> {
 
 /// The functions whose name matches `[OBJECT:]PATTERN`, in all objects.
 fn matching(loaded: &[ObjectFile], glob: &str) -> Result<Vec<Line>, Failure> {
-    let (object, pattern) = match glob.split_once(':') {
-        Some((object, pattern)) if !pattern.starts_with(':') => (Some(Glob::new(object)), pattern),
-        _ => (None, glob),
-    };
-    let chosen: Vec<&ObjectFile> = loaded
-        .iter()
-        .filter(|file| object.as_ref().is_none_or(|object| object.matches(&file.name)))
-        .collect();
-    if chosen.is_empty() {
-        let names: Vec<&str> = loaded.iter().map(|file| file.name.as_str()).collect();
-        let sentence =
-            format!("no object that {} loads matches; it loads {}", loaded[0].name, names.join(", "));
-        return Err(Failure::new(sentence));
-    }
+    let (object, pattern) = split_object(glob);
+    let chosen = chosen(loaded, object)?;
     let pattern = Glob::new(pattern);
     let mut lines: Vec<Line> = Vec::new();
     for file in &chosen {
         let first = lines.len();
         for entry in file.code_symbols() {
             let name = file.index.name(entry);
-            let shown = demangled(name);
-            if pattern.matches(name) || pattern.matches(&shown) {
+            if is_meant(&pattern, name) {
                 lines.push(Line {
-                    place: place(file, &shown),
+                    place: place(file, &demangled(name)),
                     len_bytes: entry.len_bytes,
                     note: note(entry.kind),
                 });
@@ -80,6 +68,39 @@ fn matching(loaded: &[ObjectFile], glob: &str) -> Result<Vec<Line>, Failure> {
         return Err(Failure::new(format!("no function matches `{glob}`{}", program::did_you_mean(&near))));
     }
     Ok(lines)
+}
+
+/// Whether `probe trace` finds a function by this pattern or name.
+fn is_meant(pattern: &Glob, symbol: &str) -> bool {
+    names::matches(pattern, symbol) || names::has_base_name(symbol, pattern.as_str())
+}
+
+/// Splits at the first `:` that is not part of a `::`, as definitions are.
+fn split_object(glob: &str) -> (Option<&str>, &str) {
+    match glob.split_once(':') {
+        Some((object, pattern)) if !pattern.starts_with(':') => (Some(object), pattern),
+        _ => (None, glob),
+    }
+}
+
+/// The objects to look into: all, those that match a pattern, or the one that a definition would mean.
+fn chosen<'a>(loaded: &'a [ObjectFile], object: Option<&str>) -> Result<Vec<&'a ObjectFile>, Failure> {
+    let Some(object) = object else { return Ok(loaded.iter().collect()) };
+    let glob = Glob::new(object);
+    let chosen: Vec<&ObjectFile> = match object_named(loaded, object) {
+        Named::One(file) => vec![file],
+        Named::Several(several) => several,
+        Named::Nothing => loaded.iter().filter(|file| glob.matches(file.name.raw())).collect(),
+    };
+    if chosen.is_empty() {
+        let names: Vec<&str> = loaded.iter().map(|file| file.name.raw().as_str()).collect();
+        return Err(Failure::new(format!(
+            "no object that {} loads is called `{object}`; it loads {}",
+            names[0],
+            names.join(", ")
+        )));
+    }
+    Ok(chosen)
 }
 
 /// The program's own functions, then those that it imports.
@@ -112,7 +133,7 @@ fn own(loaded: &[ObjectFile]) -> Vec<Line> {
 
 /// The names of the functions that a program takes from its libraries.
 fn imports(program: &ObjectFile) -> Vec<String> {
-    let Ok(data) = std::fs::read(&program.path) else { return Vec::new() };
+    let Ok(data) = super::open::read(&program.path) else { return Vec::new() };
     let Ok(file) = object::File::parse(&*data) else { return Vec::new() };
     let mut names: Vec<String> = file
         .dynamic_symbols()
@@ -125,13 +146,8 @@ fn imports(program: &ObjectFile) -> Vec<String> {
     names
 }
 
-fn place(file: &ObjectFile, symbol: &str) -> String {
-    // A definition takes names with blanks in quotes.
-    if symbol.contains(' ') {
-        format!("{}:\"{symbol}\"", file.name)
-    } else {
-        format!("{}:{symbol}", file.name)
-    }
+fn place(file: &ObjectFile, symbol: &Foreign<String>) -> Foreign<String> {
+    Foreign::new(names::place(file.name.raw(), symbol.raw()))
 }
 
 fn note(kind: Kind) -> &'static str {
@@ -144,22 +160,27 @@ fn note(kind: Kind) -> &'static str {
 
 fn print(loaded: &[ObjectFile], lines: &[Line], with_objects: bool, style: Style) -> io::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let width = lines.iter().map(|line| line.place.chars().count()).max().unwrap_or(0).clamp(20, 60);
+    let width = lines
+        .iter()
+        .map(|line| line.place.shown().to_string().chars().count())
+        .max()
+        .unwrap_or(0)
+        .clamp(20, 60);
     writeln!(out, "{}", style.paint(Role::Head, format!("{:<width$}  {:>7}", "PLACE", "BYTES")))?;
     for line in lines {
-        let place = style.paint(Role::Name, format!("{:<width$}", line.place));
+        let place = style.paint(Role::Name, format!("{:<width$}", line.place.shown()));
         let text = format!("{place}  {:>7}  {}", line.len_bytes, style.paint(Role::Dim, line.note));
         writeln!(out, "{}", text.trim_end())?;
     }
     if with_objects {
         writeln!(out, "\n{}", style.paint(Role::Head, format!("{:<width$}  {:>9}", "OBJECT", "FUNCTIONS")))?;
         for file in loaded {
-            let name = style.paint(Role::Name, format!("{:<width$}", file.name));
+            let name = style.paint(Role::Name, format!("{:<width$}", file.name.shown()));
             writeln!(
                 out,
                 "{name}  {:>9}  {}",
                 file.functions().count(),
-                style.paint(Role::Dim, file.path.display())
+                style.paint(Role::Dim, foreign::path(&file.path))
             )?;
         }
     }

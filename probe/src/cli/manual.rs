@@ -4,6 +4,7 @@
 //! On 64-bit machines only: a default that the pages show is another one elsewhere.
 
 use super::args::Cli;
+use super::pages;
 use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_mangen::Man;
@@ -18,11 +19,25 @@ fn files() -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     let page = |command: clap::Command| {
         let mut text = Vec::new();
-        let title = command.get_name().to_uppercase();
+        let name = command.get_name().to_owned();
+        let title = name.to_uppercase();
+        // Its grammar and examples have sections of their own here.
+        let command = command.after_help(None::<&str>).after_long_help(None::<&str>);
         let man =
             Man::new(command).title(title).date("").source(concat!("probe ", env!("CARGO_PKG_VERSION")));
-        man.manual("User Commands").render(&mut text).expect("memory takes everything");
-        text
+        let man = man.manual("User Commands");
+        let head = [Man::render_title, Man::render_name_section, Man::render_synopsis_section];
+        let body = [Man::render_description_section, Man::render_options_section];
+        for render in head.into_iter().chain(body) {
+            render(&man, &mut text).expect("memory takes everything");
+        }
+        if name == "probe" {
+            man.render_subcommands_section(&mut text).expect("memory takes everything");
+        }
+        // A date that is empty has to be said, or what follows it takes its place.
+        let mut text = String::from_utf8(text).expect("it is text").replacen(" 1  \"", " 1 \"\" \"", 1);
+        pages::sections(&name).iter().for_each(|section| pages::render(&mut text, section));
+        text.into_bytes()
     };
     for sub in command.get_subcommands() {
         // As long as the test lives.

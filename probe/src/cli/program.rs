@@ -1,6 +1,8 @@
 //! The program to be traced: where it is, and whether the agent can be loaded into it.
 
 use super::Failure;
+use super::elf::needed;
+use super::status::Status;
 use crate::def::near_matches;
 use object::{Object, ObjectKind, elf};
 use std::ffi::{OsStr, OsString};
@@ -22,11 +24,12 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf, Failure> {
         let path = PathBuf::from(name);
         return match fs::metadata(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Err(Failure::new(format!("there is no program `{shown}`{}", neighbours(&path))))
+                let sentence = format!("there is no program `{shown}`{}", neighbours(&path));
+                Err(Failure::new(sentence).with(Status::NotFound))
             }
-            Err(error) => Err(Failure::new(format!("the program `{shown}` cannot be read: {error}"))),
-            Ok(metadata) if !metadata.is_file() => Err(Failure::new(format!("`{shown}` is not a program"))),
-            Ok(metadata) if !may_execute(&metadata) => Err(Failure::new(format!(
+            Err(error) => Err(untraceable(format!("the program `{shown}` cannot be read: {error}"))),
+            Ok(metadata) if !metadata.is_file() => Err(untraceable(format!("`{shown}` is not a program"))),
+            Ok(metadata) if !may_execute(&metadata) => Err(untraceable(format!(
                 "`{shown}` may not be executed (its mode is {:o})",
                 metadata.mode() & 0o7777
             ))),
@@ -43,7 +46,8 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf, Failure> {
     }
     let names: Vec<String> = folders.iter().flat_map(|folder| file_names(folder)).collect();
     let near = near_matches(&name.to_string_lossy(), names.iter().map(String::as_str), 3);
-    Err(Failure::new(format!("there is no program `{shown}` in PATH{}", did_you_mean(&near))))
+    let sentence = format!("there is no program `{shown}` in PATH{}", did_you_mean(&near));
+    Err(Failure::new(sentence).with(Status::NotFound))
 }
 
 /// `; did you mean `a`, `b` or `c`?`, or nothing.
@@ -71,6 +75,11 @@ fn may_execute(metadata: &fs::Metadata) -> bool {
     metadata.permissions().mode() & 0o111 != 0
 }
 
+/// The program is there, but cannot be traced.
+fn untraceable(sentence: String) -> Failure {
+    Failure::new(sentence).with(Status::NotTraceable)
+}
+
 /// Checks that the dynamic linker will load the agent into the program at `path`.
 ///
 /// # Errors
@@ -83,44 +92,50 @@ pub(super) fn check_traceable(path: &Path) -> Result<(), Failure> {
             Some(interpreter) => path = interpreter,
         }
     }
-    Err(Failure::new(format!("`{}` has too many interpreters behind one another", path.display())))
+    Err(untraceable(format!("`{}` has too many interpreters behind one another", path.display())))
 }
 
 /// Checks one file; for a script, returns its interpreter.
 fn check_one(path: &Path) -> Result<Option<PathBuf>, Failure> {
     let shown = path.display();
     let metadata =
-        fs::metadata(path).map_err(|error| Failure::new(format!("`{shown}` cannot be read: {error}")))?;
-    let data = fs::read(path).map_err(|error| Failure::new(format!("`{shown}` cannot be read: {error}")))?;
+        fs::metadata(path).map_err(|error| untraceable(format!("`{shown}` cannot be read: {error}")))?;
+    let data =
+        super::open::read(path).map_err(|error| untraceable(format!("`{shown}` cannot be read: {error}")))?;
     if let Some(line) = data.strip_prefix(b"#!") {
         let line = line.split(|&c| c == b'\n').next().unwrap_or_default();
         let interpreter = line.trim_ascii().split(|c| c.is_ascii_whitespace()).next().unwrap_or_default();
         if interpreter.is_empty() {
-            return Err(Failure::new(format!("the script `{shown}` does not name its interpreter")));
+            return Err(untraceable(format!("the script `{shown}` does not name its interpreter")));
         }
         let interpreter = PathBuf::from(OsString::from_vec(interpreter.to_owned()));
         if !interpreter.exists() {
             let sentence =
                 format!("the interpreter `{}` of the script `{shown}` does not exist", interpreter.display());
-            return Err(Failure::new(sentence));
+            return Err(untraceable(sentence));
         }
         return Ok(Some(interpreter));
     }
     let file = object::File::parse(&*data)
-        .map_err(|_| Failure::new(format!("`{shown}` is neither an ELF program nor a script")))?;
+        .map_err(|_| untraceable(format!("`{shown}` is neither an ELF program nor a script")))?;
     check_machine(path, &data)?;
     if !matches!(file.kind(), ObjectKind::Executable | ObjectKind::Dynamic) {
-        return Err(Failure::new(format!("`{shown}` is not a linked program")));
+        return Err(untraceable(format!("`{shown}` is not a linked program")));
     }
     if !has_interpreter(&data) {
-        return Err(Failure::new(format!(
+        return Err(untraceable(format!(
             "`{shown}` is a static program: no dynamic linker runs in it, so the agent cannot be loaded"
         )));
     }
     if metadata.mode() & 0o6000 != 0 {
         let which = if metadata.mode() & 0o4000 != 0 { "set-uid" } else { "set-gid" };
-        return Err(Failure::new(format!(
+        return Err(untraceable(format!(
             "`{shown}` is a {which} program: the dynamic linker does not load the agent into those"
+        )));
+    }
+    if insists_on_being_first(&data) && !may_come_second(std::env::var_os("ASAN_OPTIONS").as_deref()) {
+        return Err(untraceable(format!(
+            "`{shown}` is built with AddressSanitizer, which ends programs in which another library is loaded before its own; set ASAN_OPTIONS=verify_asan_link_order=0"
         )));
     }
     Ok(None)
@@ -135,7 +150,7 @@ fn check_machine(path: &Path, data: &[u8]) -> Result<(), Failure> {
     }
     let name =
         |machine: Option<(u8, u8, elf::Machine)>| machine.map_or("no machine".to_owned(), machine_name);
-    Err(Failure::new(format!(
+    Err(untraceable(format!(
         "`{}` is a program for {}, and this `probe` traces programs for {}",
         path.display(),
         name(theirs),
@@ -180,6 +195,20 @@ fn has_interpreter(data: &[u8]) -> bool {
         .unwrap_or(false)
 }
 
+/// Whether a program needs the shared runtime of AddressSanitizer (gcc's or clang's), which looks for itself at the head of the
+/// list of libraries. A runtime within the program does not.
+fn insists_on_being_first(data: &[u8]) -> bool {
+    needed(data).iter().any(|name| name.starts_with("libasan.so") || name.starts_with("libclang_rt.asan"))
+}
+
+/// Whether `ASAN_OPTIONS` switches that off; of several settings the last counts.
+fn may_come_second(options: Option<&OsStr>) -> bool {
+    let options = options.unwrap_or_default().to_string_lossy();
+    let settings = options.split([':', ',', ' ', '\n', '\t', '\r']);
+    let last = settings.filter_map(|setting| setting.strip_prefix("verify_asan_link_order=")).next_back();
+    last.is_some_and(|value| matches!(value.trim_matches(['"', '\'']), "0" | "no" | "false"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,6 +233,14 @@ mod tests {
         assert!(find("/etc/".as_ref()).unwrap_err().to_string().contains("is not a program"));
         assert!(find("/etc/passwd".as_ref()).unwrap_err().to_string().contains("may not be executed"));
         assert!(check_traceable("/etc/passwd".as_ref()).unwrap_err().to_string().contains("neither an ELF"));
+    }
+
+    #[test]
+    fn the_sanitizer_takes_the_last_of_its_settings() {
+        let may = |options: &str| may_come_second(Some(options.as_ref()));
+        assert!(may("verify_asan_link_order=0") && may("detect_leaks=1:verify_asan_link_order=false"));
+        assert!(!may("") && !may("verify_asan_link_order=1") && !may_come_second(None));
+        assert!(!may("verify_asan_link_order=0,verify_asan_link_order=1"));
     }
 
     #[test]

@@ -1,21 +1,22 @@
 //! What is known at the end: hits, misses by cause, durations.
 
+use super::foreign::Foreign;
+use super::losses::Loss;
 use super::style::{Role, Style, time};
 use crate::def::Definition;
-use crate::wire::{BUCKETS, Counters, Histogram, bucket_bounds};
+use crate::wire::{BUCKETS, Counts, Histogram, bucket_bounds};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::atomic::Ordering;
 
 /// One line of the summary: a place, over all processes in which it was planted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Row {
     /// The event's name.
-    pub(super) name: String,
+    pub(super) name: Foreign<String>,
     /// The object's file name.
-    pub(super) object: String,
+    pub(super) object: Foreign<String>,
     /// The symbol, with its offset.
-    pub(super) symbol: String,
+    pub(super) symbol: Foreign<String>,
     /// Whether the definition named a pattern.
     pub(super) from_pattern: bool,
     /// Hits whose handler ran.
@@ -32,32 +33,46 @@ pub(super) struct Row {
     pub(super) durations: Option<Histogram>,
 }
 
+/// For each definition's text and each reason: the functions that were refused.
+pub(super) type Refused = BTreeMap<Foreign<String>, BTreeMap<Foreign<String>, Vec<Foreign<String>>>>;
+
 /// Everything that is known at the end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Summary {
     /// One per place, in the order of the definitions.
     pub(super) rows: Vec<Row>,
     /// For each definition's text: why functions that match its pattern were refused, and which.
-    pub(super) refused: BTreeMap<String, BTreeMap<String, Vec<String>>>,
+    pub(super) refused: Refused,
     /// Definitions that were planted nowhere (only with `-f`).
-    pub(super) never_planted: Vec<String>,
+    pub(super) never_planted: Vec<Foreign<String>>,
     /// Events that found no ring at all.
     pub(super) lost: u64,
+    /// Which threads have dropped events.
+    pub(super) lost_by: Vec<Loss>,
+    /// Records in the buffers that no agent has written: the program writes there.
+    pub(super) garbled: u64,
     /// How long the program ran, in nanoseconds.
     pub(super) ran_ns: u64,
     /// How it ended.
     pub(super) ended: String,
     /// The program.
-    pub(super) program: String,
+    pub(super) program: Foreign<String>,
+}
+
+impl Summary {
+    /// Events of hits that were counted and are not among the events: the one number that says whether all are there.
+    pub(super) fn all_lost(&self) -> u64 {
+        sum(self.rows.iter().map(|row| row.dropped)).saturating_add(self.lost)
+    }
 }
 
 impl Row {
     /// The row of a definition's place, without counts.
     pub(super) fn new(name: &str, definition: &Definition, object: &str, symbol: &str) -> Self {
         Self {
-            name: name.to_owned(),
-            object: object.to_owned(),
-            symbol: symbol.to_owned(),
+            name: Foreign::new(name.to_owned()),
+            object: Foreign::new(object.to_owned()),
+            symbol: Foreign::new(symbol.to_owned()),
             from_pattern: matches!(definition.place, crate::def::Place::Glob(_)),
             durations: definition.is_return().then(Histogram::default),
             ..Self::default()
@@ -65,30 +80,36 @@ impl Row {
     }
 
     /// Adds what one process image counted.
-    pub(super) fn add(&mut self, counters: &Counters) {
-        self.hits += counters.hits.load(Ordering::Relaxed);
-        self.missed_nested += counters.missed_nested.load(Ordering::Relaxed);
-        self.missed_pool += counters.missed_pool.load(Ordering::Relaxed);
-        self.abandoned += counters.abandoned.load(Ordering::Relaxed);
-        self.dropped += counters.dropped.load(Ordering::Relaxed);
+    pub(super) fn add(&mut self, counts: &Counts) {
+        let add = |to: &mut u64, count: u64| *to = to.saturating_add(count);
+        add(&mut self.hits, counts.hits);
+        add(&mut self.missed_nested, counts.missed_nested);
+        add(&mut self.missed_pool, counts.missed_pool);
+        add(&mut self.abandoned, counts.abandoned);
+        add(&mut self.dropped, counts.dropped);
     }
 
     fn is_silent(&self) -> bool {
-        self.hits + self.missed_nested + self.missed_pool + self.abandoned + self.dropped == 0
+        [self.hits, self.missed_nested, self.missed_pool, self.abandoned, self.dropped] == [0; 5]
     }
+}
+
+/// The sum of what programs have counted.
+fn sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
 }
 
 /// The summary as text.
 pub(super) fn text(summary: &Summary, style: Style) -> String {
     let mut out = String::new();
-    let hits: u64 = summary.rows.iter().map(|row| row.hits).sum();
+    let hits = sum(summary.rows.iter().map(|row| row.hits));
     let _ = writeln!(
         out,
         "\n{} at {} in {}; {} {}",
         style.paint(Role::Head, count(hits, "hit")),
         count(summary.rows.len() as u64, "place"),
         time(summary.ran_ns),
-        summary.program,
+        summary.program.shown(),
         summary.ended,
     );
     table(&mut out, summary, style);
@@ -96,7 +117,7 @@ pub(super) fn text(summary: &Summary, style: Style) -> String {
         if let Some(durations) =
             row.durations.as_ref().filter(|durations| durations.count > 1 && !row.from_pattern)
         {
-            let _ = writeln!(out, "\n{}", style.paint(Role::Head, format!("{} took", row.name)));
+            let _ = writeln!(out, "\n{}", style.paint(Role::Head, format!("{} took", row.name.shown())));
             histogram(&mut out, durations);
         }
     }
@@ -120,7 +141,7 @@ fn table(out: &mut String, summary: &Summary, style: Style) {
     let mut lines: Vec<Vec<String>> = vec![head.into_iter().map(str::to_owned).collect()];
     for row in &shown {
         let counts = [row.hits, row.missed_nested, row.missed_pool, row.abandoned, row.dropped];
-        let mut line = vec![row.name.clone()];
+        let mut line = vec![row.name.shown().to_string()];
         line.extend(counts.iter().map(u64::to_string));
         if timed {
             line.extend(times(row.durations.as_ref()));
@@ -194,37 +215,55 @@ fn histogram(out: &mut String, durations: &Histogram) {
     }
 }
 
+/// `name-pid/tid`.
+fn task(loss: &Loss) -> String {
+    let name = loss.comm.split(|&byte| byte == 0).next().unwrap_or_default().escape_ascii();
+    if loss.tid == loss.pid {
+        format!("{name}-{}", loss.pid)
+    } else {
+        format!("{name}-{}/{}", loss.pid, loss.tid)
+    }
+}
+
 /// What else must not stay unsaid.
 fn remarks(out: &mut String, summary: &Summary, style: Style) {
     for (definition, reasons) in &summary.refused {
         let all: usize = reasons.values().map(Vec::len).sum();
         let _ = writeln!(
             out,
-            "\n{} for `{definition}`:",
-            style.paint(Role::Bad, format!("{} refused", count(all as u64, "function")))
+            "\n{} for `{}`:",
+            style.paint(Role::Bad, format!("{} refused", count(all as u64, "function"))),
+            definition.shown()
         );
         for (reason, symbols) in reasons {
-            let some: Vec<&str> = symbols.iter().take(4).map(String::as_str).collect();
+            let some: Vec<String> = symbols.iter().take(4).map(|symbol| symbol.shown().to_string()).collect();
             let more = if symbols.len() > some.len() { ", …" } else { "" };
-            let _ = writeln!(out, "  {:>5}  {reason}: {}{more}", symbols.len(), some.join(", "));
+            let _ = writeln!(out, "  {:>5}  {}: {}{more}", symbols.len(), reason.shown(), some.join(", "));
         }
     }
     for definition in &summary.never_planted {
+        let is_refused = summary.refused.contains_key(definition);
+        let why = if is_refused { "all that it means was refused" } else { "its object was never loaded" };
         let _ = writeln!(
             out,
             "{}",
-            style
-                .paint(Role::Bad, format!("`{definition}` was planted nowhere: its object was never loaded"))
+            style.paint(Role::Bad, format!("`{}` was planted nowhere: {why}", definition.shown()))
         );
     }
-    let dropped: u64 = summary.rows.iter().map(|row| row.dropped).sum();
+    let dropped = sum(summary.rows.iter().map(|row| row.dropped));
     if dropped > 0 {
-        let hint = "the buffer of a thread was full (see --buffer); hits and durations above are complete";
+        let hint = "the buffer of a thread was full (see --buffer, and --on-full wait); hits and durations above are complete";
         let _ = writeln!(
             out,
             "{}",
             style.paint(Role::Bad, format!("{} dropped: {hint}", count(dropped, "event")))
         );
+        for loss in summary.lost_by.iter().take(4) {
+            let _ = writeln!(out, "  {:>9}  {}", loss.events, task(loss));
+        }
+        if summary.lost_by.len() > 4 {
+            let _ = writeln!(out, "  … and {} more", count(summary.lost_by.len() as u64 - 4, "thread"));
+        }
     }
     if summary.lost > 0 {
         let hint = "more threads than buffers; hits and durations above are complete";
@@ -233,5 +272,11 @@ fn remarks(out: &mut String, summary: &Summary, style: Style) {
             "{}",
             style.paint(Role::Bad, format!("{} lost: {hint}", count(summary.lost, "event")))
         );
+    }
+    if summary.garbled > 0 {
+        let hint = "the program has written into the buffers that it shares with this command";
+        let garbled = count(summary.garbled, "record");
+        let _ =
+            writeln!(out, "{}", style.paint(Role::Bad, format!("{garbled} could not be understood: {hint}")));
     }
 }

@@ -48,7 +48,7 @@ impl<W: Write + Send> Sink for Text<W> {
             self.head()?;
         }
         let seconds = format!("{:>5}.{:06}", event.time_ns / 1_000_000_000, event.time_ns / 1000 % 1_000_000);
-        let mut task = format!("{}-{}", event.comm, event.pid);
+        let mut task = format!("{}-{}", event.comm.shown(), event.pid);
         if event.tid != event.pid {
             let _ = write!(task, "/{}", event.tid);
         }
@@ -58,7 +58,7 @@ impl<W: Write + Send> Sink for Text<W> {
             self.line,
             "{}  {task:<TASK_WIDTH$}  {took:>8}  {} ",
             self.style.paint(Role::Dim, seconds),
-            self.style.paint(Role::Name, format!("{:<width$}", event.name, width = self.name_width)),
+            self.style.paint(Role::Name, format!("{:<width$}", event.name.shown(), width = self.name_width)),
         );
         let before = self.line.len();
         value::text(&mut self.line, &event.definition.args, event.values, event.symbols);

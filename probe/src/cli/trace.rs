@@ -1,7 +1,10 @@
 //! `probe trace`.
 
-use super::args::{Format, Trace};
+use super::args::{Format, OnFull, Trace};
 use super::consumer::{Consumer, Sink, Verdict};
+use super::foreign;
+use super::open::FileId;
+use super::status::Status;
 use super::style::Style;
 use super::{Failure, json, launch, program, text};
 use crate::def::Definition;
@@ -10,6 +13,7 @@ use crate::{AGENT, registers};
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -29,20 +33,26 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     let definitions = definitions(&args.probes)?;
     let path = program::find(&args.program[0])?;
     program::check_traceable(&path)?;
-    let agent =
-        AGENT.ok_or_else(|| Failure::new("this `probe` was built without an agent for its own machine"))?;
+    let agent = AGENT.ok_or_else(|| failed("this `probe` was built without an agent for its own machine"))?;
     let sink = sink(args, &definitions)?;
     let config = args.probes.join("\0");
-    let flags = Flags { follow: args.follow, no_events: args.no_events, no_jumps: args.no_jumps };
+    let flags = Flags {
+        follow: args.follow,
+        no_events: args.no_events,
+        no_jumps: args.no_jumps,
+        wait: args.on_full == OnFull::Wait,
+    };
     let layout = Layout::new(config.len(), args.buffer);
-    let (region, region_fd) = Region::create(layout, config.as_bytes(), flags).map_err(Failure::new)?;
+    let (region, region_fd) = Region::create(layout, config.as_bytes(), flags).map_err(failed)?;
     let agent_fd = launch::agent_file(agent)
-        .map_err(|error| Failure::new(format!("the agent cannot be stored in memory: {error}")))?;
+        .map_err(|error| failed(format!("the agent cannot be stored in memory: {error}")))?;
     let runner = args.runner.clone().or_else(|| std::env::var_os(crate::RUNNER_VARIABLE));
     let what = launch::What { path: &path, argv: &args.program, runner: runner.as_deref() };
-    let started = launch::start(&what, &launch::path_of(&agent_fd), &launch::path_of(&region_fd))?;
+    let started = launch::start(&what, &launch::path_of(&agent_fd), &launch::path_of(&region_fd))
+        .map_err(|failure| failure.with(Status::NotTraceable))?;
     let done = AtomicBool::new(false);
-    let consumer = Consumer::new(region, definitions, sink);
+    let region_id = FileId::of(&region_fd).map_err(Failure::new)?;
+    let consumer = Consumer::new(region, region_id, definitions, sink);
     let (status, verdict) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| consumer.run(&done));
         let status = started.wait(args.duration);
@@ -50,8 +60,13 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
         region.wake_now();
         (status, reader.join())
     });
-    let verdict = verdict.map_err(|_| Failure::new("the reader of events has failed"))?;
+    let verdict = verdict.map_err(|_| failed("the reader of events has failed"))?;
     conclude(args, status, verdict)
+}
+
+/// The command itself has failed.
+fn failed(sentence: impl std::fmt::Display) -> Failure {
+    Failure::new(sentence).with(Status::Failed)
 }
 
 /// Parses all definitions; the first that is wrong ends the command.
@@ -64,9 +79,11 @@ fn definitions(texts: &[String]) -> Result<Vec<Definition>, Failure> {
 fn sink(args: &Trace, definitions: &[Definition]) -> Result<Box<dyn Sink>, Failure> {
     let to: Box<dyn io::Write + Send> = match &args.output {
         None => Box::new(BufWriter::with_capacity(1 << 16, io::stderr())),
+        Some(path) if is_stdout(path) => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
         Some(path) => {
-            let file = File::create(path)
-                .map_err(|error| Failure::new(format!("`{}` cannot be written: {error}", path.display())))?;
+            let file = File::create(path).map_err(|error| {
+                Failure::new(format!("`{}` cannot be written: {error}", foreign::path(path)))
+            })?;
             Box::new(BufWriter::with_capacity(1 << 16, file))
         }
     };
@@ -75,10 +92,16 @@ fn sink(args: &Trace, definitions: &[Definition]) -> Result<Box<dyn Sink>, Failu
     }
     let style = match &args.output {
         None => Style::new(args.color, &io::stderr()),
+        Some(path) if is_stdout(path) => Style::new(args.color, &io::stdout()),
         Some(_) if args.color == super::args::Color::Always => Style::new(args.color, &io::stderr()),
         Some(_) => Style::plain(),
     };
     Ok(Box::new(text::Text::new(to, style, widest_name(definitions))))
+}
+
+/// Whether `-o` means standard output; a file of that name is `./-`.
+fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }
 
 /// The longest event name that is known beforehand.
@@ -98,9 +121,9 @@ fn conclude(args: &Trace, status: ExitStatus, mut verdict: Verdict) -> Result<Ou
     if let Some(error) = verdict.failure {
         return Err(if error.text.is_empty() { Failure::new(error.sentence) } else { error.into() });
     }
-    let shown = args.program[0].display();
+    let shown = foreign::os(&args.program[0]);
     if !verdict.is_ready {
-        return Err(Failure::new(format!(
+        return Err(failed(format!(
             "the agent did not start in `{shown}` (which {}), so nothing was traced",
             ended(status)
         )));
@@ -109,13 +132,28 @@ fn conclude(args: &Trace, status: ExitStatus, mut verdict: Verdict) -> Result<Ou
     if verdict.sink_failed.is_none() {
         verdict.sink_failed = verdict.sink.summary(&verdict.summary).err();
     }
-    if let Some(error) = verdict.sink_failed.filter(|error| error.kind() != io::ErrorKind::BrokenPipe) {
-        eprintln!("probe: events could not be written: {error}");
+    match verdict.sink_failed {
+        // Who reads the events has gone: as if they had been written by the program's `write`.
+        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Outcome::Signal(libc::SIGPIPE)),
+        Some(error) => {
+            eprintln!("probe: events could not be written: {error}");
+            Ok(outcome(status, Status::Failed))
+        }
+        None if !verdict.summary.never_planted.is_empty() => Ok(outcome(status, Status::NotPlanted)),
+        None => Ok(outcome(status, Status::Success)),
     }
-    Ok(match status.signal() {
-        Some(signal) => Outcome::Signal(signal),
-        None => Outcome::Status(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)),
-    })
+}
+
+/// As the program ended; what the command has to say counts where the program says that all is well.
+fn outcome(program: ExitStatus, own: Status) -> Outcome {
+    match (program.code(), program.signal()) {
+        (_, Some(signal)) => Outcome::Signal(signal),
+        (Some(0), None) => Outcome::Status(own.code()),
+        (code, None) => {
+            let code = code.and_then(|code| u8::try_from(code).ok());
+            Outcome::Status(code.unwrap_or(Status::Failed.code()))
+        }
+    }
 }
 
 /// `exited with 0`, `was killed by SIGTERM (15)`.

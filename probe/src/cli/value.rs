@@ -1,5 +1,6 @@
 //! Fetched values as text and as JSON.
 
+use super::foreign::{Foreign, quoted};
 use crate::def::{Argument, Scalar, Width};
 use crate::wire::{Value, Values};
 use serde_json::Value as Json;
@@ -8,7 +9,7 @@ use std::fmt::Write;
 /// Turns an address into `symbol+0xoffset` where a symbol covers it.
 pub(super) trait Symbolize {
     /// The symbol that covers `addr`, with the distance from it.
-    fn symbol(&self, addr: u64) -> Option<String>;
+    fn symbol(&self, addr: u64) -> Option<Foreign<String>>;
 }
 
 /// Appends ` NAME=VALUE` for each argument.
@@ -47,6 +48,34 @@ pub(super) fn json(args: &[Argument], mut values: Values<'_>, symbols: &dyn Symb
     Json::Object(map)
 }
 
+/// The bytes, in hexadecimal, of strings and characters that are not UTF-8, at the places where [`json`] has them; `None` where
+/// all are.
+pub(super) fn bytes(args: &[Argument], mut values: Values<'_>) -> Option<Json> {
+    let mut map = serde_json::Map::new();
+    for arg in args {
+        let elements = elements(arg, &mut values);
+        if !matches!(arg.ty.scalar, Scalar::String | Scalar::Char) {
+            continue;
+        }
+        let all: Vec<Json> =
+            elements.iter().map(|element| element.map_or(Json::Null, |(bytes, _)| not_utf8(bytes))).collect();
+        if all.iter().all(Json::is_null) {
+            continue;
+        }
+        let one = if arg.ty.count.is_some() { Json::Array(all) } else { all.into_iter().next()? };
+        map.insert(arg.name.clone(), one);
+    }
+    (!map.is_empty()).then_some(Json::Object(map))
+}
+
+/// Bytes in hexadecimal; `null` for UTF-8, which a string of JSON holds as it is.
+pub(super) fn not_utf8(bytes: &[u8]) -> Json {
+    if std::str::from_utf8(bytes).is_ok() {
+        return Json::Null;
+    }
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into()
+}
+
 /// One element: its bytes, and whether they were cut.
 type Element<'a> = (&'a [u8], bool);
 
@@ -75,24 +104,14 @@ fn element_text(out: &mut String, scalar: Scalar, element: Option<&Element<'_>>,
         Scalar::Signed(width) => write!(out, "{}", signed(bytes, width)),
         Scalar::Hex(_) => write!(out, "{:#x}", unsigned(bytes)),
         Scalar::Char => {
-            out.push('\'');
-            escape(out, bytes, '\'');
-            out.push('\'');
-            Ok(())
+            write!(out, "'{}'", quoted(bytes, '\''))
         }
         Scalar::String => {
-            out.push('"');
-            escape(out, bytes, '"');
-            out.push_str(if cut { "\"…" } else { "\"" });
-            Ok(())
+            write!(out, "\"{}\"{}", quoted(bytes, '"'), if cut { "…" } else { "" })
         }
-        Scalar::Symbol => {
-            let addr = unsigned(bytes);
-            match symbols.symbol(addr) {
-                Some(name) => out.write_str(&name),
-                None => write!(out, "{addr:#x}"),
-            }
-        }
+        Scalar::Bits(bits) => write!(out, "{}", bits.of(unsigned(bytes))),
+        Scalar::Symbol => write!(out, "{}", symbol(bytes, symbols).shown()),
+        Scalar::SymbolText => write!(out, "\"{}\"", quoted(symbol(bytes, symbols).raw().as_bytes(), '"')),
     };
 }
 
@@ -103,11 +122,15 @@ fn element_json(scalar: Scalar, element: Option<&Element<'_>>, symbols: &dyn Sym
         Scalar::Signed(width) => signed(bytes, width).into(),
         Scalar::Hex(_) => format!("{:#x}", unsigned(bytes)).into(),
         Scalar::Char | Scalar::String => String::from_utf8_lossy(bytes).into(),
-        Scalar::Symbol => {
-            let addr = unsigned(bytes);
-            symbols.symbol(addr).unwrap_or_else(|| format!("{addr:#x}")).into()
-        }
+        Scalar::Bits(bits) => bits.of(unsigned(bytes)).into(),
+        Scalar::Symbol | Scalar::SymbolText => symbol(bytes, symbols).json(),
     }
+}
+
+/// `symbol+0xoffset`, or the address where nothing covers it.
+fn symbol(bytes: &[u8], symbols: &dyn Symbolize) -> Foreign<String> {
+    let addr = unsigned(bytes);
+    symbols.symbol(addr).unwrap_or_else(|| Foreign::new(format!("{addr:#x}")))
 }
 
 fn unsigned(bytes: &[u8]) -> u64 {
@@ -126,31 +149,6 @@ fn signed(bytes: &[u8], width: Width) -> i64 {
     ((unsigned(bytes) << unused) as i64) >> unused
 }
 
-/// Appends bytes as they would stand in a C string; text in UTF-8 stays readable.
-fn escape(out: &mut String, bytes: &[u8], quote: char) {
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
-                '\\' => out.push_str("\\\\"),
-                c if c == quote => out.extend(['\\', c]),
-                c if c.is_control() => {
-                    let mut utf8 = [0; 4];
-                    c.encode_utf8(&mut utf8).bytes().for_each(|byte| {
-                        let _ = write!(out, "\\x{byte:02x}");
-                    });
-                }
-                c => out.push(c),
-            }
-        }
-        for byte in chunk.invalid() {
-            let _ = write!(out, "\\x{byte:02x}");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,8 +159,8 @@ mod tests {
     struct OneSymbol;
 
     impl Symbolize for OneSymbol {
-        fn symbol(&self, addr: u64) -> Option<String> {
-            (addr == 0x1010).then(|| "main+0x10".into())
+        fn symbol(&self, addr: u64) -> Option<Foreign<String>> {
+            (addr == 0x1010).then(|| Foreign::new("main+0x10".into()))
         }
     }
 
@@ -194,6 +192,9 @@ mod tests {
     #[case("char", 0, "'\\x00'", Json::from("\0"))]
     #[case("char", b'\''.into(), "'\\''", Json::from("'"))]
     #[case("symbol", 0x1010, "main+0x10", Json::from("main+0x10"))]
+    #[case("symstr", 0x1010, "\"main+0x10\"", Json::from("main+0x10"))]
+    #[case("b4@4/32", 0x1234_5678, "7", Json::from(7))]
+    #[case("b1@63/64", u64::MAX, "1", Json::from(1))]
     #[case("symbol", 0x9999, "0x9999", Json::from("0x9999"))]
     fn scalars(#[case] ty: &str, #[case] word: u64, #[case] shown: &str, #[case] as_json: Json) {
         let len = args(&format!("$retval:{ty}"))[0].ty.scalar.bytes();
@@ -232,6 +233,27 @@ mod tests {
         let (shown, as_json) = both("string[2]", &strings);
         assert_eq!(shown, "{\"a\",(fault)}");
         assert_eq!(as_json, serde_json::json!(["a", null]));
+    }
+
+    #[test]
+    fn evt_2_bytes_that_are_no_utf8_survive_in_json() {
+        let args = args("a=$arg1:string b=$arg2:string c=$retval:char d=$arg3:string[3] e=$arg4:u8");
+        let encoded = [
+            value(4, b"/\xff\xfex"),
+            value(2, "ä".as_bytes()),
+            value(1, b"\xe4"),
+            value(1, b"y"),
+            value(1, b"\x80"),
+            value(FAULT, b""),
+            value(1, b"\xff"),
+        ]
+        .concat();
+        let strings = json(&args, Values(&encoded), &OneSymbol);
+        assert_eq!(strings["a"], "/\u{fffd}\u{fffd}x");
+        assert_eq!(strings["e"], 255);
+        let bytes = bytes(&args, Values(&encoded)).unwrap();
+        assert_eq!(bytes, serde_json::json!({ "a": "2ffffe78", "c": "e4", "d": [null, "80", null] }));
+        assert_eq!(super::bytes(&args[1..2], Values(&value(2, "ä".as_bytes()))), None);
     }
 
     #[test]

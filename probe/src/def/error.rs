@@ -20,6 +20,13 @@ impl DefError {
         Self { text: text.to_owned(), span: (span.0.min(end), end), sentence: sentence.into() }
     }
 
+    /// The definition before, in and behind the place that is meant.
+    pub fn parts(&self) -> [&str; 3] {
+        let from = self.text.floor_char_boundary(self.span.0);
+        let to = self.text.floor_char_boundary(self.span.1).max(from);
+        [&self.text[..from], &self.text[from..to], &self.text[to..]]
+    }
+
     /// The line under the definition that marks the place: blanks (and the definition's own tabs), then carets.
     pub fn marker(&self) -> String {
         let (before, marked) = (

@@ -2,12 +2,12 @@
 
 use super::parse::{Word, is_identifier, number};
 use super::{
-    Argument, DefError, Fetch, Kind, MAX_ARGUMENT, MAX_ARRAY, MAX_DEREFS, Scalar, Source, Type, Width,
-    near_matches,
+    Argument, Bits, DefError, Fetch, Kind, MAX_ARGUMENT, MAX_ARRAY, MAX_DEREFS, MAX_TEXT, Scalar, Source,
+    Type, Width, near_matches,
 };
 
 /// Every type by name.
-const TYPES: [(&str, Scalar); 15] = [
+const TYPES: [(&str, Scalar); 17] = [
     ("u8", Scalar::Unsigned(Width::W8)),
     ("u16", Scalar::Unsigned(Width::W16)),
     ("u32", Scalar::Unsigned(Width::W32)),
@@ -22,7 +22,9 @@ const TYPES: [(&str, Scalar); 15] = [
     ("x64", Scalar::Hex(Width::W64)),
     ("char", Scalar::Char),
     ("string", Scalar::String),
+    ("ustring", Scalar::String),
     ("symbol", Scalar::Symbol),
+    ("symstr", Scalar::SymbolText),
 ];
 
 /// What a parser of one definition's arguments needs to know.
@@ -32,24 +34,26 @@ struct Parser<'a> {
     registers: &'a [(&'a str, usize)],
 }
 
-/// Parses argument number `index` (from 0).
+/// Parses argument number `index` (from 0); says whether it was given a name.
 pub(super) fn argument(
     line: &str,
     word: Word<'_>,
     index: usize,
     kind: Kind,
     registers: &[(&str, usize)],
-) -> Result<Argument, DefError> {
+) -> Result<(Argument, bool), DefError> {
     let parser = Parser { line, kind, registers };
-    let (name, value) = match word.text.find('=') {
+    // Not one within a text.
+    let head = word.text.split('"').next().unwrap_or_default();
+    let (name, value) = match head.find('=') {
         Some(at) => {
             let name = word.part(0, at);
             if !is_identifier(name.text) {
                 return Err(name.error(line, "an argument's name is made of letters, digits and `_`"));
             }
-            (name.text.to_owned(), word.from(at + 1))
+            (Some(name.text.to_owned()), word.from(at + 1))
         }
-        None => (format!("arg{}", index + 1), word),
+        None => (None, word),
     };
     if value.text.is_empty() {
         return Err(word.error(line, "a value is missing after `=`"));
@@ -57,12 +61,38 @@ pub(super) fn argument(
     let (fetch_word, ty) = parser.split_type(value)?;
     let fetch = parser.fetch(fetch_word)?;
     let ty = parser.resolve_type(&fetch, ty)?;
-    Ok(Argument { name, fetch, ty, span: word.span() })
+    let is_named = name.is_some();
+    let name = name.unwrap_or_else(|| own_name(fetch_word.text, &fetch, index));
+    Ok((Argument { name, fetch, ty, span: word.span() }, is_named))
+}
+
+/// What an argument without a name is called: as what it fetches, so that nobody takes one for another.
+fn own_name(text: &str, fetch: &Fetch, index: usize) -> String {
+    match (&fetch.source, fetch.derefs.as_slice()) {
+        (Source::Argument(n), []) => format!("arg{}", n + 1),
+        (Source::ReturnValue, []) => "retval".into(),
+        (Source::Stack(n), []) => format!("stack{n}"),
+        (Source::StackPointer, []) => "stack".into(),
+        (Source::Comm, []) => "comm".into(),
+        (Source::Register(_), []) if is_identifier(&text[1..]) => text[1..].into(),
+        (Source::Symbol { name, offset: 0 }, [0]) if is_identifier(name) => name.clone(),
+        _ => format!("value{}", index + 1),
+    }
 }
 
 impl Parser<'_> {
     /// Splits `FETCH:TYPE`. The type starts at the last `:` outside parentheses that is not part of a `::`.
     fn split_type<'w>(&self, word: Word<'w>) -> Result<(Word<'w>, Option<(Word<'w>, Type)>), DefError> {
+        if word.text.starts_with("\\\"") {
+            let end = word.text[2..].find('"').map_or(word.text.len(), |len| 2 + len + 1);
+            let (text, rest) = (word.part(0, end), word.from(end));
+            return match rest.text.strip_prefix(':') {
+                None if rest.text.is_empty() => Ok((text, None)),
+                Some("") => Err(word.error(self.line, "a type is missing after `:`")),
+                Some(_) => Ok((text, Some((rest.from(1), self.parse_type(rest.from(1))?)))),
+                None => Err(rest.error(self.line, "only `:TYPE` may follow a text")),
+            };
+        }
         let at = word.text.rfind(':').filter(|&at| at > 0 && !word.text[..at].ends_with(':'));
         let Some(at) = at.filter(|&at| !word.text[at..].contains(')')) else { return Ok((word, None)) };
         let ty = word.from(at + 1);
@@ -91,6 +121,13 @@ impl Parser<'_> {
         };
         match TYPES.iter().find(|(known, _)| *known == name.text) {
             Some(&(_, scalar)) => Ok(Type { scalar, count }),
+            None if name.text.starts_with('b') && name.text.contains('@') => match bits(name.text) {
+                Some(bits) => Ok(Type { scalar: Scalar::Bits(bits), count }),
+                None => Err(name.error(
+                    self.line,
+                    "a bit field is bWIDTH@OFFSET/CONTAINER, such as b4@0/32, and lies within its container of 8, 16, 32 or 64 bits",
+                )),
+            },
             None => {
                 let hint = hint("", near_matches(name.text, TYPES.iter().map(|(known, _)| *known), 2));
                 Err(name.error(self.line, format!("unknown type `{}`{hint}", name.text)))
@@ -102,10 +139,10 @@ impl Parser<'_> {
     fn resolve_type(&self, fetch: &Fetch, ty: Option<(Word<'_>, Type)>) -> Result<Type, DefError> {
         let text = Type { scalar: Scalar::String, count: None };
         match ty {
-            None if fetch.source == Source::Comm => Ok(text),
+            None if is_text(&fetch.source) => Ok(text),
             None => Ok(Type::WORD),
-            Some((word, ty)) if fetch.source == Source::Comm && ty != text => {
-                Err(word.error(self.line, "`$comm` has the type `string`"))
+            Some((word, ty)) if is_text(&fetch.source) && ty != text => {
+                Err(word.error(self.line, "`$comm` and texts have the type `string`"))
             }
             Some((_, ty)) => Ok(ty),
         }
@@ -119,7 +156,8 @@ impl Parser<'_> {
             };
             let sign_and_digits = inner.part(0, open);
             // The kernel's `+u8(…)` reads user memory; here all memory is.
-            let digits = sign_and_digits.text[1..].trim_start_matches('u');
+            let digits = &sign_and_digits.text[1..];
+            let digits = digits.strip_prefix('u').unwrap_or(digits);
             let offset = number(digits).and_then(|n| i64::try_from(n).ok());
             let Some(offset) = offset else {
                 return Err(sign_and_digits.error(
@@ -140,8 +178,8 @@ impl Parser<'_> {
             inner = rest.part(1, 1 + content.len());
         }
         let (source, mut derefs) = self.source(inner)?;
-        if source == Source::Comm && !outer.is_empty() {
-            return Err(inner.error(self.line, "`$comm` is not an address"));
+        if is_text(&source) && !outer.is_empty() {
+            return Err(inner.error(self.line, "`$comm` and texts are not addresses"));
         }
         derefs.extend(outer.into_iter().rev());
         Ok(Fetch { source, derefs })
@@ -153,6 +191,14 @@ impl Parser<'_> {
             Some(b'$') => Ok((self.variable(word)?, Vec::new())),
             Some(b'%') => Ok((self.register(word)?, Vec::new())),
             Some(b'@') => Ok((self.global(word)?, vec![0])),
+            Some(b'\\') if word.text[1..].starts_with('"') => {
+                // Closed, as all quotes of a definition are.
+                let text = word.text[2..].trim_end_matches('"');
+                if text.len() > MAX_TEXT {
+                    return Err(word.error(self.line, format!("a text has at most {MAX_TEXT} bytes")));
+                }
+                Ok((Source::Text(text.to_owned()), Vec::new()))
+            }
             Some(b'\\') => {
                 let digits = &word.text[1..];
                 let value = match digits.strip_prefix('-') {
@@ -160,11 +206,11 @@ impl Parser<'_> {
                     None => number(digits),
                 };
                 let constant = value.map(Source::Constant);
-                Ok((constant.ok_or_else(|| word.error(self.line, "a number follows `\\`"))?, Vec::new()))
+                Ok((constant.ok_or_else(|| word.error(self.line, "a number, or a text in quotes, follows `\\`"))?, Vec::new()))
             }
             _ => Err(word.error(
                 self.line,
-                "a value starts with `$` (variable), `%` (register), `@` (symbol or address), `+` or `-` (memory read), or `\\` (number)",
+                "a value starts with `$` (variable), `%` (register), `@` (symbol or address), `+` or `-` (memory read), or `\\` (number or text)",
             )),
         }
     }
@@ -234,6 +280,27 @@ impl Parser<'_> {
     }
 }
 
+/// Whether a source gives text and no number.
+fn is_text(source: &Source) -> bool {
+    matches!(source, Source::Comm | Source::Text(_))
+}
+
+/// `bWIDTH@OFFSET/CONTAINER`.
+fn bits(text: &str) -> Option<Bits> {
+    let (width, rest) = text.strip_prefix('b')?.split_once('@')?;
+    let (offset, container) = rest.split_once('/')?;
+    let container = match container {
+        "8" => Width::W8,
+        "16" => Width::W16,
+        "32" => Width::W32,
+        "64" => Width::W64,
+        _ => return None,
+    };
+    let (width, offset) = (number(width)?, number(offset)?);
+    let is_inside = width >= 1 && width.checked_add(offset)? <= 8 * container.bytes() as u64;
+    is_inside.then_some(Bits { width: width as u8, offset: offset as u8, container })
+}
+
 /// The N of `$argN` and `$stackN`.
 fn index(digits: &str) -> Option<usize> {
     if digits.is_empty() || !digits.bytes().all(|c| c.is_ascii_digit()) {
@@ -264,6 +331,10 @@ mod tests {
         Definition::parse(&format!("r f {text}"), REGISTERS).unwrap().args.remove(0)
     }
 
+    fn bits(width: u8, offset: u8, container: Width) -> Scalar {
+        Scalar::Bits(Bits { width, offset, container })
+    }
+
     fn symbol(name: &str, offset: i64) -> Source {
         Source::Symbol { name: name.into(), offset }
     }
@@ -284,6 +355,10 @@ mod tests {
     #[case::negative_constant("\\-1", Source::Constant(u64::MAX), &[])]
     #[case::deref("+8(%rsp)", Source::Register(1), &[8])]
     #[case::user_deref("+u8(%rsp)", Source::Register(1), &[8])]
+    #[case::user_deref_negative("-u0x10(%rsp)", Source::Register(1), &[-16])]
+    #[case::text("\\\"text\"", Source::Text("text".into()), &[])]
+    #[case::text_with_everything("\\\"a b:c=$arg1 (d)\"", Source::Text("a b:c=$arg1 (d)".into()), &[])]
+    #[case::empty_text("\\\"\"", Source::Text(String::new()), &[])]
     #[case::nested("+8(-0x10(%rsp))", Source::Register(1), &[-16, 8])]
     #[case::nested_global("+4(@list)", symbol("list", 0), &[0, 4])]
     fn fetches(#[case] text: &str, #[case] source: Source, #[case] derefs: &[i64]) {
@@ -300,6 +375,13 @@ mod tests {
     #[case("$arg1:char", Type { scalar: Scalar::Char, count: None })]
     #[case("$arg1:string", Type { scalar: Scalar::String, count: None })]
     #[case("$arg1:symbol", Type { scalar: Scalar::Symbol, count: None })]
+    #[case("+u0($arg1):ustring", Type { scalar: Scalar::String, count: None })]
+    #[case("$arg1:symstr", Type { scalar: Scalar::SymbolText, count: None })]
+    #[case("$arg1:b4@0/32", Type { scalar: bits(4, 0, Width::W32), count: None })]
+    #[case("+0($arg1):b0x3@5/8[2]", Type { scalar: bits(3, 5, Width::W8), count: Some(2) })]
+    #[case("$arg1:b64@0/64", Type { scalar: bits(64, 0, Width::W64), count: None })]
+    #[case("\\\"a:b\"", Type { scalar: Scalar::String, count: None })]
+    #[case("\\\"a:b\":string", Type { scalar: Scalar::String, count: None })]
     #[case("@ns::list", Type::WORD)]
     #[case("@ns::list:u64", Type { scalar: Scalar::Unsigned(Width::W64), count: None })]
     #[case("$comm", Type { scalar: Scalar::String, count: None })]
@@ -307,10 +389,38 @@ mod tests {
         assert_eq!(one(text).ty, ty);
     }
 
+    #[rstest]
+    #[case("$arg3 size=$arg1 $arg2", &["arg3", "size", "arg2"])]
+    #[case("$retval $comm $stack $stack2 %di @stdout", &["retval", "comm", "stack", "stack2", "di", "stdout"])]
+    #[case("+8($arg1) @ns::list \\7 \\\"x\"", &["value1", "value2", "value3", "value4"])]
+    #[case("$arg1 $arg1:string x=$arg1 $arg1:u8", &["arg1", "arg1_2", "x", "arg1_3"])]
+    #[case("arg1=$arg2 $arg1", &["arg1", "arg1_2"])]
+    #[case("$arg1 arg1=$arg2", &["arg1_2", "arg1"])]
+    fn arguments_without_a_name_are_called_as_what_they_fetch(#[case] args: &str, #[case] names: &[&str]) {
+        let def = Definition::parse(&format!("r f {args}"), REGISTERS).unwrap();
+        assert_eq!(def.args.iter().map(|arg| arg.name.as_str()).collect::<Vec<_>>(), names);
+    }
+
     #[test]
-    fn arguments_without_a_name_are_numbered() {
-        let def = Definition::parse("p f $arg3 size=$arg1 $arg2", REGISTERS).unwrap();
-        let names: Vec<&str> = def.args.iter().map(|arg| arg.name.as_str()).collect();
-        assert_eq!(names, ["arg1", "size", "arg3"]);
+    fn bits_are_counted_from_the_lowest() {
+        let bits = |width, offset, container| Bits { width, offset, container };
+        assert_eq!(bits(4, 0, Width::W32).of(0x1234_5678), 8);
+        assert_eq!(bits(4, 28, Width::W32).of(0x1234_5678), 1);
+        assert_eq!(bits(64, 0, Width::W64).of(u64::MAX), u64::MAX);
+    }
+
+    #[rstest]
+    #[case("$arg1:b0@0/32")]
+    #[case("$arg1:b33@0/32")]
+    #[case("$arg1:b4@29/32")]
+    #[case("$arg1:b4@0/24")]
+    #[case("$arg1:b4@0")]
+    #[case("\\\"a\":u8")]
+    #[case("\\\"a\":string[2]")]
+    #[case("\\\"a\"b")]
+    #[case("+0(\\\"a\")")]
+    #[case("+uu8($arg1)")]
+    fn what_the_kernel_refuses_is_refused(#[case] text: &str) {
+        Definition::parse(&format!("r f {text}"), REGISTERS).unwrap_err();
     }
 }

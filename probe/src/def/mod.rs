@@ -11,19 +11,23 @@
 //!
 //! SYMBOL may be a shell-style glob (`mem*`); in double quotes it is taken literally and may hold blanks.
 //! A FETCHARG is `[NAME=]FETCH[:TYPE]`; a FETCH is one of `$argN`, `$retval`, `$stackN`, `$stack`, `$comm`,
-//! `%REGISTER`, `@SYMBOL[±OFFSET]`, `@ADDRESS`, `\NUMBER` or `±OFFSET(FETCH)`; a TYPE is one of `u8…u64`,
-//! `s8…s64`, `x8…x64`, `char`, `string`, `symbol`, each with an optional `[COUNT]`.
+//! `%REGISTER`, `@SYMBOL[±OFFSET]`, `@ADDRESS`, `\NUMBER`, `\"TEXT"` or `±[u]OFFSET(FETCH)`; a TYPE is one of `u8…u64`,
+//! `s8…s64`, `x8…x64`, `char`, `string`, `ustring`, `symbol`, `symstr`, `bWIDTH@OFFSET/CONTAINER`, each with an optional
+//! `[COUNT]`. All memory is user memory here, so that `u` and `ustring` change nothing.
 //!
 //! Nothing in here touches a process: text in, [`Definition`] or [`DefError`] out.
 
 mod error;
 mod fetch;
 mod glob;
+pub mod names;
+mod object;
 mod parse;
 mod suggest;
 
 pub use error::DefError;
 pub use glob::Glob;
+pub use object::{Fit, HasFile, Named, fit, object_named};
 pub use suggest::near_matches;
 
 /// The longest array that one argument may ask for, as in the kernel.
@@ -32,6 +36,8 @@ pub const MAX_ARRAY: usize = 64;
 pub const MAX_ARGS: usize = 128;
 /// The deepest nesting of `±OFFSET(…)`.
 pub const MAX_DEREFS: usize = 16;
+/// The longest `\"TEXT"`, in bytes.
+pub const MAX_TEXT: usize = 1024;
 /// The highest N of `$argN`: the entry values of a return probe are kept in a fixed array of this length.
 pub const MAX_ARGUMENT: usize = 12;
 
@@ -85,7 +91,8 @@ pub enum Place {
 /// One fetch argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// The name to print: as typed, or `arg1`, `arg2`, … by position.
+    /// The name to print: as typed; else that of what is fetched (`arg2` for `$arg2`, `retval`, `di` for `%di`), or
+    /// `value1`, `value2`, … by position where that has none.
     pub name: String,
     /// Where the value comes from.
     pub fetch: Fetch,
@@ -128,6 +135,8 @@ pub enum Source {
     },
     /// `@ADDRESS` (the memory read is the first of the derefs) or `\NUMBER` (no memory read).
     Constant(u64),
+    /// `\"TEXT"`.
+    Text(String),
 }
 
 /// How a value is read and printed.
@@ -154,6 +163,28 @@ pub enum Scalar {
     String,
     /// `symbol`: an address, printed as symbol+offset.
     Symbol,
+    /// `symstr`: the same, printed as a string is.
+    SymbolText,
+    /// `bWIDTH@OFFSET/CONTAINER`: some bits of a word, decimal.
+    Bits(Bits),
+}
+
+/// Bits of a word, counted from its lowest, whatever the byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bits {
+    /// How many; at least 1.
+    pub width: u8,
+    /// How many lie below them; those and these together fit into the word.
+    pub offset: u8,
+    /// The word.
+    pub container: Width,
+}
+
+impl Bits {
+    /// The bits of `word`.
+    pub const fn of(self, word: u64) -> u64 {
+        (word >> self.offset) & (u64::MAX >> (64 - self.width))
+    }
 }
 
 /// The width of an integer.
@@ -187,7 +218,8 @@ impl Scalar {
         match self {
             Self::Unsigned(w) | Self::Signed(w) | Self::Hex(w) => w.bytes(),
             Self::Char => 1,
-            Self::Symbol => size_of::<usize>(),
+            Self::Bits(bits) => bits.container.bytes(),
+            Self::Symbol | Self::SymbolText => size_of::<usize>(),
             Self::String => 0,
         }
     }

@@ -1,6 +1,7 @@
 //! The parser of whole definitions: words, the command letter, the place.
 
-use super::{DefError, Definition, Glob, Kind, MAX_ARGS, Place, fetch};
+use super::{Argument, DefError, Definition, Glob, Kind, MAX_ARGS, Place, fetch};
+use std::collections::HashSet;
 
 /// A blank-separated word of the definition and where it starts.
 #[derive(Clone, Copy, Debug)]
@@ -57,14 +58,7 @@ pub(super) fn definition(line: &str, registers: &[(&str, usize)]) -> Result<Defi
     if args.len() > MAX_ARGS {
         return Err(args[MAX_ARGS].error(line, format!("more than {MAX_ARGS} arguments")));
     }
-    let mut parsed: Vec<super::Argument> = Vec::with_capacity(args.len());
-    for (index, word) in args.iter().enumerate() {
-        let argument = fetch::argument(line, *word, index, kind, registers)?;
-        if parsed.iter().any(|other| other.name == argument.name) {
-            return Err(word.error(line, format!("two arguments are called `{}`", argument.name)));
-        }
-        parsed.push(argument);
-    }
+    let parsed = arguments(line, args, kind, registers)?;
     Ok(Definition {
         text: line.to_owned(),
         kind,
@@ -74,6 +68,33 @@ pub(super) fn definition(line: &str, registers: &[(&str, usize)]) -> Result<Defi
         place_span: place.span(),
         args: parsed,
     })
+}
+
+/// Parses the arguments. Two that were given one name are an error; two that fetch the same are told apart by a number.
+fn arguments(
+    line: &str,
+    words: &[Word<'_>],
+    kind: Kind,
+    registers: &[(&str, usize)],
+) -> Result<Vec<Argument>, DefError> {
+    let mut taken: HashSet<String> = HashSet::new();
+    let mut parsed: Vec<(Argument, bool)> = Vec::with_capacity(words.len());
+    for (index, word) in words.iter().enumerate() {
+        let (argument, is_named) = fetch::argument(line, *word, index, kind, registers)?;
+        if is_named && !taken.insert(argument.name.clone()) {
+            return Err(word.error(line, format!("two arguments are called `{}`", argument.name)));
+        }
+        parsed.push((argument, is_named));
+    }
+    for (argument, _) in parsed.iter_mut().filter(|(_, is_named)| !is_named) {
+        let own = argument.name.clone();
+        let mut number = 2_usize;
+        while !taken.insert(argument.name.clone()) {
+            argument.name = format!("{own}_{number}");
+            number += 1;
+        }
+    }
+    Ok(parsed.into_iter().map(|(argument, _)| argument).collect())
 }
 
 /// Splits at blanks outside double quotes.
@@ -350,7 +371,7 @@ mod tests {
     #[case::deref_unclosed("p f +8($arg1", "($arg1", "`)`")]
     #[case::deref_no_number("p f +($arg1)", "+", "number of bytes")]
     #[case::deref_no_paren("p f +8", "+8", "`(`")]
-    #[case::deref_of_comm("p f +8($comm)", "$comm", "not an address")]
+    #[case::deref_of_comm("p f +8($comm)", "$comm", "not addresses")]
     #[case::comm_type("p f $comm:u8", "u8", "`string`")]
     #[case::arg_name("p f a-b=$arg1", "a-b", "letters, digits")]
     #[case::no_fetch("p f a=", "a=", "value is missing")]

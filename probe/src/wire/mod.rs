@@ -4,21 +4,24 @@
 //! Header │ definitions │ statistics (counters, histograms) │ ring 0 │ ring 1 │ …
 //! ```
 //!
-//! The agent writes, the command reads; nothing in a traced thread ever waits. Each thread owns one [`Ring`]
-//! (single producer, single consumer, no lock). A full ring drops the event and counts it. The region is as
+//! The agent writes, the command reads. Each thread owns one [`Ring`] (single producer, single consumer, no lock). A full ring
+//! drops the event and counts it, or, if that is asked for, lets its thread wait as long as the command lives. The region is as
 //! large as it may ever become and sparse: memory is used where it has been written.
 //!
-//! What comes out of the region was written by the traced program, so the command believes none of it: every length
-//! and index is checked.
+//! What comes out of the region was written by the traced program, and may change while it is looked at. So the command
+//! believes none of it, and has no reference to any of it: a [`Reader`] gives copies, of which every length is checked.
 
+mod futex;
+mod hostile;
 mod record;
 pub(crate) mod region;
 mod ring;
 mod stats;
 
+pub use hostile::{LONGEST_RECORD, Progress, Reader};
 pub use record::{
     EVENT_HEAD, Event, FAULT, Image, Kind, Meta, Point, Record, TRUNCATED, Value, Values, decode,
 };
 pub use region::{Flags, Header, Layout, MapError, Region};
 pub use ring::{From, Owner, Reservation, Ring, RingControl};
-pub use stats::{BUCKETS, Counters, Durations, Histogram, bucket_bounds, bucket_of};
+pub use stats::{BUCKETS, Counters, Counts, Durations, Histogram, bucket_bounds, bucket_of};

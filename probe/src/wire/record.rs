@@ -128,6 +128,10 @@ pub enum Meta {
         bias: u64,
         /// Its file.
         path: String,
+        /// Which file that was: device and number.
+        file: (u64, u64),
+        /// Its build id in hexadecimal digits; empty where it has none.
+        build_id: String,
     },
     /// A point is planted.
     Point(Image, Point),
@@ -165,8 +169,9 @@ impl Meta {
             Self::Started { image, pid, program } => {
                 out.head(Kind::Started, *image).u32(*pid).text(program);
             }
-            Self::Object { image, start, end, bias, path } => {
+            Self::Object { image, start, end, bias, path, file, build_id } => {
                 out.head(Kind::Object, *image).u64(*start).u64(*end).u64(*bias).text(path);
+                out.u64(file.0).u64(file.1).text(build_id);
             }
             Self::Point(image, p) => {
                 out.head(Kind::Point, *image).u32(p.point).u32(p.definition).u64(p.addr).u64(p.offset);
@@ -210,6 +215,8 @@ pub fn decode(bytes: &[u8]) -> Option<Record<'_>> {
             end: from.u64()?,
             bias: from.u64()?,
             path: from.text()?,
+            file: (from.u64()?, from.u64()?),
+            build_id: from.text()?,
         },
         k if k == Kind::Point as u32 => Meta::Point(
             image,
@@ -296,7 +303,15 @@ mod tests {
     fn all() -> Vec<Meta> {
         vec![
             Meta::Started { image: 1, pid: 2, program: "/bin/ls".into() },
-            Meta::Object { image: 1, start: 0x1000, end: 0x2000, bias: 0x1000, path: "/lib/x.so".into() },
+            Meta::Object {
+                image: 1,
+                start: 0x1000,
+                end: 0x2000,
+                bias: 0x1000,
+                path: "/lib/x.so".into(),
+                file: (8, 9),
+                build_id: "ab01".into(),
+            },
             Meta::Point(
                 3,
                 Point {

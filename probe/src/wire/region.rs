@@ -1,5 +1,6 @@
 //! The memory that the command creates and the agents map.
 
+use super::futex;
 use super::ring::{From, Owner, Ring, RingControl};
 use super::stats::{Counters, Durations};
 use std::ffi::CStr;
@@ -35,6 +36,8 @@ pub struct Flags {
     pub no_events: bool,
     /// Plant breakpoints only, no jumps.
     pub no_jumps: bool,
+    /// A thread whose ring is full waits instead of dropping its event.
+    pub wait: bool,
 }
 
 /// The first page of a region.
@@ -42,22 +45,31 @@ pub struct Flags {
 pub struct Header {
     magic: u64,
     layout: Layout,
+    /// One past the highest ring that was ever taken.
+    rings_high: AtomicU32,
+    /// The number of the next process image.
+    next_image: AtomicU32,
     follow: u32,
     no_events: u32,
     no_jumps: u32,
+    wait: u32,
+    /// The command's process.
+    reader_process: u32,
     /// The next free byte of the statistics.
     stats_next: AtomicU64,
-    /// The number of the next process image.
-    next_image: AtomicU32,
-    /// One past the highest ring that was ever taken.
-    rings_high: AtomicU32,
     /// Events lost because all rings were taken.
     lost: AtomicU64,
     /// Raised when the command should look before its time; the command sleeps on it (futex).
     wake: AtomicU32,
     /// Whether the command sleeps.
     asleep: AtomicU32,
+    /// The thread that reads; the kernel marks it when that has ended.
+    reader: Line<AtomicU32>,
 }
+
+/// Something that has a cache line of its own.
+#[repr(C, align(64))]
+struct Line<T>(T);
 
 /// Why a region could not be mapped.
 #[derive(Debug)]
@@ -147,15 +159,18 @@ impl Region {
         let header = Header {
             magic: MAGIC,
             layout,
+            rings_high: AtomicU32::new(0),
+            next_image: AtomicU32::new(1),
             follow: flags.follow.into(),
             no_events: flags.no_events.into(),
             no_jumps: flags.no_jumps.into(),
+            wait: flags.wait.into(),
+            reader_process: std::process::id(),
             stats_next: AtomicU64::new(0),
-            next_image: AtomicU32::new(1),
-            rings_high: AtomicU32::new(0),
             lost: AtomicU64::new(0),
             wake: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
+            reader: Line(AtomicU32::new(0)),
         };
         // SAFETY: the mapping is larger than a header, page aligned, and nobody else knows it yet.
         unsafe { base.cast::<Header>().write(header) };
@@ -208,7 +223,12 @@ impl Region {
     /// What the agent is to do.
     pub fn flags(&self) -> Flags {
         let header = self.header();
-        Flags { follow: header.follow != 0, no_events: header.no_events != 0, no_jumps: header.no_jumps != 0 }
+        Flags {
+            follow: header.follow != 0,
+            no_events: header.no_events != 0,
+            no_jumps: header.no_jumps != 0,
+            wait: header.wait != 0,
+        }
     }
 
     /// The definitions, NUL separated.
@@ -281,9 +301,28 @@ impl Region {
         unsafe { Ring::new(control, data.as_ptr(), self.layout.ring_len) }
     }
 
+    /// Everything, as words: for tests that write what no agent does.
+    #[doc(hidden)]
+    pub fn words(&self) -> &'static [AtomicU64] {
+        // SAFETY: page aligned, mapped for good with so many bytes, a multiple of a page; any bits are valid, the words are
+        // atomic. What is read without atomics was written before anybody else knew of the mapping.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.layout.total() / 8) }
+    }
+
+    /// Where a ring's words begin in [`Region::words`]: a page for its indices, then its bytes.
+    #[doc(hidden)]
+    pub fn words_of_ring(&self, index: usize) -> usize {
+        self.layout.ring_start(index) / 8
+    }
+
     /// How many rings there are.
     pub fn ring_count(&self) -> usize {
         self.layout.ring_count
+    }
+
+    /// The bytes of one ring.
+    pub(super) fn ring_len(&self) -> usize {
+        self.layout.ring_len
     }
 
     /// How many rings, from the first, have ever been taken.
@@ -333,8 +372,28 @@ impl Region {
     pub fn wake_now(&self) {
         let wake = &self.header().wake;
         wake.fetch_add(1, Ordering::Release);
-        // SAFETY: the address of a mapped word; FUTEX_WAKE touches nothing else.
-        unsafe { libc::syscall(libc::SYS_futex, wake.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+        futex::wake(wake);
+    }
+
+    /// Says that the calling thread is the one that reads. When it ends, by whatever, nobody waits for it any more.
+    pub(super) fn read_here(&self) {
+        futex::mark_when_this_thread_ends(&self.header().reader.0);
+    }
+
+    /// Whether nobody reads any more. One load; fit for handlers.
+    #[inline]
+    pub fn is_orphaned(&self) -> bool {
+        futex::has_ended(&self.header().reader.0)
+    }
+
+    /// The same, for somebody who has waited: asks the kernel where that does not mark threads that have ended.
+    pub fn is_orphaned_for_sure(&self) -> bool {
+        if self.header().reader.0.load(Ordering::Relaxed) != 0 {
+            return self.is_orphaned();
+        }
+        // SAFETY: signal 0 sends nothing.
+        let result = unsafe { libc::syscall(libc::SYS_kill, self.header().reader_process, 0) };
+        result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
     }
 
     /// Sleeps until [`Region::wake`] or for `timeout_ms`. For the command.
@@ -342,14 +401,7 @@ impl Region {
         let header = self.header();
         let seen = header.wake.load(Ordering::Acquire);
         header.asleep.store(1, Ordering::Release);
-        let timeout = libc::timespec {
-            tv_sec: (timeout_ms / 1000) as _,
-            tv_nsec: ((timeout_ms % 1000) * 1_000_000) as libc::c_long,
-        };
-        // SAFETY: the address of a mapped word and of a timeout that outlives the call.
-        unsafe {
-            libc::syscall(libc::SYS_futex, header.wake.as_ptr(), libc::FUTEX_WAIT, seen, &raw const timeout);
-        }
+        futex::wait(&header.wake, seen, timeout_ms);
         header.asleep.store(0, Ordering::Release);
     }
 }
@@ -376,6 +428,7 @@ fn map(fd: &OwnedFd, len: usize) -> Result<NonNull<u8>, MapError> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Reader;
     use super::*;
 
     fn small() -> Layout {
@@ -383,8 +436,12 @@ mod tests {
     }
 
     fn create() -> (Region, OwnedFd) {
-        Region::create(small(), b"p f\0r g $r", Flags { follow: true, no_events: false, no_jumps: true })
-            .unwrap()
+        Region::create(
+            small(),
+            b"p f\0r g $r",
+            Flags { follow: true, no_events: false, no_jumps: true, wait: true },
+        )
+        .unwrap()
     }
 
     #[test]
@@ -393,7 +450,7 @@ mod tests {
         let path = std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
         let theirs = Region::open(&path).unwrap();
         assert_eq!(theirs.config(), b"p f\0r g $r");
-        assert_eq!(theirs.flags(), Flags { follow: true, no_events: false, no_jumps: true });
+        assert_eq!(theirs.flags(), Flags { follow: true, no_events: false, no_jumps: true, wait: true });
         let counters = theirs.alloc_counters().unwrap();
         theirs.counters(counters).unwrap().hits.fetch_add(3, Ordering::Relaxed);
         assert_eq!(mine.counters(counters).unwrap().hits.load(Ordering::Relaxed), 3);
@@ -405,8 +462,7 @@ mod tests {
         room.commit();
         let mut seen = Vec::new();
         assert_eq!(mine.rings_used(), 1);
-        // SAFETY: the only consumer.
-        unsafe { mine.ring(0).consume(|record| seen.push(record.to_vec())) };
+        Reader::new(mine).read(0, usize::MAX, |record| seen.push(record.to_vec()));
         assert_eq!(seen, [b"hello"]);
     }
 
@@ -418,7 +474,7 @@ mod tests {
         let rings: Vec<_> = (0..3).map(|_| region.claim_ring(owner, [0; 16]).unwrap().1).collect();
         assert!(region.claim_ring(owner, [0; 16]).is_none());
         rings[1].release();
-        assert!(rings[1].free_if_drained(false));
+        assert!(Reader::new(region).free_if_drained(1, false));
         assert!(region.claim_ring(owner, [0; 16]).is_some());
     }
 

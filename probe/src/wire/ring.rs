@@ -4,18 +4,19 @@
 //! consumer is the command. `head` and `tail` count bytes since the beginning of time; they are never reset, so
 //! that an owner that died in the middle of a record leaves nothing but an unfinished record behind `head`.
 
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use super::futex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
 /// The bytes that a record's length is rounded up to.
 pub(super) const ALIGN: usize = 8;
 /// The length word that says: the rest of the ring's end is empty, go on at its start.
-const WRAP: u32 = u32::MAX;
+pub(super) const WRAP: u32 = u32::MAX;
 
 /// The bit of an owner that is gone: the ring is free once it has been read. Above all numbers of processes.
 const RELEASED: u64 = 1 << 63;
 
 /// An event is being written whose timestamp is still to come.
-const OPEN: u64 = 1;
+pub(super) const OPEN: u64 = 1;
 
 /// The words of a ring that both sides use, each group in its own cache line.
 #[repr(C, align(64))]
@@ -35,7 +36,11 @@ pub struct RingControl {
     _line1: [u64; 6],
     /// Bytes ever read.
     tail: AtomicU64,
-    _line2: [u64; 7],
+    /// Changes whenever `tail` has; the owner sleeps on it (futex).
+    room: AtomicU32,
+    /// Whether the owner sleeps.
+    waiting: AtomicU32,
+    _line2: [u64; 6],
 }
 
 /// The owner of a ring that the consumer is just giving back.
@@ -70,10 +75,11 @@ impl Owner {
         Self { pid: ((word & !RELEASED) >> 32) as u32, tid: word as u32 }
     }
 
-    /// Whether the thread has ended. One system call.
+    /// Whether the thread has ended; where it is not known (0), whether its process has. One system call.
     pub fn is_dead(self) -> bool {
+        let thread = if self.tid == 0 { self.pid } else { self.tid };
         // SAFETY: signal 0 sends nothing.
-        let result = unsafe { libc::syscall(libc::SYS_tgkill, self.pid, self.tid, 0) };
+        let result = unsafe { libc::syscall(libc::SYS_tgkill, self.pid, thread, 0) };
         result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
     }
 }
@@ -135,6 +141,11 @@ impl<'a> Ring<'a> {
         (word != 0).then(|| Owner::of(word))
     }
 
+    /// Says which thread of the owner's process the owner is, which was not known when the ring was taken.
+    pub fn belong_to(&self, owner: Owner) {
+        self.control.owner.store(owner.word(), Ordering::Release);
+    }
+
     /// The owner's name when it took the ring.
     pub fn comm(&self) -> [u8; 16] {
         let mut name = [0; 16];
@@ -149,10 +160,10 @@ impl<'a> Ring<'a> {
         self.control.owner.fetch_or(RELEASED, Ordering::Release);
     }
 
-    /// Frees a ring whose owner has released it or is known to be dead, if everything has been read.
-    pub fn free_if_drained(&self, owner_is_dead: bool) -> bool {
+    /// Frees a ring that has been read up to `tail` if that is all, and its owner has released it or is known to be dead.
+    pub(super) fn free(&self, tail: u64, owner_is_dead: bool) -> bool {
         let owner = self.control.owner.load(Ordering::Acquire);
-        if !(owner & RELEASED != 0 || owner_is_dead && owner != 0) || !self.is_empty() {
+        if !(owner & RELEASED != 0 || owner_is_dead && owner != 0) || self.head() != tail {
             return false;
         }
         // Fails if the owner, or another thread, has taken it again.
@@ -190,17 +201,7 @@ impl<'a> Ring<'a> {
         self.control.busy.store(0, Ordering::Release);
     }
 
-    /// The time before which no event of this ring will come any more, as far as one that is being written tells;
-    /// to be asked before the ring is read. `None`: not known yet.
-    pub fn horizon_ns(&self) -> Option<u64> {
-        match self.control.busy.load(Ordering::Acquire) {
-            0 => Some(u64::MAX),
-            OPEN => None,
-            time_ns => Some(time_ns),
-        }
-    }
-
-    /// Makes room for a record of up to `most` bytes. `None`: there is none; the drop has been counted.
+    /// Makes room for a record of up to `most` bytes. `None`: there is none.
     ///
     /// # Safety
     /// The calling thread owns the ring ([`Ring::claim`]) and holds no other reservation of it.
@@ -208,12 +209,10 @@ impl<'a> Ring<'a> {
     pub unsafe fn reserve(&self, most: usize) -> Option<Reservation<'a>> {
         let most = most.next_multiple_of(ALIGN);
         let head = self.control.head.load(Ordering::Relaxed);
-        let used = head.wrapping_sub(self.control.tail.load(Ordering::Acquire)) as usize;
         let at = (head % self.len as u64) as usize;
         let to_end = self.len - at;
         let skipped = if to_end < most { to_end } else { 0 };
-        if used > self.len || skipped + most > self.len - used {
-            self.control.dropped.fetch_add(1, Ordering::Relaxed);
+        if !self.has_room(head, skipped + most) {
             return None;
         }
         if skipped != 0 {
@@ -229,6 +228,37 @@ impl<'a> Ring<'a> {
         Some(Reservation { control: self.control, head: head + skipped as u64, data, most, len: 4 })
     }
 
+    /// Whether `len` bytes are free behind `head`.
+    fn has_room(&self, head: u64, len: usize) -> bool {
+        let used = head.wrapping_sub(self.control.tail.load(Ordering::Acquire)) as usize;
+        used <= self.len && len <= self.len - used
+    }
+
+    /// Counts an event that found no room.
+    pub fn count_drop(&self) {
+        self.control.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether a record of up to `most` bytes finds room when everything has been read, wherever the ring's end is.
+    pub fn can_hold(&self, most: usize) -> bool {
+        most.next_multiple_of(ALIGN) <= self.len / 2
+    }
+
+    /// Sleeps until the command has read something, if there is no room for `most` bytes; for `timeout_ms` at the most. One
+    /// system call.
+    pub fn wait(&self, most: usize, timeout_ms: u32) {
+        let control = self.control;
+        let seen = control.room.load(Ordering::Acquire);
+        control.waiting.store(1, Ordering::Relaxed);
+        // The command gives back, then looks whether we wait; so we say that we wait, then look what it has given back.
+        fence(Ordering::SeqCst);
+        // With what is skipped at the ring's end.
+        if !self.has_room(control.head.load(Ordering::Relaxed), 2 * most.next_multiple_of(ALIGN)) {
+            futex::wait(&control.room, seen, timeout_ms);
+        }
+        control.waiting.store(0, Ordering::Relaxed);
+    }
+
     /// Whether more than half of the ring is waiting to be read.
     #[inline]
     pub fn is_half_full(&self) -> bool {
@@ -237,51 +267,42 @@ impl<'a> Ring<'a> {
         used > self.len as u64 / 2
     }
 
-    /// Whether there is nothing to read.
-    pub fn is_empty(&self) -> bool {
-        self.control.head.load(Ordering::Acquire) == self.control.tail.load(Ordering::Relaxed)
+    /// Bytes ever written, as the ring says now.
+    pub(super) fn head(&self) -> u64 {
+        self.control.head.load(Ordering::Acquire)
     }
 
-    /// Reads all complete records, oldest first, then gives their room back. Returns how many bytes it freed.
-    ///
-    /// `visit` gets a record's bytes without the length word. Records that cannot be right (the other side is not
-    /// trusted) end the reading: the rest is skipped and counted as one drop.
-    ///
-    /// # Safety
-    /// No other thread consumes this ring at the same time.
-    pub unsafe fn consume(&self, mut visit: impl FnMut(&[u8])) -> usize {
-        let begin = self.control.tail.load(Ordering::Relaxed);
-        let head = self.control.head.load(Ordering::Acquire);
-        let mut tail = begin;
-        if head.wrapping_sub(tail) > self.len as u64 {
-            self.control.dropped.fetch_add(1, Ordering::Relaxed);
-            tail = head;
+    /// What is just being written: [`OPEN`], a time, or 0.
+    pub(super) fn busy(&self) -> u64 {
+        self.control.busy.load(Ordering::Acquire)
+    }
+
+    /// Tells the producer how much has been read.
+    pub(super) fn give_back(&self, tail: u64) {
+        self.control.tail.store(tail, Ordering::Release);
+        let room = self.control.room.load(Ordering::Relaxed);
+        self.control.room.store(room.wrapping_add(1), Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.control.waiting.load(Ordering::Relaxed) != 0 {
+            futex::wake(&self.control.room);
         }
-        while tail < head {
-            let at = (tail % self.len as u64) as usize;
-            // SAFETY: `at` < `len`.
-            let start = unsafe { self.data.add(at) };
-            // SAFETY: both are multiples of 8; the producer does not write between `tail` and `head`.
-            let len = unsafe { start.cast::<u32>().read() };
-            if len == WRAP {
-                tail += (self.len - at) as u64;
-                continue;
-            }
-            // In 64 bits, as garbage may be as long as it likes.
-            let rounded = u64::from(len).next_multiple_of(ALIGN as u64);
-            if len < 4 || rounded > (self.len - at) as u64 || rounded > head - tail {
-                self.control.dropped.fetch_add(1, Ordering::Relaxed);
-                tail = head;
-                break;
-            }
-            // SAFETY: the record lies within the ring (just checked).
-            let body = unsafe { self.data.add(at + 4) };
-            // SAFETY: as above; the producer does not write between `tail` and `head` while the slice lives.
-            visit(unsafe { std::slice::from_raw_parts(body, len as usize - 4) });
-            tail += rounded;
-        }
-        self.control.tail.store(tail.min(head), Ordering::Release);
-        tail.wrapping_sub(begin) as usize
+    }
+
+    /// The ring's bytes as words that may change at any time.
+    pub(super) fn words(&self) -> &'a [AtomicU64] {
+        // SAFETY: `Ring::new` demands memory for so many words, aligned to 8; any bits are valid, and the words are atomic.
+        unsafe { std::slice::from_raw_parts(self.data.cast(), self.len / ALIGN) }
+    }
+
+    /// Bytes ever read, as the ring says now.
+    #[cfg(test)]
+    pub(super) fn tail(&self) -> u64 {
+        self.control.tail.load(Ordering::Relaxed)
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_head(&self, head: u64) {
+        self.control.head.store(head, Ordering::Release);
     }
 }
 
@@ -378,6 +399,7 @@ impl Reservation<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::hostile;
     use super::*;
 
     /// A ring on the heap.
@@ -406,15 +428,25 @@ mod tests {
                 room.commit();
                 true
             }
-            None => false,
+            None => {
+                ring.count_drop();
+                false
+            }
         }
     }
 
     fn take(ring: &Ring<'_>) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
-        // SAFETY: one thread.
-        unsafe { ring.consume(|record| all.push(record.to_vec())) };
+        hostile::read_all(ring, |record| all.push(record.to_vec()));
         all
+    }
+
+    fn is_empty(ring: &Ring<'_>) -> bool {
+        ring.head() == ring.tail()
+    }
+
+    fn free(ring: &Ring<'_>, owner_is_dead: bool) -> bool {
+        ring.free(ring.tail(), owner_is_dead)
     }
 
     #[test]
@@ -423,7 +455,7 @@ mod tests {
         let ring = owned.ring();
         assert!(put(&ring, b"one") && put(&ring, b"") && put(&ring, b"three bytes more"));
         assert_eq!(take(&ring), [b"one".to_vec(), b"".to_vec(), b"three bytes more".to_vec()]);
-        assert!(take(&ring).is_empty() && ring.is_empty());
+        assert!(take(&ring).is_empty() && is_empty(&ring));
     }
 
     #[test]
@@ -490,11 +522,11 @@ mod tests {
         assert_eq!((ring.owner(), &ring.comm()[..5]), (Some(first), &b"name\0"[..]));
         assert!(put(&ring, b"last words"));
         ring.release();
-        assert!(!ring.free_if_drained(false), "there is something to read");
+        assert!(!free(&ring, false), "there is something to read");
         assert_eq!(take(&ring).len(), 1);
-        assert!(ring.free_if_drained(false) && ring.claim(second, [0; 16], From::Free));
-        assert!(!ring.free_if_drained(false), "its new owner has not released it");
-        assert!(ring.free_if_drained(true));
+        assert!(free(&ring, false) && ring.claim(second, [0; 16], From::Free));
+        assert!(!free(&ring, false), "its new owner has not released it");
+        assert!(free(&ring, true));
     }
 
     #[test]
@@ -507,7 +539,7 @@ mod tests {
         ring.release();
         assert!(!ring.claim(Owner { pid: 7, tid: 9 }, [0; 16], From::Free), "another thread");
         assert!(ring.claim(owner, [0; 16], From::Free));
-        assert!(!ring.free_if_drained(false));
+        assert!(!free(&ring, false));
     }
 
     #[test]
@@ -538,7 +570,7 @@ mod tests {
         assert!(ring.claim(me, [0; 16], From::Free));
         assert!(!ring.claim(Owner { pid, tid: 1 }, [0; 16], From::Dead), "its owner lives");
         ring.release();
-        assert!(ring.free_if_drained(false));
+        assert!(free(&ring, false));
         // The kernel may take a moment to forget a thread that has been joined.
         while !(Owner { pid, tid: gone }).is_dead() {
             std::thread::yield_now();
@@ -548,37 +580,33 @@ mod tests {
     }
 
     #[test]
-    fn garbage_in_the_ring_ends_the_reading_without_harm() {
-        for len in [3_u32, 60, 1 << 20, u32::MAX - 1] {
-            let mut owned = Owned::new(64);
-            let ring = owned.ring();
-            assert!(put(&ring, b"12345678"));
-            // SAFETY: the first word of the first record.
-            unsafe { ring.data.cast::<u32>().write(len) };
-            assert!(take(&ring).is_empty(), "length {len}");
-            assert!(ring.is_empty() && ring.dropped() == 1);
-        }
-        let mut owned = Owned::new(64);
+    fn evt_1_a_thread_that_waits_for_room_loses_nothing() {
+        let mut owned = Owned::new(256);
         let ring = owned.ring();
-        ring.control.head.store(1 << 40, Ordering::Relaxed);
-        assert!(take(&ring).is_empty() && ring.is_empty());
-    }
-
-    #[test]
-    fn an_event_that_is_being_written_bounds_what_may_be_printed() {
-        let mut owned = Owned::new(64);
-        let ring = owned.ring();
-        assert_eq!(ring.horizon_ns(), Some(u64::MAX));
-        ring.open();
-        assert_eq!(ring.horizon_ns(), None);
-        ring.stamp(1234);
-        assert_eq!(ring.horizon_ns(), Some(1234));
-        ring.close();
-        assert_eq!(ring.horizon_ns(), Some(u64::MAX));
-        assert!(ring.claim(Owner { pid: 1, tid: 1 }, [0; 16], From::Free));
-        ring.open();
-        assert!(ring.free_if_drained(true));
-        assert_eq!(ring.horizon_ns(), Some(u64::MAX), "its thread was killed meanwhile");
+        const ROUNDS: u64 = 20_000;
+        let mut next = 0_u64;
+        std::thread::scope(|scope| {
+            let producer = scope.spawn(|| {
+                for i in 0..ROUNDS {
+                    let most = 12 + 8 * (i % 9) as usize;
+                    // SAFETY: this thread is the only producer.
+                    while let None = unsafe { ring.reserve(most) }.map(|mut room| {
+                        room.put_u64(i);
+                        room.commit();
+                    }) {
+                        ring.wait(most, 60_000);
+                    }
+                }
+            });
+            while next < ROUNDS {
+                hostile::read_all(&ring, |record| {
+                    assert_eq!(record, next.to_ne_bytes());
+                    next += 1;
+                });
+            }
+            producer.join().unwrap();
+        });
+        assert_eq!((next, ring.dropped()), (ROUNDS, 0));
     }
 
     #[test]
@@ -597,23 +625,22 @@ mod tests {
                         (0..words).for_each(|_| room.put_u64(i));
                         room.commit();
                         sent += 1;
+                    } else {
+                        ring.count_drop();
                     }
                 }
                 sent
             });
             loop {
                 let done = producer.is_finished();
-                // SAFETY: this thread is the only consumer.
-                unsafe {
-                    ring.consume(|record| {
-                        let first = u64::from_ne_bytes(record[..8].try_into().unwrap());
-                        assert!(first >= next, "out of order");
-                        assert_eq!(record.len(), 8 * (1 + (first % 9) as usize));
-                        assert!(record.chunks(8).all(|word| word == first.to_ne_bytes()), "torn record");
-                        next = first + 1;
-                        seen += 1;
-                    });
-                }
+                hostile::read_all(&ring, |record| {
+                    let first = u64::from_ne_bytes(record[..8].try_into().unwrap());
+                    assert!(first >= next, "out of order");
+                    assert_eq!(record.len(), 8 * (1 + (first % 9) as usize));
+                    assert!(record.chunks(8).all(|word| word == first.to_ne_bytes()), "torn record");
+                    next = first + 1;
+                    seen += 1;
+                });
                 if done {
                     break;
                 }

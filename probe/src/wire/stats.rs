@@ -25,6 +25,33 @@ pub struct Counters {
     pub dropped: AtomicU64,
 }
 
+/// A copy of [`Counters`], or the sum of several. What a program writes there adds up to the most that there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// As [`Counters::hits`].
+    pub hits: u64,
+    /// As [`Counters::missed_nested`].
+    pub missed_nested: u64,
+    /// As [`Counters::missed_pool`].
+    pub missed_pool: u64,
+    /// As [`Counters::abandoned`].
+    pub abandoned: u64,
+    /// As [`Counters::dropped`].
+    pub dropped: u64,
+}
+
+impl Counts {
+    pub(super) fn of(counters: &Counters) -> Self {
+        Self {
+            hits: counters.hits.load(Ordering::Relaxed),
+            missed_nested: counters.missed_nested.load(Ordering::Relaxed),
+            missed_pool: counters.missed_pool.load(Ordering::Relaxed),
+            abandoned: counters.abandoned.load(Ordering::Relaxed),
+            dropped: counters.dropped.load(Ordering::Relaxed),
+        }
+    }
+}
+
 /// One return point's durations in nanoseconds.
 #[repr(C, align(64))]
 pub struct Durations {
@@ -109,22 +136,22 @@ impl Default for Histogram {
 impl Histogram {
     /// Adds what `durations` holds now.
     pub fn add(&mut self, durations: &Durations) {
-        self.sum_ns = self.sum_ns.wrapping_add(durations.sum.load(Ordering::Relaxed));
+        self.sum_ns = self.sum_ns.saturating_add(durations.sum.load(Ordering::Relaxed));
         self.min_ns = self.min_ns.min(!durations.min_inverted.load(Ordering::Relaxed));
         self.max_ns = self.max_ns.max(durations.max.load(Ordering::Relaxed));
         for (mine, theirs) in self.buckets.iter_mut().zip(&durations.buckets) {
             let n = u64::from(theirs.load(Ordering::Relaxed));
-            *mine += n;
-            self.count += n;
+            *mine = mine.saturating_add(n);
+            self.count = self.count.saturating_add(n);
         }
     }
 
     /// The duration below which the share `q` (0 to 1) of all durations lies, to 1/32; `None` without durations.
     pub fn quantile(&self, q: f64) -> Option<u64> {
         let rank = ((self.count as f64 * q).ceil() as u64).clamp(1, self.count.max(1));
-        let mut below = 0;
+        let mut below = 0_u64;
         for (bucket, &n) in self.buckets.iter().enumerate() {
-            below += n;
+            below = n.saturating_add(below);
             if n != 0 && below >= rank {
                 let (from, to) = bucket_bounds(bucket);
                 let middle = from + (to - from - 1) / 2;

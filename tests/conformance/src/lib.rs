@@ -18,6 +18,7 @@ mod reg;
 mod ret;
 mod safe;
 pub mod targets;
+mod together;
 mod watch;
 
 use alloc::string::String;
@@ -63,8 +64,16 @@ pub struct Case<S: Suite> {
 
 /// All cases, in the contract's order.
 pub fn cases<S: Suite>() -> impl Iterator<Item = Case<S>> {
-    let chapters =
-        [reg::cases(), hit::cases(), ret::cases(), jmp::cases(), ctl::cases(), safe::cases(), watch::cases()];
+    let chapters = [
+        reg::cases(),
+        together::cases(),
+        hit::cases(),
+        ret::cases(),
+        jmp::cases(),
+        ctl::cases(),
+        safe::cases(),
+        watch::cases(),
+    ];
     chapters.into_iter().flatten()
 }
 

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use probe_core::arch::{Arch, Method};
 use probe_core::host::{Host, Probeable};
-use probe_core::{CodeAddr, Errno, Flow, Kprobe, Kretprobe, Place, Probes};
+use probe_core::{Arrival, CodeAddr, Errno, Flow, Kprobe, Kretprobe, Place, Probes};
 
 /// The cases of this chapter.
 pub(crate) fn cases<S: Suite>() -> Vec<Case<S>> {
@@ -34,6 +34,7 @@ pub(crate) fn cases<S: Suite>() -> Vec<Case<S>> {
         reg_16_dropping_the_handle_unregisters,
         reg_17_a_kretprobe_inside_a_function_is_einval,
         reg_18_handlers_may_not_register,
+        reg_19_a_return_probe_stands_only_where_a_call_comes,
         reg_18_a_handler_may_disable_its_probe,
     ]
 }
@@ -361,5 +362,43 @@ fn reg_18_a_handler_may_disable_its_probe<S: Suite>(probes: &'static Probes<S::H
     ok!(probe.enable());
     equal!(call!(conformance_add(1, 2)), 3);
     equal!(count.load(Relaxed), 2);
+    Ok(())
+}
+
+/// Unwind information, where a host has it, knows the function for one that is called; without it the name counts.
+fn reg_19_a_return_probe_stands_only_where_a_call_comes<S: Suite>(
+    probes: &'static Probes<S::Host>,
+) -> Outcome {
+    const NAME: &str = "conformance_part.cold";
+    let kprobe = ok!(probes.register(Kprobe::at(NAME)));
+    equal!(call!(conformance_part(21)), 42);
+    equal!(kprobe.counters().hits, 1);
+    let told = ok!(probes.explain(&Place::symbol(NAME)));
+    let registered = probes.register(Kretprobe::on(NAME));
+    equal!(told.entry.is_ok(), registered.is_ok());
+    match (probes.host().arrival(kprobe.addr()), registered) {
+        (Arrival::Called, Ok(probe)) => {
+            equal!(call!(conformance_part(21)), 42);
+            equal!(probe.counters().hits, 1);
+        }
+        (Arrival::Unknown, Err(error)) => {
+            equal!((error.errno(), error.code()), (Errno::EINVAL, "entry.part"));
+        }
+        (arrival, registered) => {
+            that!(false, "the host says {arrival:?}, registered: {}", registered.is_ok());
+        }
+    }
+    // By its name it is where a program starts, whether or not there is one of that name.
+    if let Err(error) = probes.register(Kretprobe::on("_start")) {
+        that!(
+            matches!(
+                error.code(),
+                "entry.start" | "place.no_symbol" | "place.blacklisted" | "place.not_text"
+            ),
+            "_start: {error}"
+        );
+    } else {
+        that!(false, "a return probe stands on _start");
+    }
     Ok(())
 }

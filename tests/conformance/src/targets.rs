@@ -38,6 +38,47 @@ pub extern "C" fn conformance_mul(a: usize, b: usize) -> usize {
     black_box(a).wrapping_mul(b)
 }
 
+/// Functions of two arguments that nothing else probes, so that their places have no history: name, function, and what they add.
+macro_rules! fresh {
+    ($($name:ident $constant:literal),*) => {
+        $(
+            /// `3 * a + b`, and a constant.
+            #[unsafe(no_mangle)]
+            #[inline(never)]
+            pub extern "C" fn $name(a: usize, b: usize) -> usize {
+                black_box(a).wrapping_mul(3).wrapping_add(black_box(b)).wrapping_add($constant)
+            }
+        )*
+
+        /// Places without a history; each is for one use.
+        pub static FRESH: &[Fresh] =
+            &[$(Fresh { name: stringify!($name), function: $name, constant: $constant }),*];
+    };
+}
+
+/// One of [`FRESH`].
+#[derive(Clone, Copy, Debug)]
+pub struct Fresh {
+    /// Its symbol.
+    pub name: &'static str,
+    /// To be called through a pointer that the compiler cannot see through.
+    pub function: extern "C" fn(usize, usize) -> usize,
+    constant: usize,
+}
+
+impl Fresh {
+    /// Calls it; whether the result is right.
+    pub fn is_right(&self, a: usize, b: usize) -> bool {
+        black_box(self.function)(a, b) == a.wrapping_mul(3).wrapping_add(b).wrapping_add(self.constant)
+    }
+}
+
+fresh! {
+    conformance_fresh_0 100, conformance_fresh_1 101, conformance_fresh_2 102, conformance_fresh_3 103,
+    conformance_fresh_4 104, conformance_fresh_5 105, conformance_fresh_6 106, conformance_fresh_7 107,
+    conformance_fresh_8 108, conformance_fresh_9 109, conformance_fresh_10 110, conformance_fresh_11 111
+}
+
 /// `n!`, by recursion that cannot become a loop.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -103,6 +144,13 @@ pub extern "C" fn conformance_mix(seed: usize, rounds: usize) -> usize {
         }
     }
     table.iter().fold(0, |sum, &byte| (sum << 1) ^ usize::from(byte))
+}
+
+/// Twice its argument, under the name of a part that is jumped to: where a host knows better, it is a function.
+#[unsafe(export_name = "conformance_part.cold")]
+#[inline(never)]
+pub extern "C" fn conformance_part(n: usize) -> usize {
+    black_box(n).wrapping_mul(2)
 }
 
 /// Calls the function at `function` with `n` and adds one.

@@ -6,6 +6,7 @@
 pub mod backend;
 pub mod capi;
 pub mod definition;
+pub mod region;
 pub mod registry;
 pub mod symbols;
 
@@ -27,6 +28,7 @@ pub const TARGETS: &[Target] = &[
     ("ppc64le", backend::ppc64le),
     ("definition", definition::parse),
     ("symbols", symbols::read),
+    ("region", region::hostile),
     ("registry", registry::operations),
     ("capi", capi::arguments),
 ];

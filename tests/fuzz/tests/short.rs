@@ -66,7 +66,7 @@ fn dictionary(target: &str) -> &'static [&'static [u8]] {
 fn every_target_holds_on_generated_inputs() {
     let seed = number("PROBE_FUZZ_SEED", 1);
     for (name, target) in TARGETS {
-        let slow = ["registry", "capi"].contains(name);
+        let slow = ["registry", "capi", "region"].contains(name);
         let rounds = number("PROBE_FUZZ_ROUNDS", if slow { 200 } else { 20_000 });
         let mut generator = Generator(seed);
         for round in 0..rounds {

@@ -4,6 +4,7 @@ use crate::lock::{Guard, SpinLock};
 use crate::memory;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const MIN_SHIFT: usize = 4;
 const CLASSES: usize = 22;
@@ -36,6 +37,14 @@ pub fn init() {
     let mut heap = HEAP.0.lock();
     heap.rest = start;
     heap.end = end;
+}
+
+/// Whether what is freed is overwritten: not where instructions are counted.
+static IS_POISONING: AtomicBool = AtomicBool::new(false);
+
+/// Overwrites what is freed from here on, so that whoever still uses it is found out.
+pub fn poison() {
+    IS_POISONING.store(true, Relaxed);
 }
 
 /// How many bytes are allocated, for tests that nothing leaks.
@@ -82,6 +91,11 @@ unsafe impl GlobalAlloc for KernelAllocator {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         let class = class(layout);
+        if IS_POISONING.load(Relaxed) {
+            // Whoever still reads it finds no pointer that leads anywhere.
+            // SAFETY: the caller gives the block back, which is as long as its class says.
+            unsafe { block.write_bytes(0xd5, 1 << (class + MIN_SHIFT)) };
+        }
         let mut heap = self.0.lock();
         heap.used_bytes -= 1 << (class + MIN_SHIFT);
         let Some(block) = NonNull::new(block.cast::<Block>()) else { return };

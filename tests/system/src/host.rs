@@ -9,7 +9,7 @@ use crate::{cmdline, cpu, memory, modules, println, symbols, task};
 use core::sync::atomic::{AtomicBool, Ordering};
 use probe_core::arch::SaveSet;
 use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol, Watchpoints};
-use probe_core::{CodeAddr, Context, Probes, Refusal, Task, TextError};
+use probe_core::{Arrival, CodeAddr, Context, Probes, Refusal, Task, TextError};
 
 /// The kernel.
 pub struct Kernel;
@@ -136,6 +136,15 @@ unsafe impl Host for Kernel {
             // Padding between functions.
             None => Probeable::NotText,
         }
+    }
+
+    fn arrival(&self, at: CodeAddr) -> Arrival {
+        // What a CPU and a task begin with: a jump, or a return on a stack that was made by hand.
+        const STARTS: [&str; 4] = ["first_run", "secondary_start", "start32", "trampoline_start"];
+        let function = symbols::covering(at.as_usize());
+        let is_start =
+            function.is_some_and(|function| STARTS.iter().any(|start| function.name.contains(start)));
+        if is_start { Arrival::START } else { Arrival::Unknown }
     }
 
     fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>)) {

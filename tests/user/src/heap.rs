@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
 
-/// The system's allocator, counting; a test program's `#[global_allocator]`.
+/// The system's allocator, counting, and poisoning what is freed; a test program's `#[global_allocator]`.
 #[derive(Debug)]
 pub struct Counting;
 
-// SAFETY: forwards to the system's allocator and only counts.
+// SAFETY: forwards to the system's allocator, counts, and writes to nothing but what is given up.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE_BYTES.fetch_add(layout.size() as i64, SeqCst);
@@ -19,6 +19,9 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         LIVE_BYTES.fetch_sub(layout.size() as i64, SeqCst);
+        // Whoever still reads it finds no pointer that leads anywhere.
+        // SAFETY: the caller gives the block up, which is as long as it says.
+        unsafe { block.write_bytes(0xd5, layout.size()) };
         // SAFETY: the caller's promise.
         unsafe { System.dealloc(block, layout) };
     }

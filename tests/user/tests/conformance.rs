@@ -4,8 +4,13 @@
 use probe_conformance::{Suite, Summary, cases, run};
 use probe_core::Probes;
 use probe_host_linux::{LinuxProcess, probes, start};
+use probe_tests_user::heap::Counting;
 use std::process::ExitCode;
 use std::sync::Barrier;
+
+/// What is freed is poisoned, so that whoever still uses it is found out.
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 /// This process, with threads as its contexts.
 struct User;

@@ -48,15 +48,24 @@ pub const FOREIGN_BREAK: u8 = 0xcd;
 pub const SLOT_JUMP: u8 = 0xf0;
 /// In return stubs.
 pub const STUB: u8 = 0xf1;
-/// In text: to the detour of this place. Five bytes, all others BREAK.
-pub const DETOUR_JUMP: u8 = 0xf2;
+/// In text: to the first detour that this place has had; the opcodes behind it, to the next ones. Five bytes, all others BREAK.
+pub const DETOUR_JUMP: u8 = 0xe8;
+/// The last of these opcodes.
+pub const LAST_DETOUR_JUMP: u8 = 0xef;
 /// In detours: calls the handler with the word in the next eight bytes.
 pub const DETOUR_CALL: u8 = 0xf3;
 /// The same at the entry of followed functions.
 pub const ENTRY_CALL: u8 = 0xf4;
 
-/// Where the jumps of text lead: what a real one has in its displacement.
+/// Where the jumps of text lead: what a real one has in its displacement. Place and entry, in the order of the opcodes.
 pub static DETOURS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+
+/// Where the jump `opcode` at `place` leads.
+pub fn detour_of(place: usize, opcode: u8) -> Option<usize> {
+    let detours = DETOURS.lock().unwrap();
+    let mut entries = detours.iter().filter(|(from, _)| *from == place).map(|(_, entry)| *entry);
+    entries.nth(usize::from(opcode - DETOUR_JUMP))
+}
 
 pub const CHUNK: usize = 1 << 16;
 pub const SLOT: usize = 32;
@@ -342,10 +351,16 @@ unsafe impl Arch for Toy {
         Ok(layout)
     }
     fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
+        let jump = (place.as_usize(), entry.as_usize());
         let mut detours = DETOURS.lock().unwrap();
-        detours.retain(|(from, _)| *from != place.as_usize());
-        detours.push((place.as_usize(), entry.as_usize()));
-        [DETOUR_JUMP, BREAK, BREAK, BREAK, BREAK, 0, 0, 0]
+        if !detours.contains(&jump) {
+            detours.push(jump);
+        }
+        let number =
+            detours.iter().filter(|known| known.0 == jump.0).position(|known| *known == jump).unwrap();
+        let opcode = DETOUR_JUMP + number as u8;
+        assert!(opcode <= LAST_DETOUR_JUMP, "more detours than a place can have");
+        [opcode, BREAK, BREAK, BREAK, BREAK, 0, 0, 0]
     }
     fn detour_regs(regs: &ToyRegs) -> usize {
         regs.r[0]

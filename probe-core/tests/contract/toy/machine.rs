@@ -5,7 +5,7 @@ use super::instructions::*;
 use super::world::World;
 use probe_core::arch::{Access, MemFault, Memory, SaveSet, SingleStep};
 use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol, Watchpoints};
-use probe_core::{CodeAddr, Context, Refusal, Task, TextError, WatchRange};
+use probe_core::{Arrival, CodeAddr, Context, Refusal, Task, TextError, WatchRange};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex, RwLock};
@@ -93,6 +93,10 @@ pub struct ToyHost {
     pub symbols: Mutex<Vec<ToySymbol>>,
     pub contexts: Mutex<Vec<&'static Context<Toy>>>,
     pub blacklist: Mutex<Vec<(usize, usize, String)>>,
+    /// Where nothing may be probed, and why.
+    pub refused: Mutex<Vec<(std::ops::Range<usize>, Refusal)>>,
+    /// How places are come to, where the host can tell.
+    pub arrivals: Mutex<Vec<(usize, Arrival)>>,
     pub next_text: AtomicUsize,
     pub next_stack: AtomicUsize,
     /// Writes of text and slots so far.
@@ -299,12 +303,22 @@ unsafe impl Host for ToyHost {
         if at < self.memory.arena || at >= self.memory.arena + DATA {
             return Probeable::NotText;
         }
+        if let Some((_, refusal)) = self.refused.lock().unwrap().iter().find(|(range, _)| range.contains(&at))
+        {
+            return Probeable::Refused(*refusal);
+        }
         let blacklist = self.blacklist.lock().unwrap();
         match blacklist.iter().any(|(start, end, _)| at >= *start && at < *end) {
             true => Probeable::Blacklisted,
             false => Probeable::Yes,
         }
     }
+    fn arrival(&self, at: CodeAddr) -> Arrival {
+        let arrivals = self.arrivals.lock().unwrap();
+        let known = arrivals.iter().find(|(place, _)| *place == at.as_usize());
+        known.map_or(Arrival::Unknown, |(_, arrival)| *arrival)
+    }
+
     fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>)) {
         for (start, end, name) in self.blacklist.lock().unwrap().iter() {
             visit(&Blacklisted { start: CodeAddr::new(*start), end: CodeAddr::new(*end), name });

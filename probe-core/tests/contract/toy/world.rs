@@ -40,6 +40,8 @@ impl World {
             symbols: Mutex::default(),
             contexts: Mutex::default(),
             blacklist: Mutex::default(),
+            refused: Mutex::default(),
+            arrivals: Mutex::default(),
             next_text: AtomicUsize::new(arena + 64),
             next_stack: AtomicUsize::new(arena + ARENA),
             writes: AtomicUsize::new(0),
@@ -230,10 +232,8 @@ impl Cpu {
                 self.regs.pc = word_of(&insn);
                 return Ok(());
             }
-            DETOUR_JUMP => {
-                let detours = DETOURS.lock().unwrap();
-                let found = detours.iter().find(|(from, _)| *from == pc);
-                self.regs.pc = found.ok_or(End::Undefined(pc))?.1;
+            jump @ DETOUR_JUMP..=LAST_DETOUR_JUMP => {
+                self.regs.pc = detour_of(pc, jump).ok_or(End::Undefined(pc))?;
                 return Ok(());
             }
             DETOUR_CALL | ENTRY_CALL => return self.call_from_detour(word_of(&insn), insn[0] == ENTRY_CALL),

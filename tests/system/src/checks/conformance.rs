@@ -38,6 +38,7 @@ impl Suite for InKernel {
 
 /// Runs the cases whose name contains `filter`, with traps and then with jumps wherever a jump can be.
 pub fn run(filter: &str) -> Outcome {
+    crate::heap::poison();
     let by_traps = probe_conformance::run::<InKernel>(filter, &mut |line| {
         super::no_page_is_both();
         println!("{line}");

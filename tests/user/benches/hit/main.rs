@@ -116,7 +116,22 @@ fn pin(cpus: &[usize], wanted: usize) {
 
 /// The median of the ratios of the values of the same rounds.
 fn ratio(values: &[f64], to: &[f64]) -> f64 {
-    median(values.iter().zip(to).map(|(value, to)| value / to).collect())
+    median(ratios(values, to))
+}
+
+fn ratios(values: &[f64], to: &[f64]) -> Vec<f64> {
+    values.iter().zip(to).map(|(value, to)| value / to).collect()
+}
+
+/// Half of the interval that holds the true median with 95 % probability, as a share of the median: between the values
+/// of rank n/2 ± 0.98 √n, whatever their distribution (H. A. David, Order Statistics, 7.1). Of few values: all of them.
+fn noise(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let count = values.len() as f64;
+    let reach = 0.98 * count.sqrt();
+    let low = values[(count / 2.0 - reach).max(0.0) as usize];
+    let high = values[((count / 2.0 + reach) as usize).min(values.len() - 1)];
+    (high - low) / 2.0 / values[values.len() / 2]
 }
 
 /// The middle one.
@@ -134,7 +149,13 @@ struct Case {
 }
 
 /// The figures so far, by their stable names.
-type Figures = BTreeMap<&'static str, f64>;
+type Figures = BTreeMap<String, f64>;
+
+/// A figure that has been measured again and again: the median, and how far it scatters.
+fn insert_scattered(figures: &mut Figures, name: &str, values: Vec<f64>) {
+    figures.insert(format!("{name}.noise"), noise(values.clone()));
+    figures.insert(name.into(), median(values));
+}
 
 extern "C" fn on_jump(a: usize, b: usize) -> usize {
     black_box(a.wrapping_add(b))
@@ -279,7 +300,7 @@ fn measure_hits(figures: &mut Figures, mut frida: Option<frida::Frida>) {
         assert_eq!(frida.count(), Ok(expected), "frida lost hits");
     }
     let bare = samples.remove("bare").unwrap_or_default();
-    figures.insert("bare_ns", median(bare.clone()));
+    figures.insert("bare_ns".into(), median(bare.clone()));
     // What a case costs over the unprobed call, round by round.
     for values in samples.values_mut() {
         for (value, bare) in values.iter_mut().zip(&bare) {
@@ -292,11 +313,11 @@ fn measure_hits(figures: &mut Figures, mut frida: Option<frida::Frida>) {
     let one_trap = samples.get("floor.one_trap_ns").cloned().unwrap_or_default();
     let one_trap_ns = median(one_trap.clone());
     for (name, values) in &samples {
-        figures.insert(name, ratio(values, &one_trap) * one_trap_ns);
+        figures.insert((*name).into(), ratio(values, &one_trap) * one_trap_ns);
     }
     let mut relate = |name, values, to| {
         if let (Some(values), Some(to)) = (samples.get(values), samples.get(to)) {
-            figures.insert(name, ratio(values, to));
+            insert_scattered(figures, name, ratios(values, to));
         }
     };
     relate("ratio.boosted", "k.boosted_ns", "floor.one_trap_ns");
@@ -311,8 +332,8 @@ fn measure_hits(figures: &mut Figures, mut frida: Option<frida::Frida>) {
 }
 
 /// Nanoseconds over the unprobed call of a hit at `bench_many`, and related to the bare signal of the same
-/// rounds: what one probe costs among those that there are now.
-fn measure_one_among() -> (f64, f64) {
+/// rounds, each: what one probe costs among those that there are now.
+fn measure_one_among() -> (f64, Vec<f64>) {
     let one = probes().register(Kprobe::at("bench_many").pre(|_| ()));
     assert!(one.is_ok(), "bench_many was refused");
     let (mut hits, mut floors) = (Vec::new(), Vec::new());
@@ -321,7 +342,7 @@ fn measure_one_among() -> (f64, f64) {
         hits.push(time(victims::bench_many) - bare);
         floors.push(floor::with_bare_sigtrap(|| time(victims::floor_one)) - bare);
     }
-    (median(hits.clone()), ratio(&hits, &floors))
+    (median(hits.clone()), ratios(&hits, &floors))
 }
 
 /// Removes a batch.
@@ -338,71 +359,75 @@ fn measure_many(figures: &mut Figures) {
 
     let start = Instant::now();
     let one = probes().register(Kprobe::at("bench_many").pre(|_| ()));
-    figures.insert("register.one_us", ms(start) * 1e3);
+    figures.insert("register.one_us".into(), ms(start) * 1e3);
     let start = Instant::now();
     drop(one);
-    figures.insert("unregister.one_us", ms(start) * 1e3);
+    figures.insert("unregister.one_us".into(), ms(start) * 1e3);
 
     let start = Instant::now();
     let singly: Vec<_> = places().take(1_000).map(|probe| probes().register(probe)).collect();
-    figures.insert("register.single_1k_ms", ms(start));
+    figures.insert("register.single_1k_ms".into(), ms(start));
     assert!(singly.iter().all(Result::is_ok), "a place of the field was refused");
     let start = Instant::now();
     drop(singly);
-    figures.insert("unregister.single_1k_ms", ms(start));
+    figures.insert("unregister.single_1k_ms".into(), ms(start));
 
     let start = Instant::now();
     let batch = probes().register_all(places().take(1_000));
-    figures.insert("register.batch_1k_ms", ms(start));
+    figures.insert("register.batch_1k_ms".into(), ms(start));
     let start = Instant::now();
     unregister(batch.unwrap_or_else(|error| panic!("the batch of 1000 was refused: {error}")));
-    figures.insert("unregister.batch_1k_ms", ms(start));
+    figures.insert("unregister.batch_1k_ms".into(), ms(start));
 
-    let (bytes_before, exec_before) = (LIVE_BYTES.load(Relaxed), anonymous_exec_bytes());
-    let start = Instant::now();
-    let all =
-        probes().register_all(places()).unwrap_or_else(|error| panic!("the field was refused: {error}"));
-    figures.insert("register.batch_100k_ms", ms(start));
-    let count = all.len() as f64;
-    let handles = (all.capacity() * size_of::<Probe>()) as f64;
-    let bytes = (LIVE_BYTES.load(Relaxed) - bytes_before) as f64;
-    figures.insert("probe_bytes", (bytes - handles) / count);
-    figures.insert("slot_bytes", (anonymous_exec_bytes() - exec_before) as f64 / count);
-
-    let (among_ns, among) = measure_one_among();
-    let start = Instant::now();
-    unregister(all);
-    figures.insert("unregister.batch_100k_ms", ms(start));
+    let (among_ns, among) = measure_batch_of_all(figures);
     let (alone_ns, alone) = measure_one_among();
-    figures.insert("k.boosted_alone_ns", alone_ns);
+    figures.insert("k.boosted_alone_ns".into(), alone_ns);
     // The signal's own time may have changed between the two.
-    figures.insert("k.boosted_with_100k_ns", alone_ns * among / alone);
-    figures.insert("ratio.with_100k", among / alone);
+    let to_alone = median(among.clone()) / median(alone.clone());
+    figures.insert("k.boosted_with_100k_ns".into(), alone_ns * to_alone);
+    figures.insert("ratio.with_100k".into(), to_alone);
+    figures.insert("ratio.with_100k.noise".into(), noise(among) + noise(alone));
     // Without the correction, for whoever wonders.
-    figures.insert("k.boosted_with_100k_measured_ns", among_ns);
+    figures.insert("k.boosted_with_100k_measured_ns".into(), among_ns);
 }
 
-/// Prints the figures as a table, with the ratios that the goals are about.
+/// How often 100,000 probes come and go: a batch of them has no rounds of its own.
+const BATCHES: usize = 5;
+
+/// The whole field in one batch: how long it takes, what it weighs, and what one hit costs among so many.
+fn measure_batch_of_all(figures: &mut Figures) -> (f64, Vec<f64>) {
+    let places = || victims::field().map(|at| Kprobe::at(probe_core::Place::addr(at.into())).pre(|_| ()));
+    let ms = |start: Instant| start.elapsed().as_secs_f64() * 1e3;
+    let (mut register, mut unregister_all) = (Vec::new(), Vec::new());
+    let mut among = (0.0, Vec::new());
+    for round in 0..BATCHES {
+        let (bytes_before, exec_before) = (LIVE_BYTES.load(Relaxed), anonymous_exec_bytes());
+        let start = Instant::now();
+        let all =
+            probes().register_all(places()).unwrap_or_else(|error| panic!("the field was refused: {error}"));
+        register.push(ms(start));
+        if round == 0 {
+            let count = all.len() as f64;
+            let handles = (all.capacity() * size_of::<Probe>()) as f64;
+            let bytes = (LIVE_BYTES.load(Relaxed) - bytes_before) as f64;
+            figures.insert("probe_bytes".into(), (bytes - handles) / count);
+            figures.insert("slot_bytes".into(), (anonymous_exec_bytes() - exec_before) as f64 / count);
+            among = measure_one_among();
+        }
+        let start = Instant::now();
+        unregister(all);
+        unregister_all.push(ms(start));
+    }
+    insert_scattered(figures, "register.batch_100k_ms", register);
+    insert_scattered(figures, "unregister.batch_100k_ms", unregister_all);
+    among
+}
+
+/// Prints the figures as a table.
 fn print_table(figures: &Figures) {
     for (name, value) in figures {
-        println!("{name:<28} {value:>12.2}");
+        println!("{name:<36} {value:>12.3}");
     }
-    println!();
-    let figure = |name: &str| figures.get(name).copied().unwrap_or(f64::NAN);
-    for (name, value, goal) in [
-        ("k.boosted / one trap", figure("ratio.boosted"), 1.15),
-        ("k.emulated / one trap", figure("ratio.emulated"), 1.15),
-        ("k.post / two traps", figure("ratio.post"), 1.15),
-        ("r / one trap", figure("ratio.r"), 1.35),
-        ("kr / r", figure("ratio.kr"), 1.05),
-        ("boosted: 100k / alone", figure("ratio.with_100k"), 1.10),
-        ("k.optimised / uprobe.nop", figure("ratio.optimised_uprobe_nop"), 0.05),
-        ("k.optimised / uprobe.stepped", figure("ratio.optimised_uprobe_stepped"), 0.025),
-        ("k.optimised / frida", figure("ratio.optimised_frida"), 0.25),
-    ] {
-        println!("{name:<28} {value:>12.3}   goal <= {goal}");
-    }
-    println!("{:<28} {:>12.3}   goal >= 0.95", "threads2_ratio", figure("threads2_ratio"));
 }
 
 fn main() {

@@ -1,7 +1,9 @@
 //! What threads get done together, on the CPUs that there are.
 
 use crate::victims::{self, Victim};
-use crate::{CALLS, Figures, ROUNDS, floor, median, pin, plant_optimised, ratio, time, uprobe};
+use crate::{
+    CALLS, Figures, ROUNDS, floor, insert_scattered, median, pin, plant_optimised, ratios, time, uprobe,
+};
 use probe_host_linux::{Kprobe, probes};
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -48,9 +50,9 @@ pub(crate) fn measure_two(figures: &mut Figures, cpus: &[usize]) {
     let rounds = || first.iter().zip(&second);
     let bare: Vec<f64> = rounds().map(|(a, b)| scaling(a.0, b.0)).collect();
     let probed: Vec<f64> = rounds().map(|(a, b)| scaling(a.1, b.1)).collect();
-    figures.insert("threads2_ratio", ratio(&probed, &bare));
-    figures.insert("floor.threads2", median(bare));
-    figures.insert("k.threads2", median(probed));
+    insert_scattered(figures, "threads2_ratio", ratios(&probed, &bare));
+    figures.insert("floor.threads2".into(), median(bare));
+    figures.insert("k.threads2".into(), median(probed));
 }
 
 /// The most threads.
@@ -122,7 +124,7 @@ pub(crate) fn measure_many(figures: &mut Figures, cpus: &[usize]) {
         let mut insert = |name: String, values: Vec<f64>| {
             let known: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
             if !known.is_empty() {
-                figures.insert(name.leak(), median(known));
+                figures.insert(name, median(known));
             }
         };
         for threads in 2..=MOST {

@@ -11,8 +11,8 @@ use crate::watch::Ranges;
 use crate::{cpu, trap, watch as watched};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
-use probe_arch_aarch64::regs::PSTATE_SS;
-use probe_arch_aarch64::watch;
+use probe_arch_native::backend::regs::PSTATE_SS;
+use probe_arch_native::backend::watch;
 use probe_core::arch::SingleStep;
 
 /// The exception class of a software step without a change of exception level.

@@ -29,7 +29,7 @@ use crate::task::{self, Task};
 use crate::trap;
 use crate::watch::Ranges;
 use core::arch::{asm, global_asm};
-use probe_arch_aarch64::watch;
+use probe_arch_native::backend::watch;
 use probe_core::{Refusal, WatchRange};
 
 global_asm!(include_str!("boot.s"), include_str!("entry.s"));
@@ -104,7 +104,7 @@ impl Paging for Aarch64 {
 }
 
 impl Machine for Aarch64 {
-    type Backend = probe_arch_aarch64::Aarch64;
+    type Backend = probe_arch_native::Native;
     const RAM: (usize, usize) = (0x4000_0000, 0x4400_0000);
     const PAGE_FAULT: u32 = CLASS_DATA_ABORT as u32;
     const BREAKPOINT: u32 = CLASS_BREAKPOINT as u32;

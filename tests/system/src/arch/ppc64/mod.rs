@@ -138,7 +138,7 @@ impl Paging for Ppc64 {
 }
 
 impl Machine for Ppc64 {
-    type Backend = probe_arch_ppc64::Native;
+    type Backend = probe_arch_native::Native;
     const RAM: (usize, usize) = (0, 64 << 20);
     const PAGE_FAULT: u32 = DATA_STORAGE;
     const BREAKPOINT: u32 = PROGRAM;

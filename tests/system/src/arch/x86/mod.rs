@@ -16,6 +16,8 @@ use core::arch::x86::__cpuid;
 use core::arch::x86_64::__cpuid;
 use core::arch::{asm, global_asm};
 use core::mem::offset_of;
+use probe_arch_native::Native as Backend;
+use probe_arch_native::backend::watch;
 use probe_core::{Refusal, WatchRange};
 
 #[cfg(target_arch = "x86_64")]
@@ -31,11 +33,6 @@ global_asm!(
 global_asm!(include_str!("trampoline.s"), ".code64", options(att_syntax));
 #[cfg(target_arch = "x86")]
 global_asm!(include_str!("trampoline.s"), options(att_syntax));
-
-#[cfg(target_arch = "x86")]
-use probe_arch_i386::{I386 as Backend, watch};
-#[cfg(target_arch = "x86_64")]
-use probe_arch_x86_64::{X86_64 as Backend, watch};
 
 /// A saved register.
 #[cfg(target_arch = "x86_64")]

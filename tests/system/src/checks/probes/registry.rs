@@ -40,6 +40,13 @@ pub(super) fn registering_in_handler() {
     drop(probe);
 }
 
+pub(super) fn task_start() {
+    let at = place(start_of("kernel::task::first_run"));
+    let error = PROBES.register(Kretprobe::<Backend>::on(at.clone())).expect_err("REG_19");
+    assert_eq!((error.errno(), error.code()), (Errno::EINVAL, "entry.start"));
+    drop(register(Kprobe::<Backend>::at(at)));
+}
+
 pub(super) fn module_goes() {
     let module = Module::load("sample").expect("there is room");
     let add = module.function(0);

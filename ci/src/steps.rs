@@ -1,15 +1,13 @@
-//! Jobs: named lists of steps, each with what it needs. `cargo ci test` runs many, a hosted engine one per machine, and
-//! anybody any of them by name.
+//! What each job does, and what must be on the machine for it. `cargo ci test` runs many jobs, a hosted engine one per machine,
+//! and anybody any of them by name.
 
 use std::path::Path;
 use std::time::Duration;
 
+use crate::job::{COST, Job, SYSTEM, Work, has_kernel};
 use crate::matrix::{Mode, NATIVE, TARGETS, Target};
 use crate::setup::{COMPLETE, MSRV, Wanted};
 use crate::step::Step;
-
-/// Where the kernels of system mode live: a package outside the workspace with its own target configuration.
-pub(crate) const SYSTEM: &str = "tests/system";
 
 /// The versions of Rust that manifests promise (`rust-version`), and the toolchains that stand for them.
 const PROMISED: [(&str, &str); 2] = [(MSRV, MSRV), ("1.95", COMPLETE)];
@@ -21,181 +19,84 @@ const PPC64_MSRV_STD: &str = "rust-std-powerpc64le-unknown-linux-gnu";
 /// cores.
 const FROM_NOTHING: Duration = Duration::from_secs(25 * 60);
 
-/// What makes a test kernel measure the cost of a hit, exactly and repeatably, against its table.
-pub(crate) const COST: [&str; 4] = ["--icount", "--cpus", "1", "bench"];
-
-/// One job.
-pub(crate) struct Job {
-    /// What to type after `cargo ci job`.
-    pub(crate) name: &'static str,
-    /// What it is for, in a few words.
-    pub(crate) about: String,
-    /// The mode of its target; `None` for jobs that are not about one target.
-    pub(crate) mode: Option<Mode>,
-    /// Its target, if it is about one.
-    pub(crate) triple: Option<&'static str>,
-    /// Whether `cargo ci test` runs it. What is left out is listed by `cargo ci matrix`.
-    pub(crate) is_in_test: bool,
-    /// Whether hosted engines run it: all but those that are only a shorter way to other jobs.
-    pub(crate) is_hosted: bool,
-    /// How long a hosted engine may take, in minutes.
-    pub(crate) limit_minutes: u32,
-    needs: fn(Option<&'static Target>) -> Wanted,
-    steps: fn(&Path, Option<&'static Target>) -> Vec<Step>,
-    target: Option<&'static Target>,
-}
-
-impl Job {
-    /// What must be on the machine for it.
-    pub(crate) fn wanted(&self) -> Wanted {
-        (self.needs)(self.target)
-    }
-
-    /// Its steps in the workspace at `root`.
-    pub(crate) fn steps(&self, root: &Path) -> Vec<Step> {
-        (self.steps)(root, self.target)
-    }
-
-    /// The steps that `cargo ci test` runs: of the lints what needs no other target; of the other process targets a selection
-    /// ([`selected_steps`]); all of the other jobs. `cargo ci job NAME`, `cargo ci test --whole` and hosted engines run all.
-    pub(crate) fn short_steps(&self, root: &Path) -> Vec<Step> {
-        match self.target {
-            _ if self.name == "lint" => crate::lint::native_steps(root),
-            Some(target) if target.mode == Mode::User && !target.is_native() => selected_steps(target),
-            _ => self.steps(root),
+/// The steps of a job in the workspace at `root`.
+pub(crate) fn all(job: &Job, root: &Path) -> Vec<Step> {
+    match job.work {
+        Work::Target(target) => target_steps(root, target),
+        Work::Lint => crate::lint::steps(root),
+        Work::Loom => vec![Step::run("models of the core", &["cargo", "test", "-p", "probe-tests-models"])],
+        Work::CLibraries => c_library_steps(),
+        Work::Quick => quick_steps(),
+        Work::HitPath => vec![Step::check("hit path without panics", crate::hitpath::check)],
+        Work::Vendor => vendor_steps(root),
+        Work::VendorWalk => vec![Step::check("docs/vendoring.md as a kernel", crate::walk::walk)],
+        Work::Install => install_steps(),
+        Work::Msrv => msrv_steps(root),
+        Work::Nightly => nightly_steps(),
+        Work::Miri => miri_steps(),
+        Work::Tsan => tsan_steps(),
+        Work::Coverage => crate::coverage::steps(root),
+        Work::Bench => {
+            vec![Step::run("benchmark's marks", &["cargo", "ci", "bench", "--mode", "user"])]
         }
+        Work::Fuzz => fuzz_steps(root),
+        Work::Advisories => advisory_steps(),
+        Work::Semver => vec![crate::release::compatibility_step(root)],
     }
+}
 
-    fn named(
-        name: &'static str,
-        about: &str,
-        steps: fn(&Path, Option<&'static Target>) -> Vec<Step>,
-    ) -> Self {
-        Self {
-            name,
-            about: about.to_owned(),
-            mode: None,
-            triple: None,
-            is_in_test: ["lint", "hitpath", "vendor"].contains(&name),
-            is_hosted: name != "quick",
-            limit_minutes: 40,
-            needs: |_| Wanted::default(),
-            steps,
-            target: None,
+/// The steps that `cargo ci test` runs: of the lints what needs no other target; of the other process targets a selection
+/// ([`selected_steps`]); all of the other jobs. `cargo ci job NAME`, `cargo ci test --whole` and hosted engines run all.
+pub(crate) fn short(job: &Job, root: &Path) -> Vec<Step> {
+    match job.work {
+        Work::Lint => crate::lint::native_steps(root),
+        Work::Target(target) if target.mode == Mode::User && !target.is_native() => selected_steps(target),
+        _ => all(job, root),
+    }
+}
+
+/// What must be on the machine for a job.
+pub(crate) fn wanted(job: &Job) -> Wanted {
+    let mut wanted = Wanted::default();
+    match job.work {
+        Work::Target(target) => return Wanted::of([target]),
+        Work::Lint => return lint_needs(true),
+        Work::Quick => return lint_needs(false),
+        Work::CLibraries | Work::HitPath | Work::Vendor => return kernel_targets(),
+        Work::VendorWalk => {
+            return Wanted::of(TARGETS.iter().filter(|target| target.triple == crate::walk::TARGET));
         }
+        Work::Semver => return crate::release::compatibility_needs(),
+        Work::Msrv => {
+            for (_, toolchain) in PROMISED {
+                wanted.toolchain(toolchain);
+            }
+            wanted.component(COMPLETE, PPC64_MSRV_STD);
+        }
+        Work::Nightly => {
+            wanted.toolchain("nightly");
+        }
+        Work::Miri => {
+            wanted.component("nightly", "miri").component("nightly", "rust-src");
+        }
+        Work::Tsan => {
+            wanted.component("nightly", "rust-src");
+        }
+        Work::Coverage => {
+            wanted.component("", "llvm-tools");
+        }
+        Work::Fuzz => {
+            wanted.toolchain("nightly").tool("cargo-fuzz");
+        }
+        Work::Advisories => {
+            wanted.tool("cargo-audit");
+        }
+        Work::Loom | Work::Install | Work::Bench => {}
     }
-
-    fn needing(mut self, needs: fn(Option<&'static Target>) -> Wanted) -> Self {
-        self.needs = needs;
-        self
-    }
+    wanted
 }
 
-/// All jobs, in the order in which they are run and listed.
-pub(crate) fn all() -> Vec<Job> {
-    let targets = TARGETS.iter().map(|target| Job {
-        name: target.job,
-        about: format!("{}: {}", target.triple, target.why),
-        mode: Some(target.mode),
-        triple: Some(target.triple),
-        is_in_test: true,
-        is_hosted: true,
-        limit_minutes: 40,
-        needs: |target| Wanted::of(target),
-        steps: target_steps,
-        target: Some(target),
-    });
-    let others = [
-        Job::named("lint", "what a machine can check without running a test", |root, _| {
-            crate::lint::steps(root)
-        })
-        .needing(|_| lint_needs(true)),
-        Job::named("loom", "the core on loom's atomics: every order in which contexts may run", |_, _| {
-            vec![Step::run("models of the core", &["cargo", "test", "-p", "probe-tests-models"])]
-        }),
-        Job::named("c-libraries", "the C library builds for every kernel target", |_, _| c_library_steps())
-            .needing(|_| kernel_targets()),
-        Job::named("quick", "before every push: formatting, clippy and the native unit tests", |_, _| {
-            quick_steps()
-        })
-        .needing(|_| lint_needs(false)),
-        Job::named(
-            "hitpath",
-            "the compiled hit path reaches no panic, no allocation, no formatting",
-            |_, _| vec![Step::check("hit path without panics", crate::hitpath::check)],
-        )
-        .needing(|_| kernel_targets()),
-        Job::named("vendor", "what a kernel copies builds without this repository", vendor_steps)
-            .needing(|_| kernel_targets()),
-        Job::named(
-            "vendor-walk",
-            "a kernel made of what docs/vendoring.md says boots, is probed, and names what it does not keep",
-            |_, _| vec![Step::check("docs/vendoring.md as a kernel", crate::walk::walk)],
-        )
-        .needing(walk_needs),
-        Job::named("install", "the command, installed elsewhere, finds its agent and traces", |_, _| {
-            install_steps()
-        }),
-        Job::named("msrv", "every crate builds with the oldest Rust that it promises", msrv_steps).needing(
-            |_| {
-                let mut wanted = Wanted::default();
-                PROMISED.iter().for_each(|(_, toolchain)| {
-                    wanted.toolchain(toolchain);
-                });
-                std::mem::take(wanted.component(COMPLETE, PPC64_MSRV_STD))
-            },
-        ),
-        Job::named("nightly", "the native tests with the newest Rust", |_, _| {
-            let test = ["rustup", "run", "nightly", "cargo", "test", "--workspace"];
-            let step = Step::run("native tests, nightly", &test).env("CARGO_TARGET_DIR", "target/nightly");
-            vec![Step { limit: FROM_NOTHING, ..step }]
-        })
-        .needing(|_| std::mem::take(Wanted::default().toolchain("nightly"))),
-        Job::named(
-            "miri",
-            "the core's and the backends' pure code under Miri, in both byte orders",
-            miri_steps,
-        )
-        .needing(|_| {
-            std::mem::take(Wanted::default().component("nightly", "miri").component("nightly", "rust-src"))
-        }),
-        Job::named(
-            "tsan",
-            "tests with threads, of the core and of a process, under the thread sanitizer",
-            |_, _| tsan_steps(),
-        )
-        .needing(|_| std::mem::take(Wanted::default().component("nightly", "rust-src"))),
-        Job::named("coverage", "the lines that native tests run, by crate, each with a mark", |root, _| {
-            crate::coverage::steps(root)
-        })
-        .needing(|_| std::mem::take(Wanted::default().component("", "llvm-tools"))),
-        Job::named("fuzz", "a minute of random input for each fuzz target", fuzz_steps)
-            .needing(|_| std::mem::take(Wanted::default().toolchain("nightly").tool("cargo-fuzz"))),
-        Job::named("advisories", "no dependency is known to be vulnerable", |_, _| advisory_steps())
-            .needing(|_| std::mem::take(Wanted::default().tool("cargo-audit"))),
-        Job::named(
-            "semver",
-            "no public item changed more than the version says, since the last release",
-            |root, _| vec![crate::release::compatibility_step(root)],
-        )
-        .needing(|_| crate::release::compatibility_needs()),
-    ];
-    targets.chain(others).collect()
-}
-
-/// The job of that name.
-///
-/// # Errors
-/// A sentence with all names, if there is none.
-pub(crate) fn by_name(name: &str) -> Result<Job, String> {
-    all().into_iter().find(|job| job.name == name).ok_or_else(|| {
-        let names: Vec<_> = all().iter().map(|job| job.name).collect();
-        format!("no job is named {name}; there are: {}", names.join(" "))
-    })
-}
-
-fn target_steps(root: &Path, target: Option<&'static Target>) -> Vec<Step> {
-    let target = target.expect("a target's job has a target");
+fn target_steps(root: &Path, target: &Target) -> Vec<Step> {
     match target.mode {
         Mode::User if target.is_native() => native_steps(),
         Mode::User => vec![whole_step(target)],
@@ -276,11 +177,6 @@ fn native_steps() -> Vec<Step> {
     ]
 }
 
-/// Whether the test kernel for `target` is there.
-pub(crate) fn has_kernel(root: &Path, target: &Target) -> bool {
-    target.kernel.is_some_and(|boot_code| root.join(boot_code).exists())
-}
-
 fn system_steps(root: &Path, target: &Target) -> Vec<Step> {
     let name = format!("{} (system)", target.triple);
     if !has_kernel(root, target) {
@@ -301,11 +197,6 @@ fn system_steps(root: &Path, target: &Target) -> Vec<Step> {
         Step::run(format!("{name}{what}"), &boot).args(arguments.iter().copied()).within(SYSTEM)
     };
     runs.map(step).into()
-}
-
-/// What the kernel of the walk is built and booted with.
-fn walk_needs(_: Option<&'static Target>) -> Wanted {
-    Wanted::of(TARGETS.iter().filter(|target| target.triple == crate::walk::TARGET))
 }
 
 /// The standard libraries of all kernel targets.
@@ -350,7 +241,7 @@ fn c_library_steps() -> Vec<Step> {
 }
 
 /// Vendors each architecture into a fresh folder.
-fn vendor_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {
+fn vendor_steps(root: &Path) -> Vec<Step> {
     let _ = std::fs::remove_dir_all(root.join("target/ci/vendor"));
     let vendor = ["cargo", "ci", "vendor"];
     let step = |architecture: &str| {
@@ -361,7 +252,7 @@ fn vendor_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {
 }
 
 /// Each crate with the Rust that its manifest names; the backend with PowerPC assembly for that architecture, too.
-fn msrv_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {
+fn msrv_steps(root: &Path) -> Vec<Step> {
     let packages = match crate::metadata::packages(root) {
         Ok(packages) => packages,
         Err(error) => return vec![Step::fail("packages of the workspace", error)],
@@ -392,7 +283,7 @@ fn msrv_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {
 
 /// What holds of pure code, as on this machine, and as on a big-endian one that no backend is for: it is the same
 /// everywhere. The façades arch-x86_64 and arch-i386 are tested by x86-decode's `pure`.
-fn miri_steps(_: &Path, _: Option<&'static Target>) -> Vec<Step> {
+fn miri_steps() -> Vec<Step> {
     const TESTS: [(&str, &[&str]); 4] = [
         // Not all: a test with return probes takes minutes there.
         ("probe-core", &["--test", "contract", "--", "control::ctl_1", "control::ctl_2", "tion::reg_12"]),
@@ -412,6 +303,12 @@ fn miri_steps(_: &Path, _: Option<&'static Target>) -> Vec<Step> {
         [step(package, tests, "", &[]), step(package, tests, ", big endian", &big_endian)]
     };
     TESTS.into_iter().flat_map(both).collect()
+}
+
+fn nightly_steps() -> Vec<Step> {
+    let test = ["rustup", "run", "nightly", "cargo", "test", "--workspace"];
+    let step = Step::run("native tests, nightly", &test).env("CARGO_TARGET_DIR", "target/nightly");
+    vec![Step { limit: FROM_NOTHING, ..step }]
 }
 
 /// Contexts that hit, register and remove at once, on real threads, and followed calls of a process. The standard library is
@@ -436,7 +333,7 @@ fn tsan_steps() -> Vec<Step> {
 const FUZZ: &str = "fuzz/fuzz_targets";
 
 /// One run of a minute per fuzz target.
-fn fuzz_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {
+fn fuzz_steps(root: &Path) -> Vec<Step> {
     let run = ["rustup", "run", "nightly", "cargo", "fuzz", "run", "--target-dir", "target/fuzz"];
     let step = |file: &std::path::PathBuf| {
         let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -444,7 +341,7 @@ fn fuzz_steps(root: &Path, _: Option<&'static Target>) -> Vec<Step> {
         // The toy worlds live for ever.
         step.env("ASAN_OPTIONS", "detect_leaks=0")
     };
-    match crate::lint::rust_files(&root.join(FUZZ)) {
+    match crate::tree::rust_files(&root.join(FUZZ)) {
         none if none.is_empty() => vec![Step::fail("fuzz", format!("there are no targets in {FUZZ}"))],
         files => files.iter().map(step).collect(),
     }
@@ -472,20 +369,6 @@ fn advisory_steps() -> Vec<Step> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_target_is_in_the_test_run() {
-        for target in TARGETS {
-            let job = by_name(target.job).expect("every target has a job");
-            assert!(job.is_in_test, "{}", target.job);
-        }
-    }
-
-    #[test]
-    fn an_unknown_job_is_answered_with_the_names() {
-        let error = by_name("no-such-job").err().expect("it is refused");
-        assert!(error.contains("miri") && error.contains("aarch64-musl"), "{error}");
-    }
 
     #[test]
     fn a_missing_kernel_is_a_skip_with_a_reason() {

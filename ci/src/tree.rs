@@ -1,0 +1,48 @@
+//! The repository's files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The workspace's root: the folder above this package's.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("this package is in a folder of the workspace")
+        .to_owned()
+}
+
+/// All Rust files below `folder`, sorted.
+pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// A sentence with its path.
+pub(crate) fn read(file: &Path) -> Result<String, String> {
+    fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))
+}
+
+/// How a file is named to people: from the root.
+pub(crate) fn shown(root: &Path, file: &Path) -> String {
+    file.strip_prefix(root).unwrap_or(file).display().to_string()
+}
+
+/// What was found wrong, a line each; nothing wrong is a success.
+pub(crate) fn found(wrong: Vec<String>) -> Result<(), String> {
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}

@@ -1,0 +1,416 @@
+//! How a place is come to, as an object's unwind tables say (REG_19).
+//!
+//! Where a call comes, its return address is where the ABI's call puts it, and the caller's stack pointer is what a call leaves:
+//! on x86 the frame (CFA) begins right behind the return address at the stack pointer, with a link register it begins at the
+//! stack pointer and the register holds the address. A part of a function that is jumped to, a stub, or a resolver describes a
+//! frame that is there already; the first function of a program or of a context has no return address.
+//! One binary search per place. Sources: LSB 5.0 core, 10.6; DWARF 5, 6.4; the register numbers of each psABI.
+
+use super::file::{Elf, Header};
+use super::index::BUILDING;
+use super::objects::{Object, Role};
+use crate::memory::read_some;
+use gimli::{
+    BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, EhFrame, EhFrameHdr, EndianSlice,
+    FrameDescriptionEntry, Pointer, Register, RunTimeEndian, UnwindSection, Vendor,
+};
+use object::read::elf::FileHeader;
+use object::{Object as _, ObjectSection, elf};
+use probe_core::Arrival;
+
+type Bytes<'a> = EndianSlice<'a, RunTimeEndian>;
+
+/// The unwind tables of one object, from its file or from memory.
+#[derive(Clone, Copy, Debug)]
+struct Tables<'a> {
+    machine: Machine,
+    /// `.eh_frame_hdr`: its bytes and its address.
+    header: (&'a [u8], u64),
+    /// `.eh_frame`: its bytes, or more that follow, and its address.
+    frames: (&'a [u8], u64),
+}
+
+/// What of a machine and its ABI a frame's description depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Machine {
+    is_big_endian: bool,
+    address_size: u8,
+    vendor: Vendor,
+    stack_pointer: Register,
+    return_address: Register,
+    /// How many bytes a call pushes: the return address is at the CFA minus that. 0: in a register.
+    pushed: i64,
+}
+
+impl Machine {
+    /// The machine that an ELF header names, if this library has a backend for it.
+    fn new(machine: elf::Machine, is_big_endian: bool) -> Option<Self> {
+        let (address_size, vendor, stack_pointer, return_address, pushed) = match machine {
+            elf::EM_X86_64 => (8, Vendor::Default, 7, 16, 8),
+            elf::EM_386 => (4, Vendor::Default, 4, 8, 4),
+            elf::EM_AARCH64 => (8, Vendor::AArch64, 31, 30, 0),
+            elf::EM_PPC64 => (8, Vendor::Default, 1, 65, 0),
+            _ => return None,
+        };
+        let (stack_pointer, return_address) = (Register(stack_pointer), Register(return_address));
+        Some(Self { is_big_endian, address_size, vendor, stack_pointer, return_address, pushed })
+    }
+
+    fn endian(&self) -> RunTimeEndian {
+        if self.is_big_endian { RunTimeEndian::Big } else { RunTimeEndian::Little }
+    }
+
+    /// What the row that holds at a function's first instruction says.
+    fn judge(&self, row: &Row) -> Arrival {
+        let is_called = match row.return_address {
+            Rule::Undefined => return Arrival::START,
+            Rule::Unsaid | Rule::Same => self.pushed == 0,
+            Rule::At(offset) => self.pushed != 0 && offset == -self.pushed,
+            Rule::Elsewhere => false,
+        };
+        match row.cfa {
+            Cfa::Computed | Cfa::Unsaid => Arrival::Unknown,
+            Cfa::At(register, offset)
+                if is_called && register == self.stack_pointer && offset == self.pushed =>
+            {
+                Arrival::Called
+            }
+            Cfa::At(..) => Arrival::PART,
+        }
+    }
+}
+
+/// Where the frame begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cfa {
+    Unsaid,
+    At(Register, i64),
+    /// By an expression: a procedure linkage table.
+    Computed,
+}
+
+/// Where the return address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    Unsaid,
+    Undefined,
+    Same,
+    /// So many bytes from the CFA.
+    At(i64),
+    /// In another register, or by an expression.
+    Elsewhere,
+}
+
+/// What a description says about one place. [`gimli::UnwindTableRow`] does not tell a return address that there is none of from
+/// one that is where it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Row {
+    cfa: Cfa,
+    return_address: Rule,
+}
+
+impl Tables<'_> {
+    /// How `at` is come to. Not for symbols: what no description covers is unknown.
+    fn arrival(&self, at: u64) -> Arrival {
+        self.try_arrival(at).unwrap_or(Arrival::Unknown)
+    }
+
+    fn try_arrival(&self, at: u64) -> gimli::Result<Arrival> {
+        let endian = self.machine.endian();
+        let bases = BaseAddresses::default().set_eh_frame_hdr(self.header.1).set_eh_frame(self.frames.1);
+        let header = EhFrameHdr::new(self.header.0, endian).parse(&bases, self.machine.address_size)?;
+        let table = header.table().ok_or(gimli::Error::NoUnwindInfoForAddress)?;
+        let mut frames = EhFrame::new(self.frames.0, endian);
+        frames.set_address_size(self.machine.address_size);
+        frames.set_vendor(self.machine.vendor);
+        let found = table.fde_for_address(&frames, &bases, at, EhFrame::cie_from_offset)?;
+        if found.is_signal_trampoline() {
+            return Ok(Arrival::SIGNAL_RETURN);
+        }
+        Ok(self.machine.judge(&self.row(&frames, &bases, &found, at)?))
+    }
+
+    /// What `description` says about `at`.
+    fn row(
+        &self,
+        frames: &EhFrame<Bytes<'_>>,
+        bases: &BaseAddresses,
+        description: &FrameDescriptionEntry<Bytes<'_>>,
+        at: u64,
+    ) -> gimli::Result<Row> {
+        let cie = description.cie();
+        let mut walk = Walk {
+            return_address: cie.return_address_register(),
+            data_factor: cie.data_alignment_factor(),
+            code_factor: cie.code_alignment_factor(),
+            place: description.initial_address(),
+            row: Row { cfa: Cfa::Unsaid, return_address: Rule::Unsaid },
+            initial: Rule::Unsaid,
+            kept: None,
+        };
+        if walk.return_address != self.machine.return_address {
+            return Err(gimli::Error::UnsupportedRegister(walk.return_address.0.into()));
+        }
+        walk.run(cie.instructions(frames, bases), u64::MAX)?;
+        walk.initial = walk.row.return_address;
+        walk.run(description.instructions(frames, bases), at)?;
+        Ok(walk.row)
+    }
+}
+
+/// The way through a description's instructions.
+struct Walk {
+    return_address: Register,
+    data_factor: i64,
+    code_factor: u64,
+    /// Where the row begins to hold.
+    place: u64,
+    row: Row,
+    /// The return address's rule of the common part.
+    initial: Rule,
+    /// One is enough: rows are only asked for at entries.
+    kept: Option<Row>,
+}
+
+impl Walk {
+    /// Goes on until the next row holds behind `at`, or to the end.
+    fn run(&mut self, mut all: CallFrameInstructionIter<'_, Bytes<'_>>, at: u64) -> gimli::Result<()> {
+        while let Some(next) = all.next()? {
+            match next {
+                CallFrameInstruction::SetLoc { address } => self.place = address,
+                CallFrameInstruction::AdvanceLoc { delta } => {
+                    self.place = self.place.wrapping_add(u64::from(delta).wrapping_mul(self.code_factor));
+                }
+                CallFrameInstruction::RememberState => self.kept = Some(self.row),
+                CallFrameInstruction::RestoreState => {
+                    self.row = self.kept.ok_or(gimli::Error::PopWithEmptyStack)?;
+                }
+                other => self.change(&other),
+            }
+            if self.place > at {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the row.
+    fn change(&mut self, instruction: &CallFrameInstruction<usize>) {
+        use CallFrameInstruction as I;
+        let scaled = |factored: i64| factored.wrapping_mul(self.data_factor);
+        let unsigned = |offset: u64| i64::try_from(offset).unwrap_or(i64::MAX);
+        let (register, rule) = match *instruction {
+            I::DefCfa { register, offset } => return self.row.cfa = Cfa::At(register, unsigned(offset)),
+            I::DefCfaSf { register, factored_offset } => {
+                return self.row.cfa = Cfa::At(register, scaled(factored_offset));
+            }
+            I::DefCfaRegister { register } => return self.move_cfa(Some(register), None),
+            I::DefCfaOffset { offset } => return self.move_cfa(None, Some(unsigned(offset))),
+            I::DefCfaOffsetSf { factored_offset } => {
+                return self.move_cfa(None, Some(scaled(factored_offset)));
+            }
+            I::DefCfaExpression { .. } => return self.row.cfa = Cfa::Computed,
+            I::Undefined { register } => (register, Rule::Undefined),
+            I::SameValue { register } => (register, Rule::Same),
+            I::Offset { register, factored_offset } => {
+                (register, Rule::At(scaled(unsigned(factored_offset))))
+            }
+            I::OffsetExtendedSf { register, factored_offset } => {
+                (register, Rule::At(scaled(factored_offset)))
+            }
+            I::Restore { register } => (register, self.initial),
+            I::ValOffset { register, .. }
+            | I::ValOffsetSf { register, .. }
+            | I::Register { dest_register: register, .. }
+            | I::Expression { register, .. }
+            | I::ValExpression { register, .. } => (register, Rule::Elsewhere),
+            _ => return,
+        };
+        if register == self.return_address {
+            self.row.return_address = rule;
+        }
+    }
+
+    fn move_cfa(&mut self, register: Option<Register>, offset: Option<i64>) {
+        if let Cfa::At(old_register, old_offset) = self.row.cfa {
+            self.row.cfa = Cfa::At(register.unwrap_or(old_register), offset.unwrap_or(old_offset));
+        }
+    }
+}
+
+/// What a name alone decides: the description of `__start_context` in some of glibc's versions is that of any function, and a
+/// thunk is called. Of parts, only the description tells which are entered with a frame.
+fn known(name: &str) -> Option<Arrival> {
+    let named = Arrival::by_name(name);
+    (!matches!(named, Arrival::Unknown | Arrival::PART)).then_some(named)
+}
+
+/// What a file tells of the functions in it: as [`of`] does of a loaded object.
+#[derive(Debug)]
+pub struct InFile<'a> {
+    tables: Option<Tables<'a>>,
+    /// Where the program starts, if it is one.
+    start: Option<u64>,
+}
+
+impl<'a> InFile<'a> {
+    /// Reads the headers.
+    #[must_use]
+    pub fn new(data: &'a [u8]) -> Self {
+        let Ok(file) = Elf::parse(data) else { return Self { tables: None, start: None } };
+        let header = file.elf_header();
+        let machine = Machine::new(header.e_machine(file.endian()), !file.is_little_endian());
+        let section = |name| {
+            let section = file.section_by_name(name)?;
+            Some((section.data().ok()?, section.address()))
+        };
+        let tables = machine.zip(section(".eh_frame_hdr")).zip(section(".eh_frame"));
+        let tables = tables.map(|((machine, header), frames)| Tables { machine, header, frames });
+        let is_program =
+            header.e_type(file.endian()) == elf::ET_EXEC || file.section_by_name(".interp").is_some();
+        Self { tables, start: is_program.then(|| file.entry()) }
+    }
+
+    /// How the function `name` at `at` is come to.
+    #[must_use]
+    pub fn arrival(&self, name: &str, at: u64) -> Arrival {
+        if self.start == Some(at) {
+            return Arrival::START;
+        }
+        if let Some(known) = known(name) {
+            return known;
+        }
+        let told = self.tables.map_or(Arrival::Unknown, |tables| tables.arrival(at));
+        if told == Arrival::Unknown { Arrival::by_name(name) } else { told }
+    }
+}
+
+/// The unwind tables of a loaded object, copied from memory: reading them there could fault when the object goes.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    machine: Machine,
+    header: (Vec<u8>, u64),
+    frames: (Vec<u8>, u64),
+}
+
+impl Copied {
+    /// Copies the tables whose header is at `header`. `end_of` tells where the segment that an address lies in ends.
+    fn new(machine: Machine, header: usize, end_of: impl Fn(usize) -> Option<usize>) -> Option<Self> {
+        let read = |start: usize| {
+            let mut bytes = vec![0; end_of(start)?.checked_sub(start)?];
+            let len = read_some(start, &mut bytes);
+            bytes.truncate(len);
+            Some((bytes, start as u64))
+        };
+        let mut header = read(header)?;
+        let bases = BaseAddresses::default().set_eh_frame_hdr(header.1);
+        let parsed = EhFrameHdr::new(&header.0, machine.endian()).parse(&bases, machine.address_size).ok()?;
+        let Pointer::Direct(frames) = parsed.eh_frame_ptr() else { return None };
+        if let Some(len) = frames.checked_sub(header.1).and_then(|len| usize::try_from(len).ok()) {
+            header.0.truncate(len);
+        }
+        Some(Self { machine, frames: read(usize::try_from(frames).ok()?)?, header })
+    }
+
+    /// How `at` is come to.
+    fn arrival(&self, at: usize) -> Arrival {
+        let header = (self.header.0.as_slice(), self.header.1);
+        let frames = (self.frames.0.as_slice(), self.frames.1);
+        Tables { machine: self.machine, header, frames }.arrival(at as u64)
+    }
+}
+
+/// How `at`, which lies in `object`, is come to: as its unwind tables say, and its ELF header.
+pub(crate) fn of(object: &Object, at: usize) -> Arrival {
+    let Some((machine, entry)) = elf_header(object) else { return Arrival::Unknown };
+    // A program's first function can be compiled code, whose description is that of any other. Linkers give libraries an entry
+    // point, too, where nothing starts.
+    let is_started = matches!(object.role, Role::Program | Role::Loader);
+    let symbol = object.index().covering(at.wrapping_sub(object.bias));
+    let start = symbol.map_or(at, |symbol| object.bias.wrapping_add(symbol.addr));
+    if is_started && entry == Some(start) {
+        return Arrival::START;
+    }
+    if let Some(known) = symbol.and_then(|symbol| known(object.index().name(symbol))) {
+        return known;
+    }
+    let unwind = object.unwind.get().unwrap_or_else(|| {
+        let _building = BUILDING.lock();
+        object
+            .unwind
+            .get_or_init(|| Copied::new(machine, object.eh_frame_header?, |start| object.segment_end(start)))
+    });
+    unwind.as_ref().map_or(Arrival::Unknown, |unwind| unwind.arrival(at))
+}
+
+/// The machine and the entry point that the header of a loaded object names.
+fn elf_header(object: &Object) -> Option<(Machine, Option<usize>)> {
+    let mut bytes = [0; size_of::<Header>()];
+    let start = object.segments.first()?.start;
+    if read_some(start, &mut bytes) < bytes.len() {
+        return None;
+    }
+    let header = Header::parse(&bytes[..]).ok()?;
+    let endian = header.endian().ok()?;
+    let machine = Machine::new(header.e_machine(endian), header.is_big_endian())?;
+    #[allow(clippy::useless_conversion, reason = "32-bit files have 32-bit fields")]
+    let entry = usize::try_from(u64::from(header.e_entry(endian))).ok().filter(|&entry| entry != 0);
+    let mut entry = entry.map(|entry| object.bias.wrapping_add(entry));
+    // On ppc64 ELFv1 it is the address of a descriptor.
+    if let Some(at) = entry.filter(|&at| object.holds(at) && !object.holds_text(at)) {
+        let mut code = [0; size_of::<usize>()];
+        entry = (read_some(at, &mut code) == code.len()).then(|| usize::from_ne_bytes(code));
+    }
+    Some((machine, entry))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::objects;
+    use super::*;
+
+    #[test]
+    fn the_program_starts_where_no_call_comes_and_this_test_is_called() {
+        let objects = objects::snapshot();
+        let program = &objects[0];
+        let (_, entry) = elf_header(program).unwrap();
+        assert_eq!(of(program, entry.unwrap()), Arrival::START);
+        let here = the_program_starts_where_no_call_comes_and_this_test_is_called as *const () as usize;
+        let here = if cfg!(target_abi = "elfv1") {
+            // SAFETY: on that ABI a function pointer points to its descriptor.
+            unsafe { (here as *const usize).read() }
+        } else {
+            here
+        };
+        assert_eq!(of(program, here), Arrival::Called);
+    }
+
+    /// The first row of a description decides, and those behind it do not.
+    #[test]
+    fn what_a_call_leaves_is_told_from_a_frame_that_is_there() {
+        let x86 = Machine::new(elf::EM_X86_64, false).unwrap();
+        let arm = Machine::new(elf::EM_AARCH64, false).unwrap();
+        let power = Machine::new(elf::EM_PPC64, true).unwrap();
+        let row = |register, offset, return_address| Row {
+            cfa: Cfa::At(Register(register), offset),
+            return_address,
+        };
+        for (machine, row, arrival) in [
+            (x86, row(7, 8, Rule::At(-8)), Arrival::Called),
+            (x86, row(7, 96, Rule::At(-8)), Arrival::PART),
+            (x86, row(6, 16, Rule::At(-8)), Arrival::PART),
+            (x86, row(7, 8, Rule::Undefined), Arrival::START),
+            (x86, Row { cfa: Cfa::Computed, return_address: Rule::At(-8) }, Arrival::Unknown),
+            (arm, row(31, 0, Rule::Unsaid), Arrival::Called),
+            (arm, row(31, 0, Rule::Same), Arrival::Called),
+            (arm, row(31, 0, Rule::Undefined), Arrival::START),
+            (arm, row(31, 32, Rule::At(-8)), Arrival::PART),
+            (arm, row(31, 32, Rule::Unsaid), Arrival::PART),
+            (power, row(1, 0, Rule::Unsaid), Arrival::Called),
+            (power, row(1, 112, Rule::At(16)), Arrival::PART),
+            (power, row(1, 0, Rule::Elsewhere), Arrival::PART),
+        ] {
+            assert_eq!(machine.judge(&row), arrival, "{row:?}");
+        }
+    }
+}

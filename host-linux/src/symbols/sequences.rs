@@ -1,0 +1,207 @@
+//! Restartable sequences in an object: the kernel restarts whatever is interrupted there, so nothing there is probed (REG_20).
+//!
+//! A sequence's descriptor (`struct rseq_cs`) holds the address of its first instruction, its length, and the address of its
+//! abort handler. Descriptors lie in the section `__rseq_cs`, or anywhere among the data that the loader relocates, where their
+//! shape tells them and the signature that the kernel asks for before the abort handler. A breakpoint between start and commit
+//! ends in the abort handler each time, or ends the program. What arms a sequence stands right before it: executed elsewhere,
+//! an interruption behind it would find the program outside of the sequence and disarm it.
+//! Sources: Linux, include/uapi/linux/rseq.h; rseq(2).
+
+use super::file::{Elf, Mapped};
+use super::objects::Object;
+use object::{Object as _, ObjectSection, ObjectSegment, RelocationTarget, SectionFlags, elf};
+use probe_core::Refusal;
+
+/// Why nothing in a sequence is probed.
+pub const INSIDE: Refusal = Refusal::invalid(
+    "place.rseq",
+    "it is part of a restartable sequence, which the kernel aborts at every interruption, a breakpoint's too",
+);
+/// Why what arms a sequence is not probed.
+pub const ARMS: Refusal = Refusal::invalid(
+    "place.rseq_start",
+    "it stands right before a restartable sequence, which it arms, and nothing may come between",
+);
+/// Why the signature is not probed.
+pub const SIGNATURE: Refusal = Refusal::invalid(
+    "place.rseq_signature",
+    "it is the signature before a restartable sequence's abort handler, which the kernel reads",
+);
+
+/// How many bytes a descriptor has, and what its address is a multiple of.
+const DESCRIPTOR_LEN: u64 = 32;
+/// How long a sequence is at the most: there is no limit, but none is longer than that.
+const MAX_LEN: u64 = 1 << 16;
+/// What the kernel's header names as signature: x86, aarch64, powerpc.
+const SIGNATURES: [u32; 3] = [0x5305_3053, 0xd428_bc00, 0x0fe5_000b];
+/// On x86 the signature is the last four bytes of an instruction that is never executed (UD1): what it begins with.
+const BEFORE_SIGNATURE: [u8; 3] = [0x0f, 0xb9, 0x3d];
+
+/// One restartable sequence, in the file's own numbering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sequence {
+    /// Its first instruction.
+    pub start: u64,
+    /// One past its last instruction, the commit.
+    pub end: u64,
+    /// Where the signature begins, on x86 with its instruction.
+    pub signature: u64,
+    /// What the kernel goes on at when it has been aborted; right behind the signature.
+    pub abort: u64,
+}
+
+/// All sequences of an object, found once.
+#[derive(Clone, Debug, Default)]
+pub struct Sequences(Vec<Sequence>);
+
+impl Sequences {
+    /// Those in a file.
+    #[must_use]
+    pub fn of_file(data: &[u8]) -> Self {
+        Elf::parse(data).map(|file| Self(Finder::new(&file).find())).unwrap_or_default()
+    }
+
+    /// Why no probe can stand on the instruction at `at`, in the file's own numbering. `len_bytes` tells how long it is.
+    pub fn refusal(&self, at: u64, len_bytes: impl Fn() -> Option<usize>) -> Option<Refusal> {
+        self.0.iter().find_map(|sequence| {
+            let before_start = sequence.start.wrapping_sub(at);
+            if (sequence.start..sequence.end).contains(&at) {
+                Some(INSIDE)
+            } else if (sequence.signature..sequence.abort).contains(&at) {
+                Some(SIGNATURE)
+            } else if (1..=16).contains(&before_start)
+                && len_bytes().map(|len| len as u64) == Some(before_start)
+            {
+                Some(ARMS)
+            } else {
+                None
+            }
+        })
+    }
+
+    /// What nothing may be planted in: first address and one past the last.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.0
+            .iter()
+            .flat_map(|sequence| [(sequence.start, sequence.end), (sequence.signature, sequence.abort)])
+    }
+}
+
+/// Those of a loaded object, found when they are first asked for.
+pub(crate) fn of(object: &Object) -> Sequences {
+    let data = object.file();
+    data.map(|data: Mapped| Sequences::of_file(&data)).unwrap_or_default()
+}
+
+/// The search through a file.
+struct Finder<'file, 'data> {
+    file: &'file Elf<'data>,
+    /// Where code is.
+    texts: Vec<(u64, u64)>,
+    /// What the loader will store where, of what leads into code and could be in a descriptor; sorted.
+    relocated: Vec<(u64, u64)>,
+}
+
+impl<'file, 'data> Finder<'file, 'data> {
+    fn new(file: &'file Elf<'data>) -> Self {
+        let texts = file.segments().filter(|segment| {
+            matches!(segment.flags(), object::SegmentFlags::Elf { p_flags, .. } if p_flags.contains(elf::PF_X))
+        });
+        let texts = texts.map(|segment| (segment.address(), segment.address() + segment.size())).collect();
+        let mut finder = Self { file, texts, relocated: Vec::new() };
+        let relocations = file.dynamic_relocations().into_iter().flatten();
+        finder.relocated = relocations
+            .filter(|(_, relocation)| {
+                relocation.target() == RelocationTarget::Absolute && !relocation.has_implicit_addend()
+            })
+            .map(|(at, relocation)| (at, relocation.addend().cast_unsigned()))
+            .filter(|&(at, value)| at % 16 == 8 && finder.is_code(value))
+            .collect();
+        finder.relocated.sort_unstable();
+        finder
+    }
+
+    fn is_code(&self, at: u64) -> bool {
+        self.texts.iter().any(|&(start, end)| (start..end).contains(&at))
+    }
+
+    fn find(&self) -> Vec<Sequence> {
+        let mut found = Vec::new();
+        for section in self.file.sections() {
+            let SectionFlags::Elf { sh_flags, .. } = section.flags() else { continue };
+            let is_named = section.name().is_ok_and(|name| name == "__rseq_cs");
+            // Constants need no relocation where a program is not moved.
+            let is_fixed = self.file.kind() == object::ObjectKind::Executable;
+            let is_data = sh_flags.contains(elf::SHF_ALLOC) && !sh_flags.contains(elf::SHF_EXECINSTR);
+            if is_data && (is_named || is_fixed || sh_flags.contains(elf::SHF_WRITE)) {
+                self.find_in(&section, is_named, &mut found);
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    fn find_in<'section>(
+        &self,
+        section: &impl ObjectSection<'section>,
+        is_named: bool,
+        found: &mut Vec<Sequence>,
+    ) {
+        let Ok(data) = section.data() else { return };
+        let start = section.address();
+        let first = start.next_multiple_of(DESCRIPTOR_LEN);
+        for at in (first..start + data.len() as u64).step_by(DESCRIPTOR_LEN as usize) {
+            let offset = (at - start) as usize;
+            let Some(descriptor) = data.get(offset..offset + DESCRIPTOR_LEN as usize) else { break };
+            found.extend(self.descriptor(at, descriptor, is_named));
+        }
+    }
+
+    /// The sequence that the bytes at `at` describe, if they do.
+    fn descriptor(&self, at: u64, bytes: &[u8], is_named: bool) -> Option<Sequence> {
+        let word = |index: usize| {
+            let bytes = bytes[8 * index..8 * index + 8].try_into().unwrap_or_default();
+            let read = if self.file.is_little_endian() { u64::from_le_bytes } else { u64::from_be_bytes };
+            let place = at + 8 * index as u64;
+            let relocated = self.relocated.binary_search_by_key(&place, |&(place, _)| place);
+            relocated.map_or(read(bytes), |index| self.relocated[index].1)
+        };
+        let start = word(1);
+        if !self.is_code(start) {
+            return None;
+        }
+        // Version 0; flags, which no kernel heeds any more, have three bits.
+        let (head, len, abort) = (u64::from_ne_bytes(bytes[..8].try_into().ok()?), word(2), word(3));
+        let is_head = [0, 4].iter().all(|half| (head >> (8 * half)) as u32 <= 7);
+        let end = start.checked_add(len)?;
+        if !is_head
+            || !(1..=MAX_LEN).contains(&len)
+            || !self.is_code(end - 1)
+            || (start..end).contains(&abort)
+        {
+            return None;
+        }
+        let signature = abort.checked_sub(4).filter(|_| self.is_code(abort))?;
+        let is_signed = SIGNATURES.contains(&self.word_of_code(signature)?);
+        if !is_named && !is_signed {
+            return None;
+        }
+        let whole = signature.checked_sub(3)?;
+        let is_ud1 = self.code(whole).is_some_and(|code| code.starts_with(&BEFORE_SIGNATURE));
+        Some(Sequence { start, end, signature: if is_ud1 { whole } else { signature }, abort })
+    }
+
+    fn word_of_code(&self, at: u64) -> Option<u32> {
+        let bytes = self.code(at)?.get(..4)?.try_into().ok()?;
+        Some(if self.file.is_little_endian() { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) })
+    }
+
+    /// The bytes of code from `at` on.
+    fn code(&self, at: u64) -> Option<&'data [u8]> {
+        self.file.segments().find_map(|segment| {
+            let offset = usize::try_from(at.checked_sub(segment.address())?).ok()?;
+            segment.data().ok()?.get(offset..).filter(|rest| !rest.is_empty())
+        })
+    }
+}

@@ -1,0 +1,130 @@
+//! Return probes only where a call comes (REG_19): told by unwind information, by the ELF header, by name.
+
+mod common;
+
+use common::{alone, count, counter};
+use probe_host_linux::probe_core::host::Host;
+use probe_host_linux::probe_core::{Arrival, CodeAddr, Place};
+use probe_host_linux::{Kprobe, Kretprobe, Native, probe_core, probes};
+use std::hint::black_box;
+use std::sync::atomic::Ordering::Relaxed;
+
+// `arrival_work(n)` is `n + 1` up to a hundred; above that a part of it that is jumped to makes `n + 1000`, and takes `n` from
+// the very word, or returns to the address, that a return probe there would replace. `arrival_bare.cold.7` has no unwind
+// information.
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(include_str!("arrival/x86_64.s"), options(att_syntax));
+#[cfg(target_arch = "x86")]
+std::arch::global_asm!(include_str!("arrival/i386.s"), options(att_syntax));
+#[cfg(target_arch = "aarch64")]
+std::arch::global_asm!(include_str!("arrival/aarch64.s"));
+#[cfg(target_arch = "powerpc64")]
+std::arch::global_asm!(include_str!("arrival/ppc64.s"), elfv1 = const cfg!(target_abi = "elfv1") as i32);
+
+unsafe extern "C" {
+    safe fn arrival_work(n: usize) -> usize;
+}
+
+/// What a return probe on `name` is answered: nothing, or the error's code.
+fn code_of_return(name: &str) -> Option<&'static str> {
+    let place = Place::symbol(name);
+    let registered = probes().register(Kretprobe::on(place.clone()).exit(|_, ()| {}));
+    let told = probes().explain(&place).unwrap().entry;
+    assert_eq!(told.as_ref().err(), registered.as_ref().err(), "{name}");
+    registered.err().map(|error| error.code())
+}
+
+#[test]
+fn reg_19_a_part_that_is_jumped_to_is_refused_by_its_unwind_information() {
+    let _alone = alone();
+    assert_eq!(code_of_return("arrival_work.cold"), Some("entry.part"));
+    assert_eq!(code_of_return("arrival_work"), None);
+    // A kprobe can stand there, and the part does what it did.
+    let hits = counter();
+    let pre = move |_: &mut probe_host_linux::Hit<'_>| {
+        hits.fetch_add(1, Relaxed);
+    };
+    let bare = [1, 100, 101, 5000].map(|n| black_box(arrival_work as extern "C" fn(usize) -> usize)(n));
+    assert_eq!(bare, [2, 101, 1101, 6000]);
+    let _kprobe = probes().register(Kprobe::at("arrival_work.cold").pre(pre)).unwrap();
+    let returns = counter();
+    let exit = move |_: &mut probe_core::Return<'_, Native>, ()| {
+        returns.fetch_add(1, Relaxed);
+    };
+    let _whole = probes().register(Kretprobe::on("arrival_work").exit(exit)).unwrap();
+    let probed = [1, 100, 101, 5000].map(|n| black_box(arrival_work as extern "C" fn(usize) -> usize)(n));
+    assert_eq!((probed, count(hits), count(returns)), (bare, 2, 4));
+}
+
+#[test]
+fn reg_19_without_unwind_information_the_name_decides() {
+    let _alone = alone();
+    assert_eq!(code_of_return("arrival_bare.cold.7"), Some("entry.part"));
+}
+
+#[test]
+fn reg_19_where_the_program_starts_no_call_comes() {
+    let _alone = alone();
+    assert_eq!(code_of_return("_start"), Some("entry.start"));
+}
+
+/// Of the C library nothing is refused but what is known not to be called.
+#[test]
+fn reg_19_of_all_loaded_functions_few_are_refused() {
+    let _alone = alone();
+    let host = probes().host();
+    let (mut all, mut refused) = (0, Vec::new());
+    host.for_each_symbol(&mut |symbol, object| {
+        if symbol.len_bytes == 0 {
+            return;
+        }
+        all += 1;
+        let at = symbol.start.wrapping_add(usize::from(symbol.local_entry));
+        let arrival = match host.arrival(at) {
+            Arrival::Unknown => Arrival::by_name(symbol.name),
+            known => known,
+        };
+        if let Arrival::NotCalled(refusal) = arrival {
+            refused.push(format!("{object}:{} {}", symbol.name, refusal.code));
+        }
+    });
+    let expected = |line: &String| {
+        [
+            "_start ",
+            "__start_context ",
+            ".cold",
+            "_dl_runtime_",
+            "_dlstart",
+            "_dl_start_user",
+            "__restore_rt ",
+            "__restore ",
+            "get_pc_thunk",
+            "arrival_thunk ",
+            "__kernel_",
+            // The library's own trampolines.
+            "probe_arch_",
+            "probe_host_linux",
+        ]
+        .iter()
+        .any(|name| line.contains(name))
+    };
+    let surprising: Vec<&String> = refused.iter().filter(|line| !expected(line)).collect();
+    assert!(surprising.is_empty(), "of {all}: {surprising:#?}");
+    // Its description in glibc is that of any function.
+    let mut contexts = 0;
+    host.find_symbols("__start_context", &mut |_| contexts += 1);
+    let known = refused.iter().filter(|line| line.contains(":__start_context entry.start"));
+    assert_eq!(known.count(), contexts, "{refused:#?}");
+    assert!(all > 1000 && !refused.is_empty(), "{all}: {refused:?}");
+    let here: fn() = reg_19_of_all_loaded_functions_few_are_refused;
+    assert_eq!(host.arrival(CodeAddr::new(common::code(here as *const ()))), Arrival::Called);
+}
+
+/// A thunk gives its caller the return address as data.
+#[cfg(target_arch = "x86")]
+#[test]
+fn reg_19_a_thunk_that_reads_its_return_address_is_refused() {
+    let _alone = alone();
+    assert_eq!(code_of_return("arrival_thunk"), Some("entry.reads_return"));
+    let _kprobe = probes().register(Kprobe::at("arrival_thunk")).unwrap();
+}

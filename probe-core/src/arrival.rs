@@ -1,0 +1,97 @@
+//! How the code at a place is come to: whether a call has put a return address there (REG_19).
+//!
+//! A return probe replaces the return address where a call leaves it. Where no call has left one, that word is something
+//! else (an argument count, a saved register), and replacing it is a wrong execution.
+
+use crate::error::Refusal;
+
+/// How the code at a function's entry, as the symbol table has it, is come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// By a call, or by a jump that leaves everything as the call before it: the return address is where a call puts it.
+    Called,
+    /// Otherwise: why no return probe and no jprobe can stand there.
+    NotCalled(Refusal),
+    /// The host cannot tell. Then the symbol's name decides ([`Arrival::by_name`]).
+    Unknown,
+}
+
+impl Arrival {
+    /// No call comes there: a program or a context starts there.
+    pub const START: Self = Self::NotCalled(Refusal::invalid(
+        "entry.start",
+        "a program or a context starts there, so there is no return address",
+    ));
+    /// A jump comes there, with a frame in place.
+    pub const PART: Self = Self::NotCalled(Refusal::invalid(
+        "entry.part",
+        "a jump comes there from within a function or a stub, whose frame is in place already",
+    ));
+    /// The end of a signal's or an interrupt's handler comes there.
+    pub const SIGNAL_RETURN: Self = Self::NotCalled(Refusal::invalid(
+        "entry.signal_return",
+        "the way back from a signal begins there; no call comes there",
+    ));
+    /// A call comes there whose return address is data for the function.
+    pub const READS_RETURN: Self = Self::NotCalled(Refusal::invalid(
+        "entry.reads_return",
+        "the function reads its own return address, to tell its caller where that is",
+    ));
+
+    /// What compilers, linkers and C libraries mean by the name of a symbol: for hosts without unwind information, and where it
+    /// does not cover the place.
+    #[must_use]
+    pub fn by_name(name: &str) -> Self {
+        const STARTS: [&str; 5] = ["_start", "__start", "_dlstart", "_dl_start_user", "__start_context"];
+        const SIGNAL_RETURNS: [&str; 3] = ["__restore", "__restore_rt", "__default_rt_sa_restorer"];
+        // The loader's resolvers run in the frame of a stub; the others end a function that has jumped there.
+        const PARTS: [&str; 4] = ["_dl_runtime_resolve", "_dl_runtime_profile", "_restgpr0_", "_restfpr_"];
+        if STARTS.contains(&name) {
+            Self::START
+        } else if SIGNAL_RETURNS.contains(&name) {
+            Self::SIGNAL_RETURN
+        } else if PARTS.iter().any(|part| name.starts_with(part)) || is_cold_part(name) {
+            Self::PART
+        } else if name.contains(".get_pc_thunk.") {
+            Self::READS_RETURN
+        } else {
+            Self::Unknown
+        }
+    }
+}
+
+/// `work.cold`, and `work.cold.3` of older compilers.
+fn is_cold_part(name: &str) -> bool {
+    let number = name.rsplit_once(".cold").map(|(_, number)| number);
+    number.is_some_and(|number| {
+        let digits = number.strip_prefix('.').unwrap_or(number);
+        number.is_empty() || number.len() > digits.len() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_what_no_call_comes_to() {
+        for (name, arrival) in [
+            ("_start", Arrival::START),
+            ("__start_context", Arrival::START),
+            ("work.cold", Arrival::PART),
+            ("work.isra.0.cold.12", Arrival::PART),
+            ("_dl_runtime_resolve_xsavec", Arrival::PART),
+            ("_restgpr0_14", Arrival::PART),
+            ("__restore_rt", Arrival::SIGNAL_RETURN),
+            ("__x86.get_pc_thunk.bx", Arrival::READS_RETURN),
+            ("work", Arrival::Unknown),
+            ("work.part.0", Arrival::Unknown),
+            ("work.colder", Arrival::Unknown),
+            ("work.cold.rs", Arrival::Unknown),
+            ("_start_c", Arrival::Unknown),
+            ("_savegpr0_14", Arrival::Unknown),
+        ] {
+            assert_eq!(Arrival::by_name(name), arrival, "{name}");
+        }
+    }
+}

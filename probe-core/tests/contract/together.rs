@@ -1,0 +1,246 @@
+//! REG_21: probes of every kind come to one place and go from it in any order, each in a registration of its own, by trap and by
+//! jump. What stands in text, what runs and what the listing says are compared after each step.
+
+use super::optimise::{has_jump, list, plus_six};
+use super::*;
+use probe_core::{Jprobe, Probe};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+/// The kinds of probes that differ in what they need of a detour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Kprobe,
+    Return,
+    ReturnWithEntry,
+    Jprobe,
+    Post,
+    NoJump,
+}
+
+use Kind::*;
+
+/// A function with an entry that a jump fits on, and a jprobe handler for it.
+struct Target {
+    world: &'static World,
+    f: usize,
+    handler: usize,
+}
+
+impl Target {
+    fn new(is_optimising: bool) -> Self {
+        let world = World::new();
+        let f = plus_six(world, "f");
+        let handler = world.function("handler", &[SET, 0, 9, 9, RETURN]);
+        world.probes.set_optimising(is_optimising);
+        Self { world, f, handler }
+    }
+
+    fn register(&self, kind: Kind) -> Probe<ToyHost> {
+        let probes = &self.world.probes;
+        let probe = match kind {
+            Kprobe => probes.register(K::at("f").pre(|_| ())),
+            Return => probes.register(R::on("f").max_active(8).exit(|_, ()| ())),
+            ReturnWithEntry => {
+                let probe = R::on("f").max_active(8).entry(|call| call.argument(0)).exit(|_, _| ());
+                probes.register(probe)
+            }
+            // SAFETY: the handler takes what the function takes.
+            Jprobe => probes.register(unsafe { Jprobe::<Toy>::on("f", self.handler) }),
+            Post => probes.register(K::at("f").pre(|_| ()).post(|_| ())),
+            NoJump => probes.register(K::at("f").pre(|_| ()).without_jump()),
+        };
+        probe.unwrap()
+    }
+
+    /// Calls the function and compares: each probe sees the call, and text and listing say the same.
+    fn check(&self, held: &[(Kind, Probe<ToyHost>)], told: &dyn Fn() -> String) {
+        let hits = || held.iter().map(|(_, probe)| probe.counters().hits).collect::<Vec<_>>();
+        let before = hits();
+        // The second call takes the short ways of the context that came first.
+        for _ in 0..2 {
+            assert_eq!(self.world.value(self.f, &[1]), 7, "{}", told());
+        }
+        let expected: Vec<u64> = before.iter().map(|count| count + 2).collect();
+        assert_eq!(hits(), expected, "{}", told());
+        let listing = list(self.world);
+        assert_eq!(listing.lines().count(), held.len(), "{}: {listing}", told());
+        assert!(!listing.contains("[GONE]"), "{}: {listing}", told());
+        let marked = listing.lines().filter(|line| line.ends_with("[OPTIMIZED]")).count();
+        let expected = if has_jump(self.world, self.f) { held.len() } else { 0 };
+        assert_eq!(marked, expected, "{}: {listing}", told());
+    }
+}
+
+/// Every order of `items`.
+fn orders<T: Copy>(items: &[T]) -> Vec<Vec<T>> {
+    if items.is_empty() {
+        return vec![Vec::new()];
+    }
+    let with_first = |first: usize| {
+        let rest: Vec<T> =
+            (0..items.len()).filter(|index| *index != first).map(|index| items[index]).collect();
+        orders(&rest).into_iter().map(move |mut order| {
+            order.push(items[first]);
+            order
+        })
+    };
+    (0..items.len()).flat_map(with_first).collect()
+}
+
+#[test]
+fn reg_21_a_return_probe_that_comes_to_a_jump_leaves_a_jump_that_serves_all() {
+    let target = Target::new(true);
+    let (world, before) = (target.world, target.world.text());
+    let mut held = vec![(Kprobe, target.register(Kprobe))];
+    for kind in [Return, Kprobe] {
+        held.push((kind, target.register(kind)));
+        assert!(has_jump(world, target.f), "all of these can have jumps");
+        target.check(&held, &|| format!("{kind:?} has come"));
+    }
+    drop(held);
+    assert!(world.text() == before, "the jump stays in text when its probes have gone");
+    assert_eq!(world.value(target.f, &[1]), 7);
+}
+
+#[test]
+fn reg_8_a_failed_registration_gives_back_the_jumps_that_it_has_taken_away() {
+    let target = Target::new(false);
+    let world = target.world;
+    let held = vec![(Kprobe, target.register(Kprobe))];
+    assert_eq!(world.probes.optimise(), Ok(1));
+    // At the place itself, and under its jump; the other probe's text cannot be written.
+    for place in [at(target.f, 0), at(target.f, 3)] {
+        for number in 1.. {
+            let before = world.text();
+            let other = world.function("other", &[NOP, NOP, RETURN]);
+            let before = [before, world.bytes(other, 16)].concat();
+            world.host().failing_write.store(number, SeqCst);
+            let batch = [K::at(place.clone()).pre(|_| ()).without_jump(), K::at(at(other, 0)).pre(|_| ())];
+            let done = world.probes.register_all(batch);
+            let was_reached = world.host().failing_write.swap(0, SeqCst) == 0;
+            let has_failed = done.is_err();
+            drop(done);
+            if has_failed {
+                assert!(world.text() == before, "write {number}: the jump has gone");
+                target.check(&held, &|| format!("write {number}"));
+            }
+            world.probes.optimise().unwrap();
+            if !was_reached {
+                assert!(!has_failed);
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn reg_21_probes_come_and_go_in_every_order() {
+    let sets: &[&[Kind]] = &[
+        &[Kprobe, Return, Jprobe],
+        &[Kprobe, ReturnWithEntry, Post],
+        &[Return, ReturnWithEntry, NoJump],
+        &[Post, Return, Jprobe],
+    ];
+    for is_optimising in [false, true] {
+        for (coming, going) in sets.iter().flat_map(|set| {
+            orders(set).into_iter().flat_map(|a| orders(set).into_iter().map(move |b| (a.clone(), b)))
+        }) {
+            let target = Target::new(is_optimising);
+            let before = target.world.text();
+            let mut held = Vec::new();
+            for kind in &coming {
+                held.push((*kind, target.register(*kind)));
+                target.check(&held, &|| format!("{kind:?} of {coming:?} has come ({is_optimising})"));
+            }
+            for kind in &going {
+                let index = held.iter().position(|(other, _)| other == kind).unwrap();
+                held.remove(index).1.unregister().unwrap();
+                target.check(&held, &|| {
+                    format!("{coming:?} came, {kind:?} of {going:?} has gone ({is_optimising})")
+                });
+            }
+            assert!(
+                target.world.text() == before,
+                "{coming:?} came, {going:?} went: text is not what it was"
+            );
+            assert_eq!(target.world.value(target.f, &[1]), 7);
+        }
+    }
+}
+
+#[test]
+fn reg_21_probes_come_and_go_separately_while_contexts_call() {
+    const CONTEXTS: usize = 2;
+    let orders = orders(&[Kprobe, Return, Jprobe]);
+    for round in 0..super::threads::rounds(2 * orders.len() * orders.len()) {
+        let (coming, going) = (&orders[round / 2 % orders.len()], &orders[round / 2 / orders.len()]);
+        // A place that has had no detour: what it gets grows with what comes.
+        let target = Target::new(round % 2 == 1);
+        let before = target.world.text();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..CONTEXTS {
+                scope.spawn(|| {
+                    while !is_over.load(Relaxed) {
+                        assert_eq!(target.world.value(target.f, &[1]), 7);
+                    }
+                });
+            }
+            let ends = End(&is_over);
+            for _ in 0..4 {
+                let mut held: Vec<_> = coming.iter().map(|kind| (*kind, target.register(*kind))).collect();
+                assert!(!list(target.world).contains("[GONE]"));
+                for kind in going {
+                    let index = held.iter().position(|(other, _)| other == kind).unwrap();
+                    held.remove(index).1.unregister().unwrap();
+                }
+            }
+            drop(ends);
+        });
+        assert!(target.world.text() == before);
+    }
+}
+
+/// Tells the callers to end, also when the test fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// What resolving a place reads (points, the table itself) is freed all the time meanwhile, and poisoned.
+#[test]
+fn safe_4_places_are_resolved_while_other_probes_come_and_go() {
+    let target = Target::new(false);
+    let probes = &target.world.probes;
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for is_explained in [true, false] {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                while !is_over.load(Relaxed) {
+                    if is_explained {
+                        let told = probes.explain(&Place::symbol("f")).unwrap();
+                        assert_eq!((told.insn.first(), told.is_entry), (Some(&ADD), true));
+                    } else {
+                        drop(probes.register(R::on("f")).unwrap());
+                    }
+                }
+            });
+        }
+        let ends = End(&is_over);
+        for round in 0..super::threads::rounds(2_000) {
+            drop(target.register(Kprobe));
+            if round % 10 == 0 {
+                let held = [Kprobe, Return].map(|kind| target.register(kind));
+                let _ = probes.optimise();
+                drop(held);
+            }
+        }
+        drop(ends);
+    });
+    assert_eq!(list(target.world), "");
+}

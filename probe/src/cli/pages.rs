@@ -1,0 +1,275 @@
+//! What the manual pages say beyond the options: grammar, output, exit status, environment.
+
+use super::args::{EXAMPLES, GRAMMAR};
+use super::status::Status;
+
+/// A piece of a section.
+pub(super) enum Piece {
+    /// A paragraph.
+    Text(&'static str),
+    /// A word and what it means.
+    Item(String, &'static str),
+    /// Lines as they are.
+    Lines(&'static str),
+}
+
+use Piece::{Lines, Text};
+
+/// A section: its title and what it says.
+pub(super) type Section = (&'static str, Vec<Piece>);
+
+fn items(items: &[(&str, &'static str)]) -> Vec<Piece> {
+    items.iter().map(|(word, meaning)| Piece::Item((*word).to_owned(), meaning)).collect()
+}
+
+/// The sections of the page of the command or subcommand called `name`.
+pub(super) fn sections(name: &str) -> Vec<Section> {
+    match name {
+        "probe" => vec![exit_status(), environment(), see_also()],
+        "probe-trace" => vec![
+            ("PROBE DEFINITIONS", definitions()),
+            ("EVENTS", events()),
+            ("SUMMARY", summary()),
+            ("JSON", json()),
+            ("HOW TRACING ENDS", ending()),
+            exit_status(),
+            environment(),
+            ("NOTES", notes()),
+            ("EXAMPLES", vec![Lines(EXAMPLES)]),
+            see_also(),
+        ],
+        "probe-explain" => vec![("VERDICTS", verdicts()), exit_status(), see_also()],
+        "probe-install-docs" => vec![("FILES", installed()), see_also()],
+        _ => vec![exit_status(), see_also()],
+    }
+}
+
+fn definitions() -> Vec<Piece> {
+    let mut all = vec![
+        Lines(GRAMMAR),
+        Text(
+            "Values mean what they mean in the kernel (Documentation/trace/kprobetrace.rst). All memory is user memory here, so that u and ustring change nothing. N of rN is how many calls may be in flight at the same time. An argument without NAME is called after what it fetches, where the kernel would number it:",
+        ),
+    ];
+    all.extend(items(&[
+        ("$argN", "The function's Nth integer argument, from 1, as it was at entry, also for a return probe. Called argN."),
+        ("$retval", "What the function returns, for r and %return. Called retval."),
+        ("$stack, $stackN", "The stack pointer; the Nth word above it. Called stack, stackN."),
+        ("$comm", "The thread's name, a string. Called comm."),
+        ("%REGISTER", "A register, called as typed without the %."),
+        ("@SYMBOL[+-OFFSET], @ADDRESS", "What lies in memory there. @SYMBOL is called SYMBOL."),
+        ("\\NUMBER, \\\"TEXT\"", "The number or the text itself."),
+        (
+            "+-[u]OFFSET(FETCH)",
+            "What lies OFFSET bytes behind (+) or before (-) the address FETCH. This, numbers and texts are called valueN by their position, from 1.",
+        ),
+        ("u8 … u64, s8 … s64, x8 … x64", "A number: unsigned, signed, hexadecimal. x of the machine's width is the default."),
+        ("char", "One byte, as a character."),
+        ("string, ustring", "The bytes at the address, up to a NUL or 1024 bytes; a string that was cut ends with … behind its quotes."),
+        ("symbol, symstr", "The address as SYMBOL+0xOFFSET; symstr in quotes."),
+        (
+            "bWIDTH@OFFSET/CONTAINER",
+            "WIDTH bits of a word of CONTAINER (8, 16, 32, 64) bits, OFFSET bits above its lowest: b4@0/32 are the lowest four.",
+        ),
+        ("TYPE[N]", "N of these, one behind the other in memory; of string: N pointers."),
+    ]));
+    all.push(Text(
+        "A name of several functions is refused with a list of how to name each: by its object, by its parameters (in double quotes where there are blanks), or by its place in the file.",
+    ));
+    all
+}
+
+fn events() -> Vec<Piece> {
+    let mut all =
+        vec![Text("One line for each hit or return, in order of time over all threads and processes.")];
+    all.extend(items(&[
+        ("SECONDS", "Since the command was started."),
+        ("TASK", "NAME-PID, and /TID in threads that are not the first."),
+        ("TOOK", "How long the call took, for a return."),
+        ("EVENT", "The definition's NAME, else the symbol; %return behind it for a return."),
+        ("ARGUMENTS", "NAME=VALUE; (fault) where memory could not be read."),
+    ]));
+    all.push(Text(
+        "Whatever is not the command's own (names of symbols, objects, files and tasks, strings of the program) is printed with control characters, format characters and bytes that are not UTF-8 as in C: \\n, \\x1b.",
+    ));
+    all
+}
+
+fn summary() -> Vec<Piece> {
+    let mut all = vec![Text(
+        "One row for each place, over all processes. HITS and the times are complete even where events were dropped.",
+    )];
+    all.extend(items(&[
+        ("HITS", "How often the place was executed, or the function returned, with the probe's handler."),
+        (
+            "NESTED",
+            "Hits that came while the same thread was handling another one. The program went on as always, but they are not in HITS and have no event.",
+        ),
+        (
+            "NO ROOM",
+            "Calls that were not followed to their return, because the return probe had no room for more calls at the same time. rN gives room for N.",
+        ),
+        (
+            "ABANDONED",
+            "Calls that were followed and never returned: longjmp, an exception or the end of their thread cut them off.",
+        ),
+        ("DROPPED", "Events for which the thread's buffer had no room; see --buffer."),
+        ("MIN, MEDIAN, P99, MAX", "How long the calls took, for return probes; median and P99 to within 7 %."),
+    ]));
+    all
+}
+
+fn json() -> Vec<Piece> {
+    let mut all = vec![Text(
+        "With --format json each line is an object. It is UTF-8 whatever the program's bytes are; numbers are exact up to 64 bits. Each event has:",
+    )];
+    all.extend(items(&[
+        ("type", "\"event\"."),
+        ("time_ns", "Nanoseconds since the command was started."),
+        ("pid", "The process."),
+        ("tid", "The thread."),
+        ("comm", "The thread's name."),
+        ("event", "The event's name, as in text."),
+        ("object", "The file name of the object."),
+        ("symbol", "The symbol; empty where none covers the place."),
+        ("offset", "The distance in bytes from the symbol."),
+        ("addr", "The address, a hexadecimal string."),
+        (
+            "args",
+            "An object: by name, a number for u, s and b types, a string for x types, symbols, characters and strings, an array for arrays; null for what could not be read.",
+        ),
+        ("duration_ns", "How long the call took, for a return."),
+        (
+            "bytes",
+            "Only where a string of the event is not UTF-8 and so has U+FFFD in it: the string's bytes in hexadecimal, in the same place: .bytes.args.path for .args.path, .bytes.comm for .comm.",
+        ),
+    ]));
+    all.push(Text("The last line is the summary:"));
+    all.extend(items(&[
+        ("type", "\"summary\"."),
+        ("program", "The program's file."),
+        ("ended", "How it ended: \"exited with 0\"."),
+        ("ran_ns", "How long it ran."),
+        ("lost_events", "Events of threads that found no buffer."),
+        ("garbled_records", "Records that no agent writes: the program has written into the buffers itself."),
+        ("refused", "For each definition with refused functions an object: for each reason the functions."),
+        ("never_planted", "The definitions that were planted nowhere."),
+        (
+            "probes",
+            "A row for each place: event, object, symbol, hits, missed_nested (NESTED), missed_pool (NO ROOM), abandoned, dropped_events, and for a return probe with hits duration_ns with count, sum, min, median, p99 and max.",
+        ),
+    ]));
+    all.push(Lines("  jq -r 'select(.type == \"event\") | [.comm, .args.path] | @tsv'"));
+    all
+}
+
+fn ending() -> Vec<Piece> {
+    vec![
+        Text(
+            "The command ends when the program ends, as the program ended: with its exit status, or by the signal that killed it. Signals to the command are passed on to the program.",
+        ),
+        Text(
+            "When nobody reads the events any more (probe trace … 2>&1 | head), the program gets SIGTERM, and SIGKILL if it is still there after five seconds; the command then ends by SIGPIPE. The same happens after --duration, but for SIGPIPE. When the command itself is killed (SIGKILL), the program goes on untraced.",
+        ),
+    ]
+}
+
+fn exit_status() -> Section {
+    let table = Status::ALL.iter().map(|status| Piece::Item(status.code().to_string(), status.meaning()));
+    let mut all = vec![Text(
+        "trace ends as the program did: with its exit status (1 to 255), or by the signal that killed it. Its own statuses:",
+    )];
+    all.extend(table);
+    ("EXIT STATUS", all)
+}
+
+fn environment() -> Section {
+    let all = items(&[
+        ("PATH", "Where programs are looked for."),
+        ("LD_LIBRARY_PATH", "Where list and explain look for libraries first, as the dynamic linker does."),
+        (
+            "LD_PRELOAD",
+            "The agent is put in front of what it names. The traced program does not see that, unless -f is given.",
+        ),
+        ("PROBE_RUNNER", "The default of --runner."),
+        ("PROBE_TRACE_REGION", "Set by the command for the agent. Not to be set by hand."),
+        ("NO_COLOR", "If it is set and not empty, --color auto means never."),
+        ("ASAN_OPTIONS", "See NOTES of probe-trace(1)."),
+    ]);
+    ("ENVIRONMENT", all)
+}
+
+fn notes() -> Vec<Piece> {
+    vec![
+        Text(
+            "A program that needs the shared runtime of AddressSanitizer ends when another library is loaded before that runtime, and the agent is. Such a program is refused, unless ASAN_OPTIONS has verify_asan_link_order=0, with which both work. A program that another one executes (-f) is not looked at beforehand; it ends with the sanitizer's own message.",
+        ),
+        Text(
+            "Static, set-user-id and set-group-id programs cannot be traced: no dynamic linker loads the agent into them.",
+        ),
+    ]
+}
+
+fn verdicts() -> Vec<Piece> {
+    items(&[
+        ("jump", "A jump to the probe can stand there: a hit costs no trap."),
+        (
+            "boosted",
+            "A breakpoint; the instruction runs in a copy, from where the program goes on. One trap, two with a post handler.",
+        ),
+        ("emulated", "A breakpoint; the instruction's effect is computed. One trap."),
+        ("stepped", "A breakpoint; the instruction runs in a copy that ends with a trap. Two traps."),
+        ("refused", "It cannot be probed, with the code of the reason and a sentence."),
+    ])
+}
+
+fn installed() -> Vec<Piece> {
+    let mut all = items(&[
+        (
+            "PREFIX/share/man/man1",
+            "The manual pages; man looks below ~/.local/share/man where ~/.local/bin is in PATH.",
+        ),
+        (
+            "PREFIX/share/bash-completion/completions/probe",
+            "Completions for bash, with the package bash-completion.",
+        ),
+        ("PREFIX/share/zsh/site-functions/_probe", "For zsh; the folder has to be in fpath before compinit."),
+        ("PREFIX/share/fish/vendor_completions.d/probe.fish", "For fish."),
+    ]);
+    all.push(Text(
+        "For all users: probe install-docs /usr/local. Packagers: probe install-docs \"$DESTDIR/usr\".",
+    ));
+    all
+}
+
+fn see_also() -> Section {
+    (
+        "SEE ALSO",
+        vec![Text(
+            "probe(1), probe-trace(1), probe-list(1), probe-explain(1), probe-install-docs(1), strace(1), ltrace(1)",
+        )],
+    )
+}
+
+/// A section in roff.
+pub(super) fn render(out: &mut String, (title, pieces): &Section) {
+    out.push_str(&format!(".SH \"{}\"\n", escaped(title)));
+    for piece in pieces {
+        match piece {
+            Text(text) => out.push_str(&format!(".PP\n{}\n", escaped(text))),
+            Piece::Item(word, meaning) => {
+                out.push_str(&format!(".TP\n\\fB{}\\fR\n{}\n", escaped(word), escaped(meaning)));
+            }
+            Lines(lines) => out.push_str(&format!(".PP\n.nf\n{}\n.fi\n", escaped(lines))),
+        }
+    }
+}
+
+/// Text that roff takes as it is: no escapes, no hyphenated minus, no line that begins a request.
+fn escaped(text: &str) -> String {
+    let lines = text.lines().map(|line| {
+        let line = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+        if line.starts_with('.') { format!("\\&{line}") } else { line }
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,195 @@
+//! Names for addresses of traced programs: the symbols of the files that they have mapped, read when they are first asked for.
+//!
+//! A program names its files itself, may have replaced them since, or may see other files under these names (another mount
+//! namespace). So a file's symbols are taken only if it is the one that was mapped: by its build id, where it has none by device
+//! and number. All that is read for this is bounded together.
+
+use super::elf::{demangled, segments, with_offset};
+use super::foreign::Foreign;
+use super::open::{FileId, Regular};
+use object::Object;
+use probe_host_linux::symbols::file::symbols_of;
+use probe_host_linux::symbols::index::Index;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// How many bytes of files are read for names.
+const MOST_BYTES: u64 = if cfg!(target_pointer_width = "64") { 4 << 30 } else { 256 << 20 };
+/// How many files are remembered.
+const MOST_FILES: usize = 1 << 12;
+
+/// A file as a program has named it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct NamedFile {
+    pub(super) path: PathBuf,
+    pub(super) id: MappedId,
+    /// Its build id in hexadecimal digits; empty where it has none, or where only the kernel was asked.
+    pub(super) build_id: String,
+}
+
+/// Which file it was when it was mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct MappedId {
+    /// `None` where only `/proc/PID/maps` tells: btrfs shows another device there than `stat` does.
+    pub(super) device: Option<u64>,
+    pub(super) inode: u64,
+}
+
+/// What is known of a file.
+struct Known {
+    index: Index,
+    /// Offset, address in the file's own numbering, and length of what is loaded.
+    segments: Vec<(u64, u64, u64)>,
+}
+
+/// The symbols of files.
+pub(super) struct Symbols {
+    files: RefCell<Files>,
+    /// The memory that every traced program has mapped.
+    region: FileId,
+}
+
+struct Files {
+    known: HashMap<NamedFile, Option<Rc<Known>>>,
+    room: u64,
+}
+
+// SAFETY: the reader of events owns its `Symbols` and moves to another thread once, before it has read any file.
+unsafe impl Send for Symbols {}
+
+impl Symbols {
+    /// None are known yet. Processes are asked only if they have mapped `region`.
+    pub(super) fn new(region: FileId) -> Self {
+        Self { files: RefCell::new(Files { known: HashMap::new(), room: MOST_BYTES }), region }
+    }
+
+    /// The symbol that covers an address, in the file's own numbering.
+    pub(super) fn name(&self, file: &NamedFile, addr: u64) -> Option<Foreign<String>> {
+        let known = self.files.borrow_mut().known(file)?;
+        let addr = usize::try_from(addr).ok()?;
+        let entry = known.index.covering(addr)?;
+        Some(with_offset(demangled(known.index.name(entry)), (addr - entry.addr) as u64))
+    }
+
+    /// The same for an address of a living process, if it is one that is traced.
+    pub(super) fn name_in_process(&self, pid: u32, addr: u64) -> Option<Foreign<String>> {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+        let mappings = || maps.lines().filter_map(Mapping::parse);
+        if !mappings()
+            .any(|mapping| mapping.inode == self.region.inode && mapping.path.starts_with("/memfd:"))
+        {
+            return None;
+        }
+        let mapping = mappings().find(|mapping| (mapping.start..mapping.end).contains(&addr))?;
+        let id = MappedId { device: None, inode: mapping.inode };
+        let file = NamedFile { path: mapping.path.into(), id, build_id: String::new() };
+        let at = mapping.offset.checked_add(addr - mapping.start)?;
+        let known = self.files.borrow_mut().known(&file)?;
+        let (offset, start, _) = known
+            .segments
+            .iter()
+            .find(|(offset, _, len)| at.checked_sub(*offset).is_some_and(|at| at < *len))?;
+        self.name(&file, start.wrapping_add(at - offset))
+    }
+}
+
+/// A line of `/proc/PID/maps`.
+struct Mapping<'a> {
+    start: u64,
+    end: u64,
+    offset: u64,
+    inode: u64,
+    path: &'a str,
+}
+
+impl<'a> Mapping<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let offset = hex(fields.nth(1)?)?;
+        let inode = fields.nth(1)?.parse().ok()?;
+        let path = line.get(line.find('/')?..)?;
+        Some(Self { start: hex(start)?, end: hex(end)?, offset, inode, path })
+    }
+}
+
+impl Files {
+    /// What is known of a file; read at the first time.
+    fn known(&mut self, file: &NamedFile) -> Option<Rc<Known>> {
+        if let Some(known) = self.known.get(file) {
+            return known.clone();
+        }
+        if self.known.len() >= MOST_FILES {
+            return None;
+        }
+        let known = self.read(file).map(Rc::new);
+        self.known.insert(file.clone(), known.clone());
+        known
+    }
+
+    fn read(&mut self, file: &NamedFile) -> Option<Known> {
+        let opened = Regular::open(&file.path).ok()?;
+        let is_same = opened.id.inode == file.id.inode
+            && file.id.device.is_none_or(|device| device == opened.id.device);
+        if file.build_id.is_empty() && !is_same {
+            return None;
+        }
+        self.room = self.room.checked_sub(opened.len_bytes())?;
+        let data = opened.read().ok()?;
+        let parsed = object::File::parse(&*data).ok()?;
+        let build_id = parsed.build_id().ok().flatten().unwrap_or_default();
+        let build_id: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        if !file.build_id.is_empty() && build_id != file.build_id {
+            return None;
+        }
+        Some(Known { index: symbols_of(&data, None).ok()?, segments: segments(&data)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> NamedFile {
+        let path = std::fs::read_link("/proc/self/exe").unwrap();
+        let FileId { device, inode } = Regular::open(&path).unwrap().id;
+        let id = MappedId { device: Some(device), inode };
+        NamedFile { path, id, build_id: String::new() }
+    }
+
+    fn symbols() -> Symbols {
+        Symbols::new(FileId { device: 0, inode: 0 })
+    }
+
+    #[test]
+    fn evt_2_another_file_under_that_name_gives_no_names() {
+        let files = || Files { known: HashMap::new(), room: MOST_BYTES };
+        assert!(files().known(&own()).is_some());
+        let id = MappedId { inode: own().id.inode + 1, ..own().id };
+        assert!(files().known(&NamedFile { id, ..own() }).is_none(), "another number, and no build id");
+        assert!(files().known(&NamedFile { build_id: "00".into(), ..own() }).is_none(), "another build id");
+        assert!(Files { room: 100, ..files() }.known(&own()).is_none(), "too much to read");
+    }
+
+    /// A process that has not mapped the region is none of ours, whatever an event says.
+    #[test]
+    fn evt_2_only_traced_processes_are_asked_for_their_mappings() {
+        let here = evt_2_only_traced_processes_are_asked_for_their_mappings as *const () as u64;
+        assert_eq!(symbols().name_in_process(std::process::id(), here), None);
+    }
+
+    #[test]
+    fn names_of_a_traced_process_are_found_by_address() {
+        let layout = crate::wire::Layout { config_len: 0, stats_len: 4096, ring_count: 1, ring_len: 4096 };
+        let (_region, fd) = crate::wire::Region::create(layout, b"", Default::default()).unwrap();
+        let function = names_of_a_traced_process_are_found_by_address as *const ();
+        // SAFETY: on that ABI a function pointer points to its descriptor.
+        let addr = if cfg!(target_abi = "elfv1") { unsafe { *function.cast() } } else { function as u64 };
+        let symbols = Symbols::new(FileId::of(&fd).unwrap());
+        let name = symbols.name_in_process(std::process::id(), addr).unwrap();
+        assert!(name.raw().contains("names_of_a_traced_process_are_found_by_address"), "{name:?}");
+    }
+}

@@ -1,0 +1,68 @@
+//! Sleeping on a word that processes share, and telling the other side of one's own end.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What the kernel makes of the word of a thread that has ended; `FUTEX_OWNER_DIED` of `<linux/futex.h>`.
+const OWNER_DIED: u32 = 0x4000_0000;
+
+/// Sleeps until somebody calls [`wake`], for `timeout_ms` at the most, if the word is still `seen`.
+pub(super) fn wait(word: &AtomicU32, seen: u32, timeout_ms: u32) {
+    let timeout = libc::timespec {
+        tv_sec: (timeout_ms / 1000) as _,
+        tv_nsec: ((timeout_ms % 1000) * 1_000_000) as libc::c_long,
+    };
+    // SAFETY: the address of a living word and of a timeout that outlives the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &raw const timeout) };
+}
+
+/// Wakes everybody who sleeps on the word.
+pub(super) fn wake(word: &AtomicU32) {
+    // SAFETY: the address of a living word; FUTEX_WAKE touches nothing else.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
+
+/// An entry of the list that the kernel walks when a thread ends, `struct robust_list`; set_robust_list(2).
+#[repr(C)]
+struct Entry {
+    next: *const Entry,
+}
+
+/// `struct robust_list_head`.
+#[repr(C)]
+struct Head {
+    list: Entry,
+    futex_offset: libc::c_long,
+    pending: *const Entry,
+}
+
+/// Lets the kernel mark the word when the calling thread ends, by whatever: [`has_ended`] says so then. Where the kernel does
+/// not offer that, the word stays 0.
+///
+/// The list itself is this process's own memory: who writes into the shared word only deceives whoever asks about it. No robust
+/// mutex may be used in this thread.
+pub(super) fn mark_when_this_thread_ends(word: &'static AtomicU32) {
+    let head: *mut Head = Box::into_raw(Box::new(Head {
+        list: Entry { next: std::ptr::null() },
+        futex_offset: 0,
+        pending: std::ptr::null(),
+    }));
+    let entry: *mut Entry = Box::into_raw(Box::new(Entry { next: head.cast() }));
+    let distance = word.as_ptr().addr().wrapping_sub(entry.addr());
+    // SAFETY: just allocated; nobody else knows it.
+    unsafe { (*head).futex_offset = distance.cast_signed() as libc::c_long };
+    // SAFETY: as above.
+    unsafe { (*head).list.next = entry };
+    // SAFETY: has no effect.
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+    word.store(thread, Ordering::Release);
+    // SAFETY: a list that is never freed, whose one entry leads to a word that stays mapped.
+    if unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<Head>()) } != 0 {
+        word.store(0, Ordering::Release);
+    }
+}
+
+/// Whether the thread that the word is about has ended, as far as the kernel has marked it.
+#[inline]
+pub(super) fn has_ended(word: &AtomicU32) -> bool {
+    word.load(Ordering::Relaxed) & OWNER_DIED != 0
+}

@@ -1,0 +1,95 @@
+//! The command's reader over a live region, into which the traced program may write anything at any time.
+//!
+//! Ten bytes are one store: where (the header, a ring's indices, its bytes), and a word. First a look follows every store, then
+//! a second thread makes all of them over and over while the reader looks.
+
+use probe_trace::wire::{Flags, Histogram, Layout, Reader, Record, Region, decode};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+const RINGS: usize = 3;
+const RING_LEN: usize = 4096;
+const PAGE: usize = 4096 / 8;
+
+/// The region, mapped once: it stays mapped for good. One input at a time.
+fn region() -> (Region, MutexGuard<'static, ()>) {
+    static REGION: OnceLock<(Region, OwnedFd)> = OnceLock::new();
+    static ONE: Mutex<()> = Mutex::new(());
+    let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let create = || {
+        let layout = Layout { config_len: 0, stats_len: 1 << 16, ring_count: RINGS, ring_len: RING_LEN };
+        Region::create(layout, b"", Flags::default()).expect("memory")
+    };
+    (REGION.get_or_init(create).0, one)
+}
+
+/// A store that the traced program makes.
+#[derive(Clone, Copy)]
+struct Store {
+    word: &'static AtomicU64,
+    value: u64,
+}
+
+fn stores(region: &Region, data: &[u8]) -> Vec<Store> {
+    let words = region.words();
+    let store = |chunk: &[u8; 10]| {
+        let [place, at, value @ ..] = *chunk;
+        let ring = region.words_of_ring(usize::from(place >> 2) % RINGS);
+        let index = match place & 3 {
+            0 => usize::from(at) % PAGE,
+            1 => ring + usize::from(at) % 24,
+            _ => ring + PAGE + usize::from(at) % 16,
+        };
+        Store { word: &words[index], value: u64::from_ne_bytes(value) }
+    };
+    data.as_chunks().0.iter().map(store).collect()
+}
+
+/// Looks at everything once. What a look costs is bounded by the rings, and what it gives by their length.
+fn look(reader: &mut Reader, now_ns: u64) {
+    assert!(reader.rings_used() <= RINGS);
+    for index in 0..reader.rings_used() {
+        let _ = reader.horizon_ns(index, now_ns);
+        let _ = (reader.owner(index), reader.comm(index), reader.new_drops(index));
+        let mut seen = 0;
+        let progress = reader.read(index, usize::MAX, |record| {
+            assert!(record.len() + 4 <= RING_LEN);
+            seen += record.len();
+            match decode(record) {
+                Some(Record::Event(event)) => assert!(event.values.count() <= RING_LEN / 4),
+                Some(Record::Meta(meta)) => assert!(!format!("{meta:?}").is_empty()),
+                None => {}
+            }
+        });
+        assert!(progress.bytes <= RING_LEN && seen <= progress.bytes && !progress.is_partial);
+        reader.free_if_drained(index, now_ns.is_multiple_of(2));
+    }
+    let mut histogram = Histogram::default();
+    for offset in [0, 64, 1 << 12, u32::MAX] {
+        let _ = reader.counts(offset);
+        reader.add_durations(offset, &mut histogram);
+    }
+    let _ = (histogram.quantile(0.5), reader.lost(), reader.spoilt());
+}
+
+/// Makes the stores, looks in between, and looks while another thread makes them.
+pub fn hostile(data: &[u8]) {
+    let (region, _one) = region();
+    let stores = stores(&region, data);
+    let mut reader = Reader::new(region);
+    for (now_ns, store) in (0..).zip(&stores) {
+        store.word.store(store.value, Ordering::Relaxed);
+        look(&mut reader, now_ns);
+    }
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                stores.iter().for_each(|store| store.word.store(store.value, Ordering::Relaxed));
+            }
+        });
+        (0..16).for_each(|now_ns| look(&mut reader, now_ns));
+        done.store(true, Ordering::Relaxed);
+    });
+}
