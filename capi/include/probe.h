@@ -727,6 +727,17 @@ size_t probe_task_size(void);
 void probe_task_init(void *at);
 
 /**
+ * Says that the stack of a task lies from `low` up to `high`, before the task runs (RET_11). Without that, return probes follow the task's
+ * calls, but do not notice those that never return: each keeps its instance.
+ *
+ * What the caller owes:
+ * `task` was made by [`probe_task_init`], and nobody has been given it yet.
+ */
+void probe_task_stack(void *task,
+                      size_t low,
+                      size_t high);
+
+/**
  * A task ends: the calls that it has in flight will not return (RET_7). Before its memory is used for something else.
  *
  * What the caller owes:

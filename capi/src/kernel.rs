@@ -270,6 +270,19 @@ pub unsafe extern "C" fn probe_task_init(at: *mut c_void) {
     unsafe { at.cast::<Task<Native>>().write(Task::new()) };
 }
 
+/// Says that the stack of a task lies from `low` up to `high`, before the task runs (RET_11). Without that, return probes follow the task's
+/// calls, but do not notice those that never return: each keeps its instance.
+///
+/// # Safety
+/// `task` was made by [`probe_task_init`], and nobody has been given it yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn probe_task_stack(task: *mut c_void, low: usize, high: usize) {
+    // SAFETY: the caller's promise.
+    if let Some(task) = unsafe { task.cast::<Task<Native>>().as_mut() } {
+        task.set_stack(low..high);
+    }
+}
+
 /// A task ends: the calls that it has in flight will not return (RET_7). Before its memory is used for something else.
 ///
 /// # Safety

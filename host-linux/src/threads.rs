@@ -480,6 +480,8 @@ fn take_from(table: Table) -> Option<&'static Block> {
     let free = pop(table);
     let looks = free.is_none() && USED.load(Ordering::Relaxed) >= LOOK_AT.load(Ordering::Relaxed);
     let block = free.or_else(|| fresh(table))?;
+    // SAFETY: the block is found by the thread pointer, through this thread's own slot.
+    unsafe { block.task.own_every_stack() };
     block.owner.store(STARTING, Ordering::Release);
     // From here on, hits in what is called below find the block.
     // SAFETY: the slot is this thread's own word.

@@ -1,4 +1,4 @@
-//! Per-context and per-task state: the stack of active hits, the list of pending returns.
+//! Per-context state: the stack of active hits.
 //!
 //! A [`Context`] is written only by the context it belongs to, with plain stores; other contexts read its one
 //! word while they wait for a grace period (the module `quiesce`). Everything that interrupts a context (a nested trap,
@@ -8,7 +8,6 @@
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, NativeArch};
 use crate::held::Held;
-use crate::instance::Instance;
 use crate::point::{Node, Point};
 use crate::sync::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Relaxed, Release, SeqCst, fence, light_barrier,
@@ -505,40 +504,6 @@ impl<A: NativeArch> Context<A> {
 }
 
 impl<A: Arch> Default for Context<A> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// One task's state: its pending returns.
-///
-/// The host keeps one for each task, returns it from [`Host::task`](crate::host::Host::task), and calls
-/// [`Probes::task_exit`](crate::Probes::task_exit) before it goes.
-pub struct Task<A: Arch> {
-    /// The newest pending return; only the task itself changes the list.
-    pub(crate) pending: AtomicPtr<Instance<A>>,
-}
-
-impl<A: Arch> Task<A> {
-    /// A task without pending returns.
-    pub const fn new() -> Self {
-        Self { pending: AtomicPtr::new(ptr::null_mut()) }
-    }
-
-    /// The newest pending return.
-    #[inline(always)]
-    pub(crate) fn newest(&self) -> Option<&Instance<A>> {
-        // SAFETY: what is on the task's list is not freed.
-        unsafe { self.pending.load(Relaxed).as_ref() }
-    }
-
-    /// Whether no return is pending.
-    pub fn is_idle(&self) -> bool {
-        self.pending.load(Relaxed).is_null()
-    }
-}
-
-impl<A: Arch> Default for Task<A> {
     fn default() -> Self {
         Self::new()
     }

@@ -5,21 +5,18 @@
 
 use crate::arch::Arch;
 use crate::context::Context;
-use crate::sync::{AcqRel, Acquire, AtomicUsize, Relaxed, Release};
+use crate::owner::{FirstOwner, Standing};
+use crate::sync::{Acquire, AtomicUsize, Relaxed, Release};
 use core::ptr;
 #[cfg(target_pointer_width = "64")]
 pub(crate) use one_word::Counter;
 #[cfg(not(target_pointer_width = "64"))]
 pub(crate) use two_words::Counter;
 
-/// Counts hits, exactly: an atomic addition costs as much as half a hit by jump. So the first context has a word of its own,
-/// which it alone adds to, and cannot be interrupted by itself while it does. When a second one comes, each adds to its own
+/// Counts hits, exactly. The first context has a word of its own, which it alone adds to. When a second one comes, each adds to its own
 /// of [`Shares`]: a word that contexts write by turns costs each of them more than a hit.
-///
-/// It also knows whether its probe is silent, so that the first context asks for both at once.
 pub(crate) struct HitCounter {
-    /// The address of the first context, or 0; or [`SHARED`]; and [`SILENT`].
-    owner: AtomicUsize,
+    owner: FirstOwner,
     owners: Counter,
     others: Counter,
 }
@@ -27,31 +24,26 @@ pub(crate) struct HitCounter {
 /// The counter of no probe: nothing is ever counted with it.
 pub(crate) static NOBODY: HitCounter = HitCounter::new(true);
 
-/// No address of a context has this bit.
-const SILENT: usize = 1;
-/// Nor this: there has been a second one.
-const SHARED: usize = 2;
-
 impl HitCounter {
     /// Nothing counted yet.
     pub(crate) const fn new(is_silent: bool) -> Self {
-        Self { owner: AtomicUsize::new(is_silent as usize), owners: Counter::new(), others: Counter::new() }
+        Self { owner: FirstOwner::nobody(is_silent), owners: Counter::new(), others: Counter::new() }
     }
 
     /// The probe has become silent.
     pub(crate) fn silence(&self) {
-        self.owner.fetch_or(SILENT, AcqRel);
+        self.owner.silence();
     }
 
-    /// The probe is not silent any more; who makes it so at the same time is [told](HitCounter::silence) behind that.
+    /// The probe is not silent any more.
     pub(crate) fn speak(&self) {
-        self.owner.fetch_and(!SILENT, AcqRel);
+        self.owner.speak();
     }
 
     /// Counts one, in a section of this context; `false`: the context is not the first one, or the probe is silent.
     #[inline(always)]
     pub(crate) fn try_rise_alone<A: Arch>(&self, context: &Context<A>) -> bool {
-        let is_first = self.owner.load(Relaxed) == context.address();
+        let is_first = self.owner.is_open_to(context);
         if is_first {
             self.owners.rise_alone();
         }
@@ -62,7 +54,7 @@ impl HitCounter {
     /// context has nothing to count with yet.
     #[inline(always)]
     pub(crate) fn try_rise_shared<A: Arch>(&self, context: &Context<A>, shares: &Shares) -> bool {
-        if self.owner.load(Relaxed) != SHARED {
+        if !self.owner.is_open_to_all() {
             return false;
         }
         let address = context.address();
@@ -81,14 +73,9 @@ impl HitCounter {
     /// Gives this context something to count with at its next hit, if there is.
     #[inline(never)]
     pub(crate) fn claim<A: Arch>(&self, context: &Context<A>, shares: &Shares) {
-        let owner = self.owner.load(Relaxed);
-        let wanted = match owner {
-            0 => context.address(),
-            SHARED => return shares.claim(context, self),
-            _ if owner == context.address() || owner & SILENT != 0 => return,
-            _ => SHARED,
-        };
-        let _ = self.owner.compare_exchange(owner, wanted, Relaxed, Relaxed);
+        if self.owner.claim(context) == Standing::Shared {
+            shares.claim(context, self);
+        }
     }
 
     /// Counts one, where an atomic addition is not much of the whole.
@@ -105,7 +92,7 @@ impl HitCounter {
 
     /// Gives back what [`HitCounter::claim`] has given: nobody counts any more.
     pub(crate) fn end(&self, shares: &Shares) {
-        if self.owner.load(Relaxed) & SHARED != 0 {
+        if self.owner.is_shared() {
             shares.column(self).for_each(Share::free);
         }
     }

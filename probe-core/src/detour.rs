@@ -20,7 +20,8 @@ use crate::counter::{HitCounter, NOBODY};
 use crate::held::Held;
 use crate::hit::{RegsOf, Trap, Walk, count_missed};
 use crate::host::Host;
-use crate::instance::{Instance, NOBODYS, Owner};
+use crate::instance::Instance;
+use crate::owner::{FirstOwner, NOBODYS};
 use crate::point::{HAS_POST, Handlers, Node, Point};
 use crate::registry::Probes;
 use crate::slots::{CHUNK_LEN, chunk_base};
@@ -48,7 +49,7 @@ pub(crate) struct Detour<H: Host> {
     plain: AtomicPtr<HitCounter>,
     /// Of the place's only probe, if that is a return probe without an entry handler, who owns an instance of its pool; if not,
     /// [`NOBODYS`].
-    own: AtomicPtr<Owner>,
+    own: AtomicPtr<FirstOwner>,
     pub(crate) probes: &'static Probes<H>,
     /// Null unless the jump, or a part of it, stands in text.
     point: AtomicPtr<Point<H::Arch>>,
@@ -344,7 +345,7 @@ extern "C" fn entered<H: Host, const FOLLOWS: bool>(detour: usize, regs: *mut Re
     // SAFETY: a pool's, since it has an owner.
     let own = unsafe { &*Instance::<H::Arch>::of_owner(owner) };
     // Calls at the end only: no register has to be saved.
-    match detour.probes.follow_own(own, regs) {
+    match detour.probes.enter_by_owner(own, regs) {
         Some(Ok(())) => {}
         Some(Err(instance)) => return drop_entered(host, context, section, instance),
         None => return jumped_idle(detour, regs, context, section),
@@ -377,7 +378,7 @@ fn entered_shared<H: Host, const FOLLOWS: bool>(
     if node.is_none_or(Node::is_silent) {
         return jumped_idle(detour, regs, context, section);
     }
-    match probes.follow_plainly(context, pool, regs) {
+    match probes.enter_plain(context, pool, regs) {
         Some(Ok(())) => {}
         Some(Err(instance)) => return drop_entered(&probes.host, context, section, instance),
         None => return jumped_idle(detour, regs, context, section),

@@ -3,8 +3,9 @@
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Memory, NativeArch, SaveSet};
 use crate::arrival::Arrival;
-use crate::context::{Context, Task};
+use crate::context::Context;
 use crate::error::{Refusal, TextError};
+use crate::task::Task;
 use crate::watch::WatchRange;
 
 /// A function or other symbol of the probed text.
@@ -89,7 +90,7 @@ pub unsafe trait Watchpoints: Sync {
 /// The embedding program: its memory, its CPUs and tasks, its traps, its symbols.
 ///
 /// A *context* is what runs one thing at a time and is interrupted by traps: a CPU in a kernel, a thread in a
-/// process. A *task* is what owns a stack of calls: a task in a kernel, again a thread in a process.
+/// process. A *task* is what owns a stack of calls: a task in a kernel, an interrupt stack, again a thread in a process.
 ///
 /// The host's trap code calls [`Probes::breakpoint`](crate::Probes::breakpoint) at every breakpoint trap and
 /// [`Probes::fault`](crate::Probes::fault) at every fault, before its own handling, with interrupts off (a kernel)
@@ -162,7 +163,12 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// room for another one; then probes' handlers are skipped there and count as missed.
     fn context(&self) -> Option<&Context<Self::Arch>>;
 
-    /// The task that is running this. Called on the hit path. `None`: return probes miss.
+    /// The task whose stack is running this. Called on the hit path.
+    ///
+    /// Nothing depends on this being right (RET_11): a call is listed in a task only where the stack pointer lies on that task's
+    /// stack ([`Task::on_stack`]), and every call returns by its stub alone. Where the answer is `None`, or early, or late, or an interrupt's
+    /// stack is running, calls are followed all the same, without a list: one that never returns then keeps its instance until its
+    /// probe goes. So give each stack that code runs on a [`Task`], interrupt stacks too, and change the answer with the stack as well as you can.
     fn task(&self) -> Option<&Task<Self::Arch>>;
 
     /// Calls `visit` with every context that may ever have been returned by [`Host::context`] and is not known to

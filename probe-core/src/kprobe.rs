@@ -4,7 +4,7 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Memory, Regs, Resume};
 use crate::counter::Shares;
 use crate::jprobe::{Jprobe, JprobeEntry};
-use crate::kretprobe::{Kretprobe, ReturnHandlers};
+use crate::kretprobe::{Active, Kretprobe, ReturnHandlers};
 use crate::place::Place;
 use crate::point::{Asks, DISABLED, Handlers, Node};
 use crate::registry::Counters;
@@ -314,13 +314,13 @@ pub struct AnyProbe<A: Arch> {
 pub(crate) enum Pending<A: Arch> {
     Kprobe { pre: Option<Pre<A>>, post: Option<Box<PostFn<A>>>, fault: Option<Box<FaultHandler<A>>> },
     Jprobe(JprobeEntry),
-    Return { handlers: ReturnHandlers<A>, max_active: i32 },
+    Return { handlers: ReturnHandlers<A>, active: Active },
 }
 
 /// The handlers of a return probe, which need a pool.
 pub(crate) struct PendingReturn<A: Arch> {
     pub(crate) handlers: ReturnHandlers<A>,
-    pub(crate) max_active: i32,
+    pub(crate) active: Active,
 }
 
 impl<A: Arch> Pending<A> {
@@ -344,7 +344,7 @@ impl<A: Arch> Pending<A> {
         match self {
             Self::Kprobe { pre, post, fault } => Ok(Handlers::Kprobe { pre, post, fault }),
             Self::Jprobe(entry) => Ok(Handlers::Jprobe(entry)),
-            Self::Return { handlers, max_active } => Err(PendingReturn { handlers, max_active }),
+            Self::Return { handlers, active } => Err(PendingReturn { handlers, active }),
         }
     }
 }
@@ -383,10 +383,10 @@ impl<A: Arch> From<Jprobe<A>> for AnyProbe<A> {
 
 impl<A: Arch, D: 'static, S> From<Kretprobe<A, D, S>> for AnyProbe<A> {
     fn from(probe: Kretprobe<A, D, S>) -> Self {
-        let max_active = probe.max_active;
+        let active = probe.active;
         Self {
             place: probe.place,
-            handlers: Pending::Return { handlers: probe.handlers, max_active },
+            handlers: Pending::Return { handlers: probe.handlers, active },
             flags: probe.flags,
         }
     }

@@ -3,10 +3,10 @@
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, NativeArch, Regs, Resume};
 use crate::context::Context;
-use crate::instance::Pool;
 use crate::kprobe::{TargetMemory, options, seen};
 use crate::place::Place;
 use crate::point::{DISABLED, Node};
+use crate::pool::Pool;
 use crate::registry::Counters;
 use crate::sync::{AtomicPtr, Relaxed, Release};
 use alloc::boxed::Box;
@@ -40,7 +40,7 @@ pub struct Settled(());
 /// ```
 pub struct Kretprobe<A: Arch, D = (), S = Fresh> {
     pub(crate) place: Place,
-    pub(crate) max_active: i32,
+    pub(crate) active: Active,
     pub(crate) handlers: ReturnHandlers<A>,
     /// What its node's flags are to be.
     pub(crate) flags: u32,
@@ -51,7 +51,7 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
     /// A return probe on a function.
     pub fn on(place: impl Into<Place>) -> Self {
         let handlers = ReturnHandlers::typed::<()>(None);
-        Self { place: place.into(), max_active: 0, handlers, flags: 0, state: PhantomData }
+        Self { place: place.into(), active: Active::default(), handlers, flags: 0, state: PhantomData }
     }
 
     /// Calls `handler` at each entry: `Some(data)` follows the call, `None` leaves it alone (RET_1).
@@ -62,7 +62,7 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
     {
         Kretprobe {
             place: self.place,
-            max_active: self.max_active,
+            active: self.active,
             handlers: ReturnHandlers::typed::<D>(Some(Box::new(Asked(handler)))),
             flags: self.flags,
             state: PhantomData,
@@ -93,8 +93,17 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
             entry: Some(Box::new(AskedBytes { data_len, handler: entry })),
             ending: Ending::calling(call, |_| {}),
         };
-        Kretprobe { place: place.into(), max_active: 0, handlers, flags: 0, state: PhantomData }
+        Kretprobe { place: place.into(), active: Active::default(), handlers, flags: 0, state: PhantomData }
     }
+}
+
+/// How many calls of a return probe can be followed at the same time, as its user has said it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Active {
+    /// From the beginning; 0 or less: the default.
+    pub(crate) now: i32,
+    /// After growing.
+    pub(crate) most: usize,
 }
 
 /// Whether a call is followed to its return.
@@ -123,22 +132,25 @@ impl<A: Arch, D, S> Kretprobe<A, D, S> {
             };
             handlers.ending = Ending::calling(call, handlers.ending.drop_data);
         }
-        Kretprobe {
-            place: self.place,
-            max_active: self.max_active,
-            handlers,
-            flags: self.flags,
-            state: PhantomData,
-        }
+        Kretprobe { place: self.place, active: self.active, handlers, flags: self.flags, state: PhantomData }
     }
 
-    /// How many calls can be followed at the same time; 0 or less means the default, max(10, 2 × contexts) (RET_3).
+    /// How many calls can be followed at the same time; 0 or less means the default, max(10, 2 × contexts), and more than
+    /// [`MAX_ACTIVE`](crate::MAX_ACTIVE) means that many (RET_3).
     ///
     /// Of more than one, there can be another for a moment once in the probe's life: where a second context calls the
     /// function for the first time just as the first one does.
     #[must_use]
     pub fn max_active(mut self, calls: i32) -> Self {
-        self.max_active = calls;
+        self.active.now = calls;
+        self
+    }
+
+    /// Up to how many that may grow, [`MAX_ACTIVE`](crate::MAX_ACTIVE) at the most: by [`Probes::grow_pools`](crate::Probes::grow_pools), which the
+    /// host calls. Without this it stays as it is.
+    #[must_use]
+    pub fn grow_to(mut self, calls: usize) -> Self {
+        self.active.most = calls;
         self
     }
 

@@ -5,7 +5,8 @@
 //! registered with [`Probes::register`], and live as long as their handle, [`Probe`].
 //!
 //! The rooms: `addr`, [`arch`], [`host`], [`error`] · `place` · `kprobe`, `jprobe`, `kretprobe` · `point` one patched
-//! address · `table` address to point · `slots` · `instance` return instances · `context` the active hits · `quiesce` grace
+//! address · `table` address to point · `slots` · `pool`, `instance`, `life` return
+//! instances · `owner` who uses something alone · `context` the active hits · `task` a stack and its pending returns · `quiesce` grace
 //! periods · `watch` watchpoints · `registry` the locked half · `hit`, `step` and `ret` the lock-free half · `listing`.
 //!
 //! ```
@@ -61,10 +62,13 @@ mod jprobe;
 mod jump;
 mod kprobe;
 mod kretprobe;
+mod life;
 mod list;
 mod listing;
+mod owner;
 mod place;
 mod point;
+mod pool;
 mod quiesce;
 mod registry;
 mod ret;
@@ -73,12 +77,13 @@ mod spare;
 mod step;
 mod sync;
 mod table;
+mod task;
 mod text;
 mod watch;
 
 pub use addr::CodeAddr;
 pub use arrival::Arrival;
-pub use context::{Context, MAX_DEPTH, Task};
+pub use context::{Context, MAX_DEPTH};
 pub use error::{BatchError, ControlError, Errno, Refusal, RegisterError, TextError};
 pub use hit::{FaultVerdict, Trap};
 pub use jprobe::{Jprobe, JprobeHandler};
@@ -87,5 +92,7 @@ pub use kprobe::{Answer, AnyProbe, Flow, Hit, Kprobe, TargetMemory};
 pub use kretprobe::{Call, Follow, Fresh, Kretprobe, MAX_DATA_LEN, Return, Settled};
 pub use listing::Viewer;
 pub use place::Place;
+pub use pool::MAX_ACTIVE;
 pub use registry::{Counters, Explanation, Kept, Kind, Probe, Probes, SelfTestError, Switch, Watch};
+pub use task::Task;
 pub use watch::{MAX_WATCHPOINTS, Trigger, WatchHit, WatchRange, Watchpoint};

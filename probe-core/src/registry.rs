@@ -30,9 +30,9 @@ use crate::detour::{Detour, DetourChunk};
 use crate::error::RegisterError;
 use crate::held::Held;
 use crate::host::Host;
-use crate::instance::Pool;
 use crate::list::List;
 use crate::point::{Node, Point};
+use crate::pool::Pool;
 use crate::ret::{StubChunk, StubRange};
 use crate::slots::{SlotAllocator, SlotChunk};
 use crate::spare::Spares;
@@ -69,6 +69,8 @@ pub struct Probes<H: Host> {
     pub(crate) texts: Texts<H::Arch>,
     /// A handler has changed something that the next call here has to carry out.
     pub(crate) dirty: AtomicBool,
+    /// A pool of a return probe has said that it should grow.
+    pub(crate) low_pools: AtomicBool,
     is_on: AtomicBool,
     /// Whether probes get their jumps without being asked.
     is_optimising: AtomicBool,
@@ -191,6 +193,7 @@ impl<H: Host> Probes<H> {
             anonymous: AtomicUsize::new(0),
             texts: Texts::new(),
             dirty: AtomicBool::new(false),
+            low_pools: AtomicBool::new(false),
             is_on: AtomicBool::new(true),
             is_optimising: AtomicBool::new(false),
             holder: AtomicUsize::new(0),

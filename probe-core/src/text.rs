@@ -16,12 +16,12 @@
 //! nor its detour forgotten, before [`Texts::lift`] has put the breakpoint back.
 
 use crate::arch::Arch;
-use crate::context::Task;
 use crate::detour::{Detour, MAX_DISPLACED_LEN};
 use crate::error::TextError;
 use crate::host::Host;
 use crate::point::Point;
 use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, SeqCst, fence};
+use crate::task::Task;
 use core::ptr;
 
 /// What stands in text at a point's place.

@@ -346,6 +346,32 @@ where
     assert_eq!(A::return_value(&regs), 7);
 }
 
+/// A call that has returned to its stub may be on its way although the popped word has changed: the stub pushes another one there, and a
+/// signal that arrives before has the stub as its PC.
+fn interrupted_return<A: Arch>(word: usize)
+where
+    A::Regs: Registers + Default,
+{
+    let fake = Fake::new(&[]);
+    let (frame, stub) = (0x1800, CodeAddr::new(0x70_0008));
+    let put = |at: usize, value: usize| fake.write(at, &value.to_le_bytes()[..word]).unwrap();
+    let may_return = || A::may_return(frame, stub, frame - 0x400, &fake);
+    put(frame, stub.as_usize() + 5);
+    assert!(may_return(), "what the stub pushes");
+    put(frame, stub.as_usize() + 16);
+    assert!(!may_return());
+    put(frame - 5 * word, stub.as_usize());
+    assert!(may_return(), "the interrupted PC");
+    put(frame - 5 * word, stub.as_usize() + 5);
+    assert!(!may_return(), "a call that has returned");
+}
+
+#[test]
+fn ret_11_an_interrupted_return_is_told_from_a_frame_that_was_left() {
+    interrupted_return::<X86_64>(8);
+    interrupted_return::<I386>(4);
+}
+
 #[test]
 fn calls_are_seen_on_x86_64() {
     calls_are_seen::<X86_64>(8, 6);

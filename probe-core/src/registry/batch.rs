@@ -379,9 +379,9 @@ impl<H: Host> Probes<H> {
             let flags = STARTING | probe.flags;
             let handlers = match probe.handlers.into_simple() {
                 Ok(handlers) => handlers,
-                Err(PendingReturn { handlers, max_active }) => {
+                Err(PendingReturn { handlers, active }) => {
                     let half = self
-                        .prepare_return(books, handlers, max_active, save_of::<H>(probe.flags))
+                        .prepare_return(books, handlers, active, save_of::<H>(probe.flags))
                         .map_err(failed)?;
                     Handlers::Return(half)
                 }

@@ -5,8 +5,10 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, NativeArch, SaveSet};
 use crate::error::RegisterError;
 use crate::host::Host;
-use crate::instance::{Instance, MAX_INSTANCES, Pool};
-use crate::kretprobe::{MAX_DATA_LEN, ReturnHandlers, ReturnProbe};
+use crate::instance::Instance;
+use crate::kretprobe::{Active, MAX_DATA_LEN, ReturnHandlers, ReturnProbe};
+use crate::point::{Handlers, Point};
+use crate::pool::{MAX_ACTIVE, Plan, Pool, Stubs};
 use crate::ret::{Returned, StubChunk};
 use crate::slots::{CHUNK_LEN, OWN, chunk_base};
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
@@ -14,16 +16,13 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ptr::{self, NonNull};
 
-/// Stubs, each with the word that tells where the call it is handed out for ends up.
-type Stubs = Vec<(CodeAddr, *const AtomicUsize)>;
-
 impl<H: Host> Probes<H> {
-    /// The return half of a probe: a pool of `max_active` instances, each with its stub (RET_3).
+    /// The return half of a probe: a pool of as many instances as `active` says, each with its stub (RET_3).
     pub(super) fn prepare_return(
         &'static self,
         books: &mut Locked<'_, H>,
         handlers: ReturnHandlers<H::Arch>,
-        max_active: i32,
+        active: Active,
         save: SaveSet,
     ) -> Result<Box<ReturnProbe<H::Arch>>, RegisterError> {
         let ReturnHandlers { layout, entry, ending, .. } = handlers;
@@ -31,16 +30,19 @@ impl<H: Host> Probes<H> {
             return Err(RegisterError::DataTooBig(layout.size()));
         }
         let default = self.host.parallelism().saturating_mul(2).max(10);
-        let wanted = usize::try_from(max_active).ok().filter(|calls| *calls > 0).unwrap_or(default);
+        let wanted = usize::try_from(active.now).ok().filter(|calls| *calls > 0).unwrap_or(default);
+        let wanted = wanted.min(MAX_ACTIVE);
         // And the owner's own one.
-        let wanted = wanted.min(MAX_INSTANCES) + 1;
-        let mut stubs = Vec::new();
-        stubs.try_reserve_exact(wanted).map_err(|_| RegisterError::NoMemory)?;
-        while !self.find_stubs(books, save, wanted, &mut stubs) {
-            self.add_stub_chunk(books, save)?;
-        }
+        let stubs = self.take_stubs(books, save, wanted + 1)?;
+        let plan = Plan {
+            most: active.most.clamp(wanted, MAX_ACTIVE),
+            save,
+            layout,
+            drop_data: ending.drop_data,
+            alarm: &self.low_pools,
+        };
         // SAFETY: the words are their chunks', which stay until the pool has given its stubs back; one stub and the owner's.
-        let pool = unsafe { Pool::new(&stubs, layout, ending.drop_data) }?;
+        let pool = unsafe { Pool::new(&stubs, plan) }?;
         let half = match leak(ReturnProbe { entry, ending, pool }) {
             Ok(half) => half,
             Err(error) => {
@@ -50,11 +52,86 @@ impl<H: Host> Probes<H> {
             }
         };
         // SAFETY: made just now.
-        for instance in unsafe { pool.as_ref() }.instances() {
-            self.set_stub(books, instance.stub, ptr::from_ref(instance).cast_mut());
-        }
+        unsafe { pool.as_ref() }.instances().for_each(|instance| self.attach_stub(books, instance));
         // SAFETY: made just now.
         Ok(unsafe { free(half) })
+    }
+
+    /// Whether a return probe has had half of its instances in use since [`Probes::grow_pools`] was last called, and may get more. One
+    /// load: for whoever looks again and again.
+    pub fn has_low_pools(&self) -> bool {
+        self.low_pools.load(Relaxed)
+    }
+
+    /// Makes the pools of return probes larger: those that [have said](Probes::has_low_pools) so twice as large, and all so large that
+    /// `calls` calls can be followed at the same time; each up to what its probe says ([`Kretprobe::grow_to`](crate::Kretprobe::grow_to)). How many instances have been
+    /// added.
+    ///
+    /// Not in a handler, where nothing happens.
+    ///
+    /// # Errors
+    /// No memory: pools stay as large as they have become.
+    pub fn grow_pools(&'static self, calls: usize) -> Result<usize, RegisterError> {
+        if self.is_in_handler() {
+            return Ok(0);
+        }
+        let mut books = self.lock();
+        self.low_pools.store(false, Relaxed);
+        let mut growing = Vec::new();
+        let mut has_room = true;
+        self.points.for_each(&mut |point: NonNull<Point<H::Arch>>| {
+            // SAFETY: in the table, and the lock is held.
+            for node in unsafe { point.as_ref() }.nodes() {
+                let Handlers::Return(half) = &node.handlers else { continue };
+                let (size, was_low) = (half.pool().size(), half.pool().was_low());
+                let wanted = if was_low { 2 * size.calls } else { size.calls }.max(calls).min(size.most);
+                if wanted > size.calls {
+                    has_room &= growing.try_reserve(1).is_ok();
+                    if has_room {
+                        growing.push((half.pool, wanted - size.calls));
+                    }
+                }
+            }
+        });
+        let mut added = 0;
+        for (pool, more) in growing {
+            // SAFETY: a registered probe's, as the lock is held.
+            self.grow(&mut books, unsafe { pool.as_ref() }, more)?;
+            added += more;
+        }
+        if has_room { Ok(added) } else { Err(RegisterError::NoMemory) }
+    }
+
+    /// Adds `more` instances to a pool.
+    fn grow(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        pool: &Pool<H::Arch>,
+        more: usize,
+    ) -> Result<(), RegisterError> {
+        let stubs = self.take_stubs(books, pool.save, more)?;
+        // SAFETY: the words are their chunks', which stay until the pool has given its stubs back.
+        let batch = unsafe { pool.batch(&stubs) }?;
+        // A stub leads to its instance before that can be taken.
+        // SAFETY: made just now.
+        unsafe { batch.as_ref() }.instances().iter().for_each(|instance| self.attach_stub(books, instance));
+        pool.add(batch);
+        Ok(())
+    }
+
+    /// Free stubs with that trampoline, as many as `wanted`.
+    fn take_stubs(
+        &'static self,
+        books: &mut Locked<'_, H>,
+        save: SaveSet,
+        wanted: usize,
+    ) -> Result<Stubs, RegisterError> {
+        let mut stubs = Vec::new();
+        stubs.try_reserve_exact(wanted).map_err(|_| RegisterError::NoMemory)?;
+        while !self.find_stubs(books, save, wanted, &mut stubs) {
+            self.add_stub_chunk(books, save)?;
+        }
+        Ok(stubs)
     }
 
     /// Collects free stubs with that trampoline until `stubs` has `wanted`.
@@ -146,6 +223,10 @@ impl<H: Host> Probes<H> {
                 Err(error.into())
             }
         }
+    }
+
+    fn attach_stub(&self, lock: &Locked<'_, H>, instance: &Instance<H::Arch>) {
+        self.set_stub(lock, instance.stub, ptr::from_ref(instance).cast_mut());
     }
 
     fn set_stub(&self, lock: &Locked<'_, H>, stub: CodeAddr, instance: *mut Instance<H::Arch>) {

@@ -18,6 +18,7 @@ mod order;
 mod post_by_jump;
 mod registration;
 mod single_step;
+mod stacks;
 mod threads;
 mod together;
 #[allow(dead_code)]

@@ -201,7 +201,10 @@ pub(crate) fn machine() -> &'static Machine {
         text: CODE.map(AtomicU8::new),
         memory: ModelMemory(RefCell::new([0; CPUS * STACK_LEN])),
         contexts: [const { Context::new() }; CPUS],
-        tasks: [const { Task::new() }; CPUS],
+        tasks: core::array::from_fn(|task| {
+            let stack = STACKS + task * STACK_LEN;
+            Task::on_stack(stack..stack + STACK_LEN)
+        }),
     };
     Box::leak(Box::new(Probes::new(host)))
 }

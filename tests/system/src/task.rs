@@ -82,8 +82,12 @@ impl Task {
     }
 
     fn new(name: &'static str, stack: Vec<u128>, entry: Option<Box<dyn FnOnce() + Send>>) -> Arc<Self> {
+        let known = stack.as_ptr_range();
+        let known = known.start.addr()..known.end.addr();
         let (stack, entry) = (UnsafeCell::new(stack), Cell::new(entry));
-        Arc::new(Self { stack, entry, _counted: Some(Counted::new()), ..Self::bare(name) })
+        // A boot stack, which an idle task runs on, is not known here.
+        let probes = probe_core::Task::on_stack(known);
+        Arc::new(Self { probes, stack, entry, _counted: Some(Counted::new()), ..Self::bare(name) })
     }
 
     /// Asks the task to end the next time that it could be switched away from.

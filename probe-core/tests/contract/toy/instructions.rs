@@ -385,7 +385,8 @@ unsafe impl Arch for Toy {
         memory.write_usize(regs.sp, to.as_usize())
     }
     fn may_return<M: Memory>(frame: usize, stub: CodeAddr, _sp: usize, memory: &M) -> bool {
-        word(memory, frame).is_ok_and(|found| found == stub.as_usize())
+        // In its place, or as the PC in an interrupt's frame right below.
+        (0..16).any(|below| word(memory, frame - 8 * below).is_ok_and(|found| found == stub.as_usize()))
     }
     fn fill_stubs(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
         assert_eq!(out.len(), CHUNK - OWN);

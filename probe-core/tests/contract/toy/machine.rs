@@ -114,6 +114,8 @@ pub struct ToyHost {
     pub notices: Mutex<Vec<Notice>>,
     /// The contexts that were stopped for good.
     pub stopped: (Mutex<Vec<ToyRegs>>, Condvar),
+    /// Whether a context that is stopped ends the test.
+    pub panics_at_stop: AtomicBool,
     /// Whether `context` finds room.
     pub has_contexts: AtomicBool,
     /// Whether slots are stepped by the processor.
@@ -145,6 +147,8 @@ impl ToyHost {
             }
             let context: &'static Context<Toy> = Box::leak(Box::new(Context::new()));
             let task: &'static Task<Toy> = Box::leak(Box::new(Task::new()));
+            // SAFETY: it is this thread's, which alone gets it.
+            unsafe { task.own_every_stack() };
             self.contexts.lock().unwrap().push(context);
             mine.push((id, context, task));
             (context, task)
@@ -333,6 +337,7 @@ unsafe impl Host for ToyHost {
     }
     fn stop(&self, regs: &ToyRegs) -> ! {
         eprintln!("stopped: {regs:x?}");
+        assert!(!self.panics_at_stop.load(SeqCst), "a return is lost");
         self.stopped.0.lock().unwrap().push(*regs);
         self.stopped.1.notify_all();
         loop {

@@ -53,6 +53,7 @@ impl World {
             pins: AtomicIsize::new(0),
             notices: Mutex::default(),
             stopped: Default::default(),
+            panics_at_stop: AtomicBool::new(false),
             has_contexts: AtomicBool::new(true),
             has_single_step: AtomicBool::new(false),
             has_watchpoints: AtomicBool::new(false),
