@@ -10,6 +10,7 @@ mod batch;
 mod detours;
 mod explain;
 mod handle;
+mod lock;
 mod optimise;
 mod remove;
 mod resolve;
@@ -20,6 +21,7 @@ mod watch;
 pub use arm::Switch;
 pub use explain::Explanation;
 pub use handle::{Counters, Kept, Kind, Probe};
+use lock::Locked;
 pub(crate) use resolve::WINDOW;
 pub use self_test::SelfTestError;
 pub use watch::Watch;
@@ -28,7 +30,6 @@ use crate::arch::Arch;
 use crate::counter::Shares;
 use crate::detour::{Detour, DetourChunk};
 use crate::error::RegisterError;
-use crate::held::Held;
 use crate::host::Host;
 use crate::list::List;
 use crate::point::{Node, Point};
@@ -36,7 +37,7 @@ use crate::pool::Pool;
 use crate::ret::{StubChunk, StubRange};
 use crate::slots::{SlotAllocator, SlotChunk};
 use crate::spare::Spares;
-use crate::sync::{Acquire, AtomicBool, AtomicPtr, AtomicUsize, Relaxed, Release};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Relaxed};
 use crate::table::{Keyed, RetiredArray, Table};
 use crate::text::Texts;
 use crate::watch::{MAX_WATCHPOINTS, WatchNode};
@@ -46,7 +47,6 @@ use alloc::vec::Vec;
 use core::alloc::Layout;
 use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
-use core::ops::{Deref, DerefMut};
 use core::ptr::{self, NonNull};
 
 /// All probes of one program: the one thing that a host keeps in a static.
@@ -74,7 +74,7 @@ pub struct Probes<H: Host> {
     is_on: AtomicBool,
     /// Whether probes get their jumps without being asked.
     is_optimising: AtomicBool,
-    /// Who has the lock ([`Probes::identity`]), 0: nobody.
+    /// Who has the lock, 0: nobody.
     holder: AtomicUsize,
     /// Never dropped: it lives in a static, and handlers' view of it needs no code that frees memory.
     books: ManuallyDrop<UnsafeCell<Books<H>>>,
@@ -123,59 +123,12 @@ impl<H: Host> Books<H> {
 // SAFETY: what it points to is shared state made for it.
 unsafe impl<H: Host> Send for Books<H> {}
 
-/// The registry's lock, held: the proof of it, and the way to what only its holder sees.
-#[must_use = "the lock is held as long as this lives"]
-pub(crate) struct Locked<'a, H: Host> {
-    probes: &'a Probes<H>,
-}
-
-// SAFETY: what is in a table is freed by the holder of the lock only, by functions that have it for themselves meanwhile.
-unsafe impl<H: Host> Held for Locked<'_, H> {}
-
-impl<H: Host> Deref for Locked<'_, H> {
-    type Target = Books<H>;
-
-    fn deref(&self) -> &Books<H> {
-        // SAFETY: the lock is held by this guard alone.
-        unsafe { &*self.probes.books.get() }
-    }
-}
-
-impl<H: Host> DerefMut for Locked<'_, H> {
-    fn deref_mut(&mut self) -> &mut Books<H> {
-        // SAFETY: the lock is held by this guard alone.
-        unsafe { &mut *self.probes.books.get() }
-    }
-}
-
-impl<H: Host> Drop for Locked<'_, H> {
-    fn drop(&mut self) {
-        let mut dead = core::mem::replace(&mut self.dead, ptr::null_mut());
-        let mut dead_watches = core::mem::replace(&mut self.dead_watches, ptr::null_mut());
-        self.probes.holder.store(0, Release);
-        while let Some(node) = NonNull::new(dead) {
-            // SAFETY: buried after a grace period, so it is ours alone.
-            let node = unsafe { free(node) };
-            node.hits.end(&self.probes.shares);
-            dead = node.next.load(Relaxed);
-        }
-        while let Some(node) = NonNull::new(dead_watches) {
-            // SAFETY: taken out of its cell before a grace period, so it is ours alone.
-            let node = unsafe { free(node) };
-            dead_watches = node.next.load(Relaxed);
-        }
-    }
-}
-
 impl<A: Arch> Keyed for Point<A> {
     #[inline(always)]
     fn key(&self) -> usize {
         self.place.as_usize()
     }
 }
-
-/// Who takes the lock in no task's name.
-const ANYBODY: usize = 1;
 
 impl<H: Host> Probes<H> {
     /// No probes yet; to be kept in a static.
@@ -216,39 +169,6 @@ impl<H: Host> Probes<H> {
     /// The embedding program.
     pub fn host(&self) -> &H {
         &self.host
-    }
-
-    /// Takes the registry's lock without looking at it, so that a fork finds it free of other threads: call it
-    /// before the fork, and [`Probes::thaw`] in parent and child. Not from a handler.
-    pub fn freeze(&self) {
-        core::mem::forget(self.lock());
-    }
-
-    /// Ends [`Probes::freeze`].
-    ///
-    /// # Safety
-    /// This thread, or its copy in the forked child, has called [`Probes::freeze`] and not yet this.
-    pub unsafe fn thaw(&self) {
-        self.holder.store(0, Release);
-    }
-
-    pub(crate) fn lock(&self) -> Locked<'_, H> {
-        let own = self.identity();
-        while self.holder.compare_exchange(0, own, Acquire, Relaxed).is_err() {
-            self.host.relax();
-        }
-        Locked { probes: self }
-    }
-
-    /// Whether the code that is running has interrupted whoever has the lock: it would wait for ever.
-    pub(crate) fn has_interrupted_holder(&self) -> bool {
-        let holder = self.holder.load(Relaxed);
-        holder > ANYBODY && holder == self.identity()
-    }
-
-    /// The running task, [`ANYBODY`] where the host has no room for another.
-    fn identity(&self) -> usize {
-        self.host.task().map_or(ANYBODY, |task| ptr::from_ref(task).addr())
     }
 }
 

@@ -77,15 +77,15 @@ impl<H: Host> Standing<H> {
     #[inline]
     pub(crate) fn of(point: &Point<H::Arch>) -> Self {
         let word = point.text.0.load(Acquire);
-        let stage = match word.addr() & STAGE {
-            0 => Stage::Whole,
-            1 => Stage::Tail,
-            _ => Stage::Starts,
-        };
         match word.addr() {
             0 => Self::Original,
             BREAKPOINT => Self::Breakpoint,
-            _ => {
+            addr => {
+                let stage = match addr & STAGE {
+                    0 => Stage::Whole,
+                    1 => Stage::Tail,
+                    _ => Stage::Starts,
+                };
                 let detour = word.map_addr(|addr| addr & !STAGE).cast_const().cast::<Detour<H>>();
                 // SAFETY: only `Texts::set` writes addresses here, of detours of the program that the point belongs to, and
                 // detours are kept for good.
@@ -138,11 +138,12 @@ pub(crate) enum Spot<'a, H: Host> {
 
 impl<'a, H: Host> Spot<'a, H> {
     /// The place of `point`. Under the registry's lock.
+    #[inline]
     pub(crate) fn of(point: &'a Point<H::Arch>) -> Self {
-        match Standing::<H>::of(point) {
-            Standing::Original => Self::Original(Original(point)),
-            Standing::Breakpoint => Self::Breakpoint(Breakpoint(point)),
-            Standing::Jump(..) => Self::Jump(Jump(point)),
+        match point.text.0.load(Acquire).addr() {
+            0 => Self::Original(Original(point)),
+            BREAKPOINT => Self::Breakpoint(Breakpoint(point)),
+            _ => Self::Jump(Jump(point)),
         }
     }
 }

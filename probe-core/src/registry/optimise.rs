@@ -165,7 +165,9 @@ impl<H: Host> Probes<H> {
 
     /// The probes of the point have changed: its detour calls others.
     pub(super) fn update_detour(&self, point: &Point<H::Arch>) {
-        if let Some(detour) = Standing::<H>::of(point).detour() {
+        if point.text.has_jump()
+            && let Some(detour) = Standing::<H>::of(point).detour()
+        {
             detour.serve(Some(point));
         }
     }

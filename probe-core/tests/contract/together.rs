@@ -211,6 +211,43 @@ impl Drop for End<'_> {
     }
 }
 
+/// Another thread removes a probe when the resolver has read its breakpoint and not yet looked for the probe: it has to wait.
+#[test]
+fn safe_4_nothing_goes_while_a_place_is_resolved() {
+    let world = World::new();
+    let f = world.function("f", &[ENTRY, NOP, NOP, NOP, NOP, NOP, RETURN]);
+    // SAFETY: an instruction starts there.
+    let on_entry = unsafe { Place::unchecked(f.into()) };
+    let resolves: [fn(&'static World) -> usize; 2] = [
+        |world| world.probes.register(R::on("f")).unwrap().addr().as_usize(),
+        |world| world.probes.explain(&Place::symbol("f")).unwrap().at.as_usize(),
+    ];
+    for resolve in resolves {
+        let first = world.probes.register(K::at(on_entry.clone()).pre(|_| ())).unwrap();
+        assert_eq!(world.bytes(f, 1), [BREAK]);
+        let (has_read, has_gone) = (counter(), counter());
+        let other = thread::spawn(move || {
+            while has_read.load(Relaxed) == 0 {
+                thread::yield_now();
+            }
+            drop(first);
+            bump(has_gone);
+        });
+        *world.host().text_hook.lock().unwrap() = Some(Box::new(move |moment| {
+            if moment == Moment::AfterRead && has_read.load(Relaxed) == 0 {
+                let before = world.host().waits.load(SeqCst);
+                bump(has_read);
+                while has_gone.load(SeqCst) == 0 && world.host().waits.load(SeqCst) == before {
+                    thread::yield_now();
+                }
+            }
+        }));
+        assert_eq!(resolve(world) - f, 1, "the instruction that a function begins with is not seen");
+        other.join().unwrap();
+        *world.host().text_hook.lock().unwrap() = None;
+    }
+}
+
 /// What resolving a place reads (points, the table itself) is freed all the time meanwhile, and poisoned.
 #[test]
 fn safe_4_places_are_resolved_while_other_probes_come_and_go() {
@@ -232,7 +269,7 @@ fn safe_4_places_are_resolved_while_other_probes_come_and_go() {
             });
         }
         let ends = End(&is_over);
-        for round in 0..super::threads::rounds(2_000) {
+        for round in 0..super::threads::rounds(200) {
             drop(target.register(Kprobe));
             if round % 10 == 0 {
                 let held = [Kprobe, Return].map(|kind| target.register(kind));

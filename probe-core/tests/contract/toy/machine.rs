@@ -129,6 +129,8 @@ pub struct ToyHost {
     /// What SYSTEM does.
     pub system_hook: Mutex<Option<SystemHook>>,
     pub text_hook: Mutex<Option<TextHook>>,
+    /// How often somebody has waited for a moment.
+    pub waits: AtomicUsize,
 }
 
 pub type Mine = (usize, &'static Context<Toy>, &'static Task<Toy>);
@@ -330,6 +332,7 @@ unsafe impl Host for ToyHost {
     }
 
     fn relax(&self) {
+        self.waits.fetch_add(1, SeqCst);
         std::thread::yield_now();
     }
     fn notice(&self, notice: Notice) {

@@ -61,6 +61,7 @@ impl World {
             fails_to_watch: AtomicBool::new(false),
             system_hook: Mutex::default(),
             text_hook: Mutex::default(),
+            waits: AtomicUsize::new(0),
         };
         Box::leak(Box::new(Self { probes: Probes::new(host) }))
     }
