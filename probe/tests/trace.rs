@@ -490,3 +490,14 @@ fn text_has_a_head_columns_and_a_summary() {
     assert!(opened[column..].starts_with("opendir ") && opened.ends_with(" path=\"/\""), "{opened}");
     assert!(text.contains("exited with 0") && text.contains("malloc%return took") && text.contains('█'));
 }
+
+/// RET_2: pools grow with the threads, before they are empty.
+#[test]
+fn ret_2_three_hundred_threads_are_inside_of_one_function() {
+    let program = common::compiled("blocked", &["-O1", "-pthread"]);
+    let probe = format!("r {program}:blocked number=$arg1:s32");
+    let traced = trace(&[], &[&probe], &[&program]);
+    assert_unchanged(&traced, &[&program]);
+    let row = traced.row("blocked%return");
+    assert_eq!((&row["hits"], &row["missed_pool"]), (&Value::from(300), &Value::from(0)));
+}

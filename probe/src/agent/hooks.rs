@@ -5,6 +5,7 @@
 //!   that is hit while SIGTRAP is blocked ends the process.
 //! * `sigprocmask`, `pthread_sigmask`, `sigsuspend`, `pselect`, `ppoll`, `epoll_pwait`: cannot block them, either.
 //! * `dlclose`: probes in what has gone are gone.
+//! * `pthread_create`: pools of return probes that run low grow.
 //! * `_exit`, `_Exit`, `execve`, `execv`, `execvp`, `execvpe`: what was missed is told before it is forgotten; a program
 //!   that is executed in place of the traced one is traced, too.
 //!
@@ -74,6 +75,7 @@ real!(
     pselect,
     epoll_pwait,
     dlclose,
+    pthread_create,
     execve,
     execvpe
 );
@@ -284,6 +286,28 @@ unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
         probe_host_linux::objects_changed();
     }
     result
+}
+
+/// A thread more may be one call more that is followed at the same time: where pools run low they grow before it starts (RET_2).
+///
+/// # Safety
+/// As `pthread_create(3)`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut libc::pthread_t,
+    attributes: *const libc::pthread_attr_t,
+    start: *mut c_void,
+    argument: *mut c_void,
+) -> c_int {
+    if is_active() && probe_host_linux::probes().has_low_pools() {
+        let _muted = process::Muted::new();
+        // Without memory for it calls are missed, and counted.
+        let _ = probe_host_linux::probes().grow_pools(0);
+    }
+    next!(
+        pthread_create: fn(*mut libc::pthread_t, *const libc::pthread_attr_t, *mut c_void, *mut c_void) -> c_int;
+        thread, attributes, start, argument
+    )
 }
 
 /// # Safety

@@ -276,9 +276,13 @@ fn probe(point: &'static Point, kind: Kind, target: &Target) -> AnyProbe<Native>
         Kind::Hit => Kprobe::at(place).pre(move |hit| point.hit(hit)).into(),
         Kind::Return { max_active } => {
             let default = if target.is_one_of_many { MAX_ACTIVE_OF_MANY } else { MAX_ACTIVE };
+            let is_said = max_active.is_some();
             let max_active = max_active.and_then(|calls| i32::try_from(calls).ok()).unwrap_or(default);
+            // What a definition says is kept.
+            let most = if is_said { 0 } else { probe_core::MAX_ACTIVE };
             Kretprobe::on(place)
                 .max_active(max_active)
+                .grow_to(most)
                 .entry(move |call| point.enter(call))
                 .exit(move |ret, entered: Entered| point.leave(ret, &entered))
                 .into()
