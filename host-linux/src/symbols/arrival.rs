@@ -238,6 +238,15 @@ impl Walk {
     }
 }
 
+/// What comes before what a description has `told`: that the program starts there, which can be compiled code with a description
+/// like any other, and names that decide alone.
+fn judge(is_start: bool, name: Option<&str>, told: impl FnOnce() -> Arrival) -> Arrival {
+    if is_start {
+        return Arrival::START;
+    }
+    name.and_then(known).unwrap_or_else(told)
+}
+
 /// What a name alone decides: the description of `__start_context` in some of glibc's versions is that of any function, and a
 /// thunk is called. Of parts, only the description tells which are entered with a frame.
 fn known(name: &str) -> Option<Arrival> {
@@ -271,17 +280,29 @@ impl<'a> InFile<'a> {
         Self { tables, start: is_program.then(|| file.entry()) }
     }
 
+    /// Where each description of the unwind tables begins.
+    #[must_use]
+    pub fn described(&self) -> Vec<u64> {
+        let mut all = Vec::new();
+        let Some(tables) = self.tables else { return all };
+        let bases = BaseAddresses::default().set_eh_frame_hdr(tables.header.1).set_eh_frame(tables.frames.1);
+        let header = EhFrameHdr::new(tables.header.0, tables.machine.endian());
+        let Ok(header) = header.parse(&bases, tables.machine.address_size) else { return all };
+        let Some(table) = header.table() else { return all };
+        let mut entries = table.iter(&bases);
+        while let Ok(Some((Pointer::Direct(start), _))) = entries.next() {
+            all.push(start);
+        }
+        all
+    }
+
     /// How the function `name` at `at` is come to.
     #[must_use]
     pub fn arrival(&self, name: &str, at: u64) -> Arrival {
-        if self.start == Some(at) {
-            return Arrival::START;
-        }
-        if let Some(known) = known(name) {
-            return known;
-        }
-        let told = self.tables.map_or(Arrival::Unknown, |tables| tables.arrival(at));
-        if told == Arrival::Unknown { Arrival::by_name(name) } else { told }
+        judge(self.start == Some(at), Some(name), || {
+            let told = self.tables.map_or(Arrival::Unknown, |tables| tables.arrival(at));
+            if told == Arrival::Unknown { Arrival::by_name(name) } else { told }
+        })
     }
 }
 
@@ -323,24 +344,20 @@ impl Copied {
 /// How `at`, which lies in `object`, is come to: as its unwind tables say, and its ELF header.
 pub(crate) fn of(object: &Object, at: usize) -> Arrival {
     let Some((machine, entry)) = elf_header(object) else { return Arrival::Unknown };
-    // A program's first function can be compiled code, whose description is that of any other. Linkers give libraries an entry
-    // point, too, where nothing starts.
+    // Linkers give libraries an entry point, too, where nothing starts.
     let is_started = matches!(object.role, Role::Program | Role::Loader);
     let symbol = object.index().covering(at.wrapping_sub(object.bias));
     let start = symbol.map_or(at, |symbol| object.bias.wrapping_add(symbol.addr));
-    if is_started && entry == Some(start) {
-        return Arrival::START;
-    }
-    if let Some(known) = symbol.and_then(|symbol| known(object.index().name(symbol))) {
-        return known;
-    }
-    let unwind = object.unwind.get().unwrap_or_else(|| {
-        let _building = BUILDING.lock();
-        object
-            .unwind
-            .get_or_init(|| Copied::new(machine, object.eh_frame_header?, |start| object.segment_end(start)))
-    });
-    unwind.as_ref().map_or(Arrival::Unknown, |unwind| unwind.arrival(at))
+    let name = symbol.map(|symbol| object.index().name(symbol));
+    judge(is_started && entry == Some(start), name, || {
+        let unwind = object.unwind.get().unwrap_or_else(|| {
+            let _building = BUILDING.lock();
+            object.unwind.get_or_init(|| {
+                Copied::new(machine, object.eh_frame_header?, |start| object.segment_end(start))
+            })
+        });
+        unwind.as_ref().map_or(Arrival::Unknown, |unwind| unwind.arrival(at))
+    })
 }
 
 /// The machine and the entry point that the header of a loaded object names.
@@ -375,6 +392,10 @@ mod tests {
         let program = &objects[0];
         let (_, entry) = elf_header(program).unwrap();
         assert_eq!(of(program, entry.unwrap()), Arrival::START);
+        assert_eq!(judge(true, Some("begin"), || Arrival::Called), Arrival::START);
+        assert_eq!(judge(false, Some("begin"), || Arrival::Called), Arrival::Called);
+        assert_eq!(judge(false, Some("__start_context"), || Arrival::Called), Arrival::START);
+        assert_eq!(judge(false, Some("work.cold"), || Arrival::Called), Arrival::Called);
         let here = the_program_starts_where_no_call_comes_and_this_test_is_called as *const () as usize;
         let here = if cfg!(target_abi = "elfv1") {
             // SAFETY: on that ABI a function pointer points to its descriptor.

@@ -61,6 +61,12 @@ impl Sequences {
         Elf::parse(data).map(|file| Self(Finder::new(&file).find())).unwrap_or_default()
     }
 
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Why no probe can stand on the instruction at `at`, in the file's own numbering. `len_bytes` tells how long it is.
     pub fn refusal(&self, at: u64, len_bytes: impl Fn() -> Option<usize>) -> Option<Refusal> {
         self.0.iter().find_map(|sequence| {

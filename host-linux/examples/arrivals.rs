@@ -1,0 +1,72 @@
+//! Counts, over the ELF files that are named, to which functions no call comes (REG_19), by reason, and which of them have symbols.
+//!
+//! cargo run --release -p probe-host-linux --example arrivals -- /usr/bin/* /usr/lib/x86_64-linux-gnu/*.so*
+
+use probe_host_linux::probe_core::Arrival;
+use probe_host_linux::symbols::arrival::InFile;
+use probe_host_linux::symbols::file::read_symbols;
+use probe_host_linux::symbols::index::Kind;
+use probe_host_linux::symbols::sequences::Sequences;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// What one reason has refused.
+#[derive(Default)]
+struct Refused {
+    symbols: usize,
+    objects: BTreeSet<PathBuf>,
+    /// Descriptions whose code no symbol names.
+    unnamed: usize,
+    /// How many objects have a symbol of that name; of parts the ending stands for all.
+    names: BTreeMap<String, usize>,
+}
+
+fn main() {
+    let files: BTreeSet<PathBuf> =
+        std::env::args().skip(1).filter_map(|path| std::fs::canonicalize(path).ok()).collect();
+    let mut by_reason: BTreeMap<&'static str, Refused> = BTreeMap::new();
+    let (mut objects, mut functions, mut sequences) = (0, 0, 0);
+    for path in files {
+        let Ok(data) = std::fs::read(&path) else { continue };
+        let Ok(index) = read_symbols(&path) else { continue };
+        let file = InFile::new(&data);
+        objects += 1;
+        sequences += usize::from(!Sequences::of_file(&data).is_empty());
+        let mut named = BTreeSet::new();
+        let mut add = |arrival, name: Option<&str>| {
+            let Arrival::NotCalled(refusal) = arrival else { return };
+            let refused = by_reason.entry(refusal.code).or_default();
+            refused.objects.insert(path.clone());
+            let Some(name) = name else {
+                refused.unnamed += 1;
+                return;
+            };
+            refused.symbols += 1;
+            let name = name.find(".cold").map_or(name, |at| &name[at..]);
+            *refused.names.entry(name.to_owned()).or_default() += 1;
+        };
+        for entry in index.entries().iter().filter(|entry| matches!(entry.kind, Kind::Function | Kind::Label))
+        {
+            if named.insert(entry.addr as u64) {
+                functions += 1;
+                add(file.arrival(index.name(entry), entry.addr as u64), Some(index.name(entry)));
+            }
+        }
+        for at in file.described().into_iter().filter(|at| !named.contains(at)) {
+            add(file.arrival("", at), None);
+        }
+    }
+    println!(
+        "{objects} objects, {functions} functions with symbols; {sequences} objects with restartable sequences"
+    );
+    for (code, refused) in by_reason {
+        let objects = refused.objects.len();
+        println!(
+            "{code}: {} symbols, {} without a symbol, in {objects} objects",
+            refused.symbols, refused.unnamed
+        );
+        let mut names: Vec<_> = refused.names.into_iter().collect();
+        names.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        names.iter().take(12).for_each(|(name, count)| println!("    {count:>6}  {name}"));
+    }
+}
