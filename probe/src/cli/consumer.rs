@@ -140,7 +140,6 @@ impl Consumer {
 
     /// Reads until `done` is set and everything that was there by then has been read.
     pub(super) fn run(mut self, done: &AtomicBool) -> Verdict {
-        self.reader.read_here();
         let mut left = None;
         loop {
             let is_last = done.load(Ordering::Acquire);

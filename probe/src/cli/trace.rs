@@ -48,6 +48,7 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
         .map_err(|error| failed(format!("the agent cannot be stored in memory: {error}")))?;
     let runner = args.runner.clone().or_else(|| std::env::var_os(crate::RUNNER_VARIABLE));
     let what = launch::What { path: &path, argv: &args.program, runner: runner.as_deref() };
+    region.read_here();
     let started = launch::start(&what, &launch::path_of(&agent_fd), &launch::path_of(&region_fd))
         .map_err(|failure| failure.with(Status::NotTraceable))?;
     let done = AtomicBool::new(false);

@@ -53,11 +53,6 @@ impl Reader {
         Self { region, cursors, piece: Vec::new() }
     }
 
-    /// Says that the calling thread reads from here on: when it ends, by whatever, no traced thread waits for it.
-    pub fn read_here(&self) {
-        self.region.read_here();
-    }
-
     /// How many rings, from the first, have ever been taken.
     pub fn rings_used(&self) -> usize {
         self.region.rings_used()

@@ -63,7 +63,7 @@ pub struct Header {
     wake: AtomicU32,
     /// Whether the command sleeps.
     asleep: AtomicU32,
-    /// The thread that reads; the kernel marks it when that has ended.
+    /// A thread of the command's; the kernel marks it when that has ended.
     reader: Line<AtomicU32>,
 }
 
@@ -375,8 +375,9 @@ impl Region {
         futex::wake(wake);
     }
 
-    /// Says that the calling thread is the one that reads. When it ends, by whatever, nobody waits for it any more.
-    pub(super) fn read_here(&self) {
+    /// Says that this process reads as long as the calling thread lives. When that ends, by whatever, nobody waits any more. To be
+    /// said before anybody writes.
+    pub fn read_here(&self) {
         futex::mark_when_this_thread_ends(&self.header().reader.0);
     }
 
