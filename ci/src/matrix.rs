@@ -54,6 +54,9 @@ const fn file(package: &'static str, path: &'static str) -> Need {
     Need { package, witness: Witness::File(path) }
 }
 
+/// For the programs of tests/strangers that throw.
+const CXX: Need = program("g++", "c++");
+
 /// QEMU user mode, all architectures in one package.
 const QEMU_USER: Need = program("qemu-user", "qemu-aarch64");
 
@@ -117,7 +120,7 @@ pub(crate) const TARGETS: &[Target] = &[
         linker: None,
         runner: None,
         rustflags: &[],
-        needs: &[],
+        needs: &[CXX],
         packages: &[],
         kernel: None,
         why: "the whole workspace, natively: the only place where stale caches and torn patches can show",
