@@ -83,7 +83,9 @@ impl Execution {
         let program = unsafe { CStr::from_ptr(path) };
         let is_emulated = is_of_same_machine(&head(program)?, &runner.head);
         // SAFETY: the caller's promise.
-        let (mut given, all) = unsafe { (pointers(argv), pointers(environment)) };
+        let mut given = unsafe { pointers(argv) };
+        // SAFETY: as above.
+        let all = unsafe { pointers(environment) };
         // SAFETY: the caller's promise: strings.
         let preload = all.iter().find(|&&entry| unsafe { is_preload(entry) });
         // SAFETY: as above.

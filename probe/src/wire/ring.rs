@@ -589,11 +589,12 @@ mod tests {
             let producer = scope.spawn(|| {
                 for i in 0..ROUNDS {
                     let most = 12 + 8 * (i % 9) as usize;
-                    // SAFETY: this thread is the only producer.
-                    while let None = unsafe { ring.reserve(most) }.map(|mut room| {
+                    let put = |mut room: Reservation<'_>| {
                         room.put_u64(i);
                         room.commit();
-                    }) {
+                    };
+                    // SAFETY: this thread is the only producer.
+                    while unsafe { ring.reserve(most) }.map(put).is_none() {
                         ring.wait(most, 60_000);
                     }
                 }
