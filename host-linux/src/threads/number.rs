@@ -19,9 +19,11 @@ pub(super) struct Word(pub(super) usize);
 
 /// Finds out where libc keeps the numbers.
 pub(super) fn start() {
-    let mut word = 0_usize;
-    // SAFETY: the call writes one address.
-    let told = unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut word) };
+    // A 64-bit kernel writes eight bytes for a 32-bit process, too (prctl(2)).
+    let mut words = [0_usize; 2];
+    // SAFETY: the call writes one address, of the kernel's size.
+    let told = unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut words) };
+    let word = words[0];
     let distance = word.wrapping_sub(this_thread());
     if told == 0 && distance < MOST && Word(word).read() == Some(sys::thread_id()) {
         DISTANCE.store(distance, Ordering::Relaxed);
