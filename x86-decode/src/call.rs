@@ -69,46 +69,14 @@ pub fn set_return_address<R: Registers, M: Memory>(
     memory.write(regs.sp(), image.get(..R::Mode::WORD).unwrap_or(&image))
 }
 
-/// How far below a popped return address a signal frame has the interrupted PC at the most: 11 KiB of vector state (AMX), and what is
-/// around it.
-const SIGNAL_SCAN: usize = 16 * 1024;
-
-/// Whether the word at `frame` still is `stub`, or what the stub pushes there; or whether `stub` is the PC that a signal has interrupted.
+/// Whether the word at `frame` still is `stub`, or what the stub pushes there.
 ///
 /// Not judged by the stack pointer: coroutines, signal stacks and migrating stacks lie in any order. A frame
-/// that was left by a longjmp counts until something else is written over it. That a signal does, too, where it arrives between RET and the stub
-/// and there is no red zone: then its frame, right below, has the stub as the PC. Calls that have returned leave no such word: the stub
-/// has pushed something else there.
+/// that was left by a longjmp counts until something else is written over it. Where a signal comes between RET and the stub and
+/// there is no red zone, its frame is what is written there: such a call is given up, and returns all the same.
 pub fn may_return<R: Registers, M: Memory>(frame: usize, stub: CodeAddr, memory: &M) -> bool {
     let Ok(found) = read_word::<R, M>(memory, frame as u64) else { return false };
-    let stub = stub.as_usize() as u64;
-    found.wrapping_sub(stub) <= STUB_CALL_LEN as u64 || holds_word::<R, M>(frame, stub, memory)
-}
-
-/// Whether one of the words below `high` is `wanted`, as far as they can be read.
-fn holds_word<R: Registers, M: Memory>(high: usize, wanted: u64, memory: &M) -> bool {
-    const PIECE: usize = 128;
-    let word = R::Mode::WORD;
-    let low = high.saturating_sub(SIGNAL_SCAN);
-    let mut top = high & !(word - 1);
-    while top > low {
-        let len = PIECE.min(top - low) & !(word - 1);
-        let mut bytes = [0; PIECE];
-        let piece = bytes.get_mut(..len).unwrap_or_default();
-        if len == 0 || memory.read(top - len, piece).is_err() {
-            return false;
-        }
-        let is_wanted = |bytes: &[u8]| {
-            let mut image = [0; 8];
-            image.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-            u64::from_le_bytes(image) == wanted
-        };
-        if piece.chunks_exact(word).any(is_wanted) {
-            return true;
-        }
-        top -= len;
-    }
-    false
+    found.wrapping_sub(stub.as_usize() as u64) <= STUB_CALL_LEN as u64
 }
 
 /// Makes the context call `handler` with a copy of its stack arguments, returning to `return_to`.
