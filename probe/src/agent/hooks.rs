@@ -299,7 +299,8 @@ unsafe extern "C" fn pthread_create(
     start: *mut c_void,
     argument: *mut c_void,
 ) -> c_int {
-    if is_active() && probe_host_linux::probes().has_low_pools() {
+    // Not `probes`, which asks for the program's objects first.
+    if is_active() && probe_host_linux::start().is_ok_and(|probes| probes.has_low_pools()) {
         let _muted = process::Muted::new();
         // Without memory for it calls are missed, and counted.
         let _ = probe_host_linux::probes().grow_pools(0);
