@@ -254,7 +254,7 @@ fn known(name: &str) -> Option<Arrival> {
     (!matches!(named, Arrival::Unknown | Arrival::PART)).then_some(named)
 }
 
-/// What a file tells of the functions in it: as [`of`] does of a loaded object.
+/// What a file tells of the functions in it: as `of` does of a loaded object.
 #[derive(Debug)]
 pub struct InFile<'a> {
     tables: Option<Tables<'a>>,
