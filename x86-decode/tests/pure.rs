@@ -353,7 +353,7 @@ where
 {
     let fake = Fake::new(&[]);
     let (frame, stub) = (0x1800, CodeAddr::new(0x70_0008));
-    let put = |at: usize, value: usize| fake.write(at, &value.to_le_bytes()[..word]).unwrap();
+    let put = |at: usize, value: usize| fake.write(at, &(value as u64).to_le_bytes()[..word]).unwrap();
     let may_return = || A::may_return(frame, stub, frame - 0x400, &fake);
     put(frame, stub.as_usize() + 5);
     assert!(may_return(), "what the stub pushes");
