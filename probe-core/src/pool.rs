@@ -470,6 +470,11 @@ impl<A: Arch> Pool<A> {
         })
     }
 
+    /// How many instances are of calls that were given up, and have not been taken since.
+    pub(crate) fn given_up(&self) -> usize {
+        self.instances().filter(|instance| instance.life.is_given_up()).count()
+    }
+
     /// Counts a call that could not be followed, whose registers are as they were.
     #[cold]
     pub(crate) fn miss(&self) -> Resume {

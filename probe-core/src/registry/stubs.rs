@@ -63,9 +63,9 @@ impl<H: Host> Probes<H> {
         self.low_pools.load(Relaxed)
     }
 
-    /// Makes the pools of return probes larger: those that [have said](Probes::has_low_pools) so twice as large, and all so large that
-    /// `calls` calls can be followed at the same time; each up to what its probe says ([`Kretprobe::grow_to`](crate::Kretprobe::grow_to)). How many instances have been
-    /// added.
+    /// Makes the pools of return probes larger: those that [have said](Probes::has_low_pools) so twice as large, unless more than a quarter of
+    /// their instances are of calls that never returned; and all so large that `calls` calls can be followed at the same time; each up to
+    /// what its probe says ([`Kretprobe::grow_to`](crate::Kretprobe::grow_to)). How many instances have been added.
     ///
     /// Not in a handler, where nothing happens.
     ///
@@ -84,7 +84,9 @@ impl<H: Host> Probes<H> {
             for node in unsafe { point.as_ref() }.nodes() {
                 let Handlers::Return(half) = &node.handlers else { continue };
                 let (size, was_low) = (half.pool().size(), half.pool().was_low());
-                let wanted = if was_low { 2 * size.calls } else { size.calls }.max(calls).min(size.most);
+                // Whose calls are left again and again has instances enough: those that were given up serve again.
+                let is_short = was_low && 4 * half.pool().given_up() <= size.calls;
+                let wanted = if is_short { 2 * size.calls } else { size.calls }.max(calls).min(size.most);
                 if wanted > size.calls {
                     has_room &= growing.try_reserve(1).is_ok();
                     if has_room {

@@ -291,6 +291,41 @@ fn ret_2_a_pool_that_has_not_asked_grows_to_the_calls_that_are_to_come() {
     cpus.iter_mut().for_each(|cpu| assert_eq!(cpu.run(200), End::Returned));
 }
 
+/// Instances of calls that a longjmp has left serve again: a pool does not grow with how many were left, but with how many are in flight.
+#[test]
+fn ret_2_calls_that_are_left_make_no_pool_grow() {
+    let (world, _) = world();
+    let f = plus_five(world, "f");
+    let probe = world.probes.register(R::on("f").max_active(4).grow_to(MAX_ACTIVE)).unwrap();
+    let grow = || if world.probes.has_low_pools() { world.probes.grow_pools(0).unwrap() } else { 0 };
+    let mut cpu = world.cpu(f, &[1]);
+    let start = cpu.regs;
+    let caller = world.bytes(start.sp, size_of::<usize>());
+    let mut added = 0;
+    for _ in 0..200 {
+        cpu.run(2);
+        cpu.regs = start;
+        world.put(start.sp, &caller);
+        added += grow();
+    }
+    let counters = probe.counters();
+    assert_eq!((counters.hits, counters.missed_pool, added), (200, 0, 0));
+    assert!(counters.abandoned >= 195, "{}", counters.abandoned);
+    let mut cpus = Vec::new();
+    for argument in 0..50 {
+        let mut cpu = world.cpu(f, &[argument]);
+        cpu.run(2);
+        cpus.push(cpu);
+        added += grow();
+    }
+    assert_eq!((probe.counters().hits, probe.counters().missed_pool), (250, 0));
+    assert!((46..=124).contains(&added), "{added}");
+    for (argument, cpu) in cpus.iter_mut().enumerate() {
+        assert_eq!(cpu.run(100), End::Returned);
+        assert_eq!(cpu.regs.r[0], argument + 5);
+    }
+}
+
 #[test]
 fn ret_2_growing_without_memory_leaves_the_pool_as_it_was() {
     let world = World::new();
