@@ -188,11 +188,14 @@ impl AltStack {
     }
 }
 
-/// Makes a system call with up to six arguments; an error is the errno. The program's errno stays as it is.
+/// Makes a system call with up to six arguments; the program's errno stays as it is. Without libc, whose functions may be probed.
+///
+/// # Errors
+/// The errno.
 ///
 /// # Safety
 /// As for the system call.
-unsafe fn call<const N: usize>(number: libc::c_long, arguments: [usize; N]) -> Result<usize, c_int> {
+pub unsafe fn call<const N: usize>(number: libc::c_long, arguments: [usize; N]) -> Result<usize, c_int> {
     let mut all = [0; 6];
     all[..N].copy_from_slice(&arguments);
     // SAFETY: the caller's promise.
@@ -262,19 +265,19 @@ pub(crate) unsafe fn sigaltstack(new: Option<&AltStack>) -> Result<AltStack, c_i
 }
 
 /// The calling thread's number.
-pub(crate) fn thread_id() -> u32 {
+pub fn thread_id() -> u32 {
     // SAFETY: it has no preconditions.
     unsafe { call(libc::SYS_gettid, []) }.unwrap_or(0) as u32
 }
 
 /// The process's number, asked afresh (libc caches none, but an interposed one may).
-pub(crate) fn process_id() -> u32 {
+pub fn process_id() -> u32 {
     // SAFETY: it has no preconditions.
     unsafe { call(libc::SYS_getpid, []) }.unwrap_or(0) as u32
 }
 
 /// Whether thread `tid` of `process` exists.
-pub(crate) fn thread_lives(process: u32, tid: u32) -> bool {
+pub fn thread_lives(process: u32, tid: u32) -> bool {
     // SAFETY: signal 0 is only a question.
     let result = unsafe { call(libc::SYS_tgkill, [process as usize, tid as usize, 0]) };
     result != Err(libc::ESRCH)
@@ -385,7 +388,7 @@ pub(crate) fn map(at: usize, len_bytes: usize, protection: c_int) -> Result<usiz
 /// Where the heap ends that grows upwards (`brk`).
 pub(crate) fn program_break() -> usize {
     // SAFETY: an address that the heap cannot end at changes nothing.
-    unsafe { libc::syscall(libc::SYS_brk, 0) as usize }
+    unsafe { call(libc::SYS_brk, [0]) }.unwrap_or(0)
 }
 
 /// The system call behind `mmap`: on 32-bit machines the one whose offset (0 here) counts pages.

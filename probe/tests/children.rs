@@ -55,6 +55,20 @@ fn evt_1_a_child_in_its_parents_memory_takes_the_ring_for_its_parent() {
     assert_eq!(traced.summary["lost_events"], 0);
 }
 
+/// What the agent asks the kernel, in handlers, in children and at their ends, is none of the program's calls.
+#[rstest]
+#[case::fork("fork")]
+#[case::vfork("vfork")]
+#[case::exec("exec")]
+fn evt_1_the_agents_system_calls_are_nobodys(#[case] how: &str) {
+    let program = compiled("spawns", &["-O1"]);
+    let traced = trace(&["-f"], &["p work", "p libc.so.6:syscall"], &[&program, how, "5"]);
+    assert_eq!(traced.output.stdout, b"done\n", "{:?}", traced.output);
+    assert!(traced.row("work")["hits"].as_u64() >= Some(10), "{}", traced.summary);
+    let row = traced.row("syscall");
+    assert_eq!((&row["hits"], &row["missed_nested"]), (&0.into(), &0.into()), "{}", traced.summary);
+}
+
 /// Without -f children are not traced, whether they have memory of their own or not.
 #[rstest]
 #[case::fork("fork")]

@@ -15,7 +15,7 @@ use super::environment::Inherited;
 use super::runner::{self, Execution};
 use super::{plant, process};
 use probe_host_linux::signals::{OWNED, OWNED_SET, program_action};
-use probe_host_linux::sys::{Action, SignalSet};
+use probe_host_linux::sys::{self, Action, SignalSet};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -318,7 +318,7 @@ unsafe extern "C" fn _exit(status: c_int) -> ! {
     plant::publish_all();
     loop {
         // SAFETY: ends all threads of the process.
-        unsafe { libc::syscall(libc::SYS_exit_group, status) };
+        let _ = unsafe { sys::call(libc::SYS_exit_group, [status as usize]) };
     }
 }
 

@@ -5,6 +5,7 @@
 //! without following it: there every handler asks for the process' number.
 
 use crate::wire::{Meta, Owner, Region, Ring};
+use probe_host_linux::sys::{self, process_id, thread_id};
 use probe_host_linux::threads;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -263,20 +264,11 @@ fn send(region: &Region, ring: &Ring<'static>, meta: &Meta) {
     }
 }
 
-fn process_id() -> u32 {
-    // SAFETY: has no effect.
-    unsafe { libc::syscall(libc::SYS_getpid) as u32 }
-}
-
-fn thread_id() -> u32 {
-    // SAFETY: has no effect.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
-}
-
 /// The calling thread's name. One system call.
 pub(super) fn thread_name() -> [u8; 16] {
     let mut name = [0; 16];
+    let at = name.as_mut_ptr().expose_provenance();
     // SAFETY: PR_GET_NAME writes up to 16 bytes.
-    unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_NAME, name.as_mut_ptr(), 0, 0, 0) };
+    let _ = unsafe { sys::call(libc::SYS_prctl, [libc::PR_GET_NAME as usize, at]) };
     name
 }

@@ -1,5 +1,6 @@
 //! Sleeping on a word that processes share, and telling the other side of one's own end.
 
+use probe_host_linux::sys;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What the kernel makes of the word of a thread that has ended; `FUTEX_OWNER_DIED` of `<linux/futex.h>`.
@@ -11,14 +12,17 @@ pub(super) fn wait(word: &AtomicU32, seen: u32, timeout_ms: u32) {
         tv_sec: (timeout_ms / 1000) as _,
         tv_nsec: ((timeout_ms % 1000) * 1_000_000) as libc::c_long,
     };
+    let timeout = (&raw const timeout).expose_provenance();
+    let arguments = [word.as_ptr().expose_provenance(), libc::FUTEX_WAIT as usize, seen as usize, timeout];
     // SAFETY: the address of a living word and of a timeout that outlives the call.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &raw const timeout) };
+    let _ = unsafe { sys::call(libc::SYS_futex, arguments) };
 }
 
 /// Wakes everybody who sleeps on the word.
 pub(super) fn wake(word: &AtomicU32) {
+    let arguments = [word.as_ptr().expose_provenance(), libc::FUTEX_WAKE as usize, i32::MAX as usize];
     // SAFETY: the address of a living word; FUTEX_WAKE touches nothing else.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    let _ = unsafe { sys::call(libc::SYS_futex, arguments) };
 }
 
 /// An entry of the list that the kernel walks when a thread ends, `struct robust_list`; set_robust_list(2).
@@ -52,11 +56,10 @@ pub(super) fn mark_when_this_thread_ends(word: &'static AtomicU32) {
     unsafe { (*head).futex_offset = distance.cast_signed() as libc::c_long };
     // SAFETY: as above.
     unsafe { (*head).list.next = entry };
-    // SAFETY: has no effect.
-    let thread = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-    word.store(thread, Ordering::Release);
+    word.store(sys::thread_id(), Ordering::Release);
+    let arguments = [head.expose_provenance(), size_of::<Head>()];
     // SAFETY: a list that is never freed, whose one entry leads to a word that stays mapped.
-    if unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<Head>()) } != 0 {
+    if unsafe { sys::call(libc::SYS_set_robust_list, arguments) }.is_err() {
         word.store(0, Ordering::Release);
     }
 }

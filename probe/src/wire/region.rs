@@ -3,6 +3,7 @@
 use super::futex;
 use super::ring::{From, Owner, Ring, RingControl};
 use super::stats::{Counters, Durations};
+use probe_host_linux::sys;
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -393,8 +394,8 @@ impl Region {
             return self.is_orphaned();
         }
         // SAFETY: signal 0 sends nothing.
-        let result = unsafe { libc::syscall(libc::SYS_kill, self.header().reader_process, 0) };
-        result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+        let result = unsafe { sys::call(libc::SYS_kill, [self.header().reader_process as usize, 0]) };
+        result == Err(libc::ESRCH)
     }
 
     /// Sleeps until [`Region::wake`] or for `timeout_ms`. For the command.

@@ -5,6 +5,7 @@
 //! that an owner that died in the middle of a record leaves nothing but an unfinished record behind `head`.
 
 use super::futex;
+use probe_host_linux::sys;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
 /// The bytes that a record's length is rounded up to.
@@ -78,9 +79,7 @@ impl Owner {
     /// Whether the thread has ended; where it is not known (0), whether its process has. One system call.
     pub fn is_dead(self) -> bool {
         let thread = if self.tid == 0 { self.pid } else { self.tid };
-        // SAFETY: signal 0 sends nothing.
-        let result = unsafe { libc::syscall(libc::SYS_tgkill, self.pid, thread, 0) };
-        result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+        !sys::thread_lives(self.pid, thread)
     }
 }
 
@@ -562,10 +561,8 @@ mod tests {
         let mut owned = Owned::new(64);
         let ring = owned.ring();
         let pid = std::process::id();
-        // SAFETY: has no effect.
-        let gone = std::thread::spawn(|| unsafe { libc::syscall(libc::SYS_gettid) as u32 }).join().unwrap();
-        // SAFETY: as above.
-        let alive = unsafe { libc::syscall(libc::SYS_gettid) as u32 };
+        let gone = std::thread::spawn(sys::thread_id).join().unwrap();
+        let alive = sys::thread_id();
         let me = Owner { pid, tid: alive };
         assert!(ring.claim(me, [0; 16], From::Free));
         assert!(!ring.claim(Owner { pid, tid: 1 }, [0; 16], From::Dead), "its owner lives");
