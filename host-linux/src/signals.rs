@@ -37,6 +37,11 @@ pub const OWNED: [c_int; 5] = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc:
 pub const OWNED_SET: SignalSet =
     SignalSet::EMPTY.with(OWNED[0]).with(OWNED[1]).with(OWNED[2]).with(OWNED[3]).with(OWNED[4]);
 
+/// Those of [`OWNED`] that a hit raises itself, by the breakpoint and in copies that may fault: they must not be blocked. The others
+/// are of use only where a probed instruction faults.
+pub const NEVER_BLOCKED: SignalSet =
+    SignalSet::EMPTY.with(libc::SIGTRAP).with(libc::SIGSEGV).with(libc::SIGBUS);
+
 /// Nothing is mapped there: the `si_code` of a SIGSEGV.
 const SEGV_MAPERR: c_int = 1;
 
@@ -459,7 +464,8 @@ fn call(handler: usize, action: &Action, signal: c_int, info: &mut SigInfo, cont
     if flags & libc::SA_NODEFER == 0 {
         mask = mask.with(signal);
     }
-    let mask = SignalSet::from_bits(mask.bits() & !OWNED_SET.bits());
+    let ours = OWNED_SET.bits() & (NEVER_BLOCKED.bits() | !context.mask().bits());
+    let mask = SignalSet::from_bits(mask.bits() & !ours);
     sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
     // SAFETY: the program has given this function to be called with these arguments at this signal.
     let handler = unsafe {
@@ -467,7 +473,7 @@ fn call(handler: usize, action: &Action, signal: c_int, info: &mut SigInfo, cont
     };
     // SAFETY: as above; `info` and `context` are the kernel's own frame, still live.
     unsafe { handler(signal, info, context.as_ptr()) };
-    sys::sigprocmask(libc::SIG_SETMASK, Some(BLOCKED));
+    sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
 }
 
 /// Lets the kernel end the process with this signal, as soon as the handler has returned to the registers in `context`.

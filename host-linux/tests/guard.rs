@@ -153,6 +153,53 @@ fn the_programs_action_for_sigtrap_stays_behind_ours() {
     drop((probe, guard));
 }
 
+/// Sends `signal` to this thread while all signals are blocked: what the mask says, what is pending, what is waited for, and what is pending
+/// then. Before each a thread's first hit, or another one.
+fn sent_while_blocked(signal: i32) -> [i32; 4] {
+    let is_masked = has(&work_with_all_blocked(), signal);
+    // SAFETY: blocked, so that nothing happens.
+    unsafe { libc::raise(signal) };
+    let is_pending = || {
+        assert_eq!(guard_work(6), 42);
+        let mut set = full();
+        // SAFETY: writable.
+        assert_eq!(unsafe { libc::sigpending(&mut set) }, 0);
+        i32::from(has(&set, signal))
+    };
+    let before = is_pending();
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: valid structures; nothing is to be told.
+    let waited = unsafe { libc::sigtimedwait(&full(), null_mut(), &now) };
+    [i32::from(is_masked), before, waited, is_pending()]
+}
+
+#[test]
+fn hit_13_what_is_sent_while_it_is_blocked_waits() {
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let probe = on_work();
+    for signal in [libc::SIGFPE, libc::SIGILL, libc::SIGUSR1] {
+        let end = in_child(|| {
+            let seen = std::thread::spawn(move || sent_while_blocked(signal)).join().unwrap();
+            i32::from(seen != [1, 1, signal, 0])
+        });
+        assert_eq!(end, End::Exit(0), "signal {signal}");
+        // And with an action's handler under way, which the program has not blocked it in.
+        let end = in_child(|| {
+            // SAFETY: the handler calls a pure function.
+            unsafe { libc::sigaction(libc::SIGSEGV, &action(on_signal), null_mut()) };
+            work_with_all_blocked();
+            // SAFETY: blocked, so that nothing happens.
+            unsafe { libc::raise(signal) };
+            // SAFETY: a handler is there.
+            unsafe { libc::raise(libc::SIGSEGV) };
+            0
+        });
+        assert_eq!(end, End::Exit(0), "signal {signal}");
+    }
+    drop((probe, guard));
+}
+
 /// What the kernel tells of an action: handler, flags, way out, mask.
 type Told = [u64; 4];
 

@@ -205,7 +205,7 @@ fn code_of(function: usize) -> usize {
 #[cold]
 fn defer(info: &SigInfo, context: UContext, block: &Block) -> bool {
     // Also where the program allows the signal during its own handler; the signal return brings this back.
-    sys::sigprocmask(libc::SIG_SETMASK, Some(BLOCKED));
+    sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
     if !queue_in_front(info) {
         return false;
     }
