@@ -8,6 +8,9 @@ use crate::error::{Refusal, TextError};
 use crate::task::Task;
 use crate::watch::WatchRange;
 
+/// The saved registers of a host's architecture.
+pub(crate) type RegsOf<H> = <<H as Host>::Arch as Arch>::Regs;
+
 /// A function or other symbol of the probed text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'a> {

@@ -3,8 +3,10 @@
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Displaced, Method, Site, Text};
 use crate::error::Refusal;
-use crate::registry::WINDOW;
 use alloc::vec::Vec;
+
+/// The text of one walk is read in pieces of this many bytes.
+pub(crate) const WINDOW: usize = 256;
 
 /// No jump: the core cannot have one here, whatever the instructions are.
 pub(crate) mod refusal {

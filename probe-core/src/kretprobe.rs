@@ -1,8 +1,7 @@
 //! Return probes: a handler at a function's entry, one at its return, and typed private data between them.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, NativeArch, Regs, Resume};
-use crate::context::Context;
+use crate::arch::{Arch, Regs, Resume};
 use crate::kprobe::{TargetMemory, options, seen};
 use crate::place::Place;
 use crate::point::{DISABLED, Node};
@@ -363,20 +362,20 @@ impl<A: Arch> Ending<A> {
         Resume::Unchanged
     }
 
-    /// Ends a call in this context.
+    /// The probe, whose handler [`Ending::run`] calls; null for one of a pool's own.
+    #[inline(always)]
+    pub(crate) fn node(&self) -> *const Node<A> {
+        self.node.load(Relaxed)
+    }
+
+    /// Ends a call.
     ///
     /// # Safety
     /// The caller has claimed the call, which the data belongs to, and is inside since it has found this.
     #[inline(always)]
-    pub(crate) unsafe fn run(&self, context: &Context<A>, regs: &mut A::Regs, data: *mut u8) -> Resume
-    where
-        A: NativeArch,
-    {
-        context.set_current(self.node.load(Relaxed));
+    pub(crate) unsafe fn run(&self, regs: &mut A::Regs, data: *mut u8) -> Resume {
         // SAFETY: the caller's.
-        let resume = unsafe { (self.call)(self, regs, data) };
-        context.set_current(ptr::null());
-        resume
+        unsafe { (self.call)(self, regs, data) }
     }
 }
 

@@ -9,18 +9,16 @@ mod stale;
 mod stub;
 
 pub(crate) use fast::Returned;
-pub(crate) use stub::{StubChunk, StubRange};
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Entry, Regs, Resume};
 use crate::context::{Context, Inside};
-use crate::hit::RegsOf;
-use crate::host::{Host, Notice};
+use crate::host::{Host, Notice, RegsOf};
 use crate::instance::Instance;
 use crate::kretprobe::{Call, Follow, ReturnProbe};
 use crate::life::Claimed;
 use crate::point::Node;
-use crate::registry::Probes;
+use crate::probes::Probes;
 use crate::sync::{Relaxed, Release, follow};
 use crate::task::Task;
 use core::ptr;
@@ -151,7 +149,7 @@ impl<H: Host> Probes<H> {
         home: CodeAddr,
         regs: &mut RegsOf<H>,
     ) -> Result<(), &'a Instance<H::Arch>> {
-        let list = task.map_or(ptr::null(), ptr::from_ref);
+        let list = task.map_or(ptr::null(), Task::identity);
         instance.bind(entry.return_address, home, entry.frame, list);
         self.link_call(task, older, instance, regs)
     }
@@ -223,7 +221,7 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
     ) {
         let owner = instance.task.load(Relaxed);
-        let own_task = self.task_at(regs.sp()).filter(|task| ptr::eq(*task, owner));
+        let own_task = self.task_at(regs.sp()).filter(|task| ptr::eq(task.identity(), owner));
         if let Some(task) = own_task {
             self.unlink(task, instance, regs.sp());
         }
@@ -231,8 +229,10 @@ impl<H: Host> Probes<H> {
         if let Some(context) = context {
             // SAFETY: the caller is inside.
             let ending = unsafe { pool.ending() };
+            context.set_current(ending.node());
             // SAFETY: the call is claimed, and its data still there.
-            unsafe { ending.run(context, regs, instance.data) };
+            unsafe { ending.run(regs, instance.data) };
+            context.set_current(ptr::null());
         } else {
             // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
             if let Some(node) = unsafe { follow(&pool.node).as_ref() } {

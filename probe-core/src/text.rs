@@ -15,6 +15,8 @@
 //! Only a [`Breakpoint`] becomes a jump, and only by [`Texts::lay`]: a jump that stands in text cannot be replaced by another one,
 //! nor its detour forgotten, before [`Texts::lift`] has put the breakpoint back.
 
+pub(crate) mod word;
+
 use crate::arch::Arch;
 use crate::detour::{Detour, MAX_DISPLACED_LEN};
 use crate::error::TextError;
@@ -23,6 +25,7 @@ use crate::point::Point;
 use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, SeqCst, fence};
 use crate::task::Task;
 use core::ptr;
+use word::{BREAKPOINT, STAGE};
 
 /// What stands in text at a point's place.
 pub(crate) enum Standing<H: Host> {
@@ -43,33 +46,6 @@ pub(crate) enum Stage {
     Tail,
     /// All of it.
     Whole,
-}
-
-/// What a point keeps of [`Standing`]: null, [`BREAKPOINT`], or the address of a detour and the stage in the low bits.
-pub(crate) struct TextWord(AtomicPtr<()>);
-
-/// No detour lies there.
-const BREAKPOINT: usize = 1;
-/// The bits of the stage.
-const STAGE: usize = 0b11;
-
-impl TextWord {
-    /// Original text.
-    pub(crate) const fn new() -> Self {
-        Self(AtomicPtr::new(ptr::null_mut()))
-    }
-
-    /// Whether something of ours stands in text.
-    #[inline(always)]
-    pub(crate) fn is_planted(&self) -> bool {
-        !self.0.load(Relaxed).is_null()
-    }
-
-    /// Whether that is a jump, or a part of one.
-    #[inline]
-    pub(crate) fn has_jump(&self) -> bool {
-        self.0.load(Relaxed).addr() > BREAKPOINT
-    }
 }
 
 impl<H: Host> Standing<H> {

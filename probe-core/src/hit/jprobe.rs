@@ -1,11 +1,11 @@
 //! Jprobes: into the handler, and back to the function (JMP_2).
 
-use super::{RegsOf, Trap};
+use super::Trap;
 use crate::arch::{Arch, NativeArch};
 use crate::context::{Context, Wait};
-use crate::host::Host;
+use crate::host::{Host, RegsOf};
 use crate::point::{Node, Point};
-use crate::registry::Probes;
+use crate::probes::Probes;
 use core::ptr;
 
 impl<H: Host> Probes<H> {

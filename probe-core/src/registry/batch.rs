@@ -1,14 +1,17 @@
 //! Registering: all or nothing (REG_12), in stages whose order the types of this module keep.
 
+use super::handle::Probe;
 use super::optimise::save_of;
 use super::resolve::{Resolved, Walk};
-use super::{Locked, Probe, Probes, Room, leak};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Decoded, Method, Tail};
 use crate::error::{BatchError, RegisterError, TextError};
 use crate::host::{Host, Notice};
 use crate::kprobe::{AnyProbe, Pending, PendingReturn};
+use crate::lock::Locked;
 use crate::point::{HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, Point, STARTING, STEPPED, TAIL_JUMPS};
+use crate::probes::Probes;
+use crate::room::{Room, leak};
 use crate::slots::{CHUNK_LEN, OWN, SlotChunk};
 use crate::sync::Relaxed;
 use crate::text;

@@ -2,14 +2,16 @@
 
 use super::optimise::needs_of;
 use super::resolve::{Pristine, Resolved};
-use super::{Locked, Probes, leak};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Displaced, NativeArch, SaveSet, Site, Text};
 use crate::detour::{Detour, DetourChunk, GRANULE, GRANULES, Kind, MAX_DISPLACED_LEN};
 use crate::error::Refusal;
 use crate::host::{Host, Probeable};
 use crate::jump::{BranchTargets, displaced_by_jump, refusal};
+use crate::lock::Locked;
 use crate::point::Point;
+use crate::probes::Probes;
+use crate::room::{free, leak};
 use crate::slots::{CHUNK_LEN, chunk_base};
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
 use alloc::vec::Vec;
@@ -166,7 +168,7 @@ impl<H: Host> Probes<H> {
         let placed = self.place_detour(books, unsafe { detour.as_mut() });
         if let Err(refusal) = placed {
             // SAFETY: as above.
-            drop(unsafe { super::free(detour) });
+            drop(unsafe { free(detour) });
             return Err(refusal);
         }
         if let Some(known) = books.detours.find_pointer(place.as_usize(), books) {

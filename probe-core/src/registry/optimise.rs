@@ -3,7 +3,6 @@
 //! A probe is registered with a breakpoint; its jump follows. One decision is made wherever a probe comes to a jump: does the
 //! detour that stands in text serve this probe, too ([`Probes::is_served`])? How jumps are written is `text`'s.
 
-use super::{Locked, Probes};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method, NativeArch, SaveSet};
 use crate::detour::{Kind, MAX_DISPLACED_LEN};
@@ -11,7 +10,9 @@ use crate::error::{ControlError, Refusal, TextError};
 use crate::host::Host;
 use crate::jump::{BranchTargets, post_by_jump, refusal};
 use crate::kprobe::AnyProbe;
+use crate::lock::Locked;
 use crate::point::{Asks, NO_JUMP, NO_SIMD, Point};
+use crate::probes::Probes;
 use crate::sync::{Acquire, Release};
 use crate::text::{Spot, Standing};
 use alloc::vec::Vec;

@@ -1,18 +1,17 @@
 //! From a place as the user names it to an instruction that can be probed, or the reason why not.
 
-use super::{Locked, Probes};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Decoded, Site, Text};
 use crate::arrival::Arrival;
 use crate::error::RegisterError;
 use crate::host::{Host, Probeable, Symbol};
+use crate::jump::WINDOW;
+use crate::lock::Locked;
 use crate::place::{Place, Target};
+use crate::probes::Probes;
 use crate::text::{self, Standing};
 use alloc::format;
 use alloc::vec::Vec;
-
-/// The text of one walk is read in pieces of this many bytes.
-pub(crate) const WINDOW: usize = 256;
 
 /// The bytes of an instruction, and zeros.
 pub(super) type Insn = [u8; 16];

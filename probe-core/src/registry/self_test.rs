@@ -1,14 +1,13 @@
 //! What can be checked of a host's promises: before the first probe, and with the first ones.
 
-use super::Probes;
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs};
 use crate::error::{ControlError, RegisterError, TextError};
-use crate::hit::RegsOf;
-use crate::host::Host;
+use crate::host::{Host, RegsOf};
 use crate::kprobe::Kprobe;
 use crate::kretprobe::Kretprobe;
 use crate::place::Place;
+use crate::probes::Probes;
 use crate::slots::{CHUNK_LEN, OWN};
 use crate::sync::{AtomicUsize, Relaxed};
 use alloc::sync::Arc;

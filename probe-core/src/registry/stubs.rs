@@ -1,16 +1,18 @@
 //! Return stubs: handing them out to pools, and taking them back.
 
-use super::{Locked, Probes, free, leak};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, NativeArch, SaveSet};
 use crate::error::RegisterError;
 use crate::host::Host;
 use crate::instance::Instance;
 use crate::kretprobe::{Active, MAX_DATA_LEN, ReturnHandlers, ReturnProbe};
+use crate::lock::Locked;
 use crate::point::{Handlers, Point};
 use crate::pool::{MAX_ACTIVE, Plan, Pool, Stubs};
-use crate::ret::{Returned, StubChunk};
+use crate::probes::Probes;
+use crate::room::{free, leak};
 use crate::slots::{CHUNK_LEN, OWN, chunk_base};
+use crate::stub::StubChunk;
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -197,7 +199,7 @@ impl<H: Host> Probes<H> {
         image: &mut Vec<u8>,
     ) -> Result<NonNull<StubChunk<H>>, RegisterError> {
         let trampoline = <H::Arch as NativeArch>::return_trampoline(save);
-        let handler = H::Arch::handler::<Returned<H>>();
+        let handler = (self.entries.returned)();
         let count = H::Arch::fill_return_stubs(base, trampoline, handler, image);
         let mut instances = Vec::new();
         instances.try_reserve_exact(count).map_err(|_| RegisterError::NoMemory)?;

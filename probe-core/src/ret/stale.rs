@@ -8,7 +8,7 @@ use crate::addr::CodeAddr;
 use crate::arch::Arch;
 use crate::host::Host;
 use crate::instance::Instance;
-use crate::registry::Probes;
+use crate::probes::Probes;
 use crate::sync::{Relaxed, Release};
 use crate::task::Task;
 
