@@ -3,20 +3,21 @@
 //! A breakpoint that is hit while SIGTRAP is blocked ends the process; the kernel leaves no choice. libc blocks all
 //! signals by system calls of its own that no interposition sees: while it starts and ends threads, forks, in
 //! `posix_spawn` (whose child goes on through `sigaction`, `dup2` and `execve`), in `abort`; and programs do so with full
-//! sets. So those system calls get a probe of their own. It makes the call in the program's place, without our signals
-//! ([`OWNED`](signals::OWNED)): the mask that comes in force is the one in the signal frame, and the action of one of our signals is
+//! sets. So those system calls get a probe of their own. It makes the call in the program's place, without the signals that a hit
+//! raises ([`NEVER_BLOCKED`]): the mask that comes in force is the one in the signal frame, and the action of one of our signals is
 //! kept behind ours ([`signals::install_action`]). And a hit needs an alternate stack with room: `sigaltstack` keeps the program's own
 //! behind a big one. The calls are found by their code: the number as a constant, the call a few
 //! instructions later.
 //!
-//! Not covered: signal handlers that run while `sigsuspend`, `ppoll` or the like waits with our signals in its set, and
-//! system calls that the program makes by itself, without libc.
+//! Not covered: one of these that is sent while the program blocks it, which is handled at once; a child of `clone3` with
+//! `CLONE_CLEAR_SIGHAND`, in which the kernel has taken our handlers away; signal handlers that run while `sigsuspend`, `ppoll`
+//! or the like waits with our signals in its set; system calls that the program makes by itself, without libc.
 
 use crate::arch::{Leads, Regs, SYSCALL, SyscallCode};
-use crate::signals::{self, OWNED_SET};
+use crate::signals::{self, NEVER_BLOCKED};
 use crate::symbols::objects::{self, Object, Role};
 use crate::sys::{Action, AltStack, SignalSet};
-use crate::{Hit, Kprobe, Native, Probe, memory, process};
+use crate::{Hit, Kprobe, Native, Probe, blacklist, memory, process};
 use core::ffi::c_int;
 use probe_core::arch::{Arch, Memory, Regs as _};
 use probe_core::{AnyProbe, BatchError, CodeAddr, Flow, Place};
@@ -76,9 +77,12 @@ pub fn probes() -> Vec<AnyProbe<Native>> {
         // It is in the program.
         libc.extend(objects.iter().map(AsRef::as_ref).filter(|object| object.role == Role::Program));
     }
-    let text = libc.iter().flat_map(|object| object.segments.iter().filter(|segment| segment.is_executable));
+    let text = libc.iter().flat_map(|object| {
+        let executable = object.segments.iter().filter(|segment| segment.is_executable);
+        executable.map(move |segment| (*object, segment))
+    });
     let mut found = Vec::new();
-    for segment in text {
+    for (object, segment) in text {
         let mut text = vec![0; segment.end - segment.start];
         let len = memory::read_some(segment.start, &mut text);
         let known: [(_, Handler); 3] = [
@@ -88,7 +92,10 @@ pub fn probes() -> Vec<AnyProbe<Native>> {
         ];
         for (number, handler) in known {
             let calls = calls(&text[..len], number as u32).into_iter();
-            found.extend(calls.map(|(at, call)| probe(segment.start + at, call, number, handler)));
+            let calls = calls.map(|(offset, call)| (segment.start + offset, call));
+            // In a static program this crate's own calls are found, too.
+            let theirs = calls.filter(|&(at, _)| !blacklist::covers(object, at));
+            found.extend(theirs.map(|(at, call)| probe(at, call, number, handler)));
         }
     }
     found
@@ -187,7 +194,7 @@ fn change_mask(
     // What was blocked before anybody guarded stays blocked unless it is unblocked now. The kernel blocks these two for nobody;
     // QEMU 7.2 does, where they come from a signal frame.
     let after = after.without(libc::SIGKILL).without(libc::SIGSTOP);
-    let cleaned = SignalSet::from_bits(after.bits() & !(OWNED_SET.bits() & !before.bits()));
+    let cleaned = SignalSet::from_bits(after.bits() & !(NEVER_BLOCKED.bits() & !before.bits()));
     signals::set_interrupted_mask(cleaned);
     if old != 0 && !write(old, &before.to_memory()) {
         return Some(-(libc::EFAULT as isize));

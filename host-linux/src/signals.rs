@@ -37,6 +37,11 @@ pub const OWNED: [c_int; 5] = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc:
 pub const OWNED_SET: SignalSet =
     SignalSet::EMPTY.with(OWNED[0]).with(OWNED[1]).with(OWNED[2]).with(OWNED[3]).with(OWNED[4]);
 
+/// Those of [`OWNED`] that a hit raises itself, by the breakpoint and in copies that may fault: they must not be blocked. The others
+/// are of use only where a probed instruction faults.
+pub const NEVER_BLOCKED: SignalSet =
+    SignalSet::EMPTY.with(libc::SIGTRAP).with(libc::SIGSEGV).with(libc::SIGBUS);
+
 /// Nothing is mapped there: the `si_code` of a SIGSEGV.
 const SEGV_MAPERR: c_int = 1;
 
@@ -135,6 +140,11 @@ pub fn install_action(signal: c_int, new: Option<&Action>) -> Result<Action, c_i
     if OWNED.contains(&signal) { Ok(program_action(signal, new)) } else { deferral::install(signal, new) }
 }
 
+/// Whether an action's handler is a function.
+fn is_handler(handler: usize) -> bool {
+    handler != libc::SIG_DFL && handler != libc::SIG_IGN
+}
+
 fn entries_of(signal: c_int) -> &'static Entries {
     if signal == libc::SIGTRAP { &TRAPS } else { &FAULTS }
 }
@@ -143,11 +153,26 @@ fn versions_of(signal: c_int) -> Option<&'static Versions> {
     OWNED.iter().position(|&owned| owned == signal).map(|at| &PROGRAM[at])
 }
 
+/// What the kernel must not do by itself with a program's action that is behind ours: the handlers differ, and so do the ways out.
+const NOT_OURS: usize = libc::SA_RESETHAND as usize | SA_RESTORER;
+
+/// `SA_RESTORER`, the same everywhere.
+const SA_RESTORER: usize = 0x0400_0000;
+
+/// The program's action as the kernel would tell it, where `kernel` is ours in its place: the kernel drops flags that it does not know.
+fn as_told(action: Action, kernel: &Action) -> Action {
+    Action { flags: action.flags & (kernel.flags | NOT_OURS), ..action }
+}
+
+/// The kernel's action where the one of this version is the program's.
 fn our_action(signal: c_int, version: Version) -> Action {
-    let flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK;
+    let program = action_of(signal, version);
+    let ours = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK;
+    // A signal that no handler of the program's takes ends no system call: it does not come, or ends the process.
+    let restart = if is_handler(program.handler) { 0 } else { libc::SA_RESTART };
     Action {
         handler: entries_of(signal).address(version),
-        flags: flags as usize | RESTORER_FLAG,
+        flags: program.flags & !NOT_OURS | (ours | restart) as usize | RESTORER_FLAG,
         restorer: restorer(),
         mask: BLOCKED,
     }
@@ -162,7 +187,7 @@ pub fn program_action(signal: c_int, new: Option<&Action>) -> Action {
         // SAFETY: asks only.
         let Ok(kernel) = (unsafe { sys::sigaction(signal, None) }) else { return Action::DEFAULT };
         let version = entries_of(signal).version(kernel.handler);
-        let before = version.map_or(kernel, |version| versions.read(version));
+        let before = version.map_or(kernel, |version| as_told(versions.read(version), &kernel));
         if let Some(new) = new {
             let next = version.map_or(FIRST, Version::next);
             versions.write(next, new);
@@ -433,13 +458,14 @@ fn deliver(signal: c_int, version: Version, info: &mut SigInfo, context: UContex
 fn call(handler: usize, action: &Action, signal: c_int, info: &mut SigInfo, context: UContext) {
     let flags = action.flags as c_int;
     if flags & libc::SA_RESETHAND != 0 {
-        program_action(signal, Some(&Action::DEFAULT));
+        program_action(signal, Some(&action.used_up()));
     }
     let mut mask = context.mask().union(action.mask);
     if flags & libc::SA_NODEFER == 0 {
         mask = mask.with(signal);
     }
-    let mask = SignalSet::from_bits(mask.bits() & !OWNED_SET.bits());
+    let ours = OWNED_SET.bits() & (NEVER_BLOCKED.bits() | !context.mask().bits());
+    let mask = SignalSet::from_bits(mask.bits() & !ours);
     sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
     // SAFETY: the program has given this function to be called with these arguments at this signal.
     let handler = unsafe {
@@ -447,7 +473,7 @@ fn call(handler: usize, action: &Action, signal: c_int, info: &mut SigInfo, cont
     };
     // SAFETY: as above; `info` and `context` are the kernel's own frame, still live.
     unsafe { handler(signal, info, context.as_ptr()) };
-    sys::sigprocmask(libc::SIG_SETMASK, Some(BLOCKED));
+    sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
 }
 
 /// Lets the kernel end the process with this signal, as soon as the handler has returned to the registers in `context`.

@@ -100,6 +100,11 @@ impl Action {
 }
 
 impl Action {
+    /// What the kernel makes of an action with `SA_RESETHAND` as it calls the handler.
+    pub(crate) const fn used_up(self) -> Self {
+        Self { handler: libc::SIG_DFL, ..self }
+    }
+
     /// The action as the kernel writes it into memory.
     pub(crate) const fn to_memory(self) -> [u8; size_of::<Self>()] {
         // SAFETY: plain words, without padding.

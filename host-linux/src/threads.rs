@@ -308,7 +308,7 @@ pub(crate) fn set_program_stack(context: UContext, block: &Block, wanted: &AltSt
 fn put_stack(context: UContext, stack: &AltStack) -> bool {
     // The handler may stand on the one that goes: from another stack pointer, and no signal comes meanwhile.
     let below = (context.sp() - BELOW_SP) & !15;
-    let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(BLOCKED));
+    let mask = sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
     // SAFETY: the block's own stack, or the program's, which it promises. All signals are blocked; what lies so far below the
     // program's stack pointer is nobody's, and the call uses no stack.
     let answer = unsafe { arch::sigaltstack_from(stack, below) };
@@ -469,7 +469,7 @@ impl Block {
 #[cold]
 fn take() -> Option<&'static Block> {
     let table = Table::get()?;
-    let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(BLOCKED));
+    let mask = sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
     let block = current().or_else(|| take_from(table));
     sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
     block

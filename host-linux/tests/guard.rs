@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{End, alone, count, counter, in_child};
-use probe_host_linux::{Kprobe, Probe, guard_signals, probes};
+use common::{End, alone, count, counter, has_run_in_own_process, in_child};
+use probe_host_linux::{Kprobe, Probe, guard_signals, probes, signals};
 use std::ffi::CStr;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -151,6 +151,131 @@ fn the_programs_action_for_sigtrap_stays_behind_ours() {
     assert_eq!(unsafe { libc::sigaction(libc::SIGTRAP, &old, &mut action(on_signal)) }, 0);
     assert_eq!(guard_work(1), 7);
     drop((probe, guard));
+}
+
+/// Sends `signal` to this thread while all signals are blocked: what the mask says, what is pending, what is waited for, and what is pending
+/// then. Before each a thread's first hit, or another one.
+fn sent_while_blocked(signal: i32) -> [i32; 4] {
+    let is_masked = has(&work_with_all_blocked(), signal);
+    // SAFETY: blocked, so that nothing happens.
+    unsafe { libc::raise(signal) };
+    let is_pending = || {
+        assert_eq!(guard_work(6), 42);
+        let mut set = full();
+        // SAFETY: writable.
+        assert_eq!(unsafe { libc::sigpending(&mut set) }, 0);
+        i32::from(has(&set, signal))
+    };
+    let before = is_pending();
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: valid structures; nothing is to be told.
+    let waited = unsafe { libc::sigtimedwait(&full(), null_mut(), &now) };
+    [i32::from(is_masked), before, waited, is_pending()]
+}
+
+#[test]
+fn hit_13_what_is_sent_while_it_is_blocked_waits() {
+    if has_run_in_own_process("hit_13_what_is_sent_while_it_is_blocked_waits") {
+        return;
+    }
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let probe = on_work();
+    for signal in [libc::SIGFPE, libc::SIGILL, libc::SIGUSR1] {
+        let end = in_child(|| {
+            let seen = std::thread::spawn(move || sent_while_blocked(signal)).join().unwrap();
+            i32::from(seen != [1, 1, signal, 0])
+        });
+        assert_eq!(end, End::Exit(0), "signal {signal}");
+        // And with an action's handler under way, which the program has not blocked it in.
+        let end = in_child(|| {
+            // SAFETY: the handler calls a pure function.
+            unsafe { libc::sigaction(libc::SIGSEGV, &action(on_signal), null_mut()) };
+            work_with_all_blocked();
+            // SAFETY: blocked, so that nothing happens.
+            unsafe { libc::raise(signal) };
+            // SAFETY: a handler is there.
+            unsafe { libc::raise(libc::SIGSEGV) };
+            0
+        });
+        assert_eq!(end, End::Exit(0), "signal {signal}");
+    }
+    drop((probe, guard));
+}
+
+/// The kernel's flag for an action that has a way out of its own, the same everywhere.
+const SA_RESTORER: i32 = 0x0400_0000;
+
+/// What the kernel tells of an action: handler, flags, way out, mask.
+type Told = [u64; 4];
+
+/// Sets actions of `signal`; what is told of each, at once and after the signal was sent.
+fn told(signal: i32) -> Vec<Told> {
+    extern "C" fn nothing(_: i32) {}
+    let handlers =
+        [nothing as *const () as usize, on_signal as *const () as usize, libc::SIG_IGN, libc::SIG_DFL];
+    // `SA_UNSUPPORTED`, by which programs ask whether the kernel drops what it does not know.
+    let unknown = 0x400;
+    let flags = [libc::SA_RESTART | unknown, libc::SA_RESETHAND | libc::SA_NODEFER, libc::SA_ONSTACK, 0];
+    let all = handlers.into_iter().zip(flags).map(|(sa_sigaction, sa_flags)| libc::sigaction {
+        sa_sigaction,
+        sa_mask: full(),
+        sa_flags,
+        sa_restorer: None,
+    });
+    let ask = |new: Option<&libc::sigaction>| -> Told {
+        let mut old = action(on_signal);
+        let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: the handlers only add, or do nothing.
+        assert_eq!(unsafe { libc::sigaction(signal, new, &mut old) }, 0);
+        // QEMU 7.2 tells of two that nobody blocks.
+        let is_emulated = std::env::var_os("PROBE_RUNNER").is_some();
+        let counts = |signal: &i32| !(is_emulated && [libc::SIGKILL, libc::SIGSTOP].contains(signal));
+        let blocked = (1..=64).filter(counts).filter(|&signal| has(&old.sa_mask, signal));
+        let mask = blocked.fold(0, |bits, signal| bits | 1 << (signal - 1));
+        // Where libc gives the kernel none, it leaves what lay on its stack.
+        let has_restorer = old.sa_flags & SA_RESTORER != 0;
+        let restorer = old.sa_restorer.filter(|_| has_restorer).map_or(0, |function| function as usize);
+        [old.sa_sigaction as u64, old.sa_flags as u32 as u64, restorer as u64, mask]
+    };
+    let mut told = Vec::new();
+    for new in all {
+        told.push(ask(Some(&new)));
+        told.push(ask(None));
+        if new.sa_sigaction != libc::SIG_DFL {
+            // SAFETY: a handler is there, or the signal is ignored.
+            unsafe { libc::raise(signal) };
+            told.push(ask(None));
+        }
+    }
+    told
+}
+
+/// [`told`] in a child, whose actions are nobody else's affair.
+fn told_in_child(signal: i32) -> Vec<Told> {
+    let file = std::env::temp_dir().join(format!("probe-guard-{}", std::process::id()));
+    let end = in_child(|| {
+        // The first answer is about what was there before.
+        let all = told(signal).split_off(1).into_iter();
+        let bytes: Vec<u8> = all.flatten().flat_map(u64::to_ne_bytes).collect();
+        i32::from(std::fs::write(&file, bytes).is_err())
+    });
+    assert_eq!(end, End::Exit(0));
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+    words.collect::<Vec<_>>().chunks_exact(4).map(|told| told.try_into().unwrap()).collect()
+}
+
+#[test]
+fn hit_13_an_action_is_told_as_the_kernel_would() {
+    let _alone = alone();
+    for signal in signals::OWNED.into_iter().chain([libc::SIGUSR2]) {
+        let bare = told_in_child(signal);
+        let guard = guard_signals().unwrap();
+        assert_eq!(told_in_child(signal), bare, "signal {signal}");
+        drop(guard);
+    }
 }
 
 /// Spawns `sh -c 'exit 7'` with every attribute that touches signals; the child's end.

@@ -13,7 +13,7 @@
 //! ([`is_entry`]), and what lies between [`threads::keep_errno`] and [`threads::restore_errno`].
 
 use super::recorded::{Entries, FIRST, Version, Versions, entries};
-use super::{BLOCKED, OWNED_SET, installing};
+use super::{BLOCKED, NOT_OURS, OWNED_SET, as_told, installing, is_handler};
 use crate::arch::{Native, RESTORER_FLAG, UContext, restorer};
 use crate::process::PROBES;
 use crate::sys::{self, Action, SigInfo, SignalSet};
@@ -44,9 +44,6 @@ const FIRST_QUEUED: c_int = 32;
 
 /// How many pending signals of one number keep their order when one before them waits for a hit.
 const MOST_QUEUED: usize = 32;
-
-/// `SA_RESTORER`, the same everywhere.
-const SA_RESTORER: usize = 0x0400_0000;
 
 unsafe extern "C" {
     // The linker's names for the bounds of the section of that name.
@@ -86,11 +83,6 @@ fn is_asynchronous(signal: c_int) -> bool {
     OWNED_SET.bits() & SignalSet::EMPTY.with(signal).bits() == 0
 }
 
-/// Whether an action's handler is a function.
-fn is_handler(handler: usize) -> bool {
-    handler != libc::SIG_DFL && handler != libc::SIG_IGN
-}
-
 /// Reads, and with `new` sets, the program's action for a signal that is not one of [`super::OWNED`]; returns the one before.
 ///
 /// # Errors
@@ -106,7 +98,7 @@ fn exchange(signal: c_int, versions: &Versions, new: Option<&Action>) -> Result<
     // SAFETY: asks only.
     let kernel = unsafe { sys::sigaction(signal, None) }?;
     let version = ENTRIES.version(kernel.handler);
-    let before = version.map_or(kernel, |version| versions.read(version));
+    let before = version.map_or(kernel, |version| as_told(versions.read(version), &kernel));
     let Some(new) = new else { return Ok(before) };
     let action = if IS_ON.load(Ordering::Relaxed) && is_handler(new.handler) {
         let next = version.map_or(FIRST, Version::next);
@@ -115,7 +107,9 @@ fn exchange(signal: c_int, versions: &Versions, new: Option<&Action>) -> Result<
     } else {
         *new
     };
-    let mask = SignalSet::from_bits(action.mask.bits() & !OWNED_SET.bits());
+    // Without a handler the mask is only something to be told again.
+    let kept = if is_handler(action.handler) { OWNED_SET.bits() } else { 0 };
+    let mask = SignalSet::from_bits(action.mask.bits() & !kept);
     // SAFETY: the program has asked for this action, or it is ours, which needs nothing but what is static.
     unsafe { sys::sigaction(signal, Some(&Action { mask, ..action })) }?;
     Ok(before)
@@ -124,10 +118,9 @@ fn exchange(signal: c_int, versions: &Versions, new: Option<&Action>) -> Result<
 /// The kernel's action where `action` is the program's. What the program's libc returns by is not taken over: on i386 it is
 /// another one with SA_SIGINFO.
 fn wrapped(action: &Action, version: Version) -> Action {
-    let not_ours = libc::SA_RESETHAND as usize | SA_RESTORER;
     Action {
         handler: ENTRIES.address(version),
-        flags: action.flags & !not_ours | libc::SA_SIGINFO as usize | RESTORER_FLAG,
+        flags: action.flags & !NOT_OURS | libc::SA_SIGINFO as usize | RESTORER_FLAG,
         restorer: restorer(),
         mask: action.mask,
     }
@@ -161,7 +154,7 @@ unsafe fn handle(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: V
     let action = versions.read(version);
     if action.flags as c_int & libc::SA_RESETHAND != 0 {
         // SAFETY: the default action needs no handler.
-        let _ = unsafe { sys::sigaction(signal, Some(&Action::DEFAULT)) };
+        let _ = unsafe { sys::sigaction(signal, Some(&action.used_up())) };
     }
     // SAFETY: the program has given this function to be called at this signal; without SA_SIGINFO it ignores what comes
     // after the first argument, which no calling convention minds.
@@ -212,7 +205,7 @@ fn code_of(function: usize) -> usize {
 #[cold]
 fn defer(info: &SigInfo, context: UContext, block: &Block) -> bool {
     // Also where the program allows the signal during its own handler; the signal return brings this back.
-    sys::sigprocmask(libc::SIG_SETMASK, Some(BLOCKED));
+    sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
     if !queue_in_front(info) {
         return false;
     }

@@ -85,6 +85,7 @@ struct Recorded {
     sequence: AtomicUsize,
     handler: AtomicUsize,
     flags: AtomicUsize,
+    restorer: AtomicUsize,
     mask: [AtomicUsize; 2],
 }
 
@@ -95,6 +96,7 @@ impl Recorded {
             sequence: AtomicUsize::new(0),
             handler: AtomicUsize::new(libc::SIG_DFL),
             flags: AtomicUsize::new(0),
+            restorer: AtomicUsize::new(0),
             mask: [const { AtomicUsize::new(0) }; 2],
         }
     }
@@ -108,7 +110,7 @@ impl Recorded {
             let action = Action {
                 handler: self.handler.load(Ordering::Relaxed),
                 flags: self.flags.load(Ordering::Relaxed),
-                restorer: 0,
+                restorer: self.restorer.load(Ordering::Relaxed),
                 mask: SignalSet::from_bits(mask),
             };
             fence(Ordering::Acquire);
@@ -119,14 +121,16 @@ impl Recorded {
         }
     }
 
-    /// Replaces it. One writer at a time; no handler that the writer's thread runs meanwhile reads it.
+    /// Replaces it, as the kernel takes an action. One writer at a time; no handler that the writer's thread runs meanwhile reads it.
     fn write(&self, action: &Action) {
         let before = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(before + 1, Ordering::Relaxed);
         fence(Ordering::Release);
         self.handler.store(action.handler, Ordering::Relaxed);
         self.flags.store(action.flags, Ordering::Relaxed);
-        let bits = action.mask.bits();
+        self.restorer.store(action.restorer, Ordering::Relaxed);
+        // Nobody blocks these two.
+        let bits = action.mask.without(libc::SIGKILL).without(libc::SIGSTOP).bits();
         let [low, high] = &self.mask;
         low.store(bits as u32 as usize, Ordering::Relaxed);
         high.store((bits >> 32) as usize, Ordering::Relaxed);
