@@ -7,7 +7,11 @@ use std::process::Command;
 
 use crate::matrix::{Mode, TARGETS, Target, backends};
 use crate::step::Step;
-use crate::tree::{found, read, rust_files, shown};
+use crate::tree::{found, read, rust_files, shown, tracked};
+
+mod functions;
+mod promises;
+mod sizes;
 
 /// The files of a backend, in reading order: who knows one backend knows all.
 const BACKEND_FILES: [&str; 9] =
@@ -24,6 +28,8 @@ pub(crate) fn quick_steps() -> Vec<Step> {
         Step::check("generated files", crate::generate::check),
         Step::check("no architecture in the core", core_is_neutral),
         Step::check("same files in all backends", backends_look_alike),
+        Step::check("lengths of functions and files", |root| sizes::check(&sources(root)?)),
+        Step::check("promises in SAFETY comments", |root| promises::check(&sources(root)?)),
         Step::check("links of the documents", crate::documents::links_lead_somewhere),
         Step::check("tests that ARCHITECTURE.md names", crate::documents::named_tests_exist),
         Step::check("spelling", crate::documents::words_are_spelt),
@@ -79,6 +85,23 @@ fn clippy(root: &Path, target: &Target) -> Vec<Step> {
         ],
         Mode::System | Mode::Build => Vec::new(),
     }
+}
+
+/// A Rust file that git knows of.
+struct Source {
+    /// From the root.
+    path: String,
+    text: String,
+}
+
+fn sources(root: &Path) -> Result<Vec<Source>, String> {
+    let files = tracked(root)?.into_iter().filter(|path| path.ends_with(".rs"));
+    files.map(|path| Ok(Source { text: read(&root.join(&path))?, path })).collect()
+}
+
+/// A file's text up to its unit tests, which stand last.
+fn without_unit_tests(text: &str) -> &str {
+    text.find("#[cfg(test)]\nmod tests {").map_or(text, |tests| &text[..tests])
 }
 
 /// STYLE: the neutral core never names an architecture.

@@ -161,10 +161,8 @@ impl Copy {
     fn make(root: &Path) -> Result<Self, String> {
         let home = root.join("target/mutants");
         let copy = Self { root: home.join("tree"), target: home.join("target") };
-        let list = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output();
-        let list = list.map_err(|error| format!("git ls-files: {error}"))?;
-        for name in String::from_utf8_lossy(&list.stdout).split('\0').filter(|name| !name.is_empty()) {
-            let (from, to) = (root.join(name), copy.root.join(name));
+        for name in crate::tree::tracked(root)? {
+            let (from, to) = (root.join(&name), copy.root.join(&name));
             let copied = fs::read(&from).and_then(|bytes| {
                 if fs::read(&to).is_ok_and(|there| there == bytes) {
                     return Ok(());

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The workspace's root: the folder above this package's.
 pub(crate) fn root() -> PathBuf {
@@ -27,6 +28,18 @@ pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
     }
     files.sort();
     files
+}
+
+/// The files that git knows of and that are there, from the root.
+///
+/// # Errors
+/// A sentence: git cannot be asked.
+pub(crate) fn tracked(root: &Path) -> Result<Vec<String>, String> {
+    let list = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output();
+    let list = list.map_err(|error| format!("git ls-files: {error}"))?;
+    let names = String::from_utf8_lossy(&list.stdout);
+    let there = names.split('\0').filter(|name| !name.is_empty() && root.join(name).is_file());
+    Ok(there.map(str::to_owned).collect())
 }
 
 /// The text of a file.
