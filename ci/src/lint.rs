@@ -9,6 +9,7 @@ use crate::matrix::{Mode, TARGETS, Target, backends};
 use crate::step::Step;
 use crate::tree::{found, read, rust_files, shown, tracked};
 
+mod architectures;
 mod functions;
 mod promises;
 mod sizes;
@@ -27,6 +28,7 @@ pub(crate) fn quick_steps() -> Vec<Step> {
         Step::run("formatting (kernels)", &["cargo", "fmt", "--all", "--check"]).within(crate::job::SYSTEM),
         Step::check("generated files", crate::generate::check),
         Step::check("no architecture in the core", core_is_neutral),
+        Step::check("one list of architectures", architectures::check),
         Step::check("same files in all backends", backends_look_alike),
         Step::check("lengths of functions and files", |root| sizes::check(&sources(root)?)),
         Step::check("promises in SAFETY comments", |root| promises::check(&sources(root)?)),

@@ -70,6 +70,67 @@ const PROGRAMS_I386: Need = file("busybox,coreutils,git,python3:i386", "target/c
 const PROGRAMS_PPC64EL: Need =
     file("busybox,coreutils,git,python3:ppc64el", "target/ci/userland/ppc64el/bin/python3");
 
+/// One backend: what is made from it and tested of it, whatever it is built for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Backend {
+    /// Its folder, `arch-NAME`. `docs/architectures/NAME.md` and `tests/vectors/NAME.txt` are named after it.
+    pub(crate) folder: &'static str,
+    /// The words by which files name it or its family: of a new one, the folder's name and the targets'.
+    pub(crate) words: &'static [&'static str],
+    /// Where its refusals are.
+    pub(crate) sources: &'static str,
+    /// Where the effects that its plans name are described, if its plans name any.
+    pub(crate) effects: Option<&'static str>,
+    /// Its pure code's tests, which Miri runs: the package, and arguments of `cargo test`.
+    pub(crate) pure: &'static [&'static str],
+}
+
+impl Backend {
+    /// As users write it.
+    pub(crate) fn name(&self) -> &'static str {
+        self.folder.trim_start_matches("arch-")
+    }
+}
+
+/// The backends, in the order of the documents.
+pub(crate) const BACKENDS: [Backend; 4] = [
+    Backend { folder: "arch-x86_64", ..X86_FAMILY },
+    Backend { folder: "arch-i386", ..X86_FAMILY },
+    Backend {
+        folder: "arch-aarch64",
+        words: &["aarch64", "arm64"],
+        sources: "arch-aarch64/src",
+        effects: None,
+        pure: &["probe-arch-aarch64", "--lib"],
+    },
+    Backend {
+        folder: "arch-ppc64",
+        words: &["ppc64", "powerpc64"],
+        sources: "arch-ppc64/src",
+        effects: None,
+        pure: &["probe-arch-ppc64", "--lib"],
+    },
+];
+
+/// Both decode with one crate.
+const X86_FAMILY: Backend = Backend {
+    folder: "",
+    words: &["x86", "i386", "i586", "i686", "EM_386"],
+    sources: "x86-decode/src",
+    effects: Some("x86-decode/src/plan.rs"),
+    // The two façades are tested by that.
+    pure: &["probe-x86-decode", "--test", "pure", "--test", "vectors"],
+};
+
+/// Arguments of `cargo test`, and the variable that makes the test long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Long {
+    /// The package, the test program, the filter.
+    pub(crate) test: [&'static str; 3],
+    /// The variable and its value.
+    pub(crate) variable: (&'static str, &'static str),
+}
+
 /// One target in one mode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
@@ -83,16 +144,20 @@ pub(crate) struct Target {
     pub(crate) backend: Option<&'static str>,
     /// What the support table says about byte order, ABI and C library.
     pub(crate) abi: &'static str,
-    /// `linker` in `.cargo/config.toml`; `None`: rustc's default, or (system mode) the test kernels' own.
+    /// `linker` in `.cargo/config.toml`, for kernels in that of the test kernels; `None`: rustc's default.
     pub(crate) linker: Option<&'static str>,
-    /// `runner` in `.cargo/config.toml`; `None`: it runs natively, or not at all.
+    /// `runner` there; `None`: it runs natively, or not at all.
     pub(crate) runner: Option<&'static str>,
-    /// `rustflags` in `.cargo/config.toml`.
+    /// `rustflags` there: values of rustc's `-C`.
     pub(crate) rustflags: &'static [&'static str],
     /// What it needs on the machine beside Rust.
     pub(crate) needs: &'static [Need],
     /// The packages that are built for it in [`Mode::Build`]; elsewhere the mode says what is run.
     pub(crate) packages: &'static [&'static str],
+    /// Beside the conformance suite and the walk, what `cargo ci test` runs on it (user mode): arguments of `cargo test -p`.
+    pub(crate) selected: &'static [&'static [&'static str]],
+    /// Its generated encodings, for `cargo ci torture generated`.
+    pub(crate) generated: Option<Long>,
     /// The boot code of its test kernel (system mode): without it there is nothing to run.
     pub(crate) kernel: Option<&'static str>,
     /// Why it is in the table. Goes into `.cargo/config.toml` too.
@@ -109,59 +174,68 @@ impl Target {
 /// The target on which the whole workspace is tested, and the only kind of machine on which `cargo ci` runs everything.
 pub(crate) const NATIVE: &str = "x86_64-unknown-linux-gnu";
 
+/// What a row has that says nothing else.
+const PROCESS: Target = Target {
+    job: "",
+    triple: "",
+    mode: Mode::User,
+    backend: None,
+    abi: "",
+    linker: None,
+    runner: None,
+    rustflags: &[],
+    needs: &[],
+    packages: &[],
+    selected: &[],
+    generated: None,
+    kernel: None,
+    why: "",
+};
+
+/// The process and the command where each is least like elsewhere, as far as an emulator gets in its time.
+const GUARD: &[&str] = &["probe-host-linux", "--test", "guard", "--test", "signed_returns"];
+const WORK: &[&str] = &["probe-trace", "--test", "work"];
+const PPC64_BACKEND: &[&str] = &["probe-arch-ppc64", "--no-fail-fast"];
+
 /// The table. Its order is the order of the test run and of the support table.
 pub(crate) const TARGETS: &[Target] = &[
     Target {
         job: "x86_64",
         triple: NATIVE,
-        mode: Mode::User,
         backend: Some("arch-x86_64"),
         abi: "glibc",
-        linker: None,
-        runner: None,
-        rustflags: &[],
         needs: &[CXX],
-        packages: &[],
-        kernel: None,
+        generated: Some(Long {
+            test: ["probe-x86-decode", "transparency", "generated"],
+            variable: ("PROBE_GENERATE", "1000000"),
+        }),
         why: "the whole workspace, natively: the only place where stale caches and torn patches can show",
+        ..PROCESS
     },
     Target {
         job: "x86_64-musl",
         triple: "x86_64-unknown-linux-musl",
-        mode: Mode::User,
         backend: Some("arch-x86_64"),
         abi: "musl, static",
         linker: Some("rust-lld"),
-        runner: None,
-        rustflags: &[],
-        needs: &[],
-        packages: &[],
-        kernel: None,
         why: "a static program, and a C library that is not glibc",
+        ..PROCESS
     },
     Target {
         job: "i386-musl",
         triple: "i686-unknown-linux-musl",
-        mode: Mode::User,
         backend: Some("arch-i386"),
         abi: "musl, static",
         linker: Some("rust-lld"),
-        runner: None,
-        rustflags: &[],
-        needs: &[],
-        packages: &[],
-        kernel: None,
         why: "runs natively on x86-64: QEMU 7.2 mixes up the thread pointers of i386 threads",
+        ..PROCESS
     },
     Target {
         job: "i386-gnu",
         triple: "i686-unknown-linux-gnu",
-        mode: Mode::User,
         backend: Some("arch-i386"),
         abi: "glibc, dynamic",
         linker: Some("ci/ld/i686-linux-gnu"),
-        runner: None,
-        rustflags: &[],
         needs: &[
             file("libc6-dev-i386-cross", "/usr/i686-linux-gnu/lib/Scrt1.o"),
             file("libgcc-{gcc}-dev-i386-cross", "/usr/lib/gcc-cross/i686-linux-gnu/*/crtbeginS.o"),
@@ -170,33 +244,47 @@ pub(crate) const TARGETS: &[Target] = &[
             program("gcc-i686-linux-gnu", "i686-linux-gnu-gcc"),
             PROGRAMS_I386,
         ],
-        packages: &[],
-        kernel: None,
+        selected: &[&[
+            "probe-host-linux",
+            "--package",
+            "probe-trace",
+            "--package",
+            "probe-tests-user",
+            "--package",
+            "probe-x86-decode",
+            "--tests",
+            "--no-fail-fast",
+        ]],
+        generated: Some(Long {
+            test: ["probe-x86-decode", "transparency", "generated"],
+            variable: ("PROBE_GENERATE", "1000000"),
+        }),
         why: "shared objects that come and go; runs natively",
+        ..PROCESS
     },
     Target {
         job: "aarch64-musl",
         triple: "aarch64-unknown-linux-musl",
-        mode: Mode::User,
         backend: Some("arch-aarch64"),
         abi: "musl, static",
         linker: Some("rust-lld"),
         runner: Some("ci/qemu aarch64"),
-        rustflags: &[],
         needs: &[QEMU_USER],
-        packages: &[],
-        kernel: None,
+        selected: &[&["probe-arch-aarch64", "--no-fail-fast"]],
+        generated: Some(Long {
+            test: ["probe-arch-aarch64", "native", "generated"],
+            variable: ("PROBE_GENERATE", "100000"),
+        }),
         why: "needs nothing but QEMU: the quickest look at aarch64",
+        ..PROCESS
     },
     Target {
         job: "aarch64-gnu",
         triple: "aarch64-unknown-linux-gnu",
-        mode: Mode::User,
         backend: Some("arch-aarch64"),
         abi: "glibc, dynamic",
         linker: Some("ci/ld/aarch64-linux-gnu"),
         runner: Some("ci/qemu aarch64 -L /usr/aarch64-linux-gnu"),
-        rustflags: &[],
         needs: &[
             QEMU_USER,
             file("libc6-dev-arm64-cross", "/usr/aarch64-linux-gnu/lib/Scrt1.o"),
@@ -204,33 +292,34 @@ pub(crate) const TARGETS: &[Target] = &[
             program("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc"),
             PROGRAMS_ARM64,
         ],
-        packages: &[],
-        kernel: None,
+        selected: &[GUARD, &["probe-trace", "--test", "work", "--test", "trace", "--test", "errors"]],
         why: "shared objects that come and go, BTI and PAC in a real libc",
+        ..PROCESS
     },
     Target {
         job: "ppc64-musl",
         triple: "powerpc64-unknown-linux-musl",
-        mode: Mode::User,
         backend: Some("arch-ppc64"),
         abi: "big endian, ELFv2, musl, static",
         linker: Some("rust-lld"),
         runner: Some("ci/qemu ppc64"),
-        rustflags: &["-C", "target-feature=+crt-static"],
+        rustflags: &["target-feature=+crt-static"],
         needs: &[QEMU_USER],
-        packages: &[],
-        kernel: None,
+        selected: &[PPC64_BACKEND],
+        generated: Some(Long {
+            test: ["probe-arch-ppc64", "native", "hit_11_every_class"],
+            variable: ("PROBE_ROUNDS", "20"),
+        }),
         why: "big endian with local entries; not static by itself, unlike the other musl targets",
+        ..PROCESS
     },
     Target {
         job: "ppc64-gnu",
         triple: "powerpc64-unknown-linux-gnu",
-        mode: Mode::User,
         backend: Some("arch-ppc64"),
         abi: "big endian, ELFv1, glibc, dynamic",
         linker: Some("ci/ld/powerpc64-linux-gnu"),
         runner: Some("ci/qemu ppc64 -L /usr/powerpc64-linux-gnu"),
-        rustflags: &[],
         needs: &[
             QEMU_USER,
             PPC64_LD,
@@ -238,19 +327,17 @@ pub(crate) const TARGETS: &[Target] = &[
             file("libgcc-{gcc}-dev-ppc64-cross", "/usr/lib/gcc-cross/powerpc64-linux-gnu/*/crtbeginS.o"),
             program("gcc-powerpc64-linux-gnu", "powerpc64-linux-gnu-gcc"),
         ],
-        packages: &[],
-        kernel: None,
+        selected: &[GUARD, WORK, PPC64_BACKEND],
         why: "big endian with function descriptors; ELFv1 is the one format that LLD does not link",
+        ..PROCESS
     },
     Target {
         job: "ppc64le-gnu",
         triple: "powerpc64le-unknown-linux-gnu",
-        mode: Mode::User,
         backend: Some("arch-ppc64"),
         abi: "little endian, ELFv2, glibc, dynamic",
         linker: Some("ci/ld/powerpc64le-linux-gnu"),
         runner: Some("ci/qemu ppc64le -L /usr/powerpc64le-linux-gnu"),
-        rustflags: &[],
         needs: &[
             QEMU_USER,
             file("libc6-dev-ppc64el-cross", "/usr/powerpc64le-linux-gnu/lib/Scrt1.o"),
@@ -258,65 +345,96 @@ pub(crate) const TARGETS: &[Target] = &[
             program("gcc-powerpc64le-linux-gnu", "powerpc64le-linux-gnu-gcc"),
             PROGRAMS_PPC64EL,
         ],
-        packages: &[],
-        kernel: None,
+        selected: &[GUARD, WORK, &["probe-trace", "--test", "real_programs", "ls_prints"], PPC64_BACKEND],
+        generated: Some(Long {
+            test: ["probe-arch-ppc64", "native", "hit_11_every_class"],
+            variable: ("PROBE_ROUNDS", "20"),
+        }),
         why: "what POWER machines run today",
+        ..PROCESS
     },
-    system(
-        "system-x86_64",
-        "x86_64-unknown-none",
-        "arch-x86_64",
-        "kernel",
-        "tests/system/src/arch/x86/boot64.s",
-        &[X86],
-    ),
-    system(
-        "system-i386",
-        "i586-unknown-linux-gnu",
-        "arch-i386",
-        "kernel without SSE",
-        "tests/system/src/arch/x86/boot32.s",
-        &[X86],
-    ),
-    system(
-        "system-aarch64",
-        "aarch64-unknown-none-softfloat",
-        "arch-aarch64",
-        "kernel",
-        "tests/system/src/arch/aarch64/boot.s",
-        &[ARM],
-    ),
-    system(
-        "system-ppc64",
-        "powerpc64-unknown-linux-gnu",
-        "arch-ppc64",
-        "kernel, big endian, ELFv1",
-        "tests/system/src/arch/ppc64/boot.s",
-        &[PPC, PPC64_LD],
-    ),
-    system(
-        "system-ppc64le",
-        "powerpc64le-unknown-linux-gnu",
-        "arch-ppc64",
-        "kernel, little endian, ELFv2",
-        "tests/system/src/arch/ppc64/boot.s",
-        &[PPC],
-    ),
+    Target {
+        rustflags: &[STATIC, "code-model=kernel", "link-arg=-no-pie", NO_BUILD_ID, NO_EH_FRAME_HDR],
+        ..system("system-x86_64", "x86_64-unknown-none", "arch-x86_64", "kernel", X86_BOOT[0], &[X86])
+    },
+    // i586: the last 32-bit target without SSE, which trap handlers would have to save.
+    Target {
+        linker: Some("rust-lld"),
+        rustflags: &[LLD, STATIC, NO_LIBC, "link-arg=-static", NO_BUILD_ID, NO_EH_FRAME_HDR],
+        ..system(
+            "system-i386",
+            "i586-unknown-linux-gnu",
+            "arch-i386",
+            "kernel without SSE",
+            X86_BOOT[1],
+            &[X86],
+        )
+    },
+    Target {
+        rustflags: &[STATIC, NO_BUILD_ID, NO_EH_FRAME_HDR],
+        ..system(
+            "system-aarch64",
+            "aarch64-unknown-none-softfloat",
+            "arch-aarch64",
+            "kernel",
+            "tests/system/src/arch/aarch64/boot.s",
+            &[ARM],
+        )
+    },
+    // No vectors, which trap handlers would have to save; link-time optimisation takes them out of `core`, too.
+    Target {
+        linker: Some("powerpc64-linux-gnu-ld"),
+        rustflags: &[
+            NO_VECTORS,
+            "linker-flavor=ld",
+            STATIC,
+            NO_LIBC,
+            "link-arg=-static",
+            NO_BUILD_ID,
+            NO_EH_FRAME_HDR,
+        ],
+        ..system(
+            "system-ppc64",
+            "powerpc64-unknown-linux-gnu",
+            "arch-ppc64",
+            "kernel, big endian, ELFv1",
+            PPC64_BOOT,
+            &[PPC, PPC64_LD],
+        )
+    },
+    Target {
+        linker: Some("rust-lld"),
+        rustflags: &[NO_VECTORS, LLD, STATIC, NO_LIBC, "link-arg=-static", NO_BUILD_ID, NO_EH_FRAME_HDR],
+        ..system(
+            "system-ppc64le",
+            "powerpc64le-unknown-linux-gnu",
+            "arch-ppc64",
+            "kernel, little endian, ELFv2",
+            PPC64_BOOT,
+            &[PPC],
+        )
+    },
     Target {
         job: "build-riscv64",
         triple: "riscv64gc-unknown-none-elf",
-        mode: Mode::Build,
-        backend: None,
         abi: "kernel",
-        linker: None,
-        runner: None,
-        rustflags: &[],
-        needs: &[],
+        mode: Mode::Build,
         packages: &["probe-core"],
-        kernel: None,
         why: "the core builds for an architecture that has no backend: it knows none",
+        ..PROCESS
     },
 ];
+
+const X86_BOOT: [&str; 2] = ["tests/system/src/arch/x86/boot64.s", "tests/system/src/arch/x86/boot32.s"];
+const PPC64_BOOT: &str = "tests/system/src/arch/ppc64/boot.s";
+
+// How kernels are linked: values of rustc's `-C`.
+const STATIC: &str = "relocation-model=static";
+const NO_LIBC: &str = "link-self-contained=no";
+const NO_BUILD_ID: &str = "link-arg=--build-id=none";
+const NO_EH_FRAME_HDR: &str = "link-arg=--no-eh-frame-hdr";
+const NO_VECTORS: &str = "target-feature=-vsx,-altivec";
+const LLD: &str = "linker-flavor=ld.lld";
 
 const X86: Need = program("qemu-system-x86", "qemu-system-x86_64");
 const ARM: Need = program("qemu-system-arm", "qemu-system-aarch64");
@@ -336,19 +454,17 @@ const fn system(
         mode: Mode::System,
         backend: Some(backend),
         abi,
-        linker: None,
-        runner: None,
-        rustflags: &[],
+        runner: Some("./run"),
         needs,
-        packages: &[],
         kernel: Some(kernel),
         why: "the same probes where there is no operating system below: traps, CPUs and pages of our own",
+        ..PROCESS
     }
 }
 
 /// The folders of the backends.
 pub(crate) fn backends() -> BTreeSet<&'static str> {
-    TARGETS.iter().filter_map(|target| target.backend).collect()
+    BACKENDS.iter().map(|backend| backend.folder).collect()
 }
 
 #[cfg(test)]
@@ -359,6 +475,16 @@ mod tests {
     fn job_names_are_unique() {
         for (i, target) in TARGETS.iter().enumerate() {
             assert!(TARGETS[i + 1..].iter().all(|other| other.job != target.job), "{}", target.job);
+        }
+    }
+
+    #[test]
+    fn every_row_has_a_backend_that_is_in_the_table_and_names_it() {
+        for target in TARGETS {
+            let Some(folder) = target.backend else { continue };
+            let backend = BACKENDS.iter().find(|backend| backend.folder == folder).expect("it is there");
+            assert!(backend.words.iter().any(|word| folder.contains(word)), "{folder}");
+            assert!(backend.words.iter().any(|word| target.triple.contains(word)), "{}", target.triple);
         }
     }
 

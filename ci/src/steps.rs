@@ -1,11 +1,12 @@
 //! What each job does, and what must be on the machine for it. `cargo ci test` runs many jobs, a hosted engine one per machine,
 //! and anybody any of them by name.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::job::{COST, Job, SYSTEM, Work, has_kernel};
-use crate::matrix::{Mode, NATIVE, TARGETS, Target};
+use crate::matrix::{BACKENDS, Mode, NATIVE, TARGETS, Target};
 use crate::setup::{COMPLETE, MSRV, Wanted};
 use crate::step::Step;
 
@@ -114,44 +115,23 @@ fn whole_step(target: &Target) -> Step {
     Step::run(format!("{} (user)", target.triple), &whole)
 }
 
-/// What finds most in a short time: the conformance suite, the walk, the backend's own tests, and those of the process and of the
-/// command where each was least like elsewhere; on i386, which needs no emulator, all tests of what touches the machine.
+/// What finds most in a short time: what the target's row selects, the conformance suite and the walk.
 fn selected_steps(target: &Target) -> Vec<Step> {
     let test = ["cargo", "test", "--target", target.triple, "--package"];
-    if target.job == "i386-gnu" {
-        let step = Step::run(format!("{} (user)", target.triple), &test).args(["probe-host-linux"]);
-        let others =
-            ["--package", "probe-trace", "--package", "probe-tests-user", "--package", "probe-x86-decode"];
-        return vec![step.args(others).args(["--tests", "--no-fail-fast"])];
-    }
     let mut steps = Vec::new();
-    let command: &[&str] = match target.job {
-        "aarch64-gnu" => &["--test", "work", "--test", "trace", "--test", "errors"],
-        "ppc64-gnu" | "ppc64le-gnu" => &["--test", "work"],
-        _ => &[],
-    };
-    if !command.is_empty() {
-        let host = ["probe-host-linux", "--test", "guard", "--test", "signed_returns"];
-        steps.push(Step::run(format!("{} (user), the process", target.triple), &test).args(host));
-        let step = Step::run(format!("{} (user), probe trace", target.triple), &test);
-        steps.push(step.args(["probe-trace"]).args(command.iter().copied()));
+    for tests in target.selected {
+        let names = tests.iter().filter(|word| !word.starts_with("--"));
+        let what = names.copied().collect::<Vec<_>>().join(" ");
+        steps.push(Step::run(format!("{} (user), {what}", target.triple), &test).args(tests.iter().copied()));
     }
-    if target.job == "ppc64le-gnu" {
-        let ls = ["probe-trace", "--test", "real_programs", "ls_prints"];
-        steps.push(Step::run(format!("{} (user), probe trace of busybox", target.triple), &test).args(ls));
+    // All tests of that package, the suite and the walk among them.
+    if target.selected.iter().any(|tests| tests.contains(&"probe-tests-user")) {
+        return steps;
     }
     let suite = ["probe-tests-user", "--test", "conformance"];
     steps.push(Step::run(format!("{} (user)", target.triple), &test).args(suite));
     let walk = ["probe-tests-user", "--test", "walk"];
     steps.push(Step::run(format!("{} (user), walk", target.triple), &test).args(walk));
-    // What both x86 backends share is tested natively and on i386 with glibc; aarch64's backend with musl.
-    let is_tested =
-        |folder: &str| folder == "arch-x86_64" || folder == "arch-i386" || target.job == "aarch64-gnu";
-    if let Some(folder) = target.backend.filter(|folder| !is_tested(folder)) {
-        let package = format!("probe-{folder}");
-        let backend = Step::run(format!("{} (user), {folder}", target.triple), &test);
-        steps.push(backend.args([package.as_str(), "--no-fail-fast"]));
-    }
     steps
 }
 
@@ -282,15 +262,12 @@ fn msrv_steps(root: &Path) -> Vec<Step> {
 }
 
 /// What holds of pure code, as on this machine, and as on a big-endian one that no backend is for: it is the same
-/// everywhere. The façades arch-x86_64 and arch-i386 are tested by x86-decode's `pure`.
+/// everywhere.
 fn miri_steps() -> Vec<Step> {
-    const TESTS: [(&str, &[&str]); 4] = [
-        // Not all: a test with return probes takes minutes there.
-        ("probe-core", &["--test", "contract", "--", "control::ctl_1", "control::ctl_2", "tion::reg_12"]),
-        ("probe-x86-decode", &["--test", "pure", "--test", "vectors"]),
-        ("probe-arch-aarch64", &["--lib"]),
-        ("probe-arch-ppc64", &["--lib"]),
-    ];
+    // Not all: a test with return probes takes minutes there.
+    const CORE: &[&str] =
+        &["probe-core", "--test", "contract", "--", "control::ctl_1", "control::ctl_2", "tion::reg_12"];
+    let backends: BTreeSet<_> = BACKENDS.iter().map(|backend| backend.pure).collect();
     let step = |package, tests: &[&'static str], name: &str, target: &[&'static str]| {
         let miri = ["rustup", "run", "nightly", "cargo", "miri", "test", "--package", package];
         let step = Step::run(format!("{package} under Miri{name}"), &miri);
@@ -298,11 +275,12 @@ fn miri_steps() -> Vec<Step> {
         let step = step.env("CARGO_TARGET_DIR", "target/miri").env("MIRIFLAGS", "-Zmiri-ignore-leaks");
         step.args([target, tests].concat())
     };
-    let both = |(package, tests)| {
+    let both = |tests: &'static [&'static str]| {
+        let (package, tests) = (tests[0], &tests[1..]);
         let big_endian = ["--target", "s390x-unknown-linux-gnu"];
         [step(package, tests, "", &[]), step(package, tests, ", big endian", &big_endian)]
     };
-    TESTS.into_iter().flat_map(both).collect()
+    [CORE].into_iter().chain(backends).flat_map(both).collect()
 }
 
 fn nightly_steps() -> Vec<Step> {

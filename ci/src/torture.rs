@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::matrix::{Mode, NATIVE, TARGETS, Target};
+use crate::matrix::{Long, Mode, TARGETS, Target};
 use crate::mutants;
 use crate::step::{self, Step};
 
@@ -54,24 +54,13 @@ pub(crate) const ALL: &[Torture] = &[
         name: "generated",
         about: "generated encodings of every backend behave probed as bare, a million of them on x86",
         run: Run::Steps(|| {
-            // Target, package, test program, filter, and what makes it long.
-            const ALL: [[&str; 6]; 5] = [
-                [NATIVE, "probe-x86-decode", "transparency", "generated", "PROBE_GENERATE", "1000000"],
-                [I386, "probe-x86-decode", "transparency", "generated", "PROBE_GENERATE", "1000000"],
-                [AARCH64, "probe-arch-aarch64", "native", "generated", "PROBE_GENERATE", "100000"],
-                [PPC64, "probe-arch-ppc64", "native", "hit_11_every_class", "PROBE_ROUNDS", "20"],
-                [PPC64LE, "probe-arch-ppc64", "native", "hit_11_every_class", "PROBE_ROUNDS", "20"],
-            ];
-            const I386: &str = "i686-unknown-linux-gnu";
-            const AARCH64: &str = "aarch64-unknown-linux-musl";
-            const PPC64: &str = "powerpc64-unknown-linux-musl";
-            const PPC64LE: &str = "powerpc64le-unknown-linux-gnu";
-            let step = |[target, package, program, filter, variable, value]: [&'static str; 6]| {
-                let name = format!("generated, {target}");
-                let step = package_test(&name, package, [program, filter], (variable, value));
-                step.env("CARGO_BUILD_TARGET", target)
+            let step = |target: &Target| {
+                let Long { test: [package, program, filter], variable } = target.generated?;
+                let name = format!("generated, {}", target.triple);
+                let step = package_test(&name, package, [program, filter], variable);
+                Some(step.env("CARGO_BUILD_TARGET", target.triple))
             };
-            ALL.into_iter().map(step).collect()
+            TARGETS.iter().filter_map(step).collect()
         }),
     },
     Torture {

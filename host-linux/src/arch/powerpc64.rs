@@ -254,6 +254,19 @@ pub(crate) fn nofault_fixup(pc: usize) -> Option<usize> {
     (start..end).contains(&pc).then_some(end)
 }
 
+/// Turns the entry of a function into that of `function`, a pointer, with the same arguments.
+pub(crate) fn enter(regs: &mut Regs, function: usize) {
+    let mut entry = function as u64;
+    if cfg!(target_abi = "elfv1") {
+        // SAFETY: on ELFv1 a function's pointer leads to its descriptor: where it starts, and its TOC.
+        let [start, toc] = unsafe { *(function as *const [u64; 2]) };
+        entry = start;
+        regs.gpr[2] = toc;
+    }
+    regs.gpr[12] = entry;
+    regs.nip = entry;
+}
+
 /// None: see [`RESTORER_FLAG`].
 pub(crate) fn restorer() -> usize {
     0

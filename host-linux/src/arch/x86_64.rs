@@ -223,6 +223,12 @@ pub(crate) fn nofault_fixup(pc: usize) -> Option<usize> {
     (start..end).contains(&pc).then_some(end)
 }
 
+/// Turns the entry of a function into that of `function`, a pointer, with the same arguments.
+pub(crate) fn enter(regs: &mut Regs, function: usize) {
+    use probe_core::arch::Regs as _;
+    regs.set_pc(probe_core::CodeAddr::new(function));
+}
+
 /// Where signal handlers return to.
 pub(crate) fn restorer() -> usize {
     (&raw const probe_host_linux_restorer) as usize
