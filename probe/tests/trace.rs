@@ -501,3 +501,14 @@ fn ret_2_three_hundred_threads_are_inside_of_one_function() {
     let row = traced.row("blocked%return");
     assert_eq!((&row["hits"], &row["missed_pool"]), (&Value::from(300), &Value::from(0)));
 }
+
+/// EVT_1: what the agent does where a thread is created is not the program's.
+#[test]
+fn evt_1_a_thread_that_is_created_asks_the_loader_nothing() {
+    let program = common::compiled("blocked", &["-O1", "-pthread"]);
+    let inside = format!("r {program}:blocked");
+    let traced = trace(&[], &["p libc.so.6:dl_iterate_phdr", &inside], &[&program]);
+    assert_unchanged(&traced, &[&program]);
+    let rows = ["dl_iterate_phdr", "blocked%return"].map(|name| traced.row(name)["hits"].clone());
+    assert_eq!(rows, [0, 300].map(Value::from));
+}

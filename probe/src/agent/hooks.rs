@@ -299,11 +299,14 @@ unsafe extern "C" fn pthread_create(
     start: *mut c_void,
     argument: *mut c_void,
 ) -> c_int {
-    // Not `probes`, which asks for the program's objects first.
-    if is_active() && probe_host_linux::start().is_ok_and(|probes| probes.has_low_pools()) {
+    // Not by `probes`, which asks the loader what has gone: that would be as if the program did (EVT_1).
+    if is_active()
+        && let Ok(probes) = probe_host_linux::start()
+        && probes.has_low_pools()
+    {
         let _muted = process::Muted::new();
         // Without memory for it calls are missed, and counted.
-        let _ = probe_host_linux::probes().grow_pools(0);
+        let _ = probes.grow_pools(0);
     }
     next!(
         pthread_create: fn(*mut libc::pthread_t, *const libc::pthread_attr_t, *mut c_void, *mut c_void) -> c_int;
