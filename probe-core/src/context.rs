@@ -5,7 +5,6 @@
 //! a signal) leaves the word's depth and the frames below it as they were, so no update needs to be atomic
 //! with another; it only has to be done in an order that an interruption may see.
 
-use crate::addr::CodeAddr;
 use crate::arch::{Arch, NativeArch};
 use crate::held::Held;
 use crate::owner::Identity;
@@ -508,10 +507,4 @@ impl<A: Arch> Default for Context<A> {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// Whether `at` lies in the slot at `slot`.
-#[inline]
-pub(crate) fn is_in_slot<A: Arch>(at: CodeAddr, slot: CodeAddr) -> bool {
-    at.as_usize().wrapping_sub(slot.as_usize()) < A::SLOT_LEN
 }

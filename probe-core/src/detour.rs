@@ -11,7 +11,7 @@ use crate::held::Held;
 use crate::host::Host;
 use crate::owner::{FirstOwner, NOBODYS};
 use crate::point::{Handlers, Point};
-use crate::probes::Probes;
+use crate::program::{Entries, Program};
 use crate::slots::CHUNK_LEN;
 use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release};
 use crate::table::Keyed;
@@ -28,7 +28,7 @@ pub(crate) const GRANULE: usize = 32;
 /// One detour. The trampoline finds the handler in the first word and the place in the second.
 #[repr(C)]
 pub(crate) struct Detour<H: Host> {
-    /// One of [`Entries`](crate::probes::Entries): `jumped`, or `entered` where a return probe is the only one. Either does whatever
+    /// One of [`Entries`]: `jumped`, or `entered` where a return probe is the only one. Either does whatever
     /// is to be done.
     pub(crate) handler: AtomicUsize,
     pub(crate) place: CodeAddr,
@@ -37,7 +37,8 @@ pub(crate) struct Detour<H: Host> {
     /// Of the place's only probe, if that is a return probe without an entry handler, who owns an instance of its pool; if not,
     /// [`NOBODYS`].
     pub(crate) own: AtomicPtr<FirstOwner>,
-    pub(crate) probes: &'static Probes<H>,
+    pub(crate) program: Program<H>,
+    entries: &'static Entries,
     /// Null unless the jump, or a part of it, stands in text.
     point: AtomicPtr<Point<H::Arch>>,
     /// As the first two words, for the call behind the first copy.
@@ -92,20 +93,22 @@ impl<H: Host> Detour<H> {
 
     /// A detour whose memory and layout are not known yet.
     pub(crate) fn new(
-        probes: &'static Probes<H>,
+        program: Program<H>,
+        entries: &'static Entries,
         place: CodeAddr,
         kind: Kind,
         displaced: Displaced,
         text: [u8; MAX_DISPLACED_LEN],
     ) -> Self {
         Self {
-            handler: AtomicUsize::new((probes.entries.jumped)()),
+            handler: AtomicUsize::new((entries.jumped)()),
             plain: AtomicPtr::new(ptr::from_ref(&NOBODY).cast_mut()),
             own: AtomicPtr::new(ptr::from_ref(&NOBODYS).cast_mut()),
-            probes,
+            program,
+            entries,
             place,
             point: AtomicPtr::new(ptr::null_mut()),
-            post_handler: (probes.entries.copied)(),
+            post_handler: (entries.copied)(),
             _post_place: place,
             kind,
             entry: CodeAddr::new(0),
@@ -135,9 +138,9 @@ impl<H: Host> Detour<H> {
             _ => None,
         };
         let handler = match (followed.is_some(), self.kind.follows) {
-            (false, _) => self.probes.entries.jumped,
-            (true, false) => self.probes.entries.entered,
-            (true, true) => self.probes.entries.entered_following,
+            (false, _) => self.entries.jumped,
+            (true, false) => self.entries.entered,
+            (true, true) => self.entries.entered_following,
         };
         let plain = if is_plain { only.cast() } else { ptr::from_ref(&NOBODY).cast_mut() };
         self.plain.store(plain, Release);

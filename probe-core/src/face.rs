@@ -1,10 +1,11 @@
 //! The one value of a program: its probes, made of both halves.
 
 use crate::arch::NativeArch;
-use crate::hit::{Copied, Entered, Jumped};
+use crate::hit::by_jump::{Copied, Entered, Jumped};
 use crate::host::Host;
-use crate::probes::{Entries, Probes};
-use crate::ret::Returned;
+use crate::probes::Probes;
+use crate::program::Entries;
+use crate::ret::fast::Returned;
 
 impl<H: Host> Probes<H> {
     /// No probes yet; to be kept in a static.

@@ -5,9 +5,9 @@
 use crate::addr::CodeAddr;
 use crate::arch::Arch;
 use crate::counter::Counter;
+use crate::ends::Ends;
 use crate::life::{Back, Claimed, LifeWord, Seen};
 use crate::owner::FirstOwner;
-use crate::pool::Pool;
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
 use core::mem::offset_of;
 use core::ptr;
@@ -20,7 +20,7 @@ pub(crate) struct Instance<A: Arch> {
     pub(crate) owner: FirstOwner,
     /// What the call returns to.
     pub(crate) stub: CodeAddr,
-    pool: *const Pool<A>,
+    ends: *const Ends<A>,
     pub(crate) data: *mut u8,
     /// The return address that the stub stands for.
     real: AtomicUsize,
@@ -64,7 +64,7 @@ impl<A: Arch> Instance<A> {
         Self {
             owner: parts.owner,
             stub: parts.stub,
-            pool: ptr::null(),
+            ends: ptr::null(),
             data: parts.data,
             real: AtomicUsize::new(0),
             home: parts.home,
@@ -80,13 +80,15 @@ impl<A: Arch> Instance<A> {
     }
 
     /// Tells it whose it is, before anybody else has it.
-    pub(crate) fn belong_to(&mut self, pool: *const Pool<A>) {
-        self.pool = pool;
+    pub(crate) fn belong_to(&mut self, ends: *const Ends<A>) {
+        self.ends = ends;
     }
 
-    pub(crate) fn pool(&self) -> &Pool<A> {
+    /// What it needs of its pool; at the pool's own address.
+    #[inline(always)]
+    pub(crate) fn ends(&self) -> &Ends<A> {
         // SAFETY: a pool is freed with its instances.
-        unsafe { &*self.pool }
+        unsafe { &*self.ends }
     }
 
     pub(crate) fn real(&self) -> CodeAddr {
@@ -150,7 +152,7 @@ impl<A: Arch> Instance<A> {
     /// Takes a call back that the entry handler does not want.
     #[inline(never)]
     pub(crate) fn veto(&self) {
-        self.pool().vetoed.rise();
+        self.ends().vetoed.rise();
         self.release();
     }
 
@@ -158,7 +160,7 @@ impl<A: Arch> Instance<A> {
     #[cold]
     #[inline(never)]
     pub(crate) fn drop_unreturned(&self) {
-        self.pool().miss();
+        self.ends().miss();
         if self.life.claim() == Some(Claimed::Live) {
             // SAFETY: claimed, and nobody has taken the data.
             unsafe { self.drop_data() };
@@ -171,7 +173,7 @@ impl<A: Arch> Instance<A> {
     /// # Safety
     /// As for [`Instance::drop_data`].
     pub(crate) unsafe fn abandon(&self) {
-        self.pool().abandoned.rise();
+        self.ends().abandoned.rise();
         // SAFETY: the caller's.
         unsafe { self.drop_data() };
     }
@@ -182,7 +184,7 @@ impl<A: Arch> Instance<A> {
     /// The caller has claimed the call, and nobody has taken the data.
     pub(crate) unsafe fn drop_data(&self) {
         // SAFETY: the caller's.
-        unsafe { (self.pool().drop_data())(self.data) }
+        unsafe { (self.ends().drop_data())(self.data) }
     }
 
     /// Gives it back to its pool; it is on no task's list.

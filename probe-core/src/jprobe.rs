@@ -1,12 +1,11 @@
 //! Jprobes: a handler with the probed function's own signature.
 
 use crate::arch::Arch;
+use crate::handler::JprobeEntry;
+use crate::pending::{AnyProbe, Pending};
 use crate::place::Place;
+use crate::point::DISABLED;
 use core::marker::PhantomData;
-
-/// The address that a jprobe's handler is called at: a code address, or a function descriptor's on ABIs that have them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct JprobeEntry(pub(crate) usize);
 
 /// A jprobe to be registered: on a function's entry, a function with the same signature.
 ///
@@ -46,6 +45,13 @@ impl<A: Arch> Jprobe<A> {
     pub fn disabled(mut self) -> Self {
         self.is_disabled = true;
         self
+    }
+}
+
+impl<A: Arch> From<Jprobe<A>> for AnyProbe<A> {
+    fn from(probe: Jprobe<A>) -> Self {
+        let flags = if probe.is_disabled { DISABLED } else { 0 };
+        Self { place: probe.place, handlers: Pending::Jprobe(probe.entry), flags }
     }
 }
 

@@ -2,20 +2,17 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs, Resume};
-use crate::kprobe::{TargetMemory, options, seen};
+use crate::handler::{Ending, Entered, EntryHandler, Follow, ProbeRef};
+use crate::lender::TargetMemory;
+use crate::macros::{options, seen};
+use crate::pending::{Active, AnyProbe, Pending, ReturnHandlers};
 use crate::place::Place;
 use crate::point::{DISABLED, Node};
-use crate::pool::Pool;
-use crate::registry::Counters;
-use crate::sync::{AtomicPtr, Relaxed, Release};
+use crate::tally::Counters;
 use alloc::boxed::Box;
 use core::alloc::Layout;
 use core::marker::PhantomData;
 use core::mem::align_of;
-use core::ptr::{self, NonNull};
-
-/// The most bytes of private data that a return instance may have.
-pub const MAX_DATA_LEN: usize = 4096;
 
 /// A return probe without handlers yet.
 pub struct Fresh(());
@@ -81,10 +78,10 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
         E: Fn(&mut Call<'_, A>, &mut [u8]) -> Follow + Send + Sync + 'static,
         X: Fn(&mut Return<'_, A>, &mut [u8]) + Send + Sync + 'static,
     {
-        let call = move |regs: &mut A::Regs, node: &Node<A>, data: *mut u8| {
+        let call = move |regs: &mut A::Regs, probe: ProbeRef<'_, A>, data: *mut u8| {
             // SAFETY: initialised at the entry; nobody else has the instance.
             let bytes = unsafe { core::slice::from_raw_parts_mut(data, data_len) };
-            Return::with(regs, node, |ret| exit(ret, bytes))
+            Return::with(regs, Node::of(probe), |ret| exit(ret, bytes))
         };
         let handlers = ReturnHandlers {
             layout: Layout::from_size_align(data_len, align_of::<u128>()).unwrap_or(Layout::new::<()>()),
@@ -94,24 +91,6 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
         };
         Kretprobe { place: place.into(), active: Active::default(), handlers, flags: 0, state: PhantomData }
     }
-}
-
-/// How many calls of a return probe can be followed at the same time, as its user has said it.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Active {
-    /// From the beginning; 0 or less: the default.
-    pub(crate) now: i32,
-    /// After growing.
-    pub(crate) most: usize,
-}
-
-/// Whether a call is followed to its return.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Follow {
-    /// The exit handler will run when it returns.
-    Yes,
-    /// It is left alone, and counts as vetoed.
-    No,
 }
 
 impl<A: Arch, D, S> Kretprobe<A, D, S> {
@@ -124,10 +103,10 @@ impl<A: Arch, D, S> Kretprobe<A, D, S> {
     {
         let mut handlers = self.handlers;
         if !handlers.has_bytes {
-            let call = move |regs: &mut A::Regs, node: &Node<A>, data: *mut u8| {
+            let call = move |regs: &mut A::Regs, probe: ProbeRef<'_, A>, data: *mut u8| {
                 // SAFETY: the entry handler's is there, and nobody uses it again.
                 let value = unsafe { data.cast::<D>().read() };
-                Return::with(regs, node, |ret| handler(ret, value))
+                Return::with(regs, Node::of(probe), |ret| handler(ret, value))
             };
             handlers.ending = Ending::calling(call, handlers.ending.drop_data);
         }
@@ -226,38 +205,6 @@ impl<'a, A: Arch> Return<'a, A> {
     }
 }
 
-/// A return probe's handlers without their types, and what they need for each call.
-pub(crate) struct ReturnHandlers<A: Arch> {
-    /// A call's private data.
-    pub(crate) layout: Layout,
-    /// Whether the data are bytes, whose exit handler is there from the beginning.
-    has_bytes: bool,
-    /// Without one every call is followed, and the data is `()`.
-    pub(crate) entry: Option<Box<dyn EntryHandler<A>>>,
-    /// Without an exit handler the data is dropped.
-    pub(crate) ending: Ending<A>,
-}
-
-impl<A: Arch> ReturnHandlers<A> {
-    /// Handlers with data of type `D`; no exit handler yet.
-    fn typed<D>(entry: Option<Box<dyn EntryHandler<A>>>) -> Self {
-        let drop_data = |data: *mut u8| {
-            // SAFETY: the caller says that a D lies there, which nobody uses again.
-            unsafe { data.cast::<D>().drop_in_place() }
-        };
-        Self { layout: Layout::new::<D>(), has_bytes: false, entry, ending: Ending::dropping(drop_data) }
-    }
-}
-
-/// The entry handler of a return probe. Its users see one call of a function, with the user's closure in it.
-pub(crate) trait EntryHandler<A: Arch>: Send + Sync {
-    /// Asks the entry handler; [`Follow::Yes`] means that the data now lies at `data`.
-    ///
-    /// # Safety
-    /// `data` is free memory of the handlers' layout.
-    unsafe fn enter(&self, call: &mut Call<'_, A>, data: *mut u8) -> Follow;
-}
-
 /// Asks a typed handler.
 struct Asked<F>(F);
 
@@ -265,11 +212,20 @@ impl<A: Arch, D, F> EntryHandler<A> for Asked<F>
 where
     F: Fn(&mut Call<'_, A>) -> Option<D> + Send + Sync,
 {
-    unsafe fn enter(&self, call: &mut Call<'_, A>, data: *mut u8) -> Follow {
-        let Some(value) = (self.0)(call) else { return Follow::No };
+    unsafe fn enter(
+        &self,
+        regs: &mut A::Regs,
+        probe: ProbeRef<'_, A>,
+        return_address: CodeAddr,
+        data: *mut u8,
+    ) -> Entered {
+        let mut call = Call { regs, node: Node::of(probe), return_address, is_lent: false };
+        let value = (self.0)(&mut call);
+        let resume = Resume::of(call.is_lent);
+        let Some(value) = value else { return Entered { follow: Follow::No, resume } };
         // SAFETY: the caller gives free memory of D's layout.
         unsafe { data.cast::<D>().write(value) };
-        Follow::Yes
+        Entered { follow: Follow::Yes, resume }
     }
 }
 
@@ -283,141 +239,30 @@ impl<A: Arch, F> EntryHandler<A> for AskedBytes<F>
 where
     F: Fn(&mut Call<'_, A>, &mut [u8]) -> Follow + Send + Sync,
 {
-    unsafe fn enter(&self, call: &mut Call<'_, A>, data: *mut u8) -> Follow {
+    unsafe fn enter(
+        &self,
+        regs: &mut A::Regs,
+        probe: ProbeRef<'_, A>,
+        return_address: CodeAddr,
+        data: *mut u8,
+    ) -> Entered {
         // SAFETY: the caller gives that much free memory.
         unsafe { data.write_bytes(0, self.data_len) };
         // SAFETY: initialised just now; nobody else has the instance.
         let bytes = unsafe { core::slice::from_raw_parts_mut(data, self.data_len) };
-        (self.handler)(call, bytes)
+        let mut call = Call { regs, node: Node::of(probe), return_address, is_lent: false };
+        let follow = (self.handler)(&mut call, bytes);
+        Entered { follow, resume: Resume::of(call.is_lent) }
     }
 }
 
-/// What is done with a followed call that returns: the exit handler is called, or the data dropped.
-///
-/// As a `Box<dyn Fn>` would be, with the function here instead of in a table elsewhere, and nothing to be asked first.
-pub(crate) struct Ending<A: Arch> {
-    call: unsafe fn(&Self, &mut A::Regs, *mut u8) -> Resume,
-    handler: NonNull<()>,
-    free: unsafe fn(NonNull<()>),
-    /// Drops the data of a call whose exit handler does not run.
-    pub(crate) drop_data: unsafe fn(*mut u8),
-    /// The probe, from before calls are followed; null for one of a pool's own.
-    pub(crate) node: AtomicPtr<Node<A>>,
-}
-
-// SAFETY: it owns what `calling` has been given, which is both.
-unsafe impl<A: Arch> Send for Ending<A> {}
-// SAFETY: as above.
-unsafe impl<A: Arch> Sync for Ending<A> {}
-
-impl<A: Arch> Ending<A> {
-    /// Calls `handler`, which takes the data, and tells what it has done to the registers, whose pc is the real return address.
-    fn calling<F>(handler: F, drop_data: unsafe fn(*mut u8)) -> Self
-    where
-        F: Fn(&mut A::Regs, &Node<A>, *mut u8) -> Resume + Send + Sync + 'static,
-    {
+impl<A: Arch, D: 'static, S> From<Kretprobe<A, D, S>> for AnyProbe<A> {
+    fn from(probe: Kretprobe<A, D, S>) -> Self {
+        let active = probe.active;
         Self {
-            call: Self::call_handler::<F>,
-            handler: NonNull::from(Box::leak(Box::new(handler))).cast(),
-            // SAFETY: an `F`, once, by the owner.
-            free: |handler| drop(unsafe { Box::from_raw(handler.cast::<F>().as_ptr()) }),
-            drop_data,
-            node: AtomicPtr::new(ptr::null_mut()),
+            place: probe.place,
+            handlers: Pending::Return { handlers: probe.handlers, active },
+            flags: probe.flags,
         }
-    }
-
-    /// Drops the data, and asks nobody.
-    pub(crate) fn dropping(drop_data: unsafe fn(*mut u8)) -> Self {
-        Self {
-            call: Self::only_drop,
-            handler: NonNull::dangling(),
-            free: |_| {},
-            drop_data,
-            node: AtomicPtr::new(ptr::null_mut()),
-        }
-    }
-
-    /// What [`Ending::calling`] calls.
-    ///
-    /// # Safety
-    /// The handler is an `F`; and as for [`Ending::run`].
-    unsafe fn call_handler<F>(&self, regs: &mut A::Regs, data: *mut u8) -> Resume
-    where
-        F: Fn(&mut A::Regs, &Node<A>, *mut u8) -> Resume,
-    {
-        // SAFETY: the caller's.
-        let handler = unsafe { self.handler.cast::<F>().as_ref() };
-        // SAFETY: the probe, which is there as long as calls end so.
-        let node = unsafe { &*self.node.load(Relaxed) };
-        handler(regs, node, data)
-    }
-
-    /// What [`Ending::dropping`] calls.
-    ///
-    /// # Safety
-    /// As for [`Ending::run`].
-    unsafe fn only_drop(&self, _: &mut A::Regs, data: *mut u8) -> Resume {
-        // SAFETY: the caller's.
-        unsafe { (self.drop_data)(data) };
-        Resume::Unchanged
-    }
-
-    /// The probe, whose handler [`Ending::run`] calls; null for one of a pool's own.
-    #[inline(always)]
-    pub(crate) fn node(&self) -> *const Node<A> {
-        self.node.load(Relaxed)
-    }
-
-    /// Ends a call.
-    ///
-    /// # Safety
-    /// The caller has claimed the call, which the data belongs to, and is inside since it has found this.
-    #[inline(always)]
-    pub(crate) unsafe fn run(&self, regs: &mut A::Regs, data: *mut u8) -> Resume {
-        // SAFETY: the caller's.
-        unsafe { (self.call)(self, regs, data) }
-    }
-}
-
-impl<A: Arch> Drop for Ending<A> {
-    fn drop(&mut self) {
-        // SAFETY: what goes with it; nobody calls it any more.
-        unsafe { (self.free)(self.handler) }
-    }
-}
-
-/// The return half of a registered probe.
-pub(crate) struct ReturnProbe<A: Arch> {
-    pub(crate) entry: Option<Box<dyn EntryHandler<A>>>,
-    pub(crate) ending: Ending<A>,
-    /// Outlives the probe while calls are in flight.
-    pub(crate) pool: NonNull<Pool<A>>,
-}
-
-// SAFETY: the pool is shared state made for it.
-unsafe impl<A: Arch> Send for ReturnProbe<A> {}
-// SAFETY: as above.
-unsafe impl<A: Arch> Sync for ReturnProbe<A> {}
-
-impl<A: Arch> ReturnProbe<A> {
-    pub(crate) fn pool(&self) -> &Pool<A> {
-        // SAFETY: the registry frees a pool after its probe.
-        unsafe { self.pool.as_ref() }
-    }
-
-    /// Tells it which probe it is the half of, before that is not silent any more.
-    pub(crate) fn belong_to(&self, node: NonNull<Node<A>>) {
-        self.ending.node.store(node.as_ptr(), Relaxed);
-        self.pool().node.store(node.as_ptr(), Release);
-    }
-
-    /// The probe has become silent.
-    pub(crate) fn fall_silent(&self) {
-        self.pool().fall_silent();
-    }
-
-    /// The probe is not silent any more.
-    pub(crate) fn speak(&self) {
-        self.pool().speak(&self.ending);
     }
 }

@@ -4,7 +4,7 @@ use crate::addr::CodeAddr;
 use crate::host::Host;
 use crate::point::{DISABLED, GONE, LEAVING, Point, STARTING};
 use crate::probes::Probes;
-use crate::registry::Kind;
+use crate::tally::Kind;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};

@@ -6,10 +6,10 @@
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method};
 use crate::counter::{Counter, HitCounter};
-use crate::jprobe::JprobeEntry;
-use crate::kprobe::{FaultHandler, Lender, PostFn, Pre};
-use crate::kretprobe::ReturnProbe;
+use crate::handler::{FaultHandler, JprobeEntry, PostFn, Pre, ProbeCell, ProbeRef};
+use crate::lender::Lender;
 use crate::list::Linked;
+use crate::return_probe::ReturnProbe;
 use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU32, Relaxed, Release, follow};
 use crate::table::Keyed;
 use crate::text::word::TextWord;
@@ -312,6 +312,20 @@ impl<A: Arch> Node<A> {
         }
     }
 
+    /// What its handlers and its calls know it by.
+    #[inline(always)]
+    pub(crate) fn known(&self) -> ProbeRef<'_, A> {
+        // SAFETY: it lies there as long as this reference lives.
+        unsafe { ProbeRef::new(NonNull::from(self).cast()) }
+    }
+
+    /// The probe that is known so.
+    #[inline(always)]
+    pub(crate) fn of(known: ProbeRef<'_, A>) -> &Self {
+        // SAFETY: whoever has made it has said that one lies there as long as the lifetime says.
+        unsafe { known.address().cast().as_ref() }
+    }
+
     /// The probe that a counter belongs to, where that is a probe's.
     #[inline(always)]
     pub(crate) fn of_counter(hits: *const HitCounter) -> *const Self {
@@ -388,5 +402,13 @@ impl<A: Arch> Node<A> {
     pub(crate) unsafe fn point(&self) -> &Point<A> {
         // SAFETY: set before the node was published; the point is freed after its last node.
         unsafe { &*self.point.load(Relaxed) }
+    }
+}
+
+impl<A: Arch> ProbeCell<A> {
+    /// The probe's record, or null.
+    #[inline(always)]
+    pub(crate) fn node(&self) -> *const Node<A> {
+        self.address().cast_const().cast()
     }
 }

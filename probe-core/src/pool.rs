@@ -13,20 +13,20 @@
 //! pool of one instance, of which somebody might think that it keeps contexts apart, has no owner.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Resume, SaveSet};
-use crate::counter::Counter;
+use crate::arch::{Arch, SaveSet};
+use crate::ends::Ends;
 use crate::error::RegisterError;
+use crate::handler::Ending;
 use crate::instance::{Instance, Parts};
-use crate::kretprobe::Ending;
 use crate::list::Linked;
 use crate::owner::{FirstOwner, Identity, Standing};
-use crate::point::Node;
 use crate::room::{free, leak};
-use crate::sync::{Acquire, AtomicBool, AtomicPtr, AtomicUsize, Relaxed, Release, follow};
+use crate::sync::{Acquire, AtomicBool, AtomicPtr, AtomicUsize, Relaxed, Release};
 use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::alloc::Layout;
+use core::mem::offset_of;
 use core::num::NonZero;
 use core::ptr::{self, NonNull};
 
@@ -185,12 +185,10 @@ pub(crate) struct Size {
 }
 
 /// The instances of one return probe, and the counters that go with them.
+#[repr(C)]
 pub(crate) struct Pool<A: Arch> {
-    /// The probe; null once it is unregistered.
-    pub(crate) node: AtomicPtr<Node<A>>,
-    /// What is done with a call that returns: what the probe has for that, or `dropping` while it is silent.
-    ending: AtomicPtr<Ending<A>>,
-    dropping: Ending<A>,
+    /// How its calls end. First: an instance that knows its pool's ends knows its pool ([`Pool::of`]).
+    pub(crate) ends: Ends<A>,
     /// The owner's own one, and behind it those with numbers.
     first: Batch<A>,
     /// The instances that contexts take first, each the one it had last; null at first.
@@ -207,9 +205,6 @@ pub(crate) struct Pool<A: Arch> {
     is_low: AtomicBool,
     /// Raised when it should, for whoever makes pools grow.
     alarm: &'static AtomicBool,
-    pub(crate) missed: Counter,
-    pub(crate) vetoed: Counter,
-    pub(crate) abandoned: Counter,
     /// Among those whose probe has gone.
     link: AtomicPtr<Pool<A>>,
 }
@@ -240,9 +235,7 @@ impl<A: Arch> Pool<A> {
             layout.align_to(align_of::<Instance<A>>()).map_err(|_| RegisterError::NoMemory)?.pad_to_align();
         let owner = if stubs.len() > 2 { FirstOwner::nobody(true) } else { FirstOwner::shared() };
         let pool = Self {
-            node: AtomicPtr::new(ptr::null_mut()),
-            ending: AtomicPtr::new(ptr::null_mut()),
-            dropping: Ending::dropping(drop_data),
+            ends: Ends::new(drop_data),
             first: Batch::new(stubs, each, Some(owner), 0)?,
             lanes: [const { AtomicPtr::new(ptr::null_mut()) }; LANES],
             each,
@@ -251,18 +244,24 @@ impl<A: Arch> Pool<A> {
             most,
             is_low: AtomicBool::new(false),
             alarm,
-            missed: Counter::new(),
-            vetoed: Counter::new(),
-            abandoned: Counter::new(),
             link: AtomicPtr::new(ptr::null_mut()),
         };
         let mut pool = leak(pool)?;
-        let this = pool.as_ptr().cast_const();
+        // Of all of it, not of the field: `Pool::of` leads back from there.
+        let ends = pool.as_ptr().cast_const().cast();
         // SAFETY: nobody else has it yet.
         let shared = unsafe { pool.as_mut() };
-        shared.first.instances.iter_mut().for_each(|instance| instance.belong_to(this));
+        shared.first.instances.iter_mut().for_each(|instance| instance.belong_to(ends));
         shared.fall_silent();
         Ok(pool)
+    }
+
+    /// The pool that an instance belongs to.
+    #[inline(always)]
+    pub(crate) fn of(instance: &Instance<A>) -> &Self {
+        const { assert!(offset_of!(Self, ends) == 0) };
+        // SAFETY: `new` and `batch` have given the instance its pool's address, which outlives it.
+        unsafe { &*ptr::from_ref(instance.ends()).cast::<Self>() }
     }
 
     // ---- the probe ----------------------------------------------------------------------------------------------------
@@ -276,34 +275,20 @@ impl<A: Arch> Pool<A> {
     /// The probe has become silent: calls are not followed by the owner's store, and those that return are dropped.
     pub(crate) fn fall_silent(&self) {
         self.parts().0.owner.silence();
-        self.ending.store(ptr::from_ref(&self.dropping).cast_mut(), Release);
+        self.ends.fall_silent();
     }
 
     /// The probe is not silent any more, and has `ending` for calls that return.
     pub(crate) fn speak(&self, ending: &Ending<A>) {
-        self.ending.store(ptr::from_ref(ending).cast_mut(), Release);
+        self.ends.speak(ending);
         self.parts().0.owner.speak();
     }
 
     /// The probe has gone: its calls return by themselves.
     pub(crate) fn forget(&self) {
-        self.node.store(ptr::null_mut(), Release);
+        // SAFETY: no probe is left here.
+        unsafe { self.ends.probe.set(None) };
         self.fall_silent();
-    }
-
-    /// What is done with a call that returns now.
-    ///
-    /// # Safety
-    /// The caller is inside, and as long as it uses that.
-    #[inline(always)]
-    pub(crate) unsafe fn ending(&self) -> &Ending<A> {
-        // SAFETY: the pool's own, or its probe's, which is freed after a grace period that began when the pool had forgotten it.
-        unsafe { &*follow(&self.ending) }
-    }
-
-    /// Drops the private data of a call.
-    pub(crate) fn drop_data(&self) -> unsafe fn(*mut u8) {
-        self.dropping.drop_data
     }
 
     // ---- taking -------------------------------------------------------------------------------------------------------
@@ -423,7 +408,7 @@ impl<A: Arch> Pool<A> {
     /// The stubs' words stay valid as long as the pool.
     pub(crate) unsafe fn batch(&self, stubs: &Stubs) -> Result<NonNull<Batch<A>>, RegisterError> {
         let mut batch = Batch::new(stubs, self.each, None, self.calls.load(Relaxed))?;
-        batch.instances.iter_mut().for_each(|instance| instance.belong_to(self));
+        batch.instances.iter_mut().for_each(|instance| instance.belong_to(ptr::from_ref(self).cast()));
         leak(batch)
     }
 
@@ -473,13 +458,6 @@ impl<A: Arch> Pool<A> {
     /// How many instances are of calls that were given up, and have not been taken since.
     pub(crate) fn given_up(&self) -> usize {
         self.instances().filter(|instance| instance.life.is_given_up()).count()
-    }
-
-    /// Counts a call that could not be followed, whose registers are as they were.
-    #[cold]
-    pub(crate) fn miss(&self) -> Resume {
-        self.missed.rise();
-        Resume::Unchanged
     }
 
     /// All instances.

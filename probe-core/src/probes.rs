@@ -1,16 +1,18 @@
 //! What there is of one program's probes, composed of what each room keeps.
 
-use crate::arch::Arch;
+use crate::arch::{Arch, MemFault, Memory};
 use crate::counter::Shares;
 use crate::detour::{Detour, DetourChunk};
 use crate::host::Host;
+use crate::lender::Lender;
 use crate::list::List;
 use crate::point::{Node, Point};
 use crate::pool::Pool;
+use crate::program::{Entries, Program};
 use crate::slots::{SlotAllocator, SlotChunk};
 use crate::spare::Spares;
 use crate::stub::{StubChunk, StubRange};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Relaxed};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Relaxed, Release};
 use crate::table::{RetiredArray, Table};
 use crate::text::Texts;
 use crate::watch::{MAX_WATCHPOINTS, WatchNode};
@@ -18,23 +20,6 @@ use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
 use core::ptr::{self, NonNull};
-
-/// The code of the lock-free half that trampolines lead to, as
-/// [`NativeArch::handler`](crate::arch::NativeArch::handler) gives its addresses. The locked half puts them into stubs and detours, and knows no
-/// more of it.
-#[derive(Clone, Copy)]
-pub(crate) struct Entries {
-    /// A jump has been taken.
-    pub(crate) jumped: fn() -> usize,
-    /// The same, where a return probe without an entry handler is the only probe.
-    pub(crate) entered: fn() -> usize,
-    /// The same, by an entry trampoline.
-    pub(crate) entered_following: fn() -> usize,
-    /// The first copy of a detour has run.
-    pub(crate) copied: fn() -> usize,
-    /// A followed call has returned to its stub.
-    pub(crate) returned: fn() -> usize,
-}
 
 /// All probes of one program: the one thing that a host keeps in a static.
 pub struct Probes<H: Host> {
@@ -113,6 +98,19 @@ impl<H: Host> Books<H> {
 unsafe impl<H: Host> Send for Books<H> {}
 
 impl<H: Host> Probes<H> {
+    /// What stubs and detours know it by.
+    pub(crate) fn program(&'static self) -> Program<H> {
+        // SAFETY: it lies there for good.
+        unsafe { Program::new(NonNull::from(self).cast()) }
+    }
+
+    /// The probes of a program.
+    #[inline(always)]
+    pub(crate) fn of(program: Program<H>) -> &'static Self {
+        // SAFETY: whoever has made it has said that they lie there for good.
+        unsafe { program.address().cast().as_ref() }
+    }
+
     /// No probes yet, and what their trampolines lead to.
     pub(crate) const fn with(host: H, entries: Entries) -> Self {
         Self {
@@ -147,5 +145,23 @@ impl<H: Host> Probes<H> {
                 dead_watches: ptr::null_mut(),
             })),
         }
+    }
+}
+
+impl<H: Host> Lender for Probes<H> {
+    fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault> {
+        self.host.memory().read(addr, out)
+    }
+
+    fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault> {
+        self.host.memory().write(addr, bytes)
+    }
+
+    fn note_change(&self) {
+        self.dirty.store(true, Release);
+    }
+
+    fn shares(&self) -> &Shares {
+        &self.shares
     }
 }

@@ -19,6 +19,6 @@ mod watch;
 
 pub use arm::Switch;
 pub use explain::Explanation;
-pub use handle::{Counters, Kept, Kind, Probe};
+pub use handle::{Kept, Probe};
 pub use self_test::SelfTestError;
 pub use watch::Watch;

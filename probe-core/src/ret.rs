@@ -4,22 +4,21 @@
 //! [`enter_by_owner`](Probes::enter_by_owner); what is not plain goes by [`enter_general`](Probes::enter_general). Ways out: [`fast`] the usual
 //! return, [`returned_pinned`](Probes::returned_pinned) all others, [`stale`] calls that never return.
 
-mod fast;
+pub(crate) mod fast;
 mod stale;
 mod stub;
-
-pub(crate) use fast::Returned;
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Entry, Regs, Resume};
 use crate::context::{Context, Inside};
+use crate::handler::Follow;
 use crate::host::{Host, Notice, RegsOf};
 use crate::instance::Instance;
-use crate::kretprobe::{Call, Follow, ReturnProbe};
 use crate::life::Claimed;
 use crate::point::Node;
 use crate::probes::Probes;
-use crate::sync::{Relaxed, Release, follow};
+use crate::return_probe::ReturnProbe;
+use crate::sync::{Relaxed, Release};
 use crate::task::Task;
 use core::ptr;
 
@@ -70,7 +69,7 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
     ) -> Resume {
         let pool = probe.pool();
-        let Ok(entry) = H::Arch::entry(regs, self.host.memory()) else { return pool.miss() };
+        let Ok(entry) = H::Arch::entry(regs, self.host.memory()) else { return pool.ends.miss() };
         let (sp, home) = (regs.sp(), Some(entry.return_address));
         let task = self.task_at(sp);
         if let Some(task) = task.filter(|task| !task.is_idle()) {
@@ -81,7 +80,7 @@ impl<H: Host> Probes<H> {
             self.drop_stale(task?, sp, home, |_| false);
             pool.take(context)
         });
-        let Some(instance) = taken else { return pool.miss() };
+        let Some(instance) = taken else { return pool.ends.miss() };
         match self.ask_and_bind(context, node, probe, task, instance, entry, regs) {
             Resume::Changed if regs.sp() != sp => Resume::Moved,
             resume => resume,
@@ -117,12 +116,11 @@ impl<H: Host> Probes<H> {
         let home = if self.is_stub(real) { self.follow_chain(real) } else { real };
         let mut resume = Resume::Unchanged;
         if let Some(handler) = &probe.entry {
-            let mut call = Call { regs, node, return_address: home, is_lent: false };
             context.set_current(node);
             // SAFETY: the instance is ours, its data memory free and of the handlers' layout.
-            let follow = unsafe { handler.enter(&mut call, instance.data) };
-            resume = Resume::of(call.is_lent);
-            if follow == Follow::No {
+            let entered = unsafe { handler.enter(regs, node.known(), home, instance.data) };
+            resume = entered.resume;
+            if entered.follow == Follow::No {
                 instance.veto();
                 return resume;
             }
@@ -225,18 +223,18 @@ impl<H: Host> Probes<H> {
         if let Some(task) = own_task {
             self.unlink(task, instance, regs.sp());
         }
-        let pool = instance.pool();
+        let ends = instance.ends();
         if let Some(context) = context {
             // SAFETY: the caller is inside.
-            let ending = unsafe { pool.ending() };
-            context.set_current(ending.node());
+            let ending = unsafe { ends.ending() };
+            context.set_current(ending.probe.node());
             // SAFETY: the call is claimed, and its data still there.
             unsafe { ending.run(regs, instance.data) };
             context.set_current(ptr::null());
         } else {
             // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
-            if let Some(node) = unsafe { follow(&pool.node).as_ref() } {
-                node.missed.rise();
+            if let Some(probe) = unsafe { ends.probe.get() } {
+                Node::of(probe).missed.rise();
             }
             // SAFETY: as above.
             unsafe { instance.drop_data() };

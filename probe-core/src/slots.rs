@@ -112,6 +112,12 @@ pub(crate) fn place_of_slot<H: Host>(
     Some(CodeAddr::new(place))
 }
 
+/// Whether `at` lies in the slot at `slot`.
+#[inline]
+pub(crate) fn is_in_slot<A: Arch>(at: CodeAddr, slot: CodeAddr) -> bool {
+    at.as_usize().wrapping_sub(slot.as_usize()) < A::SLOT_LEN
+}
+
 /// The slot chunks under the registry's lock.
 #[derive(Default)]
 pub(crate) struct SlotAllocator {

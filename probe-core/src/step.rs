@@ -1,7 +1,7 @@
 //! Where a single-step trap comes in: for hosts that step slots in hardware instead of by the breakpoint at their end.
 
 use crate::arch::{Arch, Regs, SingleStep, Tail};
-use crate::context::{Section, Wait, is_in_slot};
+use crate::context::{Section, Wait};
 use crate::hit::Trap;
 use crate::host::{Host, RegsOf};
 use crate::point::Point;
@@ -26,7 +26,7 @@ where
         if let Some((Wait::Step | Wait::NestedStep, point)) = context.top() {
             // SAFETY: a point that stands in a frame is not freed.
             if let Some(point) = unsafe { point.as_ref() }
-                && is_in_slot::<H::Arch>(at, point.slot)
+                && slots::is_in_slot::<H::Arch>(at, point.slot)
                 && !self.spares.holds(point.slot, regs.sp())
                 && is_at_end(point, at.as_usize())
             {

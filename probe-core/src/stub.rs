@@ -4,19 +4,19 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, SaveSet};
 use crate::host::Host;
 use crate::instance::Instance;
-use crate::probes::Probes;
+use crate::program::Program;
 use crate::slots::{CHUNK_LEN, OWN, chunk_base};
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, follow};
 use crate::table::Keyed;
 use alloc::boxed::Box;
 use core::ptr;
 
-/// A chunk of return stubs. The last word of its executable memory is its own address, for [`probes_of`].
+/// A chunk of return stubs. The last word of its executable memory is its own address, for [`program_of`].
 pub(crate) struct StubChunk<H: Host> {
     pub(crate) base: CodeAddr,
     /// What their trampoline saves.
     pub(crate) save: SaveSet,
-    pub(crate) probes: &'static Probes<H>,
+    pub(crate) program: Program<H>,
     /// Which instance a stub belongs to; null for free ones. Stub 0 is never used.
     pub(crate) instances: Box<[AtomicPtr<Instance<H::Arch>>]>,
     /// Where the call that a stub belongs to ends up: what [`Host::stubs_added`] shows to unwinders.
@@ -83,11 +83,11 @@ impl StubRange {
 
 /// Whose stub that is.
 #[inline(always)]
-pub(crate) fn probes_of<H: Host>(stub: CodeAddr) -> &'static Probes<H> {
+pub(crate) fn program_of<H: Host>(stub: CodeAddr) -> Program<H> {
     let word = chunk_base(stub).as_usize().wrapping_add(CHUNK_LEN - OWN);
     // SAFETY: a stub lies in a chunk, which is never unmapped while an instance of it is pending, and the registry
     // has put the address there.
     let chunk = unsafe { ptr::with_exposed_provenance::<usize>(word).read() };
     // SAFETY: as above.
-    unsafe { &*ptr::with_exposed_provenance::<StubChunk<H>>(chunk) }.probes
+    unsafe { &*ptr::with_exposed_provenance::<StubChunk<H>>(chunk) }.program
 }

@@ -6,7 +6,7 @@
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Memory, Regs};
 use crate::counter::Counter;
-use crate::kprobe::{Lender, TargetMemory};
+use crate::lender::{Lender, TargetMemory};
 use crate::point::DISABLED;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Relaxed};
 use alloc::boxed::Box;

@@ -7,8 +7,8 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, Decoded, Method, Tail};
 use crate::error::{BatchError, RegisterError, TextError};
 use crate::host::{Host, Notice};
-use crate::kprobe::{AnyProbe, Pending, PendingReturn};
 use crate::lock::Locked;
+use crate::pending::{AnyProbe, Pending, PendingReturn};
 use crate::point::{HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, Point, STARTING, STEPPED, TAIL_JUMPS};
 use crate::probes::Probes;
 use crate::room::{Room, leak};
@@ -395,7 +395,8 @@ impl<H: Host> Probes<H> {
             // SAFETY: made just now.
             let shared = unsafe { node.as_ref() };
             if let Handlers::Return(half) = &shared.handlers {
-                half.belong_to(node);
+                // SAFETY: what frees the node first has the pool forget it, and then waits (`retire`, `roll_back`).
+                unsafe { half.belong_to(shared.known()) };
             }
         }
         Ok(())

@@ -162,7 +162,7 @@ impl<H: Host> Probes<H> {
     ) -> Result<&'static Detour<H>, Refusal> {
         let retired = books.detours.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
         self.keep_array(books, retired);
-        let detour = Detour::new(self, place, kind, displaced, text);
+        let detour = Detour::new(self.program(), &self.entries, place, kind, displaced, text);
         let mut detour = leak(detour).map_err(|_| refusal::NO_MEMORY)?;
         // SAFETY: nobody else knows it yet.
         let placed = self.place_detour(books, unsafe { detour.as_mut() });

@@ -5,11 +5,12 @@ use crate::arch::{Arch, NativeArch, SaveSet};
 use crate::error::RegisterError;
 use crate::host::Host;
 use crate::instance::Instance;
-use crate::kretprobe::{Active, MAX_DATA_LEN, ReturnHandlers, ReturnProbe};
 use crate::lock::Locked;
+use crate::pending::{Active, MAX_DATA_LEN, ReturnHandlers};
 use crate::point::{Handlers, Point};
 use crate::pool::{MAX_ACTIVE, Plan, Pool, Stubs};
 use crate::probes::Probes;
+use crate::return_probe::ReturnProbe;
 use crate::room::{free, leak};
 use crate::slots::{CHUNK_LEN, OWN, chunk_base};
 use crate::stub::StubChunk;
@@ -210,7 +211,7 @@ impl<H: Host> Probes<H> {
         let chunk = leak(StubChunk {
             base,
             save,
-            probes: self,
+            program: self.program(),
             instances: instances.into_boxed_slice(),
             homes: homes.into_boxed_slice(),
             free: AtomicUsize::new(count.saturating_sub(1)),

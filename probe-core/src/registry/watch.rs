@@ -3,7 +3,6 @@
 //! A watchpoint holds one of the processor's debug registers from its registration on, enabled or not, so that
 //! enabling never fails for want of one.
 
-use super::handle::Counters;
 use crate::addr::CodeAddr;
 use crate::error::{ControlError, RegisterError};
 use crate::host::Host;
@@ -12,6 +11,7 @@ use crate::point::{DISABLED, GONE, LEAVING, ORPHAN};
 use crate::probes::Probes;
 use crate::room::{Room, free};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release};
+use crate::tally::Counters;
 use crate::watch::{MAX_WATCHPOINTS, WatchNode, WatchRange, Watchpoint};
 use core::fmt;
 use core::ptr::{self, NonNull};

@@ -7,7 +7,7 @@ use crate::host::{Host, RegsOf};
 use crate::instance::Instance;
 use crate::pool::Pool;
 use crate::probes::Probes;
-use crate::stub::probes_of;
+use crate::stub::program_of;
 use crate::sync::{Relaxed, Release};
 use crate::task::Task;
 use core::marker::PhantomData;
@@ -29,7 +29,7 @@ pub(super) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsO
     // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.
     let regs = unsafe { &mut *regs };
     let stub = CodeAddr::new(stub);
-    let probes = probes_of::<H>(stub);
+    let probes = Probes::of(program_of::<H>(stub));
     probes.host.pin();
     let Some(context) = probes.host.context() else { return returned_otherwise::<H>(stub, regs) };
     let Some(task) = probes.host.task() else { return returned_otherwise::<H>(stub, regs) };
@@ -43,8 +43,8 @@ pub(super) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsO
     regs.set_pc(instance.real());
     task.pending.store(instance.next.load(Relaxed), Release);
     // SAFETY: inside until `close_only`.
-    let ending = unsafe { instance.pool().ending() };
-    context.set_current(ending.node());
+    let ending = unsafe { instance.ends().ending() };
+    context.set_current(ending.probe.node());
     // SAFETY: the call is claimed, and its data still there.
     let resume = unsafe { ending.run(regs, instance.data) };
     context.set_current(ptr::null());
@@ -59,7 +59,7 @@ pub(super) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsO
 /// Whose stub it is is asked again: a host that is no variable is not looked up for the usual case.
 #[inline(never)]
 fn returned_otherwise<H: Host>(stub: CodeAddr, regs: &mut RegsOf<H>) -> Resume {
-    probes_of::<H>(stub).returned_pinned(regs, stub)
+    Probes::of(program_of::<H>(stub)).returned_pinned(regs, stub)
 }
 
 impl<H: Host> Probes<H> {
