@@ -10,7 +10,7 @@ mod stray;
 mod watch;
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, MemFault, Method, NativeArch, Regs, Resume};
+use crate::arch::{Arch, MemFault, Method, NativeCalls, Regs, Resume};
 use crate::context::{Context, Section, Wait};
 use crate::host::{Host, RegsOf};
 use crate::point::{Handlers, LINGERS, Mode, Node, Point};
@@ -421,7 +421,9 @@ impl<H: Host> Probes<H> {
                     return self.finish_step(context, point, regs);
                 }
             }
-            Some((Wait::Jprobe, point)) if place == H::Arch::jprobe_return_trap() => {
+            Some((Wait::Jprobe, point))
+                if H::Arch::CALLS.is_some_and(|calls| place == calls.jprobe_return_trap()) =>
+            {
                 // SAFETY: as above.
                 if let Some(point) = unsafe { point.as_ref() } {
                     return self.finish_jprobe(context, point, regs);

@@ -1,7 +1,7 @@
 //! Kprobes: handlers before and after one instruction.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Regs, Resume};
+use crate::arch::{Arch, Calls, Regs, Resume};
 use crate::handler::{Answer, FaultHandler, Flow, PostFn, Pre, ProbeRef};
 use crate::lender::TargetMemory;
 use crate::macros::{options, seen};
@@ -106,7 +106,7 @@ impl<'a, A: Arch> Hit<'a, A> {
     /// The integer argument number `index`, from 0, if the place is a function's entry. `None` where the ABI
     /// has it in memory that cannot be read.
     pub fn argument(&self, index: usize) -> Option<usize> {
-        A::argument(self.regs, index, &self.memory())
+        A::CALLS?.argument(self.regs, index, &self.memory())
     }
 
     /// Register number `index` ([`Regs::names`]).
