@@ -6,16 +6,18 @@
 pub(crate) mod by_jump;
 mod fault;
 mod jprobe;
+pub(crate) mod ret;
+mod step;
 mod stray;
 mod watch;
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Method, NativeCalls, Regs, Resume};
-use crate::context::{Context, Section, Wait};
-use crate::host::{Host, RegsOf};
-use crate::point::{Handlers, LINGERS, Mode, Node, Point};
-use crate::probes::Probes;
-use crate::slots::is_in_slot;
+use crate::state::context::{Context, Section, Wait};
+use crate::state::host::{Host, RegsOf};
+use crate::state::point::{Handlers, LINGERS, Mode, Node, Point};
+use crate::state::probes::Probes;
+use crate::state::slots::is_in_slot;
 use crate::sync::Relaxed;
 use core::ptr;
 

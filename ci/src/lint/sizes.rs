@@ -40,7 +40,7 @@ const LONG_FILES: &[(&str, usize, &str)] = &[
     ("host-linux/src/signals.rs", 512, "the handlers of the kernel's signals"),
     ("host-linux/src/threads.rs", 677, "a thread's block"),
     ("probe-core/src/arch.rs", 561, "the traits of a backend"),
-    ("probe-core/src/context.rs", 510, "a context's stack of hits"),
+    ("probe-core/src/state/context.rs", 510, "a context's stack of hits"),
     ("probe-core/src/hit.rs", 510, "the hit by trap"),
     ("probe-core/src/registry/batch.rs", 522, "a registration, stage by stage"),
     ("probe-core/tests/contract/hit.rs", 696, "the rules HIT_1 to HIT_13"),

@@ -2,12 +2,12 @@
 
 use super::FaultVerdict;
 use crate::arch::{Arch, Regs};
-use crate::context::{Context, Wait};
-use crate::handler::Answer;
-use crate::host::{Host, RegsOf};
-use crate::point::{Handlers, Node, Point};
-use crate::probes::Probes;
-use crate::slots::is_in_slot;
+use crate::state::context::{Context, Wait};
+use crate::state::handler::Answer;
+use crate::state::host::{Host, RegsOf};
+use crate::state::point::{Handlers, Node, Point};
+use crate::state::probes::Probes;
+use crate::state::slots::is_in_slot;
 use core::ptr;
 
 impl<H: Host> Probes<H> {

@@ -3,11 +3,11 @@
 use super::Trap;
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs};
-use crate::context::{Context, Section};
-use crate::host::{Host, RegsOf};
-use crate::point::{Mode, Point};
-use crate::probes::Probes;
-use crate::slots;
+use crate::state::context::{Context, Section};
+use crate::state::host::{Host, RegsOf};
+use crate::state::point::{Mode, Point};
+use crate::state::probes::Probes;
+use crate::state::slots;
 use crate::sync::{SeqCst, fence};
 
 impl<H: Host> Probes<H> {

@@ -2,10 +2,10 @@
 
 use crate::addr::CodeAddr;
 use crate::error::ControlError;
-use crate::host::Host;
-use crate::point::{DISABLED, GONE, Node};
-use crate::probes::Probes;
-use crate::tally::{Counters, Kind};
+use crate::state::host::Host;
+use crate::state::point::{DISABLED, GONE, Node};
+use crate::state::probes::Probes;
+use crate::state::tally::{Counters, Kind};
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
