@@ -275,12 +275,6 @@ impl LifeWord {
         seen.is(Life::Claimed) && self.0.compare_exchange(seen.0, seen.with(to), AcqRel, Acquire).is_ok()
     }
 
-    /// Whether it waits for nobody: free, or given up.
-    pub(crate) fn is_home(&self) -> bool {
-        let seen = self.look();
-        seen.is_free() || seen.is(Life::GivenUp)
-    }
-
     /// Whether it has been given up, and nobody has taken it since.
     pub(crate) fn is_given_up(&self) -> bool {
         self.look().is(Life::GivenUp)

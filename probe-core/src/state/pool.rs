@@ -438,10 +438,9 @@ impl<A: Arch> Pool<A> {
         self.batches().all(|batch| {
             let mapped =
                 batch.map().iter().map(|word| word.load(Acquire).count_ones() as usize).sum::<usize>();
-            let is_home = |instance: &&Instance<A>| match instance.life.is_mapped() {
-                true => instance.life.is_given_up(),
-                false => instance.life.is_home(),
-            };
+            // One that was given up may return yet: its stub leads home as long as the pool is there.
+            let is_home =
+                |instance: &&Instance<A>| !instance.life.is_mapped() && instance.life.look().is_free();
             mapped + batch.instances.iter().filter(is_home).count() == batch.instances.len()
         })
     }

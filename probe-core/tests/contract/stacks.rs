@@ -206,6 +206,56 @@ fn ret_11_an_instance_that_was_given_up_is_taken_last() {
     assert_eq!((probe.counters().missed_pool, exits.load(SeqCst)), (0, 2));
 }
 
+/// The probe goes, and so would its pool: but the one call that is left may return yet.
+#[test]
+fn ret_11_the_stub_of_a_call_that_was_given_up_outlives_its_probe() {
+    let (world, _) = world();
+    let f = plus_five(world, "f");
+    let (probe, exits) = counting_exits(world, 3);
+    let mut other = world.cpu(f, &[2]);
+    let mut left = world.cpu(f, &[1]);
+    let frame = left.regs.sp;
+    while left.regs.sp == frame {
+        left.run(1);
+    }
+    world.put(frame, &[0; 8]);
+    assert_eq!((other.run(100), other.regs.r[0]), (End::Returned, 7));
+    assert_eq!((probe.counters().hits, probe.counters().abandoned), (2, 1));
+    probe.unregister().unwrap();
+    world.probes.settle();
+    world.probes.settle();
+    assert_eq!(left.run(100), End::Returned);
+    assert_eq!((left.regs.r[0], exits.load(SeqCst)), (6, 1));
+    world.probes.settle();
+    world.probes.settle();
+    assert_eq!(world.host().live_chunks.load(SeqCst), 1, "the slot");
+}
+
+/// A thread ends within a coroutine's call; another thread goes on with the coroutine.
+#[rstest]
+fn ret_13_a_coroutine_returns_though_the_thread_that_has_begun_its_call_has_ended(
+    #[values(false, true)] is_told_before: bool,
+) {
+    let (world, context) = world();
+    let f = plus_five(world, "f");
+    let (probe, exits) = counting_exits(world, 8);
+    let ended = world.host().current().1;
+    let mut coroutine = world.cpu(f, &[1]);
+    coroutine.run(2);
+    if is_told_before {
+        world.probes.task_exiting(ended, usize::MAX);
+    }
+    world.probes.task_exit(ended);
+    assert_eq!((probe.counters().abandoned, ended.is_idle()), (1, true));
+    let other: &Task<Toy> = Box::leak(Box::new(Task::new()));
+    // SAFETY: it alone is the running task from here on.
+    unsafe { other.own_every_stack() };
+    say(world, context, other);
+    assert_eq!(world.value(f, &[7]), 12);
+    assert_eq!(coroutine.run(100), End::Returned);
+    assert_eq!((coroutine.regs.r[0], exits.load(SeqCst)), (6, 1));
+}
+
 #[rstest]
 fn ret_13_calls_that_a_tasks_end_cuts_off_count_as_abandoned(#[values(false, true)] on_one_stack: bool) {
     let (world, context) = world();

@@ -42,9 +42,7 @@ impl<H: Host> Probes<H> {
                 && instance.life.claim_live()
             {
                 link.store(instance.next.load(Relaxed), Release);
-                // SAFETY: the call is claimed, and its data still there.
-                unsafe { instance.abandon() };
-                if task.has_one_stack() { instance.release() } else { instance.life.give_up() }
+                drop_claimed(task, instance);
             } else {
                 next_home = Some(instance.real());
                 link = &instance.next;
@@ -81,9 +79,7 @@ impl<H: Host> Probes<H> {
             let Some(instance) = (unsafe { task.pending.load(Relaxed).as_ref() }) else { return };
             task.pending.store(instance.next.load(Relaxed), Relaxed);
             if instance.life.claim_live() {
-                // SAFETY: the call is claimed, and its data still there.
-                unsafe { instance.abandon() };
-                instance.release();
+                drop_claimed(task, instance);
             } else if instance.life.has_returned() || !instance.life.disown() {
                 instance.release();
             }
@@ -105,17 +101,23 @@ impl<H: Host> Probes<H> {
         let mut link = &task.pending;
         // SAFETY: what is on the task's list is not freed.
         while let Some(instance) = unsafe { link.load(Relaxed).as_ref() } {
-            let has_returned = instance.life.has_returned();
-            if has_returned || instance.frame() < sp && instance.life.claim_live() {
+            if instance.life.has_returned() {
                 link.store(instance.next.load(Relaxed), Release);
-                if !has_returned {
-                    // SAFETY: the call is claimed, and its data still there.
-                    unsafe { instance.abandon() };
-                }
                 instance.release();
+            } else if instance.frame() < sp && instance.life.claim_live() {
+                link.store(instance.next.load(Relaxed), Release);
+                drop_claimed(task, instance);
             } else {
                 link = &instance.next;
             }
         }
     }
+}
+
+/// Drops a claimed call that is off the list of `task`. Where the task has one stack, nobody can return from it any more; where it owned every
+/// stack, another thread may go on with a coroutine that is in the call.
+fn drop_claimed<A: Arch>(task: &Task<A>, instance: &Instance<A>) {
+    // SAFETY: the call is claimed, and its data still there.
+    unsafe { instance.abandon() };
+    if task.has_one_stack() { instance.release() } else { instance.life.give_up() }
 }
