@@ -6,7 +6,7 @@ use crate::counter::Shares;
 use crate::jprobe::{Jprobe, JprobeEntry};
 use crate::kretprobe::{Active, Kretprobe, ReturnHandlers};
 use crate::place::Place;
-use crate::point::{Asks, DISABLED, Handlers, Node};
+use crate::point::{DISABLED, Node};
 use crate::registry::Counters;
 use alloc::boxed::Box;
 use core::fmt;
@@ -233,8 +233,7 @@ macro_rules! seen {
     ($(#[$pc:meta])* pc, $(#[$regs:meta])* regs) => {
         $(#[$pc])*
         pub fn pc(&self) -> CodeAddr {
-            // SAFETY: a node whose handler runs is registered.
-            unsafe { self.node.point() }.place
+            self.node.place()
         }
 
         $(#[$regs])*
@@ -317,35 +316,10 @@ pub(crate) enum Pending<A: Arch> {
     Return { handlers: ReturnHandlers<A>, active: Active },
 }
 
-/// The handlers of a return probe, which need a pool.
-pub(crate) struct PendingReturn<A: Arch> {
-    pub(crate) handlers: ReturnHandlers<A>,
-    pub(crate) active: Active,
-}
-
 impl<A: Arch> Pending<A> {
     /// Whether it may only be set on a function's entry (REG_17).
     pub(crate) fn wants_entry(&self) -> bool {
         !matches!(self, Self::Kprobe { .. })
-    }
-
-    /// As [`Handlers::asks`].
-    pub(crate) fn asks(&self) -> Asks {
-        match self {
-            Self::Kprobe { post: Some(_), .. } => Asks::Post,
-            Self::Kprobe { .. } => Asks::Pre,
-            Self::Return { .. } => Asks::Return,
-            Self::Jprobe(_) => Asks::Jprobe,
-        }
-    }
-
-    /// The handlers of a node, where no pool is needed for them.
-    pub(crate) fn into_simple(self) -> Result<Handlers<A>, PendingReturn<A>> {
-        match self {
-            Self::Kprobe { pre, post, fault } => Ok(Handlers::Kprobe { pre, post, fault }),
-            Self::Jprobe(entry) => Ok(Handlers::Jprobe(entry)),
-            Self::Return { handlers, active } => Err(PendingReturn { handlers, active }),
-        }
     }
 }
 

@@ -12,6 +12,7 @@ mod explain;
 mod handle;
 mod lock;
 mod optimise;
+mod points;
 mod remove;
 mod resolve;
 mod self_test;
@@ -21,7 +22,7 @@ mod watch;
 pub use arm::Switch;
 pub use explain::Explanation;
 pub use handle::{Counters, Kept, Kind, Probe};
-use lock::Locked;
+use lock::{Locked, OpenBooks};
 pub(crate) use resolve::WINDOW;
 pub use self_test::SelfTestError;
 pub use watch::Watch;
@@ -30,6 +31,7 @@ use crate::arch::Arch;
 use crate::counter::Shares;
 use crate::detour::{Detour, DetourChunk};
 use crate::error::RegisterError;
+use crate::held::Lent;
 use crate::host::Host;
 use crate::list::List;
 use crate::point::{Node, Point};
@@ -38,7 +40,7 @@ use crate::ret::{StubChunk, StubRange};
 use crate::slots::{SlotAllocator, SlotChunk};
 use crate::spare::Spares;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Relaxed};
-use crate::table::{Keyed, RetiredArray, Table};
+use crate::table::{Keyed, RetiredArrays, Table};
 use crate::text::Texts;
 use crate::watch::{MAX_WATCHPOINTS, WatchNode};
 use alloc::alloc::{alloc, dealloc};
@@ -93,7 +95,7 @@ pub(crate) struct Books<H: Host> {
     detours: Table<Detour<H>>,
     /// The generation of the newest probe.
     generation: u32,
-    arrays: Vec<RetiredArray>,
+    arrays: RetiredArrays,
     /// Points that a context was still stepping when they were to be freed. Off the table.
     parked: List<Point<H::Arch>>,
     /// Points whose text has gone, while handles are left. Off the table.
@@ -108,7 +110,7 @@ pub(crate) struct Books<H: Host> {
 
 impl<H: Host> Books<H> {
     /// The points whose text has gone.
-    pub(crate) fn gone_points(&self) -> impl Iterator<Item = NonNull<Point<H::Arch>>> {
+    pub(crate) fn gone_points(&self) -> impl Iterator<Item = Lent<'_, Point<H::Arch>>> {
         self.gone.iter()
     }
 
@@ -156,7 +158,7 @@ impl<H: Host> Probes<H> {
                 detour_chunks: Vec::new(),
                 detours: Table::new(),
                 generation: 0,
-                arrays: Vec::new(),
+                arrays: RetiredArrays::new(),
                 parked: List::new(),
                 gone: List::new(),
                 pools: List::new(),

@@ -43,7 +43,6 @@ const LONG_FILES: &[(&str, usize, &str)] = &[
     ("probe-core/src/context.rs", 516, "a context's stack of hits"),
     ("probe-core/src/detour.rs", 673, "the hit by jump"),
     ("probe-core/src/hit.rs", 529, "the hit by trap"),
-    ("probe-core/src/registry/batch.rs", 522, "a registration, stage by stage"),
     ("probe-core/tests/contract/hit.rs", 696, "the rules HIT_1 to HIT_13"),
     ("probe-core/tests/contract/kretprobe.rs", 512, "the rules of return probes"),
     ("probe-core/tests/contract/model.rs", 533, "a plain model of the registry"),
