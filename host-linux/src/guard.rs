@@ -9,17 +9,20 @@
 //! behind a big one. The calls are found by their code: the number as a constant, the call a few
 //! instructions later.
 //!
-//! Not covered: one of these that is sent while the program blocks it, which is handled at once; a child of `clone3` with
-//! `CLONE_CLEAR_SIGHAND`, in which the kernel has taken our handlers away; signal handlers that run while `sigsuspend`, `ppoll`
-//! or the like waits with our signals in its set; system calls that the program makes by itself, without libc.
+//! And `children` sees to it that a child finds a block and handlers of its own.
+//!
+//! Not covered: one of these that is sent while the program blocks it, which is handled at once; signal handlers that run while
+//! `sigsuspend`, `ppoll` or the like waits with our signals in its set; system calls that the program makes by itself, without libc.
 
-use crate::arch::{Leads, Regs, SYSCALL, SyscallCode};
+mod children;
+
+use crate::arch::{LOAD_LEN, Leads, Regs, SYSCALL, SyscallCode};
 use crate::signals::{self, NEVER_BLOCKED};
 use crate::symbols::objects::{self, Object, Role};
 use crate::sys::{Action, AltStack, SignalSet};
 use crate::{Hit, Kprobe, Native, Probe, blacklist, memory, process};
 use core::ffi::c_int;
-use probe_core::arch::{Arch, Memory, Regs as _};
+use probe_core::arch::{Arch, Jumps, Memory, Regs as _};
 use probe_core::{AnyProbe, BatchError, CodeAddr, Flow, Place};
 use std::collections::BTreeMap;
 
@@ -97,8 +100,24 @@ pub fn probes() -> Vec<AnyProbe<Native>> {
             let theirs = calls.filter(|&(at, _)| !blacklist::covers(object, at));
             found.extend(theirs.map(|(at, call)| probe(at, call, number, handler)));
         }
+        let clone3 = instant_calls(&text[..len], libc::SYS_clone3 as u32);
+        let clone3 = clone3.map(|(offset, call)| (segment.start + offset, call));
+        found.extend(clone3.map(|(at, call)| children::probe_on_clone3(at, call)));
+    }
+    if !found.is_empty() {
+        found.extend(children::probes_on_functions(&libc));
     }
     found
+}
+
+/// The instructions in `text` that load `number` right before a system call: the offset, and which of [`SyscallCode::calls`] it is.
+fn instant_calls(text: &[u8], number: u32) -> impl Iterator<Item = (usize, usize)> {
+    let load = (SYSCALL.load)(number);
+    let loads = (0..text.len()).step_by(Native::INSN_ALIGN).filter(move |&at| text[at..].starts_with(&load));
+    loads.filter_map(|at| {
+        let next = &text[at + LOAD_LEN..];
+        SYSCALL.calls.iter().position(|call| next.starts_with(call)).map(|call| (at, call))
+    })
 }
 
 /// The instructions in `text` that make system call `number`: the offset, and which of [`SyscallCode::calls`] it is.
@@ -130,7 +149,8 @@ fn follow(text: &[u8], start: usize, found: &mut BTreeMap<usize, usize>) {
         let leads = (SYSCALL.leads)(insn);
         let window = &insn[..insn.len().min(WINDOW)];
         if matches!(leads, Leads::Elsewhere | Leads::Either)
-            && let Some(target) = Native::branch_target(window, CodeAddr::new(at))
+            && let Some(target) =
+                Native::JUMPS.and_then(|jumps| jumps.branch_target(window, CodeAddr::new(at)))
         {
             next.push((target.as_usize(), left));
         }

@@ -30,8 +30,9 @@
 //! # What it does not see to
 //! Signals that are blocked when a breakpoint is hit kill the process. A [`guard::guard`] keeps SIGTRAP from being blocked by
 //! libc, and by the program through it. Without one, the program itself must not block SIGTRAP, and code that libc runs
-//! with all signals blocked (parts of `posix_spawn` and `pthread_create`) must not be probed. Threads made with a bare `clone(CLONE_VM)` that shares
-//! the thread-local storage of a running thread are beyond help, as they are for libc.
+//! with all signals blocked (parts of `posix_spawn` and `pthread_create`) must not be probed. A child that shares the memory and the
+//! thread-local storage of a running thread (`clone` with `CLONE_VM` only) is told apart from it where it is made through libc,
+//! with the guard; it is taken for that thread otherwise.
 
 mod arch;
 mod blacklist;

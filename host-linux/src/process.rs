@@ -138,6 +138,7 @@ unsafe extern "C" fn before_fork() {
     PROBES.host().text.hold();
     signals::hold();
     watch::hold();
+    threads::hold();
 }
 
 unsafe extern "C" fn after_fork_parent() {

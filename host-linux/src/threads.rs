@@ -18,8 +18,12 @@
 //! change the alternate stack that it stands on: such a thread's handler makes the system call, too, with another stack pointer.
 
 mod number;
+mod shared;
+
+pub(crate) use self::shared::{hold, share};
 
 use self::number::Word;
+use self::shared::SharedWord;
 
 use crate::arch::{self, Native, UContext};
 use crate::signals::{self, BLOCKED};
@@ -67,6 +71,8 @@ pub(crate) struct Block {
     is_ending: AtomicBool,
     /// The thread, [`NOBODY`], [`STARTING`] or [`GONE`].
     owner: AtomicU32,
+    /// The word that leads to the block, where it leads to others, too.
+    shared: SharedWord,
     /// Where libc keeps the owner's number ([`Word`]).
     number_at: AtomicUsize,
     /// 1 + the index of the next free block, while this one is free.
@@ -192,7 +198,7 @@ pub(crate) fn current() -> Option<&'static Block> {
     // SAFETY: the slot is this thread's own word.
     let block = unsafe { arch::thread_slot().read() } as *const Block;
     // SAFETY: only `take` stores into it: null or a block of the table, which is never unmapped.
-    unsafe { block.as_ref() }
+    unsafe { block.as_ref() }.or_else(shared::current)
 }
 
 /// The calling thread's block; takes one if it has none. `None`: all are taken.
@@ -351,7 +357,8 @@ impl Block {
         }
         let errno = sys::errno_location();
         let key = KEY.load(Ordering::Relaxed);
-        if key >= 0 {
+        // What is shared has its value already, if its first owner is libc's.
+        if key >= 0 && !self.shared.is_shared() {
             // SAFETY: the key exists. Keys below 32 are plain stores into the thread's own structure in glibc, all keys in
             // musl: fit for a signal handler.
             unsafe {
@@ -367,6 +374,9 @@ impl Block {
     /// Writes down which thread's the block is.
     fn own(&self) {
         let Some(table) = Table::get() else { return };
+        if self.shared.is_shared() {
+            return;
+        }
         let owned =
             |thread: u32| table.used().filter(move |block| block.owner.load(Ordering::Acquire) == thread);
         let (mut thread, mut word) = number::of_this_thread();
@@ -461,6 +471,7 @@ impl Block {
         self.is_preparing.store(false, Ordering::Relaxed);
         self.is_deferring.store(false, Ordering::Relaxed);
         self.is_ending.store(false, Ordering::Relaxed);
+        self.shared.reset();
         self.free();
     }
 }
@@ -484,8 +495,10 @@ fn take_from(table: Table) -> Option<&'static Block> {
     unsafe { block.task.own_every_stack() };
     block.owner.store(STARTING, Ordering::Release);
     // From here on, hits in what is called below find the block.
-    // SAFETY: the slot is this thread's own word.
-    unsafe { arch::thread_slot().write(core::ptr::from_ref(block) as usize) };
+    if !shared::own(table, block) {
+        // SAFETY: the slot is this thread's own word.
+        unsafe { arch::thread_slot().write(core::ptr::from_ref(block) as usize) };
+    }
     let mut living = 0;
     for other in table.used() {
         // Those that were ending may have ended meanwhile.
@@ -654,6 +667,7 @@ pub(crate) fn forked() {
     if let Some(mark) = unsafe { MARK.load(Ordering::Relaxed).as_ref() } {
         mark.store(1, Ordering::Relaxed);
     }
+    shared::forked();
     let mine = current();
     for block in table.used().filter(|block| block.owner.load(Ordering::Relaxed) != NOBODY) {
         if mine.is_some_and(|mine| core::ptr::eq(mine, block)) {

@@ -8,6 +8,7 @@
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, NativeArch};
 use crate::held::Held;
+use crate::owner::Identity;
 use crate::point::{Node, Point};
 use crate::sync::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Relaxed, Release, SeqCst, fence, light_barrier,
@@ -246,18 +247,6 @@ impl<A: Arch> Context<A> {
         self.word.store(sections.wrapping_add(SECTION_ONE), Release);
     }
 
-    /// Where it lies: what identifies it.
-    #[inline(always)]
-    pub(crate) fn address(&self) -> usize {
-        ptr::from_ref(self).addr()
-    }
-
-    /// A number that contexts which lie beside one another, or a little more apart, do not have in common.
-    #[inline(always)]
-    pub(crate) fn number(&self) -> usize {
-        self.address() >> size_of::<Self>().ilog2()
-    }
-
     /// The raw word, for whoever waits for its change.
     pub(crate) fn word(&self) -> &AtomicUsize {
         &self.word
@@ -271,6 +260,18 @@ impl<A: Arch> Context<A> {
     /// Whether two values of the word belong to the same section.
     pub(crate) const fn is_same_section(a: usize, b: usize) -> bool {
         a & !DEPTH_MASK == b & !DEPTH_MASK
+    }
+}
+
+impl<A: Arch> Identity for Context<A> {
+    #[inline(always)]
+    fn address(&self) -> usize {
+        ptr::from_ref(self).addr()
+    }
+
+    #[inline(always)]
+    fn number(&self) -> usize {
+        self.address() >> size_of::<Self>().ilog2()
     }
 }
 

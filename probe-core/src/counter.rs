@@ -3,9 +3,7 @@
 //! Where a word has 32 bits, 64-bit atomics are a loop at best, and on processors without vectors they go through the
 //! floating-point unit, whose registers a kernel's hit path may not touch. There a counter is two words.
 
-use crate::arch::Arch;
-use crate::context::Context;
-use crate::owner::{FirstOwner, Standing};
+use crate::owner::{FirstOwner, Identity, Standing};
 use crate::sync::{Acquire, AtomicUsize, Relaxed, Release};
 use core::ptr;
 #[cfg(target_pointer_width = "64")]
@@ -42,7 +40,7 @@ impl HitCounter {
 
     /// Counts one, in a section of this context; `false`: the context is not the first one, or the probe is silent.
     #[inline(always)]
-    pub(crate) fn try_rise_alone<A: Arch>(&self, context: &Context<A>) -> bool {
+    pub(crate) fn try_rise_alone(&self, context: &impl Identity) -> bool {
         let is_first = self.owner.is_open_to(context);
         if is_first {
             self.owners.rise_alone();
@@ -53,7 +51,7 @@ impl HitCounter {
     /// As [`HitCounter::try_rise_alone`], where there has been a second context; `false`: there has not, or the probe is silent, or the
     /// context has nothing to count with yet.
     #[inline(always)]
-    pub(crate) fn try_rise_shared<A: Arch>(&self, context: &Context<A>, shares: &Shares) -> bool {
+    pub(crate) fn try_rise_shared(&self, context: &impl Identity, shares: &Shares) -> bool {
         if !self.owner.is_open_to_all() {
             return false;
         }
@@ -72,7 +70,7 @@ impl HitCounter {
 
     /// Gives this context something to count with at its next hit, if there is.
     #[inline(never)]
-    pub(crate) fn claim<A: Arch>(&self, context: &Context<A>, shares: &Shares) {
+    pub(crate) fn claim(&self, context: &impl Identity, shares: &Shares) {
         if self.owner.claim(context) == Standing::Shared {
             shares.claim(context, self);
         }
@@ -149,13 +147,13 @@ impl Shares {
 
     /// Which of them a context and a probe have, if anything; and whose row it is.
     #[inline(always)]
-    fn of<A: Arch>(&self, context: &Context<A>, probe: &HitCounter) -> (&AtomicUsize, &Share) {
+    fn of(&self, context: &impl Identity, probe: &HitCounter) -> (&AtomicUsize, &Share) {
         let row = context.number() % ROWS;
         (&self.owners[row], &self.rows[row].0[probe.address() / 64 % COLUMNS])
     }
 
     /// Takes one for a context and a probe.
-    fn claim<A: Arch>(&self, context: &Context<A>, probe: &HitCounter) {
+    fn claim(&self, context: &impl Identity, probe: &HitCounter) {
         let (whose, share) = self.of(context, probe);
         let _ = whose.compare_exchange(0, context.address(), Relaxed, Relaxed);
         if whose.load(Relaxed) == context.address() {

@@ -3,22 +3,24 @@
 //! Everything here may run in a trap, in any code, at any time: no lock, no allocation, no panic, no log. What
 //! it reads is kept alive by being inside a section of its [`Context`] (the module `quiesce` says why).
 
+mod by_jump;
 mod fault;
 mod jprobe;
 mod stray;
+mod watch;
+
+pub(crate) use by_jump::{Copied, Entered, Jumped};
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, MemFault, Memory, Method, NativeArch, Regs, Resume};
+use crate::arch::{Arch, MemFault, Memory, Method, NativeCalls, Regs, Resume};
 use crate::context::{Context, Section, Wait, is_in_slot};
 use crate::counter::Shares;
-use crate::host::Host;
+use crate::host::{Host, RegsOf};
 use crate::kprobe::{Hit, Lender};
 use crate::point::{Handlers, LINGERS, Mode, Node, Point};
-use crate::registry::Probes;
+use crate::probes::Probes;
 use crate::sync::{Relaxed, Release};
 use core::ptr;
-
-pub(crate) type RegsOf<H> = <<H as Host>::Arch as Arch>::Regs;
 
 /// What the core made of a breakpoint trap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -440,7 +442,9 @@ impl<H: Host> Probes<H> {
                     return self.finish_step(context, point, regs);
                 }
             }
-            Some((Wait::Jprobe, point)) if place == H::Arch::jprobe_return_trap() => {
+            Some((Wait::Jprobe, point))
+                if H::Arch::CALLS.is_some_and(|calls| place == calls.jprobe_return_trap()) =>
+            {
                 // SAFETY: as above.
                 if let Some(point) = unsafe { point.as_ref() } {
                     return self.finish_jprobe(context, point, regs);

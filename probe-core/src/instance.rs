@@ -9,7 +9,6 @@ use crate::life::{Back, Claimed, LifeWord, Seen};
 use crate::owner::FirstOwner;
 use crate::pool::Pool;
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
-use crate::task::Task;
 use core::mem::offset_of;
 use core::ptr;
 
@@ -30,8 +29,8 @@ pub(crate) struct Instance<A: Arch> {
     /// The next older pending return of the task.
     pub(crate) next: AtomicPtr<Instance<A>>,
     frame: AtomicUsize,
-    /// The task whose list it is on; null where it is on none.
-    pub(crate) task: AtomicPtr<Task<A>>,
+    /// The address of the task whose list it is on; null where it is on none.
+    pub(crate) task: AtomicPtr<()>,
     /// How many calls it has followed.
     pub(crate) calls: Counter,
     pub(crate) life: LifeWord,
@@ -109,7 +108,7 @@ impl<A: Arch> Instance<A> {
 
     /// Binds it, taken, to a call that ends up at `home`; from here on the stub may be returned to.
     #[inline(always)]
-    pub(crate) fn bind(&self, real: CodeAddr, home: CodeAddr, frame: usize, task: *const Task<A>) {
+    pub(crate) fn bind(&self, real: CodeAddr, home: CodeAddr, frame: usize, task: *const ()) {
         self.real.store(real.as_usize(), Relaxed);
         // SAFETY: whoever has made the pool has said that the word stays as long as the pool.
         let shown = unsafe { &*self.home };
@@ -124,7 +123,7 @@ impl<A: Arch> Instance<A> {
 
     /// As [`Instance::bind`], of the owner's own one, which is free by `seen`, for a call from the program's own text.
     #[inline(always)]
-    pub(crate) fn bind_from_free(&self, seen: Seen, real: CodeAddr, frame: usize, task: *const Task<A>) {
+    pub(crate) fn bind_from_free(&self, seen: Seen, real: CodeAddr, frame: usize, task: *const ()) {
         self.real.store(real.as_usize(), Relaxed);
         // SAFETY: as in `bind`. To ask what is there would be as much.
         unsafe { &*self.home }.store(real.as_usize(), Relaxed);

@@ -3,7 +3,8 @@
 use crate::addr::CodeAddr;
 use crate::host::Host;
 use crate::point::{DISABLED, GONE, LEAVING, Point, STARTING};
-use crate::registry::{Kind, Probes};
+use crate::probes::Probes;
+use crate::registry::Kind;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};

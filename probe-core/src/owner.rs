@@ -5,9 +5,16 @@
 //!
 //! The word also says whether the probe is silent, so that an owner asks for both at once.
 
-use crate::arch::Arch;
-use crate::context::Context;
 use crate::sync::{AcqRel, AtomicUsize, Relaxed};
+
+/// What contexts are told apart by.
+pub(crate) trait Identity {
+    /// Where it lies: no other context has that address.
+    fn address(&self) -> usize;
+
+    /// A number that contexts which lie beside one another, or a little more apart, do not have in common.
+    fn number(&self) -> usize;
+}
 
 /// The address of the only context that has used it so far, 0 before the first, or [`SHARED`]; and [`SILENT`].
 pub(crate) struct FirstOwner(AtomicUsize);
@@ -44,7 +51,7 @@ impl FirstOwner {
 
     /// Whether it is that context's, and the probe is not silent.
     #[inline(always)]
-    pub(crate) fn is_open_to<A: Arch>(&self, context: &Context<A>) -> bool {
+    pub(crate) fn is_open_to(&self, context: &impl Identity) -> bool {
         self.0.load(Relaxed) == context.address()
     }
 
@@ -56,7 +63,7 @@ impl FirstOwner {
 
     /// Whether it is that context's.
     #[inline(always)]
-    pub(crate) fn is<A: Arch>(&self, context: &Context<A>) -> bool {
+    pub(crate) fn is(&self, context: &impl Identity) -> bool {
         self.0.load(Relaxed) & !SILENT == context.address()
     }
 
@@ -66,7 +73,7 @@ impl FirstOwner {
     }
 
     /// Makes it that context's, if it is nobody's yet. Another context's is shared from here on.
-    pub(crate) fn claim<A: Arch>(&self, context: &Context<A>) -> Standing {
+    pub(crate) fn claim(&self, context: &impl Identity) -> Standing {
         loop {
             let owner = self.0.load(Relaxed);
             let (wanted, standing) = match owner & !SILENT {

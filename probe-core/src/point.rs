@@ -12,7 +12,8 @@ use crate::kprobe::{FaultHandler, Lender, PostFn, Pre};
 use crate::kretprobe::ReturnProbe;
 use crate::list::Linked;
 use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU32, Relaxed, Release, follow};
-use crate::text::TextWord;
+use crate::table::Keyed;
+use crate::text::word::TextWord;
 use alloc::boxed::Box;
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
@@ -70,6 +71,13 @@ pub(crate) struct Point<A: Arch> {
     state: AtomicU8,
     /// Among the parked, or the gone.
     link: AtomicPtr<Point<A>>,
+}
+
+impl<A: Arch> Keyed for Point<A> {
+    #[inline(always)]
+    fn key(&self) -> usize {
+        self.place.as_usize()
+    }
 }
 
 impl<A: Arch> Linked for Point<A> {

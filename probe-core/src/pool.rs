@@ -14,14 +14,14 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Resume, SaveSet};
-use crate::context::Context;
 use crate::counter::Counter;
 use crate::error::RegisterError;
 use crate::instance::{Instance, Parts};
 use crate::kretprobe::Ending;
 use crate::list::Linked;
-use crate::owner::{FirstOwner, Standing};
+use crate::owner::{FirstOwner, Identity, Standing};
 use crate::point::Node;
+use crate::room::{free, leak};
 use crate::sync::{Acquire, AtomicBool, AtomicPtr, AtomicUsize, Relaxed, Release, follow};
 use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
@@ -256,7 +256,7 @@ impl<A: Arch> Pool<A> {
             abandoned: Counter::new(),
             link: AtomicPtr::new(ptr::null_mut()),
         };
-        let mut pool = crate::registry::leak(pool)?;
+        let mut pool = leak(pool)?;
         let this = pool.as_ptr().cast_const();
         // SAFETY: nobody else has it yet.
         let shared = unsafe { pool.as_mut() };
@@ -310,7 +310,7 @@ impl<A: Arch> Pool<A> {
 
     /// Where the instance stands that this context had last.
     #[inline(always)]
-    fn lane(&self, context: &Context<A>) -> &AtomicPtr<Instance<A>> {
+    fn lane(&self, context: &impl Identity) -> &AtomicPtr<Instance<A>> {
         &self.lanes[context.number() % LANES]
     }
 
@@ -326,7 +326,7 @@ impl<A: Arch> Pool<A> {
 
     /// As [`Pool::take`], tried once: the own instance, or that which this context had last.
     #[inline(always)]
-    pub(crate) fn try_take(&self, context: &Context<A>) -> Option<&Instance<A>> {
+    pub(crate) fn try_take(&self, context: &impl Identity) -> Option<&Instance<A>> {
         let (own, _) = self.parts();
         if own.owner.is(context) {
             return own.life.take_own().then_some(own);
@@ -339,13 +339,13 @@ impl<A: Arch> Pool<A> {
 
     /// A free instance. No lock, no allocation.
     #[inline(always)]
-    pub(crate) fn take(&self, context: &Context<A>) -> Option<&Instance<A>> {
+    pub(crate) fn take(&self, context: &impl Identity) -> Option<&Instance<A>> {
         self.try_take(context).or_else(|| self.take_other(context))
     }
 
     /// As [`Pool::take`], where neither the own instance nor the one that the context had last is free.
     #[inline(never)]
-    fn take_other(&self, context: &Context<A>) -> Option<&Instance<A>> {
+    fn take_other(&self, context: &impl Identity) -> Option<&Instance<A>> {
         let (own, _) = self.parts();
         let taken = match own.owner.claim(context) {
             Standing::Won => own.life.take_own().then_some(own),
@@ -364,7 +364,7 @@ impl<A: Arch> Pool<A> {
     ///
     /// One that has never followed a call is taken only where all before it are in use at the same time, and that there is
     /// none is said only where all are: between two looks at which each was in use, for the same turn.
-    fn take_numbered(&self, context: &Context<A>) -> Option<&Instance<A>> {
+    fn take_numbered(&self, context: &impl Identity) -> Option<&Instance<A>> {
         let (own, numbered) = self.parts();
         let mut before = None;
         loop {
@@ -424,7 +424,7 @@ impl<A: Arch> Pool<A> {
     pub(crate) unsafe fn batch(&self, stubs: &Stubs) -> Result<NonNull<Batch<A>>, RegisterError> {
         let mut batch = Batch::new(stubs, self.each, None, self.calls.load(Relaxed))?;
         batch.instances.iter_mut().for_each(|instance| instance.belong_to(self));
-        crate::registry::leak(batch)
+        leak(batch)
     }
 
     /// Lets what [`Pool::batch`] has made be taken. Under the registry's lock.
@@ -493,7 +493,7 @@ impl<A: Arch> Drop for Pool<A> {
         let mut next = self.first.next.load(Relaxed);
         while let Some(batch) = NonNull::new(next) {
             // SAFETY: leaked by `batch`, and in this chain alone.
-            let batch = unsafe { crate::registry::free(batch) };
+            let batch = unsafe { free(batch) };
             next = batch.next.load(Relaxed);
         }
     }

@@ -10,7 +10,7 @@
 
 use crate::context::{Anonymous, Context};
 use crate::host::Host;
-use crate::registry::Probes;
+use crate::probes::Probes;
 use crate::sync::{Acquire, SeqCst, fence};
 
 impl<H: Host> Probes<H> {

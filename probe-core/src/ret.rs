@@ -9,18 +9,16 @@ mod stale;
 mod stub;
 
 pub(crate) use fast::Returned;
-pub(crate) use stub::{StubChunk, StubRange};
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Entry, Regs, Resume};
+use crate::arch::{Arch, Calls, Entry, Regs, Resume};
 use crate::context::{Context, Inside};
-use crate::hit::RegsOf;
-use crate::host::{Host, Notice};
+use crate::host::{Host, Notice, RegsOf};
 use crate::instance::Instance;
 use crate::kretprobe::{Call, Follow, ReturnProbe};
 use crate::life::Claimed;
 use crate::point::Node;
-use crate::registry::Probes;
+use crate::probes::Probes;
 use crate::sync::{Relaxed, Release, follow};
 use crate::task::Task;
 use core::ptr;
@@ -72,7 +70,7 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
     ) -> Resume {
         let pool = probe.pool();
-        let Ok(entry) = H::Arch::entry(regs, self.host.memory()) else { return pool.miss() };
+        let Some(entry) = self.entry_of_call(regs) else { return pool.miss() };
         let (sp, home) = (regs.sp(), Some(entry.return_address));
         let task = self.task_at(sp);
         if let Some(task) = task.filter(|task| !task.is_idle()) {
@@ -90,14 +88,20 @@ impl<H: Host> Probes<H> {
         }
     }
 
+    /// The call that has just been entered; `None` where its stack cannot be read.
+    #[inline(always)]
+    fn entry_of_call(&self, regs: &RegsOf<H>) -> Option<Entry> {
+        H::Arch::CALLS?.entry(regs, self.host.memory()).ok()
+    }
+
     /// Whether the call that has just been entered returns to the program's own text.
     pub(crate) fn is_unfollowed(&self, regs: &RegsOf<H>) -> bool {
-        H::Arch::entry(regs, self.host.memory()).is_ok_and(|entry| !self.is_stub(entry.return_address))
+        self.entry_of_call(regs).is_some_and(|entry| !self.is_stub(entry.return_address))
     }
 
     /// Whether such a call has been followed now.
     pub(crate) fn has_followed(&self, regs: &RegsOf<H>) -> bool {
-        let Ok(entry) = H::Arch::entry(regs, self.host.memory()) else { return false };
+        let Some(entry) = self.entry_of_call(regs) else { return false };
         let newest = self.host.task().and_then(Task::newest);
         newest.is_some_and(|newest| entry.return_address == newest.stub) || self.is_stub(entry.return_address)
     }
@@ -151,7 +155,7 @@ impl<H: Host> Probes<H> {
         home: CodeAddr,
         regs: &mut RegsOf<H>,
     ) -> Result<(), &'a Instance<H::Arch>> {
-        let list = task.map_or(ptr::null(), ptr::from_ref);
+        let list = task.map_or(ptr::null(), Task::identity);
         instance.bind(entry.return_address, home, entry.frame, list);
         self.link_call(task, older, instance, regs)
     }
@@ -165,9 +169,9 @@ impl<H: Host> Probes<H> {
         instance: &'a Instance<H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Result<(), &'a Instance<H::Arch>> {
-        if H::Arch::set_return_address(regs, instance.stub, self.host.memory()).is_err() {
-            return Err(instance);
-        }
+        let set =
+            H::Arch::CALLS.map(|calls| calls.set_return_address(regs, instance.stub, self.host.memory()));
+        let Some(Ok(())) = set else { return Err(instance) };
         if let Some(task) = task {
             instance.next.store(older, Relaxed);
             task.pending.store(ptr::from_ref(instance).cast_mut(), Release);
@@ -223,7 +227,7 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
     ) {
         let owner = instance.task.load(Relaxed);
-        let own_task = self.task_at(regs.sp()).filter(|task| ptr::eq(*task, owner));
+        let own_task = self.task_at(regs.sp()).filter(|task| ptr::eq(task.identity(), owner));
         if let Some(task) = own_task {
             self.unlink(task, instance, regs.sp());
         }
@@ -231,8 +235,10 @@ impl<H: Host> Probes<H> {
         if let Some(context) = context {
             // SAFETY: the caller is inside.
             let ending = unsafe { pool.ending() };
+            context.set_current(ending.node());
             // SAFETY: the call is claimed, and its data still there.
-            unsafe { ending.run(context, regs, instance.data) };
+            unsafe { ending.run(regs, instance.data) };
+            context.set_current(ptr::null());
         } else {
             // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
             if let Some(node) = unsafe { follow(&pool.node).as_ref() } {

@@ -2,10 +2,10 @@
 
 use crate::arch::{Arch, Regs, SingleStep, Tail};
 use crate::context::{Section, Wait, is_in_slot};
-use crate::hit::{RegsOf, Trap};
-use crate::host::Host;
+use crate::hit::Trap;
+use crate::host::{Host, RegsOf};
 use crate::point::Point;
-use crate::registry::Probes;
+use crate::probes::Probes;
 use crate::slots;
 
 impl<H: Host> Probes<H>

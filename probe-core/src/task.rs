@@ -94,6 +94,12 @@ impl<A: Arch> Task<A> {
         unsafe { self.pending.load(Relaxed).as_ref() }
     }
 
+    /// What its calls know it by.
+    #[inline(always)]
+    pub(crate) fn identity(&self) -> *const () {
+        ptr::from_ref(self).cast()
+    }
+
     /// Whether no return is pending.
     pub fn is_idle(&self) -> bool {
         self.pending.load(Relaxed).is_null()

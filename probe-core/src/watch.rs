@@ -1,19 +1,14 @@
 //! Watchpoints: probes that fire on data references, through the processor's debug registers.
 //!
-//! An optional power of a host ([`Host::watchpoints`]). The lock-free half is here; the locked half is in
-//! `registry/watch.rs`.
+//! An optional power of a host ([`Host::watchpoints`](crate::host::Host::watchpoints)). Here is what is registered, and what handlers see;
+//! the lock-free half is `hit/watch.rs`, the locked half `registry/watch.rs`.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Memory, Regs};
-use crate::context::Section;
 use crate::counter::Counter;
-use crate::hit::RegsOf;
-use crate::host::Host;
 use crate::kprobe::{Lender, TargetMemory};
-use crate::point::{DISABLED, SILENT};
-use crate::registry::Probes;
-use crate::slots;
-use crate::sync::{Acquire, AtomicBool, AtomicPtr, AtomicU32, Relaxed};
+use crate::point::DISABLED;
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Relaxed};
 use alloc::boxed::Box;
 use core::fmt;
 
@@ -42,7 +37,7 @@ pub struct WatchRange {
 
 pub(crate) type WatchFn<A> = dyn Fn(&mut WatchHit<'_, A>) + Send + Sync;
 
-/// A watchpoint to be registered with [`Probes::watch`]: what to call after each reference to some memory.
+/// A watchpoint to be registered with [`Probes::watch`](crate::Probes::watch): what to call after each reference to some memory.
 ///
 /// The handler runs where a kprobe's would, and under the same rules: it may not block, allocate in a process, or register
 /// and unregister probes. A reference that a probe's handler makes, or the core while it simulates an instruction, is
@@ -108,9 +103,9 @@ impl<A: Arch> fmt::Debug for Watchpoint<A> {
 
 /// One reference to watched memory, as a handler sees it.
 pub struct WatchHit<'a, A: Arch> {
-    regs: &'a mut A::Regs,
-    node: &'a WatchNode<A>,
-    lender: &'a dyn Lender,
+    pub(crate) regs: &'a mut A::Regs,
+    pub(crate) node: &'a WatchNode<A>,
+    pub(crate) lender: &'a dyn Lender,
 }
 
 impl<'a, A: Arch> WatchHit<'a, A> {
@@ -198,58 +193,5 @@ impl<A: Arch> WatchNode<A> {
 
     pub(crate) fn clear(&self, flag: u32) {
         self.flags.fetch_and(!flag, Relaxed);
-    }
-}
-
-impl<H: Host> Probes<H> {
-    /// Handles a data-reference trap of the debug register `index` ([`Watchpoints::arm`](crate::host::Watchpoints::arm)):
-    /// the host's trap code calls it with the interrupted registers, after the instruction that has made the reference.
-    ///
-    /// Interrupts are off (a kernel) or asynchronous signals kept away (a process). A trap of a watchpoint that was removed a
-    /// moment ago is nobody's, and nothing happens.
-    pub fn watchpoint(&self, regs: &mut RegsOf<H>, index: usize) {
-        let Some(cell) = self.watches.get(index) else { return };
-        let Some(context) = self.host.context() else {
-            let _inside = self.anonymous();
-            // SAFETY: a node is freed after a grace period that began when it had been taken out of its cell; inside until the
-            // end.
-            if let Some(node) = unsafe { cell.load(Acquire).as_ref() } {
-                node.missed.rise();
-            }
-            return;
-        };
-        let inside = context.open();
-        // SAFETY: a node is freed after a grace period that began when it had been taken out of its cell; inside until the end.
-        if let Some(node) = unsafe { cell.load(Acquire).as_ref() }
-            && !node.is(SILENT)
-        {
-            if inside.was_outside() {
-                self.call_watch(node, regs, inside.section());
-            } else {
-                node.missed.rise();
-            }
-        }
-    }
-
-    /// Calls the handler with the pc in the program's own text: the reference may have been made in a slot or a detour. A
-    /// fault in the handler is the host's.
-    fn call_watch(&self, node: &WatchNode<H::Arch>, regs: &mut RegsOf<H>, section: &Section) {
-        node.hits.rise();
-        let Some(handler) = &node.handler else { return };
-        let at = regs.pc();
-        if let Some(next) = self.behind_copy(at, section) {
-            regs.set_pc(next);
-        }
-        handler(&mut WatchHit { regs, node, lender: self });
-        regs.set_pc(at);
-    }
-
-    /// The instruction behind the one whose copy, in a slot or a detour, ends at `at`.
-    fn behind_copy(&self, at: CodeAddr, section: &Section) -> Option<CodeAddr> {
-        let Some(place) = slots::place_of_slot::<H>(&self.slot_chunks, at, section) else {
-            return self.detour_at(at, section).map(|(_, next)| next);
-        };
-        let point = self.points.find(place.as_usize(), section)?;
-        Some(place.wrapping_add(usize::from(point.insn_len)))
     }
 }

@@ -189,6 +189,12 @@ pub(crate) fn nofault_fixup(pc: usize) -> Option<usize> {
     (start..end).contains(&pc).then_some(end)
 }
 
+/// Turns the entry of a function into that of `function`, a pointer, with the same arguments.
+pub(crate) fn enter(regs: &mut Regs, function: usize) {
+    use probe_core::arch::Regs as _;
+    regs.set_pc(probe_core::CodeAddr::new(function));
+}
+
 /// None: see [`RESTORER_FLAG`].
 pub(crate) fn restorer() -> usize {
     0

@@ -95,7 +95,7 @@ pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
     probe_unwind::x86::eh_frame(
         probe_unwind::x86::Mode::Protected,
         stubs,
-        <probe_arch_native::Native as probe_core::arch::Arch>::STUB_LEN,
+        <probe_arch_native::Native as probe_core::arch::Calls<_>>::STUB_LEN,
     )
 }
 
@@ -225,6 +225,12 @@ pub(crate) fn nofault_fixup(pc: usize) -> Option<usize> {
     let start = (&raw const probe_host_linux_copy_begin) as usize;
     let end = (&raw const probe_host_linux_copy_end) as usize;
     (start..end).contains(&pc).then_some(end)
+}
+
+/// Turns the entry of a function into that of `function`, a pointer, with the same arguments.
+pub(crate) fn enter(regs: &mut Regs, function: usize) {
+    use probe_core::arch::Regs as _;
+    regs.set_pc(probe_core::CodeAddr::new(function));
 }
 
 /// None: see [`RESTORER_FLAG`].

@@ -6,6 +6,7 @@
 //! * `is_breakpoint_trap`, `trap_number`.
 //! * `WATCHPOINTS`, `check_watch`: how many watchpoints a process has, and which.
 //! * `IS_ADDRESS_THUNK`: whether four bytes are a function that gives its caller the caller's address, where such exist.
+//! * `enter`: from one function's entry to another's.
 //! * `SYSCALL`: how libc's code makes a system call; `syscall`: makes one.
 //! * assembly: the thread-local slot (initial-exec model: no call, no allocation at first use), the copy that
 //!   survives faults, the signal return.
@@ -39,8 +40,8 @@ cfg_if::cfg_if! {
 
 pub(crate) use native::{
     IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, WATCHPOINTS, check_watch,
-    eh_frame, function_entry, is_breakpoint_trap, nofault_copy, nofault_fixup, restorer, sigaltstack_from,
-    syscall, thread_slot,
+    eh_frame, enter, function_entry, is_breakpoint_trap, nofault_copy, nofault_fixup, restorer,
+    sigaltstack_from, syscall, thread_slot,
 };
 
 /// How compiled code makes a system call with a constant number.

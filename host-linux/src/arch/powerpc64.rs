@@ -93,7 +93,7 @@ pub(crate) fn function_entry(descriptor: &[usize; 3]) -> usize {
 
 /// Describes a chunk of return stubs to unwinders.
 pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
-    use probe_core::arch::Arch as _;
+    use probe_core::arch::Calls as _;
     let order = if cfg!(target_endian = "big") { ByteOrder::Big } else { ByteOrder::Little };
     let toc_at = if cfg!(target_abi = "elfv1") { 40 } else { 24 };
     probe_unwind::ppc64::eh_frame(order, toc_at, stubs, probe_arch_native::Native::STUB_LEN)
@@ -252,6 +252,19 @@ pub(crate) fn nofault_fixup(pc: usize) -> Option<usize> {
     let start = (&raw const probe_host_linux_copy_code) as usize;
     let end = (&raw const probe_host_linux_copy_end) as usize;
     (start..end).contains(&pc).then_some(end)
+}
+
+/// Turns the entry of a function into that of `function`, a pointer, with the same arguments.
+pub(crate) fn enter(regs: &mut Regs, function: usize) {
+    let mut entry = function as u64;
+    if cfg!(target_abi = "elfv1") {
+        // SAFETY: on ELFv1 a function's pointer leads to its descriptor: where it starts, and its TOC.
+        let [start, toc] = unsafe { *(function as *const [u64; 2]) };
+        entry = start;
+        regs.gpr[2] = toc;
+    }
+    regs.gpr[12] = entry;
+    regs.nip = entry;
 }
 
 /// None: see [`RESTORER_FLAG`].

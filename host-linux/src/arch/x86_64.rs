@@ -101,7 +101,7 @@ pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
     probe_unwind::x86::eh_frame(
         probe_unwind::x86::Mode::Long,
         stubs,
-        <probe_arch_native::Native as probe_core::arch::Arch>::STUB_LEN,
+        <probe_arch_native::Native as probe_core::arch::Calls<_>>::STUB_LEN,
     )
 }
 
@@ -221,6 +221,12 @@ pub(crate) fn nofault_fixup(pc: usize) -> Option<usize> {
     let start = probe_host_linux_copy as *const () as usize;
     let end = (&raw const probe_host_linux_copy_end) as usize;
     (start..end).contains(&pc).then_some(end)
+}
+
+/// Turns the entry of a function into that of `function`, a pointer, with the same arguments.
+pub(crate) fn enter(regs: &mut Regs, function: usize) {
+    use probe_core::arch::Regs as _;
+    regs.set_pc(probe_core::CodeAddr::new(function));
 }
 
 /// Where signal handlers return to.

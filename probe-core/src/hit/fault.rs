@@ -1,12 +1,12 @@
 //! Faults of original instructions, of their copies and of handlers (HIT_9).
 
-use super::{FaultVerdict, RegsOf};
+use super::FaultVerdict;
 use crate::arch::{Arch, Regs};
 use crate::context::{Context, Wait, is_in_slot};
-use crate::host::Host;
+use crate::host::{Host, RegsOf};
 use crate::kprobe::{Answer, Hit};
 use crate::point::{Handlers, Node, Point};
-use crate::registry::Probes;
+use crate::probes::Probes;
 use core::ptr;
 
 impl<H: Host> Probes<H> {

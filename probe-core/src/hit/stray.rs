@@ -1,12 +1,12 @@
 //! Breakpoints at no probe's place: a slot's end without a frame, a jump's middle, what has just gone, somebody else's (HIT_5).
 
-use super::{RegsOf, Trap};
+use super::Trap;
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs};
 use crate::context::{Context, Section, is_in_slot};
-use crate::host::Host;
+use crate::host::{Host, RegsOf};
 use crate::point::{Mode, Point};
-use crate::registry::Probes;
+use crate::probes::Probes;
 use crate::slots;
 use crate::sync::{SeqCst, fence};
 

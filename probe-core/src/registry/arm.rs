@@ -1,11 +1,11 @@
 //! Breakpoints in text: planting and removing them, enabling, the switch.
 
-use super::Probes;
 use crate::arch::{Arch, Method, Tail};
 use crate::error::{ControlError, TextError};
 use crate::held::Hold;
 use crate::host::{Host, Notice};
 use crate::point::{DISABLED, GONE, HAS_POST, LEAVING, LINGERS, Mode, Node, Point, TAIL_JUMPS};
+use crate::probes::Probes;
 use crate::sync::{Acquire, Release};
 use crate::text::{Jump, Original, Spot};
 

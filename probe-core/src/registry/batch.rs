@@ -7,16 +7,19 @@
 //! A stage is done for the whole batch before the next one begins, and takes what the one before has made. Each knows how it
 //! is undone, which needs no memory: [`Prepared::give_up`], [`Published::leave`].
 
+use super::handle::Probe;
 use super::optimise::save_of;
 use super::points::Origin;
 use super::resolve::{Resolved, Walk};
-use super::{OpenBooks, Probe, Probes, Room};
 use crate::arch::Arch;
 use crate::error::{BatchError, RegisterError};
 use crate::held::{Hold, Lent};
 use crate::host::{Host, Notice};
 use crate::kprobe::{AnyProbe, Pending};
+use crate::lock::OpenBooks;
 use crate::point::{HAS_JPROBE, Handlers, LEAVING, Node, Point, STARTING, STEPPED};
+use crate::probes::Probes;
+use crate::room::Room;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 

@@ -1,13 +1,14 @@
 //! What a registration would do, without doing it (REG_9).
 
 use super::resolve::{DecodedOf, Insn, Resolved, Walk};
-use super::{OpenBooks, Probes};
 use crate::addr::CodeAddr;
 use crate::arch::Method;
 use crate::error::{Refusal, RegisterError};
 use crate::host::Host;
 use crate::jump::{BranchTargets, post_by_jump};
+use crate::lock::OpenBooks;
 use crate::place::Place;
+use crate::probes::Probes;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -1,11 +1,11 @@
 //! The face of a registered probe: its handle and its counters.
 
-use super::Probes;
 use crate::addr::CodeAddr;
 use crate::arch::Arch;
 use crate::error::ControlError;
 use crate::host::Host;
 use crate::point::{DISABLED, GONE, Handlers, Node};
+use crate::probes::Probes;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;

@@ -3,15 +3,16 @@
 //! A probe is registered with a breakpoint; its jump follows. One decision is made wherever a probe comes to a jump: does the
 //! detour that stands in text serve this probe, too ([`Probes::is_served`])? How jumps are written is `text`'s.
 
-use super::{OpenBooks, Probes};
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Method, NativeArch, SaveSet};
+use crate::arch::{Arch, Method, NativeJumps, SaveSet};
 use crate::detour::{Kind, MAX_DISPLACED_LEN};
 use crate::error::{ControlError, Refusal, TextError};
 use crate::held::Hold;
 use crate::host::Host;
 use crate::jump::{BranchTargets, post_by_jump, refusal};
+use crate::lock::OpenBooks;
 use crate::point::{Asks, NO_JUMP, NO_SIMD, Node, Point};
+use crate::probes::Probes;
 use crate::sync::{Acquire, Relaxed, Release};
 use crate::text::{Spot, Standing};
 use alloc::vec::Vec;
@@ -210,7 +211,10 @@ pub(super) fn needs_of<H: Host>(point: &Point<H::Arch>, flags: u32, asks: Asks) 
             post_by_jump::<H::Arch>(point.method, &point.plan)?;
             needs.calls_post = point.method != Method::Simulate;
         }
-        Asks::Return => needs.follows = H::Arch::entry_trampoline(SaveSet::General).is_some(),
+        Asks::Return => {
+            let trampoline = H::Arch::JUMPS.and_then(|jumps| jumps.entry_trampoline(SaveSet::General));
+            needs.follows = trampoline.is_some();
+        }
     }
     Ok(needs)
 }

@@ -1,13 +1,15 @@
 //! Points: what a batch finds at its places, or makes there. Their slots.
 
 use super::resolve::{DecodedOf, Insn, Resolved, Walk};
-use super::{OpenBooks, Probes, leak};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method, Tail};
 use crate::error::RegisterError;
 use crate::held::Lent;
 use crate::host::Host;
+use crate::lock::OpenBooks;
 use crate::point::{IN_TABLE, Point, TAIL_JUMPS};
+use crate::probes::Probes;
+use crate::room::leak;
 use crate::slots::{CHUNK_LEN, OWN, SlotChunk};
 use crate::text;
 

@@ -1,14 +1,17 @@
 //! Removing: disarmed, taken off, freed after a grace period; and text that goes away by itself.
 
-use super::{Books, Kept, Locked, OpenBooks, Probe, Probes, free};
+use super::handle::{Kept, Probe};
 use crate::addr::CodeAddr;
 use crate::error::ControlError;
 use crate::held::{Hold, Lent};
 use crate::host::{Host, Notice};
 use crate::list::List;
+use crate::lock::{Locked, OpenBooks};
 use crate::point::{
     GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, ORPHAN, PARKED, POINT_GONE, Point, STEPPED,
 };
+use crate::probes::{Books, Probes};
+use crate::room::free;
 use crate::sync::{AcqRel, Relaxed, Release};
 use crate::table::RetiredArray;
 use alloc::vec::Vec;

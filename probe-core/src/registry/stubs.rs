@@ -1,17 +1,20 @@
 //! Return stubs: handing them out to pools, and taking them back.
 
-use super::{OpenBooks, Probes, Room, free, leak};
+use super::resolve::NO_CALLS;
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, NativeArch, SaveSet};
+use crate::arch::{Arch, Calls, NativeCalls, SaveSet};
 use crate::error::RegisterError;
 use crate::held::Hold;
-use crate::host::Host;
+use crate::host::{CallsOf, Host};
 use crate::instance::Instance;
 use crate::kretprobe::{Active, MAX_DATA_LEN, ReturnHandlers, ReturnProbe};
+use crate::lock::OpenBooks;
 use crate::point::Handlers;
 use crate::pool::{MAX_ACTIVE, Plan, Pool, Stubs};
-use crate::ret::{Returned, StubChunk};
+use crate::probes::Probes;
+use crate::room::{Room, free, leak};
 use crate::slots::{CHUNK_LEN, OWN, chunk_base};
+use crate::stub::StubChunk;
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -162,7 +165,8 @@ impl<H: Host> Probes<H> {
                 if chunk.instances[index].load(Relaxed).is_null()
                     && let Some(home) = chunk.home(index)
                 {
-                    stubs.push((chunk.base.wrapping_add(index * H::Arch::STUB_LEN), ptr::from_ref(home)));
+                    stubs
+                        .push((chunk.base.wrapping_add(index * CallsOf::<H>::STUB_LEN), ptr::from_ref(home)));
                     left -= 1;
                 }
             }
@@ -210,9 +214,10 @@ impl<H: Host> Probes<H> {
         save: SaveSet,
         image: &mut Vec<u8>,
     ) -> Result<NonNull<StubChunk<H>>, RegisterError> {
-        let trampoline = <H::Arch as NativeArch>::return_trampoline(save);
-        let handler = H::Arch::handler::<Returned<H>>();
-        let count = H::Arch::fill_return_stubs(base, trampoline, handler, image);
+        let calls = H::Arch::CALLS.ok_or(RegisterError::NotCalled { at: base, refusal: NO_CALLS })?;
+        let trampoline = calls.return_trampoline(save);
+        let handler = (self.entries.returned)();
+        let count = calls.fill_return_stubs(base, trampoline, handler, image);
         let mut instances = Vec::new();
         instances.try_reserve_exact(count).map_err(|_| RegisterError::NoMemory)?;
         instances.resize_with(count, || AtomicPtr::new(ptr::null_mut()));
@@ -247,7 +252,7 @@ impl<H: Host> Probes<H> {
 
     fn set_stub(&self, hold: &Hold, stub: CodeAddr, instance: *mut Instance<H::Arch>) {
         let Some(chunk) = self.stub_chunks.find(chunk_base(stub).as_usize(), hold) else { return };
-        let index = stub.offset_from(chunk.base) as usize / H::Arch::STUB_LEN;
+        let index = stub.offset_from(chunk.base) as usize / CallsOf::<H>::STUB_LEN;
         let Some(cell) = chunk.instances.get(index) else { return };
         cell.store(instance, Release);
         let free = chunk.free.load(Relaxed);

@@ -3,12 +3,15 @@
 //! A watchpoint holds one of the processor's debug registers from its registration on, enabled or not, so that
 //! enabling never fails for want of one.
 
-use super::{Counters, Locked, Probes, Room, free};
+use super::handle::Counters;
 use crate::addr::CodeAddr;
 use crate::error::{ControlError, Refusal, RegisterError};
 use crate::held::Hold;
 use crate::host::Host;
+use crate::lock::Locked;
 use crate::point::{DISABLED, GONE, LEAVING, ORPHAN};
+use crate::probes::Probes;
+use crate::room::{Room, free};
 use crate::sync::{AcqRel, Acquire, AtomicPtr, Relaxed, Release};
 use crate::watch::{MAX_WATCHPOINTS, WatchNode, WatchRange, Watchpoint};
 use core::fmt;

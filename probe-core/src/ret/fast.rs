@@ -1,14 +1,13 @@
 //! The usual calls, by the shortest way there and back. All others take the ways of [`ret`](super), which are right for these, too.
 
-use super::stub::probes_of;
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Entry, Regs, Resume, TrampolineHandler};
+use crate::arch::{Entry, Regs, Resume, TrampolineHandler};
 use crate::context::Context;
-use crate::hit::RegsOf;
-use crate::host::Host;
+use crate::host::{Host, RegsOf};
 use crate::instance::Instance;
 use crate::pool::Pool;
-use crate::registry::Probes;
+use crate::probes::Probes;
+use crate::stub::probes_of;
 use crate::sync::{Relaxed, Release};
 use crate::task::Task;
 use core::marker::PhantomData;
@@ -45,8 +44,10 @@ pub(super) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsO
     task.pending.store(instance.next.load(Relaxed), Release);
     // SAFETY: inside until `close_only`.
     let ending = unsafe { instance.pool().ending() };
+    context.set_current(ending.node());
     // SAFETY: the call is claimed, and its data still there.
-    let resume = unsafe { ending.run(context, regs, instance.data) };
+    let resume = unsafe { ending.run(regs, instance.data) };
+    context.set_current(ptr::null());
     instance.life.release_newest();
     context.close_only(section);
     probes.host.unpin();
@@ -72,7 +73,7 @@ impl<H: Host> Probes<H> {
     ) -> Option<Result<(), &'a Instance<H::Arch>>> {
         let (task, entry) = self.plain_call(regs)?;
         let seen = own.seen_free()?;
-        own.bind_from_free(seen, entry.return_address, entry.frame, task);
+        own.bind_from_free(seen, entry.return_address, entry.frame, task.identity());
         Some(self.link_call(Some(task), ptr::null_mut(), own, regs))
     }
 
@@ -93,7 +94,7 @@ impl<H: Host> Probes<H> {
     #[inline(always)]
     fn plain_call(&self, regs: &RegsOf<H>) -> Option<(&Task<H::Arch>, Entry)> {
         let task = self.host.task().filter(|task| task.is_idle())?;
-        let entry = H::Arch::entry(regs, self.host.memory()).ok()?;
+        let entry = self.entry_of_call(regs)?;
         let is_plain = task.runs_at(entry.frame) && !self.stub_range.may_hold(entry.return_address);
         is_plain.then_some((task, entry))
     }

@@ -4,9 +4,10 @@
 //! under it only for a place's first detour ([`Host::symbol_at`]), so that a host whose symbols have a lock of their own must
 //! not register while it holds that.
 
-use super::{Books, Probes, free};
 use crate::held::Hold;
 use crate::host::Host;
+use crate::probes::{Books, Probes};
+use crate::room::free;
 use crate::sync::{Acquire, Relaxed, Release};
 use core::ops::{Deref, DerefMut};
 use core::ptr::{self, NonNull};

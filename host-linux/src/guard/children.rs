@@ -1,0 +1,104 @@
+//! Children that are made behind the back of what a hit rests on.
+//!
+//! One that shares its maker's memory and thread-local storage runs beside it, and the word that leads to a thread's block would
+//! lead two there ([`threads::share`]). That of `vfork` does not run beside it. One for which the kernel takes all handlers away
+//! (`CLONE_CLEAR_SIGHAND`) would end at its first breakpoint: there `clone3` answers as before Linux 5.3, which had none, and
+//! callers do what they did then (the `posix_spawn` of glibc resets the handlers itself).
+//!
+//! The functions of libc are probed, not their system calls: a child does not come back into a slot.
+
+use crate::arch::{self, SYSCALL};
+use crate::symbols::index::Kind;
+use crate::symbols::objects::Object;
+use crate::{Hit, Kprobe, Native, process, sys, threads};
+use core::ffi::c_long;
+use probe_core::arch::{Memory, Regs as _};
+use probe_core::{AnyProbe, CodeAddr, Flow, Place};
+
+/// `CLONE_CLEAR_SIGHAND`.
+const CLEAR_SIGHAND: u64 = 1 << 32;
+
+/// Whether a child that is made with `flags` runs beside its maker and on its storage.
+fn shares_storage(flags: u64) -> bool {
+    let [vm, waits, own] = [libc::CLONE_VM, libc::CLONE_VFORK, libc::CLONE_SETTLS].map(|flag| flag as u64);
+    flags & (vm | waits | own) == vm
+}
+
+/// The probes on the functions of `libc` that make children.
+pub(super) fn probes_on_functions(libc: &[&Object]) -> Vec<AnyProbe<Native>> {
+    let handlers: [(&str, fn(&mut Hit<'_>) -> Flow); 2] =
+        [("clone", before_clone), ("syscall", before_syscall)];
+    let mut found = Vec::new();
+    for (object, (name, handler)) in libc.iter().flat_map(|object| handlers.map(|named| (object, named))) {
+        object.index().find(name, &mut |entry| {
+            let at = object.bias.wrapping_add(entry.addr).wrapping_add(usize::from(entry.local_entry));
+            if entry.kind == Kind::Function && found.iter().all(|&(other, _)| other != at) {
+                found.push((at, handler));
+            }
+        });
+    }
+    let place = |&(at, _): &(usize, _)| Place::addr(CodeAddr::new(at));
+    let explained = process::probes().explain_all(&found.iter().map(place).collect::<Vec<_>>());
+    let can_be_probed = found.iter().zip(explained).filter(|(_, explained)| explained.is_ok());
+    can_be_probed.map(|(at, _)| Kprobe::at(place(at)).pre(at.1).into()).collect()
+}
+
+/// `clone(function, stack, flags, …)`.
+fn before_clone(hit: &mut Hit<'_>) -> Flow {
+    if hit.argument(2).is_some_and(|flags| shares_storage(flags as u64)) {
+        threads::share();
+    }
+    Flow::Continue
+}
+
+/// `syscall(number, …)`.
+fn before_syscall(hit: &mut Hit<'_>) -> Flow {
+    let Some(number) = hit.argument(0) else { return Flow::Continue };
+    let flags = match number as c_long {
+        libc::SYS_clone => hit.argument(1).map(|flags| flags as u64),
+        libc::SYS_clone3 => hit.argument(1).and_then(|arguments| flags_at(&hit.memory(), arguments)),
+        _ => return Flow::Continue,
+    };
+    let flags = flags.unwrap_or(0);
+    if number as c_long == libc::SYS_clone3 && flags & CLEAR_SIGHAND != 0 {
+        arch::enter(hit.regs_mut(), has_no_clone3 as *const () as usize);
+        return Flow::Redirected;
+    }
+    if shares_storage(flags) {
+        threads::share();
+    }
+    Flow::Continue
+}
+
+/// The flags in a `struct clone_args`.
+fn flags_at(memory: &impl Memory, arguments: usize) -> Option<u64> {
+    let mut flags = [0; 8];
+    memory.read(arguments, &mut flags).ok().map(|()| u64::from_ne_bytes(flags))
+}
+
+/// What `syscall` does where the kernel does not know the call.
+extern "C" fn has_no_clone3() -> c_long {
+    // SAFETY: the calling thread's own.
+    unsafe { sys::errno_location().write(libc::ENOSYS) };
+    -1
+}
+
+/// A probe on an instruction of libc's that loads the number of `clone3`, which call number `call` of [`SYSCALL`] follows at once: the
+/// arguments are in place.
+pub(super) fn probe_on_clone3(at: usize, call: usize) -> AnyProbe<Native> {
+    // SAFETY: the guard has found it by its code: what it says may be called.
+    let place = unsafe { Place::unchecked(CodeAddr::new(at)) };
+    let pre = move |hit: &mut Hit<'_>| {
+        let arguments = (SYSCALL.argument)(hit.regs(), 0);
+        let flags = flags_at(&hit.memory(), arguments).unwrap_or(0);
+        if flags & CLEAR_SIGHAND == 0 {
+            return Flow::Continue;
+        }
+        let behind = hit.regs().pc().wrapping_add(arch::LOAD_LEN + SYSCALL.calls[call].len());
+        let regs = hit.regs_mut();
+        (SYSCALL.set_result)(regs, call, -(libc::ENOSYS as isize));
+        regs.set_pc(behind);
+        Flow::Redirected
+    };
+    Kprobe::at(place).pre(pre).without_jump().into()
+}

@@ -1,0 +1,64 @@
+//! Traps of debug registers: the handlers of watchpoints.
+
+use crate::addr::CodeAddr;
+use crate::arch::Regs;
+use crate::context::Section;
+use crate::host::{Host, RegsOf};
+use crate::point::SILENT;
+use crate::probes::Probes;
+use crate::slots;
+use crate::sync::Acquire;
+use crate::watch::{WatchHit, WatchNode};
+
+impl<H: Host> Probes<H> {
+    /// Handles a data-reference trap of the debug register `index` ([`Watchpoints::arm`](crate::host::Watchpoints::arm)):
+    /// the host's trap code calls it with the interrupted registers, after the instruction that has made the reference.
+    ///
+    /// Interrupts are off (a kernel) or asynchronous signals kept away (a process). A trap of a watchpoint that was removed a
+    /// moment ago is nobody's, and nothing happens.
+    pub fn watchpoint(&self, regs: &mut RegsOf<H>, index: usize) {
+        let Some(cell) = self.watches.get(index) else { return };
+        let Some(context) = self.host.context() else {
+            let _inside = self.anonymous();
+            // SAFETY: a node is freed after a grace period that began when it had been taken out of its cell; inside until the
+            // end.
+            if let Some(node) = unsafe { cell.load(Acquire).as_ref() } {
+                node.missed.rise();
+            }
+            return;
+        };
+        let inside = context.open();
+        // SAFETY: a node is freed after a grace period that began when it had been taken out of its cell; inside until the end.
+        if let Some(node) = unsafe { cell.load(Acquire).as_ref() }
+            && !node.is(SILENT)
+        {
+            if inside.was_outside() {
+                self.call_watch(node, regs, inside.section());
+            } else {
+                node.missed.rise();
+            }
+        }
+    }
+
+    /// Calls the handler with the pc in the program's own text: the reference may have been made in a slot or a detour. A
+    /// fault in the handler is the host's.
+    fn call_watch(&self, node: &WatchNode<H::Arch>, regs: &mut RegsOf<H>, section: &Section) {
+        node.hits.rise();
+        let Some(handler) = &node.handler else { return };
+        let at = regs.pc();
+        if let Some(next) = self.behind_copy(at, section) {
+            regs.set_pc(next);
+        }
+        handler(&mut WatchHit { regs, node, lender: self });
+        regs.set_pc(at);
+    }
+
+    /// The instruction behind the one whose copy, in a slot or a detour, ends at `at`.
+    fn behind_copy(&self, at: CodeAddr, section: &Section) -> Option<CodeAddr> {
+        let Some(place) = slots::place_of_slot::<H>(&self.slot_chunks, at, section) else {
+            return self.detour_at(at, section).map(|(_, next)| next);
+        };
+        let point = self.points.find(place.as_usize(), section)?;
+        Some(place.wrapping_add(usize::from(point.insn_len)))
+    }
+}
