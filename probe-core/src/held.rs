@@ -4,7 +4,7 @@ use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr::NonNull;
 
-/// The proof that nothing which a table leads to is freed: a [`Section`](crate::context::Section) of the hit path, or the
+/// The proof that nothing which a table leads to is freed: a [`Section`](crate::state::context::Section) of the hit path, or the
 /// registry's lock. A reference that is found with it does not outlive the borrow.
 ///
 /// # Safety

@@ -14,12 +14,12 @@ use super::resolve::{Resolved, Walk};
 use crate::arch::Arch;
 use crate::error::{BatchError, RegisterError};
 use crate::held::{Hold, Lent};
-use crate::host::{Host, Notice};
-use crate::kprobe::{AnyProbe, Pending};
-use crate::lock::OpenBooks;
-use crate::point::{HAS_JPROBE, Handlers, LEAVING, Node, Point, STARTING, STEPPED};
-use crate::probes::Probes;
 use crate::room::Room;
+use crate::state::host::{Host, Notice};
+use crate::state::lock::OpenBooks;
+use crate::state::pending::{AnyProbe, Pending};
+use crate::state::point::{HAS_JPROBE, Handlers, LEAVING, Node, Point, STARTING, STEPPED};
+use crate::state::probes::Probes;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
@@ -271,7 +271,8 @@ impl<H: Host> Probes<H> {
         // SAFETY: made just now, and freed when the lock is let go, at the earliest.
         let node = unsafe { Lent::new(node) };
         if let Handlers::Return(half) = &node.get().handlers {
-            half.belong_to(node.pointer());
+            // SAFETY: what frees the node first has the pool forget it, and then waits (`take_off`, `give_up`).
+            unsafe { half.belong_to(node.get().known()) };
         }
         Ok(node)
     }

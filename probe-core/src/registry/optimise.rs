@@ -5,16 +5,16 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method, NativeJumps, SaveSet};
-use crate::detour::{Kind, MAX_DISPLACED_LEN};
 use crate::error::{ControlError, Refusal, TextError};
 use crate::held::Hold;
-use crate::host::Host;
 use crate::jump::{BranchTargets, post_by_jump, refusal};
-use crate::lock::OpenBooks;
-use crate::point::{Asks, NO_JUMP, NO_SIMD, Node, Point};
-use crate::probes::Probes;
+use crate::state::detour::{Kind, MAX_DISPLACED_LEN};
+use crate::state::host::Host;
+use crate::state::lock::OpenBooks;
+use crate::state::point::{Asks, NO_JUMP, NO_SIMD, Node, Point};
+use crate::state::probes::Probes;
+use crate::state::text::{Spot, Standing};
 use crate::sync::{Acquire, Relaxed, Release};
-use crate::text::{Spot, Standing};
 use alloc::vec::Vec;
 
 impl<H: Host> Probes<H> {

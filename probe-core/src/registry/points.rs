@@ -5,13 +5,13 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method, Tail};
 use crate::error::RegisterError;
 use crate::held::Lent;
-use crate::host::Host;
-use crate::lock::OpenBooks;
-use crate::point::{IN_TABLE, Point, TAIL_JUMPS};
-use crate::probes::Probes;
 use crate::room::leak;
-use crate::slots::{CHUNK_LEN, OWN, SlotChunk};
-use crate::text;
+use crate::state::host::Host;
+use crate::state::lock::OpenBooks;
+use crate::state::point::{IN_TABLE, Point, TAIL_JUMPS};
+use crate::state::probes::Probes;
+use crate::state::slots::{CHUNK_LEN, OWN, SlotChunk};
+use crate::state::text;
 
 /// The longest slot that a backend may ask for, in bytes.
 const MAX_SLOT_LEN: usize = 64;

@@ -5,11 +5,11 @@ use crate::arch::{Arch, Calls, Decoded, Jumps, Site, Text};
 use crate::arrival::Arrival;
 use crate::error::{Refusal, RegisterError};
 use crate::held::Hold;
-use crate::host::{Host, JumpsOf, Probeable, Symbol};
 use crate::jump::WINDOW;
 use crate::place::{Place, Target};
-use crate::probes::Probes;
-use crate::text::{self, Standing};
+use crate::state::host::{Host, JumpsOf, Probeable, Symbol};
+use crate::state::probes::Probes;
+use crate::state::text::{self, Standing};
 use alloc::format;
 use alloc::vec::Vec;
 

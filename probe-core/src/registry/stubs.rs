@@ -5,16 +5,17 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, Calls, NativeCalls, SaveSet};
 use crate::error::RegisterError;
 use crate::held::Hold;
-use crate::host::{CallsOf, Host};
-use crate::instance::Instance;
-use crate::kretprobe::{Active, MAX_DATA_LEN, ReturnHandlers, ReturnProbe};
-use crate::lock::OpenBooks;
-use crate::point::Handlers;
-use crate::pool::{MAX_ACTIVE, Plan, Pool, Stubs};
-use crate::probes::Probes;
 use crate::room::{Room, free, leak};
-use crate::slots::{CHUNK_LEN, OWN, chunk_base};
-use crate::stub::StubChunk;
+use crate::state::host::{CallsOf, Host};
+use crate::state::instance::Instance;
+use crate::state::lock::OpenBooks;
+use crate::state::pending::{Active, MAX_DATA_LEN, ReturnHandlers};
+use crate::state::point::Handlers;
+use crate::state::pool::{MAX_ACTIVE, Plan, Pool, Stubs};
+use crate::state::probes::Probes;
+use crate::state::return_probe::ReturnProbe;
+use crate::state::slots::{CHUNK_LEN, OWN, chunk_base};
+use crate::state::stub::StubChunk;
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -227,7 +228,7 @@ impl<H: Host> Probes<H> {
         let chunk = leak(StubChunk {
             base,
             save,
-            probes: self,
+            program: self.program(),
             instances: instances.into_boxed_slice(),
             homes: homes.into_boxed_slice(),
             free: AtomicUsize::new(count.saturating_sub(1)),
