@@ -81,7 +81,7 @@ impl<H: Host> Probes<H> {
         let books = self.lock();
         let mut lines = Vec::new();
         let mut add = |point: &Point<H::Arch>| {
-            for node in point.nodes().filter(|node| !node.is(STARTING | LEAVING)) {
+            for node in point.nodes().filter(|node| !node.is_any(STARTING | LEAVING)) {
                 lines.push(Line {
                     at: point.place,
                     kind: Kind::of(node),

@@ -48,7 +48,7 @@ impl<H: Host> Watch<H> {
 
     /// Whether it is neither disabled nor gone. The switch does not matter.
     pub fn is_enabled(&self) -> bool {
-        !self.node().is(DISABLED | GONE)
+        !self.node().is_any(DISABLED | GONE)
     }
 
     /// Whether its memory has gone with a module or an object (CTL_5).
@@ -181,7 +181,7 @@ impl<H: Host> Probes<H> {
 
     /// The same for one of them, which has register number `index`.
     fn sync_watch(&self, index: usize, node: &WatchNode<H::Arch>) -> Result<(), Refusal> {
-        let is_wanted = self.is_on() && !node.is(DISABLED | GONE | LEAVING);
+        let is_wanted = self.is_on() && !node.is_any(DISABLED | GONE | LEAVING);
         if is_wanted == node.is_armed.load(Relaxed) {
             return Ok(());
         }
