@@ -4,17 +4,17 @@
 //! detour that stands in text serve this probe, too ([`Probes::is_served`])? How jumps are written is `text`'s.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Method, NativeArch, SaveSet};
-use crate::detour::{Kind, MAX_DISPLACED_LEN};
+use crate::arch::{Arch, Method, NativeJumps, SaveSet};
 use crate::error::{ControlError, Refusal, TextError};
-use crate::host::Host;
 use crate::jump::{BranchTargets, post_by_jump, refusal};
-use crate::kprobe::AnyProbe;
-use crate::lock::Locked;
-use crate::point::{Asks, NO_JUMP, NO_SIMD, Point};
-use crate::probes::Probes;
+use crate::state::detour::{Kind, MAX_DISPLACED_LEN};
+use crate::state::host::Host;
+use crate::state::lock::Locked;
+use crate::state::pending::AnyProbe;
+use crate::state::point::{Asks, NO_JUMP, NO_SIMD, Point};
+use crate::state::probes::Probes;
+use crate::state::text::{Spot, Standing};
 use crate::sync::{Acquire, Release};
-use crate::text::{Spot, Standing};
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
@@ -220,7 +220,10 @@ pub(super) fn needs_of<H: Host>(point: &Point<H::Arch>, flags: u32, asks: Asks) 
             post_by_jump::<H::Arch>(point.method, &point.plan)?;
             needs.calls_post = point.method != Method::Simulate;
         }
-        Asks::Return => needs.follows = H::Arch::entry_trampoline(SaveSet::General).is_some(),
+        Asks::Return => {
+            let trampoline = H::Arch::JUMPS.and_then(|jumps| jumps.entry_trampoline(SaveSet::General));
+            needs.follows = trampoline.is_some();
+        }
     }
     Ok(needs)
 }
