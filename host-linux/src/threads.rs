@@ -8,37 +8,28 @@
 //! or has taken again for hits behind that destructor (in libc's own clean-up), comes back when the kernel says that the
 //! thread is gone: asked when somebody looks for the living ones (`for_each`), and by whoever takes a block when half of
 //! them may be such ones.
-//!
-//! # Alternate stacks
-//! Hits are handled on an alternate stack of at least [`ALTSTACK_LEN`] bytes. A thread that has none, or only the small
-//! one that Rust's runtime gives every thread, gets one at its first hit, in the handler; then the breakpoint is hit once
-//! more. So the core never runs on the interrupted stack itself, where simulated pushes and jump probes would write into
-//! the signal frame. A thread that is on its own alternate stack at the time (a signal handler of the program's) stays
-//! there. The new stack goes into the signal frame, from where the signal return takes it. The kernel does not let a thread
-//! change the alternate stack that it stands on: such a thread's handler makes the system call, too, with another stack pointer.
 
+mod altstack;
 mod number;
 mod shared;
 
+pub use self::altstack::ALTSTACK_LEN;
+pub(crate) use self::altstack::{
+    ensure_altstack, give_up_altstack, program_stack, set_program_stack, show_program_stack,
+};
 pub(crate) use self::shared::{hold, share};
 
+use self::altstack::Stacks;
 use self::number::Word;
 use self::shared::SharedWord;
 
 use crate::arch::{self, Native, UContext};
 use crate::signals::{self, BLOCKED};
-use crate::sys::{self, AltStack, SignalSet};
+use crate::sys::{self, SignalSet};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use probe_core::{Context, Task};
 use std::sync::OnceLock;
-
-/// The size of the alternate stacks in bytes. User handlers run on them: room for formatting and for nested hits,
-/// each of which costs a signal frame (3 KiB with AVX-512, 11 KiB with AMX).
-pub const ALTSTACK_LEN: usize = 256 << 10;
-
-/// An alternate stack that a program has set is good enough from this size on.
-const ALTSTACK_ENOUGH: usize = 64 << 10;
 
 /// How many threads can be inside probes' reach at the same time.
 const BLOCKS: usize = if cfg!(target_pointer_width = "64") { 64 << 10 } else { 4 << 10 };
@@ -63,6 +54,9 @@ pub(crate) struct Block {
     /// Whether a signal waits for the end of a hit by a jump, and the signal mask that comes back then.
     is_deferring: AtomicBool,
     kept_mask: AtomicU64,
+    /// The signal that comes once more on another stack although it is blocked, or 0, and the signal mask of then.
+    waits_for: AtomicI32,
+    wait_mask: AtomicU64,
     /// The last fault that ended a fault-free copy: code and address, for a faithful signal.
     pub(crate) fault_signal: AtomicI32,
     pub(crate) fault_code: AtomicI32,
@@ -77,10 +71,8 @@ pub(crate) struct Block {
     number_at: AtomicUsize,
     /// 1 + the index of the next free block, while this one is free.
     next_free: AtomicU32,
-    /// The lowest address of the alternate stack, 0 before there is one. It stays with the block.
-    altstack: AtomicUsize,
-    /// The program's own alternate stack while ours is in its place.
-    program_stack: ProgramStack,
+    /// Our alternate stack, which stays with the block, and the program's.
+    stacks: Stacks,
     /// Whether the alternate stack is just being made: what that calls may be probed itself.
     is_preparing: AtomicBool,
     /// The embedding program's ([`words`]).
@@ -215,131 +207,10 @@ pub fn thread_started() {
     if block.errno().is_none() {
         block.settle();
     }
-    // SAFETY: asks only.
-    let Ok(now) = (unsafe { sys::sigaltstack(None) }) else { return };
-    if now.flags & (libc::SS_ONSTACK | libc::SS_DISABLE) == 0 && now.len_bytes >= ALTSTACK_ENOUGH
-        || now.flags & libc::SS_ONSTACK != 0
-    {
-        return;
-    }
-    if let Some(stack) = block.altstack() {
-        block.program_stack.set(&now);
-        // SAFETY: the stack belongs to this thread's block and is used for nothing else. The error (EPERM: on the old
-        // one) leaves everything as it was, and the next hit tries again.
-        let _ = unsafe { sys::sigaltstack(Some(&stack)) };
-    }
-}
-
-/// Sees to it that the thread has an alternate stack from now on. `false`: the handler runs on the interrupted stack and
-/// must return at once, to be called again on the new one.
-#[inline]
-pub(crate) fn ensure_altstack(context: UContext, block: &Block) -> bool {
-    let now = context.altstack();
-    if now.flags & libc::SS_DISABLE == 0 && now.len_bytes >= ALTSTACK_ENOUGH || now.holds(context.sp()) {
-        return true;
-    }
-    // A hit in what the making of the stack calls (libc's `syscall`) is handled where it is.
-    if block.is_preparing.swap(true, Ordering::Relaxed) {
-        return true;
-    }
-    let stack = block.altstack();
-    block.is_preparing.store(false, Ordering::Relaxed);
-    // No memory for a stack, or the kernel does not want it: go on where we are.
-    let Some(stack) = stack else { return true };
-    // Where the thread has none, the signal return sets it: no system call. Since Linux 6.12 that looks at the stack pointer
-    // before it brings the interrupted one back, so that a thread on another one needs the call.
-    // SAFETY: the block's stack belongs to this thread and nothing is on it, as the thread has another one or none; a
-    // signal's handler that uses it meanwhile has returned before this goes on (the module `signals::deferral`).
-    let set = |stack: &AltStack| unsafe { arch::sigaltstack_from(stack, stack.base + stack.len_bytes) };
-    if now.flags & libc::SS_DISABLE == 0 && set(&stack) < 0 {
-        return true;
-    }
-    block.program_stack.set(&now);
-    context.set_altstack(&stack);
-    false
-}
-
-/// The program's alternate stack, where a big one of ours is in force.
-struct ProgramStack {
-    base: AtomicUsize,
-    flags: AtomicI32,
-    len_bytes: AtomicUsize,
-}
-
-impl ProgramStack {
-    fn get(&self) -> AltStack {
-        AltStack {
-            base: self.base.load(Ordering::Relaxed),
-            flags: self.flags.load(Ordering::Relaxed),
-            len_bytes: self.len_bytes.load(Ordering::Relaxed),
-        }
-    }
-
-    fn set(&self, stack: &AltStack) {
-        self.base.store(stack.base, Ordering::Relaxed);
-        self.flags.store(stack.flags, Ordering::Relaxed);
-        self.len_bytes.store(stack.len_bytes, Ordering::Relaxed);
-    }
-}
-
-/// Farther below the stack pointer than any red zone goes.
-const BELOW_SP: usize = 1024;
-
-/// The alternate stack that the program of the interrupted thread would have bare.
-pub(crate) fn program_stack(context: UContext, block: &Block) -> AltStack {
-    let now = context.altstack();
-    let is_ours = now.base != 0 && now.base == block.altstack.load(Ordering::Relaxed);
-    let stack = if is_ours { block.program_stack.get() } else { now };
-    if stack.flags & libc::SS_DISABLE == 0 && stack.holds(context.sp()) {
-        return AltStack { flags: stack.flags | libc::SS_ONSTACK, ..stack };
-    }
-    AltStack { flags: stack.flags & !libc::SS_ONSTACK, ..stack }
-}
-
-/// Gives the interrupted thread the alternate stack that its program wants, or one of ours in its place where that is none,
-/// or has no room for a hit; `false`: there is no memory for it.
-pub(crate) fn set_program_stack(context: UContext, block: &Block, wanted: &AltStack) -> bool {
-    if wanted.flags & libc::SS_DISABLE == 0 && wanted.len_bytes >= ALTSTACK_ENOUGH {
-        return put_stack(context, wanted);
-    }
-    let Some(ours) = block.altstack() else { return false };
-    if context.altstack().base != ours.base && !put_stack(context, &ours) {
-        return false;
-    }
-    block.program_stack.set(wanted);
-    true
-}
-
-/// Puts an alternate stack in force for the interrupted thread; `false`: the kernel does not want it.
-fn put_stack(context: UContext, stack: &AltStack) -> bool {
-    // The handler may stand on the one that goes: from another stack pointer, and no signal comes meanwhile.
-    let below = (context.sp() - BELOW_SP) & !15;
-    let mask = sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
-    // SAFETY: the block's own stack, or the program's, which it promises. All signals are blocked; what lies so far below the
-    // program's stack pointer is nobody's, and the call uses no stack.
-    let answer = unsafe { arch::sigaltstack_from(stack, below) };
-    sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
-    if answer >= 0 {
-        context.set_altstack(stack);
-    }
-    answer >= 0
+    block.stacks.put_early();
 }
 
 impl Block {
-    /// The block's alternate stack, mapped at its first use.
-    fn altstack(&self) -> Option<AltStack> {
-        let mut base = self.altstack.load(Ordering::Relaxed);
-        if base == 0 {
-            let page = sys::page_len();
-            let mapped = sys::map(0, page + ALTSTACK_LEN, libc::PROT_READ | libc::PROT_WRITE).ok()?;
-            // SAFETY: the lowest page was just mapped and is used by nobody: the guard.
-            unsafe { sys::protect(mapped, page, libc::PROT_NONE) }.ok()?;
-            base = mapped + page;
-            self.altstack.store(base, Ordering::Relaxed);
-        }
-        Some(AltStack { base, flags: 0, len_bytes: ALTSTACK_LEN })
-    }
-
     /// The thread's errno.
     #[inline]
     pub(crate) fn errno(&self) -> Option<&AtomicI32> {
@@ -403,6 +274,26 @@ impl Block {
     pub(crate) fn keep_mask(&self, mask: SignalSet) {
         self.kept_mask.store(mask.bits(), Ordering::Relaxed);
         self.is_deferring.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`Block::keep_wait`] keeps one.
+    pub(crate) fn has_wait(&self) -> bool {
+        self.waits_for.load(Ordering::Relaxed) != 0
+    }
+
+    /// Keeps the mask that a wait had let `signal` through, until that comes again.
+    pub(crate) fn keep_wait(&self, signal: c_int, mask: SignalSet) {
+        self.wait_mask.store(mask.bits(), Ordering::Relaxed);
+        self.waits_for.store(signal, Ordering::Relaxed);
+    }
+
+    /// What [`Block::keep_wait`] has kept for `signal`.
+    pub(crate) fn take_wait(&self, signal: c_int) -> Option<SignalSet> {
+        let is_kept = self.waits_for.load(Ordering::Relaxed) == signal;
+        is_kept.then(|| {
+            self.waits_for.store(0, Ordering::Relaxed);
+            SignalSet::from_bits(self.wait_mask.load(Ordering::Relaxed))
+        })
     }
 
     /// What [`Block::keep_mask`] has kept, for whoever sees to it from now on.
@@ -470,6 +361,7 @@ impl Block {
         self.errno_depth.store(0, Ordering::Relaxed);
         self.is_preparing.store(false, Ordering::Relaxed);
         self.is_deferring.store(false, Ordering::Relaxed);
+        self.waits_for.store(0, Ordering::Relaxed);
         self.is_ending.store(false, Ordering::Relaxed);
         self.shared.reset();
         self.free();
@@ -550,15 +442,9 @@ unsafe extern "C" fn thread_exit(_block: *mut c_void) {
         block.is_ending.store(true, Ordering::Release);
         return;
     }
-    let disabled = AltStack { base: 0, flags: libc::SS_DISABLE, len_bytes: 0 };
-    // SAFETY: asks only.
-    let now = unsafe { sys::sigaltstack(None) };
-    if now.is_ok_and(|now| now.base == block.altstack.load(Ordering::Relaxed)) {
-        // SAFETY: sets none. Fails while this thread runs on the stack (a handler has called `pthread_exit`): then
-        // the block stays until the thread is dead.
-        if unsafe { sys::sigaltstack(Some(&disabled)) }.is_err() {
-            return;
-        }
+    if !block.stacks.leave() {
+        // The block stays until the thread is dead.
+        return;
     }
     // SAFETY: the slot is this thread's own word.
     unsafe { arch::thread_slot().write(0) };

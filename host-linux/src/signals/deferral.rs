@@ -12,6 +12,7 @@
 //! A hit is what a signal handler of ours does, whose first and last instructions have a section of their own for that
 //! ([`is_entry`]), and what lies between [`threads::keep_errno`] and [`threads::restore_errno`].
 
+use super::delivery::{give_way, take_back};
 use super::recorded::{Entries, FIRST, Version, Versions, entries};
 use super::{BLOCKED, NOT_OURS, OWNED_SET, as_told, installing, is_handler};
 use crate::arch::{Native, RESTORER_FLAG, UContext, restorer};
@@ -152,6 +153,14 @@ unsafe fn handle(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: V
     }
     let Some(versions) = ACTIONS.get(signal as usize - 1) else { return };
     let action = versions.read(version);
+    if action.flags as c_int & libc::SA_ONSTACK != 0 {
+        // SAFETY: as above.
+        let info = unsafe { &*info };
+        if give_way(info, context) {
+            return;
+        }
+    }
+    take_back(signal, context);
     if action.flags as c_int & libc::SA_RESETHAND != 0 {
         // SAFETY: the default action needs no handler.
         let _ = unsafe { sys::sigaction(signal, Some(&action.used_up())) };
@@ -225,7 +234,7 @@ fn defer(info: &SigInfo, context: UContext, block: &Block) -> bool {
 
 /// Makes a signal pending in this thread, before those of the same number that already are: real-time signals arrive in
 /// the order in which they were sent. All signals are blocked.
-fn queue_in_front(info: &SigInfo) -> bool {
+pub(super) fn queue_in_front(info: &SigInfo) -> bool {
     let mut behind = [const { SigInfo::fault(0, 0, 0) }; MOST_QUEUED];
     let mut count = 0;
     if info.signal >= FIRST_QUEUED {
