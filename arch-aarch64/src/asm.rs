@@ -21,9 +21,10 @@
 
 use crate::Aarch64;
 use crate::insn;
+use crate::regs::PtRegs;
 use core::arch::{asm, global_asm};
 use probe_core::CodeAddr;
-use probe_core::arch::{NativeArch, SaveSet};
+use probe_core::arch::{NativeArch, NativeCalls, NativeJumps, SaveSet};
 
 /// The immediate of the jump probe's return trap: next to that of places, to be told apart in a dump.
 const JPROBE_IMM: u16 = insn::PROBE_IMM + 1;
@@ -316,10 +317,18 @@ unsafe extern "C" {
     fn probe_aarch64_publish(at: usize, len_bytes: usize);
 }
 
-// SAFETY: the module's description is the protocol that the trait asks for; the native tests run it.
+// SAFETY: `probe_aarch64_publish` cleans and invalidates by address, as DDI 0487J.a B2.7.4 asks.
 unsafe impl NativeArch for Aarch64 {
+    unsafe fn publish(at: CodeAddr, len_bytes: usize) {
+        // SAFETY: the caller promises that the range is mapped and readable; nothing but caches is changed.
+        unsafe { probe_aarch64_publish(at.as_usize(), len_bytes) }
+    }
+}
+
+// SAFETY: the module's description is the protocol that the trait asks for; the native tests run it.
+unsafe impl NativeCalls<PtRegs> for Aarch64 {
     /// For [`SaveSet::Full`] this reads ID_AA64PFR0_EL1, which Linux (4.11 and later) lets a process read.
-    fn return_trampoline(save: SaveSet) -> CodeAddr {
+    fn return_trampoline(self, save: SaveSet) -> CodeAddr {
         let trampoline = match save {
             SaveSet::General => &raw const probe_aarch64_return_general,
             SaveSet::Full if has_sve() => &raw const probe_aarch64_return_sve,
@@ -328,7 +337,14 @@ unsafe impl NativeArch for Aarch64 {
         CodeAddr::new(trampoline.addr())
     }
 
-    fn detour_trampoline(save: SaveSet) -> CodeAddr {
+    fn jprobe_return_trap(self) -> CodeAddr {
+        CodeAddr::new((&raw const probe_aarch64_jprobe_return).addr())
+    }
+}
+
+// SAFETY: as above.
+unsafe impl NativeJumps<PtRegs> for Aarch64 {
+    fn detour_trampoline(self, save: SaveSet) -> CodeAddr {
         let trampoline = match save {
             SaveSet::General => &raw const probe_aarch64_detour_general,
             SaveSet::Full if has_sve() => &raw const probe_aarch64_detour_sve,
@@ -337,17 +353,8 @@ unsafe impl NativeArch for Aarch64 {
         CodeAddr::new(trampoline.addr())
     }
 
-    fn detour_resume_trap() -> CodeAddr {
+    fn detour_resume_trap(self) -> CodeAddr {
         CodeAddr::new((&raw const probe_aarch64_detour_resume).addr())
-    }
-
-    fn jprobe_return_trap() -> CodeAddr {
-        CodeAddr::new((&raw const probe_aarch64_jprobe_return).addr())
-    }
-
-    unsafe fn publish(at: CodeAddr, len_bytes: usize) {
-        // SAFETY: the caller promises that the range is mapped and readable; nothing but caches is changed.
-        unsafe { probe_aarch64_publish(at.as_usize(), len_bytes) }
     }
 }
 

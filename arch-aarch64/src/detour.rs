@@ -21,7 +21,7 @@
 
 use crate::decode::{self, BranchKind, Literal, Plan};
 use crate::insn;
-use probe_core::arch::{DetourLayout, Displaced, Site};
+use probe_core::arch::{DetourCalls, DetourLayout, Displaced, Site};
 use probe_core::{CodeAddr, Refusal};
 
 /// The length of the jump.
@@ -84,7 +84,7 @@ pub(crate) fn fill(
     text: &[u8],
     place: CodeAddr,
     entry: CodeAddr,
-    (trampoline, (word, post)): (CodeAddr, (usize, Option<usize>)),
+    &DetourCalls { trampoline, word, post_word: post }: &DetourCalls,
     out: &mut [u8],
 ) -> Result<DetourLayout, Refusal> {
     let original = insn::word_at(text).ok_or(NOT_COPIED)?;

@@ -40,14 +40,15 @@ pub use regs::PtRegs;
 pub use slot::StepState;
 
 use probe_core::arch::{
-    Arch, Decoded, DetourLayout, Displaced, Entry, MemFault, Memory, Method, SingleStep, Site, Tail,
-    TailPatch, Text,
+    Arch, Calls, Decoded, DetourCalls, DetourLayout, Displaced, Entry, Jumps, MemFault, Memory, Method,
+    SingleStep, Site, Tail, TailPatch, Text,
 };
 use probe_core::{CodeAddr, Refusal};
 use regs::{PSTATE_D, PSTATE_SS};
 
 /// The A64 instruction set with the AAPCS64 calling convention.
-pub enum Aarch64 {}
+#[derive(Clone, Copy, Debug)]
+pub struct Aarch64;
 
 impl Aarch64 {
     /// Decides about one instruction word alone, without the text around it that [`Arch::decode`] looks at.
@@ -66,14 +67,17 @@ unsafe impl Arch for Aarch64 {
     type Regs = PtRegs;
     type Plan = Plan;
     type StepState = StepState;
+    type Calls = Self;
+    type Jumps = Self;
 
+    const CALLS: Option<Self> = Some(Self);
+    const JUMPS: Option<Self> = Some(Self);
     const NAME: &'static str = "aarch64";
     const BREAKPOINT: &'static [u8] = &insn::breakpoint(insn::PROBE_IMM).to_le_bytes();
     const INSN_ALIGN: usize = 4;
     const MAX_INSN_LEN: usize = 4;
     const SLOT_LEN: usize = slot::LEN;
     const SLOT_REACH: usize = slot::REACH;
-    const STUB_LEN: usize = call::STUB_LEN;
     // And up to 15 bytes of alignment.
     const TRAP_GAP: usize = call::ARGUMENT_AREA + 16;
 
@@ -93,12 +97,6 @@ unsafe impl Arch for Aarch64 {
         let mut first = [0; 4];
         let len = text.read(function, &mut first).min(4);
         decode::entry_offset(&first[..len])
-    }
-
-    fn entry_end(text: &dyn Text, function: CodeAddr, _local_entry: u8) -> usize {
-        let mut first = [0; 8];
-        let len = text.read(function, &mut first).min(8);
-        decode::entry_end(&first[..len])
     }
 
     #[inline]
@@ -160,90 +158,110 @@ unsafe impl Arch for Aarch64 {
     fn abort_step(plan: &Plan, place: CodeAddr, regs: &mut PtRegs, state: &StepState) {
         slot::abort(plan, place, regs, state);
     }
+}
 
-    const JUMP_LEN: usize = detour::JUMP_LEN;
-    const DETOUR_LEN: usize = detour::LEN;
-    const DETOUR_HEADER_LEN: usize = detour::HEADER_LEN;
+// SAFETY: the return address is in X30 at entry; the tests of `call` hold the stubs against their layout.
+unsafe impl Calls<PtRegs> for Aarch64 {
+    const STUB_LEN: usize = call::STUB_LEN;
 
-    fn displace(site: &Site<'_>) -> Result<Displaced, Refusal> {
-        detour::displace(site)
+    fn entry_end(self, text: &dyn Text, function: CodeAddr, _entry_offset: usize) -> usize {
+        let mut first = [0; 8];
+        let len = text.read(function, &mut first).min(8);
+        decode::entry_end(&first[..len])
     }
 
-    fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
-        detour::branch_target(text, at)
-    }
-
-    fn detour_entry(place: CodeAddr, _displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
-        detour::entry(place, from)
-    }
-
-    fn fill_detour(
-        _displaced: &Displaced,
-        text: &[u8],
-        place: CodeAddr,
-        entry: CodeAddr,
-        trampoline: CodeAddr,
-        words: (usize, Option<usize>),
-        out: &mut [u8],
-    ) -> Result<DetourLayout, Refusal> {
-        detour::fill(text, place, entry, (trampoline, words), out)
-    }
-
-    fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
-        detour::jump(place, entry)
-    }
-
-    fn detour_regs(regs: &PtRegs) -> usize {
-        regs.x[0] as usize
-    }
-
-    fn resume_with(regs: &mut PtRegs, kept: PtRegs) {
-        let pstate = regs.pstate;
-        *regs = kept;
-        regs.keep_mode(pstate);
-    }
-
-    fn argument<M: Memory>(regs: &PtRegs, index: usize, memory: &M) -> Option<usize> {
+    fn argument<M: Memory>(self, regs: &PtRegs, index: usize, memory: &M) -> Option<usize> {
         call::argument(regs, index, memory)
     }
 
     #[inline]
-    fn return_value(regs: &PtRegs) -> usize {
+    fn return_value(self, regs: &PtRegs) -> usize {
         regs.x[0] as usize
     }
 
     #[inline]
-    fn set_return_value(regs: &mut PtRegs, value: usize) {
+    fn set_return_value(self, regs: &mut PtRegs, value: usize) {
         regs.x[0] = value as u64;
     }
 
     /// The return address is X30, before the function has signed it (see the module `call`).
     #[inline]
-    fn entry<M: Memory>(regs: &PtRegs, _memory: &M) -> Result<Entry, MemFault> {
+    fn entry<M: Memory>(self, regs: &PtRegs, _memory: &M) -> Result<Entry, MemFault> {
         Ok(Entry { return_address: CodeAddr::new(regs.x[30] as usize), frame: regs.sp as usize })
     }
 
     #[inline]
-    fn set_return_address<M: Memory>(regs: &mut PtRegs, to: CodeAddr, _memory: &M) -> Result<(), MemFault> {
+    fn set_return_address<M: Memory>(
+        self,
+        regs: &mut PtRegs,
+        to: CodeAddr,
+        _memory: &M,
+    ) -> Result<(), MemFault> {
         regs.x[30] = to.as_usize() as u64;
         Ok(())
     }
 
-    fn may_return<M: Memory>(frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
+    fn may_return<M: Memory>(self, frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
         call::may_return(frame, stub, sp, memory)
     }
 
-    fn fill_stubs(_chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
+    fn fill_stubs(self, _chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
         call::fill_stubs(trampoline, handler, out)
     }
 
     fn enter_jprobe<M: Memory>(
+        self,
         regs: &mut PtRegs,
         handler: usize,
         return_to: CodeAddr,
         memory: &M,
     ) -> Result<(), MemFault> {
         call::enter_jprobe(regs, handler, return_to, memory)
+    }
+}
+
+// SAFETY: copies are those of slots; the native tests compare them with the unprobed execution.
+unsafe impl Jumps<PtRegs> for Aarch64 {
+    const JUMP_LEN: usize = detour::JUMP_LEN;
+    const DETOUR_LEN: usize = detour::LEN;
+    const DETOUR_HEADER_LEN: usize = detour::HEADER_LEN;
+
+    fn displace(self, site: &Site<'_>) -> Result<Displaced, Refusal> {
+        detour::displace(site)
+    }
+
+    fn branch_target(self, text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+        detour::branch_target(text, at)
+    }
+
+    fn detour_entry(self, place: CodeAddr, _displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
+        detour::entry(place, from)
+    }
+
+    fn fill_detour(
+        self,
+        _displaced: &Displaced,
+        text: &[u8],
+        place: CodeAddr,
+        entry: CodeAddr,
+        calls: &DetourCalls,
+        out: &mut [u8],
+    ) -> Result<DetourLayout, Refusal> {
+        detour::fill(text, place, entry, calls, out)
+    }
+
+    fn jump(self, place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
+        detour::jump(place, entry)
+    }
+
+    fn detour_regs(self, regs: &PtRegs) -> usize {
+        regs.x[0] as usize
+    }
+
+    fn resume_with(self, regs: &mut PtRegs, kept: PtRegs) {
+        let pstate = regs.pstate;
+        *regs = kept;
+        regs.keep_mode(pstate);
     }
 }
 

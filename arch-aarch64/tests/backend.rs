@@ -3,7 +3,7 @@
 use probe_arch_aarch64::regs::{PSTATE_C, PSTATE_D, PSTATE_N, PSTATE_SS, PSTATE_Z};
 use probe_arch_aarch64::{Aarch64, PtRegs};
 use probe_core::CodeAddr;
-use probe_core::arch::{Access, Arch, MemFault, Memory, SingleStep, Site, Text};
+use probe_core::arch::{Access, Arch, Calls, Jumps, MemFault, Memory, SingleStep, Site, Text};
 use std::cell::RefCell;
 
 const BASE: usize = 0x7000;
@@ -63,30 +63,30 @@ fn calls_are_seen() {
     let mut regs = PtRegs { sp: sp as u64, pc: PLACE.as_usize() as u64, ..PtRegs::default() };
     (0..31).for_each(|number| regs.x[number] = 100 + number as u64);
     assert_eq!(Aarch64::breakpoint_address(&regs), PLACE);
-    let entry = Aarch64::entry(&regs, &fake).unwrap();
+    let entry = Aarch64.entry(&regs, &fake).unwrap();
     assert_eq!((entry.return_address, entry.frame), (CodeAddr::new(130), sp));
-    assert_eq!(Aarch64::argument(&regs, 7, &fake), Some(107));
-    assert_eq!(Aarch64::argument(&regs, 10, &fake), Some(202));
+    assert_eq!(Aarch64.argument(&regs, 7, &fake), Some(107));
+    assert_eq!(Aarch64.argument(&regs, 10, &fake), Some(202));
 
     let mut in_handler = regs;
-    Aarch64::enter_jprobe(&mut in_handler, 0x50_0000, CodeAddr::new(0x60_0000), &fake).unwrap();
+    Aarch64.enter_jprobe(&mut in_handler, 0x50_0000, CodeAddr::new(0x60_0000), &fake).unwrap();
     assert_eq!((in_handler.pc(), in_handler.x[30]), (CodeAddr::new(0x50_0000), 0x60_0000));
-    assert_eq!(Aarch64::argument(&in_handler, 11, &fake), Some(203));
+    assert_eq!(Aarch64.argument(&in_handler, 11, &fake), Some(203));
     assert!(in_handler.sp() < sp && in_handler.sp().is_multiple_of(16));
 
     let mut chunk = vec![0; 4096];
-    let stubs = Aarch64::fill_stubs(PLACE, CodeAddr::new(0x1000), 0x2000, &mut chunk);
+    let stubs = Aarch64.fill_stubs(PLACE, CodeAddr::new(0x1000), 0x2000, &mut chunk);
     assert!(stubs * Aarch64::STUB_LEN <= chunk.len() && stubs > 500, "{stubs}");
     let stub = PLACE.wrapping_add(8);
-    Aarch64::set_return_address(&mut regs, stub, &fake).unwrap();
-    assert_eq!(Aarch64::entry(&regs, &fake).unwrap().return_address, stub);
+    Aarch64.set_return_address(&mut regs, stub, &fake).unwrap();
+    assert_eq!(Aarch64.entry(&regs, &fake).unwrap().return_address, stub);
     // The function saves it below the frame.
     fake.write(sp - 8, &stub.as_usize().to_ne_bytes()).unwrap();
-    assert!(Aarch64::may_return(sp, stub, sp - 16, &fake));
-    assert!(!Aarch64::may_return(sp, stub.wrapping_add(8), sp - 16, &fake));
+    assert!(Aarch64.may_return(sp, stub, sp - 16, &fake));
+    assert!(!Aarch64.may_return(sp, stub.wrapping_add(8), sp - 16, &fake));
 
-    Aarch64::set_return_value(&mut regs, 7);
-    assert_eq!((Aarch64::return_value(&regs), Aarch64::detour_regs(&regs)), (7, 7));
+    Aarch64.set_return_value(&mut regs, 7);
+    assert_eq!((Aarch64.return_value(&regs), Aarch64.detour_regs(&regs)), (7, 7));
 }
 
 /// REG_17: the entry is behind the landing pad, and reaches behind the signing of the return address.
@@ -104,7 +104,7 @@ fn reg_17_entries_reach_behind_what_prepares_them() {
         (&[], 0, 0),
     ] {
         let fake = Fake::new(words);
-        let found = (Aarch64::entry_offset(&fake, PLACE, 0), Aarch64::entry_end(&fake, PLACE, 0));
+        let found = (Aarch64::entry_offset(&fake, PLACE, 0), Aarch64.entry_end(&fake, PLACE, 0));
         assert_eq!(found, (offset, end), "{words:x?}");
     }
 }
@@ -138,6 +138,6 @@ fn a_single_step_changes_the_step_bits_and_gives_them_back() {
 fn what_a_trap_takes_over_has_its_own_flags_and_the_traps_mode() {
     let mut regs = PtRegs { pstate: PSTATE_D | 5, pc: 1, ..PtRegs::default() };
     let kept = PtRegs { pstate: PSTATE_N, pc: 0x1234, sp: 16, x: [3; 31] };
-    Aarch64::resume_with(&mut regs, kept);
+    Aarch64.resume_with(&mut regs, kept);
     assert_eq!(regs, PtRegs { pstate: PSTATE_N | PSTATE_D | 5, ..kept });
 }

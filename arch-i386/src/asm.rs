@@ -1,6 +1,6 @@
 //! The return trampoline and the jprobe's return trap: what executes.
 //!
-//! Return stubs ([`fill_stubs`](probe_core::arch::Arch::fill_stubs)) lead here with the handler's address and the
+//! Return stubs ([`fill_stubs`](probe_core::arch::Calls::fill_stubs)) lead here with the handler's address and the
 //! stub's (plus 5) on top of the stack as it was at the function's return (behind the arguments that `ret n`
 //! drops), and everything else untouched. The trampoline builds a [`Regs`] there, calls the handler and resumes
 //! from the `Regs`. Its frame description lets an unwinder pass from the handler to the function's caller.
@@ -15,11 +15,14 @@ use crate::regs::Regs;
 use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use probe_core::arch::{DetourLayout, Displaced, NativeArch, Resume, SaveSet, TrampolineHandler};
+use probe_core::arch::{
+    DetourCalls, DetourLayout, Displaced, NativeArch, NativeCalls, NativeJumps, Resume, SaveSet,
+    TrampolineHandler,
+};
 use probe_core::{CodeAddr, Refusal};
 use probe_x86_decode::ProtectedMode;
 use probe_x86_decode::call::{self, FOLLOWING_CALL_LEN_32 as FOLLOWING_CALL_LEN, STUB_CALL_LEN};
-use probe_x86_decode::detour::{self, PUSHED_LEN, WORDS_LEN};
+use probe_x86_decode::detour::{self, PUSHED_LEN, Trampoline, WORDS_LEN};
 use probe_x86_decode::detour::{FOLLOW_LEN_32, FOLLOWED_32 as FOLLOWED, NOT_FOLLOWED_32 as NOT_FOLLOWED};
 use probe_x86_decode::fpu::{self, Known, LIGHT_OPMASKS, OPMASK, Saver};
 
@@ -28,8 +31,7 @@ static XSAVE_ROOM: AtomicUsize = AtomicUsize::new(0);
 /// The state components to save, EDX:EAX of XSAVE (the upper half is 0).
 static XSAVE_COMPONENTS: AtomicU32 = AtomicU32::new(0);
 
-// SAFETY: the trampolines below keep the protocol of `return_trampoline`: held by the native tests, which compare
-// all general, flag, x87 and vector registers around them. `jprobe_return` begins with the breakpoint.
+// SAFETY: fetches see stores without further ado (SDM volume 3, 12.6).
 unsafe impl NativeArch for I386 {
     const ADDS_TO_MEMORY: bool = true;
 
@@ -37,15 +39,23 @@ unsafe impl NativeArch for I386 {
         in_registers::<T> as extern "fastcall" fn(usize, *mut Regs) -> Resume as usize
     }
 
-    fn return_trampoline(save: SaveSet) -> CodeAddr {
+    unsafe fn publish(_at: CodeAddr, _len_bytes: usize) {}
+}
+
+// SAFETY: the trampolines below keep the protocol of `return_trampoline`: held by the native tests, which compare
+// all general, flag, x87 and vector registers around them. `jprobe_return` begins with the breakpoint.
+unsafe impl NativeCalls<Regs> for I386 {
+    fn return_trampoline(self, save: SaveSet) -> CodeAddr {
         choose(save, &RETURNS)
     }
 
-    fn detour_trampoline(save: SaveSet) -> CodeAddr {
-        choose(save, &DETOURS)
-    }
-
-    fn fill_return_stubs(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
+    fn fill_return_stubs(
+        self,
+        chunk: CodeAddr,
+        trampoline: CodeAddr,
+        handler: usize,
+        out: &mut [u8],
+    ) -> usize {
         let fill = if is_program() {
             call::fill_followed_stubs::<ProtectedMode>
         } else {
@@ -54,31 +64,36 @@ unsafe impl NativeArch for I386 {
         fill(chunk, trampoline, handler, out)
     }
 
-    fn entry_trampoline(save: SaveSet) -> Option<CodeAddr> {
+    fn jprobe_return_trap(self) -> CodeAddr {
+        CodeAddr::new(jprobe_return as *const () as usize)
+    }
+}
+
+// SAFETY: as above; `detour_resume` begins with the breakpoint.
+unsafe impl NativeJumps<Regs> for I386 {
+    fn detour_trampoline(self, save: SaveSet) -> CodeAddr {
+        choose(save, &DETOURS)
+    }
+
+    fn entry_trampoline(self, save: SaveSet) -> Option<CodeAddr> {
         is_program().then(|| choose(save, &ENTRIES))
     }
 
     fn fill_entry_detour(
+        self,
         displaced: &Displaced,
         text: &[u8],
         place: CodeAddr,
         entry: CodeAddr,
-        trampoline: CodeAddr,
-        words: (usize, Option<usize>),
+        calls: &DetourCalls,
         out: &mut [u8],
     ) -> Result<DetourLayout, Refusal> {
-        detour::fill::<ProtectedMode>(displaced, text, place, entry, (trampoline, words, true), out)
+        detour::fill::<ProtectedMode>(displaced, text, place, entry, Trampoline::Following, calls, out)
     }
 
-    fn detour_resume_trap() -> CodeAddr {
+    fn detour_resume_trap(self) -> CodeAddr {
         CodeAddr::new(detour_resume as *const () as usize)
     }
-
-    fn jprobe_return_trap() -> CodeAddr {
-        CodeAddr::new(jprobe_return as *const () as usize)
-    }
-
-    unsafe fn publish(_at: CodeAddr, _len_bytes: usize) {}
 }
 
 /// The core's function with its arguments in ECX and EDX.

@@ -27,8 +27,8 @@ use probe_x86_decode::ProtectedMode;
 pub use regs::Regs;
 
 /// The i386 backend: 32-bit protected mode with flat segments.
-#[derive(Debug)]
-pub enum I386 {}
+#[derive(Clone, Copy, Debug)]
+pub struct I386;
 
 probe_x86_decode::backend!(
     I386,

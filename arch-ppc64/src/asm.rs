@@ -24,7 +24,7 @@ use crate::{detour, patch};
 use core::arch::{asm, global_asm};
 use core::mem::offset_of;
 use probe_core::CodeAddr;
-use probe_core::arch::{NativeArch, SaveSet};
+use probe_core::arch::{NativeArch, NativeCalls, NativeJumps, SaveSet};
 
 const _: () = {
     assert!(VENEER_FRAME.is_multiple_of(16) && VENEER_FRAME >= REGS + size_of::<PtRegs>());
@@ -319,37 +319,8 @@ fn vector_unit() -> VectorUnit {
     }
 }
 
-// SAFETY: the trampolines above keep the protocol of `return_trampoline`; `probe_ppc64_jprobe_return` is a `trap`, whose
-// nip is its own address.
+// SAFETY: `publish` has the sequence of Book II, "Instruction Cache Block Invalidate".
 unsafe impl NativeArch for Ppc64<NativeEndian, NativeAbi> {
-    fn return_trampoline(save: SaveSet) -> CodeAddr {
-        let label = match (save, vector_unit_for(save)) {
-            (SaveSet::General, _) => &raw const probe_ppc64_return_general,
-            (SaveSet::Full, VectorUnit::None) => &raw const probe_ppc64_return_float,
-            (SaveSet::Full, VectorUnit::Altivec) => &raw const probe_ppc64_return_altivec,
-            (SaveSet::Full, VectorUnit::Vsx) => &raw const probe_ppc64_return_vsx,
-        };
-        CodeAddr::new(label.addr())
-    }
-
-    fn detour_trampoline(save: SaveSet) -> CodeAddr {
-        let label = match (save, vector_unit_for(save)) {
-            (SaveSet::General, _) => &raw const probe_ppc64_detour_general,
-            (SaveSet::Full, VectorUnit::None) => &raw const probe_ppc64_detour_float,
-            (SaveSet::Full, VectorUnit::Altivec) => &raw const probe_ppc64_detour_altivec,
-            (SaveSet::Full, VectorUnit::Vsx) => &raw const probe_ppc64_detour_vsx,
-        };
-        CodeAddr::new(label.addr())
-    }
-
-    fn detour_resume_trap() -> CodeAddr {
-        CodeAddr::new((&raw const probe_ppc64_detour_resume).addr())
-    }
-
-    fn jprobe_return_trap() -> CodeAddr {
-        CodeAddr::new((&raw const probe_ppc64_jprobe_return).addr())
-    }
-
     // LLVM makes `sync` of the default: a barrier for other processors, which nobody needs here.
     #[inline(always)]
     fn program_order() {
@@ -387,6 +358,41 @@ unsafe impl NativeArch for Ppc64<NativeEndian, NativeAbi> {
                 options(nostack),
             );
         }
+    }
+}
+
+// SAFETY: the trampolines above keep the protocol of `return_trampoline`; `probe_ppc64_jprobe_return` is a `trap`, whose
+// nip is its own address.
+unsafe impl NativeCalls<PtRegs> for Ppc64<NativeEndian, NativeAbi> {
+    fn return_trampoline(self, save: SaveSet) -> CodeAddr {
+        let label = match (save, vector_unit_for(save)) {
+            (SaveSet::General, _) => &raw const probe_ppc64_return_general,
+            (SaveSet::Full, VectorUnit::None) => &raw const probe_ppc64_return_float,
+            (SaveSet::Full, VectorUnit::Altivec) => &raw const probe_ppc64_return_altivec,
+            (SaveSet::Full, VectorUnit::Vsx) => &raw const probe_ppc64_return_vsx,
+        };
+        CodeAddr::new(label.addr())
+    }
+
+    fn jprobe_return_trap(self) -> CodeAddr {
+        CodeAddr::new((&raw const probe_ppc64_jprobe_return).addr())
+    }
+}
+
+// SAFETY: the trampolines above keep the protocol of `detour_trampoline`.
+unsafe impl NativeJumps<PtRegs> for Ppc64<NativeEndian, NativeAbi> {
+    fn detour_trampoline(self, save: SaveSet) -> CodeAddr {
+        let label = match (save, vector_unit_for(save)) {
+            (SaveSet::General, _) => &raw const probe_ppc64_detour_general,
+            (SaveSet::Full, VectorUnit::None) => &raw const probe_ppc64_detour_float,
+            (SaveSet::Full, VectorUnit::Altivec) => &raw const probe_ppc64_detour_altivec,
+            (SaveSet::Full, VectorUnit::Vsx) => &raw const probe_ppc64_detour_vsx,
+        };
+        CodeAddr::new(label.addr())
+    }
+
+    fn detour_resume_trap(self) -> CodeAddr {
+        CodeAddr::new((&raw const probe_ppc64_detour_resume).addr())
     }
 }
 

@@ -264,7 +264,7 @@ mod tests {
     use crate::vectors::At;
     use crate::{Big, ElfV1, ElfV2, Little, Ppc64};
     use core::cell::RefCell;
-    use probe_core::arch::{Access, Arch};
+    use probe_core::arch::{Access, Arch, Calls};
     use std::vec;
     use std::vec::Vec;
 
@@ -318,7 +318,7 @@ mod tests {
         for n in 8..20 {
             stack.set::<E>(sp + offset + 8 * n, 0x900 + n as u64);
         }
-        let argument = |n| Ppc64::<E, A>::argument(&regs, n, &stack);
+        let argument = |n| Ppc64::<E, A>::NEW.argument(&regs, n, &stack);
         assert_eq!((argument(0), argument(7)), (Some(0x103), Some(0x10a)));
         assert_eq!((argument(8), argument(19)), (Some(0x908), Some(0x913)));
         assert_eq!((argument(0x2000), argument(usize::MAX)), (None, None));
@@ -343,7 +343,7 @@ mod tests {
         let before = stack.bytes.borrow().clone();
         let mut regs = at_entry(sp);
         let return_to = CodeAddr::new(0x3_0000);
-        Ppc64::<E, A>::enter_jprobe(&mut regs, descriptor, return_to, &stack).unwrap();
+        Ppc64::<E, A>::NEW.enter_jprobe(&mut regs, descriptor, return_to, &stack).unwrap();
         let callee = regs.gpr[SP] as usize;
         assert_eq!(regs.link, 0x3_0000);
         assert!(callee.is_multiple_of(16));
@@ -372,13 +372,14 @@ mod tests {
         let stack = Stack::new();
         for sp in [START + 16, START + 0x100, START + 0x1_0000] {
             let mut regs = at_entry(sp);
-            let entered = Ppc64::<Big, ElfV2>::enter_jprobe(&mut regs, 0x5_0000, CodeAddr::new(4), &stack);
+            let entered =
+                Ppc64::<Big, ElfV2>::NEW.enter_jprobe(&mut regs, 0x5_0000, CodeAddr::new(4), &stack);
             assert!(entered.is_err(), "{sp:#x}");
             assert_eq!(regs, at_entry(sp));
         }
         // The first frame of a stack: less than a whole parameter save area lies above.
         let mut regs = at_entry(START + 0x3fc0);
-        Ppc64::<Big, ElfV2>::enter_jprobe(&mut regs, 0x5_0000, CodeAddr::new(4), &stack).unwrap();
+        Ppc64::<Big, ElfV2>::NEW.enter_jprobe(&mut regs, 0x5_0000, CodeAddr::new(4), &stack).unwrap();
     }
 
     #[test]
@@ -386,12 +387,12 @@ mod tests {
         let stack = Stack::new();
         let mut regs = at_entry(START + 0x100);
         type P = Ppc64<Little, ElfV2>;
-        let entry = P::entry(&regs, &stack).unwrap();
+        let entry = P::NEW.entry(&regs, &stack).unwrap();
         assert_eq!((entry.return_address, entry.frame), (CodeAddr::new(0x2_0000), START + 0x100));
-        P::set_return_address(&mut regs, CodeAddr::new(0x9_0000), &stack).unwrap();
+        P::NEW.set_return_address(&mut regs, CodeAddr::new(0x9_0000), &stack).unwrap();
         assert_eq!(regs.link, 0x9_0000);
-        P::set_return_value(&mut regs, 77);
-        assert_eq!((regs.gpr[3], P::return_value(&regs)), (77, 77));
+        P::NEW.set_return_value(&mut regs, 77);
+        assert_eq!((regs.gpr[3], P::NEW.return_value(&regs)), (77, 77));
     }
 
     const STUB: CodeAddr = CodeAddr::new(0x4444_0004);
@@ -406,7 +407,7 @@ mod tests {
     }
 
     fn may(stack: &Stack, frame: usize, sp: usize) -> bool {
-        Ppc64::<Big, ElfV1>::may_return(START + frame, STUB, START + sp, stack)
+        Ppc64::<Big, ElfV1>::NEW.may_return(START + frame, STUB, START + sp, stack)
     }
 
     /// RET_7: a longjmp to g or to main leaves the call of f, wherever its return address still lies.
@@ -465,7 +466,8 @@ mod tests {
         // Also where a machine word is narrower than ppc64's.
         let (trampoline, handler) =
             (CodeAddr::new(0x1234_5678_9abc_def0_u64 as usize), 0xfedc_ba98_7654_3210_u64 as usize);
-        let count = Ppc64::<E, ElfV2>::fill_stubs(CodeAddr::new(0x10_0000), trampoline, handler, &mut out);
+        let count =
+            Ppc64::<E, ElfV2>::NEW.fill_stubs(CodeAddr::new(0x10_0000), trampoline, handler, &mut out);
         assert_eq!(count, LEN / 4 - VENEER_WORDS);
         let word = |index: usize| E::word(*out[index * 4..].first_chunk().unwrap());
         for index in [0, 1, count / 2, count - 1] {
@@ -483,6 +485,6 @@ mod tests {
         stubs::<Big>();
         stubs::<Little>();
         let mut small = [0; 16];
-        assert_eq!(Ppc64::<Big, ElfV1>::fill_stubs(CodeAddr::new(0), CodeAddr::new(0), 0, &mut small), 0);
+        assert_eq!(Ppc64::<Big, ElfV1>::NEW.fill_stubs(CodeAddr::new(0), CodeAddr::new(0), 0, &mut small), 0);
     }
 }

@@ -18,7 +18,7 @@
 
 use crate::decode::{self, Plan};
 use crate::{Endian, insn};
-use probe_core::arch::{DetourLayout, Displaced, Site};
+use probe_core::arch::{DetourCalls, DetourLayout, Displaced, Site};
 use probe_core::{CodeAddr, Refusal};
 
 /// The length of the jump.
@@ -135,7 +135,7 @@ pub(crate) fn fill<E: Endian>(
     text: &[u8],
     place: CodeAddr,
     entry: CodeAddr,
-    (trampoline, (word, post)): (CodeAddr, (usize, Option<usize>)),
+    &DetourCalls { trampoline, word, post_word: post }: &DetourCalls,
     out: &mut [u8],
 ) -> Result<DetourLayout, Refusal> {
     let mut image = [0; LEN];

@@ -39,10 +39,10 @@ pub use patch::CACHE_STEP;
 pub use regs::PtRegs;
 pub use slot::Kept;
 
-use core::convert::Infallible;
 use core::marker::PhantomData;
 use probe_core::arch::{
-    Arch, Decoded, DetourLayout, Displaced, Entry, MemFault, Memory, SingleStep, Site, Tail, TailPatch, Text,
+    Arch, Calls, Decoded, DetourCalls, DetourLayout, Displaced, Entry, Jumps, MemFault, Memory, SingleStep,
+    Site, Tail, TailPatch, Text,
 };
 use probe_core::{CodeAddr, Refusal};
 
@@ -154,8 +154,21 @@ impl Abi for ElfV2 {
     }
 }
 
-/// The backend for byte order `E` and ABI `A`. Has no values.
-pub struct Ppc64<E, A>(Infallible, PhantomData<fn() -> (E, A)>);
+/// The backend for byte order `E` and ABI `A`.
+pub struct Ppc64<E, A>(PhantomData<fn() -> (E, A)>);
+
+impl<E, A> Ppc64<E, A> {
+    /// The only value.
+    pub const NEW: Self = Self(PhantomData);
+}
+
+impl<E, A> Clone for Ppc64<E, A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E, A> Copy for Ppc64<E, A> {}
 
 /// The byte order of the machine that this is compiled for.
 #[cfg(target_endian = "big")]
@@ -181,14 +194,17 @@ unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
     type Regs = PtRegs;
     type Plan = Plan;
     type StepState = Kept;
+    type Calls = Self;
+    type Jumps = Self;
 
+    const CALLS: Option<Self> = Some(Self::NEW);
+    const JUMPS: Option<Self> = Some(Self::NEW);
     const NAME: &'static str = E::NAME;
     const BREAKPOINT: &'static [u8] = E::BREAKPOINT;
     const INSN_ALIGN: usize = 4;
     const MAX_INSN_LEN: usize = 8;
     const SLOT_LEN: usize = slot::LEN;
     const SLOT_REACH: usize = slot::REACH;
-    const STUB_LEN: usize = call::STUB_LEN;
     const TRAP_GAP: usize = call::lowered_by::<A>();
 
     fn insn_len(bytes: &[u8]) -> Option<usize> {
@@ -259,84 +275,93 @@ unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
     fn abort_step(_: &Plan, place: CodeAddr, regs: &mut PtRegs, _: &Kept) {
         slot::abort_step(place, regs);
     }
+}
 
-    const JUMP_LEN: usize = detour::JUMP_LEN;
-    const DETOUR_LEN: usize = detour::LEN;
-    const DETOUR_HEADER_LEN: usize = detour::HEADER_LEN;
+// SAFETY: the return address is in LR at entry; the tests of `call` hold the stubs against their layout.
+unsafe impl<E: Endian, A: Abi> Calls<PtRegs> for Ppc64<E, A> {
+    const STUB_LEN: usize = call::STUB_LEN;
 
-    fn displace(site: &Site<'_>) -> Result<Displaced, Refusal> {
-        detour::displace::<E>(site)
-    }
-
-    fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
-        detour::branch_target::<E>(text, at)
-    }
-
-    fn detour_entry(place: CodeAddr, _displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
-        detour::entry(place, from)
-    }
-
-    fn fill_detour(
-        _displaced: &Displaced,
-        text: &[u8],
-        place: CodeAddr,
-        entry: CodeAddr,
-        trampoline: CodeAddr,
-        words: (usize, Option<usize>),
-        out: &mut [u8],
-    ) -> Result<DetourLayout, Refusal> {
-        detour::fill::<E>(text, place, entry, (trampoline, words), out)
-    }
-
-    fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
-        detour::jump::<E>(place, entry)
-    }
-
-    fn detour_regs(regs: &PtRegs) -> usize {
-        regs.gpr[3] as usize
-    }
-
-    // The MSR that the trampoline shows says no more than that addresses have 64 bits.
-    fn resume_with(regs: &mut PtRegs, kept: PtRegs) {
-        *regs = PtRegs { msr: regs.msr, ..kept };
-    }
-
-    fn argument<M: Memory>(regs: &PtRegs, index: usize, memory: &M) -> Option<usize> {
+    fn argument<M: Memory>(self, regs: &PtRegs, index: usize, memory: &M) -> Option<usize> {
         call::argument::<E, A, M>(regs, index, memory)
     }
 
-    fn return_value(regs: &PtRegs) -> usize {
+    fn return_value(self, regs: &PtRegs) -> usize {
         regs.gpr[3] as usize
     }
 
-    fn set_return_value(regs: &mut PtRegs, value: usize) {
+    fn set_return_value(self, regs: &mut PtRegs, value: usize) {
         regs.gpr[3] = value as u64;
     }
 
-    fn entry<M: Memory>(regs: &PtRegs, _: &M) -> Result<Entry, MemFault> {
+    fn entry<M: Memory>(self, regs: &PtRegs, _: &M) -> Result<Entry, MemFault> {
         Ok(call::entry(regs))
     }
 
-    fn set_return_address<M: Memory>(regs: &mut PtRegs, to: CodeAddr, _: &M) -> Result<(), MemFault> {
+    fn set_return_address<M: Memory>(self, regs: &mut PtRegs, to: CodeAddr, _: &M) -> Result<(), MemFault> {
         regs.link = to.as_usize() as u64;
         Ok(())
     }
 
-    fn may_return<M: Memory>(frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
+    fn may_return<M: Memory>(self, frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
         call::may_return::<E, M>(frame, stub, sp, memory)
     }
 
-    fn fill_stubs(_: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
+    fn fill_stubs(self, _: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
         call::fill_stubs::<E>(trampoline, handler, out)
     }
 
     fn enter_jprobe<M: Memory>(
+        self,
         regs: &mut PtRegs,
         handler: usize,
         return_to: CodeAddr,
         memory: &M,
     ) -> Result<(), MemFault> {
         call::enter_jprobe::<E, A, M>(regs, handler, return_to, memory)
+    }
+}
+
+// SAFETY: copies are those of slots; the native tests compare them with the unprobed execution.
+unsafe impl<E: Endian, A: Abi> Jumps<PtRegs> for Ppc64<E, A> {
+    const JUMP_LEN: usize = detour::JUMP_LEN;
+    const DETOUR_LEN: usize = detour::LEN;
+    const DETOUR_HEADER_LEN: usize = detour::HEADER_LEN;
+
+    fn displace(self, site: &Site<'_>) -> Result<Displaced, Refusal> {
+        detour::displace::<E>(site)
+    }
+
+    fn branch_target(self, text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+        detour::branch_target::<E>(text, at)
+    }
+
+    fn detour_entry(self, place: CodeAddr, _displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
+        detour::entry(place, from)
+    }
+
+    fn fill_detour(
+        self,
+        _displaced: &Displaced,
+        text: &[u8],
+        place: CodeAddr,
+        entry: CodeAddr,
+        calls: &DetourCalls,
+        out: &mut [u8],
+    ) -> Result<DetourLayout, Refusal> {
+        detour::fill::<E>(text, place, entry, calls, out)
+    }
+
+    fn jump(self, place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
+        detour::jump::<E>(place, entry)
+    }
+
+    fn detour_regs(self, regs: &PtRegs) -> usize {
+        regs.gpr[3] as usize
+    }
+
+    // The MSR that the trampoline shows says no more than that addresses have 64 bits.
+    fn resume_with(self, regs: &mut PtRegs, kept: PtRegs) {
+        *regs = PtRegs { msr: regs.msr, ..kept };
     }
 }
 

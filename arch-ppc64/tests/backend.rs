@@ -3,7 +3,7 @@
 use probe_arch_ppc64::regs::{MSR_SE, MSR_SF};
 use probe_arch_ppc64::{Big, ElfV1, ElfV2, Little, Ppc64, PtRegs};
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, Method, SingleStep, Site, Text};
+use probe_core::arch::{Arch, Calls, Jumps, Method, SingleStep, Site, Text};
 
 type V1 = Ppc64<Big, ElfV1>;
 type V2 = Ppc64<Little, ElfV2>;
@@ -35,8 +35,8 @@ fn hit_6_what_is_stepped_with_a_borrowed_register_keeps_state() {
 fn a_trap_is_at_its_place_and_a_detours_registers_where_the_trampoline_puts_them() {
     let mut regs = PtRegs { nip: 0x1000, ..PtRegs::default() };
     regs.gpr[3] = 0x7000;
-    assert_eq!((V1::breakpoint_address(&regs), V1::detour_regs(&regs)), (CodeAddr::new(0x1000), 0x7000));
-    assert_eq!((V2::breakpoint_address(&regs), V2::return_value(&regs)), (CodeAddr::new(0x1000), 0x7000));
+    assert_eq!((V1::breakpoint_address(&regs), V1::NEW.detour_regs(&regs)), (CodeAddr::new(0x1000), 0x7000));
+    assert_eq!((V2::breakpoint_address(&regs), V2::NEW.return_value(&regs)), (CodeAddr::new(0x1000), 0x7000));
 }
 
 #[test]
@@ -55,6 +55,6 @@ fn a_single_step_changes_the_trace_bit_and_gives_it_back() {
 fn what_a_trap_takes_over_keeps_the_traps_mode() {
     let mut regs = PtRegs { msr: MSR_SF | 0x8000, nip: 1, ..PtRegs::default() };
     let kept = PtRegs { msr: MSR_SF, nip: 0x1234, gpr: [3; 32], ccr: 5, ..PtRegs::default() };
-    V1::resume_with(&mut regs, kept);
+    V1::NEW.resume_with(&mut regs, kept);
     assert_eq!(regs, PtRegs { msr: MSR_SF | 0x8000, ..kept });
 }

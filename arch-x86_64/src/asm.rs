@@ -1,6 +1,6 @@
 //! The return trampoline and the jprobe's return trap: what executes.
 //!
-//! Return stubs ([`fill_stubs`](probe_core::arch::Arch::fill_stubs)) lead here with the handler's address and the
+//! Return stubs ([`fill_stubs`](probe_core::arch::Calls::fill_stubs)) lead here with the handler's address and the
 //! stub's (plus 5) on top of the stack as it was at the function's return, and everything else untouched. The
 //! trampoline builds a [`Regs`] there, calls the handler and resumes from the `Regs`. Its frame description
 //! lets an unwinder pass from the handler to the function's caller.
@@ -13,11 +13,13 @@ use crate::regs::Regs;
 use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use probe_core::arch::{DetourLayout, Displaced, NativeArch, Resume, SaveSet};
+use probe_core::arch::{
+    DetourCalls, DetourLayout, Displaced, NativeArch, NativeCalls, NativeJumps, Resume, SaveSet,
+};
 use probe_core::{CodeAddr, Refusal};
 use probe_x86_decode::LongMode;
 use probe_x86_decode::call::{self, FOLLOWING_CALL, STUB_CALL_LEN};
-use probe_x86_decode::detour::{self, FOLLOW_LEN, RED_ZONE_LEN, WORD_DISTANCE};
+use probe_x86_decode::detour::{self, FOLLOW_LEN, RED_ZONE_LEN, Trampoline, WORD_DISTANCE};
 use probe_x86_decode::fpu::{self, Known, LIGHT_OPMASKS, LIGHT_ZMM16, OPMASK, Saver};
 
 /// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is known to anyone.
@@ -25,50 +27,62 @@ static XSAVE_ROOM: AtomicUsize = AtomicUsize::new(0);
 /// The state components to save, EDX:EAX of XSAVE (the upper half is 0).
 static XSAVE_COMPONENTS: AtomicU32 = AtomicU32::new(0);
 
-// SAFETY: the trampolines below keep the protocol of `return_trampoline`: held by the native tests, which compare
-// all general, flag, x87 and vector registers around them. `jprobe_return` begins with the breakpoint.
+// SAFETY: fetches see stores without further ado (SDM volume 3, 12.6).
 unsafe impl NativeArch for X86_64 {
     const ADDS_TO_MEMORY: bool = true;
 
-    fn return_trampoline(save: SaveSet) -> CodeAddr {
+    unsafe fn publish(_at: CodeAddr, _len_bytes: usize) {}
+}
+
+// SAFETY: the trampolines below keep the protocol of `return_trampoline`: held by the native tests, which compare
+// all general, flag, x87 and vector registers around them. `jprobe_return` begins with the breakpoint.
+unsafe impl NativeCalls<Regs> for X86_64 {
+    fn return_trampoline(self, save: SaveSet) -> CodeAddr {
         choose(save, &RETURNS)
     }
 
-    fn detour_trampoline(save: SaveSet) -> CodeAddr {
-        choose(save, &DETOURS)
-    }
-
-    fn fill_return_stubs(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
+    fn fill_return_stubs(
+        self,
+        chunk: CodeAddr,
+        trampoline: CodeAddr,
+        handler: usize,
+        out: &mut [u8],
+    ) -> usize {
         let fill =
             if has_red_zone() { call::fill_followed_stubs::<LongMode> } else { call::fill_stubs::<LongMode> };
         fill(chunk, trampoline, handler, out)
     }
 
-    fn entry_trampoline(save: SaveSet) -> Option<CodeAddr> {
+    fn jprobe_return_trap(self) -> CodeAddr {
+        CodeAddr::new(jprobe_return as *const () as usize)
+    }
+}
+
+// SAFETY: as above; `detour_resume` begins with the breakpoint.
+unsafe impl NativeJumps<Regs> for X86_64 {
+    fn detour_trampoline(self, save: SaveSet) -> CodeAddr {
+        choose(save, &DETOURS)
+    }
+
+    fn entry_trampoline(self, save: SaveSet) -> Option<CodeAddr> {
         has_red_zone().then(|| choose(save, &ENTRIES))
     }
 
     fn fill_entry_detour(
+        self,
         displaced: &Displaced,
         text: &[u8],
         place: CodeAddr,
         entry: CodeAddr,
-        trampoline: CodeAddr,
-        words: (usize, Option<usize>),
+        calls: &DetourCalls,
         out: &mut [u8],
     ) -> Result<DetourLayout, Refusal> {
-        detour::fill::<LongMode>(displaced, text, place, entry, (trampoline, words, true), out)
+        detour::fill::<LongMode>(displaced, text, place, entry, Trampoline::Following, calls, out)
     }
 
-    fn detour_resume_trap() -> CodeAddr {
+    fn detour_resume_trap(self) -> CodeAddr {
         CodeAddr::new(detour_resume as *const () as usize)
     }
-
-    fn jprobe_return_trap() -> CodeAddr {
-        CodeAddr::new(jprobe_return as *const () as usize)
-    }
-
-    unsafe fn publish(_at: CodeAddr, _len_bytes: usize) {}
 }
 
 /// How this processor saves its state; the first call notes how much there is.

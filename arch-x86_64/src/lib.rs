@@ -27,8 +27,8 @@ use probe_x86_decode::LongMode;
 pub use regs::Regs;
 
 /// The x86-64 backend, in 64-bit mode.
-#[derive(Debug)]
-pub enum X86_64 {}
+#[derive(Clone, Copy, Debug)]
+pub struct X86_64;
 
 probe_x86_decode::backend!(
     X86_64,

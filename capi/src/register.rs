@@ -212,8 +212,8 @@ pub unsafe extern "C" fn disable_kprobe(p: *mut kprobe) -> c_int {
 /// Called by a jprobe's handler, or by something that it has called.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn jprobe_return() -> ! {
-    use probe_core::arch::NativeArch;
-    let code = Native::jprobe_return_trap().as_usize();
+    use probe_core::arch::NativeCalls;
+    let code = crate::regs::CALLS.jprobe_return_trap().as_usize();
     // On ELFv1 a function pointer is the address of a descriptor: code, TOC, environment.
     let descriptor = [code, 0, 0];
     let function =

@@ -5,8 +5,11 @@ use crate::host;
 use crate::types::pt_regs;
 use core::ffi::{c_uint, c_ulong};
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, Regs};
+use probe_core::arch::{Arch, Calls, Regs};
 use probe_core::host::Host;
+
+/// The calling convention, which C's kretprobes, jprobes and `regs_*` functions are made of.
+pub(crate) const CALLS: <Native as Arch>::Calls = Native::CALLS.expect("the backend has the power of calls");
 
 /// The program counter: in a pre handler the probed place.
 ///
@@ -45,7 +48,7 @@ pub unsafe extern "C" fn kernel_stack_pointer(regs: *const pt_regs) -> c_ulong {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn regs_return_value(regs: *const pt_regs) -> c_ulong {
     // SAFETY: the caller's promise.
-    Native::return_value(unsafe { &*regs }) as c_ulong
+    CALLS.return_value(unsafe { &*regs }) as c_ulong
 }
 
 /// Changes the integer return value; the caller of the probed function sees it (RET_4).
@@ -55,7 +58,7 @@ pub unsafe extern "C" fn regs_return_value(regs: *const pt_regs) -> c_ulong {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn regs_set_return_value(regs: *mut pt_regs, value: c_ulong) {
     // SAFETY: the caller's promise.
-    Native::set_return_value(unsafe { &mut *regs }, value as usize);
+    CALLS.set_return_value(unsafe { &mut *regs }, value as usize);
 }
 
 /// The integer argument number `n`, from 0, in a handler at a function's entry. 0 where it cannot be read.
@@ -67,6 +70,6 @@ pub unsafe extern "C" fn regs_get_kernel_argument(regs: *const pt_regs, n: c_uin
     // SAFETY: the caller's promise.
     let regs = unsafe { &*regs };
     let argument =
-        host::started().and_then(|probes| Native::argument(regs, n as usize, probes.host().memory()));
+        host::started().and_then(|probes| CALLS.argument(regs, n as usize, probes.host().memory()));
     argument.unwrap_or(0) as c_ulong
 }

@@ -22,7 +22,7 @@ use crate::symbols::objects::{self, Object, Role};
 use crate::sys::{Action, AltStack, SignalSet};
 use crate::{Hit, Kprobe, Native, Probe, blacklist, memory, process};
 use core::ffi::c_int;
-use probe_core::arch::{Arch, Memory, Regs as _};
+use probe_core::arch::{Arch, Jumps, Memory, Regs as _};
 use probe_core::{AnyProbe, BatchError, CodeAddr, Flow, Place};
 use std::collections::BTreeMap;
 
@@ -149,7 +149,8 @@ fn follow(text: &[u8], start: usize, found: &mut BTreeMap<usize, usize>) {
         let leads = (SYSCALL.leads)(insn);
         let window = &insn[..insn.len().min(WINDOW)];
         if matches!(leads, Leads::Elsewhere | Leads::Either)
-            && let Some(target) = Native::branch_target(window, CodeAddr::new(at))
+            && let Some(target) =
+                Native::JUMPS.and_then(|jumps| jumps.branch_target(window, CodeAddr::new(at)))
         {
             next.push((target.as_usize(), left));
         }

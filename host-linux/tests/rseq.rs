@@ -3,7 +3,7 @@
 mod common;
 
 use common::alone;
-use probe_host_linux::probe_core::arch::Arch;
+use probe_host_linux::probe_core::arch::{Arch, Jumps};
 use probe_host_linux::probe_core::host::Host;
 use probe_host_linux::probe_core::{CodeAddr, Place, Viewer};
 use probe_host_linux::{Kprobe, Kretprobe, Native, probes};
@@ -111,7 +111,7 @@ fn reg_20_nothing_in_a_restartable_sequence_is_probed() {
         assert!(refused >= 6, "{}: {refused}", adder.name);
         // A jump before it must not displace what arms it: a breakpoint stands there instead.
         let told = probes().explain(&Place::addr(CodeAddr::new(adder.before))).unwrap();
-        let is_displaced = Native::JUMP_LEN > Native::INSN_ALIGN;
+        let is_displaced = <Native as Jumps<_>>::JUMP_LEN > Native::INSN_ALIGN;
         assert_eq!(told.jump.err().map(|refusal| refusal.code), is_displaced.then_some("place.rseq_start"));
         let mut listing = String::new();
         probes().blacklist(&mut listing, Viewer::Privileged).unwrap();

@@ -5,10 +5,10 @@
 //! is `hit`'s.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, DetourLayout, Displaced, SaveSet};
+use crate::arch::{DetourCalls, DetourLayout, Displaced, Jumps, SaveSet};
 use crate::counter::{HitCounter, NOBODY};
 use crate::held::Held;
-use crate::host::Host;
+use crate::host::{Host, JumpsOf};
 use crate::owner::{FirstOwner, NOBODYS};
 use crate::point::{Handlers, Point};
 use crate::probes::Probes;
@@ -50,6 +50,8 @@ pub(crate) struct Detour<H: Host> {
     pub(crate) layout: DetourLayout,
     /// The displaced bytes.
     pub(crate) text: [u8; MAX_DISPLACED_LEN],
+    /// The proof that the architecture has jumps.
+    pub(crate) jumps: JumpsOf<H>,
 }
 
 /// What a detour is made for, or what the probes of a place need of theirs.
@@ -59,7 +61,7 @@ pub(crate) struct Kind {
     pub(crate) save: SaveSet,
     /// Whether there is a second call behind the first copy.
     pub(crate) calls_post: bool,
-    /// Whether its trampoline is an [entry trampoline](NativeArch::entry_trampoline).
+    /// Whether its trampoline is an [entry trampoline](NativeJumps::entry_trampoline).
     pub(crate) follows: bool,
 }
 
@@ -92,6 +94,7 @@ impl<H: Host> Detour<H> {
 
     /// A detour whose memory and layout are not known yet.
     pub(crate) fn new(
+        jumps: JumpsOf<H>,
         probes: &'static Probes<H>,
         place: CodeAddr,
         kind: Kind,
@@ -112,6 +115,7 @@ impl<H: Host> Detour<H> {
             displaced,
             layout: DetourLayout::default(),
             text,
+            jumps,
         }
     }
 
@@ -148,23 +152,24 @@ impl<H: Host> Detour<H> {
 
     /// Where its memory begins.
     pub(crate) fn start(&self) -> CodeAddr {
-        self.entry.wrapping_offset(-(H::Arch::DETOUR_HEADER_LEN as isize))
+        self.entry.wrapping_offset(-(JumpsOf::<H>::DETOUR_HEADER_LEN as isize))
     }
 
     /// The jump that leads here, and zeros.
     pub(crate) fn jump(&self) -> [u8; MAX_DISPLACED_LEN] {
         let mut jump = [0; MAX_DISPLACED_LEN];
-        let bytes = H::Arch::jump(self.place, self.entry);
+        let bytes = self.jumps.jump(self.place, self.entry);
         if let Some(to) = jump.first_chunk_mut() {
             *to = bytes;
         }
         jump
     }
 
-    /// The words of its calls.
-    pub(crate) fn words(&self) -> (usize, Option<usize>) {
+    /// Its calls of `trampoline`.
+    pub(crate) fn calls(&self, trampoline: CodeAddr) -> DetourCalls {
         let word = ptr::from_ref(self).expose_provenance();
-        (word, self.kind.calls_post.then_some(word + Self::POST_WORD))
+        let post_word = self.kind.calls_post.then_some(word + Self::POST_WORD);
+        DetourCalls { trampoline, word, post_word }
     }
 
     /// Where the copy of displaced instruction number `index` is.

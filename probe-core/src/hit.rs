@@ -12,7 +12,7 @@ mod watch;
 pub(crate) use by_jump::{Copied, Entered, Jumped};
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, MemFault, Memory, Method, NativeArch, Regs, Resume};
+use crate::arch::{Arch, MemFault, Memory, Method, NativeCalls, Regs, Resume};
 use crate::context::{Context, Section, Wait, is_in_slot};
 use crate::counter::Shares;
 use crate::host::{Host, RegsOf};
@@ -442,7 +442,9 @@ impl<H: Host> Probes<H> {
                     return self.finish_step(context, point, regs);
                 }
             }
-            Some((Wait::Jprobe, point)) if place == H::Arch::jprobe_return_trap() => {
+            Some((Wait::Jprobe, point))
+                if H::Arch::CALLS.is_some_and(|calls| place == calls.jprobe_return_trap()) =>
+            {
                 // SAFETY: as above.
                 if let Some(point) = unsafe { point.as_ref() } {
                     return self.finish_jprobe(context, point, regs);

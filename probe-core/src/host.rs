@@ -11,6 +11,12 @@ use crate::watch::WatchRange;
 /// The saved registers of a host's architecture.
 pub(crate) type RegsOf<H> = <<H as Host>::Arch as Arch>::Regs;
 
+/// The calling convention of a host's architecture.
+pub(crate) type CallsOf<H> = <<H as Host>::Arch as Arch>::Calls;
+
+/// The jumps of a host's architecture.
+pub(crate) type JumpsOf<H> = <<H as Host>::Arch as Arch>::Jumps;
+
 /// A function or other symbol of the probed text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'a> {

@@ -1,7 +1,7 @@
 //! What the jump of an optimised probe displaces, and why a place may have none.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Displaced, Method, Site, Text};
+use crate::arch::{Arch, Displaced, Jumps, Method, Site, Text};
 use crate::error::Refusal;
 use alloc::vec::Vec;
 
@@ -12,6 +12,8 @@ pub(crate) const WINDOW: usize = 256;
 pub(crate) mod refusal {
     use crate::error::Refusal;
 
+    pub(crate) const NO_JUMPS: Refusal =
+        Refusal::unsupported("core.no_jumps", "there are no jumps for probes on this architecture");
     pub(crate) const JPROBE: Refusal =
         Refusal::unsupported("core.jprobe", "a jprobe's handler is entered by a trap");
     pub(crate) const POST: Refusal = Refusal::unsupported(
@@ -48,12 +50,13 @@ pub fn displaced_by_jump<A: Arch>(
     targets: &mut BranchTargets,
     site: &Site<'_>,
 ) -> Result<Displaced, Refusal> {
-    let displaced = A::displace(site)?;
-    if A::JUMP_LEN > A::INSN_ALIGN {
+    let jumps = A::JUMPS.ok_or(refusal::NO_JUMPS)?;
+    let displaced = jumps.displace(site)?;
+    if A::Jumps::JUMP_LEN > A::INSN_ALIGN {
         let end = site.at.wrapping_add(usize::from(displaced.len_bytes));
-        let jump_end = site.at.wrapping_add(A::JUMP_LEN).min(end);
+        let jump_end = site.at.wrapping_add(A::Jumps::JUMP_LEN).min(end);
         let function = site.function.unwrap_or((site.at, end));
-        if targets.has::<A>(site.text, function, site.at.wrapping_add(1), jump_end)? {
+        if targets.has::<A>(jumps, site.text, function, site.at.wrapping_add(1), jump_end)? {
             return Err(refusal::JUMP_TARGET);
         }
     }
@@ -87,6 +90,7 @@ impl BranchTargets {
     /// Whether a direct branch of `function` leads to somewhere within `from..to`.
     fn has<A: Arch>(
         &mut self,
+        jumps: A::Jumps,
         text: &dyn Text,
         function: (CodeAddr, CodeAddr),
         from: CodeAddr,
@@ -95,7 +99,7 @@ impl BranchTargets {
         if self.function != Some(function) {
             self.targets.clear();
             self.function = Some(function);
-            self.collect::<A>(text, function)?;
+            self.collect::<A>(jumps, text, function)?;
             self.targets.sort_unstable();
         }
         let first = self.targets.partition_point(|target| *target < from);
@@ -104,6 +108,7 @@ impl BranchTargets {
 
     fn collect<A: Arch>(
         &mut self,
+        jumps: A::Jumps,
         text: &dyn Text,
         (start, end): (CodeAddr, CodeAddr),
     ) -> Result<(), Refusal> {
@@ -120,7 +125,8 @@ impl BranchTargets {
             let insn = insn.get(..A::MAX_INSN_LEN).unwrap_or(insn);
             // What cannot be decoded cannot be walked over: what follows is data, or traps are the safe choice.
             let Some(len) = A::insn_len(insn).filter(|len| *len != 0) else { return Ok(()) };
-            if let Some(target) = A::branch_target(insn, at).filter(|target| (start..end).contains(target)) {
+            if let Some(target) = jumps.branch_target(insn, at).filter(|target| (start..end).contains(target))
+            {
                 self.targets.try_reserve(1).map_err(|_| refusal::NO_MEMORY)?;
                 self.targets.push(target);
             }

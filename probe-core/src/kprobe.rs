@@ -1,7 +1,7 @@
 //! Kprobes: handlers before and after one instruction; and what all kinds of probes share, [`AnyProbe`].
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, MemFault, Memory, Regs, Resume};
+use crate::arch::{Arch, Calls, MemFault, Memory, Regs, Resume};
 use crate::counter::Shares;
 use crate::jprobe::{Jprobe, JprobeEntry};
 use crate::kretprobe::{Active, Kretprobe, ReturnHandlers};
@@ -287,7 +287,7 @@ impl<'a, A: Arch> Hit<'a, A> {
     /// The integer argument number `index`, from 0, if the place is a function's entry. `None` where the ABI
     /// has it in memory that cannot be read.
     pub fn argument(&self, index: usize) -> Option<usize> {
-        A::argument(self.regs, index, &self.memory())
+        A::CALLS?.argument(self.regs, index, &self.memory())
     }
 
     /// Register number `index` ([`Regs::names`]).

@@ -1,7 +1,7 @@
 //! Return probes: a handler at a function's entry, one at its return, and typed private data between them.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Regs, Resume};
+use crate::arch::{Arch, Calls, Regs, Resume};
 use crate::kprobe::{TargetMemory, options, seen};
 use crate::place::Place;
 use crate::point::{DISABLED, Node};
@@ -175,7 +175,7 @@ impl<'a, A: Arch> Call<'a, A> {
 
     /// The integer argument number `index`, from 0.
     pub fn argument(&self, index: usize) -> Option<usize> {
-        A::argument(self.regs, index, &self.memory())
+        A::CALLS?.argument(self.regs, index, &self.memory())
     }
 
     /// Where the call will return to.
@@ -191,14 +191,16 @@ pub struct Return<'a, A: Arch> {
     pub(crate) return_address: CodeAddr,
     /// Whether the registers have been lent to be changed.
     is_lent: bool,
+    calls: A::Calls,
 }
 
 impl<'a, A: Arch> Return<'a, A> {
     /// Calls `handler` with a call that is just returning to `regs.pc()`.
     #[inline(always)]
     fn with(regs: &'a mut A::Regs, node: &'a Node<A>, handler: impl FnOnce(&mut Self)) -> Resume {
+        let Some(calls) = A::CALLS else { return Resume::Unchanged };
         let return_address = regs.pc();
-        let mut ret = Return { regs, node, return_address, is_lent: false };
+        let mut ret = Return { regs, node, return_address, is_lent: false, calls };
         handler(&mut ret);
         Resume::of(ret.is_lent)
     }
@@ -212,12 +214,12 @@ impl<'a, A: Arch> Return<'a, A> {
 
     /// The ABI's integer return value.
     pub fn value(&self) -> usize {
-        A::return_value(self.regs)
+        self.calls.return_value(self.regs)
     }
 
     /// Changes the integer return value; the caller sees it.
     pub fn set_value(&mut self, value: usize) {
-        A::set_return_value(self.regs, value);
+        self.calls.set_return_value(self.regs, value);
     }
 
     /// Where the call really returns to.

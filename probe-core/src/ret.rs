@@ -11,7 +11,7 @@ mod stub;
 pub(crate) use fast::Returned;
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Entry, Regs, Resume};
+use crate::arch::{Arch, Calls, Entry, Regs, Resume};
 use crate::context::{Context, Inside};
 use crate::host::{Host, Notice, RegsOf};
 use crate::instance::Instance;
@@ -70,7 +70,7 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
     ) -> Resume {
         let pool = probe.pool();
-        let Ok(entry) = H::Arch::entry(regs, self.host.memory()) else { return pool.miss() };
+        let Some(entry) = self.entry_of_call(regs) else { return pool.miss() };
         let (sp, home) = (regs.sp(), Some(entry.return_address));
         let task = self.task_at(sp);
         if let Some(task) = task.filter(|task| !task.is_idle()) {
@@ -88,14 +88,20 @@ impl<H: Host> Probes<H> {
         }
     }
 
+    /// The call that has just been entered; `None` where its stack cannot be read.
+    #[inline(always)]
+    fn entry_of_call(&self, regs: &RegsOf<H>) -> Option<Entry> {
+        H::Arch::CALLS?.entry(regs, self.host.memory()).ok()
+    }
+
     /// Whether the call that has just been entered returns to the program's own text.
     pub(crate) fn is_unfollowed(&self, regs: &RegsOf<H>) -> bool {
-        H::Arch::entry(regs, self.host.memory()).is_ok_and(|entry| !self.is_stub(entry.return_address))
+        self.entry_of_call(regs).is_some_and(|entry| !self.is_stub(entry.return_address))
     }
 
     /// Whether such a call has been followed now.
     pub(crate) fn has_followed(&self, regs: &RegsOf<H>) -> bool {
-        let Ok(entry) = H::Arch::entry(regs, self.host.memory()) else { return false };
+        let Some(entry) = self.entry_of_call(regs) else { return false };
         let newest = self.host.task().and_then(Task::newest);
         newest.is_some_and(|newest| entry.return_address == newest.stub) || self.is_stub(entry.return_address)
     }
@@ -163,9 +169,9 @@ impl<H: Host> Probes<H> {
         instance: &'a Instance<H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Result<(), &'a Instance<H::Arch>> {
-        if H::Arch::set_return_address(regs, instance.stub, self.host.memory()).is_err() {
-            return Err(instance);
-        }
+        let set =
+            H::Arch::CALLS.map(|calls| calls.set_return_address(regs, instance.stub, self.host.memory()));
+        let Some(Ok(())) = set else { return Err(instance) };
         if let Some(task) = task {
             instance.next.store(older, Relaxed);
             task.pending.store(ptr::from_ref(instance).cast_mut(), Release);

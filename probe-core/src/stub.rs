@@ -1,8 +1,8 @@
 //! Return stubs: which instance each belongs to, and which addresses are stubs.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, SaveSet};
-use crate::host::Host;
+use crate::arch::{Calls, SaveSet};
+use crate::host::{CallsOf, Host};
 use crate::instance::Instance;
 use crate::probes::Probes;
 use crate::slots::{CHUNK_LEN, OWN, chunk_base};
@@ -43,7 +43,7 @@ impl<H: Host> StubChunk<H> {
     #[inline(always)]
     fn instance_around(&self, at: CodeAddr) -> Option<&Instance<H::Arch>> {
         let offset = at.as_usize() & (CHUNK_LEN - 1);
-        let cell = self.instances.get(offset.checked_div(H::Arch::STUB_LEN)?)?;
+        let cell = self.instances.get(offset.checked_div(CallsOf::<H>::STUB_LEN)?)?;
         // SAFETY: instances are freed after a grace period, and the caller is inside.
         unsafe { follow(cell).as_ref() }
     }

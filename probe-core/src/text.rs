@@ -17,10 +17,10 @@
 
 pub(crate) mod word;
 
-use crate::arch::Arch;
+use crate::arch::{Arch, Jumps};
 use crate::detour::{Detour, MAX_DISPLACED_LEN};
 use crate::error::TextError;
-use crate::host::Host;
+use crate::host::{Host, JumpsOf};
 use crate::point::Point;
 use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, SeqCst, fence};
 use crate::task::Task;
@@ -260,14 +260,14 @@ impl<A: Arch> Texts<A> {
         });
         // Not where an instruction is still itself: what lies between are its operands.
         if result.is_ok() {
-            if A::JUMP_LEN > A::BREAKPOINT.len() {
+            if A::Jumps::JUMP_LEN > A::BREAKPOINT.len() {
                 host.sync_cores();
             }
             for (Breakpoint(point), detour) in jumps {
                 self.set(point, Standing::Jump(detour, Stage::Tail));
                 result = result.and(write_between(host, detour, &detour.jump()));
             }
-            if A::JUMP_LEN > A::BREAKPOINT.len() {
+            if A::Jumps::JUMP_LEN > A::BREAKPOINT.len() {
                 host.sync_cores();
             }
         }
@@ -340,7 +340,7 @@ impl<A: Arch> Texts<A> {
         if !is_any {
             return first;
         }
-        if A::JUMP_LEN > A::BREAKPOINT.len() {
+        if A::Jumps::JUMP_LEN > A::BREAKPOINT.len() {
             host.sync_cores();
         }
         let restored = self.changing(host, || {
@@ -357,7 +357,7 @@ impl<A: Arch> Texts<A> {
             }
             first
         });
-        if A::JUMP_LEN > A::BREAKPOINT.len() {
+        if A::Jumps::JUMP_LEN > A::BREAKPOINT.len() {
             host.sync_cores();
         }
         first.and(restored)
@@ -383,7 +383,7 @@ pub(crate) fn is_overwritten<H: Host>(host: &H, point: &Point<H::Arch>) -> bool 
         Standing::Breakpoint | Standing::Jump(_, Stage::Starts | Stage::Tail) => breakpoint,
         Standing::Jump(detour, Stage::Whole) => {
             jump = detour.jump();
-            jump.get(..H::Arch::JUMP_LEN).unwrap_or(&jump)
+            jump.get(..JumpsOf::<H>::JUMP_LEN).unwrap_or(&jump)
         }
     };
     let mut now = [0; MAX_DISPLACED_LEN];
@@ -397,7 +397,7 @@ fn write_starts<H: Host>(
     detour: &Detour<H>,
     bytes: &[u8; MAX_DISPLACED_LEN],
 ) -> Result<(), TextError> {
-    for start in detour.displaced.starts().filter(|start| (1..H::Arch::JUMP_LEN).contains(start)) {
+    for start in detour.displaced.starts().filter(|start| (1..JumpsOf::<H>::JUMP_LEN).contains(start)) {
         let byte = bytes.get(start..=start).unwrap_or(&[]);
         // SAFETY: an instruction starts there, which becomes a breakpoint or itself again.
         unsafe { host.write_text(detour.place.wrapping_add(start), byte) }?;
@@ -413,8 +413,8 @@ fn write_between<H: Host>(
 ) -> Result<(), TextError> {
     let is_start = |at: usize| detour.displaced.starts().any(|start| start == at);
     let mut from = H::Arch::BREAKPOINT.len();
-    while from < H::Arch::JUMP_LEN {
-        let to = (from..H::Arch::JUMP_LEN).find(|at| is_start(*at)).unwrap_or(H::Arch::JUMP_LEN);
+    while from < JumpsOf::<H>::JUMP_LEN {
+        let to = (from..JumpsOf::<H>::JUMP_LEN).find(|at| is_start(*at)).unwrap_or(JumpsOf::<H>::JUMP_LEN);
         let run = bytes.get(from..to).unwrap_or(&[]);
         if !run.is_empty() {
             // SAFETY: before it stands a breakpoint, on every way to it: nobody executes it.

@@ -26,7 +26,7 @@ static LITTLE: Machine =
 /// ELFv2, 40 on ELFv1).
 ///
 /// The chunk is aligned to the power of two that is its length or the next above it, as
-/// [`Arch::fill_stubs`](probe_core::arch::Arch::fill_stubs) says.
+/// [`Calls::fill_stubs`](probe_core::arch::Calls::fill_stubs) says.
 #[must_use]
 pub fn eh_frame(order: ByteOrder, toc_at: u8, stubs: &Stubs, stub_len_bytes: usize) -> EhFrame {
     let machine = match order {

@@ -10,8 +10,8 @@ macro_rules! backend {
     ($backend:ident, name: $name:literal, mode: $mode:ident, registers: $regs:ident, slot reach: $reach:expr) => {
         const _: () = {
             use probe_core::arch::{
-                Arch, Decoded, DetourLayout, Displaced, Entry, MemFault, Memory, Regs as _, SingleStep, Site,
-                Tail, TailPatch, Text,
+                Arch, Calls, Decoded, DetourCalls, DetourLayout, Displaced, Entry, Jumps, MemFault, Memory,
+                Regs as _, SingleStep, Site, Tail, TailPatch, Text,
             };
             use probe_core::{CodeAddr, Refusal};
             use $crate::{Plan, Registers as _, StepState};
@@ -22,14 +22,17 @@ macro_rules! backend {
                 type Regs = $regs;
                 type Plan = Plan;
                 type StepState = StepState;
+                type Calls = Self;
+                type Jumps = Self;
 
+                const CALLS: Option<Self> = Some(Self);
+                const JUMPS: Option<Self> = Some(Self);
                 const NAME: &'static str = $name;
                 const BREAKPOINT: &'static [u8] = $crate::BREAKPOINT;
                 const INSN_ALIGN: usize = 1;
                 const MAX_INSN_LEN: usize = $crate::MAX_INSN_LEN;
                 const SLOT_LEN: usize = $crate::SLOT_LEN;
                 const SLOT_REACH: usize = $reach;
-                const STUB_LEN: usize = <$mode as $crate::Mode>::STUB_LEN;
                 const TRAP_GAP: usize = $crate::call::LOWERED_BY;
 
                 fn insn_len(bytes: &[u8]) -> Option<usize> {
@@ -108,61 +111,30 @@ macro_rules! backend {
                 fn abort_step(plan: &Plan, place: CodeAddr, regs: &mut $regs, state: &StepState) {
                     $crate::slot::abort_step(plan, place, regs, state);
                 }
+            }
 
-                const JUMP_LEN: usize = $crate::detour::JUMP_LEN;
-                const DETOUR_LEN: usize = $crate::detour::DETOUR_LEN;
-                const DETOUR_HEADER_LEN: usize = $crate::detour::header_len::<$mode>();
+            // SAFETY: the return address lies on the stack; held by the native tests of stubs and jprobes.
+            unsafe impl Calls<$regs> for $backend {
+                const STUB_LEN: usize = <$mode as $crate::Mode>::STUB_LEN;
 
-                fn displace(site: &Site<'_>) -> Result<Displaced, Refusal> {
-                    $crate::detour::displace::<$mode>(site)
-                }
-
-                fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
-                    $crate::detour::branch_target::<$mode>(text, at)
-                }
-
-                fn detour_entry(place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
-                    $crate::detour::target::<$mode>(place, displaced, from)
-                }
-
-                fn fill_detour(
-                    displaced: &Displaced,
-                    text: &[u8],
-                    place: CodeAddr,
-                    entry: CodeAddr,
-                    trampoline: CodeAddr,
-                    words: (usize, Option<usize>),
-                    out: &mut [u8],
-                ) -> Result<DetourLayout, Refusal> {
-                    let calls = (trampoline, words, false);
-                    $crate::detour::fill::<$mode>(displaced, text, place, entry, calls, out)
-                }
-
-                fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
-                    $crate::detour::jump(place, entry)
-                }
-
-                fn detour_regs(regs: &$regs) -> usize {
-                    regs.general(5) as usize
-                }
-
-                fn argument<M: Memory>(regs: &$regs, index: usize, memory: &M) -> Option<usize> {
+                fn argument<M: Memory>(self, regs: &$regs, index: usize, memory: &M) -> Option<usize> {
                     $crate::call::argument(regs, index, memory)
                 }
 
-                fn return_value(regs: &$regs) -> usize {
+                fn return_value(self, regs: &$regs) -> usize {
                     regs.general(0) as usize
                 }
 
-                fn set_return_value(regs: &mut $regs, value: usize) {
+                fn set_return_value(self, regs: &mut $regs, value: usize) {
                     regs.set_general(0, value as u64);
                 }
 
-                fn entry<M: Memory>(regs: &$regs, memory: &M) -> Result<Entry, MemFault> {
+                fn entry<M: Memory>(self, regs: &$regs, memory: &M) -> Result<Entry, MemFault> {
                     $crate::call::entry(regs, memory)
                 }
 
                 fn set_return_address<M: Memory>(
+                    self,
                     regs: &mut $regs,
                     to: CodeAddr,
                     memory: &M,
@@ -170,11 +142,12 @@ macro_rules! backend {
                     $crate::call::set_return_address(regs, to, memory)
                 }
 
-                fn may_return<M: Memory>(frame: usize, stub: CodeAddr, _sp: usize, memory: &M) -> bool {
+                fn may_return<M: Memory>(self, frame: usize, stub: CodeAddr, _sp: usize, memory: &M) -> bool {
                     $crate::call::may_return::<$regs, M>(frame, stub, memory)
                 }
 
                 fn fill_stubs(
+                    self,
                     chunk: CodeAddr,
                     trampoline: CodeAddr,
                     handler: usize,
@@ -184,12 +157,58 @@ macro_rules! backend {
                 }
 
                 fn enter_jprobe<M: Memory>(
+                    self,
                     regs: &mut $regs,
                     handler: usize,
                     return_to: CodeAddr,
                     memory: &M,
                 ) -> Result<(), MemFault> {
                     $crate::call::enter_jprobe(regs, handler, return_to, memory)
+                }
+            }
+
+            // SAFETY: the copies are those of slots or written anew; held by the tests of detours, which compare them with the unprobed execution.
+            unsafe impl Jumps<$regs> for $backend {
+                const JUMP_LEN: usize = $crate::detour::JUMP_LEN;
+                const DETOUR_LEN: usize = $crate::detour::DETOUR_LEN;
+                const DETOUR_HEADER_LEN: usize = $crate::detour::header_len::<$mode>();
+
+                fn displace(self, site: &Site<'_>) -> Result<Displaced, Refusal> {
+                    $crate::detour::displace::<$mode>(site)
+                }
+
+                fn branch_target(self, text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+                    $crate::detour::branch_target::<$mode>(text, at)
+                }
+
+                fn detour_entry(
+                    self,
+                    place: CodeAddr,
+                    displaced: &Displaced,
+                    from: CodeAddr,
+                ) -> Option<CodeAddr> {
+                    $crate::detour::target::<$mode>(place, displaced, from)
+                }
+
+                fn fill_detour(
+                    self,
+                    displaced: &Displaced,
+                    text: &[u8],
+                    place: CodeAddr,
+                    entry: CodeAddr,
+                    calls: &DetourCalls,
+                    out: &mut [u8],
+                ) -> Result<DetourLayout, Refusal> {
+                    let to = $crate::detour::Trampoline::Plain;
+                    $crate::detour::fill::<$mode>(displaced, text, place, entry, to, calls, out)
+                }
+
+                fn jump(self, place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
+                    $crate::detour::jump(place, entry)
+                }
+
+                fn detour_regs(self, regs: &$regs) -> usize {
+                    regs.general(5) as usize
                 }
             }
 

@@ -112,7 +112,7 @@ pub fn enter_jprobe<R: Registers, M: Memory>(
     Ok(())
 }
 
-/// Fills a chunk with return stubs; see [`Arch::fill_stubs`](probe_core::arch::Arch::fill_stubs).
+/// Fills a chunk with return stubs; see [`Calls::fill_stubs`](probe_core::arch::Calls::fill_stubs).
 ///
 /// Stub `i` is `call veneer`. The veneer at the chunk's end pushes `handler` and jumps to `trampoline`, which so finds,
 /// from the stack pointer up: the handler; the stub's address plus [`STUB_CALL_LEN`]; the stack as it was at

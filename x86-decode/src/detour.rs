@@ -22,7 +22,7 @@ use crate::mode::Mode;
 use crate::plan::{Effect, MemoryOperand, Source};
 use crate::slot::{Writer, ip_relative, ip32_relative};
 use crate::{MAX_INSN_LEN, refusal};
-use probe_core::arch::{DetourLayout, Displaced, MAX_DISPLACED, Site};
+use probe_core::arch::{DetourCalls, DetourLayout, Displaced, MAX_DISPLACED, Site};
 use probe_core::{CodeAddr, Refusal};
 
 /// The length of `jmp rel32`.
@@ -74,7 +74,7 @@ enum After {
     Elsewhere,
 }
 
-/// Finds the instructions that a jump at a place displaces; see [`Arch::displace`](probe_core::arch::Arch::displace).
+/// Finds the instructions that a jump at a place displaces; see [`Jumps::displace`](probe_core::arch::Jumps::displace).
 ///
 /// # Errors
 /// A refusal of [`crate::refusal`] that says why the place keeps its breakpoint.
@@ -198,10 +198,18 @@ pub const fn header_len<M: Mode>() -> usize {
     if M::IS_LONG { 2 * M::WORD } else { 0 }
 }
 
-/// Builds the detour whose entry is at `entry`; see [`Arch::fill_detour`](probe_core::arch::Arch::fill_detour).
+/// Which trampoline a detour calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trampoline {
+    /// [`detour_trampoline`](probe_core::arch::NativeJumps::detour_trampoline).
+    Plain,
+    /// [`entry_trampoline`](probe_core::arch::NativeJumps::entry_trampoline), that of followed functions: see [`FOLLOW_LEN`].
+    Following,
+}
+
+/// Builds the detour whose entry is at `entry`; see [`Jumps::fill_detour`](probe_core::arch::Jumps::fill_detour).
 ///
-/// `text` holds the displaced bytes as they were. `trampoline` is the backend's, `word` and `post` are the core's; `follows`: the
-/// detour of a followed function, see [`FOLLOW_LEN`].
+/// `text` holds the displaced bytes as they were; `kind` is that of the trampoline in `calls`.
 ///
 /// # Errors
 /// [`refusal::OUT_OF_REACH`]; [`refusal::TOO_LONG`] where `out` has no room.
@@ -210,31 +218,33 @@ pub fn fill<M: Mode>(
     text: &[u8],
     place: CodeAddr,
     entry: CodeAddr,
-    (trampoline, (word, post), follows): (CodeAddr, (usize, Option<usize>), bool),
+    kind: Trampoline,
+    calls: &DetourCalls,
     out: &mut [u8],
 ) -> Result<DetourLayout, Refusal> {
     out.fill(INT3);
     let start = entry.wrapping_offset(-(header_len::<M>() as isize));
     let mut code = Code::<M> { writer: Writer { out, len: 0 }, start, mode: core::marker::PhantomData };
     let mut layout = DetourLayout::default();
-    let way = match follows {
-        false => &[][..],
-        true if M::IS_LONG => &FOLLOW,
-        true => &FOLLOW_32,
+    let &DetourCalls { trampoline, word, post_word } = calls;
+    let way = match kind {
+        Trampoline::Plain => &[][..],
+        Trampoline::Following if M::IS_LONG => &FOLLOW,
+        Trampoline::Following => &FOLLOW_32,
     };
-    code.call(trampoline, word, follows)?;
+    code.call(kind, trampoline, word)?;
     code.put(way)?;
     let mut flow = After::Next;
     for (index, offset) in displaced.starts().enumerate() {
         *layout.copies.get_mut(index).ok_or(refusal::TOO_LONG)? = code.len()?;
         let rest = text.get(offset..).ok_or(refusal::UNDECODABLE)?;
         flow = code.copy(rest, place.wrapping_add(offset))?;
-        if let Some(post) = post.filter(|_| index == 0) {
+        if let Some(word) = post_word.filter(|_| index == 0) {
             if M::IS_LONG {
                 // jmp over the words.
                 code.put(&[0xeb, header_len::<M>() as u8])?;
             }
-            code.call(trampoline, post, follows)?;
+            code.call(kind, trampoline, word)?;
             // Nobody takes it here, but the trampoline returns behind it.
             code.put(way)?;
         }
@@ -312,9 +322,9 @@ impl<M: Mode> Code<'_, M> {
     }
 
     /// A call of the trampoline with its word.
-    fn call(&mut self, trampoline: CodeAddr, word: usize, follows: bool) -> Result<(), Refusal> {
+    fn call(&mut self, kind: Trampoline, trampoline: CodeAddr, word: usize) -> Result<(), Refusal> {
         if !M::IS_LONG {
-            self.put(if follows { &SKIP_WORD } else { &[] })?;
+            self.put(if kind == Trampoline::Following { &SKIP_WORD } else { &[] })?;
             self.put(&[PUSH])?;
             self.word(word)?;
             return self.branch(&[0xe8], trampoline);

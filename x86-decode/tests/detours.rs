@@ -7,7 +7,9 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Register};
 use probe_arch_i386::I386;
 #[cfg(target_pointer_width = "64")]
 use probe_arch_x86_64::X86_64;
-use probe_core::arch::{Arch, DetourLayout, Displaced, MemFault, Memory, Method, Regs, Site, Text};
+use probe_core::arch::{
+    Arch, DetourCalls, DetourLayout, Displaced, Jumps, MemFault, Memory, Method, Regs, Site, Text,
+};
 use probe_core::{CodeAddr, Refusal};
 use probe_x86_decode::{FlagBits, Mode, Plan, Registers, refusal};
 use rstest::rstest;
@@ -129,6 +131,16 @@ where
     }
 }
 
+/// The power under test.
+fn jumps<A: Arch>() -> A::Jumps {
+    A::JUMPS.expect("it has jumps")
+}
+
+/// The calls of a detour, of which the second one is made with `post_word`.
+fn calls(post_word: Option<usize>) -> DetourCalls {
+    DetourCalls { trampoline: TRAMPOLINE, word: WORD, post_word }
+}
+
 /// A vector's instruction and no-operations behind it, as the text of a function.
 struct Case {
     text: Vec<u8>,
@@ -141,7 +153,7 @@ impl Case {
         let mut text = insn.to_vec();
         text.extend(LONG_NOP.repeat(6));
         let function = Some((PLACE, PLACE.wrapping_add(text.len())));
-        let displaced = A::displace(&Site { at: PLACE, function, text: &At(&text) })?;
+        let displaced = jumps::<A>().displace(&Site { at: PLACE, function, text: &At(&text) })?;
         Ok(Self { text, len: insn.len(), displaced })
     }
 
@@ -150,9 +162,9 @@ impl Case {
         entry: CodeAddr,
         post: Option<usize>,
     ) -> Result<(Vec<u8>, DetourLayout), Refusal> {
-        let mut out = vec![0; A::DETOUR_LEN];
+        let mut out = vec![0; A::Jumps::DETOUR_LEN];
         let text = &self.text[..usize::from(self.displaced.len_bytes)];
-        let layout = A::fill_detour(&self.displaced, text, PLACE, entry, TRAMPOLINE, (WORD, post), &mut out)?;
+        let layout = jumps::<A>().fill_detour(&self.displaced, text, PLACE, entry, &calls(post), &mut out)?;
         out.truncate(layout.len_bytes.into());
         Ok((out, layout))
     }
@@ -268,10 +280,10 @@ where
     for Vector { bytes, asm, .. } in rows(file) {
         let Ok(case) = Case::new::<A>(&bytes) else { continue };
         // Near behind, where its jump can lead there, and far before.
-        let near = A::detour_entry(PLACE, &case.displaced, PLACE.wrapping_add(0x1000));
-        let far = A::detour_entry(PLACE, &case.displaced, PLACE.wrapping_offset(-0x4000_0000));
+        let near = jumps::<A>().detour_entry(PLACE, &case.displaced, PLACE.wrapping_add(0x1000));
+        let far = jumps::<A>().detour_entry(PLACE, &case.displaced, PLACE.wrapping_offset(-0x4000_0000));
         for entry in [far.or(near).unwrap()].into_iter().chain(near) {
-            let start = entry.as_usize() - A::DETOUR_HEADER_LEN;
+            let start = entry.as_usize() - A::Jumps::DETOUR_HEADER_LEN;
             let filled = match case.filled::<A>(entry, None) {
                 Ok(filled) => filled,
                 Err(refusal) => {
@@ -281,7 +293,7 @@ where
                 }
             };
             assert_eq!(
-                call_at::<A>(&filled.0, start, A::DETOUR_HEADER_LEN),
+                call_at::<A>(&filled.0, start, A::Jumps::DETOUR_HEADER_LEN),
                 Some((TRAMPOLINE.as_usize(), WORD))
             );
             for regs in states::<A>() {
@@ -328,8 +340,8 @@ fn what_keeps_its_breakpoint(#[case] text: &[u8], #[case] len: usize, #[case] wh
     let text = At(text);
     let site = |function| Site { at: PLACE, function, text: &text };
     let function = Some((PLACE, PLACE.wrapping_add(len)));
-    assert_eq!(I386::displace(&site(function)).unwrap_err(), why);
-    assert_eq!(I386::displace(&site(None)).unwrap_err(), refusal::NO_FUNCTION);
+    assert_eq!(I386.displace(&site(function)).unwrap_err(), why);
+    assert_eq!(I386.displace(&site(None)).unwrap_err(), refusal::NO_FUNCTION);
 }
 
 /// Padding up to where the next function may begin is displaced with what it follows.
@@ -338,7 +350,7 @@ fn what_keeps_its_breakpoint(#[case] text: &[u8], #[case] len: usize, #[case] wh
 #[case::long_nop(&[0xc3, 0x0f, 0x1f, 0x44, 0, 0])]
 fn padding_is_displaced(#[case] text: &[u8]) {
     let site = Site { at: PLACE, function: Some((PLACE, PLACE.wrapping_add(1))), text: &At(text) };
-    let displaced = I386::displace(&site).unwrap();
+    let displaced = I386.displace(&site).unwrap();
     assert_eq!((usize::from(displaced.len_bytes), displaced.starts().count()), (text.len(), 1));
 }
 
@@ -351,12 +363,12 @@ fn padding_is_displaced(#[case] text: &[u8]) {
 fn safe_3_a_jump_traps_where_a_displaced_instruction_starts(#[case] insn: &[u8]) {
     fn check<A: Arch>(insn: &[u8], from: CodeAddr) {
         let case = Case::new::<A>(insn).unwrap();
-        let entry = A::detour_entry(PLACE, &case.displaced, from).expect("it is in reach");
-        let jump = A::jump(PLACE, entry);
-        for start in case.displaced.starts().filter(|start| (1..A::JUMP_LEN).contains(start)) {
+        let entry = jumps::<A>().detour_entry(PLACE, &case.displaced, from).expect("it is in reach");
+        let jump = jumps::<A>().jump(PLACE, entry);
+        for start in case.displaced.starts().filter(|start| (1..A::Jumps::JUMP_LEN).contains(start)) {
             assert_eq!(jump[start], 0xcc);
         }
-        assert_eq!(A::branch_target(&jump[..A::JUMP_LEN], PLACE), Some(entry));
+        assert_eq!(jumps::<A>().branch_target(&jump[..A::Jumps::JUMP_LEN], PLACE), Some(entry));
         // It is the lowest: 32-bit addresses wrap, so that it may lie before.
         assert!(entry >= from || A::NAME == "i386", "{entry} from {from}");
     }
@@ -376,7 +388,7 @@ fn safe_3_a_jump_traps_where_a_displaced_instruction_starts(#[case] insn: &[u8])
 fn a_branch_predictor_tells_a_detour_from_its_place(#[case] insn: &[u8], #[case] distance: isize) {
     fn check<A: Arch>(insn: &[u8], from: CodeAddr) {
         let case = Case::new::<A>(insn).unwrap();
-        let entry = A::detour_entry(PLACE, &case.displaced, from).expect("it is in reach");
+        let entry = jumps::<A>().detour_entry(PLACE, &case.displaced, from).expect("it is in reach");
         let aliased = entry.as_usize().wrapping_sub(PLACE.as_usize()).wrapping_add(64) & 0xff_ffff;
         assert!(aliased >= 128 && entry >= from, "the detour at {entry} looks like what is at {PLACE}");
     }
@@ -391,7 +403,7 @@ fn a_branch_predictor_tells_a_detour_from_its_place(#[case] insn: &[u8], #[case]
 #[test]
 fn a_detour_out_of_reach_is_none() {
     let case = Case::new::<X86_64>(&[0x50, 0x51, 0x52, 0x53, 0x55]).unwrap();
-    let far = |distance| X86_64::detour_entry(PLACE, &case.displaced, PLACE.wrapping_offset(distance));
+    let far = |distance| X86_64.detour_entry(PLACE, &case.displaced, PLACE.wrapping_offset(distance));
     assert_eq!(far(1 << 31), None);
     assert_eq!(far(isize::MAX >> 1), None);
     assert_eq!(
@@ -410,10 +422,10 @@ fn in_32_bits_a_detour_may_lie_before_where_it_is_looked_for() {
     let case = Case::new::<I386>(&[0x50, 0x51, 0x52, 0x53, 0x55]).unwrap();
     let only = PLACE.as_usize().wrapping_add(5).wrapping_add(0xcccc_cccc) as u32 as usize;
     for from in [0, 0x1000_0000, only] {
-        let entry = I386::detour_entry(PLACE, &case.displaced, CodeAddr::new(from));
+        let entry = I386.detour_entry(PLACE, &case.displaced, CodeAddr::new(from));
         assert_eq!(entry, Some(CodeAddr::new(only)), "from {from:#x}");
     }
-    assert_eq!(I386::detour_entry(PLACE, &case.displaced, CodeAddr::new(only + 1)), None);
+    assert_eq!(I386.detour_entry(PLACE, &case.displaced, CodeAddr::new(only + 1)), None);
 }
 
 #[test]
@@ -424,8 +436,7 @@ fn what_has_no_room_is_refused() {
     let (whole, _) = case.filled::<I386>(entry, Some(POST)).unwrap();
     for len in 0..whole.len() {
         let mut out = vec![0; len];
-        let words = (WORD, Some(POST));
-        let filled = I386::fill_detour(&case.displaced, text, PLACE, entry, TRAMPOLINE, words, &mut out);
+        let filled = I386.fill_detour(&case.displaced, text, PLACE, entry, &calls(Some(POST)), &mut out);
         assert_eq!(filled.unwrap_err(), refusal::TOO_LONG, "{len} bytes");
     }
 }

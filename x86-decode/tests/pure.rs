@@ -3,7 +3,7 @@
 use probe_arch_i386::I386;
 use probe_arch_x86_64::X86_64;
 use probe_core::CodeAddr;
-use probe_core::arch::{Access, Arch, MemFault, Memory, Regs, SingleStep, Site, Tail, Text};
+use probe_core::arch::{Access, Arch, Calls, MemFault, Memory, Regs, SingleStep, Site, Tail, Text};
 use probe_x86_decode::fpu::{Saver, save_area};
 use probe_x86_decode::{FlagBits, ProtectedMode, Registers, call};
 #[cfg(target_pointer_width = "64")]
@@ -317,33 +317,34 @@ where
     regs.set_general(SP, sp as u64);
     regs.set_pc(PLACE);
 
-    let entry = A::entry(&regs, &fake).unwrap();
+    let calls = A::CALLS.expect("it has calls");
+    let entry = calls.entry(&regs, &fake).unwrap();
     assert_eq!((entry.return_address, entry.frame), (CodeAddr::new(0x40_1234), sp));
-    assert_eq!(A::argument(&regs, register_arguments, &fake), Some(100));
-    assert_eq!(A::argument(&regs, register_arguments + 3, &fake), Some(103));
-    assert_eq!(A::argument(&regs, usize::MAX, &fake), None);
+    assert_eq!(calls.argument(&regs, register_arguments, &fake), Some(100));
+    assert_eq!(calls.argument(&regs, register_arguments + 3, &fake), Some(103));
+    assert_eq!(calls.argument(&regs, usize::MAX, &fake), None);
 
     let before = fake.bytes.borrow().clone();
     let mut in_handler = regs;
-    A::enter_jprobe(&mut in_handler, 0x50_0000, CodeAddr::new(0x60_0000), &fake).unwrap();
+    calls.enter_jprobe(&mut in_handler, 0x50_0000, CodeAddr::new(0x60_0000), &fake).unwrap();
     assert_eq!(in_handler.pc(), CodeAddr::new(0x50_0000));
     assert_eq!(in_handler.sp() % 16, sp % 16, "the caller's alignment");
-    let seen = A::entry(&in_handler, &fake).unwrap();
+    let seen = calls.entry(&in_handler, &fake).unwrap();
     assert_eq!(seen.return_address, CodeAddr::new(0x60_0000));
     for number in 0..16 {
-        let copied = A::argument(&in_handler, register_arguments + number, &fake);
+        let copied = calls.argument(&in_handler, register_arguments + number, &fake);
         assert_eq!(copied, Some(100 + number), "argument {number}");
     }
     assert!(in_handler.sp() + word + 128 <= sp, "JMP_3: the copy is below the caller's area");
     assert_eq!(fake.bytes.borrow()[sp - BASE..], before[sp - BASE..], "JMP_2");
 
     let stub = CodeAddr::new(0x70_0008);
-    A::set_return_address(&mut regs, stub, &fake).unwrap();
-    assert!(A::may_return(sp, stub, sp, &fake));
-    assert!(!A::may_return(sp, stub.wrapping_add(8), sp, &fake));
-    assert!(!A::may_return(0x10, stub, sp, &fake), "a stack that is gone");
-    A::set_return_value(&mut regs, 7);
-    assert_eq!(A::return_value(&regs), 7);
+    calls.set_return_address(&mut regs, stub, &fake).unwrap();
+    assert!(calls.may_return(sp, stub, sp, &fake));
+    assert!(!calls.may_return(sp, stub.wrapping_add(8), sp, &fake));
+    assert!(!calls.may_return(0x10, stub, sp, &fake), "a stack that is gone");
+    calls.set_return_value(&mut regs, 7);
+    assert_eq!(calls.return_value(&regs), 7);
 }
 
 /// A call that has returned to its stub may be on its way although the popped word has changed: the stub pushes another one there.
@@ -354,7 +355,8 @@ where
     let fake = Fake::new(&[]);
     let (frame, stub) = (0x1800, CodeAddr::new(0x70_0008));
     let put = |at: usize, value: usize| fake.write(at, &(value as u64).to_le_bytes()[..word]).unwrap();
-    let may_return = || A::may_return(frame, stub, frame - 0x400, &fake);
+    let calls = A::CALLS.expect("it has calls");
+    let may_return = || calls.may_return(frame, stub, frame - 0x400, &fake);
     put(frame, stub.as_usize() + 5);
     assert!(may_return(), "what the stub pushes");
     put(frame, stub.as_usize() + 16);
@@ -427,15 +429,16 @@ fn the_save_area_fits_the_processor(
 
 /// Stubs call the veneer behind them; from there on the handler is on the stack and control is in the trampoline.
 #[rstest]
-#[case::x86_64(X86_64::fill_stubs, true)]
-#[case::i386(I386::fill_stubs, false)]
-fn stubs_lead_to_the_veneer(
-    #[case] fill_stubs: fn(CodeAddr, CodeAddr, usize, &mut [u8]) -> usize,
-    #[case] is_long: bool,
-) {
+#[case::x86_64(true)]
+#[case::i386(false)]
+fn stubs_lead_to_the_veneer(#[case] is_long: bool) {
     let (trampoline, handler) = (CodeAddr::new(0x4123_4567), 0x3456_789a);
     let mut chunk = vec![0; 256];
-    let stubs = fill_stubs(PLACE, trampoline, handler, &mut chunk);
+    let fill_stubs = |out: &mut [u8]| match is_long {
+        true => X86_64.fill_stubs(PLACE, trampoline, handler, out),
+        false => I386.fill_stubs(PLACE, trampoline, handler, out),
+    };
+    let stubs = fill_stubs(&mut chunk);
     let number = |at: usize| u32::from_le_bytes(chunk[at..at + 4].try_into().unwrap()) as usize;
     let stub_len = if is_long { X86_64::STUB_LEN } else { I386::STUB_LEN };
     let veneer = stubs * stub_len;
@@ -456,7 +459,7 @@ fn stubs_lead_to_the_veneer(
         let behind = PLACE.as_usize() + veneer + 10;
         assert_eq!((behind + number(veneer + 6)) as u32 as usize, trampoline.as_usize());
     }
-    assert_eq!(fill_stubs(PLACE, trampoline, handler, &mut [0; 32]), 0, "no room but for a veneer");
+    assert_eq!(fill_stubs(&mut [0; 32]), 0, "no room but for a veneer");
 }
 
 /// Stubs that make no call of their own push what one would; before each stands the call that pushes the stub itself.
@@ -540,8 +543,8 @@ fn a_jprobes_argument_area_may_end_with_the_stack() {
     let sp = BASE + 0x1000 - 24;
     (0..3).for_each(|number| fake.write(sp + 8 * number, &(100 + number as u64).to_le_bytes()).unwrap());
     let mut regs = probe_arch_x86_64::Regs { rsp: sp as u64, ..Default::default() };
-    X86_64::enter_jprobe(&mut regs, 0x50_0000, CodeAddr::new(0x60_0000), &fake).unwrap();
-    let copied = [6, 7, 8].map(|index| X86_64::argument(&regs, index, &fake));
+    X86_64.enter_jprobe(&mut regs, 0x50_0000, CodeAddr::new(0x60_0000), &fake).unwrap();
+    let copied = [6, 7, 8].map(|index| X86_64.argument(&regs, index, &fake));
     assert_eq!(copied, [Some(101), Some(102), Some(0)]);
 }
 

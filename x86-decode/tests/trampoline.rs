@@ -10,7 +10,10 @@ use native::machine::{LIGHT, Machine};
 use native::state::{Pattern, Pointers, Random, registers};
 use native::{Backend, Native};
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, NativeArch, Regs, Resume, SaveSet, Site, TrampolineHandler};
+use probe_core::arch::{
+    Arch, Calls, DetourCalls, Jumps, NativeArch, NativeCalls, NativeJumps, Regs, Resume, SaveSet, Site,
+    TrampolineHandler,
+};
 use probe_unwind::{EhFrame, Stubs, x86};
 use probe_x86_decode::{FlagBits, Registers};
 use rstest::rstest;
@@ -49,7 +52,7 @@ impl Chunk {
         // SAFETY: the mapping is that long and nobody else's.
         let bytes = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), CHUNK_LEN) };
         let chunk = CodeAddr::new(at as usize);
-        let stubs = Backend::fill_return_stubs(chunk, Backend::return_trampoline(save), handler, bytes);
+        let stubs = Backend.fill_return_stubs(chunk, Backend.return_trampoline(save), handler, bytes);
         // SAFETY: the same mapping.
         let done = unsafe { libc::mprotect(at, CHUNK_LEN, libc::PROT_READ | libc::PROT_EXEC) };
         assert_eq!(done, 0);
@@ -87,7 +90,7 @@ extern "C" fn note(stub: usize, regs: *mut Native) -> Resume {
         *seen = Some((*regs, stub));
     }
     regs.set_pc(CodeAddr::new(RESUME.swap(LAST.load(Ordering::Relaxed), Ordering::Relaxed)));
-    Backend::set_return_value(regs, Backend::return_value(regs) ^ 0x55);
+    Backend.set_return_value(regs, Backend.return_value(regs) ^ 0x55);
     if !CHANGES.load(Ordering::Relaxed) {
         return Resume::Unchanged;
     }
@@ -209,7 +212,7 @@ fn a_return_through_a_stub_changes_nothing_else(
         let probed = run_returning_to(&[chunk.stub(number)].repeat(passes));
 
         let returned = |regs: &mut Native| {
-            Backend::set_return_value(regs, Backend::return_value(regs) ^ 0x55);
+            Backend.set_return_value(regs, Backend.return_value(regs) ^ 0x55);
             if round % 2 == 1 {
                 change(regs);
             }
@@ -300,8 +303,8 @@ fn hit_1_a_hit_by_jump_changes_nothing_else(
     const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
     const RED_ZONE: usize = if cfg!(target_arch = "x86_64") { 128 } else { 0 };
     let is_followed = matches!(answer, Resume::Followed | Resume::ChangedFollowed);
-    let for_entries = Backend::entry_trampoline(save);
-    let trampoline = if at_entry { for_entries } else { Some(Backend::detour_trampoline(save)) };
+    let for_entries = Backend.entry_trampoline(save);
+    let trampoline = if at_entry { for_entries } else { Some(Backend.detour_trampoline(save)) };
     let trampoline = trampoline.expect("a program's functions are followed in step");
     if is_followed && !at_entry {
         // What entry trampolines alone are answered.
@@ -337,12 +340,13 @@ fn hit_1_a_hit_by_jump_changes_nothing_else(
     let entries = [0, 1].map(|index| {
         let at = place.wrapping_add(NOP.len() * index);
         let function = Some((place, place.wrapping_add(code.len())));
-        let displaced = Backend::displace(&Site { at, function, text: &arena }).unwrap();
-        let entry = Backend::detour_entry(at, &displaced, from).unwrap();
+        let displaced = Backend.displace(&Site { at, function, text: &arena }).unwrap();
+        let entry = Backend.detour_entry(at, &displaced, from).unwrap();
         let mut out = [0; Backend::DETOUR_LEN];
-        let words = (std::ptr::from_ref(&words[index]).expose_provenance(), None);
+        let word = std::ptr::from_ref(&words[index]).expose_provenance();
+        let calls = DetourCalls { trampoline, word, post_word: None };
         let fill = if at_entry { Backend::fill_entry_detour } else { Backend::fill_detour };
-        let layout = fill(&displaced, &NOP, at, entry, trampoline, words, &mut out).unwrap();
+        let layout = fill(Backend, &displaced, &NOP, at, entry, &calls, &mut out).unwrap();
         let offset = entry.as_usize() - Backend::DETOUR_HEADER_LEN - arena.slots();
         let len = usize::from(layout.len_bytes);
         arena.bytes(arena.slots())[offset..offset + len].copy_from_slice(&out[..len]);
@@ -376,14 +380,14 @@ fn hit_1_a_hit_by_jump_changes_nothing_else(
             (outcome, arena.bytes(arena.data()).to_vec(), arena.bytes(arena.stack())[kept..].to_vec())
         };
         let mut bare = run_from(place, None);
-        let probed = run_from(entries[0], Some(Backend::jump(place.wrapping_add(NOP.len()), entries[1])));
+        let probed = run_from(entries[0], Some(Backend.jump(place.wrapping_add(NOP.len()), entries[1])));
         assert_eq!((bare.0.signal, bare.0.regs.pc()), (libc::SIGTRAP, CodeAddr::new(target)));
         if matches!(answer, Resume::Changed | Resume::ChangedFollowed) {
             change(&mut bare.0.regs);
         }
         if is_followed {
-            let value = Backend::return_value(&bare.0.regs) ^ 0x55;
-            Backend::set_return_value(&mut bare.0.regs, value);
+            let value = Backend.return_value(&bare.0.regs) ^ 0x55;
+            Backend.set_return_value(&mut bare.0.regs, value);
         }
         if save == SaveSet::General {
             bare.0.floating = probed.0.floating;
@@ -400,7 +404,7 @@ fn hit_1_a_hit_by_jump_changes_nothing_else(
 
 #[test]
 fn a_jprobe_returns_to_a_breakpoint() {
-    let trap = Backend::jprobe_return_trap();
+    let trap = Backend.jprobe_return_trap();
     // SAFETY: the text of this program.
     let first = unsafe { *(trap.as_usize() as *const u8) };
     assert!(Backend::is_breakpoint(&[first]));

@@ -4,7 +4,7 @@ use super::*;
 use crate::regs::{PSTATE_C, PSTATE_N, PSTATE_NZCV, PSTATE_Z};
 use crate::testing::Bytes;
 use crate::{Aarch64, PtRegs};
-use probe_core::arch::{Access, Arch, MemFault, Memory, Method};
+use probe_core::arch::{Access, Arch, DetourCalls, Jumps, MemFault, Memory, Method};
 use rstest::rstest;
 use std::vec::Vec;
 
@@ -141,8 +141,9 @@ fn calls(image: &[u8], offset: usize, word: usize) -> bool {
 #[test]
 fn a_near_trampoline_is_called_by_a_branch() {
     for trampoline in [ENTRY.wrapping_add(0x7ff_ff00), ENTRY.wrapping_offset(-0x10_0000)] {
-        let (mut image, words) = ([0; LEN], (WORD, Some(POST)));
-        let layout = fill(&NOP.to_le_bytes(), PLACE, ENTRY, (trampoline, words), &mut image).unwrap();
+        let mut image = [0; LEN];
+        let calls = DetourCalls { trampoline, word: WORD, post_word: Some(POST) };
+        let layout = fill(&NOP.to_le_bytes(), PLACE, ENTRY, &calls, &mut image).unwrap();
         for (call, word) in [(HEADER_LEN, WORD), (usize::from(layout.back) - 16, POST)] {
             let code: [_; 4] =
                 core::array::from_fn(|index| insn::word_at(&image[call + 4 * index..]).unwrap());
@@ -158,13 +159,14 @@ fn a_near_trampoline_is_called_by_a_branch() {
 }
 
 fn displaced(word: u32) -> Result<Displaced, Refusal> {
-    Aarch64::displace(&Site { at: PLACE, function: None, text: &Bytes::words(PLACE.as_usize(), &[word]) })
+    Aarch64.displace(&Site { at: PLACE, function: None, text: &Bytes::words(PLACE.as_usize(), &[word]) })
 }
 
 fn filled(word: u32, entry: CodeAddr, post: Option<usize>) -> Result<([u8; LEN], DetourLayout), Refusal> {
     let (displaced, mut out) = (displaced(word)?, [0; LEN]);
-    let words = (WORD, post);
-    Aarch64::fill_detour(&displaced, &word.to_le_bytes(), PLACE, entry, TRAMPOLINE, words, &mut out)
+    let calls = DetourCalls { trampoline: TRAMPOLINE, word: WORD, post_word: post };
+    Aarch64
+        .fill_detour(&displaced, &word.to_le_bytes(), PLACE, entry, &calls, &mut out)
         .map(|layout| (out, layout))
 }
 
@@ -230,7 +232,8 @@ fn text_that_cannot_be_read_keeps_its_breakpoint() {
     assert_eq!(branch_target(&[0x1f, 0x20], PLACE), None);
     assert_eq!(branch_target(&NOP.to_le_bytes(), PLACE), None);
     let small = &mut [0; LEN - 1];
-    let filled = fill(&NOP.to_le_bytes(), PLACE, ENTRY, (TRAMPOLINE, (WORD, None)), small);
+    let calls = DetourCalls { trampoline: TRAMPOLINE, word: WORD, post_word: None };
+    let filled = fill(&NOP.to_le_bytes(), PLACE, ENTRY, &calls, small);
     assert_eq!(filled.unwrap_err(), NOT_COPIED);
 }
 
@@ -241,22 +244,22 @@ fn text_that_cannot_be_read_keeps_its_breakpoint() {
 #[case::too_far(PLACE.wrapping_add(1 << 27), None)]
 #[case::at_the_end_of_memory(CodeAddr::new(usize::MAX), None)]
 fn a_detour_is_within_reach_of_its_jump(#[case] from: CodeAddr, #[case] want: Option<usize>) {
-    let found = Aarch64::detour_entry(PLACE, &Displaced::default(), from);
+    let found = Aarch64.detour_entry(PLACE, &Displaced::default(), from);
     assert_eq!(found, want.map(CodeAddr::new));
     if let Some(found) = found {
-        let jump = Aarch64::jump(PLACE, found);
-        assert_eq!(Aarch64::branch_target(&jump[..4], PLACE), Some(found));
+        let jump = Aarch64.jump(PLACE, found);
+        assert_eq!(Aarch64.branch_target(&jump[..4], PLACE), Some(found));
     }
 }
 
 #[test]
 fn the_lowest_detour_lies_as_far_before_its_place_as_the_jump_reaches() {
     let place = CodeAddr::new(0x4000_0000);
-    let lowest = Aarch64::detour_entry(place, &Displaced::default(), CodeAddr::new(0)).unwrap();
+    let lowest = Aarch64.detour_entry(place, &Displaced::default(), CodeAddr::new(0)).unwrap();
     assert!(place.offset_from(lowest) > 0x7ff_0000);
-    assert_eq!(Aarch64::branch_target(&Aarch64::jump(place, lowest)[..4], place), Some(lowest));
+    assert_eq!(Aarch64.branch_target(&Aarch64.jump(place, lowest)[..4], place), Some(lowest));
     // Who asks for what is not in reach gets no jump.
-    assert!(Aarch64::is_breakpoint(&Aarch64::jump(place, CodeAddr::new(0))));
+    assert!(Aarch64::is_breakpoint(&Aarch64.jump(place, CodeAddr::new(0))));
 }
 
 /// The copy's own branch ends where the instruction's would: not beyond the reach of a detour that lies far off.

@@ -2,7 +2,7 @@
 
 use probe_arch_aarch64::{Aarch64, Lines};
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, NativeArch};
+use probe_core::arch::{Arch, NativeArch, NativeCalls};
 
 unsafe extern "C" {
     static probe_aarch64_publish: [u8; 0];
@@ -85,7 +85,7 @@ fn safe_3_any_range_can_be_published() {
 
 #[test]
 fn jmp_2_the_return_trap_is_a_breakpoint() {
-    let at = Aarch64::jprobe_return_trap().as_usize() as *const [u8; 4];
+    let at = Aarch64.jprobe_return_trap().as_usize() as *const [u8; 4];
     // SAFETY: text of the backend.
     let bytes = unsafe { *at };
     assert!(Aarch64::is_breakpoint(&bytes));

@@ -2,7 +2,9 @@
 
 use probe_arch_aarch64::{Aarch64, PtRegs};
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, NativeArch, Regs, Resume, SaveSet};
+use probe_core::arch::{
+    Calls, DetourCalls, Jumps, NativeArch, NativeCalls, NativeJumps, Regs, Resume, SaveSet,
+};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// What [`return_through`] loads before the return and finds after it.
@@ -162,7 +164,7 @@ extern "C" fn handler(stub: usize, regs: *mut PtRegs) -> Resume {
     // SAFETY: the test keeps the call alive.
     let target = unsafe { *(real as *const u64) };
     regs.set_pc(CodeAddr::new(target as usize));
-    Aarch64::set_return_value(regs, Aarch64::return_value(regs) + 1);
+    Aarch64.set_return_value(regs, Aarch64.return_value(regs) + 1);
     let mode = MODE.load(Ordering::Relaxed);
     match mode {
         PRESERVED => regs.x[19] ^= 0x1919,
@@ -236,7 +238,7 @@ impl Chunk {
         // SAFETY: just mapped.
         let bytes = unsafe { core::slice::from_raw_parts_mut(at.cast::<u8>(), CHUNK - 8) };
         let address = CodeAddr::new(at as usize);
-        let stubs = Aarch64::fill_stubs(address, trampoline, handler as *const () as usize, bytes);
+        let stubs = Aarch64.fill_stubs(address, trampoline, handler as *const () as usize, bytes);
         // SAFETY: the mapping is ours.
         let result = unsafe { libc::mprotect(at, CHUNK, libc::PROT_READ | libc::PROT_EXEC) };
         assert_eq!(result, 0);
@@ -325,7 +327,7 @@ fn vectors_survive(trampoline: CodeAddr) {
 fn ret_4_the_general_trampoline_keeps_general_registers() {
     let _lock = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let general = CodeAddr::new((&raw const probe_aarch64_return_general).addr());
-    assert_eq!(Aarch64::return_trampoline(SaveSet::General), general);
+    assert_eq!(Aarch64.return_trampoline(SaveSet::General), general);
     general_registers_survive(general);
 }
 
@@ -334,7 +336,7 @@ fn ret_4_the_full_trampoline_keeps_everything() {
     let _lock = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let full = CodeAddr::new((&raw const probe_aarch64_return_full).addr());
     // Where there is SVE, the second is another one.
-    for trampoline in [full, Aarch64::return_trampoline(SaveSet::Full)] {
+    for trampoline in [full, Aarch64.return_trampoline(SaveSet::Full)] {
         general_registers_survive(trampoline);
         vectors_survive(trampoline);
     }
@@ -464,22 +466,24 @@ fn hit_1_a_hit_by_jump_changes_nothing_else() {
             .into_iter()
             .flat_map(|save| [Resume::Unchanged, Resume::Changed].map(|answer| (save, answer)))
         {
-            let trampoline = Aarch64::detour_trampoline(save);
+            let trampoline = Aarch64.detour_trampoline(save);
             let start = map_for_detours(trampoline, is_near);
             let arena = std::ptr::with_exposed_provenance_mut::<libc::c_void>(start.as_usize());
             // SAFETY: just mapped, and nobody else's.
             let bytes = unsafe { core::slice::from_raw_parts_mut(arena.cast::<u8>(), CHUNK) };
             let (place, entry) = (start.wrapping_add(PLACE), start.wrapping_add(0x100));
             let word = Word { handler: on_jump, place, answer };
-            let words = ((&raw const word).expose_provenance(), None);
+            let word = (&raw const word).expose_provenance();
+            let calls = DetourCalls { trampoline, word, post_word: None };
             let detour = &mut bytes[0x100 - Aarch64::DETOUR_HEADER_LEN..];
             let displaced = probe_core::arch::Displaced::default();
-            Aarch64::fill_detour(&displaced, &NOP.to_le_bytes(), place, entry, trampoline, words, detour)
+            Aarch64
+                .fill_detour(&displaced, &NOP.to_le_bytes(), place, entry, &calls, detour)
                 .expect("it has a detour");
             let mut call = call_to(start.wrapping_add(PLACE).as_usize());
             // ldr x16, +12; ldr x16, [x16]; br x16; the address of where the test goes on.
             let next = [0x5800_0070u32, 0xf940_0210, 0xd61f_0200].map(u32::to_le_bytes);
-            bytes[PLACE..][..4].copy_from_slice(&Aarch64::jump(place, entry)[..4]);
+            bytes[PLACE..][..4].copy_from_slice(&Aarch64.jump(place, entry)[..4]);
             bytes[PLACE + 4..][..12].copy_from_slice(next.as_flattened());
             bytes[PLACE + 16..][..8].copy_from_slice(&(&raw const call.real).addr().to_le_bytes());
             // SAFETY: mapped and readable.
@@ -514,7 +518,7 @@ fn hit_1_a_hit_by_jump_changes_nothing_else() {
 fn ret_4_the_full_trampoline_keeps_scalable_vectors() {
     let _lock = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let full = CodeAddr::new((&raw const probe_aarch64_return_full).addr());
-    let trampoline = Aarch64::return_trampoline(SaveSet::Full);
+    let trampoline = Aarch64.return_trampoline(SaveSet::Full);
     if trampoline == full {
         println!("skipped: this core has no SVE");
         return;

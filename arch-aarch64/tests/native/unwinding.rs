@@ -3,7 +3,7 @@
 use crate::trampolines::Chunk;
 use probe_arch_aarch64::Aarch64;
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, NativeArch, SaveSet};
+use probe_core::arch::{Calls, NativeCalls, SaveSet};
 use probe_unwind::Stubs;
 
 core::arch::global_asm!(
@@ -73,7 +73,7 @@ fn inner(depth: u32) {
 
 #[test]
 fn ret_7_a_panic_passes_a_return_stub() {
-    let chunk = Chunk::new(Aarch64::return_trampoline(SaveSet::Full));
+    let chunk = Chunk::new(Aarch64.return_trampoline(SaveSet::Full));
     let mut table = vec![0u64; chunk.stubs];
     let len = chunk.stubs * Aarch64::STUB_LEN;
     let stubs = Stubs { chunk: CodeAddr::new(chunk.at), len_bytes: len, table: table.as_ptr().addr() };

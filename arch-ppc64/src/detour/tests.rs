@@ -4,7 +4,7 @@ use super::*;
 use crate::regs::MSR_SF;
 use crate::vectors::At;
 use crate::{Big, ElfV1, ElfV2, Little, Ppc64, PtRegs};
-use probe_core::arch::{Access, Arch, MemFault, Memory, Method};
+use probe_core::arch::{Access, Arch, DetourCalls, Jumps, MemFault, Memory, Method};
 use std::vec::Vec;
 
 /// Low, so that absolute branches are in reach.
@@ -121,7 +121,7 @@ fn calls<E: Endian>(image: &[u8], offset: usize, trampoline: CodeAddr, word: usi
 
 fn displaced<E: Endian>(words: &[u32]) -> Result<Displaced, Refusal> {
     let text = At::new::<E>(PLACE.as_usize(), words);
-    Ppc64::<E, ElfV1>::displace(&Site { at: PLACE, function: None, text: &text })
+    Ppc64::<E, ElfV1>::NEW.displace(&Site { at: PLACE, function: None, text: &text })
 }
 
 fn filled<E: Endian>(
@@ -132,13 +132,12 @@ fn filled<E: Endian>(
 ) -> Result<(Vec<u8>, DetourLayout), Refusal> {
     let text = At::new::<E>(PLACE.as_usize(), words);
     let (displaced, mut out) = (displaced::<E>(words)?, std::vec![0; LEN]);
-    let layout = Ppc64::<E, ElfV1>::fill_detour(
+    let layout = Ppc64::<E, ElfV1>::NEW.fill_detour(
         &displaced,
         &text.bytes,
         PLACE,
         entry,
-        trampoline,
-        (WORD, post),
+        &DetourCalls { trampoline, word: WORD, post_word: post },
         &mut out,
     )?;
     out.truncate(layout.len_bytes.into());
@@ -217,7 +216,8 @@ fn text_that_is_no_instruction_has_no_copy() {
     assert_eq!(branch_target::<Big>(&nop, PLACE), None);
     assert_eq!(branch_target::<Big>(&nop[..3], PLACE), None);
     let small = &mut [0; HEADER_LEN + FAR_COPY];
-    let filled = fill::<Big>(&nop, PLACE, ENTRY, (TRAMPOLINES[0], (WORD, None)), small);
+    let calls = DetourCalls { trampoline: TRAMPOLINES[0], word: WORD, post_word: None };
+    let filled = fill::<Big>(&nop, PLACE, ENTRY, &calls, small);
     assert_eq!(filled.unwrap_err(), NOT_COPIED);
 }
 
@@ -233,15 +233,15 @@ fn a_detour_is_within_reach_of_its_jump() {
         (usize::MAX, None),
         (0, Some(lowest)),
     ] {
-        let found = Ppc64::<Big, ElfV1>::detour_entry(place, &Displaced::default(), CodeAddr::new(from));
+        let found = Ppc64::<Big, ElfV1>::NEW.detour_entry(place, &Displaced::default(), CodeAddr::new(from));
         assert_eq!(found.map(CodeAddr::as_usize), want, "from {from:#x}");
         if let Some(found) = found {
-            let jump = Ppc64::<Big, ElfV1>::jump(place, found);
-            assert_eq!(Ppc64::<Big, ElfV1>::branch_target(&jump[..4], place), Some(found));
+            let jump = Ppc64::<Big, ElfV1>::NEW.jump(place, found);
+            assert_eq!(Ppc64::<Big, ElfV1>::NEW.branch_target(&jump[..4], place), Some(found));
         }
     }
     // Who asks for what is not in reach gets no jump.
-    assert!(Ppc64::<Big, ElfV1>::is_breakpoint(&Ppc64::<Big, ElfV1>::jump(place, CodeAddr::new(0))));
+    assert!(Ppc64::<Big, ElfV1>::is_breakpoint(&Ppc64::<Big, ElfV1>::NEW.jump(place, CodeAddr::new(0))));
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use probe_arch_ppc64::Endian as _;
 use probe_arch_ppc64::{Native, NativeEndian, PtRegs};
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, MemFault, Memory, NativeArch, Regs, Resume, SaveSet};
+use probe_core::arch::{Arch, Calls, MemFault, Memory, NativeArch, NativeCalls, Regs, Resume, SaveSet};
 use std::arch::{asm, global_asm};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -140,7 +140,7 @@ extern "C" fn handler(stub: usize, regs: *mut PtRegs) -> Resume {
     regs.nip = REAL.load(Relaxed);
     let r3 = CHANGE_R3.load(Relaxed);
     if r3 != 0 {
-        Native::set_return_value(regs, r3 as usize);
+        Native::NEW.set_return_value(regs, r3 as usize);
         // One that calls preserve.
         regs.gpr[20] = !r3;
     }
@@ -185,7 +185,7 @@ pub(crate) fn chunk(save: SaveSet) -> (usize, usize) {
     let out = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), LEN - 8) };
     let chunk = CodeAddr::new(at.addr());
     let handler = handler as extern "C" fn(usize, *mut PtRegs) -> Resume as usize;
-    let stubs = Native::fill_stubs(chunk, Native::return_trampoline(save), handler, out);
+    let stubs = Native::NEW.fill_stubs(chunk, Native::NEW.return_trampoline(save), handler, out);
     // SAFETY: mapped.
     unsafe { Native::publish(chunk, LEN) };
     (at.addr(), stubs)
@@ -340,13 +340,15 @@ unsafe extern "C" fn on_trap(_: i32, _: *mut libc::siginfo_t, context: *mut libc
     let place = entry_of_probed();
     let mut entry = ENTRY_REGS.lock().unwrap();
     if regs.nip as usize == place {
-        let argument = |n| Native::argument(regs, n, &OwnMemory).expect("the stack is mapped") as u64;
+        let argument = |n| Native::NEW.argument(regs, n, &OwnMemory).expect("the stack is mapped") as u64;
         assert_eq!([0, 7, 8, 11].map(argument), [10, 17, 18, 21]);
         *entry = Some(*regs);
         let handler = jprobe_handler as *const () as usize;
-        Native::enter_jprobe(regs, handler, Native::jprobe_return_trap(), &OwnMemory).expect("mapped");
+        Native::NEW
+            .enter_jprobe(regs, handler, Native::NEW.jprobe_return_trap(), &OwnMemory)
+            .expect("mapped");
     } else {
-        assert_eq!(regs.pc(), Native::jprobe_return_trap());
+        assert_eq!(regs.pc(), Native::NEW.jprobe_return_trap());
         *regs = entry.take().expect("entered before");
         // The first instruction runs in place: the breakpoint goes, the test has one hit.
         restore_text(place);

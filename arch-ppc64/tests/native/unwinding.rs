@@ -3,7 +3,7 @@
 use crate::calls::chunk;
 use probe_arch_ppc64::Native;
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, SaveSet};
+use probe_core::arch::{Calls, SaveSet};
 use probe_unwind::{ByteOrder, Stubs, ppc64};
 use std::arch::global_asm;
 use std::cell::Cell;

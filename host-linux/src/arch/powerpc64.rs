@@ -93,7 +93,7 @@ pub(crate) fn function_entry(descriptor: &[usize; 3]) -> usize {
 
 /// Describes a chunk of return stubs to unwinders.
 pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
-    use probe_core::arch::Arch as _;
+    use probe_core::arch::Calls as _;
     let order = if cfg!(target_endian = "big") { ByteOrder::Big } else { ByteOrder::Little };
     let toc_at = if cfg!(target_abi = "elfv1") { 40 } else { 24 };
     probe_unwind::ppc64::eh_frame(order, toc_at, stubs, probe_arch_native::Native::STUB_LEN)

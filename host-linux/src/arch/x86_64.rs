@@ -101,7 +101,7 @@ pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
     probe_unwind::x86::eh_frame(
         probe_unwind::x86::Mode::Long,
         stubs,
-        <probe_arch_native::Native as probe_core::arch::Arch>::STUB_LEN,
+        <probe_arch_native::Native as probe_core::arch::Calls<_>>::STUB_LEN,
     )
 }
 

@@ -21,7 +21,7 @@ use crate::threads::{self, Block};
 use crate::{memory, text};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
-use probe_core::arch::Arch;
+use probe_core::arch::{Arch, Calls};
 use probe_core::host::Host;
 
 /// How many signals there are, from number 1 on.
@@ -179,7 +179,11 @@ fn is_in_hit(block: &Block, context: UContext) -> bool {
             break;
         }
         // The third argument, in its register or on the stack.
-        let Some(raw) = Native::argument(&context.load_regs(), 2, PROBES.host().memory()) else { break };
+        let Some(raw) =
+            Native::CALLS.and_then(|calls| calls.argument(&context.load_regs(), 2, PROBES.host().memory()))
+        else {
+            break;
+        };
         // SAFETY: the interrupted handler has not begun to run: this is what the kernel has passed to it.
         context = unsafe { UContext::new(raw as *mut c_void) };
     }

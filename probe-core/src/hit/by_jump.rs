@@ -12,11 +12,11 @@
 
 use super::{Trap, Walk, count_missed};
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Method, NativeArch, Regs, Resume, TrampolineHandler};
+use crate::arch::{Arch, Jumps, Method, NativeJumps, Regs, Resume, TrampolineHandler};
 use crate::context::{Context, Section, Wait};
 use crate::counter::HitCounter;
 use crate::detour::Detour;
-use crate::host::{Host, RegsOf};
+use crate::host::{Host, JumpsOf, RegsOf};
 use crate::instance::Instance;
 use crate::owner::NOBODYS;
 use crate::point::{HAS_POST, Handlers, Node, Point};
@@ -275,7 +275,8 @@ extern "C" fn copied<H: Host>(word: usize, regs: *mut RegsOf<H>) -> Resume {
 }
 
 impl<H: Host> Probes<H> {
-    /// The functions that detours lead to, by way of the backend's trampolines and, on some, its [`NativeArch::handler`]: for checks of
+    /// The functions that detours lead to, by way of the backend's trampolines and, on some, its
+    /// [`handler`](crate::arch::NativeArch::handler): for checks of
     /// what the hit path reaches.
     pub fn detour_handlers() -> [extern "C" fn(usize, *mut RegsOf<H>) -> Resume; 4] {
         [jumped::<H>, entered::<H, false>, entered::<H, true>, copied::<H>]
@@ -410,11 +411,11 @@ impl<H: Host> Probes<H> {
 
     /// A breakpoint that belongs to detours: inside a jump, or the trap that takes all registers.
     pub(crate) fn in_detour(&self, at: CodeAddr, regs: &mut RegsOf<H>, section: &Section) -> Option<Trap> {
-        if at == H::Arch::detour_resume_trap() {
-            let kept = H::Arch::detour_regs(regs);
+        if let Some(jumps) = H::Arch::JUMPS.filter(|jumps| at == jumps.detour_resume_trap()) {
+            let kept = jumps.detour_regs(regs);
             // SAFETY: only the trampoline traps there, with the address of the registers that it has saved.
             let kept = unsafe { ptr::with_exposed_provenance::<RegsOf<H>>(kept).read() };
-            H::Arch::resume_with(regs, kept);
+            jumps.resume_with(regs, kept);
             return Some(self.run_lowered(regs));
         }
         let copy = self.copy_of_displaced(at, section)?;
@@ -441,10 +442,10 @@ impl<H: Host> Probes<H> {
 
     /// Where the instruction at `at`, which a jump that stands in text displaces, is copied.
     fn copy_of_displaced(&self, at: CodeAddr, section: &Section) -> Option<CodeAddr> {
-        if H::Arch::JUMP_LEN <= H::Arch::BREAKPOINT.len() {
+        if JumpsOf::<H>::JUMP_LEN <= H::Arch::BREAKPOINT.len() {
             return None;
         }
-        (H::Arch::INSN_ALIGN..H::Arch::JUMP_LEN).step_by(H::Arch::INSN_ALIGN).find_map(|distance| {
+        (H::Arch::INSN_ALIGN..JumpsOf::<H>::JUMP_LEN).step_by(H::Arch::INSN_ALIGN).find_map(|distance| {
             let place = at.wrapping_offset(-(distance as isize));
             let point = self.points.find(place.as_usize(), section)?;
             let detour = Standing::<H>::of(point).detour()?;

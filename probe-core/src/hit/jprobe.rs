@@ -1,7 +1,7 @@
 //! Jprobes: into the handler, and back to the function (JMP_2).
 
 use super::Trap;
-use crate::arch::{Arch, NativeArch};
+use crate::arch::{Arch, Calls, NativeCalls};
 use crate::context::{Context, Wait};
 use crate::host::{Host, RegsOf};
 use crate::point::{Node, Point};
@@ -21,11 +21,12 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
     ) -> bool {
         let kept = *regs;
-        let return_to = H::Arch::jprobe_return_trap();
-        if H::Arch::enter_jprobe(regs, handler, return_to, self.host.memory()).is_err() {
+        let entered = H::Arch::CALLS
+            .map(|calls| calls.enter_jprobe(regs, handler, calls.jprobe_return_trap(), self.host.memory()));
+        let Some(Ok(())) = entered else {
             node.missed.rise();
             return false;
-        }
+        };
         self.host.pin();
         // SAFETY: this is the context that is running, and at depth 0 no jprobe is active.
         unsafe { context.keep_jprobe_regs(&kept) };

@@ -3,10 +3,10 @@
 use super::optimise::needs_of;
 use super::resolve::{Pristine, Resolved};
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Displaced, NativeArch, SaveSet, Site, Text};
+use crate::arch::{Arch, Displaced, Jumps, NativeJumps, SaveSet, Site, Text};
 use crate::detour::{Detour, DetourChunk, GRANULE, GRANULES, Kind, MAX_DISPLACED_LEN};
 use crate::error::Refusal;
-use crate::host::{Host, Probeable};
+use crate::host::{Host, JumpsOf, Probeable};
 use crate::jump::{BranchTargets, displaced_by_jump, refusal};
 use crate::lock::Locked;
 use crate::point::Point;
@@ -162,7 +162,8 @@ impl<H: Host> Probes<H> {
     ) -> Result<&'static Detour<H>, Refusal> {
         let retired = books.detours.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
         self.keep_array(books, retired);
-        let detour = Detour::new(self, place, kind, displaced, text);
+        let jumps = H::Arch::JUMPS.ok_or(refusal::NO_JUMPS)?;
+        let detour = Detour::new(jumps, self, place, kind, displaced, text);
         let mut detour = leak(detour).map_err(|_| refusal::NO_MEMORY)?;
         // SAFETY: nobody else knows it yet.
         let placed = self.place_detour(books, unsafe { detour.as_mut() });
@@ -196,7 +197,7 @@ impl<H: Host> Probes<H> {
         }
         // Anywhere near, if that suits the jump: if it displaces one instruction, of which nothing has to stay.
         let reach = H::Arch::SLOT_REACH.min(1 << 30);
-        let is_free = detour.displaced.starts().all(|start| start == 0 || start >= H::Arch::JUMP_LEN);
+        let is_free = detour.displaced.starts().all(|start| start == 0 || start >= JumpsOf::<H>::JUMP_LEN);
         if is_free && let Some(base) = self.host.alloc_exec(CHUNK_LEN, Some((detour.place, reach))) {
             if self.first_entry(detour, base).is_some() {
                 return self.add_detour_chunk(books, base).and_then(|chunk| self.fit(chunk, detour));
@@ -208,7 +209,7 @@ impl<H: Host> Probes<H> {
         let mut tries = 0;
         while tries < TRIES {
             let entry =
-                H::Arch::detour_entry(detour.place, &detour.displaced, from).ok_or(refusal::NO_ROOM)?;
+                detour.jumps.detour_entry(detour.place, &detour.displaced, from).ok_or(refusal::NO_ROOM)?;
             // A chunk that is there already has been looked at.
             let is_known = self.detour_chunks.find(chunk_base(entry).as_usize(), books).is_some();
             tries += usize::from(!is_known);
@@ -226,9 +227,9 @@ impl<H: Host> Probes<H> {
 
     /// The first entry that a detour could have in the chunk at `base`.
     fn first_entry(&self, detour: &Detour<H>, base: CodeAddr) -> Option<CodeAddr> {
-        let from = base.wrapping_add(H::Arch::DETOUR_HEADER_LEN);
+        let from = base.wrapping_add(JumpsOf::<H>::DETOUR_HEADER_LEN);
         let last = base.wrapping_add(CHUNK_LEN - MAX_DETOUR_LEN);
-        H::Arch::detour_entry(detour.place, &detour.displaced, from).filter(|entry| *entry <= last)
+        detour.jumps.detour_entry(detour.place, &detour.displaced, from).filter(|entry| *entry <= last)
     }
 
     fn add_detour_chunk(
@@ -266,19 +267,21 @@ impl<H: Host> Probes<H> {
 
     /// Puts a detour into a chunk, if there is room where its jump can lead.
     fn fit(&self, chunk: &DetourChunk<H>, detour: &mut Detour<H>) -> Result<(), Refusal> {
-        const { assert!(H::Arch::DETOUR_LEN <= MAX_DETOUR_LEN) };
-        let header = H::Arch::DETOUR_HEADER_LEN;
+        const { assert!(JumpsOf::<H>::DETOUR_LEN <= MAX_DETOUR_LEN) };
+        let header = JumpsOf::<H>::DETOUR_HEADER_LEN;
         let end = chunk.base.wrapping_add(CHUNK_LEN);
         let mut from = chunk.base.wrapping_add(chunk.first_free() * GRANULE + header);
-        let words = detour.words();
-        let followed = H::Arch::entry_trampoline(detour.kind.save).filter(|_| detour.kind.follows);
-        let fill = if followed.is_some() { H::Arch::fill_entry_detour } else { H::Arch::fill_detour };
-        let trampoline = followed.unwrap_or_else(|| H::Arch::detour_trampoline(detour.kind.save));
+        let jumps = detour.jumps;
+        let followed = jumps.entry_trampoline(detour.kind.save).filter(|_| detour.kind.follows);
+        let fill =
+            if followed.is_some() { JumpsOf::<H>::fill_entry_detour } else { JumpsOf::<H>::fill_detour };
+        let trampoline = followed.unwrap_or_else(|| jumps.detour_trampoline(detour.kind.save));
+        let calls = detour.calls(trampoline);
         // As long as it was at the last try.
         let mut len = 1;
         loop {
             let entry =
-                H::Arch::detour_entry(detour.place, &detour.displaced, from).ok_or(refusal::NO_ROOM)?;
+                detour.jumps.detour_entry(detour.place, &detour.displaced, from).ok_or(refusal::NO_ROOM)?;
             let start = entry.wrapping_offset(-(header as isize));
             if entry >= end {
                 return Err(refusal::NO_ROOM);
@@ -291,9 +294,9 @@ impl<H: Host> Probes<H> {
                 continue;
             }
             let mut image = [0; MAX_DETOUR_LEN];
-            let room = image.get_mut(..H::Arch::DETOUR_LEN).unwrap_or_default();
+            let room = image.get_mut(..JumpsOf::<H>::DETOUR_LEN).unwrap_or_default();
             let text = detour.text.get(..usize::from(detour.displaced.len_bytes)).unwrap_or(&detour.text);
-            let layout = fill(&detour.displaced, text, detour.place, entry, trampoline, words, room)?;
+            let layout = fill(jumps, &detour.displaced, text, detour.place, entry, &calls, room)?;
             len = usize::from(layout.len_bytes);
             let Some(granules) = chunk.granules(start, len).filter(|granules| is_free(granules)) else {
                 continue;

@@ -4,7 +4,7 @@
 //! detour that stands in text serve this probe, too ([`Probes::is_served`])? How jumps are written is `text`'s.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Method, NativeArch, SaveSet};
+use crate::arch::{Arch, Method, NativeJumps, SaveSet};
 use crate::detour::{Kind, MAX_DISPLACED_LEN};
 use crate::error::{ControlError, Refusal, TextError};
 use crate::host::Host;
@@ -220,7 +220,10 @@ pub(super) fn needs_of<H: Host>(point: &Point<H::Arch>, flags: u32, asks: Asks) 
             post_by_jump::<H::Arch>(point.method, &point.plan)?;
             needs.calls_post = point.method != Method::Simulate;
         }
-        Asks::Return => needs.follows = H::Arch::entry_trampoline(SaveSet::General).is_some(),
+        Asks::Return => {
+            let trampoline = H::Arch::JUMPS.and_then(|jumps| jumps.entry_trampoline(SaveSet::General));
+            needs.follows = trampoline.is_some();
+        }
     }
     Ok(needs)
 }

@@ -1,10 +1,10 @@
 //! From a place as the user names it to an instruction that can be probed, or the reason why not.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Decoded, Site, Text};
+use crate::arch::{Arch, Calls, Decoded, Jumps, Site, Text};
 use crate::arrival::Arrival;
-use crate::error::RegisterError;
-use crate::host::{Host, Probeable, Symbol};
+use crate::error::{Refusal, RegisterError};
+use crate::host::{Host, JumpsOf, Probeable, Symbol};
 use crate::jump::WINDOW;
 use crate::lock::Locked;
 use crate::place::{Place, Target};
@@ -15,6 +15,10 @@ use alloc::vec::Vec;
 
 /// The bytes of an instruction, and zeros.
 pub(super) type Insn = [u8; 16];
+
+/// Return probes and jprobes on an architecture whose backend has no [`Calls`].
+pub(super) const NO_CALLS: Refusal =
+    Refusal::unsupported("core.no_calls", "calls cannot be followed on this architecture");
 
 /// What the host's architecture has decided about an instruction.
 pub(super) type DecodedOf<H> = Decoded<<<H as Host>::Arch as Arch>::Plan>;
@@ -86,7 +90,7 @@ impl<'a, H: Host> Pristine<'a, H> {
             return;
         }
         let align = H::Arch::INSN_ALIGN;
-        let before = (H::Arch::JUMP_LEN - 1).next_multiple_of(align);
+        let before = JumpsOf::<H>::JUMP_LEN.saturating_sub(1).next_multiple_of(align);
         let first = CodeAddr::new(start.as_usize().wrapping_sub(before) & !(align - 1));
         for distance in (0..before + out.len() + align).step_by(align) {
             let place = first.wrapping_add(distance);
@@ -95,7 +99,7 @@ impl<'a, H: Host> Pristine<'a, H> {
             if text::is_overwritten(&self.probes.host, point) {
                 continue;
             }
-            for (index, byte) in detour.text.iter().take(H::Arch::JUMP_LEN).enumerate() {
+            for (index, byte) in detour.text.iter().take(JumpsOf::<H>::JUMP_LEN).enumerate() {
                 let offset = place.wrapping_add(index).as_usize().wrapping_sub(start.as_usize());
                 if let Some(out) = out.get_mut(offset) {
                     *out = *byte;
@@ -262,8 +266,12 @@ impl<H: Host> Probes<H> {
         Ok(Resolved { at, function, is_checked })
     }
 
-    /// How the code at a function's entry is come to (REG_19): what the host knows; else what the symbol is called.
+    /// How the code at a function's entry is come to (REG_19): what the host knows; else what the symbol is called. Not
+    /// in a way that can be followed where the backend has no power of calls.
     fn arrival(&self, at: CodeAddr) -> Arrival {
+        if H::Arch::CALLS.is_none() {
+            return Arrival::NotCalled(NO_CALLS);
+        }
         let mut arrival = self.host.arrival(at);
         if arrival == Arrival::Unknown {
             self.host.symbol_at(at, &mut |symbol| arrival = Arrival::by_name(symbol.name));
@@ -315,7 +323,9 @@ impl<H: Host> Probes<H> {
         let text = Pristine::new(self, &lock);
         let entry = H::Arch::entry_offset(&text, function.start, function.local_entry);
         let is_entry = distance <= entry
-            || wants_entry && distance <= H::Arch::entry_end(&text, function.start, function.local_entry);
+            || wants_entry
+                && H::Arch::CALLS
+                    .is_some_and(|calls| distance <= calls.entry_end(&text, function.start, entry));
         match (wants_entry, is_entry) {
             (true, true) => Ok(function.start.wrapping_add(entry)),
             (true, false) if is_checked => Err(RegisterError::NotEntry(at)),

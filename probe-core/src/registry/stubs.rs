@@ -1,9 +1,10 @@
 //! Return stubs: handing them out to pools, and taking them back.
 
+use super::resolve::NO_CALLS;
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, NativeArch, SaveSet};
+use crate::arch::{Arch, Calls, NativeCalls, SaveSet};
 use crate::error::RegisterError;
-use crate::host::Host;
+use crate::host::{CallsOf, Host};
 use crate::instance::Instance;
 use crate::kretprobe::{Active, MAX_DATA_LEN, ReturnHandlers, ReturnProbe};
 use crate::lock::Locked;
@@ -154,7 +155,8 @@ impl<H: Host> Probes<H> {
                 if chunk.instances[index].load(Relaxed).is_null()
                     && let Some(home) = chunk.home(index)
                 {
-                    stubs.push((chunk.base.wrapping_add(index * H::Arch::STUB_LEN), ptr::from_ref(home)));
+                    stubs
+                        .push((chunk.base.wrapping_add(index * CallsOf::<H>::STUB_LEN), ptr::from_ref(home)));
                     left -= 1;
                 }
             }
@@ -198,9 +200,10 @@ impl<H: Host> Probes<H> {
         save: SaveSet,
         image: &mut Vec<u8>,
     ) -> Result<NonNull<StubChunk<H>>, RegisterError> {
-        let trampoline = <H::Arch as NativeArch>::return_trampoline(save);
+        let calls = H::Arch::CALLS.ok_or(RegisterError::NotCalled { at: base, refusal: NO_CALLS })?;
+        let trampoline = calls.return_trampoline(save);
         let handler = (self.entries.returned)();
-        let count = H::Arch::fill_return_stubs(base, trampoline, handler, image);
+        let count = calls.fill_return_stubs(base, trampoline, handler, image);
         let mut instances = Vec::new();
         instances.try_reserve_exact(count).map_err(|_| RegisterError::NoMemory)?;
         instances.resize_with(count, || AtomicPtr::new(ptr::null_mut()));
@@ -235,7 +238,7 @@ impl<H: Host> Probes<H> {
 
     fn set_stub(&self, lock: &Locked<'_, H>, stub: CodeAddr, instance: *mut Instance<H::Arch>) {
         let Some(chunk) = self.stub_chunks.find(chunk_base(stub).as_usize(), lock) else { return };
-        let index = stub.offset_from(chunk.base) as usize / H::Arch::STUB_LEN;
+        let index = stub.offset_from(chunk.base) as usize / CallsOf::<H>::STUB_LEN;
         let Some(cell) = chunk.instances.get(index) else { return };
         cell.store(instance, Release);
         let free = chunk.free.load(Relaxed);

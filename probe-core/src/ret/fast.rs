@@ -1,7 +1,7 @@
 //! The usual calls, by the shortest way there and back. All others take the ways of [`ret`](super), which are right for these, too.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Entry, Regs, Resume, TrampolineHandler};
+use crate::arch::{Entry, Regs, Resume, TrampolineHandler};
 use crate::context::Context;
 use crate::host::{Host, RegsOf};
 use crate::instance::Instance;
@@ -94,7 +94,7 @@ impl<H: Host> Probes<H> {
     #[inline(always)]
     fn plain_call(&self, regs: &RegsOf<H>) -> Option<(&Task<H::Arch>, Entry)> {
         let task = self.host.task().filter(|task| task.is_idle())?;
-        let entry = H::Arch::entry(regs, self.host.memory()).ok()?;
+        let entry = self.entry_of_call(regs)?;
         let is_plain = task.runs_at(entry.frame) && !self.stub_range.may_hold(entry.return_address);
         is_plain.then_some((task, entry))
     }

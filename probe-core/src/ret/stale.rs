@@ -5,7 +5,7 @@
 //! the moment of the return): such a call is given up, and its stub goes on to lead home.
 
 use crate::addr::CodeAddr;
-use crate::arch::Arch;
+use crate::arch::{Arch, Calls};
 use crate::host::Host;
 use crate::instance::Instance;
 use crate::probes::Probes;
@@ -60,7 +60,9 @@ impl<H: Host> Probes<H> {
             return instance.frame() <= sp;
         }
         instance.life.is_pending()
-            && !H::Arch::may_return(instance.frame(), instance.stub, sp, self.host.memory())
+            && H::Arch::CALLS.is_some_and(|calls| {
+                !calls.may_return(instance.frame(), instance.stub, sp, self.host.memory())
+            })
     }
 
     /// Gives back the instances of a task that has ended: its calls will not return, and count as abandoned. The host calls it before the

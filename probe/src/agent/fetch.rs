@@ -2,7 +2,7 @@
 
 use crate::def::{Argument, MAX_ARGUMENT, MAX_TEXT, Scalar, Source};
 use crate::wire::{FAULT, Reservation, TRUNCATED};
-use probe_core::arch::{Arch, Memory, Regs};
+use probe_core::arch::{Arch, Calls, Memory, Regs};
 use probe_host_linux::Native;
 
 type NativeRegs = <Native as Arch>::Regs;
@@ -151,7 +151,9 @@ impl Plan {
         match &self.argument.fetch.source {
             Source::Argument(index) => match scene.entry {
                 Some(entry) => entry.get(*index).copied().ok_or(Fault),
-                None => Native::argument(scene.regs, *index, scene.memory).ok_or(Fault),
+                None => Native::CALLS
+                    .and_then(|calls| calls.argument(scene.regs, *index, scene.memory))
+                    .ok_or(Fault),
             },
             Source::ReturnValue => scene.return_value.ok_or(Fault),
             Source::Stack(index) => {

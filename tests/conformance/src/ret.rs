@@ -3,10 +3,9 @@
 use crate::check::{Outcome, equal, ok, that};
 use crate::hit::cell;
 use crate::targets::call;
-use crate::{ArchOf, Case, Suite};
+use crate::{Case, Suite};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
-use probe_core::arch::Arch;
 use probe_core::host::Host;
 use probe_core::{Kprobe, Kretprobe, Probes};
 
@@ -309,7 +308,7 @@ fn ret_9_kprobe_jprobe_and_kretprobe_on_one_function<S: Suite>(probes: &'static 
     ORDER.store(0, Relaxed);
     let _jprobe = ok!(probes.register(crate::jmp::two("conformance_add", handler)));
     let _kretprobe = ok!(probes.register(Kretprobe::on("conformance_add").exit(|ret, ()| {
-        note(if <ArchOf<S>>::return_value(ret.regs()) == 42 { 3 } else { 9 });
+        note(if ret.value() == 42 { 3 } else { 9 });
     })));
     let _kprobe = ok!(probes.register(Kprobe::at("conformance_add").pre(|_| note(1))));
     equal!(call!(conformance_add(40, 2)), 42);

@@ -5,7 +5,9 @@ use probe_arch_i386::I386;
 use probe_arch_ppc64::{Big, ElfV1, ElfV2, Little, Ppc64};
 use probe_arch_x86_64::X86_64;
 use probe_core::CodeAddr;
-use probe_core::arch::{Access, Arch, MemFault, Memory, Method, Regs, Site, Tail, Text};
+use probe_core::arch::{
+    Access, Arch, Calls, DetourCalls, Jumps, MemFault, Memory, Method, Regs, Site, Tail, Text,
+};
 use std::cell::Cell;
 
 /// X86-64.
@@ -112,7 +114,8 @@ where
     let site = Site { at: place, function, text: &world };
     let here = &text[place_offset.min(text.len())..];
     let _ = A::is_breakpoint(here);
-    let _ = A::branch_target(&here[..here.len().min(A::MAX_INSN_LEN)], place);
+    let jumps = A::JUMPS.expect("it has jumps");
+    let _ = jumps.branch_target(&here[..here.len().min(A::MAX_INSN_LEN)], place);
     let offset = A::entry_offset(&world, place, head[11] & !3);
     assert_eq!(offset % A::INSN_ALIGN, 0);
     // Slots lie before and behind, near and as far as they may.
@@ -136,7 +139,7 @@ where
     assert_eq!(A::insn_len(&here[..here.len().min(A::MAX_INSN_LEN)]), Some(len), "{decoded:?}");
     let (plan, place) = (&decoded.plan, site.at);
     let mut regs = A::Regs::default();
-    A::set_return_value(&mut regs, world.seed as usize);
+    A::CALLS.expect("it has calls").set_return_value(&mut regs, world.seed as usize);
     regs.set_pc(place);
     if decoded.method == Method::Simulate {
         assert!(!A::is_system_call(plan));
@@ -182,25 +185,25 @@ where
 
 /// What a jump needs: instructions that are there, and a detour that holds them.
 fn displaced<A: Arch>(site: &Site<'_>, here: &[u8], distance: usize) {
-    let Ok(displaced) = A::displace(site) else { return };
+    let jumps = A::JUMPS.expect("it has jumps");
+    let Ok(displaced) = jumps.displace(site) else { return };
     let len = usize::from(displaced.len_bytes);
-    assert!(len >= A::JUMP_LEN && len <= here.len(), "{displaced:?}");
+    assert!(len >= A::Jumps::JUMP_LEN && len <= here.len(), "{displaced:?}");
     let mut starts = displaced.starts();
     assert_eq!(starts.next(), Some(0));
     assert!(starts.all(|start| start < len));
     let from = site.at.wrapping_add(distance % 0x200_0000);
-    let Some(entry) = A::detour_entry(site.at, &displaced, from) else { return };
+    let Some(entry) = jumps.detour_entry(site.at, &displaced, from) else { return };
     assert!(entry >= from);
-    let jump = A::jump(site.at, entry);
-    for start in displaced.starts().filter(|start| (1..A::JUMP_LEN).contains(start)) {
+    let jump = jumps.jump(site.at, entry);
+    for start in displaced.starts().filter(|start| (1..A::Jumps::JUMP_LEN).contains(start)) {
         assert_eq!(jump[start], A::BREAKPOINT[0], "a jump traps where a displaced instruction starts");
     }
-    let mut out = vec![0; A::DETOUR_LEN];
+    let mut out = vec![0; A::Jumps::DETOUR_LEN];
     let trampoline = CodeAddr::new(TEXT + 0x10_0000);
-    if let Ok(layout) =
-        A::fill_detour(&displaced, &here[..len], site.at, entry, trampoline, (0x1234_5678, None), &mut out)
-    {
-        assert!(usize::from(layout.len_bytes) <= A::DETOUR_LEN);
+    let calls = DetourCalls { trampoline, word: 0x1234_5678, post_word: None };
+    if let Ok(layout) = jumps.fill_detour(&displaced, &here[..len], site.at, entry, &calls, &mut out) {
+        assert!(usize::from(layout.len_bytes) <= A::Jumps::DETOUR_LEN);
         assert!(layout.back <= layout.len_bytes, "{layout:?}");
     }
 }

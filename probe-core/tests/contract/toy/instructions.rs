@@ -4,8 +4,8 @@
 
 use super::machine::*;
 use probe_core::arch::{
-    Arch, Decoded, DetourLayout, Displaced, Entry, MemFault, Memory, Method, NativeArch, Regs, SaveSet,
-    SingleStep, Site, Tail, TailPatch, Text,
+    Arch, Calls, Decoded, DetourCalls, DetourLayout, Displaced, Entry, Jumps, MemFault, Memory, Method,
+    NativeArch, NativeCalls, NativeJumps, Regs, SaveSet, SingleStep, Site, Tail, TailPatch, Text,
 };
 use probe_core::{CodeAddr, Refusal};
 use std::sync::Mutex;
@@ -121,8 +121,8 @@ pub struct ToyPlan {
 #[derive(Clone, Copy, Default)]
 pub struct Borrowed(Option<usize>);
 
-#[derive(Debug)]
-pub enum Toy {}
+#[derive(Clone, Copy, Debug)]
+pub struct Toy;
 
 pub static JPROBE_RETURN: AtomicU8 = AtomicU8::new(BREAK);
 pub static DETOUR_RESUME: AtomicU8 = AtomicU8::new(BREAK);
@@ -136,7 +136,11 @@ unsafe impl Arch for Toy {
     type Regs = ToyRegs;
     type Plan = ToyPlan;
     type StepState = Borrowed;
+    type Calls = Self;
+    type Jumps = Self;
 
+    const CALLS: Option<Self> = Some(Self);
+    const JUMPS: Option<Self> = Some(Self);
     const NAME: &'static str = "toy";
     const BREAKPOINT: &'static [u8] = &[BREAK];
     const INSN_ALIGN: usize = 1;
@@ -144,7 +148,6 @@ unsafe impl Arch for Toy {
     const SLOT_LEN: usize = SLOT;
     const TRAP_GAP: usize = 0;
     const SLOT_REACH: usize = usize::MAX;
-    const STUB_LEN: usize = 16;
 
     fn insn_len(bytes: &[u8]) -> Option<usize> {
         len_of(*bytes.first()?).filter(|len| *len <= bytes.len())
@@ -169,14 +172,6 @@ unsafe impl Arch for Toy {
     fn entry_offset(text: &dyn Text, function: CodeAddr, _local_entry: u8) -> usize {
         let mut first = [0];
         usize::from(text.read(function, &mut first) == 1 && first[0] == ENTRY)
-    }
-    fn entry_end(text: &dyn Text, function: CodeAddr, _local_entry: u8) -> usize {
-        // A NOP behind the landing pad belongs to the entry, as aarch64's PACIASP does.
-        let mut first = [0; 2];
-        match (text.read(function, &mut first), first) {
-            (2, [ENTRY, NOP]) => 2,
-            _ => Self::entry_offset(text, function, 0),
-        }
     }
     fn is_system_call(plan: &ToyPlan) -> bool {
         plan.insn[0] == SYSTEM
@@ -280,11 +275,83 @@ unsafe impl Arch for Toy {
         }
         regs.pc = place.as_usize();
     }
+}
+
+// SAFETY: the return address lies on the stack, and nothing else is changed.
+unsafe impl Calls<ToyRegs> for Toy {
+    const STUB_LEN: usize = 16;
+
+    fn entry_end(self, text: &dyn Text, function: CodeAddr, entry_offset: usize) -> usize {
+        // A NOP behind the landing pad belongs to the entry, as aarch64's PACIASP does.
+        let mut first = [0; 2];
+        match (text.read(function, &mut first), first) {
+            (2, [ENTRY, NOP]) => 2,
+            _ => entry_offset,
+        }
+    }
+    fn argument<M: Memory>(self, regs: &ToyRegs, index: usize, memory: &M) -> Option<usize> {
+        match index {
+            0..3 => Some(regs.r[index]),
+            _ => word(memory, regs.sp + 8 * (index - 2)).ok(),
+        }
+    }
+    fn return_value(self, regs: &ToyRegs) -> usize {
+        regs.r[0]
+    }
+    fn set_return_value(self, regs: &mut ToyRegs, value: usize) {
+        regs.r[0] = value;
+    }
+    fn entry<M: Memory>(self, regs: &ToyRegs, memory: &M) -> Result<Entry, MemFault> {
+        Ok(Entry { return_address: CodeAddr::new(word(memory, regs.sp)?), frame: regs.sp })
+    }
+    fn set_return_address<M: Memory>(
+        self,
+        regs: &mut ToyRegs,
+        to: CodeAddr,
+        memory: &M,
+    ) -> Result<(), MemFault> {
+        memory.write_usize(regs.sp, to.as_usize())
+    }
+    fn may_return<M: Memory>(self, frame: usize, stub: CodeAddr, _sp: usize, memory: &M) -> bool {
+        // In its place, or as the PC in an interrupt's frame right below.
+        (0..16).any(|below| word(memory, frame - 8 * below).is_ok_and(|found| found == stub.as_usize()))
+    }
+    fn fill_stubs(self, chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
+        assert_eq!(out.len(), CHUNK - OWN);
+        assert_eq!(chunk.as_usize() % CHUNK, 0);
+        assert_eq!(trampoline, self.return_trampoline(SaveSet::General));
+        for stub in out.chunks_mut(Self::STUB_LEN) {
+            stub[0] = STUB;
+        }
+        out[1..9].copy_from_slice(&(handler as u64).to_ne_bytes());
+        out.len() / Self::STUB_LEN
+    }
+    fn enter_jprobe<M: Memory>(
+        self,
+        regs: &mut ToyRegs,
+        handler: usize,
+        return_to: CodeAddr,
+        memory: &M,
+    ) -> Result<(), MemFault> {
+        // The caller's argument area: copied, so that the handler has its own.
+        let sp = regs.sp - 64;
+        for offset in (8..40).step_by(8) {
+            memory.write_usize(sp + offset, word(memory, regs.sp + offset)?)?;
+        }
+        memory.write_usize(sp, return_to.as_usize())?;
+        regs.sp = sp;
+        regs.pc = handler;
+        Ok(())
+    }
+}
+
+// SAFETY: a detour holds the displaced instructions, which none of them can tell.
+unsafe impl Jumps<ToyRegs> for Toy {
     const JUMP_LEN: usize = 5;
     const DETOUR_LEN: usize = 64;
     const DETOUR_HEADER_LEN: usize = 0;
 
-    fn displace(site: &Site<'_>) -> Result<Displaced, Refusal> {
+    fn displace(self, site: &Site<'_>) -> Result<Displaced, Refusal> {
         let refused = Refusal::unsupported("toy.not_copied", "this instruction has no copy");
         let (_, end) = site.function.ok_or(refused)?;
         let mut displaced = Displaced::default();
@@ -301,7 +368,7 @@ unsafe impl Arch for Toy {
         }
         Ok(displaced)
     }
-    fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+    fn branch_target(self, text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
         match text {
             [BRANCH, _, distance, ..] => Some(at.wrapping_add(3 + usize::from(*distance))),
             [JUMP | CALL, a, b, c, d, ..] => {
@@ -311,23 +378,24 @@ unsafe impl Arch for Toy {
             _ => None,
         }
     }
-    fn detour_entry(_: CodeAddr, _: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
+    fn detour_entry(self, _: CodeAddr, _: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
         Some(from)
     }
     fn fill_detour(
+        self,
         displaced: &Displaced,
         text: &[u8],
         place: CodeAddr,
         _entry: CodeAddr,
-        trampoline: CodeAddr,
-        (word, post): (usize, Option<usize>),
+        calls: &DetourCalls,
         out: &mut [u8],
     ) -> Result<DetourLayout, Refusal> {
         let mut layout = DetourLayout::default();
-        out[0] = if Some(trampoline) == Self::entry_trampoline(SaveSet::General) {
+        let DetourCalls { trampoline, word, post_word: post } = *calls;
+        out[0] = if Some(trampoline) == self.entry_trampoline(SaveSet::General) {
             ENTRY_CALL
         } else {
-            assert_eq!(trampoline, Self::detour_trampoline(SaveSet::General));
+            assert_eq!(trampoline, self.detour_trampoline(SaveSet::General));
             DETOUR_CALL
         };
         out[1..9].copy_from_slice(&(word as u64).to_le_bytes());
@@ -351,7 +419,7 @@ unsafe impl Arch for Toy {
         (layout.back, layout.len_bytes) = (back as u8, back as u8 + 9);
         Ok(layout)
     }
-    fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
+    fn jump(self, place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
         let jump = (place.as_usize(), entry.as_usize());
         let mut detours = DETOURS.lock().unwrap();
         if !detours.contains(&jump) {
@@ -363,57 +431,8 @@ unsafe impl Arch for Toy {
         assert!(opcode <= LAST_DETOUR_JUMP, "more detours than a place can have");
         [opcode, BREAK, BREAK, BREAK, BREAK, 0, 0, 0]
     }
-    fn detour_regs(regs: &ToyRegs) -> usize {
+    fn detour_regs(self, regs: &ToyRegs) -> usize {
         regs.r[0]
-    }
-
-    fn argument<M: Memory>(regs: &ToyRegs, index: usize, memory: &M) -> Option<usize> {
-        match index {
-            0..3 => Some(regs.r[index]),
-            _ => word(memory, regs.sp + 8 * (index - 2)).ok(),
-        }
-    }
-    fn return_value(regs: &ToyRegs) -> usize {
-        regs.r[0]
-    }
-    fn set_return_value(regs: &mut ToyRegs, value: usize) {
-        regs.r[0] = value;
-    }
-    fn entry<M: Memory>(regs: &ToyRegs, memory: &M) -> Result<Entry, MemFault> {
-        Ok(Entry { return_address: CodeAddr::new(word(memory, regs.sp)?), frame: regs.sp })
-    }
-    fn set_return_address<M: Memory>(regs: &mut ToyRegs, to: CodeAddr, memory: &M) -> Result<(), MemFault> {
-        memory.write_usize(regs.sp, to.as_usize())
-    }
-    fn may_return<M: Memory>(frame: usize, stub: CodeAddr, _sp: usize, memory: &M) -> bool {
-        // In its place, or as the PC in an interrupt's frame right below.
-        (0..16).any(|below| word(memory, frame - 8 * below).is_ok_and(|found| found == stub.as_usize()))
-    }
-    fn fill_stubs(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
-        assert_eq!(out.len(), CHUNK - OWN);
-        assert_eq!(chunk.as_usize() % CHUNK, 0);
-        assert_eq!(trampoline, Self::return_trampoline(SaveSet::General));
-        for stub in out.chunks_mut(Self::STUB_LEN) {
-            stub[0] = STUB;
-        }
-        out[1..9].copy_from_slice(&(handler as u64).to_ne_bytes());
-        out.len() / Self::STUB_LEN
-    }
-    fn enter_jprobe<M: Memory>(
-        regs: &mut ToyRegs,
-        handler: usize,
-        return_to: CodeAddr,
-        memory: &M,
-    ) -> Result<(), MemFault> {
-        // The caller's argument area: copied, so that the handler has its own.
-        let sp = regs.sp - 64;
-        for offset in (8..40).step_by(8) {
-            memory.write_usize(sp + offset, word(memory, regs.sp + offset)?)?;
-        }
-        memory.write_usize(sp, return_to.as_usize())?;
-        regs.sp = sp;
-        regs.pc = handler;
-        Ok(())
     }
 }
 
@@ -427,22 +446,30 @@ unsafe impl SingleStep for Toy {
     }
 }
 
-// SAFETY: `Cpu::run` is the trampoline, and the breakpoint stands where it is said to.
+// SAFETY: it has no instruction cache.
 unsafe impl NativeArch for Toy {
-    fn return_trampoline(_: SaveSet) -> CodeAddr {
+    unsafe fn publish(_: CodeAddr, _: usize) {}
+}
+
+// SAFETY: `Cpu::run` is the trampoline, and the breakpoint stands where it is said to.
+unsafe impl NativeCalls<ToyRegs> for Toy {
+    fn return_trampoline(self, _: SaveSet) -> CodeAddr {
         CodeAddr::new(0x7_0000)
     }
-    fn detour_trampoline(_: SaveSet) -> CodeAddr {
-        CodeAddr::new(0x8_0000)
-    }
-    fn entry_trampoline(_: SaveSet) -> Option<CodeAddr> {
-        Some(CodeAddr::new(0x9_0000))
-    }
-    fn detour_resume_trap() -> CodeAddr {
-        CodeAddr::new((&raw const DETOUR_RESUME).expose_provenance())
-    }
-    fn jprobe_return_trap() -> CodeAddr {
+    fn jprobe_return_trap(self) -> CodeAddr {
         CodeAddr::new((&raw const JPROBE_RETURN).expose_provenance())
     }
-    unsafe fn publish(_: CodeAddr, _: usize) {}
+}
+
+// SAFETY: as above.
+unsafe impl NativeJumps<ToyRegs> for Toy {
+    fn detour_trampoline(self, _: SaveSet) -> CodeAddr {
+        CodeAddr::new(0x8_0000)
+    }
+    fn entry_trampoline(self, _: SaveSet) -> Option<CodeAddr> {
+        Some(CodeAddr::new(0x9_0000))
+    }
+    fn detour_resume_trap(self) -> CodeAddr {
+        CodeAddr::new((&raw const DETOUR_RESUME).expose_provenance())
+    }
 }

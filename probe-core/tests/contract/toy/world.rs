@@ -3,7 +3,7 @@
 
 use super::instructions::*;
 use super::machine::*;
-use probe_core::arch::{Arch, MemFault, Memory, NativeArch, Resume};
+use probe_core::arch::{Arch, MemFault, Memory, NativeCalls, NativeJumps, Resume};
 use probe_core::{CodeAddr, FaultVerdict, Probes, Trap};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering::SeqCst};
@@ -212,7 +212,7 @@ impl Cpu {
 
     fn is_code(&self, at: usize) -> bool {
         let arena = self.world.arena();
-        (at >= arena && at < arena + DATA) || is_chunk(at) || at == Toy::jprobe_return_trap().as_usize()
+        (at >= arena && at < arena + DATA) || is_chunk(at) || at == Toy.jprobe_return_trap().as_usize()
     }
 
     /// Executes one instruction, or traps.
@@ -361,7 +361,7 @@ impl Cpu {
             Resume::Redirected => {}
         }
         self.regs.r[0] = (&raw mut regs).expose_provenance();
-        self.regs.pc = Toy::detour_resume_trap().as_usize();
+        self.regs.pc = Toy.detour_resume_trap().as_usize();
         self.trap()
     }
 

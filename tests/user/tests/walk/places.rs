@@ -3,7 +3,7 @@
 
 use crate::count::Counts;
 use crate::workloads::Scope;
-use probe_core::arch::Arch;
+use probe_core::arch::{Arch, Jumps};
 use probe_core::host::Host;
 use probe_core::{CodeAddr, Place, RegisterError};
 use probe_host_linux::{Native, probes};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// In how many rounds all places have had their turn to have a jump.
-pub(crate) const ROUNDS: usize = if Native::JUMP_LEN > Native::INSN_ALIGN { 6 } else { 1 };
+pub(crate) const ROUNDS: usize = if <Native as Jumps<_>>::JUMP_LEN > Native::INSN_ALIGN { 6 } else { 1 };
 
 /// How far apart two jumps of one round are at the least: a jump never displaces more.
 const APART: usize = if ROUNDS > 1 { 4 + Native::MAX_INSN_LEN } else { 0 };
