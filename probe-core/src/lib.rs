@@ -19,10 +19,11 @@
 //! #     macro_rules! part { ($name:ident) => { pub mod $name {
 //! #         include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/contract/toy/", stringify!($name), ".rs"));
 //! #     } } }
+//! #     part!(backend);
 //! #     part!(instructions);
 //! #     part!(machine);
 //! #     part!(world);
-//! #     pub use {instructions::*, machine::*, world::*};
+//! #     pub use {backend::*, instructions::*, machine::*, world::*};
 //! # }
 //! # use toy::{ADD, RETURN, Toy, World};
 //! use probe_core::{Kprobe, Kretprobe};
