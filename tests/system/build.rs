@@ -5,12 +5,8 @@ use std::env;
 fn main() {
     let folder = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
-    let script = match arch.as_str() {
-        "x86_64" | "x86" => "x86.ld",
-        "aarch64" => "aarch64.ld",
-        "powerpc64" => "ppc64.ld",
-        other => panic!("no kernel for {other}"),
-    };
+    // Link scripts are named after what Rust calls the architecture.
+    let script = format!("{arch}.ld");
     println!("cargo:rustc-link-arg-bins=-T{folder}/link/{script}");
     println!("cargo:rerun-if-changed=link/{script}");
 }

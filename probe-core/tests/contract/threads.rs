@@ -146,6 +146,35 @@ fn reg_13_no_handler_runs_after_unregistering_has_returned() {
     assert!(!world.text()[64..].contains(&BREAK));
 }
 
+/// Whatever the scheduler does: the handler goes on until somebody waits for it, or until it has been freed.
+#[test]
+fn reg_13_unregistering_waits_for_a_handler_that_is_running() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let (has_begun, was_waited_for) = (AtomicBool::new(false), AtomicBool::new(false));
+    let [has_begun, was_waited_for] = [has_begun, was_waited_for].map(|flag| &*Box::leak(Box::new(flag)));
+    let owned = Owned::new();
+    let pre = move |_: &mut Hit<'_, Toy>| {
+        // Copies: what the closure has captured goes with it.
+        let (alive, was_waited_for, waits) = (owned.0, was_waited_for, &world.host().waits);
+        let before = waits.load(SeqCst);
+        has_begun.store(true, SeqCst);
+        while alive.load(SeqCst) && waits.load(SeqCst) == before {
+            thread::yield_now();
+        }
+        was_waited_for.store(alive.load(SeqCst), SeqCst);
+    };
+    let probe = world.probes.register(K::at("f").pre(pre)).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(world.value(f, &[1]), 6));
+        while !has_begun.load(SeqCst) {
+            thread::yield_now();
+        }
+        probe.unregister().unwrap();
+    });
+    assert!(was_waited_for.load(SeqCst), "the handler was freed while it ran");
+}
+
 #[test]
 fn hit_7_registrations_switches_and_listings_race_with_hits() {
     let world = World::new();

@@ -6,7 +6,8 @@ use crate::arch::{Backend, Interrupts, Machine, Native, Regs};
 use crate::nofault::{self, KernelMemory};
 use crate::watch::DebugRegisters;
 use crate::{cmdline, cpu, memory, modules, println, symbols, task};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use probe_core::arch::SaveSet;
 use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol, Watchpoints};
 use probe_core::{Arrival, CodeAddr, Context, Probes, Refusal, Task, TextError};
@@ -17,6 +18,18 @@ pub struct Kernel;
 /// Whether slots are stepped by the CPU instead of by the breakpoint at their end (`step=hardware`). Both are right; a kernel
 /// decides once and needs neither the variable nor the other way.
 static HARDWARE_STEP: AtomicBool = AtomicBool::new(false);
+
+/// Whether [`Host::task`] names tasks late, as a kernel does whose "current" and stack do not change at once (RET_11).
+pub static LATE_TASKS: AtomicBool = AtomicBool::new(false);
+
+/// The task that ran when somebody asked before, wherever that was; none for the first one that asks.
+fn late_task() -> Option<&'static Task<Backend>> {
+    static BEFORE: AtomicPtr<Task<Backend>> = AtomicPtr::new(ptr::null_mut());
+    let now = (&raw const task::current().probes).cast_mut();
+    let before = BEFORE.swap(now, Ordering::Relaxed);
+    // SAFETY: the check that sets `LATE_TASKS` holds all tasks that run meanwhile, and the idle ones stay.
+    unsafe { before.as_ref() }
+}
 
 /// Reads what the command line says; before the first probe.
 pub fn init() {
@@ -65,6 +78,9 @@ unsafe impl Host for Kernel {
 
     #[inline(always)]
     fn task(&self) -> Option<&Task<Backend>> {
+        if LATE_TASKS.load(Ordering::Relaxed) {
+            return late_task();
+        }
         Some(&task::current().probes)
     }
 

@@ -1,6 +1,6 @@
 //! Modules: code that is loaded at run time and goes away again.
 //!
-//! A module is position-independent assembly in the kernel's image, copied to executable memory. That is all that makes
+//! A module is position-independent assembly in the kernel's image (each machine's `module.s`), copied to executable memory. That is all that makes
 //! a module for a probe: text that comes, has symbols of its own, and goes.
 
 use crate::host::PROBES;
@@ -8,18 +8,8 @@ use crate::lock::SpinLock;
 use crate::memory;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::arch::global_asm;
 use probe_core::CodeAddr;
 use probe_core::host::Symbol;
-
-#[cfg(target_arch = "x86_64")]
-global_asm!(include_str!("arch/x86/module64.s"), options(att_syntax));
-#[cfg(target_arch = "x86")]
-global_asm!(include_str!("arch/x86/module32.s"), options(att_syntax));
-#[cfg(target_arch = "aarch64")]
-global_asm!(include_str!("arch/aarch64/module.s"));
-#[cfg(target_arch = "powerpc64")]
-global_asm!(include_str!("arch/ppc64/module.s"));
 
 unsafe extern "C" {
     static module_start: u8;

@@ -1,20 +1,5 @@
 //! Functions whose instructions the checks know, in each machine's assembly (`targets.s`).
 
-use core::arch::global_asm;
-
-#[cfg(target_arch = "x86_64")]
-global_asm!(include_str!("arch/x86/targets64.s"), options(att_syntax));
-#[cfg(target_arch = "x86")]
-global_asm!(include_str!("arch/x86/targets32.s"), options(att_syntax));
-#[cfg(target_arch = "aarch64")]
-global_asm!(include_str!("arch/aarch64/targets.s"));
-#[cfg(target_arch = "powerpc64")]
-global_asm!(
-    include_str!("arch/ppc64/function.s"),
-    include_str!("arch/ppc64/targets.s"),
-    elfv1 = const cfg!(target_endian = "big") as i32,
-);
-
 /// Wraps an assembly function that is safe to call.
 macro_rules! target {
     ($(#[$doc:meta])* $name:ident as $symbol:ident($($arg:ident),*)) => {

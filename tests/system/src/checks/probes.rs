@@ -13,6 +13,7 @@
 //! | nested probes at every depth | the suite's `hit_6_…_deeper_than_the_stack_of_hits` |
 //! | a task killed while return instances are pending | `killed_in_call` |
 //! | a context switch inside a probed function | `switches_in_calls` |
+//! | a task that the host names late | `wrong_task` |
 //! | CPUs hit one probe while another registers and unregisters | `registration_storm` |
 //! | no page writable and executable meanwhile, by the page tables | `registration_storm`, and after each check |
 //! | `__switch_to`-like blacklisting | `blacklist` |
@@ -59,7 +60,8 @@ pub const CHECKS: &[Check] = &[
     ("HIT_6 probes nest in every phase", faults::nesting),
     ("HIT_6 probes nest in a fault handler", faults::nesting_in_fault_handler),
     ("RET_5 calls return exactly through context switches", tasks::switches_in_calls),
-    ("RET_7 a killed task gives its instances back", tasks::killed_in_call),
+    ("RET_7 RET_13 a killed task gives its instances back, and they count", tasks::killed_in_call),
+    ("RET_11 calls return whatever task the host names", tasks::wrong_task),
     ("HIT_7 SAFE_1 cpus hit while others register", tasks::registration_storm),
     ("REG_3 trap entry and context switch are blacklisted", registry::blacklist),
     ("REG_18 handlers may not register", registry::registering_in_handler),

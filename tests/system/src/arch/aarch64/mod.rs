@@ -32,7 +32,12 @@ use core::arch::{asm, global_asm};
 use probe_arch_native::backend::watch;
 use probe_core::{Refusal, WatchRange};
 
-global_asm!(include_str!("boot.s"), include_str!("entry.s"));
+global_asm!(
+    include_str!("boot.s"),
+    include_str!("entry.s"),
+    include_str!("targets.s"),
+    include_str!("module.s")
+);
 
 /// The machine.
 pub struct Aarch64;

@@ -24,6 +24,12 @@ global_asm!(
     little = const cfg!(target_endian = "little") as i32,
     elfv1 = const cfg!(target_endian = "big") as i32,
 );
+global_asm!(
+    include_str!("function.s"),
+    include_str!("targets.s"),
+    elfv1 = const cfg!(target_endian = "big") as i32,
+);
+global_asm!(include_str!("module.s"));
 
 /// The machine.
 pub struct Ppc64;

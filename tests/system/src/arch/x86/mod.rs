@@ -21,12 +21,20 @@ use probe_arch_native::backend::watch;
 use probe_core::{Refusal, WatchRange};
 
 #[cfg(target_arch = "x86_64")]
-global_asm!(include_str!("boot64.s"), include_str!("entry64.s"), options(att_syntax));
+global_asm!(
+    include_str!("boot64.s"),
+    include_str!("entry64.s"),
+    include_str!("targets64.s"),
+    include_str!("module64.s"),
+    options(att_syntax)
+);
 #[cfg(target_arch = "x86")]
 global_asm!(
     include_str!("boot32.s"),
     include_str!("entry32.s"),
     include_str!("mem32.s"),
+    include_str!("targets32.s"),
+    include_str!("module32.s"),
     options(att_syntax)
 );
 #[cfg(target_arch = "x86_64")]

@@ -2,7 +2,7 @@
 
 use super::{Counter, counting, label, place, register};
 use crate::arch::{Backend, Machine, Native};
-use crate::host::PROBES;
+use crate::host::{self, PROBES};
 use crate::memory::Mapped;
 use crate::{cmdline, cpu, targets, task};
 use alloc::sync::Arc;
@@ -77,7 +77,49 @@ pub(super) fn killed_in_call() {
         task::yield_now();
         yielding_triple(2, 0);
     }
-    assert_eq!(probe.counters().hits, 2);
+    let counters = probe.counters();
+    assert_eq!((counters.hits, counters.abandoned), (2, 1));
+    drop(probe);
+}
+
+/// The host says of every other call that another task makes it, and sometimes that nobody does.
+pub(super) fn wrong_task() {
+    let (entries, exits) = (Counter::default(), Counter::default());
+    let (entered, left) = (entries.clone(), exits.clone());
+    let probe = register(
+        Kretprobe::<Backend>::on("yielding_triple")
+            .max_active(64)
+            .entry(move |_| {
+                entered.rise();
+                Some(())
+            })
+            .exit(move |_, ()| left.rise()),
+    );
+    let wrong = Counter::default();
+    host::LATE_TASKS.store(true, SeqCst);
+    let tasks: Vec<_> = (1..5)
+        .map(|a| {
+            let wrong = wrong.clone();
+            task::spawn("caller", move || {
+                for _ in 0..20 {
+                    if yielding_triple(a, 4) != a * 3 {
+                        wrong.rise();
+                    }
+                }
+            })
+        })
+        .collect();
+    tasks.iter().for_each(|task| task.join());
+    host::LATE_TASKS.store(false, SeqCst);
+    assert_eq!(wrong.get(), 0);
+    // At worst a call is not followed, or counts as abandoned.
+    let counters = probe.counters();
+    assert_eq!(counters.hits as usize, entries.get());
+    assert!(exits.get() > 0 && exits.get() <= entries.get(), "{} of {}", exits.get(), entries.get());
+    // What was told right is followed as ever.
+    let (entered, left) = (entries.get(), exits.get());
+    assert_eq!(yielding_triple(2, 4), 6);
+    assert_eq!((entries.get() - entered, exits.get() - left), (5, 5));
     drop(probe);
 }
 
