@@ -32,6 +32,10 @@ pub const SIGNATURE: Refusal = Refusal::invalid(
 const DESCRIPTOR_LEN: u64 = 32;
 /// How long a sequence is at the most: there is no limit, but none is longer than that.
 const MAX_LEN: u64 = 1 << 16;
+/// How many segments of a file are read. Linkers write about ten; a hostile file may claim thousands.
+const MAX_SEGMENTS: usize = 64;
+/// The shortest relocation: `Elf32_Rel`.
+const MIN_RELOCATION_LEN: usize = 8;
 /// What the kernel's header names as signature: x86, aarch64, powerpc.
 const SIGNATURES: [u32; 3] = [0x5305_3053, 0xd428_bc00, 0x0fe5_000b];
 /// On x86 the signature is the last four bytes of an instruction that is never executed (UD1): what it begins with.
@@ -113,9 +117,12 @@ impl<'file, 'data> Finder<'file, 'data> {
         let texts = file.segments().filter(|segment| {
             matches!(segment.flags(), object::SegmentFlags::Elf { p_flags, .. } if p_flags.contains(elf::PF_X))
         });
-        let texts = texts.map(|segment| (segment.address(), segment.address() + segment.size())).collect();
-        let mut finder = Self { file, texts, relocated: Vec::new() };
-        let relocations = file.dynamic_relocations().into_iter().flatten();
+        let texts =
+            texts.map(|segment| (segment.address(), segment.address().saturating_add(segment.size())));
+        let mut finder = Self { file, texts: texts.take(MAX_SEGMENTS).collect(), relocated: Vec::new() };
+        // Relocation sections of a hostile file may overlap; those of an honest one all have room in the file.
+        let most = file.data().len() / MIN_RELOCATION_LEN;
+        let relocations = file.dynamic_relocations().into_iter().flatten().take(most);
         finder.relocated = relocations
             .filter(|(_, relocation)| {
                 relocation.target() == RelocationTarget::Absolute && !relocation.has_implicit_addend()
@@ -133,6 +140,8 @@ impl<'file, 'data> Finder<'file, 'data> {
 
     fn find(&self) -> Vec<Sequence> {
         let mut found = Vec::new();
+        // Sections of a hostile file may overlap thousands of times (EVT_2): no more is searched than the file has bytes.
+        let mut left = self.file.data().len();
         for section in self.file.sections() {
             let SectionFlags::Elf { sh_flags, .. } = section.flags() else { continue };
             let is_named = section.name().is_ok_and(|name| name == "__rseq_cs");
@@ -140,6 +149,8 @@ impl<'file, 'data> Finder<'file, 'data> {
             let is_fixed = self.file.kind() == object::ObjectKind::Executable;
             let is_data = sh_flags.contains(elf::SHF_ALLOC) && !sh_flags.contains(elf::SHF_EXECINSTR);
             if is_data && (is_named || is_fixed || sh_flags.contains(elf::SHF_WRITE)) {
+                let Some(rest) = left.checked_sub(section.data().map_or(0, <[u8]>::len)) else { break };
+                left = rest;
                 self.find_in(&section, is_named, &mut found);
             }
         }
@@ -156,8 +167,10 @@ impl<'file, 'data> Finder<'file, 'data> {
     ) {
         let Ok(data) = section.data() else { return };
         let start = section.address();
-        let first = start.next_multiple_of(DESCRIPTOR_LEN);
-        for at in (first..start + data.len() as u64).step_by(DESCRIPTOR_LEN as usize) {
+        // No program has a section that reaches past the end of the address space.
+        let ends = (start.checked_next_multiple_of(DESCRIPTOR_LEN), start.checked_add(data.len() as u64));
+        let (Some(first), Some(end)) = ends else { return };
+        for at in (first..end).step_by(DESCRIPTOR_LEN as usize) {
             let offset = (at - start) as usize;
             let Some(descriptor) = data.get(offset..offset + DESCRIPTOR_LEN as usize) else { break };
             found.extend(self.descriptor(at, descriptor, is_named));
@@ -205,9 +218,47 @@ impl<'file, 'data> Finder<'file, 'data> {
 
     /// The bytes of code from `at` on.
     fn code(&self, at: u64) -> Option<&'data [u8]> {
-        self.file.segments().find_map(|segment| {
+        self.file.segments().take(MAX_SEGMENTS).find_map(|segment| {
             let offset = usize::try_from(at.checked_sub(segment.address())?).ok()?;
             segment.data().ok()?.get(offset..).filter(|rest| !rest.is_empty())
         })
+    }
+}
+
+#[cfg(all(test, target_pointer_width = "64"))]
+mod tests {
+    use super::*;
+
+    /// 65,000 sections, each the whole file with room for half a million descriptors: an hour if each were searched.
+    #[test]
+    fn evt_2_sections_that_overlap_are_not_searched_again_and_again() {
+        const SECTIONS: u16 = 0xfe00;
+        const LEN: u64 = 16 << 20;
+        let order = if cfg!(target_endian = "big") { 2 } else { 1 };
+        let mut file = vec![0x7f, b'E', b'L', b'F', 2, order, 1, 0];
+        let mut put = |bytes: &[u8]| file.extend_from_slice(bytes);
+        put(&[0; 8]);
+        // A shared object without segments; the section headers come next.
+        [3_u16, 62].iter().for_each(|half| put(&half.to_ne_bytes()));
+        put(&1_u32.to_ne_bytes());
+        [0, 0, 64_u64].iter().for_each(|word| put(&word.to_ne_bytes()));
+        put(&0_u32.to_ne_bytes());
+        [64, 56, 0, 64, SECTIONS, 1].iter().for_each(|half: &u16| put(&half.to_ne_bytes()));
+        put(&[0; 64]);
+        for _ in 1..SECTIONS {
+            // No name, writable data; flags, address, offset, length, link and info, alignment, entry length.
+            [0, 1_u32].iter().for_each(|word| put(&word.to_ne_bytes()));
+            [3, 0x10_0000, 0, LEN, 0, 32, 0].iter().for_each(|word: &u64| put(&word.to_ne_bytes()));
+        }
+        file.resize(LEN as usize, 0);
+        let parsed = Elf::parse(&*file).unwrap();
+        assert_eq!(
+            parsed
+                .sections()
+                .filter(|section| section.data().is_ok_and(|data| data.len() == file.len()))
+                .count(),
+            0xfdff
+        );
+        assert!(Sequences::of_file(&file).is_empty());
     }
 }
