@@ -10,6 +10,7 @@ use crate::step::Step;
 use crate::tree::{found, read, rust_files, shown, tracked};
 
 mod architectures;
+mod floors;
 mod functions;
 mod promises;
 mod sizes;
@@ -31,6 +32,7 @@ pub(crate) fn quick_steps() -> Vec<Step> {
         Step::check("one list of architectures", architectures::check),
         Step::check("same files in all backends", backends_look_alike),
         Step::check("lengths of functions and files", |root| sizes::check(&sources(root)?)),
+        Step::check("floors of the core", |root| floors::check(&sources(root)?)),
         Step::check("promises in SAFETY comments", |root| promises::check(&sources(root)?)),
         Step::check("links of the documents", crate::documents::links_lead_somewhere),
         Step::check("tests that ARCHITECTURE.md names", crate::documents::named_tests_exist),

@@ -290,8 +290,8 @@ fn report(
     text.push_str(
         "\nwhat the licences ask: keep LICENSE-MIT or LICENSE-APACHE with our sources, and the licence files in vendor/ with theirs\n",
     );
-    text.push_str("\nwhat the kernel owes: an implementation of `Host` (probe-core/src/host.rs says for each what goes wrong without it)\n");
-    for duty in duties(&read(&folder.join("probe-core/src/host.rs"))?) {
+    text.push_str("\nwhat the kernel owes: an implementation of `Host` (probe-core/src/state/host.rs says for each what goes wrong without it)\n");
+    for duty in duties(&read(&folder.join("probe-core/src/state/host.rs"))?) {
         let _ = writeln!(text, "  {duty}");
     }
     Ok(text)

@@ -1,10 +1,18 @@
-//! The one value of a program: its probes, made of both halves.
+//! Probes as their users make and see them: builders, views of a hit, listings, and the one value of a program, made of both halves.
+
+pub(crate) mod jprobe;
+pub(crate) mod kprobe;
+pub(crate) mod kretprobe;
+pub(crate) mod listing;
+pub(crate) mod macros;
+pub(crate) mod self_test;
 
 use crate::arch::NativeArch;
-use crate::hit::{Copied, Entered, Jumped};
-use crate::host::Host;
-use crate::probes::{Entries, Probes};
-use crate::ret::Returned;
+use crate::hit::by_jump::{Copied, Entered, Jumped};
+use crate::hit::ret::fast::Returned;
+use crate::state::host::Host;
+use crate::state::probes::Probes;
+use crate::state::program::Entries;
 
 impl<H: Host> Probes<H> {
     /// No probes yet; to be kept in a static.

@@ -3,23 +3,22 @@
 //! Everything here may run in a trap, in any code, at any time: no lock, no allocation, no panic, no log. What
 //! it reads is kept alive by being inside a section of its [`Context`] (the module `quiesce` says why).
 
-mod by_jump;
+pub(crate) mod by_jump;
 mod fault;
 mod jprobe;
+pub(crate) mod ret;
+mod step;
 mod stray;
 mod watch;
 
-pub(crate) use by_jump::{Copied, Entered, Jumped};
-
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, MemFault, Memory, Method, NativeCalls, Regs, Resume};
-use crate::context::{Context, Section, Wait, is_in_slot};
-use crate::counter::Shares;
-use crate::host::{Host, RegsOf};
-use crate::kprobe::{Hit, Lender};
-use crate::point::{Handlers, LINGERS, Mode, Node, Point};
-use crate::probes::Probes;
-use crate::sync::{Relaxed, Release};
+use crate::arch::{Arch, MemFault, Method, NativeCalls, Regs, Resume};
+use crate::state::context::{Context, Section, Wait};
+use crate::state::host::{Host, RegsOf};
+use crate::state::point::{Handlers, LINGERS, Mode, Node, Point};
+use crate::state::probes::Probes;
+use crate::state::slots::is_in_slot;
+use crate::sync::Relaxed;
 use core::ptr;
 
 /// What the core made of a breakpoint trap.
@@ -56,24 +55,6 @@ pub(crate) enum Walk {
     Redirected,
     /// A jprobe's handler runs next.
     InJprobe,
-}
-
-impl<H: Host> Lender for Probes<H> {
-    fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault> {
-        self.host.memory().read(addr, out)
-    }
-
-    fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault> {
-        self.host.memory().write(addr, bytes)
-    }
-
-    fn note_change(&self) {
-        self.dirty.store(true, Release);
-    }
-
-    fn shares(&self) -> &Shares {
-        &self.shares
-    }
 }
 
 impl<H: Host> Probes<H> {
@@ -274,7 +255,7 @@ impl<H: Host> Probes<H> {
                 node.hits.rise_anywhere();
                 if let Some(pre) = pre {
                     context.set_current(node);
-                    if pre.call(regs, node) == Resume::Redirected {
+                    if pre.call(regs, node.known()) == Resume::Redirected {
                         return Walk::Redirected;
                     }
                 }
@@ -424,7 +405,7 @@ impl<H: Host> Probes<H> {
             && node.is_not_younger_than(newest)
         {
             context.set_current(node);
-            post(&mut Hit { regs, node, is_lent: false });
+            post(regs, node.known());
         }
     }
 

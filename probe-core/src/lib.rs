@@ -4,20 +4,26 @@
 //! [`Probes::breakpoint`] and [`Probes::fault`]. Probes are built with [`Kprobe`], [`Jprobe`] and [`Kretprobe`],
 //! registered with [`Probes::register`], and live as long as their handle, [`Probe`].
 //!
-//! The rooms: `addr`, [`arch`], [`host`], [`error`] · `place` · `kprobe`, `jprobe`, `kretprobe` · `point` one patched
-//! address · `table` address to point · `slots` · `pool`, `instance`, `life` return
-//! instances · `owner` who uses something alone · `context` the active hits · `task` a stack and its pending returns · `quiesce` grace
-//! periods · `watch` watchpoints · `registry` the locked half · `hit`, `step` and `ret` the lock-free half · `listing`.
+//! Inside there are floors, each of which knows only what is below it:
+//!
+//! | floor | what it is |
+//! |---|---|
+//! | `face` | probes as their users make and see them |
+//! | `registry` | the locked half: what registers and removes, and writes the state |
+//! | `hit` | the lock-free half, beside it: what traps and jumps lead to, and reads the state |
+//! | `state` | what stands: points, text, slots, stubs, calls, detours, contexts; and the [`host`] that gives them |
+//! | the files beside these | addresses, [`error`]s, the backend's traits ([`arch`]), atomics, tables, lists |
 //!
 //! ```
 //! # mod toy {
 //! #     macro_rules! part { ($name:ident) => { pub mod $name {
 //! #         include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/contract/toy/", stringify!($name), ".rs"));
 //! #     } } }
+//! #     part!(backend);
 //! #     part!(instructions);
 //! #     part!(machine);
 //! #     part!(world);
-//! #     pub use {instructions::*, machine::*, world::*};
+//! #     pub use {backend::*, instructions::*, machine::*, world::*};
 //! # }
 //! # use toy::{ADD, RETURN, Toy, World};
 //! use probe_core::{Kprobe, Kretprobe};
@@ -50,55 +56,38 @@ extern crate alloc;
 mod addr;
 pub mod arch;
 mod arrival;
-mod context;
-mod counter;
-mod detour;
 pub mod error;
 mod face;
 mod held;
 mod hit;
-pub mod host;
-mod instance;
-mod jprobe;
 mod jump;
-mod kprobe;
-mod kretprobe;
-mod life;
 mod list;
-mod listing;
-mod lock;
-mod owner;
 mod place;
-mod point;
-mod pool;
-mod probes;
-mod quiesce;
 mod registry;
-mod ret;
 mod room;
-mod slots;
-mod spare;
-mod step;
-mod stub;
+mod state;
 mod sync;
 mod table;
-mod task;
-mod text;
-mod watch;
 
 pub use addr::CodeAddr;
 pub use arrival::Arrival;
-pub use context::{Context, MAX_DEPTH};
 pub use error::{BatchError, ControlError, Errno, Refusal, RegisterError, TextError};
+pub use face::jprobe::{Jprobe, JprobeHandler};
+pub use face::kprobe::{Hit, Kprobe};
+pub use face::kretprobe::{Call, Fresh, Kretprobe, Return, Settled};
+pub use face::listing::Viewer;
+pub use face::self_test::SelfTestError;
 pub use hit::{FaultVerdict, Trap};
-pub use jprobe::{Jprobe, JprobeHandler};
 pub use jump::{BranchTargets, displaced_by_jump, post_by_jump};
-pub use kprobe::{Answer, AnyProbe, Flow, Hit, Kprobe, TargetMemory};
-pub use kretprobe::{Call, Follow, Fresh, Kretprobe, MAX_DATA_LEN, Return, Settled};
-pub use listing::Viewer;
 pub use place::Place;
-pub use pool::MAX_ACTIVE;
-pub use probes::Probes;
-pub use registry::{Counters, Explanation, Kept, Kind, Probe, SelfTestError, Switch, Watch};
-pub use task::Task;
-pub use watch::{MAX_WATCHPOINTS, Trigger, WatchHit, WatchRange, Watchpoint};
+pub use registry::{Explanation, Kept, Probe, Switch, Watch};
+pub use state::context::{Context, MAX_DEPTH};
+pub use state::handler::{Answer, Flow, Follow};
+pub use state::host;
+pub use state::lender::TargetMemory;
+pub use state::pending::{AnyProbe, MAX_DATA_LEN};
+pub use state::pool::MAX_ACTIVE;
+pub use state::probes::Probes;
+pub use state::tally::{Counters, Kind};
+pub use state::task::Task;
+pub use state::watch::{MAX_WATCHPOINTS, Trigger, WatchHit, WatchRange, Watchpoint};

@@ -13,12 +13,10 @@ mod handle;
 mod optimise;
 mod remove;
 mod resolve;
-mod self_test;
 mod stubs;
 mod watch;
 
 pub use arm::Switch;
 pub use explain::Explanation;
-pub use handle::{Counters, Kept, Kind, Probe};
-pub use self_test::SelfTestError;
+pub use handle::{Kept, Probe};
 pub use watch::Watch;

@@ -13,17 +13,18 @@
 use super::{Trap, Walk, count_missed};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Jumps, Method, NativeJumps, Regs, Resume, TrampolineHandler};
-use crate::context::{Context, Section, Wait};
-use crate::counter::HitCounter;
-use crate::detour::Detour;
-use crate::host::{Host, JumpsOf, RegsOf};
-use crate::instance::Instance;
-use crate::owner::NOBODYS;
-use crate::point::{HAS_POST, Handlers, Node, Point};
-use crate::probes::Probes;
-use crate::slots::chunk_base;
+use crate::state::context::{Context, Section, Wait};
+use crate::state::counter::HitCounter;
+use crate::state::detour::Detour;
+use crate::state::host::{Host, JumpsOf, RegsOf};
+use crate::state::instance::Instance;
+use crate::state::owner::NOBODYS;
+use crate::state::point::{HAS_POST, Handlers, Node, Point};
+use crate::state::pool::Pool;
+use crate::state::probes::Probes;
+use crate::state::slots::chunk_base;
+use crate::state::text::Standing;
 use crate::sync::{Acquire, Relaxed, follow};
-use crate::text::Standing;
 use core::marker::PhantomData;
 use core::ptr;
 
@@ -62,7 +63,7 @@ extern "C" fn jumped<H: Host>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
     let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
     // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.
     let regs = unsafe { &mut *regs };
-    let host = &detour.probes.host;
+    let host = &Probes::of(detour.program).host;
     host.pin();
     let Some(context) = host.context() else { return jumped_busy(detour, regs) };
     let Some(word) = context.idle_word() else { return jumped_busy(detour, regs) };
@@ -79,7 +80,7 @@ extern "C" fn jumped<H: Host>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
 /// As [`jumped`] from where the context is inside, where it is not the counter's first one.
 #[inline(never)]
 fn jumped_shared<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, section: Section) -> Resume {
-    let probes = detour.probes;
+    let probes = Probes::of(detour.program);
     let Some(context) = probes.host.context() else {
         section.hand_on();
         return jumped_busy(detour, regs);
@@ -112,7 +113,7 @@ unsafe fn run_plain<H: Host>(
         unsafe { core::hint::unreachable_unchecked() }
     };
     context.set_current(node);
-    let resume = pre.call(regs, node);
+    let resume = pre.call(regs, node.known());
     leave(host, context, section, resume)
 }
 
@@ -124,7 +125,7 @@ extern "C" fn entered<H: Host, const FOLLOWS: bool>(detour: usize, regs: *mut Re
     let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
     // SAFETY: as in `jumped`.
     let regs = unsafe { &mut *regs };
-    let host = &detour.probes.host;
+    let host = &Probes::of(detour.program).host;
     host.pin();
     let Some(context) = host.context() else { return jumped_busy(detour, regs) };
     let Some(word) = context.idle_word() else { return jumped_busy(detour, regs) };
@@ -137,7 +138,7 @@ extern "C" fn entered<H: Host, const FOLLOWS: bool>(detour: usize, regs: *mut Re
     // SAFETY: a pool's, since it has an owner.
     let own = unsafe { &*Instance::<H::Arch>::of_owner(owner) };
     // Calls at the end only: no register has to be saved.
-    match detour.probes.enter_by_owner(own, regs) {
+    match Probes::of(detour.program).enter_by_owner(own, regs) {
         Some(Ok(())) => {}
         Some(Err(instance)) => return drop_entered(host, context, section, instance),
         None => return jumped_idle(detour, regs, context, section),
@@ -154,7 +155,7 @@ fn entered_shared<H: Host, const FOLLOWS: bool>(
     regs: &mut RegsOf<H>,
     section: Section,
 ) -> Resume {
-    let probes = detour.probes;
+    let probes = Probes::of(detour.program);
     let Some(context) = probes.host.context() else {
         section.hand_on();
         return jumped_busy(detour, regs);
@@ -164,10 +165,10 @@ fn entered_shared<H: Host, const FOLLOWS: bool>(
         return jumped_idle(detour, regs, context, section);
     }
     // SAFETY: a pool's, inside.
-    let pool = unsafe { &*Instance::<H::Arch>::of_owner(owner) }.pool();
+    let pool = Pool::of(unsafe { &*Instance::<H::Arch>::of_owner(owner) });
     // SAFETY: as above.
-    let node = unsafe { follow(&pool.node).as_ref() };
-    if node.is_none_or(Node::is_silent) {
+    let probe = unsafe { pool.ends.probe.get() };
+    if probe.map(Node::of).is_none_or(Node::is_silent) {
         return jumped_idle(detour, regs, context, section);
     }
     match probes.enter_plain(context, pool, regs) {
@@ -204,7 +205,7 @@ fn jumped_idle<H: Host>(
     context: &Context<H::Arch>,
     section: Section,
 ) -> Resume {
-    let probes = detour.probes;
+    let probes = Probes::of(detour.program);
     let point = probes.point_of(detour, &section);
     let head = point.and_then(Point::newest);
     let (Some(point), Some(head)) = (point, head) else {
@@ -229,7 +230,7 @@ fn jumped_idle<H: Host>(
 #[cold]
 #[inline(never)]
 fn jumped_busy<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
-    let probes = detour.probes;
+    let probes = Probes::of(detour.program);
     let mut resume = Resume::Unchanged;
     match probes.host.context() {
         Some(context) => {
@@ -267,7 +268,7 @@ extern "C" fn copied<H: Host>(word: usize, regs: *mut RegsOf<H>) -> Resume {
     let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
     // SAFETY: as in `jumped`.
     let regs = unsafe { &mut *regs };
-    let probes = detour.probes;
+    let probes = Probes::of(detour.program);
     probes.host.pin();
     let resume = probes.after_copy(detour, regs);
     probes.host.unpin();

@@ -2,11 +2,12 @@
 
 use super::FaultVerdict;
 use crate::arch::{Arch, Regs};
-use crate::context::{Context, Wait, is_in_slot};
-use crate::host::{Host, RegsOf};
-use crate::kprobe::{Answer, Hit};
-use crate::point::{Handlers, Node, Point};
-use crate::probes::Probes;
+use crate::state::context::{Context, Wait};
+use crate::state::handler::Answer;
+use crate::state::host::{Host, RegsOf};
+use crate::state::point::{Handlers, Node, Point};
+use crate::state::probes::Probes;
+use crate::state::slots::is_in_slot;
 use core::ptr;
 
 impl<H: Host> Probes<H> {
@@ -113,9 +114,7 @@ impl<H: Host> Probes<H> {
         // A fault in the fault handler itself is nobody's.
         context.set_current(ptr::null());
         let answer = match &node.handlers {
-            Handlers::Kprobe { fault: Some(fault), .. } => {
-                fault.call(&mut Hit { regs, node, is_lent: false }, trap_number)
-            }
+            Handlers::Kprobe { fault: Some(fault), .. } => fault.call(regs, node.known(), trap_number),
             _ => Answer::NotHandled,
         };
         context.set_current(current);
@@ -136,7 +135,7 @@ impl<H: Host> Probes<H> {
             Handlers::Kprobe { fault: Some(fault), .. } => {
                 // Not `node`: a fault in the fault handler itself is nobody's.
                 context.set_current(ptr::null());
-                fault.call(&mut Hit { regs, node, is_lent: false }, trap_number)
+                fault.call(regs, node.known(), trap_number)
             }
             _ => Answer::NotHandled,
         }

@@ -2,10 +2,10 @@
 
 use super::Trap;
 use crate::arch::{Arch, Calls, NativeCalls};
-use crate::context::{Context, Wait};
-use crate::host::{Host, RegsOf};
-use crate::point::{Node, Point};
-use crate::probes::Probes;
+use crate::state::context::{Context, Wait};
+use crate::state::host::{Host, RegsOf};
+use crate::state::point::{Node, Point};
+use crate::state::probes::Probes;
 use core::ptr;
 
 impl<H: Host> Probes<H> {

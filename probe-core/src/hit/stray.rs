@@ -3,11 +3,11 @@
 use super::Trap;
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs};
-use crate::context::{Context, Section, is_in_slot};
-use crate::host::{Host, RegsOf};
-use crate::point::{Mode, Point};
-use crate::probes::Probes;
-use crate::slots;
+use crate::state::context::{Context, Section};
+use crate::state::host::{Host, RegsOf};
+use crate::state::point::{Mode, Point};
+use crate::state::probes::Probes;
+use crate::state::slots;
 use crate::sync::{SeqCst, fence};
 
 impl<H: Host> Probes<H> {
@@ -96,6 +96,6 @@ impl<H: Host> Probes<H> {
     ) -> Option<(&'g Point<H::Arch>, CodeAddr)> {
         let place = slots::place_of_slot::<H>(&self.slot_chunks, at, section)?;
         let point = self.points.find(place.as_usize(), section)?;
-        is_in_slot::<H::Arch>(at, point.slot).then_some((point, point.slot))
+        slots::is_in_slot::<H::Arch>(at, point.slot).then_some((point, point.slot))
     }
 }

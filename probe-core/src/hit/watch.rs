@@ -2,13 +2,13 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::Regs;
-use crate::context::Section;
-use crate::host::{Host, RegsOf};
-use crate::point::SILENT;
-use crate::probes::Probes;
-use crate::slots;
+use crate::state::context::Section;
+use crate::state::host::{Host, RegsOf};
+use crate::state::point::SILENT;
+use crate::state::probes::Probes;
+use crate::state::slots;
+use crate::state::watch::{WatchHit, WatchNode};
 use crate::sync::Acquire;
-use crate::watch::{WatchHit, WatchNode};
 
 impl<H: Host> Probes<H> {
     /// Handles a data-reference trap of the debug register `index` ([`Watchpoints::arm`](crate::host::Watchpoints::arm)):

@@ -2,12 +2,12 @@
 
 use crate::arch::{Arch, Method, Tail};
 use crate::error::{ControlError, TextError};
-use crate::host::{Host, Notice};
-use crate::lock::Locked;
-use crate::point::{DISABLED, GONE, HAS_POST, LEAVING, LINGERS, Mode, Node, Point, TAIL_JUMPS};
-use crate::probes::Probes;
+use crate::state::host::{Host, Notice};
+use crate::state::lock::Locked;
+use crate::state::point::{DISABLED, GONE, HAS_POST, LEAVING, LINGERS, Mode, Node, Point, TAIL_JUMPS};
+use crate::state::probes::Probes;
+use crate::state::text::{Jump, Original, Spot};
 use crate::sync::{Acquire, Release};
-use crate::text::{Jump, Original, Spot};
 
 /// What a user wants of a probe.
 #[derive(Clone, Copy, PartialEq, Eq)]

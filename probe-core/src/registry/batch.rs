@@ -6,15 +6,17 @@ use super::resolve::{Resolved, Walk};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Decoded, Method, Tail};
 use crate::error::{BatchError, RegisterError, TextError};
-use crate::host::{Host, Notice};
-use crate::kprobe::{AnyProbe, Pending, PendingReturn};
-use crate::lock::Locked;
-use crate::point::{HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, Point, STARTING, STEPPED, TAIL_JUMPS};
-use crate::probes::Probes;
 use crate::room::{Room, leak};
-use crate::slots::{CHUNK_LEN, OWN, SlotChunk};
+use crate::state::host::{Host, Notice};
+use crate::state::lock::Locked;
+use crate::state::pending::{AnyProbe, Pending, PendingReturn};
+use crate::state::point::{
+    HAS_JPROBE, Handlers, IN_TABLE, LEAVING, Node, Point, STARTING, STEPPED, TAIL_JUMPS,
+};
+use crate::state::probes::Probes;
+use crate::state::slots::{CHUNK_LEN, OWN, SlotChunk};
+use crate::state::text;
 use crate::sync::Relaxed;
-use crate::text;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
@@ -395,7 +397,8 @@ impl<H: Host> Probes<H> {
             // SAFETY: made just now.
             let shared = unsafe { node.as_ref() };
             if let Handlers::Return(half) = &shared.handlers {
-                half.belong_to(node);
+                // SAFETY: what frees the node first has the pool forget it, and then waits (`retire`, `roll_back`).
+                unsafe { half.belong_to(shared.known()) };
             }
         }
         Ok(())

@@ -1,88 +1,14 @@
-//! The face of a registered probe: its handle and its counters.
+//! The handle of a registered probe.
 
 use crate::addr::CodeAddr;
-use crate::arch::Arch;
 use crate::error::ControlError;
-use crate::host::Host;
-use crate::point::{DISABLED, GONE, Handlers, Node};
-use crate::probes::Probes;
+use crate::state::host::Host;
+use crate::state::point::{DISABLED, GONE, Node};
+use crate::state::probes::Probes;
+use crate::state::tally::{Counters, Kind};
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
-
-/// What a probe has counted since it was registered; exact, whoever counts at the same time (HIT_7, HIT_8).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counters {
-    /// Hits at which its handlers were called (or would have been, if it has none); of a return probe, the calls
-    /// that are or were followed.
-    pub hits: u64,
-    /// Hits and returns whose handlers were skipped because they happened inside another hit, or where the host had no
-    /// room for a context.
-    pub missed_nested: u64,
-    /// Calls not followed because no instance was free (RET_2).
-    pub missed_pool: u64,
-    /// Calls that the entry handler declined (RET_1).
-    pub vetoed: u64,
-    /// Followed calls that never returned: left by a longjmp or by unwinding (RET_7).
-    pub abandoned: u64,
-    /// Faults of the original instruction and of this probe's handlers.
-    pub faults: u64,
-    /// The most calls that were followed at the same time (RET_3).
-    pub pool_high_water: u32,
-}
-
-impl Counters {
-    pub(crate) fn of<A: Arch>(node: &Node<A>) -> Self {
-        let mut counters = Self {
-            hits: node.hits.get(node.lender.shares()),
-            missed_nested: node.missed.get(),
-            faults: node.faults.get(),
-            ..Self::default()
-        };
-        if let Handlers::Return(probe) = &node.handlers {
-            let pool = probe.pool();
-            counters.missed_pool = pool.missed.get();
-            counters.vetoed = pool.vetoed.get();
-            counters.abandoned = pool.abandoned.get();
-            (counters.hits, counters.pool_high_water) = pool.calls();
-        }
-        counters
-    }
-}
-
-/// The kinds of probes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// On an instruction.
-    Kprobe,
-    /// On a function's entry, with its arguments.
-    Jprobe,
-    /// On a function's entry and return.
-    Kretprobe,
-    /// On data.
-    Watchpoint,
-}
-
-impl Kind {
-    /// The kind's letter in listings: `k`, `j`, `r`, or `w`, which the kernel's own file does not have.
-    pub const fn letter(self) -> char {
-        match self {
-            Self::Kprobe => 'k',
-            Self::Jprobe => 'j',
-            Self::Kretprobe => 'r',
-            Self::Watchpoint => 'w',
-        }
-    }
-
-    pub(crate) fn of<A: Arch>(node: &Node<A>) -> Self {
-        match node.handlers {
-            Handlers::Kprobe { .. } => Self::Kprobe,
-            Handlers::Jprobe(_) => Self::Jprobe,
-            Handlers::Return(_) => Self::Kretprobe,
-        }
-    }
-}
 
 /// A registered probe. Dropping it unregisters (REG_16).
 #[must_use = "dropping a probe unregisters it; `leak` keeps it for good"]

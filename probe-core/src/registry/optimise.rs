@@ -5,16 +5,16 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method, NativeJumps, SaveSet};
-use crate::detour::{Kind, MAX_DISPLACED_LEN};
 use crate::error::{ControlError, Refusal, TextError};
-use crate::host::Host;
 use crate::jump::{BranchTargets, post_by_jump, refusal};
-use crate::kprobe::AnyProbe;
-use crate::lock::Locked;
-use crate::point::{Asks, NO_JUMP, NO_SIMD, Point};
-use crate::probes::Probes;
+use crate::state::detour::{Kind, MAX_DISPLACED_LEN};
+use crate::state::host::Host;
+use crate::state::lock::Locked;
+use crate::state::pending::AnyProbe;
+use crate::state::point::{Asks, NO_JUMP, NO_SIMD, Point};
+use crate::state::probes::Probes;
+use crate::state::text::{Spot, Standing};
 use crate::sync::{Acquire, Release};
-use crate::text::{Spot, Standing};
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 

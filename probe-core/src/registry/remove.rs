@@ -3,14 +3,14 @@
 use super::handle::{Kept, Probe};
 use crate::addr::CodeAddr;
 use crate::error::ControlError;
-use crate::host::{Host, Notice};
 use crate::list::List;
-use crate::lock::Locked;
-use crate::point::{
+use crate::room::free;
+use crate::state::host::{Host, Notice};
+use crate::state::lock::Locked;
+use crate::state::point::{
     GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, ORPHAN, PARKED, POINT_GONE, Point, STEPPED,
 };
-use crate::probes::Probes;
-use crate::room::free;
+use crate::state::probes::Probes;
 use crate::sync::{AcqRel, Relaxed, Release};
 use crate::table::RetiredArray;
 use alloc::vec::Vec;
@@ -290,17 +290,20 @@ impl<H: Host> Probes<H> {
             let chunk = unsafe { free(chunk) };
             self.host.stubs_removed(chunk.base);
             // SAFETY: no stub of it was in use.
-            unsafe { self.host.free_exec(chunk.base, crate::slots::CHUNK_LEN) };
+            unsafe { self.host.free_exec(chunk.base, crate::state::slots::CHUNK_LEN) };
         }
         for chunk in slot_chunks {
             // SAFETY: off the table since before the grace period.
             let chunk = unsafe { free(chunk) };
             // SAFETY: no slot of it was in use.
-            unsafe { self.host.free_exec(chunk.base(), crate::slots::CHUNK_LEN) };
+            unsafe { self.host.free_exec(chunk.base(), crate::state::slots::CHUNK_LEN) };
         }
     }
 
-    fn take_empty_slot_chunks(&self, books: &mut Locked<'_, H>) -> Vec<NonNull<crate::slots::SlotChunk>> {
+    fn take_empty_slot_chunks(
+        &self,
+        books: &mut Locked<'_, H>,
+    ) -> Vec<NonNull<crate::state::slots::SlotChunk>> {
         let mut empty = Vec::new();
         while empty.try_reserve(1).is_ok()
             && let Some(chunk) = books.slots.take_empty()

@@ -4,12 +4,12 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, Calls, Decoded, Jumps, Site, Text};
 use crate::arrival::Arrival;
 use crate::error::{Refusal, RegisterError};
-use crate::host::{Host, JumpsOf, Probeable, Symbol};
 use crate::jump::WINDOW;
-use crate::lock::Locked;
 use crate::place::{Place, Target};
-use crate::probes::Probes;
-use crate::text::{self, Standing};
+use crate::state::host::{Host, JumpsOf, Probeable, Symbol};
+use crate::state::lock::Locked;
+use crate::state::probes::Probes;
+use crate::state::text::{self, Standing};
 use alloc::format;
 use alloc::vec::Vec;
 

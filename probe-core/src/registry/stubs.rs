@@ -4,16 +4,17 @@ use super::resolve::NO_CALLS;
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Calls, NativeCalls, SaveSet};
 use crate::error::RegisterError;
-use crate::host::{CallsOf, Host};
-use crate::instance::Instance;
-use crate::kretprobe::{Active, MAX_DATA_LEN, ReturnHandlers, ReturnProbe};
-use crate::lock::Locked;
-use crate::point::{Handlers, Point};
-use crate::pool::{MAX_ACTIVE, Plan, Pool, Stubs};
-use crate::probes::Probes;
 use crate::room::{free, leak};
-use crate::slots::{CHUNK_LEN, OWN, chunk_base};
-use crate::stub::StubChunk;
+use crate::state::host::{CallsOf, Host};
+use crate::state::instance::Instance;
+use crate::state::lock::Locked;
+use crate::state::pending::{Active, MAX_DATA_LEN, ReturnHandlers};
+use crate::state::point::{Handlers, Point};
+use crate::state::pool::{MAX_ACTIVE, Plan, Pool, Stubs};
+use crate::state::probes::Probes;
+use crate::state::return_probe::ReturnProbe;
+use crate::state::slots::{CHUNK_LEN, OWN, chunk_base};
+use crate::state::stub::StubChunk;
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -213,7 +214,7 @@ impl<H: Host> Probes<H> {
         let chunk = leak(StubChunk {
             base,
             save,
-            probes: self,
+            program: self.program(),
             instances: instances.into_boxed_slice(),
             homes: homes.into_boxed_slice(),
             free: AtomicUsize::new(count.saturating_sub(1)),

@@ -3,16 +3,16 @@
 //! A watchpoint holds one of the processor's debug registers from its registration on, enabled or not, so that
 //! enabling never fails for want of one.
 
-use super::handle::Counters;
 use crate::addr::CodeAddr;
 use crate::error::{ControlError, RegisterError};
-use crate::host::Host;
-use crate::lock::Locked;
-use crate::point::{DISABLED, GONE, LEAVING, ORPHAN};
-use crate::probes::Probes;
 use crate::room::{Room, free};
+use crate::state::host::Host;
+use crate::state::lock::Locked;
+use crate::state::point::{DISABLED, GONE, LEAVING, ORPHAN};
+use crate::state::probes::Probes;
+use crate::state::tally::Counters;
+use crate::state::watch::{MAX_WATCHPOINTS, WatchNode, WatchRange, Watchpoint};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release};
-use crate::watch::{MAX_WATCHPOINTS, WatchNode, WatchRange, Watchpoint};
 use core::fmt;
 use core::ptr::{self, NonNull};
 

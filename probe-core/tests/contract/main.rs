@@ -6,7 +6,10 @@ mod alloc_count;
 mod arrival;
 mod control;
 mod errors;
+mod first_port;
+mod helpers;
 mod hit;
+mod hit_powers;
 mod injection;
 mod jprobe;
 mod kretprobe;
@@ -25,48 +28,8 @@ mod together;
 mod toy;
 mod watch;
 
-use probe_core::{Hit, Kprobe, Kretprobe, Place, RegisterError};
+use helpers::*;
+use probe_core::{Hit, Kretprobe, Place, RegisterError};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use toy::*;
-
-type K = Kprobe<Toy>;
-type R = Kretprobe<Toy>;
-
-/// A function that returns its argument + 5, without a stack imbalance.
-fn plus_five(world: &World, name: &str) -> usize {
-    world.function(name, &[ADD, 0, 1, BORROW, 0, ADDRESS, 1, 0, ADD, 0, 3, BRANCH, 5, 1, NOP, RETURN])
-}
-
-/// The offsets of `plus_five`'s instructions.
-const PLUS_FIVE: [isize; 7] = [0, 3, 5, 8, 11, 14, 15];
-
-/// An event log that handlers write to.
-#[derive(Default)]
-struct Log(Mutex<Vec<String>>);
-
-impl Log {
-    fn new() -> &'static Self {
-        Box::leak(Box::default())
-    }
-    fn add(&self, event: impl Into<String>) {
-        self.0.lock().unwrap().push(event.into());
-    }
-    fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().unwrap())
-    }
-}
-
-/// A counter that handlers can own.
-fn counter() -> &'static AtomicUsize {
-    Box::leak(Box::default())
-}
-
-fn at(function: usize, offset: isize) -> Place {
-    Place::addr(function.into()).offset(offset)
-}
-
-/// Counts one more.
-fn bump(counter: &AtomicUsize) {
-    counter.fetch_add(1, SeqCst);
-}

@@ -1,6 +1,7 @@
 //! A machine for models: a few bytes of text that are loom's, stacks and slots that are not (each is one context's alone
 //! while it matters), and processors that run the toy instruction set of probe-core's own tests.
 
+use crate::toy::backend::*;
 use crate::toy::instructions::*;
 use loom::sync::atomic::{AtomicU8, Ordering::*, fence};
 use probe_core::arch::{Access, Arch, MemFault, Memory, SaveSet};

@@ -14,7 +14,7 @@ use loom::thread::{self, JoinHandle};
 use machine::{Machine, PADDING, TEXT, be, be_with, call, enter, finish, machine};
 use probe_core::{CodeAddr, Place};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use toy::instructions::Toy;
+use toy::backend::Toy;
 
 type K = probe_core::Kprobe<Toy>;
 type R = probe_core::Kretprobe<Toy>;

@@ -1,9 +1,10 @@
 // The toy machine, as a host: memory at real addresses, symbols, text that is written through hooks. Included by the
 // documentation's example, too.
 
+use super::backend::*;
 use super::instructions::*;
 use super::world::World;
-use probe_core::arch::{Access, MemFault, Memory, SaveSet, SingleStep};
+use probe_core::arch::{Access, MemFault, Memory, SaveSet};
 use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol, Watchpoints};
 use probe_core::{Arrival, CodeAddr, Context, Refusal, Task, TextError, WatchRange};
 use std::cell::RefCell;
@@ -270,14 +271,14 @@ unsafe impl Host for ToyHost {
     fn enter_slot(&self, regs: &mut ToyRegs) -> u64 {
         let is_masked = u64::from(std::mem::replace(&mut regs.is_masked, true));
         match self.has_single_step.load(SeqCst) {
-            true => is_masked | u64::from(Toy::begin(regs)) << 1 | 1 << 2,
+            true => is_masked | u64::from(begin_step(regs)) << 1 | 1 << 2,
             false => is_masked,
         }
     }
     fn leave_slot(&self, regs: &mut ToyRegs, kept: u64) {
         regs.is_masked = kept & 1 != 0;
         if kept >> 2 != 0 {
-            Toy::end(regs, kept as u32 >> 1 & 1);
+            end_step(regs, kept as u32 >> 1 & 1);
         }
     }
     fn pin(&self) {

@@ -1,9 +1,10 @@
 // A toy world: a host with its probes, and a processor that runs code out of real memory, one byte per cell: text, slots and
 // return stubs alike. Included by the documentation's example, too.
 
+use super::backend::*;
 use super::instructions::*;
 use super::machine::*;
-use probe_core::arch::{Arch, MemFault, Memory, NativeCalls, NativeJumps, Resume};
+use probe_core::arch::{MemFault, Memory, Resume};
 use probe_core::{CodeAddr, FaultVerdict, Probes, Trap};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering::SeqCst};
@@ -212,7 +213,9 @@ impl Cpu {
 
     fn is_code(&self, at: usize) -> bool {
         let arena = self.world.arena();
-        (at >= arena && at < arena + DATA) || is_chunk(at) || at == Toy.jprobe_return_trap().as_usize()
+        (at >= arena && at < arena + DATA)
+            || is_chunk(at)
+            || at == (&raw const JPROBE_RETURN).expose_provenance()
     }
 
     /// Executes one instruction, or traps.
@@ -288,7 +291,7 @@ impl Cpu {
             JUMP | CALL | RETURN | PUSH | BRANCH => {
                 let mut operands = [0; 5];
                 operands[..len].copy_from_slice(&insn[..len]);
-                Toy::simulate(&ToyPlan { insn: operands }, CodeAddr::new(pc), &mut regs, memory)
+                simulated(operands, CodeAddr::new(pc), &mut regs, memory)
             }
             HALT => return Err(End::Halted),
             _ => Ok(()),
@@ -304,7 +307,7 @@ impl Cpu {
 
     /// The trap of a processor that was told to execute one instruction.
     fn trap_after_step(&mut self) -> Stepped {
-        match self.world.probes.step(&mut self.regs) {
+        match step_trap(&self.world.probes, &mut self.regs) {
             Trap::Handled => Ok(()),
             _ => Err(End::Trapped(self.regs.pc)),
         }
@@ -361,7 +364,7 @@ impl Cpu {
             Resume::Redirected => {}
         }
         self.regs.r[0] = (&raw mut regs).expose_provenance();
-        self.regs.pc = Toy.detour_resume_trap().as_usize();
+        self.regs.pc = (&raw const DETOUR_RESUME).expose_provenance();
         self.trap()
     }
 

@@ -1,0 +1,91 @@
+//! Jprobes: a handler with the probed function's own signature.
+
+use crate::arch::Arch;
+use crate::place::Place;
+use crate::state::handler::JprobeEntry;
+use crate::state::pending::{AnyProbe, Pending};
+use crate::state::point::DISABLED;
+use core::marker::PhantomData;
+
+/// A jprobe to be registered: on a function's entry, a function with the same signature.
+///
+/// The handler gets copies of the arguments. It returns normally, or through the backend's `jprobe_return()`;
+/// the probed function then runs from its first instruction with its own arguments, untouched (JMP_2,
+/// JMP_3). It may not be left in another way (longjmp, unwinding).
+pub struct Jprobe<A: Arch> {
+    pub(crate) place: Place,
+    pub(crate) entry: JprobeEntry,
+    pub(crate) is_disabled: bool,
+    arch: PhantomData<fn(A)>,
+}
+
+impl<A: Arch> Jprobe<A> {
+    /// A jprobe that calls the `extern "C"` function at `handler`, for instance
+    /// `Jprobe::on("do_fork", handler as *const () as usize)`.
+    ///
+    /// # Safety
+    /// `handler` is the address of a function (`fn` pointer) that may be called with the probed function's arguments,
+    /// at any time until the probe is unregistered; its signature takes no more and no other arguments than the
+    /// probed function has.
+    pub unsafe fn on(place: impl Into<Place>, handler: usize) -> Self {
+        Self { place: place.into(), entry: JprobeEntry(handler), is_disabled: false, arch: PhantomData }
+    }
+
+    /// A jprobe that calls `handler`, any `extern "C" fn(A, B, …)` of up to eight arguments.
+    ///
+    /// # Safety
+    /// The probed function has the same arguments as `handler`.
+    pub unsafe fn with(place: impl Into<Place>, handler: impl JprobeHandler) -> Self {
+        // SAFETY: the caller's promise; a function pointer stays valid.
+        unsafe { Self::on(place, handler.address()) }
+    }
+
+    /// Registers it disabled (REG_10).
+    #[must_use]
+    pub fn disabled(mut self) -> Self {
+        self.is_disabled = true;
+        self
+    }
+}
+
+impl<A: Arch> From<Jprobe<A>> for AnyProbe<A> {
+    fn from(probe: Jprobe<A>) -> Self {
+        let flags = if probe.is_disabled { DISABLED } else { 0 };
+        Self { place: probe.place, handlers: Pending::Jprobe(probe.entry), flags }
+    }
+}
+
+/// A function pointer that can be a jprobe's handler: `extern "C" fn(A, B, …)` and its unsafe form.
+pub trait JprobeHandler: Copy {
+    /// The pointer's value.
+    fn address(self) -> usize;
+}
+
+macro_rules! handlers {
+    ($($arg:ident)*) => {
+        impl<R, $($arg),*> JprobeHandler for extern "C" fn($($arg),*) -> R {
+            fn address(self) -> usize {
+                self as *const () as usize
+            }
+        }
+        impl<R, $($arg),*> JprobeHandler for unsafe extern "C" fn($($arg),*) -> R {
+            fn address(self) -> usize {
+                self as *const () as usize
+            }
+        }
+    };
+}
+
+handlers!();
+handlers!(A0);
+handlers!(A0 A1);
+handlers!(A0 A1 A2);
+handlers!(A0 A1 A2 A3);
+handlers!(A0 A1 A2 A3 A4);
+handlers!(A0 A1 A2 A3 A4 A5);
+handlers!(A0 A1 A2 A3 A4 A5 A6);
+handlers!(A0 A1 A2 A3 A4 A5 A6 A7);
+handlers!(A0 A1 A2 A3 A4 A5 A6 A7 A8);
+handlers!(A0 A1 A2 A3 A4 A5 A6 A7 A8 A9);
+handlers!(A0 A1 A2 A3 A4 A5 A6 A7 A8 A9 A10);
+handlers!(A0 A1 A2 A3 A4 A5 A6 A7 A8 A9 A10 A11);

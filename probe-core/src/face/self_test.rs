@@ -1,0 +1,197 @@
+//! What can be checked of a host's promises: before the first probe, and with the first ones.
+
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, Regs};
+use crate::error::{ControlError, RegisterError, TextError};
+use crate::face::kprobe::Kprobe;
+use crate::face::kretprobe::Kretprobe;
+use crate::place::Place;
+use crate::state::host::{Host, RegsOf};
+use crate::state::probes::Probes;
+use crate::state::slots::{CHUNK_LEN, OWN};
+use crate::sync::{AtomicUsize, Relaxed};
+use alloc::sync::Arc;
+use core::fmt;
+use core::ptr;
+
+/// A trap frame this close below a stack pointer, in bytes, is on the same stack.
+const SAME_STACK: usize = 1 << 14;
+
+impl<H: Host> Probes<H> {
+    /// Checks what can be checked of the host's promises, before the first probe is set: executable memory can be had,
+    /// written and read back; contexts and tasks stay the same.
+    ///
+    /// # Errors
+    /// The first promise that is not kept.
+    pub fn self_test(&self) -> Result<(), SelfTestError> {
+        let same = |a: Option<*const ()>, b: Option<*const ()>| a.is_some() && a == b;
+        self.host.pin();
+        let context = || self.host.context().map(|context| ptr::from_ref(context).cast());
+        let has_context = same(context(), context());
+        self.host.unpin();
+        if !has_context {
+            return Err(SelfTestError::Context);
+        }
+        let task = || self.host.task().map(|task| ptr::from_ref(task).cast());
+        if !same(task(), task()) {
+            return Err(SelfTestError::Task);
+        }
+        let at = self.host.alloc_exec(CHUNK_LEN, None).ok_or(SelfTestError::NoExec)?;
+        let result = self.test_exec(at);
+        // SAFETY: nobody has been told of it.
+        unsafe { self.host.free_exec(at, CHUNK_LEN) };
+        result
+    }
+
+    /// Checks what only a hit can show: plants probes at the entry of a function of the program, has `call` call it, and
+    /// removes them. Traps arrive, the frame leaves its gap, the slot runs, the call returns through its stub, and the
+    /// text is then what it was.
+    ///
+    /// `place` is any function that may be probed; `call` calls it at least once. After [`Probes::self_test`].
+    ///
+    /// # Errors
+    /// The first promise that is not kept. Some broken promises end the program instead.
+    pub fn self_test_at(
+        &'static self,
+        place: impl Into<Place>,
+        call: impl FnOnce(),
+    ) -> Result<(), SelfTestError> {
+        const UNKNOWN: usize = usize::MAX;
+        let (gap, posts, returns) = (shared(UNKNOWN), shared(0), shared(0));
+        let (seen, stepped, returned) = (gap.clone(), posts.clone(), returns.clone());
+        let place = place.into();
+        let kprobe = Kprobe::<H::Arch>::at(place.clone())
+            .pre(move |hit| {
+                let frame_end = ptr::from_ref(hit.regs()).addr() + size_of::<RegsOf<H>>();
+                let distance = hit.regs().sp().wrapping_sub(frame_end);
+                // Farther away it is another stack.
+                if distance < SAME_STACK {
+                    seen.fetch_min(distance, Relaxed);
+                }
+            })
+            .post(move |_| {
+                stepped.fetch_add(1, Relaxed);
+            });
+        let kretprobe = Kretprobe::<H::Arch>::on(place).exit(move |_, ()| {
+            returned.fetch_add(1, Relaxed);
+        });
+        let probe = self.register(kprobe.disabled()).map_err(SelfTestError::Register)?;
+        let at = probe.addr();
+        let text = self.text_at(at);
+        // Without the power of calls none would return.
+        let exit = match H::Arch::CALLS {
+            Some(_) => Some(self.register(kretprobe).map_err(SelfTestError::Register)?),
+            None => None,
+        };
+        probe.enable().map_err(|error| match error {
+            ControlError::Text(error) => SelfTestError::Text(error),
+            _ => SelfTestError::NoBreakpoint,
+        })?;
+        call();
+        let hits = probe.counters().hits;
+        drop((probe, exit));
+        let owed = H::Arch::TRAP_GAP;
+        match (gap.load(Relaxed), hits) {
+            (_, 0) => Err(SelfTestError::NoBreakpoint),
+            (found, _) if found < owed => Err(SelfTestError::Gap { found, owed }),
+            _ if posts.load(Relaxed) == 0 => Err(SelfTestError::NoStep),
+            _ if H::Arch::CALLS.is_some() && returns.load(Relaxed) == 0 => Err(SelfTestError::NoReturn),
+            _ if self.text_at(at) != text => Err(SelfTestError::TextNotRestored(at)),
+            _ => Ok(()),
+        }
+    }
+
+    /// What stands under a breakpoint at `at`.
+    fn text_at(&self, at: CodeAddr) -> [u8; 4] {
+        let mut bytes = [0; 4];
+        if let Some(out) = bytes.get_mut(..H::Arch::BREAKPOINT.len()) {
+            self.host.read_text(at, out);
+        }
+        bytes
+    }
+
+    fn test_exec(&self, at: CodeAddr) -> Result<(), SelfTestError> {
+        if at.as_usize() & (CHUNK_LEN - 1) != 0 {
+            return Err(SelfTestError::Unaligned(at));
+        }
+        for pattern in [[0xa5; OWN], [0x5a; OWN]] {
+            // SAFETY: the memory is ours and nobody executes in it.
+            unsafe { self.host.write_text(at, &pattern) }.map_err(SelfTestError::Text)?;
+            let mut told = [0; OWN];
+            let read = self.host.read_text(at, &mut told);
+            // SAFETY: mapped and readable, as `alloc_exec` promises, and aligned.
+            let seen = unsafe { ptr::with_exposed_provenance::<[u8; OWN]>(at.as_usize()).read_volatile() };
+            if read != OWN || told != pattern || seen != pattern {
+                return Err(SelfTestError::WriteNotSeen(at));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A promise of the host that [`Probes::self_test`] has found not to be kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SelfTestError {
+    /// [`Host::context`] has no context, or another one each time.
+    Context,
+    /// [`Host::task`] has no task, or another one each time.
+    Task,
+    /// [`Host::alloc_exec`] has no memory.
+    NoExec,
+    /// [`Host::alloc_exec`] gives memory that is not aligned to its size.
+    Unaligned(CodeAddr),
+    /// [`Host::write_text`] fails on executable memory.
+    Text(TextError),
+    /// What [`Host::write_text`] has written is not what is read there.
+    WriteNotSeen(CodeAddr),
+    /// The function that [`Probes::self_test_at`] was given cannot be probed.
+    Register(RegisterError),
+    /// The trap frame leaves fewer bytes below the interrupted stack pointer than [`Arch::TRAP_GAP`] says.
+    Gap {
+        /// What it leaves.
+        found: usize,
+        /// What it owes.
+        owed: usize,
+    },
+    /// The breakpoint was passed and no handler ran: traps do not come to [`Probes::breakpoint`], or text is not what is
+    /// executed.
+    NoBreakpoint,
+    /// What comes after the original instruction did not run.
+    NoStep,
+    /// The function's return did not lead through the library.
+    NoReturn,
+    /// The text is not what it was before.
+    TextNotRestored(CodeAddr),
+}
+
+impl fmt::Display for SelfTestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Context => f.write_str("the host does not keep to one context"),
+            Self::Task => f.write_str("the host does not keep to one task"),
+            Self::NoExec => f.write_str("the host has no executable memory"),
+            Self::Unaligned(at) => write!(f, "executable memory at {at} is not aligned to its size"),
+            Self::Text(error) => write!(f, "executable memory cannot be written: {error}"),
+            Self::WriteNotSeen(at) => write!(f, "what is written at {at} is not read there"),
+            Self::Register(error) => write!(f, "the function for the test cannot be probed: {error}"),
+            Self::Gap { found, owed } => {
+                write!(
+                    f,
+                    "the trap frame leaves {found} bytes below the interrupted stack pointer instead of {owed}"
+                )
+            }
+            Self::NoBreakpoint => f.write_str("a breakpoint in text did not lead to its handler"),
+            Self::NoStep => f.write_str("no post handler ran after the instruction in the slot"),
+            Self::NoReturn => f.write_str("a followed call did not return through its stub"),
+            Self::TextNotRestored(at) => write!(f, "the text at {at} is not what it was before"),
+        }
+    }
+}
+
+impl core::error::Error for SelfTestError {}
+
+/// A counter for handlers.
+fn shared(value: usize) -> Arc<AtomicUsize> {
+    Arc::new(AtomicUsize::new(value))
+}

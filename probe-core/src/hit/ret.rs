@@ -1,0 +1,272 @@
+//! Return probes' lock-free half: following a call at its entry, and the way back through its stub.
+//!
+//! Ways into a call: [`enter_call`](Probes::enter_call) is that of a hit. It tries [`enter_plain`](Probes::enter_plain), as does a detour, which first tries
+//! [`enter_by_owner`](Probes::enter_by_owner); what is not plain goes by [`enter_general`](Probes::enter_general). Ways out: [`fast`] the usual
+//! return, [`returned_pinned`](Probes::returned_pinned) all others, [`stale`] calls that never return.
+
+pub(crate) mod fast;
+mod stale;
+mod stub;
+
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, Calls, Entry, Regs, Resume};
+use crate::state::context::{Context, Inside};
+use crate::state::handler::Follow;
+use crate::state::host::{Host, Notice, RegsOf};
+use crate::state::instance::Instance;
+use crate::state::life::Claimed;
+use crate::state::point::Node;
+use crate::state::probes::Probes;
+use crate::state::return_probe::ReturnProbe;
+use crate::state::task::Task;
+use crate::sync::{Relaxed, Release};
+use core::ptr;
+
+impl<H: Host> Probes<H> {
+    /// The function that every return stub ends up in, as [`Probes::detour_handlers`] are those of detours.
+    pub fn return_handler() -> extern "C" fn(usize, *mut RegsOf<H>) -> Resume {
+        fast::return_from_stub::<H>
+    }
+
+    // ---- into a call ------------------------------------------------------------------------------------------------
+
+    /// Follows a call from its entry, if there is an instance and the entry handler wants it. What has been done to the
+    /// registers, other than the return address.
+    ///
+    /// Not inline: it needs more registers than a kprobe's hit should have to save. Nor does the plainest case save any for
+    /// the others.
+    #[inline(never)]
+    pub(crate) fn enter_call(
+        &self,
+        context: &Context<H::Arch>,
+        node: &Node<H::Arch>,
+        probe: &ReturnProbe<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) -> Resume {
+        if probe.entry.is_none()
+            && let Some(followed) = self.enter_plain(context, probe.pool(), regs)
+        {
+            if let Err(instance) = followed {
+                instance.drop_unreturned();
+            }
+            return Resume::Unchanged;
+        }
+        self.enter_general(context, node, probe, regs)
+    }
+
+    /// The running task, where the stack pointer does not belie the host.
+    fn task_at(&self, sp: usize) -> Option<&Task<H::Arch>> {
+        self.host.task().filter(|task| task.runs_at(sp))
+    }
+
+    /// As [`Probes::enter_call`], whatever the call and the probe are. Where it is not known whose stack runs, the call is on no list.
+    #[inline(never)]
+    fn enter_general(
+        &self,
+        context: &Context<H::Arch>,
+        node: &Node<H::Arch>,
+        probe: &ReturnProbe<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) -> Resume {
+        let pool = probe.pool();
+        let Some(entry) = self.entry_of_call(regs) else { return pool.ends.miss() };
+        let (sp, home) = (regs.sp(), Some(entry.return_address));
+        let task = self.task_at(sp);
+        if let Some(task) = task.filter(|task| !task.is_idle()) {
+            // Calls that were left by a longjmp lie below the new one.
+            self.drop_stale(task, sp, home, |instance| instance.frame() > entry.frame);
+        }
+        let taken = pool.take(context).or_else(|| {
+            self.drop_stale(task?, sp, home, |_| false);
+            pool.take(context)
+        });
+        let Some(instance) = taken else { return pool.ends.miss() };
+        match self.ask_and_bind(context, node, probe, task, instance, entry, regs) {
+            Resume::Changed if regs.sp() != sp => Resume::Moved,
+            resume => resume,
+        }
+    }
+
+    /// The call that has just been entered; `None` where its stack cannot be read.
+    #[inline(always)]
+    fn entry_of_call(&self, regs: &RegsOf<H>) -> Option<Entry> {
+        H::Arch::CALLS?.entry(regs, self.host.memory()).ok()
+    }
+
+    /// Whether the call that has just been entered returns to the program's own text.
+    pub(crate) fn is_unfollowed(&self, regs: &RegsOf<H>) -> bool {
+        self.entry_of_call(regs).is_some_and(|entry| !self.is_stub(entry.return_address))
+    }
+
+    /// Whether such a call has been followed now.
+    pub(crate) fn has_followed(&self, regs: &RegsOf<H>) -> bool {
+        let Some(entry) = self.entry_of_call(regs) else { return false };
+        let newest = self.host.task().and_then(Task::newest);
+        newest.is_some_and(|newest| entry.return_address == newest.stub) || self.is_stub(entry.return_address)
+    }
+
+    /// Asks the entry handler, and makes the call return to the stub of `instance`.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "it is a part of another function, inline")]
+    fn ask_and_bind(
+        &self,
+        context: &Context<H::Arch>,
+        node: &Node<H::Arch>,
+        probe: &ReturnProbe<H::Arch>,
+        task: Option<&Task<H::Arch>>,
+        instance: &Instance<H::Arch>,
+        entry: Entry,
+        regs: &mut RegsOf<H>,
+    ) -> Resume {
+        let real = entry.return_address;
+        let home = if self.is_stub(real) { self.follow_chain(real) } else { real };
+        let mut resume = Resume::Unchanged;
+        if let Some(handler) = &probe.entry {
+            context.set_current(node);
+            // SAFETY: the instance is ours, its data memory free and of the handlers' layout.
+            let entered = unsafe { handler.enter(regs, node.known(), home, instance.data) };
+            resume = entered.resume;
+            if entered.follow == Follow::No {
+                instance.veto();
+                return resume;
+            }
+        }
+        let older = task.map_or(ptr::null_mut(), |task| task.pending.load(Relaxed));
+        if let Err(instance) = self.bind_call(task, older, instance, entry, home, regs) {
+            instance.drop_unreturned();
+        }
+        resume
+    }
+
+    /// Makes the call, which ends up at `home`, return to the stub of `instance`. `older` is the task's newest pending return; no task: it
+    /// is on no list.
+    ///
+    /// # Errors
+    /// The return address could not be replaced: the caller [drops](Instance::drop_unreturned) the call.
+    #[inline(always)]
+    fn bind_call<'a>(
+        &self,
+        task: Option<&Task<H::Arch>>,
+        older: *mut Instance<H::Arch>,
+        instance: &'a Instance<H::Arch>,
+        entry: Entry,
+        home: CodeAddr,
+        regs: &mut RegsOf<H>,
+    ) -> Result<(), &'a Instance<H::Arch>> {
+        let list = task.map_or(ptr::null(), Task::identity);
+        instance.bind(entry.return_address, home, entry.frame, list);
+        self.link_call(task, older, instance, regs)
+    }
+
+    /// As [`Probes::bind_call`], of an instance that is bound already.
+    #[inline(always)]
+    fn link_call<'a>(
+        &self,
+        task: Option<&Task<H::Arch>>,
+        older: *mut Instance<H::Arch>,
+        instance: &'a Instance<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) -> Result<(), &'a Instance<H::Arch>> {
+        let set =
+            H::Arch::CALLS.map(|calls| calls.set_return_address(regs, instance.stub, self.host.memory()));
+        let Some(Ok(())) = set else { return Err(instance) };
+        if let Some(task) = task {
+            instance.next.store(older, Relaxed);
+            task.pending.store(ptr::from_ref(instance).cast_mut(), Release);
+        }
+        instance.calls.rise_alone();
+        Ok(())
+    }
+
+    // ---- out of a call ----------------------------------------------------------------------------------------------
+
+    /// Brings a call home that has returned to `stub`: all calls that share the return address, innermost
+    /// first. No list and no task is needed for that, nor believed.
+    #[inline(never)]
+    fn returned_pinned(&self, regs: &mut RegsOf<H>, stub: CodeAddr) -> Resume {
+        let context = self.host.context();
+        let guard = context.is_none().then(|| self.anonymous());
+        let inside = context.map(Context::open);
+        let was_outside = inside.as_ref().is_some_and(Inside::was_outside);
+        let may_call = was_outside && context.is_some_and(|context| context.depth() == 0);
+        let home = self.follow_stubs(stub);
+        let mut at = stub;
+        let mut is_lost = home == stub;
+        if !is_lost {
+            regs.set_pc(home);
+        }
+        while let Some(instance) = self.instance_at(at) {
+            let real = instance.real();
+            match instance.life.claim() {
+                Some(Claimed::Live) => self.finish_call(context.filter(|_| may_call), instance, regs),
+                // Counted as abandoned, and off its task's list.
+                Some(Claimed::GivenUp) => instance.release(),
+                None => {
+                    is_lost = true;
+                    break;
+                }
+            }
+            at = real;
+        }
+        drop((inside, guard));
+        if is_lost {
+            self.host.notice(Notice::LostReturn { stub: at });
+            self.host.stop(regs);
+        }
+        self.host.unpin();
+        Resume::Changed
+    }
+
+    /// Ends one claimed call: its exit handler, if `context` is given and it has one, and its instance.
+    fn finish_call(
+        &self,
+        context: Option<&Context<H::Arch>>,
+        instance: &Instance<H::Arch>,
+        regs: &mut RegsOf<H>,
+    ) {
+        let owner = instance.task.load(Relaxed);
+        let own_task = self.task_at(regs.sp()).filter(|task| ptr::eq(task.identity(), owner));
+        if let Some(task) = own_task {
+            self.unlink(task, instance, regs.sp());
+        }
+        let ends = instance.ends();
+        if let Some(context) = context {
+            // SAFETY: the caller is inside.
+            let ending = unsafe { ends.ending() };
+            context.set_current(ending.probe.node());
+            // SAFETY: the call is claimed, and its data still there.
+            unsafe { ending.run(regs, instance.data) };
+            context.set_current(ptr::null());
+        } else {
+            // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
+            if let Some(probe) = unsafe { ends.probe.get() } {
+                Node::of(probe).missed.rise();
+            }
+            // SAFETY: as above.
+            unsafe { instance.drop_data() };
+        }
+        if own_task.is_some() || owner.is_null() || !instance.life.leave_to_owner() {
+            instance.release();
+        }
+    }
+
+    /// Takes a claimed call off its task's list. Newer calls that certainly will not return are dropped.
+    fn unlink(&self, task: &Task<H::Arch>, instance: &Instance<H::Arch>, sp: usize) {
+        let this = ptr::from_ref(instance).cast_mut();
+        if task.pending.load(Relaxed) != this {
+            self.drop_stale(task, sp, None, |other| ptr::eq(other, instance));
+        }
+        let after = instance.next.load(Relaxed);
+        let mut link = &task.pending;
+        loop {
+            let other = link.load(Relaxed);
+            if other == this {
+                link.store(after, Release);
+                return;
+            }
+            // SAFETY: what is on the task's list is not freed.
+            let Some(other) = (unsafe { other.as_ref() }) else { return };
+            link = &other.next;
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Calls that will not return: left by a longjmp or by unwinding, or cut off by their task's end (RET_7, RET_13).
+//!
+//! What is dropped here on good evidence goes back to its pool: the call's frame lies below the stack pointer on its own stack, or the stack is
+//! gone. Where a task owns every stack (a thread), the evidence is what lies in memory, which can mislead (an interruption at
+//! the moment of the return): such a call is given up, and its stub goes on to lead home.
+
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, Calls};
+use crate::state::host::Host;
+use crate::state::instance::Instance;
+use crate::state::probes::Probes;
+use crate::state::task::Task;
+use crate::sync::{Relaxed, Release};
+
+impl<H: Host> Probes<H> {
+    /// Walks the pending returns of the task whose stack is running at `sp`, newest first, until `is_end`; clears away those that have
+    /// returned elsewhere, and drops those that certainly will not return.
+    ///
+    /// `home` is the return address of the call that is being entered, if one is: where it is a stub, that call is alive
+    /// although the stub lies on no stack (it is in the link register, after a tail call or another return probe).
+    pub(super) fn drop_stale(
+        &self,
+        task: &Task<H::Arch>,
+        sp: usize,
+        home: Option<CodeAddr>,
+        is_end: impl Fn(&Instance<H::Arch>) -> bool,
+    ) {
+        let mut link = &task.pending;
+        // The return address that the last call kept stands for: a call whose stub it is will be returned to through it.
+        let mut next_home = home;
+        loop {
+            // SAFETY: what is on the task's list is not freed.
+            let Some(instance) = (unsafe { link.load(Relaxed).as_ref() }) else { return };
+            if is_end(instance) {
+                return;
+            }
+            if instance.life.has_returned() {
+                link.store(instance.next.load(Relaxed), Release);
+                instance.release();
+            } else if next_home != Some(instance.stub)
+                && self.will_not_return(task, instance, sp)
+                && instance.life.claim_live()
+            {
+                link.store(instance.next.load(Relaxed), Release);
+                // SAFETY: the call is claimed, and its data still there.
+                unsafe { instance.abandon() };
+                if task.has_one_stack() { instance.release() } else { instance.life.give_up() }
+            } else {
+                next_home = Some(instance.real());
+                link = &instance.next;
+            }
+        }
+    }
+
+    /// Whether a call on the list of the task whose stack is running at `sp` has been left.
+    fn will_not_return(&self, task: &Task<H::Arch>, instance: &Instance<H::Arch>, sp: usize) -> bool {
+        if task.has_one_stack() {
+            // A call that is alive has the stack pointer below its frame; at it, only where its stub is the newer one's return address, or
+            // nothing has been called since.
+            return instance.frame() <= sp;
+        }
+        instance.life.is_pending()
+            && H::Arch::CALLS.is_some_and(|calls| {
+                !calls.may_return(instance.frame(), instance.stub, sp, self.host.memory())
+            })
+    }
+
+    /// Gives back the instances of a task that has ended: its calls will not return, and count as abandoned. The host calls it before the
+    /// task's stack is used for something else; best from another stack. On that very stack, calls that may still return are left alone, and
+    /// it is to be called again.
+    pub fn task_exit(&self, task: &Task<H::Arch>) {
+        let _guard = self.anonymous();
+        let marker = 0_u8;
+        let here = (&raw const marker).addr();
+        if task.has_one_stack() && task.runs_at(here) {
+            self.drop_below(task, here);
+            return;
+        }
+        loop {
+            // SAFETY: what is on the task's list is not freed.
+            let Some(instance) = (unsafe { task.pending.load(Relaxed).as_ref() }) else { return };
+            task.pending.store(instance.next.load(Relaxed), Relaxed);
+            if instance.life.claim_live() {
+                // SAFETY: the call is claimed, and its data still there.
+                unsafe { instance.abandon() };
+                instance.release();
+            } else if instance.life.has_returned() || !instance.life.disown() {
+                instance.release();
+            }
+        }
+    }
+
+    /// Gives back those of a task's instances whose calls lie below `sp`, the running stack pointer, or certainly will not
+    /// return: for a task that is about to end and has left most of its calls without returning, while the functions
+    /// that end it may still return. Whether none is left, so that [`Probes::task_exit`] is not needed any more.
+    pub fn task_exiting(&self, task: &Task<H::Arch>, sp: usize) -> bool {
+        let _guard = self.anonymous();
+        self.drop_below(task, sp);
+        self.drop_stale(task, sp, None, |_| false);
+        task.is_idle()
+    }
+
+    /// Drops the calls of a task that lie below `sp`, which is on its stack, and clears away those that have returned elsewhere.
+    fn drop_below(&self, task: &Task<H::Arch>, sp: usize) {
+        let mut link = &task.pending;
+        // SAFETY: what is on the task's list is not freed.
+        while let Some(instance) = unsafe { link.load(Relaxed).as_ref() } {
+            let has_returned = instance.life.has_returned();
+            if has_returned || instance.frame() < sp && instance.life.claim_live() {
+                link.store(instance.next.load(Relaxed), Release);
+                if !has_returned {
+                    // SAFETY: the call is claimed, and its data still there.
+                    unsafe { instance.abandon() };
+                }
+                instance.release();
+            } else {
+                link = &instance.next;
+            }
+        }
+    }
+}

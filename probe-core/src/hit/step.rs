@@ -1,0 +1,56 @@
+//! Where a single-step trap comes in: for hosts that step slots in hardware instead of by the breakpoint at their end.
+
+use crate::arch::{Arch, Regs, SingleStep, Tail};
+use crate::hit::Trap;
+use crate::state::context::{Section, Wait};
+use crate::state::host::{Host, RegsOf};
+use crate::state::point::Point;
+use crate::state::probes::Probes;
+use crate::state::slots;
+
+impl<H: Host> Probes<H>
+where
+    H::Arch: SingleStep,
+{
+    /// Handles a single-step trap: the host's trap code calls it first, with the interrupted registers, if it steps slots
+    /// in hardware ([`SingleStep`]).
+    ///
+    /// Interrupts are off (a kernel) or asynchronous signals kept away (a process). [`Trap::NotOurs`]: somebody else
+    /// is being stepped.
+    pub fn step(&self, regs: &mut RegsOf<H>) -> Trap {
+        let at = regs.pc();
+        let Some(context) = self.host.context() else {
+            let inside = self.anonymous();
+            return self.step_on(regs, inside.section());
+        };
+        if let Some((Wait::Step | Wait::NestedStep, point)) = context.top() {
+            // SAFETY: a point that stands in a frame is not freed.
+            if let Some(point) = unsafe { point.as_ref() }
+                && slots::is_in_slot::<H::Arch>(at, point.slot)
+                && !self.spares.holds(point.slot, regs.sp())
+                && is_at_end(point, at.as_usize())
+            {
+                return self.finish_step(context, point, regs);
+            }
+        }
+        let inside = context.open();
+        self.step_on(regs, inside.section())
+    }
+
+    /// A slot of several instructions, one that repeats itself (x86: REP), or one without a frame: it is stepped on, until the
+    /// breakpoint at its end.
+    fn step_on(&self, regs: &mut RegsOf<H>, section: &Section) -> Trap {
+        if slots::place_of_slot::<H>(&self.slot_chunks, regs.pc(), section).is_none() {
+            return Trap::NotOurs;
+        }
+        // What it keeps is kept already.
+        H::Arch::begin(regs);
+        Trap::Handled
+    }
+}
+
+/// Whether everything before the breakpoint at the slot's end has run.
+fn is_at_end<A: Arch>(point: &Point<A>, at: usize) -> bool {
+    A::tail(&point.plan, usize::from(point.insn_len), point.place, point.slot, Tail::Breakpoint)
+        .is_some_and(|tail| at == point.slot.as_usize() + usize::from(tail.offset))
+}

@@ -1,0 +1,36 @@
+//! What stands: of each probe and place, of each context and task, and of the program as a whole.
+//!
+//! Both halves see it, and it knows neither. `probes` composes it; the others are
+//!
+//! - a place: `point` (and the probes on it), `text` (what stands there), `slots`, `detour`, `spare`;
+//! - a call that is followed: `instance` (with `life`, `ends`), its `pool`, its `stub`, the half of a probe that is about it (`return_probe`);
+//! - who runs: `context`, `task`; `owner` and `counter` are what contexts use each by itself;
+//! - a probe: `pending` before it is registered, `handler` what hits call, `lender` what handlers get, `tally` what users are told; `watch` on data;
+//! - the program: the `host`, `lock` (who may write all that), `quiesce` (when nobody can still be inside), `program` (the way here from
+//!   a stub).
+
+pub(crate) mod context;
+pub(crate) mod counter;
+pub(crate) mod detour;
+pub(crate) mod ends;
+pub(crate) mod handler;
+pub mod host;
+pub(crate) mod instance;
+pub(crate) mod lender;
+pub(crate) mod life;
+pub(crate) mod lock;
+pub(crate) mod owner;
+pub(crate) mod pending;
+pub(crate) mod point;
+pub(crate) mod pool;
+pub(crate) mod probes;
+pub(crate) mod program;
+pub(crate) mod quiesce;
+pub(crate) mod return_probe;
+pub(crate) mod slots;
+pub(crate) mod spare;
+pub(crate) mod stub;
+pub(crate) mod tally;
+pub(crate) mod task;
+pub(crate) mod text;
+pub(crate) mod watch;

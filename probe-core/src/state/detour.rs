@@ -1,0 +1,234 @@
+//! The record of one detour: what stands where a jump that replaces a breakpoint leads to.
+//!
+//! A detour is a call of the backend's trampoline, copies of the instructions that the jump displaces, and a jump back. A context may
+//! be anywhere in it at any time, and nothing says so; a detour is therefore kept for good, for its place alone. What its calls do
+//! is `hit`'s.
+
+use crate::addr::CodeAddr;
+use crate::arch::{DetourCalls, DetourLayout, Displaced, Jumps, SaveSet};
+use crate::held::Held;
+use crate::state::counter::{HitCounter, NOBODY};
+use crate::state::host::{Host, JumpsOf};
+use crate::state::owner::{FirstOwner, NOBODYS};
+use crate::state::point::{Handlers, Point};
+use crate::state::program::{Entries, Program};
+use crate::state::slots::CHUNK_LEN;
+use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release};
+use crate::table::Keyed;
+use alloc::boxed::Box;
+use core::mem::offset_of;
+use core::ptr;
+
+/// The most bytes that a jump displaces: all but one byte of it, and one long instruction.
+pub(crate) const MAX_DISPLACED_LEN: usize = 24;
+
+/// Detours begin and end in pieces of this many bytes that nobody else has.
+pub(crate) const GRANULE: usize = 32;
+
+/// One detour. The trampoline finds the handler in the first word and the place in the second.
+#[repr(C)]
+pub(crate) struct Detour<H: Host> {
+    /// One of [`Entries`]: `jumped`, or `entered` where a return probe is the only one. Either does whatever
+    /// is to be done.
+    pub(crate) handler: AtomicUsize,
+    pub(crate) place: CodeAddr,
+    /// The counter of the place's only probe, if that has a pre handler and nothing else; if not, [`NOBODY`].
+    pub(crate) plain: AtomicPtr<HitCounter>,
+    /// Of the place's only probe, if that is a return probe without an entry handler, who owns an instance of its pool; if not,
+    /// [`NOBODYS`].
+    pub(crate) own: AtomicPtr<FirstOwner>,
+    pub(crate) program: Program<H>,
+    entries: &'static Entries,
+    /// Null unless the jump, or a part of it, stands in text.
+    point: AtomicPtr<Point<H::Arch>>,
+    /// As the first two words, for the call behind the first copy.
+    post_handler: usize,
+    _post_place: CodeAddr,
+    pub(crate) kind: Kind,
+    /// Where the jump leads.
+    pub(crate) entry: CodeAddr,
+    pub(crate) displaced: Displaced,
+    pub(crate) layout: DetourLayout,
+    /// The displaced bytes.
+    pub(crate) text: [u8; MAX_DISPLACED_LEN],
+    /// The proof that the architecture has jumps.
+    pub(crate) jumps: JumpsOf<H>,
+}
+
+/// What a detour is made for, or what the probes of a place need of theirs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// What its trampoline saves.
+    pub(crate) save: SaveSet,
+    /// Whether there is a second call behind the first copy.
+    pub(crate) calls_post: bool,
+    /// Whether its trampoline is an [entry trampoline](NativeJumps::entry_trampoline).
+    pub(crate) follows: bool,
+}
+
+impl Kind {
+    /// What does all that either does.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            save: if self.save == SaveSet::General { other.save } else { self.save },
+            calls_post: self.calls_post || other.calls_post,
+            follows: self.follows || other.follows,
+        }
+    }
+
+    /// Whether a detour made for this does all that `needs` says.
+    pub(crate) fn serves(self, needs: Self) -> bool {
+        self.and(needs) == self
+    }
+}
+
+impl<H: Host> Keyed for Detour<H> {
+    #[inline]
+    fn key(&self) -> usize {
+        self.place.as_usize()
+    }
+}
+
+impl<H: Host> Detour<H> {
+    /// How far behind the first call's word that of the second one is.
+    pub(crate) const POST_WORD: usize = offset_of!(Self, post_handler);
+
+    /// A detour whose memory and layout are not known yet.
+    pub(crate) fn new(
+        jumps: JumpsOf<H>,
+        program: Program<H>,
+        entries: &'static Entries,
+        place: CodeAddr,
+        kind: Kind,
+        displaced: Displaced,
+        text: [u8; MAX_DISPLACED_LEN],
+    ) -> Self {
+        Self {
+            handler: AtomicUsize::new((entries.jumped)()),
+            plain: AtomicPtr::new(ptr::from_ref(&NOBODY).cast_mut()),
+            own: AtomicPtr::new(ptr::from_ref(&NOBODYS).cast_mut()),
+            program,
+            entries,
+            place,
+            point: AtomicPtr::new(ptr::null_mut()),
+            post_handler: (entries.copied)(),
+            _post_place: place,
+            kind,
+            entry: CodeAddr::new(0),
+            displaced,
+            layout: DetourLayout::default(),
+            text,
+            jumps,
+        }
+    }
+
+    /// The point whose jump, or a part of it, stands in text.
+    #[inline(always)]
+    pub(crate) fn point<'g>(&self, _held: &'g impl Held) -> Option<&'g Point<H::Arch>> {
+        // SAFETY: the registry clears the pointer before it waits and frees the point: `held` keeps it.
+        unsafe { self.point.load(Acquire).as_ref() }
+    }
+
+    /// Lets it call the probes of `point`, whose jump stands in text from here on, or whose probes have changed. What stands in
+    /// text is [`TextWord`](crate::state::text::TextWord)'s to say; hits by jump find their point here without looking it up. Under the
+    /// registry's lock.
+    pub(crate) fn serve(&self, point: Option<&Point<H::Arch>>) {
+        let only = point.map_or(ptr::null_mut(), Point::only);
+        // SAFETY: a node on a point's list is there as long as the lock is held.
+        let handlers = unsafe { only.as_ref() }.map(|node| &node.handlers);
+        let is_plain = matches!(handlers, Some(Handlers::Kprobe { pre: Some(_), post: None, .. }));
+        let followed = match handlers {
+            Some(Handlers::Return(probe)) if probe.entry.is_none() => Some(probe.pool().owner()),
+            _ => None,
+        };
+        let handler = match (followed.is_some(), self.kind.follows) {
+            (false, _) => self.entries.jumped,
+            (true, false) => self.entries.entered,
+            (true, true) => self.entries.entered_following,
+        };
+        let plain = if is_plain { only.cast() } else { ptr::from_ref(&NOBODY).cast_mut() };
+        self.plain.store(plain, Release);
+        self.own.store(followed.unwrap_or(&raw const NOBODYS).cast_mut(), Release);
+        self.handler.store(handler(), Release);
+        self.point.store(point.map_or(ptr::null_mut(), |point| ptr::from_ref(point).cast_mut()), Release);
+    }
+
+    /// Where its memory begins.
+    pub(crate) fn start(&self) -> CodeAddr {
+        self.entry.wrapping_offset(-(JumpsOf::<H>::DETOUR_HEADER_LEN as isize))
+    }
+
+    /// The jump that leads here, and zeros.
+    pub(crate) fn jump(&self) -> [u8; MAX_DISPLACED_LEN] {
+        let mut jump = [0; MAX_DISPLACED_LEN];
+        let bytes = self.jumps.jump(self.place, self.entry);
+        if let Some(to) = jump.first_chunk_mut() {
+            *to = bytes;
+        }
+        jump
+    }
+
+    /// Its calls of `trampoline`.
+    pub(crate) fn calls(&self, trampoline: CodeAddr) -> DetourCalls {
+        let word = ptr::from_ref(self).expose_provenance();
+        let post_word = self.kind.calls_post.then_some(word + Self::POST_WORD);
+        DetourCalls { trampoline, word, post_word }
+    }
+
+    /// Where the copy of displaced instruction number `index` is.
+    pub(crate) fn copy(&self, index: usize) -> CodeAddr {
+        let offset = self.layout.copies.get(index).copied().unwrap_or(self.layout.back);
+        self.start().wrapping_add(usize::from(offset))
+    }
+
+    /// The displaced instruction whose copy, or the jump back behind it, `at` lies in: its distance from the place.
+    pub(crate) fn original(&self, at: CodeAddr) -> Option<usize> {
+        let offset = at.as_usize().wrapping_sub(self.start().as_usize());
+        if offset >= usize::from(self.layout.back) {
+            return (offset < usize::from(self.layout.len_bytes))
+                .then_some(usize::from(self.displaced.len_bytes));
+        }
+        let copies = self.layout.copies.iter().zip(self.displaced.starts());
+        let index = copies.take_while(|(copy, _)| usize::from(**copy) <= offset).count().checked_sub(1)?;
+        // Behind the first copy, one instruction then, is the call for the post handlers.
+        let is_behind = self.kind.calls_post && index == 0 && offset > usize::from(self.layout.copies[0]);
+        let start = self.displaced.starts().nth(index + usize::from(is_behind));
+        Some(start.unwrap_or(usize::from(self.displaced.len_bytes)))
+    }
+}
+
+/// A chunk of executable memory with detours.
+pub(crate) struct DetourChunk<H: Host> {
+    pub(crate) base: CodeAddr,
+    /// Whose each granule is; null for free ones.
+    pub(crate) owners: Box<[AtomicPtr<Detour<H>>]>,
+    /// All granules below this one are taken, for good; under the registry's lock.
+    pub(crate) taken: AtomicUsize,
+}
+
+impl<H: Host> Keyed for DetourChunk<H> {
+    fn key(&self) -> usize {
+        self.base.as_usize()
+    }
+}
+
+impl<H: Host> DetourChunk<H> {
+    /// The first granule that may be free.
+    pub(crate) fn first_free(&self) -> usize {
+        let taken = self.taken.load(Relaxed);
+        let free = self.owners.iter().skip(taken).position(|owner| owner.load(Relaxed).is_null());
+        let first = taken + free.unwrap_or(self.owners.len().saturating_sub(taken));
+        self.taken.store(first, Relaxed);
+        first
+    }
+
+    /// The granules that a detour of `len_bytes` at `start` needs, if they all lie in this chunk.
+    pub(crate) fn granules(&self, start: CodeAddr, len_bytes: usize) -> Option<&[AtomicPtr<Detour<H>>]> {
+        let offset = start.as_usize().wrapping_sub(self.base.as_usize());
+        let end = offset.checked_add(len_bytes)?;
+        self.owners.get(offset / GRANULE..end.div_ceil(GRANULE))
+    }
+}
+
+/// How many granules a chunk has.
+pub(crate) const GRANULES: usize = CHUNK_LEN / GRANULE;

@@ -1,0 +1,272 @@
+//! What an embedding program (a kernel, a process) has to give: the trait [`Host`].
+
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, Memory, NativeArch, SaveSet};
+use crate::arrival::Arrival;
+use crate::error::{Refusal, TextError};
+use crate::state::context::Context;
+use crate::state::task::Task;
+use crate::state::watch::WatchRange;
+
+/// The saved registers of a host's architecture.
+pub(crate) type RegsOf<H> = <<H as Host>::Arch as Arch>::Regs;
+
+/// The calling convention of a host's architecture.
+pub(crate) type CallsOf<H> = <<H as Host>::Arch as Arch>::Calls;
+
+/// The jumps of a host's architecture.
+pub(crate) type JumpsOf<H> = <<H as Host>::Arch as Arch>::Jumps;
+
+/// A function or other symbol of the probed text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol<'a> {
+    /// Its name, as the symbol table spells it.
+    pub name: &'a str,
+    /// Its first byte. On ppc64 ELFv1 the code, not the descriptor.
+    pub start: CodeAddr,
+    /// Its length in bytes; 0 where the symbol table does not say.
+    pub len_bytes: usize,
+    /// The kernel module or shared object that it belongs to; `None` for the kernel itself or the main program.
+    pub module: Option<&'a str>,
+    /// The distance in bytes from the global to the local entry (ppc64 ELFv2, `st_other`); 0 elsewhere.
+    pub local_entry: u8,
+}
+
+/// A range of code that must not be probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blacklisted<'a> {
+    /// The first byte.
+    pub start: CodeAddr,
+    /// One past the last byte.
+    pub end: CodeAddr,
+    /// The symbol to print.
+    pub name: &'a str,
+}
+
+/// Whether a host lets an address be probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probeable {
+    /// It is text that may be patched.
+    Yes,
+    /// It is not text at all.
+    NotText,
+    /// The host forbids it.
+    Blacklisted,
+    /// A probe would change what the program does there, whatever the instruction is: why.
+    Refused(Refusal),
+}
+
+/// A message for the host's log, never sent from the hit path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// A breakpoint could not be removed from text (it is still armed, its probe is kept): where.
+    StuckBreakpoint(CodeAddr),
+    /// A return could not be matched with a call (RET_10); the host stops the context next.
+    LostReturn {
+        /// The stub that was returned to.
+        stub: CodeAddr,
+    },
+}
+
+/// Debug registers that trap on data references: what a host gives from [`Host::watchpoints`].
+///
+/// At each reference the host calls [`Probes::watchpoint`](crate::Probes::watchpoint) with the register's number, after
+/// the instruction that has made it. Where the processor traps before (aarch64), the host steps over it first.
+///
+/// # Safety
+/// [`Watchpoints::disarm`] returns when no context starts a trap of that register any more.
+pub unsafe trait Watchpoints: Sync {
+    /// How many registers there are.
+    fn count(&self) -> usize;
+
+    /// Whether the processor can watch `range`.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check(&self, range: &WatchRange) -> Result<(), Refusal>;
+
+    /// Makes register `index` trap on references to `range`, on every context.
+    ///
+    /// # Errors
+    /// The operating system refuses: nothing has changed.
+    fn arm(&self, index: usize, range: &WatchRange) -> Result<(), Refusal>;
+
+    /// Ends what [`Watchpoints::arm`] began, on every context.
+    fn disarm(&self, index: usize);
+}
+
+/// The embedding program: its memory, its CPUs and tasks, its traps, its symbols.
+///
+/// A *context* is what runs one thing at a time and is interrupted by traps: a CPU in a kernel, a thread in a
+/// process. A *task* is what owns a stack of calls: a task in a kernel, an interrupt stack, again a thread in a process.
+///
+/// The host's trap code calls [`Probes::breakpoint`](crate::Probes::breakpoint) at every breakpoint trap and
+/// [`Probes::fault`](crate::Probes::fault) at every fault, before its own handling, with interrupts off (a kernel)
+/// or asynchronous signals kept away (a process). It calls [`Probes::task_exit`](crate::Probes::task_exit) when a task
+/// ends, and [`Probes::text_going`](crate::Probes::text_going) before text is unmapped.
+///
+/// # Safety
+/// The core patches code on the strength of these functions. What each one owes is said at the function; what
+/// goes wrong otherwise, too.
+pub unsafe trait Host: Sync + Sized + 'static {
+    /// The architecture that this program runs on.
+    type Arch: NativeArch;
+    /// Fault-free access to the interrupted context's memory.
+    type Memory: Memory;
+
+    /// Which registers the return trampoline saves beside the general ones: [`SaveSet::General`] only where all
+    /// handlers are built without floating point. Else a handler destroys the program's vector registers.
+    const SAVE_SET: SaveSet;
+
+    // ---- text -----------------------------------------------------------------------------------------------
+
+    /// Copies live text (with whatever breakpoints stand there) from `at` and returns how many bytes were
+    /// readable.
+    fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize;
+
+    /// Stores `bytes` at `at` through an alias that is never executable, and calls [`NativeArch::publish`].
+    ///
+    /// One to four aligned bytes (on x86 one byte) appear at once to other cores; longer writes go to memory that
+    /// nobody executes yet. Text does not change between calls except through this function; else a later
+    /// restore destroys somebody else's patch.
+    ///
+    /// # Errors
+    /// Nothing was written.
+    ///
+    /// # Safety
+    /// The caller owns the range (a slot) or replaces an instruction by a breakpoint or back (text).
+    unsafe fn write_text(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError>;
+
+    /// Returns after every context has executed a context-synchronising event and a full memory barrier since
+    /// the call (an IPI to all CPUs; `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`). Without it a core may run stale
+    /// instructions, and the core's grace periods end too early.
+    fn sync_cores(&self);
+
+    /// Maps `len_bytes` (a power of two, aligned to itself) of executable memory, readable and not writable, within
+    /// `reach` bytes of `near` if the two are given. Filled through [`Host::write_text`].
+    fn alloc_exec(&self, len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option<CodeAddr>;
+
+    /// Unmaps what [`Host::alloc_exec`] returned.
+    ///
+    /// # Safety
+    /// No context executes in it or will.
+    unsafe fn free_exec(&self, at: CodeAddr, len_bytes: usize);
+
+    /// A chunk of return stubs has been made at `chunk`, `len_bytes` long. `table` is the address of one word per stub, number
+    /// 0 included: the final return address, in the program's own text, of the call that the stub was handed out
+    /// for, written before the stub stands for a return address. A host with an unwinder describes the chunk to it
+    /// (RET_7, RET_8). Called under the registry's lock.
+    fn stubs_added(&self, chunk: CodeAddr, len_bytes: usize, table: usize) {
+        let _ = (chunk, len_bytes, table);
+    }
+
+    /// A chunk of return stubs, and its table, will be freed: the end of what [`Host::stubs_added`] began.
+    fn stubs_removed(&self, chunk: CodeAddr) {
+        let _ = chunk;
+    }
+
+    // ---- contexts and tasks -----------------------------------------------------------------------------------
+
+    /// The context that is running this. Called on the hit path: no lock, no allocation. `None` where there is no
+    /// room for another one; then probes' handlers are skipped there and count as missed.
+    fn context(&self) -> Option<&Context<Self::Arch>>;
+
+    /// The task whose stack is running this. Called on the hit path.
+    ///
+    /// Nothing depends on this being right (RET_11): a call is listed in a task only where the stack pointer lies on that task's
+    /// stack ([`Task::on_stack`]), and every call returns by its stub alone. Where the answer is `None`, or early, or late, or an interrupt's
+    /// stack is running, calls are followed all the same, without a list: one that never returns then keeps its instance until its
+    /// probe goes. So give each stack that code runs on a [`Task`], interrupt stacks too, and change the answer with the stack as well as you can.
+    fn task(&self) -> Option<&Task<Self::Arch>>;
+
+    /// Calls `visit` with every context that may ever have been returned by [`Host::context`] and is not known to
+    /// be dead. A context that is left out may still run a handler whose memory is being freed.
+    fn for_each_context(&self, visit: &mut dyn FnMut(&Context<Self::Arch>));
+
+    /// How many contexts can run at the same time: CPUs, in a process the CPUs that it may use. For default
+    /// pool sizes.
+    fn parallelism(&self) -> usize;
+
+    /// Fault-free memory access for the context that is running this.
+    fn memory(&self) -> &Self::Memory;
+
+    /// Keeps asynchronous interruptions (interrupts, signals) away while the interrupted context runs in a slot
+    /// that ends in a breakpoint. Returns what [`Host::leave_slot`] needs. Called in the trap, on the hit path, after
+    /// [`Arch::before_step`]; not for system calls ([`Arch::is_system_call`]).
+    fn enter_slot(&self, regs: &mut <Self::Arch as Arch>::Regs) -> u64 {
+        let _ = regs;
+        0
+    }
+
+    /// Lets them come again, in the trap at the slot's end, before [`Arch::after_step`].
+    fn leave_slot(&self, regs: &mut <Self::Arch as Arch>::Regs, kept: u64) {
+        let _ = (regs, kept);
+    }
+
+    /// Keeps this context from being preempted or moved (a kernel) while return handlers or a jprobe's handler run, until
+    /// [`Host::unpin`] on the same context. Nests.
+    #[inline(always)]
+    fn pin(&self) {}
+
+    /// Ends what [`Host::pin`] began.
+    #[inline(always)]
+    fn unpin(&self) {}
+
+    /// The context, still pinned, is about to run the copy of an instruction between pre and post handlers. What
+    /// [`Host::pin`] has put aside for the program must be there meanwhile (a process: errno).
+    #[inline(always)]
+    fn enter_copy(&self) {}
+
+    /// The copy has run, or faulted.
+    #[inline(always)]
+    fn leave_copy(&self) {}
+
+    // ---- symbols ----------------------------------------------------------------------------------------------
+
+    /// Calls `found` with every symbol called `name`.
+    fn find_symbols(&self, name: &str, found: &mut dyn FnMut(&Symbol<'_>));
+
+    /// Calls `found` with the symbol that covers `at`, if one does.
+    fn symbol_at(&self, at: CodeAddr, found: &mut dyn FnMut(&Symbol<'_>));
+
+    /// Whether `at` may be probed. The core's and the backend's own text must answer no (put both crates'
+    /// hit path into one section, or answer by symbol); else a hit inside the hit path recurses.
+    fn probeable(&self, at: CodeAddr) -> Probeable;
+
+    /// How the code at `at`, a function's entry by its symbol, is come to: asked when a return probe or a jprobe is registered
+    /// there (REG_19), never on the hit path. Without an answer the symbol's name decides.
+    fn arrival(&self, at: CodeAddr) -> Arrival {
+        let _ = at;
+        Arrival::Unknown
+    }
+
+    /// Calls `visit` with every range that [`Host::probeable`] answers [`Probeable::Blacklisted`] or
+    /// [`Probeable::Refused`] for.
+    fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>));
+
+    // ---- optional powers ----------------------------------------------------------------------------------------
+
+    /// Watches memory through the processor's debug registers, for [`Probes::watch`](crate::Probes::watch).
+    ///
+    /// # Errors
+    /// Why there are none. Users see it.
+    fn watchpoints(&self) -> Result<&dyn Watchpoints, Refusal> {
+        Err(Refusal::unsupported("host.no_watchpoints", "this host watches no memory"))
+    }
+
+    // ---- the rest -----------------------------------------------------------------------------------------------
+
+    /// Called again and again while another context is waited for. May yield; must let the other one run.
+    fn relax(&self) {
+        core::hint::spin_loop();
+    }
+
+    /// Tells the host's log. Never called on the hit path, except right before [`Host::stop`].
+    fn notice(&self, notice: Notice) {
+        let _ = notice;
+    }
+
+    /// Stops the running context for good: it has returned to an address of ours that belongs to no call (RET_10).
+    fn stop(&self, regs: &<Self::Arch as Arch>::Regs) -> !;
+}

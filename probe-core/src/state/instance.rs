@@ -1,0 +1,208 @@
+//! A return instance: one followed call, with its own return stub.
+//!
+//! What state it is in, and who may change that, is [`life`](crate::state::life)'s; where it comes from is its [`Pool`](crate::state::pool).
+
+use crate::addr::CodeAddr;
+use crate::arch::Arch;
+use crate::state::counter::Counter;
+use crate::state::ends::Ends;
+use crate::state::life::{Back, Claimed, LifeWord, Seen};
+use crate::state::owner::FirstOwner;
+use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
+use core::mem::offset_of;
+use core::ptr;
+
+/// One followed call. In cache lines of its own: who follows one call does not wait for who follows another.
+#[repr(C, align(64))]
+pub(crate) struct Instance<A: Arch> {
+    /// The context that may take this instance without an atomic exchange. First field: a detour that holds its address holds the
+    /// instance's ([`Instance::of_owner`]).
+    pub(crate) owner: FirstOwner,
+    /// What the call returns to.
+    pub(crate) stub: CodeAddr,
+    ends: *const Ends<A>,
+    pub(crate) data: *mut u8,
+    /// The return address that the stub stands for.
+    real: AtomicUsize,
+    /// Where the call ends up, in the stub's chunk: what `real` is, unless that is a stub too.
+    home: *const AtomicUsize,
+    /// The next older pending return of the task.
+    pub(crate) next: AtomicPtr<Instance<A>>,
+    frame: AtomicUsize,
+    /// The address of the task whose list it is on; null where it is on none.
+    pub(crate) task: AtomicPtr<()>,
+    /// How many calls it has followed.
+    pub(crate) calls: Counter,
+    pub(crate) life: LifeWord,
+    /// The first instance of a pool that is taken has number 0, as has the owner's.
+    pub(crate) number: u32,
+    /// The word of the pool's map that tells whether it is free, and its bit; null where none does.
+    map: *const AtomicUsize,
+    bit: u8,
+}
+
+/// What an instance is made of.
+pub(crate) struct Parts {
+    pub(crate) owner: FirstOwner,
+    pub(crate) stub: CodeAddr,
+    pub(crate) home: *const AtomicUsize,
+    pub(crate) data: *mut u8,
+    pub(crate) number: u32,
+    pub(crate) map: Option<(*const AtomicUsize, u8)>,
+}
+
+// SAFETY: all that changes is atomic, but for `data`, which belongs to whoever has taken the instance.
+unsafe impl<A: Arch> Sync for Instance<A> {}
+// SAFETY: as above; private data is moved between contexts only as D: the registry asks for no more than that the
+// handlers are Send + Sync, and a call returns in the task that entered it.
+unsafe impl<A: Arch> Send for Instance<A> {}
+
+impl<A: Arch> Instance<A> {
+    /// A free one, which belongs to no pool yet.
+    pub(crate) fn new(parts: Parts) -> Self {
+        let (map, bit) = parts.map.unwrap_or((ptr::null(), 0));
+        Self {
+            owner: parts.owner,
+            stub: parts.stub,
+            ends: ptr::null(),
+            data: parts.data,
+            real: AtomicUsize::new(0),
+            home: parts.home,
+            next: AtomicPtr::new(ptr::null_mut()),
+            frame: AtomicUsize::new(0),
+            task: AtomicPtr::new(ptr::null_mut()),
+            calls: Counter::new(),
+            life: LifeWord::new(!map.is_null()),
+            number: parts.number,
+            map,
+            bit,
+        }
+    }
+
+    /// Tells it whose it is, before anybody else has it.
+    pub(crate) fn belong_to(&mut self, ends: *const Ends<A>) {
+        self.ends = ends;
+    }
+
+    /// What it needs of its pool; at the pool's own address.
+    #[inline(always)]
+    pub(crate) fn ends(&self) -> &Ends<A> {
+        // SAFETY: a pool is freed with its instances.
+        unsafe { &*self.ends }
+    }
+
+    pub(crate) fn real(&self) -> CodeAddr {
+        CodeAddr::new(self.real.load(Relaxed))
+    }
+
+    pub(crate) fn frame(&self) -> usize {
+        self.frame.load(Relaxed)
+    }
+
+    /// The pool's own instance that an owner belongs to, where that is a pool's.
+    #[inline(always)]
+    pub(crate) fn of_owner(owner: *const FirstOwner) -> *const Self {
+        const { assert!(offset_of!(Self, owner) == 0) };
+        owner.cast()
+    }
+
+    // ---- into a call ------------------------------------------------------------------------------------------------
+
+    /// Binds it, taken, to a call that ends up at `home`; from here on the stub may be returned to.
+    #[inline(always)]
+    pub(crate) fn bind(&self, real: CodeAddr, home: CodeAddr, frame: usize, task: *const ()) {
+        self.real.store(real.as_usize(), Relaxed);
+        // SAFETY: whoever has made the pool has said that the word stays as long as the pool.
+        let shown = unsafe { &*self.home };
+        // It lies beside other calls', and most often calls come from where the last one came from.
+        if shown.load(Relaxed) != home.as_usize() {
+            shown.store(home.as_usize(), Relaxed);
+        }
+        self.frame.store(frame, Relaxed);
+        self.task.store(task.cast_mut(), Relaxed);
+        self.life.bind(home != real);
+    }
+
+    /// As [`Instance::bind`], of the owner's own one, which is free by `seen`, for a call from the program's own text.
+    #[inline(always)]
+    pub(crate) fn bind_from_free(&self, seen: Seen, real: CodeAddr, frame: usize, task: *const ()) {
+        self.real.store(real.as_usize(), Relaxed);
+        // SAFETY: as in `bind`. To ask what is there would be as much.
+        unsafe { &*self.home }.store(real.as_usize(), Relaxed);
+        self.frame.store(frame, Relaxed);
+        self.task.store(task.cast_mut(), Relaxed);
+        self.life.follow_from_free(seen);
+    }
+
+    /// Its word, if that says that it is free; of one that no map tells of.
+    #[inline(always)]
+    pub(crate) fn seen_free(&self) -> Option<Seen> {
+        // Acquire: as in `LifeWord::take`.
+        let seen = self.life.look();
+        seen.is_free().then_some(seen)
+    }
+
+    /// Whether it has never followed a call.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.calls.get() == 0
+    }
+
+    // ---- out of a call ----------------------------------------------------------------------------------------------
+
+    /// Takes a call back that the entry handler does not want.
+    #[inline(never)]
+    pub(crate) fn veto(&self) {
+        self.ends().vetoed.rise();
+        self.release();
+    }
+
+    /// Takes a call back whose return address could not be replaced.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn drop_unreturned(&self) {
+        self.ends().miss();
+        if self.life.claim() == Some(Claimed::Live) {
+            // SAFETY: claimed, and nobody has taken the data.
+            unsafe { self.drop_data() };
+            self.release();
+        }
+    }
+
+    /// Counts a claimed call as abandoned, and drops its data.
+    ///
+    /// # Safety
+    /// As for [`Instance::drop_data`].
+    pub(crate) unsafe fn abandon(&self) {
+        self.ends().abandoned.rise();
+        // SAFETY: the caller's.
+        unsafe { self.drop_data() };
+    }
+
+    /// Drops the private data of a claimed call whose exit handler does not run.
+    ///
+    /// # Safety
+    /// The caller has claimed the call, and nobody has taken the data.
+    pub(crate) unsafe fn drop_data(&self) {
+        // SAFETY: the caller's.
+        unsafe { (self.ends().drop_data())(self.data) }
+    }
+
+    /// Gives it back to its pool; it is on no task's list.
+    #[inline(always)]
+    pub(crate) fn release(&self) {
+        if self.life.release() == Back::ToMap {
+            self.show_in_map();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn show_in_map(&self) {
+        // SAFETY: null, or a word of the map that the pool has, which is freed with its instances.
+        if let Some(word) = unsafe { self.map.as_ref() } {
+            // The last that is done with the pool: the registry frees it when all have come back. Release: as in
+            // `LifeWord::release`.
+            word.fetch_or(1 << self.bit, Release);
+        }
+    }
+}

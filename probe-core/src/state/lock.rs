@@ -1,0 +1,96 @@
+//! The registry's lock, and the proof that it is held.
+//!
+//! A spin lock, which no hit takes. Places are resolved without it ([`Probes::resolve`] says why); of symbols the host is asked
+//! under it only for a place's first detour ([`Host::symbol_at`]), so that a host whose symbols have a lock of their own must
+//! not register while it holds that.
+
+use crate::held::Held;
+use crate::room::free;
+use crate::state::host::Host;
+use crate::state::probes::{Books, Probes};
+use crate::sync::{Acquire, Relaxed, Release};
+use core::ops::{Deref, DerefMut};
+use core::ptr::{self, NonNull};
+
+/// The registry's lock, held: the proof of it, and the way to what only its holder sees.
+#[must_use = "the lock is held as long as this lives"]
+pub(crate) struct Locked<'a, H: Host> {
+    probes: &'a Probes<H>,
+}
+
+// SAFETY: what is in a table is freed by the holder of the lock only, by functions that have it for themselves meanwhile.
+unsafe impl<H: Host> Held for Locked<'_, H> {}
+
+impl<H: Host> Deref for Locked<'_, H> {
+    type Target = Books<H>;
+
+    fn deref(&self) -> &Books<H> {
+        // SAFETY: the lock is held by this guard alone.
+        unsafe { &*self.probes.books.get() }
+    }
+}
+
+impl<H: Host> DerefMut for Locked<'_, H> {
+    fn deref_mut(&mut self) -> &mut Books<H> {
+        // SAFETY: the lock is held by this guard alone.
+        unsafe { &mut *self.probes.books.get() }
+    }
+}
+
+impl<H: Host> Drop for Locked<'_, H> {
+    fn drop(&mut self) {
+        let mut dead = core::mem::replace(&mut self.dead, ptr::null_mut());
+        let mut dead_watches = core::mem::replace(&mut self.dead_watches, ptr::null_mut());
+        self.probes.holder.store(0, Release);
+        while let Some(node) = NonNull::new(dead) {
+            // SAFETY: buried after a grace period, so it is ours alone.
+            let node = unsafe { free(node) };
+            node.hits.end(&self.probes.shares);
+            dead = node.next.load(Relaxed);
+        }
+        while let Some(node) = NonNull::new(dead_watches) {
+            // SAFETY: taken out of its cell before a grace period, so it is ours alone.
+            let node = unsafe { free(node) };
+            dead_watches = node.next.load(Relaxed);
+        }
+    }
+}
+
+/// Who takes the lock in no task's name.
+const ANYBODY: usize = 1;
+
+impl<H: Host> Probes<H> {
+    /// Takes the registry's lock without looking at it, so that a fork finds it free of other threads: call it
+    /// before the fork, and [`Probes::thaw`] in parent and child. Not from a handler.
+    pub fn freeze(&self) {
+        core::mem::forget(self.lock());
+    }
+
+    /// Ends [`Probes::freeze`].
+    ///
+    /// # Safety
+    /// This thread, or its copy in the forked child, has called [`Probes::freeze`] and not yet this.
+    pub unsafe fn thaw(&self) {
+        self.holder.store(0, Release);
+    }
+
+    /// Waits for the lock, and takes it.
+    pub(crate) fn lock(&self) -> Locked<'_, H> {
+        let own = self.identity();
+        while self.holder.compare_exchange(0, own, Acquire, Relaxed).is_err() {
+            self.host.relax();
+        }
+        Locked { probes: self }
+    }
+
+    /// Whether the code that is running has interrupted whoever has the lock: it would wait for ever.
+    pub(crate) fn has_interrupted_holder(&self) -> bool {
+        let holder = self.holder.load(Relaxed);
+        holder > ANYBODY && holder == self.identity()
+    }
+
+    /// The running task, [`ANYBODY`] where the host has no room for another.
+    fn identity(&self) -> usize {
+        self.host.task().map_or(ANYBODY, |task| ptr::from_ref(task).addr())
+    }
+}

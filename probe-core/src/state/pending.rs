@@ -1,0 +1,109 @@
+//! Probes that are to be registered, of any kind.
+
+use crate::arch::Arch;
+use crate::place::Place;
+use crate::state::handler::{Ending, EntryHandler, FaultHandler, JprobeEntry, PostFn, Pre};
+use crate::state::point::{Asks, Handlers};
+use alloc::boxed::Box;
+use core::alloc::Layout;
+use core::fmt;
+
+/// The most bytes of private data that a return instance may have.
+pub const MAX_DATA_LEN: usize = 4096;
+
+/// A probe of any kind, to be registered.
+pub struct AnyProbe<A: Arch> {
+    pub(crate) place: Place,
+    pub(crate) handlers: Pending<A>,
+    /// What its node's flags are to be.
+    pub(crate) flags: u32,
+}
+
+/// The handlers of a probe that is not registered yet.
+pub(crate) enum Pending<A: Arch> {
+    Kprobe { pre: Option<Pre<A>>, post: Option<Box<PostFn<A>>>, fault: Option<Box<FaultHandler<A>>> },
+    Jprobe(JprobeEntry),
+    Return { handlers: ReturnHandlers<A>, active: Active },
+}
+
+/// The handlers of a return probe, which need a pool.
+pub(crate) struct PendingReturn<A: Arch> {
+    pub(crate) handlers: ReturnHandlers<A>,
+    pub(crate) active: Active,
+}
+
+impl<A: Arch> Pending<A> {
+    /// Whether it may only be set on a function's entry (REG_17).
+    pub(crate) fn wants_entry(&self) -> bool {
+        !matches!(self, Self::Kprobe { .. })
+    }
+
+    /// As [`Handlers::asks`].
+    pub(crate) fn asks(&self) -> Asks {
+        match self {
+            Self::Kprobe { post: Some(_), .. } => Asks::Post,
+            Self::Kprobe { .. } => Asks::Pre,
+            Self::Return { .. } => Asks::Return,
+            Self::Jprobe(_) => Asks::Jprobe,
+        }
+    }
+
+    /// The handlers of a node, where no pool is needed for them.
+    pub(crate) fn into_simple(self) -> Result<Handlers<A>, PendingReturn<A>> {
+        match self {
+            Self::Kprobe { pre, post, fault } => Ok(Handlers::Kprobe { pre, post, fault }),
+            Self::Jprobe(entry) => Ok(Handlers::Jprobe(entry)),
+            Self::Return { handlers, active } => Err(PendingReturn { handlers, active }),
+        }
+    }
+}
+
+impl<A: Arch> AnyProbe<A> {
+    /// Where it goes.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+}
+
+impl<A: Arch> fmt::Debug for AnyProbe<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.handlers {
+            Pending::Kprobe { .. } => "Kprobe",
+            Pending::Jprobe(_) => "Jprobe",
+            Pending::Return { .. } => "Kretprobe",
+        };
+        f.debug_struct(kind).field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+/// How many calls of a return probe can be followed at the same time, as its user has said it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Active {
+    /// From the beginning; 0 or less: the default.
+    pub(crate) now: i32,
+    /// After growing.
+    pub(crate) most: usize,
+}
+
+/// A return probe's handlers without their types, and what they need for each call.
+pub(crate) struct ReturnHandlers<A: Arch> {
+    /// A call's private data.
+    pub(crate) layout: Layout,
+    /// Whether the data are bytes, whose exit handler is there from the beginning.
+    pub(crate) has_bytes: bool,
+    /// Without one every call is followed, and the data is `()`.
+    pub(crate) entry: Option<Box<dyn EntryHandler<A>>>,
+    /// Without an exit handler the data is dropped.
+    pub(crate) ending: Ending<A>,
+}
+
+impl<A: Arch> ReturnHandlers<A> {
+    /// Handlers with data of type `D`; no exit handler yet.
+    pub(crate) fn typed<D>(entry: Option<Box<dyn EntryHandler<A>>>) -> Self {
+        let drop_data = |data: *mut u8| {
+            // SAFETY: the caller says that a D lies there, which nobody uses again.
+            unsafe { data.cast::<D>().drop_in_place() }
+        };
+        Self { layout: Layout::new::<D>(), has_bytes: false, entry, ending: Ending::dropping(drop_data) }
+    }
+}

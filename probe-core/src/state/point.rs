@@ -1,0 +1,414 @@
+//! One patched address, and the probes on it.
+//!
+//! A [`Point`] is made by `registry` under its lock and read by `hit` without one. What changes in it is atomic;
+//! all else is written before it is published.
+
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, Method};
+use crate::list::Linked;
+use crate::state::counter::{Counter, HitCounter};
+use crate::state::handler::{FaultHandler, JprobeEntry, PostFn, Pre, ProbeCell, ProbeRef};
+use crate::state::lender::Lender;
+use crate::state::return_probe::ReturnProbe;
+use crate::state::text::word::TextWord;
+use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU32, Relaxed, Release, follow};
+use crate::table::Keyed;
+use alloc::boxed::Box;
+use core::mem::offset_of;
+use core::ptr::{self, NonNull};
+
+/// How a hit runs the original instruction: what `hit` looks at, one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Mode {
+    /// In the slot, which ends in a jump back; or in a breakpoint that is finished without a frame.
+    Boost = 0,
+    /// Computed; nobody has a post handler.
+    Simulate = 1,
+    /// Computed; then post handlers.
+    SimulatePost = 2,
+    /// In the slot, with a frame.
+    Step = 3,
+    /// In the slot, without a frame and without [`Host::enter_slot`](crate::host::Host::enter_slot).
+    SystemCall = 4,
+    /// As [`Mode::Boost`], which it becomes at the first hit: nobody has been in the slot yet.
+    BoostFresh = 5,
+}
+
+/// The slot ends in a jump.
+pub(crate) const TAIL_JUMPS: u8 = 1;
+/// A context may be in the slot without a frame that says so: the slot is never given away.
+pub(crate) const LINGERS: u8 = 2;
+/// Its text has gone.
+pub(crate) const POINT_GONE: u8 = 4;
+/// Found in a frame by the sweep that is under way.
+pub(crate) const STEPPED: u8 = 8;
+/// A jprobe is on it.
+pub(crate) const HAS_JPROBE: u8 = 16;
+/// It is in the table.
+pub(crate) const IN_TABLE: u8 = 32;
+/// It is among those to be freed if nobody needs them.
+pub(crate) const PARKED: u8 = 64;
+/// A probe with a post handler is on it.
+pub(crate) const HAS_POST: u8 = 128;
+
+/// One patched address.
+pub(crate) struct Point<A: Arch> {
+    pub(crate) place: CodeAddr,
+    /// The newest probe; null when none is left.
+    pub(crate) head: AtomicPtr<Node<A>>,
+    /// 0 where it has none.
+    pub(crate) slot: CodeAddr,
+    /// What stands in text; the module `text` has it.
+    pub(crate) text: TextWord,
+    pub(crate) plan: A::Plan,
+    /// The original bytes under the breakpoint.
+    pub(crate) saved: [u8; 4],
+    pub(crate) insn_len: u8,
+    pub(crate) method: Method,
+    mode: AtomicU8,
+    state: AtomicU8,
+    /// Among the parked, or the gone.
+    link: AtomicPtr<Point<A>>,
+}
+
+impl<A: Arch> Keyed for Point<A> {
+    #[inline(always)]
+    fn key(&self) -> usize {
+        self.place.as_usize()
+    }
+}
+
+impl<A: Arch> Linked for Point<A> {
+    fn link(&self) -> &AtomicPtr<Self> {
+        &self.link
+    }
+}
+
+impl<A: Arch> Point<A> {
+    /// A point without probes, not in text and not in the table.
+    pub(crate) fn new(
+        place: CodeAddr,
+        plan: A::Plan,
+        method: Method,
+        insn_len: u8,
+        saved: [u8; 4],
+        slot: CodeAddr,
+    ) -> Self {
+        let mode = match method {
+            Method::Simulate => Mode::Simulate,
+            _ if A::is_system_call(&plan) => Mode::SystemCall,
+            Method::Boost => Mode::BoostFresh,
+            Method::Step => Mode::Step,
+        };
+        Self {
+            place,
+            head: AtomicPtr::new(ptr::null_mut()),
+            slot,
+            text: TextWord::new(),
+            plan,
+            saved,
+            insn_len,
+            method,
+            mode: AtomicU8::new(mode as u8),
+            state: AtomicU8::new(0),
+            link: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn mode(&self) -> Mode {
+        // SAFETY: what is stored is always a mode (`new`, `set_mode`, `note_bare_run`).
+        unsafe { core::mem::transmute::<u8, Mode>(self.mode.load(Relaxed)) }
+    }
+
+    /// Notes that a context may be in the slot without a frame that says so. On the hit path.
+    #[cold]
+    pub(crate) fn note_bare_run(&self) {
+        self.set(LINGERS);
+        let (fresh, boost) = (Mode::BoostFresh as u8, Mode::Boost as u8);
+        // It may have got another mode meanwhile.
+        let _ = self.mode.compare_exchange(fresh, boost, AcqRel, Relaxed);
+    }
+
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        self.mode.store(mode as u8, Release);
+    }
+
+    pub(crate) fn is(&self, state: u8) -> bool {
+        self.state.load(Relaxed) & state != 0
+    }
+
+    pub(crate) fn set(&self, state: u8) {
+        self.state.fetch_or(state, AcqRel);
+    }
+
+    pub(crate) fn clear(&self, state: u8) {
+        self.state.fetch_and(!state, AcqRel);
+    }
+
+    pub(crate) fn has_slot(&self) -> bool {
+        self.slot.as_usize() != 0
+    }
+
+    /// The newest probe.
+    #[inline(always)]
+    pub(crate) fn newest(&self) -> Option<&Node<A>> {
+        // SAFETY: a node is freed only after a grace period that began when it had been taken off the list, and the point's
+        // reference is of somebody who keeps both.
+        unsafe { follow(&self.head).as_ref() }
+    }
+
+    /// The probes on it, newest first, the jprobe last.
+    pub(crate) fn nodes(&self) -> Nodes<'_, A> {
+        Nodes { next: follow(&self.head), _point: self }
+    }
+
+    /// The one probe that there is, null where there are others.
+    pub(crate) fn only(&self) -> *mut Node<A> {
+        if self.nodes().nth(1).is_some() { ptr::null_mut() } else { self.head.load(Relaxed) }
+    }
+
+    /// Puts a probe first, or last if it is a jprobe. Under the registry's lock.
+    ///
+    /// # Safety
+    /// The node is alive, and stays so until it has been unlinked and a grace period has ended.
+    pub(crate) unsafe fn link(&self, node: NonNull<Node<A>>) {
+        let this = node.as_ptr();
+        // SAFETY: the caller's promise.
+        let node = unsafe { node.as_ref() };
+        if !matches!(node.handlers, Handlers::Jprobe(_)) {
+            node.next.store(self.head.load(Relaxed), Relaxed);
+            self.head.store(this, Release);
+        } else {
+            node.next.store(ptr::null_mut(), Relaxed);
+            self.nodes().last().map_or(&self.head, |last| &last.next).store(this, Release);
+        }
+    }
+
+    /// Takes a probe off the list; readers that stand on it still find their way on. Under the registry's lock.
+    pub(crate) fn unlink(&self, node: &Node<A>) {
+        let this = ptr::from_ref(node).cast_mut();
+        let after = node.next.load(Relaxed);
+        let links = self.nodes().map(|before| &before.next);
+        if let Some(link) = core::iter::once(&self.head).chain(links).find(|link| link.load(Relaxed) == this)
+        {
+            link.store(after, Release);
+        }
+    }
+}
+
+/// The probes of a point.
+pub(crate) struct Nodes<'a, A: Arch> {
+    next: *mut Node<A>,
+    _point: &'a Point<A>,
+}
+
+impl<A: Arch> Nodes<'_, A> {
+    /// The same as they were allocated: what may be freed.
+    pub(crate) fn pointers(mut self) -> impl Iterator<Item = NonNull<Node<A>>> {
+        core::iter::from_fn(move || {
+            let node = NonNull::new(self.next)?;
+            self.next().map(|_| node)
+        })
+    }
+}
+
+impl<'a, A: Arch> Iterator for Nodes<'a, A> {
+    type Item = &'a Node<A>;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<&'a Node<A>> {
+        // SAFETY: a node is freed only after a grace period that began when it had been taken off the list, and whoever
+        // holds the point's reference is inside a section or holds the registry's lock.
+        let node = unsafe { self.next.as_ref() }?;
+        self.next = follow(&node.next);
+        Some(node)
+    }
+}
+
+/// The user has disabled it.
+pub(crate) const DISABLED: u32 = 1;
+/// Registration has not ended yet.
+pub(crate) const STARTING: u32 = 2;
+/// It is being removed.
+pub(crate) const LEAVING: u32 = 4;
+/// Its text has gone.
+pub(crate) const GONE: u32 = 8;
+/// Its handle was dropped where it could not be removed: the next call of the registry does it.
+pub(crate) const ORPHAN: u32 = 16;
+/// It never gets a jump.
+pub(crate) const NO_JUMP: u32 = 32;
+/// Its handlers leave floating-point and vector registers alone.
+pub(crate) const NO_SIMD: u32 = 64;
+/// Any of these: no handler runs.
+pub(crate) const SILENT: u32 = DISABLED | STARTING | LEAVING | GONE;
+
+/// One registered probe.
+#[repr(C)]
+pub(crate) struct Node<A: Arch> {
+    /// First: who has the counter has the probe ([`Node::of_counter`]).
+    pub(crate) hits: HitCounter,
+    pub(crate) handlers: Handlers<A>,
+    pub(crate) next: AtomicPtr<Node<A>>,
+    pub(crate) point: AtomicPtr<Point<A>>,
+    pub(crate) flags: AtomicU32,
+    /// Which registration it came with: rises from probe to probe.
+    pub(crate) generation: u32,
+    pub(crate) missed: Counter,
+    pub(crate) faults: Counter,
+    /// For its handlers.
+    pub(crate) lender: &'static dyn Lender,
+}
+
+/// What a probe does at a hit.
+pub(crate) enum Handlers<A: Arch> {
+    Kprobe { pre: Option<Pre<A>>, post: Option<Box<PostFn<A>>>, fault: Option<Box<FaultHandler<A>>> },
+    Jprobe(JprobeEntry),
+    Return(Box<ReturnProbe<A>>),
+}
+
+/// What handlers ask of the way that a hit comes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// To be called before the instruction.
+    Pre,
+    /// To be called behind it, too.
+    Post,
+    /// To follow the call.
+    Return,
+    /// To be entered instead of the function.
+    Jprobe,
+}
+
+impl<A: Arch> Handlers<A> {
+    pub(crate) fn asks(&self) -> Asks {
+        match self {
+            Self::Kprobe { post: Some(_), .. } => Asks::Post,
+            Self::Kprobe { .. } => Asks::Pre,
+            Self::Return(_) => Asks::Return,
+            Self::Jprobe(_) => Asks::Jprobe,
+        }
+    }
+}
+
+impl<A: Arch> Node<A> {
+    pub(crate) fn new(
+        handlers: Handlers<A>,
+        flags: u32,
+        generation: u32,
+        lender: &'static dyn Lender,
+    ) -> Self {
+        Self {
+            next: AtomicPtr::new(ptr::null_mut()),
+            point: AtomicPtr::new(ptr::null_mut()),
+            flags: AtomicU32::new(flags),
+            generation,
+            hits: HitCounter::new(flags & SILENT != 0),
+            missed: Counter::new(),
+            faults: Counter::new(),
+            handlers,
+            lender,
+        }
+    }
+
+    /// What its handlers and its calls know it by.
+    #[inline(always)]
+    pub(crate) fn known(&self) -> ProbeRef<'_, A> {
+        // SAFETY: it lies there as long as this reference lives.
+        unsafe { ProbeRef::new(NonNull::from(self).cast()) }
+    }
+
+    /// The probe that is known so.
+    #[inline(always)]
+    pub(crate) fn of(known: ProbeRef<'_, A>) -> &Self {
+        // SAFETY: whoever has made it has said that one lies there as long as the lifetime says.
+        unsafe { known.address().cast().as_ref() }
+    }
+
+    /// The probe that a counter belongs to, where that is a probe's.
+    #[inline(always)]
+    pub(crate) fn of_counter(hits: *const HitCounter) -> *const Self {
+        const { assert!(offset_of!(Self, hits) == 0) };
+        hits.cast()
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_silent(&self) -> bool {
+        self.flags.load(Relaxed) & SILENT != 0
+    }
+
+    pub(crate) fn is(&self, flag: u32) -> bool {
+        self.flags.load(Relaxed) & flag != 0
+    }
+
+    pub(crate) fn set(&self, flag: u32) {
+        self.flags.fetch_or(flag, AcqRel);
+        if flag & SILENT != 0 {
+            self.fall_silent();
+        }
+    }
+
+    pub(crate) fn clear(&self, flag: u32) {
+        self.flags.fetch_and(!flag, AcqRel);
+        if !self.is_silent() {
+            self.hits.speak();
+            if let Handlers::Return(half) = &self.handlers {
+                half.speak();
+            }
+            // A handler may have disabled it meanwhile.
+            if self.is_silent() {
+                self.fall_silent();
+            }
+        }
+    }
+
+    /// Tells what hits look at instead of the flags.
+    fn fall_silent(&self) {
+        self.hits.silence();
+        if let Handlers::Return(half) = &self.handlers {
+            half.fall_silent();
+        }
+    }
+
+    pub(crate) fn has_post(&self) -> bool {
+        matches!(&self.handlers, Handlers::Kprobe { post: Some(_), .. })
+    }
+
+    /// Whether it was there when the probe of generation `newest` was the newest one.
+    pub(crate) fn is_not_younger_than(&self, newest: u32) -> bool {
+        newest.wrapping_sub(self.generation) < 1 << 31
+    }
+
+    /// The probe behind it on its point's list.
+    #[inline(always)]
+    pub(crate) fn behind(&self) -> Option<&Self> {
+        // SAFETY: as in `Point::newest`: whoever has this node's reference keeps the next one, too.
+        unsafe { follow(&self.next).as_ref() }
+    }
+
+    /// Its point, as it was allocated: what may be freed.
+    ///
+    /// `None` before registration has found one.
+    pub(crate) fn point_pointer(&self) -> Option<NonNull<Point<A>>> {
+        NonNull::new(self.point.load(Relaxed))
+    }
+
+    /// Its point.
+    ///
+    /// # Safety
+    /// The node is registered: a point outlives its nodes.
+    #[inline(always)]
+    pub(crate) unsafe fn point(&self) -> &Point<A> {
+        // SAFETY: set before the node was published; the point is freed after its last node.
+        unsafe { &*self.point.load(Relaxed) }
+    }
+}
+
+impl<A: Arch> ProbeCell<A> {
+    /// The probe's record, or null.
+    #[inline(always)]
+    pub(crate) fn node(&self) -> *const Node<A> {
+        self.address().cast_const().cast()
+    }
+}

@@ -1,0 +1,48 @@
+//! Grace periods: when nobody can still be inside.
+//!
+//! A context that goes inside stores its word and then reads tables and lists, with no barrier between but the
+//! compiler's. Whoever wants to free something first takes it off the tables and lists, and then calls
+//! [`Probes::quiesce`]: [`Host::sync_cores`] is a full barrier on every context, so a context either went inside
+//! before it, and its word shows that, or it will not find what was taken off.
+//!
+//! A context that is in a slot is not inside: it may stay there for long. Its frames name its points; they are looked
+//! at after the grace period, and what they name is kept until a later one.
+
+use crate::state::context::{Anonymous, Context};
+use crate::state::host::Host;
+use crate::state::probes::Probes;
+use crate::sync::{Acquire, SeqCst, fence};
+
+impl<H: Host> Probes<H> {
+    /// Goes inside without a context.
+    pub(crate) fn anonymous(&self) -> Anonymous<'_> {
+        Anonymous::enter(&self.anonymous)
+    }
+
+    /// Returns when everybody who was inside at the call has left. Not called from inside.
+    pub(crate) fn quiesce(&self) {
+        fence(SeqCst);
+        self.host.sync_cores();
+        fence(SeqCst);
+        self.host.for_each_context(&mut |context| {
+            let seen = context.word().load(Acquire);
+            if !Context::<H::Arch>::says_inside(seen) {
+                return;
+            }
+            while Context::<H::Arch>::is_same_section(seen, context.word().load(Acquire)) {
+                self.host.relax();
+            }
+        });
+        while self.anonymous.load(Acquire) != 0 {
+            self.host.relax();
+        }
+    }
+
+    /// Whether the code that is running is a handler's, or interrupts the core: a hit, or a registration in its own task.
+    pub(crate) fn is_in_handler(&self) -> bool {
+        self.host.pin();
+        let is_inside = self.host.context().is_some_and(Context::is_inside) || self.has_interrupted_holder();
+        self.host.unpin();
+        is_inside
+    }
+}

@@ -1,0 +1,197 @@
+//! Watchpoints: probes that fire on data references, through the processor's debug registers.
+//!
+//! An optional power of a host ([`Host::watchpoints`](crate::host::Host::watchpoints)). Here is what is registered, and what handlers see;
+//! the lock-free half is `hit/watch.rs`, the locked half `registry/watch.rs`.
+
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, MemFault, Memory, Regs};
+use crate::state::counter::Counter;
+use crate::state::lender::{Lender, TargetMemory};
+use crate::state::point::DISABLED;
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Relaxed};
+use alloc::boxed::Box;
+use core::fmt;
+
+/// The most watchpoints at the same time, on whatever processor.
+pub const MAX_WATCHPOINTS: usize = 16;
+
+/// Which references to watched memory fire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Trigger {
+    /// Writes.
+    Write,
+    /// Reads and writes.
+    ReadWrite,
+}
+
+/// The memory that a watchpoint watches, and for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchRange {
+    /// The first byte.
+    pub addr: usize,
+    /// The length in bytes.
+    pub len_bytes: usize,
+    /// What fires.
+    pub trigger: Trigger,
+}
+
+pub(crate) type WatchFn<A> = dyn Fn(&mut WatchHit<'_, A>) + Send + Sync;
+
+/// A watchpoint to be registered with [`Probes::watch`](crate::Probes::watch): what to call after each reference to some memory.
+///
+/// The handler runs where a kprobe's would, and under the same rules: it may not block, allocate in a process, or register
+/// and unregister probes. A reference that a probe's handler makes, or the core while it simulates an instruction, is
+/// counted as missed.
+///
+/// ```
+/// # use probe_core::Watchpoint;
+/// # fn show<A: probe_core::arch::Arch>(counter: &'static u64) -> Watchpoint<A> {
+/// Watchpoint::on((&raw const *counter).addr(), 8).write().then(|hit| drop(hit.pc()))
+/// # }
+/// ```
+pub struct Watchpoint<A: Arch> {
+    pub(crate) range: WatchRange,
+    pub(crate) handler: Option<Box<WatchFn<A>>>,
+    pub(crate) is_disabled: bool,
+}
+
+impl<A: Arch> Watchpoint<A> {
+    /// A watchpoint on `len_bytes` bytes from `addr`, for writes. What lengths and alignments there are is up to the
+    /// processor: 1, 2 and 4 bytes everywhere, 8 on 64-bit ones, each aligned to itself.
+    pub fn on(addr: usize, len_bytes: usize) -> Self {
+        let range = WatchRange { addr, len_bytes, trigger: Trigger::Write };
+        Self { range, handler: None, is_disabled: false }
+    }
+
+    /// Fires on writes.
+    #[must_use]
+    pub fn write(mut self) -> Self {
+        self.range.trigger = Trigger::Write;
+        self
+    }
+
+    /// Fires on reads and writes.
+    #[must_use]
+    pub fn read_write(mut self) -> Self {
+        self.range.trigger = Trigger::ReadWrite;
+        self
+    }
+
+    /// Calls `handler` after the instruction that has made the reference.
+    #[must_use]
+    pub fn then<F>(mut self, handler: F) -> Self
+    where
+        F: Fn(&mut WatchHit<'_, A>) + Send + Sync + 'static,
+    {
+        self.handler = Some(Box::new(handler));
+        self
+    }
+
+    /// Registers it without enabling it: it fires when [`Watch::enable`](crate::Watch::enable) has been called.
+    #[must_use]
+    pub fn disabled(mut self) -> Self {
+        self.is_disabled = true;
+        self
+    }
+}
+
+impl<A: Arch> fmt::Debug for Watchpoint<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watchpoint").field("range", &self.range).finish_non_exhaustive()
+    }
+}
+
+/// One reference to watched memory, as a handler sees it.
+pub struct WatchHit<'a, A: Arch> {
+    pub(crate) regs: &'a mut A::Regs,
+    pub(crate) node: &'a WatchNode<A>,
+    pub(crate) lender: &'a dyn Lender,
+}
+
+impl<'a, A: Arch> WatchHit<'a, A> {
+    /// The instruction that comes next in the program's own text: the one that has made the reference is before it, or is
+    /// itself where it repeats (x86: REP).
+    pub fn pc(&self) -> CodeAddr {
+        self.regs.pc()
+    }
+
+    /// What is watched.
+    pub fn range(&self) -> WatchRange {
+        self.node.range
+    }
+
+    /// The registers after the instruction.
+    pub fn regs(&self) -> &A::Regs {
+        self.regs
+    }
+
+    /// The registers, to be changed. A changed pc is not taken over.
+    pub fn regs_mut(&mut self) -> &mut A::Regs {
+        self.regs
+    }
+
+    /// The interrupted context's memory; to read what has been written, for example.
+    pub fn memory(&self) -> TargetMemory<'a> {
+        TargetMemory(self.lender)
+    }
+
+    /// Reads the first word that is watched.
+    ///
+    /// # Errors
+    /// It cannot be read any more.
+    pub fn value(&self) -> Result<usize, MemFault> {
+        let mut bytes = [0; size_of::<usize>()];
+        let len = self.node.range.len_bytes.min(bytes.len());
+        // At the word's low end.
+        let from = if cfg!(target_endian = "big") { bytes.len() - len } else { 0 };
+        if let Some(out) = bytes.get_mut(from..from + len) {
+            self.memory().read(self.node.range.addr, out)?;
+        }
+        Ok(usize::from_ne_bytes(bytes))
+    }
+
+    /// Disables this watchpoint: its handler does not run from now on; the processor forgets it later.
+    pub fn disable(&self) {
+        self.node.set(DISABLED);
+        self.lender.note_change();
+    }
+}
+
+/// One registered watchpoint. Flags are those of a probe (the module `point`).
+pub(crate) struct WatchNode<A: Arch> {
+    pub(crate) range: WatchRange,
+    pub(crate) handler: Option<Box<WatchFn<A>>>,
+    flags: AtomicU32,
+    /// The host has armed it.
+    pub(crate) is_armed: AtomicBool,
+    pub(crate) hits: Counter,
+    pub(crate) missed: Counter,
+    /// Links those that are to be freed.
+    pub(crate) next: AtomicPtr<WatchNode<A>>,
+}
+
+impl<A: Arch> WatchNode<A> {
+    pub(crate) fn new(watchpoint: Watchpoint<A>, flags: u32) -> Self {
+        Self {
+            range: watchpoint.range,
+            handler: watchpoint.handler,
+            flags: AtomicU32::new(flags),
+            is_armed: AtomicBool::new(false),
+            hits: Counter::new(),
+            missed: Counter::new(),
+            next: AtomicPtr::default(),
+        }
+    }
+
+    pub(crate) fn is(&self, flag: u32) -> bool {
+        self.flags.load(Relaxed) & flag != 0
+    }
+
+    pub(crate) fn set(&self, flag: u32) {
+        self.flags.fetch_or(flag, Relaxed);
+    }
+
+    pub(crate) fn clear(&self, flag: u32) {
+        self.flags.fetch_and(!flag, Relaxed);
+    }
+}
