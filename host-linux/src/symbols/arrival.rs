@@ -12,7 +12,7 @@ use super::objects::{Object, Role};
 use crate::memory::read_some;
 use gimli::{
     BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, EhFrame, EhFrameHdr, EndianSlice,
-    FrameDescriptionEntry, Pointer, Register, RunTimeEndian, UnwindSection, Vendor,
+    FrameDescriptionEntry, ParsedEhFrameHdr, Pointer, Register, RunTimeEndian, UnwindSection, Vendor,
 };
 use object::read::elf::FileHeader;
 use object::{Object as _, ObjectSection, elf};
@@ -109,6 +109,19 @@ struct Row {
     return_address: Rule,
 }
 
+/// Parses `.eh_frame_hdr`. Its count of entries has four bytes, as all linkers write it: [`gimli`] multiplies it
+/// by their length unchecked, and a longer one could overflow (EVT_2).
+fn parse<'a>(
+    header: &'a [u8],
+    machine: Machine,
+    bases: &BaseAddresses,
+) -> gimli::Result<ParsedEhFrameHdr<Bytes<'a>>> {
+    if header.get(2) != Some(&gimli::DW_EH_PE_udata4.0) {
+        return Err(gimli::Error::UnsupportedPointerEncoding);
+    }
+    EhFrameHdr::new(header, machine.endian()).parse(bases, machine.address_size)
+}
+
 impl Tables<'_> {
     /// How `at` is come to. Not for symbols: what no description covers is unknown.
     fn arrival(&self, at: u64) -> Arrival {
@@ -116,14 +129,25 @@ impl Tables<'_> {
     }
 
     fn try_arrival(&self, at: u64) -> gimli::Result<Arrival> {
-        let endian = self.machine.endian();
+        const NOTHING: gimli::Error = gimli::Error::NoUnwindInfoForAddress;
         let bases = BaseAddresses::default().set_eh_frame_hdr(self.header.1).set_eh_frame(self.frames.1);
-        let header = EhFrameHdr::new(self.header.0, endian).parse(&bases, self.machine.address_size)?;
-        let table = header.table().ok_or(gimli::Error::NoUnwindInfoForAddress)?;
-        let mut frames = EhFrame::new(self.frames.0, endian);
+        let header = parse(self.header.0, self.machine, &bases)?;
+        let table = header.table().ok_or(NOTHING)?;
+        let mut frames = EhFrame::new(self.frames.0, self.machine.endian());
         frames.set_address_size(self.machine.address_size);
         frames.set_vendor(self.machine.vendor);
-        let found = table.fde_for_address(&frames, &bases, at, EhFrame::cie_from_offset)?;
+        // Not `fde_for_address`: it subtracts unchecked, and an entry may lead to before `.eh_frame` (EVT_2).
+        let (Pointer::Direct(entry), Pointer::Direct(start)) =
+            (table.lookup(at, &bases)?, header.eh_frame_ptr())
+        else {
+            return Err(NOTHING);
+        };
+        let offset =
+            entry.checked_sub(start).and_then(|offset| usize::try_from(offset).ok()).ok_or(NOTHING)?;
+        let found = frames.fde_from_offset(&bases, offset.into(), EhFrame::cie_from_offset)?;
+        if !found.contains(at) {
+            return Err(NOTHING);
+        }
         if found.is_signal_trampoline() {
             return Ok(Arrival::SIGNAL_RETURN);
         }
@@ -286,8 +310,7 @@ impl<'a> InFile<'a> {
         let mut all = Vec::new();
         let Some(tables) = self.tables else { return all };
         let bases = BaseAddresses::default().set_eh_frame_hdr(tables.header.1).set_eh_frame(tables.frames.1);
-        let header = EhFrameHdr::new(tables.header.0, tables.machine.endian());
-        let Ok(header) = header.parse(&bases, tables.machine.address_size) else { return all };
+        let Ok(header) = parse(tables.header.0, tables.machine, &bases) else { return all };
         let Some(table) = header.table() else { return all };
         let mut entries = table.iter(&bases);
         while let Ok(Some((Pointer::Direct(start), _))) = entries.next() {
@@ -325,7 +348,7 @@ impl Copied {
         };
         let mut header = read(header)?;
         let bases = BaseAddresses::default().set_eh_frame_hdr(header.1);
-        let parsed = EhFrameHdr::new(&header.0, machine.endian()).parse(&bases, machine.address_size).ok()?;
+        let parsed = parse(&header.0, machine, &bases).ok()?;
         let Pointer::Direct(frames) = parsed.eh_frame_ptr() else { return None };
         if let Some(len) = frames.checked_sub(header.1).and_then(|len| usize::try_from(len).ok()) {
             header.0.truncate(len);
@@ -432,6 +455,30 @@ mod tests {
             (power, row(1, 0, Rule::Elsewhere), Arrival::PART),
         ] {
             assert_eq!(machine.judge(&row), arrival, "{row:?}");
+        }
+    }
+
+    /// Tables whose entry leads to before `.eh_frame`, and whose count is as large as a number can be.
+    #[test]
+    fn evt_2_no_table_makes_the_search_overflow() {
+        let machine = Machine::new(elf::EM_X86_64, false).unwrap();
+        // The count's encoding and bytes, and where the entries of the only row and the next lead.
+        let arrival = |count_encoding, count: &[u8], description: i32| {
+            let mut header = vec![1, gimli::DW_EH_PE_udata4.0, count_encoding, 0x3b];
+            header.extend_from_slice(&0x2000_u32.to_le_bytes());
+            header.extend_from_slice(count);
+            for word in [0x2000, description, 0x3000, description] {
+                header.extend_from_slice(&word.to_le_bytes());
+            }
+            Tables { machine, header: (&header, 0x1000), frames: (&[0; 64], 0x2000) }.arrival(0x3010)
+        };
+        for description in [-0x800, 0, 0x1000, 0x103f, i32::MAX, i32::MIN] {
+            for count in [1, 2, u32::MAX] {
+                let told = arrival(gimli::DW_EH_PE_udata4.0, &count.to_le_bytes(), description);
+                assert_eq!(told, Arrival::Unknown);
+            }
+            let told = arrival(gimli::DW_EH_PE_udata8.0, &u64::MAX.to_le_bytes(), description);
+            assert_eq!(told, Arrival::Unknown);
         }
     }
 }

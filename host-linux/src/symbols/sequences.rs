@@ -32,10 +32,10 @@ pub const SIGNATURE: Refusal = Refusal::invalid(
 const DESCRIPTOR_LEN: u64 = 32;
 /// How long a sequence is at the most: there is no limit, but none is longer than that.
 const MAX_LEN: u64 = 1 << 16;
-/// In how many segments of a file something is looked for. Linkers make some ten; a file may say that it has thousands.
-const MOST_SEGMENTS: usize = 64;
-/// No relocation has less bytes.
-const LEAST_RELOCATION: usize = 8;
+/// How many segments of a file are read. Linkers write about ten; a hostile file may claim thousands.
+const MAX_SEGMENTS: usize = 64;
+/// The shortest relocation: `Elf32_Rel`.
+const MIN_RELOCATION_LEN: usize = 8;
 /// What the kernel's header names as signature: x86, aarch64, powerpc.
 const SIGNATURES: [u32; 3] = [0x5305_3053, 0xd428_bc00, 0x0fe5_000b];
 /// On x86 the signature is the last four bytes of an instruction that is never executed (UD1): what it begins with.
@@ -119,9 +119,9 @@ impl<'file, 'data> Finder<'file, 'data> {
         });
         let texts =
             texts.map(|segment| (segment.address(), segment.address().saturating_add(segment.size())));
-        let mut finder = Self { file, texts: texts.take(MOST_SEGMENTS).collect(), relocated: Vec::new() };
-        // No two relocations have the same bytes: sections that overlap have no more than there is room for in the file.
-        let most = file.data().len() / LEAST_RELOCATION;
+        let mut finder = Self { file, texts: texts.take(MAX_SEGMENTS).collect(), relocated: Vec::new() };
+        // Relocation sections of a hostile file may overlap; those of an honest one all have room in the file.
+        let most = file.data().len() / MIN_RELOCATION_LEN;
         let relocations = file.dynamic_relocations().into_iter().flatten().take(most);
         finder.relocated = relocations
             .filter(|(_, relocation)| {
@@ -140,7 +140,7 @@ impl<'file, 'data> Finder<'file, 'data> {
 
     fn find(&self) -> Vec<Sequence> {
         let mut found = Vec::new();
-        // Nor have two sections: where they are longer than the file, its length is searched.
+        // Sections of a hostile file may overlap thousands of times (EVT_2): no more is searched than the file has bytes.
         let mut left = self.file.data().len();
         for section in self.file.sections() {
             let SectionFlags::Elf { sh_flags, .. } = section.flags() else { continue };
@@ -167,7 +167,7 @@ impl<'file, 'data> Finder<'file, 'data> {
     ) {
         let Ok(data) = section.data() else { return };
         let start = section.address();
-        // A section at the end of the address space is none that a program has.
+        // No program has a section that reaches past the end of the address space.
         let ends = (start.checked_next_multiple_of(DESCRIPTOR_LEN), start.checked_add(data.len() as u64));
         let (Some(first), Some(end)) = ends else { return };
         for at in (first..end).step_by(DESCRIPTOR_LEN as usize) {
@@ -218,7 +218,7 @@ impl<'file, 'data> Finder<'file, 'data> {
 
     /// The bytes of code from `at` on.
     fn code(&self, at: u64) -> Option<&'data [u8]> {
-        self.file.segments().take(MOST_SEGMENTS).find_map(|segment| {
+        self.file.segments().take(MAX_SEGMENTS).find_map(|segment| {
             let offset = usize::try_from(at.checked_sub(segment.address())?).ok()?;
             segment.data().ok()?.get(offset..).filter(|rest| !rest.is_empty())
         })
@@ -229,26 +229,25 @@ impl<'file, 'data> Finder<'file, 'data> {
 mod tests {
     use super::*;
 
-    /// 65,000 sections that each are the whole file, which has room for half a million descriptors: an hour, if each were searched.
+    /// 65,000 sections, each the whole file with room for half a million descriptors: an hour if each were searched.
     #[test]
-    fn sections_that_overlap_are_not_searched_again_and_again() {
+    fn evt_2_sections_that_overlap_are_not_searched_again_and_again() {
         const SECTIONS: u16 = 0xfe00;
         const LEN: u64 = 16 << 20;
         let order = if cfg!(target_endian = "big") { 2 } else { 1 };
         let mut file = vec![0x7f, b'E', b'L', b'F', 2, order, 1, 0];
         let mut put = |bytes: &[u8]| file.extend_from_slice(bytes);
         put(&[0; 8]);
-        // A shared object without segments; the sections' headers are behind this one.
+        // A shared object without segments; the section headers come next.
         [3_u16, 62].iter().for_each(|half| put(&half.to_ne_bytes()));
         put(&1_u32.to_ne_bytes());
         [0, 0, 64_u64].iter().for_each(|word| put(&word.to_ne_bytes()));
         put(&0_u32.to_ne_bytes());
         [64, 56, 0, 64, SECTIONS, 1].iter().for_each(|half: &u16| put(&half.to_ne_bytes()));
         put(&[0; 64]);
-        for index in 1..SECTIONS {
-            // The first holds the names. No name, data that is written; flags, address, offset, length; no link; alignment.
-            let kind: u32 = if index == 1 { 3 } else { 1 };
-            [0, kind].iter().for_each(|word| put(&word.to_ne_bytes()));
+        for _ in 1..SECTIONS {
+            // No name, writable data; flags, address, offset, length, link and info, alignment, entry length.
+            [0, 1_u32].iter().for_each(|word| put(&word.to_ne_bytes()));
             [3, 0x10_0000, 0, LEN, 0, 32, 0].iter().for_each(|word: &u64| put(&word.to_ne_bytes()));
         }
         file.resize(LEN as usize, 0);
