@@ -84,7 +84,7 @@ impl<H: Host> Probes<H> {
         let mut add = |point: NonNull<Point<H::Arch>>| {
             // SAFETY: in the table or among the gone, and the lock is held.
             let point = unsafe { point.as_ref() };
-            for node in point.nodes().filter(|node| !node.is(STARTING | LEAVING)) {
+            for node in point.nodes().filter(|node| !node.is_any(STARTING | LEAVING)) {
                 lines.push(Line {
                     at: point.place,
                     kind: Kind::of(node),

@@ -277,8 +277,8 @@ extern "C" fn copied<H: Host>(word: usize, regs: *mut RegsOf<H>) -> Resume {
 
 impl<H: Host> Probes<H> {
     /// The functions that detours lead to, by way of the backend's trampolines and, on some, its
-    /// [`handler`](crate::arch::NativeArch::handler): for checks of
-    /// what the hit path reaches.
+    /// [`handler`](crate::arch::NativeArch::handler): for checks of what the hit path reaches.
+    #[doc(hidden)]
     pub fn detour_handlers() -> [extern "C" fn(usize, *mut RegsOf<H>) -> Resume; 4] {
         [jumped::<H>, entered::<H, false>, entered::<H, true>, copied::<H>]
     }

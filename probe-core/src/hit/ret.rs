@@ -24,6 +24,7 @@ use core::ptr;
 
 impl<H: Host> Probes<H> {
     /// The function that every return stub ends up in, as [`Probes::detour_handlers`] are those of detours.
+    #[doc(hidden)]
     pub fn return_handler() -> extern "C" fn(usize, *mut RegsOf<H>) -> Resume {
         fast::return_from_stub::<H>
     }

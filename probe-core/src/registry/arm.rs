@@ -28,7 +28,7 @@ pub enum Switch {
 impl<H: Host> Probes<H> {
     /// Whether a point's breakpoint is to stand in text.
     pub(super) fn is_wanted(&self, point: &Point<H::Arch>) -> bool {
-        self.is_on() && point.nodes().any(|node| !node.is(DISABLED | LEAVING | GONE))
+        self.is_on() && point.nodes().any(|node| !node.is_any(DISABLED | LEAVING | GONE))
     }
 
     /// Plants or removes a point's breakpoint, as its probes and the switch ask. Whether text has changed.

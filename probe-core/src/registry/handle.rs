@@ -68,7 +68,7 @@ impl<H: Host> Probe<H> {
 
     /// Whether it is neither disabled nor gone. The switch does not matter.
     pub fn is_enabled(&self) -> bool {
-        !self.node().is(DISABLED | GONE)
+        !self.node().is_any(DISABLED | GONE)
     }
 
     /// Whether its text has gone (CTL_5).

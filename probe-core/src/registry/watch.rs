@@ -47,7 +47,7 @@ impl<H: Host> Watch<H> {
 
     /// Whether it is neither disabled nor gone. The switch does not matter.
     pub fn is_enabled(&self) -> bool {
-        !self.node().is(DISABLED | GONE)
+        !self.node().is_any(DISABLED | GONE)
     }
 
     /// Whether its memory has gone with a module or an object (CTL_5).
@@ -163,7 +163,7 @@ impl<H: Host> Probes<H> {
         for (index, cell) in self.watches.iter().enumerate() {
             // SAFETY: nodes are freed under the lock only.
             let Some(node) = (unsafe { cell.load(Acquire).as_ref() }) else { continue };
-            let is_wanted = self.is_on() && !node.is(DISABLED | GONE | LEAVING);
+            let is_wanted = self.is_on() && !node.is_any(DISABLED | GONE | LEAVING);
             if is_wanted == node.is_armed.load(Relaxed) {
                 continue;
             }

@@ -135,7 +135,9 @@ impl<A: Arch> Point<A> {
         self.mode.store(mode as u8, Release);
     }
 
+    /// Whether it is in that state, which is one bit.
     pub(crate) fn is(&self, state: u8) -> bool {
+        debug_assert!(state.is_power_of_two(), "one state is asked for at a time");
         self.state.load(Relaxed) & state != 0
     }
 
@@ -338,8 +340,15 @@ impl<A: Arch> Node<A> {
         self.flags.load(Relaxed) & SILENT != 0
     }
 
+    /// Whether it has that flag, which is one.
     pub(crate) fn is(&self, flag: u32) -> bool {
-        self.flags.load(Relaxed) & flag != 0
+        debug_assert!(flag.is_power_of_two(), "one of several is `is_any`");
+        self.is_any(flag)
+    }
+
+    /// Whether it has at least one of these flags.
+    pub(crate) fn is_any(&self, flags: u32) -> bool {
+        self.flags.load(Relaxed) & flags != 0
     }
 
     pub(crate) fn set(&self, flag: u32) {

@@ -183,8 +183,15 @@ impl<A: Arch> WatchNode<A> {
         }
     }
 
+    /// Whether it has that flag, which is one.
     pub(crate) fn is(&self, flag: u32) -> bool {
-        self.flags.load(Relaxed) & flag != 0
+        debug_assert!(flag.is_power_of_two(), "one of several is `is_any`");
+        self.is_any(flag)
+    }
+
+    /// Whether it has at least one of these flags.
+    pub(crate) fn is_any(&self, flags: u32) -> bool {
+        self.flags.load(Relaxed) & flags != 0
     }
 
     pub(crate) fn set(&self, flag: u32) {

@@ -341,16 +341,19 @@ unsafe impl NativeJumps<ToyRegs> for Toy {
 }
 
 /// What a host does when a slot is entered that the processor steps.
+#[allow(dead_code, reason = "the models step nothing")]
 pub fn begin_step(regs: &mut ToyRegs) -> u32 {
     Toy::begin(regs)
 }
 
 /// What it does when that is left.
+#[allow(dead_code, reason = "the models step nothing")]
 pub fn end_step(regs: &mut ToyRegs, kept: u32) {
     Toy::end(regs, kept);
 }
 
 /// Where the trap of a stepped processor leads.
+#[allow(dead_code, reason = "the models step nothing")]
 pub fn step_trap<H: Host<Arch = Toy>>(probes: &Probes<H>, regs: &mut ToyRegs) -> Trap {
     probes.step(regs)
 }
