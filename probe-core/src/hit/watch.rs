@@ -30,7 +30,7 @@ impl<H: Host> Probes<H> {
         let inside = context.open();
         // SAFETY: a node is freed after a grace period that began when it had been taken out of its cell; inside until the end.
         if let Some(node) = unsafe { cell.load(Acquire).as_ref() }
-            && !node.is(SILENT)
+            && !node.is_any(SILENT)
         {
             if inside.was_outside() {
                 self.call_watch(node, regs, inside.section());
