@@ -24,17 +24,17 @@ const LONG_FUNCTIONS: &[(&str, &str, usize, &str)] = &[
     ("x86-decode/tests/native/machine.rs", "with_fixed_floating_point", 71, "assembly"),
     ("x86-decode/tests/oracle.rs", "synthetic", 62, "a table: encodings"),
     ("x86-decode/tests/trampoline.rs", "a_return_through_a_stub_changes_nothing_else", 71, "assembly"),
-    ("x86-decode/tests/trampoline.rs", "hit_1_a_hit_by_jump_changes_nothing_else", 106, "assembly"),
+    ("x86-decode/tests/trampoline.rs", "hit_1_a_hit_by_jump_changes_nothing_else", 107, "assembly"),
 ];
 const LOWERED: &str = "hit_2_a_pre_handler_may_lower_the_stack_pointer_of_a_simulated_instruction";
 const CYCLES: &str = "safe_3_jumps_come_and_go_in_bytes_that_threads_execute";
 
 /// Files that are longer all the same, with their one subject. Each may have as many lines as here, no more.
 const LONG_FILES: &[(&str, usize, &str)] = &[
-    ("arch-aarch64/tests/native/trampolines.rs", 541, "the trampolines, executed"),
-    ("arch-i386/src/asm.rs", 627, "the only file with assembly"),
+    ("arch-aarch64/tests/native/trampolines.rs", 545, "the trampolines, executed"),
+    ("arch-i386/src/asm.rs", 642, "the only file with assembly"),
     ("arch-ppc64/src/insn.rs", 525, "the table of encodings"),
-    ("arch-x86_64/src/asm.rs", 528, "the only file with assembly"),
+    ("arch-x86_64/src/asm.rs", 542, "the only file with assembly"),
     ("capi/src/kernel.rs", 560, "the host that a kernel in C gives"),
     ("capi/src/register.rs", 544, "registration for C"),
     ("host-linux/src/threads.rs", 577, "a thread's block"),
@@ -47,8 +47,8 @@ const LONG_FILES: &[(&str, usize, &str)] = &[
     ("probe-core/tests/contract/registration.rs", 711, "the rules REG_1 to REG_21"),
     ("probe/tests/trace.rs", 503, "the command `probe trace`"),
     ("tests/user/tests/storm.rs", 519, "one program: everything at once"),
-    ("x86-decode/tests/pure.rs", 561, "decoding, simulation and slots as data"),
-    ("x86-decode/tests/trampoline.rs", 517, "the trampolines, executed"),
+    ("x86-decode/tests/pure.rs", 564, "decoding, simulation and slots as data"),
+    ("x86-decode/tests/trampoline.rs", 521, "the trampolines, executed"),
 ];
 
 /// Finds functions and files that are too long, and exceptions that nothing needs any more.
