@@ -1,8 +1,72 @@
 //! What keeps alive what the tables and lists lead to: a value that only the code which keeps it alive can make.
 
+use core::marker::PhantomData;
+use core::ops::Deref;
+use core::ptr::NonNull;
+
 /// The proof that nothing which a table leads to is freed: a [`Section`](crate::state::context::Section) of the hit path, or the
-/// registry's lock. A reference that is found with it does not outlive it.
+/// registry's lock. A reference that is found with it does not outlive the borrow.
 ///
 /// # Safety
-/// As long as a value of the type lives, nothing that was in a table since it was made is freed, nor a table's array.
+/// As long as a value of the type is borrowed, nothing that was in a table when the borrow began is freed, nor a table's array.
 pub(crate) unsafe trait Held {}
+
+/// The proof that the registry's lock is held. As long as it is borrowed, nothing is freed.
+pub(crate) struct Hold(());
+
+// SAFETY: `new` was promised it.
+unsafe impl Held for Hold {}
+
+impl Hold {
+    /// For the lock's guard.
+    ///
+    /// # Safety
+    /// Whoever frees something has borrowed it mutably, or owns it.
+    pub(crate) const unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
+/// A reference that knows the allocation it leads to. The registry finds with it what it may free later; then the
+/// reference has ended.
+pub(crate) struct Lent<'g, T> {
+    at: NonNull<T>,
+    _held: PhantomData<&'g T>,
+}
+
+impl<T> Clone for Lent<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Lent<'_, T> {}
+
+impl<'g, T> Lent<'g, T> {
+    /// Lends what lies at `at`.
+    ///
+    /// # Safety
+    /// A T is there, which nobody frees or borrows mutably as long as `'g`.
+    pub(crate) unsafe fn new(at: NonNull<T>) -> Self {
+        Self { at, _held: PhantomData }
+    }
+
+    /// The reference.
+    pub(crate) fn get(self) -> &'g T {
+        // SAFETY: `new` was promised that it is there as long as `'g`.
+        unsafe { self.at.as_ref() }
+    }
+
+    /// The allocation.
+    pub(crate) fn pointer(self) -> NonNull<T> {
+        self.at
+    }
+}
+
+impl<T> Deref for Lent<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.get()
+    }
+}

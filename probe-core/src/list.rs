@@ -1,5 +1,6 @@
 //! Lists through their items: what has to be kept for later without asking for memory. Under the registry's lock.
 
+use crate::held::{Hold, Lent};
 use crate::sync::{AtomicPtr, Relaxed};
 use core::ptr::NonNull;
 
@@ -30,7 +31,7 @@ impl<T: Linked> List<T> {
     /// Puts `item` first.
     ///
     /// # Safety
-    /// `item` is in no list, and valid until it has been taken out of this one.
+    /// `item` is in no list. It is freed when it has been taken out of this one, by who has the lock to himself.
     pub(crate) unsafe fn push(&mut self, item: NonNull<T>) {
         // SAFETY: the caller's.
         unsafe { item.as_ref() }.link().store(self.first, Relaxed);
@@ -38,7 +39,12 @@ impl<T: Linked> List<T> {
     }
 
     /// Takes the first item out.
-    pub(crate) fn pop(&mut self) -> Option<NonNull<T>> {
+    pub(crate) fn pop<'g>(&mut self, _hold: &'g Hold) -> Option<Lent<'g, T>> {
+        // SAFETY: `push` was promised that nobody frees it as long as the lock is borrowed.
+        self.take_first().map(|item| unsafe { Lent::new(item) })
+    }
+
+    fn take_first(&mut self) -> Option<NonNull<T>> {
         let first = NonNull::new(self.first)?;
         // SAFETY: what is in the list is valid.
         let link = unsafe { first.as_ref() }.link();
@@ -49,7 +55,7 @@ impl<T: Linked> List<T> {
     /// Takes `item` out, if it is in the list.
     pub(crate) fn remove(&mut self, item: NonNull<T>) {
         let mut rest = core::mem::replace(self, Self::new());
-        while let Some(other) = rest.pop() {
+        while let Some(other) = rest.take_first() {
             if other != item {
                 // SAFETY: it was in the list until now.
                 unsafe { self.push(other) };
@@ -58,9 +64,12 @@ impl<T: Linked> List<T> {
     }
 
     /// The items.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = NonNull<T>> {
-        // SAFETY: what is in the list is valid.
-        let next = |item: &NonNull<T>| NonNull::new(unsafe { item.as_ref() }.link().load(Relaxed));
-        core::iter::successors(NonNull::new(self.first), next)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Lent<'_, T>> {
+        let lend = |item| {
+            // SAFETY: what is in the list is valid, and nothing is taken out of it while it is borrowed.
+            unsafe { Lent::new(item) }
+        };
+        let next = move |item: &Lent<'_, T>| NonNull::new(item.link().load(Relaxed)).map(lend);
+        core::iter::successors(NonNull::new(self.first).map(lend), next)
     }
 }

@@ -4,7 +4,7 @@
 //! grows by publishing a new array; the old one is freed after a grace period. Writers hold the registry's lock.
 
 use crate::error::RegisterError;
-use crate::held::Held;
+use crate::held::{Held, Lent};
 use crate::sync::{AtomicPtr, Relaxed, Release, follow};
 use alloc::alloc::{alloc_zeroed, dealloc};
 use core::alloc::Layout;
@@ -47,6 +47,8 @@ struct Header {
     used: AtomicUsizeCell,
     /// Entries that are neither null nor tombstones; for writers.
     live: AtomicUsizeCell,
+    /// The next of the [`RetiredArrays`].
+    next: AtomicPtr<Header>,
 }
 
 type AtomicUsizeCell = crate::sync::AtomicUsize;
@@ -55,20 +57,56 @@ type AtomicUsizeCell = crate::sync::AtomicUsize;
 #[must_use = "free it after a grace period"]
 pub(crate) struct RetiredArray(NonNull<Header>);
 
-// SAFETY: plain memory.
-unsafe impl Send for RetiredArray {}
-
 impl RetiredArray {
     /// Frees the array.
     ///
     /// # Safety
     /// A grace period has passed since it was retired.
-    pub(crate) unsafe fn free(self) {
+    unsafe fn free(self) {
         // SAFETY: the array is ours until here; nobody changes the shift.
         let log2 = usize::BITS - unsafe { self.0.as_ref() }.shift;
         let Some((layout, _)) = layout(log2) else { return };
         // SAFETY: allocated with this layout; the caller says that nobody reads it any more.
         unsafe { dealloc(self.0.as_ptr().cast(), layout) };
+    }
+}
+
+/// Arrays that wait for a grace period: a list through their headers, so that to keep one needs no memory.
+pub(crate) struct RetiredArrays {
+    first: *mut Header,
+}
+
+// SAFETY: plain memory.
+unsafe impl Send for RetiredArrays {}
+
+impl RetiredArrays {
+    /// None.
+    pub(crate) const fn new() -> Self {
+        Self { first: ptr::null_mut() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_null()
+    }
+
+    /// Keeps an array.
+    pub(crate) fn push(&mut self, array: RetiredArray) {
+        // SAFETY: a retired array is there until it is freed.
+        unsafe { array.0.as_ref() }.next.store(self.first, Relaxed);
+        self.first = array.0.as_ptr();
+    }
+
+    /// Frees all of them.
+    ///
+    /// # Safety
+    /// A grace period has passed since the last of them was retired.
+    pub(crate) unsafe fn free(&mut self) {
+        while let Some(array) = NonNull::new(self.first) {
+            // SAFETY: it is freed just below.
+            self.first = unsafe { array.as_ref() }.next.load(Relaxed);
+            // SAFETY: the caller's.
+            unsafe { RetiredArray(array).free() };
+        }
     }
 }
 
@@ -128,14 +166,18 @@ impl<T: Keyed> Table<T> {
         }
     }
 
-    /// What lies at `key`, as it was inserted: what may be freed.
-    pub(crate) fn find_pointer(&self, key: usize, _held: &impl Held) -> Option<NonNull<T>> {
+    /// What lies at `key`, as it was inserted: what may be freed once it is off the table.
+    pub(crate) fn find_lent<'g>(&self, key: usize, _held: &'g impl Held) -> Option<Lent<'g, T>> {
         let header = NonNull::new(self.array.load(Relaxed))?;
         // SAFETY: `held` keeps the array.
         for place in unsafe { places::<T>(header.as_ptr(), key) } {
             let entry = NonNull::new(place.load(Relaxed))?;
+            if entry.addr().get() <= TOMBSTONE {
+                continue;
+            }
             // SAFETY: `held` keeps the entry.
-            if entry.addr().get() > TOMBSTONE && unsafe { entry.as_ref() }.key() == key {
+            let entry = unsafe { Lent::new(entry) };
+            if entry.key() == key {
                 return Some(entry);
             }
         }
@@ -163,10 +205,10 @@ impl<T: Keyed> Table<T> {
         let target = wanted.checked_add(wanted / 4).and_then(usize::checked_next_power_of_two);
         let log2 = target.ok_or(RegisterError::NoMemory)?.trailing_zeros().max(MIN_LOG2);
         let new = allocate(log2)?;
-        self.for_each(|item| {
+        for item in self.entries() {
             // SAFETY: the new array is larger than all that goes into it, and only we see it.
             unsafe { insert_into(new.as_ptr(), item) };
-        });
+        }
         self.array.store(new.as_ptr(), Release);
         Ok(NonNull::new(old).map(RetiredArray))
     }
@@ -206,39 +248,25 @@ impl<T: Keyed> Table<T> {
         }
     }
 
-    /// Calls `visit` with every entry. The caller holds the registry's lock; `visit` may remove what it gets.
-    pub(crate) fn for_each(&self, mut visit: impl FnMut(NonNull<T>)) {
-        let header = self.array.load(Relaxed);
-        if header.is_null() {
-            return;
-        }
-        // SAFETY: the current array is never freed.
-        let shift = unsafe { (*header).shift };
-        for index in 0..=usize::MAX >> shift {
-            // SAFETY: the index is below the array's length.
-            let entry = unsafe { entry::<T>(header, index) }.load(Relaxed);
-            if entry.addr() > TOMBSTONE
-                && let Some(entry) = NonNull::new(entry)
-            {
-                visit(entry);
-            }
-        }
-    }
-
-    /// Every entry.
-    pub(crate) fn iter<'g>(&self, _held: &'g impl Held) -> impl Iterator<Item = &'g T>
+    /// Every entry, as it was inserted. What has been found may be removed meanwhile.
+    pub(crate) fn iter<'g>(&self, _held: &'g impl Held) -> impl Iterator<Item = Lent<'g, T>>
     where
         T: 'g,
     {
+        // SAFETY: `held` keeps the entry.
+        self.entries().map(|entry| unsafe { Lent::new(entry) })
+    }
+
+    /// Where every entry lies. For the only writer, who replaces no array meanwhile.
+    fn entries(&self) -> impl Iterator<Item = NonNull<T>> + use<T> {
         let header = self.array.load(Relaxed);
-        // SAFETY: `held` keeps the array.
+        // SAFETY: the current array is never freed.
         let count = unsafe { header.as_ref() }.map_or(0, |header| (usize::MAX >> header.shift) + 1);
         let entries = (0..count).map(move |index| {
-            // SAFETY: the index is below the array's length, and `held` keeps it.
-            follow(unsafe { entry::<T>(header, index) })
+            // SAFETY: the index is below the array's length, and the array is still the current one.
+            unsafe { entry::<T>(header, index) }.load(Relaxed)
         });
-        // SAFETY: `held` keeps the entry.
-        entries.filter(|entry| entry.addr() > TOMBSTONE).filter_map(|entry| unsafe { entry.as_ref() })
+        entries.filter(|entry| entry.addr() > TOMBSTONE).filter_map(NonNull::new)
     }
 
     /// The number of entries.
@@ -273,6 +301,7 @@ fn allocate(log2: u32) -> Result<NonNull<Header>, RegisterError> {
         factor: FACTOR,
         used: AtomicUsizeCell::new(0),
         live: AtomicUsizeCell::new(0),
+        next: AtomicPtr::new(ptr::null_mut()),
     };
     // SAFETY: allocated for it just now.
     unsafe { header.write(fresh) };

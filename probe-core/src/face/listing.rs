@@ -8,7 +8,6 @@ use crate::state::tally::Kind;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
-use core::ptr::NonNull;
 
 /// Who looks at a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +80,7 @@ impl<H: Host> Probes<H> {
     fn lines(&self) -> Vec<Line> {
         let books = self.lock();
         let mut lines = Vec::new();
-        let mut add = |point: NonNull<Point<H::Arch>>| {
-            // SAFETY: in the table or among the gone, and the lock is held.
-            let point = unsafe { point.as_ref() };
+        let mut add = |point: &Point<H::Arch>| {
             for node in point.nodes().filter(|node| !node.is(STARTING | LEAVING)) {
                 lines.push(Line {
                     at: point.place,
@@ -94,9 +91,9 @@ impl<H: Host> Probes<H> {
                 });
             }
         };
-        self.points.for_each(&mut add);
-        books.gone_points().for_each(&mut add);
-        self.for_each_watch(|node| {
+        self.points.iter(books.hold()).for_each(|point| add(&point));
+        books.gone_points().for_each(|point| add(&point));
+        for (_, node) in self.watches(books.hold()).filter(|(_, node)| !node.is(LEAVING)) {
             lines.push(Line {
                 at: CodeAddr::new(node.range.addr),
                 kind: Kind::Watchpoint,
@@ -104,7 +101,7 @@ impl<H: Host> Probes<H> {
                 is_disabled: node.is(DISABLED),
                 is_optimised: false,
             });
-        });
+        }
         drop(books);
         lines.sort_by_key(|line| line.at);
         lines

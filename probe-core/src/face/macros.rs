@@ -38,8 +38,7 @@ macro_rules! seen {
     ($(#[$pc:meta])* pc, $(#[$regs:meta])* regs) => {
         $(#[$pc])*
         pub fn pc(&self) -> CodeAddr {
-            // SAFETY: a node whose handler runs is registered.
-            unsafe { self.node.point() }.place
+            self.node.place()
         }
 
         $(#[$regs])*

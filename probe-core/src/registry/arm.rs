@@ -2,8 +2,8 @@
 
 use crate::arch::{Arch, Method, Tail};
 use crate::error::{ControlError, TextError};
+use crate::held::Hold;
 use crate::state::host::{Host, Notice};
-use crate::state::lock::Locked;
 use crate::state::point::{DISABLED, GONE, HAS_POST, LEAVING, LINGERS, Mode, Node, Point, TAIL_JUMPS};
 use crate::state::probes::Probes;
 use crate::state::text::{Jump, Original, Spot};
@@ -32,9 +32,9 @@ impl<H: Host> Probes<H> {
     }
 
     /// Plants or removes a point's breakpoint, as its probes and the switch ask. Whether text has changed.
-    pub(super) fn sync_point(&self, lock: &Locked<'_, H>, point: &Point<H::Arch>) -> Result<bool, TextError> {
+    pub(super) fn sync_point(&self, hold: &Hold, point: &Point<H::Arch>) -> Result<bool, TextError> {
         match (self.is_wanted(point), Spot::of(point)) {
-            (true, Spot::Original(original)) => self.arm(lock, point, original),
+            (true, Spot::Original(original)) => self.arm(hold, point, original),
             (false, Spot::Breakpoint(breakpoint)) => self.texts.restore(&self.host, breakpoint),
             (false, Spot::Jump(jump)) => self.disarm(point, jump),
             (true, Spot::Breakpoint(_) | Spot::Jump(_)) | (false, Spot::Original(_)) => return Ok(false),
@@ -42,14 +42,9 @@ impl<H: Host> Probes<H> {
         Ok(true)
     }
 
-    fn arm(
-        &self,
-        lock: &Locked<'_, H>,
-        point: &Point<H::Arch>,
-        original: Original<'_, H>,
-    ) -> Result<(), TextError> {
-        for other in self.jumps_over(lock, point.place) {
-            self.unoptimise_points(lock, &[other])?;
+    fn arm(&self, hold: &Hold, point: &Point<H::Arch>, original: Original<'_, H>) -> Result<(), TextError> {
+        for other in self.jumps_over(hold, point.place) {
+            self.unoptimise_points(hold, &[other])?;
         }
         self.texts.plant(&self.host, original)
     }
@@ -137,8 +132,6 @@ impl<H: Host> Probes<H> {
     // ---- enabling and disabling -----------------------------------------------------------------------------------
 
     pub(super) fn set_disabled(&self, node: &Node<H::Arch>, wish: Wish) -> Result<(), ControlError> {
-        // SAFETY: the handle's node is registered.
-        let point = unsafe { node.point() };
         if wish == Wish::Disable {
             // At once, whoever holds the lock.
             node.set(DISABLED);
@@ -146,7 +139,7 @@ impl<H: Host> Probes<H> {
         if self.is_in_handler() {
             if wish == Wish::Enable {
                 if node.is(GONE) {
-                    return Err(ControlError::Gone(point.place));
+                    return Err(ControlError::Gone(node.place()));
                 }
                 node.clear(DISABLED);
             }
@@ -155,12 +148,12 @@ impl<H: Host> Probes<H> {
         }
         let mut books = self.lock();
         if node.is(GONE) {
-            return if wish == Wish::Enable { Err(ControlError::Gone(point.place)) } else { Ok(()) };
+            return if wish == Wish::Enable { Err(ControlError::Gone(node.place())) } else { Ok(()) };
         }
         if wish == Wish::Enable {
             node.clear(DISABLED);
         }
-        let done = self.sync_point(&books, point);
+        let done = self.sync_point(books.hold(), node.point(books.hold()).get());
         if done.is_err() && wish == Wish::Enable {
             node.set(DISABLED);
         }
@@ -186,8 +179,8 @@ impl<H: Host> Probes<H> {
         }
         let mut books = self.lock();
         self.is_on.store(to == Switch::On, Release);
-        let done = self.sync_all(&books);
-        let watches = self.sync_watches();
+        let done = self.sync_all(books.hold());
+        let watches = self.sync_watches(books.hold());
         self.settle_locked(&mut books);
         done.map_err(ControlError::Text).and(watches)
     }
@@ -209,11 +202,11 @@ impl<H: Host> Probes<H> {
     }
 
     /// Brings every breakpoint to what is asked; the first failure is told, the rest is done.
-    pub(super) fn sync_all(&self, lock: &Locked<'_, H>) -> Result<(), TextError> {
-        let mut first = self.unoptimise_where(lock, |point| !self.is_wanted(point));
+    pub(super) fn sync_all(&self, hold: &Hold) -> Result<(), TextError> {
+        let mut first = self.unoptimise_where(hold, |point| !self.is_wanted(point));
         let mut has_changed = false;
-        for point in self.points.iter(lock) {
-            match self.sync_point(lock, point) {
+        for point in self.points.iter(hold) {
+            match self.sync_point(hold, point.get()) {
                 Ok(changed) => has_changed |= changed,
                 Err(error) => {
                     if point.text.is_planted() {

@@ -5,17 +5,18 @@ use super::resolve::{Pristine, Resolved};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Displaced, Jumps, NativeJumps, SaveSet, Site, Text};
 use crate::error::Refusal;
+use crate::held::Hold;
 use crate::jump::{BranchTargets, displaced_by_jump, refusal};
 use crate::room::{free, leak};
 use crate::state::detour::{Detour, DetourChunk, GRANULE, GRANULES, Kind, MAX_DISPLACED_LEN};
 use crate::state::host::{Host, JumpsOf, Probeable};
-use crate::state::lock::Locked;
+use crate::state::lock::OpenBooks;
 use crate::state::point::Point;
 use crate::state::probes::Probes;
 use crate::state::slots::{CHUNK_LEN, chunk_base};
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
 use alloc::vec::Vec;
-use core::ptr::{self, NonNull};
+use core::ptr;
 
 /// The most bytes of a detour.
 const MAX_DETOUR_LEN: usize = 256;
@@ -27,7 +28,7 @@ impl<H: Host> Probes<H> {
     /// The detour of a point, ready for its jump; or why there is none.
     pub(super) fn detour_for(
         &'static self,
-        books: &mut Locked<'_, H>,
+        books: &mut OpenBooks<'_, H>,
         targets: &mut BranchTargets,
         point: &Point<H::Arch>,
     ) -> Result<&'static Detour<H>, Refusal> {
@@ -35,16 +36,16 @@ impl<H: Host> Probes<H> {
         for node in point.nodes() {
             kind = kind.and(needs_of::<H>(point, node.flags.load(Relaxed), node.handlers.asks())?);
         }
-        let known = books.detours.find_pointer(point.place.as_usize(), books);
+        let known = books.detours.find_lent(point.place.as_usize(), books.hold);
         // SAFETY: detours are kept for good.
-        let Some(known) = known.map(|known| unsafe { known.as_ref() }) else {
+        let Some(known) = known.map(|known| unsafe { known.pointer().as_ref() }) else {
             let function = self.function_around(point.place);
-            let displaced = self.displace(books, targets, point.place, function)?;
-            let text = self.displaced_text(books, point.place, &displaced)?;
+            let displaced = self.displace(books.hold, targets, point.place, function)?;
+            let text = self.displaced_text(books.hold, point.place, &displaced)?;
             return self.new_detour(books, point.place, kind, displaced, text);
         };
-        self.check_neighbours(books, point.place, &known.displaced)?;
-        if self.displaced_text(books, point.place, &known.displaced)? != known.text {
+        self.check_neighbours(books.hold, point.place, &known.displaced)?;
+        if self.displaced_text(books.hold, point.place, &known.displaced)? != known.text {
             return Err(refusal::CHANGED);
         }
         if known.kind.serves(kind) {
@@ -58,15 +59,14 @@ impl<H: Host> Probes<H> {
     /// sorted by address.
     pub(super) fn prepare_detours(
         &'static self,
-        books: &mut Locked<'_, H>,
-        points: &mut [NonNull<Point<H::Arch>>],
+        books: &mut OpenBooks<'_, H>,
+        points: &mut [&Point<H::Arch>],
     ) {
-        // SAFETY: in the table, and the lock is held.
-        points.sort_unstable_by_key(|point| unsafe { point.as_ref() }.place);
+        points.sort_unstable_by_key(|point| point.place);
         let mut targets = BranchTargets::new();
         for point in points {
-            // SAFETY: as above. Whoever cannot have one keeps its breakpoint.
-            let _ = self.detour_for(books, &mut targets, unsafe { point.as_ref() });
+            // Whoever cannot have one keeps its breakpoint.
+            let _ = self.detour_for(books, &mut targets, point);
         }
     }
 
@@ -83,27 +83,27 @@ impl<H: Host> Probes<H> {
     /// for room.
     pub(super) fn explain_jump(
         &self,
-        lock: &Locked<'_, H>,
+        hold: &Hold,
         targets: &mut BranchTargets,
         resolved: &Resolved,
     ) -> Result<(), Refusal> {
         let function = resolved.function.map(|function| (function.start, function.end));
-        self.displace(lock, targets, resolved.at, function).map(drop)
+        self.displace(hold, targets, resolved.at, function).map(drop)
     }
 
     /// The instructions that a jump at `place`, in that function, displaces.
     fn displace(
         &self,
-        lock: &Locked<'_, H>,
+        hold: &Hold,
         targets: &mut BranchTargets,
         place: CodeAddr,
         function: Option<(CodeAddr, CodeAddr)>,
     ) -> Result<Displaced, Refusal> {
-        let pristine = Pristine::new(self, lock);
+        let pristine = Pristine::new(self, hold);
         let site = Site { at: place, function, text: &pristine };
         let displaced = displaced_by_jump::<H::Arch>(targets, &site)?;
         self.check_displaced(place, &displaced)?;
-        self.check_neighbours(lock, place, &displaced)?;
+        self.check_neighbours(hold, place, &displaced)?;
         Ok(displaced)
     }
 
@@ -120,15 +120,10 @@ impl<H: Host> Probes<H> {
     }
 
     /// Whether other probes stand on the instructions that a jump at `place` displaces.
-    fn check_neighbours(
-        &self,
-        lock: &Locked<'_, H>,
-        place: CodeAddr,
-        displaced: &Displaced,
-    ) -> Result<(), Refusal> {
+    fn check_neighbours(&self, hold: &Hold, place: CodeAddr, displaced: &Displaced) -> Result<(), Refusal> {
         let len = usize::from(displaced.len_bytes);
         for distance in (H::Arch::INSN_ALIGN..len).step_by(H::Arch::INSN_ALIGN) {
-            let other = self.points.find(place.wrapping_add(distance).as_usize(), lock);
+            let other = self.points.find(place.wrapping_add(distance).as_usize(), hold);
             if other.is_some_and(|other| other.text.is_planted()) {
                 return Err(refusal::NEIGHBOUR);
             }
@@ -139,14 +134,14 @@ impl<H: Host> Probes<H> {
     /// The bytes of these instructions.
     fn displaced_text(
         &self,
-        lock: &Locked<'_, H>,
+        hold: &Hold,
         place: CodeAddr,
         displaced: &Displaced,
     ) -> Result<[u8; MAX_DISPLACED_LEN], Refusal> {
         let mut text = [0; MAX_DISPLACED_LEN];
         let len = usize::from(displaced.len_bytes);
         let wanted = text.get_mut(..len).ok_or(refusal::NO_MEMORY)?;
-        if Pristine::new(self, lock).read(place, wanted) < len {
+        if Pristine::new(self, hold).read(place, wanted) < len {
             return Err(refusal::CHANGED);
         }
         Ok(text)
@@ -154,14 +149,14 @@ impl<H: Host> Probes<H> {
 
     fn new_detour(
         &'static self,
-        books: &mut Locked<'_, H>,
+        books: &mut OpenBooks<'_, H>,
         place: CodeAddr,
         kind: Kind,
         displaced: Displaced,
         text: [u8; MAX_DISPLACED_LEN],
     ) -> Result<&'static Detour<H>, Refusal> {
         let retired = books.detours.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
-        self.keep_array(books, retired);
+        books.keep_array(retired);
         let jumps = H::Arch::JUMPS.ok_or(refusal::NO_JUMPS)?;
         let detour = Detour::new(jumps, self.program(), &self.entries, place, kind, displaced, text);
         let mut detour = leak(detour).map_err(|_| refusal::NO_MEMORY)?;
@@ -172,9 +167,9 @@ impl<H: Host> Probes<H> {
             drop(unsafe { free(detour) });
             return Err(refusal);
         }
-        if let Some(known) = books.detours.find_pointer(place.as_usize(), books) {
-            // SAFETY: detours are kept for good: whoever is still in it, and text that leads to it, find it as it was.
-            books.detours.remove(unsafe { known.as_ref() });
+        if let Some(known) = books.detours.find_lent(place.as_usize(), books.hold) {
+            // Detours are kept for good: whoever is still in it, and text that leads to it, find it as it was.
+            books.detours.remove(known.get());
         }
         // The words lead to all of it, as it is from here on.
         let _ = detour.as_ptr().expose_provenance();
@@ -185,7 +180,11 @@ impl<H: Host> Probes<H> {
     }
 
     /// Finds memory for a detour where its jump can lead, and fills it.
-    fn place_detour(&'static self, books: &mut Locked<'_, H>, detour: &mut Detour<H>) -> Result<(), Refusal> {
+    fn place_detour(
+        &'static self,
+        books: &mut OpenBooks<'_, H>,
+        detour: &mut Detour<H>,
+    ) -> Result<(), Refusal> {
         for index in 0..books.detour_chunks.len() {
             let Some(chunk) = books.detour_chunks.get(index).copied() else { break };
             // SAFETY: chunks of detours are kept for good.
@@ -211,7 +210,7 @@ impl<H: Host> Probes<H> {
             let entry =
                 detour.jumps.detour_entry(detour.place, &detour.displaced, from).ok_or(refusal::NO_ROOM)?;
             // A chunk that is there already has been looked at.
-            let is_known = self.detour_chunks.find(chunk_base(entry).as_usize(), books).is_some();
+            let is_known = self.detour_chunks.find(chunk_base(entry).as_usize(), books.hold).is_some();
             tries += usize::from(!is_known);
             if !is_known && let Some(base) = self.host.alloc_exec(CHUNK_LEN, Some((entry, CHUNK_LEN))) {
                 if self.first_entry(detour, base).is_some() {
@@ -234,7 +233,7 @@ impl<H: Host> Probes<H> {
 
     fn add_detour_chunk(
         &'static self,
-        books: &mut Locked<'_, H>,
+        books: &mut OpenBooks<'_, H>,
         base: CodeAddr,
     ) -> Result<&'static DetourChunk<H>, Refusal> {
         let made = self.new_detour_chunk(books, base);
@@ -247,11 +246,11 @@ impl<H: Host> Probes<H> {
 
     fn new_detour_chunk(
         &'static self,
-        books: &mut Locked<'_, H>,
+        books: &mut OpenBooks<'_, H>,
         base: CodeAddr,
     ) -> Result<&'static DetourChunk<H>, Refusal> {
         let retired = self.detour_chunks.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
-        self.keep_array(books, retired);
+        books.keep_array(retired);
         books.detour_chunks.try_reserve(1).map_err(|_| refusal::NO_MEMORY)?;
         let mut owners = Vec::new();
         owners.try_reserve_exact(GRANULES).map_err(|_| refusal::NO_MEMORY)?;

@@ -7,7 +7,7 @@ use crate::error::{Refusal, RegisterError};
 use crate::jump::{BranchTargets, post_by_jump};
 use crate::place::Place;
 use crate::state::host::Host;
-use crate::state::lock::Locked;
+use crate::state::lock::OpenBooks;
 use crate::state::probes::Probes;
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -59,11 +59,12 @@ impl<H: Host> Probes<H> {
         }
         let resolved: Vec<_> = places.iter().map(|place| self.resolve(place, false)).collect();
         let mut books = self.lock();
+        let mut open = books.open();
         let mut walk = Walk::new();
         let mut targets = BranchTargets::new();
         let mut tried = false;
         let mut judge = |resolved: Result<Resolved, RegisterError>| {
-            self.judge(&mut books, (&mut walk, &mut targets), &mut tried, resolved?)
+            self.judge(&mut open, (&mut walk, &mut targets), &mut tried, resolved?)
         };
         let judged: Vec<_> = resolved.into_iter().map(&mut judge).collect();
         if tried {
@@ -79,19 +80,19 @@ impl<H: Host> Probes<H> {
     /// Decodes, and tries for a slot.
     fn judge(
         &'static self,
-        books: &mut Locked<'_, H>,
+        books: &mut OpenBooks<'_, H>,
         (walk, targets): (&mut Walk, &mut BranchTargets),
         tried: &mut bool,
         resolved: Resolved,
     ) -> Result<Judged<H>, RegisterError> {
-        let (decoded, insn) = self.decode(books, walk, &resolved)?;
-        let is_new = self.points.find(resolved.at.as_usize(), books).is_none();
+        let (decoded, insn) = self.decode(books.hold, walk, &resolved)?;
+        let is_new = self.points.find(resolved.at.as_usize(), books.hold).is_none();
         if decoded.method != Method::Simulate && is_new {
             *tried = true;
             let slot = self.prepare_slot(books, resolved.at, &decoded, &insn)?;
             books.slots.put::<H::Arch>(slot);
         }
-        let jump = self.explain_jump(books, targets, &resolved);
+        let jump = self.explain_jump(books.hold, targets, &resolved);
         Ok(Judged { resolved, decoded, insn, jump })
     }
 

@@ -52,8 +52,7 @@ impl<H: Host> Probe<H> {
 
     /// Where it stands.
     pub fn addr(&self) -> CodeAddr {
-        // SAFETY: the node is registered as long as the handle lives.
-        unsafe { self.node().point() }.place
+        self.node().place()
     }
 
     /// What it is.

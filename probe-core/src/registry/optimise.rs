@@ -6,17 +6,16 @@
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method, NativeJumps, SaveSet};
 use crate::error::{ControlError, Refusal, TextError};
+use crate::held::Hold;
 use crate::jump::{BranchTargets, post_by_jump, refusal};
 use crate::state::detour::{Kind, MAX_DISPLACED_LEN};
 use crate::state::host::Host;
-use crate::state::lock::Locked;
-use crate::state::pending::AnyProbe;
-use crate::state::point::{Asks, NO_JUMP, NO_SIMD, Point};
+use crate::state::lock::OpenBooks;
+use crate::state::point::{Asks, NO_JUMP, NO_SIMD, Node, Point};
 use crate::state::probes::Probes;
 use crate::state::text::{Spot, Standing};
-use crate::sync::{Acquire, Release};
+use crate::sync::{Acquire, Relaxed, Release};
 use alloc::vec::Vec;
-use core::ptr::NonNull;
 
 impl<H: Host> Probes<H> {
     /// Gives every probe that can have one a jump instead of its breakpoint, and returns how many places have one
@@ -31,12 +30,13 @@ impl<H: Host> Probes<H> {
         let mut books = self.lock();
         self.settle_locked(&mut books);
         let mut points = Vec::new();
-        for point in self.points.iter(&books) {
+        let mut open = books.open();
+        for point in self.points.iter(open.hold) {
             if points.try_reserve(1).is_ok() {
-                points.push(NonNull::from(point));
+                points.push(point.get());
             }
         }
-        let done = self.optimise_points(&mut books, &mut points);
+        let done = self.optimise_points(&mut open, &mut points);
         self.clean_arrays(&mut books);
         done.map_err(ControlError::Text)?;
         Ok(self.texts.jumps())
@@ -49,11 +49,11 @@ impl<H: Host> Probes<H> {
     }
 
     /// The points that are about to get their breakpoints, if jumps shall follow: their detours are made.
-    pub(super) fn prepare_jumps(
+    pub(super) fn prepare_jumps<'g>(
         &'static self,
-        books: &mut Locked<'_, H>,
-        points: impl Iterator<Item = NonNull<Point<H::Arch>>>,
-    ) -> Vec<NonNull<Point<H::Arch>>> {
+        books: &mut OpenBooks<'g, H>,
+        points: impl Iterator<Item = &'g Point<H::Arch>>,
+    ) -> Vec<&'g Point<H::Arch>> {
         let mut all = Vec::new();
         if !self.is_optimising.load(Acquire) {
             return all;
@@ -62,8 +62,8 @@ impl<H: Host> Probes<H> {
             if all.try_reserve(1).is_err() {
                 break;
             }
-            // SAFETY: in the table, and the lock is held. A jump that stands there serves all of its probes.
-            if !unsafe { point.as_ref() }.text.has_jump() {
+            // A jump that stands there serves all of its probes.
+            if !point.text.has_jump() {
                 all.push(point);
             }
         }
@@ -72,10 +72,10 @@ impl<H: Host> Probes<H> {
     }
 
     /// Jumps for points that have just got their breakpoints.
-    pub(super) fn optimise_new(
+    pub(super) fn optimise_new<'g>(
         &'static self,
-        books: &mut Locked<'_, H>,
-        mut points: Vec<NonNull<Point<H::Arch>>>,
+        books: &mut OpenBooks<'g, H>,
+        mut points: Vec<&'g Point<H::Arch>>,
     ) {
         // What cannot be written stays a breakpoint, which is what has been promised.
         let _ = self.optimise_points(books, &mut points);
@@ -91,43 +91,36 @@ impl<H: Host> Probes<H> {
         }
         let mut books = self.lock();
         self.settle_locked(&mut books);
-        self.unoptimise_where(&books, |_| true).map_err(ControlError::Text)
+        self.unoptimise_where(books.hold(), |_| true).map_err(ControlError::Text)
     }
 
     /// Takes the jumps out of the text of all points that `is_meant` says.
     pub(super) fn unoptimise_where(
         &self,
-        lock: &Locked<'_, H>,
+        hold: &Hold,
         is_meant: impl Fn(&Point<H::Arch>) -> bool,
     ) -> Result<(), TextError> {
         let mut first = Ok(());
         let mut points = Vec::new();
-        for point in self.points.iter(lock).filter(|point| point.text.has_jump() && is_meant(point)) {
+        for point in self.points.iter(hold).filter(|point| point.text.has_jump() && is_meant(point)) {
             if points.try_reserve(1).is_ok() {
-                points.push(NonNull::from(point));
+                points.push(point.get());
             } else {
-                first = first.and(self.unoptimise_points(lock, &[NonNull::from(point)]));
+                first = first.and(self.unoptimise_points(hold, &[point.get()]));
             }
         }
-        first.and(self.unoptimise_points(lock, &points))
+        first.and(self.unoptimise_points(hold, &points))
     }
 
     /// Takes the jumps of the points out of text, leaving breakpoints.
     pub(super) fn unoptimise_points(
         &self,
-        _lock: &Locked<'_, H>,
-        points: &[NonNull<Point<H::Arch>>],
+        _hold: &Hold,
+        points: &[&Point<H::Arch>],
     ) -> Result<(), TextError> {
-        let jump_of = |point: &NonNull<Point<H::Arch>>| {
-            // SAFETY: in the table, and the lock is held.
-            match Spot::of(unsafe { point.as_ref() }) {
-                Spot::Jump(jump) => Some(jump),
-                Spot::Original(_) | Spot::Breakpoint(_) => None,
-            }
-        };
         let mut jumps = Vec::new();
         let mut first = Ok(());
-        for jump in points.iter().filter_map(jump_of) {
+        for jump in points.iter().filter_map(|point| Spot::of(point).jump()) {
             if jumps.try_reserve(1).is_ok() {
                 jumps.push(jump);
             } else {
@@ -139,22 +132,20 @@ impl<H: Host> Probes<H> {
     }
 
     /// Jumps for those of the points that can have one. They are sorted by address.
-    pub(super) fn optimise_points(
+    pub(super) fn optimise_points<'g>(
         &'static self,
-        books: &mut Locked<'_, H>,
-        points: &mut [NonNull<Point<H::Arch>>],
+        books: &mut OpenBooks<'g, H>,
+        points: &mut [&'g Point<H::Arch>],
     ) -> Result<(), TextError> {
-        // SAFETY: in the table, and the lock is held.
-        points.sort_unstable_by_key(|point| unsafe { point.as_ref() }.place);
+        points.sort_unstable_by_key(|point| point.place);
         let mut targets = BranchTargets::new();
         let mut ready = Vec::new();
-        for (index, pointer) in points.iter().enumerate() {
+        for (index, point) in points.iter().copied().enumerate() {
             // Several probes of a batch may be on it.
-            if points.get(index + 1) == Some(pointer) || ready.try_reserve(1).is_err() {
+            let is_last = points.get(index + 1).is_none_or(|next| next.place != point.place);
+            if !is_last || ready.try_reserve(1).is_err() {
                 continue;
             }
-            // SAFETY: in the table, and the lock is held until the end.
-            let point = unsafe { pointer.as_ref() };
             if let Spot::Breakpoint(breakpoint) = Spot::of(point)
                 && let Ok(detour) = self.detour_for(books, &mut targets, point)
             {
@@ -175,26 +166,26 @@ impl<H: Host> Probes<H> {
 
     /// Whether the detour that stands in text at `point` serves such a probe, too. If not, the breakpoint has to come back first,
     /// and then another jump, if there can be one.
-    pub(super) fn is_served(&self, point: &Point<H::Arch>, probe: &AnyProbe<H::Arch>) -> bool {
+    pub(super) fn is_served(&self, point: &Point<H::Arch>, node: &Node<H::Arch>) -> bool {
         match Standing::<H>::of(point).detour() {
-            Some(detour) => needs_of::<H>(point, probe.flags, probe.handlers.asks())
+            Some(detour) => needs_of::<H>(point, node.flags.load(Relaxed), node.handlers.asks())
                 .is_ok_and(|needs| detour.kind.serves(needs)),
             None => true,
         }
     }
 
     /// The points whose jumps lie over `place`.
-    pub(super) fn jumps_over(
-        &self,
-        lock: &Locked<'_, H>,
+    pub(super) fn jumps_over<'g>(
+        &'g self,
+        hold: &'g Hold,
         place: CodeAddr,
-    ) -> impl Iterator<Item = NonNull<Point<H::Arch>>> {
+    ) -> impl Iterator<Item = &'g Point<H::Arch>> {
         let distances = if self.texts.jumps() == 0 { 0..0 } else { H::Arch::INSN_ALIGN..MAX_DISPLACED_LEN };
         distances.step_by(H::Arch::INSN_ALIGN).filter_map(move |distance| {
             let start = place.wrapping_offset(-(distance as isize));
-            let point = self.points.find(start.as_usize(), lock)?;
+            let point = self.points.find(start.as_usize(), hold)?;
             let detour = Standing::<H>::of(point).detour()?;
-            (usize::from(detour.displaced.len_bytes) > distance).then(|| NonNull::from(point))
+            (usize::from(detour.displaced.len_bytes) > distance).then_some(point)
         })
     }
 }

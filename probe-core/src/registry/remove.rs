@@ -3,14 +3,15 @@
 use super::handle::{Kept, Probe};
 use crate::addr::CodeAddr;
 use crate::error::ControlError;
+use crate::held::{Hold, Lent};
 use crate::list::List;
 use crate::room::free;
 use crate::state::host::{Host, Notice};
-use crate::state::lock::Locked;
+use crate::state::lock::{Locked, OpenBooks};
 use crate::state::point::{
     GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, ORPHAN, PARKED, POINT_GONE, Point, STEPPED,
 };
-use crate::state::probes::Probes;
+use crate::state::probes::{Books, Probes};
 use crate::sync::{AcqRel, Relaxed, Release};
 use crate::table::RetiredArray;
 use alloc::vec::Vec;
@@ -74,16 +75,15 @@ impl<H: Host> Probes<H> {
             // SAFETY: a node lives as long as its handle.
             unsafe { node.as_ref() }.set(LEAVING);
         }
-        self.unoptimise_leaving(&books, nodes);
+        self.unoptimise_leaving(books.hold(), nodes);
         for pointer in nodes {
             // SAFETY: as above.
             let node = unsafe { pointer.as_ref() };
-            // SAFETY: it is registered, and the lock is held.
-            let point = unsafe { node.point() };
+            let point = node.point(books.hold()).get();
             if point.is(POINT_GONE) {
                 continue;
             }
-            if let Err(error) = self.sync_point(&books, point) {
+            if let Err(error) = self.sync_point(books.hold(), point) {
                 self.host.notice(Notice::StuckBreakpoint(point.place));
                 node.clear(LEAVING);
                 kept(*pointer, ControlError::Text(error));
@@ -93,79 +93,70 @@ impl<H: Host> Probes<H> {
     }
 
     /// Takes the jumps out of text that no probe is left for when the nodes are gone, all of them at once.
-    fn unoptimise_leaving(&self, lock: &Locked<'_, H>, nodes: &[NonNull<Node<H::Arch>>]) {
+    fn unoptimise_leaving(&self, hold: &Hold, nodes: &[NonNull<Node<H::Arch>>]) {
         let mut points = Vec::new();
         for node in nodes {
             // SAFETY: a node lives as long as its handle.
             let node = unsafe { node.as_ref() };
-            // SAFETY: it is registered, and the lock is held.
-            let point = unsafe { node.point() };
+            let point = node.point(hold).get();
             if point.text.has_jump() && !self.is_wanted(point) && points.try_reserve(1).is_ok() {
-                points.push(NonNull::from(point));
+                points.push(point);
             }
         }
         // What fails here fails again when its breakpoint is to be removed, and is told then.
-        let _ = self.unoptimise_points(lock, &points);
+        let _ = self.unoptimise_points(hold, &points);
     }
 
     /// Takes the nodes that are leaving off their points, and frees them and what nobody needs any more. They are disarmed.
-    pub(super) fn retire(&self, books: &mut Locked<'_, H>, nodes: &[NonNull<Node<H::Arch>>]) {
+    pub(super) fn retire(&self, lock: &mut Locked<'_, H>, nodes: &[NonNull<Node<H::Arch>>]) {
+        let mut books = lock.open();
         for node in nodes {
-            // SAFETY: the node is registered, and the lock is held.
-            let node = unsafe { node.as_ref() };
-            if !node.is(LEAVING) {
-                continue;
-            }
-            // SAFETY: as above.
-            let point = unsafe { node.point() };
-            point.unlink(node);
-            self.update_detour(point);
-            if matches!(node.handlers, Handlers::Jprobe(_)) {
-                point.clear(HAS_JPROBE);
-            }
-            self.update_mode(point);
-            self.forget_pool(books, node);
-            if let Some(point) = node.point_pointer() {
-                self.park_if_unused(books, point);
+            // SAFETY: a node is freed when the lock is let go, at the earliest.
+            let node = unsafe { Lent::new(*node) };
+            if node.is(LEAVING) {
+                self.take_off(&mut books, node);
             }
         }
+        self.free_leaving(lock, nodes);
+    }
+
+    /// Takes a node off its point. It is disarmed.
+    pub(super) fn take_off(&self, books: &mut OpenBooks<'_, H>, node: Lent<'_, Node<H::Arch>>) {
+        let point = node.point(books.hold);
+        point.unlink(&node);
+        self.update_detour(&point);
+        if matches!(node.handlers, Handlers::Jprobe(_)) {
+            point.clear(HAS_JPROBE);
+        }
+        self.update_mode(&point);
+        books.forget_pool(&node);
+        books.park_if_unused(point);
+    }
+
+    /// Frees those of the nodes that are leaving, and what nobody needs any more. They are off their points.
+    pub(super) fn free_leaving(&self, lock: &mut Locked<'_, H>, nodes: &[NonNull<Node<H::Arch>>]) {
         self.quiesce();
         self.mark_stepped();
-        for node in nodes {
-            // SAFETY: the node is freed when the lock is let go, at the earliest.
-            let node = unsafe { node.as_ref() };
-            // SAFETY: the point is freed below at the earliest.
-            let point = unsafe { node.point() };
+        let mut books = lock.open();
+        for pointer in nodes {
+            // SAFETY: a node is freed when the lock is let go, at the earliest.
+            let node = unsafe { pointer.as_ref() };
+            let point = node.point(books.hold);
             if point.is(IN_TABLE) && !point.is(STEPPED) {
                 // If it fails, a second trap is all that it costs.
-                let _ = self.let_tail_jump(point);
+                let _ = self.let_tail_jump(&point);
             }
         }
         for node in nodes {
-            // SAFETY: freed when the lock is let go, at the earliest.
+            // SAFETY: as above.
             if unsafe { node.as_ref() }.is(LEAVING) {
                 books.bury(*node);
             }
         }
-        self.free_arrays(books);
-        self.clean_up(books);
+        // SAFETY: a grace period has passed since any was retired.
+        unsafe { lock.arrays.free() };
+        self.clean_up(lock);
         self.clear_stepped();
-    }
-
-    /// Notes a point that no probe is left on, to be freed if nobody needs it.
-    pub(super) fn park_if_unused(&self, books: &mut Locked<'_, H>, this: NonNull<Point<H::Arch>>) {
-        // SAFETY: under the lock, a point that a node or the table leads to is not freed.
-        let point = unsafe { this.as_ref() };
-        if !point.head.load(Relaxed).is_null() || point.text.is_planted() || point.is(PARKED) {
-            return;
-        }
-        if point.is(POINT_GONE) {
-            books.gone.remove(this);
-        }
-        point.clear(STEPPED);
-        point.set(PARKED);
-        // SAFETY: not parked yet, and not among the gone any more; `clean_up` frees what it takes out.
-        unsafe { books.parked.push(this) };
     }
 
     /// Marks the points that stand in some context's frame.
@@ -193,51 +184,40 @@ impl<H: Host> Probes<H> {
     ///
     /// A point whose slot a context may be in unseen stays in the table: it is found from there at the slot's end,
     /// and again by the next probe on its place.
-    fn take_parked(&self, books: &mut Locked<'_, H>) -> List<Point<H::Arch>> {
+    fn take_parked(&self, books: &mut OpenBooks<'_, H>) -> List<Point<H::Arch>> {
         let mut taken = List::new();
         let mut parked = core::mem::replace(&mut books.parked, List::new());
-        while let Some(point) = parked.pop() {
-            // SAFETY: parked points are freed by the caller only.
-            let shared = unsafe { point.as_ref() };
-            let is_used = !shared.head.load(Relaxed).is_null();
-            let is_kept = is_used || (shared.is(LINGERS) && !shared.is(POINT_GONE));
-            if !is_kept && shared.is(STEPPED) {
-                shared.clear(STEPPED);
-                // SAFETY: in no list since it was taken out of this one.
-                unsafe { books.parked.push(point) };
+        while let Some(point) = parked.pop(books.hold) {
+            let is_used = !point.head.load(Relaxed).is_null();
+            let is_kept = is_used || (point.is(LINGERS) && !point.is(POINT_GONE));
+            if !is_kept && point.is(STEPPED) {
+                point.clear(STEPPED);
+                // SAFETY: in no list since it was taken out of this one; `clean_up` frees what it takes out.
+                unsafe { books.parked.push(point.pointer()) };
                 continue;
             }
-            shared.clear(PARKED);
+            point.clear(PARKED);
             if is_kept {
                 continue;
             }
-            if shared.is(IN_TABLE) {
-                self.points.remove(shared);
-                shared.clear(IN_TABLE);
+            if point.is(IN_TABLE) {
+                self.points.remove(&point);
+                point.clear(IN_TABLE);
             }
-            if shared.has_slot() {
-                books.slots.put::<H::Arch>(shared.slot);
+            if point.has_slot() {
+                books.slots.put::<H::Arch>(point.slot);
             }
-            // SAFETY: in no list any more; the caller frees what it takes out.
-            unsafe { taken.push(point) };
+            // SAFETY: in no list any more; `clean_up` frees what it takes out.
+            unsafe { taken.push(point.pointer()) };
         }
         taken
     }
 
     // ---- memory -------------------------------------------------------------------------------------------------
 
-    /// Lets a return probe's pool live on by itself until its calls have returned (RET_6).
-    pub(super) fn forget_pool(&self, books: &mut Locked<'_, H>, node: &Node<H::Arch>) {
-        let Handlers::Return(half) = &node.handlers else { return };
-        half.pool().forget();
-        // SAFETY: its probe, which has it in no list, forgets it once; `clean_up` frees what it takes out.
-        unsafe { books.pools.push(half.pool) };
-    }
-
     /// Frees the pools of probes that have gone whose last call has returned, if there are any (RET_6).
     pub(super) fn free_returned_pools(&self, books: &mut Locked<'_, H>) {
-        // SAFETY: pools are freed by `clean_up` only.
-        if books.pools.iter().any(|pool| unsafe { pool.as_ref() }.is_whole()) {
+        if books.pools.iter().any(|pool| pool.is_whole()) {
             self.quiesce();
             self.mark_stepped();
             self.clean_up(books);
@@ -247,41 +227,38 @@ impl<H: Host> Probes<H> {
 
     /// Frees what nobody needs: points, pools without calls, chunks without slots or stubs. A second wait, if there
     /// is any: those who do not run it may still be looking at it.
-    fn clean_up(&self, books: &mut Locked<'_, H>) {
-        let mut points = self.take_parked(books);
+    fn clean_up(&self, lock: &mut Locked<'_, H>) {
+        let mut books = lock.open();
+        let mut points = self.take_parked(&mut books);
         let mut pools = List::new();
         let mut retired = core::mem::replace(&mut books.pools, List::new());
-        while let Some(pool) = retired.pop() {
-            // SAFETY: pools are freed here only.
-            let shared = unsafe { pool.as_ref() };
-            let list = if shared.is_whole() {
-                self.detach_stubs(books, shared);
+        while let Some(pool) = retired.pop(books.hold) {
+            let list = if pool.is_whole() {
+                self.detach_stubs(books.hold, &pool);
                 &mut pools
             } else {
                 &mut books.pools
             };
-            // SAFETY: in no list since it was taken out of this one.
-            unsafe { list.push(pool) };
+            // SAFETY: in no list since it was taken out of this one; freed below, or by a later call.
+            unsafe { list.push(pool.pointer()) };
         }
-        let stub_chunks = self.take_empty_stub_chunks(books);
-        let slot_chunks = self.take_empty_slot_chunks(books);
-        let retired = self.points.retire_if_empty();
-        self.keep_array(books, retired);
-        let retired = self.stub_chunks.retire_if_empty();
-        self.keep_array(books, retired);
-        let retired = self.slot_chunks.retire_if_empty();
-        self.keep_array(books, retired);
+        let stub_chunks = self.take_empty_stub_chunks(&mut books);
+        let slot_chunks = self.take_empty_slot_chunks(&mut books);
+        books.keep_array(self.points.retire_if_empty());
+        books.keep_array(self.stub_chunks.retire_if_empty());
+        books.keep_array(self.slot_chunks.retire_if_empty());
         let has_chunks = !stub_chunks.is_empty() || !slot_chunks.is_empty();
         if points.is_empty() && pools.is_empty() && books.arrays.is_empty() && !has_chunks {
             return;
         }
         self.quiesce();
-        self.free_arrays(books);
-        while let Some(point) = points.pop() {
+        // SAFETY: a grace period has passed since any was retired.
+        unsafe { lock.arrays.free() };
+        while let Some(point) = points.pop(lock.hold()).map(Lent::pointer) {
             // SAFETY: off the table and in no frame since before the grace period; no node is left that leads to it.
             drop(unsafe { free(point) });
         }
-        while let Some(pool) = pools.pop() {
+        while let Some(pool) = pools.pop(lock.hold()).map(Lent::pointer) {
             // SAFETY: its probe had gone and no call was in flight before the grace period, and its stubs lead nowhere.
             drop(unsafe { free(pool) });
         }
@@ -302,44 +279,25 @@ impl<H: Host> Probes<H> {
 
     fn take_empty_slot_chunks(
         &self,
-        books: &mut Locked<'_, H>,
+        books: &mut OpenBooks<'_, H>,
     ) -> Vec<NonNull<crate::state::slots::SlotChunk>> {
         let mut empty = Vec::new();
         while empty.try_reserve(1).is_ok()
             && let Some(chunk) = books.slots.take_empty()
         {
-            // SAFETY: it has just left the list and is freed by the caller.
+            // SAFETY: it has left the list just now; `clean_up` frees it after a grace period.
             self.slot_chunks.remove(unsafe { chunk.as_ref() });
             empty.push(chunk);
         }
         empty
     }
 
-    /// Keeps an array until the next grace period.
-    pub(super) fn keep_array(&self, books: &mut Locked<'_, H>, array: Option<RetiredArray>) {
-        let Some(array) = array else { return };
-        if books.arrays.try_reserve(1).is_ok() {
-            books.arrays.push(array);
-        } else {
-            self.quiesce();
-            // SAFETY: a grace period has passed.
-            unsafe { array.free() };
-        }
-    }
-
     /// Frees arrays that the tables have outgrown, after a wait; without one if there are none.
     pub(super) fn clean_arrays(&self, books: &mut Locked<'_, H>) {
         if !books.arrays.is_empty() {
             self.quiesce();
-            self.free_arrays(books);
-        }
-    }
-
-    /// Frees the arrays that were retired before the grace period that has just passed.
-    fn free_arrays(&self, books: &mut Locked<'_, H>) {
-        for array in core::mem::take(&mut books.arrays) {
-            // SAFETY: a grace period has passed.
-            unsafe { array.free() };
+            // SAFETY: a grace period has passed since any was retired.
+            unsafe { books.arrays.free() };
         }
     }
 
@@ -362,28 +320,22 @@ impl<H: Host> Probes<H> {
         }
         self.settle_watches(books);
         // What fails is tried again by the next call.
-        if self.sync_all(books).is_err() {
+        if self.sync_all(books.hold()).is_err() {
             self.dirty.store(true, Release);
         }
         let mut orphans = Vec::new();
-        let mut collect = |point: NonNull<Point<H::Arch>>| {
-            // SAFETY: in the table or among the gone, and the lock is held.
-            let point = unsafe { point.as_ref() };
+        let mut collect = |point: &Point<H::Arch>| {
             let is_stuck = point.text.is_planted() && point.nodes().all(|node| node.is(LEAVING));
-            for node in point.nodes().pointers() {
-                // SAFETY: on its point's list, and the lock is held.
-                if !unsafe { node.as_ref() }.is(ORPHAN) {
-                    continue;
-                }
+            for node in point.nodes().lent().filter(|node| node.is(ORPHAN)) {
                 if is_stuck || orphans.try_reserve(1).is_err() {
                     self.dirty.store(true, Release);
                 } else {
-                    orphans.push(node);
+                    orphans.push(node.pointer());
                 }
             }
         };
-        self.points.for_each(&mut collect);
-        books.gone.iter().for_each(&mut collect);
+        self.points.iter(books.hold()).for_each(|point| collect(&point));
+        books.gone.iter().for_each(|point| collect(&point));
         if orphans.is_empty() {
             self.free_returned_pools(books);
         } else {
@@ -400,39 +352,66 @@ impl<H: Host> Probes<H> {
     pub fn text_going(&self, start: CodeAddr, end: CodeAddr) {
         let mut books = self.lock();
         self.settle_locked(&mut books);
-        self.watched_memory_going(start, end);
+        self.watched_memory_going(books.hold(), start, end);
         let mut has_gone = false;
-        self.points.for_each(|point| {
-            // SAFETY: what is in the table is there, and the lock is held.
-            if (start..end).contains(unsafe { &point.as_ref().place }) {
-                has_gone = true;
-                self.set_aside(&mut books, point);
-            }
-        });
+        let mut open = books.open();
+        for point in self.points.iter(open.hold).filter(|point| (start..end).contains(&point.place)) {
+            has_gone = true;
+            self.set_aside(&mut open, point);
+        }
         if has_gone {
             self.retire(&mut books, &[]);
         }
     }
 
     /// Takes a point whose text has gone off the table.
-    pub(super) fn set_aside(&self, books: &mut Locked<'_, H>, this: NonNull<Point<H::Arch>>) {
-        // SAFETY: in the table until below, and the lock is held.
-        let point = unsafe { this.as_ref() };
+    pub(super) fn set_aside(&self, books: &mut OpenBooks<'_, H>, point: Lent<'_, Point<H::Arch>>) {
         point.nodes().for_each(|node| node.set(GONE));
         point.set(POINT_GONE);
-        self.texts.forget::<H>(point);
-        self.points.remove(point);
+        self.texts.forget::<H>(&point);
+        self.points.remove(&point);
         point.clear(IN_TABLE);
         if point.head.load(Relaxed).is_null() {
-            self.park_if_unused(books, this);
+            books.park_if_unused(point);
             return;
         }
         if point.is(PARKED) {
             // From before its probes came.
-            books.parked.remove(this);
+            books.parked.remove(point.pointer());
             point.clear(PARKED);
         }
         // SAFETY: a point of the table is not among the gone, and this one is not parked any more.
-        unsafe { books.gone.push(this) };
+        unsafe { books.gone.push(point.pointer()) };
+    }
+}
+
+impl<H: Host> Books<H> {
+    /// Notes a point that no probe is left on, to be freed if nobody needs it.
+    pub(super) fn park_if_unused(&mut self, point: Lent<'_, Point<H::Arch>>) {
+        if !point.head.load(Relaxed).is_null() || point.text.is_planted() || point.is(PARKED) {
+            return;
+        }
+        if point.is(POINT_GONE) {
+            self.gone.remove(point.pointer());
+        }
+        point.clear(STEPPED);
+        point.set(PARKED);
+        // SAFETY: not parked yet, and not among the gone any more; `clean_up` frees what it takes out.
+        unsafe { self.parked.push(point.pointer()) };
+    }
+
+    /// Lets a return probe's pool live on by itself until its calls have returned (RET_6).
+    pub(super) fn forget_pool(&mut self, node: &Node<H::Arch>) {
+        let Handlers::Return(half) = &node.handlers else { return };
+        half.pool().forget();
+        // SAFETY: its probe, which has it in no list, forgets it once; `clean_up` frees what it takes out.
+        unsafe { self.pools.push(half.pool) };
+    }
+
+    /// Keeps an array until the next grace period.
+    pub(super) fn keep_array(&mut self, array: Option<RetiredArray>) {
+        if let Some(array) = array {
+            self.arrays.push(array);
+        }
     }
 }

@@ -4,10 +4,10 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, Calls, Decoded, Jumps, Site, Text};
 use crate::arrival::Arrival;
 use crate::error::{Refusal, RegisterError};
+use crate::held::Hold;
 use crate::jump::WINDOW;
 use crate::place::{Place, Target};
 use crate::state::host::{Host, JumpsOf, Probeable, Symbol};
-use crate::state::lock::Locked;
 use crate::state::probes::Probes;
 use crate::state::text::{self, Standing};
 use alloc::format;
@@ -55,7 +55,7 @@ pub(super) struct Resolved {
 pub(super) struct Pristine<'a, H: Host> {
     probes: &'a Probes<H>,
     /// What keeps the points, and text as they say it is.
-    lock: &'a Locked<'a, H>,
+    hold: &'a Hold,
 }
 
 impl<H: Host> Text for Pristine<'_, H> {
@@ -80,8 +80,8 @@ impl<H: Host> Text for Pristine<'_, H> {
 }
 
 impl<'a, H: Host> Pristine<'a, H> {
-    pub(super) fn new(probes: &'a Probes<H>, lock: &'a Locked<'_, H>) -> Self {
-        Self { probes, lock }
+    pub(super) fn new(probes: &'a Probes<H>, hold: &'a Hold) -> Self {
+        Self { probes, hold }
     }
 
     /// Lays what the jumps of optimised probes displace over `out`, which is the text from `start` on.
@@ -94,7 +94,7 @@ impl<'a, H: Host> Pristine<'a, H> {
         let first = CodeAddr::new(start.as_usize().wrapping_sub(before) & !(align - 1));
         for distance in (0..before + out.len() + align).step_by(align) {
             let place = first.wrapping_add(distance);
-            let Some(point) = self.probes.points.find(place.as_usize(), self.lock) else { continue };
+            let Some(point) = self.probes.points.find(place.as_usize(), self.hold) else { continue };
             let Some(detour) = Standing::<H>::of(point).detour() else { continue };
             if text::is_overwritten(&self.probes.host, point) {
                 continue;
@@ -110,7 +110,7 @@ impl<'a, H: Host> Pristine<'a, H> {
 
     /// Lays the original bytes of a probe at `place` over `out`, which is the text from `start` on.
     fn restore(&self, place: CodeAddr, start: CodeAddr, out: &mut [u8]) {
-        let Some(point) = self.probes.points.find(place.as_usize(), self.lock) else { return };
+        let Some(point) = self.probes.points.find(place.as_usize(), self.hold) else { return };
         if !point.text.is_planted() {
             return;
         }
@@ -320,7 +320,7 @@ impl<H: Host> Probes<H> {
             return Ok(at);
         }
         let lock = self.lock();
-        let text = Pristine::new(self, &lock);
+        let text = Pristine::new(self, lock.hold());
         let entry = H::Arch::entry_offset(&text, function.start, function.local_entry);
         let is_entry = distance <= entry
             || wants_entry
@@ -337,12 +337,12 @@ impl<H: Host> Probes<H> {
     /// Checks the boundary and decodes.
     pub(super) fn decode(
         &self,
-        lock: &Locked<'_, H>,
+        hold: &Hold,
         walk: &mut Walk,
         resolved: &Resolved,
     ) -> Result<(DecodedOf<H>, Insn), RegisterError> {
         let at = resolved.at;
-        let text = Pristine::new(self, lock);
+        let text = Pristine::new(self, hold);
         if let (Some(function), true) = (&resolved.function, resolved.is_checked) {
             walk.check(&text, function, at)?;
         }

@@ -4,12 +4,13 @@ use super::resolve::NO_CALLS;
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Calls, NativeCalls, SaveSet};
 use crate::error::RegisterError;
-use crate::room::{free, leak};
+use crate::held::Hold;
+use crate::room::{Room, free, leak};
 use crate::state::host::{CallsOf, Host};
 use crate::state::instance::Instance;
-use crate::state::lock::Locked;
+use crate::state::lock::OpenBooks;
 use crate::state::pending::{Active, MAX_DATA_LEN, ReturnHandlers};
-use crate::state::point::{Handlers, Point};
+use crate::state::point::Handlers;
 use crate::state::pool::{MAX_ACTIVE, Plan, Pool, Stubs};
 use crate::state::probes::Probes;
 use crate::state::return_probe::ReturnProbe;
@@ -20,16 +21,31 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ptr::{self, NonNull};
 
+/// All that a return probe's half is made of but its handlers.
+pub(super) struct ReturnRoom<A: Arch> {
+    memory: Room<ReturnProbe<A>>,
+    pool: NonNull<Pool<A>>,
+}
+
+impl<A: Arch> ReturnRoom<A> {
+    pub(super) fn fill(self, handlers: ReturnHandlers<A>) -> Box<ReturnProbe<A>> {
+        let ReturnHandlers { entry, ending, .. } = handlers;
+        let half = self.memory.fill(ReturnProbe { entry, ending, pool: self.pool });
+        // SAFETY: made just now.
+        unsafe { free(half) }
+    }
+}
+
 impl<H: Host> Probes<H> {
-    /// The return half of a probe: a pool of as many instances as `active` says, each with its stub (RET_3).
+    /// What the return half of a probe needs: a pool of as many instances as `active` says, each with its stub (RET_3).
     pub(super) fn prepare_return(
         &'static self,
-        books: &mut Locked<'_, H>,
-        handlers: ReturnHandlers<H::Arch>,
+        books: &mut OpenBooks<'_, H>,
+        handlers: &ReturnHandlers<H::Arch>,
         active: Active,
         save: SaveSet,
-    ) -> Result<Box<ReturnProbe<H::Arch>>, RegisterError> {
-        let ReturnHandlers { layout, entry, ending, .. } = handlers;
+    ) -> Result<ReturnRoom<H::Arch>, RegisterError> {
+        let layout = handlers.layout;
         if layout.size() > MAX_DATA_LEN {
             return Err(RegisterError::DataTooBig(layout.size()));
         }
@@ -42,23 +58,15 @@ impl<H: Host> Probes<H> {
             most: active.most.clamp(wanted, MAX_ACTIVE),
             save,
             layout,
-            drop_data: ending.drop_data,
+            drop_data: handlers.ending.drop_data,
             alarm: &self.low_pools,
         };
+        let memory = Room::new()?;
         // SAFETY: the words are their chunks', which stay until the pool has given its stubs back; one stub and the owner's.
         let pool = unsafe { Pool::new(&stubs, plan) }?;
-        let half = match leak(ReturnProbe { entry, ending, pool }) {
-            Ok(half) => half,
-            Err(error) => {
-                // SAFETY: nobody has been told of it.
-                drop(unsafe { free(pool) });
-                return Err(error);
-            }
-        };
         // SAFETY: made just now.
-        unsafe { pool.as_ref() }.instances().for_each(|instance| self.attach_stub(books, instance));
-        // SAFETY: made just now.
-        Ok(unsafe { free(half) })
+        unsafe { pool.as_ref() }.instances().for_each(|instance| self.attach_stub(books.hold, instance));
+        Ok(ReturnRoom { memory, pool })
     }
 
     /// Whether a return probe has had half of its instances in use since [`Probes::grow_pools`] was last called, and may get more. One
@@ -80,12 +88,12 @@ impl<H: Host> Probes<H> {
             return Ok(0);
         }
         let mut books = self.lock();
+        let mut books = books.open();
         self.low_pools.store(false, Relaxed);
         let mut growing = Vec::new();
         let mut has_room = true;
-        self.points.for_each(&mut |point: NonNull<Point<H::Arch>>| {
-            // SAFETY: in the table, and the lock is held.
-            for node in unsafe { point.as_ref() }.nodes() {
+        for point in self.points.iter(books.hold) {
+            for node in point.get().nodes() {
                 let Handlers::Return(half) = &node.handlers else { continue };
                 let (size, was_low) = (half.pool().size(), half.pool().was_low());
                 // Whose calls are left again and again has instances enough: those that were given up serve again.
@@ -94,15 +102,14 @@ impl<H: Host> Probes<H> {
                 if wanted > size.calls {
                     has_room &= growing.try_reserve(1).is_ok();
                     if has_room {
-                        growing.push((half.pool, wanted - size.calls));
+                        growing.push((half.pool(), wanted - size.calls));
                     }
                 }
             }
-        });
+        }
         let mut added = 0;
         for (pool, more) in growing {
-            // SAFETY: a registered probe's, as the lock is held.
-            self.grow(&mut books, unsafe { pool.as_ref() }, more)?;
+            self.grow(&mut books, pool, more)?;
             added += more;
         }
         if has_room { Ok(added) } else { Err(RegisterError::NoMemory) }
@@ -111,7 +118,7 @@ impl<H: Host> Probes<H> {
     /// Adds `more` instances to a pool.
     fn grow(
         &'static self,
-        books: &mut Locked<'_, H>,
+        books: &mut OpenBooks<'_, H>,
         pool: &Pool<H::Arch>,
         more: usize,
     ) -> Result<(), RegisterError> {
@@ -120,7 +127,10 @@ impl<H: Host> Probes<H> {
         let batch = unsafe { pool.batch(&stubs) }?;
         // A stub leads to its instance before that can be taken.
         // SAFETY: made just now.
-        unsafe { batch.as_ref() }.instances().iter().for_each(|instance| self.attach_stub(books, instance));
+        unsafe { batch.as_ref() }
+            .instances()
+            .iter()
+            .for_each(|instance| self.attach_stub(books.hold, instance));
         pool.add(batch);
         Ok(())
     }
@@ -128,7 +138,7 @@ impl<H: Host> Probes<H> {
     /// Free stubs with that trampoline, as many as `wanted`.
     fn take_stubs(
         &'static self,
-        books: &mut Locked<'_, H>,
+        books: &mut OpenBooks<'_, H>,
         save: SaveSet,
         wanted: usize,
     ) -> Result<Stubs, RegisterError> {
@@ -141,7 +151,7 @@ impl<H: Host> Probes<H> {
     }
 
     /// Collects free stubs with that trampoline until `stubs` has `wanted`.
-    fn find_stubs(&self, books: &Locked<'_, H>, save: SaveSet, wanted: usize, stubs: &mut Stubs) -> bool {
+    fn find_stubs(&self, books: &OpenBooks<'_, H>, save: SaveSet, wanted: usize, stubs: &mut Stubs) -> bool {
         stubs.clear();
         for chunk in &books.stubs {
             // SAFETY: chunks are freed after they have left the list.
@@ -166,14 +176,18 @@ impl<H: Host> Probes<H> {
         stubs.len() == wanted
     }
 
-    fn add_stub_chunk(&'static self, books: &mut Locked<'_, H>, save: SaveSet) -> Result<(), RegisterError> {
+    fn add_stub_chunk(
+        &'static self,
+        books: &mut OpenBooks<'_, H>,
+        save: SaveSet,
+    ) -> Result<(), RegisterError> {
         let no_slot = RegisterError::NoSlot(CodeAddr::new(0));
         books.stubs.try_reserve(1).map_err(|_| RegisterError::NoMemory)?;
         let mut image = Vec::new();
         image.try_reserve_exact(CHUNK_LEN).map_err(|_| RegisterError::NoMemory)?;
         image.resize(CHUNK_LEN - OWN, 0);
         let retired = self.stub_chunks.reserve(1)?;
-        self.keep_array(books, retired);
+        books.keep_array(retired);
         let base = self.host.alloc_exec(CHUNK_LEN, None).ok_or(no_slot)?;
         let made = self.fill_stub_chunk(base, save, &mut image);
         match made {
@@ -233,12 +247,12 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    fn attach_stub(&self, lock: &Locked<'_, H>, instance: &Instance<H::Arch>) {
-        self.set_stub(lock, instance.stub, ptr::from_ref(instance).cast_mut());
+    fn attach_stub(&self, hold: &Hold, instance: &Instance<H::Arch>) {
+        self.set_stub(hold, instance.stub, ptr::from_ref(instance).cast_mut());
     }
 
-    fn set_stub(&self, lock: &Locked<'_, H>, stub: CodeAddr, instance: *mut Instance<H::Arch>) {
-        let Some(chunk) = self.stub_chunks.find(chunk_base(stub).as_usize(), lock) else { return };
+    fn set_stub(&self, hold: &Hold, stub: CodeAddr, instance: *mut Instance<H::Arch>) {
+        let Some(chunk) = self.stub_chunks.find(chunk_base(stub).as_usize(), hold) else { return };
         let index = stub.offset_from(chunk.base) as usize / CallsOf::<H>::STUB_LEN;
         let Some(cell) = chunk.instances.get(index) else { return };
         cell.store(instance, Release);
@@ -248,14 +262,14 @@ impl<H: Host> Probes<H> {
     }
 
     /// Makes a pool's stubs unreachable; the pool may be freed after a grace period.
-    pub(super) fn detach_stubs(&self, books: &Locked<'_, H>, pool: &Pool<H::Arch>) {
+    pub(super) fn detach_stubs(&self, hold: &Hold, pool: &Pool<H::Arch>) {
         for instance in pool.instances() {
-            self.set_stub(books, instance.stub, ptr::null_mut());
+            self.set_stub(hold, instance.stub, ptr::null_mut());
         }
     }
 
     /// Takes the chunks that have no stub in use off the table.
-    pub(super) fn take_empty_stub_chunks(&self, books: &mut Locked<'_, H>) -> Vec<NonNull<StubChunk<H>>> {
+    pub(super) fn take_empty_stub_chunks(&self, books: &mut OpenBooks<'_, H>) -> Vec<NonNull<StubChunk<H>>> {
         let mut empty = Vec::new();
         while let Some(index) = books.stubs.iter().position(|chunk| {
             // SAFETY: chunks are freed after they have left the list.
@@ -266,7 +280,7 @@ impl<H: Host> Probes<H> {
                 break;
             }
             let chunk = books.stubs.swap_remove(index);
-            // SAFETY: it has just left the list and is freed by the caller.
+            // SAFETY: it has left the list just now; `clean_up` frees it after a grace period.
             self.stub_chunks.remove(unsafe { chunk.as_ref() });
             empty.push(chunk);
         }

@@ -4,7 +4,8 @@
 //! enabling never fails for want of one.
 
 use crate::addr::CodeAddr;
-use crate::error::{ControlError, RegisterError};
+use crate::error::{ControlError, Refusal, RegisterError};
+use crate::held::Hold;
 use crate::room::{Room, free};
 use crate::state::host::Host;
 use crate::state::lock::Locked;
@@ -12,7 +13,7 @@ use crate::state::point::{DISABLED, GONE, LEAVING, ORPHAN};
 use crate::state::probes::Probes;
 use crate::state::tally::Counters;
 use crate::state::watch::{MAX_WATCHPOINTS, WatchNode, WatchRange, Watchpoint};
-use crate::sync::{AcqRel, Acquire, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicPtr, Relaxed, Release};
 use core::fmt;
 use core::ptr::{self, NonNull};
 
@@ -122,26 +123,37 @@ impl<H: Host> Probes<H> {
         let mut books = self.lock();
         self.settle_locked(&mut books);
         let count = power.count().min(MAX_WATCHPOINTS);
-        let Some(cell) = self.watches.iter().take(count).find(|cell| cell.load(Relaxed).is_null()) else {
+        let mut cells = self.watches.iter().take(count).enumerate();
+        let Some((index, cell)) = cells.find(|(_, cell)| cell.load(Relaxed).is_null()) else {
             return Err(RegisterError::NoWatchRegister(count));
         };
         let flags = if watchpoint.is_disabled { DISABLED } else { 0 };
         let node = room.fill(WatchNode::new(watchpoint, flags));
         // Published before it is armed.
         cell.store(node.as_ptr(), Release);
-        if let Err(error) = self.sync_watches() {
+        // SAFETY: made just now, and freed below at the earliest.
+        if let Err(refusal) = self.sync_watch(index, unsafe { node.as_ref() }) {
             cell.store(ptr::null_mut(), Release);
             self.quiesce();
             drop(books);
             // SAFETY: out of its cell since before the grace period.
             drop(unsafe { free(node) });
-            return Err(match error {
-                ControlError::CannotWatch { refusal, .. } => refused(refusal),
-                _ => RegisterError::InHandler,
-            });
+            return Err(refused(refusal));
         }
         drop(books);
         Ok(Watch { probes: self, node })
+    }
+
+    /// The watchpoints, and the number of the register of each.
+    pub(crate) fn watches<'g>(
+        &'g self,
+        _hold: &'g Hold,
+    ) -> impl Iterator<Item = (usize, &'g WatchNode<H::Arch>)> {
+        let lend = |(index, cell): (usize, &'g AtomicPtr<WatchNode<H::Arch>>)| {
+            // SAFETY: a node is freed when it is out of its cell, and by no one as long as the lock is borrowed.
+            unsafe { cell.load(Acquire).as_ref() }.map(|node| (index, node))
+        };
+        self.watches.iter().enumerate().filter_map(lend)
     }
 
     /// What a handle's `enable` and `disable` want, now or, from a handler, later.
@@ -150,79 +162,63 @@ impl<H: Host> Probes<H> {
             self.dirty.store(true, Release);
             return Ok(());
         }
-        let _books = self.lock();
-        self.sync_watches()
+        let lock = self.lock();
+        self.sync_watches(lock.hold())
     }
 
-    /// Arms and disarms as the nodes' flags and the switch ask. The lock is held.
+    /// Arms and disarms as the nodes' flags and the switch ask.
     ///
     /// # Errors
     /// The first that the host could not arm; the rest is done.
-    pub(super) fn sync_watches(&self) -> Result<(), ControlError> {
+    pub(super) fn sync_watches(&self, hold: &Hold) -> Result<(), ControlError> {
         let mut first = Ok(());
-        for (index, cell) in self.watches.iter().enumerate() {
-            // SAFETY: nodes are freed under the lock only.
-            let Some(node) = (unsafe { cell.load(Acquire).as_ref() }) else { continue };
-            let is_wanted = self.is_on() && !node.is(DISABLED | GONE | LEAVING);
-            if is_wanted == node.is_armed.load(Relaxed) {
-                continue;
-            }
-            // A node is there only if the host had the power.
-            let Ok(power) = self.host.watchpoints() else { continue };
-            if !is_wanted {
-                power.disarm(index);
-            } else if let Err(refusal) = power.arm(index, &node.range) {
-                first = first.and(Err(ControlError::CannotWatch { at: node.range.addr, refusal }));
-                continue;
-            }
-            node.is_armed.store(is_wanted, Relaxed);
+        for (index, node) in self.watches(hold) {
+            let failed = |refusal| ControlError::CannotWatch { at: node.range.addr, refusal };
+            first = first.and(self.sync_watch(index, node).map_err(failed));
         }
         first
     }
 
+    /// The same for one of them, which has register number `index`.
+    fn sync_watch(&self, index: usize, node: &WatchNode<H::Arch>) -> Result<(), Refusal> {
+        let is_wanted = self.is_on() && !node.is(DISABLED | GONE | LEAVING);
+        if is_wanted == node.is_armed.load(Relaxed) {
+            return Ok(());
+        }
+        let power = self.host.watchpoints()?;
+        if is_wanted {
+            power.arm(index, &node.range)?;
+        } else {
+            power.disarm(index);
+        }
+        node.is_armed.store(is_wanted, Relaxed);
+        Ok(())
+    }
+
     /// Does what handlers have asked for, and takes out those whose handle is gone, to be freed when the lock is let go.
-    pub(super) fn settle_watches(&self, books: &mut Locked<'_, H>) {
+    pub(super) fn settle_watches(&self, lock: &mut Locked<'_, H>) {
         // What the host cannot do now is tried again by whoever enables it.
-        let _ = self.sync_watches();
+        let _ = self.sync_watches(lock.hold());
+        let mut books = lock.open();
         let mut has_left = false;
-        for cell in &self.watches {
-            let node = cell.load(Acquire);
-            // SAFETY: nodes are freed under the lock only.
-            if unsafe { node.as_ref() }.is_some_and(|node| node.is(ORPHAN)) {
-                cell.store(ptr::null_mut(), Release);
-                has_left = true;
-                // SAFETY: as above.
-                unsafe { &*node }.next.swap(core::mem::replace(&mut books.dead_watches, node), AcqRel);
-            }
+        for (index, node) in self.watches(books.hold).filter(|(_, node)| node.is(ORPHAN)) {
+            let Some(cell) = self.watches.get(index) else { continue };
+            let allocation = cell.swap(ptr::null_mut(), AcqRel);
+            node.next.store(core::mem::replace(&mut books.dead_watches, allocation), Relaxed);
+            has_left = true;
         }
         if has_left {
             self.quiesce();
         }
     }
 
-    /// Marks the watchpoints on memory that goes away, which the processor then forgets. The lock is held.
-    pub(super) fn watched_memory_going(&self, start: CodeAddr, end: CodeAddr) {
-        for cell in &self.watches {
-            // SAFETY: nodes are freed under the lock only.
-            if let Some(node) = unsafe { cell.load(Acquire).as_ref() }
-                && (start.as_usize()..end.as_usize()).contains(&node.range.addr)
-            {
-                node.set(GONE);
-            }
-        }
+    /// Marks the watchpoints on memory that goes away, which the processor then forgets.
+    pub(super) fn watched_memory_going(&self, hold: &Hold, start: CodeAddr, end: CodeAddr) {
+        let gone = start.as_usize()..end.as_usize();
+        self.watches(hold)
+            .filter(|(_, node)| gone.contains(&node.range.addr))
+            .for_each(|(_, node)| node.set(GONE));
         // Nothing is armed by it, so nothing fails.
-        let _ = self.sync_watches();
-    }
-
-    /// Calls `visit` with every watchpoint. The lock is held.
-    pub(crate) fn for_each_watch(&self, mut visit: impl FnMut(&WatchNode<H::Arch>)) {
-        for cell in &self.watches {
-            // SAFETY: nodes are freed under the lock only.
-            if let Some(node) = unsafe { cell.load(Acquire).as_ref() }
-                && !node.is(LEAVING)
-            {
-                visit(node);
-            }
-        }
+        let _ = self.sync_watches(hold);
     }
 }

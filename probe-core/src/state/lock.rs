@@ -4,7 +4,7 @@
 //! under it only for a place's first detour ([`Host::symbol_at`]), so that a host whose symbols have a lock of their own must
 //! not register while it holds that.
 
-use crate::held::Held;
+use crate::held::Hold;
 use crate::room::free;
 use crate::state::host::Host;
 use crate::state::probes::{Books, Probes};
@@ -12,27 +12,59 @@ use crate::sync::{Acquire, Relaxed, Release};
 use core::ops::{Deref, DerefMut};
 use core::ptr::{self, NonNull};
 
-/// The registry's lock, held: the proof of it, and the way to what only its holder sees.
+/// The registry's lock, held. What frees something takes it `&mut`, so that no reference found with it is left.
 #[must_use = "the lock is held as long as this lives"]
 pub(crate) struct Locked<'a, H: Host> {
     probes: &'a Probes<H>,
+    hold: Hold,
 }
 
-// SAFETY: what is in a table is freed by the holder of the lock only, by functions that have it for themselves meanwhile.
-unsafe impl<H: Host> Held for Locked<'_, H> {}
+/// The registry's books, open for changes. As long as they are, nothing is freed: what is found with their `hold` can be
+/// used beside them.
+pub(crate) struct OpenBooks<'g, H: Host> {
+    pub(crate) hold: &'g Hold,
+    books: &'g mut Books<H>,
+}
+
+impl<H: Host> Locked<'_, H> {
+    /// What finds points and nodes, to look at them.
+    pub(crate) fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// Opens the books.
+    pub(crate) fn open(&mut self) -> OpenBooks<'_, H> {
+        // SAFETY: no other guard exists, and this one is borrowed as long as the books are.
+        OpenBooks { hold: &self.hold, books: unsafe { &mut *self.probes.books.get() } }
+    }
+}
+
+impl<H: Host> Deref for OpenBooks<'_, H> {
+    type Target = Books<H>;
+
+    fn deref(&self) -> &Books<H> {
+        self.books
+    }
+}
+
+impl<H: Host> DerefMut for OpenBooks<'_, H> {
+    fn deref_mut(&mut self) -> &mut Books<H> {
+        self.books
+    }
+}
 
 impl<H: Host> Deref for Locked<'_, H> {
     type Target = Books<H>;
 
     fn deref(&self) -> &Books<H> {
-        // SAFETY: the lock is held by this guard alone.
+        // SAFETY: no other guard exists.
         unsafe { &*self.probes.books.get() }
     }
 }
 
 impl<H: Host> DerefMut for Locked<'_, H> {
     fn deref_mut(&mut self) -> &mut Books<H> {
-        // SAFETY: the lock is held by this guard alone.
+        // SAFETY: no other guard exists.
         unsafe { &mut *self.probes.books.get() }
     }
 }
@@ -80,7 +112,8 @@ impl<H: Host> Probes<H> {
         while self.holder.compare_exchange(0, own, Acquire, Relaxed).is_err() {
             self.host.relax();
         }
-        Locked { probes: self }
+        // SAFETY: what frees takes `&mut Locked`, or is the guard's end; this one stays in its guard.
+        Locked { probes: self, hold: unsafe { Hold::new() } }
     }
 
     /// Whether the code that is running has interrupted whoever has the lock: it would wait for ever.

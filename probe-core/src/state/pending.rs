@@ -3,7 +3,6 @@
 use crate::arch::Arch;
 use crate::place::Place;
 use crate::state::handler::{Ending, EntryHandler, FaultHandler, JprobeEntry, PostFn, Pre};
-use crate::state::point::{Asks, Handlers};
 use alloc::boxed::Box;
 use core::alloc::Layout;
 use core::fmt;
@@ -26,35 +25,10 @@ pub(crate) enum Pending<A: Arch> {
     Return { handlers: ReturnHandlers<A>, active: Active },
 }
 
-/// The handlers of a return probe, which need a pool.
-pub(crate) struct PendingReturn<A: Arch> {
-    pub(crate) handlers: ReturnHandlers<A>,
-    pub(crate) active: Active,
-}
-
 impl<A: Arch> Pending<A> {
     /// Whether it may only be set on a function's entry (REG_17).
     pub(crate) fn wants_entry(&self) -> bool {
         !matches!(self, Self::Kprobe { .. })
-    }
-
-    /// As [`Handlers::asks`].
-    pub(crate) fn asks(&self) -> Asks {
-        match self {
-            Self::Kprobe { post: Some(_), .. } => Asks::Post,
-            Self::Kprobe { .. } => Asks::Pre,
-            Self::Return { .. } => Asks::Return,
-            Self::Jprobe(_) => Asks::Jprobe,
-        }
-    }
-
-    /// The handlers of a node, where no pool is needed for them.
-    pub(crate) fn into_simple(self) -> Result<Handlers<A>, PendingReturn<A>> {
-        match self {
-            Self::Kprobe { pre, post, fault } => Ok(Handlers::Kprobe { pre, post, fault }),
-            Self::Jprobe(entry) => Ok(Handlers::Jprobe(entry)),
-            Self::Return { handlers, active } => Err(PendingReturn { handlers, active }),
-        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method};
+use crate::held::{Hold, Lent};
 use crate::list::Linked;
 use crate::state::counter::{Counter, HitCounter};
 use crate::state::handler::{FaultHandler, JprobeEntry, PostFn, Pre, ProbeCell, ProbeRef};
@@ -204,12 +205,13 @@ pub(crate) struct Nodes<'a, A: Arch> {
     _point: &'a Point<A>,
 }
 
-impl<A: Arch> Nodes<'_, A> {
-    /// The same as they were allocated: what may be freed.
-    pub(crate) fn pointers(mut self) -> impl Iterator<Item = NonNull<Node<A>>> {
+impl<'a, A: Arch> Nodes<'a, A> {
+    /// The same as they were allocated: what may be freed once they are off the list.
+    pub(crate) fn lent(mut self) -> impl Iterator<Item = Lent<'a, Node<A>>> {
         core::iter::from_fn(move || {
             let node = NonNull::new(self.next)?;
-            self.next().map(|_| node)
+            // SAFETY: as of those that the iterator itself gives.
+            self.next().map(|_| unsafe { Lent::new(node) })
         })
     }
 }
@@ -251,7 +253,8 @@ pub(crate) struct Node<A: Arch> {
     pub(crate) hits: HitCounter,
     pub(crate) handlers: Handlers<A>,
     pub(crate) next: AtomicPtr<Node<A>>,
-    pub(crate) point: AtomicPtr<Point<A>>,
+    /// Where it stands.
+    point: NonNull<Point<A>>,
     pub(crate) flags: AtomicU32,
     /// Which registration it came with: rises from probe to probe.
     pub(crate) generation: u32,
@@ -293,7 +296,12 @@ impl<A: Arch> Handlers<A> {
 }
 
 impl<A: Arch> Node<A> {
-    pub(crate) fn new(
+    /// A probe for the list of `point`.
+    ///
+    /// # Safety
+    /// The point is freed after a grace period that begins when the node is on no list, and does not come to one again.
+    pub(crate) unsafe fn new(
+        point: Lent<'_, Point<A>>,
         handlers: Handlers<A>,
         flags: u32,
         generation: u32,
@@ -301,7 +309,7 @@ impl<A: Arch> Node<A> {
     ) -> Self {
         Self {
             next: AtomicPtr::new(ptr::null_mut()),
-            point: AtomicPtr::new(ptr::null_mut()),
+            point: point.pointer(),
             flags: AtomicU32::new(flags),
             generation,
             hits: HitCounter::new(flags & SILENT != 0),
@@ -387,21 +395,18 @@ impl<A: Arch> Node<A> {
         unsafe { follow(&self.next).as_ref() }
     }
 
-    /// Its point, as it was allocated: what may be freed.
-    ///
-    /// `None` before registration has found one.
-    pub(crate) fn point_pointer(&self) -> Option<NonNull<Point<A>>> {
-        NonNull::new(self.point.load(Relaxed))
+    /// Its point. Only with the lock: through a point one comes to other nodes, which a handle does not keep.
+    pub(crate) fn point<'g>(&'g self, _hold: &'g Hold) -> Lent<'g, Point<A>> {
+        // SAFETY: `new` was promised that a grace period ends first, in which nobody has found the node; and nothing is freed
+        // as long as the lock is borrowed.
+        unsafe { Lent::new(self.point) }
     }
 
-    /// Its point.
-    ///
-    /// # Safety
-    /// The node is registered: a point outlives its nodes.
+    /// Where it stands.
     #[inline(always)]
-    pub(crate) unsafe fn point(&self) -> &Point<A> {
-        // SAFETY: set before the node was published; the point is freed after its last node.
-        unsafe { &*self.point.load(Relaxed) }
+    pub(crate) fn place(&self) -> CodeAddr {
+        // SAFETY: whoever has the node has found it before that grace period, or has its handle, which takes it off.
+        unsafe { self.point.as_ref() }.place
     }
 }
 

@@ -1,6 +1,7 @@
 //! What there is of one program's probes, composed of what each room keeps.
 
 use crate::arch::{Arch, MemFault, Memory};
+use crate::held::Lent;
 use crate::list::List;
 use crate::state::counter::Shares;
 use crate::state::detour::{Detour, DetourChunk};
@@ -15,7 +16,7 @@ use crate::state::stub::{StubChunk, StubRange};
 use crate::state::text::Texts;
 use crate::state::watch::{MAX_WATCHPOINTS, WatchNode};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Relaxed, Release};
-use crate::table::{RetiredArray, Table};
+use crate::table::{RetiredArrays, Table};
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
@@ -67,7 +68,7 @@ pub(crate) struct Books<H: Host> {
     pub(crate) detours: Table<Detour<H>>,
     /// The generation of the newest probe.
     pub(crate) generation: u32,
-    pub(crate) arrays: Vec<RetiredArray>,
+    pub(crate) arrays: RetiredArrays,
     /// Points that a context was still stepping when they were to be freed. Off the table.
     pub(crate) parked: List<Point<H::Arch>>,
     /// Points whose text has gone, while handles are left. Off the table.
@@ -82,7 +83,7 @@ pub(crate) struct Books<H: Host> {
 
 impl<H: Host> Books<H> {
     /// The points whose text has gone.
-    pub(crate) fn gone_points(&self) -> impl Iterator<Item = NonNull<Point<H::Arch>>> {
+    pub(crate) fn gone_points(&self) -> impl Iterator<Item = Lent<'_, Point<H::Arch>>> {
         self.gone.iter()
     }
 
@@ -137,7 +138,7 @@ impl<H: Host> Probes<H> {
                 detour_chunks: Vec::new(),
                 detours: Table::new(),
                 generation: 0,
-                arrays: Vec::new(),
+                arrays: RetiredArrays::new(),
                 parked: List::new(),
                 gone: List::new(),
                 pools: List::new(),

@@ -122,6 +122,11 @@ impl<'a, H: Host> Spot<'a, H> {
             _ => Self::Jump(Jump(point)),
         }
     }
+
+    /// The jump that stands there, or the part of one.
+    pub(crate) fn jump(self) -> Option<Jump<'a, H>> {
+        if let Self::Jump(jump) = self { Some(jump) } else { None }
+    }
 }
 
 /// Changes of text: one at a time, under the registry's lock.

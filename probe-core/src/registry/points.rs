@@ -1,0 +1,178 @@
+//! Points: what a batch finds at its places, or makes there. Their slots.
+
+use super::resolve::{DecodedOf, Insn, Resolved, Walk};
+use crate::addr::CodeAddr;
+use crate::arch::{Arch, Method, Tail};
+use crate::error::RegisterError;
+use crate::held::Lent;
+use crate::room::leak;
+use crate::state::host::Host;
+use crate::state::lock::OpenBooks;
+use crate::state::point::{IN_TABLE, Point, TAIL_JUMPS};
+use crate::state::probes::Probes;
+use crate::state::slots::{CHUNK_LEN, OWN, SlotChunk};
+use crate::state::text;
+
+/// The longest slot that a backend may ask for, in bytes.
+const MAX_SLOT_LEN: usize = 64;
+
+/// Where a point of a batch comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Made for the batch: nobody has run in its slot.
+    New,
+    /// It was there.
+    Known,
+}
+
+impl<H: Host> Probes<H> {
+    /// The point for a place: decoded, its slot filled, in the table.
+    pub(super) fn point_for<'g>(
+        &'static self,
+        books: &mut OpenBooks<'g, H>,
+        walk: &mut Walk,
+        resolved: &Resolved,
+    ) -> Result<(Lent<'g, Point<H::Arch>>, Origin), RegisterError> {
+        let at = resolved.at;
+        let (decoded, insn) = self.decode(books.hold, walk, resolved)?;
+        if let Some(known) = self.points.find_lent(at.as_usize(), books.hold) {
+            if self.is_same_code(&known, &decoded, &insn) {
+                return Ok((known, Origin::Known));
+            }
+            // Its text has been replaced by other text meanwhile; nobody is on it, or its probes stay with the old.
+            self.set_aside(books, known);
+        }
+        Ok((self.new_point(books, at, &decoded, &insn)?, Origin::New))
+    }
+
+    /// Whether a point that is there stands for what the text says now.
+    fn is_same_code(&self, point: &Point<H::Arch>, decoded: &DecodedOf<H>, insn: &Insn) -> bool {
+        let breakpoint = H::Arch::BREAKPOINT.len();
+        if point.plan != decoded.plan || insn.get(..breakpoint) != point.saved.get(..breakpoint) {
+            return false;
+        }
+        // The same code may have been loaded there afresh, unnoticed: then it has no breakpoint.
+        if text::is_overwritten(&self.host, point) {
+            return false;
+        }
+        let tail = if point.is(TAIL_JUMPS) { Tail::Jump } else { Tail::Breakpoint };
+        !point.has_slot() || {
+            let mut image = [0; MAX_SLOT_LEN];
+            let mut now = [0; MAX_SLOT_LEN];
+            let own = H::Arch::SLOT_LEN - OWN;
+            let len = usize::from(decoded.len_bytes);
+            let filled = H::Arch::fill_slot(
+                &point.plan,
+                &insn[..len],
+                point.place,
+                point.slot,
+                tail,
+                &mut image[..own],
+            );
+            filled.is_ok()
+                && self.host.read_text(point.slot, &mut now[..own]) == own
+                && now[..own] == image[..own]
+        }
+    }
+
+    fn new_point<'g>(
+        &'static self,
+        books: &mut OpenBooks<'g, H>,
+        at: CodeAddr,
+        decoded: &DecodedOf<H>,
+        insn: &Insn,
+    ) -> Result<Lent<'g, Point<H::Arch>>, RegisterError> {
+        let slot = match decoded.method {
+            Method::Simulate => CodeAddr::new(0),
+            _ => self.prepare_slot(books, at, decoded, insn)?,
+        };
+        let mut saved = [0; 4];
+        for (to, from) in saved.iter_mut().zip(insn) {
+            *to = *from;
+        }
+        let point = Point::new(at, decoded.plan, decoded.method, decoded.len_bytes, saved, slot);
+        let point = match leak(point) {
+            Ok(point) => point,
+            Err(error) => {
+                if slot.as_usize() != 0 {
+                    books.slots.put::<H::Arch>(slot);
+                }
+                return Err(error);
+            }
+        };
+        // SAFETY: stays valid until a grace period after it has been removed.
+        unsafe { self.points.insert(point) };
+        // SAFETY: made just now, and freed by who has the lock to himself, when the books are closed.
+        let point = unsafe { Lent::new(point) };
+        point.set(IN_TABLE);
+        Ok(point)
+    }
+
+    /// A slot for the instruction at `at`, filled, with a breakpoint as its tail.
+    pub(super) fn prepare_slot(
+        &'static self,
+        books: &mut OpenBooks<'_, H>,
+        at: CodeAddr,
+        decoded: &DecodedOf<H>,
+        insn: &Insn,
+    ) -> Result<CodeAddr, RegisterError> {
+        let slot = match books.slots.take::<H::Arch>(at) {
+            Some(slot) => slot,
+            None => {
+                self.add_slot_chunk(books, at)?;
+                books.slots.take::<H::Arch>(at).ok_or(RegisterError::NoSlot(at))?
+            }
+        };
+        let filled = self.fill_slot(slot, at, decoded, insn);
+        if filled.is_err() {
+            books.slots.put::<H::Arch>(slot);
+        }
+        filled.map(|()| slot)
+    }
+
+    fn fill_slot(
+        &self,
+        slot: CodeAddr,
+        at: CodeAddr,
+        decoded: &DecodedOf<H>,
+        insn: &Insn,
+    ) -> Result<(), RegisterError> {
+        const { assert!(H::Arch::SLOT_LEN.is_power_of_two()) };
+        const { assert!(H::Arch::SLOT_LEN > OWN && H::Arch::SLOT_LEN <= MAX_SLOT_LEN) };
+        let own = H::Arch::SLOT_LEN - OWN;
+        let len = usize::from(decoded.len_bytes).min(insn.len());
+        let mut image = [0; MAX_SLOT_LEN];
+        H::Arch::fill_slot(&decoded.plan, &insn[..len], at, slot, Tail::Breakpoint, &mut image[..own])
+            .map_err(|refusal| RegisterError::Refused { at, refusal })?;
+        image[own..own + OWN].copy_from_slice(&at.as_usize().to_ne_bytes());
+        // SAFETY: the slot was free: nobody executes in it.
+        unsafe { self.host.write_text(slot, &image[..own + OWN]) }?;
+        Ok(())
+    }
+
+    fn add_slot_chunk(
+        &'static self,
+        books: &mut OpenBooks<'_, H>,
+        at: CodeAddr,
+    ) -> Result<(), RegisterError> {
+        books.slots.reserve()?;
+        let retired = self.slot_chunks.reserve(1)?;
+        books.keep_array(retired);
+        let reach = H::Arch::SLOT_REACH.saturating_sub(CHUNK_LEN);
+        let near = (H::Arch::SLOT_REACH != usize::MAX).then_some((at, reach));
+        let base = self.host.alloc_exec(CHUNK_LEN, near).ok_or(RegisterError::NoSlot(at))?;
+        match SlotChunk::new(base, H::Arch::SLOT_LEN).and_then(leak) {
+            Ok(chunk) => {
+                books.slots.add(chunk);
+                // SAFETY: stays valid until a grace period after it has been removed.
+                unsafe { self.slot_chunks.insert(chunk) };
+                Ok(())
+            }
+            Err(error) => {
+                // SAFETY: nobody has been told of it.
+                unsafe { self.host.free_exec(base, CHUNK_LEN) };
+                Err(error)
+            }
+        }
+    }
+}
