@@ -6,7 +6,7 @@
 //! - a call that is followed: `instance` (with `life`, `ends`), its `pool`, its `stub`, the half of a probe that is about it (`return_probe`);
 //! - who runs: `context`, `task`; `owner` and `counter` are what contexts use each by itself;
 //! - a probe: `pending` before it is registered, `handler` what hits call, `lender` what handlers get, `tally` what users are told; `watch` on data;
-//! - the program: the `host`, `lock` (who may write all that), `quiesce` (when nobody can still be inside), `program` (the way here from
+//! - the program: the `host`, `lock` (who may write all that), `switches` (what has been asked for), `quiesce` (when nobody can still be inside), `program` (the way here from
 //!   a stub).
 
 pub(crate) mod context;
@@ -30,6 +30,7 @@ pub(crate) mod return_probe;
 pub(crate) mod slots;
 pub(crate) mod spare;
 pub(crate) mod stub;
+pub(crate) mod switches;
 pub(crate) mod tally;
 pub(crate) mod task;
 pub(crate) mod text;

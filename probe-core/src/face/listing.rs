@@ -93,7 +93,7 @@ impl<H: Host> Probes<H> {
         };
         self.points.iter(books.hold()).for_each(|point| add(&point));
         books.gone_points().for_each(|point| add(&point));
-        for (_, node) in self.watches(books.hold()).filter(|(_, node)| !node.is(LEAVING)) {
+        for (_, node) in self.watches.all(books.hold()).filter(|(_, node)| !node.is(LEAVING)) {
             lines.push(Line {
                 at: CodeAddr::new(node.range.addr),
                 kind: Kind::Watchpoint,

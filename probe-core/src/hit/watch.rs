@@ -8,7 +8,6 @@ use crate::state::point::SILENT;
 use crate::state::probes::Probes;
 use crate::state::slots;
 use crate::state::watch::{WatchHit, WatchNode};
-use crate::sync::Acquire;
 
 impl<H: Host> Probes<H> {
     /// Handles a data-reference trap of the debug register `index` ([`Watchpoints::arm`](crate::host::Watchpoints::arm)):
@@ -17,19 +16,15 @@ impl<H: Host> Probes<H> {
     /// Interrupts are off (a kernel) or asynchronous signals kept away (a process). A trap of a watchpoint that was removed a
     /// moment ago is nobody's, and nothing happens.
     pub fn watchpoint(&self, regs: &mut RegsOf<H>, index: usize) {
-        let Some(cell) = self.watches.get(index) else { return };
         let Some(context) = self.host.context() else {
-            let _inside = self.anonymous();
-            // SAFETY: a node is freed after a grace period that began when it had been taken out of its cell; inside until the
-            // end.
-            if let Some(node) = unsafe { cell.load(Acquire).as_ref() } {
+            let inside = self.anonymous();
+            if let Some(node) = self.watches.at(index, inside.section()) {
                 node.missed.rise();
             }
             return;
         };
         let inside = context.open();
-        // SAFETY: a node is freed after a grace period that began when it had been taken out of its cell; inside until the end.
-        if let Some(node) = unsafe { cell.load(Acquire).as_ref() }
+        if let Some(node) = self.watches.at(index, inside.section())
             && !node.is_any(SILENT)
         {
             if inside.was_outside() {

@@ -7,7 +7,6 @@ use crate::state::host::{Host, Notice};
 use crate::state::point::{DISABLED, GONE, HAS_POST, LEAVING, LINGERS, Mode, Node, Point, TAIL_JUMPS};
 use crate::state::probes::Probes;
 use crate::state::text::{Jump, Original, Spot};
-use crate::sync::{Acquire, Release};
 
 /// What a user wants of a probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -143,7 +142,7 @@ impl<H: Host> Probes<H> {
                 }
                 node.clear(DISABLED);
             }
-            self.dirty.store(true, Release);
+            self.switches.note_change();
             return Ok(());
         }
         let mut books = self.lock();
@@ -166,7 +165,7 @@ impl<H: Host> Probes<H> {
 
     /// Whether the switch is on.
     pub fn is_on(&self) -> bool {
-        self.is_on.load(Acquire)
+        self.switches.is_on()
     }
 
     /// Turns all probes on or off; each keeps what it is by itself (CTL_2). While off, registering plants nothing.
@@ -178,7 +177,7 @@ impl<H: Host> Probes<H> {
             return Err(ControlError::InHandler);
         }
         let mut books = self.lock();
-        self.is_on.store(to == Switch::On, Release);
+        self.switches.turn(to == Switch::On);
         let done = self.sync_all(books.hold());
         let watches = self.sync_watches(books.hold());
         self.settle_locked(&mut books);

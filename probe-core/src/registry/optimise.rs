@@ -14,7 +14,7 @@ use crate::state::lock::OpenBooks;
 use crate::state::point::{Asks, NO_JUMP, NO_SIMD, Node, Point};
 use crate::state::probes::Probes;
 use crate::state::text::{Spot, Standing};
-use crate::sync::{Acquire, Relaxed, Release};
+use crate::sync::Relaxed;
 use alloc::vec::Vec;
 
 impl<H: Host> Probes<H> {
@@ -45,7 +45,7 @@ impl<H: Host> Probes<H> {
     /// Whether probes get their jumps as soon as they are registered, enabled or switched on, without
     /// [`Probes::optimise`]. At first they do not. What is registered already stays as it is.
     pub fn set_optimising(&self, is_optimising: bool) {
-        self.is_optimising.store(is_optimising, Release);
+        self.switches.set_optimising(is_optimising);
     }
 
     /// The points that are about to get their breakpoints, if jumps shall follow: their detours are made.
@@ -55,7 +55,7 @@ impl<H: Host> Probes<H> {
         points: impl Iterator<Item = &'g Point<H::Arch>>,
     ) -> Vec<&'g Point<H::Arch>> {
         let mut all = Vec::new();
-        if !self.is_optimising.load(Acquire) {
+        if !self.switches.is_optimising() {
             return all;
         }
         for point in points {

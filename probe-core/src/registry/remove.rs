@@ -12,7 +12,7 @@ use crate::state::point::{
     GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, ORPHAN, PARKED, POINT_GONE, Point, STEPPED,
 };
 use crate::state::probes::{Books, Probes};
-use crate::sync::{AcqRel, Relaxed, Release};
+use crate::sync::Relaxed;
 use crate::table::RetiredArray;
 use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
@@ -56,7 +56,7 @@ impl<H: Host> Probes<H> {
     pub(super) fn orphan(&self, node: NonNull<Node<H::Arch>>) {
         // SAFETY: a node whose handle is given up lives until a later call of the registry removes it.
         unsafe { node.as_ref() }.set(LEAVING | ORPHAN);
-        self.dirty.store(true, Release);
+        self.switches.note_change();
     }
 
     /// Removes nodes whose handles are given up. Those that fail stay as they were, and `kept` is told of them.
@@ -245,7 +245,7 @@ impl<H: Host> Probes<H> {
         let stub_chunks = self.take_empty_stub_chunks(&mut books);
         let slot_chunks = self.take_empty_slot_chunks(&mut books);
         books.keep_array(self.points.retire_if_empty());
-        books.keep_array(self.stub_chunks.retire_if_empty());
+        books.keep_array(self.stubs.retire_if_empty());
         books.keep_array(self.slot_chunks.retire_if_empty());
         let has_chunks = !stub_chunks.is_empty() || !slot_chunks.is_empty();
         if points.is_empty() && pools.is_empty() && books.arrays.is_empty() && !has_chunks {
@@ -313,7 +313,7 @@ impl<H: Host> Probes<H> {
     }
 
     pub(super) fn settle_locked(&self, books: &mut Locked<'_, H>) {
-        if !self.dirty.swap(false, AcqRel) {
+        if !self.switches.take_changes() {
             // Retired pools are freed with what the calls below free; here, those that have become free since.
             self.free_returned_pools(books);
             return;
@@ -321,14 +321,14 @@ impl<H: Host> Probes<H> {
         self.settle_watches(books);
         // What fails is tried again by the next call.
         if self.sync_all(books.hold()).is_err() {
-            self.dirty.store(true, Release);
+            self.switches.note_change();
         }
         let mut orphans = Vec::new();
         let mut collect = |point: &Point<H::Arch>| {
             let is_stuck = point.text.is_planted() && point.nodes().all(|node| node.is(LEAVING));
             for node in point.nodes().lent().filter(|node| node.is(ORPHAN)) {
                 if is_stuck || orphans.try_reserve(1).is_err() {
-                    self.dirty.store(true, Release);
+                    self.switches.note_change();
                 } else {
                     orphans.push(node.pointer());
                 }

@@ -14,7 +14,7 @@ use crate::state::point::Handlers;
 use crate::state::pool::{MAX_ACTIVE, Plan, Pool, Stubs};
 use crate::state::probes::Probes;
 use crate::state::return_probe::ReturnProbe;
-use crate::state::slots::{CHUNK_LEN, OWN, chunk_base};
+use crate::state::slots::{CHUNK_LEN, OWN};
 use crate::state::stub::StubChunk;
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
 use alloc::boxed::Box;
@@ -59,7 +59,7 @@ impl<H: Host> Probes<H> {
             save,
             layout,
             drop_data: handlers.ending.drop_data,
-            alarm: &self.low_pools,
+            alarm: self.switches.low_pools(),
         };
         let memory = Room::new()?;
         // SAFETY: the words are their chunks', which stay until the pool has given its stubs back; one stub and the owner's.
@@ -72,7 +72,7 @@ impl<H: Host> Probes<H> {
     /// Whether a return probe has had half of its instances in use since [`Probes::grow_pools`] was last called, and may get more. One
     /// load: for whoever looks again and again.
     pub fn has_low_pools(&self) -> bool {
-        self.low_pools.load(Relaxed)
+        self.switches.has_low_pools()
     }
 
     /// Makes the pools of return probes larger: those that [have said](Probes::has_low_pools) so twice as large, unless more than a quarter of
@@ -89,7 +89,7 @@ impl<H: Host> Probes<H> {
         }
         let mut books = self.lock();
         let mut books = books.open();
-        self.low_pools.store(false, Relaxed);
+        self.switches.low_pools().store(false, Relaxed);
         let mut growing = Vec::new();
         let mut has_room = true;
         for point in self.points.iter(books.hold) {
@@ -186,7 +186,7 @@ impl<H: Host> Probes<H> {
         let mut image = Vec::new();
         image.try_reserve_exact(CHUNK_LEN).map_err(|_| RegisterError::NoMemory)?;
         image.resize(CHUNK_LEN - OWN, 0);
-        let retired = self.stub_chunks.reserve(1)?;
+        let retired = self.stubs.reserve(1)?;
         books.keep_array(retired);
         let base = self.host.alloc_exec(CHUNK_LEN, None).ok_or(no_slot)?;
         let made = self.fill_stub_chunk(base, save, &mut image);
@@ -196,9 +196,8 @@ impl<H: Host> Probes<H> {
                 // SAFETY: made just now.
                 let table = unsafe { chunk.as_ref() }.homes.as_ptr().expose_provenance();
                 self.host.stubs_added(base, CHUNK_LEN, table);
-                self.stub_range.add(base);
                 // SAFETY: stays valid until a grace period after it has been removed.
-                unsafe { self.stub_chunks.insert(chunk) };
+                unsafe { self.stubs.add(chunk) };
                 Ok(())
             }
             Err(error) => {
@@ -252,7 +251,7 @@ impl<H: Host> Probes<H> {
     }
 
     fn set_stub(&self, hold: &Hold, stub: CodeAddr, instance: *mut Instance<H::Arch>) {
-        let Some(chunk) = self.stub_chunks.find(chunk_base(stub).as_usize(), hold) else { return };
+        let Some(chunk) = self.stubs.chunk(stub, hold) else { return };
         let index = stub.offset_from(chunk.base) as usize / CallsOf::<H>::STUB_LEN;
         let Some(cell) = chunk.instances.get(index) else { return };
         cell.store(instance, Release);
@@ -281,7 +280,7 @@ impl<H: Host> Probes<H> {
             }
             let chunk = books.stubs.swap_remove(index);
             // SAFETY: it has left the list just now; `clean_up` frees it after a grace period.
-            self.stub_chunks.remove(unsafe { chunk.as_ref() });
+            self.stubs.remove(unsafe { chunk.as_ref() });
             empty.push(chunk);
         }
         if books.stubs.is_empty() {

@@ -13,9 +13,9 @@ use crate::state::point::{DISABLED, GONE, LEAVING, ORPHAN};
 use crate::state::probes::Probes;
 use crate::state::tally::Counters;
 use crate::state::watch::{MAX_WATCHPOINTS, WatchNode, WatchRange, Watchpoint};
-use crate::sync::{AcqRel, Acquire, AtomicPtr, Relaxed, Release};
+use crate::sync::Relaxed;
 use core::fmt;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 
 /// A registered watchpoint. Dropping it unregisters; from a handler, the next call of the registry does.
 #[must_use = "dropping a watchpoint unregisters it; `leak` keeps it for good"]
@@ -91,7 +91,7 @@ impl<H: Host> Watch<H> {
 impl<H: Host> Drop for Watch<H> {
     fn drop(&mut self) {
         self.node().set(LEAVING | ORPHAN);
-        self.probes.dirty.store(true, Release);
+        self.probes.switches.note_change();
         self.probes.settle();
     }
 }
@@ -123,17 +123,17 @@ impl<H: Host> Probes<H> {
         let mut books = self.lock();
         self.settle_locked(&mut books);
         let count = power.count().min(MAX_WATCHPOINTS);
-        let mut cells = self.watches.iter().take(count).enumerate();
-        let Some((index, cell)) = cells.find(|(_, cell)| cell.load(Relaxed).is_null()) else {
+        let Some(index) = self.watches.free_register(count) else {
             return Err(RegisterError::NoWatchRegister(count));
         };
         let flags = if watchpoint.is_disabled { DISABLED } else { 0 };
         let node = room.fill(WatchNode::new(watchpoint, flags));
         // Published before it is armed.
-        cell.store(node.as_ptr(), Release);
+        // SAFETY: `settle_watches` and the lines below take it out, wait, and free it.
+        unsafe { self.watches.put(index, node) };
         // SAFETY: made just now, and freed below at the earliest.
         if let Err(refusal) = self.sync_watch(index, unsafe { node.as_ref() }) {
-            cell.store(ptr::null_mut(), Release);
+            self.watches.take(index);
             self.quiesce();
             drop(books);
             // SAFETY: out of its cell since before the grace period.
@@ -144,22 +144,10 @@ impl<H: Host> Probes<H> {
         Ok(Watch { probes: self, node })
     }
 
-    /// The watchpoints, and the number of the register of each.
-    pub(crate) fn watches<'g>(
-        &'g self,
-        _hold: &'g Hold,
-    ) -> impl Iterator<Item = (usize, &'g WatchNode<H::Arch>)> {
-        let lend = |(index, cell): (usize, &'g AtomicPtr<WatchNode<H::Arch>>)| {
-            // SAFETY: a node is freed when it is out of its cell, and by no one as long as the lock is borrowed.
-            unsafe { cell.load(Acquire).as_ref() }.map(|node| (index, node))
-        };
-        self.watches.iter().enumerate().filter_map(lend)
-    }
-
     /// What a handle's `enable` and `disable` want, now or, from a handler, later.
     fn apply_watches(&self) -> Result<(), ControlError> {
         if self.is_in_handler() {
-            self.dirty.store(true, Release);
+            self.switches.note_change();
             return Ok(());
         }
         let lock = self.lock();
@@ -172,7 +160,7 @@ impl<H: Host> Probes<H> {
     /// The first that the host could not arm; the rest is done.
     pub(super) fn sync_watches(&self, hold: &Hold) -> Result<(), ControlError> {
         let mut first = Ok(());
-        for (index, node) in self.watches(hold) {
+        for (index, node) in self.watches.all(hold) {
             let failed = |refusal| ControlError::CannotWatch { at: node.range.addr, refusal };
             first = first.and(self.sync_watch(index, node).map_err(failed));
         }
@@ -201,9 +189,8 @@ impl<H: Host> Probes<H> {
         let _ = self.sync_watches(lock.hold());
         let mut books = lock.open();
         let mut has_left = false;
-        for (index, node) in self.watches(books.hold).filter(|(_, node)| node.is(ORPHAN)) {
-            let Some(cell) = self.watches.get(index) else { continue };
-            let allocation = cell.swap(ptr::null_mut(), AcqRel);
+        for (index, node) in self.watches.all(books.hold).filter(|(_, node)| node.is(ORPHAN)) {
+            let allocation = self.watches.take(index);
             node.next.store(core::mem::replace(&mut books.dead_watches, allocation), Relaxed);
             has_left = true;
         }
@@ -215,7 +202,8 @@ impl<H: Host> Probes<H> {
     /// Marks the watchpoints on memory that goes away, which the processor then forgets.
     pub(super) fn watched_memory_going(&self, hold: &Hold, start: CodeAddr, end: CodeAddr) {
         let gone = start.as_usize()..end.as_usize();
-        self.watches(hold)
+        self.watches
+            .all(hold)
             .filter(|(_, node)| gone.contains(&node.range.addr))
             .for_each(|(_, node)| node.set(GONE));
         // Nothing is armed by it, so nothing fails.

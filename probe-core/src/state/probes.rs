@@ -12,10 +12,11 @@ use crate::state::pool::Pool;
 use crate::state::program::{Entries, Program};
 use crate::state::slots::{SlotAllocator, SlotChunk};
 use crate::state::spare::Spares;
-use crate::state::stub::{StubChunk, StubRange};
+use crate::state::stub::{StubChunk, StubChunks};
+use crate::state::switches::Switches;
 use crate::state::text::Texts;
-use crate::state::watch::{MAX_WATCHPOINTS, WatchNode};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Relaxed, Release};
+use crate::state::watch::{WatchNode, Watches};
+use crate::sync::{AtomicUsize, Relaxed};
 use crate::table::{RetiredArrays, Table};
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -29,10 +30,8 @@ pub struct Probes<H: Host> {
     pub(crate) entries: Entries,
     pub(crate) points: Table<Point<H::Arch>>,
     pub(crate) slot_chunks: Table<SlotChunk>,
-    pub(crate) stub_chunks: Table<StubChunk<H>>,
-    pub(crate) stub_range: StubRange,
-    /// The registered watchpoints, by the number of their debug register.
-    pub(crate) watches: [AtomicPtr<WatchNode<H::Arch>>; MAX_WATCHPOINTS],
+    pub(crate) stubs: StubChunks<H>,
+    pub(crate) watches: Watches<H::Arch>,
     /// What steps without a frame have borrowed.
     pub(crate) spares: Spares<<H::Arch as Arch>::StepState>,
     pub(crate) detour_chunks: Table<DetourChunk<H>>,
@@ -42,13 +41,7 @@ pub struct Probes<H: Host> {
     pub(crate) anonymous: AtomicUsize,
     /// Who alone writes text.
     pub(crate) texts: Texts<H::Arch>,
-    /// A handler has changed something that the next call here has to carry out.
-    pub(crate) dirty: AtomicBool,
-    /// A pool of a return probe has said that it should grow.
-    pub(crate) low_pools: AtomicBool,
-    pub(crate) is_on: AtomicBool,
-    /// Whether probes get their jumps without being asked.
-    pub(crate) is_optimising: AtomicBool,
+    pub(crate) switches: Switches,
     /// Who has the lock, 0: nobody.
     pub(crate) holder: AtomicUsize,
     /// Never dropped: it lives in a static, and handlers' view of it needs no code that frees memory.
@@ -119,18 +112,14 @@ impl<H: Host> Probes<H> {
             entries,
             points: Table::new(),
             slot_chunks: Table::new(),
-            stub_chunks: Table::new(),
-            stub_range: StubRange::new(),
-            watches: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_WATCHPOINTS],
+            stubs: StubChunks::new(),
+            watches: Watches::new(),
             spares: Spares::new(),
             detour_chunks: Table::new(),
             shares: Shares::new(),
             anonymous: AtomicUsize::new(0),
             texts: Texts::new(),
-            dirty: AtomicBool::new(false),
-            low_pools: AtomicBool::new(false),
-            is_on: AtomicBool::new(true),
-            is_optimising: AtomicBool::new(false),
+            switches: Switches::new(),
             holder: AtomicUsize::new(0),
             books: ManuallyDrop::new(UnsafeCell::new(Books {
                 slots: SlotAllocator::new(),
@@ -159,7 +148,7 @@ impl<H: Host> Lender for Probes<H> {
     }
 
     fn note_change(&self) {
-        self.dirty.store(true, Release);
+        self.switches.note_change();
     }
 
     fn shares(&self) -> &Shares {

@@ -2,14 +2,16 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Calls, SaveSet};
+use crate::error::RegisterError;
+use crate::held::Held;
 use crate::state::host::{CallsOf, Host};
 use crate::state::instance::Instance;
 use crate::state::program::Program;
 use crate::state::slots::{CHUNK_LEN, OWN, chunk_base};
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, follow};
-use crate::table::Keyed;
+use crate::table::{Keyed, RetiredArray, Table};
 use alloc::boxed::Box;
-use core::ptr;
+use core::ptr::{self, NonNull};
 
 /// A chunk of return stubs. The last word of its executable memory is its own address, for [`program_of`].
 pub(crate) struct StubChunk<H: Host> {
@@ -54,21 +56,75 @@ impl<H: Host> StubChunk<H> {
     }
 }
 
+/// All chunks of return stubs.
+pub(crate) struct StubChunks<H: Host> {
+    chunks: Table<StubChunk<H>>,
+    range: StubRange,
+}
+
+impl<H: Host> StubChunks<H> {
+    /// None.
+    pub(crate) const fn new() -> Self {
+        Self { chunks: Table::new(), range: StubRange::new() }
+    }
+
+    /// Whether `at` may be a stub. Who sees a stub sees the range with it: both were stored before it was handed out.
+    #[inline(always)]
+    pub(crate) fn may_hold(&self, at: CodeAddr) -> bool {
+        self.range.may_hold(at)
+    }
+
+    /// The chunk that `at` lies in.
+    #[inline(always)]
+    pub(crate) fn chunk<'g>(&'g self, at: CodeAddr, held: &'g impl Held) -> Option<&'g StubChunk<H>> {
+        self.chunks.find(chunk_base(at).as_usize(), held)
+    }
+
+    /// Makes room for `more` chunks. The table's former array, if it has another one now.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn reserve(&self, more: usize) -> Result<Option<RetiredArray>, RegisterError> {
+        self.chunks.reserve(more)
+    }
+
+    /// Adds a chunk; [`StubChunks::reserve`] has made room.
+    ///
+    /// # Safety
+    /// It stays valid until a grace period after it has been removed.
+    pub(crate) unsafe fn add(&self, chunk: NonNull<StubChunk<H>>) {
+        // SAFETY: the caller's.
+        self.range.add(unsafe { chunk.as_ref() }.base);
+        // SAFETY: the caller's.
+        unsafe { self.chunks.insert(chunk) };
+    }
+
+    /// Takes a chunk off.
+    pub(crate) fn remove(&self, chunk: &StubChunk<H>) {
+        self.chunks.remove(chunk);
+    }
+
+    /// Takes the table's array, if there is no chunk left.
+    pub(crate) fn retire_if_empty(&self) -> Option<RetiredArray> {
+        self.chunks.retire_if_empty()
+    }
+}
+
 /// From the lowest chunk of return stubs that there has been to the end of the highest: most return addresses are
 /// told from stubs by that.
-pub(crate) struct StubRange {
+struct StubRange {
     low: AtomicUsize,
     high: AtomicUsize,
 }
 
 impl StubRange {
     /// Holds nothing.
-    pub(crate) const fn new() -> Self {
+    const fn new() -> Self {
         Self { low: AtomicUsize::new(usize::MAX), high: AtomicUsize::new(0) }
     }
 
     /// Lets it hold the chunk at `base`, before a stub of it is handed out. Under the registry's lock.
-    pub(crate) fn add(&self, base: CodeAddr) {
+    fn add(&self, base: CodeAddr) {
         let end = base.as_usize().wrapping_add(CHUNK_LEN - 1);
         self.low.fetch_min(base.as_usize(), Relaxed);
         self.high.fetch_max(end, Relaxed);
@@ -76,7 +132,7 @@ impl StubRange {
 
     /// Whether `at` may be a stub. Who sees a stub sees the range with it: both were stored before it was handed out.
     #[inline(always)]
-    pub(crate) fn may_hold(&self, at: CodeAddr) -> bool {
+    fn may_hold(&self, at: CodeAddr) -> bool {
         self.low.load(Relaxed) <= at.as_usize() && at.as_usize() <= self.high.load(Relaxed)
     }
 }

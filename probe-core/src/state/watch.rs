@@ -5,12 +5,14 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Memory, Regs};
+use crate::held::Held;
 use crate::state::counter::Counter;
 use crate::state::lender::{Lender, TargetMemory};
 use crate::state::point::DISABLED;
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Relaxed};
+use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicPtr, AtomicU32, Relaxed, Release};
 use alloc::boxed::Box;
 use core::fmt;
+use core::ptr::{self, NonNull};
 
 /// The most watchpoints at the same time, on whatever processor.
 pub const MAX_WATCHPOINTS: usize = 16;
@@ -200,5 +202,49 @@ impl<A: Arch> WatchNode<A> {
 
     pub(crate) fn clear(&self, flag: u32) {
         self.flags.fetch_and(!flag, Relaxed);
+    }
+}
+
+/// The registered watchpoints, by the number of their debug register.
+pub(crate) struct Watches<A: Arch> {
+    cells: [AtomicPtr<WatchNode<A>>; MAX_WATCHPOINTS],
+}
+
+impl<A: Arch> Watches<A> {
+    /// None.
+    pub(crate) const fn new() -> Self {
+        Self { cells: [const { AtomicPtr::new(ptr::null_mut()) }; MAX_WATCHPOINTS] }
+    }
+
+    /// The one of register number `index`.
+    #[inline(always)]
+    pub(crate) fn at<'g>(&self, index: usize, _held: &'g impl Held) -> Option<&'g WatchNode<A>> {
+        // SAFETY: a node is freed after a grace period that began when it had been taken out of its cell: `_held` keeps it.
+        unsafe { self.cells.get(index)?.load(Acquire).as_ref() }
+    }
+
+    /// All, each with the number of its register.
+    pub(crate) fn all<'g, P: Held>(&'g self, held: &'g P) -> impl Iterator<Item = (usize, &'g WatchNode<A>)> {
+        (0..MAX_WATCHPOINTS).filter_map(move |index| Some((index, self.at(index, held)?)))
+    }
+
+    /// The first free register, of as many as there are.
+    pub(crate) fn free_register(&self, count: usize) -> Option<usize> {
+        self.cells.iter().take(count).position(|cell| cell.load(Relaxed).is_null())
+    }
+
+    /// Publishes one.
+    ///
+    /// # Safety
+    /// It is freed no sooner than a grace period after it has been [taken out](Watches::take).
+    pub(crate) unsafe fn put(&self, index: usize, node: NonNull<WatchNode<A>>) {
+        if let Some(cell) = self.cells.get(index) {
+            cell.store(node.as_ptr(), Release);
+        }
+    }
+
+    /// Takes one out: whoever is inside may still be looking at it.
+    pub(crate) fn take(&self, index: usize) -> *mut WatchNode<A> {
+        self.cells.get(index).map_or(ptr::null_mut(), |cell| cell.swap(ptr::null_mut(), AcqRel))
     }
 }

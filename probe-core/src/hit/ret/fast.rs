@@ -95,7 +95,7 @@ impl<H: Host> Probes<H> {
     fn plain_call(&self, regs: &RegsOf<H>) -> Option<(&Task<H::Arch>, Entry)> {
         let task = self.host.task().filter(|task| task.is_idle())?;
         let entry = self.entry_of_call(regs)?;
-        let is_plain = task.runs_at(entry.frame) && !self.stub_range.may_hold(entry.return_address);
+        let is_plain = task.runs_at(entry.frame) && !self.stubs.may_hold(entry.return_address);
         is_plain.then_some((task, entry))
     }
 }

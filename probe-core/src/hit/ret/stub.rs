@@ -5,7 +5,6 @@ use crate::state::context::Section;
 use crate::state::host::Host;
 use crate::state::instance::Instance;
 use crate::state::probes::Probes;
-use crate::state::slots::chunk_base;
 
 /// The most stubs that one return address leads through: more than any chain of tail calls between probed functions.
 const MAX_CHAIN: usize = 1 << 16;
@@ -14,7 +13,7 @@ impl<H: Host> Probes<H> {
     /// Whether `at` is a stub that is handed out. The caller is inside.
     #[inline(always)]
     pub(super) fn is_stub(&self, at: CodeAddr) -> bool {
-        self.stub_range.may_hold(at) && self.instance_at(at).is_some()
+        self.stubs.may_hold(at) && self.instance_at(at).is_some()
     }
 
     /// The return address that `at` stands for, if it is a return stub of ours (RET_8): what an unwinder shows, and
@@ -28,7 +27,7 @@ impl<H: Host> Probes<H> {
     /// Where a return to `at` ends up: `at` itself, unless it is a stub. The caller is inside.
     #[inline(always)]
     pub(super) fn follow_stubs(&self, at: CodeAddr) -> CodeAddr {
-        if self.stub_range.may_hold(at) { self.follow_chain(at) } else { at }
+        if self.stubs.may_hold(at) { self.follow_chain(at) } else { at }
     }
 
     /// As [`Probes::follow_stubs`], where `at` may be a stub.
@@ -48,6 +47,6 @@ impl<H: Host> Probes<H> {
     pub(super) fn instance_at(&self, at: CodeAddr) -> Option<&Instance<H::Arch>> {
         // SAFETY: the caller is inside.
         let section = unsafe { Section::assume() };
-        self.stub_chunks.find(chunk_base(at).as_usize(), section)?.instance(at)
+        self.stubs.chunk(at, section)?.instance(at)
     }
 }

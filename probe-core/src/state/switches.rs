@@ -1,0 +1,66 @@
+//! What users and handlers have asked for, and the next call of the registry carries out.
+
+use crate::sync::{AcqRel, Acquire, AtomicBool, Relaxed, Release};
+
+/// What has been asked for.
+pub(crate) struct Switches {
+    /// A handler has changed something that the next call of the registry has to carry out.
+    has_changes: AtomicBool,
+    /// A pool of a return probe has said that it should grow.
+    low_pools: AtomicBool,
+    is_on: AtomicBool,
+    /// Whether probes get their jumps without being asked.
+    is_optimising: AtomicBool,
+}
+
+impl Switches {
+    /// Probes are on, and nothing has been asked for.
+    pub(crate) const fn new() -> Self {
+        Self {
+            has_changes: AtomicBool::new(false),
+            low_pools: AtomicBool::new(false),
+            is_on: AtomicBool::new(true),
+            is_optimising: AtomicBool::new(false),
+        }
+    }
+
+    /// Notes that there is something to be carried out.
+    pub(crate) fn note_change(&self) {
+        self.has_changes.store(true, Release);
+    }
+
+    /// Whether there is; whoever asks carries it out.
+    pub(crate) fn take_changes(&self) -> bool {
+        self.has_changes.swap(false, AcqRel)
+    }
+
+    /// What a pool raises that should grow.
+    pub(crate) fn low_pools(&self) -> &AtomicBool {
+        &self.low_pools
+    }
+
+    /// Whether one has raised it.
+    pub(crate) fn has_low_pools(&self) -> bool {
+        self.low_pools.load(Relaxed)
+    }
+
+    /// Whether probes are in text.
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.load(Acquire)
+    }
+
+    /// Says whether probes are to be in text.
+    pub(crate) fn turn(&self, is_on: bool) {
+        self.is_on.store(is_on, Release);
+    }
+
+    /// Whether probes get their jumps without being asked.
+    pub(crate) fn is_optimising(&self) -> bool {
+        self.is_optimising.load(Acquire)
+    }
+
+    /// Says whether they do.
+    pub(crate) fn set_optimising(&self, is_optimising: bool) {
+        self.is_optimising.store(is_optimising, Release);
+    }
+}
