@@ -134,8 +134,8 @@ impl<H: Host> Detour<H> {
     /// registry's lock.
     pub(crate) fn serve(&self, point: Option<&Point<H::Arch>>) {
         let only = point.map_or(ptr::null_mut(), Point::only);
-        // SAFETY: a node on a point's list is there as long as the lock is held.
-        let handlers = unsafe { only.as_ref() }.map(|node| &node.handlers);
+        let newest = point.and_then(Point::newest).filter(|_| !only.is_null());
+        let handlers = newest.map(|node| &node.handlers);
         let is_plain = matches!(handlers, Some(Handlers::Kprobe { pre: Some(_), post: None, .. }));
         let followed = match handlers {
             Some(Handlers::Return(probe)) if probe.entry.is_none() => Some(probe.pool().owner()),
