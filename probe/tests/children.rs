@@ -78,3 +78,17 @@ fn evt_1_without_f_a_childs_hits_are_nobodys(#[case] how: &str) {
     assert_eq!(counted(&traced), [(0, (CHILDREN, 1))].into());
     assert_eq!(traced.row("work")["hits"], CHILDREN);
 }
+
+/// By whatever function: an emulator starts what it is told to by those that can be interposed only.
+#[rstest]
+#[case::alone(&[], "done\n")]
+#[case::with_children(&["-f"], "seen\n")]
+#[case::by_trap(&["--no-jumps"], "done\n")]
+fn evt_1_a_program_executed_in_place_is_traced_on(#[case] options: &[&str], #[case] said: &str) {
+    let (first, last) = if common::is_emulated() { (3, 7) } else { (0, 10) };
+    let program = compiled("execs", &["-O1"]);
+    let traced = trace(options, &["p work n=$arg1:s64"], &[&program, &first.to_string(), &last.to_string()]);
+    assert_eq!(String::from_utf8_lossy(&traced.output.stdout), said, "{:?}", traced.output);
+    let steps: Vec<_> = traced.events.iter().map(|event| event["args"]["n"].as_i64().unwrap()).collect();
+    assert_eq!(steps, (first..=last).collect::<Vec<_>>(), "{}", traced.summary);
+}

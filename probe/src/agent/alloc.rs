@@ -2,7 +2,7 @@
 //! `malloc` nor change the program's heap, and may happen while the program's allocator holds its locks.
 //!
 //! A bump allocator over reserved address space: what is given back is reused only if it was the last. The agent
-//! allocates while it starts and when objects come and go, never in a handler.
+//! allocates while it starts and when objects come and go, and in one handler only, before a program is executed ([`super::exec`]).
 
 use crate::wire::region::OUT_OF_THE_WAY;
 use std::alloc::{GlobalAlloc, Layout};

@@ -33,6 +33,15 @@ pub(super) unsafe fn region(environment: *mut *mut c_char) -> Option<&'static CS
     })
 }
 
+/// Whether an environment for a program to be executed has the agent already, or is none.
+///
+/// # Safety
+/// As [`region`], or NULL.
+pub(super) unsafe fn has_agent(environment: *const *const c_char) -> bool {
+    // SAFETY: the caller's promise.
+    environment.is_null() || unsafe { region(environment.cast_mut().cast()) }.is_some()
+}
+
 /// Lets libc know the environment, if it does not yet.
 ///
 /// # Safety

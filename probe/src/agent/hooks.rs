@@ -7,7 +7,7 @@
 //! * `dlclose`: probes in what has gone are gone.
 //! * `pthread_create`: pools of return probes that run low grow.
 //! * `_exit`, `_Exit`, `execve`, `execv`, `execvp`, `execvpe`: what was missed is told before it is forgotten; a program
-//!   that is executed in place of the traced one is traced, too.
+//!   that is executed in place of the traced one is traced, too. The others of that family: [`super::exec`].
 //!
 //! What libc does by itself, without going through its own exported functions, is not seen here.
 

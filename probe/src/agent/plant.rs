@@ -5,7 +5,7 @@ use super::fetch::Plan;
 use super::objects;
 use super::places::{Target, reason, sentence, targets_of};
 use super::process::{self, Agent, Reporter};
-use super::{later, lent, masks};
+use super::{exec, later, lent, masks};
 use crate::def::{Definition, Kind, MAX_ARGUMENT, Source};
 use crate::wire::{Meta, Point as PointRecord};
 use probe_core::host::Host;
@@ -88,7 +88,10 @@ pub(super) fn all(
         return Ok(());
     }
     let is_guarded = !guard.is_empty();
-    let own = guard.into_iter().chain(later::probe(&waiting)).chain(lent::probes_on_makers()).collect();
+    let mut own: Vec<_> =
+        guard.into_iter().chain(later::probe(&waiting)).chain(lent::probes_on_makers()).collect();
+    // Programs are executed with signals blocked, where a breakpoint needs the guard.
+    own.extend(is_guarded.then(exec::probes_on_functions).into_iter().flatten());
     // A hit by a jump leaves signals open, which only the guard lets wait for its end.
     probes().set_optimising(is_guarded && !agent.no_jumps);
     group(agent, reporter, &definitions, &targets, own)?;

@@ -42,6 +42,11 @@ pub(super) fn start() {
     }
 }
 
+/// Whether programs are executed through a runner.
+pub(super) fn is_needed() -> bool {
+    RUNNER.get().is_some()
+}
+
 /// The words of a runner, as spaces part them.
 fn words(value: &OsStr) -> impl Iterator<Item = &[u8]> {
     value.as_bytes().split(|&byte| byte == b' ').filter(|word| !word.is_empty())
