@@ -160,3 +160,13 @@ fn hit_13_what_a_program_asks_about_signals_is_answered_as_bare() {
         assert_eq!(hits(&traced, "work"), 8);
     }
 }
+
+#[test]
+fn a_place_with_two_names_is_called_by_the_functions() {
+    let no_landing_pad: &[&str] =
+        if cfg!(any(target_arch = "x86", target_arch = "x86_64")) { &["-fcf-protection=none"] } else { &[] };
+    let program = compiled("labels", &[&["-O1"], no_landing_pad].concat());
+    let name = std::path::Path::new(&program).file_name().and_then(|name| name.to_str()).expect("a name");
+    let traced = trace(&[], &[&format!("p {name}:*")], &[&program]);
+    assert_eq!(hits(&traced, "measure"), 1, "{}", traced.summary);
+}
