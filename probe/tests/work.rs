@@ -1,11 +1,11 @@
-//! A small C program (`programs/work.c`, compiled by the target's C compiler), traced on every target that can be traced.
+//! Small C programs (`programs/work.c` and others, compiled by the target's C compiler), traced on every target that can be traced.
 //!
 //! A static C library loads no agent, so there is nothing of this on musl.
 #![cfg(target_env = "gnu")]
 
 mod common;
 
-use common::{Traced, assert_unchanged, trace, work};
+use common::{Traced, assert_unchanged, compiled, trace, work};
 
 /// Traces the program doing `what`; tracing must not change what it says.
 fn traced(what: &str, options: &[&str], probes: &[&str]) -> Traced {
@@ -148,4 +148,25 @@ fn reg_19_every_function_of_a_program_with_parts_that_are_jumped_to() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("_start can have no return probe: a program or a context starts there"), "{said}");
     assert!(!output.status.success());
+}
+
+/// What the kernel says of the signals that probes live on, too, save those that a hit raises: they are never blocked.
+#[test]
+fn hit_13_what_a_program_asks_about_signals_is_answered_as_bare() {
+    let program = [&*compiled("signals", &["-O1"])];
+    for options in [&[][..], &["--no-jumps"]] {
+        let traced = trace(options, &["p work"], &program);
+        assert_unchanged(&traced, &program);
+        assert_eq!(hits(&traced, "work"), 8);
+    }
+}
+
+#[test]
+fn a_place_with_two_names_is_called_by_the_functions() {
+    let no_landing_pad: &[&str] =
+        if cfg!(any(target_arch = "x86", target_arch = "x86_64")) { &["-fcf-protection=none"] } else { &[] };
+    let program = compiled("labels", &[&["-O1"], no_landing_pad].concat());
+    let name = std::path::Path::new(&program).file_name().and_then(|name| name.to_str()).expect("a name");
+    let traced = trace(&[], &[&format!("p {name}:*")], &[&program]);
+    assert_eq!(hits(&traced, "measure"), 1, "{}", traced.summary);
 }

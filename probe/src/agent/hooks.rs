@@ -2,7 +2,7 @@
 //!
 //! * `sigaction`, `signal`: for the signals that probes live on, the program's action is kept behind ours and called
 //!   for what is not about a probe. For other signals, ours are taken out of the mask of their handlers: a breakpoint
-//!   that is hit while SIGTRAP is blocked ends the process.
+//!   that is hit while SIGTRAP is blocked ends the process. Where the guard is planted it does both, below libc.
 //! * `sigprocmask`, `pthread_sigmask`, `sigsuspend`, `pselect`, `ppoll`, `epoll_pwait`: cannot block them, either.
 //! * `dlclose`: probes in what has gone are gone.
 //! * `pthread_create`: pools of return probes that run low grow.
@@ -13,8 +13,8 @@
 
 use super::environment::Inherited;
 use super::runner::{self, Execution};
-use super::{plant, process};
-use probe_host_linux::signals::{OWNED, OWNED_SET, program_action};
+use super::{masks, plant, process};
+use probe_host_linux::signals::{NEVER_BLOCKED, OWNED, program_action};
 use probe_host_linux::sys::{self, Action, SignalSet};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -120,10 +120,10 @@ fn put_signals(set: &mut libc::sigset_t, signals: SignalSet) {
     unsafe { (&raw mut *set).cast::<[usize; WORDS]>().write(words) };
 }
 
-/// The set without the signals that probes live on.
+/// The set without the signals that a hit raises.
 fn without_ours(set: &libc::sigset_t) -> libc::sigset_t {
     let mut set = *set;
-    let kept = signals_of(&set).bits() & !OWNED_SET.bits();
+    let kept = signals_of(&set).bits() & !NEVER_BLOCKED.bits();
     put_signals(&mut set, SignalSet::from_bits(kept));
     set
 }
@@ -151,7 +151,7 @@ unsafe extern "C" fn sigaction(
     new: *const libc::sigaction,
     old: *mut libc::sigaction,
 ) -> c_int {
-    if !is_active() {
+    if !is_active() || masks::is_planted() {
         return next!(sigaction: fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int; signal, new, old);
     }
     // SAFETY: the caller's promise.
@@ -182,7 +182,7 @@ unsafe extern "C" fn sigaction(
 /// As `signal(2)`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
-    if !is_active() || !OWNED.contains(&signal) {
+    if !is_active() || masks::is_planted() || !OWNED.contains(&signal) {
         return next!(signal: fn(c_int, usize) -> usize; signal, handler);
     }
     let mask = SignalSet::EMPTY.with(signal);

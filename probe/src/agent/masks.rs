@@ -18,6 +18,19 @@ pub(super) fn note_guard(guard: &[AnyProbe<Native>]) {
     IS_GUARDED.store(!guard.is_empty(), Ordering::Relaxed);
 }
 
+/// Whether the guard's probes are planted.
+static IS_PLANTED: AtomicBool = AtomicBool::new(false);
+
+/// Tells that the guard's probes are planted, for good.
+pub(super) fn note_planted() {
+    IS_PLANTED.store(true, Ordering::Relaxed);
+}
+
+/// Whether libc's own calls keep the program's actions and masks, as the kernel would: then nothing is left to do before them.
+pub(super) fn is_planted() -> bool {
+    IS_PLANTED.load(Ordering::Relaxed)
+}
+
 /// Functions that libc calls while it has blocked all signals, where those calls are not probed.
 const CALLED_WITH_SIGNALS_BLOCKED: [&str; 10] = [
     "clone",

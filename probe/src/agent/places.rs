@@ -249,17 +249,20 @@ fn matching(
     indirect: Indirect,
 ) -> Vec<Target> {
     let host = probes().host();
-    let mut names: Vec<String> = Vec::new();
+    let mut names: Vec<(bool, String)> = Vec::new();
     host.for_each_symbol(&mut |symbol, _| {
         if belongs(object, symbol.module) && is_wanted(symbol.name) {
-            names.push(symbol.name.to_owned());
+            // Labels of assembly have no length.
+            names.push((symbol.len_bytes == 0, symbol.name.to_owned()));
         }
     });
-    // Of several names of one address the plainest is used.
-    names.sort_unstable_by(|a, b| plainness(a).cmp(&plainness(b)).then_with(|| a.cmp(b)));
+    // Of several names of one address the plainest is used, and a function's before a label's.
+    names.sort_unstable_by(|(is_label, a), (b_is_label, b)| {
+        is_label.cmp(b_is_label).then_with(|| plainness(a).cmp(&plainness(b))).then_with(|| a.cmp(b))
+    });
     names.dedup();
     let (mut targets, mut known) = (Vec::new(), HashSet::new());
-    for name in names {
+    for (_, name) in names {
         // Asked by name, so that indirect functions lead to what they stand for.
         host.find_functions(&name, indirect, &mut |symbol| {
             let at = symbol.start.wrapping_add(usize::from(symbol.local_entry));

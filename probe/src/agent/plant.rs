@@ -98,6 +98,7 @@ pub(super) fn all(
     if is_guarded {
         // The kernel refuses no action that it has taken before.
         let _ = probe_host_linux::signals::defer_asynchronous();
+        masks::note_planted();
     }
     later::start(agent, definitions, waiting);
     Ok(())
