@@ -40,7 +40,7 @@ const LONG_FILES: &[(&str, usize, &str)] = &[
     ("host-linux/src/threads.rs", 577, "a thread's block"),
     ("probe-core/src/arch.rs", 561, "the traits of a backend"),
     ("probe-core/src/state/context.rs", 510, "a context's stack of hits"),
-    ("probe-core/src/hit.rs", 510, "the hit by trap"),
+    ("probe-core/src/hit.rs", 514, "the hit by trap"),
     ("probe-core/tests/contract/hit.rs", 696, "the rules HIT_1 to HIT_13"),
     ("probe-core/tests/contract/kretprobe.rs", 512, "the rules of return probes"),
     ("probe-core/tests/contract/model.rs", 533, "a plain model of the registry"),
