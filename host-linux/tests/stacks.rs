@@ -171,3 +171,32 @@ fn hit_13_a_stack_overflow_without_an_alternate_stack_ends_the_program() {
     assert_eq!(end, End::Signal(libc::SIGSEGV));
     drop((probe, guard));
 }
+
+#[test]
+fn hit_13_a_handler_is_hit_although_its_signal_could_not_be_queued_again() {
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let probe = probes().register(Kprobe::at("stacks_work").without_jump().pre(|_| ())).unwrap();
+    extern "C" fn unblock(_: *mut c_void) -> *mut c_void {
+        let signal = libc::SIGRTMIN();
+        set(signal, libc::SA_ONSTACK);
+        let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: writable, an empty set.
+        unsafe { libc::sigaddset(mask.as_mut_ptr(), signal) };
+        // SAFETY: a valid set.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, mask.as_ptr(), null_mut()) };
+        send(signal);
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: a valid limit.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_SIGPENDING, &raw const none) }, 0);
+        // SAFETY: a valid set.
+        unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, mask.as_ptr(), null_mut()) };
+        null_mut()
+    }
+    let end = in_child(|| {
+        in_thread(unblock);
+        c_int::from(SEEN.lock().unwrap().last().is_none_or(|seen| seen.0 != libc::SIGRTMIN()))
+    });
+    assert_eq!(end, End::Exit(0));
+    drop((probe, guard));
+}

@@ -133,8 +133,9 @@ pub(super) fn give_way(info: &SigInfo, context: UContext) -> bool {
         return false;
     }
     // The signal return brings the interrupted mask back.
-    sys::sigprocmask(libc::SIG_BLOCK, Some(SignalSet::ALL));
+    let own = sys::sigprocmask(libc::SIG_BLOCK, Some(SignalSet::ALL));
     if !queue_in_front(info) {
+        sys::sigprocmask(libc::SIG_SETMASK, Some(own));
         return false;
     }
     if has_ended_wait {

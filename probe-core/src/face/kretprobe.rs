@@ -51,10 +51,19 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
     }
 
     /// Calls `handler` at each entry: `Some(data)` follows the call, `None` leaves it alone (RET_1).
+    ///
+    /// A coroutine may return in another thread than it was called in, so `data` is [`Send`]:
+    /// ```compile_fail
+    /// # use probe_core::{AnyProbe, Kretprobe, arch::Arch};
+    /// # fn probe<A: Arch>() -> AnyProbe<A> {
+    /// Kretprobe::on("f").entry(|_| Some(std::rc::Rc::new(1))).exit(|_, _| ()).into()
+    /// # }
+    /// ```
     #[must_use]
     pub fn entry<F, D>(self, handler: F) -> Kretprobe<A, D, Settled>
     where
         F: Fn(&mut Call<'_, A>) -> Option<D> + Send + Sync + 'static,
+        D: Send,
     {
         Kretprobe {
             place: self.place,

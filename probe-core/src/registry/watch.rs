@@ -190,6 +190,8 @@ impl<H: Host> Probes<H> {
         let mut books = lock.open();
         let mut has_left = false;
         for (index, node) in self.watches.all(books.hold).filter(|(_, node)| node.is(ORPHAN)) {
+            // It may have become one only now, armed.
+            let _ = self.sync_watch(index, node);
             let allocation = self.watches.take(index);
             node.next.store(core::mem::replace(&mut books.dead_watches, allocation), Relaxed);
             has_left = true;

@@ -53,8 +53,7 @@ pub(crate) struct Parts {
 
 // SAFETY: all that changes is atomic, but for `data`, which belongs to whoever has taken the instance.
 unsafe impl<A: Arch> Sync for Instance<A> {}
-// SAFETY: as above; private data is moved between contexts only as D: the registry asks for no more than that the
-// handlers are Send + Sync, and a call returns in the task that entered it.
+// SAFETY: as above; private data is a D, which is Send (`Kretprobe::entry`), or bytes.
 unsafe impl<A: Arch> Send for Instance<A> {}
 
 impl<A: Arch> Instance<A> {
@@ -82,6 +81,12 @@ impl<A: Arch> Instance<A> {
     /// Tells it whose it is, before anybody else has it.
     pub(crate) fn belong_to(&mut self, ends: *const Ends<A>) {
         self.ends = ends;
+    }
+
+    /// Where the pool lies.
+    #[inline(always)]
+    pub(crate) fn ends_address(&self) -> *const Ends<A> {
+        self.ends
     }
 
     /// What it needs of its pool; at the pool's own address.

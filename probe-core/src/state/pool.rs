@@ -261,7 +261,7 @@ impl<A: Arch> Pool<A> {
     pub(crate) fn of(instance: &Instance<A>) -> &Self {
         const { assert!(offset_of!(Self, ends) == 0) };
         // SAFETY: `new` and `batch` have given the instance its pool's address, which outlives it.
-        unsafe { &*ptr::from_ref(instance.ends()).cast::<Self>() }
+        unsafe { &*instance.ends_address().cast::<Self>() }
     }
 
     // ---- the probe ----------------------------------------------------------------------------------------------------

@@ -4,6 +4,9 @@
 
 use super::process;
 use crate::{PAIR_VARIABLE, REGION_VARIABLE};
+use probe_core::arch::Memory as _;
+use probe_core::host::Host as _;
+use probe_host_linux::probes;
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 
@@ -36,10 +39,34 @@ pub(super) unsafe fn region(environment: *mut *mut c_char) -> Option<&'static CS
 /// Whether an environment for a program to be executed has the agent already, or is none.
 ///
 /// # Safety
-/// As [`region`], or NULL.
+/// Nobody changes it meanwhile.
 pub(super) unsafe fn has_agent(environment: *const *const c_char) -> bool {
     // SAFETY: the caller's promise.
-    environment.is_null() || unsafe { region(environment.cast_mut().cast()) }.is_some()
+    !can_be_read(environment) || unsafe { region(environment.cast_mut().cast()) }.is_some()
+}
+
+/// Whether there is an environment, to its end. Of one that is not the kernel is to say so, as it would bare.
+fn can_be_read(environment: *const *const c_char) -> bool {
+    const PART: usize = 64;
+    let memory = probes().host().memory();
+    let ends = |mut at: usize| loop {
+        let mut part = [0; PART];
+        // Not into the next page, where it may have ended.
+        let part = &mut part[..PART - at % PART];
+        if memory.read(at, part).is_err() {
+            return false;
+        }
+        if part.contains(&0) {
+            return true;
+        }
+        at += part.len();
+    };
+    let entries = environment.expose_provenance();
+    let first = (entries != 0).then_some(entries);
+    std::iter::successors(first, |at| at.checked_add(size_of::<usize>()))
+        .map(|at| memory.read_usize(at))
+        .find(|entry| !entry.is_ok_and(|entry| entry != 0 && ends(entry)))
+        .is_some_and(|last| last == Ok(0))
 }
 
 /// Lets libc know the environment, if it does not yet.
@@ -139,10 +166,10 @@ impl Inherited {
     /// calling process is a child of the traced one.
     ///
     /// # Safety
-    /// As [`region`], or NULL.
+    /// Nobody changes it meanwhile.
     pub(super) unsafe fn new(environment: *const *const c_char) -> Option<Self> {
         let taken = TAKEN.get()?;
-        if environment.is_null() || !process::is_traced_process_itself() {
+        if !process::is_traced_process_itself() || !can_be_read(environment) {
             return None;
         }
         let mut preload = [PRELOAD, &taken.agent].concat();

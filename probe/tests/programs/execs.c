@@ -1,6 +1,7 @@
 /* Executes itself in its own place, by one function of exec's family after the other, and calls work() in each image:
    execs FIRST LAST. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +21,11 @@ int main(int argc, char **argv, char **environment) {
     }
     snprintf(next, sizeof next, "%d", step + 1);
     int fd = open(argv[0], O_RDONLY | O_CLOEXEC);
-    /* In vain, before. */
+    /* In vain, before; an environment that is none is EFAULT. */
     execl("/nowhere/at/all", "x", "y", (char *)NULL);
+    char *const bad[] = {(char *)8, NULL};
+    if (execve(argv[0], arguments, (char **)8) != -1 || errno != EFAULT) return 3;
+    if (execveat(AT_FDCWD, argv[0], arguments, bad, 0) != -1 || errno != EFAULT) return 4;
     switch (step) {
     case 0: execl(argv[0], argv[0], next, argv[2], (char *)NULL); break;
     case 1: execle(argv[0], argv[0], next, argv[2], (char *)NULL, environment); break;
