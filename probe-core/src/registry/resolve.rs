@@ -266,7 +266,7 @@ impl<H: Host> Probes<H> {
         Ok(Resolved { at, function, is_checked })
     }
 
-    /// How the code at a function's entry is come to (REG_19): what the host knows; else what the symbol is called. Not
+    /// How control arrives at a function's entry (REG_19): what the host knows; else what the symbol is called. Not
     /// in a way that can be followed where the backend has no power of calls.
     fn arrival(&self, at: CodeAddr) -> Arrival {
         if H::Arch::CALLS.is_none() {
