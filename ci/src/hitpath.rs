@@ -21,14 +21,14 @@ const ENTRY: &str = "hitpath_";
 
 /// Entries that are called through pointers: what stands between the core and typed handlers. Two parts of their demangled names; each must be there, or this check has gone blind.
 const POINTED_AT: &[(&str, &str)] = &[
-    ("probe_core::kretprobe::Asked<", ">::enter"),
-    ("probe_core::kretprobe::Ending<", ">::call_handler"),
-    ("probe_core::kretprobe::Ending<", ">::only_drop"),
-    ("probe_core::kprobe::Pre<", ">::call_handler"),
-    ("probe_core::kretprobe::AskedBytes<", ">::enter"),
-    ("probe_core::kprobe::Lender", ">::read"),
-    ("probe_core::kprobe::Lender", ">::write"),
-    ("probe_core::kprobe::Lender", ">::note_change"),
+    ("probe_core::face::kretprobe::Asked<", ">::enter"),
+    ("probe_core::state::handler::Ending<", ">::call_handler"),
+    ("probe_core::state::handler::Ending<", ">::only_drop"),
+    ("probe_core::state::handler::Pre<", ">::call_handler"),
+    ("probe_core::face::kretprobe::AskedBytes<", ">::enter"),
+    ("probe_core::state::lender::Lender", ">::read"),
+    ("probe_core::state::lender::Lender", ">::write"),
+    ("probe_core::state::lender::Lender", ">::note_change"),
 ];
 
 /// As [`POINTED_AT`], of the target alone whose trampolines do not call the core's functions themselves

@@ -55,6 +55,8 @@ mod unwind;
 mod watch;
 
 pub use arch::Native;
+#[doc(hidden)]
+pub use arch::set_argument;
 pub use memory::ProcessMemory;
 pub use probe_core;
 pub use process::{Indirect, LinuxProcess, StartError, objects_changed, probes, set_log, start};

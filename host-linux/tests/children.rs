@@ -177,9 +177,9 @@ fn hit_13_a_child_without_handlers_is_refused_as_by_a_kernel_that_has_none() {
         if pid < 0 {
             return Err(errno().load(Relaxed));
         }
-        let mut status = -1;
+        let (pid, mut status) = (pid as c_int, -1);
         // SAFETY: `status` is writable.
-        assert_eq!(i64::from(unsafe { libc::waitpid(pid as c_int, &raw mut status, 0) }), i64::from(pid));
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
         Ok(status)
     };
     for by_jump in [false, true] {

@@ -6,7 +6,7 @@ use common::alone;
 use probe_host_linux::probe_core::arch::{Arch, Jumps};
 use probe_host_linux::probe_core::host::Host;
 use probe_host_linux::probe_core::{CodeAddr, Place, Viewer};
-use probe_host_linux::{Kprobe, Kretprobe, Native, probes};
+use probe_host_linux::{Kprobe, Native, probes};
 
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(include_str!("rseq/x86_64.s"), options(att_syntax));
@@ -208,7 +208,9 @@ mod counted {
                 for (at, _) in &places {
                     planted.extend(probes().register(Kprobe::at(Place::addr(*at)).pre(|_| ())));
                 }
-                planted.push(probes().register(Kretprobe::on(adder.name).exit(|_, ()| ())).unwrap());
+                planted.push(
+                    probes().register(probe_host_linux::Kretprobe::on(adder.name).exit(|_, ()| ())).unwrap(),
+                );
                 if is_optimised {
                     probes().set_optimising(true);
                 }

@@ -34,7 +34,9 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     // SAFETY: zero is a value, and the call has succeeded.
     let now = unsafe { now.assume_init() };
     // SAFETY: `uc_stack` follows `uc_flags` and `uc_link` on every architecture.
-    let stack = unsafe { context.cast::<[usize; 2]>().add(1).cast::<libc::stack_t>().read() };
+    let stack = unsafe { context.cast::<[usize; 2]>().add(1) };
+    // SAFETY: the kernel's.
+    let stack = unsafe { stack.cast::<libc::stack_t>().read() };
     // SAFETY: the kernel's.
     let code = unsafe { (*info).si_code };
     let mut mask = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -70,8 +72,12 @@ fn set(signal: c_int, flags: c_int) {
 
 /// As `raise`, which blocks signals meanwhile in musl.
 fn send(signal: c_int) {
+    // SAFETY: asks only.
+    let pid = unsafe { libc::getpid() };
+    // SAFETY: asks only.
+    let tid = unsafe { libc::gettid() };
     // SAFETY: a handler is there, or the signal is blocked.
-    assert_eq!(unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), signal) }, 0);
+    assert_eq!(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }, 0);
 }
 
 /// Waits for a SIGUSR1 that is pending and blocked but for the wait.

@@ -195,6 +195,12 @@ pub(crate) fn enter(regs: &mut Regs, function: usize) {
     regs.set_pc(probe_core::CodeAddr::new(function));
 }
 
+/// Writes argument number `index` at a function's entry; `None` where it cannot be written.
+pub fn set_argument(regs: &mut Regs, index: usize, value: usize) -> Option<()> {
+    *regs.x[..8].get_mut(index)? = value as u64;
+    Some(())
+}
+
 /// None: see [`RESTORER_FLAG`].
 pub(crate) fn restorer() -> usize {
     0

@@ -233,6 +233,15 @@ pub(crate) fn enter(regs: &mut Regs, function: usize) {
     regs.set_pc(probe_core::CodeAddr::new(function));
 }
 
+/// Writes argument number `index` at a function's entry; `None` where it cannot be written.
+pub fn set_argument(regs: &mut Regs, index: usize, value: usize) -> Option<()> {
+    use probe_core::arch::{Memory as _, Regs as _};
+    use probe_core::host::Host as _;
+    // Behind the return address.
+    let at = regs.sp().wrapping_add((index + 1) * size_of::<usize>());
+    crate::process::probes().host().memory().write_usize(at, value).ok()
+}
+
 /// None: see [`RESTORER_FLAG`].
 pub(crate) fn restorer() -> usize {
     0

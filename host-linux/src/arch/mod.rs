@@ -6,13 +6,14 @@
 //! * `is_breakpoint_trap`, `trap_number`.
 //! * `WATCHPOINTS`, `check_watch`: how many watchpoints a process has, and which.
 //! * `IS_ADDRESS_THUNK`: whether four bytes are a function that gives its caller the caller's address, where such exist.
-//! * `enter`: from one function's entry to another's.
+//! * `enter`: from one function's entry to another's; `set_argument`: writes an argument there.
 //! * `SYSCALL`: how libc's code makes a system call; `syscall`: makes one.
 //! * assembly: the thread-local slot (initial-exec model: no call, no allocation at first use), the copy that
 //!   survives faults, the signal return.
 //!
 //! Sources: the kernel's `arch/*/include/uapi/asm/{sigcontext,ucontext}.h` (Linux 6.12); ELF TLS ABI.
 
+pub use native::set_argument;
 pub use probe_arch_native::Native;
 
 use crate::sys::{AltStack, SignalSet};

@@ -267,6 +267,12 @@ pub(crate) fn enter(regs: &mut Regs, function: usize) {
     regs.nip = entry;
 }
 
+/// Writes argument number `index` at a function's entry; `None` where it cannot be written.
+pub fn set_argument(regs: &mut Regs, index: usize, value: usize) -> Option<()> {
+    *regs.gpr[3..11].get_mut(index)? = value as u64;
+    Some(())
+}
+
 /// None: see [`RESTORER_FLAG`].
 pub(crate) fn restorer() -> usize {
     0

@@ -229,6 +229,13 @@ pub(crate) fn enter(regs: &mut Regs, function: usize) {
     regs.set_pc(probe_core::CodeAddr::new(function));
 }
 
+/// Writes argument number `index` at a function's entry; `None` where it cannot be written.
+pub fn set_argument(regs: &mut Regs, index: usize, value: usize) -> Option<()> {
+    let regs = [&mut regs.rdi, &mut regs.rsi, &mut regs.rdx, &mut regs.rcx, &mut regs.r8, &mut regs.r9];
+    *regs.into_iter().nth(index)? = value as u64;
+    Some(())
+}
+
 /// Where signal handlers return to.
 pub(crate) fn restorer() -> usize {
     (&raw const probe_host_linux_restorer) as usize

@@ -24,10 +24,12 @@ fn shares_storage(flags: u64) -> bool {
     flags & (vm | waits | own) == vm
 }
 
+/// What a probe on a function that makes children calls.
+type Handler = fn(&mut Hit<'_>) -> Flow;
+
 /// The probes on the functions of `libc` that make children.
 pub(super) fn probes_on_functions(libc: &[&Object]) -> Vec<AnyProbe<Native>> {
-    let handlers: [(&str, fn(&mut Hit<'_>) -> Flow); 2] =
-        [("clone", before_clone), ("syscall", before_syscall)];
+    let handlers: [(&str, Handler); 2] = [("clone", before_clone), ("syscall", before_syscall)];
     let mut found = Vec::new();
     for (object, (name, handler)) in libc.iter().flat_map(|object| handlers.map(|named| (object, named))) {
         object.index().find(name, &mut |entry| {

@@ -118,7 +118,7 @@ unsafe fn run_plain<H: Host>(
 }
 
 /// As [`jumped`], where a return probe without an entry handler is the only probe: no handler is called. `FOLLOWS`: its
-/// [`Kind::follows`].
+/// [`Kind::follows`](crate::state::detour::Kind::follows).
 #[inline(always)]
 extern "C" fn entered<H: Host, const FOLLOWS: bool>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
     // SAFETY: as in `jumped`.

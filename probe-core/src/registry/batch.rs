@@ -47,6 +47,8 @@ struct Published<'g, A: Arch>(Prepared<'g, A>);
 
 /// A stage failed: for which probe of the batch, and why.
 type Failed = (usize, RegisterError);
+/// The handlers of a probe that gets no node, and why.
+type Refused<H> = (Pending<<H as Host>::Arch>, RegisterError);
 
 impl<A: Arch> Prepared<'_, A> {
     /// Takes it back: nobody has seen the node.
@@ -236,13 +238,17 @@ impl<H: Host> Probes<H> {
     }
 
     /// The node for a probe on `point`, with a pool for a return probe. If it fails, the handlers come back.
+    #[allow(
+        clippy::result_large_err,
+        reason = "where memory is what lacks, there is none to box the handlers"
+    )]
     fn node_for<'g>(
         &'static self,
         books: &mut OpenBooks<'g, H>,
         point: Lent<'g, Point<H::Arch>>,
         handlers: Pending<H::Arch>,
         flags: u32,
-    ) -> Result<Lent<'g, Node<H::Arch>>, (Pending<H::Arch>, RegisterError)> {
+    ) -> Result<Lent<'g, Node<H::Arch>>, Refused<H>> {
         let is_jprobe = matches!(handlers, Pending::Jprobe(_));
         if is_jprobe && point.is(HAS_JPROBE) {
             return Err((handlers, RegisterError::SecondJprobe(point.place)));

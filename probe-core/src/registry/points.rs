@@ -25,6 +25,9 @@ pub(super) enum Origin {
     Known,
 }
 
+/// A point, and where it comes from.
+type Found<'g, H> = (Lent<'g, Point<<H as Host>::Arch>>, Origin);
+
 impl<H: Host> Probes<H> {
     /// The point for a place: decoded, its slot filled, in the table.
     pub(super) fn point_for<'g>(
@@ -32,7 +35,7 @@ impl<H: Host> Probes<H> {
         books: &mut OpenBooks<'g, H>,
         walk: &mut Walk,
         resolved: &Resolved,
-    ) -> Result<(Lent<'g, Point<H::Arch>>, Origin), RegisterError> {
+    ) -> Result<Found<'g, H>, RegisterError> {
         let at = resolved.at;
         let (decoded, insn) = self.decode(books.hold, walk, resolved)?;
         if let Some(known) = self.points.find_lent(at.as_usize(), books.hold) {

@@ -85,7 +85,7 @@ impl Section {
     /// The section goes on, without this value, until [`Context::come_back`]; or has ended in [`Context::push_only`].
     #[inline(always)]
     pub(crate) fn hand_on(self) {
-        core::mem::forget(self);
+        let _ = core::mem::ManuallyDrop::new(self);
     }
 }
 
@@ -297,7 +297,7 @@ impl<A: NativeArch> Context<A> {
     /// Leaves what [`Context::open_idle`] began, with no active hit.
     #[inline(always)]
     pub(crate) fn close_idle(&self, word: usize, section: Section) {
-        core::mem::forget(section);
+        let _ = core::mem::ManuallyDrop::new(section);
         self.word.store(word.wrapping_add(SECTION_ONE), Release);
     }
 
@@ -319,7 +319,7 @@ impl<A: NativeArch> Context<A> {
 
     /// Leaves what [`Context::open_idle`] began, whatever hits are active.
     pub(crate) fn close(&self, section: Section) {
-        core::mem::forget(section);
+        let _ = core::mem::ManuallyDrop::new(section);
         let word = self.word.load(Relaxed) & !INSIDE;
         self.word.store(word.wrapping_add(SECTION_ONE), Release);
     }

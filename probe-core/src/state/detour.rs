@@ -62,7 +62,7 @@ pub(crate) struct Kind {
     pub(crate) save: SaveSet,
     /// Whether there is a second call behind the first copy.
     pub(crate) calls_post: bool,
-    /// Whether its trampoline is an [entry trampoline](NativeJumps::entry_trampoline).
+    /// Whether its trampoline is an [entry trampoline](crate::arch::NativeJumps::entry_trampoline).
     pub(crate) follows: bool,
 }
 
@@ -130,7 +130,7 @@ impl<H: Host> Detour<H> {
     }
 
     /// Lets it call the probes of `point`, whose jump stands in text from here on, or whose probes have changed. What stands in
-    /// text is [`TextWord`](crate::state::text::TextWord)'s to say; hits by jump find their point here without looking it up. Under the
+    /// text is [`TextWord`](crate::state::text::word::TextWord)'s to say; hits by jump find their point here without looking it up. Under the
     /// registry's lock.
     pub(crate) fn serve(&self, point: Option<&Point<H::Arch>>) {
         let only = point.map_or(ptr::null_mut(), Point::only);

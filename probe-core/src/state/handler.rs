@@ -266,7 +266,9 @@ impl<A: Arch> Ending<A> {
         // SAFETY: the caller's.
         let handler = unsafe { self.handler.cast::<F>().as_ref() };
         // SAFETY: set before calls end so, and there as long as they do.
-        let probe = unsafe { ProbeRef::new(NonNull::new_unchecked(self.probe.address())) };
+        let address = unsafe { NonNull::new_unchecked(self.probe.address()) };
+        // SAFETY: as above.
+        let probe = unsafe { ProbeRef::new(address) };
         handler(regs, probe, data)
     }
 

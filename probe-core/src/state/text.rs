@@ -6,7 +6,7 @@
 //!           ◄───────            ◄─────── Starts ◄── Tail ◄──
 //!            restore               lift
 //! ```
-//! A point's [`TextWord`] is the one place that knows. A jump is laid in stages, with a synchronisation of the cores after each:
+//! A point's [`TextWord`](word::TextWord) is the one place that knows. A jump is laid in stages, with a synchronisation of the cores after each:
 //! breakpoints where the displaced instructions start ([`Stage::Starts`]), the rest of the jump behind its first bytes
 //! ([`Stage::Tail`]), the first bytes ([`Stage::Whole`]); and taken out in reverse. At every moment a context that arrives at any of
 //! these instructions either runs it, traps and goes on in the copy, or jumps. A write that fails leaves the point at the stage

@@ -8,7 +8,7 @@ use super::environment::{self, Inherited};
 use super::{plant, runner};
 use probe_core::host::Host;
 use probe_core::{AnyProbe, CodeAddr, Flow};
-use probe_host_linux::{Hit, Kprobe, Native, probes};
+use probe_host_linux::{Hit, Kprobe, Native, probes, set_argument};
 use std::ffi::c_char;
 
 /// The functions, and which of their arguments is the environment.
@@ -55,33 +55,8 @@ fn hand_over(hit: &mut Hit<'_>, argument: usize) {
     }
     // SAFETY: as above.
     if let Some(inherited) = unsafe { Inherited::new(variables) }
-        && set_argument(hit, argument, inherited.as_ptr().expose_provenance()).is_some()
+        && set_argument(hit.regs_mut(), argument, inherited.as_ptr().expose_provenance()).is_some()
     {
         std::mem::forget(inherited);
     }
-}
-
-/// The opposite of [`Hit::argument`], for the third and the fourth argument; `None` where it cannot be written.
-fn set_argument(hit: &mut Hit<'_>, index: usize, value: usize) -> Option<()> {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let regs = hit.regs_mut();
-        *[&mut regs.rdx, &mut regs.rcx].into_iter().nth(index.checked_sub(2)?)? = value as u64;
-    }
-    #[cfg(target_arch = "x86")]
-    {
-        use probe_core::arch::{Memory as _, Regs as _};
-        // Behind the return address.
-        let at = hit.regs().sp().wrapping_add((index + 1) * size_of::<usize>());
-        hit.memory().write_usize(at, value).ok()?;
-    }
-    #[cfg(target_arch = "aarch64")]
-    {
-        *hit.regs_mut().x.get_mut(index)? = value as u64;
-    }
-    #[cfg(target_arch = "powerpc64")]
-    {
-        *hit.regs_mut().gpr[3..].get_mut(index)? = value as u64;
-    }
-    Some(())
 }

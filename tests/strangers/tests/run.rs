@@ -4,7 +4,7 @@ use crate::mode::Mode;
 use crate::program::Program;
 use std::fmt;
 use std::fs::{self, File};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -151,9 +151,8 @@ impl End {
 fn descriptor(pid: libc::pid_t) -> Option<OwnedFd> {
     // SAFETY: a system call that takes numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0)?;
     // SAFETY: a descriptor just made, which nobody else has.
-    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 /// Whether it is, within the time.
