@@ -1,5 +1,4 @@
-//! The lock-free half: what runs when a probe is hit, by a breakpoint, a jump, a single step, a fault, a debug register
-//! or the return of a followed call.
+//! The lock-free half: breakpoints, jumps, single steps, faults, debug registers, and returns of followed calls.
 //!
 //! All of it may run in any code at any time, so nothing here locks, allocates, panics or logs. A section of the
 //! [`Context`] keeps what it reads from being freed (the module `quiesce` says why).
