@@ -1,4 +1,4 @@
-//! The return trampoline and the jprobe's return trap: what executes.
+//! The trampolines of returns and detours, and the traps that they and jprobes leave by: what executes.
 //!
 //! Return stubs ([`fill_stubs`](probe_core::arch::Calls::fill_stubs)) lead here with the handler's address and the
 //! stub's (plus 5) on top of the stack as it was at the function's return, and everything else untouched. The

@@ -9,10 +9,10 @@
 //! behind a big one. The calls are found by their code: the number as a constant, the call a few
 //! instructions later.
 //!
-//! And `children` sees to it that a child finds a block and handlers of its own.
+//! The module `children` gives each child a block and handlers of its own.
 //!
-//! Not covered: one of these that is sent while the program blocks it, which is handled at once; signal handlers that run while
-//! `sigsuspend`, `ppoll` or the like waits with our signals in its set; system calls that the program makes by itself, without libc.
+//! Not covered: one of our signals that is sent while the program blocks it is handled at once; signal handlers may run while
+//! `sigsuspend`, `ppoll` or the like waits with our signals in its set; system calls that the program makes without libc.
 
 mod children;
 

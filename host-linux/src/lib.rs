@@ -28,11 +28,11 @@
 //! should neither allocate nor take locks that the probed code may hold.
 //!
 //! # What it does not see to
-//! Signals that are blocked when a breakpoint is hit kill the process. A [`guard::guard`] keeps SIGTRAP from being blocked by
+//! A breakpoint that is hit while SIGTRAP is blocked kills the process. A [`guard::guard`] keeps SIGTRAP from being blocked by
 //! libc, and by the program through it. Without one, the program itself must not block SIGTRAP, and code that libc runs
-//! with all signals blocked (parts of `posix_spawn` and `pthread_create`) must not be probed. A child that shares the memory and the
-//! thread-local storage of a running thread (`clone` with `CLONE_VM` only) is told apart from it where it is made through libc,
-//! with the guard; it is taken for that thread otherwise.
+//! with all signals blocked (parts of `posix_spawn` and `pthread_create`) must not be probed. The guard also tells a child
+//! that shares the memory and thread-local storage of a running thread (`clone` with `CLONE_VM` only) from that thread, if
+//! libc makes it; without the guard, or made in another way, the child is taken for that thread.
 
 mod arch;
 mod blacklist;

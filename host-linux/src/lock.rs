@@ -1,4 +1,4 @@
-//! A small lock that a fork can hold: `std`'s mutexes cannot be released in another function than they were taken in.
+//! A small lock that can be taken before a fork and released after it, in two functions; `std`'s guards do not allow that.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};

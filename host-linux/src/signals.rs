@@ -1,11 +1,10 @@
 //! The signals that probes live on, and the program's own handlers behind them.
 //!
 //! SIGTRAP, SIGSEGV, SIGBUS, SIGILL and SIGFPE are ours ([`OWNED`]): installed with SA_SIGINFO, SA_NODEFER (a hit inside
-//! a handler must not kill the process) and SA_ONSTACK, and with all other signals kept away meanwhile: by the handler's mask, or
-//! as `deferral` says. What is not
-//! about a probe goes on to the program's action, exactly as the kernel would have called it: mask, SA_NODEFER,
-//! SA_RESETHAND, siginfo and the untouched `ucontext_t`. The default action ends the process with that signal, its
-//! siginfo and its core, with the registers of the faulting instruction.
+//! a handler must not kill the process) and SA_ONSTACK. All other signals are kept away meanwhile, by the handler's mask or by
+//! `deferral`. A signal that is not about a probe goes on to the program's action, called exactly as the kernel would have
+//! called it: mask, SA_NODEFER, SA_RESETHAND, siginfo and the untouched `ucontext_t`. The default action ends the process
+//! with that signal, its siginfo and its core, with the registers of the faulting instruction.
 //!
 //! What the program had installed before `start` is its action. What it installs later would replace our
 //! handlers; an agent interposes `sigaction` and `signal` and calls [`program_action`] instead, and takes [`OWNED`] out

@@ -4,10 +4,9 @@
 //! storage in the initial-exec model. So a thread's very first hit can take a block in the signal handler: no lock, no
 //! allocation, no lazy thread-local storage.
 //!
-//! A block is given back by the thread's exit (the destructor of a pthread key). What a thread that ends in another way has,
-//! or has taken again for hits behind that destructor (in libc's own clean-up), comes back when the kernel says that the
-//! thread is gone: asked when somebody looks for the living ones (`for_each`), and by whoever takes a block when half of
-//! them may be such ones.
+//! The destructor of a pthread key gives a thread's block back. A thread may end without it, or take a block again for hits
+//! after it (in libc's own clean-up). Such a block comes back once the kernel says that its thread is gone: `for_each` asks,
+//! and so does a thread that takes a block while half of them may be left over.
 
 mod altstack;
 mod number;

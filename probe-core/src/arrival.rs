@@ -1,11 +1,11 @@
-//! How the code at a place is come to: whether a call has put a return address there (REG_19).
+//! How control arrives at a function: by a call, which leaves a return address, or otherwise (REG_19).
 //!
-//! A return probe replaces the return address where a call leaves it. Where no call has left one, that word is something
-//! else (an argument count, a saved register), and replacing it is a wrong execution.
+//! A return probe replaces the return address. At code that no call enters, the same word holds something else (an
+//! argument count, a saved register), and replacing it would break the program.
 
 use crate::error::Refusal;
 
-/// How the code at a function's entry, as the symbol table has it, is come to.
+/// How control arrives at a function's entry, as the symbol table has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// By a call, or by a jump that leaves everything as the call before it: the return address is where a call puts it.

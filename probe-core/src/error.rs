@@ -1,7 +1,8 @@
 //! Errors: one taxonomy on all architectures.
 //!
-//! Every error has an errno, a stable reason code and one sentence (REG_9). No error leaves anything
-//! changed: not a byte of text, not a line of the listing, not an allocation (REG_8).
+//! Every error has an errno, a stable reason code and one sentence (REG_9). A registration that fails leaves nothing
+//! changed: not a byte of text, not a line of the listing, not an allocation (REG_8). An operation on many probes that
+//! are registered already ([`Probes::switch`](crate::Probes::switch)) does what it can, and reports the first failure.
 
 use crate::addr::CodeAddr;
 use alloc::boxed::Box;
@@ -159,7 +160,7 @@ pub enum RegisterError {
     NotCalled {
         /// The address.
         at: CodeAddr,
-        /// How it is come to.
+        /// How control arrives there.
         refusal: Refusal,
     },
     /// The function has a jprobe already.
@@ -309,7 +310,8 @@ pub enum ControlError {
     InHandler,
     /// The probe's text has gone (CTL_5).
     Gone(CodeAddr),
-    /// Text could not be written; what was to change has not changed.
+    /// Text could not be written at a probe's place. A probe that was to be disabled calls no handler all the same; the switch
+    /// has been carried out at all other places.
     Text(TextError),
     /// The text given for the switch is no boolean (CTL_2).
     NotABoolean,

@@ -1,4 +1,5 @@
-//! What keeps alive what the tables and lists lead to: a value that only the code which keeps it alive can make.
+//! The proof that nothing found in a table or list is freed: a value that only a read-side section or the registry's lock
+//! can make.
 
 use core::marker::PhantomData;
 use core::ops::Deref;

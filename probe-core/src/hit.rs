@@ -1,7 +1,7 @@
-//! The lock-free half: breakpoints, steps, faults and returns.
+//! The lock-free half: breakpoints, jumps, single steps, faults, debug registers, and returns of followed calls.
 //!
-//! Everything here may run in a trap, in any code, at any time: no lock, no allocation, no panic, no log. What
-//! it reads is kept alive by being inside a section of its [`Context`] (the module `quiesce` says why).
+//! All of it may run in any code at any time, so nothing here locks, allocates, panics or logs. A section of the
+//! [`Context`] keeps what it reads from being freed (the module `quiesce` says why).
 
 pub(crate) mod by_jump;
 mod fault;
@@ -60,8 +60,8 @@ pub(crate) enum Walk {
 impl<H: Host> Probes<H> {
     /// Handles a breakpoint trap: the host's trap code calls it first, with the interrupted registers.
     ///
-    /// Interrupts are off (a kernel) or asynchronous signals kept away (a process). A part of its caller, of which a host has
-    /// one: a call costs as much as a twentieth of a hit.
+    /// Interrupts are off (a kernel) or asynchronous signals kept away (a process). Always inlined: a host calls it at
+    /// one place, and the call would add a twentieth to the cost of a hit.
     #[inline(always)]
     pub fn breakpoint(&self, regs: &mut RegsOf<H>) -> Trap {
         let place = H::Arch::breakpoint_address(regs);

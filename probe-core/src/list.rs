@@ -1,4 +1,4 @@
-//! Lists through their items: what has to be kept for later without asking for memory. Under the registry's lock.
+//! Intrusive lists: items are kept for later without an allocation, which could fail. Under the registry's lock.
 
 use crate::held::{Hold, Lent};
 use crate::sync::{AtomicPtr, Relaxed};

@@ -1,6 +1,6 @@
 //! What stands: of each probe and place, of each context and task, and of the program as a whole.
 //!
-//! Both halves see it, and it knows neither. `probes` composes it; the others are
+//! Both halves use it; it imports neither. `probes` composes the other files:
 //!
 //! - a place: `point` (and the probes on it), `text` (what stands there), `slots`, `detour`, `spare`;
 //! - a call that is followed: `instance` (with `life`, `ends`), its `pool`, its `stub`, the half of a probe that is about it (`return_probe`);

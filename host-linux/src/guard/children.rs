@@ -1,11 +1,11 @@
-//! Children that are made behind the back of what a hit rests on.
+//! Children made in ways that would take from them what a hit needs: a thread block of their own, or our signal handlers.
 //!
-//! One that shares its maker's memory and thread-local storage runs beside it, and the word that leads to a thread's block would
-//! lead two there ([`threads::share`]). That of `vfork` does not run beside it. One for which the kernel takes all handlers away
-//! (`CLONE_CLEAR_SIGHAND`) would end at its first breakpoint: there `clone3` answers as before Linux 5.3, which had none, and
-//! callers do what they did then (the `posix_spawn` of glibc resets the handlers itself).
+//! A child that shares its parent's memory and thread-local storage, and runs beside it, would find the parent's block
+//! ([`threads::share`]); a `vfork` child is no problem, as its parent waits. A child that the kernel strips of all signal
+//! handlers (`CLONE_CLEAR_SIGHAND`) would die at its first breakpoint. So `clone3` fails there as it did before Linux 5.3,
+//! which had no such system call, and callers fall back (glibc's `posix_spawn` then resets the handlers itself).
 //!
-//! The functions of libc are probed, not their system calls: a child does not come back into a slot.
+//! The probes are on libc's functions and not on their system calls, so that no child wakes up in a slot.
 
 use crate::arch::{self, SYSCALL};
 use crate::symbols::index::Kind;

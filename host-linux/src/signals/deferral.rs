@@ -9,8 +9,8 @@
 //! the same thread and with the same siginfo, and returns: the signal is pending, as if it had been blocked. The end of
 //! the hit brings the mask back: the signal return after a trap, [`resume`] after a jump.
 //!
-//! A hit is what a signal handler of ours does, whose first and last instructions have a section of their own for that
-//! ([`is_entry`]), and what lies between [`threads::keep_errno`] and [`threads::restore_errno`].
+//! A hit is the time in one of our signal handlers, whose first and last instructions lie in a section of their own so
+//! that they can be told ([`is_entry`]), and the time between [`threads::keep_errno`] and [`threads::restore_errno`].
 
 use super::delivery::{give_way, take_back};
 use super::recorded::{Entries, FIRST, Version, Versions, entries};

@@ -1,7 +1,7 @@
 //! Signals and faults that are the program's: its handlers are called as the kernel would have.
 //!
-//! On which stack, that is the kernel's to say. Where the kernel has called ours on our alternate stack and the program has none, ours
-//! gives way: it takes the stack away and has the signal raised once more, which then finds what the program has set.
+//! The kernel chooses the stack. If it has called our handler on our alternate stack, and the program has none, we take
+//! that stack away and raise the signal again: the kernel then delivers it where the program expects it.
 
 use super::deferral::queue_in_front;
 use super::recorded::{FIRST, Version};

@@ -1,10 +1,10 @@
 //! The program's actions, behind handlers of ours.
 //!
-//! Which action is a process's stands in the kernel: it is the one whose number the kernel's handler carries, one of the
-//! [`Entries`] that differ in nothing else. A child that still shares the program's memory (`vfork`, `posix_spawn`) has
-//! actions of its own in the kernel, as it has bare: what it installs goes into another [`Version`], and the program's
-//! stays. So nobody has to ask which process this is. A child that installs as many handlers for one signal as there are
-//! versions would come round to its parent's.
+//! The kernel knows which action is in force: the handler installed there is one of the [`Entries`], equal but for the
+//! number of the [`Version`] that each calls. A child that still shares the program's memory (`vfork`, `posix_spawn`) has
+//! kernel actions of its own. What it installs goes into another version and leaves the parent's alone, so that no code has
+//! to ask which process it is in. A child that installs as many handlers for one signal as there are versions overwrites its
+//! parent's.
 
 use crate::sys::{Action, SigInfo, SignalSet};
 use core::ffi::{c_int, c_void};

@@ -1,9 +1,9 @@
-//! How a place is come to, as an object's unwind tables say (REG_19).
+//! How control arrives at a place, according to the object's unwind tables (REG_19).
 //!
-//! Where a call comes, its return address is where the ABI's call puts it, and the caller's stack pointer is what a call leaves:
-//! on x86 the frame (CFA) begins right behind the return address at the stack pointer, with a link register it begins at the
-//! stack pointer and the register holds the address. A part of a function that is jumped to, a stub, or a resolver describes a
-//! frame that is there already; the first function of a program or of a context has no return address.
+//! Code that is entered by a call has the frame that the ABI's call leaves: on x86 the frame (CFA) begins right behind the
+//! return address at the stack pointer; with a link register it begins at the stack pointer, and the register holds the return
+//! address. A part of a function that is jumped to, a stub or a resolver describes a frame that is there already. The first
+//! function of a program or of a context has no return address.
 //! One binary search per place. Sources: LSB 5.0 core, 10.6; DWARF 5, 6.4; the register numbers of each psABI.
 
 use super::file::{Elf, Header};
@@ -123,7 +123,7 @@ fn parse<'a>(
 }
 
 impl Tables<'_> {
-    /// How `at` is come to. Not for symbols: what no description covers is unknown.
+    /// How control arrives at `at`. Not for symbols: what no description covers is unknown.
     fn arrival(&self, at: u64) -> Arrival {
         self.try_arrival(at).unwrap_or(Arrival::Unknown)
     }
@@ -319,7 +319,7 @@ impl<'a> InFile<'a> {
         all
     }
 
-    /// How the function `name` at `at` is come to.
+    /// How control arrives at the function `name` at `at`.
     #[must_use]
     pub fn arrival(&self, name: &str, at: u64) -> Arrival {
         judge(self.start == Some(at), Some(name), || {
@@ -364,7 +364,7 @@ impl Copied {
     }
 }
 
-/// How `at`, which lies in `object`, is come to: as its unwind tables say, and its ELF header.
+/// How control arrives at `at`, which lies in `object`: as its unwind tables say, and its ELF header.
 pub(crate) fn of(object: &Object, at: usize) -> Arrival {
     let Some((machine, entry)) = elf_header(object) else { return Arrival::Unknown };
     // Linkers give libraries an entry point, too, where nothing starts.

@@ -2,9 +2,9 @@
 //!
 //! A sequence's descriptor (`struct rseq_cs`) holds the address of its first instruction, its length, and the address of its
 //! abort handler. Descriptors lie in the section `__rseq_cs`, or anywhere among the data that the loader relocates, where their
-//! shape tells them and the signature that the kernel asks for before the abort handler. A breakpoint between start and commit
-//! ends in the abort handler each time, or ends the program. What arms a sequence stands right before it: executed elsewhere,
-//! an interruption behind it would find the program outside of the sequence and disarm it.
+//! shape and the signature that the kernel wants before the abort handler identify them. A breakpoint between start and
+//! commit leads to the abort handler each time, or ends the program. The instructions that arm a sequence stand right before
+//! it and are not probed either: after them, in a slot, an interruption would find the program outside of the sequence and disarm it.
 //! Sources: Linux, include/uapi/linux/rseq.h; rseq(2).
 
 use super::file::{Elf, Mapped};

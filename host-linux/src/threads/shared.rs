@@ -1,7 +1,7 @@
 //! Threads that share one thread-local storage: children of `clone` with `CLONE_VM` and without `CLONE_SETTLS`.
 //!
-//! The word there cannot tell them apart. So before the first is made, [`share`] takes the maker's block out of it, and it stays
-//! zero: each of them finds its block in the table, by its number, for which it asks the kernel.
+//! The word there cannot tell them apart. So before the first such child is made, [`share`] clears the word for good: each of
+//! these threads asks the kernel for its number, and finds its block in the table by that.
 
 use super::{Block, NOBODY, Table, current_or_new};
 use crate::arch;

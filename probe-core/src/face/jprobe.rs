@@ -31,7 +31,7 @@ impl<A: Arch> Jprobe<A> {
         Self { place: place.into(), entry: JprobeEntry(handler), is_disabled: false, arch: PhantomData }
     }
 
-    /// A jprobe that calls `handler`, any `extern "C" fn(A, B, …)` of up to eight arguments.
+    /// A jprobe that calls `handler`, any `extern "C" fn(A, B, …)` of up to twelve arguments.
     ///
     /// # Safety
     /// The probed function has the same arguments as `handler`.

@@ -14,8 +14,10 @@ use core::fmt;
 
 /// A kprobe to be registered: what to call before and after the instruction at a place.
 ///
-/// Handlers run where the hit happened: in a kernel with preemption and interrupts off, in a process in a signal
-/// handler. They may not block, allocate in a process, or register and unregister probes.
+/// Handlers run on the context that hit the probe. By a breakpoint that is a trap handler with interrupts off (a
+/// kernel), or a signal handler (a process). By a jump, a kernel only keeps the context from being preempted, and
+/// interrupts are as the probed code had them. Handlers may not block, register or unregister probes, nor, in a
+/// process, allocate.
 pub struct Kprobe<A: Arch> {
     place: Place,
     pre: Option<Pre<A>>,

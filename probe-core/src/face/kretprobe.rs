@@ -125,8 +125,8 @@ impl<A: Arch, D, S> Kretprobe<A, D, S> {
     /// How many calls can be followed at the same time; 0 or less means the default, max(10, 2 × contexts), and more than
     /// [`MAX_ACTIVE`](crate::MAX_ACTIVE) means that many (RET_3).
     ///
-    /// Of more than one, there can be another for a moment once in the probe's life: where a second context calls the
-    /// function for the first time just as the first one does.
+    /// With a limit above one, a single call more than that may be followed, once in the probe's life: when a second
+    /// context calls the function for the first time at the very moment that the first context calls it.
     #[must_use]
     pub fn max_active(mut self, calls: i32) -> Self {
         self.active.now = calls;

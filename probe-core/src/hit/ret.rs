@@ -1,8 +1,9 @@
 //! Return probes' lock-free half: following a call at its entry, and the way back through its stub.
 //!
-//! Ways into a call: [`enter_call`](Probes::enter_call) is that of a hit. It tries [`enter_plain`](Probes::enter_plain), as does a detour, which first tries
-//! [`enter_by_owner`](Probes::enter_by_owner); what is not plain goes by [`enter_general`](Probes::enter_general). Ways out: [`fast`] the usual
-//! return, [`returned_pinned`](Probes::returned_pinned) all others, [`stale`] calls that never return.
+//! Ways into a call, fastest first: [`enter_by_owner`](Probes::enter_by_owner) (detours only),
+//! [`enter_plain`](Probes::enter_plain), [`enter_general`](Probes::enter_general); a hit starts at
+//! [`enter_call`](Probes::enter_call), which picks one of the last two. Ways out: [`fast`] for the usual return,
+//! [`returned_pinned`](Probes::returned_pinned) for all others, [`stale`] for calls that never return.
 
 pub(crate) mod fast;
 mod stale;

@@ -1,4 +1,5 @@
-//! Breakpoints at no probe's place: a slot's end without a frame, a jump's middle, what has just gone, somebody else's (HIT_5).
+//! Breakpoint traps at an address without a point: the end of a slot without a frame, an instruction under a jump, a
+//! breakpoint that has just been removed, somebody else's breakpoint (HIT_5).
 
 use super::Trap;
 use crate::addr::CodeAddr;

@@ -1,7 +1,8 @@
 //! Optimised probes: which points get jumps instead of their breakpoints, and when they lose them.
 //!
-//! A probe is registered with a breakpoint; its jump follows. One decision is made wherever a probe comes to a jump: does the
-//! detour that stands in text serve this probe, too ([`Probes::is_served`])? How jumps are written is `text`'s.
+//! A probe is registered with a breakpoint; its jump comes afterwards. Where a probe joins a point that has a jump, one
+//! question decides: does the detour of that jump serve this probe, too ([`Probes::is_served`])? The module `text` writes
+//! the jumps.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method, NativeJumps, SaveSet};

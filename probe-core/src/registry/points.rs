@@ -1,4 +1,4 @@
-//! Points: what a batch finds at its places, or makes there. Their slots.
+//! Points and their slots: a batch finds the points at its places, or makes them.
 
 use super::resolve::{DecodedOf, Insn, Resolved, Walk};
 use crate::addr::CodeAddr;

@@ -227,9 +227,9 @@ impl<H: Host> Probes<H> {
 
     /// Finds the place, and asks the host whether it may be probed. `wants_entry`: only a function's entry will do.
     ///
-    /// Called without the lock, which it takes for a moment, to look at text: what it asks the host may be slow, may call probed
-    /// functions, and may take locks of the program (the loader's) that whoever waits for ours can hold (a constructor that
-    /// registers). A section would not do instead: the program's functions that the host calls would count as nested.
+    /// Called without the lock, which it takes only while it looks at text. The host's answers may be slow, call probed functions,
+    /// and take locks of the program (the loader's), which a thread that waits for our lock may hold (in a constructor that
+    /// registers). It is in no section either, in which hits of the program's functions that the host calls would count as nested.
     pub(super) fn resolve(&self, place: &Place, wants_entry: bool) -> Result<Resolved, RegisterError> {
         let (at, function, is_checked) = match &place.target {
             Target::Symbol { name, module } => {
@@ -266,7 +266,7 @@ impl<H: Host> Probes<H> {
         Ok(Resolved { at, function, is_checked })
     }
 
-    /// How the code at a function's entry is come to (REG_19): what the host knows; else what the symbol is called. Not
+    /// How control arrives at a function's entry (REG_19): what the host knows; else what the symbol is called. Not
     /// in a way that can be followed where the backend has no power of calls.
     fn arrival(&self, at: CodeAddr) -> Arrival {
         if H::Arch::CALLS.is_none() {

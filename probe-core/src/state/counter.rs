@@ -1,7 +1,7 @@
 //! Counters that hits raise: exact, and readable at any time from anywhere (HIT_7, HIT_8).
 //!
-//! Where a word has 32 bits, 64-bit atomics are a loop at best, and on processors without vectors they go through the
-//! floating-point unit, whose registers a kernel's hit path may not touch. There a counter is two words.
+//! On 32-bit processors a counter is two words. A 64-bit atomic would be a loop at best; without vectors it goes through
+//! the floating-point unit, whose registers a kernel's hit path may not touch.
 
 use crate::state::owner::{FirstOwner, Identity, Standing};
 use crate::sync::{Acquire, AtomicUsize, Relaxed, Release};
@@ -108,7 +108,7 @@ const COLUMNS: usize = 16;
 
 /// What several contexts that hit the same probes count with: for each context a row, in cache lines of its own.
 pub(crate) struct Shares {
-    /// Whose each row is, for good, by the context's address; 0 for nobody's.
+    /// The address of the context that each row belongs to, for good; 0 while the row is free.
     owners: [AtomicUsize; ROWS],
     rows: [Row; ROWS],
 }
@@ -145,7 +145,7 @@ impl Shares {
         }
     }
 
-    /// Which of them a context and a probe have, if anything; and whose row it is.
+    /// The share that this context and this probe may count with, and the owner of its row, to be compared with them.
     #[inline(always)]
     fn of(&self, context: &impl Identity, probe: &HitCounter) -> (&AtomicUsize, &Share) {
         let row = context.number() % ROWS;

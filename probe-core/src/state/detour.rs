@@ -1,8 +1,8 @@
 //! The record of one detour: what stands where a jump that replaces a breakpoint leads to.
 //!
-//! A detour is a call of the backend's trampoline, copies of the instructions that the jump displaces, and a jump back. A context may
-//! be anywhere in it at any time, and nothing says so; a detour is therefore kept for good, for its place alone. What its calls do
-//! is `hit`'s.
+//! A detour is a call of the backend's trampoline, copies of the instructions that the jump displaces, and a jump back.
+//! Nothing records that a context is in it, so a detour is never freed and never serves another place. What its calls do is
+//! in the module `hit`.
 
 use crate::addr::CodeAddr;
 use crate::arch::{DetourCalls, DetourLayout, Displaced, Jumps, SaveSet};
@@ -200,7 +200,7 @@ impl<H: Host> Detour<H> {
 /// A chunk of executable memory with detours.
 pub(crate) struct DetourChunk<H: Host> {
     pub(crate) base: CodeAddr,
-    /// Whose each granule is; null for free ones.
+    /// The detour that occupies each granule, or null.
     pub(crate) owners: Box<[AtomicPtr<Detour<H>>]>,
     /// All granules below this one are taken, for good; under the registry's lock.
     pub(crate) taken: AtomicUsize,

@@ -1,7 +1,7 @@
 //! Handlers as hits call them: without their types, and with the probe by its address.
 //!
-//! A probe's record ([`Node`](crate::state::point::Node)) owns its handlers, and handlers are shown the record. So that only one of the two files needs
-//! the other, a handler is given a [`ProbeRef`], which the record's file alone makes and opens.
+//! A probe's record ([`Node`](crate::state::point::Node)) owns its handlers, and a handler is shown the record. It is
+//! given a [`ProbeRef`], which only the record's file makes and opens, so that this file need not import that one.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Resume};

@@ -234,7 +234,7 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// hit path into one section, or answer by symbol); else a hit inside the hit path recurses.
     fn probeable(&self, at: CodeAddr) -> Probeable;
 
-    /// How the code at `at`, a function's entry by its symbol, is come to: asked when a return probe or a jprobe is registered
+    /// How control arrives at `at`, a function's entry by its symbol: asked when a return probe or a jprobe is registered
     /// there (REG_19), never on the hit path. Without an answer the symbol's name decides.
     fn arrival(&self, at: CodeAddr) -> Arrival {
         let _ = at;

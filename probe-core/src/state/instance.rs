@@ -78,7 +78,7 @@ impl<A: Arch> Instance<A> {
         }
     }
 
-    /// Tells it whose it is, before anybody else has it.
+    /// Sets its pool, before it is shared.
     pub(crate) fn belong_to(&mut self, ends: *const Ends<A>) {
         self.ends = ends;
     }

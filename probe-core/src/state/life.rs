@@ -16,10 +16,11 @@
 //!    └──────────────────────────────────────── Orphan ◄───────────────────────────────────┘
 //! ```
 //!
-//! *Pending*: the stub stands for the return address of a call; in *PendingChain* that address is another call's stub. *Returned*:
-//! the call has come home in another task than the one whose list it is on. *Orphan*: that task has ended while the call was
-//! being ended. *GivenUp*: the call is not expected to return, has been counted as abandoned, and its data has been dropped; but its stub
-//! leads home all the same for as long as nobody has taken the instance again, which happens only where no other one is free.
+//! - *Pending*: the stub stands for the return address of a call; in *PendingChain* that address is another call's stub.
+//! - *Returned*: the call has returned in another task than the one whose list it is on.
+//! - *Orphan*: that task has ended while the call was being ended.
+//! - *GivenUp*: the call is not expected to return. It has been counted as abandoned, and its data has been dropped; but its
+//!   stub leads home until the instance is taken again, which happens only when no other one is free.
 //!
 //! A transition is a plain store where its name's documentation says who alone may make it, and an exchange elsewhere. The bits above
 //! the state count how often the instance has been taken, so that an exchange fails where the instance has been through another call.

@@ -1,9 +1,11 @@
-//! The first context that uses something owns it, until a second one comes: then it is shared for good.
+//! Ownership by the first context: the first context that uses a thing owns it until a second one comes; from then on it
+//! is shared.
 //!
-//! An atomic exchange waits for all stores before it, which is a quarter of a return probe's whole time and half of a hit's by jump.
-//! The owner does without: nobody else touches what it owns, and it cannot interrupt itself there, as handlers' own hits are skipped.
+//! An atomic exchange waits for all earlier stores, a quarter of a return probe's time and half of a hit by jump. The
+//! owner uses plain stores instead: no other context touches what it owns, and it cannot interrupt itself there, because
+//! hits inside handlers are skipped.
 //!
-//! The word also says whether the probe is silent, so that an owner asks for both at once.
+//! The word also says whether the probe is silent, so that one load answers both questions.
 
 use crate::sync::{AcqRel, AtomicUsize, Relaxed};
 

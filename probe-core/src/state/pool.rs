@@ -1,16 +1,16 @@
-//! The pools that return instances come from, and go back to.
+//! The pools that return instances are taken from and released to.
 //!
-//! A pool belongs to one return probe and may outlive it; its memory is allocated and freed by the registry, never on the hit path.
-//! So does it grow: what has more instances than the first ones is a chain of [`Batch`]es, each published when it is whole.
+//! A pool belongs to one return probe and may outlive it. The registry allocates and frees its memory, never the hit path.
+//! A pool grows the same way: it is a chain of [`Batch`]es, each published when it is complete.
 //!
-//! The first context that follows a call owns an instance, its pool's *own* one, and takes it by a store ([`FirstOwner`]). When a second
-//! context comes, nobody owns anything any more: each takes the instance again that it had last ([`LANES`]), and whether one of the first
-//! [`HOMES`] is free is told by its own `life`, so that contexts which follow calls at the same time write to no memory in common. The
-//! others' are told by a map.
+//! The first context that follows a call becomes the owner of one instance, the pool's *own* one, and takes it by a plain
+//! store ([`FirstOwner`]). The second context ends that. From then on each context first tries the instance that it had
+//! last ([`LANES`]). The `life` of each of the first [`HOMES`] instances says whether it is free, so contexts that follow
+//! calls at the same time write to no shared memory; for all other instances a bit map says it.
 //!
-//! The own instance stands for number 0 until it has come back for the last time: a pool has one more than it lets be in use. Only
-//! where a second context comes at the very moment in which the first one takes it may there be a call more than that, for the moment. A
-//! pool of one instance, of which somebody might think that it keeps contexts apart, has no owner.
+//! The own instance takes the place of number 0 until it is released for the last time, so a pool has one instance more
+//! than it lets be in use. The limit is exceeded by one call only if the second context comes while the owner is taking
+//! its instance. A pool of one has no owner: its user may rely on it to admit one context at a time.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, SaveSet};
@@ -65,7 +65,7 @@ const fn full_word(instances: usize) -> usize {
 /// Instances that have been made together, and the memory of their calls' data.
 pub(crate) struct Batch<A: Arch> {
     instances: Box<[Instance<A>]>,
-    /// How many of them, from the first one on, no map tells of.
+    /// How many of them, from the first one on, are in no map.
     unmapped: usize,
     /// The free ones among the others, a bit each. No box: instances know their words, too.
     map: NonNull<[AtomicUsize]>,
@@ -76,7 +76,7 @@ pub(crate) struct Batch<A: Arch> {
 }
 
 impl<A: Arch> Batch<A> {
-    /// An instance for each stub. `first`: the pool's own one is among them, and [`HOMES`] of which no map tells; otherwise they are
+    /// An instance for each stub. With `first`, one is the pool's own and the next [`HOMES`] are in no map; otherwise they are
     /// numbered from `number` on.
     fn new(
         stubs: &Stubs,
@@ -266,7 +266,7 @@ impl<A: Arch> Pool<A> {
 
     // ---- the probe ----------------------------------------------------------------------------------------------------
 
-    /// Whose the own instance is; [`Instance::of_owner`] leads back from there.
+    /// The owner of the own instance; [`Instance::of_owner`] leads back from there.
     pub(crate) fn owner(&self) -> *const FirstOwner {
         // Not from the field, to which alone that would lead.
         ptr::from_ref(self.parts().0).cast()

@@ -1,7 +1,8 @@
-//! The way from memory that code runs in back to its program.
+//! The way from a stub or detour that is running back to its program.
 //!
-//! A stub or a detour leads a hit to the program's [`Probes`](crate::state::probes::Probes), which hold the records of all stubs and detours. So that
-//! only one of the files needs the other, the records keep the address, which the file of `Probes` alone takes and follows.
+//! A stub or a detour leads a hit to the program's [`Probes`](crate::state::probes::Probes), which in turn hold the
+//! records of all stubs and detours. Those records keep a bare address, so that their files need not import `probes`, the
+//! only file that dereferences it.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;

@@ -1,4 +1,4 @@
-//! The return half of a registered probe.
+//! What a return probe has beside its node: its pool, and the handlers of its calls.
 
 use crate::arch::Arch;
 use crate::state::handler::{Ending, EntryHandler, ProbeRef};

@@ -1,5 +1,5 @@
-//! What a few instructions in slots have borrowed where no frame can keep it: deeper than
-//! [`MAX_DEPTH`], or in a context that the host has no room for (HIT_6).
+//! Spares: where steps keep what they have borrowed when there is no frame for it, deeper than
+//! [`MAX_DEPTH`] or without a [`Context`](crate::state::context::Context) (HIT_6). A few instructions borrow registers in their slots.
 //!
 //! Such a step is found again by its slot and by the stack it runs on. Between the two traps of a step only the one
 //! instruction runs, so the stack pointer has hardly moved; another step in the same slot is on another stack, or,

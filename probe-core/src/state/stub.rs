@@ -137,7 +137,7 @@ impl StubRange {
     }
 }
 
-/// Whose stub that is.
+/// The program that the stub belongs to.
 #[inline(always)]
 pub(crate) fn program_of<H: Host>(stub: CodeAddr) -> Program<H> {
     let word = chunk_base(stub).as_usize().wrapping_add(CHUNK_LEN - OWN);

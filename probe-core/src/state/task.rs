@@ -1,11 +1,11 @@
 //! Per-task state: the stack that a task owns, and the list of its pending returns.
 //!
-//! A return needs neither: its stub names its call. The list only tells which calls will *not* return, so that their instances come back
-//! (RET_7), and for that the core believes a host as far as it can check (RET_11): a call gets on a task's list only where the stack
-//! pointer lies on that task's stack, and is dropped only from there. So whoever changes the list runs on that stack, and nobody else can at the same
-//! time. Where a host says nothing, or something that the stack pointer contradicts (an interrupt's own stack; a `current` that changes
-//! before the stack does, or after), the call is followed without a list: it returns as all others, and only one that never returns
-//! keeps its instance.
+//! A return needs neither: its stub names its call. The list only tells which calls will *not* return, so that their
+//! instances come back (RET_7). The core trusts the host's `task` as far as it can check (RET_11): a call is put on a task's
+//! list only if the stack pointer lies on that task's stack, and is dropped only from there. So all code that changes a list
+//! runs on the one stack, and two contexts never change it at the same time. If the host names no task, or one that the
+//! stack pointer contradicts (on an interrupt's own stack; with a `current` that changes before or after the stack does),
+//! the call is followed without a list: it returns like all others, and only if it never returns is its instance lost.
 
 use crate::arch::Arch;
 use crate::state::instance::Instance;

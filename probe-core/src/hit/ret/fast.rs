@@ -1,4 +1,5 @@
-//! The usual calls, by the shortest way there and back. All others take the ways of [`ret`](super), which are right for these, too.
+//! Fast paths for the usual call and the usual return. [`ret`](super) handles all others, and would handle these correctly,
+//! too.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Entry, Regs, Resume, TrampolineHandler};
@@ -56,14 +57,14 @@ pub(super) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsO
 
 /// All returns but the usual ones, pinned already.
 ///
-/// Whose stub it is is asked again: a host that is no variable is not looked up for the usual case.
+/// It looks the stub's program up again, so that the fast path need not, where the host is a constant.
 #[inline(never)]
 fn returned_otherwise<H: Host>(stub: CodeAddr, regs: &mut RegsOf<H>) -> Resume {
     Probes::of(program_of::<H>(stub)).returned_pinned(regs, stub)
 }
 
 impl<H: Host> Probes<H> {
-    /// Enters a plain call of a probe without an entry handler by the pool's own instance, whose owner the context is. `None`: it is not
+    /// Enters a plain call of a probe without an entry handler by the pool's own instance, which the context owns. `None`: it is not
     /// plain, or the instance is not free. An error as of [`Probes::bind_call`].
     #[inline(always)]
     pub(crate) fn enter_by_owner<'a>(

@@ -26,7 +26,8 @@ impl<H: Host> Probes<H> {
         is_end: impl Fn(&Instance<H::Arch>) -> bool,
     ) {
         let mut link = &task.pending;
-        // The return address that the last call kept stands for: a call whose stub it is will be returned to through it.
+        // The return address that the last call looked at has kept. If it is a stub, the call of that stub is alive: it
+        // will be reached through that return.
         let mut next_home = home;
         loop {
             // SAFETY: what is on the task's list is not freed.
