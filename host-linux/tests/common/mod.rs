@@ -102,18 +102,25 @@ pub fn in_thread(body: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void) {
     }
 }
 
-/// Runs the calling test again in a process that has no other thread, where an emulator needs that; `true`: done.
+/// As [`has_run_alone`], where an emulator runs the test.
 ///
 /// QEMU 7.2 cannot make a thread in the forked child of a process that has several (its plugins count the parent's).
 pub fn has_run_in_own_process(test: &str) -> bool {
+    std::env::var_os("PROBE_RUNNER").is_some() && has_run_alone(test)
+}
+
+/// Runs the calling test again in a process without threads of other tests; `true`: done.
+pub fn has_run_alone(test: &str) -> bool {
     const MARK: &str = "PROBE_TEST_ALONE";
-    let Ok(runner) = std::env::var("PROBE_RUNNER") else { return false };
     if std::env::var_os(MARK).is_some() {
         return false;
     }
-    let mut words = runner.split_whitespace();
-    let mut command = std::process::Command::new(words.next().expect("a runner is a command"));
-    command.args(words).arg(std::env::current_exe().expect("this program has a file")).env(MARK, "1");
+    let runner = std::env::var("PROBE_RUNNER").unwrap_or_default();
+    let program = std::env::current_exe().expect("this program has a file");
+    let mut words: Vec<_> = runner.split_whitespace().map(Into::into).collect();
+    words.push(program.into_os_string());
+    let mut command = std::process::Command::new(&words[0]);
+    command.args(&words[1..]).env(MARK, "1");
     let output = command.args(["--exact", test, "--test-threads=1"]).output().expect("the runner starts");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");

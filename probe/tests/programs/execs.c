@@ -23,8 +23,9 @@ int main(int argc, char **argv, char **environment) {
     int fd = open(argv[0], O_RDONLY | O_CLOEXEC);
     /* In vain, before; an environment that is none is EFAULT. */
     execl("/nowhere/at/all", "x", "y", (char *)NULL);
-    char *const bad[] = {(char *)8, NULL};
-    if (execve(argv[0], arguments, (char **)8) != -1 || errno != EFAULT) return 3;
+    char **volatile nowhere = (char **)8;
+    char *const bad[] = {(char *)nowhere, NULL};
+    if (execve(argv[0], arguments, nowhere) != -1 || errno != EFAULT) return 3;
     if (execveat(AT_FDCWD, argv[0], arguments, bad, 0) != -1 || errno != EFAULT) return 4;
     switch (step) {
     case 0: execl(argv[0], argv[0], next, argv[2], (char *)NULL); break;
