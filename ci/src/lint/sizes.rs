@@ -38,7 +38,6 @@ const LONG_FILES: &[(&str, usize, &str)] = &[
     ("capi/src/kernel.rs", 560, "the host that a kernel in C gives"),
     ("capi/src/register.rs", 544, "registration for C"),
     ("host-linux/src/threads.rs", 577, "a thread's block"),
-    ("probe-core/src/arch.rs", 561, "the traits of a backend"),
     ("probe-core/src/state/context.rs", 510, "a context's stack of hits"),
     ("probe-core/src/hit.rs", 514, "the hit by trap"),
     ("probe-core/tests/contract/hit.rs", 696, "the rules HIT_1 to HIT_13"),
