@@ -2,7 +2,7 @@
 //!
 //! What is compared: the lengths, which instructions jump, branch or read the program counter, where they point and
 //! which registers they name; and that nothing is refused as unknown that objdump knows. The library is `libc.so.6` of Debian's
-//! `libc6-riscv64-cross`, objdump that of `binutils-riscv64-linux-gnu`; without them the tests are skipped and say so.
+//! `libc6-riscv64-cross`, objdump that of `binutils-riscv64-linux-gnu`; `cargo ci setup` installs both.
 #![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 
 use probe_arch_riscv64::{Condition, Plan, Riscv64};
@@ -23,15 +23,16 @@ struct Line<'a> {
     operands: &'a str,
 }
 
-/// What objdump prints about a file; `None` where it is not installed.
-fn disassembled(arguments: &[&str], file: &Path) -> Option<String> {
-    let output = Command::new(OBJDUMP).args(["-M", "no-aliases"]).args(arguments).arg(file).output();
-    let Ok(output) = output else {
-        eprintln!("skipped: {OBJDUMP} is not installed");
-        return None;
-    };
+/// What objdump prints about a file.
+fn disassembled(arguments: &[&str], file: &Path) -> String {
+    let output = Command::new(OBJDUMP)
+        .args(["-M", "no-aliases"])
+        .args(arguments)
+        .arg(file)
+        .output()
+        .unwrap_or_else(|error| panic!("{OBJDUMP}: {error}; run: cargo ci setup"));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Some(String::from_utf8(output.stdout).expect("text"))
+    String::from_utf8(output.stdout).expect("text")
 }
 
 fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
@@ -140,13 +141,8 @@ fn compare(text: &str, least: usize) {
 
 #[test]
 fn a_c_library_is_decoded_as_objdump_does() {
-    if !Path::new(LIBC).exists() {
-        eprintln!("skipped: {LIBC} is not installed");
-        return;
-    }
-    if let Some(text) = disassembled(&["-d", "-j", ".text"], Path::new(LIBC)) {
-        compare(&text, 200_000);
-    }
+    assert!(Path::new(LIBC).exists(), "{LIBC} is not installed; run: cargo ci setup");
+    compare(&disassembled(&["-d", "-j", ".text"], Path::new(LIBC)), 200_000);
 }
 
 /// The same words every time: xorshift.
@@ -171,7 +167,5 @@ fn random_instructions_are_decoded_as_objdump_does() {
     }
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("random.bin");
     std::fs::write(&file, bytes).expect("written");
-    if let Some(text) = disassembled(&["-D", "-b", "binary", "-m", "riscv:rv64"], &file) {
-        compare(&text, 390_000);
-    }
+    compare(&disassembled(&["-D", "-b", "binary", "-m", "riscv:rv64"], &file), 390_000);
 }
