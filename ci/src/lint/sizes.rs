@@ -43,7 +43,6 @@ const LONG_FILES: &[(&str, usize, &str)] = &[
     ("probe-core/tests/contract/hit.rs", 696, "the rules HIT_1 to HIT_13"),
     ("probe-core/tests/contract/kretprobe.rs", 512, "the rules of return probes"),
     ("probe-core/tests/contract/model.rs", 533, "a plain model of the registry"),
-    ("probe-core/tests/contract/registration.rs", 711, "the rules REG_1 to REG_21"),
     ("probe/tests/trace.rs", 514, "the command `probe trace`"),
     ("tests/user/tests/storm.rs", 519, "one program: everything at once"),
     ("x86-decode/tests/pure.rs", 564, "decoding, simulation and slots as data"),

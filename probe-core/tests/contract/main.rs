@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "the toy is also included by the documentation's example")]
 #![allow(clippy::duplicate_mod, reason = "the rules run on two toys")]
 
+mod all_or_nothing;
 mod alloc_count;
 mod arrival;
 mod control;
@@ -21,6 +22,7 @@ mod optimise;
 mod order;
 mod post_by_jump;
 mod registration;
+mod removal;
 mod single_step;
 mod stacks;
 mod threads;
