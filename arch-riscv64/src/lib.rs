@@ -30,6 +30,9 @@ mod slot;
 #[cfg(test)]
 mod testing;
 
+#[cfg(target_arch = "riscv64")]
+mod asm;
+
 pub use decode::{Condition, Plan};
 pub use regs::PtRegs;
 

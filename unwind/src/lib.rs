@@ -3,7 +3,7 @@
 //! An unwinder that finds a stub's address where a return address should be looks up the frame description of
 //! the stub's chunk. The one built here says: the caller's registers are what they are, its stack pointer is
 //! the present one, and its return address is in a table, at the stub's number. How the number is found differs: [`x86`],
-//! [`aarch64`], [`ppc64`].
+//! [`aarch64`], [`ppc64`], [`riscv64`].
 //!
 //! The *table* holds one word per stub of the chunk, number 0 included: the **final** return address, in the
 //! program's own text, of the call that the stub was handed out for. Where a second return probe finds the
@@ -21,6 +21,7 @@
 
 pub mod aarch64;
 pub mod ppc64;
+pub mod riscv64;
 mod section;
 pub mod x86;
 
@@ -142,6 +143,7 @@ mod tests {
         look_up_is_last(&x86::eh_frame(x86::Mode::Long, &STUBS, 16), 8, Little, &[16]);
         look_up_is_last(&x86::eh_frame(x86::Mode::Protected, &STUBS, 16), 4, Little, &[8]);
         look_up_is_last(&aarch64::eh_frame(&STUBS), 8, Little, &[30]);
+        look_up_is_last(&riscv64::eh_frame(&STUBS), 8, Little, &[1]);
         for (order, toc_at) in [(Big, 40), (Big, 24), (Little, 24)] {
             look_up_is_last(&ppc64::eh_frame(order, toc_at, &STUBS, 4), 8, order, &[65, 2]);
         }
