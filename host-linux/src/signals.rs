@@ -15,11 +15,13 @@
 
 mod deferral;
 mod delivery;
+pub(crate) mod owned;
 mod recorded;
 
-pub(crate) use self::deferral::resume;
+pub use self::owned::{NEVER_BLOCKED, OWNED, OWNED_SET};
 
 use self::delivery::{deliver, deliver_trap, raise, refault};
+use self::owned::BLOCKED;
 use self::recorded::{Entries, FIRST, Version, Versions, entries};
 use crate::arch::{Native, RESTORER_FLAG, UContext, is_breakpoint_trap, nofault_fixup, restorer};
 use crate::lock::Lock;
@@ -27,27 +29,11 @@ use crate::process::LinuxProcess;
 use crate::sys::{self, Action, AltStack, SigInfo, SignalSet};
 use crate::{clock, memory, threads, watch};
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::Ordering;
 use probe_core::arch::{Arch, MemFault, Regs};
 use probe_core::{FaultVerdict, Probes, Trap};
 
-/// The signals whose kernel action is ours.
-pub const OWNED: [c_int; 5] = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
-
-/// The same as a set.
-pub const OWNED_SET: SignalSet =
-    SignalSet::EMPTY.with(OWNED[0]).with(OWNED[1]).with(OWNED[2]).with(OWNED[3]).with(OWNED[4]);
-
-/// Those of [`OWNED`] that a hit raises itself, by the breakpoint and in copies that may fault: they must not be blocked. The others
-/// are of use only where a probed instruction faults.
-pub const NEVER_BLOCKED: SignalSet =
-    SignalSet::EMPTY.with(libc::SIGTRAP).with(libc::SIGSEGV).with(libc::SIGBUS);
-
 /// Nothing is mapped there: the `si_code` of a SIGSEGV.
 const SEGV_MAPERR: c_int = 1;
-
-/// What is blocked while a handler of ours runs: everything but what its own work may raise.
-pub(crate) const BLOCKED: SignalSet = SignalSet::from_bits(!OWNED_SET.bits());
 
 /// The program's actions for the signals of [`OWNED`], in that order.
 static PROGRAM: [Versions; OWNED.len()] = [const { Versions::new() }; OWNED.len()];
@@ -236,7 +222,7 @@ unsafe fn trap(info: *mut SigInfo, raw: *mut c_void, version: Version) {
     // SAFETY: as above; nobody else uses the frame.
     let info = unsafe { &mut *info };
     let block = threads::current_or_new();
-    let outer = block.map(|block| block.ucontext.swap(raw, Ordering::Relaxed));
+    let outer = block.map(|block| block.interrupted.enter(context));
     let mut verdict = Verdict::Done;
     if has_stack(info, context, block) {
         threads::keep_errno();
@@ -244,7 +230,7 @@ unsafe fn trap(info: *mut SigInfo, raw: *mut c_void, version: Version) {
         threads::restore_errno(Some(context));
     }
     if let (Some(block), Some(outer)) = (block, outer) {
-        block.ucontext.store(outer, Ordering::Relaxed);
+        block.interrupted.leave(outer);
     }
     // A handler of the program may leave by a longjmp: nothing of ours is open any more.
     match verdict {
@@ -269,9 +255,7 @@ enum Verdict {
 #[inline(always)]
 fn has_stack(info: &SigInfo, context: UContext, block: Option<&threads::Block>) -> bool {
     let moves = block.is_some_and(|block| {
-        is_breakpoint_trap(info.code)
-            && !threads::ensure_altstack(context, block)
-            && stands_at(&context.load_regs())
+        is_breakpoint_trap(info.code) && !block.ensure_altstack(context) && stands_at(&context.load_regs())
     });
     if moves {
         context.rewind_breakpoint();
@@ -342,9 +326,7 @@ unsafe fn fault(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: Ve
     let is_raised = info.code > 0;
     if is_raised && let Some(fixup) = nofault_fixup(context.pc()) {
         if let Some(block) = threads::current() {
-            block.fault_signal.store(signal, Ordering::Relaxed);
-            block.fault_code.store(info.code, Ordering::Relaxed);
-            block.fault_addr.store(info.addr, Ordering::Relaxed);
+            block.fault.keep(signal, info);
         }
         return context.set_pc(fixup);
     }
@@ -371,14 +353,14 @@ fn offer_fault(
 ) -> FaultVerdict {
     let mut regs = context.load_regs();
     let outer = block.map(|block| {
-        threads::ensure_altstack(context, block);
-        (block, block.ucontext.swap(context.as_ptr(), Ordering::Relaxed))
+        block.ensure_altstack(context);
+        (block, block.interrupted.enter(context))
     });
     threads::keep_errno();
     let verdict = probes().fault(&mut regs, context.trap_number(signal));
     threads::restore_errno(Some(context));
     if let Some((block, outer)) = outer {
-        block.ucontext.store(outer, Ordering::Relaxed);
+        block.interrupted.leave(outer);
     }
     match verdict {
         FaultVerdict::Handled => context.store_regs(&regs),
@@ -403,7 +385,7 @@ fn action_of(signal: c_int, version: Version) -> Action {
 pub(crate) fn block_asynchronous() -> Option<SignalSet> {
     let context = interrupted()?;
     // A signal that waits for the end of a jump probe's handler has left its mask: what runs now goes on in the function.
-    let mask = threads::current().and_then(threads::Block::take_kept_mask).unwrap_or(context.mask());
+    let mask = threads::current().and_then(|block| block.deferral.take_kept_mask()).unwrap_or(context.mask());
     context.set_mask(mask.union(BLOCKED));
     Some(mask)
 }
@@ -429,17 +411,15 @@ pub(crate) fn set_interrupted_mask(mask: SignalSet) {
 
 /// The alternate stack of the interrupted thread's program, as the kernel would tell it; `None` outside of a handler.
 pub(crate) fn interrupted_stack() -> Option<AltStack> {
-    Some(threads::program_stack(interrupted()?, threads::current()?))
+    Some(threads::current()?.stacks.program_stack(interrupted()?))
 }
 
 /// Lets `stack` be that from now on; `false`: it cannot be kept.
 pub(crate) fn set_interrupted_stack(stack: &AltStack) -> bool {
     let (Some(context), Some(block)) = (interrupted(), threads::current()) else { return false };
-    threads::set_program_stack(context, block, stack)
+    block.stacks.set_program_stack(context, stack)
 }
 
 fn interrupted() -> Option<UContext> {
-    let raw = threads::current()?.ucontext.load(Ordering::Relaxed);
-    // SAFETY: the handler that has put it there is still running and takes it away before it returns.
-    (!raw.is_null()).then(|| unsafe { UContext::new(raw) })
+    threads::current()?.interrupted.innermost()
 }

@@ -37,7 +37,6 @@ const LONG_FILES: &[(&str, usize, &str)] = &[
     ("arch-x86_64/src/asm.rs", 542, "the only file with assembly"),
     ("capi/src/kernel.rs", 560, "the host that a kernel in C gives"),
     ("capi/src/register.rs", 544, "registration for C"),
-    ("host-linux/src/threads.rs", 577, "a thread's block"),
     ("probe-core/src/state/context.rs", 510, "a context's stack of hits"),
     ("probe-core/src/hit.rs", 514, "the hit by trap"),
     ("probe-core/tests/contract/hit.rs", 696, "the rules HIT_1 to HIT_13"),

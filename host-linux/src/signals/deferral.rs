@@ -7,14 +7,15 @@
 //! every signal that the program handles is [`on_signal`]. Usually it calls the program's function as if it were not
 //! there. During a hit it blocks all asynchronous signals in what it has interrupted, sends the signal once more, to
 //! the same thread and with the same siginfo, and returns: the signal is pending, as if it had been blocked. The end of
-//! the hit brings the mask back: the signal return after a trap, [`resume`] after a jump.
+//! the hit brings the mask back: the signal return after a trap, [`threads::restore_errno`] after a jump.
 //!
 //! A hit is the time in one of our signal handlers, whose first and last instructions lie in a section of their own so
 //! that they can be told ([`is_entry`]), and the time between [`threads::keep_errno`] and [`threads::restore_errno`].
 
 use super::delivery::{give_way, take_back};
+use super::owned::{BLOCKED, OWNED_SET};
 use super::recorded::{Entries, FIRST, Version, Versions, entries};
-use super::{BLOCKED, NOT_OURS, OWNED_SET, as_told, installing, is_handler};
+use super::{NOT_OURS, as_told, installing, is_handler};
 use crate::arch::{Native, RESTORER_FLAG, UContext, restorer};
 use crate::process::PROBES;
 use crate::sys::{self, Action, SigInfo, SignalSet};
@@ -226,8 +227,8 @@ fn defer(info: &SigInfo, context: UContext, block: &Block) -> bool {
     context.set_mask(mask.union(BLOCKED));
     // The mask of a trap comes back by itself. Where signals lie on top of each other, the last one here has interrupted
     // the hit itself.
-    if block.ucontext.load(Ordering::Relaxed).is_null() && block.is_busy() {
-        block.keep_mask(mask);
+    if block.interrupted.innermost().is_none() && block.is_busy() {
+        block.deferral.keep_mask(mask);
     }
     true
 }
@@ -249,13 +250,4 @@ pub(super) fn queue_in_front(info: &SigInfo) -> bool {
         sys::queue_to_self(pending);
     });
     is_queued
-}
-
-/// The hit is over: lets the signals come that have waited. In a trap, `context` is what it has interrupted.
-#[cold]
-pub(crate) fn resume(mask: SignalSet, context: Option<UContext>) {
-    match context {
-        Some(context) => context.set_mask(mask),
-        None => drop(sys::sigprocmask(libc::SIG_SETMASK, Some(mask))),
-    }
 }

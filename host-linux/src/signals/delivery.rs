@@ -4,29 +4,21 @@
 //! that stack away and raise the signal again: the kernel then delivers it where the program expects it.
 
 use super::deferral::queue_in_front;
+use super::owned::{BLOCKED, NEVER_BLOCKED, OWNED_SET};
 use super::recorded::{FIRST, Version};
-use super::{
-    BLOCKED, NEVER_BLOCKED, OWNED_SET, SEGV_MAPERR, action_of, entries_of, offer_fault, program_action,
-    stands_at,
-};
+use super::{SEGV_MAPERR, action_of, entries_of, offer_fault, program_action, stands_at};
 use crate::arch::{UContext, is_breakpoint_trap};
 use crate::sys::{self, Action, SigInfo, SignalSet};
 use crate::{text, threads};
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::Ordering;
 use probe_core::FaultVerdict;
 use probe_core::arch::{Access, MemFault};
 
 /// Raises the fault of a simulated access in the program, as the instruction itself would have.
 pub(super) fn raise(fault: MemFault, context: UContext, block: Option<&threads::Block>) {
     // The fault-free copy has really faulted: what the kernel said then is what it would say now.
-    let mut info = block.map_or(SigInfo::fault(libc::SIGSEGV, SEGV_MAPERR, fault.addr), |block| {
-        SigInfo::fault(
-            block.fault_signal.load(Ordering::Relaxed),
-            block.fault_code.load(Ordering::Relaxed),
-            block.fault_addr.load(Ordering::Relaxed),
-        )
-    });
+    let mut info = block
+        .map_or_else(|| SigInfo::fault(libc::SIGSEGV, SEGV_MAPERR, fault.addr), |block| block.fault.info());
     context.set_fault(info.addr, fault.access == Access::Write);
     if offer_fault(info.signal, &mut info, context, block) != FaultVerdict::Handled {
         // Nothing has been delivered to an entry that would tell the version.
@@ -43,10 +35,7 @@ pub(super) fn raise(fault: MemFault, context: UContext, block: Option<&threads::
 pub(super) fn refault(signal: c_int, version: Version, info: &mut SigInfo, context: UContext) {
     let is_wanted = !matches!(action_of(signal, version).handler, libc::SIG_DFL | libc::SIG_IGN);
     let is_repeated = FAULTS_AGAIN.contains(&info.code);
-    if is_wanted
-        && is_repeated
-        && threads::current().is_some_and(|block| threads::give_up_altstack(context, block))
-    {
+    if is_wanted && is_repeated && threads::current().is_some_and(|block| block.stacks.give_up(context)) {
         return;
     }
     if is_wanted || !is_repeated {
@@ -129,7 +118,7 @@ pub(super) fn give_way(info: &SigInfo, context: UContext) -> bool {
     let Some(block) = threads::current() else { return false };
     let mask = context.mask();
     let has_ended_wait = mask.with(info.signal) == mask;
-    if has_ended_wait && block.has_wait() || !threads::give_up_altstack(context, block) {
+    if has_ended_wait && block.deferral.has_wait() || !block.stacks.give_up(context) {
         return false;
     }
     // The signal return brings the interrupted mask back.
@@ -139,7 +128,7 @@ pub(super) fn give_way(info: &SigInfo, context: UContext) -> bool {
         return false;
     }
     if has_ended_wait {
-        block.keep_wait(info.signal, mask);
+        block.deferral.keep_wait(info.signal, mask);
         context.set_mask(mask.without(info.signal));
     }
     true
@@ -148,8 +137,8 @@ pub(super) fn give_way(info: &SigInfo, context: UContext) -> bool {
 /// Ends what [`give_way`] began: the signal has come again. What the program's handler finds of its alternate stack is its own.
 pub(super) fn take_back(signal: c_int, context: UContext) {
     let Some(block) = threads::current() else { return };
-    if let Some(mask) = block.take_wait(signal) {
+    if let Some(mask) = block.deferral.take_wait(signal) {
         context.set_mask(mask);
     }
-    threads::show_program_stack(context, block);
+    block.stacks.show_program_stack(context);
 }

@@ -7,9 +7,9 @@
 //! there. The new stack goes into the signal frame, from where the signal return takes it. The kernel does not let a thread
 //! change the alternate stack that it stands on: such a thread's handler makes the system call, too, with another stack pointer.
 
-use super::Block;
+use super::preparation::Preparation;
 use crate::arch::{self, UContext};
-use crate::signals::BLOCKED;
+use crate::signals::owned::BLOCKED;
 use crate::sys::{self, AltStack};
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
@@ -21,7 +21,7 @@ pub const ALTSTACK_LEN: usize = 256 << 10;
 const ALTSTACK_ENOUGH: usize = 64 << 10;
 
 /// Our alternate stack of a thread, and the program's.
-pub(super) struct Stacks {
+pub(crate) struct Stacks {
     /// The lowest address of ours, 0 before there is one.
     base: AtomicUsize,
     /// The program's own while ours is in its place.
@@ -78,6 +78,74 @@ impl Stacks {
         // SAFETY: sets none.
         !now.is_ok_and(|now| self.is_ours(&now)) || unsafe { sys::sigaltstack(Some(&none)) }.is_ok()
     }
+
+    /// Sees to it that the thread has an alternate stack from now on. `false`: the handler runs on the interrupted stack and
+    /// must return at once, to be called again on the new one.
+    #[inline]
+    pub(super) fn ensure(&self, context: UContext, preparation: &Preparation) -> bool {
+        let now = context.altstack();
+        if now.flags & libc::SS_DISABLE == 0 && now.len_bytes >= ALTSTACK_ENOUGH || now.holds(context.sp()) {
+            return true;
+        }
+        // A hit in what the making of the stack calls (libc's `syscall`) is handled where it is.
+        let Some(preparing) = preparation.begin() else { return true };
+        let stack = self.ours();
+        drop(preparing);
+        // No memory for a stack, or the kernel does not want it: go on where we are.
+        let Some(stack) = stack else { return true };
+        // Where the thread has none, the signal return sets it: no system call. Since Linux 6.12 that looks at the stack pointer
+        // before it brings the interrupted one back, so that a thread on another one needs the call.
+        // SAFETY: the block's stack belongs to this thread and nothing is on it, as the thread has another one or none; a
+        // signal's handler that uses it meanwhile has returned before this goes on (the module `signals::deferral`).
+        let set = |stack: &AltStack| unsafe { arch::sigaltstack_from(stack, stack.base + stack.len_bytes) };
+        if now.flags & libc::SS_DISABLE == 0 && set(&stack) < 0 {
+            return true;
+        }
+        self.program.set(&now);
+        context.set_altstack(&stack);
+        false
+    }
+
+    /// The alternate stack that the program of the interrupted thread would have bare.
+    pub(crate) fn program_stack(&self, context: UContext) -> AltStack {
+        let now = context.altstack();
+        let stack = if self.is_ours(&now) { self.program.get() } else { now };
+        if stack.flags & libc::SS_DISABLE == 0 && stack.holds(context.sp()) {
+            return AltStack { flags: stack.flags | libc::SS_ONSTACK, ..stack };
+        }
+        AltStack { flags: stack.flags & !libc::SS_ONSTACK, ..stack }
+    }
+
+    /// Takes our alternate stack away where the running handler stands on it only because the program has none; whether it has.
+    pub(crate) fn give_up(&self, context: UContext) -> bool {
+        let here = core::ptr::from_ref(&context) as usize;
+        let stands_on_it = self.made().is_some_and(|ours| ours.holds(here) && !ours.holds(context.sp()));
+        let none = self.program.none().filter(|_| stands_on_it);
+        none.is_some_and(|none| put(context, &none))
+    }
+
+    /// Lets a handler of the program's find no alternate stack where it has set none. The next hit brings ours back.
+    pub(crate) fn show_program_stack(&self, context: UContext) {
+        let now = context.altstack();
+        let is_ours = self.is_ours(&now);
+        if let Some(none) = self.program.none().filter(|_| is_ours && !now.holds(context.sp())) {
+            context.set_altstack(&none);
+        }
+    }
+
+    /// Gives the interrupted thread the alternate stack that its program wants, or one of ours in its place where that is none,
+    /// or has no room for a hit; `false`: there is no memory for it.
+    pub(crate) fn set_program_stack(&self, context: UContext, wanted: &AltStack) -> bool {
+        if wanted.flags & libc::SS_DISABLE == 0 && wanted.len_bytes >= ALTSTACK_ENOUGH {
+            return put(context, wanted);
+        }
+        let Some(ours) = self.ours() else { return false };
+        if context.altstack().base != ours.base && !put(context, &ours) {
+            return false;
+        }
+        self.program.set(wanted);
+        true
+    }
 }
 
 /// The program's alternate stack, where a big one of ours is in force.
@@ -101,91 +169,19 @@ impl ProgramStack {
         self.flags.store(stack.flags, Ordering::Relaxed);
         self.len_bytes.store(stack.len_bytes, Ordering::Relaxed);
     }
-}
 
-/// Sees to it that the thread has an alternate stack from now on. `false`: the handler runs on the interrupted stack and
-/// must return at once, to be called again on the new one.
-#[inline]
-pub(crate) fn ensure_altstack(context: UContext, block: &Block) -> bool {
-    let now = context.altstack();
-    if now.flags & libc::SS_DISABLE == 0 && now.len_bytes >= ALTSTACK_ENOUGH || now.holds(context.sp()) {
-        return true;
+    /// What the program has set, if that is no stack at all.
+    fn none(&self) -> Option<AltStack> {
+        let stack = self.get();
+        (stack.flags & libc::SS_DISABLE != 0).then_some(stack)
     }
-    // A hit in what the making of the stack calls (libc's `syscall`) is handled where it is.
-    if block.is_preparing.swap(true, Ordering::Relaxed) {
-        return true;
-    }
-    let stack = block.stacks.ours();
-    block.is_preparing.store(false, Ordering::Relaxed);
-    // No memory for a stack, or the kernel does not want it: go on where we are.
-    let Some(stack) = stack else { return true };
-    // Where the thread has none, the signal return sets it: no system call. Since Linux 6.12 that looks at the stack pointer
-    // before it brings the interrupted one back, so that a thread on another one needs the call.
-    // SAFETY: the block's stack belongs to this thread and nothing is on it, as the thread has another one or none; a
-    // signal's handler that uses it meanwhile has returned before this goes on (the module `signals::deferral`).
-    let set = |stack: &AltStack| unsafe { arch::sigaltstack_from(stack, stack.base + stack.len_bytes) };
-    if now.flags & libc::SS_DISABLE == 0 && set(&stack) < 0 {
-        return true;
-    }
-    block.stacks.program.set(&now);
-    context.set_altstack(&stack);
-    false
 }
 
 /// Farther below the stack pointer than any red zone goes.
 const BELOW_SP: usize = 1024;
 
-/// The alternate stack that the program of the interrupted thread would have bare.
-pub(crate) fn program_stack(context: UContext, block: &Block) -> AltStack {
-    let now = context.altstack();
-    let is_ours = block.stacks.is_ours(&now);
-    let stack = if is_ours { block.stacks.program.get() } else { now };
-    if stack.flags & libc::SS_DISABLE == 0 && stack.holds(context.sp()) {
-        return AltStack { flags: stack.flags | libc::SS_ONSTACK, ..stack };
-    }
-    AltStack { flags: stack.flags & !libc::SS_ONSTACK, ..stack }
-}
-
-/// What the program has set where ours is in force, if that is no stack at all.
-fn no_stack_behind_ours(block: &Block) -> Option<AltStack> {
-    let stack = block.stacks.program.get();
-    (stack.flags & libc::SS_DISABLE != 0).then_some(stack)
-}
-
-/// Takes our alternate stack away where the running handler stands on it only because the program has none; whether it has.
-pub(crate) fn give_up_altstack(context: UContext, block: &Block) -> bool {
-    let here = core::ptr::from_ref(&context) as usize;
-    let ours = block.stacks.made();
-    let stands_on_it = ours.is_some_and(|ours| ours.holds(here) && !ours.holds(context.sp()));
-    let none = no_stack_behind_ours(block).filter(|_| stands_on_it);
-    none.is_some_and(|none| put_stack(context, &none))
-}
-
-/// Lets a handler of the program's find no alternate stack where it has set none. The next hit brings ours back.
-pub(crate) fn show_program_stack(context: UContext, block: &Block) {
-    let now = context.altstack();
-    let is_ours = block.stacks.is_ours(&now);
-    if let Some(none) = no_stack_behind_ours(block).filter(|_| is_ours && !now.holds(context.sp())) {
-        context.set_altstack(&none);
-    }
-}
-
-/// Gives the interrupted thread the alternate stack that its program wants, or one of ours in its place where that is none,
-/// or has no room for a hit; `false`: there is no memory for it.
-pub(crate) fn set_program_stack(context: UContext, block: &Block, wanted: &AltStack) -> bool {
-    if wanted.flags & libc::SS_DISABLE == 0 && wanted.len_bytes >= ALTSTACK_ENOUGH {
-        return put_stack(context, wanted);
-    }
-    let Some(ours) = block.stacks.ours() else { return false };
-    if context.altstack().base != ours.base && !put_stack(context, &ours) {
-        return false;
-    }
-    block.stacks.program.set(wanted);
-    true
-}
-
 /// Puts an alternate stack in force for the interrupted thread; `false`: the kernel does not want it.
-fn put_stack(context: UContext, stack: &AltStack) -> bool {
+fn put(context: UContext, stack: &AltStack) -> bool {
     // The handler may stand on the one that goes: from another stack pointer, and no signal comes meanwhile.
     let below = (context.sp() - BELOW_SP) & !15;
     let mask = sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));

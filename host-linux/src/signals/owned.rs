@@ -1,0 +1,19 @@
+//! Which signals are ours, and which must not be blocked.
+
+use crate::sys::SignalSet;
+use core::ffi::c_int;
+
+/// The signals whose kernel action is ours.
+pub const OWNED: [c_int; 5] = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
+
+/// The same as a set.
+pub const OWNED_SET: SignalSet =
+    SignalSet::EMPTY.with(OWNED[0]).with(OWNED[1]).with(OWNED[2]).with(OWNED[3]).with(OWNED[4]);
+
+/// Those of [`OWNED`] that a hit raises itself, by the breakpoint and in copies that may fault: they must not be blocked. The others
+/// are of use only where a probed instruction faults.
+pub const NEVER_BLOCKED: SignalSet =
+    SignalSet::EMPTY.with(libc::SIGTRAP).with(libc::SIGSEGV).with(libc::SIGBUS);
+
+/// What is blocked while a handler of ours runs: everything but what its own work may raise.
+pub(crate) const BLOCKED: SignalSet = SignalSet::from_bits(!OWNED_SET.bits());

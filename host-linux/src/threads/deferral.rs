@@ -1,0 +1,76 @@
+//! The signal masks that come back when a signal that has to wait has come.
+
+use crate::arch::UContext;
+use crate::sys::{self, SignalSet};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+/// What a thread's signals wait for.
+pub(crate) struct Deferral {
+    /// Whether a signal waits for the end of a hit by a jump, and the mask that comes back then.
+    is_deferring: AtomicBool,
+    kept_mask: AtomicU64,
+    /// The signal that comes once more on another stack although it is blocked, or 0, and the mask of then.
+    waits_for: AtomicI32,
+    wait_mask: AtomicU64,
+}
+
+impl Deferral {
+    /// Keeps the mask until the hit is over.
+    pub(crate) fn keep_mask(&self, mask: SignalSet) {
+        self.kept_mask.store(mask.bits(), Ordering::Relaxed);
+        self.is_deferring.store(true, Ordering::Relaxed);
+    }
+
+    /// What [`Deferral::keep_mask`] has kept, for whoever sees to it from now on.
+    #[inline]
+    pub(crate) fn take_kept_mask(&self) -> Option<SignalSet> {
+        if !self.is_deferring.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.is_deferring.store(false, Ordering::Relaxed);
+        Some(SignalSet::from_bits(self.kept_mask.load(Ordering::Relaxed)))
+    }
+
+    /// The hit is over: lets the signals come that have waited. In a trap, `context` is what it has interrupted.
+    #[inline]
+    pub(super) fn end(&self, context: Option<UContext>) {
+        if let Some(mask) = self.take_kept_mask() {
+            resume(mask, context);
+        }
+    }
+
+    /// Whether [`Deferral::keep_wait`] keeps one.
+    pub(crate) fn has_wait(&self) -> bool {
+        self.waits_for.load(Ordering::Relaxed) != 0
+    }
+
+    /// Keeps the mask that a wait had let `signal` through, until that comes again.
+    pub(crate) fn keep_wait(&self, signal: c_int, mask: SignalSet) {
+        self.wait_mask.store(mask.bits(), Ordering::Relaxed);
+        self.waits_for.store(signal, Ordering::Relaxed);
+    }
+
+    /// What [`Deferral::keep_wait`] has kept for `signal`.
+    pub(crate) fn take_wait(&self, signal: c_int) -> Option<SignalSet> {
+        let is_kept = self.waits_for.load(Ordering::Relaxed) == signal;
+        is_kept.then(|| {
+            self.waits_for.store(0, Ordering::Relaxed);
+            SignalSet::from_bits(self.wait_mask.load(Ordering::Relaxed))
+        })
+    }
+
+    /// The thread is dead.
+    pub(super) fn reset(&self) {
+        self.is_deferring.store(false, Ordering::Relaxed);
+        self.waits_for.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cold]
+fn resume(mask: SignalSet, context: Option<UContext>) {
+    match context {
+        Some(context) => context.set_mask(mask),
+        None => drop(sys::sigprocmask(libc::SIG_SETMASK, Some(mask))),
+    }
+}
