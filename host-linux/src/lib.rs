@@ -34,6 +34,7 @@
 //! that shares the memory and thread-local storage of a running thread (`clone` with `CLONE_VM` only) from that thread, if
 //! libc makes it; without the guard, or made in another way, the child is taken for that thread.
 
+mod abi;
 mod arch;
 mod blacklist;
 mod clock;
@@ -55,9 +56,9 @@ mod unwind;
 mod watch;
 
 pub use arch::Native;
-#[doc(hidden)]
-pub use arch::set_argument;
 pub use memory::ProcessMemory;
+#[doc(hidden)]
+pub use memory::set_argument;
 pub use probe_core;
 pub use process::{Indirect, LinuxProcess, StartError, objects_changed, probes, set_log, start};
 pub use text::TextAccess;

@@ -3,7 +3,7 @@
 //! Plain loads and stores in a short piece of assembly; the SIGSEGV and SIGBUS handlers of this crate end it early
 //! where they fault. No system call, so that it is fit for the hit path.
 
-use crate::arch::nofault_copy;
+use crate::arch::{self, Regs, nofault_copy};
 use probe_core::arch::{Access, MemFault, Memory};
 
 /// The memory of this process.
@@ -39,4 +39,9 @@ pub(crate) fn read_some(addr: usize, out: &mut [u8]) -> usize {
     // SAFETY: `out` is ours to write; a bad `addr` ends the copy.
     let left = unsafe { nofault_copy(out.as_mut_ptr(), addr as *const u8, out.len()) };
     out.len() - left
+}
+
+/// Writes argument number `index` at a function's entry; `None` where it cannot be written. In a hit.
+pub fn set_argument(regs: &mut Regs, index: usize, value: usize) -> Option<()> {
+    arch::set_argument(regs, &ProcessMemory::new(), index, value)
 }

@@ -1,10 +1,16 @@
 //! aarch64. `ucontext_t`: `uc_sigmask` at 40, `uc_mcontext` at 176: fault_address, x0-x30 (184), sp (432), pc (440),
 //! pstate (448), then records of (magic, size) from 464.
 
-use super::{Leads, Regs, SyscallCode, UContext};
-use crate::sys::AltStack;
+pub(crate) use super::plain::{
+    RESTORER_FLAG, WATCHPOINTS, check_watch, enter, function_entry, is_breakpoint_trap, restorer,
+};
+
+use super::code::{Leads, SyscallCode};
+use super::frame::{Frame, Regs};
+use crate::abi::AltStack;
 use core::arch::{asm, global_asm};
 use core::ffi::c_int;
+use probe_core::arch::Memory;
 
 const X0: usize = 184;
 pub(super) const PC: usize = 440;
@@ -21,38 +27,35 @@ const ESR_MAGIC: u32 = 0x4553_5201;
 pub(crate) const RETURN_ONE: &[u8] = &[0x20, 0x00, 0x80, 0x52, 0xc0, 0x03, 0x5f, 0xd6];
 pub(crate) const RETURN_TWO: &[u8] = &[0x40, 0x00, 0x80, 0x52, 0xc0, 0x03, 0x5f, 0xd6];
 
-/// No restorer: the kernel's vDSO has one.
-pub(crate) const RESTORER_FLAG: usize = 0;
-
 /// Code here addresses relative to the program counter.
 pub(crate) const IS_ADDRESS_THUNK: Option<fn([u8; 4]) -> bool> = None;
 
-pub(super) fn load_regs(context: UContext) -> Regs {
+pub(super) fn load_regs(frame: Frame) -> Regs {
     Regs {
-        x: core::array::from_fn(|i| context.word(X0 + 8 * i) as u64),
-        sp: context.word(SP) as u64,
-        pc: context.word(PC) as u64,
-        pstate: context.word(PSTATE) as u64,
+        x: core::array::from_fn(|i| frame.word(X0 + 8 * i) as u64),
+        sp: frame.word(SP) as u64,
+        pc: frame.word(PC) as u64,
+        pstate: frame.word(PSTATE) as u64,
     }
 }
 
-pub(super) fn store_regs(context: UContext, regs: &Regs) {
+pub(super) fn store_regs(frame: Frame, regs: &Regs) {
     for (i, value) in regs.x.iter().enumerate() {
-        context.set_word(X0 + 8 * i, *value as usize);
+        frame.set_word(X0 + 8 * i, *value as usize);
     }
-    context.set_word(SP, regs.sp as usize);
-    context.set_word(PC, regs.pc as usize);
-    context.set_word(PSTATE, regs.pstate as usize);
+    frame.set_word(SP, regs.sp as usize);
+    frame.set_word(PC, regs.pc as usize);
+    frame.set_word(PSTATE, regs.pstate as usize);
 }
 
 /// The exception class of `ESR_EL1` where the frame has it, else the signal's number.
-pub(super) fn trap_number(context: UContext, signal: c_int) -> u32 {
+pub(super) fn trap_number(frame: Frame, signal: c_int) -> u32 {
     let mut at = RECORDS;
     while at + 16 <= RECORDS + RECORDS_LEN {
-        let head = context.word(at);
+        let head = frame.word(at);
         let (magic, len) = (head as u32, head >> 32);
         if magic == ESR_MAGIC {
-            return (context.word(at + 8) >> 26) as u32 & 0x3f;
+            return (frame.word(at + 8) >> 26) as u32 & 0x3f;
         }
         if magic == 0 || len < 16 || len % 16 != 0 {
             break;
@@ -63,18 +66,8 @@ pub(super) fn trap_number(context: UContext, signal: c_int) -> u32 {
 }
 
 /// `fault_address`.
-pub(super) fn set_fault(context: UContext, addr: usize, _is_write: bool) {
-    context.set_word(176, addr);
-}
-
-/// BRK gives `TRAP_BRKPT`.
-pub(crate) const fn is_breakpoint_trap(code: c_int) -> bool {
-    code == 1
-}
-
-/// The address of code, the first word of a descriptor, as something that can be called: itself.
-pub(crate) fn function_entry(descriptor: &[usize; 3]) -> usize {
-    descriptor[0]
+pub(super) fn set_fault(frame: Frame, addr: usize, _is_write: bool) {
+    frame.set_word(176, addr);
 }
 
 pub(crate) use probe_unwind::aarch64::eh_frame;
@@ -83,7 +76,7 @@ pub(crate) use probe_unwind::aarch64::eh_frame;
 pub(crate) const LOAD_LEN: usize = 4;
 
 /// How libc's code makes a system call. Branches: DDI 0487J.a C4.1.86.
-pub(crate) const SYSCALL: SyscallCode = SyscallCode {
+pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     // `movz x8, #number`
     load: |number| (0xd280_0008 | (number & 0xffff) << 5).to_le_bytes(),
     // `svc #0`
@@ -121,10 +114,13 @@ global_asm!(
     ".balign 4",
     ".hidden probe_host_linux_copy",
     ".globl probe_host_linux_copy",
+    ".hidden probe_host_linux_copy_begin",
+    ".globl probe_host_linux_copy_begin",
     ".hidden probe_host_linux_copy_end",
     ".globl probe_host_linux_copy_end",
     ".type probe_host_linux_copy, @function",
     "probe_host_linux_copy:",
+    "probe_host_linux_copy_begin:",
     "cmp x2, #8",
     "b.lo 3f",
     "2: ldr x3, [x1], #8",
@@ -157,53 +153,10 @@ global_asm!(
     ".popsection",
 );
 
-unsafe extern "C" {
-    fn probe_host_linux_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
-    fn probe_host_linux_syscall(number: usize, arguments: *const usize) -> isize;
-    static probe_host_linux_copy_end: u8;
-}
-
-/// Copies until it is done or faults; returns how many bytes were not copied.
-///
-/// # Safety
-/// What is written at `to` is the caller's to change. `from` and `to` may be any addresses as long as this crate's
-/// SIGSEGV and SIGBUS handlers are in place.
-pub(crate) unsafe fn nofault_copy(to: *mut u8, from: *const u8, len: usize) -> usize {
-    // SAFETY: the caller's promise; faults end the copy through `nofault_fixup`.
-    unsafe { probe_host_linux_copy(to, from, len) }
-}
-
-/// Makes a system call without libc, whose functions may be probed; returns the kernel's answer, below 0 an errno.
-///
-/// # Safety
-/// As for the system call.
-pub(crate) unsafe fn syscall(number: libc::c_long, arguments: &[usize; 6]) -> isize {
-    // SAFETY: the caller's promise.
-    unsafe { probe_host_linux_syscall(number as usize, arguments.as_ptr()) }
-}
-
-/// Where to go on after a fault at `pc`, if that was in [`nofault_copy`]. `x2` holds what is left there.
-pub(crate) fn nofault_fixup(pc: usize) -> Option<usize> {
-    let start = probe_host_linux_copy as *const () as usize;
-    let end = (&raw const probe_host_linux_copy_end) as usize;
-    (start..end).contains(&pc).then_some(end)
-}
-
-/// Turns the entry of a function into that of `function`, a pointer, with the same arguments.
-pub(crate) fn enter(regs: &mut Regs, function: usize) {
-    use probe_core::arch::Regs as _;
-    regs.set_pc(probe_core::CodeAddr::new(function));
-}
-
 /// Writes argument number `index` at a function's entry; `None` where it cannot be written.
-pub fn set_argument(regs: &mut Regs, index: usize, value: usize) -> Option<()> {
+pub(crate) fn set_argument(regs: &mut Regs, _memory: &impl Memory, index: usize, value: usize) -> Option<()> {
     *regs.x[..8].get_mut(index)? = value as u64;
     Some(())
-}
-
-/// None: see [`RESTORER_FLAG`].
-pub(crate) fn restorer() -> usize {
-    0
 }
 
 /// The calling thread's word of storage, zero at first.
@@ -250,21 +203,7 @@ pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize 
     answer
 }
 
-/// None: what `watch` relies on has been tried on x86 only.
-pub(crate) const WATCHPOINTS: usize = 0;
-
-/// Whether the processor can watch `range`.
-///
-/// # Errors
-/// Always.
-pub(crate) const fn check_watch(_range: &probe_core::WatchRange) -> Result<(), probe_core::Refusal> {
-    Err(probe_core::Refusal::unsupported(
-        "linux.no_watchpoints_here",
-        "a process has watchpoints on x86 only",
-    ))
-}
-
 /// None is skipped. The kernels whose processes can forbid it (6.12) give no time without it that a handler could use instead.
-pub(super) const fn skip_counter(_context: UContext, _insn: [u8; 4]) -> bool {
+pub(super) const fn skip_counter(_frame: Frame, _insn: [u8; 4]) -> bool {
     false
 }

@@ -1,12 +1,18 @@
 //! i386. `ucontext_t`: `gregs` at 20 (gs fs es ds edi esi ebp esp ebx edx ecx eax trapno err eip cs efl uesp ss),
 //! `uc_sigmask` at 108.
 
-use super::{Leads, Regs, SyscallCode, UContext};
-use crate::sys::AltStack;
+pub(crate) use super::plain::{RESTORER_FLAG, enter, function_entry, restorer};
+pub(crate) use super::x86::{LOAD_LEN, RETURN_ONE, RETURN_TWO, is_breakpoint_trap};
+
+use super::code::SyscallCode;
+use super::frame::{Frame, Regs};
+use super::x86;
+use crate::abi::AltStack;
 use core::arch::{asm, global_asm};
 use core::ffi::c_int;
 use probe_arch_native::backend::regs::Segment;
 pub(crate) use probe_arch_native::backend::watch::{COUNT as WATCHPOINTS, check as check_watch};
+use probe_core::arch::{Memory, Regs as _};
 use probe_unwind::{EhFrame, Stubs};
 
 const fn greg(index: usize) -> usize {
@@ -17,20 +23,13 @@ pub(super) const PC: usize = greg(14);
 pub(super) const SP: usize = greg(7);
 pub(super) const SIGMASK: usize = 108;
 
-/// `mov eax, 1; ret` and `mov eax, 2; ret`: for the self-test of text writes.
-pub(crate) const RETURN_ONE: &[u8] = &[0xb8, 1, 0, 0, 0, 0xc3];
-pub(crate) const RETURN_TWO: &[u8] = &[0xb8, 2, 0, 0, 0, 0xc3];
-
-/// No restorer: the kernel's vDSO has one.
-pub(crate) const RESTORER_FLAG: usize = 0;
-
 /// `mov r32, [esp]; ret`: what position-independent code calls to learn its own address (`__x86.get_pc_thunk.bx`), and
 /// so do some variants of glibc's `memcpy`.
 pub(crate) const IS_ADDRESS_THUNK: Option<fn([u8; 4]) -> bool> =
     Some(|bytes| matches!(bytes, [0x8b, modrm, 0x24, 0xc3] if modrm & 0xc7 == 0x04));
 
-pub(super) fn load_regs(context: UContext) -> Regs {
-    let get = |index| context.word(greg(index)) as u32;
+pub(super) fn load_regs(frame: Frame) -> Regs {
+    let get = |index| frame.word(greg(index)) as u32;
     let segment = |index| Segment::new(get(index) as u16);
     Regs {
         ebx: get(8),
@@ -53,8 +52,8 @@ pub(super) fn load_regs(context: UContext) -> Regs {
     }
 }
 
-pub(super) fn store_regs(context: UContext, regs: &Regs) {
-    let set = |index, value: u32| context.set_word(greg(index), value as usize);
+pub(super) fn store_regs(frame: Frame, regs: &Regs) {
+    let set = |index, value: u32| frame.set_word(greg(index), value as usize);
     set(8, regs.ebx);
     set(10, regs.ecx);
     set(9, regs.edx);
@@ -64,30 +63,20 @@ pub(super) fn store_regs(context: UContext, regs: &Regs) {
     set(11, regs.eax);
     set(14, regs.eip);
     set(16, regs.eflags);
-    keep_lasting_flags(regs.eflags);
+    x86::keep_lasting_flags(regs.eflags as usize);
     set(7, regs.esp);
 }
 
-pub(super) fn trap_number(context: UContext, _signal: c_int) -> u32 {
-    context.word(greg(12)) as u32
+pub(super) fn trap_number(frame: Frame, _signal: c_int) -> u32 {
+    frame.word(greg(12)) as u32
 }
 
 /// A page fault (trap 14) at `addr`; error code: user mode, and whether it was a write. `cr2` follows `fpstate` and
 /// `oldmask` behind the registers.
-pub(super) fn set_fault(context: UContext, addr: usize, is_write: bool) {
-    context.set_word(greg(12), 14);
-    context.set_word(greg(13), 4 | usize::from(is_write) << 1);
-    context.set_word(greg(21), addr);
-}
-
-/// Only INT3 gives `SI_KERNEL`; TF gives `TRAP_TRACE`, a debug register `TRAP_HWBKPT`, INT1 `TRAP_BRKPT`.
-pub(crate) const fn is_breakpoint_trap(code: c_int) -> bool {
-    code == 0x80
-}
-
-/// The address of code, the first word of a descriptor, as something that can be called: itself.
-pub(crate) fn function_entry(descriptor: &[usize; 3]) -> usize {
-    descriptor[0]
+pub(super) fn set_fault(frame: Frame, addr: usize, is_write: bool) {
+    frame.set_word(greg(12), 14);
+    frame.set_word(greg(13), 4 | usize::from(is_write) << 1);
+    frame.set_word(greg(21), addr);
 }
 
 /// Describes a chunk of return stubs to unwinders.
@@ -99,25 +88,14 @@ pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
     )
 }
 
-/// The length in bytes of `mov $number, %eax`.
-pub(crate) const LOAD_LEN: usize = 5;
-
 /// How libc's code makes a system call: through the vDSO, whose address is in the thread's control block, or by itself.
-pub(crate) const SYSCALL: SyscallCode = SyscallCode {
-    load: |number| {
-        let [a, b, c, d] = number.to_le_bytes();
-        [0xb8, a, b, c, d]
-    },
+pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
+    load: x86::load,
     // Few, as on x86-64; these numbers are rarer as constants.
     between: 8,
     calls: &[&[0x65, 0xff, 0x15, 0x10, 0, 0, 0], &[0xcd, 0x80]],
-    leads: |insn| match insn {
-        [0x70..=0x7f | 0xe0..=0xe3, ..] | [0x0f, 0x80..=0x8f, ..] => Leads::Either,
-        [0xe9 | 0xeb, ..] => Leads::Elsewhere,
-        [] | [0xc2 | 0xc3 | 0xcc | 0xff, ..] => Leads::Away,
-        // With a number in EAX, what is called can only be what tells the address of the code.
-        _ => Leads::On,
-    },
+    // With a number in EAX, what is called can only be what tells the address of the code.
+    leads: x86::leads,
     number: |regs| regs.eax as usize,
     argument: |regs, index| {
         let arguments = [regs.ebx, regs.ecx, regs.edx, regs.esi, regs.edi, regs.ebp];
@@ -194,57 +172,11 @@ global_asm!(
     ".popsection",
 );
 
-unsafe extern "C" {
-    fn probe_host_linux_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
-    fn probe_host_linux_syscall(number: usize, arguments: *const usize) -> isize;
-    static probe_host_linux_copy_begin: u8;
-    static probe_host_linux_copy_end: u8;
-}
-
-/// Copies until it is done or faults; returns how many bytes were not copied.
-///
-/// # Safety
-/// What is written at `to` is the caller's to change. `from` and `to` may be any addresses as long as this crate's
-/// SIGSEGV and SIGBUS handlers are in place.
-pub(crate) unsafe fn nofault_copy(to: *mut u8, from: *const u8, len: usize) -> usize {
-    // SAFETY: the caller's promise; faults end the copy through `nofault_fixup`.
-    unsafe { probe_host_linux_copy(to, from, len) }
-}
-
-/// Makes a system call without libc, whose functions may be probed; returns the kernel's answer, below 0 an errno.
-///
-/// # Safety
-/// As for the system call.
-pub(crate) unsafe fn syscall(number: libc::c_long, arguments: &[usize; 6]) -> isize {
-    // SAFETY: the caller's promise.
-    unsafe { probe_host_linux_syscall(number as usize, arguments.as_ptr()) }
-}
-
-/// Where to go on after a fault at `pc`, if that was in [`nofault_copy`]. `ecx` holds what is left there.
-pub(crate) fn nofault_fixup(pc: usize) -> Option<usize> {
-    let start = (&raw const probe_host_linux_copy_begin) as usize;
-    let end = (&raw const probe_host_linux_copy_end) as usize;
-    (start..end).contains(&pc).then_some(end)
-}
-
-/// Turns the entry of a function into that of `function`, a pointer, with the same arguments.
-pub(crate) fn enter(regs: &mut Regs, function: usize) {
-    use probe_core::arch::Regs as _;
-    regs.set_pc(probe_core::CodeAddr::new(function));
-}
-
 /// Writes argument number `index` at a function's entry; `None` where it cannot be written.
-pub fn set_argument(regs: &mut Regs, index: usize, value: usize) -> Option<()> {
-    use probe_core::arch::{Memory as _, Regs as _};
-    use probe_core::host::Host as _;
+pub(crate) fn set_argument(regs: &mut Regs, memory: &impl Memory, index: usize, value: usize) -> Option<()> {
     // Behind the return address.
     let at = regs.sp().wrapping_add((index + 1) * size_of::<usize>());
-    crate::process::probes().host().memory().write_usize(at, value).ok()
-}
-
-/// None: see [`RESTORER_FLAG`].
-pub(crate) fn restorer() -> usize {
-    0
+    memory.write_usize(at, value).ok()
 }
 
 /// The calling thread's word of storage, zero at first.
@@ -291,35 +223,7 @@ pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize 
     answer
 }
 
-/// Where the counter comes.
-const AX: usize = greg(11);
-const DX: usize = greg(9);
-
-/// Goes on behind an instruction that reads the time-stamp counter (RDTSC, RDTSCP), as if that were 0.
-pub(super) fn skip_counter(context: UContext, insn: [u8; 4]) -> bool {
-    let len = match insn {
-        [0x0f, 0x31, ..] => 2,
-        [0x0f, 0x01, 0xf9, _] => 3,
-        _ => return false,
-    };
-    context.set_word(AX, 0);
-    context.set_word(DX, 0);
-    context.set_pc(context.pc() + len);
-    true
-}
-
-/// NT and ID, which the signal return does not take from the frame: they stay as the handler has them.
-const LASTING_FLAGS: u32 = 1 << 14 | 1 << 21;
-
-/// Gives the handler itself the flags in `wanted` that it hands on to what it has interrupted. Compiled code leaves them alone.
-fn keep_lasting_flags(wanted: u32) {
-    let now: u32;
-    // SAFETY: reads the flags through one word of the stack.
-    unsafe { asm!("pushfd", "pop {}", out(reg) now, options(preserves_flags)) };
-    if (now ^ wanted) & LASTING_FLAGS == 0 {
-        return;
-    }
-    let flags = now & !LASTING_FLAGS | wanted & LASTING_FLAGS;
-    // SAFETY: through one word of the stack; only these two flags change, which no instruction of a program's heeds but POPF and IRET.
-    unsafe { asm!("push {}", "popfd", in(reg) flags) };
+/// Goes on behind an instruction that reads the time-stamp counter, as if that were 0.
+pub(super) fn skip_counter(frame: Frame, insn: [u8; 4]) -> bool {
+    x86::Counter { ax: greg(11), dx: greg(9), pc: PC }.skip(frame, insn)
 }

@@ -13,10 +13,21 @@
 //!
 //! Sources: the kernel's `arch/*/include/uapi/asm/{sigcontext,ucontext}.h` (Linux 6.12); ELF TLS ABI.
 
-pub use native::set_argument;
+mod assembly;
+mod code;
+mod frame;
+mod plain;
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+mod x86;
+
 pub use probe_arch_native::Native;
 
-use crate::sys::{AltStack, SignalSet};
+pub(crate) use assembly::{nofault_copy, nofault_fixup, syscall};
+pub(crate) use code::Leads;
+pub(crate) use frame::Regs;
+
+use crate::abi::{AltStack, SignalSet};
+use frame::Frame;
 use probe_core::CodeAddr;
 
 cfg_if::cfg_if! {
@@ -41,47 +52,16 @@ cfg_if::cfg_if! {
 
 pub(crate) use native::{
     IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, WATCHPOINTS, check_watch,
-    eh_frame, enter, function_entry, is_breakpoint_trap, nofault_copy, nofault_fixup, restorer,
-    sigaltstack_from, syscall, thread_slot,
+    eh_frame, enter, function_entry, is_breakpoint_trap, restorer, set_argument, sigaltstack_from,
+    thread_slot,
 };
 
-/// How compiled code makes a system call with a constant number.
-#[derive(Clone, Copy)]
-pub(crate) struct SyscallCode {
-    /// The instruction that loads the number.
-    pub(crate) load: fn(u32) -> [u8; LOAD_LEN],
-    /// How many instructions, on one path, may lie between the number and the call.
-    pub(crate) between: usize,
-    /// The instructions that make the call.
-    pub(crate) calls: &'static [&'static [u8]],
-    /// Where the instruction that the bytes start with leads.
-    pub(crate) leads: fn(&[u8]) -> Leads,
-    pub(crate) number: fn(&Regs) -> usize,
-    /// The first six.
-    pub(crate) argument: fn(&Regs, usize) -> usize,
-    /// Stores what the call, the one of this index, has resulted in: below 0 an errno, negative.
-    pub(crate) set_result: fn(&mut Regs, usize, isize),
-}
-
-/// Where an instruction leads that is looked at on the way from a system call's number to the call.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Leads {
-    /// To the next one.
-    On,
-    /// To the target of a direct branch.
-    Elsewhere,
-    /// Either of both.
-    Either,
-    /// Out of what can be followed: it returns, calls a function, or branches indirectly.
-    Away,
-}
-
-/// The saved registers of the native backend.
-pub(crate) type Regs = <Native as probe_core::arch::Arch>::Regs;
+/// How libc's code makes a system call.
+pub(crate) type SyscallCode = code::SyscallCode<LOAD_LEN>;
 
 /// The `ucontext_t` of a running signal handler.
 #[derive(Clone, Copy)]
-pub(crate) struct UContext(*mut u8);
+pub(crate) struct UContext(Frame);
 
 impl UContext {
     /// Wraps the third argument of a signal handler.
@@ -89,47 +69,48 @@ impl UContext {
     /// # Safety
     /// `raw` is that argument, and the handler is still running while the value is used.
     pub(crate) unsafe fn new(raw: *mut core::ffi::c_void) -> Self {
-        Self(raw.cast())
+        // SAFETY: the caller's promise.
+        Self(unsafe { Frame::new(raw) })
     }
 
     /// The raw pointer again.
     pub(crate) fn as_ptr(self) -> *mut core::ffi::c_void {
-        self.0.cast()
+        self.0.at(0)
     }
 
     /// The interrupted registers.
     pub(crate) fn load_regs(self) -> Regs {
-        native::load_regs(self)
+        native::load_regs(self.0)
     }
 
     /// Resumes with `regs` when the handler returns.
     pub(crate) fn store_regs(self, regs: &Regs) {
-        native::store_regs(self, regs);
+        native::store_regs(self.0, regs);
     }
 
     /// The interrupted program counter.
     pub(crate) fn pc(self) -> usize {
-        self.word(native::PC)
+        self.0.word(native::PC)
     }
 
     /// Resumes at `pc`.
     pub(crate) fn set_pc(self, pc: usize) {
-        self.set_word(native::PC, pc);
+        self.0.set_word(native::PC, pc);
     }
 
     /// The interrupted stack pointer.
     pub(crate) fn sp(self) -> usize {
-        self.word(native::SP)
+        self.0.word(native::SP)
     }
 
     /// The architecture's number of the trap, or the signal where the architecture does not tell.
     pub(crate) fn trap_number(self, signal: core::ffi::c_int) -> u32 {
-        native::trap_number(self, signal)
+        native::trap_number(self.0, signal)
     }
 
     /// Makes the frame say that the access at `addr` has faulted.
     pub(crate) fn set_fault(self, addr: usize, is_write: bool) {
-        native::set_fault(self, addr, is_write);
+        native::set_fault(self.0, addr, is_write);
     }
 
     /// Resumes at the breakpoint that has trapped, to have it trap again.
@@ -141,43 +122,31 @@ impl UContext {
     /// The signal mask that comes back when the handler returns.
     pub(crate) fn mask(self) -> SignalSet {
         // SAFETY: `uc_sigmask` lies at this offset of the kernel's structure, which `new` vouches for.
-        unsafe { self.0.wrapping_add(native::SIGMASK).cast::<SignalSet>().read_unaligned() }
+        unsafe { self.0.at::<SignalSet>(native::SIGMASK).read_unaligned() }
     }
 
     /// Lets `mask` come in force when the handler returns.
     pub(crate) fn set_mask(self, mask: SignalSet) {
         // SAFETY: as in `mask`; the frame is ours to change while the handler runs.
-        unsafe { self.0.wrapping_add(native::SIGMASK).cast::<SignalSet>().write_unaligned(mask) };
+        unsafe { self.0.at::<SignalSet>(native::SIGMASK).write_unaligned(mask) };
     }
 
     /// The alternate stack that comes back when the handler returns.
     pub(crate) fn altstack(self) -> AltStack {
         // SAFETY: `uc_stack` follows `uc_flags` and `uc_link` on every architecture.
-        unsafe { self.0.wrapping_add(UC_STACK).cast::<AltStack>().read() }
+        unsafe { self.0.at::<AltStack>(UC_STACK).read() }
     }
 
     /// Lets `stack` be the alternate stack when the handler returns.
     pub(crate) fn set_altstack(self, stack: &AltStack) {
         // SAFETY: as in `altstack`.
-        unsafe { self.0.wrapping_add(UC_STACK).cast::<AltStack>().write(*stack) };
-    }
-
-    /// The machine word at `offset` bytes of the structure.
-    fn word(self, offset: usize) -> usize {
-        // SAFETY: the callers in `native` use offsets of word-sized members of the kernel's structure.
-        unsafe { self.0.wrapping_add(offset).cast::<usize>().read() }
-    }
-
-    /// Stores the machine word at `offset` bytes of the structure.
-    fn set_word(self, offset: usize, word: usize) {
-        // SAFETY: as in `word`.
-        unsafe { self.0.wrapping_add(offset).cast::<usize>().write(word) };
+        unsafe { self.0.at::<AltStack>(UC_STACK).write(*stack) };
     }
 }
 
 /// Goes on behind an instruction that reads the processor's counter, as if that were 0; `false`: `insn` is another one.
 pub(crate) fn skip_counter(context: UContext, insn: [u8; 4]) -> bool {
-    native::skip_counter(context, insn)
+    native::skip_counter(context.0, insn)
 }
 
 /// The offset of `uc_stack`: behind `uc_flags` and `uc_link`.

@@ -1,10 +1,14 @@
 //! ppc64, both byte orders, ELFv1 and ELFv2. `ucontext_t`: `uc_sigmask` at 40, `gp_regs` at 232 (r0-r31, nip, msr,
 //! orig_r3, ctr, link, xer, ccr, softe, trap, dar, dsisr, result).
 
-use super::{Leads, Regs, SyscallCode, UContext};
-use crate::sys::AltStack;
+pub(crate) use super::plain::{RESTORER_FLAG, WATCHPOINTS, check_watch, is_breakpoint_trap, restorer};
+
+use super::code::{Leads, SyscallCode};
+use super::frame::{Frame, Regs};
+use crate::abi::AltStack;
 use core::arch::{asm, global_asm};
 use core::ffi::c_int;
+use probe_core::arch::Memory;
 use probe_unwind::{ByteOrder, EhFrame, Stubs};
 
 const fn gp(index: usize) -> usize {
@@ -25,14 +29,11 @@ pub(crate) const RETURN_ONE: &[u8] = &[1, 0, 0x60, 0x38, 0x20, 0x00, 0x80, 0x4e]
 #[cfg(target_endian = "little")]
 pub(crate) const RETURN_TWO: &[u8] = &[2, 0, 0x60, 0x38, 0x20, 0x00, 0x80, 0x4e];
 
-/// No restorer: the kernel's vDSO has one.
-pub(crate) const RESTORER_FLAG: usize = 0;
-
 /// Code here addresses through the TOC.
 pub(crate) const IS_ADDRESS_THUNK: Option<fn([u8; 4]) -> bool> = None;
 
-pub(super) fn load_regs(context: UContext) -> Regs {
-    let get = |index| context.word(gp(index)) as u64;
+pub(super) fn load_regs(frame: Frame) -> Regs {
+    let get = |index| frame.word(gp(index)) as u64;
     Regs {
         gpr: core::array::from_fn(get),
         nip: get(32),
@@ -51,8 +52,8 @@ pub(super) fn load_regs(context: UContext) -> Regs {
     }
 }
 
-pub(super) fn store_regs(context: UContext, regs: &Regs) {
-    let set = |index, value: u64| context.set_word(gp(index), value as usize);
+pub(super) fn store_regs(frame: Frame, regs: &Regs) {
+    let set = |index, value: u64| frame.set_word(gp(index), value as usize);
     for (i, value) in regs.gpr.iter().enumerate() {
         set(i, *value);
     }
@@ -64,7 +65,7 @@ pub(super) fn store_regs(context: UContext, regs: &Regs) {
 }
 
 /// The interrupt vector that raises `signal`: the frame's own `trap` is not filled in by emulators.
-pub(super) fn trap_number(_context: UContext, signal: c_int) -> u32 {
+pub(super) fn trap_number(_frame: Frame, signal: c_int) -> u32 {
     match signal {
         libc::SIGSEGV => 0x300,
         libc::SIGBUS => 0x600,
@@ -74,15 +75,10 @@ pub(super) fn trap_number(_context: UContext, signal: c_int) -> u32 {
 }
 
 /// A data storage interrupt: `trap`, `dar`, and the store bit of `dsisr`.
-pub(super) fn set_fault(context: UContext, addr: usize, is_write: bool) {
-    context.set_word(gp(40), 0x300);
-    context.set_word(gp(41), addr);
-    context.set_word(gp(42), usize::from(is_write) << 25);
-}
-
-/// `trap` gives `TRAP_BRKPT`.
-pub(crate) const fn is_breakpoint_trap(code: c_int) -> bool {
-    code == 1
+pub(super) fn set_fault(frame: Frame, addr: usize, is_write: bool) {
+    frame.set_word(gp(40), 0x300);
+    frame.set_word(gp(41), addr);
+    frame.set_word(gp(42), usize::from(is_write) << 25);
 }
 
 /// The address of code, the first word of a descriptor, as something that can be called: itself on ELFv2; the descriptor's
@@ -131,7 +127,7 @@ const SC: usize = 0;
 
 /// How libc's code makes a system call: by `sc`, or by `scv 0` where the kernel says that there is that. Power ISA 3.1B, book I,
 /// 2.4 (branches), book III, 4.3.1; the kernel's `Documentation/powerpc/syscall64-abi.rst`.
-pub(crate) const SYSCALL: SyscallCode = SyscallCode {
+pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     load: |number| (0x3800_0000 | number & 0x7fff).to_ne_bytes(),
     // libc asks in between which of the two calls there is; with optimisation the caller's instructions come, too.
     between: 24,
@@ -175,12 +171,13 @@ global_asm!(
     ".balign 4",
     ".hidden probe_host_linux_copy",
     ".globl probe_host_linux_copy",
-    ".hidden probe_host_linux_copy_code",
-    ".globl probe_host_linux_copy_code",
+    ".hidden probe_host_linux_copy_begin",
+    ".globl probe_host_linux_copy_begin",
     ".hidden probe_host_linux_copy_end",
     ".globl probe_host_linux_copy_end",
     ".type probe_host_linux_copy, @function",
     function!("probe_host_linux_copy"),
+    "probe_host_linux_copy_begin:",
     "2: cmpldi 5, 8",
     "blt 3f",
     "ld 6, 0(4)",
@@ -221,39 +218,6 @@ global_asm!(
     ".popsection",
 );
 
-unsafe extern "C" {
-    fn probe_host_linux_copy(to: *mut u8, from: *const u8, len: usize) -> usize;
-    fn probe_host_linux_syscall(number: usize, arguments: *const usize) -> isize;
-    static probe_host_linux_copy_code: u8;
-    static probe_host_linux_copy_end: u8;
-}
-
-/// Copies until it is done or faults; returns how many bytes were not copied.
-///
-/// # Safety
-/// What is written at `to` is the caller's to change. `from` and `to` may be any addresses as long as this crate's
-/// SIGSEGV and SIGBUS handlers are in place.
-pub(crate) unsafe fn nofault_copy(to: *mut u8, from: *const u8, len: usize) -> usize {
-    // SAFETY: the caller's promise; faults end the copy through `nofault_fixup`.
-    unsafe { probe_host_linux_copy(to, from, len) }
-}
-
-/// Makes a system call without libc, whose functions may be probed; returns the kernel's answer, below 0 an errno.
-///
-/// # Safety
-/// As for the system call.
-pub(crate) unsafe fn syscall(number: libc::c_long, arguments: &[usize; 6]) -> isize {
-    // SAFETY: the caller's promise.
-    unsafe { probe_host_linux_syscall(number as usize, arguments.as_ptr()) }
-}
-
-/// Where to go on after a fault at `pc`, if that was in [`nofault_copy`]. `r5` holds what is left there.
-pub(crate) fn nofault_fixup(pc: usize) -> Option<usize> {
-    let start = (&raw const probe_host_linux_copy_code) as usize;
-    let end = (&raw const probe_host_linux_copy_end) as usize;
-    (start..end).contains(&pc).then_some(end)
-}
-
 /// Turns the entry of a function into that of `function`, a pointer, with the same arguments.
 pub(crate) fn enter(regs: &mut Regs, function: usize) {
     let mut entry = function as u64;
@@ -268,14 +232,9 @@ pub(crate) fn enter(regs: &mut Regs, function: usize) {
 }
 
 /// Writes argument number `index` at a function's entry; `None` where it cannot be written.
-pub fn set_argument(regs: &mut Regs, index: usize, value: usize) -> Option<()> {
+pub(crate) fn set_argument(regs: &mut Regs, _memory: &impl Memory, index: usize, value: usize) -> Option<()> {
     *regs.gpr[3..11].get_mut(index)? = value as u64;
     Some(())
-}
-
-/// None: see [`RESTORER_FLAG`].
-pub(crate) fn restorer() -> usize {
-    0
 }
 
 /// The calling thread's word of storage, zero at first.
@@ -324,21 +283,7 @@ pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize 
     answer
 }
 
-/// None: what `watch` relies on has been tried on x86 only.
-pub(crate) const WATCHPOINTS: usize = 0;
-
-/// Whether the processor can watch `range`.
-///
-/// # Errors
-/// Always.
-pub(crate) const fn check_watch(_range: &probe_core::WatchRange) -> Result<(), probe_core::Refusal> {
-    Err(probe_core::Refusal::unsupported(
-        "linux.no_watchpoints_here",
-        "a process has watchpoints on x86 only",
-    ))
-}
-
 /// None is skipped. Nothing forbids to read the time base.
-pub(super) const fn skip_counter(_context: UContext, _insn: [u8; 4]) -> bool {
+pub(super) const fn skip_counter(_frame: Frame, _insn: [u8; 4]) -> bool {
     false
 }

@@ -1,0 +1,40 @@
+//! What most architectures have in common: one that differs has its own in its file.
+#![allow(dead_code, reason = "each architecture takes what it does not differ in")]
+
+use super::frame::Regs;
+use probe_core::arch::Regs as _;
+use probe_core::{CodeAddr, Refusal, WatchRange};
+
+/// No restorer: the kernel's vDSO has one.
+pub(crate) const RESTORER_FLAG: usize = 0;
+
+/// None: see [`RESTORER_FLAG`].
+pub(crate) fn restorer() -> usize {
+    0
+}
+
+/// Turns the entry of a function into that of `function`, a pointer, with the same arguments.
+pub(crate) fn enter(regs: &mut Regs, function: usize) {
+    regs.set_pc(CodeAddr::new(function));
+}
+
+/// The address of code, the first word of a descriptor, as something that can be called: itself.
+pub(crate) fn function_entry(descriptor: &[usize; 3]) -> usize {
+    descriptor[0]
+}
+
+/// The breakpoint instruction gives `TRAP_BRKPT`.
+pub(crate) const fn is_breakpoint_trap(code: core::ffi::c_int) -> bool {
+    code == 1
+}
+
+/// None: what `watch` relies on has been tried on x86 only.
+pub(crate) const WATCHPOINTS: usize = 0;
+
+/// Whether the processor can watch `range`.
+///
+/// # Errors
+/// Always.
+pub(crate) const fn check_watch(_range: &WatchRange) -> Result<(), Refusal> {
+    Err(Refusal::unsupported("linux.no_watchpoints_here", "a process has watchpoints on x86 only"))
+}

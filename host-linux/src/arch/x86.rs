@@ -1,0 +1,73 @@
+//! What i386 and x86-64 share.
+
+use super::code::Leads;
+use super::frame::Frame;
+use core::arch::asm;
+use core::ffi::c_int;
+
+/// `mov eax, 1; ret` and `mov eax, 2; ret`: for the self-test of text writes.
+pub(crate) const RETURN_ONE: &[u8] = &[0xb8, 1, 0, 0, 0, 0xc3];
+pub(crate) const RETURN_TWO: &[u8] = &[0xb8, 2, 0, 0, 0, 0xc3];
+
+/// Only INT3 gives `SI_KERNEL`; TF gives `TRAP_TRACE`, a debug register `TRAP_HWBKPT`, INT1 `TRAP_BRKPT`.
+pub(crate) const fn is_breakpoint_trap(code: c_int) -> bool {
+    code == 0x80
+}
+
+/// The length in bytes of `mov $number, %eax`.
+pub(crate) const LOAD_LEN: usize = 5;
+
+/// `mov $number, %eax`.
+pub(super) fn load(number: u32) -> [u8; LOAD_LEN] {
+    let [a, b, c, d] = number.to_le_bytes();
+    [0xb8, a, b, c, d]
+}
+
+/// Where an instruction leads that is no call.
+pub(super) fn leads(insn: &[u8]) -> Leads {
+    match insn {
+        [0x70..=0x7f | 0xe0..=0xe3, ..] | [0x0f, 0x80..=0x8f, ..] => Leads::Either,
+        [0xe9 | 0xeb, ..] => Leads::Elsewhere,
+        [] | [0xc2 | 0xc3 | 0xcc | 0xff, ..] => Leads::Away,
+        _ => Leads::On,
+    }
+}
+
+/// Where the registers are that an instruction reads the counter into, and the program counter.
+pub(super) struct Counter {
+    pub(super) ax: usize,
+    pub(super) dx: usize,
+    pub(super) pc: usize,
+}
+
+impl Counter {
+    /// Goes on behind an instruction that reads the time-stamp counter (RDTSC, RDTSCP), as if that were 0.
+    pub(super) fn skip(&self, frame: Frame, insn: [u8; 4]) -> bool {
+        let len = match insn {
+            [0x0f, 0x31, ..] => 2,
+            [0x0f, 0x01, 0xf9, _] => 3,
+            _ => return false,
+        };
+        frame.set_word(self.ax, 0);
+        frame.set_word(self.dx, 0);
+        frame.set_word(self.pc, frame.word(self.pc) + len);
+        true
+    }
+}
+
+/// NT and ID, which the signal return does not take from the frame: they stay as the handler has them.
+const LASTING_FLAGS: usize = 1 << 14 | 1 << 21;
+
+/// Gives the handler itself the flags in `wanted` that it hands on to what it has interrupted. Compiled code leaves them alone.
+#[inline]
+pub(super) fn keep_lasting_flags(wanted: usize) {
+    let now: usize;
+    // SAFETY: reads the flags through one word of the stack. In this syntax the mnemonic is that of the mode's word.
+    unsafe { asm!("pushf", "pop {}", out(reg) now, options(preserves_flags, att_syntax)) };
+    if (now ^ wanted) & LASTING_FLAGS == 0 {
+        return;
+    }
+    let flags = now & !LASTING_FLAGS | wanted & LASTING_FLAGS;
+    // SAFETY: through one word of the stack; only these two flags change, which no instruction of a program's heeds but POPF and IRET.
+    unsafe { asm!("push {}", "popf", in(reg) flags, options(att_syntax)) };
+}
