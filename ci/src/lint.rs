@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::matrix::{Mode, TARGETS, Target, backends};
+use crate::matrix::{BACKENDS, Mode, TARGETS, Target, backends};
 use crate::step::Step;
 use crate::tree::{found, read, rust_files, shown, tracked};
 
@@ -27,6 +27,7 @@ pub(crate) fn quick_steps() -> Vec<Step> {
     vec![
         Step::run("formatting", &["cargo", "fmt", "--all", "--check"]),
         Step::run("formatting (kernels)", &["cargo", "fmt", "--all", "--check"]).within(crate::job::SYSTEM),
+        Step::check("formatting (files of one architecture)", files_of_architectures_are_formatted),
         Step::check("generated files", crate::generate::check),
         Step::check("no architecture in the core", core_is_neutral),
         Step::check("one list of architectures", architectures::check),
@@ -166,6 +167,23 @@ fn backends_look_alike(root: &Path) -> Result<(), String> {
         ));
     }
     found(wrong)
+}
+
+/// `cargo fmt` does not see what `native_module!` names.
+fn files_of_architectures_are_formatted(root: &Path) -> Result<(), String> {
+    let is_one = |path: &&String| {
+        let stem = path.strip_suffix(".rs").and_then(|path| path.rsplit('/').next());
+        stem.is_some_and(|stem| stem == "x86" || BACKENDS.iter().any(|backend| backend.name() == stem))
+    };
+    let files = tracked(root)?;
+    let output = crate::command::clean(Command::new("rustfmt"))
+        .args(["--check", "--edition", "2024"])
+        .args(files.iter().filter(is_one))
+        .current_dir(root)
+        .output()
+        .map_err(|error| format!("cannot run rustfmt: {error}"))?;
+    let said = [output.stdout, output.stderr].concat();
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&said).into_owned()) }
 }
 
 fn shell_scripts_parse(root: &Path) -> Result<(), String> {

@@ -12,14 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 // `arrival_work(n)` is `n + 1` up to a hundred; above that a part of it that is jumped to makes `n + 1000`, and takes `n` from
 // the very word, or returns to the address, that a return probe there would replace. `arrival_bare.cold.7` has no unwind
 // information.
-#[cfg(target_arch = "x86_64")]
-std::arch::global_asm!(include_str!("arrival/x86_64.s"), options(att_syntax));
-#[cfg(target_arch = "x86")]
-std::arch::global_asm!(include_str!("arrival/i386.s"), options(att_syntax));
-#[cfg(target_arch = "aarch64")]
-std::arch::global_asm!(include_str!("arrival/aarch64.s"));
-#[cfg(target_arch = "powerpc64")]
-std::arch::global_asm!(include_str!("arrival/ppc64.s"), elfv1 = const cfg!(target_abi = "elfv1") as i32);
+probe_arch_native::native_module!(mod arrival);
 
 unsafe extern "C" {
     safe fn arrival_work(n: usize) -> usize;

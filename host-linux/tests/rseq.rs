@@ -8,14 +8,7 @@ use probe_host_linux::probe_core::host::Host;
 use probe_host_linux::probe_core::{CodeAddr, Place, Viewer};
 use probe_host_linux::{Kprobe, Native, probes};
 
-#[cfg(target_arch = "x86_64")]
-std::arch::global_asm!(include_str!("rseq/x86_64.s"), options(att_syntax));
-#[cfg(target_arch = "x86")]
-std::arch::global_asm!(include_str!("rseq/i386.s"), options(att_syntax));
-#[cfg(target_arch = "aarch64")]
-std::arch::global_asm!(include_str!("rseq/aarch64.s"));
-#[cfg(target_arch = "powerpc64")]
-std::arch::global_asm!(include_str!("rseq/ppc64.s"));
+probe_arch_native::native_module!(mod rseq);
 
 macro_rules! places {
     ($($name:ident)*) => {

@@ -1,6 +1,7 @@
 //! The program's own signals: its handlers are called as if no probe were there, and it dies as it would.
 
 mod common;
+probe_arch_native::native_module!(mod trap);
 
 use common::{End, alone, code, count, counter, in_child};
 use probe_core::Place;
@@ -8,6 +9,7 @@ use probe_core::arch::Arch;
 use probe_host_linux::{Kprobe, Native, probes, signals};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
+use trap::{AFTER_TRAP, PC_OFFSET, breakpoint};
 
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
@@ -49,17 +51,6 @@ extern "C" fn remember(signal: i32, info: *mut libc::siginfo_t, context: *mut li
     PC.store(pc_of(context), Relaxed);
 }
 
-/// The offset of the program counter in `ucontext_t`.
-const PC_OFFSET: usize = if cfg!(target_arch = "x86_64") {
-    168
-} else if cfg!(target_arch = "x86") {
-    76
-} else if cfg!(target_arch = "aarch64") {
-    440
-} else {
-    488
-};
-
 fn pc_of(context: *mut libc::c_void) -> usize {
     // SAFETY: the kernel's structure.
     unsafe { context.cast::<u8>().wrapping_add(PC_OFFSET).cast::<usize>().read() }
@@ -85,28 +76,12 @@ fn hit_5_a_foreign_breakpoint_goes_to_the_program_untouched() {
     probes();
     extern "C" fn skip(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
         remember(signal, info, context);
-        if cfg!(not(any(target_arch = "x86_64", target_arch = "x86"))) {
-            // SAFETY: the kernel's structure; four bytes on lies the next instruction.
-            unsafe { *context.cast::<u8>().wrapping_add(PC_OFFSET).cast::<usize>() += 4 };
-        }
+        // SAFETY: the kernel's structure; its program counter is moved on to the next instruction.
+        unsafe { *context.cast::<u8>().wrapping_add(PC_OFFSET).cast::<usize>() += AFTER_TRAP };
     }
     program_handler(libc::SIGTRAP, skip);
     let before = count(&CALLS);
-    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
-    // SAFETY: the handler returns behind it.
-    unsafe {
-        core::arch::asm!("int3")
-    };
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: the handler skips it.
-    unsafe {
-        core::arch::asm!("brk #0")
-    };
-    #[cfg(target_arch = "powerpc64")]
-    // SAFETY: the handler skips it.
-    unsafe {
-        core::arch::asm!("trap")
-    };
+    breakpoint();
     assert_eq!(count(&CALLS), before + 1);
     assert_eq!(SIGNAL.load(Relaxed), libc::SIGTRAP);
 }

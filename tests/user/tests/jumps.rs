@@ -3,6 +3,9 @@
 //!
 //! `PROBE_JUMP_CYCLES=1000000 cargo test --release -p probe-tests-user --test jumps` is the long form.
 
+probe_arch_native::native_module!(mod jump_machine by family);
+
+use jump_machine::{PUSHED, make_42, move_stack};
 use probe_core::arch::{Arch, Regs};
 use probe_core::{Hit, Place, Viewer};
 use probe_host_linux::{Kprobe, Kretprobe, Native, probes, start};
@@ -63,49 +66,6 @@ victim!(jump_victim_a, 1);
 victim!(jump_victim_b, 2);
 victim!(jump_victim_c, 3);
 
-// Functions whose first bytes lie across a cache line, and across a page.
-#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
-core::arch::global_asm!(
-    ".macro jump_victim name, skip",
-    ".p2align 12",
-    ".skip \\skip, 0x90",
-    ".globl \\name",
-    ".type \\name, @function",
-    "\\name:",
-    "mov eax, 40",
-    "add eax, 1",
-    "add eax, 1",
-    "ret",
-    ".size \\name, . - \\name",
-    ".endm",
-    ".pushsection .text.jump_victims, \"ax\", @progbits",
-    "jump_victim jump_victim_line, 62",
-    "jump_victim jump_victim_page, 4093",
-    // The opcode's byte on one page, all that it jumps by on the next.
-    "jump_victim jump_victim_byte, 4095",
-    // The same over several short instructions.
-    ".p2align 12",
-    ".skip 4094, 0x90",
-    ".globl jump_victim_short",
-    ".type jump_victim_short, @function",
-    "jump_victim_short:",
-    "xor eax, eax",
-    "add eax, 41",
-    "inc eax",
-    "nop",
-    "ret",
-    ".size jump_victim_short, . - jump_victim_short",
-    ".popsection",
-);
-
-#[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
-unsafe extern "C" {
-    safe fn jump_victim_line(a: usize, b: usize) -> usize;
-    safe fn jump_victim_page(a: usize, b: usize) -> usize;
-    safe fn jump_victim_byte(a: usize, b: usize) -> usize;
-    safe fn jump_victim_short(a: usize, b: usize) -> usize;
-}
-
 type Victim = extern "C" fn(usize, usize) -> usize;
 
 /// Name, function, and what it makes of two numbers.
@@ -116,34 +76,7 @@ fn victims() -> Vec<Case> {
         ("jump_victim_a", jump_victim_a, |a, b| a.wrapping_mul(b).wrapping_add(1)),
         ("jump_victim_b", jump_victim_b, |a, b| a.wrapping_mul(b).wrapping_add(2)),
     ];
-    everywhere.into_iter().chain(victims_of_x86()).collect()
-}
-
-/// Where a jump displaces several instructions: how they may lie.
-fn victims_of_x86() -> Vec<Case> {
-    #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
-    {
-        extern "C" fn line(a: usize, b: usize) -> usize {
-            jump_victim_line(a, b)
-        }
-        extern "C" fn page(a: usize, b: usize) -> usize {
-            jump_victim_page(a, b)
-        }
-        extern "C" fn byte(a: usize, b: usize) -> usize {
-            jump_victim_byte(a, b)
-        }
-        extern "C" fn short(a: usize, b: usize) -> usize {
-            jump_victim_short(a, b)
-        }
-        vec![
-            ("jump_victim_line", line, |_, _| 42),
-            ("jump_victim_page", page, |_, _| 42),
-            ("jump_victim_byte", byte, |_, _| 42),
-            ("jump_victim_short", short, |_, _| 42),
-        ]
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "x86")))]
-    Vec::new()
+    everywhere.into_iter().chain(jump_machine::victims()).collect()
 }
 
 /// How many lines of the list say that a jump is there.
@@ -221,31 +154,6 @@ fn hit_3_post_handlers_of_jumps_see_what_the_first_instruction_has_done() {
 /// How far a handler lowers the stack pointer: further than all that runs below it while the hit lasts.
 const MOST: usize = 1 << 15;
 
-#[cfg(target_arch = "x86_64")]
-macro_rules! make_42 {
-    () => {
-        "push rbp; mov {0:e}, 42; pop rbp"
-    };
-}
-#[cfg(target_arch = "x86")]
-macro_rules! make_42 {
-    () => {
-        "push ebp; mov {0}, 42; pop ebp"
-    };
-}
-#[cfg(target_arch = "aarch64")]
-macro_rules! make_42 {
-    () => {
-        "b 2f; udf #0; 2: mov {0}, #42"
-    };
-}
-#[cfg(target_arch = "powerpc64")]
-macro_rules! make_42 {
-    () => {
-        "b 2f; .long 0; 2: li {0}, 42"
-    };
-}
-
 /// Returns 42. At `jump_victim_simulated` is an instruction that is simulated, on x86 a push.
 #[inline(never)]
 #[expect(named_asm_labels, reason = "a probe is to stand there, and there is one copy of the function")]
@@ -261,20 +169,6 @@ fn simulated_victim() -> usize {
         );
     }
     result
-}
-
-/// Moves the stack pointer that the program goes on with.
-fn move_stack(hit: &mut Hit<'_, Native>, bytes: isize) {
-    let regs = hit.regs_mut();
-    #[cfg(target_arch = "x86_64")]
-    let sp = &mut regs.rsp;
-    #[cfg(target_arch = "x86")]
-    let sp = &mut regs.esp;
-    #[cfg(target_arch = "aarch64")]
-    let sp = &mut regs.sp;
-    #[cfg(target_arch = "powerpc64")]
-    let sp = &mut regs.gpr[1];
-    *sp = sp.wrapping_add_signed(bytes as _);
 }
 
 /// By a jump also by so little that what is pushed lies where the hit has its own data.
@@ -319,7 +213,7 @@ fn hit_2_a_pre_handler_may_lower_the_stack_pointer_of_a_simulated_instruction() 
     let pre = |hit: &mut Hit<'_, Native>| {
         PLACE_SP.store(hit.regs().sp() as u64, Relaxed);
         *BEFORE.lock().unwrap() = others(hit);
-        move_stack(hit, -(LOWER.load(Relaxed) as isize));
+        move_stack(hit.regs_mut(), -(LOWER.load(Relaxed) as isize));
     };
     let post = |hit: &mut Hit<'_, Native>| {
         let sp = hit.regs().sp();
@@ -327,19 +221,18 @@ fn hit_2_a_pre_handler_may_lower_the_stack_pointer_of_a_simulated_instruction() 
         let from = std::ptr::with_exposed_provenance::<usize>(sp);
         let lower = LOWER.load(Relaxed);
         let to = std::ptr::with_exposed_provenance_mut::<usize>(sp + lower);
-        if cfg!(any(target_arch = "x86_64", target_arch = "x86")) {
+        if PUSHED != 0 {
             // What was pushed goes along.
             // SAFETY: the instruction has pushed it just now.
             let pushed = unsafe { from.read() };
             // SAFETY: where it would have been pushed.
             unsafe { to.write(pushed) };
         }
-        move_stack(hit, lower as isize);
+        move_stack(hit.regs_mut(), lower as isize);
         *AFTER.lock().unwrap() = others(hit);
     };
     let place = (&raw const jump_victim_simulated).addr();
     let probe = probes().register(Kprobe::at(Place::addr(place.into())).pre(pre).post(post)).unwrap();
-    let pushed = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { size_of::<usize>() } else { 0 };
     // Where traps have their data is the host's business.
     let by_trap = [MOST; 9].into_iter();
     let by_jump = (16..=320).step_by(16).chain([MOST]);
@@ -350,7 +243,7 @@ fn hit_2_a_pre_handler_may_lower_the_stack_pointer_of_a_simulated_instruction() 
         LOWER.store(lower, Relaxed);
         POST_SP.store(0, Relaxed);
         assert_eq!(black_box(simulated_victim)(), 42);
-        assert_eq!(PLACE_SP.load(Relaxed), POST_SP.load(Relaxed) + (lower + pushed) as u64, "hit {hits}");
+        assert_eq!(PLACE_SP.load(Relaxed), POST_SP.load(Relaxed) + (lower + PUSHED) as u64, "hit {hits}");
         assert_eq!(*BEFORE.lock().unwrap(), *AFTER.lock().unwrap(), "lowered by {lower}, hit {hits}");
         assert_eq!((probe.counters().hits, probe.counters().missed_nested), (hits, 0));
     }

@@ -1,5 +1,6 @@
 //! The floor: what a signal round trip costs when nobody does anything in it. And SIGTRAP in other hands for a while.
 
+use crate::victims::machine;
 use probe_host_linux::sys::{Action, SignalSet};
 
 /// A signal handler.
@@ -40,22 +41,7 @@ fn exchange(new: Option<&Action>) -> Action {
     before
 }
 
-/// Steps over the breakpoint: the saved pc of an x86 trap is after it already.
+/// Steps over the breakpoint.
 pub(crate) extern "C" fn on_trap(_signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    cfg_if::cfg_if! {
-        if #[cfg(any(target_arch = "x86_64", target_arch = "x86"))] {
-            let _ = context;
-        } else if #[cfg(target_arch = "aarch64")] {
-            let context = context.cast::<libc::ucontext_t>();
-            // SAFETY: the kernel passes this thread's own frame, which nobody else sees.
-            unsafe { (*context).uc_mcontext.pc += 4 };
-        } else if #[cfg(target_arch = "powerpc64")] {
-            /// Offset in bytes of `nip` in the kernel's ucontext (gp_regs at 232, register 32).
-            const NIP: usize = 232 + 32 * 8;
-            // SAFETY: the kernel passes this thread's own frame; `nip` lies at that offset of it.
-            let nip = unsafe { context.cast::<u8>().add(NIP) }.cast::<u64>();
-            // SAFETY: `nip` points into the frame, aligned.
-            unsafe { *nip += 4 };
-        }
-    }
+    machine::skip_breakpoint(context);
 }

@@ -1,28 +1,33 @@
 //! The functions that are probed: one per case, so that all probes are planted at once and the rounds of all
 //! cases interleave.
 
+use machine::{FIELD_RETURN_LEN, breakpoint, slotted};
 use std::arch::asm;
+
+/// [`FIELD_FUNCTIONS`] functions back to back, each of [`FIELD_INSNS`] instructions and the one that returns.
+macro_rules! field {
+    ($insn:literal, $return:literal) => {
+        std::arch::global_asm!(
+            ".macro bench_field_function",
+            ".type bench_field_\\@, @function",
+            "bench_field_\\@:",
+            concat!(".rept 100\n", $insn, "\n.endr"),
+            $return,
+            ".size bench_field_\\@, . - bench_field_\\@",
+            ".endm",
+            ".globl bench_field",
+            "bench_field:",
+            ".rept 1000",
+            "bench_field_function",
+            ".endr",
+        );
+    };
+}
+
+probe_arch_native::native_module!(pub(crate) mod machine by family);
 
 /// A function of two words, as all victims are.
 pub(crate) type Victim = extern "C" fn(usize, usize) -> usize;
-
-/// Executes an instruction that every backend runs in a slot, and none simulates.
-macro_rules! slotted {
-    ($word:ident) => {{
-        // SAFETY: it changes the one register, and flags.
-        unsafe {
-            cfg_if::cfg_if! {
-                if #[cfg(any(target_arch = "x86_64", target_arch = "x86"))] {
-                    asm!("shld {0:e}, {0:e}, 3", inout(reg) $word, options(nomem, nostack));
-                } else if #[cfg(target_arch = "aarch64")] {
-                    asm!("eor {0}, {0}, #0xff", inout(reg) $word, options(nomem, nostack));
-                } else if #[cfg(target_arch = "powerpc64")] {
-                    asm!("xori {0}, {0}, 0xff", inout(reg_nonzero) $word, options(nomem, nostack));
-                }
-            }
-        }
-    }};
-}
 
 /// Defines victims whose first instruction is run in a slot. The constant keeps the linker from folding them into one.
 macro_rules! adders {
@@ -67,23 +72,6 @@ pub(crate) extern "C" fn bench_emulated(a: usize, b: usize) -> usize {
     bench_bare(a, b)
 }
 
-/// Executes one breakpoint of nobody's.
-#[inline(always)]
-fn breakpoint() {
-    // SAFETY: only called while the bare SIGTRAP handler is installed, which steps over it.
-    unsafe {
-        cfg_if::cfg_if! {
-            if #[cfg(any(target_arch = "x86_64", target_arch = "x86"))] {
-                asm!("int3", options(nomem, nostack));
-            } else if #[cfg(target_arch = "aarch64")] {
-                asm!("brk #0", options(nomem, nostack));
-            } else if #[cfg(target_arch = "powerpc64")] {
-                asm!("trap", options(nomem, nostack));
-            }
-        }
-    }
-}
-
 /// One trap.
 #[inline(never)]
 pub(crate) extern "C" fn floor_one(a: usize, b: usize) -> usize {
@@ -107,58 +95,6 @@ pub(crate) const FIELD_INSNS: usize = 100;
 /// The length in bytes of one instruction of the field.
 pub(crate) const FIELD_INSN_LEN: usize = 4;
 
-cfg_if::cfg_if! {
-    if #[cfg(target_arch = "x86_64")] {
-        std::arch::global_asm!(
-            ".macro bench_field_function",
-            ".type bench_field_\\@, @function",
-            "bench_field_\\@:",
-            ".rept 100", "shld eax, ecx, 3", ".endr", // 0f a4 c8 03
-            "ret",
-            ".size bench_field_\\@, . - bench_field_\\@",
-            ".endm",
-            ".globl bench_field", "bench_field:",
-            ".rept 1000", "bench_field_function", ".endr",
-        );
-    } else if #[cfg(target_arch = "x86")] {
-        std::arch::global_asm!(
-            ".macro bench_field_function",
-            ".type bench_field_\\@, @function",
-            "bench_field_\\@:",
-            ".rept 100", "shld eax, ecx, 3", ".endr", // 0f a4 c8 03
-            "ret",
-            ".size bench_field_\\@, . - bench_field_\\@",
-            ".endm",
-            ".globl bench_field", "bench_field:",
-            ".rept 1000", "bench_field_function", ".endr",
-        );
-    } else if #[cfg(target_arch = "aarch64")] {
-        std::arch::global_asm!(
-            ".macro bench_field_function",
-            ".type bench_field_\\@, @function",
-            "bench_field_\\@:",
-            ".rept 100", "add x0, x0, x1", ".endr",
-            "ret",
-            ".size bench_field_\\@, . - bench_field_\\@",
-            ".endm",
-            ".globl bench_field", "bench_field:",
-            ".rept 1000", "bench_field_function", ".endr",
-        );
-    } else if #[cfg(target_arch = "powerpc64")] {
-        std::arch::global_asm!(
-            ".macro bench_field_function",
-            ".type bench_field_\\@, @function",
-            "bench_field_\\@:",
-            ".rept 100", "add 3, 3, 4", ".endr",
-            "blr",
-            ".size bench_field_\\@, . - bench_field_\\@",
-            ".endm",
-            ".globl bench_field", "bench_field:",
-            ".rept 1000", "bench_field_function", ".endr",
-        );
-    }
-}
-
 unsafe extern "C" {
     /// The first byte of the field: [`FIELD_FUNCTIONS`] functions back to back.
     static bench_field: u8;
@@ -167,8 +103,7 @@ unsafe extern "C" {
 /// The addresses of all 100 000 places of the field.
 pub(crate) fn field() -> impl Iterator<Item = usize> {
     let start = &raw const bench_field as usize;
-    let return_len = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { 1 } else { 4 };
-    let function_len = FIELD_INSNS * FIELD_INSN_LEN + return_len;
+    let function_len = FIELD_INSNS * FIELD_INSN_LEN + FIELD_RETURN_LEN;
     (0..FIELD_FUNCTIONS)
         .flat_map(move |f| (0..FIELD_INSNS).map(move |i| start + f * function_len + i * FIELD_INSN_LEN))
 }

@@ -19,7 +19,7 @@ macro_rules! functions {
             static $end: u8;)*
         }
         /// Where the code of the function of that name is, and its end.
-        pub(super) fn function(name: &str) -> (usize, usize) {
+        pub(crate) fn function(name: &str) -> (usize, usize) {
             match name {
                 $(stringify!($name) => ((&raw const $name).addr(), (&raw const $end).addr()),)*
                 _ => unreachable!("no function is called {name}"),
@@ -28,18 +28,7 @@ macro_rules! functions {
     };
 }
 
-cfg_if::cfg_if! {
-    if #[cfg(any(target_arch = "x86_64", target_arch = "x86"))] {
-        #[path = "machine/x86.rs"]
-        mod machine;
-    } else if #[cfg(target_arch = "aarch64")] {
-        #[path = "machine/aarch64.rs"]
-        mod machine;
-    } else if #[cfg(target_arch = "powerpc64")] {
-        #[path = "machine/ppc64.rs"]
-        mod machine;
-    }
-}
+probe_arch_native::native_module!(mod machine by family);
 
 /// A function that faults, its arguments, the signal.
 struct Case {

@@ -1,17 +1,17 @@
 //! aarch64: functions whose fourth instruction faults.
 
-use super::Case;
+use crate::instructions::Case;
 
 /// Where in `ucontext_t` the registers are.
-pub(super) const REGISTERS_AT: usize = 184;
+pub(crate) const REGISTERS_AT: usize = 184;
 /// Those that the functions set: X0, X1, X9, X10, X30, PSTATE.
-pub(super) const REGISTERS: &[usize] = &[0, 1, 9, 10, 30, 33];
+pub(crate) const REGISTERS: &[usize] = &[0, 1, 9, 10, 30, 33];
 /// The program counter.
-pub(super) const PC: usize = 32;
+pub(crate) const PC: usize = 32;
 /// All instructions up to the one that faults.
-pub(super) const STEPPED: &[isize] = &[0, 4, 8, 12];
+pub(crate) const STEPPED: &[isize] = &[0, 4, 8, 12];
 /// A jump displaces one instruction.
-pub(super) const JUMPED: &[isize] = STEPPED;
+pub(crate) const JUMPED: &[isize] = STEPPED;
 
 functions! {
     "mov x12, x30\nmov x9, #9\nsubs x10, x1, x0", "mov x30, x12\nret";
@@ -34,10 +34,10 @@ functions! {
     );
 }
 /// The system call.
-pub(super) const FORK_PLACE: isize = 36;
+pub(crate) const FORK_PLACE: isize = 36;
 
 /// `beyond`: a page of a file that ends before it.
-pub(super) fn cases(beyond: usize) -> Vec<Case> {
+pub(crate) fn cases(beyond: usize) -> Vec<Case> {
     vec![
         Case::new("flt_load", 16, 0, libc::SIGSEGV),
         Case::new("flt_load", beyond, 0, libc::SIGBUS),

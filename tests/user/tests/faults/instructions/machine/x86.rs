@@ -1,17 +1,17 @@
 //! x86: functions that take their numbers in AX and CX, and whose fourth instruction faults.
 
-use super::Case;
+use crate::instructions::Case;
 
 cfg_if::cfg_if! {
     if #[cfg(target_arch = "x86_64")] {
         /// Where in `ucontext_t` the registers are.
-        pub(super) const REGISTERS_AT: usize = 40;
+        pub(crate) const REGISTERS_AT: usize = 40;
         /// Those that the functions set: RDI, RSI, RDX, RAX, RCX.
-        pub(super) const REGISTERS: &[usize] = &[8, 9, 12, 13, 14];
+        pub(crate) const REGISTERS: &[usize] = &[8, 9, 12, 13, 14];
         /// The instruction pointer.
-        pub(super) const PC: usize = 16;
+        pub(crate) const PC: usize = 16;
         /// All instructions up to the one that faults.
-        pub(super) const STEPPED: &[isize] = &[0, 3, 6, 7];
+        pub(crate) const STEPPED: &[isize] = &[0, 3, 6, 7];
 
         functions! {
             "mov rax, rdi\nmov rcx, rsi\ncdq", "ret";
@@ -31,18 +31,18 @@ cfg_if::cfg_if! {
                 "mov eax, 58\nsyscall\ntest eax, eax\njnz flt_vfork_end\nmov edi, 7\nmov eax, 231\nsyscall";
         }
         /// The system call.
-        pub(super) const FORK_PLACE: isize = 12;
+        pub(crate) const FORK_PLACE: isize = 12;
         /// No canonical address.
         const HIGH: usize = 1 << 62;
     } else {
         /// Where in `ucontext_t` the registers are.
-        pub(super) const REGISTERS_AT: usize = 20;
+        pub(crate) const REGISTERS_AT: usize = 20;
         /// Those that the functions set: EDX, ECX, EAX.
-        pub(super) const REGISTERS: &[usize] = &[9, 10, 11];
+        pub(crate) const REGISTERS: &[usize] = &[9, 10, 11];
         /// The instruction pointer.
-        pub(super) const PC: usize = 14;
+        pub(crate) const PC: usize = 14;
         /// All instructions up to the one that faults.
-        pub(super) const STEPPED: &[isize] = &[0, 4, 8, 9];
+        pub(crate) const STEPPED: &[isize] = &[0, 4, 8, 9];
 
         functions! {
             "mov eax, [esp + 4]\nmov ecx, [esp + 8]\ncdq", "ret";
@@ -63,17 +63,17 @@ cfg_if::cfg_if! {
                 "mov eax, 190\nint 0x80\ntest eax, eax\njnz flt_vfork_end\nmov ebx, 7\nmov eax, 252\nint 0x80";
         }
         /// The system call.
-        pub(super) const FORK_PLACE: isize = 14;
+        pub(crate) const FORK_PLACE: isize = 14;
         /// The kernel's.
         const HIGH: usize = 0xffff_e000;
     }
 }
 
 /// A jump at the first displaces them all.
-pub(super) const JUMPED: &[isize] = &[0];
+pub(crate) const JUMPED: &[isize] = &[0];
 
 /// `beyond`: a page of a file that ends before it.
-pub(super) fn cases(beyond: usize) -> Vec<Case> {
+pub(crate) fn cases(beyond: usize) -> Vec<Case> {
     vec![
         Case::new("flt_divide", 5, 0, libc::SIGFPE),
         Case::new("flt_load", 16, 0, libc::SIGSEGV),

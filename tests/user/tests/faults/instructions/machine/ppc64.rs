@@ -1,17 +1,17 @@
 //! ppc64: functions whose fifth instruction faults.
 
-use super::Case;
+use crate::instructions::Case;
 
 /// Where in `ucontext_t` the registers are.
-pub(super) const REGISTERS_AT: usize = 232;
+pub(crate) const REGISTERS_AT: usize = 232;
 /// Those that the functions set: r3, r4, r9, r10, CTR, LR.
-pub(super) const REGISTERS: &[usize] = &[3, 4, 9, 10, 35, 36];
+pub(crate) const REGISTERS: &[usize] = &[3, 4, 9, 10, 35, 36];
 /// The address of the next instruction.
-pub(super) const PC: usize = 32;
+pub(crate) const PC: usize = 32;
 /// All instructions up to the one that faults.
-pub(super) const STEPPED: &[isize] = &[0, 4, 8, 12, 16];
+pub(crate) const STEPPED: &[isize] = &[0, 4, 8, 12, 16];
 /// A jump displaces one instruction.
-pub(super) const JUMPED: &[isize] = STEPPED;
+pub(crate) const JUMPED: &[isize] = STEPPED;
 
 functions! {
     "mflr 11\nmtctr 3\nli 9, 9\nsubf 10, 3, 4", "mtlr 11\nblr";
@@ -33,10 +33,10 @@ functions! {
     flt_vfork flt_vfork_end "li 0, 189\nsc\ncmpdi 3, 0\nbne flt_vfork_end\nli 3, 7\nli 0, 234\nsc";
 }
 /// The system call.
-pub(super) const FORK_PLACE: isize = 20;
+pub(crate) const FORK_PLACE: isize = 20;
 
 /// `beyond`: a page of a file that ends before it.
-pub(super) fn cases(beyond: usize) -> Vec<Case> {
+pub(crate) fn cases(beyond: usize) -> Vec<Case> {
     vec![
         Case::new("flt_load", 16, 0, libc::SIGSEGV),
         Case::new("flt_load", beyond, 0, libc::SIGBUS),
