@@ -17,7 +17,7 @@
 mod children;
 
 use crate::arch::{LOAD_LEN, Leads, Regs, SYSCALL, SyscallCode};
-use crate::signals::{self, NEVER_BLOCKED};
+use crate::signals::{self, NEVER_BLOCKED, interrupted};
 use crate::symbols::objects::{self, Object, Role};
 use crate::sys::{Action, AltStack, SignalSet};
 use crate::{Hit, Kprobe, Native, Probe, blacklist, memory, process};
@@ -203,7 +203,7 @@ fn change_mask(
         return Some(-(libc::EFAULT as isize));
     }
     let wanted = SignalSet::from_memory(bytes);
-    let before = signals::interrupted_mask()?;
+    let before = interrupted::interrupted_mask()?;
     let after = match how as c_int {
         _ if set == 0 => before,
         libc::SIG_BLOCK => before.union(wanted),
@@ -215,7 +215,7 @@ fn change_mask(
     // QEMU 7.2 does, where they come from a signal frame.
     let after = after.without(libc::SIGKILL).without(libc::SIGSTOP);
     let cleaned = SignalSet::from_bits(after.bits() & !(NEVER_BLOCKED.bits() & !before.bits()));
-    signals::set_interrupted_mask(cleaned);
+    interrupted::set_interrupted_mask(cleaned);
     if old != 0 && !write(old, &before.to_memory()) {
         return Some(-(libc::EFAULT as isize));
     }
@@ -264,7 +264,7 @@ fn change_stack(
     {
         return error(libc::EINVAL);
     }
-    let before = signals::interrupted_stack()?;
+    let before = interrupted::interrupted_stack()?;
     if let Some(wanted) = wanted {
         if before.flags & libc::SS_ONSTACK != 0 {
             return error(libc::EPERM);
@@ -275,7 +275,10 @@ fn change_stack(
         }
         let wanted = if is_none { AltStack { base: 0, len_bytes: 0, ..wanted } } else { wanted };
         // SS_ONSTACK is taken for none.
-        if !signals::set_interrupted_stack(&AltStack { flags: wanted.flags & !libc::SS_ONSTACK, ..wanted }) {
+        if !interrupted::set_interrupted_stack(&AltStack {
+            flags: wanted.flags & !libc::SS_ONSTACK,
+            ..wanted
+        }) {
             return None;
         }
     }

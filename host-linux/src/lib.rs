@@ -16,7 +16,7 @@
 //! # Ok::<(), probe_core::RegisterError>(())
 //! ```
 //!
-//! In the order of reading: [`process`] the host itself · [`signals`] the traps and the program's own handlers ·
+//! In the order of reading: `host` the host itself · [`process`] how it starts · [`signals`] the traps and the program's own handlers ·
 //! [`threads`] what every thread has · [`text`] writing code · `exec` memory for code · `memory` access that cannot
 //! fault · `sync` core synchronisation · [`symbols`] names both ways · `blacklist` what must not be probed · `unwind`
 //! exceptions and backtraces through return probes · `clock` the time where the counter is forbidden · `watch` watchpoints · `arch` what differs between architectures · [`sys`] the kernel's
@@ -40,6 +40,7 @@ mod blacklist;
 mod clock;
 mod exec;
 pub mod guard;
+mod host;
 mod lock;
 mod maps;
 mod memory;

@@ -12,12 +12,13 @@
 //! A hit is the time in one of our signal handlers, whose first and last instructions lie in a section of their own so
 //! that they can be told ([`is_entry`]), and the time between [`threads::keep_errno`] and [`threads::restore_errno`].
 
-use super::delivery::{give_way, take_back};
+use super::installing::{NOT_OURS, as_told, installing, is_handler};
 use super::owned::{BLOCKED, OWNED_SET};
+use super::queue::queue_in_front;
 use super::recorded::{Entries, FIRST, Version, Versions, entries};
-use super::{NOT_OURS, as_told, installing, is_handler};
+use super::stack::{give_way, take_back};
 use crate::arch::{Native, RESTORER_FLAG, UContext, restorer};
-use crate::process::PROBES;
+use crate::host::PROBES;
 use crate::sys::{self, Action, SigInfo, SignalSet};
 use crate::threads::{self, Block};
 use crate::{memory, text};
@@ -40,12 +41,6 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 
 /// The most signals that the kernel delivers on top of each other at once: one of each.
 const MOST_STACKED: usize = SIGNALS;
-
-/// The first signal of which several can be pending.
-const FIRST_QUEUED: c_int = 32;
-
-/// How many pending signals of one number keep their order when one before them waits for a hit.
-const MOST_QUEUED: usize = 32;
 
 unsafe extern "C" {
     // The linker's names for the bounds of the section of that name.
@@ -231,23 +226,4 @@ fn defer(info: &SigInfo, context: UContext, block: &Block) -> bool {
         block.deferral.keep_mask(mask);
     }
     true
-}
-
-/// Makes a signal pending in this thread, before those of the same number that already are: real-time signals arrive in
-/// the order in which they were sent. All signals are blocked.
-pub(super) fn queue_in_front(info: &SigInfo) -> bool {
-    let mut behind = [const { SigInfo::fault(0, 0, 0) }; MOST_QUEUED];
-    let mut count = 0;
-    if info.signal >= FIRST_QUEUED {
-        for room in &mut behind {
-            let Some(pending) = sys::take_pending(info.signal) else { break };
-            *room = pending;
-            count += 1;
-        }
-    }
-    let is_queued = sys::queue_to_self(info);
-    behind.iter().take(count).for_each(|pending| {
-        sys::queue_to_self(pending);
-    });
-    is_queued
 }

@@ -3,45 +3,38 @@
 //! The kernel chooses the stack. If it has called our handler on our alternate stack, and the program has none, we take
 //! that stack away and raise the signal again: the kernel then delivers it where the program expects it.
 
-use super::deferral::queue_in_front;
 use super::owned::{BLOCKED, NEVER_BLOCKED, OWNED_SET};
-use super::recorded::{FIRST, Version};
-use super::{SEGV_MAPERR, action_of, entries_of, offer_fault, program_action, stands_at};
-use crate::arch::{UContext, is_breakpoint_trap};
+use super::program::{action_of, exchange};
+use super::recorded::Called;
+use super::stack::{give_way, take_back};
+use crate::arch::{Native, Regs, UContext, is_breakpoint_trap};
 use crate::sys::{self, Action, SigInfo, SignalSet};
-use crate::{text, threads};
+use crate::{memory, text, threads};
 use core::ffi::{c_int, c_void};
-use probe_core::FaultVerdict;
-use probe_core::arch::{Access, MemFault};
+use probe_core::arch::Arch;
 
-/// Raises the fault of a simulated access in the program, as the instruction itself would have.
-pub(super) fn raise(fault: MemFault, context: UContext, block: Option<&threads::Block>) {
-    // The fault-free copy has really faulted: what the kernel said then is what it would say now.
-    let mut info = block
-        .map_or_else(|| SigInfo::fault(libc::SIGSEGV, SEGV_MAPERR, fault.addr), |block| block.fault.info());
-    context.set_fault(info.addr, fault.access == Access::Write);
-    if offer_fault(info.signal, &mut info, context, block) != FaultVerdict::Handled {
-        // Nothing has been delivered to an entry that would tell the version.
-        // SAFETY: asks only.
-        let now = unsafe { sys::sigaction(info.signal, None) };
-        let version = now.ok().and_then(|now| entries_of(info.signal).version(now.handler));
-        deliver(info.signal, version.unwrap_or(FIRST), &mut info, context);
-    }
+/// Whether a breakpoint still stands where `regs` say that one was hit.
+#[cold]
+pub(super) fn stands_at(regs: &Regs) -> bool {
+    let mut insn = [0; 4];
+    let len = memory::read_some(Native::breakpoint_address(regs).as_usize(), &mut insn);
+    Native::is_breakpoint(&insn[..len])
 }
 
 /// Hands a fault to the program's action that its own instruction has raised, which stands where the program counter is. Where nobody
 /// wants it the instruction faults once more, with the signal blocked: then the kernel ends the process by it, with
 /// its own siginfo and core, and no system call of ours.
-pub(super) fn refault(signal: c_int, version: Version, info: &mut SigInfo, context: UContext) {
-    let is_wanted = !matches!(action_of(signal, version).handler, libc::SIG_DFL | libc::SIG_IGN);
+pub(super) fn refault(called: Called, info: &mut SigInfo, context: UContext) {
+    let is_wanted =
+        !matches!(action_of(called.signal, called.version).handler, libc::SIG_DFL | libc::SIG_IGN);
     let is_repeated = FAULTS_AGAIN.contains(&info.code);
     if is_wanted && is_repeated && threads::current().is_some_and(|block| block.stacks.give_up(context)) {
         return;
     }
     if is_wanted || !is_repeated {
-        return deliver(signal, version, info, context);
+        return deliver(called, info, context);
     }
-    context.set_mask(context.mask().with(signal));
+    context.set_mask(context.mask().with(called.signal));
 }
 
 /// The codes of faults that an instruction raises whenever it is run. Others may be the kernel's: for a signal frame that it cannot use,
@@ -49,33 +42,34 @@ pub(super) fn refault(signal: c_int, version: Version, info: &mut SigInfo, conte
 const FAULTS_AGAIN: core::ops::RangeInclusive<c_int> = 1..=2;
 
 /// Hands a trap to the program's action. As [`refault`] where a breakpoint of somebody else's has raised it.
-pub(super) fn deliver_trap(version: Version, info: &mut SigInfo, context: UContext) {
-    let is_wanted = action_of(libc::SIGTRAP, version).handler != libc::SIG_DFL;
+pub(super) fn deliver_trap(called: Called, info: &mut SigInfo, context: UContext) {
+    let is_wanted = action_of(called.signal, called.version).handler != libc::SIG_DFL;
     if is_wanted || !is_breakpoint_trap(info.code) || !stands_at(&context.load_regs()) {
-        return deliver(libc::SIGTRAP, version, info, context);
+        return deliver(called, info, context);
     }
     context.rewind_breakpoint();
-    context.set_mask(context.mask().with(libc::SIGTRAP));
+    context.set_mask(context.mask().with(called.signal));
 }
 
 /// Hands a signal to the program's action.
-pub(super) fn deliver(signal: c_int, version: Version, info: &mut SigInfo, context: UContext) {
-    let action = action_of(signal, version);
+pub(super) fn deliver(called: Called, info: &mut SigInfo, context: UContext) {
+    let action = action_of(called.signal, called.version);
     match action.handler {
         libc::SIG_IGN if info.code <= 0 => {}
         // The kernel, too, does not let a program ignore a fault that it has raised.
         libc::SIG_DFL | libc::SIG_IGN => die(info, context),
         _ if info.code <= 0 && give_way(info, context) => {}
-        handler => call(handler, &action, signal, info, context),
+        handler => call(handler, &action, called, info, context),
     }
 }
 
 /// Calls the program's handler as the kernel would have.
-fn call(handler: usize, action: &Action, signal: c_int, info: &mut SigInfo, context: UContext) {
+fn call(handler: usize, action: &Action, called: Called, info: &mut SigInfo, context: UContext) {
+    let Called { signal, entries, .. } = called;
     take_back(signal, context);
     let flags = action.flags as c_int;
     if flags & libc::SA_RESETHAND != 0 {
-        program_action(signal, Some(&action.used_up()));
+        exchange(signal, entries, Some(&action.used_up()));
     }
     let mut mask = context.mask().union(action.mask);
     if flags & libc::SA_NODEFER == 0 {
@@ -107,38 +101,4 @@ fn die(info: &SigInfo, context: UContext) {
         sys::queue_to_self(info);
     }
     context.set_mask(context.mask().without(signal));
-}
-
-/// Has `info`'s signal come again on the stack that the program has given it; `false`: it is to be handled where it is.
-pub(super) fn give_way(info: &SigInfo, context: UContext) -> bool {
-    // An emulator does not send all of a siginfo again.
-    if text::is_unprotecting() {
-        return false;
-    }
-    let Some(block) = threads::current() else { return false };
-    let mask = context.mask();
-    let has_ended_wait = mask.with(info.signal) == mask;
-    if has_ended_wait && block.deferral.has_wait() || !block.stacks.give_up(context) {
-        return false;
-    }
-    // The signal return brings the interrupted mask back.
-    let own = sys::sigprocmask(libc::SIG_BLOCK, Some(SignalSet::ALL));
-    if !queue_in_front(info) {
-        sys::sigprocmask(libc::SIG_SETMASK, Some(own));
-        return false;
-    }
-    if has_ended_wait {
-        block.deferral.keep_wait(info.signal, mask);
-        context.set_mask(mask.without(info.signal));
-    }
-    true
-}
-
-/// Ends what [`give_way`] began: the signal has come again. What the program's handler finds of its alternate stack is its own.
-pub(super) fn take_back(signal: c_int, context: UContext) {
-    let Some(block) = threads::current() else { return };
-    if let Some(mask) = block.deferral.take_wait(signal) {
-        context.set_mask(mask);
-    }
-    block.stacks.show_program_stack(context);
 }

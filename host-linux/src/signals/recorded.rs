@@ -59,6 +59,15 @@ impl Entries {
     }
 }
 
+/// What the kernel has called: the handler of ours with the program's action of this version behind it.
+#[derive(Clone, Copy)]
+pub(super) struct Called {
+    pub(super) signal: c_int,
+    pub(super) version: Version,
+    /// The handlers of ours for this signal.
+    pub(super) entries: &'static Entries,
+}
+
 /// The actions of one signal.
 pub(super) struct Versions([Recorded; VERSIONS]);
 

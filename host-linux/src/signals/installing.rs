@@ -1,0 +1,51 @@
+//! Actions are installed by one thread at a time; what the kernel is given of them, and what the program is told.
+
+use super::interrupted::interrupted;
+use crate::lock::Lock;
+use crate::sys::{self, Action, SignalSet};
+
+/// Serialises those who install actions.
+static WRITER: Lock<()> = Lock::new(());
+
+/// Runs `body` as the only one who installs actions. No signal's handler that comes between may want to install one, too: in a trap
+/// those wait anyway.
+pub(super) fn installing<T>(body: impl FnOnce() -> T) -> T {
+    let mask = interrupted().is_none().then(|| sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL)));
+    let writer = WRITER.lock();
+    let done = body();
+    drop(writer);
+    if let Some(mask) = mask {
+        sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
+    }
+    done
+}
+
+/// Whether an action's handler is a function.
+pub(super) fn is_handler(handler: usize) -> bool {
+    handler != libc::SIG_DFL && handler != libc::SIG_IGN
+}
+
+/// What the kernel must not do by itself with a program's action that is behind ours: the handlers differ, and so do the ways out.
+pub(super) const NOT_OURS: usize = libc::SA_RESETHAND as usize | SA_RESTORER;
+
+/// `SA_RESTORER`, the same everywhere.
+const SA_RESTORER: usize = 0x0400_0000;
+
+/// The program's action as the kernel would tell it, where `kernel` is ours in its place: the kernel drops flags that it does not know.
+pub(super) fn as_told(action: Action, kernel: &Action) -> Action {
+    Action { flags: action.flags & (kernel.flags | NOT_OURS), ..action }
+}
+
+/// Before a fork.
+pub(crate) fn hold() {
+    WRITER.take();
+}
+
+/// After a fork, in both processes.
+///
+/// # Safety
+/// This thread has called [`hold`] before.
+pub(crate) unsafe fn release() {
+    // SAFETY: the caller's promise.
+    unsafe { WRITER.give() };
+}

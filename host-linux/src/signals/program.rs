@@ -1,0 +1,63 @@
+//! The program's actions for the signals that are ours.
+
+use super::installing::{NOT_OURS, as_told, installing, is_handler};
+use super::owned::{BLOCKED, OWNED};
+use super::recorded::{Entries, FIRST, Version, Versions};
+use crate::arch::{RESTORER_FLAG, restorer};
+use crate::sys::{self, Action};
+use core::ffi::c_int;
+
+/// The program's actions for the signals of [`OWNED`], in that order.
+static PROGRAM: [Versions; OWNED.len()] = [const { Versions::new() }; OWNED.len()];
+
+fn versions_of(signal: c_int) -> Option<&'static Versions> {
+    OWNED.iter().position(|&owned| owned == signal).map(|at| &PROGRAM[at])
+}
+
+/// The program's action.
+pub(super) fn action_of(signal: c_int, version: Version) -> Action {
+    versions_of(signal).map_or(Action::DEFAULT, |versions| versions.read(version))
+}
+
+/// Keeps what was there before ours as the program's.
+pub(super) fn keep(signal: c_int, before: &Action) {
+    if let Some(versions) = versions_of(signal) {
+        versions.write(FIRST, before);
+    }
+}
+
+/// The kernel's action where the one of this version is the program's.
+pub(super) fn our_action(signal: c_int, entries: &Entries, version: Version) -> Action {
+    let program = action_of(signal, version);
+    let ours = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK;
+    // A signal that no handler of the program's takes ends no system call: it does not come, or ends the process.
+    let restart = if is_handler(program.handler) { 0 } else { libc::SA_RESTART };
+    Action {
+        handler: entries.address(version),
+        flags: program.flags & !NOT_OURS | (ours | restart) as usize | RESTORER_FLAG,
+        restorer: restorer(),
+        mask: BLOCKED,
+    }
+}
+
+/// Reads, and with `new` sets, the program's own action for one of the [`OWNED`] signals, whose handlers of ours are `entries`;
+/// returns the one before.
+pub(super) fn exchange(signal: c_int, entries: &Entries, new: Option<&Action>) -> Action {
+    let Some(versions) = versions_of(signal) else { return Action::DEFAULT };
+    installing(|| {
+        // SAFETY: asks only.
+        let Ok(kernel) = (unsafe { sys::sigaction(signal, None) }) else { return Action::DEFAULT };
+        let version = entries.version(kernel.handler);
+        let before = version.map_or(kernel, |version| as_told(versions.read(version), &kernel));
+        if let Some(new) = new {
+            let next = version.map_or(FIRST, Version::next);
+            versions.write(next, new);
+            let mask = if version.is_some() { kernel.mask } else { BLOCKED };
+            // SAFETY: a handler of ours: all that it needs is static.
+            let _ = unsafe {
+                sys::sigaction(signal, Some(&Action { mask, ..our_action(signal, entries, next) }))
+            };
+        }
+        before
+    })
+}

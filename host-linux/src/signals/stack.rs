@@ -1,0 +1,41 @@
+//! A signal that the kernel has delivered on our alternate stack comes again on the one that the program has given it.
+
+use super::queue::queue_in_front;
+use crate::arch::UContext;
+use crate::sys::{self, SigInfo, SignalSet};
+use crate::{text, threads};
+use core::ffi::c_int;
+
+/// Has `info`'s signal come again on the stack that the program has given it; `false`: it is to be handled where it is.
+pub(super) fn give_way(info: &SigInfo, context: UContext) -> bool {
+    // An emulator does not send all of a siginfo again.
+    if text::is_unprotecting() {
+        return false;
+    }
+    let Some(block) = threads::current() else { return false };
+    let mask = context.mask();
+    let has_ended_wait = mask.with(info.signal) == mask;
+    if has_ended_wait && block.deferral.has_wait() || !block.stacks.give_up(context) {
+        return false;
+    }
+    // The signal return brings the interrupted mask back.
+    let own = sys::sigprocmask(libc::SIG_BLOCK, Some(SignalSet::ALL));
+    if !queue_in_front(info) {
+        sys::sigprocmask(libc::SIG_SETMASK, Some(own));
+        return false;
+    }
+    if has_ended_wait {
+        block.deferral.keep_wait(info.signal, mask);
+        context.set_mask(mask.without(info.signal));
+    }
+    true
+}
+
+/// Ends what [`give_way`] began: the signal has come again. What the program's handler finds of its alternate stack is its own.
+pub(super) fn take_back(signal: c_int, context: UContext) {
+    let Some(block) = threads::current() else { return };
+    if let Some(mask) = block.deferral.take_wait(signal) {
+        context.set_mask(mask);
+    }
+    block.stacks.show_program_stack(context);
+}
