@@ -9,8 +9,9 @@ mod exclusive;
 mod system;
 
 use crate::insn;
+use probe_core::CodeAddr;
 use probe_core::arch::{Decoded, Method, Site};
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 
 /// A decoded instruction: what it does to the registers, or how its slot is built.
 ///

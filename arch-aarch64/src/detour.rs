@@ -21,8 +21,9 @@
 
 use crate::decode::{self, BranchKind, Literal, Plan};
 use crate::insn;
+use probe_core::CodeAddr;
 use probe_core::arch::{DetourCalls, DetourLayout, Displaced, Site};
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 
 /// The length of the jump.
 pub(crate) const JUMP_LEN: usize = 4;

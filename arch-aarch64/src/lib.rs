@@ -39,11 +39,12 @@ pub use patch::Lines;
 pub use regs::PtRegs;
 pub use slot::StepState;
 
+use probe_core::CodeAddr;
 use probe_core::arch::{
     Arch, Calls, Decoded, DetourCalls, DetourLayout, Displaced, Entry, Jumps, MemFault, Memory, Method,
     SingleStep, Site, Tail, TailPatch, Text,
 };
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 use regs::{PSTATE_D, PSTATE_SS};
 
 /// The A64 instruction set with the AAPCS64 calling convention.

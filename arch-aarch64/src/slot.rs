@@ -14,8 +14,9 @@ use crate::decode::Plan;
 use crate::insn;
 use crate::regs::{PSTATE_BTYPE, PtRegs};
 use crate::simulate;
+use probe_core::CodeAddr;
 use probe_core::arch::{Tail, TailPatch};
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 
 /// The size of a slot.
 pub(crate) const LEN: usize = 32;

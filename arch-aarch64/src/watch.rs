@@ -1,11 +1,12 @@
 //! Watchpoints: what DBGWVR and DBGWCR hold. Source: DDI 0487J.a D2.10 and D24.3.12.
 //!
 //! Watchpoints trap *before* the access. Whoever handles one disables it, steps over the instruction (the module
-//! `slot`'s single-step serves), enables it again and calls [`Probes::watchpoint`](probe_core::Probes::watchpoint) then.
+//! `slot`'s single-step serves), enables it again and calls [`Traps::watchpoint`](probe_core::Traps::watchpoint) then.
 //! A loop of LDXR and STXR on watched memory never ends that way, because the step's exceptions clear the exclusive
 //! monitor (B2.9.5): atomics of ARMv8.0 code are not to be watched. Pure.
 
-use probe_core::{Refusal, Trigger, WatchRange};
+use probe_core::error::Refusal;
+use probe_core::{Trigger, WatchRange};
 
 /// The length or the alignment is none that is offered.
 pub const BAD_RANGE: Refusal = Refusal::invalid(

@@ -15,11 +15,12 @@ use crate::regs::Regs;
 use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use probe_core::CodeAddr;
 use probe_core::arch::{
     DetourCalls, DetourLayout, Displaced, NativeArch, NativeCalls, NativeJumps, Resume, SaveSet,
     TrampolineHandler,
 };
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 use probe_x86_decode::ProtectedMode;
 use probe_x86_decode::call::{self, FOLLOWING_CALL_LEN_32 as FOLLOWING_CALL_LEN, STUB_CALL_LEN};
 use probe_x86_decode::detour::{self, PUSHED_LEN, Trampoline, WORDS_LEN};

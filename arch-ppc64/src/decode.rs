@@ -6,8 +6,9 @@ mod region;
 
 use crate::insn::{self, Class, Row};
 use core::marker::PhantomData;
+use probe_core::CodeAddr;
 use probe_core::arch::{Decoded, Method, Site, Text};
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 
 /// How an instruction is executed at a hit.
 ///

@@ -18,8 +18,9 @@
 
 use crate::decode::{self, Plan};
 use crate::{Endian, insn};
+use probe_core::CodeAddr;
 use probe_core::arch::{DetourCalls, DetourLayout, Displaced, Site};
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 
 /// The length of the jump.
 pub(crate) const JUMP_LEN: usize = 4;

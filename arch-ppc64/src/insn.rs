@@ -4,7 +4,7 @@
 //! versions, titles did not). Instructions that only older versions have say so. Words are values, bit 0 of the
 //! manual being the most significant one, whatever the byte order of the text they come from. Pure.
 
-use probe_core::Refusal;
+use probe_core::error::Refusal;
 
 /// `tw 31,0,0`, the unconditional trap: our breakpoint. Book I, "Trap Instructions".
 pub(crate) const TRAP: u32 = 0x7fe0_0008;

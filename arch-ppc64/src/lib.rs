@@ -40,11 +40,12 @@ pub use regs::PtRegs;
 pub use slot::Kept;
 
 use core::marker::PhantomData;
+use probe_core::CodeAddr;
 use probe_core::arch::{
     Arch, Calls, Decoded, DetourCalls, DetourLayout, Displaced, Entry, Jumps, MemFault, Memory, SingleStep,
     Site, Tail, TailPatch, Text,
 };
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 
 mod sealed {
     pub trait Sealed {}

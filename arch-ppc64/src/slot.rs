@@ -12,8 +12,9 @@ use crate::decode::Plan;
 use crate::insn;
 use crate::regs::PtRegs;
 use crate::simulate;
+use probe_core::CodeAddr;
 use probe_core::arch::{Method, Tail, TailPatch};
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 
 /// The size of a slot in bytes; the core owns the last eight.
 pub(crate) const LEN: usize = 32;

@@ -1,8 +1,9 @@
 //! `tests/vectors/ppc64.txt` held against decode, in both byte orders, and against every row of the tables.
 
 use crate::{Big, ElfV1, ElfV2, Endian, Little, Plan, Ppc64, insn};
+use probe_core::CodeAddr;
 use probe_core::arch::{Arch, Method, Site, Tail, Text};
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 use std::format;
 use std::string::String;
 use std::vec::Vec;

@@ -13,8 +13,9 @@ use capstone::arch::ppc::{ArchMode, PpcOperand};
 use capstone::prelude::*;
 use capstone::{Capstone, Endian as CapstoneEndian};
 use probe_arch_ppc64::{Big, ElfV1, ElfV2, Endian, Little, Plan, Ppc64, PtRegs, regs::MSR_SF};
+use probe_core::CodeAddr;
 use probe_core::arch::{Access, Arch, Decoded, MemFault, Memory, Site, Text};
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 use std::collections::BTreeMap;
 
 const LIBC_BIG: &str = "/usr/powerpc64-linux-gnu/lib/libc.so.6";

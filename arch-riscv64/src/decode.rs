@@ -10,8 +10,8 @@ mod full;
 mod reservation;
 
 use crate::insn;
-use probe_core::Refusal;
 use probe_core::arch::{Decoded, Method, Site};
+use probe_core::error::Refusal;
 
 /// A decoded instruction: what it does to the registers, or that it runs in a slot.
 ///

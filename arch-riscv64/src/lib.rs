@@ -36,10 +36,11 @@ mod asm;
 pub use decode::{Condition, Plan};
 pub use regs::PtRegs;
 
+use probe_core::CodeAddr;
 use probe_core::arch::{
     Arch, Calls, Decoded, Entry, MemFault, Memory, Method, NoJumps, Site, Tail, TailPatch, Text,
 };
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 use regs::{A0, RA, SP};
 
 /// The RV64GC instruction set with the LP64D calling convention.

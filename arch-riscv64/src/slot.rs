@@ -10,8 +10,9 @@
 
 use crate::decode::Plan;
 use crate::insn;
+use probe_core::CodeAddr;
 use probe_core::arch::{Tail, TailPatch};
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 
 /// The size of a slot.
 pub(crate) const LEN: usize = 32;

@@ -13,10 +13,11 @@ use crate::regs::Regs;
 use core::arch::naked_asm;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use probe_core::CodeAddr;
 use probe_core::arch::{
     DetourCalls, DetourLayout, Displaced, NativeArch, NativeCalls, NativeJumps, Resume, SaveSet,
 };
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 use probe_x86_decode::LongMode;
 use probe_x86_decode::call::{self, FOLLOWING_CALL, STUB_CALL_LEN};
 use probe_x86_decode::detour::{self, FOLLOW_LEN, RED_ZONE_LEN, Trampoline, WORD_DISTANCE};

@@ -1,6 +1,7 @@
 //! Data breakpoints: shared, see [`probe_x86_decode::watch`].
 
-use probe_core::{Refusal, WatchRange};
+use probe_core::WatchRange;
+use probe_core::error::Refusal;
 use probe_x86_decode::LongMode;
 pub use probe_x86_decode::watch::{BAD_RANGE, COUNT, control};
 

@@ -12,9 +12,10 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use core::sync::atomic::{AtomicU8, Ordering};
 use probe_core::arch::{Access, MemFault, Memory, SaveSet};
-use probe_core::error::TextError;
-use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol};
-use probe_core::{Arrival, CodeAddr, Context, Errno, FaultVerdict, Probes, Task, Trap};
+use probe_core::error::{Errno, TextError};
+use probe_core::host::{Arrival, Blacklisted, Context, Host, Notice, Probeable, Symbol, Task};
+use probe_core::traps::{FaultVerdict, Trap};
+use probe_core::{CodeAddr, Probes};
 
 /// The host of this library's probes.
 pub type TheHost = CKernel;
@@ -214,7 +215,7 @@ pub(crate) fn started() -> Option<&'static Probes<TheHost>> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn probe_breakpoint(regs: *mut pt_regs) -> c_int {
     // SAFETY: the caller's promise.
-    match PROBES.breakpoint(unsafe { &mut *regs }) {
+    match PROBES.traps().breakpoint(unsafe { &mut *regs }) {
         Trap::NotOurs => PROBE_NOT_OURS,
         Trap::Handled => PROBE_HANDLED,
         Trap::Fault(_) => PROBE_FAULT,
@@ -229,7 +230,7 @@ pub unsafe extern "C" fn probe_breakpoint(regs: *mut pt_regs) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn probe_fault(regs: *mut pt_regs, trap_number: u32) -> c_int {
     // SAFETY: the caller's promise.
-    match PROBES.fault(unsafe { &mut *regs }, trap_number) {
+    match PROBES.traps().fault(unsafe { &mut *regs }, trap_number) {
         FaultVerdict::NotOurs => PROBE_NOT_OURS,
         FaultVerdict::Handled => PROBE_HANDLED,
         FaultVerdict::Restored => PROBE_FAULT,
@@ -291,7 +292,7 @@ pub unsafe extern "C" fn probe_task_stack(task: *mut c_void, low: usize, high: u
 pub unsafe extern "C" fn probe_task_exit(task: *mut c_void) {
     // SAFETY: the caller's promise.
     if let Some(task) = unsafe { task.cast::<Task<Native>>().as_ref() } {
-        PROBES.task_exit(task);
+        PROBES.events().task_exit(task);
     }
 }
 
@@ -299,7 +300,7 @@ pub unsafe extern "C" fn probe_task_exit(task: *mut c_void) {
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_text_going(start: c_ulong, end: c_ulong) {
     if started().is_some() {
-        PROBES.text_going(CodeAddr::new(start as usize), CodeAddr::new(end as usize));
+        PROBES.events().text_going(CodeAddr::new(start as usize), CodeAddr::new(end as usize));
     }
 }
 

@@ -7,7 +7,9 @@ use crate::host;
 use crate::types::{kprobe, probe_counters};
 use core::ffi::{CStr, c_char, c_int, c_long, c_ulong};
 use core::fmt::{self, Write};
-use probe_core::{CodeAddr, Errno, Place, RegisterError, Viewer};
+use probe_core::error::{Errno, RegisterError};
+use probe_core::files::Viewer;
+use probe_core::{CodeAddr, Place};
 
 /// A caller's buffer, and how long the text would be that goes there.
 struct Buffer<'a> {
@@ -63,7 +65,7 @@ pub unsafe extern "C" fn kprobes_list(buf: *mut c_char, len: usize, is_privilege
     // SAFETY: the caller's promise.
     let mut out = unsafe { Buffer::new(buf, len) };
     // A buffer refuses nothing.
-    let _ = probes.list(&mut out, viewer(is_privileged));
+    let _ = probes.files().list(&mut out, viewer(is_privileged));
     out.finish()
 }
 
@@ -80,7 +82,7 @@ pub unsafe extern "C" fn kprobes_blacklist(buf: *mut c_char, len: usize, is_priv
     // SAFETY: the caller's promise.
     let mut out = unsafe { Buffer::new(buf, len) };
     // A buffer refuses nothing.
-    let _ = probes.blacklist(&mut out, viewer(is_privileged));
+    let _ = probes.files().blacklist(&mut out, viewer(is_privileged));
     out.finish()
 }
 
@@ -101,7 +103,7 @@ pub unsafe extern "C" fn kprobes_write_enabled(text: *const c_char) -> c_int {
     }
     // SAFETY: the caller's promise.
     let Ok(text) = (unsafe { CStr::from_ptr(text) }).to_str() else { return -Errno::EINVAL.as_i32() };
-    match host::probes().map(|probes| probes.write_enabled(text)) {
+    match host::probes().map(|probes| probes.files().write_enabled(text)) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => -error.errno().as_i32(),
         Err(errno) => errno,

@@ -1,7 +1,8 @@
 //! The library for a Linux process: probes in any code of the program that it is linked into.
 
 use core::ffi::c_int;
-use probe_core::{Errno, Probes};
+use probe_core::Probes;
+use probe_core::error::Errno;
 use probe_host_linux::{LinuxProcess, StartError};
 
 /// The host of this library's probes.

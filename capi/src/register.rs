@@ -13,12 +13,10 @@ use crate::{Native, types};
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_int, c_ulong, c_void};
 use core::ptr;
-use probe_core::error::ControlError;
-use probe_core::host::Host;
-use probe_core::{
-    Answer, AnyProbe, Call, CodeAddr, Context, Errno, Flow, Follow, Hit, Jprobe, Kprobe, Kretprobe, Place,
-    Return,
-};
+use probe_core::error::{EnableError, Errno};
+use probe_core::handler::{Answer, Call, Flow, Follow, Hit, Return};
+use probe_core::host::{Context, Host};
+use probe_core::{AnyProbe, CodeAddr, Jprobe, Kprobe, Kretprobe, Place};
 
 /// A probe on its way: what it will be, and where its handle goes.
 struct Candidate {
@@ -250,7 +248,7 @@ unsafe fn pointers<'a, T>(all: *mut *mut T, num: c_int) -> Option<&'a [*mut T]> 
 /// The module's promises, and `T` begins with a kprobe.
 unsafe fn control(
     p: *mut kprobe,
-    change: impl FnOnce(&probe_core::Probe<TheHost>) -> Result<(), ControlError>,
+    change: impl FnOnce(&probe_core::Probe<TheHost>) -> Result<(), EnableError>,
 ) -> c_int {
     // SAFETY: valid or null, the caller's promise.
     let Some(handle) = (unsafe { p.as_ref() }).and_then(kprobe::handle) else {
@@ -497,7 +495,7 @@ unsafe fn build_jprobe(this: *mut jprobe) -> Result<AnyProbe<Native>, Wrong> {
     // SAFETY: the caller's promise.
     let place = unsafe { place(&jp.kp) }?;
     // SAFETY: `entry` takes the probed function's arguments, as the caller promises.
-    let probe = unsafe { Jprobe::<Native>::on(place, jp.entry.expose_provenance()) };
+    let probe = unsafe { Jprobe::<Native>::from_raw(place, jp.entry.expose_provenance()) };
     Ok(if jp.kp.flags & KPROBE_FLAG_DISABLED != 0 { probe.disabled().into() } else { probe.into() })
 }
 

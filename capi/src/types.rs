@@ -5,8 +5,9 @@ use crate::Native;
 use crate::host::TheHost;
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use core::ptr;
+use probe_core::Probe;
 use probe_core::arch::Arch;
-use probe_core::{Errno, Probe};
+use probe_core::error::Errno;
 
 /// The saved registers: the backend's own, laid out as Linux's `struct pt_regs`.
 pub type pt_regs = <Native as Arch>::Regs;

@@ -199,7 +199,7 @@ fn follow(root: &Path, document: &Path, link: &Link) -> Result<(), String> {
     let Some(name) = link.text.strip_prefix('`').and_then(|text| text.strip_suffix('`')) else {
         return Ok(());
     };
-    // `Probes::breakpoint`: the last name is what has to be there; the name of a file or a folder is what it is.
+    // `Traps::breakpoint`: the last name is what has to be there; the name of a file or a folder is what it is.
     let name = name.rsplit("::").next().unwrap_or(name);
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let is_own = Path::new(path)
@@ -269,7 +269,7 @@ mod tests {
         let check = |text, target| follow(&root, Path::new("ARCHITECTURE.md"), &link(text, target));
         assert_eq!(check("x", "README.md"), Ok(()));
         assert_eq!(check("x", "README.md#two-commands"), Ok(()));
-        assert_eq!(check("`Probes::breakpoint`", "probe-core/src/hit.rs"), Ok(()));
+        assert_eq!(check("`Traps::breakpoint`", "probe-core/src/hit.rs"), Ok(()));
         assert_eq!(check("`hit.rs`", "probe-core/src/hit.rs"), Ok(()));
         assert!(check("x", "NOWHERE.md").is_err());
         assert!(check("x", "README.md#no-such-heading").is_err());

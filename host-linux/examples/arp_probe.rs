@@ -38,11 +38,11 @@ extern "C" fn validate_source_called(_source: u32, _destination: u32, _table: c_
     println!("Calling: validate_source()");
 }
 
-fn register() -> Result<Vec<Probe>, probe_core::BatchError> {
+fn register() -> Result<Vec<Probe>, probe_core::error::BatchError> {
     let handler: extern "C" fn(u32, u32, c_int) = validate_source_called;
     // SAFETY: the handler has the function's arguments.
-    let called = unsafe { Jprobe::with("validate_source", handler) };
-    let returned = Kretprobe::on("validate_source").exit(|ret, ()| {
+    let called = unsafe { Jprobe::at("validate_source", handler) };
+    let returned = Kretprobe::at("validate_source").exit(|ret, ()| {
         let value = ret.value();
         println!(
             "Returning: validate_source() with a return value: {value:#x}(64bit) {:#x}(32bit)",
@@ -51,7 +51,7 @@ fn register() -> Result<Vec<Probe>, probe_core::BatchError> {
     });
     // The third argument is the pointer to the result: only the return handler can look behind it.
     let looked_up =
-        Kretprobe::on("route_lookup").entry(|call| call.argument(2)).exit(|ret, result: usize| {
+        Kretprobe::at("route_lookup").entry(|call| call.argument(2)).exit(|ret, result: usize| {
             let mut kind = [0];
             let at = result + std::mem::offset_of!(RouteResult, kind);
             let read = probe_core::arch::Memory::read(&ret.memory(), at, &mut kind);

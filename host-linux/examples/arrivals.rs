@@ -2,7 +2,7 @@
 //!
 //! cargo run --release -p probe-host-linux --example arrivals -- /usr/bin/* /usr/lib/x86_64-linux-gnu/*.so*
 
-use probe_host_linux::probe_core::Arrival;
+use probe_host_linux::probe_core::host::Arrival;
 use probe_host_linux::symbols::arrival::InFile;
 use probe_host_linux::symbols::file::read_symbols;
 use probe_host_linux::symbols::index::Kind;

@@ -16,7 +16,7 @@ type Handler = extern "C" fn(*const c_char, *mut *mut c_char, c_int);
 fn main() -> ExitCode {
     let handler: Handler = strtol_handler;
     // SAFETY: the handler has strtol's arguments.
-    let probe = match probes().register(unsafe { Jprobe::with("strtol", handler) }) {
+    let probe = match probes().register(unsafe { Jprobe::at("strtol", handler) }) {
         Ok(probe) => probe,
         Err(error) => {
             println!("register_jprobe failed, returned -{}: {error}", error.errno().as_i32());

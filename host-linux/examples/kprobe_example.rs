@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p probe-host-linux --example kprobe_example [symbol=NAME]` (default `getppid`)
 
-use probe_core::Answer;
 use probe_core::arch::Regs as _;
+use probe_core::handler::Answer;
 use probe_host_linux::{Kprobe, Regs, probes};
 use std::process::ExitCode;
 

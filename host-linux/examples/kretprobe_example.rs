@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let function =
         function.as_deref().and_then(|arg| arg.strip_prefix("func=")).unwrap_or("getppid").to_owned();
     let name = function.clone();
-    let probe = Kretprobe::on(function.as_str())
+    let probe = Kretprobe::at(function.as_str())
         .max_active(20)
         // The kernel's example leaves kernel threads alone; this one follows the main thread only.
         .entry(|_call| is_main_thread().then(Instant::now))

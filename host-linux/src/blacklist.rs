@@ -16,8 +16,8 @@ use crate::symbols::index::{Entry, Kind};
 use crate::symbols::objects::{self, Object, Role};
 use crate::symbols::{demangle, eh_frame};
 use core::ffi::c_int;
-use probe_core::host::Blacklisted;
-use probe_core::{Arrival, CodeAddr};
+use probe_core::CodeAddr;
+use probe_core::host::{Arrival, Blacklisted};
 
 unsafe extern "C" {
     fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8;

@@ -23,7 +23,9 @@ use crate::sys::{Action, AltStack, SignalSet};
 use crate::{Hit, Kprobe, Native, Probe, blacklist, memory, process};
 use core::ffi::c_int;
 use probe_core::arch::{Arch, Jumps, Memory, Regs as _};
-use probe_core::{AnyProbe, BatchError, CodeAddr, Flow, Place};
+use probe_core::error::BatchError;
+use probe_core::handler::Flow;
+use probe_core::{AnyProbe, CodeAddr, Place};
 use std::collections::BTreeMap;
 
 /// Where a whole number of instructions is read.

@@ -11,9 +11,9 @@ use crate::text::{TextAccess, TextWriter};
 use crate::{blacklist, exec, sync, sys, threads, unwind, watch};
 use core::cell::Cell;
 use probe_core::arch::{Arch, SaveSet};
-use probe_core::error::TextError;
-use probe_core::host::{Blacklisted, Host, Notice, Probeable, Symbol, Watchpoints};
-use probe_core::{Arrival, CodeAddr, Context, Probes, Refusal, Task};
+use probe_core::error::{Refusal, TextError};
+use probe_core::host::{Arrival, Blacklisted, Context, Host, Notice, Probeable, Symbol, Task, Watchpoints};
+use probe_core::{CodeAddr, Probes};
 
 /// This process as a host of probes. There is one: [`crate::probes`].
 pub struct LinuxProcess {

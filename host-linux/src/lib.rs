@@ -10,10 +10,10 @@
 //!     CALLS.fetch_add(1, Relaxed);
 //! }))?;
 //! let sizes = probes().register(
-//!     Kretprobe::on("malloc").entry(|call| call.argument(0)).exit(|ret, size| drop((ret.value(), size))),
+//!     Kretprobe::at("malloc").entry(|call| call.argument(0)).exit(|ret, size| drop((ret.value(), size))),
 //! )?;
 //! drop((opened, sizes)); // unregisters
-//! # Ok::<(), probe_core::RegisterError>(())
+//! # Ok::<(), probe_core::error::RegisterError>(())
 //! ```
 //!
 //! In the order of reading: `host` the host itself · [`process`] how it starts · [`signals`] the traps and the program's own handlers ·
@@ -72,10 +72,10 @@ pub type Kprobe = probe_core::Kprobe<Native>;
 /// A jprobe in this process.
 pub type Jprobe = probe_core::Jprobe<Native>;
 /// A return probe in this process, with private data of type `D`.
-pub type Kretprobe<D = (), S = probe_core::Fresh> = probe_core::Kretprobe<Native, D, S>;
+pub type Kretprobe<D = (), S = probe_core::handler::Fresh> = probe_core::Kretprobe<Native, D, S>;
 /// A registered probe in this process; unregisters when dropped.
 pub type Probe = probe_core::Probe<LinuxProcess>;
 /// One hit, as a handler sees it.
-pub type Hit<'a> = probe_core::Hit<'a, Native>;
+pub type Hit<'a> = probe_core::handler::Hit<'a, Native>;
 /// The saved registers.
 pub type Regs = <Native as probe_core::arch::Arch>::Regs;

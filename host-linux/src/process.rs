@@ -76,13 +76,15 @@ pub fn objects_changed() {
     if threads::current().is_some_and(|block| block.context.is_inside()) {
         return;
     }
-    objects::report_gone(&mut |start, end| PROBES.text_going(CodeAddr::new(start), CodeAddr::new(end)));
+    objects::report_gone(&mut |start, end| {
+        PROBES.events().text_going(CodeAddr::new(start), CodeAddr::new(end))
+    });
 }
 
 fn start_once() -> Result<(), StartError> {
     threads::start(threads::Exits {
-        ended: |task| PROBES.task_exit(task),
-        ending: |task, sp| PROBES.task_exiting(task, sp),
+        ended: |task| PROBES.events().task_exit(task),
+        ending: |task, sp| PROBES.events().task_exiting(task, sp),
     })
     .map_err(StartError::NoMemory)?;
     signals::start().map_err(StartError::NoHandler)?;

@@ -35,7 +35,7 @@ use crate::arch::{self, Native, UContext};
 use crate::signals::owned::BLOCKED;
 use crate::sys;
 use core::ffi::{c_int, c_void};
-use probe_core::Context;
+use probe_core::host::Context;
 
 /// Reserves the table.
 ///

@@ -10,8 +10,10 @@ use crate::lock::Lock;
 use crate::sys::{self, SigInfo};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use probe_core::error::Refusal;
 use probe_core::host::Watchpoints;
-use probe_core::{MAX_WATCHPOINTS, Refusal, Trigger, WatchRange};
+use probe_core::limits::MAX_WATCHPOINTS;
+use probe_core::{Trigger, WatchRange};
 use std::sync::OnceLock;
 
 /// The `si_code` of a SIGTRAP that such an event raises.

@@ -76,10 +76,10 @@ fn hit_4_a_hit_allocates_nothing() {
         probes().register(Kprobe::at("alloc_step").pre(|_| ()).post(|_| ())).unwrap(),
         probes().register(Kprobe::at("alloc_boost").pre(|_| ())).unwrap(),
         probes()
-            .register(Kretprobe::on("alloc_return").max_active(3).entry(|_| Some(7_u64)).exit(|_, _| ()))
+            .register(Kretprobe::at("alloc_return").max_active(3).entry(|_| Some(7_u64)).exit(|_, _| ()))
             .unwrap(),
         // SAFETY: a handler without arguments fits every function.
-        probes().register(unsafe { Jprobe::with("alloc_jump", nothing as extern "C" fn()) }).unwrap(),
+        probes().register(unsafe { Jprobe::at("alloc_jump", nothing as extern "C" fn()) }).unwrap(),
     );
     // A new thread's very first hit, too. (glibc allocates a thread's structures with its own allocator.)
     FORBIDDEN.store(true, Relaxed);

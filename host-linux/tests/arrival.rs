@@ -3,8 +3,8 @@
 mod common;
 
 use common::{alone, count, counter};
-use probe_host_linux::probe_core::host::Host;
-use probe_host_linux::probe_core::{Arrival, CodeAddr, Place};
+use probe_host_linux::probe_core::host::{Arrival, Host};
+use probe_host_linux::probe_core::{CodeAddr, Place};
 use probe_host_linux::{Kprobe, Kretprobe, Native, probe_core, probes};
 use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,7 +21,7 @@ unsafe extern "C" {
 /// What a return probe on `name` is answered: nothing, or the error's code.
 fn code_of_return(name: &str) -> Option<&'static str> {
     let place = Place::symbol(name);
-    let registered = probes().register(Kretprobe::on(place.clone()).exit(|_, ()| {}));
+    let registered = probes().register(Kretprobe::at(place.clone()).exit(|_, ()| {}));
     let told = probes().explain(&place).unwrap().entry;
     assert_eq!(told.as_ref().err(), registered.as_ref().err(), "{name}");
     registered.err().map(|error| error.code())
@@ -41,10 +41,10 @@ fn reg_19_a_part_that_is_jumped_to_is_refused_by_its_unwind_information() {
     assert_eq!(bare, [2, 101, 1101, 6000]);
     let _kprobe = probes().register(Kprobe::at("arrival_work.cold").pre(pre)).unwrap();
     let returns = counter();
-    let exit = move |_: &mut probe_core::Return<'_, Native>, ()| {
+    let exit = move |_: &mut probe_core::handler::Return<'_, Native>, ()| {
         returns.fetch_add(1, Relaxed);
     };
-    let _whole = probes().register(Kretprobe::on("arrival_work").exit(exit)).unwrap();
+    let _whole = probes().register(Kretprobe::at("arrival_work").exit(exit)).unwrap();
     let probed = [1, 100, 101, 5000].map(|n| black_box(arrival_work as extern "C" fn(usize) -> usize)(n));
     assert_eq!((probed, count(hits), count(returns)), (bare, 2, 4));
 }

@@ -71,7 +71,7 @@ fn hit_7_a_child_that_shares_memory_and_storage_hits_beside_its_maker() {
         hits.fetch_add(1, Relaxed);
     });
     let entry = probes().register(counted).unwrap();
-    let followed = Kretprobe::on("children_work").exit(move |_, ()| {
+    let followed = Kretprobe::at("children_work").exit(move |_, ()| {
         returns.fetch_add(1, Relaxed);
     });
     let exits = probes().register(followed).unwrap();
@@ -79,7 +79,7 @@ fn hit_7_a_child_that_shares_memory_and_storage_hits_beside_its_maker() {
     let mut calls = 0;
     for by_jump in [false, true] {
         if by_jump {
-            probes().optimise().unwrap();
+            probes().jumps().lay().unwrap();
         }
         for _ in 0..5 {
             let made = std::thread::spawn(move || beside_a_child(flags)).join().unwrap();
@@ -102,7 +102,7 @@ fn hit_7_a_fork_of_a_thread_that_shares_its_storage_goes_on_with_what_it_has() {
     let _alone = alone();
     let guard = guard_signals().unwrap();
     let returns = counter();
-    let followed = Kretprobe::on("children_fork").exit(move |_, ()| {
+    let followed = Kretprobe::at("children_fork").exit(move |_, ()| {
         returns.fetch_add(1, Relaxed);
     });
     let exits = probes().register(followed).unwrap();
@@ -184,7 +184,7 @@ fn hit_13_a_child_without_handlers_is_refused_as_by_a_kernel_that_has_none() {
     };
     for by_jump in [false, true] {
         if by_jump {
-            probes().optimise().unwrap();
+            probes().jumps().lay().unwrap();
         }
         let plain = clone3(0);
         assert!(plain == Ok(0) || std::env::var_os("PROBE_RUNNER").is_some() && plain == Err(libc::ENOSYS));

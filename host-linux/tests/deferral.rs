@@ -146,21 +146,21 @@ fn each_way(mut test: impl FnMut(&str)) {
                     x
                 }
                 // SAFETY: the function's own signature.
-                let entry = unsafe { Jprobe::with("deferral_work", mirror as extern "C" fn(usize) -> usize) };
+                let entry = unsafe { Jprobe::at("deferral_work", mirror as extern "C" fn(usize) -> usize) };
                 probes().register(entry)
             }
-            _ => probes().register(Kretprobe::on("deferral_work").exit(|_, ()| in_handler())),
+            _ => probes().register(Kretprobe::at("deferral_work").exit(|_, ()| in_handler())),
         }
         .unwrap();
         if way.ends_with("jump") {
-            assert!(probes().optimise().unwrap() > 0, "{way}");
+            assert!(probes().jumps().lay().unwrap() > 0, "{way}");
         }
         let step = way
             .ends_with("step")
             .then(|| probes().register(Kprobe::at("deferral_work").post(|_| ())).unwrap());
         test(way);
         drop(step);
-        probes().unoptimise().unwrap();
+        probes().jumps().lift().unwrap();
         drop(probe);
     }
     drop((inner, guard));

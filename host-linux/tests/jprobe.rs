@@ -68,7 +68,7 @@ fn jmp_1_the_handler_gets_all_arguments_and_changes_nothing() {
     let bare = call();
     // SAFETY: the handler has the function's signature.
     let jprobe = unsafe {
-        Jprobe::with(
+        Jprobe::at(
             "jp_many",
             many_handler as extern "C" fn(u8, usize, *const u8, i32, usize, usize, usize, usize),
         )
@@ -89,10 +89,9 @@ fn reg_11_a_second_jprobe_on_a_function_is_refused() {
     let _alone = alone();
     extern "C" fn nothing() {}
     // SAFETY: a handler without arguments fits every function.
-    let first = probes().register(unsafe { Jprobe::with("jp_many", nothing as extern "C" fn()) }).unwrap();
+    let first = probes().register(unsafe { Jprobe::at("jp_many", nothing as extern "C" fn()) }).unwrap();
     // SAFETY: as above.
-    let error =
-        probes().register(unsafe { Jprobe::with("jp_many", nothing as extern "C" fn()) }).unwrap_err();
+    let error = probes().register(unsafe { Jprobe::at("jp_many", nothing as extern "C" fn()) }).unwrap_err();
     assert_eq!(error.errno().as_i32(), libc::EEXIST);
     drop(first);
 }
@@ -115,9 +114,9 @@ fn ret_9_kprobe_jprobe_body_and_return_handler_run_in_this_order() {
     }
     let _alone = alone();
     // SAFETY: the handler has the function's signature.
-    let jprobe = unsafe { Jprobe::with("jp_body", handler as extern "C" fn(usize)) };
+    let jprobe = unsafe { Jprobe::at("jp_body", handler as extern "C" fn(usize)) };
     let all = (
-        probes().register(Kretprobe::on("jp_body").exit(|_, ()| note(4))).unwrap(),
+        probes().register(Kretprobe::at("jp_body").exit(|_, ()| note(4))).unwrap(),
         probes().register(jprobe).unwrap(),
         probes().register(Kprobe::at("jp_body").pre(|_| note(1))).unwrap(),
     );
@@ -146,7 +145,7 @@ fn a_probed_function_called_by_a_jprobes_handler_is_executed_and_counted() {
     let inner = probes().register(Kprobe::at("jp_inner").pre(|_| ()).post(|_| ())).unwrap();
     // SAFETY: the handler has the function's signature.
     let outer =
-        probes().register(unsafe { Jprobe::with("jp_outer", handler as extern "C" fn(usize)) }).unwrap();
+        probes().register(unsafe { Jprobe::at("jp_outer", handler as extern "C" fn(usize)) }).unwrap();
     assert_eq!(jp_outer(black_box(6)), 7);
     assert_eq!(count(&INNER), 42);
     assert_eq!(inner.counters().missed_nested, 1);
@@ -166,7 +165,7 @@ fn errno_survives_a_jprobes_handler() {
     }
     let _alone = alone();
     // SAFETY: a handler without arguments fits every function.
-    let probe = probes().register(unsafe { Jprobe::with("jp_errno", handler as extern "C" fn()) }).unwrap();
+    let probe = probes().register(unsafe { Jprobe::at("jp_errno", handler as extern "C" fn()) }).unwrap();
     errno().store(4711, Relaxed);
     jp_errno(1);
     assert_eq!(errno().load(Relaxed), 4711);

@@ -4,7 +4,8 @@ mod common;
 
 use common::{alone, code, count, counter, errno};
 use probe_core::arch::{Arch, Regs as _};
-use probe_core::{Answer, CodeAddr, Flow, Place};
+use probe_core::handler::{Answer, Flow};
+use probe_core::{CodeAddr, Place};
 use probe_host_linux::{Kprobe, Native, probes};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -217,7 +218,7 @@ fn reg_3_data_and_the_hit_path_itself_are_refused() {
     let error = probes().register(Kprobe::at(own)).unwrap_err();
     assert_eq!(error.errno().as_i32(), libc::EINVAL);
     let mut listing = String::new();
-    probes().blacklist(&mut listing, probe_core::Viewer::Privileged).unwrap();
+    probes().files().blacklist(&mut listing, probe_core::files::Viewer::Privileged).unwrap();
     assert!(listing.contains("probe_core"), "{listing}");
 }
 

@@ -34,7 +34,7 @@ fn ret_4_the_handler_sees_value_and_private_data_and_may_change_the_value() {
     let _alone = alone();
     let seen = counter();
     let probe = probes()
-        .register(Kretprobe::on("ret_double").entry(|call| call.argument(0)).exit(move |ret, argument| {
+        .register(Kretprobe::at("ret_double").entry(|call| call.argument(0)).exit(move |ret, argument| {
             assert_eq!(ret.value(), 2 * argument);
             seen.fetch_add(argument, Relaxed);
             ret.set_value(ret.value() + 1);
@@ -53,7 +53,7 @@ fn ret_1_a_declined_call_is_left_alone() {
     let _alone = alone();
     let returns = counter();
     let probe = probes()
-        .register(Kretprobe::on("ret_double").entry(|call| (call.argument(0) == Some(1)).then_some(())).exit(
+        .register(Kretprobe::at("ret_double").entry(|call| (call.argument(0) == Some(1)).then_some(())).exit(
             move |_, ()| {
                 returns.fetch_add(1, Relaxed);
             },
@@ -69,7 +69,7 @@ fn ret_5_recursion_returns_innermost_first() {
     let _alone = alone();
     let (order, returns) = (counter(), counter());
     let probe = probes()
-        .register(Kretprobe::on("ret_factorial").max_active(100).entry(|call| call.argument(0)).exit(
+        .register(Kretprobe::at("ret_factorial").max_active(100).entry(|call| call.argument(0)).exit(
             move |_, n| {
                 returns.fetch_add(1, Relaxed);
                 assert_eq!(order.swap(n, Relaxed) + 1, n);
@@ -86,7 +86,7 @@ fn ret_2_an_empty_pool_misses_the_call() {
     let _alone = alone();
     let returns = counter();
     let probe = probes()
-        .register(Kretprobe::on("ret_factorial").max_active(3).exit(move |_, ()| {
+        .register(Kretprobe::at("ret_factorial").max_active(3).exit(move |_, ()| {
             returns.fetch_add(1, Relaxed);
         }))
         .unwrap();
@@ -101,7 +101,7 @@ fn ret_5_several_probes_on_one_function_all_run() {
     let order = counter();
     let probes_on_it: Vec<_> = (1..=3)
         .map(|number| {
-            let probe = Kretprobe::on("ret_double").exit(move |ret, ()| {
+            let probe = Kretprobe::at("ret_double").exit(move |ret, ()| {
                 assert_eq!(ret.value(), 14);
                 order.store(count(order) * 10 + number, Relaxed);
             });
@@ -119,7 +119,7 @@ fn ret_7_a_panic_arrives_at_its_catch_unwind() {
     let _alone = alone();
     let returns = counter();
     let probe = probes()
-        .register(Kretprobe::on("ret_panics").max_active(4).exit(move |_, ()| {
+        .register(Kretprobe::at("ret_panics").max_active(4).exit(move |_, ()| {
             returns.fetch_add(1, Relaxed);
         }))
         .unwrap();
@@ -148,9 +148,9 @@ fn ret_7_a_panic_passes_several_followed_calls() {
     let _alone = alone();
     let all = probes()
         .register_all([
-            Kretprobe::on("ret_panics").exit(|_, ()| ()),
-            Kretprobe::on("ret_panics").exit(|_, ()| ()),
-            Kretprobe::on("ret_outer").exit(|_, ()| ()),
+            Kretprobe::at("ret_panics").exit(|_, ()| ()),
+            Kretprobe::at("ret_panics").exit(|_, ()| ()),
+            Kretprobe::at("ret_outer").exit(|_, ()| ()),
         ])
         .unwrap();
     let hook = std::panic::take_hook();
@@ -174,7 +174,7 @@ fn ret_8_a_backtrace_in_the_probed_function_shows_the_real_caller() {
         black_box(ret_looks_back(black_box(out))) + 1
     }
     let _alone = alone();
-    let probe = probes().register(Kretprobe::on("ret_looks_back").exit(|_, ()| ())).unwrap();
+    let probe = probes().register(Kretprobe::at("ret_looks_back").exit(|_, ()| ())).unwrap();
     let mut trace = String::new();
     assert_eq!(black_box(the_real_caller)(&mut trace), 2);
     drop(probe);
@@ -209,7 +209,7 @@ fn ret_7_longjmp_leaves_followed_calls_behind() {
         true
     }
     let _alone = alone();
-    let probe = probes().register(Kretprobe::on("ret_jumps").max_active(5).exit(|_, ()| ())).unwrap();
+    let probe = probes().register(Kretprobe::at("ret_jumps").max_active(5).exit(|_, ()| ())).unwrap();
     /// The largest `sigjmp_buf` is that of ppc64, with all vector registers.
     #[repr(align(16))]
     struct Buffer([usize; 256]);
@@ -237,7 +237,7 @@ fn ret_7_a_thread_that_exits_gives_its_instances_back() {
         core::ptr::null_mut()
     }
     let _alone = alone();
-    let probe = probes().register(Kretprobe::on("ret_exits").max_active(2).exit(|_, ()| ())).unwrap();
+    let probe = probes().register(Kretprobe::at("ret_exits").max_active(2).exit(|_, ()| ())).unwrap();
     for _ in 0..20 {
         in_thread(thread);
     }
@@ -263,7 +263,7 @@ fn ret_6_calls_in_flight_return_after_unregistering() {
     let _alone = alone();
     let returns = counter();
     let probe = probes()
-        .register(Kretprobe::on("ret_waits").exit(move |_, ()| {
+        .register(Kretprobe::at("ret_waits").exit(move |_, ()| {
             returns.fetch_add(1, Relaxed);
         }))
         .unwrap();
@@ -285,7 +285,7 @@ fn ret_9_kprobe_and_kretprobe_fire_in_order() {
     let _alone = alone();
     let order = counter();
     let note = move |digit: usize| order.store(count(order) * 10 + digit, Relaxed);
-    let ret = probes().register(Kretprobe::on("ret_double").exit(move |_, ()| note(2))).unwrap();
+    let ret = probes().register(Kretprobe::at("ret_double").exit(move |_, ()| note(2))).unwrap();
     let k = probes().register(Kprobe::at("ret_double").pre(move |_| note(1))).unwrap();
     assert_eq!(ret_double(4), 8);
     assert_eq!(count(order), 12);
@@ -296,7 +296,7 @@ fn ret_9_kprobe_and_kretprobe_fire_in_order() {
 fn errno_survives_a_return_handler() {
     let _alone = alone();
     let probe = probes()
-        .register(Kretprobe::on("ret_double").exit(|_, ()| {
+        .register(Kretprobe::at("ret_double").exit(|_, ()| {
             // SAFETY: closes nothing.
             unsafe { libc::close(-1) };
         }))
@@ -312,7 +312,7 @@ fn libc_returns_are_seen() {
     let _alone = alone();
     let (value, returns) = (counter(), counter());
     let probe = probes()
-        .register(Kretprobe::on("atoi").exit(move |ret, ()| {
+        .register(Kretprobe::at("atoi").exit(move |ret, ()| {
             returns.fetch_add(1, Relaxed);
             value.store(ret.value(), Relaxed);
         }))

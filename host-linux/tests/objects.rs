@@ -3,7 +3,8 @@
 mod common;
 
 use common::{alone, count, counter};
-use probe_core::{Place, Viewer};
+use probe_core::Place;
+use probe_core::files::Viewer;
 use probe_host_linux::{Kprobe, Kretprobe, TextAccess, objects_changed, probes};
 use std::ffi::CStr;
 use std::hint::black_box;
@@ -46,7 +47,7 @@ impl Drop for Loaded {
 
 fn listing() -> String {
     let mut text = String::new();
-    probes().list(&mut text, Viewer::Privileged).unwrap();
+    probes().files().list(&mut text, Viewer::Privileged).unwrap();
     text
 }
 
@@ -65,7 +66,7 @@ fn ctl_5_probes_of_an_unloaded_object_are_gone() {
         }))
         .unwrap();
     let ret = probes()
-        .register(Kretprobe::on(Place::symbol("cbrt").in_module("libm.so.6")).exit(move |_, ()| {
+        .register(Kretprobe::at(Place::symbol("cbrt").in_module("libm.so.6")).exit(move |_, ()| {
             returns.fetch_add(1, Relaxed);
         }))
         .unwrap();
@@ -142,7 +143,7 @@ fn safe_1_no_page_is_ever_writable_and_executable() {
         });
         for i in 0..300 {
             let k = probes().register(Kprobe::at("obj_work").pre(|_| ()).post(|_| ())).unwrap();
-            let r = probes().register(Kretprobe::on("obj_work").exit(|_, ()| ())).unwrap();
+            let r = probes().register(Kretprobe::at("obj_work").exit(|_, ()| ())).unwrap();
             assert_eq!(obj_work(i), i + 9);
             drop((k, r));
         }

@@ -4,8 +4,9 @@ mod common;
 
 use common::alone;
 use probe_host_linux::probe_core::arch::{Arch, Jumps};
+use probe_host_linux::probe_core::files::Viewer;
 use probe_host_linux::probe_core::host::Host;
-use probe_host_linux::probe_core::{CodeAddr, Place, Viewer};
+use probe_host_linux::probe_core::{CodeAddr, Place, Switch};
 use probe_host_linux::{Kprobe, Native, probes};
 
 probe_arch_native::native_module!(mod rseq);
@@ -107,7 +108,7 @@ fn reg_20_nothing_in_a_restartable_sequence_is_probed() {
         let is_displaced = <Native as Jumps<_>>::JUMP_LEN > Native::INSN_ALIGN;
         assert_eq!(told.jump.err().map(|refusal| refusal.code), is_displaced.then_some("place.rseq_start"));
         let mut listing = String::new();
-        probes().blacklist(&mut listing, Viewer::Privileged).unwrap();
+        probes().files().blacklist(&mut listing, Viewer::Privileged).unwrap();
         let line = format!(
             "0x{:0width$x}-0x{:0width$x}\t",
             adder.start,
@@ -202,15 +203,15 @@ mod counted {
                     planted.extend(probes().register(Kprobe::at(Place::addr(*at)).pre(|_| ())));
                 }
                 planted.push(
-                    probes().register(probe_host_linux::Kretprobe::on(adder.name).exit(|_, ()| ())).unwrap(),
+                    probes().register(probe_host_linux::Kretprobe::at(adder.name).exit(|_, ()| ())).unwrap(),
                 );
                 if is_optimised {
-                    probes().set_optimising(true);
+                    probes().jumps().set_automatic(Switch::On);
                 }
                 assert_eq!(lost(add), 0, "{} with {} probes", adder.name, planted.len());
                 let hits = planted.iter().map(|probe| probe.counters().hits).max();
                 assert!(hits >= Some((THREADS * ROUNDS) as u64), "{hits:?}");
-                probes().set_optimising(false);
+                probes().jumps().set_automatic(Switch::Off);
             }
         }
     }

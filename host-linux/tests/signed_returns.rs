@@ -62,7 +62,7 @@ fn reg_17_a_return_probe_behind_the_signing_of_the_return_address_returns() {
     for (name, offsets) in ENTRIES {
         for &offset in offsets {
             let place = Place::symbol(name).offset(offset);
-            let probe = Kretprobe::on(place).entry(|call| call.argument(0)).exit(|ret, argument| {
+            let probe = Kretprobe::at(place).entry(|call| call.argument(0)).exit(|ret, argument| {
                 assert!(argument <= 2);
                 ret.set_value(ret.value() + 100);
             });
@@ -75,7 +75,7 @@ fn reg_17_a_return_probe_behind_the_signing_of_the_return_address_returns() {
             assert_eq!(outer(1), 12);
         }
         let beyond = Place::symbol(name).offset(offsets.len() as isize * 4);
-        let refused = probes().register(Kretprobe::<()>::on(beyond)).unwrap_err();
+        let refused = probes().register(Kretprobe::<()>::at(beyond)).unwrap_err();
         assert_eq!(refused.code(), "place.not_entry");
     }
 }
@@ -84,7 +84,7 @@ fn reg_17_a_return_probe_behind_the_signing_of_the_return_address_returns() {
 fn reg_17_return_probes_at_every_place_of_an_entry_and_kprobes_behind_the_signing() {
     let _alone = alone();
     let at = |offset| Place::symbol("signed_inner").offset(offset);
-    let returns = [0, 4, 8].map(|offset| probes().register(Kretprobe::<()>::on(at(offset))).unwrap());
+    let returns = [0, 4, 8].map(|offset| probes().register(Kretprobe::<()>::at(at(offset))).unwrap());
     let steps = [4, 8].map(|offset| probes().register(Kprobe::at(at(offset)).pre(|_| ())).unwrap());
     // SAFETY: as in `outer`.
     assert_eq!((outer(1), unsafe { signed_inner(1) }), (12, 11));

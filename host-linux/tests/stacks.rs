@@ -143,7 +143,7 @@ fn hit_13_a_handler_runs_on_no_alternate_stack_where_the_program_has_none() {
         let guard = guard_signals().unwrap();
         let probe = probes().register(Kprobe::at("stacks_work").pre(|_| ())).unwrap();
         if by_jump {
-            probes().optimise().unwrap();
+            probes().jumps().lay().unwrap();
         }
         assert_eq!(seen(), bare, "by a jump: {by_jump}");
         assert_eq!(probe.counters().hits, 28);

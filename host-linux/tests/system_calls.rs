@@ -34,7 +34,7 @@ fn count_hit() {
 fn by_trap() -> (Probe, Probe) {
     let hit = |_: &mut probe_host_linux::Hit<'_>| count_hit();
     let kprobe = probes().register(Kprobe::at("calls_work").pre(hit).without_jump()).unwrap();
-    let kretprobe = probes().register(Kretprobe::on("calls_work").exit(|_, ()| count_hit())).unwrap();
+    let kretprobe = probes().register(Kretprobe::at("calls_work").exit(|_, ()| count_hit())).unwrap();
     (kprobe, kretprobe)
 }
 
@@ -122,7 +122,7 @@ fn hit_13_a_hit_by_a_jump_makes_no_system_call() {
     let hit = |_: &mut probe_host_linux::Hit<'_>| count_hit();
     let guard = guard_signals().unwrap();
     let probe = probes().register(Kprobe::at("calls_work").pre(hit)).unwrap();
-    assert!(probes().optimise().is_ok());
+    assert!(probes().jumps().lay().is_ok());
     let end = in_child(|| {
         assert_eq!(calls_work(1), 4);
         allow_only(&[]);

@@ -30,7 +30,7 @@ fn hit_7_counters_are_exact_over_many_threads() {
         }))
         .unwrap();
     let r = probes()
-        .register(Kretprobe::on("thr_work").max_active(64).exit(move |_, ()| {
+        .register(Kretprobe::at("thr_work").max_active(64).exit(move |_, ()| {
             returns.fetch_add(1, Relaxed);
         }))
         .unwrap();
@@ -97,7 +97,7 @@ fn hit_1_the_first_hit_of_a_thread_leaves_errno_alone() {
     let probe = probes().register(Kprobe::at("thr_work").pre(|_| ())).unwrap();
     for (by_jump, errno, hits) in [(false, 77, 1), (true, 78, 2)] {
         if by_jump {
-            assert_eq!(probes().optimise().unwrap(), 1);
+            assert_eq!(probes().jumps().lay().unwrap(), 1);
         }
         let thread = std::thread::spawn(move || {
             // SAFETY: it has no preconditions.
@@ -156,7 +156,7 @@ fn reg_13_probes_come_and_go_while_threads_hit_them() {
                 }))
                 .unwrap();
             let boosted = probes().register(Kprobe::at("thr_other").pre(|_| ())).unwrap();
-            let returns = probes().register(Kretprobe::on("thr_work").exit(|_, ()| ())).unwrap();
+            let returns = probes().register(Kretprobe::at("thr_work").exit(|_, ()| ())).unwrap();
             drop(post);
             let after = count(seen);
             boosted.disable().unwrap();

@@ -25,7 +25,7 @@ fn watch(cell: &'static AtomicUsize) -> Option<Watch> {
         eprintln!("skipped: {}", reason.sentence);
         return None;
     }
-    let watchpoint = Watchpoint::<Native>::on(cell.as_ptr().addr(), size_of::<usize>()).write();
+    let watchpoint = Watchpoint::<Native>::at(cell.as_ptr().addr(), size_of::<usize>()).write();
     Some(probes().watch(watchpoint).unwrap())
 }
 

@@ -173,7 +173,7 @@ pub unsafe trait Arch: Sized + 'static {
     ///
     /// The default value means "nothing was borrowed": it is what [`Arch::after_step`] and [`Arch::abort_step`] get for
     /// a [`Method::Boost`] instruction, for a system call ([`Arch::is_system_call`]), and, if the plan does not
-    /// [keep state](Arch::keeps_state), at hits nested deeper than [`MAX_DEPTH`](crate::MAX_DEPTH).
+    /// [keep state](Arch::keeps_state), at hits nested deeper than [`MAX_DEPTH`](crate::limits::MAX_DEPTH).
     type StepState: Copy + Default + Send + Sync + 'static;
     /// The calling convention: `Self`, or [`NoCalls`]. Then return probes and jprobes are refused.
     type Calls: Calls<Self::Regs>;

@@ -1,11 +1,15 @@
 //! Probes as their users make and see them: builders, views of a hit, listings, and the one value of a program, made of both halves.
 
+pub mod events;
+pub mod files;
 pub(crate) mod jprobe;
+pub mod jumps;
 pub(crate) mod kprobe;
 pub(crate) mod kretprobe;
-pub(crate) mod listing;
 pub(crate) mod macros;
-pub(crate) mod self_test;
+pub mod pools;
+mod self_test;
+pub mod traps;
 
 use crate::arch::NativeArch;
 use crate::hit::by_jump::{Copied, Entered, Jumped};

@@ -30,7 +30,7 @@ pub enum Trap {
     /// Resume with the registers as they are now.
     Handled,
     /// The original instruction made an access that faults. The registers are as before the instruction, with pc = the
-    /// place: the host raises this fault, by way of [`Probes::fault`] first.
+    /// place: the host raises this fault, by way of [`Traps::fault`](crate::traps::Traps::fault) first.
     Fault(MemFault),
 }
 
@@ -58,12 +58,9 @@ pub(crate) enum Walk {
 }
 
 impl<H: Host> Probes<H> {
-    /// Handles a breakpoint trap: the host's trap code calls it first, with the interrupted registers.
-    ///
-    /// Interrupts are off (a kernel) or asynchronous signals kept away (a process). Always inlined: a host calls it at
-    /// one place, and the call would add a twentieth to the cost of a hit.
+    /// What [`Traps::breakpoint`](crate::traps::Traps::breakpoint) does.
     #[inline(always)]
-    pub fn breakpoint(&self, regs: &mut RegsOf<H>) -> Trap {
+    pub(crate) fn breakpoint(&self, regs: &mut RegsOf<H>) -> Trap {
         let place = H::Arch::breakpoint_address(regs);
         let Some(context) = self.host.context() else { return self.breakpoint_without_context(place, regs) };
         let Some(word) = context.idle_word() else {

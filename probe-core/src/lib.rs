@@ -1,8 +1,14 @@
 //! Linux-style kprobes, jprobes and kretprobes for any kernel and any process: the architecture-neutral core.
 //!
-//! A program keeps one [`Probes`] in a static, over its [`Host`](host::Host); the trap code calls
-//! [`Probes::breakpoint`] and [`Probes::fault`]. Probes are built with [`Kprobe`], [`Jprobe`] and [`Kretprobe`],
-//! registered with [`Probes::register`], and live as long as their handle, [`Probe`].
+//! A program keeps one [`Probes`] in a static, over its [`Host`](host::Host). Probes are built with [`Kprobe`], [`Jprobe`],
+//! [`Kretprobe`] and [`Watchpoint`], registered with [`Probes::register`], and live as long as their handle, [`Probe`].
+//!
+//! | of [`Probes`] | for |
+//! |---|---|
+//! | [`traps`](Probes::traps), [`events`](Probes::events) | the host: its traps, its tasks that end, its text that goes |
+//! | [`files`](Probes::files) | `list`, `enabled`, `blacklist`, as the kernel's debugfs has them |
+//! | [`jumps`](Probes::jumps), [`pools`](Probes::pools) | the owner: jumps instead of breakpoints, room for followed calls |
+//! | its own methods | users: registering, removing, the switch, `explain`, the self-tests |
 //!
 //! Inside there are floors, each of which knows only what is below it:
 //!
@@ -36,7 +42,7 @@
 //!
 //! let first = probes.register(Kprobe::<Toy>::at("add_two").pre(|hit| println!("r0 = {:?}", hit.argument(0))))?;
 //! let calls = probes.register(
-//!     Kretprobe::<Toy>::on("add_two")
+//!     Kretprobe::<Toy>::at("add_two")
 //!         .max_active(20)
 //!         .entry(|call| call.argument(0))
 //!         .exit(|ret, argument| ret.set_value(ret.value() + 100 * argument)),
@@ -70,24 +76,38 @@ mod sync;
 mod table;
 
 pub use addr::CodeAddr;
-pub use arrival::Arrival;
-pub use error::{BatchError, ControlError, Errno, Refusal, RegisterError, TextError};
-pub use face::jprobe::{Jprobe, JprobeHandler};
-pub use face::kprobe::{Hit, Kprobe};
-pub use face::kretprobe::{Call, Fresh, Kretprobe, Return, Settled};
-pub use face::listing::Viewer;
-pub use face::self_test::SelfTestError;
-pub use hit::{FaultVerdict, Trap};
-pub use jump::{BranchTargets, displaced_by_jump, post_by_jump};
+pub use face::jprobe::Jprobe;
+pub use face::kprobe::Kprobe;
+pub use face::kretprobe::Kretprobe;
+pub use face::{events, files, jumps, pools, traps};
 pub use place::Place;
 pub use registry::{Explanation, Kept, Probe, Switch, Watch};
-pub use state::context::{Context, MAX_DEPTH};
-pub use state::handler::{Answer, Flow, Follow};
 pub use state::host;
-pub use state::lender::TargetMemory;
-pub use state::pending::{AnyProbe, MAX_DATA_LEN};
-pub use state::pool::MAX_ACTIVE;
+pub use state::pending::AnyProbe;
 pub use state::probes::Probes;
 pub use state::tally::{Counters, Kind};
-pub use state::task::Task;
-pub use state::watch::{MAX_WATCHPOINTS, Trigger, WatchHit, WatchRange, Watchpoint};
+pub use state::watch::{Trigger, WatchRange, Watchpoint};
+
+/// What handlers are called with, and what they answer.
+pub mod handler {
+    pub use crate::face::jprobe::JprobeHandler;
+    pub use crate::face::kprobe::Hit;
+    pub use crate::face::kretprobe::{Call, Fresh, Return, Settled};
+    pub use crate::state::handler::{Answer, Flow, Follow};
+    pub use crate::state::lender::TargetMemory;
+    pub use crate::state::watch::WatchHit;
+}
+
+/// What a command asks of text in which nothing is planted.
+#[doc(hidden)]
+pub mod dry_run {
+    pub use crate::jump::{BranchTargets, displaced_by_jump, post_by_jump};
+}
+
+/// How many there can be, and how large.
+pub mod limits {
+    pub use crate::state::context::MAX_DEPTH;
+    pub use crate::state::pending::MAX_DATA_LEN;
+    pub use crate::state::pool::MAX_ACTIVE;
+    pub use crate::state::watch::MAX_WATCHPOINTS;
+}

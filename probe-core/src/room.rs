@@ -1,6 +1,6 @@
 //! Memory for values that are shared by address, and freed by hand after a grace period.
 
-use crate::error::RegisterError;
+use crate::error::NoMemory;
 use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
 use core::alloc::Layout;
@@ -14,11 +14,11 @@ impl<T> Room<T> {
     ///
     /// # Errors
     /// There is none.
-    pub(crate) fn new() -> Result<Self, RegisterError> {
+    pub(crate) fn new() -> Result<Self, NoMemory> {
         const { assert!(size_of::<T>() != 0) };
         // SAFETY: the layout has a size.
         let memory = unsafe { alloc(Layout::new::<T>()) };
-        NonNull::new(memory.cast::<T>()).map(Self).ok_or(RegisterError::NoMemory)
+        NonNull::new(memory.cast::<T>()).map(Self).ok_or(NoMemory)
     }
 
     /// Puts `value` there, to be freed with [`free`].
@@ -42,7 +42,7 @@ impl<T> Drop for Room<T> {
 ///
 /// # Errors
 /// No memory.
-pub(crate) fn leak<T>(value: T) -> Result<NonNull<T>, RegisterError> {
+pub(crate) fn leak<T>(value: T) -> Result<NonNull<T>, NoMemory> {
     Ok(Room::new()?.fill(value))
 }
 

@@ -3,7 +3,7 @@
 //! Lookup costs the same however many entries there are (load at most 1/2, tombstones included). The table
 //! grows by publishing a new array; the old one is freed after a grace period. Writers hold the registry's lock.
 
-use crate::error::RegisterError;
+use crate::error::NoMemory;
 use crate::held::{Held, Lent};
 use crate::sync::{AtomicPtr, Relaxed, Release, follow};
 use alloc::alloc::{alloc_zeroed, dealloc};
@@ -188,7 +188,7 @@ impl<T: Keyed> Table<T> {
     ///
     /// # Errors
     /// No memory; nothing has changed.
-    pub(crate) fn reserve(&self, more: usize) -> Result<Option<RetiredArray>, RegisterError> {
+    pub(crate) fn reserve(&self, more: usize) -> Result<Option<RetiredArray>, NoMemory> {
         let old = self.array.load(Relaxed);
         let (log2, used, live) = if old.is_null() {
             (0, 0, 0)
@@ -200,10 +200,10 @@ impl<T: Keyed> Table<T> {
         if !old.is_null() && (used.saturating_add(more)).saturating_mul(2) <= 1 << log2 {
             return Ok(None);
         }
-        let wanted = live.checked_add(more).and_then(|n| n.checked_mul(2)).ok_or(RegisterError::NoMemory)?;
+        let wanted = live.checked_add(more).and_then(|n| n.checked_mul(2)).ok_or(NoMemory)?;
         // Room to come and go without another array for every few.
         let target = wanted.checked_add(wanted / 4).and_then(usize::checked_next_power_of_two);
-        let log2 = target.ok_or(RegisterError::NoMemory)?.trailing_zeros().max(MIN_LOG2);
+        let log2 = target.ok_or(NoMemory)?.trailing_zeros().max(MIN_LOG2);
         let new = allocate(log2)?;
         for item in self.entries() {
             // SAFETY: the new array is larger than all that goes into it, and only we see it.
@@ -291,11 +291,11 @@ fn layout(log2: u32) -> Option<(Layout, usize)> {
     Layout::new::<Header>().extend(entries).ok()
 }
 
-fn allocate(log2: u32) -> Result<NonNull<Header>, RegisterError> {
-    let (layout, _) = layout(log2).ok_or(RegisterError::NoMemory)?;
+fn allocate(log2: u32) -> Result<NonNull<Header>, NoMemory> {
+    let (layout, _) = layout(log2).ok_or(NoMemory)?;
     // SAFETY: the layout has a size.
     let memory = unsafe { alloc_zeroed(layout) };
-    let header = NonNull::new(memory.cast::<Header>()).ok_or(RegisterError::NoMemory)?;
+    let header = NonNull::new(memory.cast::<Header>()).ok_or(NoMemory)?;
     let fresh = Header {
         shift: usize::BITS - log2,
         factor: FACTOR,

@@ -9,11 +9,12 @@
 macro_rules! backend {
     ($backend:ident, name: $name:literal, mode: $mode:ident, registers: $regs:ident, slot reach: $reach:expr) => {
         const _: () = {
+            use probe_core::CodeAddr;
             use probe_core::arch::{
                 Arch, Calls, Decoded, DetourCalls, DetourLayout, Displaced, Entry, Jumps, MemFault, Memory,
                 Regs as _, SingleStep, Site, Tail, TailPatch, Text,
             };
-            use probe_core::{CodeAddr, Refusal};
+            use probe_core::error::Refusal;
             use $crate::{Plan, Registers as _, StepState};
 
             // SAFETY: the slots that `fill_slot` builds hold the original instruction, relocated where it refers to its own

@@ -9,8 +9,8 @@ use crate::plan::{
     AddressSize, Condition, Effect, LoopKind, MemoryOperand, Plan, Source, StackEffect, Width,
 };
 use crate::{MAX_INSN_LEN, length, refusal};
-use probe_core::Refusal;
 use probe_core::arch::{Decoded, Method, Site};
+use probe_core::error::Refusal;
 
 /// Decides how the instruction at a place is executed, or why it cannot be probed.
 ///

@@ -22,8 +22,9 @@ use crate::mode::Mode;
 use crate::plan::{Effect, MemoryOperand, Source};
 use crate::slot::{Writer, ip_relative, ip32_relative};
 use crate::{MAX_INSN_LEN, refusal};
+use probe_core::CodeAddr;
 use probe_core::arch::{DetourCalls, DetourLayout, Displaced, MAX_DISPLACED, Site};
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 
 /// The length of `jmp rel32`.
 pub const JUMP_LEN: usize = 5;

@@ -2,7 +2,7 @@
 //!
 //! The codes are stable; tools may match them. Both modes share them, hence the prefix `x86`.
 
-use probe_core::Refusal;
+use probe_core::error::Refusal;
 
 /// The bytes are no instruction whose length is certain.
 pub const UNDECODABLE: Refusal = Refusal::not_an_instruction(

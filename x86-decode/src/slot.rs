@@ -10,8 +10,9 @@ use crate::mode::Mode;
 use crate::plan::{Effect, Plan};
 use crate::refusal;
 use crate::registers::{Registers, StepState};
+use probe_core::CodeAddr;
 use probe_core::arch::{Tail, TailPatch};
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 
 const INT3: u8 = 0xcc;
 const JMP_REL32: u8 = 0xe9;

@@ -4,7 +4,8 @@
 //! every CPU. Pure.
 
 use crate::mode::Mode;
-use probe_core::{Refusal, Trigger, WatchRange};
+use probe_core::error::Refusal;
+use probe_core::{Trigger, WatchRange};
 
 /// How many ranges there are: DR0 to DR3.
 pub const COUNT: usize = 4;

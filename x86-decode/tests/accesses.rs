@@ -170,7 +170,7 @@ fn length<A: Arch<Regs: Registers>>(window: &[u8]) -> Option<usize> {
 
 fn decoded<A: Arch<Regs: Registers>>(
     window: &[u8],
-) -> Result<probe_core::arch::Decoded<Plan>, probe_core::Refusal> {
+) -> Result<probe_core::arch::Decoded<Plan>, probe_core::error::Refusal> {
     decode_bytes::<<A::Regs as Registers>::Mode>(window)
 }
 

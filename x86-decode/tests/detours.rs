@@ -7,10 +7,11 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Register};
 use probe_arch_i386::I386;
 #[cfg(target_pointer_width = "64")]
 use probe_arch_x86_64::X86_64;
+use probe_core::CodeAddr;
 use probe_core::arch::{
     Arch, DetourCalls, DetourLayout, Displaced, Jumps, MemFault, Memory, Method, Regs, Site, Text,
 };
-use probe_core::{CodeAddr, Refusal};
+use probe_core::error::Refusal;
 use probe_x86_decode::{FlagBits, Mode, Plan, Registers, refusal};
 use rstest::rstest;
 use std::cell::RefCell;

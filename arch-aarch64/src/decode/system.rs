@@ -6,8 +6,8 @@
 
 use super::{PAUTH_LR, Plan, UNALLOCATED};
 use crate::insn::{self, sysreg};
-use probe_core::Refusal;
 use probe_core::arch::Method;
+use probe_core::error::Refusal;
 
 const RUN: Result<(Plan, Method), Refusal> = Ok((Plan::OutOfLine, Method::Boost));
 const NOP: Result<(Plan, Method), Refusal> = Ok((Plan::Nop, Method::Simulate));

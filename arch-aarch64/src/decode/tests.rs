@@ -125,7 +125,7 @@ fn reg_6_the_way_out_of_a_signals_handler_is_refused() {
 fn a_misaligned_address_is_no_instruction() {
     let text = Bytes::words(AT, &[NOP, NOP]);
     let refusal = decode(&Site { at: CodeAddr::new(AT + 2), function: None, text: &text }).unwrap_err();
-    assert_eq!((refusal.errno, refusal.code), (probe_core::Errno::EILSEQ, "aarch64.misaligned"));
+    assert_eq!((refusal.errno, refusal.code), (probe_core::error::Errno::EILSEQ, "aarch64.misaligned"));
 }
 
 #[rstest]

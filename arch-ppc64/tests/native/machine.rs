@@ -183,7 +183,7 @@ impl Machine {
     }
 
     /// What the backend decides about `words` at the place.
-    pub(crate) fn decode(&self, words: &[u32]) -> Result<Decoded<Plan>, probe_core::Refusal> {
+    pub(crate) fn decode(&self, words: &[u32]) -> Result<Decoded<Plan>, probe_core::error::Refusal> {
         let at = CodeAddr::new(self.place());
         let text = Around { place: self.place(), words };
         let function = Some((at, CodeAddr::new(self.place() + words.len() * 4)));

@@ -4,7 +4,7 @@
 use super::{BREAKPOINT, Condition, Plan, UNALLOCATED, UNDEFINED};
 use crate::insn::{self, field};
 use crate::regs::RA;
-use probe_core::Refusal;
+use probe_core::error::Refusal;
 
 /// Decides about the halfword `word`, by quadrant and funct3 (I 27.8).
 pub(super) fn classify(word: u32) -> Result<Plan, Refusal> {

@@ -5,7 +5,7 @@ use super::{
     UNDEFINED,
 };
 use crate::insn::{self, field, funct3, funct7};
-use probe_core::Refusal;
+use probe_core::error::Refusal;
 
 pub(super) fn classify(word: u32) -> Result<Plan, Refusal> {
     if let Some(decided) = control_flow(word) {

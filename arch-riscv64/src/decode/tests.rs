@@ -153,7 +153,7 @@ fn reg_6_the_way_out_of_a_signals_handler_is_refused() {
 fn an_odd_address_is_no_instruction() {
     let text = Bytes::new(AT, &bytes(&[NOP, NOP]));
     let refusal = decode(&Site { at: CodeAddr::new(AT + 1), function: None, text: &text }).unwrap_err();
-    assert_eq!((refusal.errno, refusal.code), (probe_core::Errno::EILSEQ, "riscv64.misaligned"));
+    assert_eq!((refusal.errno, refusal.code), (probe_core::error::Errno::EILSEQ, "riscv64.misaligned"));
 }
 
 #[test]

@@ -14,8 +14,10 @@ use core::ffi::c_void;
 use probe_arch_native::Native as Backend;
 use probe_core::arch::{Access, Arch, MemFault, Memory, Resume, SaveSet};
 use probe_core::error::TextError;
-use probe_core::host::{Blacklisted, Host, Probeable, Symbol};
-use probe_core::{CodeAddr, Context, FaultVerdict, Follow, Jprobe, Kprobe, Kretprobe, Probes, Task, Trap};
+use probe_core::host::{Blacklisted, Context, Host, Probeable, Symbol, Task};
+use probe_core::handler::Follow;
+use probe_core::traps::{FaultVerdict, Trap};
+use probe_core::{CodeAddr, Jprobe, Kprobe, Kretprobe, Probes};
 
 type Regs = <Backend as Arch>::Regs;
 
@@ -147,7 +149,7 @@ unsafe impl Host for Kernel {
 /// What the breakpoint trap's handler calls first. Answers whether the kernel has nothing left to do.
 #[unsafe(no_mangle)]
 extern "C" fn hitpath_breakpoint(regs: &mut Regs) -> bool {
-    match PROBES.breakpoint(regs) {
+    match PROBES.traps().breakpoint(regs) {
         Trap::Handled => true,
         Trap::NotOurs => false,
         // The kernel raises this fault; its fault handler comes by `hitpath_fault`.
@@ -158,7 +160,7 @@ extern "C" fn hitpath_breakpoint(regs: &mut Regs) -> bool {
 /// What the fault handlers call first. Answers whether the kernel has nothing left to do.
 #[unsafe(no_mangle)]
 extern "C" fn hitpath_fault(regs: &mut Regs, trap_number: u32) -> bool {
-    PROBES.fault(regs, trap_number) == FaultVerdict::Handled
+    PROBES.traps().fault(regs, trap_number) == FaultVerdict::Handled
 }
 
 /// What a jump's trampoline calls.
@@ -195,13 +197,13 @@ extern "C" fn hitpath_return(word: usize, regs: *mut Regs) -> Resume {
 /// nothing left to do.
 #[unsafe(no_mangle)]
 extern "C" fn hitpath_step(regs: &mut Regs) -> bool {
-    PROBES.step(regs) == Trap::Handled
+    PROBES.traps().step(regs) == Trap::Handled
 }
 
 /// What the handler of data-reference traps calls, in a kernel that has watchpoints.
 #[unsafe(no_mangle)]
 extern "C" fn hitpath_watchpoint(regs: &mut Regs, index: usize) {
-    PROBES.watchpoint(regs, index);
+    PROBES.traps().watchpoint(regs, index);
 }
 
 /// Plants one probe of each kind, for good. Answers whether all could be planted.
@@ -210,7 +212,7 @@ extern "C" fn plant_samples() -> bool {
     let before = Kprobe::at("do_fork").pre(|hit| kernel_note(hit.pc().as_usize())).post(|hit| {
         kernel_note(hit.argument(0).unwrap_or_default());
     });
-    let call = Kretprobe::on("do_fork").max_active(20).entry(|call| call.argument(0)).exit(|ret, size| {
+    let call = Kretprobe::at("do_fork").max_active(20).entry(|call| call.argument(0)).exit(|ret, size| {
         kernel_note(ret.value().wrapping_sub(size));
     });
     let bytes = Kretprobe::bytes(
@@ -223,7 +225,7 @@ extern "C" fn plant_samples() -> bool {
         |ret, data| kernel_note(ret.value() + data.len()),
     );
     // SAFETY: do_fork's first argument is a word; the handler takes no other.
-    let arguments = unsafe { Jprobe::with("do_fork", on_fork as extern "C" fn(usize)) };
+    let arguments = unsafe { Jprobe::at("do_fork", on_fork as extern "C" fn(usize)) };
     let planted =
         [PROBES.register(before), PROBES.register(call), PROBES.register(bytes), PROBES.register(arguments)];
     let are_all = planted.iter().all(Result::is_ok);

@@ -3,7 +3,8 @@
 
 use super::frame::Regs;
 use probe_core::arch::Regs as _;
-use probe_core::{CodeAddr, Refusal, WatchRange};
+use probe_core::error::Refusal;
+use probe_core::{CodeAddr, WatchRange};
 
 /// No restorer: the kernel's vDSO has one.
 pub(crate) const RESTORER_FLAG: usize = 0;

@@ -13,7 +13,8 @@ use crate::symbols::objects::Object;
 use crate::{Hit, Kprobe, Native, process, sys, threads};
 use core::ffi::c_long;
 use probe_core::arch::{Memory, Regs as _};
-use probe_core::{AnyProbe, CodeAddr, Flow, Place};
+use probe_core::handler::Flow;
+use probe_core::{AnyProbe, CodeAddr, Place};
 
 /// `CLONE_CLEAR_SIGHAND`.
 const CLEAR_SIGHAND: u64 = 1 << 32;

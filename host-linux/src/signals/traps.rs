@@ -8,7 +8,7 @@ use crate::sys::{self, SigInfo};
 use crate::{clock, threads, watch};
 use core::ffi::{c_int, c_void};
 use probe_core::arch::{Access, MemFault, Regs};
-use probe_core::{FaultVerdict, Trap};
+use probe_core::traps::{FaultVerdict, Trap};
 
 /// Nothing is mapped there: the `si_code` of a SIGSEGV.
 const SEGV_MAPERR: c_int = 1;
@@ -90,7 +90,7 @@ fn handle_trap(info: &SigInfo, context: UContext) -> Verdict {
         return handle_event(info, context);
     }
     let mut regs = context.load_regs();
-    let trap = PROBES.breakpoint(&mut regs);
+    let trap = PROBES.traps().breakpoint(&mut regs);
     match trap {
         Trap::NotOurs => Verdict::Deliver,
         Trap::Handled => {
@@ -112,7 +112,7 @@ fn handle_event(info: &SigInfo, context: UContext) -> Verdict {
         watch::Signal::Late => {}
         watch::Signal::Of(index) => {
             let mut regs = context.load_regs();
-            PROBES.watchpoint(&mut regs, index);
+            PROBES.traps().watchpoint(&mut regs, index);
             context.store_regs(&regs);
         }
     }
@@ -171,7 +171,7 @@ fn offer_fault(
         (block, block.interrupted.enter(context))
     });
     threads::keep_errno();
-    let verdict = PROBES.fault(&mut regs, context.trap_number(signal));
+    let verdict = PROBES.traps().fault(&mut regs, context.trap_number(signal));
     threads::restore_errno(Some(context));
     if let Some((block, outer)) = outer {
         block.interrupted.leave(outer);

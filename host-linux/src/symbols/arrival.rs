@@ -16,7 +16,7 @@ use gimli::{
 };
 use object::read::elf::FileHeader;
 use object::{Object as _, ObjectSection, elf};
-use probe_core::Arrival;
+use probe_core::host::Arrival;
 
 type Bytes<'a> = EndianSlice<'a, RunTimeEndian>;
 

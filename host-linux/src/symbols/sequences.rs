@@ -10,7 +10,7 @@
 use super::file::{Elf, Mapped};
 use super::objects::Object;
 use object::{Object as _, ObjectSection, ObjectSegment, RelocationTarget, SectionFlags, elf};
-use probe_core::Refusal;
+use probe_core::error::Refusal;
 
 /// Why nothing in a sequence is probed.
 pub const INSIDE: Refusal = Refusal::invalid(

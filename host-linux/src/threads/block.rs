@@ -10,7 +10,7 @@ use super::owner::Owner;
 use super::preparation::Preparation;
 use crate::arch::{Native, UContext};
 use core::sync::atomic::{AtomicUsize, Ordering};
-use probe_core::{Context, Task};
+use probe_core::host::{Context, Task};
 
 /// What a thread keeps for whoever embeds this crate.
 pub type Words = [AtomicUsize; 4];

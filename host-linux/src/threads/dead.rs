@@ -9,7 +9,7 @@ use super::owner::Life;
 use super::table::{self, BLOCKS, Table};
 use crate::arch::Native;
 use core::sync::atomic::{AtomicU32, Ordering};
-use probe_core::Task;
+use probe_core::host::Task;
 use std::sync::OnceLock;
 
 /// With how many blocks taken at the same time somebody looks which ones are dead threads'.

@@ -55,7 +55,7 @@ impl Table {
         FREE.pop(|index| &self.block(index).link).map(|index| self.block(index))
     }
 
-    /// Takes a block that was never used. It is all zero, as [`probe_core::Context::new`] and [`probe_core::Task::new`] are.
+    /// Takes a block that was never used. It is all zero, as [`probe_core::host::Context::new`] and [`probe_core::host::Task::new`] are.
     pub(super) fn fresh(self) -> Option<&'static Block> {
         let next = |used: u32| ((used as usize) < BLOCKS).then_some(used + 1);
         let index = USED.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).ok()?;

@@ -7,7 +7,7 @@ use super::Arch;
 /// A slot ends in a breakpoint, which is enough on every architecture, in every host. A host that is allowed to
 /// set the processor's step flag may choose it instead: [`SingleStep::begin`] in
 /// [`Host::enter_slot`](crate::host::Host::enter_slot), [`SingleStep::end`] in
-/// [`Host::leave_slot`](crate::host::Host::leave_slot), and [`Probes::step`](crate::Probes::step) where the trap comes
+/// [`Host::leave_slot`](crate::host::Host::leave_slot), and [`Traps::step`](crate::traps::Traps::step) where the trap comes
 /// in. The breakpoint stays behind the instruction. It ends what the processor does not trap after (on x86 what follows
 /// a load of SS), slots of several instructions whose end the core cannot tell, and system calls, which
 /// are never stepped.

@@ -20,24 +20,21 @@ pub struct Jprobe<A: Arch> {
 }
 
 impl<A: Arch> Jprobe<A> {
-    /// A jprobe that calls the `extern "C"` function at `handler`, for instance
-    /// `Jprobe::on("do_fork", handler as *const () as usize)`.
-    ///
-    /// # Safety
-    /// `handler` is the address of a function (`fn` pointer) that may be called with the probed function's arguments,
-    /// at any time until the probe is unregistered; its signature takes no more and no other arguments than the
-    /// probed function has.
-    pub unsafe fn on(place: impl Into<Place>, handler: usize) -> Self {
-        Self { place: place.into(), entry: JprobeEntry(handler), is_disabled: false, arch: PhantomData }
-    }
-
     /// A jprobe that calls `handler`, any `extern "C" fn(A, B, …)` of up to twelve arguments.
     ///
     /// # Safety
-    /// The probed function has the same arguments as `handler`.
-    pub unsafe fn with(place: impl Into<Place>, handler: impl JprobeHandler) -> Self {
+    /// The probed function takes the arguments of `handler`, and maybe more behind them.
+    pub unsafe fn at(place: impl Into<Place>, handler: impl JprobeHandler) -> Self {
         // SAFETY: the caller's promise; a function pointer stays valid.
-        unsafe { Self::on(place, handler.address()) }
+        unsafe { Self::from_raw(place, handler.address()) }
+    }
+
+    /// A jprobe that calls the `extern "C"` function at the address `handler`.
+    ///
+    /// # Safety
+    /// As for [`Jprobe::at`]; and a function is there until the probe is unregistered.
+    pub unsafe fn from_raw(place: impl Into<Place>, handler: usize) -> Self {
+        Self { place: place.into(), entry: JprobeEntry(handler), is_disabled: false, arch: PhantomData }
     }
 
     /// Registers it disabled (REG_10).

@@ -28,7 +28,7 @@ pub struct Settled(());
 /// # use probe_core::{Kretprobe, arch::Arch};
 /// # fn now() -> u64 { 0 }
 /// # fn example<A: Arch>() -> probe_core::AnyProbe<A> {
-/// Kretprobe::<A>::on("do_sys_open")
+/// Kretprobe::<A>::at("do_sys_open")
 ///     .max_active(20)
 ///     .entry(|_call| Some(now()))
 ///     .exit(|ret, started| drop((ret.value(), now() - started)))
@@ -45,7 +45,7 @@ pub struct Kretprobe<A: Arch, D = (), S = Fresh> {
 
 impl<A: Arch> Kretprobe<A, (), Fresh> {
     /// A return probe on a function.
-    pub fn on(place: impl Into<Place>) -> Self {
+    pub fn at(place: impl Into<Place>) -> Self {
         let handlers = ReturnHandlers::typed::<()>(None);
         Self { place: place.into(), active: Active::default(), handlers, flags: 0, state: PhantomData }
     }
@@ -56,7 +56,7 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
     /// ```compile_fail
     /// # use probe_core::{AnyProbe, Kretprobe, arch::Arch};
     /// # fn probe<A: Arch>() -> AnyProbe<A> {
-    /// Kretprobe::on("f").entry(|_| Some(std::rc::Rc::new(1))).exit(|_, _| ()).into()
+    /// Kretprobe::at("f").entry(|_| Some(std::rc::Rc::new(1))).exit(|_, _| ()).into()
     /// # }
     /// ```
     #[must_use]
@@ -123,7 +123,7 @@ impl<A: Arch, D, S> Kretprobe<A, D, S> {
     }
 
     /// How many calls can be followed at the same time; 0 or less means the default, max(10, 2 × contexts), and more than
-    /// [`MAX_ACTIVE`](crate::MAX_ACTIVE) means that many (RET_3).
+    /// [`MAX_ACTIVE`](crate::limits::MAX_ACTIVE) means that many (RET_3).
     ///
     /// With a limit above one, a single call more than that may be followed, once in the probe's life: when a second
     /// context calls the function for the first time at the very moment that the first context calls it.
@@ -133,7 +133,7 @@ impl<A: Arch, D, S> Kretprobe<A, D, S> {
         self
     }
 
-    /// Up to how many that may grow, [`MAX_ACTIVE`](crate::MAX_ACTIVE) at the most: by [`Probes::grow_pools`](crate::Probes::grow_pools), which the
+    /// Up to how many that may grow, [`MAX_ACTIVE`](crate::limits::MAX_ACTIVE) at the most: by [`PoolControl::grow`](crate::pools::PoolControl::grow), which the
     /// host calls. Without this it stays as it is.
     #[must_use]
     pub fn grow_to(mut self, calls: usize) -> Self {

@@ -2,7 +2,7 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs};
-use crate::error::{ControlError, RegisterError, TextError};
+use crate::error::{EnableError, SelfTestError};
 use crate::face::kprobe::Kprobe;
 use crate::face::kretprobe::Kretprobe;
 use crate::place::Place;
@@ -11,7 +11,6 @@ use crate::state::probes::Probes;
 use crate::state::slots::{CHUNK_LEN, OWN};
 use crate::sync::{AtomicUsize, Relaxed};
 use alloc::sync::Arc;
-use core::fmt;
 use core::ptr;
 
 /// A trap frame this close below a stack pointer, in bytes, is on the same stack.
@@ -72,7 +71,7 @@ impl<H: Host> Probes<H> {
             .post(move |_| {
                 stepped.fetch_add(1, Relaxed);
             });
-        let kretprobe = Kretprobe::<H::Arch>::on(place).exit(move |_, ()| {
+        let kretprobe = Kretprobe::<H::Arch>::at(place).exit(move |_, ()| {
             returned.fetch_add(1, Relaxed);
         });
         let probe = self.register(kprobe.disabled()).map_err(SelfTestError::Register)?;
@@ -84,7 +83,7 @@ impl<H: Host> Probes<H> {
             None => None,
         };
         probe.enable().map_err(|error| match error {
-            ControlError::Text(error) => SelfTestError::Text(error),
+            EnableError::Text(error) => SelfTestError::Text(error),
             _ => SelfTestError::NoBreakpoint,
         })?;
         call();
@@ -128,68 +127,6 @@ impl<H: Host> Probes<H> {
         Ok(())
     }
 }
-
-/// A promise of the host that [`Probes::self_test`] has found not to be kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SelfTestError {
-    /// [`Host::context`] has no context, or another one each time.
-    Context,
-    /// [`Host::task`] has no task, or another one each time.
-    Task,
-    /// [`Host::alloc_exec`] has no memory.
-    NoExec,
-    /// [`Host::alloc_exec`] gives memory that is not aligned to its size.
-    Unaligned(CodeAddr),
-    /// [`Host::write_text`] fails on executable memory.
-    Text(TextError),
-    /// What [`Host::write_text`] has written is not what is read there.
-    WriteNotSeen(CodeAddr),
-    /// The function that [`Probes::self_test_at`] was given cannot be probed.
-    Register(RegisterError),
-    /// The trap frame leaves fewer bytes below the interrupted stack pointer than [`Arch::TRAP_GAP`] says.
-    Gap {
-        /// What it leaves.
-        found: usize,
-        /// What it owes.
-        owed: usize,
-    },
-    /// The breakpoint was passed and no handler ran: traps do not come to [`Probes::breakpoint`], or text is not what is
-    /// executed.
-    NoBreakpoint,
-    /// What comes after the original instruction did not run.
-    NoStep,
-    /// The function's return did not lead through the library.
-    NoReturn,
-    /// The text is not what it was before.
-    TextNotRestored(CodeAddr),
-}
-
-impl fmt::Display for SelfTestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Context => f.write_str("the host does not keep to one context"),
-            Self::Task => f.write_str("the host does not keep to one task"),
-            Self::NoExec => f.write_str("the host has no executable memory"),
-            Self::Unaligned(at) => write!(f, "executable memory at {at} is not aligned to its size"),
-            Self::Text(error) => write!(f, "executable memory cannot be written: {error}"),
-            Self::WriteNotSeen(at) => write!(f, "what is written at {at} is not read there"),
-            Self::Register(error) => write!(f, "the function for the test cannot be probed: {error}"),
-            Self::Gap { found, owed } => {
-                write!(
-                    f,
-                    "the trap frame leaves {found} bytes below the interrupted stack pointer instead of {owed}"
-                )
-            }
-            Self::NoBreakpoint => f.write_str("a breakpoint in text did not lead to its handler"),
-            Self::NoStep => f.write_str("no post handler ran after the instruction in the slot"),
-            Self::NoReturn => f.write_str("a followed call did not return through its stub"),
-            Self::TextNotRestored(at) => write!(f, "the text at {at} is not what it was before"),
-        }
-    }
-}
-
-impl core::error::Error for SelfTestError {}
 
 /// A counter for handlers.
 fn shared(value: usize) -> Arc<AtomicUsize> {

@@ -11,11 +11,8 @@ use crate::state::slots::is_in_slot;
 use core::ptr;
 
 impl<H: Host> Probes<H> {
-    /// Handles a fault: the host's trap code calls it before its own handling, with the interrupted registers and the
-    /// architecture's number of the trap. Also after [`Trap::Fault`](super::Trap::Fault).
-    ///
-    /// A fault of an original instruction, or of a handler, goes to the probes' fault handlers (HIT_9).
-    pub fn fault(&self, regs: &mut RegsOf<H>, trap_number: u32) -> FaultVerdict {
+    /// What [`Traps::fault`](crate::traps::Traps::fault) does.
+    pub(crate) fn fault(&self, regs: &mut RegsOf<H>, trap_number: u32) -> FaultVerdict {
         let Some(context) = self.host.context() else { return self.fault_without_context(regs) };
         let at = regs.pc();
         if let Some((Wait::Step | Wait::NestedStep, point)) = context.top() {

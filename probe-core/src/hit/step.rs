@@ -12,12 +12,8 @@ impl<H: Host> Probes<H>
 where
     H::Arch: SingleStep,
 {
-    /// Handles a single-step trap: the host's trap code calls it first, with the interrupted registers, if it steps slots
-    /// in hardware ([`SingleStep`]).
-    ///
-    /// Interrupts are off (a kernel) or asynchronous signals kept away (a process). [`Trap::NotOurs`]: somebody else
-    /// is being stepped.
-    pub fn step(&self, regs: &mut RegsOf<H>) -> Trap {
+    /// What [`Traps::step`](crate::traps::Traps::step) does.
+    pub(crate) fn step(&self, regs: &mut RegsOf<H>) -> Trap {
         let at = regs.pc();
         let Some(context) = self.host.context() else {
             let inside = self.anonymous();

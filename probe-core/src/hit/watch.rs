@@ -10,12 +10,8 @@ use crate::state::slots;
 use crate::state::watch::{WatchHit, WatchNode};
 
 impl<H: Host> Probes<H> {
-    /// Handles a data-reference trap of the debug register `index` ([`Watchpoints::arm`](crate::host::Watchpoints::arm)):
-    /// the host's trap code calls it with the interrupted registers, after the instruction that has made the reference.
-    ///
-    /// Interrupts are off (a kernel) or asynchronous signals kept away (a process). A trap of a watchpoint that was removed a
-    /// moment ago is nobody's, and nothing happens.
-    pub fn watchpoint(&self, regs: &mut RegsOf<H>, index: usize) {
+    /// What [`Traps::watchpoint`](crate::traps::Traps::watchpoint) does.
+    pub(crate) fn watchpoint(&self, regs: &mut RegsOf<H>, index: usize) {
         let Some(context) = self.host.context() else {
             let inside = self.anonymous();
             if let Some(node) = self.watches.at(index, inside.section()) {

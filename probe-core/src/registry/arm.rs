@@ -1,7 +1,7 @@
 //! Breakpoints in text: planting and removing them, enabling, the switch.
 
 use crate::arch::{Arch, Method, Tail};
-use crate::error::{ControlError, TextError};
+use crate::error::{EnableError, SwitchError, TextError};
 use crate::held::Hold;
 use crate::state::host::{Host, Notice};
 use crate::state::point::{DISABLED, GONE, HAS_POST, LEAVING, LINGERS, Mode, Node, Point, TAIL_JUMPS};
@@ -22,6 +22,12 @@ pub enum Switch {
     On,
     /// None is.
     Off,
+}
+
+impl From<bool> for Switch {
+    fn from(is_on: bool) -> Self {
+        if is_on { Self::On } else { Self::Off }
+    }
 }
 
 impl<H: Host> Probes<H> {
@@ -130,7 +136,7 @@ impl<H: Host> Probes<H> {
 
     // ---- enabling and disabling -----------------------------------------------------------------------------------
 
-    pub(super) fn set_disabled(&self, node: &Node<H::Arch>, wish: Wish) -> Result<(), ControlError> {
+    pub(super) fn set_disabled(&self, node: &Node<H::Arch>, wish: Wish) -> Result<(), EnableError> {
         if wish == Wish::Disable {
             // At once, whoever holds the lock.
             node.set(DISABLED);
@@ -138,7 +144,7 @@ impl<H: Host> Probes<H> {
         if self.is_in_handler() {
             if wish == Wish::Enable {
                 if node.is(GONE) {
-                    return Err(ControlError::Gone(node.place()));
+                    return Err(EnableError::Gone(node.place()));
                 }
                 node.clear(DISABLED);
             }
@@ -147,7 +153,7 @@ impl<H: Host> Probes<H> {
         }
         let mut books = self.lock();
         if node.is(GONE) {
-            return if wish == Wish::Enable { Err(ControlError::Gone(node.place())) } else { Ok(()) };
+            return if wish == Wish::Enable { Err(EnableError::Gone(node.place())) } else { Ok(()) };
         }
         if wish == Wish::Enable {
             node.clear(DISABLED);
@@ -156,7 +162,7 @@ impl<H: Host> Probes<H> {
         if done.is_err() && wish == Wish::Enable {
             node.set(DISABLED);
         }
-        if done? {
+        if done.map_err(EnableError::Text)? {
             self.host.sync_cores();
         }
         self.settle_locked(&mut books);
@@ -172,32 +178,17 @@ impl<H: Host> Probes<H> {
     ///
     /// # Errors
     /// Called from a handler; or the first text that could not be written: the rest has been done.
-    pub fn switch(&self, to: Switch) -> Result<(), ControlError> {
+    pub fn switch(&self, to: Switch) -> Result<(), SwitchError> {
         if self.is_in_handler() {
-            return Err(ControlError::InHandler);
+            return Err(SwitchError::InHandler);
         }
         let mut books = self.lock();
         self.switches.turn(to == Switch::On);
         let done = self.sync_all(books.hold());
         let watches = self.sync_watches(books.hold());
         self.settle_locked(&mut books);
-        done.map_err(ControlError::Text).and(watches)
-    }
-
-    /// Takes what a user writes to the kernel's file `enabled`: `1 y Y t T on`, `0 n N f F off`, with or without a
-    /// newline at the end (CTL_2).
-    ///
-    /// # Errors
-    /// It is none of these; or as [`Probes::switch`].
-    pub fn write_enabled(&self, text: &str) -> Result<(), ControlError> {
-        let text = text.strip_suffix('\n').unwrap_or(text);
-        match text {
-            "1" | "y" | "Y" | "t" | "T" => self.switch(Switch::On),
-            "0" | "n" | "N" | "f" | "F" => self.switch(Switch::Off),
-            _ if text.eq_ignore_ascii_case("on") => self.switch(Switch::On),
-            _ if text.eq_ignore_ascii_case("off") => self.switch(Switch::Off),
-            _ => Err(ControlError::NotABoolean),
-        }
+        done.map_err(SwitchError::Text)?;
+        watches.map_err(|(at, refusal)| SwitchError::CannotWatch { at, refusal })
     }
 
     /// Brings every breakpoint to what is asked; the first failure is told, the rest is done.

@@ -12,7 +12,7 @@ use super::optimise::save_of;
 use super::points::Origin;
 use super::resolve::{Resolved, Walk};
 use crate::arch::Arch;
-use crate::error::{BatchError, RegisterError};
+use crate::error::{BatchError, NoMemory, RegisterError};
 use crate::held::{Hold, Lent};
 use crate::room::Room;
 use crate::state::host::{Host, Notice};
@@ -97,7 +97,7 @@ impl<H: Host> Probes<H> {
             return Err(BatchError { index: 0, error: RegisterError::InHandler });
         }
         let mut wanted = self.find_places(probes)?;
-        let no_memory = |error| BatchError { index: 0, error };
+        let no_memory = |NoMemory| BatchError { index: 0, error: RegisterError::NoMemory };
         let mut handles = room_for(wanted.len()).map_err(no_memory)?;
         let mut leaving = room_for(wanted.len()).map_err(no_memory)?;
         let mut lock = self.lock();
@@ -139,7 +139,7 @@ impl<H: Host> Probes<H> {
         handles: &mut Vec<Probe<H>>,
         leaving: &mut Vec<NonNull<Node<H::Arch>>>,
     ) -> Result<(), Failed> {
-        let no_memory = |error| (0, error);
+        let no_memory = |NoMemory| (0, RegisterError::NoMemory);
         let mut published = room_for(wanted.len()).map_err(no_memory)?;
         let mut lifted = Vec::new();
         let prepared = self.prepare(books, wanted)?;
@@ -182,7 +182,7 @@ impl<H: Host> Probes<H> {
         books: &mut OpenBooks<'g, H>,
         wanted: &mut Vec<Wanted<H::Arch>>,
     ) -> Result<Vec<Prepared<'g, H::Arch>>, Failed> {
-        let no_memory = |error| (0, error);
+        let no_memory = |NoMemory| (0, RegisterError::NoMemory);
         let mut prepared: Vec<Prepared<'g, H::Arch>> = room_for(wanted.len()).map_err(no_memory)?;
         let mut refused = room_for(wanted.len()).map_err(no_memory)?;
         books.keep_array(self.points.reserve(wanted.len()).map_err(no_memory)?);
@@ -255,7 +255,7 @@ impl<H: Host> Probes<H> {
         }
         let room = match Room::new() {
             Ok(room) => room,
-            Err(error) => return Err((handlers, error)),
+            Err(error) => return Err((handlers, error.into())),
         };
         let handlers = match handlers {
             Pending::Kprobe { pre, post, fault } => Handlers::Kprobe { pre, post, fault },
@@ -320,7 +320,8 @@ impl<H: Host> Probes<H> {
 
     /// Lets the slots of boosted points end in breakpoints, where a post handler comes.
     fn prepare_tails(&self, prepared: &[Prepared<'_, H::Arch>]) -> Result<(), Failed> {
-        let mut changed: Vec<&Point<H::Arch>> = room_for(prepared.len()).map_err(|error| (0, error))?;
+        let mut changed: Vec<&Point<H::Arch>> =
+            room_for(prepared.len()).map_err(|NoMemory| (0, RegisterError::NoMemory))?;
         for Prepared { index, point, .. } in prepared.iter().filter(|probe| probe.node.has_post()) {
             match self.end_in_breakpoint(point) {
                 Ok(true) => changed.push(point),
@@ -395,8 +396,8 @@ impl<H: Host> Probes<H> {
 }
 
 /// An empty list with room for `count`.
-fn room_for<T>(count: usize) -> Result<Vec<T>, RegisterError> {
+fn room_for<T>(count: usize) -> Result<Vec<T>, NoMemory> {
     let mut list = Vec::new();
-    list.try_reserve_exact(count).map_err(|_| RegisterError::NoMemory)?;
+    list.try_reserve_exact(count).map_err(|_| NoMemory)?;
     Ok(list)
 }

@@ -1,7 +1,7 @@
 //! The handle of a registered probe.
 
 use crate::addr::CodeAddr;
-use crate::error::ControlError;
+use crate::error::{EnableError, RemoveError};
 use crate::state::host::Host;
 use crate::state::point::{DISABLED, GONE, Node};
 use crate::state::probes::Probes;
@@ -27,7 +27,7 @@ pub struct Kept<H: Host> {
     /// The probe.
     pub probe: Probe<H>,
     /// Why it is still there.
-    pub error: ControlError,
+    pub error: RemoveError,
 }
 
 impl<H: Host> fmt::Debug for Kept<H> {
@@ -79,7 +79,7 @@ impl<H: Host> Probe<H> {
     ///
     /// # Errors
     /// It is gone, or text could not be written: then it is disabled still.
-    pub fn enable(&self) -> Result<(), ControlError> {
+    pub fn enable(&self) -> Result<(), EnableError> {
         self.probes.set_disabled(self.node(), super::arm::Wish::Enable)
     }
 
@@ -87,7 +87,7 @@ impl<H: Host> Probe<H> {
     ///
     /// # Errors
     /// Text could not be written: it is disabled, but still costs a trap.
-    pub fn disable(&self) -> Result<(), ControlError> {
+    pub fn disable(&self) -> Result<(), EnableError> {
         self.probes.set_disabled(self.node(), super::arm::Wish::Disable)
     }
 

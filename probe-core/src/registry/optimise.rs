@@ -6,7 +6,7 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method, NativeJumps, SaveSet};
-use crate::error::{ControlError, Refusal, TextError};
+use crate::error::{JumpError, Refusal, TextError};
 use crate::held::Hold;
 use crate::jump::{BranchTargets, post_by_jump, refusal};
 use crate::state::detour::{Kind, MAX_DISPLACED_LEN};
@@ -19,14 +19,10 @@ use crate::sync::Relaxed;
 use alloc::vec::Vec;
 
 impl<H: Host> Probes<H> {
-    /// Gives every probe that can have one a jump instead of its breakpoint, and returns how many places have one
-    /// now.
-    ///
-    /// # Errors
-    /// Called from a handler; or the first text that could not be written: that probe keeps its breakpoint.
-    pub fn optimise(&'static self) -> Result<usize, ControlError> {
+    /// What [`Jumps::lay`](crate::jumps::JumpControl::lay) does.
+    pub(crate) fn lay_jumps(&'static self) -> Result<usize, JumpError> {
         if self.is_in_handler() {
-            return Err(ControlError::InHandler);
+            return Err(JumpError::InHandler);
         }
         let mut books = self.lock();
         self.settle_locked(&mut books);
@@ -39,14 +35,8 @@ impl<H: Host> Probes<H> {
         }
         let done = self.optimise_points(&mut open, &mut points);
         self.clean_arrays(&mut books);
-        done.map_err(ControlError::Text)?;
+        done.map_err(JumpError::Text)?;
         Ok(self.texts.jumps())
-    }
-
-    /// Whether probes get their jumps as soon as they are registered, enabled or switched on, without
-    /// [`Probes::optimise`]. At first they do not. What is registered already stays as it is.
-    pub fn set_optimising(&self, is_optimising: bool) {
-        self.switches.set_optimising(is_optimising);
     }
 
     /// The points that are about to get their breakpoints, if jumps shall follow: their detours are made.
@@ -82,17 +72,14 @@ impl<H: Host> Probes<H> {
         let _ = self.optimise_points(books, &mut points);
     }
 
-    /// Gives every probe its breakpoint back.
-    ///
-    /// # Errors
-    /// Called from a handler; or the first text that could not be written: that probe keeps its jump.
-    pub fn unoptimise(&'static self) -> Result<(), ControlError> {
+    /// What [`Jumps::lift`](crate::jumps::JumpControl::lift) does.
+    pub(crate) fn lift_jumps(&'static self) -> Result<(), JumpError> {
         if self.is_in_handler() {
-            return Err(ControlError::InHandler);
+            return Err(JumpError::InHandler);
         }
         let mut books = self.lock();
         self.settle_locked(&mut books);
-        self.unoptimise_where(books.hold(), |_| true).map_err(ControlError::Text)
+        self.unoptimise_where(books.hold(), |_| true).map_err(JumpError::Text)
     }
 
     /// Takes the jumps out of the text of all points that `is_meant` says.

@@ -100,7 +100,7 @@ impl<H: Host> Probes<H> {
                 if slot.as_usize() != 0 {
                     books.slots.put::<H::Arch>(slot);
                 }
-                return Err(error);
+                return Err(error.into());
             }
         };
         // SAFETY: stays valid until a grace period after it has been removed.
@@ -174,7 +174,7 @@ impl<H: Host> Probes<H> {
             Err(error) => {
                 // SAFETY: nobody has been told of it.
                 unsafe { self.host.free_exec(base, CHUNK_LEN) };
-                Err(error)
+                Err(error.into())
             }
         }
     }

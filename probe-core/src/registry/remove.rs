@@ -2,7 +2,7 @@
 
 use super::handle::{Kept, Probe};
 use crate::addr::CodeAddr;
-use crate::error::ControlError;
+use crate::error::RemoveError;
 use crate::held::{Hold, Lent};
 use crate::list::List;
 use crate::room::free;
@@ -63,10 +63,10 @@ impl<H: Host> Probes<H> {
     pub(super) fn remove_all(
         &self,
         nodes: &[NonNull<Node<H::Arch>>],
-        kept: &mut dyn FnMut(NonNull<Node<H::Arch>>, ControlError),
+        kept: &mut dyn FnMut(NonNull<Node<H::Arch>>, RemoveError),
     ) {
         if self.is_in_handler() {
-            nodes.iter().for_each(|node| kept(*node, ControlError::InHandler));
+            nodes.iter().for_each(|node| kept(*node, RemoveError::InHandler));
             return;
         }
         let mut books = self.lock();
@@ -86,7 +86,7 @@ impl<H: Host> Probes<H> {
             if let Err(error) = self.sync_point(books.hold(), point) {
                 self.host.notice(Notice::StuckBreakpoint(point.place));
                 node.clear(LEAVING);
-                kept(*pointer, ControlError::Text(error));
+                kept(*pointer, RemoveError::Text(error));
             }
         }
         self.retire(&mut books, nodes);
@@ -345,11 +345,8 @@ impl<H: Host> Probes<H> {
 
     // ---- text that goes away ------------------------------------------------------------------------------------
 
-    /// Tells that the text from `start` up to `end` is about to go away (a module unloaded, a shared object
-    /// closed): its probes, and watchpoints on it, become gone, nothing is written to it, their handles stay valid (CTL_5).
-    ///
-    /// Nobody runs in the text any more. Not called from a handler.
-    pub fn text_going(&self, start: CodeAddr, end: CodeAddr) {
+    /// What [`Events::text_going`](crate::events::Events::text_going) does.
+    pub(crate) fn text_going(&self, start: CodeAddr, end: CodeAddr) {
         let mut books = self.lock();
         self.settle_locked(&mut books);
         self.watched_memory_going(books.hold(), start, end);

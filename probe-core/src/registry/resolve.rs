@@ -188,7 +188,7 @@ impl Walk {
 
 impl<H: Host> Probes<H> {
     /// Every place that a name stands for, in ascending order: for names that match several symbols (REG_2).
-    pub fn resolve_all(&self, place: &Place) -> Vec<CodeAddr> {
+    pub fn candidates(&self, place: &Place) -> Vec<CodeAddr> {
         match &place.target {
             Target::Symbol { name, module } => {
                 let functions = self.functions(name, module.as_deref()).unwrap_or_default();

@@ -1,9 +1,8 @@
 //! Return stubs: handing them out to pools, and taking them back.
 
-use super::resolve::NO_CALLS;
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Calls, NativeCalls, SaveSet};
-use crate::error::RegisterError;
+use crate::error::{GrowError, NoMemory, NoStubs, RegisterError};
 use crate::held::Hold;
 use crate::room::{Room, free, leak};
 use crate::state::host::{CallsOf, Host};
@@ -69,23 +68,10 @@ impl<H: Host> Probes<H> {
         Ok(ReturnRoom { memory, pool })
     }
 
-    /// Whether a return probe has had half of its instances in use since [`Probes::grow_pools`] was last called, and may get more. One
-    /// load: for whoever looks again and again.
-    pub fn has_low_pools(&self) -> bool {
-        self.switches.has_low_pools()
-    }
-
-    /// Makes the pools of return probes larger: those that [have said](Probes::has_low_pools) so twice as large, unless more than a quarter of
-    /// their instances are of calls that never returned; and all so large that `calls` calls can be followed at the same time; each up to
-    /// what its probe says ([`Kretprobe::grow_to`](crate::Kretprobe::grow_to)). How many instances have been added.
-    ///
-    /// Not in a handler, where nothing happens.
-    ///
-    /// # Errors
-    /// No memory: pools stay as large as they have become.
-    pub fn grow_pools(&'static self, calls: usize) -> Result<usize, RegisterError> {
+    /// What [`Pools::grow`](crate::pools::PoolControl::grow) does.
+    pub(crate) fn grow_pools(&'static self, calls: usize) -> Result<usize, GrowError> {
         if self.is_in_handler() {
-            return Ok(0);
+            return Err(GrowError::InHandler);
         }
         let mut books = self.lock();
         let mut books = books.open();
@@ -112,7 +98,7 @@ impl<H: Host> Probes<H> {
             self.grow(&mut books, pool, more)?;
             added += more;
         }
-        if has_room { Ok(added) } else { Err(RegisterError::NoMemory) }
+        if has_room { Ok(added) } else { Err(GrowError::NoMemory) }
     }
 
     /// Adds `more` instances to a pool.
@@ -121,7 +107,7 @@ impl<H: Host> Probes<H> {
         books: &mut OpenBooks<'_, H>,
         pool: &Pool<H::Arch>,
         more: usize,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), NoStubs> {
         let stubs = self.take_stubs(books, pool.save, more)?;
         // SAFETY: the words are their chunks', which stay until the pool has given its stubs back.
         let batch = unsafe { pool.batch(&stubs) }?;
@@ -141,9 +127,9 @@ impl<H: Host> Probes<H> {
         books: &mut OpenBooks<'_, H>,
         save: SaveSet,
         wanted: usize,
-    ) -> Result<Stubs, RegisterError> {
+    ) -> Result<Stubs, NoStubs> {
         let mut stubs = Vec::new();
-        stubs.try_reserve_exact(wanted).map_err(|_| RegisterError::NoMemory)?;
+        stubs.try_reserve_exact(wanted).map_err(|_| NoMemory)?;
         while !self.find_stubs(books, save, wanted, &mut stubs) {
             self.add_stub_chunk(books, save)?;
         }
@@ -176,19 +162,14 @@ impl<H: Host> Probes<H> {
         stubs.len() == wanted
     }
 
-    fn add_stub_chunk(
-        &'static self,
-        books: &mut OpenBooks<'_, H>,
-        save: SaveSet,
-    ) -> Result<(), RegisterError> {
-        let no_slot = RegisterError::NoSlot(CodeAddr::new(0));
-        books.stubs.try_reserve(1).map_err(|_| RegisterError::NoMemory)?;
+    fn add_stub_chunk(&'static self, books: &mut OpenBooks<'_, H>, save: SaveSet) -> Result<(), NoStubs> {
+        books.stubs.try_reserve(1).map_err(|_| NoMemory)?;
         let mut image = Vec::new();
-        image.try_reserve_exact(CHUNK_LEN).map_err(|_| RegisterError::NoMemory)?;
+        image.try_reserve_exact(CHUNK_LEN).map_err(|_| NoMemory)?;
         image.resize(CHUNK_LEN - OWN, 0);
         let retired = self.stubs.reserve(1)?;
         books.keep_array(retired);
-        let base = self.host.alloc_exec(CHUNK_LEN, None).ok_or(no_slot)?;
+        let base = self.host.alloc_exec(CHUNK_LEN, None).ok_or(NoStubs::Exec)?;
         let made = self.fill_stub_chunk(base, save, &mut image);
         match made {
             Ok(chunk) => {
@@ -213,16 +194,16 @@ impl<H: Host> Probes<H> {
         base: CodeAddr,
         save: SaveSet,
         image: &mut Vec<u8>,
-    ) -> Result<NonNull<StubChunk<H>>, RegisterError> {
-        let calls = H::Arch::CALLS.ok_or(RegisterError::NotCalled { at: base, refusal: NO_CALLS })?;
+    ) -> Result<NonNull<StubChunk<H>>, NoStubs> {
+        let calls = H::Arch::CALLS.ok_or(NoStubs::Exec)?;
         let trampoline = calls.return_trampoline(save);
         let handler = (self.entries.returned)();
         let count = calls.fill_return_stubs(base, trampoline, handler, image);
         let mut instances = Vec::new();
-        instances.try_reserve_exact(count).map_err(|_| RegisterError::NoMemory)?;
+        instances.try_reserve_exact(count).map_err(|_| NoMemory)?;
         instances.resize_with(count, || AtomicPtr::new(ptr::null_mut()));
         let mut homes = Vec::new();
-        homes.try_reserve_exact(count).map_err(|_| RegisterError::NoMemory)?;
+        homes.try_reserve_exact(count).map_err(|_| NoMemory)?;
         homes.resize_with(count, || AtomicUsize::new(0));
         let chunk = leak(StubChunk {
             base,

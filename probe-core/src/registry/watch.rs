@@ -4,7 +4,7 @@
 //! enabling never fails for want of one.
 
 use crate::addr::CodeAddr;
-use crate::error::{ControlError, Refusal, RegisterError};
+use crate::error::{EnableError, Refusal, WatchError};
 use crate::held::Hold;
 use crate::room::{Room, free};
 use crate::state::host::Host;
@@ -60,10 +60,10 @@ impl<H: Host> Watch<H> {
     ///
     /// # Errors
     /// It is gone, or the host cannot watch the memory any more: then it is disabled still.
-    pub fn enable(&self) -> Result<(), ControlError> {
+    pub fn enable(&self) -> Result<(), EnableError> {
         let node = self.node();
         if node.is(GONE) {
-            return Err(ControlError::Gone(CodeAddr::new(node.range.addr)));
+            return Err(EnableError::Gone(CodeAddr::new(node.range.addr)));
         }
         node.clear(DISABLED);
         let done = self.probes.apply_watches();
@@ -77,7 +77,7 @@ impl<H: Host> Watch<H> {
     ///
     /// # Errors
     /// None so far: as for other probes.
-    pub fn disable(&self) -> Result<(), ControlError> {
+    pub fn disable(&self) -> Result<(), EnableError> {
         self.node().set(DISABLED);
         self.probes.apply_watches()
     }
@@ -111,12 +111,12 @@ impl<H: Host> Probes<H> {
     /// # Errors
     /// EOPNOTSUPP where the host has no such power, EINVAL where the processor cannot watch the range, ENOSPC where all
     /// its registers are in use, EBUSY in a handler. Each says why; nothing has changed.
-    pub fn watch(&'static self, watchpoint: Watchpoint<H::Arch>) -> Result<Watch<H>, RegisterError> {
+    pub fn watch(&'static self, watchpoint: Watchpoint<H::Arch>) -> Result<Watch<H>, WatchError> {
         if self.is_in_handler() {
-            return Err(RegisterError::InHandler);
+            return Err(WatchError::InHandler);
         }
         let at = watchpoint.range.addr;
-        let refused = |refusal| RegisterError::CannotWatch { at, refusal };
+        let refused = |refusal| WatchError::CannotWatch { at, refusal };
         let power = self.host.watchpoints().map_err(refused)?;
         power.check(&watchpoint.range).map_err(refused)?;
         let room = Room::new()?;
@@ -124,7 +124,7 @@ impl<H: Host> Probes<H> {
         self.settle_locked(&mut books);
         let count = power.count().min(MAX_WATCHPOINTS);
         let Some(index) = self.watches.free_register(count) else {
-            return Err(RegisterError::NoWatchRegister(count));
+            return Err(WatchError::NoRegister(count));
         };
         let flags = if watchpoint.is_disabled { DISABLED } else { 0 };
         let node = room.fill(WatchNode::new(watchpoint, flags));
@@ -145,24 +145,23 @@ impl<H: Host> Probes<H> {
     }
 
     /// What a handle's `enable` and `disable` want, now or, from a handler, later.
-    fn apply_watches(&self) -> Result<(), ControlError> {
+    fn apply_watches(&self) -> Result<(), EnableError> {
         if self.is_in_handler() {
             self.switches.note_change();
             return Ok(());
         }
         let lock = self.lock();
-        self.sync_watches(lock.hold())
+        self.sync_watches(lock.hold()).map_err(|(at, refusal)| EnableError::CannotWatch { at, refusal })
     }
 
     /// Arms and disarms as the nodes' flags and the switch ask.
     ///
     /// # Errors
-    /// The first that the host could not arm; the rest is done.
-    pub(super) fn sync_watches(&self, hold: &Hold) -> Result<(), ControlError> {
+    /// The first whose memory the host could not watch, and why; the rest is done.
+    pub(super) fn sync_watches(&self, hold: &Hold) -> Result<(), (usize, Refusal)> {
         let mut first = Ok(());
         for (index, node) in self.watches.all(hold) {
-            let failed = |refusal| ControlError::CannotWatch { at: node.range.addr, refusal };
-            first = first.and(self.sync_watch(index, node).map_err(failed));
+            first = first.and(self.sync_watch(index, node).map_err(|refusal| (node.range.addr, refusal)));
         }
         first
     }

@@ -2,10 +2,10 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Memory, NativeArch, SaveSet};
-use crate::arrival::Arrival;
+pub use crate::arrival::Arrival;
 use crate::error::{Refusal, TextError};
-use crate::state::context::Context;
-use crate::state::task::Task;
+pub use crate::state::context::Context;
+pub use crate::state::task::Task;
 use crate::state::watch::WatchRange;
 
 /// The saved registers of a host's architecture.
@@ -71,7 +71,7 @@ pub enum Notice {
 
 /// Debug registers that trap on data references: what a host gives from [`Host::watchpoints`].
 ///
-/// At each reference the host calls [`Probes::watchpoint`](crate::Probes::watchpoint) with the register's number, after
+/// At each reference the host calls [`Traps::watchpoint`](crate::traps::Traps::watchpoint) with the register's number, after
 /// the instruction that has made it. Where the processor traps before (aarch64), the host steps over it first.
 ///
 /// # Safety
@@ -101,10 +101,10 @@ pub unsafe trait Watchpoints: Sync {
 /// A *context* is what runs one thing at a time and is interrupted by traps: a CPU in a kernel, a thread in a
 /// process. A *task* is what owns a stack of calls: a task in a kernel, an interrupt stack, again a thread in a process.
 ///
-/// The host's trap code calls [`Probes::breakpoint`](crate::Probes::breakpoint) at every breakpoint trap and
-/// [`Probes::fault`](crate::Probes::fault) at every fault, before its own handling, with interrupts off (a kernel)
-/// or asynchronous signals kept away (a process). It calls [`Probes::task_exit`](crate::Probes::task_exit) when a task
-/// ends, and [`Probes::text_going`](crate::Probes::text_going) before text is unmapped.
+/// The host's trap code calls [`Traps::breakpoint`](crate::traps::Traps::breakpoint) at every breakpoint trap and
+/// [`Traps::fault`](crate::traps::Traps::fault) at every fault, before its own handling, with interrupts off (a kernel)
+/// or asynchronous signals kept away (a process). It calls [`Events::task_exit`](crate::events::Events::task_exit) when a task
+/// ends, and [`Events::text_going`](crate::events::Events::text_going) before text is unmapped.
 ///
 /// # Safety
 /// The core patches code on the strength of these functions. What each one owes is said at the function; what

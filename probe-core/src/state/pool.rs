@@ -14,7 +14,7 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, SaveSet};
-use crate::error::RegisterError;
+use crate::error::NoMemory;
 use crate::list::Linked;
 use crate::room::{free, leak};
 use crate::state::ends::Ends;
@@ -78,15 +78,10 @@ pub(crate) struct Batch<A: Arch> {
 impl<A: Arch> Batch<A> {
     /// An instance for each stub. With `first`, one is the pool's own and the next [`HOMES`] are in no map; otherwise they are
     /// numbered from `number` on.
-    fn new(
-        stubs: &Stubs,
-        each: Layout,
-        first: Option<FirstOwner>,
-        number: usize,
-    ) -> Result<Self, RegisterError> {
-        let no_memory = |_| RegisterError::NoMemory;
-        let all = each.size().checked_mul(stubs.len()).ok_or(RegisterError::NoMemory)?;
-        let data_layout = Layout::from_size_align(all, each.align()).map_err(|_| RegisterError::NoMemory)?;
+    fn new(stubs: &Stubs, each: Layout, first: Option<FirstOwner>, number: usize) -> Result<Self, NoMemory> {
+        let no_memory = |_| NoMemory;
+        let all = each.size().checked_mul(stubs.len()).ok_or(NoMemory)?;
+        let data_layout = Layout::from_size_align(all, each.align()).map_err(|_| NoMemory)?;
         let unmapped = if first.is_some() { stubs.len().min(1 + HOMES) } else { 0 };
         let own = usize::from(first.is_some());
         let mapped = stubs.len() - unmapped;
@@ -102,7 +97,7 @@ impl<A: Arch> Batch<A> {
             // SAFETY: the layout has a size.
             _ => NonNull::new(unsafe { alloc(data_layout) }),
         };
-        let data = data.ok_or(RegisterError::NoMemory)?;
+        let data = data.ok_or(NoMemory)?;
         let map_memory = NonNull::from(Box::leak(map.into_boxed_slice()));
         // SAFETY: leaked just now.
         let map = unsafe { map_memory.as_ref() };
@@ -224,15 +219,14 @@ impl<A: Arch> Pool<A> {
     /// A pool that lets one call less than there are stubs be in flight.
     ///
     /// # Errors
-    /// No memory, or data of more than [`MAX_DATA_LEN`](crate::MAX_DATA_LEN) bytes.
+    /// No memory, or data of more than [`MAX_DATA_LEN`](crate::limits::MAX_DATA_LEN) bytes.
     ///
     /// # Safety
     /// The stubs' words stay valid as long as the pool, and there are two stubs at least.
-    pub(crate) unsafe fn new(stubs: &Stubs, plan: Plan) -> Result<NonNull<Self>, RegisterError> {
+    pub(crate) unsafe fn new(stubs: &Stubs, plan: Plan) -> Result<NonNull<Self>, NoMemory> {
         let Plan { most, save, layout, drop_data, alarm } = plan;
         // In cache lines of its own, as the instance.
-        let each =
-            layout.align_to(align_of::<Instance<A>>()).map_err(|_| RegisterError::NoMemory)?.pad_to_align();
+        let each = layout.align_to(align_of::<Instance<A>>()).map_err(|_| NoMemory)?.pad_to_align();
         let owner = if stubs.len() > 2 { FirstOwner::nobody(true) } else { FirstOwner::shared() };
         let pool = Self {
             ends: Ends::new(drop_data),
@@ -406,7 +400,7 @@ impl<A: Arch> Pool<A> {
     ///
     /// # Safety
     /// The stubs' words stay valid as long as the pool.
-    pub(crate) unsafe fn batch(&self, stubs: &Stubs) -> Result<NonNull<Batch<A>>, RegisterError> {
+    pub(crate) unsafe fn batch(&self, stubs: &Stubs) -> Result<NonNull<Batch<A>>, NoMemory> {
         let mut batch = Batch::new(stubs, self.each, None, self.calls.load(Relaxed))?;
         batch.instances.iter_mut().for_each(|instance| instance.belong_to(ptr::from_ref(self).cast()));
         leak(batch)

@@ -6,7 +6,7 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::Arch;
-use crate::error::RegisterError;
+use crate::error::NoMemory;
 use crate::held::Held;
 use crate::state::host::Host;
 use crate::sync::{AtomicUsize, Relaxed};
@@ -45,10 +45,10 @@ impl Keyed for SlotChunk {
 }
 
 impl SlotChunk {
-    pub(crate) fn new(base: CodeAddr, slot_len: usize) -> Result<Self, RegisterError> {
+    pub(crate) fn new(base: CodeAddr, slot_len: usize) -> Result<Self, NoMemory> {
         let slots = CHUNK_LEN / slot_len;
         let mut taken = Vec::new();
-        taken.try_reserve_exact(slots.div_ceil(WORD)).map_err(|_| RegisterError::NoMemory)?;
+        taken.try_reserve_exact(slots.div_ceil(WORD)).map_err(|_| NoMemory)?;
         for first in (0..slots).step_by(WORD) {
             // Slots that are not there are taken for good.
             let there = slots - first;
@@ -161,8 +161,8 @@ impl SlotAllocator {
     }
 
     /// Makes room for one more chunk.
-    pub(crate) fn reserve(&mut self) -> Result<(), RegisterError> {
-        self.chunks.try_reserve(1).map_err(|_| RegisterError::NoMemory)
+    pub(crate) fn reserve(&mut self) -> Result<(), NoMemory> {
+        self.chunks.try_reserve(1).map_err(|_| NoMemory)
     }
 
     /// Adds a chunk; [`SlotAllocator::reserve`] has made room.

@@ -2,7 +2,7 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Calls, SaveSet};
-use crate::error::RegisterError;
+use crate::error::NoMemory;
 use crate::held::Held;
 use crate::state::host::{CallsOf, Host};
 use crate::state::instance::Instance;
@@ -84,7 +84,7 @@ impl<H: Host> StubChunks<H> {
     ///
     /// # Errors
     /// No memory.
-    pub(crate) fn reserve(&self, more: usize) -> Result<Option<RetiredArray>, RegisterError> {
+    pub(crate) fn reserve(&self, more: usize) -> Result<Option<RetiredArray>, NoMemory> {
         self.chunks.reserve(more)
     }
 

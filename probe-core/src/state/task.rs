@@ -17,7 +17,7 @@ use core::ptr;
 /// One task's state: its stack, and the calls on it that are followed.
 ///
 /// The host keeps one for each stack that runs code, returns it from [`Host::task`](crate::host::Host::task) while that stack runs, and calls
-/// [`Probes::task_exit`](crate::Probes::task_exit) before the stack is used for something else.
+/// [`Events::task_exit`](crate::events::Events::task_exit) before the stack is used for something else.
 pub struct Task<A: Arch> {
     /// The newest pending return; only who runs on the task's stack changes the list.
     pub(crate) pending: AtomicPtr<Instance<A>>,

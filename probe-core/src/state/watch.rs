@@ -48,7 +48,7 @@ pub(crate) type WatchFn<A> = dyn Fn(&mut WatchHit<'_, A>) + Send + Sync;
 /// ```
 /// # use probe_core::Watchpoint;
 /// # fn show<A: probe_core::arch::Arch>(counter: &'static u64) -> Watchpoint<A> {
-/// Watchpoint::on((&raw const *counter).addr(), 8).write().then(|hit| drop(hit.pc()))
+/// Watchpoint::at((&raw const *counter).addr(), 8).write().then(|hit| drop(hit.pc()))
 /// # }
 /// ```
 pub struct Watchpoint<A: Arch> {
@@ -60,7 +60,7 @@ pub struct Watchpoint<A: Arch> {
 impl<A: Arch> Watchpoint<A> {
     /// A watchpoint on `len_bytes` bytes from `addr`, for writes. What lengths and alignments there are is up to the
     /// processor: 1, 2 and 4 bytes everywhere, 8 on 64-bit ones, each aligned to itself.
-    pub fn on(addr: usize, len_bytes: usize) -> Self {
+    pub fn at(addr: usize, len_bytes: usize) -> Self {
         let range = WatchRange { addr, len_bytes, trigger: Trigger::Write };
         Self { range, handler: None, is_disabled: false }
     }

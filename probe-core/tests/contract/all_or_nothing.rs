@@ -1,14 +1,15 @@
 //! REG_8 and REG_12: what fails changes nothing, and a batch is registered whole or not at all.
 
 use super::*;
-use probe_core::{AnyProbe, BatchError, CodeAddr, Errno, Jprobe};
+use probe_core::error::{BatchError, Errno};
+use probe_core::{AnyProbe, CodeAddr, Jprobe};
 use rstest::rstest;
 
 /// What must not change when a registration fails: text, listing, memory.
 pub(crate) fn unchanged<T>(world: &'static World, attempt: impl FnOnce() -> T) -> T {
     let listing = |world: &World| {
         let mut out = String::new();
-        world.probes.list(&mut out, probe_core::Viewer::Privileged).unwrap();
+        world.probes.files().list(&mut out, probe_core::files::Viewer::Privileged).unwrap();
         out
     };
     // What the host keeps for this thread is not the core's.
@@ -32,10 +33,10 @@ pub(crate) fn demanding_batch(world: &'static World) -> Vec<AnyProbe<Toy>> {
         for offset in PLUS_FIVE {
             probes.push(K::at(Place::symbol(name).offset(offset)).pre(|_| ()).post(|_| ()).into());
         }
-        probes.push(R::on(name).entry(|_| Some(Box::new(1))).exit(|_, _| ()).into());
+        probes.push(R::at(name).entry(|_| Some(Box::new(1))).exit(|_, _| ()).into());
         let handler = world.function("handler", &[RETURN]);
         // SAFETY: the handler takes no arguments.
-        probes.push(unsafe { Jprobe::on(name, handler) }.into());
+        probes.push(unsafe { Jprobe::from_raw(name, handler) }.into());
     }
     probes
 }

@@ -1,16 +1,18 @@
 //! REG_19 and REG_20: places where no call comes, and places that the host refuses.
 
 use super::*;
-use probe_core::{Arrival, Errno, Jprobe, Refusal};
+use probe_core::Jprobe;
+use probe_core::error::{Errno, Refusal};
+use probe_core::host::Arrival;
 
 /// What a return probe, a jprobe and a kprobe are answered: nothing, or the error's code.
 fn codes(world: &'static World, handler: usize, name: &str) -> [&'static str; 3] {
     let place = Place::symbol(name);
     // SAFETY: the handler takes no arguments.
-    let jprobe = unsafe { Jprobe::<Toy>::on(place.clone(), handler) };
+    let jprobe = unsafe { Jprobe::<Toy>::from_raw(place.clone(), handler) };
     let told = |error: Option<RegisterError>| error.map_or("", |error| error.code());
     [
-        told(world.probes.register(R::on(place.clone())).err()),
+        told(world.probes.register(R::at(place.clone())).err()),
         told(world.probes.register(jprobe).err()),
         told(world.probes.register(K::at(place)).err()),
     ]
@@ -31,7 +33,7 @@ fn reg_19_where_no_call_comes_only_kprobes_stand() {
         *world.host().arrivals.lock().unwrap() = vec![(f, arrival)];
         assert_eq!(codes(world, handler, "f"), [code, code, ""]);
         assert!(world.text() == text);
-        let error = world.probes.register(R::on("f")).unwrap_err();
+        let error = world.probes.register(R::at("f")).unwrap_err();
         assert_eq!(error.errno(), Errno::EINVAL);
         assert!(error.to_string().starts_with("no return probe or jprobe can stand at 0x"), "{error}");
         let told = world.probes.explain(&Place::symbol("f")).unwrap();
@@ -53,11 +55,11 @@ fn reg_19_without_the_hosts_knowledge_the_name_decides() {
     assert_eq!(codes(world, handler, "f.cold"), ["entry.part", "entry.part", ""]);
     assert_eq!(codes(world, handler, "_start"), ["entry.start", "entry.start", ""]);
     // By its address it is the same place, also where its instructions are taken on trust.
-    let by_address = world.probes.register(R::on(at(part, 0))).unwrap_err();
+    let by_address = world.probes.register(R::at(at(part, 0))).unwrap_err();
     assert_eq!(by_address.code(), "entry.part");
     // SAFETY: its first instruction starts there.
     let trusted = unsafe { Place::unchecked(probe_core::CodeAddr::new(part)) };
-    assert_eq!(world.probes.register(R::on(trusted)).unwrap_err().code(), "entry.part");
+    assert_eq!(world.probes.register(R::at(trusted)).unwrap_err().code(), "entry.part");
     // What the host knows comes first.
     *world.host().arrivals.lock().unwrap() = vec![(part, Arrival::Called)];
     assert_eq!(codes(world, handler, "f.cold"), [""; 3]);

@@ -1,18 +1,20 @@
 //! CTL_1 to CTL_6.
 
 use super::*;
-use probe_core::{ControlError, Errno, Switch, Viewer};
+use probe_core::Switch;
+use probe_core::error::{EnableError, Errno};
+use probe_core::files::Viewer;
 use rstest::rstest;
 
 fn list(world: &World, viewer: Viewer) -> String {
     let mut out = String::new();
-    world.probes.list(&mut out, viewer).unwrap();
+    world.probes.files().list(&mut out, viewer).unwrap();
     out
 }
 
 fn enabled(world: &World) -> String {
     let mut out = String::new();
-    world.probes.enabled(&mut out).unwrap();
+    world.probes.files().enabled(&mut out).unwrap();
     out
 }
 
@@ -93,7 +95,7 @@ fn ctl_2_the_switch_reads_booleans_as_the_kernel_does(#[case] text: &str, #[case
     for before in [Switch::On, Switch::Off] {
         let world = World::new();
         world.probes.switch(before).unwrap();
-        let result = world.probes.write_enabled(text);
+        let result = world.probes.files().write_enabled(text);
         match want {
             Some(want) => assert_eq!((result, world.probes.is_on()), (Ok(()), want)),
             None => {
@@ -111,9 +113,9 @@ fn ctl_3_the_list_has_the_kernels_format() {
     let g = world.function_in("g", Some("module"), &[NOP, ADD, 0, 5, RETURN]);
     let handler = world.function("handler", &[RETURN]);
     let _kprobe = world.probes.register(K::at(at(f, 3)).disabled()).unwrap();
-    let _ret = world.probes.register(R::on("g")).unwrap();
+    let _ret = world.probes.register(R::at("g")).unwrap();
     // SAFETY: the handler takes no arguments.
-    let _jprobe = world.probes.register(unsafe { probe_core::Jprobe::on("f", handler) }).unwrap();
+    let _jprobe = world.probes.register(unsafe { probe_core::Jprobe::from_raw("f", handler) }).unwrap();
     let want = format!(
         "{f:0WIDTH$x}  j  f+0x0    \n{:0WIDTH$x}  k  f+0x3    [DISABLED]\n{g:0WIDTH$x}  r  g+0x0  module \n",
         f + 3
@@ -130,10 +132,10 @@ fn ctl_4_the_blacklist_has_the_kernels_format() {
     let f = plus_five(world, "f");
     world.host().blacklist.lock().unwrap().push((f, f + 16, "f".into()));
     let mut out = String::new();
-    world.probes.blacklist(&mut out, Viewer::Privileged).unwrap();
+    world.probes.files().blacklist(&mut out, Viewer::Privileged).unwrap();
     assert_eq!(out, format!("0x{f:0WIDTH$x}-0x{:0WIDTH$x}\tf\n", f + 16));
     out.clear();
-    world.probes.blacklist(&mut out, Viewer::Unprivileged).unwrap();
+    world.probes.files().blacklist(&mut out, Viewer::Unprivileged).unwrap();
     assert_eq!(out, format!("0x{0:0WIDTH$}-0x{0:0WIDTH$}\tf\n", 0));
 }
 
@@ -145,10 +147,10 @@ fn ctl_5_probes_of_a_module_that_goes_become_gone() {
     let stay = world.probes.register(K::at("f").pre(|_| ())).unwrap();
     let batch = [K::at(at(g, 0)).pre(|_| ()), K::at(at(g, 1)).post(|_| ())];
     let gone = world.probes.register_all(batch).unwrap();
-    let ret = world.probes.register(R::on("g")).unwrap();
+    let ret = world.probes.register(R::at("g")).unwrap();
     assert_eq!(world.value(g, &[1]), 6);
     let writes = world.host().writes.load(SeqCst);
-    world.probes.text_going(g.into(), (g + 5).into());
+    world.probes.events().text_going(g.into(), (g + 5).into());
     // Other text is mapped there, or none.
     world.put(g, &[0xee; 5]);
     assert_eq!(world.host().writes.load(SeqCst), writes, "nothing is written to vanished text");
@@ -156,7 +158,7 @@ fn ctl_5_probes_of_a_module_that_goes_become_gone() {
     assert!(!stay.is_gone());
     let listing = list(world, Viewer::Privileged);
     assert_eq!(listing.matches("[GONE]").count(), 3, "{listing}");
-    assert_eq!(gone[0].enable(), Err(ControlError::Gone(g.into())));
+    assert_eq!(gone[0].enable(), Err(EnableError::Gone(g.into())));
     assert_eq!(gone[0].enable().unwrap_err().errno(), Errno::EINVAL);
     gone[1].disable().unwrap();
     world.probes.switch(Switch::Off).unwrap();
@@ -175,7 +177,7 @@ fn ctl_5_the_same_place_can_be_probed_again_with_other_code() {
     let old = world.probes.register(K::at("g").pre(|_| ())).unwrap();
     assert_eq!(world.value(g, &[1]), 6);
     for code in [[BORROW, 0, NOP, NOP, RETURN], [ADD, 0, 7, NOP, RETURN], [SET, 0, 3, 0, RETURN]] {
-        world.probes.text_going(g.into(), (g + 5).into());
+        world.probes.events().text_going(g.into(), (g + 5).into());
         world.put(g, &code);
         let bare = world.value(g, &[1]);
         let new = world.probes.register(K::at("g").pre(|_| ())).unwrap();
@@ -213,7 +215,7 @@ fn ctl_6_a_probe_is_listed_from_the_end_of_its_registration() {
 
 #[test]
 fn the_self_test_accepts_a_host_and_finds_what_it_lacks() {
-    use probe_core::SelfTestError;
+    use probe_core::error::SelfTestError;
     let world = World::new();
     assert_eq!(world.probes.self_test(), Ok(()));
     world.host().failing_write.store(2, SeqCst);

@@ -1,7 +1,9 @@
 //! One taxonomy (REG_9): every error has its number, its code and its sentence, and names its cause.
 
-use probe_core::{
-    BatchError, CodeAddr, ControlError, Errno, Refusal, RegisterError, SelfTestError, TextError,
+use probe_core::CodeAddr;
+use probe_core::error::{
+    BatchError, EnableError, Errno, GrowError, JumpError, Refusal, RegisterError, RemoveError, SelfTestError,
+    SwitchError, TextError, WatchError,
 };
 use rstest::rstest;
 use std::error::Error;
@@ -98,15 +100,10 @@ const DENIED: TextError = TextError::Denied(AT, 13);
     "probes cannot be registered from a handler"
 )]
 #[case(
-    RegisterError::CannotWatch { at: 0x1000, refusal: REFUSAL },
-    Errno::EOPNOTSUPP, "toy.forbidden",
-    "memory at 0x1000 cannot be watched: this instruction is forbidden (toy.forbidden)"
-)]
-#[case(
-    RegisterError::NoWatchRegister(4),
-    Errno::ENOSPC,
-    "watch.no_register",
-    "all 4 debug registers are in use"
+    RegisterError::NoStubs,
+    Errno::ENOMEM,
+    "memory.no_stubs",
+    "no executable memory is left for return stubs"
 )]
 fn reg_9_a_registration_fails_with_number_code_and_sentence(
     #[case] error: RegisterError,
@@ -124,28 +121,58 @@ fn reg_9_a_registration_fails_with_number_code_and_sentence(
     assert_eq!(batch.source().unwrap().to_string(), sentence);
 }
 
+/// An error with its number, code and sentence.
+macro_rules! told {
+    ($error:expr) => {{
+        let error = $error;
+        assert!(error.source().is_none_or(|cause| error.to_string().ends_with(&cause.to_string())));
+        (error.errno(), error.code(), error.to_string())
+    }};
+}
+
+const IN_HANDLER: (Errno, &str, &str) = (Errno::EBUSY, "context.in_handler", "not possible from a handler");
+const NOT_WRITTEN: (Errno, &str, &str) =
+    (Errno::EFAULT, "text.access", "text at 0x1000 cannot be written (os error 13)");
+const NOT_WATCHED: (Errno, &str, &str) = (
+    Errno::EOPNOTSUPP,
+    "toy.forbidden",
+    "memory at 0x1000 cannot be watched: this instruction is forbidden (toy.forbidden)",
+);
+
 #[rstest]
-#[case(ControlError::InHandler, Errno::EBUSY, "context.in_handler", "not possible from a handler")]
-#[case(ControlError::Gone(AT), Errno::EINVAL, "probe.gone", "the text at 0x1000 has gone")]
+#[case(told!(EnableError::Gone(AT)), (Errno::EINVAL, "probe.gone", "what was at 0x1000 has gone"))]
+#[case(told!(EnableError::Text(DENIED)), NOT_WRITTEN)]
+#[case(told!(EnableError::CannotWatch { at: 0x1000, refusal: REFUSAL }), NOT_WATCHED)]
+#[case(told!(RemoveError::InHandler), IN_HANDLER)]
+#[case(told!(RemoveError::Text(DENIED)), NOT_WRITTEN)]
+#[case(told!(SwitchError::InHandler), IN_HANDLER)]
+#[case(told!(SwitchError::NotABoolean), (Errno::EINVAL, "switch.not_a_boolean", "neither on nor off"))]
+#[case(told!(SwitchError::Text(DENIED)), NOT_WRITTEN)]
+#[case(told!(SwitchError::CannotWatch { at: 0x1000, refusal: REFUSAL }), NOT_WATCHED)]
+#[case(told!(JumpError::InHandler), IN_HANDLER)]
+#[case(told!(JumpError::Text(DENIED)), NOT_WRITTEN)]
+#[case(told!(GrowError::InHandler), IN_HANDLER)]
+#[case(told!(GrowError::NoMemory), (Errno::ENOMEM, "memory.none", "no memory is left"))]
 #[case(
-    ControlError::from(DENIED),
-    Errno::EFAULT,
-    "text.access",
-    "text at 0x1000 cannot be written (os error 13)"
+    told!(GrowError::NoStubs),
+    (Errno::ENOMEM, "memory.no_stubs", "no executable memory is left for return stubs")
 )]
-#[case(ControlError::NotABoolean, Errno::EINVAL, "switch.not_a_boolean", "neither on nor off")]
+#[case(told!(GrowError::Text(DENIED)), NOT_WRITTEN)]
 #[case(
-    ControlError::CannotWatch { at: 0x1000, refusal: REFUSAL },
-    Errno::EOPNOTSUPP, "toy.forbidden",
-    "memory at 0x1000 cannot be watched: this instruction is forbidden (toy.forbidden)"
+    told!(WatchError::InHandler),
+    (Errno::EBUSY, "context.in_handler", "watchpoints cannot be registered from a handler")
 )]
+#[case(told!(WatchError::NoMemory), (Errno::ENOMEM, "memory.none", "no memory is left"))]
+#[case(
+    told!(WatchError::NoRegister(4)),
+    (Errno::ENOSPC, "watch.no_register", "all 4 debug registers are in use")
+)]
+#[case(told!(WatchError::CannotWatch { at: 0x1000, refusal: REFUSAL }), NOT_WATCHED)]
 fn reg_9_a_change_fails_with_number_code_and_sentence(
-    #[case] error: ControlError,
-    #[case] errno: Errno,
-    #[case] code: &str,
-    #[case] sentence: &str,
+    #[case] told: (Errno, &str, String),
+    #[case] wanted: (Errno, &str, &str),
 ) {
-    assert_eq!((error.errno(), error.code(), error.to_string().as_str()), (errno, code, sentence));
+    assert_eq!((told.0, told.1, told.2.as_str()), wanted);
 }
 
 /// Linux's numbers, which C programs compare with.

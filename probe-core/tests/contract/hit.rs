@@ -1,8 +1,10 @@
 //! HIT_1 to HIT_12, as far as they need no real instruction set: what the smallest backend keeps, too.
 
 use super::*;
+use probe_core::Switch;
 use probe_core::arch::{Access, Arch, MemFault};
-use probe_core::{Answer, Flow, MAX_DEPTH, Switch};
+use probe_core::handler::{Answer, Flow};
+use probe_core::limits::MAX_DEPTH;
 use rstest::rstest;
 
 /// A handler that must not run.
@@ -127,7 +129,7 @@ fn hit_4_a_hit_neither_allocates_nor_locks() {
         probes.push(world.probes.register(K::at(at(f, offset)).pre(|_| ())).unwrap());
     }
     let _ret =
-        Toy::CALLS.map(|_| world.probes.register(R::on("f").entry(|_| Some(7_u64)).exit(|_, _| ())).unwrap());
+        Toy::CALLS.map(|_| world.probes.register(R::at("f").entry(|_| Some(7_u64)).exit(|_, _| ())).unwrap());
     let mut cpu = world.cpu(f, &[1]);
     cpu.trace.reserve(1000);
     // What the host keeps for this thread.
@@ -178,7 +180,7 @@ fn hit_5_a_breakpoint_removed_a_moment_ago_is_retried() {
     // The trap has been taken, but the core not reached, when the probe goes.
     cpu.regs.pc = f + 1;
     drop(probe);
-    assert_eq!(world.probes.breakpoint(&mut cpu.regs), probe_core::Trap::Handled);
+    assert_eq!(world.probes.traps().breakpoint(&mut cpu.regs), probe_core::traps::Trap::Handled);
     assert_eq!(cpu.regs.pc, f);
     assert_eq!(cpu.run(100), End::Returned);
     assert_eq!(cpu.regs.r[0], 6);
@@ -220,7 +222,7 @@ fn hit_5_a_breakpoint_that_comes_and_goes_between_two_looks_is_not_foreign() {
         looks += 1;
         assert!(looks < 100, "it looks again and again");
     }));
-    assert_eq!(world.probes.breakpoint(&mut cpu.regs), probe_core::Trap::Handled);
+    assert_eq!(world.probes.traps().breakpoint(&mut cpu.regs), probe_core::traps::Trap::Handled);
     *world.host().text_hook.lock().unwrap() = None;
     assert_eq!(cpu.regs.pc, f);
     assert_eq!(cpu.run(100), End::Returned);
@@ -333,7 +335,7 @@ fn hit_6_without_room_for_a_context_handlers_are_missed_and_the_program_goes_on(
         .filter(|_| true)
         .collect();
     let probes = world.probes.register_all(probes).unwrap();
-    let ret = Toy::CALLS.map(|_| world.probes.register(R::on("f")).unwrap());
+    let ret = Toy::CALLS.map(|_| world.probes.register(R::at("f")).unwrap());
     world.host().has_contexts.store(false, SeqCst);
     assert_eq!(world.value(f, &[1]), 6);
     world.host().has_contexts.store(true, SeqCst);
@@ -416,13 +418,13 @@ fn hit_9_a_fault_in_a_handler_goes_to_its_fault_handler() {
     let probe = K::at("f")
         .pre(move |_| {
             let mut regs = ToyRegs { pc: 0x1234, ..ToyRegs::default() };
-            log.add(format!("{:?}", world.probes.fault(&mut regs, 6)));
+            log.add(format!("{:?}", world.probes.traps().fault(&mut regs, 6)));
             log.add(format!("{:#x}", regs.pc));
         })
         .fault(move |hit: &mut Hit<'_, Toy>, trap| {
             // A fault in the fault handler is nobody's.
             let mut regs = ToyRegs::default();
-            log.add(format!("trap {trap}, then {:?}", world.probes.fault(&mut regs, 7)));
+            log.add(format!("trap {trap}, then {:?}", world.probes.traps().fault(&mut regs, 7)));
             hit.regs_mut().pc += 2;
             Answer::Handled
         });
@@ -431,7 +433,7 @@ fn hit_9_a_fault_in_a_handler_goes_to_its_fault_handler() {
     assert_eq!(log.take(), ["trap 6, then NotOurs", "Handled", "0x1236"]);
     assert_eq!(probe.counters().faults, 1);
     let mut regs = ToyRegs::default();
-    assert_eq!(world.probes.fault(&mut regs, 6), probe_core::FaultVerdict::NotOurs);
+    assert_eq!(world.probes.traps().fault(&mut regs, 6), probe_core::traps::FaultVerdict::NotOurs);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! HIT_6, HIT_9 and HIT_11 where a backend does more than the smallest one: it borrows registers, runs system calls, follows calls.
 
 use super::*;
-use probe_core::MAX_DEPTH;
+use probe_core::limits::MAX_DEPTH;
 use rstest::rstest;
 
 /// Where a nested hit happens.
@@ -19,14 +19,14 @@ fn hit_6_a_nested_hit_in_a_return_probe_is_missed_and_executed(
     let nest = move || results.add(world.value(g, &[10]).to_string());
     let outer = match place {
         "entry" => world.probes.register(
-            R::on("f")
+            R::at("f")
                 .entry(move |_| {
                     nest();
                     Some(())
                 })
                 .exit(|_, ()| ()),
         ),
-        _ => world.probes.register(R::on("f").exit(move |_, ()| nest())),
+        _ => world.probes.register(R::at("f").exit(move |_, ()| nest())),
     };
     let outer = outer.unwrap();
     for round in 1..=3 {
@@ -105,7 +105,7 @@ fn hit_6_a_fault_beyond_the_documented_depth_gives_back_what_was_borrowed(
     }
     for (depth, cpu) in cpus.iter_mut().enumerate().rev() {
         assert!(cpu.regs.is_masked);
-        assert_eq!(world.probes.fault(&mut cpu.regs, 14), probe_core::FaultVerdict::Restored);
+        assert_eq!(world.probes.traps().fault(&mut cpu.regs, 14), probe_core::traps::FaultVerdict::Restored);
         assert_eq!((cpu.regs.pc, cpu.regs.r[6], cpu.regs.is_masked), (f + 3, 44 + depth, false));
     }
 }
@@ -145,7 +145,7 @@ fn hit_9_a_borrowed_register_comes_back_with_a_fault() {
         assert_eq!(cpu.run(1), End::Timeout);
     }
     assert!(cpu.regs.is_masked);
-    assert_eq!(world.probes.fault(&mut cpu.regs, 14), probe_core::FaultVerdict::Restored);
+    assert_eq!(world.probes.traps().fault(&mut cpu.regs, 14), probe_core::traps::FaultVerdict::Restored);
     assert_eq!((cpu.regs.pc, cpu.regs.r[6], cpu.regs.is_masked), (f + 3, 44, false));
     assert_eq!(cpu.run(100), End::Returned);
     assert_eq!((cpu.regs.r[0], cpu.regs.r[6]), (6, 44));

@@ -4,7 +4,9 @@
 //! removed and nothing is left.
 
 use super::*;
-use probe_core::{AnyProbe, BatchError, ControlError, Errno, Jprobe, Kept, Probe, Switch, Viewer};
+use probe_core::error::{BatchError, Errno, RemoveError};
+use probe_core::files::Viewer;
+use probe_core::{AnyProbe, Jprobe, Kept, Probe, Switch};
 use std::cell::Cell;
 
 /// What fails.
@@ -67,11 +69,11 @@ impl Scene {
         for offset in PLUS_FIVE {
             batch.push(K::at(Place::symbol("f").offset(offset)).pre(|_| ()).post(|_| ()).into());
         }
-        batch.push(R::on("f").entry(|_| Some(Box::new(1))).exit(|_, _| ()).into());
+        batch.push(R::at("f").entry(|_| Some(Box::new(1))).exit(|_, _| ()).into());
         // SAFETY: the handler takes no arguments.
-        batch.push(unsafe { Jprobe::on("f", self.handler()) }.into());
+        batch.push(unsafe { Jprobe::from_raw("f", self.handler()) }.into());
         batch.push(K::at("g").pre(|_| ()).into());
-        batch.push(R::on("g").entry(|_| Some(Box::new(2))).exit(|_, _| ()).into());
+        batch.push(R::at("g").entry(|_| Some(Box::new(2))).exit(|_, _| ()).into());
         batch.push(K::at("g").pre(|_| ()).disabled().into());
         batch
     }
@@ -83,7 +85,7 @@ impl Scene {
 
     fn listing(&self) -> String {
         let mut out = String::new();
-        self.world.probes.list(&mut out, Viewer::Privileged).unwrap();
+        self.world.probes.files().list(&mut out, Viewer::Privileged).unwrap();
         out
     }
 
@@ -122,7 +124,8 @@ impl Scene {
 
 /// What an operation answers; looked at when nothing fails any more.
 enum Outcome {
-    Done(Result<(), ControlError>),
+    /// Whether it has succeeded.
+    Done(bool),
     Registered(Result<Vec<Probe<ToyHost>>, BatchError>),
     Removed(Result<(), Vec<Kept<ToyHost>>>),
 }
@@ -131,7 +134,7 @@ impl Outcome {
     /// Puts the probes that there are now into the scene; whether it has succeeded.
     fn settle(self, scene: &mut Scene) -> bool {
         match self {
-            Self::Done(result) => result.is_ok(),
+            Self::Done(is_done) => is_done,
             Self::Registered(Ok(probes)) => {
                 scene.probes.extend(probes);
                 true
@@ -143,7 +146,7 @@ impl Outcome {
             Self::Removed(Ok(())) => true,
             Self::Removed(Err(kept)) => {
                 for kept in kept {
-                    assert!(matches!(kept.error, ControlError::Text(_)), "{kept}");
+                    assert!(matches!(kept.error, RemoveError::Text(_)), "{kept}");
                     scene.probes.push(kept.probe);
                 }
                 false
@@ -253,7 +256,7 @@ fn reg_8_registering_a_batch() {
 fn reg_8_registering_a_batch_where_probes_and_jumps_are() {
     let scene = || {
         let scene = Scene::full();
-        assert_eq!(scene.world.probes.optimise(), Ok(1));
+        assert_eq!(scene.world.probes.jumps().lay(), Ok(1));
         let mut batch = scene.batch();
         // There is one already.
         let _jprobe = batch.remove(PLUS_FIVE.len() + 1);
@@ -278,7 +281,7 @@ fn reg_14_unregistering_a_batch() {
 fn reg_14_unregistering_a_batch_with_jumps() {
     let scene = || {
         let scene = Scene::full();
-        assert_eq!(scene.world.probes.optimise(), Ok(1));
+        assert_eq!(scene.world.probes.jumps().lay(), Ok(1));
         scene
     };
     let unregister =
@@ -290,7 +293,7 @@ fn reg_14_unregistering_a_batch_with_jumps() {
 fn reg_16_dropping_handles() {
     let drop_all = |scene: &mut Scene| {
         scene.probes.clear();
-        Outcome::Done(Ok(()))
+        Outcome::Done(true)
     };
     inject(Scene::full, Failure::DoesTheRest, drop_all);
 }
@@ -300,7 +303,7 @@ fn ctl_1_disabling_and_enabling() {
     let disable = |scene: &mut Scene| {
         let mut all = Ok(());
         scene.probes.iter().for_each(|probe| all = all.and(probe.disable()));
-        Outcome::Done(all)
+        Outcome::Done(all.is_ok())
     };
     inject(Scene::full, Failure::DoesTheRest, disable);
     let disabled = || {
@@ -311,10 +314,10 @@ fn ctl_1_disabling_and_enabling() {
     let enable = |scene: &mut Scene| {
         let mut all = Ok(());
         scene.probes.iter().for_each(|probe| all = all.and(probe.enable()));
-        Outcome::Done(all)
+        Outcome::Done(all.is_ok())
     };
     inject(disabled, Failure::DoesTheRest, enable);
-    let enable_one = |scene: &mut Scene| Outcome::Done(scene.probes[3].enable());
+    let enable_one = |scene: &mut Scene| Outcome::Done(scene.probes[3].enable().is_ok());
     inject(disabled, Failure::ChangesNothing, enable_one);
 }
 
@@ -322,21 +325,21 @@ fn ctl_1_disabling_and_enabling() {
 fn ctl_2_the_switch() {
     let off_and_on = |scene: &mut Scene| {
         let off = scene.world.probes.switch(Switch::Off);
-        Outcome::Done(off.and(scene.world.probes.switch(Switch::On)))
+        Outcome::Done(off.and(scene.world.probes.switch(Switch::On)).is_ok())
     };
     inject(Scene::full, Failure::DoesTheRest, off_and_on);
 }
 
 #[test]
 fn jumps_that_come_and_go() {
-    let optimise = |scene: &mut Scene| Outcome::Done(scene.world.probes.optimise().map(drop));
+    let optimise = |scene: &mut Scene| Outcome::Done(scene.world.probes.jumps().lay().is_ok());
     inject(Scene::full, Failure::DoesTheRest, optimise);
     let optimised = || {
         let scene = Scene::full();
-        assert_eq!(scene.world.probes.optimise(), Ok(1));
+        assert_eq!(scene.world.probes.jumps().lay(), Ok(1));
         scene
     };
-    let unoptimise = |scene: &mut Scene| Outcome::Done(scene.world.probes.unoptimise());
+    let unoptimise = |scene: &mut Scene| Outcome::Done(scene.world.probes.jumps().lift().is_ok());
     inject(optimised, Failure::DoesTheRest, unoptimise);
 }
 
@@ -357,7 +360,7 @@ fn reg_18_what_handlers_have_asked_for() {
     };
     let settle = |scene: &mut Scene| {
         scene.world.probes.settle();
-        Outcome::Done(Ok(()))
+        Outcome::Done(true)
     };
     inject(asked, Failure::DoesTheRest, settle);
 }
@@ -366,15 +369,15 @@ fn reg_18_what_handlers_have_asked_for() {
 fn ctl_5_text_that_goes() {
     let go = |scene: &mut Scene| {
         let pristine = [NOP, ADD, 0, 2, NOP, ADD, 0, 3, RETURN];
-        scene.world.probes.text_going(scene.g.into(), (scene.g + pristine.len()).into());
+        scene.world.probes.events().text_going(scene.g.into(), (scene.g + pristine.len()).into());
         // Loaded afresh.
         scene.world.put(scene.g, &pristine);
-        Outcome::Done(Ok(()))
+        Outcome::Done(true)
     };
     inject(Scene::full, Failure::DoesTheRest, go);
     let optimised = || {
         let scene = Scene::full();
-        assert_eq!(scene.world.probes.optimise(), Ok(1));
+        assert_eq!(scene.world.probes.jumps().lay(), Ok(1));
         scene
     };
     inject(optimised, Failure::DoesTheRest, go);
@@ -391,7 +394,7 @@ fn faults_again_and_again_cost_nothing_more() {
             let number = 1 + round % 61;
             let (registered, _) = with_fault(world, fault, number, || world.probes.register_all(batch));
             scene.probes.extend(registered.unwrap_or_default());
-            let (_, _) = with_fault(world, fault, number / 2 + 1, || world.probes.optimise());
+            let (_, _) = with_fault(world, fault, number / 2 + 1, || world.probes.jumps().lay());
             scene.run(&|| format!("round {round}"));
             let (removed, _) =
                 with_fault(world, fault, number, || world.probes.unregister_all(scene.probes.drain(..)));
@@ -416,11 +419,11 @@ fn reg_8_a_detour_that_cannot_be_written_takes_no_other_chunk() {
     for number in 1..20 {
         let mut scene = Scene::full();
         let world = scene.world;
-        assert_eq!(world.probes.optimise(), Ok(1), "the first chunk of detours");
+        assert_eq!(world.probes.jumps().lay(), Ok(1), "the first chunk of detours");
         let other = world.function("other", &[NOP, ADD, 0, 1, NOP, ADD, 0, 1, RETURN]);
         scene.probes.push(world.probes.register(K::at("other").pre(|_| ())).unwrap());
         let chunks = world.host().live_chunks.load(SeqCst);
-        let (_, has_happened) = with_fault(world, Fault::Write, number, || world.probes.optimise());
+        let (_, has_happened) = with_fault(world, Fault::Write, number, || world.probes.jumps().lay());
         has_failed |= has_happened;
         assert_eq!(world.host().live_chunks.load(SeqCst), chunks, "write {number}");
         assert_eq!(world.value(other, &[1]), 3, "write {number}");

@@ -21,7 +21,7 @@ fn recording_handler(world: &World) -> (usize, usize) {
 
 fn jprobe(on: &str, handler: usize) -> Jprobe<Toy> {
     // SAFETY: the handlers of these tests take what the functions take.
-    unsafe { Jprobe::on(on, handler) }
+    unsafe { Jprobe::from_raw(on, handler) }
 }
 
 /// Runs `f` with r5 pointing to where the handler writes.
@@ -103,6 +103,6 @@ fn jmp_3_typed_handlers_give_their_address() {
     let world = World::new();
     plus_five(world, "f");
     // SAFETY: it is never called.
-    let probe: Jprobe<Toy> = unsafe { Jprobe::with("f", handler as extern "C" fn(usize, *const u8) -> i32) };
+    let probe: Jprobe<Toy> = unsafe { Jprobe::at("f", handler as extern "C" fn(usize, *const u8) -> i32) };
     assert!(world.probes.register(probe.disabled()).is_ok());
 }

@@ -1,8 +1,9 @@
 //! RET_1 to RET_10.
 
 use super::*;
-use probe_core::host::Notice;
-use probe_core::{Call, CodeAddr, Context, Follow, Probe, Return, Task};
+use probe_core::handler::{Call, Follow, Return};
+use probe_core::host::{Context, Notice, Task};
+use probe_core::{CodeAddr, Probe};
 use rstest::rstest;
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ fn ret_1_the_return_handler_runs_once_for_each_accepted_call() {
     let f = plus_five(world, "f");
     let caller = caller(world, f);
     let log = Log::new();
-    let probe = R::on("f")
+    let probe = R::at("f")
         .entry(move |call: &mut Call<'_, Toy>| {
             assert_eq!(call.pc().as_usize(), f);
             let argument = call.argument(0).unwrap();
@@ -52,7 +53,7 @@ fn ret_2_without_a_free_instance_the_call_goes_on_unprobed() {
     let world = World::new();
     let f = recursive(world);
     let (entries, exits) = (counter(), counter());
-    let probe = R::on("recursive")
+    let probe = R::at("recursive")
         .max_active(3)
         .entry(move |_| {
             bump(entries);
@@ -75,7 +76,7 @@ fn ret_2_without_a_free_instance_the_call_goes_on_unprobed() {
 fn ret_3_the_default_is_max_of_10_and_twice_the_contexts(#[case] max_active: i32, #[case] instances: u64) {
     let world = World::new();
     let f = recursive(world);
-    let probe = world.probes.register(R::on("recursive").max_active(max_active)).unwrap();
+    let probe = world.probes.register(R::at("recursive").max_active(max_active)).unwrap();
     assert_eq!(world.run(f, &[99, 0]).1.r[1], 99);
     let counters = probe.counters();
     assert_eq!((counters.hits, u64::from(counters.pool_high_water)), (instances, instances));
@@ -86,7 +87,7 @@ fn ret_3_the_default_is_max_of_10_and_twice_the_contexts(#[case] max_active: i32
 fn ret_3_calls_in_turn_use_one_instance_in_whichever_context() {
     let world = World::new();
     let f = recursive(world);
-    let probe = world.probes.register(R::on("recursive").max_active(50)).unwrap();
+    let probe = world.probes.register(R::at("recursive").max_active(50)).unwrap();
     let call = |depth: usize| {
         let calls =
             std::thread::scope(|scope| scope.spawn(|| world.run(f, &[depth, 0]).1.r[1]).join().unwrap());
@@ -105,7 +106,7 @@ fn ret_4_the_return_handler_sees_and_changes_what_it_should() {
     let f = plus_five(world, "f");
     let caller = caller(world, f);
     let log = Log::new();
-    let probe = R::on("f")
+    let probe = R::at("f")
         .entry(move |call: &mut Call<'_, Toy>| {
             assert_eq!(call.return_address().as_usize(), caller + 5);
             Some(Arc::new(format!("call with {}", call.regs().r[0])))
@@ -149,7 +150,7 @@ fn ret_4_private_data_as_bytes() {
     assert_eq!(first.counters().vetoed, 1);
     assert!(world.probes.register(probe(4096)).is_ok());
     let error = world.probes.register(probe(4097)).unwrap_err();
-    assert_eq!((error.errno(), error.code()), (probe_core::Errno::E2BIG, "kretprobe.data_too_big"));
+    assert_eq!((error.errno(), error.code()), (probe_core::error::Errno::E2BIG, "kretprobe.data_too_big"));
 }
 
 #[test]
@@ -157,7 +158,7 @@ fn ret_5_recursion_gives_each_call_its_own_instance_innermost_first() {
     let world = World::new();
     let f = recursive(world);
     let log = Log::new();
-    let probe = R::on("recursive")
+    let probe = R::at("recursive")
         .entry(|call: &mut Call<'_, Toy>| call.argument(0))
         .exit(move |ret: &mut Return<'_, Toy>, depth| log.add(format!("{depth}:{}", ret.regs().r[1])));
     let _probe = world.probes.register(probe).unwrap();
@@ -173,7 +174,7 @@ fn ret_5_several_probes_on_one_function_and_tail_calls_share_a_return(#[values(f
     let caller = caller(world, f);
     let log = Log::new();
     let probe = |name: &'static str, on: &str| {
-        let probe = R::on(on)
+        let probe = R::at(on)
             .entry(move |call: &mut Call<'_, Toy>| {
                 assert_eq!(call.return_address().as_usize(), caller + 5);
                 log.add(format!("> {name}"));
@@ -187,7 +188,7 @@ fn ret_5_several_probes_on_one_function_and_tail_calls_share_a_return(#[values(f
     };
     let probes = [probe("a", "f"), probe("b", "f"), probe("tail a", "tail"), probe("tail b", "tail")];
     if by_jump {
-        assert_eq!(world.probes.optimise(), Ok(2));
+        assert_eq!(world.probes.jumps().lay(), Ok(2));
     }
     for _ in 0..3 {
         assert_eq!(world.value(caller, &[1]), 17);
@@ -210,7 +211,7 @@ fn ret_6_unregistering_in_flight_lets_calls_return_without_a_handler() {
     let data = Arc::new(());
     let probe = {
         let data = data.clone();
-        R::on("recursive").entry(move |_| Some(data.clone())).exit(|_, _| panic!("it has gone"))
+        R::at("recursive").entry(move |_| Some(data.clone())).exit(|_, _| panic!("it has gone"))
     };
     let probe = world.probes.register(probe).unwrap();
     let mut cpu = world.cpu(f, &[5, 0]);
@@ -233,7 +234,7 @@ fn ret_6_the_pool_of_a_probe_that_has_gone_is_freed_by_a_registration_or_by_sett
 ) {
     let world = World::new();
     let f = plus_five(world, "f");
-    let probe = world.probes.register(R::on("f")).unwrap();
+    let probe = world.probes.register(R::at("f")).unwrap();
     let mut cpu = world.cpu(f, &[1]);
     cpu.run(2);
     assert_eq!(probe.counters().hits, 1);
@@ -254,7 +255,7 @@ fn ret_6_disabling_in_flight_stops_the_handler() {
     let world = World::new();
     let f = plus_five(world, "f");
     let exits = counter();
-    let probe = world.probes.register(R::on("f").exit(move |_, ()| bump(exits))).unwrap();
+    let probe = world.probes.register(R::at("f").exit(move |_, ()| bump(exits))).unwrap();
     let mut cpu = world.cpu(f, &[1]);
     cpu.run(2);
     assert_eq!(probe.counters().hits, 1);
@@ -270,7 +271,7 @@ fn ret_7_task_exit_gives_instances_back() {
     let data = Arc::new(());
     let probe = {
         let data = data.clone();
-        R::on("recursive").max_active(4).entry(move |_| Some(data.clone())).exit(|_, _| ())
+        R::at("recursive").max_active(4).entry(move |_| Some(data.clone())).exit(|_, _| ())
     };
     let probe = world.probes.register(probe).unwrap();
     for round in 1..=5 {
@@ -280,7 +281,7 @@ fn ret_7_task_exit_gives_instances_back() {
         }
         assert_eq!(Arc::strong_count(&data), 6);
         assert!(!world.host().current().1.is_idle());
-        world.probes.task_exit(world.host().current().1);
+        world.probes.events().task_exit(world.host().current().1);
         assert!(world.host().current().1.is_idle());
         assert_eq!(Arc::strong_count(&data), 2);
         assert_eq!((probe.counters().hits, probe.counters().abandoned), (4 * round, 4 * round));
@@ -294,7 +295,7 @@ fn ret_7_calls_left_by_a_longjmp_are_dropped_when_met() {
     let g = plus_five(world, "g");
     let log = Log::new();
     let probe = |on: &str| {
-        let probe = R::on(on).max_active(6).entry(|_| Some(())).exit(move |_, ()| log.add("returned"));
+        let probe = R::at(on).max_active(6).entry(|_| Some(())).exit(move |_, ()| log.add("returned"));
         world.probes.register(probe).unwrap()
     };
     let (probe, other) = (probe("recursive"), probe("g"));
@@ -319,7 +320,7 @@ fn ret_7_calls_left_by_a_longjmp_are_dropped_when_met() {
 fn ret_7_an_empty_pool_is_healed_before_a_call_is_missed() {
     let world = World::new();
     let f = plus_five(world, "f");
-    let probe = world.probes.register(R::on("f").max_active(2)).unwrap();
+    let probe = world.probes.register(R::at("f").max_active(2)).unwrap();
     for round in 1..=10 {
         // Each call is left on a stack of its own, which then is used for something else.
         let mut cpu = world.cpu(f, &[1]);
@@ -337,7 +338,7 @@ fn ret_7_and_ret_5_calls_on_switched_stacks_return_in_any_order() {
     let world = World::new();
     let f = plus_five(world, "f");
     let exits = Log::new();
-    let probe = R::on("f")
+    let probe = R::at("f")
         .entry(|call: &mut Call<'_, Toy>| call.argument(0))
         .exit(move |_, argument| exits.add(argument.to_string()));
     let _probe = world.probes.register(probe).unwrap();
@@ -379,7 +380,7 @@ fn ret_7_a_call_that_returns_in_another_task_is_cleared_away_by_its_owner(#[case
     let world = World::new();
     let f = plus_five(world, "f");
     let exits = counter();
-    let probe = world.probes.register(R::on("f").max_active(1).exit(move |_, ()| bump(exits))).unwrap();
+    let probe = world.probes.register(R::at("f").max_active(1).exit(move |_, ()| bump(exits))).unwrap();
     let other = other_task(world);
     let mut cpu = world.cpu(f, &[1]);
     cpu.run(2);
@@ -388,7 +389,7 @@ fn ret_7_a_call_that_returns_in_another_task_is_cleared_away_by_its_owner(#[case
     let own = world.host().current().1;
     assert!(!own.is_idle());
     if exits_first {
-        world.probes.task_exit(own);
+        world.probes.events().task_exit(own);
         assert!(own.is_idle());
     }
     assert_eq!(world.value(f, &[1]), 6);
@@ -400,7 +401,7 @@ fn ret_8_real_return_addresses_are_shown_through_chains() {
     let world = World::new();
     let f = plus_five(world, "f");
     let caller = caller(world, f);
-    let _two = [(); 2].map(|()| world.probes.register(R::on("f")).unwrap());
+    let _two = [(); 2].map(|()| world.probes.register(R::at("f")).unwrap());
     let mut cpu = world.cpu(caller, &[1]);
     while cpu.regs.pc != f + 3 {
         cpu.run(1);
@@ -423,9 +424,9 @@ fn ret_9_kprobe_jprobe_body_return_handler_in_this_order() {
     let handler = world.function("handler", &[NOP, RETURN]);
     let _in_handler = world.probes.register(K::at("handler")).unwrap();
     // SAFETY: the handler takes no arguments.
-    let jprobe = unsafe { probe_core::Jprobe::on("f", handler) };
+    let jprobe = unsafe { probe_core::Jprobe::from_raw("f", handler) };
     let jprobe = world.probes.register(jprobe).unwrap();
-    let ret = R::on("f")
+    let ret = R::at("f")
         .entry(move |_| {
             log.add("entry");
             Some(())
@@ -445,7 +446,7 @@ fn ret_9_kprobe_jprobe_body_return_handler_in_this_order() {
 fn ret_10_a_return_that_matches_no_call_is_reported_and_stopped() {
     let world = World::new();
     let f = plus_five(world, "f");
-    let _probe = world.probes.register(R::on("f")).unwrap();
+    let _probe = world.probes.register(R::at("f")).unwrap();
     let mut cpu = world.cpu(f, &[1]);
     cpu.run(2);
     let sp = cpu.regs.sp;
@@ -471,7 +472,7 @@ fn ret_10_a_return_that_matches_no_call_is_reported_and_stopped() {
 /// A return probe on `f` that holds `data` while it follows a call, and counts returns.
 fn keeping(world: &'static World, data: &Arc<()>, exits: &'static AtomicUsize) -> Probe<ToyHost> {
     let kept = data.clone();
-    let probe = R::on("f").entry(move |_| Some(kept.clone())).exit(move |_, _| bump(exits));
+    let probe = R::at("f").entry(move |_| Some(kept.clone())).exit(move |_, _| bump(exits));
     world.probes.register(probe).unwrap()
 }
 

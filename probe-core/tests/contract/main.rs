@@ -32,7 +32,9 @@ mod toy;
 mod watch;
 
 use helpers::*;
-use probe_core::{Hit, Kretprobe, Place, RegisterError};
+use probe_core::error::RegisterError;
+use probe_core::handler::Hit;
+use probe_core::{Kretprobe, Place};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use toy::*;

@@ -57,7 +57,7 @@ fn coming_and_going_does_not_grow_memory() {
         let probes = PLUS_FIVE.map(|offset| K::at(at(f, offset)).pre(|_| ()).post(|_| ()));
         let probes = world.probes.register_all(probes).unwrap();
         let boosted = world.probes.register(K::at("f").pre(|_| ())).unwrap();
-        let ret = world.probes.register(R::on("f").entry(|_| Some(Box::new(1))).exit(|_, _| ())).unwrap();
+        let ret = world.probes.register(R::at("f").entry(|_| Some(Box::new(1))).exit(|_, _| ())).unwrap();
         assert_eq!(world.value(f, &[1]), 6);
         drop((boosted, ret));
         world.probes.unregister_all(probes).unwrap();

@@ -5,7 +5,9 @@
 //! kept in `model.seeds` and tried first.
 
 use super::*;
-use probe_core::{AnyProbe, Errno, Jprobe, Probe, Switch, Viewer};
+use probe_core::error::Errno;
+use probe_core::files::Viewer;
+use probe_core::{AnyProbe, Jprobe, Probe, Switch};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
@@ -158,11 +160,11 @@ impl Pair {
             }
             Operation::Call(function) => self.call(*function),
             Operation::Optimise => {
-                self.world.probes.optimise().unwrap();
+                self.world.probes.jumps().lay().unwrap();
                 self.may_jump = true;
             }
             Operation::Unoptimise => {
-                self.world.probes.unoptimise().unwrap();
+                self.world.probes.jumps().lift().unwrap();
                 self.may_jump = false;
             }
             Operation::Reload => self.reload(),
@@ -185,7 +187,7 @@ impl Pair {
                 if wanted.is_disabled { probe.disabled().into() } else { probe.into() }
             }
             Kind::Kretprobe { declines } => {
-                let probe = R::on(place)
+                let probe = R::at(place)
                     .entry(move |_| {
                         log.add(format!("entry {number}"));
                         (!declines).then_some(number)
@@ -198,7 +200,7 @@ impl Pair {
             }
             Kind::Jprobe => {
                 // SAFETY: the handler takes no arguments.
-                let probe = unsafe { Jprobe::on(place, self.handler) };
+                let probe = unsafe { Jprobe::from_raw(place, self.handler) };
                 if wanted.is_disabled { probe.disabled().into() } else { probe.into() }
             }
         }
@@ -297,7 +299,7 @@ impl Pair {
     fn reload(&mut self) {
         let start = self.functions[FUNCTIONS - 1];
         let end = start + CODE.len() + 1;
-        self.world.probes.text_going(start.into(), end.into());
+        self.world.probes.events().text_going(start.into(), end.into());
         let offset = start - self.world.arena();
         self.world.put(start, &self.pristine[offset..offset + CODE.len() + 1]);
         for (modelled, _) in &mut self.probes {
@@ -401,7 +403,7 @@ impl Pair {
         };
         let mut expected: Vec<_> = self.probes.iter().map(line).collect();
         let mut listing = String::new();
-        self.world.probes.list(&mut listing, Viewer::Privileged).unwrap();
+        self.world.probes.files().list(&mut listing, Viewer::Privileged).unwrap();
         // A jump is an optimisation: the model does not know of it.
         let listing = listing.replace("[OPTIMIZED]", "");
         let mut listed: Vec<_> = listing.lines().map(str::to_owned).collect();

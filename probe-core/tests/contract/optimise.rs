@@ -1,7 +1,9 @@
 //! Optimised probes: what a trap promises, a jump keeps.
 
 use super::*;
-use probe_core::{Answer, AnyProbe, Flow, Jprobe, Switch, Viewer};
+use probe_core::files::Viewer;
+use probe_core::handler::{Answer, Flow};
+use probe_core::{AnyProbe, Jprobe, Switch};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
@@ -13,7 +15,7 @@ pub(super) fn plus_six(world: &World, name: &str) -> usize {
 
 pub(super) fn list(world: &World) -> String {
     let mut list = String::new();
-    world.probes.list(&mut list, Viewer::Privileged).unwrap();
+    world.probes.files().list(&mut list, Viewer::Privileged).unwrap();
     list
 }
 
@@ -33,7 +35,7 @@ fn hit_2_the_handler_of_a_jump_sees_and_changes_the_registers() {
             hit.regs_mut().r[0] = 100;
         }))
         .unwrap();
-    assert_eq!(world.probes.optimise(), Ok(1));
+    assert_eq!(world.probes.jumps().lay(), Ok(1));
     assert!(has_jump(world, f) && list(world).ends_with("[OPTIMIZED]\n"), "{}", list(world));
     // The first hit finds out whose context counts; the second takes the short way.
     assert_eq!([(); 2].map(|()| world.value(f, &[1])), [106; 2]);
@@ -49,7 +51,7 @@ fn hit_2_a_redirection_holds_for_a_jump() {
         hit.regs_mut().pc = other;
         Flow::Redirected
     }));
-    world.probes.optimise().unwrap();
+    world.probes.jumps().lay().unwrap();
     assert_eq!(world.value(f, &[1]), 7);
 }
 
@@ -62,7 +64,7 @@ fn hit_2_a_handler_of_a_jump_may_move_the_stack_pointer() {
         probe_core::arch::Memory::write_usize(&hit.memory(), hit.regs().sp - 32, home).unwrap();
         hit.regs_mut().sp -= 32;
     }));
-    world.probes.optimise().unwrap();
+    world.probes.jumps().lay().unwrap();
     let (end, regs) = world.run(f, &[1]);
     let (_, bare) = world.run(plus_six(world, "g"), &[1]);
     assert_eq!((end, regs.r[0], regs.sp), (End::Returned, 7, bare.sp - 32));
@@ -77,12 +79,12 @@ fn hit_1_a_context_among_the_displaced_instructions_goes_on_in_the_copy() {
         // It stands behind some of the instructions when the jump is laid over them, and the other way round.
         let mut cpu = world.cpu(f, &[1]);
         (0..steps).for_each(|_| cpu.step().unwrap());
-        assert_eq!(world.probes.optimise(), Ok(1));
+        assert_eq!(world.probes.jumps().lay(), Ok(1));
         assert_eq!(cpu.run(100), End::Returned);
         assert_eq!(cpu.regs.r[0], 7, "{steps} steps before the jump");
         let mut cpu = world.cpu(f, &[1]);
         (0..steps).for_each(|_| cpu.step().unwrap());
-        world.probes.unoptimise().unwrap();
+        world.probes.jumps().lift().unwrap();
         assert_eq!(cpu.run(100), End::Returned);
         assert_eq!(cpu.regs.r[0], 7, "{steps} steps in the jump");
     }
@@ -94,7 +96,7 @@ fn reg_13_unregistering_takes_the_jump_out_of_text() {
     let f = plus_six(world, "f");
     let before = world.text();
     let probe = world.probes.register(K::at("f").pre(|_| ())).unwrap();
-    world.probes.optimise().unwrap();
+    world.probes.jumps().lay().unwrap();
     assert!(world.text() != before);
     drop(probe);
     assert!(world.text() == before);
@@ -107,16 +109,16 @@ fn ctl_1_and_ctl_2_disabling_and_the_switch_take_jumps_away() {
     let f = plus_six(world, "f");
     let before = world.text();
     let probe = world.probes.register(K::at("f").pre(|_| ())).unwrap();
-    world.probes.optimise().unwrap();
+    world.probes.jumps().lay().unwrap();
     probe.disable().unwrap();
     assert!(world.text() == before);
     probe.enable().unwrap();
     assert!(!has_jump(world, f));
-    assert_eq!(world.probes.optimise(), Ok(1));
+    assert_eq!(world.probes.jumps().lay(), Ok(1));
     world.probes.switch(Switch::Off).unwrap();
     assert!(world.text() == before);
     world.probes.switch(Switch::On).unwrap();
-    assert_eq!(world.probes.optimise(), Ok(1));
+    assert_eq!(world.probes.jumps().lay(), Ok(1));
     assert_eq!(world.value(f, &[1]), 7);
     assert_eq!(probe.counters().hits, 1);
 }
@@ -126,19 +128,19 @@ fn a_probe_on_a_displaced_instruction_takes_the_jump_away() {
     let world = World::new();
     let f = plus_six(world, "f");
     let first = world.probes.register(K::at("f").pre(|_| ())).unwrap();
-    assert_eq!(world.probes.optimise(), Ok(1));
+    assert_eq!(world.probes.jumps().lay(), Ok(1));
     let second = world.probes.register(K::at(at(f, 4)).pre(|_| ())).unwrap();
     assert!(!has_jump(world, f));
     assert_eq!(world.value(f, &[1]), 7);
-    assert_eq!(world.probes.optimise(), Ok(1), "the second one can have a jump, the first cannot");
+    assert_eq!(world.probes.jumps().lay(), Ok(1), "the second one can have a jump, the first cannot");
     assert_eq!(world.value(f, &[1]), 7);
     assert_eq!((first.counters().hits, second.counters().hits), (2, 2));
     drop(second);
-    assert_eq!(world.probes.optimise(), Ok(1));
+    assert_eq!(world.probes.jumps().lay(), Ok(1));
     assert!(has_jump(world, f));
     // A disabled neighbour has no breakpoint; enabled, it has one.
     let third = world.probes.register(K::at(at(f, 3)).pre(|_| ()).disabled()).unwrap();
-    assert_eq!(world.probes.optimise(), Ok(1));
+    assert_eq!(world.probes.jumps().lay(), Ok(1));
     third.enable().unwrap();
     assert_eq!(world.value(f, &[1]), 7);
     assert_eq!((first.counters().hits, third.counters().hits), (3, 1));
@@ -151,15 +153,15 @@ fn what_needs_a_trap_keeps_its_breakpoint() {
     let f = plus_six(world, "f");
     let simple = world.probes.register(K::at("f").pre(|_| ())).unwrap();
     for kind in 0..2 {
-        assert_eq!(world.probes.optimise(), Ok(1), "kind {kind}");
+        assert_eq!(world.probes.jumps().lay(), Ok(1), "kind {kind}");
         let other: probe_core::AnyProbe<Toy> = match kind {
             0 => K::at("f").pre(|_| ()).without_jump().into(),
             // SAFETY: never entered: the function is not called.
-            _ => unsafe { Jprobe::on("f", nothing as *const () as usize) }.into(),
+            _ => unsafe { Jprobe::from_raw("f", nothing as *const () as usize) }.into(),
         };
         let other = world.probes.register(other).unwrap();
         assert!(!has_jump(world, f), "kind {kind}");
-        assert_eq!(world.probes.optimise(), Ok(0));
+        assert_eq!(world.probes.jumps().lay(), Ok(0));
         drop(other);
     }
     drop(simple);
@@ -174,7 +176,7 @@ fn what_needs_a_trap_keeps_its_breakpoint() {
             world.put(start + 6, &world.jump(start + 2));
         }
         let _probe = world.probes.register(K::at(name).pre(|_| ())).unwrap();
-        assert_eq!(world.probes.optimise(), Ok(0), "{name}");
+        assert_eq!(world.probes.jumps().lay(), Ok(0), "{name}");
     }
 }
 
@@ -184,7 +186,7 @@ fn hit_6_a_jump_inside_a_handler_is_missed() {
     let (f, g) = (plus_six(world, "f"), plus_six(world, "g"));
     let inner = world.probes.register(K::at("g").pre(|_| ())).unwrap();
     let outer = world.probes.register(K::at("f").pre(move |_| assert_eq!(world.value(g, &[5]), 11))).unwrap();
-    assert_eq!(world.probes.optimise(), Ok(2));
+    assert_eq!(world.probes.jumps().lay(), Ok(2));
     assert_eq!(world.value(f, &[1]), 7);
     assert_eq!((outer.counters().hits, inner.counters().hits, inner.counters().missed_nested), (1, 0, 1));
 }
@@ -193,11 +195,11 @@ fn hit_6_a_jump_inside_a_handler_is_missed() {
 fn ret_1_a_return_probe_can_be_entered_by_a_jump() {
     let world = World::new();
     let f = plus_six(world, "f");
-    let probe = R::on("f").entry(|call| call.argument(0)).exit(|ret, argument| {
+    let probe = R::at("f").entry(|call| call.argument(0)).exit(|ret, argument| {
         ret.set_value(ret.value() + 100 * argument);
     });
     let probe = world.probes.register(probe).unwrap();
-    assert_eq!(world.probes.optimise(), Ok(1));
+    assert_eq!(world.probes.jumps().lay(), Ok(1));
     assert_eq!(world.value(f, &[3]), 309);
     assert_eq!(probe.counters().hits, 1);
 }
@@ -209,14 +211,14 @@ fn reg_11_a_jump_calls_all_probes_of_its_place_however_many_are_left() {
     let adds =
         |constant: usize| K::at("f").pre(move |hit: &mut Hit<'_, Toy>| hit.regs_mut().r[0] += constant);
     let first = world.probes.register(adds(100)).unwrap();
-    assert_eq!(world.probes.optimise(), Ok(1));
+    assert_eq!(world.probes.jumps().lay(), Ok(1));
     assert_eq!(world.value(f, &[1]), 107);
     let second = world.probes.register(adds(1000)).unwrap();
-    world.probes.optimise().unwrap();
+    world.probes.jumps().lay().unwrap();
     // The second time, too: there is a short way for one probe alone.
     assert_eq!([(); 2].map(|()| world.value(f, &[1])), [1_107; 2]);
-    let ret = world.probes.register(R::on("f").exit(|ret, ()| ret.set_value(ret.value() + 10_000))).unwrap();
-    world.probes.optimise().unwrap();
+    let ret = world.probes.register(R::at("f").exit(|ret, ()| ret.set_value(ret.value() + 10_000))).unwrap();
+    world.probes.jumps().lay().unwrap();
     assert!(has_jump(world, f));
     assert_eq!(world.value(f, &[1]), 11_107);
     drop(second);
@@ -250,28 +252,28 @@ fn reg_18_a_handler_disables_its_probe_with_a_jump_at_once() {
         }
     };
     let probe = world.probes.register(K::at("f").pre(disables)).unwrap();
-    assert_eq!(world.probes.optimise(), Ok(1));
+    assert_eq!(world.probes.jumps().lay(), Ok(1));
     calls(&[1, 1, 9, 1, 1]);
     assert!(has_jump(world, f));
     assert_eq!(probe.counters().hits, 3);
     probe.enable().unwrap();
-    world.probes.optimise().unwrap();
+    world.probes.jumps().lay().unwrap();
     calls(&[1, 1, 1]);
     assert_eq!(probe.counters().hits, 6);
     drop(probe);
 
-    let probe = world.probes.register(R::on("f").exit(|ret, ()| {
+    let probe = world.probes.register(R::at("f").exit(|ret, ()| {
         if ret.value() == 15 {
             ret.disable();
         }
     }));
     let probe = probe.unwrap();
-    assert_eq!(world.probes.optimise(), Ok(1));
+    assert_eq!(world.probes.jumps().lay(), Ok(1));
     calls(&[1, 1, 9, 1, 1]);
     assert!(has_jump(world, f));
     assert_eq!((probe.counters().hits, probe.counters().pool_high_water), (3, 1));
     probe.enable().unwrap();
-    world.probes.optimise().unwrap();
+    world.probes.jumps().lay().unwrap();
     calls(&[1, 1, 1]);
     assert_eq!(probe.counters().hits, 6);
 }
@@ -301,7 +303,7 @@ fn hit_7_hits_by_jump_stay_exact_with_many_contexts() {
         for _ in 0..2 {
             let probes = functions.iter().map(|f| K::at(at(*f, 0)).pre(|_| ()).into());
             let probes = world.probes.register_all(probes.collect::<Vec<AnyProbe<Toy>>>()).unwrap();
-            assert_eq!(world.probes.optimise(), Ok(functions.len()));
+            assert_eq!(world.probes.jumps().lay(), Ok(functions.len()));
             turn.wait();
             turn.wait();
             counted.extend(probes.iter().map(|probe| probe.counters().hits));
@@ -325,7 +327,7 @@ fn hit_9_a_fault_in_a_copy_looks_as_if_it_had_happened_in_place() {
             Answer::NotHandled
         });
         let _probe = world.probes.register(probe).unwrap();
-        assert_eq!(world.probes.optimise(), Ok(1));
+        assert_eq!(world.probes.jumps().lay(), Ok(1));
         let (end, regs) = world.run(f, &[0]);
         assert!(matches!(end, End::Faulted(_)), "{end:?}");
         assert_eq!(regs.pc, f + offset);
@@ -339,9 +341,9 @@ fn ctl_5_text_that_goes_takes_its_jumps_with_it() {
     let world = World::new();
     let f = world.function_in("f", Some("module"), &[NOP, NOP, NOP, NOP, NOP, RETURN]);
     let probe = world.probes.register(K::at("f").pre(|_| ())).unwrap();
-    assert_eq!(world.probes.optimise(), Ok(1));
+    assert_eq!(world.probes.jumps().lay(), Ok(1));
     let before = world.text();
-    world.probes.text_going(f.into(), (f + 6).into());
+    world.probes.events().text_going(f.into(), (f + 6).into());
     assert!(world.text() == before, "nothing is written to text that goes");
     assert!(list(world).ends_with("[GONE]\n"));
     drop(probe);
@@ -355,7 +357,7 @@ fn reg_8_a_failed_write_leaves_a_working_program_and_a_working_probe() {
         let (f, g) = (plus_six(world, "f"), plus_six(world, "g"));
         let probes = ["f", "g"].map(|name| world.probes.register(K::at(name).pre(|_| ())).unwrap());
         world.host().failing_write.store(number, SeqCst);
-        let done = world.probes.optimise();
+        let done = world.probes.jumps().lay();
         let was_reached = world.host().failing_write.swap(0, SeqCst) == 0;
         assert_eq!([world.value(f, &[1]), world.value(g, &[1])], [7, 7], "write {number}: {done:?}");
         assert!(probes.iter().all(|probe| probe.counters().hits == 1), "write {number}");
@@ -372,7 +374,7 @@ fn optimising_again_and_again_keeps_nothing_more() {
     let f = plus_six(world, "f");
     let cycle = || {
         let probe = world.probes.register(K::at("f").pre(|_| ())).unwrap();
-        assert_eq!(world.probes.optimise(), Ok(1));
+        assert_eq!(world.probes.jumps().lay(), Ok(1));
         assert_eq!(world.value(f, &[1]), 7);
         assert_eq!(probe.counters().hits, 1);
     };
@@ -386,7 +388,7 @@ fn optimising_again_and_again_keeps_nothing_more() {
 fn probes_are_optimised_by_themselves_where_that_is_wished() {
     let world = World::new();
     let f = plus_six(world, "f");
-    world.probes.set_optimising(true);
+    world.probes.jumps().set_automatic(Switch::On);
     let probe = world.probes.register(K::at("f").pre(|_| ())).unwrap();
     assert!(has_jump(world, f));
     assert_eq!(world.value(f, &[1]), 7);
@@ -400,7 +402,7 @@ fn safe_3_jumps_come_and_go_while_others_run() {
     let f = plus_six(world, "f");
     let g = plus_six(world, "g");
     let probe = world.probes.register(K::at("f").pre(|_| ())).unwrap();
-    let ret = world.probes.register(R::on("g").max_active(8).entry(|_| Some(())).exit(|_, ()| ())).unwrap();
+    let ret = world.probes.register(R::at("g").max_active(8).entry(|_| Some(())).exit(|_, ()| ())).unwrap();
     thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
@@ -410,12 +412,12 @@ fn safe_3_jumps_come_and_go_while_others_run() {
             });
         }
         for round in 0..rounds {
-            assert_eq!(world.probes.optimise(), Ok(2));
+            assert_eq!(world.probes.jumps().lay(), Ok(2));
             if round % 3 == 0 {
                 // Over a displaced instruction.
                 drop(world.probes.register(K::at(at(f, 3)).pre(|_| ())).unwrap());
             }
-            world.probes.unoptimise().unwrap();
+            world.probes.jumps().lift().unwrap();
         }
     });
     assert_eq!((probe.counters().hits, probe.counters().missed_nested), (3 * rounds as u64, 0));

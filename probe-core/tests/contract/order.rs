@@ -2,7 +2,8 @@
 //! and ends as without probes.
 
 use super::*;
-use probe_core::{Answer, Probe, Switch};
+use probe_core::handler::Answer;
+use probe_core::{Probe, Switch};
 
 /// Five bytes of instructions that a jump may displace, and more of every method.
 fn jumpable(world: &World, name: &str) -> usize {
@@ -64,17 +65,17 @@ fn safe_3_at_every_write_of_a_jump_the_program_goes_on() {
     let functions: &'static [usize] = Box::leak(Box::new([g]));
     let text = world.text();
     let first: Probe<ToyHost> = world.probes.register(K::at(at(g, 0)).pre(|_| ())).unwrap();
-    let (made, laid) = watched(world, functions, || world.probes.optimise().unwrap());
+    let (made, laid) = watched(world, functions, || world.probes.jumps().lay().unwrap());
     assert_eq!(made, 1);
     assert!(laid >= 8, "only {laid} moments");
-    let (_, taken) = watched(world, functions, || world.probes.unoptimise().unwrap());
+    let (_, taken) = watched(world, functions, || world.probes.jumps().lift().unwrap());
     assert!(taken >= 8, "only {taken} moments");
-    watched(world, functions, || world.probes.optimise().unwrap());
+    watched(world, functions, || world.probes.jumps().lay().unwrap());
     // A probe among what the jump displaces takes it away, and its own end lets it stay away.
     let (second, _) =
         watched(world, functions, || world.probes.register(K::at(at(g, 1)).pre(|_| ())).unwrap());
     watched(world, functions, || second.unregister().unwrap());
-    watched(world, functions, || world.probes.optimise().unwrap());
+    watched(world, functions, || world.probes.jumps().lay().unwrap());
     watched(world, functions, || first.unregister().unwrap());
     assert!(world.text() == text);
 }
@@ -138,13 +139,13 @@ fn safe_3_a_jump_is_laid_in_stages_with_a_synchronisation_after_each() {
     let g = jumpable(world, "g");
     let probe = world.probes.register(K::at(at(g, 0)).pre(|_| ())).unwrap();
     let before = world.host().syncs.load(SeqCst);
-    let laid = writes_of(world, g, 8, || assert_eq!(world.probes.optimise(), Ok(1)));
+    let laid = writes_of(world, g, 8, || assert_eq!(world.probes.jumps().lay(), Ok(1)));
     // NOP, ADD of three bytes, NOP: the jump's five bytes.
     let expected = [(vec![1], 0), (vec![4], 0), (vec![2, 3], 1), (vec![0], 2)];
     assert_eq!(laid, expected);
     assert_eq!(world.host().syncs.load(SeqCst) - before, 3);
     let before = world.host().syncs.load(SeqCst);
-    let taken = writes_of(world, g, 8, || world.probes.unoptimise().unwrap());
+    let taken = writes_of(world, g, 8, || world.probes.jumps().lift().unwrap());
     let expected = [(vec![0], 0), (vec![2, 3], 1), (vec![1], 2), (vec![4], 2)];
     assert_eq!(taken, expected);
     assert_eq!(world.host().syncs.load(SeqCst) - before, 3);
@@ -162,13 +163,13 @@ fn safe_3_at_every_write_of_a_jump_that_fails_the_program_goes_on() {
         let probe = world.probes.register(K::at(at(g, 0)).pre(|_| ())).unwrap();
         let fail = || world.host().failing_write.store(number, SeqCst);
         fail();
-        let (laid, _) = watched(world, functions, || world.probes.optimise());
+        let (laid, _) = watched(world, functions, || world.probes.jumps().lay());
         let was_reached = world.host().failing_write.swap(0, SeqCst) == 0;
         // Where the detour itself cannot be written, the place has none.
         assert_eq!(laid == Ok(1), !was_reached, "write {number}: {laid:?}");
-        watched(world, functions, || world.probes.optimise().unwrap());
+        watched(world, functions, || world.probes.jumps().lay().unwrap());
         fail();
-        let (taken, _) = watched(world, functions, || world.probes.unoptimise());
+        let (taken, _) = watched(world, functions, || world.probes.jumps().lift());
         assert_eq!(taken.is_ok(), world.host().failing_write.swap(0, SeqCst) != 0, "write {number}");
         watched(world, functions, || probe.unregister().unwrap());
         assert!(world.text() == text);
@@ -189,10 +190,10 @@ fn safe_3_a_jump_that_is_taken_away_half_way_is_still_known() {
         let text = world.text();
         let bare = world.run(g, &[1]);
         let first = world.probes.register(K::at(at(g, 0)).pre(|_| ())).unwrap();
-        assert_eq!(world.probes.optimise(), Ok(1));
+        assert_eq!(world.probes.jumps().lay(), Ok(1));
         world.host().fails_for_good.store(true, SeqCst);
         world.host().failing_write.store(number, SeqCst);
-        let taken = world.probes.unoptimise();
+        let taken = world.probes.jumps().lift();
         world.host().failing_write.store(0, SeqCst);
         if taken.is_ok() {
             assert!(number > 4, "only {number} writes");

@@ -1,7 +1,7 @@
 //! Post handlers of optimised probes: what the second trap of a step promises, a jump keeps.
 
 use super::*;
-use probe_core::{Answer, Flow};
+use probe_core::handler::{Answer, Flow};
 use std::sync::atomic::AtomicU64;
 use std::thread;
 
@@ -12,7 +12,7 @@ const BODIES: [(&str, &[u8]); 2] = [
 ];
 
 fn is_optimised(world: &'static World, f: usize) {
-    assert!(world.probes.optimise().is_ok());
+    assert!(world.probes.jumps().lay().is_ok());
     assert!((DETOUR_JUMP..=LAST_DETOUR_JUMP).contains(&world.bytes(f, 1)[0]));
 }
 
@@ -134,7 +134,7 @@ fn hit_6_a_jump_with_a_post_handler_is_missed_inside_a_handler() {
         let inner = world.probes.register(on(f).post(move |_| bump(posts))).unwrap();
         let call = move || assert_eq!(world.value(f, &[5]), 11);
         let outer = world.probes.register(on(g).pre(move |_| call()).post(move |_| call())).unwrap();
-        assert_eq!(world.probes.optimise(), Ok(2));
+        assert_eq!(world.probes.jumps().lay(), Ok(2));
         assert_eq!(world.value(g, &[1]), 7);
         let counters = inner.counters();
         assert_eq!((counters.hits, counters.missed_nested, posts.load(SeqCst)), (0, 2, 0), "{name}");
@@ -191,7 +191,7 @@ fn reg_13_no_post_handler_runs_after_unregistering_between_the_two() {
     drop(probe);
     // One that did not see the hit is not called after it.
     let younger = world.probes.register(on(f).post(move |_| bump(late))).unwrap();
-    assert!(world.probes.optimise().is_ok());
+    assert!(world.probes.jumps().lay().is_ok());
     assert_eq!((cpu.run(100), cpu.regs.r[0]), (End::Returned, 7));
     assert_eq!((early.load(SeqCst), late.load(SeqCst)), (0, 0));
     is_idle(world);
@@ -272,7 +272,7 @@ fn what_a_post_handler_needs_a_trap_for_keeps_its_breakpoint() {
     let world = World::new();
     let f = world.function("f", &[ADDRESS, 0, 0, NOP, NOP, RETURN]);
     let _probe = world.probes.register(on(f).post(|_| ())).unwrap();
-    assert_eq!(world.probes.optimise(), Ok(0));
+    assert_eq!(world.probes.jumps().lay(), Ok(0));
     let g = world.function("g", BODIES[1].1);
     let told = |f: usize| world.probes.explain(&Place::addr(f.into())).unwrap();
     assert!(told(g).jump_with_post.is_ok() && told(f).jump_with_post.is_err());
@@ -314,10 +314,10 @@ fn safe_3_jumps_with_post_handlers_come_and_go_while_others_run() {
                 scope.spawn(|| (0..rounds).for_each(|_| assert_eq!(world.value(f, &[1]), 7)));
             }
             for _ in 0..rounds {
-                assert_eq!(world.probes.optimise(), Ok(1));
+                assert_eq!(world.probes.jumps().lay(), Ok(1));
                 // Both a hit's counting and its handlers are for whoever saw its beginning.
                 drop(world.probes.register(on(f).pre(|_| ()).post(|_| ())).unwrap());
-                world.probes.unoptimise().unwrap();
+                world.probes.jumps().lift().unwrap();
             }
         });
         let hits = 3 * rounds as u64;

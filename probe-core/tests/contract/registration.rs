@@ -3,7 +3,9 @@
 use super::all_or_nothing::unchanged;
 use super::*;
 use probe_core::arch::Method;
-use probe_core::{AnyProbe, CodeAddr, Errno, Flow, Jprobe, Kind};
+use probe_core::error::Errno;
+use probe_core::handler::Flow;
+use probe_core::{AnyProbe, CodeAddr, Jprobe, Kind};
 use rstest::rstest;
 
 fn refused(world: &'static World, place: impl Into<Place>) -> (Errno, &'static str) {
@@ -43,7 +45,7 @@ fn reg_2_ambiguous_symbol_lists_its_candidates() {
     let error = world.probes.register(K::at("f")).unwrap_err();
     let candidates = vec![CodeAddr::new(first), CodeAddr::new(second)];
     assert_eq!(error, RegisterError::Ambiguous { name: "f".into(), candidates: candidates.clone() });
-    assert_eq!(world.probes.resolve_all(&"f".into()), candidates);
+    assert_eq!(world.probes.candidates(&"f".into()), candidates);
     let probe = world.probes.register(K::at(Place::symbol("f").in_module("module"))).unwrap();
     assert_eq!(probe.addr().as_usize(), second);
 }
@@ -194,7 +196,7 @@ fn reg_11_a_second_jprobe_is_eexist() {
     plus_five(world, "f");
     let handler = world.function("handler", &[RETURN]);
     // SAFETY: the handler takes no arguments.
-    let jprobe = || unsafe { Jprobe::<Toy>::on("f", handler) };
+    let jprobe = || unsafe { Jprobe::<Toy>::from_raw("f", handler) };
     let first = world.probes.register(jprobe()).unwrap();
     let error = world.probes.register(jprobe()).unwrap_err();
     assert_eq!((error.errno(), error.code()), (Errno::EEXIST, "jprobe.second"));
@@ -211,7 +213,7 @@ fn reg_11_a_failed_batch_leaves_room_for_a_jprobe() {
     let handler = world.function("handler", &[RETURN]);
     let _old = world.probes.register(K::at("f")).unwrap();
     // SAFETY: the handler takes no arguments.
-    let jprobe = || unsafe { Jprobe::<Toy>::on("f", handler) };
+    let jprobe = || unsafe { Jprobe::<Toy>::from_raw("f", handler) };
     let batch: [AnyProbe<Toy>; 2] = [jprobe().into(), K::at(at(f, 1)).into()];
     let failed = world.probes.register_all(batch).unwrap_err();
     assert_eq!((failed.index, failed.error.code()), (1, "toy.forbidden"));
@@ -224,15 +226,15 @@ fn reg_17_return_probes_and_jprobes_belong_on_entries() {
     let f = world.function("f", &[ENTRY, ADD, 0, 5, RETURN]);
     let handler = world.function("handler", &[RETURN]);
     for offset in [0, 1] {
-        let probe = world.probes.register(R::on(at(f, offset))).unwrap();
+        let probe = world.probes.register(R::at(at(f, offset))).unwrap();
         assert_eq!(probe.addr().as_usize(), f + 1);
         assert_eq!(probe.kind(), Kind::Kretprobe);
         // SAFETY: the handler takes no arguments.
-        let jprobe = world.probes.register(unsafe { Jprobe::on(at(f, offset), handler) }).unwrap();
+        let jprobe = world.probes.register(unsafe { Jprobe::from_raw(at(f, offset), handler) }).unwrap();
         assert_eq!((jprobe.addr().as_usize(), jprobe.kind()), (f + 1, Kind::Jprobe));
         assert_eq!(world.value(f, &[1]), 6);
     }
-    let error = unchanged(world, || world.probes.register(R::on(at(f, 4))).unwrap_err());
+    let error = unchanged(world, || world.probes.register(R::at(at(f, 4))).unwrap_err());
     assert_eq!((error.errno(), error.code()), (Errno::EINVAL, "place.not_entry"));
     let kprobe = world.probes.register(K::at("f")).unwrap();
     assert_eq!(kprobe.addr().as_usize(), f + 1, "a kprobe on the symbol keeps the landing pad");
@@ -243,11 +245,11 @@ fn reg_17_an_entry_may_end_behind_the_place_that_probes_on_it_have() {
     let world = World::new();
     let f = world.function("f", &[ENTRY, NOP, ADD, 0, 5, RETURN]);
     for offset in [0, 1, 2] {
-        let probe = world.probes.register(R::on(at(f, offset))).unwrap();
+        let probe = world.probes.register(R::at(at(f, offset))).unwrap();
         assert_eq!(probe.addr().as_usize(), f + 1, "{offset}");
         assert_eq!((world.value(f, &[1]), probe.counters().hits), (6, 1));
     }
-    let error = unchanged(world, || world.probes.register(R::on(at(f, 5))).unwrap_err());
+    let error = unchanged(world, || world.probes.register(R::at(at(f, 5))).unwrap_err());
     assert_eq!(error.code(), "place.not_entry");
     let kprobe = world.probes.register(K::at(at(f, 2))).unwrap();
     assert_eq!(kprobe.addr().as_usize(), f + 2, "a kprobe stands where it was asked for");
@@ -299,14 +301,14 @@ fn reg_18_in_a_handler_everything_that_changes_text_is_ebusy() {
     let f = plus_five(world, "f");
     plus_five(world, "g");
     world.host().has_watchpoints.store(true, SeqCst);
-    let watch = world.probes.watch(probe_core::Watchpoint::on(0x1000, 8).disabled()).unwrap();
+    let watch = world.probes.watch(probe_core::Watchpoint::at(0x1000, 8).disabled()).unwrap();
     let log = Log::new();
     let probe = K::at("f").pre(move |_| {
-        log.add(format!("{:?}", world.probes.optimise().map_err(|error| error.errno())));
-        log.add(format!("{:?}", world.probes.unoptimise().map_err(|error| error.errno())));
+        log.add(format!("{:?}", world.probes.jumps().lay().map_err(|error| error.errno())));
+        log.add(format!("{:?}", world.probes.jumps().lift().map_err(|error| error.errno())));
         let explained = world.probes.explain_all(&["g".into(), "f".into()]);
         log.add(format!("{:?}", explained.iter().flatten().count()));
-        let second = world.probes.watch(probe_core::Watchpoint::on(0x2000, 8));
+        let second = world.probes.watch(probe_core::Watchpoint::at(0x2000, 8));
         log.add(format!("{:?}", second.map_err(|error| error.errno()).map(drop)));
         // Later.
         log.add(format!("{:?} {}", watch.enable(), world.host().watched[0].load(SeqCst)));
@@ -323,7 +325,7 @@ fn reg_18_in_a_handler_everything_that_changes_text_is_ebusy() {
 fn reg_2_places_of_a_name_and_of_an_address() {
     let world = World::new();
     let (a, b) = (plus_five(world, "f"), plus_five(world, "f"));
-    let all = |place: Place| world.probes.resolve_all(&place);
+    let all = |place: Place| world.probes.candidates(&place);
     assert_eq!(all(Place::symbol("f").offset(3)), [a + 3, b + 3].map(probe_core::CodeAddr::new));
     assert_eq!(all(at(a, 3)), [probe_core::CodeAddr::new(a + 3)]);
     assert_eq!(refused(world, at(a, isize::MIN)), (Errno::EINVAL, "place.outside_symbol"));
@@ -341,8 +343,8 @@ fn places_and_probes_say_what_they_are() {
     let any: [AnyProbe<Toy>; 3] = [
         K::at("f").pre(|hit: &mut Hit<'_, Toy>| assert!(format!("{hit:?}").starts_with("Hit { pc: "))).into(),
         // SAFETY: never called.
-        unsafe { probe_core::Jprobe::on("f", 0x1000) }.into(),
-        R::on("f").into(),
+        unsafe { probe_core::Jprobe::from_raw("f", 0x1000) }.into(),
+        R::at("f").into(),
     ];
     let kinds = any.each_ref().map(|probe| format!("{probe:?}"));
     assert!(

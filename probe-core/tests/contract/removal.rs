@@ -2,7 +2,7 @@
 
 use super::all_or_nothing::demanding_batch;
 use super::*;
-use probe_core::{ControlError, Errno};
+use probe_core::error::{Errno, RemoveError};
 
 #[test]
 fn reg_13_unregistering_restores_text_and_frees_memory() {
@@ -63,7 +63,7 @@ fn reg_13_and_reg_18_from_a_handler_it_is_ebusy() {
     });
     let probe = world.probes.register(probe).unwrap();
     assert_eq!(world.value(f, &[1]), 6);
-    let busy = ControlError::InHandler;
+    let busy = RemoveError::InHandler;
     assert_eq!(
         log.take(),
         ["EBUSY context.in_handler".into(), format!("{busy:?}"), format!("Err({busy:?})")]
@@ -82,7 +82,7 @@ fn reg_14_the_rest_of_a_batch_is_unregistered_though_one_cannot_be() {
     let kept = world.probes.unregister_all(probes).unwrap_err();
     assert_eq!(kept.len(), 1);
     assert_eq!(kept[0].probe.addr().as_usize(), f + 5);
-    assert!(matches!(kept[0].error, ControlError::Text(_)));
+    assert!(matches!(kept[0].error, RemoveError::Text(_)));
     assert_eq!(world.text().iter().filter(|byte| **byte == BREAK).count(), 1);
     assert_eq!(world.value(f, &[1]), 6);
     assert_eq!(kept[0].probe.counters().hits, 1);

@@ -2,7 +2,9 @@
 //! cannot.
 
 use super::*;
-use probe_core::{Answer, MAX_DEPTH, Trap};
+use probe_core::handler::Answer;
+use probe_core::limits::MAX_DEPTH;
+use probe_core::traps::Trap;
 use rstest::rstest;
 
 /// A world whose host steps in hardware.
@@ -75,7 +77,7 @@ fn hit_5_a_step_of_the_program_is_not_ours() {
         assert!(matches!(end, End::Timeout | End::Trapped(_)), "{end:?}");
     }
     assert!(cpu.regs.is_stepped);
-    assert_eq!(world.probes.step(&mut cpu.regs), Trap::NotOurs);
+    assert_eq!(world.probes.traps().step(&mut cpu.regs), Trap::NotOurs);
 }
 
 /// HIT_6: beyond the frames of a context, and in one that the host has no room for, the slot's breakpoint ends the step.

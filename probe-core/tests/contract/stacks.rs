@@ -3,7 +3,10 @@
 
 use super::kretprobe::recursive;
 use super::*;
-use probe_core::{Call, Context, MAX_ACTIVE, Probe, Task};
+use probe_core::Probe;
+use probe_core::handler::Call;
+use probe_core::host::{Context, Task};
+use probe_core::limits::MAX_ACTIVE;
 use rstest::rstest;
 
 /// A task whose stack is that of `cpu`.
@@ -32,7 +35,7 @@ fn two(world: &'static World, f: usize, swapped: bool) -> (Cpu, Cpu) {
 
 fn counting_exits(world: &'static World, calls: i32) -> (Probe<ToyHost>, &'static AtomicUsize) {
     let exits = counter();
-    let probe = R::on("f").max_active(calls).entry(|_| Some(())).exit(move |_, ()| bump(exits));
+    let probe = R::at("f").max_active(calls).entry(|_| Some(())).exit(move |_, ()| bump(exits));
     (world.probes.register(probe).unwrap(), exits)
 }
 
@@ -56,8 +59,8 @@ fn ret_11_a_task_that_is_told_too_early_loses_no_return(
     b.run(2);
     say(world, context, task_b);
     assert_eq!(b.run(100), End::Returned);
-    world.probes.task_exit(task_b);
-    world.probes.task_exit(task_b);
+    world.probes.events().task_exit(task_b);
+    world.probes.events().task_exit(task_b);
     say(world, context, task_b);
     for argument in 0..8 {
         assert_eq!(world.value(f, &[argument]), argument + 5);
@@ -140,7 +143,7 @@ fn ret_11_where_no_stack_is_known_calls_are_followed_all_the_same() {
     let (world, context) = world();
     let f = recursive(world);
     let exits = counter();
-    let probe = R::on("recursive").max_active(6).entry(|_| Some(())).exit(move |_, ()| bump(exits));
+    let probe = R::at("recursive").max_active(6).entry(|_| Some(())).exit(move |_, ()| bump(exits));
     let probe = world.probes.register(probe).unwrap();
     let task: &Task<Toy> = Box::leak(Box::new(Task::new()));
     say(world, context, task);
@@ -150,7 +153,7 @@ fn ret_11_where_no_stack_is_known_calls_are_followed_all_the_same() {
     while probe.counters().hits < 8 {
         cpu.run(1);
     }
-    world.probes.task_exit(task);
+    world.probes.events().task_exit(task);
     assert_eq!(cpu.run(10_000), End::Returned, "a task's end that is told too early");
     let counters = probe.counters();
     assert_eq!((counters.hits, counters.missed_pool, counters.abandoned), (12, 4, 0));
@@ -164,7 +167,7 @@ fn ret_11_a_call_below_the_stack_pointer_is_dropped_though_its_frame_is_intact()
     let f = recursive(world);
     let g = plus_five(world, "f");
     let (other, exits) = counting_exits(world, 8);
-    let probe = world.probes.register(R::on("recursive").max_active(6).entry(|_| Some(()))).unwrap();
+    let probe = world.probes.register(R::at("recursive").max_active(6).entry(|_| Some(()))).unwrap();
     let mut cpu = world.cpu(f, &[9, 0]);
     say(world, context, task_of(&cpu));
     let start = cpu.regs;
@@ -243,9 +246,9 @@ fn ret_13_a_coroutine_returns_though_the_thread_that_has_begun_its_call_has_ende
     let mut coroutine = world.cpu(f, &[1]);
     coroutine.run(2);
     if is_told_before {
-        world.probes.task_exiting(ended, usize::MAX);
+        world.probes.events().task_exiting(ended, usize::MAX);
     }
-    world.probes.task_exit(ended);
+    world.probes.events().task_exit(ended);
     assert_eq!((probe.counters().abandoned, ended.is_idle()), (1, true));
     let other: &Task<Toy> = Box::leak(Box::new(Task::new()));
     // SAFETY: it alone is the running task from here on.
@@ -260,7 +263,7 @@ fn ret_13_a_coroutine_returns_though_the_thread_that_has_begun_its_call_has_ende
 fn ret_13_calls_that_a_tasks_end_cuts_off_count_as_abandoned(#[values(false, true)] on_one_stack: bool) {
     let (world, context) = world();
     let f = recursive(world);
-    let probe = world.probes.register(R::on("recursive").max_active(8).entry(|_| Some(()))).unwrap();
+    let probe = world.probes.register(R::at("recursive").max_active(8).entry(|_| Some(()))).unwrap();
     let mut cpu = world.cpu(f, &[50, 0]);
     let task = match on_one_stack {
         true => task_of(&cpu),
@@ -270,8 +273,8 @@ fn ret_13_calls_that_a_tasks_end_cuts_off_count_as_abandoned(#[values(false, tru
     while probe.counters().hits < 7 {
         cpu.run(1);
     }
-    world.probes.task_exit(task);
-    world.probes.task_exit(task);
+    world.probes.events().task_exit(task);
+    world.probes.events().task_exit(task);
     assert_eq!((probe.counters().abandoned, task.is_idle()), (7, true));
 }
 
@@ -289,26 +292,26 @@ fn ret_2_a_pool_grows_before_it_is_empty() {
     let world = World::new();
     let f = plus_five(world, "f");
     let exits = counter();
-    let probe = R::on("f").max_active(4).grow_to(100).entry(|call: &mut Call<'_, Toy>| call.argument(0));
+    let probe = R::at("f").max_active(4).grow_to(100).entry(|call: &mut Call<'_, Toy>| call.argument(0));
     let probe = probe.exit(move |ret, argument: usize| {
         assert_eq!(ret.value(), argument + 5);
         bump(exits);
     });
     let probe = world.probes.register(probe).unwrap();
-    assert!(!world.probes.has_low_pools());
+    assert!(!world.probes.pools().are_low());
     let mut cpus = Vec::new();
     for argument in 0..100 {
         let mut cpu = world.cpu(f, &[argument]);
         cpu.run(2);
         cpus.push(cpu);
-        if world.probes.has_low_pools() {
-            let added = world.probes.grow_pools(0).unwrap();
+        if world.probes.pools().are_low() {
+            let added = world.probes.pools().grow(0).unwrap();
             assert!(added != 0 || cpus.len() > 50, "{}", cpus.len());
         }
     }
     assert_eq!((probe.counters().hits, probe.counters().missed_pool), (100, 0));
     assert_eq!(probe.counters().pool_high_water, 100);
-    assert_eq!(world.probes.grow_pools(100_000).unwrap(), 0, "its own most is kept");
+    assert_eq!(world.probes.pools().grow(100_000).unwrap(), 0, "its own most is kept");
     let mut last = world.cpu(f, &[1]);
     last.run(2);
     assert_eq!(probe.counters().missed_pool, 1, "what cannot be had is missed");
@@ -332,10 +335,10 @@ fn ret_2_a_pool_grows_before_it_is_empty() {
 fn ret_2_a_pool_that_has_not_asked_grows_to_the_calls_that_are_to_come() {
     let world = World::new();
     let f = plus_five(world, "f");
-    let growing = world.probes.register(R::on("f").max_active(4).grow_to(80)).unwrap();
-    let fixed = world.probes.register(R::on("f").max_active(4)).unwrap();
-    assert_eq!(world.probes.grow_pools(60).unwrap(), 56);
-    assert_eq!(world.probes.grow_pools(60).unwrap(), 0);
+    let growing = world.probes.register(R::at("f").max_active(4).grow_to(80)).unwrap();
+    let fixed = world.probes.register(R::at("f").max_active(4)).unwrap();
+    assert_eq!(world.probes.pools().grow(60).unwrap(), 56);
+    assert_eq!(world.probes.pools().grow(60).unwrap(), 0);
     let mut cpus = inside(world, f, 61);
     assert_eq!((growing.counters().missed_pool, fixed.counters().missed_pool), (1, 57));
     cpus.iter_mut().for_each(|cpu| assert_eq!(cpu.run(200), End::Returned));
@@ -346,8 +349,8 @@ fn ret_2_a_pool_that_has_not_asked_grows_to_the_calls_that_are_to_come() {
 fn ret_2_calls_that_are_left_make_no_pool_grow() {
     let (world, _) = world();
     let f = plus_five(world, "f");
-    let probe = world.probes.register(R::on("f").max_active(4).grow_to(MAX_ACTIVE)).unwrap();
-    let grow = || if world.probes.has_low_pools() { world.probes.grow_pools(0).unwrap() } else { 0 };
+    let probe = world.probes.register(R::at("f").max_active(4).grow_to(MAX_ACTIVE)).unwrap();
+    let grow = || if world.probes.pools().are_low() { world.probes.pools().grow(0).unwrap() } else { 0 };
     let mut cpu = world.cpu(f, &[1]);
     let start = cpu.regs;
     let caller = world.bytes(start.sp, size_of::<usize>());
@@ -380,9 +383,9 @@ fn ret_2_calls_that_are_left_make_no_pool_grow() {
 fn ret_2_growing_without_memory_leaves_the_pool_as_it_was() {
     let world = World::new();
     let f = plus_five(world, "f");
-    let probe = world.probes.register(R::on("f").max_active(4).grow_to(MAX_ACTIVE)).unwrap();
+    let probe = world.probes.register(R::at("f").max_active(4).grow_to(MAX_ACTIVE)).unwrap();
     world.host().chunks_left.store(0, SeqCst);
-    assert!(world.probes.grow_pools(100_000).is_err());
+    assert!(world.probes.pools().grow(100_000).is_err());
     let cpus = inside(world, f, 5);
     assert_eq!((probe.counters().hits, probe.counters().missed_pool), (4, 1));
     drop(cpus);

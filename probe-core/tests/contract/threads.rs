@@ -1,7 +1,8 @@
 //! Many contexts at once: hits against registrations, on real threads (REG_13, HIT_7, HIT_8, SAFE_2).
 
 use super::*;
-use probe_core::{Answer, Probe};
+use probe_core::Probe;
+use probe_core::handler::Answer;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -50,7 +51,7 @@ fn hit_7_counters_stay_exact_with_many_contexts() {
         PLUS_FIVE.map(|offset| world.probes.register(K::at(at(f, offset)).pre(|_| ()).post(|_| ())).unwrap());
     let ret = world
         .probes
-        .register(R::on("f").max_active(THREADS as i32).entry(|_| Some(())).exit(|_, ()| ()))
+        .register(R::at("f").max_active(THREADS as i32).entry(|_| Some(())).exit(|_, ()| ()))
         .unwrap();
     thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -71,7 +72,7 @@ fn ret_2_a_contended_pool_loses_and_doubles_nothing() {
     let world = World::new();
     let f = plus_five(world, "f");
     let (entries, exits) = (counter(), counter());
-    let probe = R::on("f")
+    let probe = R::at("f")
         .max_active(2)
         .entry(|_| {
             bump(entries);
@@ -125,7 +126,7 @@ fn reg_13_no_handler_runs_after_unregistering_has_returned() {
                 let alive = [&pre, &post, &entry, &exit].map(|owned| owned.0);
                 let kprobe = K::at(at(f, offset)).pre(move |_| pre.check()).post(move |_| post.check());
                 let kprobe = world.probes.register(kprobe).unwrap();
-                let ret = R::on("f")
+                let ret = R::at("f")
                     .entry(move |_| {
                         entry.check();
                         Some(())
@@ -195,7 +196,7 @@ fn hit_7_registrations_switches_and_listings_race_with_hits() {
                 batch[round % 7].disable().unwrap();
                 let plain = world.probes.register(K::at(at(f, 0)).pre(|_| ())).unwrap();
                 let mut out = String::new();
-                world.probes.list(&mut out, probe_core::Viewer::Privileged).unwrap();
+                world.probes.files().list(&mut out, probe_core::files::Viewer::Privileged).unwrap();
                 assert_eq!(out.lines().count(), 9, "{out}");
                 drop(batch.drain(..3));
                 world.probes.unregister_all(batch).unwrap();
@@ -213,7 +214,7 @@ fn ctl_2_the_switch_races_with_hits() {
     let f = plus_five(world, "f");
     let probes =
         PLUS_FIVE.map(|offset| world.probes.register(K::at(at(f, offset)).pre(|_| ()).post(|_| ())).unwrap());
-    let _ret = world.probes.register(R::on("f").exit(|_, ()| ())).unwrap();
+    let _ret = world.probes.register(R::at("f").exit(|_, ()| ())).unwrap();
     meanwhile(
         |_| assert_eq!(world.value(f, &[1]), 6),
         || {
@@ -267,14 +268,14 @@ fn hit_9_faults_race_with_registrations() {
             assert_eq!(world.value(f, &[good]), good + 1);
             assert!(matches!(world.run(f, &[bad]).0, End::Faulted(_)));
             // The faulting call leaves the others' stacks alone; its own return is never made.
-            world.probes.task_exit(world.host().current().1);
+            world.probes.events().task_exit(world.host().current().1);
         },
         || {
             for round in 0..*ROUNDS {
                 let probe = K::at("f").fault(|_, _| Answer::NotHandled);
                 let probe = if round % 2 == 0 { probe.post(|_| ()) } else { probe };
                 let probe = world.probes.register(probe).unwrap();
-                let ret = world.probes.register(R::on("f")).unwrap();
+                let ret = world.probes.register(R::at("f")).unwrap();
                 thread::yield_now();
                 drop((probe, ret));
             }

@@ -32,7 +32,7 @@ impl Target {
         let world = World::new();
         let f = plus_six(world, "f");
         let handler = world.function("handler", &[SET, 0, 9, 9, RETURN]);
-        world.probes.set_optimising(is_optimising);
+        world.probes.jumps().set_automatic(is_optimising.into());
         Self { world, f, handler }
     }
 
@@ -40,13 +40,13 @@ impl Target {
         let probes = &self.world.probes;
         let probe = match kind {
             Kprobe => probes.register(K::at("f").pre(|_| ())),
-            Return => probes.register(R::on("f").max_active(8).exit(|_, ()| ())),
+            Return => probes.register(R::at("f").max_active(8).exit(|_, ()| ())),
             ReturnWithEntry => {
-                let probe = R::on("f").max_active(8).entry(|call| call.argument(0)).exit(|_, _| ());
+                let probe = R::at("f").max_active(8).entry(|call| call.argument(0)).exit(|_, _| ());
                 probes.register(probe)
             }
             // SAFETY: the handler takes what the function takes.
-            Jprobe => probes.register(unsafe { Jprobe::<Toy>::on("f", self.handler) }),
+            Jprobe => probes.register(unsafe { Jprobe::<Toy>::from_raw("f", self.handler) }),
             Post => probes.register(K::at("f").pre(|_| ()).post(|_| ())),
             NoJump => probes.register(K::at("f").pre(|_| ()).without_jump()),
         };
@@ -108,7 +108,7 @@ fn reg_8_a_failed_registration_gives_back_the_jumps_that_it_has_taken_away() {
     let target = Target::new(false);
     let world = target.world;
     let held = vec![(Kprobe, target.register(Kprobe))];
-    assert_eq!(world.probes.optimise(), Ok(1));
+    assert_eq!(world.probes.jumps().lay(), Ok(1));
     // At the place itself, and under its jump; the other probe's text cannot be written.
     for place in [at(target.f, 0), at(target.f, 3)] {
         for number in 1.. {
@@ -125,7 +125,7 @@ fn reg_8_a_failed_registration_gives_back_the_jumps_that_it_has_taken_away() {
                 assert!(world.text() == before, "write {number}: the jump has gone");
                 target.check(&held, &|| format!("write {number}"));
             }
-            world.probes.optimise().unwrap();
+            world.probes.jumps().lay().unwrap();
             if !was_reached {
                 assert!(!has_failed);
                 break;
@@ -219,7 +219,7 @@ fn safe_4_nothing_goes_while_a_place_is_resolved() {
     // SAFETY: an instruction starts there.
     let on_entry = unsafe { Place::unchecked(f.into()) };
     let resolves: [fn(&'static World) -> usize; 2] = [
-        |world| world.probes.register(R::on("f")).unwrap().addr().as_usize(),
+        |world| world.probes.register(R::at("f")).unwrap().addr().as_usize(),
         |world| world.probes.explain(&Place::symbol("f")).unwrap().at.as_usize(),
     ];
     for resolve in resolves {
@@ -263,7 +263,7 @@ fn safe_4_places_are_resolved_while_other_probes_come_and_go() {
                         let told = probes.explain(&Place::symbol("f")).unwrap();
                         assert_eq!((told.insn.first(), told.is_entry), (Some(&ADD), true));
                     } else {
-                        drop(probes.register(R::on("f")).unwrap());
+                        drop(probes.register(R::at("f")).unwrap());
                     }
                 }
             });
@@ -273,7 +273,7 @@ fn safe_4_places_are_resolved_while_other_probes_come_and_go() {
             drop(target.register(Kprobe));
             if round % 10 == 0 {
                 let held = [Kprobe, Return].map(|kind| target.register(kind));
-                let _ = probes.optimise();
+                let _ = probes.jumps().lay();
                 drop(held);
             }
         }

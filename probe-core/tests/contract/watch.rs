@@ -1,7 +1,9 @@
 //! Watchpoints: what the core does with a power that the toy's host has, and without it. And the self test on a function.
 
 use super::*;
-use probe_core::{ControlError, Errno, SelfTestError, Switch, Viewer, Watchpoint};
+use probe_core::error::{EnableError, Errno, SelfTestError};
+use probe_core::files::Viewer;
+use probe_core::{Switch, Watchpoint};
 
 type W = Watchpoint<Toy>;
 
@@ -18,25 +20,25 @@ fn armed(world: &World) -> [usize; 2] {
 }
 
 fn fire(world: &'static World, index: usize) {
-    world.probes.watchpoint(&mut ToyRegs::default(), index);
+    world.probes.traps().watchpoint(&mut ToyRegs::default(), index);
 }
 
 fn list(world: &World) -> String {
     let mut out = String::new();
-    world.probes.list(&mut out, Viewer::Privileged).unwrap();
+    world.probes.files().list(&mut out, Viewer::Privileged).unwrap();
     out
 }
 
 #[test]
 fn without_the_power_the_hosts_reason_is_told() {
-    let error = World::new().probes.watch(W::on(0x1000, 8)).unwrap_err();
+    let error = World::new().probes.watch(W::at(0x1000, 8)).unwrap_err();
     assert_eq!((error.errno(), error.code()), (Errno::EOPNOTSUPP, "host.no_watchpoints"));
 }
 
 #[test]
 fn a_register_is_armed_for_as_long_as_it_is_wanted() {
     let world = watching();
-    let watch = world.probes.watch(W::on(0x1000, 8).read_write().disabled()).unwrap();
+    let watch = world.probes.watch(W::at(0x1000, 8).read_write().disabled()).unwrap();
     assert_eq!(armed(world), [0, 0]);
     watch.enable().unwrap();
     assert_eq!(armed(world), [0x1000, 0]);
@@ -54,16 +56,16 @@ fn a_register_is_armed_for_as_long_as_it_is_wanted() {
 #[test]
 fn registers_run_out_and_come_back() {
     let world = watching();
-    let first = world.probes.watch(W::on(0x1000, 8)).unwrap();
-    let second = world.probes.watch(W::on(0x2000, 8)).unwrap();
-    let error = world.probes.watch(W::on(0x3000, 8)).unwrap_err();
+    let first = world.probes.watch(W::at(0x1000, 8)).unwrap();
+    let second = world.probes.watch(W::at(0x2000, 8)).unwrap();
+    let error = world.probes.watch(W::at(0x3000, 8)).unwrap_err();
     assert_eq!(error.errno(), Errno::ENOSPC);
     assert!(error.to_string().contains("all 2"), "{error}");
     // Disabled, it keeps its register.
     second.disable().unwrap();
-    assert!(world.probes.watch(W::on(0x3000, 8)).is_err());
+    assert!(world.probes.watch(W::at(0x3000, 8)).is_err());
     drop(first);
-    let third = world.probes.watch(W::on(0x3000, 8)).unwrap();
+    let third = world.probes.watch(W::at(0x3000, 8)).unwrap();
     assert_eq!(armed(world), [0x3000, 0]);
     drop((second, third));
 }
@@ -72,10 +74,10 @@ fn registers_run_out_and_come_back() {
 fn what_the_host_cannot_arm_changes_nothing() {
     let world = watching();
     world.host().fails_to_watch.store(true, SeqCst);
-    let error = world.probes.watch(W::on(0x1000, 8)).unwrap_err();
+    let error = world.probes.watch(W::at(0x1000, 8)).unwrap_err();
     assert_eq!((error.code(), list(world)), ("toy.busy", String::new()));
-    let watch = world.probes.watch(W::on(0x1000, 8).disabled()).unwrap();
-    assert!(matches!(watch.enable(), Err(ControlError::CannotWatch { at: 0x1000, .. })));
+    let watch = world.probes.watch(W::at(0x1000, 8).disabled()).unwrap();
+    assert!(matches!(watch.enable(), Err(EnableError::CannotWatch { at: 0x1000, .. })));
     assert!(!watch.is_enabled());
     world.host().fails_to_watch.store(false, SeqCst);
     watch.enable().unwrap();
@@ -87,7 +89,7 @@ fn a_reference_calls_the_handler_and_a_handlers_is_missed() {
     let world = watching();
     plus_five(world, "f");
     let seen = counter();
-    let watch = world.probes.watch(W::on(0x1000, 8).then(|_| bump(seen))).unwrap();
+    let watch = world.probes.watch(W::at(0x1000, 8).then(|_| bump(seen))).unwrap();
     fire(world, 0);
     assert_eq!((seen.load(SeqCst), watch.counters().hits), (1, 1));
     let probe = world.probes.register(K::at("f").pre(move |_| fire(world, 0))).unwrap();
@@ -105,7 +107,7 @@ fn a_reference_calls_the_handler_and_a_handlers_is_missed() {
 fn what_a_handler_asks_for_is_done_later() {
     let world = watching();
     plus_five(world, "f");
-    let watch = world.probes.watch(W::on(0x1000, 8).then(|hit| hit.disable())).unwrap();
+    let watch = world.probes.watch(W::at(0x1000, 8).then(|hit| hit.disable())).unwrap();
     fire(world, 0);
     fire(world, 0);
     assert_eq!((watch.counters().hits, armed(world)), (1, [0x1000, 0]));
@@ -123,8 +125,8 @@ fn what_a_handler_asks_for_is_done_later() {
 #[test]
 fn memory_that_goes_takes_its_watchpoints_along() {
     let world = watching();
-    let watch = world.probes.watch(W::on(0x1008, 8)).unwrap();
-    world.probes.text_going(0x1000.into(), 0x2000.into());
+    let watch = world.probes.watch(W::at(0x1008, 8)).unwrap();
+    world.probes.events().text_going(0x1000.into(), 0x2000.into());
     assert_eq!((armed(world), watch.is_gone()), ([0, 0], true));
     assert!(list(world).ends_with("[GONE]\n"), "{}", list(world));
     assert_eq!(watch.enable().unwrap_err().errno(), Errno::EINVAL);
@@ -155,7 +157,7 @@ fn a_handler_sees_what_is_watched_and_the_registers_behind_the_reference() {
     let data = world.arena() + DATA;
     world.put(data, &7_usize.to_ne_bytes());
     let log = Log::new();
-    let watch = W::on(data, 8).read_write().then(move |hit| {
+    let watch = W::at(data, 8).read_write().then(move |hit| {
         hit.regs_mut().r[3] = 9;
         log.add(format!("{} {:?} {}", hit.pc(), hit.value(), hit.regs().r[3]));
         assert_eq!((hit.range().addr, hit.range().len_bytes), (data, 8));
@@ -163,7 +165,7 @@ fn a_handler_sees_what_is_watched_and_the_registers_behind_the_reference() {
     assert!(format!("{watch:?}").starts_with("Watchpoint { range: "), "{watch:?}");
     let watch = world.probes.watch(watch).unwrap().leak();
     let mut regs = ToyRegs { pc: 0x123, ..ToyRegs::default() };
-    world.probes.watchpoint(&mut regs, 0);
+    world.probes.traps().watchpoint(&mut regs, 0);
     assert_eq!((log.take(), regs.pc, regs.r[3]), (vec!["0x123 Ok(7) 9".to_owned()], 0x123, 9));
     assert!(watch.range().addr == data && format!("{watch:?}").contains("hits: 1"), "{watch:?}");
     // In a context that the host has no room for it is missed.

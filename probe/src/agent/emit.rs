@@ -9,8 +9,9 @@ use super::fetch::{Plan, Scene};
 use super::process::{self, Agent};
 use crate::def::MAX_ARGUMENT;
 use crate::wire::{Counters as Shared, Durations, EVENT_HEAD, Kind, Owner, Reservation, Ring};
+use probe_core::Counters;
 use probe_core::arch::Memory;
-use probe_core::{Call, Counters, Hit, Return};
+use probe_core::handler::{Call, Hit, Return};
 use probe_host_linux::Native;
 use std::sync::atomic::{AtomicU64, Ordering};
 

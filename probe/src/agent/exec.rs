@@ -6,8 +6,9 @@
 
 use super::environment::{self, Inherited};
 use super::{plant, runner};
+use probe_core::handler::Flow;
 use probe_core::host::Host;
-use probe_core::{AnyProbe, CodeAddr, Flow};
+use probe_core::{AnyProbe, CodeAddr};
 use probe_host_linux::{Hit, Kprobe, Native, probes, set_argument};
 use std::ffi::c_char;
 

@@ -302,11 +302,11 @@ unsafe extern "C" fn pthread_create(
     // Not by `probes`, which asks the loader what has gone: that would be as if the program did (EVT_1).
     if is_active()
         && let Ok(probes) = probe_host_linux::start()
-        && probes.has_low_pools()
+        && probes.pools().are_low()
     {
         let _muted = process::Muted::new();
         // Without memory for it calls are missed, and counted.
-        let _ = probes.grow_pools(0);
+        let _ = probes.pools().grow(0);
     }
     next!(
         pthread_create: fn(*mut libc::pthread_t, *const libc::pthread_attr_t, *mut c_void, *mut c_void) -> c_int;

@@ -16,7 +16,8 @@ use super::process::{self, Agent, Muted, Reporter};
 use crate::def::Definition;
 use crate::wire::Meta;
 use probe_core::arch::Regs as _;
-use probe_core::{AnyProbe, CodeAddr, Flow, Place};
+use probe_core::handler::Flow;
+use probe_core::{AnyProbe, CodeAddr, Place};
 use probe_host_linux::{Hit, Indirect, Kprobe, Native};
 use std::sync::{Mutex, OnceLock};
 

@@ -93,7 +93,7 @@ pub(super) fn all(
     // Programs are executed with signals blocked, where a breakpoint needs the guard.
     own.extend(is_guarded.then(exec::probes_on_functions).into_iter().flatten());
     // A hit by a jump leaves signals open, which only the guard lets wait for its end.
-    probes().set_optimising(is_guarded && !agent.no_jumps);
+    probes().jumps().set_automatic((is_guarded && !agent.no_jumps).into());
     group(agent, reporter, &definitions, &targets, own)?;
     if is_guarded {
         // The kernel refuses no action that it has taken before.
@@ -283,8 +283,8 @@ fn probe(point: &'static Point, kind: Kind, target: &Target) -> AnyProbe<Native>
             let is_said = max_active.is_some();
             let max_active = max_active.and_then(|calls| i32::try_from(calls).ok()).unwrap_or(default);
             // What a definition says is kept.
-            let most = if is_said { 0 } else { probe_core::MAX_ACTIVE };
-            Kretprobe::on(place)
+            let most = if is_said { 0 } else { probe_core::limits::MAX_ACTIVE };
+            Kretprobe::at(place)
                 .max_active(max_active)
                 .grow_to(most)
                 .entry(move |call| point.enter(call))

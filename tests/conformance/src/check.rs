@@ -70,7 +70,7 @@ macro_rules! refused {
             }
             Err(error) => {
                 let errno = error.errno();
-                if errno != probe_core::Errno::$errno {
+                if errno != probe_core::error::Errno::$errno {
                     return Err($crate::check::Failure {
                         place: (file!(), line!()),
                         message: alloc::format!(

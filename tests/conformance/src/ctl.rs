@@ -6,8 +6,9 @@ use crate::targets::call;
 use crate::{Case, Suite};
 use alloc::string::String;
 use alloc::vec::Vec;
+use probe_core::files::Viewer;
 use probe_core::host::Host;
-use probe_core::{Kprobe, Kretprobe, Place, Probes, Viewer};
+use probe_core::{Kprobe, Kretprobe, Place, Probes};
 
 /// The cases of this chapter.
 pub(crate) fn cases<S: Suite>() -> Vec<Case<S>> {
@@ -23,7 +24,7 @@ pub(crate) fn cases<S: Suite>() -> Vec<Case<S>> {
 /// The file `list`.
 fn list<H: Host>(probes: &Probes<H>, viewer: Viewer) -> String {
     let mut listing = String::new();
-    let _ = probes.list(&mut listing, viewer);
+    let _ = probes.files().list(&mut listing, viewer);
     listing
 }
 
@@ -46,12 +47,12 @@ fn ctl_2_the_switch_disarms_and_rearms_everything<S: Suite>(probes: &'static Pro
     let before = text(probes, "conformance_add");
     let probe = ok!(probes.register(Kprobe::at("conformance_add")));
     let disabled = ok!(probes.register(Kprobe::at("conformance_sub").disabled()));
-    ok!(probes.write_enabled("0\n"));
+    ok!(probes.files().write_enabled("0\n"));
     equal!(text(probes, "conformance_add"), before);
     let late = ok!(probes.register(Kprobe::at("conformance_mul")));
     equal!((call!(conformance_add(1, 2)), call!(conformance_mul(2, 3))), (3, 6));
     equal!((probe.counters().hits, late.counters().hits), (0, 0));
-    ok!(probes.write_enabled("1"));
+    ok!(probes.files().write_enabled("1"));
     equal!(
         (call!(conformance_add(1, 2)), call!(conformance_mul(2, 3)), call!(conformance_sub(3, 2))),
         (3, 6, 1)
@@ -63,7 +64,7 @@ fn ctl_2_the_switch_disarms_and_rearms_everything<S: Suite>(probes: &'static Pro
 fn ctl_2_enabled_takes_what_the_kernel_takes<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
     let reads = |probes: &Probes<S::Host>| {
         let mut text = String::new();
-        let _ = probes.enabled(&mut text);
+        let _ = probes.files().enabled(&mut text);
         text
     };
     for (written, read) in [
@@ -82,11 +83,11 @@ fn ctl_2_enabled_takes_what_the_kernel_takes<S: Suite>(probes: &'static Probes<S
         ("OFF\n", "0\n"),
         ("On", "1\n"),
     ] {
-        ok!(probes.write_enabled(written));
+        ok!(probes.files().write_enabled(written));
         equal!(reads(probes), read, "after writing {written:?}");
     }
     for bad in ["", "\n", "x", "2", "o", "ox"] {
-        refused!(probes.write_enabled(bad), EINVAL);
+        refused!(probes.files().write_enabled(bad), EINVAL);
         equal!(reads(probes), "1\n");
     }
     Ok(())
@@ -98,7 +99,7 @@ fn ctl_3_list_has_the_kernels_format<S: Suite>(probes: &'static Probes<S::Host>)
     }
     let kprobe = ok!(probes.register(Kprobe::at(Place::symbol("conformance_add")).disabled()));
     let jprobe = ok!(probes.register(crate::jmp::two("conformance_sub", handler)));
-    let kretprobe = ok!(probes.register(Kretprobe::on("conformance_mul")));
+    let kretprobe = ok!(probes.register(Kretprobe::at("conformance_mul")));
     let listing = list(probes, Viewer::Privileged);
     let digits = 2 * size_of::<usize>();
     for (probe, kind, name, marker) in [
@@ -132,7 +133,7 @@ fn ctl_4_the_unprivileged_see_no_addresses<S: Suite>(probes: &'static Probes<S::
     let listing = list(probes, Viewer::Unprivileged);
     that!(listing.starts_with(&zeros), "an address is shown: {listing}");
     let mut blacklist = String::new();
-    let _ = probes.blacklist(&mut blacklist, Viewer::Unprivileged);
+    let _ = probes.files().blacklist(&mut blacklist, Viewer::Unprivileged);
     for line in blacklist.lines() {
         let shown = line.chars().take_while(|&c| c != '\t').any(|c| c.is_ascii_hexdigit() && c != '0');
         that!(!shown, "an address is shown: {line}");

@@ -8,8 +8,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use probe_core::arch::{Arch, Method, Regs};
+use probe_core::handler::Flow;
 use probe_core::host::Host;
-use probe_core::{CodeAddr, Flow, Kprobe, MAX_DEPTH, Place, Probes, Trap};
+use probe_core::limits::MAX_DEPTH;
+use probe_core::traps::Trap;
+use probe_core::{CodeAddr, Kprobe, Place, Probes};
 
 /// The cases of this chapter.
 pub(crate) fn cases<S: Suite>() -> Vec<Case<S>> {
@@ -244,7 +247,7 @@ fn hit_6_a_borrowed_register_is_given_back_deeper_than_the_stack_of_hits<S: Suit
         let mut open = [*hit.regs(); MAX_DEPTH + 1];
         for regs in &mut open {
             trap_at::<ArchOf<S>>(regs, stepped);
-            let trap = probes.breakpoint(regs);
+            let trap = probes.traps().breakpoint(regs);
             let is_right = trap == Trap::Handled && regs.pc() != stepped;
             store_wrong.fetch_add(usize::from(!is_right), Relaxed);
         }
@@ -254,7 +257,7 @@ fn hit_6_a_borrowed_register_is_given_back_deeper_than_the_stack_of_hits<S: Suit
         for regs in open.iter_mut().rev() {
             let slot = regs.pc();
             trap_at::<ArchOf<S>>(regs, slot.wrapping_add(len));
-            let trap = probes.breakpoint(regs);
+            let trap = probes.traps().breakpoint(regs);
             let is_right = trap == Trap::Handled && regs.pc() == stepped.wrapping_add(len);
             store_wrong.fetch_add(usize::from(!is_right), Relaxed);
         }

@@ -30,13 +30,13 @@ type Ten = extern "C" fn(usize, usize, usize, usize, usize, usize, usize, usize,
 /// A jprobe on one of the targets with two arguments.
 pub(crate) fn two<A: Arch>(target: &'static str, handler: Two) -> Jprobe<A> {
     // SAFETY: the targets that the suite names here have this signature.
-    unsafe { Jprobe::with(target, handler) }
+    unsafe { Jprobe::at(target, handler) }
 }
 
 /// A jprobe on the target with ten arguments.
 fn ten<A: Arch>(handler: Ten) -> Jprobe<A> {
     // SAFETY: `conformance_ten` has this signature.
-    unsafe { Jprobe::with("conformance_ten", handler) }
+    unsafe { Jprobe::at("conformance_ten", handler) }
 }
 
 fn jmp_1_the_handler_gets_the_arguments<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {

@@ -122,7 +122,7 @@ pub(crate) use cases_of;
 /// No case may leave a probe behind.
 fn nothing_left<S: Suite>() -> Outcome {
     let mut listing = String::new();
-    let _ = S::probes().list(&mut listing, probe_core::Viewer::Privileged);
+    let _ = S::probes().files().list(&mut listing, probe_core::files::Viewer::Privileged);
     check::that!(listing.is_empty(), "probes are left behind:\n{listing}");
     Ok(())
 }

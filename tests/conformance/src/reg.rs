@@ -8,8 +8,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use probe_core::arch::{Arch, Method};
-use probe_core::host::{Host, Probeable};
-use probe_core::{Arrival, CodeAddr, Errno, Flow, Kprobe, Kretprobe, Place, Probes};
+use probe_core::error::Errno;
+use probe_core::handler::Flow;
+use probe_core::host::{Arrival, Host, Probeable};
+use probe_core::{CodeAddr, Kprobe, Kretprobe, Place, Probes};
 
 /// The cases of this chapter.
 pub(crate) fn cases<S: Suite>() -> Vec<Case<S>> {
@@ -72,10 +74,11 @@ pub(crate) fn instructions<H: Host>(probes: &Probes<H>, name: &str) -> Vec<CodeA
 }
 
 /// A counter and a pre handler that counts in it.
-fn counting<A: Arch>() -> (Arc<AtomicUsize>, impl Fn(&mut probe_core::Hit<'_, A>) + Send + Sync + 'static) {
+fn counting<A: Arch>()
+-> (Arc<AtomicUsize>, impl Fn(&mut probe_core::handler::Hit<'_, A>) + Send + Sync + 'static) {
     let count = Arc::new(AtomicUsize::new(0));
     let seen = count.clone();
-    (count, move |_: &mut probe_core::Hit<'_, A>| {
+    (count, move |_: &mut probe_core::handler::Hit<'_, A>| {
         seen.fetch_add(1, Relaxed);
     })
 }
@@ -165,7 +168,7 @@ fn reg_7_a_foreign_breakpoint_is_eilseq<S: Suite>(probes: &'static Probes<S::Hos
 fn reg_8_a_failed_registration_changes_nothing<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
     let before = text(probes, "conformance_add");
     refused!(probes.register(Kprobe::at(Place::symbol("conformance_add").offset(1 << 20))), EINVAL);
-    refused!(probes.register(Kretprobe::on(Place::symbol("conformance_add").offset(1 << 20))), EINVAL);
+    refused!(probes.register(Kretprobe::at(Place::symbol("conformance_add").offset(1 << 20))), EINVAL);
     equal!(text(probes, "conformance_add"), before);
     Ok(())
 }
@@ -329,7 +332,7 @@ fn reg_16_dropping_the_handle_unregisters<S: Suite>(probes: &'static Probes<S::H
 fn reg_17_a_kretprobe_inside_a_function_is_einval<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
     let places = instructions(probes, "conformance_mix");
     for &at in places.iter().rev().take(3) {
-        refused!(probes.register(Kretprobe::on(Place::addr(at))), EINVAL);
+        refused!(probes.register(Kretprobe::at(Place::addr(at))), EINVAL);
     }
     Ok(())
 }
@@ -374,7 +377,7 @@ fn reg_19_a_return_probe_stands_only_where_a_call_comes<S: Suite>(
     equal!(call!(conformance_part(21)), 42);
     equal!(kprobe.counters().hits, 1);
     let told = ok!(probes.explain(&Place::symbol(NAME)));
-    let registered = probes.register(Kretprobe::on(NAME));
+    let registered = probes.register(Kretprobe::at(NAME));
     equal!(told.entry.is_ok(), registered.is_ok());
     match (probes.host().arrival(kprobe.addr()), registered) {
         (Arrival::Called, Ok(probe)) => {
@@ -389,7 +392,7 @@ fn reg_19_a_return_probe_stands_only_where_a_call_comes<S: Suite>(
         }
     }
     // By its name it is where a program starts, whether or not there is one of that name.
-    if let Err(error) = probes.register(Kretprobe::on("_start")) {
+    if let Err(error) = probes.register(Kretprobe::at("_start")) {
         that!(
             matches!(
                 error.code(),

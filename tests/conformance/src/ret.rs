@@ -32,7 +32,7 @@ fn ret_1_entry_and_exit_run_once_for_each_call<S: Suite>(probes: &'static Probes
     let (entries, in_entry) = cell();
     let (exits, in_exit) = cell();
     let probe = ok!(probes.register(
-        Kretprobe::on("conformance_add")
+        Kretprobe::at("conformance_add")
             .entry(move |_| {
                 in_entry.fetch_add(1, Relaxed);
                 Some(())
@@ -52,7 +52,7 @@ fn ret_1_entry_and_exit_run_once_for_each_call<S: Suite>(probes: &'static Probes
 fn ret_1_a_declined_call_is_vetoed<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
     let (exits, in_exit) = cell();
     let probe = ok!(probes.register(
-        Kretprobe::on("conformance_add")
+        Kretprobe::at("conformance_add")
             .entry(|call| (call.argument(0).unwrap_or(0) % 2 == 0).then_some(()))
             .exit(move |_, ()| {
                 in_exit.fetch_add(1, Relaxed);
@@ -71,7 +71,7 @@ fn ret_2_an_empty_pool_misses<S: Suite>(probes: &'static Probes<S::Host>) -> Out
     let (entries, in_entry) = cell();
     let (exits, in_exit) = cell();
     let probe = ok!(probes.register(
-        Kretprobe::on("conformance_factorial")
+        Kretprobe::at("conformance_factorial")
             .max_active(3)
             .entry(move |_| {
                 in_entry.fetch_add(1, Relaxed);
@@ -90,11 +90,11 @@ fn ret_2_an_empty_pool_misses<S: Suite>(probes: &'static Probes<S::Host>) -> Out
 fn ret_3_the_pool_has_max_active_instances_and_a_high_water_mark<S: Suite>(
     probes: &'static Probes<S::Host>,
 ) -> Outcome {
-    let given = ok!(probes.register(Kretprobe::on("conformance_factorial").max_active(32)));
+    let given = ok!(probes.register(Kretprobe::at("conformance_factorial").max_active(32)));
     equal!(call!(conformance_factorial(6)), 720);
     equal!(given.counters().pool_high_water, 6);
     drop(given);
-    let default = ok!(probes.register(Kretprobe::on("conformance_factorial")));
+    let default = ok!(probes.register(Kretprobe::at("conformance_factorial")));
     let depth = 10.max(2 * probes.host().parallelism());
     let _ = call!(conformance_factorial(depth));
     equal!(default.counters().missed_pool, 0);
@@ -110,7 +110,7 @@ fn ret_4_the_handler_sees_value_data_and_return_address<S: Suite>(
     let (data, store_data) = cell();
     let (same, store_same) = cell();
     let _probe = ok!(probes.register(
-        Kretprobe::on("conformance_add")
+        Kretprobe::at("conformance_add")
             .entry(|call| {
                 let stored = (call.argument(0)?, call.argument(1)?, call.return_address());
                 Some(stored)
@@ -127,7 +127,7 @@ fn ret_4_the_handler_sees_value_data_and_return_address<S: Suite>(
 }
 
 fn ret_4_a_changed_return_value_reaches_the_caller<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
-    let probe = ok!(probes.register(Kretprobe::on("conformance_add").exit(|ret, ()| {
+    let probe = ok!(probes.register(Kretprobe::at("conformance_add").exit(|ret, ()| {
         let value = ret.value();
         ret.set_value(value + 1000);
     })));
@@ -140,7 +140,7 @@ fn ret_4_a_changed_return_value_reaches_the_caller<S: Suite>(probes: &'static Pr
 fn ret_5_recursion_returns_innermost_first<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
     let (order, store) = cell();
     let _probe = ok!(probes.register(
-        Kretprobe::on("conformance_factorial").max_active(20).entry(|call| call.argument(0)).exit(
+        Kretprobe::at("conformance_factorial").max_active(20).entry(|call| call.argument(0)).exit(
             move |_, n: usize| {
                 let seen = store.load(Relaxed);
                 store.store(seen * 10 + n, Relaxed);
@@ -157,7 +157,7 @@ fn ret_5_nested_functions_and_tail_calls<S: Suite>(probes: &'static Probes<S::Ho
     let mut held = Vec::new();
     for (digit, name) in (1..).zip(["conformance_outer", "conformance_inner", "conformance_tail"]) {
         let order = order.clone();
-        held.push(ok!(probes.register(Kretprobe::on(name).exit(move |_, ()| {
+        held.push(ok!(probes.register(Kretprobe::at(name).exit(move |_, ()| {
             let seen = order.load(Relaxed);
             order.store(seen * 10 + digit, Relaxed);
         }))));
@@ -176,7 +176,7 @@ fn ret_5_several_kretprobes_on_one_function<S: Suite>(probes: &'static Probes<S:
     let mut held = Vec::new();
     for _ in 0..3 {
         let count = count.clone();
-        held.push(ok!(probes.register(Kretprobe::on("conformance_inner").exit(move |ret, ()| {
+        held.push(ok!(probes.register(Kretprobe::at("conformance_inner").exit(move |ret, ()| {
             count.fetch_add(ret.value(), Relaxed);
         }))));
     }
@@ -198,7 +198,7 @@ fn ret_6_unregistering_while_a_call_is_in_flight<S: Suite>(probes: &'static Prob
     }
     PHASE.store(0, Relaxed);
     let (exits, in_exit) = cell();
-    let probe = ok!(probes.register(Kretprobe::on("conformance_through").exit(move |_, ()| {
+    let probe = ok!(probes.register(Kretprobe::at("conformance_through").exit(move |_, ()| {
         in_exit.fetch_add(1, Relaxed);
     })));
     let slot = spin_slot(probe);
@@ -252,7 +252,7 @@ fn ret_7_contexts_return_together<S: Suite>(probes: &'static Probes<S::Host>) ->
     const CALLS: usize = 300;
     let (exits, in_exit) = cell();
     let probe = ok!(probes.register(
-        Kretprobe::on("conformance_add").max_active(64).entry(|call| call.argument(0)).exit(
+        Kretprobe::at("conformance_add").max_active(64).entry(|call| call.argument(0)).exit(
             move |ret, n: usize| {
                 in_exit.fetch_add(usize::from(ret.value() == n + 5), Relaxed);
             }
@@ -275,14 +275,14 @@ fn ret_7_contexts_return_together<S: Suite>(probes: &'static Probes<S::Host>) ->
 fn ret_8_the_real_return_address_can_be_asked_for<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
     let (real, store_real) = cell();
     let (seen, store_seen) = cell();
-    let _outer = ok!(probes.register(Kretprobe::on("conformance_outer").entry(move |call| {
+    let _outer = ok!(probes.register(Kretprobe::at("conformance_outer").entry(move |call| {
         store_real.store(call.return_address().as_usize(), Relaxed);
         Some(())
     })));
     equal!(call!(conformance_outer(1)), 120);
     let plain = real.load(Relaxed);
     // A second kretprobe on the same function finds the first one's stub and must see through it.
-    let _second = ok!(probes.register(Kretprobe::on("conformance_outer").entry(move |call| {
+    let _second = ok!(probes.register(Kretprobe::at("conformance_outer").entry(move |call| {
         store_seen.store(call.return_address().as_usize(), Relaxed);
         Some(())
     })));
@@ -307,7 +307,7 @@ fn ret_9_kprobe_jprobe_and_kretprobe_on_one_function<S: Suite>(probes: &'static 
     }
     ORDER.store(0, Relaxed);
     let _jprobe = ok!(probes.register(crate::jmp::two("conformance_add", handler)));
-    let _kretprobe = ok!(probes.register(Kretprobe::on("conformance_add").exit(|ret, ()| {
+    let _kretprobe = ok!(probes.register(Kretprobe::at("conformance_add").exit(|ret, ()| {
         note(if ret.value() == 42 { 3 } else { 9 });
     })));
     let _kprobe = ok!(probes.register(Kprobe::at("conformance_add").pre(|_| note(1))));

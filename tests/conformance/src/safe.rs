@@ -67,7 +67,7 @@ fn safe_2_kretprobes_come_and_go_while_others_call<S: Suite>(probes: &'static Pr
         if context == 0 {
             for _ in 0..30 {
                 match probes.register(
-                    Kretprobe::on("conformance_outer").entry(|call| call.argument(0)).exit(|_, _: usize| ()),
+                    Kretprobe::at("conformance_outer").entry(|call| call.argument(0)).exit(|_, _: usize| ()),
                 ) {
                     Ok(probe) => drop(probe),
                     Err(_) => {
@@ -84,7 +84,7 @@ fn safe_2_kretprobes_come_and_go_while_others_call<S: Suite>(probes: &'static Pr
         }
     });
     equal!((wrong.load(Relaxed), failed.load(Relaxed)), (0, 0));
-    let probe = ok!(probes.register(Kretprobe::on("conformance_outer")));
+    let probe = ok!(probes.register(Kretprobe::at("conformance_outer")));
     equal!(call!(conformance_outer(1)), 120);
     equal!(probe.counters().hits, 1);
     Ok(())

@@ -9,8 +9,10 @@ use crate::{Case, Suite};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
+use probe_core::error::RegisterError;
+use probe_core::files::Viewer;
 use probe_core::host::Host;
-use probe_core::{Kprobe, Kretprobe, Probe, Probes, RegisterError, Viewer};
+use probe_core::{Kprobe, Kretprobe, Probe, Probes};
 
 /// The cases of this chapter.
 pub(crate) fn cases<S: Suite>() -> Vec<Case<S>> {
@@ -45,7 +47,7 @@ fn register<H: Host>(
     }
     match kind {
         K => probes.register(Kprobe::at(fresh.name).pre(|_| ())),
-        R => probes.register(Kretprobe::on(fresh.name).max_active(16).exit(|_, ()| ())),
+        R => probes.register(Kretprobe::at(fresh.name).max_active(16).exit(|_, ()| ())),
         J => probes.register(two(fresh.name, handler)),
     }
 }
@@ -60,7 +62,7 @@ fn check<H: Host>(probes: &Probes<H>, fresh: Fresh, held: &[(Kind, Probe<H>)]) -
     }
     equal!(hits(), expected);
     let mut listing = String::new();
-    let _ = probes.list(&mut listing, Viewer::Privileged);
+    let _ = probes.files().list(&mut listing, Viewer::Privileged);
     equal!(listing.lines().count(), held.len());
     that!(!listing.contains("[GONE]"), "{listing}");
     Ok(())

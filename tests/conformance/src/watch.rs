@@ -8,8 +8,11 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use probe_core::error::Errno;
+use probe_core::files::Viewer;
 use probe_core::host::Host;
-use probe_core::{CodeAddr, Errno, Kprobe, MAX_WATCHPOINTS, Place, Probes, Viewer, Watch, Watchpoint};
+use probe_core::limits::MAX_WATCHPOINTS;
+use probe_core::{CodeAddr, Kprobe, Place, Probes, Watch, Watchpoint};
 
 /// The cases of this chapter.
 pub(crate) fn cases<S: Suite>() -> Vec<Case<S>> {
@@ -85,7 +88,7 @@ fn watch_without_the_power_it_is_eopnotsupp_with_a_reason<S: Suite>(
     probes: &'static Probes<S::Host>,
 ) -> Outcome {
     let Err(reason) = probes.host().watchpoints() else { return Ok(()) };
-    let Err(error) = probes.watch(Watchpoint::on(cell(0).1, WORD)) else {
+    let Err(error) = probes.watch(Watchpoint::at(cell(0).1, WORD)) else {
         that!(false, "registered without the power");
         return Ok(());
     };
@@ -100,7 +103,7 @@ fn watch_writes_fire_and_reads_do_not<S: Suite>(probes: &'static Probes<S::Host>
     let (cell, at) = cell(0);
     let seen = Arc::new(AtomicUsize::new(0));
     let s = seen.clone();
-    let watch = ok!(probes.watch(Watchpoint::on(at, WORD).write().then(move |hit| {
+    let watch = ok!(probes.watch(Watchpoint::at(at, WORD).write().then(move |hit| {
         // After the write.
         s.store(hit.value().unwrap_or(0), Relaxed);
     })));
@@ -119,7 +122,7 @@ fn watch_writes_fire_and_reads_do_not<S: Suite>(probes: &'static Probes<S::Host>
 fn watch_reads_and_writes_fire<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
     needs_power!(probes);
     let (cell, at) = cell(0);
-    let watch = ok!(probes.watch(Watchpoint::on(at, WORD).read_write()));
+    let watch = ok!(probes.watch(Watchpoint::at(at, WORD).read_write()));
     store(cell, 3);
     equal!(watch.counters().hits, 1);
     equal!(load(cell), 3);
@@ -129,7 +132,7 @@ fn watch_reads_and_writes_fire<S: Suite>(probes: &'static Probes<S::Host>) -> Ou
 
 fn watch_other_memory_does_not_fire<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
     needs_power!(probes);
-    let byte = ok!(probes.watch(Watchpoint::on(cell(1).1, 1).read_write()));
+    let byte = ok!(probes.watch(Watchpoint::at(cell(1).1, 1).read_write()));
     store(cell(0).0, 1);
     store(cell(2).0, 1);
     store(cell(3).0, 4);
@@ -143,7 +146,7 @@ fn watch_other_memory_does_not_fire<S: Suite>(probes: &'static Probes<S::Host>) 
 fn watch_every_context_is_watched<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
     needs_power!(probes);
     let watches: Vec<_> =
-        ok!((0..3).map(|i| probes.watch(Watchpoint::on(cell(i).1, WORD))).collect::<Result<_, _>>());
+        ok!((0..3).map(|i| probes.watch(Watchpoint::at(cell(i).1, WORD))).collect::<Result<_, _>>());
     S::run_on_contexts(3, &|number| {
         for value in 0..50 {
             store(cell(number).0, value);
@@ -158,7 +161,7 @@ fn watch_every_context_is_watched<S: Suite>(probes: &'static Probes<S::Host>) ->
 fn watch_ctl_1_enable_and_disable_are_idempotent<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
     needs_power!(probes);
     let (cell, at) = cell(0);
-    let watch = ok!(probes.watch(Watchpoint::on(at, WORD).disabled()));
+    let watch = ok!(probes.watch(Watchpoint::at(at, WORD).disabled()));
     store(cell, 1);
     equal!(watch.counters().hits, 0);
     for _ in 0..3 {
@@ -177,11 +180,11 @@ fn watch_ctl_1_enable_and_disable_are_idempotent<S: Suite>(probes: &'static Prob
 fn watch_ctl_2_the_switch_disarms_and_rearms<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
     needs_power!(probes);
     let (cell, at) = cell(0);
-    let watch = ok!(probes.watch(Watchpoint::on(at, WORD)));
-    ok!(probes.write_enabled("0"));
+    let watch = ok!(probes.watch(Watchpoint::at(at, WORD)));
+    ok!(probes.files().write_enabled("0"));
     store(cell, 1);
     equal!(watch.counters().hits, 0);
-    ok!(probes.write_enabled("1"));
+    ok!(probes.files().write_enabled("1"));
     store(cell, 2);
     equal!(watch.counters().hits, 1);
     Ok(())
@@ -189,14 +192,14 @@ fn watch_ctl_2_the_switch_disarms_and_rearms<S: Suite>(probes: &'static Probes<S
 
 fn list<H: Host>(probes: &Probes<H>) -> String {
     let mut listing = String::new();
-    let _ = probes.list(&mut listing, Viewer::Privileged);
+    let _ = probes.files().list(&mut listing, Viewer::Privileged);
     listing
 }
 
 fn watch_ctl_3_the_list_has_a_line<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
     needs_power!(probes);
     let (_, at) = cell(0);
-    let watch = ok!(probes.watch(Watchpoint::on(at, WORD)));
+    let watch = ok!(probes.watch(Watchpoint::at(at, WORD)));
     let digits = 2 * WORD;
     let listing = list(probes);
     that!(listing.starts_with(&alloc::format!("{at:0digits$x}  w  ")), "{listing}");
@@ -211,8 +214,8 @@ fn watch_ctl_5_memory_that_goes_takes_its_watchpoints_along<S: Suite>(
 ) -> Outcome {
     needs_power!(probes);
     let (cell, at) = cell(0);
-    let watch = ok!(probes.watch(Watchpoint::on(at, WORD)));
-    probes.text_going(CodeAddr::new(at), CodeAddr::new(at + WORD));
+    let watch = ok!(probes.watch(Watchpoint::at(at, WORD)));
+    probes.events().text_going(CodeAddr::new(at), CodeAddr::new(at + WORD));
     that!(watch.is_gone(), "it is not gone");
     that!(list(probes).ends_with("[GONE]\n"), "{}", list(probes));
     refused!(watch.enable(), EINVAL);
@@ -226,7 +229,7 @@ fn watch_reg_8_registers_run_out_with_enospc<S: Suite>(probes: &'static Probes<S
     let mut watches = Vec::new();
     let error = loop {
         that!(watches.len() <= MAX_WATCHPOINTS, "registers do not run out");
-        match probes.watch(Watchpoint::on(cell(watches.len()).1, WORD)) {
+        match probes.watch(Watchpoint::at(cell(watches.len()).1, WORD)) {
             Ok(watch) => watches.push(watch),
             Err(error) => break error,
         }
@@ -243,7 +246,7 @@ fn watch_reg_8_registers_run_out_with_enospc<S: Suite>(probes: &'static Probes<S
     // One that is given back can be had again.
     let last = watches.len() - 1;
     watches.pop();
-    watches.push(ok!(probes.watch(Watchpoint::on(cell(last).1, WORD))));
+    watches.push(ok!(probes.watch(Watchpoint::at(cell(last).1, WORD))));
     let mut hits = all(&watches);
     equal!((hits.pop(), hits), (Some(1), alloc::vec![2; last]));
     Ok(())
@@ -253,7 +256,7 @@ fn watch_reg_6_what_the_processor_lacks_is_einval<S: Suite>(probes: &'static Pro
     needs_power!(probes);
     let (_, at) = cell(0);
     for (at, len_bytes) in [(at, 0), (at, 3), (at + 1, 2), (at + 2, 4), (at, 1 << 20)] {
-        refused!(probes.watch(Watchpoint::on(at, len_bytes)), EINVAL);
+        refused!(probes.watch(Watchpoint::at(at, len_bytes)), EINVAL);
     }
     equal!(list(probes), "");
     Ok(())
@@ -265,7 +268,7 @@ fn watch_reg_18_not_from_a_handler<S: Suite>(probes: &'static Probes<S::Host>) -
     let e = errno.clone();
     let at = cell(1).1;
     let probe = ok!(probes.register(Kprobe::at("conformance_load").pre(move |_| {
-        let refused = probes.watch(Watchpoint::on(at, WORD)).err();
+        let refused = probes.watch(Watchpoint::at(at, WORD)).err();
         e.store(refused.map_or(0, |error| error.errno().as_i32() as usize), Relaxed);
     })));
     load(cell(0).0);
@@ -281,7 +284,7 @@ fn watch_hit_3_the_pc_is_in_the_programs_text<S: Suite>(probes: &'static Probes<
     let seen = Arc::new(AtomicUsize::new(0));
     let s = seen.clone();
     let watch =
-        ok!(probes.watch(Watchpoint::on(at, WORD).then(move |hit| s.store(hit.pc().as_usize(), Relaxed))));
+        ok!(probes.watch(Watchpoint::at(at, WORD).then(move |hit| s.store(hit.pc().as_usize(), Relaxed))));
     store(cell, 1);
     let bare = seen.load(Relaxed);
     that!((start.as_usize()..=start.as_usize() + len).contains(&bare), "{bare:#x} is outside the function");
@@ -306,7 +309,7 @@ fn watch_hit_3_the_pc_is_in_the_programs_text<S: Suite>(probes: &'static Probes<
 fn watch_hit_6_a_handlers_references_do_not_fire<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
     needs_power!(probes);
     let (cell, at) = cell(0);
-    let watch = ok!(probes.watch(Watchpoint::on(at, WORD)));
+    let watch = ok!(probes.watch(Watchpoint::at(at, WORD)));
     let probe = ok!(probes.register(Kprobe::at("conformance_load").pre(move |_| cell.store(5, Relaxed))));
     load(self::cell(1).0);
     equal!(cell.load(Relaxed), 5);

@@ -5,8 +5,10 @@ use crate::toy::backend::*;
 use crate::toy::instructions::*;
 use loom::sync::atomic::{AtomicU8, Ordering::*, fence};
 use probe_core::arch::{Access, Arch, MemFault, Memory, SaveSet};
-use probe_core::host::{Blacklisted, Host, Probeable, Symbol};
-use probe_core::{CodeAddr, Context, Probes, Task, TextError, Trap};
+use probe_core::error::TextError;
+use probe_core::host::{Blacklisted, Context, Host, Probeable, Symbol, Task};
+use probe_core::traps::Trap;
+use probe_core::{CodeAddr, Probes};
 use std::cell::{Cell, RefCell};
 
 /// Where text begins: NOP, ADD r0 5, RETURN.
@@ -259,7 +261,7 @@ fn step(machine: &'static Machine, regs: &mut ToyRegs) {
         BREAK => {
             let at = regs.pc;
             regs.pc += 1;
-            let trap = machine.breakpoint(regs);
+            let trap = machine.traps().breakpoint(regs);
             assert!(matches!(trap, Trap::Handled), "nobody's breakpoint at {at:#x}: {trap:?}");
         }
         SLOT_JUMP => {

@@ -139,7 +139,7 @@ fn ret_2_two_contexts_share_one_instance() {
     model(2, |machine| {
         let alone = Alone::new();
         let exits: &'static AtomicUsize = Box::leak(Box::new(AtomicUsize::new(0)));
-        let probe = R::on("f").max_active(1);
+        let probe = R::at("f").max_active(1);
         let probe = probe.entry(move |_| {
             alone.change();
             Some(())
@@ -163,7 +163,7 @@ fn ret_2_two_contexts_share_one_instance() {
 #[test]
 fn ret_2_two_contexts_have_an_instance_each() {
     model(2, |machine| {
-        let probe = machine.register(R::on("f").max_active(2).exit(|_, ()| ())).unwrap();
+        let probe = machine.register(R::at("f").max_active(2).exit(|_, ()| ())).unwrap();
         let other = context(1, move || [call(machine), call(machine)]);
         assert_eq!(call(machine), 5);
         assert_eq!(other.join().unwrap(), [5; 2]);
@@ -178,7 +178,7 @@ fn ret_2_two_contexts_have_an_instance_each() {
 #[test]
 fn ret_2_an_instance_is_free_while_two_take_turns() {
     model(4, |machine| {
-        let probe = machine.register(R::on("f").max_active(2).exit(|_, ()| ())).unwrap();
+        let probe = machine.register(R::at("f").max_active(2).exit(|_, ()| ())).unwrap();
         // Processor 1 takes number 0 first, as it did last, and 2 number 1, which it has had since it had followed a call.
         be(1);
         let held = enter(machine);
@@ -204,7 +204,7 @@ fn ret_2_an_instance_is_free_while_two_take_turns() {
 #[test]
 fn ret_2_the_owners_instance_is_one_of_those_that_there_are() {
     let counts = |machine: &'static Machine, owner_first: bool| {
-        let probe = machine.register(R::on("f").max_active(2).exit(|_, ()| ())).unwrap();
+        let probe = machine.register(R::at("f").max_active(2).exit(|_, ()| ())).unwrap();
         let counts = || {
             let counters = probe.counters();
             (counters.hits, counters.missed_pool, counters.pool_high_water)
@@ -241,7 +241,7 @@ fn ret_2_the_owners_instance_is_one_of_those_that_there_are() {
 fn ret_2_the_owner_takes_again_what_came_back_elsewhere() {
     model(2, |machine| {
         let alone = Alone::new();
-        let probe = R::on("f").max_active(2);
+        let probe = R::at("f").max_active(2);
         let probe = probe.entry(move |_| {
             alone.change();
             Some(())
@@ -272,7 +272,7 @@ fn ret_2_the_owner_takes_again_what_came_back_elsewhere() {
 fn ret_6_a_return_probe_goes_while_a_call_is_followed() {
     model(2, |machine| {
         let owned = Owned::new();
-        let probe = R::on("f").max_active(1).entry(|_| Some(())).exit(move |_, ()| owned.check());
+        let probe = R::at("f").max_active(1).entry(|_| Some(())).exit(move |_, ()| owned.check());
         let probe = machine.register(probe).unwrap();
         let other = context(1, move || assert_eq!(call(machine), 5));
         drop(probe);

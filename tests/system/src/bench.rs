@@ -12,7 +12,7 @@ use crate::{cmdline, cpu, println, symbols, targets};
 use alloc::vec::Vec;
 use core::hint::black_box;
 use probe_core::arch::Arch;
-use probe_core::{AnyProbe, CodeAddr, Jprobe, Kprobe, Kretprobe, Place, Probe};
+use probe_core::{AnyProbe, CodeAddr, Jprobe, Kprobe, Kretprobe, Place, Probe, Switch};
 
 const ROUNDS: u64 = 64;
 const MANY: usize = 10_000;
@@ -136,15 +136,15 @@ impl Report {
         target: fn(usize) -> usize,
         plant: impl Fn() -> [AnyProbe<Backend>; 1],
     ) {
-        PROBES.set_optimising(true);
+        PROBES.jumps().set_automatic(Switch::On);
         let probe = plant().map(register);
-        if !matches!(PROBES.optimise(), Ok(1)) {
+        if !matches!(PROBES.jumps().lay(), Ok(1)) {
             println!("{case}: the place has no jump");
             self.outcome = Outcome::Failed;
         }
         drop(probe);
         self.hit(case, target, plant);
-        PROBES.set_optimising(false);
+        PROBES.jumps().set_automatic(Switch::Off);
     }
 }
 
@@ -163,11 +163,11 @@ fn k_post(place: impl Into<Place>) -> AnyProbe<Backend> {
 fn j(place: impl Into<Place>) -> AnyProbe<Backend> {
     extern "C" fn handler(_a: usize) {}
     // SAFETY: the handler has the target's signature.
-    unsafe { Jprobe::<Backend>::on(place, handler as *const () as usize) }.into()
+    unsafe { Jprobe::<Backend>::from_raw(place, handler as *const () as usize) }.into()
 }
 
 fn r(place: impl Into<Place>) -> AnyProbe<Backend> {
-    Kretprobe::<Backend>::on(place).exit(|_, ()| ()).into()
+    Kretprobe::<Backend>::at(place).exit(|_, ()| ()).into()
 }
 
 fn call_insn() -> CodeAddr {

@@ -7,7 +7,7 @@ use crate::watch;
 use alloc::vec;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use probe_core::Context;
+use probe_core::host::Context;
 
 /// How many CPUs there can be.
 pub const MAX: usize = 8;

@@ -11,7 +11,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use probe_core::arch::Regs as _;
-use probe_core::{Answer, AnyProbe, Jprobe, Kprobe, Kretprobe, Probe};
+use probe_core::handler::Answer;
+use probe_core::{AnyProbe, Jprobe, Kprobe, Kretprobe, Probe};
 
 /// What the handlers said, in order; printed as it is said.
 static LOG: SpinLock<Vec<String>> = SpinLock::new(Vec::new());
@@ -98,7 +99,7 @@ extern "C" fn on_do_fork(clone_flags: usize, _stack_start: usize, stack_size: us
 fn jprobe() {
     let handler = on_do_fork as *const () as usize;
     // SAFETY: the handler has the function's signature.
-    let probe = plant(unsafe { Jprobe::<Backend>::on("do_fork", handler) });
+    let probe = plant(unsafe { Jprobe::<Backend>::from_raw("do_fork", handler) });
     let at = probe.addr();
     log(format!("Planted jprobe at {at}, handler addr {handler:#x}"));
     syscalls::do_fork(0x11, 0x22, 0x33, 0x44);
@@ -108,7 +109,7 @@ fn jprobe() {
 
 fn kretprobe() {
     let probe = plant(
-        Kretprobe::<Backend>::on("do_sys_open")
+        Kretprobe::<Backend>::at("do_sys_open")
             .max_active(20)
             // Only for tasks: there is no other caller here, but nobody could time it.
             .entry(|_| Some(Native::now_ns()))
@@ -127,7 +128,7 @@ fn kretprobe() {
 }
 
 fn failed_calls() {
-    let probe = plant(Kretprobe::<Backend>::on("do_sys_open").entry(|_| Some(Native::now_ns())).exit(
+    let probe = plant(Kretprobe::<Backend>::at("do_sys_open").entry(|_| Some(Native::now_ns())).exit(
         |ret, started| {
             let value = ret.value() as isize;
             if value < 0 {

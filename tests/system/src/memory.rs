@@ -10,7 +10,8 @@ use crate::lock::SpinLock;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::arch::NativeArch;
-use probe_core::{CodeAddr, TextError};
+use probe_core::error::TextError;
+use probe_core::CodeAddr;
 
 /// The size of a page in bytes.
 pub const PAGE: usize = 4096;

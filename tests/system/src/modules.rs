@@ -85,7 +85,7 @@ impl Drop for Module {
     fn drop(&mut self) {
         let end = self.start.wrapping_add(self.len_bytes);
         // Before the text goes: its probes are gone then, and no context is in their handlers.
-        PROBES.text_going(self.start, end);
+        PROBES.events().text_going(self.start, end);
         let name = self.name;
         LOADED.lock().retain(|function| function.module != name);
         // SAFETY: the owner of a module calls its functions only while it has it.

@@ -9,7 +9,8 @@ use crate::{print, println, task};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
-use probe_core::{Kprobe, Place, Probe, Viewer};
+use probe_core::files::Viewer;
+use probe_core::{Kprobe, Place, Probe};
 
 /// Prints through the console: what the listings are written to.
 struct Console;
@@ -24,9 +25,9 @@ impl Write for Console {
 /// Writes a file of `/debug/kprobes`, or `None` where there is no such file.
 pub fn read(file: &str, out: &mut dyn Write) -> Option<fmt::Result> {
     match file.trim_start_matches("/debug/kprobes/") {
-        "list" => Some(PROBES.list(out, Viewer::Privileged)),
-        "enabled" => Some(PROBES.enabled(out)),
-        "blacklist" => Some(PROBES.blacklist(out, Viewer::Privileged)),
+        "list" => Some(PROBES.files().list(out, Viewer::Privileged)),
+        "enabled" => Some(PROBES.files().enabled(out)),
+        "blacklist" => Some(PROBES.files().blacklist(out, Viewer::Privileged)),
         _ => None,
     }
 }
@@ -50,7 +51,7 @@ pub fn run() -> Outcome {
                 None => println!("cat: {file}: no such file"),
             },
             ("echo", [text, ">", "enabled" | "/debug/kprobes/enabled"]) => {
-                if let Err(error) = PROBES.write_enabled(text) {
+                if let Err(error) = PROBES.files().write_enabled(text) {
                     println!("echo: {error}");
                 }
             }

@@ -19,7 +19,7 @@ const STACK_WORDS: usize = 4096;
 #[repr(C)]
 pub struct Task {
     /// Its calls whose return is probed. First: what leads to the task leads to them.
-    pub probes: probe_core::Task<Backend>,
+    pub probes: probe_core::host::Task<Backend>,
     /// The stack pointer while it does not run.
     sp: Cell<usize>,
     stack: UnsafeCell<Vec<u128>>,
@@ -76,7 +76,7 @@ impl Task {
             killed: AtomicBool::new(false),
             dead: AtomicBool::new(false),
             preempted: AtomicUsize::new(0),
-            probes: probe_core::Task::new(),
+            probes: probe_core::host::Task::new(),
             _counted: None,
         }
     }
@@ -86,7 +86,7 @@ impl Task {
         let known = known.start.addr()..known.end.addr();
         let (stack, entry) = (UnsafeCell::new(stack), Cell::new(entry));
         // A boot stack, which an idle task runs on, is not known here.
-        let probes = probe_core::Task::on_stack(known);
+        let probes = probe_core::host::Task::on_stack(known);
         Arc::new(Self { probes, stack, entry, _counted: Some(Counted::new()), ..Self::bare(name) })
     }
 
@@ -241,7 +241,7 @@ fn after_switch() {
     let previous = unsafe { Arc::from_raw(previous) };
     if previous.dead.load(Ordering::Acquire) {
         // Its calls will not return.
-        PROBES.task_exit(&previous.probes);
+        PROBES.events().task_exit(&previous.probes);
     } else {
         READY.lock().push_back(previous);
     }

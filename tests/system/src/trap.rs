@@ -5,12 +5,13 @@ use crate::host::PROBES;
 use crate::{cpu, memory, nofault, task};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use probe_core::arch::Regs as _;
-use probe_core::{CodeAddr, FaultVerdict, Trap};
+use probe_core::traps::{FaultVerdict, Trap};
+use probe_core::CodeAddr;
 
 /// A breakpoint instruction was executed.
 #[inline(always)]
 pub fn breakpoint(regs: &mut Regs) {
-    match PROBES.breakpoint(regs) {
+    match PROBES.traps().breakpoint(regs) {
         Trap::Handled => {}
         Trap::Fault(fault) => self::fault(regs, Native::PAGE_FAULT, fault.addr),
         Trap::NotOurs => unclaimed(regs, Native::BREAKPOINT, regs.pc().as_usize()),
@@ -20,7 +21,7 @@ pub fn breakpoint(regs: &mut Regs) {
 /// One instruction was executed with the step flag set.
 pub fn step(regs: &mut Regs) {
     Native::this_cpu().steps.fetch_add(1, Ordering::Relaxed);
-    match PROBES.step(regs) {
+    match PROBES.traps().step(regs) {
         Trap::Handled => {}
         _ => unclaimed(regs, Native::STEP, regs.pc().as_usize()),
     }
@@ -29,7 +30,7 @@ pub fn step(regs: &mut Regs) {
 /// The instruction before pc has referred to what watchpoint `index` watches.
 #[cfg(not(target_arch = "powerpc64"))]
 pub fn watchpoint(regs: &mut Regs, index: usize) {
-    PROBES.watchpoint(regs, index);
+    PROBES.traps().watchpoint(regs, index);
 }
 
 /// The instruction at pc has faulted, with the architecture's trap `number`, on access to `addr` if it was one.
@@ -39,7 +40,7 @@ pub fn fault(regs: &mut Regs, number: u32, addr: usize) {
         regs.set_pc(CodeAddr::new(fixup));
         return;
     }
-    if PROBES.fault(regs, number) == FaultVerdict::Handled {
+    if PROBES.traps().fault(regs, number) == FaultVerdict::Handled {
         return;
     }
     // The kernel's own handling: the registers say that the fault happened in the original text.

@@ -7,7 +7,9 @@ use crate::cpu;
 use crate::lock::SpinLock;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::host::Watchpoints;
-use probe_core::{MAX_WATCHPOINTS, Refusal, WatchRange};
+use probe_core::error::Refusal;
+use probe_core::limits::MAX_WATCHPOINTS;
+use probe_core::WatchRange;
 
 /// What each debug register watches.
 pub type Ranges = [Option<WatchRange>; MAX_WATCHPOINTS];

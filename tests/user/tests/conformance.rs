@@ -2,7 +2,7 @@
 //! `cargo test --test conformance -- FILTER` runs part of it.
 
 use probe_conformance::{Suite, Summary, cases, run};
-use probe_core::Probes;
+use probe_core::{Probes, Switch};
 use probe_host_linux::{LinuxProcess, probes, start};
 use probe_tests_user::heap::Counting;
 use std::process::ExitCode;
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     let selected = cases::<User>().filter(|case| case.name.contains(filter)).count();
     println!("\nrunning {} tests", 2 * selected);
     let by_traps = run::<User>(filter, &mut |line| println!("{line}"));
-    probes().set_optimising(true);
+    probes().jumps().set_automatic(Switch::On);
     let by_jumps =
         run::<User>(filter, &mut |line| println!("{}", line.replacen(" ...", ", by jumps ...", 1)));
     let summary =

@@ -6,8 +6,10 @@
 probe_arch_native::native_module!(mod jump_machine by family);
 
 use jump_machine::{PUSHED, make_42, move_stack};
+use probe_core::Place;
 use probe_core::arch::{Arch, Regs};
-use probe_core::{Hit, Place, Viewer};
+use probe_core::files::Viewer;
+use probe_core::handler::Hit;
 use probe_host_linux::{Kprobe, Kretprobe, Native, probes, start};
 use probe_tests_user::heap::{Counting, live_bytes};
 use std::hint::black_box;
@@ -82,7 +84,7 @@ fn victims() -> Vec<Case> {
 /// How many lines of the list say that a jump is there.
 fn optimised() -> usize {
     let mut list = String::new();
-    probes().list(&mut list, Viewer::Privileged).unwrap();
+    probes().files().list(&mut list, Viewer::Privileged).unwrap();
     list.lines().filter(|line| line.ends_with("[OPTIMIZED]")).count()
 }
 
@@ -97,13 +99,13 @@ fn every_entry_gets_a_jump_and_the_handlers_run() {
             probes().register(Kprobe::at(*name).pre(|hit| assert!(hit.argument(0) == Some(6)))).unwrap()
         })
         .collect();
-    assert_eq!(probes().optimise(), Ok(victims.len()));
+    assert_eq!(probes().jumps().lay(), Ok(victims.len()));
     assert_eq!(optimised(), victims.len());
     for (name, victim, value) in &victims {
         assert_eq!(black_box(*victim)(6, 7), value(6, 7), "{name}");
     }
     assert!(held.iter().all(|probe| (probe.counters().hits, probe.counters().missed_nested) == (1, 0)));
-    probes().unoptimise().unwrap();
+    probes().jumps().lift().unwrap();
     assert_eq!(optimised(), 0);
 }
 
@@ -119,7 +121,7 @@ fn ret_8_a_backtrace_from_a_handler_shows_the_callers() {
     let probe = Kprobe::at("jump_victim_c")
         .pre(|_| *TRACE.lock().unwrap() = std::backtrace::Backtrace::force_capture().to_string());
     let _probe = probes().register(probe).unwrap();
-    assert_eq!(probes().optimise(), Ok(1));
+    assert_eq!(probes().jumps().lay(), Ok(1));
     assert_eq!(the_caller_of_the_victim(), 10);
     let trace = TRACE.lock().unwrap().clone();
     assert!(trace.contains("the_caller_of_the_victim"), "{trace}");
@@ -142,7 +144,7 @@ fn hit_3_post_handlers_of_jumps_see_what_the_first_instruction_has_done() {
             probes().register(Kprobe::at(*name).pre(|_| ()).post(count(index))).unwrap()
         })
         .collect();
-    assert_eq!(probes().optimise(), Ok(victims.len()));
+    assert_eq!(probes().jumps().lay(), Ok(victims.len()));
     for ((name, victim, value), (probe, next)) in victims.iter().zip(held.iter().zip(nexts)) {
         assert_eq!(black_box(*victim)(6, 7), value(6, 7), "{name}");
         let first = probes().explain(&Place::addr(probe.addr())).unwrap().insn.len();
@@ -238,7 +240,7 @@ fn hit_2_a_pre_handler_may_lower_the_stack_pointer_of_a_simulated_instruction() 
     let by_jump = (16..=320).step_by(16).chain([MOST]);
     for (lower, hits) in by_trap.chain(by_jump).zip(1..) {
         if hits == 10 {
-            assert_eq!(probes().optimise(), Ok(1));
+            assert_eq!(probes().jumps().lay(), Ok(1));
         }
         LOWER.store(lower, Relaxed);
         POST_SP.store(0, Relaxed);
@@ -267,7 +269,7 @@ fn safe_3_jumps_come_and_go_in_bytes_that_threads_execute() {
         probes().register(if index % 2 == 0 { probe.post(count) } else { probe }).unwrap()
     };
     let held: Vec<_> = victims.iter().enumerate().map(probe).collect();
-    let ret = Kretprobe::on("jump_victim_a").max_active(8).entry(|_| Some(())).exit(|_, ()| ());
+    let ret = Kretprobe::at("jump_victim_a").max_active(8).entry(|_| Some(())).exit(|_, ()| ());
     let ret = probes().register(ret).unwrap();
     let is_over = AtomicBool::new(false);
     let calls = AtomicU64::new(0);
@@ -293,14 +295,14 @@ fn safe_3_jumps_come_and_go_in_bytes_that_threads_execute() {
         let mut quiet = Memory::default();
         let start = Instant::now();
         for cycle in 0..cycles {
-            assert_eq!(probes().optimise(), Ok(victims.len()));
+            assert_eq!(probes().jumps().lay(), Ok(victims.len()));
             if cycle % 16 == 1 {
                 // A post handler that comes to a jump without the call for it: another detour, the first time.
                 let other = probes().register(Kprobe::at("jump_victim_b").post(|_| ())).unwrap();
-                assert_eq!(probes().optimise(), Ok(victims.len()));
+                assert_eq!(probes().jumps().lay(), Ok(victims.len()));
                 drop(other);
             }
-            probes().unoptimise().unwrap();
+            probes().jumps().lift().unwrap();
             if cycle == 32 {
                 quiet = Memory::now();
             } else if cycle % 10_000 == 32 {
@@ -349,7 +351,7 @@ mod libc {
         let count = wanted.len();
         assert!(count > 1_500, "{count} functions in libc");
         let held = probes().register_all(wanted).unwrap();
-        let jumps = probes().optimise().unwrap();
+        let jumps = probes().jumps().lay().unwrap();
         drop(held);
         println!("{jumps} of {count} entries have jumps");
         let share = if cfg!(any(target_arch = "x86_64", target_arch = "x86")) { 0.90 } else { 0.99 };

@@ -4,7 +4,8 @@
 //!
 //! Rules: HIT_7, HIT_8, HIT_12, RET_5, RET_6, REG_13, REG_15, SAFE_1, SAFE_2, CTL_6 and, with a dynamic libc, CTL_5.
 
-use probe_core::{Place, Viewer};
+use probe_core::Place;
+use probe_core::files::Viewer;
 use probe_host_linux::{Kprobe, Kretprobe, Probe, guard_signals, probes, start};
 use probe_tests_user::heap::{Counting, live_bytes};
 use std::hint::black_box;
@@ -146,7 +147,7 @@ fn register_and_unregister(tally: &Tally, [mix, factorial]: &[Vec<usize>; 2], mu
             1 => probes().register(Kprobe::at(at(mix, &mut random)).pre(|_| ()).post(|_| ())),
             2 => probes().register(Kprobe::at(at(factorial, &mut random)).post(|_| ())),
             3 => probes().register(
-                Kretprobe::on("storm_factorial").max_active(6).entry(|call| call.argument(0)).exit(
+                Kretprobe::at("storm_factorial").max_active(6).entry(|call| call.argument(0)).exit(
                     |ret, n: usize| {
                         black_box((ret.value(), n));
                     },
@@ -182,7 +183,7 @@ fn register_and_unregister(tally: &Tally, [mix, factorial]: &[Vec<usize>; 2], mu
             drop(held.swap_remove(random.below(held.len())));
         }
         let mut listing = String::new();
-        let _ = probes().list(&mut listing, Viewer::Privileged);
+        let _ = probes().files().list(&mut listing, Viewer::Privileged);
         if listing.lines().any(|line| line.split("  ").count() < 4) {
             tally.wrong.fetch_add(1, Relaxed);
         }
@@ -414,7 +415,7 @@ impl Fixed {
                 ),
             ),
             kretprobe: plant(probes().register(
-                Kretprobe::on("storm_fixed").max_active(64).entry(|call| call.argument(0)).exit(
+                Kretprobe::at("storm_fixed").max_active(64).entry(|call| call.argument(0)).exit(
                     |_, _: usize| {
                         EXITS.fetch_add(1, Relaxed);
                     },

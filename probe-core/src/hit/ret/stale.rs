@@ -64,10 +64,8 @@ impl<H: Host> Probes<H> {
             })
     }
 
-    /// Gives back the instances of a task that has ended: its calls will not return, and count as abandoned. The host calls it before the
-    /// task's stack is used for something else; best from another stack. On that very stack, calls that may still return are left alone, and
-    /// it is to be called again.
-    pub fn task_exit(&self, task: &Task<H::Arch>) {
+    /// What [`Events::task_exit`](crate::events::Events::task_exit) does.
+    pub(crate) fn task_exit(&self, task: &Task<H::Arch>) {
         let _guard = self.anonymous();
         let marker = 0_u8;
         let here = (&raw const marker).addr();
@@ -87,10 +85,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Gives back those of a task's instances whose calls lie below `sp`, the running stack pointer, or certainly will not
-    /// return: for a task that is about to end and has left most of its calls without returning, while the functions
-    /// that end it may still return. Whether none is left, so that [`Probes::task_exit`] is not needed any more.
-    pub fn task_exiting(&self, task: &Task<H::Arch>, sp: usize) -> bool {
+    /// What [`Events::task_exiting`](crate::events::Events::task_exiting) does.
+    pub(crate) fn task_exiting(&self, task: &Task<H::Arch>, sp: usize) -> bool {
         let _guard = self.anonymous();
         self.drop_below(task, sp);
         self.drop_stale(task, sp, None, |_| false);

@@ -11,6 +11,6 @@ mod toy;
 
 use super::alloc_count;
 use helpers::*;
-use probe_core::Hit;
+use probe_core::handler::Hit;
 use std::sync::atomic::Ordering::SeqCst;
 use toy::*;

@@ -6,8 +6,10 @@ use probe_core::arch::{
     Arch, Calls, Decoded, DetourCalls, DetourLayout, Displaced, Entry, Jumps, MemFault, Memory, Method,
     NativeArch, NativeCalls, NativeJumps, SaveSet, SingleStep, Site, Tail, TailPatch, Text,
 };
+use probe_core::error::Refusal;
 use probe_core::host::Host;
-use probe_core::{CodeAddr, Probes, Refusal, Trap};
+use probe_core::traps::Trap;
+use probe_core::{CodeAddr, Probes};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ToyPlan {
@@ -355,5 +357,5 @@ pub fn end_step(regs: &mut ToyRegs, kept: u32) {
 /// Where the trap of a stepped processor leads.
 #[allow(dead_code, reason = "the models step nothing")]
 pub fn step_trap<H: Host<Arch = Toy>>(probes: &Probes<H>, regs: &mut ToyRegs) -> Trap {
-    probes.step(regs)
+    probes.traps().step(regs)
 }

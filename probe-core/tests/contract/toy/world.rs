@@ -5,7 +5,8 @@ use super::backend::*;
 use super::instructions::*;
 use super::machine::*;
 use probe_core::arch::{MemFault, Memory, Resume};
-use probe_core::{CodeAddr, FaultVerdict, Probes, Trap};
+use probe_core::traps::{FaultVerdict, Trap};
+use probe_core::{CodeAddr, Probes};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, RwLock};
@@ -317,7 +318,7 @@ impl Cpu {
     fn trap(&mut self) -> Stepped {
         let pc = self.regs.pc;
         self.regs.pc += 1;
-        match self.world.probes.breakpoint(&mut self.regs) {
+        match self.world.probes.traps().breakpoint(&mut self.regs) {
             Trap::Handled => Ok(()),
             Trap::NotOurs => {
                 self.regs.pc = pc;
@@ -328,7 +329,7 @@ impl Cpu {
     }
 
     fn fault(&mut self, fault: MemFault) -> Stepped {
-        match self.world.probes.fault(&mut self.regs, 14) {
+        match self.world.probes.traps().fault(&mut self.regs, 14) {
             FaultVerdict::Handled => Ok(()),
             FaultVerdict::NotOurs | FaultVerdict::Restored => Err(End::Faulted(fault)),
         }

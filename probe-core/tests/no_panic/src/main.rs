@@ -7,8 +7,10 @@ use core::panic::PanicInfo;
 use core::ptr;
 use probe_arch_x86_64::{Regs, X86_64};
 use probe_core::arch::{MemFault, Memory, SaveSet};
-use probe_core::host::{Blacklisted, Host, Probeable, Symbol};
-use probe_core::{CodeAddr, Context, Probes, Task, TextError, Trap};
+use probe_core::host::{Blacklisted, Context, Host, Probeable, Symbol, Task};
+use probe_core::error::TextError;
+use probe_core::traps::Trap;
+use probe_core::{CodeAddr, Probes};
 
 unsafe extern "C" {
     fn the_hit_path_may_panic() -> !;
@@ -116,10 +118,10 @@ static PROBES: Probes<Kernel> =
 extern "C" fn _start(regs: &mut Regs, word: usize) -> usize {
     #[cfg(feature = "panics")]
     assert_ne!(word, 1);
-    let trap = usize::from(PROBES.breakpoint(regs) == Trap::Handled);
-    let verdict = PROBES.fault(regs, 14) as usize;
+    let trap = usize::from(PROBES.traps().breakpoint(regs) == Trap::Handled);
+    let verdict = PROBES.traps().fault(regs, 14) as usize;
     let real = PROBES.real_return_address(CodeAddr::new(word)).map_or(0, CodeAddr::as_usize);
-    PROBES.task_exit(&PROBES.host().task);
+    PROBES.events().task_exit(&PROBES.host().task);
     Probes::<Kernel>::return_handler()(word, regs);
     trap ^ verdict ^ real
 }

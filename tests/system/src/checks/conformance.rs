@@ -5,7 +5,7 @@ use crate::host::{Kernel, PROBES};
 use crate::{println, task};
 use alloc::vec::Vec;
 use probe_conformance::Suite;
-use probe_core::Probes;
+use probe_core::{Probes, Switch};
 
 struct InKernel;
 
@@ -44,12 +44,12 @@ pub fn run(filter: &str) -> Outcome {
         println!("{line}");
     });
     println!("conformance: {by_traps}");
-    PROBES.set_optimising(true);
+    PROBES.jumps().set_automatic(Switch::On);
     let by_jumps = probe_conformance::run::<InKernel>(filter, &mut |line| {
         super::no_page_is_both();
         println!("{}", line.replacen(" ...", ", by jumps ...", 1));
     });
-    PROBES.set_optimising(false);
+    PROBES.jumps().set_automatic(Switch::Off);
     println!("conformance, by jumps: {by_jumps}");
     if by_traps.failed + by_jumps.failed == 0 { Outcome::Passed } else { Outcome::Failed }
 }

@@ -13,6 +13,7 @@ mod threads;
 mod uprobe;
 mod victims;
 
+use probe_host_linux::probe_core::Switch;
 use probe_host_linux::{Kprobe, Kretprobe, Probe, guard_signals, probes};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
@@ -164,7 +165,7 @@ extern "C" fn on_jump(a: usize, b: usize) -> usize {
 /// A jprobe whose handler has the victims' signature.
 fn jprobe(target: &str) -> probe_host_linux::Jprobe {
     // SAFETY: the victims have this signature.
-    unsafe { probe_host_linux::Jprobe::with(target, on_jump as extern "C" fn(usize, usize) -> usize) }
+    unsafe { probe_host_linux::Jprobe::at(target, on_jump as extern "C" fn(usize, usize) -> usize) }
 }
 
 /// Plants the probes of all trap cases.
@@ -178,22 +179,22 @@ fn plant() -> Vec<Probe> {
         plant(Kprobe::at("bench_boosted").pre(|_| ()).into()),
         plant(Kprobe::at("bench_post").pre(|_| ()).post(|_| ()).into()),
         plant(jprobe("bench_j").into()),
-        plant(Kretprobe::on("bench_r").entry(|_| Some(())).exit(|_, ()| ()).into()),
-        plant(Kretprobe::on("bench_kr").entry(|_| Some(())).exit(|_, ()| ()).into()),
+        plant(Kretprobe::at("bench_r").entry(|_| Some(())).exit(|_, ()| ()).into()),
+        plant(Kretprobe::at("bench_kr").entry(|_| Some(())).exit(|_, ()| ()).into()),
         plant(Kprobe::at("bench_kr").pre(|_| ()).into()),
-        plant(Kretprobe::on("bench_jr").entry(|_| Some(())).exit(|_, ()| ()).into()),
+        plant(Kretprobe::at("bench_jr").entry(|_| Some(())).exit(|_, ()| ()).into()),
         plant(jprobe("bench_jr").into()),
     ]
 }
 
 /// Plants the probes whose hits need no trap; none where this place gives them no jump.
 fn plant_optimised() -> Vec<Probe> {
-    probes().set_optimising(true);
+    probes().jumps().set_automatic(Switch::On);
     // SAFETY: the handlers do nothing.
     let k = unsafe { Kprobe::at("bench_k_optimised").pre(|_| ()).no_simd() };
     // SAFETY: as above.
-    let r = unsafe { Kretprobe::on("bench_r_optimised").exit(|_, ()| ()).no_simd() };
-    let asked = Kretprobe::on("bench_r_optimised_entry").entry(|_| Some(())).exit(|_, ()| ());
+    let r = unsafe { Kretprobe::at("bench_r_optimised").exit(|_, ()| ()).no_simd() };
+    let asked = Kretprobe::at("bench_r_optimised_entry").entry(|_| Some(())).exit(|_, ()| ());
     // SAFETY: as above.
     let asked = unsafe { asked.no_simd() };
     // SAFETY: as above.
@@ -204,12 +205,12 @@ fn plant_optimised() -> Vec<Probe> {
         Kprobe::at("bench_k_optimised_post_simd").pre(|_| ()).post(|_| ()).into(),
         Kprobe::at("bench_k_optimised_simd").pre(|_| ()).into(),
         r.into(),
-        Kretprobe::on("bench_r_optimised_simd").exit(|_, ()| ()).into(),
+        Kretprobe::at("bench_r_optimised_simd").exit(|_, ()| ()).into(),
         asked.into(),
     ]);
-    probes().set_optimising(false);
+    probes().jumps().set_automatic(Switch::Off);
     let mut list = String::new();
-    let listed = probes().list(&mut list, probe_core::Viewer::Privileged);
+    let listed = probes().files().list(&mut list, probe_core::files::Viewer::Privileged);
     assert!(listed.is_ok() && list.matches("[OPTIMIZED]").count() == 7, "a victim got no jump:\n{list}");
     planted.unwrap_or_else(|error| panic!("a victim cannot be probed: {error}"))
 }

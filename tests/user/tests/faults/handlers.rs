@@ -3,7 +3,8 @@
 
 use super::{action, flt_work};
 use crate::common::{End, alone, in_child};
-use probe_core::Answer;
+use probe_core::Switch;
+use probe_core::handler::Answer;
 use probe_host_linux::{Hit, Jprobe, Kprobe, Kretprobe, Probe, probes};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::SeqCst};
@@ -54,7 +55,7 @@ extern "C" fn jprobe(_: usize) {
 /// A probe on `flt_work` whose handler of that phase reads the page.
 fn plant(phase: Phase) -> Probe {
     let probe = Kprobe::at("flt_work");
-    let entry = Kretprobe::on("flt_work");
+    let entry = Kretprobe::at("flt_work");
     let twice = |_: &mut Hit<'_>, _: u32| {
         touch();
         Answer::Handled
@@ -73,7 +74,9 @@ fn plant(phase: Phase) -> Probe {
         ),
         Phase::Exit => probes().register(entry.exit(|_, ()| touch())),
         // SAFETY: the handler has the function's arguments.
-        Phase::Jprobe => probes().register(unsafe { Jprobe::on("flt_work", jprobe as *const () as usize) }),
+        Phase::Jprobe => {
+            probes().register(unsafe { Jprobe::from_raw("flt_work", jprobe as *const () as usize) })
+        }
     };
     planted.unwrap_or_else(|error| panic!("{phase:?}: {error}"))
 }
@@ -87,10 +90,10 @@ fn in_each_phase(phases: &[Phase], body: impl Fn(Phase)) {
     assert_ne!(page, libc::MAP_FAILED);
     AT.store(page.cast(), SeqCst);
     for is_optimising in [false, true] {
-        probes().set_optimising(is_optimising);
+        probes().jumps().set_automatic(is_optimising.into());
         phases.iter().for_each(|&phase| body(phase));
     }
-    probes().set_optimising(false);
+    probes().jumps().set_automatic(Switch::Off);
     // SAFETY: mapped above; nobody reads it any more.
     unsafe { libc::munmap(page, PAGE) };
 }

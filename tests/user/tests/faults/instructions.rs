@@ -114,7 +114,7 @@ fn plant(name: &str, how: How) -> Vec<Probe> {
     };
     let planted = probes().register_all(offsets.iter().map(probe)).expect("nothing here is refused");
     if matches!(how, How::Jumped) {
-        probes().optimise().expect("text can be written");
+        probes().jumps().lay().expect("text can be written");
     }
     planted
 }
@@ -225,7 +225,7 @@ fn hit_11_a_probed_vfork_leaves_the_parent_as_it_was() {
     let _alone = alone();
     for is_optimising in [false, true] {
         let end = in_child(|| {
-            probes().set_optimising(is_optimising);
+            probes().jumps().set_automatic(is_optimising.into());
             let (start, end) = function("flt_vfork");
             let place = |at: usize| probe_core::Place::addr(at.into());
             let places = (start..end).filter(|&at| probes().explain(&place(at)).is_ok());

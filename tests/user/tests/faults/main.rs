@@ -54,7 +54,7 @@ fn a_stack_that_ends_under_probes_ends_as_without() {
     }
     let _alone = alone();
     let kprobe = probes().register(Kprobe::at("flt_deep").pre(|_| ()).post(|_| ())).expect("a function");
-    let kretprobe = Kretprobe::on("flt_deep").max_active(50).exit(|_, ()| ());
+    let kretprobe = Kretprobe::at("flt_deep").max_active(50).exit(|_, ()| ());
     let kretprobe = probes().register(kretprobe).expect("a function");
     let handled = in_child(|| {
         action(libc::SIGSEGV, overflowed, libc::SA_ONSTACK);
@@ -140,7 +140,7 @@ fn ret_7_a_thread_cancelled_in_a_probed_function_gives_its_instance_back() {
     // SAFETY: the same but for what it says about unwinding, which cancelling does.
     let start: Start = unsafe { std::mem::transmute(thread as extern "C-unwind" fn(_) -> _) };
     let _alone = alone();
-    let probe = Kretprobe::on("flt_waits").max_active(2).exit(|_, ()| ());
+    let probe = Kretprobe::at("flt_waits").max_active(2).exit(|_, ()| ());
     let probe = probes().register(probe).expect("a function");
     for _ in 0..8 {
         IS_INSIDE.store(0, SeqCst);
@@ -221,7 +221,7 @@ fn a_signal_handler_that_jumps_out_loses_no_later_hit() {
         let names = ["flt_stores", "flt_raises", "flt_work"];
         let planted = names.map(|name| {
             let kprobe = Kprobe::at(name).pre(|_| ()).post(|_| ());
-            let kretprobe = Kretprobe::on(name).max_active(3).exit(|_, ()| ());
+            let kretprobe = Kretprobe::at(name).max_active(3).exit(|_, ()| ());
             (
                 probes().register(kprobe).expect("a function"),
                 probes().register(kretprobe).expect("a function"),
@@ -258,7 +258,7 @@ fn a_signal_handler_that_jumps_out_loses_no_later_hit() {
 fn under_seccomp_a_hit_needs_rt_sigreturn_only() {
     let _alone = alone();
     let kprobe = probes().register(Kprobe::at("flt_work").pre(|_| ()).post(|_| ())).expect("a function");
-    let kretprobe = probes().register(Kretprobe::on("flt_work").exit(|_, ()| ())).expect("a function");
+    let kretprobe = probes().register(Kretprobe::at("flt_work").exit(|_, ()| ())).expect("a function");
     let end = in_child(|| {
         // The thread's first hit prepares its signal stack.
         assert_eq!(flt_work(1), 9);

@@ -91,7 +91,7 @@ fn plant(walked: &Walked, pass: Pass) -> Result<Planted, String> {
         let probe = Kprobe::at(walked.places[place].to_place()).pre(move |_| count(pre));
         if pass.has_post() { probe.post(move |_| count(post)) } else { probe }
     });
-    probes().set_optimising(matches!(pass, Pass::PreByJumps | Pass::PostByJumps(_)));
+    probes().jumps().set_automatic(matches!(pass, Pass::PreByJumps | Pass::PostByJumps(_)).into());
     let probes = probes().register_all(batch.collect::<Vec<_>>());
     let probes = probes.map_err(|failed| {
         format!("{:x?} is refused: {}", walked.places[places[failed.index]], failed.error)
@@ -102,7 +102,7 @@ fn plant(walked: &Walked, pass: Pass) -> Result<Planted, String> {
 /// How many of the probes have jumps.
 fn jumps() -> u64 {
     let mut list = String::new();
-    let _ = probes().list(&mut list, probe_core::Viewer::Privileged);
+    let _ = probes().files().list(&mut list, probe_core::files::Viewer::Privileged);
     list.lines().filter(|line| line.ends_with("[OPTIMIZED]")).count() as u64
 }
 

@@ -4,8 +4,9 @@
 use crate::count::Counts;
 use crate::workloads::Scope;
 use probe_core::arch::{Arch, Jumps};
+use probe_core::error::RegisterError;
 use probe_core::host::Host;
-use probe_core::{CodeAddr, Place, RegisterError};
+use probe_core::{CodeAddr, Place};
 use probe_host_linux::{Native, probes};
 use std::collections::BTreeMap;
 use std::fmt::Write;

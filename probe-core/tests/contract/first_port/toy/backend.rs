@@ -7,8 +7,10 @@ use super::instructions::*;
 use probe_core::arch::{
     Arch, Decoded, MemFault, Memory, Method, NativeArch, NoCalls, NoJumps, Regs, Site, Tail,
 };
+use probe_core::error::Refusal;
 use probe_core::host::Host;
-use probe_core::{CodeAddr, Probes, Refusal, Trap};
+use probe_core::traps::Trap;
+use probe_core::{CodeAddr, Probes};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Toy;

@@ -80,7 +80,7 @@ pub fn watchpoint(regs: &mut Regs) {
         watched::reload();
         return;
     };
-    load(&[None; probe_core::MAX_WATCHPOINTS]);
+    load(&[None; probe_core::limits::MAX_WATCHPOINTS]);
     let mut state = PENDING | index as u64;
     if Native::interrupts_of(regs) == Interrupts::Enabled {
         state |= WAS_ENABLED;

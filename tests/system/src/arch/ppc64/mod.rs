@@ -14,7 +14,8 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 use hypervisor as hv;
 use probe_core::arch::NativeArch;
-use probe_core::{CodeAddr, Refusal, WatchRange};
+use probe_core::error::Refusal;
+use probe_core::{CodeAddr, WatchRange};
 
 global_asm!(
     include_str!("function.s"),

@@ -5,7 +5,8 @@ use crate::arch::{Backend, Interrupts, Machine, Native};
 use crate::host::PROBES;
 use crate::{memory, syscalls, targets, task};
 use probe_core::arch::Regs as _;
-use probe_core::{Answer, CodeAddr, Kprobe, Kretprobe};
+use probe_core::handler::Answer;
+use probe_core::{CodeAddr, Kprobe, Kretprobe, Switch};
 
 pub(super) fn fault_in_step() {
     memory::forget_demanded();
@@ -57,7 +58,7 @@ pub(super) fn fault_in_handlers() {
         unsafe { core::ptr::with_exposed_provenance::<usize>(memory::DEMAND).read_volatile() };
     }
     for is_optimising in [false, true] {
-        PROBES.set_optimising(is_optimising);
+        PROBES.jumps().set_automatic(is_optimising.into());
         for in_post in [false, true] {
             memory::forget_demanded();
             let faults = Counter::default();
@@ -89,7 +90,7 @@ pub(super) fn fault_in_handlers() {
         // Nobody is asked about those of a return probe; the kernel maps the page.
         for in_exit in [false, true] {
             memory::forget_demanded();
-            let entry = Kretprobe::<Backend>::on("target_plain").entry(move |_| {
+            let entry = Kretprobe::<Backend>::at("target_plain").entry(move |_| {
                 if !in_exit {
                     touch()
                 }
@@ -107,7 +108,7 @@ pub(super) fn fault_in_handlers() {
             drop(probe);
         }
     }
-    PROBES.set_optimising(false);
+    PROBES.jumps().set_automatic(Switch::Off);
 }
 
 pub(super) fn nesting() {
@@ -122,7 +123,7 @@ pub(super) fn nesting() {
     let (insn, ..) = counting(place(label!(target_call_insn)));
     let outer = register(Kprobe::<Backend>::at("do_sys_open").pre(|_| inner()).post(|_| inner()));
     let exit = register(
-        Kretprobe::<Backend>::on("do_sys_open")
+        Kretprobe::<Backend>::at("do_sys_open")
             .entry(|_| {
                 inner();
                 Some(())

@@ -7,7 +7,7 @@ use crate::{cpu, targets, task, trap};
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::SeqCst;
-use probe_core::{Kprobe, Kretprobe};
+use probe_core::{Kprobe, Kretprobe, Switch};
 
 pub(super) fn interrupt_handler() {
     let (probe, before, after) = counting("on_timer_tick");
@@ -25,10 +25,10 @@ pub(super) fn interrupts_during_hits() {
 }
 
 pub(super) fn interrupts_during_hits_by_jumps() {
-    PROBES.set_optimising(true);
+    PROBES.jumps().set_automatic(Switch::On);
     // An interrupt may come in the middle of a hit: its handler's own hits are missed then, never the function's.
     interrupt_hits();
-    PROBES.set_optimising(false);
+    PROBES.jumps().set_automatic(Switch::Off);
 }
 
 /// Calls a function with pre and post handlers until several ticks of the timer, which is probed as well, have come. How
@@ -93,13 +93,13 @@ fn hit_in_tick() {
 /// at every moment there is. Each hit is counted once, as what it was.
 pub(super) fn hits_in_the_middle_of_hits(by_jumps: bool) {
     CAME.iter().chain([&WRONG]).for_each(|count| count.store(0, SeqCst));
-    PROBES.set_optimising(by_jumps);
+    PROBES.jumps().set_automatic(by_jumps.into());
     let (plain, before, after) = counting("target_plain");
     let (jump, jump_before, jump_after) = counting("target_jump");
     let returns = Counter::default();
     let r = returns.clone();
-    let exit = register(Kretprobe::<Backend>::on("target_call").max_active(64).exit(move |_, ()| r.rise()));
-    PROBES.set_optimising(false);
+    let exit = register(Kretprobe::<Backend>::at("target_call").max_active(64).exit(move |_, ()| r.rise()));
+    PROBES.jumps().set_automatic(Switch::Off);
     // Of the plain one and of the call; on x86 the jump's function is too short.
     assert_eq!(list().matches("[OPTIMIZED]").count() >= 2, by_jumps, "{}", list());
 
@@ -164,7 +164,7 @@ pub(super) fn handlers_are_pinned() {
     };
     let probe =
         register(Kprobe::<Backend>::at("target_plain").pre(move |_| pinned(&s)).post(move |_| pinned(&t)));
-    let exit = register(Kretprobe::<Backend>::on("target_plain").exit(move |_, ()| pinned(&u)));
+    let exit = register(Kretprobe::<Backend>::at("target_plain").exit(move |_, ()| pinned(&u)));
     targets::plain(1);
     assert_eq!(seen.get(), 3);
     assert!(task::is_preemptible());
@@ -175,11 +175,11 @@ pub(super) fn handlers_of_jumps_are_pinned() {
     let seen = Counter::default();
     let (s, t, u) = (seen.clone(), seen.clone(), seen.clone());
     let pinned = |counter: &Counter| counter.set(counter.get() + usize::from(!task::is_preemptible()));
-    PROBES.set_optimising(true);
+    PROBES.jumps().set_automatic(Switch::On);
     let probe =
         register(Kprobe::<Backend>::at("target_plain").pre(move |_| pinned(&s)).post(move |_| pinned(&u)));
-    let exit = register(Kretprobe::<Backend>::on("target_plain").exit(move |_, ()| pinned(&t)));
-    PROBES.set_optimising(false);
+    let exit = register(Kretprobe::<Backend>::at("target_plain").exit(move |_, ()| pinned(&t)));
+    PROBES.jumps().set_automatic(Switch::Off);
     assert!(list().lines().any(|line| line.contains("[OPTIMIZED]")), "{}", list());
     assert_eq!(targets::plain(1), 2);
     assert_eq!(seen.get(), 3);

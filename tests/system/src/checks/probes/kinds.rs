@@ -6,7 +6,8 @@ use crate::host::PROBES;
 use crate::{cmdline, cpu, syscalls, targets, trap};
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use probe_core::arch::Regs as _;
-use probe_core::{Errno, Jprobe, Kprobe, Kretprobe, Watchpoint};
+use probe_core::error::Errno;
+use probe_core::{Jprobe, Kprobe, Kretprobe, Watchpoint};
 
 pub(super) fn self_test() {
     let tested = PROBES.self_test().and_then(|()| {
@@ -57,7 +58,7 @@ pub(super) fn emulated() {
 }
 
 pub(super) fn kretprobe_fires() {
-    let probe = register(Kretprobe::<Backend>::on("target_plain").entry(|call| call.argument(0)).exit(
+    let probe = register(Kretprobe::<Backend>::at("target_plain").entry(|call| call.argument(0)).exit(
         |ret, argument| {
             assert_eq!(ret.value(), argument + 1);
             ret.set_value(argument * 100);
@@ -78,7 +79,7 @@ extern "C" fn on_open(_path: *const u8, flags: i32, mode: u32) {
 
 pub(super) fn jprobe_fires() {
     // SAFETY: the handler has the function's signature.
-    let probe = register(unsafe { Jprobe::<Backend>::on("do_sys_open", on_open as *const () as usize) });
+    let probe = register(unsafe { Jprobe::<Backend>::from_raw("do_sys_open", on_open as *const () as usize) });
     assert!(syscalls::do_sys_open(c"/etc/motd".as_ptr(), 77, 0o644) >= 3);
     assert_eq!(syscalls::do_sys_open(c"/nowhere".as_ptr(), 78, 0o600), -2);
     assert_eq!(probe.counters().hits, 2);
@@ -94,9 +95,9 @@ pub(super) fn all_kinds() {
     extern "C" fn on_fork(_flags: usize, _start: usize, _size: usize, _tid: usize) {
         note(1);
     }
-    let exit = register(Kretprobe::<Backend>::on("do_fork").exit(|_, ()| note(3)));
+    let exit = register(Kretprobe::<Backend>::at("do_fork").exit(|_, ()| note(3)));
     // SAFETY: the handler has the function's signature.
-    let arguments = register(unsafe { Jprobe::<Backend>::on("do_fork", on_fork as *const () as usize) });
+    let arguments = register(unsafe { Jprobe::<Backend>::from_raw("do_fork", on_fork as *const () as usize) });
     let entry = register(Kprobe::<Backend>::at("do_fork").pre(|_| note(0)));
     let pid = syscalls::do_fork(1, 2, 3, 4);
     note(2);
@@ -109,7 +110,7 @@ pub(super) fn all_kinds() {
 pub(super) fn watched_in_interrupts() {
     // Only interrupt handlers write to it.
     let flag = &cpu::online().next().expect("the boot CPU").reschedule;
-    let watchpoint = Watchpoint::<Backend>::on(core::ptr::from_ref(flag).addr(), 1).write();
+    let watchpoint = Watchpoint::<Backend>::at(core::ptr::from_ref(flag).addr(), 1).write();
     if Native::watchpoints().is_err() {
         assert_eq!(PROBES.watch(watchpoint).err().map(|error| error.errno()), Some(Errno::EOPNOTSUPP));
         return;
@@ -123,7 +124,7 @@ pub(super) fn watched_in_interrupts() {
 
 pub(super) fn watched_in_handler() {
     static WATCHED: AtomicUsize = AtomicUsize::new(0);
-    let watchpoint = Watchpoint::on((&raw const WATCHED).addr(), size_of::<usize>()).write();
+    let watchpoint = Watchpoint::at((&raw const WATCHED).addr(), size_of::<usize>()).write();
     let Ok(watch) = PROBES.watch(watchpoint) else { return };
     let probe = register(Kprobe::<Backend>::at("target_plain").pre(|_| WATCHED.store(1, SeqCst)));
     assert_eq!(targets::plain(1), 2);

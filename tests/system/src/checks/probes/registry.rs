@@ -11,7 +11,8 @@ use crate::{heap, memory, shell, symbols, syscalls, targets, task};
 use alloc::string::String;
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use probe_core::arch::Memory;
-use probe_core::{CodeAddr, Errno, Kprobe, Kretprobe, Place, Probe};
+use probe_core::error::Errno;
+use probe_core::{CodeAddr, Kprobe, Kretprobe, Place, Probe};
 
 pub(super) fn blacklist() {
     for name in ["switch_stacks", "nofault_copy"] {
@@ -42,7 +43,7 @@ pub(super) fn registering_in_handler() {
 
 pub(super) fn task_start() {
     let at = place(start_of("kernel::task::first_run"));
-    let error = PROBES.register(Kretprobe::<Backend>::on(at.clone())).expect_err("REG_19");
+    let error = PROBES.register(Kretprobe::<Backend>::at(at.clone())).expect_err("REG_19");
     assert_eq!((error.errno(), error.code()), (Errno::EINVAL, "entry.start"));
     drop(register(Kprobe::<Backend>::at(at)));
 }
@@ -76,7 +77,7 @@ impl Packaged {
         let module = Module::load("packaged").expect("there is room");
         let own =
             register(Kprobe::<Backend>::at(Place::symbol("sample_twice").in_module("packaged")).pre(|_| ()));
-        let kernels = register(Kretprobe::<Backend>::on("target_plain").exit(|_, ()| ()));
+        let kernels = register(Kretprobe::<Backend>::at("target_plain").exit(|_, ()| ()));
         Self { probes: [own, kernels], module }
     }
 }
@@ -94,7 +95,7 @@ pub(super) fn packaged_probes() {
 
 pub(super) fn files() {
     let probe = register(Kprobe::<Backend>::at("do_fork").pre(|_| ()).disabled());
-    let exit = register(Kretprobe::<Backend>::on("do_sys_open").exit(|_, ()| ()));
+    let exit = register(Kretprobe::<Backend>::at("do_sys_open").exit(|_, ()| ()));
     let text = list();
     let digits = size_of::<usize>() * 2;
     // An entry is past what only some callers run through (ppc64 ELFv2: the global entry).
@@ -120,14 +121,14 @@ pub(super) fn files() {
         text
     };
     assert_eq!(enabled(), "1\n");
-    PROBES.write_enabled("0").expect("a boolean");
+    PROBES.files().write_enabled("0").expect("a boolean");
     assert_eq!(enabled(), "0\n");
     syscalls::do_sys_open(c"/nowhere".as_ptr(), 0, 0);
     assert_eq!(exit.counters().hits, 0);
-    PROBES.write_enabled("Y\n").expect("a boolean");
+    PROBES.files().write_enabled("Y\n").expect("a boolean");
     syscalls::do_sys_open(c"/nowhere".as_ptr(), 0, 0);
     assert_eq!(exit.counters().hits, 1);
-    assert!(PROBES.write_enabled("maybe").is_err());
+    assert!(PROBES.files().write_enabled("maybe").is_err());
     drop((probe, exit));
 }
 

@@ -23,7 +23,7 @@ extern "C" fn yielding_triple(a: usize, depth: usize) -> usize {
 
 pub(super) fn switches_in_calls() {
     let probe = register(
-        Kretprobe::<Backend>::on("yielding_triple")
+        Kretprobe::<Backend>::at("yielding_triple")
             .max_active(64)
             .entry(|call| call.argument(0))
             .exit(|ret, a| ret.set_value(ret.value() + a)),
@@ -51,7 +51,7 @@ pub(super) fn switches_in_calls() {
 
 pub(super) fn killed_in_call() {
     let probe = register(
-        Kretprobe::<Backend>::on("yielding_triple")
+        Kretprobe::<Backend>::at("yielding_triple")
             .max_active(1)
             .entry(|call| call.argument(0))
             .exit(|_, _| ()),
@@ -87,7 +87,7 @@ pub(super) fn wrong_task() {
     let (entries, exits) = (Counter::default(), Counter::default());
     let (entered, left) = (entries.clone(), exits.clone());
     let probe = register(
-        Kretprobe::<Backend>::on("yielding_triple")
+        Kretprobe::<Backend>::at("yielding_triple")
             .max_active(64)
             .entry(move |_| {
                 entered.rise();
@@ -158,7 +158,7 @@ pub(super) fn registration_storm() {
     for round in 0..rounds {
         let (again, ..) = counting("target_plain");
         let jump = counting("target_jump");
-        let exit = register(Kretprobe::<Backend>::on("target_call").exit(|_, ()| ()));
+        let exit = register(Kretprobe::<Backend>::at("target_call").exit(|_, ()| ()));
         let insn = register(Kprobe::<Backend>::at(place(label!(target_call_insn))).pre(|_| ()));
         if round % 2 == 0 {
             PROBES.switch(Switch::Off).expect("text can be written");

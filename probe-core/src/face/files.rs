@@ -1,6 +1,8 @@
-//! What is registered, as text in the kernel's own format (CTL_2 to CTL_4, CTL_6).
+//! The files of the kernel's `debugfs/kprobes`, in its own format: `list`, `enabled`, `blacklist` (CTL_2 to CTL_4, CTL_6).
 
 use crate::addr::CodeAddr;
+use crate::error::SwitchError;
+use crate::registry::Switch;
 use crate::state::host::Host;
 use crate::state::point::{DISABLED, GONE, LEAVING, Point, STARTING};
 use crate::state::probes::Probes;
@@ -40,19 +42,38 @@ struct Line {
     is_optimised: bool,
 }
 
+/// What the files of one program's probes say, from [`Probes::files`].
+pub struct Files<'a, H: Host>(&'a Probes<H>);
+
+impl<H: Host> Clone for Files<'_, H> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<H: Host> Copy for Files<'_, H> {}
+
 impl<H: Host> Probes<H> {
+    /// The contents of the files `list`, `enabled` and `blacklist`.
+    #[inline]
+    pub const fn files(&self) -> Files<'_, H> {
+        Files(self)
+    }
+}
+
+impl<H: Host> Files<'_, H> {
     /// Writes one line per probe, by ascending address: address, kind, symbol + offset, module, marks (CTL_3).
     ///
     /// Never blocks a hit, and never shows a probe whose registration has not ended (CTL_6). `out` is written to
     /// without any lock held.
     ///
     /// # Errors
-    /// What `out` answers.
-    pub fn list(&self, out: &mut dyn Write, viewer: Viewer) -> fmt::Result {
-        for line in self.lines() {
+    /// What `out` answers; and always in a handler, which may have interrupted the registry.
+    pub fn list(self, out: &mut dyn Write, viewer: Viewer) -> fmt::Result {
+        for line in self.lines().ok_or(fmt::Error)? {
             let mut symbol = String::new();
             let mut module = String::new();
-            self.host.symbol_at(line.at, &mut |found| {
+            self.0.host.symbol_at(line.at, &mut |found| {
                 symbol.clear();
                 module.clear();
                 let offset = line.at.as_usize().wrapping_sub(found.start.as_usize());
@@ -77,8 +98,13 @@ impl<H: Host> Probes<H> {
         Ok(())
     }
 
-    fn lines(&self) -> Vec<Line> {
-        let books = self.lock();
+    /// All probes by ascending address; `None` in a handler.
+    fn lines(self) -> Option<Vec<Line>> {
+        let probes = self.0;
+        if probes.is_in_handler() {
+            return None;
+        }
+        let books = probes.lock();
         let mut lines = Vec::new();
         let mut add = |point: &Point<H::Arch>| {
             for node in point.nodes().filter(|node| !node.is_any(STARTING | LEAVING)) {
@@ -91,9 +117,9 @@ impl<H: Host> Probes<H> {
                 });
             }
         };
-        self.points.iter(books.hold()).for_each(|point| add(&point));
+        probes.points.iter(books.hold()).for_each(|point| add(&point));
         books.gone_points().for_each(|point| add(&point));
-        for (_, node) in self.watches.all(books.hold()).filter(|(_, node)| !node.is(LEAVING)) {
+        for (_, node) in probes.watches.all(books.hold()).filter(|(_, node)| !node.is(LEAVING)) {
             lines.push(Line {
                 at: CodeAddr::new(node.range.addr),
                 kind: Kind::Watchpoint,
@@ -104,24 +130,41 @@ impl<H: Host> Probes<H> {
         }
         drop(books);
         lines.sort_by_key(|line| line.at);
-        lines
+        Some(lines)
     }
 
     /// Writes `1` or `0` and a newline: the switch (CTL_2).
     ///
     /// # Errors
     /// What `out` answers.
-    pub fn enabled(&self, out: &mut dyn Write) -> fmt::Result {
-        out.write_str(if self.is_on() { "1\n" } else { "0\n" })
+    pub fn enabled(self, out: &mut dyn Write) -> fmt::Result {
+        out.write_str(if self.0.is_on() { "1\n" } else { "0\n" })
+    }
+
+    /// Takes what a user writes to `enabled`: `1 y Y t T on`, `0 n N f F off`, with or without a newline at the end
+    /// (CTL_2).
+    ///
+    /// # Errors
+    /// It is none of these; or as [`Probes::switch`].
+    pub fn write_enabled(self, text: &str) -> Result<(), SwitchError> {
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        let to = match text {
+            "1" | "y" | "Y" | "t" | "T" => Switch::On,
+            "0" | "n" | "N" | "f" | "F" => Switch::Off,
+            _ if text.eq_ignore_ascii_case("on") => Switch::On,
+            _ if text.eq_ignore_ascii_case("off") => Switch::Off,
+            _ => return Err(SwitchError::NotABoolean),
+        };
+        self.0.switch(to)
     }
 
     /// Writes one line per range that must not be probed: `0xSTART-0xEND`, a tab, the symbol (CTL_4).
     ///
     /// # Errors
     /// What `out` answers.
-    pub fn blacklist(&self, out: &mut dyn Write, viewer: Viewer) -> fmt::Result {
+    pub fn blacklist(self, out: &mut dyn Write, viewer: Viewer) -> fmt::Result {
         let mut result = Ok(());
-        self.host.for_each_blacklisted(&mut |range| {
+        self.0.host.for_each_blacklisted(&mut |range| {
             let (start, end) = (viewer.sees(range.start), viewer.sees(range.end));
             if result.is_ok() {
                 result = writeln!(out, "0x{start:0DIGITS$x}-0x{end:0DIGITS$x}\t{}", range.name);
