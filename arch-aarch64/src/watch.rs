@@ -1,7 +1,7 @@
 //! Watchpoints: what DBGWVR and DBGWCR hold. Source: DDI 0487J.a D2.10 and D24.3.12.
 //!
 //! Watchpoints trap *before* the access. Whoever handles one disables it, steps over the instruction (the module
-//! `slot`'s single-step serves), enables it again and calls [`Traps::watchpoint`](probe_core::Traps::watchpoint) then.
+//! `slot`'s single-step serves), enables it again and calls [`Traps::watchpoint`](probe_core::traps::Traps::watchpoint) then.
 //! A loop of LDXR and STXR on watched memory never ends that way, because the step's exceptions clear the exclusive
 //! monitor (B2.9.5): atomics of ARMv8.0 code are not to be watched. Pure.
 

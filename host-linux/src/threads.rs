@@ -1,11 +1,11 @@
 //! What every thread has: its context, its task, its alternate stack.
 //!
-//! A thread's block ([`block`]) comes from one mapping that is reserved at start ([`table`]), and is found through one word of
+//! A thread's block (`block`) comes from one mapping that is reserved at start (`table`), and is found through one word of
 //! thread-local storage in the initial-exec model. So a thread's very first hit can take a block in the signal handler: no
 //! lock, no allocation, no lazy thread-local storage.
 //!
 //! The destructor of a pthread key gives a thread's block back. A thread may end without it, or take a block again for hits
-//! after it (in libc's own clean-up): such a block comes back later ([`dead`]).
+//! after it (in libc's own clean-up): such a block comes back later (`dead`).
 
 mod altstack;
 mod block;

@@ -15,7 +15,7 @@ const SEGV_MAPERR: c_int = 1;
 
 /// The kernel's handlers of SIGTRAP.
 pub(super) static TRAPS: Entries = entries!(on_trap);
-/// The kernel's handlers of the other [`OWNED`] signals.
+/// The kernel's handlers of the other `OWNED` signals.
 static FAULTS: Entries = entries!(on_fault);
 
 /// The kernel's handlers of an owned signal.

@@ -115,7 +115,7 @@ impl<A: Arch> ProbeCell<A> {
     }
 }
 
-/// A pre handler that makes its [`Hit`](crate::Hit) itself, if it looks at it at all, and tells what it has done to the registers.
+/// A pre handler that makes its [`Hit`](crate::handler::Hit) itself, if it looks at it at all, and tells what it has done to the registers.
 ///
 /// As `Box<dyn Fn>` would be, with the function here instead of in a table elsewhere: a load less at each hit.
 #[repr(C)]

@@ -73,8 +73,8 @@ fn plant(phase: Phase) -> Probe {
                 .exit(|_, ()| ()),
         ),
         Phase::Exit => probes().register(entry.exit(|_, ()| touch())),
-        // SAFETY: the handler has the function's arguments.
         Phase::Jprobe => {
+            // SAFETY: the handler has the function's arguments.
             probes().register(unsafe { Jprobe::from_raw("flt_work", jprobe as *const () as usize) })
         }
     };
