@@ -35,6 +35,7 @@ pub(crate) fn quick_steps() -> Vec<Step> {
         Step::check("lengths of functions and files", |root| sizes::check(&sources(root)?)),
         Step::check("floors of the core", |root| floors::check(&sources(root)?)),
         Step::check("promises in SAFETY comments", |root| promises::check(&sources(root)?)),
+        Step::check("places of the mutants", crate::mutants::check),
         Step::check("links of the documents", crate::documents::links_lead_somewhere),
         Step::check("tests that ARCHITECTURE.md names", crate::documents::named_tests_exist),
         Step::check("spelling", crate::documents::words_are_spelt),

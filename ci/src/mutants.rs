@@ -94,6 +94,19 @@ impl Mutant {
     }
 }
 
+/// Whether every mutant's text is in its file, once.
+///
+/// # Errors
+/// The table cannot be used; or those that have lost their places.
+pub(crate) fn check(root: &Path) -> Result<(), String> {
+    let table = crate::tree::read(&root.join(TABLE))?;
+    let lost = parse(&table)?.into_iter().filter_map(|mutant| {
+        let text = crate::tree::read(&root.join(&mutant.file));
+        text.and_then(|text| mutant.apply(&text).map(drop)).err()
+    });
+    crate::tree::found(lost.collect())
+}
+
 /// Runs the mutants whose name, file or test contains `only`, prints each, and tells what has survived.
 ///
 /// # Errors

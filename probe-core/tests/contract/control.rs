@@ -214,6 +214,19 @@ fn ctl_6_a_probe_is_listed_from_the_end_of_its_registration() {
 }
 
 #[test]
+fn ctl_6_a_listing_is_refused_in_a_handler() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let log = Log::new();
+    let _probe = world.probes.register(K::at("f").pre(move |_| {
+        let mut out = String::new();
+        log.add(format!("{:?} {out:?}", world.probes.files().list(&mut out, Viewer::Privileged)));
+    }));
+    world.value(f, &[1]);
+    assert_eq!(log.take(), ["Err(Error) \"\""]);
+}
+
+#[test]
 fn the_self_test_accepts_a_host_and_finds_what_it_lacks() {
     use probe_core::error::SelfTestError;
     let world = World::new();
