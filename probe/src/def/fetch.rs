@@ -1,6 +1,6 @@
 //! The parser of fetch arguments: `[NAME=]FETCH[:TYPE]`.
 
-use super::parse::{Word, is_identifier, number};
+use super::word::{Word, is_identifier, number};
 use super::{
     Argument, Bits, DefError, Fetch, Kind, MAX_ARGUMENT, MAX_ARRAY, MAX_DEREFS, MAX_TEXT, Scalar, Source,
     Type, Width, near_matches,

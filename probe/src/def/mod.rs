@@ -24,6 +24,7 @@ pub mod names;
 mod object;
 mod parse;
 mod suggest;
+mod word;
 
 pub use error::DefError;
 pub use glob::Glob;

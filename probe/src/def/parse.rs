@@ -1,35 +1,8 @@
-//! The parser of whole definitions: words, the command letter, the place.
+//! The parser of whole definitions: the command letter, the place, the arguments.
 
+use super::word::{Word, is_identifier, number, words};
 use super::{Argument, DefError, Definition, Glob, Kind, MAX_ARGS, Place, fetch};
 use std::collections::HashSet;
-
-/// A blank-separated word of the definition and where it starts.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Word<'a> {
-    pub(super) text: &'a str,
-    pub(super) start: usize,
-}
-
-impl<'a> Word<'a> {
-    /// The part from byte `from` to byte `to` of this word.
-    pub(super) fn part(self, from: usize, to: usize) -> Word<'a> {
-        Word { text: &self.text[from..to], start: self.start + from }
-    }
-
-    /// The part from byte `from` on.
-    pub(super) fn from(self, from: usize) -> Word<'a> {
-        self.part(from, self.text.len())
-    }
-
-    pub(super) fn span(self) -> (usize, usize) {
-        (self.start, self.start + self.text.len())
-    }
-
-    /// An error about this word.
-    pub(super) fn error(self, line: &str, sentence: impl Into<String>) -> DefError {
-        DefError::new(line, self.span(), sentence)
-    }
-}
 
 /// Parses `line`.
 pub(super) fn definition(line: &str, registers: &[(&str, usize)]) -> Result<Definition, DefError> {
@@ -97,35 +70,6 @@ fn arguments(
     Ok(parsed.into_iter().map(|(argument, _)| argument).collect())
 }
 
-/// Splits at blanks outside double quotes.
-fn words(line: &str) -> Result<Vec<Word<'_>>, DefError> {
-    let (mut words, mut start, mut quote) = (Vec::new(), None, None);
-    for (at, c) in line.char_indices() {
-        match (c, quote) {
-            ('"', None) => {
-                quote = Some(at);
-                start.get_or_insert(at);
-            }
-            ('"', Some(_)) => quote = None,
-            (c, None) if c.is_whitespace() => {
-                if let Some(from) = start.take() {
-                    words.push(Word { text: &line[from..at], start: from });
-                }
-            }
-            _ => {
-                start.get_or_insert(at);
-            }
-        }
-    }
-    if let Some(at) = quote {
-        return Err(DefError::new(line, (at, line.len()), "a quoted name is not closed"));
-    }
-    if let Some(from) = start {
-        words.push(Word { text: &line[from..], start: from });
-    }
-    Ok(words)
-}
-
 /// `p`, `p:NAME`, `r`, `r20`, `r20:GROUP/NAME`.
 fn command_word(line: &str, word: Word<'_>) -> Result<(Kind, Option<String>), DefError> {
     let (letters, name) = match word.text.split_once(':') {
@@ -170,14 +114,6 @@ fn event_name(line: &str, word: Word<'_>) -> Result<String, DefError> {
         at += part.len() + 1;
     }
     Ok(word.text.to_owned())
-}
-
-/// Whether `text` is a C identifier.
-pub(super) fn is_identifier(text: &str) -> bool {
-    text.bytes()
-        .enumerate()
-        .all(|(i, c)| c == b'_' || c.is_ascii_alphabetic() || (i > 0 && c.is_ascii_digit()))
-        && !text.is_empty()
 }
 
 /// `[OBJECT:]SYMBOL[+OFFSET][%return]`, `OBJECT:0xOFFSET`, with SYMBOL a glob or in quotes.
@@ -269,19 +205,6 @@ fn check_return_place(line: &str, word: Word<'_>, kind: Kind, place: &Place) -> 
         }
         _ => Ok(()),
     }
-}
-
-/// A number in decimal, `0x` hexadecimal or `0` octal, as C writes it.
-pub(super) fn number(text: &str) -> Option<u64> {
-    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(digits) => (digits, 16),
-        None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
-        None => (text, 10),
-    };
-    if !digits.starts_with(|c: char| c.is_ascii_hexdigit()) {
-        return None;
-    }
-    u64::from_str_radix(digits, radix).ok()
 }
 
 #[cfg(test)]
