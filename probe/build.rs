@@ -16,6 +16,8 @@ fn main() {
     println!("cargo:rerun-if-env-changed={NESTED}");
     println!("cargo:rerun-if-env-changed={CHECK_ONLY}");
     println!("cargo:rustc-check-cfg=cfg(has_agent)");
+    // Tests compile C programs for it.
+    println!("cargo:rustc-env=PROBE_TARGET={}", variable("TARGET"));
     if env::var_os(NESTED).is_some() || env::var_os("CARGO_FEATURE_CLI").is_none() {
         return;
     }

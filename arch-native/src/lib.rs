@@ -1,7 +1,8 @@
 //! The backend for the architecture that this is built for: the only place where a program chooses.
 //!
 //! [`Native`] is what implements `Arch`; [`backend`] is its crate, for what only some architectures have. What differs elsewhere,
-//! in a host or a test, stands in a file for each architecture, and [`native_module`] picks it.
+//! in a host or a test, stands in a file for each architecture, and [`native_module`] picks it. With the feature `all` there are
+//! all backends, for tools that read other machines' programs: [`for_each_backend`].
 #![no_std]
 
 cfg_if::cfg_if! {
@@ -16,6 +17,35 @@ cfg_if::cfg_if! {
     } else {
         compile_error!("there is no backend for this architecture");
     }
+}
+
+/// The backends, for [`for_each_backend`].
+#[cfg(feature = "all")]
+#[doc(hidden)]
+pub mod all {
+    pub use probe_arch_aarch64::Aarch64;
+    pub use probe_arch_i386::I386;
+    pub use probe_arch_ppc64::{Big, ElfV1, ElfV2, Little, Ppc64};
+    pub use probe_arch_x86_64::X86_64;
+}
+
+/// Calls the macro `$callback` with a row for each backend: its name and variant, how many bits its addresses have, the name that
+/// people know it by, its number in ELF files and whether those are big-endian, and what implements `Arch`.
+///
+/// Of rows with the same number and byte order the first is that of most programs.
+#[cfg(feature = "all")]
+#[macro_export]
+macro_rules! for_each_backend {
+    ($callback:ident) => {
+        $callback! {
+            x86_64 64 "x86_64" 62 false $crate::all::X86_64;
+            i386 32 "i386" 3 false $crate::all::I386;
+            aarch64 64 "aarch64" 183 false $crate::all::Aarch64;
+            ppc64_v1 64 "ppc64" 21 true $crate::all::Ppc64<$crate::all::Big, $crate::all::ElfV1>;
+            ppc64_v2 64 "ppc64" 21 true $crate::all::Ppc64<$crate::all::Big, $crate::all::ElfV2>;
+            ppc64le 64 "ppc64le" 21 false $crate::all::Ppc64<$crate::all::Little, $crate::all::ElfV2>;
+        }
+    };
 }
 
 /// A module with one file for each architecture, of which it has the native one's items: `native_module!(mod machine)` in

@@ -70,6 +70,10 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Mutant>, String> {
                     block.pop();
                     return Ok(block);
                 }
+                // Another mutant begins: the end was forgotten.
+                if line == "<<<<" || line.starts_with("# ") {
+                    break;
+                }
                 block.push_str(line);
                 block.push('\n');
             }
@@ -287,5 +291,9 @@ mod tests {
     fn a_table_that_is_not_one_is_refused_with_its_line() {
         let error = parse("// head\n\n# name\nfile a.rs\n").expect_err("`test` is missing");
         assert!(error.contains(":3:") && error.contains("test"), "{error}");
+        let row = "# name\nfile a.rs\ntest a\n<<<<\none\n====\ntwo\n";
+        assert_eq!(parse(&format!("{row}>>>>\n")).map(|rows| rows.len()), Ok(1));
+        let error = parse(&format!("{row}\n{row}>>>>\n")).expect_err("`>>>>` is missing");
+        assert!(error.contains(">>>>"), "{error}");
     }
 }

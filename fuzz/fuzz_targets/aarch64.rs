@@ -1,4 +1,4 @@
-//! See probe_fuzz_checks::backend::aarch64.
+//! See the target `aarch64` of tests/fuzz.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::backend::aarch64(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::run("aarch64", data));

@@ -1,4 +1,4 @@
-//! See probe_fuzz_checks::capi::arguments.
+//! See the target `capi` of tests/fuzz.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::capi::arguments(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::run("capi", data));

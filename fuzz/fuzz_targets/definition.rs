@@ -1,4 +1,4 @@
-//! See probe_fuzz_checks::definition::parse.
+//! See the target `definition` of tests/fuzz.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::definition::parse(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::run("definition", data));

@@ -1,4 +1,4 @@
-//! See probe_fuzz_checks::backend::i386.
+//! See the target `i386` of tests/fuzz.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::backend::i386(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::run("i386", data));

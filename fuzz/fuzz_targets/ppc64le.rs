@@ -1,4 +1,4 @@
-//! See probe_fuzz_checks::backend::ppc64le.
+//! See the target `ppc64le` of tests/fuzz.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::backend::ppc64le(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::run("ppc64le", data));

@@ -1,4 +1,4 @@
-//! See probe_fuzz_checks::region::hostile.
+//! See the target `region` of tests/fuzz.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::region::hostile(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::run("region", data));

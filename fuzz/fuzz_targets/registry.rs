@@ -1,4 +1,4 @@
-//! See probe_fuzz_checks::registry::operations.
+//! See the target `registry` of tests/fuzz.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::registry::operations(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::run("registry", data));

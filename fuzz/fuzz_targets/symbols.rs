@@ -1,4 +1,4 @@
-//! See probe_fuzz_checks::symbols::read.
+//! See the target `symbols` of tests/fuzz.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::symbols::read(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::run("symbols", data));

@@ -1,4 +1,4 @@
-//! See probe_fuzz_checks::backend::x86_64.
+//! See the target `x86_64` of tests/fuzz.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::backend::x86_64(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| probe_fuzz_checks::run("x86_64", data));

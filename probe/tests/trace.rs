@@ -246,14 +246,12 @@ fn hit_13_arguments_environment_and_auxiliary_vector_are_where_they_are_bare() {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-const FIRST_ARGUMENT: &str = "%di";
-#[cfg(target_arch = "x86")]
-const FIRST_ARGUMENT: &str = "$stack1";
-#[cfg(target_arch = "aarch64")]
-const FIRST_ARGUMENT: &str = "%x0";
-#[cfg(target_arch = "powerpc64")]
-const FIRST_ARGUMENT: &str = "%gpr3";
+/// What the first argument is in: the register of one of the calling conventions, or the stack.
+fn first_argument() -> &'static str {
+    let is_here = |name: &str| probe_trace::registers().iter().any(|(here, _)| *here == name);
+    let registers = [("rdi", "%di"), ("x0", "%x0"), ("gpr3", "%gpr3"), ("a0", "%a0")];
+    registers.iter().find(|(name, _)| is_here(name)).map_or("$stack1", |(_, written)| written)
+}
 
 #[test]
 #[cfg_attr(
@@ -261,8 +259,9 @@ const FIRST_ARGUMENT: &str = "%gpr3";
     ignore = "Debian has no programs for big-endian ppc64"
 )]
 fn every_kind_of_value_arrives() {
+    let first = first_argument();
     let definition = format!(
-        "p:wrote libc.so.6:write fd={FIRST_ARGUMENT}:s32 text=$arg2:string same=+0($arg2):string first=+0($arg2):char \
+        "p:wrote libc.so.6:write fd={first}:s32 text=$arg2:string same=+0($arg2):string first=+0($arg2):char \
          bytes=+0($arg2):x8[3] len=$arg3 comm=$comm seven=\\7:u8 minus=\\-1:s16 bad=+0(\\16):u64 \
          badtext=\\16:string badarray=+8(\\16):x32[4] nested=+0(+0(@environ)):char caller=$stack0:symbol \
          names=+0(@environ):string[2]"

@@ -108,6 +108,12 @@ mod tests {
     }
 
     #[test]
+    fn nothing_here_is_too_long() {
+        let sources = super::super::sources(&crate::tree::root()).expect("the tree is read");
+        check(&sources).unwrap_or_else(|wrong| panic!("{wrong}"));
+    }
+
+    #[test]
     fn a_long_function_is_found() {
         assert_eq!(check_with(&[source(58)], &[], &[]), Ok(()));
         let wrong = check_with(&[source(59)], &[], &[]).expect_err("61 lines");

@@ -1,6 +1,7 @@
 //! Disassembly, for people to read. What is probed how is decided by the backends' own decoders, never here.
 
 use super::foreign::Foreign;
+use super::machine;
 use object::elf;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
 
@@ -50,7 +51,7 @@ fn absolute(text: &str, base: u64, name: &dyn Fn(u64) -> Option<Foreign<String>>
 
 /// The words or bytes as they are.
 fn raw(bytes: &[u8], is_big_endian: bool, machine: elf::Machine) -> String {
-    if machine == elf::EM_PPC64 || machine == elf::EM_AARCH64 {
+    if machine::backend(machine, is_big_endian).is_some_and(|backend| backend.insn_align == 4) {
         let words = bytes.chunks_exact(4).map(|word| {
             let word = [word[0], word[1], word[2], word[3]];
             if is_big_endian { u32::from_be_bytes(word) } else { u32::from_le_bytes(word) }

@@ -6,11 +6,9 @@ use super::args::Explain;
 use super::elf::{Libraries, ObjectFile, demangled, with_offset};
 use super::foreign::{self, Foreign};
 use super::style::{Role, Style};
-use super::{Failure, disasm, program};
+use super::{Failure, disasm, machine, program};
 use crate::def::names::{self, Candidate};
 use crate::def::{Definition, Glob, Place, near_matches};
-use object::elf;
-use probe_arch_ppc64::{self as ppc, Ppc64};
 use probe_core::CodeAddr;
 use probe_core::arch::{Arch, Method, Site, Text};
 use probe_core::dry_run::{BranchTargets, displaced_by_jump, post_by_jump};
@@ -46,7 +44,7 @@ impl Text for FileText<'_> {
 }
 
 /// One instruction and the verdict on it.
-struct Verdict {
+pub(super) struct Verdict {
     addr: usize,
     bytes: Vec<u8>,
     outcome: Result<Method, Refusal>,
@@ -57,29 +55,23 @@ struct Verdict {
 }
 
 /// How the functions of one object are judged: by the backend for its machine.
-type Judge = fn(&ObjectFile, usize, usize) -> Vec<Verdict>;
+pub(super) type Judge = fn(&ObjectFile, usize, usize) -> Vec<Verdict>;
 
 /// The backend for an object's machine.
 fn judge_for(object: &ObjectFile) -> Result<Judge, Failure> {
-    Ok(match object.machine() {
-        (elf::EM_X86_64, _) => walk::<probe_arch_x86_64::X86_64>,
-        (elf::EM_386, _) => walk::<probe_arch_i386::I386>,
-        (elf::EM_AARCH64, false) => walk::<probe_arch_aarch64::Aarch64>,
-        (elf::EM_PPC64, true) => walk::<Ppc64<ppc::Big, ppc::ElfV1>>,
-        (elf::EM_PPC64, false) => walk::<Ppc64<ppc::Little, ppc::ElfV2>>,
-        (machine, _) => {
-            let sentence = format!(
-                "`{}` is for a machine that has no backend (ELF machine {})",
-                object.name.shown(),
-                machine.0
-            );
-            return Err(Failure::new(sentence));
-        }
+    let (machine, is_big_endian) = object.machine();
+    machine::backend(machine, is_big_endian).map(|backend| backend.judge).ok_or_else(|| {
+        let sentence = format!(
+            "`{}` is for a machine that has no backend (ELF machine {})",
+            object.name.shown(),
+            machine.0
+        );
+        Failure::new(sentence)
     })
 }
 
 /// Judges every instruction from `start` to `end`.
-fn walk<A: Arch>(object: &ObjectFile, start: usize, end: usize) -> Vec<Verdict> {
+pub(super) fn walk<A: Arch>(object: &ObjectFile, start: usize, end: usize) -> Vec<Verdict> {
     let text = FileText(object);
     let function = Some((CodeAddr::new(start), CodeAddr::new(end)));
     let (mut addr, mut verdicts) = (start, Vec::new());

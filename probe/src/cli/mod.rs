@@ -12,6 +12,7 @@ mod launch;
 mod learned;
 mod list;
 mod losses;
+mod machine;
 #[cfg(all(test, target_pointer_width = "64"))]
 mod manual;
 mod open;

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::elf::needed;
+use super::machine;
 use super::status::Status;
 use crate::def::near_matches;
 use object::{Object, ObjectKind, elf};
@@ -149,7 +150,7 @@ fn check_machine(path: &Path, data: &[u8]) -> Result<(), Failure> {
         return Ok(());
     }
     let name =
-        |machine: Option<(u8, u8, elf::Machine)>| machine.map_or("no machine".to_owned(), machine_name);
+        |machine: Option<(u8, u8, elf::Machine)>| machine.map_or("no machine".to_owned(), machine::name);
     Err(untraceable(format!(
         "`{}` is a program for {}, and this `probe` traces programs for {}",
         path.display(),
@@ -164,21 +165,6 @@ fn machine(data: &[u8]) -> Option<(u8, u8, elf::Machine)> {
     let bytes = [head[18], head[19]];
     let machine = if head[5] == 2 { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) };
     Some((head[4], head[5], elf::Machine(machine)))
-}
-
-fn machine_name((class, data, machine): (u8, u8, elf::Machine)) -> String {
-    match (machine, class, data) {
-        (elf::EM_X86_64, 1, _) => "x32".into(),
-        (elf::EM_X86_64, ..) => "x86_64".into(),
-        (elf::EM_386, ..) => "i386".into(),
-        (elf::EM_AARCH64, ..) => "aarch64".into(),
-        (elf::EM_ARM, ..) => "arm".into(),
-        (elf::EM_RISCV, ..) => "riscv".into(),
-        (elf::EM_PPC64, _, 2) => "ppc64".into(),
-        (elf::EM_PPC64, ..) => "ppc64le".into(),
-        (elf::EM_S390, ..) => "s390x".into(),
-        (other, ..) => format!("ELF machine {}", other.0),
-    }
 }
 
 /// Whether the program asks for a dynamic linker.

@@ -1,25 +1,13 @@
 //! What the tests of the command share.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
+pub mod userland;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// Debian's name of this architecture, where its programs have been unpacked by `cargo ci setup`; `None` where the
-/// machine's own programs are of this architecture.
-const USERLAND: Option<&str> = if cfg!(target_arch = "aarch64") {
-    Some("arm64")
-} else if cfg!(target_arch = "x86") {
-    Some("i386")
-} else if cfg!(all(target_arch = "powerpc64", target_endian = "little")) {
-    Some("ppc64el")
-} else if cfg!(target_arch = "powerpc64") {
-    Some("ppc64")
-} else {
-    None
-};
 
 /// Whether there are programs of this architecture: a shell with its commands, sort, git, python3. Debian has none for
 /// big-endian ppc64.
@@ -27,8 +15,12 @@ pub const HAS_PROGRAMS: bool = cfg!(not(all(target_arch = "powerpc64", target_en
 
 /// The folder with the programs of this architecture.
 pub fn folder() -> PathBuf {
-    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/ci/userland");
-    USERLAND.map_or("/bin".into(), |architecture| all.join(architecture).join("bin"))
+    foreign().unwrap_or(Path::new("/bin")).to_owned()
+}
+
+/// That folder where the machine's own programs are of another architecture.
+fn foreign() -> Option<&'static Path> {
+    userland::folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/ci/userland"))
 }
 
 /// Whether this runs under an emulator.
@@ -44,13 +36,13 @@ pub fn tree() -> &'static str {
 /// How the program called `name` is called here: by its path, where the machine's own one is of another architecture.
 pub fn program(name: &str) -> String {
     let folder = folder();
-    let is_set_up = USERLAND.is_none() || !HAS_PROGRAMS || folder.join("python3").exists();
+    let is_set_up = foreign().is_none() || !HAS_PROGRAMS || folder.join("python3").exists();
     assert!(is_set_up, "{} is missing; run: cargo ci setup", folder.display());
     let here = folder.join(name.strip_prefix("/bin/").unwrap_or(name));
-    if USERLAND.is_none() && name == "python3" {
+    if foreign().is_none() && name == "python3" {
         return python().to_owned();
     }
-    if USERLAND.is_some() && here.exists() { here.display().to_string() } else { name.to_owned() }
+    if foreign().is_some() && here.exists() { here.display().to_string() } else { name.to_owned() }
 }
 
 /// The machine's Python itself: under a version manager, `python3` is a script that starts forty programs first.
@@ -76,7 +68,7 @@ pub fn started(program: &str) -> Command {
     let mut words = runner.split_whitespace().chain([program]);
     let mut command = Command::new(words.next().expect("at least the program"));
     command.args(words).env("LC_ALL", "C");
-    if USERLAND.is_some() {
+    if foreign().is_some() {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = std::iter::once(folder()).chain(std::env::split_paths(&path));
         command.env("PATH", std::env::join_paths(path).expect("no folder has a colon in its name"));
@@ -101,13 +93,10 @@ pub fn work() -> &'static str {
 
 /// The path of `tests/programs/NAME.c`, compiled for this target.
 pub fn compiled(name: &str, options: &[&str]) -> String {
-    let compiler = match (USERLAND, cfg!(target_endian = "little")) {
-        (None, _) => "cc",
-        (Some("arm64"), _) => "aarch64-linux-gnu-gcc",
-        (Some("i386"), _) => "i686-linux-gnu-gcc",
-        (_, true) => "powerpc64le-linux-gnu-gcc",
-        (_, false) => "powerpc64-linux-gnu-gcc",
-    };
+    // Debian's cross compilers are called as targets are, but for the vendor and riscv64's extensions.
+    let architecture = env!("PROBE_TARGET").split('-').next().unwrap_or_default().trim_end_matches("gc");
+    let cross = format!("{architecture}-linux-gnu-gcc");
+    let compiler = if foreign().is_none() { "cc" } else { &cross };
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name).with_extension("c");
     let built = scratch(name);
     let output = Command::new(compiler)

@@ -1,5 +1,8 @@
 //! Which programs are run, and on what.
 
+#[path = "../../../probe/tests/common/userland.rs"]
+mod userland;
+
 use crate::run::Mode;
 use std::fmt::Write;
 use std::fs;
@@ -85,17 +88,10 @@ pub(crate) fn scratch() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("everything-{}", std::process::id()))
 }
 
-/// Debian's name of this architecture where its programs do not come from the machine itself.
+/// Its programs are in busybox, where the machine's own are of another architecture.
 fn userland() -> Option<PathBuf> {
-    let architecture = match (std::env::consts::ARCH, cfg!(target_endian = "little")) {
-        ("x86_64", _) => return None,
-        ("x86", _) => "i386",
-        ("aarch64", _) => "arm64",
-        ("powerpc64", true) => "ppc64el",
-        (other, _) => other,
-    };
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/ci/userland");
-    Some(root.join(architecture).join("bin/busybox"))
+    let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/ci/userland");
+    userland::folder(&unpacked).map(|folder| folder.join("busybox"))
 }
 
 impl Program {

@@ -1,44 +1,19 @@
 //! A backend on any bytes: deciding, building a slot, simulating, displacing.
 
-use probe_arch_aarch64::Aarch64;
-use probe_arch_i386::I386;
-use probe_arch_ppc64::{Big, ElfV1, ElfV2, Little, Ppc64};
-use probe_arch_x86_64::X86_64;
 use probe_core::CodeAddr;
 use probe_core::arch::{
     Access, Arch, Calls, DetourCalls, Jumps, MemFault, Memory, Method, Regs, Site, Tail, Text,
 };
 use std::cell::Cell;
 
-/// X86-64.
-pub fn x86_64(data: &[u8]) {
-    check::<X86_64>(data);
+macro_rules! targets {
+    ($($variant:ident $bits:literal $name:literal $machine:literal $is_big:literal $arch:ty;)*) => {
+        /// A target for each backend, by the bits of its addresses. Slots end in a word of the machine that they are built on:
+        /// those of 64-bit architectures need one.
+        pub(crate) const TARGETS: &[(u32, crate::Target)] = &[$(($bits, (stringify!($variant), check::<$arch>))),*];
+    };
 }
-
-/// I386.
-pub fn i386(data: &[u8]) {
-    check::<I386>(data);
-}
-
-/// Aarch64.
-pub fn aarch64(data: &[u8]) {
-    check::<Aarch64>(data);
-}
-
-/// Ppc64, big endian, ELFv1.
-pub fn ppc64_v1(data: &[u8]) {
-    check::<Ppc64<Big, ElfV1>>(data);
-}
-
-/// Ppc64, big endian, ELFv2.
-pub fn ppc64_v2(data: &[u8]) {
-    check::<Ppc64<Big, ElfV2>>(data);
-}
-
-/// Ppc64, little endian, ELFv2.
-pub fn ppc64le(data: &[u8]) {
-    check::<Ppc64<Little, ElfV2>>(data);
-}
+probe_arch_native::for_each_backend!(targets);
 
 /// Where the text begins. Below 4 GiB, for i386.
 const TEXT: usize = 0x1040_0000;

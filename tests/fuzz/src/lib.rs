@@ -13,22 +13,24 @@ pub mod symbols;
 /// A target: its name in `fuzz/fuzz_targets`, and the function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All targets. Slots end in a word of the machine that they are built on: those of 64-bit architectures need one.
-pub const TARGETS: &[Target] = &[
-    #[cfg(target_pointer_width = "64")]
-    ("x86_64", backend::x86_64),
-    ("i386", backend::i386),
-    #[cfg(target_pointer_width = "64")]
-    ("aarch64", backend::aarch64),
-    #[cfg(target_pointer_width = "64")]
-    ("ppc64_v1", backend::ppc64_v1),
-    #[cfg(target_pointer_width = "64")]
-    ("ppc64_v2", backend::ppc64_v2),
-    #[cfg(target_pointer_width = "64")]
-    ("ppc64le", backend::ppc64le),
-    ("definition", definition::parse),
-    ("symbols", symbols::read),
-    ("region", region::hostile),
-    ("registry", registry::operations),
-    ("capi", capi::arguments),
-];
+/// All targets of this machine.
+pub fn targets() -> impl Iterator<Item = Target> {
+    let backends =
+        backend::TARGETS.iter().filter(|(bits, _)| *bits <= usize::BITS).map(|(_, target)| *target);
+    backends.chain([
+        ("definition", definition::parse as fn(&[u8])),
+        ("symbols", symbols::read),
+        ("region", region::hostile),
+        ("registry", registry::operations),
+        ("capi", capi::arguments),
+    ])
+}
+
+/// Runs the target of that name, for a fuzzer.
+///
+/// # Panics
+/// There is no such target, or it has found something.
+pub fn run(name: &str, data: &[u8]) {
+    let (_, target) = targets().find(|target| target.0 == name).expect("a target of this name");
+    target(data);
+}

@@ -2,7 +2,7 @@
 //!
 //! `PROBE_FUZZ_ROUNDS=1000000` runs more, `PROBE_FUZZ_SEED` others. What fails is said as bytes, for a test with a name.
 
-use probe_fuzz_checks::TARGETS;
+use probe_fuzz_checks::targets;
 use std::panic::catch_unwind;
 
 /// SplitMix64. Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
@@ -65,8 +65,8 @@ fn dictionary(target: &str) -> &'static [&'static [u8]] {
 #[test]
 fn every_target_holds_on_generated_inputs() {
     let seed = number("PROBE_FUZZ_SEED", 1);
-    for (name, target) in TARGETS {
-        let slow = ["registry", "capi", "region"].contains(name);
+    for (name, target) in targets() {
+        let slow = ["registry", "capi", "region"].contains(&name);
         let rounds = number("PROBE_FUZZ_ROUNDS", if slow { 200 } else { 20_000 });
         let mut generator = Generator(seed);
         for round in 0..rounds {
@@ -75,5 +75,24 @@ fn every_target_holds_on_generated_inputs() {
             assert!(result.is_ok(), "{name}, seed {seed}, round {round}: {input:?}");
         }
         println!("{name}: {rounds} inputs");
+    }
+}
+
+/// `cargo ci job fuzz` runs what is in the folder.
+#[test]
+fn every_target_has_a_fuzzer() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/fuzz_targets");
+    let files = std::fs::read_dir(folder).expect("the folder is there");
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    let mut names: Vec<_> = targets().map(|(name, _)| name).collect();
+    names.sort_unstable();
+    let of_files: Vec<_> = files.iter().map(|file| file.file_stem().unwrap().to_str().unwrap()).collect();
+    if usize::BITS == 64 {
+        assert_eq!(of_files, names);
+    }
+    for (file, name) in files.iter().zip(of_files) {
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(text.contains(&format!("probe_fuzz_checks::run(\"{name}\", data)")), "{name}");
     }
 }
