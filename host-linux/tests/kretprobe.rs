@@ -6,7 +6,10 @@ use common::{alone, count, counter, errno, in_thread};
 use probe_host_linux::{Kprobe, Kretprobe, probes};
 use std::hint::black_box;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// What the last signal's handler has computed.
+static VALUE: AtomicUsize = AtomicUsize::new(0);
 
 #[inline(never)]
 #[unsafe(no_mangle)]
@@ -222,7 +225,7 @@ fn ret_7_longjmp_leaves_followed_calls_behind() {
 }
 
 #[test]
-fn ret_7_a_thread_that_exits_gives_its_instances_back() {
+fn ret_7_and_ret_13_a_thread_that_exits_gives_its_instances_back_and_they_count() {
     #[inline(never)]
     #[unsafe(no_mangle)]
     extern "C-unwind" fn ret_exits(x: usize) -> usize {
@@ -241,8 +244,46 @@ fn ret_7_a_thread_that_exits_gives_its_instances_back() {
     for _ in 0..20 {
         in_thread(thread);
     }
+    // musl runs destructors on top of the call, which could still return for all that they know: it counts when somebody asks
+    // whether the thread lives, as a grace period does.
+    drop(probes().register(Kprobe::at("ret_double").pre(|_| ())).unwrap());
     let counters = probe.counters();
-    assert_eq!((counters.hits, counters.missed_pool), (20, 0), "{counters:?}");
+    assert_eq!((counters.hits, counters.missed_pool, counters.abandoned), (20, 0, 20), "{counters:?}");
+}
+
+/// A signal's handler on a stack of its own, at every depth of followed calls: those below it go on.
+#[test]
+fn ret_11_calls_on_a_signals_stack_return_and_abandon_none_below() {
+    extern "C" fn on_signal(_: i32) {
+        VALUE.store(ret_factorial(5), Relaxed);
+    }
+    #[inline(never)]
+    #[unsafe(no_mangle)]
+    extern "C" fn ret_raises(depth: usize) -> usize {
+        // SAFETY: the handler is there, and calls nothing that could be interrupted here.
+        unsafe { libc::raise(libc::SIGUSR1) };
+        if black_box(depth) > 0 { ret_raises(depth - 1) + 1 } else { 0 }
+    }
+    let _alone = alone();
+    let mut room = vec![0_u8; 1 << 17];
+    let stack = libc::stack_t { ss_sp: room.as_mut_ptr().cast(), ss_flags: 0, ss_size: room.len() };
+    let mut before = std::mem::MaybeUninit::<libc::stack_t>::uninit();
+    // SAFETY: the room is there until the thread has its own stack again.
+    assert_eq!(unsafe { libc::sigaltstack(&raw const stack, before.as_mut_ptr()) }, 0);
+    // SAFETY: all zeros are an action.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = on_signal as extern "C" fn(i32) as usize;
+    action.sa_flags = libc::SA_ONSTACK;
+    // SAFETY: the handler is one; nobody else here uses this signal.
+    assert_eq!(unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, core::ptr::null_mut()) }, 0);
+    let held = ["ret_raises", "ret_factorial"]
+        .map(|name| probes().register(Kretprobe::at(name).max_active(64).exit(|_, ()| ())).unwrap());
+    assert_eq!(ret_raises(7), 7);
+    let counters = held.each_ref().map(|probe| probe.counters());
+    // SAFETY: what was written above.
+    assert_eq!(unsafe { libc::sigaltstack(before.as_ptr(), core::ptr::null_mut()) }, 0);
+    assert_eq!(count(&VALUE), 120);
+    assert_eq!(counters.each_ref().map(|counters| (counters.hits, counters.abandoned)), [(8, 0), (8 * 5, 0)]);
 }
 
 #[test]
