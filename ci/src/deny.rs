@@ -49,23 +49,11 @@ fn is_unpinned(dependency: &Value) -> bool {
     dependency["req"] == "*" && dependency["source"].is_string()
 }
 
-/// Whether an SPDX expression leaves a choice of allowed licences. Without parentheses inside of parentheses, which nobody
-/// writes.
+/// Whether an SPDX expression leaves a choice of allowed licences.
 fn is_allowed(expression: &str) -> bool {
-    // The old way of writing OR.
-    let expression = expression.replace('/', " OR ");
-    let groups = expression.split(['(', ')']).map(str::trim).filter(|group| !group.is_empty());
-    let groups: Vec<_> = groups.collect();
-    // "(A OR B) AND C": what stands between parentheses begins or ends with AND.
-    let is_group_allowed = |group: &str| {
-        group.split(" OR ").any(|choice| {
-            choice
-                .split(" AND ")
-                .map(|word| word.trim().trim_start_matches("AND ").trim_end_matches(" AND"))
-                .all(|licence| licence.is_empty() || licence == "AND" || ALLOWED.contains(&licence.trim()))
-        })
-    };
-    !groups.is_empty() && groups.into_iter().all(is_group_allowed)
+    // `MIT/Apache-2.0` is the old way of writing OR.
+    let parsed = spdx::Expression::parse_mode(expression, spdx::ParseMode::LAX);
+    parsed.is_ok_and(|parsed| parsed.evaluate(|licence| ALLOWED.contains(&&*licence.to_string())))
 }
 
 #[cfg(test)]

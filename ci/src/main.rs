@@ -15,6 +15,7 @@ mod generate;
 mod hitpath;
 mod job;
 mod lint;
+mod manifest;
 mod matrix;
 mod metadata;
 mod mutants;

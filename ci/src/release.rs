@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::clean;
-use crate::metadata;
 use crate::setup::Wanted;
 use crate::step::Step;
+use crate::{manifest, metadata};
 
 /// What stands over the changes since the last release.
 const UNRELEASED: &str = "## Unreleased\n";
@@ -19,10 +19,10 @@ const UNRELEASED: &str = "## Unreleased\n";
 /// # Errors
 /// A sentence, or cargo's words.
 pub(crate) fn dry_run(root: &Path, version: Option<&str>) -> Result<(), String> {
-    let (manifest, changelog) = (read(root, "Cargo.toml")?, read(root, "CHANGELOG.md")?);
-    let present = present_version(&manifest)?;
-    let version = version.unwrap_or(present);
-    with_version(&manifest, present, version)?;
+    let (cargo_toml, changelog) = (read(root, "Cargo.toml")?, read(root, "CHANGELOG.md")?);
+    let present = manifest::version(&cargo_toml)?;
+    let version = checked(version.unwrap_or(&present))?;
+    manifest::with_version(&cargo_toml, version)?;
     released(&changelog, version, &today()?)?;
     println!("version {present} becomes {version}; tag v{version}; to be published, in this order:");
     for name in order(root)? {
@@ -41,14 +41,13 @@ pub(crate) fn dry_run(root: &Path, version: Option<&str>) -> Result<(), String> 
 /// # Errors
 /// A sentence: the work tree has changes, there is nothing to release, or git's or cargo's words.
 pub(crate) fn release(root: &Path, version: Option<&str>) -> Result<(), String> {
-    let version = version.ok_or("say which version: cargo ci release VERSION")?;
+    let version = checked(version.ok_or("say which version: cargo ci release VERSION")?)?;
     if !git(root, &["status", "--porcelain"])?.is_empty() {
         return Err("the work tree has changes: commit them first".to_owned());
     }
-    let (manifest, changelog) = (read(root, "Cargo.toml")?, read(root, "CHANGELOG.md")?);
-    let present = present_version(&manifest)?.to_owned();
+    let (cargo_toml, changelog) = (read(root, "Cargo.toml")?, read(root, "CHANGELOG.md")?);
     let changelog = released(&changelog, version, &today()?)?;
-    write(root, "Cargo.toml", &with_version(&manifest, &present, version)?)?;
+    write(root, "Cargo.toml", &manifest::with_version(&cargo_toml, version)?)?;
     write(root, "CHANGELOG.md", &changelog)?;
     // The lock files name the crates' own versions.
     cargo(root, &["update".to_owned(), "--workspace".to_owned()])?;
@@ -106,7 +105,7 @@ pub(crate) fn fresh_target(root: &Path) -> Result<PathBuf, String> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
     let home = home.ok_or("there is no home folder")?;
-    let version = present_version(&read(root, "Cargo.toml")?)?.to_owned();
+    let version = manifest::version(&read(root, "Cargo.toml")?)?;
     let packages = metadata::packages(root)?;
     // A registry that is a folder has no name before the hyphen.
     let registries = fs::read_dir(home.join("registry/src")).into_iter().flatten().flatten();
@@ -161,25 +160,14 @@ fn order(root: &Path) -> Result<Vec<String>, String> {
     Ok(order)
 }
 
-/// `version` of `[workspace.package]`.
-fn present_version(manifest: &str) -> Result<&str, String> {
-    let section = manifest.split("[workspace.package]").nth(1);
-    let line = section.and_then(|section| section.lines().find_map(|line| line.strip_prefix("version = \"")));
-    line.and_then(|line| line.strip_suffix('"')).ok_or_else(|| "Cargo.toml has no version".to_owned())
-}
-
-/// The manifest with another version, for the workspace and for what its crates ask of each other.
-fn with_version(manifest: &str, from: &str, to: &str) -> Result<String, String> {
-    let numbers: Vec<_> = to.split('-').next().unwrap_or(to).split('.').collect();
+/// # Errors
+/// It is not three numbers with dots, and perhaps a hyphen and more.
+fn checked(version: &str) -> Result<&str, String> {
+    let numbers: Vec<_> = version.split('-').next().unwrap_or(version).split('.').collect();
     if numbers.len() != 3 || numbers.iter().any(|number| number.parse::<u64>().is_err()) {
-        return Err(format!("{to} is no version: three numbers with dots"));
+        return Err(format!("{version} is no version: three numbers with dots"));
     }
-    let (old, new) = (format!("version = \"{from}\""), format!("version = \"{to}\""));
-    let line = |line: &str| match line.starts_with(&old) || line.contains("path = ") {
-        true => line.replace(&old, &new),
-        false => line.to_owned(),
-    };
-    Ok(manifest.lines().map(|text| line(text) + "\n").collect())
+    Ok(version)
 }
 
 /// The changelog with the unreleased changes under a version.
@@ -226,17 +214,10 @@ fn write(root: &Path, name: &str, text: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    const MANIFEST: &str = "[workspace.package]\nversion = \"0.1.0\"\n[workspace.dependencies]\na = { path = \"a\", version = \"0.1.0\" }\nb = { version = \"0.1.0\" }\n";
-
     #[test]
-    fn versions_of_ours_change_and_no_others() {
-        let found = with_version(MANIFEST, "0.1.0", "0.2.0").expect("it is a version");
-        assert_eq!(present_version(&found), Ok("0.2.0"));
-        assert!(
-            found.contains("path = \"a\", version = \"0.2.0\"")
-                && found.contains("b = { version = \"0.1.0\" }")
-        );
-        assert!(with_version(MANIFEST, "0.1.0", "two").is_err());
+    fn a_version_is_three_numbers() {
+        assert_eq!((checked("0.2.0"), checked("1.0.0-rc.1").is_ok()), (Ok("0.2.0"), true));
+        assert!(["two", "1.2", "1.2.x", ""].iter().all(|wrong| checked(wrong).is_err()));
     }
 
     #[test]

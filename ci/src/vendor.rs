@@ -10,6 +10,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::command::clean;
+use crate::manifest::{without_tests, workspace_of};
 use crate::matrix::{Mode, TARGETS, Target};
 use crate::tree::rust_files;
 
@@ -37,7 +38,7 @@ pub(crate) fn vendor(root: &Path, architecture: &str, folder: &Path) -> Result<S
         copy_package(root, package, folder)?;
     }
     let manifest = read(&root.join("Cargo.toml"))?;
-    write(&folder.join("Cargo.toml"), &workspace_manifest(&manifest, &ours))?;
+    write(&folder.join("Cargo.toml"), &workspace_of(&manifest, &ours)?)?;
     for name in ["Cargo.lock", "LICENSE-MIT", "LICENSE-APACHE", "rustfmt.toml"] {
         copy(&root.join(name), &folder.join(name))?;
     }
@@ -120,7 +121,7 @@ fn our_packages(root: &Path, architecture: &str) -> Result<BTreeMap<String, Path
 /// Copies a package's manifest, without what only its tests need, its sources and its README.
 fn copy_package(root: &Path, package: &Path, folder: &Path) -> Result<(), String> {
     let (from, to) = (root.join(package), folder.join(package));
-    write(&to.join("Cargo.toml"), &without_tests(&read(&from.join("Cargo.toml"))?))?;
+    write(&to.join("Cargo.toml"), &without_tests(&read(&from.join("Cargo.toml"))?)?)?;
     for file in rust_files(&from.join("src")) {
         let name = file.strip_prefix(&from).map_err(|error| error.to_string())?;
         copy(&file, &to.join(name))?;
@@ -131,46 +132,6 @@ fn copy_package(root: &Path, package: &Path, folder: &Path) -> Result<(), String
         }
     }
     Ok(())
-}
-
-/// A manifest without the sections about tests, benchmarks and examples.
-fn without_tests(manifest: &str) -> String {
-    let is_dropped = |header: &str| {
-        header.contains("dev-dependencies") || ["[[test]]", "[[bench]]", "[[example]]"].contains(&header)
-    };
-    sections(manifest).filter(|(header, _)| !is_dropped(header)).map(|(_, text)| text).collect()
-}
-
-/// The sections of a TOML file: each header (the first is "") with its text, header line included.
-fn sections(toml: &str) -> impl Iterator<Item = (String, String)> {
-    let mut all = vec![(String::new(), String::new())];
-    for line in toml.lines() {
-        if line.starts_with('[') {
-            all.push((line.trim().to_owned(), String::new()));
-        }
-        let (_, text) = all.last_mut().expect("it begins with one");
-        text.push_str(line);
-        text.push('\n');
-    }
-    all.into_iter()
-}
-
-/// The workspace's manifest for the vendored packages only.
-fn workspace_manifest(manifest: &str, ours: &BTreeMap<String, PathBuf>) -> String {
-    let members: Vec<_> = ours.values().map(|folder| format!("\"{}\"", folder.display())).collect();
-    let mut text = format!("[workspace]\nresolver = \"3\"\nmembers = [{}]\n\n", members.join(", "));
-    for (header, section) in sections(manifest) {
-        if header == "[workspace.dependencies]" {
-            let is_kept = |line: &&str| {
-                !line.contains("path = ")
-                    || line.split_whitespace().next().is_some_and(|name| ours.contains_key(name))
-            };
-            section.lines().filter(is_kept).for_each(|line| text.push_str(&format!("{line}\n")));
-        } else if header == "[workspace.package]" || header.starts_with("[workspace.lints") {
-            text.push_str(&section);
-        }
-    }
-    text
 }
 
 /// A vendored package that is not ours.
@@ -379,24 +340,6 @@ mod tests {
         let names: Vec<_> = duties.iter().map(|duty| duty.split_whitespace().next().unwrap()).collect();
         assert_eq!(names, ["Arch", "read", "write"]);
         assert!(duties[0].ends_with("The architecture"), "{duties:?}");
-    }
-
-    #[test]
-    fn manifests_lose_what_only_tests_need() {
-        let manifest = "[package]\nname = \"x\"\n\n[dev-dependencies]\nrstest = \"1\"\n\n[features]\na = []\n\n[[bench]]\nname = \"b\"\n";
-        assert_eq!(without_tests(manifest), "[package]\nname = \"x\"\n\n[features]\na = []\n\n");
-    }
-
-    #[test]
-    fn the_workspace_keeps_only_what_is_vendored() {
-        let manifest = "[workspace]\nmembers = [\"a\", \"b\"]\n[workspace.package]\nedition = \"2024\"\n[workspace.dependencies]\na = { path = \"a\" }\nb = { path = \"b\" }\ncfg-if = \"1\"\n";
-        let ours = BTreeMap::from([("a".to_owned(), PathBuf::from("folder-a"))]);
-        let text = workspace_manifest(manifest, &ours);
-        assert!(
-            text.contains("members = [\"folder-a\"]") && text.contains("cfg-if") && text.contains("edition"),
-            "{text}"
-        );
-        assert!(!text.contains("b = {"), "{text}");
     }
 
     #[test]
