@@ -35,8 +35,6 @@ const LONG_FILES: &[(&str, usize, &str)] = &[
     ("arch-i386/src/asm.rs", 642, "the only file with assembly"),
     ("arch-ppc64/src/insn.rs", 525, "the table of encodings"),
     ("arch-x86_64/src/asm.rs", 542, "the only file with assembly"),
-    ("capi/src/kernel.rs", 560, "the host that a kernel in C gives"),
-    ("capi/src/register.rs", 544, "registration for C"),
     ("probe-core/src/state/context.rs", 510, "a context's stack of hits"),
     ("probe-core/src/hit.rs", 514, "the hit by trap"),
     ("probe-core/tests/contract/hit.rs", 696, "the rules HIT_1 to HIT_13"),
