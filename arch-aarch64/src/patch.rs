@@ -2,7 +2,7 @@
 //!
 //! A breakpoint is one aligned word, so there is no order of writes to keep: the one store makes it appear at once
 //! (DDI 0487J.a B2.2.1, single-copy atomicity of aligned words; B2.2.5, concurrent modification and execution).
-//! B2.2.5 lets B, BL, BRK, HVC, ISB, NOP, SMC and SVC replace each other under another core's feet, which covers
+//! B2.2.5 lets B, BL, BRK, HVC, ISB, NOP, SMC and SVC replace each other while another core executes them, which covers
 //! a slot's tail. For other instructions it asks the executing core for a context synchronisation event before it
 //! may rely on which of the two it executes: that is [`Host::sync_cores`](probe_core::host::Host::sync_cores),
 //! and until then the old instruction (no hit) or the new one (a hit) is executed, which the core's life of a

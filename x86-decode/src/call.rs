@@ -125,14 +125,15 @@ pub fn fill_stubs<M: Mode>(chunk: CodeAddr, trampoline: CodeAddr, handler: usize
     })
 }
 
-/// The same for functions that are entered in step with the processor, which predicts that a return goes behind the last call: so
-/// before each stub there is a call, and where a detour leads there ([`detour`](crate::detour)), the function's return to the stub
-/// is predicted, and so is the trampoline's to the caller. For that the stub makes no call of its own: it pushes a word.
+/// The same for functions that detours enter so that the processor predicts their returns. It predicts that a return goes to the
+/// instruction behind the last call, so a call stands before each stub, and the detour ([`detour`](crate::detour)) leads there: then
+/// the function's return to the stub is predicted, and the trampoline's to the caller, too. The stub itself makes no call; it pushes a
+/// word.
 ///
-/// In 64-bit mode it is `call [rsp - 24]`, which pushes the stub in the place of the return address. That is for code where whatever
-/// interrupts spares the red zone (System V ABI AMD64 1.0, 3.2.2): the signals of a program do, interrupts in a kernel do not. In
-/// 32-bit mode, which has none, it calls what stands behind the veneer, which drops the stub again, as the return address is
-/// there already, and jumps to where the word above it says.
+/// In 64-bit mode the call is `call [rsp - 24]`, which pushes the stub's address where the return address was. It uses the red zone
+/// (System V ABI AMD64 1.0, 3.2.2), which signals of a program leave alone, and interrupts in a kernel do not. In 32-bit mode, which
+/// has no red zone, it calls the code behind the veneer, which drops the stub's address again, as the return address is it already,
+/// and jumps to the address in the next word.
 pub fn fill_followed_stubs<M: Mode>(
     chunk: CodeAddr,
     trampoline: CodeAddr,
