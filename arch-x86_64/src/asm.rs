@@ -1,9 +1,8 @@
 //! The trampolines of returns and detours, and the traps that they and jprobes leave by: what executes.
 //!
-//! Return stubs ([`fill_stubs`](probe_core::arch::Calls::fill_stubs)) lead here with the handler's address and the
-//! stub's (plus 5) on top of the stack as it was at the function's return, and everything else untouched. The
-//! trampoline builds a [`Regs`] there, calls the handler and resumes from the `Regs`. Its frame description
-//! lets an unwinder pass from the handler to the function's caller.
+//! Return stubs ([`fill_stubs`](probe_core::arch::Calls::fill_stubs)) lead here with the handler's address and the stub's (plus 5)
+//! on top of the stack as it was at the function's return, and everything else untouched. The trampoline builds a [`Regs`] there, calls
+//! the handler and resumes from the `Regs`. Its frame description lets an unwinder pass from the handler to the function's caller.
 //!
 //! A handler that moves the stack pointer may only raise it. The stack pointer is expected to be aligned to a word, as
 //! all code keeps it. Source: System V ABI AMD64 1.0, 3.2; SDM volume 1, 13.
