@@ -33,7 +33,7 @@ pub(crate) fn quick_steps() -> Vec<Step> {
         Step::check("one list of architectures", architectures::check),
         Step::check("same files in all backends", backends_look_alike),
         Step::check("lengths of functions and files", |root| sizes::check(&sources(root)?)),
-        Step::check("floors of the core", |root| floors::check(&sources(root)?)),
+        Step::check("floors of the core, no circles of files", |root| floors::check(&sources(root)?)),
         Step::check("promises in SAFETY comments", |root| promises::check(&sources(root)?)),
         Step::check("places of the mutants", crate::mutants::check),
         Step::check("links of the documents", crate::documents::links_lead_somewhere),

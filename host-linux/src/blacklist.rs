@@ -4,7 +4,7 @@
 //!   calls them, of Rust's `core`; and everything there that no symbol covers.
 //! * `memcpy` and its like, which the compiler calls at its own discretion, where they are not our own
 //!   (feature `private-mem`); on i386 also the thunks there by which position-independent code learns its address.
-//! * Restartable sequences, with a reason of their own ([`crate::symbols::sequences`]).
+//! * Restartable sequences, with a reason of their own ([`probe_elf_symbols::sequences`]).
 //! * The vDSO: it is the kernel's, and on most architectures our own signal handlers return through it.
 //!
 //! Everything else may be probed, the loader and all of libc included: what the hit path calls once per thread
@@ -12,12 +12,13 @@
 //! a probe there is an ordinary nested hit.
 
 use crate::arch::IS_ADDRESS_THUNK;
-use crate::symbols::index::{Entry, Kind};
+use crate::symbols::eh_frame;
 use crate::symbols::objects::{self, Object, Role};
-use crate::symbols::{demangle, eh_frame};
 use core::ffi::c_int;
 use probe_core::CodeAddr;
 use probe_core::host::{Arrival, Blacklisted};
+use probe_elf_symbols::demangle;
+use probe_elf_symbols::index::{Entry, Kind};
 
 unsafe extern "C" {
     fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8;
@@ -115,8 +116,8 @@ fn bounds(object: &Object, function: usize) -> (usize, usize) {
 
 /// Whether a symbol's name says that it belongs to the hit path.
 fn is_hit_path(name: &str) -> bool {
-    const CRATES: [&str; 5] =
-        ["probe_core", "probe_arch_", "probe_host_linux", "probe_x86_decode", "yaxpeax"];
+    const CRATES: [&str; 6] =
+        ["probe_core", "probe_arch_", "probe_host_linux", "probe_elf_symbols", "probe_x86_decode", "yaxpeax"];
     if CRATES.iter().any(|krate| name.contains(krate)) || name.starts_with("__aarch64_") {
         return true;
     }

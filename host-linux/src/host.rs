@@ -4,7 +4,6 @@ use crate::arch::{Native, Regs};
 use crate::lock::Lock;
 use crate::memory::{self, ProcessMemory};
 use crate::signals::interrupted;
-use crate::symbols::index::{Entry, Kind};
 use crate::symbols::objects::{self, Object, Role};
 use crate::symbols::{arrival, ifunc};
 use crate::text::{TextAccess, TextWriter};
@@ -14,6 +13,7 @@ use probe_core::arch::{Arch, SaveSet};
 use probe_core::error::{Refusal, TextError};
 use probe_core::host::{Arrival, Blacklisted, Context, Host, Notice, Probeable, Symbol, Task, Watchpoints};
 use probe_core::{CodeAddr, Probes};
+use probe_elf_symbols::index::{Entry, Kind};
 
 /// This process as a host of probes. There is one: [`crate::probes`].
 pub struct LinuxProcess {

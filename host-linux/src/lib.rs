@@ -18,7 +18,7 @@
 //!
 //! In the order of reading: `host` the host itself · [`process`] how it starts · [`signals`] the traps and the program's own handlers ·
 //! [`threads`] what every thread has · [`text`] writing code · `exec` memory for code · `memory` access that cannot
-//! fault · `sync` core synchronisation · [`symbols`] names both ways · `blacklist` what must not be probed · `unwind`
+//! fault · `sync` core synchronisation · `symbols` names both ways · `blacklist` what must not be probed · `unwind`
 //! exceptions and backtraces through return probes · `clock` the time where the counter is forbidden · `watch` watchpoints · `arch` what differs between architectures · [`sys`] the kernel's
 //! interface.
 //!
@@ -48,7 +48,7 @@ mod memory;
 mod private_mem;
 pub mod process;
 pub mod signals;
-pub mod symbols;
+mod symbols;
 mod sync;
 pub mod sys;
 pub mod text;

@@ -7,10 +7,10 @@
 
 use crate::arch;
 use crate::lock::Lock;
-use crate::symbols::index::Kind;
 use crate::symbols::objects;
 use core::ffi::c_void;
 use probe_core::CodeAddr;
+use probe_elf_symbols::index::Kind;
 use probe_unwind::{EhFrame, Stubs};
 use std::boxed::Box;
 use std::vec::Vec;

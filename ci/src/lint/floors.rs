@@ -1,5 +1,5 @@
 //! ARCHITECTURE: the core has floors. A file imports what is on its own floor or below, the two halves do not know each other, and no
-//! files import each other in a circle.
+//! files import each other in a circle. Nor do the files of the other crates named here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,6 +7,9 @@ use super::{Source, found, without_unit_tests};
 
 /// Where the core's files are.
 const CORE: &str = "probe-core/src/";
+
+/// Where no file may import itself by way of others, what it composes included.
+const WITHOUT_CIRCLES: [&str; 2] = ["elf-symbols/src/", "host-linux/src/"];
 
 /// The floors, from below: each with the folder of that name. Other files are below all of them.
 const FLOORS: [(&str, u8); 4] = [("state", 1), ("hit", 2), ("registry", 2), ("face", 3)];
@@ -16,32 +19,80 @@ const FLOORS: [(&str, u8); 4] = [("state", 1), ("hit", 2), ("registry", 2), ("fa
 /// # Errors
 /// What was found, a line each.
 pub(super) fn check(sources: &[Source]) -> Result<(), String> {
-    let files: BTreeMap<&str, &str> = sources
-        .iter()
-        .filter_map(|source| Some((source.path.strip_prefix(CORE)?.strip_suffix(".rs")?, &*source.text)))
-        .filter(|(file, _)| *file != "lib")
-        .collect();
     let mut wrong = Vec::new();
-    let mut arrows: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (file, text) in &files {
-        for path in imports(file, without_unit_tests(text)) {
-            let Some(to) = file_of(&path, &files).filter(|to| to != file) else { continue };
+    let core = files_of(CORE, sources);
+    let arrows = arrows(&core, Parts::Apart);
+    for (file, all) in &arrows {
+        for to in all {
             let (from_floor, to_floor) = (floor(file), floor(to));
             if to_floor.1 > from_floor.1 || to_floor.1 == from_floor.1 && to_floor.0 != from_floor.0 {
                 wrong.push(format!("{CORE}{file}.rs: imports {to}, which is not below it"));
             }
-            arrows.entry(file).or_default().insert(to);
         }
     }
-    for file in files.keys() {
-        if let Some(circle) = circle_from(file, &arrows)
+    wrong.extend(circles(CORE, &arrows));
+    for root in WITHOUT_CIRCLES {
+        wrong.extend(circles(root, &self::arrows(&files_of(root, sources), Parts::Imported)));
+    }
+    found(wrong)
+}
+
+/// Whether a file imports the parts that it is composed of, which are in the folder of its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Parts {
+    /// They name their whole, as optional powers name the trait that they are powers of.
+    Apart,
+    /// A part that names its whole is a circle.
+    Imported,
+}
+
+/// The files below a folder by their modules' paths, but for the crate's root.
+fn files_of<'a>(root: &str, sources: &'a [Source]) -> BTreeMap<&'a str, &'a str> {
+    sources
+        .iter()
+        .filter_map(|source| {
+            let file = source.path.strip_prefix(root)?.strip_suffix(".rs")?;
+            Some((file.strip_suffix("/mod").unwrap_or(file), without_unit_tests(&source.text)))
+        })
+        .filter(|(file, _)| !matches!(*file, "lib" | "main"))
+        .collect()
+}
+
+/// Which file imports which.
+fn arrows<'a>(files: &BTreeMap<&'a str, &'a str>, parts: Parts) -> BTreeMap<&'a str, BTreeSet<&'a str>> {
+    let mut arrows: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (file, text) in files {
+        let paths = imports(file, text);
+        let of_parts = if parts == Parts::Imported { files.keys() } else { Default::default() };
+        let of_parts = of_parts.filter(|part| parent(part) == *file && names_part(text, part)).copied();
+        let named = paths.iter().filter_map(|path| file_of(path, files));
+        arrows.entry(file).or_default().extend(named.chain(of_parts).filter(|to| to != file));
+    }
+    arrows
+}
+
+/// Whether a file uses one of its parts: not only declares it.
+fn names_part(text: &str, part: &str) -> bool {
+    let name = part.rsplit('/').next().unwrap_or(part);
+    let code = code_of(text);
+    code.match_indices(&format!("{name}::")).any(|(at, _)| {
+        let before = &code[..at];
+        before.ends_with("self::")
+            || !before.ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | ':'))
+    })
+}
+
+/// The circles among files, a line each.
+fn circles(root: &str, arrows: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for file in arrows.keys() {
+        if let Some(circle) = circle_from(file, arrows)
             && circle.iter().min() == Some(file)
         {
-            wrong.push(format!("{CORE}{file}.rs: imports itself, by way of {}", circle.join(", ")));
+            wrong.push(format!("{root}{file}.rs: imports itself, by way of {}", circle.join(", ")));
         }
     }
-    wrong.dedup();
-    found(wrong)
+    wrong
 }
 
 /// The floor that a file is on, and how high that is.
@@ -51,7 +102,7 @@ fn floor(file: &str) -> (&str, u8) {
 }
 
 /// The file that a path, from the root, leads into.
-fn file_of<'a>(path: &str, files: &BTreeMap<&'a str, &str>) -> Option<&'a str> {
+fn file_of<'a>(path: &str, files: &BTreeMap<&'a str, &'a str>) -> Option<&'a str> {
     let mut path = path;
     loop {
         if let Some((file, _)) = files.get_key_value(path) {
@@ -61,9 +112,14 @@ fn file_of<'a>(path: &str, files: &BTreeMap<&'a str, &str>) -> Option<&'a str> {
     }
 }
 
+/// A file's text without its comments, in one line.
+fn code_of(text: &str) -> String {
+    text.lines().map(|line| line.split("//").next().unwrap_or(line)).collect()
+}
+
 /// All that a file names by `crate::` or `super::`, as paths from the root, with slashes.
 fn imports(file: &str, text: &str) -> Vec<String> {
-    let code: String = text.lines().map(|line| line.split("//").next().unwrap_or(line)).collect();
+    let code = code_of(text);
     let mut paths = Vec::new();
     for (at, word) in code.match_indices("crate::").chain(code.match_indices("super::")) {
         let is_word =
@@ -168,7 +224,23 @@ mod tests {
     }
 
     #[test]
-    fn the_core_has_floors() {
+    fn a_part_that_imports_its_whole_is_found() {
+        let source =
+            |path: &str, text: &str| Source { path: format!("host-linux/src/{path}"), text: text.to_owned() };
+        let whole = |text| source("threads.rs", text);
+        let upwards = source("threads/table.rs", "use super::Block;\n");
+        let uses = "mod table;\nuse self::table::Table;\n";
+        let wrong = check(&[whole(uses), upwards]).expect_err("it is found");
+        assert_eq!(wrong, "host-linux/src/threads.rs: imports itself, by way of threads/table, threads");
+        let calls = "mod table;\nfn a() { table::start() }\n";
+        let upwards = || source("threads/table.rs", "use crate::threads::Block;\n");
+        assert!(check(&[whole(calls), upwards()]).is_err());
+        assert_eq!(check(&[whole("mod table;\n// table::start\n"), upwards()]), Ok(()));
+        assert_eq!(check(&[whole("fn a() { stable::start() }\n"), upwards()]), Ok(()));
+    }
+
+    #[test]
+    fn the_core_has_floors_and_other_crates_have_no_circles() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         assert_eq!(check(&super::super::sources(&root).expect("the repository is there")), Ok(()));
     }

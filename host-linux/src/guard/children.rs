@@ -8,13 +8,13 @@
 //! The probes are on libc's functions and not on their system calls, so that no child wakes up in a slot.
 
 use crate::arch::{self, SYSCALL};
-use crate::symbols::index::Kind;
 use crate::symbols::objects::Object;
 use crate::{Hit, Kprobe, Native, process, sys, threads};
 use core::ffi::c_long;
 use probe_core::arch::{Memory, Regs as _};
 use probe_core::handler::Flow;
 use probe_core::{AnyProbe, CodeAddr, Place};
+use probe_elf_symbols::index::Kind;
 
 /// `CLONE_CLEAR_SIGHAND`.
 const CLEAR_SIGHAND: u64 = 1 << 32;

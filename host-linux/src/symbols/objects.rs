@@ -3,13 +3,14 @@
 //! The loader counts its additions and removals (`dlpi_adds`, `dlpi_subs`), so that a look at the counters before every
 //! lookup is enough to stay right. Not for the hit path: the loader's lock is taken.
 
-use super::arrival::Copied;
-use super::file::{self, Mapped};
-use super::index::{BUILDING, Index};
-use super::sequences::{self, Sequences};
+use super::copied::Copied;
 use crate::lock::Lock;
 use crate::{memory, sys};
 use core::ffi::{CStr, c_int, c_void};
+use probe_elf_symbols::building;
+use probe_elf_symbols::file::{self, Mapped};
+use probe_elf_symbols::index::Index;
+use probe_elf_symbols::sequences::Sequences;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -61,7 +62,7 @@ impl Object {
         if let Some(index) = self.index.get() {
             return index;
         }
-        let _building = BUILDING.lock();
+        let _building = building::begin();
         self.index.get_or_init(|| self.read_index().unwrap_or_default())
     }
 
@@ -75,7 +76,7 @@ impl Object {
     }
 
     /// The file that was loaded.
-    pub(super) fn file(&self) -> std::io::Result<Mapped> {
+    fn file(&self) -> std::io::Result<Mapped> {
         let data = Mapped::open(&self.path)?;
         // It may have been replaced since.
         if self.build_id.is_some() && file::build_id(&data) != self.build_id {
@@ -89,8 +90,8 @@ impl Object {
         if let Some(sequences) = self.sequences.get() {
             return sequences;
         }
-        let _building = BUILDING.lock();
-        self.sequences.get_or_init(|| sequences::of(self))
+        let _building = building::begin();
+        self.sequences.get_or_init(|| self.file().map(|data| Sequences::of_file(&data)).unwrap_or_default())
     }
 
     /// The first segment as it is in memory: all of a vDSO.
@@ -211,7 +212,7 @@ pub(crate) fn at(at: usize) -> Option<Arc<Object>> {
 
 /// Before a fork.
 pub(crate) fn hold() {
-    BUILDING.take();
+    building::hold();
     STATE.take();
 }
 
@@ -223,7 +224,7 @@ pub(crate) unsafe fn release() {
     // SAFETY: the caller's promise.
     unsafe { STATE.give() };
     // SAFETY: as above.
-    unsafe { BUILDING.give() };
+    unsafe { building::release() };
 }
 
 /// In a fork's child: the threads that were reporting are not there, so what they had not finished is to be done again.

@@ -6,10 +6,11 @@ use super::{Failure, open};
 use crate::def::{Fit, HasFile, fit, near_matches};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, elf};
-use probe_host_linux::symbols::arrival::InFile;
-use probe_host_linux::symbols::file::symbols_of;
-use probe_host_linux::symbols::index::{Entry, Index, Kind};
-use probe_host_linux::symbols::sequences::Sequences;
+use probe_elf_symbols::arrival::InFile;
+use probe_elf_symbols::demangle::in_its_language;
+use probe_elf_symbols::file::symbols_of;
+use probe_elf_symbols::index::{Entry, Index, Kind};
+use probe_elf_symbols::sequences::Sequences;
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
@@ -364,22 +365,7 @@ pub(super) fn with_offset(name: Foreign<String>, offset: u64) -> Foreign<String>
 
 /// The name as its programming language writes it.
 pub(super) fn demangled(name: &str) -> Foreign<String> {
-    Foreign::new(in_its_language(name))
-}
-
-fn in_its_language(name: &str) -> String {
-    if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        return format!("{rust:#}");
-    }
-    if name.starts_with("_Z")
-        && let Ok(symbol) = cpp_demangle::Symbol::new(name)
-    {
-        let options = cpp_demangle::DemangleOptions::default().no_return_type();
-        if let Ok(text) = symbol.demangle_with_options(&options) {
-            return text;
-        }
-    }
-    name.to_owned()
+    Foreign::new(in_its_language(name).unwrap_or_else(|| name.to_owned()))
 }
 
 #[cfg(test)]
@@ -405,12 +391,5 @@ mod tests {
     fn a_mistyped_object_gets_a_suggestion() {
         let error = Libraries::new().object("libc.so.7").unwrap_err().to_string();
         assert!(error.contains("no object `libc.so.7`") && error.contains("libc.so.6"), "{error}");
-    }
-
-    #[test]
-    fn names_are_shown_as_their_language_writes_them() {
-        assert_eq!(in_its_language("_ZN4core3fmt5write17h0123456789abcdefE"), "core::fmt::write");
-        assert_eq!(in_its_language("_ZN2ns1fEi"), "ns::f(int)");
-        assert_eq!(in_its_language("malloc"), "malloc");
     }
 }

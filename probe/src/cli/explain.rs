@@ -14,7 +14,7 @@ use probe_core::arch::{Arch, Method, Site, Text};
 use probe_core::dry_run::{BranchTargets, displaced_by_jump, post_by_jump};
 use probe_core::error::Refusal;
 use probe_core::host::Arrival;
-use probe_host_linux::symbols::index::{Entry, Kind};
+use probe_elf_symbols::index::{Entry, Kind};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 

@@ -7,7 +7,7 @@ use super::style::{Role, Style};
 use super::{Failure, program};
 use crate::def::{Glob, Named, names, near_matches, object_named};
 use object::{Object, ObjectSymbol};
-use probe_host_linux::symbols::index::Kind;
+use probe_elf_symbols::index::Kind;
 use std::io::{self, Write};
 
 /// One line of the list.

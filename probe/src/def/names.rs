@@ -1,7 +1,7 @@
 //! Names of functions: what people type of a demangled one, and how to name one of several.
 
 use super::Glob;
-use probe_host_linux::symbols::demangle::forms;
+use probe_elf_symbols::demangle::forms;
 
 /// Whether a pattern matches a symbol as its table or as its language spells it.
 pub fn matches(glob: &Glob, symbol: &str) -> bool {

@@ -1,6 +1,6 @@
 //! The reader of ELF files on any bytes.
 
-use probe_host_linux::symbols::file::symbols_of;
+use probe_elf_symbols::file::symbols_of;
 use std::sync::LazyLock;
 
 /// This program's own file: what inputs are mutations of.

@@ -35,6 +35,16 @@ pub fn forms(name: &str, form: &mut dyn FnMut(&str)) {
     }
 }
 
+/// The name as its programming language writes it, of a Rust name without the hash; `None` for one that is not mangled.
+#[must_use]
+pub fn in_its_language(name: &str) -> Option<String> {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return Some(format!("{rust:#}"));
+    }
+    let symbol = cpp_demangle::Symbol::new(name.starts_with("_Z").then_some(name)?).ok()?;
+    symbol.demangle_with_options(&cpp_demangle::DemangleOptions::default().no_return_type()).ok()
+}
+
 /// Whether `name` can only be a demangled one: mangled ones and those of C have none of these characters.
 pub(crate) fn is_demangled(name: &str) -> bool {
     name.contains([':', '<', '(', ' ', '~'])
@@ -62,6 +72,14 @@ mod tests {
     #[test]
     fn cpp_names_come_with_and_without_parameters() {
         assert_eq!(all("_ZN2ns1fEi"), ["ns::f", "ns::f(int)"]);
+    }
+
+    #[test]
+    fn names_are_shown_as_their_language_writes_them() {
+        let core = in_its_language("_ZN4core3fmt5write17h0123456789abcdefE");
+        assert_eq!(core.as_deref(), Some("core::fmt::write"));
+        assert_eq!(in_its_language("_ZN2ns1fEi").as_deref(), Some("ns::f(int)"));
+        assert_eq!(in_its_language("malloc"), None);
     }
 
     #[test]

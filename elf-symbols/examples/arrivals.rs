@@ -1,12 +1,12 @@
 //! Counts, over the ELF files that are named, to which functions no call comes (REG_19), by reason, and which of them have symbols.
 //!
-//! cargo run --release -p probe-host-linux --example arrivals -- /usr/bin/* /usr/lib/x86_64-linux-gnu/*.so*
+//! cargo run --release -p probe-elf-symbols --example arrivals -- /usr/bin/* /usr/lib/x86_64-linux-gnu/*.so*
 
-use probe_host_linux::probe_core::host::Arrival;
-use probe_host_linux::symbols::arrival::InFile;
-use probe_host_linux::symbols::file::read_symbols;
-use probe_host_linux::symbols::index::Kind;
-use probe_host_linux::symbols::sequences::Sequences;
+use probe_core::host::Arrival;
+use probe_elf_symbols::arrival::InFile;
+use probe_elf_symbols::file::read_symbols;
+use probe_elf_symbols::index::Kind;
+use probe_elf_symbols::sequences::Sequences;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 

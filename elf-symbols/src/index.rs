@@ -1,12 +1,7 @@
 //! One object's symbols: sorted by address, hashed by name, built once.
 
-use super::demangle;
-use crate::lock::Lock;
+use crate::{building, demangle};
 use std::sync::OnceLock;
-
-/// Held while a table is being built, so that a fork can wait for its end: a child could not finish what another thread
-/// had begun.
-pub(crate) static BUILDING: Lock<()> = Lock::new(());
 
 /// What a symbol names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,7 +203,7 @@ impl Index {
         if let Some(demangled) = self.demangled.get() {
             return demangled;
         }
-        let _building = BUILDING.lock();
+        let _building = building::begin();
         self.demangled.get_or_init(|| {
             let mut all = Vec::new();
             for (i, entry) in self.entries.iter().enumerate() {

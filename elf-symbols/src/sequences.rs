@@ -7,8 +7,7 @@
 //! it and are not probed either: after them, in a slot, an interruption would find the program outside of the sequence and disarm it.
 //! Sources: Linux, include/uapi/linux/rseq.h; rseq(2).
 
-use super::file::{Elf, Mapped};
-use super::objects::Object;
+use crate::file::Elf;
 use object::{Object as _, ObjectSection, ObjectSegment, RelocationTarget, SectionFlags, elf};
 use probe_core::error::Refusal;
 
@@ -90,17 +89,11 @@ impl Sequences {
     }
 
     /// What nothing may be planted in: first address and one past the last.
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         self.0
             .iter()
             .flat_map(|sequence| [(sequence.start, sequence.end), (sequence.signature, sequence.abort)])
     }
-}
-
-/// Those of a loaded object, found when they are first asked for.
-pub(crate) fn of(object: &Object) -> Sequences {
-    let data = object.file();
-    data.map(|data: Mapped| Sequences::of_file(&data)).unwrap_or_default()
 }
 
 /// The search through a file.

@@ -1,6 +1,6 @@
 //! Where symbols come from: ELF files, their separate debug files, and the image in memory.
 
-use super::index::{Builder, Index, Kind, RawSymbol};
+use crate::index::{Builder, Index, Kind, RawSymbol};
 use object::elf;
 use object::read::elf::{ElfFile, FileHeader, Sym};
 use object::{Endianness, Object, ObjectSection};
@@ -12,10 +12,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 #[cfg(target_pointer_width = "64")]
-pub(super) type Header = elf::FileHeader64<Endianness>;
+pub(crate) type Header = elf::FileHeader64<Endianness>;
 #[cfg(target_pointer_width = "32")]
-pub(super) type Header = elf::FileHeader32<Endianness>;
-pub(super) type Elf<'data> = ElfFile<'data, Header>;
+pub(crate) type Header = elf::FileHeader32<Endianness>;
+pub(crate) type Elf<'data> = ElfFile<'data, Header>;
 
 /// Where separate debug files are installed.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
@@ -101,7 +101,8 @@ pub fn symbols_of(data: &[u8], path: Option<&Path>) -> io::Result<Index> {
 }
 
 /// The build id in an ELF file.
-pub(crate) fn build_id(data: &[u8]) -> Option<Vec<u8>> {
+#[must_use]
+pub fn build_id(data: &[u8]) -> Option<Vec<u8>> {
     Elf::parse(data).ok()?.build_id().ok()?.map(<[u8]>::to_vec)
 }
 
@@ -307,13 +308,10 @@ mod tests {
     fn this_program_knows_its_own_functions() {
         let index = read_symbols(Path::new("/proc/self/exe")).unwrap();
         let mut count = 0;
-        index.find(
-            "probe_host_linux::symbols::file::tests::this_program_knows_its_own_functions",
-            &mut |entry| {
-                assert_eq!(entry.kind, Kind::Function);
-                count += 1;
-            },
-        );
+        index.find("probe_elf_symbols::file::tests::this_program_knows_its_own_functions", &mut |entry| {
+            assert_eq!(entry.kind, Kind::Function);
+            count += 1;
+        });
         assert_eq!(count, 1);
     }
 }
