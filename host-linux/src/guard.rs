@@ -11,6 +11,10 @@
 //!
 //! The module `children` gives each child a block and handlers of its own.
 //!
+//! What belongs here is what holds for every program that is probed, whoever embeds this crate: it is seen at libc's own system calls,
+//! under all names. Who is loaded before libc (the agent of `probe trace`, `agent/hooks`) interposes libc's functions for what
+//! only an agent does, and for masks and actions where no guard is planted.
+//!
 //! Not covered: one of our signals that is sent while the program blocks it is handled at once; signal handlers may run while
 //! `sigsuspend`, `ppoll` or the like waits with our signals in its set; system calls that the program makes without libc.
 

@@ -9,7 +9,9 @@
 //! * `_exit`, `_Exit`, `execve`, `execv`, `execvp`, `execvpe`: what was missed is told before it is forgotten; a program
 //!   that is executed in place of the traced one is traced, too. The others of that family: [`super::exec`].
 //!
-//! What libc does by itself, without going through its own exported functions, is not seen here.
+//! What belongs here is what only an agent does (objects that go, threads that come, programs that are executed), and masks and actions
+//! where no guard is planted, or where it does not see them: in waits (`sigsuspend`, `ppoll`, …). What libc does by itself, without going
+//! through its own exported functions, is the guard's ([`probe_host_linux::guard`]).
 
 use super::environment::Inherited;
 use super::runner::{self, Execution};

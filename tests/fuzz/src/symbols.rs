@@ -1,6 +1,8 @@
 //! The reader of ELF files on any bytes.
 
+use probe_elf_symbols::arrival::InFile;
 use probe_elf_symbols::file::symbols_of;
+use probe_elf_symbols::sequences::Sequences;
 use std::sync::LazyLock;
 
 /// This program's own file: what inputs are mutations of.
@@ -19,6 +21,11 @@ pub fn read(data: &[u8]) {
 }
 
 fn look(data: &[u8]) {
+    let sequences = Sequences::of_file(data);
+    let file = InFile::new(data);
+    for at in file.described().into_iter().take(64) {
+        let _ = (file.arrival("", at), sequences.refusal(at, || None));
+    }
     let Ok(index) = symbols_of(data, None) else { return };
     let mut last = 0;
     for entry in index.entries().iter().take(64) {
