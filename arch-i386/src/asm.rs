@@ -155,8 +155,11 @@ fn xcr0() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// DF, IOPL and NT, which handlers' code may not have set, or which stand above OF.
-const UNUSUAL: usize = 1 << 10 | 3 << 12 | 1 << 14;
+/// TF, DF and AC, which a handler's code does not expect to be set.
+const UNEXPECTED: i32 = 1 << 8 | 1 << 10 | 1 << 18;
+
+/// These, and what stands above OF in its byte: IOPL and NT.
+const UNUSUAL: i32 = UNEXPECTED | 3 << 12 | 1 << 14;
 
 /// x87, AVX and the upper halves of ZMM0-7: the state components that moves of XMM registers do not preserve.
 const NOT_LIGHT: u8 = 1 | 1 << 2 | 1 << 6;
@@ -244,7 +247,7 @@ macro_rules! trampoline {
                 ".cfi_offset esi, {esi} - {outside}",
                 ".cfi_offset edi, {edi} - {outside}",
                 ".cfi_offset ebp, {ebp} - {outside}",
-                "test byte ptr [ebp + {flags} + 1], {unusual} >> 8",
+                "test dword ptr [ebp + {flags}], {unusual}",
                 "jnz 5f",
                 $($call,)*
                 "test eax, eax",
@@ -279,16 +282,19 @@ macro_rules! trampoline {
                 "pop eax",
                 ".cfi_adjust_cfa_offset -4",
                 $($leave_changed,)*
-                // CLD is slow, and almost never needed.
+                // POPF is slow, and almost never needed.
                 ".cfi_restore_state",
                 "5:",
-                "cld",
+                "pushfd",
+                "and dword ptr [esp], {usual}",
+                "popfd",
                 $($call,)*
                 "jmp 3b",
                 ".cfi_endproc",
                 frame = const FRAME,
                 outside = const $outside,
                 unusual = const UNUSUAL,
+                usual = const !UNEXPECTED,
                 ebp_at = const offset_of!(Regs, ebp),
                 eax_at = const offset_of!(Regs, eax),
                 ebx = const saved!(ebx),

@@ -157,8 +157,11 @@ fn note_segments() {
     second.store(ss, Ordering::Relaxed);
 }
 
-/// DF, IOPL and NT, which handlers' code may not have set, or which stand above OF.
-const UNUSUAL: usize = 1 << 10 | 3 << 12 | 1 << 14;
+/// TF, DF and AC, which a handler's code does not expect to be set.
+const UNEXPECTED: i32 = 1 << 8 | 1 << 10 | 1 << 18;
+
+/// These, and what stands above OF in its byte: IOPL and NT.
+const UNUSUAL: i32 = UNEXPECTED | 3 << 12 | 1 << 14;
 
 /// The size of the frame.
 const FRAME: usize = size_of::<Regs>();
@@ -169,6 +172,21 @@ const AT_PLACE: usize = FRAME + 8 + RED_ZONE_LEN;
 
 /// x87, AVX and the upper halves of ZMM0-15: the state components that moves of XMM registers do not preserve.
 const NOT_LIGHT: u8 = 1 | 1 << 2 | 1 << 6;
+
+/// Describes the frame of what is interrupted, from the saved registers; the handler's user has put the place or the real return
+/// address into `rip`, or the stub's own frame description leads to it.
+macro_rules! interrupted {
+    () => {
+        ".cfi_def_cfa rbp, {outside}
+        .cfi_offset rip, {rip} - {outside}
+        .cfi_offset rbx, {rbx} - {outside}
+        .cfi_offset rbp, {rbp} - {outside}
+        .cfi_offset r12, {r12} - {outside}
+        .cfi_offset r13, {r13} - {outside}
+        .cfi_offset r14, {r14} - {outside}
+        .cfi_offset r15, {r15} - {outside}"
+    };
+}
 
 /// What all trampolines have in common: a frame of [`Regs`], `outside` bytes below the stack of what is interrupted, and its
 /// description. From above it come `ip` words that RIP is pushed from. `note` leaves the handler's first argument in RDI, RAX
@@ -206,21 +224,14 @@ macro_rules! trampoline {
                 ".endr",
                 // It was pushed as it was then.
                 "add qword ptr [rsp + {rsp}], {outside} - {frame} + 8",
+                // Before anything is read that may be unaligned.
+                "test dword ptr [rsp + {flags}], {unusual}",
+                "jnz 5f",
+                ".cfi_remember_state",
                 $($note,)*
                 "mov rbp, rsp",
-                // The frame of what is interrupted, from the saved registers; the handler's user has put the place or the real
-                // return address into `rip`, or the stub's own frame description leads to it.
-                ".cfi_def_cfa rbp, {outside}",
-                ".cfi_offset rip, {rip} - {outside}",
-                ".cfi_offset rbx, {rbx} - {outside}",
-                ".cfi_offset rbp, {rbp} - {outside}",
-                ".cfi_offset r12, {r12} - {outside}",
-                ".cfi_offset r13, {r13} - {outside}",
-                ".cfi_offset r14, {r14} - {outside}",
-                ".cfi_offset r15, {r15} - {outside}",
+                interrupted!(),
                 "mov rsi, rsp",
-                "test byte ptr [rsp + {flags} + 1], {unusual} >> 8",
-                "jnz 5f",
                 $($call,)*
                 "test eax, eax",
                 "jnz 3f",
@@ -253,10 +264,17 @@ macro_rules! trampoline {
                 ".cfi_adjust_cfa_offset -8",
                 ".endr",
                 $($leave_changed,)*
-                // CLD is slow, and almost never needed.
+                // POPF is slow, and almost never needed.
+                ".cfi_restore_state",
                 ".cfi_restore_state",
                 "5:",
-                "cld",
+                "pushfq",
+                "and qword ptr [rsp], {usual}",
+                "popfq",
+                $($note,)*
+                "mov rbp, rsp",
+                interrupted!(),
+                "mov rsi, rsp",
                 $($call,)*
                 "jmp 3b",
                 ".cfi_endproc",
@@ -264,6 +282,7 @@ macro_rules! trampoline {
                 frame = const FRAME,
                 outside = const $outside,
                 unusual = const UNUSUAL,
+                usual = const !UNEXPECTED,
                 r15 = const offset_of!(Regs, r15),
                 r14 = const offset_of!(Regs, r14),
                 r13 = const offset_of!(Regs, r13),

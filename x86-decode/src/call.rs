@@ -200,10 +200,10 @@ fn fill_chunk<M: Mode>(
         return 0;
     }
     if M::IS_LONG {
-        // push [rip + 6]; jmp [rip + 8]; the two words.
-        put(veneer, 0, &[0xff, 0x35, 6, 0, 0, 0, 0xff, 0x25, 8, 0, 0, 0]);
-        put(veneer, 12, &(handler as u64).to_le_bytes());
-        put(veneer, 20, &(trampoline.as_usize() as u64).to_le_bytes());
+        // push [rip + 10]; jmp [rip + 12]; the two words, aligned: a program may have unaligned accesses fault (AC).
+        put(veneer, 0, &[0xff, 0x35, 10, 0, 0, 0, 0xff, 0x25, 12, 0, 0, 0]);
+        put(veneer, 16, &(handler as u64).to_le_bytes());
+        put(veneer, 24, &(trampoline.as_usize() as u64).to_le_bytes());
     } else {
         // push handler; jmp trampoline
         let distance = trampoline.offset_from(veneer_at.wrapping_add(10)) as u32;

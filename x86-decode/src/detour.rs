@@ -30,7 +30,7 @@ use probe_core::error::Refusal;
 pub const JUMP_LEN: usize = 5;
 
 /// The most bytes of a detour: twice two words, a call and the way to a stub, five copies, the jump back.
-pub const DETOUR_LEN: usize = 250;
+pub const DETOUR_LEN: usize = 255;
 
 /// What a leaf function may keep below the stack pointer in 64-bit mode, in bytes.
 pub const RED_ZONE_LEN: usize = 128;
@@ -193,10 +193,11 @@ pub fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
     [JMP_REL32, a, b, c, d, 0, 0, 0]
 }
 
-/// How far before a detour's entry its memory begins, in bytes: two words in 64-bit mode, nothing in 32-bit mode.
+/// How far before a detour's entry its memory begins, in bytes: two words in 64-bit mode, and room to align the first one, nothing in
+/// 32-bit mode.
 #[must_use]
 pub const fn header_len<M: Mode>() -> usize {
-    if M::IS_LONG { 2 * M::WORD } else { 0 }
+    if M::IS_LONG { 3 * M::WORD } else { 0 }
 }
 
 /// Which trampoline a detour calls.
@@ -330,13 +331,26 @@ impl<M: Mode> Code<'_, M> {
             self.word(word)?;
             return self.branch(&[0xe8], trampoline);
         }
+        let header = self.writer.len;
+        self.align()?;
+        let at = self.writer.len;
         self.word(trampoline.as_usize())?;
+        while self.writer.len < header + header_len::<M>() - M::WORD {
+            self.put(&[INT3])?;
+        }
         self.word(word)?;
         self.put(&SKIP_RED_ZONE)?;
-        // Two words before that, seen from behind the call.
-        let displacement = -(header_len::<M>() as i32 + SKIP_RED_ZONE.len() as i32 + 6);
         self.put(&[0xff, 0x15])?;
+        let displacement = at as i32 - (self.writer.len + 4) as i32;
         self.put(&displacement.to_le_bytes())
+    }
+
+    /// Fills up to where a word is aligned: a program may have unaligned accesses fault (AC).
+    fn align(&mut self) -> Result<(), Refusal> {
+        while !self.here().as_usize().is_multiple_of(M::WORD) {
+            self.put(&[INT3])?;
+        }
+        Ok(())
     }
 
     /// An opcode with a 32-bit displacement to `to`.
@@ -357,8 +371,16 @@ impl<M: Mode> Code<'_, M> {
         if self.branch(&[JMP_REL32], to).is_ok() {
             return Ok(());
         }
+        self.jump_far(to)
+    }
+
+    /// A jump through a word of its own.
+    fn jump_far(&mut self, to: CodeAddr) -> Result<(), Refusal> {
         self.put(&JMP_INDIRECT)?;
-        self.put(&[0; 4])?;
+        let behind = self.here().as_usize().wrapping_add(4);
+        let displacement = behind.wrapping_neg() % M::WORD;
+        self.put(&(displacement as u32).to_le_bytes())?;
+        self.align()?;
         self.word(to.as_usize())
     }
 
@@ -368,9 +390,15 @@ impl<M: Mode> Code<'_, M> {
             self.put(&[0x68])?;
             return self.word(to.as_usize());
         }
-        // push [rip + 2]; jmp over the word.
-        self.put(&[0xff, 0x35, 2, 0, 0, 0, 0xeb, 8])?;
-        self.word(to.as_usize())
+        let to = to.as_usize() as u64;
+        let [a, b, c, d, high @ ..] = to.to_le_bytes();
+        self.put(&[0x68, a, b, c, d])?;
+        if to as i32 as u64 != to {
+            // mov dword ptr [rsp + 4], imm32
+            self.put(&[0xc7, 0x44, 0x24, 0x04])?;
+            self.put(&high)?;
+        }
+        Ok(())
     }
 
     /// The copy of one displaced instruction, which `text` starts with and which stood at `place`.
@@ -421,11 +449,10 @@ impl<M: Mode> Code<'_, M> {
             return Ok(());
         }
         // The opposite condition skips the far jump.
-        let far_len = (JMP_INDIRECT.len() + 4 + M::WORD) as u8;
-        self.put(&[0x70 | condition ^ 1, far_len])?;
-        self.put(&JMP_INDIRECT)?;
-        self.put(&[0; 4])?;
-        self.word(to.as_usize())
+        let behind = self.here().as_usize().wrapping_add(2 + JMP_INDIRECT.len() + 4);
+        let far_len = JMP_INDIRECT.len() + 4 + behind.wrapping_neg() % M::WORD + M::WORD;
+        self.put(&[0x70 | condition ^ 1, far_len as u8])?;
+        self.jump_far(to)
     }
 }
 

@@ -231,12 +231,14 @@ where
             _ => None,
         };
     }
-    // lea rsp, [rsp - 128]; call [rip + d]: through the first word before that.
+    // lea rsp, [rsp - 128]; call [rip + d]: through a word that a program may read that has unaligned accesses fault.
     let [0x48, 0x8d, 0x64, 0x24, 0x80, 0xff, 0x15, ..] = rest else { return None };
-    let words_at = offset.checked_sub(16)?;
-    assert_eq!((offset + 11).wrapping_add_signed(four(7)), words_at);
+    let trampoline_at = (offset + 11).wrapping_add_signed(four(7));
+    assert!(
+        (start + trampoline_at).is_multiple_of(8) && (offset - 24..=offset - 16).contains(&trampoline_at)
+    );
     let word = |at: usize| u64::from_le_bytes(*image[at..].first_chunk().unwrap()) as usize;
-    Some((word(words_at), word(words_at + 8)))
+    Some((word(trampoline_at), word(offset - 8)))
 }
 
 /// Rows of the tables, and what names addresses as far as they go.

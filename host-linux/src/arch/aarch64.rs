@@ -2,7 +2,8 @@
 //! pstate (448), then records of (magic, size) from 464.
 
 pub(crate) use super::plain::{
-    RESTORER_FLAG, WATCHPOINTS, check_watch, enter, function_entry, is_breakpoint_trap, restorer,
+    RESTORER_FLAG, WATCHPOINTS, check_alignment, check_watch, checks_alignment, enter, function_entry,
+    is_breakpoint_trap, restorer,
 };
 
 use super::code::{Leads, SyscallCode};

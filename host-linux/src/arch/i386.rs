@@ -2,7 +2,7 @@
 //! `uc_sigmask` at 108.
 
 pub(crate) use super::plain::{RESTORER_FLAG, enter, function_entry, restorer};
-pub(crate) use super::x86::{LOAD_LEN, RETURN_ONE, RETURN_TWO, is_breakpoint_trap};
+pub(crate) use super::x86::{LOAD_LEN, RETURN_ONE, RETURN_TWO, check_alignment, is_breakpoint_trap};
 
 use super::code::SyscallCode;
 use super::frame::{Frame, Regs};
@@ -226,4 +226,9 @@ pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize 
 /// Goes on behind an instruction that reads the time-stamp counter, as if that were 0.
 pub(super) fn skip_counter(frame: Frame, insn: [u8; 4]) -> bool {
     x86::Counter { ax: greg(11), dx: greg(9), pc: PC }.skip(frame, insn)
+}
+
+/// Whether the interrupted program has unaligned accesses fault.
+pub(super) fn checks_alignment(frame: Frame) -> bool {
+    x86::has_alignment_check(frame.word(greg(16)))
 }

@@ -51,9 +51,9 @@ cfg_if::cfg_if! {
 }
 
 pub(crate) use native::{
-    IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, WATCHPOINTS, check_watch,
-    eh_frame, enter, function_entry, is_breakpoint_trap, restorer, set_argument, sigaltstack_from,
-    thread_slot,
+    IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, WATCHPOINTS, check_alignment,
+    check_watch, eh_frame, enter, function_entry, is_breakpoint_trap, restorer, set_argument,
+    sigaltstack_from, thread_slot,
 };
 
 /// How libc's code makes a system call.
@@ -106,6 +106,11 @@ impl UContext {
     /// The architecture's number of the trap, or the signal where the architecture does not tell.
     pub(crate) fn trap_number(self, signal: core::ffi::c_int) -> u32 {
         native::trap_number(self.0, signal)
+    }
+
+    /// Whether unaligned accesses of the interrupted program are faults.
+    pub(crate) fn checks_alignment(self) -> bool {
+        native::checks_alignment(self.0)
     }
 
     /// Makes the frame say that the access at `addr` has faulted.

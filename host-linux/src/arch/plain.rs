@@ -1,7 +1,7 @@
 //! What most architectures have in common: one that differs has its own in its file.
 #![allow(dead_code, reason = "each architecture takes what it does not differ in")]
 
-use super::frame::Regs;
+use super::frame::{Frame, Regs};
 use probe_core::arch::Regs as _;
 use probe_core::error::Refusal;
 use probe_core::{CodeAddr, WatchRange};
@@ -28,6 +28,15 @@ pub(crate) fn function_entry(descriptor: &[usize; 3]) -> usize {
 pub(crate) const fn is_breakpoint_trap(code: core::ffi::c_int) -> bool {
     code == 1
 }
+
+/// No program asks for faults at unaligned accesses.
+pub(crate) const fn checks_alignment(_frame: Frame) -> bool {
+    false
+}
+
+/// As above.
+#[inline(always)]
+pub(crate) const fn check_alignment(_is_wanted: bool) {}
 
 /// None: what `watch` relies on has been tried on x86 only.
 pub(crate) const WATCHPOINTS: usize = 0;

@@ -1,7 +1,9 @@
 //! ppc64, both byte orders, ELFv1 and ELFv2. `ucontext_t`: `uc_sigmask` at 40, `gp_regs` at 232 (r0-r31, nip, msr,
 //! orig_r3, ctr, link, xer, ccr, softe, trap, dar, dsisr, result).
 
-pub(crate) use super::plain::{RESTORER_FLAG, WATCHPOINTS, check_watch, is_breakpoint_trap, restorer};
+pub(crate) use super::plain::{
+    RESTORER_FLAG, WATCHPOINTS, check_alignment, check_watch, checks_alignment, is_breakpoint_trap, restorer,
+};
 
 use super::code::{Leads, SyscallCode};
 use super::frame::{Frame, Regs};

@@ -71,3 +71,23 @@ pub(super) fn keep_lasting_flags(wanted: usize) {
     // SAFETY: through one word of the stack; only these two flags change, which no instruction of a program's heeds but POPF and IRET.
     unsafe { asm!("push {}", "popf", in(reg) flags, options(att_syntax)) };
 }
+
+/// AC: an unaligned access is a fault (SIGBUS).
+const ALIGNMENT_CHECK: usize = 1 << 18;
+
+/// Whether AC is set among these flags.
+pub(super) const fn has_alignment_check(flags: usize) -> bool {
+    flags & ALIGNMENT_CHECK != 0
+}
+
+/// Sets or clears AC for what runs here. The kernel leaves it to a handler as the program had it; the signal return brings it back.
+#[inline(always)]
+pub(crate) fn check_alignment(is_wanted: bool) {
+    let now: usize;
+    // SAFETY: reads the flags through one word of the stack, which the stack pointer's alignment suits.
+    unsafe { asm!("pushf", "pop {}", out(reg) now, options(preserves_flags, att_syntax)) };
+    if has_alignment_check(now) != is_wanted {
+        // SAFETY: as above; no compiled code heeds this flag but by faulting, which whoever sets it wants.
+        unsafe { asm!("push {}", "popf", in(reg) now ^ ALIGNMENT_CHECK, options(att_syntax)) };
+    }
+}

@@ -17,7 +17,7 @@ use super::owned::{BLOCKED, OWNED_SET};
 use super::queue::queue_in_front;
 use super::recorded::{Entries, FIRST, Version, Versions, entries};
 use super::stack::{give_way, take_back};
-use crate::arch::{Native, RESTORER_FLAG, UContext, restorer};
+use crate::arch::{self, Native, RESTORER_FLAG, UContext, restorer};
 use crate::host::PROBES;
 use crate::sys::{self, Action, SigInfo, SignalSet};
 use crate::threads::{self, Block};
@@ -136,6 +136,7 @@ unsafe extern "C" fn on_signal<const VERSION: usize>(signal: c_int, info: *mut S
 /// The arguments are those of a signal handler.
 #[unsafe(link_section = "probe_signal_entry")]
 unsafe fn handle(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: Version) {
+    arch::check_alignment(false);
     // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
     let context = unsafe { UContext::new(raw) };
     if let Some(block) = threads::current()
@@ -166,6 +167,7 @@ unsafe fn handle(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: V
     let handler = unsafe {
         core::mem::transmute::<usize, unsafe extern "C" fn(c_int, *mut SigInfo, *mut c_void)>(action.handler)
     };
+    arch::check_alignment(context.checks_alignment());
     // SAFETY: the kernel's own arguments, still live.
     unsafe { handler(signal, info, raw) };
 }

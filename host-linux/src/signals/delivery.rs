@@ -7,7 +7,7 @@ use super::owned::{BLOCKED, NEVER_BLOCKED, OWNED_SET};
 use super::program::{action_of, exchange};
 use super::recorded::Called;
 use super::stack::{give_way, take_back};
-use crate::arch::{Native, Regs, UContext, is_breakpoint_trap};
+use crate::arch::{self, Native, Regs, UContext, is_breakpoint_trap};
 use crate::sys::{self, Action, SigInfo, SignalSet};
 use crate::{memory, text, threads};
 use core::ffi::{c_int, c_void};
@@ -82,8 +82,10 @@ fn call(handler: usize, action: &Action, called: Called, info: &mut SigInfo, con
     let handler = unsafe {
         core::mem::transmute::<usize, unsafe extern "C" fn(c_int, *mut SigInfo, *mut c_void)>(handler)
     };
+    arch::check_alignment(context.checks_alignment());
     // SAFETY: as above; `info` and `context` are the kernel's own frame, still live.
     unsafe { handler(signal, info, context.as_ptr()) };
+    arch::check_alignment(false);
     sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
 }
 

@@ -2,7 +2,7 @@
 
 use super::delivery::{deliver, deliver_trap, refault, stands_at};
 use super::recorded::{Called, Entries, FIRST, Version, entries};
-use crate::arch::{UContext, is_breakpoint_trap, nofault_fixup};
+use crate::arch::{self, UContext, is_breakpoint_trap, nofault_fixup};
 use crate::host::PROBES;
 use crate::sys::{self, SigInfo};
 use crate::{clock, threads, watch};
@@ -36,6 +36,7 @@ unsafe extern "C" fn on_trap<const VERSION: usize>(_signal: c_int, info: *mut Si
 /// The arguments are those of a signal handler.
 #[unsafe(link_section = "probe_signal_entry")]
 unsafe fn trap(info: *mut SigInfo, raw: *mut c_void, version: Version) {
+    arch::check_alignment(false);
     // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
     let context = unsafe { UContext::new(raw) };
     // SAFETY: as above; nobody else uses the frame.
@@ -132,6 +133,7 @@ unsafe extern "C" fn on_fault<const VERSION: usize>(signal: c_int, info: *mut Si
 /// The arguments are those of a signal handler.
 #[unsafe(link_section = "probe_signal_entry")]
 unsafe fn fault(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: Version) {
+    arch::check_alignment(false);
     // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
     let context = unsafe { UContext::new(raw) };
     // SAFETY: as above; nobody else uses the frame.
