@@ -61,7 +61,9 @@ pub use memory::ProcessMemory;
 #[doc(hidden)]
 pub use memory::set_argument;
 pub use probe_core;
-pub use process::{Indirect, LinuxProcess, StartError, objects_changed, probes, set_log, start};
+pub use process::{
+    Indirect, LinuxProcess, StartError, close_descriptor, objects_changed, probes, set_log, start,
+};
 pub use text::TextAccess;
 pub use threads::thread_started;
 

@@ -81,6 +81,12 @@ pub fn objects_changed() {
     });
 }
 
+/// Closes the one descriptor that probes keep open: nothing of them is among the program's then. The next change of text opens it again,
+/// and fails where that cannot be done any more: without `/proc` (another root), with no number free, in a process that is not dumpable.
+pub fn close_descriptor() {
+    PROBES.host().text.close();
+}
+
 fn start_once() -> Result<(), StartError> {
     threads::start(threads::Exits {
         ended: |task| PROBES.events().task_exit(task),

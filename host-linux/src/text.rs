@@ -5,7 +5,8 @@
 //! self-test at start finds out (`TextWriter::start`). Only then pages are made writable *and* executable for the
 //! duration of one write: other threads go on executing in them.
 //!
-//! The descriptor is kept open, out of the program's way (above number 500 where the limit allows), closed on exec.
+//! The descriptor is kept open, out of the program's way (above number 500 where the limit allows), closed on exec; whoever wants it gone
+//! closes it ([`crate::close_descriptor`]).
 //! It can still be closed under us and its number be given to another file (a daemon that closes everything), and in
 //! a fork's child it names the parent's memory. So before every write it is checked: same process, same file.
 
@@ -128,6 +129,11 @@ impl TextWriter {
         Ok(())
     }
 
+    /// Closes the descriptor; the next write opens it again.
+    pub(crate) fn close(&self) {
+        self.state.lock().close();
+    }
+
     /// Before a fork.
     pub(crate) fn hold(&self) {
         self.state.take();
@@ -163,14 +169,18 @@ impl State {
         if let Some(file) = self.file.filter(MemFile::is_ours) {
             return Ok(file);
         }
-        // What is left of a parent's is not ours to close unless it is the very same file.
-        if let Some(old) = self.file.take().filter(MemFile::is_same_file) {
-            // SAFETY: the descriptor is the one we opened (in the process that this one is a copy of).
-            unsafe { libc::close(old.descriptor) };
-        }
+        self.close();
         let file = MemFile::open()?;
         self.file = Some(file);
         Ok(file)
+    }
+
+    /// What is left of a parent's is not ours to close unless it is the very same file.
+    fn close(&mut self) {
+        if let Some(old) = self.file.take().filter(MemFile::is_same_file) {
+            // The one we opened, perhaps in the process that this one is a copy of.
+            sys::close(old.descriptor);
+        }
     }
 }
 

@@ -61,6 +61,13 @@ pub fn words() -> Option<&'static Words> {
     current_or_new().map(|block| &block.words)
 }
 
+/// The calling thread's number, in a handler. The kernel is not asked in a thread of the process that was started, if that is `process`,
+/// but only in forked ones.
+pub fn number(process: u32) -> u32 {
+    let block = current().filter(|_| copy::process() == process);
+    block.and_then(|block| block.owner.number()).unwrap_or_else(sys::thread_id)
+}
+
 /// The calling thread's block, if it has one.
 #[inline]
 pub(crate) fn current() -> Option<&'static Block> {

@@ -48,6 +48,12 @@ impl Owner {
         self.thread.load(Ordering::Acquire) == thread
     }
 
+    /// The owner's number, if it has one and that is written down.
+    pub(super) fn number(&self) -> Option<u32> {
+        Some(self.thread.load(Ordering::Acquire))
+            .filter(|thread| ![NOBODY, GONE, STARTING, CLEANING].contains(thread))
+    }
+
     /// Whether libc keeps the owner's number there.
     pub(super) fn has_number_at(&self, word: Word) -> bool {
         self.number_at.load(Ordering::Relaxed) == word.0

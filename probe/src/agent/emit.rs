@@ -1,7 +1,7 @@
 //! The handlers: count, fetch, write into the thread's ring.
 //!
 //! What runs here takes no lock, allocates nothing, cannot fault and calls nothing of libc that could be probed. The
-//! first hit of a thread takes a ring for it (three system calls). It waits only if that was asked for (`--on-full wait`), only
+//! first hit of a thread takes a ring for it (and asks for its name, unless the program is confined). It waits only if that was asked for (`--on-full wait`), only
 //! when the thread's ring is full, and only as long as somebody reads.
 
 use super::clock;

@@ -67,7 +67,7 @@ impl Plan {
                 Ok(0)
             }
             Source::Comm => {
-                let name = super::process::thread_name();
+                let name = super::confined::thread_name();
                 out.put(name.split(|&byte| byte == 0).next().unwrap_or_default());
                 Ok(0)
             }

@@ -4,28 +4,15 @@
 //! meanwhile. But its events are its own. Asking the kernel at every hit whose they are would be dear, so a probe on the
 //! functions that make such children says when to ask: from there on until the parent has asked and found itself.
 
-use super::process;
+use super::{places, process};
 use probe_core::AnyProbe;
-use probe_core::host::Host;
-use probe_host_linux::{Kprobe, Native, probes};
+use probe_host_linux::{Kprobe, Native};
 
 /// The functions of libc that make such children. What they are built on has no name.
 const MAKERS: [&str; 6] = ["vfork", "__vfork", "posix_spawn", "posix_spawnp", "system", "popen"];
 
 /// The probes on them.
 pub(super) fn probes_on_makers() -> Vec<AnyProbe<Native>> {
-    let mut places = Vec::new();
-    for name in MAKERS {
-        probes().host().find_symbols(name, &mut |symbol| {
-            let at = symbol.start.wrapping_add(usize::from(symbol.local_entry));
-            if symbol.module.is_some_and(|module| module.starts_with("libc.")) && !places.contains(&at) {
-                places.push(at);
-            }
-        });
-    }
-    let explained = probes().explain_all(&places.iter().map(|&at| at.into()).collect::<Vec<_>>());
-    let can_be_probed = places.into_iter().zip(explained).filter(|(_, explained)| explained.is_ok());
-    can_be_probed
-        .map(|(at, _)| Kprobe::at(at).pre(|_| process::expect_child()).without_jump().into())
-        .collect()
+    let places = places::in_libc(&MAKERS).into_iter();
+    places.map(|at| Kprobe::at(at).pre(|_| process::expect_child()).without_jump().into()).collect()
 }

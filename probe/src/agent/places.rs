@@ -333,3 +333,18 @@ pub(super) fn reason(error: &RegisterError) -> String {
         other => other.code().into(),
     }
 }
+
+/// Where the functions of libc with these names begin, as far as they can be probed.
+pub(super) fn in_libc(names: &[&str]) -> Vec<CodeAddr> {
+    let mut places = Vec::new();
+    for name in names {
+        probes().host().find_symbols(name, &mut |symbol| {
+            let at = symbol.start.wrapping_add(usize::from(symbol.local_entry));
+            if symbol.module.is_some_and(|module| module.starts_with("libc.")) && !places.contains(&at) {
+                places.push(at);
+            }
+        });
+    }
+    let explained = probes().explain_all(&places.iter().map(|&at| at.into()).collect::<Vec<_>>());
+    places.into_iter().zip(explained).filter(|(_, explained)| explained.is_ok()).map(|(at, _)| at).collect()
+}

@@ -5,7 +5,7 @@ use super::fetch::Plan;
 use super::objects;
 use super::places::{Target, reason, sentence, targets_of};
 use super::process::{self, Agent, Reporter};
-use super::{exec, later, lent, masks};
+use super::{confined, exec, later, lent, masks};
 use crate::def::{Definition, Kind, MAX_ARGUMENT, Source};
 use crate::wire::{Meta, Point as PointRecord};
 use probe_core::host::Host;
@@ -88,8 +88,9 @@ pub(super) fn all(
         return Ok(());
     }
     let is_guarded = !guard.is_empty();
-    let mut own: Vec<_> =
-        guard.into_iter().chain(later::probe(&waiting)).chain(lent::probes_on_makers()).collect();
+    let mut own: Vec<_> = guard.into_iter().chain(later::probe(&waiting)).collect();
+    own.extend(lent::probes_on_makers());
+    own.extend(confined::probes_on_functions());
     // Programs are executed with signals blocked, where a breakpoint needs the guard.
     own.extend(is_guarded.then(exec::probes_on_functions).into_iter().flatten());
     // A hit by a jump leaves signals open, which only the guard lets wait for its end.

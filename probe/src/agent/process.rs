@@ -4,6 +4,7 @@
 //! in a fork's child (`MADV_WIPEONFORK`). A handler that finds a zero there is in a new process. Emulators take that advice
 //! without following it: there every handler asks for the process' number.
 
+use super::confined;
 use crate::wire::{Meta, Owner, Region, Ring};
 use probe_host_linux::sys::{self, process_id, thread_id};
 use probe_host_linux::threads;
@@ -89,7 +90,8 @@ pub(super) fn traced_process(agent: &Agent) -> Option<u32> {
     (process != MUTED).then_some(process)
 }
 
-/// While it lives, what this thread does is the agent's own work and not traced.
+/// While it lives, what this thread does is the agent's own work and not traced. What text was written through is closed then: it
+/// would be among the program's descriptors.
 pub(super) struct Muted(bool);
 
 impl Muted {
@@ -101,6 +103,7 @@ impl Muted {
 impl Drop for Muted {
     fn drop(&mut self) {
         if let (Some(words), false) = (threads::words(), self.0) {
+            probe_host_linux::close_descriptor();
             words[MUTE].store(0, Ordering::Relaxed);
         }
     }
@@ -172,12 +175,12 @@ pub(super) fn thread_ring(
         // Not its own any more: taken for a dead thread's.
         if let Some(owner) = ring.owner().filter(|owner| owner.pid == process) {
             if child.is_none() && owner.tid == CHILD {
-                ring.belong_to(Owner { pid: process, tid: thread_id() });
+                ring.belong_to(Owner { pid: process, tid: threads::number(process) });
             }
             return Some((ring, child.or(ring.owner())?));
         }
     }
-    claim_for_thread(agent, process)
+    claim_for_thread(agent, process, child)
 }
 
 /// The thread of an owner that is not known yet: a child has taken the ring that its parent's thread will have.
@@ -186,15 +189,14 @@ const CHILD: u32 = 0;
 /// Takes a ring for the thread that the words are of. For a child that shares its parent's memory that is its parent's thread,
 /// which lives on: in the child's name, the command would give the ring away as soon as the child has ended.
 #[cold]
-fn claim_for_thread(agent: &Agent, process: u32) -> Option<(Ring<'static>, Owner)> {
+fn claim_for_thread(agent: &Agent, process: u32, child: Option<Owner>) -> Option<(Ring<'static>, Owner)> {
     let words = threads::words()?;
-    let task = Owner { pid: process_id(), tid: thread_id() };
-    let owner = if task.pid == process { task } else { Owner { pid: process, tid: CHILD } };
-    let (number, taken) = agent.region.claim_ring(owner, thread_name())?;
+    let tid = if child.is_some() { CHILD } else { threads::number(process) };
+    let owner = Owner { pid: process, tid };
+    let (number, taken) = agent.region.claim_ring(owner, confined::thread_name())?;
     words[0].store(number + 1, Ordering::Relaxed);
     words[1].store(process as usize, Ordering::Relaxed);
-    words[LENT].store(usize::from(task.pid != process), Ordering::Relaxed);
-    Some((taken, task))
+    Some((taken, child.unwrap_or(owner)))
 }
 
 /// A thread has ended: its ring may be taken by another when it has been read.
@@ -223,7 +225,7 @@ impl Reporter {
     /// Takes a ring; without one, nothing is said.
     pub(super) fn new(region: Region) -> Self {
         let owner = Owner { pid: process_id(), tid: thread_id() };
-        Self { region, ring: region.claim_ring(owner, thread_name()).map(|(_, ring)| ring) }
+        Self { region, ring: region.claim_ring(owner, ask_name()).map(|(_, ring)| ring) }
     }
 }
 
@@ -265,7 +267,7 @@ fn send(region: &Region, ring: &Ring<'static>, meta: &Meta) {
 }
 
 /// The calling thread's name. One system call.
-pub(super) fn thread_name() -> [u8; 16] {
+pub(super) fn ask_name() -> [u8; 16] {
     let mut name = [0; 16];
     let at = name.as_mut_ptr().expose_provenance();
     // SAFETY: PR_GET_NAME writes up to 16 bytes.

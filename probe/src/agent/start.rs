@@ -8,7 +8,7 @@
 
 use super::plant::{self, Missing, Unusable};
 use super::process::{self, Agent, Reporter};
-use super::{clock, environment, hooks, objects, quiet, runner};
+use super::{clock, confined, environment, hooks, objects, quiet, runner};
 use crate::def::Definition;
 use crate::wire::{Meta, Region};
 use std::ffi::{c_char, c_int};
@@ -54,6 +54,7 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
     };
     let Ok(agent) = process::start(agent) else { return };
     clock::start();
+    confined::start();
     hooks::start();
     quiet::start();
     runner::start();

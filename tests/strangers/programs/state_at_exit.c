@@ -1,4 +1,5 @@
 // asks: does a plain program see the descriptors, masks, dispositions and stacks that it sees bare? (HIT_13)
+// short
 #include "stranger.h"
 
 int main(void) {
