@@ -2,15 +2,15 @@
 
 use super::{
     CKernel, PROBE_ARRIVAL_CALLED, PROBE_ARRIVAL_PART, PROBE_ARRIVAL_START, PROBE_ARRIVAL_TRAP,
-    PROBEABLE_BLACKLISTED, PROBEABLE_YES, probe_symbol, runtime,
+    PROBE_ARRIVAL_UNKNOWN, PROBEABLE_NOT_TEXT, PROBEABLE_YES, probe_symbol, runtime,
 };
 use crate::Native;
 use crate::types::pt_regs;
-use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use core::ffi::{CStr, c_char, c_ulong, c_void};
 use core::ptr;
 use probe_core::CodeAddr;
 use probe_core::arch::{Access, MemFault, Memory, SaveSet};
-use probe_core::error::TextError;
+use probe_core::error::{Errno, TextError};
 use probe_core::host::{Arrival, Blacklisted, Context, Host, Notice, Probeable, Symbol, Task};
 
 // SAFETY: the kernel's functions report what they could not access.
