@@ -6,7 +6,7 @@ use common::alone;
 use probe_host_linux::probe_core::arch::{Arch, Jumps};
 use probe_host_linux::probe_core::files::Viewer;
 use probe_host_linux::probe_core::host::Host;
-use probe_host_linux::probe_core::{CodeAddr, Place, Switch};
+use probe_host_linux::probe_core::{CodeAddr, Place};
 use probe_host_linux::{Kprobe, Native, probes};
 
 probe_arch_native::native_module!(mod rseq);
@@ -123,6 +123,7 @@ fn reg_20_nothing_in_a_restartable_sequence_is_probed() {
 #[cfg(all(any(target_arch = "x86_64", target_arch = "x86"), target_env = "gnu"))]
 mod counted {
     use super::*;
+    use probe_host_linux::probe_core::Switch;
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
