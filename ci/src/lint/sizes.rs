@@ -12,8 +12,8 @@ const FILE: usize = 500;
 /// lines as here, no more.
 const LONG_FUNCTIONS: &[(&str, &str, usize, &str)] = &[
     ("arch-aarch64/src/detour.rs", "copy", 63, "a table: what becomes of each class in a copy"),
-    ("arch-i386/src/asm.rs", "$name", 94, "assembly: the frame, line by line"),
-    ("arch-x86_64/src/asm.rs", "$name", 90, "assembly: the frame, line by line"),
+    ("arch-i386/src/asm.rs", "$name", 97, "assembly: the frame, line by line"),
+    ("arch-x86_64/src/asm.rs", "$name", 91, "assembly: the frame, line by line"),
     ("tests/everything/tests/main.rs", "check", 64, "one run, and each reason for which it may differ"),
     ("tests/fuzz/src/symbols.rs", "minimal_object", 68, "a table: an ELF file, field by field"),
     ("tests/user/benches/hit/main.rs", "measure_hits", 115, "a table: a line for each row of the benchmark"),
@@ -32,9 +32,9 @@ const CYCLES: &str = "safe_3_jumps_come_and_go_in_bytes_that_threads_execute";
 /// Files that are longer all the same, with their one subject. Each may have as many lines as here, no more.
 const LONG_FILES: &[(&str, usize, &str)] = &[
     ("arch-aarch64/tests/native/trampolines.rs", 545, "the trampolines, executed"),
-    ("arch-i386/src/asm.rs", 642, "the only file with assembly"),
+    ("arch-i386/src/asm.rs", 648, "the only file with assembly"),
     ("arch-ppc64/src/insn.rs", 525, "the table of encodings"),
-    ("arch-x86_64/src/asm.rs", 542, "the only file with assembly"),
+    ("arch-x86_64/src/asm.rs", 561, "the only file with assembly"),
     ("probe-core/src/state/context.rs", 510, "a context's stack of hits"),
     ("probe-core/src/hit.rs", 511, "the hit by trap"),
     ("probe-core/tests/contract/hit.rs", 536, "the rules HIT_1 to HIT_13"),
