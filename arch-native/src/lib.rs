@@ -14,6 +14,8 @@ cfg_if::cfg_if! {
         pub use probe_arch_aarch64::{self as backend, Aarch64 as Native};
     } else if #[cfg(target_arch = "powerpc64")] {
         pub use probe_arch_ppc64::{self as backend, Native};
+    } else if #[cfg(target_arch = "riscv64")] {
+        pub use probe_arch_riscv64::{self as backend, Riscv64 as Native};
     } else {
         compile_error!("there is no backend for this architecture");
     }
@@ -49,7 +51,7 @@ macro_rules! for_each_backend {
 }
 
 /// A module with one file for each architecture, of which it has the native one's items: `native_module!(mod machine)` in
-/// `src/lib.rs` is `src/machine/x86_64.rs`, `i386.rs`, `aarch64.rs` or `ppc64.rs`.
+/// `src/lib.rs` is `src/machine/x86_64.rs`, `i386.rs`, `aarch64.rs`, `ppc64.rs` or `riscv64.rs`.
 ///
 /// With `by family` x86-64 and i386 share `x86.rs`. Macros that the files need stand above the invocation.
 #[macro_export]
@@ -96,5 +98,11 @@ macro_rules! native_module {
         #[cfg(target_arch = "powerpc64")]
         #[allow(unused_imports, reason = "a file may define symbols alone")]
         pub(crate) use ppc64::*;
+
+        #[cfg(target_arch = "riscv64")]
+        mod riscv64;
+        #[cfg(target_arch = "riscv64")]
+        #[allow(unused_imports, reason = "a file may define symbols alone")]
+        pub(crate) use riscv64::*;
     };
 }

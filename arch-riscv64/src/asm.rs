@@ -10,14 +10,19 @@
 //!   preserve are loaded only where a handler may have changed them;
 //! - else (a handler has redirected the return): T0 holds pc.
 //!
-//! [`SaveSet::Full`] saves F0 to F31 and FCSR around the handler. Vector registers are not saved: calls preserve none
-//! and return in none (psABI 1.0), but for the vector variant of the convention, which is not supported.
+//! **Detour trampolines.** A detour arrives with T0 leading to its word and with the frame made (`crate::detour`); this fills the
+//! rest of [`PtRegs`], with pc = the place, and calls the handler that the word leads to.
+//!
+//! [`SaveSet::Full`] saves F0 to F31 and FCSR around the handler. At a return vector registers are not saved: calls preserve
+//! none and return in none (psABI 1.0), but for the vector variant of the convention, which is not supported. In a detour they are,
+//! where the host has said that there are some ([`Riscv64::set_vectors`]): a process cannot ask the processor.
 
 use crate::Riscv64;
 use crate::regs::PtRegs;
 use core::arch::{asm, global_asm};
+use core::sync::atomic::{AtomicBool, Ordering};
 use probe_core::CodeAddr;
-use probe_core::arch::{NativeArch, NativeCalls, SaveSet};
+use probe_core::arch::{NativeArch, NativeCalls, NativeJumps, SaveSet};
 
 global_asm!(
     r#"
@@ -26,9 +31,9 @@ global_asm!(
     .option arch, +d, +c
     .option norelax
 
-    // What calls do not preserve, but for RA: \op is SD or LD.
+    // What calls do not preserve, but for RA and T0: \op is SD or LD.
     .macro probe_rv64_volatile op
-    .irp n, 5,6,7,10,11,12,13,14,15,16,17,28,29,30,31
+    .irp n, 6,7,10,11,12,13,14,15,16,17,28,29,30,31
     \op x\n, 8*\n(sp)
     .endr
     .endm
@@ -61,7 +66,53 @@ global_asm!(
     addi sp, sp, 272
     .endm
 
-    // The frame: PtRegs (256), T0 (later nothing), the stub's end (later the stub), the handler, nothing.
+    // As above, and V0 to V31 with VL, VTYPE, VCSR and VSTART below.
+    .macro probe_rv64_v op
+    addi t0, sp, 32
+    csrr t1, vlenb
+    slli t1, t1, 3
+    .irp n, 0,8,16,24
+    \op v\n, (t0)
+    add t0, t0, t1
+    .endr
+    .endm
+
+    .macro probe_rv64_vector_call
+    addi sp, sp, -272
+    probe_rv64_floating fsd
+    frcsr t1
+    sd t1, 256(sp)
+    csrr t3, vl
+    csrr t4, vtype
+    csrr t5, vcsr
+    csrr t6, vstart
+    csrw vstart, zero
+    csrr t1, vlenb
+    slli t1, t1, 5
+    sub sp, sp, t1
+    addi sp, sp, -32
+    sd t3, 0(sp)
+    sd t4, 8(sp)
+    sd t5, 16(sp)
+    sd t6, 24(sp)
+    probe_rv64_v vs8r.v
+    jalr t2
+    probe_rv64_v vl8re8.v
+    ld t3, 0(sp)
+    ld t4, 8(sp)
+    ld t5, 16(sp)
+    ld t6, 24(sp)
+    vsetvl zero, t3, t4
+    csrw vcsr, t5
+    csrw vstart, t6
+    mv sp, t0
+    ld t1, 256(sp)
+    fscsr t1
+    probe_rv64_floating fld
+    addi sp, sp, 272
+    .endm
+
+    // The frame: PtRegs (264), nothing (8), T0 (later nothing), the stub's end (later the stub), the handler, nothing.
     .macro probe_rv64_return state
     .p2align 4
     .globl probe_riscv64_return_\state
@@ -70,32 +121,34 @@ global_asm!(
 probe_riscv64_return_\state:
     .cfi_startproc
     .cfi_def_cfa sp, 32
-    addi sp, sp, -256
-    .cfi_def_cfa_offset 288
+    addi sp, sp, -272
+    .cfi_def_cfa_offset 304
     probe_rv64_volatile sd
     probe_rv64_preserved sd
     sd ra, 8(sp)
     .irp n, 1,3,4,8,9,18,19,20,21,22,23,24,25,26,27
-    .cfi_offset \n, 8*\n - 288
+    .cfi_offset \n, 8*\n - 304
     .endr
-    ld t1, 256(sp)
+    sd zero, 256(sp)                    // status
+    ld t1, 272(sp)
     sd t1, 40(sp)
-    ld a0, 264(sp)
+    ld a0, 280(sp)
     addi a0, a0, -8                     // the stub
-    sd a0, 264(sp)
+    sd a0, 280(sp)
     sd a0, 0(sp)
-    addi t1, sp, 288
+    addi t1, sp, 304
     sd t1, 16(sp)
     mv a1, sp
-    ld t2, 272(sp)                      // the handler
+    ld t2, 288(sp)                      // the handler
     probe_rv64_\state\()_call
-    ld t0, 264(sp)                      // the stub
+    ld t0, 280(sp)                      // the stub
     ld t1, 8(sp)                        // RA
     ld ra, 0(sp)                        // pc
     bnez a0, 8f
     bne t0, t1, 8f
 6:  probe_rv64_volatile ld
-    addi sp, sp, 288
+    ld t0, 40(sp)
+    addi sp, sp, 304
     .cfi_remember_state
     .cfi_def_cfa_offset 0
     ret
@@ -105,7 +158,7 @@ probe_riscv64_return_\state:
     beq t0, t1, 9f
     mv ra, t1
 9:  ld t1, 16(sp)                       // sp
-    addi t0, sp, 288
+    addi t0, sp, 304
     bne ra, t2, 7f
     beq t0, t1, 6b
 7:  probe_rv64_volatile ld
@@ -116,12 +169,68 @@ probe_riscv64_return_\state:
     .size probe_riscv64_return_\state, . - probe_riscv64_return_\state
     .endm
 
+    // The frame, which the detour has made: PtRegs, with RA and T0 where they belong, where the detour goes on. T0 leads to the
+    // core's word; RA is where the detour goes on: `crate::detour`.
+    .macro probe_rv64_detour state
+    .p2align 4
+    .globl probe_riscv64_detour_\state
+    .hidden probe_riscv64_detour_\state
+    .type probe_riscv64_detour_\state, @function
+probe_riscv64_detour_\state:
+    .cfi_startproc
+    .cfi_def_cfa sp, 304
+    probe_rv64_volatile sd
+    probe_rv64_preserved sd
+    sd ra, 264(sp)
+    .cfi_return_column 64
+    .cfi_offset 64, -304
+    .irp n, 1,3,4,8,9,18,19,20,21,22,23,24,25,26,27
+    .cfi_offset \n, 8*\n - 304
+    .endr
+    ld a0, 8(t0)                        // the word
+    ld t2, (a0)                         // the handler
+    ld t1, 8(a0)                        // the place
+    sd t1, 0(sp)
+    addi t1, sp, 304
+    sd t1, 16(sp)
+    sd zero, 256(sp)                    // status
+    mv a1, sp
+    probe_rv64_\state\()_call
+    ld ra, 264(sp)
+    bnez a0, 8f
+6:  probe_rv64_volatile ld
+    ret
+8:  li t0, 2
+    bltu a0, t0, 7f
+    bne a0, t0, 9f
+    addi ra, ra, 8                      // the first copy
+    sd ra, 0(sp)
+9:  mv a0, sp
+    j probe_riscv64_detour_resume
+7:  probe_rv64_preserved ld
+    j 6b
+    .cfi_endproc
+    .size probe_riscv64_detour_\state, . - probe_riscv64_detour_\state
+    .endm
+
     probe_rv64_return general
     probe_rv64_return full
+    probe_rv64_detour general
+    probe_rv64_detour full
+    .option push
+    .option arch, +v
+    probe_rv64_detour vector
+    .option pop
 
-    .irp name, volatile,preserved,floating,general_call,full_call,return
+    .irp name, volatile,preserved,floating,general_call,full_call,v,vector_call,return,detour
     .purgem probe_rv64_\name
     .endr
+
+    // Where a detour's trampoline traps, with A0 pointing to the registers to go on with.
+    .globl probe_riscv64_detour_resume
+    .hidden probe_riscv64_detour_resume
+probe_riscv64_detour_resume:
+    c.ebreak
 
     // The trap that a jump probe's handler returns to; the NOP before it is what an unwinder looks up.
     .globl probe_riscv64_jprobe_return
@@ -137,6 +246,10 @@ probe_riscv64_jprobe_return:
 unsafe extern "C" {
     static probe_riscv64_return_general: [u8; 0];
     static probe_riscv64_return_full: [u8; 0];
+    static probe_riscv64_detour_general: [u8; 0];
+    static probe_riscv64_detour_full: [u8; 0];
+    static probe_riscv64_detour_vector: [u8; 0];
+    static probe_riscv64_detour_resume: [u8; 0];
     static probe_riscv64_jprobe_return: [u8; 0];
 }
 
@@ -148,7 +261,7 @@ unsafe impl NativeArch for Riscv64 {
     }
 }
 
-// SAFETY: the module's description is the protocol that the trait asks for.
+// SAFETY: the module's description is the protocol that the trait asks for; the native tests run it.
 unsafe impl NativeCalls<PtRegs> for Riscv64 {
     fn return_trampoline(self, save: SaveSet) -> CodeAddr {
         let trampoline = match save {
@@ -160,5 +273,32 @@ unsafe impl NativeCalls<PtRegs> for Riscv64 {
 
     fn jprobe_return_trap(self) -> CodeAddr {
         CodeAddr::new((&raw const probe_riscv64_jprobe_return).addr())
+    }
+}
+
+/// Whether there are vector registers, as far as has been said.
+static VECTORS: AtomicBool = AtomicBool::new(false);
+
+impl Riscv64 {
+    /// Says whether there are vector registers that handlers may use (Linux: bit `V` of `AT_HWCAP`). To be called before the
+    /// first probe gets a jump, by a host whose handlers are not built without floating point.
+    pub fn set_vectors(exist: bool) {
+        VECTORS.store(exist, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: as above.
+unsafe impl NativeJumps<PtRegs> for Riscv64 {
+    fn detour_trampoline(self, save: SaveSet) -> CodeAddr {
+        let trampoline = match save {
+            SaveSet::General => &raw const probe_riscv64_detour_general,
+            SaveSet::Full if VECTORS.load(Ordering::Relaxed) => &raw const probe_riscv64_detour_vector,
+            SaveSet::Full => &raw const probe_riscv64_detour_full,
+        };
+        CodeAddr::new(trampoline.addr())
+    }
+
+    fn detour_resume_trap(self) -> CodeAddr {
+        CodeAddr::new((&raw const probe_riscv64_detour_resume).addr())
     }
 }

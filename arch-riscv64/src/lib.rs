@@ -2,14 +2,15 @@
 //! RISC-V Instruction Set Manual describes them (Volume I, Unprivileged, 20240411; Volume II, Privileged, 20240411).
 //!
 //! In the order of reading:
-//! - [`regs`]: the saved registers, Linux's `struct user_regs_struct`.
+//! - [`regs`]: the saved registers, the beginning of Linux's `struct pt_regs`.
 //! - `insn`: named encodings, field extractors.
 //! - `decode`: instructions of two and four bytes to a [`Plan`] or a refusal; the regions of LR and SC; the allow-lists.
 //! - `simulate`: the effect of jumps, branches and `auipc`.
 //! - `slot`: copies that run out of line.
 //! - `call`: arguments, returns, return stubs, jprobes.
 //! - `patch`: write order and publication.
-//! - `detour`: why there are no jumps instead of breakpoints.
+//! - `detour`: what the jump of an optimised probe leads to.
+//! - `asm`: trampolines and FENCE.I, the only code that must run on the architecture itself.
 //!
 //! Breakpoint: `c.ebreak`, two bytes, over an instruction of either length; a trap's saved pc is the place. What a host owes
 //! beside [`Host`](probe_core::host::Host): the extension C, Ziccif (see `patch`), and neither landing pads (Zicfilp) in
@@ -38,7 +39,8 @@ pub use regs::PtRegs;
 
 use probe_core::CodeAddr;
 use probe_core::arch::{
-    Arch, Calls, Decoded, Entry, MemFault, Memory, Method, NoJumps, Site, Tail, TailPatch, Text,
+    Arch, Calls, Decoded, DetourCalls, DetourLayout, Displaced, Entry, Jumps, MemFault, Memory, Method, Site,
+    Tail, TailPatch, Text,
 };
 use probe_core::error::Refusal;
 use regs::{A0, RA, SP};
@@ -65,10 +67,10 @@ unsafe impl Arch for Riscv64 {
     type Plan = Plan;
     type StepState = ();
     type Calls = Self;
-    type Jumps = NoJumps;
+    type Jumps = Self;
 
     const CALLS: Option<Self> = Some(Self);
-    const JUMPS: Option<NoJumps> = None;
+    const JUMPS: Option<Self> = Some(Self);
     const NAME: &'static str = "riscv64";
     const BREAKPOINT: &'static [u8] = &insn::BREAKPOINT.to_le_bytes();
     const INSN_ALIGN: usize = 2;
@@ -177,5 +179,49 @@ unsafe impl Calls<PtRegs> for Riscv64 {
         memory: &M,
     ) -> Result<(), MemFault> {
         call::enter_jprobe(regs, handler, return_to, memory)
+    }
+}
+
+// SAFETY: copies are those of slots, or have the effect that `simulate` computes; the native tests compare them with the unprobed
+// execution. A second displaced instruction starts with a breakpoint: `detour::entry`.
+unsafe impl Jumps<PtRegs> for Riscv64 {
+    const JUMP_LEN: usize = detour::JUMP_LEN;
+    const DETOUR_LEN: usize = detour::LEN;
+    const DETOUR_HEADER_LEN: usize = detour::HEADER_LEN;
+
+    fn displace(self, site: &Site<'_>) -> Result<Displaced, Refusal> {
+        detour::displace(site)
+    }
+
+    fn branch_target(self, text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+        detour::branch_target(text, at)
+    }
+
+    fn detour_entry(self, place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
+        detour::entry(place, displaced, from)
+    }
+
+    fn fill_detour(
+        self,
+        displaced: &Displaced,
+        text: &[u8],
+        place: CodeAddr,
+        entry: CodeAddr,
+        calls: &DetourCalls,
+        out: &mut [u8],
+    ) -> Result<DetourLayout, Refusal> {
+        detour::fill(displaced, text, place, entry, calls, out)
+    }
+
+    fn jump(self, place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
+        detour::jump(place, entry)
+    }
+
+    fn detour_regs(self, regs: &PtRegs) -> usize {
+        regs.x(A0) as usize
+    }
+
+    fn resume_with(self, regs: &mut PtRegs, kept: PtRegs) {
+        *regs = PtRegs { status: regs.status, ..kept };
     }
 }

@@ -1,7 +1,7 @@
-//! The saved registers: Linux's `struct user_regs_struct`, bit for bit.
+//! The saved registers: what Linux's `struct pt_regs` begins with, bit for bit.
 //!
-//! [`PtRegs`] is what a kernel's `struct pt_regs` begins with and what lies in a Linux signal frame at
-//! `uc_mcontext.__gregs`; both may be passed in place. Plain data, usable anywhere.
+//! A kernel's trap frame that begins so may be passed in place. A signal frame has the same at `uc_mcontext.__gregs`, but for
+//! [`PtRegs::status`]. Plain data, usable anywhere.
 
 use core::mem::offset_of;
 use probe_core::CodeAddr;
@@ -22,11 +22,14 @@ pub struct PtRegs {
     pub pc: u64,
     /// X1 to X31; X0 is always zero and has no place. [`PtRegs::x`] takes the register's number.
     pub x1_to_x31: [u64; 31],
+    /// `sstatus` or `mstatus` as the trap saved it: privilege and interrupts. Nothing where there was no trap, and in a process.
+    pub status: u64,
 }
 
 const _: () = {
     assert!(offset_of!(PtRegs, x1_to_x31) == 8);
-    assert!(size_of::<PtRegs>() == 256);
+    assert!(offset_of!(PtRegs, status) == 256);
+    assert!(size_of::<PtRegs>() == 264);
 };
 
 impl PtRegs {
@@ -153,7 +156,7 @@ mod tests {
     use super::*;
 
     fn numbered() -> PtRegs {
-        PtRegs { pc: 100, x1_to_x31: core::array::from_fn(|index| 101 + index as u64) }
+        PtRegs { pc: 100, x1_to_x31: core::array::from_fn(|index| 101 + index as u64), status: 132 }
     }
 
     #[test]

@@ -67,7 +67,8 @@ mod tests {
 
     /// X1 is negative, X2 is 2, X3 is 3, X8 is zero, X9 is odd.
     fn start() -> PtRegs {
-        let mut regs = PtRegs { pc: PLACE, x1_to_x31: core::array::from_fn(|index| index as u64 + 1) };
+        let x1_to_x31 = core::array::from_fn(|index| index as u64 + 1);
+        let mut regs = PtRegs { pc: PLACE, x1_to_x31, status: 0x120 };
         regs.set_x(1, u64::MAX);
         regs.set_x(8, 0);
         regs.set_x(9, 0x5001);

@@ -47,6 +47,7 @@ impl Machine {
             elf::EM_386 => (4, Vendor::Default, 4, 8, 4),
             elf::EM_AARCH64 => (8, Vendor::AArch64, 31, 30, 0),
             elf::EM_PPC64 => (8, Vendor::Default, 1, 65, 0),
+            elf::EM_RISCV => (8, Vendor::Default, 2, 1, 0),
             _ => return None,
         };
         let (stack_pointer, return_address) = (Register(stack_pointer), Register(return_address));

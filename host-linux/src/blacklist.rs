@@ -3,7 +3,8 @@
 //! * In the object that this crate is linked into: the functions of the probe crates and, because an unoptimised build
 //!   calls them, of Rust's `core`; and everything there that no symbol covers.
 //! * `memcpy` and its like, which the compiler calls at its own discretion, where they are not our own
-//!   (feature `private-mem`); on i386 also the thunks there by which position-independent code learns its address.
+//!   (feature `private-mem`), and what those lead to, where they are compiled; on i386 also the thunks there by which
+//!   position-independent code learns its address.
 //! * Restartable sequences, with a reason of their own ([`probe_elf_symbols::sequences`]).
 //! * The vDSO: it is the kernel's, and on most architectures our own signal handlers return through it.
 //!
@@ -14,11 +15,14 @@
 use crate::arch::IS_ADDRESS_THUNK;
 use crate::symbols::eh_frame;
 use crate::symbols::objects::{self, Object, Role};
+use crate::{Native, memory};
 use core::ffi::c_int;
 use probe_core::CodeAddr;
+use probe_core::arch::{Arch, Jumps};
 use probe_core::host::{Arrival, Blacklisted};
 use probe_elf_symbols::demangle;
 use probe_elf_symbols::index::{Entry, Kind};
+use std::sync::OnceLock;
 
 unsafe extern "C" {
     fn memcpy(to: *mut u8, from: *const u8, len: usize) -> *mut u8;
@@ -70,10 +74,8 @@ pub(crate) fn covers(object: &Object, at: usize) -> bool {
             return true;
         }
     }
-    compiler_called().iter().any(|&(_, function)| {
-        let (start, len) = bounds(object, function);
-        at.wrapping_sub(start) < len
-    }) || is_in_address_thunk(object, at)
+    for_each_compiler_called(object, &mut |_, start, len| at.wrapping_sub(start) < len)
+        || is_in_address_thunk(object, at)
 }
 
 /// Whether `at` is in a thunk that the object's `memcpy` or its like may call.
@@ -101,6 +103,62 @@ fn is_thunk_at(object: &Object, start: usize, is_thunk: fn([u8; 4]) -> bool) -> 
         && object.holds_text(start + 3)
         // SAFETY: text of an object that this one is linked against, so it stays; the C library's is readable.
         && is_thunk(unsafe { (start as *const [u8; 4]).read() })
+}
+
+/// How many functions one of [`compiler_called`] may lead to, itself among them.
+const MAX_CALLED: usize = 8;
+
+/// The functions that each of [`compiler_called`] leads to, found once: they stay, as they are those that this crate is linked to.
+static CALLED: [OnceLock<Vec<(usize, usize)>>; 5] = [const { OnceLock::new() }; 5];
+
+/// Calls `visit` with the name, the first byte and the length of each function in `object` that compiled code may call for copies and
+/// comparisons, and of those that it leads to by direct jumps, until one answers `true`; whether one has.
+fn for_each_compiler_called(object: &Object, visit: &mut dyn FnMut(&str, usize, usize) -> bool) -> bool {
+    let mut functions = compiler_called().into_iter().zip(&CALLED);
+    functions.any(|((name, function), called)| {
+        object.holds_text(function)
+            && called
+                .get_or_init(|| called_by(object, function))
+                .iter()
+                .any(|&(start, len)| visit(name, start, len))
+    })
+}
+
+/// `function`, and what it leads to by direct jumps and calls.
+fn called_by(object: &Object, function: usize) -> Vec<(usize, usize)> {
+    let mut found = vec![bounds(object, function)];
+    let mut index = 0;
+    while let Some(&(start, len)) = found.get(index) {
+        let mut text = vec![0; len];
+        let len = memory::read_some(start, &mut text);
+        let mut at = 0;
+        while let Some(insn_len) = Native::insn_len(text.get(at..len).unwrap_or(&[])).filter(|len| *len != 0)
+        {
+            let target = Native::JUMPS
+                .and_then(|jumps| jumps.branch_target(&text[at..len], CodeAddr::new(start + at)));
+            let target = target.map(CodeAddr::as_usize).filter(|&target| {
+                object.holds_text(target)
+                    && found.len() < MAX_CALLED
+                    && !found.iter().any(|&(start, len)| target.wrapping_sub(start) < len)
+            });
+            found.extend(target.map(|target| local_bounds(object, target)));
+            at += insn_len;
+        }
+        index += 1;
+    }
+    found
+}
+
+/// As [`bounds`]; of a function that has neither symbol nor unwind information, as riscv64's C libraries have, all up to the next symbol.
+fn local_bounds(object: &Object, function: usize) -> (usize, usize) {
+    match bounds(object, function) {
+        (start, 1) => {
+            let addresses = object.index().entries().iter().map(|entry| object.bias.wrapping_add(entry.addr));
+            let next = addresses.filter(|&at| at > function).min();
+            (start, next.map_or(1, |next| next - function))
+        }
+        known => known,
+    }
 }
 
 /// The function that `function` is the address of, if that lies in `object`: first byte and length.
@@ -160,12 +218,10 @@ pub(crate) fn for_each(visit: &mut dyn FnMut(&Blacklisted<'_>)) {
                 range(start, entry.len_bytes, object.index().name(entry));
             }
         }
-        for (name, function) in compiler_called() {
-            let (start, len) = bounds(object, function);
-            if len != 0 {
-                range(start, len, name);
-            }
-        }
+        for_each_compiler_called(object, &mut |name, start, len| {
+            range(start, len, name);
+            false
+        });
         for (start, end) in object.sequences().ranges() {
             let entry = object.index().covering(start as usize);
             let name = entry.map_or("restartable sequence", |entry| object.index().name(entry));

@@ -104,6 +104,7 @@ fn start_once() -> Result<(), StartError> {
     }
     sync::start();
     clock::start();
+    crate::arch::start();
     // SAFETY: the three functions live for ever.
     unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_parent), Some(after_fork_child)) };
     threads::thread_started();

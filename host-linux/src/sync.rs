@@ -36,6 +36,8 @@ pub(crate) fn start() {
 /// Returns after every thread of the process has been synchronised.
 pub(crate) fn cores() {
     fence(Ordering::SeqCst);
+    #[cfg(target_arch = "riscv64")]
+    flush_instruction_caches();
     let done = match WAY.load(Ordering::Relaxed) {
         EXPEDITED => {
             sys::membarrier(PRIVATE_EXPEDITED_SYNC_CORE).is_ok()
@@ -52,6 +54,16 @@ pub(crate) fn cores() {
         shoot_down();
     }
     fence(Ordering::SeqCst);
+}
+
+/// FENCE.I on every hart that runs this process, which `membarrier` does from Linux 6.9 on only. Where there is no such call (an
+/// emulator), nothing is stale either.
+#[cfg(target_arch = "riscv64")]
+fn flush_instruction_caches() {
+    const SYS_RISCV_FLUSH_ICACHE: libc::c_long = 259;
+    // All of the address space, all threads.
+    // SAFETY: it changes nothing but what is fetched.
+    unsafe { crate::arch::syscall(SYS_RISCV_FLUSH_ICACHE, &[0; 6]) };
 }
 
 /// Takes the write permission from a page that was just written.

@@ -2,7 +2,8 @@ use super::*;
 use crate::testing::{Bytes, NoMemory};
 
 fn numbered() -> PtRegs {
-    let mut regs = PtRegs { pc: 0, x1_to_x31: core::array::from_fn(|index| index as u64 + 90) };
+    let mut regs =
+        PtRegs { pc: 0, x1_to_x31: core::array::from_fn(|index| index as u64 + 90), status: 0x120 };
     regs.set_x(SP, 0x7000);
     regs
 }

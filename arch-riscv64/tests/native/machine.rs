@@ -219,7 +219,7 @@ impl Vectors {
     const LONGEST: usize = 64;
 
     /// Whether this core has them.
-    fn exist() -> bool {
+    pub(crate) fn exist() -> bool {
         const V: u64 = 1 << (b'V' - b'A');
         // SAFETY: reads what the kernel has told the process.
         unsafe { libc::getauxval(libc::AT_HWCAP) & V != 0 }
@@ -338,25 +338,29 @@ fn install_handlers() {
     assert_eq!(result, 0);
 }
 
-/// Where `uc_mcontext` begins: with a `PtRegs` in place, F0 to F31 and FCSR behind it.
+/// Where `uc_mcontext` begins: with pc and X1 to X31, F0 to F31 and FCSR behind them.
 const MCONTEXT: usize = 176;
 
 #[unsafe(no_mangle)]
 extern "C" fn native_on_signal_in_rust(signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
     let registers = context.wrapping_byte_add(MCONTEXT);
     // SAFETY: the kernel passes a `ucontext_t` to a handler with SA_SIGINFO.
-    let regs = unsafe { &mut *registers.cast::<PtRegs>() };
+    let words = unsafe { &mut *registers.cast::<[u64; 32]>() };
+    let [pc, x1_to_x31 @ ..] = *words;
+    let mut regs = PtRegs { pc, x1_to_x31, status: 0 };
     // SAFETY: the interrupted thread holds the lock and waits in `launch`.
-    let Some(state) = (unsafe { &mut *STATE.0.get() }) else { die(signal, regs) };
-    let Some(signal) = state.on_signal(signal, regs) else { return };
-    // SAFETY: as above.
-    let floats = unsafe { registers.wrapping_byte_add(256).cast::<[u64; 32]>().read() };
-    // SAFETY: as above.
-    let fcsr = unsafe { registers.wrapping_byte_add(512).cast::<u32>().read() };
-    state.outcome = Some((signal, *regs, (floats, fcsr)));
-    *regs = state.home;
-    regs.pc += 2;
-    state.phase = Phase::Idle;
+    let Some(state) = (unsafe { &mut *STATE.0.get() }) else { die(signal, &regs) };
+    if let Some(signal) = state.on_signal(signal, &mut regs) {
+        // SAFETY: as above.
+        let floats = unsafe { registers.wrapping_byte_add(256).cast::<[u64; 32]>().read() };
+        // SAFETY: as above.
+        let fcsr = unsafe { registers.wrapping_byte_add(512).cast::<u32>().read() };
+        state.outcome = Some((signal, regs, (floats, fcsr)));
+        regs = PtRegs { pc: state.home.pc + 2, ..state.home };
+        state.phase = Phase::Idle;
+    }
+    words[0] = regs.pc;
+    words[1..].copy_from_slice(&regs.x1_to_x31);
 }
 
 fn die(signal: c_int, regs: &PtRegs) -> ! {

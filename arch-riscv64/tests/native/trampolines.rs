@@ -1,9 +1,11 @@
-//! Trampolines, executed: what a caller sees after a probed function has returned (RET_4).
+//! Trampolines, executed: what a caller sees after a probed function has returned, and a function behind a detour (RET_4, HIT_1).
 
 use probe_arch_riscv64::regs::{A0, RA, SP};
 use probe_arch_riscv64::{PtRegs, Riscv64};
 use probe_core::CodeAddr;
-use probe_core::arch::{Calls, NativeArch, NativeCalls, Regs, Resume, SaveSet};
+use probe_core::arch::{
+    Calls, DetourCalls, Jumps, NativeArch, NativeCalls, NativeJumps, Regs, Resume, SaveSet, Site, Text,
+};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// What [`return_through`] loads before the return and finds after it.
@@ -200,7 +202,16 @@ impl Drop for Chunk {
 
 /// Returns to `stub` with something else in every register.
 fn call(stub: usize) -> Box<Call> {
-    let mut call = Box::new(Call {
+    let mut call = call_to(stub);
+    REAL.store((&raw const call.real).addr() as u64, Ordering::Relaxed);
+    // SAFETY: keeps all callee-saved registers; the stub leads back to it.
+    unsafe { return_through(&mut call) };
+    call
+}
+
+/// For [`return_through`], with something else in every register.
+fn call_to(stub: usize) -> Box<Call> {
+    Box::new(Call {
         x: core::array::from_fn(|index| 0x0101_0101_0101_0101u64.wrapping_mul(index as u64 + 3)),
         f: core::array::from_fn(|index| u64::MAX / (index as u64 + 2)),
         fcsr: 0x42,
@@ -210,11 +221,7 @@ fn call(stub: usize) -> Box<Call> {
         after: [0; 32],
         f_after: [0; 32],
         fcsr_after: 0,
-    });
-    REAL.store((&raw const call.real).addr() as u64, Ordering::Relaxed);
-    // SAFETY: keeps all callee-saved registers; the stub leads back to it.
-    unsafe { return_through(&mut call) };
-    call
+    })
 }
 
 fn general_registers_survive(trampoline: CodeAddr) {
@@ -269,5 +276,114 @@ fn ret_4_the_full_trampoline_keeps_everything() {
         MODE.store(mode, Ordering::Relaxed);
         let call = call(chunk.at + Riscv64::STUB_LEN);
         assert_eq!((call.f_after, call.fcsr_after), (call.f, call.fcsr), "mode {mode}");
+    }
+}
+
+/// What the word of a detour is the address of.
+#[repr(C)]
+struct Word {
+    handler: extern "C" fn(usize, *mut PtRegs) -> Resume,
+    place: CodeAddr,
+    answer: Resume,
+}
+
+/// Notes what it sees, destroys what a handler may, and changes and answers what the word says.
+extern "C" fn on_jump(word: usize, regs: *mut PtRegs) -> Resume {
+    // SAFETY: the test's word.
+    let word = unsafe { &*std::ptr::with_exposed_provenance::<Word>(word) };
+    // SAFETY: the trampoline's own frame.
+    let regs = unsafe { &mut *regs };
+    *SEEN.lock().unwrap() = Some(*regs);
+    destroy();
+    if word.answer == Resume::Changed {
+        regs.set_x(A0 + 3, 0x303);
+        regs.set_x(S1, 0x1919);
+    }
+    word.answer
+}
+
+/// The text of a place alone.
+struct Words<'a>(CodeAddr, &'a [u8]);
+
+impl Text for Words<'_> {
+    fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        let from = self.1.get(at.offset_from(self.0) as usize..).unwrap_or(&[]);
+        let len = from.len().min(out.len());
+        out[..len].copy_from_slice(&from[..len]);
+        len
+    }
+}
+
+/// The instructions of a place are no-operations, what follows them leads to where the test goes on.
+#[test]
+fn hit_1_a_hit_by_jump_changes_nothing_else() {
+    const LEN: usize = 2 << 20;
+    const PLACE: usize = 0x10_0802;
+    // nop; c.nop, c.nop
+    const NOPS: [[u8; 4]; 2] = [0x0000_0013_u32.to_le_bytes(), 0x0001_0001_u32.to_le_bytes()];
+    let _lock = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new anonymous mapping.
+    let arena = unsafe { libc::mmap(core::ptr::null_mut(), LEN, all, flags, -1, 0) };
+    assert_ne!(arena, libc::MAP_FAILED);
+    let start = CodeAddr::new(arena.expose_provenance());
+    for ((save, answer), nops) in [SaveSet::General, SaveSet::Full]
+        .into_iter()
+        .flat_map(|save| [Resume::Unchanged, Resume::Changed].map(|answer| (save, answer)))
+        .flat_map(|how| NOPS.map(|nops| (how, nops)))
+    {
+        for has_vectors in [false, true] {
+            Riscv64::set_vectors(has_vectors && crate::machine::Vectors::exist());
+            let trampoline = Riscv64.detour_trampoline(save);
+            // SAFETY: just mapped, and nobody else's.
+            let bytes = unsafe { core::slice::from_raw_parts_mut(arena.cast::<u8>(), LEN) };
+            let place = start.wrapping_add(PLACE);
+            let site = Site { at: place, function: None, text: &Words(place, &nops) };
+            let displaced = Riscv64.displace(&site).expect("it has a copy");
+            let from = start.wrapping_add(Riscv64::DETOUR_HEADER_LEN);
+            let entry = Riscv64.detour_entry(place, &displaced, from).expect("in reach");
+            let word = Word { handler: on_jump, place, answer };
+            let word = (&raw const word).expose_provenance();
+            let calls = DetourCalls { trampoline, word, post_word: None };
+            let detour = &mut bytes[entry.offset_from(from) as usize..];
+            Riscv64.fill_detour(&displaced, &nops, place, entry, &calls, detour).expect("it has a detour");
+            let mut call = call_to(place.as_usize());
+            bytes[PLACE..][..4].copy_from_slice(&Riscv64.jump(place, entry)[..4]);
+            // auipc t6, 0; ld t6, 14(t6); ld t6, (t6); c.jr t6; the address of where the test goes on.
+            let next = [0x0000_0f97_u32, 0x00ef_bf83, 0x000f_bf83].map(u32::to_le_bytes);
+            bytes[PLACE + 4..][..12].copy_from_slice(next.as_flattened());
+            bytes[PLACE + 16..][..2].copy_from_slice(&0x8f82_u16.to_le_bytes());
+            bytes[PLACE + 18..][..8].copy_from_slice(&(&raw const call.real).addr().to_le_bytes());
+            // SAFETY: mapped and readable.
+            unsafe { Riscv64::publish(start, LEN) };
+            // SAFETY: the arena's code leads back to it.
+            unsafe { return_through(&mut call) };
+            check_registers(&call, place, save, answer);
+        }
+    }
+    // SAFETY: mapped above, and nobody is in it any more.
+    unsafe { libc::munmap(arena, LEN) };
+}
+
+/// What the handler has seen, and what is left behind the place.
+fn check_registers(call: &Call, place: CodeAddr, save: SaveSet, answer: Resume) {
+    let seen = SEEN.lock().unwrap().take().expect("the handler was called");
+    assert_eq!([seen.pc, seen.x(RA), seen.x(SP)], [place.as_usize() as u64, call.stub, call.sp]);
+    for number in 5..32 {
+        let x = call.x[usize::from(number)];
+        assert_eq!(seen.x(number), x, "the handler sees x{number}: {save:?} {answer:?}");
+        let after = match number {
+            13 if answer == Resume::Changed => 0x303,
+            S1 if answer == Resume::Changed => 0x1919,
+            31 => call.real,
+            _ => x,
+        };
+        let found = call.after[usize::from(number)];
+        assert_eq!(found, after, "x{number} behind the place: {save:?} {answer:?}");
+    }
+    assert_eq!(call.after[usize::from(RA)], call.stub);
+    if save == SaveSet::Full {
+        assert_eq!((call.f_after, call.fcsr_after), (call.f, call.fcsr));
     }
 }

@@ -45,6 +45,9 @@ cfg_if::cfg_if! {
         use powerpc64 as native;
         #[cfg(feature = "private-mem")]
         pub(crate) use powerpc64::function;
+    } else if #[cfg(target_arch = "riscv64")] {
+        mod riscv64;
+        use riscv64 as native;
     } else {
         compile_error!("probe-host-linux has no backend for this architecture");
     }
@@ -147,6 +150,12 @@ impl UContext {
         // SAFETY: as in `altstack`.
         unsafe { self.0.at::<AltStack>(UC_STACK).write(*stack) };
     }
+}
+
+/// Tells the backend what it cannot ask the processor in a process.
+pub(crate) fn start() {
+    #[cfg(target_arch = "riscv64")]
+    native::start();
 }
 
 /// Goes on behind an instruction that reads the processor's counter, as if that were 0; `false`: `insn` is another one.

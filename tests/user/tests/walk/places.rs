@@ -11,6 +11,9 @@ use probe_host_linux::{Native, probes};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+/// How many of the places that could have a jump have one, at the least.
+const LEAST_PERCENT: u64 = if cfg!(target_arch = "riscv64") { 0 } else { 75 };
+
 /// In how many rounds all places have had their turn to have a jump.
 pub(crate) const ROUNDS: usize = if <Native as Jumps<_>>::JUMP_LEN > Native::INSN_ALIGN { 6 } else { 1 };
 
@@ -219,14 +222,14 @@ impl Walked {
     }
 
     /// Whether as many places have had jumps, with post handlers, as `explain` has said; but for the few where no memory is
-    /// free where a jump over short instructions can lead.
+    /// free where a jump over short instructions can lead. On riscv64 that may be none: a jump reaches 1 MiB, in the middle of a C library.
     ///
     /// # Errors
     /// How many have.
     pub(crate) fn check_jumps(&self, jumps: u64) -> Result<(), String> {
         let rounds = (0..ROUNDS).flat_map(|round| self.round(round));
         let wanted = rounds.filter(|&index| self.places[index].can_jump).count() as u64;
-        if wanted > 0 && jumps <= wanted && jumps * 4 >= wanted * 3 {
+        if wanted > 0 && jumps <= wanted && jumps * 100 >= wanted * LEAST_PERCENT {
             return Ok(());
         }
         Err(format!("{jumps} places had jumps, of {wanted} that could: {}", self.summary()))
