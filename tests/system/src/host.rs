@@ -9,8 +9,8 @@ use crate::{cmdline, cpu, memory, modules, println, symbols, task};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use probe_core::arch::SaveSet;
-use probe_core::host::{Arrival, Blacklisted, Context, Host, Notice, Probeable, Symbol, Task, Watchpoints};
 use probe_core::error::{Refusal, TextError};
+use probe_core::host::{Arrival, Blacklisted, Context, Host, Notice, Probeable, Symbol, Task, Watchpoints};
 use probe_core::{CodeAddr, Probes};
 
 /// The kernel.

@@ -9,9 +9,9 @@ use crate::cpu;
 use crate::lock::SpinLock;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
+use probe_core::CodeAddr;
 use probe_core::arch::NativeArch;
 use probe_core::error::TextError;
-use probe_core::CodeAddr;
 
 /// The size of a page in bytes.
 pub const PAGE: usize = 4096;

@@ -4,9 +4,9 @@ use crate::arch::{Machine, Native, Regs};
 use crate::host::PROBES;
 use crate::{cpu, memory, nofault, task};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use probe_core::CodeAddr;
 use probe_core::arch::Regs as _;
 use probe_core::traps::{FaultVerdict, Trap};
-use probe_core::CodeAddr;
 
 /// A breakpoint instruction was executed.
 #[inline(always)]

@@ -6,10 +6,10 @@ use crate::arch::{Machine, Native};
 use crate::cpu;
 use crate::lock::SpinLock;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use probe_core::host::Watchpoints;
-use probe_core::error::Refusal;
-use probe_core::limits::MAX_WATCHPOINTS;
 use probe_core::WatchRange;
+use probe_core::error::Refusal;
+use probe_core::host::Watchpoints;
+use probe_core::limits::MAX_WATCHPOINTS;
 
 /// What each debug register watches.
 pub type Ranges = [Option<WatchRange>; MAX_WATCHPOINTS];

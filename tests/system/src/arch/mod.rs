@@ -4,9 +4,9 @@ use crate::cpu::Cpu;
 use crate::memory::Protection;
 use crate::task::{self, Task};
 use crate::watch::Ranges;
+use probe_core::WatchRange;
 use probe_core::arch::{Arch, NativeArch, SingleStep};
 use probe_core::error::Refusal;
-use probe_core::WatchRange;
 
 cfg_if::cfg_if! {
     if #[cfg(any(target_arch = "x86_64", target_arch = "x86"))] {

@@ -30,8 +30,8 @@ use crate::trap;
 use crate::watch::Ranges;
 use core::arch::{asm, global_asm};
 use probe_arch_native::backend::watch;
-use probe_core::error::Refusal;
 use probe_core::WatchRange;
+use probe_core::error::Refusal;
 
 global_asm!(
     include_str!("boot.s"),

@@ -18,8 +18,8 @@ use core::arch::{asm, global_asm};
 use core::mem::offset_of;
 use probe_arch_native::Native as Backend;
 use probe_arch_native::backend::watch;
-use probe_core::error::Refusal;
 use probe_core::WatchRange;
+use probe_core::error::Refusal;
 
 #[cfg(target_arch = "x86_64")]
 global_asm!(

@@ -79,7 +79,8 @@ extern "C" fn on_open(_path: *const u8, flags: i32, mode: u32) {
 
 pub(super) fn jprobe_fires() {
     // SAFETY: the handler has the function's signature.
-    let probe = register(unsafe { Jprobe::<Backend>::from_raw("do_sys_open", on_open as *const () as usize) });
+    let probe =
+        register(unsafe { Jprobe::<Backend>::from_raw("do_sys_open", on_open as *const () as usize) });
     assert!(syscalls::do_sys_open(c"/etc/motd".as_ptr(), 77, 0o644) >= 3);
     assert_eq!(syscalls::do_sys_open(c"/nowhere".as_ptr(), 78, 0o600), -2);
     assert_eq!(probe.counters().hits, 2);
@@ -97,7 +98,8 @@ pub(super) fn all_kinds() {
     }
     let exit = register(Kretprobe::<Backend>::at("do_fork").exit(|_, ()| note(3)));
     // SAFETY: the handler has the function's signature.
-    let arguments = register(unsafe { Jprobe::<Backend>::from_raw("do_fork", on_fork as *const () as usize) });
+    let arguments =
+        register(unsafe { Jprobe::<Backend>::from_raw("do_fork", on_fork as *const () as usize) });
     let entry = register(Kprobe::<Backend>::at("do_fork").pre(|_| note(0)));
     let pid = syscalls::do_fork(1, 2, 3, 4);
     note(2);
