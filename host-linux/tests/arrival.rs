@@ -22,7 +22,7 @@ unsafe extern "C" {
 fn code_of_return(name: &str) -> Option<&'static str> {
     let place = Place::symbol(name);
     let registered = probes().register(Kretprobe::at(place.clone()).exit(|_, ()| {}));
-    let told = probes().explain(&place).unwrap().entry;
+    let told = probes().explain(&place).and_then(|explained| explained.entry);
     assert_eq!(told.as_ref().err(), registered.as_ref().err(), "{name}");
     registered.err().map(|error| error.code())
 }
@@ -118,6 +118,11 @@ fn reg_19_of_all_loaded_functions_few_are_refused() {
 #[test]
 fn reg_19_a_thunk_that_reads_its_return_address_is_refused() {
     let _alone = alone();
+    if cfg!(target_feature = "crt-static") {
+        // It stands beside libc's `memcpy`, which handlers may call and which calls thunks.
+        assert_eq!(code_of_return("arrival_thunk"), Some("place.blacklisted"));
+        return;
+    }
     assert_eq!(code_of_return("arrival_thunk"), Some("entry.reads_return"));
     let _kprobe = probes().register(Kprobe::at("arrival_thunk")).unwrap();
 }
