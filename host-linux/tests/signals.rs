@@ -191,10 +191,19 @@ fn hit_12_signals_during_hits_lose_nothing() {
         .unwrap();
     // SAFETY: `tick` is a signal handler that only adds and calls a pure function.
     unsafe { libc::signal(libc::SIGALRM, tick as *const () as usize) };
-    let interval = libc::timeval { tv_sec: 0, tv_usec: 200 };
-    let timer = libc::itimerval { it_interval: interval, it_value: interval };
-    // SAFETY: the structure is valid.
-    unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, core::ptr::null_mut()) };
+    // SAFETY: of this thread.
+    let this = unsafe { libc::pthread_self() } as usize;
+    // To this thread alone, one after the other, at changing moments of its hits.
+    let sender = std::thread::spawn(move || {
+        for number in 0..500 {
+            // SAFETY: the thread waits for this one.
+            assert_eq!(unsafe { libc::pthread_kill(this as libc::pthread_t, libc::SIGALRM) }, 0);
+            while count(&TICKS) == number {
+                std::thread::yield_now();
+            }
+            (0..number * 7 % 500).for_each(|_| core::hint::spin_loop());
+        }
+    });
     let mut calls = 0_usize;
     while count(&TICKS) < 500 {
         for i in 0..100 {
@@ -202,12 +211,7 @@ fn hit_12_signals_during_hits_lose_nothing() {
         }
         calls += 100;
     }
-    let off = libc::itimerval {
-        it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 },
-        it_value: libc::timeval { tv_sec: 0, tv_usec: 0 },
-    };
-    // SAFETY: the structure is valid.
-    unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const off, core::ptr::null_mut()) };
+    sender.join().unwrap();
     // SAFETY: back to the default.
     unsafe { libc::signal(libc::SIGALRM, libc::SIG_IGN) };
     let counters = probe.counters();
