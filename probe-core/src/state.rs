@@ -5,7 +5,7 @@
 //! - a place: `point` (and the probes on it), `text` (what stands there), `slots`, `detour`, `spare`;
 //! - a call that is followed: `instance` (with `life`, `ends`), its `pool`, its `stub`, the half of a probe that is about it (`return_probe`);
 //! - who runs: `context`, `task`; `owner` and `counter` are what contexts use each by itself;
-//! - a probe: `pending` before it is registered, `handler` what hits call, `lender` what handlers get, `tally` what users are told; `watch` on data;
+//! - a probe: `pending` before it is registered, `owned` who frees it, `handler` what hits call, `lender` what handlers get, `tally` what users are told; `watch` on data;
 //! - the program: the `host`, `lock` (who may write all that), `switches` (what has been asked for), `quiesce` (when nobody can still be inside), `program` (the way here from
 //!   a stub).
 
@@ -19,6 +19,7 @@ pub(crate) mod instance;
 pub(crate) mod lender;
 pub(crate) mod life;
 pub(crate) mod lock;
+pub(crate) mod owned;
 pub(crate) mod owner;
 pub(crate) mod pending;
 pub(crate) mod point;

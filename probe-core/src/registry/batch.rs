@@ -17,11 +17,11 @@ use crate::held::{Hold, Lent};
 use crate::room::Room;
 use crate::state::host::{Host, Notice};
 use crate::state::lock::OpenBooks;
+use crate::state::owned::OwnedNode;
 use crate::state::pending::{AnyProbe, Pending};
 use crate::state::point::{HAS_JPROBE, Handlers, LEAVING, Node, Point, STARTING, STEPPED};
 use crate::state::probes::Probes;
 use alloc::vec::Vec;
-use core::ptr::NonNull;
 
 /// A probe whose place is known.
 struct Wanted<A: Arch> {
@@ -38,7 +38,7 @@ struct Prepared<'g, A: Arch> {
     index: usize,
     point: Lent<'g, Point<A>>,
     origin: Origin,
-    node: Lent<'g, Node<A>>,
+    node: OwnedNode<A>,
 }
 
 /// A probe on its point's list. Its handlers are silent.
@@ -57,20 +57,20 @@ impl<A: Arch> Prepared<'_, A> {
             self.point.clear(HAS_JPROBE);
         }
         books.forget_pool(&self.node);
-        books.bury(self.node.pointer());
+        books.bury(self.node);
         books.park_if_unused(self.point);
     }
 }
 
 impl<'g, A: Arch> Published<'g, A> {
     /// Takes it off again, its breakpoint first. The node is freed after a grace period.
-    fn leave<H: Host<Arch = A>>(self, probes: &Probes<H>, books: &mut OpenBooks<'g, H>) -> NonNull<Node<A>> {
+    fn leave<H: Host<Arch = A>>(self, probes: &Probes<H>, books: &mut OpenBooks<'g, H>) -> OwnedNode<A> {
         let Prepared { point, node, .. } = self.0;
         if probes.sync_point(books.hold, point.get()).is_err() {
             probes.host.notice(Notice::StuckBreakpoint(point.place));
         }
-        probes.take_off(books, node);
-        node.pointer()
+        probes.take_off(books, &node);
+        node
     }
 }
 
@@ -104,7 +104,7 @@ impl<H: Host> Probes<H> {
         self.settle_locked(&mut lock);
         let done = self.register_wanted(&mut lock.open(), &mut wanted, &mut handles, &mut leaving);
         if done.is_err() {
-            self.free_leaving(&mut lock, &leaving);
+            self.free_leaving(&mut lock, &mut leaving);
         }
         self.clean_arrays(&mut lock);
         // What the handlers own may call us when it is dropped: not under the lock.
@@ -137,7 +137,7 @@ impl<H: Host> Probes<H> {
         books: &mut OpenBooks<'_, H>,
         wanted: &mut Vec<Wanted<H::Arch>>,
         handles: &mut Vec<Probe<H>>,
-        leaving: &mut Vec<NonNull<Node<H::Arch>>>,
+        leaving: &mut Vec<Option<OwnedNode<H::Arch>>>,
     ) -> Result<(), Failed> {
         let no_memory = |NoMemory| (0, RegisterError::NoMemory);
         let mut published = room_for(wanted.len()).map_err(no_memory)?;
@@ -158,13 +158,13 @@ impl<H: Host> Probes<H> {
         });
         if let Err(failed) = armed {
             published.iter().for_each(|Published(probe)| probe.node.set(LEAVING));
-            leaving.extend(published.into_iter().map(|probe| probe.leave(self, books)));
+            leaving.extend(published.into_iter().map(|probe| Some(probe.leave(self, books))));
             self.jump_again(books, lifted);
             return Err(failed);
         }
         for Published(probe) in published {
             probe.node.clear(STARTING);
-            handles.push(Probe { probes: self, node: probe.node.pointer() });
+            handles.push(Probe::new(self, probe.node));
         }
         // What had a jump gets another one, if it can.
         if jumps.try_reserve(lifted.len()).is_ok() {
@@ -248,7 +248,7 @@ impl<H: Host> Probes<H> {
         point: Lent<'g, Point<H::Arch>>,
         handlers: Pending<H::Arch>,
         flags: u32,
-    ) -> Result<Lent<'g, Node<H::Arch>>, Refused<H>> {
+    ) -> Result<OwnedNode<H::Arch>, Refused<H>> {
         let is_jprobe = matches!(handlers, Pending::Jprobe(_));
         if is_jprobe && point.is(HAS_JPROBE) {
             return Err((handlers, RegisterError::SecondJprobe(point.place)));
@@ -274,11 +274,11 @@ impl<H: Host> Probes<H> {
         // SAFETY: a point is freed after a grace period that begins when it has no node on its list.
         let node = unsafe { Node::new(point, handlers, STARTING | flags, books.generation, self) };
         let node = room.fill(node);
-        // SAFETY: made just now, and freed when the lock is let go, at the earliest.
-        let node = unsafe { Lent::new(node) };
-        if let Handlers::Return(half) = &node.get().handlers {
+        // SAFETY: made just now.
+        let node = unsafe { OwnedNode::new(node) };
+        if let Handlers::Return(half) = &node.handlers {
             // SAFETY: what frees the node first has the pool forget it, and then waits (`take_off`, `give_up`).
-            unsafe { half.belong_to(node.get().known()) };
+            unsafe { half.belong_to(node.known()) };
         }
         Ok(node)
     }
@@ -345,13 +345,13 @@ impl<H: Host> Probes<H> {
 
     /// Puts the node on its point's list, silent as yet.
     fn publish<'g>(&self, prepared: Prepared<'g, H::Arch>) -> Published<'g, H::Arch> {
-        let Prepared { point, node, .. } = prepared;
+        let Prepared { point, node, .. } = &prepared;
         if node.has_post() {
-            self.expect_post(&point);
+            self.expect_post(point);
         }
-        // SAFETY: made by this batch; freed after it has been unlinked and a grace period has ended.
-        unsafe { point.link(node.pointer()) };
-        self.update_detour(&point);
+        // SAFETY: `node_for` made it for this point; what takes it off waits before it buries it (`free_leaving`).
+        unsafe { point.link(node) };
+        self.update_detour(point);
         Published(prepared)
     }
 

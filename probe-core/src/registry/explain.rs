@@ -68,7 +68,7 @@ impl<H: Host> Probes<H> {
         };
         let judged: Vec<_> = resolved.into_iter().map(&mut judge).collect();
         if tried {
-            self.retire(&mut books, &[]);
+            self.retire(&mut books, &mut []);
         }
         drop(books);
         let tell = |(judged, place): (Result<Judged<H>, RegisterError>, &Place)| {

@@ -3,24 +3,20 @@
 use crate::addr::CodeAddr;
 use crate::error::{EnableError, RemoveError};
 use crate::state::host::Host;
+use crate::state::owned::OwnedNode;
 use crate::state::point::{DISABLED, GONE, Node};
 use crate::state::probes::Probes;
 use crate::state::tally::{Counters, Kind};
 use core::fmt;
 use core::mem::ManuallyDrop;
-use core::ptr::NonNull;
 
 /// A registered probe. Dropping it unregisters (REG_16).
 #[must_use = "dropping a probe unregisters it; `leak` keeps it for good"]
 pub struct Probe<H: Host> {
     pub(super) probes: &'static Probes<H>,
-    pub(super) node: NonNull<Node<H::Arch>>,
+    /// Given up in [`Probe::give_up`] and when the handle is dropped.
+    node: ManuallyDrop<OwnedNode<H::Arch>>,
 }
-
-// SAFETY: the node is shared state made for it, and its handlers are Send + Sync.
-unsafe impl<H: Host> Send for Probe<H> {}
-// SAFETY: as above.
-unsafe impl<H: Host> Sync for Probe<H> {}
 
 /// A probe that could not be unregistered, and why. It is registered still.
 pub struct Kept<H: Host> {
@@ -45,9 +41,19 @@ impl<H: Host> fmt::Display for Kept<H> {
 impl<H: Host> core::error::Error for Kept<H> {}
 
 impl<H: Host> Probe<H> {
-    pub(super) fn node(&self) -> &Node<H::Arch> {
-        // SAFETY: the node lives as long as the handle.
-        unsafe { self.node.as_ref() }
+    pub(super) fn new(probes: &'static Probes<H>, node: OwnedNode<H::Arch>) -> Self {
+        Self { probes, node: ManuallyDrop::new(node) }
+    }
+
+    /// Ends the handle, not the probe.
+    pub(super) fn give_up(self) -> OwnedNode<H::Arch> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: taken once: the handle itself is neither used nor dropped any more.
+        unsafe { ManuallyDrop::take(&mut this.node) }
+    }
+
+    fn node(&self) -> &Node<H::Arch> {
+        &self.node
     }
 
     /// Where it stands.
@@ -96,13 +102,12 @@ impl<H: Host> Probe<H> {
     /// # Errors
     /// Called from a handler, or text could not be written: the probe is in the error, registered as before.
     pub fn unregister(self) -> Result<(), Kept<H>> {
-        let this = ManuallyDrop::new(self);
-        let mut failed = None;
-        this.probes.remove_all(&[this.node], &mut |_, error| failed = Some(error));
-        match failed {
-            None => Ok(()),
-            Some(error) => Err(Kept { probe: ManuallyDrop::into_inner(this), error }),
-        }
+        let probes = self.probes;
+        let mut kept = Ok(());
+        probes.remove_all(&mut [Some(self.give_up())], &mut |node, error| {
+            kept = Err(Kept { probe: Self::new(probes, node), error });
+        });
+        kept
     }
 
     /// Keeps it registered for good, and gives what can still be asked.
@@ -115,7 +120,9 @@ impl<H: Host> Probe<H> {
 impl<H: Host> Drop for Probe<H> {
     fn drop(&mut self) {
         // In a handler, or the text cannot be written now: the next call of the registry removes it.
-        self.probes.remove_all(&[self.node], &mut |node, _| self.probes.orphan(node));
+        // SAFETY: taken once, as this is its end.
+        let node = unsafe { ManuallyDrop::take(&mut self.node) };
+        self.probes.remove_all(&mut [Some(node)], &mut |node, _| self.probes.orphan(node));
     }
 }
 

@@ -2,12 +2,13 @@
 
 use super::handle::{Kept, Probe};
 use crate::addr::CodeAddr;
-use crate::error::RemoveError;
+use crate::error::{RemoveError, TextError};
 use crate::held::{Hold, Lent};
 use crate::list::List;
 use crate::room::free;
 use crate::state::host::{Host, Notice};
 use crate::state::lock::{Locked, OpenBooks};
+use crate::state::owned::OwnedNode;
 use crate::state::point::{
     GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, ORPHAN, PARKED, POINT_GONE, Point, STEPPED,
 };
@@ -15,7 +16,6 @@ use crate::state::probes::{Books, Probes};
 use crate::sync::Relaxed;
 use crate::table::RetiredArray;
 use alloc::vec::Vec;
-use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 
 impl<H: Host> Probes<H> {
@@ -34,70 +34,72 @@ impl<H: Host> Probes<H> {
         let mut keep = |node, error| {
             has_failed = true;
             if kept.try_reserve(1).is_ok() {
-                kept.push(Kept { probe: Probe { probes: self, node }, error });
+                kept.push(Kept { probe: Probe::new(self, node), error });
             } else {
                 self.orphan(node);
             }
         };
         let mut nodes = Vec::new();
         for probe in probes {
-            let node = ManuallyDrop::new(probe).node;
+            let node = Some(probe.give_up());
             if nodes.try_reserve(1).is_ok() {
                 nodes.push(node);
             } else {
-                self.remove_all(&[node], &mut keep);
+                self.remove_all(&mut [node], &mut keep);
             }
         }
-        self.remove_all(&nodes, &mut keep);
+        self.remove_all(&mut nodes, &mut keep);
         if has_failed { Err(kept) } else { Ok(()) }
     }
 
     /// Leaves a node whose handle is given up to the next call of the registry.
-    pub(super) fn orphan(&self, node: NonNull<Node<H::Arch>>) {
-        // SAFETY: a node whose handle is given up lives until a later call of the registry removes it.
-        unsafe { node.as_ref() }.set(LEAVING | ORPHAN);
+    pub(super) fn orphan(&self, node: OwnedNode<H::Arch>) {
+        node.orphan();
         self.switches.note_change();
     }
 
-    /// Removes nodes whose handles are given up. Those that fail stay as they were, and `kept` is told of them.
+    /// Removes nodes whose handles are given up. Those that fail stay as they were, and are `kept`'s.
     pub(super) fn remove_all(
         &self,
-        nodes: &[NonNull<Node<H::Arch>>],
-        kept: &mut dyn FnMut(NonNull<Node<H::Arch>>, RemoveError),
+        nodes: &mut [Option<OwnedNode<H::Arch>>],
+        kept: &mut dyn FnMut(OwnedNode<H::Arch>, RemoveError),
     ) {
         if self.is_in_handler() {
-            nodes.iter().for_each(|node| kept(*node, RemoveError::InHandler));
+            nodes.iter_mut().filter_map(Option::take).for_each(|node| kept(node, RemoveError::InHandler));
             return;
         }
         let mut books = self.lock();
         self.settle_locked(&mut books);
-        for node in nodes {
-            // SAFETY: a node lives as long as its handle.
-            unsafe { node.as_ref() }.set(LEAVING);
-        }
+        nodes.iter().flatten().for_each(|node| node.set(LEAVING));
         self.unoptimise_leaving(books.hold(), nodes);
-        for pointer in nodes {
-            // SAFETY: as above.
-            let node = unsafe { pointer.as_ref() };
-            let point = node.point(books.hold()).get();
-            if point.is(POINT_GONE) {
-                continue;
-            }
-            if let Err(error) = self.sync_point(books.hold(), point) {
-                self.host.notice(Notice::StuckBreakpoint(point.place));
+        for node in nodes.iter_mut() {
+            if let Some(Err(error)) = node.as_ref().map(|node| self.disarm_leaving(books.hold(), node))
+                && let Some(node) = node.take()
+            {
+                // Its breakpoint keeps it: what is retired below is only what is disarmed.
                 node.clear(LEAVING);
-                kept(*pointer, RemoveError::Text(error));
+                kept(node, RemoveError::Text(error));
             }
         }
         self.retire(&mut books, nodes);
     }
 
+    /// Takes the breakpoint out of text that no probe is left for when the node is gone.
+    fn disarm_leaving(&self, hold: &Hold, node: &Node<H::Arch>) -> Result<(), TextError> {
+        let point = node.point(hold).get();
+        if !point.is(POINT_GONE)
+            && let Err(error) = self.sync_point(hold, point)
+        {
+            self.host.notice(Notice::StuckBreakpoint(point.place));
+            return Err(error);
+        }
+        Ok(())
+    }
+
     /// Takes the jumps out of text that no probe is left for when the nodes are gone, all of them at once.
-    fn unoptimise_leaving(&self, hold: &Hold, nodes: &[NonNull<Node<H::Arch>>]) {
+    fn unoptimise_leaving(&self, hold: &Hold, nodes: &[Option<OwnedNode<H::Arch>>]) {
         let mut points = Vec::new();
-        for node in nodes {
-            // SAFETY: a node lives as long as its handle.
-            let node = unsafe { node.as_ref() };
+        for node in nodes.iter().flatten() {
             let point = node.point(hold).get();
             if point.text.has_jump() && !self.is_wanted(point) && points.try_reserve(1).is_ok() {
                 points.push(point);
@@ -107,52 +109,40 @@ impl<H: Host> Probes<H> {
         let _ = self.unoptimise_points(hold, &points);
     }
 
-    /// Takes the nodes that are leaving off their points, and frees them and what nobody needs any more. They are disarmed.
-    pub(super) fn retire(&self, lock: &mut Locked<'_, H>, nodes: &[NonNull<Node<H::Arch>>]) {
+    /// Takes the nodes, which are leaving and disarmed, off their points, and frees them and what nobody needs any more.
+    pub(super) fn retire(&self, lock: &mut Locked<'_, H>, nodes: &mut [Option<OwnedNode<H::Arch>>]) {
         let mut books = lock.open();
-        for node in nodes {
-            // SAFETY: a node is freed when the lock is let go, at the earliest.
-            let node = unsafe { Lent::new(*node) };
-            if node.is(LEAVING) {
-                self.take_off(&mut books, node);
-            }
-        }
+        nodes.iter().flatten().for_each(|node| self.take_off(&mut books, node));
         self.free_leaving(lock, nodes);
     }
 
     /// Takes a node off its point. It is disarmed.
-    pub(super) fn take_off(&self, books: &mut OpenBooks<'_, H>, node: Lent<'_, Node<H::Arch>>) {
+    pub(super) fn take_off(&self, books: &mut OpenBooks<'_, H>, node: &Node<H::Arch>) {
+        debug_assert!(node.is(LEAVING), "its handlers may run still");
         let point = node.point(books.hold);
-        point.unlink(&node);
+        point.unlink(node);
         self.update_detour(&point);
         if matches!(node.handlers, Handlers::Jprobe(_)) {
             point.clear(HAS_JPROBE);
         }
         self.update_mode(&point);
-        books.forget_pool(&node);
+        books.forget_pool(node);
         books.park_if_unused(point);
     }
 
-    /// Frees those of the nodes that are leaving, and what nobody needs any more. They are off their points.
-    pub(super) fn free_leaving(&self, lock: &mut Locked<'_, H>, nodes: &[NonNull<Node<H::Arch>>]) {
+    /// Frees the nodes, which are off their points, and what nobody needs any more.
+    pub(super) fn free_leaving(&self, lock: &mut Locked<'_, H>, nodes: &mut [Option<OwnedNode<H::Arch>>]) {
         self.quiesce();
         self.mark_stepped();
         let mut books = lock.open();
-        for pointer in nodes {
-            // SAFETY: a node is freed when the lock is let go, at the earliest.
-            let node = unsafe { pointer.as_ref() };
+        for node in nodes.iter().flatten() {
             let point = node.point(books.hold);
             if point.is(IN_TABLE) && !point.is(STEPPED) {
                 // If it fails, a second trap is all that it costs.
                 let _ = self.let_tail_jump(&point);
             }
         }
-        for node in nodes {
-            // SAFETY: as above.
-            if unsafe { node.as_ref() }.is(LEAVING) {
-                books.bury(*node);
-            }
-        }
+        nodes.iter_mut().filter_map(Option::take).for_each(|node| books.bury(node));
         // SAFETY: a grace period has passed since any was retired.
         unsafe { lock.arrays.free() };
         self.clean_up(lock);
@@ -330,7 +320,8 @@ impl<H: Host> Probes<H> {
                 if is_stuck || orphans.try_reserve(1).is_err() {
                     self.switches.note_change();
                 } else {
-                    orphans.push(node.pointer());
+                    // SAFETY: an orphan, which is taken off the list below.
+                    orphans.push(Some(unsafe { OwnedNode::new(node.pointer()) }));
                 }
             }
         };
@@ -339,7 +330,7 @@ impl<H: Host> Probes<H> {
         if orphans.is_empty() {
             self.free_returned_pools(books);
         } else {
-            self.retire(books, &orphans);
+            self.retire(books, &mut orphans);
         }
     }
 
@@ -357,7 +348,7 @@ impl<H: Host> Probes<H> {
             self.set_aside(&mut open, point);
         }
         if has_gone {
-            self.retire(&mut books, &[]);
+            self.retire(&mut books, &mut []);
         }
     }
 

@@ -10,6 +10,7 @@ use crate::list::Linked;
 use crate::state::counter::{Counter, HitCounter};
 use crate::state::handler::{FaultHandler, JprobeEntry, PostFn, Pre, ProbeCell, ProbeRef};
 use crate::state::lender::Lender;
+use crate::state::owned::OwnedNode;
 use crate::state::return_probe::ReturnProbe;
 use crate::state::text::word::TextWord;
 use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU32, Relaxed, Release, follow};
@@ -175,11 +176,9 @@ impl<A: Arch> Point<A> {
     /// Puts a probe first, or last if it is a jprobe. Under the registry's lock.
     ///
     /// # Safety
-    /// The node is alive, and stays so until it has been unlinked and a grace period has ended.
-    pub(crate) unsafe fn link(&self, node: NonNull<Node<A>>) {
-        let this = node.as_ptr();
-        // SAFETY: the caller's promise.
-        let node = unsafe { node.as_ref() };
+    /// The node is of this point. Its owner buries it when it has been unlinked and a grace period has ended, not before.
+    pub(crate) unsafe fn link(&self, node: &OwnedNode<A>) {
+        let this = node.pointer().as_ptr();
         if !matches!(node.handlers, Handlers::Jprobe(_)) {
             node.next.store(self.head.load(Relaxed), Relaxed);
             self.head.store(this, Release);

@@ -7,6 +7,7 @@ use crate::state::counter::Shares;
 use crate::state::detour::{Detour, DetourChunk};
 use crate::state::host::Host;
 use crate::state::lender::Lender;
+use crate::state::owned::OwnedNode;
 use crate::state::point::{Node, Point};
 use crate::state::pool::Pool;
 use crate::state::program::{Entries, Program};
@@ -81,10 +82,9 @@ impl<H: Host> Books<H> {
     }
 
     /// Frees a node that nobody can reach any more, once the lock is let go.
-    pub(crate) fn bury(&mut self, node: NonNull<Node<H::Arch>>) {
-        // SAFETY: it has not been freed yet.
-        unsafe { node.as_ref() }.next.store(self.dead, Relaxed);
-        self.dead = node.as_ptr();
+    pub(crate) fn bury(&mut self, node: OwnedNode<H::Arch>) {
+        node.next.store(self.dead, Relaxed);
+        self.dead = node.pointer().as_ptr();
     }
 }
 

@@ -31,6 +31,36 @@ fn reg_13_what_somebody_else_has_written_over_our_breakpoint_stays() {
     assert_eq!(world.run(f, &[1]).0, End::Trapped(f));
 }
 
+/// The handle is dropped while text cannot be written: what it leaves goes with a later call, whether other probes stand there or not.
+#[test]
+fn reg_16_a_handle_that_is_dropped_where_text_cannot_be_written_leaves_nothing() {
+    for others in 0..2 {
+        let world = World::new();
+        let f = plus_five(world, "f");
+        // What the host keeps for calls and notices is there.
+        let _ = (world.host().current(), world.value(f, &[1]));
+        world.host().notices.lock().unwrap().reserve(100);
+        let text = world.text();
+        let live = alloc_count::live();
+        let probe = world.probes.register(K::at(at(f, 0)).pre(|_| ()).post(|_| ())).unwrap();
+        let batch = (0..others).map(|_| K::at(at(f, 0)).pre(|_| ()).post(|_| ()));
+        let other = world.probes.register_all(batch).unwrap();
+        world.host().fails_for_good.store(true, SeqCst);
+        world.host().failing_write.store(1, SeqCst);
+        drop(probe);
+        drop(other);
+        assert_eq!(world.value(f, &[1]), 6, "its breakpoint stands there still");
+        world.probes.settle();
+        assert_eq!(world.value(f, &[1]), 6, "it cannot be written yet");
+        world.host().failing_write.store(0, SeqCst);
+        world.probes.settle();
+        world.probes.settle();
+        assert!(world.text() == text);
+        assert_eq!(world.host().live_chunks.load(SeqCst), 0);
+        assert!(alloc_count::live() <= live, "{} bytes are left", alloc_count::live() - live);
+    }
+}
+
 #[test]
 fn reg_13_an_older_probe_keeps_the_breakpoint() {
     let world = World::new();

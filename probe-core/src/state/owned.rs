@@ -1,0 +1,49 @@
+//! Who owns a probe's node.
+//!
+//! A node lies where hits find it by its address, and is freed by hand, after a grace period. Until then it has one owner, a value that is
+//! moved from hand to hand: a registration makes it, the user's handle keeps it, a removal takes it from there, and
+//! [`Books::bury`](crate::state::probes::Books::bury) gets it last. A handle that is dropped where its probe cannot be removed leaves the node
+//! to its point's list, as an orphan; whoever takes it from there owns it again.
+
+use crate::arch::Arch;
+use crate::state::point::{LEAVING, Node, ORPHAN};
+use core::ops::Deref;
+use core::ptr::NonNull;
+
+/// A node's one owner: as long as there is this value, there is the node.
+#[must_use = "without an owner it is never freed"]
+pub(crate) struct OwnedNode<A: Arch>(NonNull<Node<A>>);
+
+// SAFETY: a node is shared state made for it, and its handlers are Send + Sync.
+unsafe impl<A: Arch> Send for OwnedNode<A> {}
+// SAFETY: as above.
+unsafe impl<A: Arch> Sync for OwnedNode<A> {}
+
+impl<A: Arch> OwnedNode<A> {
+    /// The owner of a node in a [`Room`](crate::room::Room) of its own.
+    ///
+    /// # Safety
+    /// It has no other owner: it was made just now, or is an orphan that is on its point's list.
+    pub(crate) unsafe fn new(node: NonNull<Node<A>>) -> Self {
+        Self(node)
+    }
+
+    /// The node, which its owner frees, or its point's list leads to.
+    pub(crate) fn pointer(&self) -> NonNull<Node<A>> {
+        self.0
+    }
+
+    /// Leaves it to its point's list: the next call of the registry removes it.
+    pub(crate) fn orphan(self) {
+        self.set(LEAVING | ORPHAN);
+    }
+}
+
+impl<A: Arch> Deref for OwnedNode<A> {
+    type Target = Node<A>;
+
+    fn deref(&self) -> &Node<A> {
+        // SAFETY: `new` was promised that nobody else frees it, and what frees it takes this value first.
+        unsafe { self.0.as_ref() }
+    }
+}
