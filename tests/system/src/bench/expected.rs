@@ -19,7 +19,7 @@ pub const FIGURES: &[(&str, &str, u64)] = &[
     ("x86_64", "k_100", 119),
     ("x86_64", "k_10k", 119),
     ("x86_64", "register_one_of_10k", 3122),
-    ("x86_64", "unregister_one_of_10k", 386),
+    ("x86_64", "unregister_one_of_10k", 413),
     ("i386", "entry", 60),
     ("i386", "k", 124),
     ("i386", "k_post", 310),
