@@ -326,7 +326,8 @@ fn fuzz_steps(root: &Path) -> Vec<Step> {
 }
 
 /// Where lock files are.
-const LOCKED: [&str; 5] = ["", SYSTEM, "tests/peers", "fuzz", "probe-core/tests/no_panic"];
+const LOCKED: [&str; 6] =
+    ["", SYSTEM, "tests/peers", "fuzz", "probe-core/tests/no_panic", "probe-bpf/tests/no_panic"];
 
 /// Each lock file against the RustSec database, which is fetched; or against the copy of it in the folder that
 /// `PROBE_ADVISORIES` names, where there is no network.

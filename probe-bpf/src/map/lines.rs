@@ -1,0 +1,68 @@
+//! Words in rows, one for each context, that share no cache line.
+
+use crate::sync::AtomicU64;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// As many words as two cache lines of 64 bytes: processors fetch them in pairs.
+const WORDS: usize = 16;
+
+#[repr(align(128))]
+struct Line([AtomicU64; WORDS]);
+
+/// The rows.
+pub(super) struct Lines {
+    lines: Box<[Line]>,
+    row_lines: usize,
+    rows: usize,
+}
+
+/// There is not enough memory for a map; nothing has been made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoMemory;
+
+impl fmt::Display for NoMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("there is not enough memory for the map")
+    }
+}
+
+impl core::error::Error for NoMemory {}
+
+impl fmt::Debug for Lines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lines").field("rows", &self.rows).field("row_lines", &self.row_lines).finish()
+    }
+}
+
+impl Lines {
+    /// At least one row of at least `words` words, all zero.
+    pub(super) fn new(rows: usize, words: usize) -> Result<Self, NoMemory> {
+        let (rows, row_lines) = (rows.max(1), words.div_ceil(WORDS).max(1));
+        let len = rows.checked_mul(row_lines).ok_or(NoMemory)?;
+        let mut lines = Vec::new();
+        lines.try_reserve_exact(len).map_err(|_| NoMemory)?;
+        lines.extend((0..len).map(|_| Line(core::array::from_fn(|_| AtomicU64::new(0)))));
+        Ok(Self { lines: lines.into_boxed_slice(), row_lines, rows })
+    }
+
+    /// How many rows there are.
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The row of a context.
+    #[inline(always)]
+    pub(super) fn row(&self, context: usize) -> usize {
+        // A division costs more than the rest.
+        if context < self.rows { context } else { context.checked_rem(self.rows).unwrap_or(0) }
+    }
+
+    /// A word of a row.
+    #[inline(always)]
+    pub(super) fn word(&self, row: usize, index: usize) -> Option<&AtomicU64> {
+        let line = row.checked_mul(self.row_lines)?.checked_add(index / WORDS)?;
+        self.lines.get(line)?.0.get(index % WORDS)
+    }
+}
