@@ -1,6 +1,6 @@
 //! The encodings, spelt as in RFC 9669 (October 2024), with its sections.
 
-/// One instruction of 64 bits (section 3.1). The wide one, LD_IMM64, is two of them.
+/// One instruction of 64 bits (section 3.1). The wide one, LD_IMM64, is two of them (section 3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Insn {
     /// Operation and class.
@@ -60,12 +60,12 @@ pub mod class {
     pub const MASK: u8 = 0x07;
 }
 
-/// Section 4, table 4: the source operand is the immediate.
+/// Section 4: the source operand is the immediate.
 pub const K: u8 = 0x00;
-/// Section 4, table 4: the source operand is a register.
+/// Section 4: the source operand is a register.
 pub const X: u8 = 0x08;
 
-/// Section 4.1, table 5: arithmetic, the high four bits of an opcode.
+/// Section 4.1: arithmetic, the high four bits of an opcode.
 pub mod alu {
     #![allow(missing_docs, reason = "the RFC's names")]
     pub const ADD: u8 = 0x00;
@@ -88,7 +88,7 @@ pub mod alu {
     pub const END: u8 = 0xd0;
 }
 
-/// Section 4.3, table 7: jumps, the high four bits of an opcode.
+/// Section 4.3: jumps, the high four bits of an opcode.
 pub mod jmp {
     #![allow(missing_docs, reason = "the RFC's names")]
     pub const JA: u8 = 0x00;
@@ -107,7 +107,7 @@ pub mod jmp {
     pub const JSLE: u8 = 0xd0;
 }
 
-/// Section 5, table 9: modes, the high three bits of an opcode that loads or stores.
+/// Section 5: modes, the high three bits of an opcode that loads or stores.
 pub mod mode {
     #![allow(missing_docs, reason = "the RFC's names")]
     pub const IMM: u8 = 0x00;
@@ -122,7 +122,7 @@ pub mod mode {
     pub const MASK: u8 = 0xe0;
 }
 
-/// Section 5, table 10: sizes.
+/// Section 5: sizes.
 pub mod size {
     #![allow(missing_docs, reason = "the RFC's names")]
     pub const W: u8 = 0x00;
@@ -133,7 +133,7 @@ pub mod size {
     pub const MASK: u8 = 0x18;
 }
 
-/// Section 5.3, tables 11 and 12: atomic operations, in the immediate.
+/// Section 5.3: atomic operations, in the immediate.
 pub mod atomic {
     #![allow(missing_docs, reason = "the RFC's names")]
     pub const ADD: i32 = 0x00;
@@ -146,12 +146,12 @@ pub mod atomic {
     pub const FETCH: i32 = 0x01;
 }
 
-/// Section 5.4, table 13: what the immediate of LD_IMM64 is, in its source register.
+/// Section 5.4: what the immediate of LD_IMM64 is, in its source register.
 pub mod wide {
     /// The number itself.
     pub const NUMBER: u8 = 0;
     /// A map by its index: what helpers take.
-    pub const MAP: u8 = 1;
-    /// The address of an array's first value, plus the second immediate.
-    pub const MAP_VALUE: u8 = 2;
+    pub const MAP: u8 = 5;
+    /// The address of the first value of an array, by its index, plus the second immediate.
+    pub const MAP_VALUE: u8 = 6;
 }

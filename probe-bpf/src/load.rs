@@ -57,7 +57,7 @@ pub enum Refusal {
     HalfWide,
     /// The last instruction does not end the program.
     FallsOff,
-    /// A helper that nobody knows; or a function of the program or of the kernel.
+    /// A helper that nobody knows, or one by its type's number; or a function of the program.
     Helper,
     /// There is no map of this index.
     Map,
@@ -141,7 +141,7 @@ impl Program {
     }
 }
 
-/// Section 5.4.
+/// Sections 3.2 and 5.4.
 const LD_IMM64: u8 = class::LD | mode::IMM | size::DW;
 
 /// LD_IMM64, both halves.
@@ -193,7 +193,7 @@ fn operand(insn: Insn, op: Op, at: u32) -> Result<Step, Refusal> {
     Ok(Step { op, dst: insn.dst, src: insn.src, is_imm, at, imm: i64::from(insn.imm) as u64 })
 }
 
-/// Section 4.1 and 4.2.
+/// Sections 4.1 and 4.2.
 fn arithmetic(insn: Insn) -> Result<Step, Refusal> {
     writable(insn.dst)?;
     let code = insn.opcode & 0xf0;
@@ -272,7 +272,7 @@ fn jump<H: Helpers>(insn: Insn, pc: usize, len: usize, helpers: &H) -> Result<St
             return Ok(Step { at: target(insn.imm)?, ..plain(Op::Ja) });
         }
         CALL => {
-            // Section 4.3.1: 1 is a function of the program, 2 one by its type's number.
+            // Section 4.3: 1 is a function of the program, 2 a helper by its type's number.
             let is_known = MAP_HELPERS.contains(&insn.imm) || helpers.is_known(insn.imm);
             if insn.src != 0 || !is_known {
                 return Err(Refusal::Helper);

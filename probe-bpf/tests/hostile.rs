@@ -42,6 +42,11 @@ fn prg_1_what_could_go_wrong_is_refused_with_its_place() {
     refused(&[with_offset(alu64_k(alu::ADD, 1, 1), 1), exit()], 0, Refusal::Unused);
     refused(&[with_offset(alu32_x(alu::MOV, 1, 2), 32), exit(), exit()], 0, Refusal::Unknown);
     refused(&[load_map(1, 1)[0], half, exit()], 0, Refusal::Map);
+    // RFC 9669, section 5.4: 5 and 6 name a map by its index; 1 and 2 would by a descriptor, 3 and 4 are not for maps.
+    assert_eq!((load_map(1, 0)[0].src, load_map_value(1, 0, 0)[0].src), (5, 6));
+    for src in [1, 2, 3, 4, 7] {
+        refused(&[Insn { src, ..wide }, half, exit()], 0, Refusal::Unknown);
+    }
     refused(&[Insn { opcode: 0x20, ..Insn::default() }, exit()], 0, Refusal::Deprecated);
     refused(&[call(5), exit()], 0, Refusal::Helper);
     refused(&[Insn { src: 1, ..call(COUNT) }, exit()], 0, Refusal::Helper);
