@@ -63,12 +63,26 @@ fn prg_1_no_access_leaves_its_region() {
     assert!(out(atomic(size::W, op::ADD, 10, 0, 1)) && out(load(size::DW, 0, 3, 0)));
     assert!(matches!(cause(&[store_k(size::B, 1, 0, 1), exit()]), Cause::ReadOnly { .. }));
     assert_eq!(run_with(&[load(size::B, 0, 1, 2), exit()], &[], 0), Ok(3));
+    let maps = [Map::Array(Array::new(1, 8).unwrap())];
+    let read = |size, offset| {
+        let [wide, half] = load_map_value(1, 0, offset);
+        run_with(&[wide, half, load(size, 0, 1, 0), exit()], &maps, 0).map_err(|fault| fault.cause)
+    };
+    assert_eq!((read(size::DW, 0), read(size::B, 7)), (Ok(0), Ok(0)));
+    assert!(matches!(read(size::B, 8), Err(Cause::OutOfBounds { len: 1, .. })));
+    assert!(matches!(read(size::W, 2), Err(Cause::Unaligned { len: 4, .. })));
 }
 
 #[test]
 fn prg_1_a_loop_without_end_ends() {
     assert_eq!(cause(&[ja(-1)]), Cause::BudgetSpent);
     assert_eq!(cause(&[alu64_k(alu::ADD, 0, 1), gotol(-2)]), Cause::BudgetSpent);
+    // The budget is exact.
+    let program = Program::load(&[alu64_k(alu::ADD, 0, 1), exit()], 0, &NoHelpers).unwrap();
+    let run =
+        |budget| program.run(&Machine { context: &[], maps: &[], helpers: &NoHelpers, number: 0, budget });
+    let spent = |pc| Err(Fault { pc, cause: Cause::BudgetSpent });
+    assert_eq!([run(0), run(1), run(2)], [spent(0), spent(1), Ok(1)]);
 }
 
 #[test]

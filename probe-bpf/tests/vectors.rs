@@ -1,6 +1,6 @@
 //! Each row of `tests/vectors/ebpf.txt`: its text, and what it does, executed on the stack and in a map.
 
-use probe_bpf::asm::{alu64_k, alu64_x, atomic, exit, load, load_imm64, load_map_value, store};
+use probe_bpf::asm::{alu64_k, alu64_x, atomic, exit, load, load_imm64, load_map_value, store, store_k};
 use probe_bpf::insn::{alu, size};
 use probe_bpf::map::Array;
 use probe_bpf::{Insn, Machine, Map, NoHelpers, Program};
@@ -96,10 +96,11 @@ fn the_wide_load_takes_all_64_bits() {
 #[test]
 fn an_atomic_operation_does_not_touch_the_number_beside_it() {
     let mut program = load_map_value(1, 0, 0).to_vec();
-    program.extend([alu64_k(alu::MOV, 2, -1), atomic(size::W, 0, 1, 4, 2), load(size::DW, 0, 1, 0), exit()]);
+    program.extend([store_k(size::W, 1, 0, 0x1122_3344), alu64_k(alu::MOV, 2, -1)]);
+    program.extend([atomic(size::W, 0, 1, 4, 2), load(size::DW, 0, 1, 0), exit()]);
     let maps = [Map::Array(Array::new(1, 8).unwrap())];
     let program = Program::load(&program, 1, &NoHelpers).unwrap();
     let machine = Machine { context: &[], maps: &maps, helpers: &NoHelpers, number: 0, budget: 9 };
-    let want = if cfg!(target_endian = "little") { 0xffff_ffff_0000_0000 } else { 0xffff_ffff };
+    let want = if cfg!(target_endian = "little") { 0xffff_ffff_1122_3344 } else { 0x1122_3344_ffff_ffff };
     assert_eq!(program.run(&machine), Ok(want));
 }

@@ -124,3 +124,39 @@ const fn mix(key: [u64; 2]) -> u64 {
     mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     mixed ^ mixed >> 33
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::at_operation;
+    use alloc::rc::Rc;
+    use alloc::vec;
+
+    /// Keys that are inserted or found before, then a hit with `inner` at each operation of a hit with [1, 2].
+    fn nested(before: &[[u64; 2]], inner: [u64; 2], want: &[([u64; 2], u64)]) {
+        let mut index = 0;
+        loop {
+            let hash = Rc::new(Hash::new(4, 1).unwrap());
+            assert!(before.iter().all(|key| hash.add(0, *key, 100)));
+            let interrupting = hash.clone();
+            let hit = move || assert!(interrupting.add(0, inner, 10));
+            let was_hit = at_operation(index, hit, || assert!(hash.add(0, [1, 2], 1)));
+            if !was_hit {
+                break;
+            }
+            assert_eq!((hash.sums(), hash.lost()), (want.to_vec(), 0), "operation {index}");
+            index += 1;
+        }
+        assert!(index >= 3, "{index}");
+    }
+
+    #[test]
+    fn prg_1_a_hit_at_any_operation_of_an_insertion_is_counted_once() {
+        nested(&[], [1, 2], &[([1, 2], 11)]);
+        nested(&[[1, 2]], [1, 2], &[([1, 2], 111)]);
+        let other = (0..).map(|key| [key, 3]).find(|key| (mix(*key) ^ mix([1, 2])) & 7 == 0).unwrap();
+        let mut want = vec![([1, 2], 1), (other, 10)];
+        want.sort_unstable();
+        nested(&[], other, &want);
+    }
+}
