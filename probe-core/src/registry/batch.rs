@@ -350,7 +350,7 @@ impl<H: Host> Probes<H> {
             self.expect_post(point);
         }
         // SAFETY: `node_for` made it for this point; what takes it off waits before it buries it (`free_leaving`).
-        unsafe { point.link(node) };
+        unsafe { node.link(point) };
         self.update_detour(point);
         Published(prepared)
     }

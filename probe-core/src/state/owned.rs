@@ -6,9 +6,10 @@
 //! to its point's list, as an orphan; whoever takes it from there owns it again.
 
 use crate::arch::Arch;
-use crate::state::point::{LEAVING, Node, ORPHAN};
+use crate::state::point::{Handlers, LEAVING, Node, ORPHAN, Point};
+use crate::sync::{Relaxed, Release};
 use core::ops::Deref;
-use core::ptr::NonNull;
+use core::ptr::{self, NonNull};
 
 /// A node's one owner: as long as there is this value, there is the node.
 #[must_use = "without an owner it is never freed"]
@@ -31,6 +32,21 @@ impl<A: Arch> OwnedNode<A> {
     /// The node, which its owner frees, or its point's list leads to.
     pub(crate) fn pointer(&self) -> NonNull<Node<A>> {
         self.0
+    }
+
+    /// Puts it first on its point's list, or last if it is a jprobe. Under the registry's lock.
+    ///
+    /// # Safety
+    /// The node is of this point. Its owner buries it when it has been unlinked and a grace period has ended, not before.
+    pub(crate) unsafe fn link(&self, point: &Point<A>) {
+        let this = self.0.as_ptr();
+        if !matches!(self.handlers, Handlers::Jprobe(_)) {
+            self.next.store(point.head.load(Relaxed), Relaxed);
+            point.head.store(this, Release);
+        } else {
+            self.next.store(ptr::null_mut(), Relaxed);
+            point.nodes().last().map_or(&point.head, |last| &last.next).store(this, Release);
+        }
     }
 
     /// Leaves it to its point's list: the next call of the registry removes it.

@@ -10,7 +10,6 @@ use crate::list::Linked;
 use crate::state::counter::{Counter, HitCounter};
 use crate::state::handler::{FaultHandler, JprobeEntry, PostFn, Pre, ProbeCell, ProbeRef};
 use crate::state::lender::Lender;
-use crate::state::owned::OwnedNode;
 use crate::state::return_probe::ReturnProbe;
 use crate::state::text::word::TextWord;
 use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU32, Relaxed, Release, follow};
@@ -171,21 +170,6 @@ impl<A: Arch> Point<A> {
     /// The one probe that there is, null where there are others.
     pub(crate) fn only(&self) -> *mut Node<A> {
         if self.nodes().nth(1).is_some() { ptr::null_mut() } else { self.head.load(Relaxed) }
-    }
-
-    /// Puts a probe first, or last if it is a jprobe. Under the registry's lock.
-    ///
-    /// # Safety
-    /// The node is of this point. Its owner buries it when it has been unlinked and a grace period has ended, not before.
-    pub(crate) unsafe fn link(&self, node: &OwnedNode<A>) {
-        let this = node.pointer().as_ptr();
-        if !matches!(node.handlers, Handlers::Jprobe(_)) {
-            node.next.store(self.head.load(Relaxed), Relaxed);
-            self.head.store(this, Release);
-        } else {
-            node.next.store(ptr::null_mut(), Relaxed);
-            self.nodes().last().map_or(&self.head, |last| &last.next).store(this, Release);
-        }
     }
 
     /// Takes a probe off the list; readers that stand on it still find their way on. Under the registry's lock.
