@@ -13,6 +13,7 @@
 //! a probe there is an ordinary nested hit.
 
 use crate::arch::IS_ADDRESS_THUNK;
+use crate::lock::found_once;
 use crate::symbols::eh_frame;
 use crate::symbols::objects::{self, Object, Role};
 use crate::{Native, memory};
@@ -117,8 +118,7 @@ fn for_each_compiler_called(object: &Object, visit: &mut dyn FnMut(&str, usize, 
     let mut functions = compiler_called().into_iter().zip(&CALLED);
     functions.any(|((name, function), called)| {
         object.holds_text(function)
-            && called
-                .get_or_init(|| called_by(object, function))
+            && found_once(called, || called_by(object, function))
                 .iter()
                 .any(|&(start, len)| visit(name, start, len))
     })

@@ -1,10 +1,17 @@
 //! A small lock that can be taken before a fork and released after it, in two functions; `std`'s guards do not allow that.
 
+use crate::signals::owned::BLOCKED;
+use crate::sys::{self, SignalSet};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
+use probe_elf_symbols::building;
+use std::sync::OnceLock;
 
 /// A spinning lock that yields. Never taken on the hit path.
+///
+/// Whoever has a [`Guard`] is not interrupted by the program's signals: a handler that wanted the same lock would wait for its own thread
+/// for ever (REG_13).
 pub(crate) struct Lock<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
@@ -25,10 +32,22 @@ impl<T> Lock<T> {
         Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for the lock.
+    /// Waits for the lock. While it waits, the thread may be interrupted.
     pub(crate) fn lock(&self) -> Guard<'_, T> {
+        loop {
+            let quiet = Quiet::begin();
+            if self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return Guard { lock: self, _quiet: Some(quiet) };
+            }
+            drop(quiet);
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits for the lock where the program's signals wait already: in a trap's handler, which makes no system call for it.
+    pub(crate) fn lock_in_quiet(&self) -> Guard<'_, T> {
         self.take();
-        Guard { lock: self }
+        Guard { lock: self, _quiet: None }
     }
 
     /// Takes the lock without a guard: before a fork, so that the child finds it in a known state.
@@ -50,6 +69,45 @@ impl<T> Lock<T> {
 /// The right to use the value.
 pub(crate) struct Guard<'a, T> {
     lock: &'a Lock<T>,
+    // Ends when the lock has been given back.
+    _quiet: Option<Quiet>,
+}
+
+/// As long as it lives, the program's signals wait in this thread.
+#[must_use]
+pub(crate) struct Quiet {
+    before: SignalSet,
+}
+
+impl Quiet {
+    /// Lets the program's signals wait.
+    pub(crate) fn begin() -> Self {
+        Self { before: sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED)) }
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        sys::sigprocmask(libc::SIG_SETMASK, Some(self.before));
+    }
+}
+
+/// What `find` finds, which no signal's handler interrupts: it could not wait for it.
+pub(crate) fn found_once<T>(found: &OnceLock<T>, find: impl FnOnce() -> T) -> &T {
+    found.get().unwrap_or_else(|| {
+        let _quiet = Quiet::begin();
+        found.get_or_init(find)
+    })
+}
+
+/// Tables are built in quiet, too.
+pub(crate) fn start() {
+    building::quiet_by(building::Quiet {
+        begin: || sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED)).bits(),
+        end: |before| {
+            sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::from_bits(before)));
+        },
+    });
 }
 
 impl<T> Deref for Guard<'_, T> {

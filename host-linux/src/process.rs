@@ -5,7 +5,7 @@ pub use crate::host::{Indirect, LinuxProcess};
 use crate::host::PROBES;
 use crate::symbols::objects;
 use crate::text::TextAccess;
-use crate::{clock, signals, sync, threads, unwind, watch};
+use crate::{clock, lock, signals, sync, threads, unwind, watch};
 use core::ffi::c_int;
 use core::fmt;
 use probe_core::error::TextError;
@@ -71,9 +71,9 @@ pub fn probes() -> &'static Probes<LinuxProcess> {
 }
 
 /// Looks whether shared objects have gone, and makes their probes `[GONE]` (CTL_5). An agent calls this after every
-/// `dlclose`; [`probes`] does, too. Does nothing inside a handler.
+/// `dlclose`; [`probes`] does, too. Does nothing inside a handler, nor in what interrupts a registration: the next call does it.
 pub fn objects_changed() {
-    if threads::current().is_some_and(|block| block.context.is_inside()) {
+    if !PROBES.events().can_be_told() {
         return;
     }
     objects::report_gone(&mut |start, end| {
@@ -103,6 +103,7 @@ fn start_once() -> Result<(), StartError> {
         );
     }
     sync::start();
+    lock::start();
     clock::start();
     crate::arch::start();
     // SAFETY: the three functions live for ever.

@@ -6,7 +6,7 @@
 //! `include/uapi/linux/perf_event.h`, Linux 6.12.
 
 use crate::arch::{WATCHPOINTS, check_watch};
-use crate::lock::Lock;
+use crate::lock::{Lock, found_once};
 use crate::sys::{self, SigInfo};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -65,7 +65,7 @@ pub(crate) struct BreakpointEvents;
 pub(crate) fn power() -> Result<&'static dyn Watchpoints, Refusal> {
     static FOUND: OnceLock<Result<(), Refusal>> = OnceLock::new();
     static CELL: AtomicUsize = AtomicUsize::new(0);
-    let found = FOUND.get_or_init(|| {
+    let found = found_once(&FOUND, || {
         let range = WatchRange {
             addr: (&raw const CELL).addr(),
             len_bytes: size_of::<usize>(),

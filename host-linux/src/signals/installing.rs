@@ -11,7 +11,7 @@ static WRITER: Lock<()> = Lock::new(());
 /// those wait anyway.
 pub(super) fn installing<T>(body: impl FnOnce() -> T) -> T {
     let mask = interrupted().is_none().then(|| sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL)));
-    let writer = WRITER.lock();
+    let writer = WRITER.lock_in_quiet();
     let done = body();
     drop(writer);
     if let Some(mask) = mask {

@@ -43,8 +43,15 @@ impl<H: Host> Events<'_, H> {
     /// The text from `start` up to `end` is about to go away (a module unloaded, a shared object closed): its probes,
     /// and watchpoints on it, become gone, nothing is written to it, their handles stay valid (CTL_5).
     ///
-    /// Nobody runs in that text any more. Not told from a handler.
+    /// Nobody runs in that text any more. Not told from a handler, nor where it has interrupted a registration
+    /// ([`Events::can_be_told`]).
     pub fn text_going(self, start: CodeAddr, end: CodeAddr) {
         self.0.text_going(start, end);
+    }
+
+    /// Whether [`Events::text_going`] can be told here: not in a handler, nor in what interrupts a registration in its own
+    /// task, which would wait for itself.
+    pub fn can_be_told(self) -> bool {
+        !self.0.is_in_handler()
     }
 }

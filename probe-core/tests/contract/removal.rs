@@ -183,6 +183,7 @@ fn reg_13_what_interrupts_a_registration_is_told_so() {
     // A signal's or an interrupt's handler, in the same task, while text is written.
     *world.host().text_hook.lock().unwrap() = Some(Box::new(move |moment| {
         if moment == Moment::BeforeWrite {
+            assert!(!world.probes.events().can_be_told(), "text_going would wait for this registration");
             let mut log = log.lock().unwrap();
             log.push(world.probes.register(K::at("g")).unwrap_err().errno());
             log.push(world.probes.switch(probe_core::Switch::Off).unwrap_err().errno());
@@ -190,6 +191,7 @@ fn reg_13_what_interrupts_a_registration_is_told_so() {
     }));
     let probe = world.probes.register(K::at("f")).unwrap();
     *world.host().text_hook.lock().unwrap() = None;
+    assert!(world.probes.events().can_be_told());
     let told = told.lock().unwrap();
     assert!(!told.is_empty() && told.iter().all(|&errno| errno == Errno::EBUSY), "{told:?}");
     drop(world.probes.register(K::at("g")).unwrap());
