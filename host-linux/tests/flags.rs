@@ -224,6 +224,7 @@ fn hit_9_a_programs_own_unaligned_access_ends_it() {
     let _alone = alone();
     let load = Place::symbol("flags_load").offset(if cfg!(target_arch = "x86") { 13 } else { 9 });
     let probe = probes().register(Kprobe::at(load).pre(|_: &mut Hit<'_>| load_unaligned())).unwrap();
+    // SAFETY: an aligned address inside of a static.
     let aligned = || unsafe { flags_load(BYTES.0.as_ptr()) } as i32;
     assert_eq!(in_child(|| i32::from(aligned() != 0x700)), End::Exit(0));
     // SAFETY: an address inside of a static; the fault is what is asked for.
