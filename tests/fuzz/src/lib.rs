@@ -4,6 +4,7 @@
 //! a part of the tests). Each ends by itself where everything is as it should be, and panics where something is not.
 
 pub mod backend;
+pub mod bpf;
 pub mod capi;
 pub mod definition;
 pub mod region;
@@ -18,7 +19,8 @@ pub fn targets() -> impl Iterator<Item = Target> {
     let backends =
         backend::TARGETS.iter().filter(|(bits, _)| *bits <= usize::BITS).map(|(_, target)| *target);
     backends.chain([
-        ("definition", definition::parse as fn(&[u8])),
+        ("bpf", bpf::run as fn(&[u8])),
+        ("definition", definition::parse),
         ("symbols", symbols::read),
         ("region", region::hostile),
         ("registry", registry::operations),
