@@ -41,6 +41,7 @@ mod clock;
 mod exec;
 pub mod guard;
 mod host;
+mod leave;
 mod lock;
 mod maps;
 mod memory;
@@ -57,6 +58,9 @@ mod unwind;
 mod watch;
 
 pub use arch::Native;
+#[doc(hidden)]
+pub use leave::lead_to;
+pub use leave::leave;
 pub use memory::ProcessMemory;
 #[doc(hidden)]
 pub use memory::set_argument;
@@ -65,7 +69,7 @@ pub use process::{
     Indirect, LinuxProcess, StartError, close_descriptor, objects_changed, probes, set_log, start,
 };
 pub use text::TextAccess;
-pub use threads::thread_started;
+pub use threads::{is_guest, thread_started};
 
 pub use guard::{Guard, guard as guard_signals};
 

@@ -68,6 +68,11 @@ pub fn number(process: u32) -> u32 {
     block.and_then(|block| block.owner.number()).unwrap_or_else(sys::thread_id)
 }
 
+/// Whether this is a child that runs in another process's memory (`vfork`, `clone` with CLONE_VM), which sees what it writes there.
+pub fn is_guest() -> bool {
+    copy::process() != sys::process_id() && !copy::is_copy()
+}
+
 /// The calling thread's block, if it has one.
 #[inline]
 pub(crate) fn current() -> Option<&'static Block> {

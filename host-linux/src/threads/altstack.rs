@@ -70,6 +70,16 @@ impl Stacks {
         }
     }
 
+    /// Gives the calling thread the one that its program has set.
+    pub(crate) fn put_back(&self) {
+        // SAFETY: asks only.
+        if (unsafe { sys::sigaltstack(None) }).is_ok_and(|now| self.is_ours(&now)) {
+            // SAFETY: the program's own, as it has promised. The error (the thread stands on ours, in a handler of the program's)
+            // leaves everything as it was.
+            let _ = unsafe { sys::sigaltstack(Some(&self.program.get())) };
+        }
+    }
+
     /// Takes ours away from a thread that ends; `false`: the thread stands on it (a handler has called `pthread_exit`).
     pub(super) fn leave(&self) -> bool {
         let none = AltStack { base: 0, flags: libc::SS_DISABLE, len_bytes: 0 };

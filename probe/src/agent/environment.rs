@@ -214,6 +214,21 @@ unsafe fn entries(environment: *mut *mut c_char) -> impl Iterator<Item = (*mut c
         // SAFETY: as above.
         at = unsafe { at.add(1) };
         // SAFETY: the caller's promise.
-        Some((entry, unsafe { CStr::from_ptr(entry) }))
+        Some((entry, unsafe { text_at(entry) }))
     })
+}
+
+/// As [`CStr::from_ptr`], without libc's `strlen`, which may be probed: in a handler that would be a nested hit.
+///
+/// # Safety
+/// As there.
+unsafe fn text_at<'a>(start: *const c_char) -> &'a CStr {
+    // A plain loop may be compiled to a call of `strlen`.
+    // SAFETY: not past the NUL, by the caller's promise.
+    let byte_at = |len| unsafe { start.add(len).read_volatile() };
+    let len = (0..).take_while(|&len| byte_at(len) != 0).count();
+    // SAFETY: so many bytes and a NUL behind them, which is the first.
+    let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), len + 1) };
+    // SAFETY: as above.
+    unsafe { CStr::from_bytes_with_nul_unchecked(bytes) }
 }

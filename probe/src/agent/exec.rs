@@ -5,41 +5,76 @@
 //! `fexecve` and `execveat` are treated in the same way. A system call that the program makes by itself is not seen.
 
 use super::environment::{self, Inherited};
-use super::{plant, runner};
+use super::{debuggers, plant, runner};
 use probe_core::handler::Flow;
 use probe_core::host::Host;
 use probe_core::{AnyProbe, CodeAddr};
 use probe_host_linux::{Hit, Kprobe, Native, probes, set_argument};
 use std::ffi::c_char;
 
-/// The functions, and which of their arguments is the environment.
-const FUNCTIONS: [(&str, usize); 4] = [("execve", 2), ("__execve", 2), ("fexecve", 2), ("execveat", 3)];
+/// The functions.
+const FUNCTIONS: [(&str, Function); 4] = [
+    ("execve", Function::Path),
+    ("__execve", Function::Path),
+    ("fexecve", Function::Descriptor),
+    ("execveat", Function::At),
+];
+
+/// What one of them takes.
+#[derive(Clone, Copy)]
+enum Function {
+    /// A path, arguments, an environment.
+    Path,
+    /// A descriptor, arguments, an environment.
+    Descriptor,
+    /// A folder, a path, arguments, an environment, flags.
+    At,
+}
+
+impl Function {
+    /// Which argument is the environment.
+    fn environment(self) -> usize {
+        match self {
+            Self::Path | Self::Descriptor => 2,
+            Self::At => 3,
+        }
+    }
+
+    /// What takes its place in a child that asks to be debugged.
+    fn debugged(self) -> *const () {
+        match self {
+            Self::Path => debuggers::execve as *const (),
+            Self::Descriptor => debuggers::fexecve as *const (),
+            Self::At => debuggers::execveat as *const (),
+        }
+    }
+}
 
 /// The probes on them; none where an emulator runs the programs, which takes the environment as its own.
 pub(super) fn probes_on_functions() -> Vec<AnyProbe<Native>> {
     if runner::is_needed() {
         return Vec::new();
     }
-    let mut places: Vec<(CodeAddr, usize)> = Vec::new();
-    for (name, argument) in FUNCTIONS {
+    let mut places: Vec<(CodeAddr, Function)> = Vec::new();
+    for (name, function) in FUNCTIONS {
         probes().host().find_symbols(name, &mut |symbol| {
             let at = symbol.start.wrapping_add(usize::from(symbol.local_entry));
             let is_known = places.iter().any(|&(known, _)| known == at);
             if symbol.module.is_some_and(|module| module.starts_with("libc.")) && !is_known {
-                places.push((at, argument));
+                places.push((at, function));
             }
         });
     }
     let explained = probes().explain_all(&places.iter().map(|&(at, _)| at.into()).collect::<Vec<_>>());
     let can_be_probed = places.into_iter().zip(explained).filter(|(_, explained)| explained.is_ok());
-    let probe = |at: CodeAddr, argument| {
+    let probe = |at: CodeAddr, function: Function| {
         let pre = move |hit: &mut Hit<'_>| {
-            hand_over(hit, argument);
-            Flow::Continue
+            hand_over(hit, function.environment());
+            debuggers::lead_execution(hit, function.debugged())
         };
         Kprobe::at(at).pre(pre).into()
     };
-    can_be_probed.map(|((at, argument), _)| probe(at, argument)).collect()
+    can_be_probed.map(|((at, function), _)| probe(at, function)).collect()
 }
 
 /// Puts the agent into the environment that is argument number `argument` of the function that begins here.

@@ -18,7 +18,7 @@ use super::runner::{self, Execution};
 use super::{masks, plant, process};
 use probe_host_linux::signals::{NEVER_BLOCKED, OWNED, program_action};
 use probe_host_linux::sys::{self, Action, SignalSet};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Signals in the words of a `sigset_t`.
@@ -101,8 +101,15 @@ macro_rules! next {
     }};
 }
 
+/// What a function of libc returns that has failed.
+pub(super) fn failed(errno: c_int) -> c_long {
+    // SAFETY: the calling thread's own.
+    unsafe { *libc::__errno_location() = errno };
+    -1
+}
+
 fn is_active() -> bool {
-    process::agent().is_some()
+    process::agent().is_some() && !process::is_given_up()
 }
 
 /// The signals of a `sigset_t`.

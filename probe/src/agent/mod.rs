@@ -9,11 +9,12 @@
 //!
 //! In the order of reading: [`start`] the constructor · [`places`] definitions to places · [`plant`] places to probes · [`later`] objects that come later · [`objects`] what is loaded ·
 //! [`emit`] handlers · [`fetch`] values · [`process`] this process, its threads, their rings · [`clock`] ·
-//! [`hooks`] interposed functions · [`confined`] programs that forbid themselves system calls · [`lent`] children in their parent's memory · [`exec`] programs executed in place · [`masks`] what must not be probed · [`environment`] what it leaves of itself there · [`runner`] programs under an emulator · [`alloc`].
+//! [`hooks`] interposed functions · [`confined`] programs that forbid themselves system calls · [`lent`] children in their parent's memory · [`exec`] programs executed in place · [`debuggers`] children that ask to be debugged · [`trial`] what would come of it · [`masks`] what must not be probed · [`environment`] what it leaves of itself there · [`runner`] programs under an emulator · [`alloc`].
 
 mod alloc;
 mod clock;
 mod confined;
+mod debuggers;
 mod emit;
 mod environment;
 mod exec;
@@ -29,3 +30,4 @@ mod process;
 mod quiet;
 mod runner;
 mod start;
+mod trial;

@@ -5,7 +5,7 @@ use super::fetch::Plan;
 use super::objects;
 use super::places::{Target, reason, sentence, targets_of};
 use super::process::{self, Agent, Reporter};
-use super::{confined, exec, later, lent, masks};
+use super::{confined, debuggers, exec, later, lent, masks};
 use crate::def::{Definition, Kind, MAX_ARGUMENT, Source};
 use crate::wire::{Meta, Point as PointRecord};
 use probe_core::host::Host;
@@ -92,7 +92,9 @@ pub(super) fn all(
     own.extend(lent::probes_on_makers());
     own.extend(confined::probes_on_functions());
     // Programs are executed with signals blocked, where a breakpoint needs the guard.
-    own.extend(is_guarded.then(exec::probes_on_functions).into_iter().flatten());
+    let on_executions = if is_guarded { exec::probes_on_functions() } else { Vec::new() };
+    own.extend(debuggers::probes_on_functions(!on_executions.is_empty()));
+    own.extend(on_executions);
     // A hit by a jump leaves signals open, which only the guard lets wait for its end.
     probes().jumps().set_automatic((is_guarded && !agent.no_jumps).into());
     group(agent, reporter, &definitions, &targets, own)?;
@@ -116,15 +118,18 @@ pub(super) fn group(
     targets: &[Target],
     own: Vec<AnyProbe<Native>>,
 ) -> Result<(), Unusable> {
-    let (mut probes, points) = build(agent, definitions, targets)?;
-    probes.extend(own);
+    let (probes, points) = build(agent, definitions, targets)?;
+    // The agent's own come first, so that of several on one place they are hit last: they may lead the program elsewhere.
+    let own_count = own.len();
+    let probes: Vec<_> = own.into_iter().chain(probes).collect();
     // The command must know every point before its first event.
     for (target, point) in targets.iter().zip(&points) {
         announce(agent, reporter, target, point);
     }
     let planted = probe_host_linux::probes().register_all(probes).map_err(|error| {
-        // What comes after the targets are the agent's own, whose failure is nobody's fault but has no better place.
-        let Some(target) = targets.get(error.index).or(targets.last()) else {
+        // The failure of the agent's own is nobody's fault but has no better place.
+        let target = error.index.checked_sub(own_count).and_then(|index| targets.get(index));
+        let Some(target) = target.or(targets.last()) else {
             return Unusable { definition: usize::MAX, span: (0, 0), sentence: error.error.to_string() };
         };
         let definition = &definitions[target.definition];
@@ -135,10 +140,10 @@ pub(super) fn group(
         }
     })?;
     let mut planted = planted.into_iter();
-    let batch = Batch { planted: planted.by_ref().zip(points).collect(), before: newest() };
-    planted.for_each(|own| {
+    planted.by_ref().take(own_count).for_each(|own| {
         own.leak();
     });
+    let batch = Batch { planted: planted.zip(points).collect(), before: newest() };
     // Written by one thread at a time: the constructor, then whoever holds the loader's lock.
     NEWEST.store(Box::leak(Box::new(batch)), Ordering::Release);
     Ok(())

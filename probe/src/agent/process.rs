@@ -135,7 +135,8 @@ pub(super) fn is_traced_process_itself() -> bool {
     !word.is_null() && unsafe { (*word).load(Ordering::Relaxed) } == process_id()
 }
 
-/// Which of a thread's words says that a child of it may be running this, which shares its memory.
+/// Which of a thread's words says that a child of it may be running this, which shares its memory: 1, or the child's number, where that has
+/// asked to be debugged ([`ask_at_execution`]).
 const LENT: usize = 3;
 
 /// This thread is about to make a child that shares its memory. Fit for handlers.
@@ -143,6 +144,39 @@ pub(super) fn expect_child() {
     if let Some(words) = threads::words() {
         words[LENT].store(1, Ordering::Relaxed);
     }
+}
+
+/// This child shares its parent's memory and asks to be debugged: it does so when it executes a program.
+pub(super) fn ask_at_execution() {
+    if let Some(words) = threads::words() {
+        words[LENT].store(process_id() as usize, Ordering::Relaxed);
+    }
+}
+
+/// Whether [`ask_at_execution`] was called in this child. Fit for handlers.
+pub(super) fn asks_at_execution() -> bool {
+    threads::words().is_some_and(|words| {
+        let child = words[LENT].load(Ordering::Relaxed);
+        child > 1 && child == process_id() as usize
+    })
+}
+
+/// Whether this process is what it would be without the agent, for good.
+static IS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
+
+/// From here on nothing in this process is traced, nor kept from it.
+pub(super) fn give_up() {
+    IS_GIVEN_UP.store(true, Ordering::Relaxed);
+    let word = PROCESS.load(Ordering::Relaxed);
+    // SAFETY: null, or the word of `start`.
+    if let Some(word) = unsafe { word.as_ref() } {
+        word.store(MUTED, Ordering::Relaxed);
+    }
+}
+
+/// Whether [`give_up`] was called, here or in a process that this one is a copy of.
+pub(super) fn is_given_up() -> bool {
+    IS_GIVEN_UP.load(Ordering::Relaxed)
 }
 
 /// The task that is running this where it is not the one that [`threads::words`] are of: a child that shares its parent's

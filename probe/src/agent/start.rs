@@ -8,7 +8,7 @@
 
 use super::plant::{self, Missing, Unusable};
 use super::process::{self, Agent, Reporter};
-use super::{clock, confined, environment, hooks, objects, quiet, runner};
+use super::{clock, confined, debuggers, environment, hooks, objects, quiet, runner};
 use crate::def::Definition;
 use crate::wire::{Meta, Region};
 use std::ffi::{c_char, c_int};
@@ -44,6 +44,9 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
     }
     let image = region.new_image();
     let is_first = image == 1;
+    if debuggers::has_debugger(&region, image) {
+        return;
+    }
     let agent = Agent {
         region,
         image,

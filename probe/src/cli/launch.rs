@@ -180,10 +180,34 @@ impl Program {
     }
 
     fn status(&self) -> Option<ExitStatus> {
-        let mut status = 0;
-        // SAFETY: our own child and a place for its status.
-        let done = unsafe { libc::waitpid(self.pid, &mut status, libc::WNOHANG) };
-        (done == self.pid).then(|| std::os::unix::process::ExitStatusExt::from_raw(status))
+        loop {
+            let mut status = 0;
+            // SAFETY: our own child and a place for its status.
+            let done = unsafe { libc::waitpid(self.pid, &mut status, libc::WNOHANG) };
+            if done != self.pid {
+                return None;
+            }
+            if !libc::WIFSTOPPED(status) {
+                return Some(std::os::unix::process::ExitStatusExt::from_raw(status));
+            }
+            self.go_on(libc::WSTOPSIG(status));
+        }
+    }
+
+    /// Lets the program go on that has asked to be debugged by its parent (`PTRACE_TRACEME`) and was stopped by `signal`. What the
+    /// kernel sends after an execution is the debugger's.
+    fn go_on(&self, signal: libc::c_int) {
+        // SAFETY: plain data that the call fills.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let nothing = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: our own child, which is stopped, and a place for what has stopped it.
+        let told = unsafe { libc::ptrace(libc::PTRACE_GETSIGINFO, self.pid, nothing, &raw mut info) };
+        // SAFETY: a signal that a process has sent names it.
+        let is_from_itself =
+            told == 0 && info.si_code == libc::SI_USER && unsafe { info.si_pid() } == self.pid;
+        let signal = if signal == libc::SIGTRAP && is_from_itself { 0 } else { signal };
+        // SAFETY: as above.
+        unsafe { libc::ptrace(libc::PTRACE_CONT, self.pid, nothing, signal as libc::c_long) };
     }
 
     /// Sends a signal; a program that has just ended is not a failure.

@@ -56,6 +56,8 @@ pub struct Header {
     wait: u32,
     /// The command's process.
     reader_process: u32,
+    /// The debugger that the first program has had from its start, or 0.
+    debugger: AtomicU32,
     /// The next free byte of the statistics.
     stats_next: AtomicU64,
     /// Events lost because all rings were taken.
@@ -167,6 +169,7 @@ impl Region {
             no_jumps: flags.no_jumps.into(),
             wait: flags.wait.into(),
             reader_process: std::process::id(),
+            debugger: AtomicU32::new(0),
             stats_next: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             wake: AtomicU32::new(0),
@@ -230,6 +233,21 @@ impl Region {
             no_jumps: header.no_jumps != 0,
             wait: header.wait != 0,
         }
+    }
+
+    /// The command's process.
+    pub fn reader_process(&self) -> u32 {
+        self.header().reader_process
+    }
+
+    /// The debugger that the first program has had from its start, or 0.
+    pub fn debugger(&self) -> u32 {
+        self.header().debugger.load(Ordering::Relaxed)
+    }
+
+    /// Tells it to the programs that come later.
+    pub fn set_debugger(&self, process: u32) {
+        self.header().debugger.store(process, Ordering::Relaxed);
     }
 
     /// The definitions, NUL separated.

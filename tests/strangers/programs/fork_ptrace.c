@@ -1,4 +1,5 @@
 // asks: does a debugger that starts its program by fork see signals that are not the program's? (ptrace(2))
+// short
 #include "stranger.h"
 #include <sys/ptrace.h>
 

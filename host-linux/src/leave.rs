@@ -1,0 +1,44 @@
+//! Leaving a process: from then on it is as if nobody had ever probed it.
+//!
+//! For a fork's child that a debugger is about to get hold of, which sees every trap before the process does. Its text is its own,
+//! so its parent's probes stay.
+
+use crate::arch::{self, Regs};
+use crate::host::PROBES;
+use crate::{signals, sys, threads};
+use probe_core::Switch;
+use probe_core::error::SwitchError;
+
+/// The highest signal.
+const LAST_SIGNAL: core::ffi::c_int = 64;
+
+/// Takes every breakpoint and jump out of this process's text and gives the kernel what it would have bare: the program's actions,
+/// the calling thread's alternate stack, its descriptors. To be called outside of handlers, where no other thread runs. Calls that
+/// are followed return to their callers, unseen.
+///
+/// # Errors
+/// As [`Probes::switch`](probe_core::Probes::switch); what can be done is done.
+pub fn leave() -> Result<(), SwitchError> {
+    let done = PROBES.switch(Switch::Off);
+    for signal in 1..=LAST_SIGNAL {
+        // SAFETY: asks only.
+        let Ok(kernel) = (unsafe { sys::sigaction(signal, None) }) else { continue };
+        if let Ok(program) = signals::install_action(signal, None)
+            && program.handler != kernel.handler
+        {
+            // SAFETY: the program's own action, for the signals that it has asked to get there.
+            let _ = unsafe { sys::sigaction(signal, Some(&program)) };
+        }
+    }
+    if let Some(block) = threads::current() {
+        block.stacks.put_back();
+    }
+    PROBES.host().text.close();
+    done
+}
+
+/// Turns the entry of a function into that of `function`, a pointer to a function that takes the same arguments.
+#[doc(hidden)]
+pub fn lead_to(regs: &mut Regs, function: *const ()) {
+    arch::enter(regs, function as usize);
+}

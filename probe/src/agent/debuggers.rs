@@ -1,0 +1,192 @@
+//! Children that ask to be debugged (`PTRACE_TRACEME`), and programs that are.
+//!
+//! A debugger sees a signal before the process that it is sent to does, and takes every SIGTRAP for its own. So no breakpoint of ours
+//! may be hit where there is one:
+//!
+//! * A fork's child is given up as it asks: its text is made what it was, in its own memory ([`probe_host_linux::leave`]).
+//! * A child of `vfork` shares its text with its parent, which may be probed, and which is its debugger: a stop of the child would be the end
+//!   of both, as the parent waits for it. So the child asks only as it executes a program, in one handler, where no breakpoint
+//!   comes between; nobody can see that it does so late, as its debugger stands still until then. An execution that would fail is found out
+//!   before ([`super::trial`]), and fails without.
+//! * What the traced program's own parent would debug, that is `probe`, goes on as it is: `probe` lets it continue at each stop.
+//! * A program that is debugged as it starts, by another debugger than the first program, is left alone.
+
+use super::process::{self, Muted, Reporter};
+use super::trial::{self, Execution};
+use super::{hooks, places, plant};
+use crate::wire::{Meta, Region};
+use probe_core::AnyProbe;
+use probe_core::handler::Flow;
+use probe_host_linux::{Hit, Kprobe, Native, sys};
+use std::ffi::{c_int, c_long};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What a process asks that wants its parent to debug it.
+const TRACE_ME: u32 = 0;
+
+/// Whether executions are seen, so that a child may ask only then.
+static SEES_EXECUTIONS: AtomicBool = AtomicBool::new(false);
+
+/// A handler on one of libc's functions.
+type Handler = fn(&mut Hit<'_>) -> Flow;
+
+/// The functions by which a process can ask.
+const FUNCTIONS: [(&str, Handler); 2] = [("ptrace", on_ptrace), ("syscall", on_syscall)];
+
+/// The probes on them. `sees_executions`: those on the functions that execute programs are planted, too.
+pub(super) fn probes_on_functions(sees_executions: bool) -> Vec<AnyProbe<Native>> {
+    SEES_EXECUTIONS.store(sees_executions, Ordering::Relaxed);
+    let places = FUNCTIONS
+        .iter()
+        .flat_map(|&(name, handler)| places::in_libc(&[name]).into_iter().map(move |at| (at, handler)));
+    places.map(|(at, handler)| Kprobe::at(at).pre(handler).into()).collect()
+}
+
+/// `ptrace(request, …)`.
+fn on_ptrace(hit: &mut Hit<'_>) -> Flow {
+    if hit.argument(0).is_none_or(|request| request as u32 != TRACE_ME) {
+        return Flow::Continue;
+    }
+    probe_host_linux::lead_to(hit.regs_mut(), trace_me as *const ());
+    Flow::Redirected
+}
+
+/// `syscall(number, …)`.
+fn on_syscall(hit: &mut Hit<'_>) -> Flow {
+    match hit.argument(0).map(|number| number as c_long) {
+        Some(libc::SYS_ptrace) if hit.argument(1) == Some(TRACE_ME as usize) => {
+            probe_host_linux::lead_to(hit.regs_mut(), trace_me as *const ());
+            Flow::Redirected
+        }
+        Some(libc::SYS_execve | libc::SYS_execveat) => lead_execution(hit, execution_by_number as *const ()),
+        _ => Flow::Continue,
+    }
+}
+
+/// What the program comes to when it has asked to be debugged, in place of libc's function. Outside of a hit.
+extern "C" fn trace_me() -> c_long {
+    let asked = if probe_host_linux::is_guest() {
+        if SEES_EXECUTIONS.load(Ordering::Relaxed) {
+            trial::may_be_traced().inspect(|()| process::ask_at_execution())
+        } else {
+            trial::ask_to_be_traced()
+        }
+    } else {
+        if !is_child_of_command() {
+            give_up();
+        }
+        trial::ask_to_be_traced()
+    };
+    asked.map_or_else(hooks::failed, |()| 0)
+}
+
+/// Whether the parent is `probe` itself.
+fn is_child_of_command() -> bool {
+    let command = process::agent().map(|agent| agent.region.reader_process());
+    // SAFETY: has no preconditions.
+    let parent = unsafe { sys::call(libc::SYS_getppid, []) };
+    command.is_some_and(|command| parent == Ok(command as usize))
+}
+
+/// Makes this process what it would be without us, for good.
+fn give_up() {
+    plant::publish_all();
+    let _muted = Muted::new();
+    process::give_up();
+    // What text could not be written stays a breakpoint, which the debugger sees.
+    let _ = probe_host_linux::leave();
+}
+
+/// A function begins that executes a program. Where the process has asked to be debugged before, `instead` does what that does. It does so
+/// outside of the hit: the child's hits are those of its parent's thread, and must have ended.
+pub(super) fn lead_execution(hit: &mut Hit<'_>, instead: *const ()) -> Flow {
+    if !process::asks_at_execution() {
+        return Flow::Continue;
+    }
+    probe_host_linux::lead_to(hit.regs_mut(), instead);
+    Flow::Redirected
+}
+
+/// As `execve(2)`.
+pub(super) extern "C" fn execve(path: usize, arguments: usize, environment: usize) -> c_long {
+    execute(libc::SYS_execve, [path, arguments, environment, 0, 0])
+}
+
+/// As `fexecve(3)`.
+pub(super) extern "C" fn fexecve(file: c_int, arguments: usize, environment: usize) -> c_long {
+    let nothing = c"".as_ptr().expose_provenance();
+    execute(
+        libc::SYS_execveat,
+        [file as usize, nothing, arguments, environment, libc::AT_EMPTY_PATH as usize],
+    )
+}
+
+/// As `execveat(2)`.
+pub(super) extern "C" fn execveat(
+    folder: c_int,
+    path: usize,
+    arguments: usize,
+    environment: usize,
+    flags: c_int,
+) -> c_long {
+    execute(libc::SYS_execveat, [folder as usize, path, arguments, environment, flags as usize])
+}
+
+/// As `syscall(2)` with one of their numbers.
+extern "C" fn execution_by_number(
+    number: c_long,
+    first: usize,
+    second: usize,
+    third: usize,
+    fourth: usize,
+    fifth: usize,
+) -> c_long {
+    execute(number, [first, second, third, fourth, fifth])
+}
+
+/// Asks to be debugged and executes a program: nothing between the two may be hit.
+fn execute(number: c_long, arguments: [usize; 5]) -> c_long {
+    let execution = Execution { number, arguments };
+    // Where it fails the child goes on: perhaps it tries another one.
+    if let Err(errno) = execution.would_run().and_then(|()| trial::ask_to_be_traced()) {
+        return hooks::failed(errno);
+    }
+    execution.run();
+    // What the trial could not tell. A breakpoint would stop this process, and with it its parent, for good.
+    loop {
+        // SAFETY: ends this child, as a shell does that cannot execute a program.
+        let _ = unsafe { sys::call(libc::SYS_exit_group, [NOT_EXECUTED as usize]) };
+    }
+}
+
+/// The exit status of a child that could not execute its program.
+const NOT_EXECUTED: c_int = 127;
+
+/// Whether a debugger has this program, as it starts, that is not the first one's: one that is traced itself. Where it has, the
+/// command is told.
+pub(super) fn has_debugger(region: &Region, image: u32) -> bool {
+    let Some(debugger) = debugger() else { return false };
+    if image == 1 {
+        region.set_debugger(debugger);
+    }
+    if region.debugger() == debugger {
+        return false;
+    }
+    let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let name = std::fs::read_to_string(format!("/proc/{debugger}/comm")).unwrap_or_default();
+    let reason = format!("{} debugs this program, and would see the breakpoints", name.trim_end());
+    let reporter = Reporter::new(*region);
+    let definitions = region.config().split(|&byte| byte == 0).count();
+    for definition in 0..definitions as u32 {
+        let symbol = program.display().to_string();
+        reporter.send(&Meta::Refused { image, definition, symbol, reason: reason.clone() });
+    }
+    true
+}
+
+/// The process that debugs this one.
+fn debugger() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
+    line.trim().parse().ok().filter(|&process| process != 0)
+}
