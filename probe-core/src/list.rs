@@ -33,7 +33,7 @@ impl<T: Linked> List<T> {
     /// # Safety
     /// `item` is in no list. It is freed when it has been taken out of this one, by who has the lock to himself.
     pub(crate) unsafe fn push(&mut self, item: NonNull<T>) {
-        // SAFETY: the caller's.
+        // SAFETY: `item` is freed after it has been taken out, and it is not in yet.
         unsafe { item.as_ref() }.link().store(self.first, Relaxed);
         self.first = item.as_ptr();
     }

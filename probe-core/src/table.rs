@@ -104,7 +104,7 @@ impl RetiredArrays {
         while let Some(array) = NonNull::new(self.first) {
             // SAFETY: it is freed just below.
             self.first = unsafe { array.as_ref() }.next.load(Relaxed);
-            // SAFETY: the caller's.
+            // SAFETY: retired, and a grace period has passed since: nobody reads it any more.
             unsafe { RetiredArray(array).free() };
         }
     }
@@ -325,11 +325,11 @@ unsafe fn entry<'a, T>(header: *const Header, index: usize) -> &'a AtomicPtr<T> 
 /// # Safety
 /// `header` is a live array with a free entry; `item` is valid.
 unsafe fn insert_into<T: Keyed>(header: *mut Header, item: NonNull<T>) {
-    // SAFETY: the caller's.
+    // SAFETY: a live array.
     let shared = unsafe { &*header };
-    // SAFETY: the caller's.
+    // SAFETY: a valid item.
     let key = unsafe { item.as_ref() }.key();
-    // SAFETY: the caller's.
+    // SAFETY: the array is alive for as long as this function looks at it.
     for place in unsafe { places::<T>(header, key) } {
         let entry = place.load(Relaxed);
         if entry.addr() <= TOMBSTONE {
@@ -348,9 +348,9 @@ unsafe fn insert_into<T: Keyed>(header: *mut Header, item: NonNull<T>) {
 /// # Safety
 /// `header` is a live array, as long as the iterator is used.
 unsafe fn places<'a, T: 'a>(header: *const Header, key: usize) -> impl Iterator<Item = &'a AtomicPtr<T>> {
-    // SAFETY: the caller's.
+    // SAFETY: a live array.
     let shift = unsafe { &*header }.shift;
     let (first, mask) = (key.wrapping_mul(FACTOR) >> shift, usize::MAX >> shift);
-    // SAFETY: the caller's; the index is masked to the array's length.
+    // SAFETY: the array is alive while the iterator is used; the index is masked to its length.
     (0..=mask).map(move |distance| unsafe { entry(header, first.wrapping_add(distance) & mask) })
 }

@@ -106,10 +106,10 @@ unsafe fn run_plain<H: Host>(
     section: Section,
     regs: &mut RegsOf<H>,
 ) -> Resume {
-    // SAFETY: the caller's.
+    // SAFETY: the counter is a node's, which has counted in this section: it is not freed before the section ends.
     let node = unsafe { &*Node::<H::Arch>::of_counter(hits) };
     let Handlers::Kprobe { pre: Some(pre), .. } = &node.handlers else {
-        // SAFETY: the caller's.
+        // SAFETY: `run_plain` is promised a probe with a pre handler.
         unsafe { core::hint::unreachable_unchecked() }
     };
     context.set_current(node);

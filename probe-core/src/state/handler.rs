@@ -151,7 +151,7 @@ impl<A: Arch> Pre<A> {
     where
         F: Fn(&mut A::Regs, ProbeRef<'_, A>) -> Resume,
     {
-        // SAFETY: the caller's.
+        // SAFETY: the handler is an `F`, and lives as long as its probe.
         let handler = unsafe { handler.cast::<F>().as_ref() };
         handler(regs, probe)
     }
@@ -263,7 +263,7 @@ impl<A: Arch> Ending<A> {
     where
         F: Fn(&mut A::Regs, ProbeRef<'_, A>, *mut u8) -> Resume,
     {
-        // SAFETY: the caller's.
+        // SAFETY: the handler is an `F`, and lives as long as this.
         let handler = unsafe { self.handler.cast::<F>().as_ref() };
         // SAFETY: set before calls end so, and there as long as they do.
         let address = unsafe { NonNull::new_unchecked(self.probe.address()) };
@@ -277,7 +277,7 @@ impl<A: Arch> Ending<A> {
     /// # Safety
     /// As for [`Ending::run`].
     unsafe fn only_drop(&self, _: &mut A::Regs, data: *mut u8) -> Resume {
-        // SAFETY: the caller's.
+        // SAFETY: the data is the claimed call's, and of the type that `drop_data` was made for.
         unsafe { (self.drop_data)(data) };
         Resume::Unchanged
     }
@@ -288,7 +288,7 @@ impl<A: Arch> Ending<A> {
     /// The caller has claimed the call, which the data belongs to, and is inside since it has found this.
     #[inline(always)]
     pub(crate) unsafe fn run(&self, regs: &mut A::Regs, data: *mut u8) -> Resume {
-        // SAFETY: the caller's.
+        // SAFETY: `call` was made for this handler; the call is claimed, and its data is what `data` points to.
         unsafe { (self.call)(self, regs, data) }
     }
 }

@@ -179,7 +179,7 @@ impl<A: Arch> Instance<A> {
     /// As for [`Instance::drop_data`].
     pub(crate) unsafe fn abandon(&self) {
         self.ends().abandoned.rise();
-        // SAFETY: the caller's.
+        // SAFETY: the call is claimed, and its data still there, as `abandon` asks.
         unsafe { self.drop_data() };
     }
 
@@ -188,7 +188,7 @@ impl<A: Arch> Instance<A> {
     /// # Safety
     /// The caller has claimed the call, and nobody has taken the data.
     pub(crate) unsafe fn drop_data(&self) {
-        // SAFETY: the caller's.
+        // SAFETY: who has claimed the call has its data, and nobody has taken that.
         unsafe { (self.ends().drop_data())(self.data) }
     }
 

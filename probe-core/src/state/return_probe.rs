@@ -30,9 +30,9 @@ impl<A: Arch> ReturnProbe<A> {
     /// # Safety
     /// The probe's record is freed no sooner than a grace period after the pool [has forgotten](Pool::forget) it.
     pub(crate) unsafe fn belong_to(&self, probe: ProbeRef<'_, A>) {
-        // SAFETY: the caller's; calls end so only until the pool has forgotten the probe.
+        // SAFETY: calls end so only until the pool has forgotten the probe, and its record stays for a grace period after that.
         unsafe { self.ending.probe.set(Some(probe)) };
-        // SAFETY: the caller's.
+        // SAFETY: as above.
         unsafe { self.pool().ends.probe.set(Some(probe)) };
     }
 

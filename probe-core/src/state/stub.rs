@@ -93,9 +93,9 @@ impl<H: Host> StubChunks<H> {
     /// # Safety
     /// It stays valid until a grace period after it has been removed.
     pub(crate) unsafe fn add(&self, chunk: NonNull<StubChunk<H>>) {
-        // SAFETY: the caller's.
+        // SAFETY: the chunk stays until after it has been removed.
         self.range.add(unsafe { chunk.as_ref() }.base);
-        // SAFETY: the caller's.
+        // SAFETY: as above, and for a grace period longer; `reserve` has made room.
         unsafe { self.chunks.insert(chunk) };
     }
 
