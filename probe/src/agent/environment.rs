@@ -127,7 +127,9 @@ pub(super) unsafe fn take_out(environment: *mut *mut c_char) {
         // SAFETY: as above.
         unsafe { ignored.write(AT_IGNORE) };
         // SAFETY: as above.
-        unsafe { ignored.add(1).write(0) };
+        let value = unsafe { ignored.add(1) };
+        // SAFETY: as above.
+        unsafe { value.write(0) };
     }
     if let (Some(agent), Some(region)) = (agent, region) {
         let _ = TAKEN.set(Taken { agent, region });
@@ -224,8 +226,12 @@ unsafe fn entries(environment: *mut *mut c_char) -> impl Iterator<Item = (*mut c
 /// As there.
 unsafe fn text_at<'a>(start: *const c_char) -> &'a CStr {
     // A plain loop may be compiled to a call of `strlen`.
-    // SAFETY: not past the NUL, by the caller's promise.
-    let byte_at = |len| unsafe { start.add(len).read_volatile() };
+    let byte_at = |len| {
+        // SAFETY: not past the NUL, by the caller's promise.
+        let byte = unsafe { start.add(len) };
+        // SAFETY: as above.
+        unsafe { byte.read_volatile() }
+    };
     let len = (0..).take_while(|&len| byte_at(len) != 0).count();
     // SAFETY: so many bytes and a NUL behind them, which is the first.
     let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), len + 1) };
