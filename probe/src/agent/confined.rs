@@ -5,10 +5,10 @@
 //! then on every thread goes by the name that the program had at its start. A program that confines itself by a system call instruction of
 //! its own is not seen.
 
-use super::{places, process};
+use super::places;
 use probe_core::AnyProbe;
 use probe_core::handler::Flow;
-use probe_host_linux::{Hit, Kprobe, Native};
+use probe_host_linux::{Hit, Kprobe, Native, sys};
 use std::ffi::c_long;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -25,11 +25,8 @@ pub(super) fn start() {
     let is_confined = line("Seccomp:").is_some_and(|mode| mode != "0");
     IS_CONFINED.store(is_confined, Ordering::Relaxed);
     let told = line("Name:").unwrap_or_default().as_bytes();
-    let name = if is_confined {
-        std::array::from_fn(|at| told.get(at).copied().unwrap_or(0))
-    } else {
-        process::ask_name()
-    };
+    let name =
+        if is_confined { std::array::from_fn(|at| told.get(at).copied().unwrap_or(0)) } else { ask_name() };
     let (low, high) = name.split_at(8);
     for (word, half) in NAME.iter().zip([low, high]) {
         word.store(u64::from_ne_bytes(half.try_into().unwrap_or_default()), Ordering::Relaxed);
@@ -39,12 +36,21 @@ pub(super) fn start() {
 /// The name that the calling thread goes by.
 pub(super) fn thread_name() -> [u8; 16] {
     if !IS_CONFINED.load(Ordering::Relaxed) {
-        return process::ask_name();
+        return ask_name();
     }
     let mut name = [0; 16];
     for (half, word) in name.chunks_exact_mut(8).zip(&NAME) {
         half.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
     }
+    name
+}
+
+/// The calling thread's name. One system call.
+pub(super) fn ask_name() -> [u8; 16] {
+    let mut name = [0; 16];
+    let at = name.as_mut_ptr().expose_provenance();
+    // SAFETY: PR_GET_NAME writes up to 16 bytes.
+    let _ = unsafe { sys::call(libc::SYS_prctl, [libc::PR_GET_NAME as usize, at]) };
     name
 }
 

@@ -6,7 +6,6 @@
 
 use super::environment::{self, Inherited};
 use super::{debuggers, plant, runner};
-use probe_core::handler::Flow;
 use probe_core::host::Host;
 use probe_core::{AnyProbe, CodeAddr};
 use probe_host_linux::{Hit, Kprobe, Native, probes, set_argument};

@@ -1,17 +1,17 @@
-//! Interposed functions of libc: what the program does to signals must not end the probes, nor the other way round.
+//! Functions of libc that the agent interposes: what neither a handler nor the guard can do.
 //!
-//! * `sigaction`, `signal`: for the signals that probes live on, the program's action is kept behind ours and called
-//!   for what is not about a probe. For other signals, ours are taken out of the mask of their handlers: a breakpoint
-//!   that is hit while SIGTRAP is blocked ends the process. Where the guard is planted it does both, below libc.
-//! * `sigprocmask`, `pthread_sigmask`, `sigsuspend`, `pselect`, `ppoll`, `epoll_pwait`: cannot block them, either.
-//! * `dlclose`: probes in what has gone are gone.
-//! * `pthread_create`: pools of return probes that run low grow.
-//! * `_exit`, `_Exit`, `execve`, `execv`, `execvp`, `execvpe`: what was missed is told before it is forgotten; a program
-//!   that is executed in place of the traced one is traced, too. The others of that family: [`super::exec`].
+//! The guard ([`probe_host_linux::guard`]) probes the system calls by which libc changes signal masks, actions and alternate stacks,
+//! and makes them in the handler. It sees the calls that libc makes for itself, which bind to no symbol and pass every
+//! interposed function by. Interposed functions are needed where a handler cannot be:
 //!
-//! What belongs here is what only an agent does (objects that go, threads that come, programs that are executed), and masks and actions
-//! where no guard is planted, or where it does not see them: in waits (`sigsuspend`, `ppoll`, …). What libc does by itself, without going
-//! through its own exported functions, is the guard's ([`probe_host_linux::guard`]).
+//! * **Registering, allocating, taking locks.** `dlclose` marks the probes of unloaded objects as gone, `pthread_create` grows
+//!   pools of return probes that run low, `_exit`, `_Exit`, `execve`, `execv`, `execvp` and `execvpe` publish the counters and
+//!   hand the agent on. (The rest of that family cannot be interposed: [`super::exec`].)
+//! * **Waiting.** `sigsuspend`, `pselect`, `ppoll` and `epoll_pwait` block with a mask of their own, so the call cannot be made
+//!   inside a hit. The mask is cleaned before the call: a breakpoint that is hit while SIGTRAP is blocked ends the process.
+//! * **No guard.** It comes with the first batch of probes, and not at all where it finds no system calls (an unknown C library).
+//!   `sigaction` and `signal` keep the program's action behind ours until then; `sigprocmask` and `pthread_sigmask` never block
+//!   the signals of a hit.
 
 use super::environment::Inherited;
 use super::runner::{self, Execution};
@@ -103,8 +103,10 @@ macro_rules! next {
 
 /// What a function of libc returns that has failed.
 pub(super) fn failed(errno: c_int) -> c_long {
+    // SAFETY: has no preconditions.
+    let own = unsafe { libc::__errno_location() };
     // SAFETY: the calling thread's own.
-    unsafe { *libc::__errno_location() = errno };
+    unsafe { *own = errno };
     -1
 }
 

@@ -2,15 +2,14 @@
 
 use super::emit::{Entered, Point, Published};
 use super::fetch::Plan;
-use super::objects;
-use super::places::{Target, reason, sentence, targets_of};
+use super::masks;
+use super::places::{Target, reason, sentence};
 use super::process::{self, Agent, Reporter};
-use super::{confined, debuggers, exec, later, lent, masks};
 use crate::def::{Definition, Kind, MAX_ARGUMENT, Source};
 use crate::wire::{Meta, Point as PointRecord};
 use probe_core::host::Host;
 use probe_core::{AnyProbe, Place};
-use probe_host_linux::{Indirect, Kprobe, Kretprobe, LinuxProcess, Native, Probe, Regs, probes};
+use probe_host_linux::{Kprobe, Kretprobe, LinuxProcess, Native, Probe, Regs, probes};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// How many calls a return probe follows at the same time if its definition does not say: recursion and threads.
@@ -28,15 +27,6 @@ pub(super) struct Unusable {
     pub(super) sentence: String,
 }
 
-/// Whether a definition is an error if its object is not loaded and nothing says that it will ever be.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Missing {
-    /// It is an error.
-    Error,
-    /// They wait for it.
-    LeftOut,
-}
-
 /// Probes that were planted together, and their points; they stay for good.
 struct Batch {
     planted: Vec<(Probe, &'static Point)>,
@@ -51,60 +41,6 @@ static NEXT_POINT: AtomicU32 = AtomicU32::new(0);
 fn newest() -> Option<&'static Batch> {
     // SAFETY: null or a batch that was leaked.
     unsafe { NEWEST.load(Ordering::Acquire).as_ref() }
-}
-
-/// Plants all definitions and tells the command about every point, all or nothing. What names objects that are not
-/// loaded yet is left to [`later`].
-///
-/// # Errors
-/// The first definition that cannot be used.
-pub(super) fn all(
-    agent: &'static Agent,
-    reporter: &Reporter,
-    definitions: Vec<Definition>,
-    missing: Missing,
-) -> Result<(), Unusable> {
-    let objects = objects::loaded();
-    let (mut targets, mut waiting) = (Vec::new(), Vec::new());
-    for (number, definition) in definitions.iter().enumerate() {
-        let found = targets_of(&objects, number, definition, Indirect::Resolve);
-        match found.map_err(|(span, sentence)| Unusable { definition: number, span, sentence }) {
-            Ok(found) => targets.extend(found),
-            Err(Unusable { span: (0, 0), sentence, .. }) => {
-                let may_come = |wanted: &String| objects::can_come_later(&objects, wanted);
-                if missing == Missing::LeftOut || definition.object.as_ref().is_some_and(may_come) {
-                    waiting.push(number);
-                } else if missing == Missing::Error {
-                    return Err(Unusable { definition: number, span: definition.place_span, sentence });
-                }
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    let guard = probe_host_linux::guard::probes();
-    masks::note_guard(&guard);
-    check(agent, reporter, &definitions, &mut targets)?;
-    if targets.is_empty() && waiting.is_empty() {
-        return Ok(());
-    }
-    let is_guarded = !guard.is_empty();
-    let mut own: Vec<_> = guard.into_iter().chain(later::probe(&waiting)).collect();
-    own.extend(lent::probes_on_makers());
-    own.extend(confined::probes_on_functions());
-    // Programs are executed with signals blocked, where a breakpoint needs the guard.
-    let on_executions = if is_guarded { exec::probes_on_functions() } else { Vec::new() };
-    own.extend(debuggers::probes_on_functions(!on_executions.is_empty()));
-    own.extend(on_executions);
-    // A hit by a jump leaves signals open, which only the guard lets wait for its end.
-    probes().jumps().set_automatic((is_guarded && !agent.no_jumps).into());
-    group(agent, reporter, &definitions, &targets, own)?;
-    if is_guarded {
-        // The kernel refuses no action that it has taken before.
-        let _ = probe_host_linux::signals::defer_asynchronous();
-        masks::note_planted();
-    }
-    later::start(agent, definitions, waiting);
-    Ok(())
 }
 
 /// Plants `targets`, and the agent's own probes, in one batch.

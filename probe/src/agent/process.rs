@@ -6,7 +6,7 @@
 
 use super::confined;
 use crate::wire::{Meta, Owner, Region, Ring};
-use probe_host_linux::sys::{self, process_id, thread_id};
+use probe_host_linux::sys::{process_id, thread_id};
 use probe_host_linux::threads;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -259,7 +259,7 @@ impl Reporter {
     /// Takes a ring; without one, nothing is said.
     pub(super) fn new(region: Region) -> Self {
         let owner = Owner { pid: process_id(), tid: thread_id() };
-        Self { region, ring: region.claim_ring(owner, ask_name()).map(|(_, ring)| ring) }
+        Self { region, ring: region.claim_ring(owner, confined::ask_name()).map(|(_, ring)| ring) }
     }
 }
 
@@ -298,13 +298,4 @@ fn send(region: &Region, ring: &Ring<'static>, meta: &Meta) {
         region.wake_now();
         ring.wait(4 + bytes.len(), WAIT_MS);
     }
-}
-
-/// The calling thread's name. One system call.
-pub(super) fn ask_name() -> [u8; 16] {
-    let mut name = [0; 16];
-    let at = name.as_mut_ptr().expose_provenance();
-    // SAFETY: PR_GET_NAME writes up to 16 bytes.
-    let _ = unsafe { sys::call(libc::SYS_prctl, [libc::PR_GET_NAME as usize, at]) };
-    name
 }

@@ -6,11 +6,15 @@
 //! yet. What runs earlier is not seen: the dynamic linker itself with what it calls (its `malloc`), and the resolvers of
 //! indirect functions. Where another object asks for the same place (libpthread before glibc 2.34), that one has it.
 
-use super::plant::{self, Missing, Unusable};
+use super::places::targets_of;
+use super::plant::{self, Unusable};
 use super::process::{self, Agent, Reporter};
-use super::{clock, confined, debuggers, environment, hooks, objects, quiet, runner};
+use super::{
+    clock, confined, debuggers, environment, exec, hooks, later, lent, masks, objects, quiet, runner,
+};
 use crate::def::Definition;
 use crate::wire::{Meta, Region};
+use probe_host_linux::{Indirect, probes};
 use std::ffi::{c_char, c_int};
 
 /// The linker's list of constructors: run by the dynamic linker before `main`, and by it alone.
@@ -30,6 +34,15 @@ static LAST_DESTRUCTOR: extern "C" fn() = last_destructor;
 
 /// The exit status of a process that is ended before its `main`.
 const FAILED: c_int = 2;
+
+/// Whether a definition is an error if its object is not loaded and nothing says that it will ever be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    /// It is an error.
+    Error,
+    /// They wait for it.
+    LeftOut,
+}
 
 unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variables: *mut *mut c_char) {
     // SAFETY: the dynamic linker passes the program's environment.
@@ -96,7 +109,61 @@ fn start(agent: &'static Agent, reporter: &Reporter, missing: Missing) -> Result
     let definitions = definitions(agent).map_err(general)?;
     // With -f, a definition may be meant for a program that is executed later.
     let missing = if agent.follow { Missing::LeftOut } else { missing };
-    plant::all(agent, reporter, definitions, missing)
+    plant_all(agent, reporter, definitions, missing)
+}
+
+/// Plants all definitions and tells the command about every point, all or nothing. What names objects that are not
+/// loaded yet is left to [`later`].
+///
+/// # Errors
+/// The first definition that cannot be used.
+fn plant_all(
+    agent: &'static Agent,
+    reporter: &Reporter,
+    definitions: Vec<Definition>,
+    missing: Missing,
+) -> Result<(), Unusable> {
+    let objects = objects::loaded();
+    let (mut targets, mut waiting) = (Vec::new(), Vec::new());
+    for (number, definition) in definitions.iter().enumerate() {
+        let found = targets_of(&objects, number, definition, Indirect::Resolve);
+        match found.map_err(|(span, sentence)| Unusable { definition: number, span, sentence }) {
+            Ok(found) => targets.extend(found),
+            Err(Unusable { span: (0, 0), sentence, .. }) => {
+                let may_come = |wanted: &String| objects::can_come_later(&objects, wanted);
+                if missing == Missing::LeftOut || definition.object.as_ref().is_some_and(may_come) {
+                    waiting.push(number);
+                } else if missing == Missing::Error {
+                    return Err(Unusable { definition: number, span: definition.place_span, sentence });
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let guard = probe_host_linux::guard::probes();
+    masks::note_guard(&guard);
+    plant::check(agent, reporter, &definitions, &mut targets)?;
+    if targets.is_empty() && waiting.is_empty() {
+        return Ok(());
+    }
+    let is_guarded = !guard.is_empty();
+    let mut own: Vec<_> = guard.into_iter().chain(later::probe(&waiting)).collect();
+    own.extend(lent::probes_on_makers());
+    own.extend(confined::probes_on_functions());
+    // Programs are executed with signals blocked, where a breakpoint needs the guard.
+    let on_executions = if is_guarded { exec::probes_on_functions() } else { Vec::new() };
+    own.extend(debuggers::probes_on_functions(!on_executions.is_empty()));
+    own.extend(on_executions);
+    // A hit by a jump leaves signals open, which only the guard lets wait for its end.
+    probes().jumps().set_automatic((is_guarded && !agent.no_jumps).into());
+    plant::group(agent, reporter, &definitions, &targets, own)?;
+    if is_guarded {
+        // The kernel refuses no action that it has taken before.
+        let _ = probe_host_linux::signals::defer_asynchronous();
+        masks::note_planted();
+    }
+    later::start(agent, definitions, waiting);
+    Ok(())
 }
 
 /// The definitions, as the command has checked them already.

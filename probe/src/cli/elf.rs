@@ -1,8 +1,8 @@
 //! ELF files as `list` and `explain` see them, and names for addresses of the traced program.
 
+use super::failure::{Failure, did_you_mean};
 use super::foreign::{self, Foreign};
-use super::program::did_you_mean;
-use super::{Failure, open};
+use super::open;
 use crate::def::{Fit, HasFile, fit, near_matches};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, elf};

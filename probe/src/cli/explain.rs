@@ -4,14 +4,14 @@
 
 use super::args::Explain;
 use super::elf::{Libraries, ObjectFile, demangled, with_offset};
+use super::failure::{Failure, did_you_mean};
 use super::foreign::{self, Foreign};
+use super::judge::{Judge, Verdict};
 use super::style::{Role, Style};
-use super::{Failure, disasm, machine, program};
+use super::{disasm, machine};
 use crate::def::names::{self, Candidate};
 use crate::def::{Definition, Glob, Place, near_matches};
-use probe_core::CodeAddr;
-use probe_core::arch::{Arch, Method, Site, Text};
-use probe_core::dry_run::{BranchTargets, displaced_by_jump, post_by_jump};
+use probe_core::arch::Method;
 use probe_core::error::Refusal;
 use probe_core::host::Arrival;
 use probe_elf_symbols::index::{Entry, Kind};
@@ -34,29 +34,6 @@ pub(super) fn run(args: &Explain) -> Result<(), Failure> {
     }
 }
 
-/// The text of a file.
-struct FileText<'a>(&'a ObjectFile);
-
-impl Text for FileText<'_> {
-    fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize {
-        self.0.read(at.as_usize() as u64, out)
-    }
-}
-
-/// One instruction and the verdict on it.
-pub(super) struct Verdict {
-    addr: usize,
-    bytes: Vec<u8>,
-    outcome: Result<Method, Refusal>,
-    /// Whether a jump can stand there in place of a breakpoint, or why not.
-    jump: Result<(), Refusal>,
-    /// Why a post handler takes the jump away.
-    no_post: Option<Refusal>,
-}
-
-/// How the functions of one object are judged: by the backend for its machine.
-pub(super) type Judge = fn(&ObjectFile, usize, usize) -> Vec<Verdict>;
-
 /// The backend for an object's machine.
 fn judge_for(object: &ObjectFile) -> Result<Judge, Failure> {
     let (machine, is_big_endian) = object.machine();
@@ -68,44 +45,6 @@ fn judge_for(object: &ObjectFile) -> Result<Judge, Failure> {
         );
         Failure::new(sentence)
     })
-}
-
-/// Judges every instruction from `start` to `end`.
-pub(super) fn walk<A: Arch>(object: &ObjectFile, start: usize, end: usize) -> Vec<Verdict> {
-    let text = FileText(object);
-    let function = Some((CodeAddr::new(start), CodeAddr::new(end)));
-    let (mut addr, mut verdicts) = (start, Vec::new());
-    let mut targets = BranchTargets::new();
-    let sequences = object.sequences();
-    while addr < end {
-        let mut bytes = vec![0; A::MAX_INSN_LEN.min(end - addr)];
-        let len = text.read(CodeAddr::new(addr), &mut bytes);
-        bytes.truncate(len);
-        let known = A::insn_len(&bytes).filter(|&len| len > 0 && len <= bytes.len());
-        bytes.truncate(known.unwrap_or(A::INSN_ALIGN).min(bytes.len()));
-        let site = Site { at: CodeAddr::new(addr), function, text: &text };
-        let decoded = A::decode(&site);
-        let no_post =
-            decoded.as_ref().ok().and_then(|decoded| post_by_jump::<A>(decoded.method, &decoded.plan).err());
-        let forbidden = |at: usize| {
-            let len = |text: &FileText<'_>| {
-                let mut bytes = [0; 16];
-                let read = text.read(CodeAddr::new(at), &mut bytes);
-                A::insn_len(&bytes[..read])
-            };
-            sequences.refusal(at as u64, || len(&text)).map_or(Ok(()), Err)
-        };
-        let outcome = forbidden(addr).and(decoded.map(|decoded| decoded.method));
-        let jump = displaced_by_jump::<A>(&mut targets, &site)
-            .and_then(|displaced| displaced.starts().try_for_each(|start| forbidden(addr + start)));
-        let step = bytes.len();
-        verdicts.push(Verdict { addr, bytes, outcome, jump, no_post });
-        if step == 0 {
-            break;
-        }
-        addr += step;
-    }
-    verdicts
 }
 
 /// Explains `OBJECT:SYMBOL[+OFFSET]`.
@@ -162,7 +101,7 @@ fn find_function(object: &ObjectFile, name: &str, definition: &Definition) -> Re
         [one] => Ok(*one),
         [] => {
             let names = object.code_symbols().map(|entry| object.index.name(entry));
-            let hint = program::did_you_mean(&near_matches(name, names, 3));
+            let hint = did_you_mean(&near_matches(name, names, 3));
             let within = object.name.raw();
             Err(definition.place_error(format!("there is no function `{name}` in {within}{hint}")).into())
         }

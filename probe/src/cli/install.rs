@@ -1,8 +1,9 @@
 //! `probe install-docs`: the manual pages and completions that the command carries, where man and shells look for them.
 
 use super::args::InstallDocs;
+use super::failure::Failure;
+use super::foreign;
 use super::status::Status;
-use super::{Failure, foreign};
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

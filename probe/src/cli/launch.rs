@@ -1,6 +1,6 @@
 //! Starting the program with the agent in it, and ending as it ends.
 
-use super::Failure;
+use super::failure::Failure;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -2,9 +2,10 @@
 
 use super::args::List;
 use super::elf::{Libraries, ObjectFile, demangled};
+use super::failure::{Failure, did_you_mean};
 use super::foreign::{self, Foreign};
+use super::program;
 use super::style::{Role, Style};
-use super::{Failure, program};
 use crate::def::{Glob, Named, names, near_matches, object_named};
 use object::{Object, ObjectSymbol};
 use probe_elf_symbols::index::Kind;
@@ -65,7 +66,7 @@ fn matching(loaded: &[ObjectFile], glob: &str) -> Result<Vec<Line>, Failure> {
     if lines.is_empty() {
         let names = chosen.iter().flat_map(|file| file.code_symbols().map(|entry| file.index.name(entry)));
         let near = near_matches(pattern.as_str(), names, 3);
-        return Err(Failure::new(format!("no function matches `{glob}`{}", program::did_you_mean(&near))));
+        return Err(Failure::new(format!("no function matches `{glob}`{}", did_you_mean(&near))));
     }
     Ok(lines)
 }

@@ -1,6 +1,6 @@
 //! The machines that ELF files are for, and the backends for them.
 
-use super::explain::{Judge, walk};
+use super::judge::{Judge, walk};
 use object::elf;
 
 /// What the command knows of a machine that has a backend.

@@ -5,9 +5,11 @@ mod consumer;
 mod disasm;
 mod elf;
 mod explain;
+mod failure;
 mod foreign;
 mod install;
 mod json;
+mod judge;
 mod launch;
 mod learned;
 mod list;
@@ -28,50 +30,10 @@ mod text;
 mod trace;
 mod value;
 
+use failure::Failure;
 use foreign::{Foreign, is_plain};
 use status::Status;
-use std::fmt;
 use std::process::ExitCode;
-
-/// An error that ends the command: one sentence, perhaps with a definition and a caret.
-///
-/// Names in it are somebody else's. What it holds is escaped already, so that nothing is printed raw by whoever prints it.
-#[derive(Debug)]
-struct Failure {
-    sentence: String,
-    /// The definition and the carets under it.
-    lines: Option<[String; 2]>,
-    status: Status,
-}
-
-impl Failure {
-    /// Bad input.
-    fn new(sentence: impl fmt::Display) -> Self {
-        let sentence = Foreign::new(sentence.to_string()).shown().to_string();
-        Self { sentence, lines: None, status: Status::Usage }
-    }
-
-    /// The same, with the exit status that it leads to.
-    fn with(self, status: Status) -> Self {
-        Self { status, ..self }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.sentence)?;
-        self.lines.iter().flatten().try_for_each(|line| write!(f, "\n    {line}"))
-    }
-}
-
-impl From<crate::def::DefError> for Failure {
-    fn from(error: crate::def::DefError) -> Self {
-        let [before, marked, after] = error.parts().map(|part| Foreign::new(part).shown().to_string());
-        let blanks = " ".repeat(before.chars().count());
-        let carets = "^".repeat(marked.chars().count().max(1));
-        Self { lines: Some([before + &marked + &after, blanks + &carets]), ..Self::new(error.sentence) }
-    }
-}
 
 /// Says what is wrong with the command line, in which the names of files may be anything.
 fn refuse(error: &clap::Error) {
@@ -123,19 +85,4 @@ pub fn main() -> ExitCode {
 fn told(done: Result<(), Failure>) -> Result<trace::Outcome, Failure> {
     done.map(|()| trace::Outcome::Status(Status::Success.code()))
         .map_err(|failure| failure.with(Status::Usage))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::def::DefError;
-
-    #[test]
-    fn evt_2_a_failure_is_plain_whatever_it_names() {
-        let failure = Failure::new("there is no object `a\x1b[2J\nprobe: all is well\u{9b}`");
-        assert_eq!(failure.to_string(), "there is no object `a\\x1b[2J\\nprobe: all is well\\xc2\\x9b`");
-        let text = "p a\x1bb:c";
-        let failure = Failure::from(DefError::new(text, (6, 7), "no \x1b"));
-        assert_eq!(failure.to_string(), ["no \\x1b", "    p a\\x1bb:c", "             ^"].join("\n"));
-    }
 }

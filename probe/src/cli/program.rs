@@ -1,7 +1,7 @@
 //! The program to be traced: where it is, and whether the agent can be loaded into it.
 
-use super::Failure;
 use super::elf::needed;
+use super::failure::{Failure, did_you_mean};
 use super::machine;
 use super::status::Status;
 use crate::def::near_matches;
@@ -49,15 +49,6 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf, Failure> {
     let near = near_matches(&name.to_string_lossy(), names.iter().map(String::as_str), 3);
     let sentence = format!("there is no program `{shown}` in PATH{}", did_you_mean(&near));
     Err(Failure::new(sentence).with(Status::NotFound))
-}
-
-/// `; did you mean `a`, `b` or `c`?`, or nothing.
-pub(super) fn did_you_mean(names: &[&str]) -> String {
-    match names {
-        [] => String::new(),
-        [one] => format!("; did you mean `{one}`?"),
-        [most @ .., last] => format!("; did you mean `{}` or `{last}`?", most.join("`, `")),
-    }
 }
 
 fn neighbours(path: &Path) -> String {

@@ -2,11 +2,12 @@
 
 use super::args::{Format, OnFull, Trace};
 use super::consumer::{Consumer, Sink, Verdict};
+use super::failure::Failure;
 use super::foreign;
 use super::open::FileId;
 use super::status::Status;
 use super::style::Style;
-use super::{Failure, json, launch, program, text};
+use super::{json, launch, program, text};
 use crate::def::Definition;
 use crate::wire::{Flags, Layout, Region};
 use crate::{AGENT, registers};

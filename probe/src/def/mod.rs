@@ -235,15 +235,6 @@ impl Type {
 }
 
 impl Definition {
-    /// Parses a definition for an architecture whose registers are called as in `registers`
-    /// (`probe_core::arch::Regs::names`).
-    ///
-    /// # Errors
-    /// A sentence with the place in `text` that it is about.
-    pub fn parse(text: &str, registers: &[(&str, usize)]) -> Result<Self, DefError> {
-        parse::definition(text, registers)
-    }
-
     /// Whether it is a return probe.
     pub const fn is_return(&self) -> bool {
         matches!(self.kind, Kind::Return { .. })

@@ -4,8 +4,18 @@ use super::word::{Word, is_identifier, number, words};
 use super::{Argument, DefError, Definition, Glob, Kind, MAX_ARGS, Place, fetch};
 use std::collections::HashSet;
 
-/// Parses `line`.
-pub(super) fn definition(line: &str, registers: &[(&str, usize)]) -> Result<Definition, DefError> {
+impl Definition {
+    /// Parses a definition for an architecture whose registers are called as in `registers`
+    /// (`probe_core::arch::Regs::names`).
+    ///
+    /// # Errors
+    /// A sentence with the place in `text` that it is about.
+    pub fn parse(text: &str, registers: &[(&str, usize)]) -> Result<Self, DefError> {
+        definition(text, registers)
+    }
+}
+
+fn definition(line: &str, registers: &[(&str, usize)]) -> Result<Definition, DefError> {
     let words = words(line)?;
     let [command, rest @ ..] = words.as_slice() else {
         return Err(DefError::new(
