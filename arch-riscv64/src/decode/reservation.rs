@@ -28,18 +28,27 @@ struct Window {
     place: usize,
 }
 
+/// Where instructions may start before the place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Starts {
+    /// At every halfword.
+    Anywhere,
+    /// Where the function's start says, if that is known: a walk as long as the function.
+    Followed,
+}
+
 /// Whether the place lies between an LR and its SC.
 pub(super) fn is_held(site: &Site<'_>) -> bool {
-    let window = Window::read(site);
-    let has = |class: insn::Class| window.insns.iter().flatten().any(|word| class.matches(*word));
-    has(insn::LR)
-        && has(insn::SC)
-        && window.may_be_held()[window.place]
-        && window.may_be_stored()[window.place]
+    // Nearly no place has both near it, however its bytes are taken.
+    if !Window::read(site, Starts::Anywhere).has_both() {
+        return false;
+    }
+    let window = Window::read(site, Starts::Followed);
+    window.has_both() && window.may_be_held()[window.place] && window.may_be_stored()[window.place]
 }
 
 impl Window {
-    fn read(site: &Site<'_>) -> Self {
+    fn read(site: &Site<'_>, starts: Starts) -> Self {
         let at = site.at.as_usize();
         let (start, end) = match site.function {
             Some((start, end)) if start.as_usize() <= at && at < end.as_usize() => {
@@ -64,7 +73,7 @@ impl Window {
         while let Some(at) = index.filter(|at| *at < HALVES) {
             index = set(at);
         }
-        match start {
+        match start.filter(|_| starts == Starts::Followed) {
             None => (0..before / 2).for_each(|index| _ = set(index)),
             Some(start) => {
                 let mut index = first_in_window(site, start, low);
@@ -74,6 +83,11 @@ impl Window {
             }
         }
         window
+    }
+
+    fn has_both(&self) -> bool {
+        let has = |class: insn::Class| self.insns.iter().flatten().any(|word| class.matches(*word));
+        has(insn::LR) && has(insn::SC)
     }
 
     /// For each instruction: whether a reservation may be held before it.

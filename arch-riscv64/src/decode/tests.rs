@@ -1,7 +1,9 @@
 use super::*;
 use crate::testing::Bytes;
 use probe_core::CodeAddr;
+use probe_core::arch::Text;
 use rstest::rstest;
+use std::cell::Cell;
 use std::vec::Vec;
 
 const AT: usize = 0x10_0000;
@@ -118,6 +120,44 @@ fn instructions_start_where_those_before_them_end() {
     let text = Bytes::new(AT, &bytes(&insns));
     let unknown = decode(&Site { at: CodeAddr::new(AT + 6), function: None, text: &text });
     assert_eq!(unknown.map_err(|refusal| refusal.code), Err(INSIDE), "every halfword may be a start");
+}
+
+/// Text that counts how often it is read.
+struct Counted {
+    text: Bytes,
+    reads: Cell<usize>,
+}
+
+impl Text for Counted {
+    fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        self.reads.set(self.reads.get() + 1);
+        self.text.read(at, out)
+    }
+}
+
+/// Ten thousand probes on one function of as many instructions read each of them once, not ten thousand times.
+#[test]
+fn a_place_far_from_lr_and_sc_does_not_walk_its_function() {
+    const COUNT: usize = 10_000;
+    let mut insns = std::vec![NOP; COUNT];
+    let text = |insns: &[u32]| Counted { text: Bytes::new(AT, &bytes(insns)), reads: Cell::new(0) };
+    let reads_at = |text: &Counted, index: usize| {
+        let function = Some((CodeAddr::new(AT), CodeAddr::new(AT + COUNT * 4)));
+        text.reads.set(0);
+        let decided = decode(&Site { at: CodeAddr::new(AT + index * 4), function, text });
+        (decided.map(|_| text.reads.get()).map_err(|refusal| refusal.code), text.reads.get())
+    };
+    for index in [0, COUNT / 2, COUNT - 1] {
+        let (decided, reads) = reads_at(&text(&insns), index);
+        assert!(decided.is_ok() && reads < 10, "{decided:?}, {reads} reads at {index}");
+    }
+    // Near a pair it has to.
+    insns[COUNT - 3] = LR;
+    insns[COUNT - 1] = SC;
+    let text = text(&insns);
+    assert_eq!(reads_at(&text, COUNT - 2).0, Err(INSIDE));
+    assert!(reads_at(&text, COUNT - 4).1 > COUNT / 2);
+    assert!(reads_at(&text, 0).1 < 10);
 }
 
 #[test]
