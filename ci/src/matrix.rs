@@ -385,6 +385,18 @@ pub(crate) const TARGETS: &[Target] = &[
             &[ARM],
         )
     },
+    // No floating point, which trap handlers would have to save.
+    Target {
+        rustflags: &[STATIC, NO_BUILD_ID, NO_EH_FRAME_HDR],
+        ..system(
+            "system-riscv64",
+            "riscv64imac-unknown-none-elf",
+            "arch-riscv64",
+            "kernel",
+            "tests/system/src/arch/riscv64/boot.s",
+            &[RISCV],
+        )
+    },
     // No vectors, which trap handlers would have to save; link-time optimisation takes them out of `core`, too.
     Target {
         linker: Some("powerpc64-linux-gnu-ld"),
@@ -442,6 +454,7 @@ const LLD: &str = "linker-flavor=ld.lld";
 
 const X86: Need = program("qemu-system-x86", "qemu-system-x86_64");
 const ARM: Need = program("qemu-system-arm", "qemu-system-aarch64");
+const RISCV: Need = program("qemu-system-misc", "qemu-system-riscv64");
 const PPC: Need = program("qemu-system-ppc", "qemu-system-ppc64");
 
 const fn system(

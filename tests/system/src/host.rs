@@ -34,7 +34,11 @@ fn late_task() -> Option<&'static Task<Backend>> {
 
 /// Reads what the command line says; before the first probe.
 pub fn init() {
-    HARDWARE_STEP.store(cmdline::value("step") == Some("hardware"), Ordering::Relaxed);
+    let is_asked = cmdline::value("step") == Some("hardware");
+    if is_asked && !Native::CAN_STEP {
+        println!("probes: this machine cannot step; slots end with a breakpoint");
+    }
+    HARDWARE_STEP.store(is_asked && Native::CAN_STEP, Ordering::Relaxed);
 }
 
 /// All probes of the kernel.

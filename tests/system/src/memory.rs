@@ -44,6 +44,7 @@ pub enum Protection {
 unsafe extern "C" {
     static __text_start: u8;
     static __text_end: u8;
+    static __rodata_start: u8;
     static __rodata_end: u8;
     static __image_end: u8;
 }
@@ -169,13 +170,13 @@ pub fn init() {
     let (ram_start, ram_end) = Native::RAM;
     let text = text_range();
     let exec = exec_range();
-    let rodata_end = (&raw const __rodata_end).addr();
+    let rodata = ((&raw const __rodata_start).addr(), (&raw const __rodata_end).addr());
     for page in (ram_start..ram_end).step_by(PAGE) {
         let protection = match page {
             // A null pointer faults.
             0 => continue,
             _ if (text.0..text.1).contains(&page) => Protection::ReadExecute,
-            _ if (text.1..rodata_end).contains(&page) => Protection::ReadOnly,
+            _ if (rodata.0..rodata.1).contains(&page) => Protection::ReadOnly,
             // Mapped when it is handed out.
             _ if (exec.0..exec.1).contains(&page) => Protection::None,
             _ => Protection::ReadWrite,

@@ -18,17 +18,18 @@ pub fn breakpoint(regs: &mut Regs) {
     }
 }
 
-/// One instruction was executed with the step flag set.
-pub fn step(regs: &mut Regs) {
+/// One instruction was executed with the step flag set: trap `number`.
+#[cfg(not(target_arch = "riscv64"))]
+pub fn step(regs: &mut Regs, number: u32) {
     Native::this_cpu().steps.fetch_add(1, Ordering::Relaxed);
     match PROBES.traps().step(regs) {
         Trap::Handled => {}
-        _ => unclaimed(regs, Native::STEP, regs.pc().as_usize()),
+        _ => unclaimed(regs, number, regs.pc().as_usize()),
     }
 }
 
 /// The instruction before pc has referred to what watchpoint `index` watches.
-#[cfg(not(target_arch = "powerpc64"))]
+#[cfg(not(any(target_arch = "powerpc64", target_arch = "riscv64")))]
 pub fn watchpoint(regs: &mut Regs, index: usize) {
     PROBES.traps().watchpoint(regs, index);
 }

@@ -5,7 +5,7 @@ use crate::memory::Protection;
 use crate::task::{self, Task};
 use crate::watch::Ranges;
 use probe_core::WatchRange;
-use probe_core::arch::{Arch, NativeArch, SingleStep};
+use probe_core::arch::{Arch, NativeArch};
 use probe_core::error::Refusal;
 
 cfg_if::cfg_if! {
@@ -18,6 +18,9 @@ cfg_if::cfg_if! {
     } else if #[cfg(target_arch = "powerpc64")] {
         mod ppc64;
         pub use ppc64::Ppc64 as Native;
+    } else if #[cfg(target_arch = "riscv64")] {
+        mod riscv64;
+        pub use riscv64::Riscv64 as Native;
     }
 }
 
@@ -80,7 +83,7 @@ pub trait Paging {
 /// A machine: everything that is not neutral.
 pub trait Machine: Paging {
     /// The probes' backend.
-    type Backend: NativeArch + SingleStep;
+    type Backend: NativeArch;
 
     /// The first byte of memory, and one past the last.
     const RAM: (usize, usize);
@@ -90,8 +93,8 @@ pub trait Machine: Paging {
     const PAGE_FAULT: u32;
     /// The number of the trap that a breakpoint is.
     const BREAKPOINT: u32;
-    /// The number of the trap that a single step is.
-    const STEP: u32;
+    /// Whether the processor can step one instruction of the kernel.
+    const CAN_STEP: bool = true;
     /// Pages of device registers.
     const DEVICES: &'static [usize];
 
@@ -159,16 +162,13 @@ pub trait Machine: Paging {
     /// # Safety
     /// The word at `to`, if there is one, may be overwritten.
     unsafe fn store(to: usize, word: usize) -> bool;
-    /// Makes the context that was interrupted trap after one instruction; returns what [`Machine::end_step`] needs.
-    #[inline]
-    fn begin_step(regs: &mut Regs) -> u32 {
-        Backend::begin(regs)
+    /// Makes the context that was interrupted trap after one instruction; returns what [`Machine::end_step`] needs. Where
+    /// not [`Machine::CAN_STEP`], nobody asks.
+    fn begin_step(_regs: &mut Regs) -> u32 {
+        0
     }
     /// Ends what [`Machine::begin_step`] began.
-    #[inline]
-    fn end_step(regs: &mut Regs, kept: u32) {
-        Backend::end(regs, kept);
-    }
+    fn end_step(_regs: &mut Regs, _kept: u32) {}
     /// How many watchpoints a CPU has.
     ///
     /// # Errors

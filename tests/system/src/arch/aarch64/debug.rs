@@ -92,11 +92,11 @@ pub fn watchpoint(regs: &mut Regs) {
 
 /// One instruction was stepped: over a watchpoint, or in a slot.
 pub fn step(regs: &mut Regs) {
-    let Some((index, kept)) = end_stepping_over(regs) else { return trap::step(regs) };
+    let Some((index, kept)) = end_stepping_over(regs) else { return trap::step(regs, CLASS_STEP as u32) };
     trap::watchpoint(regs, index);
     if u64::from(kept) & PSTATE_SS != 0 {
         // The instruction was stepped for a slot, too.
-        trap::step(regs);
+        trap::step(regs, CLASS_STEP as u32);
     }
 }
 

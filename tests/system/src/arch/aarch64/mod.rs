@@ -114,7 +114,6 @@ impl Machine for Aarch64 {
     const RAM: (usize, usize) = (0x4000_0000, 0x4400_0000);
     const PAGE_FAULT: u32 = CLASS_DATA_ABORT as u32;
     const BREAKPOINT: u32 = CLASS_BREAKPOINT as u32;
-    const STEP: u32 = debug::CLASS_STEP as u32;
     const DEVICES: &'static [usize] = &[UART, gic::DISTRIBUTOR, gic::INTERFACE];
 
     fn put_byte(byte: u8) {

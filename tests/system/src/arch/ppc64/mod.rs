@@ -14,6 +14,7 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, Ordering};
 use hypervisor as hv;
 use probe_core::arch::NativeArch;
+use probe_core::arch::SingleStep as _;
 use probe_core::error::Refusal;
 use probe_core::{CodeAddr, WatchRange};
 
@@ -149,7 +150,6 @@ impl Machine for Ppc64 {
     const RAM: (usize, usize) = (0, 64 << 20);
     const PAGE_FAULT: u32 = DATA_STORAGE;
     const BREAKPOINT: u32 = PROGRAM;
-    const STEP: u32 = TRACE;
     const DEVICES: &'static [usize] = &[];
 
     fn put_byte(byte: u8) {
@@ -291,6 +291,16 @@ impl Machine for Ppc64 {
         ".quad"
     );
 
+    #[inline]
+    fn begin_step(regs: &mut Regs) -> u32 {
+        Self::Backend::begin(regs)
+    }
+
+    #[inline]
+    fn end_step(regs: &mut Regs, kept: u32) {
+        Self::Backend::end(regs, kept);
+    }
+
     fn watchpoints() -> Result<usize, Refusal> {
         // QEMU 7.2 answers H_SET_DABR and H_SET_XDABR with H_HARDWARE, and H_SET_MODE for DAWR0 with H_P2.
         Err(Refusal::unsupported(
@@ -431,7 +441,7 @@ extern "C" fn ppc64_breakpoint(regs: &mut Regs) {
 #[unsafe(link_section = ".text.entry")]
 extern "C" fn ppc64_trap(regs: &mut Regs, vector: u32) {
     match vector {
-        TRACE => trap::step(regs),
+        TRACE => trap::step(regs, TRACE),
         SYSTEM_CALL => {}
         EXTERNAL => take_interrupt(),
         DECREMENTER => {

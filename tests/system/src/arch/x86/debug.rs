@@ -51,7 +51,7 @@ pub fn trap(regs: &mut Regs) {
         trap::watchpoint(regs, index);
     }
     if status & SINGLE_STEP != 0 {
-        trap::step(regs);
+        trap::step(regs, DEBUG.into());
     } else if watched == 0 {
         trap::fault(regs, DEBUG.into(), regs.pc().as_usize());
     }

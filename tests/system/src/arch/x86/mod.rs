@@ -19,6 +19,7 @@ use core::mem::offset_of;
 use probe_arch_native::Native as Backend;
 use probe_arch_native::backend::watch;
 use probe_core::WatchRange;
+use probe_core::arch::SingleStep as _;
 use probe_core::error::Refusal;
 
 #[cfg(target_arch = "x86_64")]
@@ -142,7 +143,6 @@ impl Machine for X86 {
     const UNUSED: (usize, usize) = (0x100_0000, 0x3c00_0000);
     const PAGE_FAULT: u32 = 14;
     const BREAKPOINT: u32 = 3;
-    const STEP: u32 = idt::DEBUG as u32;
     const DEVICES: &'static [usize] = &[apic::TRAMPOLINE, apic::BASE];
 
     fn put_byte(byte: u8) {
@@ -322,6 +322,16 @@ impl Machine for X86 {
         "jmp",
         ".long"
     );
+
+    #[inline]
+    fn begin_step(regs: &mut Regs) -> u32 {
+        Self::Backend::begin(regs)
+    }
+
+    #[inline]
+    fn end_step(regs: &mut Regs, kept: u32) {
+        Self::Backend::end(regs, kept);
+    }
 
     fn watchpoints() -> Result<usize, Refusal> {
         Ok(watch::COUNT)

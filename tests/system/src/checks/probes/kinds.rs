@@ -41,7 +41,8 @@ pub(super) fn stepped_as_chosen() {
     let (probe, before, after) = counting("target_plain");
     let start = steps();
     (0..10).for_each(|n| assert_eq!(targets::plain(n), n + 1));
-    assert_eq!(steps() - start, if cmdline::value("step") == Some("hardware") { 10 } else { 0 });
+    let is_stepped = Native::CAN_STEP && cmdline::value("step") == Some("hardware");
+    assert_eq!(steps() - start, if is_stepped { 10 } else { 0 });
     assert_eq!([before.get(), after.get()], [10; 2]);
     drop(probe);
 }
