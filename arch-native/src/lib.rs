@@ -28,6 +28,7 @@ pub mod all {
     pub use probe_arch_aarch64::Aarch64;
     pub use probe_arch_i386::I386;
     pub use probe_arch_ppc64::{Big, ElfV1, ElfV2, Little, Ppc64};
+    pub use probe_arch_riscv64::Riscv64;
     pub use probe_arch_x86_64::X86_64;
 }
 
@@ -46,6 +47,7 @@ macro_rules! for_each_backend {
             ppc64_v1 64 "ppc64" 21 true $crate::all::Ppc64<$crate::all::Big, $crate::all::ElfV1>;
             ppc64_v2 64 "ppc64" 21 true $crate::all::Ppc64<$crate::all::Big, $crate::all::ElfV2>;
             ppc64le 64 "ppc64le" 21 false $crate::all::Ppc64<$crate::all::Little, $crate::all::ElfV2>;
+            riscv64 64 "riscv64" 243 false $crate::all::Riscv64;
         }
     };
 }

@@ -35,6 +35,11 @@ struct pt_regs {
 struct pt_regs {
         uint64_t gpr[32], nip, msr, orig_gpr3, ctr, link, xer, ccr, softe, trap, dar, dsisr, result;
 };
+#elif defined(__riscv) && __riscv_xlen == 64
+struct pt_regs {
+        uint64_t epc, ra, sp, gp, tp, t0, t1, t2, s0, s1, a0, a1, a2, a3, a4, a5, a6, a7;
+        uint64_t s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, t3, t4, t5, t6, status;
+};
 #else
 #error "there is no backend for this architecture"
 #endif

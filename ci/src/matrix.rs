@@ -3,56 +3,12 @@
 //! Set-up, the local test run, the lints, `.cargo/config.toml`, both hosted CI descriptions and the README's support
 //! table are derived from [`TARGETS`]. To support another target, add a row (CONTRIBUTING.md says what else).
 
+mod row;
+
+pub(crate) use row::{Backend, Long, Mode, Need, Target, Witness};
+
+use row::{PROCESS, file, program, system};
 use std::collections::BTreeSet;
-
-/// How a target is tested.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Mode {
-    /// In a Linux process: natively, or under QEMU user mode. `cargo test --target T` runs it.
-    User,
-    /// In a kernel of our own that boots under QEMU: the excluded package `tests/system`.
-    System,
-    /// Only built: what a kernel without a test kernel of ours would compile.
-    Build,
-}
-
-impl Mode {
-    /// The word for it on the command line and in the tables.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::User => "user",
-            Self::System => "system",
-            Self::Build => "build",
-        }
-    }
-}
-
-/// Something that must be on the machine, how to see that it is, and the Debian and Ubuntu package that brings it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Need {
-    /// Debian's and Ubuntu's name. `{gcc}` stands for the newest GCC version that the distribution has; with an
-    /// architecture (`busybox,git:arm64`) they are unpacked below the target folder, not installed.
-    pub(crate) package: &'static str,
-    /// What the package brings; present, from wherever it came, means that nothing has to be installed.
-    pub(crate) witness: Witness,
-}
-
-/// How to see that a [`Need`] is met.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Witness {
-    /// A program in `PATH`.
-    Program(&'static str),
-    /// A file, absolute or from the workspace's root on; one `*` stands for one path component.
-    File(&'static str),
-}
-
-const fn program(package: &'static str, name: &'static str) -> Need {
-    Need { package, witness: Witness::Program(name) }
-}
-
-const fn file(package: &'static str, path: &'static str) -> Need {
-    Need { package, witness: Witness::File(path) }
-}
 
 /// For the programs of tests/strangers that throw.
 const CXX: Need = program("g++", "c++");
@@ -74,30 +30,8 @@ const PROGRAMS_I386: Need = file("busybox,coreutils,git,python3:i386", "target/c
 const PROGRAMS_PPC64EL: Need =
     file("busybox,coreutils,git,python3:ppc64el", "target/ci/userland/ppc64el/bin/python3");
 
-/// One backend: what is made from it and tested of it, whatever it is built for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Backend {
-    /// Its folder, `arch-NAME`. `docs/architectures/NAME.md` and `tests/vectors/NAME.txt` are named after it.
-    pub(crate) folder: &'static str,
-    /// The words by which files name it or its family: of a new one, the folder's name and the targets'.
-    pub(crate) words: &'static [&'static str],
-    /// Where its refusals are.
-    pub(crate) sources: &'static str,
-    /// Where the effects that its plans name are described, if its plans name any.
-    pub(crate) effects: Option<&'static str>,
-    /// Its pure code's tests, which Miri runs: the package, and arguments of `cargo test`.
-    pub(crate) pure: &'static [&'static str],
-}
-
-impl Backend {
-    /// As users write it.
-    pub(crate) fn name(&self) -> &'static str {
-        self.folder.trim_start_matches("arch-")
-    }
-}
-
 /// The backends, in the order of the documents.
-pub(crate) const BACKENDS: [Backend; 4] = [
+pub(crate) const BACKENDS: [Backend; 5] = [
     Backend { folder: "arch-x86_64", ..X86_FAMILY },
     Backend { folder: "arch-i386", ..X86_FAMILY },
     Backend {
@@ -114,6 +48,13 @@ pub(crate) const BACKENDS: [Backend; 4] = [
         effects: None,
         pure: &["probe-arch-ppc64", "--lib"],
     },
+    Backend {
+        folder: "arch-riscv64",
+        words: &["riscv"],
+        sources: "arch-riscv64/src",
+        effects: None,
+        pure: &["probe-arch-riscv64", "--lib"],
+    },
 ];
 
 /// Both decode with one crate.
@@ -126,80 +67,14 @@ const X86_FAMILY: Backend = Backend {
     pure: &["probe-x86-decode", "--test", "pure", "--test", "vectors"],
 };
 
-/// Arguments of `cargo test`, and the variable that makes the test long.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Long {
-    /// The package, the test program, the filter.
-    pub(crate) test: [&'static str; 3],
-    /// The variable and its value.
-    pub(crate) variable: (&'static str, &'static str),
-}
-
-/// One target in one mode.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
-    /// The name of its job: `cargo ci job NAME`.
-    pub(crate) job: &'static str,
-    /// Rust's name of the target.
-    pub(crate) triple: &'static str,
-    /// How it is tested.
-    pub(crate) mode: Mode,
-    /// The folder of its backend; `None` where only neutral code is built.
-    pub(crate) backend: Option<&'static str>,
-    /// What the support table says about byte order, ABI and C library.
-    pub(crate) abi: &'static str,
-    /// `linker` in `.cargo/config.toml`, for kernels in that of the test kernels; `None`: rustc's default.
-    pub(crate) linker: Option<&'static str>,
-    /// `runner` there; `None`: it runs natively, or not at all.
-    pub(crate) runner: Option<&'static str>,
-    /// `rustflags` there: values of rustc's `-C`.
-    pub(crate) rustflags: &'static [&'static str],
-    /// What it needs on the machine beside Rust.
-    pub(crate) needs: &'static [Need],
-    /// The packages that are built for it in [`Mode::Build`]; elsewhere the mode says what is run.
-    pub(crate) packages: &'static [&'static str],
-    /// Beside the conformance suite and the walk, what `cargo ci test` runs on it (user mode): arguments of `cargo test -p`.
-    pub(crate) selected: &'static [&'static [&'static str]],
-    /// Its generated encodings, for `cargo ci torture generated`.
-    pub(crate) generated: Option<Long>,
-    /// The boot code of its test kernel (system mode): without it there is nothing to run.
-    pub(crate) kernel: Option<&'static str>,
-    /// Why it is in the table. Goes into `.cargo/config.toml` too.
-    pub(crate) why: &'static str,
-}
-
-impl Target {
-    /// Whether this is the machine that most developers and hosted engines have, and on which everything is run.
-    pub(crate) fn is_native(&self) -> bool {
-        self.triple == NATIVE
-    }
-}
-
 /// The target on which the whole workspace is tested, and the only kind of machine on which `cargo ci` runs everything.
 pub(crate) const NATIVE: &str = "x86_64-unknown-linux-gnu";
-
-/// What a row has that says nothing else.
-const PROCESS: Target = Target {
-    job: "",
-    triple: "",
-    mode: Mode::User,
-    backend: None,
-    abi: "",
-    linker: None,
-    runner: None,
-    rustflags: &[],
-    needs: &[],
-    packages: &[],
-    selected: &[],
-    generated: None,
-    kernel: None,
-    why: "",
-};
 
 /// The process and the command where each is least like elsewhere, as far as an emulator gets in its time.
 const GUARD: &[&str] = &["probe-host-linux", "--test", "guard", "--test", "signed_returns"];
 const WORK: &[&str] = &["probe-trace", "--test", "work"];
 const PPC64_BACKEND: &[&str] = &["probe-arch-ppc64", "--no-fail-fast"];
+const RISCV64_BACKEND: &[&str] = &["probe-arch-riscv64", "--no-fail-fast"];
 
 /// The table. Its order is the order of the test run and of the support table.
 pub(crate) const TARGETS: &[Target] = &[
@@ -358,6 +233,27 @@ pub(crate) const TARGETS: &[Target] = &[
         ..PROCESS
     },
     Target {
+        job: "riscv64-gnu",
+        triple: "riscv64gc-unknown-linux-gnu",
+        backend: Some("arch-riscv64"),
+        abi: "glibc, dynamic",
+        linker: Some("ci/ld/riscv64-linux-gnu"),
+        runner: Some("ci/qemu riscv64 -L /usr/riscv64-linux-gnu"),
+        needs: &[
+            QEMU_USER,
+            file("libc6-dev-riscv64-cross", "/usr/riscv64-linux-gnu/lib/Scrt1.o"),
+            file("libgcc-{gcc}-dev-riscv64-cross", "/usr/lib/gcc-cross/riscv64-linux-gnu/*/crtbeginS.o"),
+            program("gcc-riscv64-linux-gnu", "riscv64-linux-gnu-gcc"),
+        ],
+        selected: &[GUARD, WORK, RISCV64_BACKEND],
+        generated: Some(Long {
+            test: ["probe-arch-riscv64", "native", "generated"],
+            variable: ("PROBE_GENERATE", "100000"),
+        }),
+        why: "instructions of two and four bytes in one stream; the only process target with a jump that reaches 1 MiB alone",
+        ..PROCESS
+    },
+    Target {
         rustflags: &[STATIC, "code-model=kernel", "link-arg=-no-pie", NO_BUILD_ID, NO_EH_FRAME_HDR],
         ..system("system-x86_64", "x86_64-unknown-none", "arch-x86_64", "kernel", X86_BOOT[0], &[X86])
     },
@@ -456,28 +352,6 @@ const X86: Need = program("qemu-system-x86", "qemu-system-x86_64");
 const ARM: Need = program("qemu-system-arm", "qemu-system-aarch64");
 const RISCV: Need = program("qemu-system-misc", "qemu-system-riscv64");
 const PPC: Need = program("qemu-system-ppc", "qemu-system-ppc64");
-
-const fn system(
-    job: &'static str,
-    triple: &'static str,
-    backend: &'static str,
-    abi: &'static str,
-    kernel: &'static str,
-    needs: &'static [Need],
-) -> Target {
-    Target {
-        job,
-        triple,
-        mode: Mode::System,
-        backend: Some(backend),
-        abi,
-        runner: Some("./run"),
-        needs,
-        kernel: Some(kernel),
-        why: "the same probes where there is no operating system below: traps, CPUs and pages of our own",
-        ..PROCESS
-    }
-}
 
 /// The folders of the backends.
 pub(crate) fn backends() -> BTreeSet<&'static str> {
