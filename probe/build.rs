@@ -18,6 +18,10 @@ fn main() {
     println!("cargo:rustc-check-cfg=cfg(has_agent)");
     // Tests compile C programs for it.
     println!("cargo:rustc-env=PROBE_TARGET={}", variable("TARGET"));
+    println!("cargo:rustc-check-cfg=cfg(no_programs)");
+    if !has_programs() {
+        println!("cargo:rustc-cfg=no_programs");
+    }
     if env::var_os(NESTED).is_some() || env::var_os("CARGO_FEATURE_CLI").is_none() {
         return;
     }
@@ -39,6 +43,12 @@ fn main() {
 
 fn variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| panic!("cargo does not set {name}"))
+}
+
+/// Whether tests can have programs of the target's architecture: Debian 12 has none for these.
+fn has_programs() -> bool {
+    let is_big = variable("CARGO_CFG_TARGET_ENDIAN") == "big";
+    !matches!((&*variable("CARGO_CFG_TARGET_ARCH"), is_big), ("powerpc64", true) | ("riscv64", _))
 }
 
 fn has_feature(name: &str) -> bool {

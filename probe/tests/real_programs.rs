@@ -19,10 +19,7 @@ const MALLOC: &str = "r libc.so.6:malloc size=$arg1:u64 ptr=$retval:x64";
 const DATE: &str = "p libresolv.so.2:ns_datetosecs text=$arg1:string";
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn ls_prints_its_listing_and_the_trace_shows_paths_that_exist() {
     let program = [&program("/bin/ls"), "-R", common::tree()];
     let output = probe().args(["trace", "-p", OPENDIR, "-p", MALLOC, "--"]).args(program).output().unwrap();
@@ -51,10 +48,7 @@ fn numbers(count: u64) -> PathBuf {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn sort_with_threads_sorts_fifty_megabytes() {
     // Under an emulator a tenth of that: still more than sort gives to one thread.
     let numbers = numbers(if common::is_emulated() { 770_000 } else { 7_700_000 });
@@ -72,10 +66,7 @@ fn sort_with_threads_sorts_fifty_megabytes() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn what_gzip_packs_traced_it_unpacks_traced() {
     let (plain, packed) = (numbers(200_000), scratch("numbers.gz"));
     let pack = ["gzip", "-c", "-n", plain.to_str().unwrap()];
@@ -91,10 +82,7 @@ fn what_gzip_packs_traced_it_unpacks_traced() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn git_log_shows_its_files() {
     let program = ["git", "-C", env!("CARGO_MANIFEST_DIR"), "--no-pager", "log", "--oneline", "-20"];
     let traced = trace(&["-f"], &["p libc.so.6:open64 path=$arg1:string", MALLOC], &program);
@@ -115,10 +103,7 @@ fn python(script: &str) -> String {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn an_extension_module_is_probed_when_it_is_loaded() {
     let module = python("import _json; print(_json.__file__)");
     let program = ["python3", "-c", "import json; print(json.loads('[1, 2]'))"];
@@ -140,10 +125,7 @@ const COMING_AND_GOING: &str = "import ctypes, _ctypes\n\
     \x20   _ctypes.dlclose(lib._handle)";
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn a_library_that_comes_and_goes_is_probed_each_time() {
     let program = ["python3", "-c", COMING_AND_GOING];
     let traced = trace(&[], &[DATE, "r libresolv.so.2:ns_datetosecs secs=$retval:u32"], &program);
@@ -157,10 +139,7 @@ fn a_library_that_comes_and_goes_is_probed_each_time() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn the_agents_own_work_while_it_plants_is_not_traced() {
     let program = ["python3", "-c", COMING_AND_GOING];
     let opened = |probes: &[&str]| {
@@ -175,10 +154,7 @@ fn the_agents_own_work_while_it_plants_is_not_traced() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn a_library_that_never_comes_is_reported() {
     let never = "p libthread_db.so.1:td_init";
     let traced = trace(&[], &[never, "p libc.so.6:write"], &["sh", "-c", "echo x; exit 3"]);
@@ -188,10 +164,7 @@ fn a_library_that_never_comes_is_reported() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn a_function_that_a_later_library_does_not_have_is_reported() {
     let wrong = "p libresolv.so.2:ns_datetosex";
     let program = ["python3", "-c", COMING_AND_GOING];
@@ -204,10 +177,7 @@ fn a_function_that_a_later_library_does_not_have_is_reported() {
 
 /// A function of which a resolver of the library's own decides which code it stands for.
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn an_indirect_function_of_a_later_library_is_planted_at_the_next_load() {
     let library = compiled("indirect", &["-O1", "-shared", "-fPIC"]);
     let script = format!(
@@ -232,10 +202,7 @@ fn an_indirect_function_of_a_later_library_is_planted_at_the_next_load() {
     target_arch = "x86",
     ignore = "its children are the machine's own /bin/sh, whose loader says that it is for x86-64"
 )]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn spawned_children_of_every_kind_run_with_all_of_libc_probed() {
     let script = "import os, signal, subprocess\n\
         every = [s for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP)]\n\

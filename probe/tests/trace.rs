@@ -17,10 +17,7 @@ use std::process::{Command, Stdio};
 const MALLOC: &str = "r libc.so.6:malloc size=$arg1:u64 ptr=$retval:x64";
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn a_recursive_listing_is_unchanged_and_every_path_is_seen() {
     let program = ["/bin/ls", "-R", common::tree()];
     let traced = trace(&["--buffer", "64M"], &["p libc.so.6:opendir path=$arg1:string", MALLOC], &program);
@@ -46,10 +43,7 @@ fn a_recursive_listing_is_unchanged_and_every_path_is_seen() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn events_come_in_order_of_time() {
     let numbers = numbers(500_000);
     let program = ["sort", "--parallel=4", "-S", "64M", numbers.to_str().unwrap()];
@@ -79,10 +73,7 @@ fn numbers(count: u64) -> std::path::PathBuf {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn python_with_threads_says_the_same() {
     let script = "import json, threading\n\
         def work(): json.loads(json.dumps(list(range(3000))))\n\
@@ -100,10 +91,7 @@ fn python_with_threads_says_the_same() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn many_short_threads_share_the_rings() {
     let script = "import threading\n\
         for _ in range(1500):\n\
@@ -118,10 +106,7 @@ fn many_short_threads_share_the_rings() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn gzip_packs_the_same_bytes() {
     let numbers = numbers(50_000);
     let program = ["gzip", "-c", "-n", numbers.to_str().unwrap()];
@@ -133,10 +118,7 @@ fn gzip_packs_the_same_bytes() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn git_log_is_unchanged() {
     let program = ["git", "-C", env!("CARGO_MANIFEST_DIR"), "--no-pager", "log", "--oneline", "-20"];
     let traced = trace(&[], &[MALLOC], &program);
@@ -147,10 +129,7 @@ fn git_log_is_unchanged() {
 const PIPELINE: [&str; 3] = ["sh", "-c", "ls /usr | sort -r | head -3; exit 7"];
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn a_pipeline_is_followed_with_f() {
     let traced = trace(&["-f"], &["p libc.so.6:write fd=$arg1:s32 text=$arg2:string"], &PIPELINE);
     assert_unchanged(&traced, &PIPELINE);
@@ -163,10 +142,7 @@ fn a_pipeline_is_followed_with_f() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn without_f_children_run_bare() {
     let traced = trace(&[], &["p libc.so.6:write"], &PIPELINE);
     assert_unchanged(&traced, &PIPELINE);
@@ -178,10 +154,7 @@ fn without_f_children_run_bare() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn a_program_executed_in_place_is_traced() {
     let program = ["env", "sh", "-c", "exec ls /usr"];
     let traced = trace(&[], &["p libc.so.6:opendir path=$arg1:string"], &program);
@@ -193,10 +166,7 @@ fn a_program_executed_in_place_is_traced() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn an_earlier_preload_is_kept() {
     let output = probe()
         .args([
@@ -218,10 +188,7 @@ fn an_earlier_preload_is_kept() {
 
 /// With a preloaded library of the program's own, which stays, and without.
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn hit_13_arguments_environment_and_auxiliary_vector_are_where_they_are_bare() {
     let start = common::compiled("start", &[]);
     // What is preloaded under an emulator is the emulator's, too.
@@ -254,10 +221,7 @@ fn first_argument() -> &'static str {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn every_kind_of_value_arrives() {
     let first = first_argument();
     let definition = format!(
@@ -291,10 +255,7 @@ fn every_kind_of_value_arrives() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn a_return_probe_sees_entry_arguments_and_what_they_point_to_at_return() {
     let file = scratch("content");
     fs::write(&file, "hello\0").unwrap();
@@ -307,10 +268,7 @@ fn a_return_probe_sees_entry_arguments_and_what_they_point_to_at_return() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn exit_status_and_death_by_signal_are_passed_on() {
     for status in [0, 1, 42, 255] {
         let traced = trace(&[], &["p libc.so.6:write"], &["sh", "-c", &format!("exit {status}")]);
@@ -323,10 +281,7 @@ fn exit_status_and_death_by_signal_are_passed_on() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn signals_to_the_command_reach_the_program() {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         let mut command = probe();
@@ -357,10 +312,7 @@ fn signals_to_the_command_reach_the_program() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn a_program_that_takes_too_long_is_ended() {
     // Under an emulator the agent itself needs more time to start.
     let limit = if common::is_emulated() { "5s" } else { "200ms" };
@@ -386,10 +338,7 @@ fn a_program_that_takes_too_long_is_ended() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn a_full_buffer_drops_events_and_counts_them() {
     let program = ["/bin/ls", "-R", common::tree()];
     // i386's busybox compares and measures strings by code of its own.
@@ -403,10 +352,7 @@ fn a_full_buffer_drops_events_and_counts_them() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn a_program_that_handles_signals_and_blocks_them_is_unchanged() {
     let script = "import signal, os\n\
         signal.signal(signal.SIGTRAP, lambda *a: print('trapped', flush=True))\n\
@@ -423,10 +369,7 @@ fn a_program_that_handles_signals_and_blocks_them_is_unchanged() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn a_pattern_plants_on_all_matches_and_file_offsets_and_several_probes_share_a_place() {
     let traced = trace(
         &[],
@@ -441,10 +384,7 @@ fn a_pattern_plants_on_all_matches_and_file_offsets_and_several_probes_share_a_p
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn every_function_of_libc_at_once() {
     let script = "import threading\n\
         threads = [threading.Thread(target=lambda: sum(range(1000))) for _ in range(4)]\n\
@@ -462,10 +402,7 @@ fn every_function_of_libc_at_once() {
 }
 
 #[test]
-#[cfg_attr(
-    all(target_arch = "powerpc64", target_endian = "big"),
-    ignore = "Debian has no programs for big-endian ppc64"
-)]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
 fn text_has_a_head_columns_and_a_summary() {
     let output = probe()
         .args([

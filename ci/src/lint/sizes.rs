@@ -41,7 +41,6 @@ const LONG_FILES: &[(&str, usize, &str)] = &[
     ("probe-core/tests/contract/hit.rs", 536, "the rules HIT_1 to HIT_13"),
     ("probe-core/tests/contract/kretprobe.rs", 513, "the rules of return probes"),
     ("probe-core/tests/contract/model.rs", 535, "a plain model of the registry"),
-    ("probe/tests/trace.rs", 513, "the command `probe trace`"),
     ("tests/user/tests/storm.rs", 520, "one program: everything at once"),
     ("x86-decode/tests/pure.rs", 564, "decoding, simulation and slots as data"),
     ("x86-decode/tests/trampoline.rs", 521, "the trampolines, executed"),

@@ -9,9 +9,8 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Whether there are programs of this architecture: a shell with its commands, sort, git, python3. Debian has none for
-/// big-endian ppc64.
-pub const HAS_PROGRAMS: bool = cfg!(not(all(target_arch = "powerpc64", target_endian = "big")));
+/// Whether there are programs of this architecture: a shell with its commands, sort, git, python3 (`build.rs`).
+pub const HAS_PROGRAMS: bool = cfg!(not(no_programs));
 
 /// The folder with the programs of this architecture.
 pub fn folder() -> PathBuf {

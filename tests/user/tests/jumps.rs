@@ -182,12 +182,13 @@ fn hit_2_a_pre_handler_may_lower_the_stack_pointer_of_a_simulated_instruction() 
     static BEFORE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     static AFTER: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     /// The stack pointer, the program counter, and what is the machine's.
-    const NOT_COMPARED: [&str; 15] = [
+    const NOT_COMPARED: [&str; 16] = [
         "rsp",
         "esp",
         "sp",
         "r1",
         "gpr1",
+        "epc",
         "rip",
         "eip",
         "ip",
