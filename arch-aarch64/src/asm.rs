@@ -1,23 +1,24 @@
-//! Trampolines, the jump probe's return trap, cache maintenance: what must run on the architecture itself.
+//! Trampolines, the jprobe's return trap, cache maintenance: the code that must run on the architecture
+//! itself.
 //!
-//! All of it lies in the section `.text.probe_arch_aarch64`, so that a host can keep probes out of it, and every entry
-//! starts with a BTI landing pad (a NOP before ARMv8.5).
+//! All of it lies in the section `.text.probe_arch_aarch64`, so that a host can keep probes out of it, and
+//! every entry starts with a BTI landing pad (a NOP before ARMv8.5).
 //!
-//! **Return trampolines.** A stub's veneer arrives with the stub's address and the handler pushed on the stack. The trampoline
-//! builds [`PtRegs`] there, with pc = the stub and sp = the stack pointer at the return, and
-//! calls the handler; X29 then heads a frame record of (X29, X30) at the return, so that a walk by frame pointers finds the
-//! stub as a return address; the CFI says the same. PSTATE holds NZCV only: nothing else of it can be read or set
-//! from a process. Afterwards:
-//! - where X30 still is the stub's address, it becomes the final pc, as a return leaves it;
-//! - pc = X30 and SP unchanged (every normal return): *all* registers, X16 and X17 too, are as `regs` says, and `ret`
-//!   goes on (no landing pad is needed at its target); those that calls preserve are loaded only where a handler may have
-//!   changed them;
+//! **Return trampolines.** A stub's veneer arrives with the stub's address and the handler pushed on the
+//! stack. The trampoline builds [`PtRegs`] there, with pc = the stub and sp = the stack pointer at the
+//! return, and calls the handler. X29 then heads a frame record of (X29, X30) at the return, so that a walk
+//! by frame pointers finds the stub as a return address; the CFI says the same. PSTATE holds NZCV only: a
+//! process can read and set no other part of it. Afterwards:
+//! - where X30 is still the stub's address, it becomes the final pc, as a return leaves it;
+//! - pc = X30 and SP unchanged (every normal return): *all* registers, X16 and X17 too, are as `regs` says,
+//!   and `ret` goes on (its target needs no landing pad); the registers that calls preserve are loaded only
+//!   where a handler may have changed them;
 //! - else (a handler has redirected the return): X16 and X17, which the ABI gives to veneers, hold SP and pc.
 //!
-//! [`SaveSet::Full`] saves Q0-Q31, FPCR and FPSR around the handler. Where the core has SVE, writing a Q register clears the
-//! rest of its Z register, so there Z0-Z31 and P0-P15 are saved at the present vector length instead (FFR is not:
-//! no call preserves or returns it). In streaming mode (FEAT_SME) a process's handler cannot use Advanced SIMD;
-//! returning from a probed function with PSTATE.SM = 1 is not supported.
+//! [`SaveSet::Full`] saves Q0-Q31, FPCR and FPSR around the handler. Where the core has SVE, writing a Q
+//! register clears the rest of its Z register, so Z0-Z31 and P0-P15 are saved at the present vector length
+//! instead (FFR is not: no call preserves or returns it). In streaming mode (FEAT_SME) a process's handler
+//! cannot use Advanced SIMD; returning from a probed function with PSTATE.SM = 1 is not supported.
 
 use crate::Aarch64;
 use crate::insn;
@@ -74,7 +75,8 @@ global_asm!(
     ldp xzr, x0, [sp], #\size
     .endm
 
-    // Makes the frame: a word, PtRegs, and the \last word; PSTATE and that are stored at once, in x17 and \last.
+    // Makes the frame: a word, PtRegs, and the \last word; PSTATE and that are stored at once, in x17 and
+    // \last.
     .macro probe_a64_finish last
     .cfi_def_cfa x29, 48
     .irp n, 19,20,21,22,23,24,25,26,27,28,29,30
@@ -85,8 +87,8 @@ global_asm!(
     add x1, sp, #8
     .endm
 
-    // Returns: the veneer has left the stub's address and the handler where PSTATE and the last word belong, which then is
-    // the stub's address.
+    // Returns: the veneer has left the stub's address and the handler where PSTATE and the last word belong,
+    // which then is the stub's address.
     .macro probe_a64_return_begin
     hint #36                            // bti j: from the veneer's br
     probe_a64_save 272
@@ -126,8 +128,9 @@ global_asm!(
     ret x17
     .endm
 
-    // Detours have stored X29 and X30 where they belong; X30 is where the detour goes on, which is kept in the last word.
-    // A detour that is near does what the first two do, and calls what follows: `crate::detour`.
+    // Detours have stored X29 and X30 where they belong; X30 is where the detour goes on, which is kept in
+    // the last word. A detour that is near does what the first two do, and calls what follows:
+    // `crate::detour`.
     .macro probe_a64_detour_begin
     hint #34                            // bti c: from the detour's blr
     probe_a64_save 240

@@ -1,14 +1,15 @@
 //! Calls: arguments, return value, return address, return stubs, jump probes.
 //!
-//! The Procedure Call Standard for the Arm 64-bit Architecture (AAPCS64, IHI 0055, release 2023Q3). The return address of a call
-//! is in X30 until the function saves it, so return probes replace X30 *before* the prologue, on the
-//! function's first instruction or after its BTI: PACIASP then signs the stub's address and AUTIASP or RETAA
-//! authenticates it, exactly as it would the caller's. After PACIASP X30 is signed and must not be
-//! replaced; [`crate::decode::entry_offset`] ends before it, and a return probe that is asked for behind it is set there
-//! ([`crate::decode::entry_end`]).
+//! The Procedure Call Standard for the Arm 64-bit Architecture (AAPCS64, IHI 0055, release 2023Q3). The
+//! return address of a call is in X30 until the function saves it, so return probes replace X30 *before* the
+//! prologue, on the function's first instruction or after its BTI: PACIASP then signs the stub's address and
+//! AUTIASP or RETAA authenticates it, exactly as it would the caller's. After PACIASP X30 is signed and must
+//! not be replaced; [`crate::decode::entry_offset`] ends before it, and a return probe that is asked for
+//! behind it is set there ([`crate::decode::entry_end`]).
 //!
 //! Not supported: FEAT_GCS. A guarded control stack holds the real return address and faults on a return to a
-//! stub; likewise the simulated `bl` and `ret` do not push or pop it. Pure; on the hit path but for [`fill_stubs`].
+//! stub; likewise the simulated `bl` and `ret` do not push or pop it. Pure; on the hit path but for
+//! [`fill_stubs`].
 
 use crate::insn;
 use crate::regs::PtRegs;
@@ -35,21 +36,24 @@ pub(crate) fn argument<M: Memory>(regs: &PtRegs, index: usize, memory: &M) -> Op
 const LIVE_SCAN: usize = 16 * 1024;
 /// How much of the running stack is scanned for a signal frame.
 const SIGNAL_SCAN: usize = 64 * 1024;
-/// How much of dead stack, below a frame that the stack pointer is not below.
+/// How much dead stack below a frame is searched where the stack pointer is not below the frame.
 const DEAD_SCAN: usize = 2 * 1024;
-/// The bits of a code address that pointer authentication never replaces: the smallest virtual address space of
-/// Linux has 36 bits, and bit 55 selects the half (DDI 0487J.a D8.8).
+/// The bits of a code address that pointer authentication never replaces: the smallest virtual address space
+/// of Linux has 36 bits, and bit 55 selects the half (DDI 0487J.a D8.8).
 const UNSIGNED_BITS: u64 = ((1 << 36) - 1) | (1 << 55);
 
 /// Whether a call that was entered with the stack pointer at `frame` may still return to `stub`.
 ///
-/// A live call that calls others has saved its return address, `stub`, somewhere below `frame`, perhaps signed. If the
-/// stack pointer is below the frame, what lies between is searched. If it is not, the frame has been left, or this
-/// is another stack: what lies below the frame is searched still (a coroutine's frames are intact while it
-/// sleeps; a left frame is overwritten by the next calls), and the stack that runs now: a leaf has its return address in X30
-/// only, and a signal that interrupts it leaves that in the signal frame, perhaps on a stack of its own. The caller must not ask about a `stub` that is the
-/// return address in X30 right now (a tail call): that one is alive, and on no stack yet. If the stack pointer is at the
-/// frame, another call has taken the frame's place, whatever the old one has left below: nothing that lives lies there.
+/// A live call that calls others has saved its return address, `stub`, somewhere below `frame`, perhaps
+/// signed. So if the stack pointer is below the frame, the stack between the two is searched. If it is above,
+/// the frame has been left, or this is another stack, and two areas are searched: the memory below the frame
+/// (a sleeping coroutine's frames are intact, and the next calls overwrite a frame that was left), and the
+/// running stack (a leaf has its return address in X30 only, and a signal that interrupts it saves X30 in the
+/// signal frame, perhaps on a stack of its own). If the stack pointer is at the frame, another call has taken
+/// the frame's place, and the old one is over.
+///
+/// The caller must not ask about a `stub` that is in X30 right now (a tail call): that call is live, and on
+/// no stack yet.
 pub(crate) fn may_return<M: Memory>(frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
     if sp == frame {
         return false;
@@ -63,7 +67,8 @@ pub(crate) fn may_return<M: Memory>(frame: usize, stub: CodeAddr, sp: usize, mem
         || !is_live && stack_holds_stub(sp, stub, memory)
 }
 
-/// Searches the running stack from `sp` upwards, to its end or as far as signal frames lie from their handlers' calls.
+/// Searches the running stack from `sp` upwards, to its end or as far as signal frames lie from their
+/// handlers' calls.
 fn stack_holds_stub<M: Memory>(sp: usize, stub: CodeAddr, memory: &M) -> bool {
     // Aligned pieces, which end where the mapping ends.
     const PIECE: usize = 128;
@@ -78,7 +83,8 @@ fn stack_holds_stub<M: Memory>(sp: usize, stub: CodeAddr, memory: &M) -> bool {
     false
 }
 
-/// Searches `low..high` from the top down, so that dead stack that is no longer mapped ends the search last.
+/// Searches `low..high` from the top down: only the lowest part of a dead stack may be unmapped, and that
+/// ends the search.
 fn holds_stub<M: Memory>(low: usize, high: usize, stub: CodeAddr, memory: &M) -> Result<bool, MemFault> {
     const CHUNK: usize = 128;
     let wanted = stub.as_usize() as u64 & UNSIGNED_BITS;
@@ -99,7 +105,8 @@ fn holds_stub<M: Memory>(low: usize, high: usize, stub: CodeAddr, memory: &M) ->
 /// The veneer at the end of a chunk of stubs, and the two words that it loads.
 ///
 /// At a return the ABI leaves X9 to X17 dead; X16 and X17 may be changed even between a call and its callee
-/// (AAPCS64 6.1.1). Only those two are changed here, and they are saved on the dead stack below SP, kept 16-byte aligned.
+/// (AAPCS64 6.1.1). Only those two are changed here, and they are saved on the dead stack below SP, kept
+/// 16-byte aligned.
 const VENEER: [u32; 4] = [
     0x5800_00d1, // ldr x17, handler
     0xa9bf_47f0, // stp x16, x17, [sp, #-16]!
@@ -108,7 +115,8 @@ const VENEER: [u32; 4] = [
 ];
 const VENEER_LEN: usize = VENEER.len() * 4 + 16;
 
-/// Fills `out`, to lie at a multiple of 8, with `adr x16, . ; b veneer` stubs and the veneer; returns their number.
+/// Fills `out`, to lie at a multiple of 8, with `adr x16, . ; b veneer` stubs and the veneer; returns their
+/// number.
 pub(crate) fn fill_stubs(trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
     let count = out.len().saturating_sub(VENEER_LEN) / STUB_LEN;
     let veneer = count * STUB_LEN;
@@ -134,8 +142,8 @@ pub(crate) fn fill_stubs(trampoline: CodeAddr, handler: usize, out: &mut [u8]) -
 
 /// Calls `handler` with copies of the arguments of the call that `regs` has just entered.
 ///
-/// X0 to X8 and the vector registers hold them already; the stack arguments are copied to a new argument area (as
-/// much of [`ARGUMENT_AREA`] as can be read: what lies beyond the stack's end is no argument).
+/// X0 to X8 and the vector registers hold them already; the stack arguments are copied to a new argument area
+/// (as much of [`ARGUMENT_AREA`] as can be read: what lies beyond the stack's end is no argument).
 pub(crate) fn enter_jprobe<M: Memory>(
     regs: &mut PtRegs,
     handler: usize,
@@ -235,7 +243,8 @@ mod tests {
 
     #[test]
     fn a_leaf_that_a_signal_has_interrupted_may_return() {
-        // Its frame is on a stack that cannot be read here; the signal frame is on this one, which ends at 0x8000.
+        // Its frame is on a stack that cannot be read here; the signal frame is on this one, which ends at
+        // 0x8000.
         let running = |saved| {
             let mut words = [0; 0x2000 / 8];
             words[0x1008 / 8] = saved;

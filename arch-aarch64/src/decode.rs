@@ -1,9 +1,9 @@
 //! Bytes to a plan, or a refusal: what is simulated, what runs in a slot, what is not probed and why.
 //!
-//! [`Plan`] is the result. Classification is by mask tables ([`crate::insn`]); the words of the branch, exception
-//! and system space are taken from an allow-list, so that an instruction that a future architecture puts there
-//! is refused, not mistaken. Everything else may run out of line: A64 has no PC-relative data processing
-//! beside ADR, ADRP, LDR (literal) and what FEAT_PAuth_LR adds. Pure; called at registration.
+//! [`Plan`] is the result. Classification is by mask tables ([`crate::insn`]); the words of the branch,
+//! exception and system space are taken from an allow-list, so that an instruction that a future architecture
+//! puts there is refused, not mistaken. Everything else may run out of line: A64 has no PC-relative data
+//! processing beside ADR, ADRP, LDR (literal) and what FEAT_PAuth_LR adds. Pure; called at registration.
 
 mod exclusive;
 mod system;
@@ -325,7 +325,8 @@ fn refuse_by_group(word: u32) -> Result<(), Refusal> {
         return Err(EXCLUSIVE);
     }
     if insn::EXCLUSIVE_UNPRIVILEGED.matches(word) {
-        // The rest of the FEAT_LSUI space (CAST, …): single accesses, but new; refused until someone needs them.
+        // The rest of the FEAT_LSUI space (CAST, …): single accesses, but new; refused until someone needs
+        // them.
         return Err(UNALLOCATED);
     }
     if insn::MOPS.matches(word) {
@@ -355,9 +356,10 @@ pub(crate) fn entry_offset(first: &[u8]) -> usize {
     }
 }
 
-/// The bytes between a function's symbol and the last place that is at its entry: behind PACIASP or PACIBSP, where that comes
-/// first or behind the landing pad. What is asked for there is set at [`entry_offset`]: no call runs through the one and
-/// not the other, and X30 is not signed yet.
+/// The bytes between a function's symbol and the last place that counts as its entry: behind PACIASP or
+/// PACIBSP, where that comes first or behind the landing pad. A return probe there is set at
+/// [`entry_offset`]: every call that runs through one place runs through the other, and at the earlier one
+/// X30 is not signed yet.
 pub(crate) fn entry_end(first: &[u8]) -> usize {
     let offset = entry_offset(first);
     match first.get(offset..).and_then(insn::word_at) {

@@ -15,9 +15,9 @@
 //! ```text
 //!  20  b over the two words, which are there again, as are the four instructions behind them; b place + 4
 //! ```
-//! BRK and B may replace each other while another core executes them (DDI 0487J.a B2.2.5). An instruction that indirect
-//! branches may land on in a guarded page keeps its breakpoint: a B there would fault (D8.4.4). Pure; called at
-//! registration.
+//! BRK and B may replace each other while another core executes them (DDI 0487J.a B2.2.5). An instruction
+//! that indirect branches may land on in a guarded page keeps its breakpoint: a B there would fault (D8.4.4).
+//! Pure; called at registration.
 
 use crate::decode::{self, BranchKind, Literal, Plan};
 use crate::insn;
@@ -34,7 +34,7 @@ pub(crate) const HEADER_LEN: usize = 16;
 
 /// The call of the trampoline from wherever it is.
 const FAR_CALL: [u32; 4] = [0xa9bd_7bfd, 0x58ff_ff7e, 0xd63f_03c0, 0xa8c3_7bfd];
-/// `stp xzr, x0, [sp, #-240]!`, behind its landing pad the first that a trampoline does.
+/// `stp xzr, x0, [sp, #-240]!`: the first instruction of a trampoline behind its landing pad.
 const SAVE_X0: u32 = 0xa9b1_03ff;
 /// What a near trampoline is entered behind: that.
 const NEAR_ENTRY: usize = 8;
@@ -64,7 +64,8 @@ pub(crate) fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
     Some(at.wrapping_offset(insn::direct_branch(insn::word_at(text)?)? as isize))
 }
 
-/// The lowest multiple of eight from `from` that `b` at `place` reaches, so that `b` in the detour reaches back.
+/// The lowest multiple of eight from `from` that `b` at `place` reaches, so that `b` in the detour reaches
+/// back.
 pub(crate) fn entry(place: CodeAddr, from: CodeAddr) -> Option<CodeAddr> {
     const REACH: usize = (1 << 27) - 2 * LEN;
     let lowest = from.as_usize().max(place.as_usize().saturating_sub(REACH));

@@ -2,8 +2,9 @@
 //!
 //! A [`Class`] is a mask and a value over a 32-bit instruction word; the names are the manual's. All section
 //! numbers are those of the Arm Architecture Reference Manual, DDI 0487 issue J.a (C4.1 is the encoding
-//! index, C5 the system instruction space, C6.2 the base instructions), unless a comment names a later extension.
-//! Pure data, usable anywhere. A64 instructions are little-endian on every machine (B2.6.2): [`word_at`].
+//! index, C5 the system instruction space, C6.2 the base instructions), unless a comment names a later
+//! extension. Pure data, usable anywhere. A64 instructions are little-endian on every machine (B2.6.2):
+//! [`word_at`].
 
 /// The instruction word that `bytes` starts with, whatever the byte order of this machine.
 pub(crate) const fn word_at(bytes: &[u8]) -> Option<u32> {
@@ -36,7 +37,8 @@ impl Class {
     }
 }
 
-// ---- breakpoints: C4.1.65 exception generation --------------------------------------------------------------
+// ---- breakpoints: C4.1.65 exception generation
+// --------------------------------------------------------------
 
 /// `brk #imm16`.
 pub(crate) const BRK: Class = Class::new(0xffe0_001f, 0xd420_0000);
@@ -56,9 +58,9 @@ pub(crate) const DCPS: Class = Class::new(0xffe0_001c, 0xd4a0_0000);
 pub(crate) const UDF: Class = Class::new(0xffff_0000, 0x0000_0000);
 
 /// The immediate of [`breakpoint`] at probed places and in slots: "KU". Not one of Linux's own (arch/arm64's
-/// asm/brk-imm.h uses 0x004-0x007, 0x100, 0x400, 0x401, 0x800, 0x900, 0x5500 and up), so that a kernel that has kprobes
-/// of its own tells them apart. Its first byte in memory is 0xa0, which is rare in A64 text (0x00, 0x20 and 0xe0 are not):
-/// a search for breakpoints in text finds few candidates.
+/// asm/brk-imm.h uses 0x004-0x007, 0x100, 0x400, 0x401, 0x800, 0x900, 0x5500 and up), so that a kernel that
+/// has kprobes of its own tells them apart. Its first byte in memory is 0xa0, which is rare in A64 text
+/// (0x00, 0x20 and 0xe0 are not): a search for breakpoints in text finds few candidates.
 pub(crate) const PROBE_IMM: u16 = 0x4b55;
 
 /// `brk #imm`.
@@ -66,7 +68,8 @@ pub(crate) const fn breakpoint(imm: u16) -> u32 {
     0xd420_0000 | (imm as u32) << 5
 }
 
-// ---- PC-relative data: C4.1.92, C4.1.94 ---------------------------------------------------------------------
+// ---- PC-relative data: C4.1.92, C4.1.94
+// ---------------------------------------------------------------------
 
 /// `adr Xd, label`.
 pub(crate) const ADR: Class = Class::new(0x9f00_0000, 0x1000_0000);
@@ -77,7 +80,8 @@ pub(crate) const LDR_LITERAL: Class = Class::new(0x3b00_0000, 0x1800_0000);
 /// The SIMD&FP half of [`LDR_LITERAL`].
 pub(crate) const LDR_LITERAL_SIMD: Class = Class::new(0x3f00_0000, 0x1c00_0000);
 
-// ---- branches: C4.1.64 to C4.1.72 ---------------------------------------------------------------------------
+// ---- branches: C4.1.64 to C4.1.72
+// ---------------------------------------------------------------------------
 
 /// `b label`.
 pub(crate) const B: Class = Class::new(0xfc00_0000, 0x1400_0000);
@@ -116,11 +120,13 @@ pub(crate) const DRPS: Class = Class::exactly(0xd6bf_03e0);
 /// Everything in "branches, exception generating and system instructions" (bits 28:26 = 101).
 pub(crate) const BRANCH_EXCEPTION_SYSTEM: Class = Class::new(0x1c00_0000, 0x1400_0000);
 
-// ---- FEAT_PAuth_LR (Arm A64 instruction set, DDI 0602, 2024-03) ---------------------------------------------
+// ---- FEAT_PAuth_LR (Arm A64 instruction set, DDI 0602, 2024-03)
+// ---------------------------------------------
 
 /// `retaasppc label`, `retabsppc label` (bit 21).
 pub(crate) const RETASPPC: Class = Class::new(0xffc0_001f, 0x5500_001f);
-/// `autiasppc label`, `autibsppc label` (bit 21), and the words beside them that are not allocated (bits 4:0 not 11111).
+/// `autiasppc label`, `autibsppc label` (bit 21), and the words beside them that are not allocated (bits 4:0
+/// not 11111).
 pub(crate) const AUTISPPC: Class = Class::new(0xffc0_0000, 0xf380_0000);
 /// `retaasppcr Xm`, `retabsppcr Xm` (bit 10); Xm = 31 is [`RETA`].
 pub(crate) const RETASPPCR: Class = Class::new(0xffff_fbe0, 0xd65f_0be0);
@@ -129,7 +135,8 @@ pub(crate) const PACISPPC: Class = Class::new(0xffff_dbff, 0xdac1_83fe);
 /// `pacm`: the next PACI*SP, AUTI*SP or RETA* takes the PC into its modifier.
 pub(crate) const PACM: Class = Class::exactly(0xd503_24ff);
 
-// ---- sequences that must not be interrupted -----------------------------------------------------------------
+// ---- sequences that must not be interrupted
+// -----------------------------------------------------------------
 
 /// Load/store exclusive, acquire/release, compare and swap: size o2 L o1 (C4.1.94).
 const EXCLUSIVE_SPACE: Class = Class::new(0x3f00_0000, 0x0800_0000);
@@ -178,7 +185,8 @@ pub(crate) const fn monitor(word: u32) -> Monitor {
     Monitor::Untouched
 }
 
-// ---- hints, barriers, PSTATE, system registers: C4.1.66 to C4.1.71, C5 --------------------------------------
+// ---- hints, barriers, PSTATE, system registers: C4.1.66 to C4.1.71, C5
+// --------------------------------------
 
 /// The hint space: `hint #imm7`, imm7 in bits 11:5.
 pub(crate) const HINT: Class = Class::new(0xffff_f01f, 0xd503_201f);
@@ -215,7 +223,8 @@ pub(crate) const fn sysreg(op0: u16, op1: u16, crn: u16, crm: u16, op2: u16) -> 
     op0 << 14 | op1 << 11 | crn << 7 | crm << 3 | op2
 }
 
-// ---- landing pads and function entries ----------------------------------------------------------------------
+// ---- landing pads and function entries
+// ----------------------------------------------------------------------
 
 /// `bti`, `bti c`, `bti j`, `bti jc`: hints 32, 34, 36, 38 (C6.2.41).
 pub(crate) const BTI: Class = Class::new(0xffff_ff3f, 0xd503_241f);
@@ -223,7 +232,8 @@ pub(crate) const BTI: Class = Class::new(0xffff_ff3f, 0xd503_241f);
 /// `paciasp`, `pacibsp`: hints 25 and 27, which are landing pads too (C6.2.253).
 pub(crate) const PACI_SP: Class = Class::new(0xffff_ffbf, 0xd503_233f);
 
-// ---- fields -------------------------------------------------------------------------------------------------
+// ---- fields
+// -------------------------------------------------------------------------------------------------
 
 /// `bits` bits of `word` from bit `low`, unsigned.
 pub(crate) const fn field(word: u32, low: u32, bits: u32) -> u32 {

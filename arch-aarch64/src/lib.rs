@@ -1,19 +1,21 @@
-//! The aarch64 backend of probe-core: A64, as the Arm Architecture Reference Manual (DDI 0487 issue J.a) and the
-//! 2024 extensions (DDI 0602) describe it.
+//! The aarch64 backend of probe-core: A64, as the Arm Architecture Reference Manual (DDI 0487 issue J.a) and
+//! the 2024 extensions (DDI 0602) describe it.
 //!
 //! In the order of reading:
 //! - [`regs`]: the saved registers, Linux's `struct user_pt_regs`.
 //! - `insn`: named encodings, field extractors.
 //! - `decode`: words to a [`Plan`] or a refusal; exclusive regions; the allow-list of system instructions.
-//! - `simulate`: the effect of branches and of what reads the program counter.
+//! - `simulate`: the effect of branches and of instructions that read the program counter.
 //! - `slot`: copies that run out of line.
 //! - `call`: arguments, returns, return stubs, jprobes.
 //! - `patch`: write order and publication.
+//! - `detour`: what the jump of an optimised probe leads to.
+//! - `watch`: watchpoints ([`watch`]).
 //! - `asm`: trampolines and cache maintenance, the only code that must run on the architecture itself.
 //!
-//! Breakpoint: `brk #0x4b55`; a trap's saved pc is the place. What a host owes beside
-//! [`Host`](probe_core::host::Host): slots and stubs lie in memory that is not guarded (no PROT_BTI, no GP bit), and no
-//! guarded control stack (FEAT_GCS) is enabled.
+//! Breakpoint: `brk #0x4b55`; a trap's saved pc is the place. A host owes two things beside
+//! [`Host`](probe_core::host::Host): slots and stubs lie in memory that is not guarded (no PROT_BTI, no GP
+//! bit), and no guarded control stack (FEAT_GCS) is enabled.
 #![no_std]
 
 #[cfg(test)]
@@ -61,9 +63,9 @@ impl Aarch64 {
     }
 }
 
-// SAFETY: a slot of `slot::fill` holds the original instruction, or one that `decode` has derived from it and whose
-// effect `slot::before`, `after` and the sequence itself make the original's; it ends where `slot::tail` says. The
-// native tests compare each class with its unprobed execution.
+// SAFETY: a slot of `slot::fill` holds the original instruction, or one that `decode` has derived from it and
+// whose effect `slot::before`, `after` and the sequence itself make the original's; it ends where
+// `slot::tail` says. The native tests compare each class with its unprobed execution.
 unsafe impl Arch for Aarch64 {
     type Regs = PtRegs;
     type Plan = Plan;
@@ -266,11 +268,11 @@ unsafe impl Jumps<PtRegs> for Aarch64 {
     }
 }
 
-// SAFETY: SS and D of PSTATE change. Instructions that read or write D (MRS and MSR DAIF) are refused; SS is visible in an
-// SPSR only.
+// SAFETY: SS and D of PSTATE change. Instructions that read or write D (MRS and MSR DAIF) are refused; SS is
+// visible in an SPSR only.
 unsafe impl SingleStep for Aarch64 {
-    /// The host has set `MDSCR_EL1.SS`, for EL1 also `MDSCR_EL1.KDE`, and runs with PSTATE.D set, so that it is not
-    /// stepped itself.
+    /// The host has set `MDSCR_EL1.SS`, for EL1 also `MDSCR_EL1.KDE`, and runs with PSTATE.D set, so that it
+    /// is not stepped itself.
     #[inline]
     fn begin(regs: &mut PtRegs) -> u32 {
         let kept = regs.pstate & (PSTATE_SS | PSTATE_D);

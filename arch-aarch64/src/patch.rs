@@ -1,16 +1,16 @@
 //! Write order and publication.
 //!
-//! A breakpoint is one aligned word, so there is no order of writes to keep: the one store makes it appear at once
-//! (DDI 0487J.a B2.2.1, single-copy atomicity of aligned words; B2.2.5, concurrent modification and execution).
-//! B2.2.5 lets B, BL, BRK, HVC, ISB, NOP, SMC and SVC replace each other while another core executes them, which covers
-//! a slot's tail. For other instructions it asks the executing core for a context synchronisation event before it
-//! may rely on which of the two it executes: that is [`Host::sync_cores`](probe_core::host::Host::sync_cores),
-//! and until then the old instruction (no hit) or the new one (a hit) is executed, which the core's life of a
-//! point allows for.
+//! A breakpoint is one aligned word, so there is no order of writes to keep: the one store makes it appear at
+//! once (DDI 0487J.a B2.2.1, single-copy atomicity of aligned words; B2.2.5, concurrent modification and
+//! execution). B2.2.5 lets B, BL, BRK, HVC, ISB, NOP, SMC and SVC replace each other while another core
+//! executes them, which covers a slot's tail. For other instructions it asks the executing core for a context
+//! synchronisation event before it may rely on which of the two it executes: that is
+//! [`Host::sync_cores`](probe_core::host::Host::sync_cores), and until then the old instruction (no hit) or
+//! the new one (a hit) is executed, which the core's life of a point allows for.
 //!
 //! The sequence that makes written text visible to fetches is `publish` in `asm`: clean the data cache to the
-//! point of unification, DSB, invalidate the instruction cache, DSB, ISB, by the line sizes in CTR_EL0, each half left
-//! out where CTR_EL0.IDC or DIC says so (B2.7.4.2). [`Lines`] reads that register.
+//! point of unification, DSB, invalidate the instruction cache, DSB, ISB, by the line sizes in CTR_EL0, each
+//! half left out where CTR_EL0.IDC or DIC says so (B2.7.4.2). [`Lines`] reads that register.
 
 /// What CTR_EL0 says about the caches (DDI 0487J.a D17.2.34).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

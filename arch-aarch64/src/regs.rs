@@ -17,7 +17,8 @@ pub const PSTATE_C: u64 = 1 << 29;
 pub const PSTATE_V: u64 = 1 << 28;
 /// The four condition flags.
 pub const PSTATE_NZCV: u64 = PSTATE_N | PSTATE_Z | PSTATE_C | PSTATE_V;
-/// PSTATE.BTYPE: what kind of branch led here (FEAT_BTI, DDI 0487J.a D8.4.4). 0 after anything but an indirect branch.
+/// PSTATE.BTYPE: what kind of branch led here (FEAT_BTI, DDI 0487J.a D8.4.4). 0 after anything but an
+/// indirect branch.
 pub const PSTATE_BTYPE: u64 = 0b11 << 10;
 /// PSTATE.BTYPE after `br x16`, `br x17`, or any `br` from a page that is not guarded.
 pub const BTYPE_JUMP: u64 = 0b01 << 10;

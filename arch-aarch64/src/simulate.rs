@@ -2,11 +2,11 @@
 //!
 //! Pure and allocation-free: on the hit path. Pseudocode: the "Operation" sections of DDI 0487J.a C6.2.
 //!
-//! Every simulation clears PSTATE.BTYPE, as executing any instruction does, and indirect branches set it as hardware
-//! does (D8.4.4), so that the target's landing pad is checked in a guarded page. One bit of that is not known
-//! here: whether the *place* lies in a guarded page. `br` through a register other than X16 and X17
-//! leaves 0b11 from a guarded page and 0b01 from others. 0b01 is taken: it is accepted wherever 0b11 is,
-//! so a correct program never faults because of a probe; an incorrect one (`br x0` to `bti c`) goes on.
+//! Every simulation clears PSTATE.BTYPE, as executing any instruction does, and indirect branches set it as
+//! hardware does (D8.4.4), so that the target's landing pad is checked in a guarded page. One bit of that is
+//! not known here: whether the *place* lies in a guarded page. `br` through a register other than X16 and X17
+//! leaves 0b11 from a guarded page and 0b01 from others. 0b01 is taken: it is accepted wherever 0b11 is, so a
+//! correct program never faults because of a probe; an incorrect one (`br x0` to `bti c`) goes on.
 
 use crate::decode::{BranchKind, Literal, Plan, When, Width};
 use crate::regs::{BTYPE_CALL, BTYPE_JUMP, PtRegs};
@@ -15,7 +15,7 @@ use probe_core::arch::{MemFault, Memory};
 
 /// Executes `plan` at `place`, or returns the fault of its load and leaves `regs` alone.
 ///
-/// A slot's plan (which the core never passes) only moves the program counter on.
+/// The plan of a slot, which the core never passes, only moves the program counter on.
 #[inline]
 pub(crate) fn simulate<M: Memory>(
     plan: &Plan,

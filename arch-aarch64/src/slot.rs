@@ -1,14 +1,16 @@
 //! The out-of-line copy of an instruction, and what is done before and after it runs.
 //!
-//! A slot is 32 bytes, of which the last eight belong to the core. Most hold the instruction, then `b place+4` or BRK,
-//! then BRK to the end. Two plans hold something else:
+//! A slot is 32 bytes, of which the last eight belong to the core. Most hold the instruction, then `b
+//! place+4` or BRK, then BRK to the end. Two plans hold something else:
 //! - `ldr q0, label` becomes six instructions that save X16 on the dead stack below SP, load through it, and
-//!   give it back ([`simd_load`]). So it needs no preparation and is right even where the core has no room for a frame.
+//!   give it back ([`simd_load`]). So it needs no preparation and is right even where the core has no room
+//!   for a frame.
 //! - `blraa` and its kin become the authentication alone; [`after`] branches with what it has left. Where
 //!   the core has no room for a frame, Rn stays authenticated instead of signed: the one difference.
 //!
-//! BTI: slots are for memory that is *not guarded* (mapped without PROT_BTI); then they need no landing pad. [`before`]
-//! clears PSTATE.BTYPE all the same. [`fill`] is called at registration, the rest on the hit path; all pure.
+//! BTI: slots are for memory that is *not guarded* (mapped without PROT_BTI); then they need no landing pad.
+//! [`before`] clears PSTATE.BTYPE all the same. [`fill`] is called at registration, the rest on the hit path;
+//! all pure.
 
 use crate::decode::Plan;
 use crate::insn;
@@ -113,8 +115,8 @@ pub(crate) fn before(plan: &Plan, slot: CodeAddr, regs: &mut PtRegs) -> StepStat
 pub(crate) fn after(plan: &Plan, place: CodeAddr, regs: &mut PtRegs, state: &StepState) {
     regs.pc = simulate::address(place.wrapping_add(4));
     if let Plan::AuthenticatedBranch { rn, kind, .. } = *plan {
-        // The combined instructions do not write Rn. A failed authentication has left an address here that faults when
-        // it is fetched from, as on hardware.
+        // The combined instructions do not write Rn. A failed authentication has left an address here that
+        // faults when it is fetched from, as on hardware.
         let target = regs.x_or_zero(rn);
         if let Some((signed, _)) = state.kept {
             regs.set_x(rn, signed);

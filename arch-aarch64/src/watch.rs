@@ -1,9 +1,10 @@
-//! Watchpoints: what DBGWVR and DBGWCR hold. Source: DDI 0487J.a D2.10 and D24.3.12.
+//! Watchpoints: the values of DBGWVR and DBGWCR. Source: DDI 0487J.a D2.10 and D24.3.12.
 //!
-//! Watchpoints trap *before* the access. Whoever handles one disables it, steps over the instruction (the module
-//! `slot`'s single-step serves), enables it again and calls [`Traps::watchpoint`](probe_core::traps::Traps::watchpoint) then.
-//! A loop of LDXR and STXR on watched memory never ends that way, because the step's exceptions clear the exclusive
-//! monitor (B2.9.5): atomics of ARMv8.0 code are not to be watched. Pure.
+//! A watchpoint traps *before* the access. Its handler disables it, steps over the instruction (by the
+//! single-step of the module `slot`), enables it again and then calls
+//! [`Traps::watchpoint`](probe_core::traps::Traps::watchpoint). The exceptions of the step clear the
+//! exclusive monitor (B2.9.5), so a loop of LDXR and STXR on watched memory never ends: do not watch atomics
+//! of ARMv8.0 code. Pure.
 
 use probe_core::error::Refusal;
 use probe_core::{Trigger, WatchRange};
@@ -45,8 +46,8 @@ pub const fn registers(range: &WatchRange) -> (u64, u64) {
     (range.addr as u64 - in_doubleword as u64, ENABLE | EL1 | kind << 3 | (bytes & 0xff) << 5)
 }
 
-/// Which of the armed `ranges` an access that trapped with `far` in FAR_EL1 refers to: the one that it lies in, else the nearest
-/// (FAR may be anywhere in the access, D2.10.5).
+/// Which of the armed `ranges` an access that trapped with `far` in FAR_EL1 refers to: the range that holds
+/// `far`, else the nearest (FAR may be anywhere in the access, D2.10.5).
 pub fn hit<'a>(ranges: impl IntoIterator<Item = Option<&'a WatchRange>>, far: usize) -> Option<usize> {
     let distance = |range: &WatchRange| {
         let last = range.addr + (range.len_bytes - 1);

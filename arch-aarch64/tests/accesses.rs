@@ -1,5 +1,5 @@
-//! Which registers a simulated instruction reads and writes: ours against capstone's, over every instruction of a real C
-//! library.
+//! Which registers a simulated instruction reads and writes: ours against capstone's, over every instruction
+//! of a real C library.
 //!
 //! The library is `libc.so.6` of Debian's `libc6-arm64-cross`; without it the test is skipped and says so.
 #![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
@@ -96,8 +96,8 @@ fn shape(plan: Plan) -> Plan {
     }
 }
 
-/// Where capstone differs from the manual (C6.2): CBZ, CBNZ, TBZ and TBNZ do not look at the flags, and RET without an
-/// operand reads X30.
+/// Where capstone differs from the manual (C6.2): CBZ, CBNZ, TBZ and TBNZ do not look at the flags, and RET
+/// without an operand reads X30.
 fn corrected(plan: Plan, mut theirs: Accesses) -> Accesses {
     if matches!(plan, Plan::CompareBranch { .. } | Plan::TestBranch { .. }) {
         theirs.reads.remove(&NZCV);

@@ -1,9 +1,9 @@
-//! The decoder against two others, capstone and yaxpeax-arm: over every word of a real C library's text, and over
-//! random words.
+//! The decoder against two others, capstone and yaxpeax-arm: over every word of a real C library's text, and
+//! over random words.
 //!
-//! What is compared: which words are PC-relative and where they point (yaxpeax-arm), which are branches, calls, returns
-//! and which general registers they write (capstone). The library is `libc.so.6` of Debian's `libc6-arm64-cross`;
-//! without it that part is skipped and says so.
+//! What is compared: which words are PC-relative and where they point (yaxpeax-arm), which are branches,
+//! calls, returns and which general registers they write (capstone). The library is `libc.so.6` of Debian's
+//! `libc6-arm64-cross`; without it that part is skipped and says so.
 #![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 
 use capstone::arch::ArchOperand;
@@ -133,7 +133,8 @@ impl Text for Library {
     }
 }
 
-/// Every place of the library, with its surroundings: a region is refused around every exclusive pair, and nothing else is.
+/// Every place of the library, with its surroundings: a region is refused around every exclusive pair, and
+/// nothing else is.
 #[test]
 fn exclusive_regions_of_libc_are_as_short_as_they_are() {
     let Ok(file) = std::fs::read(LIBC) else {
@@ -159,7 +160,8 @@ fn exclusive_regions_of_libc_are_as_short_as_they_are() {
     assert!(others.eq(&["aarch64.breakpoint", "aarch64.undefined"]), "{refusals:?}");
 }
 
-/// Branch, call and return by capstone's groups, and the general registers that a simulated instruction writes.
+/// Branch, call and return by capstone's groups, and the general registers that a simulated instruction
+/// writes.
 fn class_disagreement(capstone: &Capstone, word: u32) -> Option<String> {
     use capstone::arch::arm64::Arm64InsnGroup;
     let instructions = capstone.disasm_count(&word.to_le_bytes(), 0, 1).ok()?;

@@ -1,11 +1,14 @@
-//! The trampolines of returns and detours, and the traps that they and jprobes leave by: what executes.
+//! The trampolines of return probes and detours, and the traps that end detours and jprobes: the only code
+//! that must be executed on the architecture itself.
 //!
-//! Return stubs ([`fill_stubs`](probe_core::arch::Calls::fill_stubs)) lead here with the handler's address and the stub's (plus 5)
-//! on top of the stack as it was at the function's return (behind the arguments that `ret n` drops), and everything else untouched. The
-//! trampoline builds a [`Regs`] there, calls the handler and resumes from it. Its frame description takes an unwinder to the caller.
+//! A return stub ([`fill_stubs`](probe_core::arch::Calls::fill_stubs)) arrives here with two words pushed on
+//! the stack as it was at the function's return (below the arguments that `ret n` drops): the stub's address
+//! plus 5, below it the handler's. All registers are untouched. The trampoline builds a [`Regs`] there, calls
+//! the handler and resumes from the `Regs`. Its frame description lets an unwinder pass from the handler to
+//! the function's caller.
 //!
-//! A handler that moves the stack pointer may only raise it. The stack pointer is expected to be aligned to a word, as
-//! all code keeps it. Source: System V ABI i386 1.1, 2.2; SDM volume 1, 13.
+//! A handler may raise the stack pointer but not lower it. The stack pointer has to be aligned to a word, as
+//! all compiled code keeps it. Source: System V ABI i386 1.1, 2.2; SDM volume 1, 13.
 
 #![expect(bad_asm_style, reason = "a difference of two symbols can only be written in the other syntax")]
 
@@ -26,7 +29,8 @@ use probe_x86_decode::detour::{self, PUSHED_LEN, Trampoline, WORDS_LEN};
 use probe_x86_decode::detour::{FOLLOW_LEN_32, FOLLOWED_32 as FOLLOWED, NOT_FOLLOWED_32 as NOT_FOLLOWED};
 use probe_x86_decode::fpu::{self, Known, LIGHT_OPMASKS, OPMASK, Saver};
 
-/// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is known to anyone.
+/// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is
+/// known to anyone.
 static XSAVE_ROOM: AtomicUsize = AtomicUsize::new(0);
 /// The state components to save, EDX:EAX of XSAVE (the upper half is 0).
 static XSAVE_COMPONENTS: AtomicU32 = AtomicU32::new(0);
@@ -42,8 +46,9 @@ unsafe impl NativeArch for I386 {
     unsafe fn publish(_at: CodeAddr, _len_bytes: usize) {}
 }
 
-// SAFETY: the trampolines below keep the protocol of `return_trampoline`: held by the native tests, which compare
-// all general, flag, x87 and vector registers around them. `jprobe_return` begins with the breakpoint.
+// SAFETY: the trampolines below keep the protocol of `return_trampoline`: held by the native tests, which
+// compare all general, flag, x87 and vector registers around them. `jprobe_return` begins with the
+// breakpoint.
 unsafe impl NativeCalls<Regs> for I386 {
     fn return_trampoline(self, save: SaveSet) -> CodeAddr {
         choose(save, &RETURNS)
@@ -127,7 +132,8 @@ fn choose(save: SaveSet, [general, fnsave, fxsave, xsave, xsavec]: &EachWay) -> 
     CodeAddr::new(*trampoline as usize)
 }
 
-/// Whether this is a program, not a kernel, whose hits are to be few instructions rather than predicted well.
+/// Whether this is a program, where a predicted return is worth some instructions more. A kernel's hits are
+/// to be few instructions.
 fn is_program() -> bool {
     const PRIVILEGE_LEVEL: u32 = 3;
     let cs: u32;
@@ -168,7 +174,8 @@ const NOT_LIGHT: u8 = 1 | 1 << 2 | 1 << 6;
 const FRAME: usize = size_of::<Regs>();
 /// From that word to the stack as it was at the return: EBP itself, the handler's and the stub's words.
 const AT_RETURN: usize = 4 + 8;
-/// From a detour trampoline's to the stack as it was at the place: EBP, the return address and what the detour has pushed.
+/// From a detour trampoline's to the stack as it was at the place: EBP, the return address and what the
+/// detour has pushed.
 const AT_PLACE: usize = 8 + PUSHED_LEN;
 /// The same of a followed function's.
 const AT_ENTRY: usize = 8 + WORDS_LEN;
@@ -194,15 +201,17 @@ macro_rules! push_segment {
     };
 }
 
-/// What all trampolines have in common: EBP, which from then on points to where it is saved, below that a frame of [`Regs`], and
-/// its description. The stack of what is interrupted is `outside` bytes above. `place` pushes what EIP is to be, EBP being free.
-/// ECX and EDX are free, too, when `call` calls the handler and leaves its answer in EAX. After
-/// [`Resume::Unchanged`](probe_core::arch::Resume) the registers that calls preserve still are what they were; else `changed`,
-/// and all are loaded. `leave`, with ESP where EBP was saved plus a word, and `leave_changed`, with it behind the frame's general
-/// registers, go on.
+/// The part that all trampolines share. It saves EBP, builds a frame of [`Regs`] below it and describes it to
+/// unwinders; from then on EBP points to where EBP is saved, and the interrupted stack is `outside` bytes
+/// above. `place` pushes EIP and may use EBP. `call` calls the handler, which answers in EAX, and may use ECX
+/// and EDX.
 ///
-/// POPFD is slow: where nothing was changed, OF is made by an addition that overflows, and the other status flags by SAHF; not
-/// where a flag is set that stands beside OF.
+/// After [`Resume::Unchanged`](probe_core::arch::Resume) only the registers that calls may change are loaded
+/// again; `leave` follows, with ESP one word above the saved EBP. Otherwise `changed` runs, all registers are
+/// loaded, and `leave_changed` follows, with ESP at the end of the frame's general registers.
+///
+/// POPFD is slow, so where nothing was changed an addition that overflows sets OF, and SAHF the other status
+/// flags. A context with TF, DF, AC, IOPL or NT set takes the slow way.
 macro_rules! trampoline {
     (
         $(#[$doc:meta])* $name:ident, outside: $outside:ident, enter: [$($enter:expr),*], place: [$($place:expr),*],
@@ -239,8 +248,9 @@ macro_rules! trampoline {
                 push!("ecx"),
                 push!("ebx"),
                 "lea ebp, [esp + {frame}]",
-                // The frame of what is interrupted, from the saved registers; the handler's user has put the place or the real
-                // return address into `eip`, or the stub's own frame description leads to it.
+                // The frame of what is interrupted, from the saved registers; the handler's user has put the
+                // place or the real return address into `eip`, or the stub's own frame description leads to
+                // it.
                 ".cfi_def_cfa ebp, {outside}",
                 ".cfi_offset eip, {eip} - {outside}",
                 ".cfi_offset ebx, {ebx} - {outside}",
@@ -312,8 +322,8 @@ macro_rules! trampoline {
     };
 }
 
-/// A trampoline of returns that brackets the call of the handler with `save` and `restore`, which begins with the stack as `save` has
-/// left it, and keeps EAX and what calls preserve.
+/// A trampoline of returns that calls `save` before the handler and `restore` after it. `restore` starts with
+/// the stack as `save` has left it, and keeps EAX and the registers that calls preserve.
 macro_rules! return_trampoline {
     (
         $(#[$doc:meta])* $name:ident,
@@ -364,8 +374,9 @@ macro_rules! detour_trampoline {
     };
 }
 
-/// One of followed functions' detours. What is behind the call is not the first copy, but the way to the call before the stub,
-/// whose address is the return address now; and the words that it needs are the detour's to take back.
+/// The trampoline of a detour that follows a call. It returns to the code that leads to the call before the
+/// stub, not to the first copy; the stub's address is the return address by then. The detour itself takes
+/// back the words that this needs.
 macro_rules! entry_trampoline {
     (
         $(#[$doc:meta])* $name:ident,
@@ -411,7 +422,8 @@ macro_rules! any_detour_trampoline {
             outside: $outside,
             // The interrupted function is at the place itself, not behind a call.
             enter: [".cfi_signal_frame"],
-            // The place is the second word of what the core's word, which the detour has pushed last, points to.
+            // The place is the second word of what the core's word, which the detour has pushed last, points
+            // to.
             place: ["mov ebp, [esp + {frame} - {cs_at} + 8]", push!("[ebp + 4]")],
             call: [
                 $($save,)*
@@ -442,7 +454,8 @@ macro_rules! any_detour_trampoline {
     };
 }
 
-/// A trampoline that saves with `insn`, XSAVE or XSAVEC, unless `light` has saved what there is and gone to `8`.
+/// A trampoline that saves with `insn`, XSAVE or XSAVEC, unless `light` has saved what there is and gone to
+/// `8`.
 macro_rules! xsave_trampoline {
     (
         $(#[$doc:meta])* $trampoline:ident, $name:ident, $insn:literal,
@@ -472,7 +485,8 @@ macro_rules! xsave_trampoline {
                 "movl {components} - 2b(%ebx), %eax",
                 ".intel_syntax noprefix",
                 $insn,
-                // The x87 stack holds a floating-point number that is returned; the handler must find it empty.
+                // The x87 stack holds a floating-point number that is returned; the handler must find it
+                // empty.
                 "test byte ptr [esp + 512], 1",
                 "jz 6f",
                 "fninit",
@@ -483,8 +497,8 @@ macro_rules! xsave_trampoline {
                 "mov edi, eax",
                 $($light_restore,)*
                 "7:",
-                // Every return from a signal handler makes x87 count as used. An empty stack, no flag and the control word of a
-                // reset are to count as what they are: the next time there is less to do.
+                // Every return from a signal handler makes x87 count as used. An empty stack, no flag and the
+                // control word of a reset are to count as what they are: the next time there is less to do.
                 "cmp dword ptr [esp], 0x37f",
                 "jne 9f",
                 "cmp byte ptr [esp + 4], 0",
@@ -531,7 +545,8 @@ macro_rules! each_way_of_saving {
         );
 
         $trampoline!(
-            /// Also saves x87 and SSE state. The x87 stack may hold the return value; the handler must find it empty.
+            /// Also saves x87 and SSE state. The x87 stack may hold the return value; the handler must find
+            /// it empty.
             $fxsave,
             ["sub esp, 512", "and esp, -64", "fxsave [esp]", "fninit"],
             ["fxrstor [esp]"]
@@ -547,8 +562,9 @@ macro_rules! each_way_of_saving {
         );
 
         xsave_trampoline!(
-            /// The same, with XSAVEC. That and XRSTOR cost several times as much as all the rest of a hit. Where XGETBV says that
-            /// x87 and the upper halves of YMM and ZMM are as after a reset, which most code leaves them at calls, moves do.
+            /// The same, with XSAVEC. That and XRSTOR cost several times as much as all the rest of a hit.
+            /// Where XGETBV says that x87 and the upper halves of YMM and ZMM are as after a reset, which
+            /// most code leaves them at calls, moves do.
             $trampoline,
             $xsavec,
             "xsavec [esp]",

@@ -3,8 +3,8 @@
 use probe_core::CodeAddr;
 use probe_x86_decode::{ProtectedMode, Registers};
 
-/// A segment register as PUSH stores it: the selector, and two bytes above it that PUSH may leave as they were (SDM volume 2,
-/// "PUSH"). Only the selector counts.
+/// A segment register as PUSH stores it: the selector, and two bytes above it that PUSH may leave as they
+/// were (SDM volume 2, "PUSH"). Only the selector counts.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Segment {

@@ -1,8 +1,9 @@
 //! The backend for the architecture that this is built for: the only place where a program chooses.
 //!
-//! [`Native`] is what implements `Arch`; [`backend`] is its crate, for what only some architectures have. What differs elsewhere,
-//! in a host or a test, stands in a file for each architecture, and [`native_module`] picks it. With the feature `all` there are
-//! all backends, for tools that read other machines' programs: [`for_each_backend`].
+//! [`Native`] implements `Arch`; [`backend`] is its crate, for items that only some architectures have. Code
+//! of a host or a test that differs between architectures stands in a file for each, and [`native_module`]
+//! picks the native one. With the feature `all` there are all backends, for tools that read other machines'
+//! programs: [`for_each_backend`].
 #![no_std]
 
 cfg_if::cfg_if! {
@@ -32,8 +33,9 @@ pub mod all {
     pub use probe_arch_x86_64::X86_64;
 }
 
-/// Calls the macro `$callback` with a row for each backend: its name and variant, how many bits its addresses have, the name that
-/// people know it by, its number in ELF files and whether those are big-endian, and what implements `Arch`.
+/// Calls the macro `$callback` with a row for each backend: the name of its variant, the bits of an address,
+/// its usual name, its number in ELF files, whether those are big-endian, and the type that implements
+/// `Arch`.
 ///
 /// Of rows with the same number and byte order the first is that of most programs.
 #[cfg(feature = "all")]
@@ -52,8 +54,9 @@ macro_rules! for_each_backend {
     };
 }
 
-/// A module with one file for each architecture, of which it has the native one's items: `native_module!(mod machine)` in
-/// `src/lib.rs` is `src/machine/x86_64.rs`, `i386.rs`, `aarch64.rs`, `ppc64.rs` or `riscv64.rs`.
+/// A module with one file for each architecture, which takes its items from the native one's:
+/// `native_module!(mod machine)` in `src/lib.rs` is `src/machine/x86_64.rs`, `i386.rs`, `aarch64.rs`,
+/// `ppc64.rs` or `riscv64.rs`.
 ///
 /// With `by family` x86-64 and i386 share `x86.rs`. Macros that the files need stand above the invocation.
 #[macro_export]

@@ -1,9 +1,9 @@
 //! What must be executed on the architecture: return trampolines, the jprobe return trap, cache maintenance.
 //!
-//! The trampolines are plain assembly with labels that are not function symbols: `#[unsafe(naked)]` makes no function
-//! descriptor on ELFv1. None of them needs a TOC of its own: the handler is called through its function pointer, which
-//! brings the TOC (ELFv1: from the descriptor; ELFv2: computed from r12), and r2 of the interrupted code is kept in
-//! the registers and restored from there.
+//! The trampolines are plain assembly with labels that are not function symbols: `#[unsafe(naked)]` makes no
+//! function descriptor on ELFv1. None of them needs a TOC of its own: the handler is called through its
+//! function pointer, which brings the TOC (ELFv1: from the descriptor; ELFv2: computed from r12), and r2 of
+//! the interrupted code is kept in the registers and restored from there.
 //!
 //! ```text
 //! frame of a veneer or a detour, from r1 upwards              offset   size
@@ -31,8 +31,8 @@ const _: () = {
     assert!(MSR_SF == 1 << 63);
 };
 
-// How a handler is called through the function pointer in r11; arguments in r3 and r4. The three words of a descriptor are
-// code, TOC and environment.
+// How a handler is called through the function pointer in r11; arguments in r3 and r4. The three words of a
+// descriptor are code, TOC and environment.
 #[cfg(target_abi = "elfv1")]
 macro_rules! call_handler {
     () => {
@@ -46,12 +46,12 @@ macro_rules! call_handler {
     };
 }
 
-/// One trampoline, entered from a veneer, which has made the frame: r12 is the stub's end, r11 the handler, and r0, r11, r12
-/// and CTR are in the registers already.
+/// One trampoline, entered from a veneer, which has made the frame: r12 is the stub's end, r11 the handler,
+/// and r0, r11, r12 and CTR are saved already.
 ///
-/// The LR save doubleword and the TOC doubleword of the caller's frame are not written: they are the caller's. After
-/// the handler, LR is the return address, as the function's own `blr` would have left it. Registers that calls preserve are
-/// loaded only where the handler may have changed them.
+/// The trampoline does not write the LR save doubleword and the TOC doubleword of the caller's frame. After
+/// the handler, LR is the return address, as the function's own `blr` would have left it. Registers that
+/// calls preserve are loaded only where the handler may have changed them.
 macro_rules! trampoline {
     ($name:literal, $save:expr, $restore:expr) => {
         global_asm!(
@@ -108,8 +108,9 @@ macro_rules! trampoline {
     };
 }
 
-/// One trampoline of detours, entered from a detour's call, which has made the frame: LR is where it goes on, the detour's word lies
-/// before that, and r0, r12, LR and CTR at the place are in the registers already, from where the detour takes them back.
+/// One trampoline of detours, entered from a detour's call, which has made the frame. LR is the address to go
+/// on at, and the detour's word lies before it. The detour has saved r0, r12, LR and CTR, and loads them
+/// again itself.
 macro_rules! detour_trampoline {
     ($name:literal, $save:expr, $restore:expr) => {
         global_asm!(
@@ -300,7 +301,8 @@ enum VectorUnit {
     Vsx,
 }
 
-/// Reads the processor version register, which Linux lets programs read, and tells which vector registers there are.
+/// Reads the processor version register, which Linux lets programs read, and tells which vector registers
+/// there are.
 ///
 /// The handlers may have been built without them, but a C library chooses its `memcpy` by processor.
 fn vector_unit() -> VectorUnit {
@@ -333,8 +335,9 @@ unsafe impl NativeArch for Ppc64<NativeEndian, NativeAbi> {
         if steps == 0 {
             return;
         }
-        // SAFETY: the caller promises that the range is mapped and readable, so its cache blocks are; the instructions write
-        // no memory that Rust knows of. Book II, "Instruction Cache Block Invalidate", has this sequence.
+        // SAFETY: the caller promises that the range is mapped and readable, so its cache blocks are; the
+        // instructions write no memory that Rust knows of. Book II, "Instruction Cache Block Invalidate", has
+        // this sequence.
         unsafe {
             asm!(
                 "mr {at}, {start}",
@@ -361,8 +364,8 @@ unsafe impl NativeArch for Ppc64<NativeEndian, NativeAbi> {
     }
 }
 
-// SAFETY: the trampolines above keep the protocol of `return_trampoline`; `probe_ppc64_jprobe_return` is a `trap`, whose
-// nip is its own address.
+// SAFETY: the trampolines above keep the protocol of `return_trampoline`; `probe_ppc64_jprobe_return` is a
+// `trap`, whose nip is its own address.
 unsafe impl NativeCalls<PtRegs> for Ppc64<NativeEndian, NativeAbi> {
     fn return_trampoline(self, save: SaveSet) -> CodeAddr {
         let label = match (save, vector_unit_for(save)) {
@@ -396,7 +399,8 @@ unsafe impl NativeJumps<PtRegs> for Ppc64<NativeEndian, NativeAbi> {
     }
 }
 
-/// [`vector_unit`], asked only where it matters: a kernel that saves no vectors need not care.
+/// The answer of [`vector_unit`], asked for only where vectors are saved: a kernel that saves none need not
+/// care.
 fn vector_unit_for(save: SaveSet) -> VectorUnit {
     match save {
         SaveSet::General => VectorUnit::None,

@@ -1,8 +1,8 @@
 //! Calls: arguments, the return value and address, entries, jprobes, return stubs.
 //!
-//! Sources: *64-Bit ELF V2 ABI Specification, Power Architecture* 1.5, chapter 2.2 ("Function Calling Sequence"),
-//! and *64-bit PowerPC ELF Application Binary Interface Supplement* 1.9, chapter 3.2, for ELFv1. Runs on the hit
-//! path. Pure.
+//! Sources: *64-Bit ELF V2 ABI Specification, Power Architecture* 1.5, chapter 2.2 ("Function Calling
+//! Sequence"), and *64-bit PowerPC ELF Application Binary Interface Supplement* 1.9, chapter 3.2, for ELFv1.
+//! Runs on the hit path. Pure.
 
 use crate::decode::Words;
 use crate::insn;
@@ -14,9 +14,11 @@ use probe_core::arch::{Entry, MemFault, Memory, Text};
 
 /// Arguments in r3 to r10.
 const REGISTER_ARGUMENTS: usize = 8;
-/// Bytes below the stack pointer that interrupted code may use (288 in the ABIs, 512 in Linux's signal frames).
+/// Bytes below the stack pointer that interrupted code may use (288 in the ABIs, 512 in Linux's signal
+/// frames).
 const RED_ZONE: usize = 512;
-/// Where a function keeps the return address it was entered with: this far above the stack pointer at its entry.
+/// Where a function keeps the return address it was entered with: this far above the stack pointer at its
+/// entry.
 const LR_SAVE: usize = 16;
 /// How much of the caller's parameter save area a jprobe handler gets a copy of: 64 doublewords.
 const COPIED_PARAMETERS: usize = 64 * 8;
@@ -44,11 +46,12 @@ pub(crate) fn entry(regs: &PtRegs) -> Entry {
 
 /// Whether the call that was entered with stack pointer `frame` may still return to `stub`.
 ///
-/// It will not, once the stack pointer is that of its caller, or of one of the caller's callers as the back chain has
-/// them (a call that tail-called another one is known by its stub being that one's return address: the core looks there
-/// first). It may, where the stub's address lies in the caller's LR save doubleword (a callee that is not a leaf,
-/// perhaps on another stack), or where the caller's frame is on the back chain of `sp` (a leaf, interrupted by a
-/// signal handler, perhaps on the signal stack). What cannot be read or is too deep is taken to be alive.
+/// It may not once the stack pointer is that of its caller, or of a caller further up the back chain. (A call
+/// that has tail-called another one is recognised by its stub being the other's return address; the core
+/// looks there first.) It may where the stub's address lies in the caller's LR save doubleword (a callee that
+/// is not a leaf, perhaps on another stack), or where the caller's frame is on the back chain of `sp` (a leaf
+/// that a signal handler has interrupted, perhaps on the signal stack). A chain that cannot be read or is too
+/// deep counts as a live call.
 pub(crate) fn may_return<E: Endian, M: Memory>(frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
     if sp >= frame && chain::<E, M>(frame, sp, memory) == Chain::Found {
         return false;
@@ -90,8 +93,8 @@ fn chain<E: Endian, M: Memory>(from: usize, frame: usize, memory: &M) -> Chain {
 
 /// The distance in bytes from a function's global entry to its local entry.
 ///
-/// Where the symbol table says nothing, the code does: `addis 2,12,x` or `lis 2,x`, then `addi 2,2,y`, sets up
-/// the TOC pointer (ELFv2, 2.3.2.1 "Function Prologue").
+/// Where the symbol table says nothing, the code does: `addis 2,12,x` or `lis 2,x`, then `addi 2,2,y`, sets
+/// up the TOC pointer (ELFv2, 2.3.2.1 "Function Prologue").
 pub(crate) fn entry_offset<E: Endian, A: Abi>(text: &dyn Text, function: CodeAddr, local_entry: u8) -> usize {
     const ADDIS_2_12: u32 = 0x3c4c;
     const LIS_2: u32 = 0x3c40;
@@ -112,7 +115,8 @@ pub(crate) fn entry_offset<E: Endian, A: Abi>(text: &dyn Text, function: CodeAdd
 
 /// The distance in bytes from the global to the local entry that `st_other` of an ELFv2 symbol encodes.
 ///
-/// ELFv2 ABI 1.5, 3.4.1 "Symbol Values": bits 7:5; 0 and 1 mean a single entry, 7 is reserved (taken as none).
+/// ELFv2 ABI 1.5, 3.4.1 "Symbol Values": bits 7:5; 0 and 1 mean a single entry, 7 is reserved (taken as
+/// none).
 pub const fn local_entry_of_st_other(st_other: u8) -> u8 {
     match st_other >> 5 {
         code @ 2..=6 => 1 << code,
@@ -189,10 +193,11 @@ pub struct Callee {
     pub environment: Option<u64>,
 }
 
-/// The size of a return stub: `bl` to the chunk's veneer, which leaves the stub's address in the link register.
+/// The size of a return stub: `bl` to the chunk's veneer, which leaves the stub's address in the link
+/// register.
 ///
-/// The link register is volatile across a call, so nobody misses it; the trampoline leaves the return address in it, as
-/// the function's own `blr` would have.
+/// The link register is volatile across a call, so no code relies on it. The trampoline puts the return
+/// address there, as the function's own `blr` would have.
 pub(crate) const STUB_LEN: usize = 4;
 
 /// The veneer's frame: what a handler needs, and the registers.
@@ -235,8 +240,8 @@ fn fill_with<E: Endian>(out: &mut [u8], word: u32) {
     }
 }
 
-/// Makes the frame, stores what it needs itself and goes to the trampoline with r11 = `handler`, r12 = the stub's end. The two
-/// addresses come last.
+/// Makes the frame, stores the registers that it uses itself, and goes to the trampoline with r11 = `handler`
+/// and r12 = the stub's end. The two addresses are its last words.
 const VENEER: [u32; VENEER_WORDS - 4] = [
     0xf821_0001 | (0x1_0000 - VENEER_FRAME) as u32, // stdu 1,-480(1)
     std(0, KEPT_R0),

@@ -12,7 +12,7 @@ use probe_core::error::Refusal;
 
 /// How an instruction is executed at a hit.
 ///
-/// Variants with a word are simulated from it, except where they say otherwise.
+/// A variant with a word is simulated from that word, unless it says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
     /// Runs unchanged in a slot.
@@ -27,8 +27,8 @@ pub enum Plan {
     Mfmsr(u32),
     /// `bctar`: the slot reads the target address register, the branch is then simulated.
     ///
-    /// TAR is in no trap frame. Reading it in the trap would fault there where the facility is off; in the slot the fault
-    /// is the program's, as it would be in place.
+    /// TAR is in no trap frame. Reading it in the trap would fault there where the facility is off; in the
+    /// slot the fault is the program's, as it would be in place.
     Bctar(u32),
     /// A no-op.
     Nop,

@@ -1,20 +1,21 @@
-//! Detours of optimised probes: what the `b` that displaces one instruction leads to.
+//! Detours: where the `b` of an optimised probe leads.
 //!
 //! ```text
 //! -24   the core's word
 //! -16   the trampoline's address
 //!  -8   the core's word
-//!   0   a frame below the red zone; r0, r12, LR and CTR into it; the trampoline is called, directly if it is in reach: that word
-//!       lies WORD_DISTANCE before where it returns to
-//! RESUME  the same four out of it, the frame off
+//!   0   a frame below the red zone; r0, r12, LR and CTR stored into it; the call of the trampoline, by `bl` where it is in
+//!       reach: then the core's word lies WORD_DISTANCE before the return address
+//! RESUME  the same four registers loaded again, the frame dropped
 //! COPY  the instruction, or others with its effect; `b` to the next one
 //! ```
 //! Where the trampoline is called a second time, behind the instruction:
 //! ```text
-//!       `b` over the three words, which are there again, as is all from 0 to COPY; `b` to the next one
+//!       `b` over a copy of the three words and of all from 0 to COPY; then `b` to the next instruction
 //! ```
-//! `trap` and `b` may replace each other while another thread executes them: `b` is a patch-class instruction. Source:
-//! Power ISA, Book II, "Concurrent Modification and Execution of Instructions". Pure; called at registration.
+//! `trap` and `b` may replace each other while another thread executes them: `b` is a patch-class
+//! instruction. Source: Power ISA, Book II, "Concurrent Modification and Execution of Instructions". Pure;
+//! called at registration.
 
 use crate::decode::{self, Plan};
 use crate::{Endian, insn};
@@ -114,8 +115,9 @@ pub(crate) fn branch_target<E: Endian>(text: &[u8], at: CodeAddr) -> Option<Code
     })
 }
 
-/// The lowest odd multiple of 8 from `from` that `b` at `place` reaches, so that `b` in the detour reaches back. The words are
-/// aligned then, and no prefixed instruction at a first copy crosses 64 bytes.
+/// The lowest odd multiple of 8 from `from` that `b` at `place` reaches, so that `b` in the detour reaches
+/// back. At such an address the words are aligned, and no prefixed instruction in a first copy crosses 64
+/// bytes.
 pub(crate) fn entry(place: CodeAddr, from: CodeAddr) -> Option<CodeAddr> {
     const REACH: usize = 0x200_0000 - 2 * LEN;
     let lowest = from.as_usize().max(place.as_usize().saturating_sub(REACH));
@@ -182,7 +184,8 @@ fn put<'a, E: Endian>(bytes: &mut [u8], words: impl IntoIterator<Item = &'a u32>
     bytes.for_each(|(bytes, word)| bytes.copy_from_slice(&E::bytes(*word)));
 }
 
-/// The instructions with the effect of the one at `place`, to lie at `at`, and where the branch back is in bytes.
+/// The instructions with the effect of the one at `place`, to lie at `at`, and where the branch back is in
+/// bytes.
 fn copy<E: Endian>(text: &[u8], place: CodeAddr, at: CodeAddr) -> Result<([u32; 4], usize), Refusal> {
     let (words, rest) = text.as_chunks::<4>();
     let (first, second) = match words {

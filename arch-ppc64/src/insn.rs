@@ -1,8 +1,8 @@
 //! Named encodings, field extractors and the opcode tables of the Power ISA.
 //!
 //! Sources are given as book and section title of the Power ISA, version 3.1C (section numbers moved between
-//! versions, titles did not). Instructions that only older versions have say so. Words are values, bit 0 of the
-//! manual being the most significant one, whatever the byte order of the text they come from. Pure.
+//! versions, titles did not). Instructions that only older versions have say so. Words are values, bit 0 of
+//! the manual being the most significant one, whatever the byte order of the text they come from. Pure.
 
 use probe_core::error::Refusal;
 
@@ -170,7 +170,8 @@ pub(crate) const fn is_unconditional_trap(word: u32) -> bool {
     }
 }
 
-/// Whether `word` loads r2 from where a caller's TOC pointer is kept: `ld r2,24(r1)` (ELFv2) or `ld r2,40(r1)` (ELFv1).
+/// Whether `word` loads r2 from where a caller's TOC pointer is kept: `ld r2,24(r1)` (ELFv2) or `ld
+/// r2,40(r1)` (ELFv1).
 pub(crate) const fn is_toc_restore(word: u32) -> bool {
     matches!(word, 0xe841_0018 | 0xe841_0028)
 }
@@ -469,7 +470,8 @@ pub(crate) static X: [Row; 36] = [
     row(270, "ehpriv", Refuse(&REFUSE_TRAP)),       // Book E (2.07, Book III-E)
 ];
 
-/// Special-purpose registers that the probe's trap itself overwrites. Book III, "Interrupt Registers" and "Software-use SPRs".
+/// Special-purpose registers that the probe's trap itself overwrites. Book III, "Interrupt Registers" and
+/// "Software-use SPRs".
 #[rustfmt::skip]
 pub(crate) static SPRS: [Row; 17] = [
     row(18, "DSISR", Refuse(&REFUSE_SPR)),

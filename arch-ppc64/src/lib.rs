@@ -1,19 +1,22 @@
 //! The ppc64 backend of probe-core: Power ISA 3.1C in 64-bit mode, both byte orders, ELFv1 and ELFv2.
 //!
-//! [`Ppc64`] is generic over byte order and ABI, so that every variant is tested on every machine; [`Native`] is the one
-//! that the program runs on. In the order of reading:
+//! [`Ppc64`] is generic over byte order and ABI, so that every variant is tested on every machine; [`Native`]
+//! is the variant that the program runs on. In the order of reading:
 //!
 //! - [`regs`]: the saved registers.
 //! - `insn`: encodings and opcode tables.
-//! - `decode` (and in it `region`, for load-reserve/store-conditional sequences): words to a [`Plan`] or a refusal.
-//! - `simulate`: the effect of branches and of what reads or writes LR and CTR.
+//! - `decode` (and in it `region`, for load-reserve/store-conditional sequences): words to a [`Plan`] or a
+//!   refusal.
+//! - `simulate`: the effect of branches and of instructions that read or write LR and CTR.
 //! - `slot`: copies that run out of line.
 //! - `call`: arguments, returns, jprobes, stubs.
 //! - `patch`: write order and publication.
+//! - `detour`: what the jump of an optimised probe leads to.
 //! - `asm`: trampolines, the only code that must run on the architecture itself.
 //!
-//! Breakpoint: `trap` (`tw 31,0,0`); the trap's nip is the place. What the host owes beside
-//! [`Host`](probe_core::host::Host): `msr` in [`PtRegs`], and a trap entry that keeps 288 bytes below r1 free.
+//! Breakpoint: `trap` (`tw 31,0,0`); the trap's nip is the place. A host owes two things beside
+//! [`Host`](probe_core::host::Host): `msr` in [`PtRegs`], and a trap entry that keeps 288 bytes below r1
+//! free.
 #![no_std]
 
 #[cfg(test)]
@@ -188,9 +191,9 @@ pub type NativeAbi = ElfV2;
 /// The variant that this is compiled for.
 pub type Native = Ppc64<NativeEndian, NativeAbi>;
 
-// SAFETY: `slot::fill` copies the instruction (with a displacement that addresses the same bytes) and puts the tail that
-// `slot::tail` names right behind it; what a copy does differently, `slot::after_step` sets right. The
-// differential tests in tests/native.rs hold it against execution in place.
+// SAFETY: `slot::fill` copies the instruction (with a displacement that addresses the same bytes) and puts
+// the tail that `slot::tail` names right behind it; what a copy does differently, `slot::after_step` sets
+// right. The differential tests in tests/native.rs hold it against execution in place.
 unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
     type Regs = PtRegs;
     type Plan = Plan;

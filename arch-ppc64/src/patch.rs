@@ -1,11 +1,12 @@
 //! Write order and publication.
 //!
-//! Every patch of this architecture is one aligned word, stored at once: the breakpoint, the original word back, and a slot's
-//! tail. Book II, "Concurrent Modification and Execution of Instructions", allows it between any instruction and
-//! `trap` or `b`: another core executes the old or the new word. (Of a prefixed instruction only the prefix is
-//! replaced; a core that has fetched the old prefix has fetched its suffix with it, and the suffix does not change.)
-//! So there is no order to keep here but publication, for which `asm` has the sequence of Book II,
-//! "Instruction Cache Block Invalidate": `dcbst`, `sync`, `icbi`, `sync`, `isync`.
+//! Every patch of this architecture is one aligned word, stored at once: the breakpoint, the original word
+//! back, and a slot's tail. Book II, "Concurrent Modification and Execution of Instructions", allows it
+//! between any instruction and `trap` or `b`: another core executes the old or the new word. (Of a prefixed
+//! instruction only the prefix is replaced; a core that has fetched the old prefix has fetched its suffix
+//! with it, and the suffix does not change.) So there is no order to keep here but publication, for which
+//! `asm` has the sequence of Book II, "Instruction Cache Block Invalidate": `dcbst`, `sync`, `icbi`, `sync`,
+//! `isync`.
 
 /// The step in bytes of cache maintenance: a divisor of every ppc64 processor's cache block size (32 to 128).
 pub const CACHE_STEP: usize = 32;

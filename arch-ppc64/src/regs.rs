@@ -21,8 +21,8 @@ pub const MSR_SE: u64 = 1 << 10;
 
 /// The registers of an interrupted context (Linux: `struct pt_regs`; the first 44 words of `gp_regs`).
 ///
-/// `msr` must be filled by the host: its [`MSR_SF`] says whether branches compute 64-bit addresses.
-/// `softe`, `trap`, `dar`, `dsisr` and `result` are carried along and never looked at (QEMU leaves them undefined).
+/// `msr` must be filled by the host: its [`MSR_SF`] says whether branches compute 64-bit addresses. `softe`,
+/// `trap`, `dar`, `dsisr` and `result` are carried along and never looked at (QEMU leaves them undefined).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PtRegs {

@@ -6,8 +6,8 @@ use crate::decode::Plan;
 use crate::insn;
 use crate::regs::{MSR_SE, PtRegs};
 
-/// The MSR bits that `mfmsr` must not show as the slot had them: `MSR[EE]`, which a host may clear around a slot, and
-/// `MSR[SE]`, which it may set.
+/// The MSR bits that may differ in the slot, and that `mfmsr` must not show as they were there: a host may
+/// clear `MSR[EE]` around a slot, and set `MSR[SE]`.
 const OF_THE_SLOT: u64 = 1 << 15 | MSR_SE;
 
 /// Executes `plan` on `regs`, whose nip is the place. Plans that run in a slot are left alone.
@@ -54,10 +54,11 @@ fn simulate_other(plan: &Plan, regs: &mut PtRegs) {
     }
 }
 
-/// Branches to `target`, a register's value, as `bclr`, `bcctr` and `bctar` do; `next` is the instruction after the place.
+/// Branches to `target`, a register's value, as `bclr`, `bcctr` and `bctar` do; `next` is the instruction
+/// after the place.
 ///
-/// Book I, "Branch Conditional to Link Register": the low two bits of the register are ignored, the link register
-/// is read before it is written.
+/// Book I, "Branch Conditional to Link Register": the low two bits of the register are ignored, the link
+/// register is read before it is written.
 pub(crate) fn branch_to(word: u32, regs: &mut PtRegs, next: u64, target: u64) {
     let taken = is_taken(word, regs);
     if insn::lk(word) {
@@ -66,7 +67,7 @@ pub(crate) fn branch_to(word: u32, regs: &mut PtRegs, next: u64, target: u64) {
     regs.nip = if taken { regs.effective(target & !3) } else { next };
 }
 
-/// Puts the place's MSR, kept from before the slot ran, where `mfmsr` has put the slot's.
+/// Replaces the slot's MSR in the result of `mfmsr` by the place's, which was kept before the slot ran.
 pub(crate) fn finish_mfmsr(word: u32, regs: &mut PtRegs, kept: u64) {
     let rt = insn::rt(word);
     regs.gpr[rt] = regs.gpr[rt] & !OF_THE_SLOT | kept & OF_THE_SLOT;
@@ -89,7 +90,8 @@ fn bc(word: u32, regs: &mut PtRegs, next: u64) {
 
 /// Decrements CTR where BO says so, and tells whether the branch is taken.
 ///
-/// Book I, "Branch Instructions", figure "BO field encodings": CTR is tested as far as the mode has address bits.
+/// Book I, "Branch Instructions", figure "BO field encodings": CTR is tested as far as the mode has address
+/// bits.
 fn is_taken(word: u32, regs: &mut PtRegs) -> bool {
     let bo = insn::rt(word);
     let mut taken = true;

@@ -69,7 +69,8 @@ pub(crate) fn tail<E: Endian>(
     Some(TailPatch { offset: insn_len as u8, len_bytes: 4, bytes: E::bytes(word) })
 }
 
-/// What [`Arch::before_step`](probe_core::arch::Arch::before_step) keeps: r0 for `bctar`, the MSR for `mfmsr`. Nothing, by default.
+/// What [`Arch::before_step`](probe_core::arch::Arch::before_step) keeps: r0 for `bctar`, the MSR for
+/// `mfmsr`. Nothing, by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kept(Option<u64>);
 
@@ -102,8 +103,8 @@ pub(crate) fn after_step(
             simulate::branch_to(word, regs, next, target);
         }
         Plan::Mfmsr(word) => simulate::finish_mfmsr(word, regs, kept.unwrap_or(regs.msr)),
-        // Book I, "System Call Vectored": LR is the address of the next instruction. Whoever returned from the system
-        // call may have changed it.
+        // Book I, "System Call Vectored": LR is the address of the next instruction. Whoever returned from
+        // the system call may have changed it.
         Plan::Scv if regs.link == (slot.as_usize() + insn_len) as u64 => regs.link = next,
         _ => {}
     }
@@ -111,8 +112,8 @@ pub(crate) fn after_step(
 
 /// Undoes [`before_step`] after a fault in the slot.
 ///
-/// No instruction that runs in a slot has changed a register when it faults (Book III, "Interrupt Processing":
-/// precise), except the one that reads TAR, which has not run.
+/// No instruction that runs in a slot has changed a register when it faults (Book III, "Interrupt
+/// Processing": precise), except the one that reads TAR, which has not run.
 pub(crate) fn abort_step(place: CodeAddr, regs: &mut PtRegs) {
     regs.nip = place.as_usize() as u64;
 }

@@ -246,7 +246,8 @@ fn reg_4_places_that_are_no_instruction_are_refused() {
     assert_eq!(Le::insn_len(&[1, 2, 3]), None);
 }
 
-/// REG_6: what unwinders look for at a return address stays readable, in both ABIs' forms, and nothing else is refused for it.
+/// REG_6: what unwinders look for at a return address stays readable, in both ABIs' forms, and nothing else
+/// is refused for it.
 #[test]
 fn reg_6_the_toc_restore_behind_a_call_is_refused() {
     // bl, bla, bcl, blrl, bctrl, btarl.

@@ -1,11 +1,11 @@
 //! The decoder against capstone, over every word of two real C libraries' text, big-endian and little-endian.
 //!
-//! What is compared: which words are branches, where direct ones lead, which move LR, CTR or XER, which are traps, system
-//! calls, reservations and no-ops. The libraries are `libc.so.6` of Debian's `libc6-ppc64-cross` and
-//! `libc6-ppc64el-cross`; without them that part is skipped and says so.
+//! What is compared: which words are branches, where direct ones lead, which move LR, CTR or XER, which are
+//! traps, system calls, reservations and no-ops. The libraries are `libc.so.6` of Debian's
+//! `libc6-ppc64-cross` and `libc6-ppc64el-cross`; without them that part is skipped and says so.
 //!
-//! capstone 5 does not know `scv`, `rfscv`, `bctar`, prefixed instructions, nor some of POWER9's and POWER10's; those words are
-//! counted and must be of one of the kinds that `is_known_gap` lists.
+//! capstone 5 does not know `scv`, `rfscv`, `bctar`, prefixed instructions, nor some of POWER9's and
+//! POWER10's; those words are counted and must be of one of the kinds that `is_known_gap` lists.
 #![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 
 use capstone::arch::ArchOperand;

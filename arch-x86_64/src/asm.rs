@@ -1,11 +1,13 @@
-//! The trampolines of returns and detours, and the traps that they and jprobes leave by: what executes.
+//! The trampolines of return probes and detours, and the traps that end detours and jprobes: the only code
+//! that must be executed on the architecture itself.
 //!
-//! Return stubs ([`fill_stubs`](probe_core::arch::Calls::fill_stubs)) lead here with the handler's address and the stub's (plus 5)
-//! on top of the stack as it was at the function's return, and everything else untouched. The trampoline builds a [`Regs`] there, calls
-//! the handler and resumes from the `Regs`. Its frame description lets an unwinder pass from the handler to the function's caller.
+//! A return stub ([`fill_stubs`](probe_core::arch::Calls::fill_stubs)) arrives here with two words pushed on
+//! the stack as it was at the function's return: the stub's address plus 5, below it the handler's. All
+//! registers are untouched. The trampoline builds a [`Regs`] there, calls the handler and resumes from the
+//! `Regs`. Its frame description lets an unwinder pass from the handler to the function's caller.
 //!
-//! A handler that moves the stack pointer may only raise it. The stack pointer is expected to be aligned to a word, as
-//! all code keeps it. Source: System V ABI AMD64 1.0, 3.2; SDM volume 1, 13.
+//! A handler may raise the stack pointer but not lower it. The stack pointer has to be aligned to a word, as
+//! all compiled code keeps it. Source: System V ABI AMD64 1.0, 3.2; SDM volume 1, 13.
 
 use crate::X86_64;
 use crate::regs::Regs;
@@ -22,7 +24,8 @@ use probe_x86_decode::call::{self, FOLLOWING_CALL, STUB_CALL_LEN};
 use probe_x86_decode::detour::{self, FOLLOW_LEN, RED_ZONE_LEN, Trampoline, WORD_DISTANCE};
 use probe_x86_decode::fpu::{self, Known, LIGHT_OPMASKS, LIGHT_ZMM16, OPMASK, Saver};
 
-/// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is known to anyone.
+/// The size of the XSAVE area and 64 bytes for its alignment. Written before the trampoline's address is
+/// known to anyone.
 static XSAVE_ROOM: AtomicUsize = AtomicUsize::new(0);
 /// The state components to save, EDX:EAX of XSAVE (the upper half is 0).
 static XSAVE_COMPONENTS: AtomicU32 = AtomicU32::new(0);
@@ -34,8 +37,9 @@ unsafe impl NativeArch for X86_64 {
     unsafe fn publish(_at: CodeAddr, _len_bytes: usize) {}
 }
 
-// SAFETY: the trampolines below keep the protocol of `return_trampoline`: held by the native tests, which compare
-// all general, flag, x87 and vector registers around them. `jprobe_return` begins with the breakpoint.
+// SAFETY: the trampolines below keep the protocol of `return_trampoline`: held by the native tests, which
+// compare all general, flag, x87 and vector registers around them. `jprobe_return` begins with the
+// breakpoint.
 unsafe impl NativeCalls<Regs> for X86_64 {
     fn return_trampoline(self, save: SaveSet) -> CodeAddr {
         choose(save, &RETURNS)
@@ -112,8 +116,8 @@ fn choose(save: SaveSet, [general, fxsave, xsave, xsavec]: &EachWay) -> CodeAddr
     CodeAddr::new(*trampoline as usize)
 }
 
-/// Whether what interrupts the code that runs here spares what lies below its stack pointer: in a program, whose signals do.
-/// In a kernel interrupts do not.
+/// Whether interruptions spare the red zone below the stack pointer: signals of a program do, interrupts in a
+/// kernel do not.
 fn has_red_zone() -> bool {
     const PRIVILEGE_LEVEL: usize = 3;
     segments().0 & PRIVILEGE_LEVEL == PRIVILEGE_LEVEL
@@ -138,7 +142,8 @@ fn xcr0() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// CS and SS, which are the same wherever one program's trampolines run. Written as [`XSAVE_ROOM`] is.
+/// CS and SS, the same for all code of one program. Written before the trampoline's address is known to
+/// anyone.
 static SEGMENTS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 fn segments() -> (usize, usize) {
@@ -170,11 +175,12 @@ const AT_RETURN: usize = FRAME + 16;
 /// From a detour trampoline's frame to the stack as it was at the place: the return address and the red zone.
 const AT_PLACE: usize = FRAME + 8 + RED_ZONE_LEN;
 
-/// x87, AVX and the upper halves of ZMM0-15: the state components that moves of XMM registers do not preserve.
+/// x87, AVX and the upper halves of ZMM0-15: the state components that moves of XMM registers do not
+/// preserve.
 const NOT_LIGHT: u8 = 1 | 1 << 2 | 1 << 6;
 
-/// Describes the frame of what is interrupted, from the saved registers; the handler's user has put the place or the real return
-/// address into `rip`, or the stub's own frame description leads to it.
+/// Describes the interrupted frame from the saved registers. The core has put the place or the real return
+/// address into `rip`; where the stub's address is still there, the stub's own frame description leads on.
 macro_rules! interrupted {
     () => {
         ".cfi_def_cfa rbp, {outside}
@@ -188,14 +194,17 @@ macro_rules! interrupted {
     };
 }
 
-/// What all trampolines have in common: a frame of [`Regs`], `outside` bytes below the stack of what is interrupted, and its
-/// description. From above it come `ip` words that RIP is pushed from. `note` leaves the handler's first argument in RDI, RAX
-/// being free. From then on RBP points to the frame: `call` calls the handler and leaves its answer in EAX. After
-/// [`Resume::Unchanged`](probe_core::arch::Resume) the registers that calls preserve still are what they were; else `changed`,
-/// and all are loaded. `leave` is behind the last of them, with the frame's upper end at RSP.
+/// The part that all trampolines share. It builds a frame of [`Regs`], `outside` bytes below the interrupted
+/// stack, and describes it to unwinders; RIP is the word `ip` bytes above. `note` loads the handler's first
+/// argument into RDI and may use RAX. Then RBP points to the frame, and `call` calls the handler, which
+/// answers in EAX.
 ///
-/// POPFQ is slow: where nothing was changed, OF is made by an addition that overflows, and the other status flags by SAHF; not
-/// where a flag is set that stands beside OF.
+/// After [`Resume::Unchanged`](probe_core::arch::Resume) only the registers that calls may change are loaded
+/// again; `leave` follows. Otherwise `changed` runs, all registers are loaded, and `leave_changed` follows.
+/// Both start with RSP at the frame's `orig_rax`.
+///
+/// POPFQ is slow, so where nothing was changed an addition that overflows sets OF, and SAHF the other status
+/// flags. A context with TF, DF, AC, IOPL or NT set takes the slow way.
 macro_rules! trampoline {
     (
         $(#[$doc:meta])* $name:ident, outside: $outside:ident, ip: $ip:literal, enter: [$($enter:literal),*],
@@ -363,8 +372,8 @@ macro_rules! detour_trampoline {
     };
 }
 
-/// One of followed functions' detours. What is behind the call is not the first copy, but the way to the call before the stub,
-/// whose address is the return address now.
+/// The trampoline of a detour that follows a call. It returns to the code that leads to the call before the
+/// stub, not to the first copy; the stub's address is the return address by then.
 macro_rules! entry_trampoline {
     ($(#[$doc:meta])* $name:ident, [$($save:literal),*], [$($restore:literal),*] $(, $($operands:tt)+)?) => {
         detour_trampoline!(
@@ -394,7 +403,8 @@ macro_rules! entry_trampoline {
     };
 }
 
-/// A trampoline that saves with `insn`, XSAVE or XSAVEC, unless `light` has saved what there is and gone to `8`.
+/// A trampoline that saves with `insn`, XSAVE or XSAVEC, unless `light` has saved what there is and gone to
+/// `8`.
 macro_rules! xsave_trampoline {
     (
         $(#[$doc:meta])* $trampoline:ident, $name:ident, $insn:literal,
@@ -431,8 +441,8 @@ macro_rules! xsave_trampoline {
                 "mov r8d, eax",
                 $($light_restore,)*
                 "7:",
-                // Every return from a signal handler makes x87 count as used. An empty stack, no flag and the control word of a
-                // reset are to count as what they are: the next time there is less to do.
+                // Every return from a signal handler makes x87 count as used. An empty stack, no flag and the
+                // control word of a reset are to count as what they are: the next time there is less to do.
                 "cmp dword ptr [rsp], 0x37f",
                 "jne 9f",
                 "cmp byte ptr [rsp + 4], 0",
@@ -481,8 +491,9 @@ macro_rules! each_way_of_saving {
         );
 
         xsave_trampoline!(
-            /// The same, with XSAVEC. That and XRSTOR cost twice as much as all the rest of a hit. Where XGETBV says that x87
-            /// and the upper halves of YMM and ZMM0-15 are as after a reset, which most code leaves them at calls, moves do.
+            /// The same, with XSAVEC. That and XRSTOR cost twice as much as all the rest of a hit. Where
+            /// XGETBV says that x87 and the upper halves of YMM and ZMM0-15 are as after a reset, which most
+            /// code leaves them at calls, moves do.
             $trampoline,
             $xsavec,
             "xsavec64 [rsp]",

@@ -1,1 +1,2 @@
-//! The calling convention, System V with six integer arguments in registers: shared, see [`probe_x86_decode::call`].
+//! The calling convention, System V with six integer arguments in registers: shared, see
+//! [`probe_x86_decode::call`].

@@ -1,12 +1,13 @@
 //! The x86_64 backend of probe-core.
 //!
-//! A façade on [`probe_x86_decode`], which holds everything that the two x86 backends share. In reading order:
-//! [`regs`] the saved registers · [`insn`] named encodings · `decode` bytes to a plan · `simulate` effects on
-//! registers · `slot` out-of-line copies · `call` the calling convention · `patch` why nothing is to be done ·
-//! `asm` trampolines (only on this architecture).
+//! A façade on [`probe_x86_decode`], which holds everything that the two x86 backends share. In reading
+//! order: [`regs`] the saved registers · [`insn`] named encodings · `decode` bytes to a plan · `simulate`
+//! effects on registers · `slot` out-of-line copies · `call` the calling convention · `patch` why nothing is
+//! to be done · `detour` what a jump leads to · [`watch`] data breakpoints · `asm` trampolines (only on this
+//! architecture).
 //!
-//! Everything but `asm` is pure and may be called in a trap handler. CET's shadow stack is not kept by simulated
-//! calls and returns: do not probe tasks that have one.
+//! Everything but `asm` is pure and may be called in a trap handler. Simulated calls and returns do not keep
+//! CET's shadow stack: do not probe tasks that have one.
 #![no_std]
 
 mod call;
@@ -35,6 +36,7 @@ probe_x86_decode::backend!(
     name: "x86_64",
     mode: LongMode,
     registers: Regs,
-    // Half of what a displacement spans: what an instruction addresses within 1 GiB stays in reach of its slot.
+    // Half of what a displacement spans: what an instruction addresses within 1 GiB stays in reach of its
+    // slot.
     slot reach: 1 << 30
 );

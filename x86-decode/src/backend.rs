@@ -1,10 +1,11 @@
-//! What makes a backend of this crate: the two differ in their registers, their mode, the reach of their slots and their
-//! trampolines.
+//! Makes a backend of this crate. The two backends differ in registers, mode, reach of slots and trampolines.
 
-/// Implements [`Arch`](probe_core::arch::Arch) and [`SingleStep`](probe_core::arch::SingleStep) for `$backend`, a type
-/// of the crate that uses it, with saved registers `$regs` in `$mode`: every function forwards to this crate.
+/// Implements [`Arch`](probe_core::arch::Arch) and [`SingleStep`](probe_core::arch::SingleStep) for
+/// `$backend`, a type of the crate that uses it, with saved registers `$regs` in `$mode`: every function
+/// forwards to this crate.
 ///
-/// `$reach` is how far from what it replaces a slot may lie, in bytes. The crate needs `probe-core` by its own name.
+/// `$reach` is how far from what it replaces a slot may lie, in bytes. The crate needs `probe-core` by its
+/// own name.
 #[macro_export]
 macro_rules! backend {
     ($backend:ident, name: $name:literal, mode: $mode:ident, registers: $regs:ident, slot reach: $reach:expr) => {
@@ -17,8 +18,9 @@ macro_rules! backend {
             use probe_core::error::Refusal;
             use $crate::{Plan, Registers as _, StepState};
 
-            // SAFETY: the slots that `fill_slot` builds hold the original instruction, relocated where it refers to its own
-            // address, and end with the tail that `tail` names; held by the native transparency tests.
+            // SAFETY: the slots that `fill_slot` builds hold the original instruction, relocated where it
+            // refers to its own address, and end with the tail that `tail` names; held by the native
+            // transparency tests.
             unsafe impl Arch for $backend {
                 type Regs = $regs;
                 type Plan = Plan;
@@ -168,7 +170,8 @@ macro_rules! backend {
                 }
             }
 
-            // SAFETY: the copies are those of slots or written anew; held by the tests of detours, which compare them with the unprobed execution.
+            // SAFETY: the copies are those of slots or written anew; held by the tests of detours, which
+            // compare them with the unprobed execution.
             unsafe impl Jumps<$regs> for $backend {
                 const JUMP_LEN: usize = $crate::detour::JUMP_LEN;
                 const DETOUR_LEN: usize = $crate::detour::DETOUR_LEN;

@@ -7,11 +7,11 @@ use crate::simulate::read_word;
 use probe_core::CodeAddr;
 use probe_core::arch::{Entry, MemFault, Memory, Text};
 
-/// How much of the caller's argument area a jprobe's handler gets a copy of, in bytes (the i386 kernel's promise
-/// is 64).
+/// How much of the caller's argument area a jprobe's handler gets a copy of, in bytes (the i386 kernel's
+/// promise is 64).
 pub const ARGUMENT_AREA_LEN: usize = 128;
-/// How much lower than its caller's a jprobe's handler finds the stack pointer, in bytes: a multiple of 16, so that it finds
-/// the alignment that the caller has made. Simulated instructions push less.
+/// How far below the caller's stack pointer a jprobe's handler starts, in bytes: a multiple of 16, which
+/// keeps the alignment that the caller has made, and more than any simulated instruction pushes.
 pub const LOWERED_BY: usize = (ARGUMENT_AREA_LEN + 8).next_multiple_of(16);
 
 /// The room that the veneer at a chunk's end takes, in bytes.
@@ -25,8 +25,9 @@ pub fn entry_offset<M: Mode>(text: &dyn Text, function: CodeAddr) -> usize {
     if text.read(function, &mut first) == first.len() && first == endbr { endbr.len() } else { 0 }
 }
 
-/// The integer argument number `index`, from 0, of the call that has just entered a function: the first six in registers in 64-bit
-/// mode (RDI, RSI, RDX, RCX, R8, R9), all others on the stack. `None` if that cannot be read.
+/// The integer argument number `index`, from 0, of the call that has just entered a function: the first six
+/// in registers in 64-bit mode (RDI, RSI, RDX, RCX, R8, R9), all others on the stack. `None` if that cannot
+/// be read.
 #[must_use]
 pub fn argument<R: Registers, M: Memory>(regs: &R, index: usize, memory: &M) -> Option<usize> {
     const IN_REGISTERS: [u8; 6] = [7, 6, 2, 1, 8, 9];
@@ -69,11 +70,11 @@ pub fn set_return_address<R: Registers, M: Memory>(
     memory.write(regs.sp(), image.get(..R::Mode::WORD).unwrap_or(&image))
 }
 
-/// Whether the word at `frame` still is `stub`, or what the stub pushes there.
+/// Whether the word at `frame` is still `stub`, or the word that the stub pushes there.
 ///
-/// Not judged by the stack pointer: coroutines, signal stacks and migrating stacks lie in any order. A frame
-/// that was left by a longjmp counts until something else is written over it. Where a signal comes between RET and the stub and
-/// there is no red zone, its frame is what is written there: such a call is given up, and returns all the same.
+/// The stack pointer does not decide: coroutines, signal stacks and migrating stacks lie in any order. A
+/// frame that a longjmp has left counts as live until something else is written over it. Without a red zone,
+/// a signal between RET and the stub overwrites the word; such a call is given up, and still returns.
 pub fn may_return<R: Registers, M: Memory>(frame: usize, stub: CodeAddr, memory: &M) -> bool {
     let Ok(found) = read_word::<R, M>(memory, frame as u64) else { return false };
     found.wrapping_sub(stub.as_usize() as u64) <= STUB_CALL_LEN as u64
@@ -114,10 +115,10 @@ pub fn enter_jprobe<R: Registers, M: Memory>(
 
 /// Fills a chunk with return stubs; see [`Calls::fill_stubs`](probe_core::arch::Calls::fill_stubs).
 ///
-/// Stub `i` is `call veneer`. The veneer at the chunk's end pushes `handler` and jumps to `trampoline`, which so finds,
-/// from the stack pointer up: the handler; the stub's address plus [`STUB_CALL_LEN`]; the stack as it was at
-/// the function's return. No register and no flag changes. What is overwritten is below that stack pointer. The
-/// call keeps the processor's return-address predictor in step: the trampoline leaves with a RET.
+/// Stub `i` is `call veneer`. The veneer at the chunk's end pushes `handler` and jumps to `trampoline`, which
+/// finds, from the stack pointer up: the handler; the stub's address plus [`STUB_CALL_LEN`]; the stack as it
+/// was at the function's return. No register and no flag changes; only memory below that stack pointer is
+/// overwritten. The call keeps the processor's return predictor in step, as the trampoline leaves by RET.
 pub fn fill_stubs<M: Mode>(chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
     fill_chunk::<M>(chunk, trampoline, handler, out, |stub, _, to_veneer| {
         let [a, b, c, d] = (to_veneer - STUB_CALL_LEN as u32).to_le_bytes();
@@ -125,15 +126,19 @@ pub fn fill_stubs<M: Mode>(chunk: CodeAddr, trampoline: CodeAddr, handler: usize
     })
 }
 
-/// The same for functions that detours enter so that the processor predicts their returns. It predicts that a return goes to the
-/// instruction behind the last call, so a call stands before each stub, and the detour ([`detour`](crate::detour)) leads there: then
-/// the function's return to the stub is predicted, and the trampoline's to the caller, too. The stub itself makes no call; it pushes a
+/// Fills a chunk with return stubs for functions that detours enter, so that the processor predicts their
+/// returns.
+///
+/// A processor predicts that a return goes to the instruction behind the last call. So a call stands before
+/// each stub, and the detour ([`detour`](crate::detour)) leads to that call: the function's return to the
+/// stub is predicted, and so is the trampoline's to the caller. The stub itself makes no call; it pushes a
 /// word.
 ///
-/// In 64-bit mode the call is `call [rsp - 24]`, which pushes the stub's address where the return address was. It uses the red zone
-/// (System V ABI AMD64 1.0, 3.2.2), which signals of a program leave alone, and interrupts in a kernel do not. In 32-bit mode, which
-/// has no red zone, it calls the code behind the veneer, which drops the stub's address again, as the return address is it already,
-/// and jumps to the address in the next word.
+/// In 64-bit mode the call is `call [rsp - 24]`, which pushes the stub's address to where the return address
+/// was. It uses the red zone (System V ABI AMD64 1.0, 3.2.2), which the signals of a program leave alone and
+/// a kernel's interrupts do not. 32-bit mode has no red zone: there the call goes to code behind the veneer,
+/// which drops the pushed address, as the return address is the stub's already, and jumps to the address in
+/// the next word.
 pub fn fill_followed_stubs<M: Mode>(
     chunk: CodeAddr,
     trampoline: CodeAddr,
@@ -167,7 +172,7 @@ pub fn fill_followed_stubs<M: Mode>(
     stubs
 }
 
-/// The length of the call that a stub is; what the trampoline finds on the stack is the stub plus this.
+/// The length of the call in a stub: the trampoline finds the stub's address plus this on the stack.
 pub const STUB_CALL_LEN: usize = 5;
 
 /// `call [rsp - 24]`: what stands before the stubs of [`fill_followed_stubs`] in 64-bit mode.
@@ -179,8 +184,8 @@ pub const FOLLOWING_CALL_LEN_32: usize = 5;
 /// How far behind the veneer what it calls begins, in bytes.
 const WAY_AT: usize = 16;
 
-/// Fills a chunk with as many stubs as there is room for, and the veneer behind them. `fill` gets each, its address, and how far
-/// before the veneer that is.
+/// Fills a chunk with as many stubs as fit, and the veneer behind them. `fill` gets each stub, its address,
+/// and its distance to the veneer.
 fn fill_chunk<M: Mode>(
     chunk: CodeAddr,
     trampoline: CodeAddr,
@@ -200,7 +205,8 @@ fn fill_chunk<M: Mode>(
         return 0;
     }
     if M::IS_LONG {
-        // push [rip + 10]; jmp [rip + 12]; the two words, aligned: a program may have unaligned accesses fault (AC).
+        // push [rip + 10]; jmp [rip + 12]; the two words, aligned: a program may have unaligned accesses
+        // fault (AC).
         put(veneer, 0, &[0xff, 0x35, 10, 0, 0, 0, 0xff, 0x25, 12, 0, 0, 0]);
         put(veneer, 16, &(handler as u64).to_le_bytes());
         put(veneer, 24, &(trampoline.as_usize() as u64).to_le_bytes());

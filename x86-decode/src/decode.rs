@@ -1,7 +1,7 @@
 //! From bytes to a plan or a refusal, one instruction class after the other.
 //!
-//! Decided on opcodes, not on a decoder's mnemonics. Everything that neither reads nor changes the instruction
-//! pointer, the trap and interrupt flags or the interrupt shadow runs unchanged in a slot.
+//! Decided on opcodes, not on a decoder's mnemonics. Everything that neither reads nor changes the
+//! instruction pointer, the trap and interrupt flags or the interrupt shadow runs unchanged in a slot.
 
 use crate::insn::{Insn, Map, ModRm, Prefixes, REX_B, REX_R, REX_X};
 use crate::mode::Mode;
@@ -64,8 +64,8 @@ pub fn decode_bytes<M: Mode>(text: &[u8]) -> Result<Decoded<Plan>, Refusal> {
     Ok(Decoded { plan: Plan { effect, len_bytes }, len_bytes, method })
 }
 
-/// What unwinders compare with the bytes at an address that no table covers, to know Linux's way out of a signal's handler:
-/// the system call (its last two bytes) and what stands before it.
+/// The bytes by which unwinders know Linux's way out of a signal handler at an address that no table covers:
+/// the system call (its last two bytes) and the instruction before it.
 fn signal_returns<M: Mode>() -> &'static [&'static [u8]] {
     if M::IS_LONG {
         &[b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05"]

@@ -1,20 +1,20 @@
-//! Detours: what the jump of an optimised probe leads to, with copies of the instructions that the jump displaces.
+//! Detours: where the jump of an optimised probe leads, with copies of the instructions that the jump
+//! displaces.
 //!
-//! The jump is `jmp rel32`, five bytes, often over several instructions. No instruction but the first may be left half
-//! overwritten for somebody who arrives there: a thread that was interrupted between two of them, a return, an
-//! indirect jump that no analysis has seen. So the detour is put where the jump's displacement has the byte `int3`
-//! at the start of every displaced instruction ([`target`]): whoever arrives traps, and goes on in the detour's copy. Source of
-//! the idea: Chamith and others, "Instruction Punning", PLDI 2017.
+//! The jump is `jmp rel32`, five bytes, often over several instructions. Only the first of them may be left
+//! half overwritten for somebody who arrives there: a thread that was interrupted between two of them, a
+//! return, an indirect jump that no analysis has seen. So the detour lies where the jump's displacement has
+//! the byte `int3` at the start of every displaced instruction ([`target`]): whoever arrives traps, and goes
+//! on in the detour's copy. Source of the idea: Chamith and others, "Instruction Punning", PLDI 2017.
 //!
-//! A detour is two words (the trampoline's address, the core's), a call of the trampoline, the copies, a jump back. Behind
-//! the first copy there may be the same two words and such a call again. A call is made below the red
-//! zone (System V ABI AMD64 1.0, 3.2.2); the trampoline takes that back. In 32-bit mode the core's word is pushed instead, and there
-//! are no words before the call.
+//! A detour is two words (the trampoline's address, the core's), a call of the trampoline, the copies, a jump
+//! back. Behind the first copy the same two words and a second call may follow. The call is made below the
+//! red zone (System V ABI AMD64 1.0, 3.2.2), and the trampoline raises the stack pointer again. In 32-bit
+//! mode the core's word is pushed instead, and no words stand before the call.
 //!
-//! A function's return to its stub is predicted as every return is: to behind the last call. So in a program a followed
-//! call begins with a call of its own: the detour goes on by way of [the call right before
-//! the stub](crate::call::fill_followed_stubs), which leads to the first copy. Otherwise the trampoline returns to behind that way
-//! ([`FOLLOW_LEN`], [`NOT_FOLLOWED_32`]).
+//! A processor predicts that a return leads behind the last call. So in a program the detour of a followed
+//! call goes on to [the call right before the stub](crate::call::fill_followed_stubs), which leads to the
+//! first copy. A call that is not followed after all skips that code ([`FOLLOW_LEN`], [`NOT_FOLLOWED_32`]).
 
 use crate::decode::decode_bytes;
 use crate::insn::{Insn, Prefixes};
@@ -38,8 +38,8 @@ pub const RED_ZONE_LEN: usize = 128;
 /// How far before the return address of a detour's call its word lies, in 64-bit mode, in bytes.
 pub const WORD_DISTANCE: usize = 8 + SKIP_RED_ZONE.len() + 6;
 
-/// How far below the stack pointer a detour's call is made in 32-bit mode, in bytes: its word is pushed before. What a simulated
-/// instruction pushes is not to lie on the return address.
+/// How far below the stack pointer a detour's call is made in 32-bit mode, in bytes: one word is pushed
+/// before it, so that a word that a simulated instruction pushes does not overwrite the return address.
 pub const PUSHED_LEN: usize = 4;
 
 const INT3: u8 = 0xcc;
@@ -49,8 +49,9 @@ const JMP_INDIRECT: [u8; 2] = [0xff, 0x25];
 const SKIP_RED_ZONE: [u8; 5] = [0x48, 0x8d, 0x64, 0x24, 0x80];
 /// `lea rsp, [rsp + 8]; jmp [rsp - 16]`: away from the return address, to the call before the stub.
 const FOLLOW: [u8; FOLLOW_LEN] = [0x48, 0x8d, 0x64, 0x24, 0x08, 0xff, 0x64, 0x24, 0xf0];
-/// How far behind a call of a followed function's detour the copy is, in 64-bit mode, in bytes. What comes before needs
-/// two words below the stack pointer: the address of the call before the stub, below that the copy's.
+/// The distance in 64-bit mode from behind the call of a followed function's detour to the copy, in bytes.
+/// The code between uses two words below the stack pointer: the address of the call before the stub, and
+/// below it the copy's.
 pub const FOLLOW_LEN: usize = 9;
 /// `lea esp, [esp - 4]`
 const SKIP_WORD: [u8; 4] = [0x8d, 0x64, 0x24, 0xfc];
@@ -58,14 +59,15 @@ const SKIP_WORD: [u8; 4] = [0x8d, 0x64, 0x24, 0xfc];
 const PUSH: u8 = 0x68;
 /// `jmp [esp]`, to the call before the stub; twice `lea esp, [esp + 4]`.
 const FOLLOW_32: [u8; FOLLOW_LEN_32] = [0xff, 0x24, 0x24, 0x8d, 0x64, 0x24, 0x04, 0x8d, 0x64, 0x24, 0x04];
-/// As [`PUSHED_LEN`], of followed functions' detours: two words, for the way to the first copy. The trampoline leaves them, the
-/// upper one for [`FOLLOWED_32`], the lower one for the call before the stub.
+/// The counterpart of [`PUSHED_LEN`] in the detours of followed functions: two words, which the trampoline
+/// leaves on the stack. [`FOLLOWED_32`] drops the upper one, the call before the stub the lower one.
 pub const WORDS_LEN: usize = 8;
 /// As [`FOLLOW_LEN`], in 32-bit mode.
 pub const FOLLOW_LEN_32: usize = 11;
-/// How far behind such a call the trampoline returns to where the function is not followed after all: both words are dropped.
+/// Where the trampoline returns to, from behind the call, if the function is not followed after all: both
+/// words are dropped.
 pub const NOT_FOLLOWED_32: usize = 3;
-/// How far behind it the way to the first copy ends: the upper word is dropped.
+/// Where the way to the first copy ends, from behind the call: the upper word is dropped.
 pub const FOLLOWED_32: usize = 7;
 
 /// Whether and how the flow goes on behind an instruction.
@@ -75,7 +77,8 @@ enum After {
     Elsewhere,
 }
 
-/// Finds the instructions that a jump at a place displaces; see [`Jumps::displace`](probe_core::arch::Jumps::displace).
+/// Finds the instructions that a jump at a place displaces; see
+/// [`Jumps::displace`](probe_core::arch::Jumps::displace).
 ///
 /// # Errors
 /// A refusal of [`crate::refusal`] that says why the place keeps its breakpoint.
@@ -107,7 +110,8 @@ pub fn displace<M: Mode>(site: &Site<'_>) -> Result<Displaced, Refusal> {
     Ok(displaced)
 }
 
-/// Where control may go from the instruction at `at` other than to the next one: the target of a direct branch.
+/// Where control may go from the instruction at `at` other than to the next one: the target of a direct
+/// branch.
 #[must_use]
 pub fn branch_target<M: Mode>(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
     let decoded = decode_bytes::<M>(text).ok()?;
@@ -121,15 +125,15 @@ pub fn branch_target<M: Mode>(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
     Some(at.wrapping_add(usize::from(decoded.len_bytes)).wrapping_offset(displacement))
 }
 
-/// Branches whose addresses differ only in the bits from this one on are taken for one another by branch predictors.
+/// Branch predictors take branches for the same whose addresses differ only from this bit on.
 const ALIAS_BITS: u32 = 24;
-/// A detour whose entry is not so near to what the predictor takes for the place has none of its branches there.
+/// No branch of a detour lies within this distance of an address that the predictor takes for the place.
 const NO_ALIAS: u32 = 64;
 
-/// The lowest address not below `from` that the jump at `place` may lead to, if there is one within its reach; and where
-/// the detour's branches are not taken for those at the place, which costs as much as the rest of a hit.
+/// The lowest address from `from` on where the jump at `place` may lead, if one is in reach.
 ///
-/// Every byte of the displacement that stands where a displaced instruction starts is `int3`.
+/// Every byte of the displacement that stands where a displaced instruction starts is `int3`. The predictor
+/// does not take the detour's branches for those at the place, which would double the cost of a hit.
 #[must_use]
 pub fn target<M: Mode>(place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
     let found = lowest_target::<M>(place, displaced, from)?;
@@ -193,8 +197,8 @@ pub fn jump(place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
     [JMP_REL32, a, b, c, d, 0, 0, 0]
 }
 
-/// How far before a detour's entry its memory begins, in bytes: two words in 64-bit mode, and room to align the first one, nothing in
-/// 32-bit mode.
+/// How far before a detour's entry its memory begins, in bytes: two words in 64-bit mode, and room to align
+/// the first one, nothing in 32-bit mode.
 #[must_use]
 pub const fn header_len<M: Mode>() -> usize {
     if M::IS_LONG { 3 * M::WORD } else { 0 }
@@ -205,11 +209,13 @@ pub const fn header_len<M: Mode>() -> usize {
 pub enum Trampoline {
     /// [`detour_trampoline`](probe_core::arch::NativeJumps::detour_trampoline).
     Plain,
-    /// [`entry_trampoline`](probe_core::arch::NativeJumps::entry_trampoline), that of followed functions: see [`FOLLOW_LEN`].
+    /// [`entry_trampoline`](probe_core::arch::NativeJumps::entry_trampoline), that of followed functions: see
+    /// [`FOLLOW_LEN`].
     Following,
 }
 
-/// Builds the detour whose entry is at `entry`; see [`Jumps::fill_detour`](probe_core::arch::Jumps::fill_detour).
+/// Builds the detour whose entry is at `entry`; see
+/// [`Jumps::fill_detour`](probe_core::arch::Jumps::fill_detour).
 ///
 /// `text` holds the displaced bytes as they were; `kind` is that of the trampoline in `calls`.
 ///

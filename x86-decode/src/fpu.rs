@@ -1,4 +1,5 @@
-//! How a trampoline keeps the floating-point and vector state: which instruction, which components, how much room.
+//! How a trampoline keeps the floating-point and vector state: which instruction, which components, how much
+//! room.
 //!
 //! Decided once, from CPUID and XCR0, outside the hit path. Source: SDM volume 1, chapter 13.
 
@@ -7,7 +8,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 /// The instruction pair that saves and restores the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saver {
-    /// XSAVEC and XRSTOR: unused components cost nothing; and XGETBV tells which are used. There is AVX.
+    /// XSAVEC and XRSTOR: unused components cost nothing, and XGETBV tells which are in use. Implies AVX.
     Xsavec,
     /// XSAVE and XRSTOR.
     Xsave,
@@ -17,7 +18,7 @@ pub enum Saver {
     Fnsave,
 }
 
-/// Which of them this processor has, once that is known: CPUID costs the guest of a virtual machine tens of microseconds.
+/// The processor's [`Saver`], once known: CPUID costs a virtual machine's guest tens of microseconds.
 #[derive(Debug, Default)]
 pub struct Known(AtomicU8);
 
@@ -53,27 +54,27 @@ pub struct SaveArea {
     pub len_bytes: usize,
 }
 
-/// x87, SSE, AVX, AVX-512 opmask, upper halves of ZMM0–15, ZMM16–31. Neither PKRU (a handler does not change it) nor AMX
-/// tiles (eight kilobytes that only code that asked the system for them can touch).
+/// x87, SSE, AVX, AVX-512 opmask, upper halves of ZMM0–15, ZMM16–31. Neither PKRU (a handler does not change
+/// it) nor AMX tiles (eight kilobytes that only code that asked the system for them can touch).
 const COMPONENTS: u32 = 0b1110_0111;
 /// The legacy region and the header.
 const XSAVE_HEADER_END: usize = 512 + 64;
 
 /// The opmask registers among the state components.
 pub const OPMASK: u32 = 1 << 5;
-/// Where in the area the trampolines' own moves keep the opmask registers, 8 bytes each, in the place of the header that XSAVE would
-/// write; XMM registers are where FXSAVE has them.
+/// Where the trampolines' own moves keep the opmask registers in the area, 8 bytes each: in the place of
+/// XSAVE's header. XMM registers lie where FXSAVE puts them.
 pub const LIGHT_OPMASKS: usize = 512;
-/// Where they keep ZMM16–31, 64 bytes each. Not at the offsets of the standard layout, which processors do not have in common: AMD's
-/// area ends 256 bytes before Intel's.
+/// Where they keep ZMM16–31, 64 bytes each. Processors differ in the offsets of the standard layout (AMD's
+/// area ends 256 bytes before Intel's), so these are our own.
 pub const LIGHT_ZMM16: usize = XSAVE_HEADER_END;
 
 // Wherever there are opmask registers there are AVX, 256 bytes, and all of AVX-512 (SDM volume 1, 13.3).
 const _: () = assert!(LIGHT_OPMASKS + 8 * 8 <= LIGHT_ZMM16);
 const _: () = assert!(LIGHT_ZMM16 + 16 * 64 <= XSAVE_HEADER_END + 256 + 64 + 512 + 1024);
 
-/// Decides from `cpuid(leaf, subleaf) -> [eax, ebx, ecx, edx]` and `xcr0()`, which is called only where the operating
-/// system has enabled XGETBV.
+/// Decides from `cpuid(leaf, subleaf) -> [eax, ebx, ecx, edx]` and `xcr0()`, which is called only where the
+/// operating system has enabled XGETBV.
 #[must_use]
 pub fn save_area(cpuid: impl Fn(u32, u32) -> [u32; 4], xcr0: impl FnOnce() -> u64) -> SaveArea {
     const OSXSAVE: u32 = 1 << 27;

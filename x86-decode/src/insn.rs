@@ -1,7 +1,7 @@
 //! An instruction's parts: prefixes, opcode map, opcode, ModRM, length in bytes.
 //!
-//! Only the structure, which is the same for every instruction that exists or will exist; whether
-//! an encoding is valid is [`crate::length`]'s business. Source: SDM volume 2, chapter 2; AMD APM volume 3, chapter 1.
+//! Only the structure, which is the same for every instruction that exists or will exist; whether an encoding
+//! is valid is [`crate::length`]'s business. Source: SDM volume 2, chapter 2; AMD APM volume 3, chapter 1.
 
 use crate::MAX_INSN_LEN;
 use crate::mode::Mode;
@@ -118,8 +118,8 @@ pub const REX_X: u8 = 2;
 pub const REX_B: u8 = 1;
 
 impl Insn {
-    /// Takes the instruction apart that `bytes` start with. `None` where it does not end within them, or within 15
-    /// bytes, or begins with REX2 (APX).
+    /// Takes the instruction apart that `bytes` start with. `None` where it does not end within them, or
+    /// within 15 bytes, or begins with REX2 (APX).
     #[must_use]
     pub fn parse<M: Mode>(bytes: &[u8]) -> Option<Self> {
         let mut insn = Self {
@@ -245,7 +245,8 @@ impl Insn {
     fn parse_opcode<M: Mode>(&mut self, at: usize) -> Option<usize> {
         let first = self.byte(at)?;
         let second = self.byte(at + 1).unwrap_or(0);
-        // Outside 64-bit mode these four are old instructions unless what follows looks like a register ModRM.
+        // Outside 64-bit mode these four are old instructions unless what follows looks like a register
+        // ModRM.
         let is_vector = M::IS_LONG || second >= 0xc0;
         let (map, opcode_at) = match first {
             0x0f => match second {
@@ -343,7 +344,8 @@ impl Insn {
             0xb8..=0xbf => word,
             0xf6 if group3_test => 1,
             0xf7 if group3_test => word,
-            // Near branches: Intel ignores the operand-size prefix in 64-bit mode; AMD does not, see `length`.
+            // Near branches: Intel ignores the operand-size prefix in 64-bit mode; AMD does not, see
+            // `length`.
             0xe8 | 0xe9 if M::IS_LONG => 4,
             0xe8 | 0xe9 => word,
             0xc2 | 0xca => 2,

@@ -1,11 +1,12 @@
-//! How long an instruction is: two independent answers that must agree, for all but the commonest.
+//! How long an instruction is: two independent answers, which must agree for all but the most common
+//! instructions.
 //!
 //! [`Insn`] counts prefixes, ModRM, displacement and immediate by the manuals' rules; yaxpeax-x86 knows which
-//! encodings exist. Measured against hardware, yaxpeax-x86 2.2 refuses rather than mis-measures, but
-//! for two things: it rejects valid vector instructions (all opmask ones, FP16, AVX-VNNI, …) and some
-//! recent legacy ones, for which the counting rule is trusted alone; and in 32-bit mode it measures near
-//! branches with an operand-size prefix wrongly, where the counting rule wins. In 64-bit mode the length of
-//! those is the vendor's choice (Intel ignores the prefix, AMD takes 16-bit displacements): no answer.
+//! encodings exist. Measured against hardware, yaxpeax-x86 2.2 refuses rather than mis-measures, with two
+//! exceptions. It rejects valid vector instructions (all opmask ones, FP16, AVX-VNNI, …) and some recent
+//! legacy ones: there the counting rule is trusted alone. In 32-bit mode it measures near branches with an
+//! operand-size prefix wrongly: there the counting rule wins. In 64-bit mode the length of those is the
+//! vendor's choice (Intel ignores the prefix, AMD takes 16-bit displacements), so there is no answer.
 
 use crate::insn::{Insn, Map, Prefixes, REX_R};
 use crate::mode::Mode;
@@ -32,9 +33,9 @@ pub fn valid<M: Mode>(bytes: &[u8]) -> Option<Insn> {
     is_certain.then_some(insn)
 }
 
-/// The instructions that most of every function is made of, without a prefix but REX: valid in all their forms, as they
-/// have been since the 80386, and counted by the rule alone. Nine of ten need no second answer then, which is what a
-/// walk from a function's start costs. Source: SDM volume 2, appendix A, table A-2.
+/// The instructions that make up most of every function, without a prefix but REX: all their forms have been
+/// valid since the 80386, so the counting rule is enough. Nine of ten instructions then need no second
+/// answer, which speeds up a walk from a function's start. Source: SDM volume 2, appendix A, table A-2.
 fn is_plain(insn: &Insn) -> bool {
     let is_register = insn.modrm.is_some_and(|modrm| modrm.is_register());
     let extension = insn.modrm.map_or(0, |modrm| modrm.reg());
@@ -77,7 +78,8 @@ fn is_counted_alone<M: Mode>(insn: &Insn) -> bool {
         Map::Vex(map) => matches!(map, 1..=3 | 5 | 7),
         Map::Evex(map) => matches!(map, 1..=3 | 5..=7),
         Map::Xop(map) => matches!(map, 8..=10),
-        // SERIALIZE, WRMSRNS, RDMSRLIST, ERETS, XSUSLDTRK, UINTR, LKGS and other register forms of the system groups.
+        // SERIALIZE, WRMSRNS, RDMSRLIST, ERETS, XSUSLDTRK, UINTR, LKGS and other register forms of the system
+        // groups.
         Map::Escape0F => match insn.opcode {
             0x00 | 0x01 => insn.modrm.is_some_and(|modrm| modrm.is_register()),
             _ => false,

@@ -1,13 +1,13 @@
 //! What the x86-64 and i386 backends of probe-core share: everything but registers, ABI and assembly.
 //!
-//! A place's bytes become an [`Insn`] (prefixes, opcode, ModRM, length: [`insn`], [`length`]), the `Insn` becomes
-//! a [`Plan`] or a refusal ([`mod@decode`]), and the plan is either executed on the registers ([`mod@simulate`]) or
-//! built into a slot ([`slot`]). Return stubs and stack arguments are in [`call`]. Two types keep the modes apart:
-//! [`Mode`] (what the decoder must know) and [`Registers`] (what the simulation must know); the backends implement the
-//! latter for their own register files.
+//! A place's bytes become an [`Insn`] (prefixes, opcode, ModRM, length: [`insn`], [`length`]), the `Insn`
+//! becomes a [`Plan`] or a refusal ([`mod@decode`]), and the plan is either executed on the registers
+//! ([`mod@simulate`]) or built into a slot ([`slot`]). Return stubs and stack arguments are in [`call`]. Two
+//! types keep the modes apart: [`Mode`] (what the decoder must know) and [`Registers`] (what the simulation
+//! must know); the backends implement the latter for their own register files.
 //!
-//! Pure, `no_std`, no heap, and nothing here panics: all of it may be called in a trap handler. The lengths and the
-//! validity of instructions come from yaxpeax-x86, held against this crate's own length rule (see
+//! Pure, `no_std`, no heap, and nothing here panics: all of it may be called in a trap handler. The lengths
+//! and the validity of instructions come from yaxpeax-x86, held against this crate's own length rule (see
 //! [`length`]).
 //!
 //! Features: `long-mode` and `protected-mode` switch on [`LongMode`] and [`ProtectedMode`].

@@ -47,8 +47,8 @@ pub trait Registers: Regs {
     /// The mode whose registers these are.
     type Mode: Mode;
 
-    /// General register `number` by its encoding: 0 AX, 1 CX, 2 DX, 3 BX, 4 SP, 5 BP, 6 SI, 7 DI, 8 to 15. Other
-    /// numbers, and 8 to 15 in 32-bit mode, read as 0.
+    /// General register `number` by its encoding: 0 AX, 1 CX, 2 DX, 3 BX, 4 SP, 5 BP, 6 SI, 7 DI, 8 to 15.
+    /// Other numbers, and 8 to 15 in 32-bit mode, read as 0.
     fn general(&self, number: u8) -> u64;
 
     /// Sets general register `number`; other numbers are ignored.
@@ -64,7 +64,7 @@ pub trait Registers: Regs {
     fn code_segment(&self) -> u64;
 }
 
-/// What a step keeps between the slot's two ends: the value of the register that was borrowed.
+/// The borrowed register's value, kept between the slot's two ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepState {
     pub(crate) saved: u64,

@@ -4,9 +4,9 @@
 //! counter in 64-bit mode, clears the upper half of RCX; RET imm16 drops its arguments; CALL reads its
 //! target before it pushes; 16-bit PUSHF and POPF move two bytes.
 //!
-//! What the processor would answer with #GP (a target that is not canonical, CLI and STI without the privilege)
-//! is a fault at address 0, as the system call interface shows a #GP to a process. Segments start at 0. The
-//! shadow stack of CET is not kept: a host must not probe tasks that run with one.
+//! What the processor would answer with #GP (a target that is not canonical, CLI and STI without the
+//! privilege) is a fault at address 0, as the system call interface shows a #GP to a process. Segments start
+//! at 0. The shadow stack of CET is not kept: a host must not probe tasks that run with one.
 
 use crate::mode::Mode;
 use crate::plan::{Condition, Effect, LoopKind, MemoryOperand, Plan, Source, StackEffect, Width};

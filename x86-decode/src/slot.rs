@@ -1,8 +1,8 @@
 //! The out-of-line copy of an instruction: built, entered, left.
 //!
-//! A slot is the copy (relocated where it must be), one byte that is either `int3` or the opcode of `jmp rel32`,
-//! and that jump's displacement. The displacement is always there, so that one byte switches the tail at once
-//! on every processor; where the jump does not reach, breakpoints stand there.
+//! A slot is the copy (relocated where it must be), one byte that is either `int3` or the opcode of `jmp
+//! rel32`, and that jump's displacement. The displacement is always there, so that one byte switches the tail
+//! at once on every processor; where the jump does not reach, breakpoints stand there.
 
 use crate::MAX_INSN_LEN;
 use crate::insn::{Insn, Map, REX_X};
@@ -163,8 +163,8 @@ pub(crate) fn ip_relative(
     code.put(after)
 }
 
-/// `67 op [rip + d]` becomes `67 op [disp32]`: ModRM.rm 4 and a SIB byte without base and index. What would make an index of
-/// that SIB byte, and means nothing beside RIP, is taken out of REX, VEX, EVEX and XOP.
+/// `67 op [rip + d]` becomes `67 op [disp32]`: ModRM.rm 4 and a SIB byte without base and index. REX, VEX,
+/// EVEX and XOP lose the bit that would make an index of that SIB byte; beside RIP it means nothing.
 pub(crate) fn ip32_relative<M: Mode>(
     code: &mut Writer<'_>,
     insn: &[u8],
@@ -186,7 +186,8 @@ pub(crate) fn ip32_relative<M: Mode>(
     code.put(after)
 }
 
-/// Clears the fourth bit of SIB.index in what stands before the ModRM byte; but for REX, it is stored inverted.
+/// Clears the fourth bit of SIB.index in what stands before the ModRM byte; but for REX, it is stored
+/// inverted.
 fn without_index(before_modrm: &mut [u8], insn: &Insn) {
     const INVERTED_X: u8 = 0x40;
     const VEX3: u8 = 0xc4;

@@ -1,7 +1,7 @@
 //! Data breakpoints: what DR0 to DR3 and DR7 hold. Source: SDM volume 3, 17.2.
 //!
-//! Data breakpoints trap after the access, with a bit of DR6 for each register; a kernel loads the registers on
-//! every CPU. Pure.
+//! Data breakpoints trap after the access, with a bit of DR6 for each register; a kernel loads the registers
+//! on every CPU. Pure.
 
 use crate::mode::Mode;
 use probe_core::error::Refusal;

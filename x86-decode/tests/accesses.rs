@@ -1,8 +1,8 @@
-//! Which registers a simulated instruction reads and writes: ours, found out by changing one register at a time, against
-//! capstone's, over every instruction of two real C libraries.
+//! Which registers a simulated instruction reads and writes: ours, found out by changing one register at a
+//! time, against capstone's, over every instruction of two real C libraries.
 //!
-//! The libraries are the system's and the one of Debian's `libc6-i386-cross` (or `libc6-i386`); what is not there is
-//! skipped and said. Where capstone disagrees, [`is_known`] has the reason.
+//! The libraries are the system's and the one of Debian's `libc6-i386-cross` (or `libc6-i386`); what is not
+//! there is skipped and said. Where capstone disagrees, [`is_known`] has the reason.
 
 #![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 
@@ -63,7 +63,8 @@ impl<A: Arch<Plan = Plan, Regs: Registers + Default>> Simulated for Insn<'_, A> 
     }
 }
 
-/// The register of a name, whatever its width; `None` for those that are not compared (segments, the instruction pointer).
+/// The register of a name, whatever its width; `None` for those that are not compared (segments, the
+/// instruction pointer).
 fn numbered(name: &str) -> Option<Register> {
     const NAMES: [&str; 8] = ["ax", "cx", "dx", "bx", "sp", "bp", "si", "di"];
     if name.ends_with("flags") {

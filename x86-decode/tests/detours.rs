@@ -1,4 +1,5 @@
-//! Detours, walked through instruction by instruction: what they do is what the displaced instruction does in place.
+//! Detours, walked through instruction by instruction: what they do is what the displaced instruction does in
+//! place.
 
 mod common;
 
@@ -231,7 +232,8 @@ where
             _ => None,
         };
     }
-    // lea rsp, [rsp - 128]; call [rip + d]: through a word that a program may read that has unaligned accesses fault.
+    // lea rsp, [rsp - 128]; call [rip + d]: through a word that a program may read that has unaligned
+    // accesses fault.
     let [0x48, 0x8d, 0x64, 0x24, 0x80, 0xff, 0x15, ..] = rest else { return None };
     let trampoline_at = (offset + 11).wrapping_add_signed(four(7));
     assert!(
@@ -357,7 +359,8 @@ fn padding_is_displaced(#[case] text: &[u8]) {
     assert_eq!((usize::from(displaced.len_bytes), displaced.starts().count()), (text.len(), 1));
 }
 
-/// Every byte of the displacement that a displaced instruction starts at is `int3`: who arrives there traps (SAFE_3).
+/// Every byte of the displacement that a displaced instruction starts at is `int3`: who arrives there traps
+/// (SAFE_3).
 #[rstest]
 #[case::one(&[0xb8, 1, 2, 3, 4])]
 #[case::two(&[0x31, 0xc0, 0xb8, 1, 2, 3, 4])]

@@ -1,8 +1,8 @@
 //! Two independent decoders read the same programs: iced-x86 everywhere, capstone on x86-64 Linux.
 //!
-//! What is read: this test's own text (in the mode that it is built for) and, where the machine has it, the system's
-//! libc. Every instruction is compared: length, class of branch, branch target, whether memory is addressed
-//! relative to the instruction. Where the decoders disagree, the reason is listed here.
+//! What is read: this test's own text (in the mode that it is built for) and, where the machine has it, the
+//! system's libc. Every instruction is compared: length, class of branch, branch target, whether memory is
+//! addressed relative to the instruction. Where the decoders disagree, the reason is listed here.
 
 #![cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 
@@ -181,10 +181,11 @@ fn capstone_agrees_on_every_instruction() {
     }
 }
 
-/// Encodings that no compiler makes: every opcode of every map behind common prefixes, with varied ModRM and SIB bytes.
+/// Encodings that no compiler makes: every opcode of every map behind common prefixes, with varied ModRM and
+/// SIB bytes.
 ///
-/// Where both have a length it is the same. What only one of the two decodes is counted, not compared: reserved
-/// encodings are a matter of version.
+/// Where both have a length it is the same. What only one of the two decodes is counted, not compared:
+/// reserved encodings are a matter of version.
 #[rstest::rstest]
 #[case::x86_64(synthetic::<LongMode>)]
 #[case::i386(synthetic::<ProtectedMode>)]

@@ -56,7 +56,8 @@ impl Text for Fake {
     }
 }
 
-/// REG_6: each instruction of what unwinders look for at a return address, and none of what only resembles it.
+/// REG_6: each instruction of what unwinders look for at a return address, and none of what only resembles
+/// it.
 #[rstest]
 #[case::rt_64(code::<X86_64>, b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05", &[0, 7])]
 #[case::plain(code::<I386>, b"\x58\xb8\x77\0\0\0\xcd\x80", &[0, 1, 6])]
@@ -248,7 +249,8 @@ fn a_slot_out_of_reach_is_refused_or_keeps_its_breakpoint() {
     assert_eq!(out[2..], [0xcc; X86_64::SLOT_LEN - 10]);
 }
 
-/// Beside EIP the bits that extend an index mean nothing; beside the SIB byte that takes its place they would.
+/// Beside EIP the bits that extend an index mean nothing; beside the SIB byte that takes its place they
+/// would.
 #[cfg(target_pointer_width = "64")]
 #[rstest]
 // movzx r12, byte [eip+0x10]
@@ -347,7 +349,8 @@ where
     assert_eq!(calls.return_value(&regs), 7);
 }
 
-/// A call that has returned to its stub may be on its way although the popped word has changed: the stub pushes another one there.
+/// A call that has returned to its stub may be on its way although the popped word has changed: the stub
+/// pushes another one there.
 fn interrupted_return<A: Arch>(word: usize)
 where
     A::Regs: Registers + Default,
@@ -427,7 +430,8 @@ fn the_save_area_fits_the_processor(
     assert_eq!((area.saver, area.components, area.len_bytes), (saver, components, len_bytes));
 }
 
-/// Stubs call the veneer behind them; from there on the handler is on the stack and control is in the trampoline.
+/// Stubs call the veneer behind them; from there on the handler is on the stack and control is in the
+/// trampoline.
 #[rstest]
 #[case::x86_64(true)]
 #[case::i386(false)]
@@ -462,7 +466,8 @@ fn stubs_lead_to_the_veneer(#[case] is_long: bool) {
     assert_eq!(fill_stubs(&mut [0; 32]), 0, "no room but for a veneer");
 }
 
-/// Stubs that make no call of their own push what one would; before each stands the call that pushes the stub itself.
+/// Stubs that make no call of their own push what one would; before each stands the call that pushes the stub
+/// itself.
 #[cfg(target_pointer_width = "64")]
 #[test]
 fn followed_stubs_lead_to_the_veneer() {

@@ -1,5 +1,5 @@
-//! Return stubs, detours and trampolines on this processor: nothing changes but what the handler changes (HIT_1, RET_4), and
-//! an unwinder passes through a stub (RET_7, RET_8).
+//! Return stubs, detours and trampolines on this processor: nothing changes but what the handler changes
+//! (HIT_1, RET_4), and an unwinder passes through a stub (RET_7, RET_8).
 
 #![cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 
@@ -254,7 +254,8 @@ fn copy_segments(regs: &mut Native, from: &Native) {
     }
 }
 
-// ---- detours ---------------------------------------------------------------------------------------------------
+// ---- detours
+// ---------------------------------------------------------------------------------------------------
 
 /// What the word of a detour is the address of.
 #[repr(C)]
@@ -290,9 +291,9 @@ extern "C" fn on_jump(word: usize, regs: *mut Native) -> Resume {
     word.answer
 }
 
-/// A function of two five-byte no-operations and a return, a jump in the place of each. The second hit meets the state that the first
-/// has left, and answers what is tested; where it is followed, the return meets that. Below the stack pointer nothing changes either,
-/// unless the call is followed.
+/// A function of two five-byte no-operations and a return, a jump in the place of each. The second hit meets
+/// the state that the first has left, and answers what is tested; where it is followed, the return meets
+/// that. Below the stack pointer nothing changes either, unless the call is followed.
 #[rstest]
 fn hit_1_a_hit_by_jump_changes_nothing_else(
     #[values(SaveSet::General, SaveSet::Full)] save: SaveSet,
@@ -410,7 +411,8 @@ fn a_jprobe_returns_to_a_breakpoint() {
     assert!(Backend::is_breakpoint(&[first]));
 }
 
-// ---- unwinding -------------------------------------------------------------------------------------------------
+// ---- unwinding
+// -------------------------------------------------------------------------------------------------
 
 /// The table that the frame description refers to: one word per stub.
 static REAL: [AtomicUsize; CHUNK_LEN / STUB_LEN] = [const { AtomicUsize::new(0) }; CHUNK_LEN / STUB_LEN];
@@ -425,7 +427,8 @@ extern "C" fn pass_on(stub: usize, regs: *mut Native) -> Resume {
     Resume::Unchanged
 }
 
-/// `body`, entered with its return address replaced by the stub in `STUB`; the real one is left in `REAL_ADDRESS`.
+/// `body`, entered with its return address replaced by the stub in `STUB`; the real one is left in
+/// `REAL_ADDRESS`.
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn probed_body() -> usize {
     cfg_if::cfg_if! {
@@ -513,7 +516,8 @@ unsafe extern "C" {
     fn __register_frame(begin: *const u8);
 }
 
-/// Hands a frame description to this program's unwinder: libgcc's takes the section, LLVM's (musl) the description.
+/// Hands a frame description to this program's unwinder: libgcc's takes the section, LLVM's (musl) the
+/// description.
 fn register(frame: &'static EhFrame) {
     let at = if cfg!(target_env = "musl") { frame.description_at } else { 0 };
     // SAFETY: a well-formed description that is never freed.

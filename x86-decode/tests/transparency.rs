@@ -1,6 +1,6 @@
-//! Transparency: every instruction of the vector files that may be probed is executed on this processor, bare and
-//! as a probe would execute it, from the same random states. Registers, flags, memory, the next address and the
-//! signal are the same (HIT_1, HIT_3, HIT_9, HIT_11).
+//! Transparency: every instruction of the vector files that may be probed is executed on this processor, bare
+//! and as a probe would execute it, from the same random states. Registers, flags, memory, the next address
+//! and the signal are the same (HIT_1, HIT_3, HIT_9, HIT_11).
 //!
 //! Built for x86-64 it runs the 64-bit rows, for i686 the 32-bit ones.
 
@@ -328,8 +328,9 @@ impl Bench {
     }
 }
 
-/// A branch to where no code can be, told at the target instead of at the branch: the simulation lets addresses of 57
-/// bits be, and a slot that loads its target learns it too late. The context faults when it is resumed.
+/// A branch to where no code can be, told at the target instead of at the branch: the simulation lets
+/// addresses of 57 bits be, and a slot that loads its target learns it too late. The context faults when it
+/// is resumed.
 fn is_not_canonical(outcome: &Outcome) -> bool {
     let pc = outcome.regs.pc().as_usize() as u64 as i64;
     NativeMode::IS_LONG && !matches!(pc >> 47, 0 | -1)
@@ -370,7 +371,8 @@ fn is_privileged(bytes: &[u8]) -> bool {
     )
 }
 
-/// This process's segment registers, with one for the tests: GS (64-bit) or FS (32-bit) begins at [`SEGMENT_BASE`].
+/// This process's segment registers, with one for the tests: GS (64-bit) or FS (32-bit) begins at
+/// [`SEGMENT_BASE`].
 fn segments(arena: &Arena, machine: &Machine) -> Native {
     arena.bytes(arena.code()).fill(0xcc);
     let mut regs = Native::default();
@@ -403,11 +405,12 @@ mod generated {
     use super::*;
     use probe_x86_decode::decode::decode_bytes;
 
-    /// Encodings of every map, prefix and addressing form, valid and not, from a seeded generator: what is decided is the length
-    /// that the instruction has, what is not refused behaves as in place.
+    /// Encodings of every map, prefix and addressing form, valid and not, from a seeded generator: what is
+    /// decided is the length that the instruction has, what is not refused behaves as in place.
     ///
-    /// `PROBE_GENERATE=1000000 cargo test --release -p probe-x86-decode --test transparency generated` is the long form;
-    /// `PROBE_GENERATE_SEED` chooses others. In a child, whose end is looked at: what goes wrong may be anything.
+    /// `PROBE_GENERATE=1000000 cargo test --release -p probe-x86-decode --test transparency generated` is the
+    /// long form; `PROBE_GENERATE_SEED` chooses others. In a child, whose end is looked at: what goes wrong
+    /// may be anything.
     #[test]
     fn generated_encodings_behave_as_on_hardware() {
         let number = |name: &str, otherwise: u64| {

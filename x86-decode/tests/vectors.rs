@@ -1,4 +1,5 @@
-//! Every row of the vector files gets the plan that it names. Under Miri, which takes an hour for all of them, every 40th.
+//! Every row of the vector files gets the plan that it names. Under Miri, which takes an hour for all of
+//! them, every 40th.
 
 mod common;
 
@@ -97,8 +98,8 @@ fn row<M: Mode>(bytes: &[u8]) -> Option<(bool, u8, String)> {
     is_row.then_some((is_escaped, insn.opcode, plan))
 }
 
-/// Without Miri, which would take hours: every opcode of the two maps that have rows, under every prefix, with every ModRM byte: what is decided about one of
-/// them is decided by a vector, too.
+/// Without Miri, which would take hours: every opcode of the two maps that have rows, under every prefix,
+/// with every ModRM byte: what is decided about one of them is decided by a vector, too.
 #[cfg(not(miri))]
 fn rows_without_a_vector<M: Mode>(file: &'static str) -> BTreeMap<(bool, u8, String), Vec<u8>> {
     let mut rows = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! Load/store-exclusive regions: is a place on a path from an exclusive load to its store?
 //!
-//! A trap between the two clears the exclusive monitor (DDI 0487J.a B2.12.5): the store fails, the loop starts
-//! again, traps again, and never ends. So a place inside is refused, not only the two instructions.
+//! A trap between the two clears the exclusive monitor (DDI 0487J.a B2.12.5): the store fails, the loop
+//! starts again, traps again, and never ends. So a place inside is refused, not only the two instructions.
 //!
 //! The text around the place is taken as a graph of instructions: fall-through, direct branches in both
 //! directions, nothing after an unconditional jump or a return. A place is inside when it can be reached
@@ -90,7 +90,8 @@ impl Window {
         open
     }
 
-    /// For each instruction: whether a store-exclusive may come, from it on, that belongs to a monitor opened before it.
+    /// For each instruction: whether a store-exclusive may come, from it on, that belongs to a monitor opened
+    /// before it.
     fn may_be_stored(&self) -> [bool; WINDOW] {
         let mut stored = [false; WINDOW];
         let mut changed = true;
@@ -127,7 +128,8 @@ impl Window {
     }
 }
 
-/// Reads up to `want` instructions before the place to the end of `head`; returns how many, counted from the place.
+/// Reads up to `want` instructions before the place to the end of `head`; returns how many, counted from the
+/// place.
 fn read_before(site: &Site<'_>, head: &mut [u8], want: usize) -> usize {
     let from = head.len() - want * 4;
     if site.text.read(back(site.at, want), &mut head[from..]) == want * 4 {

@@ -1,7 +1,7 @@
 //! Exception generation, hints, barriers, PSTATE and system registers: an allow-list.
 //!
-//! What is not in one of the tables is refused. Section numbers are those of DDI 0487J.a. The tables hold what a
-//! process may execute, and those system registers of a kernel that neither the probe's trap nor the
+//! What is not in one of the tables is refused. Section numbers are those of DDI 0487J.a. The tables hold
+//! what a process may execute, and those system registers of a kernel that neither the probe's trap nor the
 //! masking of interrupts around a slot can change between the original place and the slot.
 
 use super::{PAUTH_LR, Plan, UNALLOCATED};
@@ -50,15 +50,17 @@ fn exception(word: u32) -> Refusal {
     }
 }
 
-/// C6.2.116 HINT and the instructions that alias it. Unallocated hints are refused: FEAT_PAuth_LR has shown that a
-/// new one may depend on what stands next to it.
+/// C6.2.116 HINT and the instructions that alias it. Unallocated hints are refused: FEAT_PAuth_LR has shown
+/// that a new one may depend on what stands next to it.
 fn hint(word: u32) -> Result<(Plan, Method), Refusal> {
     match insn::hint_number(word) {
         // NOP; BTI, BTI c, BTI j, BTI jc: no effect but to clear BTYPE, which every simulation does.
         0 | 32 | 34 | 36 | 38 => NOP,
-        // YIELD WFE WFI SEV SEVL DGH XPACLRI. WFE and WFI may wake at any time; an interrupt wakes them, masked or not.
+        // YIELD WFE WFI SEV SEVL DGH XPACLRI. WFE and WFI may wake at any time; an interrupt wakes them,
+        // masked or not.
         1..=7 => RUN,
-        // PACIA1716 PACIB1716 AUTIA1716 AUTIB1716, PAC/AUT of X30 with zero and SP: keys, X16, X17, X30, SP only.
+        // PACIA1716 PACIB1716 AUTIA1716 AUTIB1716, PAC/AUT of X30 with zero and SP: keys, X16, X17, X30, SP
+        // only.
         8 | 10 | 12 | 14 | 24..=31 => RUN,
         // ESB, PSB CSYNC, TSB CSYNC, GCSB DSYNC, CSDB, CLRBHB, CHKFEAT X16.
         16..=20 | 22 | 40 => RUN,
@@ -122,9 +124,9 @@ const fn read_write(mask: u16, value: u16) -> Row {
     Row { mask, value, access: Access::ReadWrite }
 }
 
-/// D17.2 and D17.3 (register encodings). Not here, so refused: DAIF, ALLINT, SPSel, PMR (masked around a slot);
-/// SPSR, ELR, ESR, FAR, AFSR, SP_ELx, PAR (overwritten by the trap or a handler); all debug and trace registers
-/// (op0 = 2); writes to what configures translation, vectors or the core.
+/// D17.2 and D17.3 (register encodings). Not here, so refused: DAIF, ALLINT, SPSel, PMR (masked around a
+/// slot); SPSR, ELR, ESR, FAR, AFSR, SP_ELx, PAR (overwritten by the trap or a handler); all debug and trace
+/// registers (op0 = 2); writes to what configures translation, vectors or the core.
 static REGISTERS: [Row; 31] = [
     // A process: NZCV, SVCR, DIT, SSBS, TCO.
     read_write(ALL, sysreg(3, 3, 4, 2, 0)),
@@ -155,7 +157,8 @@ static REGISTERS: [Row; 31] = [
     // PMCCNTR_EL0 and its group; PMEVCNTR<n>, PMEVTYPER<n>, PMCCFILTR (CRm 8 to 15).
     read_only(CRN, sysreg(3, 3, 9, 0, 0)),
     read_only(0xffc0, sysreg(3, 3, 14, 8, 0)),
-    // A kernel: the identification registers (which Linux also emulates for processes), CCSIDR, CLIDR, CSSELR.
+    // A kernel: the identification registers (which Linux also emulates for processes), CCSIDR, CLIDR,
+    // CSSELR.
     read_only(CRN, sysreg(3, 0, 0, 0, 0)),
     read_only(CRM, sysreg(3, 1, 0, 0, 0)),
     read_write(ALL, sysreg(3, 2, 0, 0, 0)),
@@ -179,7 +182,8 @@ fn system_register(word: u32, direction: Direction) -> Result<(Plan, Method), Re
     }
 }
 
-/// C5.3 to C5.6: cache maintenance, address translation, TLB maintenance, prediction restriction. Mask, value.
+/// C5.3 to C5.6: cache maintenance, address translation, TLB maintenance, prediction restriction. Mask,
+/// value.
 static OPERATIONS: [(u16, u16); 20] = [
     // IC IALLUIS, IC IALLU, IC IVAU.
     (ALL, sysreg(1, 0, 7, 1, 0)),

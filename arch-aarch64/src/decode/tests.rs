@@ -165,7 +165,8 @@ fn the_entry_ends_behind_the_signing(#[case] first: &[u32], #[case] end: usize) 
     assert_eq!(entry_end(&bytes[..3]), 0);
 }
 
-/// Hundreds of rows of text, minutes under Miri; what they exercise is the code of the tests above, without `unsafe`.
+/// Hundreds of rows of text, minutes under Miri; what they exercise is the code of the tests above, without
+/// `unsafe`.
 #[cfg(not(miri))]
 mod table {
     use super::*;
@@ -274,8 +275,8 @@ mod table {
         assert!(missing.is_empty(), "{missing:?}");
     }
 
-    /// A change of one bit of a refused or special word must not make it something that runs in a slot unnoticed: each class
-    /// of the branch, exception and system space is decided by all of its fixed bits.
+    /// A change of one bit of a refused or special word must not make it something that runs in a slot
+    /// unnoticed: each class of the branch, exception and system space is decided by all of its fixed bits.
     #[test]
     fn the_branch_exception_and_system_space_is_an_allow_list() {
         let mut run = [0u32; 3];

@@ -37,7 +37,8 @@ fn start() -> usize {
     ENTRY.as_usize() - HEADER_LEN
 }
 
-/// What has been done: the registers, what ran unchanged, and from where a vector was loaded by which instruction.
+/// What has been done: the registers, what ran unchanged, and from where a vector was loaded by which
+/// instruction.
 #[derive(Debug, PartialEq)]
 struct Done {
     regs: PtRegs,
@@ -262,7 +263,8 @@ fn the_lowest_detour_lies_as_far_before_its_place_as_the_jump_reaches() {
     assert!(Aarch64::is_breakpoint(&Aarch64.jump(place, CodeAddr::new(0))));
 }
 
-/// The copy's own branch ends where the instruction's would: not beyond the reach of a detour that lies far off.
+/// The copy's own branch ends where the instruction's would: not beyond the reach of a detour that lies far
+/// off.
 #[test]
 fn a_branch_away_from_its_detour_may_be_out_of_reach() {
     let back = insn::branch(-0x600_0000).unwrap();

@@ -1,5 +1,5 @@
-//! A machine for one instruction: puts it into an arena of breakpoints, runs it from given registers and memory, and
-//! reports where and with what state it stopped.
+//! A machine for one instruction: puts it into an arena of breakpoints, runs it from given registers and
+//! memory, and reports where and with what state it stopped.
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use probe_arch_aarch64::{Aarch64, Plan, PtRegs, StepState};
@@ -239,8 +239,8 @@ impl Drop for Machine {
 /// Loads the vector registers and traps; the handler goes on from there and comes back after the trap.
 #[inline(never)]
 fn launch(vectors: &[u128; 32]) {
-    // SAFETY: every register that the handler does not give back is declared; general registers come back from
-    // `home`.
+    // SAFETY: every register that the handler does not give back is declared; general registers come back
+    // from `home`.
     unsafe {
         core::arch::asm!(
             "ldp q0, q1, [x9, #0]", "ldp q2, q3, [x9, #32]", "ldp q4, q5, [x9, #64]",
@@ -371,7 +371,8 @@ impl State {
 /// FPSIMD_MAGIC's record in the frame: vectors, FPSR, FPCR.
 fn floating_point(context: &ucontext_t) -> ([u128; 32], u32, u32) {
     const FPSIMD_MAGIC: u32 = 0x4650_8001;
-    // SAFETY: the frame's records follow `uc_mcontext`, 16-byte aligned; the kernel ends them with a zero magic.
+    // SAFETY: the frame's records follow `uc_mcontext`, 16-byte aligned; the kernel ends them with a zero
+    // magic.
     let end = (&raw const context.uc_mcontext).cast::<u8>();
     let mut at = end.addr() + 8 + size_of::<PtRegs>();
     at = at.next_multiple_of(16);

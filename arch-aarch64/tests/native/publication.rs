@@ -1,4 +1,5 @@
-//! The publication sequence (SAFE_3), held by its own instructions: QEMU shows stale text to nobody, so only this can.
+//! The publication sequence (SAFE_3), held by its own instructions: QEMU shows stale text to nobody, so only
+//! this can.
 
 use probe_arch_aarch64::{Aarch64, Lines};
 use probe_core::CodeAddr;

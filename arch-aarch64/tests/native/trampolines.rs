@@ -1,4 +1,5 @@
-//! Trampolines, executed: what a caller sees after a probed function has returned, and a function behind a detour (RET_4, HIT_1).
+//! Trampolines, executed: what a caller sees after a probed function has returned, and a function behind a
+//! detour (RET_4, HIT_1).
 
 use probe_arch_aarch64::{Aarch64, PtRegs};
 use probe_core::CodeAddr;
@@ -454,8 +455,8 @@ fn map_for_detours(trampoline: CodeAddr, is_near: bool) -> CodeAddr {
     maps.next().expect("there is room")
 }
 
-/// The instruction of a place is a no-operation, what follows it leads to where the test goes on. Where a branch reaches the trampoline,
-/// and where none does.
+/// The instruction of a place is a no-operation, what follows it leads to where the test goes on. Where a
+/// branch reaches the trampoline, and where none does.
 #[test]
 fn hit_1_a_hit_by_jump_changes_nothing_else() {
     const PLACE: usize = 0x800;

@@ -1,4 +1,5 @@
-//! The same state before, the same state after, with and without a probe: for every vector that is not refused.
+//! The same state before, the same state after, with and without a probe: for every vector that is not
+//! refused.
 
 use crate::classes;
 use crate::coverage::{Coverage, LEAST_STATES, Way};
@@ -99,8 +100,8 @@ enum Values {
     Code,
 }
 
-/// `value`, unless this test's own text or data may lie there: a static program is linked to low addresses, and a branch
-/// to it would go on there.
+/// `value`, unless this test's own text or data may lie there: a static program is linked to low addresses,
+/// and a branch to it would go on there.
 fn elsewhere(value: u64) -> u64 {
     if (1 << 16..1 << 28).contains(&value) { value | 1 << 45 } else { value }
 }
@@ -185,8 +186,8 @@ fn forget_dead_stack(machine: &Machine, start: &PtRegs, outcome: &mut Outcome) {
     outcome.data[below..below + 16].fill(0);
 }
 
-/// A branch drops the tag of its target (DDI 0487J.a D8.8, `AArch64.BranchAddr`), and so does the exception return
-/// that ends a simulated branch; QEMU's sigreturn does not.
+/// A branch drops the tag of its target (DDI 0487J.a D8.8, `AArch64.BranchAddr`), and so does the exception
+/// return that ends a simulated branch; QEMU's sigreturn does not.
 fn without_tag(pc: u64) -> u64 {
     // Processes have tags in the lower half only (TCR_EL1.TBI0).
     if pc >> 55 & 1 == 0 { pc & ((1 << 56) - 1) } else { pc }
@@ -293,7 +294,8 @@ fn generated(word: u32, random: &mut Random) -> u32 {
     const B_OR_BL: u32 = 0x1400_0000;
     // C4.1, bits 28:25.
     let fields = match word >> 25 & 15 {
-        // Branches, exceptions, system: of most, bits 5 and up are no register; literals, what lies in the arena.
+        // Branches, exceptions, system: of most, bits 5 and up are no register; literals, what lies in the
+        // arena.
         _ if word & 0x7c00_0000 == B_OR_BL => 0,
         0b1010 | 0b1011 => 0x1f,
         _ if word & 0x3b00_0000 == LITERAL => 0x1f,
@@ -341,7 +343,8 @@ const BTI_JC: u32 = 0xd503_24df;
 const PACIASP: u32 = 0xd503_233f;
 const NOP: u32 = 0xd503_201f;
 
-/// In guarded pages a target is checked against BTYPE, so a simulated branch has to leave what a real one leaves.
+/// In guarded pages a target is checked against BTYPE, so a simulated branch has to leave what a real one
+/// leaves.
 #[test]
 fn hit_11_landing_pads_are_checked_after_simulated_branches() {
     const BR_X3: u32 = 0xd61f_0060;
@@ -374,7 +377,8 @@ fn hit_11_landing_pads_are_checked_after_simulated_branches() {
     }
 }
 
-/// The pads themselves, reached by the branches that they accept, in guarded pages, run out of line or simulated.
+/// The pads themselves, reached by the branches that they accept, in guarded pages, run out of line or
+/// simulated.
 #[test]
 fn hit_11_landing_pads_can_be_probed() {
     let machine = Machine::new(Pages::Guarded);

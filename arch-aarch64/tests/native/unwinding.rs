@@ -37,7 +37,8 @@ unsafe extern "C-unwind" {
 }
 
 unsafe extern "C" {
-    /// LLVM's libunwind, which Rust's musl targets link, takes the address of one frame description; libgcc's takes a section.
+    /// LLVM's libunwind, which Rust's musl targets link, takes the address of one frame description; libgcc's
+    /// takes a section.
     fn __register_frame(description: *const u8);
     fn __deregister_frame(description: *const u8);
 }

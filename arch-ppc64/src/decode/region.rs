@@ -1,7 +1,7 @@
 //! Load-reserve/store-conditional regions: where a trap would lose the reservation each time round the loop.
 //!
-//! Book II, "Load And Reserve and Store Conditional Instructions": a reservation is lost by the return from an
-//! interrupt, among other things. A probe inside such a region makes the store fail for ever. Called at
+//! Book II, "Load And Reserve and Store Conditional Instructions": a reservation is lost by the return from
+//! an interrupt, among other things. A probe inside such a region makes the store fail for ever. Called at
 //! registration only. Pure.
 
 use super::Words;
@@ -14,11 +14,11 @@ use probe_core::arch::Site;
 const REACH_WORDS: usize = 128;
 const WINDOW_WORDS: usize = 2 * REACH_WORDS;
 
-/// Whether the place lies between a load-and-reserve and a store-conditional: it can be reached from a load without
-/// passing a store, and a store can be reached from it without passing a load.
+/// Whether the place lies between a load-and-reserve and a store-conditional: it can be reached from a load
+/// without passing a store, and a store can be reached from it without passing a load.
 ///
-/// Follows the direct branches of the function (or of the surrounding text, where no symbol covers the place) for
-/// [`REACH_WORDS`] to either side; calls are taken to return.
+/// Follows the direct branches of the function (or of the surrounding text, where no symbol covers the place)
+/// for [`REACH_WORDS`] to either side; calls are taken to return.
 pub(crate) fn is_reserved<E: Endian>(words: &Words<'_, E>, site: &Site<'_>) -> bool {
     let mut window = [0; WINDOW_WORDS];
     let (start, place) = window_start(site);

@@ -34,7 +34,8 @@ fn start() -> usize {
     ENTRY.as_usize() - HEADER_LEN
 }
 
-/// What has been done: the registers, and what ran as it is, with the address that it is relative to and names.
+/// What has been done: the registers, and what ran as it is, with the address that it is relative to and
+/// names.
 #[derive(Debug, PartialEq)]
 struct Done {
     regs: PtRegs,
@@ -97,8 +98,8 @@ fn states() -> impl Iterator<Item = PtRegs> {
     })
 }
 
-/// Goes through the code at `offset` that calls the trampoline, and finds `word` where that looks for it; where the code
-/// behind the call is.
+/// Goes through the code at `offset` that calls the trampoline, and finds `word` where that looks for it;
+/// where the code behind the call is.
 fn calls<E: Endian>(image: &[u8], offset: usize, trampoline: CodeAddr, word: usize) -> usize {
     let doubleword = |at: usize| E::doubleword(*image[at..].first_chunk().unwrap()) as usize;
     let code: Vec<_> = image[offset..].as_chunks::<4>().0.iter().map(|bytes| E::word(*bytes)).collect();

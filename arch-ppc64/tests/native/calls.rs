@@ -1,7 +1,7 @@
 //! Return trampolines and jprobes, executed.
 //!
-//! A function written in assembly sets every register that a function may return with, or must preserve, to a known
-//! value and returns to a stub; its caller, in assembly too, stores what it finds. The handler clobbers
+//! A function written in assembly sets every register that a function may return with, or must preserve, to a
+//! known value and returns to a stub; its caller, in assembly too, stores what it finds. The handler clobbers
 //! everything that a handler may.
 
 use probe_arch_ppc64::Endian as _;
@@ -35,9 +35,10 @@ impl Found {
         Self { gpr: [0; 32], cr: 0, xer: 0, ctr: 0, fpscr: 0, vscr: [0; 2], vsr: [[0; 2]; 64] };
 }
 
-// call_via_stub(r3: what to load, r4: where to store what is found, r5: where the return address goes, r6: the stub)
-// It loads all registers from *r3, "returns" to the stub with them, and stores at *r4 what comes back.
-// Linkage: entered by `bl` from this file's `asm!` only; keeps r14-r31, f14-f31, v20-v31, r1, r2, r13, CR and LR.
+// call_via_stub(r3: what to load, r4: where to store what is found, r5: where the return address goes, r6:
+// the stub) It loads all registers from *r3, "returns" to the stub with them, and stores at *r4 what comes
+// back. Linkage: entered by `bl` from this file's `asm!` only; keeps r14-r31, f14-f31, v20-v31, r1, r2, r13,
+// CR and LR.
 global_asm!(
     ".pushsection .text.call_via_stub,\"ax\",@progbits",
     ".p2align 4",
@@ -107,8 +108,9 @@ global_asm!(
 );
 
 fn call_via_stub(load: &Found, found: &mut Found, real: &AtomicU64, stub: usize) {
-    // SAFETY: keeps what Rust relies on (see above); the rest is declared clobbered. The frame below r1 belongs to the callee;
-    // a function that contains a call has room for the LR and CR doublewords it writes.
+    // SAFETY: keeps what Rust relies on (see above); the rest is declared clobbered. The frame below r1
+    // belongs to the callee; a function that contains a call has room for the LR and CR doublewords it
+    // writes.
     unsafe {
         asm!(
             // A frame of its own, whose LR and CR doublewords may be written.
@@ -149,8 +151,8 @@ extern "C" fn handler(stub: usize, regs: *mut PtRegs) -> Resume {
 }
 
 fn destroy_volatile_registers() {
-    // SAFETY: everything changed is declared; the control registers FPSCR and VSCR are, by the ABI, not kept either (rounding
-    // mode aside, which is put back to nearest by Rust's own assumption: zero).
+    // SAFETY: everything changed is declared; the control registers FPSCR and VSCR are, by the ABI, not kept
+    // either (rounding mode aside, which is put back to nearest by Rust's own assumption: zero).
     unsafe {
         asm!(
             "li 0,-1; mtctr 0; mtcrf 0x83,0",

@@ -1,8 +1,9 @@
-//! A machine that executes one instruction from a given state, in place or under a probe, and says what happened.
+//! A machine that executes one instruction from a given state, in place or under a probe, and says what
+//! happened.
 //!
-//! The instruction stands in a page of traps. Signals do the rest: a trap in the test itself brings the state into the
-//! processor, the next trap or fault takes it out. Under a probe the place holds a `trap`, and the handler does what the core
-//! would do with the backend's answers.
+//! The instruction stands in a page of traps. Signals do the rest: a trap in the test itself brings the state
+//! into the processor, the next trap or fault takes it out. Under a probe the place holds a `trap`, and the
+//! handler does what the core would do with the backend's answers.
 
 use crate::state::State;
 use probe_arch_ppc64::Endian as _;
@@ -34,8 +35,9 @@ pub(crate) struct Outcome {
 const PAGE: usize = 0x1_0000;
 /// Text: the place in the middle of traps that branches may land on.
 const TEXT_LEN: usize = 8 * PAGE;
-/// How far `b` reaches to either side (Power ISA 3.1B, Book I, 2.4: LI is 24 bits of words). Nobody can access it: a branch out of
-/// the text ends where it leads, and runs nothing of what the process happens to have there.
+/// How far `b` reaches to either side (Power ISA 3.1B, Book I, 2.4: LI is 24 bits of words). Nobody can
+/// access it: a branch out of the text ends where it leads, and runs nothing of what the process happens to
+/// have there.
 const REACH: usize = 1 << 25;
 const SLOTS_LEN: usize = PAGE;
 const SIGNALS: [i32; 5] = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
@@ -167,7 +169,8 @@ impl Machine {
 
     fn write(&self, at: usize, words: &[u32]) {
         for (index, word) in words.iter().enumerate() {
-            // SAFETY: callers pass addresses of the text and slot mapping, which is writable and used by nobody else.
+            // SAFETY: callers pass addresses of the text and slot mapping, which is writable and used by
+            // nobody else.
             unsafe {
                 (at as *mut u32).add(index).write_volatile(u32::from_ne_bytes(NativeEndian::bytes(*word)))
             };
@@ -211,7 +214,8 @@ impl Machine {
             (*run).traps = 0;
             (*run).phase = Phase::Enter;
         }
-        // SAFETY: the handler brings every register back before the next instruction is executed; memory may have changed.
+        // SAFETY: the handler brings every register back before the next instruction is executed; memory may
+        // have changed.
         unsafe { asm!("trap") };
         self.write(place, &[TRAP; 2]);
         // SAFETY: as above; the handler is idle again.
@@ -283,7 +287,8 @@ unsafe extern "C" fn on_signal(signal: i32, _: *mut libc::siginfo_t, context: *m
     let run = unsafe { &mut *RUN.0.get() };
     match run.phase {
         Phase::Idle => {
-            // SAFETY: ends the process without running anything else; a fault outside a run is a bug of the test.
+            // SAFETY: ends the process without running anything else; a fault outside a run is a bug of the
+            // test.
             unsafe {
                 let mut state = State::ZERO;
                 state.load(context);

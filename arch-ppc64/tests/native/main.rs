@@ -1,7 +1,9 @@
-//! Execution on the architecture itself (QEMU user mode, or hardware): every class of instruction leaves the same
-//! registers, memory and next address probed and unprobed; trampolines and publication do what they promise.
+//! Execution on the architecture itself (QEMU user mode, or hardware): every class of instruction leaves the
+//! same registers, memory and next address probed and unprobed; trampolines and publication do what they
+//! promise.
 //!
-//! Prefixed instructions need a POWER10 (`QEMU_CPU=power10`); elsewhere they fault, probed and unprobed alike.
+//! Prefixed instructions need a POWER10 (`QEMU_CPU=power10`); elsewhere they fault, probed and unprobed
+//! alike.
 #![cfg(target_arch = "powerpc64")]
 #![allow(
     clippy::multiple_unsafe_ops_per_block,

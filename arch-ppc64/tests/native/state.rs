@@ -58,8 +58,8 @@ impl State {
             (&raw mut self.vectors).copy_from_nonoverlapping(vectors.cast(), 1);
             (&raw mut self.vsx_low).copy_from_nonoverlapping(vectors.add(VECTORS * 16).cast(), 1);
         }
-        // The upper half of the FPSCR (how decimals are rounded) does not outlast a signal's return in QEMU 7.2: a no-op loses it,
-        // too, and so does whoever returns twice, as a step's end does here.
+        // The upper half of the FPSCR (how decimals are rounded) does not outlast a signal's return in QEMU
+        // 7.2: a no-op loses it, too, and so does whoever returns twice, as a step's end does here.
         self.floats[32] &= u64::from(u32::MAX);
     }
 

@@ -78,7 +78,8 @@ fn compare(machine: &mut Machine, words: &[u32], start: &State, seed: u64, cover
     }
 }
 
-/// Runs `count` random instances of what `generate` makes, times `PROBE_ROUNDS` where that is set (the sequence goes on).
+/// Runs `count` random instances of what `generate` makes, times `PROBE_ROUNDS` where that is set (the
+/// sequence goes on).
 fn sweep(
     coverage: &mut Coverage,
     seed: u64,
@@ -185,9 +186,9 @@ fn every_extended_opcode_of_31(coverage: &mut Coverage) {
     }
 }
 
-/// Whether executing the word twice gives the same result: no time, no random number. And not what raises an alignment
-/// interrupt, which QEMU 7.2 dies of in user mode: atomic memory operations anywhere, multiples and strings in
-/// little-endian mode.
+/// Whether executing the word twice gives the same result: no time, no random number. And not what raises an
+/// alignment interrupt, which QEMU 7.2 dies of in user mode: atomic memory operations anywhere, multiples and
+/// strings in little-endian mode.
 fn is_repeatable(word: u32) -> bool {
     let xo = word >> 1 & 0x3ff;
     match word >> 26 {

@@ -8,7 +8,8 @@ use probe_unwind::{ByteOrder, Stubs, ppc64};
 use std::arch::global_asm;
 use std::cell::Cell;
 
-// call_through_stub(r3: function, r4: stub, r5: where to store the real return address), where r2 is reloaded.
+// call_through_stub(r3: function, r4: stub, r5: where to store the real return address), where r2 is
+// reloaded.
 macro_rules! call_through_stub {
     ($begin:literal, $load:literal, $toc:literal) => {
         global_asm!(
@@ -67,7 +68,8 @@ unsafe extern "C-unwind" {
 }
 
 unsafe extern "C" {
-    /// LLVM's libunwind, which Rust's musl targets link, takes the address of one frame description; libgcc's takes a section.
+    /// LLVM's libunwind, which Rust's musl targets link, takes the address of one frame description; libgcc's
+    /// takes a section.
     fn __register_frame(description: *const u8);
     fn __deregister_frame(description: *const u8);
 }

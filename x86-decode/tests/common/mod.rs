@@ -31,7 +31,8 @@ pub(crate) fn vectors(file: &'static str) -> Vec<Vector> {
         .collect()
 }
 
-/// What the decoder says about `bytes`, as the vector files spell it: method and effect, or the refusal's code.
+/// What the decoder says about `bytes`, as the vector files spell it: method and effect, or the refusal's
+/// code.
 pub(crate) fn spelt<M: Mode>(bytes: &[u8]) -> String {
     let decoded = match decode_bytes::<M>(bytes) {
         Ok(decoded) => decoded,

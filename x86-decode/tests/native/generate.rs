@@ -70,11 +70,13 @@ pub(crate) fn may_run(bytes: &[u8], insn: &Insn) -> bool {
         (Map::Primary, 0xcd) | (Map::Escape0F, 0x05 | 0x34) => false,
         // Descriptor tables, protection keys, the monitor; hardware state that differs between processors.
         (Map::Escape0F, 0x00 | 0x01 | 0xa2 | 0x31 | 0x33) => false,
-        // Control and debug registers, privileged: their ModRM byte has no memory form, which the test would move.
+        // Control and debug registers, privileged: their ModRM byte has no memory form, which the test would
+        // move.
         (Map::Escape0F, 0x20..=0x23) => false,
         // Random numbers, the processor's number, the extended state. CMPXCHG8B and its larger sister remain.
         (Map::Escape0F, 0xc7) => !is_register && extension == 1,
-        // The extended state with the address of the last x87 instruction, the control word of SSE, the bases of segments.
+        // The extended state with the address of the last x87 instruction, the control word of SSE, the bases
+        // of segments.
         (Map::Escape0F | Map::Vex(1), 0xae) => false,
         // Non-temporal and direct stores of the future: whether there are any is the processor's affair.
         (Map::Evex(_) | Map::Xop(_), _) => false,
@@ -94,8 +96,8 @@ fn is_thread_relative(bytes: &[u8]) -> bool {
     bytes.iter().take_while(|byte| is_prefix(byte)).any(|byte| *byte == segment)
 }
 
-/// The same with a direct branch that stays in the code region, and in 32 bits, where most addresses are somebody's, with
-/// displacements that stay where the registers point.
+/// The same with a direct branch that stays in the code region, and in 32 bits, where most addresses are
+/// somebody's, with displacements that stay where the registers point.
 pub(crate) fn tame(mut bytes: Vec<u8>, insn: &Insn) -> Vec<u8> {
     let is_long_branch =
         matches!((insn.map, insn.opcode), (Map::Primary, 0xe8 | 0xe9) | (Map::Escape0F, 0x80..=0x8f));

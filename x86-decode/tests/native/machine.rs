@@ -1,15 +1,16 @@
 //! Runs one instruction on this processor from a chosen state, and tells the state after it.
 //!
-//! A trap is the way in and out: at an `int3` the signal handler replaces all registers by the wanted ones; the
-//! code under test then runs into another `int3` (the arena is full of them) or into a fault, where the handler
-//! notes the registers and puts the old ones back. The handler has its own stack.
+//! A trap is the way in and out: at an `int3` the signal handler replaces all registers by the wanted ones;
+//! the code under test then runs into another `int3` (the arena is full of them) or into a fault, where the
+//! handler notes the registers and puts the old ones back. The handler has its own stack.
 
 use super::{CONTEXT_AT, Context, Native, StepBack as _, gregs_of, regs_of};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, Once};
 
-/// How a run ended, with the registers there. At a breakpoint the program counter is the breakpoint's address.
+/// How a run ended, with the registers there. At a breakpoint the program counter is the breakpoint's
+/// address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) signal: i32,
@@ -25,7 +26,8 @@ pub(crate) struct Floating {
     upper: [u128; 4],
     /// ZMM17, and K3, where there are any.
     more: [u128; 5],
-    /// MXCSR, and the status word of x87 with the number of values on its stack: one before a run, unless it is a light one.
+    /// MXCSR, and the status word of x87 with the number of values on its stack: one before a run, unless it
+    /// is a light one.
     status: [u32; 2],
 }
 
@@ -132,10 +134,9 @@ fn with_fixed_floating_point() -> Floating {
     let mut after = [0u128; 13];
     // MXCSR after a reset.
     let mut status = [0x1f80u32, 0];
-    // ID and NT stay as the last code under test has left them, as the kernel's signal return does not set them: hence
-    // the POPF.
-    // SAFETY: the handler of this trap diverts to the code under test and comes back right behind the `int3` with all
-    // general registers as they are here; what else changes is named.
+    // ID and NT stay as the last code under test has left them, as the kernel's signal return does not set
+    // them: hence the POPF. SAFETY: the handler of this trap diverts to the code under test and comes back
+    // right behind the `int3` with all general registers as they are here; what else changes is named.
     unsafe {
         std::arch::asm!(
             "push 0x202",
@@ -206,8 +207,8 @@ fn own_signal_stack() {
     });
 }
 
-/// Clears AC, which the run may have set and a signal does not clear: copies of memory are made with misaligned vectors, which AMD's
-/// processors check, too.
+/// Clears AC, which the run may have set and a signal does not clear: copies of memory are made with
+/// misaligned vectors, which AMD's processors check, too.
 fn allow_misaligned() {
     // SAFETY: changes one flag, which no compiled code depends on.
     #[cfg(target_arch = "x86_64")]

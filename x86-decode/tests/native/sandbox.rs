@@ -37,7 +37,8 @@ impl Current {
     }
 }
 
-/// Runs `work` in a child, which has to return within so much processor time, and within ten times that in all.
+/// Runs `work` in a child, which has to return within so much processor time, and within ten times that in
+/// all.
 ///
 /// # Panics
 /// It has ended in another way: with what it was at.

@@ -26,7 +26,8 @@ impl Random {
     }
 }
 
-/// The flags that a process can set freely (not TF, which would trap, and not AC, which would fault anywhere).
+/// The flags that a process can set freely (not TF, which would trap, and not AC, which would fault
+/// anywhere).
 const FREE_FLAGS: u64 =
     FlagBits::CF | FlagBits::PF | FlagBits::AF | FlagBits::ZF | FlagBits::SF | FlagBits::DF | FlagBits::OF;
 
@@ -35,9 +36,9 @@ fn jump_target(arena: &Arena, random: &mut Random) -> u64 {
     (arena.code() + random.below(0x700)) as u64
 }
 
-/// A number that is no address of anything in this process, wherever it is used: in 64-bit mode neither canonical with 48
-/// nor with 57 bits, in 32-bit mode between the heap and the libraries
-/// (also when it is scaled by 4 or 8).
+/// A number that is no address of anything in this process, wherever it is used: in 64-bit mode neither
+/// canonical with 48 nor with 57 bits, in 32-bit mode between the heap and the libraries (also when it is
+/// scaled by 4 or 8).
 fn nowhere(random: &mut Random) -> u64 {
     if <Native as Registers>::Mode::IS_LONG {
         random.next() & !(1 << 63) | 1 << 62
