@@ -19,6 +19,7 @@ use crate::state::life::Claimed;
 use crate::state::point::Node;
 use crate::state::probes::Probes;
 use crate::state::return_probe::ReturnProbe;
+use crate::state::stub::Stub;
 use crate::state::task::Task;
 use crate::sync::{Relaxed, Release};
 use core::ptr;
@@ -197,7 +198,14 @@ impl<H: Host> Probes<H> {
         if !is_lost {
             regs.set_pc(home);
         }
-        while let Some(instance) = self.instance_at(at) {
+        while let Some(found) = self.stub_at(at) {
+            let instance = match found {
+                Stub::Handed(instance) => instance,
+                Stub::Left(left) => {
+                    left.come_back();
+                    break;
+                }
+            };
             let real = instance.real();
             match instance.life.claim() {
                 Some(Claimed::Live) => self.finish_call(context.filter(|_| may_call), instance, regs),

@@ -207,7 +207,9 @@ impl<H: Host> Probes<H> {
 
     /// Frees the pools of probes that have gone whose last call has returned, if there are any (RET_6).
     pub(super) fn free_returned_pools(&self, books: &mut Locked<'_, H>) {
-        if books.pools.iter().any(|pool| pool.is_whole()) {
+        let open = books.open();
+        let is_any = open.pools.iter().any(|pool| pool.is_over());
+        if is_any || (open.has_left_stubs && self.has_unused_stubs(&open)) {
             self.quiesce();
             self.mark_stepped();
             self.clean_up(books);
@@ -223,7 +225,8 @@ impl<H: Host> Probes<H> {
         let mut pools = List::new();
         let mut retired = core::mem::replace(&mut books.pools, List::new());
         while let Some(pool) = retired.pop(books.hold) {
-            let list = if pool.is_whole() {
+            let list = if pool.is_over() {
+                books.has_left_stubs |= pool.given_up() != 0;
                 self.detach_stubs(books.hold, &pool);
                 &mut pools
             } else {
@@ -248,9 +251,10 @@ impl<H: Host> Probes<H> {
             // SAFETY: off the table and in no frame since before the grace period; no node is left that leads to it.
             drop(unsafe { free(point) });
         }
-        while let Some(pool) = pools.pop(lock.hold()).map(Lent::pointer) {
-            // SAFETY: its probe had gone and no call was in flight before the grace period, and its stubs lead nowhere.
-            drop(unsafe { free(pool) });
+        while let Some(pool) = pools.pop(lock.hold()) {
+            self.settle_stubs(lock.hold(), &pool);
+            // SAFETY: its probe had gone and no call was in flight before the grace period, and no stub leads to it.
+            drop(unsafe { free(pool.pointer()) });
         }
         for chunk in stub_chunks {
             // SAFETY: off the table since before the grace period.

@@ -1,11 +1,11 @@
 //! Return stubs: handing them out to pools, and taking them back.
 
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Calls, NativeCalls, SaveSet};
+use crate::arch::{Arch, NativeCalls, SaveSet};
 use crate::error::{GrowError, NoMemory, NoStubs, RegisterError};
 use crate::held::Hold;
 use crate::room::{Room, free, leak};
-use crate::state::host::{CallsOf, Host};
+use crate::state::host::Host;
 use crate::state::instance::Instance;
 use crate::state::lock::OpenBooks;
 use crate::state::pending::{Active, MAX_DATA_LEN, ReturnHandlers};
@@ -15,10 +15,10 @@ use crate::state::probes::Probes;
 use crate::state::return_probe::ReturnProbe;
 use crate::state::slots::{CHUNK_LEN, OWN};
 use crate::state::stub::StubChunk;
-use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
+use crate::sync::Relaxed;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 
 /// All that a return probe's half is made of but its handlers.
 pub(super) struct ReturnRoom<A: Arch> {
@@ -145,19 +145,7 @@ impl<H: Host> Probes<H> {
             if chunk.save != save {
                 continue;
             }
-            let mut left = chunk.free.load(Relaxed);
-            let mut index = chunk.cursor.load(Relaxed);
-            while left != 0 && stubs.len() < wanted {
-                index = if index + 1 < chunk.instances.len() { index + 1 } else { 1 };
-                if chunk.instances[index].load(Relaxed).is_null()
-                    && let Some(home) = chunk.home(index)
-                {
-                    stubs
-                        .push((chunk.base.wrapping_add(index * CallsOf::<H>::STUB_LEN), ptr::from_ref(home)));
-                    left -= 1;
-                }
-            }
-            chunk.cursor.store(index, Relaxed);
+            chunk.find_free(wanted, stubs, books.hold);
         }
         stubs.len() == wanted
     }
@@ -199,21 +187,7 @@ impl<H: Host> Probes<H> {
         let trampoline = calls.return_trampoline(save);
         let handler = (self.entries.returned)();
         let count = calls.fill_return_stubs(base, trampoline, handler, image);
-        let mut instances = Vec::new();
-        instances.try_reserve_exact(count).map_err(|_| NoMemory)?;
-        instances.resize_with(count, || AtomicPtr::new(ptr::null_mut()));
-        let mut homes = Vec::new();
-        homes.try_reserve_exact(count).map_err(|_| NoMemory)?;
-        homes.resize_with(count, || AtomicUsize::new(0));
-        let chunk = leak(StubChunk {
-            base,
-            save,
-            program: self.program(),
-            instances: instances.into_boxed_slice(),
-            homes: homes.into_boxed_slice(),
-            free: AtomicUsize::new(count.saturating_sub(1)),
-            cursor: AtomicUsize::new(0),
-        })?;
+        let chunk = leak(StubChunk::new(base, save, self.program(), count)?)?;
         image.extend_from_slice(&chunk.as_ptr().expose_provenance().to_ne_bytes());
         // SAFETY: the chunk is ours and nobody executes in it yet.
         let written = unsafe { self.host.write_text(base, image) };
@@ -228,24 +202,33 @@ impl<H: Host> Probes<H> {
     }
 
     fn attach_stub(&self, hold: &Hold, instance: &Instance<H::Arch>) {
-        self.set_stub(hold, instance.stub, ptr::from_ref(instance).cast_mut());
+        if let Some(chunk) = self.stubs.chunk(instance.stub, hold) {
+            chunk.hand_out(instance, hold);
+        }
     }
 
-    fn set_stub(&self, hold: &Hold, stub: CodeAddr, instance: *mut Instance<H::Arch>) {
-        let Some(chunk) = self.stubs.chunk(stub, hold) else { return };
-        let index = stub.offset_from(chunk.base) as usize / CallsOf::<H>::STUB_LEN;
-        let Some(cell) = chunk.instances.get(index) else { return };
-        cell.store(instance, Release);
-        let free = chunk.free.load(Relaxed);
-        let free = if instance.is_null() { free.wrapping_add(1) } else { free.wrapping_sub(1) };
-        chunk.free.store(free, Relaxed);
-    }
-
-    /// Makes a pool's stubs unreachable; the pool may be freed after a grace period.
+    /// Makes a pool unreachable from its stubs; it may be freed after a grace period and [`Probes::settle_stubs`].
     pub(super) fn detach_stubs(&self, hold: &Hold, pool: &Pool<H::Arch>) {
         for instance in pool.instances() {
-            self.set_stub(hold, instance.stub, ptr::null_mut());
+            if let Some(chunk) = self.stubs.chunk(instance.stub, hold) {
+                chunk.detach(instance, hold);
+            }
         }
+    }
+
+    /// Takes back the stubs of calls that have returned while the pool was made unreachable.
+    pub(super) fn settle_stubs(&self, hold: &Hold, pool: &Pool<H::Arch>) {
+        for instance in pool.instances() {
+            if let Some(chunk) = self.stubs.chunk(instance.stub, hold) {
+                chunk.settle(instance, hold);
+            }
+        }
+    }
+
+    /// Whether there are chunks of stubs that are not in use.
+    pub(super) fn has_unused_stubs(&self, books: &OpenBooks<'_, H>) -> bool {
+        // SAFETY: chunks are freed after they have left the list.
+        books.stubs.iter().any(|chunk| unsafe { chunk.as_ref() }.is_unused())
     }
 
     /// Takes the chunks that have no stub in use off the table.
@@ -253,8 +236,7 @@ impl<H: Host> Probes<H> {
         let mut empty = Vec::new();
         while let Some(index) = books.stubs.iter().position(|chunk| {
             // SAFETY: chunks are freed after they have left the list.
-            let chunk = unsafe { chunk.as_ref() };
-            chunk.free.load(Relaxed).wrapping_add(1) == chunk.instances.len()
+            unsafe { chunk.as_ref() }.is_unused()
         }) {
             if empty.try_reserve(1).is_err() {
                 break;
@@ -265,6 +247,7 @@ impl<H: Host> Probes<H> {
             empty.push(chunk);
         }
         if books.stubs.is_empty() {
+            books.has_left_stubs = false;
             books.stubs = Vec::new();
         }
         empty

@@ -426,16 +426,18 @@ impl<A: Arch> Pool<A> {
 
     // ---- looking ------------------------------------------------------------------------------------------------------
 
-    /// Whether every instance has come back for good. Only true where nobody takes one any more.
-    pub(crate) fn is_whole(&self) -> bool {
+    /// Whether no call is followed any more: every instance has come back or was given up. Only true where nobody takes one any more.
+    pub(crate) fn is_over(&self) -> bool {
         // Acquire: what was done with an instance that has come back has been done before.
         self.batches().all(|batch| {
             let mapped =
                 batch.map().iter().map(|word| word.load(Acquire).count_ones() as usize).sum::<usize>();
-            // One that was given up may return yet: its stub leads home as long as the pool is there.
-            let is_home =
-                |instance: &&Instance<A>| !instance.life.is_mapped() && instance.life.look().is_free();
-            mapped + batch.instances.iter().filter(is_home).count() == batch.instances.len()
+            // The map is read first: one that comes back meanwhile is in neither count, not in both.
+            let is_over = |instance: &&Instance<A>| {
+                let life = &instance.life;
+                life.is_given_up() || (!life.is_mapped() && life.look().is_free())
+            };
+            mapped + batch.instances.iter().filter(is_over).count() == batch.instances.len()
         })
     }
 

@@ -69,6 +69,8 @@ pub(crate) struct Books<H: Host> {
     pub(crate) gone: List<Point<H::Arch>>,
     /// Pools whose probe has gone, while calls are in flight.
     pub(crate) pools: List<Pool<H::Arch>>,
+    /// Whether a stub may be left that no instance has: its chunk is freed when it has come back.
+    pub(crate) has_left_stubs: bool,
     /// Nodes to be freed when the lock has been let go: what their handlers own may call us. Linked by `next`.
     pub(crate) dead: *mut Node<H::Arch>,
     /// Watchpoints, as `dead`.
@@ -131,6 +133,7 @@ impl<H: Host> Probes<H> {
                 parked: List::new(),
                 gone: List::new(),
                 pools: List::new(),
+                has_left_stubs: false,
                 dead: ptr::null_mut(),
                 dead_watches: ptr::null_mut(),
             })),

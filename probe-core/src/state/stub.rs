@@ -1,16 +1,23 @@
 //! Return stubs: which instance each belongs to, and which addresses are stubs.
+//!
+//! ```text
+//!  Free ──hand_out──► Handed ──take_back──► Free            the pool goes, and its call has ended
+//!                       │
+//!                       └──leave──► Left ──come_back──► Free   the pool goes, the call was given up: it may return yet
+//! ```
 
 use crate::addr::CodeAddr;
-use crate::arch::{Calls, SaveSet};
+use crate::arch::{Arch, Calls, SaveSet};
 use crate::error::NoMemory;
-use crate::held::Held;
+use crate::held::{Held, Hold};
 use crate::state::host::{CallsOf, Host};
 use crate::state::instance::Instance;
 use crate::state::program::Program;
 use crate::state::slots::{CHUNK_LEN, OWN, chunk_base};
-use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, follow};
+use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, follow};
 use crate::table::{Keyed, RetiredArray, Table};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::ptr::{self, NonNull};
 
 /// A chunk of return stubs. The last word of its executable memory is its own address, for [`program_of`].
@@ -19,14 +26,68 @@ pub(crate) struct StubChunk<H: Host> {
     /// What their trampoline saves.
     pub(crate) save: SaveSet,
     pub(crate) program: Program<H>,
-    /// Which instance a stub belongs to; null for free ones. Stub 0 is never used.
-    pub(crate) instances: Box<[AtomicPtr<Instance<H::Arch>>]>,
+    /// Which instance each stub belongs to. Stub 0 is never used.
+    users: Box<[User<H::Arch>]>,
     /// Where the call that a stub belongs to ends up: what [`Host::stubs_added`] shows to unwinders.
     pub(crate) homes: Box<[AtomicUsize]>,
-    /// How many stubs are free; under the registry's lock.
-    pub(crate) free: AtomicUsize,
+    /// How many stubs are free: at least as many as say so.
+    free: AtomicUsize,
     /// Where the search for a free one goes on; under the registry's lock.
-    pub(crate) cursor: AtomicUsize,
+    cursor: AtomicUsize,
+}
+
+/// Whose a stub is: the address of an instance, null, or [`LEFT`].
+struct User<A: Arch>(AtomicPtr<Instance<A>>);
+
+/// No address of an instance, which is aligned to more.
+const LEFT: usize = 1;
+
+/// What a [`User`] has said.
+enum Said<'g, A: Arch> {
+    Free,
+    Handed(&'g Instance<A>),
+    Left,
+}
+
+impl<A: Arch> User<A> {
+    /// What it says now.
+    fn look<'g>(&'g self, _held: &'g impl Held) -> Said<'g, A> {
+        let user = follow(&self.0);
+        match user.addr() {
+            0 => Said::Free,
+            LEFT => Said::Left,
+            // SAFETY: an instance is freed a grace period after its stub has been taken back or left.
+            _ => Said::Handed(unsafe { &*user }),
+        }
+    }
+}
+
+/// A stub that is in use.
+pub(crate) enum Stub<'g, H: Host> {
+    /// It belongs to an instance.
+    Handed(&'g Instance<H::Arch>),
+    /// The call that it was handed out for was given up, and the pool of that call has gone.
+    Left(LeftStub<'g, H>),
+}
+
+/// The stub of a call that was given up and may return yet, without an instance.
+pub(crate) struct LeftStub<'g, H: Host> {
+    chunk: &'g StubChunk<H>,
+    index: usize,
+}
+
+impl<H: Host> LeftStub<'_, H> {
+    /// Where the call ends up. The calls that it may have shared its return address with were given up with it.
+    pub(crate) fn home(&self) -> Option<CodeAddr> {
+        self.chunk.home(self.index).map(|home| CodeAddr::new(home.load(Relaxed)))
+    }
+
+    /// The call has returned: the stub is free.
+    pub(crate) fn come_back(&self) {
+        if let Some(user) = self.chunk.users.get(self.index) {
+            self.chunk.come_back(user);
+        }
+    }
 }
 
 impl<H: Host> Keyed for StubChunk<H> {
@@ -36,23 +97,129 @@ impl<H: Host> Keyed for StubChunk<H> {
 }
 
 impl<H: Host> StubChunk<H> {
-    /// The instance that `stub` belongs to, if it is one. The caller is inside.
-    pub(crate) fn instance(&self, stub: CodeAddr) -> Option<&Instance<H::Arch>> {
-        self.instance_around(stub).filter(|instance| instance.stub == stub)
+    /// A chunk at `base` with `count` stubs, all free.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn new(
+        base: CodeAddr,
+        save: SaveSet,
+        program: Program<H>,
+        count: usize,
+    ) -> Result<Self, NoMemory> {
+        let mut users = Vec::new();
+        users.try_reserve_exact(count).map_err(|_| NoMemory)?;
+        users.resize_with(count, || User(AtomicPtr::new(ptr::null_mut())));
+        let mut homes = Vec::new();
+        homes.try_reserve_exact(count).map_err(|_| NoMemory)?;
+        homes.resize_with(count, || AtomicUsize::new(0));
+        Ok(Self {
+            base,
+            save,
+            program,
+            users: users.into_boxed_slice(),
+            homes: homes.into_boxed_slice(),
+            free: AtomicUsize::new(count.saturating_sub(1)),
+            cursor: AtomicUsize::new(0),
+        })
     }
 
-    /// The instance whose stub lies around `at`, an address in the chunk. The caller is inside.
+    /// What the stub at `at` is in use for, if it is one.
     #[inline(always)]
-    fn instance_around(&self, at: CodeAddr) -> Option<&Instance<H::Arch>> {
-        let offset = at.as_usize() & (CHUNK_LEN - 1);
-        let cell = self.instances.get(offset.checked_div(CallsOf::<H>::STUB_LEN)?)?;
-        // SAFETY: instances are freed after a grace period, and the caller is inside.
-        unsafe { follow(cell).as_ref() }
+    pub(crate) fn stub<'g>(&'g self, at: CodeAddr, held: &'g impl Held) -> Option<Stub<'g, H>> {
+        let index = self.index(at)?;
+        match self.users.get(index)?.look(held) {
+            Said::Handed(instance) if instance.stub == at => Some(Stub::Handed(instance)),
+            Said::Left if at == self.address(index) => Some(Stub::Left(LeftStub { chunk: self, index })),
+            _ => None,
+        }
+    }
+
+    /// The number of the stub around `at`, an address in the chunk.
+    #[inline(always)]
+    fn index(&self, at: CodeAddr) -> Option<usize> {
+        (at.as_usize() & (CHUNK_LEN - 1)).checked_div(CallsOf::<H>::STUB_LEN)
+    }
+
+    /// Where stub number `index` lies.
+    fn address(&self, index: usize) -> CodeAddr {
+        self.base.wrapping_add(index * CallsOf::<H>::STUB_LEN)
     }
 
     /// The word for where the call that stub number `index` is handed out for ends up.
-    pub(crate) fn home(&self, index: usize) -> Option<&AtomicUsize> {
+    fn home(&self, index: usize) -> Option<&AtomicUsize> {
         self.homes.get(index)
+    }
+
+    /// Whether no stub is in use.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.free.load(Relaxed).wrapping_add(1) == self.users.len()
+    }
+
+    // ---- under the registry's lock ------------------------------------------------------------------------------------
+
+    /// Adds free stubs to `stubs`, each with its word, until it has `wanted`.
+    pub(crate) fn find_free(
+        &self,
+        wanted: usize,
+        stubs: &mut Vec<(CodeAddr, *const AtomicUsize)>,
+        _hold: &Hold,
+    ) {
+        // Acquire: each of them says that it is free.
+        let mut left = self.free.load(Acquire);
+        let mut index = self.cursor.load(Relaxed);
+        while left != 0 && stubs.len() < wanted {
+            index = if index + 1 < self.users.len() { index + 1 } else { 1 };
+            if self.users[index].0.load(Relaxed).is_null()
+                && let Some(home) = self.home(index)
+            {
+                stubs.push((self.address(index), ptr::from_ref(home)));
+                left -= 1;
+            }
+        }
+        self.cursor.store(index, Relaxed);
+    }
+
+    /// Hands the free stub of `instance` out to it.
+    pub(crate) fn hand_out(&self, instance: &Instance<H::Arch>, _hold: &Hold) {
+        let Some(user) = self.user_of(instance) else { return };
+        user.0.store(ptr::from_ref(instance).cast_mut(), Release);
+        self.free.fetch_sub(1, Relaxed);
+    }
+
+    /// Makes the stub of `instance`, which may be freed after a grace period, lead there no more. A call that was given up
+    /// keeps the stub ([`StubChunk::settle`] looks again).
+    pub(crate) fn detach(&self, instance: &Instance<H::Arch>, _hold: &Hold) {
+        let Some(user) = self.user_of(instance) else { return };
+        if instance.life.is_given_up() {
+            user.0.store(ptr::without_provenance_mut(LEFT), Relaxed);
+        } else {
+            user.0.store(ptr::null_mut(), Relaxed);
+            self.free.fetch_add(1, Release);
+        }
+    }
+
+    /// Frees the stub of `instance` if its call has returned by way of the instance after [`StubChunk::detach`] had looked. A grace
+    /// period after that; nobody returns by way of the instance any more.
+    pub(crate) fn settle(&self, instance: &Instance<H::Arch>, _hold: &Hold) {
+        if !instance.life.is_given_up()
+            && let Some(user) = self.user_of(instance)
+        {
+            self.come_back(user);
+        }
+    }
+
+    fn user_of(&self, instance: &Instance<H::Arch>) -> Option<&User<H::Arch>> {
+        self.users.get(self.index(instance.stub)?)
+    }
+
+    /// Left → Free.
+    fn come_back(&self, user: &User<H::Arch>) {
+        let left = ptr::without_provenance_mut(LEFT);
+        if user.0.compare_exchange(left, ptr::null_mut(), Relaxed, Relaxed).is_ok() {
+            // Release: as `find_free` says.
+            self.free.fetch_add(1, Release);
+        }
     }
 }
 

@@ -234,6 +234,64 @@ fn ret_11_the_stub_of_a_call_that_was_given_up_outlives_its_probe() {
     assert_eq!(world.host().live_chunks.load(SeqCst), 1, "the slot");
 }
 
+/// Threads end within coroutines' calls, and the probes go: a pool goes with its probe, and a stub when its call has returned.
+#[test]
+fn ret_6_a_pool_goes_with_its_probe_though_a_call_of_it_was_given_up() {
+    const ROUNDS: usize = 8;
+    let (world, _) = world();
+    let f = plus_five(world, "f");
+    let thread = world.host().current().1;
+    let mut coroutines: Vec<Cpu> = (0..ROUNDS).map(|round| world.cpu(f, &[round])).collect();
+    let mut held = Vec::with_capacity(ROUNDS);
+    for coroutine in &mut coroutines {
+        let probe = world.probes.register(R::at("f").max_active(100).exit(|_, ()| ())).unwrap();
+        coroutine.run(2);
+        coroutine.trace = Vec::new();
+        world.probes.events().task_exit(thread);
+        assert_eq!(probe.counters().abandoned, 1);
+        probe.unregister().unwrap();
+        world.probes.settle();
+        held.push(alloc_count::live());
+    }
+    assert_eq!(held[1..], [held[1]; ROUNDS - 1], "the chunk of stubs stays from the first round on");
+    assert_eq!(world.host().live_chunks.load(SeqCst), 2, "the slots' and the stubs'");
+    for (round, coroutine) in coroutines.iter_mut().enumerate() {
+        // It is entered by another call before it goes on: a probe's stub may stand for a stub that was left.
+        let probe = (round == 3).then(|| world.probes.register(R::at("f").exit(|_, ()| ())).unwrap());
+        assert_eq!((coroutine.run(100), coroutine.regs.r[0]), (End::Returned, round + 5));
+        drop(probe);
+    }
+    world.probes.settle();
+    assert_eq!(world.host().live_chunks.load(SeqCst), 1, "the slots'");
+}
+
+/// A stub that was left is where a call returns to that a probe follows.
+#[test]
+fn ret_8_a_call_from_one_that_was_given_up_returns_through_both_stubs() {
+    let (world, _) = world();
+    let f = plus_five(world, "f");
+    let g = plus_five(world, "g");
+    let (probe, _) = counting_exits(world, 3);
+    let thread = world.host().current().1;
+    let mut coroutine = world.cpu(f, &[1]);
+    coroutine.run(2);
+    world.probes.events().task_exit(thread);
+    probe.unregister().unwrap();
+    world.probes.settle();
+    let exits = counter();
+    let later = R::at("g").exit(move |regs, ()| {
+        bump(exits);
+        assert!(world.probes.real_return_address(regs.pc()).is_none(), "home, not a stub");
+    });
+    let later = world.probes.register(later).unwrap();
+    // As a tail call of g: the return address is the stub.
+    coroutine.regs.pc = g;
+    assert_eq!((coroutine.run(100), exits.load(SeqCst)), (End::Returned, 1));
+    later.unregister().unwrap();
+    world.probes.settle();
+    assert_eq!(world.host().live_chunks.load(SeqCst), 1, "the slots'");
+}
+
 /// A thread ends within a coroutine's call; another thread goes on with the coroutine.
 #[rstest]
 fn ret_13_a_coroutine_returns_though_the_thread_that_has_begun_its_call_has_ended(

@@ -184,4 +184,16 @@ impl<T> AtomicPtr<T> {
     pub(crate) fn swap(&self, value: *mut T, order: Ordering) -> *mut T {
         core::ptr::with_exposed_provenance_mut(self.0.swap(value.expose_provenance(), order))
     }
+    pub(crate) fn compare_exchange(
+        &self,
+        from: *mut T,
+        to: *mut T,
+        order: Ordering,
+        failed: Ordering,
+    ) -> Result<*mut T, *mut T> {
+        let (from, to) = (from.expose_provenance(), to.expose_provenance());
+        let exchanged = self.0.compare_exchange(from, to, order, failed);
+        let pointer = core::ptr::with_exposed_provenance_mut;
+        exchanged.map(pointer).map_err(pointer)
+    }
 }

@@ -73,10 +73,11 @@ unsafe impl Send for ModelHost {}
 struct Blocks {
     all: Vec<&'static [Cell<u8>]>,
     taken: usize,
+    freed: usize,
 }
 
 std::thread_local! {
-    static BLOCKS: RefCell<Blocks> = const { RefCell::new(Blocks { all: Vec::new(), taken: 0 }) };
+    static BLOCKS: RefCell<Blocks> = const { RefCell::new(Blocks { all: Vec::new(), taken: 0, freed: 0 }) };
 }
 
 impl Blocks {
@@ -105,6 +106,11 @@ impl Blocks {
 
 fn block_from(at: usize) -> Option<&'static [Cell<u8>]> {
     BLOCKS.with_borrow(|blocks| blocks.from(at))
+}
+
+/// How many blocks are taken and not freed.
+pub(crate) fn blocks_in_use() -> usize {
+    BLOCKS.with_borrow(|blocks| blocks.taken - blocks.freed)
 }
 
 fn is_text(at: usize) -> bool {
@@ -154,6 +160,7 @@ unsafe impl Host for ModelHost {
     unsafe fn free_exec(&self, at: CodeAddr, _: usize) {
         // No instruction: who still runs here is found out.
         block_from(at.as_usize()).expect("a block").iter().for_each(|cell| cell.set(0xff));
+        BLOCKS.with_borrow_mut(|blocks| blocks.freed += 1);
     }
     fn context(&self) -> Option<&Context<Toy>> {
         Some(&self.contexts[CPU.with(Cell::get)])
@@ -199,7 +206,7 @@ pub(crate) type Machine = Probes<ModelHost>;
 
 /// A machine that lives as long as the model's closure needs it, and is not freed: the core's statics never are.
 pub(crate) fn machine() -> &'static Machine {
-    BLOCKS.with_borrow_mut(|blocks| blocks.taken = 0);
+    BLOCKS.with_borrow_mut(|blocks| (blocks.taken, blocks.freed) = (0, 0));
     let host = ModelHost {
         text: CODE.map(AtomicU8::new),
         memory: ModelMemory(RefCell::new([0; CPUS * STACK_LEN])),

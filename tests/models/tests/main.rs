@@ -11,7 +11,8 @@ mod toy;
 
 use loom::cell::UnsafeCell;
 use loom::thread::{self, JoinHandle};
-use machine::{Machine, PADDING, TEXT, be, be_with, call, enter, finish, machine};
+use machine::{Machine, PADDING, TEXT, be, be_with, blocks_in_use, call, enter, finish, machine};
+use probe_core::host::Host;
 use probe_core::{CodeAddr, Place};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use toy::backend::Toy;
@@ -277,6 +278,24 @@ fn ret_6_a_return_probe_goes_while_a_call_is_followed() {
         let other = context(1, move || assert_eq!(call(machine), 5));
         drop(probe);
         other.join().unwrap();
+    });
+}
+
+/// The return probe goes while a call that was given up returns: by way of its instance, or of the stub that was left.
+#[test]
+fn ret_6_a_return_probe_goes_while_a_call_that_was_given_up_returns() {
+    model(2, |machine| {
+        let probe = machine.register(R::at("f").max_active(1).exit(|_, ()| ())).unwrap();
+        let thread = machine.host().task().expect("a task runs");
+        // SAFETY: no other task runs on its stack.
+        unsafe { thread.own_every_stack() };
+        let coroutine = enter(machine);
+        machine.events().task_exit(thread);
+        let other = context(1, move || assert_eq!(finish(machine, coroutine), 5));
+        drop(probe);
+        other.join().unwrap();
+        machine.settle();
+        assert_eq!(blocks_in_use(), 1, "the slots'");
     });
 }
 

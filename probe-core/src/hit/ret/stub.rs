@@ -3,8 +3,8 @@
 use crate::addr::CodeAddr;
 use crate::state::context::Section;
 use crate::state::host::Host;
-use crate::state::instance::Instance;
 use crate::state::probes::Probes;
+use crate::state::stub::Stub;
 
 /// The most stubs that one return address leads through: more than any chain of tail calls between probed functions.
 const MAX_CHAIN: usize = 1 << 16;
@@ -13,7 +13,7 @@ impl<H: Host> Probes<H> {
     /// Whether `at` is a stub that is handed out. The caller is inside.
     #[inline(always)]
     pub(super) fn is_stub(&self, at: CodeAddr) -> bool {
-        self.stubs.may_hold(at) && self.instance_at(at).is_some()
+        self.stubs.may_hold(at) && self.stub_at(at).is_some()
     }
 
     /// The return address that `at` stands for, if it is a return stub of ours (RET_8): what an unwinder shows, and
@@ -35,18 +35,19 @@ impl<H: Host> Probes<H> {
     pub(super) fn follow_chain(&self, at: CodeAddr) -> CodeAddr {
         let mut home = at;
         for _ in 0..MAX_CHAIN {
-            match self.instance_at(home) {
-                Some(instance) if instance.life.leads_home() => home = instance.real(),
+            match self.stub_at(home) {
+                Some(Stub::Handed(instance)) if instance.life.leads_home() => home = instance.real(),
+                Some(Stub::Left(stub)) => return stub.home().unwrap_or(home),
                 _ => break,
             }
         }
         home
     }
 
-    /// The instance whose stub is at `at`. The caller is inside.
-    pub(super) fn instance_at(&self, at: CodeAddr) -> Option<&Instance<H::Arch>> {
+    /// The stub that is in use at `at`. The caller is inside.
+    pub(super) fn stub_at(&self, at: CodeAddr) -> Option<Stub<'_, H>> {
         // SAFETY: the caller is inside.
         let section = unsafe { Section::assume() };
-        self.stubs.chunk(at, section)?.instance(at)
+        self.stubs.chunk(at, section)?.stub(at, section)
     }
 }
