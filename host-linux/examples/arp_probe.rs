@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p probe-host-linux --example arp_probe`
 //!
-//! The chain is this program's own, shaped like the one in the kernel that the classic example follows: a packet is
-//! validated, which looks up a route, whose result lies behind a pointer that only the entry knows.
+//! The chain is this program's own, shaped like the one in the kernel that the classic example follows: a
+//! packet is validated, which looks up a route, whose result lies behind a pointer that only the entry knows.
 
 use probe_host_linux::{Jprobe, Kretprobe, Probe, probes};
 use std::ffi::c_int;

@@ -21,7 +21,8 @@ fn main() -> ExitCode {
     let symbol =
         symbol.as_deref().and_then(|arg| arg.strip_prefix("symbol=")).unwrap_or("getppid").to_owned();
     let name = symbol.clone();
-    // Printing takes locks and may allocate: fine here, where the probed function is called by nobody who holds them.
+    // Printing takes locks and may allocate: fine here, where the probed function is called by nobody who
+    // holds them.
     let probe = Kprobe::at(symbol.as_str())
         .pre(move |hit| {
             println!(

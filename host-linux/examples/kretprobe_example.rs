@@ -1,7 +1,7 @@
 //! A return probe: how long a function takes and what it returns.
 //!
-//! `cargo run -p probe-host-linux --example kretprobe_example [func=NAME]` (default `getppid`; the example itself
-//! calls `getppid`, `malloc`, `atoi` and reads a directory)
+//! `cargo run -p probe-host-linux --example kretprobe_example [func=NAME]` (default `getppid`; the example
+//! itself calls `getppid`, `malloc`, `atoi` and reads a directory)
 
 use probe_host_linux::{Kretprobe, probes};
 use std::io::Write;

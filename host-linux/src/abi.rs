@@ -1,6 +1,7 @@
 //! The kernel's structures of signal delivery, as they lie in memory.
 //!
-//! Source: `include/uapi/asm-generic/signal.h`, `arch/*/include/uapi/asm/{signal,ucontext,siginfo}.h`, Linux 6.12.
+//! Source: `include/uapi/asm-generic/signal.h`, `arch/*/include/uapi/asm/{signal,ucontext,siginfo}.h`, Linux
+//! 6.12.
 
 use core::ffi::c_int;
 
@@ -76,7 +77,7 @@ impl SignalSet {
     }
 }
 
-/// What the kernel does at a signal: the argument of the system call `rt_sigaction`, the same on all our architectures.
+/// An action for a signal: the argument of the system call `rt_sigaction`, the same on all our architectures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Action {
@@ -96,7 +97,7 @@ impl Action {
 }
 
 impl Action {
-    /// What the kernel makes of an action with `SA_RESETHAND` as it calls the handler.
+    /// The action that the kernel leaves in force when it calls the handler of one with `SA_RESETHAND`.
     pub(crate) const fn used_up(self) -> Self {
         Self { handler: libc::SIG_DFL, ..self }
     }

@@ -1,16 +1,16 @@
-//! What must not be probed: what the hit path itself runs.
+//! The blacklist: code that the hit path itself runs.
 //!
-//! * In the object that this crate is linked into: the functions of the probe crates and, because an unoptimised build
-//!   calls them, of Rust's `core`; and everything there that no symbol covers.
-//! * `memcpy` and its like, which the compiler calls at its own discretion, where they are not our own
-//!   (feature `private-mem`), and what those lead to, where they are compiled; on i386 also the thunks there by which
-//!   position-independent code learns its address.
+//! * In the object that this crate is linked into: the functions of the probe crates; Rust's `core`, because
+//!   an unoptimised build calls it; and all code that no symbol covers.
+//! * `memcpy` and its like, which the compiler calls at its own discretion, unless the object has private
+//!   ones (feature `private-mem`), with the functions that they lead to, where they are compiled; on i386
+//!   also the thunks there by which position-independent code learns its address.
 //! * Restartable sequences, with a reason of their own ([`probe_elf_symbols::sequences`]).
 //! * The vDSO: it is the kernel's, and on most architectures our own signal handlers return through it.
 //!
-//! Everything else may be probed, the loader and all of libc included: what the hit path calls once per thread
-//! (`pthread_setspecific`, `__errno_location`, `syscall`) is called when the thread's state is already in place, so that
-//! a probe there is an ordinary nested hit.
+//! All other code may be probed, the loader and all of libc included. The functions that the hit path calls
+//! once per thread (`pthread_setspecific`, `__errno_location`, `syscall`) are called when the thread's state
+//! is already in place, so a probe there is an ordinary nested hit.
 
 use crate::arch::IS_ADDRESS_THUNK;
 use crate::lock::found_once;
@@ -59,7 +59,7 @@ fn is_own(object: &Object) -> bool {
     object.holds(code_of(is_own as *const ()))
 }
 
-/// Whether the object's names are none that people mean: the agent's own.
+/// Whether the object's names mean nothing to the user: the agent's own.
 pub(crate) fn is_hidden(object: &Object) -> bool {
     object.role == Role::Vdso || object.role == Role::Library && is_own(object)
 }
@@ -69,7 +69,8 @@ pub(crate) fn covers(object: &Object, at: usize) -> bool {
     if is_own(object) {
         let (index, addr) = (object.index(), at.wrapping_sub(object.bias));
         let Some(best) = index.covering(addr) else { return true };
-        // Compilers and linkers give equal functions one body: it belongs to the hit path if any of its names does.
+        // Compilers and linkers give equal functions one body: it belongs to the hit path if any of its names
+        // does.
         if core::iter::once(best).chain(index.all_covering(addr)).any(|entry| is_hit_path(index.name(entry)))
         {
             return true;
@@ -88,7 +89,8 @@ fn is_in_address_thunk(object: &Object, at: usize) -> bool {
     (at.saturating_sub(3)..=at).any(|start| is_thunk_at(object, start, is_thunk))
 }
 
-/// Whether a thunk starts at `at`, by which code learns its address: under another probe's breakpoint its name tells.
+/// Whether a thunk by which code learns its address starts at `at`. Under another probe's breakpoint its name
+/// decides.
 pub(crate) fn is_address_thunk(object: &Object, at: usize) -> bool {
     IS_ADDRESS_THUNK.is_some_and(|is_thunk| {
         let name =
@@ -102,18 +104,21 @@ pub(crate) fn is_address_thunk(object: &Object, at: usize) -> bool {
 fn is_thunk_at(object: &Object, start: usize, is_thunk: fn([u8; 4]) -> bool) -> bool {
     object.holds_text(start)
         && object.holds_text(start + 3)
-        // SAFETY: text of an object that this one is linked against, so it stays; the C library's is readable.
+        // SAFETY: text of an object that this one is linked against, so it stays; the C library's is
+        // readable.
         && is_thunk(unsafe { (start as *const [u8; 4]).read() })
 }
 
 /// How many functions one of [`compiler_called`] may lead to, itself among them.
 const MAX_CALLED: usize = 8;
 
-/// The functions that each of [`compiler_called`] leads to, found once: they stay, as they are those that this crate is linked to.
+/// The functions that each of [`compiler_called`] leads to, found once: they are linked to this crate and do
+/// not change.
 static CALLED: [OnceLock<Vec<(usize, usize)>>; 5] = [const { OnceLock::new() }; 5];
 
-/// Calls `visit` with the name, the first byte and the length of each function in `object` that compiled code may call for copies and
-/// comparisons, and of those that it leads to by direct jumps, until one answers `true`; whether one has.
+/// Calls `visit` with the name, first byte and length of each function in `object` that compiled code may
+/// call for copies and comparisons, and of the functions that those reach by direct jumps, until `visit`
+/// answers `true`. Returns whether it has.
 fn for_each_compiler_called(object: &Object, visit: &mut dyn FnMut(&str, usize, usize) -> bool) -> bool {
     let mut functions = compiler_called().into_iter().zip(&CALLED);
     functions.any(|((name, function), called)| {
@@ -149,7 +154,8 @@ fn called_by(object: &Object, function: usize) -> Vec<(usize, usize)> {
     found
 }
 
-/// As [`bounds`]; of a function that has neither symbol nor unwind information, as riscv64's C libraries have, all up to the next symbol.
+/// As [`bounds`]. A function without symbol and unwind information, as in riscv64's C libraries, extends to
+/// the next symbol.
 fn local_bounds(object: &Object, function: usize) -> (usize, usize) {
     match bounds(object, function) {
         (start, 1) => {
@@ -161,7 +167,7 @@ fn local_bounds(object: &Object, function: usize) -> (usize, usize) {
     }
 }
 
-/// The function that `function` is the address of, if that lies in `object`: first byte and length.
+/// The first byte and length of the function that a function pointer leads to, if it lies in `object`.
 fn bounds(object: &Object, function: usize) -> (usize, usize) {
     if !object.holds_text(function) {
         return (0, 0);
@@ -186,8 +192,8 @@ fn is_hit_path(name: &str) -> bool {
     is_core
 }
 
-/// Whether a demangled path is one of Rust's `core`: `core::…`, `<core::… as …>::…`, `<T as core::…>::…` where `T` is
-/// no type of another crate.
+/// Whether a demangled path is one of Rust's `core`: `core::…`, `<core::… as …>::…`, `<T as core::…>::…`
+/// where `T` is no type of another crate.
 fn belongs_to_core(path: &str) -> bool {
     let Some(inner) = path.strip_prefix('<') else { return path.starts_with("core::") };
     match inner.split_once(" as ") {

@@ -1,7 +1,8 @@
 //! The time, where the processor's counter may not be read.
 //!
-//! A process can forbid itself to read the counter (`PR_SET_TSC`; the kernel's strict mode does it, too). A handler that asks the vDSO for
-//! the time faults there. Then the counter reads as zero, which the vDSO takes for the moment of the kernel's last tick.
+//! A process can forbid itself to read the counter (`PR_SET_TSC`, and the kernel's strict mode). A handler
+//! that asks the vDSO for the time then faults. The counter reads as zero for it, which the vDSO takes for
+//! the moment of the kernel's last tick.
 
 use crate::arch::{self, UContext};
 use crate::symbols::objects::{self, Role};
@@ -22,7 +23,7 @@ pub(crate) fn start() {
     }
 }
 
-/// Lets a hit go on that has faulted where the vDSO reads the counter; `false`: it is something else.
+/// Resumes a hit that has faulted where the vDSO reads the counter; `false` if it has faulted elsewhere.
 #[cold]
 pub(crate) fn skip_counter(context: UContext) -> bool {
     let vdso = START.load(Ordering::Relaxed)..END.load(Ordering::Relaxed);

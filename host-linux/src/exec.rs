@@ -5,7 +5,7 @@ use crate::{maps, sys};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::CodeAddr;
 
-/// Where the search for room starts: below it, programs, allocators and guard pages expect nothing.
+/// The lowest address for blocks: programs, allocators and guard pages assume nothing is mapped below.
 const LOWEST: usize = if cfg!(target_pointer_width = "64") { 0x1_0000 } else { 0x10_0000 };
 
 /// How much room is left free below a stack, so that it can go on growing, and above the heap.
@@ -36,9 +36,9 @@ pub(crate) fn alloc(len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option
         .map(CodeAddr::new)
 }
 
-/// Whether nothing that grows would meet a block at `at`, and nothing that has gone was there.
+/// Whether nothing can grow into a block at `at`, and no object that has been unloaded was there.
 fn is_nobodys(at: usize, len_bytes: usize) -> bool {
-    /// One past the main stack's last byte, which stays; 0 before it is known.
+    /// One past the last byte of the main stack, which does not move; 0 before it is known.
     static STACK_END: AtomicUsize = AtomicUsize::new(0);
     let mut stack_end = STACK_END.load(Ordering::Relaxed);
     if stack_end == 0 {
@@ -81,8 +81,9 @@ fn distance(at: usize, len_bytes: usize, near: usize) -> usize {
     at.abs_diff(near).max((at + len_bytes).abs_diff(near))
 }
 
-/// For every hole between mappings, and behind them, the aligned block in it that lies nearest to `near`. In the heap's own, also
-/// where there is none yet, it may go on growing: half of the hole stays, if that is less than elsewhere (under an emulator).
+/// For every hole between mappings, and behind them, the aligned block in it nearest to `near`. The hole
+/// above the heap keeps room for the heap to grow, even if there is no heap yet: [`KEEP_CLEAR`], but half of
+/// the hole at most (under an emulator).
 fn gaps(len_bytes: usize, near: usize) -> Vec<usize> {
     let Ok(maps) = maps::read() else { return Vec::new() };
     let heap_end = sys::program_break();

@@ -1,22 +1,26 @@
-//! The guard: keeps libc from blocking SIGTRAP, and from taking its handler away, at the boundary to the kernel.
+//! The guard keeps libc from blocking SIGTRAP and from taking our handlers away, at the boundary to the
+//! kernel.
 //!
-//! A breakpoint that is hit while SIGTRAP is blocked ends the process; the kernel leaves no choice. libc blocks all
-//! signals by system calls of its own that no interposition sees: while it starts and ends threads, forks, in
-//! `posix_spawn` (whose child goes on through `sigaction`, `dup2` and `execve`), in `abort`; and programs do so with full
-//! sets. So those system calls get a probe of their own. It makes the call in the program's place, without the signals that a hit
-//! raises ([`NEVER_BLOCKED`]): the mask that comes in force is the one in the signal frame, and the action of one of our signals is
-//! kept behind ours ([`signals::install_action`]). And a hit needs an alternate stack with room: `sigaltstack` keeps the program's own
-//! behind a big one. The calls are found by their code: the number as a constant, the call a few
-//! instructions later.
+//! A breakpoint that is hit while SIGTRAP is blocked ends the process; the kernel leaves no choice. libc
+//! blocks all signals by system calls that no interposition sees: while it starts and ends threads, in
+//! `fork`, in `posix_spawn` (whose child goes on through `sigaction`, `dup2` and `execve`), in `abort`.
+//! Programs do so with full sets.
 //!
-//! The module `children` gives each child a block and handlers of its own.
+//! So each of these system calls has a probe, whose handler makes the call in the program's place. A mask
+//! comes into force in the signal frame, without the signals that a hit raises ([`NEVER_BLOCKED`]). An action
+//! for one of our signals is kept behind our handler ([`signals::install_action`]). `sigaltstack` keeps the
+//! program's stack behind a bigger one, as a hit needs room. The calls are found by their code: the number as
+//! a constant, the call a few instructions later.
 //!
-//! What belongs here is what holds for every program that is probed, whoever embeds this crate: it is seen at libc's own system calls,
-//! under all names. Who is loaded before libc (the agent of `probe trace`, `agent/hooks`) interposes libc's functions for what
-//! only an agent does, and for masks and actions where no guard is planted.
+//! The module `children` gives each child a thread block and handlers of its own.
 //!
-//! Not covered: one of our signals that is sent while the program blocks it is handled at once; signal handlers may run while
-//! `sigsuspend`, `ppoll` or the like waits with our signals in its set; system calls that the program makes without libc.
+//! The guard serves every program that is probed, whoever embeds this crate: it acts at libc's own system
+//! calls, under all names. An agent that is loaded before libc (`agent/hooks` of `probe trace`) interposes
+//! functions for the work that handlers cannot do, and for masks and actions while no guard is planted.
+//!
+//! Not covered: one of our signals that is sent while the program blocks it is handled at once; signal
+//! handlers may run while `sigsuspend`, `ppoll` or the like waits with our signals in its set; system calls
+//! that the program makes without libc.
 
 mod children;
 
@@ -40,8 +44,8 @@ const WINDOW: usize = 64;
 pub struct Guard(Vec<Probe>);
 
 impl Guard {
-    /// Whether the calls were found. If not (another libc, another architecture), code that libc runs with all signals
-    /// blocked must not be probed.
+    /// Whether the calls were found. If not (another libc, another architecture), code that libc runs with
+    /// all signals blocked must not be probed.
     pub fn is_complete(&self) -> bool {
         !self.0.is_empty()
     }
@@ -56,9 +60,11 @@ impl Drop for Guard {
     }
 }
 
-/// Guards this process: see [`crate::guard`]. To be called before anything is probed, and before signals are blocked.
-/// From then on asynchronous signals need not be blocked during a hit, which makes hits cheaper, and scale with threads;
-/// they wait for its end all the same ([`signals::defer_asynchronous`]).
+/// Guards this process: see [`crate::guard`]. Call it before anything is probed, and before signals are
+/// blocked.
+///
+/// From then on asynchronous signals wait for the end of a hit without being blocked during it
+/// ([`signals::defer_asynchronous`]), which makes hits cheaper and lets those of several threads scale.
 ///
 /// # Errors
 /// The calls cannot be probed; nothing has changed.
@@ -74,7 +80,8 @@ pub fn guard() -> Result<Guard, BatchError> {
     Ok(guard)
 }
 
-/// The guard's probes, for whoever registers them in a batch of his own. Empty where the calls are not found.
+/// The guard's probes, for a caller that registers them in a batch of its own. Empty where the calls are not
+/// found.
 pub fn probes() -> Vec<AnyProbe<Native>> {
     let objects = objects::snapshot();
     let is_libc = |object: &&Object| {
@@ -116,7 +123,8 @@ pub fn probes() -> Vec<AnyProbe<Native>> {
     found
 }
 
-/// The instructions in `text` that load `number` right before a system call: the offset, and which of [`SyscallCode::calls`] it is.
+/// The instructions in `text` that load `number` right before a system call: the offset, and which of
+/// [`SyscallCode::calls`] it is.
 fn instant_calls(text: &[u8], number: u32) -> impl Iterator<Item = (usize, usize)> {
     let load = (SYSCALL.load)(number);
     let loads = (0..text.len()).step_by(Native::INSN_ALIGN).filter(move |&at| text[at..].starts_with(&load));
@@ -126,7 +134,8 @@ fn instant_calls(text: &[u8], number: u32) -> impl Iterator<Item = (usize, usize
     })
 }
 
-/// The instructions in `text` that make system call `number`: the offset, and which of [`SyscallCode::calls`] it is.
+/// The instructions in `text` that make system call `number`: the offset, and which of [`SyscallCode::calls`]
+/// it is.
 fn calls(text: &[u8], number: u32) -> BTreeMap<usize, usize> {
     let load = (SYSCALL.load)(number);
     let mut found = BTreeMap::new();
@@ -168,7 +177,8 @@ fn follow(text: &[u8], start: usize, found: &mut BTreeMap<usize, usize>) {
     }
 }
 
-/// What makes a system call in the program's place: the call's arguments; its result, or `None` to let it be made.
+/// Makes a system call in the program's place: takes its arguments, returns its result, or `None` to let the
+/// program make it.
 type Handler =
     fn(&[usize; 4], &dyn Fn(usize, &mut [u8]) -> bool, &dyn Fn(usize, &[u8]) -> bool) -> Option<isize>;
 
@@ -217,8 +227,8 @@ fn change_mask(
         libc::SIG_SETMASK => wanted,
         _ => return Some(-(libc::EINVAL as isize)),
     };
-    // What was blocked before anybody guarded stays blocked unless it is unblocked now. The kernel blocks these two for nobody;
-    // QEMU 7.2 does, where they come from a signal frame.
+    // What was blocked before anybody guarded stays blocked unless it is unblocked now. The kernel blocks
+    // these two for nobody; QEMU 7.2 does, where they come from a signal frame.
     let after = after.without(libc::SIGKILL).without(libc::SIGSTOP);
     let cleaned = SignalSet::from_bits(after.bits() & !(NEVER_BLOCKED.bits() & !before.bits()));
     interrupted::set_interrupted_mask(cleaned);

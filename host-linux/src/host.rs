@@ -54,7 +54,8 @@ impl LinuxProcess {
         log(message);
     }
 
-    /// Calls `visit` with every code symbol of every loaded object; the second argument is the object's file name.
+    /// Calls `visit` with every code symbol of every loaded object; the second argument is the object's file
+    /// name.
     ///
     /// For globs and near matches. Indirect functions appear under their resolver's address.
     pub fn for_each_symbol(&self, visit: &mut dyn FnMut(&Symbol<'_>, &str)) {
@@ -132,7 +133,7 @@ fn sequence_at(object: &Object, at: usize) -> Option<Refusal> {
     object.sequences().refusal(at.wrapping_sub(object.bias) as u64, len_bytes)
 }
 
-/// The implementation that an indirect function stands for; its length comes from the unwind table.
+/// The implementation that an indirect function resolves to; its length comes from the unwind table.
 fn resolve_indirect<'a>(object: &'a Object, entry: &Entry) -> Symbol<'a> {
     let index = object.index();
     let number = index.entries().iter().position(|e| core::ptr::eq(e, entry)).unwrap_or(0) as u32;
@@ -144,18 +145,18 @@ fn resolve_indirect<'a>(object: &'a Object, entry: &Entry) -> Symbol<'a> {
         object.resolved.lock().push((code, len, number));
         (code, len, number)
     });
-    // The resolver's local entry says nothing of the implementation's. One that has no symbol left is called by its address only, that
-    // of its global entry.
+    // The resolver's local entry says nothing of the implementation's. One that has no symbol left is called
+    // by its address only, that of its global entry.
     let implementation = index.covering(start.wrapping_sub(object.bias));
     let own = implementation.filter(|found| found.addr == start.wrapping_sub(object.bias));
     let local_entry = own.map_or(0, |own| own.local_entry);
     Symbol { start: CodeAddr::new(start), len_bytes, local_entry, ..symbol(object, entry) }
 }
 
-// SAFETY: text is read without faulting and written through an alias, or by unprotecting where the self-test has shown
-// that the alias does not work; every thread that may run a handler has a block that `for_each_context` visits until
-// the kernel says that the thread is dead; `sync_cores` uses the kernel's core synchronisation; what the hit path runs
-// is blacklisted.
+// SAFETY: text is read without faulting and written through an alias, or by unprotecting where the self-test
+// has shown that the alias does not work; every thread that may run a handler has a block that
+// `for_each_context` visits until the kernel says that the thread is dead; `sync_cores` uses the kernel's
+// core synchronisation; what the hit path runs is blacklisted.
 unsafe impl Host for LinuxProcess {
     type Arch = Native;
     type Memory = ProcessMemory;

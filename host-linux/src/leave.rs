@@ -1,7 +1,7 @@
-//! Leaving a process: from then on it is as if nobody had ever probed it.
+//! Leaving a process, as if it had never been probed.
 //!
-//! For a fork's child that a debugger is about to get hold of, which sees every trap before the process does. Its text is its own,
-//! so its parent's probes stay.
+//! A fork's child calls this that a debugger is about to attach to, because a debugger sees every trap before
+//! the process does. The child's text is its own, so its parent's probes stay.
 
 use crate::arch::{self, Regs};
 use crate::host::PROBES;
@@ -12,12 +12,12 @@ use probe_core::error::SwitchError;
 /// The highest signal.
 const LAST_SIGNAL: core::ffi::c_int = 64;
 
-/// Takes every breakpoint and jump out of this process's text and gives the kernel what it would have bare: the program's actions,
-/// the calling thread's alternate stack, its descriptors. To be called outside of handlers, where no other thread runs. Calls that
-/// are followed return to their callers, unseen.
+/// Removes every breakpoint and jump from this process's text and gives the kernel what it would have bare:
+/// the program's actions, the calling thread's alternate stack, its descriptors. Call it outside of handlers,
+/// where no other thread runs. Calls that are followed still return to their callers, unseen.
 ///
 /// # Errors
-/// As [`Probes::switch`](probe_core::Probes::switch); what can be done is done.
+/// As [`Probes::switch`](probe_core::Probes::switch); all that can be done is done.
 pub fn leave() -> Result<(), SwitchError> {
     let done = PROBES.switch(Switch::Off);
     for signal in 1..=LAST_SIGNAL {
@@ -37,7 +37,8 @@ pub fn leave() -> Result<(), SwitchError> {
     done
 }
 
-/// Turns the entry of a function into that of `function`, a pointer to a function that takes the same arguments.
+/// Turns the entry of a function into that of `function`, a pointer to a function that takes the same
+/// arguments.
 #[doc(hidden)]
 pub fn lead_to(regs: &mut Regs, function: *const ()) {
     arch::enter(regs, function as usize);

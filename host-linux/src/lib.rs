@@ -16,23 +16,25 @@
 //! # Ok::<(), probe_core::error::RegisterError>(())
 //! ```
 //!
-//! In the order of reading: `host` the host itself · [`process`] how it starts · [`signals`] the traps and the program's own handlers ·
-//! [`threads`] what every thread has · [`text`] writing code · `exec` memory for code · `memory` access that cannot
-//! fault · `sync` core synchronisation · `symbols` names both ways · `blacklist` what must not be probed · `unwind`
-//! exceptions and backtraces through return probes · `clock` the time where the counter is forbidden · `watch` watchpoints · `arch` what differs between architectures · [`sys`] the kernel's
-//! interface.
+//! In the order of reading: `host` the host itself · [`process`] how it starts · [`signals`] the traps and
+//! the program's own handlers · [`threads`] what every thread has · [`text`] writing code · `exec` memory for
+//! code · `memory` access that cannot fault · `sync` core synchronisation · `symbols` names both ways ·
+//! `blacklist` what must not be probed · `unwind` exceptions and backtraces through return probes · `clock`
+//! the time where the counter is forbidden · `watch` watchpoints · `arch` what differs between architectures
+//! · [`sys`] the kernel's interface.
 //!
 //! # Where it may be called
-//! Registering and removing: anywhere but in a handler, as a lock is taken, memory is allocated and the loader is asked.
-//! Handlers run in a signal handler (kprobes, entry handlers) or right after a return (return handlers): they
-//! should neither allocate nor take locks that the probed code may hold.
+//! Registering and removing: anywhere but in a handler, as a lock is taken, memory is allocated and the
+//! loader is asked. Handlers run in a signal handler (kprobes, entry handlers) or right after a return
+//! (return handlers): they should neither allocate nor take locks that the probed code may hold.
 //!
 //! # What it does not see to
-//! A breakpoint that is hit while SIGTRAP is blocked kills the process. A [`guard::guard`] keeps SIGTRAP from being blocked by
-//! libc, and by the program through it. Without one, the program itself must not block SIGTRAP, and code that libc runs
-//! with all signals blocked (parts of `posix_spawn` and `pthread_create`) must not be probed. The guard also tells a child
-//! that shares the memory and thread-local storage of a running thread (`clone` with `CLONE_VM` only) from that thread, if
-//! libc makes it; without the guard, or made in another way, the child is taken for that thread.
+//! A breakpoint that is hit while SIGTRAP is blocked kills the process. A [`guard::guard`] keeps SIGTRAP from
+//! being blocked by libc, and by the program through it. Without one, the program itself must not block
+//! SIGTRAP, and code that libc runs with all signals blocked (parts of `posix_spawn` and `pthread_create`)
+//! must not be probed. The guard also tells a child that shares the memory and thread-local storage of a
+//! running thread (`clone` with `CLONE_VM` only) from that thread, if libc makes it; without the guard, or
+//! made in another way, the child is taken for that thread.
 
 mod abi;
 mod arch;

@@ -1,4 +1,5 @@
-//! A small lock that can be taken before a fork and released after it, in two functions; `std`'s guards do not allow that.
+//! A small lock that can be taken before a fork and released after it, in two functions; `std`'s guards do
+//! not allow that.
 
 use crate::signals::owned::BLOCKED;
 use crate::sys::{self, SignalSet};
@@ -10,8 +11,8 @@ use std::sync::OnceLock;
 
 /// A spinning lock that yields. Never taken on the hit path.
 ///
-/// Whoever has a [`Guard`] is not interrupted by the program's signals: a handler that wanted the same lock would wait for its own thread
-/// for ever (REG_13).
+/// The program's signals wait while a thread holds its [`Guard`]: a signal handler that wanted the same lock
+/// would wait for its own thread for ever (REG_13).
 pub(crate) struct Lock<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
@@ -44,7 +45,8 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Waits for the lock where the program's signals wait already: in a trap's handler, which makes no system call for it.
+    /// Waits for the lock where the program's signals wait already, in a trap's handler: no mask has to
+    /// change.
     pub(crate) fn lock_in_quiet(&self) -> Guard<'_, T> {
         self.take();
         Guard { lock: self, _quiet: None }
@@ -60,7 +62,8 @@ impl<T> Lock<T> {
     /// Gives back what [`Self::take`] took.
     ///
     /// # Safety
-    /// The calling thread (or, in a fork's child, the thread that it is the copy of) has called [`Self::take`].
+    /// The calling thread (or, in a fork's child, the thread that it is the copy of) has called
+    /// [`Self::take`].
     pub(crate) unsafe fn give(&self) {
         self.taken.store(false, Ordering::Release);
     }
@@ -73,7 +76,7 @@ pub(crate) struct Guard<'a, T> {
     _quiet: Option<Quiet>,
 }
 
-/// As long as it lives, the program's signals wait in this thread.
+/// While it lives, the program's signals wait in this thread.
 #[must_use]
 pub(crate) struct Quiet {
     before: SignalSet,
@@ -92,7 +95,8 @@ impl Drop for Quiet {
     }
 }
 
-/// What `find` finds, which no signal's handler interrupts: it could not wait for it.
+/// The result of `find`, which runs once, with the program's signals waiting: a signal handler could not wait
+/// for it.
 pub(crate) fn found_once<T>(found: &OnceLock<T>, find: impl FnOnce() -> T) -> &T {
     found.get().unwrap_or_else(|| {
         let _quiet = Quiet::begin();

@@ -1,7 +1,7 @@
 //! Memory of the interrupted thread, read and written without ever faulting.
 //!
-//! Plain loads and stores in a short piece of assembly; the SIGSEGV and SIGBUS handlers of this crate end it early
-//! where they fault. No system call, so that it is fit for the hit path.
+//! Plain loads and stores in a short piece of assembly; the SIGSEGV and SIGBUS handlers of this crate end it
+//! early where they fault. No system call, so that it is fit for the hit path.
 
 use crate::arch::{self, Regs, nofault_copy};
 use probe_core::arch::{Access, MemFault, Memory};
@@ -10,7 +10,7 @@ use probe_core::arch::{Access, MemFault, Memory};
 pub struct ProcessMemory(());
 
 impl ProcessMemory {
-    /// Only valid once the fault handlers are installed: the crate makes one, in the host.
+    /// Makes one. It works only once the fault handlers are installed; this crate makes it for the host.
     pub(crate) const fn new() -> Self {
         Self(())
     }
@@ -27,8 +27,8 @@ unsafe impl Memory for ProcessMemory {
 
     #[inline]
     fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault> {
-        // SAFETY: the core writes where the interrupted instruction would have written, or below the interrupted
-        // stack pointer; a bad `addr` ends the copy.
+        // SAFETY: the core writes where the interrupted instruction would have written, or below the
+        // interrupted stack pointer; a bad `addr` ends the copy.
         let left = unsafe { nofault_copy(addr as *mut u8, bytes.as_ptr(), bytes.len()) };
         if left == 0 { Ok(()) } else { Err(MemFault { addr, access: Access::Write }) }
     }

@@ -1,7 +1,7 @@
-//! Private `memcpy`, `memmove`, `memset`, `memcmp`, `bcmp`: hidden symbols, so that this object's compiled code never calls
-//! those of libc, which then can be probed like everything else.
+//! Private `memcpy`, `memmove`, `memset`, `memcmp`, `bcmp`: hidden symbols, so that this object's compiled
+//! code does not call libc's, and libc's can be probed like all other code.
 //!
-//! Plain string instructions or byte loops: what the hit path copies are a few dozen words.
+//! They are plain string instructions or byte loops: the hit path copies a few dozen words.
 
 /// The functions, whose labels are among the lines, each a symbol of this object alone.
 macro_rules! string_functions {

@@ -1,4 +1,4 @@
-//! The process is made ready to be probed, and its one collection of probes.
+//! Makes the process ready to be probed, and holds its one collection of probes.
 
 pub use crate::host::{Indirect, LinuxProcess};
 
@@ -38,25 +38,26 @@ impl core::error::Error for StartError {}
 
 /// Makes this process ready to be probed; later calls return the same at once.
 ///
-/// Installs the signal handlers ([`signals`]), finds out how text can be written, registers for core
-/// synchronisation and for forks. To be called before the program starts threads, if possible, and outside of signal
-/// handlers.
+/// Installs the signal handlers ([`signals`]), finds out how text can be written, and registers for core
+/// synchronisation and for forks. Call it before the program starts threads, if possible, and outside of
+/// signal handlers.
 ///
 /// # Errors
-/// [`StartError`] says what the system does not allow.
+/// [`StartError`] names what the system does not allow.
 pub fn start() -> Result<&'static Probes<LinuxProcess>, StartError> {
     static STARTED: OnceLock<Result<(), StartError>> = OnceLock::new();
     (*STARTED.get_or_init(start_once))?;
     Ok(&PROBES)
 }
 
-/// Sends messages about probes to `log` instead of standard error. Called before [`start`], also those of starting.
+/// Sends messages about probes to `log` instead of standard error. Called before [`start`], it also gets the
+/// messages of starting.
 pub fn set_log(log: fn(&str)) {
     PROBES.host().set_log(log);
 }
 
-/// This process's probes. Reports objects that were unloaded meanwhile to the core first, so that their probes are
-/// `[GONE]`.
+/// This process's probes. First reports objects that were unloaded meanwhile to the core, so that their
+/// probes are `[GONE]`.
 ///
 /// # Panics
 /// If the process cannot be probed; [`start`] tells why.
@@ -70,8 +71,9 @@ pub fn probes() -> &'static Probes<LinuxProcess> {
     }
 }
 
-/// Looks whether shared objects have gone, and makes their probes `[GONE]` (CTL_5). An agent calls this after every
-/// `dlclose`; [`probes`] does, too. Does nothing inside a handler, nor in what interrupts a registration: the next call does it.
+/// Looks whether shared objects have been unloaded, and makes their probes `[GONE]` (CTL_5). An agent calls
+/// this after every `dlclose`; [`probes`] does it, too. Inside a handler, or in code that interrupts a
+/// registration, it does nothing: the next call does it.
 pub fn objects_changed() {
     if !PROBES.events().can_be_told() {
         return;
@@ -81,8 +83,9 @@ pub fn objects_changed() {
     });
 }
 
-/// Closes the one descriptor that probes keep open: nothing of them is among the program's then. The next change of text opens it again,
-/// and fails where that cannot be done any more: without `/proc` (another root), with no number free, in a process that is not dumpable.
+/// Closes the one descriptor that probes keep open, so that the program finds none but its own. The next
+/// change of text opens it again, and fails where that has become impossible: without `/proc` (another root),
+/// with no number free, in a process that is not dumpable.
 pub fn close_descriptor() {
     PROBES.host().text.close();
 }

@@ -1,17 +1,18 @@
 //! The signals that probes live on, and the program's own handlers behind them.
 //!
-//! SIGTRAP, SIGSEGV, SIGBUS, SIGILL and SIGFPE are ours ([`OWNED`]): installed with SA_SIGINFO, SA_NODEFER (a hit inside
-//! a handler must not kill the process) and SA_ONSTACK. All other signals are kept away meanwhile, by the handler's mask or by
-//! `deferral`. A signal that is not about a probe goes on to the program's action, called exactly as the kernel would have
-//! called it: mask, SA_NODEFER, SA_RESETHAND, siginfo and the untouched `ucontext_t`. The default action ends the process
-//! with that signal, its siginfo and its core, with the registers of the faulting instruction.
+//! SIGTRAP, SIGSEGV, SIGBUS, SIGILL and SIGFPE are ours ([`OWNED`]): installed with SA_SIGINFO, SA_NODEFER (a
+//! hit inside a handler must not kill the process) and SA_ONSTACK. All other signals are kept away meanwhile,
+//! by the handler's mask or by `deferral`. A signal that is not about a probe goes on to the program's
+//! action, called exactly as the kernel would have called it: mask, SA_NODEFER, SA_RESETHAND, siginfo and the
+//! untouched `ucontext_t`. The default action ends the process with that signal, its siginfo and its core,
+//! with the registers of the faulting instruction.
 //!
 //! What the program had installed before `start` is its action. What it installs later would replace our
-//! handlers; an agent interposes `sigaction` and `signal` and calls [`program_action`] instead, and takes [`OWNED`] out
-//! of the masks that the program sets: a synchronous signal that is blocked kills the process.
+//! handlers; an agent interposes `sigaction` and `signal` and calls [`program_action`] instead, and takes
+//! [`OWNED`] out of the masks that the program sets: a synchronous signal that is blocked kills the process.
 //!
-//! A trap is ours only if the kernel raised it for a breakpoint instruction (`si_code`) and the core knows the place: a
-//! `kill -TRAP`, a debugger's step or the program's own breakpoints never get here.
+//! A trap is ours only if the kernel raised it for a breakpoint instruction (`si_code`) and the core knows
+//! the place: a `kill -TRAP`, a debugger's step or the program's own breakpoints never get here.
 
 mod deferral;
 mod delivery;
@@ -61,8 +62,8 @@ pub fn are_installed() -> bool {
     })
 }
 
-/// Lets asynchronous signals wait for the end of a hit without being blocked during it (`deferral`). Whoever calls this
-/// calls [`install_action`] at every `rt_sigaction` of the program's from now on.
+/// Lets asynchronous signals wait for the end of a hit without being blocked during it (`deferral`). Whoever
+/// calls this calls [`install_action`] at every `rt_sigaction` of the program's from now on.
 ///
 /// # Errors
 /// The errno of `rt_sigaction`.
@@ -88,7 +89,8 @@ fn block_in_traps(mask: SignalSet) -> Result<(), c_int> {
     })
 }
 
-/// Ends what [`defer_asynchronous`] began: they are blocked during a trap, and not during a hit by a jump.
+/// Undoes [`defer_asynchronous`]: asynchronous signals are blocked during a trap again, and not during a hit
+/// by a jump.
 ///
 /// # Errors
 /// The errno of `rt_sigaction`.
@@ -98,8 +100,8 @@ pub fn block_during_traps() -> Result<(), c_int> {
     Ok(())
 }
 
-/// Reads, and with `new` sets, the program's own action for any signal; returns the one before. What an agent calls in
-/// place of `rt_sigaction`.
+/// Reads the program's own action for any signal, and replaces it if `new` is given; returns the one before.
+/// An agent calls it in place of `rt_sigaction`.
 ///
 /// # Errors
 /// The errno of `rt_sigaction`.
@@ -107,9 +109,11 @@ pub fn install_action(signal: c_int, new: Option<&Action>) -> Result<Action, c_i
     if OWNED.contains(&signal) { Ok(program_action(signal, new)) } else { deferral::install(signal, new) }
 }
 
-/// Reads, and with `new` sets, the program's own action for one of the [`OWNED`] signals; returns the one before.
+/// Reads the program's own action for one of the [`OWNED`] signals, and replaces it if `new` is given;
+/// returns the one before.
 ///
-/// What an agent calls in place of `sigaction`. For other signals it does nothing and returns the default action.
+/// An agent calls it in place of `sigaction`. For other signals it does nothing and returns the default
+/// action.
 pub fn program_action(signal: c_int, new: Option<&Action>) -> Action {
     program::exchange(signal, entries_of(signal), new)
 }

@@ -1,10 +1,11 @@
-//! Core synchronisation: every thread of the process executes a full barrier and a context-synchronising event.
+//! Core synchronisation: every thread of the process executes a full barrier and a context-synchronising
+//! event.
 //!
-//! `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)` (Linux 4.16) is exactly that. Where a sandbox or an old kernel refuses it:
-//! `membarrier(GLOBAL)`, which waits until every CPU has gone through the scheduler, that is through the kernel and
-//! back (slow: tens of milliseconds). Where that is missing, too: taking a permission away from a page that was just
-//! used, which makes x86 kernels interrupt every CPU that runs this process; on the other architectures this last
-//! resort is only a barrier.
+//! `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)` (Linux 4.16) is exactly that. Where a sandbox or an old kernel
+//! refuses it: `membarrier(GLOBAL)`, which waits until every CPU has gone through the scheduler, that is
+//! through the kernel and back (slow: tens of milliseconds). Where that is missing, too: taking a permission
+//! away from a page that was just used, which makes x86 kernels interrupt every CPU that runs this process;
+//! on the other architectures this last resort is only a barrier.
 
 use crate::sys;
 use core::sync::atomic::{AtomicU8, Ordering, fence};
@@ -56,8 +57,8 @@ pub(crate) fn cores() {
     fence(Ordering::SeqCst);
 }
 
-/// FENCE.I on every hart that runs this process, which `membarrier` does from Linux 6.9 on only. Where there is no such call (an
-/// emulator), nothing is stale either.
+/// FENCE.I on every hart that runs this process, which `membarrier` does from Linux 6.9 on only. Where there
+/// is no such call (an emulator), nothing is stale either.
 #[cfg(target_arch = "riscv64")]
 fn flush_instruction_caches() {
     const SYS_RISCV_FLUSH_ICACHE: libc::c_long = 259;

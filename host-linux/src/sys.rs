@@ -1,15 +1,18 @@
-//! The kernel's interface as this crate uses it: raw calls. The structures of signal delivery are in `abi`.
+//! The kernel's interface as this crate uses it: raw system calls. The structures of signal delivery are in
+//! `abi`.
 //!
-//! Raw `rt_sigaction` and `rt_sigprocmask` on purpose: an agent interposes libc's, and libc's leave out the signals
-//! that it uses itself (32 and 33), which must not interrupt the hit path either. And without libc's `syscall`, because that may be
-//! probed: a hit that makes a system call before its thread is known would never end.
+//! `rt_sigaction` and `rt_sigprocmask` are raw on purpose: an agent interposes libc's, and libc's leave out
+//! the signals that libc itself uses (32 and 33), which must not interrupt the hit path either. libc's
+//! `syscall` may be probed, and a hit that made a system call through it before its thread is known would
+//! never end.
 
 pub use crate::abi::{Action, AltStack, SigInfo, SignalSet};
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Makes a system call with up to six arguments; the program's errno stays as it is. Without libc, whose functions may be probed.
+/// Makes a system call with up to six arguments; the program's errno stays as it is. Without libc, whose
+/// functions may be probed.
 ///
 /// # Errors
 /// The errno.
@@ -57,8 +60,8 @@ pub(crate) fn errno_location() -> *mut c_int {
 pub(crate) unsafe fn sigaction(signal: c_int, new: Option<&Action>) -> Result<Action, c_int> {
     let mut old = Action::DEFAULT;
     let arguments = [signal as usize, from(new), into(&mut old), size_of::<SignalSet>()];
-    // SAFETY: both pointers are null or point to kernel-shaped structures that live through the call; what `new`
-    // installs is the caller's promise.
+    // SAFETY: both pointers are null or point to kernel-shaped structures that live through the call; what
+    // `new` installs is the caller's promise.
     unsafe { call(libc::SYS_rt_sigaction, arguments) }.map(|_| old)
 }
 
@@ -138,7 +141,8 @@ pub(crate) fn membarrier(command: c_int) -> Result<usize, c_int> {
     unsafe { call(libc::SYS_membarrier, [command as usize, 0, 0]) }
 }
 
-/// Opens an event for a thread of this process, on whatever CPU it runs; `attributes` are a `struct perf_event_attr`.
+/// Opens an event for a thread of this process, on whatever CPU it runs; `attributes` are a `struct
+/// perf_event_attr`.
 ///
 /// # Errors
 /// The errno.
@@ -152,24 +156,26 @@ pub(crate) fn perf_event_open(attributes: &[u64; 16], thread: u32) -> Result<c_i
     .map(|event| event as c_int)
 }
 
-/// Writes into a file at that offset, which is an address here; answers how many bytes.
+/// Writes into a file at that offset, which is an address in this process; returns the number of bytes.
 ///
 /// # Errors
 /// The errno.
 ///
 /// # Safety
-/// What the file's bytes mean is the caller's affair.
+/// The caller may change the memory that these bytes of the file are.
 pub(crate) unsafe fn write_at(descriptor: c_int, bytes: &[u8], at: usize) -> Result<usize, c_int> {
-    // An offset is 64 bits: on 32-bit machines two words, the low one first (x86 is little-endian), and this one is never negative.
+    // An offset is 64 bits: on 32-bit machines two words, the low one first (x86 is little-endian), and this
+    // one is never negative.
     let arguments = [descriptor as usize, bytes.as_ptr().expose_provenance(), bytes.len(), at, 0];
     // SAFETY: `bytes` is readable; the rest is the caller's promise.
     unsafe { call(libc::SYS_pwrite64, arguments) }
 }
 
-/// The first 16 bytes of the kernel's `struct stat`: the device and the number of the inode, on all our architectures.
+/// The first 16 bytes of the kernel's `struct stat`: the device and the number of the inode, on all our
+/// architectures.
 pub(crate) type FileIdentity = [usize; 16 / size_of::<usize>()];
 
-/// What tells the file of a descriptor from all others; `None` where there is none.
+/// The identity of a descriptor's file among all files; `None` if the descriptor is closed.
 pub(crate) fn identity(descriptor: c_int) -> Option<FileIdentity> {
     #[cfg(target_pointer_width = "64")]
     const FSTAT: libc::c_long = libc::SYS_fstat;
@@ -195,8 +201,8 @@ pub(crate) fn close(descriptor: c_int) {
 pub(crate) fn map(at: usize, len_bytes: usize, protection: c_int) -> Result<usize, c_int> {
     let fixed = if at == 0 { 0 } else { libc::MAP_FIXED_NOREPLACE };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
-    // SAFETY: never replaces a mapping (MAP_FIXED_NOREPLACE; a kernel or emulator that does not know the flag takes
-    // the address as a hint).
+    // SAFETY: never replaces a mapping (MAP_FIXED_NOREPLACE; a kernel or emulator that does not know the flag
+    // takes the address as a hint).
     let got = unsafe { call(MAP, [at, len_bytes, protection as usize, flags as usize, usize::MAX, 0]) }?;
     if at != 0 && got != at {
         // SAFETY: the mapping was just made and nobody knows it.

@@ -1,14 +1,14 @@
 //! Writing text.
 //!
-//! Natively through `/proc/self/mem`, which stores into pages that are mapped without write permission: no page is
-//! ever writable and executable (SAFE_1). An emulator that translates code ahead does not see such a store; a
-//! self-test at start finds out (`TextWriter::start`). Only then pages are made writable *and* executable for the
-//! duration of one write: other threads go on executing in them.
+//! Natively through `/proc/self/mem`, which stores into pages that are mapped without write permission: no
+//! page is ever writable and executable (SAFE_1). An emulator that translates code ahead does not see such a
+//! store; a self-test at start finds out (`TextWriter::start`). Only then are pages made writable *and*
+//! executable for the duration of one write, as other threads go on executing in them.
 //!
-//! The descriptor is kept open, out of the program's way (above number 500 where the limit allows), closed on exec; whoever wants it gone
-//! closes it ([`crate::close_descriptor`]).
-//! It can still be closed under us and its number be given to another file (a daemon that closes everything), and in
-//! a fork's child it names the parent's memory. So before every write it is checked: same process, same file.
+//! The descriptor stays open, out of the program's way (above number 500 where the limit allows), closed on
+//! exec, until somebody closes it ([`crate::close_descriptor`]). The program may close it, too, and give its
+//! number to another file (a daemon that closes everything), and in a fork's child it names the parent's
+//! memory. So it is checked before every write: same process, same file.
 
 use crate::arch::{Native, RETURN_ONE, RETURN_TWO, function_entry};
 use crate::lock::Lock;
@@ -35,8 +35,8 @@ const DESCRIPTOR_FROM: c_int = 500;
 pub enum TextAccess {
     /// Through `/proc/self/mem`; pages stay as they are.
     Alias,
-    /// By making the page writable and executable for one write: the alias is ignored here (an emulator), or there
-    /// is no `/proc`.
+    /// By making the page writable and executable for one write: an emulator ignores the alias, or there is
+    /// no `/proc`.
     Unprotect,
 }
 
@@ -64,8 +64,8 @@ impl TextWriter {
         Self { state: Lock::new(State { access: TextAccess::Alias, file: None }) }
     }
 
-    /// Runs the self-test: patches a function of our own that has run before, and looks whether it has changed.
-    /// Returns the way of writing that works here.
+    /// Runs the self-test: patches a function of our own that has run before, and looks whether it has
+    /// changed. Returns the way of writing that works here.
     ///
     /// # Errors
     /// Neither does.
@@ -175,7 +175,8 @@ impl State {
         Ok(file)
     }
 
-    /// What is left of a parent's is not ours to close unless it is the very same file.
+    /// Closes the descriptor. A descriptor inherited from a parent is ours to close only if it is still the
+    /// very same file.
     fn close(&mut self) {
         if let Some(old) = self.file.take().filter(MemFile::is_same_file) {
             // The one we opened, perhaps in the process that this one is a copy of.
@@ -218,8 +219,8 @@ impl MemFile {
     }
 }
 
-/// Whether addresses mean the same in the file as here. Under an emulator that keeps an offset between its own and the
-/// program's addresses they do not, and writing blindly would destroy the emulator.
+/// Whether addresses mean the same in the file as here. Under an emulator that keeps an offset between its
+/// own and the program's addresses they do not, and writing blindly would destroy the emulator.
 fn shows_our_memory(descriptor: c_int) -> bool {
     let known = [0x5a_u8, 0xc3, 0x17, 0x99, descriptor as u8, 0x42, 0xe1, 0x08];
     let mut seen = [0; 8];

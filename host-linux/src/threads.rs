@@ -1,11 +1,11 @@
-//! What every thread has: its context, its task, its alternate stack.
+//! The state of each thread: its context, its task, its alternate stack.
 //!
-//! A thread's block (`block`) comes from one mapping that is reserved at start (`table`), and is found through one word of
-//! thread-local storage in the initial-exec model. So a thread's very first hit can take a block in the signal handler: no
-//! lock, no allocation, no lazy thread-local storage.
+//! A thread's block (`block`) comes from one mapping that is reserved at start (`table`), and is found
+//! through one word of thread-local storage in the initial-exec model. So a thread's very first hit can take
+//! a block in the signal handler: no lock, no allocation, no lazy thread-local storage.
 //!
-//! The destructor of a pthread key gives a thread's block back. A thread may end without it, or take a block again for hits
-//! after it (in libc's own clean-up): such a block comes back later (`dead`).
+//! The destructor of a pthread key gives a thread's block back. A thread may end without running it, or take
+//! a block again for hits after it (in libc's own clean-up): such a block comes back later (`dead`).
 
 mod altstack;
 mod block;
@@ -54,21 +54,23 @@ pub(crate) fn learn_numbers() {
     number::start();
 }
 
-/// Words of the calling thread's own, for whoever embeds this crate: zero in a new thread, kept in a fork's child.
-/// `None` where there is no room for another thread. Fit for handlers, where thread-local variables are not.
+/// Words of the calling thread, for the embedding program: zero in a new thread, kept in a fork's child.
+/// `None` where there is no room for another thread. They serve handlers, where thread-local variables do not
+/// work.
 #[inline]
 pub fn words() -> Option<&'static Words> {
     current_or_new().map(|block| &block.words)
 }
 
-/// The calling thread's number, in a handler. The kernel is not asked in a thread of the process that was started, if that is `process`,
-/// but only in forked ones.
+/// The calling thread's number, in a handler. The kernel is asked only in forked processes: those other than
+/// `process`.
 pub fn number(process: u32) -> u32 {
     let block = current().filter(|_| copy::process() == process);
     block.and_then(|block| block.owner.number()).unwrap_or_else(sys::thread_id)
 }
 
-/// Whether this is a child that runs in another process's memory (`vfork`, `clone` with CLONE_VM), which sees what it writes there.
+/// Whether this is a child that runs in another process's memory (`vfork`, `clone` with CLONE_VM): its writes
+/// are seen there.
 pub fn is_guest() -> bool {
     copy::process() != sys::process_id() && !copy::is_copy()
 }
@@ -99,14 +101,16 @@ pub fn thread_started() {
     block.stacks.put_early();
 }
 
-/// Lets the calling thread share its storage from now on. What it is about to make finds a block of its own.
+/// Declares that the calling thread shares its storage from now on: the child that it is about to make gets a
+/// block of its own.
 pub(crate) fn share() {
     if let Some(block) = current_or_new() {
         shared::share(block);
     }
 }
 
-/// Takes a block for the calling thread. No signal comes between: its handler's hits would take another one.
+/// Takes a block for the calling thread, with signals blocked: the hits of a signal handler would take
+/// another one.
 #[cold]
 fn take() -> Option<&'static Block> {
     let table = Table::get()?;
@@ -133,8 +137,8 @@ fn take_from(table: Table) -> Option<&'static Block> {
     Some(block)
 }
 
-/// The destructor of the key: the thread ends. Later hits of the same thread (in other destructors, in libc's own
-/// clean-up) take a block again.
+/// The destructor of the key: the thread ends. Later hits of the same thread (in other destructors, in libc's
+/// own clean-up) take a block again.
 unsafe extern "C" fn thread_exit(_block: *mut c_void) {
     let Some(block) = current() else { return };
     if !dead::leaves_no_call(block) {
@@ -150,7 +154,8 @@ unsafe extern "C" fn thread_exit(_block: *mut c_void) {
     dead::reclaim(block);
 }
 
-/// Keeps errno for the program while a handler runs outside of a signal handler (at a return, in a jump probe).
+/// Keeps errno for the program while a handler runs outside of a signal handler (at a return, in a jump
+/// probe).
 #[inline]
 pub(crate) fn keep_errno() {
     if let Some(block) = current_or_new()
@@ -161,7 +166,7 @@ pub(crate) fn keep_errno() {
     }
 }
 
-/// Gives the program its errno while an instruction of its own runs, although the hit goes on.
+/// Gives the program its errno while one of its own instructions runs, although the hit goes on.
 #[inline]
 pub(crate) fn lend_errno() {
     if let Some(block) = current() {
@@ -169,7 +174,7 @@ pub(crate) fn lend_errno() {
     }
 }
 
-/// Ends what [`lend_errno`] began: what the instruction has made of errno is the program's.
+/// Ends what [`lend_errno`] began: the program keeps the errno that the instruction has left.
 #[inline]
 pub(crate) fn take_errno_back() {
     if let Some(block) = current() {
@@ -177,8 +182,8 @@ pub(crate) fn take_errno_back() {
     }
 }
 
-/// Ends what [`keep_errno`] began, and lets signals come that have waited for it. In a signal handler, `context` is what
-/// it has interrupted.
+/// Ends what [`keep_errno`] began, and delivers the signals that have waited. In a signal handler, `context`
+/// is the interrupted context.
 #[inline]
 pub(crate) fn restore_errno(context: Option<UContext>) {
     if let Some(block) = current()
@@ -188,7 +193,8 @@ pub(crate) fn restore_errno(context: Option<UContext>) {
     }
 }
 
-/// Calls `visit` with the context of every thread that is not known to be dead, and cleans up after those that are.
+/// Calls `visit` with the context of every thread that is not known to be dead, and cleans up after those
+/// that are.
 ///
 /// Not reentrant; called under the core's registry lock.
 pub(crate) fn for_each(visit: &mut dyn FnMut(&Context<Native>)) {

@@ -1,9 +1,9 @@
-//! Unwind information for return stubs, so that exceptions and backtraces pass calls that are followed (RET_7, RET_8).
+//! Unwind information for return stubs, so that exceptions and backtraces pass followed calls (RET_7, RET_8).
 //!
-//! A followed call's return address is a stub. For every chunk of stubs `probe-unwind` describes, in the format of
-//! `.eh_frame`, how to go on from there: with the real return address from a table that the core keeps. That
-//! description is registered with every unwinder in the process: the one that this crate is linked with, and those
-//! that other objects bring (a program with libgcc linked statically, for instance).
+//! A followed call's return address is a stub. For every chunk of stubs `probe-unwind` describes, in the
+//! format of `.eh_frame`, how to go on: with the real return address from a table that the core keeps. That
+//! description is registered with every unwinder in the process: the one that this crate is linked with, and
+//! those of other objects (a program with libgcc linked statically, for instance).
 
 use crate::arch;
 use crate::lock::Lock;
@@ -22,22 +22,22 @@ unsafe extern "C" {
 
 type Frame = unsafe extern "C" fn(*mut c_void);
 
-/// Whether this object's own unwinder is LLVM's libunwind, which takes the frame description itself; libgcc's takes the
-/// whole section.
+/// Whether this object's own unwinder is LLVM's libunwind, which takes the frame description itself; libgcc's
+/// takes the whole section.
 const IS_LLVM: bool = cfg!(all(target_env = "musl", target_feature = "crt-static"));
 
 /// One described chunk.
 struct Described {
     chunk: usize,
     section: Box<EhFrame>,
-    /// Where it was registered: how to take it back, and with which address.
+    /// The registrations: the function that undoes each, and its argument.
     registered: Vec<(Frame, usize)>,
 }
 
 static DESCRIBED: Lock<Vec<Described>> = Lock::new(Vec::new());
 
-/// Describes the chunk of `len_bytes` bytes at `chunk` to all unwinders. `table` is the address of the words with the
-/// final return addresses, one for each stub.
+/// Describes the chunk of `len_bytes` bytes at `chunk` to all unwinders. `table` is the address of the words
+/// with the final return addresses, one for each stub.
 pub(crate) fn add(chunk: CodeAddr, len_bytes: usize, table: usize) {
     let section = Box::new(arch::eh_frame(&Stubs { chunk, len_bytes, table }));
     let start = section.bytes.as_ptr() as usize;
@@ -45,8 +45,8 @@ pub(crate) fn add(chunk: CodeAddr, len_bytes: usize, table: usize) {
         .into_iter()
         .map(|(register, deregister, is_llvm)| {
             let at = if is_llvm { start + section.description_at } else { start };
-            // SAFETY: `at` is a section (or a description) that is well-formed and stays where it is until it has been
-            // deregistered.
+            // SAFETY: `at` is a section (or a description) that is well-formed and stays where it is until it
+            // has been deregistered.
             unsafe { register(at as *mut c_void) };
             (deregister, at)
         })

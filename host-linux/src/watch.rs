@@ -1,9 +1,9 @@
 //! Watchpoints in a process: breakpoint events of `perf_event_open`, one for each thread.
 //!
-//! Each event raises SIGTRAP in the thread that has made the reference, right after the instruction (`sigtrap`, Linux 5.13),
-//! and is inherited by the threads that this one starts later. A thread that starts while a watchpoint is being armed
-//! may be missed; references that the kernel makes in system calls are not seen. Source: perf_event_open(2),
-//! `include/uapi/linux/perf_event.h`, Linux 6.12.
+//! Each event raises SIGTRAP in the thread that has made the reference, right after the instruction
+//! (`sigtrap`, Linux 5.13), and is inherited by the threads that this one starts later. A thread that starts
+//! while a watchpoint is being armed may be missed; references that the kernel makes in system calls are not
+//! seen. Source: perf_event_open(2), `include/uapi/linux/perf_event.h`, Linux 6.12.
 
 use crate::arch::{WATCHPOINTS, check_watch};
 use crate::lock::{Lock, found_once};
@@ -19,9 +19,9 @@ use std::sync::OnceLock;
 /// The `si_code` of a SIGTRAP that such an event raises.
 const TRAP_PERF: c_int = 6;
 
-/// In the upper half of an event's word: it is one of ours, and not the program's own.
+/// The upper half of an event's word, by which our events differ from the program's own.
 const OURS: usize = 0x9b0b << 16;
-/// How often a register's number has been armed or disarmed, in the word's bits from 4 on.
+/// The number of times that a register has been armed or disarmed, in the word's bits from 4 on.
 const GENERATION: usize = 0xfff;
 
 const REFUSED: Refusal =
@@ -33,7 +33,8 @@ const NO_EVENTS: Refusal = Refusal::unsupported(
 
 /// The events of each register's number.
 static EVENTS: Lock<[Vec<c_int>; MAX_WATCHPOINTS]> = Lock::new([const { Vec::new() }; MAX_WATCHPOINTS]);
-/// Counts up to [`GENERATION`] and again: a trap of an event that was closed a moment ago is told by it.
+/// Counts up to [`GENERATION`] and again, so that a trap of an event that was closed a moment ago is
+/// recognised.
 static GENERATIONS: [AtomicUsize; MAX_WATCHPOINTS] = [const { AtomicUsize::new(0) }; MAX_WATCHPOINTS];
 
 /// Before a fork.
@@ -50,7 +51,8 @@ pub(crate) unsafe fn release() {
     unsafe { EVENTS.give() };
 }
 
-/// After a fork, in the child: its threads are not watched, and the parent's events must be the parent's alone.
+/// After a fork, in the child: its threads are not watched, and the parent's events must be the parent's
+/// alone.
 pub(crate) fn forked() {
     EVENTS.lock().iter_mut().for_each(|events| events.drain(..).for_each(sys::close));
 }
@@ -61,7 +63,7 @@ pub(crate) struct BreakpointEvents;
 /// The power, or why there is none.
 ///
 /// # Errors
-/// The processor is none that this works on, or the system does not let a process have such events.
+/// The processor is not supported, or the system does not let a process have such events.
 pub(crate) fn power() -> Result<&'static dyn Watchpoints, Refusal> {
     static FOUND: OnceLock<Result<(), Refusal>> = OnceLock::new();
     static CELL: AtomicUsize = AtomicUsize::new(0);
@@ -124,11 +126,11 @@ pub(crate) enum Signal {
     NotOurs,
     /// It comes from one that was disarmed meanwhile.
     Late,
-    /// The instruction before the interrupted one has referred to what this register watches.
+    /// The instruction before the interrupted one has accessed the range of this register.
     Of(usize),
 }
 
-/// Looks whether an event of ours has raised the SIGTRAP with this `info`. In the signal handler.
+/// Decides whether one of our events has raised the SIGTRAP with this `info`. In the signal handler.
 pub(crate) fn signal(info: &SigInfo) -> Signal {
     let word = info.data();
     if info.code != TRAP_PERF || word & !0xffff != OURS {

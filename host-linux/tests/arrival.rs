@@ -9,9 +9,9 @@ use probe_host_linux::{Kprobe, Kretprobe, Native, probe_core, probes};
 use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 
-// `arrival_work(n)` is `n + 1` up to a hundred; above that a part of it that is jumped to makes `n + 1000`, and takes `n` from
-// the very word, or returns to the address, that a return probe there would replace. `arrival_bare.cold.7` has no unwind
-// information.
+// `arrival_work(n)` is `n + 1` up to a hundred; above that a part of it that is jumped to makes `n + 1000`,
+// and takes `n` from the very word, or returns to the address, that a return probe there would replace.
+// `arrival_bare.cold.7` has no unwind information.
 probe_arch_native::native_module!(mod arrival);
 
 unsafe extern "C" {

@@ -45,11 +45,13 @@ fn stack() -> Vec<u128> {
     vec![0_u128; 16 << 10]
 }
 
-/// Lets a child that shares memory and storage run beside this thread; its status, or `None` where the kernel makes none (QEMU).
+/// Lets a child that shares memory and storage run beside this thread; its status, or `None` where the kernel
+/// makes none (QEMU).
 fn beside_a_child(flags: c_int) -> Option<c_int> {
     let mut stack = stack();
     HERE.store(0, Relaxed);
-    // SAFETY: the child has a stack of its own, which stays until it has ended; what it calls shares nothing but atomics.
+    // SAFETY: the child has a stack of its own, which stays until it has ended; what it calls shares nothing
+    // but atomics.
     let pid = unsafe { libc::clone(child, stack.as_mut_ptr_range().end.cast(), flags, null_mut()) };
     if pid < 0 {
         assert_eq!(errno().load(Relaxed), libc::EINVAL);

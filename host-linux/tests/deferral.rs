@@ -39,7 +39,8 @@ extern "C" fn deferral_inner(x: usize) -> usize {
 
 /// Sends `signal` to this thread, with a value.
 fn send(signal: i32, value: usize) {
-    /// `siginfo_t` as the kernel expects it of a sent signal with a value, which stands where a pointer is aligned.
+    /// `siginfo_t` as the kernel expects it of a sent signal with a value, which stands where a pointer is
+    /// aligned.
     #[repr(C)]
     struct Info {
         number: i32,
@@ -130,7 +131,8 @@ fn inner_probe() -> Probe {
     probes().register(Kprobe::at("deferral_inner").pre(count)).unwrap()
 }
 
-/// The ways to be in a handler: by a trap, by a jump, in a post handler, at a return by trampoline, in a jprobe's handler.
+/// The ways to be in a handler: by a trap, by a jump, in a post handler, at a return by trampoline, in a
+/// jprobe's handler.
 fn each_way(mut test: impl FnMut(&str)) {
     let _alone = alone();
     let guard: Guard = guard_signals().unwrap();

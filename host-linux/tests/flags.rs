@@ -1,5 +1,5 @@
-//! HIT_11: POPF by a trap changes what it changes bare, NT and ID too, which a signal return does not take from its frame. HIT_1:
-//! a program that has unaligned accesses fault (AC) is hit as any other.
+//! HIT_11: POPF by a trap changes what it changes bare, NT and ID too, which a signal return does not take
+//! from its frame. HIT_1: a program that has unaligned accesses fault (AC) is hit as any other.
 #![cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 
 mod common;
@@ -89,7 +89,8 @@ fn hit_11_popf_by_a_trap_loads_nt_and_id() {
 /// AC.
 const CHECK: usize = 1 << 18;
 
-// `flags_checked(x)` sets AC and calls `flags_work(x)`: the flags then. `flags_load(at)` loads a word under AC.
+// `flags_checked(x)` sets AC and calls `flags_work(x)`: the flags then. `flags_load(at)` loads a word under
+// AC.
 #[cfg(target_arch = "x86_64")]
 global_asm!(
     ".pushsection .text.flags_checked,\"ax\",@progbits",

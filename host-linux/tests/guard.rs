@@ -153,8 +153,8 @@ fn the_programs_action_for_sigtrap_stays_behind_ours() {
     drop((probe, guard));
 }
 
-/// Sends `signal` to this thread while all signals are blocked: what the mask says, what is pending, what is waited for, and what is pending
-/// then. Before each a thread's first hit, or another one.
+/// Sends `signal` to this thread while all signals are blocked: what the mask says, what is pending, what is
+/// waited for, and what is pending then. Before each a thread's first hit, or another one.
 fn sent_while_blocked(signal: i32) -> [i32; 4] {
     let is_masked = has(&work_with_all_blocked(), signal);
     // SAFETY: blocked, so that nothing happens.

@@ -1,4 +1,5 @@
-//! Signal handlers that interrupt this crate's own work in their thread, and use it (REG_13): nothing waits for itself.
+//! Signal handlers that interrupt this crate's own work in their thread, and use it (REG_13): nothing waits
+//! for itself.
 
 mod common;
 
@@ -19,7 +20,8 @@ extern "C" fn interrupting_other(x: usize) -> usize {
     black_box(x) + 4
 }
 
-/// At how many more calls of `dl_iterate_phdr`, which this crate makes under its own lock and under the core's, the signal is sent.
+/// At how many more calls of `dl_iterate_phdr`, which this crate makes under its own lock and under the
+/// core's, the signal is sent.
 static CALLS_LEFT: AtomicUsize = AtomicUsize::new(0);
 /// How often the signal's handler has run to its end.
 static HANDLED: AtomicUsize = AtomicUsize::new(0);
@@ -43,7 +45,8 @@ extern "C" fn on_signal(_: i32) {
     HANDLED.fetch_add(1, SeqCst);
 }
 
-/// A registration, and a look at the objects, whose `nth` call of `dl_iterate_phdr` is interrupted. Whether it was.
+/// A registration, and a look at the objects, whose `nth` call of `dl_iterate_phdr` is interrupted. Whether
+/// it was.
 fn interrupted_at(nth: usize) -> bool {
     // SAFETY: a C string; the library's constructors do nothing that matters.
     LIBRARY.store(unsafe { libc::dlopen(c"libm.so.6".as_ptr(), libc::RTLD_NOW) }, SeqCst);

@@ -246,7 +246,8 @@ fn hit_9_a_fault_of_the_probed_instruction_goes_to_the_fault_handler() {
     let start = code(test_load as *const ());
     let faults = counter();
     static GOOD: usize = 77;
-    // Whichever instruction makes the access, its probe sees the fault; it hands over a good pointer and runs again.
+    // Whichever instruction makes the access, its probe sees the fault; it hands over a good pointer and runs
+    // again.
     let mut at = start;
     let mut places = Vec::new();
     let mut same = true;

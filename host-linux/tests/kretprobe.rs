@@ -244,8 +244,8 @@ fn ret_7_and_ret_13_a_thread_that_exits_gives_its_instances_back_and_they_count(
     for _ in 0..20 {
         in_thread(thread);
     }
-    // musl runs destructors on top of the call, which could still return for all that they know: it counts when somebody asks
-    // whether the thread lives, as a grace period does.
+    // musl runs destructors on top of the call, which could still return for all that they know: it counts
+    // when somebody asks whether the thread lives, as a grace period does.
     drop(probes().register(Kprobe::at("ret_double").pre(|_| ())).unwrap());
     let counters = probe.counters();
     assert_eq!((counters.hits, counters.missed_pool, counters.abandoned), (20, 0, 20), "{counters:?}");

@@ -1,4 +1,5 @@
-//! Nothing in a restartable sequence is probed, and the sequences go on being atomic with probes all around (REG_20).
+//! Nothing in a restartable sequence is probed, and the sequences go on being atomic with probes all around
+//! (REG_20).
 
 mod common;
 
@@ -141,7 +142,8 @@ mod counted {
         fn rseq_add_plain(area: usize, cells: *const Cell);
     }
 
-    /// The thread's `struct rseq`, which the C library has registered; `None` where the kernel has no such thing.
+    /// The thread's `struct rseq`, which the C library has registered; `None` where the kernel has no such
+    /// thing.
     fn area() -> Option<usize> {
         // SAFETY: C strings; both are data symbols of glibc since 2.35.
         let size = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()) };
@@ -156,7 +158,8 @@ mod counted {
         let offset = unsafe { offset.cast::<isize>().read() };
         let thread: usize;
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: reads the first word of this thread's control block, which is its address (ELF TLS ABI, variant II).
+        // SAFETY: reads the first word of this thread's control block, which is its address (ELF TLS ABI,
+        // variant II).
         unsafe {
             std::arch::asm!("mov {}, fs:[0]", out(reg) thread, options(readonly, nostack));
         }

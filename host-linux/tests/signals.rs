@@ -230,8 +230,9 @@ fn our_handlers_are_in_place() {
     assert!(signals::are_installed());
 }
 
-/// A way out of a signal's handler that no unwind table covers, as musl's on every architecture and the kernel's on aarch64:
-/// unwinders know it by its bytes. Not where they do not: ppc64 has a table always, LLVM's knows only aarch64's.
+/// A way out of a signal's handler that no unwind table covers, as musl's on every architecture and the
+/// kernel's on aarch64: unwinders know it by its bytes. Not where they do not: ppc64 has a table always,
+/// LLVM's knows only aarch64's.
 #[cfg(any(
     target_arch = "aarch64",
     all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "x86"))
@@ -242,8 +243,8 @@ mod way_out {
     use std::arch::global_asm;
     use std::panic::catch_unwind;
 
-    // The no-op: unwinders look up the address before a return address. A function: not a part of whatever stands before, which may be
-    // the hit path's.
+    // The no-op: unwinders look up the address before a return address. A function: not a part of whatever
+    // stands before, which may be the hit path's.
     global_asm!(
         ".text",
         ".p2align 4",
@@ -271,7 +272,8 @@ mod way_out {
     unsafe extern "C" {
         static sig_way_out: u8;
     }
-    // Not libc's: musl's functions have no unwind tables, and that of glibc's `kill` on i386 does not tell where EBX is kept.
+    // Not libc's: musl's functions have no unwind tables, and that of glibc's `kill` on i386 does not tell
+    // where EBX is kept.
     #[cfg(target_arch = "aarch64")]
     global_asm!(
         ".p2align 2",
@@ -312,7 +314,8 @@ mod way_out {
 
     fn is_caught() -> bool {
         let process = std::process::id() as i32;
-        // SAFETY: the handler is `panics`, which leaves by unwinding; a forked child has no other thread that could run it.
+        // SAFETY: the handler is `panics`, which leaves by unwinding; a forked child has no other thread that
+        // could run it.
         catch_unwind(|| unsafe { sig_kill(process, libc::SIGUSR2) }).is_err_and(|what| what.is::<i32>())
     }
 

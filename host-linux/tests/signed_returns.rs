@@ -8,8 +8,8 @@ use probe_core::Place;
 use probe_host_linux::{Kprobe, Kretprobe, probes};
 use std::arch::global_asm;
 
-// Words, as the assembler knows some of these instructions only when it is told of a processor that has them; a processor that has
-// not runs the first two pairs as hints.
+// Words, as the assembler knows some of these instructions only when it is told of a processor that has them;
+// a processor that has not runs the first two pairs as hints.
 global_asm!(
     ".pushsection .text.signed_returns,\"ax\",@progbits",
     ".balign 4",
@@ -52,7 +52,8 @@ fn outer(x: usize) -> usize {
     unsafe { signed_outer(x) }
 }
 
-/// The places at each function's entry: its symbol, the one behind the landing pad, the one behind the signing.
+/// The places at each function's entry: its symbol, the one behind the landing pad, the one behind the
+/// signing.
 const ENTRIES: [(&str, &[isize]); 2] = [("signed_outer", &[0, 4]), ("signed_inner", &[0, 4, 8])];
 
 #[test]

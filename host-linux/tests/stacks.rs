@@ -1,4 +1,5 @@
-//! The stacks that the program's handlers run on, where probes need an alternate one and the program has none.
+//! The stacks that the program's handlers run on, where probes need an alternate one and the program has
+//! none.
 
 mod common;
 
@@ -17,8 +18,8 @@ extern "C" fn stacks_work(x: usize) -> usize {
     black_box(x) * 5 + 1
 }
 
-/// What a handler has seen: the signal, its code, whether it ran on the interrupted stack, the flags of its thread's alternate stack (asked
-/// for, and in its `ucontext_t`), and whether SIGUSR1 is blocked in it.
+/// What a handler has seen: the signal, its code, whether it ran on the interrupted stack, the flags of its
+/// thread's alternate stack (asked for, and in its `ucontext_t`), and whether SIGUSR1 is blocked in it.
 type Seen = (c_int, c_int, bool, c_int, c_int, bool);
 
 static SEEN: Mutex<Vec<Seen>> = Mutex::new(Vec::new());

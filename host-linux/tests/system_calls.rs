@@ -1,5 +1,5 @@
-//! HIT_13: a hit, and what the guard adds to a call, makes no system call but those that this crate's README lists. A filter ends
-//! the process at any other.
+//! HIT_13: a hit, and what the guard adds to a call, makes no system call but those that this crate's README
+//! lists. A filter ends the process at any other.
 
 mod common;
 
@@ -56,7 +56,8 @@ fn can_filter() -> bool {
     std::env::var_os("PROBE_RUNNER").is_none()
 }
 
-/// Lets the kernel end this process at any system call but `allowed`, those that a program cannot do without, and the end.
+/// Lets the kernel end this process at any system call but `allowed`, those that a program cannot do without,
+/// and the end.
 fn allow_only(allowed: &[libc::c_long]) {
     const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -177,7 +178,8 @@ fn hit_13_the_guard_adds_no_system_call_to_sigaction() {
     drop(guard);
 }
 
-/// What `pthread_create`, a thread's start and its end, and `pthread_join` need of the kernel, in either C library.
+/// What `pthread_create`, a thread's start and its end, and `pthread_join` need of the kernel, in either C
+/// library.
 const OF_THREADS: &[libc::c_long] = &[
     libc::SYS_clone,
     libc::SYS_clone3,
@@ -246,8 +248,8 @@ fn hit_13_threads_come_and_go_with_what_they_need() {
     drop((planted, guard));
 }
 
-/// Whether a process in the kernel's strict mode can be hit by a trap. On i386 that mode has the old `sigreturn` only, which is not the
-/// one of handlers that take a siginfo.
+/// Whether a process in the kernel's strict mode can be hit by a trap. On i386 that mode has the old
+/// `sigreturn` only, which is not the one of handlers that take a siginfo.
 fn can_be_strict() -> bool {
     can_filter() && cfg!(not(target_arch = "x86"))
 }

@@ -49,8 +49,8 @@ fn hit_7_counters_are_exact_over_many_threads() {
     drop((k, r));
 }
 
-/// Gives the calling thread an alternate signal stack: on x86 one that has room for one frame of a signal with AVX-512 state, and
-/// the handler.
+/// Gives the calling thread an alternate signal stack: on x86 one that has room for one frame of a signal
+/// with AVX-512 state, and the handler.
 fn use_a_small_stack_for_signals() {
     let len = if cfg!(any(target_arch = "x86", target_arch = "x86_64")) { 6144 } else { libc::SIGSTKSZ };
     let memory = Box::leak(vec![0_u8; len].into_boxed_slice());
@@ -277,8 +277,8 @@ fn blocks_of_dead_threads_are_used_again() {
     assert!(threads::threads_known() <= before + 1, "{} after {before}", threads::threads_known());
 }
 
-/// A child that shares the memory and is no thread of this process registers a probe, as a program's own library may in a
-/// child of `vfork`.
+/// A child that shares the memory and is no thread of this process registers a probe, as a program's own
+/// library may in a child of `vfork`.
 extern "C" fn register_in_child(_: *mut libc::c_void) -> libc::c_int {
     let probe = probes().register(Kprobe::at("thr_other").pre(|_| ()));
     i32::from(probe.is_err() || thr_other(1) != 0x54)

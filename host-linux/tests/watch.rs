@@ -1,7 +1,8 @@
-//! Watchpoints in a process: which threads they see, and what a fork does to them. The conformance suite has the rest.
+//! Watchpoints in a process: which threads they see, and what a fork does to them. The conformance suite has
+//! the rest.
 //!
-//! Where the system gives no breakpoint events (an emulator, a container, another processor) there is nothing to see: each
-//! test says so and ends.
+//! Where the system gives no breakpoint events (an emulator, a container, another processor) there is nothing
+//! to see: each test says so and ends.
 
 #![allow(clippy::undocumented_unsafe_blocks, reason = "what a test may do is plain from its name")]
 

@@ -1,5 +1,5 @@
-//! aarch64. `ucontext_t`: `uc_sigmask` at 40, `uc_mcontext` at 176: fault_address, x0-x30 (184), sp (432), pc (440),
-//! pstate (448), then records of (magic, size) from 464.
+//! aarch64. `ucontext_t`: `uc_sigmask` at 40, `uc_mcontext` at 176: fault_address, x0-x30 (184), sp (432), pc
+//! (440), pstate (448), then records of (magic, size) from 464.
 
 pub(crate) use super::plain::{
     RESTORER_FLAG, WATCHPOINTS, check_alignment, check_watch, checks_alignment, enter, function_entry,
@@ -110,7 +110,8 @@ global_asm!(
     "probe_host_linux_thread: .zero 8",
     ".size probe_host_linux_thread, 8",
     ".popsection",
-    // usize nofault_copy(to x0, from x1, len x2): what is left over. A fault goes on at `_end`, with x2 = what is left.
+    // usize nofault_copy(to x0, from x1, len x2): what is left over. A fault goes on at `_end`, with x2 =
+    // what is left.
     ".pushsection .text.probe_host_linux,\"ax\",@progbits",
     ".balign 4",
     ".hidden probe_host_linux_copy",
@@ -138,7 +139,8 @@ global_asm!(
     "mov x0, x2",
     "ret",
     ".size probe_host_linux_copy, . - probe_host_linux_copy",
-    // isize syscall(number x0, six arguments at x1): a function, so that the guard does not find it in a static program.
+    // isize syscall(number x0, six arguments at x1): a function, so that the guard does not find it in a
+    // static program.
     ".hidden probe_host_linux_syscall",
     ".globl probe_host_linux_syscall",
     ".type probe_host_linux_syscall, @function",
@@ -164,8 +166,8 @@ pub(crate) fn set_argument(regs: &mut Regs, _memory: &impl Memory, index: usize,
 #[inline(always)]
 pub(crate) fn thread_slot() -> *mut usize {
     let at: *mut usize;
-    // SAFETY: reads the thread pointer and the offset that the linker or loader put into the GOT; no memory of the
-    // program is touched.
+    // SAFETY: reads the thread pointer and the offset that the linker or loader put into the GOT; no memory
+    // of the program is touched.
     unsafe {
         asm!(
             "adrp {at}, :gottprel:probe_host_linux_thread",
@@ -183,11 +185,12 @@ pub(crate) fn thread_slot() -> *mut usize {
 /// `sigaltstack(new, NULL)` with the stack pointer at `sp` meanwhile; returns the kernel's answer.
 ///
 /// # Safety
-/// All asynchronous signals are blocked, and the memory below `sp` is nobody's. `new` is as for `sigaltstack`.
+/// All asynchronous signals are blocked, and the memory below `sp` is nobody's. `new` is as for
+/// `sigaltstack`.
 pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize {
     let mut answer = new as isize;
-    // SAFETY: the stack pointer is back before the compiler's code goes on; no signal comes between. The system call
-    // takes what the caller vouches for.
+    // SAFETY: the stack pointer is back before the compiler's code goes on; no signal comes between. The
+    // system call takes what the caller vouches for.
     unsafe {
         asm!(
             "mov {kept}, sp",
@@ -204,7 +207,8 @@ pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize 
     answer
 }
 
-/// None is skipped. The kernels whose processes can forbid it (6.12) give no time without it that a handler could use instead.
+/// None is skipped. The kernels whose processes can forbid it (6.12) give no time without it that a handler
+/// could use instead.
 pub(super) const fn skip_counter(_frame: Frame, _insn: [u8; 4]) -> bool {
     false
 }

@@ -16,11 +16,11 @@ pub(crate) struct SyscallCode<const LOAD_LEN: usize> {
     pub(crate) number: fn(&Regs) -> usize,
     /// The first six.
     pub(crate) argument: fn(&Regs, usize) -> usize,
-    /// Stores what the call, the one of this index, has resulted in: below 0 an errno, negative.
+    /// Stores the result of the call with this index: an errno is negative.
     pub(crate) set_result: fn(&mut Regs, usize, isize),
 }
 
-/// Where an instruction leads that is looked at on the way from a system call's number to the call.
+/// Where an instruction between the load of a system call's number and the call leads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leads {
     /// To the next one.
@@ -29,6 +29,6 @@ pub(crate) enum Leads {
     Elsewhere,
     /// Either of both.
     Either,
-    /// Out of what can be followed: it returns, calls a function, or branches indirectly.
+    /// Where it cannot be followed: it returns, calls a function, or branches indirectly.
     Away,
 }

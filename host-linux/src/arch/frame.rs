@@ -25,7 +25,8 @@ impl Frame {
 
     /// The machine word at `offset` bytes of the structure.
     pub(super) fn word(self, offset: usize) -> usize {
-        // SAFETY: the callers, the files of this folder, use offsets of word-sized members of the kernel's structure.
+        // SAFETY: the callers, the files of this folder, use offsets of word-sized members of the kernel's
+        // structure.
         unsafe { self.at::<usize>(offset).read() }
     }
 

@@ -1,5 +1,5 @@
-//! i386. `ucontext_t`: `gregs` at 20 (gs fs es ds edi esi ebp esp ebx edx ecx eax trapno err eip cs efl uesp ss),
-//! `uc_sigmask` at 108.
+//! i386. `ucontext_t`: `gregs` at 20 (gs fs es ds edi esi ebp esp ebx edx ecx eax trapno err eip cs efl uesp
+//! ss), `uc_sigmask` at 108.
 
 pub(crate) use super::plain::{RESTORER_FLAG, enter, function_entry, restorer};
 pub(crate) use super::x86::{LOAD_LEN, RETURN_ONE, RETURN_TWO, check_alignment, is_breakpoint_trap};
@@ -23,8 +23,8 @@ pub(super) const PC: usize = greg(14);
 pub(super) const SP: usize = greg(7);
 pub(super) const SIGMASK: usize = 108;
 
-/// `mov r32, [esp]; ret`: what position-independent code calls to learn its own address (`__x86.get_pc_thunk.bx`), and
-/// so do some variants of glibc's `memcpy`.
+/// `mov r32, [esp]; ret`: what position-independent code calls to learn its own address
+/// (`__x86.get_pc_thunk.bx`), and so do some variants of glibc's `memcpy`.
 pub(crate) const IS_ADDRESS_THUNK: Option<fn([u8; 4]) -> bool> =
     Some(|bytes| matches!(bytes, [0x8b, modrm, 0x24, 0xc3] if modrm & 0xc7 == 0x04));
 
@@ -71,8 +71,8 @@ pub(super) fn trap_number(frame: Frame, _signal: c_int) -> u32 {
     frame.word(greg(12)) as u32
 }
 
-/// A page fault (trap 14) at `addr`; error code: user mode, and whether it was a write. `cr2` follows `fpstate` and
-/// `oldmask` behind the registers.
+/// A page fault (trap 14) at `addr`; error code: user mode, and whether it was a write. `cr2` follows
+/// `fpstate` and `oldmask` behind the registers.
 pub(super) fn set_fault(frame: Frame, addr: usize, is_write: bool) {
     frame.set_word(greg(12), 14);
     frame.set_word(greg(13), 4 | usize::from(is_write) << 1);
@@ -88,7 +88,8 @@ pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
     )
 }
 
-/// How libc's code makes a system call: through the vDSO, whose address is in the thread's control block, or by itself.
+/// How libc's code makes a system call: through the vDSO, whose address is in the thread's control block, or
+/// by itself.
 pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     load: x86::load,
     // Few, as on x86-64; these numbers are rarer as constants.
@@ -113,8 +114,8 @@ global_asm!(
     "probe_host_linux_thread: .zero 4",
     ".size probe_host_linux_thread, 4",
     ".popsection",
-    // usize nofault_copy(to, from, len), all on the stack: what is left over. A fault goes on at `_end`, with ecx =
-    // what is left.
+    // usize nofault_copy(to, from, len), all on the stack: what is left over. A fault goes on at `_end`, with
+    // ecx = what is left.
     ".pushsection .text.probe_host_linux,\"ax\",@progbits",
     ".hidden probe_host_linux_copy",
     ".globl probe_host_linux_copy",
@@ -144,8 +145,8 @@ global_asm!(
     "pop esi",
     "ret",
     ".size probe_host_linux_copy, . - probe_host_linux_copy",
-    // isize syscall(number, six arguments behind a pointer), on the stack: a function, so that the guard does not find it in a
-    // static program.
+    // isize syscall(number, six arguments behind a pointer), on the stack: a function, so that the guard does
+    // not find it in a static program.
     ".hidden probe_host_linux_syscall",
     ".globl probe_host_linux_syscall",
     ".type probe_host_linux_syscall, @function",
@@ -183,8 +184,8 @@ pub(crate) fn set_argument(regs: &mut Regs, memory: &impl Memory, index: usize, 
 #[inline(always)]
 pub(crate) fn thread_slot() -> *mut usize {
     let at: *mut usize;
-    // SAFETY: finds the GOT from the program counter, then reads the thread pointer (gs:0) and the negative offset
-    // that the linker or loader put into the GOT. Pushes and pops one word: not `nostack`.
+    // SAFETY: finds the GOT from the program counter, then reads the thread pointer (gs:0) and the negative
+    // offset that the linker or loader put into the GOT. Pushes and pops one word: not `nostack`.
     unsafe {
         asm!(
             "call 2f",
@@ -202,11 +203,12 @@ pub(crate) fn thread_slot() -> *mut usize {
 /// `sigaltstack(new, NULL)` with the stack pointer at `sp` meanwhile; returns the kernel's answer.
 ///
 /// # Safety
-/// All asynchronous signals are blocked, and the memory below `sp` is nobody's. `new` is as for `sigaltstack`.
+/// All asynchronous signals are blocked, and the memory below `sp` is nobody's. `new` is as for
+/// `sigaltstack`.
 pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize {
     let mut answer = libc::SYS_sigaltstack as isize;
-    // SAFETY: the stack pointer and ebx are back before the compiler's code goes on; no signal comes between. The
-    // system call takes what the caller vouches for.
+    // SAFETY: the stack pointer and ebx are back before the compiler's code goes on; no signal comes between.
+    // The system call takes what the caller vouches for.
     unsafe {
         asm!(
             "xchg ebx, edi",

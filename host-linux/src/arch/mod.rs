@@ -1,12 +1,14 @@
-//! The native architecture: what of this crate differs from one to the next, one file each, the same names in all.
+//! The native architecture: the code of this crate that differs between architectures, one file each, with
+//! the same names in all.
 //!
 //! * `Native`: the backend.
 //! * `load_regs`, `store_regs`: the interrupted registers, from and to the kernel's `ucontext_t`.
-//! * offsets of what every architecture's `ucontext_t` has (pc, sp, signal mask).
+//! * offsets of the fields that every `ucontext_t` has (pc, sp, signal mask).
 //! * `is_breakpoint_trap`, `trap_number`.
 //! * `WATCHPOINTS`, `check_watch`: how many watchpoints a process has, and which.
-//! * `IS_ADDRESS_THUNK`: whether four bytes are a function that gives its caller the caller's address, where such exist.
-//! * `enter`: from one function's entry to another's; `set_argument`: writes an argument there.
+//! * `IS_ADDRESS_THUNK`: recognises a function that returns its caller's address by its first four bytes,
+//!   where compilers make such functions.
+//! * `enter`: replaces a function's entry by another's; `set_argument`: writes an argument there.
 //! * `SYSCALL`: how libc's code makes a system call; `syscall`: makes one.
 //! * assembly: the thread-local slot (initial-exec model: no call, no allocation at first use), the copy that
 //!   survives faults, the signal return.
@@ -121,7 +123,7 @@ impl UContext {
         native::set_fault(self.0, addr, is_write);
     }
 
-    /// Resumes at the breakpoint that has trapped, to have it trap again.
+    /// Resumes at the breakpoint that has trapped, so that it traps again.
     pub(crate) fn rewind_breakpoint(self) {
         let at = <Native as probe_core::arch::Arch>::breakpoint_address(&self.load_regs());
         self.set_pc(CodeAddr::as_usize(at));
@@ -139,26 +141,27 @@ impl UContext {
         unsafe { self.0.at::<SignalSet>(native::SIGMASK).write_unaligned(mask) };
     }
 
-    /// The alternate stack that comes back when the handler returns.
+    /// The alternate stack that the signal return restores.
     pub(crate) fn altstack(self) -> AltStack {
         // SAFETY: `uc_stack` follows `uc_flags` and `uc_link` on every architecture.
         unsafe { self.0.at::<AltStack>(UC_STACK).read() }
     }
 
-    /// Lets `stack` be the alternate stack when the handler returns.
+    /// Makes the signal return restore `stack` as the alternate stack.
     pub(crate) fn set_altstack(self, stack: &AltStack) {
         // SAFETY: as in `altstack`.
         unsafe { self.0.at::<AltStack>(UC_STACK).write(*stack) };
     }
 }
 
-/// Tells the backend what it cannot ask the processor in a process.
+/// Tells the backend the facts that a process cannot ask the processor for.
 pub(crate) fn start() {
     #[cfg(target_arch = "riscv64")]
     native::start();
 }
 
-/// Goes on behind an instruction that reads the processor's counter, as if that were 0; `false`: `insn` is another one.
+/// Skips an instruction that reads the processor's counter, with the result 0; `false` if `insn` is another
+/// one.
 pub(crate) fn skip_counter(context: UContext, insn: [u8; 4]) -> bool {
     native::skip_counter(context.0, insn)
 }

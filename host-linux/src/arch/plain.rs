@@ -1,4 +1,4 @@
-//! What most architectures have in common: one that differs has its own in its file.
+//! The parts that most architectures share. An architecture that differs has its own in its file.
 #![allow(dead_code, reason = "each architecture takes what it does not differ in")]
 
 use super::frame::{Frame, Regs};
@@ -19,7 +19,7 @@ pub(crate) fn enter(regs: &mut Regs, function: usize) {
     regs.set_pc(CodeAddr::new(function));
 }
 
-/// The address of code, the first word of a descriptor, as something that can be called: itself.
+/// A callable address for the code whose address is the descriptor's first word: the code's own.
 pub(crate) fn function_entry(descriptor: &[usize; 3]) -> usize {
     descriptor[0]
 }

@@ -1,5 +1,5 @@
-//! ppc64, both byte orders, ELFv1 and ELFv2. `ucontext_t`: `uc_sigmask` at 40, `gp_regs` at 232 (r0-r31, nip, msr,
-//! orig_r3, ctr, link, xer, ccr, softe, trap, dar, dsisr, result).
+//! ppc64, both byte orders, ELFv1 and ELFv2. `ucontext_t`: `uc_sigmask` at 40, `gp_regs` at 232 (r0-r31, nip,
+//! msr, orig_r3, ctr, link, xer, ccr, softe, trap, dar, dsisr, result).
 
 pub(crate) use super::plain::{
     RESTORER_FLAG, WATCHPOINTS, check_alignment, check_watch, checks_alignment, is_breakpoint_trap, restorer,
@@ -83,8 +83,8 @@ pub(super) fn set_fault(frame: Frame, addr: usize, is_write: bool) {
     frame.set_word(gp(42), usize::from(is_write) << 25);
 }
 
-/// The address of code, the first word of a descriptor, as something that can be called: itself on ELFv2; the descriptor's
-/// own on ELFv1.
+/// A callable address for the code whose address is the descriptor's first word: the code's own on ELFv2, the
+/// descriptor's on ELFv1.
 pub(crate) fn function_entry(descriptor: &[usize; 3]) -> usize {
     if cfg!(target_abi = "elfv1") { core::ptr::from_ref(descriptor) as usize } else { descriptor[0] }
 }
@@ -124,14 +124,16 @@ pub(crate) use function;
 /// The length in bytes of `li r0, number`.
 pub(crate) const LOAD_LEN: usize = 4;
 
-/// Which of [`SYSCALL`]'s calls tells an errno by a positive number and CR0.SO; the other gives a negative one.
+/// The index in [`SYSCALL`]'s calls of `sc`, which reports an errno as a positive number with CR0.SO set;
+/// `scv` gives a negative number.
 const SC: usize = 0;
 
-/// How libc's code makes a system call: by `sc`, or by `scv 0` where the kernel says that there is that. Power ISA 3.1B, book I,
-/// 2.4 (branches), book III, 4.3.1; the kernel's `Documentation/powerpc/syscall64-abi.rst`.
+/// How libc's code makes a system call: by `scv 0` where the kernel offers it, else by `sc`. Power ISA 3.1B,
+/// book I, 2.4 (branches), book III, 4.3.1; the kernel's `Documentation/powerpc/syscall64-abi.rst`.
 pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     load: |number| (0x3800_0000 | number & 0x7fff).to_ne_bytes(),
-    // libc asks in between which of the two calls there is; with optimisation the caller's instructions come, too.
+    // libc asks in between which of the two calls there is; with optimisation the caller's instructions come,
+    // too.
     between: 24,
     calls: &[&0x4400_0002_u32.to_ne_bytes(), &0x4400_0001_u32.to_ne_bytes()],
     leads: |insn| {
@@ -168,7 +170,8 @@ global_asm!(
     "probe_host_linux_thread: .zero 8",
     ".size probe_host_linux_thread, 8",
     ".popsection",
-    // usize nofault_copy(to r3, from r4, len r5): what is left over. A fault goes on at `_end`, with r5 = what is left.
+    // usize nofault_copy(to r3, from r4, len r5): what is left over. A fault goes on at `_end`, with r5 =
+    // what is left.
     ".pushsection .text.probe_host_linux,\"ax\",@progbits",
     ".balign 4",
     ".hidden probe_host_linux_copy",
@@ -199,8 +202,8 @@ global_asm!(
     "probe_host_linux_copy_end:",
     "mr 3, 5",
     "blr",
-    // isize syscall(number r3, six arguments at r4): a function, so that the guard does not find it in a static program. An error
-    // is a positive errno, with CR0.SO set.
+    // isize syscall(number r3, six arguments at r4): a function, so that the guard does not find it in a
+    // static program. An error is a positive errno, with CR0.SO set.
     ".hidden probe_host_linux_syscall",
     ".globl probe_host_linux_syscall",
     ".type probe_host_linux_syscall, @function",
@@ -243,8 +246,8 @@ pub(crate) fn set_argument(regs: &mut Regs, _memory: &impl Memory, index: usize,
 #[inline(always)]
 pub(crate) fn thread_slot() -> *mut usize {
     let at: *mut usize;
-    // SAFETY: reads the offset that the linker or loader put into the TOC (r2 is this object's in all Rust code) and
-    // adds the thread pointer r13; no memory of the program is touched.
+    // SAFETY: reads the offset that the linker or loader put into the TOC (r2 is this object's in all Rust
+    // code) and adds the thread pointer r13; no memory of the program is touched.
     unsafe {
         asm!(
             "addis {at}, 2, probe_host_linux_thread@got@tprel@ha",
@@ -260,12 +263,13 @@ pub(crate) fn thread_slot() -> *mut usize {
 /// `sigaltstack(new, NULL)` with the stack pointer at `sp` meanwhile; returns the kernel's answer.
 ///
 /// # Safety
-/// All asynchronous signals are blocked, and the memory below `sp` is nobody's. `new` is as for `sigaltstack`.
+/// All asynchronous signals are blocked, and the memory below `sp` is nobody's. `new` is as for
+/// `sigaltstack`.
 pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize {
     let mut answer = new as isize;
-    // SAFETY: the stack pointer is back before the compiler's code goes on; no signal comes between. The system call
-    // takes what the caller vouches for; it may change the volatile registers. An error is a positive errno here,
-    // with CR0.SO set.
+    // SAFETY: the stack pointer is back before the compiler's code goes on; no signal comes between. The
+    // system call takes what the caller vouches for; it may change the volatile registers. An error is a
+    // positive errno here, with CR0.SO set.
     unsafe {
         asm!(
             "mr 14, 1",

@@ -90,7 +90,8 @@ global_asm!(
     "probe_host_linux_thread: .zero 8",
     ".size probe_host_linux_thread, 8",
     ".popsection",
-    // usize nofault_copy(to a0, from a1, len a2): what is left over. A fault goes on at `_end`, with a2 = what is left.
+    // usize nofault_copy(to a0, from a1, len a2): what is left over. A fault goes on at `_end`, with a2 =
+    // what is left.
     ".pushsection .text.probe_host_linux,\"ax\",@progbits",
     ".balign 4",
     ".hidden probe_host_linux_copy",
@@ -121,7 +122,8 @@ global_asm!(
     "mv a0, a2",
     "ret",
     ".size probe_host_linux_copy, . - probe_host_linux_copy",
-    // isize syscall(number a0, six arguments at a1): a function, so that the guard does not find it in a static program.
+    // isize syscall(number a0, six arguments at a1): a function, so that the guard does not find it in a
+    // static program.
     ".hidden probe_host_linux_syscall",
     ".globl probe_host_linux_syscall",
     ".type probe_host_linux_syscall, @function",
@@ -151,8 +153,8 @@ pub(crate) fn set_argument(regs: &mut Regs, _memory: &impl Memory, index: usize,
 #[inline(always)]
 pub(crate) fn thread_slot() -> *mut usize {
     let at: *mut usize;
-    // SAFETY: reads the thread pointer and the offset that the linker or loader put into the GOT; no memory of the
-    // program is touched.
+    // SAFETY: reads the thread pointer and the offset that the linker or loader put into the GOT; no memory
+    // of the program is touched.
     unsafe {
         asm!(
             "la.tls.ie {at}, probe_host_linux_thread",
@@ -167,11 +169,12 @@ pub(crate) fn thread_slot() -> *mut usize {
 /// `sigaltstack(new, NULL)` with the stack pointer at `sp` meanwhile; returns the kernel's answer.
 ///
 /// # Safety
-/// All asynchronous signals are blocked, and the memory below `sp` is nobody's. `new` is as for `sigaltstack`.
+/// All asynchronous signals are blocked, and the memory below `sp` is nobody's. `new` is as for
+/// `sigaltstack`.
 pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize {
     let mut answer = new as isize;
-    // SAFETY: the stack pointer is back before the compiler's code goes on; no signal comes between. The system call
-    // takes what the caller vouches for.
+    // SAFETY: the stack pointer is back before the compiler's code goes on; no signal comes between. The
+    // system call takes what the caller vouches for.
     unsafe {
         asm!(
             "mv {kept}, sp",

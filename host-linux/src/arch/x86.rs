@@ -33,7 +33,7 @@ pub(super) fn leads(insn: &[u8]) -> Leads {
     }
 }
 
-/// Where the registers are that an instruction reads the counter into, and the program counter.
+/// Where the program counter and the registers lie that an instruction reads the counter into.
 pub(super) struct Counter {
     pub(super) ax: usize,
     pub(super) dx: usize,
@@ -41,7 +41,7 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    /// Goes on behind an instruction that reads the time-stamp counter (RDTSC, RDTSCP), as if that were 0.
+    /// Skips an instruction that reads the time-stamp counter (RDTSC, RDTSCP), with the result 0.
     pub(super) fn skip(&self, frame: Frame, insn: [u8; 4]) -> bool {
         let len = match insn {
             [0x0f, 0x31, ..] => 2,
@@ -58,17 +58,20 @@ impl Counter {
 /// NT and ID, which the signal return does not take from the frame: they stay as the handler has them.
 const LASTING_FLAGS: usize = 1 << 14 | 1 << 21;
 
-/// Gives the handler itself the flags in `wanted` that it hands on to what it has interrupted. Compiled code leaves them alone.
+/// Gives the running handler NT and ID of `wanted`: the signal return leaves them as they are, so the program
+/// gets them. Compiled code leaves them alone, too.
 #[inline]
 pub(super) fn keep_lasting_flags(wanted: usize) {
     let now: usize;
-    // SAFETY: reads the flags through one word of the stack. In this syntax the mnemonic is that of the mode's word.
+    // SAFETY: reads the flags through one word of the stack. In this syntax the mnemonic is that of the
+    // mode's word.
     unsafe { asm!("pushf", "pop {}", out(reg) now, options(preserves_flags, att_syntax)) };
     if (now ^ wanted) & LASTING_FLAGS == 0 {
         return;
     }
     let flags = now & !LASTING_FLAGS | wanted & LASTING_FLAGS;
-    // SAFETY: through one word of the stack; only these two flags change, which no instruction of a program's heeds but POPF and IRET.
+    // SAFETY: through one word of the stack; only these two flags change, which no instruction of a program's
+    // heeds but POPF and IRET.
     unsafe { asm!("push {}", "popf", in(reg) flags, options(att_syntax)) };
 }
 
@@ -80,7 +83,8 @@ pub(super) const fn has_alignment_check(flags: usize) -> bool {
     flags & ALIGNMENT_CHECK != 0
 }
 
-/// Sets or clears AC for what runs here. The kernel leaves it to a handler as the program had it; the signal return brings it back.
+/// Sets or clears AC in the running code. The kernel leaves the program's AC to a handler; the signal return
+/// restores it.
 #[inline(always)]
 pub(crate) fn check_alignment(is_wanted: bool) {
     let now: usize;

@@ -158,7 +158,8 @@ global_asm!(
     ".byte 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0", // mov rax, 15 (rt_sigreturn)
     "syscall",
     ".size probe_host_linux_restorer, . - probe_host_linux_restorer",
-    // isize syscall(number rdi, six arguments at rsi): a function, so that the guard does not find it in a static program.
+    // isize syscall(number rdi, six arguments at rsi): a function, so that the guard does not find it in a
+    // static program.
     ".hidden probe_host_linux_syscall",
     ".globl probe_host_linux_syscall",
     ".type probe_host_linux_syscall, @function",
@@ -197,8 +198,8 @@ pub(crate) fn restorer() -> usize {
 #[inline(always)]
 pub(crate) fn thread_slot() -> *mut usize {
     let at: *mut usize;
-    // SAFETY: reads the thread pointer (which the ABI keeps at fs:0) and the offset that the linker or loader put
-    // into the GOT; no memory of the program is touched.
+    // SAFETY: reads the thread pointer (which the ABI keeps at fs:0) and the offset that the linker or loader
+    // put into the GOT; no memory of the program is touched.
     unsafe {
         asm!(
             "mov {at}, qword ptr fs:[0]",
@@ -213,11 +214,12 @@ pub(crate) fn thread_slot() -> *mut usize {
 /// `sigaltstack(new, NULL)` with the stack pointer at `sp` meanwhile; returns the kernel's answer.
 ///
 /// # Safety
-/// All asynchronous signals are blocked, and the memory below `sp` is nobody's. `new` is as for `sigaltstack`.
+/// All asynchronous signals are blocked, and the memory below `sp` is nobody's. `new` is as for
+/// `sigaltstack`.
 pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize {
     let mut answer = libc::SYS_sigaltstack as isize;
-    // SAFETY: the stack pointer is back before the compiler's code goes on; no signal comes between. The system call
-    // takes what the caller vouches for, and changes rcx and r11.
+    // SAFETY: the stack pointer is back before the compiler's code goes on; no signal comes between. The
+    // system call takes what the caller vouches for, and changes rcx and r11.
     unsafe {
         asm!(
             "mov {kept}, rsp",

@@ -1,11 +1,13 @@
-//! Children made in ways that would take from them what a hit needs: a thread block of their own, or our signal handlers.
+//! Children that would lack something a hit needs: a thread block of their own, or our signal handlers.
 //!
-//! A child that shares its parent's memory and thread-local storage, and runs beside it, would find the parent's block
-//! ([`threads::share`]); a `vfork` child is no problem, as its parent waits. A child that the kernel strips of all signal
-//! handlers (`CLONE_CLEAR_SIGHAND`) would die at its first breakpoint. So `clone3` fails there as it did before Linux 5.3,
-//! which had no such system call, and callers fall back (glibc's `posix_spawn` then resets the handlers itself).
+//! A child that shares its parent's memory and thread-local storage, and runs beside it, would use the
+//! parent's block; so the parent's thread declares before that it shares its storage ([`threads::share`]). A
+//! `vfork` child is no problem, as its parent waits. A child that the kernel strips of all signal handlers
+//! (`CLONE_CLEAR_SIGHAND`) would die at its first breakpoint. So `clone3` fails there as before Linux 5.3,
+//! which had no such system call, and callers fall back (glibc's `posix_spawn` then resets the handlers
+//! itself).
 //!
-//! The probes are on libc's functions and not on their system calls, so that no child wakes up in a slot.
+//! The probes stand on libc's functions and not on their system calls, so that no child wakes up in a slot.
 
 use crate::arch::{self, SYSCALL};
 use crate::symbols::objects::Object;
@@ -19,7 +21,7 @@ use probe_elf_symbols::index::Kind;
 /// `CLONE_CLEAR_SIGHAND`.
 const CLEAR_SIGHAND: u64 = 1 << 32;
 
-/// Whether a child that is made with `flags` runs beside its maker and on its storage.
+/// Whether a child that is made with `flags` runs beside its parent and on its parent's thread-local storage.
 fn shares_storage(flags: u64) -> bool {
     let [vm, waits, own] = [libc::CLONE_VM, libc::CLONE_VFORK, libc::CLONE_SETTLS].map(|flag| flag as u64);
     flags & (vm | waits | own) == vm
@@ -79,15 +81,15 @@ fn flags_at(memory: &impl Memory, arguments: usize) -> Option<u64> {
     memory.read(arguments, &mut flags).ok().map(|()| u64::from_ne_bytes(flags))
 }
 
-/// What `syscall` does where the kernel does not know the call.
+/// Does what `syscall` does where the kernel does not know the call.
 extern "C" fn has_no_clone3() -> c_long {
     // SAFETY: the calling thread's own.
     unsafe { sys::errno_location().write(libc::ENOSYS) };
     -1
 }
 
-/// A probe on an instruction of libc's that loads the number of `clone3`, which call number `call` of [`SYSCALL`] follows at once: the
-/// arguments are in place.
+/// A probe on an instruction of libc that loads the number of `clone3` right before the system call, call
+/// number `call` of [`SYSCALL`]: there the arguments are in place.
 pub(super) fn probe_on_clone3(at: usize, call: usize) -> AnyProbe<Native> {
     // SAFETY: the guard has found it by its code: what it says may be called.
     let place = unsafe { Place::unchecked(CodeAddr::new(at)) };

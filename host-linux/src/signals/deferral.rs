@@ -1,16 +1,19 @@
 //! Asynchronous signals wait for the end of a hit.
 //!
-//! What a signal interrupts must not be a hit: its handler's own hits would be missed, and a handler that leaves by
-//! `siglongjmp` would leave the hit open for ever. Blocking the signals in the trap (`sa_mask`) does that, at the price
-//! of two more turns of the kernel's lock on the process's signals in every hit, which is what hits of many threads wait
-//! for; and a hit by a jump would need two system calls. So once [`start`] has been called, the kernel's handler of
-//! every signal that the program handles is [`on_signal`]. Usually it calls the program's function as if it were not
-//! there. During a hit it blocks all asynchronous signals in what it has interrupted, sends the signal once more, to
-//! the same thread and with the same siginfo, and returns: the signal is pending, as if it had been blocked. The end of
-//! the hit brings the mask back: the signal return after a trap, [`threads::restore_errno`] after a jump.
+//! A signal must not interrupt a hit: its handler's own hits would be missed, and a handler that leaves by
+//! `siglongjmp` would leave the hit open for ever. Blocking the signals in the trap (`sa_mask`) would do, at
+//! the price of two more rounds with the kernel's lock on the process's signals in every hit, which hits of
+//! many threads contend for; and a hit by a jump would need two system calls.
 //!
-//! A hit is the time in one of our signal handlers, whose first and last instructions lie in a section of their own so
-//! that they can be told ([`is_entry`]), and the time between [`threads::keep_errno`] and [`threads::restore_errno`].
+//! So once [`start`] has been called, the kernel's handler of every signal that the program handles is
+//! [`on_signal`]. Outside of hits it calls the program's handler directly. During a hit it blocks all
+//! asynchronous signals in the interrupted context, sends the signal once more, to the same thread and with
+//! the same siginfo, and returns: the signal is pending, as if it had been blocked. The end of the hit
+//! restores the mask: the signal return after a trap, [`threads::restore_errno`] after a jump.
+//!
+//! A hit lasts while one of our signal handlers runs, whose first and last instructions lie in a section of
+//! their own so that they can be recognised ([`is_entry`]), and from [`threads::keep_errno`] to
+//! [`threads::restore_errno`].
 
 use super::installing::{NOT_OURS, as_told, installing, is_handler};
 use super::owned::{BLOCKED, OWNED_SET};
@@ -30,7 +33,7 @@ use probe_core::host::Host;
 /// How many signals there are, from number 1 on.
 const SIGNALS: usize = 64;
 
-/// What the program wants to be called at its signals. A default action here: the kernel's is the program's.
+/// The handlers that the program wants for its signals. Default if the kernel's action is the program's own.
 static ACTIONS: [Versions; SIGNALS] = [const { Versions::new() }; SIGNALS];
 
 /// The kernel's handlers of the program's signals.
@@ -39,7 +42,7 @@ static ENTRIES: Entries = entries!(on_signal);
 /// Whether the program's handlers are ours to call.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// The most signals that the kernel delivers on top of each other at once: one of each.
+/// The most signals that the kernel delivers on top of each other at once: one of each number.
 const MOST_STACKED: usize = SIGNALS;
 
 unsafe extern "C" {
@@ -56,8 +59,9 @@ fn is_entry(pc: usize) -> bool {
     entry.contains(&pc)
 }
 
-/// Takes the program's handlers over, those of today and those that [`install`] is told of; false where asynchronous
-/// signals have to stay blocked during a trap: an emulator does not send all of a siginfo again.
+/// Takes over the program's present handlers, and those that [`install`] is told of later. `false` where
+/// asynchronous signals have to stay blocked during a trap, because an emulator does not send all of a
+/// siginfo again.
 pub(super) fn start() -> bool {
     IS_ON.store(true, Ordering::Relaxed);
     for signal in (1..=SIGNALS as c_int).filter(|&signal| is_asynchronous(signal)) {
@@ -71,7 +75,7 @@ pub(super) fn start() -> bool {
     !text::is_unprotecting()
 }
 
-/// Lets the kernel call handlers that are installed from now on.
+/// Makes the kernel call handlers directly that are installed from now on.
 pub(super) fn stop() {
     IS_ON.store(false, Ordering::Relaxed);
 }
@@ -80,7 +84,8 @@ fn is_asynchronous(signal: c_int) -> bool {
     OWNED_SET.bits() & SignalSet::EMPTY.with(signal).bits() == 0
 }
 
-/// Reads, and with `new` sets, the program's action for a signal that is not one of [`super::OWNED`]; returns the one before.
+/// Reads, and with `new` sets, the program's action for a signal that is not one of [`super::OWNED`]; returns
+/// the one before.
 ///
 /// # Errors
 /// The errno of `rt_sigaction`.
@@ -112,8 +117,8 @@ fn exchange(signal: c_int, versions: &Versions, new: Option<&Action>) -> Result<
     Ok(before)
 }
 
-/// The kernel's action where `action` is the program's. What the program's libc returns by is not taken over: on i386 it is
-/// another one with SA_SIGINFO.
+/// The kernel's action for the program's action `action`. The restorer of the program's libc is not taken
+/// over: on i386 it differs with SA_SIGINFO.
 fn wrapped(action: &Action, version: Version) -> Action {
     Action {
         handler: ENTRIES.address(version),
@@ -123,7 +128,7 @@ fn wrapped(action: &Action, version: Version) -> Action {
     }
 }
 
-/// The kernel's handler of all signals that the program handles, but for those that probes live on.
+/// The kernel's handler of all signals that the program handles, except those that probes live on.
 #[unsafe(link_section = "probe_signal_entry")]
 unsafe extern "C" fn on_signal<const VERSION: usize>(signal: c_int, info: *mut SigInfo, raw: *mut c_void) {
     // SAFETY: the kernel's own arguments.
@@ -162,8 +167,8 @@ unsafe fn handle(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: V
         // SAFETY: the default action needs no handler.
         let _ = unsafe { sys::sigaction(signal, Some(&action.used_up())) };
     }
-    // SAFETY: the program has given this function to be called at this signal; without SA_SIGINFO it ignores what comes
-    // after the first argument, which no calling convention minds.
+    // SAFETY: the program has given this function to be called at this signal; without SA_SIGINFO it ignores
+    // what comes after the first argument, which no calling convention minds.
     let handler = unsafe {
         core::mem::transmute::<usize, unsafe extern "C" fn(c_int, *mut SigInfo, *mut c_void)>(action.handler)
     };
@@ -172,11 +177,11 @@ unsafe fn handle(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: V
     unsafe { handler(signal, info, raw) };
 }
 
-/// Whether a signal has interrupted a hit, or another signal's handler of ours that has: several signals that are
-/// delivered at once interrupt each other before the first instruction.
+/// Whether a signal has interrupted a hit, or another of our signal handlers that has: several signals that
+/// are delivered at once interrupt each other before the first instruction.
 fn is_in_hit(block: &Block, context: UContext) -> bool {
-    // While a step is under way signals are blocked: one that comes all the same is at the signal return that begins it,
-    // and waits for the step's end.
+    // While a step is under way signals are blocked: one that comes all the same is at the signal return that
+    // begins it, and waits for the step's end.
     if block.is_busy() || block.context.depth() > 0 {
         return true;
     }
@@ -222,8 +227,8 @@ fn defer(info: &SigInfo, context: UContext, block: &Block) -> bool {
     }
     let mask = context.mask();
     context.set_mask(mask.union(BLOCKED));
-    // The mask of a trap comes back by itself. Where signals lie on top of each other, the last one here has interrupted
-    // the hit itself.
+    // The mask of a trap comes back by itself. Where signals lie on top of each other, the last one here has
+    // interrupted the hit itself.
     if block.interrupted.innermost().is_none() && block.is_busy() {
         block.deferral.keep_mask(mask);
     }

@@ -1,7 +1,8 @@
-//! Signals and faults that are the program's: its handlers are called as the kernel would have.
+//! The program's signals and faults: its handlers are called as the kernel would call them.
 //!
-//! The kernel chooses the stack. If it has called our handler on our alternate stack, and the program has none, we take
-//! that stack away and raise the signal again: the kernel then delivers it where the program expects it.
+//! The kernel chooses the stack. If it has called our handler on our alternate stack, and the program has
+//! none, we take that stack away and raise the signal again: the kernel then delivers it where the program
+//! expects it.
 
 use super::owned::{BLOCKED, NEVER_BLOCKED, OWNED_SET};
 use super::program::{action_of, exchange};
@@ -21,9 +22,9 @@ pub(super) fn stands_at(regs: &Regs) -> bool {
     Native::is_breakpoint(&insn[..len])
 }
 
-/// Hands a fault to the program's action that its own instruction has raised, which stands where the program counter is. Where nobody
-/// wants it the instruction faults once more, with the signal blocked: then the kernel ends the process by it, with
-/// its own siginfo and core, and no system call of ours.
+/// Hands a fault that the instruction at the program counter has raised to the program's action. Without a
+/// handler of the program's the instruction faults once more, with the signal blocked: the kernel ends the
+/// process by it, with its own siginfo and core, and without a system call of ours.
 pub(super) fn refault(called: Called, info: &mut SigInfo, context: UContext) {
     let is_wanted =
         !matches!(action_of(called.signal, called.version).handler, libc::SIG_DFL | libc::SIG_IGN);
@@ -37,11 +38,11 @@ pub(super) fn refault(called: Called, info: &mut SigInfo, context: UContext) {
     context.set_mask(context.mask().with(called.signal));
 }
 
-/// The codes of faults that an instruction raises whenever it is run. Others may be the kernel's: for a signal frame that it cannot use,
-/// for memory that has gone bad.
+/// The codes of faults that an instruction raises whenever it is run. Others may come from the kernel: for a
+/// signal frame that it cannot use, or for bad memory.
 const FAULTS_AGAIN: core::ops::RangeInclusive<c_int> = 1..=2;
 
-/// Hands a trap to the program's action. As [`refault`] where a breakpoint of somebody else's has raised it.
+/// Hands a trap to the program's action: as [`refault`] if somebody else's breakpoint has raised it.
 pub(super) fn deliver_trap(called: Called, info: &mut SigInfo, context: UContext) {
     let is_wanted = action_of(called.signal, called.version).handler != libc::SIG_DFL;
     if is_wanted || !is_breakpoint_trap(info.code) || !stands_at(&context.load_regs()) {
@@ -89,7 +90,8 @@ fn call(handler: usize, action: &Action, called: Called, info: &mut SigInfo, con
     sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
 }
 
-/// Lets the kernel end the process with this signal, as soon as the handler has returned to the registers in `context`.
+/// Lets the kernel end the process with this signal, as soon as the handler has returned to the registers in
+/// `context`.
 #[cold]
 fn die(info: &SigInfo, context: UContext) {
     let signal = info.signal;

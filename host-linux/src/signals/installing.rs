@@ -1,4 +1,4 @@
-//! Actions are installed by one thread at a time; what the kernel is given of them, and what the program is told.
+//! Installing actions, one thread at a time: what the kernel is given, and what the program is told.
 
 use super::interrupted::interrupted;
 use crate::lock::Lock;
@@ -7,8 +7,8 @@ use crate::sys::{self, Action, SignalSet};
 /// Serialises those who install actions.
 static WRITER: Lock<()> = Lock::new(());
 
-/// Runs `body` as the only one who installs actions. No signal's handler that comes between may want to install one, too: in a trap
-/// those wait anyway.
+/// Runs `body` as the only installer of actions. The program's signals wait meanwhile, as their handlers may
+/// want to install one, too; in a trap they wait anyway.
 pub(super) fn installing<T>(body: impl FnOnce() -> T) -> T {
     let mask = interrupted().is_none().then(|| sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL)));
     let writer = WRITER.lock_in_quiet();
@@ -25,13 +25,15 @@ pub(super) fn is_handler(handler: usize) -> bool {
     handler != libc::SIG_DFL && handler != libc::SIG_IGN
 }
 
-/// What the kernel must not do by itself with a program's action that is behind ours: the handlers differ, and so do the ways out.
+/// The flags of a program's action that the kernel must not act on by itself while our handler stands before
+/// the program's: the handlers differ, and so do the restorers.
 pub(super) const NOT_OURS: usize = libc::SA_RESETHAND as usize | SA_RESTORER;
 
 /// `SA_RESTORER`, the same everywhere.
 const SA_RESTORER: usize = 0x0400_0000;
 
-/// The program's action as the kernel would tell it, where `kernel` is ours in its place: the kernel drops flags that it does not know.
+/// The program's action as the kernel would report it, given the kernel's action `kernel` in its place: the
+/// kernel drops flags that it does not know.
 pub(super) fn as_told(action: Action, kernel: &Action) -> Action {
     Action { flags: action.flags & (kernel.flags | NOT_OURS), ..action }
 }

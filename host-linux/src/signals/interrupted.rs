@@ -1,20 +1,23 @@
-//! The thread that a handler of ours has interrupted: its mask, and the alternate stack that its program has set.
+//! The context that a handler of ours has interrupted: its mask, and the alternate stack that the program has
+//! set.
 
 use super::owned::BLOCKED;
 use crate::arch::UContext;
 use crate::sys::{AltStack, SignalSet};
 use crate::threads;
 
-/// The signal mask of the interrupted thread, all asynchronous signals blocked from now on; `None` outside of a handler.
+/// Blocks all asynchronous signals in the interrupted thread and returns its mask before; `None` outside of a
+/// handler.
 pub(crate) fn block_asynchronous() -> Option<SignalSet> {
     let context = interrupted()?;
-    // A signal that waits for the end of a jump probe's handler has left its mask: what runs now goes on in the function.
+    // A signal that waits for the end of a jump probe's handler has left its mask: what runs now goes on in
+    // the function.
     let mask = threads::current().and_then(|block| block.deferral.take_kept_mask()).unwrap_or(context.mask());
     context.set_mask(mask.union(BLOCKED));
     Some(mask)
 }
 
-/// Gives the interrupted thread back the mask that [`block_asynchronous`] has returned.
+/// Restores the mask that [`block_asynchronous`] has returned.
 pub(crate) fn unblock_asynchronous(mask: SignalSet) {
     if let Some(context) = interrupted() {
         context.set_mask(mask);
@@ -33,18 +36,19 @@ pub(crate) fn set_interrupted_mask(mask: SignalSet) {
     }
 }
 
-/// The alternate stack of the interrupted thread's program, as the kernel would tell it; `None` outside of a handler.
+/// The alternate stack that the interrupted program has set, as the kernel would report it; `None` outside of
+/// a handler.
 pub(crate) fn interrupted_stack() -> Option<AltStack> {
     Some(threads::current()?.stacks.program_stack(interrupted()?))
 }
 
-/// Lets `stack` be that from now on; `false`: it cannot be kept.
+/// Replaces that stack by `stack`; `false` if it cannot be kept.
 pub(crate) fn set_interrupted_stack(stack: &AltStack) -> bool {
     let (Some(context), Some(block)) = (interrupted(), threads::current()) else { return false };
     block.stacks.set_program_stack(context, stack)
 }
 
-/// What the innermost handler of ours that runs in this thread has interrupted.
+/// The context that the innermost of our handlers in this thread has interrupted.
 pub(super) fn interrupted() -> Option<UContext> {
     threads::current()?.interrupted.innermost()
 }

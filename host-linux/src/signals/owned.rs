@@ -10,10 +10,10 @@ pub const OWNED: [c_int; 5] = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc:
 pub const OWNED_SET: SignalSet =
     SignalSet::EMPTY.with(OWNED[0]).with(OWNED[1]).with(OWNED[2]).with(OWNED[3]).with(OWNED[4]);
 
-/// Those of [`OWNED`] that a hit raises itself, by the breakpoint and in copies that may fault: they must not be blocked. The others
-/// are of use only where a probed instruction faults.
+/// The [`OWNED`] signals that a hit raises itself, by the breakpoint and in copies that may fault: they must
+/// not be blocked. The others matter only where a probed instruction faults.
 pub const NEVER_BLOCKED: SignalSet =
     SignalSet::EMPTY.with(libc::SIGTRAP).with(libc::SIGSEGV).with(libc::SIGBUS);
 
-/// What is blocked while a handler of ours runs: everything but what its own work may raise.
+/// The signals that are blocked while a handler of ours runs: all but those that its own work may raise.
 pub(crate) const BLOCKED: SignalSet = SignalSet::from_bits(!OWNED_SET.bits());

@@ -26,11 +26,12 @@ pub(super) fn keep(signal: c_int, before: &Action) {
     }
 }
 
-/// The kernel's action where the one of this version is the program's.
+/// The kernel's action whose handler calls the program's action of this version.
 pub(super) fn our_action(signal: c_int, entries: &Entries, version: Version) -> Action {
     let program = action_of(signal, version);
     let ours = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK;
-    // A signal that no handler of the program's takes ends no system call: it does not come, or ends the process.
+    // A signal that no handler of the program's takes ends no system call: it does not come, or ends the
+    // process.
     let restart = if is_handler(program.handler) { 0 } else { libc::SA_RESTART };
     Action {
         handler: entries.address(version),
@@ -40,8 +41,8 @@ pub(super) fn our_action(signal: c_int, entries: &Entries, version: Version) -> 
     }
 }
 
-/// Reads, and with `new` sets, the program's own action for one of the [`OWNED`] signals, whose handlers of ours are `entries`;
-/// returns the one before.
+/// Reads the program's own action for one of the [`OWNED`] signals, and replaces it if `new` is given;
+/// returns the one before. `entries` are our handlers of that signal.
 pub(super) fn exchange(signal: c_int, entries: &Entries, new: Option<&Action>) -> Action {
     let Some(versions) = versions_of(signal) else { return Action::DEFAULT };
     installing(|| {

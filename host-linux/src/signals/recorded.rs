@@ -1,10 +1,10 @@
 //! The program's actions, behind handlers of ours.
 //!
-//! The kernel knows which action is in force: the handler installed there is one of the [`Entries`], equal but for the
-//! number of the [`Version`] that each calls. A child that still shares the program's memory (`vfork`, `posix_spawn`) has
-//! kernel actions of its own. What it installs goes into another version and leaves the parent's alone, so that no code has
-//! to ask which process it is in. A child that installs as many handlers for one signal as there are versions overwrites its
-//! parent's.
+//! The kernel knows which action is in force: the installed handler is one of the [`Entries`], which are
+//! equal but for the number of the [`Version`] that each calls. A child that still shares the program's
+//! memory (`vfork`, `posix_spawn`) has kernel actions of its own. Its new actions go into another version and
+//! leave the parent's alone, so that no code has to ask which process it is in. A child that installs as many
+//! handlers for one signal as there are versions overwrites its parent's.
 
 use crate::sys::{Action, SigInfo, SignalSet};
 use core::ffi::{c_int, c_void};
@@ -27,7 +27,7 @@ impl Version {
         Self(number % VERSIONS)
     }
 
-    /// The one that a new action goes into while this one is in force.
+    /// The version that a new action goes into while this one is in force.
     pub(super) const fn next(self) -> Self {
         Self::of(self.0 + 1)
     }
@@ -39,7 +39,8 @@ pub(super) type Handler = unsafe extern "C" fn(c_int, *mut SigInfo, *mut c_void)
 /// The same handler once for each version.
 pub(super) struct Entries(pub(super) [Handler; VERSIONS]);
 
-/// The [`Entries`] of a handler with the version as its parameter. Each is to be made once: a function may have several addresses.
+/// The [`Entries`] of a handler that is generic over the version. Make each only once: a function may have
+/// several addresses.
 macro_rules! entries {
     ($handler:ident) => {
         $crate::signals::recorded::Entries([$handler::<0>, $handler::<1>, $handler::<2>, $handler::<3>])
@@ -53,13 +54,13 @@ impl Entries {
         self.0[version.0] as usize
     }
 
-    /// Which version's handler that is; `None` for others than ours.
+    /// The version whose handler has this address; `None` if it is not one of ours.
     pub(super) fn version(&self, handler: usize) -> Option<Version> {
         self.0.iter().position(|&entry| entry as usize == handler).map(Version)
     }
 }
 
-/// What the kernel has called: the handler of ours with the program's action of this version behind it.
+/// The handler that the kernel has called: one of ours, with the program's action of this version behind it.
 #[derive(Clone, Copy)]
 pub(super) struct Called {
     pub(super) signal: c_int,
@@ -82,7 +83,7 @@ impl Versions {
         self.0[version.0].read()
     }
 
-    /// Replaces one that is not in force in this process. One writer at a time.
+    /// Replaces the action of a version that is not in force in this process. One writer at a time.
     pub(super) fn write(&self, version: Version, action: &Action) {
         self.0[version.0].write(action);
     }
@@ -130,7 +131,8 @@ impl Recorded {
         }
     }
 
-    /// Replaces it, as the kernel takes an action. One writer at a time; no handler that the writer's thread runs meanwhile reads it.
+    /// Replaces the action, normalised as the kernel does. One writer at a time; no handler that the writer's
+    /// thread runs meanwhile reads it.
     fn write(&self, action: &Action) {
         let before = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(before + 1, Ordering::Relaxed);

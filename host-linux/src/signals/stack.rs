@@ -1,4 +1,5 @@
-//! A signal that the kernel has delivered on our alternate stack comes again on the one that the program has given it.
+//! Signals that the kernel has delivered on our alternate stack, delivered again on the stack that the
+//! program has set.
 
 use super::queue::queue_in_front;
 use crate::arch::UContext;
@@ -6,7 +7,8 @@ use crate::sys::{self, SigInfo, SignalSet};
 use crate::{text, threads};
 use core::ffi::c_int;
 
-/// Has `info`'s signal come again on the stack that the program has given it; `false`: it is to be handled where it is.
+/// Makes the kernel deliver `info`'s signal again on the program's stack; `false` if it has to be handled
+/// where it is.
 pub(super) fn give_way(info: &SigInfo, context: UContext) -> bool {
     // An emulator does not send all of a siginfo again.
     if text::is_unprotecting() {
@@ -31,7 +33,8 @@ pub(super) fn give_way(info: &SigInfo, context: UContext) -> bool {
     true
 }
 
-/// Ends what [`give_way`] began: the signal has come again. What the program's handler finds of its alternate stack is its own.
+/// Ends what [`give_way`] began, when the signal has come again: the program's handler finds its own
+/// alternate stack.
 pub(super) fn take_back(signal: c_int, context: UContext) {
     let Some(block) = threads::current() else { return };
     if let Some(mask) = block.deferral.take_wait(signal) {

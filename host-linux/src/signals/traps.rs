@@ -1,4 +1,4 @@
-//! Our handlers: traps and faults go to the core, what is not about a probe goes on to the program.
+//! Our handlers: traps and faults go to the core; those that no probe caused go on to the program.
 
 use super::delivery::{deliver, deliver_trap, refault, stands_at};
 use super::recorded::{Called, Entries, FIRST, Version, entries};
@@ -72,8 +72,8 @@ enum Verdict {
     Raise(MemFault),
 }
 
-/// Whether the handler may go on where it runs. If not, the breakpoint is hit again, on a stack where hits nest: nothing that
-/// may be probed has been called before.
+/// Whether the handler may go on where it runs. If not, it returns and the breakpoint is hit again, on a
+/// stack where hits nest; it has called nothing that may be probed by then.
 #[inline(always)]
 fn has_stack(info: &SigInfo, context: UContext, block: Option<&threads::Block>) -> bool {
     let moves = block.is_some_and(|block| {
@@ -105,7 +105,7 @@ fn handle_trap(info: &SigInfo, context: UContext) -> Verdict {
     }
 }
 
-/// A SIGTRAP that no breakpoint has raised: a watchpoint's, or the program's.
+/// Handles a SIGTRAP that no breakpoint has raised: a watchpoint's, or the program's.
 #[cold]
 fn handle_event(info: &SigInfo, context: UContext) -> Verdict {
     match watch::signal(info) {

@@ -1,4 +1,5 @@
-//! How control arrives at a place of a loaded object (REG_19): [`probe_elf_symbols::arrival`] says what decides.
+//! How control arrives at a place of a loaded object (REG_19); the rules are in
+//! [`probe_elf_symbols::arrival`].
 
 use super::copied::Copied;
 use super::objects::{Object, Role};

@@ -4,7 +4,8 @@ use crate::memory::read_some;
 use probe_core::host::Arrival;
 use probe_elf_symbols::arrival::{Machine, Tables, frames_of};
 
-/// The unwind tables of a loaded object, copied from memory: reading them there could fault when the object goes.
+/// The unwind tables of a loaded object, copied from memory: reading them there could fault when the object
+/// goes.
 #[derive(Debug)]
 pub(super) struct Copied {
     machine: Machine,
@@ -13,7 +14,8 @@ pub(super) struct Copied {
 }
 
 impl Copied {
-    /// Copies the tables whose header is at `header`. `end_of` tells where the segment that an address lies in ends.
+    /// Copies the tables whose header is at `header`. `end_of` tells where the segment that an address lies
+    /// in ends.
     pub(super) fn new(
         machine: Machine,
         header: usize,

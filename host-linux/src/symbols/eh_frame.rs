@@ -1,12 +1,13 @@
 //! Function bounds from `.eh_frame`: for code that no symbol covers.
 //!
-//! Looks up one FDE by the sorted table of `.eh_frame_hdr` (version 1, table encoding DW_EH_PE_datarel | sdata4,
-//! which is what every linker writes), reading live memory without faulting. Source: LSB 5.0 core, 10.6.
+//! Looks up one FDE by the sorted table of `.eh_frame_hdr` (version 1, table encoding DW_EH_PE_datarel |
+//! sdata4, which is what every linker writes), reading live memory without faulting. Source: LSB 5.0 core,
+//! 10.6.
 
 use crate::memory::read_some;
 
-/// Finds the function that covers `at`: its first byte and its length in bytes. `header` is the address of the
-/// object's `.eh_frame_hdr`.
+/// Finds the function that covers `at`: its first byte and its length in bytes. `header` is the address of
+/// the object's `.eh_frame_hdr`.
 pub(crate) fn find(header: usize, at: usize) -> Option<(usize, usize)> {
     let [version, frame_encoding, count_encoding, table_encoding] = read::<4>(header)?;
     // udata4 count, datarel sdata4 table.

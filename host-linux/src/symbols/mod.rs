@@ -1,7 +1,8 @@
-//! Symbols of every loaded object. What their files say, [`probe_elf_symbols`] reads.
+//! Symbols of every loaded object; [`probe_elf_symbols`] reads their files.
 //!
-//! `objects`: what is loaded, kept up to date · `arrival`: whether a call comes to a place, from unwind tables in memory (`copied`) ·
-//! `eh_frame`: function bounds that only the unwind table knows · `ifunc`: which implementation a symbol stands for.
+//! `objects`: the loaded objects, kept up to date · `arrival`: whether control arrives at a place by a call,
+//! from unwind tables in memory (`copied`) · `eh_frame`: function bounds that only the unwind table knows ·
+//! `ifunc`: the implementation of an indirect function.
 
 pub(crate) mod arrival;
 mod copied;

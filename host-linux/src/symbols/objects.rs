@@ -1,7 +1,7 @@
-//! What is loaded: the program, its shared objects, the vDSO; kept up to date as they come and go.
+//! The loaded objects: the program, its shared objects, the vDSO; kept up to date as they come and go.
 //!
-//! The loader counts its additions and removals (`dlpi_adds`, `dlpi_subs`), so that a look at the counters before every
-//! lookup is enough to stay right. Not for the hit path: the loader's lock is taken.
+//! The loader counts its additions and removals (`dlpi_adds`, `dlpi_subs`), so a look at the counters before
+//! every lookup is enough to stay right. Not for the hit path: it takes the loader's lock.
 
 use super::copied::Copied;
 use crate::lock::Lock;
@@ -52,7 +52,7 @@ pub(crate) struct Object {
     build_id: Option<Vec<u8>>,
     index: OnceLock<Index>,
     sequences: OnceLock<Sequences>,
-    /// Which code the indirect functions that were asked for stand for: (code, length, index of the symbol).
+    /// The code that indirect functions have resolved to: (code, length, index of the symbol).
     pub(crate) resolved: Lock<Vec<(usize, usize, u32)>>,
 }
 
@@ -85,7 +85,7 @@ impl Object {
         Ok(data)
     }
 
-    /// The object's restartable sequences, looked for when they are first asked for.
+    /// The object's restartable sequences, searched for at the first request.
     pub(crate) fn sequences(&self) -> &Sequences {
         if let Some(sequences) = self.sequences.get() {
             return sequences;
@@ -166,9 +166,10 @@ pub(crate) fn snapshot() -> Snapshot {
     STATE.lock().refresh()
 }
 
-/// Sees to it that every range of text that was unloaded before the call is reported: by a call of `report`, or of another
-/// thread's, which is waited for. A range is reported once, and counts as gone ([`is_gone`]) until that is done: whoever
-/// loads something there after this has returned will not have it reported as gone.
+/// Makes sure that every range of text that was unloaded before the call is reported: by a call of `report`,
+/// or by another thread's, which this waits for. A range is reported once, and counts as gone ([`is_gone`])
+/// until the report is done, so an object that is loaded there after this has returned is not reported as
+/// gone.
 pub(crate) fn report_gone(report: &mut dyn FnMut(usize, usize)) {
     STATE.lock().refresh();
     let this = sys::thread_id();
@@ -190,8 +191,8 @@ pub(crate) fn report_gone(report: &mut dyn FnMut(usize, usize)) {
     }
 }
 
-/// Whether the text at `at` belongs to an object that was unloaded and not yet reported: whatever is there now is
-/// somebody else's.
+/// Whether the text at `at` belongs to an object that was unloaded and not yet reported: the memory there now
+/// is somebody else's.
 pub(crate) fn is_gone(at: usize) -> bool {
     let mut state = STATE.lock();
     state.refresh();
@@ -227,15 +228,16 @@ pub(crate) unsafe fn release() {
     unsafe { building::release() };
 }
 
-/// In a fork's child: the threads that were reporting are not there, so what they had not finished is to be done again.
-/// That is safe, as the registry's lock was held over the fork: a report had changed everything or nothing.
+/// In a fork's child: repeats the reports that threads of the parent had not finished, as these threads are
+/// not in the child. That is safe: the registry's lock was held over the fork, so a report had changed
+/// everything or nothing.
 pub(crate) fn forked() {
     STATE.lock().gone.iter_mut().for_each(|gone| gone.reporter = NOBODY);
 }
 
 impl State {
-    /// The loader is asked under the lock, which a fork waits for: glibc leaves its own lock (`_dl_load_write_lock`) to a
-    /// fork's child as it is, and if another thread had that one, the child would wait for it for ever.
+    /// Asks the loader under the lock, which a fork waits for: glibc does not reset its own lock
+    /// (`_dl_load_write_lock`) in a fork's child, which would wait for ever if another thread had held it.
     fn refresh(&mut self) -> Snapshot {
         let counters = counters();
         if let Some(snapshot) = self.snapshot.as_ref().filter(|_| self.counters == counters) {

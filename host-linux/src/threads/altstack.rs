@@ -1,11 +1,14 @@
 //! Alternate stacks.
 //!
-//! Hits are handled on an alternate stack of at least [`ALTSTACK_LEN`] bytes. A thread that has none, or only the small
-//! one that Rust's runtime gives every thread, gets one at its first hit, in the handler; then the breakpoint is hit once
-//! more. So the core never runs on the interrupted stack itself, where simulated pushes and jump probes would write into
-//! the signal frame. A thread that is on its own alternate stack at the time (a signal handler of the program's) stays
-//! there. The new stack goes into the signal frame, from where the signal return takes it. The kernel does not let a thread
-//! change the alternate stack that it stands on: such a thread's handler makes the system call, too, with another stack pointer.
+//! Hits are handled on an alternate stack of at least [`ALTSTACK_LEN`] bytes. A thread that has none, or only
+//! the small one that Rust's runtime gives every thread, gets one at its first hit, in the handler; then the
+//! breakpoint is hit once more. So the core never runs on the interrupted stack itself, where simulated
+//! pushes and jprobes would write into the signal frame. A thread that is on an alternate stack of the
+//! program's at the time (in a signal handler) stays there.
+//!
+//! The new stack goes into the signal frame, and the signal return puts it in force. The kernel does not let
+//! a thread change the alternate stack that it stands on; there the handler makes the system call itself,
+//! with another stack pointer.
 
 use super::preparation::Preparation;
 use crate::arch::{self, UContext};
@@ -13,8 +16,8 @@ use crate::signals::owned::BLOCKED;
 use crate::sys::{self, AltStack};
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-/// The size of the alternate stacks in bytes. User handlers run on them: room for formatting and for nested hits,
-/// each of which costs a signal frame (3 KiB with AVX-512, 11 KiB with AMX).
+/// The size of the alternate stacks in bytes. User handlers run on them: room for formatting and for nested
+/// hits, each of which costs a signal frame (3 KiB with AVX-512, 11 KiB with AMX).
 pub const ALTSTACK_LEN: usize = 256 << 10;
 
 /// An alternate stack that a program has set is good enough from this size on.
@@ -53,7 +56,7 @@ impl Stacks {
         self.made().is_some_and(|ours| ours.base == stack.base)
     }
 
-    /// Puts ours in force before the first hit, unless the program's has room.
+    /// Puts our stack in force before the first hit, unless the program's has room.
     pub(super) fn put_early(&self) {
         // SAFETY: asks only.
         let Ok(now) = (unsafe { sys::sigaltstack(None) }) else { return };
@@ -64,8 +67,8 @@ impl Stacks {
         }
         if let Some(stack) = self.ours() {
             self.program.set(&now);
-            // SAFETY: the stack belongs to this thread's block and is used for nothing else. The error (EPERM: on the old
-            // one) leaves everything as it was, and the next hit tries again.
+            // SAFETY: the stack belongs to this thread's block and is used for nothing else. The error
+            // (EPERM: on the old one) leaves everything as it was, and the next hit tries again.
             let _ = unsafe { sys::sigaltstack(Some(&stack)) };
         }
     }
@@ -74,13 +77,14 @@ impl Stacks {
     pub(crate) fn put_back(&self) {
         // SAFETY: asks only.
         if (unsafe { sys::sigaltstack(None) }).is_ok_and(|now| self.is_ours(&now)) {
-            // SAFETY: the program's own, as it has promised. The error (the thread stands on ours, in a handler of the program's)
-            // leaves everything as it was.
+            // SAFETY: the program's own, as it has promised. The error (the thread stands on ours, in a
+            // handler of the program's) leaves everything as it was.
             let _ = unsafe { sys::sigaltstack(Some(&self.program.get())) };
         }
     }
 
-    /// Takes ours away from a thread that ends; `false`: the thread stands on it (a handler has called `pthread_exit`).
+    /// Takes our stack away from a thread that ends; `false` if the thread stands on it (a handler has called
+    /// `pthread_exit`).
     pub(super) fn leave(&self) -> bool {
         let none = AltStack { base: 0, flags: libc::SS_DISABLE, len_bytes: 0 };
         // SAFETY: asks only.
@@ -89,8 +93,8 @@ impl Stacks {
         !now.is_ok_and(|now| self.is_ours(&now)) || unsafe { sys::sigaltstack(Some(&none)) }.is_ok()
     }
 
-    /// Sees to it that the thread has an alternate stack from now on. `false`: the handler runs on the interrupted stack and
-    /// must return at once, to be called again on the new one.
+    /// Makes sure that the thread has an alternate stack. `false`: the handler runs on the interrupted stack
+    /// and must return at once, to be called again on the new one.
     #[inline]
     pub(super) fn ensure(&self, context: UContext, preparation: &Preparation) -> bool {
         let now = context.altstack();
@@ -103,10 +107,11 @@ impl Stacks {
         drop(preparing);
         // No memory for a stack, or the kernel does not want it: go on where we are.
         let Some(stack) = stack else { return true };
-        // Where the thread has none, the signal return sets it: no system call. Since Linux 6.12 that looks at the stack pointer
-        // before it brings the interrupted one back, so that a thread on another one needs the call.
-        // SAFETY: the block's stack belongs to this thread and nothing is on it, as the thread has another one or none; a
-        // signal's handler that uses it meanwhile has returned before this goes on (the module `signals::deferral`).
+        // Where the thread has none, the signal return sets it: no system call. Since Linux 6.12 that looks
+        // at the stack pointer before it brings the interrupted one back, so that a thread on another one
+        // needs the call. SAFETY: the block's stack belongs to this thread and nothing is on it, as the
+        // thread has another one or none; a signal's handler that uses it meanwhile has returned before this
+        // goes on (the module `signals::deferral`).
         let set = |stack: &AltStack| unsafe { arch::sigaltstack_from(stack, stack.base + stack.len_bytes) };
         if now.flags & libc::SS_DISABLE == 0 && set(&stack) < 0 {
             return true;
@@ -116,7 +121,7 @@ impl Stacks {
         false
     }
 
-    /// The alternate stack that the program of the interrupted thread would have bare.
+    /// The alternate stack that the interrupted program would have without probes.
     pub(crate) fn program_stack(&self, context: UContext) -> AltStack {
         let now = context.altstack();
         let stack = if self.is_ours(&now) { self.program.get() } else { now };
@@ -126,7 +131,8 @@ impl Stacks {
         AltStack { flags: stack.flags & !libc::SS_ONSTACK, ..stack }
     }
 
-    /// Takes our alternate stack away where the running handler stands on it only because the program has none; whether it has.
+    /// Takes our alternate stack away if the running handler stands on it only because the program has none;
+    /// returns whether it did.
     pub(crate) fn give_up(&self, context: UContext) -> bool {
         let here = core::ptr::from_ref(&context) as usize;
         let stands_on_it = self.made().is_some_and(|ours| ours.holds(here) && !ours.holds(context.sp()));
@@ -134,7 +140,8 @@ impl Stacks {
         none.is_some_and(|none| put(context, &none))
     }
 
-    /// Lets a handler of the program's find no alternate stack where it has set none. The next hit brings ours back.
+    /// Lets a handler of the program find no alternate stack where the program has set none. The next hit
+    /// puts ours in force again.
     pub(crate) fn show_program_stack(&self, context: UContext) {
         let now = context.altstack();
         let is_ours = self.is_ours(&now);
@@ -143,8 +150,8 @@ impl Stacks {
         }
     }
 
-    /// Gives the interrupted thread the alternate stack that its program wants, or one of ours in its place where that is none,
-    /// or has no room for a hit; `false`: there is no memory for it.
+    /// Gives the interrupted thread the alternate stack that the program wants, or one of ours if the program
+    /// wants none or one without room for a hit; `false` if there is no memory for it.
     pub(crate) fn set_program_stack(&self, context: UContext, wanted: &AltStack) -> bool {
         if wanted.flags & libc::SS_DISABLE == 0 && wanted.len_bytes >= ALTSTACK_ENOUGH {
             return put(context, wanted);
@@ -158,7 +165,7 @@ impl Stacks {
     }
 }
 
-/// The program's alternate stack, where a big one of ours is in force.
+/// The program's alternate stack, while a bigger one of ours is in force.
 struct ProgramStack {
     base: AtomicUsize,
     flags: AtomicI32,
@@ -190,13 +197,13 @@ impl ProgramStack {
 /// Farther below the stack pointer than any red zone goes.
 const BELOW_SP: usize = 1024;
 
-/// Puts an alternate stack in force for the interrupted thread; `false`: the kernel does not want it.
+/// Puts an alternate stack in force for the interrupted thread; `false` if the kernel refuses it.
 fn put(context: UContext, stack: &AltStack) -> bool {
     // The handler may stand on the one that goes: from another stack pointer, and no signal comes meanwhile.
     let below = (context.sp() - BELOW_SP) & !15;
     let mask = sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
-    // SAFETY: the block's own stack, or the program's, which it promises. All signals are blocked; what lies so far below the
-    // program's stack pointer is nobody's, and the call uses no stack.
+    // SAFETY: the block's own stack, or the program's, which it promises. All signals are blocked; what lies
+    // so far below the program's stack pointer is nobody's, and the call uses no stack.
     let answer = unsafe { arch::sigaltstack_from(stack, below) };
     sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
     if answer >= 0 {

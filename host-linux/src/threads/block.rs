@@ -43,19 +43,20 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Whether a hit is being handled: in a signal handler of ours, or between [`super::keep_errno`] and [`super::restore_errno`].
+    /// Whether a hit is being handled: in a signal handler of ours, or between [`super::keep_errno`] and
+    /// [`super::restore_errno`].
     pub(crate) fn is_busy(&self) -> bool {
         self.interrupted.innermost().is_some() || self.errno.is_kept()
     }
 
-    /// Sees to it that the thread has an alternate stack from now on. `false`: the handler runs on the interrupted stack and
-    /// must return at once, to be called again on the new one.
+    /// Makes sure that the thread has an alternate stack. `false`: the handler runs on the interrupted stack
+    /// and must return at once, to be called again on the new one.
     #[inline]
     pub(crate) fn ensure_altstack(&self, context: UContext) -> bool {
         self.stacks.ensure(context, &self.preparation)
     }
 
-    /// Cleans what a dead thread has left, but for the core's state.
+    /// Resets all that a dead thread has left, except the core's state.
     pub(super) fn reset(&self) {
         self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.interrupted.reset();
@@ -74,9 +75,9 @@ mod tests {
     fn a_block_that_was_never_used_is_as_new() {
         fn is_zero<T>(value: &T) -> bool {
             let words = core::ptr::from_ref(value).cast::<usize>();
-            // Uninitialised cells are skipped: all that is initialised lies before and between them as whole words.
-            // SAFETY: volatile reads of words inside the value; what is uninitialised reads as anything, and is only
-            // compared in the mapping below, never here.
+            // Uninitialised cells are skipped: all that is initialised lies before and between them as whole
+            // words. SAFETY: volatile reads of words inside the value; what is uninitialised reads as
+            // anything, and is only compared in the mapping below, never here.
             (0..size_of::<T>() / size_of::<usize>())
                 .all(|i| unsafe { words.wrapping_add(i).read_volatile() } == 0)
         }

@@ -1,4 +1,5 @@
-//! Which process the threads in the table are of, and whether this one is a copy of it that nobody has told.
+//! Which process the threads in the table belong to, and whether this process is a copy of it that `fork`'s
+//! hooks have not run in.
 
 use crate::sys;
 use core::ffi::{c_int, c_void};
@@ -6,7 +7,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// The process whose threads the blocks belong to.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// A word that is 1, and 0 in a fork's child; null where there is none.
+/// A word that is 1, and that the kernel clears in a fork's child; null where there is none.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
 /// This is the process.
@@ -25,8 +26,8 @@ fn mark() -> Option<&'static AtomicU32> {
     unsafe { MARK.load(Ordering::Relaxed).as_ref() }
 }
 
-/// Whether this is a fork's child that nobody has told of it. One that shares the memory (`CLONE_VM`) is none: the threads in
-/// the table are alive.
+/// Whether this is a fork's child in which no fork hook has run. A child that shares the memory (`CLONE_VM`)
+/// does not count: the threads in the table are alive.
 pub(super) fn is_copy() -> bool {
     mark().map_or_else(|| process() != sys::process_id(), |mark| mark.load(Ordering::Relaxed) == 0)
 }
@@ -39,7 +40,8 @@ pub(super) fn forked() {
     }
 }
 
-/// Makes the word that a fork wipes. An emulator takes the advice without following it, as it takes any.
+/// Makes the word that a fork clears, unless the kernel's advice has no effect: an emulator accepts any
+/// advice and follows none.
 fn make_mark() {
     const NO_ADVICE: c_int = 0x7fff;
     let len = sys::page_len();

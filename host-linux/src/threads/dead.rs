@@ -1,7 +1,8 @@
 //! Blocks of dead threads come back.
 //!
-//! A thread may end without giving its block back. The block comes back once the kernel says that the thread is gone: whoever
-//! visits all threads asks, and so does a thread that takes a block while half of them may be left over.
+//! A thread may end without giving its block back. The block comes back once the kernel says that the thread
+//! is gone. Code that visits all threads asks, and so does a thread that takes a block while half of the
+//! blocks may belong to dead threads.
 
 use super::block::{Block, Words};
 use super::copy;
@@ -12,9 +13,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use probe_core::host::Task;
 use std::sync::OnceLock;
 
-/// With how many blocks taken at the same time somebody looks which ones are dead threads'.
+/// The number of blocks in use at which the next look for dead threads is due.
 static LOOK_AT: AtomicU32 = AtomicU32::new(FEW);
-/// So many blocks may stay with dead threads, however few are living.
+/// The number of blocks that dead threads may keep, however few threads live.
 const FEW: u32 = 16;
 /// What to call when threads end.
 static EXITS: OnceLock<Exits> = OnceLock::new();
@@ -26,7 +27,8 @@ static ON_END: OnceLock<fn(&Words)> = OnceLock::new();
 pub(crate) struct Exits {
     /// With the task of a thread that has ended.
     pub(crate) ended: fn(&Task<Native>),
-    /// With the task of a thread that is about to end and its stack pointer; `true`: no call is left that may return.
+    /// Called with the task of a thread that is about to end and its stack pointer; `true` if no call is left
+    /// that may return.
     pub(crate) ending: fn(&Task<Native>, usize) -> bool,
 }
 
@@ -34,19 +36,19 @@ pub(super) fn start(exits: Exits) {
     EXITS.get_or_init(|| exits);
 }
 
-/// Calls `hook` with the [`words`](super::words) of every thread that ends: in that thread, or in another one that has found it
-/// dead. Only the first hook counts.
+/// Calls `hook` with the [`words`](super::words) of every thread that ends: in that thread, or in another one
+/// that has found it dead. Only the first hook counts.
 pub fn on_thread_end(hook: fn(&Words)) {
     let _ = ON_END.set(hook);
 }
 
-/// Whether no call of the calling thread's, which is about to end, is left that may return.
+/// Whether the calling thread, which is about to end, has no followed call left that may return.
 pub(super) fn leaves_no_call(block: &Block) -> bool {
     let here = core::ptr::from_ref(&block) as usize;
     EXITS.get().is_some_and(|exits| (exits.ending)(&block.task, here))
 }
 
-/// Cleans and frees a block if its owner is dead; whether it is.
+/// Cleans and frees a block if its owner is dead; returns whether it did.
 pub(super) fn reclaim_if_dead(block: &'static Block) -> bool {
     let life = block.owner.look(copy::process());
     if life == Life::Cleaning {
@@ -69,12 +71,12 @@ pub(super) fn reclaim(block: &'static Block) {
     table::free(block);
 }
 
-/// Whether so many blocks are taken that dead threads' are to be looked for.
+/// Whether so many blocks are in use that a look for dead threads is due.
 pub(super) fn may_be_many() -> bool {
     table::used() >= LOOK_AT.load(Ordering::Relaxed)
 }
 
-/// Looks which blocks are dead threads': all of them, or those whose threads were ending and may have ended meanwhile.
+/// Looks for the blocks of dead threads: among all blocks, or only among those whose threads were ending.
 pub(super) fn look(table: Table, at_all: bool) {
     let mut living = 0;
     for other in table.used() {
@@ -87,8 +89,9 @@ pub(super) fn look(table: Table, at_all: bool) {
     }
 }
 
-/// With how many blocks taken to look next, when `living` of them are living threads': before there is none left, and else so
-/// late that looking costs a new thread a question to the kernel or two, on average.
+/// The number of blocks in use at which to look next, when `living` of them belong to living threads: before
+/// the table is full, and otherwise so late that a new thread costs a question to the kernel or two, on
+/// average.
 fn look_at(living: u32) -> u32 {
     living + living.max(FEW).min((BLOCKS as u32).saturating_sub(living) / 2)
 }

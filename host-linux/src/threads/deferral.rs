@@ -1,4 +1,4 @@
-//! The signal masks that come back when a signal that has to wait has come.
+//! The signal masks to restore when a signal that had to wait has come.
 
 use crate::arch::UContext;
 use crate::sys::{self, SignalSet};
@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 /// What a thread's signals wait for.
 pub(crate) struct Deferral {
-    /// Whether a signal waits for the end of a hit by a jump, and the mask that comes back then.
+    /// Whether a signal waits for the end of a hit by a jump; the mask to restore then is kept.
     is_deferring: AtomicBool,
     kept_mask: AtomicU64,
-    /// The signal that comes once more on another stack although it is blocked, or 0, and the mask of then.
+    /// The signal that comes once more on another stack although it is blocked, or 0.
     waits_for: AtomicI32,
     wait_mask: AtomicU64,
 }
@@ -22,7 +22,7 @@ impl Deferral {
         self.is_deferring.store(true, Ordering::Relaxed);
     }
 
-    /// What [`Deferral::keep_mask`] has kept, for whoever sees to it from now on.
+    /// Takes the mask that [`Deferral::keep_mask`] has kept; the caller restores it.
     #[inline]
     pub(crate) fn take_kept_mask(&self) -> Option<SignalSet> {
         if !self.is_deferring.load(Ordering::Relaxed) {
@@ -32,7 +32,7 @@ impl Deferral {
         Some(SignalSet::from_bits(self.kept_mask.load(Ordering::Relaxed)))
     }
 
-    /// The hit is over: lets the signals come that have waited. In a trap, `context` is what it has interrupted.
+    /// Ends the hit: delivers the signals that have waited. In a trap, `context` is the interrupted context.
     #[inline]
     pub(super) fn end(&self, context: Option<UContext>) {
         if let Some(mask) = self.take_kept_mask() {
@@ -45,7 +45,7 @@ impl Deferral {
         self.waits_for.load(Ordering::Relaxed) != 0
     }
 
-    /// Keeps the mask that a wait had let `signal` through, until that comes again.
+    /// Keeps the mask under which a wait has let `signal` through, until the signal comes again.
     pub(crate) fn keep_wait(&self, signal: c_int, mask: SignalSet) {
         self.wait_mask.store(mask.bits(), Ordering::Relaxed);
         self.waits_for.store(signal, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 pub(super) struct Errno {
     /// Where it is, or null before that is known.
     at: AtomicPtr<c_int>,
-    /// How often [`Errno::keep`] was called without [`Errno::restore`].
+    /// The calls of [`Errno::keep`] that no [`Errno::restore`] has ended yet.
     depth: AtomicU32,
     /// What it was at the first.
     kept: AtomicI32,
@@ -35,7 +35,7 @@ impl Errno {
         self.at.store(at, Ordering::Relaxed);
     }
 
-    /// Keeps it until [`Errno::restore`]; `false` where it is not known.
+    /// Keeps the errno until [`Errno::restore`]; `false` if its address is not known.
     #[inline]
     pub(super) fn keep(&self) -> bool {
         let Some(errno) = self.word() else { return false };
@@ -47,7 +47,8 @@ impl Errno {
         true
     }
 
-    /// Ends what [`Errno::keep`] began; whether that was the outermost, so that the program has its errno again.
+    /// Ends what [`Errno::keep`] began; returns whether that was the outermost call, so that the program has
+    /// its errno again.
     #[inline]
     pub(super) fn restore(&self) -> bool {
         let Some(errno) = self.word() else { return false };
@@ -59,7 +60,7 @@ impl Errno {
         depth == 0
     }
 
-    /// Gives the program its own while an instruction of its own runs.
+    /// Gives the program its errno while one of its own instructions runs.
     #[inline]
     pub(super) fn lend(&self) {
         if let Some(errno) = self.word() {
@@ -67,7 +68,7 @@ impl Errno {
         }
     }
 
-    /// Ends what [`Errno::lend`] began: what the instruction has made of it is kept.
+    /// Ends what [`Errno::lend`] began, and keeps the errno that the instruction has left.
     #[inline]
     pub(super) fn take_back(&self) {
         if let Some(errno) = self.word() {

@@ -1,4 +1,4 @@
-//! The last fault that has ended a fault-free copy, for a faithful signal.
+//! The last fault that has ended a fault-free copy: the program gets a signal with these facts.
 
 use crate::sys::SigInfo;
 use core::ffi::c_int;

@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// In a place that is free, 1 + the index of the next one.
 pub(super) struct Link(AtomicU32);
 
-/// The head of the list: 1 + the index of the first free place, and above it a tag that changes with every exchange.
+/// The head of the list: 1 + the index of the first free place, and above it a tag that changes with every
+/// exchange.
 pub(super) struct Free(AtomicU64);
 
 impl Free {

@@ -1,10 +1,10 @@
-//! What the handlers of ours that run in a thread have interrupted.
+//! The contexts that our handlers in a thread have interrupted.
 
 use crate::arch::UContext;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// The signal frame of the innermost handler of ours that runs in a thread.
+/// The signal frame of the innermost handler of ours in a thread.
 pub(crate) struct Interrupted {
     /// Null outside of handlers.
     frame: AtomicPtr<c_void>,
@@ -15,7 +15,8 @@ pub(crate) struct Interrupted {
 pub(crate) struct Outer(*mut c_void);
 
 impl Interrupted {
-    /// A handler has been called with `context`. What this returns goes to [`Interrupted::leave`] before the handler ends.
+    /// Notes that a handler has been called with `context`. Pass the result to [`Interrupted::leave`] before
+    /// the handler ends.
     #[inline]
     pub(crate) fn enter(&self, context: UContext) -> Outer {
         Outer(self.frame.swap(context.as_ptr(), Ordering::Relaxed))
@@ -27,7 +28,7 @@ impl Interrupted {
         self.frame.store(outer.0, Ordering::Relaxed);
     }
 
-    /// What the innermost handler has interrupted; `None` outside of handlers.
+    /// The context that the innermost handler has interrupted; `None` outside of handlers.
     pub(crate) fn innermost(&self) -> Option<UContext> {
         let raw = self.frame.load(Ordering::Relaxed);
         // SAFETY: the handler that has put it there is still running and takes it away before it returns.

@@ -1,8 +1,10 @@
-//! The calling thread's number, and whether a thread lives, from libc instead of from the kernel: sandboxes know few system calls.
+//! The calling thread's number, and whether a thread lives, from libc instead of the kernel: sandboxes allow
+//! few system calls.
 //!
-//! glibc has the kernel clear the number in the thread's own structure when the thread has ended. Where that word is, the
-//! kernel tells (`PR_GET_TID_ADDRESS`); it lies at the same distance from every thread's `pthread_self`. Where there is
-//! no such word (musl has the kernel clear a lock of its own), the kernel is asked each time.
+//! glibc makes the kernel clear the number in the thread's own structure when the thread has ended. The
+//! kernel reports the address of that word (`PR_GET_TID_ADDRESS`), which lies at the same distance from every
+//! thread's `pthread_self`. Without such a word (musl makes the kernel clear a lock of its own), the kernel
+//! is asked each time.
 
 use crate::{memory, sys};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +15,7 @@ static DISTANCE: AtomicUsize = AtomicUsize::new(0);
 /// No thread's structure is longer.
 const MOST: usize = 16 << 10;
 
-/// Where a thread's number is kept until the thread has ended; 0: nowhere.
+/// The address of the word that holds a thread's number until the thread has ended; 0 if there is none.
 #[derive(Clone, Copy)]
 pub(super) struct Word(pub(super) usize);
 
@@ -35,7 +37,7 @@ fn this_thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
-/// The number of the calling thread, and its word. Calls a function of libc, which may be probed.
+/// The calling thread's number, and its word. Calls a function of libc, which may be probed.
 pub(super) fn of_this_thread() -> (u32, Word) {
     let distance = DISTANCE.load(Ordering::Relaxed);
     let word = Word(if distance == 0 { 0 } else { this_thread().wrapping_add(distance) });
@@ -53,7 +55,8 @@ impl Word {
         is_there.then(|| u32::from_ne_bytes(bytes))
     }
 
-    /// Whether thread `number`, whose word this is, has not ended. `process` is the one that made the memory.
+    /// Whether thread `number`, which owns this word, is still alive. `process` is the process that made the
+    /// memory.
     pub(super) fn lives(self, number: u32, process: u32) -> bool {
         if self.0 != 0 {
             // A structure that is used again has another thread's number.

@@ -23,7 +23,8 @@ pub(super) struct Owner {
     number_at: AtomicUsize,
     /// The thread is ending, but calls that it follows may still return.
     is_ending: AtomicBool,
-    /// The address of the word that leads to the block, where the owner shares it with others; 0: it is the owner's alone.
+    /// The address of the thread-local word that leads to the block, if the owner shares that word with other
+    /// threads; else 0.
     shared_word: AtomicUsize,
 }
 
@@ -74,7 +75,7 @@ impl Owner {
         self.thread.store(thread, Ordering::Release);
     }
 
-    /// Another thread has this number now: its former one has left the block.
+    /// Notes that another thread has this number now: the former one has left the block.
     pub(super) fn left_by(&self, thread: u32) {
         let _ = self.thread.compare_exchange(thread, GONE, Ordering::AcqRel, Ordering::Relaxed);
     }
@@ -89,7 +90,8 @@ impl Owner {
         self.is_ending.store(true, Ordering::Release);
     }
 
-    /// Looks whether the owner is dead. `process` is the one that made the memory. One of those who find it dead cleans up.
+    /// Looks whether the owner is dead. `process` is the process that made the memory. Exactly one of several
+    /// finders is to clean up.
     pub(super) fn look(&self, process: u32) -> Life {
         let thread = self.thread.load(Ordering::Acquire);
         let is_dead = match thread {
@@ -104,14 +106,14 @@ impl Owner {
         if made.is_ok() { Life::Cleaning } else { Life::Dead }
     }
 
-    /// In a fork's child: the owner is its only thread, of this number.
+    /// In a fork's child: makes its only thread, number `thread`, the owner.
     pub(super) fn forked(&self, thread: u32, process: u32) {
         // A child that was made behind libc's back has its parent's number there.
         let word = self.word();
         self.set(thread, if word.lives(thread, process) { word } else { Word(0) });
     }
 
-    /// Whether the word that leads to the block leads to others, too.
+    /// Whether the thread-local word of the owner leads to other blocks, too.
     pub(super) fn is_shared(&self) -> bool {
         !self.shares(0)
     }
@@ -121,7 +123,7 @@ impl Owner {
         self.shared_word.load(Ordering::Acquire) == word
     }
 
-    /// The owner, whose number that is, shares the word from now on.
+    /// Notes that the owner, thread `thread`, shares its thread-local word from now on.
     pub(super) fn share(&self, thread: u32, word: usize) {
         // A block whose owner is still being written down has none yet.
         self.thread.store(thread, Ordering::Release);

@@ -1,4 +1,4 @@
-//! Whether a thread is just being prepared for hits: what that calls may be probed itself.
+//! Whether a thread is being prepared for hits: the functions that this calls may be probed themselves.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +10,7 @@ pub(super) struct Preparation(AtomicBool);
 pub(super) struct Preparing<'a>(&'a Preparation);
 
 impl Preparation {
-    /// `None`: this is a hit in what a preparation calls, and is to be handled as it is.
+    /// `None` if this is a hit in a function that a preparation calls: such a hit is handled without one.
     pub(super) fn begin(&self) -> Option<Preparing<'_>> {
         (!self.0.swap(true, Ordering::Relaxed)).then(|| Preparing(self))
     }

@@ -1,4 +1,5 @@
-//! What is asked of libc at a thread's first hit: where its errno is and what its number is. Its end is noted, too.
+//! The questions to libc at a thread's first hit: where its errno is and what its number is. Its end is
+//! noted, too.
 
 use super::block::Block;
 use super::number::{self, Word};
@@ -10,7 +11,7 @@ use core::sync::atomic::{AtomicI32, Ordering};
 /// The pthread key whose destructor gives the block back, or -1.
 static KEY: AtomicI32 = AtomicI32::new(-1);
 
-/// Lets `thread_exit` be called with the block of a thread that ends.
+/// Makes libc call `thread_exit` with the block of a thread that ends.
 pub(super) fn start(thread_exit: unsafe extern "C" fn(*mut c_void)) {
     let mut key = 0;
     // SAFETY: `key` is writable; the destructor is a function of the right type that lives for ever.
@@ -21,8 +22,9 @@ pub(super) fn start(thread_exit: unsafe extern "C" fn(*mut c_void)) {
     }
 }
 
-/// Learns the calling thread's errno and number, and notes its end. This calls functions of libc, which may be probed: it
-/// has to be on a stack where hits nest. `false` in the hits of these calls.
+/// Learns the calling thread's errno and number, and asks to be told of its end. This calls functions of
+/// libc, which may be probed, so it has to run on a stack where hits nest. `false` in the hits of these
+/// calls.
 #[cold]
 pub(super) fn settle(block: &Block) -> bool {
     let Some(preparing) = block.preparation.begin() else { return false };
@@ -30,8 +32,8 @@ pub(super) fn settle(block: &Block) -> bool {
     let key = KEY.load(Ordering::Relaxed);
     // What is shared has its value already, if its first owner is libc's.
     if key >= 0 && !block.owner.is_shared() {
-        // SAFETY: the key exists. Keys below 32 are plain stores into the thread's own structure in glibc, all keys in
-        // musl: fit for a signal handler.
+        // SAFETY: the key exists. Keys below 32 are plain stores into the thread's own structure in glibc,
+        // all keys in musl: fit for a signal handler.
         unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, core::ptr::from_ref(block).cast()) };
     }
     own(block);

@@ -1,7 +1,9 @@
-//! Threads that share one thread-local storage: children of `clone` with `CLONE_VM` and without `CLONE_SETTLS`.
+//! Threads that share one thread-local storage: children of `clone` with `CLONE_VM` and without
+//! `CLONE_SETTLS`.
 //!
-//! The word there cannot tell them apart. So before the first such child is made, [`share`] clears the word for good: each of
-//! these threads asks the kernel for its number, and finds its block in the table by that.
+//! The thread-local word cannot tell them apart. So before the first such child is made, [`share`] clears the
+//! word for good: each of these threads asks the kernel for its number, and finds its block in the table by
+//! that.
 
 use super::block::Block;
 use super::dead::reclaim_if_dead;
@@ -17,7 +19,8 @@ static ANY: AtomicBool = AtomicBool::new(false);
 /// The thread that is forking, as long as it is one of these.
 static FORKING: AtomicU32 = AtomicU32::new(NOBODY);
 
-/// Lets the calling thread, whose block that is, share its storage from now on. What it is about to make finds a block of its own.
+/// Declares that the calling thread, the owner of `block`, shares its storage: the child that it is about to
+/// make gets a block of its own.
 pub(super) fn share(block: &Block) {
     if block.owner.is_shared() {
         return;
@@ -43,7 +46,7 @@ fn find(number: u32) -> Option<&'static Block> {
     Table::get()?.used().find(owns)
 }
 
-/// Makes `block` the calling thread's, if that shares its word with a living one.
+/// Makes `block` the calling thread's, if that thread shares its word with a living one.
 pub(super) fn own(table: Table, block: &Block) -> bool {
     let word = arch::thread_slot() as usize;
     let lives = |other: &'static Block| other.owner.shares(word) && !reclaim_if_dead(other);
@@ -63,7 +66,7 @@ pub(crate) fn hold() {
     }
 }
 
-/// In a fork's child: nobody shares its memory, so that its word is its own again.
+/// In a fork's child: the word is its own again, as no other thread shares its memory.
 pub(super) fn forked() {
     let number = FORKING.swap(NOBODY, Ordering::Relaxed);
     let Some(block) = (number != NOBODY).then(|| find(number)).flatten() else { return };

@@ -6,7 +6,7 @@ use crate::sys;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// How many threads can be inside probes' reach at the same time.
+/// The most threads that can hit probes at the same time.
 pub(super) const BLOCKS: usize = if cfg!(target_pointer_width = "64") { 64 << 10 } else { 4 << 10 };
 
 /// The table, null before [`start`].
@@ -20,7 +20,7 @@ static FREE: Free = Free::new();
 #[derive(Clone, Copy)]
 pub(super) struct Table(*mut Block);
 
-/// Reserves the table. It is there for others once `prepare` has run.
+/// Reserves the table. Other threads see it once `prepare` has run.
 ///
 /// # Errors
 /// The errno: no address space.
@@ -40,8 +40,8 @@ impl Table {
     /// Block number `index`, which is below [`BLOCKS`].
     fn block(self, index: u32) -> &'static Block {
         debug_assert!((index as usize) < BLOCKS);
-        // SAFETY: within the mapping, which stays for ever. A block that was never used is all zero: that is a valid
-        // value of atomics and cells, which is all there is in a block, and nobody's.
+        // SAFETY: within the mapping, which stays for ever. A block that was never used is all zero: that is
+        // a valid value of atomics and cells, which is all there is in a block, and nobody's.
         unsafe { &*self.0.wrapping_add(index as usize) }
     }
 
@@ -55,7 +55,8 @@ impl Table {
         FREE.pop(|index| &self.block(index).link).map(|index| self.block(index))
     }
 
-    /// Takes a block that was never used. It is all zero, as [`probe_core::host::Context::new`] and [`probe_core::host::Task::new`] are.
+    /// Takes a block that was never used. It is all zero, as [`probe_core::host::Context::new`] and
+    /// [`probe_core::host::Task::new`] are.
     pub(super) fn fresh(self) -> Option<&'static Block> {
         let next = |used: u32| ((used as usize) < BLOCKS).then_some(used + 1);
         let index = USED.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next).ok()?;

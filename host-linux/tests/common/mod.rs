@@ -104,7 +104,8 @@ pub fn in_thread(body: extern "C" fn(*mut libc::c_void) -> *mut libc::c_void) {
 
 /// As [`has_run_alone`], where an emulator runs the test.
 ///
-/// QEMU 7.2 cannot make a thread in the forked child of a process that has several (its plugins count the parent's).
+/// QEMU 7.2 cannot make a thread in the forked child of a process that has several (its plugins count the
+/// parent's).
 pub fn has_run_in_own_process(test: &str) -> bool {
     std::env::var_os("PROBE_RUNNER").is_some() && has_run_alone(test)
 }
