@@ -7,7 +7,7 @@ pub(crate) mod by_jump;
 mod fault;
 mod jprobe;
 pub(crate) mod ret;
-mod step;
+pub(crate) mod step;
 mod stray;
 mod watch;
 

@@ -2,7 +2,9 @@
 //! ss), `uc_sigmask` at 108.
 
 pub(crate) use super::plain::{RESTORER_FLAG, enter, function_entry, restorer};
-pub(crate) use super::x86::{LOAD_LEN, RETURN_ONE, RETURN_TWO, check_alignment, is_breakpoint_trap};
+pub(crate) use super::x86::{
+    LOAD_LEN, RETURN_ONE, RETURN_TWO, check_alignment, is_breakpoint_trap, is_step_trap,
+};
 
 use super::code::SyscallCode;
 use super::frame::{Frame, Regs};
@@ -77,6 +79,18 @@ pub(super) fn set_fault(frame: Frame, addr: usize, is_write: bool) {
     frame.set_word(greg(12), 14);
     frame.set_word(greg(13), 4 | usize::from(is_write) << 1);
     frame.set_word(greg(21), addr);
+}
+
+/// Whether the program steps itself.
+#[inline(always)]
+pub(super) fn steps_itself(frame: Frame) -> bool {
+    x86::has_trap_flag(frame.word(greg(16)))
+}
+
+/// Makes the frame that of the trap behind an instruction of a program that steps itself.
+pub(super) fn set_step(frame: Frame) {
+    frame.set_word(greg(13), 0);
+    frame.set_word(greg(12), x86::STEP_VECTOR);
 }
 
 /// Describes a chunk of return stubs to unwinders.

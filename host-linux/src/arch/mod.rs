@@ -57,7 +57,7 @@ cfg_if::cfg_if! {
 
 pub(crate) use native::{
     IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, WATCHPOINTS, check_alignment,
-    check_watch, eh_frame, enter, function_entry, is_breakpoint_trap, restorer, set_argument,
+    check_watch, eh_frame, enter, function_entry, is_breakpoint_trap, is_step_trap, restorer, set_argument,
     sigaltstack_from, thread_slot,
 };
 
@@ -116,6 +116,17 @@ impl UContext {
     /// Whether unaligned accesses of the interrupted program are faults.
     pub(crate) fn checks_alignment(self) -> bool {
         native::checks_alignment(self.0)
+    }
+
+    /// Whether the interrupted program steps itself: a trap behind each of its instructions.
+    #[inline(always)]
+    pub(crate) fn steps_itself(self) -> bool {
+        native::steps_itself(self.0)
+    }
+
+    /// Makes the frame that of such a trap.
+    pub(crate) fn set_step(self) {
+        native::set_step(self.0);
     }
 
     /// Makes the frame say that the access at `addr` has faulted.

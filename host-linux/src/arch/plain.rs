@@ -38,6 +38,20 @@ pub(crate) const fn checks_alignment(_frame: Frame) -> bool {
 #[inline(always)]
 pub(crate) const fn check_alignment(_is_wanted: bool) {}
 
+/// No program can step itself.
+#[inline(always)]
+pub(crate) const fn steps_itself(_frame: Frame) -> bool {
+    false
+}
+
+/// As above.
+pub(crate) const fn is_step_trap(_code: core::ffi::c_int) -> bool {
+    false
+}
+
+/// As above.
+pub(crate) const fn set_step(_frame: Frame) {}
+
 /// None: what `watch` relies on has been tried on x86 only.
 pub(crate) const WATCHPOINTS: usize = 0;
 

@@ -2,7 +2,8 @@
 //! msr, orig_r3, ctr, link, xer, ccr, softe, trap, dar, dsisr, result).
 
 pub(crate) use super::plain::{
-    RESTORER_FLAG, WATCHPOINTS, check_alignment, check_watch, checks_alignment, is_breakpoint_trap, restorer,
+    RESTORER_FLAG, WATCHPOINTS, check_alignment, check_watch, checks_alignment, is_breakpoint_trap,
+    is_step_trap, restorer, set_step, steps_itself,
 };
 
 use super::code::{Leads, SyscallCode};

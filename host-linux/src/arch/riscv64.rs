@@ -2,7 +2,7 @@
 
 pub(crate) use super::plain::{
     RESTORER_FLAG, WATCHPOINTS, check_alignment, check_watch, checks_alignment, enter, function_entry,
-    is_breakpoint_trap, restorer,
+    is_breakpoint_trap, is_step_trap, restorer, set_step, steps_itself,
 };
 
 use super::code::{Leads, SyscallCode};

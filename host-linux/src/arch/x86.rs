@@ -75,6 +75,22 @@ pub(super) fn keep_lasting_flags(wanted: usize) {
     unsafe { asm!("push {}", "popf", in(reg) flags, options(att_syntax)) };
 }
 
+/// TF: a trap behind each instruction.
+const TRAP_FLAG: usize = 1 << 8;
+
+/// Whether TF is set among these flags.
+pub(super) const fn has_trap_flag(flags: usize) -> bool {
+    flags & TRAP_FLAG != 0
+}
+
+/// `TRAP_TRACE`: the trap behind an instruction of a program that steps itself.
+pub(crate) const fn is_step_trap(code: c_int) -> bool {
+    code == libc::TRAP_TRACE
+}
+
+/// The vector of such a trap, which has no error code.
+pub(super) const STEP_VECTOR: usize = 1;
+
 /// AC: an unaligned access is a fault (SIGBUS).
 const ALIGNMENT_CHECK: usize = 1 << 18;
 

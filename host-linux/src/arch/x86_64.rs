@@ -1,7 +1,9 @@
 //! x86-64. `ucontext_t`: `gregs` at 40, `uc_sigmask` at 296.
 
 pub(crate) use super::plain::{enter, function_entry};
-pub(crate) use super::x86::{LOAD_LEN, RETURN_ONE, RETURN_TWO, check_alignment, is_breakpoint_trap};
+pub(crate) use super::x86::{
+    LOAD_LEN, RETURN_ONE, RETURN_TWO, check_alignment, is_breakpoint_trap, is_step_trap,
+};
 
 use super::code::{Leads, SyscallCode};
 use super::frame::{Frame, Regs};
@@ -86,6 +88,18 @@ pub(super) fn set_fault(frame: Frame, addr: usize, is_write: bool) {
     frame.set_word(greg(19), 4 | usize::from(is_write) << 1);
     frame.set_word(greg(20), 14);
     frame.set_word(greg(22), addr);
+}
+
+/// Whether the program steps itself.
+#[inline(always)]
+pub(super) fn steps_itself(frame: Frame) -> bool {
+    x86::has_trap_flag(frame.word(greg(17)))
+}
+
+/// Makes the frame that of the trap behind an instruction of a program that steps itself.
+pub(super) fn set_step(frame: Frame) {
+    frame.set_word(greg(19), 0);
+    frame.set_word(greg(20), x86::STEP_VECTOR);
 }
 
 /// Describes a chunk of return stubs to unwinders.

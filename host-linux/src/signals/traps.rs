@@ -2,13 +2,14 @@
 
 use super::delivery::{deliver, deliver_trap, refault, stands_at};
 use super::recorded::{Called, Entries, FIRST, Version, entries};
-use crate::arch::{self, UContext, is_breakpoint_trap, nofault_fixup};
+use crate::arch::{self, Native, Regs, UContext, is_breakpoint_trap, is_step_trap, nofault_fixup};
 use crate::host::PROBES;
 use crate::sys::{self, SigInfo};
 use crate::{clock, threads, watch};
 use core::ffi::{c_int, c_void};
-use probe_core::arch::{Access, MemFault, Regs};
-use probe_core::traps::{FaultVerdict, Trap};
+use probe_core::CodeAddr;
+use probe_core::arch::{Access, Arch, MemFault, Regs as _};
+use probe_core::traps::{Copied, FaultVerdict, Trap};
 
 /// Nothing is mapped there: the `si_code` of a SIGSEGV.
 const SEGV_MAPERR: c_int = 1;
@@ -58,6 +59,11 @@ unsafe fn trap(info: *mut SigInfo, raw: *mut c_void, version: Version) {
         Verdict::Deliver => {
             deliver_trap(Called { signal: libc::SIGTRAP, version, entries: &TRAPS }, info, context)
         }
+        Verdict::Step => {
+            context.set_step();
+            *info = SigInfo::fault(libc::SIGTRAP, libc::TRAP_TRACE, context.pc());
+            deliver(Called { signal: libc::SIGTRAP, version, entries: &TRAPS }, info, context);
+        }
         Verdict::Raise(fault) => raise(fault, context, block),
     }
 }
@@ -68,6 +74,8 @@ enum Verdict {
     Done,
     /// It is the program's.
     Deliver,
+    /// The program steps itself, and an instruction of its own has run.
+    Step,
     /// A simulated access has faulted.
     Raise(MemFault),
 }
@@ -94,6 +102,7 @@ fn handle_trap(info: &SigInfo, context: UContext) -> Verdict {
     let trap = PROBES.traps().breakpoint(&mut regs);
     match trap {
         Trap::NotOurs => Verdict::Deliver,
+        Trap::Handled if context.steps_itself() => stepped(&regs, context),
         Trap::Handled => {
             context.store_regs(&regs);
             Verdict::Done
@@ -105,9 +114,24 @@ fn handle_trap(info: &SigInfo, context: UContext) -> Verdict {
     }
 }
 
+/// Ends a hit in a program that steps itself. The processor does not trap behind what the core has simulated, nor behind the
+/// breakpoint at a slot's end; behind a copy it will.
+#[cold]
+fn stepped(regs: &Regs, context: UContext) -> Verdict {
+    let place = Native::breakpoint_address(&context.load_regs());
+    context.store_regs(regs);
+    let has_run = regs.pc() != place && PROBES.traps().copied_at(regs.pc()).is_none();
+    if has_run { Verdict::Step } else { Verdict::Done }
+}
+
 /// Handles a SIGTRAP that no breakpoint has raised: a watchpoint's, or the program's.
 #[cold]
 fn handle_event(info: &SigInfo, context: UContext) -> Verdict {
+    // It comes behind what the slot ends in.
+    if is_step_trap(info.code) && PROBES.traps().copied_at(CodeAddr::new(context.pc())) == Some(Copied::Slot)
+    {
+        return Verdict::Done;
+    }
     match watch::signal(info) {
         watch::Signal::NotOurs => return Verdict::Deliver,
         watch::Signal::Late => {}

@@ -1,6 +1,8 @@
 //! Traps: what a host's trap code hands on, before its own handling, and what the core answers.
 
+use crate::addr::CodeAddr;
 use crate::arch::SingleStep;
+pub use crate::hit::step::Copied;
 pub use crate::hit::{FaultVerdict, Trap};
 use crate::state::host::{Host, RegsOf};
 use crate::state::probes::Probes;
@@ -52,6 +54,15 @@ impl<H: Host> Traps<'_, H> {
         H::Arch: SingleStep,
     {
         self.0.step(regs)
+    }
+
+    /// The copy that a context is in which goes on at `at`; `None`: it is in the program's text, or in code that is the host's.
+    ///
+    /// For hosts whose program may step itself (x86: TF). Behind a breakpoint that is [`Handled`](Trap::Handled) the
+    /// processor does not trap: if the program was stepped before it, and `regs` go on elsewhere and in no copy, the host raises
+    /// the step's trap. A step's trap in a slot is nobody's: the one behind it is the instruction's.
+    pub fn copied_at(self, at: CodeAddr) -> Option<Copied> {
+        self.0.copied_at(at)
     }
 
     /// Handles a data-reference trap of the debug register `index` ([`Watchpoints::arm`](crate::host::Watchpoints::arm)),

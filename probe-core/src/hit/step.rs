@@ -1,5 +1,6 @@
 //! Where a single-step trap comes in: for hosts that step slots in hardware instead of by the breakpoint at their end.
 
+use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs, SingleStep, Tail};
 use crate::hit::Trap;
 use crate::state::context::{Section, Wait};
@@ -42,6 +43,27 @@ where
         // What it keeps is kept already.
         H::Arch::begin(regs);
         Trap::Handled
+    }
+}
+
+/// Whose copy of an instruction a context is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    /// A place's, alone: what comes behind it in the slot ends in the program's text.
+    Slot,
+    /// Those that a jump displaces.
+    Detour,
+}
+
+impl<H: Host> Probes<H> {
+    /// What [`Traps::copied_at`](crate::traps::Traps::copied_at) does.
+    pub(crate) fn copied_at(&self, at: CodeAddr) -> Option<Copied> {
+        let inside = self.anonymous();
+        let section = inside.section();
+        match slots::place_of_slot::<H>(&self.slot_chunks, at, section) {
+            Some(_) => Some(Copied::Slot),
+            None => self.detour_at(at, section).map(|_| Copied::Detour),
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 //! cannot.
 
 use super::*;
+use probe_core::CodeAddr;
 use probe_core::handler::Answer;
 use probe_core::limits::MAX_DEPTH;
-use probe_core::traps::Trap;
+use probe_core::traps::{Copied, Trap};
 use rstest::rstest;
 
 /// A world whose host steps in hardware.
@@ -78,6 +79,26 @@ fn hit_5_a_step_of_the_program_is_not_ours() {
     }
     assert!(cpu.regs.is_stepped);
     assert_eq!(world.probes.traps().step(&mut cpu.regs), Trap::NotOurs);
+}
+
+/// HIT_1: what a host asks whose program steps itself: where the processor traps by itself, and where the host has to.
+#[test]
+fn hit_1_a_copy_is_told_from_text() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let probe = world.probes.register(K::at(at(f, 3)).pre(|_| ()).post(|_| ())).unwrap();
+    let mut cpu = world.cpu(f, &[1]);
+    assert_eq!(cpu.run(100), End::Returned);
+    let in_slot: Vec<bool> = cpu
+        .trace
+        .iter()
+        .map(|&at| world.probes.traps().copied_at(CodeAddr::new(at)) == Some(Copied::Slot))
+        .collect();
+    let outside: Vec<bool> =
+        cpu.trace.iter().map(|at| !(world.arena()..world.arena() + ARENA).contains(at)).collect();
+    assert!(outside.contains(&true));
+    assert_eq!(in_slot, outside);
+    drop(probe);
 }
 
 /// HIT_6: beyond the frames of a context, and in one that the host has no room for, the slot's breakpoint ends the step.
