@@ -1,7 +1,8 @@
 //! Builds the agent: this same package as a shared object, with the feature `agent` instead of `cli`.
 //!
-//! The command carries the agent in itself (`include_bytes!`), so that it finds it wherever it is installed. A nested
-//! cargo builds it for the same target, from the same sources and the same lock file, into a folder of this build's own profile.
+//! The command carries the agent in itself (`include_bytes!`), so that it finds it wherever it is installed.
+//! A nested cargo builds it for the same target, from the same sources and the same lock file, into a folder
+//! of this build's own profile.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -56,7 +57,7 @@ fn has_feature(name: &str) -> bool {
         .is_ok_and(|features| features.split(',').any(|feature| feature == name))
 }
 
-/// Names what the agent is built from: this package, and the packages beside it if this is the repository.
+/// Names the sources of the agent: this package, and the packages beside it if this is the repository.
 fn watch(package: &Path) {
     let beside = package.parent().unwrap_or(package);
     for path in ["Cargo.toml", "build.rs", "src/lib.rs", "src/agent", "src/def", "src/wire"] {
@@ -80,8 +81,8 @@ fn name_of(path: &Path) -> std::borrow::Cow<'_, str> {
     path.file_name().unwrap_or_default().to_string_lossy()
 }
 
-/// The crates that this one needs, as `cargo package` unpacks them beside it: it builds what it has packed before the registry has
-/// any of it. Nothing elsewhere.
+/// The crates that this one needs, as `cargo package` unpacks them beside it: it builds a package before the
+/// registry has the packages that it needs. Empty elsewhere.
 fn packed_beside(package: &Path) -> Vec<(String, PathBuf)> {
     let Some(beside) = package.parent().filter(|beside| beside.ends_with("target/package")) else {
         return Vec::new();
@@ -94,7 +95,7 @@ fn packed_beside(package: &Path) -> Vec<(String, PathBuf)> {
     folders(beside).filter_map(krate).collect()
 }
 
-/// Where nested builds of this profile share what they build: beside cargo's `build`, which has `OUT_DIR` in it.
+/// The folder for the nested builds of this profile: beside cargo's `build`, which has `OUT_DIR` in it.
 fn folder_of_agents() -> PathBuf {
     let out = PathBuf::from(variable("OUT_DIR"));
     out.ancestors().nth(3).unwrap_or(&out).join("agents")

@@ -80,8 +80,8 @@ struct kretprobe_instance;
 #define PROBE_HANDLED 1
 
 /**
- * `probe_breakpoint`: raise a memory fault at the program counter. `probe_fault`: go on with your own handling, with the
- * registers as they are now.
+ * `probe_breakpoint`: raise a memory fault at the program counter. `probe_fault`: go on with your own
+ * handling, with the registers as they are now.
  */
 #define PROBE_FAULT 2
 
@@ -126,8 +126,8 @@ struct kretprobe_instance;
 #define PROBE_ARRIVAL_TRAP 4
 
 /**
- * Called before the instruction, with the registers as they were before it. Non-zero: the handler has changed the
- * control flow, and the instruction is not run (HIT_2).
+ * Called before the instruction, with the registers as they were before it. Non-zero: the handler has
+ * changed the control flow, and the instruction is not run (HIT_2).
  */
 typedef int (*kprobe_pre_handler_t)(struct kprobe *p, struct pt_regs *regs);
 
@@ -137,21 +137,23 @@ typedef int (*kprobe_pre_handler_t)(struct kprobe *p, struct pt_regs *regs);
 typedef void (*kprobe_post_handler_t)(struct kprobe *p, struct pt_regs *regs, unsigned long flags);
 
 /**
- * Called when the instruction or a handler of this probe has faulted. Non-zero: the handler has dealt with it (HIT_9).
+ * Called when the instruction or a handler of this probe has faulted. Non-zero: the handler has dealt with
+ * it (HIT_9).
  */
 typedef int (*kprobe_fault_handler_t)(struct kprobe *p, struct pt_regs *regs, int trapnr);
 
 /**
- * A kprobe: all zero but for what the caller sets. `reason` and `handle` belong to the library.
+ * A kprobe: all fields are zero but those that the caller sets. `reason` and `handle` belong to the library.
  */
 struct kprobe {
         /**
-         * Where: an address of code, or null and `symbol_name` is set. While the probe is registered it is where that stands;
-         * unregistering gives back what was given. On ppc64 ELFv1 the code, not the function descriptor.
+         * Where: an address of code, or null if `symbol_name` is set. While the probe is registered it is the
+         * probe's address; unregistering restores the caller's value. On ppc64 ELFv1 the code, not the function
+         * descriptor.
          */
         void *addr;
         /**
-         * Where: a symbol, as `name` or `module:name`; or null and `addr` is set.
+         * Where: a symbol, as `name` or `module:name`; or null if `addr` is set.
          */
         const char *symbol_name;
         /**
@@ -175,7 +177,8 @@ struct kprobe {
          */
         uint32_t flags;
         /**
-         * Hits whose handlers were skipped. Brought up to date by `kprobe_counters` and when the probe is unregistered.
+         * Hits whose handlers were skipped. Brought up to date by `kprobe_counters` and when the probe is
+         * unregistered.
          */
         unsigned long nmissed;
         /**
@@ -183,8 +186,8 @@ struct kprobe {
          */
         char reason[KPROBE_REASON_LEN];
         /**
-         * The library's. Zero while the probe is not registered. It is good in this structure only: a copy of a registered probe is
-         * not registered.
+         * The library's. Zero while the probe is not registered. It is valid in this structure only: a copy of a
+         * registered probe is not registered.
          */
         void *handle[4];
 };
@@ -317,18 +320,20 @@ struct probe_symbol {
 };
 
 /**
- * What the kernel calls with each symbol that it is asked for; `cookie` is what it was given with the question.
+ * The kernel calls this with each symbol that it is asked for; `cookie` is the value that came with the
+ * question.
  */
 typedef void (*probe_found_t)(void *cookie, const struct probe_symbol *symbol);
 
 /**
- * What the kernel calls with each range that must not be probed: first byte, one past the last, name.
+ * The kernel calls this with each range that must not be probed: first byte, one past the last, name.
  */
 typedef void (*probe_range_t)(void *cookie, unsigned long start, unsigned long end, const char *name);
 
 /**
- * What a kernel gives. Those marked *hit path* are called in traps: no lock, no allocation. Those marked *may be null* have a
- * default. docs of `probe_core::host::Host` say what goes wrong where one does not keep its word.
+ * The functions that a kernel provides. Those marked *hit path* are called in traps: no lock, no allocation.
+ * Those marked *may be null* have a default. The documentation of `probe_core::host::Host` says what goes
+ * wrong where one breaks its promise.
  */
 struct probe_host {
         /**
@@ -336,12 +341,13 @@ struct probe_host {
          */
         size_t (*read_text)(unsigned long at, void *out, size_t len);
         /**
-         * Stores text through an alias that is never executable, and makes it visible to instruction fetch. One to four aligned
-         * bytes at once. 0, or a negative errno and nothing was written.
+         * Stores text through an alias that is never executable, and makes it visible to instruction fetch. One
+         * to four aligned bytes at once. 0, or a negative errno and nothing was written.
          */
         int (*write_text)(unsigned long at, const void *bytes, size_t len);
         /**
-         * *Hit path.* Reads the interrupted context's memory without faulting, and answers how many bytes were readable.
+         * *Hit path.* Reads the interrupted context's memory without faulting, and answers how many bytes were
+         * readable.
          */
         size_t (*read_memory)(unsigned long at, void *out, size_t len);
         /**
@@ -353,8 +359,8 @@ struct probe_host {
          */
         void (*sync_cores)(void);
         /**
-         * Executable, not writable memory, `len` a power of two and aligned to itself, within `reach` bytes of `near` if that is
-         * not 0. Answers 0 if there is none.
+         * Executable, not writable memory, `len` a power of two and aligned to itself, within `reach` bytes of
+         * `near` if that is not 0. Answers 0 if there is none.
          */
         unsigned long (*alloc_exec)(size_t len, unsigned long near, size_t reach);
         /**
@@ -362,7 +368,8 @@ struct probe_host {
          */
         void (*free_exec)(unsigned long at, size_t len);
         /**
-         * *Hit path.* This CPU's context: `probe_context_size` bytes, made by `probe_context_init`, there for ever.
+         * *Hit path.* This CPU's context: `probe_context_size` bytes, made by `probe_context_init`, there for
+         * ever.
          */
         void *(*context)(void);
         /**
@@ -370,11 +377,13 @@ struct probe_host {
          */
         void *(*context_of)(size_t cpu);
         /**
-         * *Hit path.* The running task's `probe_task_size` bytes, made by `probe_task_init`; null if it has none.
+         * *Hit path.* The running task's `probe_task_size` bytes, made by `probe_task_init`; null if it has
+         * none.
          */
         void *(*task)(void);
         /**
-         * *Hit path, may be null.* Keeps interrupts away while a slot is stepped, in `regs`; answers what `leave_slot` needs.
+         * *Hit path, may be null.* Keeps interrupts away while a slot is stepped, in `regs`; answers what
+         * `leave_slot` needs.
          */
         uint64_t (*enter_slot)(struct pt_regs *regs);
         /**
@@ -394,11 +403,12 @@ struct probe_host {
          */
         void (*find_symbols)(const char *name, probe_found_t found, void *cookie);
         /**
-         * Calls `found` with the symbol that covers `at`, if one does.
+         * Calls `found` with the symbol that covers `at`, if there is one.
          */
         void (*symbol_at)(unsigned long at, probe_found_t found, void *cookie);
         /**
-         * Whether `at` may be probed: one of `PROBEABLE_…`. This library's text, the trap handlers' and what they call may not.
+         * Whether `at` may be probed: one of `PROBEABLE_…`. Refuse this library's text, the trap handlers, and
+         * the functions that they call.
          */
         int (*probeable)(unsigned long at);
         /**
@@ -406,7 +416,7 @@ struct probe_host {
          */
         void (*for_each_blacklisted)(probe_range_t range, void *cookie);
         /**
-         * *May be null.* Called again and again while another CPU is waited for.
+         * *May be null.* Called again and again while the library waits for another CPU.
          */
         void (*relax)(void);
         /**
@@ -426,8 +436,8 @@ struct probe_host {
          */
         void (*free)(void *at, size_t len, size_t align);
         /**
-         * *May be null.* How the function whose entry `at` is is come to, one of `PROBE_ARRIVAL_…`: return probes and jprobes stand only
-         * where calls come (REG_19).
+         * *May be null.* How control arrives at the function whose entry is `at`, one of `PROBE_ARRIVAL_…`:
+         * return probes and jprobes stand only where calls arrive (REG_19).
          */
         int (*arrival)(unsigned long at);
 };
@@ -485,8 +495,8 @@ int register_jprobe(struct jprobe *jp);
 int register_jprobes(struct jprobe **jps, int num);
 
 /**
- * Removes one kprobe: when this returns, no handler of it runs or will run (REG_13). Answers 0; `-EINVAL` if it is not
- * registered (then `addr` is null); `-EBUSY` in a handler (then it is registered still).
+ * Removes one kprobe: when this returns, no handler of it runs or will run (REG_13). Answers 0; `-EINVAL` if
+ * it is not registered (then `addr` is null); `-EBUSY` in a handler (then it is registered still).
  *
  * What the caller owes:
  * The module's promises.
@@ -494,13 +504,13 @@ int register_jprobes(struct jprobe **jps, int num);
 int unregister_kprobe(struct kprobe *p);
 
 /**
- * Removes `num` kprobes with one wait for all. The first error is answered; the rest is removed all the same (REG_14).
+ * Removes `num` kprobes with one wait for all. The first error is answered; the rest is removed all the same
+ * (REG_14).
  *
  * What the caller owes:
  * The module's promises, and `kps` points to `num` pointers.
  */
-int unregister_kprobes(struct kprobe **kps,
-                       int num);
+int unregister_kprobes(struct kprobe **kps, int num);
 
 /**
  * Removes one return probe. Calls in flight return without a handler (RET_6).
@@ -535,8 +545,8 @@ int unregister_jprobe(struct jprobe *jp);
 int unregister_jprobes(struct jprobe **jps, int num);
 
 /**
- * Lets the handlers of a registered probe run; of a return probe or jprobe, give its `kp`. Allowed in a handler, where the
- * breakpoint comes later (REG_18). Answers 0 or a negative errno.
+ * Lets the handlers of a registered probe run; of a return probe or jprobe, give its `kp`. Allowed in a
+ * handler, where the breakpoint comes later (REG_18). Answers 0 or a negative errno.
  *
  * What the caller owes:
  * The module's promises.
@@ -544,7 +554,8 @@ int unregister_jprobes(struct jprobe **jps, int num);
 int enable_kprobe(struct kprobe *p);
 
 /**
- * Keeps the handlers of a registered probe from running, at once; of a return probe or jprobe, give its `kp`.
+ * Keeps the handlers of a registered probe from running, at once; of a return probe or jprobe, give its
+ * `kp`.
  *
  * What the caller owes:
  * The module's promises.
@@ -554,7 +565,8 @@ int disable_kprobe(struct kprobe *p);
 /**
  * Ends a jprobe's handler from wherever it is; the probed function runs next. A handler may as well return.
  *
- * In a process a handler should return: the vector registers that its callers have saved are not put back by this.
+ * In a process a handler should return: the vector registers that its callers have saved are not put back by
+ * this.
  *
  * What the caller owes:
  * Called by a jprobe's handler, or by something that it has called.
@@ -610,17 +622,17 @@ void regs_set_return_value(struct pt_regs *regs, unsigned long value);
 unsigned long regs_get_kernel_argument(const struct pt_regs *regs, unsigned int n);
 
 /**
- * One line per probe, as the kernel's file `kprobes/list` has it (CTL_3). Who is not privileged sees zeros for addresses.
+ * One line per probe, in the format of the kernel's file `kprobes/list` (CTL_3). The unprivileged see zeros
+ * for addresses.
  *
  * What the caller owes:
  * `buf` points to `len` bytes, or is null.
  */
-long kprobes_list(char *buf,
-                  size_t len,
-                  int is_privileged);
+long kprobes_list(char *buf, size_t len, int is_privileged);
 
 /**
- * One line per range that must not be probed, as the kernel's file `kprobes/blacklist` has it (CTL_4).
+ * One line per range that must not be probed, in the format of the kernel's file `kprobes/blacklist`
+ * (CTL_4).
  *
  * What the caller owes:
  * `buf` points to `len` bytes, or is null.
@@ -633,7 +645,8 @@ long kprobes_blacklist(char *buf, size_t len, int is_privileged);
 int kprobes_enabled(void);
 
 /**
- * Takes what one writes to the kernel's file `kprobes/enabled` (CTL_2). Answers 0 or a negative errno.
+ * Takes the text that a user writes to the kernel's file `kprobes/enabled` (CTL_2). Answers 0 or a negative
+ * errno.
  *
  * What the caller owes:
  * `text` ends with NUL.
@@ -641,69 +654,70 @@ int kprobes_enabled(void);
 int kprobes_write_enabled(const char *text);
 
 /**
- * What a registered probe has counted (of a return probe or jprobe, give its `kp`). Also brings `nmissed` up to date.
- * Answers 0, or `-EINVAL` if it is not registered. Allowed in a handler.
+ * The counters of a registered probe (of a return probe or jprobe, give its `kp`). Also brings `nmissed` up
+ * to date. Answers 0, or `-EINVAL` if it is not registered. Allowed in a handler.
  *
  * What the caller owes:
  * Both pointers are valid or null.
  */
-int kprobe_counters(struct kprobe *p,
-                    struct probe_counters *out);
+int kprobe_counters(struct kprobe *p, struct probe_counters *out);
 
 /**
- * What a registration at this address would do, or why it would fail, as one sentence; nothing is changed (REG_9).
+ * What a registration at this address would do, or why it would fail, as one sentence; nothing is changed
+ * (REG_9).
  *
  * What the caller owes:
  * `buf` points to `len` bytes, or is null.
  */
-long kprobes_explain(unsigned long addr,
-                     char *buf,
-                     size_t len);
+long kprobes_explain(unsigned long addr, char *buf, size_t len);
 
 /**
- * The real return address of a call whose return address `at` has been replaced by a return probe; `at` itself where it has
- * not (RET_8). For stack walks.
+ * The real return address of a call whose return address `at` a return probe has replaced; otherwise `at`
+ * itself (RET_8). For stack walks.
  */
 unsigned long kretprobe_real_return_address(unsigned long at);
 
 /**
- * Makes the process ready to be probed: installs the signal handlers and finds out how text can be written. The first
- * registration does so by itself; call this earlier, before the program starts threads, if you can. Answers 0 or a
- * negative errno.
+ * Makes the process ready to be probed: installs the signal handlers and finds out how text can be written.
+ * The first registration does so by itself; call this earlier, before the program starts threads, if you
+ * can. Answers 0 or a negative errno.
  */
 int probe_start(void);
 
 /**
- * Looks whether shared objects have been unloaded, and makes their probes `[GONE]` (CTL_5). Call it after `dlclose`.
+ * Looks whether shared objects have been unloaded, and makes their probes `[GONE]` (CTL_5). Call it after
+ * `dlclose`.
  */
 void probe_objects_changed(void);
 
 /**
- * Takes the kernel's functions and tests what can be tested of their promises. To be called once, with everything in place that
- * the table names. Answers 0; `-EINVAL`: one is missing, or it was called before; `-EFAULT`: a promise is not kept.
+ * Takes the kernel's functions and tests as many of their promises as can be tested. Call it once, when
+ * everything that the table names is in place. Answers 0; `-EINVAL`: one is missing, or it was called
+ * before; `-EFAULT`: a promise is not kept.
  *
  * What the caller owes:
- * `host` is valid, and the functions do what is said at each, from now on.
+ * `host` is valid, and from now on the functions do what the table says of each.
  */
 int probe_kernel_start(const struct probe_host *host);
 
 /**
- * What the breakpoint trap's handler calls first, with interrupts off: `PROBE_NOT_OURS`, `PROBE_HANDLED` or `PROBE_FAULT`.
+ * The breakpoint trap's handler calls this first, with interrupts off. Answers `PROBE_NOT_OURS`,
+ * `PROBE_HANDLED` or `PROBE_FAULT`.
  *
  * What the caller owes:
- * `regs` is the interrupted context's, and what this leaves there is what is resumed.
+ * `regs` holds the interrupted context's registers, and the handler resumes with the registers that this
+ * leaves there.
  */
 int probe_breakpoint(struct pt_regs *regs);
 
 /**
- * What every fault's handler calls first, with the architecture's trap number: `PROBE_NOT_OURS`, `PROBE_HANDLED` or
- * `PROBE_FAULT`.
+ * Every fault's handler calls this first, with the architecture's trap number. Answers `PROBE_NOT_OURS`,
+ * `PROBE_HANDLED` or `PROBE_FAULT`.
  *
  * What the caller owes:
  * As of [`probe_breakpoint`].
  */
-int probe_fault(struct pt_regs *regs,
-                uint32_t trap_number);
+int probe_fault(struct pt_regs *regs, uint32_t trap_number);
 
 /**
  * How many bytes a CPU's context takes, aligned to 64.
@@ -732,18 +746,17 @@ size_t probe_task_size(void);
 void probe_task_init(void *at);
 
 /**
- * Says that the stack of a task lies from `low` up to `high`, before the task runs (RET_11). Without that, return probes follow the task's
- * calls, but do not notice those that never return: each keeps its instance.
+ * Says that the stack of a task lies from `low` up to `high`, before the task runs (RET_11). Without it,
+ * return probes follow the task's calls, but do not notice calls that never return: each keeps its instance.
  *
  * What the caller owes:
- * `task` was made by [`probe_task_init`], and nobody has been given it yet.
+ * `task` was made by [`probe_task_init`], and `probe_host.task` has not answered it yet.
  */
-void probe_task_stack(void *task,
-                      size_t low,
-                      size_t high);
+void probe_task_stack(void *task, size_t low, size_t high);
 
 /**
- * A task ends: the calls that it has in flight will not return (RET_7). Before its memory is used for something else.
+ * A task ends: the calls that it has in flight will not return (RET_7). Call it before the task's memory is
+ * used for something else.
  *
  * What the caller owes:
  * `task` was made by [`probe_task_init`], and the task does not run any more.

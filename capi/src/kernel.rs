@@ -1,13 +1,16 @@
-//! The library for a kernel in C: [`probe_host`] is the table of functions that it gives, and what its trap handlers call.
+//! The library for a kernel in C: [`probe_host`] is the table of functions that the kernel provides, and the
+//! functions here are those that its trap handlers call.
 //!
-//! Nothing else of the kernel is used: memory for the registry comes from the table, too. Before [`probe_kernel_start`] every
-//! function answers `-EINVAL`, and no trap is ours.
+//! Nothing else of the kernel is used: memory for the registry comes from the table, too. Before
+//! [`probe_kernel_start`] every function answers `-EINVAL`, and no trap is ours.
 
-/// The table's function, or the answer for a kernel that has not started: no probe is planted then.
+/// Calls the table's function; before the kernel has started it gives the answer instead, as no probe is
+/// planted then.
 macro_rules! call {
     ($host:expr, $name:ident ( $($argument:expr),* ), or $without:expr) => {
         match $host.table().and_then(|table| table.$name) {
-            // SAFETY: the kernel's promise at `probe_kernel_start`; the arguments are what the table asks for.
+            // SAFETY: the kernel's promise at `probe_kernel_start`; the arguments are what the table asks
+            // for.
             Some(function) => unsafe { function($($argument),*) },
             None => $without,
         }
@@ -35,8 +38,8 @@ pub type TheHost = CKernel;
 pub const PROBE_NOT_OURS: c_int = 0;
 /// `probe_breakpoint`, `probe_fault`: resume with the registers as they are now.
 pub const PROBE_HANDLED: c_int = 1;
-/// `probe_breakpoint`: raise a memory fault at the program counter. `probe_fault`: go on with your own handling, with the
-/// registers as they are now.
+/// `probe_breakpoint`: raise a memory fault at the program counter. `probe_fault`: go on with your own
+/// handling, with the registers as they are now.
 pub const PROBE_FAULT: c_int = 2;
 
 /// `probeable`: it is text that may be patched.
@@ -72,41 +75,47 @@ pub struct probe_symbol {
     pub local_entry: u8,
 }
 
-/// What the kernel calls with each symbol that it is asked for; `cookie` is what it was given with the question.
+/// The kernel calls this with each symbol that it is asked for; `cookie` is the value that came with the
+/// question.
 pub type probe_found_t = unsafe extern "C" fn(cookie: *mut c_void, symbol: *const probe_symbol);
 
-/// What the kernel calls with each range that must not be probed: first byte, one past the last, name.
+/// The kernel calls this with each range that must not be probed: first byte, one past the last, name.
 pub type probe_range_t =
     unsafe extern "C" fn(cookie: *mut c_void, start: c_ulong, end: c_ulong, name: *const c_char);
 
-/// What a kernel gives. Those marked *hit path* are called in traps: no lock, no allocation. Those marked *may be null* have a
-/// default. docs of `probe_core::host::Host` say what goes wrong where one does not keep its word.
+/// The functions that a kernel provides. Those marked *hit path* are called in traps: no lock, no allocation.
+/// Those marked *may be null* have a default. The documentation of `probe_core::host::Host` says what goes
+/// wrong where one breaks its promise.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct probe_host {
     /// Copies live text, and answers how many bytes were readable.
     pub read_text: Option<unsafe extern "C" fn(at: c_ulong, out: *mut c_void, len: usize) -> usize>,
-    /// Stores text through an alias that is never executable, and makes it visible to instruction fetch. One to four aligned
-    /// bytes at once. 0, or a negative errno and nothing was written.
+    /// Stores text through an alias that is never executable, and makes it visible to instruction fetch. One
+    /// to four aligned bytes at once. 0, or a negative errno and nothing was written.
     pub write_text: Option<unsafe extern "C" fn(at: c_ulong, bytes: *const c_void, len: usize) -> c_int>,
-    /// *Hit path.* Reads the interrupted context's memory without faulting, and answers how many bytes were readable.
+    /// *Hit path.* Reads the interrupted context's memory without faulting, and answers how many bytes were
+    /// readable.
     pub read_memory: Option<unsafe extern "C" fn(at: c_ulong, out: *mut c_void, len: usize) -> usize>,
     /// *Hit path.* Writes it without faulting, and answers how many bytes were writable.
     pub write_memory: Option<unsafe extern "C" fn(at: c_ulong, bytes: *const c_void, len: usize) -> usize>,
     /// Returns after every CPU has executed a context-synchronising event (an IPI to all).
     pub sync_cores: Option<unsafe extern "C" fn()>,
-    /// Executable, not writable memory, `len` a power of two and aligned to itself, within `reach` bytes of `near` if that is
-    /// not 0. Answers 0 if there is none.
+    /// Executable, not writable memory, `len` a power of two and aligned to itself, within `reach` bytes of
+    /// `near` if that is not 0. Answers 0 if there is none.
     pub alloc_exec: Option<unsafe extern "C" fn(len: usize, near: c_ulong, reach: usize) -> c_ulong>,
     /// Gives it back.
     pub free_exec: Option<unsafe extern "C" fn(at: c_ulong, len: usize)>,
-    /// *Hit path.* This CPU's context: `probe_context_size` bytes, made by `probe_context_init`, there for ever.
+    /// *Hit path.* This CPU's context: `probe_context_size` bytes, made by `probe_context_init`, there for
+    /// ever.
     pub context: Option<unsafe extern "C" fn() -> *mut c_void>,
     /// The context of CPU number `cpu`, from 0; null behind the last.
     pub context_of: Option<unsafe extern "C" fn(cpu: usize) -> *mut c_void>,
-    /// *Hit path.* The running task's `probe_task_size` bytes, made by `probe_task_init`; null if it has none.
+    /// *Hit path.* The running task's `probe_task_size` bytes, made by `probe_task_init`; null if it has
+    /// none.
     pub task: Option<unsafe extern "C" fn() -> *mut c_void>,
-    /// *Hit path, may be null.* Keeps interrupts away while a slot is stepped, in `regs`; answers what `leave_slot` needs.
+    /// *Hit path, may be null.* Keeps interrupts away while a slot is stepped, in `regs`; answers what
+    /// `leave_slot` needs.
     pub enter_slot: Option<unsafe extern "C" fn(regs: *mut pt_regs) -> u64>,
     /// *Hit path, may be null.* Lets them come again.
     pub leave_slot: Option<unsafe extern "C" fn(regs: *mut pt_regs, kept: u64)>,
@@ -117,13 +126,14 @@ pub struct probe_host {
     /// Calls `found` with every symbol of that name.
     pub find_symbols:
         Option<unsafe extern "C" fn(name: *const c_char, found: probe_found_t, cookie: *mut c_void)>,
-    /// Calls `found` with the symbol that covers `at`, if one does.
+    /// Calls `found` with the symbol that covers `at`, if there is one.
     pub symbol_at: Option<unsafe extern "C" fn(at: c_ulong, found: probe_found_t, cookie: *mut c_void)>,
-    /// Whether `at` may be probed: one of `PROBEABLE_…`. This library's text, the trap handlers' and what they call may not.
+    /// Whether `at` may be probed: one of `PROBEABLE_…`. Refuse this library's text, the trap handlers, and
+    /// the functions that they call.
     pub probeable: Option<unsafe extern "C" fn(at: c_ulong) -> c_int>,
     /// *May be null.* Calls `range` with every range that is blacklisted, for the listing.
     pub for_each_blacklisted: Option<unsafe extern "C" fn(range: probe_range_t, cookie: *mut c_void)>,
-    /// *May be null.* Called again and again while another CPU is waited for.
+    /// *May be null.* Called again and again while the library waits for another CPU.
     pub relax: Option<unsafe extern "C" fn()>,
     /// *May be null.* Takes a line for the kernel's log.
     pub log: Option<unsafe extern "C" fn(text: *const c_char)>,
@@ -133,8 +143,8 @@ pub struct probe_host {
     pub alloc: Option<unsafe extern "C" fn(len: usize, align: usize) -> *mut c_void>,
     /// Gives it back.
     pub free: Option<unsafe extern "C" fn(at: *mut c_void, len: usize, align: usize)>,
-    /// *May be null.* How the function whose entry `at` is is come to, one of `PROBE_ARRIVAL_…`: return probes and jprobes stand only
-    /// where calls come (REG_19).
+    /// *May be null.* How control arrives at the function whose entry is `at`, one of `PROBE_ARRIVAL_…`:
+    /// return probes and jprobes stand only where calls arrive (REG_19).
     pub arrival: Option<unsafe extern "C" fn(at: c_ulong) -> c_int>,
 }
 
@@ -188,11 +198,12 @@ impl CKernel {
     }
 }
 
-/// Takes the kernel's functions and tests what can be tested of their promises. To be called once, with everything in place that
-/// the table names. Answers 0; `-EINVAL`: one is missing, or it was called before; `-EFAULT`: a promise is not kept.
+/// Takes the kernel's functions and tests as many of their promises as can be tested. Call it once, when
+/// everything that the table names is in place. Answers 0; `-EINVAL`: one is missing, or it was called
+/// before; `-EFAULT`: a promise is not kept.
 ///
 /// # Safety
-/// `host` is valid, and the functions do what is said at each, from now on.
+/// `host` is valid, and from now on the functions do what the table says of each.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn probe_kernel_start(host: *const probe_host) -> c_int {
     // SAFETY: the caller's promise.
@@ -219,10 +230,12 @@ pub(crate) fn started() -> Option<&'static Probes<TheHost>> {
     PROBES.host().table().map(|_| &PROBES)
 }
 
-/// What the breakpoint trap's handler calls first, with interrupts off: `PROBE_NOT_OURS`, `PROBE_HANDLED` or `PROBE_FAULT`.
+/// The breakpoint trap's handler calls this first, with interrupts off. Answers `PROBE_NOT_OURS`,
+/// `PROBE_HANDLED` or `PROBE_FAULT`.
 ///
 /// # Safety
-/// `regs` is the interrupted context's, and what this leaves there is what is resumed.
+/// `regs` holds the interrupted context's registers, and the handler resumes with the registers that this
+/// leaves there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn probe_breakpoint(regs: *mut pt_regs) -> c_int {
     // SAFETY: the caller's promise.
@@ -233,8 +246,8 @@ pub unsafe extern "C" fn probe_breakpoint(regs: *mut pt_regs) -> c_int {
     }
 }
 
-/// What every fault's handler calls first, with the architecture's trap number: `PROBE_NOT_OURS`, `PROBE_HANDLED` or
-/// `PROBE_FAULT`.
+/// Every fault's handler calls this first, with the architecture's trap number. Answers `PROBE_NOT_OURS`,
+/// `PROBE_HANDLED` or `PROBE_FAULT`.
 ///
 /// # Safety
 /// As of [`probe_breakpoint`].
@@ -282,11 +295,11 @@ pub unsafe extern "C" fn probe_task_init(at: *mut c_void) {
     unsafe { at.cast::<Task<Native>>().write(Task::new()) };
 }
 
-/// Says that the stack of a task lies from `low` up to `high`, before the task runs (RET_11). Without that, return probes follow the task's
-/// calls, but do not notice those that never return: each keeps its instance.
+/// Says that the stack of a task lies from `low` up to `high`, before the task runs (RET_11). Without it,
+/// return probes follow the task's calls, but do not notice calls that never return: each keeps its instance.
 ///
 /// # Safety
-/// `task` was made by [`probe_task_init`], and nobody has been given it yet.
+/// `task` was made by [`probe_task_init`], and `probe_host.task` has not answered it yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn probe_task_stack(task: *mut c_void, low: usize, high: usize) {
     // SAFETY: the caller's promise.
@@ -295,7 +308,8 @@ pub unsafe extern "C" fn probe_task_stack(task: *mut c_void, low: usize, high: u
     }
 }
 
-/// A task ends: the calls that it has in flight will not return (RET_7). Before its memory is used for something else.
+/// A task ends: the calls that it has in flight will not return (RET_7). Call it before the task's memory is
+/// used for something else.
 ///
 /// # Safety
 /// `task` was made by [`probe_task_init`], and the task does not run any more.

@@ -1,17 +1,19 @@
 //! The C face: `register_kprobe` and its family under the names that kernel people know, over probe-core.
 //!
-//! What C sees is `include/probe.h`, generated from this crate. Errors are negative errno values; the field `reason` of the
-//! probe holds the stable code beside it (REG_9). One static library per architecture and kind of host:
+//! C sees `include/probe.h`, generated from this crate. Errors are negative errno values; the field `reason`
+//! of the probe holds the stable code beside it (REG_9). One static library per architecture and kind of
+//! host:
 //!
 //! * with the feature `process` (the default) for a program: `cargo build --release -p probe-c`;
-//! * without it for a kernel, which gives a table of functions (`kernel`): `cargo build --profile kernel -p probe-c
-//!   --no-default-features --target x86_64-unknown-none`.
+//! * without it for a kernel, which provides a table of functions (`kernel`): `cargo build --profile kernel
+//!   -p probe-c --no-default-features --target x86_64-unknown-none`.
 //!
-//! In the order of reading: [`types`] the structures · [`register`] registering, removing, enabling · [`regs`] the saved
-//! registers · [`listing`] listings, the switch, counters, explanations · the host, `kernel` or `process`.
+//! In the order of reading: [`types`] the structures · [`register`] registering, removing, enabling ·
+//! [`regs`] the saved registers · [`listing`] listings, the switch, counters, explanations · the host,
+//! `kernel` or `process`.
 //!
-//! The functions for registering and removing take a lock and allocate: never call them in a handler (they answer
-//! `-EBUSY` there). What is said about handlers in probe-core holds for those in C, too.
+//! The functions for registering and removing take a lock and allocate: never call them in a handler (they
+//! answer `-EBUSY` there). The rules for handlers in probe-core's documentation hold for handlers in C, too.
 #![cfg_attr(not(feature = "process"), no_std)]
 // The structures have the names that they have in the kernel.
 #![allow(non_camel_case_types)]

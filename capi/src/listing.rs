@@ -1,7 +1,7 @@
-//! Listings, the switch, counters and explanations: what the kernel has in its debug file system.
+//! Listings, the switch, counters and explanations: the contents of the kernel's debug file system.
 //!
-//! Text goes to a buffer of the caller's, as `snprintf` does it: cut off where it does not fit, always NUL-terminated if
-//! `len` is not 0, and the answer is the length of the whole text, or a negative errno.
+//! Text goes to a buffer of the caller's, as with `snprintf`: it is cut off where it does not fit, always
+//! NUL-terminated if `len` is not 0, and the answer is the length of the whole text, or a negative errno.
 
 use crate::host;
 use crate::types::{kprobe, probe_counters};
@@ -11,7 +11,7 @@ use probe_core::error::{Errno, RegisterError};
 use probe_core::files::Viewer;
 use probe_core::{CodeAddr, Place};
 
-/// A caller's buffer, and how long the text would be that goes there.
+/// A caller's buffer, and the length that the whole text has so far.
 struct Buffer<'a> {
     room: &'a mut [u8],
     wanted: usize,
@@ -52,7 +52,8 @@ fn viewer(is_privileged: c_int) -> Viewer {
     if is_privileged == 0 { Viewer::Unprivileged } else { Viewer::Privileged }
 }
 
-/// One line per probe, as the kernel's file `kprobes/list` has it (CTL_3). Who is not privileged sees zeros for addresses.
+/// One line per probe, in the format of the kernel's file `kprobes/list` (CTL_3). The unprivileged see zeros
+/// for addresses.
 ///
 /// # Safety
 /// `buf` points to `len` bytes, or is null.
@@ -69,7 +70,8 @@ pub unsafe extern "C" fn kprobes_list(buf: *mut c_char, len: usize, is_privilege
     out.finish()
 }
 
-/// One line per range that must not be probed, as the kernel's file `kprobes/blacklist` has it (CTL_4).
+/// One line per range that must not be probed, in the format of the kernel's file `kprobes/blacklist`
+/// (CTL_4).
 ///
 /// # Safety
 /// `buf` points to `len` bytes, or is null.
@@ -92,7 +94,8 @@ pub extern "C" fn kprobes_enabled() -> c_int {
     host::probes().map_or_else(|errno| errno, |probes| probes.is_on().into())
 }
 
-/// Takes what one writes to the kernel's file `kprobes/enabled` (CTL_2). Answers 0 or a negative errno.
+/// Takes the text that a user writes to the kernel's file `kprobes/enabled` (CTL_2). Answers 0 or a negative
+/// errno.
 ///
 /// # Safety
 /// `text` ends with NUL.
@@ -110,8 +113,8 @@ pub unsafe extern "C" fn kprobes_write_enabled(text: *const c_char) -> c_int {
     }
 }
 
-/// What a registered probe has counted (of a return probe or jprobe, give its `kp`). Also brings `nmissed` up to date.
-/// Answers 0, or `-EINVAL` if it is not registered. Allowed in a handler.
+/// The counters of a registered probe (of a return probe or jprobe, give its `kp`). Also brings `nmissed` up
+/// to date. Answers 0, or `-EINVAL` if it is not registered. Allowed in a handler.
 ///
 /// # Safety
 /// Both pointers are valid or null.
@@ -136,7 +139,8 @@ pub unsafe extern "C" fn kprobe_counters(p: *mut kprobe, out: *mut probe_counter
     0
 }
 
-/// What a registration at this address would do, or why it would fail, as one sentence; nothing is changed (REG_9).
+/// What a registration at this address would do, or why it would fail, as one sentence; nothing is changed
+/// (REG_9).
 ///
 /// # Safety
 /// `buf` points to `len` bytes, or is null.
@@ -163,8 +167,8 @@ pub unsafe extern "C" fn kprobes_explain(addr: c_ulong, buf: *mut c_char, len: u
     out.finish()
 }
 
-/// The real return address of a call whose return address `at` has been replaced by a return probe; `at` itself where it has
-/// not (RET_8). For stack walks.
+/// The real return address of a call whose return address `at` a return probe has replaced; otherwise `at`
+/// itself (RET_8). For stack walks.
 #[unsafe(no_mangle)]
 pub extern "C" fn kretprobe_real_return_address(at: c_ulong) -> c_ulong {
     let real = host::started().and_then(|probes| probes.real_return_address(CodeAddr::new(at as usize)));

@@ -8,15 +8,16 @@ use probe_host_linux::{LinuxProcess, StartError};
 /// The host of this library's probes.
 pub type TheHost = LinuxProcess;
 
-/// Makes the process ready to be probed: installs the signal handlers and finds out how text can be written. The first
-/// registration does so by itself; call this earlier, before the program starts threads, if you can. Answers 0 or a
-/// negative errno.
+/// Makes the process ready to be probed: installs the signal handlers and finds out how text can be written.
+/// The first registration does so by itself; call this earlier, before the program starts threads, if you
+/// can. Answers 0 or a negative errno.
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_start() -> c_int {
     probes().map_or_else(|errno| errno, |_| 0)
 }
 
-/// Looks whether shared objects have been unloaded, and makes their probes `[GONE]` (CTL_5). Call it after `dlclose`.
+/// Looks whether shared objects have been unloaded, and makes their probes `[GONE]` (CTL_5). Call it after
+/// `dlclose`.
 #[unsafe(no_mangle)]
 pub extern "C" fn probe_objects_changed() {
     probe_host_linux::objects_changed();

@@ -1,8 +1,8 @@
-//! Registering, removing, enabling and disabling. What a structure describes is in `build`.
+//! Registering, removing, enabling and disabling. `build` reads the structures.
 //!
-//! A structure that is given here belongs to the caller, who promises for all functions of this module: pointers are valid or
-//! null, strings end with NUL, the handlers are functions of the given types that may be called until the probe is
-//! unregistered, and no two calls at a time are about the same structure.
+//! A structure that is passed in belongs to the caller, who promises for all functions of this module:
+//! pointers are valid or null, strings end with NUL, the handlers are functions of the given types that may
+//! be called until the probe is unregistered, and no two calls at a time are about the same structure.
 
 mod build;
 
@@ -17,7 +17,7 @@ use probe_core::AnyProbe;
 use probe_core::error::{EnableError, Errno};
 use probe_core::host::{Context, Host};
 
-/// A probe on its way: what it will be, and where its handle goes.
+/// A probe that is being registered: the probe itself, and the structure that gets its handle.
 struct Candidate {
     head: *mut kprobe,
     probe: AnyProbe<Native>,
@@ -86,8 +86,8 @@ pub unsafe extern "C" fn register_jprobes(jps: *mut *mut jprobe, num: c_int) -> 
     unsafe { register_batch(jps, num, build_jprobe) }
 }
 
-/// Removes one kprobe: when this returns, no handler of it runs or will run (REG_13). Answers 0; `-EINVAL` if it is not
-/// registered (then `addr` is null); `-EBUSY` in a handler (then it is registered still).
+/// Removes one kprobe: when this returns, no handler of it runs or will run (REG_13). Answers 0; `-EINVAL` if
+/// it is not registered (then `addr` is null); `-EBUSY` in a handler (then it is registered still).
 ///
 /// # Safety
 /// The module's promises.
@@ -98,7 +98,8 @@ pub unsafe extern "C" fn unregister_kprobe(p: *mut kprobe) -> c_int {
     unsafe { unregister_kprobes(all.as_mut_ptr(), 1) }
 }
 
-/// Removes `num` kprobes with one wait for all. The first error is answered; the rest is removed all the same (REG_14).
+/// Removes `num` kprobes with one wait for all. The first error is answered; the rest is removed all the same
+/// (REG_14).
 ///
 /// # Safety
 /// The module's promises, and `kps` points to `num` pointers.
@@ -159,8 +160,8 @@ pub unsafe extern "C" fn unregister_jprobes(jps: *mut *mut jprobe, num: c_int) -
     unsafe { unregister_batch(jps, num) }
 }
 
-/// Lets the handlers of a registered probe run; of a return probe or jprobe, give its `kp`. Allowed in a handler, where the
-/// breakpoint comes later (REG_18). Answers 0 or a negative errno.
+/// Lets the handlers of a registered probe run; of a return probe or jprobe, give its `kp`. Allowed in a
+/// handler, where the breakpoint comes later (REG_18). Answers 0 or a negative errno.
 ///
 /// # Safety
 /// The module's promises.
@@ -170,7 +171,8 @@ pub unsafe extern "C" fn enable_kprobe(p: *mut kprobe) -> c_int {
     unsafe { control(p, |handle| handle.enable()) }
 }
 
-/// Keeps the handlers of a registered probe from running, at once; of a return probe or jprobe, give its `kp`.
+/// Keeps the handlers of a registered probe from running, at once; of a return probe or jprobe, give its
+/// `kp`.
 ///
 /// # Safety
 /// The module's promises.
@@ -182,7 +184,8 @@ pub unsafe extern "C" fn disable_kprobe(p: *mut kprobe) -> c_int {
 
 /// Ends a jprobe's handler from wherever it is; the probed function runs next. A handler may as well return.
 ///
-/// In a process a handler should return: the vector registers that its callers have saved are not put back by this.
+/// In a process a handler should return: the vector registers that its callers have saved are not put back by
+/// this.
 ///
 /// # Safety
 /// Called by a jprobe's handler, or by something that it has called.
@@ -200,7 +203,7 @@ pub unsafe extern "C" fn jprobe_return() -> ! {
     unsafe { trap() }
 }
 
-/// Whether a handler is asking: then nothing is even allocated (REG_18).
+/// Whether the caller is a handler: the answer is `-EBUSY` before anything is allocated (REG_18).
 fn is_in_handler() -> bool {
     let Some(probes) = host::started() else { return false };
     probes.host().pin();

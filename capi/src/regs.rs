@@ -1,4 +1,4 @@
-//! The saved registers, whatever the architecture. All may be called in handlers.
+//! The saved registers, whatever the architecture. All functions may be called in handlers.
 
 use crate::Native;
 use crate::host;
@@ -8,7 +8,7 @@ use probe_core::CodeAddr;
 use probe_core::arch::{Arch, Calls, Regs};
 use probe_core::host::Host;
 
-/// The calling convention, which C's kretprobes, jprobes and `regs_*` functions are made of.
+/// The calling convention that C's kretprobes, jprobes and `regs_*` functions use.
 pub(crate) const CALLS: <Native as Arch>::Calls = Native::CALLS.expect("the backend has the power of calls");
 
 /// The program counter: in a pre handler the probed place.

@@ -1,5 +1,5 @@
-//! The structures that C and this library share. The caller owns them; they must stay where they are, and nobody may change
-//! them, while the probe is registered.
+//! The structures that C and this library share. The caller owns them; they must stay where they are, and
+//! nobody may change them, while the probe is registered.
 
 use crate::Native;
 use crate::host::TheHost;
@@ -24,15 +24,16 @@ pub const KRETPROBE_MAX_ACTIVE: c_int = 1048575;
 /// How long a reason code can be, its final NUL included.
 pub const KPROBE_REASON_LEN: usize = 48;
 
-/// Called before the instruction, with the registers as they were before it. Non-zero: the handler has changed the
-/// control flow, and the instruction is not run (HIT_2).
+/// Called before the instruction, with the registers as they were before it. Non-zero: the handler has
+/// changed the control flow, and the instruction is not run (HIT_2).
 pub type kprobe_pre_handler_t = Option<unsafe extern "C" fn(p: *mut kprobe, regs: *mut pt_regs) -> c_int>;
 
 /// Called after the instruction. `flags` is always 0.
 pub type kprobe_post_handler_t =
     Option<unsafe extern "C" fn(p: *mut kprobe, regs: *mut pt_regs, flags: c_ulong)>;
 
-/// Called when the instruction or a handler of this probe has faulted. Non-zero: the handler has dealt with it (HIT_9).
+/// Called when the instruction or a handler of this probe has faulted. Non-zero: the handler has dealt with
+/// it (HIT_9).
 pub type kprobe_fault_handler_t =
     Option<unsafe extern "C" fn(p: *mut kprobe, regs: *mut pt_regs, trapnr: c_int) -> c_int>;
 
@@ -40,13 +41,14 @@ pub type kprobe_fault_handler_t =
 pub type kretprobe_handler_t =
     Option<unsafe extern "C" fn(ri: *mut kretprobe_instance, regs: *mut pt_regs) -> c_int>;
 
-/// A kprobe: all zero but for what the caller sets. `reason` and `handle` belong to the library.
+/// A kprobe: all fields are zero but those that the caller sets. `reason` and `handle` belong to the library.
 #[repr(C)]
 pub struct kprobe {
-    /// Where: an address of code, or null and `symbol_name` is set. While the probe is registered it is where that stands;
-    /// unregistering gives back what was given. On ppc64 ELFv1 the code, not the function descriptor.
+    /// Where: an address of code, or null if `symbol_name` is set. While the probe is registered it is the
+    /// probe's address; unregistering restores the caller's value. On ppc64 ELFv1 the code, not the function
+    /// descriptor.
     pub addr: *mut c_void,
-    /// Where: a symbol, as `name` or `module:name`; or null and `addr` is set.
+    /// Where: a symbol, as `name` or `module:name`; or null if `addr` is set.
     pub symbol_name: *const c_char,
     /// How far behind it, in bytes.
     pub offset: c_uint,
@@ -58,12 +60,13 @@ pub struct kprobe {
     pub fault_handler: kprobe_fault_handler_t,
     /// `KPROBE_FLAG_DISABLED`, `KPROBE_FLAG_UNCHECKED`.
     pub flags: u32,
-    /// Hits whose handlers were skipped. Brought up to date by `kprobe_counters` and when the probe is unregistered.
+    /// Hits whose handlers were skipped. Brought up to date by `kprobe_counters` and when the probe is
+    /// unregistered.
     pub nmissed: c_ulong,
     /// After a registration that failed, the stable code of the reason: `place.no_symbol`. Else empty.
     pub reason: [c_char; KPROBE_REASON_LEN],
-    /// The library's. Zero while the probe is not registered. It is good in this structure only: a copy of a registered probe is
-    /// not registered.
+    /// The library's. Zero while the probe is not registered. It is valid in this structure only: a copy of a
+    /// registered probe is not registered.
     pub handle: [*mut c_void; 4],
 }
 
@@ -125,7 +128,7 @@ pub struct probe_counters {
 
 type Handle = Probe<TheHost>;
 
-/// Where in [`kprobe::handle`] the structure's own address stands: that of a copy is another one.
+/// The index in [`kprobe::handle`] of the structure's own address, by which a copy is recognised.
 const OWNER: usize = 2;
 /// Where the address stands that the caller has given.
 const GIVEN: usize = 3;
@@ -133,12 +136,12 @@ const GIVEN: usize = 3;
 const _: () = assert!(size_of::<Handle>() == OWNER * size_of::<*mut c_void>());
 const _: () = assert!(align_of::<Handle>() == align_of::<*mut c_void>());
 
-/// What stands in [`kprobe::handle`] while a batch that it is in is being registered. No handle begins with it: handles
-/// are two pointers.
+/// The first word of [`kprobe::handle`] while the structure's batch is being registered. No handle begins
+/// with it: handles are two pointers.
 const PENDING: *mut c_void = ptr::without_provenance_mut(1);
 
 impl kprobe {
-    /// Whether the handle was given to this structure, not to one that this is a copy of.
+    /// Whether the handle was given to this structure, and not to one that this is a copy of.
     fn is_owner(&self) -> bool {
         self.handle[OWNER].addr() == ptr::from_ref(self).addr()
     }
@@ -148,17 +151,17 @@ impl kprobe {
         self.is_owner() && !self.handle[0].is_null() && self.handle[0] != PENDING
     }
 
-    /// Whether it can be registered: it neither is nor is being registered.
+    /// Whether it can be registered: it is neither registered nor being registered.
     pub(crate) fn is_free(&self) -> bool {
         self.handle[0].is_null() || !self.is_owner()
     }
 
-    /// Keeps the same structure from being registered twice in one batch, and the address that was given.
+    /// Keeps the same structure from being registered twice in one batch, and keeps the caller's address.
     pub(crate) fn set_pending(&mut self) {
         self.handle = [PENDING, ptr::null_mut(), ptr::from_mut(self).cast(), self.addr];
     }
 
-    /// It is not registered, and its place is named as the caller has named it.
+    /// Marks it as not registered, and restores the caller's way of naming the place.
     pub(crate) fn set_free(&mut self) {
         self.addr = self.handle[GIVEN];
         self.handle = [ptr::null_mut(); 4];
@@ -168,7 +171,8 @@ impl kprobe {
     pub(crate) fn keep(&mut self, handle: Handle) {
         self.addr = ptr::with_exposed_provenance_mut(handle.addr().as_usize());
         self.reason = [0; KPROBE_REASON_LEN];
-        // SAFETY: the first two words have the handle's size and alignment, and hold none that would have to be dropped.
+        // SAFETY: the first two words have the handle's size and alignment, and hold none that would have to
+        // be dropped.
         unsafe { ptr::from_mut(&mut self.handle).cast::<Handle>().write(handle) };
     }
 

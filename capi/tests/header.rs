@@ -1,5 +1,5 @@
-//! include/probe.h is what the sources say. `PROBE_BLESS=1 cargo test -p probe-c --test header` (or `cargo ci generate`) makes
-//! it so. Once, on the build machine: it is the same for every target.
+//! include/probe.h is what the sources say. `PROBE_BLESS=1 cargo test -p probe-c --test header` (or `cargo ci
+//! generate`) makes it so. Once, on the build machine: it is the same for every target.
 #![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 
 use std::path::Path;

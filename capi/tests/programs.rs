@@ -1,5 +1,5 @@
-//! The examples in C: built with the machine's own compiler against the static libraries, and run; the process as a process, the
-//! kernel under QEMU.
+//! The examples in C: built with the machine's own compiler against the static libraries, and run; the
+//! process as a process, the kernel under QEMU.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
 
 use std::path::{Path, PathBuf};
@@ -28,7 +28,8 @@ fn run(command: &mut Command) -> Output {
 fn library(words: &[&str]) -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--package", "probe-c", "--message-format", "json-render-diagnostics"]).args(words);
-    // So that the tests of several checkouts, and the build that runs this, do not share what they should not.
+    // So that the tests of several checkouts, and the build that runs this, do not share what they should
+    // not.
     let output = run(cargo
         .current_dir(folder())
         .env_remove("CARGO_TARGET_DIR")

@@ -1,4 +1,5 @@
-//! Counts, over the ELF files that are named, to which functions no call comes (REG_19), by reason, and which of them have symbols.
+//! Counts, over the ELF files that are named, to which functions no call comes (REG_19), by reason, and which
+//! of them have symbols.
 //!
 //! cargo run --release -p probe-elf-symbols --example arrivals -- /usr/bin/* /usr/lib/x86_64-linux-gnu/*.so*
 

@@ -1,10 +1,13 @@
 //! How control arrives at a place, according to the object's unwind tables (REG_19).
 //!
-//! Code that is entered by a call has the frame that the ABI's call leaves: on x86 the frame (CFA) begins right behind the
-//! return address at the stack pointer; with a link register it begins at the stack pointer, and the register holds the return
-//! address. A part of a function that is jumped to, a stub or a resolver describes a frame that is there already. The first
-//! function of a program or of a context has no return address.
-//! One binary search per place. Sources: LSB 5.0 core, 10.6; DWARF 5, 6.4; the register numbers of each psABI.
+//! Code that is entered by a call has the frame that the ABI's call leaves: on x86 the frame (CFA) begins
+//! right behind the return address at the stack pointer; with a link register it begins at the stack pointer,
+//! and the register holds the return address. A part of a function that is jumped to, a stub or a resolver
+//! describes a frame that exists already. The first function of a program or of a context has no return
+//! address.
+//!
+//! One binary search per place. Sources: LSB 5.0 core, 10.6; DWARF 5, 6.4; the register numbers of each
+//! psABI.
 
 use crate::file::{Elf, Header};
 use gimli::{
@@ -27,7 +30,7 @@ pub struct Tables<'a> {
     frames: (&'a [u8], u64),
 }
 
-/// What of a machine and its ABI a frame's description depends on.
+/// The properties of a machine and its ABI that the description of a frame depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     is_big_endian: bool,
@@ -58,7 +61,7 @@ impl Machine {
         if self.is_big_endian { RunTimeEndian::Big } else { RunTimeEndian::Little }
     }
 
-    /// What the row that holds at a function's first instruction says.
+    /// The verdict on the row that holds at a function's first instruction.
     fn judge(&self, row: &Row) -> Arrival {
         let is_called = match row.return_address {
             Rule::Undefined => return Arrival::START,
@@ -99,16 +102,16 @@ enum Rule {
     Elsewhere,
 }
 
-/// What a description says about one place. [`gimli::UnwindTableRow`] does not tell a return address that there is none of from
-/// one that is where it was.
+/// The unwind row of one place. [`gimli::UnwindTableRow`] does not tell an undefined return address from one
+/// that is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Row {
     cfa: Cfa,
     return_address: Rule,
 }
 
-/// Parses `.eh_frame_hdr`. Its count of entries has four bytes, as all linkers write it: [`gimli`] multiplies it
-/// by their length unchecked, and a longer one could overflow (EVT_2).
+/// Parses `.eh_frame_hdr`. Its count of entries has four bytes, as all linkers write it: [`gimli`] multiplies
+/// it by their length unchecked, and a longer one could overflow (EVT_2).
 fn parse<'a>(
     header: &'a [u8],
     machine: Machine,
@@ -120,7 +123,7 @@ fn parse<'a>(
     EhFrameHdr::new(header, machine.endian()).parse(bases, machine.address_size)
 }
 
-/// Where the header at an address, whose bytes begin with `header`, says that `.eh_frame` begins.
+/// The address of `.eh_frame`, according to the header at `at` whose bytes begin with `header`.
 #[must_use]
 pub fn frames_of(machine: Machine, header: &[u8], at: u64) -> Option<u64> {
     let bases = BaseAddresses::default().set_eh_frame_hdr(at);
@@ -131,14 +134,14 @@ pub fn frames_of(machine: Machine, header: &[u8], at: u64) -> Option<u64> {
 }
 
 impl<'a> Tables<'a> {
-    /// Of `header`, which is `.eh_frame_hdr`, and `frames`, which is `.eh_frame` or more that follows: their bytes, and their
-    /// addresses.
+    /// Tables from `header`, the bytes and address of `.eh_frame_hdr`, and `frames`, those of `.eh_frame`
+    /// (more bytes may follow).
     #[must_use]
     pub fn new(machine: Machine, header: (&'a [u8], u64), frames: (&'a [u8], u64)) -> Self {
         Self { machine, header, frames }
     }
 
-    /// How control arrives at `at`. Not for symbols: what no description covers is unknown.
+    /// How control arrives at `at`, by the descriptions alone: code without one is unknown.
     #[must_use]
     pub fn arrival(&self, at: u64) -> Arrival {
         self.try_arrival(at).unwrap_or(Arrival::Unknown)
@@ -278,8 +281,8 @@ impl Walk {
     }
 }
 
-/// What comes before what a description has `told`: that the program starts there, which can be compiled code with a description
-/// like any other, and names that decide alone.
+/// Combines the evidence. The program's start and names that decide alone come before the description
+/// (`told`): the start can be compiled code with a description like any other.
 pub fn judge(is_start: bool, name: Option<&str>, told: impl FnOnce() -> Arrival) -> Arrival {
     if is_start {
         return Arrival::START;
@@ -287,8 +290,9 @@ pub fn judge(is_start: bool, name: Option<&str>, told: impl FnOnce() -> Arrival)
     name.and_then(known).unwrap_or_else(told)
 }
 
-/// What a name alone decides: the description of `__start_context` in some of glibc's versions is that of any function, and a
-/// thunk is called. Of parts, only the description tells which are entered with a frame.
+/// The verdict that a name alone gives: in some of glibc's versions `__start_context` has the description of
+/// a called function, and a thunk is called. Which parts of functions are entered with a frame, only the
+/// description tells.
 fn known(name: &str) -> Option<Arrival> {
     let named = Arrival::by_name(name);
     (!matches!(named, Arrival::Unknown | Arrival::PART)).then_some(named)

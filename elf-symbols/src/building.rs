@@ -1,5 +1,5 @@
-//! Tables are built one at a time, so that a fork can wait for the end of it: a child could not finish what another thread had
-//! begun.
+//! Tables are built one at a time, so that a fork can wait for the end: a child could not finish a table that
+//! another thread had begun.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 /// Whether a table is being built. `std`'s locks cannot be taken in one function and given back in another.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// How a thread puts off what could interrupt it: a signal's handler that wanted a table would wait for its own thread for ever.
+/// How a thread holds back interruptions: a signal handler that wanted a table would wait for its own thread
+/// for ever.
 #[derive(Clone, Copy, Debug)]
 pub struct Quiet {
     /// From now on; what it returns goes to `end`.
@@ -18,7 +19,7 @@ pub struct Quiet {
 
 static QUIET: OnceLock<Quiet> = OnceLock::new();
 
-/// From now on threads put off by `quiet` what could interrupt them while they build. The first call counts.
+/// Makes threads hold back interruptions by `quiet` while they build a table. The first call counts.
 pub fn quiet_by(quiet: Quiet) {
     let _ = QUIET.set(quiet);
 }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 /// Calls `form` with every demangled spelling of `name`: nothing for a name that is not mangled.
 ///
-/// Rust: the path without the hash (`core::fmt::write`), and with it. C++: without and with parameters (`ns::f`,
-/// `ns::f(int)`).
+/// Rust: the path without the hash (`core::fmt::write`), and with it. C++: without and with parameters
+/// (`ns::f`, `ns::f(int)`).
 pub fn forms(name: &str, form: &mut dyn FnMut(&str)) {
     if let Ok(demangled) = rustc_demangle::try_demangle(name) {
         let mut text = String::new();
@@ -35,7 +35,8 @@ pub fn forms(name: &str, form: &mut dyn FnMut(&str)) {
     }
 }
 
-/// The name as its programming language writes it, of a Rust name without the hash; `None` for one that is not mangled.
+/// The name as its programming language writes it, of a Rust name without the hash; `None` for one that is
+/// not mangled.
 #[must_use]
 pub fn in_its_language(name: &str) -> Option<String> {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {

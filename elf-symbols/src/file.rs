@@ -61,8 +61,8 @@ impl Deref for Mapped {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: mapped for as long as `self` lives. Object files are replaced, not rewritten, by package managers and
-        // linkers; a private mapping of one does not change.
+        // SAFETY: mapped for as long as `self` lives. Object files are replaced, not rewritten, by package
+        // managers and linkers; a private mapping of one does not change.
         unsafe { core::slice::from_raw_parts(self.start, self.len_bytes) }
     }
 }
@@ -74,8 +74,8 @@ impl Drop for Mapped {
     }
 }
 
-/// The symbols of an object file: its own tables, and the full table of its separate debug file or its mini symbol
-/// table where it has been stripped.
+/// The symbols of an object file: its own tables, and the full table of its separate debug file or its mini
+/// symbol table where it has been stripped.
 ///
 /// # Errors
 /// It cannot be read or is no ELF file of this machine's word size.
@@ -84,8 +84,8 @@ pub fn read_symbols(path: &Path) -> io::Result<Index> {
     symbols_of(&data, Some(path))
 }
 
-/// As [`read_symbols`], for an object in memory. `path` tells where to look for the debug file that it names; without one, only
-/// the system's own is taken.
+/// As [`read_symbols`], for an object in memory. `path` tells where to look for the debug file that it names;
+/// without one, only the system's own is taken.
 ///
 /// # Errors
 /// It is no ELF file of this machine's word size.
@@ -199,7 +199,7 @@ fn through_descriptor(opd: &object::read::elf::ElfSection<'_, '_, Header>, addr:
     Some(u64::from_be_bytes(word.try_into().ok()?))
 }
 
-/// Finds the full table elsewhere: by build id, by `.gnu_debuglink`, in `.gnu_debugdata`.
+/// Adds the full table from elsewhere: by build id, by `.gnu_debuglink`, in `.gnu_debugdata`.
 fn add_separate(elf: &Elf<'_>, path: Option<&Path>, builder: &mut Builder) {
     let build_id = elf.build_id().ok().flatten();
     let by_id = build_id.filter(|id| id.len() > 1).map(debug_path);
@@ -241,7 +241,8 @@ fn add_mini(elf: &Elf<'_>, builder: &mut Builder) {
     }
 }
 
-/// Takes what a symbol table can have, and refuses what grows on: a few bytes can be packed that become gigabytes.
+/// A buffer as large as a symbol table can be, which refuses more: a few bytes can be packed that unpack to
+/// gigabytes.
 struct Bounded(Vec<u8>);
 
 impl io::Write for Bounded {

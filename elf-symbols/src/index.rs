@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 pub enum Kind {
     /// Code.
     Function,
-    /// Code that returns the address of the code that is meant (`STT_GNU_IFUNC`).
+    /// A resolver, which returns the address of the implementation (`STT_GNU_IFUNC`).
     Indirect,
-    /// Something without a type in executable memory: assembly, mostly.
+    /// A symbol without a type in executable memory: assembly, mostly.
     Label,
     /// Data.
     Data,
@@ -166,8 +166,8 @@ impl Index {
         &self.entries
     }
 
-    /// Calls `found` with every symbol that `name` means: a plain name, one with a version (`memcpy@GLIBC_2.2.5`; two
-    /// `@` mean the same as one), or a demangled one.
+    /// Calls `found` with every symbol that `name` means: a plain name, one with a version
+    /// (`memcpy@GLIBC_2.2.5`; two `@` mean the same as one), or a demangled one.
     ///
     /// Versions that are not the default one count only where the name has no other.
     pub fn find<'a>(&'a self, name: &str, found: &mut dyn FnMut(&'a Entry)) {
@@ -214,8 +214,9 @@ impl Index {
         })
     }
 
-    /// The code symbol that covers `addr`, the best-named one if there are several; a symbol without length reaches
-    /// to the next one, but not over data (GNU ld puts constants behind the text, into one segment with it).
+    /// The code symbol that covers `addr`, the best-named one if there are several; a symbol without length
+    /// reaches to the next one, but not over data (GNU ld puts constants behind the text, into one segment
+    /// with it).
     pub fn covering(&self, addr: usize) -> Option<&Entry> {
         if let Some(entry) = self.covering_sized(addr) {
             return Some(entry);
@@ -231,8 +232,8 @@ impl Index {
         (best.len_bytes == 0 && self.covering_sized(last).is_none()).then_some(best)
     }
 
-    /// How many bytes a function has: as many as its symbol says. Without that (assembly: some of musl's), all up to the
-    /// next function, since labels inside it are entries of their own.
+    /// The length of a function in bytes: its symbol's. A function without length (assembly: some of musl's)
+    /// reaches to the next function; labels inside it are entries of their own.
     pub fn extent(&self, function: &Entry) -> usize {
         if function.len_bytes != 0 {
             return function.len_bytes;
@@ -243,13 +244,13 @@ impl Index {
         end.map_or(1, |end| end.saturating_sub(function.addr).max(1))
     }
 
-    /// Every code symbol with a length that covers `addr`: the functions there under all of their names, and what they
-    /// lie in. Those that begin last come first.
+    /// Every code symbol with a length that covers `addr`: the functions there under all of their names, and
+    /// the functions around them. Those that begin last come first.
     pub fn all_covering(&self, addr: usize) -> impl Iterator<Item = &Entry> {
         self.reaching(addr).filter(|entry| entry.kind != Kind::Data && entry.len_bytes != 0)
     }
 
-    /// Every symbol that covers `addr` or stands there. Those that begin last come first.
+    /// Every symbol that covers `addr` or has that address. Those that begin last come first.
     fn reaching(&self, addr: usize) -> impl Iterator<Item = &Entry> {
         let after = self.entries.partition_point(|entry| entry.addr <= addr);
         (0..after)

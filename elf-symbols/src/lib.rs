@@ -1,8 +1,8 @@
-//! What ELF files say of their code, for whoever probes it. A file may be anybody's: it is read within bounds (EVT_2).
+//! Facts about code from ELF files. A file may be anybody's, so it is read within bounds (EVT_2).
 //!
-//! [`mod@file`]: where the tables of symbols come from · [`index`]: one object's table, sorted by address, hashed by name ·
-//! [`demangle`]: Rust and C++ names · [`arrival`]: whether a call comes to a place · [`sequences`]: what the kernel would
-//! restart · [`building`]: tables are built under one lock.
+//! [`mod@file`]: the tables of symbols of a file · [`index`]: one object's table, sorted by address, hashed
+//! by name · [`demangle`]: Rust and C++ names · [`arrival`]: whether control arrives at a place by a call ·
+//! [`sequences`]: restartable sequences · [`building`]: the lock under which tables are built.
 //!
 //! Nothing here is for the hit path: memory is allocated and files are read.
 

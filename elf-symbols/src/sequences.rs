@@ -1,11 +1,13 @@
-//! Restartable sequences in an object: the kernel restarts whatever is interrupted there, so nothing there is probed (REG_20).
+//! Restartable sequences in an object: the kernel restarts code that it interrupts there, so no probe may
+//! stand in one (REG_20).
 //!
-//! A sequence's descriptor (`struct rseq_cs`) holds the address of its first instruction, its length, and the address of its
-//! abort handler. Descriptors lie in the section `__rseq_cs`, or anywhere among the data that the loader relocates, where their
-//! shape and the signature that the kernel wants before the abort handler identify them. A breakpoint between start and
-//! commit leads to the abort handler each time, or ends the program. The instructions that arm a sequence stand right before
-//! it and are not probed either: after them, in a slot, an interruption would find the program outside of the sequence and disarm it.
-//! Sources: Linux, include/uapi/linux/rseq.h; rseq(2).
+//! A sequence's descriptor (`struct rseq_cs`) holds the address of its first instruction, its length, and the
+//! address of its abort handler. Descriptors lie in the section `__rseq_cs`, or anywhere among the data that
+//! the loader relocates; there their shape identifies them, and the signature that the kernel wants before
+//! the abort handler. A breakpoint between start and commit leads to the abort handler each time, or ends the
+//! program. The instructions right before a sequence, which arm it, are not probed either: behind them, in a
+//! slot, an interruption would find the program outside of the sequence and disarm it. Sources: Linux,
+//! include/uapi/linux/rseq.h; rseq(2).
 
 use crate::file::Elf;
 use object::{Object as _, ObjectSection, ObjectSegment, RelocationTarget, SectionFlags, elf};
@@ -27,17 +29,18 @@ pub const SIGNATURE: Refusal = Refusal::invalid(
     "it is the signature before a restartable sequence's abort handler, which the kernel reads",
 );
 
-/// How many bytes a descriptor has, and what its address is a multiple of.
+/// The length and the alignment of a descriptor, in bytes.
 const DESCRIPTOR_LEN: u64 = 32;
-/// How long a sequence is at the most: there is no limit, but none is longer than that.
+/// The longest sequence that is believed. The kernel has no limit, but no real sequence is longer.
 const MAX_LEN: u64 = 1 << 16;
 /// How many segments of a file are read. Linkers write about ten; a hostile file may claim thousands.
 const MAX_SEGMENTS: usize = 64;
 /// The shortest relocation: `Elf32_Rel`.
 const MIN_RELOCATION_LEN: usize = 8;
-/// What librseq names as signature: x86, aarch64, powerpc, riscv.
+/// The signatures of librseq: x86, aarch64, powerpc, riscv.
 const SIGNATURES: [u32; 4] = [0x5305_3053, 0xd428_bc00, 0x0fe5_000b, 0xf140_1073];
-/// On x86 the signature is the last four bytes of an instruction that is never executed (UD1): what it begins with.
+/// On x86 the signature is the last four bytes of an instruction that is never executed (UD1); these are its
+/// first.
 const BEFORE_SIGNATURE: [u8; 3] = [0x0f, 0xb9, 0x3d];
 
 /// One restartable sequence, in the file's own numbering.
@@ -49,7 +52,7 @@ pub struct Sequence {
     pub end: u64,
     /// Where the signature begins, on x86 with its instruction.
     pub signature: u64,
-    /// What the kernel goes on at when it has been aborted; right behind the signature.
+    /// Where the kernel resumes an aborted sequence; right behind the signature.
     pub abort: u64,
 }
 
@@ -70,7 +73,8 @@ impl Sequences {
         self.0.is_empty()
     }
 
-    /// Why no probe can stand on the instruction at `at`, in the file's own numbering. `len_bytes` tells how long it is.
+    /// Why no probe can stand on the instruction at `at`, in the file's own numbering. `len_bytes` tells how
+    /// long it is.
     pub fn refusal(&self, at: u64, len_bytes: impl Fn() -> Option<usize>) -> Option<Refusal> {
         self.0.iter().find_map(|sequence| {
             let before_start = sequence.start.wrapping_sub(at);
@@ -88,7 +92,7 @@ impl Sequences {
         })
     }
 
-    /// What nothing may be planted in: first address and one past the last.
+    /// The ranges without probes: first address and one past the last.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         self.0
             .iter()
@@ -101,7 +105,8 @@ struct Finder<'file, 'data> {
     file: &'file Elf<'data>,
     /// Where code is.
     texts: Vec<(u64, u64)>,
-    /// What the loader will store where, of what leads into code and could be in a descriptor; sorted.
+    /// The relocated words that lead into code and could be in a descriptor: their addresses and values,
+    /// sorted.
     relocated: Vec<(u64, u64)>,
 }
 
@@ -113,7 +118,8 @@ impl<'file, 'data> Finder<'file, 'data> {
         let texts =
             texts.map(|segment| (segment.address(), segment.address().saturating_add(segment.size())));
         let mut finder = Self { file, texts: texts.take(MAX_SEGMENTS).collect(), relocated: Vec::new() };
-        // Relocation sections of a hostile file may overlap; those of an honest one all have room in the file.
+        // Relocation sections of a hostile file may overlap; those of an honest one all have room in the
+        // file.
         let most = file.data().len() / MIN_RELOCATION_LEN;
         let relocations = file.dynamic_relocations().into_iter().flatten().take(most);
         finder.relocated = relocations
@@ -133,7 +139,8 @@ impl<'file, 'data> Finder<'file, 'data> {
 
     fn find(&self) -> Vec<Sequence> {
         let mut found = Vec::new();
-        // Sections of a hostile file may overlap thousands of times (EVT_2): no more is searched than the file has bytes.
+        // Sections of a hostile file may overlap thousands of times (EVT_2): no more is searched than the
+        // file has bytes.
         let mut left = self.file.data().len();
         for section in self.file.sections() {
             let SectionFlags::Elf { sh_flags, .. } = section.flags() else { continue };
@@ -222,7 +229,8 @@ impl<'file, 'data> Finder<'file, 'data> {
 mod tests {
     use super::*;
 
-    /// 65,000 sections, each the whole file with room for half a million descriptors: an hour if each were searched.
+    /// 65,000 sections, each the whole file with room for half a million descriptors: an hour if each were
+    /// searched.
     #[test]
     fn evt_2_sections_that_overlap_are_not_searched_again_and_again() {
         const SECTIONS: u16 = 0xfe00;

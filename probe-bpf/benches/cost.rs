@@ -1,4 +1,5 @@
-//! What one run costs: the least of 15 rounds of a million runs each, less nothing. `cargo bench -p probe-bpf`.
+//! What one run costs: the least of 15 rounds of a million runs each, less nothing. `cargo bench -p
+//! probe-bpf`.
 
 use probe_bpf::asm::{alu64_k, call, exit, jump_k, load, load_map};
 use probe_bpf::insn::{alu, jmp, size};

@@ -39,7 +39,7 @@ pub const fn alu32_x(code: u8, dst: u8, src: u8) -> Insn {
     insn(class::ALU | X | code, dst, src, 0, 0)
 }
 
-/// The form of an instruction that its offset chooses: SDIV, SMOD (1), MOVSX (8, 16, 32).
+/// An instruction with its form chosen by the offset: SDIV, SMOD (1), MOVSX (8, 16, 32).
 #[must_use]
 pub const fn with_offset(of: Insn, offset: i16) -> Insn {
     Insn { offset, ..of }

@@ -4,7 +4,8 @@ use crate::insn::{Insn, X, alu, atomic, class, jmp, mode, size, wide};
 use core::fmt;
 
 impl fmt::Display for Insn {
-    /// What is no instruction is written as its word. Of LD_IMM64 the first half has only the low half of its number.
+    /// A word that is no instruction is written as a number. The first half of LD_IMM64 shows only the low
+    /// half of its immediate.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.opcode & class::MASK {
             class::ALU | class::ALU64 => arithmetic(self, f),

@@ -19,7 +19,7 @@ impl Insn {
     /// How many bytes one takes.
     pub const LEN: usize = 8;
 
-    /// Reads one in the machine's byte order (section 3.1: the register fields change places with it, too).
+    /// Reads one in the machine's byte order (section 3.1: the byte order also swaps the register fields).
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         let [opcode, regs, a, b, i, j, k, l] = bytes;
@@ -146,7 +146,7 @@ pub mod atomic {
     pub const FETCH: i32 = 0x01;
 }
 
-/// Section 5.4: what the immediate of LD_IMM64 is, in its source register.
+/// Section 5.4: the meaning of LD_IMM64's immediate, in its source register.
 pub mod wide {
     /// The number itself.
     pub const NUMBER: u8 = 0;

@@ -1,6 +1,7 @@
-//! Loading: everything is checked once, so that running has nothing left to refuse but what depends on values.
+//! Loading: everything is checked once, so that a run can only fail on values.
 //!
-//! An allow-list: what is not named here is refused, and so are fields that RFC 9669 wants to be zero (section 3.1).
+//! An allow-list: an instruction that is not named here is refused, and so are fields that RFC 9669 wants to
+//! be zero (section 3.1).
 
 use crate::insn::{Insn, X, alu, atomic, class, jmp, mode, size, wide};
 use crate::memory::value_address;
@@ -39,7 +40,7 @@ pub enum Refusal {
     Length,
     /// The bytes are no whole number of instructions.
     Partial,
-    /// The opcode is not one of RFC 9669, or what its other fields choose is not.
+    /// The opcode is not one of RFC 9669, or its other fields choose a form that is not.
     Unknown,
     /// A packet access of section 5.5, which is deprecated.
     Deprecated,
@@ -57,7 +58,7 @@ pub enum Refusal {
     HalfWide,
     /// The last instruction does not end the program.
     FallsOff,
-    /// A helper that nobody knows, or one by its type's number; or a function of the program.
+    /// An unknown helper, one by its type's number, or a function of the program.
     Helper,
     /// There is no map of this index.
     Map,
@@ -90,7 +91,8 @@ impl fmt::Display for LoadError {
 impl core::error::Error for LoadError {}
 
 impl Program {
-    /// Checks a program that may use maps 0 to `maps - 1`, the helpers for them, and those that `helpers` knows.
+    /// Checks a program that may use maps 0 to `maps - 1`, the helpers for them, and those that `helpers`
+    /// knows.
     ///
     /// # Errors
     /// The first instruction that is refused, and why.

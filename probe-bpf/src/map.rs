@@ -1,8 +1,9 @@
-//! What programs count in. All memory is there before the first hit; a hit takes no lock and waits for nobody, also not for
-//! the hit that it interrupts; and no count is lost or made twice, whatever contexts do at the same time.
+//! The maps that programs count in. All memory is allocated before the first hit. A hit takes no lock and
+//! waits for no other context, nor for the hit that it interrupts. No count is lost or made twice, whatever
+//! contexts do at the same time.
 //!
-//! What is kept per context is added up when it is read. Contexts may share a number (it is taken modulo how many there are):
-//! they then share cache lines, and nothing else changes.
+//! Values that are kept per context are added up when they are read. Contexts may share a number (it is taken
+//! modulo the number of contexts): they then share cache lines, and nothing else changes.
 
 mod counter;
 mod hash;

@@ -1,5 +1,6 @@
-//! What a program may touch. Its addresses are no addresses of the machine: the highest byte names a region, the rest is an
-//! offset in it, checked at each access. So no program reaches anything else, and the engine needs no unsafe code.
+//! The memory that a program may access. Its addresses are not the machine's: the highest byte names a
+//! region, the rest is an offset in it, checked at each access. So no program reaches anything else, and the
+//! engine needs no unsafe code.
 
 use crate::insn::atomic;
 use crate::map::Map;
@@ -31,7 +32,7 @@ pub(crate) struct Memory<'a> {
     pub(crate) maps: &'a [Map],
 }
 
-/// A part of a word of an array: all of it, or the bits that a narrower access means.
+/// All of a word of an array, or the bits of it that a narrower access covers.
 struct Part<'a> {
     cell: &'a AtomicU64,
     shift: u32,
@@ -43,7 +44,7 @@ impl Part<'_> {
         self.cell.load(Relaxed) >> self.shift & self.mask
     }
 
-    /// Replaces it by what `change` makes of it, in one piece; what was there.
+    /// Replaces the part by the result of `change`, in one piece; returns its value before.
     fn update(&self, change: impl Fn(u64) -> u64) -> u64 {
         let whole = |word: u64| {
             let value = change(word >> self.shift & self.mask) & self.mask;
@@ -132,7 +133,8 @@ impl Memory<'_> {
         found.ok_or(Cause::OutOfBounds { addr, len: N })
     }
 
-    /// What `N` bytes at an address of [`VALUES`] are. They lie in one word, so that no other context sees half of them.
+    /// The part of an array that `N` bytes at an address of [`VALUES`] are. It lies in one word, so that no
+    /// other context sees half of it.
     fn part<const N: usize>(&self, addr: u64) -> Result<Part<'_>, Cause> {
         let out_of_bounds = Cause::OutOfBounds { addr, len: N };
         if addr >> REGION != VALUES >> REGION {

@@ -10,7 +10,8 @@ use core::fmt;
 pub const COUNT: i32 = 0x7000_0001;
 /// Counts r2, signed, in the histogram r1; 0.
 pub const RECORD: i32 = 0x7000_0002;
-/// Adds r4 to the sum of the key r2 (its low word) and r3 (its high word) in the hash r1; 0, or 1 where it did not fit.
+/// Adds r4 to the sum of the key r2 (its low word) and r3 (its high word) in the hash r1; 0, or 1 where it
+/// did not fit.
 pub const COUNT_KEY: i32 = 0x7000_0003;
 /// The address of value r2 of the array r1; 0 where there is none.
 pub const VALUE: i32 = 0x7000_0004;
@@ -18,11 +19,12 @@ pub const VALUE: i32 = 0x7000_0004;
 /// The helpers of the engine itself: all others are the caller's. The numbers that the kernel uses are free.
 pub const MAP_HELPERS: [i32; 4] = [COUNT, RECORD, COUNT_KEY, VALUE];
 
-/// What a program may call beside [`MAP_HELPERS`]. It runs in hits: no lock, no allocation, no panic, and an end.
+/// The functions that a program may call beside [`MAP_HELPERS`]. They run in hits: no lock, no allocation, no
+/// panic, and an end.
 pub trait Helpers {
     /// Whether there is a helper of this number. Asked when a program is loaded.
     fn is_known(&self, number: i32) -> bool;
-    /// Calls it with r1 to r5: what goes into r0, or None, which ends the program.
+    /// Calls it with r1 to r5; returns the value of r0, or `None` to end the program.
     fn call(&self, number: i32, arguments: [u64; 5]) -> Option<u64>;
 }
 
@@ -48,13 +50,14 @@ pub struct Machine<'a, H = NoHelpers> {
     pub maps: &'a [Map],
     /// What else can be called.
     pub helpers: &'a H,
-    /// Which context runs it (a CPU in a kernel, a thread in a process): whose share of the maps is counted in.
+    /// The number of the context that runs it (a CPU in a kernel, a thread in a process): it chooses the
+    /// share of the maps to count in.
     pub number: usize,
     /// How many instructions may be executed.
     pub budget: u32,
 }
 
-/// Why a run ended before its EXIT. What it has counted until then stays counted.
+/// Why a run ended before its EXIT. Its counts up to then stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The index of the instruction.
@@ -88,14 +91,14 @@ pub enum Cause {
     },
     /// All instructions that were allowed have been executed.
     BudgetSpent,
-    /// A helper for maps that the map is not for, or an index without a map.
+    /// A helper that does not serve this kind of map, or an index without a map.
     WrongMap {
         /// The helper.
         helper: i32,
         /// r1.
         map: u64,
     },
-    /// A helper of the caller's that has ended the program, or is not there any more.
+    /// A helper of the caller's that has ended the program, or no longer exists.
     Helper {
         /// Its number.
         number: i32,
@@ -121,14 +124,14 @@ impl fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
-/// Registers: one more bit than eleven need, so that no index can be outside.
+/// Registers: sixteen, more than the eleven in use, so that no index of four bits is outside.
 type Registers = [u64; 16];
 
 impl Program {
-    /// Runs it; r0 at its EXIT.
+    /// Runs it; returns r0 at its EXIT.
     ///
     /// # Errors
-    /// It has been ended before.
+    /// A fault has ended it before.
     #[inline]
     pub fn run<H: Helpers>(&self, machine: &Machine<'_, H>) -> Result<u64, Fault> {
         // To clear the stack costs more than most programs.

@@ -1,6 +1,6 @@
-//! What instructions become when they are loaded: an operation from a dense table, with its operands at hand.
+//! Loaded instructions: an operation from a dense table, with its operands decoded.
 
-/// One instruction, checked. In the place of the second half of LD_IMM64 stands [`Op::Hole`].
+/// One checked instruction. [`Op::Hole`] stands for the second half of LD_IMM64.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
     pub(crate) op: Op,
@@ -8,9 +8,9 @@ pub(crate) struct Step {
     pub(crate) src: u8,
     /// Whether the second operand is `imm`, or the source register.
     pub(crate) is_imm: bool,
-    /// Of a jump: the index to go to. Else the signed offset into memory.
+    /// For a jump the index to go to, else the signed offset into memory.
     pub(crate) at: u32,
-    /// Sign-extended; of LD_IMM64 both halves; of an atomic operation its code.
+    /// The immediate, sign-extended; both halves for LD_IMM64; the code of an atomic operation.
     pub(crate) imm: u64,
 }
 

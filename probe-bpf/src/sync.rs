@@ -1,4 +1,5 @@
-//! The atomics of maps, in one place: unit tests put others under them, which run a hit at a chosen operation.
+//! The atomics of maps, in one place: unit tests replace them by others, which run a hit at a chosen
+//! operation.
 
 #[cfg(test)]
 pub(crate) use hooked::{AtomicU64, at_operation};
@@ -7,7 +8,8 @@ pub(crate) use hooked::{AtomicU64, at_operation};
 pub(crate) use core::sync::atomic::AtomicU64;
 pub(crate) use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Atomics that run a hit before a chosen operation of their thread: an interrupt there, as the operations see it.
+/// Atomics that run a hit before a chosen operation of their thread: an interrupt there, as the operations
+/// see it.
 #[cfg(test)]
 mod hooked {
     extern crate std;

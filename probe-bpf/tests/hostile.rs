@@ -1,4 +1,5 @@
-//! PRG_1: what is refused, what ends a run, that maps are exact under contention, and random programs against `rbpf`.
+//! PRG_1: what is refused, what ends a run, that maps are exact under contention, and random programs against
+//! `rbpf`.
 
 use probe_bpf::asm::*;
 use probe_bpf::insn::{alu, atomic as op, jmp, size};
@@ -42,7 +43,8 @@ fn prg_1_what_could_go_wrong_is_refused_with_its_place() {
     refused(&[with_offset(alu64_k(alu::ADD, 1, 1), 1), exit()], 0, Refusal::Unused);
     refused(&[with_offset(alu32_x(alu::MOV, 1, 2), 32), exit(), exit()], 0, Refusal::Unknown);
     refused(&[load_map(1, 1)[0], half, exit()], 0, Refusal::Map);
-    // RFC 9669, section 5.4: 5 and 6 name a map by its index; 1 and 2 would by a descriptor, 3 and 4 are not for maps.
+    // RFC 9669, section 5.4: 5 and 6 name a map by its index; 1 and 2 would by a descriptor, 3 and 4 are not
+    // for maps.
     assert_eq!((load_map(1, 0)[0].src, load_map_value(1, 0, 0)[0].src), (5, 6));
     for src in [1, 2, 3, 4, 7] {
         refused(&[Insn { src, ..wide }, half, exit()], 0, Refusal::Unknown);
@@ -146,8 +148,9 @@ fn prg_1_counts_are_exact_under_contention() {
     assert_eq!(hash.sums().len(), 16);
 }
 
-/// Instructions that `rbpf` 0.4.1 does as the RFC says. It has no version 4; its 64-bit comparisons with a number take it as unsigned; a
-/// remainder of 32 bits by zero keeps the high half; to negate the least number stops it.
+/// Instructions that `rbpf` 0.4.1 does as the RFC says. It has no version 4; its 64-bit comparisons with a
+/// number take it as unsigned; a remainder of 32 bits by zero keeps the high half; to negate the least number
+/// stops it.
 fn insn() -> impl Strategy<Value = Insn> {
     let codes =
         prop::sample::select(vec![0x00u8, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0xa0, 0xb0, 0xc0]);

@@ -1,5 +1,5 @@
-//! PRG_1: the optimised run path holds no call of the panic machinery and none of the allocator. A program that has only the
-//! hit path, and whose panic handler and allocator call functions that are nowhere, links.
+//! PRG_1: the optimised run path holds no call of the panic machinery and none of the allocator. A program
+//! that has only the hit path, and whose panic handler and allocator call functions that are nowhere, links.
 #![cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 
 use std::process::{Command, Output};

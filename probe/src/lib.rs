@@ -1,8 +1,8 @@
 //! See what a running program does: kprobe-style probes in any Linux process, without root.
 //!
-//! The parts of the command `probe`. Two programs are built from this crate: the command itself (feature `cli`)
-//! and the agent (feature `agent`), a shared object that the dynamic linker loads into the traced program.
-//! They share the grammar of definitions ([`def`]) and the memory between them ([`wire`]).
+//! The parts of the command `probe`. Two programs are built from this crate: the command itself (feature
+//! `cli`) and the agent (feature `agent`), a shared object that the dynamic linker loads into the traced
+//! program. They share the grammar of definitions ([`def`]) and the memory between them ([`wire`]).
 
 #[cfg(feature = "agent")]
 mod agent;
@@ -17,11 +17,12 @@ use probe_host_linux::Native;
 /// The environment variable that tells the agent where the shared memory is.
 pub const REGION_VARIABLE: &str = "PROBE_TRACE_REGION";
 
-/// An environment variable without a meaning: it goes with [`REGION_VARIABLE`] where nothing else would, so that two go.
+/// A variable without a meaning: it accompanies [`REGION_VARIABLE`] where no other variable of ours does, so
+/// that an even number can be removed.
 pub const PAIR_VARIABLE: &str = "PROBE_TRACE_PAIR";
 
-/// The environment variable with the command that starts programs of this machine, words parted by spaces: an emulator
-/// (`qemu-aarch64 -L /usr/aarch64-linux-gnu`). Where it is not set, the kernel executes them.
+/// The environment variable with the command that starts programs of this machine, words parted by spaces: an
+/// emulator (`qemu-aarch64 -L /usr/aarch64-linux-gnu`). Where it is not set, the kernel executes them.
 pub const RUNNER_VARIABLE: &str = "PROBE_RUNNER";
 
 /// The agent for this machine, as build.rs has built it; `None` where there can be none (static libc).

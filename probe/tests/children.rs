@@ -1,4 +1,5 @@
-//! Many short children: the hits of each are events in its own name, and none is lost because its thread was short.
+//! Many short children: the hits of each are events in its own name, and none is lost because its thread was
+//! short.
 //!
 //! A static C library loads no agent, so there is nothing of this on musl.
 #![cfg(target_env = "gnu")]
@@ -46,7 +47,8 @@ fn evt_1_every_hit_of_a_short_child_is_an_event_in_its_own_name(
     assert_eq!(traced.row("work")["hits"], traced.events.len());
 }
 
-/// The first hit in the memory of the parent is a child's: its ring must not be given away when the child ends.
+/// The first hit in the memory of the parent is a child's: its ring must not be given away when the child
+/// ends.
 #[test]
 fn evt_1_a_child_in_its_parents_memory_takes_the_ring_for_its_parent() {
     let traced = traced(&["-f", "--buffer", "64K"], "quiet");
@@ -55,7 +57,8 @@ fn evt_1_a_child_in_its_parents_memory_takes_the_ring_for_its_parent() {
     assert_eq!(traced.summary["lost_events"], 0);
 }
 
-/// What the agent asks the kernel, in handlers, in children and at their ends, is none of the program's calls.
+/// What the agent asks the kernel, in handlers, in children and at their ends, is none of the program's
+/// calls.
 #[rstest]
 #[case::fork("fork")]
 #[case::vfork("vfork")]

@@ -1,5 +1,5 @@
-//! From the first instruction of the program's own objects to the last: what runs before `main` and behind it, and what of it is
-//! the tracer's own doing.
+//! From the first instruction of the program's own objects to the last: what runs before `main` and behind
+//! it, and what of it is the tracer's own doing.
 //!
 //! A static C library loads no agent, so there is nothing of this on musl.
 #![cfg(target_env = "gnu")]
@@ -11,7 +11,8 @@ use common::{compiled, trace};
 /// A program with a library of its own.
 fn early() -> (String, String) {
     let library = compiled("early", &["-O1", "-shared", "-fPIC", "-DLIBRARY"]);
-    // Given by its path, it is loaded by its path. The linker needs it behind the source that it cannot be put behind here.
+    // Given by its path, it is loaded by its path. The linker needs it behind the source that it cannot be
+    // put behind here.
     let program = compiled("early", &["-O1", "-Wl,--no-as-needed", &library]);
     (library, program)
 }

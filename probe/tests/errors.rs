@@ -18,7 +18,8 @@ const NOT_TRACEABLE: i32 = 126;
 /// There is no such program.
 const NOT_FOUND: i32 = 127;
 
-/// Runs the command with a program that would leave a file behind; returns what it says of a wrong definition.
+/// Runs the command with a program that would leave a file behind; returns what it says of a wrong
+/// definition.
 fn refused(definitions: &[&str], program: Option<&Path>) -> String {
     refused_with(USAGE, definitions, program)
 }

@@ -1,5 +1,5 @@
-//! A traced program that writes into the memory that it shares with the command, and replaces what it has named: the command
-//! neither crashes nor hangs nor grows, and ends as the program does.
+//! A traced program that writes into the memory that it shares with the command, and replaces what it has
+//! named: the command neither crashes nor hangs nor grows, and ends as the program does.
 //!
 //! A static C library loads no agent, so there is nothing of this on musl.
 #![cfg(target_env = "gnu")]

@@ -22,7 +22,8 @@ const EVIL: &[u8] = b"evil\x1b[2J\n\xc2\x9b\x7f_.name";
 /// The same as it is to be shown.
 const EVIL_SHOWN: &str = "evil\\x1b[2J\\n\\xc2\\x9b\\x7f_.name";
 
-/// The program `names.c`, with two functions of one name, and one whose name is hostile, in a file whose name is.
+/// The program `names.c`, with two functions of one name, and one whose name is hostile, in a file whose name
+/// is.
 fn program() -> PathBuf {
     let built = PathBuf::from(compiled("names", &["-O1"]));
     let mut data = fs::read(&built).unwrap();
@@ -256,7 +257,8 @@ fn ended_by_pipe(mut child: Child, pipe: impl Read) {
     assert!(!PathBuf::from(format!("/proc/{program}")).exists(), "the program has been waited for");
 }
 
-/// The program's own status comes first; where it says that all is well, a definition that was planted nowhere has one.
+/// The program's own status comes first; where it says that all is well, a definition that was planted
+/// nowhere has one.
 #[test]
 fn what_is_planted_nowhere_has_a_status_of_its_own() {
     let said = |argument, definition| {

@@ -1,5 +1,5 @@
-//! Events that come faster than they are read, and a command that ends before the program: every hit is an event or is counted as
-//! lost, in the name of its thread, and a thread waits for nobody who is not there.
+//! Events that come faster than they are read, and a command that ends before the program: every hit is an
+//! event or is counted as lost, in the name of its thread, and a thread waits for nobody who is not there.
 //!
 //! A static C library loads no agent, so there is nothing of this on musl.
 #![cfg(target_env = "gnu")]

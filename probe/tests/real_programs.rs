@@ -1,5 +1,6 @@
-//! The main job, on programs that nobody built for it: what they print is what they print bare, and the events carry what
-//! really happened. Among them objects that are loaded long after the start, and children made with all signals blocked.
+//! The main job, on programs that nobody built for it: what they print is what they print bare, and the
+//! events carry what really happened. Among them objects that are loaded long after the start, and children
+//! made with all signals blocked.
 //!
 //! A static C library loads no agent, so there is nothing of this on musl.
 #![cfg(target_env = "gnu")]
@@ -93,7 +94,8 @@ fn git_log_shows_its_files() {
     assert!(traced.named("malloc%return").any(|event| event["args"]["size"].as_u64().unwrap() > 0));
 }
 
-// ---- objects that come later --------------------------------------------------------------------------------------
+// ---- objects that come later
+// --------------------------------------------------------------------------------------
 
 /// Runs Python and returns what it prints.
 fn python(script: &str) -> String {
@@ -195,7 +197,8 @@ fn an_indirect_function_of_a_later_library_is_planted_at_the_next_load() {
     assert_eq!(values, [4, 5]);
 }
 
-// ---- children made with all signals blocked -----------------------------------------------------------------------
+// ---- children made with all signals blocked
+// -----------------------------------------------------------------------
 
 #[test]
 #[cfg_attr(
@@ -220,8 +223,8 @@ fn spawned_children_of_every_kind_run_with_all_of_libc_probed() {
         print(subprocess.run(['sh', '-c', 'exit 5'], close_fds=False).returncode)\n\
         print(subprocess.run('kill -TRAP $$', shell=True).returncode)\n\
         print(os.popen('echo popen').read())\n";
-    // What it starts are the machine's own programs, also under an emulator, where it can start no others untraced. There libc's own
-    // `system` would hand them the agent, which is not of their architecture.
+    // What it starts are the machine's own programs, also under an emulator, where it can start no others
+    // untraced. There libc's own `system` would hand them the agent, which is not of their architecture.
     let system = if common::is_emulated() { "" } else { "os.system('exit 3')" };
     let script = format!("{script}{system}");
     let program = ["python3", "-c", &script];

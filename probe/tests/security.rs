@@ -53,7 +53,8 @@ fn shown_by(path: &Path) -> String {
     said
 }
 
-/// Whether the ids in the line of `/proc/PID/status` that begins with `key` differ: real, effective, saved, file system.
+/// Whether the ids in the line of `/proc/PID/status` that begins with `key` differ: real, effective, saved,
+/// file system.
 fn differ(status: &str, key: &str) -> bool {
     let line = status.lines().find_map(|line| line.strip_prefix(key)).expect("the kernel shows it");
     let mut ids = line.split_whitespace();
@@ -81,8 +82,8 @@ fn a_set_id_program_that_a_traced_one_starts_has_no_agent() {
     }
 }
 
-/// Agent and ring buffers have no name that somebody else could use: they are no files, and the descriptors that lead to them
-/// are the command's own.
+/// Agent and ring buffers have no name that somebody else could use: they are no files, and the descriptors
+/// that lead to them are the command's own.
 #[test]
 fn other_users_reach_neither_agent_nor_ring_buffers() {
     let mut command = probe();

@@ -285,7 +285,8 @@ fn exit_status_and_death_by_signal_are_passed_on() {
 fn signals_to_the_command_reach_the_program() {
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         let mut command = probe();
-        // Whoever runs the tests may ignore the signal (`nohup`, a shell's background job), and programs inherit that.
+        // Whoever runs the tests may ignore the signal (`nohup`, a shell's background job), and programs
+        // inherit that.
         let restore = move || {
             // SAFETY: the default action needs no handler.
             unsafe { libc::signal(signal, libc::SIG_DFL) };

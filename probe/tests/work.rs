@@ -1,4 +1,5 @@
-//! Small C programs (`programs/work.c` and others, compiled by the target's C compiler), traced on every target that can be traced.
+//! Small C programs (`programs/work.c` and others, compiled by the target's C compiler), traced on every
+//! target that can be traced.
 //!
 //! A static C library loads no agent, so there is nothing of this on musl.
 #![cfg(target_env = "gnu")]
@@ -111,7 +112,8 @@ fn every_function_of_libc_is_hit_and_nothing_changes() {
             let traced = traced(what, &["--no-events"], &[every]);
             let rows = traced.summary["probes"].as_array().expect("rows");
             assert!(rows.len() > 1000);
-            // The program never asks for its objects; the agent does for each text that it writes, which is not to be counted.
+            // The program never asks for its objects; the agent does for each text that it writes, which is
+            // not to be counted.
             let asked = rows
                 .iter()
                 .filter(|row| row["event"].as_str().is_some_and(|name| name.starts_with("dl_iterate_phdr")));
@@ -150,7 +152,8 @@ fn reg_19_every_function_of_a_program_with_parts_that_are_jumped_to() {
     assert!(!output.status.success());
 }
 
-/// What the kernel says of the signals that probes live on, too, save those that a hit raises: they are never blocked.
+/// What the kernel says of the signals that probes live on, too, save those that a hit raises: they are never
+/// blocked.
 #[test]
 fn hit_13_what_a_program_asks_about_signals_is_answered_as_bare() {
     let program = [&*compiled("signals", &["-O1"])];

@@ -1,8 +1,9 @@
-//! aarch64: which stub it is, the description reads from X30 where that is a stub of the chunk, else from the program counter.
+//! aarch64: the description takes the stub's address from X30 if that is a stub of the chunk, else from the
+//! program counter.
 //!
-//! - libgcc restores X30 with the other registers from the probed function's frame (perhaps signed: only the bits that
-//!   pointer authentication leaves alone are looked at) and gives no access to the program counter.
-//! - LLVM's libunwind restores the program counter only, and leaves in X30 what was there when the walk began.
+//! - libgcc restores X30 with the other registers from the probed function's frame (perhaps signed: only the
+//!   bits that pointer authentication leaves alone are compared) and gives no access to the program counter.
+//! - LLVM's libunwind restores the program counter only, and leaves X30 as it was when the walk began.
 //!
 //! Register numbers: DWARF for the Arm 64-bit Architecture (IHI 0057) 4.1.
 
@@ -12,7 +13,8 @@ use crate::{ByteOrder, EhFrame, Stubs, describe};
 const X30: u8 = 30;
 const SP: u8 = 31;
 const PC: u8 = 32;
-/// The bits of a code address that pointer authentication never replaces: the smallest virtual address space has 36.
+/// The bits of a code address that pointer authentication never replaces: the smallest virtual address space
+/// has 36.
 const UNSIGNED_BITS: u64 = (1 << 36) - 1;
 
 static MACHINE: Machine =

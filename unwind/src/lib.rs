@@ -1,21 +1,22 @@
 //! Unwind information for return stubs, so that a stack walk passes through them (RET_8, RET_7).
 //!
-//! An unwinder that finds a stub's address where a return address should be looks up the frame description of
-//! the stub's chunk. The one built here says: the caller's registers are what they are, its stack pointer is
-//! the present one, and its return address is in a table, at the stub's number. How the number is found differs: [`x86`],
+//! An unwinder that finds a stub's address as a return address looks up the frame description of the stub's
+//! chunk. The description says: the caller's registers and stack pointer are the present ones, and its return
+//! address is in a table, at the stub's number. How the description finds that number differs: [`x86`],
 //! [`aarch64`], [`ppc64`], [`riscv64`].
 //!
 //! The *table* holds one word per stub of the chunk, number 0 included: the **final** return address, in the
 //! program's own text, of the call that the stub was handed out for. Where a second return probe finds the
-//! first one's stub as its return address, the table's word is the first one's word, not the stub: then one
-//! step of the unwinder passes the whole chain. The word is written before the stub stands for a return address
+//! first one's stub as its return address, its word is a copy of the first one's word, not the stub: then one
+//! step of the unwinder passes the whole chain. The word is written before the stub replaces a return address
 //! ([`Host::stubs_added`](probe_core::host::Host::stubs_added)).
 //!
-//! The frame's CFA is one byte above its stack pointer, on purpose: libgcc's second phase recognises the frame
-//! with the handler by its CFA, and a stub's frame with the same CFA as the probed function's would be taken for it.
+//! The frame's CFA is one byte above its stack pointer, on purpose: libgcc's second phase recognises the
+//! frame with the handler by its CFA, and would take a stub's frame with the same CFA as the probed
+//! function's for it.
 //!
-//! A host needs this if its unwinder reads DWARF: a Linux process does. All of it is pure, and called at registration.
-//! Format: Linux Standard Base core 5.0, 10.6 (.eh_frame); DWARF 5, 2.5 and 6.4.
+//! A host needs this if its unwinder reads DWARF: a Linux process does. All of it is pure, and called at
+//! registration. Format: Linux Standard Base core 5.0, 10.6 (.eh_frame); DWARF 5, 2.5 and 6.4.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -42,13 +43,14 @@ pub enum ByteOrder {
 
 /// The frame description of one chunk of return stubs, as the bytes of an `.eh_frame` section.
 ///
-/// glibc's and libgcc's `__register_frame` take the address of the section; LLVM's libunwind takes that of the
-/// frame description itself, at [`EhFrame::description_at`]. The bytes must stay where they are while
+/// glibc's and libgcc's `__register_frame` take the address of the section; LLVM's libunwind takes that of
+/// the frame description itself, at [`EhFrame::description_at`]. The bytes must stay where they are while
 /// registered; they hold absolute addresses only, so it does not matter where that is.
 #[derive(Clone, Debug)]
 #[repr(C, align(8))]
 pub struct EhFrame {
-    /// The section: a common information entry, a frame description entry, and zeros, which are the terminator.
+    /// The section: a common information entry, a frame description entry, and zeros, which are the
+    /// terminator.
     pub bytes: [u8; EH_FRAME_LEN],
     /// Where in `bytes` the frame description entry starts.
     pub description_at: usize,
@@ -65,7 +67,7 @@ pub struct Stubs {
     pub table: usize,
 }
 
-/// The section for `stubs`: what is the same everywhere, and the rules that `rules` adds to it.
+/// The section for `stubs`: the part that is the same everywhere, and the rules that `rules` adds to it.
 fn describe(machine: &'static Machine, stubs: &Stubs, rules: impl FnOnce(&mut Section)) -> EhFrame {
     let mut section = Section::new(machine);
     let (stack_pointer, return_address) = (machine.stack_pointer, machine.return_address);
@@ -104,7 +106,8 @@ mod tests {
         }
     }
 
-    /// Follows the lengths and pointers of a description, and answers the expressions of its rules with their registers.
+    /// Follows the lengths and pointers of a description, and answers the expressions of its rules with their
+    /// registers.
     fn rules(frame: &EhFrame, word: usize, order: ByteOrder) -> impl Iterator<Item = (u8, &[u8])> {
         let at = |at: usize, len: usize| number(&frame.bytes[at..at + len], order);
         assert_eq!(at(0, 4) + 4, frame.description_at);

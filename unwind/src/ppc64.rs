@@ -1,10 +1,11 @@
-//! ppc64: which stub it is, the description reads from the LR save doubleword of the caller's frame, where a function that calls
-//! another one has put it; where that holds no stub of the chunk (a leaf, interrupted by a signal), from LR, which
-//! libgcc's unwinder knows and LLVM's does not. Where neither does, it answers 0 (the table's first word): the end.
+//! ppc64: the description takes the stub's address from the LR save doubleword of the caller's frame, where a
+//! function that calls another one has put it. If that is no stub of the chunk (a leaf, interrupted by a
+//! signal), it takes LR, which libgcc's unwinder knows and LLVM's does not. If neither is, the answer is 0
+//! (the table's first word): the end of the walk.
 //!
-//! r2 needs a rule: a caller in another object has its TOC pointer saved in its frame, and reloads it at the return
-//! address (`ld 2,24(1)` on ELFv2, `ld 2,40(1)` on ELFv1). Unwinders look for that instruction at the return address, which
-//! they find at a stub's only here.
+//! r2 needs a rule: a caller in another object has its TOC pointer saved in its frame, and reloads it at the
+//! return address (`ld 2,24(1)` on ELFv2, `ld 2,40(1)` on ELFv1). Unwinders look for that instruction at the
+//! return address, and behind a stub only this rule can look at the real one.
 //!
 //! Register numbers: ELFv2 ABI 1.5, 2.4.
 
@@ -22,8 +23,8 @@ static BIG: Machine =
 static LITTLE: Machine =
     Machine { stack_pointer: SP, return_address: LR, code_alignment: 4, word: 8, order: ByteOrder::Little };
 
-/// Describes a chunk of stubs of `stub_len_bytes` bytes each, of a program whose frames have the TOC pointer at `toc_at` (24 on
-/// ELFv2, 40 on ELFv1).
+/// Describes a chunk of stubs of `stub_len_bytes` bytes each, of a program whose frames have the TOC pointer
+/// at `toc_at` (24 on ELFv2, 40 on ELFv1).
 ///
 /// The chunk is aligned to the power of two that is its length or the next above it, as
 /// [`Calls::fill_stubs`](probe_core::arch::Calls::fill_stubs) says.
@@ -42,7 +43,8 @@ pub fn eh_frame(order: ByteOrder, toc_at: u8, stubs: &Stubs, stub_len_bytes: usi
     })
 }
 
-/// `*(table + distance / stub_len_bytes * 8)`, where distance is how far a stub's address lies above the chunk's start.
+/// `*(table + distance / stub_len_bytes * 8)`, where distance is how far a stub's address lies above the
+/// chunk's start.
 fn look_up(section: &mut Section, stubs: &Stubs, stub_len_bytes: usize) {
     section.register(SP, LR_SAVE);
     section.put(&[DW_OP_DEREF]);
@@ -63,7 +65,8 @@ fn distance(section: &mut Section, stubs: &Stubs) {
     section.put(&[DW_OP_MINUS]);
 }
 
-/// Skips the next `bytes` if the distance on top of the stack is less than the chunk's size (it is unsigned: shifted).
+/// Skips the next `bytes` if the distance on top of the stack is less than the chunk's size (it is unsigned:
+/// shifted).
 fn skip_if_in_chunk(section: &mut Section, stubs: &Stubs, bytes: u8) {
     let log2 = stubs.len_bytes.next_power_of_two().trailing_zeros() as u8;
     section.put(&[DW_OP_DUP, DW_OP_CONST1U, log2, DW_OP_SHR, DW_OP_LIT0, DW_OP_EQ]);

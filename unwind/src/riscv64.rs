@@ -1,6 +1,6 @@
-//! riscv64: which stub it is, the description reads from RA, which libgcc restores with the other registers from the
-//! probed function's frame. LLVM's libunwind restores the program counter only; no target of Rust's that links it is
-//! tested, so it is not provided for.
+//! riscv64: the description takes the stub's address from RA, which libgcc restores with the other registers
+//! from the probed function's frame. LLVM's libunwind restores the program counter only; it is not supported,
+//! as no tested target of Rust links it.
 //!
 //! Register numbers: RISC-V ELF psABI 1.0, DWARF.
 

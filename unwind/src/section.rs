@@ -1,4 +1,5 @@
-//! The bytes of a section: numbers in the program's byte order, entries with their lengths, rules with theirs.
+//! The bytes of a section: numbers in the program's byte order, entries with their lengths, rules with
+//! theirs.
 
 use crate::{ByteOrder, EH_FRAME_LEN};
 
@@ -44,8 +45,8 @@ impl Machine {
     }
 }
 
-/// A section that is being written. What does not fit is left out: [`EH_FRAME_LEN`] is what the longest one needs, which the
-/// tests hold.
+/// A section that is being written. A section that does not fit is cut off: the tests hold that
+/// [`EH_FRAME_LEN`] is enough for the longest.
 #[derive(Debug)]
 pub(crate) struct Section {
     pub(crate) bytes: [u8; EH_FRAME_LEN],

@@ -1,5 +1,6 @@
-//! x86-64 and i386: the stub's address lies right below the stack pointer, or that plus the length of its call, once the stub has
-//! run. Not all unwinders can name the program counter in an expression.
+//! x86-64 and i386: the stub's address lies right below the stack pointer; once the stub has run, the word
+//! there is that address plus the length of its call. Not all unwinders can name the program counter in an
+//! expression.
 //!
 //! Register numbers: System V ABI AMD64 1.0, 3.6.2; System V ABI i386 1.1, 2.4.2.
 
@@ -20,7 +21,8 @@ static LONG: Machine =
 static PROTECTED: Machine =
     Machine { stack_pointer: 4, return_address: 8, code_alignment: 1, word: 4, order: ByteOrder::Little };
 
-/// Describes a chunk of stubs of `stub_len_bytes` bytes each, a power of two that is longer than the call in it.
+/// Describes a chunk of stubs of `stub_len_bytes` bytes each, a power of two that is longer than the call in
+/// it.
 #[must_use]
 pub fn eh_frame(mode: Mode, stubs: &Stubs, stub_len_bytes: usize) -> EhFrame {
     let machine = match mode {

@@ -1,4 +1,4 @@
-//! What the core asks of a host, handed on to the functions of the kernel's table.
+//! The core's questions to a host, handed on to the functions of the kernel's table.
 
 use super::{
     CKernel, PROBE_ARRIVAL_CALLED, PROBE_ARRIVAL_PART, PROBE_ARRIVAL_START, PROBE_ARRIVAL_TRAP,
@@ -188,7 +188,8 @@ unsafe fn text<'a>(at: *const c_char) -> &'a str {
 unsafe extern "C" fn found_symbol(cookie: *mut c_void, symbol: *const probe_symbol) {
     // SAFETY: the kernel gives a valid symbol, for the time of this call.
     let Some(symbol) = (unsafe { symbol.as_ref() }) else { return };
-    // SAFETY: the cookie is what `find_symbols` or `symbol_at` made of a reference that lives until it returns.
+    // SAFETY: the cookie is what `find_symbols` or `symbol_at` made of a reference that lives until it
+    // returns.
     let found = unsafe { &mut *cookie.cast::<&mut dyn FnMut(&Symbol<'_>)>() };
     // SAFETY: valid for the time of this call.
     let module = unsafe { text(symbol.module) };

@@ -1,4 +1,5 @@
-//! What Rust asks of a program that has no operating system: memory, and what a panic does. Nothing is ever unwound.
+//! The parts of Rust's run time that a program without an operating system provides: memory, and a panic
+//! handler. Nothing is ever unwound.
 
 use super::PROBES;
 use core::alloc::{GlobalAlloc, Layout};
@@ -34,8 +35,8 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     stop()
 }
 
-/// What Rust's own libraries name for unwinding on targets that have an operating system, which this kernel has not; nothing is
-/// ever unwound.
+/// The symbols for unwinding that Rust's own libraries refer to on targets with an operating system. This
+/// kernel never unwinds.
 #[cfg(not(target_os = "none"))]
 mod unwinding {
     #[unsafe(no_mangle)]

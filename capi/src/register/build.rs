@@ -1,4 +1,4 @@
-//! From a structure of the caller's to the probe that it describes, or why it describes none.
+//! From a caller's structure to the probe that it describes, or why it describes none.
 
 use crate::types::{
     KPROBE_FLAG_DISABLED, KPROBE_FLAG_UNCHECKED, KRETPROBE_MAX_ACTIVE, jprobe, kprobe, kretprobe,

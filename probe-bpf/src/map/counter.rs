@@ -3,7 +3,8 @@
 use super::lines::{Lines, NoMemory};
 use crate::sync::{AtomicU64, Relaxed};
 
-/// Values of a number of bytes each, that a program gets the address of. Words are 64 bits; an access stays within one.
+/// Values of a fixed number of bytes, which a program accesses by address. Words are 64 bits; an access stays
+/// within one.
 #[derive(Debug)]
 pub struct Array {
     lines: Lines,

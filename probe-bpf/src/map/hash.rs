@@ -1,8 +1,8 @@
 //! Sums by key.
 //!
-//! A slot is empty, then claimed by one hit, which writes the key, then ready for good. Who finds a slot claimed goes on to
-//! the next one, as if it held another key: it may have interrupted the very hit that claims it, so it cannot wait. So a
-//! key may be in several slots; what is read adds them up.
+//! A slot is empty, then claimed by one hit, which writes the key, then ready for good. A hit that finds a
+//! slot claimed goes on to the next one, as if it held another key: it cannot wait, as it may have
+//! interrupted the very hit that claims the slot. So a key may be in several slots; reading adds them up.
 
 use super::lines::{Lines, NoMemory};
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release};
@@ -41,7 +41,8 @@ impl Slot<'_> {
 }
 
 impl Hash {
-    /// Empty, with room for `capacity` keys in each of so many contexts. It has at least twice as many slots as that.
+    /// An empty hash with room for `capacity` keys in each of `contexts` contexts. It has at least twice as
+    /// many slots.
     ///
     /// # Errors
     /// No memory.
@@ -52,7 +53,7 @@ impl Hash {
         Ok(Self { lines: Lines::new(contexts, words.ok_or(NoMemory)?)?, slot_mask: slots - 1 })
     }
 
-    /// Adds to the sum of a key; `false`: it did not fit, which counts.
+    /// Adds to the sum of a key; `false` if it did not fit, which is counted.
     #[inline]
     pub fn add(&self, context: usize, key: [u64; 2], amount: u64) -> bool {
         let row = self.lines.row(context);
@@ -132,7 +133,8 @@ mod tests {
     use alloc::rc::Rc;
     use alloc::vec;
 
-    /// Keys that are inserted or found before, then a hit with `inner` at each operation of a hit with [1, 2].
+    /// Keys that are inserted or found before, then a hit with `inner` at each operation of a hit with [1,
+    /// 2].
     fn nested(before: &[[u64; 2]], inner: [u64; 2], want: &[([u64; 2], u64)]) {
         let mut index = 0;
         loop {

@@ -1,10 +1,10 @@
-//! How many values there were of each size.
+//! Counts of values by size.
 
 use super::lines::{Lines, NoMemory};
 use crate::sync::Relaxed;
 use alloc::vec::Vec;
 
-/// How many buckets a histogram by powers of two has: negative, zero, and one for each power up to 2^62.
+/// The number of buckets of a histogram by powers of two: negative, zero, and one for each power up to 2^62.
 pub const LOG2_BUCKETS: usize = 65;
 
 /// Which values go together.
@@ -18,7 +18,7 @@ pub enum Scale {
         from: i64,
         /// How many values go together; 0 counts as 1.
         width: u64,
-        /// How many buckets there are between the first one and the last.
+        /// The number of buckets between the first one and the last.
         buckets: usize,
     },
 }

@@ -1,8 +1,10 @@
-//! Memory from the kernel, not from the program's allocator: the agent's own calls must neither show up in a trace of
-//! `malloc` nor change the program's heap, and may happen while the program's allocator holds its locks.
+//! Memory from the kernel, not from the program's allocator: the agent's own calls must neither show up in a
+//! trace of `malloc` nor change the program's heap, and may happen while the program's allocator holds its
+//! locks.
 //!
-//! A bump allocator over reserved address space: what is given back is reused only if it was the last. The agent
-//! allocates while it starts and when objects come and go, and in one handler only, before a program is executed ([`super::exec`]).
+//! A bump allocator over reserved address space: what is given back is reused only if it was the last. The
+//! agent allocates while it starts and when objects come and go, and in one handler only, before a program is
+//! executed ([`super::exec`]).
 
 use crate::wire::region::OUT_OF_THE_WAY;
 use std::alloc::{GlobalAlloc, Layout};
@@ -11,7 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The address space that is reserved; memory is used as it is needed.
 const RESERVED: usize = if cfg!(target_pointer_width = "64") { 4 << 30 } else { 192 << 20 };
-/// Where it is asked for: far from the program's objects, and above the region that the command shares with us.
+/// The hint for the reservation: far from the program's objects, and above the region that the command shares
+/// with us.
 const HINT: usize = if OUT_OF_THE_WAY == 0 { 0 } else { OUT_OF_THE_WAY + OUT_OF_THE_WAY / 16 };
 /// Memory is made accessible in pieces of this many bytes.
 const PIECE: usize = 1 << 20;
@@ -70,7 +73,8 @@ impl Arena {
     }
 }
 
-// SAFETY: every block is a range of the arena that no other living block has: `next` only moves over free memory.
+// SAFETY: every block is a range of the arena that no other living block has: `next` only moves over free
+// memory.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(base) = self.base() else { return ptr::null_mut() };

@@ -1,9 +1,10 @@
-//! Programs that forbid themselves system calls (seccomp): from then on, events are named without asking the kernel.
+//! Programs that forbid themselves system calls (seccomp): from then on, events are named without asking the
+//! kernel.
 //!
-//! What a thread is called only the kernel knows, and a filter may end the program for the question. So a probe on the functions by
-//! which programs confine themselves notes that they have; a program that is executed in a confined one's place is told at its start. From
-//! then on every thread goes by the name that the program had at its start. A program that confines itself by a system call instruction of
-//! its own is not seen.
+//! Only the kernel knows a thread's name, and a filter may end the program for the question. So probes on the
+//! functions by which programs confine themselves note that they have; a program that is executed in a
+//! confined one's place learns it at its start. From then on every thread goes by the name that the program
+//! had at its start. A program that confines itself by a system call instruction of its own is not noticed.
 
 use super::places;
 use probe_core::AnyProbe;

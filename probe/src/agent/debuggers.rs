@@ -1,15 +1,18 @@
 //! Children that ask to be debugged (`PTRACE_TRACEME`), and programs that are.
 //!
-//! A debugger sees a signal before the process that it is sent to does, and takes every SIGTRAP for its own. So no breakpoint of ours
-//! may be hit where there is one:
+//! A debugger sees a signal before the process that it is sent to does, and takes every SIGTRAP for its own.
+//! So a debugged process must not hit a breakpoint of ours:
 //!
-//! * A fork's child is given up as it asks: its text is made what it was, in its own memory ([`probe_host_linux::leave`]).
-//! * A child of `vfork` shares its text with its parent, which may be probed, and which is its debugger: a stop of the child would be the end
-//!   of both, as the parent waits for it. So the child asks only as it executes a program, in one handler, where no breakpoint
-//!   comes between; nobody can see that it does so late, as its debugger stands still until then. An execution that would fail is found out
-//!   before ([`super::trial`]), and fails without.
-//! * What the traced program's own parent would debug, that is `probe`, goes on as it is: `probe` lets it continue at each stop.
-//! * A program that is debugged as it starts, by another debugger than the first program, is left alone.
+//! * A fork's child is given up when it asks: its text, which is its own memory, is restored
+//!   ([`probe_host_linux::leave`]).
+//! * A child of `vfork` shares its text with its parent, which may be probed and is its debugger. If the
+//!   child stopped, both would hang, as the parent waits for it. So the child asks only when it executes a
+//!   program, in one handler, with no breakpoint in between. Nobody can see that it asks so late, as its
+//!   debugger stands still until then. An execution that would fail is found out before ([`super::trial`]),
+//!   and fails without asking.
+//! * A process that asks the command `probe` itself, its parent, goes on: `probe` lets it continue at each
+//!   stop.
+//! * A program that another debugger than the first program debugs from its start is left alone.
 
 use super::process::{self, Muted, Reporter};
 use super::trial::{self, Execution};
@@ -33,7 +36,7 @@ type Handler = fn(&mut Hit<'_>) -> Flow;
 /// The functions by which a process can ask.
 const FUNCTIONS: [(&str, Handler); 2] = [("ptrace", on_ptrace), ("syscall", on_syscall)];
 
-/// The probes on them. `sees_executions`: those on the functions that execute programs are planted, too.
+/// The probes on them. `sees_executions`: the functions that execute programs are probed, too.
 pub(super) fn probes_on_functions(sees_executions: bool) -> Vec<AnyProbe<Native>> {
     SEES_EXECUTIONS.store(sees_executions, Ordering::Relaxed);
     let places = FUNCTIONS
@@ -63,7 +66,7 @@ fn on_syscall(hit: &mut Hit<'_>) -> Flow {
     }
 }
 
-/// What the program comes to when it has asked to be debugged, in place of libc's function. Outside of a hit.
+/// Runs in place of libc's function when the program has asked to be debugged. Outside of a hit.
 extern "C" fn trace_me() -> c_long {
     let asked = if probe_host_linux::is_guest() {
         if SEES_EXECUTIONS.load(Ordering::Relaxed) {
@@ -97,8 +100,9 @@ fn give_up() {
     let _ = probe_host_linux::leave();
 }
 
-/// A function begins that executes a program. Where the process has asked to be debugged before, `instead` does what that does. It does so
-/// outside of the hit: the child's hits are those of its parent's thread, and must have ended.
+/// Called where a function begins that executes a program. If the process has asked to be debugged, `instead`
+/// runs in that function's place, outside of the hit: the child's hits are those of its parent's thread, and
+/// must have ended.
 pub(super) fn lead_execution(hit: &mut Hit<'_>, instead: *const ()) -> Flow {
     if !process::asks_at_execution() {
         return Flow::Continue;
@@ -162,8 +166,8 @@ fn execute(number: c_long, arguments: [usize; 5]) -> c_long {
 /// The exit status of a child that could not execute its program.
 const NOT_EXECUTED: c_int = 127;
 
-/// Whether a debugger has this program, as it starts, that is not the first one's: one that is traced itself. Where it has, the
-/// command is told.
+/// Whether a debugger that is not the first program's has this program from its start: a debugger that is
+/// traced itself. If so, the command is told.
 pub(super) fn has_debugger(region: &Region, image: u32) -> bool {
     let Some(debugger) = debugger() else { return false };
     if image == 1 {

@@ -1,8 +1,9 @@
 //! The handlers: count, fetch, write into the thread's ring.
 //!
-//! What runs here takes no lock, allocates nothing, cannot fault and calls nothing of libc that could be probed. The
-//! first hit of a thread takes a ring for it (and asks for its name, unless the program is confined). It waits only if that was asked for (`--on-full wait`), only
-//! when the thread's ring is full, and only as long as somebody reads.
+//! They take no lock, allocate nothing, cannot fault and call no function of libc that could be probed. The
+//! first hit of a thread takes a ring for it (and asks for its name, unless the program is confined). A
+//! handler waits only with `--on-full wait`, only while the thread's ring is full, and only as long as
+//! somebody reads.
 
 use super::clock;
 use super::fetch::{Plan, Scene};
@@ -101,7 +102,8 @@ impl Point {
         }
     }
 
-    /// The process whose memory this is, and the child of it that runs in it, if one does; `None` where it is not traced.
+    /// The process whose memory this is, and the child of it that runs in that memory, if there is one;
+    /// `None` if it is not traced.
     #[inline]
     fn whose(&self) -> Option<(u32, Option<Owner>)> {
         let process = process::traced_process(self.agent)?;
@@ -159,7 +161,8 @@ impl Point {
         }
     }
 
-    /// Makes room for an event in this thread's ring; waits for it if that is wanted. Waiting ends with whoever reads.
+    /// Makes room for an event in this thread's ring; waits for it if that is wanted. Waiting ends with
+    /// whoever reads.
     #[inline]
     fn reserve(&self, ring: &Ring<'static>) -> Option<Reservation<'static>> {
         // SAFETY: the ring is this thread's own; handlers do not nest, so no other reservation is open.

@@ -1,6 +1,6 @@
-//! The program's environment: what the agent takes out of it, and puts back for a program that the traced process
-//! executes in its own place (`#!/usr/bin/env`, `exec` in a shell). Children are left alone; with `-f` nothing is
-//! taken out in the first place, and everybody inherits it.
+//! The program's environment: the agent takes its variables out, and puts them back for a program that the
+//! traced process executes in its own place (`#!/usr/bin/env`, `exec` in a shell). Children are left alone;
+//! with `-f` nothing is taken out in the first place, and every child inherits it.
 
 use super::process;
 use crate::{PAIR_VARIABLE, REGION_VARIABLE};
@@ -45,7 +45,8 @@ pub(super) unsafe fn has_agent(environment: *const *const c_char) -> bool {
     !can_be_read(environment) || unsafe { region(environment.cast_mut().cast()) }.is_some()
 }
 
-/// Whether there is an environment, to its end. Of one that is not the kernel is to say so, as it would bare.
+/// Whether an environment can be read to its end. If it cannot, the kernel is to report it, as it would
+/// without probes.
 fn can_be_read(environment: *const *const c_char) -> bool {
     const PART: usize = 64;
     let memory = probes().host().memory();
@@ -86,8 +87,9 @@ pub(super) unsafe fn publish(environment: *mut *mut c_char) {
 
 /// Takes our variables out of the environment, and ourselves out of `LD_PRELOAD`.
 ///
-/// Behind the array of a program that has just started is the auxiliary vector, which those who have no libc find by the array's
-/// end. So two entries go, or none, and the gap becomes an entry of the vector that says nothing (System V ABI, `AT_IGNORE`).
+/// In a program that has just started, the auxiliary vector follows the array, and code without libc finds
+/// the vector by the array's end. So two entries are removed, or none, and the gap becomes an entry of the
+/// vector that says nothing (System V ABI, `AT_IGNORE`).
 ///
 /// # Safety
 /// As [`region`]; nobody else uses the environment meanwhile, and array and strings may be written.
@@ -122,7 +124,8 @@ pub(super) unsafe fn take_out(environment: *mut *mut c_char) {
     // SAFETY: not past the old end.
     unsafe { *to = std::ptr::null_mut() };
     for word in (1..gone).step_by(2) {
-        // SAFETY: this word and the next are not past the old end, as many words behind the new one as entries have gone.
+        // SAFETY: this word and the next are not past the old end, as many words behind the new one as
+        // entries have gone.
         let ignored = unsafe { to.add(word) }.cast::<usize>();
         // SAFETY: as above.
         unsafe { ignored.write(AT_IGNORE) };
@@ -164,8 +167,8 @@ pub(super) struct Inherited {
 }
 
 impl Inherited {
-    /// `environment` and the agent; `None` where the agent is not to be passed on: it was never taken out, or the
-    /// calling process is a child of the traced one.
+    /// `environment` and the agent; `None` where the agent is not to be passed on: it was never taken out, or
+    /// the calling process is a child of the traced one.
     ///
     /// # Safety
     /// Nobody changes it meanwhile.
@@ -220,7 +223,8 @@ unsafe fn entries(environment: *mut *mut c_char) -> impl Iterator<Item = (*mut c
     })
 }
 
-/// As [`CStr::from_ptr`], without libc's `strlen`, which may be probed: in a handler that would be a nested hit.
+/// As [`CStr::from_ptr`], without libc's `strlen`, which may be probed: in a handler that would be a nested
+/// hit.
 ///
 /// # Safety
 /// As there.

@@ -1,8 +1,9 @@
-//! Programs that are executed in the traced one's place through functions of libc that nobody can interpose.
+//! Programs that are executed in the traced one's place through functions of libc that cannot be interposed.
 //!
-//! `execl`, `execle` and `execlp` take any number of arguments and call libc's own `execve`, by no name; so a probe where that begins
-//! puts the agent into the environment that is handed over. What comes from our own `execve` ([`super::hooks`]) has it already.
-//! `fexecve` and `execveat` are treated in the same way. A system call that the program makes by itself is not seen.
+//! `execl`, `execle` and `execlp` take any number of arguments and call libc's own `execve`, which binds to
+//! no symbol. So a probe at its start puts the agent into the environment. An environment that comes from our
+//! own `execve` ([`super::hooks`]) has it already. `fexecve` and `execveat` are treated in the same way. A
+//! system call that the program makes without libc is not seen.
 
 use super::environment::{self, Inherited};
 use super::{debuggers, plant, runner};
@@ -78,8 +79,8 @@ pub(super) fn probes_on_functions() -> Vec<AnyProbe<Native>> {
 
 /// Puts the agent into the environment that is argument number `argument` of the function that begins here.
 ///
-/// The only handler that allocates: what it makes has to outlive it, and the agent's allocator takes no lock. It is not given back
-/// where nothing could be executed.
+/// The only handler that allocates: the environment has to outlive it, and the agent's allocator takes no
+/// lock. The memory is not given back if nothing could be executed.
 fn hand_over(hit: &mut Hit<'_>, argument: usize) {
     plant::publish_all();
     let Some(variables) = hit.argument(argument) else { return };

@@ -1,17 +1,20 @@
 //! Functions of libc that the agent interposes: what neither a handler nor the guard can do.
 //!
-//! The guard ([`probe_host_linux::guard`]) probes the system calls by which libc changes signal masks, actions and alternate stacks,
-//! and makes them in the handler. It sees the calls that libc makes for itself, which bind to no symbol and pass every
-//! interposed function by. Interposed functions are needed where a handler cannot be:
+//! The guard ([`probe_host_linux::guard`]) probes the system calls by which libc changes signal masks,
+//! actions and alternate stacks, and makes them in the handler. It sees the calls that libc makes for itself,
+//! which bind to no symbol and pass every interposed function by. Interposed functions are needed where a
+//! handler cannot be:
 //!
-//! * **Registering, allocating, taking locks.** `dlclose` marks the probes of unloaded objects as gone, `pthread_create` grows
-//!   pools of return probes that run low, `_exit`, `_Exit`, `execve`, `execv`, `execvp` and `execvpe` publish the counters and
-//!   hand the agent on. (The rest of that family cannot be interposed: [`super::exec`].)
-//! * **Waiting.** `sigsuspend`, `pselect`, `ppoll` and `epoll_pwait` block with a mask of their own, so the call cannot be made
-//!   inside a hit. The mask is cleaned before the call: a breakpoint that is hit while SIGTRAP is blocked ends the process.
-//! * **No guard.** It comes with the first batch of probes, and not at all where it finds no system calls (an unknown C library).
-//!   `sigaction` and `signal` keep the program's action behind ours until then; `sigprocmask` and `pthread_sigmask` never block
-//!   the signals of a hit.
+//! * **Registering, allocating, taking locks.** `dlclose` marks the probes of unloaded objects as gone,
+//!   `pthread_create` grows pools of return probes that run low, `_exit`, `_Exit`, `execve`, `execv`,
+//!   `execvp` and `execvpe` publish the counters and hand the agent on. (The rest of that family cannot be
+//!   interposed: [`super::exec`].)
+//! * **Waiting.** `sigsuspend`, `pselect`, `ppoll` and `epoll_pwait` block with a mask of their own, so the
+//!   call cannot be made inside a hit. The mask is cleaned before the call: a breakpoint that is hit while
+//!   SIGTRAP is blocked ends the process.
+//! * **No guard.** It comes with the first batch of probes, and not at all where it finds no system calls (an
+//!   unknown C library). `sigaction` and `signal` keep the program's action behind ours until then;
+//!   `sigprocmask` and `pthread_sigmask` never block the signals of a hit.
 
 use super::environment::Inherited;
 use super::runner::{self, Execution};
@@ -299,7 +302,7 @@ unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     result
 }
 
-/// A thread more may be one call more that is followed at the same time: where pools run low they grow before it starts (RET_2).
+/// A new thread may need one more followed call: pools that run low grow before it starts (RET_2).
 ///
 /// # Safety
 /// As `pthread_create(3)`.
@@ -398,7 +401,7 @@ unsafe extern "C" fn execvp(file: *const c_char, argv: *const *const c_char) -> 
     unsafe { execvpe(file, argv, current_environment()) }
 }
 
-/// What is to be done before this program may be replaced by another.
+/// Publishes the counters and prepares the environment before this program may be replaced by another.
 ///
 /// # Safety
 /// `environment` is what `execve(2)` takes.

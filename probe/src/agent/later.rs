@@ -1,13 +1,14 @@
-//! Objects that the program loads later (`dlopen`): their definitions wait, and are planted before the first function
-//! of such an object has run, its constructors included.
+//! Objects that the program loads later (`dlopen`): their definitions wait, and are planted before the first
+//! function of such an object has run, its constructors included.
 //!
-//! The loader calls an empty function of its own, `_dl_debug_state`, whenever its list of objects has changed: the
-//! debuggers' rendezvous (`r_brk` of `struct r_debug` in `<link.h>`). A probe there sends the thread into [`rendezvous`]
-//! instead, outside of any handler, from where it returns to the loader. The thread holds the loader's lock, so that
-//! it is the only one here. `dlopen` itself stays as it is: it looks at its caller.
+//! The loader calls an empty function of its own, `_dl_debug_state`, whenever its list of objects has
+//! changed: the debuggers' rendezvous (`r_brk` of `struct r_debug` in `<link.h>`). A probe there sends the
+//! thread into [`rendezvous`] instead, outside of any handler, from where it returns to the loader. The
+//! thread holds the loader's lock, so that it is the only one here. `dlopen` itself stays as it is: it looks
+//! at its caller.
 //!
-//! At that time the object is mapped but not relocated, so that its indirect functions (`STT_GNU_IFUNC`) cannot be
-//! asked for the code they stand for. Those are planted at the loader's next call.
+//! At that time the object is mapped but not relocated, so that its indirect functions (`STT_GNU_IFUNC`)
+//! cannot be asked for the code they stand for. Those are planted at the loader's next call.
 
 use super::objects::{self, Loaded};
 use super::places::{left_out, targets_of};
@@ -27,7 +28,7 @@ fn diversion() -> usize {
     rendezvous as extern "C" fn() as usize
 }
 
-/// As above; where functions have a TOC the thread comes with the loader's, which it is to go back with.
+/// As above. With a TOC, the thread arrives with the loader's, and has to go back with it.
 #[cfg(target_arch = "powerpc64")]
 fn diversion() -> usize {
     unsafe extern "C" {
@@ -108,7 +109,8 @@ impl State {
     }
 
     fn is_consistent(&self) -> bool {
-        // SAFETY: a word of the loader's own structure, which stays for good and which this thread's loader changes.
+        // SAFETY: a word of the loader's own structure, which stays for good and which this thread's loader
+        // changes.
         unsafe { (self.0 as *const u32).read_volatile() == CONSISTENT }
     }
 }
@@ -173,7 +175,8 @@ impl Later {
         self.tell(&Meta::Refused { image: self.agent.image, definition: number as u32, symbol, reason });
     }
 
-    /// Plants one definition in an object that has just been loaded. Whether nothing is left to be done.
+    /// Plants one definition in an object that has just been loaded. Returns whether nothing is left to be
+    /// done.
     fn plant(&self, number: usize, loaded: &[Loaded], object: &Loaded, indirect: Indirect) -> bool {
         let definition = &self.definitions[number];
         let found = targets_of(loaded, number, definition, indirect);

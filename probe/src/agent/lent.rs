@@ -1,14 +1,16 @@
-//! Children that run in their parent's memory until they execute a program: of vfork, `posix_spawn` and what is built on it.
+//! Children that run in their parent's memory until they execute a program: those of `vfork`, `posix_spawn`
+//! and functions that use them.
 //!
-//! Such a child has its parent's thread-local memory, so it finds its parent's ring, which it may use: the parent's thread waits
-//! meanwhile. But its events are its own. Asking the kernel at every hit whose they are would be dear, so a probe on the
-//! functions that make such children says when to ask: from there on until the parent has asked and found itself.
+//! Such a child has its parent's thread-local memory, and so its parent's ring, which it may use while the
+//! parent's thread waits. But its events are its own. Asking the kernel at every hit which process it is
+//! would be dear, so a probe on the functions that make such children starts the asking; it stops when the
+//! parent has asked and found itself.
 
 use super::{places, process};
 use probe_core::AnyProbe;
 use probe_host_linux::{Kprobe, Native};
 
-/// The functions of libc that make such children. What they are built on has no name.
+/// The functions of libc that make such children. The function underneath them has no name.
 const MAKERS: [&str; 6] = ["vfork", "__vfork", "posix_spawn", "posix_spawnp", "system", "popen"];
 
 /// The probes on them.

@@ -1,8 +1,8 @@
 //! Functions that must not be probed although their instructions could be.
 //!
-//! libc blocks all signals in several places by system calls of its own, and a breakpoint that is hit there would end the
-//! process. Where [`probe_host_linux::guard`] finds these calls, it keeps SIGTRAP out of that; where it does not (an unknown C
-//! library), functions that libc is known to call in such places are refused.
+//! libc blocks all signals in several places by system calls of its own, and a breakpoint that is hit there
+//! would end the process. Where [`probe_host_linux::guard`] finds these calls, it keeps SIGTRAP unblocked;
+//! where it does not (an unknown C library), functions that libc is known to call in such places are refused.
 
 use probe_core::host::Host;
 use probe_core::{AnyProbe, CodeAddr};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether libc's system calls are guarded.
 static IS_GUARDED: AtomicBool = AtomicBool::new(false);
 
-/// Tells what [`probe_host_linux::guard::probes`] has found: before the first [`Refusals::new`].
+/// Notes what [`probe_host_linux::guard::probes`] has found. Call it before the first [`Refusals::new`].
 pub(super) fn note_guard(guard: &[AnyProbe<Native>]) {
     IS_GUARDED.store(!guard.is_empty(), Ordering::Relaxed);
 }
@@ -26,7 +26,8 @@ pub(super) fn note_planted() {
     IS_PLANTED.store(true, Ordering::Relaxed);
 }
 
-/// Whether libc's own calls keep the program's actions and masks, as the kernel would: then nothing is left to do before them.
+/// Whether the guard handles libc's own calls, so that interposed functions have nothing to do for actions
+/// and masks.
 pub(super) fn is_planted() -> bool {
     IS_PLANTED.load(Ordering::Relaxed)
 }
@@ -68,7 +69,8 @@ const RETURNS_TWICE: [&str; 15] = [
 const LOOKS_AT_CALLER: [&str; 6] =
     ["dlopen", "dlmopen", "dlsym", "dlvsym", "__libc_dlopen_mode", "__libc_dlsym"];
 
-/// The functions that must not be probed, whatever their instructions are, by address: they have many names.
+/// The functions that must not be probed whatever their instructions are, by address, as they have many
+/// names.
 pub(super) struct Refusals {
     at_return: HashMap<CodeAddr, &'static str>,
     always: HashMap<CodeAddr, &'static str>,

@@ -1,15 +1,21 @@
-//! The agent: what the dynamic linker loads into the traced program.
+//! The agent: the shared object that the dynamic linker loads into the traced program.
 //!
-//! Its constructor runs before the program's `main`: it maps the shared memory, reads the definitions, plants all
-//! probes in one batch and reports what it has planted; where a definition cannot be used it reports why and ends the
-//! process. After that the agent only runs in handlers ([`emit`]) and behind a few interposed functions ([`hooks`]).
+//! Its constructor runs before the program's `main`: it maps the shared memory, reads the definitions, plants
+//! all probes in one batch and reports what it has planted; if a definition cannot be used it reports why and
+//! ends the process. After that the agent only runs in handlers ([`emit`]) and behind a few interposed
+//! functions ([`hooks`]).
 //!
-//! It uses nothing of the program's: its memory comes from the kernel ([`alloc`]), its files are closed before `main`,
-//! its environment variables are gone by then (unless children are to be followed, too).
+//! It uses nothing of the program's: its memory comes from the kernel ([`alloc`]), its files are closed
+//! before `main`, its environment variables are gone by then (unless children are to be followed, too).
 //!
-//! In the order of reading: [`start`] the constructor · [`places`] definitions to places · [`plant`] places to probes · [`later`] objects that come later · [`objects`] what is loaded ·
-//! [`emit`] handlers · [`fetch`] values · [`process`] this process, its threads, their rings · [`clock`] ·
-//! [`hooks`] interposed functions · [`confined`] programs that forbid themselves system calls · [`lent`] children in their parent's memory · [`exec`] programs executed in place · [`debuggers`] children that ask to be debugged · [`trial`] what would come of it · [`masks`] what must not be probed · [`environment`] what it leaves of itself there · [`runner`] programs under an emulator · [`alloc`].
+//! In the order of reading: [`start`] the constructor · [`places`] definitions to places · [`plant`] places
+//! to probes · [`later`] objects that come later · [`objects`] the loaded objects · [`emit`] handlers ·
+//! [`fetch`] values · [`process`] this process, its threads, their rings · [`clock`] the time · [`hooks`]
+//! interposed functions · [`confined`] programs that forbid themselves system calls · [`lent`] children in
+//! their parent's memory · [`exec`] programs executed in place · [`debuggers`] children that ask to be
+//! debugged · [`trial`] the outcome of a system call, known before it is made · [`masks`] functions that must
+//! not be probed · [`environment`] our variables there · [`quiet`] the destructors of objects that only the
+//! agent uses · [`runner`] programs under an emulator · [`alloc`] memory.
 
 mod alloc;
 mod clock;

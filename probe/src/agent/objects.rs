@@ -1,4 +1,4 @@
-//! What is loaded, as definitions name it.
+//! The loaded objects, as definitions name them.
 
 use crate::def::{Fit, HasFile, Named, fit, object_named};
 use crate::wire::Meta;
@@ -94,8 +94,8 @@ pub(super) fn find<'a>(objects: &'a [Loaded], wanted: &str) -> Option<&'a Loaded
     }
 }
 
-/// Whether the program may load an object later that a definition calls `wanted`: there is a file at that path, or one of
-/// that name (or one that begins so, up to a dot) where libraries are looked for.
+/// Whether the program may load an object later that a definition calls `wanted`: there is a file at that
+/// path, or one of that name (or one that begins so, up to a dot) where libraries are looked for.
 pub(super) fn can_come_later(objects: &[Loaded], wanted: &str) -> bool {
     if wanted.contains('/') {
         return Path::new(wanted).is_file();
@@ -158,7 +158,8 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _len: usize, objects: *m
     objects.push(Loaded {
         name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         segments: segments.collect(),
-        // SAFETY: an object's notes stay mapped as long as the object, which the loader keeps while this runs.
+        // SAFETY: an object's notes stay mapped as long as the object, which the loader keeps while this
+        // runs.
         build_id: unsafe { build_id(headers, bias) }.unwrap_or_default(),
         path,
         is_program,

@@ -1,4 +1,5 @@
-//! From definitions to places in the loaded objects, and the sentences about those that cannot be found or probed.
+//! From definitions to places in the loaded objects, and the sentences about those that cannot be found or
+//! probed.
 
 use super::objects::Loaded;
 use crate::def::names::{self, Candidate};
@@ -22,7 +23,7 @@ pub(super) struct Target {
 /// The bytes of a definition that are to blame, and one sentence.
 pub(super) type Blamed = ((usize, usize), String);
 
-/// The places that a definition means. A span of (0, 0): its object is not loaded.
+/// The places that a definition means. An error with the span (0, 0): its object is not loaded.
 pub(super) fn targets_of(
     objects: &[Loaded],
     number: usize,
@@ -92,7 +93,7 @@ fn no_object(objects: &[Loaded], wanted: &str) -> String {
     format!("no object `{wanted}` is loaded before the program starts; {hint}")
 }
 
-/// The functions that a definition's pattern means in `object` and that `targets` do not stand for: indirect ones.
+/// The indirect functions that a definition's pattern matches in `object` and that `targets` lack.
 pub(super) fn left_out(object: &Loaded, definition: &Definition, targets: &[Target]) -> Vec<String> {
     let mut names = HashSet::new();
     probes().host().for_each_symbol(&mut |symbol, _| {
@@ -163,8 +164,8 @@ fn called(
     });
 }
 
-/// The one function that a name means: its symbol, its demangled name, or, where nothing is called so, the last components of a
-/// demangled name.
+/// The one function that a name means: by its symbol, by its demangled name, or, if nothing has that name, by
+/// the last components of a demangled name.
 fn one(
     objects: &[Loaded],
     object: Option<&Loaded>,
@@ -281,7 +282,7 @@ fn matching(
     targets
 }
 
-/// What is lower for the name that people use: few leading underscores, then short.
+/// A key that is lower for the name that people use: few leading underscores, then short.
 fn plainness(name: &str) -> (usize, usize) {
     (name.len() - name.trim_start_matches('_').len(), name.len())
 }

@@ -12,7 +12,8 @@ use probe_core::{AnyProbe, Place};
 use probe_host_linux::{Kprobe, Kretprobe, LinuxProcess, Native, Probe, Regs, probes};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// How many calls a return probe follows at the same time if its definition does not say: recursion and threads.
+/// How many calls a return probe follows at the same time if its definition does not say: recursion and
+/// threads.
 const MAX_ACTIVE: i32 = 64;
 /// The same for a probe that a pattern planted, one of maybe thousands.
 const MAX_ACTIVE_OF_MANY: i32 = 16;
@@ -55,7 +56,8 @@ pub(super) fn group(
     own: Vec<AnyProbe<Native>>,
 ) -> Result<(), Unusable> {
     let (probes, points) = build(agent, definitions, targets)?;
-    // The agent's own come first, so that of several on one place they are hit last: they may lead the program elsewhere.
+    // The agent's own come first, so that of several on one place they are hit last: they may lead the
+    // program elsewhere.
     let own_count = own.len();
     let probes: Vec<_> = own.into_iter().chain(probes).collect();
     // The command must know every point before its first event.
@@ -85,7 +87,8 @@ pub(super) fn group(
     Ok(())
 }
 
-/// Adds what handlers have not yet told to the shared counters. Called when the process or its image ends.
+/// Adds the misses that handlers have not yet published to the shared counters. Called when the process or
+/// its image ends.
 pub(super) fn publish_all() {
     if process::agent().is_none_or(|agent| process::traced_process(agent).is_none()) {
         return;

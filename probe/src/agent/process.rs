@@ -1,8 +1,9 @@
-//! This process: which one it is, whether it is traced, and which ring a thread writes into.
+//! This process: its number, whether it is traced, and which ring a thread writes into.
 //!
-//! All of it can change by a fork, of which nobody tells: so the process' number lies in a page that the kernel wipes
-//! in a fork's child (`MADV_WIPEONFORK`). A handler that finds a zero there is in a new process. Emulators take that advice
-//! without following it: there every handler asks for the process' number.
+//! A fork changes all of it, and nobody announces a fork. So the process's number lies in a page that the
+//! kernel wipes in a fork's child (`MADV_WIPEONFORK`), and a handler that finds a zero there is in a new
+//! process. Emulators accept that advice without following it: there every handler asks for the process's
+//! number.
 
 use super::confined;
 use crate::wire::{Meta, Owner, Region, Ring};
@@ -69,7 +70,7 @@ pub(super) fn agent() -> Option<&'static Agent> {
     AGENT.get()
 }
 
-/// The process that is running this, or `None` where it is not traced. Fit for handlers.
+/// The process that runs this code, or `None` if it is not traced. Fit for handlers.
 #[inline]
 pub(super) fn traced_process(agent: &Agent) -> Option<u32> {
     let word = PROCESS.load(Ordering::Relaxed);
@@ -90,8 +91,8 @@ pub(super) fn traced_process(agent: &Agent) -> Option<u32> {
     (process != MUTED).then_some(process)
 }
 
-/// While it lives, what this thread does is the agent's own work and not traced. What text was written through is closed then: it
-/// would be among the program's descriptors.
+/// While it lives, this thread does the agent's own work, which is not traced. Its end closes the descriptor
+/// for writing text, so that the program finds none but its own.
 pub(super) struct Muted(bool);
 
 impl Muted {
@@ -109,7 +110,7 @@ impl Drop for Muted {
     }
 }
 
-/// From here to [`unmute`], what this thread does is the agent's own work.
+/// From here to [`unmute`], this thread does the agent's own work.
 pub(super) fn mute() {
     std::mem::forget(Muted::new());
 }
@@ -119,24 +120,25 @@ pub(super) fn unmute() {
     drop(Muted(false));
 }
 
-/// Whether this thread is at the agent's own work. Fit for handlers.
+/// Whether this thread does the agent's own work. Fit for handlers.
 #[inline]
 pub(super) fn is_muted() -> bool {
     threads::words().is_some_and(|words| words[MUTE].load(Ordering::Relaxed) != 0)
 }
 
-/// Which of a thread's words says that it is muted. The others are its ring (0 and 1).
+/// The index of the thread's word that says whether it is muted. Words 0 and 1 are its ring.
 const MUTE: usize = 2;
 
-/// Whether this is the traced process itself and neither a forked child nor one that still shares its memory (vfork).
+/// Whether this is the traced process itself and neither a forked child nor one that still shares its memory
+/// (vfork).
 pub(super) fn is_traced_process_itself() -> bool {
     let word = PROCESS.load(Ordering::Relaxed);
     // SAFETY: not null, so it is the word of `start`.
     !word.is_null() && unsafe { (*word).load(Ordering::Relaxed) } == process_id()
 }
 
-/// Which of a thread's words says that a child of it may be running this, which shares its memory: 1, or the child's number, where that has
-/// asked to be debugged ([`ask_at_execution`]).
+/// The index of the thread's word that says whether a child which shares its memory may be running: 1, or the
+/// child's number if the child has asked to be debugged ([`ask_at_execution`]).
 const LENT: usize = 3;
 
 /// This thread is about to make a child that shares its memory. Fit for handlers.
@@ -146,7 +148,7 @@ pub(super) fn expect_child() {
     }
 }
 
-/// This child shares its parent's memory and asks to be debugged: it does so when it executes a program.
+/// Makes this child, which shares its parent's memory, ask to be debugged when it executes a program.
 pub(super) fn ask_at_execution() {
     if let Some(words) = threads::words() {
         words[LENT].store(process_id() as usize, Ordering::Relaxed);
@@ -161,10 +163,10 @@ pub(super) fn asks_at_execution() -> bool {
     })
 }
 
-/// Whether this process is what it would be without the agent, for good.
+/// Whether this process has been restored for good to what it would be without the agent.
 static IS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
 
-/// From here on nothing in this process is traced, nor kept from it.
+/// Stops tracing in this process, and keeping signals and masks from it, for good.
 pub(super) fn give_up() {
     IS_GIVEN_UP.store(true, Ordering::Relaxed);
     let word = PROCESS.load(Ordering::Relaxed);
@@ -174,13 +176,14 @@ pub(super) fn give_up() {
     }
 }
 
-/// Whether [`give_up`] was called, here or in a process that this one is a copy of.
+/// Whether [`give_up`] was called, here or in an ancestor before the fork.
 pub(super) fn is_given_up() -> bool {
     IS_GIVEN_UP.load(Ordering::Relaxed)
 }
 
-/// The task that is running this where it is not the one that [`threads::words`] are of: a child that shares its parent's
-/// memory. Asks the kernel only where such a child has been expected, until the parent is back.
+/// The child that runs this code in its parent's memory, if it is one; its events are its own, while
+/// [`threads::words`] are its parent's. Asks the kernel only from the moment that such a child is expected
+/// until the parent is back.
 #[inline]
 pub(super) fn lent_to(process: u32) -> Option<Owner> {
     let words = threads::words()?;
@@ -195,7 +198,8 @@ pub(super) fn lent_to(process: u32) -> Option<Owner> {
     Some(Owner { pid, tid: thread_id() })
 }
 
-/// The ring of the thread that is running this, with whom its events are of; `None` where all are taken. Fit for handlers.
+/// The ring of the running thread, with the owner of its events; `None` if all rings are taken. Fit for
+/// handlers.
 #[inline]
 pub(super) fn thread_ring(
     agent: &Agent,
@@ -217,11 +221,12 @@ pub(super) fn thread_ring(
     claim_for_thread(agent, process, child)
 }
 
-/// The thread of an owner that is not known yet: a child has taken the ring that its parent's thread will have.
+/// The thread number of an owner that is not known yet: a child has taken the ring of its parent's thread.
 const CHILD: u32 = 0;
 
-/// Takes a ring for the thread that the words are of. For a child that shares its parent's memory that is its parent's thread,
-/// which lives on: in the child's name, the command would give the ring away as soon as the child has ended.
+/// Takes a ring for the thread that owns the words. For a child that shares its parent's memory, that is its
+/// parent's thread, which lives on: if the ring were the child's, the command would free it as soon as the
+/// child has ended.
 #[cold]
 fn claim_for_thread(agent: &Agent, process: u32, child: Option<Owner>) -> Option<(Ring<'static>, Owner)> {
     let words = threads::words()?;
@@ -249,7 +254,7 @@ fn release_ring(words: &threads::Words) {
     }
 }
 
-/// A ring for what the constructor has to say. Given back when it is dropped.
+/// A ring for the constructor's messages. Given back when it is dropped.
 pub(super) struct Reporter {
     region: Region,
     ring: Option<Ring<'static>>,

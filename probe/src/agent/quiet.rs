@@ -1,9 +1,9 @@
-//! Objects that are loaded for the agent alone (libgcc_s, where the program does not use it): what they do at the end is the
-//! tracer's own doing.
+//! Objects that are loaded for the agent alone (libgcc_s, if the program does not use it): their destructors
+//! are the tracer's own work, not the program's.
 //!
-//! Their destructors are called by the dynamic linker one by one, with the program's in between. So their list of destructors,
-//! DT_FINI_ARRAY, gets a function of ours in each place, which runs them all while this thread is muted.
-//! ELF gABI, Dynamic Section; Initialization and Termination Functions.
+//! The dynamic linker calls destructors one by one, with the program's in between. So each place in the list
+//! of destructors of such an object, DT_FINI_ARRAY, gets a function of ours, which runs them all while this
+//! thread is muted. ELF gABI, Dynamic Section; Initialization and Termination Functions.
 
 use super::process::Muted;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -16,7 +16,7 @@ type Header = libc::Elf32_Phdr;
 
 type Destructor = unsafe extern "C" fn();
 
-/// The destructors that the dynamic linker does not find any more, in the order of their lists.
+/// The destructors that were taken off the dynamic linker's lists, in the order of these lists.
 static TAKEN: Mutex<Vec<Destructor>> = Mutex::new(Vec::new());
 
 const DT_NULL: usize = 0;
@@ -89,7 +89,7 @@ fn take(object: &Dynamic) {
     }
 }
 
-/// Runs what was taken, once, the last first as the dynamic linker does.
+/// Runs the destructors that were taken, once, the last first as the dynamic linker does.
 unsafe extern "C" fn run_quietly() {
     let _muted = Muted::new();
     let taken = TAKEN.try_lock().map(|mut taken| std::mem::take(&mut *taken)).unwrap_or_default();

@@ -1,9 +1,9 @@
-//! Programs that the traced one executes, where an emulator runs them that the kernel does not start by itself.
+//! Programs that the traced one executes, if they need an emulator that the kernel does not start by itself.
 //!
 //! `probe trace --runner 'qemu-aarch64 -L DIR'` starts the program through that command and names it in the
-//! environment ([`RUNNER_VARIABLE`]). What the program executes then has to be started in the same way. The emulator is a
-//! program of the machine below: `LD_PRELOAD` in its environment would mean itself, so that what the emulated program is
-//! to have there is handed over with the emulator's option `-E`.
+//! environment ([`RUNNER_VARIABLE`]). Programs that this one executes have to be started in the same way. The
+//! emulator is a program of the host machine: `LD_PRELOAD` in its environment would apply to itself, so the
+//! emulated program's variables are handed over by the emulator's option `-E`.
 
 use crate::RUNNER_VARIABLE;
 use std::ffi::{CStr, CString, OsStr, c_char};
@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
-/// How much of an ELF header tells the machine: class, byte order, `e_type`, `e_machine`.
+/// The bytes of an ELF header that identify the machine: class, byte order, `e_type`, `e_machine`.
 const HEAD_LEN: usize = 20;
 
 /// What is known from the start on.
@@ -27,7 +27,8 @@ struct Runner {
 
 static RUNNER: OnceLock<Runner> = OnceLock::new();
 
-/// Looks whether there is a runner. If so, the thread gets the program's name: the kernel has given it the emulator's.
+/// Looks for a runner. If there is one, the thread gets the program's name, as the kernel has given it the
+/// emulator's.
 pub(super) fn start() {
     let Some(value) = std::env::var_os(RUNNER_VARIABLE) else { return };
     let words: Vec<CString> = words(&value).filter_map(|word| CString::new(word).ok()).collect();
@@ -65,7 +66,7 @@ fn is_of_same_machine(theirs: &[u8; HEAD_LEN], ours: &[u8; HEAD_LEN]) -> bool {
     theirs[..6] == ours[..6] && theirs[18..] == ours[18..]
 }
 
-/// What to give to `execve` instead of what the program gives to it.
+/// The arguments of `execve` that replace the program's.
 pub(super) struct Execution {
     path: CString,
     argv: Vec<*const c_char>,
@@ -129,7 +130,8 @@ impl Execution {
     }
 }
 
-/// Where `execvp` would find `file`; `None` where programs are executed by the kernel itself, or there is none.
+/// Where `execvp` would find `file`; `None` where programs are executed by the kernel itself, or there is
+/// none.
 pub(super) fn find(file: &CStr) -> Option<CString> {
     RUNNER.get()?;
     if file.to_bytes().contains(&b'/') {

@@ -1,10 +1,12 @@
 //! The constructor: everything that happens before the first instruction of the program's own objects.
 //!
-//! The agent is linked with `-z initfirst` (DF_1_INITFIRST), so the dynamic linker calls its constructor before those of all other
-//! objects, libc's included, and before the program's DT_PREINIT_ARRAY. By then everything has been relocated and libc can make
-//! system calls, has thread-local storage and its loader's services; what its own constructor sets up (`environ`) is not there
-//! yet. What runs earlier is not seen: the dynamic linker itself with what it calls (its `malloc`), and the resolvers of
-//! indirect functions. Where another object asks for the same place (libpthread before glibc 2.34), that one has it.
+//! The agent is linked with `-z initfirst` (DF_1_INITFIRST), so the dynamic linker calls its constructor
+//! before those of all other objects, libc's included, and before the program's DT_PREINIT_ARRAY. By then
+//! everything has been relocated, and libc can make system calls, has thread-local storage and its loader's
+//! services; only the variables that its own constructor sets (`environ`) are missing. Code that runs earlier
+//! is not seen: the dynamic linker itself with the functions that it calls (its `malloc`), and the resolvers
+//! of indirect functions. Only one object can be first: where another one asks to be (libpthread before glibc
+//! 2.34), that one is.
 
 use super::places::targets_of;
 use super::plant::{self, Unusable};
@@ -27,7 +29,7 @@ static CONSTRUCTOR: unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_ch
 #[unsafe(link_section = ".fini_array")]
 static DESTRUCTOR: extern "C" fn() = destructor;
 
-/// What is run last of the destructors: what the object itself has to undo (`__cxa_finalize`) lies between the two.
+/// The destructor that runs last: the object's own clean-up (`__cxa_finalize`) lies between the two.
 #[used]
 #[unsafe(link_section = ".fini_array.00001")]
 static LAST_DESTRUCTOR: extern "C" fn() = last_destructor;
@@ -35,7 +37,7 @@ static LAST_DESTRUCTOR: extern "C" fn() = last_destructor;
 /// The exit status of a process that is ended before its `main`.
 const FAILED: c_int = 2;
 
-/// Whether a definition is an error if its object is not loaded and nothing says that it will ever be.
+/// Whether a definition is an error if its object is not loaded and nothing says that it will be.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Missing {
     /// It is an error.
@@ -48,7 +50,8 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
     // SAFETY: the dynamic linker passes the program's environment.
     let Some(path) = (unsafe { environment::region(variables) }) else { return };
     let Ok(region) = Region::open(path) else { return };
-    // SAFETY: what libc's own constructor will do a moment later, with the same pointer; no other thread exists.
+    // SAFETY: what libc's own constructor will do a moment later, with the same pointer; no other thread
+    // exists.
     unsafe { environment::publish(variables) };
     let flags = region.flags();
     if !flags.follow {
@@ -112,8 +115,8 @@ fn start(agent: &'static Agent, reporter: &Reporter, missing: Missing) -> Result
     plant_all(agent, reporter, definitions, missing)
 }
 
-/// Plants all definitions and tells the command about every point, all or nothing. What names objects that are not
-/// loaded yet is left to [`later`].
+/// Plants all definitions and tells the command about every point, all or nothing. Definitions of objects
+/// that are not loaded yet are left to [`later`].
 ///
 /// # Errors
 /// The first definition that cannot be used.

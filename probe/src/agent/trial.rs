@@ -1,7 +1,7 @@
-//! Trials: a copy of this process does something and dies, so that what would come of it is known beforehand.
+//! Trials: a copy of this process makes a system call and dies, so that the outcome is known beforehand.
 //!
-//! Everything here is a system call and nothing else: it runs in handlers, in children that share their parent's memory, and in
-//! the copy, where locks may be held by nobody.
+//! Everything here is a system call and nothing else: it runs in handlers, in children that share their
+//! parent's memory, and in the copy, where locks may be held that nobody will release.
 
 use probe_host_linux::sys::{self, Action, SignalSet};
 use std::ffi::{c_int, c_long};
@@ -22,7 +22,7 @@ impl Execution {
         unsafe { sys::call(self.number, self.arguments) }.err().unwrap_or(0)
     }
 
-    /// What would come of it, for a process that is debugged.
+    /// Whether it would succeed in a process that is debugged.
     ///
     /// # Errors
     /// It would fail with this errno.
@@ -61,7 +61,7 @@ pub(super) fn ask_to_be_traced() -> Result<(), c_int> {
     ptrace(libc::PTRACE_TRACEME as usize, 0, 0)
 }
 
-/// What would come of [`ask_to_be_traced`].
+/// Whether [`ask_to_be_traced`] would succeed.
 ///
 /// # Errors
 /// It would fail with this errno.
@@ -69,8 +69,8 @@ pub(super) fn may_be_traced() -> Result<(), c_int> {
     copy(|| ask_to_be_traced().err().unwrap_or(0), |copy| said(wait(copy)?))
 }
 
-/// Makes a copy that does `act` and ends with the errno that this returns, and gives it to `see`. Where there can be no copy,
-/// all is taken to be well.
+/// Makes a copy of this process that calls `act` and ends with its errno, and passes the copy to `see`. If no
+/// copy can be made, the outcome is taken to be success.
 fn copy(act: impl FnOnce() -> c_int, see: impl FnOnce(usize) -> Result<(), c_int>) -> Result<(), c_int> {
     let quiet = Quiet::new();
     // SAFETY: as fork(2): no stack, no memory shared, no signal at its end.
@@ -159,7 +159,7 @@ fn wait(copy: usize) -> Result<c_int, c_int> {
     unsafe { sys::call(libc::SYS_wait4, [copy, to, libc::__WALL as usize, 0]) }.map(|_| status)
 }
 
-/// What a copy has said by its end; one that was killed has said nothing.
+/// The errno that a copy has reported by its exit status; a copy that was killed has reported none.
 fn said(status: c_int) -> Result<(), c_int> {
     match libc::WEXITSTATUS(status) {
         errno if libc::WIFEXITED(status) && errno != 0 => Err(errno),

@@ -1,9 +1,9 @@
 //! The reader of the rings: learns what is planted, merges events by time, keeps what the summary needs.
 //!
-//! Events of several threads are merged by holding each back until all events that are older must have arrived: a
-//! pass over all rings that begins at time T sees everything that was committed before T, and each ring tells the
-//! time of the event that is just being written into it. Records that explain events were committed before those
-//! events' timestamps, so they are always known by then.
+//! Events of several threads are merged by holding each back until all events that are older must have
+//! arrived: a pass over all rings that begins at time T sees everything that was committed before T, and each
+//! ring tells the time of the event that is just being written into it. Records that explain events were
+//! committed before those events' timestamps, so they are always known by then.
 
 use super::foreign::Foreign;
 use super::learned::{Learned, Planted, Running};
@@ -18,7 +18,7 @@ use crate::wire::{Event, LONGEST_RECORD, Point, Reader, Record, Region, Values, 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How long it may take another CPU's stores to be seen here; much more than it takes.
+/// The longest time that another CPU's stores may take to be seen here; much more than they do.
 const SLACK_NS: u64 = 1_000_000;
 /// How far ahead of this clock an event's time may lie: it was written while the rings were read.
 const AHEAD_NS: u64 = 1_000_000_000;
@@ -89,7 +89,7 @@ pub(super) struct Consumer {
 struct Pass {
     /// How many bytes were read.
     bytes: usize,
-    /// Whether something that was there at the beginning is still to be read.
+    /// Whether data that was there at the beginning of the pass is still unread.
     is_partial: bool,
 }
 
@@ -213,7 +213,8 @@ impl Consumer {
         }
     }
 
-    /// Reads one ring; returns how many bytes that were, and before which time nothing is left there, if anything is.
+    /// Reads one ring; returns how many bytes that were, and before which time nothing is left there, if
+    /// anything is.
     fn drain_ring(&mut self, index: usize, share: usize, now_ns: u64) -> (usize, Option<u64>) {
         const { assert!(LONGEST_RECORD <= pending::MOST_BYTES) };
         let comm = self.reader.comm(index);

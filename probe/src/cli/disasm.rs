@@ -1,11 +1,13 @@
-//! Disassembly, for people to read. What is probed how is decided by the backends' own decoders, never here.
+//! Disassembly, for people to read. The backends' own decoders decide how an instruction is probed, never
+//! this.
 
 use super::foreign::Foreign;
 use super::machine;
 use object::elf;
 use yaxpeax_arch::{Decoder, LengthedInstruction, U8Reader};
 
-/// The instruction at the start of `bytes`, which lies at `addr`; its raw words where no disassembler knows it.
+/// The instruction at the start of `bytes`, which lies at `addr`; its raw words where no disassembler knows
+/// it.
 ///
 /// `name` turns the target of a branch into a symbol.
 pub(super) fn instruction(

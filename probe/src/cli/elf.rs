@@ -260,8 +260,9 @@ impl Libraries {
         Ok(loaded)
     }
 
-    /// The file that `name` means: a path, the file name of a shared object or of a program in PATH, or the beginning of one up to
-    /// a dot, if only one file begins so ([`object_named`](crate::def::object_named) is the same for what is loaded).
+    /// The file that `name` means: a path, the file name of a shared object or of a program in PATH, or the
+    /// beginning of one up to a dot, if only one file begins so ([`object_named`](crate::def::object_named)
+    /// is the same for what is loaded).
     ///
     /// # Errors
     /// There is none, with near matches; or several begin so.

@@ -80,7 +80,8 @@ fn explain_place(text: &str, style: Style) -> Result<(), Failure> {
     ignore_broken_pipe(out.flush())
 }
 
-/// The function called `name`, as `probe trace` finds it; the caret is put under the place where there is none.
+/// The function called `name`, as `probe trace` finds it; the caret is put under the place where there is
+/// none.
 fn find_function(object: &ObjectFile, name: &str, definition: &Definition) -> Result<Entry, Failure> {
     let mut found: Vec<Entry> = Vec::new();
     let mut add = |entry: &Entry| {

@@ -7,7 +7,7 @@ use std::fmt;
 
 /// An error that ends the command: one sentence, perhaps with a definition and a caret.
 ///
-/// Names in it are somebody else's. What it holds is escaped already, so that nothing is printed raw by whoever prints it.
+/// Names in it are somebody else's, so its text is escaped when it is made: nobody can print it raw.
 #[derive(Debug)]
 pub(super) struct Failure {
     sentence: String,

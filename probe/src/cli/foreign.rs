@@ -1,8 +1,9 @@
-//! Text that is not ours: names of symbols, objects, files and tasks, and whatever the traced program says.
+//! Text that is not ours: names of symbols, objects, files and tasks, and strings that the traced program
+//! sends.
 //!
-//! Such text may hold anything, also what moves a terminal's cursor, starts a new line or turns the direction of writing. It
-//! lives in a [`Foreign`], which cannot be printed; [`Foreign::shown`] is the one way to a terminal, and [`json`] the one into
-//! JSON.
+//! Such text may hold anything, such as characters that move a terminal's cursor, start a new line or turn
+//! the direction of writing. It lives in a [`Foreign`], which cannot be printed; [`Foreign::shown`] is the
+//! one way to a terminal, and [`json`] the one into JSON.
 
 use serde_json::Value as Json;
 use std::ffi::OsStr;
@@ -32,7 +33,8 @@ impl<S: AsRef<[u8]>> Foreign<S> {
         Escaped { bytes: self.0.as_ref(), quote: None }
     }
 
-    /// The text as a string of JSON; what is not UTF-8 becomes U+FFFD there, and stands in the line's member `bytes`.
+    /// The text as a string of JSON; bytes that are not UTF-8 become U+FFFD there, and stand in the line's
+    /// member `bytes`.
     pub(super) fn json(&self) -> Json {
         String::from_utf8_lossy(self.0.as_ref()).into()
     }
@@ -48,7 +50,7 @@ pub(super) fn os(text: &OsStr) -> Escaped<'_> {
     Escaped { bytes: text.as_bytes(), quote: None }
 }
 
-/// Bytes as they stand between two `quote`s of C's: the quote and the backslash are escaped, too.
+/// Bytes as they stand between two `quote`s in C: the quote and the backslash are escaped, too.
 pub(super) fn quoted(bytes: &[u8], quote: char) -> Escaped<'_> {
     Escaped { bytes, quote: Some(quote) }
 }
@@ -96,8 +98,9 @@ fn hex(out: &mut String, byte: u8) -> fmt::Result {
     write!(out, "\\x{byte:02x}")
 }
 
-/// Whether a terminal shows `c` where it stands and does nothing else: no control character (Cc), no format character (Cf,
-/// which has the bidirectional controls, and what has no width), no separator of lines or paragraphs (Zl, Zp).
+/// Whether a terminal shows `c` where it stands and does nothing else: no control character (Cc), no format
+/// character (Cf: the bidirectional controls, characters without width), no separator of lines or paragraphs
+/// (Zl, Zp).
 pub(super) fn is_plain(c: char) -> bool {
     !c.is_control()
         && !matches!(
@@ -125,7 +128,8 @@ pub(super) fn is_plain(c: char) -> bool {
         )
 }
 
-/// An object as a line of JSON, which may be looked at on a terminal: what is not plain is written as `\uXXXX`.
+/// An object as a line of JSON, which may be looked at on a terminal: what is not plain is written as
+/// `\uXXXX`.
 pub(super) fn json(object: &Json) -> String {
     let text = object.to_string();
     if as_plain_ascii(text.as_bytes()).is_some() || text.chars().all(is_plain) {

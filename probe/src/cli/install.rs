@@ -1,4 +1,5 @@
-//! `probe install-docs`: the manual pages and completions that the command carries, where man and shells look for them.
+//! `probe install-docs`: the manual pages and completions that the command carries, where man and shells look
+//! for them.
 
 use super::args::InstallDocs;
 use super::failure::Failure;

@@ -1,9 +1,10 @@
 //! Events and summary as JSON: one object per line.
 //!
-//! Events have `"type":"event"`; the last line has `"type":"summary"`. Times are nanoseconds since the command started.
-//! Values that could not be read are `null`; hexadecimal types are strings, so that no reader rounds them. Strings are UTF-8, as
-//! JSON's are: what is not becomes U+FFFD, and `bytes` then has it in hexadecimal, where the event has the string
-//! (`.args.path` and `.bytes.args.path`). The manual page probe-trace(1) lists the members.
+//! Events have `"type":"event"`; the last line has `"type":"summary"`. Times are nanoseconds since the
+//! command started. Values that could not be read are `null`; hexadecimal types are strings, so that no
+//! reader rounds them. Strings are UTF-8, as JSON requires: other bytes become U+FFFD, and the member `bytes`
+//! has the string in hexadecimal, at the same path (`.args.path` and `.bytes.args.path`). The manual page
+//! probe-trace(1) lists the members.
 
 use super::consumer::{Shown, Sink};
 use super::foreign::{self, Foreign};
@@ -85,7 +86,7 @@ fn loss(loss: &Loss) -> Json {
     })
 }
 
-/// The bytes of what is not UTF-8 in an event, at the places where the event has the strings.
+/// The strings of an event that are not UTF-8, in hexadecimal, at the same paths.
 fn bytes(event: &Shown<'_>) -> Option<Json> {
     let comm = Some(value::not_utf8(event.comm.raw())).filter(|comm| !comm.is_null());
     let args = value::bytes(&event.definition.args, event.values);

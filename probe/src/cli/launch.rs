@@ -1,4 +1,4 @@
-//! Starting the program with the agent in it, and ending as it ends.
+//! Starts the program with the agent in it, and ends the command as the program ended.
 
 use super::failure::Failure;
 use std::ffi::{OsStr, OsString};
@@ -100,7 +100,8 @@ pub(super) fn start(what: &What<'_>, agent: &str, region: &str) -> Result<Progra
     Ok(Program { pid: child.id().cast_signed(), signals })
 }
 
-/// The program with `preload` in it. An emulator is a program of the machine below, which must not take that for itself.
+/// The command that starts the program with `preload` in it. An emulator is a program of the host machine,
+/// which must not load that itself.
 fn command(what: &What<'_>, preload: &OsStr) -> Command {
     let words = what.runner.map_or(&[][..], OsStr::as_bytes).split(|&byte| byte == b' ');
     let mut words = words.filter(|word| !word.is_empty()).map(OsStr::from_bytes);
@@ -146,8 +147,8 @@ fn block_signals() -> (libc::sigset_t, libc::sigset_t) {
 }
 
 impl Program {
-    /// Waits for its end; passes on signals meanwhile; ends it with SIGTERM after `limit`, or when nobody reads the events any
-    /// more.
+    /// Waits for its end; passes on signals meanwhile; ends it with SIGTERM after `limit`, or when nobody
+    /// reads the events any more.
     pub(super) fn wait(&self, limit: Option<Duration>) -> ExitStatus {
         let started = Instant::now();
         let mut deadline = limit.map(|limit| (limit, libc::SIGTERM));
@@ -194,8 +195,8 @@ impl Program {
         }
     }
 
-    /// Lets the program go on that has asked to be debugged by its parent (`PTRACE_TRACEME`) and was stopped by `signal`. What the
-    /// kernel sends after an execution is the debugger's.
+    /// Lets a program go on that has asked its parent to debug it (`PTRACE_TRACEME`) and was stopped by
+    /// `signal`. The SIGTRAP that the kernel sends after an execution is the debugger's.
     fn go_on(&self, signal: libc::c_int) {
         // SAFETY: plain data that the call fills.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };

@@ -1,7 +1,8 @@
-//! What the agents have said about their programs.
+//! The facts that the agents have reported about their programs.
 //!
-//! An agent runs in the traced program, which can say the same things: so all of it together has a bounded size, what
-//! belongs to one point is counted for one point, and what ends the command is believed only before the program has run.
+//! An agent runs in the traced program, which can report the same things. So all facts together have a
+//! bounded size, a counter belongs to one point only, and a report that ends the command is believed only
+//! before the program has run.
 
 use super::foreign::Foreign;
 use super::summary::{self, Row};
@@ -10,9 +11,9 @@ use crate::def::{DefError, Definition, Kind as DefKind};
 use crate::wire::{Image, Meta, Point, Reader};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// How many bytes all that is kept may take: a million places with long names.
+/// The most bytes that all facts may take: enough for a million places with long names.
 const MOST_BYTES: usize = if cfg!(target_pointer_width = "64") { 512 << 20 } else { 64 << 20 };
-/// How many objects of one program are kept: each name of an address is looked for in all of them.
+/// The most objects that are kept of one program, as each name of an address is looked for in all of them.
 const MOST_OBJECTS: usize = 1 << 12;
 
 /// A planted point and its name.

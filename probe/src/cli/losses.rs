@@ -1,9 +1,9 @@
-//! Which threads have lost events, because their buffers were full.
+//! The threads that have lost events because their buffers were full.
 
 use crate::wire::Owner;
 use std::collections::HashMap;
 
-/// How many threads are told apart; the program says itself who they are.
+/// The most threads that are told apart, as the program itself says who they are.
 const MOST: usize = 1 << 12;
 
 /// A thread that has lost events.

@@ -32,7 +32,7 @@ pub(super) fn backend(machine: elf::Machine, is_big_endian: bool) -> Option<&'st
     BACKENDS.iter().find(|row| (row.machine, row.is_big_endian) == (machine, is_big_endian))
 }
 
-/// What a machine is called, by an ELF file's class, byte order and machine.
+/// The name of a machine, by an ELF file's class, byte order and machine.
 pub(super) fn name((class, data, machine): (u8, u8, elf::Machine)) -> String {
     if let Some(backend) = backend(machine, data == elf::ELFDATA2MSB.0) {
         let is_short = class == elf::ELFCLASS32.0 && machine == elf::EM_X86_64;

@@ -1,7 +1,7 @@
-//! The manual pages in doc/ and the completions in completions/ are what the command line says. `PROBE_BLESS=1 cargo test -p
-//! probe-trace manual` (or `cargo ci generate`) makes them so.
+//! The manual pages in doc/ and the completions in completions/ follow from the command line. `PROBE_BLESS=1
+//! cargo test -p probe-trace manual` (or `cargo ci generate`) writes them.
 //!
-//! On 64-bit machines only: a default that the pages show is another one elsewhere.
+//! On 64-bit machines only: the pages show a default that is another one elsewhere.
 
 use super::args::Cli;
 use super::pages;

@@ -81,7 +81,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// How a command ends that starts no program: there is no program whose absence would have a status of its own.
+/// The outcome of a command that starts no program: there is no program whose absence would have a status of
+/// its own.
 fn told(done: Result<(), Failure>) -> Result<trace::Outcome, Failure> {
     done.map(|()| trace::Outcome::Status(Status::Success.code()))
         .map_err(|failure| failure.with(Status::Usage))

@@ -1,9 +1,9 @@
-//! The one way in which the command opens a file that somebody has named: who typed the command, or a traced program, which may
-//! put anything under a name at any time.
+//! The one way in which the command opens a file that somebody has named: the user, or a traced program,
+//! which may put anything under a name at any time.
 //!
-//! What is opened is looked at first without being touched (`O_PATH`): opening a device can do something, opening a FIFO
-//! waits, and both may stand where a file was a moment ago. Only regular files of a bounded size are read, into memory of our own:
-//! a mapping would follow a file that is cut off.
+//! A file is looked at before it is opened (`O_PATH`): opening a device can have effects, opening a FIFO
+//! waits, and either may have replaced a file a moment ago. Only regular files of a bounded size are read,
+//! into memory of our own: a mapping would fault if the file were cut off.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,7 +14,7 @@ use std::path::Path;
 /// The largest file that is read.
 const MOST_BYTES: u64 = if cfg!(target_pointer_width = "64") { 8 << 30 } else { 1 << 30 };
 
-/// Which file it is, whatever its name: the device and its number there.
+/// The identity of a file, whatever its name: its device and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FileId {
     pub(super) device: u64,
@@ -22,7 +22,7 @@ pub(super) struct FileId {
 }
 
 impl FileId {
-    /// Which file a descriptor of ours leads to.
+    /// The identity of the file behind a descriptor.
     ///
     /// # Errors
     /// The kernel does not say.
@@ -45,7 +45,8 @@ impl Regular {
     /// Opens the file at `path`.
     ///
     /// # Errors
-    /// There is none, it may not be read, or what is there is something else: a FIFO, a device, a socket, a folder.
+    /// There is none, it may not be read, or what is there is something else: a FIFO, a device, a socket, a
+    /// folder.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let looked = File::options().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path)?;
         let metadata = looked.metadata()?;
@@ -65,7 +66,8 @@ impl Regular {
         self.len_bytes
     }
 
-    /// Its bytes, as many as there were when it was opened at the most: of what the kernel makes up (`/proc/kmsg`) none.
+    /// Its bytes, at most as many as when it was opened; none of a file that the kernel generates
+    /// (`/proc/kmsg`).
     ///
     /// # Errors
     /// It cannot be read, or is too large.

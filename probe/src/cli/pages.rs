@@ -1,4 +1,4 @@
-//! What the manual pages say beyond the options: grammar, output, exit status, environment.
+//! The contents of the manual pages beyond the options: grammar, output, exit status, environment.
 
 use super::args::{EXAMPLES, GRAMMAR};
 use super::status::Status;

@@ -1,6 +1,7 @@
 //! Events that wait for their turn: in one piece of memory, without an allocation for each.
 
-/// How much may wait. More comes together only where a program says that older events are still to come, and writes on.
+/// The most bytes that may wait. More come together only if a program announces older events for ever, and
+/// writes on.
 pub(super) const MOST_BYTES: usize = if cfg!(target_pointer_width = "64") { 64 << 20 } else { 16 << 20 };
 
 /// One event.

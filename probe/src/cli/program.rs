@@ -172,8 +172,8 @@ fn has_interpreter(data: &[u8]) -> bool {
         .unwrap_or(false)
 }
 
-/// Whether a program needs the shared runtime of AddressSanitizer (gcc's or clang's), which looks for itself at the head of the
-/// list of libraries. A runtime within the program does not.
+/// Whether a program needs the shared runtime of AddressSanitizer (gcc's or clang's), which looks for itself
+/// at the head of the list of libraries. A runtime within the program does not.
 fn insists_on_being_first(data: &[u8]) -> bool {
     needed(data).iter().any(|name| name.starts_with("libasan.so") || name.starts_with("libclang_rt.asan"))
 }

@@ -1,4 +1,4 @@
-//! What is known at the end: hits, misses by cause, durations.
+//! The summary at the end: hits, misses by cause, durations.
 
 use super::foreign::Foreign;
 use super::losses::Loss;
@@ -60,7 +60,8 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// Events of hits that were counted and are not among the events: the one number that says whether all are there.
+    /// The number of hits that were counted but have no event: the one figure that says whether all events
+    /// are there.
     pub(super) fn all_lost(&self) -> u64 {
         sum(self.rows.iter().map(|row| row.dropped)).saturating_add(self.lost)
     }

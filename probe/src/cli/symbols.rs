@@ -1,8 +1,9 @@
-//! Names for addresses of traced programs: the symbols of the files that they have mapped, read when they are first asked for.
+//! Names for addresses of traced programs: the symbols of the files that they have mapped, read at the first
+//! request.
 //!
-//! A program names its files itself, may have replaced them since, or may see other files under these names (another mount
-//! namespace). So a file's symbols are taken only if it is the one that was mapped: by its build id, where it has none by device
-//! and number. All that is read for this is bounded together.
+//! A program names its files itself, may have replaced them since, or may see other files under these names
+//! (another mount namespace). So a file's symbols are taken only if it is the mapped file: by its build id,
+//! or without one by device and number. All reading for this has one common bound.
 
 use super::elf::{demangled, segments, with_offset};
 use super::foreign::Foreign;
@@ -32,7 +33,7 @@ pub(super) struct NamedFile {
 /// Which file it was when it was mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MappedId {
-    /// `None` where only `/proc/PID/maps` tells: btrfs shows another device there than `stat` does.
+    /// `None` where only `/proc/PID/maps` tells: for btrfs it shows another device than `stat` does.
     pub(super) device: Option<u64>,
     pub(super) inode: u64,
 }
@@ -56,7 +57,8 @@ struct Files {
     room: u64,
 }
 
-// SAFETY: the reader of events owns its `Symbols` and moves to another thread once, before it has read any file.
+// SAFETY: the reader of events owns its `Symbols` and moves to another thread once, before it has read any
+// file.
 unsafe impl Send for Symbols {}
 
 impl Symbols {

@@ -146,7 +146,7 @@ fn conclude(args: &Trace, status: ExitStatus, mut verdict: Verdict) -> Result<Ou
     }
 }
 
-/// As the program ended; what the command has to say counts where the program says that all is well.
+/// The outcome is the program's; the command's own status counts only if the program has succeeded.
 fn outcome(program: ExitStatus, own: Status) -> Outcome {
     match (program.code(), program.signal()) {
         (_, Some(signal)) => Outcome::Signal(signal),

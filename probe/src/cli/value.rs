@@ -48,8 +48,8 @@ pub(super) fn json(args: &[Argument], mut values: Values<'_>, symbols: &dyn Symb
     Json::Object(map)
 }
 
-/// The bytes, in hexadecimal, of strings and characters that are not UTF-8, at the places where [`json`] has them; `None` where
-/// all are.
+/// The bytes, in hexadecimal, of strings and characters that are not UTF-8, at the places where [`json`] has
+/// them; `None` where all are.
 pub(super) fn bytes(args: &[Argument], mut values: Values<'_>) -> Option<Json> {
     let mut map = serde_json::Map::new();
     for arg in args {

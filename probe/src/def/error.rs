@@ -27,7 +27,8 @@ impl DefError {
         [&self.text[..from], &self.text[from..to], &self.text[to..]]
     }
 
-    /// The line under the definition that marks the place: blanks (and the definition's own tabs), then carets.
+    /// The line under the definition that marks the place: blanks (and the definition's own tabs), then
+    /// carets.
     pub fn marker(&self) -> String {
         let (before, marked) = (
             self.text.get(..self.span.0).unwrap_or(""),

@@ -66,7 +66,7 @@ pub(super) fn argument(
     Ok((Argument { name, fetch, ty, span: word.span() }, is_named))
 }
 
-/// What an argument without a name is called: as what it fetches, so that nobody takes one for another.
+/// The name of an argument that was given none: that of its source, so that nobody mistakes one for another.
 fn own_name(text: &str, fetch: &Fetch, index: usize) -> String {
     match (&fetch.source, fetch.derefs.as_slice()) {
         (Source::Argument(n), []) => format!("arg{}", n + 1),

@@ -9,11 +9,11 @@
 //! p[:[GROUP/]NAME]            OBJECT:0xFILEOFFSET      [FETCHARG]…
 //! ```
 //!
-//! SYMBOL may be a shell-style glob (`mem*`); in double quotes it is taken literally and may hold blanks.
-//! A FETCHARG is `[NAME=]FETCH[:TYPE]`; a FETCH is one of `$argN`, `$retval`, `$stackN`, `$stack`, `$comm`,
-//! `%REGISTER`, `@SYMBOL[±OFFSET]`, `@ADDRESS`, `\NUMBER`, `\"TEXT"` or `±[u]OFFSET(FETCH)`; a TYPE is one of `u8…u64`,
-//! `s8…s64`, `x8…x64`, `char`, `string`, `ustring`, `symbol`, `symstr`, `bWIDTH@OFFSET/CONTAINER`, each with an optional
-//! `[COUNT]`. All memory is user memory here, so that `u` and `ustring` change nothing.
+//! SYMBOL may be a shell-style glob (`mem*`); in double quotes it is taken literally and may hold blanks. A
+//! FETCHARG is `[NAME=]FETCH[:TYPE]`; a FETCH is one of `$argN`, `$retval`, `$stackN`, `$stack`, `$comm`,
+//! `%REGISTER`, `@SYMBOL[±OFFSET]`, `@ADDRESS`, `\NUMBER`, `\"TEXT"` or `±[u]OFFSET(FETCH)`; a TYPE is one of
+//! `u8…u64`, `s8…s64`, `x8…x64`, `char`, `string`, `ustring`, `symbol`, `symstr`, `bWIDTH@OFFSET/CONTAINER`,
+//! each with an optional `[COUNT]`. All memory is user memory here, so that `u` and `ustring` change nothing.
 //!
 //! Nothing in here touches a process: text in, [`Definition`] or [`DefError`] out.
 
@@ -92,8 +92,8 @@ pub enum Place {
 /// One fetch argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// The name to print: as typed; else that of what is fetched (`arg2` for `$arg2`, `retval`, `di` for `%di`), or
-    /// `value1`, `value2`, … by position where that has none.
+    /// The name to print: as typed; else that of the source (`arg2` for `$arg2`, `retval`, `di` for `%di`),
+    /// or `value1`, `value2`, … by position if the source has none.
     pub name: String,
     /// Where the value comes from.
     pub fetch: Fetch,
@@ -175,7 +175,7 @@ pub enum Scalar {
 pub struct Bits {
     /// How many; at least 1.
     pub width: u8,
-    /// How many lie below them; those and these together fit into the word.
+    /// The number of bits below them; width and offset together fit into the word.
     pub offset: u8,
     /// The word.
     pub container: Width,
@@ -227,7 +227,7 @@ impl Scalar {
 }
 
 impl Type {
-    /// What an argument without a type is: a machine word in hexadecimal.
+    /// The type of an argument without one: a machine word in hexadecimal.
     pub const WORD: Self = Self {
         scalar: Scalar::Hex(if size_of::<usize>() == 8 { Width::W64 } else { Width::W32 }),
         count: None,

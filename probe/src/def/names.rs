@@ -1,4 +1,4 @@
-//! Names of functions: what people type of a demangled one, and how to name one of several.
+//! Names of functions: the short forms that people type of a demangled one, and how to name one of several.
 
 use super::Glob;
 use probe_elf_symbols::demangle::forms;
@@ -21,15 +21,16 @@ pub fn has_base_name(symbol: &str, wanted: &str) -> bool {
     is_it
 }
 
-/// A symbol as its language spells it, with all that tells it from others; `None` where it is not mangled.
+/// A symbol as its language spells it, with everything that distinguishes it; `None` if it is not mangled.
 pub fn spelled(symbol: &str) -> Option<String> {
     let mut last = None;
     forms(symbol, &mut |form| last = Some(form.to_owned()));
     last
 }
 
-/// Whether `wanted` are the last components of a demangled name that has no parameters: `f`, `S::f` and `ns::S::f` name
-/// `ns::S::f`; the arguments of templates may be left out, so that `vector::push_back` names `std::vector<int>::push_back`.
+/// Whether `wanted` are the last components of a demangled name that has no parameters: `f`, `S::f` and
+/// `ns::S::f` name `ns::S::f`; the arguments of templates may be left out, so that `vector::push_back` names
+/// `std::vector<int>::push_back`.
 fn is_base_name(demangled: &str, wanted: &str) -> bool {
     let (all, wanted) = (components(demangled), components(wanted));
     wanted.len() <= all.len()
@@ -39,7 +40,7 @@ fn is_base_name(demangled: &str, wanted: &str) -> bool {
             .all(|(component, wanted)| component == wanted || without_arguments(component) == *wanted)
 }
 
-/// Whether a mangled name can be one that [`is_base_name`] finds `wanted` in: what is mangled keeps its identifiers.
+/// Whether [`is_base_name`] may find `wanted` in a mangled name: mangling keeps identifiers.
 fn may_have_base_name(mangled: &str, wanted: &str) -> bool {
     let is_mangled = ["_Z", "__Z", "_R"].iter().any(|prefix| mangled.starts_with(prefix));
     let last = components(wanted).pop().map(without_arguments).unwrap_or_default();
@@ -76,7 +77,7 @@ fn without_arguments(component: &str) -> &str {
     }
 }
 
-/// A place as a definition takes it: in quotes where the symbol would mean something else without.
+/// A place as a definition takes it: in quotes if the symbol would mean something else without.
 pub fn place(object: &str, symbol: &str) -> String {
     let is_offset = |at: usize| symbol[at + 1..].starts_with(|c: char| c.is_ascii_digit());
     let needs_quotes = Glob::is_pattern(symbol)

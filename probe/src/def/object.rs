@@ -1,5 +1,5 @@
-//! Which object a definition means: one rule for the agent, which has loaded objects, and for `list` and `explain`, which have
-//! files.
+//! Which object a definition means: one rule for the agent, which has loaded objects, and for `list` and
+//! `explain`, which have files.
 
 use std::path::Path;
 
@@ -42,8 +42,8 @@ pub fn fit(name: &str, wanted: &str) -> Fit {
     }
 }
 
-/// The object that `wanted` names: by its path, by its file name, or by the beginning of its file name up to a dot, if only one
-/// begins so.
+/// The object that `wanted` names: by its path, by its file name, or by the beginning of its file name up to
+/// a dot, if only one begins so.
 pub fn object_named<'a, T: HasFile>(objects: impl IntoIterator<Item = &'a T>, wanted: &str) -> Named<&'a T> {
     let mut begins = Vec::new();
     let path = wanted.contains('/').then(|| Path::new(wanted));

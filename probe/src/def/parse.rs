@@ -53,7 +53,8 @@ fn definition(line: &str, registers: &[(&str, usize)]) -> Result<Definition, Def
     })
 }
 
-/// Parses the arguments. Two that were given one name are an error; two that fetch the same are told apart by a number.
+/// Parses the arguments. Two that were given one name are an error; two that fetch the same are told apart by
+/// a number.
 fn arguments(
     line: &str,
     words: &[Word<'_>],

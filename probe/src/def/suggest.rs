@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 
 /// Up to `most` of `candidates` that are close to `wanted`, the closest first, without duplicates.
 ///
-/// Close means: few letters inserted, left out, replaced or swapped (at most a third of the name), differing only
-/// in case or in leading underscores, or one starts with the other.
+/// Close means: few letters inserted, left out, replaced or swapped (at most a third of the name), differing
+/// only in case or in leading underscores, or one starts with the other.
 pub fn near_matches<'a>(
     wanted: &str,
     candidates: impl IntoIterator<Item = &'a str>,
@@ -45,7 +45,8 @@ fn score(wanted: &str, name: &str) -> Option<usize> {
     starts.then(|| 10 * limit + 5 + a.len().abs_diff(b.len()))
 }
 
-/// The number of edits (insert, delete, replace, swap neighbours) between two names, or `None` if above `limit`.
+/// The number of edits (insert, delete, replace, swap neighbours) between two names, or `None` if above
+/// `limit`.
 fn edit_distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
     let width = b.len() + 1;
     let mut before_last = vec![0; width];

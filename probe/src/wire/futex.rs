@@ -1,4 +1,4 @@
-//! Sleeping on a word that processes share, and telling the other side of one's own end.
+//! Sleeping on a word that processes share, and announcing one's own end to the other side.
 
 use probe_host_linux::sys;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,11 +39,11 @@ struct Head {
     pending: *const Entry,
 }
 
-/// Lets the kernel mark the word when the calling thread ends, by whatever: [`has_ended`] says so then. Where the kernel does
-/// not offer that, the word stays 0.
+/// Makes the kernel mark the word when the calling thread ends, for whatever reason; then [`has_ended`] is
+/// true. If the kernel does not offer that, the word stays 0.
 ///
-/// The list itself is this process's own memory: who writes into the shared word only deceives whoever asks about it. No robust
-/// mutex may be used in this thread.
+/// The list itself is this process's own memory: a program that writes into the shared word deceives only
+/// those that ask about it. No robust mutex may be used in this thread.
 pub(super) fn mark_when_this_thread_ends(word: &'static AtomicU32) {
     let head: *mut Head = Box::into_raw(Box::new(Head {
         list: Entry { next: std::ptr::null() },

@@ -1,19 +1,21 @@
-//! The command's view of the region, in which the traced program may write whatever and whenever it likes.
+//! The command's view of the region, in which the traced program may write anything at any time.
 //!
-//! No reference into the region leaves this file, only copies: a word is loaded once, a ring's bytes are copied before
-//! anything in them is looked at, and what says how far the command has read is the command's own. What one call does is
-//! bounded by the length of a ring, whatever stands in it.
+//! No reference into the region leaves this file, only copies: a word is loaded once, a ring's bytes are
+//! copied before anything in them is looked at, and the position up to which the command has read is the
+//! command's own. The work of one call is bounded by the length of a ring, whatever the ring holds.
 
 use super::region::Region;
 use super::ring::{ALIGN, OPEN, Owner, Ring, WRAP};
 use super::stats::{Counts, Histogram};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many bytes are copied out of a ring at once: what stays in a near cache until it has been looked at.
+/// The bytes that are copied out of a ring at once: as many as stay in a near cache until they have been
+/// looked at.
 const PIECE: usize = 64 << 10;
 /// More bytes than any record has: 128 arguments of 64 strings each have half of that.
 pub const LONGEST_RECORD: usize = 16 << 20;
-/// How long, and for how many looks, a thread may be in the middle of one event before it is waited for no longer.
+/// How long, and for how many looks, a thread may be in the middle of one event before it is waited for no
+/// longer.
 const STUCK: (u64, u32) = (1_000_000_000, 32);
 
 /// How far the command has read a ring, in memory of its own.
@@ -63,19 +65,21 @@ impl Reader {
         self.rings_used().saturating_mul(self.region.ring_len())
     }
 
-    /// Reads up to `most` bytes of whole records of a ring, oldest first, but at least one record, and gives their room
-    /// back. `visit` gets copies, without the length word.
+    /// Reads up to `most` bytes of whole records of a ring, oldest first, but at least one record, and gives
+    /// their room back. `visit` gets copies, without the length word.
     ///
-    /// What no agent writes ends the reading: everything up to there is skipped and counted ([`Reader::spoilt`]).
+    /// A record that no agent writes ends the reading: everything up to there is skipped and counted
+    /// ([`Reader::spoilt`]).
     pub fn read(&mut self, index: usize, most: usize, visit: impl FnMut(&[u8])) -> Progress {
         let Some(cursor) = self.cursors.get_mut(index) else { return Progress::default() };
         cursor.read(&self.region.ring(index), &mut self.piece, most, visit)
     }
 
-    /// The time before which no event of this ring will come any more, as far as one that is being written tells;
-    /// to be asked before the ring is read. `None`: not known yet.
+    /// The time before which no more event of this ring will come, judged by the event that is being written;
+    /// ask before the ring is read. `None`: not known yet.
     ///
-    /// A thread that is in the middle of one event for a second (stopped, or it says so only) is waited for no longer.
+    /// A thread that is in the middle of one event for a second (it is stopped, or only says so) is waited
+    /// for no longer.
     pub fn horizon_ns(&mut self, index: usize, now_ns: u64) -> Option<u64> {
         let busy = self.region.ring(index).busy();
         let cursor = self.cursors.get_mut(index)?;
@@ -190,7 +194,7 @@ impl Cursor {
         }
     }
 
-    /// Goes on behind what nobody can understand. `head` may be anything.
+    /// Skips bytes that nobody can understand. `head` may be anything.
     fn spoil(&mut self, ring: &Ring<'_>, head: u64) {
         self.spoilt = self.spoilt.saturating_add(1);
         self.tail = head & !(ALIGN as u64 - 1);
@@ -217,7 +221,8 @@ enum Parsed {
     Garbage,
 }
 
-/// Parses a copy of the first bytes of what is waiting: `to_end` bytes are left up to the end of the ring, `left` are waiting.
+/// Parses a copy of the first bytes of what is waiting: `to_end` bytes are left up to the end of the ring,
+/// `left` are waiting.
 fn parse(copy: &[u8], to_end: u64, left: u64, visit: &mut impl FnMut(&[u8])) -> Parsed {
     let mut at = 0;
     while let Some(word) = copy.get(at..).and_then(|rest| rest.first_chunk::<4>()) {

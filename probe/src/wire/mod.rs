@@ -4,12 +4,13 @@
 //! Header │ definitions │ statistics (counters, histograms) │ ring 0 │ ring 1 │ …
 //! ```
 //!
-//! The agent writes, the command reads. Each thread owns one [`Ring`] (single producer, single consumer, no lock). A full ring
-//! drops the event and counts it, or, if that is asked for, lets its thread wait as long as the command lives. The region is as
-//! large as it may ever become and sparse: memory is used where it has been written.
+//! The agent writes, the command reads. Each thread owns one [`Ring`] (single producer, single consumer, no
+//! lock). A full ring drops the event and counts it, or, if that is asked for, makes its thread wait as long
+//! as the command lives. The region is as large as it may ever become and sparse: memory is used where it has
+//! been written.
 //!
-//! What comes out of the region was written by the traced program, and may change while it is looked at. So the command
-//! believes none of it, and has no reference to any of it: a [`Reader`] gives copies, of which every length is checked.
+//! The region is written by the traced program, and may change while it is looked at. So the command trusts
+//! none of it, and keeps no reference to any of it: a [`Reader`] gives copies, each with a checked length.
 
 mod futex;
 mod hostile;

@@ -1,4 +1,4 @@
-//! What travels through a ring: events, and what the command must know to understand them.
+//! The records of a ring: events, and the facts that the command needs to understand them.
 
 /// The word before a value: its length in bytes, or one of the flags.
 const LEN_MASK: u32 = 0x00ff_ffff;

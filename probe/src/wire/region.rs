@@ -103,13 +103,15 @@ pub struct Region {
     layout: Layout,
 }
 
-// SAFETY: the mapping lives as long as the process; all shared words are atomics, the rings have their own protocol.
+// SAFETY: the mapping lives as long as the process; all shared words are atomics, the rings have their own
+// protocol.
 unsafe impl Send for Region {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Region {}
 
 impl Layout {
-    /// A layout with rings of `ring_len` bytes (rounded up to whole pages) for definitions of `config_len` bytes.
+    /// A layout with rings of `ring_len` bytes (rounded up to whole pages) for definitions of `config_len`
+    /// bytes.
     pub fn new(config_len: usize, ring_len: usize) -> Self {
         let ring_len = ring_len.max(PAGE).next_multiple_of(PAGE);
         let (stats_len, ring_count) = if cfg!(target_pointer_width = "64") {
@@ -134,7 +136,8 @@ impl Layout {
 }
 
 impl Region {
-    /// Creates a region in a new memfd, which the caller keeps open as long as new processes may want to map it.
+    /// Creates a region in a new memfd, which the caller keeps open as long as new processes may want to map
+    /// it.
     ///
     /// # Errors
     /// The operating system refused memory or address space.
@@ -209,8 +212,8 @@ impl Region {
             return Err(MapError::NotARegion);
         }
         let base = map(&fd, len)?;
-        // SAFETY: at least a page is mapped; all words of a header are valid with any bits. Those that are read here were
-        // written once, before anybody could open the memfd.
+        // SAFETY: at least a page is mapped; all words of a header are valid with any bits. Those that are
+        // read here were written once, before anybody could open the memfd.
         let header: &Header = unsafe { base.cast().as_ref() };
         let (magic, layout) = (header.magic, header.layout);
         if magic != MAGIC || layout.total() != len {
@@ -323,8 +326,9 @@ impl Region {
     /// Everything, as words: for tests that write what no agent does.
     #[doc(hidden)]
     pub fn words(&self) -> &'static [AtomicU64] {
-        // SAFETY: page aligned, mapped for good with so many bytes, a multiple of a page; any bits are valid, the words are
-        // atomic. What is read without atomics was written before anybody else knew of the mapping.
+        // SAFETY: page aligned, mapped for good with so many bytes, a multiple of a page; any bits are valid,
+        // the words are atomic. What is read without atomics was written before anybody else knew of the
+        // mapping.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.layout.total() / 8) }
     }
 
@@ -349,8 +353,9 @@ impl Region {
         (self.header().rings_high.load(Ordering::Acquire) as usize).min(self.layout.ring_count)
     }
 
-    /// Takes a ring for a thread and returns it with its number: a free one, else one that a thread of the same process
-    /// has released, else one of a thread that has died. No lock, no allocation; system calls only when rings are few.
+    /// Takes a ring for a thread and returns it with its number: a free one, else one that a thread of the
+    /// same process has released, else one of a thread that has died. No lock, no allocation; system calls
+    /// only when rings are few.
     pub fn claim_ring(&self, owner: Owner, comm: [u8; 16]) -> Option<(usize, Ring<'static>)> {
         for from in [From::Free, From::Released, From::Dead] {
             for index in 0..self.layout.ring_count {
@@ -394,8 +399,8 @@ impl Region {
         futex::wake(wake);
     }
 
-    /// Says that this process reads as long as the calling thread lives. When that ends, by whatever, nobody waits any more. To be
-    /// said before anybody writes.
+    /// Declares that this process reads as long as the calling thread lives. When the thread ends, for
+    /// whatever reason, nobody waits any more. Call it before anybody writes.
     pub fn read_here(&self) {
         futex::mark_when_this_thread_ends(&self.header().reader.0);
     }
@@ -406,7 +411,8 @@ impl Region {
         futex::has_ended(&self.header().reader.0)
     }
 
-    /// The same, for somebody who has waited: asks the kernel where that does not mark threads that have ended.
+    /// The same, for a thread that has waited: asks the kernel if the kernel does not mark threads that have
+    /// ended.
     pub fn is_orphaned_for_sure(&self) -> bool {
         if self.header().reader.0.load(Ordering::Relaxed) != 0 {
             return self.is_orphaned();
@@ -430,7 +436,7 @@ fn last_os() -> MapError {
     MapError::Os(std::io::Error::last_os_error())
 }
 
-/// Where large mappings of ours are asked for: far from the objects of a program, whose jumps to detours need the two
+/// The hint for our large mappings: far from the objects of a program, whose jumps to detours need the two
 /// gigabytes around them. 0 where addresses are too few for that.
 pub(crate) const OUT_OF_THE_WAY: usize =
     if cfg!(target_pointer_width = "64") { 0x3000_0000_0000_u64 as usize } else { 0 };

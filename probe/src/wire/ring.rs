@@ -1,8 +1,9 @@
 //! A ring of records with one producer and one consumer, in memory that two processes share.
 //!
-//! The producer is a thread inside a probe handler: it takes no lock, makes no system call and never waits. The
-//! consumer is the command. `head` and `tail` count bytes since the beginning of time; they are never reset, so
-//! that an owner that died in the middle of a record leaves nothing but an unfinished record behind `head`.
+//! The producer is a thread inside a probe handler: it takes no lock, makes no system call and never waits.
+//! The consumer is the command. `head` and `tail` count bytes since the beginning of time; they are never
+//! reset, so that an owner that died in the middle of a record leaves nothing but an unfinished record behind
+//! `head`.
 
 use super::futex;
 use probe_host_linux::sys;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
 /// The bytes that a record's length is rounded up to.
 pub(super) const ALIGN: usize = 8;
-/// The length word that says: the rest of the ring's end is empty, go on at its start.
+/// The length word that means: the rest of the ring is empty, go on at its start.
 pub(super) const WRAP: u32 = u32::MAX;
 
 /// The bit of an owner that is gone: the ring is free once it has been read. Above all numbers of processes.
@@ -91,8 +92,8 @@ pub struct Ring<'a> {
     len: usize,
 }
 
-// SAFETY: all access to `data` follows the single-producer, single-consumer protocol of `head` and `tail`; `Ring::new`
-// and `Ring::reserve` oblige their callers to it.
+// SAFETY: all access to `data` follows the single-producer, single-consumer protocol of `head` and `tail`;
+// `Ring::new` and `Ring::reserve` oblige their callers to it.
 unsafe impl Send for Ring<'_> {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Ring<'_> {}
@@ -101,8 +102,8 @@ impl<'a> Ring<'a> {
     /// A ring over `len` bytes at `data`.
     ///
     /// # Safety
-    /// `data` is aligned to 8, valid for reads and writes of `len` bytes (a multiple of 8) as long as `'a`, and
-    /// accessed through rings with this `control` only.
+    /// `data` is aligned to 8, valid for reads and writes of `len` bytes (a multiple of 8) as long as `'a`,
+    /// and accessed through rings with this `control` only.
     pub const unsafe fn new(control: &'a RingControl, data: *mut u8, len: usize) -> Self {
         Self { control, data, len }
     }
@@ -140,7 +141,7 @@ impl<'a> Ring<'a> {
         (word != 0).then(|| Owner::of(word))
     }
 
-    /// Says which thread of the owner's process the owner is, which was not known when the ring was taken.
+    /// Notes which thread of the owner's process the owner is, which was not known when the ring was taken.
     pub fn belong_to(&self, owner: Owner) {
         self.control.owner.store(owner.word(), Ordering::Release);
     }
@@ -154,12 +155,13 @@ impl<'a> Ring<'a> {
         name
     }
 
-    /// Says that the owner will write no more. The consumer frees the ring when it has read everything.
+    /// Declares that the owner will write no more. The consumer frees the ring when it has read everything.
     pub fn release(&self) {
         self.control.owner.fetch_or(RELEASED, Ordering::Release);
     }
 
-    /// Frees a ring that has been read up to `tail` if that is all, and its owner has released it or is known to be dead.
+    /// Frees a ring that has been read up to `tail` if that is all, and its owner has released it or is known
+    /// to be dead.
     pub(super) fn free(&self, tail: u64, owner_is_dead: bool) -> bool {
         let owner = self.control.owner.load(Ordering::Acquire);
         if !(owner & RELEASED != 0 || owner_is_dead && owner != 0) || self.head() != tail {
@@ -180,8 +182,8 @@ impl<'a> Ring<'a> {
         self.control.dropped.load(Ordering::Relaxed)
     }
 
-    /// Says that an event is going to be written, before its time is taken: until [`Ring::close`] the consumer waits with
-    /// events that are younger than this one, however long this thread is kept from running.
+    /// Declares that an event is going to be written, before its time is taken: until [`Ring::close`] the
+    /// consumer holds back younger events, however long this thread is kept from running.
     #[inline]
     pub fn open(&self) {
         self.control.busy.store(OPEN, Ordering::Relaxed);
@@ -217,8 +219,8 @@ impl<'a> Ring<'a> {
         if skipped != 0 {
             // SAFETY: `at` < `len`.
             let skip = unsafe { self.data.add(at) };
-            // SAFETY: both are multiples of 8, so at least 8 bytes of the ring's own follow; the consumer does not read
-            // behind `head`, which has not moved yet.
+            // SAFETY: both are multiples of 8, so at least 8 bytes of the ring's own follow; the consumer
+            // does not read behind `head`, which has not moved yet.
             unsafe { skip.cast::<u32>().write(WRAP) };
         }
         let start = if skipped == 0 { at } else { 0 };
@@ -238,18 +240,20 @@ impl<'a> Ring<'a> {
         self.control.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether a record of up to `most` bytes finds room when everything has been read, wherever the ring's end is.
+    /// Whether a record of up to `most` bytes finds room when everything has been read, wherever the ring's
+    /// end is.
     pub fn can_hold(&self, most: usize) -> bool {
         most.next_multiple_of(ALIGN) <= self.len / 2
     }
 
-    /// Sleeps until the command has read something, if there is no room for `most` bytes; for `timeout_ms` at the most. One
-    /// system call.
+    /// Sleeps until the command has read something, if there is no room for `most` bytes; for `timeout_ms` at
+    /// the most. One system call.
     pub fn wait(&self, most: usize, timeout_ms: u32) {
         let control = self.control;
         let seen = control.room.load(Ordering::Acquire);
         control.waiting.store(1, Ordering::Relaxed);
-        // The command gives back, then looks whether we wait; so we say that we wait, then look what it has given back.
+        // The command gives back, then looks whether we wait; so we say that we wait, then look what it has
+        // given back.
         fence(Ordering::SeqCst);
         // With what is skipped at the ring's end.
         if !self.has_room(control.head.load(Ordering::Relaxed), 2 * most.next_multiple_of(ALIGN)) {
@@ -289,7 +293,8 @@ impl<'a> Ring<'a> {
 
     /// The ring's bytes as words that may change at any time.
     pub(super) fn words(&self) -> &'a [AtomicU64] {
-        // SAFETY: `Ring::new` demands memory for so many words, aligned to 8; any bits are valid, and the words are atomic.
+        // SAFETY: `Ring::new` demands memory for so many words, aligned to 8; any bits are valid, and the
+        // words are atomic.
         unsafe { std::slice::from_raw_parts(self.data.cast(), self.len / ALIGN) }
     }
 
@@ -352,8 +357,8 @@ impl Reservation<'_> {
         let len = len.min(self.room());
         // SAFETY: `self.len + len <= most`.
         let start = unsafe { self.data.add(self.len) };
-        // SAFETY: initialised memory of the mapping, which only the owner of the reservation touches; the borrow of
-        // `self` keeps a second slice away.
+        // SAFETY: initialised memory of the mapping, which only the owner of the reservation touches; the
+        // borrow of `self` keeps a second slice away.
         unsafe { std::slice::from_raw_parts_mut(start, len) }
     }
 

@@ -25,7 +25,7 @@ pub struct Counters {
     pub dropped: AtomicU64,
 }
 
-/// A copy of [`Counters`], or the sum of several. What a program writes there adds up to the most that there is.
+/// A copy of [`Counters`], or the sum of several, saturated: a program may write anything there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// As [`Counters::hits`].
@@ -146,7 +146,8 @@ impl Histogram {
         }
     }
 
-    /// The duration below which the share `q` (0 to 1) of all durations lies, to 1/32; `None` without durations.
+    /// The duration below which the share `q` (0 to 1) of all durations lies, to 1/32; `None` without
+    /// durations.
     pub fn quantile(&self, q: f64) -> Option<u64> {
         let rank = ((self.count as f64 * q).ceil() as u64).clamp(1, self.count.max(1));
         let mut below = 0_u64;

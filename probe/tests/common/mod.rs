@@ -9,7 +9,8 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Whether there are programs of this architecture: a shell with its commands, sort, git, python3 (`build.rs`).
+/// Whether there are programs of this architecture: a shell with its commands, sort, git, python3
+/// (`build.rs`).
 pub const HAS_PROGRAMS: bool = cfg!(not(no_programs));
 
 /// The folder with the programs of this architecture.
@@ -32,7 +33,8 @@ pub fn tree() -> &'static str {
     if is_emulated() { env!("CARGO_MANIFEST_DIR") } else { "/usr/share/doc" }
 }
 
-/// How the program called `name` is called here: by its path, where the machine's own one is of another architecture.
+/// How the program called `name` is called here: by its path, where the machine's own one is of another
+/// architecture.
 pub fn program(name: &str) -> String {
     let folder = folder();
     let is_set_up = foreign().is_none() || !HAS_PROGRAMS || folder.join("python3").exists();
@@ -44,7 +46,8 @@ pub fn program(name: &str) -> String {
     if foreign().is_some() && here.exists() { here.display().to_string() } else { name.to_owned() }
 }
 
-/// The machine's Python itself: under a version manager, `python3` is a script that starts forty programs first.
+/// The machine's Python itself: under a version manager, `python3` is a script that starts forty programs
+/// first.
 fn python() -> &'static str {
     static ITSELF: OnceLock<String> = OnceLock::new();
     ITSELF.get_or_init(|| {
@@ -164,8 +167,8 @@ pub fn trace(options: &[&str], probes: &[&str], program: &[&str]) -> Traced {
     Traced { output, events, summary }
 }
 
-/// Runs `program` untraced. Under an emulator a program cannot start another: there the machine's own shell says what is to
-/// come out.
+/// Runs `program` untraced. Under an emulator a program cannot start another: there the machine's own shell
+/// says what is to come out.
 pub fn bare(program: &[&str]) -> Output {
     let starts_others = matches!(program[0], "sh" | "env");
     let mut command = if starts_others && is_emulated() {

@@ -4,8 +4,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The folder with programs of this architecture where the machine's own are of another one; `None` where they are of this one.
-/// Where none have been unpacked, the folder is not there.
+/// The folder with programs of this architecture where the machine's own are of another one; `None` where
+/// they are of this one. Where none have been unpacked, the folder is not there.
 ///
 /// `unpacked` is `target/ci/userland`, with a folder for each architecture, from `cargo ci setup`.
 pub(crate) fn folder(unpacked: &Path) -> Option<&'static Path> {
