@@ -116,16 +116,59 @@ pub(crate) fn links_lead_somewhere(root: &Path) -> Result<(), String> {
     found(wrong)
 }
 
-/// A test or function that ARCHITECTURE.md names is there.
+/// The documents whose names in code, if they are long, are those of tests and functions.
+const NAMING_TESTS: [&str; 4] =
+    ["ARCHITECTURE.md", "SECURITY.md", "docs/emulators.md", "docs/reliability.md"];
+
+/// The tests and functions that the documents name exist.
 pub(crate) fn named_tests_exist(root: &Path) -> Result<(), String> {
-    let text = read(&root.join("ARCHITECTURE.md"))?;
-    let names = long_names(&text);
     let mut sources = String::new();
     for path in tracked(root, ".rs")? {
         sources.push_str(&read(&root.join(path))?);
     }
-    let missing = names.iter().filter(|name| !sources.contains(&format!("fn {name}")));
-    found(missing.map(|name| format!("ARCHITECTURE.md: there is no function {name}")).collect())
+    let mut wrong = Vec::new();
+    for document in NAMING_TESTS {
+        let text = read(&root.join(document))?;
+        let missing = long_names(&text).into_iter().filter(|name| !sources.contains(&format!("fn {name}")));
+        wrong.extend(missing.map(|name| format!("{document}: there is no function {name}")));
+    }
+    found(wrong)
+}
+
+/// The packages whose every file ARCHITECTURE.md names. The backends' files have the same names in each.
+const MAPPED: [&str; 8] =
+    ["arch-x86_64", "capi", "ci", "elf-symbols", "host-linux", "probe", "probe-bpf", "probe-core"];
+
+/// ARCHITECTURE.md names each source file, by its path below `src` or by its own name. Of modules with a file for each architecture it
+/// names the module.
+pub(crate) fn architecture_names_every_file(root: &Path) -> Result<(), String> {
+    let text = read(&root.join("ARCHITECTURE.md"))?;
+    let named: BTreeSet<&str> =
+        text.split('`').skip(1).step_by(2).map(|name| name.trim_end_matches(".rs")).collect();
+    let mut wrong = Vec::new();
+    for path in tracked(root, ".rs")? {
+        let Some(file) = MAPPED.iter().find_map(|package| path.strip_prefix(format!("{package}/src")).ok())
+        else {
+            continue;
+        };
+        let file = file.with_extension("");
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let is_named = |file: &Path| {
+            let whole = file.to_string_lossy();
+            named.iter().any(|named| {
+                *named == whole
+                    || whole.ends_with(&format!("/{named}"))
+                    || named.ends_with(&format!("/src/{whole}"))
+            })
+        };
+        let words = crate::matrix::BACKENDS.iter().flat_map(|backend| backend.words);
+        let is_of_architecture = words.into_iter().any(|word| name.starts_with(word));
+        let told = if name == "mod" || is_of_architecture { file.parent().unwrap_or(&file) } else { &file };
+        if !matches!(&*name, "lib" | "main") && !is_named(told) {
+            wrong.push(format!("ARCHITECTURE.md does not name {}", path.display()));
+        }
+    }
+    found(wrong)
 }
 
 /// No text of the repository has one of the well-known misspellings.
