@@ -1,4 +1,4 @@
-//! What an instruction set has to tell the core: the traits that a backend implements.
+//! The instruction set as the core sees it: the traits that a backend implements.
 //!
 //! | trait | what it is for | a first port |
 //! |---|---|---|
@@ -7,10 +7,10 @@
 //! | [`Jumps`], [`NativeJumps`] | a jump instead of the breakpoint | says [`NoJumps`] |
 //! | [`SingleStep`] | slots stepped by the processor | leaves it out |
 //!
-//! A backend turns bytes into decisions ([`Arch::decode`]) and registers into registers
-//! ([`Arch::simulate`]). It knows no registry, no process and no kernel. [`Arch`], [`Calls`] and [`Jumps`] are pure:
-//! they build and are tested on every machine. The few things that must be executed on the architecture itself
-//! (trampolines, cache maintenance) are in the traits called native.
+//! A backend turns bytes into decisions ([`Arch::decode`]) and registers into registers ([`Arch::simulate`]).
+//! It knows no registry, no process and no kernel. [`Arch`], [`Calls`] and [`Jumps`] are pure: they build and
+//! are tested on every machine. The few things that must be executed on the architecture itself (trampolines,
+//! cache maintenance) are in the native traits.
 
 mod calls;
 mod jumps;
@@ -37,9 +37,11 @@ pub trait Regs: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
     /// The stack pointer.
     fn sp(&self) -> usize;
 
-    /// The registers' names in the order of their numbers, as tracing tools spell them (`di`, `rdi`, `x0`, `r3`, `gpr3`).
+    /// The registers' names in the order of their numbers, as tracing tools spell them (`di`, `rdi`, `x0`,
+    /// `r3`, `gpr3`).
     ///
-    /// A register may have several names; then each is listed with the same number. None: tools name none.
+    /// A register with several names is listed once for each. By default there are none, and tools can name
+    /// no register.
     fn names() -> &'static [(&'static str, usize)] {
         &[]
     }
@@ -106,9 +108,9 @@ pub trait Text {
 pub struct Site<'a> {
     /// The address of the instruction; its boundary has been checked.
     pub at: CodeAddr,
-    /// The function that covers it, first byte to one past the last, where a symbol does.
+    /// The function that covers it, first byte to one past the last, if a symbol covers it.
     pub function: Option<(CodeAddr, CodeAddr)>,
-    /// The text, without anybody's breakpoints of ours.
+    /// The text, without our breakpoints and jumps.
     pub text: &'a dyn Text,
 }
 
@@ -128,10 +130,11 @@ pub struct Decoded<P> {
 pub enum Method {
     /// Its effect on the registers (and the stack) is computed: one trap.
     Simulate,
-    /// It may run in a slot that ends with a jump back: one trap, when nobody wants a post handler. With a
-    /// post handler the slot ends with a breakpoint.
+    /// It may run in a slot that ends with a jump back: one trap, if no probe there has a post handler. With
+    /// a post handler the slot ends with a breakpoint: two traps.
     Boost,
-    /// It runs in a slot that always ends with a breakpoint, because [`Arch::after_step`] has work to do: two traps.
+    /// It runs in a slot that always ends with a breakpoint, because [`Arch::after_step`] has work to do: two
+    /// traps.
     Step,
 }
 
@@ -155,29 +158,31 @@ pub struct TailPatch {
     pub bytes: [u8; 4],
 }
 
-/// A backend: an instruction set, as far as a kprobe with a breakpoint needs it. A first port has to write six functions.
+/// A backend: an instruction set, as far as a kprobe with a breakpoint needs it. A first port has to write
+/// six functions.
 ///
-/// All functions are pure. An implementor is a unit type, `pub struct Aarch64;`. Its value is the proof that it has the
-/// optional powers which it implements, too: `type Calls = Self; const CALLS: Option<Self> = Some(Self);`.
+/// All functions are pure. An implementor is a unit type, `pub struct Aarch64;`. Its value is also the proof
+/// of the optional powers that it implements: `type Calls = Self; const CALLS: Option<Self> = Some(Self);`.
 ///
 /// # Safety
-/// The core writes what these functions return into executable memory and resumes contexts with the
-/// registers they leave. An implementation promises that a filled slot has exactly the effect of the
-/// original instruction, and then traps at, or jumps from, the offset that [`Arch::tail`] names.
+/// The core writes what these functions return into executable memory and resumes contexts with the registers
+/// that they leave. An implementation promises that a filled slot has exactly the effect of the original
+/// instruction, and then traps at, or jumps from, the offset that [`Arch::tail`] names.
 pub unsafe trait Arch: Sized + 'static {
     /// The saved registers.
     type Regs: Regs;
     /// The decoded instruction: what is needed to simulate it or to build its slot. At most 16 bytes.
     type Plan: Copy + fmt::Debug + PartialEq + Send + Sync + 'static;
-    /// What [`Arch::before_step`] keeps for [`Arch::after_step`] (a borrowed register, say).
+    /// What [`Arch::before_step`] keeps for [`Arch::after_step`], such as the value of a borrowed register.
     ///
-    /// The default value means "nothing was borrowed": it is what [`Arch::after_step`] and [`Arch::abort_step`] get for
-    /// a [`Method::Boost`] instruction, for a system call ([`Arch::is_system_call`]), and, if the plan does not
-    /// [keep state](Arch::keeps_state), at hits nested deeper than [`MAX_DEPTH`](crate::limits::MAX_DEPTH).
+    /// The default value means "nothing was borrowed". [`Arch::after_step`] and [`Arch::abort_step`] get it
+    /// for a [`Method::Boost`] instruction, for a system call ([`Arch::is_system_call`]), and, if the plan
+    /// does not [keep state](Arch::keeps_state), at hits nested deeper than
+    /// [`MAX_DEPTH`](crate::limits::MAX_DEPTH).
     type StepState: Copy + Default + Send + Sync + 'static;
-    /// The calling convention: `Self`, or [`NoCalls`]. Then return probes and jprobes are refused.
+    /// The calling convention: `Self`; or [`NoCalls`], with which return probes and jprobes are refused.
     type Calls: Calls<Self::Regs>;
-    /// Jumps instead of breakpoints: `Self`, or [`NoJumps`]. Then every probe keeps its breakpoint.
+    /// Jumps instead of breakpoints: `Self`; or [`NoJumps`], with which every probe keeps its breakpoint.
     type Jumps: Jumps<Self::Regs>;
 
     /// The power of calls, if the backend has it.
@@ -198,19 +203,20 @@ pub unsafe trait Arch: Sized + 'static {
     const SLOT_LEN: usize;
     /// How far from its place a slot may lie, in bytes.
     const SLOT_REACH: usize;
-    /// How many bytes below the interrupted stack pointer simulated instructions and the arguments of a jprobe's handler may
-    /// take: what a trap frame on the same stack has to leave free there.
+    /// The bytes below the interrupted stack pointer that a trap frame on the same stack has to leave free:
+    /// simulated instructions and the arguments of a jprobe's handler are written there.
     const TRAP_GAP: usize;
 
-    // ---- decoding -------------------------------------------------------------------------------------------
+    // ---- decoding
+    // -------------------------------------------------------------------------------------------
 
     /// The length in bytes of the instruction that `bytes` starts with, or `None` where it cannot be told.
     ///
-    /// Used to walk from a function's start to a place. `bytes` holds [`Arch::MAX_INSN_LEN`] bytes, or fewer at
-    /// the end of readable text.
+    /// Used to walk from a function's start to a place. `bytes` holds [`Arch::MAX_INSN_LEN`] bytes, or fewer
+    /// at the end of readable text.
     fn insn_len(bytes: &[u8]) -> Option<usize>;
 
-    /// Whether any breakpoint instruction, ours or somebody else's, stands at the start of `bytes`.
+    /// Whether any breakpoint instruction, ours or somebody else's, is at the start of `bytes`.
     fn is_breakpoint(bytes: &[u8]) -> bool;
 
     /// Decides how the instruction at a place is executed, or why it cannot be probed.
@@ -223,31 +229,35 @@ pub unsafe trait Arch: Sized + 'static {
     /// past ENDBR on x86, the local entry on ppc64 ELFv2; 0 elsewhere.
     ///
     /// `local_entry` is what the symbol table says about it ([`Symbol::local_entry`](crate::host::Symbol)).
-    /// Every offset from 0 up to and including the result is "at the function's entry"; for return probes, up to
-    /// [`Calls::entry_end`].
+    /// Every offset from 0 up to and including the result is "at the function's entry"; for return probes, up
+    /// to [`Calls::entry_end`].
     fn entry_offset(text: &dyn Text, function: CodeAddr, local_entry: u8) -> usize {
         let _ = (text, function, local_entry);
         0
     }
 
-    // ---- executing one instruction ---------------------------------------------------------------------------
+    // ---- executing one instruction
+    // ---------------------------------------------------------------------------
 
-    /// The address of the breakpoint that was just hit: the saved pc, or what it says (x86 saves the address after it).
+    /// The address of the breakpoint that was just hit: the saved pc, or the place derived from it (x86 saves
+    /// the address behind the breakpoint).
     #[inline]
     fn breakpoint_address(regs: &Self::Regs) -> CodeAddr {
         regs.pc()
     }
 
-    /// Whether the instruction enters the operating system by its own will (SYSCALL, INT 0x80, SVC, SC).
+    /// Whether the instruction enters the operating system deliberately (SYSCALL, INT 0x80, SVC, SC).
     ///
-    /// It may block for ever, wake twice (fork, clone) or never come back (sigreturn, exit). The core therefore runs it
-    /// in its slot without a frame and without [`Host::enter_slot`](crate::host::Host::enter_slot), finishes it by
-    /// the slot's address alone, and never gives the slot to another place. Its method is [`Method::Step`] or
-    /// [`Method::Boost`], and [`Arch::before_step`] borrows nothing for it.
+    /// It may block for ever, wake twice (fork, clone) or never come back (sigreturn, exit). The core
+    /// therefore runs it in its slot without a frame and without
+    /// [`Host::enter_slot`](crate::host::Host::enter_slot), finishes it by the slot's address alone, and
+    /// never gives the slot to another place. Its method is [`Method::Step`] or [`Method::Boost`], and
+    /// [`Arch::before_step`] borrows nothing for it.
     fn is_system_call(plan: &Self::Plan) -> bool;
 
-    /// Whether a [`Method::Step`] instruction needs what [`Arch::before_step`] has kept: `false` only where the default
-    /// state does as well. A hit that has no room for it waits for another one's end.
+    /// Whether a [`Method::Step`] instruction needs the state that [`Arch::before_step`] has kept: `false`
+    /// only if the default state does as well. A hit without room for the state waits for the end of another
+    /// one.
     fn keeps_state(plan: &Self::Plan) -> bool {
         let _ = plan;
         size_of::<Self::StepState>() != 0
@@ -280,9 +290,9 @@ pub unsafe trait Arch: Sized + 'static {
         out: &mut [u8],
     ) -> Result<(), Refusal>;
 
-    /// The store that gives the slot of a [`Method::Boost`] instruction the other tail. `None` where the jump
-    /// back does not reach; then the slot keeps its breakpoint. Always `Some` for [`Tail::Breakpoint`], except where a
-    /// backend writes no [`Tail::Jump`] at all.
+    /// The store that gives the slot of a [`Method::Boost`] instruction the other tail. `None` if the jump
+    /// back does not reach; then the slot keeps its breakpoint. Always `Some` for [`Tail::Breakpoint`],
+    /// except from a backend that never writes [`Tail::Jump`].
     fn tail(
         plan: &Self::Plan,
         insn_len: usize,
@@ -295,7 +305,7 @@ pub unsafe trait Arch: Sized + 'static {
     }
 
     /// Prepares the registers for running the slot; pc is then the slot's start. Not called for
-    /// [`Method::Boost`], which needs nothing but the pc. Unless a backend says otherwise, nothing is borrowed.
+    /// [`Method::Boost`], which needs only the pc. By default, nothing is borrowed.
     #[inline]
     fn before_step(
         plan: &Self::Plan,
@@ -308,10 +318,10 @@ pub unsafe trait Arch: Sized + 'static {
         Self::StepState::default()
     }
 
-    /// Finishes after the slot's trailing breakpoint: undoes what [`Arch::before_step`] borrowed and sets pc to the
-    /// next instruction in the original text. `regs` are as the trailing breakpoint saved them, but for the pc, which
-    /// may be the breakpoint's own address (hardware single-step). Unless a backend says otherwise, that is all: right
-    /// for instructions whose copies neither read nor write the pc.
+    /// Finishes after the slot's trailing breakpoint: undoes what [`Arch::before_step`] borrowed and sets pc
+    /// to the next instruction in the original text. `regs` are as the trailing breakpoint saved them, except
+    /// that pc may be the breakpoint's own address (hardware single-step). The default only sets pc, which is
+    /// right for instructions whose copies neither read nor write it.
     #[inline]
     fn after_step(
         plan: &Self::Plan,
@@ -325,7 +335,8 @@ pub unsafe trait Arch: Sized + 'static {
         regs.set_pc(place.wrapping_add(insn_len));
     }
 
-    /// Undoes [`Arch::before_step`] when the instruction in the slot has faulted: registers as before it, pc = `place`.
+    /// Undoes [`Arch::before_step`] when the instruction in the slot has faulted: registers as before it, pc
+    /// = `place`.
     #[inline]
     fn abort_step(plan: &Self::Plan, place: CodeAddr, regs: &mut Self::Regs, state: &Self::StepState) {
         let _ = (plan, state);

@@ -1,45 +1,46 @@
 //! How control arrives at a function: by a call, which leaves a return address, or otherwise (REG_19).
 //!
-//! A return probe replaces the return address. At code that no call enters, the same word holds something else (an
-//! argument count, a saved register), and replacing it would break the program.
+//! A return probe replaces the return address. At code that no call enters, the same word holds something
+//! else (an argument count, a saved register), and replacing it would break the program.
 
 use crate::error::Refusal;
 
-/// How control arrives at a function's entry, as the symbol table has it.
+/// How control arrives at a function's entry. The entry is the symbol table's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// By a call, or by a jump that leaves everything as the call before it: the return address is where a call puts it.
+    /// By a call, or by a jump that leaves everything as the call before it did: the return address is where
+    /// a call puts it.
     Called,
-    /// Otherwise: why no return probe and no jprobe can stand there.
+    /// Otherwise: no return probe and no jprobe can stand there, for this reason.
     NotCalled(Refusal),
     /// The host cannot tell. Then the symbol's name decides ([`Arrival::by_name`]).
     Unknown,
 }
 
 impl Arrival {
-    /// No call comes there: a program or a context starts there.
+    /// No call arrives: a program or a context starts there.
     pub const START: Self = Self::NotCalled(Refusal::invalid(
         "entry.start",
         "a program or a context starts there, so there is no return address",
     ));
-    /// A jump comes there, with a frame in place.
+    /// A jump arrives, with a frame in place.
     pub const PART: Self = Self::NotCalled(Refusal::invalid(
         "entry.part",
         "a jump comes there from within a function or a stub, whose frame is in place already",
     ));
-    /// The end of a signal's or an interrupt's handler comes there.
+    /// The return from a signal's or an interrupt's handler arrives.
     pub const SIGNAL_RETURN: Self = Self::NotCalled(Refusal::invalid(
         "entry.signal_return",
         "the way back from a signal begins there; no call comes there",
     ));
-    /// A call comes there whose return address is data for the function.
+    /// A call arrives whose return address the function reads as data.
     pub const READS_RETURN: Self = Self::NotCalled(Refusal::invalid(
         "entry.reads_return",
         "the function reads its own return address, to tell its caller where that is",
     ));
 
-    /// What compilers, linkers and C libraries mean by the name of a symbol: for hosts without unwind information, and where it
-    /// does not cover the place.
+    /// The meaning of a symbol's name to compilers, linkers and C libraries: for hosts without unwind
+    /// information, and for places that it does not cover.
     #[must_use]
     pub fn by_name(name: &str) -> Self {
         const STARTS: [&str; 5] = ["_start", "__start", "_dlstart", "_dl_start_user", "__start_context"];

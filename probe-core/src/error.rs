@@ -1,9 +1,9 @@
 //! Errors: one taxonomy on all architectures.
 //!
-//! Every error has an errno, a stable reason code and one sentence (REG_9). A registration that fails leaves nothing
-//! changed: not a byte of text, not a line of the listing, not an allocation (REG_8). An operation on many probes that
-//! are registered already ([`Probes::switch`](crate::Probes::switch)) does what it can, and reports the first failure.
-//! Each operation has an error of its own, whose variants are the ways in which it fails.
+//! Every error has an errno, a stable reason code and one sentence (REG_9). A registration that fails leaves
+//! nothing changed: not a byte of text, not a line of the listing, not an allocation (REG_8). An operation on
+//! many registered probes ([`Probes::switch`](crate::Probes::switch)) does all that it can, and reports the
+//! first failure. Each operation has an error type of its own, whose variants are the ways in which it fails.
 
 mod control;
 mod register;
@@ -17,7 +17,7 @@ pub use register::{BatchError, RegisterError};
 pub use self_test::SelfTestError;
 pub use watch::WatchError;
 
-/// The methods `errno` and `code` of an error, of a list that says both for each variant.
+/// The methods `errno` and `code` of an error, from a list that names both for each variant.
 macro_rules! numbered {
     ($error:ident { $($variant:pat => $errno_and_code:expr),+ $(,)? }) => {
         impl $error {
@@ -138,7 +138,7 @@ impl fmt::Display for TextError {
 
 impl core::error::Error for TextError {}
 
-/// An allocation failed: what the operations' errors are made of where it happens.
+/// An allocation failed. Each operation's error has a variant for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoMemory;
 

@@ -1,4 +1,5 @@
-//! Probes as their users make and see them: builders, views of a hit, listings, and the one value of a program, made of both halves.
+//! Probes as their users make and see them: builders, views of a hit, listings, and the one value of a
+//! program, made of both halves.
 
 pub mod events;
 pub mod files;

@@ -1,4 +1,4 @@
-//! What the jump of an optimised probe displaces, and why a place may have none.
+//! The instructions that the jump of an optimised probe displaces, and why a place may have none.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Displaced, Jumps, Method, Site, Text};
@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 /// The text of one walk is read in pieces of this many bytes.
 pub(crate) const WINDOW: usize = 256;
 
-/// No jump: the core cannot have one here, whatever the instructions are.
+/// No jump: the core cannot plant one here, whatever the instructions are.
 pub(crate) mod refusal {
     use crate::error::Refusal;
 
@@ -40,9 +40,9 @@ pub(crate) mod refusal {
     );
 }
 
-/// The instructions that a jump at a place displaces, without planting anything: for whoever explains text that need not
-/// run. Whether a detour finds room where the jump can lead is not asked. `targets` is kept for the next place of the same
-/// function.
+/// The instructions that a jump at a place displaces, for tools that explain text without planting anything.
+/// It does not say whether a detour finds room where the jump can lead. `targets` is kept for the next place
+/// of the same function.
 ///
 /// # Errors
 /// Why the place keeps its breakpoint.
@@ -66,14 +66,15 @@ pub fn displaced_by_jump<A: Arch>(
 /// Whether post handlers can be called where a jump stands instead of a breakpoint.
 ///
 /// # Errors
-/// Why the place keeps its breakpoint when it has one.
+/// Why the place keeps its breakpoint if it has a post handler.
 pub fn post_by_jump<A: Arch>(method: Method, plan: &A::Plan) -> Result<(), Refusal> {
-    // What is simulated at a trap is simulated in the detour; behind the copy of another one the detour calls again.
+    // What is simulated at a trap is simulated in the detour; behind the copy of another one the detour calls
+    // again.
     let is_called = method == Method::Simulate || method == Method::Boost && !A::is_system_call(plan);
     if is_called { Ok(()) } else { Err(refusal::POST) }
 }
 
-/// Where the direct branches of the function that was looked at last lead.
+/// The targets of the direct branches of the function that was looked at last.
 #[derive(Debug)]
 pub struct BranchTargets {
     function: Option<(CodeAddr, CodeAddr)>,
@@ -123,7 +124,8 @@ impl BranchTargets {
             }
             let insn = window.get(offset..window_len).unwrap_or(&[]);
             let insn = insn.get(..A::MAX_INSN_LEN).unwrap_or(insn);
-            // What cannot be decoded cannot be walked over: what follows is data, or traps are the safe choice.
+            // What cannot be decoded cannot be walked over: what follows is data, or traps are the safe
+            // choice.
             let Some(len) = A::insn_len(insn).filter(|len| *len != 0) else { return Ok(()) };
             if let Some(target) = jumps.branch_target(insn, at).filter(|target| (start..end).contains(target))
             {

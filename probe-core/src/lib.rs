@@ -1,7 +1,8 @@
 //! Linux-style kprobes, jprobes and kretprobes for any kernel and any process: the architecture-neutral core.
 //!
-//! A program keeps one [`Probes`] in a static, over its [`Host`](host::Host). Probes are built with [`Kprobe`], [`Jprobe`],
-//! [`Kretprobe`] and [`Watchpoint`], registered with [`Probes::register`], and live as long as their handle, [`Probe`].
+//! A program keeps one [`Probes`] in a static, over its [`Host`](host::Host). Probes are built with
+//! [`Kprobe`], [`Jprobe`], [`Kretprobe`] and [`Watchpoint`], registered with [`Probes::register`], and live
+//! as long as their handle, [`Probe`].
 //!
 //! | of [`Probes`] | for |
 //! |---|---|
@@ -88,7 +89,7 @@ pub use state::probes::Probes;
 pub use state::tally::{Counters, Kind};
 pub use state::watch::{Trigger, WatchRange, Watchpoint};
 
-/// What handlers are called with, and what they answer.
+/// The arguments of handlers, and their answers.
 pub mod handler {
     pub use crate::face::jprobe::JprobeHandler;
     pub use crate::face::kprobe::Hit;
@@ -98,7 +99,7 @@ pub mod handler {
     pub use crate::state::watch::WatchHit;
 }
 
-/// What a command asks of text in which nothing is planted.
+/// Questions about text in which nothing is planted, for tools.
 #[doc(hidden)]
 pub mod dry_run {
     pub use crate::jump::{BranchTargets, displaced_by_jump, post_by_jump};

@@ -1,16 +1,16 @@
-//! Intrusive lists: items are kept for later without an allocation, which could fail. Under the registry's lock.
+//! Intrusive lists: they keep items without an allocation, which could fail. Under the registry's lock.
 
 use crate::held::{Hold, Lent};
 use crate::sync::{AtomicPtr, Relaxed};
 use core::ptr::NonNull;
 
-/// What can stand in a [`List`], one at a time.
+/// An item of a [`List`]; it is in one list at a time.
 pub(crate) trait Linked: Sized {
     /// The next item of its list; null at the end, and in none.
     fn link(&self) -> &AtomicPtr<Self>;
 }
 
-/// Items that are valid as long as they are in it.
+/// A list of items that stay valid while they are in it.
 pub(crate) struct List<T: Linked> {
     first: *mut T,
 }
@@ -31,7 +31,8 @@ impl<T: Linked> List<T> {
     /// Puts `item` first.
     ///
     /// # Safety
-    /// `item` is in no list. It is freed when it has been taken out of this one, by who has the lock to himself.
+    /// `item` is in no list. It is freed only after it has been taken out of this one, by the holder of the
+    /// lock.
     pub(crate) unsafe fn push(&mut self, item: NonNull<T>) {
         // SAFETY: `item` is freed after it has been taken out, and it is not in yet.
         unsafe { item.as_ref() }.link().store(self.first, Relaxed);

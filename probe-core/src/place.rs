@@ -29,7 +29,8 @@ pub(crate) enum Target {
 }
 
 impl Place {
-    /// The entry of the function `name`, past what [`Arch::entry_offset`](crate::arch::Arch::entry_offset) skips.
+    /// The entry of the function `name`, past what [`Arch::entry_offset`](crate::arch::Arch::entry_offset)
+    /// skips.
     pub fn symbol(name: &str) -> Self {
         Self { target: Target::Symbol { name: name.into(), module: None }, offset: 0 }
     }
@@ -47,7 +48,8 @@ impl Place {
         Self { target: Target::Address { at, is_checked: false }, offset: 0 }
     }
 
-    /// Moves the place `bytes` on. Past the symbol's end, or before its start, registration answers EINVAL (REG_5).
+    /// Moves the place `bytes` on. Past the symbol's end, or before its start, registration answers EINVAL
+    /// (REG_5).
     #[must_use]
     pub const fn offset(mut self, bytes: isize) -> Self {
         self.offset = bytes;

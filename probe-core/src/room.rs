@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-/// Memory for one T, got before what it takes to make the T.
+/// Memory for one T, allocated before the T can be made.
 pub(crate) struct Room<T>(NonNull<T>);
 
 impl<T> Room<T> {

@@ -1,7 +1,8 @@
-//! From an address to what lies there: an open-addressed hash table that readers use without a lock.
+//! From an address to its entry: an open-addressed hash table that readers use without a lock.
 //!
 //! Lookup costs the same however many entries there are (load at most 1/2, tombstones included). The table
-//! grows by publishing a new array; the old one is freed after a grace period. Writers hold the registry's lock.
+//! grows by publishing a new array; the old one is freed after a grace period. Writers hold the registry's
+//! lock.
 
 use crate::error::NoMemory;
 use crate::held::{Held, Lent};
@@ -41,7 +42,7 @@ unsafe impl<T: Sync> Send for Table<T> {}
 struct Header {
     /// How far a hashed key is shifted right to give an index.
     shift: u32,
-    /// [`FACTOR`]: to load it takes one instruction, to make it up to five.
+    /// [`FACTOR`]: loading it takes one instruction, an immediate up to five.
     factor: usize,
     /// Entries that are not null, tombstones included; for writers.
     used: AtomicUsizeCell,
@@ -71,7 +72,7 @@ impl RetiredArray {
     }
 }
 
-/// Arrays that wait for a grace period: a list through their headers, so that to keep one needs no memory.
+/// Arrays that wait for a grace period: a list through their headers, so that keeping one needs no memory.
 pub(crate) struct RetiredArrays {
     first: *mut Header,
 }
@@ -141,8 +142,8 @@ impl<T: Keyed> Table<T> {
         unsafe { Self::find_behind(array, index, key) }
     }
 
-    /// What lies at `key`, if it lies behind entry number `index`, where it should be. Half of all entries are free, so
-    /// that it is seldom far.
+    /// What lies at `key`, if it lies behind entry number `index`, where it should be. Half of all entries
+    /// are free, so that it is seldom far.
     ///
     /// # Safety
     /// `array` is one that [`Table::find`] has found, and what kept it there does so as long as `'a`.
@@ -166,7 +167,7 @@ impl<T: Keyed> Table<T> {
         }
     }
 
-    /// What lies at `key`, as it was inserted: what may be freed once it is off the table.
+    /// The entry at `key`, with its allocation: it may be freed once it is off the table.
     pub(crate) fn find_lent<'g>(&self, key: usize, _held: &'g impl Held) -> Option<Lent<'g, T>> {
         let header = NonNull::new(self.array.load(Relaxed))?;
         // SAFETY: `held` keeps the array.
@@ -248,7 +249,7 @@ impl<T: Keyed> Table<T> {
         }
     }
 
-    /// Every entry, as it was inserted. What has been found may be removed meanwhile.
+    /// Every entry, with its allocation. An entry may be removed after it has been found.
     pub(crate) fn iter<'g>(&self, _held: &'g impl Held) -> impl Iterator<Item = Lent<'g, T>>
     where
         T: 'g,

@@ -1,4 +1,5 @@
-//! Calls, an optional power of backends: what return probes, jprobes and a handler's view of arguments are made of.
+//! Calls, an optional power of backends: the basis of return probes, jprobes and a handler's view of
+//! arguments.
 
 use super::{MemFault, Memory, Regs, SaveSet, Text};
 use crate::addr::CodeAddr;
@@ -17,21 +18,22 @@ pub struct Entry {
 
 /// The calling convention: arguments, return value, return address, and the stubs that calls return through.
 ///
-/// A backend has it by [`Arch::Calls`](super::Arch::Calls). Every function takes the value, so whoever calls one has the
-/// proof that the architecture has the power; [`NoCalls`] has no value. All functions are pure.
+/// A backend has it by [`Arch::Calls`](super::Arch::Calls). Every function takes the value, so its caller has
+/// the proof that the architecture has the power; [`NoCalls`] has no value. All functions are pure.
 ///
 /// # Safety
-/// The core resumes contexts with the registers that these functions leave, and hands out what
+/// The core resumes contexts with the registers that these functions leave, and uses the stubs that
 /// [`Calls::fill_stubs`] writes as return addresses. An implementation promises that
-/// [`Calls::set_return_address`] makes the call return there and changes nothing else, and that each stub keeps the
-/// protocol described at its function.
+/// [`Calls::set_return_address`] makes the call return there and changes nothing else, and that each stub
+/// keeps the protocol described at that function.
 pub unsafe trait Calls<R: Regs>: Copy + Send + Sync + 'static {
     /// The size of a return stub in bytes.
     const STUB_LEN: usize;
 
-    /// The number of bytes between a function's symbol and the last place that still is "at its entry" for return
-    /// probes and jprobes (REG_17): behind what signs the return address on aarch64. They are set at `entry_offset`
-    /// ([`Arch::entry_offset`](super::Arch::entry_offset)) all the same.
+    /// The number of bytes between a function's symbol and the last place that counts as its entry for return
+    /// probes and jprobes (REG_17): on aarch64 it lies behind the instruction that signs the return address.
+    /// The probes are planted at `entry_offset` ([`Arch::entry_offset`](super::Arch::entry_offset)) all the
+    /// same.
     fn entry_end(self, text: &dyn Text, function: CodeAddr, entry_offset: usize) -> usize {
         let _ = (text, function);
         entry_offset
@@ -58,24 +60,25 @@ pub unsafe trait Calls<R: Regs>: Copy + Send + Sync + 'static {
     /// The stack could not be written.
     fn set_return_address<M: Memory>(self, regs: &mut R, to: CodeAddr, memory: &M) -> Result<(), MemFault>;
 
-    /// Whether the call with this `frame` may still return to `stub`, judged by what lies on the stack; `sp` is the
-    /// context's stack pointer now. `false` only where it certainly will not (its frame was left by a
-    /// longjmp or by unwinding).
+    /// Whether the call with this `frame` may still return to `stub`, judged by the contents of the stack;
+    /// `sp` is the context's stack pointer now. `false` only if it certainly will not, because a longjmp or
+    /// unwinding has left its frame.
     fn may_return<M: Memory>(self, frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool;
 
-    /// Fills a chunk of executable memory at `chunk` with return stubs and the veneer that they share, and returns
-    /// how many stubs it holds.
+    /// Fills a chunk of executable memory at `chunk` with return stubs and the veneer that they share, and
+    /// returns how many stubs it holds.
     ///
-    /// Stub `i` lies at `chunk + i * STUB_LEN`, preceded by at least one byte of the chunk's own for `i == 0`
-    /// being looked up by return address minus one; so stub 0 is never handed out. A stub transfers to
-    /// `trampoline` ([`NativeCalls::return_trampoline`]) and tells it which stub it was and the word `handler`.
+    /// Stub `i` lies at `chunk + i * STUB_LEN`. An unwinder looks up a return address minus one, which for
+    /// stub 0 may lie outside the chunk, so stub 0 is never handed out. A stub transfers to `trampoline`
+    /// ([`NativeCalls::return_trampoline`]) and tells it which stub it was and the word `handler`.
     ///
-    /// `out` is a power of two less the last `size_of::<usize>()` bytes, which belong to the core; `chunk` is aligned
-    /// to that power of two.
+    /// `out` is a power of two less the last `size_of::<usize>()` bytes, which belong to the core; `chunk` is
+    /// aligned to that power of two.
     fn fill_stubs(self, chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize;
 
-    /// Turns the registers of a context at a function's entry into a call of `handler` with copies of the same
-    /// arguments, which returns to `return_to`. The caller's argument area is not touched (JMP_2, JMP_3).
+    /// Turns the registers of a context at a function's entry into a call of `handler` with copies of the
+    /// same arguments, which returns to `return_to`. The caller's argument area is not touched (JMP_2,
+    /// JMP_3).
     ///
     /// # Errors
     /// The stack could not be read or written; then nothing has changed.
@@ -88,21 +91,22 @@ pub unsafe trait Calls<R: Regs>: Copy + Send + Sync + 'static {
     ) -> Result<(), MemFault>;
 }
 
-/// What [`Calls`] needs executed on the architecture itself.
+/// The part of [`Calls`] that must be executed on the architecture.
 ///
 /// # Safety
-/// [`NativeCalls::return_trampoline`] and [`NativeCalls::jprobe_return_trap`] return addresses of code that keeps the
-/// protocol described there.
+/// [`NativeCalls::return_trampoline`] and [`NativeCalls::jprobe_return_trap`] return addresses of code that
+/// keeps the protocol described there.
 pub unsafe trait NativeCalls<R: Regs>: Calls<R> {
-    /// The address of the assembly that return stubs lead to. It saves the registers `save` names, calls
-    /// the [handler](super::NativeArch::handler) that was given to [`Calls::fill_stubs`] (with `regs` as at the
-    /// function's return and the stub's address as the word), restores what the answer says from `regs`
-    /// and goes on at `regs.pc`. The answer is [`Resume::Unchanged`](super::Resume::Unchanged) or
-    /// [`Resume::Changed`](super::Resume::Changed), which here means all registers.
+    /// The address of the assembly that return stubs lead to. It saves the registers that `save` names and
+    /// calls the [handler](super::NativeArch::handler) that was given to [`Calls::fill_stubs`], with `regs`
+    /// as at the function's return and the stub's address as the word. Then it loads the registers that the
+    /// answer names from `regs` and resumes at `regs.pc`. The answer is
+    /// [`Resume::Unchanged`](super::Resume::Unchanged) or [`Resume::Changed`](super::Resume::Changed), which
+    /// here means all registers.
     fn return_trampoline(self, save: SaveSet) -> CodeAddr;
 
-    /// The address of a breakpoint instruction in the backend's own text: where a jprobe handler returns to.
-    /// [`Arch::breakpoint_address`](super::Arch::breakpoint_address) of that trap is this address.
+    /// The address of a breakpoint instruction in the backend's own text, to which a jprobe's handler
+    /// returns. [`Arch::breakpoint_address`](super::Arch::breakpoint_address) of that trap is this address.
     fn jprobe_return_trap(self) -> CodeAddr;
 
     /// [`Calls::fill_stubs`] for the machine that this runs on.
@@ -117,7 +121,7 @@ pub unsafe trait NativeCalls<R: Regs>: Calls<R> {
     }
 }
 
-/// [`Arch::Calls`](super::Arch::Calls) of a backend that follows no calls: there is no value of it.
+/// [`Arch::Calls`](super::Arch::Calls) of a backend that follows no calls. It has no value.
 #[derive(Clone, Copy, Debug)]
 pub enum NoCalls {}
 

@@ -10,7 +10,7 @@ pub const MAX_DISPLACED: usize = 5;
 /// The instructions that the jump of an optimised probe displaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Displaced {
-    /// How many bytes they are, with padding that the jump covers too.
+    /// Their length in bytes, with padding that the jump covers, too.
     pub len_bytes: u8,
     count: u8,
     starts: [u8; MAX_DISPLACED],
@@ -31,7 +31,7 @@ impl Displaced {
     }
 }
 
-/// Where things are in a detour, in bytes from its start.
+/// The layout of a detour, in bytes from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DetourLayout {
     /// The copies of the displaced instructions, in their order.
@@ -42,26 +42,27 @@ pub struct DetourLayout {
     pub len_bytes: u8,
 }
 
-/// What a detour calls, and the words that it gives to that.
+/// The trampoline that a detour calls, and the words for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DetourCalls {
     /// [`NativeJumps::detour_trampoline`], or [`NativeJumps::entry_trampoline`].
     pub trampoline: CodeAddr,
     /// The word of the call before the copies.
     pub word: usize,
-    /// The word of a second call behind the first copy, if there shall be one; then the first instruction is none of those
-    /// that change the control flow.
+    /// The word of a second call behind the first copy, if there is to be one; then the first instruction
+    /// does not change the control flow.
     pub post_word: Option<usize>,
 }
 
-/// Jumps instead of breakpoints: what they displace, and the detours that they lead to.
+/// Jumps instead of breakpoints: the instructions that they displace, and the detours that they lead to.
 ///
-/// A backend has it by [`Arch::Jumps`](super::Arch::Jumps). Every function takes the value, so whoever calls one has the
-/// proof that the architecture has the power; [`NoJumps`] has no value. All functions are pure.
+/// A backend has it by [`Arch::Jumps`](super::Arch::Jumps). Every function takes the value, so its caller has
+/// the proof that the architecture has the power; [`NoJumps`] has no value. All functions are pure.
 ///
 /// # Safety
-/// The core writes what these functions return into executable memory and into text. An implementation promises that
-/// a filled detour has exactly the effect of the displaced instructions, beside its calls, and goes on behind them.
+/// The core writes what these functions return into executable memory and into text. An implementation
+/// promises that a filled detour has exactly the effect of the displaced instructions, beside its calls, and
+/// goes on behind them.
 pub unsafe trait Jumps<R: Regs>: Copy + Send + Sync + 'static {
     /// How many bytes of text the jump to a detour takes.
     const JUMP_LEN: usize;
@@ -76,17 +77,18 @@ pub unsafe trait Jumps<R: Regs>: Copy + Send + Sync + 'static {
     /// A [`Refusal`] says why the place keeps its breakpoint.
     fn displace(self, site: &Site<'_>) -> Result<Displaced, Refusal>;
 
-    /// Where the instruction at `at`, which `text` starts with, may go directly other than to the next one.
+    /// Where the instruction that `text` starts with, at `at`, may branch directly.
     fn branch_target(self, text: &[u8], at: CodeAddr) -> Option<CodeAddr>;
 
-    /// The lowest address not below `from` where the entry of the detour of `place` may lie, if there is one in reach.
+    /// The lowest address from `from` on where the entry of the detour of `place` may lie, if one is in
+    /// reach.
     fn detour_entry(self, place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr>;
 
-    /// Builds the detour with this entry: it makes the first of `calls`, runs the copies of the
-    /// displaced instructions and goes on behind them. `text` holds these as they were.
+    /// Builds the detour with this entry: it makes the first of `calls`, runs the copies of the displaced
+    /// instructions and goes on behind them. `text` holds the displaced instructions as they were.
     ///
     /// # Errors
-    /// A [`Refusal`] where it is out of reach of what the instructions address.
+    /// A [`Refusal`] if the detour is out of reach of the instructions' operands.
     fn fill_detour(
         self,
         displaced: &Displaced,
@@ -97,37 +99,39 @@ pub unsafe trait Jumps<R: Regs>: Copy + Send + Sync + 'static {
         out: &mut [u8],
     ) -> Result<DetourLayout, Refusal>;
 
-    /// The jump from `place` to a detour's entry: [`Jumps::JUMP_LEN`] bytes of it count.
+    /// The jump from `place` to a detour's entry: the first [`Jumps::JUMP_LEN`] bytes count.
     ///
-    /// Longer than the breakpoint, it has the breakpoint's bytes wherever a displaced instruction but the first starts.
+    /// If it is longer than the breakpoint, it has the breakpoint's bytes wherever a displaced instruction
+    /// but the first starts.
     fn jump(self, place: CodeAddr, entry: CodeAddr) -> [u8; 8];
 
-    /// Where the [`Regs`] lie that a detour's trampoline gives to [`NativeJumps::detour_resume_trap`]: read from the
-    /// registers at that trap.
+    /// The address of the [`Regs`] that a detour's trampoline hands to [`NativeJumps::detour_resume_trap`],
+    /// from the registers at that trap.
     fn detour_regs(self, regs: &R) -> usize;
 
-    /// Makes a context that has trapped at [`NativeJumps::detour_resume_trap`] go on with `kept`, what lies at
-    /// [`Jumps::detour_regs`]: all of it but the machine's state that only a trap can tell and change (privilege, translation,
-    /// interrupts), where the trampoline cannot save that.
+    /// Makes a context that has trapped at [`NativeJumps::detour_resume_trap`] resume with `kept`, the
+    /// registers at [`Jumps::detour_regs`]. A machine's state that only a trap can save and change
+    /// (privilege, translation, interrupts) stays the trap's if the trampoline cannot save it.
     #[inline]
     fn resume_with(self, regs: &mut R, kept: R) {
         *regs = kept;
     }
 }
 
-/// What [`Jumps`] needs executed on the architecture itself.
+/// The part of [`Jumps`] that must be executed on the architecture.
 ///
 /// # Safety
 /// These functions return addresses of code that keeps the protocol described there.
 pub unsafe trait NativeJumps<R: Regs>: Jumps<R> {
-    /// The address of the assembly that detours call. It saves the registers `save` names, calls the function that the
-    /// detour's word points to (the word is the address of a structure whose first word is a
-    /// [handler](super::NativeArch::handler), and whose second one is the place: `regs` are as there), and does what it
-    /// answers.
+    /// The address of the assembly that detours call. It saves the registers that `save` names and calls the
+    /// function that the detour's word leads to. The word is the address of a structure: its first word is a
+    /// [handler](super::NativeArch::handler), its second one the place, where `regs` are. Then it resumes as
+    /// the answer says.
     fn detour_trampoline(self, save: SaveSet) -> CodeAddr;
 
-    /// The same for the detour of a function whose calls are followed, where that can be done better: so that the processor predicts
-    /// the function's return to its stub. It knows [`Resume::Followed`](super::Resume::Followed), too. `None`: it cannot.
+    /// A trampoline for detours of functions whose calls are followed, which makes the processor predict the
+    /// function's return to its stub. It also knows [`Resume::Followed`](super::Resume::Followed). `None` if
+    /// the backend has none.
     fn entry_trampoline(self, _save: SaveSet) -> Option<CodeAddr> {
         None
     }
@@ -148,13 +152,13 @@ pub unsafe trait NativeJumps<R: Regs>: Jumps<R> {
         self.fill_detour(displaced, text, place, entry, calls, out)
     }
 
-    /// The address of a breakpoint instruction in the trampolines: the context goes on with the `Regs` that
-    /// [`Jumps::detour_regs`] names, all of them.
-    /// [`Arch::breakpoint_address`](super::Arch::breakpoint_address) of that trap is this address.
+    /// The address of a breakpoint instruction in the trampolines: the context resumes with all of the `Regs`
+    /// that [`Jumps::detour_regs`] names. [`Arch::breakpoint_address`](super::Arch::breakpoint_address) of
+    /// that trap is this address.
     fn detour_resume_trap(self) -> CodeAddr;
 }
 
-/// [`Arch::Jumps`](super::Arch::Jumps) of a backend whose probes keep their breakpoints: there is no value of it.
+/// [`Arch::Jumps`](super::Arch::Jumps) of a backend whose probes keep their breakpoints. It has no value.
 #[derive(Clone, Copy, Debug)]
 pub enum NoJumps {}
 

@@ -1,10 +1,10 @@
-//! What is done to registered probes: why it failed, and what has been done all the same.
+//! Operations on registered probes: why they failed, and how much has been done.
 
 use super::{Errno, IN_HANDLER, NO_MEMORY, NO_STUBS, NoMemory, NoStubs, Refusal, TEXT, TextError, numbered};
 use crate::addr::CodeAddr;
 use core::fmt;
 
-/// Why a probe or watchpoint could not be enabled, or one that is disabled still costs a trap.
+/// Why a probe or watchpoint could not be enabled, or why a disabled one still costs a trap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EnableError {
@@ -67,7 +67,7 @@ impl fmt::Display for RemoveError {
 pub enum SwitchError {
     /// Not possible from a probe's handler. Nothing has changed.
     InHandler,
-    /// What was written to `enabled` is no boolean (CTL_2). Nothing has changed.
+    /// The text written to `enabled` is no boolean (CTL_2). Nothing has changed.
     NotABoolean,
     /// Text could not be written there. All other places have been switched.
     Text(TextError),
@@ -98,7 +98,7 @@ impl fmt::Display for SwitchError {
     }
 }
 
-/// Why not all probes that can have jumps have them, or not all breakpoints are back.
+/// Why some probes that can have jumps have none, or why some breakpoints are not back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JumpError {
@@ -122,7 +122,7 @@ impl fmt::Display for JumpError {
     }
 }
 
-/// Why pools have not become as large as asked for. They stay as large as they have become.
+/// Why pools have not become as large as asked for. They keep the size that they have reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GrowError {

@@ -12,7 +12,8 @@ use core::fmt;
 pub enum RegisterError {
     /// No symbol has this name.
     NoSymbol(Box<str>),
-    /// Several symbols have this name: name one by its address, or use [`Probes::candidates`](crate::Probes::candidates).
+    /// Several symbols have this name: name one by its address, or use
+    /// [`Probes::candidates`](crate::Probes::candidates).
     Ambiguous {
         /// The name.
         name: Box<str>,
@@ -23,7 +24,7 @@ pub enum RegisterError {
     NoSymbolCovers(CodeAddr),
     /// The offset leaves the symbol.
     OutsideSymbol {
-        /// The symbol's name, or what was given for it.
+        /// The symbol's name, or the name that was asked for.
         name: Box<str>,
         /// The offset in bytes.
         offset: isize,
@@ -43,7 +44,7 @@ pub enum RegisterError {
         /// Where that instruction starts.
         start: CodeAddr,
     },
-    /// On the way from the symbol's start to the address stands something that is no instruction.
+    /// The bytes at an address between the symbol's start and the place are no instruction.
     Undecodable {
         /// The address.
         at: CodeAddr,
@@ -61,7 +62,7 @@ pub enum RegisterError {
     },
     /// A return probe or jprobe anywhere but at a function's entry.
     NotEntry(CodeAddr),
-    /// A return probe or jprobe where no call comes (REG_19).
+    /// A return probe or jprobe where no call arrives (REG_19).
     NotCalled {
         /// The address.
         at: CodeAddr,

@@ -1,10 +1,10 @@
-//! The self-tests: which promise of the host does not hold.
+//! The self-tests: the promise of the host that does not hold.
 
 use super::{RegisterError, TextError};
 use crate::addr::CodeAddr;
 use core::fmt;
 
-/// A promise of the host that [`Probes::self_test`](crate::Probes::self_test) has found not to be kept.
+/// A promise of the host that [`Probes::self_test`](crate::Probes::self_test) has found broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SelfTestError {
@@ -18,21 +18,23 @@ pub enum SelfTestError {
     Unaligned(CodeAddr),
     /// [`Host::write_text`](crate::host::Host::write_text) fails on executable memory.
     Text(TextError),
-    /// What [`Host::write_text`](crate::host::Host::write_text) has written is not what is read there.
+    /// [`Host::write_text`](crate::host::Host::write_text) has written bytes that are not read back there.
     WriteNotSeen(CodeAddr),
     /// The function that [`Probes::self_test_at`](crate::Probes::self_test_at) was given cannot be probed.
     Register(RegisterError),
-    /// The trap frame leaves fewer bytes below the interrupted stack pointer than [`Arch::TRAP_GAP`](crate::arch::Arch::TRAP_GAP) says.
+    /// The trap frame leaves fewer bytes below the interrupted stack pointer than
+    /// [`Arch::TRAP_GAP`](crate::arch::Arch::TRAP_GAP) says.
     Gap {
         /// What it leaves.
         found: usize,
         /// What it owes.
         owed: usize,
     },
-    /// The breakpoint was passed and no handler ran: traps do not come to [`Traps::breakpoint`](crate::traps::Traps::breakpoint), or text is not what is
-    /// executed.
+    /// The breakpoint was passed and no handler ran: traps do not reach
+    /// [`Traps::breakpoint`](crate::traps::Traps::breakpoint), or the text that is executed is not the text
+    /// that is written.
     NoBreakpoint,
-    /// What comes after the original instruction did not run.
+    /// The code behind the original instruction did not run.
     NoStep,
     /// The function's return did not lead through the library.
     NoReturn,

@@ -14,7 +14,7 @@ pub enum WatchError {
         /// Why.
         refusal: Refusal,
     },
-    /// All of so many debug registers are in use.
+    /// All debug registers, this many, are in use.
     NoRegister(usize),
     /// No memory is left.
     NoMemory,

@@ -1,11 +1,11 @@
-//! Events: what a host tells of its tasks and its text, so that nothing stays behind for what has gone.
+//! Events: a host reports tasks that end and text that goes away, so that nothing of theirs is left behind.
 
 use crate::addr::CodeAddr;
 use crate::state::host::Host;
 use crate::state::probes::Probes;
 use crate::state::task::Task;
 
-/// What a host tells one program's probes, from [`Probes::events`].
+/// The events of one program, from [`Probes::events`]: the host reports them.
 pub struct Events<'a, H: Host>(&'a Probes<H>);
 
 impl<H: Host> Clone for Events<'_, H> {
@@ -17,7 +17,7 @@ impl<H: Host> Clone for Events<'_, H> {
 impl<H: Host> Copy for Events<'_, H> {}
 
 impl<H: Host> Probes<H> {
-    /// Where the host tells that a task ends, or that text goes away.
+    /// The face on which the host reports that a task ends, or that text goes away.
     #[inline]
     pub const fn events(&self) -> Events<'_, H> {
         Events(self)
@@ -25,32 +25,35 @@ impl<H: Host> Probes<H> {
 }
 
 impl<H: Host> Events<'_, H> {
-    /// A task has ended: its calls will not return, count as abandoned, and give their instances back (RET_13).
+    /// A task has ended: its calls will not return, count as abandoned, and give their instances back
+    /// (RET_13).
     ///
-    /// Told before the task's stack is used for something else, best from another stack. On that very stack, calls that
-    /// may still return are left alone, and it is to be told again.
+    /// Report it before the task's stack is used for something else, best from another stack. On that very
+    /// stack, calls that may still return are left alone, and it has to be reported again.
     pub fn task_exit(self, task: &Task<H::Arch>) {
         self.0.task_exit(task);
     }
 
-    /// A task is about to end, by functions that still return, and has left most of its calls without returning. Those
-    /// whose frames lie below `sp`, the running stack pointer, or that certainly will not return, give their instances
-    /// back. Returns whether no call is left, so that [`Events::task_exit`] is not needed any more.
+    /// A task is about to end, in functions that still return, and has left most of its calls without
+    /// returning. Calls whose frames lie below `sp`, the running stack pointer, and calls that certainly will
+    /// not return give their instances back. Returns whether no call is left, so that [`Events::task_exit`]
+    /// is not needed.
     pub fn task_exiting(self, task: &Task<H::Arch>, sp: usize) -> bool {
         self.0.task_exiting(task, sp)
     }
 
-    /// The text from `start` up to `end` is about to go away (a module unloaded, a shared object closed): its probes,
-    /// and watchpoints on it, become gone, nothing is written to it, their handles stay valid (CTL_5).
+    /// The text from `start` up to `end` is about to go away (a module unloaded, a shared object closed): its
+    /// probes, and watchpoints on it, become gone, nothing is written to it any more, and their handles stay
+    /// valid (CTL_5).
     ///
-    /// Nobody runs in that text any more. Not told from a handler, nor where it has interrupted a registration
-    /// ([`Events::can_be_told`]).
+    /// No context runs in that text any more. Do not report it from a handler, nor from code that has
+    /// interrupted a registration ([`Events::can_be_told`]).
     pub fn text_going(self, start: CodeAddr, end: CodeAddr) {
         self.0.text_going(start, end);
     }
 
-    /// Whether [`Events::text_going`] can be told here: not in a handler, nor in what interrupts a registration in its own
-    /// task, which would wait for itself.
+    /// Whether [`Events::text_going`] may be called here: not in a handler, nor in code that interrupts a
+    /// registration of its own task, which would wait for itself.
     pub fn can_be_told(self) -> bool {
         !self.0.is_in_handler()
     }

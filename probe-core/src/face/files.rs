@@ -1,4 +1,5 @@
-//! The files of the kernel's `debugfs/kprobes`, in its own format: `list`, `enabled`, `blacklist` (CTL_2 to CTL_4, CTL_6).
+//! The files of the kernel's `debugfs/kprobes`, in its own format: `list`, `enabled`, `blacklist` (CTL_2 to
+//! CTL_4, CTL_6).
 
 use crate::addr::CodeAddr;
 use crate::error::SwitchError;
@@ -42,7 +43,7 @@ struct Line {
     is_optimised: bool,
 }
 
-/// What the files of one program's probes say, from [`Probes::files`].
+/// The files of one program's probes, from [`Probes::files`].
 pub struct Files<'a, H: Host>(&'a Probes<H>);
 
 impl<H: Host> Clone for Files<'_, H> {
@@ -62,13 +63,14 @@ impl<H: Host> Probes<H> {
 }
 
 impl<H: Host> Files<'_, H> {
-    /// Writes one line per probe, by ascending address: address, kind, symbol + offset, module, marks (CTL_3).
+    /// Writes one line per probe, by ascending address: address, kind, symbol + offset, module, marks
+    /// (CTL_3).
     ///
-    /// Never blocks a hit, and never shows a probe whose registration has not ended (CTL_6). `out` is written to
-    /// without any lock held.
+    /// Never blocks a hit, and never shows a probe whose registration has not ended (CTL_6). Writes to `out`
+    /// with no lock held.
     ///
     /// # Errors
-    /// What `out` answers; and always in a handler, which may have interrupted the registry.
+    /// An error of `out`; and always in a handler, which may have interrupted the registry.
     pub fn list(self, out: &mut dyn Write, viewer: Viewer) -> fmt::Result {
         for line in self.lines().ok_or(fmt::Error)? {
             let mut symbol = String::new();
@@ -136,13 +138,13 @@ impl<H: Host> Files<'_, H> {
     /// Writes `1` or `0` and a newline: the switch (CTL_2).
     ///
     /// # Errors
-    /// What `out` answers.
+    /// An error of `out`.
     pub fn enabled(self, out: &mut dyn Write) -> fmt::Result {
         out.write_str(if self.0.is_on() { "1\n" } else { "0\n" })
     }
 
-    /// Takes what a user writes to `enabled`: `1 y Y t T on`, `0 n N f F off`, with or without a newline at the end
-    /// (CTL_2).
+    /// Takes what a user writes to `enabled`: `1 y Y t T on`, `0 n N f F off`, with or without a newline at
+    /// the end (CTL_2).
     ///
     /// # Errors
     /// It is none of these; or as [`Probes::switch`].
@@ -161,7 +163,7 @@ impl<H: Host> Files<'_, H> {
     /// Writes one line per range that must not be probed: `0xSTART-0xEND`, a tab, the symbol (CTL_4).
     ///
     /// # Errors
-    /// What `out` answers.
+    /// An error of `out`.
     pub fn blacklist(self, out: &mut dyn Write, viewer: Viewer) -> fmt::Result {
         let mut result = Ok(());
         self.0.host.for_each_blacklisted(&mut |range| {

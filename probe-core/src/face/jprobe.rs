@@ -7,11 +7,11 @@ use crate::state::pending::{AnyProbe, Pending};
 use crate::state::point::DISABLED;
 use core::marker::PhantomData;
 
-/// A jprobe to be registered: on a function's entry, a function with the same signature.
+/// A jprobe to be registered: a handler on a function's entry, with the function's own signature.
 ///
 /// The handler gets copies of the arguments. It returns normally, or through the backend's `jprobe_return()`;
-/// the probed function then runs from its first instruction with its own arguments, untouched (JMP_2,
-/// JMP_3). It may not be left in another way (longjmp, unwinding).
+/// the probed function then runs from its first instruction with its own arguments, untouched (JMP_2, JMP_3).
+/// The handler may not be left in another way (longjmp, unwinding).
 pub struct Jprobe<A: Arch> {
     pub(crate) place: Place,
     pub(crate) entry: JprobeEntry,

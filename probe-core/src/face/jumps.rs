@@ -1,4 +1,4 @@
-//! Jumps instead of breakpoints, for all probes of a program: asked for here, per probe forbidden by `without_jump`.
+//! Jumps instead of breakpoints, for all probes of a program. `without_jump` forbids them for one probe.
 
 use crate::error::JumpError;
 use crate::registry::Switch;
@@ -17,7 +17,7 @@ impl<H: Host> Clone for JumpControl<H> {
 impl<H: Host> Copy for JumpControl<H> {}
 
 impl<H: Host> Probes<H> {
-    /// Which probes have jumps instead of their breakpoints.
+    /// Jumps instead of breakpoints, for all probes.
     #[inline]
     pub const fn jumps(&'static self) -> JumpControl<H> {
         JumpControl(self)
@@ -25,7 +25,8 @@ impl<H: Host> Probes<H> {
 }
 
 impl<H: Host> JumpControl<H> {
-    /// Gives every probe that can have one a jump instead of its breakpoint, and returns how many places have one now.
+    /// Gives every probe that can have one a jump instead of its breakpoint, and returns how many places have
+    /// one now.
     ///
     /// # Errors
     /// Called from a handler; or the first text that could not be written: that probe keeps its breakpoint.
@@ -41,8 +42,8 @@ impl<H: Host> JumpControl<H> {
         self.0.lift_jumps()
     }
 
-    /// Whether probes get their jumps as soon as they are registered, enabled or switched on, without [`JumpControl::lay`]. Off
-    /// at first. What is registered already stays as it is.
+    /// Whether probes get their jumps when they are registered, enabled or switched on, without
+    /// [`JumpControl::lay`]. Off at first. Probes that are registered already stay as they are.
     pub fn set_automatic(self, to: Switch) {
         self.0.switches.set_optimising(to == Switch::On);
     }

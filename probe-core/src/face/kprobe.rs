@@ -12,12 +12,12 @@ use crate::state::tally::Counters;
 use alloc::boxed::Box;
 use core::fmt;
 
-/// A kprobe to be registered: what to call before and after the instruction at a place.
+/// A kprobe to be registered: handlers before and after the instruction at a place.
 ///
-/// Handlers run on the context that hit the probe. By a breakpoint that is a trap handler with interrupts off (a
-/// kernel), or a signal handler (a process). By a jump, a kernel only keeps the context from being preempted, and
-/// interrupts are as the probed code had them. Handlers may not block, register or unregister probes, nor, in a
-/// process, allocate.
+/// Handlers run on the context that hit the probe. By a breakpoint that is a trap handler with interrupts off
+/// (a kernel), or a signal handler (a process). By a jump it is the probed code itself: a kernel keeps the
+/// context from being preempted, and interrupts are as the probed code had them. Handlers may not block,
+/// register or unregister probes, nor, in a process, allocate.
 pub struct Kprobe<A: Arch> {
     place: Place,
     pre: Option<Pre<A>>,
@@ -35,8 +35,8 @@ impl<A: Arch> Kprobe<A> {
 
     /// Calls `handler` before the instruction. It returns nothing, or a [`Flow`].
     ///
-    /// It may move the stack pointer. In a kernel it may lower it by no more than leaves room for what the instruction
-    /// pushes in [`Arch::TRAP_GAP`].
+    /// It may move the stack pointer. In a kernel it may lower it only so far that [`Arch::TRAP_GAP`] still
+    /// has room for the words that the instruction pushes.
     #[must_use]
     pub fn pre<F, R>(mut self, handler: F) -> Self
     where
@@ -67,8 +67,8 @@ impl<A: Arch> Kprobe<A> {
         self
     }
 
-    /// Calls `handler` with the architecture's trap number when the instruction or one of this probe's handlers
-    /// faults.
+    /// Calls `handler` with the architecture's trap number when the instruction or one of this probe's
+    /// handlers faults.
     #[must_use]
     pub fn fault<F>(mut self, handler: F) -> Self
     where
@@ -87,7 +87,7 @@ impl<A: Arch> Kprobe<A> {
 pub struct Hit<'a, A: Arch> {
     regs: &'a mut A::Regs,
     node: &'a Node<A>,
-    /// Whether the registers have been lent to be changed.
+    /// Whether a handler has borrowed the registers to change them.
     is_lent: bool,
 }
 
@@ -100,13 +100,13 @@ impl<'a, A: Arch> Hit<'a, A> {
     seen!(
         /// The place that was hit.
         pc,
-        /// The registers: before the instruction in a pre handler (pc = the place), after it in a post handler (pc =
-        /// the next instruction), at the fault in a fault handler.
+        /// The registers: before the instruction in a pre handler (pc = the place), after it in a post
+        /// handler (pc = the next instruction), at the fault in a fault handler.
         regs
     );
 
-    /// The integer argument number `index`, from 0, if the place is a function's entry. `None` where the ABI
-    /// has it in memory that cannot be read.
+    /// The integer argument number `index`, from 0, if the place is a function's entry. `None` if the ABI
+    /// keeps it in memory that cannot be read.
     pub fn argument(&self, index: usize) -> Option<usize> {
         A::CALLS?.argument(self.regs, index, &self.memory())
     }

@@ -21,8 +21,8 @@ pub struct Settled(());
 
 /// A return probe to be registered.
 ///
-/// `D` is the private data: the entry handler makes it, the exit handler gets it by value. Without an entry handler
-/// every call is followed, and `D` is `()`.
+/// `D` is the private data: the entry handler makes it, the exit handler gets it by value. Without an entry
+/// handler every call is followed, and `D` is `()`.
 ///
 /// ```no_run
 /// # use probe_core::{Kretprobe, arch::Arch};
@@ -74,8 +74,8 @@ impl<A: Arch> Kretprobe<A, (), Fresh> {
         }
     }
 
-    /// A return probe with `data_len` bytes of private data, as the C interface has it. The bytes are zero when `entry`
-    /// gets them; it answers whether the call is followed.
+    /// A return probe with `data_len` bytes of private data, as the C interface has it. The bytes are zero
+    /// when `entry` gets them; it answers whether the call is followed.
     #[must_use]
     pub fn bytes<E, X>(
         place: impl Into<Place>,
@@ -122,19 +122,19 @@ impl<A: Arch, D, S> Kretprobe<A, D, S> {
         Kretprobe { place: self.place, active: self.active, handlers, flags: self.flags, state: PhantomData }
     }
 
-    /// How many calls can be followed at the same time; 0 or less means the default, max(10, 2 × contexts), and more than
-    /// [`MAX_ACTIVE`](crate::limits::MAX_ACTIVE) means that many (RET_3).
+    /// The number of calls that can be followed at the same time; 0 or less means the default, max(10, 2 ×
+    /// contexts), and more than [`MAX_ACTIVE`](crate::limits::MAX_ACTIVE) means that many (RET_3).
     ///
-    /// With a limit above one, a single call more than that may be followed, once in the probe's life: when a second
-    /// context calls the function for the first time at the very moment that the first context calls it.
+    /// With a limit above one, one more call may be followed, once in the probe's life: if a second context
+    /// makes its first call at the very moment at which the first context makes one.
     #[must_use]
     pub fn max_active(mut self, calls: i32) -> Self {
         self.active.now = calls;
         self
     }
 
-    /// Up to how many that may grow, [`MAX_ACTIVE`](crate::limits::MAX_ACTIVE) at the most: by [`PoolControl::grow`](crate::pools::PoolControl::grow), which the
-    /// host calls. Without this it stays as it is.
+    /// Lets that number grow to `calls`, at most [`MAX_ACTIVE`](crate::limits::MAX_ACTIVE), when the host
+    /// calls [`PoolControl::grow`](crate::pools::PoolControl::grow). Without this it does not grow.
     #[must_use]
     pub fn grow_to(mut self, calls: usize) -> Self {
         self.active.most = calls;
@@ -149,7 +149,7 @@ pub struct Call<'a, A: Arch> {
     pub(crate) regs: &'a mut A::Regs,
     pub(crate) node: &'a Node<A>,
     pub(crate) return_address: CodeAddr,
-    /// Whether the registers have been lent to be changed.
+    /// Whether a handler has borrowed the registers to change them.
     pub(crate) is_lent: bool,
 }
 
@@ -177,7 +177,7 @@ pub struct Return<'a, A: Arch> {
     pub(crate) regs: &'a mut A::Regs,
     pub(crate) node: &'a Node<A>,
     pub(crate) return_address: CodeAddr,
-    /// Whether the registers have been lent to be changed.
+    /// Whether a handler has borrowed the registers to change them.
     is_lent: bool,
     calls: A::Calls,
 }

@@ -1,6 +1,6 @@
-//! What kprobes and return probes have in common: for whoever registers them, and for their handlers.
+//! The common part of kprobes and return probes: options for their users, and views for their handlers.
 
-/// What can be said of kprobes and of return probes before they are registered.
+/// The options of kprobes and return probes before they are registered.
 macro_rules! options {
     () => {
         /// Registers it disabled (REG_10).
@@ -17,13 +17,13 @@ macro_rules! options {
             self
         }
 
-        /// Declares that its handlers leave floating-point and vector registers as they are, so that a hit without a trap
-        /// need not save them: most of what it costs in a process.
+        /// Declares that its handlers leave floating-point and vector registers as they are, so that a hit
+        /// without a trap need not save them, which is most of its cost in a process.
         ///
         /// # Safety
-        /// The handlers, and all that they call, change no floating-point and no vector register, nor their control and
-        /// status registers. Compiled code does so only where it is built without those registers, or has
-        /// been looked at: copies of memory are often made with them.
+        /// The handlers, and all functions that they call, change no floating-point and no vector register,
+        /// nor their control and status registers. Compiled code is like that only if it is built without
+        /// those registers, or has been inspected: compilers often copy memory with them.
         #[must_use]
         pub unsafe fn no_simd(mut self) -> Self {
             self.flags |= $crate::state::point::NO_SIMD;

@@ -1,4 +1,4 @@
-//! The pools of return probes: larger before they are empty, outside of the hit path.
+//! The pools of return probes, made larger before they are empty, outside of the hit path.
 
 use crate::error::GrowError;
 use crate::state::host::Host;
@@ -16,7 +16,7 @@ impl<H: Host> Clone for PoolControl<H> {
 impl<H: Host> Copy for PoolControl<H> {}
 
 impl<H: Host> Probes<H> {
-    /// How many calls return probes can follow.
+    /// Room for followed calls.
     #[inline]
     pub const fn pools(&'static self) -> PoolControl<H> {
         PoolControl(self)
@@ -24,19 +24,19 @@ impl<H: Host> Probes<H> {
 }
 
 impl<H: Host> PoolControl<H> {
-    /// Whether a return probe has had half of its instances in use since [`PoolControl::grow`] was last called, and may get more.
-    /// One load: for whoever looks again and again.
+    /// Whether a return probe that may grow has had half of its instances in use since [`PoolControl::grow`]
+    /// was last called. It costs one load, so a host can ask often.
     pub fn are_low(self) -> bool {
         self.0.switches.has_low_pools()
     }
 
-    /// Makes pools larger: those that [are low](PoolControl::are_low) twice as large, unless more than a quarter of their
-    /// instances are of calls that never returned; and all so large that `calls` calls can be followed at the same time;
-    /// each up to what its probe says ([`Kretprobe::grow_to`](crate::Kretprobe::grow_to)). How many instances have been
-    /// added.
+    /// Makes pools larger: those that [are low](PoolControl::are_low) twice as large, unless more than a
+    /// quarter of their instances belong to calls that never returned; and all so large that `calls` calls
+    /// can be followed at the same time; each up to its probe's limit
+    /// ([`Kretprobe::grow_to`](crate::Kretprobe::grow_to)). Returns the number of instances added.
     ///
     /// # Errors
-    /// Called from a handler, or no memory: pools stay as large as they have become.
+    /// Called from a handler, or no memory: pools keep the size that they have reached.
     pub fn grow(self, calls: usize) -> Result<usize, GrowError> {
         self.0.grow_pools(calls)
     }

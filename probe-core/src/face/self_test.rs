@@ -1,4 +1,4 @@
-//! What can be checked of a host's promises: before the first probe, and with the first ones.
+//! Checks of a host's promises: before the first probe, and with the first ones.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs};
@@ -17,11 +17,11 @@ use core::ptr;
 const SAME_STACK: usize = 1 << 14;
 
 impl<H: Host> Probes<H> {
-    /// Checks what can be checked of the host's promises, before the first probe is set: executable memory can be had,
-    /// written and read back; contexts and tasks stay the same.
+    /// Checks the host's promises as far as it can before the first probe is set: executable memory is
+    /// available, can be written and read back; contexts and tasks stay the same.
     ///
     /// # Errors
-    /// The first promise that is not kept.
+    /// The first broken promise.
     pub fn self_test(&self) -> Result<(), SelfTestError> {
         let same = |a: Option<*const ()>, b: Option<*const ()>| a.is_some() && a == b;
         self.host.pin();
@@ -42,14 +42,15 @@ impl<H: Host> Probes<H> {
         result
     }
 
-    /// Checks what only a hit can show: plants probes at the entry of a function of the program, has `call` call it, and
-    /// removes them. Traps arrive, the frame leaves its gap, the slot runs, the call returns through its stub, and the
-    /// text is then what it was.
+    /// Checks the promises that only a hit can show: plants probes at the entry of a function of the program,
+    /// makes `call` call it, and removes them. Traps arrive, the frame leaves its gap, the slot runs, the
+    /// call returns through its stub, and the text is then as it was.
     ///
-    /// `place` is any function that may be probed; `call` calls it at least once. After [`Probes::self_test`].
+    /// `place` is any function that may be probed; `call` calls it at least once. Call this after
+    /// [`Probes::self_test`].
     ///
     /// # Errors
-    /// The first promise that is not kept. Some broken promises end the program instead.
+    /// The first broken promise. Some broken promises end the program instead.
     pub fn self_test_at(
         &'static self,
         place: impl Into<Place>,

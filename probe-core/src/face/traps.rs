@@ -1,4 +1,4 @@
-//! Traps: what a host's trap code hands on, before its own handling, and what the core answers.
+//! Traps: a host's trap code hands them to the core before its own handling, and the core answers.
 
 use crate::addr::CodeAddr;
 use crate::arch::SingleStep;
@@ -9,8 +9,8 @@ use crate::state::probes::Probes;
 
 /// The trap entries of one program's probes, from [`Probes::traps`].
 ///
-/// Each is called with the interrupted registers, while interrupts are off (a kernel) or asynchronous signals kept away
-/// (a process).
+/// Each is called with the interrupted registers, while interrupts are off (a kernel) or asynchronous signals
+/// kept away (a process).
 pub struct Traps<'a, H: Host>(&'a Probes<H>);
 
 impl<H: Host> Clone for Traps<'_, H> {
@@ -22,7 +22,7 @@ impl<H: Host> Clone for Traps<'_, H> {
 impl<H: Host> Copy for Traps<'_, H> {}
 
 impl<H: Host> Probes<H> {
-    /// Where the host's trap code hands on its traps.
+    /// The face to which the host's trap code hands its traps.
     #[inline(always)]
     pub const fn traps(&self) -> Traps<'_, H> {
         Traps(self)
@@ -38,7 +38,8 @@ impl<H: Host> Traps<'_, H> {
         self.0.breakpoint(regs)
     }
 
-    /// Handles a fault, with the architecture's number of the trap; also after [`Trap::Fault`].
+    /// Handles a fault, with the architecture's number of the trap; the host also calls it after
+    /// [`Trap::Fault`].
     ///
     /// A fault of an original instruction, or of a handler, goes to the probes' fault handlers (HIT_9).
     #[inline]
@@ -46,8 +47,8 @@ impl<H: Host> Traps<'_, H> {
         self.0.fault(regs, trap_number)
     }
 
-    /// Handles a single-step trap, for hosts that step slots in hardware ([`SingleStep`]). [`Trap::NotOurs`]: somebody
-    /// else is being stepped.
+    /// Handles a single-step trap, for hosts that step slots in hardware ([`SingleStep`]). [`Trap::NotOurs`]:
+    /// somebody else is being stepped.
     #[inline]
     pub fn step(self, regs: &mut RegsOf<H>) -> Trap
     where
@@ -56,19 +57,22 @@ impl<H: Host> Traps<'_, H> {
         self.0.step(regs)
     }
 
-    /// The copy that a context is in which goes on at `at`; `None`: it is in the program's text, or in code that is the host's.
+    /// The copy of an instruction that a context at `at` is in; `None` if it is in the program's text, or in
+    /// code of the host.
     ///
-    /// For hosts whose program may step itself (x86: TF). Behind a breakpoint that is [`Handled`](Trap::Handled) the
-    /// processor does not trap: if the program was stepped before it, and `regs` go on elsewhere and in no copy, the host raises
-    /// the step's trap. A step's trap in a slot is nobody's: the one behind it is the instruction's.
+    /// For hosts whose program may step itself (x86: TF). The processor does not trap behind a breakpoint
+    /// that is [`Handled`](Trap::Handled): if the program was stepped before it, and `regs` resume at another
+    /// place and in no copy, the host raises the step's trap. A step's trap inside a slot is nobody's: the
+    /// one behind it is the instruction's.
     pub fn copied_at(self, at: CodeAddr) -> Option<Copied> {
         self.0.copied_at(at)
     }
 
-    /// Handles a data-reference trap of the debug register `index` ([`Watchpoints::arm`](crate::host::Watchpoints::arm)),
-    /// after the instruction that has made the reference.
+    /// Handles a data-reference trap of the debug register `index`
+    /// ([`Watchpoints::arm`](crate::host::Watchpoints::arm)), after the instruction that has made the
+    /// reference.
     ///
-    /// A trap of a watchpoint that was removed a moment ago is nobody's, and nothing happens.
+    /// A trap of a watchpoint that was removed a moment ago is ignored.
     #[inline]
     pub fn watchpoint(self, regs: &mut RegsOf<H>, index: usize) {
         self.0.watchpoint(regs, index);
