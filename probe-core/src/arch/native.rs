@@ -47,7 +47,7 @@ pub trait TrampolineHandler<R> {
     const FUNCTION: extern "C" fn(word: usize, regs: *mut R) -> Resume;
 }
 
-/// The part of [`Arch`](super::Arch) that must be executed on the architecture; those of the optional powers
+/// The part of [`Arch`] that must be executed on the architecture; those of the optional powers
 /// are [`NativeCalls`] and [`NativeJumps`].
 ///
 /// # Safety
