@@ -18,16 +18,36 @@ extern "C" fn stacks_work(x: usize) -> usize {
     black_box(x) * 5 + 1
 }
 
-/// What a handler has seen: the signal, its code, whether it ran on the interrupted stack, the flags of its
+/// What a handler has seen: the signal, its code, where it ran, the flags of its
 /// thread's alternate stack (asked for, and in its `ucontext_t`), and whether SIGUSR1 is blocked in it.
-type Seen = (c_int, c_int, bool, c_int, c_int, bool);
+type Seen = (c_int, c_int, Where, c_int, c_int, bool);
+
+/// Where a handler runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Where {
+    Interrupted,
+    /// On the stack that the program has set.
+    Program,
+    Elsewhere,
+}
 
 static SEEN: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
 /// An address of the interrupted stack.
 static HERE: AtomicUsize = AtomicUsize::new(0);
+/// The alternate stack that the program has set, or 0.
+static SMALL: AtomicUsize = AtomicUsize::new(0);
+/// Less than a hit wants.
+const SMALL_LEN: usize = 40 << 10;
 
 extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    let near = (&raw const signal as usize).abs_diff(HERE.load(Relaxed)) < 64 << 10;
+    let here = &raw const signal as usize;
+    let runs = if here.wrapping_sub(SMALL.load(Relaxed)) < SMALL_LEN {
+        Where::Program
+    } else if here.abs_diff(HERE.load(Relaxed)) < 64 << 10 {
+        Where::Interrupted
+    } else {
+        Where::Elsewhere
+    };
     assert_eq!(stacks_work(3), 16);
     let mut now = MaybeUninit::<libc::stack_t>::zeroed();
     // SAFETY: asks only.
@@ -45,7 +65,7 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     assert_eq!(unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, null(), mask.as_mut_ptr()) }, 0);
     // SAFETY: the call has succeeded.
     let is_blocked = unsafe { libc::sigismember(mask.as_ptr(), libc::SIGUSR1) } == 1;
-    let seen = (signal, code, near, now.ss_flags, stack.ss_flags, is_blocked);
+    let seen = (signal, code, runs, now.ss_flags, stack.ss_flags, is_blocked);
     SEEN.lock().unwrap().push(seen);
     if signal == libc::SIGSEGV && code > 0 {
         // The read that has faulted goes to a place that can be read from now on.
@@ -102,12 +122,27 @@ fn suspend() {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
 }
 
+/// As [`body`], with a small alternate stack. Without `SA_ONSTACK` faults are not asked about: their handlers run on one all the same.
+extern "C" fn body_on_small(none: *mut c_void) -> *mut c_void {
+    const PRIVATE: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: new memory, anywhere.
+    let memory = unsafe { libc::mmap(null_mut(), SMALL_LEN, access, PRIVATE, -1, 0) };
+    assert_ne!(memory, libc::MAP_FAILED);
+    let stack = libc::stack_t { ss_sp: memory, ss_flags: 0, ss_size: SMALL_LEN };
+    // SAFETY: the memory stays.
+    assert_eq!(unsafe { libc::sigaltstack(&raw const stack, null_mut()) }, 0);
+    SMALL.store(memory as usize, Relaxed);
+    body(none)
+}
+
 extern "C" fn body(_: *mut c_void) -> *mut c_void {
     let here = 0_u8;
     HERE.store(&raw const here as usize, Relaxed);
+    let of_faults = if SMALL.load(Relaxed) == 0 { 0 } else { libc::SA_ONSTACK };
     for flags in [libc::SA_ONSTACK, 0] {
         set(libc::SIGUSR1, flags);
-        set(libc::SIGSEGV, flags);
+        set(libc::SIGSEGV, flags | of_faults);
         for _ in 0..2 {
             assert_eq!(stacks_work(2), 11);
             for signal in [libc::SIGUSR1, libc::SIGSEGV] {
@@ -124,11 +159,28 @@ extern "C" fn body(_: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// What handlers see in a thread without an alternate stack.
-fn seen() -> Vec<Seen> {
+/// What handlers see in a thread that runs `body`.
+fn seen(body: extern "C" fn(*mut c_void) -> *mut c_void) -> Vec<Seen> {
     SEEN.lock().unwrap().clear();
+    SMALL.store(0, Relaxed);
     in_thread(body);
     SEEN.lock().unwrap().clone()
+}
+
+/// Compares what handlers see bare and with a probe, by trap and by jump.
+fn compare(body: extern "C" fn(*mut c_void) -> *mut c_void) {
+    let bare = seen(body);
+    assert_eq!(bare.len(), 20);
+    for by_jump in [false, true] {
+        let guard = guard_signals().unwrap();
+        let probe = probes().register(Kprobe::at("stacks_work").pre(|_| ())).unwrap();
+        if by_jump {
+            probes().jumps().lay().unwrap();
+        }
+        assert_eq!(seen(body), bare, "by a jump: {by_jump}");
+        assert_eq!(probe.counters().hits, 28);
+        drop((probe, guard));
+    }
 }
 
 #[test]
@@ -138,18 +190,17 @@ fn hit_13_a_handler_runs_on_no_alternate_stack_where_the_program_has_none() {
         // An emulator does not send all of a siginfo again: there such a handler runs on ours.
         return;
     }
-    let bare = seen();
-    assert_eq!(bare.len(), 20);
-    for by_jump in [false, true] {
-        let guard = guard_signals().unwrap();
-        let probe = probes().register(Kprobe::at("stacks_work").pre(|_| ())).unwrap();
-        if by_jump {
-            probes().jumps().lay().unwrap();
-        }
-        assert_eq!(seen(), bare, "by a jump: {by_jump}");
-        assert_eq!(probe.counters().hits, 28);
-        drop((probe, guard));
+    compare(body);
+}
+
+#[test]
+fn hit_13_a_handler_runs_on_the_small_alternate_stack_that_the_program_has_set() {
+    let _alone = alone();
+    if std::env::var_os("PROBE_RUNNER").is_some() {
+        // As above.
+        return;
     }
+    compare(body_on_small);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use super::installing::{NOT_OURS, as_told, installing, is_handler};
 use super::owned::{BLOCKED, OWNED_SET};
 use super::queue::queue_in_front;
 use super::recorded::{Entries, FIRST, Version, Versions, entries};
-use super::stack::{give_way, take_back};
+use super::stack::{give_way, is_on_stack, leave, take_back};
 use crate::arch::{self, Native, RESTORER_FLAG, UContext, restorer};
 use crate::host::PROBES;
 use crate::sys::{self, Action, SigInfo, SignalSet};
@@ -155,10 +155,10 @@ unsafe fn handle(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: V
     }
     let Some(versions) = ACTIONS.get(signal as usize - 1) else { return };
     let action = versions.read(version);
-    if action.flags as c_int & libc::SA_ONSTACK != 0 {
+    if is_on_stack(&action) {
         // SAFETY: as above.
         let info = unsafe { &*info };
-        if give_way(info, context) {
+        if give_way(info, context, &action) {
             return;
         }
     }
@@ -175,6 +175,7 @@ unsafe fn handle(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: V
     arch::check_alignment(context.checks_alignment());
     // SAFETY: the kernel's own arguments, still live.
     unsafe { handler(signal, info, raw) };
+    leave(context);
 }
 
 /// Whether a signal has interrupted a hit, or another of our signal handlers that has: several signals that
@@ -182,7 +183,7 @@ unsafe fn handle(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: V
 fn is_in_hit(block: &Block, context: UContext) -> bool {
     // While a step is under way signals are blocked: one that comes all the same is at the signal return that
     // begins it, and waits for the step's end.
-    if block.is_busy() || block.context.depth() > 0 {
+    if block.is_in_hit() {
         return true;
     }
     let mut context = context;

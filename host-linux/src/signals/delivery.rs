@@ -4,10 +4,11 @@
 //! none, we take that stack away and raise the signal again: the kernel then delivers it where the program
 //! expects it.
 
+use super::installing::is_handler;
 use super::owned::{BLOCKED, NEVER_BLOCKED, OWNED_SET};
 use super::program::{action_of, exchange};
 use super::recorded::Called;
-use super::stack::{give_way, take_back};
+use super::stack::{give_way, is_on_stack, leave, take_back};
 use crate::arch::{self, Native, Regs, UContext, is_breakpoint_trap};
 use crate::sys::{self, Action, SigInfo, SignalSet};
 use crate::{memory, text, threads};
@@ -26,10 +27,11 @@ pub(super) fn stands_at(regs: &Regs) -> bool {
 /// handler of the program's the instruction faults once more, with the signal blocked: the kernel ends the
 /// process by it, with its own siginfo and core, and without a system call of ours.
 pub(super) fn refault(called: Called, info: &mut SigInfo, context: UContext) {
-    let is_wanted =
-        !matches!(action_of(called.signal, called.version).handler, libc::SIG_DFL | libc::SIG_IGN);
+    let action = action_of(called.signal, called.version);
+    let is_wanted = is_handler(action.handler);
     let is_repeated = FAULTS_AGAIN.contains(&info.code);
-    if is_wanted && is_repeated && threads::current().is_some_and(|block| block.stacks.give_up(context)) {
+    let gives_up = |block: &threads::Block| block.stacks.give_up(context, is_on_stack(&action));
+    if is_wanted && is_repeated && threads::current().is_some_and(gives_up) {
         return;
     }
     if is_wanted || !is_repeated {
@@ -59,7 +61,7 @@ pub(super) fn deliver(called: Called, info: &mut SigInfo, context: UContext) {
         libc::SIG_IGN if info.code <= 0 => {}
         // The kernel, too, does not let a program ignore a fault that it has raised.
         libc::SIG_DFL | libc::SIG_IGN => die(info, context),
-        _ if info.code <= 0 && give_way(info, context) => {}
+        _ if info.code <= 0 && give_way(info, context, &action) => {}
         handler => call(handler, &action, called, info, context),
     }
 }
@@ -87,6 +89,7 @@ fn call(handler: usize, action: &Action, called: Called, info: &mut SigInfo, con
     // SAFETY: as above; `info` and `context` are the kernel's own frame, still live.
     unsafe { handler(signal, info, context.as_ptr()) };
     arch::check_alignment(false);
+    leave(context);
     sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
 }
 

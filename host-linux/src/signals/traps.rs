@@ -177,6 +177,10 @@ unsafe fn fault(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: Ve
     if !is_raised {
         return deliver(called, info, context);
     }
+    // Outside of a hit: it has been offered before, where there was room for that.
+    if block.is_some_and(|block| !block.is_in_hit() && block.stacks.has_given_up(context.pc())) {
+        return deliver(called, info, context);
+    }
     match offer_fault(signal, info, context, block) {
         FaultVerdict::Handled => {}
         FaultVerdict::NotOurs => refault(called, info, context),

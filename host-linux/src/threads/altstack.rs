@@ -29,6 +29,8 @@ pub(crate) struct Stacks {
     base: AtomicUsize,
     /// The program's own while ours is in its place.
     program: ProgramStack,
+    /// See [`Stacks::has_given_up`].
+    given_up_at: AtomicUsize,
 }
 
 impl Stacks {
@@ -131,22 +133,57 @@ impl Stacks {
         AltStack { flags: stack.flags & !libc::SS_ONSTACK, ..stack }
     }
 
-    /// Takes our alternate stack away if the running handler stands on it only because the program has none;
-    /// returns whether it did.
-    pub(crate) fn give_up(&self, context: UContext) -> bool {
+    /// Puts the program's alternate stack in force, or none if it has none, where the running handler stands on
+    /// ours only because ours is in its place; returns whether it did. `on_alternate`: the program's handler
+    /// wants to run on one.
+    pub(crate) fn give_up(&self, context: UContext, on_alternate: bool) -> bool {
         let here = core::ptr::from_ref(&context) as usize;
         let stands_on_it = self.made().is_some_and(|ours| ours.holds(here) && !ours.holds(context.sp()));
-        let none = self.program.none().filter(|_| stands_on_it);
-        none.is_some_and(|none| put(context, &none))
+        let program = self.program.get();
+        let gives_up = stands_on_it && (program.is_none() || on_alternate) && put(context, &program);
+        self.given_up_at.store(if gives_up { context.pc() } else { 0 }, Ordering::Relaxed);
+        gives_up
     }
 
-    /// Lets a handler of the program find no alternate stack where the program has set none. The next hit
-    /// puts ours in force again.
+    /// Whether [`Stacks::give_up`] has put another stack in force at `pc`, and no handler of the program has been
+    /// called since.
+    pub(crate) fn has_given_up(&self, pc: usize) -> bool {
+        self.given_up_at.load(Ordering::Relaxed) == pc
+    }
+
+    /// Lets a handler of the program, which is about to be called, find its own alternate stack in `context`.
+    /// If it has a small one, ours is in force during the handler, so that hits have room. If it has none, the
+    /// next hit puts ours in force again.
     pub(crate) fn show_program_stack(&self, context: UContext) {
+        self.given_up_at.store(0, Ordering::Relaxed);
+        let Some(ours) = self.made() else { return };
         let now = context.altstack();
         let is_ours = self.is_ours(&now);
-        if let Some(none) = self.program.none().filter(|_| is_ours && !now.holds(context.sp())) {
-            context.set_altstack(&none);
+        if ours.holds(context.sp()) || !is_ours && now.needs_ours().is_none() {
+            return;
+        }
+        let program = if is_ours { self.program.get() } else { now };
+        if is_ours {
+            context.set_altstack(&program);
+        } else if !set(&ours, ours.base + ours.len_bytes) {
+            return;
+        }
+        // The kernel takes such a stack away for the time of a handler.
+        let is_away = program.flags & SS_AUTODISARM != 0;
+        self.program.set(if is_away { &AltStack::NONE } else { &program });
+    }
+
+    /// Ends what [`Stacks::show_program_stack`] began, when the program's handler has returned. The stack in
+    /// `context` is the program's from now on, unless the handler has run on one: the kernel lets nobody leave
+    /// the one that he stands on.
+    pub(crate) fn keep_ours(&self, context: UContext) {
+        let (told, now) = (context.altstack(), self.program.get());
+        let Some(ours) = self.made().filter(|ours| ours.base != told.base) else { return };
+        let here = core::ptr::from_ref(&context) as usize;
+        let stays = now.flags & SS_AUTODISARM == 0 && now.holds(here);
+        if let Some(program) = if stays { now } else { told }.needs_ours() {
+            self.program.set(&program);
+            context.set_altstack(&ours);
         }
     }
 
@@ -186,12 +223,6 @@ impl ProgramStack {
         self.flags.store(stack.flags, Ordering::Relaxed);
         self.len_bytes.store(stack.len_bytes, Ordering::Relaxed);
     }
-
-    /// What the program has set, if that is no stack at all.
-    fn none(&self) -> Option<AltStack> {
-        let stack = self.get();
-        (stack.flags & libc::SS_DISABLE != 0).then_some(stack)
-    }
 }
 
 /// Farther below the stack pointer than any red zone goes.
@@ -199,15 +230,39 @@ const BELOW_SP: usize = 1024;
 
 /// Puts an alternate stack in force for the interrupted thread; `false` if the kernel refuses it.
 fn put(context: UContext, stack: &AltStack) -> bool {
-    // The handler may stand on the one that goes: from another stack pointer, and no signal comes meanwhile.
-    let below = (context.sp() - BELOW_SP) & !15;
-    let mask = sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
-    // SAFETY: the block's own stack, or the program's, which it promises. All signals are blocked; what lies
-    // so far below the program's stack pointer is nobody's, and the call uses no stack.
-    let answer = unsafe { arch::sigaltstack_from(stack, below) };
-    sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
-    if answer >= 0 {
+    // The handler may stand on the one that goes: the call is made from another stack pointer.
+    let is_put = set(stack, (context.sp() - BELOW_SP) & !15);
+    if is_put {
         context.set_altstack(stack);
     }
+    is_put
+}
+
+/// Sets an alternate stack from the stack pointer `sp`, which is not on the one that goes; `false` if the
+/// kernel refuses it.
+fn set(stack: &AltStack, sp: usize) -> bool {
+    let mask = sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
+    // SAFETY: the block's own stack, or the program's, which it promises. All signals are blocked, so that
+    // nothing is written below `sp`: the call uses no stack.
+    let answer = unsafe { arch::sigaltstack_from(stack, sp) };
+    sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
     answer >= 0
+}
+
+/// The kernel takes such a stack away while a handler runs.
+const SS_AUTODISARM: i32 = 1 << 31;
+
+impl AltStack {
+    /// No stack.
+    const NONE: Self = Self { base: 0, flags: libc::SS_DISABLE, len_bytes: 0 };
+
+    /// Whether it is no stack at all.
+    const fn is_none(&self) -> bool {
+        self.flags & libc::SS_DISABLE != 0
+    }
+
+    /// The stack, if it is one without room for a hit.
+    fn needs_ours(self) -> Option<Self> {
+        (!self.is_none() && self.len_bytes < ALTSTACK_ENOUGH).then_some(self)
+    }
 }

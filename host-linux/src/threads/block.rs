@@ -49,6 +49,11 @@ impl Block {
         self.interrupted.innermost().is_some() || self.errno.is_kept()
     }
 
+    /// Whether a hit is being handled, or a step is under way.
+    pub(crate) fn is_in_hit(&self) -> bool {
+        self.is_busy() || self.context.depth() > 0
+    }
+
     /// Makes sure that the thread has an alternate stack. `false`: the handler runs on the interrupted stack
     /// and must return at once, to be called again on the new one.
     #[inline]
