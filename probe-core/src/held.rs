@@ -1,19 +1,18 @@
-//! The proof that nothing found in a table or list is freed: a value that only a read-side section or the
-//! registry's lock can make.
+//! The proof that nothing found in a table or list is freed: a value that only a read-side section or the registry's lock
+//! can make.
 
 use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr::NonNull;
 
-/// The proof that nothing which a table leads to is freed: a [`Section`](crate::state::context::Section) of
-/// the hit path, or the registry's lock. A reference that is found with it does not outlive the borrow.
+/// The proof that nothing which a table leads to is freed: a [`Section`](crate::state::context::Section) of the hit path, or the
+/// registry's lock. A reference that is found with it does not outlive the borrow.
 ///
 /// # Safety
-/// As long as a value of the type is borrowed, nothing that was in a table when the borrow began is freed,
-/// nor a table's array.
+/// As long as a value of the type is borrowed, nothing that was in a table when the borrow began is freed, nor a table's array.
 pub(crate) unsafe trait Held {}
 
-/// The proof that the registry's lock is held. Nothing is freed while it is borrowed.
+/// The proof that the registry's lock is held. As long as it is borrowed, nothing is freed.
 pub(crate) struct Hold(());
 
 // SAFETY: `new` was promised it.
@@ -29,8 +28,8 @@ impl Hold {
     }
 }
 
-/// A reference that knows the allocation it leads to. The registry finds with it what it may free later, when
-/// the reference has ended.
+/// A reference that knows the allocation it leads to. The registry finds with it what it may free later; then the
+/// reference has ended.
 pub(crate) struct Lent<'g, T> {
     at: NonNull<T>,
     _held: PhantomData<&'g T>,

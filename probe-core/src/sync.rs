@@ -1,5 +1,4 @@
-//! The atomics that the core uses, in one place so that a model checker can be put under them: `tests/models`
-//! does.
+//! The atomics that the core uses, in one place so that a model checker can be put under them: `tests/models` does.
 #![allow(
     unexpected_cfgs,
     reason = "`probe_loom` is set by tests/models alone, `probe_tsan` by `cargo ci job tsan`"
@@ -33,14 +32,12 @@ pub(crate) fn light_barrier<A: NativeArch>() {
     }
 }
 
-/// Loads a published pointer; the memory behind it is seen as it was when the pointer was stored, with
-/// release.
+/// Loads a pointer that is only followed: what lies behind it is seen as it was when the pointer was stored, with release.
 ///
-/// Relaxed, because every architecture that a backend can be written for (Alpha alone differs) orders a load
-/// after the load that gave its address: SDM volume 3A, 9.2.2; Arm ARM DDI 0487J.a B2.3.6, "address
-/// dependency"; Power ISA 3.1, Book II, 1.7.1. The compiler cannot know the address without that load. An
-/// acquire would cost three more instructions, and a barrier, on ppc64. Miri and the thread sanitizer model
-/// the language and no processor, so they get the acquire.
+/// Relaxed, because every architecture that a backend can be written for (Alpha alone is different) orders a load after
+/// the one that gave its address: SDM volume 3A, 9.2.2; Arm ARM DDI 0487J.a B2.3.6, "address dependency"; Power ISA 3.1,
+/// Book II, 1.7.1. The compiler cannot know the address without that load. An acquire is three instructions more, and
+/// a barrier, on ppc64. Miri and the thread sanitizer, which know the language's model and no processor, get the acquire.
 #[inline(always)]
 pub(crate) fn follow<T>(pointer: &AtomicPtr<T>) -> *mut T {
     pointer.load(if cfg!(any(miri, probe_loom, probe_tsan)) { Acquire } else { Relaxed })

@@ -167,7 +167,7 @@ impl<T: Keyed> Table<T> {
         }
     }
 
-    /// The entry at `key`, with its allocation: it may be freed once it is off the table.
+    /// What lies at `key`, as it was inserted: what may be freed once it is off the table.
     pub(crate) fn find_lent<'g>(&self, key: usize, _held: &'g impl Held) -> Option<Lent<'g, T>> {
         let header = NonNull::new(self.array.load(Relaxed))?;
         // SAFETY: `held` keeps the array.
@@ -249,7 +249,7 @@ impl<T: Keyed> Table<T> {
         }
     }
 
-    /// Every entry, with its allocation. An entry may be removed after it has been found.
+    /// Every entry, as it was inserted. What has been found may be removed meanwhile.
     pub(crate) fn iter<'g>(&self, _held: &'g impl Held) -> impl Iterator<Item = Lent<'g, T>>
     where
         T: 'g,

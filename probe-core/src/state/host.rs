@@ -1,4 +1,4 @@
-//! What an embedding program (a kernel, a process) has to give: the trait [`Host`].
+//! The embedding program (a kernel, a process) and what it provides: the trait [`Host`].
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Memory, NativeArch, SaveSet};
@@ -24,7 +24,7 @@ pub struct Symbol<'a> {
     pub name: &'a str,
     /// Its first byte. On ppc64 ELFv1 the code, not the descriptor.
     pub start: CodeAddr,
-    /// Its length in bytes; 0 where the symbol table does not say.
+    /// Its length in bytes; 0 if the symbol table does not say.
     pub len_bytes: usize,
     /// The kernel module or shared object that it belongs to; `None` for the kernel itself or the main program.
     pub module: Option<&'a str>,
@@ -52,7 +52,7 @@ pub enum Probeable {
     NotText,
     /// The host forbids it.
     Blacklisted,
-    /// A probe would change what the program does there, whatever the instruction is: why.
+    /// A probe would change the program's behaviour there, whatever the instruction is, for this reason.
     Refused(Refusal),
 }
 
@@ -60,7 +60,7 @@ pub enum Probeable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// A breakpoint could not be removed from text (it is still armed, its probe is kept): where.
+    /// A breakpoint at this place could not be removed from text (it is still armed, its probe is kept).
     StuckBreakpoint(CodeAddr),
     /// A return could not be matched with a call (RET_10); the host stops the context next.
     LostReturn {
@@ -69,13 +69,14 @@ pub enum Notice {
     },
 }
 
-/// Debug registers that trap on data references: what a host gives from [`Host::watchpoints`].
+/// Debug registers that trap on data references; a host provides them by [`Host::watchpoints`].
 ///
-/// At each reference the host calls [`Traps::watchpoint`](crate::traps::Traps::watchpoint) with the register's number, after
-/// the instruction that has made it. Where the processor traps before (aarch64), the host steps over it first.
+/// At each reference the host calls [`Traps::watchpoint`](crate::traps::Traps::watchpoint) with the
+/// register's number, after the instruction that has made the reference. If the processor traps before the
+/// instruction (aarch64), the host steps over it first.
 ///
 /// # Safety
-/// [`Watchpoints::disarm`] returns when no context starts a trap of that register any more.
+/// When [`Watchpoints::disarm`] returns, no context starts a trap of that register any more.
 pub unsafe trait Watchpoints: Sync {
     /// How many registers there are.
     fn count(&self) -> usize;
@@ -92,37 +93,39 @@ pub unsafe trait Watchpoints: Sync {
     /// The operating system refuses: nothing has changed.
     fn arm(&self, index: usize, range: &WatchRange) -> Result<(), Refusal>;
 
-    /// Ends what [`Watchpoints::arm`] began, on every context.
+    /// Undoes [`Watchpoints::arm`], on every context.
     fn disarm(&self, index: usize);
 }
 
 /// The embedding program: its memory, its CPUs and tasks, its traps, its symbols.
 ///
-/// A *context* is what runs one thing at a time and is interrupted by traps: a CPU in a kernel, a thread in a
-/// process. A *task* is what owns a stack of calls: a task in a kernel, an interrupt stack, again a thread in a process.
+/// A *context* runs one thing at a time and is interrupted by traps: a CPU in a kernel, a thread in a
+/// process. A *task* owns a stack of calls: a task in a kernel, an interrupt stack, again a thread in a
+/// process.
 ///
-/// The host's trap code calls [`Traps::breakpoint`](crate::traps::Traps::breakpoint) at every breakpoint trap and
-/// [`Traps::fault`](crate::traps::Traps::fault) at every fault, before its own handling, with interrupts off (a kernel)
-/// or asynchronous signals kept away (a process). It calls [`Events::task_exit`](crate::events::Events::task_exit) when a task
-/// ends, and [`Events::text_going`](crate::events::Events::text_going) before text is unmapped.
+/// The host's trap code calls [`Traps::breakpoint`](crate::traps::Traps::breakpoint) at every breakpoint trap
+/// and [`Traps::fault`](crate::traps::Traps::fault) at every fault, before its own handling, with interrupts
+/// off (a kernel) or asynchronous signals kept away (a process). It calls
+/// [`Events::task_exit`](crate::events::Events::task_exit) when a task ends, and
+/// [`Events::text_going`](crate::events::Events::text_going) before text is unmapped.
 ///
 /// # Safety
-/// The core patches code on the strength of these functions. What each one owes is said at the function; what
-/// goes wrong otherwise, too.
+/// The core patches code on the strength of these functions. Each function documents what it owes, and what
+/// goes wrong otherwise.
 pub unsafe trait Host: Sync + Sized + 'static {
     /// The architecture that this program runs on.
     type Arch: NativeArch;
     /// Fault-free access to the interrupted context's memory.
     type Memory: Memory;
 
-    /// Which registers the return trampoline saves beside the general ones: [`SaveSet::General`] only where all
-    /// handlers are built without floating point. Else a handler destroys the program's vector registers.
+    /// The registers that the return trampoline saves beside the general ones. Choose [`SaveSet::General`]
+    /// only if all handlers are built without floating point; otherwise a handler destroys the program's
+    /// vector registers.
     const SAVE_SET: SaveSet;
 
     // ---- text -----------------------------------------------------------------------------------------------
 
-    /// Copies live text (with whatever breakpoints stand there) from `at` and returns how many bytes were
-    /// readable.
+    /// Copies live text, with the breakpoints in it, from `at` and returns how many bytes were readable.
     fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize;
 
     /// Stores `bytes` at `at` through an alias that is never executable, and calls [`NativeArch::publish`].
@@ -153,15 +156,15 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// No context executes in it or will.
     unsafe fn free_exec(&self, at: CodeAddr, len_bytes: usize);
 
-    /// A chunk of return stubs has been made at `chunk`, `len_bytes` long. `table` is the address of one word per stub, number
-    /// 0 included: the final return address, in the program's own text, of the call that the stub was handed out
-    /// for, written before the stub stands for a return address. A host with an unwinder describes the chunk to it
-    /// (RET_7, RET_8). Called under the registry's lock.
+    /// A chunk of return stubs has been made at `chunk`, `len_bytes` long. `table` is the address of one word
+    /// per stub, number 0 included: the final return address, in the program's own text, of the call that the
+    /// stub was handed out for. It is written before the stub replaces a return address. A host with an
+    /// unwinder describes the chunk to it (RET_7, RET_8). Called under the registry's lock.
     fn stubs_added(&self, chunk: CodeAddr, len_bytes: usize, table: usize) {
         let _ = (chunk, len_bytes, table);
     }
 
-    /// A chunk of return stubs, and its table, will be freed: the end of what [`Host::stubs_added`] began.
+    /// A chunk of return stubs, and its table, are about to be freed: undoes [`Host::stubs_added`].
     fn stubs_removed(&self, chunk: CodeAddr) {
         let _ = chunk;
     }
@@ -172,23 +175,25 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// room for another one; then probes' handlers are skipped there and count as missed.
     fn context(&self) -> Option<&Context<Self::Arch>>;
 
-    /// The task whose stack is running this. Called on the hit path.
+    /// The task whose stack is running. Called on the hit path.
     ///
-    /// Nothing depends on this being right (RET_11): a call is listed in a task only where the stack pointer lies on that task's
-    /// stack ([`Task::on_stack`]), and every call returns by its stub alone. Where the answer is `None`, or early, or late, or an interrupt's
-    /// stack is running, calls are followed all the same, without a list: one that never returns then keeps its instance until its
-    /// probe goes. So give each stack that code runs on a [`Task`], interrupt stacks too, and change the answer with the stack as well as you can.
+    /// Nothing depends on a right answer (RET_11): a call is listed in a task only if the stack pointer lies
+    /// on that task's stack ([`Task::on_stack`]), and every call returns by its stub alone. If the answer is
+    /// `None`, early or late, or an interrupt's stack is running, calls are followed all the same, without a
+    /// list; one that never returns then keeps its instance until its probe goes. So give each stack that
+    /// code runs on a [`Task`], interrupt stacks too, and change the answer with the stack as closely as you
+    /// can.
     fn task(&self) -> Option<&Task<Self::Arch>>;
 
-    /// Calls `visit` with every context that may ever have been returned by [`Host::context`] and is not known to
-    /// be dead. A context that is left out may still run a handler whose memory is being freed.
+    /// Calls `visit` with every context that [`Host::context`] may ever have returned and that is not known
+    /// to be dead. If one is left out, the memory of the handler that it runs may be freed.
     fn for_each_context(&self, visit: &mut dyn FnMut(&Context<Self::Arch>));
 
     /// How many contexts can run at the same time: CPUs, in a process the CPUs that it may use. For default
     /// pool sizes.
     fn parallelism(&self) -> usize;
 
-    /// Fault-free memory access for the context that is running this.
+    /// Fault-free memory access for the running context.
     fn memory(&self) -> &Self::Memory;
 
     /// Keeps asynchronous interruptions (interrupts, signals) away while the interrupted context runs in a slot
@@ -199,7 +204,7 @@ pub unsafe trait Host: Sync + Sized + 'static {
         0
     }
 
-    /// Lets them come again, in the trap at the slot's end, before [`Arch::after_step`].
+    /// Lets interruptions come again, in the trap at the slot's end, before [`Arch::after_step`].
     fn leave_slot(&self, regs: &mut <Self::Arch as Arch>::Regs, kept: u64) {
         let _ = (regs, kept);
     }
@@ -213,8 +218,8 @@ pub unsafe trait Host: Sync + Sized + 'static {
     #[inline(always)]
     fn unpin(&self) {}
 
-    /// The context, still pinned, is about to run the copy of an instruction between pre and post handlers. What
-    /// [`Host::pin`] has put aside for the program must be there meanwhile (a process: errno).
+    /// The context, still pinned, is about to run the copy of an instruction between pre and post handlers.
+    /// State of the program's that [`Host::pin`] has put aside must be there meanwhile (a process: errno).
     #[inline(always)]
     fn enter_copy(&self) {}
 
@@ -227,15 +232,15 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// Calls `found` with every symbol called `name`.
     fn find_symbols(&self, name: &str, found: &mut dyn FnMut(&Symbol<'_>));
 
-    /// Calls `found` with the symbol that covers `at`, if one does.
+    /// Calls `found` with the symbol that covers `at`, if there is one.
     fn symbol_at(&self, at: CodeAddr, found: &mut dyn FnMut(&Symbol<'_>));
 
     /// Whether `at` may be probed. The core's and the backend's own text must answer no (put both crates'
     /// hit path into one section, or answer by symbol); else a hit inside the hit path recurses.
     fn probeable(&self, at: CodeAddr) -> Probeable;
 
-    /// How control arrives at `at`, a function's entry by its symbol: asked when a return probe or a jprobe is registered
-    /// there (REG_19), never on the hit path. Without an answer the symbol's name decides.
+    /// How control arrives at `at`, a function's entry by its symbol (REG_19). Asked when a return probe or a
+    /// jprobe is registered there, never on the hit path. For [`Arrival::Unknown`] the symbol's name decides.
     fn arrival(&self, at: CodeAddr) -> Arrival {
         let _ = at;
         Arrival::Unknown
@@ -247,17 +252,17 @@ pub unsafe trait Host: Sync + Sized + 'static {
 
     // ---- optional powers ----------------------------------------------------------------------------------------
 
-    /// Watches memory through the processor's debug registers, for [`Probes::watch`](crate::Probes::watch).
+    /// The processor's debug registers, for [`Probes::watch`](crate::Probes::watch).
     ///
     /// # Errors
-    /// Why there are none. Users see it.
+    /// Why there are none; users see the sentence.
     fn watchpoints(&self) -> Result<&dyn Watchpoints, Refusal> {
         Err(Refusal::unsupported("host.no_watchpoints", "this host watches no memory"))
     }
 
     // ---- the rest -----------------------------------------------------------------------------------------------
 
-    /// Called again and again while another context is waited for. May yield; must let the other one run.
+    /// Called again and again while the core waits for another context. May yield; must let that context run.
     fn relax(&self) {
         core::hint::spin_loop();
     }

@@ -27,7 +27,7 @@
 
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release};
 
-/// Where an instance is in its life: the lowest bits of a word.
+/// The state of an instance: the lowest bits of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 enum Life {
@@ -45,13 +45,13 @@ enum Life {
     PendingChain = 5,
     /// Being filled.
     Taken = 6,
-    /// Abandoned, but nobody has taken it since: its stub still leads home.
+    /// Abandoned, but not taken since: its stub still leads home.
     GivenUp = 7,
 }
 
 /// The bits of a [`Life`].
 const LIFE: u32 = 7;
-/// Set in the word of an instance that a pool's map tells of.
+/// Set in the word of an instance that has a bit in its pool's map.
 const MAPPED: u32 = 8;
 /// The bits from this one on count how often it has been taken.
 const TURN_ONE: u32 = 16;
@@ -90,7 +90,7 @@ impl Seen {
 /// What a call was that somebody has claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claimed {
-    /// Pending: whoever has claimed it has its data.
+    /// Pending: the context that has claimed it owns its data.
     Live,
     /// Given up before: its data is gone.
     GivenUp,
@@ -114,7 +114,7 @@ impl LifeWord {
         Self(AtomicU32::new(if is_mapped { MAPPED } else { 0 }))
     }
 
-    /// What it says now. Acquire: a later look comes behind this one.
+    /// Reads the word. Acquire: later looks come behind this one.
     #[inline(always)]
     pub(crate) fn look(&self) -> Seen {
         Seen(self.0.load(Acquire))
@@ -126,7 +126,7 @@ impl LifeWord {
         Seen(self.0.load(Relaxed))
     }
 
-    /// Whether the stub stands for a return address of a call that is followed.
+    /// Whether the stub is the return address of a followed call.
     pub(crate) fn is_pending(&self) -> bool {
         self.look().is_pending()
     }
@@ -153,7 +153,7 @@ impl LifeWord {
         self.0.compare_exchange(life, taken, AcqRel, Relaxed).is_ok()
     }
 
-    /// Free → Taken by a store, by the only one who takes it.
+    /// Free → Taken by a store, by the only context that takes it.
     #[inline(always)]
     pub(crate) fn take_own(&self) -> bool {
         // Acquire and release: as in `take`.
@@ -165,7 +165,7 @@ impl LifeWord {
         is_free
     }
 
-    /// Free → Taken by a store, by whoever has taken its bit out of the map.
+    /// Free → Taken by a store, by the context that has taken its bit out of the map.
     pub(crate) fn take_mapped(&self) {
         let Seen(life) = self.glance();
         self.0.store(life.wrapping_add(TURN_ONE + Life::Taken as u32), Relaxed);
@@ -187,7 +187,7 @@ impl LifeWord {
         self.0.store(self.0.load(Relaxed).wrapping_add(step), Release);
     }
 
-    /// Free → Pending by a store, by the only one who takes it, of what [`LifeWord::look`] has seen free.
+    /// Free → Pending by a store, by the only context that takes it, if [`LifeWord::look`] has seen it free.
     #[inline(always)]
     pub(crate) fn follow_from_free(&self, Seen(life): Seen) {
         // Release: as in `take`.
@@ -208,7 +208,7 @@ impl LifeWord {
         self.0.compare_exchange(seen.0, seen.with(Life::Claimed), Acquire, Relaxed).ok().map(|_| was)
     }
 
-    /// As [`LifeWord::claim`], of a call that is still expected to return.
+    /// As [`LifeWord::claim`], for a call that is still expected to return.
     pub(crate) fn claim_live(&self) -> bool {
         let seen = self.glance();
         // Acquire: as in `claim`.
@@ -216,8 +216,9 @@ impl LifeWord {
             && self.0.compare_exchange(seen.0, seen.with(Life::Claimed), Acquire, Relaxed).is_ok()
     }
 
-    /// Pending → Claimed by a store, by the task whose newest pending return it is, and which has returned from the call just now:
-    /// all others leave it alone meanwhile. Not where the return address is another call's stub, nor where a map tells of the instance.
+    /// Pending → Claimed by a store, by the task that has just returned from the call, if that is its newest
+    /// pending return: all others leave the instance alone meanwhile. Not if the return address is another
+    /// call's stub, nor if the instance is in a map.
     #[inline(always)]
     pub(crate) fn claim_newest(&self) -> bool {
         // What is on a list is not free: this is one instruction, the comparison with `Pending` two.
@@ -234,14 +235,14 @@ impl LifeWord {
         is_pending
     }
 
-    /// Claimed → Free by a store, of what [`LifeWord::claim_newest`] has claimed.
+    /// Claimed → Free by a store, after [`LifeWord::claim_newest`].
     #[inline(always)]
     pub(crate) fn release_newest(&self) {
         // Release: all that was done with the instance, before it is taken again or the pool is freed.
         self.0.store(self.0.load(Relaxed) & !LIFE, Release);
     }
 
-    /// Taken, Claimed, Returned, Orphan → Free by a store, by the one who has it.
+    /// Taken, Claimed, Returned, Orphan → Free by a store, by the context that has it.
     #[inline(always)]
     pub(crate) fn release(&self) -> Back {
         let life = self.0.load(Relaxed) & !LIFE;
@@ -255,18 +256,20 @@ impl LifeWord {
         }
     }
 
-    /// Claimed → GivenUp by a store, by the one who has claimed it.
+    /// Claimed → GivenUp by a store, by the context that has claimed it.
     pub(crate) fn give_up(&self) {
         // Release: as in `release_newest`.
         self.0.store(self.glance().with(Life::GivenUp), Release);
     }
 
-    /// Claimed → Returned: the call is on another task's list; `false`: that task is gone, release it.
+    /// Claimed → Returned: the call is on another task's list; `false` if that task is gone and the caller
+    /// has to release it.
     pub(crate) fn leave_to_owner(&self) -> bool {
         self.change_claimed(Life::Returned)
     }
 
-    /// Claimed → Orphan: the owner ends while another task ends the call; `false`: that has been done meanwhile, release it.
+    /// Claimed → Orphan: the owner of the list ends while another task ends the call; `false` if the call has
+    /// ended meanwhile and the caller has to release it.
     pub(crate) fn disown(&self) -> bool {
         self.change_claimed(Life::Orphan)
     }
@@ -276,7 +279,7 @@ impl LifeWord {
         seen.is(Life::Claimed) && self.0.compare_exchange(seen.0, seen.with(to), AcqRel, Acquire).is_ok()
     }
 
-    /// Whether it has been given up, and nobody has taken it since.
+    /// Whether it has been given up and not taken since.
     pub(crate) fn is_given_up(&self) -> bool {
         self.look().is(Life::GivenUp)
     }

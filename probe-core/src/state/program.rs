@@ -1,8 +1,8 @@
-//! The way from a stub or detour that is running back to its program.
+//! The way from a running stub or detour back to its program.
 //!
-//! A stub or a detour leads a hit to the program's [`Probes`](crate::state::probes::Probes), which in turn hold the
-//! records of all stubs and detours. Those records keep a bare address, so that their files need not import `probes`, the
-//! only file that dereferences it.
+//! A stub or a detour leads a hit to the program's [`Probes`](crate::state::probes::Probes), which in turn
+//! hold the records of all stubs and detours. Those records keep a bare address, so that their files need not
+//! import `probes`, the only file that dereferences it.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -43,9 +43,9 @@ impl<H> Program<H> {
     }
 }
 
-/// The code of the lock-free half that trampolines lead to, as
-/// [`NativeArch::handler`](crate::arch::NativeArch::handler) gives its addresses. The locked half puts them into stubs and detours, and knows no
-/// more of it.
+/// The functions of the lock-free half that trampolines call, as
+/// [`NativeArch::handler`](crate::arch::NativeArch::handler) gives their addresses. The locked half puts them
+/// into stubs and detours, and knows no more of the lock-free half.
 #[derive(Clone, Copy)]
 pub(crate) struct Entries {
     /// A jump has been taken.

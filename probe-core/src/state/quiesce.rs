@@ -1,12 +1,12 @@
-//! Grace periods: when nobody can still be inside.
+//! Grace periods: the end of all sections that were open.
 //!
-//! A context that goes inside stores its word and then reads tables and lists, with no barrier between but the
-//! compiler's. Whoever wants to free something first takes it off the tables and lists, and then calls
-//! [`Probes::quiesce`]: [`Host::sync_cores`] is a full barrier on every context, so a context either went inside
-//! before it, and its word shows that, or it will not find what was taken off.
+//! A context that goes inside stores its word and then reads tables and lists, with no barrier between but
+//! the compiler's. Code that wants to free something first takes it off the tables and lists, and then calls
+//! [`Probes::quiesce`]: [`Host::sync_cores`] is a full barrier on every context, so a context either went
+//! inside before it, and its word shows that, or it will not find what was taken off.
 //!
-//! A context that is in a slot is not inside: it may stay there for long. Its frames name its points; they are looked
-//! at after the grace period, and what they name is kept until a later one.
+//! A context in a slot is not inside, as it may stay there for long. Its frames name its points; the frames
+//! are read after the grace period, and the points in them are kept until a later one.
 
 use crate::state::context::{Anonymous, Context};
 use crate::state::host::Host;
@@ -19,7 +19,7 @@ impl<H: Host> Probes<H> {
         Anonymous::enter(&self.anonymous)
     }
 
-    /// Returns when everybody who was inside at the call has left. Not called from inside.
+    /// Returns when every context that was inside at the call has left. Not called from inside.
     pub(crate) fn quiesce(&self) {
         fence(SeqCst);
         self.host.sync_cores();
@@ -38,7 +38,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Whether the code that is running is a handler's, or interrupts the core: a hit, or a registration in its own task.
+    /// Whether a handler is running, or code that interrupts the core: a hit, or a registration in its own
+    /// task.
     pub(crate) fn is_in_handler(&self) -> bool {
         self.host.pin();
         let is_inside = self.host.context().is_some_and(Context::is_inside) || self.has_interrupted_holder();

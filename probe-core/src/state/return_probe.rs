@@ -1,4 +1,4 @@
-//! What a return probe has beside its node: its pool, and the handlers of its calls.
+//! The part of a return probe beside its node: its pool, and the handlers of its calls.
 
 use crate::arch::Arch;
 use crate::state::handler::{Ending, EntryHandler, ProbeRef};

@@ -1,8 +1,8 @@
-//! Executable slots: where original instructions run out of line.
+//! Executable slots: original instructions run there, out of line.
 //!
-//! A slot is [`Arch::SLOT_LEN`] bytes, and describes itself: its last word is the place it belongs to. So a trap at
-//! any address in slot memory can be resolved without any state of the context it happened in. Slots come from chunks of
-//! executable memory that are aligned to their size and found by a hash lookup.
+//! A slot is [`Arch::SLOT_LEN`] bytes, and describes itself: its last word is the place it belongs to. So a
+//! trap at any address in slot memory can be resolved without any state of the context that it happened in.
+//! Slots come from chunks of executable memory that are aligned to their size and found by a hash lookup.
 
 use crate::addr::CodeAddr;
 use crate::arch::Arch;
@@ -26,7 +26,7 @@ pub(crate) const fn chunk_base(at: CodeAddr) -> CodeAddr {
     CodeAddr::new(at.as_usize() & !(CHUNK_LEN - 1))
 }
 
-/// How many slots one word of a chunk's map tells of.
+/// The number of slots that one word of a chunk's map covers.
 const WORD: usize = usize::BITS as usize;
 
 /// Which slots of a chunk are taken; changed under the registry's lock only.

@@ -1,9 +1,10 @@
-//! Spares: where steps keep what they have borrowed when there is no frame for it, deeper than
-//! [`MAX_DEPTH`] or without a [`Context`](crate::state::context::Context) (HIT_6). A few instructions borrow registers in their slots.
+//! Spares: room for the registers that steps borrow, if there is no frame for them: deeper than [`MAX_DEPTH`]
+//! or without a [`Context`](crate::state::context::Context) (HIT_6). A few instructions borrow registers in
+//! their slots.
 //!
-//! Such a step is found again by its slot and by the stack it runs on. Between the two traps of a step only the one
-//! instruction runs, so the stack pointer has hardly moved; another step in the same slot is on another stack, or,
-//! where it interrupts this one, more than a trap's frame further down.
+//! A spare is found again by the step's slot and the stack it runs on. Between the two traps of a step only
+//! the one instruction runs, so the stack pointer has hardly moved. Another step in the same slot is on
+//! another stack, or, if it interrupts this one, more than a trap's frame further down.
 
 use crate::addr::CodeAddr;
 use crate::state::context::MAX_DEPTH;
@@ -11,8 +12,8 @@ use crate::sync::{AcqRel, Acquire, AtomicUsize, Relaxed, Release};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 
-/// How many instructions that borrow registers can be in slots at the same time without a frame, in all contexts
-/// together. Where one more is hit, its context traps again and again until one of them has ended.
+/// The most instructions that borrow registers and are in slots without a frame at the same time, in all
+/// contexts together. The context that hits one more traps again and again until one of them has ended.
 pub(crate) const SPARES: usize = 16;
 
 const _: () = assert!(SPARES > MAX_DEPTH);

@@ -28,15 +28,16 @@ pub(crate) struct StubChunk<H: Host> {
     pub(crate) program: Program<H>,
     /// Which instance each stub belongs to. Stub 0 is never used.
     users: Box<[User<H::Arch>]>,
-    /// Where the call that a stub belongs to ends up: what [`Host::stubs_added`] shows to unwinders.
+    /// The home of the call that each stub is handed out for: [`Host::stubs_added`] shows the table to
+    /// unwinders.
     pub(crate) homes: Box<[AtomicUsize]>,
-    /// How many stubs are free: at least as many as say so.
+    /// The number of free stubs, or less.
     free: AtomicUsize,
-    /// Where the search for a free one goes on; under the registry's lock.
+    /// Where the search for a free stub continues; under the registry's lock.
     cursor: AtomicUsize,
 }
 
-/// Whose a stub is: the address of an instance, null, or [`LEFT`].
+/// The user of a stub: the address of an instance, null, or [`LEFT`].
 struct User<A: Arch>(AtomicPtr<Instance<A>>);
 
 /// No address of an instance, which is aligned to more.
@@ -124,7 +125,7 @@ impl<H: Host> StubChunk<H> {
         })
     }
 
-    /// What the stub at `at` is in use for, if it is one.
+    /// The use of the stub at `at`, if it is one.
     #[inline(always)]
     pub(crate) fn stub<'g>(&'g self, at: CodeAddr, held: &'g impl Held) -> Option<Stub<'g, H>> {
         let index = self.index(at)?;
@@ -146,7 +147,7 @@ impl<H: Host> StubChunk<H> {
         self.base.wrapping_add(index * CallsOf::<H>::STUB_LEN)
     }
 
-    /// The word for where the call that stub number `index` is handed out for ends up.
+    /// The word for the home of the call that stub number `index` is handed out for.
     fn home(&self, index: usize) -> Option<&AtomicUsize> {
         self.homes.get(index)
     }
@@ -235,7 +236,8 @@ impl<H: Host> StubChunks<H> {
         Self { chunks: Table::new(), range: StubRange::new() }
     }
 
-    /// Whether `at` may be a stub. Who sees a stub sees the range with it: both were stored before it was handed out.
+    /// Whether `at` may be a stub. Code that sees a stub sees this range, too: the range was stored before
+    /// the stub was handed out.
     #[inline(always)]
     pub(crate) fn may_hold(&self, at: CodeAddr) -> bool {
         self.range.may_hold(at)

@@ -1,9 +1,10 @@
-//! What users are told of a probe: its kind, and what it has counted.
+//! The facts about a probe that users see: its kind, and its counters.
 
 use crate::arch::Arch;
 use crate::state::point::{Handlers, Node};
 
-/// What a probe has counted since it was registered; exact, whoever counts at the same time (HIT_7, HIT_8).
+/// The counts of a probe since it was registered; exact, however many contexts count at the same time (HIT_7,
+/// HIT_8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {

@@ -1,11 +1,12 @@
 //! Per-task state: the stack that a task owns, and the list of its pending returns.
 //!
-//! A return needs neither: its stub names its call. The list only tells which calls will *not* return, so that their
-//! instances come back (RET_7). The core trusts the host's `task` as far as it can check (RET_11): a call is put on a task's
-//! list only if the stack pointer lies on that task's stack, and is dropped only from there. So all code that changes a list
-//! runs on the one stack, and two contexts never change it at the same time. If the host names no task, or one that the
-//! stack pointer contradicts (on an interrupt's own stack; with a `current` that changes before or after the stack does),
-//! the call is followed without a list: it returns like all others, and only if it never returns is its instance lost.
+//! A return needs neither, as its stub names its call. The list only tells which calls will *not* return, so
+//! that their instances come back (RET_7). The core trusts the host's `task` as far as it can check (RET_11):
+//! a call enters a task's list only if the stack pointer lies on that task's stack, and is dropped only from
+//! there. So all code that changes a list runs on the one stack, and two contexts never change it at the same
+//! time. If the host names no task, or one that the stack pointer contradicts (on an interrupt's own stack;
+//! with a `current` that changes before or after the stack does), the call is followed without a list: it
+//! returns like all others, and only a call that never returns loses its instance.
 
 use crate::arch::Arch;
 use crate::state::instance::Instance;
@@ -16,13 +17,14 @@ use core::ptr;
 
 /// One task's state: its stack, and the calls on it that are followed.
 ///
-/// The host keeps one for each stack that runs code, returns it from [`Host::task`](crate::host::Host::task) while that stack runs, and calls
-/// [`Events::task_exit`](crate::events::Events::task_exit) before the stack is used for something else.
+/// The host keeps one for each stack that runs code, returns it from [`Host::task`](crate::host::Host::task)
+/// while that stack runs, and calls [`Events::task_exit`](crate::events::Events::task_exit) before the stack
+/// is used for something else.
 pub struct Task<A: Arch> {
-    /// The newest pending return; only who runs on the task's stack changes the list.
+    /// The newest pending return. Only code on the task's stack changes the list.
     pub(crate) pending: AtomicPtr<Instance<A>>,
-    /// Its stack, of no bytes where that is not known, and of all for [`Task::own_every_stack`].
-    /// No atomics: a load can be a part of the instruction that uses it.
+    /// Its stack: empty if it is not known, all memory for [`Task::own_every_stack`]. No atomics: a load can
+    /// be a part of the instruction that uses it.
     stack: UnsafeCell<Stack>,
 }
 
@@ -37,13 +39,14 @@ struct Stack {
 unsafe impl<A: Arch> Sync for Task<A> {}
 
 impl<A: Arch> Task<A> {
-    /// A task without pending returns, of whose stack nothing is known yet: until [`Task::set_stack`], calls are followed, but
-    /// those that never return are not noticed.
+    /// A task without pending returns and with an unknown stack: until [`Task::set_stack`], calls are
+    /// followed, but calls that never return are not noticed.
     pub const fn new() -> Self {
         Self::with(0, 0)
     }
 
-    /// A task that owns the stack which lies there. Both ends may be rounded outwards, as long as no other stack lies between them.
+    /// A task that owns this stack. Both ends may be rounded outwards, as long as no other stack lies between
+    /// them.
     pub const fn on_stack(stack: Range<usize>) -> Self {
         Self::with(stack.start, stack.end.saturating_sub(stack.start))
     }
@@ -53,17 +56,19 @@ impl<A: Arch> Task<A> {
         Self { pending: AtomicPtr::new(ptr::null_mut()), stack: UnsafeCell::new(stack) }
     }
 
-    /// Says where the task's stack lies, as [`Task::on_stack`] does; before the task runs.
+    /// Sets the task's stack, as [`Task::on_stack`] does; before the task runs.
     pub fn set_stack(&mut self, stack: Range<usize>) {
         *self.stack.get_mut() = Stack { start: stack.start, len_bytes: stack.len() };
     }
 
-    /// Says that the task owns every stack that runs while [`Host::task`](crate::host::Host::task) returns it: it is a thread of a process, which may have
-    /// coroutines and signal stacks. Which calls will not return is then judged by what lies on those stacks.
+    /// Declares that the task owns every stack that runs while [`Host::task`](crate::host::Host::task)
+    /// returns it: it is a thread of a process, which may have coroutines and signal stacks. The contents of
+    /// those stacks then decide which calls will not return.
     ///
     /// # Safety
-    /// Whatever stack it is, [`Host::task`](crate::host::Host::task) returns this task wherever this thread runs, and nowhere else: it is found by a register that the
-    /// thread alone has. It has not returned it yet.
+    /// [`Host::task`](crate::host::Host::task) returns this task wherever this thread runs, on whatever
+    /// stack, and nowhere else: it finds it by a register that the thread alone has. It has not returned it
+    /// yet.
     pub unsafe fn own_every_stack(&self) {
         // SAFETY: nobody looks yet, says the caller.
         unsafe { self.stack.get().write(Stack { start: 0, len_bytes: usize::MAX }) };
@@ -75,7 +80,7 @@ impl<A: Arch> Task<A> {
         unsafe { *self.stack.get() }
     }
 
-    /// Whether it is known which one stack is the task's.
+    /// Whether the task has one stack, and its place is known.
     pub(crate) fn has_one_stack(&self) -> bool {
         self.stack().len_bytes != usize::MAX
     }

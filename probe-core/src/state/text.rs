@@ -6,14 +6,15 @@
 //!           ◄───────            ◄─────── Starts ◄── Tail ◄──
 //!            restore               lift
 //! ```
-//! A point's [`TextWord`](word::TextWord) is the one place that knows. A jump is laid in stages, with a synchronisation of the cores after each:
-//! breakpoints where the displaced instructions start ([`Stage::Starts`]), the rest of the jump behind its first bytes
-//! ([`Stage::Tail`]), the first bytes ([`Stage::Whole`]); and taken out in reverse. At every moment a context that arrives at any of
-//! these instructions either runs it, traps and goes on in the copy, or jumps. A write that fails leaves the point at the stage
-//! that text is at, and the next call goes on from there.
+//! A point's [`TextWord`](word::TextWord) is the only record of it. A jump is laid in stages, with a
+//! synchronisation of the cores after each: breakpoints where the displaced instructions start
+//! ([`Stage::Starts`]), the rest of the jump behind its first bytes ([`Stage::Tail`]), the first bytes
+//! ([`Stage::Whole`]). It is taken out in reverse. At every moment a context that arrives at one of these
+//! instructions runs it, or traps and goes on in the copy, or jumps. A write that fails leaves the point at
+//! the stage that text has reached, and the next call goes on from there.
 //!
-//! Only a [`Breakpoint`] becomes a jump, and only by [`Texts::lay`]: a jump that stands in text cannot be replaced by another one,
-//! nor its detour forgotten, before [`Texts::lift`] has put the breakpoint back.
+//! Only a [`Breakpoint`] becomes a jump, and only by [`Texts::lay`]: a jump that stands in text cannot be
+//! replaced by another one, nor its detour forgotten, before [`Texts::lift`] has put the breakpoint back.
 
 pub(crate) mod word;
 
@@ -42,7 +43,8 @@ pub(crate) enum Standing<H: Host> {
 pub(crate) enum Stage {
     /// The point's breakpoint; other displaced instructions may begin with breakpoints.
     Starts,
-    /// The point's breakpoint, and all other displaced instructions begin with breakpoints; what lies between may be the jump's.
+    /// The point's breakpoint, and breakpoints where all other displaced instructions start; the bytes
+    /// between may be the jump's.
     Tail,
     /// All of it.
     Whole,
@@ -86,7 +88,7 @@ impl<H: Host> Standing<H> {
         }
     }
 
-    /// The detour whose jump stands there, or a part of it.
+    /// The detour whose jump, or a part of it, stands there.
     #[inline]
     pub(crate) fn detour(self) -> Option<&'static Detour<H>> {
         if let Self::Jump(detour, _) = self { Some(detour) } else { None }
@@ -97,7 +99,7 @@ impl<H: Host> Standing<H> {
 #[must_use]
 pub(crate) struct Original<'a, H: Host>(&'a Point<H::Arch>);
 
-/// A place where our breakpoint stands: what alone can become a jump.
+/// A place where our breakpoint stands: only such a place can get a jump.
 #[must_use]
 pub(crate) struct Breakpoint<'a, H: Host>(&'a Point<H::Arch>);
 
@@ -135,7 +137,7 @@ pub(crate) struct Texts<A: Arch> {
     changes: AtomicUsize,
     /// The task that is changing text, while one is; else null.
     changer: AtomicPtr<Task<A>>,
-    /// At how many places a jump stands, or a part of one.
+    /// The number of places with a jump, or a part of one.
     jumps: AtomicUsize,
 }
 
@@ -149,7 +151,7 @@ impl<A: Arch> Texts<A> {
         }
     }
 
-    /// At how many places a jump stands, or a part of one.
+    /// The number of places with a jump, or a part of one.
     pub(crate) fn jumps(&self) -> usize {
         self.jumps.load(Relaxed)
     }
@@ -159,15 +161,15 @@ impl<A: Arch> Texts<A> {
         self.changes.load(SeqCst)
     }
 
-    /// Whether `task` is in the midst of changing text: then nobody else changes any. Our own breakpoints stand there only while
-    /// their point says so, in the midst of a change, too.
+    /// Whether `task` is in the middle of changing text; then no other task changes any. Our own breakpoints
+    /// stand there only while their point says so, during a change, too.
     pub(crate) fn is_changed_by(&self, task: Option<&Task<A>>) -> bool {
         let changer = self.changer.load(Relaxed);
         task.is_some_and(|task| ptr::eq(task, changer))
     }
 
-    /// Runs `change`, which makes text and its points differ for a while: a trap meanwhile knows that it cannot tell yet whose
-    /// breakpoint it has seen.
+    /// Runs `change`, during which text and its points may differ: a trap meanwhile learns that it cannot
+    /// tell yet whose breakpoint it has seen.
     fn changing<H: Host<Arch = A>, R>(&self, host: &H, change: impl FnOnce() -> R) -> R {
         let task = host.task().map_or(ptr::null_mut(), |task| ptr::from_ref(task).cast_mut());
         self.changer.store(task, Relaxed);
@@ -319,7 +321,7 @@ impl<A: Arch> Texts<A> {
         first.and(self.lift_from_tails(host, jumps.iter().map(|Jump(point)| *point)))
     }
 
-    /// The rest of the way back, of those of the points whose jumps nobody takes any more.
+    /// The rest of the way back, for points whose jumps no context takes any more.
     fn lift_from_tails<'a, H: Host<Arch = A>>(
         &self,
         host: &H,
@@ -378,8 +380,8 @@ impl<A: Arch> Texts<A> {
     }
 }
 
-/// Whether somebody else has written over what we have written at the place of `point`; or other text has been loaded there
-/// unnoticed. The only question that is asked of memory: what *we* have written is known.
+/// Whether somebody else has written over our bytes at the place of `point`, or other text has been loaded
+/// there unnoticed. This is the only question asked of memory: what *we* have written is known.
 pub(crate) fn is_overwritten<H: Host>(host: &H, point: &Point<H::Arch>) -> bool {
     let breakpoint = H::Arch::BREAKPOINT;
     let jump;

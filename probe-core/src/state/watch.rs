@@ -1,7 +1,8 @@
 //! Watchpoints: probes that fire on data references, through the processor's debug registers.
 //!
-//! An optional power of a host ([`Host::watchpoints`](crate::host::Host::watchpoints)). Here is what is registered, and what handlers see;
-//! the lock-free half is `hit/watch.rs`, the locked half `registry/watch.rs`.
+//! An optional power of a host ([`Host::watchpoints`](crate::host::Host::watchpoints)). Here are the
+//! registered watchpoints and the view that handlers get; the lock-free half is `hit/watch.rs`, the locked
+//! half `registry/watch.rs`.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Memory, Regs};
@@ -14,7 +15,7 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::ptr::{self, NonNull};
 
-/// The most watchpoints at the same time, on whatever processor.
+/// The most watchpoints at the same time, on any processor.
 pub const MAX_WATCHPOINTS: usize = 16;
 
 /// Which references to watched memory fire.
@@ -26,7 +27,7 @@ pub enum Trigger {
     ReadWrite,
 }
 
-/// The memory that a watchpoint watches, and for what.
+/// The memory that a watchpoint watches, and the kind of reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchRange {
     /// The first byte.
@@ -39,11 +40,12 @@ pub struct WatchRange {
 
 pub(crate) type WatchFn<A> = dyn Fn(&mut WatchHit<'_, A>) + Send + Sync;
 
-/// A watchpoint to be registered with [`Probes::watch`](crate::Probes::watch): what to call after each reference to some memory.
+/// A watchpoint to be registered with [`Probes::watch`](crate::Probes::watch): a handler after each reference
+/// to some memory.
 ///
-/// The handler runs where a kprobe's would, and under the same rules: it may not block, allocate in a process, or register
-/// and unregister probes. A reference that a probe's handler makes, or the core while it simulates an instruction, is
-/// counted as missed.
+/// The handler runs where a kprobe's would, and under the same rules: it may not block, allocate in a
+/// process, or register and unregister probes. References that probes' handlers make, or that the core makes
+/// while it simulates an instruction, are counted as missed.
 ///
 /// ```
 /// # use probe_core::Watchpoint;
@@ -58,8 +60,8 @@ pub struct Watchpoint<A: Arch> {
 }
 
 impl<A: Arch> Watchpoint<A> {
-    /// A watchpoint on `len_bytes` bytes from `addr`, for writes. What lengths and alignments there are is up to the
-    /// processor: 1, 2 and 4 bytes everywhere, 8 on 64-bit ones, each aligned to itself.
+    /// A watchpoint on `len_bytes` bytes from `addr`, for writes. The processor decides which lengths and
+    /// alignments there are: 1, 2 and 4 bytes everywhere, 8 on 64-bit ones, each aligned to itself.
     pub fn at(addr: usize, len_bytes: usize) -> Self {
         let range = WatchRange { addr, len_bytes, trigger: Trigger::Write };
         Self { range, handler: None, is_disabled: false }
@@ -111,8 +113,8 @@ pub struct WatchHit<'a, A: Arch> {
 }
 
 impl<'a, A: Arch> WatchHit<'a, A> {
-    /// The instruction that comes next in the program's own text: the one that has made the reference is before it, or is
-    /// itself where it repeats (x86: REP).
+    /// The next instruction in the program's own text. The instruction that has made the reference is the one
+    /// before it, or this one itself if it repeats (x86: REP).
     pub fn pc(&self) -> CodeAddr {
         self.regs.pc()
     }
@@ -127,17 +129,17 @@ impl<'a, A: Arch> WatchHit<'a, A> {
         self.regs
     }
 
-    /// The registers, to be changed. A changed pc is not taken over.
+    /// The registers, to be changed. A change of pc has no effect.
     pub fn regs_mut(&mut self) -> &mut A::Regs {
         self.regs
     }
 
-    /// The interrupted context's memory; to read what has been written, for example.
+    /// The interrupted context's memory, for example to read the value that was written.
     pub fn memory(&self) -> TargetMemory<'a> {
         TargetMemory(self.lender)
     }
 
-    /// Reads the first word that is watched.
+    /// Reads the first watched word.
     ///
     /// # Errors
     /// It cannot be read any more.
@@ -243,7 +245,7 @@ impl<A: Arch> Watches<A> {
         }
     }
 
-    /// Takes one out: whoever is inside may still be looking at it.
+    /// Takes one out. A context that is inside may still use it.
     pub(crate) fn take(&self, index: usize) -> *mut WatchNode<A> {
         self.cells.get(index).map_or(ptr::null_mut(), |cell| cell.swap(ptr::null_mut(), AcqRel))
     }

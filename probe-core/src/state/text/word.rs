@@ -1,9 +1,10 @@
-//! What a point keeps of what stands in text at its place. Only [`text`](super) changes it.
+//! A point's record of what stands in text at its place. Only [`text`](super) changes it.
 
 use crate::sync::{AtomicPtr, Relaxed};
 use core::ptr;
 
-/// What a point keeps of [`Standing`](super::Standing): null, [`BREAKPOINT`], or the address of a detour and the stage in the low bits.
+/// [`Standing`](super::Standing) in one word: null, [`BREAKPOINT`], or the address of a detour with the stage
+/// in its low bits.
 pub(crate) struct TextWord(pub(super) AtomicPtr<()>);
 
 /// No detour lies there.
