@@ -10,9 +10,9 @@ use crate::held::Held;
 use crate::state::owner::Identity;
 use crate::state::point::{Node, Point};
 use crate::sync::{
-    AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Relaxed, Release, SeqCst, fence, light_barrier,
+    AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Relaxed, Release, SeqCst, UnsafeCell, fence, light_barrier,
+    store_behind,
 };
-use core::cell::UnsafeCell;
 use core::marker::PhantomData;
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ptr;
@@ -289,7 +289,7 @@ impl<A: NativeArch> Context<A> {
     pub(crate) fn open_idle(&self, word: usize) -> Section {
         // Its bit is clear; to add it is one instruction.
         let word = if A::ADDS_TO_MEMORY { self.word.load(Relaxed) } else { word };
-        self.word.store(word.wrapping_add(INSIDE), Relaxed);
+        store_behind(&self.word, word.wrapping_add(INSIDE));
         light_barrier::<A>();
         Section::new()
     }
@@ -311,7 +311,7 @@ impl<A: NativeArch> Context<A> {
     #[inline(always)]
     pub(crate) fn open(&self) -> Inside<'_, A> {
         let word = self.word.load(Relaxed);
-        self.word.store(word | INSIDE, Relaxed);
+        store_behind(&self.word, word | INSIDE);
         light_barrier::<A>();
         let was_outside = word & INSIDE == 0;
         Inside { context: self, was_outside, section: ManuallyDrop::new(Section::new()) }
@@ -375,7 +375,7 @@ impl<A: NativeArch> Context<A> {
         let word = self.word.load(Relaxed);
         let Some(frame) = self.frames.get((word & DEPTH_MASK) / DEPTH_ONE) else { return };
         // Taken before it is filled: an interruption that comes between takes the next one.
-        self.word.store(word.wrapping_add(DEPTH_ONE), Relaxed);
+        store_behind(&self.word, word.wrapping_add(DEPTH_ONE));
         A::program_order();
         frame.point.store(ptr::from_ref(point).cast_mut(), Relaxed);
         frame.newest.store(newest, Relaxed);
@@ -400,7 +400,7 @@ impl<A: NativeArch> Context<A> {
     ) {
         let [frame, ..] = &self.frames;
         // As in `push`: taken before it is filled.
-        self.word.store((word | INSIDE).wrapping_add(DEPTH_ONE), Relaxed);
+        store_behind(&self.word, (word | INSIDE).wrapping_add(DEPTH_ONE));
         A::program_order();
         frame.point.store(ptr::from_ref(point).cast_mut(), Relaxed);
         frame.newest.store(newest, Relaxed);
@@ -431,7 +431,7 @@ impl<A: NativeArch> Context<A> {
     pub(crate) unsafe fn pop_only(&self, word: usize) -> (usize, Section, Popped<A>) {
         let [frame, ..] = &self.frames;
         // Inside before the frame lets go of its point.
-        self.word.store(word | INSIDE, Relaxed);
+        store_behind(&self.word, word | INSIDE);
         light_barrier::<A>();
         let newest = frame.newest.load(Relaxed);
         // SAFETY: only this context touches the cell.
@@ -443,7 +443,7 @@ impl<A: NativeArch> Context<A> {
         // Release: as in `pop`.
         frame.point.store(ptr::null_mut(), Release);
         let idle = word.wrapping_sub(DEPTH_ONE);
-        self.word.store(idle | INSIDE, Relaxed);
+        store_behind(&self.word, idle | INSIDE);
         (idle, Section::new(), Popped { wait: Wait::Step, newest, kept, state })
     }
 

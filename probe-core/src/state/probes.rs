@@ -17,10 +17,9 @@ use crate::state::stub::{StubChunk, StubChunks};
 use crate::state::switches::Switches;
 use crate::state::text::Texts;
 use crate::state::watch::{WatchNode, Watches};
-use crate::sync::{AtomicUsize, Relaxed};
+use crate::sync::{AtomicUsize, Relaxed, UnsafeCell};
 use crate::table::{RetiredArrays, Table};
 use alloc::vec::Vec;
-use core::cell::UnsafeCell;
 use core::mem::ManuallyDrop;
 use core::ptr::{self, NonNull};
 

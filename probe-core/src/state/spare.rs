@@ -8,8 +8,7 @@
 
 use crate::addr::CodeAddr;
 use crate::state::context::MAX_DEPTH;
-use crate::sync::{AcqRel, Acquire, AtomicUsize, Relaxed, Release};
-use core::cell::UnsafeCell;
+use crate::sync::{AcqRel, Acquire, AtomicUsize, Relaxed, Release, UnsafeCell};
 use core::mem::MaybeUninit;
 
 /// The most instructions that borrow registers and are in slots without a frame at the same time, in all

@@ -1,6 +1,7 @@
-//! Models of what contexts may do to one another at the same time: the core's own sources on loom's atomics, which runs
-//! them in every order that differs (with a bounded number of preemptions), and lets every load see every value that
-//! the memory model allows. What breaks a promise in any of these executions fails the test.
+//! Models of what contexts may do to one another at the same time: the core's own sources on loom's atomics,
+//! which runs them in every order that differs (with a bounded number of preemptions), and lets every load
+//! see every value that the memory model allows. What breaks a promise in any of these executions fails the
+//! test.
 //!
 //! Rules: REG_13, HIT_5, HIT_7, RET_1, RET_2, RET_6, SAFE_2.
 
@@ -14,14 +15,38 @@ use loom::thread::{self, JoinHandle};
 use machine::{Machine, PADDING, TEXT, be, be_with, blocks_in_use, call, enter, finish, machine};
 use probe_core::host::Host;
 use probe_core::{CodeAddr, Place};
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use toy::backend::Toy;
 
 type K = probe_core::Kprobe<Toy>;
 type R = probe_core::Kretprobe<Toy>;
 
-unsafe extern "C" {
+unsafe extern "C-unwind" {
     safe fn probe_models_begin();
+    safe fn probe_models_check();
+    safe fn probe_models_free(start: usize, len_bytes: usize) -> bool;
+}
+
+/// The allocator of the system, which asks of memory that the core frees whether somebody may still use it,
+/// and keeps it until the end of the test.
+struct Watchful;
+
+#[global_allocator]
+static ALLOCATOR: Watchful = Watchful;
+
+// SAFETY: the system's, but for memory that is never freed.
+unsafe impl GlobalAlloc for Watchful {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as the caller says.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        if !probe_models_free(memory.addr(), layout.size()) {
+            // SAFETY: as the caller says.
+            unsafe { System.dealloc(memory, layout) };
+        }
+    }
 }
 
 /// Checks every execution of `body` in which a thread is preempted at most so many times.
@@ -35,6 +60,7 @@ fn model(preemptions: usize, body: impl Fn(&'static Machine) + Sync + Send + 'st
         let body = body.clone();
         // loom's own first thread has a stack of 32 KiB.
         context(0, move || body(machine())).join().unwrap();
+        probe_models_check();
     });
 }
 
@@ -180,7 +206,8 @@ fn ret_2_two_contexts_have_an_instance_each() {
 fn ret_2_an_instance_is_free_while_two_take_turns() {
     model(4, |machine| {
         let probe = machine.register(R::at("f").max_active(2).exit(|_, ()| ())).unwrap();
-        // Processor 1 takes number 0 first, as it did last, and 2 number 1, which it has had since it had followed a call.
+        // Processor 1 takes number 0 first, as it did last, and 2 number 1, which it has had since it had
+        // followed a call.
         be(1);
         let held = enter(machine);
         be(2);
@@ -237,7 +264,8 @@ fn ret_2_the_owners_instance_is_one_of_those_that_there_are() {
     model(0, move |machine| counts(machine, false));
 }
 
-/// A task returns on processor 1 from the call that it has entered on processor 0, which takes its own instance again.
+/// A task returns on processor 1 from the call that it has entered on processor 0, which takes its own
+/// instance again.
 #[test]
 fn ret_2_the_owner_takes_again_what_came_back_elsewhere() {
     model(2, |machine| {
@@ -281,7 +309,8 @@ fn ret_6_a_return_probe_goes_while_a_call_is_followed() {
     });
 }
 
-/// The return probe goes while a call that was given up returns: by way of its instance, or of the stub that was left.
+/// The return probe goes while a call that was given up returns: by way of its instance, or of the stub that
+/// was left.
 #[test]
 fn ret_6_a_return_probe_goes_while_a_call_that_was_given_up_returns() {
     model(2, |machine| {
