@@ -36,7 +36,8 @@ impl<H: Host> Probes<H> {
         self.is_on() && point.nodes().any(|node| !node.is_any(DISABLED | LEAVING | GONE))
     }
 
-    /// Plants or removes a point's breakpoint, as its probes and the switch ask. Whether text has changed.
+    /// Plants or removes a point's breakpoint, as its probes and the switch ask. Returns whether text has
+    /// changed.
     pub(super) fn sync_point(&self, hold: &Hold, point: &Point<H::Arch>) -> Result<bool, TextError> {
         match (self.is_wanted(point), Spot::of(point)) {
             (true, Spot::Original(original)) => self.arm(hold, point, original),
@@ -64,8 +65,8 @@ impl<H: Host> Probes<H> {
 
     // ---- tails --------------------------------------------------------------------------------------------------
 
-    /// First step before a probe with a post handler is linked: the slot has to end in a breakpoint. Whether that is
-    /// new, so that the cores have to be synchronised before the second step.
+    /// First step before a probe with a post handler is linked: the slot has to end in a breakpoint. Returns
+    /// whether that is new, so that the cores have to be synchronised before the second step.
     pub(super) fn end_in_breakpoint(&self, point: &Point<H::Arch>) -> Result<bool, TextError> {
         if !point.is(TAIL_JUMPS) {
             return Ok(false);
@@ -73,7 +74,7 @@ impl<H: Host> Probes<H> {
         self.set_tail(point, Tail::Breakpoint).map(|()| true)
     }
 
-    /// Second step: nobody runs the jump any more, so a frame pushed from here on will be popped.
+    /// Second step: no context runs the jump any more, so a frame pushed from here on will be popped.
     pub(super) fn expect_post(&self, point: &Point<H::Arch>) {
         point.set(HAS_POST);
         match point.mode() {
@@ -105,7 +106,7 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Lets the slot of a boosted point end in a jump. Nobody is in it with a frame.
+    /// Lets the slot of a boosted point end in a jump. No context with a frame is in it.
     ///
     /// # Errors
     /// It could not be written: the breakpoint stays, and costs a second trap.
@@ -174,7 +175,8 @@ impl<H: Host> Probes<H> {
         self.switches.is_on()
     }
 
-    /// Turns all probes on or off; each keeps what it is by itself (CTL_2). While off, registering plants nothing.
+    /// Turns all probes on or off; each stays enabled or disabled by itself (CTL_2). While off, registering
+    /// plants nothing.
     ///
     /// # Errors
     /// Called from a handler; or the first text that could not be written: the rest has been done.
@@ -191,7 +193,8 @@ impl<H: Host> Probes<H> {
         watches.map_err(|(at, refusal)| SwitchError::CannotWatch { at, refusal })
     }
 
-    /// Brings every breakpoint to what is asked; the first failure is told, the rest is done.
+    /// Brings every breakpoint to the state that is asked for; the first failure is reported, the rest is
+    /// done.
     pub(super) fn sync_all(&self, hold: &Hold) -> Result<(), TextError> {
         let mut first = self.unoptimise_where(hold, |point| !self.is_wanted(point));
         let mut has_changed = false;

@@ -4,8 +4,8 @@
 //!  Wanted ──► Prepared ──► Published ──► Probe
 //!  resolved   point, node   on the list   armed
 //! ```
-//! A stage is done for the whole batch before the next one begins, and takes what the one before has made. Each knows how it
-//! is undone, which needs no memory: [`Prepared::give_up`], [`Published::leave`].
+//! A stage is done for the whole batch before the next one begins, and takes the values of the one before.
+//! Each has its own undo, which needs no memory: [`Prepared::give_up`], [`Published::leave`].
 
 use super::handle::Probe;
 use super::optimise::save_of;
@@ -45,7 +45,7 @@ struct Prepared<'g, A: Arch> {
 #[must_use]
 struct Published<'g, A: Arch>(Prepared<'g, A>);
 
-/// A stage failed: for which probe of the batch, and why.
+/// A failed stage: the index of the probe in the batch, and why.
 type Failed = (usize, RegisterError);
 /// The handlers of a probe that gets no node, and why.
 type Refused<H> = (Pending<<H as Host>::Arch>, RegisterError);
@@ -130,8 +130,9 @@ impl<H: Host> Probes<H> {
         Ok(wanted)
     }
 
-    /// All stages, and the way back where one fails. Then `wanted` has what is to be dropped without the lock, and `leaving` the
-    /// nodes that are to be freed after a grace period; it has room for all of them, as `handles` has.
+    /// All stages, and the way back if one fails. Then `wanted` has the handlers to be dropped without the
+    /// lock, and `leaving` the nodes to be freed after a grace period; it has room for all of them, as
+    /// `handles` has.
     fn register_wanted(
         &'static self,
         books: &mut OpenBooks<'_, H>,
@@ -176,7 +177,8 @@ impl<H: Host> Probes<H> {
 
     // ---- prepared -------------------------------------------------------------------------------------------------
 
-    /// Every probe gets its point and its node. What fails, and what comes behind it, is left in `wanted`.
+    /// Gives every probe its point and its node. The probe that fails, and those behind it, are left in
+    /// `wanted`.
     fn prepare<'g>(
         &'static self,
         books: &mut OpenBooks<'g, H>,
@@ -211,7 +213,7 @@ impl<H: Host> Probes<H> {
         Ok(prepared)
     }
 
-    /// One of them. If it fails, `refused` gets it back: it has room.
+    /// Prepares one of them. If it fails, `refused`, which has room, gets it back.
     fn prepare_one<'g>(
         &'static self,
         books: &mut OpenBooks<'g, H>,
@@ -283,8 +285,8 @@ impl<H: Host> Probes<H> {
         Ok(node)
     }
 
-    /// Takes jumps out of text where the new probes need a breakpoint, at least for a while: at their places, if the detour there
-    /// does not serve them, and over them. Adds the points to `lifted`.
+    /// Takes jumps out of text where the new probes need a breakpoint, at least for a while: at their places,
+    /// if the detour there does not serve them, and over them. Adds the points to `lifted`.
     fn clear_the_way<'g>(
         &'g self,
         hold: &'g Hold,
@@ -304,7 +306,7 @@ impl<H: Host> Probes<H> {
         self.unoptimise_points(hold, lifted).map_err(|error| (0, error.into()))
     }
 
-    /// Gives jumps back to points that have lost them in vain.
+    /// Gives jumps back to points that have lost them for nothing.
     fn jump_again<'g>(&'static self, books: &mut OpenBooks<'g, H>, mut lifted: Vec<&'g Point<H::Arch>>) {
         // Who has no other probes has gone.
         lifted.retain(|point| point.nodes().next().is_some());

@@ -1,4 +1,4 @@
-//! Making detours: where they lie, and what is in them.
+//! Making detours: their places and their contents.
 
 use super::optimise::needs_of;
 use super::resolve::{Pristine, Resolved};
@@ -55,8 +55,8 @@ impl<H: Host> Probes<H> {
         self.new_detour(books, point.place, known.kind.and(kind), known.displaced, known.text)
     }
 
-    /// Makes the detours of points that will have jumps, before there is anything to hit in what that calls. They are
-    /// sorted by address.
+    /// Makes the detours of points that will have jumps, before the functions that this calls can be hit. The
+    /// points are sorted by address.
     pub(super) fn prepare_detours(
         &'static self,
         books: &mut OpenBooks<'_, H>,
@@ -79,8 +79,7 @@ impl<H: Host> Probes<H> {
         function
     }
 
-    /// Why a kprobe would keep its breakpoint at `place`, or that it would not: as far as that can be told without looking
-    /// for room.
+    /// Why a kprobe would keep its breakpoint at `place`, or `Ok`. Room for the detour is not looked for.
     pub(super) fn explain_jump(
         &self,
         hold: &Hold,

@@ -1,4 +1,4 @@
-//! What a registration would do, without doing it (REG_9).
+//! The outcome of a registration, without registering (REG_9).
 
 use super::resolve::{DecodedOf, Insn, Resolved, Walk};
 use crate::addr::CodeAddr;
@@ -13,7 +13,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// What [`Probes::explain`] tells about a place: what would happen at a registration, without doing it.
+/// The answer of [`Probes::explain`] about a place: the outcome of a registration there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Explanation {
@@ -31,28 +31,28 @@ pub struct Explanation {
     pub has_slot: bool,
     /// Whether the place is a function's entry, where jprobes and return probes can stand.
     pub is_entry: bool,
-    /// What the registration of a return probe or a jprobe would answer.
+    /// The outcome of registering a return probe or a jprobe.
     pub entry: Result<(), RegisterError>,
-    /// Whether a kprobe could have a jump there instead of a breakpoint; else why not. Room for its detour has not been looked
-    /// for.
+    /// Whether a kprobe could have a jump there instead of a breakpoint; if not, why. Room for its detour has
+    /// not been looked for.
     pub jump: Result<(), Refusal>,
     /// The same of a kprobe with a post handler.
     pub jump_with_post: Result<(), Refusal>,
 }
 
 impl<H: Host> Probes<H> {
-    /// Says what a registration at `place` would do, and does nothing (REG_9).
+    /// Tells the outcome of a registration at `place`, without registering (REG_9).
     ///
     /// # Errors
-    /// What the registration of a kprobe would answer.
+    /// The error of registering a kprobe.
     pub fn explain(&'static self, place: &Place) -> Result<Explanation, RegisterError> {
         let told = self.explain_all(core::slice::from_ref(place)).pop();
         // One for each place.
         told.unwrap_or(Err(RegisterError::NoMemory))
     }
 
-    /// As [`Probes::explain`], for many places: memory for slots to try is taken and given back once. One answer for each
-    /// place, in their order.
+    /// As [`Probes::explain`], for many places: memory for trial slots is taken and given back once. One
+    /// answer for each place, in their order.
     pub fn explain_all(&'static self, places: &[Place]) -> Vec<Result<Explanation, RegisterError>> {
         if self.is_in_handler() {
             return places.iter().map(|_| Err(RegisterError::InHandler)).collect();

@@ -81,15 +81,15 @@ impl<H: Host> Probe<H> {
         self.node().is(GONE)
     }
 
-    /// Lets its handlers run. From a handler, the breakpoint comes later (REG_18).
+    /// Enables its handlers. From a handler, the breakpoint comes later (REG_18).
     ///
     /// # Errors
-    /// It is gone, or text could not be written: then it is disabled still.
+    /// It is gone, or text could not be written: then it is still disabled.
     pub fn enable(&self) -> Result<(), EnableError> {
         self.probes.set_disabled(self.node(), super::arm::Wish::Enable)
     }
 
-    /// Keeps its handlers from running, at once. From a handler, the breakpoint goes later (REG_18).
+    /// Disables its handlers, at once. From a handler, the breakpoint goes later (REG_18).
     ///
     /// # Errors
     /// Text could not be written: it is disabled, but still costs a trap.
@@ -110,7 +110,7 @@ impl<H: Host> Probe<H> {
         kept
     }
 
-    /// Keeps it registered for good, and gives what can still be asked.
+    /// Keeps it registered for good, and gives a reference for counters and controls.
     pub fn leak(self) -> &'static Self {
         // SAFETY: the handle is given up, so it is never dropped; the box is.
         alloc::boxed::Box::leak(alloc::boxed::Box::new(self))

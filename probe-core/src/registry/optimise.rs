@@ -82,7 +82,7 @@ impl<H: Host> Probes<H> {
         self.unoptimise_where(books.hold(), |_| true).map_err(JumpError::Text)
     }
 
-    /// Takes the jumps out of the text of all points that `is_meant` says.
+    /// Takes the jumps out of the text of all points that `is_meant` selects.
     pub(super) fn unoptimise_where(
         &self,
         hold: &Hold,
@@ -119,7 +119,7 @@ impl<H: Host> Probes<H> {
         first.and(self.texts.lift(&self.host, &jumps))
     }
 
-    /// Jumps for those of the points that can have one. They are sorted by address.
+    /// Lays jumps at those of the points that can have one. They are sorted by address.
     pub(super) fn optimise_points<'g>(
         &'static self,
         books: &mut OpenBooks<'g, H>,
@@ -143,7 +143,7 @@ impl<H: Host> Probes<H> {
         self.texts.lay(&self.host, &ready)
     }
 
-    /// The probes of the point have changed: its detour calls others.
+    /// Tells the detour of the point that its probes have changed.
     pub(super) fn update_detour(&self, point: &Point<H::Arch>) {
         if point.text.has_jump()
             && let Some(detour) = Standing::<H>::of(point).detour()
@@ -152,8 +152,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Whether the detour that stands in text at `point` serves such a probe, too. If not, the breakpoint has to come back first,
-    /// and then another jump, if there can be one.
+    /// Whether the detour that stands in text at `point` serves such a probe, too. If not, the breakpoint has
+    /// to come back first, and then another jump, if there can be one.
     pub(super) fn is_served(&self, point: &Point<H::Arch>, node: &Node<H::Arch>) -> bool {
         match Standing::<H>::of(point).detour() {
             Some(detour) => needs_of::<H>(point, node.flags.load(Relaxed), node.handlers.asks())
@@ -178,12 +178,12 @@ impl<H: Host> Probes<H> {
     }
 }
 
-/// What has to be saved around the handlers of a probe with these flags.
+/// The registers to be saved around the handlers of a probe with these flags.
 pub(super) fn save_of<H: Host>(flags: u32) -> SaveSet {
     if flags & NO_SIMD == 0 { H::SAVE_SET } else { SaveSet::General }
 }
 
-/// What a probe with these flags and handlers needs of the detour at `point`.
+/// The kind of detour that a probe with these flags and handlers needs at `point`.
 ///
 /// # Errors
 /// Why its handlers cannot be called by way of a jump.

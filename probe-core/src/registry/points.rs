@@ -19,7 +19,7 @@ const MAX_SLOT_LEN: usize = 64;
 /// Where a point of a batch comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// Made for the batch: nobody has run in its slot.
+    /// Made for the batch: no context has run in its slot.
     New,
     /// It was there.
     Known,
@@ -48,7 +48,7 @@ impl<H: Host> Probes<H> {
         Ok((self.new_point(books, at, &decoded, &insn)?, Origin::New))
     }
 
-    /// Whether a point that is there stands for what the text says now.
+    /// Whether an existing point still matches the text.
     fn is_same_code(&self, point: &Point<H::Arch>, decoded: &DecodedOf<H>, insn: &Insn) -> bool {
         let breakpoint = H::Arch::BREAKPOINT.len();
         if point.plan != decoded.plan || insn.get(..breakpoint) != point.saved.get(..breakpoint) {

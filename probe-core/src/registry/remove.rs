@@ -19,12 +19,13 @@ use alloc::vec::Vec;
 use core::ptr::NonNull;
 
 impl<H: Host> Probes<H> {
-    /// Removes all of the probes, with one wait for all of them (REG_13). Needs no memory: without any they are removed one
-    /// at a time.
+    /// Removes all of the probes, with one wait for all of them (REG_13). If there is no memory for the list,
+    /// they are removed one at a time.
     ///
     /// # Errors
-    /// Those that could not be removed, and why: called from a handler, or their text cannot be written. The rest is
-    /// gone. A probe that there is no memory to give back is removed by the next call, as a handle that is dropped.
+    /// The probes that could not be removed, and why: the call came from a handler, or their text cannot be
+    /// written. The rest is gone. A probe that there is no memory to return is removed by the next call, as a
+    /// dropped handle is.
     pub fn unregister_all(
         &'static self,
         probes: impl IntoIterator<Item = Probe<H>>,
@@ -58,7 +59,7 @@ impl<H: Host> Probes<H> {
         self.switches.note_change();
     }
 
-    /// Removes nodes whose handles are given up. Those that fail stay as they were, and are `kept`'s.
+    /// Removes nodes whose handles are given up. `kept` gets those that fail, which stay as they were.
     pub(super) fn remove_all(
         &self,
         nodes: &mut [Option<OwnedNode<H::Arch>>],
@@ -84,7 +85,7 @@ impl<H: Host> Probes<H> {
         self.retire(&mut books, nodes);
     }
 
-    /// Takes the breakpoint out of text that no probe is left for when the node is gone.
+    /// Takes the breakpoint out of text if no probe is left for it when the node is gone.
     fn disarm_leaving(&self, hold: &Hold, node: &Node<H::Arch>) -> Result<(), TextError> {
         let point = node.point(hold).get();
         if !point.is(POINT_GONE)
@@ -96,7 +97,7 @@ impl<H: Host> Probes<H> {
         Ok(())
     }
 
-    /// Takes the jumps out of text that no probe is left for when the nodes are gone, all of them at once.
+    /// Takes the jumps out of text that have no probe left when the nodes are gone, all of them at once.
     fn unoptimise_leaving(&self, hold: &Hold, nodes: &[Option<OwnedNode<H::Arch>>]) {
         let mut points = Vec::new();
         for node in nodes.iter().flatten() {
@@ -109,7 +110,8 @@ impl<H: Host> Probes<H> {
         let _ = self.unoptimise_points(hold, &points);
     }
 
-    /// Takes the nodes, which are leaving and disarmed, off their points, and frees them and what nobody needs any more.
+    /// Takes the nodes, which are leaving and disarmed, off their points, and frees them and everything that
+    /// is no longer in use.
     pub(super) fn retire(&self, lock: &mut Locked<'_, H>, nodes: &mut [Option<OwnedNode<H::Arch>>]) {
         let mut books = lock.open();
         nodes.iter().flatten().for_each(|node| self.take_off(&mut books, node));
@@ -130,7 +132,7 @@ impl<H: Host> Probes<H> {
         books.park_if_unused(point);
     }
 
-    /// Frees the nodes, which are off their points, and what nobody needs any more.
+    /// Frees the nodes, which are off their points, and everything that is no longer in use.
     pub(super) fn free_leaving(&self, lock: &mut Locked<'_, H>, nodes: &mut [Option<OwnedNode<H::Arch>>]) {
         self.quiesce();
         self.mark_stepped();
@@ -169,11 +171,11 @@ impl<H: Host> Probes<H> {
         });
     }
 
-    /// Takes the parked points that nobody needs off the table, and their slots back. After a grace period, at whose
-    /// beginning they had no probe, and [`Probes::mark_stepped`].
+    /// Takes unused parked points off the table, and their slots back. Call it after a grace period at whose
+    /// beginning they had no probe, and after [`Probes::mark_stepped`].
     ///
-    /// A point whose slot a context may be in unseen stays in the table: it is found from there at the slot's end,
-    /// and again by the next probe on its place.
+    /// A point whose slot may hold a context without a frame stays in the table: it is found from there at
+    /// the slot's end, and again by the next probe on its place.
     fn take_parked(&self, books: &mut OpenBooks<'_, H>) -> List<Point<H::Arch>> {
         let mut taken = List::new();
         let mut parked = core::mem::replace(&mut books.parked, List::new());
@@ -217,8 +219,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Frees what nobody needs: points, pools without calls, chunks without slots or stubs. A second wait, if there
-    /// is any: those who do not run it may still be looking at it.
+    /// Frees everything that is no longer in use: points, pools without calls, chunks without slots or stubs.
+    /// It waits a second time if there is any, as other contexts may still be looking at it.
     fn clean_up(&self, lock: &mut Locked<'_, H>) {
         let mut books = lock.open();
         let mut points = self.take_parked(&mut books);
@@ -286,7 +288,7 @@ impl<H: Host> Probes<H> {
         empty
     }
 
-    /// Frees arrays that the tables have outgrown, after a wait; without one if there are none.
+    /// Frees arrays that the tables have outgrown, after a grace period; without one if there are none.
     pub(super) fn clean_arrays(&self, books: &mut Locked<'_, H>) {
         if !books.arrays.is_empty() {
             self.quiesce();
@@ -297,8 +299,8 @@ impl<H: Host> Probes<H> {
 
     // ---- what handlers have asked for ------------------------------------------------------------------------------
 
-    /// Does now what handlers could only ask for: breakpoints of probes they have enabled or disabled, handles they
-    /// have dropped. Every call of the registry does so too.
+    /// Does the work that handlers could only request: breakpoints of probes that they have enabled or
+    /// disabled, handles that they have dropped. Every call of the registry does so, too.
     pub fn settle(&self) {
         if !self.is_in_handler() {
             let mut books = self.lock();
@@ -378,7 +380,7 @@ impl<H: Host> Probes<H> {
 }
 
 impl<H: Host> Books<H> {
-    /// Notes a point that no probe is left on, to be freed if nobody needs it.
+    /// Notes a point without probes, to be freed if it is not in use.
     pub(super) fn park_if_unused(&mut self, point: Lent<'_, Point<H::Arch>>) {
         if !point.head.load(Relaxed).is_null() || point.text.is_planted() || point.is(PARKED) {
             return;

@@ -1,4 +1,4 @@
-//! From a place as the user names it to an instruction that can be probed, or the reason why not.
+//! From a place as the user names it to an instruction that can be probed, or the reason why it cannot.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Calls, Decoded, Jumps, Site, Text};
@@ -20,10 +20,10 @@ pub(super) type Insn = [u8; 16];
 pub(super) const NO_CALLS: Refusal =
     Refusal::unsupported("core.no_calls", "calls cannot be followed on this architecture");
 
-/// What the host's architecture has decided about an instruction.
+/// The decision of the host's architecture about an instruction.
 pub(super) type DecodedOf<H> = Decoded<<<H as Host>::Arch as Arch>::Plan>;
 
-/// A function: what the registry needs of a symbol.
+/// A function: the part of a symbol that the registry needs.
 #[derive(Clone, Copy)]
 pub(super) struct Function {
     pub(super) start: CodeAddr,
@@ -84,7 +84,8 @@ impl<'a, H: Host> Pristine<'a, H> {
         Self { probes, hold }
     }
 
-    /// Lays what the jumps of optimised probes displace over `out`, which is the text from `start` on.
+    /// Lays the instructions that the jumps of optimised probes displace over `out`, which is the text from
+    /// `start` on.
     fn restore_displaced(&self, start: CodeAddr, out: &mut [u8]) {
         if self.probes.texts.jumps() == 0 {
             return;
@@ -225,11 +226,13 @@ impl<H: Host> Probes<H> {
         found
     }
 
-    /// Finds the place, and asks the host whether it may be probed. `wants_entry`: only a function's entry will do.
+    /// Finds the place, and asks the host whether it may be probed. `wants_entry`: only a function's entry
+    /// will do.
     ///
-    /// Called without the lock, which it takes only while it looks at text. The host's answers may be slow, call probed functions,
-    /// and take locks of the program (the loader's), which a thread that waits for our lock may hold (in a constructor that
-    /// registers). It is in no section either, in which hits of the program's functions that the host calls would count as nested.
+    /// Called without the lock, which it takes only while it looks at text. The host's answers may be slow,
+    /// call probed functions, and take locks of the program (the loader's) that a thread which waits for our
+    /// lock may hold (in a constructor that registers). It is in no section either, in which hits of
+    /// functions that the host calls would count as nested.
     pub(super) fn resolve(&self, place: &Place, wants_entry: bool) -> Result<Resolved, RegisterError> {
         let (at, function, is_checked) = match &place.target {
             Target::Symbol { name, module } => {
@@ -266,8 +269,8 @@ impl<H: Host> Probes<H> {
         Ok(Resolved { at, function, is_checked })
     }
 
-    /// How control arrives at a function's entry (REG_19): what the host knows; else what the symbol is called. Not
-    /// in a way that can be followed where the backend has no power of calls.
+    /// How control arrives at a function's entry (REG_19): by the host's answer, else by the symbol's name.
+    /// If the backend has no power of calls, never in a way that can be followed.
     fn arrival(&self, at: CodeAddr) -> Arrival {
         if H::Arch::CALLS.is_none() {
             return Arrival::NotCalled(NO_CALLS);
@@ -306,7 +309,7 @@ impl<H: Host> Probes<H> {
         if is_inside { Ok(at) } else { Err(outside()) }
     }
 
-    /// Moves a function's entry past what not every caller runs through (REG_17).
+    /// Moves a function's entry past the instructions that not every caller runs through (REG_17).
     fn adjust(
         &self,
         at: CodeAddr,

@@ -20,7 +20,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
-/// All that a return probe's half is made of but its handlers.
+/// All parts of a return probe's half except its handlers.
 pub(super) struct ReturnRoom<A: Arch> {
     memory: Room<ReturnProbe<A>>,
     pool: NonNull<Pool<A>>,
@@ -36,7 +36,8 @@ impl<A: Arch> ReturnRoom<A> {
 }
 
 impl<H: Host> Probes<H> {
-    /// What the return half of a probe needs: a pool of as many instances as `active` says, each with its stub (RET_3).
+    /// Prepares the return half of a probe: a pool of as many instances as `active` says, each with its stub
+    /// (RET_3).
     pub(super) fn prepare_return(
         &'static self,
         books: &mut OpenBooks<'_, H>,

@@ -40,7 +40,7 @@ impl<H: Host> Watch<H> {
         self.node().range
     }
 
-    /// What it has counted: hits and missed ones; the rest is 0.
+    /// Its counters: hits and missed ones; the rest is 0.
     pub fn counters(&self) -> Counters {
         let node = self.node();
         Counters { hits: node.hits.get(), missed_nested: node.missed.get(), ..Counters::default() }
@@ -59,7 +59,7 @@ impl<H: Host> Watch<H> {
     /// Lets it fire. From a handler, it takes effect later (REG_18).
     ///
     /// # Errors
-    /// It is gone, or the host cannot watch the memory any more: then it is disabled still.
+    /// It is gone, or the host cannot watch the memory any more: then it is still disabled.
     pub fn enable(&self) -> Result<(), EnableError> {
         let node = self.node();
         if node.is(GONE) {
@@ -82,7 +82,7 @@ impl<H: Host> Watch<H> {
         self.probes.apply_watches()
     }
 
-    /// Keeps it registered for good, and gives what can still be asked.
+    /// Keeps it registered for good, and gives a reference for counters and controls.
     pub fn leak(self) -> &'static Self {
         alloc::boxed::Box::leak(alloc::boxed::Box::new(self))
     }
@@ -109,8 +109,8 @@ impl<H: Host> Probes<H> {
     /// Registers a watchpoint.
     ///
     /// # Errors
-    /// EOPNOTSUPP where the host has no such power, EINVAL where the processor cannot watch the range, ENOSPC where all
-    /// its registers are in use, EBUSY in a handler. Each says why; nothing has changed.
+    /// EOPNOTSUPP if the host has no such power, EINVAL if the processor cannot watch the range, ENOSPC if
+    /// all its registers are in use, EBUSY in a handler. Each says why; nothing has changed.
     pub fn watch(&'static self, watchpoint: Watchpoint<H::Arch>) -> Result<Watch<H>, WatchError> {
         if self.is_in_handler() {
             return Err(WatchError::InHandler);
@@ -144,7 +144,7 @@ impl<H: Host> Probes<H> {
         Ok(Watch { probes: self, node })
     }
 
-    /// What a handle's `enable` and `disable` want, now or, from a handler, later.
+    /// Carries out a handle's `enable` and `disable`: now or, from a handler, later.
     fn apply_watches(&self) -> Result<(), EnableError> {
         if self.is_in_handler() {
             self.switches.note_change();
@@ -182,7 +182,8 @@ impl<H: Host> Probes<H> {
         Ok(())
     }
 
-    /// Does what handlers have asked for, and takes out those whose handle is gone, to be freed when the lock is let go.
+    /// Carries out the requests of handlers, and takes out the watchpoints whose handle is gone, to be freed
+    /// when the lock is released.
     pub(super) fn settle_watches(&self, lock: &mut Locked<'_, H>) {
         // What the host cannot do now is tried again by whoever enables it.
         let _ = self.sync_watches(lock.hold());
@@ -200,7 +201,7 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Marks the watchpoints on memory that goes away, which the processor then forgets.
+    /// Marks the watchpoints on memory that goes away; the processor then forgets them.
     pub(super) fn watched_memory_going(&self, hold: &Hold, start: CodeAddr, end: CodeAddr) {
         let gone = start.as_usize()..end.as_usize();
         self.watches

@@ -11,8 +11,9 @@ pub(crate) use one_word::Counter;
 #[cfg(not(target_pointer_width = "64"))]
 pub(crate) use two_words::Counter;
 
-/// Counts hits, exactly. The first context has a word of its own, which it alone adds to. When a second one comes, each adds to its own
-/// of [`Shares`]: a word that contexts write by turns costs each of them more than a hit.
+/// Counts hits, exactly. The first context has a word of its own, which it alone adds to. When a second one
+/// comes, each adds to its own [`Shares`]: contexts that take turns in writing one word spend more on that
+/// than on the hit.
 pub(crate) struct HitCounter {
     owner: FirstOwner,
     owners: Counter,
@@ -48,8 +49,8 @@ impl HitCounter {
         is_first
     }
 
-    /// As [`HitCounter::try_rise_alone`], where there has been a second context; `false`: there has not, or the probe is silent, or the
-    /// context has nothing to count with yet.
+    /// As [`HitCounter::try_rise_alone`], once a second context has come; `false` if none has, or the probe
+    /// is silent, or the context has no share yet.
     #[inline(always)]
     pub(crate) fn try_rise_shared(&self, context: &impl Identity, shares: &Shares) -> bool {
         if !self.owner.is_open_to_all() {
@@ -68,7 +69,7 @@ impl HitCounter {
         true
     }
 
-    /// Gives this context something to count with at its next hit, if there is.
+    /// Gives this context a share for its next hit, if one is free.
     #[inline(never)]
     pub(crate) fn claim(&self, context: &impl Identity, shares: &Shares) {
         if self.owner.claim(context) == Standing::Shared {
@@ -76,7 +77,7 @@ impl HitCounter {
         }
     }
 
-    /// Counts one, where an atomic addition is not much of the whole.
+    /// Counts one, where an atomic addition costs little in comparison.
     #[inline(always)]
     pub(crate) fn rise_anywhere(&self) {
         self.others.rise();
@@ -88,7 +89,7 @@ impl HitCounter {
         self.owners.get() + self.others.get() + shared
     }
 
-    /// Gives back what [`HitCounter::claim`] has given: nobody counts any more.
+    /// Gives back the shares that [`HitCounter::claim`] has given: nobody counts any more.
     pub(crate) fn end(&self, shares: &Shares) {
         if self.owner.is_shared() {
             shares.column(self).for_each(Share::free);
@@ -101,12 +102,12 @@ impl HitCounter {
     }
 }
 
-/// How many contexts at the most count hits of shared probes each by itself.
+/// The most contexts that count hits of shared probes each by itself.
 const ROWS: usize = 32;
 /// How many such probes.
 const COLUMNS: usize = 16;
 
-/// What several contexts that hit the same probes count with: for each context a row, in cache lines of its own.
+/// The shares of contexts that hit the same probes: for each context a row, in cache lines of its own.
 pub(crate) struct Shares {
     /// The address of the context that each row belongs to, for good; 0 while the row is free.
     owners: [AtomicUsize; ROWS],
@@ -189,7 +190,7 @@ mod one_word {
             self.0.fetch_add(1, Relaxed);
         }
 
-        /// As [`Counter::rise`], for whoever is the only one who counts at the moment.
+        /// As [`Counter::rise`], for a context that is the only one to count at the moment.
         #[inline(always)]
         pub(crate) fn rise_alone(&self) {
             self.0.store(self.0.load(Relaxed).wrapping_add(1), Relaxed);
@@ -215,7 +216,7 @@ mod two_words {
     pub(crate) struct Counter {
         /// The low half of the number.
         low: AtomicU32,
-        /// How many half turns the low word has made; the last may not have been noted yet.
+        /// The number of half turns that the low word has made; the last may not have been noted yet.
         half_turns: AtomicU32,
     }
 
@@ -231,7 +232,7 @@ mod two_words {
             self.risen(self.low.fetch_add(1, Relaxed).wrapping_add(1));
         }
 
-        /// As [`Counter::rise`], for whoever is the only one who counts at the moment.
+        /// As [`Counter::rise`], for a context that is the only one to count at the moment.
         #[inline(always)]
         pub(crate) fn rise_alone(&self) {
             // Where memory can be added to, that is one instruction.
@@ -253,10 +254,10 @@ mod two_words {
             self.half_turns.fetch_add(1, Release);
         }
 
-        /// How many there have been.
+        /// The count.
         ///
-        /// Whether all half turns have been noted is told by the low word itself: its highest bit is set after an odd
-        /// number of them. One at most has not been: between it and the next there are 2^31 events.
+        /// The low word itself tells whether all half turns have been noted: its highest bit is set after an
+        /// odd number of them. At most one has not been noted: 2^31 events lie between it and the next.
         pub(crate) fn get(&self) -> u64 {
             let noted = self.half_turns.load(Acquire);
             let low = self.low.load(Relaxed);

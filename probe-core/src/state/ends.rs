@@ -1,4 +1,5 @@
-//! How the calls of one return probe end, and what is counted of them: what an instance needs of its pool.
+//! How the calls of one return probe end, and what is counted of them: the part of its pool that an instance
+//! needs.
 
 use crate::arch::{Arch, Resume};
 use crate::state::counter::Counter;
@@ -10,7 +11,7 @@ use core::ptr;
 pub(crate) struct Ends<A: Arch> {
     /// The probe; empty once it is unregistered.
     pub(crate) probe: ProbeCell<A>,
-    /// What is done with a call that returns: what the probe has for that, or `dropping` while it is silent.
+    /// The end of a call that returns: the probe's own, or `dropping` while the probe is silent.
     ending: AtomicPtr<Ending<A>>,
     dropping: Ending<A>,
     pub(crate) missed: Counter,

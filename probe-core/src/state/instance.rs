@@ -1,6 +1,7 @@
 //! A return instance: one followed call, with its own return stub.
 //!
-//! What state it is in, and who may change that, is [`life`](crate::state::life)'s; where it comes from is its [`Pool`](crate::state::pool).
+//! [`life`](crate::state::life) has its state, and who may change it; its [`Pool`](crate::state::pool) makes
+//! it.
 
 use crate::addr::CodeAddr;
 use crate::arch::Arch;
@@ -12,11 +13,12 @@ use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
 use core::mem::offset_of;
 use core::ptr;
 
-/// One followed call. In cache lines of its own: who follows one call does not wait for who follows another.
+/// One followed call. In cache lines of its own, so that contexts which follow calls at the same time do not
+/// wait for each other.
 #[repr(C, align(64))]
 pub(crate) struct Instance<A: Arch> {
-    /// The context that may take this instance without an atomic exchange. First field: a detour that holds its address holds the
-    /// instance's ([`Instance::of_owner`]).
+    /// The context that may take this instance without an atomic exchange. First field: a detour that holds
+    /// its address holds the instance's ([`Instance::of_owner`]).
     pub(crate) owner: FirstOwner,
     /// What the call returns to.
     pub(crate) stub: CodeAddr,
@@ -24,19 +26,19 @@ pub(crate) struct Instance<A: Arch> {
     pub(crate) data: *mut u8,
     /// The return address that the stub stands for.
     real: AtomicUsize,
-    /// Where the call ends up, in the stub's chunk: what `real` is, unless that is a stub too.
+    /// The call's home, in the stub's chunk: equal to `real`, unless that is a stub, too.
     home: *const AtomicUsize,
     /// The next older pending return of the task.
     pub(crate) next: AtomicPtr<Instance<A>>,
     frame: AtomicUsize,
-    /// The address of the task whose list it is on; null where it is on none.
+    /// The address of the task whose list it is on; null if it is on none.
     pub(crate) task: AtomicPtr<()>,
     /// How many calls it has followed.
     pub(crate) calls: Counter,
     pub(crate) life: LifeWord,
     /// The first instance of a pool that is taken has number 0, as has the owner's.
     pub(crate) number: u32,
-    /// The word of the pool's map that tells whether it is free, and its bit; null where none does.
+    /// The word of the pool's map with its bit; null if it is in no map.
     map: *const AtomicUsize,
     bit: u8,
 }
@@ -113,7 +115,7 @@ impl<A: Arch> Instance<A> {
 
     // ---- into a call ------------------------------------------------------------------------------------------------
 
-    /// Binds it, taken, to a call that ends up at `home`; from here on the stub may be returned to.
+    /// Binds it, taken, to a call whose home is `home`; from here on the stub may be returned to.
     #[inline(always)]
     pub(crate) fn bind(&self, real: CodeAddr, home: CodeAddr, frame: usize, task: *const ()) {
         self.real.store(real.as_usize(), Relaxed);
@@ -139,7 +141,7 @@ impl<A: Arch> Instance<A> {
         self.life.follow_from_free(seen);
     }
 
-    /// Its word, if that says that it is free; of one that no map tells of.
+    /// Its word, if that says free; for an instance that is in no map.
     #[inline(always)]
     pub(crate) fn seen_free(&self) -> Option<Seen> {
         // Acquire: as in `LifeWord::take`.

@@ -1,15 +1,15 @@
-//! What the core lends to handlers, whatever the host is.
+//! Things that the core lends to handlers, whatever the host is.
 
 use crate::arch::{MemFault, Memory};
 use crate::state::counter::Shares;
 
-/// What the core lends to a handler, whatever the host is.
+/// The lender of things to a handler, whatever the host is.
 pub(crate) trait Lender: Sync {
     fn read(&self, addr: usize, out: &mut [u8]) -> Result<(), MemFault>;
     fn write(&self, addr: usize, bytes: &[u8]) -> Result<(), MemFault>;
     /// A handler has enabled or disabled a probe: breakpoints come and go later (REG_18).
     fn note_change(&self);
-    /// What probes' hits are counted with, beside their own words.
+    /// The shares that probes' hits are counted with, beside their own words.
     fn shares(&self) -> &Shares;
 }
 

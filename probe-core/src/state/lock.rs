@@ -1,8 +1,8 @@
 //! The registry's lock, and the proof that it is held.
 //!
-//! A spin lock, which no hit takes. Places are resolved without it ([`Probes::resolve`] says why); of symbols the host is asked
-//! under it only for a place's first detour ([`Host::symbol_at`]), so that a host whose symbols have a lock of their own must
-//! not register while it holds that.
+//! A spin lock, which no hit takes. Places are resolved without it ([`Probes::resolve`] says why). Under it
+//! the host is asked for a symbol only for a place's first detour ([`Host::symbol_at`]), so a host whose
+//! symbols have a lock of their own must not register while it holds that.
 
 use crate::held::Hold;
 use crate::room::free;
@@ -12,22 +12,23 @@ use crate::sync::{Acquire, Relaxed, Release};
 use core::ops::{Deref, DerefMut};
 use core::ptr::{self, NonNull};
 
-/// The registry's lock, held. What frees something takes it `&mut`, so that no reference found with it is left.
+/// The registry's lock, held. Code that frees something borrows it mutably, so that no reference found with
+/// it is left.
 #[must_use = "the lock is held as long as this lives"]
 pub(crate) struct Locked<'a, H: Host> {
     probes: &'a Probes<H>,
     hold: Hold,
 }
 
-/// The registry's books, open for changes. As long as they are, nothing is freed: what is found with their `hold` can be
-/// used beside them.
+/// The registry's books, open for changes. Nothing is freed while they are: references found with their
+/// `hold` can be used beside them.
 pub(crate) struct OpenBooks<'g, H: Host> {
     pub(crate) hold: &'g Hold,
     books: &'g mut Books<H>,
 }
 
 impl<H: Host> Locked<'_, H> {
-    /// What finds points and nodes, to look at them.
+    /// The proof with which points and nodes are found.
     pub(crate) fn hold(&self) -> &Hold {
         &self.hold
     }
@@ -92,7 +93,7 @@ impl<H: Host> Drop for Locked<'_, H> {
 const ANYBODY: usize = 1;
 
 impl<H: Host> Probes<H> {
-    /// Takes the registry's lock without looking at it, so that a fork finds it free of other threads: call it
+    /// Takes the registry's lock without using it, so that a fork finds it free of other threads: call it
     /// before the fork, and [`Probes::thaw`] in parent and child. Not from a handler.
     pub fn freeze(&self) {
         core::mem::forget(self.lock());
@@ -116,7 +117,7 @@ impl<H: Host> Probes<H> {
         Locked { probes: self, hold: unsafe { Hold::new() } }
     }
 
-    /// Whether the code that is running has interrupted whoever has the lock: it would wait for ever.
+    /// Whether the running code has interrupted the holder of the lock: it would wait for ever.
     pub(crate) fn has_interrupted_holder(&self) -> bool {
         let holder = self.holder.load(Relaxed);
         holder > ANYBODY && holder == self.identity()

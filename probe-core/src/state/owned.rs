@@ -1,9 +1,10 @@
-//! Who owns a probe's node.
+//! The ownership of a probe's node.
 //!
-//! A node lies where hits find it by its address, and is freed by hand, after a grace period. Until then it has one owner, a value that is
-//! moved from hand to hand: a registration makes it, the user's handle keeps it, a removal takes it from there, and
-//! [`Books::bury`](crate::state::probes::Books::bury) gets it last. A handle that is dropped where its probe cannot be removed leaves the node
-//! to its point's list, as an orphan; whoever takes it from there owns it again.
+//! A node lies where hits find it by its address, and is freed by hand, after a grace period. Until then it
+//! has one owner, a value that is moved from hand to hand: a registration makes it, the user's handle keeps
+//! it, a removal takes it from there, and [`Books::bury`](crate::state::probes::Books::bury) gets it last. A
+//! handle that is dropped where its probe cannot be removed leaves the node to its point's list, as an
+//! orphan, and the code that takes it from the list owns it again.
 
 use crate::arch::Arch;
 use crate::state::point::{Handlers, LEAVING, Node, ORPHAN, Point};
@@ -11,7 +12,7 @@ use crate::sync::{Relaxed, Release};
 use core::ops::Deref;
 use core::ptr::{self, NonNull};
 
-/// A node's one owner: as long as there is this value, there is the node.
+/// The one owner of a node: the node exists as long as this value does.
 #[must_use = "without an owner it is never freed"]
 pub(crate) struct OwnedNode<A: Arch>(NonNull<Node<A>>);
 

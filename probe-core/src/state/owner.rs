@@ -1,9 +1,9 @@
-//! Ownership by the first context: the first context that uses a thing owns it until a second one comes; from then on it
-//! is shared.
+//! Ownership by the first context: the first context that uses a thing owns it until a second one comes; from
+//! then on it is shared.
 //!
-//! An atomic exchange waits for all earlier stores, a quarter of a return probe's time and half of a hit by jump. The
-//! owner uses plain stores instead: no other context touches what it owns, and it cannot interrupt itself there, because
-//! hits inside handlers are skipped.
+//! An atomic exchange waits for all earlier stores: a quarter of a return probe's time and half of a hit by
+//! jump. The owner uses plain stores instead: no other context touches what it owns, and it cannot interrupt
+//! itself there, because hits inside handlers are skipped.
 //!
 //! The word also says whether the probe is silent, so that one load answers both questions.
 
@@ -11,10 +11,10 @@ use crate::sync::{AcqRel, AtomicUsize, Relaxed};
 
 /// What contexts are told apart by.
 pub(crate) trait Identity {
-    /// Where it lies: no other context has that address.
+    /// The context's address, which no other context has.
     fn address(&self) -> usize;
 
-    /// A number that contexts which lie beside one another, or a little more apart, do not have in common.
+    /// A number that differs between contexts that lie beside one another, or a little further apart.
     fn number(&self) -> usize;
 }
 
@@ -26,7 +26,7 @@ const SILENT: usize = 1;
 /// Nor this: there has been a second context.
 const SHARED: usize = 2;
 
-/// Who owns something now that a context has asked for it.
+/// The ownership of something after a context has asked for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// That context, from now on.
@@ -51,7 +51,7 @@ impl FirstOwner {
         Self(AtomicUsize::new(SHARED))
     }
 
-    /// Whether it is that context's, and the probe is not silent.
+    /// Whether that context owns it, and the probe is not silent.
     #[inline(always)]
     pub(crate) fn is_open_to(&self, context: &impl Identity) -> bool {
         self.0.load(Relaxed) == context.address()

@@ -50,7 +50,7 @@ impl<A: Arch> fmt::Debug for AnyProbe<A> {
     }
 }
 
-/// How many calls of a return probe can be followed at the same time, as its user has said it.
+/// The number of calls of a return probe that can be followed at the same time, as its user has set it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Active {
     /// From the beginning; 0 or less: the default.
@@ -59,7 +59,7 @@ pub(crate) struct Active {
     pub(crate) most: usize,
 }
 
-/// A return probe's handlers without their types, and what they need for each call.
+/// A return probe's handlers without their types, and the memory that they need for each call.
 pub(crate) struct ReturnHandlers<A: Arch> {
     /// A call's private data.
     pub(crate) layout: Layout,

@@ -1,16 +1,18 @@
 //! The pools that return instances are taken from and released to.
 //!
-//! A pool belongs to one return probe and may outlive it. The registry allocates and frees its memory, never the hit path.
-//! A pool grows the same way: it is a chain of [`Batch`]es, each published when it is complete.
+//! A pool belongs to one return probe and may outlive it. The registry allocates and frees its memory, never
+//! the hit path. A pool grows the same way: it is a chain of [`Batch`]es, each published when it is complete.
 //!
-//! The first context that follows a call becomes the owner of one instance, the pool's *own* one, and takes it by a plain
-//! store ([`FirstOwner`]). The second context ends that. From then on each context first tries the instance that it had
-//! last ([`LANES`]). The `life` of each of the first [`HOMES`] instances says whether it is free, so contexts that follow
-//! calls at the same time write to no shared memory; for all other instances a bit map says it.
+//! The first context that follows a call becomes the owner of one instance, the pool's *own* one, and takes
+//! it by a plain store ([`FirstOwner`]). The second context ends that. From then on each context first tries
+//! the instance that it had last ([`LANES`]). The `life` of each of the first [`HOMES`] instances says
+//! whether it is free, so contexts that follow calls at the same time write to no shared memory; the other
+//! instances have a bit in a map.
 //!
-//! The own instance takes the place of number 0 until it is released for the last time, so a pool has one instance more
-//! than it lets be in use. The limit is exceeded by one call only if the second context comes while the owner is taking
-//! its instance. A pool of one has no owner: its user may rely on it to admit one context at a time.
+//! The own instance counts as number 0 until it is released for the last time, so a pool has one instance
+//! more than may be in use. One call exceeds the limit if the second context comes at the very moment at
+//! which the owner takes its instance. A pool of one has no owner: its user may rely on it to admit one
+//! context at a time.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, SaveSet};
@@ -30,22 +32,23 @@ use core::mem::offset_of;
 use core::num::NonZero;
 use core::ptr::{self, NonNull};
 
-/// The most calls of one return probe that can be followed at the same time: more is taken for this (RET_3).
+/// The most calls of one return probe that can be followed at the same time: a larger number means this one
+/// (RET_3).
 pub const MAX_ACTIVE: usize = (1 << 20) - 1;
 
-/// How many instances tell by themselves whether they are free.
+/// The number of instances whose own word says whether they are free.
 const HOMES: usize = 32;
 
-/// How many contexts have instances that they take first; others share theirs.
+/// The number of contexts with an instance that they try first; other contexts share theirs.
 const LANES: usize = 16;
 
-/// How many instances one word of a map tells of.
+/// The number of instances that one word of a map covers.
 const WORD: usize = usize::BITS as usize;
 
-/// Stubs, each with the word that tells where the call that it is handed out for ends up.
+/// Stubs, each with the word for the home of the call that it is handed out for.
 pub(crate) type Stubs = Vec<(CodeAddr, *const AtomicUsize)>;
 
-/// Takes the lowest bit that is set in `word`; its number. `None`: no bit is set.
+/// Clears the lowest bit that is set in `word` and returns its number. `None` if no bit is set.
 fn take_lowest(word: &AtomicUsize) -> Option<usize> {
     loop {
         let number = NonZero::new(word.load(Relaxed))?.trailing_zeros();
@@ -57,7 +60,7 @@ fn take_lowest(word: &AtomicUsize) -> Option<usize> {
     }
 }
 
-/// A word with a bit set for each of the first `instances` of those it tells of.
+/// A word with a bit set for each of the first `instances` that it covers.
 const fn full_word(instances: usize) -> usize {
     if instances >= WORD { usize::MAX } else { (1 << instances) - 1 }
 }
@@ -129,13 +132,13 @@ impl<A: Arch> Batch<A> {
         &self.instances
     }
 
-    /// Which ones are free, of those behind the unmapped ones.
+    /// The map: the free ones of the instances behind the unmapped ones.
     fn map(&self) -> &[AtomicUsize] {
         // SAFETY: leaked by `new`, freed by `drop`.
         unsafe { self.map.as_ref() }
     }
 
-    /// A free one that the map tells of, the one with the lowest number.
+    /// Takes the free instance with the lowest number in the map.
     fn take_mapped(&self) -> Option<&Instance<A>> {
         let mut words = self.map().iter().enumerate();
         let bit = words.find_map(|(word, map)| Some(take_lowest(map)? + word * WORD))?;
@@ -184,7 +187,7 @@ pub(crate) struct Size {
 pub(crate) struct Pool<A: Arch> {
     /// How its calls end. First: an instance that knows its pool's ends knows its pool ([`Pool::of`]).
     pub(crate) ends: Ends<A>,
-    /// The owner's own one, and behind it those with numbers.
+    /// The owner's instance, and behind it those with numbers.
     first: Batch<A>,
     /// The instances that contexts take first, each the one it had last; null at first.
     lanes: [AtomicPtr<Instance<A>>; LANES],
@@ -198,7 +201,7 @@ pub(crate) struct Pool<A: Arch> {
     most: usize,
     /// Whether it should grow.
     is_low: AtomicBool,
-    /// Raised when it should, for whoever makes pools grow.
+    /// Raised when the pool should grow, for the code that makes pools grow.
     alarm: &'static AtomicBool,
     /// Among those whose probe has gone.
     link: AtomicPtr<Pool<A>>,
@@ -266,7 +269,8 @@ impl<A: Arch> Pool<A> {
         ptr::from_ref(self.parts().0).cast()
     }
 
-    /// The probe has become silent: calls are not followed by the owner's store, and those that return are dropped.
+    /// The probe has become silent: the owner's store follows no call any more, and calls that return are
+    /// dropped.
     pub(crate) fn fall_silent(&self) {
         self.parts().0.owner.silence();
         self.ends.fall_silent();
@@ -287,7 +291,7 @@ impl<A: Arch> Pool<A> {
 
     // ---- taking -------------------------------------------------------------------------------------------------------
 
-    /// Where the instance stands that this context had last.
+    /// The place that holds the instance which this context had last.
     #[inline(always)]
     fn lane(&self, context: &impl Identity) -> &AtomicPtr<Instance<A>> {
         &self.lanes[context.number() % LANES]
@@ -339,10 +343,10 @@ impl<A: Arch> Pool<A> {
         taken
     }
 
-    /// As [`Pool::take`], for one with a number.
+    /// As [`Pool::take`], for an instance with a number.
     ///
-    /// One that has never followed a call is taken only where all before it are in use at the same time, and that there is
-    /// none is said only where all are: between two looks at which each was in use, for the same turn.
+    /// One that has never followed a call is taken only if all before it are in use at the same time, and
+    /// "none is free" is answered only if all are: each was in use at both of two looks, for the same turn.
     fn take_numbered(&self, context: &impl Identity) -> Option<&Instance<A>> {
         let (own, numbered) = self.parts();
         let mut before = None;
@@ -388,7 +392,7 @@ impl<A: Arch> Pool<A> {
         Size { calls: self.calls.load(Relaxed), most: self.most }
     }
 
-    /// Whether it has said since the last time that it should grow.
+    /// Whether it has said since the last call that it should grow.
     pub(crate) fn was_low(&self) -> bool {
         self.is_low.swap(false, Relaxed)
     }
@@ -426,7 +430,8 @@ impl<A: Arch> Pool<A> {
 
     // ---- looking ------------------------------------------------------------------------------------------------------
 
-    /// Whether no call is followed any more: every instance has come back or was given up. Only true where nobody takes one any more.
+    /// Whether no call is followed any more: every instance has come back or was given up. Reliable only when
+    /// no context takes one any more.
     pub(crate) fn is_over(&self) -> bool {
         // Acquire: what was done with an instance that has come back has been done before.
         self.batches().all(|batch| {
@@ -441,8 +446,8 @@ impl<A: Arch> Pool<A> {
         })
     }
 
-    /// How many calls have been followed, and the most at the same time: instance number 5 is taken for the first time
-    /// only if 0 to 4 are in use, or given up.
+    /// The number of followed calls, and the most at the same time: instance number 5 is taken for the first
+    /// time only if 0 to 4 are in use, or given up.
     pub(crate) fn calls(&self) -> (u64, u32) {
         self.instances().fold((0, 0), |(all, most), instance| {
             let calls = instance.calls.get();
@@ -450,7 +455,7 @@ impl<A: Arch> Pool<A> {
         })
     }
 
-    /// How many instances are of calls that were given up, and have not been taken since.
+    /// The number of instances whose calls were given up and that have not been taken since.
     pub(crate) fn given_up(&self) -> usize {
         self.instances().filter(|instance| instance.life.is_given_up()).count()
     }

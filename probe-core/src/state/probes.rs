@@ -1,4 +1,4 @@
-//! What there is of one program's probes, composed of what each room keeps.
+//! All state of one program's probes, composed of the state of the other files.
 
 use crate::arch::{Arch, MemFault, Memory};
 use crate::held::Lent;

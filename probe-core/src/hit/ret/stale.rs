@@ -1,8 +1,10 @@
-//! Calls that will not return: left by a longjmp or by unwinding, or cut off by their task's end (RET_7, RET_13).
+//! Calls that will not return: left by a longjmp or by unwinding, or cut off by their task's end (RET_7,
+//! RET_13).
 //!
-//! What is dropped here on good evidence goes back to its pool: the call's frame lies below the stack pointer on its own stack, or the stack is
-//! gone. Where a task owns every stack (a thread), the evidence is what lies in memory, which can mislead (an interruption at
-//! the moment of the return): such a call is given up, and its stub goes on to lead home.
+//! A call is dropped, and its instance goes back to the pool, on good evidence: its frame lies below the
+//! stack pointer on its own stack, or the stack is gone. For a task that owns every stack (a thread) the
+//! evidence is the contents of memory, which can mislead (an interruption at the moment of the return): such
+//! a call is given up, and its stub still leads home.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Calls};
@@ -13,11 +15,12 @@ use crate::state::task::Task;
 use crate::sync::{Relaxed, Release};
 
 impl<H: Host> Probes<H> {
-    /// Walks the pending returns of the task whose stack is running at `sp`, newest first, until `is_end`; clears away those that have
-    /// returned elsewhere, and drops those that certainly will not return.
+    /// Walks the pending returns of the task whose stack is running at `sp`, newest first, until `is_end`;
+    /// clears away calls that have returned in another task, and drops calls that certainly will not return.
     ///
-    /// `home` is the return address of the call that is being entered, if one is: where it is a stub, that call is alive
-    /// although the stub lies on no stack (it is in the link register, after a tail call or another return probe).
+    /// `home` is the return address of the call that is being entered, if one is. If it is a stub, that call
+    /// is alive although the stub lies on no stack (it is in the link register, after a tail call or another
+    /// return probe).
     pub(super) fn drop_stale(
         &self,
         task: &Task<H::Arch>,
@@ -93,7 +96,8 @@ impl<H: Host> Probes<H> {
         task.is_idle()
     }
 
-    /// Drops the calls of a task that lie below `sp`, which is on its stack, and clears away those that have returned elsewhere.
+    /// Drops the calls of a task that lie below `sp`, which is on its stack, and clears away those that have
+    /// returned in another task.
     fn drop_below(&self, task: &Task<H::Arch>, sp: usize) {
         let mut link = &task.pending;
         // SAFETY: what is on the task's list is not freed.
@@ -111,8 +115,8 @@ impl<H: Host> Probes<H> {
     }
 }
 
-/// Drops a claimed call that is off the list of `task`. Where the task has one stack, nobody can return from it any more; where it owned every
-/// stack, another thread may go on with a coroutine that is in the call.
+/// Drops a claimed call that is off the list of `task`. If the task has one stack, no context can return from
+/// the call any more; if it owned every stack, another thread may resume a coroutine that is in the call.
 fn drop_claimed<A: Arch>(task: &Task<A>, instance: &Instance<A>) {
     // SAFETY: the call is claimed, and its data still there.
     unsafe { instance.abandon() };
