@@ -122,7 +122,10 @@ pub unsafe extern "C" fn kprobes_write_enabled(text: *const c_char) -> c_int {
 pub unsafe extern "C" fn kprobe_counters(p: *mut kprobe, out: *mut probe_counters) -> c_int {
     // SAFETY: the caller's promise.
     let Some(p) = (unsafe { p.as_mut() }) else { return -Errno::EINVAL.as_i32() };
-    let Some(counters) = p.handle().map(|handle| handle.counters()) else { return -Errno::EINVAL.as_i32() };
+    // SAFETY: the caller's promise: a registered structure is left alone.
+    let Some(counters) = unsafe { p.handle() }.map(|handle| handle.counters()) else {
+        return -Errno::EINVAL.as_i32();
+    };
     p.nmissed = c_ulong::try_from(counters.missed_nested).unwrap_or(c_ulong::MAX);
     // SAFETY: the caller's promise.
     if let Some(out) = unsafe { out.as_mut() } {

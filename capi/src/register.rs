@@ -130,7 +130,8 @@ pub unsafe extern "C" fn unregister_kretprobes(rps: *mut *mut kretprobe, num: c_
     for &rp in unsafe { pointers(rps, num) }.unwrap_or_default() {
         // SAFETY: valid or null, the caller's promise.
         if let Some(rp) = unsafe { rp.as_mut() }
-            && let Some(handle) = rp.kp.handle()
+            // SAFETY: a registered structure is left alone, the caller's promise.
+            && let Some(handle) = unsafe { rp.kp.handle() }
         {
             rp.nmissed = c_int::try_from(handle.counters().missed_pool).unwrap_or(c_int::MAX);
         }
@@ -232,9 +233,9 @@ unsafe fn control(
     change: impl FnOnce(&probe_core::Probe<TheHost>) -> Result<(), EnableError>,
 ) -> c_int {
     // SAFETY: valid or null, the caller's promise.
-    let Some(handle) = (unsafe { p.as_ref() }).and_then(kprobe::handle) else {
-        return -Errno::EINVAL.as_i32();
-    };
+    let Some(p) = (unsafe { p.as_ref() }) else { return -Errno::EINVAL.as_i32() };
+    // SAFETY: a registered structure is left alone, the caller's promise.
+    let Some(handle) = (unsafe { p.handle() }) else { return -Errno::EINVAL.as_i32() };
     change(handle).map_or_else(|error| -error.errno().as_i32(), |()| 0)
 }
 
@@ -351,7 +352,8 @@ unsafe fn unregister_batch<T>(all: *mut *mut T, num: c_int) -> c_int {
     for &this in all {
         // SAFETY: valid or null, the caller's promise, and it begins with a kprobe.
         let Some(head) = (unsafe { this.cast::<kprobe>().as_mut() }) else { continue };
-        match head.take() {
+        // SAFETY: a registered structure is left alone, the caller's promise.
+        match unsafe { head.take() } {
             Some(handle) => {
                 let counters = handle.counters();
                 head.nmissed = c_ulong::try_from(counters.missed_nested).unwrap_or(c_ulong::MAX);

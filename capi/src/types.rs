@@ -177,13 +177,19 @@ impl kprobe {
     }
 
     /// The handle, while it is registered.
-    pub(crate) fn handle(&self) -> Option<&Handle> {
-        // SAFETY: a registered probe's words were written by `keep`, and are the caller's to leave alone.
+    ///
+    /// # Safety
+    /// Nobody but this crate has changed the words of a registered probe.
+    pub(crate) unsafe fn handle(&self) -> Option<&Handle> {
+        // SAFETY: a registered probe's words were written by `keep`, and by nobody since.
         self.is_registered().then(|| unsafe { &*ptr::from_ref(&self.handle).cast::<Handle>() })
     }
 
     /// Takes the handle; the probe counts as not registered then.
-    pub(crate) fn take(&mut self) -> Option<Handle> {
+    ///
+    /// # Safety
+    /// As for [`kprobe::handle`].
+    pub(crate) unsafe fn take(&mut self) -> Option<Handle> {
         if !self.is_registered() {
             return None;
         }

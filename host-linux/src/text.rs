@@ -119,7 +119,8 @@ impl TextWriter {
     pub(crate) unsafe fn write(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
         let mut state = self.state.lock();
         match state.access {
-            TextAccess::Alias => state.write_alias(at, bytes)?,
+            // SAFETY: the caller's promise.
+            TextAccess::Alias => unsafe { state.write_alias(at, bytes) }?,
             // SAFETY: the caller's promise.
             TextAccess::Unprotect => unsafe { write_unprotected(at, bytes) }?,
         }
@@ -150,13 +151,15 @@ impl TextWriter {
 }
 
 impl State {
-    fn write_alias(&mut self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
+    /// # Safety
+    /// As for [`TextWriter::write`].
+    unsafe fn write_alias(&mut self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
         let denied = |errno| match errno {
             libc::EIO | libc::EFAULT => TextError::Unmapped(at),
             other => TextError::Denied(at, other),
         };
         let file = self.file().map_err(denied)?;
-        // SAFETY: what is overwritten is the promise of the caller of `TextWriter::write`.
+        // SAFETY: the caller's promise.
         match unsafe { sys::write_at(file.descriptor, bytes, at.as_usize()) } {
             Ok(written) if written == bytes.len() => Ok(()),
             Ok(_) => Err(TextError::Unmapped(at)),

@@ -5,18 +5,18 @@ use core::marker::PhantomData;
 use core::ops::Deref;
 use core::ptr::NonNull;
 
-/// The proof that nothing which a table leads to is freed: a [`Section`](crate::state::context::Section) of the hit path, or the
-/// registry's lock. A reference that is found with it does not outlive the borrow.
+/// The proof that nothing which a table leads to is freed: a [`Section`](crate::state::section::Section) of the hit path, or the
+/// registry's lock, borrowed. A reference that is found with it does not outlive `'g`.
 ///
 /// # Safety
-/// As long as a value of the type is borrowed, nothing that was in a table when the borrow began is freed, nor a table's array.
-pub(crate) unsafe trait Held {}
+/// As long as `'g`, nothing that was in a table when the value was made is freed, nor a table's array.
+pub(crate) unsafe trait Held<'g>: Copy {}
 
 /// The proof that the registry's lock is held. As long as it is borrowed, nothing is freed.
 pub(crate) struct Hold(());
 
 // SAFETY: `new` was promised it.
-unsafe impl Held for Hold {}
+unsafe impl<'g> Held<'g> for &'g Hold {}
 
 impl Hold {
     /// For the lock's guard.

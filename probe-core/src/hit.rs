@@ -1,7 +1,7 @@
 //! The lock-free half: breakpoints, jumps, single steps, faults, debug registers, and returns of followed calls.
 //!
-//! All of it may run in any code at any time, so nothing here locks, allocates, panics or logs. A section of the
-//! [`Context`] keeps what it reads from being freed (the module `quiesce` says why).
+//! All of it may run in any code at any time, so nothing here locks, allocates, panics or logs. A section keeps what it reads from being
+//! freed (the module `quiesce` says why): what is found lives as long as its proof, [`Here`] or [`Section`](crate::state::section::Section).
 
 pub(crate) mod by_jump;
 mod fault;
@@ -13,8 +13,9 @@ mod watch;
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Method, NativeCalls, Regs, Resume};
-use crate::state::context::{Context, Section, Wait};
-use crate::state::host::{Host, RegsOf};
+use crate::state::context::{Here, Running, Top};
+use crate::state::frame::{Kept, Wait};
+use crate::state::host::{Host, RegsOf, running};
 use crate::state::point::{Handlers, LINGERS, Mode, Node, Point};
 use crate::state::probes::Probes;
 use crate::state::slots::is_in_slot;
@@ -47,8 +48,8 @@ pub enum FaultVerdict {
     Restored,
 }
 
-/// How the walk over a point's pre handlers ended.
-pub(crate) enum Walk {
+/// How the pre handlers of a point have ended.
+pub(crate) enum Outcome {
     /// All have run.
     Ran,
     /// One has changed the control flow.
@@ -62,7 +63,7 @@ impl<H: Host> Probes<H> {
     #[inline(always)]
     pub(crate) fn breakpoint(&self, regs: &mut RegsOf<H>) -> Trap {
         let place = H::Arch::breakpoint_address(regs);
-        let Some(context) = self.host.context() else { return self.breakpoint_without_context(place, regs) };
+        let Some(context) = running(&self.host) else { return self.breakpoint_without_context(place, regs) };
         let Some(word) = context.idle_word() else {
             // The usual end of a step comes first; it is as frequent as a hit with a post handler.
             return match self.end_only_step(context, place, regs) {
@@ -70,29 +71,30 @@ impl<H: Host> Probes<H> {
                 None => self.breakpoint_busy(context, place, regs),
             };
         };
-        let section = context.open_idle(word);
-        let Some(point) = self.points.find(place.as_usize(), &section) else {
-            let trap = self.not_in_table(context, place, regs, &section);
-            context.close_idle(word, section);
+        let stay = context.open_idle(word);
+        let here = context.within(stay.section());
+        let Some(point) = self.points.find(place.as_usize(), here.section()) else {
+            let trap = self.not_in_table(here, place, regs);
+            context.close_idle(word, stay);
             return trap;
         };
         let Some(head) = point.newest() else {
-            let trap = self.no_probe_left(point, regs, &section);
-            context.close_idle(word, section);
+            let trap = self.no_probe_left(point, regs, here.section());
+            context.close_idle(word, stay);
             return trap;
         };
         regs.set_pc(place);
-        let walk = self.run_pre(context, point, head, regs);
-        context.set_current(ptr::null());
-        match walk {
-            Walk::Ran => {}
-            Walk::Redirected => {
-                context.close_idle(word, section);
+        let outcome = self.run_pre(here, point, head, regs);
+        here.set_current(ptr::null());
+        match outcome {
+            Outcome::Ran => {}
+            Outcome::Redirected => {
+                context.close_idle(word, stay);
                 return Trap::Handled;
             }
             // Until the handler returns.
-            Walk::InJprobe => {
-                section.hand_on();
+            Outcome::InJprobe => {
+                stay.hand_on();
                 return Trap::Handled;
             }
         }
@@ -103,31 +105,25 @@ impl<H: Host> Probes<H> {
         } else if mode == Mode::Simulate {
             regs.set_pc(point.place);
             if let Err(fault) = H::Arch::simulate(&point.plan, point.place, regs, self.host.memory()) {
-                context.close_idle(word, section);
+                context.close_idle(word, stay);
                 return Trap::Fault(fault);
             }
         } else if mode == Mode::Step {
-            let (kept, state) = self.enter_slot(point, regs);
-            // SAFETY: this is the context that is running, and it hands the section on.
-            unsafe { context.push_only(word, point, head.generation, kept, state) };
-            section.hand_on();
+            here.push_only(word, point, self.enter_slot(point, head.generation, regs));
+            stay.hand_on();
             return Trap::Handled;
         } else {
-            let trap = self.run_with_post(context, point, mode, head.generation, regs);
-            context.close(section);
+            let trap = self.run_with_post(here, point, mode, head.generation, regs);
+            context.close(stay);
             return trap;
         }
-        context.close_idle(word, section);
+        context.close_idle(word, stay);
         Trap::Handled
     }
 
     /// Sends the registers into the slot of a step; what its end needs.
     #[inline(always)]
-    fn enter_slot(
-        &self,
-        point: &Point<H::Arch>,
-        regs: &mut RegsOf<H>,
-    ) -> (u64, <H::Arch as Arch>::StepState) {
+    fn enter_slot(&self, point: &Point<H::Arch>, newest: u32, regs: &mut RegsOf<H>) -> Kept<H::Arch> {
         regs.set_pc(point.place);
         let state = if point.method == Method::Step {
             H::Arch::before_step(&point.plan, point.place, point.slot, regs)
@@ -135,20 +131,14 @@ impl<H: Host> Probes<H> {
             Default::default()
         };
         regs.set_pc(point.slot);
-        (self.host.enter_slot(regs), state)
+        Kept { newest, slot_word: self.host.enter_slot(regs), state }
     }
 
     /// Undoes what a step has borrowed and goes on behind the instruction, in the original text.
     #[inline(always)]
-    fn leave_slot(
-        &self,
-        point: &Point<H::Arch>,
-        kept: u64,
-        state: &<H::Arch as Arch>::StepState,
-        regs: &mut RegsOf<H>,
-    ) {
-        self.host.leave_slot(regs, kept);
-        self.step_over(point, state, regs);
+    fn leave_slot(&self, point: &Point<H::Arch>, kept: &Kept<H::Arch>, regs: &mut RegsOf<H>) {
+        self.host.leave_slot(regs, kept.slot_word);
+        self.step_over(point, &kept.state, regs);
     }
 
     /// Goes on behind the instruction that has run in the slot of `point`.
@@ -168,21 +158,20 @@ impl<H: Host> Probes<H> {
     #[inline(always)]
     fn end_only_step(
         &self,
-        context: &Context<H::Arch>,
+        context: Running<'_, H::Arch>,
         place: CodeAddr,
         regs: &mut RegsOf<H>,
     ) -> Option<Trap> {
-        let (word, point) = context.only_step()?;
-        // SAFETY: a point that stands in a frame is not freed.
-        let point = unsafe { point.as_ref() }?;
-        if !is_in_slot::<H::Arch>(place, point.slot) || self.spares.holds(point.slot, regs.sp()) {
+        let step = context.only_step()?;
+        if !is_in_slot::<H::Arch>(place, step.slot()) || self.spares.holds(step.slot(), regs.sp()) {
             return None;
         }
-        // SAFETY: this is the context that is running, and the frame is filled.
-        let (word, section, popped) = unsafe { context.pop_only(word) };
-        self.leave_slot(point, popped.kept, &popped.state, regs);
-        self.run_posts(context, point, popped.newest, regs);
-        context.close_idle(word, section);
+        let (word, stay, ended) = step.end();
+        let here = context.within(stay.section());
+        let point = ended.point(here.section());
+        self.leave_slot(point, &ended.kept, regs);
+        self.run_posts(here, point, ended.kept.newest, regs);
+        context.close_idle(word, stay);
         Some(Trap::Handled)
     }
 
@@ -192,23 +181,23 @@ impl<H: Host> Probes<H> {
     #[inline(always)]
     pub(crate) fn run_pre(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         point: &Point<H::Arch>,
         head: &Node<H::Arch>,
         regs: &mut RegsOf<H>,
-    ) -> Walk {
-        let walk = self.run_pre_of(context, point, head, head.generation, regs);
-        if !matches!(walk, Walk::Ran) {
-            return walk;
+    ) -> Outcome {
+        let outcome = self.run_pre_of(here, point, head, head.generation, regs);
+        if !matches!(outcome, Outcome::Ran) {
+            return outcome;
         }
-        let Some(second) = head.behind() else { return Walk::Ran };
-        let walk = self.run_pre_of(context, point, second, head.generation, regs);
-        if !matches!(walk, Walk::Ran) {
-            return walk;
+        let Some(second) = head.behind() else { return Outcome::Ran };
+        let outcome = self.run_pre_of(here, point, second, head.generation, regs);
+        if !matches!(outcome, Outcome::Ran) {
+            return outcome;
         }
         match second.behind() {
-            Some(next) => self.run_more_pre(context, point, next, head.generation, regs),
-            None => Walk::Ran,
+            Some(next) => self.run_more_pre(here, point, next, head.generation, regs),
+            None => Outcome::Ran,
         }
     }
 
@@ -216,20 +205,20 @@ impl<H: Host> Probes<H> {
     #[inline(never)]
     fn run_more_pre(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         point: &Point<H::Arch>,
         mut node: &Node<H::Arch>,
         newest: u32,
         regs: &mut RegsOf<H>,
-    ) -> Walk {
+    ) -> Outcome {
         loop {
-            let walk = self.run_pre_of(context, point, node, newest, regs);
-            if !matches!(walk, Walk::Ran) {
-                return walk;
+            let outcome = self.run_pre_of(here, point, node, newest, regs);
+            if !matches!(outcome, Outcome::Ran) {
+                return outcome;
             }
             match node.behind() {
                 Some(next) => node = next,
-                None => return Walk::Ran,
+                None => return Outcome::Ran,
             }
         }
     }
@@ -238,35 +227,35 @@ impl<H: Host> Probes<H> {
     #[inline(always)]
     fn run_pre_of(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         point: &Point<H::Arch>,
         node: &Node<H::Arch>,
         newest: u32,
         regs: &mut RegsOf<H>,
-    ) -> Walk {
+    ) -> Outcome {
         if node.is_silent() {
-            return Walk::Ran;
+            return Outcome::Ran;
         }
         match &node.handlers {
             Handlers::Kprobe { pre, .. } => {
                 node.hits.rise_anywhere();
                 if let Some(pre) = pre {
-                    context.set_current(node);
+                    here.set_current(node);
                     if pre.call(regs, node.known()) == Resume::Redirected {
-                        return Walk::Redirected;
+                        return Outcome::Redirected;
                     }
                 }
             }
             Handlers::Return(probe) => {
-                self.enter_call(context, node, probe, regs);
+                self.enter_call(here, node, probe, regs);
             }
             Handlers::Jprobe(entry) => {
-                if self.enter_jprobe(context, point, node, entry.0, newest, regs) {
-                    return Walk::InJprobe;
+                if self.enter_jprobe(here, point, node, entry.0, newest, regs) {
+                    return Outcome::InJprobe;
                 }
             }
         }
-        Walk::Ran
+        Outcome::Ran
     }
 
     /// The end of a hit whose instruction needs a frame, a bare slot, or post handlers after a simulation. `newest` is
@@ -274,15 +263,15 @@ impl<H: Host> Probes<H> {
     #[inline(never)]
     fn run_with_post(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         point: &Point<H::Arch>,
         mode: Mode,
         newest: u32,
         regs: &mut RegsOf<H>,
     ) -> Trap {
-        let trap = self.execute(context, point, mode, Wait::Step, newest, regs);
+        let trap = self.execute(here, point, mode, Wait::Step, newest, regs);
         if mode == Mode::SimulatePost && trap == Trap::Handled {
-            self.run_posts(context, point, newest, regs);
+            self.run_posts(here, point, newest, regs);
         }
         trap
     }
@@ -290,7 +279,7 @@ impl<H: Host> Probes<H> {
     /// Runs the original instruction, whatever its mode, without calling any handler.
     fn execute(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         point: &Point<H::Arch>,
         mode: Mode,
         wait: Wait,
@@ -305,10 +294,8 @@ impl<H: Host> Probes<H> {
                     Err(fault) => Trap::Fault(fault),
                 }
             }
-            Mode::Step if context.has_room() => {
-                let (kept, state) = self.enter_slot(point, regs);
-                // SAFETY: this is the context that is running.
-                unsafe { context.push(wait, point, newest, kept, state) };
+            Mode::Step if here.has_room() => {
+                here.push(wait, point, self.enter_slot(point, newest, regs));
                 Trap::Handled
             }
             _ => self.execute_bare(point, regs),
@@ -340,8 +327,8 @@ impl<H: Host> Probes<H> {
             return Trap::Handled;
         };
         let sp = regs.sp();
-        let (kept, state) = self.enter_slot(point, regs);
-        spare.fill(point.slot, sp, kept, state);
+        let Kept { slot_word, state, .. } = self.enter_slot(point, 0, regs);
+        spare.fill(point.slot, sp, slot_word, state);
         Trap::Handled
     }
 
@@ -356,31 +343,31 @@ impl<H: Host> Probes<H> {
     #[inline(always)]
     pub(crate) fn run_posts(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         point: &Point<H::Arch>,
         newest: u32,
         regs: &mut RegsOf<H>,
     ) {
         if let Some(head) = point.newest() {
-            self.run_post_of(context, head, newest, regs);
+            self.run_post_of(here, head, newest, regs);
             if let Some(next) = head.behind() {
-                self.run_more_posts(context, next, newest, regs);
+                self.run_more_posts(here, next, newest, regs);
             }
         }
-        context.set_current(ptr::null());
+        here.set_current(ptr::null());
     }
 
     /// Calls the post handlers of `node` and of those behind it.
     #[inline(never)]
     fn run_more_posts(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         mut node: &Node<H::Arch>,
         newest: u32,
         regs: &mut RegsOf<H>,
     ) {
         loop {
-            self.run_post_of(context, node, newest, regs);
+            self.run_post_of(here, node, newest, regs);
             match node.behind() {
                 Some(next) => node = next,
                 None => return,
@@ -390,18 +377,12 @@ impl<H: Host> Probes<H> {
 
     /// Calls the post handler of `node`, if it saw the hit.
     #[inline(always)]
-    fn run_post_of(
-        &self,
-        context: &Context<H::Arch>,
-        node: &Node<H::Arch>,
-        newest: u32,
-        regs: &mut RegsOf<H>,
-    ) {
+    fn run_post_of(&self, here: Here<'_, H::Arch>, node: &Node<H::Arch>, newest: u32, regs: &mut RegsOf<H>) {
         if let Handlers::Kprobe { post: Some(post), .. } = &node.handlers
             && !node.is_silent()
             && node.is_not_younger_than(newest)
         {
-            context.set_current(node);
+            here.set_current(node);
             post(regs, node.known());
         }
     }
@@ -409,47 +390,40 @@ impl<H: Host> Probes<H> {
     /// A breakpoint while a hit is active in this context: the end of a step, the return of a jprobe's handler, or
     /// a nested hit.
     #[inline(never)]
-    fn breakpoint_busy(&self, context: &Context<H::Arch>, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
-        match context.top() {
-            Some((Wait::Step | Wait::NestedStep, point)) => {
-                // SAFETY: a point that stands in a frame is not freed.
-                if let Some(point) = unsafe { point.as_ref() }
-                    && is_in_slot::<H::Arch>(place, point.slot)
-                    && !self.spares.holds(point.slot, regs.sp())
-                {
-                    return self.finish_step(context, point, regs);
-                }
-            }
-            Some((Wait::Jprobe, point))
-                if H::Arch::CALLS.is_some_and(|calls| place == calls.jprobe_return_trap()) =>
-            {
-                // SAFETY: as above.
-                if let Some(point) = unsafe { point.as_ref() } {
-                    return self.finish_jprobe(context, point, regs);
-                }
-            }
-            _ => {}
-        }
+    fn breakpoint_busy(&self, context: Running<'_, H::Arch>, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
         let inside = context.open();
-        match self.points.find(place.as_usize(), inside.section()) {
-            Some(point) => self.nested(context, point, regs, inside.section()),
-            None => self.not_in_table(context, place, regs, inside.section()),
+        let here = inside.here();
+        if let Some(top) = here.top() {
+            if self.is_in_step(&top, place, regs) {
+                return self.finish_step(here, top, regs);
+            }
+            if top.wait == Wait::Jprobe
+                && H::Arch::CALLS.is_some_and(|calls| place == calls.jprobe_return_trap())
+            {
+                return self.finish_jprobe(here, top, regs);
+            }
+        }
+        match self.points.find(place.as_usize(), here.section()) {
+            Some(point) => self.nested(here, point, regs),
+            None => self.not_in_table(here, place, regs),
         }
     }
 
+    /// Whether `at` lies in the slot of the step that the innermost frame stands for, and not of one that has a spare.
+    #[inline(always)]
+    pub(crate) fn is_in_step(&self, top: &Top<'_, H::Arch>, at: CodeAddr, regs: &RegsOf<H>) -> bool {
+        matches!(top.wait, Wait::Step | Wait::NestedStep)
+            && is_in_slot::<H::Arch>(at, top.point.slot)
+            && !self.spares.holds(top.point.slot, regs.sp())
+    }
+
     /// A hit inside another one: its handlers are skipped, the instruction is run (HIT_6).
-    fn nested(
-        &self,
-        context: &Context<H::Arch>,
-        point: &Point<H::Arch>,
-        regs: &mut RegsOf<H>,
-        section: &Section,
-    ) -> Trap {
+    fn nested(&self, here: Here<'_, H::Arch>, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
         if point.head.load(Relaxed).is_null() {
-            return self.no_probe_left(point, regs, section);
+            return self.no_probe_left(point, regs, here.section());
         }
         count_missed(point);
-        self.execute(context, point, point.mode(), Wait::NestedStep, 0, regs)
+        self.execute(here, point, point.mode(), Wait::NestedStep, 0, regs)
     }
 
     /// A hit where there is no room for another context: as a nested one, without a frame.
@@ -485,19 +459,18 @@ impl<H: Host> Probes<H> {
     }
 
     /// The trailing breakpoint of the innermost active hit.
+    #[inline(always)]
     pub(crate) fn finish_step(
         &self,
-        context: &Context<H::Arch>,
-        point: &Point<H::Arch>,
+        here: Here<'_, H::Arch>,
+        top: Top<'_, H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Trap {
-        let _inside = context.open();
-        // SAFETY: this is the context that is running.
-        if let Some(popped) = unsafe { context.pop() } {
-            self.leave_slot(point, popped.kept, &popped.state, regs);
-            if popped.wait == Wait::Step {
-                self.run_posts(context, point, popped.newest, regs);
-            }
+        let Top { wait, point, .. } = top;
+        let kept = top.end();
+        self.leave_slot(point, &kept, regs);
+        if wait == Wait::Step {
+            self.run_posts(here, point, kept.newest, regs);
         }
         Trap::Handled
     }

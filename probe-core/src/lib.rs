@@ -82,10 +82,11 @@ pub use face::kprobe::Kprobe;
 pub use face::kretprobe::Kretprobe;
 pub use face::{events, files, jumps, pools, traps};
 pub use place::Place;
-pub use registry::{Explanation, Kept, Probe, Switch, Watch};
+pub use registry::{Explanation, Kept, Probe, Watch};
 pub use state::host;
 pub use state::pending::AnyProbe;
 pub use state::probes::Probes;
+pub use state::switches::Switch;
 pub use state::tally::{Counters, Kind};
 pub use state::watch::{Trigger, WatchRange, Watchpoint};
 

@@ -17,7 +17,6 @@ mod resolve;
 mod stubs;
 mod watch;
 
-pub use arm::Switch;
 pub use explain::Explanation;
 pub use handle::{Kept, Probe};
 pub use watch::Watch;

@@ -50,7 +50,7 @@ pub(crate) fn light_barrier<A: NativeArch>() {
 /// the language and no processor, so they get the acquire.
 #[inline(always)]
 #[track_caller]
-pub(crate) fn follow<T>(pointer: &AtomicPtr<T>) -> *mut T {
+pub(crate) fn dereference<T>(pointer: &AtomicPtr<T>) -> *mut T {
     pointer.load(if cfg!(any(miri, probe_loom, probe_tsan)) { Acquire } else { Relaxed })
 }
 

@@ -6,7 +6,7 @@
 
 use crate::error::NoMemory;
 use crate::held::{Held, Lent};
-use crate::sync::{AtomicPtr, Relaxed, Release, follow};
+use crate::sync::{AtomicPtr, Relaxed, Release, dereference};
 use alloc::alloc::{alloc_zeroed, dealloc};
 use core::alloc::Layout;
 use core::marker::PhantomData;
@@ -119,8 +119,8 @@ impl<T: Keyed> Table<T> {
 
     /// What lies at `key`.
     #[inline(always)]
-    pub(crate) fn find<'g>(&self, key: usize, _held: &'g impl Held) -> Option<&'g T> {
-        let array = follow(&self.array);
+    pub(crate) fn find<'g>(&self, key: usize, _held: impl Held<'g>) -> Option<&'g T> {
+        let array = dereference(&self.array);
         if array.is_null() {
             return None;
         }
@@ -128,7 +128,7 @@ impl<T: Keyed> Table<T> {
         let header = unsafe { &*array };
         let index = key.wrapping_mul(header.factor) >> header.shift;
         // SAFETY: so many bits are an index of the array.
-        let first = follow(unsafe { entry::<T>(array, index) });
+        let first = dereference(unsafe { entry::<T>(array, index) });
         if first.addr() > TOMBSTONE {
             // SAFETY: `held` keeps the entry.
             let found = unsafe { &*first };
@@ -154,7 +154,7 @@ impl<T: Keyed> Table<T> {
         loop {
             index = index.wrapping_add(1) & mask;
             // SAFETY: the index is masked to the array's length.
-            let entry = follow(unsafe { entry::<T>(array, index) });
+            let entry = dereference(unsafe { entry::<T>(array, index) });
             if entry.addr() > TOMBSTONE {
                 // SAFETY: an entry is freed only after a grace period; the caller is inside.
                 let found = unsafe { &*entry };
@@ -168,7 +168,7 @@ impl<T: Keyed> Table<T> {
     }
 
     /// What lies at `key`, as it was inserted: what may be freed once it is off the table.
-    pub(crate) fn find_lent<'g>(&self, key: usize, _held: &'g impl Held) -> Option<Lent<'g, T>> {
+    pub(crate) fn find_lent<'g>(&self, key: usize, _held: impl Held<'g>) -> Option<Lent<'g, T>> {
         let header = NonNull::new(self.array.load(Relaxed))?;
         // SAFETY: `held` keeps the array.
         for place in unsafe { places::<T>(header.as_ptr(), key) } {
@@ -250,7 +250,7 @@ impl<T: Keyed> Table<T> {
     }
 
     /// Every entry, as it was inserted. What has been found may be removed meanwhile.
-    pub(crate) fn iter<'g>(&self, _held: &'g impl Held) -> impl Iterator<Item = Lent<'g, T>>
+    pub(crate) fn iter<'g>(&self, _held: impl Held<'g>) -> impl Iterator<Item = Lent<'g, T>>
     where
         T: 'g,
     {

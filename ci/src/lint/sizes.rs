@@ -36,8 +36,6 @@ const LONG_FILES: &[(&str, usize, &str)] = &[
     ("arch-i386/src/asm.rs", 664, "the only file with assembly"),
     ("arch-ppc64/src/insn.rs", 527, "the table of encodings"),
     ("arch-x86_64/src/asm.rs", 572, "the only file with assembly"),
-    ("probe-core/src/state/context.rs", 510, "a context's stack of hits"),
-    ("probe-core/src/hit.rs", 511, "the hit by trap"),
     ("probe-core/tests/contract/hit.rs", 536, "the rules HIT_1 to HIT_13"),
     ("probe-core/tests/contract/kretprobe.rs", 513, "the rules of return probes"),
     ("probe-core/tests/contract/model.rs", 535, "a plain model of the registry"),

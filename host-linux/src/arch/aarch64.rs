@@ -20,6 +20,8 @@ const PSTATE: usize = 448;
 const RECORDS: usize = 464;
 const RECORDS_LEN: usize = 4096;
 pub(super) const SIGMASK: usize = 40;
+/// How long the kernel's structure is, at the least.
+pub(super) const FRAME_LEN: usize = RECORDS + RECORDS_LEN;
 
 /// The record that carries `ESR_EL1`: magic, size, esr.
 const ESR_MAGIC: u32 = 0x4553_5201;

@@ -24,6 +24,8 @@ const fn greg(index: usize) -> usize {
 pub(super) const PC: usize = greg(14);
 pub(super) const SP: usize = greg(7);
 pub(super) const SIGMASK: usize = 108;
+/// How long the kernel's structure is, at the least.
+pub(super) const FRAME_LEN: usize = SIGMASK + 8;
 
 /// `mov r32, [esp]; ret`: what position-independent code calls to learn its own address
 /// (`__x86.get_pc_thunk.bx`), and so do some variants of glibc's `memcpy`.

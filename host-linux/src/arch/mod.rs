@@ -75,7 +75,7 @@ impl UContext {
     /// `raw` is that argument, and the handler is still running while the value is used.
     pub(crate) unsafe fn new(raw: *mut core::ffi::c_void) -> Self {
         // SAFETY: the caller's promise.
-        Self(unsafe { Frame::new(raw) })
+        Self(unsafe { Frame::new(raw, native::FRAME_LEN) })
     }
 
     /// The raw pointer again.

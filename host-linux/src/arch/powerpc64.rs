@@ -21,6 +21,8 @@ const fn gp(index: usize) -> usize {
 pub(super) const PC: usize = gp(32);
 pub(super) const SP: usize = gp(1);
 pub(super) const SIGMASK: usize = 40;
+/// How long the kernel's structure is, at the least.
+pub(super) const FRAME_LEN: usize = gp(48);
 
 /// `li r3, 1; blr` and `li r3, 2; blr`: for the self-test of text writes.
 #[cfg(target_endian = "big")]

@@ -16,6 +16,8 @@ pub(super) const PC: usize = 176;
 const X1: usize = 184;
 pub(super) const SP: usize = 192;
 pub(super) const SIGMASK: usize = 40;
+/// How long the kernel's structure is, at the least.
+pub(super) const FRAME_LEN: usize = X1 + 31 * 8;
 /// A0 and A7: the first argument, and the number of a system call.
 const A0: u8 = 10;
 const A7: u8 = 17;

@@ -22,6 +22,8 @@ const fn greg(index: usize) -> usize {
 pub(super) const PC: usize = greg(16);
 pub(super) const SP: usize = greg(15);
 pub(super) const SIGMASK: usize = 296;
+/// How long the kernel's structure is, at the least.
+pub(super) const FRAME_LEN: usize = SIGMASK + 8;
 
 /// `SA_RESTORER`: the kernel insists on one here.
 pub(crate) const RESTORER_FLAG: usize = 0x0400_0000;

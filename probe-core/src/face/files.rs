@@ -3,10 +3,10 @@
 
 use crate::addr::CodeAddr;
 use crate::error::SwitchError;
-use crate::registry::Switch;
 use crate::state::host::Host;
 use crate::state::point::{DISABLED, GONE, LEAVING, Point, STARTING};
 use crate::state::probes::Probes;
+use crate::state::switches::Switch;
 use crate::state::tally::Kind;
 use alloc::string::String;
 use alloc::vec::Vec;

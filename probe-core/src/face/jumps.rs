@@ -1,9 +1,9 @@
 //! Jumps instead of breakpoints, for all probes of a program. `without_jump` forbids them for one probe.
 
 use crate::error::JumpError;
-use crate::registry::Switch;
 use crate::state::host::Host;
 use crate::state::probes::Probes;
+use crate::state::switches::Switch;
 
 /// The jumps of one program's probes, from [`Probes::jumps`].
 pub struct JumpControl<H: Host>(&'static Probes<H>);
@@ -45,6 +45,6 @@ impl<H: Host> JumpControl<H> {
     /// Whether probes get their jumps when they are registered, enabled or switched on, without
     /// [`JumpControl::lay`]. Off at first. Probes that are registered already stay as they are.
     pub fn set_automatic(self, to: Switch) {
-        self.0.switches.set_optimising(to == Switch::On);
+        self.0.switches.set_optimising(to);
     }
 }

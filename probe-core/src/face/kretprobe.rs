@@ -4,7 +4,7 @@ use crate::addr::CodeAddr;
 use crate::arch::{Arch, Calls, Regs, Resume};
 use crate::face::macros::{options, seen};
 use crate::place::Place;
-use crate::state::handler::{Ending, Entered, EntryHandler, Follow, ProbeRef};
+use crate::state::handler::{Ending, EntryHandler, EntryVerdict, Follow, ProbeRef};
 use crate::state::lender::TargetMemory;
 use crate::state::pending::{Active, AnyProbe, Pending, ReturnHandlers};
 use crate::state::point::{DISABLED, Node};
@@ -229,14 +229,14 @@ where
         probe: ProbeRef<'_, A>,
         return_address: CodeAddr,
         data: *mut u8,
-    ) -> Entered {
+    ) -> EntryVerdict {
         let mut call = Call { regs, node: Node::of(probe), return_address, is_lent: false };
         let value = (self.0)(&mut call);
         let resume = Resume::of(call.is_lent);
-        let Some(value) = value else { return Entered { follow: Follow::No, resume } };
+        let Some(value) = value else { return EntryVerdict { follow: Follow::No, resume } };
         // SAFETY: the caller gives free memory of D's layout.
         unsafe { data.cast::<D>().write(value) };
-        Entered { follow: Follow::Yes, resume }
+        EntryVerdict { follow: Follow::Yes, resume }
     }
 }
 
@@ -256,14 +256,14 @@ where
         probe: ProbeRef<'_, A>,
         return_address: CodeAddr,
         data: *mut u8,
-    ) -> Entered {
+    ) -> EntryVerdict {
         // SAFETY: the caller gives that much free memory.
         unsafe { data.write_bytes(0, self.data_len) };
         // SAFETY: initialised just now; nobody else has the instance.
         let bytes = unsafe { core::slice::from_raw_parts_mut(data, self.data_len) };
         let mut call = Call { regs, node: Node::of(probe), return_address, is_lent: false };
         let follow = (self.handler)(&mut call, bytes);
-        Entered { follow, resume: Resume::of(call.is_lent) }
+        EntryVerdict { follow, resume: Resume::of(call.is_lent) }
     }
 }
 

@@ -10,21 +10,20 @@
 //! Where a displaced instruction other than the first starts, the jump has the breakpoint's bytes. So a context that
 //! arrives there, by whatever way, traps, and goes on in the copy ([`Probes::in_detour`]).
 
-use super::{Trap, Walk, count_missed};
+use super::{Outcome, Trap, count_missed};
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Jumps, Method, NativeJumps, Regs, Resume, TrampolineHandler};
-use crate::state::context::{Context, Section, Wait};
-use crate::state::counter::HitCounter;
+use crate::arch::{Arch, Jumps, Method, NativeArch, NativeJumps, Regs, Resume, TrampolineHandler};
+use crate::state::context::{Here, Running, Top};
 use crate::state::detour::Detour;
-use crate::state::host::{Host, JumpsOf, RegsOf};
-use crate::state::instance::Instance;
-use crate::state::owner::NOBODYS;
+use crate::state::frame::{Kept, Wait};
+use crate::state::handler::Pre;
+use crate::state::host::{Host, JumpsOf, RegsOf, running};
 use crate::state::point::{HAS_POST, Handlers, Node, Point};
-use crate::state::pool::Pool;
 use crate::state::probes::Probes;
+use crate::state::section::{Section, Stay};
 use crate::state::slots::chunk_base;
 use crate::state::text::Standing;
-use crate::sync::{Acquire, Relaxed, follow};
+use crate::sync::{Acquire, Relaxed};
 use core::marker::PhantomData;
 use core::ptr;
 
@@ -65,60 +64,42 @@ extern "C" fn jumped<H: Host>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
     let regs = unsafe { &mut *regs };
     let host = &Probes::of(detour.program).host;
     host.pin();
-    let Some(context) = host.context() else { return jumped_busy(detour, regs) };
+    let Some(context) = running(host) else { return jumped_busy(detour, regs) };
     let Some(word) = context.idle_word() else { return jumped_busy(detour, regs) };
-    let section = context.open_idle(word);
-    let hits = follow(&detour.plain);
-    // SAFETY: the registry clears the pointer before it waits and frees the node, and this is inside.
-    if !unsafe { &*hits }.try_rise_alone(context) {
-        return jumped_shared(detour, regs, section);
-    }
-    // SAFETY: a probe's, since it has counted.
-    unsafe { run_plain(host, hits, context, section, regs) }
+    let stay = context.open_idle(word);
+    let here = context.within(stay.section());
+    let Some((node, pre)) = detour.plain(here.section()).count_alone(here.identity()) else {
+        return jumped_shared(detour, regs, stay);
+    };
+    let resume = run_plain(here, node, pre, regs);
+    leave(host, context, stay, resume)
 }
 
 /// As [`jumped`] from where the context is inside, where it is not the counter's first one.
 #[inline(never)]
-fn jumped_shared<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, section: Section) -> Resume {
+fn jumped_shared<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, stay: Stay) -> Resume {
     let probes = Probes::of(detour.program);
-    let Some(context) = probes.host.context() else {
-        section.hand_on();
+    let Some(context) = running(&probes.host) else {
+        stay.hand_on();
         return jumped_busy(detour, regs);
     };
-    let hits = follow(&detour.plain);
-    // SAFETY: as in `jumped`.
-    if !unsafe { &*hits }.try_rise_shared(context, &probes.shares) {
-        return jumped_idle(detour, regs, context, section);
-    }
-    // SAFETY: a probe's, since it has counted.
-    unsafe { run_plain(&probes.host, hits, context, section, regs) }
+    let here = context.within(stay.section());
+    let Some((node, pre)) = detour.plain(here.section()).count_shared(here.identity(), &probes.shares) else {
+        return jumped_idle(detour, regs, context, stay);
+    };
+    let resume = run_plain(here, node, pre, regs);
+    leave(&probes.host, context, stay, resume)
 }
 
-/// Calls the pre handler of the probe that has counted the hit, and ends it.
-///
-/// # Safety
-/// The counter is that of a probe with a pre handler and nothing else, and has counted in this section.
+/// Calls the pre handler of the probe that has counted the hit.
 #[inline(always)]
-unsafe fn run_plain<H: Host>(
-    host: &H,
-    hits: *const HitCounter,
-    context: &Context<H::Arch>,
-    section: Section,
-    regs: &mut RegsOf<H>,
-) -> Resume {
-    // SAFETY: the counter is a node's, which has counted in this section: it is not freed before the section ends.
-    let node = unsafe { &*Node::<H::Arch>::of_counter(hits) };
-    let Handlers::Kprobe { pre: Some(pre), .. } = &node.handlers else {
-        // SAFETY: `run_plain` is promised a probe with a pre handler.
-        unsafe { core::hint::unreachable_unchecked() }
-    };
-    context.set_current(node);
-    let resume = pre.call(regs, node.known());
-    leave(host, context, section, resume)
+fn run_plain<A: NativeArch>(here: Here<'_, A>, node: &Node<A>, pre: &Pre<A>, regs: &mut A::Regs) -> Resume {
+    here.set_current(node);
+    pre.call(regs, node.known())
 }
 
 /// As [`jumped`], where a return probe without an entry handler is the only probe: no handler is called. `FOLLOWS`: its
-/// [`Kind::follows`](crate::state::detour::Kind::follows).
+/// [`Service::follows`](crate::state::detour::Service::follows).
 #[inline(always)]
 extern "C" fn entered<H: Host, const FOLLOWS: bool>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
     // SAFETY: as in `jumped`.
@@ -127,23 +108,23 @@ extern "C" fn entered<H: Host, const FOLLOWS: bool>(detour: usize, regs: *mut Re
     let regs = unsafe { &mut *regs };
     let host = &Probes::of(detour.program).host;
     host.pin();
-    let Some(context) = host.context() else { return jumped_busy(detour, regs) };
+    let Some(context) = running(host) else { return jumped_busy(detour, regs) };
     let Some(word) = context.idle_word() else { return jumped_busy(detour, regs) };
-    let section = context.open_idle(word);
-    let owner = follow(&detour.own);
-    // SAFETY: as in `jumped`.
-    if !unsafe { &*owner }.is_open_to(context) {
-        return entered_shared::<H, FOLLOWS>(detour, regs, section);
-    }
-    // SAFETY: a pool's, since it has an owner.
-    let own = unsafe { &*Instance::<H::Arch>::of_owner(owner) };
+    let stay = context.open_idle(word);
+    let here = context.within(stay.section());
+    let Some(own) = detour.followed(here.section()).own(here.identity()) else {
+        return entered_shared::<H, FOLLOWS>(detour, regs, stay);
+    };
     // Calls at the end only: no register has to be saved.
     match Probes::of(detour.program).enter_by_owner(own, regs) {
         Some(Ok(())) => {}
-        Some(Err(instance)) => return drop_entered(host, context, section, instance),
-        None => return jumped_idle(detour, regs, context, section),
+        Some(Err(instance)) => {
+            instance.drop_unreturned();
+            return leave(host, context, stay, Resume::Unchanged);
+        }
+        None => return jumped_idle(detour, regs, context, stay),
     }
-    context.close_only(section);
+    context.close_only(stay);
     host.unpin();
     if FOLLOWS { Resume::Followed } else { Resume::Unchanged }
 }
@@ -153,45 +134,31 @@ extern "C" fn entered<H: Host, const FOLLOWS: bool>(detour: usize, regs: *mut Re
 fn entered_shared<H: Host, const FOLLOWS: bool>(
     detour: &Detour<H>,
     regs: &mut RegsOf<H>,
-    section: Section,
+    stay: Stay,
 ) -> Resume {
     let probes = Probes::of(detour.program);
-    let Some(context) = probes.host.context() else {
-        section.hand_on();
+    let Some(context) = running(&probes.host) else {
+        stay.hand_on();
         return jumped_busy(detour, regs);
     };
-    let owner = follow(&detour.own);
-    if ptr::eq(owner, &raw const NOBODYS) {
-        return jumped_idle(detour, regs, context, section);
+    let here = context.within(stay.section());
+    let Some(pool) = detour.followed(here.section()).pool() else {
+        return jumped_idle(detour, regs, context, stay);
+    };
+    if pool.ends.probe.get(here.section()).map(Node::of).is_none_or(Node::is_silent) {
+        return jumped_idle(detour, regs, context, stay);
     }
-    // SAFETY: a pool's, inside.
-    let pool = Pool::of(unsafe { &*Instance::<H::Arch>::of_owner(owner) });
-    // SAFETY: as above.
-    let probe = unsafe { pool.ends.probe.get() };
-    if probe.map(Node::of).is_none_or(Node::is_silent) {
-        return jumped_idle(detour, regs, context, section);
-    }
-    match probes.enter_plain(context, pool, regs) {
+    match probes.enter_plain(here, pool, regs) {
         Some(Ok(())) => {}
-        Some(Err(instance)) => return drop_entered(&probes.host, context, section, instance),
-        None => return jumped_idle(detour, regs, context, section),
+        Some(Err(instance)) => {
+            instance.drop_unreturned();
+            return leave(&probes.host, context, stay, Resume::Unchanged);
+        }
+        None => return jumped_idle(detour, regs, context, stay),
     }
-    context.close_only(section);
+    context.close_only(stay);
     probes.host.unpin();
     if FOLLOWS { Resume::Followed } else { Resume::Unchanged }
-}
-
-/// The end of a hit whose call cannot be followed after all.
-#[cold]
-#[inline(never)]
-fn drop_entered<H: Host>(
-    host: &H,
-    context: &Context<H::Arch>,
-    section: Section,
-    instance: &Instance<H::Arch>,
-) -> Resume {
-    instance.drop_unreturned();
-    leave(host, context, section, Resume::Unchanged)
 }
 
 /// A hit that is not the usual case: the next one is that there is one return probe, and something to be done first.
@@ -202,28 +169,12 @@ fn drop_entered<H: Host>(
 fn jumped_idle<H: Host>(
     detour: &Detour<H>,
     regs: &mut RegsOf<H>,
-    context: &Context<H::Arch>,
-    section: Section,
+    context: Running<'_, H::Arch>,
+    stay: Stay,
 ) -> Resume {
     let probes = Probes::of(detour.program);
-    let point = probes.point_of(detour, &section);
-    let head = point.and_then(Point::newest);
-    let (Some(point), Some(head)) = (point, head) else {
-        return leave(&probes.host, context, section, Resume::Unchanged);
-    };
-    if let Handlers::Return(probe) = &head.handlers
-        && head.next.load(Relaxed).is_null()
-        && !head.is_silent()
-    {
-        let may_follow = detour.kind.follows && probes.is_unfollowed(regs);
-        let resume = match probes.enter_call(context, head, probe, regs) {
-            Resume::Unchanged if may_follow && probes.has_followed(regs) => Resume::Followed,
-            resume => resume,
-        };
-        return leave(&probes.host, context, section, resume);
-    }
-    let resume = probes.jumped_many(context, detour, point, head, regs);
-    leave(&probes.host, context, section, resume)
+    let resume = probes.jumped_inside(context.within(stay.section()), detour, regs);
+    leave(&probes.host, context, stay, resume)
 }
 
 /// A nested hit, or one where there is no room for another context.
@@ -232,13 +183,14 @@ fn jumped_idle<H: Host>(
 fn jumped_busy<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
     let probes = Probes::of(detour.program);
     let mut resume = Resume::Unchanged;
-    match probes.host.context() {
+    match running(&probes.host) {
         Some(context) => {
             let inside = context.open();
-            probes.miss_detour(detour, inside.section());
+            let here = inside.here();
+            probes.miss_detour(detour, here.section());
             // Behind the copy is a call for the frame's owner, which this hit has come in between: not for this one.
-            if let Some(point) = probes.between(context, detour) {
-                let _ = probes.execute_bare(point, regs);
+            if let Some(top) = between(here, detour) {
+                let _ = probes.execute_bare(top.point, regs);
                 resume = Resume::Redirected;
             }
         }
@@ -253,9 +205,9 @@ fn jumped_busy<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
 
 /// The end of a hit by jump.
 #[inline(always)]
-fn leave<H: Host>(host: &H, context: &Context<H::Arch>, section: Section, resume: Resume) -> Resume {
+fn leave<H: Host>(host: &H, context: Running<'_, H::Arch>, stay: Stay, resume: Resume) -> Resume {
     context.set_current(ptr::null());
-    context.close_only(section);
+    context.close_only(stay);
     host.unpin();
     resume
 }
@@ -275,6 +227,11 @@ extern "C" fn copied<H: Host>(word: usize, regs: *mut RegsOf<H>) -> Resume {
     resume
 }
 
+/// The innermost active hit, if that waits for the end of a copy of the instruction at the detour's place.
+fn between<'s, H: Host>(here: Here<'s, H::Arch>, detour: &Detour<H>) -> Option<Top<'s, H::Arch>> {
+    here.top().filter(|top| top.wait == Wait::Copy && top.point.place == detour.place)
+}
+
 impl<H: Host> Probes<H> {
     /// The functions that detours lead to, by way of the backend's trampolines and, on some, its
     /// [`handler`](crate::arch::NativeArch::handler): for checks of what the hit path reaches.
@@ -283,32 +240,52 @@ impl<H: Host> Probes<H> {
         [jumped::<H>, entered::<H, false>, entered::<H, true>, copied::<H>]
     }
 
+    /// The hit itself; then it is to be left.
+    #[inline(always)]
+    fn jumped_inside(&self, here: Here<'_, H::Arch>, detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
+        let Some(point) = self.point_of(detour, here.section()) else { return Resume::Unchanged };
+        let Some(head) = point.newest() else { return Resume::Unchanged };
+        if let Handlers::Return(probe) = &head.handlers
+            && head.next.load(Relaxed).is_null()
+            && !head.is_silent()
+        {
+            let may_follow = detour.service.follows && self.is_unfollowed(regs, here.section());
+            return match self.enter_call(here, head, probe, regs) {
+                Resume::Unchanged if may_follow && self.has_followed(regs, here.section()) => {
+                    Resume::Followed
+                }
+                resume => resume,
+            };
+        }
+        self.jumped_many(here, detour, point, head, regs)
+    }
+
     /// A hit of several probes of any kind.
     #[inline(never)]
     fn jumped_many(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         detour: &Detour<H>,
         point: &Point<H::Arch>,
         head: &Node<H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Resume {
         let wants_post = point.is(HAS_POST);
-        if wants_post && point.method != Method::Simulate && !detour.kind.calls_post {
+        if wants_post && point.method != Method::Simulate && !detour.service.calls_post {
             // The jump had gone before the post handler came: the hit is one of the breakpoint that stands there now.
             return Resume::Redirected;
         }
-        head.hits.claim(context, &self.shares);
+        head.hits.claim(here.identity(), &self.shares);
         let sp = regs.sp();
-        let may_follow = detour.kind.follows && self.is_unfollowed(regs);
-        match self.run_pre(context, point, head, regs) {
-            Walk::Ran if wants_post && self.post_of_jump(context, point, head.generation, sp, regs) => {
+        let may_follow = detour.service.follows && self.is_unfollowed(regs, here.section());
+        match self.run_pre(here, point, head, regs) {
+            Outcome::Ran if wants_post && self.post_of_jump(here, point, head.generation, sp, regs) => {
                 Resume::Redirected
             }
-            Walk::Ran if regs.sp() != sp => Resume::Moved,
-            Walk::Ran if may_follow && self.has_followed(regs) => Resume::ChangedFollowed,
-            Walk::Ran => Resume::Changed,
-            Walk::Redirected | Walk::InJprobe => Resume::Redirected,
+            Outcome::Ran if regs.sp() != sp => Resume::Moved,
+            Outcome::Ran if may_follow && self.has_followed(regs, here.section()) => Resume::ChangedFollowed,
+            Outcome::Ran => Resume::Changed,
+            Outcome::Redirected | Outcome::InJprobe => Resume::Redirected,
         }
     }
 
@@ -317,7 +294,7 @@ impl<H: Host> Probes<H> {
     /// also where the stack pointer is below `sp`, what it was at the place, for [`Probes::run_lowered`].
     fn post_of_jump(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         point: &Point<H::Arch>,
         newest: u32,
         sp: usize,
@@ -329,8 +306,7 @@ impl<H: Host> Probes<H> {
         let is_lowered = is_simulated && regs.sp() < sp;
         if is_lowered || !is_simulated {
             let wait = if is_lowered { Wait::Lowered } else { Wait::Copy };
-            // SAFETY: this is the context that is running.
-            unsafe { context.push(wait, point, newest, 0, Default::default()) };
+            here.push(wait, point, Kept::only(newest));
             self.host.pin();
             if !is_lowered {
                 self.host.enter_copy();
@@ -343,7 +319,7 @@ impl<H: Host> Probes<H> {
             return false;
         }
         let after = *regs;
-        self.run_posts(context, point, newest, regs);
+        self.run_posts(here, point, newest, regs);
         let has_changed = *regs != after;
         if !has_changed {
             *regs = before;
@@ -353,14 +329,15 @@ impl<H: Host> Probes<H> {
 
     /// The first copy of a detour has run: the post handlers are called.
     fn after_copy(&self, detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
-        let Some(context) = self.host.context() else { return Resume::Unchanged };
-        let _inside = context.open();
+        let Some(context) = running(&self.host) else { return Resume::Unchanged };
+        let inside = context.open();
+        let here = inside.here();
         let mut resume = Resume::Unchanged;
-        if let Some((point, newest)) = self.end_copy(context, detour) {
+        if let Some((point, newest)) = self.end_copy(here, detour) {
             let next = detour.place.wrapping_add(usize::from(point.insn_len));
             regs.set_pc(next);
             let sp = regs.sp();
-            self.run_posts(context, point, newest, regs);
+            self.run_posts(here, point, newest, regs);
             resume = match regs.pc() == next {
                 true if regs.sp() == sp => Resume::Changed,
                 true => Resume::Moved,
@@ -370,31 +347,22 @@ impl<H: Host> Probes<H> {
         resume
     }
 
-    /// Takes the frame of the copy that runs first in `detour` off the context, which is inside, if it stands for
+    /// Takes the frame of the copy that runs first in `detour` off the context, if it stands for
     /// that. The point, and the newest probe that saw the hit.
-    pub(crate) fn end_copy(
+    pub(crate) fn end_copy<'s>(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'s, H::Arch>,
         detour: &Detour<H>,
-    ) -> Option<(&Point<H::Arch>, u32)> {
-        let point = self.between(context, detour).filter(|_| detour.kind.calls_post)?;
-        // SAFETY: this is the context that is running.
-        let popped = unsafe { context.pop() }?;
+    ) -> Option<(&'s Point<H::Arch>, u32)> {
+        let top = between(here, detour).filter(|_| detour.service.calls_post)?;
+        let (point, kept) = (top.point, top.end());
         self.host.leave_copy();
         self.host.unpin();
-        Some((point, popped.newest))
-    }
-
-    /// The point of the innermost active hit, if that waits for the end of a copy of the instruction at the detour's
-    /// place. The context is inside.
-    fn between(&self, context: &Context<H::Arch>, detour: &Detour<H>) -> Option<&Point<H::Arch>> {
-        let Some((Wait::Copy, point)) = context.top() else { return None };
-        // SAFETY: a point that stands in a frame is not freed, and then the context is inside.
-        unsafe { point.as_ref() }.filter(|point| point.place == detour.place)
+        Some((point, kept.newest))
     }
 
     /// A nested hit, or one for which there is no room.
-    fn miss_detour(&self, detour: &Detour<H>, section: &Section) {
+    fn miss_detour(&self, detour: &Detour<H>, section: Section<'_>) {
         if let Some(point) = self.point_of(detour, section) {
             count_missed(point);
         }
@@ -403,7 +371,7 @@ impl<H: Host> Probes<H> {
     /// The point whose jump has led here. The jump may have been taken out of text meanwhile, with the probe still
     /// there: then the hit is none the less one.
     #[inline(always)]
-    fn point_of<'g>(&self, detour: &Detour<H>, section: &'g Section) -> Option<&'g Point<H::Arch>> {
+    fn point_of<'g>(&self, detour: &Detour<H>, section: Section<'g>) -> Option<&'g Point<H::Arch>> {
         match detour.point(section) {
             None => self.points.find(detour.place.as_usize(), section),
             point => point,
@@ -411,13 +379,13 @@ impl<H: Host> Probes<H> {
     }
 
     /// A breakpoint that belongs to detours: inside a jump, or the trap that takes all registers.
-    pub(crate) fn in_detour(&self, at: CodeAddr, regs: &mut RegsOf<H>, section: &Section) -> Option<Trap> {
+    pub(crate) fn in_detour(&self, at: CodeAddr, regs: &mut RegsOf<H>, section: Section<'_>) -> Option<Trap> {
         if let Some(jumps) = H::Arch::JUMPS.filter(|jumps| at == jumps.detour_resume_trap()) {
             let kept = jumps.detour_regs(regs);
             // SAFETY: only the trampoline traps there, with the address of the registers that it has saved.
             let kept = unsafe { ptr::with_exposed_provenance::<RegsOf<H>>(kept).read() };
             jumps.resume_with(regs, kept);
-            return Some(self.run_lowered(regs));
+            return Some(self.run_lowered(regs, section));
         }
         let copy = self.copy_of_displaced(at, section)?;
         regs.set_pc(copy);
@@ -425,24 +393,23 @@ impl<H: Host> Probes<H> {
     }
 
     /// In the trap that has taken all registers: simulates the instruction of a hit that waits for that, and calls its
-    /// post handlers. The caller is inside.
-    fn run_lowered(&self, regs: &mut RegsOf<H>) -> Trap {
-        let waiting = self.host.context().map(|context| (context, context.top()));
-        let Some((context, Some((Wait::Lowered, point)))) = waiting else { return Trap::Handled };
-        // SAFETY: a point that stands in a frame is not freed, and then the context is inside.
-        let Some(point) = (unsafe { point.as_ref() }) else { return Trap::Handled };
-        // SAFETY: this is the context that is running.
-        let newest = unsafe { context.pop() }.map_or(0, |popped| popped.newest);
+    /// post handlers.
+    fn run_lowered(&self, regs: &mut RegsOf<H>, section: Section<'_>) -> Trap {
+        let Some(here) = running(&self.host).map(|context| context.within(section)) else {
+            return Trap::Handled;
+        };
+        let Some(top) = here.top().filter(|top| top.wait == Wait::Lowered) else { return Trap::Handled };
+        let (point, Kept { newest, .. }) = (top.point, top.end());
         self.host.unpin();
         if let Err(fault) = H::Arch::simulate(&point.plan, point.place, regs, self.host.memory()) {
             return Trap::Fault(fault);
         }
-        self.run_posts(context, point, newest, regs);
+        self.run_posts(here, point, newest, regs);
         Trap::Handled
     }
 
     /// Where the instruction at `at`, which a jump that stands in text displaces, is copied.
-    fn copy_of_displaced(&self, at: CodeAddr, section: &Section) -> Option<CodeAddr> {
+    fn copy_of_displaced(&self, at: CodeAddr, section: Section<'_>) -> Option<CodeAddr> {
         if JumpsOf::<H>::JUMP_LEN <= H::Arch::BREAKPOINT.len() {
             return None;
         }
@@ -456,7 +423,11 @@ impl<H: Host> Probes<H> {
     }
 
     /// The detour that `at` lies in, and the address of the instruction whose copy stands there.
-    pub(crate) fn detour_at(&self, at: CodeAddr, section: &Section) -> Option<(&Detour<H>, CodeAddr)> {
+    pub(crate) fn detour_at(
+        &self,
+        at: CodeAddr,
+        section: Section<'_>,
+    ) -> Option<(&'static Detour<H>, CodeAddr)> {
         let chunk = self.detour_chunks.find(chunk_base(at).as_usize(), section)?;
         let [owner] = chunk.granules(at, 1)? else { return None };
         // SAFETY: detours are kept for good.

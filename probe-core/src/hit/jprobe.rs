@@ -2,7 +2,7 @@
 
 use super::Trap;
 use crate::arch::{Arch, Calls, NativeCalls};
-use crate::state::context::{Context, Wait};
+use crate::state::context::{Here, Top};
 use crate::state::host::{Host, RegsOf};
 use crate::state::point::{Node, Point};
 use crate::state::probes::Probes;
@@ -13,7 +13,7 @@ impl<H: Host> Probes<H> {
     #[inline(never)]
     pub(super) fn enter_jprobe(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         point: &Point<H::Arch>,
         node: &Node<H::Arch>,
         handler: usize,
@@ -28,32 +28,25 @@ impl<H: Host> Probes<H> {
             return false;
         };
         self.host.pin();
-        // SAFETY: this is the context that is running, and at depth 0 no jprobe is active.
-        unsafe { context.keep_jprobe_regs(&kept) };
-        // SAFETY: as above.
-        unsafe { context.push(Wait::Jprobe, point, newest, 0, Default::default()) };
+        here.push_jprobe(point, newest, &kept);
         node.hits.rise_anywhere();
         true
     }
 
     /// A jprobe's handler has returned: the probed function runs with its own registers (JMP_2).
+    #[inline(always)]
     pub(super) fn finish_jprobe(
         &self,
-        context: &Context<H::Arch>,
-        point: &Point<H::Arch>,
+        here: Here<'_, H::Arch>,
+        top: Top<'_, H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Trap {
-        // SAFETY: this is the context that is running, and `enter_jprobe` has kept them.
-        *regs = unsafe { context.jprobe_regs() };
-        // SAFETY: this is the context that is running.
-        let popped = unsafe { context.pop() };
+        let point = top.point;
+        let Some((newest, stay)) = top.end_jprobe(regs) else { return Trap::Handled };
         self.host.unpin();
-        let newest = popped.map_or(0, |popped| popped.newest);
-        context.set_current(ptr::null());
-        // SAFETY: `breakpoint` has handed on the section of the hit whose frame has just been popped.
-        let section = unsafe { context.come_back() };
-        let trap = self.run_with_post(context, point, point.mode(), newest, regs);
-        context.close(section);
+        here.set_current(ptr::null());
+        let trap = self.run_with_post(here, point, point.mode(), newest, regs);
+        here.close(stay);
         trap
     }
 }

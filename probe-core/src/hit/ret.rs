@@ -11,14 +11,15 @@ mod stub;
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Calls, Entry, Regs, Resume};
-use crate::state::context::{Context, Inside};
+use crate::state::context::Here;
 use crate::state::handler::Follow;
-use crate::state::host::{Host, Notice, RegsOf};
+use crate::state::host::{Host, Notice, RegsOf, running};
 use crate::state::instance::Instance;
 use crate::state::life::Claimed;
 use crate::state::point::Node;
 use crate::state::probes::Probes;
 use crate::state::return_probe::ReturnProbe;
+use crate::state::section::Section;
 use crate::state::stub::Stub;
 use crate::state::task::Task;
 use crate::sync::{Relaxed, Release};
@@ -41,20 +42,20 @@ impl<H: Host> Probes<H> {
     #[inline(never)]
     pub(crate) fn enter_call(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         node: &Node<H::Arch>,
         probe: &ReturnProbe<H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Resume {
         if probe.entry.is_none()
-            && let Some(followed) = self.enter_plain(context, probe.pool(), regs)
+            && let Some(followed) = self.enter_plain(here, probe.pool(), regs)
         {
             if let Err(instance) = followed {
                 instance.drop_unreturned();
             }
             return Resume::Unchanged;
         }
-        self.enter_general(context, node, probe, regs)
+        self.enter_general(here, node, probe, regs)
     }
 
     /// The running task, where the stack pointer does not belie the host.
@@ -66,7 +67,7 @@ impl<H: Host> Probes<H> {
     #[inline(never)]
     fn enter_general(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         node: &Node<H::Arch>,
         probe: &ReturnProbe<H::Arch>,
         regs: &mut RegsOf<H>,
@@ -79,12 +80,12 @@ impl<H: Host> Probes<H> {
             // Calls that were left by a longjmp lie below the new one.
             self.drop_stale(task, sp, home, |instance| instance.frame() > entry.frame);
         }
-        let taken = pool.take(context).or_else(|| {
+        let taken = pool.take(here.identity()).or_else(|| {
             self.drop_stale(task?, sp, home, |_| false);
-            pool.take(context)
+            pool.take(here.identity())
         });
         let Some(instance) = taken else { return pool.ends.miss() };
-        match self.ask_and_bind(context, node, probe, task, instance, entry, regs) {
+        match self.ask_and_bind(here, node, probe, task, instance, entry, regs) {
             Resume::Changed if regs.sp() != sp => Resume::Moved,
             resume => resume,
         }
@@ -97,15 +98,16 @@ impl<H: Host> Probes<H> {
     }
 
     /// Whether the call that has just been entered returns to the program's own text.
-    pub(crate) fn is_unfollowed(&self, regs: &RegsOf<H>) -> bool {
-        self.entry_of_call(regs).is_some_and(|entry| !self.is_stub(entry.return_address))
+    pub(crate) fn is_unfollowed(&self, regs: &RegsOf<H>, section: Section<'_>) -> bool {
+        self.entry_of_call(regs).is_some_and(|entry| !self.is_stub(entry.return_address, section))
     }
 
     /// Whether such a call has been followed now.
-    pub(crate) fn has_followed(&self, regs: &RegsOf<H>) -> bool {
+    pub(crate) fn has_followed(&self, regs: &RegsOf<H>, section: Section<'_>) -> bool {
         let Some(entry) = self.entry_of_call(regs) else { return false };
         let newest = self.host.task().and_then(Task::newest);
-        newest.is_some_and(|newest| entry.return_address == newest.stub) || self.is_stub(entry.return_address)
+        newest.is_some_and(|newest| entry.return_address == newest.stub)
+            || self.is_stub(entry.return_address, section)
     }
 
     /// Asks the entry handler, and makes the call return to the stub of `instance`.
@@ -113,7 +115,7 @@ impl<H: Host> Probes<H> {
     #[expect(clippy::too_many_arguments, reason = "it is a part of another function, inline")]
     fn ask_and_bind(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         node: &Node<H::Arch>,
         probe: &ReturnProbe<H::Arch>,
         task: Option<&Task<H::Arch>>,
@@ -122,10 +124,11 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
     ) -> Resume {
         let real = entry.return_address;
-        let home = if self.is_stub(real) { self.follow_chain(real) } else { real };
+        let section = here.section();
+        let home = if self.is_stub(real, section) { self.home_of_stub(real, section) } else { real };
         let mut resume = Resume::Unchanged;
         if let Some(handler) = &probe.entry {
-            context.set_current(node);
+            here.set_current(node);
             // SAFETY: the instance is ours, its data memory free and of the handlers' layout.
             let entered = unsafe { handler.enter(regs, node.known(), home, instance.data) };
             resume = entered.resume;
@@ -187,18 +190,44 @@ impl<H: Host> Probes<H> {
     /// first. No list and no task is needed for that, nor believed.
     #[inline(never)]
     fn returned_pinned(&self, regs: &mut RegsOf<H>, stub: CodeAddr) -> Resume {
-        let context = self.host.context();
-        let guard = context.is_none().then(|| self.anonymous());
-        let inside = context.map(Context::open);
-        let was_outside = inside.as_ref().is_some_and(Inside::was_outside);
-        let may_call = was_outside && context.is_some_and(|context| context.depth() == 0);
-        let home = self.follow_stubs(stub);
-        let mut at = stub;
-        let mut is_lost = home == stub;
-        if !is_lost {
-            regs.set_pc(home);
+        let home = match running(&self.host) {
+            Some(context) => {
+                let inside = context.open();
+                let here = inside.here();
+                let may_call = inside.was_outside() && here.depth() == 0;
+                self.bring_home(stub, here.section(), may_call.then_some(here), regs)
+            }
+            None => {
+                let inside = self.anonymous();
+                self.bring_home(stub, inside.section(), None, regs)
+            }
+        };
+        if let Err(stub) = home {
+            self.host.notice(Notice::LostReturn { stub });
+            self.host.stop(regs);
         }
-        while let Some(found) = self.stub_at(at) {
+        self.host.unpin();
+        Resume::Changed
+    }
+
+    /// The same in a section. Exit handlers are called where `here` is given.
+    ///
+    /// # Errors
+    /// The stub that belongs to no call.
+    fn bring_home(
+        &self,
+        stub: CodeAddr,
+        section: Section<'_>,
+        here: Option<Here<'_, H::Arch>>,
+        regs: &mut RegsOf<H>,
+    ) -> Result<(), CodeAddr> {
+        let home = self.home_of(stub, section);
+        if home == stub {
+            return Err(stub);
+        }
+        regs.set_pc(home);
+        let mut at = stub;
+        while let Some(found) = self.stub_at(at, section) {
             let instance = match found {
                 Stub::Handed(instance) => instance,
                 Stub::Left(left) => {
@@ -208,29 +237,21 @@ impl<H: Host> Probes<H> {
             };
             let real = instance.real();
             match instance.life.claim() {
-                Some(Claimed::Live) => self.finish_call(context.filter(|_| may_call), instance, regs),
+                Some(Claimed::Live) => self.finish_call(section, here, instance, regs),
                 // Counted as abandoned, and off its task's list.
                 Some(Claimed::GivenUp) => instance.release(),
-                None => {
-                    is_lost = true;
-                    break;
-                }
+                None => return Err(at),
             }
             at = real;
         }
-        drop((inside, guard));
-        if is_lost {
-            self.host.notice(Notice::LostReturn { stub: at });
-            self.host.stop(regs);
-        }
-        self.host.unpin();
-        Resume::Changed
+        Ok(())
     }
 
-    /// Ends one claimed call: its exit handler, if `context` is given and it has one, and its instance.
+    /// Ends one claimed call: its exit handler, if `here` is given and it has one, and its instance.
     fn finish_call(
         &self,
-        context: Option<&Context<H::Arch>>,
+        section: Section<'_>,
+        here: Option<Here<'_, H::Arch>>,
         instance: &Instance<H::Arch>,
         regs: &mut RegsOf<H>,
     ) {
@@ -240,19 +261,17 @@ impl<H: Host> Probes<H> {
             self.unlink(task, instance, regs.sp());
         }
         let ends = instance.ends();
-        if let Some(context) = context {
-            // SAFETY: the caller is inside.
-            let ending = unsafe { ends.ending() };
-            context.set_current(ending.probe.node());
-            // SAFETY: the call is claimed, and its data still there.
+        if let Some(here) = here {
+            let ending = ends.ending(section);
+            here.set_current(ending.probe.node());
+            // SAFETY: the call is claimed, and its data still there; the section has found the ending.
             unsafe { ending.run(regs, instance.data) };
-            context.set_current(ptr::null());
+            here.set_current(ptr::null());
         } else {
-            // SAFETY: a node is freed after a grace period that began when the pool had forgotten it; we are inside.
-            if let Some(probe) = unsafe { ends.probe.get() } {
+            if let Some(probe) = ends.probe.get(section) {
                 Node::of(probe).missed.rise();
             }
-            // SAFETY: as above.
+            // SAFETY: the call is claimed, and its data still there.
             unsafe { instance.drop_data() };
         }
         if own_task.is_some() || owner.is_null() || !instance.life.leave_to_owner() {

@@ -3,10 +3,10 @@
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs, SingleStep, Tail};
 use crate::hit::Trap;
-use crate::state::context::{Section, Wait};
-use crate::state::host::{Host, RegsOf};
+use crate::state::host::{Host, RegsOf, running};
 use crate::state::point::Point;
 use crate::state::probes::Probes;
+use crate::state::section::Section;
 use crate::state::slots;
 
 impl<H: Host> Probes<H>
@@ -16,27 +16,23 @@ where
     /// What [`Traps::step`](crate::traps::Traps::step) does.
     pub(crate) fn step(&self, regs: &mut RegsOf<H>) -> Trap {
         let at = regs.pc();
-        let Some(context) = self.host.context() else {
+        let Some(context) = running(&self.host) else {
             let inside = self.anonymous();
             return self.step_on(regs, inside.section());
         };
-        if let Some((Wait::Step | Wait::NestedStep, point)) = context.top() {
-            // SAFETY: a point that stands in a frame is not freed.
-            if let Some(point) = unsafe { point.as_ref() }
-                && slots::is_in_slot::<H::Arch>(at, point.slot)
-                && !self.spares.holds(point.slot, regs.sp())
-                && is_at_end(point, at.as_usize())
-            {
-                return self.finish_step(context, point, regs);
-            }
-        }
         let inside = context.open();
-        self.step_on(regs, inside.section())
+        let here = inside.here();
+        match here.top() {
+            Some(top) if self.is_in_step(&top, at, regs) && is_at_end(top.point, at.as_usize()) => {
+                self.finish_step(here, top, regs)
+            }
+            _ => self.step_on(regs, here.section()),
+        }
     }
 
     /// A slot of several instructions, one that repeats itself (x86: REP), or one without a frame: it is stepped on, until the
     /// breakpoint at its end.
-    fn step_on(&self, regs: &mut RegsOf<H>, section: &Section) -> Trap {
+    fn step_on(&self, regs: &mut RegsOf<H>, section: Section<'_>) -> Trap {
         if slots::place_of_slot::<H>(&self.slot_chunks, regs.pc(), section).is_none() {
             return Trap::NotOurs;
         }

@@ -4,10 +4,11 @@
 use super::Trap;
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs};
-use crate::state::context::{Context, Section};
+use crate::state::context::Here;
 use crate::state::host::{Host, RegsOf};
 use crate::state::point::{Mode, Point};
 use crate::state::probes::Probes;
+use crate::state::section::Section;
 use crate::state::slots;
 use crate::sync::{SeqCst, fence};
 
@@ -17,11 +18,11 @@ impl<H: Host> Probes<H> {
     #[inline(never)]
     pub(super) fn not_in_table(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         place: CodeAddr,
         regs: &mut RegsOf<H>,
-        section: &Section,
     ) -> Trap {
+        let section = here.section();
         if let Some(trap) = self.in_detour(place, regs, section) {
             return trap;
         }
@@ -30,9 +31,9 @@ impl<H: Host> Probes<H> {
         };
         let state = self.take_spare(slot, regs);
         self.step_over(point, &state, regs);
-        if context.depth() == 0 && point.mode() == Mode::SystemCall {
+        if here.depth() == 0 && point.mode() == Mode::SystemCall {
             let newest = point.nodes().next().map_or(0, |node| node.generation);
-            self.run_posts(context, point, newest, regs);
+            self.run_posts(here, point, newest, regs);
         }
         Trap::Handled
     }
@@ -42,7 +43,7 @@ impl<H: Host> Probes<H> {
         &self,
         point: &Point<H::Arch>,
         regs: &mut RegsOf<H>,
-        section: &Section,
+        section: Section<'_>,
     ) -> Trap {
         if !point.text.is_planted() {
             return self.stray(point.place, regs, section);
@@ -64,7 +65,7 @@ impl<H: Host> Probes<H> {
     /// was written meanwhile do the two belong together; else nothing is known, and the breakpoint is hit again if it
     /// still stands there.
     #[cold]
-    pub(super) fn stray(&self, place: CodeAddr, regs: &mut RegsOf<H>, section: &Section) -> Trap {
+    pub(super) fn stray(&self, place: CodeAddr, regs: &mut RegsOf<H>, section: Section<'_>) -> Trap {
         let mut bytes = [0; 4];
         let wanted = H::Arch::BREAKPOINT.len().min(bytes.len());
         let Some(out) = bytes.get_mut(..wanted) else { return Trap::NotOurs };
@@ -93,7 +94,7 @@ impl<H: Host> Probes<H> {
     pub(super) fn slot_at<'g>(
         &self,
         at: CodeAddr,
-        section: &'g Section,
+        section: Section<'g>,
     ) -> Option<(&'g Point<H::Arch>, CodeAddr)> {
         let place = slots::place_of_slot::<H>(&self.slot_chunks, at, section)?;
         let point = self.points.find(place.as_usize(), section)?;

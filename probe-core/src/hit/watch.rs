@@ -2,17 +2,17 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::Regs;
-use crate::state::context::Section;
-use crate::state::host::{Host, RegsOf};
+use crate::state::host::{Host, RegsOf, running};
 use crate::state::point::SILENT;
 use crate::state::probes::Probes;
+use crate::state::section::Section;
 use crate::state::slots;
 use crate::state::watch::{WatchHit, WatchNode};
 
 impl<H: Host> Probes<H> {
     /// What [`Traps::watchpoint`](crate::traps::Traps::watchpoint) does.
     pub(crate) fn watchpoint(&self, regs: &mut RegsOf<H>, index: usize) {
-        let Some(context) = self.host.context() else {
+        let Some(context) = running(&self.host) else {
             let inside = self.anonymous();
             if let Some(node) = self.watches.at(index, inside.section()) {
                 node.missed.rise();
@@ -20,11 +20,12 @@ impl<H: Host> Probes<H> {
             return;
         };
         let inside = context.open();
-        if let Some(node) = self.watches.at(index, inside.section())
+        let section = inside.here().section();
+        if let Some(node) = self.watches.at(index, section)
             && !node.is_any(SILENT)
         {
             if inside.was_outside() {
-                self.call_watch(node, regs, inside.section());
+                self.call_watch(node, regs, section);
             } else {
                 node.missed.rise();
             }
@@ -33,7 +34,7 @@ impl<H: Host> Probes<H> {
 
     /// Calls the handler with the pc in the program's own text: the reference may have been made in a slot or a detour. A
     /// fault in the handler is the host's.
-    fn call_watch(&self, node: &WatchNode<H::Arch>, regs: &mut RegsOf<H>, section: &Section) {
+    fn call_watch(&self, node: &WatchNode<H::Arch>, regs: &mut RegsOf<H>, section: Section<'_>) {
         node.hits.rise();
         let Some(handler) = &node.handler else { return };
         let at = regs.pc();
@@ -45,7 +46,7 @@ impl<H: Host> Probes<H> {
     }
 
     /// The instruction behind the one whose copy, in a slot or a detour, ends at `at`.
-    fn behind_copy(&self, at: CodeAddr, section: &Section) -> Option<CodeAddr> {
+    fn behind_copy(&self, at: CodeAddr, section: Section<'_>) -> Option<CodeAddr> {
         let Some(place) = slots::place_of_slot::<H>(&self.slot_chunks, at, section) else {
             return self.detour_at(at, section).map(|(_, next)| next);
         };

@@ -6,6 +6,7 @@ use crate::held::Hold;
 use crate::state::host::{Host, Notice};
 use crate::state::point::{DISABLED, GONE, HAS_POST, LEAVING, LINGERS, Mode, Node, Point, TAIL_JUMPS};
 use crate::state::probes::Probes;
+use crate::state::switches::Switch;
 use crate::state::text::{Jump, Original, Spot};
 
 /// What a user wants of a probe.
@@ -13,21 +14,6 @@ use crate::state::text::{Jump, Original, Spot};
 pub(super) enum Wish {
     Enable,
     Disable,
-}
-
-/// The two positions of the switch (CTL_2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Switch {
-    /// All breakpoints are planted that their probes ask for.
-    On,
-    /// None is.
-    Off,
-}
-
-impl From<bool> for Switch {
-    fn from(is_on: bool) -> Self {
-        if is_on { Self::On } else { Self::Off }
-    }
 }
 
 impl<H: Host> Probes<H> {
@@ -185,7 +171,7 @@ impl<H: Host> Probes<H> {
             return Err(SwitchError::InHandler);
         }
         let mut books = self.lock();
-        self.switches.turn(to == Switch::On);
+        self.switches.turn(to);
         let done = self.sync_all(books.hold());
         let watches = self.sync_watches(books.hold());
         self.settle_locked(&mut books);

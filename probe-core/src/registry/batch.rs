@@ -10,7 +10,7 @@
 use super::handle::Probe;
 use super::optimise::save_of;
 use super::points::Origin;
-use super::resolve::{Resolved, Walk};
+use super::resolve::{Boundaries, Resolved};
 use crate::arch::Arch;
 use crate::error::{BatchError, NoMemory, RegisterError};
 use crate::held::{Hold, Lent};
@@ -151,9 +151,9 @@ impl<H: Host> Probes<H> {
             self.jump_again(books, lifted);
             return Err(failed);
         }
-        published.extend(prepared.into_iter().map(|prepared| self.publish(prepared)));
+        published.extend(prepared.into_iter().map(|prepared| self.publish(books.hold, prepared)));
         let mut jumps = Vec::new();
-        let armed = self.let_tails_jump(&published).and_then(|()| {
+        let armed = self.let_tails_jump(books.hold, &published).and_then(|()| {
             jumps = self.prepare_jumps(books, published.iter().map(|Published(probe)| probe.point.get()));
             self.arm_all(books.hold, &published)
         });
@@ -190,7 +190,7 @@ impl<H: Host> Probes<H> {
         books.keep_array(self.points.reserve(wanted.len()).map_err(no_memory)?);
         // In the order of addresses a function's instructions are walked over once.
         wanted.sort_unstable_by_key(|probe| (probe.resolved.at, probe.index));
-        let mut walk = Walk::new();
+        let mut boundaries = Boundaries::new();
         let mut failed: Option<Failed> = None;
         for probe in wanted.drain(..) {
             let index = probe.index;
@@ -198,7 +198,7 @@ impl<H: Host> Probes<H> {
                 refused.push(probe);
                 continue;
             }
-            match self.prepare_one(books, &mut walk, probe, &mut refused) {
+            match self.prepare_one(books, &mut boundaries, probe, &mut refused) {
                 Ok(probe) => prepared.push(probe),
                 Err(error) => failed = Some((index, error)),
             }
@@ -217,11 +217,11 @@ impl<H: Host> Probes<H> {
     fn prepare_one<'g>(
         &'static self,
         books: &mut OpenBooks<'g, H>,
-        walk: &mut Walk,
+        boundaries: &mut Boundaries,
         wanted: Wanted<H::Arch>,
         refused: &mut Vec<Wanted<H::Arch>>,
     ) -> Result<Prepared<'g, H::Arch>, RegisterError> {
-        let (point, origin) = match self.point_for(books, walk, &wanted.resolved) {
+        let (point, origin) = match self.point_for(books, boundaries, &wanted.resolved) {
             Ok(found) => found,
             Err(error) => {
                 refused.push(wanted);
@@ -346,26 +346,26 @@ impl<H: Host> Probes<H> {
     // ---- published ------------------------------------------------------------------------------------------------
 
     /// Puts the node on its point's list, silent as yet.
-    fn publish<'g>(&self, prepared: Prepared<'g, H::Arch>) -> Published<'g, H::Arch> {
+    fn publish<'g>(&self, hold: &Hold, prepared: Prepared<'g, H::Arch>) -> Published<'g, H::Arch> {
         let Prepared { point, node, .. } = &prepared;
         if node.has_post() {
             self.expect_post(point);
         }
         // SAFETY: `node_for` made it for this point; what takes it off waits before it buries it (`free_leaving`).
-        unsafe { node.link(point) };
+        unsafe { node.link(hold, point) };
         self.update_detour(point);
         Published(prepared)
     }
 
     /// Lets the slots of boosted points end in jumps, where they do not yet.
-    fn let_tails_jump(&self, published: &[Published<'_, H::Arch>]) -> Result<(), Failed> {
+    fn let_tails_jump(&self, hold: &Hold, published: &[Published<'_, H::Arch>]) -> Result<(), Failed> {
         let has_old = published
             .iter()
             .any(|Published(probe)| probe.origin == Origin::Known && self.has_slow_tail(&probe.point));
         if has_old {
             // A context may still be in such a slot with a frame, from when there was a post handler.
             self.quiesce();
-            self.mark_stepped();
+            self.mark_stepped(hold);
         }
         let result = published
             .iter()
@@ -374,7 +374,7 @@ impl<H: Host> Probes<H> {
                 self.let_tail_jump(&probe.point).map_err(|error| (probe.index, error.into()))
             });
         if has_old {
-            self.clear_stepped();
+            self.clear_stepped(hold);
         }
         result
     }

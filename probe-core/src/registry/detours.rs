@@ -8,7 +8,7 @@ use crate::error::Refusal;
 use crate::held::Hold;
 use crate::jump::{BranchTargets, displaced_by_jump, refusal};
 use crate::room::{free, leak};
-use crate::state::detour::{Detour, DetourChunk, GRANULE, GRANULES, Kind, MAX_DISPLACED_LEN};
+use crate::state::detour::{Detour, DetourChunk, GRANULE, GRANULES, MAX_DISPLACED_LEN, Service};
 use crate::state::host::{Host, JumpsOf, Probeable};
 use crate::state::lock::OpenBooks;
 use crate::state::point::Point;
@@ -32,9 +32,9 @@ impl<H: Host> Probes<H> {
         targets: &mut BranchTargets,
         point: &Point<H::Arch>,
     ) -> Result<&'static Detour<H>, Refusal> {
-        let mut kind = Kind { save: SaveSet::General, calls_post: false, follows: false };
+        let mut service = Service { save: SaveSet::General, calls_post: false, follows: false };
         for node in point.nodes() {
-            kind = kind.and(needs_of::<H>(point, node.flags.load(Relaxed), node.handlers.asks())?);
+            service = service.and(needs_of::<H>(point, node.flags.load(Relaxed), node.handlers.asks())?);
         }
         let known = books.detours.find_lent(point.place.as_usize(), books.hold);
         // SAFETY: detours are kept for good.
@@ -42,17 +42,17 @@ impl<H: Host> Probes<H> {
             let function = self.function_around(point.place);
             let displaced = self.displace(books.hold, targets, point.place, function)?;
             let text = self.displaced_text(books.hold, point.place, &displaced)?;
-            return self.new_detour(books, point.place, kind, displaced, text);
+            return self.new_detour(books, point.place, service, displaced, text);
         };
         self.check_neighbours(books.hold, point.place, &known.displaced)?;
         if self.displaced_text(books.hold, point.place, &known.displaced)? != known.text {
             return Err(refusal::CHANGED);
         }
-        if known.kind.serves(kind) {
+        if known.service.serves(service) {
             return Ok(known);
         }
         // One that does all that the known one does, and more: a place has four at the most.
-        self.new_detour(books, point.place, known.kind.and(kind), known.displaced, known.text)
+        self.new_detour(books, point.place, known.service.and(service), known.displaced, known.text)
     }
 
     /// Makes the detours of points that will have jumps, before the functions that this calls can be hit. The
@@ -150,14 +150,14 @@ impl<H: Host> Probes<H> {
         &'static self,
         books: &mut OpenBooks<'_, H>,
         place: CodeAddr,
-        kind: Kind,
+        service: Service,
         displaced: Displaced,
         text: [u8; MAX_DISPLACED_LEN],
     ) -> Result<&'static Detour<H>, Refusal> {
         let retired = books.detours.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
         books.keep_array(retired);
         let jumps = H::Arch::JUMPS.ok_or(refusal::NO_JUMPS)?;
-        let detour = Detour::new(jumps, self.program(), &self.entries, place, kind, displaced, text);
+        let detour = Detour::new(jumps, self.program(), &self.entries, place, service, displaced, text);
         let mut detour = leak(detour).map_err(|_| refusal::NO_MEMORY)?;
         // SAFETY: nobody else knows it yet.
         let placed = self.place_detour(books, unsafe { detour.as_mut() });
@@ -270,10 +270,10 @@ impl<H: Host> Probes<H> {
         let end = chunk.base.wrapping_add(CHUNK_LEN);
         let mut from = chunk.base.wrapping_add(chunk.first_free() * GRANULE + header);
         let jumps = detour.jumps;
-        let followed = jumps.entry_trampoline(detour.kind.save).filter(|_| detour.kind.follows);
+        let followed = jumps.entry_trampoline(detour.service.save).filter(|_| detour.service.follows);
         let fill =
             if followed.is_some() { JumpsOf::<H>::fill_entry_detour } else { JumpsOf::<H>::fill_detour };
-        let trampoline = followed.unwrap_or_else(|| jumps.detour_trampoline(detour.kind.save));
+        let trampoline = followed.unwrap_or_else(|| jumps.detour_trampoline(detour.service.save));
         let calls = detour.calls(trampoline);
         // As long as it was at the last try.
         let mut len = 1;

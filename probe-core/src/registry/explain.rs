@@ -1,6 +1,6 @@
 //! The outcome of a registration, without registering (REG_9).
 
-use super::resolve::{DecodedOf, Insn, Resolved, Walk};
+use super::resolve::{Boundaries, DecodedOf, Insn, Resolved};
 use crate::addr::CodeAddr;
 use crate::arch::Method;
 use crate::error::{Refusal, RegisterError};
@@ -60,11 +60,11 @@ impl<H: Host> Probes<H> {
         let resolved: Vec<_> = places.iter().map(|place| self.resolve(place, false)).collect();
         let mut books = self.lock();
         let mut open = books.open();
-        let mut walk = Walk::new();
+        let mut boundaries = Boundaries::new();
         let mut targets = BranchTargets::new();
         let mut tried = false;
         let mut judge = |resolved: Result<Resolved, RegisterError>| {
-            self.judge(&mut open, (&mut walk, &mut targets), &mut tried, resolved?)
+            self.judge(&mut open, (&mut boundaries, &mut targets), &mut tried, resolved?)
         };
         let judged: Vec<_> = resolved.into_iter().map(&mut judge).collect();
         if tried {
@@ -81,11 +81,11 @@ impl<H: Host> Probes<H> {
     fn judge(
         &'static self,
         books: &mut OpenBooks<'_, H>,
-        (walk, targets): (&mut Walk, &mut BranchTargets),
+        (boundaries, targets): (&mut Boundaries, &mut BranchTargets),
         tried: &mut bool,
         resolved: Resolved,
     ) -> Result<Judged<H>, RegisterError> {
-        let (decoded, insn) = self.decode(books.hold, walk, &resolved)?;
+        let (decoded, insn) = self.decode(books.hold, boundaries, &resolved)?;
         let is_new = self.points.find(resolved.at.as_usize(), books.hold).is_none();
         if decoded.method != Method::Simulate && is_new {
             *tried = true;

@@ -9,7 +9,7 @@ use crate::arch::{Arch, Method, NativeJumps, SaveSet};
 use crate::error::{JumpError, Refusal, TextError};
 use crate::held::Hold;
 use crate::jump::{BranchTargets, post_by_jump, refusal};
-use crate::state::detour::{Kind, MAX_DISPLACED_LEN};
+use crate::state::detour::{MAX_DISPLACED_LEN, Service};
 use crate::state::host::Host;
 use crate::state::lock::OpenBooks;
 use crate::state::point::{Asks, NO_JUMP, NO_SIMD, Node, Point};
@@ -157,7 +157,7 @@ impl<H: Host> Probes<H> {
     pub(super) fn is_served(&self, point: &Point<H::Arch>, node: &Node<H::Arch>) -> bool {
         match Standing::<H>::of(point).detour() {
             Some(detour) => needs_of::<H>(point, node.flags.load(Relaxed), node.handlers.asks())
-                .is_ok_and(|needs| detour.kind.serves(needs)),
+                .is_ok_and(|needs| detour.service.serves(needs)),
             None => true,
         }
     }
@@ -187,11 +187,11 @@ pub(super) fn save_of<H: Host>(flags: u32) -> SaveSet {
 ///
 /// # Errors
 /// Why its handlers cannot be called by way of a jump.
-pub(super) fn needs_of<H: Host>(point: &Point<H::Arch>, flags: u32, asks: Asks) -> Result<Kind, Refusal> {
+pub(super) fn needs_of<H: Host>(point: &Point<H::Arch>, flags: u32, asks: Asks) -> Result<Service, Refusal> {
     if flags & NO_JUMP != 0 {
         return Err(refusal::NOT_WANTED);
     }
-    let mut needs = Kind { save: save_of::<H>(flags), calls_post: false, follows: false };
+    let mut needs = Service { save: save_of::<H>(flags), calls_post: false, follows: false };
     match asks {
         Asks::Jprobe => return Err(refusal::JPROBE),
         Asks::Pre => {}

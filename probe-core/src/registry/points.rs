@@ -1,6 +1,6 @@
 //! Points and their slots: a batch finds the points at its places, or makes them.
 
-use super::resolve::{DecodedOf, Insn, Resolved, Walk};
+use super::resolve::{Boundaries, DecodedOf, Insn, Resolved};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method, Tail};
 use crate::error::RegisterError;
@@ -33,11 +33,11 @@ impl<H: Host> Probes<H> {
     pub(super) fn point_for<'g>(
         &'static self,
         books: &mut OpenBooks<'g, H>,
-        walk: &mut Walk,
+        boundaries: &mut Boundaries,
         resolved: &Resolved,
     ) -> Result<Found<'g, H>, RegisterError> {
         let at = resolved.at;
-        let (decoded, insn) = self.decode(books.hold, walk, resolved)?;
+        let (decoded, insn) = self.decode(books.hold, boundaries, resolved)?;
         if let Some(known) = self.points.find_lent(at.as_usize(), books.hold) {
             if self.is_same_code(&known, &decoded, &insn) {
                 return Ok((known, Origin::Known));

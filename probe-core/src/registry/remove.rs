@@ -122,7 +122,7 @@ impl<H: Host> Probes<H> {
     pub(super) fn take_off(&self, books: &mut OpenBooks<'_, H>, node: &Node<H::Arch>) {
         debug_assert!(node.is(LEAVING), "its handlers may run still");
         let point = node.point(books.hold);
-        point.unlink(node);
+        point.unlink(books.hold, node);
         self.update_detour(&point);
         if matches!(node.handlers, Handlers::Jprobe(_)) {
             point.clear(HAS_JPROBE);
@@ -135,7 +135,7 @@ impl<H: Host> Probes<H> {
     /// Frees the nodes, which are off their points, and everything that is no longer in use.
     pub(super) fn free_leaving(&self, lock: &mut Locked<'_, H>, nodes: &mut [Option<OwnedNode<H::Arch>>]) {
         self.quiesce();
-        self.mark_stepped();
+        self.mark_stepped(lock.hold());
         let mut books = lock.open();
         for node in nodes.iter().flatten() {
             let point = node.point(books.hold);
@@ -148,27 +148,18 @@ impl<H: Host> Probes<H> {
         // SAFETY: a grace period has passed since any was retired.
         unsafe { lock.arrays.free() };
         self.clean_up(lock);
-        self.clear_stepped();
+        self.clear_stepped(lock.hold());
     }
 
     /// Marks the points that stand in some context's frame.
-    pub(super) fn mark_stepped(&self) {
-        self.host.for_each_context(&mut |context| {
-            context.for_each_active(|point| {
-                // SAFETY: a point that stands in a frame is not freed.
-                unsafe { &*point }.set(STEPPED);
-            });
-        });
+    pub(super) fn mark_stepped(&self, hold: &Hold) {
+        self.host.for_each_context(&mut |context| context.for_each_active(hold, |point| point.set(STEPPED)));
     }
 
     /// Removes the marks. One of a frame that has been left meanwhile stays, and only delays a later freeing.
-    pub(super) fn clear_stepped(&self) {
-        self.host.for_each_context(&mut |context| {
-            context.for_each_active(|point| {
-                // SAFETY: a point that stands in a frame is not freed.
-                unsafe { &*point }.clear(STEPPED);
-            });
-        });
+    pub(super) fn clear_stepped(&self, hold: &Hold) {
+        self.host
+            .for_each_context(&mut |context| context.for_each_active(hold, |point| point.clear(STEPPED)));
     }
 
     /// Takes unused parked points off the table, and their slots back. Call it after a grace period at whose
@@ -213,9 +204,9 @@ impl<H: Host> Probes<H> {
         let is_any = open.pools.iter().any(|pool| pool.is_over());
         if is_any || (open.has_left_stubs && self.has_unused_stubs(&open)) {
             self.quiesce();
-            self.mark_stepped();
+            self.mark_stepped(books.hold());
             self.clean_up(books);
-            self.clear_stepped();
+            self.clear_stepped(books.hold());
         }
     }
 

@@ -124,27 +124,21 @@ impl<'a, H: Host> Pristine<'a, H> {
     }
 }
 
-/// How far the walk over one function's instructions has come: places in ascending order cost one walk for
-/// all.
-pub(super) struct Walk {
+/// Up to where the boundaries of one function's instructions are known: for places in ascending order each instruction is looked at
+/// once.
+pub(super) struct Boundaries {
     function: CodeAddr,
-    /// The last boundary that was found.
-    boundary: CodeAddr,
+    /// The last one that was found.
+    last: CodeAddr,
     window: [u8; WINDOW],
     window_start: CodeAddr,
     window_len: usize,
 }
 
-impl Walk {
+impl Boundaries {
     pub(super) const fn new() -> Self {
         let nowhere = CodeAddr::new(0);
-        Self {
-            function: nowhere,
-            boundary: nowhere,
-            window: [0; WINDOW],
-            window_start: nowhere,
-            window_len: 0,
-        }
+        Self { function: nowhere, last: nowhere, window: [0; WINDOW], window_start: nowhere, window_len: 0 }
     }
 
     /// Checks that an instruction starts at `at`, seen from the start of the function.
@@ -154,30 +148,30 @@ impl Walk {
         function: &Function,
         at: CodeAddr,
     ) -> Result<(), RegisterError> {
-        if self.function != function.start || self.boundary > at {
-            *self = Self { function: function.start, boundary: function.start, ..Self::new() };
+        if self.function != function.start || self.last > at {
+            *self = Self { function: function.start, last: function.start, ..Self::new() };
         }
-        while self.boundary < at {
+        while self.last < at {
             let insn = self.bytes(text);
             let Some(len) = H::Arch::insn_len(insn).filter(|len| *len != 0) else {
-                return Err(RegisterError::Undecodable { at, stuck: self.boundary });
+                return Err(RegisterError::Undecodable { at, stuck: self.last });
             };
-            let next = self.boundary.wrapping_add(len);
+            let next = self.last.wrapping_add(len);
             if next > at {
-                return Err(RegisterError::InsideInstruction { at, start: self.boundary });
+                return Err(RegisterError::InsideInstruction { at, start: self.last });
             }
-            self.boundary = next;
+            self.last = next;
         }
         Ok(())
     }
 
-    /// The text from the boundary on, as much as the longest instruction has.
+    /// The text from the last boundary on, as much as the longest instruction has.
     fn bytes<H: Host>(&mut self, text: &Pristine<'_, H>) -> &[u8] {
         let wanted = H::Arch::MAX_INSN_LEN.min(WINDOW);
-        let offset = self.boundary.as_usize().wrapping_sub(self.window_start.as_usize());
+        let offset = self.last.as_usize().wrapping_sub(self.window_start.as_usize());
         let offset = if offset.saturating_add(wanted) > self.window_len {
-            self.window_len = text.read(self.boundary, &mut self.window);
-            self.window_start = self.boundary;
+            self.window_len = text.read(self.last, &mut self.window);
+            self.window_start = self.last;
             0
         } else {
             offset
@@ -341,13 +335,13 @@ impl<H: Host> Probes<H> {
     pub(super) fn decode(
         &self,
         hold: &Hold,
-        walk: &mut Walk,
+        boundaries: &mut Boundaries,
         resolved: &Resolved,
     ) -> Result<(DecodedOf<H>, Insn), RegisterError> {
         let at = resolved.at;
         let text = Pristine::new(self, hold);
         if let (Some(function), true) = (&resolved.function, resolved.is_checked) {
-            walk.check(&text, function, at)?;
+            boundaries.check(&text, function, at)?;
         }
         let mut insn = [0; 16];
         let wanted = H::Arch::MAX_INSN_LEN.clamp(H::Arch::BREAKPOINT.len(), insn.len());

@@ -1,21 +1,24 @@
-//! Per-context state: the stack of active hits.
+//! Per-context state: whether it is inside, and the stack of active hits.
 //!
 //! A [`Context`] is written only by the context it belongs to, with plain stores; other contexts read its one
 //! word while they wait for a grace period (the module `quiesce`). Everything that interrupts a context (a nested trap,
 //! a signal) leaves the word's depth and the frames below it as they were, so no update needs to be atomic
 //! with another; it only has to be done in an order that an interruption may see.
+//!
+//! Who may write is a matter of types: [`Running`] is the context that is running, and [`Here`] the same in a section.
 
+use crate::addr::CodeAddr;
 use crate::arch::{Arch, NativeArch};
-use crate::held::Held;
+use crate::held::Hold;
+use crate::state::frame::{Frame, Kept, Wait};
 use crate::state::owner::Identity;
 use crate::state::point::{Node, Point};
-use crate::sync::{
-    AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Relaxed, Release, SeqCst, UnsafeCell, fence, light_barrier,
-    store_behind,
-};
+use crate::state::section::{Section, Stay};
+use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release, UnsafeCell, light_barrier, store_behind};
 use core::marker::PhantomData;
 use core::mem::{ManuallyDrop, MaybeUninit};
-use core::ptr;
+use core::ops::Deref;
+use core::ptr::{self, NonNull};
 
 /// How many hits may be active at the same time in one context, one inside the other (HIT_6).
 ///
@@ -50,165 +53,10 @@ pub struct Context<A: Arch> {
     jprobe_regs: UnsafeCell<MaybeUninit<A::Regs>>,
 }
 
-// SAFETY: the cells are reached only through the unsafe functions below, whose callers run on the context itself.
-// All else is atomic.
+// SAFETY: the cells are reached only through `Running` and `Here`, on the context itself. All else is atomic.
 unsafe impl<A: Arch> Sync for Context<A> {}
 // SAFETY: plain data, and pointers that are valid on every context.
 unsafe impl<A: Arch> Send for Context<A> {}
-
-/// A stay of a context inside the core: nothing that the tables and lists lead to is freed meanwhile.
-///
-/// It ends where it is given back to its context, which costs no more than the store that it is ended by: the hit path has no
-/// code for a value that is dropped.
-#[must_use = "a section ends where it is closed"]
-pub(crate) struct Section(PhantomData<*const ()>);
-
-// SAFETY: what frees waits until all contexts that were inside have left, and the value is made inside and given back there.
-unsafe impl Held for Section {}
-
-impl Section {
-    /// A new one, of a context that has just gone inside.
-    #[inline(always)]
-    const fn new() -> Self {
-        Self(PhantomData)
-    }
-
-    /// The proof, of a caller who has none to give.
-    ///
-    /// # Safety
-    /// The context is inside as long as the reference lives.
-    pub(crate) const unsafe fn assume<'g>() -> &'g Self {
-        // SAFETY: nothing is read through a reference to no bytes.
-        unsafe { ptr::NonNull::dangling().as_ref() }
-    }
-
-    /// The section goes on, without this value, until [`Context::come_back`]; or has ended in [`Context::push_only`].
-    #[inline(always)]
-    pub(crate) fn hand_on(self) {
-        let _ = core::mem::ManuallyDrop::new(self);
-    }
-}
-
-#[cfg(debug_assertions)]
-impl Drop for Section {
-    fn drop(&mut self) {
-        debug_assert!(false, "a section that is never closed");
-    }
-}
-
-/// A section that is closed where this goes, unless the context was inside before.
-pub(crate) struct Inside<'c, A: NativeArch> {
-    context: &'c Context<A>,
-    was_outside: bool,
-    section: ManuallyDrop<Section>,
-}
-
-impl<A: NativeArch> Inside<'_, A> {
-    /// The proof.
-    pub(crate) fn section(&self) -> &Section {
-        &self.section
-    }
-
-    /// Whether the context was outside before.
-    pub(crate) fn was_outside(&self) -> bool {
-        self.was_outside
-    }
-}
-
-impl<A: NativeArch> Drop for Inside<'_, A> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.was_outside {
-            let word = self.context.word.load(Relaxed) & !INSIDE;
-            self.context.word.store(word.wrapping_add(SECTION_ONE), Release);
-        }
-    }
-}
-
-/// A stay inside by code that has no context: counted, with real barriers.
-pub(crate) struct Anonymous<'a> {
-    count: &'a AtomicUsize,
-    section: ManuallyDrop<Section>,
-}
-
-impl<'a> Anonymous<'a> {
-    /// Goes inside; `count` says how many are.
-    pub(crate) fn enter(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, SeqCst);
-        fence(SeqCst);
-        Self { count, section: ManuallyDrop::new(Section::new()) }
-    }
-
-    /// The proof.
-    pub(crate) fn section(&self) -> &Section {
-        &self.section
-    }
-}
-
-impl Drop for Anonymous<'_> {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Release);
-    }
-}
-
-/// What an active hit waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Wait {
-    /// Nothing: the frame is free or being filled.
-    Nothing = 0,
-    /// The slot's end; then post handlers run.
-    Step = 1,
-    /// The slot's end of a nested hit: nobody's handlers run.
-    NestedStep = 2,
-    /// The return of a jprobe's handler.
-    Jprobe = 3,
-    /// The end of a copy in a detour; then post handlers run.
-    Copy = 4,
-    /// The trap that takes all registers: there the instruction is simulated, then post handlers run.
-    Lowered = 5,
-}
-
-/// One active hit.
-pub(crate) struct Frame<A: Arch> {
-    wait: AtomicU8,
-    /// The point that was hit; kept from being freed while it stands here.
-    point: AtomicPtr<Point<A>>,
-    /// The newest probe that saw the hit: younger ones' post handlers do not run.
-    newest: AtomicU32,
-    /// What [`Host::leave_slot`](crate::host::Host::leave_slot) gets, and what the instruction has borrowed.
-    state: UnsafeCell<MaybeUninit<(u64, A::StepState)>>,
-}
-
-/// An active hit, taken off the stack.
-pub(crate) struct Popped<A: Arch> {
-    pub(crate) wait: Wait,
-    pub(crate) newest: u32,
-    pub(crate) kept: u64,
-    pub(crate) state: A::StepState,
-}
-
-impl<A: Arch> Frame<A> {
-    const fn new() -> Self {
-        Self {
-            wait: AtomicU8::new(Wait::Nothing as u8),
-            point: AtomicPtr::new(ptr::null_mut()),
-            newest: AtomicU32::new(0),
-            state: UnsafeCell::new(MaybeUninit::uninit()),
-        }
-    }
-
-    fn wait(&self) -> Wait {
-        match self.wait.load(Relaxed) {
-            1 => Wait::Step,
-            2 => Wait::NestedStep,
-            3 => Wait::Jprobe,
-            4 => Wait::Copy,
-            5 => Wait::Lowered,
-            _ => Wait::Nothing,
-        }
-    }
-}
 
 impl<A: Arch> Context<A> {
     /// An idle context.
@@ -238,13 +86,12 @@ impl<A: Arch> Context<A> {
     /// other threads').
     pub unsafe fn reset(&self) {
         self.current.store(ptr::null_mut(), Relaxed);
-        for frame in &self.frames {
-            frame.wait.store(Wait::Nothing as u8, Relaxed);
-            frame.point.store(ptr::null_mut(), Relaxed);
-        }
+        self.frames.iter().for_each(Frame::forget);
         let sections = self.word.load(Relaxed) & !BUSY;
         self.word.store(sections.wrapping_add(SECTION_ONE), Release);
     }
+
+    // ---- for other contexts -----------------------------------------------------------------------------------------
 
     /// The raw word, for whoever waits for its change.
     pub(crate) fn word(&self) -> &AtomicUsize {
@@ -260,6 +107,16 @@ impl<A: Arch> Context<A> {
     pub(crate) const fn is_same_section(a: usize, b: usize) -> bool {
         a & !DEPTH_MASK == b & !DEPTH_MASK
     }
+
+    /// Calls `visit` with the point of every active hit.
+    pub(crate) fn for_each_active(&self, _hold: &Hold, mut visit: impl FnMut(&Point<A>)) {
+        for frame in &self.frames {
+            // SAFETY: a point that has stood in a frame is freed by who has the lock to himself: not as long as `_hold` is borrowed.
+            if let Some(point) = unsafe { frame.point_seen().as_ref() } {
+                visit(point);
+            }
+        }
+    }
 }
 
 impl<A: Arch> Identity for Context<A> {
@@ -274,237 +131,333 @@ impl<A: Arch> Identity for Context<A> {
     }
 }
 
-impl<A: NativeArch> Context<A> {
-    // ---- sections: while inside, nothing that the tables or lists lead to is freed ----------------------------------
+impl<A: Arch> Default for Context<A> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
-    /// The word, for [`Context::open_idle`]; `None` when a hit is active.
+/// The context that is running: it alone changes its word and its frames.
+pub(crate) struct Running<'c, A: Arch> {
+    context: &'c Context<A>,
+    /// Of no use to another context.
+    _stays: PhantomData<*const ()>,
+}
+
+/// The context that is running, in a section: what it finds is not freed as long as `'s`.
+pub(crate) struct Here<'s, A: Arch> {
+    running: Running<'s, A>,
+    section: Section<'s>,
+}
+
+impl<A: Arch> Clone for Running<'_, A> {
     #[inline(always)]
-    pub(crate) fn idle_word(&self) -> Option<usize> {
-        let word = self.word.load(Relaxed);
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A: Arch> Copy for Running<'_, A> {}
+
+impl<A: Arch> Clone for Here<'_, A> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A: Arch> Copy for Here<'_, A> {}
+
+impl<A: Arch> Deref for Running<'_, A> {
+    type Target = Context<A>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Context<A> {
+        self.context
+    }
+}
+
+impl<'s, A: Arch> Deref for Here<'s, A> {
+    type Target = Running<'s, A>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Running<'s, A> {
+        &self.running
+    }
+}
+
+/// A section that is closed where this goes, unless the context was inside before.
+pub(crate) struct Inside<'c, A: NativeArch> {
+    running: Running<'c, A>,
+    was_outside: bool,
+    stay: ManuallyDrop<Stay>,
+}
+
+impl<A: NativeArch> Inside<'_, A> {
+    /// The proof.
+    #[inline(always)]
+    pub(crate) fn here(&self) -> Here<'_, A> {
+        self.running.within(self.stay.section())
+    }
+
+    /// Whether the context was outside before.
+    pub(crate) fn was_outside(&self) -> bool {
+        self.was_outside
+    }
+}
+
+impl<A: NativeArch> Drop for Inside<'_, A> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.was_outside {
+            let word = self.running.word.load(Relaxed) & !INSIDE;
+            self.running.word.store(word.wrapping_add(SECTION_ONE), Release);
+        }
+    }
+}
+
+/// The only active hit, a step whose end may have come: its point stands in its frame until [`Step::end`].
+pub(crate) struct Step<'c, A: Arch> {
+    running: Running<'c, A>,
+    word: usize,
+    point: NonNull<Point<A>>,
+}
+
+impl<'c, A: NativeArch> Running<'c, A> {
+    /// The context that is running.
+    ///
+    /// # Safety
+    /// It is.
+    #[inline(always)]
+    pub(crate) unsafe fn new(context: &'c Context<A>) -> Self {
+        Self { context, _stays: PhantomData }
+    }
+
+    // ---- sections -----------------------------------------------------------------------------------------------------
+
+    /// The word, for [`Running::open_idle`]; `None` when a hit is active.
+    #[inline(always)]
+    pub(crate) fn idle_word(self) -> Option<usize> {
+        let word = self.context.word.load(Relaxed);
         (word & BUSY == 0).then_some(word)
     }
 
-    /// Goes inside; `word` is from [`Context::idle_word`].
+    /// Goes inside; `word` is from [`Running::idle_word`].
     #[inline(always)]
-    pub(crate) fn open_idle(&self, word: usize) -> Section {
+    pub(crate) fn open_idle(self, word: usize) -> Stay {
         // Its bit is clear; to add it is one instruction.
-        let word = if A::ADDS_TO_MEMORY { self.word.load(Relaxed) } else { word };
-        store_behind(&self.word, word.wrapping_add(INSIDE));
+        let word = if A::ADDS_TO_MEMORY { self.context.word.load(Relaxed) } else { word };
+        store_behind(&self.context.word, word.wrapping_add(INSIDE));
         light_barrier::<A>();
-        Section::new()
+        // SAFETY: inside, until the word is stored by what takes the stay.
+        unsafe { Stay::new() }
     }
 
-    /// Leaves what [`Context::open_idle`] began, with no active hit.
+    /// Leaves what [`Running::open_idle`] began, with no active hit.
     #[inline(always)]
-    pub(crate) fn close_idle(&self, word: usize, section: Section) {
-        let _ = core::mem::ManuallyDrop::new(section);
-        self.word.store(word.wrapping_add(SECTION_ONE), Release);
+    pub(crate) fn close_idle(self, word: usize, stay: Stay) {
+        stay.hand_on();
+        self.context.word.store(word.wrapping_add(SECTION_ONE), Release);
     }
 
-    /// As [`Context::close_idle`], for whoever has not kept the word: it is as [`Context::open_idle`] has left it.
+    /// As [`Running::close_idle`], for whoever has not kept the word: it is as [`Running::open_idle`] has left it.
     #[inline(always)]
-    pub(crate) fn close_only(&self, section: Section) {
-        self.close_idle(self.word.load(Relaxed).wrapping_sub(INSIDE), section);
+    pub(crate) fn close_only(self, stay: Stay) {
+        self.close_idle(self.context.word.load(Relaxed).wrapping_sub(INSIDE), stay);
+    }
+
+    /// Leaves what [`Running::open_idle`] began, whatever hits are active.
+    pub(crate) fn close(self, stay: Stay) {
+        stay.hand_on();
+        let word = self.context.word.load(Relaxed) & !INSIDE;
+        self.context.word.store(word.wrapping_add(SECTION_ONE), Release);
     }
 
     /// Goes inside unless the context is, until the value goes.
     #[inline(always)]
-    pub(crate) fn open(&self) -> Inside<'_, A> {
-        let word = self.word.load(Relaxed);
-        store_behind(&self.word, word | INSIDE);
+    pub(crate) fn open(self) -> Inside<'c, A> {
+        let word = self.context.word.load(Relaxed);
+        store_behind(&self.context.word, word | INSIDE);
         light_barrier::<A>();
         let was_outside = word & INSIDE == 0;
-        Inside { context: self, was_outside, section: ManuallyDrop::new(Section::new()) }
+        // SAFETY: inside, until this is dropped, or for longer.
+        Inside { running: self, was_outside, stay: ManuallyDrop::new(unsafe { Stay::new() }) }
     }
 
-    /// Leaves what [`Context::open_idle`] began, whatever hits are active.
-    pub(crate) fn close(&self, section: Section) {
-        let _ = core::mem::ManuallyDrop::new(section);
-        let word = self.word.load(Relaxed) & !INSIDE;
-        self.word.store(word.wrapping_add(SECTION_ONE), Release);
+    /// The same in a section.
+    #[inline(always)]
+    pub(crate) fn within<'s>(self, section: Section<'s>) -> Here<'s, A>
+    where
+        'c: 's,
+    {
+        Here { running: self, section }
     }
 
-    /// Takes up the section that was [handed on](Section::hand_on).
-    ///
-    /// # Safety
-    /// It was, and nobody has taken it up since.
-    pub(crate) unsafe fn come_back(&self) -> Section {
-        Section::new()
+    /// The only active hit, if it is a [`Wait::Step`] and the context is not inside.
+    #[inline(always)]
+    pub(crate) fn only_step(self) -> Option<Step<'c, A>> {
+        let word = self.context.word.load(Relaxed);
+        let [frame, ..] = &self.context.frames;
+        if word & BUSY != DEPTH_ONE || !frame.is_step() {
+            return None;
+        }
+        Some(Step { running: self, word, point: NonNull::new(frame.point())? })
     }
 
     // ---- the probe whose handler runs -------------------------------------------------------------------------------
 
     /// Notes whose handler runs from here on.
     #[inline(always)]
-    pub(crate) fn set_current(&self, node: *const Node<A>) {
-        self.current.store(node.cast_mut(), Relaxed);
-    }
-
-    /// Whose handler runs; null when none does.
-    #[inline(always)]
-    pub(crate) fn current(&self) -> *mut Node<A> {
-        self.current.load(Relaxed)
-    }
-
-    // ---- active hits ------------------------------------------------------------------------------------------------
-
-    /// What the innermost active hit waits for, and its point.
-    pub(crate) fn top(&self) -> Option<(Wait, *mut Point<A>)> {
-        let frame = self.frames.get(self.depth().checked_sub(1)?)?;
-        Some((frame.wait(), frame.point.load(Relaxed)))
-    }
-
-    /// Whether [`Context::push`] has room.
-    #[inline]
-    pub(crate) fn has_room(&self) -> bool {
-        self.depth() < MAX_DEPTH
-    }
-
-    /// Begins an active hit. Without room nothing happens.
-    ///
-    /// # Safety
-    /// Runs on this context.
-    pub(crate) unsafe fn push(
-        &self,
-        wait: Wait,
-        point: &Point<A>,
-        newest: u32,
-        kept: u64,
-        state: A::StepState,
-    ) {
-        let word = self.word.load(Relaxed);
-        let Some(frame) = self.frames.get((word & DEPTH_MASK) / DEPTH_ONE) else { return };
-        // Taken before it is filled: an interruption that comes between takes the next one.
-        store_behind(&self.word, word.wrapping_add(DEPTH_ONE));
-        A::program_order();
-        frame.point.store(ptr::from_ref(point).cast_mut(), Relaxed);
-        frame.newest.store(newest, Relaxed);
-        // SAFETY: only this context touches the cell, and what interrupts it uses other frames.
-        unsafe { frame.state.get().write(MaybeUninit::new((kept, state))) };
-        A::program_order();
-        frame.wait.store(wait as u8, Relaxed);
-    }
-
-    /// Begins the only active hit, a step, and leaves what [`Context::open_idle`] began with `word`.
-    ///
-    /// # Safety
-    /// Runs on this context, which is inside; the caller [hands on](Section::hand_on) its section, which ends here.
-    #[inline(always)]
-    pub(crate) unsafe fn push_only(
-        &self,
-        word: usize,
-        point: &Point<A>,
-        newest: u32,
-        kept: u64,
-        state: A::StepState,
-    ) {
-        let [frame, ..] = &self.frames;
-        // As in `push`: taken before it is filled.
-        store_behind(&self.word, (word | INSIDE).wrapping_add(DEPTH_ONE));
-        A::program_order();
-        frame.point.store(ptr::from_ref(point).cast_mut(), Relaxed);
-        frame.newest.store(newest, Relaxed);
-        // SAFETY: only this context touches the cell, and what interrupts it uses other frames.
-        unsafe { frame.state.get().write(MaybeUninit::new((kept, state))) };
-        A::program_order();
-        frame.wait.store(Wait::Step as u8, Relaxed);
-        // Release: whoever sees the section end sees the frame, and keeps its point.
-        self.word.store(word.wrapping_add(SECTION_ONE + DEPTH_ONE), Release);
-    }
-
-    /// The point of the only active hit, and the word for [`Context::pop_only`], if it is a [`Wait::Step`] and the context
-    /// is not inside.
-    #[inline(always)]
-    pub(crate) fn only_step(&self) -> Option<(usize, *mut Point<A>)> {
-        let word = self.word.load(Relaxed);
-        let [frame, ..] = &self.frames;
-        let is_step = word & BUSY == DEPTH_ONE && frame.wait.load(Relaxed) == Wait::Step as u8;
-        is_step.then(|| (word, frame.point.load(Relaxed)))
-    }
-
-    /// Goes inside and ends the only active hit; `word` is from [`Context::only_step`]. Returns the word for
-    /// [`Context::close_idle`].
-    ///
-    /// # Safety
-    /// Runs on this context.
-    #[inline(always)]
-    pub(crate) unsafe fn pop_only(&self, word: usize) -> (usize, Section, Popped<A>) {
-        let [frame, ..] = &self.frames;
-        // Inside before the frame lets go of its point.
-        store_behind(&self.word, word | INSIDE);
-        light_barrier::<A>();
-        let newest = frame.newest.load(Relaxed);
-        // SAFETY: only this context touches the cell.
-        let state = unsafe { frame.state.get().read() };
-        // SAFETY: `push` filled it before it set `wait`, which `only_step` has seen.
-        let (kept, state) = unsafe { state.assume_init() };
-        frame.wait.store(Wait::Nothing as u8, Relaxed);
-        A::program_order();
-        // Release: as in `pop`.
-        frame.point.store(ptr::null_mut(), Release);
-        let idle = word.wrapping_sub(DEPTH_ONE);
-        store_behind(&self.word, idle | INSIDE);
-        (idle, Section::new(), Popped { wait: Wait::Step, newest, kept, state })
-    }
-
-    /// Ends the innermost active hit, which waits for `Step`, `NestedStep` or `Jprobe`.
-    ///
-    /// # Safety
-    /// Runs on this context.
-    pub(crate) unsafe fn pop(&self) -> Option<Popped<A>> {
-        let word = self.word.load(Relaxed);
-        let frame = self.frames.get(((word & DEPTH_MASK) / DEPTH_ONE).checked_sub(1)?)?;
-        let wait = frame.wait();
-        let newest = frame.newest.load(Relaxed);
-        let (kept, state) = if wait == Wait::Nothing {
-            (0, A::StepState::default())
-        } else {
-            // SAFETY: only this context touches the cell.
-            let state = unsafe { frame.state.get().read() };
-            // SAFETY: `push` filled it before it set `wait`.
-            unsafe { state.assume_init() }
-        };
-        frame.wait.store(Wait::Nothing as u8, Relaxed);
-        A::program_order();
-        // Release: whoever sees the frame gone sees what was done with its point.
-        frame.point.store(ptr::null_mut(), Release);
-        self.word.store(word.wrapping_sub(DEPTH_ONE), Release);
-        Some(Popped { wait, newest, kept, state })
-    }
-
-    /// Calls `visit` with the point of every active hit. May be called from another context.
-    pub(crate) fn for_each_active(&self, mut visit: impl FnMut(*mut Point<A>)) {
-        for frame in &self.frames {
-            let point = frame.point.load(crate::sync::Acquire);
-            if !point.is_null() {
-                visit(point);
-            }
-        }
-    }
-
-    /// Keeps the registers of the jprobe's hit.
-    ///
-    /// # Safety
-    /// Runs on this context, and no jprobe is active in it.
-    pub(crate) unsafe fn keep_jprobe_regs(&self, regs: &A::Regs) {
-        // SAFETY: only this context touches the cell.
-        unsafe { self.jprobe_regs.get().write(MaybeUninit::new(*regs)) };
-    }
-
-    /// The registers of the jprobe's hit.
-    ///
-    /// # Safety
-    /// Runs on this context, and [`Context::keep_jprobe_regs`] has been called.
-    pub(crate) unsafe fn jprobe_regs(&self) -> A::Regs {
-        // SAFETY: only this context touches the cell.
-        let regs = unsafe { self.jprobe_regs.get().read() };
-        // SAFETY: the caller says that it was written.
-        unsafe { regs.assume_init() }
+    pub(crate) fn set_current(self, node: *const Node<A>) {
+        self.context.current.store(node.cast_mut(), Relaxed);
     }
 }
 
-impl<A: Arch> Default for Context<A> {
-    fn default() -> Self {
-        Self::new()
+impl<A: NativeArch> Step<'_, A> {
+    /// The slot that it is in.
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> CodeAddr {
+        // SAFETY: a point that stands in a frame is not freed, and nothing has emptied the frame: that takes this.
+        unsafe { self.point.as_ref() }.slot
+    }
+
+    /// Goes inside and ends it. The word for [`Running::close_idle`].
+    #[inline(always)]
+    pub(crate) fn end(self) -> (usize, Stay, Ended<A>) {
+        let Self { running: Running { context, .. }, word, point } = self;
+        let [frame, ..] = &context.frames;
+        // Inside before the frame lets go of its point.
+        store_behind(&context.word, word | INSIDE);
+        light_barrier::<A>();
+        // SAFETY: the context is running, and `only_step` has seen that it waits.
+        let kept = unsafe { frame.empty() };
+        let idle = word.wrapping_sub(DEPTH_ONE);
+        store_behind(&context.word, idle | INSIDE);
+        // SAFETY: inside, since before the frame was emptied.
+        (idle, unsafe { Stay::new() }, Ended { point, kept })
+    }
+}
+
+/// A step that has ended in a section.
+pub(crate) struct Ended<A: Arch> {
+    point: NonNull<Point<A>>,
+    pub(crate) kept: Kept<A>,
+}
+
+impl<A: Arch> Ended<A> {
+    /// Its point.
+    #[inline(always)]
+    pub(crate) fn point<'s>(&self, _section: Section<'s>) -> &'s Point<A> {
+        // SAFETY: it stood in a frame when the section began.
+        unsafe { self.point.as_ref() }
+    }
+}
+
+impl<'s, A: NativeArch> Here<'s, A> {
+    /// The proof of the section.
+    #[inline(always)]
+    pub(crate) fn section(self) -> Section<'s> {
+        self.section
+    }
+
+    /// Which context it is.
+    #[inline(always)]
+    pub(crate) fn identity(self) -> &'s Context<A> {
+        self.running.context
+    }
+
+    /// The innermost active hit that waits for something.
+    #[inline(always)]
+    pub(crate) fn top(self) -> Option<Top<'s, A>> {
+        let Running { context, .. } = self.running;
+        let frame = context.frames.get(context.depth().checked_sub(1)?)?;
+        let wait = frame.wait();
+        // SAFETY: a point that stands in a frame is not freed; nor afterwards, as long as the section lasts.
+        let point = unsafe { frame.point().as_ref() }?;
+        (wait != Wait::Nothing).then_some(Top { context, frame, wait, point })
+    }
+
+    /// Whether [`Here::push`] has room.
+    #[inline]
+    pub(crate) fn has_room(self) -> bool {
+        self.running.depth() < MAX_DEPTH
+    }
+
+    /// Begins an active hit. Without room nothing happens.
+    pub(crate) fn push(self, wait: Wait, point: &Point<A>, kept: Kept<A>) {
+        let Running { context, .. } = self.running;
+        let word = context.word.load(Relaxed);
+        let Some(frame) = context.frames.get((word & DEPTH_MASK) / DEPTH_ONE) else { return };
+        // Taken before it is filled: an interruption that comes between takes the next one.
+        store_behind(&context.word, word.wrapping_add(DEPTH_ONE));
+        A::program_order();
+        // SAFETY: the context is running, and has taken it.
+        unsafe { frame.fill(wait, point, kept) };
+    }
+
+    /// Begins the only active hit, a step, and leaves what [`Running::open_idle`] began with `word`: the stay, which ends here, is to be
+    /// [handed on](Stay::hand_on).
+    #[inline(always)]
+    pub(crate) fn push_only(self, word: usize, point: &Point<A>, kept: Kept<A>) {
+        let Running { context, .. } = self.running;
+        let [frame, ..] = &context.frames;
+        // As in `push`: taken before it is filled.
+        store_behind(&context.word, (word | INSIDE).wrapping_add(DEPTH_ONE));
+        A::program_order();
+        // SAFETY: as in `push`.
+        unsafe { frame.fill(Wait::Step, point, kept) };
+        // Release: whoever sees the section end sees the frame, and keeps its point.
+        context.word.store(word.wrapping_add(SECTION_ONE + DEPTH_ONE), Release);
+    }
+
+    /// Begins a jprobe's hit, which was at these registers. None is active: a hit inside another one has no jprobe.
+    pub(crate) fn push_jprobe(self, point: &Point<A>, newest: u32, regs: &A::Regs) {
+        // SAFETY: only the context that is running touches the cell.
+        unsafe { self.running.context.jprobe_regs.get().write(MaybeUninit::new(*regs)) };
+        self.push(Wait::Jprobe, point, Kept::only(newest));
+    }
+
+    /// The probe whose handler runs.
+    pub(crate) fn current(self) -> Option<&'s Node<A>> {
+        // SAFETY: set while the node's handler runs, in a section that this one lies in, or is.
+        unsafe { self.running.context.current.load(Relaxed).as_ref() }
+    }
+}
+
+/// The innermost active hit of the context that is running, in a section.
+pub(crate) struct Top<'s, A: Arch> {
+    context: &'s Context<A>,
+    frame: &'s Frame<A>,
+    /// What it waits for.
+    pub(crate) wait: Wait,
+    /// Where it was.
+    pub(crate) point: &'s Point<A>,
+}
+
+impl<A: NativeArch> Top<'_, A> {
+    /// Ends it.
+    #[inline(always)]
+    pub(crate) fn end(self) -> Kept<A> {
+        // SAFETY: the context is running, and it waits.
+        let kept = unsafe { self.frame.empty() };
+        let word = self.context.word.load(Relaxed);
+        self.context.word.store(word.wrapping_sub(DEPTH_ONE), Release);
+        kept
+    }
+
+    /// Ends a jprobe's, and gives back the registers at the place: the newest probe that saw it, and the section that the hit has
+    /// [handed on](Stay::hand_on).
+    #[inline(always)]
+    pub(crate) fn end_jprobe(self, regs: &mut A::Regs) -> Option<(u32, Stay)> {
+        if self.wait != Wait::Jprobe {
+            return None;
+        }
+        // SAFETY: only the context that is running touches the cell.
+        let kept = unsafe { &*self.context.jprobe_regs.get() };
+        // SAFETY: `push_jprobe` wrote it before it began the hit.
+        *regs = *unsafe { kept.assume_init_ref() };
+        let Kept { newest, .. } = self.end();
+        // SAFETY: a hit that begins a jprobe's hands its section on, and this is the one end of it.
+        Some((newest, unsafe { Stay::new() }))
     }
 }

@@ -3,7 +3,7 @@
 //! On 32-bit processors a counter is two words. A 64-bit atomic would be a loop at best; without vectors it goes through
 //! the floating-point unit, whose registers a kernel's hit path may not touch.
 
-use crate::state::owner::{FirstOwner, Identity, Standing};
+use crate::state::owner::{FirstOwner, Identity, Ownership};
 use crate::sync::{Acquire, AtomicUsize, Relaxed, Release};
 use core::ptr;
 #[cfg(target_pointer_width = "64")]
@@ -72,7 +72,7 @@ impl HitCounter {
     /// Gives this context a share for its next hit, if one is free.
     #[inline(never)]
     pub(crate) fn claim(&self, context: &impl Identity, shares: &Shares) {
-        if self.owner.claim(context) == Standing::Shared {
+        if self.owner.claim(context) == Ownership::Shared {
             shares.claim(context, self);
         }
     }

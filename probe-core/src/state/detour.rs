@@ -5,17 +5,22 @@
 //! in the module `hit`.
 
 use crate::addr::CodeAddr;
-use crate::arch::{DetourCalls, DetourLayout, Displaced, Jumps, SaveSet};
+use crate::arch::{Arch, DetourCalls, DetourLayout, Displaced, Jumps, SaveSet};
 use crate::held::Held;
-use crate::state::counter::{HitCounter, NOBODY};
+use crate::state::counter::{HitCounter, NOBODY, Shares};
+use crate::state::handler::Pre;
 use crate::state::host::{Host, JumpsOf};
-use crate::state::owner::{FirstOwner, NOBODYS};
-use crate::state::point::{Handlers, Point};
+use crate::state::instance::Instance;
+use crate::state::owner::{FirstOwner, Identity, NOBODYS};
+use crate::state::point::{Handlers, Node, Point};
+use crate::state::pool::Pool;
 use crate::state::program::{Entries, Program};
+use crate::state::section::Section;
 use crate::state::slots::CHUNK_LEN;
-use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release};
+use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, dereference};
 use crate::table::Keyed;
 use alloc::boxed::Box;
+use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::ptr;
 
@@ -33,10 +38,10 @@ pub(crate) struct Detour<H: Host> {
     pub(crate) handler: AtomicUsize,
     pub(crate) place: CodeAddr,
     /// The counter of the place's only probe, if that has a pre handler and nothing else; if not, [`NOBODY`].
-    pub(crate) plain: AtomicPtr<HitCounter>,
+    plain: AtomicPtr<HitCounter>,
     /// Of the place's only probe, if that is a return probe without an entry handler, who owns an instance of its pool; if not,
     /// [`NOBODYS`].
-    pub(crate) own: AtomicPtr<FirstOwner>,
+    own: AtomicPtr<FirstOwner>,
     pub(crate) program: Program<H>,
     entries: &'static Entries,
     /// Null unless the jump, or a part of it, stands in text.
@@ -44,7 +49,7 @@ pub(crate) struct Detour<H: Host> {
     /// As the first two words, for the call behind the first copy.
     post_handler: usize,
     _post_place: CodeAddr,
-    pub(crate) kind: Kind,
+    pub(crate) service: Service,
     /// Where the jump leads.
     pub(crate) entry: CodeAddr,
     pub(crate) displaced: Displaced,
@@ -55,9 +60,79 @@ pub(crate) struct Detour<H: Host> {
     pub(crate) jumps: JumpsOf<H>,
 }
 
-/// What a detour is made for, or what the probes of a place need of theirs.
+/// The probe that a hit by jump may count with at once: the place's only one, if that has a pre handler and nothing else; or nobody.
+pub(crate) struct Plain<'s, A: Arch> {
+    hits: *const HitCounter,
+    probe: PhantomData<&'s Node<A>>,
+}
+
+impl<'s, A: Arch> Plain<'s, A> {
+    /// Counts a hit as [`HitCounter::try_rise_alone`] does: the probe, and its handler.
+    #[inline(always)]
+    pub(crate) fn count_alone(&self, context: &impl Identity) -> Option<(&'s Node<A>, &'s Pre<A>)> {
+        self.counter().try_rise_alone(context).then(|| self.probe())
+    }
+
+    /// The same as [`HitCounter::try_rise_shared`].
+    #[inline(always)]
+    pub(crate) fn count_shared(
+        &self,
+        context: &impl Identity,
+        shares: &Shares,
+    ) -> Option<(&'s Node<A>, &'s Pre<A>)> {
+        self.counter().try_rise_shared(context, shares).then(|| self.probe())
+    }
+
+    #[inline(always)]
+    fn counter(&self) -> &'s HitCounter {
+        // SAFETY: `Detour::plain` has found it in a section that lasts as long.
+        unsafe { &*self.hits }
+    }
+
+    /// Where the counter has counted: nobody's never does.
+    #[inline(always)]
+    fn probe(&self) -> (&'s Node<A>, &'s Pre<A>) {
+        // SAFETY: `Detour::serve` has put a node's counter here, which is kept with it.
+        let node = unsafe { &*Node::of_counter(self.hits) };
+        let Handlers::Kprobe { pre: Some(pre), .. } = &node.handlers else {
+            // SAFETY: it has taken it from a probe with a pre handler.
+            unsafe { core::hint::unreachable_unchecked() }
+        };
+        (node, pre)
+    }
+}
+
+/// The pool that a hit by jump may follow its call with at once: that of the place's only probe, if that is a return probe without an
+/// entry handler; or nobody's.
+pub(crate) struct Followed<'s, A: Arch> {
+    owner: *const FirstOwner,
+    pool: PhantomData<&'s Pool<A>>,
+}
+
+impl<'s, A: Arch> Followed<'s, A> {
+    /// The pool's own instance, if it is this context's, and the probe is not silent.
+    #[inline(always)]
+    pub(crate) fn own(&self, context: &impl Identity) -> Option<&'s Instance<A>> {
+        // SAFETY: `Detour::followed` has found it in a section that lasts as long.
+        let is_open = unsafe { &*self.owner }.is_open_to(context);
+        // SAFETY: it has an owner, so it is a pool's.
+        is_open.then(|| unsafe { &*Instance::of_owner(self.owner) })
+    }
+
+    /// The pool.
+    #[inline(always)]
+    pub(crate) fn pool(&self) -> Option<&'s Pool<A>> {
+        if ptr::eq(self.owner, &raw const NOBODYS) {
+            return None;
+        }
+        // SAFETY: not nobody's: a pool's, which the section keeps.
+        Some(Pool::of(unsafe { &*Instance::of_owner(self.owner) }))
+    }
+}
+
+/// What a detour does for probes, or what the probes of a place need of theirs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct Service {
     /// What its trampoline saves.
     pub(crate) save: SaveSet,
     /// Whether there is a second call behind the first copy.
@@ -66,7 +141,7 @@ pub(crate) struct Kind {
     pub(crate) follows: bool,
 }
 
-impl Kind {
+impl Service {
     /// What does all that either does.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
@@ -99,7 +174,7 @@ impl<H: Host> Detour<H> {
         program: Program<H>,
         entries: &'static Entries,
         place: CodeAddr,
-        kind: Kind,
+        service: Service,
         displaced: Displaced,
         text: [u8; MAX_DISPLACED_LEN],
     ) -> Self {
@@ -113,7 +188,7 @@ impl<H: Host> Detour<H> {
             point: AtomicPtr::new(ptr::null_mut()),
             post_handler: (entries.copied)(),
             _post_place: place,
-            kind,
+            service,
             entry: CodeAddr::new(0),
             displaced,
             layout: DetourLayout::default(),
@@ -122,9 +197,23 @@ impl<H: Host> Detour<H> {
         }
     }
 
+    /// Who may count a hit at once.
+    #[inline(always)]
+    pub(crate) fn plain<'s>(&self, _section: Section<'s>) -> Plain<'s, H::Arch> {
+        // A node is freed after a grace period that began when `serve` had forgotten it here.
+        Plain { hits: dereference(&self.plain), probe: PhantomData }
+    }
+
+    /// Whose call may be followed at once.
+    #[inline(always)]
+    pub(crate) fn followed<'s>(&self, _section: Section<'s>) -> Followed<'s, H::Arch> {
+        // As in `plain`.
+        Followed { owner: dereference(&self.own), pool: PhantomData }
+    }
+
     /// The point whose jump, or a part of it, stands in text.
     #[inline(always)]
-    pub(crate) fn point<'g>(&self, _held: &'g impl Held) -> Option<&'g Point<H::Arch>> {
+    pub(crate) fn point<'g>(&self, _held: impl Held<'g>) -> Option<&'g Point<H::Arch>> {
         // SAFETY: the registry clears the pointer before it waits and frees the point: `held` keeps it.
         unsafe { self.point.load(Acquire).as_ref() }
     }
@@ -141,7 +230,7 @@ impl<H: Host> Detour<H> {
             Some(Handlers::Return(probe)) if probe.entry.is_none() => Some(probe.pool().owner()),
             _ => None,
         };
-        let handler = match (followed.is_some(), self.kind.follows) {
+        let handler = match (followed.is_some(), self.service.follows) {
             (false, _) => self.entries.jumped,
             (true, false) => self.entries.entered,
             (true, true) => self.entries.entered_following,
@@ -171,7 +260,7 @@ impl<H: Host> Detour<H> {
     /// Its calls of `trampoline`.
     pub(crate) fn calls(&self, trampoline: CodeAddr) -> DetourCalls {
         let word = ptr::from_ref(self).expose_provenance();
-        let post_word = self.kind.calls_post.then_some(word + Self::POST_WORD);
+        let post_word = self.service.calls_post.then_some(word + Self::POST_WORD);
         DetourCalls { trampoline, word, post_word }
     }
 
@@ -191,7 +280,7 @@ impl<H: Host> Detour<H> {
         let copies = self.layout.copies.iter().zip(self.displaced.starts());
         let index = copies.take_while(|(copy, _)| usize::from(**copy) <= offset).count().checked_sub(1)?;
         // Behind the first copy, one instruction then, is the call for the post handlers.
-        let is_behind = self.kind.calls_post && index == 0 && offset > usize::from(self.layout.copies[0]);
+        let is_behind = self.service.calls_post && index == 0 && offset > usize::from(self.layout.copies[0]);
         let start = self.displaced.starts().nth(index + usize::from(is_behind));
         Some(start.unwrap_or(usize::from(self.displaced.len_bytes)))
     }

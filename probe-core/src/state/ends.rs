@@ -2,9 +2,10 @@
 //! needs.
 
 use crate::arch::{Arch, Resume};
+use crate::held::Held;
 use crate::state::counter::Counter;
 use crate::state::handler::{Ending, ProbeCell};
-use crate::sync::{AtomicPtr, Release, follow};
+use crate::sync::{AtomicPtr, Release, dereference};
 use core::ptr;
 
 /// How the calls of one return probe end.
@@ -43,13 +44,11 @@ impl<A: Arch> Ends<A> {
     }
 
     /// What is done with a call that returns now.
-    ///
-    /// # Safety
-    /// The caller is inside, and as long as it uses that.
     #[inline(always)]
-    pub(crate) unsafe fn ending(&self) -> &Ending<A> {
-        // SAFETY: the pool's own, or its probe's, which is freed after a grace period that began when the pool had forgotten it.
-        unsafe { &*follow(&self.ending) }
+    pub(crate) fn ending<'g>(&'g self, _held: impl Held<'g>) -> &'g Ending<A> {
+        // SAFETY: the pool's own, or its probe's, which is freed after a grace period that began when the pool had forgotten it:
+        // `_held` keeps it.
+        unsafe { &*dereference(&self.ending) }
     }
 
     /// Drops the private data of a call.

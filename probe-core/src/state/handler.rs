@@ -5,7 +5,8 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Resume};
-use crate::sync::{AtomicPtr, Relaxed, Release, follow};
+use crate::held::Held;
+use crate::sync::{AtomicPtr, Relaxed, Release, dereference};
 use alloc::boxed::Box;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
@@ -103,13 +104,10 @@ impl<A: Arch> ProbeCell<A> {
     }
 
     /// The probe.
-    ///
-    /// # Safety
-    /// The context is inside, and as long as the probe is used.
     #[inline(always)]
-    pub(crate) unsafe fn get<'g>(&self) -> Option<ProbeRef<'g, A>> {
-        NonNull::new(follow(&self.node)).map(|node| {
-            // SAFETY: `set` was given a probe whose record outlives the sections that can find it here.
+    pub(crate) fn get<'g>(&self, _held: impl Held<'g>) -> Option<ProbeRef<'g, A>> {
+        NonNull::new(dereference(&self.node)).map(|node| {
+            // SAFETY: `set` was given a probe whose record outlives the sections that can find it here, as `_held` is.
             unsafe { ProbeRef::new(node) }
         })
     }
@@ -190,7 +188,7 @@ impl<A: Arch> FaultHandler<A> {
 pub(crate) struct JprobeEntry(pub(crate) usize);
 
 /// What an entry handler has said, and done to the registers.
-pub(crate) struct Entered {
+pub(crate) struct EntryVerdict {
     pub(crate) follow: Follow,
     pub(crate) resume: Resume,
 }
@@ -207,7 +205,7 @@ pub(crate) trait EntryHandler<A: Arch>: Send + Sync {
         probe: ProbeRef<'_, A>,
         return_address: CodeAddr,
         data: *mut u8,
-    ) -> Entered;
+    ) -> EntryVerdict;
 }
 
 /// What is done with a followed call that returns: the exit handler is called, or the data dropped.

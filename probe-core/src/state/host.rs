@@ -5,6 +5,7 @@ use crate::arch::{Arch, Memory, NativeArch, SaveSet};
 pub use crate::arrival::Arrival;
 use crate::error::{Refusal, TextError};
 pub use crate::state::context::Context;
+use crate::state::context::Running;
 pub use crate::state::task::Task;
 use crate::state::watch::WatchRange;
 
@@ -16,6 +17,13 @@ pub(crate) type CallsOf<H> = <<H as Host>::Arch as Arch>::Calls;
 
 /// The jumps of a host's architecture.
 pub(crate) type JumpsOf<H> = <<H as Host>::Arch as Arch>::Jumps;
+
+/// The context that is running this.
+#[inline(always)]
+pub(crate) fn running<H: Host>(host: &H) -> Option<Running<'_, H::Arch>> {
+    // SAFETY: `Host::context` owes just that one.
+    host.context().map(|context| unsafe { Running::new(context) })
+}
 
 /// A function or other symbol of the probed text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,8 +179,8 @@ pub unsafe trait Host: Sync + Sized + 'static {
 
     // ---- contexts and tasks -----------------------------------------------------------------------------------
 
-    /// The context that is running this. Called on the hit path: no lock, no allocation. `None` where there is no
-    /// room for another one; then probes' handlers are skipped there and count as missed.
+    /// The context that is running this, and no other one: who is given it changes it by plain stores. Called on the hit path: no lock,
+    /// no allocation. `None` where there is no room for another one; then probes' handlers are skipped there and count as missed.
     fn context(&self) -> Option<&Context<Self::Arch>>;
 
     /// The task whose stack is running. Called on the hit path.

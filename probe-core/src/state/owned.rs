@@ -7,6 +7,7 @@
 //! orphan, and the code that takes it from the list owns it again.
 
 use crate::arch::Arch;
+use crate::held::Hold;
 use crate::state::point::{Handlers, LEAVING, Node, ORPHAN, Point};
 use crate::sync::{Relaxed, Release};
 use core::ops::Deref;
@@ -35,11 +36,11 @@ impl<A: Arch> OwnedNode<A> {
         self.0
     }
 
-    /// Puts it first on its point's list, or last if it is a jprobe. Under the registry's lock.
+    /// Puts it first on its point's list, or last if it is a jprobe.
     ///
     /// # Safety
     /// The node is of this point. Its owner buries it when it has been unlinked and a grace period has ended, not before.
-    pub(crate) unsafe fn link(&self, point: &Point<A>) {
+    pub(crate) unsafe fn link(&self, _hold: &Hold, point: &Point<A>) {
         let this = self.0.as_ptr();
         if !matches!(self.handlers, Handlers::Jprobe(_)) {
             self.next.store(point.head.load(Relaxed), Relaxed);

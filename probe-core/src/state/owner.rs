@@ -28,7 +28,7 @@ const SHARED: usize = 2;
 
 /// The ownership of something after a context has asked for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Ownership {
     /// That context, from now on.
     Won,
     /// That context, as before.
@@ -75,14 +75,14 @@ impl FirstOwner {
     }
 
     /// Makes it that context's, if it is nobody's yet. Another context's is shared from here on.
-    pub(crate) fn claim(&self, context: &impl Identity) -> Standing {
+    pub(crate) fn claim(&self, context: &impl Identity) -> Ownership {
         loop {
             let owner = self.0.load(Relaxed);
             let (wanted, standing) = match owner & !SILENT {
-                0 => (context.address(), Standing::Won),
-                SHARED => return Standing::Shared,
-                other if other == context.address() => return Standing::Owned,
-                _ => (SHARED, Standing::Shared),
+                0 => (context.address(), Ownership::Won),
+                SHARED => return Ownership::Shared,
+                other if other == context.address() => return Ownership::Owned,
+                _ => (SHARED, Ownership::Shared),
             };
             if self.0.compare_exchange(owner, wanted | owner & SILENT, Relaxed, Relaxed).is_ok() {
                 return standing;

@@ -74,10 +74,15 @@ pub(crate) struct ReturnHandlers<A: Arch> {
 impl<A: Arch> ReturnHandlers<A> {
     /// Handlers with data of type `D`; no exit handler yet.
     pub(crate) fn typed<D>(entry: Option<Box<dyn EntryHandler<A>>>) -> Self {
-        let drop_data = |data: *mut u8| {
-            // SAFETY: the caller says that a D lies there, which nobody uses again.
-            unsafe { data.cast::<D>().drop_in_place() }
-        };
-        Self { layout: Layout::new::<D>(), has_bytes: false, entry, ending: Ending::dropping(drop_data) }
+        Self { layout: Layout::new::<D>(), has_bytes: false, entry, ending: Ending::dropping(drop_data::<D>) }
     }
+}
+
+/// Drops the private data of a call.
+///
+/// # Safety
+/// A `D` lies there, which nobody uses again.
+unsafe fn drop_data<D>(data: *mut u8) {
+    // SAFETY: it lies there, and nobody uses it again.
+    unsafe { data.cast::<D>().drop_in_place() }
 }

@@ -2,6 +2,9 @@
 //!
 //! A [`Point`] is made by `registry` under its lock and read by `hit` without one. What changes in it is atomic;
 //! all else is written before it is published.
+//!
+//! References to points, and to the nodes that they lead to, are had from tables, frames and lists, each with a proof ([`Held`](crate::held::Held))
+//! that they do not outlive: nothing on a point's list is freed as long as the reference lives.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method};
@@ -12,7 +15,7 @@ use crate::state::handler::{FaultHandler, JprobeEntry, PostFn, Pre, ProbeCell, P
 use crate::state::lender::Lender;
 use crate::state::return_probe::ReturnProbe;
 use crate::state::text::word::TextWord;
-use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU32, Relaxed, Release, follow};
+use crate::sync::{AcqRel, AtomicPtr, AtomicU8, AtomicU32, Relaxed, Release, dereference};
 use crate::table::Keyed;
 use alloc::boxed::Box;
 use core::mem::offset_of;
@@ -157,14 +160,14 @@ impl<A: Arch> Point<A> {
     /// The newest probe.
     #[inline(always)]
     pub(crate) fn newest(&self) -> Option<&Node<A>> {
-        // SAFETY: a node is freed only after a grace period that began when it had been taken off the list, and the point's
-        // reference is of somebody who keeps both.
-        unsafe { follow(&self.head).as_ref() }
+        // SAFETY: a node is freed only after a grace period that began when it had been taken off the list, and this reference does not
+        // outlive its proof.
+        unsafe { dereference(&self.head).as_ref() }
     }
 
     /// The probes on it, newest first, the jprobe last.
     pub(crate) fn nodes(&self) -> Nodes<'_, A> {
-        Nodes { next: follow(&self.head), _point: self }
+        Nodes { next: dereference(&self.head), _point: self }
     }
 
     /// The one probe that there is, null where there are others.
@@ -172,8 +175,8 @@ impl<A: Arch> Point<A> {
         if self.nodes().nth(1).is_some() { ptr::null_mut() } else { self.head.load(Relaxed) }
     }
 
-    /// Takes a probe off the list; readers that stand on it still find their way on. Under the registry's lock.
-    pub(crate) fn unlink(&self, node: &Node<A>) {
+    /// Takes a probe off the list; readers that stand on it still find their way on.
+    pub(crate) fn unlink(&self, _hold: &Hold, node: &Node<A>) {
         let this = ptr::from_ref(node).cast_mut();
         let after = node.next.load(Relaxed);
         let links = self.nodes().map(|before| &before.next);
@@ -206,10 +209,9 @@ impl<'a, A: Arch> Iterator for Nodes<'a, A> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<&'a Node<A>> {
-        // SAFETY: a node is freed only after a grace period that began when it had been taken off the list, and whoever
-        // holds the point's reference is inside a section or holds the registry's lock.
+        // SAFETY: as in `Point::newest`.
         let node = unsafe { self.next.as_ref() }?;
-        self.next = follow(&node.next);
+        self.next = dereference(&node.next);
         Some(node)
     }
 }
@@ -383,8 +385,8 @@ impl<A: Arch> Node<A> {
     /// The probe behind it on its point's list.
     #[inline(always)]
     pub(crate) fn behind(&self) -> Option<&Self> {
-        // SAFETY: as in `Point::newest`: whoever has this node's reference keeps the next one, too.
-        unsafe { follow(&self.next).as_ref() }
+        // SAFETY: as in `Point::newest`.
+        unsafe { dereference(&self.next).as_ref() }
     }
 
     /// Its point. Only with the lock: through a point one comes to other nodes, which a handle does not keep.
@@ -397,7 +399,7 @@ impl<A: Arch> Node<A> {
     /// Where it stands.
     #[inline(always)]
     pub(crate) fn place(&self) -> CodeAddr {
-        // SAFETY: whoever has the node has found it before that grace period, or has its handle, which takes it off.
+        // SAFETY: `new` was promised that a grace period ends first that begins when the node is on no list.
         unsafe { self.point.as_ref() }.place
     }
 }

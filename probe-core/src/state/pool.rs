@@ -22,7 +22,7 @@ use crate::room::{free, leak};
 use crate::state::ends::Ends;
 use crate::state::handler::Ending;
 use crate::state::instance::{Instance, Parts};
-use crate::state::owner::{FirstOwner, Identity, Standing};
+use crate::state::owner::{FirstOwner, Identity, Ownership};
 use crate::sync::{Acquire, AtomicBool, AtomicPtr, AtomicUsize, Relaxed, Release};
 use alloc::alloc::{alloc, dealloc};
 use alloc::boxed::Box;
@@ -331,8 +331,8 @@ impl<A: Arch> Pool<A> {
     fn take_other(&self, context: &impl Identity) -> Option<&Instance<A>> {
         let (own, _) = self.parts();
         let taken = match own.owner.claim(context) {
-            Standing::Won => own.life.take_own().then_some(own),
-            Standing::Owned | Standing::Shared => self.take_numbered(context),
+            Ownership::Won => own.life.take_own().then_some(own),
+            Ownership::Owned | Ownership::Shared => self.take_numbered(context),
         };
         let calls = self.calls.load(Relaxed);
         // Half of them have been in use at the same time.

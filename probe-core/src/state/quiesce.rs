@@ -8,9 +8,10 @@
 //! A context in a slot is not inside, as it may stay there for long. Its frames name its points; the frames
 //! are read after the grace period, and the points in them are kept until a later one.
 
-use crate::state::context::{Anonymous, Context};
+use crate::state::context::Context;
 use crate::state::host::Host;
 use crate::state::probes::Probes;
+use crate::state::section::Anonymous;
 use crate::sync::{Acquire, SeqCst, fence};
 
 impl<H: Host> Probes<H> {

@@ -96,10 +96,10 @@ impl SlotChunk {
 }
 
 /// The place that the slot around `at` belongs to, if `at` lies in slot memory.
-pub(crate) fn place_of_slot<H: Host>(
+pub(crate) fn place_of_slot<'g, H: Host>(
     chunks: &Table<SlotChunk>,
     at: CodeAddr,
-    held: &impl Held,
+    held: impl Held<'g>,
 ) -> Option<CodeAddr> {
     let chunk = chunks.find(chunk_base(at).as_usize(), held)?;
     let slot_len = H::Arch::SLOT_LEN;

@@ -43,9 +43,9 @@ struct Spare<S> {
 unsafe impl<S: Send> Sync for Spares<S> {}
 
 /// A spare that has been claimed, to be filled.
-pub(crate) struct Claimed<'a, S>(&'a Spare<S>);
+pub(crate) struct ClaimedSpare<'a, S>(&'a Spare<S>);
 
-impl<S: Copy> Claimed<'_, S> {
+impl<S: Copy> ClaimedSpare<'_, S> {
     /// Keeps what a step in `slot` has borrowed, until [`Spares::take`].
     pub(crate) fn fill(self, slot: CodeAddr, sp: usize, kept: u64, state: S) {
         self.0.sp.store(sp, Relaxed);
@@ -85,13 +85,13 @@ impl<S: Copy> Spares<S> {
     }
 
     /// A free one. No lock, no allocation.
-    pub(crate) fn claim(&self) -> Option<Claimed<'_, S>> {
+    pub(crate) fn claim(&self) -> Option<ClaimedSpare<'_, S>> {
         let claimed = self
             .spares
             .iter()
             .find(|spare| spare.slot.compare_exchange(FREE, CLAIMED, Acquire, Relaxed).is_ok())?;
         self.used.fetch_add(1, Relaxed);
-        Some(Claimed(claimed))
+        Some(ClaimedSpare(claimed))
     }
 
     /// What the step in `slot` has borrowed whose stack pointer is now `sp`, and what

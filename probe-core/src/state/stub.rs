@@ -14,7 +14,7 @@ use crate::state::host::{CallsOf, Host};
 use crate::state::instance::Instance;
 use crate::state::program::Program;
 use crate::state::slots::{CHUNK_LEN, OWN, chunk_base};
-use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, follow};
+use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, dereference};
 use crate::table::{Keyed, RetiredArray, Table};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -52,12 +52,12 @@ enum Said<'g, A: Arch> {
 
 impl<A: Arch> User<A> {
     /// What it says now.
-    fn look<'g>(&'g self, _held: &'g impl Held) -> Said<'g, A> {
-        let user = follow(&self.0);
+    fn look<'g>(&self, _held: impl Held<'g>) -> Said<'g, A> {
+        let user = dereference(&self.0);
         match user.addr() {
             0 => Said::Free,
             LEFT => Said::Left,
-            // SAFETY: an instance is freed a grace period after its stub has been taken back or left.
+            // SAFETY: an instance is freed a grace period after its stub has been taken back or left: `_held` keeps it.
             _ => Said::Handed(unsafe { &*user }),
         }
     }
@@ -127,7 +127,7 @@ impl<H: Host> StubChunk<H> {
 
     /// The use of the stub at `at`, if it is one.
     #[inline(always)]
-    pub(crate) fn stub<'g>(&'g self, at: CodeAddr, held: &'g impl Held) -> Option<Stub<'g, H>> {
+    pub(crate) fn stub<'g>(&'g self, at: CodeAddr, held: impl Held<'g>) -> Option<Stub<'g, H>> {
         let index = self.index(at)?;
         match self.users.get(index)?.look(held) {
             Said::Handed(instance) if instance.stub == at => Some(Stub::Handed(instance)),
@@ -245,7 +245,7 @@ impl<H: Host> StubChunks<H> {
 
     /// The chunk that `at` lies in.
     #[inline(always)]
-    pub(crate) fn chunk<'g>(&'g self, at: CodeAddr, held: &'g impl Held) -> Option<&'g StubChunk<H>> {
+    pub(crate) fn chunk<'g>(&self, at: CodeAddr, held: impl Held<'g>) -> Option<&'g StubChunk<H>> {
         self.chunks.find(chunk_base(at).as_usize(), held)
     }
 

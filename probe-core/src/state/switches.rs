@@ -2,6 +2,21 @@
 
 use crate::sync::{AcqRel, Acquire, AtomicBool, Relaxed, Release};
 
+/// The two positions of the switch (CTL_2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// All breakpoints are planted that their probes ask for.
+    On,
+    /// None is.
+    Off,
+}
+
+impl From<bool> for Switch {
+    fn from(is_on: bool) -> Self {
+        if is_on { Self::On } else { Self::Off }
+    }
+}
+
 /// What has been asked for.
 pub(crate) struct Switches {
     /// A handler has changed something that the next call of the registry has to carry out.
@@ -50,8 +65,8 @@ impl Switches {
     }
 
     /// Says whether probes are to be in text.
-    pub(crate) fn turn(&self, is_on: bool) {
-        self.is_on.store(is_on, Release);
+    pub(crate) fn turn(&self, to: Switch) {
+        self.is_on.store(to == Switch::On, Release);
     }
 
     /// Whether probes get their jumps without being asked.
@@ -60,7 +75,7 @@ impl Switches {
     }
 
     /// Says whether they do.
-    pub(crate) fn set_optimising(&self, is_optimising: bool) {
-        self.is_optimising.store(is_optimising, Release);
+    pub(crate) fn set_optimising(&self, to: Switch) {
+        self.is_optimising.store(to == Switch::On, Release);
     }
 }

@@ -220,13 +220,13 @@ impl<A: Arch> Watches<A> {
 
     /// The one of register number `index`.
     #[inline(always)]
-    pub(crate) fn at<'g>(&self, index: usize, _held: &'g impl Held) -> Option<&'g WatchNode<A>> {
+    pub(crate) fn at<'g>(&self, index: usize, _held: impl Held<'g>) -> Option<&'g WatchNode<A>> {
         // SAFETY: a node is freed after a grace period that began when it had been taken out of its cell: `_held` keeps it.
         unsafe { self.cells.get(index)?.load(Acquire).as_ref() }
     }
 
     /// All, each with the number of its register.
-    pub(crate) fn all<'g, P: Held>(&'g self, held: &'g P) -> impl Iterator<Item = (usize, &'g WatchNode<A>)> {
+    pub(crate) fn all<'g>(&'g self, held: impl Held<'g>) -> impl Iterator<Item = (usize, &'g WatchNode<A>)> {
         (0..MAX_WATCHPOINTS).filter_map(move |index| Some((index, self.at(index, held)?)))
     }
 

@@ -3,8 +3,8 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Entry, Regs, Resume, TrampolineHandler};
-use crate::state::context::Context;
-use crate::state::host::{Host, RegsOf};
+use crate::state::context::Here;
+use crate::state::host::{Host, RegsOf, running};
 use crate::state::instance::Instance;
 use crate::state::pool::Pool;
 use crate::state::probes::Probes;
@@ -32,25 +32,24 @@ pub(super) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsO
     let stub = CodeAddr::new(stub);
     let probes = Probes::of(program_of::<H>(stub));
     probes.host.pin();
-    let Some(context) = probes.host.context() else { return returned_otherwise::<H>(stub, regs) };
+    let Some(context) = running(&probes.host) else { return returned_otherwise::<H>(stub, regs) };
     let Some(task) = probes.host.task() else { return returned_otherwise::<H>(stub, regs) };
     let Some(word) = context.idle_word() else { return returned_otherwise::<H>(stub, regs) };
-    let section = context.open_idle(word);
+    let stay = context.open_idle(word);
     let Some(instance) = task.newest().filter(|newest| newest.stub == stub && newest.life.claim_newest())
     else {
-        context.close_idle(word, section);
+        context.close_idle(word, stay);
         return returned_otherwise::<H>(stub, regs);
     };
     regs.set_pc(instance.real());
     task.pending.store(instance.next.load(Relaxed), Release);
-    // SAFETY: inside until `close_only`.
-    let ending = unsafe { instance.ends().ending() };
+    let ending = instance.ends().ending(stay.section());
     context.set_current(ending.probe.node());
-    // SAFETY: the call is claimed, and its data still there.
+    // SAFETY: the call is claimed, and its data still there; the section has found the ending.
     let resume = unsafe { ending.run(regs, instance.data) };
     context.set_current(ptr::null());
     instance.life.release_newest();
-    context.close_only(section);
+    context.close_only(stay);
     probes.host.unpin();
     resume
 }
@@ -82,12 +81,12 @@ impl<H: Host> Probes<H> {
     #[inline(always)]
     pub(crate) fn enter_plain<'a>(
         &self,
-        context: &Context<H::Arch>,
+        here: Here<'_, H::Arch>,
         pool: &'a Pool<H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Option<Result<(), &'a Instance<H::Arch>>> {
         let (task, entry) = self.plain_call(regs)?;
-        let instance = pool.try_take(context)?;
+        let instance = pool.try_take(here.identity())?;
         Some(self.bind_call(Some(task), ptr::null_mut(), instance, entry, entry.return_address, regs))
     }
 
