@@ -29,14 +29,14 @@ use probe_core::error::Refusal;
 pub(crate) const JUMP_LEN: usize = 4;
 /// The most bytes of a detour.
 pub(crate) const LEN: usize = HEADER_LEN + COPY + LITERAL + 8;
-/// What lies before the entry.
+/// The length of the two words before the entry.
 pub(crate) const HEADER_LEN: usize = 16;
 
 /// The call of the trampoline from wherever it is.
 const FAR_CALL: [u32; 4] = [0xa9bd_7bfd, 0x58ff_ff7e, 0xd63f_03c0, 0xa8c3_7bfd];
 /// `stp xzr, x0, [sp, #-240]!`: the first instruction of a trampoline behind its landing pad.
 const SAVE_X0: u32 = 0xa9b1_03ff;
-/// What a near trampoline is entered behind: that.
+/// The length of the landing pad and of that instruction: a detour enters a near trampoline behind them.
 const NEAR_ENTRY: usize = 8;
 /// The first copied instruction, from the entry.
 const COPY: usize = 16;

@@ -1,4 +1,5 @@
-//! What must be executed on the architecture: return trampolines, the jprobe return trap, cache maintenance.
+//! Return trampolines, the jprobe's return trap, cache maintenance: the code that must run on the
+//! architecture.
 //!
 //! The trampolines are plain assembly with labels that are not function symbols: `#[unsafe(naked)]` makes no
 //! function descriptor on ELFv1. None of them needs a TOC of its own: the handler is called through its

@@ -27,7 +27,7 @@ use probe_core::error::Refusal;
 pub(crate) const JUMP_LEN: usize = 4;
 /// The most bytes of a detour.
 pub(crate) const LEN: usize = 2 * (HEADER_LEN + FAR_COPY) + 16;
-/// What lies before the entry.
+/// The length of the three words before the entry.
 pub(crate) const HEADER_LEN: usize = 24;
 
 /// The frame of a detour: a veneer's, and the red zone of a kernel or a process.

@@ -186,7 +186,7 @@ pub(crate) const fn is_call(word: u32) -> bool {
     is_branch && lk(word)
 }
 
-/// What kind of instruction an opcode is: what decode turns into a plan.
+/// The kind of instruction of an opcode, which decode turns into a plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Class {
     /// Depends on nothing but registers and memory: runs as a copy.

@@ -1,9 +1,10 @@
 //! Instructions to plans and refusals.
 //!
-//! What reads or writes the program counter is simulated: AUIPC, JAL, JALR, the branches and their compressed forms, as
-//! the manual's I 2.5 and I 27.4 list them. Everything else may run out of line. It is taken from an allow-list, so that an
-//! instruction that a future extension puts elsewhere is refused, not mistaken. Compressed and full
-//! instructions lie in one stream, every one at a multiple of two bytes. Pure; called at registration.
+//! Instructions that read or write the program counter are simulated: AUIPC, JAL, JALR, the branches and
+//! their compressed forms, as the manual's I 2.5 and I 27.4 list them. Everything else may run out of line.
+//! It is taken from an allow-list, so that an instruction that a future extension puts elsewhere is refused,
+//! not mistaken. Compressed and full instructions lie in one stream, every one at a multiple of two bytes.
+//! Pure; called at registration.
 
 mod compressed;
 mod full;
@@ -129,7 +130,8 @@ pub(crate) fn classify(word: u32) -> Result<(Plan, Method), Refusal> {
     Ok((plan, method))
 }
 
-/// The bytes between a function's symbol and the first place where a breakpoint does no harm: past a landing pad.
+/// The bytes between a function's symbol and the first place where a breakpoint does no harm: past a landing
+/// pad.
 pub(crate) fn entry_offset(first: &[u8]) -> usize {
     match insn::word_at(first) {
         Some(word) if insn::LPAD.matches(word) => 4,

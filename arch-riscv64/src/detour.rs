@@ -7,10 +7,11 @@
 //!  20  c.ldsp ra, 8(sp); c.ldsp t0, 40(sp); c.addi16sp sp, 304; c.nop
 //!  28  the copies, perhaps the same call behind the first; jal x0, behind the displaced instructions
 //! ```
-//! `jal` reaches 1 MiB; a place further from all free memory keeps its breakpoint. (`auipc` and `jr` reach further in eight bytes, or six, but what
-//! an indirect jump could land on in their middle cannot be made a breakpoint: of `jr` the lowest bits, at the fourth byte, are its
-//! own.) Where the displaced instructions are two, the second starts in the upper half of the `jal`, which therefore has to be
-//! `c.ebreak`: its offset then is one of sixteen ([`entry`]). Pure; called at registration.
+//! `jal` reaches 1 MiB; a place further from all free memory keeps its breakpoint. (`auipc` and `jr` reach
+//! further in eight bytes, or six, but what an indirect jump could land on in their middle cannot be made a
+//! breakpoint: of `jr` the lowest bits, at the fourth byte, are its own.) Where the displaced instructions
+//! are two, the second starts in the upper half of the `jal`, which therefore has to be `c.ebreak`: its
+//! offset then is one of sixteen ([`entry`]). Pure; called at registration.
 
 use crate::decode::{self, Condition, Plan};
 use crate::insn;
@@ -20,7 +21,7 @@ use probe_core::error::Refusal;
 
 /// The length of the jump.
 pub(crate) const JUMP_LEN: usize = 4;
-/// What lies before the entry.
+/// The length of the words before the entry.
 pub(crate) const HEADER_LEN: usize = 40;
 /// The most bytes of a detour: two calls, two copies, the jump back.
 pub(crate) const LEN: usize = HEADER_LEN + 2 * CALL_LEN + 2 * 4 * COPY_WORDS + 4;
@@ -59,8 +60,8 @@ pub(crate) fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
     Some(at.wrapping_offset(offset as isize))
 }
 
-/// The lowest address from `from` on that `jal` at `place` reaches, where the detour reaches back, too; with a second
-/// instruction in its upper half, the lowest of those for which that half is a breakpoint.
+/// The lowest address from `from` on that `jal` at `place` reaches, where the detour reaches back, too; with
+/// a second instruction in its upper half, the lowest of those for which that half is a breakpoint.
 pub(crate) fn entry(place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
     const REACH: usize = (1 << 20) - 2 * LEN;
     if displaced.starts().any(|start| start == 2) {

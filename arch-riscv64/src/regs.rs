@@ -1,7 +1,7 @@
 //! The saved registers: what Linux's `struct pt_regs` begins with, bit for bit.
 //!
-//! A kernel's trap frame that begins so may be passed in place. A signal frame has the same at `uc_mcontext.__gregs`, but for
-//! [`PtRegs::status`]. Plain data, usable anywhere.
+//! A kernel's trap frame that begins so may be passed in place. A signal frame has the same at
+//! `uc_mcontext.__gregs`, but for [`PtRegs::status`]. Plain data, usable anywhere.
 
 use core::mem::offset_of;
 use probe_core::CodeAddr;
@@ -22,7 +22,8 @@ pub struct PtRegs {
     pub pc: u64,
     /// X1 to X31; X0 is always zero and has no place. [`PtRegs::x`] takes the register's number.
     pub x1_to_x31: [u64; 31],
-    /// `sstatus` or `mstatus` as the trap saved it: privilege and interrupts. Nothing where there was no trap, and in a process.
+    /// `sstatus` or `mstatus` as the trap saved it: privilege and interrupts. Nothing where there was no
+    /// trap, and in a process.
     pub status: u64,
 }
 
@@ -51,7 +52,7 @@ impl PtRegs {
     }
 }
 
-/// What is number 0 to tools that ask for registers: X0 is never asked for.
+/// Register number 0 of tools is the program counter, as no tool asks for X0.
 const PC: usize = 0;
 
 /// The ABI's names, as in the kernel's `regoffset_table`, and the architecture's.

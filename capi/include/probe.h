@@ -260,7 +260,7 @@ struct jprobe {
 };
 
 /**
- * What a probe has counted since it was registered; exact (HIT_8).
+ * The counts of a probe since it was registered; exact (HIT_8).
  */
 struct probe_counters {
         /**
@@ -663,8 +663,7 @@ int kprobes_write_enabled(const char *text);
 int kprobe_counters(struct kprobe *p, struct probe_counters *out);
 
 /**
- * What a registration at this address would do, or why it would fail, as one sentence; nothing is changed
- * (REG_9).
+ * The outcome of a registration at this address, as one sentence, without registering (REG_9).
  *
  * What the caller owes:
  * `buf` points to `len` bytes, or is null.

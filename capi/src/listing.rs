@@ -142,8 +142,7 @@ pub unsafe extern "C" fn kprobe_counters(p: *mut kprobe, out: *mut probe_counter
     0
 }
 
-/// What a registration at this address would do, or why it would fail, as one sentence; nothing is changed
-/// (REG_9).
+/// The outcome of a registration at this address, as one sentence, without registering (REG_9).
 ///
 /// # Safety
 /// `buf` points to `len` bytes, or is null.

@@ -107,7 +107,7 @@ pub struct kretprobe_instance {
     pub data: *mut c_void,
 }
 
-/// What a probe has counted since it was registered; exact (HIT_8).
+/// The counts of a probe since it was registered; exact (HIT_8).
 #[repr(C)]
 pub struct probe_counters {
     /// Hits at which its handlers were called; of a return probe, the calls that are or were followed.

@@ -275,7 +275,7 @@ mod tests {
         assert!(!is_hit_path("malloc"));
     }
 
-    /// What is listed may not be probed, under whatever name it is looked for.
+    /// A listed range may not be probed, under any of its names.
     #[test]
     fn every_listed_range_is_covered() {
         let mut uncovered = Vec::new();

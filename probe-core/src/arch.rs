@@ -114,7 +114,7 @@ pub struct Site<'a> {
     pub text: &'a dyn Text,
 }
 
-/// What a backend has decided about an instruction.
+/// A backend's decision about an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded<P> {
     /// The backend's own description, kept in the point: 16 bytes or less.

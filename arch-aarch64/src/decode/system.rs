@@ -1,8 +1,8 @@
 //! Exception generation, hints, barriers, PSTATE and system registers: an allow-list.
 //!
-//! What is not in one of the tables is refused. Section numbers are those of DDI 0487J.a. The tables hold
-//! what a process may execute, and those system registers of a kernel that neither the probe's trap nor the
-//! masking of interrupts around a slot can change between the original place and the slot.
+//! An instruction that is not in one of the tables is refused. Section numbers are those of DDI 0487J.a. The
+//! tables hold what a process may execute, and those system registers of a kernel that neither the probe's
+//! trap nor the masking of interrupts around a slot can change between the original place and the slot.
 
 use super::{PAUTH_LR, Plan, UNALLOCATED};
 use crate::insn::{self, sysreg};

@@ -1,4 +1,4 @@
-//! What i386 and x86-64 share.
+//! The common part of i386 and x86-64.
 
 use super::code::Leads;
 use super::frame::Frame;

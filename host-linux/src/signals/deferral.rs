@@ -65,7 +65,7 @@ fn is_entry(pc: usize) -> bool {
 pub(super) fn start() -> bool {
     IS_ON.store(true, Ordering::Relaxed);
     for signal in (1..=SIGNALS as c_int).filter(|&signal| is_asynchronous(signal)) {
-        // What was installed by a call that nobody has told us of is installed once more, as ours.
+        // An action that was installed by a call unknown to us is installed once more, behind our handler.
         if let Ok(action) = install(signal, None)
             && is_handler(action.handler)
         {

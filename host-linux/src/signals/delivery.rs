@@ -102,7 +102,7 @@ fn die(info: &SigInfo, context: UContext) {
     let _ = unsafe { sys::sigaction(signal, Some(&Action::DEFAULT)) };
     sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
     if text::is_unprotecting() {
-        // QEMU takes a queued fault for one of its own.
+        // QEMU mistakes a queued fault for one of its own.
         sys::send_to_self(signal);
     } else {
         sys::queue_to_self(info);

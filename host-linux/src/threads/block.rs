@@ -12,7 +12,7 @@ use crate::arch::{Native, UContext};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::host::{Context, Task};
 
-/// What a thread keeps for whoever embeds this crate.
+/// A thread's words for the embedding program.
 pub type Words = [AtomicUsize; 4];
 
 /// One thread's state. One that was never used is all zero.
@@ -22,7 +22,7 @@ pub(crate) struct Block {
     pub(crate) context: Context<Native>,
     /// The core's state of this thread as a task.
     pub(crate) task: Task<Native>,
-    /// What our handlers that run have interrupted.
+    /// The contexts that our running handlers have interrupted.
     pub(crate) interrupted: Interrupted,
     /// The thread's errno.
     pub(super) errno: Errno,

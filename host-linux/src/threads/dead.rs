@@ -17,12 +17,12 @@ use std::sync::OnceLock;
 static LOOK_AT: AtomicU32 = AtomicU32::new(FEW);
 /// The number of blocks that dead threads may keep, however few threads live.
 const FEW: u32 = 16;
-/// What to call when threads end.
+/// The functions to call when threads end.
 static EXITS: OnceLock<Exits> = OnceLock::new();
 /// Called with a thread's words when it has ended.
 static ON_END: OnceLock<fn(&Words)> = OnceLock::new();
 
-/// What to call when threads end.
+/// The functions to call when threads end.
 #[derive(Clone, Copy)]
 pub(crate) struct Exits {
     /// With the task of a thread that has ended.

@@ -330,7 +330,7 @@ impl<H: Host> Probes<H> {
                 Ok(false) => {}
                 Err(error) => {
                     for point in changed {
-                        // Its mode is as before, so nobody has got a frame for it. If it fails, a second trap is all it costs.
+                        // Its mode is as before, so no context has a frame for it. A failure only costs a second trap.
                         let _ = self.let_tail_jump(point);
                     }
                     return Err((*index, error.into()));

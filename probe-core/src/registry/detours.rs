@@ -167,10 +167,10 @@ impl<H: Host> Probes<H> {
             return Err(refusal);
         }
         if let Some(known) = books.detours.find_lent(place.as_usize(), books.hold) {
-            // Detours are kept for good: whoever is still in it, and text that leads to it, find it as it was.
+            // Detours are kept for good: contexts in it, and text that leads to it, find it as it was.
             books.detours.remove(known.get());
         }
-        // The words lead to all of it, as it is from here on.
+        // From here on its words, which are in executable memory, lead to it.
         let _ = detour.as_ptr().expose_provenance();
         // SAFETY: kept for good.
         unsafe { books.detours.insert(detour) };
@@ -193,7 +193,7 @@ impl<H: Host> Probes<H> {
                 placed => return placed,
             }
         }
-        // Anywhere near, if that suits the jump: if it displaces one instruction, of which nothing has to stay.
+        // Anywhere near, if the jump allows it: no displaced instruction starts inside the jump.
         let reach = H::Arch::SLOT_REACH.min(1 << 30);
         let is_free = detour.displaced.starts().all(|start| start == 0 || start >= JumpsOf::<H>::JUMP_LEN);
         if is_free && let Some(base) = self.host.alloc_exec(CHUNK_LEN, Some((detour.place, reach))) {
@@ -275,7 +275,7 @@ impl<H: Host> Probes<H> {
             if followed.is_some() { JumpsOf::<H>::fill_entry_detour } else { JumpsOf::<H>::fill_detour };
         let trampoline = followed.unwrap_or_else(|| jumps.detour_trampoline(detour.service.save));
         let calls = detour.calls(trampoline);
-        // As long as it was at the last try.
+        // The length at the last try.
         let mut len = 1;
         loop {
             let entry =

@@ -83,7 +83,7 @@ impl<H: Host> Probes<H> {
             for node in point.get().nodes() {
                 let Handlers::Return(half) = &node.handlers else { continue };
                 let (size, was_low) = (half.pool().size(), half.pool().was_low());
-                // Whose calls are left again and again has instances enough: those that were given up serve again.
+                // A probe whose calls are left again and again has enough: given-up instances serve again.
                 let is_short = was_low && 4 * half.pool().given_up() <= size.calls;
                 let wanted = if is_short { 2 * size.calls } else { size.calls }.max(calls).min(size.most);
                 if wanted > size.calls {

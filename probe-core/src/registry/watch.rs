@@ -185,7 +185,7 @@ impl<H: Host> Probes<H> {
     /// Carries out the requests of handlers, and takes out the watchpoints whose handle is gone, to be freed
     /// when the lock is released.
     pub(super) fn settle_watches(&self, lock: &mut Locked<'_, H>) {
-        // What the host cannot do now is tried again by whoever enables it.
+        // Enabling a watchpoint tries again what the host cannot do now.
         let _ = self.sync_watches(lock.hold());
         let mut books = lock.open();
         let mut has_left = false;

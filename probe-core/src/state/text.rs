@@ -200,7 +200,7 @@ impl<A: Arch> Texts<A> {
         Original(point): Original<'_, H>,
     ) -> Result<(), TextError> {
         self.changing(host, || {
-            // First: whoever hits it finds it planted.
+            // First: a hit finds it planted.
             self.set::<H>(point, Standing::Breakpoint);
             // SAFETY: an instruction starts there, whose bytes the point has saved.
             let written = unsafe { host.write_text(point.place, A::BREAKPOINT) };
@@ -227,7 +227,7 @@ impl<A: Arch> Texts<A> {
                 return Ok(());
             };
             let read = host.read_text(point.place, now);
-            // Somebody who has written over our breakpoint keeps what is there.
+            // Bytes that somebody else has written over our breakpoint stay.
             if read < len || now == A::BREAKPOINT {
                 // SAFETY: these are the bytes that the breakpoint replaced.
                 unsafe { host.write_text(point.place, saved) }?;
@@ -257,7 +257,7 @@ impl<A: Arch> Texts<A> {
                     matches!(Standing::<H>::of(point), Standing::Breakpoint),
                     "two jumps at one place"
                 );
-                // From here on whoever traps at a displaced instruction finds the copy.
+                // From here on a trap at a displaced instruction finds the copy.
                 detour.serve(Some(point));
                 self.set(point, Standing::Jump(detour, Stage::Starts));
                 self.set_jumps(self.jumps() + 1);

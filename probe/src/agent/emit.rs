@@ -114,7 +114,7 @@ impl Point {
     /// Begins an event, before its time is taken; `None` where no event is wanted or there is no ring.
     #[inline]
     fn open(&self, process: u32, child: Option<Owner>) -> Option<(Ring<'static>, Owner)> {
-        // Of what nobody will read, nothing is written.
+        // Nobody would read the event.
         if self.agent.no_events || self.agent.region.is_orphaned() {
             return None;
         }

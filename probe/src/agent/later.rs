@@ -144,7 +144,7 @@ fn objects_have_changed() {
     }
     let _muted = Muted::new();
     probe_host_linux::objects_changed();
-    // Not free: in a forked child, whose parent's thread was here.
+    // The lock is taken in a forked child if a thread of its parent was here.
     let Ok(mut waiting) = later.waiting.try_lock() else { return };
     let loaded = objects::loaded();
     for waiting in waiting.iter_mut() {

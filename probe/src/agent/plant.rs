@@ -65,7 +65,7 @@ pub(super) fn group(
         announce(agent, reporter, target, point);
     }
     let planted = probe_host_linux::probes().register_all(probes).map_err(|error| {
-        // The failure of the agent's own is nobody's fault but has no better place.
+        // A failure of the agent's own probes is no definition's fault, but has no better place.
         let target = error.index.checked_sub(own_count).and_then(|index| targets.get(index));
         let Some(target) = target.or(targets.last()) else {
             return Unusable { definition: usize::MAX, span: (0, 0), sentence: error.error.to_string() };

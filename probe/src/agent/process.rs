@@ -53,7 +53,8 @@ pub(super) fn start(agent: Agent) -> Result<&'static Agent, std::io::Error> {
     const NO_ADVICE: i32 = 0x7fff;
     // SAFETY: our own mapping, which is still all zero.
     let is_wiped = unsafe { libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) } == 0;
-    // SAFETY: as above. A kernel knows no such advice; whoever takes it takes everything and does nothing.
+    // SAFETY: as above. No kernel knows this advice: an emulator that accepts it accepts any, and does
+    // nothing.
     let is_ignored = unsafe { libc::madvise(page, PAGE, NO_ADVICE) } == 0;
     IS_WIPED.store(is_wiped && !is_ignored, Ordering::Relaxed);
     let word: *mut AtomicU32 = page.cast();

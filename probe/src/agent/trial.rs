@@ -103,7 +103,7 @@ struct Quiet {
 
 impl Quiet {
     fn new() -> Self {
-        // Where it is blocked it is kept although nobody wants it.
+        // A blocked SIGCHLD would be kept pending although its action is the default.
         let mask = change_mask(SignalSet::ALL.without(libc::SIGCHLD));
         let none = Action { flags: libc::SA_NOCLDSTOP as usize, ..Action::DEFAULT };
         Self { mask, action: change_action(Some(&none)) }
