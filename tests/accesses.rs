@@ -1,4 +1,5 @@
-//! Which registers the simulation of an instruction reads and writes, found out by changing one register at a time.
+//! Which registers the simulation of an instruction reads and writes, found out by changing one register at a
+//! time.
 //!
 //! Included by the oracles of the backends, which compare it with what another decoder says.
 
@@ -6,7 +7,8 @@ use probe_core::arch::{MemFault, Memory};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// From how many states an instruction is simulated. Enough that every condition holds in some and fails in others.
+/// From how many states an instruction is simulated. Enough that every condition holds in some and fails in
+/// others.
 const STATES: u64 = 24;
 
 /// What an instruction reads and writes: registers by number.

@@ -1,7 +1,7 @@
 //! What a backend's transparency test has compared: states by class of instruction and way of execution.
 //!
-//! Included by the native tests of every backend, so that all hold the same: each class that the decoder tells apart is
-//! executed, in each way that its plan allows, from thousands of states.
+//! Included by the native tests of every backend, so that all hold the same: each class that the decoder
+//! tells apart is executed, in each way that its plan allows, from thousands of states.
 
 use probe_core::arch::Method;
 use std::collections::BTreeMap;
@@ -31,7 +31,8 @@ impl Way {
     }
 }
 
-/// Names the classes of a backend's plans, each with its method: `class`, a match over all of them, and `CLASSES`.
+/// Names the classes of a backend's plans, each with its method: `class`, a match over all of them, and
+/// `CLASSES`.
 #[macro_export]
 macro_rules! classes {
     ($plan:ty: $($pattern:pat => $name:literal $method:ident,)*) => {
@@ -68,8 +69,8 @@ impl Coverage {
     /// Prints the table.
     ///
     /// # Panics
-    /// If a class has fewer than [`LEAST_STATES`] in one of its ways, unless `absent` names it, with the reason; if it is
-    /// absent for no reason; if it was executed in another way than its method says.
+    /// If a class has fewer than [`LEAST_STATES`] in one of its ways, unless `absent` names it, with the
+    /// reason; if it is absent for no reason; if it was executed in another way than its method says.
     pub(crate) fn finish(self, absent: &[(&str, &str)]) {
         let mut wrong = Vec::new();
         println!("{:32} {:>9} {:>9} {:>9}", "class", "emulated", "boosted", "stepped");

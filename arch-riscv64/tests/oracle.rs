@@ -1,8 +1,9 @@
 //! The decoder against GNU objdump: over every instruction of a real C library, and over random ones.
 //!
-//! What is compared: the lengths, which instructions jump, branch or read the program counter, where they point and
-//! which registers they name; and that nothing is refused as unknown that objdump knows. The library is `libc.so.6` of Debian's
-//! `libc6-riscv64-cross`, objdump that of `binutils-riscv64-linux-gnu`; `cargo ci setup` installs both.
+//! What is compared: the lengths, which instructions jump, branch or read the program counter, where they
+//! point and which registers they name; and that nothing is refused as unknown that objdump knows. The
+//! library is `libc.so.6` of Debian's `libc6-riscv64-cross`, objdump that of `binutils-riscv64-linux-gnu`;
+//! `cargo ci setup` installs both.
 #![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 
 use probe_arch_riscv64::{Condition, Plan, Riscv64};

@@ -1,9 +1,11 @@
-//! `cargo ci bench`: runs the benchmark programs, merges what they measured, and prints figures, ratios and bars.
+//! `cargo ci bench`: runs the benchmark programs, merges what they measured, and prints figures, ratios and
+//! bars.
 //!
-//! The contract with a benchmark program (any `[[bench]]` of the workspace with `harness = false`): called with `--json`
-//! it prints one flat JSON object on its standard output, number by name, and nothing else there. Names are stable
-//! (docs/benchmarks.md lists them) and end in their unit: `_ns`, `_ms`, `_bytes`, `_ratio`; `NAME.noise` is how far NAME
-//! scatters. A test kernel prints lines `insns.ARCH.CASE=NUMBER`, guest instructions.
+//! The contract with a benchmark program (any `[[bench]]` of the workspace with `harness = false`): called
+//! with `--json` it prints one flat JSON object on its standard output, number by name, and nothing else
+//! there. Names are stable (docs/benchmarks.md lists them) and end in their unit: `_ns`, `_ms`, `_bytes`,
+//! `_ratio`; `NAME.noise` is how far NAME scatters. A test kernel prints lines `insns.ARCH.CASE=NUMBER`,
+//! guest instructions.
 
 mod marks;
 
@@ -196,7 +198,8 @@ fn is_noise(name: &str) -> bool {
     name.ends_with(NOISE)
 }
 
-/// The unit that a figure's name ends in. What so many threads do together is in units of what one does alone.
+/// The unit that a figure's name ends in. What so many threads do together is in units of what one does
+/// alone.
 fn unit(name: &str) -> &str {
     let threads = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
     if threads.len() < name.len() && threads.ends_with("threads") {

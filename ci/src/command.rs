@@ -17,8 +17,8 @@ pub(crate) fn use_toolchain(name: &'static str) {
     let _ = INSTEAD.set(name);
 }
 
-/// `command` without what `cargo run` and rustup left in the environment for this program: a nested cargo must choose
-/// its toolchain and see its variables anew.
+/// `command` without what `cargo run` and rustup left in the environment for this program: a nested cargo
+/// must choose its toolchain and see its variables anew.
 pub(crate) fn clean(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();

@@ -1,4 +1,5 @@
-//! `cargo ci job coverage`: which lines the native tests run, by crate, with a mark for each that must not be missed.
+//! `cargo ci job coverage`: which lines the native tests run, by crate, with a mark for each that must not be
+//! missed.
 //!
 //! Needs the component `llvm-tools` and nothing else. `target/coverage/lcov.info` has it line by line.
 
@@ -128,7 +129,8 @@ fn measure(root: &Path) -> Result<(), String> {
     verdict(&files)
 }
 
-/// The lines of each source file of this repository, by its path from the root. Source of the format: geninfo(1).
+/// The lines of each source file of this repository, by its path from the root. Source of the format:
+/// geninfo(1).
 fn lines_of_files(root: &Path, lcov: &str) -> BTreeMap<PathBuf, Lines> {
     let mut files: BTreeMap<PathBuf, Lines> = BTreeMap::new();
     let mut current = None;
@@ -158,8 +160,8 @@ fn len_without_tests(text: &str) -> usize {
     text.lines().position(|line| line == "mod tests {").unwrap_or(usize::MAX)
 }
 
-/// The lines of each `const fn`: what only constants call runs in the compiler, whose runs nobody counts. That each is called is
-/// the compiler's warning.
+/// The lines of each `const fn`: what only constants call runs in the compiler, whose runs nobody counts.
+/// That each is called is the compiler's warning.
 fn constant_functions(text: &str) -> Vec<Range<usize>> {
     let lines: Vec<_> = text.lines().collect();
     let is_constant = |line: &str| {

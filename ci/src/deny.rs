@@ -1,4 +1,5 @@
-//! What the workspace depends on: licences that the crates may be passed on under, from the registry, each pinned.
+//! What the workspace depends on: licences that the crates may be passed on under, from the registry, each
+//! pinned.
 
 use std::path::Path;
 
@@ -21,7 +22,8 @@ const ALLOWED: [&str; 11] = [
     "Zlib",
 ];
 
-/// Of weaker kinds, for programs that are not part of what is vendored or linked: cbindgen makes a header, in a test.
+/// Of weaker kinds, for programs that are not part of what is vendored or linked: cbindgen makes a header, in
+/// a test.
 const TOOLS: [(&str, &str); 1] = [("cbindgen", "MPL-2.0")];
 
 /// Every dependency has an allowed licence and comes from the registry.

@@ -1,5 +1,6 @@
-//! The tables in docs/architectures/: what is simulated, what runs in a slot, what is refused. They are made from the test
-//! vectors, which the backends' tests hold against the decoders, and from the refusals in the backends' sources.
+//! The tables in docs/architectures/: what is simulated, what runs in a slot, what is refused. They are made
+//! from the test vectors, which the backends' tests hold against the decoders, and from the refusals in the
+//! backends' sources.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -227,7 +228,8 @@ mod tests {
         assert_eq!(found.get("Jump").map(String::as_str), Some("JMP rel"));
     }
 
-    /// Every refusal that a vector names is one that the sources declare, so that no row of the table is without a reason.
+    /// Every refusal that a vector names is one that the sources declare, so that no row of the table is
+    /// without a reason.
     #[test]
     fn every_refused_vector_has_its_reason() {
         let root = crate::tree::root();

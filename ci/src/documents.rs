@@ -1,4 +1,5 @@
-//! The documents against the repository: links lead somewhere, what is named in code is there, and words are spelt.
+//! The documents against the repository: links lead somewhere, what is named in code is there, and words are
+//! spelt.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -101,8 +102,8 @@ const MISSPELT: &[(&str, &str)] = &[
     ("writeable", "writable"),
 ];
 
-/// Every relative link of every document leads to a file of the repository, and to a heading there if it says so. A link whose
-/// text is code names something that stands in the file.
+/// Every relative link of every document leads to a file of the repository, and to a heading there if it says
+/// so. A link whose text is code names something that stands in the file.
 pub(crate) fn links_lead_somewhere(root: &Path) -> Result<(), String> {
     let mut wrong = Vec::new();
     for path in tracked(root, ".md")? {
@@ -139,8 +140,8 @@ pub(crate) fn named_tests_exist(root: &Path) -> Result<(), String> {
 const MAPPED: [&str; 8] =
     ["arch-x86_64", "capi", "ci", "elf-symbols", "host-linux", "probe", "probe-bpf", "probe-core"];
 
-/// ARCHITECTURE.md names each source file, by its path below `src` or by its own name. Of modules with a file for each architecture it
-/// names the module.
+/// ARCHITECTURE.md names each source file, by its path below `src` or by its own name. Of modules with a file
+/// for each architecture it names the module.
 pub(crate) fn architecture_names_every_file(root: &Path) -> Result<(), String> {
     let text = read(&root.join("ARCHITECTURE.md"))?;
     let named: BTreeSet<&str> =
@@ -242,7 +243,8 @@ fn follow(root: &Path, document: &Path, link: &Link) -> Result<(), String> {
     let Some(name) = link.text.strip_prefix('`').and_then(|text| text.strip_suffix('`')) else {
         return Ok(());
     };
-    // `Traps::breakpoint`: the last name is what has to be there; the name of a file or a folder is what it is.
+    // `Traps::breakpoint`: the last name is what has to be there; the name of a file or a folder is what it
+    // is.
     let name = name.rsplit("::").next().unwrap_or(name);
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let is_own = Path::new(path)

@@ -1,4 +1,5 @@
-//! The drawing of who needs whom, docs/drawings/crates.svg, made from the manifests: an arrow that points up would show.
+//! The drawing of who needs whom, docs/drawings/crates.svg, made from the manifests: an arrow that points up
+//! would show.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! The files that are derived from the matrix and from other sources, and the check that the committed ones are what would be
-//! generated.
+//! The files that are derived from the matrix and from other sources, and the check that the committed ones
+//! are what would be generated.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +13,8 @@ use crate::docs;
 use crate::job::{self, Job};
 use crate::matrix::{BACKENDS, Mode, TARGETS, Target};
 
-/// Image of the hosted engines: the distribution that the facts about QEMU and the cross packages were measured on.
+/// Image of the hosted engines: the distribution that the facts about QEMU and the cross packages were
+/// measured on.
 const IMAGE: &str = "rust:1-bookworm";
 
 /// How long a hosted engine may take for a job.

@@ -1,10 +1,10 @@
 //! The hit path never panics, allocates or formats: checked on the compiled code, for every architecture.
 //!
-//! `ci/hitpath` is the smallest kernel: it implements `Host` with calls to functions elsewhere and exports the hit path's
-//! entries. It is built as a static library; from the entries every function that can be reached is followed by the
-//! relocations of the code. Each Rust function stands in its own section, so this is the call graph without a
-//! disassembler, and the same for all architectures. Handlers are called through pointers and are not followed: what they
-//! do is their author's business.
+//! `ci/hitpath` is the smallest kernel: it implements `Host` with calls to functions elsewhere and exports
+//! the hit path's entries. It is built as a static library; from the entries every function that can be
+//! reached is followed by the relocations of the code. Each Rust function stands in its own section, so this
+//! is the call graph without a disassembler, and the same for all architectures. Handlers are called through
+//! pointers and are not followed: what they do is their author's business.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -19,7 +19,8 @@ use crate::matrix::{Mode, TARGETS};
 /// Where the exported entries' names begin.
 const ENTRY: &str = "hitpath_";
 
-/// Entries that are called through pointers: what stands between the core and typed handlers. Two parts of their demangled names; each must be there, or this check has gone blind.
+/// Entries that are called through pointers: what stands between the core and typed handlers. Two parts of
+/// their demangled names; each must be there, or this check has gone blind.
 const POINTED_AT: &[(&str, &str)] = &[
     ("probe_core::face::kretprobe::Asked<", ">::enter"),
     ("probe_core::state::handler::Ending<", ">::call_handler"),
@@ -74,8 +75,8 @@ enum Target {
     Name(String),
 }
 
-/// The targets whose compiled hit path is read: the kernels'. Big-endian ELFv1 calls through descriptors; its sources are the
-/// others'.
+/// The targets whose compiled hit path is read: the kernels'. Big-endian ELFv1 calls through descriptors; its
+/// sources are the others'.
 pub(crate) fn triples() -> impl Iterator<Item = &'static str> {
     let kernels = TARGETS.iter().filter(|target| target.mode == Mode::System);
     kernels.filter(|target| !target.abi.contains("ELFv1")).map(|target| target.triple)
@@ -155,7 +156,8 @@ impl Graph {
         }
     }
 
-    /// Visits everything that the entries reach, nearest first, and answers each forbidden thing with the way to it.
+    /// Visits everything that the entries reach, nearest first, and answers each forbidden thing with the way
+    /// to it.
     fn follow(&self, pointed_at: &[(&str, &str)]) -> Result<(), String> {
         let exported = self.exported.iter().filter(|(name, _)| name.starts_with(ENTRY));
         let mut entries: Vec<Place> = exported.map(|(_, &place)| place).collect();

@@ -78,7 +78,8 @@ pub(crate) fn steps(root: &Path) -> Vec<Step> {
 /// The agent of the command `probe`.
 const AGENT: [&str; 5] = ["--package", "probe-trace", "--no-default-features", "--features", "agent"];
 
-/// Clippy for one target: for a process the whole workspace; for a kernel's target, the test kernel and the C library.
+/// Clippy for one target: for a process the whole workspace; for a kernel's target, the test kernel and the C
+/// library.
 fn clippy(root: &Path, target: &Target) -> Vec<Step> {
     let name = |what: &str| format!("clippy {}{what}", target.triple);
     let deny = ["--", "-D", "warnings"];
@@ -89,7 +90,8 @@ fn clippy(root: &Path, target: &Target) -> Vec<Step> {
             let models: &[&str] = if target.is_native() { &[] } else { &["--exclude", "probe-tests-models"] };
             let step = Step::run(name(""), &clippy).args(["--workspace", "--all-targets"]);
             let mut steps = vec![step.args(models.iter().copied()).args(deny).env("PROBE_CHECK_ONLY", "1")];
-            // A feature that the workspace's build leaves out. A static C library loads no agent; natively is enough.
+            // A feature that the workspace's build leaves out. A static C library loads no agent; natively is
+            // enough.
             if target.is_native() && target.triple.contains("gnu") {
                 let step = Step::run(name(" (agent)"), &clippy).args(AGENT).args(["--lib"]).args(deny);
                 steps.push(step.env("PROBE_CHECK_ONLY", "1"));
@@ -141,8 +143,8 @@ fn core_is_neutral(root: &Path) -> Result<(), String> {
     found(wrong)
 }
 
-/// Every backend has the same files; what only one has stands in a folder beside the file that it belongs to. Only
-/// `asm` is gated by the architecture, and only where it is declared.
+/// Every backend has the same files; what only one has stands in a folder beside the file that it belongs to.
+/// Only `asm` is gated by the architecture, and only where it is declared.
 fn backends_look_alike(root: &Path) -> Result<(), String> {
     let mut wrong = Vec::new();
     let mut extra: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();

@@ -1,7 +1,8 @@
 //! `cargo ci`: set-up, tests, lints, benchmarks and the CI matrix. `cargo ci help` says what there is.
 //!
-//! What is supported stands in [`matrix`]; [`job`] makes named jobs of it, [`steps`] says what each does, by [`step`]s; [`setup`]
-//! gets the machine ready for them. [`generate`] writes the files that are derived from others.
+//! What is supported stands in [`matrix`]; [`job`] makes named jobs of it, [`steps`] says what each does, by
+//! [`step`]s; [`setup`] gets the machine ready for them. [`generate`] writes the files that are derived from
+//! others.
 
 mod bench;
 mod cli;

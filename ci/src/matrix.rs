@@ -1,7 +1,8 @@
 //! The one table of what is supported and tested: every target with its mode, linker, runner and needs.
 //!
-//! Set-up, the local test run, the lints, `.cargo/config.toml`, both hosted CI descriptions and the README's support
-//! table are derived from [`TARGETS`]. To support another target, add a row (CONTRIBUTING.md says what else).
+//! Set-up, the local test run, the lints, `.cargo/config.toml`, both hosted CI descriptions and the README's
+//! support table are derived from [`TARGETS`]. To support another target, add a row (CONTRIBUTING.md says
+//! what else).
 
 mod row;
 
@@ -67,7 +68,8 @@ const X86_FAMILY: Backend = Backend {
     pure: &["probe-x86-decode", "--test", "pure", "--test", "vectors"],
 };
 
-/// The target on which the whole workspace is tested, and the only kind of machine on which `cargo ci` runs everything.
+/// The target on which the whole workspace is tested, and the only kind of machine on which `cargo ci` runs
+/// everything.
 pub(crate) const NATIVE: &str = "x86_64-unknown-linux-gnu";
 
 /// The process and the command where each is least like elsewhere, as far as an emulator gets in its time.
@@ -293,7 +295,8 @@ pub(crate) const TARGETS: &[Target] = &[
             &[RISCV],
         )
     },
-    // No vectors, which trap handlers would have to save; link-time optimisation takes them out of `core`, too.
+    // No vectors, which trap handlers would have to save; link-time optimisation takes them out of `core`,
+    // too.
     Target {
         linker: Some("powerpc64-linux-gnu-ld"),
         rustflags: &[

@@ -1,8 +1,8 @@
-//! The mutation check: deliberate defects, applied one at a time to a copy of the repository, each of which the test that
-//! is named with it has to notice.
+//! The mutation check: deliberate defects, applied one at a time to a copy of the repository, each of which
+//! the test that is named with it has to notice.
 //!
-//! The defects are data: `ci/mutants.txt`, whose head says how they are written. A defect that its test does not notice is a
-//! hole in the tests.
+//! The defects are data: `ci/mutants.txt`, whose head says how they are written. A defect that its test does
+//! not notice is a hole in the tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,8 @@ use crate::step;
 /// The table, from the workspace's root.
 pub(crate) const TABLE: &str = "ci/mutants.txt";
 
-/// A test that gives no result within this time has noticed. The longest takes a minute, on a machine that does nothing else.
+/// A test that gives no result within this time has noticed. The longest takes a minute, on a machine that
+/// does nothing else.
 const LIMIT: Duration = Duration::from_secs(5 * 60);
 /// How long building may take.
 const BUILD_LIMIT: Duration = Duration::from_secs(25 * 60);
@@ -174,7 +175,8 @@ struct Copy {
 }
 
 impl Copy {
-    /// Copies what git knows of; what is already there and the same is left alone, so that little is built anew.
+    /// Copies what git knows of; what is already there and the same is left alone, so that little is built
+    /// anew.
     fn make(root: &Path) -> Result<Self, String> {
         let home = root.join("target/mutants");
         let copy = Self { root: home.join("tree"), target: home.join("target") };

@@ -1,5 +1,6 @@
-//! What the benchmark compares with and nothing else needs: the libraries of tests/peers, and frida-gum's Python package in an
-//! environment of its own below the target folder. Where one cannot be had, the benchmark goes without it.
+//! What the benchmark compares with and nothing else needs: the libraries of tests/peers, and frida-gum's
+//! Python package in an environment of its own below the target folder. Where one cannot be had, the
+//! benchmark goes without it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,8 +13,8 @@ const FRIDA: &str = "frida==17.26.0";
 /// The Python environment that has it, from the workspace's root on.
 const PYTHON: &str = "target/peers/venv/bin/python";
 
-/// Builds tests/peers of the repository at `root`, in a folder of its own in `target`, for what cargo builds for
-/// (`CARGO_BUILD_TARGET`); the library.
+/// Builds tests/peers of the repository at `root`, in a folder of its own in `target`, for what cargo builds
+/// for (`CARGO_BUILD_TARGET`); the library.
 pub(crate) fn library(root: &Path, target: &Path) -> Option<PathBuf> {
     let manifest = root.join("tests/peers/Cargo.toml");
     // An older revision has none.

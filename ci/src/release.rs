@@ -1,5 +1,5 @@
-//! `cargo ci release`: the version of all crates at once, the changelog, a commit and a tag. Publishing itself is one command,
-//! which is printed: it cannot be undone, so that a person types it.
+//! `cargo ci release`: the version of all crates at once, the changelog, a commit and a tag. Publishing
+//! itself is one command, which is printed: it cannot be undone, so that a person types it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use crate::{manifest, metadata};
 /// What stands over the changes since the last release.
 const UNRELEASED: &str = "## Unreleased\n";
 
-/// Says what a release would do, packs every crate that is published and builds what was packed, outside of the workspace, in
-/// the order in which they would be published.
+/// Says what a release would do, packs every crate that is published and builds what was packed, outside of
+/// the workspace, in the order in which they would be published.
 ///
 /// # Errors
 /// A sentence, or cargo's words.
@@ -96,8 +96,9 @@ pub(crate) fn compatibility_step(root: &Path) -> Step {
     left_out.fold(Step::run(name, &compare), |step, package| step.args(["--exclude", &package.name]))
 }
 
-/// A folder for what cargo builds of packed crates, without anything of the last time: cargo knows them by name and version alone, and
-/// would build on what it unpacked and compiled then. Its name is what a package's build script looks for.
+/// A folder for what cargo builds of packed crates, without anything of the last time: cargo knows them by
+/// name and version alone, and would build on what it unpacked and compiled then. Its name is what a
+/// package's build script looks for.
 ///
 /// # Errors
 /// A folder cannot be removed, or what cargo said.

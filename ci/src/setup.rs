@@ -1,7 +1,8 @@
 //! `cargo ci setup`: what the machine must have, what it lacks, and installing that.
 //!
-//! Only what is missing is installed, by name and after saying so. A machine that has everything is left alone, also
-//! without a network. Elsewhere than on Debian and Ubuntu the missing packages are printed, not installed.
+//! Only what is missing is installed, by name and after saying so. A machine that has everything is left
+//! alone, also without a network. Elsewhere than on Debian and Ubuntu the missing packages are printed, not
+//! installed.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -14,8 +15,8 @@ use crate::userland;
 /// The oldest toolchain that the crates promise to build with (`rust-version` of the workspace).
 pub(crate) const MSRV: &str = "1.88";
 
-/// A toolchain that is known to have a standard library for every target of the matrix. It is also the oldest with stable
-/// inline assembly on PowerPC, which `rust-version` of the crates that run such assembly says.
+/// A toolchain that is known to have a standard library for every target of the matrix. It is also the oldest
+/// with stable inline assembly on PowerPC, which `rust-version` of the crates that run such assembly says.
 pub(crate) const COMPLETE: &str = "1.95.0";
 
 /// What is to be there: the union over the jobs that somebody wants to run.
@@ -332,7 +333,8 @@ fn has_component(toolchain: &str, component: &str) -> bool {
     sysroot(toolchain).is_some_and(|root| root.join(witness).exists())
 }
 
-/// Resolves `{gcc}` to the newest version for which apt has the package (12 on Debian 12, 13 on Ubuntu 24.04).
+/// Resolves `{gcc}` to the newest version for which apt has the package (12 on Debian 12, 13 on Ubuntu
+/// 24.04).
 fn with_gcc_version(name: &str) -> String {
     let Some((before, after)) = name.split_once("{gcc}") else { return name.to_owned() };
     let found = output(&["apt-cache", "search", "--names-only", &format!("^{before}[0-9]+{after}$")]);
@@ -355,7 +357,8 @@ fn apt_knows(name: &str) -> bool {
 }
 
 fn apt_install(packages: &[String]) -> Result<(), String> {
-    // --no-remove: a conflict (gcc-multilib with the cross compilers, say) must be an error, not a silent removal.
+    // --no-remove: a conflict (gcc-multilib with the cross compilers, say) must be an error, not a silent
+    // removal.
     let words: &[&str] = &["install", "--yes", "--no-install-recommends", "--no-remove"];
     let names: Vec<&str> = packages.iter().map(String::as_str).collect();
     if apt(&[words, &names].concat()).is_ok() {
@@ -379,8 +382,9 @@ fn apt_install(packages: &[String]) -> Result<(), String> {
     })
 }
 
-/// The packages that apt would remove for `names`, such as one from elsewhere that breaks the distribution's version
-/// of its siblings (qemu-utils of the backports), and `name=version` of the distribution's own for each that has one.
+/// The packages that apt would remove for `names`, such as one from elsewhere that breaks the distribution's
+/// version of its siblings (qemu-utils of the backports), and `name=version` of the distribution's own for
+/// each that has one.
 fn in_the_way(names: &[&str]) -> (Vec<String>, Vec<String>) {
     let simulated =
         output(&[&["apt-get", "install", "--simulate", "--no-install-recommends"], names].concat());

@@ -1,7 +1,7 @@
 //! Steps: one command each, run under a time limit with its output kept, and the report about all of them.
 //!
-//! A step ends by its exit status, or it failed: no result within the limit is a failure too. What cannot run here is a
-//! skipped step with its reason in the report, never a silent one.
+//! A step ends by its exit status, or it failed: no result within the limit is a failure too. What cannot run
+//! here is a skipped step with its reason in the report, never a silent one.
 
 mod child;
 mod report;
@@ -129,12 +129,12 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// Runs the steps of all `jobs` (a failure does not hide the next), prints each and then the report, whose last line is the sum.
-/// Answers whether nothing failed.
+/// Runs the steps of all `jobs` (a failure does not hide the next), prints each and then the report, whose
+/// last line is the sum. Answers whether nothing failed.
 ///
-/// Steps of one job run in their order, as they may need each other; as many jobs run at once as there are cores. A job's build
-/// has all cores and keeps the next one's waiting; tests mostly have one core each. With `verbose` jobs run one after the
-/// other, or their output would mix.
+/// Steps of one job run in their order, as they may need each other; as many jobs run at once as there are
+/// cores. A job's build has all cores and keeps the next one's waiting; tests mostly have one core each. With
+/// `verbose` jobs run one after the other, or their output would mix.
 pub(crate) fn run_all(root: &Path, jobs: &[Vec<Step>], verbose: bool) -> bool {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let lanes = if verbose { 1 } else { cores.min(MAX_LANES).min(jobs.len()) };
@@ -194,7 +194,8 @@ fn run_one(root: &Path, step: &Step, tag: &str, screen: &Screen) -> Finished {
     Finished { name: step.name.clone(), outcome, took, cases }
 }
 
-/// Runs a command with its output in `log`, its last line as progress on a terminal, and its end in `shown` when it fails.
+/// Runs a command with its output in `log`, its last line as progress on a terminal, and its end in `shown`
+/// when it fails.
 fn run_logged(
     root: &Path,
     step: &Step,

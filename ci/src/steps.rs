@@ -1,5 +1,5 @@
-//! What each job does, and what must be on the machine for it. `cargo ci test` runs many jobs, a hosted engine one per machine,
-//! and anybody any of them by name.
+//! What each job does, and what must be on the machine for it. `cargo ci test` runs many jobs, a hosted
+//! engine one per machine, and anybody any of them by name.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,12 +12,13 @@ use crate::step::Step;
 
 /// The versions of Rust that manifests promise (`rust-version`), and the toolchains that stand for them.
 const PROMISED: [(&str, &str); 2] = [(MSRV, MSRV), ("1.95", COMPLETE)];
-/// Where the backend's assembly is compiled with its oldest Rust, and the component with that target's standard library.
+/// Where the backend's assembly is compiled with its oldest Rust, and the component with that target's
+/// standard library.
 const PPC64_MSRV: &str = "powerpc64le-unknown-linux-gnu";
 const PPC64_MSRV_STD: &str = "rust-std-powerpc64le-unknown-linux-gnu";
 
-/// How long the whole workspace's tests may take. From nothing, beside another job, their build alone takes ten minutes on two
-/// cores.
+/// How long the whole workspace's tests may take. From nothing, beside another job, their build alone takes
+/// ten minutes on two cores.
 const FROM_NOTHING: Duration = Duration::from_secs(25 * 60);
 
 /// The steps of a job in the workspace at `root`.
@@ -46,8 +47,9 @@ pub(crate) fn all(job: &Job, root: &Path) -> Vec<Step> {
     }
 }
 
-/// The steps that `cargo ci test` runs: of the lints what needs no other target; of the other process targets a selection
-/// ([`selected_steps`]); all of the other jobs. `cargo ci job NAME`, `cargo ci test --whole` and hosted engines run all.
+/// The steps that `cargo ci test` runs: of the lints what needs no other target; of the other process targets
+/// a selection ([`selected_steps`]); all of the other jobs. `cargo ci job NAME`, `cargo ci test --whole` and
+/// hosted engines run all.
 pub(crate) fn short(job: &Job, root: &Path) -> Vec<Step> {
     match job.work {
         Work::Lint => crate::lint::native_steps(root),
@@ -135,7 +137,8 @@ fn selected_steps(target: &Target) -> Vec<Step> {
     steps
 }
 
-/// `cargo install` into a folder of the build's own, then the main job with nothing of the repository in reach.
+/// `cargo install` into a folder of the build's own, then the main job with nothing of the repository in
+/// reach.
 fn install_steps() -> Vec<Step> {
     let install = ["cargo", "install", "--locked", "--path", "probe", "--root", "target/install"];
     let trace = ["trace", "-p", "p libc.so.6:opendir path=$arg1:string", "--", "ls", "/"];
@@ -152,7 +155,8 @@ fn native_steps() -> Vec<Step> {
             limit: FROM_NOTHING,
             ..Step::run(format!("{NATIVE} (user)"), &test).args(["--tests", "--examples"])
         },
-        // The library of the models is the core once more; naming a kind of target would test it, whatever its manifest says.
+        // The library of the models is the core once more; naming a kind of target would test it, whatever
+        // its manifest says.
         Step::run("documentation's examples", &test).args(["--doc", "--exclude", "probe-tests-models"]),
     ]
 }
@@ -162,8 +166,8 @@ fn system_steps(root: &Path, target: &Target) -> Vec<Step> {
     if !has_kernel(root, target) {
         return vec![Step::skip(name, format!("{SYSTEM} has no kernel for it yet"))];
     }
-    // QEMU 7.2 loses patches of text that another CPU executes, so the suite runs the CPUs in turn; contention has a run
-    // of its own, where text is patched while the others wait.
+    // QEMU 7.2 loses patches of text that another CPU executes, so the suite runs the CPUs in turn;
+    // contention has a run of its own, where text is patched while the others wait.
     let runs: [(&str, &[&str]); 6] = [
         ("", &[]),
         (", 4 cpus", &["--cpus", "4"]),
@@ -231,7 +235,8 @@ fn vendor_steps(root: &Path) -> Vec<Step> {
     crate::vendor::architectures().into_iter().map(step).collect()
 }
 
-/// Each crate with the Rust that its manifest names; the backend with PowerPC assembly for that architecture, too.
+/// Each crate with the Rust that its manifest names; the backend with PowerPC assembly for that architecture,
+/// too.
 fn msrv_steps(root: &Path) -> Vec<Step> {
     let packages = match crate::metadata::packages(root) {
         Ok(packages) => packages,
@@ -261,8 +266,8 @@ fn msrv_steps(root: &Path) -> Vec<Step> {
     steps
 }
 
-/// What holds of pure code, as on this machine, and as on a big-endian one that no backend is for: it is the same
-/// everywhere.
+/// What holds of pure code, as on this machine, and as on a big-endian one that no backend is for: it is the
+/// same everywhere.
 fn miri_steps() -> Vec<Step> {
     // Not all: a test with return probes takes minutes there.
     const CORE: &[&str] =
@@ -271,7 +276,8 @@ fn miri_steps() -> Vec<Step> {
     let step = |package, tests: &[&'static str], name: &str, target: &[&'static str]| {
         let miri = ["rustup", "run", "nightly", "cargo", "miri", "test", "--package", package];
         let step = Step::run(format!("{package} under Miri{name}"), &miri);
-        // The toy worlds live for ever; that the core leaks nothing is counted by its own tests (fault injection).
+        // The toy worlds live for ever; that the core leaks nothing is counted by its own tests (fault
+        // injection).
         let step = step.env("CARGO_TARGET_DIR", "target/miri").env("MIRIFLAGS", "-Zmiri-ignore-leaks");
         step.args([target, tests].concat())
     };
@@ -289,8 +295,8 @@ fn nightly_steps() -> Vec<Step> {
     vec![Step { limit: FROM_NOTHING, ..step }]
 }
 
-/// Contexts that hit, register and remove at once, on real threads, and followed calls of a process. The standard library is
-/// built for it, too. docs/reliability.md says what of the process cannot run under it.
+/// Contexts that hit, register and remove at once, on real threads, and followed calls of a process. The
+/// standard library is built for it, too. docs/reliability.md says what of the process cannot run under it.
 fn tsan_steps() -> Vec<Step> {
     const TESTS: [(&str, &[&str]); 2] = [
         ("probe-core", &["--test", "contract", "--", "threads::"]),
@@ -329,8 +335,8 @@ fn fuzz_steps(root: &Path) -> Vec<Step> {
 const LOCKED: [&str; 6] =
     ["", SYSTEM, "tests/peers", "fuzz", "probe-core/tests/no_panic", "probe-bpf/tests/no_panic"];
 
-/// Each lock file against the RustSec database, which is fetched; or against the copy of it in the folder that
-/// `PROBE_ADVISORIES` names, where there is no network.
+/// Each lock file against the RustSec database, which is fetched; or against the copy of it in the folder
+/// that `PROBE_ADVISORIES` names, where there is no network.
 fn advisory_steps() -> Vec<Step> {
     let audit = ["cargo", "audit", "--deny", "yanked"];
     let copy = std::env::var("PROBE_ADVISORIES").ok();

@@ -1,5 +1,5 @@
-//! The long forms: what is too long for `cargo ci test`, which has a short form of each. One command each, `cargo ci
-//! torture NAME`; docs/reliability.md has what they last said.
+//! The long forms: what is too long for `cargo ci test`, which has a short form of each. One command each,
+//! `cargo ci torture NAME`; docs/reliability.md has what they last said.
 
 use std::path::Path;
 use std::time::Duration;
@@ -129,7 +129,8 @@ pub(crate) fn run(root: &Path, name: &str, only: &str, verbose: bool) -> Result<
     }
 }
 
-/// The programs of tests/strangers, all of them in all modes. Their table is the answer, so it is shown as it comes.
+/// The programs of tests/strangers, all of them in all modes. Their table is the answer, so it is shown as it
+/// comes.
 fn strangers(root: &Path, only: &str) -> Result<(), String> {
     let test =
         ["test", "--release", "-p", "probe-tests-strangers", "--test", "strangers", "--", "--only", only];

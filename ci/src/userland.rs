@@ -1,7 +1,8 @@
-//! Programs of another architecture, for the tests of `probe trace`: Debian's own, unpacked into the target folder.
+//! Programs of another architecture, for the tests of `probe trace`: Debian's own, unpacked into the target
+//! folder.
 //!
-//! They are not installed: the machine's own package list stays as it is. apt gets lists and a cache of its own, below
-//! `target/ci`, and its usual sources and keys.
+//! They are not installed: the machine's own package list stays as it is. apt gets lists and a cache of its
+//! own, below `target/ci`, and its usual sources and keys.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,8 +14,8 @@ const APPLETS: &[&str] =
 /// The programs that are called by their own names.
 const PROGRAMS: &[&str] = &["busybox", "git", "sort", "python3"];
 
-/// What the programs' dependencies need to have to be unpacked too: beginnings of their names. The rest, such as perl for git,
-/// is for commands that no test runs; the C library is that of the cross compiler.
+/// What the programs' dependencies need to have to be unpacked too: beginnings of their names. The rest, such
+/// as perl for git, is for commands that no test runs; the C library is that of the cross compiler.
 const NEEDED: &[&str] = &["libexpat", "libffi", "libpcre2-8", "libpython3", "libssl", "python3", "zlib1g"];
 
 /// Where the programs of Debian's `architecture` are, from the workspace's root on.
@@ -42,7 +43,8 @@ pub(crate) fn unpack(root: &Path, packages: &str) -> Result<(), String> {
         std::fs::create_dir_all(work.join(folder)).map_err(failed)?;
     }
     std::fs::write(work.join("state/status"), "").map_err(failed)?;
-    // One source of many may not have this architecture; what counts is whether the download finds the packages.
+    // One source of many may not have this architecture; what counts is whether the download finds the
+    // packages.
     let _ = apt(&work, architecture, &["update"]);
     let simulated = apt(&work, architecture, &[&["--simulate", "install"], &names[..]].concat())?;
     apt(&work, architecture, &[&["download"], &needed(&simulated, &names)[..]].concat())?;
@@ -68,7 +70,8 @@ fn needed<'a>(simulated: &'a str, names: &[&str]) -> Vec<&'a str> {
     packages.filter(is_needed).collect()
 }
 
-/// Puts the programs and busybox's other names into `bin`; the last program last, as it says that all is there.
+/// Puts the programs and busybox's other names into `bin`; the last program last, as it says that all is
+/// there.
 fn install(unpacked: &Path, bin: &Path) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", bin.display());
     std::fs::create_dir_all(bin).map_err(failed)?;

@@ -1,5 +1,6 @@
-//! `cargo ci vendor ARCH DIR`: what a kernel copies. The core, one backend, the crates that it needs, every licence, in
-//! a small workspace that builds offline without this repository; and the list of what the kernel then owes.
+//! `cargo ci vendor ARCH DIR`: what a kernel copies. The core, one backend, the crates that it needs, every
+//! licence, in a small workspace that builds offline without this repository; and the list of what the kernel
+//! then owes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -28,7 +29,8 @@ fn kernel_targets(architecture: &str) -> impl Iterator<Item = &'static Target> {
 /// Makes the folder, builds it for every kernel target of the architecture, and answers the report.
 ///
 /// # Errors
-/// A sentence: the folder is in use, a file cannot be copied, or what was copied does not build (with cargo's words).
+/// A sentence: the folder is in use, a file cannot be copied, or what was copied does not build (with cargo's
+/// words).
 pub(crate) fn vendor(root: &Path, architecture: &str, folder: &Path) -> Result<String, String> {
     if fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(format!("{} is not empty", folder.display()));
@@ -207,7 +209,8 @@ fn size_of_sources(folder: &Path) -> Size {
     sum
 }
 
-/// What we want to stay under, in lines of our code for one architecture: what somebody can still read. Comments help him.
+/// What we want to stay under, in lines of our code for one architecture: what somebody can still read.
+/// Comments help him.
 const GOAL_LINES: usize = 12_000;
 
 fn report(
@@ -317,7 +320,8 @@ fn write(file: &Path, text: &str) -> Result<(), String> {
     made.map_err(|error| format!("cannot write {}: {error}", file.display()))
 }
 
-/// Copies a file with its time, by which cargo sees that nothing has changed since it built the same folder before.
+/// Copies a file with its time, by which cargo sees that nothing has changed since it built the same folder
+/// before.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let copied = || {
         fs::create_dir_all(to.parent().unwrap_or(to))?;

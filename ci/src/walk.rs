@@ -1,5 +1,6 @@
-//! The job `vendor-walk`: makes the kernel of `docs/vendoring.md` out of that page's own code blocks and of what
-//! `cargo ci vendor` copies, boots it, and breaks one obligation after the other to see that the self test names it.
+//! The job `vendor-walk`: makes the kernel of `docs/vendoring.md` out of that page's own code blocks and of
+//! what `cargo ci vendor` copies, boots it, and breaks one obligation after the other to see that the self
+//! test names it.
 
 use std::collections::BTreeMap;
 use std::fs;

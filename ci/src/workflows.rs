@@ -1,5 +1,6 @@
-//! What `actionlint` would say about the generated descriptions for hosted engines, as far as it matters here: they parse, jobs
-//! and steps have what they need, and every expression names something that there is. Tests only.
+//! What `actionlint` would say about the generated descriptions for hosted engines, as far as it matters
+//! here: they parse, jobs and steps have what they need, and every expression names something that there is.
+//! Tests only.
 
 use std::collections::BTreeSet;
 

@@ -122,7 +122,8 @@ fn suspend() {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
 }
 
-/// As [`body`], with a small alternate stack. Without `SA_ONSTACK` faults are not asked about: their handlers run on one all the same.
+/// As [`body`], with a small alternate stack. Without `SA_ONSTACK` faults are not asked about: their handlers
+/// run on one all the same.
 extern "C" fn body_on_small(none: *mut c_void) -> *mut c_void {
     const PRIVATE: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let access = libc::PROT_READ | libc::PROT_WRITE;

@@ -1,5 +1,5 @@
-//! HIT_1: a program on x86 that steps itself (TF) has a trap behind each of its instructions, and no other, also where they are
-//! simulated or run as a copy.
+//! HIT_1: a program on x86 that steps itself (TF) has a trap behind each of its instructions, and no other,
+//! also where they are simulated or run as a copy.
 #![cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 
 mod common;
@@ -11,8 +11,8 @@ use probe_host_linux::{Hit, Kprobe, probes, signals};
 use std::arch::global_asm;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-// `steps_taken(flags)` loads the flags, runs instructions of all kinds, and loads the flags that it had: NOPs, what is simulated, what is
-// copied alone and what is copied with a breakpoint behind it.
+// `steps_taken(flags)` loads the flags, runs instructions of all kinds, and loads the flags that it had:
+// NOPs, what is simulated, what is copied alone and what is copied with a breakpoint behind it.
 #[cfg(target_arch = "x86_64")]
 global_asm!(
     ".pushsection .text.steps_taken,\"ax\",@progbits",

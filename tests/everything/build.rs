@@ -1,5 +1,6 @@
-//! Builds the agent: this same package as a shared object, with the feature `agent`, optimised, for the same target. And,
-//! for targets that run under QEMU, the plugin of `tests/user` that counts instructions, for the machine that builds.
+//! Builds the agent: this same package as a shared object, with the feature `agent`, optimised, for the same
+//! target. And, for targets that run under QEMU, the plugin of `tests/user` that counts instructions, for the
+//! machine that builds.
 
 use std::env;
 use std::path::{Path, PathBuf};

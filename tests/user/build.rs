@@ -1,5 +1,5 @@
-//! Builds the plugin that counts instructions under QEMU (`plugin/counts.rs`), for the machine that builds: that is where
-//! QEMU runs. Only for targets whose tests may run under QEMU's user mode.
+//! Builds the plugin that counts instructions under QEMU (`plugin/counts.rs`), for the machine that builds:
+//! that is where QEMU runs. Only for targets whose tests may run under QEMU's user mode.
 
 use std::env::var;
 use std::path::PathBuf;

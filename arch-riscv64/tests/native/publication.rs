@@ -1,4 +1,5 @@
-//! Publication (SAFE_3): QEMU shows stale text to nobody, so this holds no more than that what has been published runs.
+//! Publication (SAFE_3): QEMU shows stale text to nobody, so this holds no more than that what has been
+//! published runs.
 
 use probe_arch_riscv64::Riscv64;
 use probe_core::CodeAddr;

@@ -1,4 +1,5 @@
-//! Trampolines, executed: what a caller sees after a probed function has returned, and a function behind a detour (RET_4, HIT_1).
+//! Trampolines, executed: what a caller sees after a probed function has returned, and a function behind a
+//! detour (RET_4, HIT_1).
 
 use probe_arch_riscv64::regs::{A0, RA, SP};
 use probe_arch_riscv64::{PtRegs, Riscv64};

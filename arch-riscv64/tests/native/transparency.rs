@@ -1,4 +1,5 @@
-//! The same state before, the same state after, with and without a probe: for every vector that is not refused.
+//! The same state before, the same state after, with and without a probe: for every vector that is not
+//! refused.
 
 use crate::classes;
 use crate::coverage::{Coverage, LEAST_STATES, Way};

@@ -1,8 +1,9 @@
 //! The marks of docs/benchmarks.md, and whether a run keeps them.
 //!
-//! Most marks are ratios of two figures of one run, because absolute figures are a machine's. A benchmark program tells, beside
-//! a figure, how far its repetitions scatter: `NAME.noise`, half of the interval that holds the true median with 95 %
-//! probability, as a share of the figure. A mark counts as missed when the figure is above it by more than that.
+//! Most marks are ratios of two figures of one run, because absolute figures are a machine's. A benchmark
+//! program tells, beside a figure, how far its repetitions scatter: `NAME.noise`, half of the interval that
+//! holds the true median with 95 % probability, as a share of the figure. A mark counts as missed when the
+//! figure is above it by more than that.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! A new architecture edits few existing files: what names every family of backends would have to name the next one, too, and
-//! CONTRIBUTING.md has to list it.
+//! A new architecture edits few existing files: what names every family of backends would have to name the
+//! next one, too, and CONTRIBUTING.md has to list it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,8 +11,8 @@ use crate::tree::tracked;
 /// How many existing files a new architecture may edit.
 const AT_MOST: usize = 12;
 
-/// Files that name every family for another reason: generated ones, prose, lists of defects and of exceptions. What is left of a
-/// file's name or folder after that of a backend is that backend's.
+/// Files that name every family for another reason: generated ones, prose, lists of defects and of
+/// exceptions. What is left of a file's name or folder after that of a backend is that backend's.
 const APART: [&str; 9] = [
     ".md",
     ".lock",

@@ -1,5 +1,6 @@
-//! ARCHITECTURE: the core has floors. A file imports what is on its own floor or below, the two halves do not know each other, and no
-//! files import each other in a circle. Nor do the files of the other crates named here.
+//! ARCHITECTURE: the core has floors. A file imports what is on its own floor or below, the two halves do not
+//! know each other, and no files import each other in a circle. Nor do the files of the other crates named
+//! here.
 
 use std::collections::{BTreeMap, BTreeSet};
 

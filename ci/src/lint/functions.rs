@@ -1,4 +1,5 @@
-//! The functions of a source file, by its layout: rustfmt ends a function with a brace as far in as its first line.
+//! The functions of a source file, by its layout: rustfmt ends a function with a brace as far in as its first
+//! line.
 
 /// One function, with its signature and body.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! STYLE: a `SAFETY` comment discharges what is owed. In a function that is safe to call, "the caller has the lock" discharges
-//! nothing: no signature makes a caller promise it. A token, a guard or an `unsafe fn` does.
+//! STYLE: a `SAFETY` comment discharges what is owed. In a function that is safe to call, "the caller has the
+//! lock" discharges nothing: no signature makes a caller promise it. A token, a guard or an `unsafe fn` does.
 
 use super::functions::functions_of;
 use super::{Source, found};
@@ -63,7 +63,8 @@ fn check_with(sources: &[Source], left: &[(&str, usize)]) -> Result<(), String> 
     found(wrong)
 }
 
-/// Where such comments stand in one file of a crate's library or program: tests and examples have callers that are seen.
+/// Where such comments stand in one file of a crate's library or program: tests and examples have callers
+/// that are seen.
 fn places_in(source: &Source) -> Vec<String> {
     let functions = functions_of(&source.text);
     let mut places = Vec::new();

@@ -24,11 +24,12 @@ impl Mode {
     }
 }
 
-/// Something that must be on the machine, how to see that it is, and the Debian and Ubuntu package that brings it.
+/// Something that must be on the machine, how to see that it is, and the Debian and Ubuntu package that
+/// brings it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Need {
-    /// Debian's and Ubuntu's name. `{gcc}` stands for the newest GCC version that the distribution has; with an
-    /// architecture (`busybox,git:arm64`) they are unpacked below the target folder, not installed.
+    /// Debian's and Ubuntu's name. `{gcc}` stands for the newest GCC version that the distribution has; with
+    /// an architecture (`busybox,git:arm64`) they are unpacked below the target folder, not installed.
     pub(crate) package: &'static str,
     /// What the package brings; present, from wherever it came, means that nothing has to be installed.
     pub(crate) witness: Witness,
@@ -105,7 +106,8 @@ pub(crate) struct Target {
     pub(crate) needs: &'static [Need],
     /// The packages that are built for it in [`Mode::Build`]; elsewhere the mode says what is run.
     pub(crate) packages: &'static [&'static str],
-    /// Beside the conformance suite and the walk, what `cargo ci test` runs on it (user mode): arguments of `cargo test -p`.
+    /// Beside the conformance suite and the walk, what `cargo ci test` runs on it (user mode): arguments of
+    /// `cargo test -p`.
     pub(crate) selected: &'static [&'static [&'static str]],
     /// Its generated encodings, for `cargo ci torture generated`.
     pub(crate) generated: Option<Long>,
@@ -116,7 +118,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Whether this is the machine that most developers and hosted engines have, and on which everything is run.
+    /// Whether this is the machine that most developers and hosted engines have, and on which everything is
+    /// run.
     pub(crate) fn is_native(&self) -> bool {
         self.triple == NATIVE
     }

@@ -1,4 +1,5 @@
-//! A command's process: its lines of output as they come, its end, and the limit after which it is ended with all that it has started.
+//! A command's process: its lines of output as they come, its end, and the limit after which it is ended with
+//! all that it has started.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -6,7 +7,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// Runs `command` to its end, or for `limit`: then it is ended, and there is no status. With all its lines of output.
+/// Runs `command` to its end, or for `limit`: then it is ended, and there is no status. With all its lines of
+/// output.
 pub(crate) fn run_within(
     command: Command,
     limit: Duration,
@@ -17,7 +19,8 @@ pub(crate) fn run_within(
     Ok((status, all))
 }
 
-/// Starts `command`; its lines of output and errors come through the channel, in the order in which they are read.
+/// Starts `command`; its lines of output and errors come through the channel, in the order in which they are
+/// read.
 pub(super) fn spawn(mut command: Command) -> std::io::Result<(Child, Receiver<String>)> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (sender, lines) = mpsc::channel();

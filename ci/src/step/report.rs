@@ -25,7 +25,8 @@ pub(crate) struct Finished {
     pub(super) cases: [u64; 3],
 }
 
-/// Standard output, which lanes share: whole lines, and on a terminal one line of progress that is overwritten in place.
+/// Standard output, which lanes share: whole lines, and on a terminal one line of progress that is
+/// overwritten in place.
 pub(super) struct Screen {
     on_terminal: bool,
     pub(super) verbose: bool,
@@ -60,7 +61,8 @@ impl Screen {
     }
 }
 
-/// The table of all steps, what took longest first, then what was skipped, the test cases, and the sum as the last line.
+/// The table of all steps, what took longest first, then what was skipped, the test cases, and the sum as the
+/// last line.
 pub(super) fn report(finished: &[Finished], took: Duration) -> String {
     let mut rows: Vec<_> = finished.iter().collect();
     rows.sort_by_key(|step| std::cmp::Reverse(step.took));
@@ -114,8 +116,8 @@ pub(crate) fn cases_of(lines: &[String]) -> [u64; 3] {
     cases
 }
 
-/// Adds what a test program's closing line says: "test result: ok. 12 passed; 0 failed; 1 ignored; …", and the single
-/// lines of the test kernels: "ok NAME", "not ok NAME".
+/// Adds what a test program's closing line says: "test result: ok. 12 passed; 0 failed; 1 ignored; …", and
+/// the single lines of the test kernels: "ok NAME", "not ok NAME".
 pub(super) fn count_cases(line: &str, cases: &mut [u64; 3]) {
     cases[0] += u64::from(line.starts_with("ok "));
     cases[1] += u64::from(line.starts_with("not ok "));

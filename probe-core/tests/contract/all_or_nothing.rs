@@ -26,7 +26,8 @@ pub(crate) fn unchanged<T>(world: &'static World, attempt: impl FnOnce() -> T) -
     result
 }
 
-/// A batch that needs everything: slots, stubs, pools, a post handler on a boosted point that is there already.
+/// A batch that needs everything: slots, stubs, pools, a post handler on a boosted point that is there
+/// already.
 pub(crate) fn demanding_batch(world: &'static World) -> Vec<AnyProbe<Toy>> {
     let mut probes: Vec<AnyProbe<Toy>> = Vec::new();
     for name in ["f", "g"] {

@@ -1,4 +1,5 @@
-//! An allocator that counts, that poisons what is freed, and that aborts the process where allocating is forbidden.
+//! An allocator that counts, that poisons what is freed, and that aborts the process where allocating is
+//! forbidden.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -6,7 +7,8 @@ use std::cell::Cell;
 struct Counting;
 
 thread_local! {
-    /// Bytes that this thread has allocated less those it has freed, with what the allocator needs for each block.
+    /// Bytes that this thread has allocated less those it has freed, with what the allocator needs for each
+    /// block.
     static LIVE: Cell<isize> = const { Cell::new(0) };
     /// The allocation that fails, counted down; 0: none does.
     static FAILING: Cell<usize> = const { Cell::new(0) };
@@ -36,7 +38,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What an allocator sets aside for a block, as glibc's does: a word before it, in steps of two words, and at least four.
+/// What an allocator sets aside for a block, as glibc's does: a word before it, in steps of two words, and at
+/// least four.
 fn taken(layout: Layout) -> isize {
     const WORD: usize = size_of::<usize>();
     (layout.size() + WORD).next_multiple_of(2 * WORD).max(4 * WORD) as isize

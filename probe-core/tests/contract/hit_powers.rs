@@ -1,4 +1,5 @@
-//! HIT_6, HIT_9 and HIT_11 where a backend does more than the smallest one: it borrows registers, runs system calls, follows calls.
+//! HIT_6, HIT_9 and HIT_11 where a backend does more than the smallest one: it borrows registers, runs system
+//! calls, follows calls.
 
 use super::*;
 use probe_core::limits::MAX_DEPTH;

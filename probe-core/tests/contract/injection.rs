@@ -1,7 +1,7 @@
-//! Fault injection: over each operation of the registry, the n-th allocation fails, or the n-th write of text, or the n-th
-//! chunk of executable memory, once or from then on, for all n. Whatever the operation answers: the program runs as before, the
-//! probes that are there count each call, an operation that failed has changed nothing, and in the end everything can be
-//! removed and nothing is left.
+//! Fault injection: over each operation of the registry, the n-th allocation fails, or the n-th write of
+//! text, or the n-th chunk of executable memory, once or from then on, for all n. Whatever the operation
+//! answers: the program runs as before, the probes that are there count each call, an operation that failed
+//! has changed nothing, and in the end everything can be removed and nothing is left.
 
 use super::*;
 use probe_core::error::{BatchError, Errno, RemoveError};
@@ -227,8 +227,8 @@ fn inject(scene: fn() -> Scene, failure: Failure, operation: fn(&mut Scene) -> O
         }
         let bare = *left.last().unwrap();
         for (index, left) in left.iter().enumerate() {
-            // A detour more, kept for good, or points that a context may be in unseen. A pool costs more; that nothing
-            // adds up is `faults_again_and_again_cost_nothing_more`.
+            // A detour more, kept for good, or points that a context may be in unseen. A pool costs more;
+            // that nothing adds up is `faults_again_and_again_cost_nothing_more`.
             assert!(left.0 <= bare.0 + 2048, "{fault:?} {}: {} bytes, not {}", index + 1, left.0, bare.0);
             // A chunk of slots may stay for such points.
             assert!(left.1 <= bare.1 + 1, "{fault:?} {}: {} chunks, not {}", index + 1, left.1, bare.1);

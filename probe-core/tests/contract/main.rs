@@ -1,4 +1,5 @@
-//! The contract, rule by rule, on a toy architecture: every rule that needs no real one has a test that names it.
+//! The contract, rule by rule, on a toy architecture: every rule that needs no real one has a test that names
+//! it.
 
 #![allow(unreachable_pub, reason = "the toy is also included by the documentation's example")]
 #![allow(clippy::duplicate_mod, reason = "the rules run on two toys")]

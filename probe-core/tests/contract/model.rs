@@ -1,8 +1,8 @@
-//! The registry against a plain model: random sequences of operations are done on both, and after each one all that can be
-//! seen is compared: results, handlers in their order, counters, text, the listing.
+//! The registry against a plain model: random sequences of operations are done on both, and after each one
+//! all that can be seen is compared: results, handlers in their order, counters, text, the listing.
 //!
-//! `PROPTEST_CASES=100000 cargo test --release -p probe-core --test contract model` is the long form. What has failed once is
-//! kept in `model.seeds` and tried first.
+//! `PROPTEST_CASES=100000 cargo test --release -p probe-core --test contract model` is the long form. What
+//! has failed once is kept in `model.seeds` and tried first.
 
 use super::*;
 use probe_core::error::Errno;
@@ -173,7 +173,8 @@ impl Pair {
         self.compare();
     }
 
-    // ---- registering --------------------------------------------------------------------------------------------------
+    // ---- registering
+    // --------------------------------------------------------------------------------------------------
 
     fn real(&self, wanted: &Wanted, number: usize) -> AnyProbe<Toy> {
         let log = self.log;
@@ -269,7 +270,8 @@ impl Pair {
         }
     }
 
-    // ---- everything else ----------------------------------------------------------------------------------------------
+    // ---- everything else
+    // ----------------------------------------------------------------------------------------------
 
     fn unregister(&mut self, which: &[usize]) {
         let mut leaving = Vec::new();
@@ -354,7 +356,8 @@ impl Pair {
         assert_eq!(self.log.take(), expected);
     }
 
-    // ---- what can be seen ---------------------------------------------------------------------------------------------
+    // ---- what can be seen
+    // ---------------------------------------------------------------------------------------------
 
     fn compare(&self) {
         for (modelled, probe) in &self.probes {
@@ -490,8 +493,9 @@ fn model_of_the_registry_and_the_registry_agree() {
         config.cases /= 8;
     }
     let operations = prop::collection::vec(operation(), 1..60);
-    // A world lives for ever with the chunks that it keeps, of which there are a few thousand: sixteen sequences share one. A
-    // failure ends it, so that the shorter sequences that are then tried do not inherit what went wrong.
+    // A world lives for ever with the chunks that it keeps, of which there are a few thousand: sixteen
+    // sequences share one. A failure ends it, so that the shorter sequences that are then tried do not
+    // inherit what went wrong.
     let shared = std::cell::Cell::new(None);
     let run = TestRunner::new(config).run(&operations, |operations| {
         let (uses, mut pair) = shared.take().unwrap_or_else(|| (1, Pair::new()));
@@ -505,8 +509,8 @@ fn model_of_the_registry_and_the_registry_agree() {
     run.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Many points at once, so that entries of the table lie behind one another, and slots in one word of their map; taken out
-/// in an order of their own.
+/// Many points at once, so that entries of the table lie behind one another, and slots in one word of their
+/// map; taken out in an order of their own.
 #[test]
 fn model_of_many_points_that_come_and_go_in_any_order() {
     let places = if is_emulated() { 60 } else { 300 };

@@ -1,5 +1,5 @@
-//! SAFE_2 and SAFE_3, step by step: at every write of text that an operation makes, before it and after it, the program runs
-//! and ends as without probes.
+//! SAFE_2 and SAFE_3, step by step: at every write of text that an operation makes, before it and after it,
+//! the program runs and ends as without probes.
 
 use super::*;
 use probe_core::handler::Answer;
@@ -80,8 +80,8 @@ fn safe_3_at_every_write_of_a_jump_the_program_goes_on() {
     assert!(world.text() == text);
 }
 
-/// Whoever hits a breakpoint as soon as it stands there finds its point armed: a fault of the simulated instruction is its
-/// probe's.
+/// Whoever hits a breakpoint as soon as it stands there finds its point armed: a fault of the simulated
+/// instruction is its probe's.
 #[test]
 fn safe_2_a_breakpoint_counts_from_its_first_moment() {
     let world = World::new();
@@ -109,7 +109,8 @@ fn safe_2_a_breakpoint_counts_from_its_first_moment() {
     assert_eq!((written.load(SeqCst), asked.load(SeqCst)), (1, 1));
 }
 
-/// What one write of text has changed: the offsets in the function, and how often the cores had been synchronised before.
+/// What one write of text has changed: the offsets in the function, and how often the cores had been
+/// synchronised before.
 type Written = (Vec<usize>, usize);
 
 /// The writes to the `len` bytes at `function` that `operation` makes.
@@ -131,8 +132,8 @@ fn writes_of(world: &'static World, function: usize, len: usize, operation: impl
     writes.lock().unwrap().clone()
 }
 
-/// Breakpoints where displaced instructions start, then what lies between, then the first byte; backwards in reverse. The
-/// cores are synchronised between the stages, and after the last.
+/// Breakpoints where displaced instructions start, then what lies between, then the first byte; backwards in
+/// reverse. The cores are synchronised between the stages, and after the last.
 #[test]
 fn safe_3_a_jump_is_laid_in_stages_with_a_synchronisation_after_each() {
     let world = World::new();
@@ -180,8 +181,8 @@ fn safe_3_at_every_write_of_a_jump_that_fails_the_program_goes_on() {
     }
 }
 
-/// A way back that has ended half-way leaves text that is still known: the probe is not taken for gone, a new one joins it, and the
-/// instructions under the torn jump are read as they were.
+/// A way back that has ended half-way leaves text that is still known: the probe is not taken for gone, a new
+/// one joins it, and the instructions under the torn jump are read as they were.
 #[test]
 fn safe_3_a_jump_that_is_taken_away_half_way_is_still_known() {
     for number in 2.. {

@@ -31,7 +31,8 @@ fn reg_13_what_somebody_else_has_written_over_our_breakpoint_stays() {
     assert_eq!(world.run(f, &[1]).0, End::Trapped(f));
 }
 
-/// The handle is dropped while text cannot be written: what it leaves goes with a later call, whether other probes stand there or not.
+/// The handle is dropped while text cannot be written: what it leaves goes with a later call, whether other
+/// probes stand there or not.
 #[test]
 fn reg_16_a_handle_that_is_dropped_where_text_cannot_be_written_leaves_nothing() {
     for others in 0..2 {

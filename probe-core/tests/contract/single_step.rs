@@ -1,5 +1,5 @@
-//! Slots that the processor steps (HIT_1): the trap after the instruction ends the step, the breakpoint behind it what that trap
-//! cannot.
+//! Slots that the processor steps (HIT_1): the trap after the instruction ends the step, the breakpoint
+//! behind it what that trap cannot.
 
 use super::*;
 use probe_core::CodeAddr;
@@ -81,7 +81,8 @@ fn hit_5_a_step_of_the_program_is_not_ours() {
     assert_eq!(world.probes.traps().step(&mut cpu.regs), Trap::NotOurs);
 }
 
-/// HIT_1: what a host asks whose program steps itself: where the processor traps by itself, and where the host has to.
+/// HIT_1: what a host asks whose program steps itself: where the processor traps by itself, and where the
+/// host has to.
 #[test]
 fn hit_1_a_copy_is_told_from_text() {
     let world = World::new();
@@ -101,7 +102,8 @@ fn hit_1_a_copy_is_told_from_text() {
     drop(probe);
 }
 
-/// HIT_6: beyond the frames of a context, and in one that the host has no room for, the slot's breakpoint ends the step.
+/// HIT_6: beyond the frames of a context, and in one that the host has no room for, the slot's breakpoint
+/// ends the step.
 #[test]
 fn hit_6_without_a_frame_a_stepped_slot_ends_in_its_breakpoint() {
     let world = stepping();

@@ -1,5 +1,5 @@
-//! What a host says about tasks and stacks, and what becomes of calls when it is late or wrong: RET_11, RET_13, and pools that grow (RET_2,
-//! RET_3).
+//! What a host says about tasks and stacks, and what becomes of calls when it is late or wrong: RET_11,
+//! RET_13, and pools that grow (RET_2, RET_3).
 
 use super::kretprobe::recursive;
 use super::*;
@@ -39,7 +39,8 @@ fn counting_exits(world: &'static World, calls: i32) -> (Probe<ToyHost>, &'stati
     (world.probes.register(probe).unwrap(), exits)
 }
 
-/// `current` changes before the stack does: a call of one task is entered while the host says that another one runs, which ends.
+/// `current` changes before the stack does: a call of one task is entered while the host says that another
+/// one runs, which ends.
 #[rstest]
 fn ret_11_a_task_that_is_told_too_early_loses_no_return(
     #[values(false, true)] swapped: bool,
@@ -72,8 +73,9 @@ fn ret_11_a_task_that_is_told_too_early_loses_no_return(
     assert!(task_a.is_idle() && task_b.is_idle());
 }
 
-/// An interrupt arrives when a call has just returned to its stub, overwrites the popped word, and calls what is followed: on a stack of its
-/// own while the host goes on to say that the interrupted task runs, and on the task's.
+/// An interrupt arrives when a call has just returned to its stub, overwrites the popped word, and calls what
+/// is followed: on a stack of its own while the host goes on to say that the interrupted task runs, and on
+/// the task's.
 #[rstest]
 fn ret_11_an_interrupt_at_the_moment_of_a_return_loses_no_return(
     #[values(false, true)] swapped: bool,
@@ -116,7 +118,8 @@ fn ret_11_an_interrupt_at_the_moment_of_a_return_loses_no_return(
     assert!(task.is_idle());
 }
 
-/// A followed call on an interrupt's stack is pending while the interrupted task's are: neither is taken for the other's leavings.
+/// A followed call on an interrupt's stack is pending while the interrupted task's are: neither is taken for
+/// the other's leavings.
 #[rstest]
 fn ret_11_calls_on_an_interrupts_stack_abandon_none_of_the_task(#[values(false, true)] swapped: bool) {
     let (world, context) = world();
@@ -137,7 +140,8 @@ fn ret_11_calls_on_an_interrupts_stack_abandon_none_of_the_task(#[values(false, 
     assert_eq!((exits.load(SeqCst), probe.counters().abandoned, task.is_idle()), (3, 0, true));
 }
 
-/// Nothing is known about stacks: calls return as ever, and one that never does keeps its instance, until the probe goes.
+/// Nothing is known about stacks: calls return as ever, and one that never does keeps its instance, until the
+/// probe goes.
 #[test]
 fn ret_11_where_no_stack_is_known_calls_are_followed_all_the_same() {
     let (world, context) = world();
@@ -183,7 +187,8 @@ fn ret_11_a_call_below_the_stack_pointer_is_dropped_though_its_frame_is_intact()
     assert_eq!((probe.counters().missed_pool, probe.counters().pool_high_water), (0, 5));
 }
 
-/// A call that has been given up returns all the same, once another call has been followed by its instance: never to that one's caller.
+/// A call that has been given up returns all the same, once another call has been followed by its instance:
+/// never to that one's caller.
 #[test]
 fn ret_11_an_instance_that_was_given_up_is_taken_last() {
     let (world, _) = world();
@@ -234,7 +239,8 @@ fn ret_11_the_stub_of_a_call_that_was_given_up_outlives_its_probe() {
     assert_eq!(world.host().live_chunks.load(SeqCst), 1, "the slot");
 }
 
-/// Threads end within coroutines' calls, and the probes go: a pool goes with its probe, and a stub when its call has returned.
+/// Threads end within coroutines' calls, and the probes go: a pool goes with its probe, and a stub when its
+/// call has returned.
 #[test]
 fn ret_6_a_pool_goes_with_its_probe_though_a_call_of_it_was_given_up() {
     const ROUNDS: usize = 8;
@@ -402,7 +408,8 @@ fn ret_2_a_pool_that_has_not_asked_grows_to_the_calls_that_are_to_come() {
     cpus.iter_mut().for_each(|cpu| assert_eq!(cpu.run(200), End::Returned));
 }
 
-/// Instances of calls that a longjmp has left serve again: a pool does not grow with how many were left, but with how many are in flight.
+/// Instances of calls that a longjmp has left serve again: a pool does not grow with how many were left, but
+/// with how many are in flight.
 #[test]
 fn ret_2_calls_that_are_left_make_no_pool_grow() {
     let (world, _) = world();

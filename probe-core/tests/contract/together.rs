@@ -1,5 +1,6 @@
-//! REG_21: probes of every kind come to one place and go from it in any order, each in a registration of its own, by trap and by
-//! jump. What stands in text, what runs and what the listing says are compared after each step.
+//! REG_21: probes of every kind come to one place and go from it in any order, each in a registration of its
+//! own, by trap and by jump. What stands in text, what runs and what the listing says are compared after each
+//! step.
 
 use super::optimise::{has_jump, list, plus_six};
 use super::*;
@@ -211,7 +212,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// Another thread removes a probe when the resolver has read its breakpoint and not yet looked for the probe: it has to wait.
+/// Another thread removes a probe when the resolver has read its breakpoint and not yet looked for the probe:
+/// it has to wait.
 #[test]
 fn safe_4_nothing_goes_while_a_place_is_resolved() {
     let world = World::new();

@@ -1,4 +1,5 @@
-//! Watchpoints: what the core does with a power that the toy's host has, and without it. And the self test on a function.
+//! Watchpoints: what the core does with a power that the toy's host has, and without it. And the self test on
+//! a function.
 
 use super::*;
 use probe_core::error::{EnableError, Errno, SelfTestError};

@@ -1,5 +1,5 @@
-//! A target with an instruction whose slot borrows a register, on every architecture: the one that is given back when
-//! the step has ended.
+//! A target with an instruction whose slot borrows a register, on every architecture: the one that is given
+//! back when the step has ended.
 
 /// Runs one instruction whose slot borrows a register, and returns 1 if that register has kept its value.
 ///

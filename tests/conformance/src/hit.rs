@@ -212,8 +212,8 @@ fn borrow<S: Suite>() -> usize {
     is_kept
 }
 
-/// In a handler at `outer`: more steps than have a frame are begun and left open, as if each had been interrupted by the next; then an
-/// instruction that borrows a register is really run; then the steps end.
+/// In a handler at `outer`: more steps than have a frame are begun and left open, as if each had been
+/// interrupted by the next; then an instruction that borrows a register is really run; then the steps end.
 fn hit_6_a_borrowed_register_is_given_back_deeper_than_the_stack_of_hits<S: Suite>(
     probes: &'static Probes<S::Host>,
 ) -> Outcome {

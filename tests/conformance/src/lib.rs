@@ -36,11 +36,13 @@ pub trait Suite: Sized + 'static {
     /// The one set of probes of this program.
     fn probes() -> &'static Probes<Self::Host>;
 
-    /// Runs `body(0)` … `body(n - 1)` at the same time on `n` contexts (threads, CPUs), and returns when all are done.
-    /// Where there are fewer contexts, but at least two, some of them run several bodies one after the other, in order.
+    /// Runs `body(0)` … `body(n - 1)` at the same time on `n` contexts (threads, CPUs), and returns when all
+    /// are done. Where there are fewer contexts, but at least two, some of them run several bodies one after
+    /// the other, in order.
     fn run_on_contexts(n: usize, body: &(dyn Fn(usize) + Sync));
 
-    /// Where the segment in GS begins (x86), as the program that runs the suite has it in the running context.
+    /// Where the segment in GS begins (x86), as the program that runs the suite has it in the running
+    /// context.
     fn gs_base() -> usize {
         0
     }

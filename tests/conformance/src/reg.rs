@@ -368,7 +368,8 @@ fn reg_18_a_handler_may_disable_its_probe<S: Suite>(probes: &'static Probes<S::H
     Ok(())
 }
 
-/// Unwind information, where a host has it, knows the function for one that is called; without it the name counts.
+/// Unwind information, where a host has it, knows the function for one that is called; without it the name
+/// counts.
 fn reg_19_a_return_probe_stands_only_where_a_call_comes<S: Suite>(
     probes: &'static Probes<S::Host>,
 ) -> Outcome {

@@ -38,7 +38,8 @@ pub extern "C" fn conformance_mul(a: usize, b: usize) -> usize {
     black_box(a).wrapping_mul(b)
 }
 
-/// Functions of two arguments that nothing else probes, so that their places have no history: name, function, and what they add.
+/// Functions of two arguments that nothing else probes, so that their places have no history: name, function,
+/// and what they add.
 macro_rules! fresh {
     ($($name:ident $constant:literal),*) => {
         $(
@@ -126,8 +127,8 @@ pub extern "C" fn conformance_ten(
     words.iter().zip(1..).fold(0, |sum, (word, position)| sum + word * position)
 }
 
-/// A loop with a branch, a call and memory in it: the sum of the bytes of a pseudo-random sequence that starts
-/// with `seed`, over `rounds` steps.
+/// A loop with a branch, a call and memory in it: the sum of the bytes of a pseudo-random sequence that
+/// starts with `seed`, over `rounds` steps.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn conformance_mix(seed: usize, rounds: usize) -> usize {
@@ -146,7 +147,8 @@ pub extern "C" fn conformance_mix(seed: usize, rounds: usize) -> usize {
     table.iter().fold(0, |sum, &byte| (sum << 1) ^ usize::from(byte))
 }
 
-/// Twice its argument, under the name of a part that is jumped to: where a host knows better, it is a function.
+/// Twice its argument, under the name of a part that is jumped to: where a host knows better, it is a
+/// function.
 #[unsafe(export_name = "conformance_part.cold")]
 #[inline(never)]
 pub extern "C" fn conformance_part(n: usize) -> usize {

@@ -1,4 +1,5 @@
-//! REG_21: probes of every kind come to one place and go from it in any order, each in a registration of its own.
+//! REG_21: probes of every kind come to one place and go from it in any order, each in a registration of its
+//! own.
 
 use crate::check::{Outcome, equal, ok, that};
 use crate::hit::cell;

@@ -1,4 +1,5 @@
-//! Watchpoints. The contract has no chapter on them: they keep what it says of kprobes, as each case's name tells.
+//! Watchpoints. The contract has no chapter on them: they keep what it says of kprobes, as each case's name
+//! tells.
 //!
 //! Where the host has no such power, the one thing that is checked is what it answers.
 

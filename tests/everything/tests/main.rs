@@ -1,10 +1,11 @@
-//! Real programs with a probe on every instruction: of the program, of every library that it is linked with, and of the
-//! loader, all at once. What they print and their exit status are those of the bare run. Programs with one thread are also
-//! run without probes and counted by means that know nothing of probes (`steps`): every probe has then counted what was
-//! executed at its place, and what was executed and not probed is a refusal, listed by reason.
+//! Real programs with a probe on every instruction: of the program, of every library that it is linked with,
+//! and of the loader, all at once. What they print and their exit status are those of the bare run. Programs
+//! with one thread are also run without probes and counted by means that know nothing of probes (`steps`):
+//! every probe has then counted what was executed at its place, and what was executed and not probed is a
+//! refusal, listed by reason.
 //!
-//! `cargo test --test everything -- FILTER` runs some of it; `PROBE_EVERYTHING=long` (`cargo ci torture everything`) makes
-//! the work larger and adds programs that take minutes.
+//! `cargo test --test everything -- FILTER` runs some of it; `PROBE_EVERYTHING=long` (`cargo ci torture
+//! everything`) makes the work larger and adds programs that take minutes.
 //!
 //! Rules: HIT_1, HIT_7, HIT_8, HIT_11, REG_6, REG_12.
 

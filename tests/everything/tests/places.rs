@@ -1,5 +1,5 @@
-//! Every instruction of an object's file: decoded from the start to the end of each function, which symbols and the unwind
-//! table tell.
+//! Every instruction of an object's file: decoded from the start to the end of each function, which symbols
+//! and the unwind table tell.
 
 use gimli::{BaseAddresses, CieOrFde, EhFrame, EndianSlice, RunTimeEndian, UnwindSection};
 use object::{Object, ObjectSection, ObjectSymbol, SectionKind, SymbolKind};
@@ -88,7 +88,8 @@ impl Code {
         found
     }
 
-    /// Whether a repeated string instruction stands at `at` (x86): the processor's single step stops between its iterations.
+    /// Whether a repeated string instruction stands at `at` (x86): the processor's single step stops between
+    /// its iterations.
     pub(crate) fn is_repeated(&self, at: usize) -> bool {
         let bytes = self.bytes(at).unwrap_or_default();
         let prefixes =

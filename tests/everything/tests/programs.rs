@@ -21,8 +21,8 @@ pub(crate) enum Count {
 /// One program with its work.
 pub(crate) struct Program {
     pub(crate) name: &'static str,
-    /// A path; a name to be looked up in PATH, or, where programs are another architecture's, an applet of busybox; or one
-    /// of [`RUST`], [`CPP`] and [`TESTED_PYTHON`].
+    /// A path; a name to be looked up in PATH, or, where programs are another architecture's, an applet of
+    /// busybox; or one of [`RUST`], [`CPP`] and [`TESTED_PYTHON`].
     program: &'static str,
     /// Words parted by spaces; `ROUNDS` stands for a number.
     arguments: &'static str,

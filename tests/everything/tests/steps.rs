@@ -1,5 +1,5 @@
-//! Counts how often each instruction of a program is executed, without probes: natively the program is single-stepped
-//! with ptrace; under QEMU's user mode a plugin counts in the translated code.
+//! Counts how often each instruction of a program is executed, without probes: natively the program is
+//! single-stepped with ptrace; under QEMU's user mode a plugin counts in the translated code.
 
 use std::collections::HashMap;
 use std::io;
@@ -30,8 +30,8 @@ pub(crate) fn be_stepped() -> io::Result<()> {
     Ok(())
 }
 
-/// Puts this thread and its children on the CPU where it runs, and says where they were: each step is two switches between
-/// parent and child, which cost ten times as much from one CPU to another.
+/// Puts this thread and its children on the CPU where it runs, and says where they were: each step is two
+/// switches between parent and child, which cost ten times as much from one CPU to another.
 pub(crate) fn stay_on_one_cpu() -> Result<libc::cpu_set_t, String> {
     // SAFETY: an all-zero set is an empty one.
     let mut before: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -57,8 +57,8 @@ pub(crate) fn go_where(cpus: &libc::cpu_set_t) -> Result<(), String> {
     Ok(())
 }
 
-/// Steps a child that has called [`be_stepped`] from where it stops itself to its end. `bounds` says, at the stop, where
-/// counting begins and ends.
+/// Steps a child that has called [`be_stepped`] from where it stops itself to its end. `bounds` says, at the
+/// stop, where counting begins and ends.
 pub(crate) fn trace(
     child: &Child,
     bounds: impl Fn() -> Result<(usize, usize), String>,

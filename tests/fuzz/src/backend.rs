@@ -8,8 +8,8 @@ use std::cell::Cell;
 
 macro_rules! targets {
     ($($variant:ident $bits:literal $name:literal $machine:literal $is_big:literal $arch:ty;)*) => {
-        /// A target for each backend, by the bits of its addresses. Slots end in a word of the machine that they are built on:
-        /// those of 64-bit architectures need one.
+        /// A target for each backend, by the bits of its addresses. Slots end in a word of the machine that
+        /// they are built on: those of 64-bit architectures need one.
         pub(crate) const TARGETS: &[(u32, crate::Target)] = &[$(($bits, (stringify!($variant), check::<$arch>))),*];
     };
 }
@@ -101,8 +101,8 @@ where
     displaced::<A>(&site, here, distance);
 }
 
-/// What a decision promises: a length that is there and that the length decoder sees too, a slot with a tail that one store
-/// switches, a simulation that changes nothing when it faults.
+/// What a decision promises: a length that is there and that the length decoder sees too, a slot with a tail
+/// that one store switches, a simulation that changes nothing when it faults.
 fn decided<A: Arch>(site: &Site<'_>, here: &[u8], slot: CodeAddr, world: &World<'_>)
 where
     A::Regs: Default,

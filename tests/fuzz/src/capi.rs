@@ -1,5 +1,5 @@
-//! The C functions on structures that say anything a caller may say: any address, any offset, any name, any flag, any count.
-//! Whatever is registered is removed again, and nothing has changed then.
+//! The C functions on structures that say anything a caller may say: any address, any offset, any name, any
+//! flag, any count. Whatever is registered is removed again, and nothing has changed then.
 
 use probe_c::process::probe_start;
 use probe_c::register::{
@@ -136,7 +136,8 @@ fn kretprobe_once(kp: kprobe, input: &mut Input<'_>) {
 fn jprobe_once(kp: kprobe, input: &mut Input<'_>) {
     let entry = if input.byte() & 3 == 0 { ptr::null() } else { jumped as *const c_void };
     let mut jp = jprobe { kp, entry };
-    // SAFETY: the structure is ours, its name ends with NUL, the handler takes what the only function that can be called takes.
+    // SAFETY: the structure is ours, its name ends with NUL, the handler takes what the only function that
+    // can be called takes.
     let answer = unsafe { register_jprobe(&raw mut jp) };
     is_done(answer, &jp.kp);
     assert_eq!(fuzz_probed(5), 16);

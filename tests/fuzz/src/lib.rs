@@ -1,7 +1,8 @@
 //! What must hold for any input, as functions of bytes.
 //!
-//! The same functions are fed by fuzzers (the folder `fuzz`, `cargo ci job fuzz`) and by a seeded generator (`tests/short.rs`,
-//! a part of the tests). Each ends by itself where everything is as it should be, and panics where something is not.
+//! The same functions are fed by fuzzers (the folder `fuzz`, `cargo ci job fuzz`) and by a seeded generator
+//! (`tests/short.rs`, a part of the tests). Each ends by itself where everything is as it should be, and
+//! panics where something is not.
 
 pub mod backend;
 pub mod bpf;

@@ -1,7 +1,7 @@
 //! The command's reader over a live region, into which the traced program may write anything at any time.
 //!
-//! Ten bytes are one store: where (the header, a ring's indices, its bytes), and a word. First a look follows every store, then
-//! a second thread makes all of them over and over while the reader looks.
+//! Ten bytes are one store: where (the header, a ring's indices, its bytes), and a word. First a look follows
+//! every store, then a second thread makes all of them over and over while the reader looks.
 
 use probe_trace::wire::{Flags, Histogram, Layout, Reader, Record, Region, decode};
 use std::os::fd::OwnedFd;

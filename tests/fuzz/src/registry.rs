@@ -1,4 +1,5 @@
-//! Sequences of registry operations on the toy world, against a plain model: probe-core's own, with choices made by the input.
+//! Sequences of registry operations on the toy world, against a plain model: probe-core's own, with choices
+//! made by the input.
 
 #![allow(missing_docs, dead_code, unused_imports, unreachable_pub, reason = "modules of probe-core's tests")]
 

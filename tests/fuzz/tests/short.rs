@@ -1,6 +1,8 @@
-//! The short form of fuzzing: every target on inputs of a seeded generator, for as many as take about a second.
+//! The short form of fuzzing: every target on inputs of a seeded generator, for as many as take about a
+//! second.
 //!
-//! `PROBE_FUZZ_ROUNDS=1000000` runs more, `PROBE_FUZZ_SEED` others. What fails is said as bytes, for a test with a name.
+//! `PROBE_FUZZ_ROUNDS=1000000` runs more, `PROBE_FUZZ_SEED` others. What fails is said as bytes, for a test
+//! with a name.
 
 use probe_fuzz_checks::targets;
 use std::panic::catch_unwind;

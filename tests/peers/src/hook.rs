@@ -1,5 +1,5 @@
-//! The crate `ilhook`: an inline hook that calls a function with the registers and goes back (`JmpBack`). It saves the
-//! general registers, and on x86-64 the first four vector registers.
+//! The crate `ilhook`: an inline hook that calls a function with the registers and goes back (`JmpBack`). It
+//! saves the general registers, and on x86-64 the first four vector registers.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -33,7 +33,8 @@ unsafe extern "cdecl" fn on_hit(_registers: *mut Registers, _data: usize) {
 /// Hooks the function at `function`: 0 if that worked.
 ///
 /// # Safety
-/// A function starts there that has 14 bytes, of which no jump goes to any but the first, and nobody runs in it.
+/// A function starts there that has 14 bytes, of which no jump goes to any but the first, and nobody runs in
+/// it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn peer_hook_plant(function: usize) -> i32 {
     let hooker =
@@ -53,8 +54,8 @@ unsafe extern "C" fn peer_hook_plant(function: usize) -> i32 {
     }
 }
 
-/// Makes two pages executable from where the jump at `function` leads: ilhook 2.3.0 does so with one, although its code, which
-/// lies on the heap, may go on in the next.
+/// Makes two pages executable from where the jump at `function` leads: ilhook 2.3.0 does so with one,
+/// although its code, which lies on the heap, may go on in the next.
 ///
 /// # Safety
 /// A `jmp rel32` stands there, or `jmp [rip]` before the address.

@@ -1,5 +1,5 @@
-//! The crate `kprobe`, whose host is this process: breakpoint, handler, single step of a copy, end of the step. Its two
-//! entry points are called by a SIGTRAP handler, as the trap code of a kernel would.
+//! The crate `kprobe`, whose host is this process: breakpoint, handler, single step of a copy, end of the
+//! step. Its two entry points are called by a SIGTRAP handler, as the trap code of a kernel would.
 
 use kprobe::retprobe::RetprobeInstance;
 use kprobe::{

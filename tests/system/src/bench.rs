@@ -1,8 +1,9 @@
-//! What a hit costs, in guest instructions: from before the CPU takes the trap to after it resumed, the kernel's own
-//! entry and exit included, empty handlers, the loop and the call subtracted.
+//! What a hit costs, in guest instructions: from before the CPU takes the trap to after it resumed, the
+//! kernel's own entry and exit included, empty handlers, the loop and the call subtracted.
 //!
-//! Only under `--icount --cpus 1`, where the counts are exact and repeatable. `expected` holds them; a case that has
-//! become more than a sixteenth and two instructions dearer fails (what the compiler inlines differs by less).
+//! Only under `--icount --cpus 1`, where the counts are exact and repeatable. `expected` holds them; a case
+//! that has become more than a sixteenth and two instructions dearer fails (what the compiler inlines differs
+//! by less).
 
 mod expected;
 

@@ -26,7 +26,8 @@ pub struct Cpu {
     online: AtomicBool,
     /// The latest synchronisation that this CPU has taken part in.
     synchronised: AtomicUsize,
-    /// How often the running task has disabled preemption and not enabled it again, where the machine keeps it here.
+    /// How often the running task has disabled preemption and not enabled it again, where the machine keeps
+    /// it here.
     pub preemption_off: Cell<usize>,
     /// Whether another task should run when the interrupt ends.
     pub reschedule: Cell<bool>,
@@ -124,8 +125,8 @@ pub fn start_others() {
 
 /// Returns after every CPU has synchronised its core, and its translations, since the call.
 ///
-/// Takes part itself in what others ask for meanwhile, so that two CPUs that ask with interrupts disabled do not
-/// wait for each other.
+/// Takes part itself in what others ask for meanwhile, so that two CPUs that ask with interrupts disabled do
+/// not wait for each other.
 pub fn synchronise_all() {
     let interrupts = Native::disable_interrupts();
     let asked = ask();

@@ -1,7 +1,7 @@
 //! The classic examples, on this kernel's own `do_fork` and `do_sys_open`: what each prints is checked, too.
 //!
-//! A kprobe shows the registers around one instruction, a jprobe a call's arguments, a return probe its value and
-//! duration; the older return probe shows failed calls only. Facts: the kernel documentation's samples.
+//! A kprobe shows the registers around one instruction, a jprobe a call's arguments, a return probe its value
+//! and duration; the older return probe shows failed calls only. Facts: the kernel documentation's samples.
 
 use crate::arch::{Backend, Machine, Native, Outcome};
 use crate::host::{Kernel, PROBES};

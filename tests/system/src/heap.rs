@@ -52,7 +52,8 @@ pub fn used_bytes() -> usize {
     HEAP.0.lock().used_bytes
 }
 
-/// The size class that holds `layout`; its blocks have twice the size of the one before and are aligned to their size.
+/// The size class that holds `layout`; its blocks have twice the size of the one before and are aligned to
+/// their size.
 fn class(layout: Layout) -> usize {
     let len = layout.size().max(layout.align()).max(1 << MIN_SHIFT);
     len.next_power_of_two().trailing_zeros() as usize - MIN_SHIFT

@@ -16,11 +16,12 @@ use probe_core::{CodeAddr, Probes};
 /// The kernel.
 pub struct Kernel;
 
-/// Whether slots are stepped by the CPU instead of by the breakpoint at their end (`step=hardware`). Both are right; a kernel
-/// decides once and needs neither the variable nor the other way.
+/// Whether slots are stepped by the CPU instead of by the breakpoint at their end (`step=hardware`). Both are
+/// right; a kernel decides once and needs neither the variable nor the other way.
 static HARDWARE_STEP: AtomicBool = AtomicBool::new(false);
 
-/// Whether [`Host::task`] names tasks late, as a kernel does whose "current" and stack do not change at once (RET_11).
+/// Whether [`Host::task`] names tasks late, as a kernel does whose "current" and stack do not change at once
+/// (RET_11).
 pub static LATE_TASKS: AtomicBool = AtomicBool::new(false);
 
 /// The task that ran when somebody asked before, wherever that was; none for the first one that asks.
@@ -66,7 +67,8 @@ unsafe impl Host for Kernel {
     }
 
     fn alloc_exec(&self, len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option<CodeAddr> {
-        // The pool lies right behind the text; every architecture reaches it. Some jumps on x86 want their detours elsewhere.
+        // The pool lies right behind the text; every architecture reaches it. Some jumps on x86 want their
+        // detours elsewhere.
         memory::alloc_exec(len_bytes, near)
     }
 

@@ -1,8 +1,8 @@
 //! A small kernel that vendors the probes as a stranger's kernel would, one machine per architecture.
 //!
-//! Reading order: `arch` (what a machine gives) · `trap` (where traps come in) · `memory` (paging, W^X, executable
-//! memory) · `cpu` (areas, cross-CPU interrupts) · `task` (scheduler) · `symbols` (kallsyms) · `checks` (self checks).
-//! `runner/` is the host program that boots it.
+//! Reading order: `arch` (what a machine gives) · `trap` (where traps come in) · `memory` (paging, W^X,
+//! executable memory) · `cpu` (areas, cross-CPU interrupts) · `task` (scheduler) · `symbols` (kallsyms) ·
+//! `checks` (self checks). `runner/` is the host program that boots it.
 #![no_std]
 #![no_main]
 

@@ -64,7 +64,8 @@ pub fn heap_range() -> (usize, usize) {
     (exec_range().1, Native::RAM.1)
 }
 
-// ---- page tables ----------------------------------------------------------------------------------------------
+// ---- page tables
+// ----------------------------------------------------------------------------------------------
 
 #[repr(C, align(4096))]
 struct Table([u64; 512]);
@@ -73,7 +74,8 @@ struct Table([u64; 512]);
 #[repr(C, align(65536))]
 struct Pool([Table; TABLES_MAX]);
 
-/// How many tables there can be: one for every 2 MiB of memory and of its alias, and for addresses far from both.
+/// How many tables there can be: one for every 2 MiB of memory and of its alias, and for addresses far from
+/// both.
 const TABLES_MAX: usize = 256;
 
 struct Tables {
@@ -122,7 +124,8 @@ fn entry(table: usize, index: usize) -> *mut u64 {
     core::ptr::with_exposed_provenance_mut::<u64>(table + (index & 511) * 8)
 }
 
-/// What the page tables say now, read as the processor reads them: without the lock, while others change them.
+/// What the page tables say now, read as the processor reads them: without the lock, while others change
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mapped {
     /// Pages that may be executed.
@@ -217,7 +220,8 @@ fn map_all(at: usize, physical: usize, pages: usize, protection: Protection) {
     cpu::synchronise_all();
 }
 
-// ---- memory on demand -------------------------------------------------------------------------------------------
+// ---- memory on demand
+// -------------------------------------------------------------------------------------------
 
 /// Where memory appears when it is first accessed.
 pub const DEMAND: usize = 0x5000_0000;
@@ -249,9 +253,11 @@ pub fn forget_demanded() {
     }
 }
 
-// ---- text ---------------------------------------------------------------------------------------------------
+// ---- text
+// ---------------------------------------------------------------------------------------------------
 
-/// Stores `bytes` at `at` through the alias, four aligned bytes at once where they are four, and publishes them.
+/// Stores `bytes` at `at` through the alias, four aligned bytes at once where they are four, and publishes
+/// them.
 ///
 /// # Errors
 /// `at` is not in memory; nothing was written.
@@ -298,7 +304,8 @@ fn alias_of(start: usize, len_bytes: usize) -> Option<usize> {
     Some(block.physical + (start - block.at) + ALIAS)
 }
 
-// ---- executable memory -----------------------------------------------------------------------------------------
+// ---- executable memory
+// -----------------------------------------------------------------------------------------
 
 /// Executable memory that is mapped at another address than its own.
 struct FarBlock {
@@ -353,7 +360,8 @@ impl Exec {
     }
 }
 
-/// Maps `len_bytes` of executable memory, aligned to its length, within `near.1` bytes of `near.0` if they are given.
+/// Maps `len_bytes` of executable memory, aligned to its length, within `near.1` bytes of `near.0` if they
+/// are given.
 pub fn alloc_exec(len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option<CodeAddr> {
     let pages = len_bytes.div_ceil(PAGE).next_power_of_two();
     let (physical, at) = {

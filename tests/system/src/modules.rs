@@ -1,7 +1,8 @@
 //! Modules: code that is loaded at run time and goes away again.
 //!
-//! A module is position-independent assembly in the kernel's image (each machine's `module.s`), copied to executable memory. That is all that makes
-//! a module for a probe: text that comes, has symbols of its own, and goes.
+//! A module is position-independent assembly in the kernel's image (each machine's `module.s`), copied to
+//! executable memory. That is all that makes a module for a probe: text that comes, has symbols of its own,
+//! and goes.
 
 use crate::host::PROBES;
 use crate::lock::SpinLock;
@@ -76,7 +77,8 @@ impl Module {
         } else {
             core::ptr::with_exposed_provenance::<()>(descriptor[0])
         };
-        // SAFETY: the module's text has a function with this signature there, as long as the module is loaded.
+        // SAFETY: the module's text has a function with this signature there, as long as the module is
+        // loaded.
         unsafe { core::mem::transmute::<*const (), ModuleFn>(pointer) }
     }
 }

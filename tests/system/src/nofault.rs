@@ -48,7 +48,8 @@ unsafe impl Memory for KernelMemory {
         if let Ok(word) = bytes.try_into() {
             return self.write_usize(addr, usize::from_ne_bytes(word));
         }
-        // SAFETY: `bytes` may be read; what `addr` may be is the caller's promise to the program it stands for.
+        // SAFETY: `bytes` may be read; what `addr` may be is the caller's promise to the program it stands
+        // for.
         match unsafe { nofault_copy(addr, bytes.as_ptr().expose_provenance(), bytes.len()) } {
             0 => Ok(()),
             _ => Err(MemFault { addr, access: Access::Write }),
@@ -70,8 +71,9 @@ unsafe impl Memory for KernelMemory {
     }
 }
 
-/// Defines [`Machine::load`] and [`Machine::store`] from instructions that access `{word}` at the address in `{word}` or
-/// `{to}`, one that sets `{failed}` to 1, and the names of the jump and of the directive for a word.
+/// Defines [`Machine::load`] and [`Machine::store`] from instructions that access `{word}` at the address in
+/// `{word}` or `{to}`, one that sets `{failed}` to 1, and the names of the jump and of the directive for a
+/// word.
 macro_rules! words_that_may_fault {
     ($reg:ident, $load:literal, $store:literal, $set_failed:literal, $jump:literal, $directive:literal) => {
         #[inline(always)]

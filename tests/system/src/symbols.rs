@@ -1,4 +1,5 @@
-//! The kernel's symbol table, its kallsyms, written into the image by the runner (the layout: `runner/src/image.rs`).
+//! The kernel's symbol table, its kallsyms, written into the image by the runner (the layout:
+//! `runner/src/image.rs`).
 
 use core::arch::global_asm;
 use core::cmp::Ordering;
@@ -41,8 +42,8 @@ impl Function {
         }
     }
 
-    /// Whether a breakpoint in it could be hit while a breakpoint is handled: trap entry, the probes' own crates, and
-    /// what they call.
+    /// Whether a breakpoint in it could be hit while a breakpoint is handled: trap entry, the probes' own
+    /// crates, and what they call.
     pub fn is_blacklisted(&self) -> bool {
         unsafe extern "C" {
             static __entry_start: u8;

@@ -26,7 +26,8 @@ pub struct Task {
     entry: Cell<Option<Box<dyn FnOnce() + Send>>>,
     /// Its name, for messages.
     pub name: &'static str,
-    /// How often preemption was disabled and not enabled again, where the machine keeps it here. Changed by the task itself only.
+    /// How often preemption was disabled and not enabled again, where the machine keeps it here. Changed by
+    /// the task itself only.
     pub preemption_off: Cell<usize>,
     killed: AtomicBool,
     dead: AtomicBool,
@@ -54,8 +55,8 @@ impl Drop for Counted {
     }
 }
 
-// SAFETY: the cells are used by the CPU that runs the task, or by the one that makes it ready, never by two at once:
-// a task that was switched away from is queued only by its successor (`after_switch`).
+// SAFETY: the cells are used by the CPU that runs the task, or by the one that makes it ready, never by two
+// at once: a task that was switched away from is queued only by its successor (`after_switch`).
 unsafe impl Sync for Task {}
 // SAFETY: as above; what `entry` owns is `Send`.
 unsafe impl Send for Task {}
@@ -143,20 +144,22 @@ pub fn init_cpu(number: usize) {
     Native::set_current(&BOOT[number]);
 }
 
-/// Waits until no task is left but this one, which is the only one that is not idle, and what the others had is free.
+/// Waits until no task is left but this one, which is the only one that is not idle, and what the others had
+/// is free.
 pub fn settle() {
     while LIVE.load(Ordering::Acquire) != cpu::online().count() + 1 {
         yield_now();
     }
-    // Whoever has let go of the last one did it with interrupts disabled: its memory is free before it synchronises.
+    // Whoever has let go of the last one did it with interrupts disabled: its memory is free before it
+    // synchronises.
     cpu::synchronise_all();
 }
 
 /// The running task.
 #[inline(always)]
 pub fn current() -> &'static Task {
-    // SAFETY: `init_cpu` has set one. The running task is kept alive by running: `after_switch` alone drops that reference,
-    // from its successor.
+    // SAFETY: `init_cpu` has set one. The running task is kept alive by running: `after_switch` alone drops
+    // that reference, from its successor.
     unsafe { &*Native::current() }
 }
 
@@ -226,12 +229,14 @@ fn schedule() {
     // SAFETY: `next` came from the queue, which holds a reference to each, or is this CPU's idle task.
     let to = unsafe { &*next }.sp.get();
     Native::set_current(next);
-    // SAFETY: a task in the queue, and an idle task that does not run, has a saved stack that nobody else uses.
+    // SAFETY: a task in the queue, and an idle task that does not run, has a saved stack that nobody else
+    // uses.
     unsafe { Native::switch(me.sp.as_ptr(), to) };
     after_switch();
 }
 
-/// Queues the task that ran before, now that its stack is not in use any more, or lets go of it if it has ended.
+/// Queues the task that ran before, now that its stack is not in use any more, or lets go of it if it has
+/// ended.
 fn after_switch() {
     let previous = Native::this_cpu().previous.replace(ptr::null());
     if previous.is_null() {

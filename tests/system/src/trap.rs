@@ -1,4 +1,5 @@
-//! Where traps come in: each machine's entry code saves the registers and calls one of these, interrupts disabled.
+//! Where traps come in: each machine's entry code saves the registers and calls one of these, interrupts
+//! disabled.
 
 use crate::arch::{Machine, Native, Regs};
 use crate::host::PROBES;
@@ -34,7 +35,8 @@ pub fn watchpoint(regs: &mut Regs, index: usize) {
     PROBES.traps().watchpoint(regs, index);
 }
 
-/// The instruction at pc has faulted, with the architecture's trap `number`, on access to `addr` if it was one.
+/// The instruction at pc has faulted, with the architecture's trap `number`, on access to `addr` if it was
+/// one.
 pub fn fault(regs: &mut Regs, number: u32, addr: usize) {
     // First: a fault of `nofault` belongs to whoever asked for the access, not to a probe.
     if let Some(fixup) = nofault::fixup(regs.pc().as_usize()) {

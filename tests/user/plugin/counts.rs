@@ -1,10 +1,11 @@
-//! A plugin for QEMU's user mode that counts how often each instruction is executed, in the translated code itself.
+//! A plugin for QEMU's user mode that counts how often each instruction is executed, in the translated code
+//! itself.
 //!
-//! Counting begins and ends at two places of the program, which it names as the second and third argument when it closes
-//! a descriptor that nobody has ([`ANNOUNCE`]), before it executes them; at the end, one line per address,
-//! `hexadecimal-address executions`, is written to the file that the argument `out=` names.
-//! Interface: QEMU's plugin API, version 1 (`include/qemu/qemu-plugin.h`, QEMU 7.2), of which only what is used is
-//! declared here. The build script of `probe-tests-user` builds it for the build machine.
+//! Counting begins and ends at two places of the program, which it names as the second and third argument
+//! when it closes a descriptor that nobody has ([`ANNOUNCE`]), before it executes them; at the end, one line
+//! per address, `hexadecimal-address executions`, is written to the file that the argument `out=` names.
+//! Interface: QEMU's plugin API, version 1 (`include/qemu/qemu-plugin.h`, QEMU 7.2), of which only what is
+//! used is declared here. The build script of `probe-tests-user` builds it for the build machine.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -91,7 +92,8 @@ extern "C" fn on_translation(_: u64, block: *mut c_void) {
                 Some((_, ends)) if at == ends => on_end,
                 _ => continue,
             };
-            // SAFETY: the block's instruction, and a callback with the interface's signature that takes no data.
+            // SAFETY: the block's instruction, and a callback with the interface's signature that takes no
+            // data.
             unsafe {
                 qemu_plugin_register_vcpu_insn_exec_cb(insn, callback, NO_REGISTERS, std::ptr::null_mut());
             }

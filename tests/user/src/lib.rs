@@ -11,11 +11,11 @@
 //!
 //! # What of the contract only a kernel can show
 //!
-//! Every rule of the contract has a test that runs in a process, but these aspects of some rules exist in a kernel
-//! only; the test kernels (`tests/system`) hold them:
+//! Every rule of the contract has a test that runs in a process, but these aspects of some rules exist in a
+//! kernel only; the test kernels (`tests/system`) hold them:
 //!
-//! - HIT_1, HIT_12: the interrupt state is restored exactly; probes in interrupt handlers and in code with interrupts
-//!   off; an interrupt between breakpoint and post handler.
+//! - HIT_1, HIT_12: the interrupt state is restored exactly; probes in interrupt handlers and in code with
+//!   interrupts off; an interrupt between breakpoint and post handler.
 //! - HIT_6: handlers run with preemption disabled.
 //! - HIT_9: a page fault in a stepped instruction or a handler that the kernel's exception table repairs.
 //! - REG_3: a context-switch function on the blacklist.

@@ -1,5 +1,5 @@
-//! Jumps instead of breakpoints, in this process: that they are there, and that they come and go while threads run
-//! in the very bytes (SAFE_3).
+//! Jumps instead of breakpoints, in this process: that they are there, and that they come and go while
+//! threads run in the very bytes (SAFE_3).
 //!
 //! `PROBE_JUMP_CYCLES=1000000 cargo test --release -p probe-tests-user --test jumps` is the long form.
 
@@ -298,7 +298,8 @@ fn safe_3_jumps_come_and_go_in_bytes_that_threads_execute() {
         for cycle in 0..cycles {
             assert_eq!(probes().jumps().lay(), Ok(victims.len()));
             if cycle % 16 == 1 {
-                // A post handler that comes to a jump without the call for it: another detour, the first time.
+                // A post handler that comes to a jump without the call for it: another detour, the first
+                // time.
                 let other = probes().register(Kprobe::at("jump_victim_b").post(|_| ())).unwrap();
                 assert_eq!(probes().jumps().lay(), Ok(victims.len()));
                 drop(other);

@@ -1,8 +1,10 @@
-//! A storm: threads hit, register, unregister, fork, raise signals and load and unload a library, all at once, while
-//! everything that must hold is checked: results, counters, memory. One minute by default on x86-64, 20 seconds elsewhere;
-//! `PROBE_STORM_SECONDS=600 cargo test -p probe-tests-user --test storm` makes it longer.
+//! A storm: threads hit, register, unregister, fork, raise signals and load and unload a library, all at
+//! once, while everything that must hold is checked: results, counters, memory. One minute by default on
+//! x86-64, 20 seconds elsewhere; `PROBE_STORM_SECONDS=600 cargo test -p probe-tests-user --test storm` makes
+//! it longer.
 //!
-//! Rules: HIT_7, HIT_8, HIT_12, RET_5, RET_6, REG_13, REG_15, SAFE_1, SAFE_2, CTL_6 and, with a dynamic libc, CTL_5.
+//! Rules: HIT_7, HIT_8, HIT_12, RET_5, RET_6, REG_13, REG_15, SAFE_1, SAFE_2, CTL_6 and, with a dynamic libc,
+//! CTL_5.
 
 use probe_core::Place;
 use probe_core::files::Viewer;
@@ -19,12 +21,13 @@ const HELD: usize = 24;
 /// How long a phase of the storm lasts; between two, everything is quiet and what must hold is checked.
 const PHASE: Duration = Duration::from_secs(6);
 
-/// How much the resident memory may differ between two quiet moments: what the C library's allocator holds back for new
-/// threads, and pages that are read in at their first use.
+/// How much the resident memory may differ between two quiet moments: what the C library's allocator holds
+/// back for new threads, and pages that are read in at their first use.
 const RESIDENT_SLACK: usize = 4 << 20;
 
-/// How many mappings more there may be at a quiet moment: two for each alternate stack of the 12 threads of a phase and of 16
-/// that are not yet known to be dead (`probe_host_linux::threads`). All threads of all phases would need many more.
+/// How many mappings more there may be at a quiet moment: two for each alternate stack of the 12 threads of a
+/// phase and of 16 that are not yet known to be dead (`probe_host_linux::threads`). All threads of all phases
+/// would need many more.
 const MAPPING_SLACK: usize = 2 * (12 + 16);
 
 #[global_allocator]
@@ -222,7 +225,8 @@ fn fork_children(tally: &Tally, expected_mix: &[usize; 8]) {
     }
 }
 
-/// Loads a library, probes it, calls it, unloads it: sometimes before the probe is dropped, so that it is GONE.
+/// Loads a library, probes it, calls it, unloads it: sometimes before the probe is dropped, so that it is
+/// GONE.
 #[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
 fn load_and_unload(tally: &Tally) {
     /// Has a function that needs nothing set up: seconds since 1970 of a date in digits.
@@ -272,7 +276,8 @@ fn load_and_unload(tally: &Tally) {
 #[cfg(not(all(target_env = "gnu", not(target_feature = "crt-static"))))]
 fn load_and_unload(_: &Tally) {}
 
-/// The program's own action for SIGTRAP: there is no breakpoint but ours, so the storm has failed. Says what it was.
+/// The program's own action for SIGTRAP: there is no breakpoint but ours, so the storm has failed. Says what
+/// it was.
 extern "C" fn on_foreign_trap(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     use probe_core::host::Host;
     use std::io::Write;
@@ -329,7 +334,8 @@ fn mappings() -> (usize, bool) {
     (maps.lines().count(), maps.lines().any(is_wx))
 }
 
-/// Watches that no page is ever writable and executable (SAFE_1); only where text is written through an alias.
+/// Watches that no page is ever writable and executable (SAFE_1); only where text is written through an
+/// alias.
 fn watch_mappings(tally: &Tally) {
     while !tally.stop.load(Relaxed) {
         if mappings().1 {

@@ -1,4 +1,5 @@
-//! A first port of an architecture: kprobes by a breakpoint keep their rules, and what it has no power for is refused.
+//! A first port of an architecture: kprobes by a breakpoint keep their rules, and what it has no power for is
+//! refused.
 
 #[allow(dead_code)]
 #[path = "../helpers.rs"]

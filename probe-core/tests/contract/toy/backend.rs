@@ -22,7 +22,8 @@ pub struct Borrowed(Option<usize>);
 #[derive(Clone, Copy, Debug)]
 pub struct Toy;
 
-// SAFETY: slots hold the original instruction, or one with the same effect after `after_step`, and end as `tail` says.
+// SAFETY: slots hold the original instruction, or one with the same effect after `after_step`, and end as
+// `tail` says.
 unsafe impl Arch for Toy {
     type Regs = ToyRegs;
     type Plan = ToyPlan;

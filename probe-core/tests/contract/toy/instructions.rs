@@ -1,4 +1,5 @@
-// The toy instruction set, one byte per opcode: what its processor does. Included by the documentation's example, too.
+// The toy instruction set, one byte per opcode: what its processor does. Included by the documentation's
+// example, too.
 //
 // ENTRY, written 0xe1 and without effect, is what ENDBR is on x86: probes on a function's entry go behind it.
 
@@ -45,7 +46,8 @@ pub const FOREIGN_BREAK: u8 = 0xcd;
 pub const SLOT_JUMP: u8 = 0xf0;
 /// In return stubs.
 pub const STUB: u8 = 0xf1;
-/// In text: to the first detour that this place has had; the opcodes behind it, to the next ones. Five bytes, all others BREAK.
+/// In text: to the first detour that this place has had; the opcodes behind it, to the next ones. Five bytes,
+/// all others BREAK.
 pub const DETOUR_JUMP: u8 = 0xe8;
 /// The last of these opcodes.
 pub const LAST_DETOUR_JUMP: u8 = 0xef;
@@ -54,7 +56,8 @@ pub const DETOUR_CALL: u8 = 0xf3;
 /// The same at the entry of followed functions.
 pub const ENTRY_CALL: u8 = 0xf4;
 
-/// Where the jumps of text lead: what a real one has in its displacement. Place and entry, in the order of the opcodes.
+/// Where the jumps of text lead: what a real one has in its displacement. Place and entry, in the order of
+/// the opcodes.
 pub static DETOURS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 /// Where the jump `opcode` at `place` leads.

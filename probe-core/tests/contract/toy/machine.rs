@@ -1,5 +1,5 @@
-// The toy machine, as a host: memory at real addresses, symbols, text that is written through hooks. Included by the
-// documentation's example, too.
+// The toy machine, as a host: memory at real addresses, symbols, text that is written through hooks. Included
+// by the documentation's example, too.
 
 use super::backend::*;
 use super::instructions::*;

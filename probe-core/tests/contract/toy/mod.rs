@@ -1,5 +1,5 @@
-//! A toy instruction set, a toy machine and a toy world, so that every rule can be tested on any computer, and every access
-//! counted and made to fail.
+//! A toy instruction set, a toy machine and a toy world, so that every rule can be tested on any computer,
+//! and every access counted and made to fail.
 
 pub mod backend;
 pub mod instructions;

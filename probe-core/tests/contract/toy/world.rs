@@ -1,5 +1,5 @@
-// A toy world: a host with its probes, and a processor that runs code out of real memory, one byte per cell: text, slots and
-// return stubs alike. Included by the documentation's example, too.
+// A toy world: a host with its probes, and a processor that runs code out of real memory, one byte per cell:
+// text, slots and return stubs alike. Included by the documentation's example, too.
 
 use super::backend::*;
 use super::instructions::*;
@@ -335,8 +335,8 @@ impl Cpu {
         }
     }
 
-    /// What a backend's trampoline does for detours; `follows`: at the entry of a followed function, where that the return address
-    /// is a stub now is to be told, unless it was one before.
+    /// What a backend's trampoline does for detours; `follows`: at the entry of a followed function, where
+    /// that the return address is a stub now is to be told, unless it was one before.
     fn call_from_detour(&mut self, word: usize, follows: bool) -> Stepped {
         let memory = &self.world.host().memory;
         let target = |sp| memory.read_usize(sp).unwrap_or(0);
@@ -390,8 +390,8 @@ struct Called {
     place: usize,
 }
 
-/// Whether an emulator runs this, where what takes seconds takes minutes; so large numbers are smaller there. This code has
-/// nothing of the architecture.
+/// Whether an emulator runs this, where what takes seconds takes minutes; so large numbers are smaller there.
+/// This code has nothing of the architecture.
 pub fn is_emulated() -> bool {
     std::env::var_os("PROBE_RUNNER").is_some()
 }

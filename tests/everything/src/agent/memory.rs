@@ -1,5 +1,5 @@
-//! Memory from the kernel: the program's heap is the same with and without probes, so that its allocator takes the same
-//! paths. Nothing is given back but what was taken last.
+//! Memory from the kernel: the program's heap is the same with and without probes, so that its allocator
+//! takes the same paths. Nothing is given back but what was taken last.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;

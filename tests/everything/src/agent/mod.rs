@@ -9,8 +9,9 @@
 //! HEX                      the address of an instruction, as the object's file has it
 //! ```
 //!
-//! So is the answer: `begins HEX`, `ends HEX`: where counting begins and ends; `object NAME HEX`: what is added to its
-//! addresses; `refused INDEX CODE SENTENCE`, `method NAME COUNT`; `guarded HEX`: a system call that the guard makes itself.
+//! So is the answer: `begins HEX`, `ends HEX`: where counting begins and ends; `object NAME HEX`: what is
+//! added to its addresses; `refused INDEX CODE SENTENCE`, `method NAME COUNT`; `guarded HEX`: a system call
+//! that the guard makes itself.
 
 mod memory;
 
@@ -254,8 +255,8 @@ fn is_late(at: usize) -> bool {
     LATE.get_or_init(|| names.map(find).into()).iter().any(|start| at.abs_diff(*start) < 0x1000)
 }
 
-/// A probe that counts. Where the program is counted by other means, it is disabled: the program finds its memory as it
-/// will find it with probes.
+/// A probe that counts. Where the program is counted by other means, it is disabled: the program finds its
+/// memory as it will find it with probes.
 fn probe(at: usize, mode: &str, ends: usize, tally: &'static [AtomicU64]) -> AnyProbe<Native> {
     // SAFETY: as in `plant`.
     let place = unsafe { Place::unchecked(CodeAddr::new(at)) };

@@ -1,5 +1,5 @@
-//! A program for the test to probe: threads that panic and catch, with destructors on the way. Its arguments: how often
-//! each does, and `alone` if the first thread is to do it by itself.
+//! A program for the test to probe: threads that panic and catch, with destructors on the way. Its arguments:
+//! how often each does, and `alone` if the first thread is to do it by itself.
 
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Mutex;

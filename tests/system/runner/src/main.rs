@@ -1,9 +1,9 @@
 //! Boots one of the test kernels under QEMU: cargo's runner for the kernel's targets.
 //!
-//! `run KERNEL [OPTIONS] [COMMAND LINE]`: writes the kernel's symbol table and command line into a copy of the ELF
-//! file, starts QEMU with a time limit, and exits with 0 only if the kernel said that it passed.
-//! The options are `--cpus N` (2), `--timeout SECONDS` (60), `--icount` (exact instruction counts, one
-//! CPU at a time) and `--mttcg` (one host thread per CPU).
+//! `run KERNEL [OPTIONS] [COMMAND LINE]`: writes the kernel's symbol table and command line into a copy of
+//! the ELF file, starts QEMU with a time limit, and exits with 0 only if the kernel said that it passed. The
+//! options are `--cpus N` (2), `--timeout SECONDS` (60), `--icount` (exact instruction counts, one CPU at a
+//! time) and `--mttcg` (one host thread per CPU).
 
 mod image;
 mod qemu;

@@ -87,7 +87,8 @@ pub trait Machine: Paging {
 
     /// The first byte of memory, and one past the last.
     const RAM: (usize, usize);
-    /// Addresses, from the first to one past the last, where nothing lies and executable memory may be mapped.
+    /// Addresses, from the first to one past the last, where nothing lies and executable memory may be
+    /// mapped.
     const UNUSED: (usize, usize) = (0, 0);
     /// The number of the trap that a page fault is.
     const PAGE_FAULT: u32;
@@ -127,8 +128,8 @@ pub trait Machine: Paging {
     /// The running task. One instruction, so that a task that is moved to another CPU
     /// meanwhile still gets itself.
     fn current() -> *const Task;
-    /// Keeps the running task on its CPU until [`Machine::enable_preemption`] has been called as often. In the task itself, since it may
-    /// be moved between the instructions of this.
+    /// Keeps the running task on its CPU until [`Machine::enable_preemption`] has been called as often. In
+    /// the task itself, since it may be moved between the instructions of this.
     #[inline(always)]
     fn disable_preemption() {
         let off = &task::current().preemption_off;
@@ -162,8 +163,8 @@ pub trait Machine: Paging {
     /// # Safety
     /// The word at `to`, if there is one, may be overwritten.
     unsafe fn store(to: usize, word: usize) -> bool;
-    /// Makes the context that was interrupted trap after one instruction; returns what [`Machine::end_step`] needs. Where
-    /// not [`Machine::CAN_STEP`], nobody asks.
+    /// Makes the context that was interrupted trap after one instruction; returns what [`Machine::end_step`]
+    /// needs. Where not [`Machine::CAN_STEP`], nobody asks.
     fn begin_step(_regs: &mut Regs) -> u32 {
         0
     }
@@ -182,12 +183,14 @@ pub trait Machine: Paging {
     /// Loads this CPU's watchpoint registers; interrupts are disabled.
     fn load_watchpoints(ranges: &Ranges);
 
-    /// Saves the callee-saved registers on the running stack, its pointer in `from`, and goes on with the stack `to`.
+    /// Saves the callee-saved registers on the running stack, its pointer in `from`, and goes on with the
+    /// stack `to`.
     ///
     /// # Safety
     /// `to` was saved by this function or made by [`Machine::new_stack`], and nobody else uses it.
     unsafe fn switch(from: *mut usize, to: usize);
-    /// Prepares a stack that ends at `top` so that [`Machine::switch`] to it calls [`crate::task::first_run`].
+    /// Prepares a stack that ends at `top` so that [`Machine::switch`] to it calls
+    /// [`crate::task::first_run`].
     ///
     /// # Safety
     /// There is room, and it is nobody else's.
@@ -195,7 +198,8 @@ pub trait Machine: Paging {
 
     /// Enters the kernel and leaves it at once: what every trap costs without probes. Returns `value`.
     fn null_trap(value: usize) -> usize;
-    /// A counter that rises with every guest instruction under `--icount`: how many, times [`Machine::TICKS`].
+    /// A counter that rises with every guest instruction under `--icount`: how many, times
+    /// [`Machine::TICKS`].
     fn ticks() -> u64;
     /// (numerator, denominator) of ticks per instruction.
     const TICKS: (u64, u64);

@@ -1,4 +1,5 @@
-//! What is checked: the kernel itself, then the probes in it, each a sentence that can fail; then the suite that all hosts run.
+//! What is checked: the kernel itself, then the probes in it, each a sentence that can fail; then the suite
+//! that all hosts run.
 
 mod conformance;
 mod kernel;

@@ -1,6 +1,7 @@
 //! Probes where only a kernel can have them: traps, interrupts, page faults, CPUs and modules.
 //!
-//! Each check names the rules of the contract that it holds. What is asked of kernels only, and the check that holds it:
+//! Each check names the rules of the contract that it holds. What is asked of kernels only, and the check
+//! that holds it:
 //!
 //! | what | check |
 //! |---|---|

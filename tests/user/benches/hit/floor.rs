@@ -1,4 +1,5 @@
-//! The floor: what a signal round trip costs when nobody does anything in it. And SIGTRAP in other hands for a while.
+//! The floor: what a signal round trip costs when nobody does anything in it. And SIGTRAP in other hands for
+//! a while.
 
 use crate::victims::machine;
 use probe_host_linux::sys::{Action, SignalSet};

@@ -1,5 +1,6 @@
-//! The peer that is no Rust library: frida-gum, through its Python package. Its agent wants a process for itself, so a
-//! second process of this program calls the victims, in the same rounds, one process after the other on the same CPU.
+//! The peer that is no Rust library: frida-gum, through its Python package. Its agent wants a process for
+//! itself, so a second process of this program calls the victims, in the same rounds, one process after the
+//! other on the same CPU.
 
 use crate::victims;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -62,7 +63,8 @@ pub(crate) struct Frida {
 }
 
 impl Frida {
-    /// Starts both. `PROBE_FRIDA_PYTHON` is the Python that has the package `frida`, if that is not `python3`.
+    /// Starts both. `PROBE_FRIDA_PYTHON` is the Python that has the package `frida`, if that is not
+    /// `python3`.
     ///
     /// # Errors
     /// A sentence: the package is not installed, or cannot be used here.
@@ -99,7 +101,8 @@ impl Frida {
     }
 }
 
-/// The second process, if this is it: says its number and the victim, then times a round for each line of its input.
+/// The second process, if this is it: says its number and the victim, then times a round for each line of its
+/// input.
 pub(crate) fn is_victims_process() -> bool {
     if !std::env::args().any(|argument| argument == ARGUMENT) {
         return false;

@@ -1,10 +1,10 @@
-//! What a hit costs in a Linux process: nanoseconds over the unprobed call, beside the bare signal and the kernel's
-//! own uprobes, all in one run.
+//! What a hit costs in a Linux process: nanoseconds over the unprobed call, beside the bare signal and the
+//! kernel's own uprobes, all in one run.
 //!
-//! Every round calls the victims of all cases one after the other, so that a machine that speeds up or slows down does so
-//! for all of them, and a case is related to the bare signal of its own round: what counts is the median of these ratios,
-//! which a busy machine shifts little. There are many short rounds, on one CPU. `--json` prints one flat object with
-//! the names that docs/benchmarks.md explains.
+//! Every round calls the victims of all cases one after the other, so that a machine that speeds up or slows
+//! down does so for all of them, and a case is related to the bare signal of its own round: what counts is
+//! the median of these ratios, which a busy machine shifts little. There are many short rounds, on one CPU.
+//! `--json` prints one flat object with the names that docs/benchmarks.md explains.
 
 mod floor;
 mod frida;
@@ -124,8 +124,9 @@ fn ratios(values: &[f64], to: &[f64]) -> Vec<f64> {
     values.iter().zip(to).map(|(value, to)| value / to).collect()
 }
 
-/// Half of the interval that holds the true median with 95 % probability, as a share of the median: between the values
-/// of rank n/2 ± 0.98 √n, whatever their distribution (H. A. David, Order Statistics, 7.1). Of few values: all of them.
+/// Half of the interval that holds the true median with 95 % probability, as a share of the median: between
+/// the values of rank n/2 ± 0.98 √n, whatever their distribution (H. A. David, Order Statistics, 7.1). Of few
+/// values: all of them.
 fn noise(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let count = values.len() as f64;
@@ -274,7 +275,8 @@ fn measure_hits(figures: &mut Figures, mut frida: Option<frida::Frida>) {
     let mut samples: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
     let mut of_frida = Vec::new();
     for round in 0..ROUNDS {
-        // Each round begins with another one: on a busy machine the end of a time slice shall not meet always the same.
+        // Each round begins with another one: on a busy machine the end of a time slice shall not meet always
+        // the same.
         for case in cases.iter().cycle().skip(round % cases.len()).take(cases.len()) {
             let run = || time_calls(case.victim, case.calls);
             let ns = match case.on_trap {

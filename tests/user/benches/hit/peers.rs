@@ -1,5 +1,5 @@
-//! The peers that are Rust libraries: tests/peers, a shared object that `cargo ci bench` builds and names in the
-//! environment. They hit in this process, in the same rounds.
+//! The peers that are Rust libraries: tests/peers, a shared object that `cargo ci bench` builds and names in
+//! the environment. They hit in this process, in the same rounds.
 
 use crate::floor::Handler;
 use crate::victims::Victim;
@@ -28,7 +28,8 @@ impl Peer {
         let remove = unsafe { std::mem::transmute::<usize, extern "C" fn()>(remove) };
         // SAFETY: as above; a peer that needs no signal has none.
         let on_trap = function("on_trap").ok().map(|at| unsafe { std::mem::transmute::<usize, Handler>(at) });
-        // SAFETY: a victim is straight code of 14 bytes at least, its padding included, and this is the only thread that runs.
+        // SAFETY: a victim is straight code of 14 bytes at least, its padding included, and this is the only
+        // thread that runs.
         match unsafe { plant(victim as *const () as usize) } {
             0 => Ok(Self { hits, remove, on_trap }),
             _ => Err("it refuses the function".to_owned()),

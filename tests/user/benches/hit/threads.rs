@@ -19,8 +19,8 @@ fn alone_and_together(thread: usize, barrier: &Barrier, victim: Victim) -> (f64,
     (alone, together)
 }
 
-/// Two threads on one probe, against two threads with bare signals: how much they get done together over one alone,
-/// both in every round, each thread on a CPU of its own.
+/// Two threads on one probe, against two threads with bare signals: how much they get done together over one
+/// alone, both in every round, each thread on a CPU of its own.
 pub(crate) fn measure_two(figures: &mut Figures, cpus: &[usize]) {
     let probe = probes().register(Kprobe::at("bench_alone").pre(|_| ()));
     assert!(probe.is_ok(), "bench_alone was refused");
@@ -76,9 +76,10 @@ struct Done {
     cpu_ns: AtomicU64,
 }
 
-/// Probes whose hits need no trap, and the kernel's: how often 1 to [`MOST`] threads call one function in a time. All take turns in
-/// every round; thread and thread are on different CPUs as far as there are some. What counts is the CPU time that they take, times
-/// the CPUs that they can have: other programs that run meanwhile do not count.
+/// Probes whose hits need no trap, and the kernel's: how often 1 to [`MOST`] threads call one function in a
+/// time. All take turns in every round; thread and thread are on different CPUs as far as there are some.
+/// What counts is the CPU time that they take, times the CPUs that they can have: other programs that run
+/// meanwhile do not count.
 pub(crate) fn measure_many(figures: &mut Figures, cpus: &[usize]) {
     let held = plant_optimised();
     let kernels = [
@@ -92,8 +93,8 @@ pub(crate) fn measure_many(figures: &mut Figures, cpus: &[usize]) {
         ("k.optimised", victims::bench_k_optimised),
         ("r.optimised", victims::bench_r_optimised),
     ];
-    // They trap in every thread, and count in this one only: a thread that counts them would bring a probe of its own. Who is left
-    // out has been said already.
+    // They trap in every thread, and count in this one only: a thread that counts them would bring a probe of
+    // its own. Who is left out has been said already.
     cases.extend(kernels.iter().filter(|(.., armed)| armed.is_ok()).map(|&(name, victim, _)| (name, victim)));
     let round =
         || cases.iter().flat_map(|&(_, victim)| (1..=MOST).map(move |threads| Turn { victim, threads }));

@@ -29,7 +29,8 @@ probe_arch_native::native_module!(pub(crate) mod machine by family);
 /// A function of two words, as all victims are.
 pub(crate) type Victim = extern "C" fn(usize, usize) -> usize;
 
-/// Defines victims whose first instruction is run in a slot. The constant keeps the linker from folding them into one.
+/// Defines victims whose first instruction is run in a slot. The constant keeps the linker from folding them
+/// into one.
 macro_rules! adders {
     ($($name:ident $constant:literal),* $(,)?) => {$(
         #[doc = concat!("The sum of its arguments and ", $constant, ".")]

@@ -1,5 +1,5 @@
-//! Handlers that fault, at each phase, by breakpoint and by jump: what their probe's fault handler does not answer is the
-//! program's, as any fault of its own.
+//! Handlers that fault, at each phase, by breakpoint and by jump: what their probe's fault handler does not
+//! answer is the program's, as any fault of its own.
 
 use super::{action, flt_work};
 use crate::common::{End, alone, in_child};

@@ -4,8 +4,8 @@ use super::*;
 use machine::{FORK_PLACE, JUMPED, PC, REGISTERS, REGISTERS_AT, STEPPED, cases, function};
 use probe_host_linux::Probe;
 
-/// Defines functions of two numbers, each of which is `$start`, one instruction that may fault, and `$back`, where the handler
-/// sends the program after the fault; and [`function`], which finds them.
+/// Defines functions of two numbers, each of which is `$start`, one instruction that may fault, and `$back`,
+/// where the handler sends the program after the fault; and [`function`], which finds them.
 macro_rules! functions {
     ($start:expr, $back:expr; $($name:ident $end:ident $insn:expr;)*) => {
         $(core::arch::global_asm!(concat!(
@@ -217,8 +217,8 @@ fn hit_11_a_probed_fork_comes_back_twice() {
     assert_eq!(end, End::Exit(0));
 }
 
-/// The child of a vfork borrows memory, stack and this thread's state, and ends in the middle of a hit (by `exit_group`: see
-/// docs/emulators.md): what follows in the parent is counted, however often.
+/// The child of a vfork borrows memory, stack and this thread's state, and ends in the middle of a hit (by
+/// `exit_group`: see docs/emulators.md): what follows in the parent is counted, however often.
 #[test]
 fn hit_11_a_probed_vfork_leaves_the_parent_as_it_was() {
     static POSTS: AtomicUsize = AtomicUsize::new(0);

@@ -1,5 +1,6 @@
-//! What may go wrong around a hit, in this process: faults of the probed instruction itself, stacks that end, forks, exec,
-//! cancelled threads, handlers that leave by `siglongjmp`, seccomp. docs/reliability.md says which clause is tested where.
+//! What may go wrong around a hit, in this process: faults of the probed instruction itself, stacks that end,
+//! forks, exec, cancelled threads, handlers that leave by `siglongjmp`, seccomp. docs/reliability.md says
+//! which clause is tested where.
 //!
 //! A fault is compared with the one that the bare program raises: signal, code, address, registers.
 
@@ -44,8 +45,8 @@ extern "C" fn flt_deep(x: usize) -> usize {
     flt_deep(x + 1) + black_box(kept[x & 63])
 }
 
-/// The program's own handler for the end of its stack runs on its own alternate stack, with a probe and a return probe on the
-/// function that has recurred; without one the program dies as it would.
+/// The program's own handler for the end of its stack runs on its own alternate stack, with a probe and a
+/// return probe on the function that has recurred; without one the program dies as it would.
 #[test]
 fn a_stack_that_ends_under_probes_ends_as_without() {
     extern "C" fn overflowed(signal: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -96,7 +97,8 @@ fn a_fork_in_a_handler_leaves_two_processes_that_go_on() {
     assert_eq!(end, End::Exit(0));
 }
 
-/// Another program in the place of a probed one begins as any other. Under an emulator it is one of the machine's own.
+/// Another program in the place of a probed one begins as any other. Under an emulator it is one of the
+/// machine's own.
 #[test]
 fn exec_of_a_probed_process_runs_the_new_program_bare() {
     let _alone = alone();
@@ -111,8 +113,8 @@ fn exec_of_a_probed_process_runs_the_new_program_bare() {
     assert_eq!(end, End::Exit(45));
 }
 
-/// A thread that is cancelled inside a followed call gives its instance back; where that unwinds (musl does not), unwinding
-/// passes the return stub.
+/// A thread that is cancelled inside a followed call gives its instance back; where that unwinds (musl does
+/// not), unwinding passes the return stub.
 #[test]
 fn ret_7_a_thread_cancelled_in_a_probed_function_gives_its_instance_back() {
     unsafe extern "C-unwind" {
@@ -200,8 +202,8 @@ extern "C" fn flt_stores(to: *mut usize) {
     unsafe { to.write_volatile(1) };
 }
 
-/// A signal handler that leaves by `siglongjmp`, a fault's and a sent one's, leaves the thread able to hit: nothing is
-/// missed afterwards.
+/// A signal handler that leaves by `siglongjmp`, a fault's and a sent one's, leaves the thread able to hit:
+/// nothing is missed afterwards.
 #[test]
 fn a_signal_handler_that_jumps_out_loses_no_later_hit() {
     #[unsafe(no_mangle)]

@@ -1,8 +1,8 @@
 //! Counts how often each instruction is executed, by means that know nothing of probes.
 //!
-//! Natively: a forked child is single-stepped with ptrace, and the parent notes every program counter. Under QEMU's
-//! user mode, which has no ptrace: a TCG plugin (`tests/user/plugin/counts.rs`) counts in the translated code; the test
-//! executes itself again under the same QEMU with the plugin.
+//! Natively: a forked child is single-stepped with ptrace, and the parent notes every program counter. Under
+//! QEMU's user mode, which has no ptrace: a TCG plugin (`tests/user/plugin/counts.rs`) counts in the
+//! translated code; the test executes itself again under the same QEMU with the plugin.
 
 mod plugin;
 mod steps;
@@ -77,7 +77,8 @@ extern "C" fn walk_counting_ends() {
     black_box(1);
 }
 
-/// Executes a mark at the address that [`code_of`] says: a direct call may enter behind it (ppc64's local entry).
+/// Executes a mark at the address that [`code_of`] says: a direct call may enter behind it (ppc64's local
+/// entry).
 fn mark(function: extern "C" fn()) {
     black_box(function)();
 }

@@ -1,8 +1,8 @@
 //! A walk, instruction by instruction: a probe on every instruction of real algorithms and of the C library's
 //! floating-point printing, all at once. The output stays the same, and every probe's counter equals what an
-//! independent means has counted at its place. Once with pre handlers alone (boosted, simulated), once with post
-//! handlers as well (stepped, simulated), and both again by jumps wherever a jump can be. `cargo test --test walk -- FILTER`
-//! walks some of it.
+//! independent means has counted at its place. Once with pre handlers alone (boosted, simulated), once with
+//! post handlers as well (stepped, simulated), and both again by jumps wherever a jump can be. `cargo test
+//! --test walk -- FILTER` walks some of it.
 //!
 //! Rules: HIT_1, HIT_7, HIT_8, HIT_11, REG_6, REG_12.
 
@@ -30,8 +30,9 @@ enum Pass {
     Pre,
     /// With pre and post handlers.
     Post,
-    /// The same two by jumps. A jump displaces several instructions where they are short, so that not all places can have
-    /// one at the same time: the second one comes in so many rounds that every place has its turn.
+    /// The same two by jumps. A jump displaces several instructions where they are short, so that not all
+    /// places can have one at the same time: the second one comes in so many rounds that every place has its
+    /// turn.
     PreByJumps,
     PostByJumps(usize),
     /// Without probes again.
@@ -140,7 +141,8 @@ impl Planted {
     }
 }
 
-/// Runs a workload. The only place that does, called from one place, so that the stack is aligned alike in all runs.
+/// Runs a workload. The only place that does, called from one place, so that the stack is aligned alike in
+/// all runs.
 #[inline(never)]
 fn execute(workload: &Workload, counter: Option<Counter>, planted: &Planted) -> Result<Run, String> {
     let mut output = Box::new(Output::new());

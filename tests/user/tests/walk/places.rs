@@ -1,5 +1,5 @@
-//! Which places are walked: every instruction of the workload's functions, but those that the library refuses, each of
-//! them listed with its reason.
+//! Which places are walked: every instruction of the workload's functions, but those that the library
+//! refuses, each of them listed with its reason.
 
 use crate::count::Counts;
 use crate::workloads::Scope;
@@ -44,7 +44,8 @@ impl Walk {
         if self.function.is_some() && !self.is_first {
             return Place::addr(at);
         }
-        // SAFETY: an instruction starts there: a function does, or the independent count has seen it executed.
+        // SAFETY: an instruction starts there: a function does, or the independent count has seen it
+        // executed.
         unsafe { Place::unchecked(at) }
     }
 }
@@ -92,7 +93,8 @@ fn function_named(name: &str) -> Result<(usize, Function), String> {
     if found.is_empty() { Ok(one) } else { Err(format!("several symbols {name}")) }
 }
 
-/// Whether a symbol of the C library's object is the C library's own: a static program holds Rust's functions, too.
+/// Whether a symbol of the C library's object is the C library's own: a static program holds Rust's
+/// functions, too.
 fn is_c_name(name: &str) -> bool {
     !["_ZN", "_R", "__rust", "rust_", "walk_", "main"].iter().any(|prefix| name.starts_with(prefix))
         && !name.contains("probe_")
@@ -102,7 +104,8 @@ impl Walked {
     /// Finds the places of a workload, given what was executed when it ran.
     ///
     /// # Errors
-    /// A function is missing or was not run, an entry is refused, or an instruction was executed where none starts.
+    /// A function is missing or was not run, an entry is refused, or an instruction was executed where none
+    /// starts.
     pub(crate) fn find(scope: Scope, counts: Counts) -> Result<Self, String> {
         let mut walked = Self { counts, ..Self::default() };
         match scope {
@@ -170,8 +173,9 @@ impl Walked {
     /// Adds one instruction, unless it is refused.
     fn add(&mut self, at: usize, function: Option<usize>) -> Result<(), String> {
         let name = function.map(|start| self.functions[&start].name.clone());
-        // SAFETY: an instruction starts there: executed, or reached from the function's start. Nothing is planted yet, and the
-        // registration checks the boundary again, for the whole batch at once; here it would cost the square.
+        // SAFETY: an instruction starts there: executed, or reached from the function's start. Nothing is
+        // planted yet, and the registration checks the boundary again, for the whole batch at once; here it
+        // would cost the square.
         let unchecked = unsafe { Place::unchecked(CodeAddr::new(at)) };
         match probes().explain(&unchecked) {
             Ok(explained) => {
@@ -205,7 +209,8 @@ impl Walked {
         }
     }
 
-    /// The places of a round: far enough from each other that every one can have a jump, as far as its instructions allow.
+    /// The places of a round: far enough from each other that every one can have a jump, as far as its
+    /// instructions allow.
     pub(crate) fn round(&self, round: usize) -> Vec<usize> {
         let mut last_end = [0; ROUNDS];
         let mut chosen = Vec::new();
@@ -221,8 +226,9 @@ impl Walked {
         chosen
     }
 
-    /// Whether as many places have had jumps, with post handlers, as `explain` has said; but for the few where no memory is
-    /// free where a jump over short instructions can lead. On riscv64 that may be none: a jump reaches 1 MiB, in the middle of a C library.
+    /// Whether as many places have had jumps, with post handlers, as `explain` has said; but for the few
+    /// where no memory is free where a jump over short instructions can lead. On riscv64 that may be none: a
+    /// jump reaches 1 MiB, in the middle of a C library.
     ///
     /// # Errors
     /// How many have.

@@ -1,7 +1,7 @@
 //! What is walked: algorithms compiled for this target, and how the C library prints floating-point numbers.
 //!
-//! Each gives the same output whenever it runs, calls nothing whose work depends on chance or on earlier runs, and
-//! writes to memory that it is given.
+//! Each gives the same output whenever it runs, calls nothing whose work depends on chance or on earlier
+//! runs, and writes to memory that it is given.
 
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 mod strings;
@@ -24,8 +24,8 @@ pub(crate) struct Workload {
 pub(crate) enum Scope {
     /// These functions, whole.
     Functions(&'static [&'static str]),
-    /// Every function of the C library that the independent count has seen run, whole; and where the library has no
-    /// symbols, every instruction that was run.
+    /// Every function of the C library that the independent count has seen run, whole; and where the library
+    /// has no symbols, every instruction that was run.
     CLibrary,
 }
 
@@ -88,7 +88,8 @@ impl Write for Output {
     }
 }
 
-// ---- SHA-256 (FIPS 180-4) ---------------------------------------------------------------------------------------
+// ---- SHA-256 (FIPS 180-4)
+// ---------------------------------------------------------------------------------------
 
 /// The round constants, 4.2.2.
 const K: [u32; 64] = [
@@ -173,7 +174,8 @@ fn sha256(output: &mut Output) {
     digest.into_iter().for_each(|word| output.push_word(word));
 }
 
-// ---- sorting ----------------------------------------------------------------------------------------------------
+// ---- sorting
+// ----------------------------------------------------------------------------------------------------
 
 /// Hoare's quicksort of `len` words.
 #[unsafe(no_mangle)]
@@ -257,9 +259,11 @@ fn sort(output: &mut Output) {
     halves.into_iter().for_each(|half| output.push_word(half.into()));
 }
 
-// ---- regular expressions ----------------------------------------------------------------------------------------
+// ---- regular expressions
+// ----------------------------------------------------------------------------------------
 
-/// Whether `regex` (literals, `.`, `*`, `^`, `$`; ends with a zero byte) matches somewhere in `text` (the same).
+/// Whether `regex` (literals, `.`, `*`, `^`, `$`; ends with a zero byte) matches somewhere in `text` (the
+/// same).
 #[unsafe(no_mangle)]
 #[inline(never)]
 unsafe extern "C" fn walk_regex_search(regex: *const u8, mut text: *const u8) -> bool {
@@ -337,9 +341,11 @@ fn regex(output: &mut Output) {
     }
 }
 
-// ---- floating point ---------------------------------------------------------------------------------------------
+// ---- floating point
+// ---------------------------------------------------------------------------------------------
 
-/// The cube root of `x` by Newton's method, in both widths: moves between the register files, compares and converts.
+/// The cube root of `x` by Newton's method, in both widths: moves between the register files, compares and
+/// converts.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn walk_newton(x: f64, rounds: u32) -> f64 {
@@ -365,7 +371,8 @@ fn float(output: &mut Output) {
     }
 }
 
-// ---- the C library ----------------------------------------------------------------------------------------------
+// ---- the C library
+// ----------------------------------------------------------------------------------------------
 
 fn printf(output: &mut Output) {
     let values = [0.1, -1234.5678, 6.02214076e23, 1e-60, f64::INFINITY];

@@ -1,7 +1,7 @@
 //! The smallest backend: what a first port of an architecture writes. Six functions of `Arch`, and `publish`.
 //!
-//! What needs more than a copy is simulated, or refused: this one has no slot that borrows a register or is set right afterwards,
-//! none that ends in a jump, no calls and no jumps.
+//! What needs more than a copy is simulated, or refused: this one has no slot that borrows a register or is
+//! set right afterwards, none that ends in a jump, no calls and no jumps.
 
 use super::instructions::*;
 use probe_core::arch::{

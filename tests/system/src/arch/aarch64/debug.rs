@@ -1,10 +1,11 @@
 //! Single steps and watchpoints of this CPU, both debug exceptions that EL1 takes from itself.
 //!
-//! Tasks run with PSTATE.D clear, so that their references to watched memory trap; traps set it. MDSCR_EL1.SS is set only while
-//! one instruction is stepped, with interrupts masked: with SS set and D clear everything would be stepped.
+//! Tasks run with PSTATE.D clear, so that their references to watched memory trap; traps set it. MDSCR_EL1.SS
+//! is set only while one instruction is stepped, with interrupts masked: with SS set and D clear everything
+//! would be stepped.
 //!
-//! A watchpoint traps before the access. So the CPU does without its watchpoints for one step, and the probes are called at
-//! that step's end.
+//! A watchpoint traps before the access. So the CPU does without its watchpoints for one step, and the probes
+//! are called at that step's end.
 
 use crate::arch::{Backend, Interrupts, Machine, Native, Regs};
 use crate::watch::Ranges;

@@ -132,7 +132,8 @@ impl Machine for Aarch64 {
     }
 
     fn exit(outcome: Outcome) -> ! {
-        // Semihosting: SYS_EXIT with ADP_Stopped_ApplicationExit and a status. 33, as on x86: never by accident.
+        // Semihosting: SYS_EXIT with ADP_Stopped_ApplicationExit and a status. 33, as on x86: never by
+        // accident.
         let block = [0x20026_u64, if outcome == Outcome::Passed { 33 } else { 35 }];
         // SAFETY: ends the machine.
         unsafe { asm!("hlt #0xf000", in("w0") 0x18, in("x1") &raw const block) };
@@ -218,7 +219,8 @@ impl Machine for Aarch64 {
             fn secondary_start();
         }
         let stack = stack_top - 16;
-        // SAFETY: the end of the stack, which nobody uses yet. The other CPU reads it with its MMU and caches off.
+        // SAFETY: the end of the stack, which nobody uses yet. The other CPU reads it with its MMU and caches
+        // off.
         unsafe { core::ptr::with_exposed_provenance_mut::<usize>(stack).write_volatile(number) };
         Self::clean_to_memory(stack);
         // SAFETY: PSCI starts the CPU at code made for that.

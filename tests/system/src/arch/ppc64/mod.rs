@@ -1,4 +1,5 @@
-//! QEMU's -M pseries, little-endian (ELFv2) and big-endian (ELFv1): hypervisor calls, XICS, the decrementer, radix paging.
+//! QEMU's -M pseries, little-endian (ELFv2) and big-endian (ELFv1): hypervisor calls, XICS, the decrementer,
+//! radix paging.
 
 mod hypervisor;
 
@@ -162,7 +163,8 @@ impl Machine for Ppc64 {
         static WAITING: crate::lock::SpinLock<(u64, u64)> = crate::lock::SpinLock::new((0, 0));
         let mut waiting = WAITING.lock();
         if waiting.0 == 0 {
-            // The results' third word does not come back through `call`: 8 characters are enough for a person.
+            // The results' third word does not come back through `call`: 8 characters are enough for a
+            // person.
             let (_, len, bytes) = hv::call(hv::H_GET_TERM_CHAR, [0; 4]);
             *waiting = (len.min(8), bytes);
         }
@@ -327,7 +329,8 @@ impl Machine for Ppc64 {
         unsafe extern "C" {
             static task_start: u8;
         }
-        // As `switch_stacks` leaves a stack: a frame of 36 words, whose caller's frame holds the return address.
+        // As `switch_stacks` leaves a stack: a frame of 36 words, whose caller's frame holds the return
+        // address.
         const FRAME_WORDS: usize = 36;
         let caller = core::ptr::with_exposed_provenance_mut::<usize>(top - 512);
         // SAFETY: the caller says that there is room. The third word is the return address.

@@ -1,6 +1,7 @@
 //! QEMU's -M virt with OpenSBI: S mode, NS16550, the SBI's timer and interrupts.
 //!
-//! `tp` is the running task, as the trap frame of a task has it wherever the task goes on; `sscratch` is this CPU.
+//! `tp` is the running task, as the trap frame of a task has it wherever the task goes on; `sscratch` is this
+//! CPU.
 
 /// Reads a control and status register.
 macro_rules! csrr {
@@ -160,8 +161,8 @@ impl Machine for Riscv64 {
         }
     }
 
-    /// `pause` lets no other hart run in QEMU 7.2, but `wfi` does. It must not wait: this hart's software interrupt is pending
-    /// meanwhile.
+    /// `pause` lets no other hart run in QEMU 7.2, but `wfi` does. It must not wait: this hart's software
+    /// interrupt is pending meanwhile.
     fn relax() {
         let interrupts = Self::disable_interrupts();
         csrw!("csrs", "sip", 1 << SOFTWARE);

@@ -1,4 +1,5 @@
-//! What the firmware below does: start harts, interrupt them, set the timer (RISC-V SBI 1.0, chapters 6, 7 and 9).
+//! What the firmware below does: start harts, interrupt them, set the timer (RISC-V SBI 1.0, chapters 6, 7
+//! and 9).
 
 use core::arch::asm;
 

@@ -34,7 +34,8 @@ pub fn trap(regs: &mut Regs) {
     const SINGLE_STEP: usize = 1 << 14;
     /// The bits that are always set.
     const NOTHING: usize = 0xffff_0ff0;
-    // QEMU 7.2 makes two exceptions of a step that refers to watched memory, the second at this vector's first instruction.
+    // QEMU 7.2 makes two exceptions of a step that refers to watched memory, the second at this vector's
+    // first instruction.
     if regs.pc().as_usize() == idt::stub(DEBUG.into()) {
         return;
     }
@@ -42,7 +43,8 @@ pub fn trap(regs: &mut Regs) {
     set!("dr6", NOTHING);
     let watched = status & ((1 << watch::COUNT) - 1);
     if watched != 0 {
-        // QEMU 7.2 tells of an old hit again, when a register of a lower number is hit next, until it is armed anew.
+        // QEMU 7.2 tells of an old hit again, when a register of a lower number is hit next, until it is
+        // armed anew.
         let control = get!("dr7");
         set!("dr7", watch::control([]));
         set!("dr7", control);

@@ -354,8 +354,8 @@ impl Machine for X86 {
     }
 
     unsafe fn new_stack(top: usize) -> usize {
-        // As `switch_stacks` leaves a stack: callee-saved registers, then the return address; at its call the stack
-        // would have been aligned.
+        // As `switch_stacks` leaves a stack: callee-saved registers, then the return address; at its call the
+        // stack would have been aligned.
         const SAVED: usize = if cfg!(target_arch = "x86_64") { 6 } else { 4 };
         let words = core::ptr::with_exposed_provenance_mut::<usize>(top - 4 * size_of::<usize>());
         // SAFETY: the caller says that there is room.

@@ -15,8 +15,8 @@ pub(super) fn interrupt_handler() {
         Native::relax();
     }
     drop(probe);
-    // No hit of this CPU is half done: the timer that was interrupted has ended. Another CPU may have been between the two
-    // handlers when the probe went.
+    // No hit of this CPU is half done: the timer that was interrupted has ended. Another CPU may have been
+    // between the two handlers when the probe went.
     assert!(before.get() - after.get() < cpu::online().count());
 }
 
@@ -26,13 +26,14 @@ pub(super) fn interrupts_during_hits() {
 
 pub(super) fn interrupts_during_hits_by_jumps() {
     PROBES.jumps().set_automatic(Switch::On);
-    // An interrupt may come in the middle of a hit: its handler's own hits are missed then, never the function's.
+    // An interrupt may come in the middle of a hit: its handler's own hits are missed then, never the
+    // function's.
     interrupt_hits();
     PROBES.jumps().set_automatic(Switch::Off);
 }
 
-/// Calls a function with pre and post handlers until several ticks of the timer, which is probed as well, have come. How
-/// many hits of the timer's were missed.
+/// Calls a function with pre and post handlers until several ticks of the timer, which is probed as well,
+/// have come. How many hits of the timer's were missed.
 fn interrupt_hits() -> u64 {
     let ticks = || cpu::online().map(|cpu| cpu.timer_ticks.load(SeqCst)).sum::<usize>();
     let (probe, before, after) = counting("target_plain");
@@ -52,7 +53,8 @@ fn interrupt_hits() -> u64 {
     missed
 }
 
-/// What an interrupt finds on its CPU: no active hit, the core or a handler, an instruction that handlers wait for.
+/// What an interrupt finds on its CPU: no active hit, the core or a handler, an instruction that handlers
+/// wait for.
 #[derive(Clone, Copy)]
 enum Moment {
     Outside,
@@ -89,8 +91,8 @@ fn hit_in_tick() {
     WRONG.fetch_add(usize::from(state() != before), SeqCst);
 }
 
-/// Several tasks go through hits of every kind, and are preempted in them, until interrupts that hit the same places have come
-/// at every moment there is. Each hit is counted once, as what it was.
+/// Several tasks go through hits of every kind, and are preempted in them, until interrupts that hit the same
+/// places have come at every moment there is. Each hit is counted once, as what it was.
 pub(super) fn hits_in_the_middle_of_hits(by_jumps: bool) {
     CAME.iter().chain([&WRONG]).for_each(|count| count.store(0, SeqCst));
     PROBES.jumps().set_automatic(by_jumps.into());

@@ -49,10 +49,11 @@ pub(crate) fn restart_with_plugin() -> Result<(), String> {
     Err(format!("QEMU cannot be executed again: {error}"))
 }
 
-/// Tells the plugin where counting begins and ends. Neither place has been executed yet: the plugin sees code only
-/// when QEMU translates it.
+/// Tells the plugin where counting begins and ends. Neither place has been executed yet: the plugin sees code
+/// only when QEMU translates it.
 pub(super) fn announce(begins: usize, ends: usize) {
-    // SAFETY: no such descriptor is open, so this does nothing; and the kernel's `close` does not look at the rest.
+    // SAFETY: no such descriptor is open, so this does nothing; and the kernel's `close` does not look at the
+    // rest.
     unsafe { libc::syscall(libc::SYS_close, ANNOUNCE, begins, ends) };
 }
 

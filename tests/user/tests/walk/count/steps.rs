@@ -39,8 +39,8 @@ pub(super) fn begin() -> Result<Counting, String> {
     Ok(Counting::Here(Some(Counter::Steps)))
 }
 
-/// From now on this process and its children run on the CPU where it runs: each step is two switches between parent and
-/// child, which cost ten times as much from one CPU to another.
+/// From now on this process and its children run on the CPU where it runs: each step is two switches between
+/// parent and child, which cost ten times as much from one CPU to another.
 fn stay_on_one_cpu() -> Result<(), String> {
     // SAFETY: an all-zero set is an empty one.
     let mut cpus: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -116,7 +116,8 @@ fn program_counter(child: libc::pid_t) -> Result<usize, String> {
     Ok(words[PC_WORD])
 }
 
-/// Whether a repeated string instruction stands at `pc` (x86). The child is a fork: its text is this process's.
+/// Whether a repeated string instruction stands at `pc` (x86). The child is a fork: its text is this
+/// process's.
 fn is_repeated(pc: usize) -> bool {
     if !cfg!(any(target_arch = "x86", target_arch = "x86_64")) {
         return false;

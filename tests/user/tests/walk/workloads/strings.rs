@@ -1,5 +1,5 @@
-//! The repeated string instructions of x86: one hit for each time that one is executed, however many elements it moves,
-//! also none.
+//! The repeated string instructions of x86: one hit for each time that one is executed, however many elements
+//! it moves, also none.
 
 use super::Output;
 use core::arch::global_asm;
