@@ -1,5 +1,12 @@
 //! Fast paths for the usual call and the usual return. [`ret`](super) handles all others, and would handle these correctly,
-//! too.
+//! too. What a followed call costs with and without each, in guest instructions of the test kernels (`r`, by trap, and
+//! `r_optimised`, by jump):
+//!
+//! | path | figure | x86-64 | ppc64le |
+//! |---|---|---|---|
+//! | [`return_from_stub`] | `r` | 271, without 502 | 414, without 699 |
+//! | [`Probes::enter_plain`] | `r` | 271, without 307 | 414, without 470 |
+//! | [`Probes::enter_by_owner`] | `r_optimised` | 204, without 265 | 311, without 388 |
 
 use crate::addr::CodeAddr;
 use crate::arch::{Entry, Regs, Resume, TrampolineHandler};
