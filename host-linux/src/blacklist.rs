@@ -61,7 +61,7 @@ fn is_own(object: &Object) -> bool {
 
 /// Whether the object's names mean nothing to the user: the agent's own.
 pub(crate) fn is_hidden(object: &Object) -> bool {
-    object.role == Role::Vdso || object.role == Role::Library && is_own(object)
+    matches!(object.role, Role::Vdso | Role::Foreign) || object.role == Role::Library && is_own(object)
 }
 
 /// Whether the text at `at`, which lies in `object`, must not be probed.

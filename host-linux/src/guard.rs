@@ -35,6 +35,8 @@ use probe_core::error::BatchError;
 use probe_core::handler::Flow;
 use probe_core::{AnyProbe, CodeAddr, Place};
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Where a whole number of instructions is read.
 const WINDOW: usize = 64;
@@ -48,6 +50,18 @@ impl Guard {
     /// all signals blocked must not be probed.
     pub fn is_complete(&self) -> bool {
         !self.0.is_empty()
+    }
+
+    /// Guards C libraries, too, that were loaded meanwhile in a namespace of their own (`dlmopen`). Without it, such a
+    /// library's `sigaction` takes our handlers away.
+    ///
+    /// # Errors
+    /// As [`guard`].
+    pub fn renew(&mut self) -> Result<(), BatchError> {
+        if self.is_complete() {
+            self.0.extend(process::probes().register_all(later_probes())?);
+        }
+        Ok(())
     }
 }
 
@@ -84,18 +98,31 @@ pub fn guard() -> Result<Guard, BatchError> {
 /// found.
 pub fn probes() -> Vec<AnyProbe<Native>> {
     let objects = objects::snapshot();
-    let is_libc = |object: &&Object| {
-        let is_named = |name: &str| object.name.starts_with(name);
-        object.role != Role::Program && ["libc.so", "libpthread.so", "ld-musl"].into_iter().any(is_named)
-    };
-    let mut libc: Vec<&Object> = objects.iter().map(AsRef::as_ref).filter(is_libc).collect();
+    let is_guarded = |object: &&Arc<Object>| object.role != Role::Program && objects::is_libc(&object.name);
+    let mut libc: Vec<&Arc<Object>> = objects.iter().filter(is_guarded).collect();
     if libc.is_empty() {
         // It is in the program.
-        libc.extend(objects.iter().map(AsRef::as_ref).filter(|object| object.role == Role::Program));
+        libc.extend(objects.iter().filter(|object| object.role == Role::Program));
     }
-    let text = libc.iter().flat_map(|object| {
+    libc.iter().for_each(|object| object.is_guarded.store(true, Ordering::Relaxed));
+    probes_in(&libc)
+}
+
+/// The guard's probes in C libraries that were loaded, in a namespace of their own (`dlmopen`), since [`probes`]
+/// or this was called last.
+pub fn later_probes() -> Vec<AnyProbe<Native>> {
+    let objects = objects::snapshot();
+    let is_new = |object: &&Arc<Object>| {
+        object.role == Role::Foreign && !object.is_guarded.swap(true, Ordering::Relaxed)
+    };
+    probes_in(&objects.iter().filter(is_new).collect::<Vec<_>>())
+}
+
+/// The guard's probes in these objects.
+fn probes_in(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
+    let text = libc.iter().copied().flat_map(|object| {
         let executable = object.segments.iter().filter(|segment| segment.is_executable);
-        executable.map(move |segment| (*object, segment))
+        executable.map(move |segment| (object, segment))
     });
     let mut found = Vec::new();
     for (object, segment) in text {
@@ -118,7 +145,7 @@ pub fn probes() -> Vec<AnyProbe<Native>> {
         found.extend(clone3.map(|(at, call)| children::probe_on_clone3(at, call)));
     }
     if !found.is_empty() {
-        found.extend(children::probes_on_functions(&libc));
+        found.extend(children::probes_on_functions(libc));
     }
     found
 }

@@ -59,7 +59,7 @@ impl LinuxProcess {
     ///
     /// For globs and near matches. Indirect functions appear under their resolver's address.
     pub fn for_each_symbol(&self, visit: &mut dyn FnMut(&Symbol<'_>, &str)) {
-        for object in objects::snapshot().iter() {
+        for object in objects::snapshot().iter().filter(|object| object.role != Role::Foreign) {
             for entry in object.index().entries().iter().filter(|entry| entry.kind != Kind::Data) {
                 visit(&symbol(object, entry), &object.name);
             }
@@ -93,7 +93,7 @@ impl LinuxProcess {
     /// The address of the data symbol `name`, with its length in bytes; the main program's first.
     pub fn data_symbol(&self, name: &str) -> Option<(usize, usize)> {
         let mut found = None;
-        for object in objects::snapshot().iter() {
+        for object in objects::snapshot().iter().filter(|object| object.role != Role::Foreign) {
             object.index().find(name, &mut |entry| {
                 if entry.kind == Kind::Data && found.is_none() {
                     found = Some((object.bias.wrapping_add(entry.addr), entry.len_bytes));

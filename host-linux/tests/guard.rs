@@ -409,3 +409,39 @@ fn hit_13_an_alternate_stack_too_small_for_a_hit_is_the_programs_all_the_same() 
     assert_eq!(probe.counters().hits, 8);
     drop((probe, guard));
 }
+
+/// A second C library has system calls of its own, and the loader does not name it.
+#[cfg(all(target_env = "gnu", not(target_feature = "crt-static")))]
+#[test]
+fn hit_13_a_second_libc_does_not_take_our_handler_away() {
+    type Sigaction =
+        unsafe extern "C" fn(libc::c_int, *const libc::sigaction, *mut libc::sigaction) -> libc::c_int;
+    extern "C" fn on_trap(_: libc::c_int) {}
+    let _alone = alone();
+    let mut guard = guard_signals().unwrap();
+    // SAFETY: a C string; the library's constructors set up itself.
+    let other = unsafe { libc::dlmopen(libc::LM_ID_NEWLM, c"libc.so.6".as_ptr(), libc::RTLD_NOW) };
+    // SAFETY: a live handle and a C string.
+    let found = unsafe { libc::dlsym(other, c"sigaction".as_ptr()) };
+    assert!(!found.is_null() && !std::ptr::eq(found, libc::sigaction as *const libc::c_void));
+    // SAFETY: libc's function of that name has this type.
+    let sigaction = unsafe { core::mem::transmute::<*mut libc::c_void, Sigaction>(found) };
+    guard.renew().unwrap();
+    let set = |handler: usize| {
+        // SAFETY: numbers, of which zero is a value.
+        let mut new = unsafe { core::mem::zeroed::<libc::sigaction>() };
+        new.sa_sigaction = handler;
+        let mut old = new;
+        // SAFETY: a handler that does nothing, or a default action.
+        assert_eq!(unsafe { sigaction(libc::SIGTRAP, &raw const new, &raw mut old) }, 0);
+        old.sa_sigaction
+    };
+    let before = set(on_trap as *const () as usize);
+    assert!(signals::are_installed());
+    assert_eq!(set(before), on_trap as *const () as usize);
+    // What has gone is not guarded any more, and can be loaded again.
+    // SAFETY: a live handle, closed once; nothing of it is used later.
+    assert_eq!(unsafe { libc::dlclose(other) }, 0);
+    probes();
+    drop(guard);
+}

@@ -17,6 +17,7 @@ use probe_core::arch::{Memory, Regs as _};
 use probe_core::handler::Flow;
 use probe_core::{AnyProbe, CodeAddr, Place};
 use probe_elf_symbols::index::Kind;
+use std::sync::Arc;
 
 /// `CLONE_CLEAR_SIGHAND`.
 const CLEAR_SIGHAND: u64 = 1 << 32;
@@ -31,7 +32,7 @@ fn shares_storage(flags: u64) -> bool {
 type Handler = fn(&mut Hit<'_>) -> Flow;
 
 /// The probes on the functions of `libc` that make children.
-pub(super) fn probes_on_functions(libc: &[&Object]) -> Vec<AnyProbe<Native>> {
+pub(super) fn probes_on_functions(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
     let handlers: [(&str, Handler); 2] = [("clone", before_clone), ("syscall", before_syscall)];
     let mut found = Vec::new();
     for (object, (name, handler)) in libc.iter().flat_map(|object| handlers.map(|named| (object, named))) {

@@ -4,9 +4,11 @@
 //! every lookup is enough to stay right. Not for the hit path: it takes the loader's lock.
 
 use super::copied::Copied;
+use super::foreign;
 use crate::lock::Lock;
 use crate::{memory, sys};
 use core::ffi::{CStr, c_int, c_void};
+use core::sync::atomic::AtomicBool;
 use probe_elf_symbols::building;
 use probe_elf_symbols::file::{self, Mapped};
 use probe_elf_symbols::index::Index;
@@ -25,6 +27,14 @@ pub(crate) enum Role {
     Loader,
     /// The kernel's own.
     Vdso,
+    /// A C library of another namespace (`dlmopen`), which the loader does not name to this one. Nobody means its
+    /// functions by their names.
+    Foreign,
+}
+
+/// Whether an object of this name is a C library, or the part of one that starts threads.
+pub(crate) fn is_libc(name: &str) -> bool {
+    ["libc.so", "libpthread.so", "ld-musl"].into_iter().any(|libc| name.starts_with(libc))
 }
 
 /// One loadable segment, in memory.
@@ -52,6 +62,8 @@ pub(crate) struct Object {
     build_id: Option<Vec<u8>>,
     index: OnceLock<Index>,
     sequences: OnceLock<Sequences>,
+    /// Whether the guard has seen to its system calls.
+    pub(crate) is_guarded: AtomicBool,
     /// The code that indirect functions have resolved to: (code, length, index of the symbol).
     pub(crate) resolved: Lock<Vec<(usize, usize, u32)>>,
 }
@@ -300,6 +312,14 @@ fn enumerate() -> ((u64, u64), Vec<Arc<Object>>) {
     let mut found = Found { counters: (0, 0), objects: Vec::new() };
     // SAFETY: `each` takes what it is given here.
     unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut found).cast()) };
+    let (added, removed) = found.counters;
+    // The loader counts the objects of all its namespaces.
+    if added.wrapping_sub(removed) > found.objects.len() as u64 {
+        let is_known = |at: usize| found.objects.iter().any(|object| object.holds(at));
+        let others = foreign::objects(is_libc, &is_known);
+        let other = |other: &foreign::Found| Object { role: Role::Foreign, ..describe(&other.info, false) };
+        found.objects.extend(others.iter().map(other).map(Arc::new));
+    }
     (found.counters, found.objects)
 }
 
@@ -350,6 +370,7 @@ fn describe(info: &libc::dl_phdr_info, is_first: bool) -> Object {
         index: OnceLock::new(),
         unwind: OnceLock::new(),
         sequences: OnceLock::new(),
+        is_guarded: AtomicBool::new(false),
         resolved: Lock::new(Vec::new()),
     }
 }

@@ -1,4 +1,4 @@
-//! Objects that the program loads later (`dlopen`): their definitions wait, and are planted before the first
+//! Objects that the program loads later (`dlopen`). C libraries of other namespaces get the guard. Definitions wait, and are planted before the first
 //! function of such an object has run, its constructors included.
 //!
 //! The loader calls an empty function of its own, `_dl_debug_state`, whenever its list of objects has
@@ -10,6 +10,7 @@
 //! At that time the object is mapped but not relocated, so that its indirect functions (`STT_GNU_IFUNC`)
 //! cannot be asked for the code they stand for. Those are planted at the loader's next call.
 
+use super::masks;
 use super::objects::{self, Loaded};
 use super::places::{left_out, targets_of};
 use super::plant::{self, Unusable};
@@ -19,7 +20,7 @@ use crate::wire::Meta;
 use probe_core::arch::Regs as _;
 use probe_core::handler::Flow;
 use probe_core::{AnyProbe, CodeAddr, Place};
-use probe_host_linux::{Hit, Indirect, Kprobe, Native};
+use probe_host_linux::{Hit, Indirect, Kprobe, Native, guard, probes};
 use std::sync::{Mutex, OnceLock};
 
 /// Where a thread is sent instead of to the loader's function.
@@ -84,14 +85,16 @@ struct Later {
 
 static LATER: OnceLock<Later> = OnceLock::new();
 
-/// The probe on the loader's rendezvous, if anything waits.
-pub(super) fn probe(waiting: &[usize]) -> Option<AnyProbe<Native>> {
+/// The probe on the loader's rendezvous, if anything waits. Where the guard is, a C library of another namespace may
+/// always come (`dlmopen`).
+pub(super) fn probe(waiting: &[usize], is_guarded: bool) -> Option<AnyProbe<Native>> {
     let divert = |hit: &mut Hit<'_>| {
         hit.regs_mut().set_pc(CodeAddr::new(diversion()));
         Flow::Redirected
     };
-    (!waiting.is_empty())
-        .then(|| Kprobe::at(Place::symbol("_dl_debug_state")).pre(divert).without_jump().into())
+    let place = Place::symbol("_dl_debug_state");
+    let is_wanted = !waiting.is_empty() || is_guarded && probes().explain(&place).is_ok();
+    is_wanted.then(|| Kprobe::at(place).pre(divert).without_jump().into())
 }
 
 /// `RT_CONSISTENT`: the list of objects is complete.
@@ -144,6 +147,7 @@ fn objects_have_changed() {
     }
     let _muted = Muted::new();
     probe_host_linux::objects_changed();
+    guard_others();
     // The lock is taken in a forked child if a thread of its parent was here.
     let Ok(mut waiting) = later.waiting.try_lock() else { return };
     let loaded = objects::loaded();
@@ -162,6 +166,17 @@ fn objects_have_changed() {
             waiting.is_done = true;
             later.plant(waiting.number, &loaded, object, Indirect::Resolve);
         }
+    }
+}
+
+/// Guards C libraries of other namespaces, before their first function has run.
+fn guard_others() {
+    if masks::is_planted()
+        && let Ok(planted) = probes().register_all(guard::later_probes())
+    {
+        planted.into_iter().for_each(|probe| {
+            probe.leak();
+        });
     }
 }
 

@@ -150,7 +150,7 @@ fn plant_all(
         return Ok(());
     }
     let is_guarded = !guard.is_empty();
-    let mut own: Vec<_> = guard.into_iter().chain(later::probe(&waiting)).collect();
+    let mut own: Vec<_> = guard.into_iter().chain(later::probe(&waiting, is_guarded)).collect();
     own.extend(lent::probes_on_makers());
     own.extend(confined::probes_on_functions());
     // Programs are executed with signals blocked, where a breakpoint needs the guard.

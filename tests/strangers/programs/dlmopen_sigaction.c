@@ -1,4 +1,5 @@
 // asks: may a second libc, of another namespace, set the action of SIGTRAP? (HIT_13, dlmopen(3))
+// short
 #include "stranger.h"
 #include <dlfcn.h>
 
