@@ -1,7 +1,9 @@
-//! The lock-free half: breakpoints, jumps, single steps, faults, debug registers, and returns of followed calls.
+//! The lock-free half: breakpoints, jumps, single steps, faults, debug registers, and returns of followed
+//! calls.
 //!
-//! All of it may run in any code at any time, so nothing here locks, allocates, panics or logs. A section keeps what it reads from being
-//! freed (the module `quiesce` says why): what is found lives as long as its proof, [`Here`] or [`Section`](crate::state::section::Section).
+//! All of it may run in any code at any time, so nothing here locks, allocates, panics or logs. A section
+//! keeps everything that it reads from being freed (the module `quiesce` says why): references live as long
+//! as their proof, [`Here`] or [`Section`](crate::state::section::Section).
 
 pub(crate) mod by_jump;
 mod fault;
@@ -22,7 +24,7 @@ use crate::state::slots::is_in_slot;
 use crate::sync::Relaxed;
 use core::ptr;
 
-/// What the core made of a breakpoint trap.
+/// The core's answer to a breakpoint trap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Trap {
@@ -30,8 +32,9 @@ pub enum Trap {
     NotOurs,
     /// Resume with the registers as they are now.
     Handled,
-    /// The original instruction made an access that faults. The registers are as before the instruction, with pc = the
-    /// place: the host raises this fault, by way of [`Traps::fault`](crate::traps::Traps::fault) first.
+    /// The original instruction made an access that faults. The registers are as before the instruction, with
+    /// pc = the place: the host raises this fault, by way of [`Traps::fault`](crate::traps::Traps::fault)
+    /// first.
     Fault(MemFault),
 }
 
@@ -39,12 +42,12 @@ pub enum Trap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum FaultVerdict {
-    /// Nothing of ours; the registers are untouched.
+    /// Not ours; the registers are untouched.
     NotOurs,
     /// A fault handler has dealt with it: resume with the registers as they are now.
     Handled,
     /// It happened in a slot, or in the simulation: the registers now say that it happened at the place. The
-    /// host's own fault handling goes on with them.
+    /// host's own fault handling continues with them.
     Restored,
 }
 
@@ -121,7 +124,7 @@ impl<H: Host> Probes<H> {
         Trap::Handled
     }
 
-    /// Sends the registers into the slot of a step; what its end needs.
+    /// Sends the registers into the slot of a step; returns what the step's end needs.
     #[inline(always)]
     fn enter_slot(&self, point: &Point<H::Arch>, newest: u32, regs: &mut RegsOf<H>) -> Kept<H::Arch> {
         regs.set_pc(point.place);
@@ -134,14 +137,14 @@ impl<H: Host> Probes<H> {
         Kept { newest, slot_word: self.host.enter_slot(regs), state }
     }
 
-    /// Undoes what a step has borrowed and goes on behind the instruction, in the original text.
+    /// Gives back what a step has borrowed and resumes behind the instruction, in the original text.
     #[inline(always)]
     fn leave_slot(&self, point: &Point<H::Arch>, kept: &Kept<H::Arch>, regs: &mut RegsOf<H>) {
         self.host.leave_slot(regs, kept.slot_word);
         self.step_over(point, &kept.state, regs);
     }
 
-    /// Goes on behind the instruction that has run in the slot of `point`.
+    /// Resumes behind the instruction that has run in the slot of `point`.
     #[inline(always)]
     fn step_over(&self, point: &Point<H::Arch>, state: &<H::Arch as Arch>::StepState, regs: &mut RegsOf<H>) {
         let insn_len = usize::from(point.insn_len);
@@ -153,8 +156,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// The trailing breakpoint of the only active hit, which has post handlers; `None`: it is something else, and
-    /// nothing has been done.
+    /// Handles the trailing breakpoint of the only active hit, which has post handlers; `None` if the trap is
+    /// something else, and nothing has been done.
     #[inline(always)]
     fn end_only_step(
         &self,
@@ -177,7 +180,8 @@ impl<H: Host> Probes<H> {
 
     /// Calls the pre handlers, newest first (REG_11).
     ///
-    /// There are seldom more than two probes. The first two have no loop around them, whose constants would need registers.
+    /// A place seldom has more than two probes. The first two are called outside of the loop, whose constants
+    /// would need registers.
     #[inline(always)]
     pub(crate) fn run_pre(
         &self,
@@ -258,8 +262,9 @@ impl<H: Host> Probes<H> {
         Outcome::Ran
     }
 
-    /// The end of a hit whose instruction needs a frame, a bare slot, or post handlers after a simulation. `newest` is
-    /// the newest probe that saw the hit: what was registered later is not called after it.
+    /// The end of a hit whose instruction needs a frame, a bare slot, or post handlers after a simulation.
+    /// `newest` is the newest probe that saw the hit: handlers of probes that were registered later are not
+    /// called.
     #[inline(never)]
     fn run_with_post(
         &self,
@@ -302,8 +307,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Runs the original instruction in its slot without a frame; the slot's address alone finishes it, or a spare
-    /// if it borrows registers.
+    /// Runs the original instruction in its slot without a frame. The slot's address alone finishes it, or a
+    /// spare if it borrows registers.
     pub(crate) fn execute_bare(&self, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
         if !point.is(LINGERS) {
             point.note_bare_run();
@@ -317,8 +322,8 @@ impl<H: Host> Probes<H> {
 
     /// As [`Probes::execute_bare`], for an instruction that borrows registers.
     ///
-    /// Where all spares are in use, the breakpoint is hit again: those who use them have one instruction left to
-    /// run, which is no system call, so one is free soon.
+    /// If all spares are in use, the breakpoint is hit again: each user has one instruction left to run,
+    /// which is no system call, so one is free soon.
     #[cold]
     fn execute_with_spare(&self, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
         regs.set_pc(point.place);
@@ -332,14 +337,16 @@ impl<H: Host> Probes<H> {
         Trap::Handled
     }
 
-    /// What a step in `slot` without a frame has borrowed; nothing, by default. In the trap that ends it.
+    /// The registers that a step in `slot` without a frame has borrowed; by default none. In the trap that
+    /// ends it.
     fn take_spare(&self, slot: CodeAddr, regs: &mut RegsOf<H>) -> <H::Arch as Arch>::StepState {
         let Some((kept, state)) = self.spares.take(slot, regs.sp()) else { return Default::default() };
         self.host.leave_slot(regs, kept);
         state
     }
 
-    /// Calls the post handlers of the probes that saw the hit; the first by itself, as in [`Probes::run_pre`].
+    /// Calls the post handlers of the probes that saw the hit; the first by itself, as in
+    /// [`Probes::run_pre`].
     #[inline(always)]
     pub(crate) fn run_posts(
         &self,
@@ -387,8 +394,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// A breakpoint while a hit is active in this context: the end of a step, the return of a jprobe's handler, or
-    /// a nested hit.
+    /// Handles a breakpoint while a hit is active in this context: the end of a step, the return of a
+    /// jprobe's handler, or a nested hit.
     #[inline(never)]
     fn breakpoint_busy(&self, context: Running<'_, H::Arch>, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
         let inside = context.open();
@@ -409,7 +416,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Whether `at` lies in the slot of the step that the innermost frame stands for, and not of one that has a spare.
+    /// Whether `at` lies in the slot of the step of the innermost frame, and not in that of a step with a
+    /// spare.
     #[inline(always)]
     pub(crate) fn is_in_step(&self, top: &Top<'_, H::Arch>, at: CodeAddr, regs: &RegsOf<H>) -> bool {
         matches!(top.wait, Wait::Step | Wait::NestedStep)
@@ -426,7 +434,7 @@ impl<H: Host> Probes<H> {
         self.execute(here, point, point.mode(), Wait::NestedStep, 0, regs)
     }
 
-    /// A hit where there is no room for another context: as a nested one, without a frame.
+    /// Handles a hit for which there is no context: as a nested one, without a frame.
     #[cold]
     #[inline(never)]
     fn breakpoint_without_context(&self, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
@@ -458,7 +466,7 @@ impl<H: Host> Probes<H> {
         self.execute_bare(point, regs)
     }
 
-    /// The trailing breakpoint of the innermost active hit.
+    /// Handles the trailing breakpoint of the innermost active hit.
     #[inline(always)]
     pub(crate) fn finish_step(
         &self,

@@ -3,11 +3,13 @@
 //! Both halves use it; it imports neither. `probes` composes the other files:
 //!
 //! - a place: `point` (and the probes on it), `text` (what stands there), `slots`, `detour`, `spare`;
-//! - a call that is followed: `instance` (with `life`, `ends`), its `pool`, its `stub`, the half of a probe that is about it (`return_probe`);
+//! - a call that is followed: `instance` (with `life`, `ends`), its `pool`, its `stub`, the half of a probe
+//!   that is about it (`return_probe`);
 //! - who runs: `context`, `task`; `owner` and `counter` are what contexts use each by itself;
-//! - a probe: `pending` before it is registered, `owned` who frees it, `handler` what hits call, `lender` what handlers get, `tally` what users are told; `watch` on data;
-//! - the program: the `host`, `lock` (who may write all that), `switches` (what has been asked for), `quiesce` (when nobody can still be inside), `program` (the way here from
-//!   a stub).
+//! - a probe: `pending` before it is registered, `owned` who frees it, `handler` what hits call, `lender`
+//!   what handlers get, `tally` what users are told; `watch` on data;
+//! - the program: the `host`, `lock` (who may write all that), `switches` (what has been asked for),
+//!   `quiesce` (when nobody can still be inside), `program` (the way here from a stub).
 
 pub(crate) mod context;
 pub(crate) mod counter;

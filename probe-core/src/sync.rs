@@ -28,8 +28,9 @@ pub(crate) use atomics::{
     fence,
 };
 
-/// The cheap half of an asymmetric barrier: orders this context's earlier stores before its later loads as
-/// seen by whoever runs the dear half, [`Host::sync_cores`](crate::host::Host::sync_cores). No instruction.
+/// The cheap half of an asymmetric barrier: orders this context's earlier stores before its later loads, as
+/// seen by the context that runs the dear half, [`Host::sync_cores`](crate::host::Host::sync_cores). No
+/// instruction.
 #[inline(always)]
 #[track_caller]
 pub(crate) fn light_barrier<A: NativeArch>() {

@@ -142,11 +142,11 @@ impl<T: Keyed> Table<T> {
         unsafe { Self::find_behind(array, index, key) }
     }
 
-    /// What lies at `key`, if it lies behind entry number `index`, where it should be. Half of all entries
-    /// are free, so that it is seldom far.
+    /// The entry at `key`, if it is behind number `index`, where it should be. Half of all entries are free,
+    /// so it is seldom far.
     ///
     /// # Safety
-    /// `array` is one that [`Table::find`] has found, and what kept it there does so as long as `'a`.
+    /// [`Table::find`] has found `array`, and the proof that kept it there holds during `'a`.
     #[inline(never)]
     unsafe fn find_behind<'a>(array: *const Header, mut index: usize, key: usize) -> Option<&'a T> {
         // SAFETY: an array is freed only after a grace period; the caller is inside.
@@ -167,7 +167,7 @@ impl<T: Keyed> Table<T> {
         }
     }
 
-    /// What lies at `key`, as it was inserted: what may be freed once it is off the table.
+    /// The entry at `key`, with its allocation: it may be freed once it is off the table.
     pub(crate) fn find_lent<'g>(&self, key: usize, _held: impl Held<'g>) -> Option<Lent<'g, T>> {
         let header = NonNull::new(self.array.load(Relaxed))?;
         // SAFETY: `held` keeps the array.
@@ -249,7 +249,7 @@ impl<T: Keyed> Table<T> {
         }
     }
 
-    /// Every entry, as it was inserted. What has been found may be removed meanwhile.
+    /// Every entry, with its allocation. An entry may be removed after it has been found.
     pub(crate) fn iter<'g>(&self, _held: impl Held<'g>) -> impl Iterator<Item = Lent<'g, T>>
     where
         T: 'g,
@@ -258,7 +258,7 @@ impl<T: Keyed> Table<T> {
         self.entries().map(|entry| unsafe { Lent::new(entry) })
     }
 
-    /// Where every entry lies. For the only writer, who replaces no array meanwhile.
+    /// The allocation of every entry. For the only writer, who replaces no array meanwhile.
     fn entries(&self) -> impl Iterator<Item = NonNull<T>> + use<T> {
         let header = self.array.load(Relaxed);
         // SAFETY: the current array is never freed.

@@ -1,14 +1,15 @@
-//! A hit by jump: what the calls in a detour do.
+//! A hit by jump: the calls in a detour.
 //!
-//! The jump leads to the place's [`Detour`]: a call of the backend's trampoline, which saves the registers and calls
-//! [`jumped`]; then copies of the instructions that the jump displaces; then a jump back.
+//! The jump leads to the place's [`Detour`]: a call of the backend's trampoline, which saves the registers
+//! and calls [`jumped`]; then copies of the instructions that the jump displaces; then a jump back.
 //!
-//! Post handlers see what the first instruction has done. One that is simulated at a trap is simulated here, too, and its
-//! copy does it again: nothing comes between. Behind the copy of another one the detour calls the trampoline once more,
-//! for [`copied`]; meanwhile a frame stands for the hit, as for a step, and the context stays pinned.
+//! Post handlers see the effect of the first instruction. An instruction that a trap would simulate is
+//! simulated here, too, and its copy repeats the effect: nothing comes between. Behind the copy of any other
+//! instruction the detour calls the trampoline once more, for [`copied`]. Between the two calls the hit has a
+//! frame, as a step has, and the context stays pinned.
 //!
-//! Where a displaced instruction other than the first starts, the jump has the breakpoint's bytes. So a context that
-//! arrives there, by whatever way, traps, and goes on in the copy ([`Probes::in_detour`]).
+//! Where a displaced instruction other than the first starts, the jump has the breakpoint's bytes. So a
+//! context that arrives there, in whatever way, traps, and goes on in the copy ([`Probes::in_detour`]).
 
 use super::{Outcome, Trap, count_missed};
 use crate::addr::CodeAddr;
@@ -48,17 +49,17 @@ impl<H: Host> TrampolineHandler<RegsOf<H>> for Copied<H> {
     const FUNCTION: Handler<H> = copied::<H>;
 }
 
-/// The registers are the second argument, as they are of the probes' handlers.
+/// The registers are the second argument, as with the probes' handlers.
 type Handler<H> = extern "C" fn(usize, *mut RegsOf<H>) -> Resume;
 
-/// What every detour of `Probes<H>` leads to, by way of the backend's trampoline.
+/// The function of every detour of `Probes<H>`, called by the backend's trampoline.
 ///
-/// The usual case is one kprobe that has a pre handler alone: it needs no registers but what the handler is called with, and
-/// whatever else may be is behind calls at the end.
+/// The usual case is one kprobe with a pre handler alone. It needs no registers but the handler's arguments,
+/// so all other cases are behind calls at the end.
 #[inline(always)]
 extern "C" fn jumped<H: Host>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
-    // SAFETY: the trampoline hands on the detour's word, the address that the registry has put there; detours are
-    // kept for good.
+    // SAFETY: the trampoline hands on the detour's word, the address that the registry has put there; detours
+    // are kept for good.
     let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
     // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.
     let regs = unsafe { &mut *regs };
@@ -75,7 +76,7 @@ extern "C" fn jumped<H: Host>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
     leave(host, context, stay, resume)
 }
 
-/// As [`jumped`] from where the context is inside, where it is not the counter's first one.
+/// As [`jumped`], with the context inside, if the counter's first context is another one.
 #[inline(never)]
 fn jumped_shared<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, stay: Stay) -> Resume {
     let probes = Probes::of(detour.program);
@@ -98,8 +99,8 @@ fn run_plain<A: NativeArch>(here: Here<'_, A>, node: &Node<A>, pre: &Pre<A>, reg
     pre.call(regs, node.known())
 }
 
-/// As [`jumped`], where a return probe without an entry handler is the only probe: no handler is called. `FOLLOWS`: its
-/// [`Service::follows`](crate::state::detour::Service::follows).
+/// As [`jumped`], for a return probe without an entry handler as the only probe: no handler is called.
+/// `FOLLOWS` is its [`Service::follows`](crate::state::detour::Service::follows).
 #[inline(always)]
 extern "C" fn entered<H: Host, const FOLLOWS: bool>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
     // SAFETY: as in `jumped`.
@@ -129,7 +130,7 @@ extern "C" fn entered<H: Host, const FOLLOWS: bool>(detour: usize, regs: *mut Re
     if FOLLOWS { Resume::Followed } else { Resume::Unchanged }
 }
 
-/// As [`entered`] from where the context is inside, where it does not own an instance.
+/// As [`entered`], with the context inside, if it owns no instance.
 #[inline(never)]
 fn entered_shared<H: Host, const FOLLOWS: bool>(
     detour: &Detour<H>,
@@ -161,10 +162,11 @@ fn entered_shared<H: Host, const FOLLOWS: bool>(
     if FOLLOWS { Resume::Followed } else { Resume::Unchanged }
 }
 
-/// A hit that is not the usual case: the next one is that there is one return probe, and something to be done first.
+/// A hit that is not the usual case. The most frequent of these is one return probe with something to be done
+/// first.
 ///
-/// The arguments are where the trampoline has put them, and where the probes are is asked again: a host that is no variable is
-/// not looked up for the usual case.
+/// The arguments stay where the trampoline has put them, and the address of the probes is looked up again, so
+/// that the usual case need not do it for a host that is a constant.
 #[inline(never)]
 fn jumped_idle<H: Host>(
     detour: &Detour<H>,
@@ -188,7 +190,8 @@ fn jumped_busy<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
             let inside = context.open();
             let here = inside.here();
             probes.miss_detour(detour, here.section());
-            // Behind the copy is a call for the frame's owner, which this hit has come in between: not for this one.
+            // Behind the copy is a call for the frame's owner, which this hit has come in between: not for
+            // this one.
             if let Some(top) = between(here, detour) {
                 let _ = probes.execute_bare(top.point, regs);
                 resume = Resume::Redirected;
@@ -212,7 +215,8 @@ fn leave<H: Host>(host: &H, context: Running<'_, H::Arch>, stay: Stay, resume: R
     resume
 }
 
-/// What the second call in a detour leads to, as [`jumped`]; `word` is the address of the detour's own word for it.
+/// The function of the second call in a detour, called as [`jumped`]; `word` is the address of the detour's
+/// own word for it.
 #[inline(always)]
 extern "C" fn copied<H: Host>(word: usize, regs: *mut RegsOf<H>) -> Resume {
     let detour = word.wrapping_sub(Detour::<H>::POST_WORD);
@@ -227,14 +231,14 @@ extern "C" fn copied<H: Host>(word: usize, regs: *mut RegsOf<H>) -> Resume {
     resume
 }
 
-/// The innermost active hit, if that waits for the end of a copy of the instruction at the detour's place.
+/// The innermost active hit, if it waits for the end of a copy of the instruction at the detour's place.
 fn between<'s, H: Host>(here: Here<'s, H::Arch>, detour: &Detour<H>) -> Option<Top<'s, H::Arch>> {
     here.top().filter(|top| top.wait == Wait::Copy && top.point.place == detour.place)
 }
 
 impl<H: Host> Probes<H> {
-    /// The functions that detours lead to, by way of the backend's trampolines and, on some, its
-    /// [`handler`](crate::arch::NativeArch::handler): for checks of what the hit path reaches.
+    /// The functions that trampolines call for detours, on some backends through a
+    /// [`handler`](crate::arch::NativeArch::handler) of theirs: for checks of the hit path's code.
     #[doc(hidden)]
     pub fn detour_handlers() -> [extern "C" fn(usize, *mut RegsOf<H>) -> Resume; 4] {
         [jumped::<H>, entered::<H, false>, entered::<H, true>, copied::<H>]
@@ -272,7 +276,8 @@ impl<H: Host> Probes<H> {
     ) -> Resume {
         let wants_post = point.is(HAS_POST);
         if wants_post && point.method != Method::Simulate && !detour.service.calls_post {
-            // The jump had gone before the post handler came: the hit is one of the breakpoint that stands there now.
+            // The jump had gone before the post handler came: the hit is one of the breakpoint that stands
+            // there now.
             return Resume::Redirected;
         }
         head.hits.claim(here.identity(), &self.shares);
@@ -289,9 +294,10 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Calls the post handlers of a point whose instruction is simulated; whether they have changed something: then the
-    /// registers are those after the instruction. Of another one, begins the hit's frame for [`Probes::after_copy`];
-    /// also where the stack pointer is below `sp`, what it was at the place, for [`Probes::run_lowered`].
+    /// Calls the post handlers of a point whose instruction is simulated. Returns whether they have changed a
+    /// register: then the registers are those after the instruction. For any other instruction, begins the
+    /// hit's frame for [`Probes::after_copy`]; also if the stack pointer is below `sp`, its value at the
+    /// place, for [`Probes::run_lowered`].
     fn post_of_jump(
         &self,
         here: Here<'_, H::Arch>,
@@ -327,7 +333,7 @@ impl<H: Host> Probes<H> {
         has_changed
     }
 
-    /// The first copy of a detour has run: the post handlers are called.
+    /// The first copy of a detour has run: calls the post handlers.
     fn after_copy(&self, detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
         let Some(context) = running(&self.host) else { return Resume::Unchanged };
         let inside = context.open();
@@ -347,8 +353,8 @@ impl<H: Host> Probes<H> {
         resume
     }
 
-    /// Takes the frame of the copy that runs first in `detour` off the context, if it stands for
-    /// that. The point, and the newest probe that saw the hit.
+    /// Takes the frame of the copy that runs first in `detour` off the context, if there is one. Returns the
+    /// point, and the newest probe that saw the hit.
     pub(crate) fn end_copy<'s>(
         &self,
         here: Here<'s, H::Arch>,
@@ -368,8 +374,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// The point whose jump has led here. The jump may have been taken out of text meanwhile, with the probe still
-    /// there: then the hit is none the less one.
+    /// The point whose jump has led here. If the jump has been taken out of text meanwhile, and the probe is
+    /// still there, it is a hit all the same.
     #[inline(always)]
     fn point_of<'g>(&self, detour: &Detour<H>, section: Section<'g>) -> Option<&'g Point<H::Arch>> {
         match detour.point(section) {
@@ -378,7 +384,7 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// A breakpoint that belongs to detours: inside a jump, or the trap that takes all registers.
+    /// Handles a breakpoint that belongs to detours: inside a jump, or the trap that takes all registers.
     pub(crate) fn in_detour(&self, at: CodeAddr, regs: &mut RegsOf<H>, section: Section<'_>) -> Option<Trap> {
         if let Some(jumps) = H::Arch::JUMPS.filter(|jumps| at == jumps.detour_resume_trap()) {
             let kept = jumps.detour_regs(regs);
@@ -392,8 +398,8 @@ impl<H: Host> Probes<H> {
         Some(Trap::Handled)
     }
 
-    /// In the trap that has taken all registers: simulates the instruction of a hit that waits for that, and calls its
-    /// post handlers.
+    /// In the trap that has taken all registers: simulates the instruction of a hit that waits for it, and
+    /// calls its post handlers.
     fn run_lowered(&self, regs: &mut RegsOf<H>, section: Section<'_>) -> Trap {
         let Some(here) = running(&self.host).map(|context| context.within(section)) else {
             return Trap::Handled;
@@ -408,7 +414,7 @@ impl<H: Host> Probes<H> {
         Trap::Handled
     }
 
-    /// Where the instruction at `at`, which a jump that stands in text displaces, is copied.
+    /// The copy of the instruction at `at`, which a jump in text displaces.
     fn copy_of_displaced(&self, at: CodeAddr, section: Section<'_>) -> Option<CodeAddr> {
         if JumpsOf::<H>::JUMP_LEN <= H::Arch::BREAKPOINT.len() {
             return None;
@@ -422,7 +428,7 @@ impl<H: Host> Probes<H> {
         })
     }
 
-    /// The detour that `at` lies in, and the address of the instruction whose copy stands there.
+    /// The detour around `at`, and the address of the instruction whose copy is there.
     pub(crate) fn detour_at(
         &self,
         at: CodeAddr,

@@ -68,7 +68,7 @@ impl<H: Host> Probes<H> {
         self.fault_at(here, point, wait == Wait::Step, regs, trap_number)
     }
 
-    /// The original instruction of `point` has faulted; the registers say so.
+    /// Handles a fault of the original instruction of `point`; the registers say so.
     fn fault_at(
         &self,
         here: Here<'_, H::Arch>,

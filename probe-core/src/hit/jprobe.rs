@@ -9,7 +9,7 @@ use crate::state::probes::Probes;
 use core::ptr;
 
 impl<H: Host> Probes<H> {
-    /// Sends the context into a jprobe's handler; `false` where that is impossible, and nothing has changed.
+    /// Sends the context into a jprobe's handler; `false` if that is impossible, and nothing has changed.
     #[inline(never)]
     pub(super) fn enter_jprobe(
         &self,

@@ -2,8 +2,9 @@
 //!
 //! Ways into a call, fastest first: [`enter_by_owner`](Probes::enter_by_owner) (detours only),
 //! [`enter_plain`](Probes::enter_plain), [`enter_general`](Probes::enter_general); a hit starts at
-//! [`enter_call`](Probes::enter_call), which picks one of the last two. Ways out: [`fast`] for the usual return,
-//! [`returned_pinned`](Probes::returned_pinned) for all others, [`stale`] for calls that never return.
+//! [`enter_call`](Probes::enter_call), which picks one of the last two. Ways out: [`fast`] for the usual
+//! return, [`returned_pinned`](Probes::returned_pinned) for all others, [`stale`] for calls that never
+//! return.
 
 pub(crate) mod fast;
 mod stale;
@@ -26,19 +27,20 @@ use crate::sync::{Relaxed, Release};
 use core::ptr;
 
 impl<H: Host> Probes<H> {
-    /// The function that every return stub ends up in, as [`Probes::detour_handlers`] are those of detours.
+    /// The function that every return stub leads to, in the manner of [`Probes::detour_handlers`].
     #[doc(hidden)]
     pub fn return_handler() -> extern "C" fn(usize, *mut RegsOf<H>) -> Resume {
         fast::return_from_stub::<H>
     }
 
-    // ---- into a call ------------------------------------------------------------------------------------------------
+    // ---- into a call
+    // ------------------------------------------------------------------------------------------------
 
-    /// Follows a call from its entry, if there is an instance and the entry handler wants it. What has been done to the
-    /// registers, other than the return address.
+    /// Follows a call from its entry, if there is an instance and the entry handler wants it. Returns what
+    /// has been done to the registers, other than the return address.
     ///
-    /// Not inline: it needs more registers than a kprobe's hit should have to save. Nor does the plainest case save any for
-    /// the others.
+    /// Not inline: it needs more registers than a kprobe's hit should have to save, and the plainest case
+    /// saves none for the others.
     #[inline(never)]
     pub(crate) fn enter_call(
         &self,
@@ -58,12 +60,13 @@ impl<H: Host> Probes<H> {
         self.enter_general(here, node, probe, regs)
     }
 
-    /// The running task, where the stack pointer does not belie the host.
+    /// The running task, unless the stack pointer contradicts the host.
     fn task_at(&self, sp: usize) -> Option<&Task<H::Arch>> {
         self.host.task().filter(|task| task.runs_at(sp))
     }
 
-    /// As [`Probes::enter_call`], whatever the call and the probe are. Where it is not known whose stack runs, the call is on no list.
+    /// As [`Probes::enter_call`], for any call and any probe. If the running stack's owner is unknown, the
+    /// call is on no list.
     #[inline(never)]
     fn enter_general(
         &self,
@@ -91,7 +94,7 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// The call that has just been entered; `None` where its stack cannot be read.
+    /// The call that has just been entered; `None` if its stack cannot be read.
     #[inline(always)]
     fn entry_of_call(&self, regs: &RegsOf<H>) -> Option<Entry> {
         H::Arch::CALLS?.entry(regs, self.host.memory()).ok()
@@ -102,7 +105,7 @@ impl<H: Host> Probes<H> {
         self.entry_of_call(regs).is_some_and(|entry| !self.is_stub(entry.return_address, section))
     }
 
-    /// Whether such a call has been followed now.
+    /// Whether such a call has become a followed one.
     pub(crate) fn has_followed(&self, regs: &RegsOf<H>, section: Section<'_>) -> bool {
         let Some(entry) = self.entry_of_call(regs) else { return false };
         let newest = self.host.task().and_then(Task::newest);
@@ -144,8 +147,8 @@ impl<H: Host> Probes<H> {
         resume
     }
 
-    /// Makes the call, which ends up at `home`, return to the stub of `instance`. `older` is the task's newest pending return; no task: it
-    /// is on no list.
+    /// Makes the call, whose home is `home`, return to the stub of `instance`. `older` is the task's newest
+    /// pending return; without a task the call is on no list.
     ///
     /// # Errors
     /// The return address could not be replaced: the caller [drops](Instance::drop_unreturned) the call.
@@ -164,7 +167,7 @@ impl<H: Host> Probes<H> {
         self.link_call(task, older, instance, regs)
     }
 
-    /// As [`Probes::bind_call`], of an instance that is bound already.
+    /// As [`Probes::bind_call`], for an instance that is bound already.
     #[inline(always)]
     fn link_call<'a>(
         &self,
@@ -184,10 +187,11 @@ impl<H: Host> Probes<H> {
         Ok(())
     }
 
-    // ---- out of a call ----------------------------------------------------------------------------------------------
+    // ---- out of a call
+    // ----------------------------------------------------------------------------------------------
 
     /// Brings a call home that has returned to `stub`: all calls that share the return address, innermost
-    /// first. No list and no task is needed for that, nor believed.
+    /// first. This needs no list and no task, and trusts none.
     #[inline(never)]
     fn returned_pinned(&self, regs: &mut RegsOf<H>, stub: CodeAddr) -> Resume {
         let home = match running(&self.host) {
@@ -210,7 +214,7 @@ impl<H: Host> Probes<H> {
         Resume::Changed
     }
 
-    /// The same in a section. Exit handlers are called where `here` is given.
+    /// The same in a section. Exit handlers are called if `here` is given.
     ///
     /// # Errors
     /// The stub that belongs to no call.
@@ -247,7 +251,8 @@ impl<H: Host> Probes<H> {
         Ok(())
     }
 
-    /// Ends one claimed call: its exit handler, if `here` is given and it has one, and its instance.
+    /// Ends one claimed call: calls its exit handler, if `here` is given and it has one, and releases its
+    /// instance.
     fn finish_call(
         &self,
         section: Section<'_>,

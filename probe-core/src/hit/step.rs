@@ -1,4 +1,4 @@
-//! Where a single-step trap comes in: for hosts that step slots in hardware instead of by the breakpoint at their end.
+//! Single-step traps, for hosts that step slots in hardware instead of by the breakpoint at their end.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs, SingleStep, Tail};
@@ -30,8 +30,8 @@ where
         }
     }
 
-    /// A slot of several instructions, one that repeats itself (x86: REP), or one without a frame: it is stepped on, until the
-    /// breakpoint at its end.
+    /// Steps on, to the breakpoint at the end, in a slot of several instructions, in one that repeats itself
+    /// (x86: REP), or in one without a frame.
     fn step_on(&self, regs: &mut RegsOf<H>, section: Section<'_>) -> Trap {
         if slots::place_of_slot::<H>(&self.slot_chunks, regs.pc(), section).is_none() {
             return Trap::NotOurs;
@@ -42,10 +42,10 @@ where
     }
 }
 
-/// Whose copy of an instruction a context is in.
+/// The kind of copy that a context is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
-    /// A place's, alone: what comes behind it in the slot ends in the program's text.
+    /// A place's own slot: the code behind the copy leads to the program's text.
     Slot,
     /// Those that a jump displaces.
     Detour,

@@ -1,5 +1,5 @@
-//! Breakpoint traps at an address without a point: the end of a slot without a frame, an instruction under a jump, a
-//! breakpoint that has just been removed, somebody else's breakpoint (HIT_5).
+//! Breakpoint traps at an address without a point: the end of a slot without a frame, an instruction under a
+//! jump, a breakpoint that has just been removed, somebody else's breakpoint (HIT_5).
 
 use super::Trap;
 use crate::addr::CodeAddr;
@@ -13,7 +13,7 @@ use crate::state::slots;
 use crate::sync::{SeqCst, fence};
 
 impl<H: Host> Probes<H> {
-    /// A breakpoint at no probe's place: a slot's end that no frame stands for, a probe that has just gone, or
+    /// Handles a breakpoint at no probe's place: a slot's end without a frame, a probe that has just gone, or
     /// somebody else's.
     #[inline(never)]
     pub(super) fn not_in_table(
@@ -38,7 +38,7 @@ impl<H: Host> Probes<H> {
         Trap::Handled
     }
 
-    /// A place in the table that no probe is left on.
+    /// Handles a hit at a place in the table that has no probe left.
     pub(super) fn no_probe_left(
         &self,
         point: &Point<H::Arch>,
@@ -59,11 +59,11 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Tells a breakpoint that comes or goes just now, which is retried, from somebody else's (HIT_5).
+    /// Tells a breakpoint that is just coming or going, which is retried, from somebody else's (HIT_5).
     ///
-    /// The text and the table are two looks, and a probe may be planted or removed between them. Only if no breakpoint
-    /// was written meanwhile do the two belong together; else nothing is known, and the breakpoint is hit again if it
-    /// still stands there.
+    /// Text and table are looked at one after the other, and a probe may be planted or removed between the
+    /// two looks. They belong together only if no breakpoint was written meanwhile; otherwise nothing is
+    /// known, and the breakpoint is hit again if it still stands there.
     #[cold]
     pub(super) fn stray(&self, place: CodeAddr, regs: &mut RegsOf<H>, section: Section<'_>) -> Trap {
         let mut bytes = [0; 4];

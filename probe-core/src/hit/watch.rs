@@ -32,8 +32,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Calls the handler with the pc in the program's own text: the reference may have been made in a slot or a detour. A
-    /// fault in the handler is the host's.
+    /// Calls the handler with the pc in the program's own text: the reference may have been made in a slot or
+    /// a detour. A fault in the handler is the host's.
     fn call_watch(&self, node: &WatchNode<H::Arch>, regs: &mut RegsOf<H>, section: Section<'_>) {
         node.hits.rise();
         let Some(handler) = &node.handler else { return };
@@ -45,7 +45,7 @@ impl<H: Host> Probes<H> {
         regs.set_pc(at);
     }
 
-    /// The instruction behind the one whose copy, in a slot or a detour, ends at `at`.
+    /// The instruction behind the original of the copy, in a slot or a detour, that ends at `at`.
     fn behind_copy(&self, at: CodeAddr, section: Section<'_>) -> Option<CodeAddr> {
         let Some(place) = slots::place_of_slot::<H>(&self.slot_chunks, at, section) else {
             return self.detour_at(at, section).map(|(_, next)| next);

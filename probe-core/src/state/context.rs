@@ -1,11 +1,12 @@
 //! Per-context state: whether it is inside, and the stack of active hits.
 //!
 //! A [`Context`] is written only by the context it belongs to, with plain stores; other contexts read its one
-//! word while they wait for a grace period (the module `quiesce`). Everything that interrupts a context (a nested trap,
-//! a signal) leaves the word's depth and the frames below it as they were, so no update needs to be atomic
-//! with another; it only has to be done in an order that an interruption may see.
+//! word while they wait for a grace period (the module `quiesce`). Everything that interrupts a context (a
+//! nested trap, a signal) leaves the word's depth and the frames below it as they were, so no update needs to
+//! be atomic with another; it only has to be done in an order that an interruption may see.
 //!
-//! Who may write is a matter of types: [`Running`] is the context that is running, and [`Here`] the same in a section.
+//! Who may write is a matter of types: [`Running`] is the context that is running, and [`Here`] the same in a
+//! section.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, NativeArch};
@@ -20,10 +21,11 @@ use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::Deref;
 use core::ptr::{self, NonNull};
 
-/// How many hits may be active at the same time in one context, one inside the other (HIT_6).
+/// The number of hits that may be active at the same time in one context, one inside the other (HIT_6).
 ///
-/// Deeper hits are still executed correctly: simulated, or in a slot that is finished by its address alone. The few
-/// instructions whose slots borrow registers have 16 places for them besides, which all contexts share.
+/// Deeper hits are still executed correctly: simulated, or in a slot that is finished by its address alone.
+/// The few instructions whose slots borrow registers have 16 places for them besides, which all contexts
+/// share.
 pub const MAX_DEPTH: usize = 8;
 
 /// Set while the core or a handler runs on this context.
@@ -34,7 +36,7 @@ const DEPTH_ONE: usize = 2;
 const DEPTH_MASK: usize = 0b1_1110;
 /// Either is set: a hit is active.
 const BUSY: usize = INSIDE | DEPTH_MASK;
-/// One section: everything above the depth counts them.
+/// One section: all bits above the depth count sections.
 const SECTION_ONE: usize = 0b10_0000;
 
 const _: () = assert!(MAX_DEPTH * DEPTH_ONE <= DEPTH_MASK);
@@ -44,7 +46,8 @@ const _: () = assert!(MAX_DEPTH * DEPTH_ONE <= DEPTH_MASK);
 /// Returned by [`Host::context`](crate::host::Host::context), always the same one for the same context.
 #[repr(C)]
 pub struct Context<A: Arch> {
-    /// Section count, depth, and whether the context is inside the core. First: where it is costs no instruction.
+    /// Section count, depth, and whether the context is inside the core. First, as its offset of 0 saves an
+    /// instruction.
     word: AtomicUsize,
     /// The probe whose handler runs now, for faults; null when none does.
     current: AtomicPtr<Node<A>>,
@@ -74,7 +77,7 @@ impl<A: Arch> Context<A> {
         self.word.load(Relaxed) & INSIDE != 0
     }
 
-    /// How many hits are active: their instruction runs, or a jprobe's handler.
+    /// The number of active hits: their instruction runs, or a jprobe's handler.
     pub fn depth(&self) -> usize {
         (self.word.load(Relaxed) & DEPTH_MASK) / DEPTH_ONE
     }
@@ -82,8 +85,7 @@ impl<A: Arch> Context<A> {
     /// Forgets all active hits.
     ///
     /// # Safety
-    /// The context that this belongs to runs no more, or it does not exist in this address space (after a fork: the
-    /// other threads').
+    /// The context runs no more, or does not exist in this address space (after a fork: the other threads').
     pub unsafe fn reset(&self) {
         self.current.store(ptr::null_mut(), Relaxed);
         self.frames.iter().for_each(Frame::forget);
@@ -91,9 +93,10 @@ impl<A: Arch> Context<A> {
         self.word.store(sections.wrapping_add(SECTION_ONE), Release);
     }
 
-    // ---- for other contexts -----------------------------------------------------------------------------------------
+    // ---- for other contexts
+    // -----------------------------------------------------------------------------------------
 
-    /// The raw word, for whoever waits for its change.
+    /// The raw word, for code that waits for its change.
     pub(crate) fn word(&self) -> &AtomicUsize {
         &self.word
     }
@@ -111,7 +114,8 @@ impl<A: Arch> Context<A> {
     /// Calls `visit` with the point of every active hit.
     pub(crate) fn for_each_active(&self, _hold: &Hold, mut visit: impl FnMut(&Point<A>)) {
         for frame in &self.frames {
-            // SAFETY: a point that has stood in a frame is freed by who has the lock to himself: not as long as `_hold` is borrowed.
+            // SAFETY: a point that has stood in a frame is freed by who has the lock to himself: not as long
+            // as `_hold` is borrowed.
             if let Some(point) = unsafe { frame.point_seen().as_ref() } {
                 visit(point);
             }
@@ -137,14 +141,14 @@ impl<A: Arch> Default for Context<A> {
     }
 }
 
-/// The context that is running: it alone changes its word and its frames.
+/// The running context: it alone changes its word and its frames.
 pub(crate) struct Running<'c, A: Arch> {
     context: &'c Context<A>,
     /// Of no use to another context.
     _stays: PhantomData<*const ()>,
 }
 
-/// The context that is running, in a section: what it finds is not freed as long as `'s`.
+/// The running context, in a section: nothing that it finds is freed during `'s`.
 pub(crate) struct Here<'s, A: Arch> {
     running: Running<'s, A>,
     section: Section<'s>,
@@ -186,7 +190,7 @@ impl<'s, A: Arch> Deref for Here<'s, A> {
     }
 }
 
-/// A section that is closed where this goes, unless the context was inside before.
+/// A section that is closed when this value is dropped, unless the context was inside before.
 pub(crate) struct Inside<'c, A: NativeArch> {
     running: Running<'c, A>,
     was_outside: bool,
@@ -233,7 +237,8 @@ impl<'c, A: NativeArch> Running<'c, A> {
         Self { context, _stays: PhantomData }
     }
 
-    // ---- sections -----------------------------------------------------------------------------------------------------
+    // ---- sections
+    // -----------------------------------------------------------------------------------------------------
 
     /// The word, for [`Running::open_idle`]; `None` when a hit is active.
     #[inline(always)]
@@ -253,27 +258,28 @@ impl<'c, A: NativeArch> Running<'c, A> {
         unsafe { Stay::new() }
     }
 
-    /// Leaves what [`Running::open_idle`] began, with no active hit.
+    /// Ends what [`Running::open_idle`] began, with no active hit.
     #[inline(always)]
     pub(crate) fn close_idle(self, word: usize, stay: Stay) {
         stay.hand_on();
         self.context.word.store(word.wrapping_add(SECTION_ONE), Release);
     }
 
-    /// As [`Running::close_idle`], for whoever has not kept the word: it is as [`Running::open_idle`] has left it.
+    /// As [`Running::close_idle`], for code that has not kept the word: it is as [`Running::open_idle`] has
+    /// left it.
     #[inline(always)]
     pub(crate) fn close_only(self, stay: Stay) {
         self.close_idle(self.context.word.load(Relaxed).wrapping_sub(INSIDE), stay);
     }
 
-    /// Leaves what [`Running::open_idle`] began, whatever hits are active.
+    /// Ends what [`Running::open_idle`] began, whatever hits are active.
     pub(crate) fn close(self, stay: Stay) {
         stay.hand_on();
         let word = self.context.word.load(Relaxed) & !INSIDE;
         self.context.word.store(word.wrapping_add(SECTION_ONE), Release);
     }
 
-    /// Goes inside unless the context is, until the value goes.
+    /// Goes inside, unless the context is inside, until the value is dropped.
     #[inline(always)]
     pub(crate) fn open(self) -> Inside<'c, A> {
         let word = self.context.word.load(Relaxed);
@@ -304,7 +310,8 @@ impl<'c, A: NativeArch> Running<'c, A> {
         Some(Step { running: self, word, point: NonNull::new(frame.point())? })
     }
 
-    // ---- the probe whose handler runs -------------------------------------------------------------------------------
+    // ---- the probe whose handler runs
+    // -------------------------------------------------------------------------------
 
     /// Notes whose handler runs from here on.
     #[inline(always)]
@@ -317,7 +324,8 @@ impl<A: NativeArch> Step<'_, A> {
     /// The slot that it is in.
     #[inline(always)]
     pub(crate) fn slot(&self) -> CodeAddr {
-        // SAFETY: a point that stands in a frame is not freed, and nothing has emptied the frame: that takes this.
+        // SAFETY: a point that stands in a frame is not freed, and nothing has emptied the frame: that takes
+        // this.
         unsafe { self.point.as_ref() }.slot
     }
 
@@ -383,7 +391,7 @@ impl<'s, A: NativeArch> Here<'s, A> {
         self.running.depth() < MAX_DEPTH
     }
 
-    /// Begins an active hit. Without room nothing happens.
+    /// Begins an active hit; without room it does nothing.
     pub(crate) fn push(self, wait: Wait, point: &Point<A>, kept: Kept<A>) {
         let Running { context, .. } = self.running;
         let word = context.word.load(Relaxed);
@@ -395,8 +403,8 @@ impl<'s, A: NativeArch> Here<'s, A> {
         unsafe { frame.fill(wait, point, kept) };
     }
 
-    /// Begins the only active hit, a step, and leaves what [`Running::open_idle`] began with `word`: the stay, which ends here, is to be
-    /// [handed on](Stay::hand_on).
+    /// Begins the only active hit, a step, and leaves what [`Running::open_idle`] began with `word`: the
+    /// stay, which ends here, is to be [handed on](Stay::hand_on).
     #[inline(always)]
     pub(crate) fn push_only(self, word: usize, point: &Point<A>, kept: Kept<A>) {
         let Running { context, .. } = self.running;
@@ -410,7 +418,8 @@ impl<'s, A: NativeArch> Here<'s, A> {
         context.word.store(word.wrapping_add(SECTION_ONE + DEPTH_ONE), Release);
     }
 
-    /// Begins a jprobe's hit, which was at these registers. None is active: a hit inside another one has no jprobe.
+    /// Begins a jprobe's hit, which was at these registers. None is active: a hit inside another one has no
+    /// jprobe.
     pub(crate) fn push_jprobe(self, point: &Point<A>, newest: u32, regs: &A::Regs) {
         // SAFETY: only the context that is running touches the cell.
         unsafe { self.running.context.jprobe_regs.get().write(MaybeUninit::new(*regs)) };
@@ -424,7 +433,7 @@ impl<'s, A: NativeArch> Here<'s, A> {
     }
 }
 
-/// The innermost active hit of the context that is running, in a section.
+/// The innermost active hit of the running context, in a section.
 pub(crate) struct Top<'s, A: Arch> {
     context: &'s Context<A>,
     frame: &'s Frame<A>,
@@ -445,8 +454,8 @@ impl<A: NativeArch> Top<'_, A> {
         kept
     }
 
-    /// Ends a jprobe's, and gives back the registers at the place: the newest probe that saw it, and the section that the hit has
-    /// [handed on](Stay::hand_on).
+    /// Ends a jprobe's hit, and restores the registers at the place. Returns the newest probe that saw it,
+    /// and the section that the hit has [handed on](Stay::hand_on).
     #[inline(always)]
     pub(crate) fn end_jprobe(self, regs: &mut A::Regs) -> Option<(u32, Stay)> {
         if self.wait != Wait::Jprobe {

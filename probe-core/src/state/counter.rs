@@ -1,7 +1,7 @@
 //! Counters that hits raise: exact, and readable at any time from anywhere (HIT_7, HIT_8).
 //!
-//! On 32-bit processors a counter is two words. A 64-bit atomic would be a loop at best; without vectors it goes through
-//! the floating-point unit, whose registers a kernel's hit path may not touch.
+//! On 32-bit processors a counter is two words. A 64-bit atomic would be a loop at best; without vectors it
+//! goes through the floating-point unit, whose registers a kernel's hit path may not touch.
 
 use crate::state::owner::{FirstOwner, Identity, Ownership};
 use crate::sync::{Acquire, AtomicUsize, Relaxed, Release};
@@ -39,7 +39,8 @@ impl HitCounter {
         self.owner.speak();
     }
 
-    /// Counts one, in a section of this context; `false`: the context is not the first one, or the probe is silent.
+    /// Counts one, in a section of this context; `false`: the context is not the first one, or the probe is
+    /// silent.
     #[inline(always)]
     pub(crate) fn try_rise_alone(&self, context: &impl Identity) -> bool {
         let is_first = self.owner.is_open_to(context);
@@ -146,7 +147,8 @@ impl Shares {
         }
     }
 
-    /// The share that this context and this probe may count with, and the owner of its row, to be compared with them.
+    /// The share that this context and this probe may count with, and the owner of its row, to be compared
+    /// with them.
     #[inline(always)]
     fn of(&self, context: &impl Identity, probe: &HitCounter) -> (&AtomicUsize, &Share) {
         let row = context.number() % ROWS;

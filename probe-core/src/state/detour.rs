@@ -1,8 +1,8 @@
-//! The record of one detour: what stands where a jump that replaces a breakpoint leads to.
+//! The record of one detour, to which a jump that replaces a breakpoint leads.
 //!
-//! A detour is a call of the backend's trampoline, copies of the instructions that the jump displaces, and a jump back.
-//! Nothing records that a context is in it, so a detour is never freed and never serves another place. What its calls do is
-//! in the module `hit`.
+//! A detour is a call of the backend's trampoline, copies of the instructions that the jump displaces, and a
+//! jump back. Nothing records that a context is in it, so a detour is never freed and never serves another
+//! place. The functions that its calls lead to are in the module `hit`.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, DetourCalls, DetourLayout, Displaced, Jumps, SaveSet};
@@ -24,23 +24,24 @@ use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::ptr;
 
-/// The most bytes that a jump displaces: all but one byte of it, and one long instruction.
+/// The most bytes that a jump displaces: all but one byte of the jump, and one long instruction.
 pub(crate) const MAX_DISPLACED_LEN: usize = 24;
 
-/// Detours begin and end in pieces of this many bytes that nobody else has.
+/// The unit of detour memory in bytes: a detour begins and ends in granules of its own.
 pub(crate) const GRANULE: usize = 32;
 
 /// One detour. The trampoline finds the handler in the first word and the place in the second.
 #[repr(C)]
 pub(crate) struct Detour<H: Host> {
-    /// One of [`Entries`]: `jumped`, or `entered` where a return probe is the only one. Either does whatever
-    /// is to be done.
+    /// One of [`Entries`]: `jumped`, or `entered` if a return probe is the only one. Either handles every
+    /// case.
     pub(crate) handler: AtomicUsize,
     pub(crate) place: CodeAddr,
-    /// The counter of the place's only probe, if that has a pre handler and nothing else; if not, [`NOBODY`].
+    /// The counter of the place's only probe, if that has a pre handler and nothing else; otherwise
+    /// [`NOBODY`].
     plain: AtomicPtr<HitCounter>,
-    /// Of the place's only probe, if that is a return probe without an entry handler, who owns an instance of its pool; if not,
-    /// [`NOBODYS`].
+    /// The owner of an instance in the pool of the place's only probe, if that is a return probe without an
+    /// entry handler; otherwise [`NOBODYS`].
     own: AtomicPtr<FirstOwner>,
     pub(crate) program: Program<H>,
     entries: &'static Entries,
@@ -60,7 +61,8 @@ pub(crate) struct Detour<H: Host> {
     pub(crate) jumps: JumpsOf<H>,
 }
 
-/// The probe that a hit by jump may count with at once: the place's only one, if that has a pre handler and nothing else; or nobody.
+/// The probe that a hit by jump may count with at once: the place's only one, if that has a pre handler and
+/// nothing else; otherwise nobody's.
 pub(crate) struct Plain<'s, A: Arch> {
     hits: *const HitCounter,
     probe: PhantomData<&'s Node<A>>,
@@ -89,7 +91,7 @@ impl<'s, A: Arch> Plain<'s, A> {
         unsafe { &*self.hits }
     }
 
-    /// Where the counter has counted: nobody's never does.
+    /// The probe, after its counter has counted; nobody's never does.
     #[inline(always)]
     fn probe(&self) -> (&'s Node<A>, &'s Pre<A>) {
         // SAFETY: `Detour::serve` has put a node's counter here, which is kept with it.
@@ -102,8 +104,8 @@ impl<'s, A: Arch> Plain<'s, A> {
     }
 }
 
-/// The pool that a hit by jump may follow its call with at once: that of the place's only probe, if that is a return probe without an
-/// entry handler; or nobody's.
+/// The pool that a hit by jump may follow its call with at once: that of the place's only probe, if that is a
+/// return probe without an entry handler; otherwise nobody's.
 pub(crate) struct Followed<'s, A: Arch> {
     owner: *const FirstOwner,
     pool: PhantomData<&'s Pool<A>>,
@@ -165,7 +167,7 @@ impl<H: Host> Keyed for Detour<H> {
 }
 
 impl<H: Host> Detour<H> {
-    /// How far behind the first call's word that of the second one is.
+    /// The distance between the words of the first and the second call.
     pub(crate) const POST_WORD: usize = offset_of!(Self, post_handler);
 
     /// A detour whose memory and layout are not known yet.
@@ -218,9 +220,9 @@ impl<H: Host> Detour<H> {
         unsafe { self.point.load(Acquire).as_ref() }
     }
 
-    /// Lets it call the probes of `point`, whose jump stands in text from here on, or whose probes have changed. What stands in
-    /// text is [`TextWord`](crate::state::text::word::TextWord)'s to say; hits by jump find their point here without looking it up. Under the
-    /// registry's lock.
+    /// Makes it call the probes of `point`, whose jump stands in text from here on, or whose probes have
+    /// changed. [`TextWord`](crate::state::text::word::TextWord) says what stands in text; hits by jump find
+    /// their point here without a lookup. Under the registry's lock.
     pub(crate) fn serve(&self, point: Option<&Point<H::Arch>>) {
         let only = point.map_or(ptr::null_mut(), Point::only);
         let newest = point.and_then(Point::newest).filter(|_| !only.is_null());
@@ -264,13 +266,14 @@ impl<H: Host> Detour<H> {
         DetourCalls { trampoline, word, post_word }
     }
 
-    /// Where the copy of displaced instruction number `index` is.
+    /// The address of the copy of displaced instruction number `index`.
     pub(crate) fn copy(&self, index: usize) -> CodeAddr {
         let offset = self.layout.copies.get(index).copied().unwrap_or(self.layout.back);
         self.start().wrapping_add(usize::from(offset))
     }
 
-    /// The displaced instruction whose copy, or the jump back behind it, `at` lies in: its distance from the place.
+    /// The displaced instruction whose copy, or the jump back behind it, is around `at`: its distance from
+    /// the place.
     pub(crate) fn original(&self, at: CodeAddr) -> Option<usize> {
         let offset = at.as_usize().wrapping_sub(self.start().as_usize());
         if offset >= usize::from(self.layout.back) {

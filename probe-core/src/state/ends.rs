@@ -21,7 +21,7 @@ pub(crate) struct Ends<A: Arch> {
 }
 
 impl<A: Arch> Ends<A> {
-    /// Of no probe yet. [`Ends::fall_silent`] comes next, once this lies where it stays.
+    /// The ends of no probe yet. Call [`Ends::fall_silent`] next, once this no longer moves.
     pub(crate) const fn new(drop_data: unsafe fn(*mut u8)) -> Self {
         Self {
             probe: ProbeCell::new(),
@@ -43,11 +43,11 @@ impl<A: Arch> Ends<A> {
         self.ending.store(ptr::from_ref(ending).cast_mut(), Release);
     }
 
-    /// What is done with a call that returns now.
+    /// The end of a call that returns now.
     #[inline(always)]
     pub(crate) fn ending<'g>(&'g self, _held: impl Held<'g>) -> &'g Ending<A> {
-        // SAFETY: the pool's own, or its probe's, which is freed after a grace period that began when the pool had forgotten it:
-        // `_held` keeps it.
+        // SAFETY: the pool's own, or its probe's, which is freed after a grace period that began when the
+        // pool had forgotten it: `_held` keeps it.
         unsafe { &*dereference(&self.ending) }
     }
 

@@ -1,4 +1,5 @@
-//! One active hit: what it waits for, and what it has borrowed. The stack of them is its [`Context`](crate::state::context::Context)'s.
+//! One active hit: the event that it waits for, and the registers that it has borrowed. Its
+//! [`Context`](crate::state::context::Context) has the stack of them.
 
 use crate::arch::{Arch, NativeArch};
 use crate::state::point::Point;
@@ -14,7 +15,7 @@ pub(crate) enum Wait {
     Nothing = 0,
     /// The slot's end; then post handlers run.
     Step = 1,
-    /// The slot's end of a nested hit: nobody's handlers run.
+    /// The slot's end of a nested hit, after which no handler runs.
     NestedStep = 2,
     /// The return of a jprobe's handler.
     Jprobe = 3,
@@ -26,9 +27,9 @@ pub(crate) enum Wait {
 
 /// What a hit keeps until it goes on.
 pub(crate) struct Kept<A: Arch> {
-    /// The newest probe that saw the hit: younger ones' post handlers do not run.
+    /// The newest probe that saw the hit: post handlers of younger ones do not run.
     pub(crate) newest: u32,
-    /// What [`Host::leave_slot`](crate::host::Host::leave_slot) gets.
+    /// The argument of [`Host::leave_slot`](crate::host::Host::leave_slot).
     pub(crate) slot_word: u64,
     /// What the instruction has borrowed.
     pub(crate) state: A::StepState,
@@ -44,7 +45,7 @@ impl<A: Arch> Kept<A> {
 /// The record of an active hit.
 pub(super) struct Frame<A: Arch> {
     wait: AtomicU8,
-    /// The point that was hit; kept from being freed while it stands here.
+    /// The point that was hit. It is not freed while it is here.
     point: AtomicPtr<Point<A>>,
     newest: AtomicU32,
     state: UnsafeCell<MaybeUninit<(u64, A::StepState)>>,
@@ -89,7 +90,7 @@ impl<A: Arch> Frame<A> {
         self.point.load(Acquire)
     }
 
-    /// Forgets what stands here; for nobody's context.
+    /// Empties the frame, for a context that nobody uses.
     pub(super) fn forget(&self) {
         self.wait.store(Wait::Nothing as u8, Relaxed);
         self.point.store(ptr::null_mut(), Relaxed);
@@ -97,10 +98,10 @@ impl<A: Arch> Frame<A> {
 }
 
 impl<A: NativeArch> Frame<A> {
-    /// Begins a hit here. The frame has been taken: whoever interrupts this takes the next one.
+    /// Begins a hit here. The frame has been taken: a hit that interrupts this takes the next one.
     ///
     /// # Safety
-    /// Runs on the context whose frame this is, and which has taken it.
+    /// Runs on the context that owns this frame, and that has taken it.
     #[inline(always)]
     pub(super) unsafe fn fill(&self, wait: Wait, point: &Point<A>, kept: Kept<A>) {
         self.point.store(ptr::from_ref(point).cast_mut(), Relaxed);
@@ -111,10 +112,10 @@ impl<A: NativeArch> Frame<A> {
         self.wait.store(wait as u8, Relaxed);
     }
 
-    /// Ends the hit that stands here, and waits for something.
+    /// Ends the hit here, which waits for something.
     ///
     /// # Safety
-    /// Runs on the context whose innermost hit it is, which has seen that it waits.
+    /// Runs on the context whose innermost hit it is, and that has seen that it waits.
     #[inline(always)]
     pub(super) unsafe fn empty(&self) -> Kept<A> {
         let newest = self.newest.load(Relaxed);

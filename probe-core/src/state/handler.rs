@@ -1,7 +1,8 @@
 //! Handlers as hits call them: without their types, and with the probe by its address.
 //!
-//! A probe's record ([`Node`](crate::state::point::Node)) owns its handlers, and a handler is shown the record. It is
-//! given a [`ProbeRef`], which only the record's file makes and opens, so that this file need not import that one.
+//! A probe's record ([`Node`](crate::state::point::Node)) owns its handlers, and a handler is shown the
+//! record. It gets a [`ProbeRef`], which only the record's file makes and opens, so that this file need not
+//! import that one.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Resume};
@@ -11,13 +12,13 @@ use alloc::boxed::Box;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 
-/// What a pre handler says about the program's way on.
+/// A pre handler's answer: how the program goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// The original instruction is run next.
     Continue,
-    /// The handler has changed the control flow: the program goes on with the registers as they are, the instruction
-    /// is not run, and neither older probes' handlers nor post handlers are called (HIT_2).
+    /// The handler has changed the control flow: the program resumes with the registers as they are, the
+    /// instruction is not run, and neither older probes' handlers nor post handlers are called (HIT_2).
     Redirected,
 }
 
@@ -27,10 +28,10 @@ impl From<()> for Flow {
     }
 }
 
-/// What a fault handler says about a fault.
+/// A fault handler's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The handler has dealt with it: the program goes on with the registers as they are.
+    /// The handler has dealt with it: the program resumes with the registers as they are.
     Handled,
     /// The host's own fault handling goes on.
     NotHandled,
@@ -61,10 +62,10 @@ impl<A: Arch> Clone for ProbeRef<'_, A> {
 impl<A: Arch> Copy for ProbeRef<'_, A> {}
 
 impl<A: Arch> ProbeRef<'_, A> {
-    /// The probe whose record lies there.
+    /// The probe with the record at `node`.
     ///
     /// # Safety
-    /// A `Node<A>` lies there as long as the lifetime says.
+    /// A `Node<A>` is there during the lifetime.
     #[inline(always)]
     pub(crate) const unsafe fn new(node: NonNull<()>) -> Self {
         Self { node, probe: PhantomData }
@@ -77,7 +78,7 @@ impl<A: Arch> ProbeRef<'_, A> {
     }
 }
 
-/// Room for a [`ProbeRef`], empty before the probe is there and once it has gone.
+/// A cell for a [`ProbeRef`], empty before the probe exists and once it has gone.
 pub(crate) struct ProbeCell<A: Arch> {
     node: AtomicPtr<()>,
     probe: PhantomData<fn(A)>,
@@ -89,7 +90,7 @@ impl<A: Arch> ProbeCell<A> {
         Self { node: AtomicPtr::new(ptr::null_mut()), probe: PhantomData }
     }
 
-    /// Whoever finds the probe here finds it whole.
+    /// Publishes the probe.
     ///
     /// # Safety
     /// The probe's record is freed no sooner than a grace period after another call of this.
@@ -107,15 +108,17 @@ impl<A: Arch> ProbeCell<A> {
     #[inline(always)]
     pub(crate) fn get<'g>(&self, _held: impl Held<'g>) -> Option<ProbeRef<'g, A>> {
         NonNull::new(dereference(&self.node)).map(|node| {
-            // SAFETY: `set` was given a probe whose record outlives the sections that can find it here, as `_held` is.
+            // SAFETY: `set` was given a probe whose record outlives the sections that can find it here, as
+            // `_held` is.
             unsafe { ProbeRef::new(node) }
         })
     }
 }
 
-/// A pre handler that makes its [`Hit`](crate::handler::Hit) itself, if it looks at it at all, and tells what it has done to the registers.
+/// A pre handler that makes its [`Hit`](crate::handler::Hit) itself, only if it looks at it, and reports what
+/// it has done to the registers.
 ///
-/// As `Box<dyn Fn>` would be, with the function here instead of in a table elsewhere: a load less at each hit.
+/// Like `Box<dyn Fn>`, but with the function here instead of in a table elsewhere: a load less at each hit.
 #[repr(C)]
 pub(crate) struct Pre<A: Arch> {
     handler: NonNull<()>,
@@ -141,7 +144,7 @@ impl<A: Arch> Pre<A> {
         }
     }
 
-    /// What a hit calls, by pointer.
+    /// The function that a hit calls, by pointer.
     ///
     /// # Safety
     /// The handler is an `F`.
@@ -174,7 +177,8 @@ pub(crate) type PostFn<A> = dyn Fn(&mut <A as Arch>::Regs, ProbeRef<'_, A>) + Se
 
 type FaultFn<A> = dyn Fn(&mut <A as Arch>::Regs, ProbeRef<'_, A>, u32) -> Answer + Send + Sync;
 
-/// A fault handler. Few probes have one, and all have room for it: behind two pointers it takes one word instead of two.
+/// A fault handler. Few probes have one, and all have room for it: behind two pointers it takes one word
+/// instead of two.
 pub(crate) struct FaultHandler<A: Arch>(pub(crate) Box<FaultFn<A>>);
 
 impl<A: Arch> FaultHandler<A> {
@@ -183,11 +187,11 @@ impl<A: Arch> FaultHandler<A> {
     }
 }
 
-/// The address that a jprobe's handler is called at: a code address, or a function descriptor's on ABIs that have them.
+/// The address of a jprobe's handler: a code address, or a function descriptor's on ABIs that have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JprobeEntry(pub(crate) usize);
 
-/// What an entry handler has said, and done to the registers.
+/// An entry handler's answer, and what it has done to the registers.
 pub(crate) struct EntryVerdict {
     pub(crate) follow: Follow,
     pub(crate) resume: Resume,
@@ -195,7 +199,8 @@ pub(crate) struct EntryVerdict {
 
 /// The entry handler of a return probe. Its users see one call of a function, with the user's closure in it.
 pub(crate) trait EntryHandler<A: Arch>: Send + Sync {
-    /// Asks the entry handler about a call that returns to `return_address`; [`Follow::Yes`] means that the data now lies at `data`.
+    /// Asks the entry handler about a call that returns to `return_address`; [`Follow::Yes`] means that the
+    /// data now lies at `data`.
     ///
     /// # Safety
     /// `data` is free memory of the handlers' layout.
@@ -208,9 +213,10 @@ pub(crate) trait EntryHandler<A: Arch>: Send + Sync {
     ) -> EntryVerdict;
 }
 
-/// What is done with a followed call that returns: the exit handler is called, or the data dropped.
+/// The end of a followed call that returns: the exit handler is called, or the data dropped.
 ///
-/// As a `Box<dyn Fn>` would be, with the function here instead of in a table elsewhere, and nothing to be asked first.
+/// Like `Box<dyn Fn>`, but with the function here instead of in a table elsewhere, and without a question
+/// before.
 pub(crate) struct Ending<A: Arch> {
     call: unsafe fn(&Self, &mut A::Regs, *mut u8) -> Resume,
     handler: NonNull<()>,
@@ -227,7 +233,8 @@ unsafe impl<A: Arch> Send for Ending<A> {}
 unsafe impl<A: Arch> Sync for Ending<A> {}
 
 impl<A: Arch> Ending<A> {
-    /// Calls `handler`, which takes the data, and tells what it has done to the registers, whose pc is the real return address.
+    /// Calls `handler`, which takes the data, and reports what it has done to the registers, whose pc is the
+    /// real return address.
     pub(crate) fn calling<F>(handler: F, drop_data: unsafe fn(*mut u8)) -> Self
     where
         F: Fn(&mut A::Regs, ProbeRef<'_, A>, *mut u8) -> Resume + Send + Sync + 'static,
@@ -253,7 +260,7 @@ impl<A: Arch> Ending<A> {
         }
     }
 
-    /// What [`Ending::calling`] calls.
+    /// The function of [`Ending::calling`].
     ///
     /// # Safety
     /// The handler is an `F`; and as for [`Ending::run`].
@@ -270,7 +277,7 @@ impl<A: Arch> Ending<A> {
         handler(regs, probe, data)
     }
 
-    /// What [`Ending::dropping`] calls.
+    /// The function of [`Ending::dropping`].
     ///
     /// # Safety
     /// As for [`Ending::run`].
@@ -283,10 +290,11 @@ impl<A: Arch> Ending<A> {
     /// Ends a call.
     ///
     /// # Safety
-    /// The caller has claimed the call, which the data belongs to, and is inside since it has found this.
+    /// The caller has claimed the call that the data belongs to, and has been inside since it found this.
     #[inline(always)]
     pub(crate) unsafe fn run(&self, regs: &mut A::Regs, data: *mut u8) -> Resume {
-        // SAFETY: `call` was made for this handler; the call is claimed, and its data is what `data` points to.
+        // SAFETY: `call` was made for this handler; the call is claimed, and its data is what `data` points
+        // to.
         unsafe { (self.call)(self, regs, data) }
     }
 }

@@ -34,7 +34,8 @@ pub struct Symbol<'a> {
     pub start: CodeAddr,
     /// Its length in bytes; 0 if the symbol table does not say.
     pub len_bytes: usize,
-    /// The kernel module or shared object that it belongs to; `None` for the kernel itself or the main program.
+    /// The kernel module or shared object that it belongs to; `None` for the kernel itself or the main
+    /// program.
     pub module: Option<&'a str>,
     /// The distance in bytes from the global to the local entry (ppc64 ELFv2, `st_other`); 0 elsewhere.
     pub local_entry: u8,
@@ -131,16 +132,17 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// vector registers.
     const SAVE_SET: SaveSet;
 
-    // ---- text -----------------------------------------------------------------------------------------------
+    // ---- text
+    // -----------------------------------------------------------------------------------------------
 
     /// Copies live text, with the breakpoints in it, from `at` and returns how many bytes were readable.
     fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize;
 
     /// Stores `bytes` at `at` through an alias that is never executable, and calls [`NativeArch::publish`].
     ///
-    /// One to four aligned bytes (on x86 one byte) appear at once to other cores; longer writes go to memory that
-    /// nobody executes yet. Text does not change between calls except through this function; else a later
-    /// restore destroys somebody else's patch.
+    /// One to four aligned bytes (on x86 one byte) appear at once to other cores; longer writes go to memory
+    /// that nobody executes yet. Text does not change between calls except through this function; else a
+    /// later restore destroys somebody else's patch.
     ///
     /// # Errors
     /// Nothing was written.
@@ -150,12 +152,12 @@ pub unsafe trait Host: Sync + Sized + 'static {
     unsafe fn write_text(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError>;
 
     /// Returns after every context has executed a context-synchronising event and a full memory barrier since
-    /// the call (an IPI to all CPUs; `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`). Without it a core may run stale
-    /// instructions, and the core's grace periods end too early.
+    /// the call (an IPI to all CPUs; `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`). Without it a core may run
+    /// stale instructions, and the core's grace periods end too early.
     fn sync_cores(&self);
 
-    /// Maps `len_bytes` (a power of two, aligned to itself) of executable memory, readable and not writable, within
-    /// `reach` bytes of `near` if the two are given. Filled through [`Host::write_text`].
+    /// Maps `len_bytes` (a power of two, aligned to itself) of executable memory, readable and not writable,
+    /// within `reach` bytes of `near` if the two are given. Filled through [`Host::write_text`].
     fn alloc_exec(&self, len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option<CodeAddr>;
 
     /// Unmaps what [`Host::alloc_exec`] returned.
@@ -177,10 +179,12 @@ pub unsafe trait Host: Sync + Sized + 'static {
         let _ = chunk;
     }
 
-    // ---- contexts and tasks -----------------------------------------------------------------------------------
+    // ---- contexts and tasks
+    // -----------------------------------------------------------------------------------
 
-    /// The context that is running this, and no other one: who is given it changes it by plain stores. Called on the hit path: no lock,
-    /// no allocation. `None` where there is no room for another one; then probes' handlers are skipped there and count as missed.
+    /// The context that is running this, and no other one: who is given it changes it by plain stores. Called
+    /// on the hit path: no lock, no allocation. `None` where there is no room for another one; then probes'
+    /// handlers are skipped there and count as missed.
     fn context(&self) -> Option<&Context<Self::Arch>>;
 
     /// The task whose stack is running. Called on the hit path.
@@ -204,9 +208,9 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// Fault-free memory access for the running context.
     fn memory(&self) -> &Self::Memory;
 
-    /// Keeps asynchronous interruptions (interrupts, signals) away while the interrupted context runs in a slot
-    /// that ends in a breakpoint. Returns what [`Host::leave_slot`] needs. Called in the trap, on the hit path, after
-    /// [`Arch::before_step`]; not for system calls ([`Arch::is_system_call`]).
+    /// Keeps asynchronous interruptions (interrupts, signals) away while the interrupted context runs in a
+    /// slot that ends in a breakpoint. Returns what [`Host::leave_slot`] needs. Called in the trap, on the
+    /// hit path, after [`Arch::before_step`]; not for system calls ([`Arch::is_system_call`]).
     fn enter_slot(&self, regs: &mut <Self::Arch as Arch>::Regs) -> u64 {
         let _ = regs;
         0
@@ -217,8 +221,8 @@ pub unsafe trait Host: Sync + Sized + 'static {
         let _ = (regs, kept);
     }
 
-    /// Keeps this context from being preempted or moved (a kernel) while return handlers or a jprobe's handler run, until
-    /// [`Host::unpin`] on the same context. Nests.
+    /// Keeps this context from being preempted or moved (a kernel) while return handlers or a jprobe's
+    /// handler run, until [`Host::unpin`] on the same context. Nests.
     #[inline(always)]
     fn pin(&self) {}
 
@@ -235,7 +239,8 @@ pub unsafe trait Host: Sync + Sized + 'static {
     #[inline(always)]
     fn leave_copy(&self) {}
 
-    // ---- symbols ----------------------------------------------------------------------------------------------
+    // ---- symbols
+    // ----------------------------------------------------------------------------------------------
 
     /// Calls `found` with every symbol called `name`.
     fn find_symbols(&self, name: &str, found: &mut dyn FnMut(&Symbol<'_>));
@@ -258,7 +263,8 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// [`Probeable::Refused`] for.
     fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>));
 
-    // ---- optional powers ----------------------------------------------------------------------------------------
+    // ---- optional powers
+    // ----------------------------------------------------------------------------------------
 
     /// The processor's debug registers, for [`Probes::watch`](crate::Probes::watch).
     ///
@@ -268,7 +274,8 @@ pub unsafe trait Host: Sync + Sized + 'static {
         Err(Refusal::unsupported("host.no_watchpoints", "this host watches no memory"))
     }
 
-    // ---- the rest -----------------------------------------------------------------------------------------------
+    // ---- the rest
+    // -----------------------------------------------------------------------------------------------
 
     /// Called again and again while the core waits for another context. May yield; must let that context run.
     fn relax(&self) {
@@ -280,6 +287,7 @@ pub unsafe trait Host: Sync + Sized + 'static {
         let _ = notice;
     }
 
-    /// Stops the running context for good: it has returned to an address of ours that belongs to no call (RET_10).
+    /// Stops the running context for good: it has returned to an address of ours that belongs to no call
+    /// (RET_10).
     fn stop(&self, regs: &<Self::Arch as Arch>::Regs) -> !;
 }

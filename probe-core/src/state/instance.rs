@@ -113,7 +113,8 @@ impl<A: Arch> Instance<A> {
         owner.cast()
     }
 
-    // ---- into a call ------------------------------------------------------------------------------------------------
+    // ---- into a call
+    // ------------------------------------------------------------------------------------------------
 
     /// Binds it, taken, to a call whose home is `home`; from here on the stub may be returned to.
     #[inline(always)]
@@ -130,7 +131,8 @@ impl<A: Arch> Instance<A> {
         self.life.bind(home != real);
     }
 
-    /// As [`Instance::bind`], of the owner's own one, which is free by `seen`, for a call from the program's own text.
+    /// As [`Instance::bind`], of the owner's own one, which is free by `seen`, for a call from the program's
+    /// own text.
     #[inline(always)]
     pub(crate) fn bind_from_free(&self, seen: Seen, real: CodeAddr, frame: usize, task: *const ()) {
         self.real.store(real.as_usize(), Relaxed);
@@ -154,7 +156,8 @@ impl<A: Arch> Instance<A> {
         self.calls.get() == 0
     }
 
-    // ---- out of a call ----------------------------------------------------------------------------------------------
+    // ---- out of a call
+    // ----------------------------------------------------------------------------------------------
 
     /// Takes a call back that the entry handler does not want.
     #[inline(never)]
@@ -207,8 +210,8 @@ impl<A: Arch> Instance<A> {
     fn show_in_map(&self) {
         // SAFETY: null, or a word of the map that the pool has, which is freed with its instances.
         if let Some(word) = unsafe { self.map.as_ref() } {
-            // The last that is done with the pool: the registry frees it when all have come back. Release: as in
-            // `LifeWord::release`.
+            // The last that is done with the pool: the registry frees it when all have come back. Release: as
+            // in `LifeWord::release`.
             word.fetch_or(1 << self.bit, Release);
         }
     }

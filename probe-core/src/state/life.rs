@@ -16,14 +16,17 @@
 //!    └──────────────────────────────────────── Orphan ◄───────────────────────────────────┘
 //! ```
 //!
-//! - *Pending*: the stub stands for the return address of a call; in *PendingChain* that address is another call's stub.
+//! - *Pending*: the stub stands for the return address of a call; in *PendingChain* that address is another
+//!   call's stub.
 //! - *Returned*: the call has returned in another task than the one whose list it is on.
 //! - *Orphan*: that task has ended while the call was being ended.
-//! - *GivenUp*: the call is not expected to return. It has been counted as abandoned, and its data has been dropped; but its
-//!   stub leads home until the instance is taken again, which happens only when no other one is free.
+//! - *GivenUp*: the call is not expected to return. It has been counted as abandoned, and its data has been
+//!   dropped; but its stub leads home until the instance is taken again, which happens only when no other one
+//!   is free.
 //!
-//! A transition is a plain store where its name's documentation says who alone may make it, and an exchange elsewhere. The bits above
-//! the state count how often the instance has been taken, so that an exchange fails where the instance has been through another call.
+//! A transition is a plain store where its name's documentation says who alone may make it, and an exchange
+//! elsewhere. The bits above the state count how often the instance has been taken, so that an exchange fails
+//! where the instance has been through another call.
 
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release};
 
@@ -105,7 +108,8 @@ pub(crate) enum Back {
     ToMap,
 }
 
-/// A state, whether a map tells of the instance, and turns; a word, which every processor can exchange by itself.
+/// A state, whether a map tells of the instance, and turns; a word, which every processor can exchange by
+/// itself.
 pub(crate) struct LifeWord(AtomicU32);
 
 impl LifeWord {
@@ -142,14 +146,15 @@ impl LifeWord {
         self.look().is(Life::Returned)
     }
 
-    // ---- into a call ------------------------------------------------------------------------------------------------
+    // ---- into a call
+    // ------------------------------------------------------------------------------------------------
 
     /// Free → Taken, if the word still is what was seen, which was free.
     #[inline(always)]
     pub(crate) fn take(&self, Seen(life): Seen) -> bool {
         let taken = life.wrapping_add(TURN_ONE + Life::Taken as u32);
-        // Acquire: what was last done with the instance has been done before. Release: whoever sees it taken sees which ones the
-        // context had given back before.
+        // Acquire: what was last done with the instance has been done before. Release: whoever sees it taken
+        // sees which ones the context had given back before.
         self.0.compare_exchange(life, taken, AcqRel, Relaxed).is_ok()
     }
 
@@ -179,7 +184,8 @@ impl LifeWord {
         seen.is(Life::GivenUp) && self.0.compare_exchange(seen.0, taken, AcqRel, Relaxed).is_ok()
     }
 
-    /// Taken → Pending, or PendingChain, by a store: nobody else changes it before this. From here on the stub may be returned to.
+    /// Taken → Pending, or PendingChain, by a store: nobody else changes it before this. From here on the
+    /// stub may be returned to.
     #[inline(always)]
     pub(crate) fn bind(&self, is_chain: bool) {
         let life = if is_chain { Life::PendingChain } else { Life::Pending };
@@ -194,7 +200,8 @@ impl LifeWord {
         self.0.store(life.wrapping_add(TURN_ONE + Life::Pending as u32), Release);
     }
 
-    // ---- out of a call ----------------------------------------------------------------------------------------------
+    // ---- out of a call
+    // ----------------------------------------------------------------------------------------------
 
     /// Pending, PendingChain, GivenUp → Claimed: begins to end the call.
     pub(crate) fn claim(&self) -> Option<Claimed> {

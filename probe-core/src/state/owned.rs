@@ -39,7 +39,8 @@ impl<A: Arch> OwnedNode<A> {
     /// Puts it first on its point's list, or last if it is a jprobe.
     ///
     /// # Safety
-    /// The node is of this point. Its owner buries it when it has been unlinked and a grace period has ended, not before.
+    /// The node is of this point. Its owner buries it when it has been unlinked and a grace period has ended,
+    /// not before.
     pub(crate) unsafe fn link(&self, _hold: &Hold, point: &Point<A>) {
         let this = self.0.as_ptr();
         if !matches!(self.handlers, Handlers::Jprobe(_)) {

@@ -18,7 +18,8 @@ pub(crate) trait Identity {
     fn number(&self) -> usize;
 }
 
-/// The address of the only context that has used it so far, 0 before the first, or [`SHARED`]; and [`SILENT`].
+/// The address of the only context that has used it so far, 0 before the first, or [`SHARED`]; and
+/// [`SILENT`].
 pub(crate) struct FirstOwner(AtomicUsize);
 
 /// No address of a context has this bit: the probe is silent.
@@ -95,7 +96,7 @@ impl FirstOwner {
         self.0.fetch_or(SILENT, AcqRel);
     }
 
-    /// The probe is not silent any more; who silences it at the same time is told behind that.
+    /// Ends the probe's silence. A call that silences it at the same time is ordered behind.
     pub(crate) fn speak(&self) {
         self.0.fetch_and(!SILENT, AcqRel);
     }

@@ -1,10 +1,10 @@
 //! One patched address, and the probes on it.
 //!
-//! A [`Point`] is made by `registry` under its lock and read by `hit` without one. What changes in it is atomic;
-//! all else is written before it is published.
+//! A [`Point`] is made by `registry` under its lock and read by `hit` without one. Fields that change are
+//! atomic; all others are written before it is published.
 //!
-//! References to points, and to the nodes that they lead to, are had from tables, frames and lists, each with a proof ([`Held`](crate::held::Held))
-//! that they do not outlive: nothing on a point's list is freed as long as the reference lives.
+//! Tables, frames and lists give references to points, and to the nodes on them, each for as long as its
+//! proof ([`Held`](crate::held::Held)): nothing on a point's list is freed while the reference lives.
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method};
@@ -21,7 +21,7 @@ use alloc::boxed::Box;
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
 
-/// How a hit runs the original instruction: what `hit` looks at, one byte.
+/// How a hit runs the original instruction, in one byte for `hit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Mode {
@@ -35,13 +35,13 @@ pub(crate) enum Mode {
     Step = 3,
     /// In the slot, without a frame and without [`Host::enter_slot`](crate::host::Host::enter_slot).
     SystemCall = 4,
-    /// As [`Mode::Boost`], which it becomes at the first hit: nobody has been in the slot yet.
+    /// As [`Mode::Boost`], which it becomes at the first hit: no context has been in the slot yet.
     BoostFresh = 5,
 }
 
 /// The slot ends in a jump.
 pub(crate) const TAIL_JUMPS: u8 = 1;
-/// A context may be in the slot without a frame that says so: the slot is never given away.
+/// A context may be in the slot without a frame: the slot is never given away.
 pub(crate) const LINGERS: u8 = 2;
 /// Its text has gone.
 pub(crate) const POINT_GONE: u8 = 4;
@@ -51,7 +51,7 @@ pub(crate) const STEPPED: u8 = 8;
 pub(crate) const HAS_JPROBE: u8 = 16;
 /// It is in the table.
 pub(crate) const IN_TABLE: u8 = 32;
-/// It is among those to be freed if nobody needs them.
+/// It is on the list of those to be freed when they are no longer in use.
 pub(crate) const PARKED: u8 = 64;
 /// A probe with a post handler is on it.
 pub(crate) const HAS_POST: u8 = 128;
@@ -63,7 +63,7 @@ pub(crate) struct Point<A: Arch> {
     pub(crate) head: AtomicPtr<Node<A>>,
     /// 0 where it has none.
     pub(crate) slot: CodeAddr,
-    /// What stands in text; the module `text` has it.
+    /// The record of what stands in text, owned by the module `text`.
     pub(crate) text: TextWord,
     pub(crate) plan: A::Plan,
     /// The original bytes under the breakpoint.
@@ -126,7 +126,7 @@ impl<A: Arch> Point<A> {
         unsafe { core::mem::transmute::<u8, Mode>(self.mode.load(Relaxed)) }
     }
 
-    /// Notes that a context may be in the slot without a frame that says so. On the hit path.
+    /// Notes that a context may be in the slot without a frame. On the hit path.
     #[cold]
     pub(crate) fn note_bare_run(&self) {
         self.set(LINGERS);
@@ -160,8 +160,8 @@ impl<A: Arch> Point<A> {
     /// The newest probe.
     #[inline(always)]
     pub(crate) fn newest(&self) -> Option<&Node<A>> {
-        // SAFETY: a node is freed only after a grace period that began when it had been taken off the list, and this reference does not
-        // outlive its proof.
+        // SAFETY: a node is freed only after a grace period that began when it had been taken off the list,
+        // and this reference does not outlive its proof.
         unsafe { dereference(&self.head).as_ref() }
     }
 
@@ -170,7 +170,7 @@ impl<A: Arch> Point<A> {
         Nodes { next: dereference(&self.head), _point: self }
     }
 
-    /// The one probe that there is, null where there are others.
+    /// The only probe; null if there are none or several.
     pub(crate) fn only(&self) -> *mut Node<A> {
         if self.nodes().nth(1).is_some() { ptr::null_mut() } else { self.head.load(Relaxed) }
     }
@@ -194,7 +194,7 @@ pub(crate) struct Nodes<'a, A: Arch> {
 }
 
 impl<'a, A: Arch> Nodes<'a, A> {
-    /// The same as they were allocated: what may be freed once they are off the list.
+    /// The same with their allocations, which may be freed once they are off the list.
     pub(crate) fn lent(mut self) -> impl Iterator<Item = Lent<'a, Node<A>>> {
         core::iter::from_fn(move || {
             let node = NonNull::new(self.next)?;
@@ -236,14 +236,14 @@ pub(crate) const SILENT: u32 = DISABLED | STARTING | LEAVING | GONE;
 /// One registered probe.
 #[repr(C)]
 pub(crate) struct Node<A: Arch> {
-    /// First: who has the counter has the probe ([`Node::of_counter`]).
+    /// First field: a pointer to the counter is one to the node ([`Node::of_counter`]).
     pub(crate) hits: HitCounter,
     pub(crate) handlers: Handlers<A>,
     pub(crate) next: AtomicPtr<Node<A>>,
     /// Where it stands.
     point: NonNull<Point<A>>,
     pub(crate) flags: AtomicU32,
-    /// Which registration it came with: rises from probe to probe.
+    /// The number of the registration that it came with: rises from probe to probe.
     pub(crate) generation: u32,
     pub(crate) missed: Counter,
     pub(crate) faults: Counter,
@@ -258,7 +258,7 @@ pub(crate) enum Handlers<A: Arch> {
     Return(Box<ReturnProbe<A>>),
 }
 
-/// What handlers ask of the way that a hit comes by.
+/// What handlers require of the way of a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asks {
     /// To be called before the instruction.
@@ -286,7 +286,8 @@ impl<A: Arch> Node<A> {
     /// A probe for the list of `point`.
     ///
     /// # Safety
-    /// The point is freed after a grace period that begins when the node is on no list, and does not come to one again.
+    /// The point is freed after a grace period that begins when the node is on no list, and does not come to
+    /// one again.
     pub(crate) unsafe fn new(
         point: Lent<'_, Point<A>>,
         handlers: Handlers<A>,
@@ -307,7 +308,7 @@ impl<A: Arch> Node<A> {
         }
     }
 
-    /// What its handlers and its calls know it by.
+    /// The reference by which its handlers and its calls know it.
     #[inline(always)]
     pub(crate) fn known(&self) -> ProbeRef<'_, A> {
         // SAFETY: it lies there as long as this reference lives.
@@ -321,7 +322,7 @@ impl<A: Arch> Node<A> {
         unsafe { known.address().cast().as_ref() }
     }
 
-    /// The probe that a counter belongs to, where that is a probe's.
+    /// The probe that owns a counter, unless it is nobody's.
     #[inline(always)]
     pub(crate) fn of_counter(hits: *const HitCounter) -> *const Self {
         const { assert!(offset_of!(Self, hits) == 0) };
@@ -365,7 +366,7 @@ impl<A: Arch> Node<A> {
         }
     }
 
-    /// Tells what hits look at instead of the flags.
+    /// Marks it as silent in the words that hits look at instead of the flags.
     fn fall_silent(&self) {
         self.hits.silence();
         if let Handlers::Return(half) = &self.handlers {
@@ -389,10 +390,10 @@ impl<A: Arch> Node<A> {
         unsafe { dereference(&self.next).as_ref() }
     }
 
-    /// Its point. Only with the lock: through a point one comes to other nodes, which a handle does not keep.
+    /// Its point. Only with the lock: the point leads to other nodes, which a handle does not keep.
     pub(crate) fn point<'g>(&'g self, _hold: &'g Hold) -> Lent<'g, Point<A>> {
-        // SAFETY: `new` was promised that a grace period ends first, in which nobody has found the node; and nothing is freed
-        // as long as the lock is borrowed.
+        // SAFETY: `new` was promised that a grace period ends first, in which nobody has found the node; and
+        // nothing is freed as long as the lock is borrowed.
         unsafe { Lent::new(self.point) }
     }
 

@@ -79,8 +79,8 @@ pub(crate) struct Batch<A: Arch> {
 }
 
 impl<A: Arch> Batch<A> {
-    /// An instance for each stub. With `first`, one is the pool's own and the next [`HOMES`] are in no map; otherwise they are
-    /// numbered from `number` on.
+    /// An instance for each stub. With `first`, one is the pool's own and the next [`HOMES`] are in no map;
+    /// otherwise they are numbered from `number` on.
     fn new(stubs: &Stubs, each: Layout, first: Option<FirstOwner>, number: usize) -> Result<Self, NoMemory> {
         let no_memory = |_| NoMemory;
         let all = each.size().checked_mul(stubs.len()).ok_or(NoMemory)?;
@@ -153,7 +153,8 @@ impl<A: Arch> Drop for Batch<A> {
         // SAFETY: leaked by `new`; the instances that know it go with it.
         drop(unsafe { Box::from_raw(self.map.as_ptr()) });
         if self.data_layout.size() != 0 {
-            // SAFETY: allocated with this layout; the private data in it has been taken or dropped with its call.
+            // SAFETY: allocated with this layout; the private data in it has been taken or dropped with its
+            // call.
             unsafe { dealloc(self.data.as_ptr(), self.data_layout) };
         }
     }
@@ -261,7 +262,8 @@ impl<A: Arch> Pool<A> {
         unsafe { &*instance.ends_address().cast::<Self>() }
     }
 
-    // ---- the probe ----------------------------------------------------------------------------------------------------
+    // ---- the probe
+    // ----------------------------------------------------------------------------------------------------
 
     /// The owner of the own instance; [`Instance::of_owner`] leads back from there.
     pub(crate) fn owner(&self) -> *const FirstOwner {
@@ -289,7 +291,8 @@ impl<A: Arch> Pool<A> {
         self.fall_silent();
     }
 
-    // ---- taking -------------------------------------------------------------------------------------------------------
+    // ---- taking
+    // -------------------------------------------------------------------------------------------------------
 
     /// The place that holds the instance which this context had last.
     #[inline(always)]
@@ -385,7 +388,8 @@ impl<A: Arch> Pool<A> {
         }
     }
 
-    // ---- growing ------------------------------------------------------------------------------------------------------
+    // ---- growing
+    // ------------------------------------------------------------------------------------------------------
 
     /// How large it is.
     pub(crate) fn size(&self) -> Size {
@@ -428,7 +432,8 @@ impl<A: Arch> Pool<A> {
         })
     }
 
-    // ---- looking ------------------------------------------------------------------------------------------------------
+    // ---- looking
+    // ------------------------------------------------------------------------------------------------------
 
     /// Whether no call is followed any more: every instance has come back or was given up. Reliable only when
     /// no context takes one any more.

@@ -56,8 +56,8 @@ pub(crate) struct Books<H: Host> {
     pub(crate) slots: SlotAllocator,
     pub(crate) stubs: Vec<NonNull<StubChunk<H>>>,
     pub(crate) detour_chunks: Vec<NonNull<DetourChunk<H>>>,
-    /// The newest detour of every place that has ever had a jump: what the next jump there may lead to. What stands in text is
-    /// the point's to say.
+    /// The newest detour of every place that has ever had a jump: what the next jump there may lead to. What
+    /// stands in text is the point's to say.
     pub(crate) detours: Table<Detour<H>>,
     /// The generation of the newest probe.
     pub(crate) generation: u32,
@@ -70,7 +70,8 @@ pub(crate) struct Books<H: Host> {
     pub(crate) pools: List<Pool<H::Arch>>,
     /// Whether a stub may be left that no instance has: its chunk is freed when it has come back.
     pub(crate) has_left_stubs: bool,
-    /// Nodes to be freed when the lock has been let go: what their handlers own may call us. Linked by `next`.
+    /// Nodes to be freed when the lock has been let go: what their handlers own may call us. Linked by
+    /// `next`.
     pub(crate) dead: *mut Node<H::Arch>,
     /// Watchpoints, as `dead`.
     pub(crate) dead_watches: *mut WatchNode<H::Arch>,

@@ -28,9 +28,11 @@ impl<A: Arch> ReturnProbe<A> {
     /// Tells it which probe it is the half of, before that is not silent any more.
     ///
     /// # Safety
-    /// The probe's record is freed no sooner than a grace period after the pool [has forgotten](Pool::forget) it.
+    /// The probe's record is freed no sooner than a grace period after the pool [has forgotten](Pool::forget)
+    /// it.
     pub(crate) unsafe fn belong_to(&self, probe: ProbeRef<'_, A>) {
-        // SAFETY: calls end so only until the pool has forgotten the probe, and its record stays for a grace period after that.
+        // SAFETY: calls end so only until the pool has forgotten the probe, and its record stays for a grace
+        // period after that.
         unsafe { self.ending.probe.set(Some(probe)) };
         // SAFETY: as above.
         unsafe { self.pool().ends.probe.set(Some(probe)) };

@@ -1,17 +1,18 @@
 //! Sections: the stays inside during which nothing that tables and lists lead to is freed.
 //!
-//! A [`Stay`] is a section as a value, with one owner, and ends where it is closed. A [`Section`] is the proof that one is open: any number of
-//! copies, none of which outlives the stay, nor does a reference that is found with one.
+//! A [`Stay`] is a section as a value, with one owner, and ends where it is closed. A [`Section`] is the
+//! proof that one is open: it may be copied, and no copy outlives the stay, nor does a reference that is
+//! found with one.
 
 use crate::held::Held;
 use crate::sync::{AtomicUsize, Release, SeqCst, fence};
 use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 
-/// A section.
+/// A section as a value.
 ///
-/// It ends where it is given back to its context, which costs no more than the store that it is ended by: the hit path has no
-/// code for a value that is dropped.
+/// It ends where it is given back to its context, at the cost of the one store that ends it: the hit path has
+/// no code for a value that is dropped.
 #[must_use = "a section ends where it is closed"]
 pub(crate) struct Stay(PhantomData<*const ()>);
 
@@ -19,15 +20,16 @@ pub(crate) struct Stay(PhantomData<*const ()>);
 #[derive(Clone, Copy)]
 pub(crate) struct Section<'s>(PhantomData<&'s Stay>);
 
-// SAFETY: what frees waits until all who were inside have left (the module `quiesce`), and the stay, made inside and closed by value, is
-// borrowed as long as the proof lives.
+// SAFETY: what frees waits until all who were inside have left (the module `quiesce`), and the stay, made
+// inside and closed by value, is borrowed as long as the proof lives.
 unsafe impl<'s> Held<'s> for Section<'s> {}
 
 impl Stay {
-    /// A new one.
+    /// Makes a new one.
     ///
     /// # Safety
-    /// Whoever makes it has just gone inside, or takes up what was [handed on](Stay::hand_on); and is not seen to leave before it is closed.
+    /// The caller has just gone inside, or takes up a section that was [handed on](Stay::hand_on), and does
+    /// not leave before it is closed.
     #[inline(always)]
     pub(super) const unsafe fn new() -> Self {
         Self(PhantomData)
@@ -39,7 +41,8 @@ impl Stay {
         Section(PhantomData)
     }
 
-    /// It goes on without this value, until the context comes back from where it is sent; or has been closed by what sends it there.
+    /// Continues the section without this value, until the context comes back from where it is sent, or until
+    /// the code that sends it there closes it.
     #[inline(always)]
     pub(crate) fn hand_on(self) {
         let _ = ManuallyDrop::new(self);

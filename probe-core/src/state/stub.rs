@@ -57,7 +57,8 @@ impl<A: Arch> User<A> {
         match user.addr() {
             0 => Said::Free,
             LEFT => Said::Left,
-            // SAFETY: an instance is freed a grace period after its stub has been taken back or left: `_held` keeps it.
+            // SAFETY: an instance is freed a grace period after its stub has been taken back or left: `_held`
+            // keeps it.
             _ => Said::Handed(unsafe { &*user }),
         }
     }
@@ -78,7 +79,8 @@ pub(crate) struct LeftStub<'g, H: Host> {
 }
 
 impl<H: Host> LeftStub<'_, H> {
-    /// Where the call ends up. The calls that it may have shared its return address with were given up with it.
+    /// Where the call ends up. The calls that it may have shared its return address with were given up with
+    /// it.
     pub(crate) fn home(&self) -> Option<CodeAddr> {
         self.chunk.home(self.index).map(|home| CodeAddr::new(home.load(Relaxed)))
     }
@@ -157,7 +159,8 @@ impl<H: Host> StubChunk<H> {
         self.free.load(Relaxed).wrapping_add(1) == self.users.len()
     }
 
-    // ---- under the registry's lock ------------------------------------------------------------------------------------
+    // ---- under the registry's lock
+    // ------------------------------------------------------------------------------------
 
     /// Adds free stubs to `stubs`, each with its word, until it has `wanted`.
     pub(crate) fn find_free(
@@ -188,8 +191,8 @@ impl<H: Host> StubChunk<H> {
         self.free.fetch_sub(1, Relaxed);
     }
 
-    /// Makes the stub of `instance`, which may be freed after a grace period, lead there no more. A call that was given up
-    /// keeps the stub ([`StubChunk::settle`] looks again).
+    /// Makes the stub of `instance`, which may be freed after a grace period, lead there no more. A call that
+    /// was given up keeps the stub ([`StubChunk::settle`] looks again).
     pub(crate) fn detach(&self, instance: &Instance<H::Arch>, _hold: &Hold) {
         let Some(user) = self.user_of(instance) else { return };
         if instance.life.is_given_up() {
@@ -200,8 +203,9 @@ impl<H: Host> StubChunk<H> {
         }
     }
 
-    /// Frees the stub of `instance` if its call has returned by way of the instance after [`StubChunk::detach`] had looked. A grace
-    /// period after that; nobody returns by way of the instance any more.
+    /// Frees the stub of `instance` if its call has returned by way of the instance after
+    /// [`StubChunk::detach`] had looked. A grace period after that; nobody returns by way of the instance any
+    /// more.
     pub(crate) fn settle(&self, instance: &Instance<H::Arch>, _hold: &Hold) {
         if !instance.life.is_given_up()
             && let Some(user) = self.user_of(instance)
@@ -279,8 +283,8 @@ impl<H: Host> StubChunks<H> {
     }
 }
 
-/// From the lowest chunk of return stubs that there has been to the end of the highest: most return addresses are
-/// told from stubs by that.
+/// From the lowest chunk of return stubs that there has been to the end of the highest: most return addresses
+/// are told from stubs by that.
 struct StubRange {
     low: AtomicUsize,
     high: AtomicUsize,
@@ -299,7 +303,8 @@ impl StubRange {
         self.high.fetch_max(end, Relaxed);
     }
 
-    /// Whether `at` may be a stub. Who sees a stub sees the range with it: both were stored before it was handed out.
+    /// Whether `at` may be a stub. Who sees a stub sees the range with it: both were stored before it was
+    /// handed out.
     #[inline(always)]
     fn may_hold(&self, at: CodeAddr) -> bool {
         self.low.load(Relaxed) <= at.as_usize() && at.as_usize() <= self.high.load(Relaxed)
@@ -310,8 +315,8 @@ impl StubRange {
 #[inline(always)]
 pub(crate) fn program_of<H: Host>(stub: CodeAddr) -> Program<H> {
     let word = chunk_base(stub).as_usize().wrapping_add(CHUNK_LEN - OWN);
-    // SAFETY: a stub lies in a chunk, which is never unmapped while an instance of it is pending, and the registry
-    // has put the address there.
+    // SAFETY: a stub lies in a chunk, which is never unmapped while an instance of it is pending, and the
+    // registry has put the address there.
     let chunk = unsafe { ptr::with_exposed_provenance::<usize>(word).read() };
     // SAFETY: as above.
     unsafe { &*ptr::with_exposed_provenance::<StubChunk<H>>(chunk) }.program

@@ -8,11 +8,11 @@ use crate::state::point::{Handlers, Node};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Hits at which its handlers were called (or would have been, if it has none); of a return probe, the calls
-    /// that are or were followed.
+    /// Hits at which its handlers were called (or would have been, if it has none); of a return probe, the
+    /// calls that are or were followed.
     pub hits: u64,
-    /// Hits and returns whose handlers were skipped because they happened inside another hit, or where the host had no
-    /// room for a context.
+    /// Hits and returns whose handlers were skipped because they happened inside another hit, or where the
+    /// host had no room for a context.
     pub missed_nested: u64,
     /// Calls not followed because no instance was free (RET_2).
     pub missed_pool: u64,

@@ -35,7 +35,8 @@ struct Stack {
     len_bytes: usize,
 }
 
-// SAFETY: the cell is written by whoever has the task alone, or who promises that nobody else looks; all else is atomic.
+// SAFETY: the cell is written by whoever has the task alone, or who promises that nobody else looks; all else
+// is atomic.
 unsafe impl<A: Arch> Sync for Task<A> {}
 
 impl<A: Arch> Task<A> {

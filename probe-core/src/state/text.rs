@@ -65,8 +65,8 @@ impl<H: Host> Standing<H> {
                     _ => Stage::Starts,
                 };
                 let detour = word.map_addr(|addr| addr & !STAGE).cast_const().cast::<Detour<H>>();
-                // SAFETY: only `Texts::set` writes addresses here, of detours of the program that the point belongs to, and
-                // detours are kept for good.
+                // SAFETY: only `Texts::set` writes addresses here, of detours of the program that the point
+                // belongs to, and detours are kept for good.
                 Self::Jump(unsafe { &*detour }, stage)
             }
         }

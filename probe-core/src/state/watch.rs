@@ -91,7 +91,8 @@ impl<A: Arch> Watchpoint<A> {
         self
     }
 
-    /// Registers it without enabling it: it fires when [`Watch::enable`](crate::Watch::enable) has been called.
+    /// Registers it without enabling it: it fires when [`Watch::enable`](crate::Watch::enable) has been
+    /// called.
     #[must_use]
     pub fn disabled(mut self) -> Self {
         self.is_disabled = true;
@@ -221,7 +222,8 @@ impl<A: Arch> Watches<A> {
     /// The one of register number `index`.
     #[inline(always)]
     pub(crate) fn at<'g>(&self, index: usize, _held: impl Held<'g>) -> Option<&'g WatchNode<A>> {
-        // SAFETY: a node is freed after a grace period that began when it had been taken out of its cell: `_held` keeps it.
+        // SAFETY: a node is freed after a grace period that began when it had been taken out of its cell:
+        // `_held` keeps it.
         unsafe { self.cells.get(index)?.load(Acquire).as_ref() }
     }
 

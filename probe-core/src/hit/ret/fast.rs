@@ -28,10 +28,11 @@ impl<H: Host> TrampolineHandler<RegsOf<H>> for Returned<H> {
     const FUNCTION: extern "C" fn(usize, *mut RegsOf<H>) -> Resume = return_from_stub::<H>;
 }
 
-/// What every return stub of `Probes<H>` leads to, by way of the backend's trampoline.
+/// The function of every return stub of `Probes<H>`, called by the backend's trampoline.
 ///
-/// The usual case: the context is idle, the call is the newest of its own task, and its return address is no stub. Nobody else touches the
-/// list of a task whose stack runs here: a call is on it only if it was entered on that stack, and its stub lies there, too.
+/// The usual case: the context is idle, the call is the newest of its own task, and its return address is no
+/// stub. No other context touches the list of a task whose stack runs here: a call is on it only if it was
+/// entered on that stack, and its stub lies there, too.
 #[inline(always)]
 pub(super) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsOf<H>) -> Resume {
     // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.

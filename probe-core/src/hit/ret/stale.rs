@@ -29,8 +29,8 @@ impl<H: Host> Probes<H> {
         is_end: impl Fn(&Instance<H::Arch>) -> bool,
     ) {
         let mut link = &task.pending;
-        // The return address that the last call looked at has kept. If it is a stub, the call of that stub is alive: it
-        // will be reached through that return.
+        // The return address that the last call looked at has kept. If it is a stub, the call of that stub is
+        // alive: it will be reached through that return.
         let mut next_home = home;
         loop {
             // SAFETY: what is on the task's list is not freed.
@@ -57,8 +57,8 @@ impl<H: Host> Probes<H> {
     /// Whether a call on the list of the task whose stack is running at `sp` has been left.
     fn will_not_return(&self, task: &Task<H::Arch>, instance: &Instance<H::Arch>, sp: usize) -> bool {
         if task.has_one_stack() {
-            // A call that is alive has the stack pointer below its frame; at it, only where its stub is the newer one's return address, or
-            // nothing has been called since.
+            // A call that is alive has the stack pointer below its frame; at it, only where its stub is the
+            // newer one's return address, or nothing has been called since.
             return instance.frame() <= sp;
         }
         instance.life.is_pending()

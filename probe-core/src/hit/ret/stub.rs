@@ -6,7 +6,8 @@ use crate::state::probes::Probes;
 use crate::state::section::Section;
 use crate::state::stub::Stub;
 
-/// The most stubs that one return address leads through: more than any chain of tail calls between probed functions.
+/// The most stubs that one return address leads through: more than any chain of tail calls between probed
+/// functions.
 const MAX_CHAIN: usize = 1 << 16;
 
 impl<H: Host> Probes<H> {
@@ -16,15 +17,15 @@ impl<H: Host> Probes<H> {
         self.stubs.may_hold(at) && self.stub_at(at, section).is_some()
     }
 
-    /// The return address that `at` stands for, if it is a return stub of ours (RET_8): what an unwinder shows, and
-    /// goes on with. Takes no lock; may be called from handlers and from signal handlers.
+    /// The return address behind `at`, if `at` is a return stub of ours (RET_8): an unwinder shows it, and
+    /// continues with it. Takes no lock; may be called from handlers and from signal handlers.
     pub fn real_return_address(&self, at: CodeAddr) -> Option<CodeAddr> {
         let inside = self.anonymous();
         let home = self.home_of(at, inside.section());
         (home != at).then_some(home)
     }
 
-    /// Where a return to `at` ends up: `at` itself, unless it is a stub.
+    /// The home of a return to `at`: `at` itself, unless it is a stub.
     #[inline(always)]
     pub(super) fn home_of(&self, at: CodeAddr, section: Section<'_>) -> CodeAddr {
         if self.stubs.may_hold(at) { self.home_of_stub(at, section) } else { at }
