@@ -7,6 +7,7 @@
 mod common;
 
 use common::{Traced, assert_unchanged, compiled, trace, work};
+use rstest::rstest;
 
 /// Traces the program doing `what`; tracing must not change what it says.
 fn traced(what: &str, options: &[&str], probes: &[&str]) -> Traced {
@@ -161,6 +162,46 @@ fn hit_13_what_a_program_asks_about_signals_is_answered_as_bare() {
         let traced = trace(options, &["p work"], &program);
         assert_unchanged(&traced, &program);
         assert_eq!(hits(&traced, "work"), 8);
+    }
+}
+
+#[test]
+fn hit_13_errno_is_the_programs() {
+    let program = [&*compiled("errno", &["-O1", "-pthread"])];
+    for probes in [&["p libc.so.6:malloc"][..], &["r libc.so.6:m*", "p libm.so.6:nan"]] {
+        assert_unchanged(&trace(&["--no-events"], probes, &program), &program);
+    }
+}
+
+/// Two calls return before; the last one's fate is in the name.
+#[rstest]
+#[case("exit", &[], (2, 1))]
+#[case("_exit", &[], (2, 1))]
+#[case("bare exit", &[], (2, 1))]
+#[case("signal", &[], (2, 1))]
+#[case("kill", &[], (2, 1))]
+#[case("abort", &[], (2, 1))]
+#[case("pthread_exit", &[], (2, 1))]
+#[case("other thread", &[], (2, 1))]
+#[case("execl", &[], (2, 1))]
+#[case("bare exec", &[], (2, 1))]
+#[case("failed exec", &[], (3, 0))]
+// A child without -f is nobody's; with it, it returns from the call that it was made in.
+#[case("fork", &[], (3, 0))]
+#[case("fork", &["-f"], (4, 0))]
+#[case("child", &["-f"], (4, 0))]
+fn ret_13_a_call_that_is_cut_off_is_abandoned(
+    #[case] how: &str,
+    #[case] options: &[&str],
+    #[case] counted: (u64, u64),
+) {
+    let program = compiled("ends", &["-O1", "-pthread"]);
+    for kind in ["--no-jumps", "--no-events"] {
+        let options: Vec<&str> = options.iter().copied().chain([kind]).collect();
+        let traced = trace(&options, &["r:work work"], &[&program, how]);
+        let row = traced.row("work");
+        let found = ["hits", "abandoned"].map(|name| row[name].as_u64().expect("a count"));
+        assert_eq!((found[0], found[1]), counted, "{how} {options:?}: {row}");
     }
 }
 

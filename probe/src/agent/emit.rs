@@ -39,11 +39,11 @@ pub(super) struct Point {
 pub(super) struct Published {
     nested: AtomicU64,
     pool: AtomicU64,
-    abandoned: AtomicU64,
 }
 
 /// What is kept from a call's entry to its return.
 pub(super) struct Entered {
+    process: u32,
     started_ns: u64,
     arguments: [usize; MAX_ARGUMENT],
 }
@@ -67,7 +67,8 @@ impl Point {
 
     /// A call of an `r` probe's function.
     pub(super) fn enter(&self, call: &Call<'_, Native>) -> Option<Entered> {
-        self.whose().filter(|_| !process::is_muted())?;
+        let (process, _) = self.whose().filter(|_| !process::is_muted())?;
+        self.counters.entered.fetch_add(1, Ordering::Relaxed);
         let mut arguments = [0; MAX_ARGUMENT];
         let mut wanted = self.entry_arguments;
         while wanted != 0 {
@@ -77,7 +78,7 @@ impl Point {
                 *argument = call.argument(index).unwrap_or(0);
             }
         }
-        Some(Entered { started_ns: clock::now_ns(), arguments })
+        Some(Entered { process, started_ns: clock::now_ns(), arguments })
     }
 
     /// The return of a call.
@@ -86,6 +87,10 @@ impl Point {
         let open = self.open(process, child);
         let now_ns = clock::now_ns();
         let duration_ns = now_ns.saturating_sub(entered.started_ns);
+        if process != entered.process {
+            // A forked child returns from what its parent has called: two calls, from there on.
+            self.counters.entered.fetch_add(1, Ordering::Relaxed);
+        }
         self.counters.hits.fetch_add(1, Ordering::Relaxed);
         self.publish(ret.counters());
         if let Some(durations) = self.durations {
@@ -193,6 +198,5 @@ impl Point {
         };
         add(&self.published.nested, &self.counters.missed_nested, now.missed_nested);
         add(&self.published.pool, &self.counters.missed_pool, now.missed_pool);
-        add(&self.published.abandoned, &self.counters.abandoned, now.abandoned);
     }
 }

@@ -127,16 +127,6 @@ pub(super) fn start(agent: &'static Agent, definitions: Vec<Definition>, numbers
 
 /// What the loader calls in place of its empty function.
 extern "C" fn rendezvous() {
-    // SAFETY: this thread's own.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    let kept = unsafe { *errno };
-    objects_have_changed();
-    // SAFETY: as above.
-    unsafe { *errno = kept };
-}
-
-fn objects_have_changed() {
     let Some(later) = LATER.get() else { return };
     // While objects come or go the list may name some that are not mapped yet, or no longer.
     if later.state.as_ref().is_some_and(|state| !state.is_consistent()) {

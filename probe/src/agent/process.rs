@@ -9,6 +9,7 @@ use super::confined;
 use crate::wire::{Meta, Owner, Region, Ring};
 use probe_host_linux::sys::{process_id, thread_id};
 use probe_host_linux::threads;
+use std::ffi::c_int;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
@@ -92,19 +93,46 @@ pub(super) fn traced_process(agent: &Agent) -> Option<u32> {
     (process != MUTED).then_some(process)
 }
 
-/// While it lives, this thread does the agent's own work, which is not traced. Its end closes the descriptor
-/// for writing text, so that the program finds none but its own.
-pub(super) struct Muted(bool);
+/// The calling thread's `errno`, which is again what it was when this goes: the program's own.
+pub(super) struct Errno {
+    at: *mut c_int,
+    value: c_int,
+}
+
+impl Errno {
+    pub(super) fn keep() -> Self {
+        // SAFETY: has no preconditions.
+        let at = unsafe { libc::__errno_location() };
+        // SAFETY: the calling thread's own.
+        Self { at, value: unsafe { at.read() } }
+    }
+}
+
+impl Drop for Errno {
+    fn drop(&mut self) {
+        // SAFETY: as above: a pointer goes to no other thread.
+        unsafe { self.at.write(self.value) };
+    }
+}
+
+/// While it lives, this thread does the agent's own work, which is not traced. Its end brings `errno` back and
+/// closes the descriptor for writing text, so that the program finds none but its own.
+pub(super) struct Muted {
+    was_muted: bool,
+    _errno: Errno,
+}
 
 impl Muted {
     pub(super) fn new() -> Self {
-        Self(threads::words().is_some_and(|words| words[MUTE].swap(1, Ordering::Relaxed) != 0))
+        let errno = Errno::keep();
+        let was_muted = threads::words().is_some_and(|words| words[MUTE].swap(1, Ordering::Relaxed) != 0);
+        Self { was_muted, _errno: errno }
     }
 }
 
 impl Drop for Muted {
     fn drop(&mut self) {
-        if let (Some(words), false) = (threads::words(), self.0) {
+        if let (Some(words), false) = (threads::words(), self.was_muted) {
             probe_host_linux::close_descriptor();
             words[MUTE].store(0, Ordering::Relaxed);
         }
@@ -118,7 +146,7 @@ pub(super) fn mute() {
 
 /// See [`mute`].
 pub(super) fn unmute() {
-    drop(Muted(false));
+    drop(Muted { was_muted: false, _errno: Errno::keep() });
 }
 
 /// Whether this thread does the agent's own work. Fit for handlers.

@@ -47,6 +47,7 @@ enum Missing {
 }
 
 unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variables: *mut *mut c_char) {
+    let _errno = process::Errno::keep();
     // SAFETY: the dynamic linker passes the program's environment.
     let Some(path) = (unsafe { environment::region(variables) }) else { return };
     let Ok(region) = Region::open(path) else { return };

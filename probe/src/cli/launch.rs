@@ -1,6 +1,7 @@
 //! Starts the program with the agent in it, and ends the command as the program ended.
 
 use super::failure::Failure;
+use super::foreign;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -147,6 +148,22 @@ fn block_signals() -> (libc::sigset_t, libc::sigset_t) {
 }
 
 impl Program {
+    /// What is to be said where the program has a debugger as it starts: one that debugs `probe` and follows
+    /// its children.
+    pub(super) fn debugger(&self, program: &OsStr) -> Option<String> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        // A program that has asked its parent to debug it has asked us.
+        let debugger = tracer(&status).filter(|&debugger| debugger != std::process::id())?;
+        let name = std::fs::read(format!("/proc/{debugger}/comm")).unwrap_or_default();
+        let name = foreign::Foreign::new(name.trim_ascii_end());
+        Some(format!(
+            "{} (process {debugger}) debugs `{}`, and sees a SIGTRAP at each probe without a jump, which it has to pass on \
+             (in gdb: `handle SIGTRAP nostop noprint pass`)",
+            name.shown(),
+            foreign::os(program)
+        ))
+    }
+
     /// Waits for its end; passes on signals meanwhile; ends it with SIGTERM after `limit`, or when nobody
     /// reads the events any more.
     pub(super) fn wait(&self, limit: Option<Duration>) -> ExitStatus {
@@ -238,6 +255,12 @@ impl Program {
     }
 }
 
+/// The process that debugs another one, as that one's `/proc/PID/status` says.
+fn tracer(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
+    line.trim().parse().ok().filter(|&process| process != 0)
+}
+
 /// The sender of a signal is the kernel (the terminal), not a process.
 const SI_KERNEL: libc::c_int = 0x80;
 
@@ -284,6 +307,13 @@ mod tests {
         let bare = super::command(&What { runner: Some("".as_ref()), ..what }, "/agent".as_ref());
         assert_eq!(bare.get_program(), "/bin/cat");
         assert!(bare.get_envs().any(|(name, value)| name == "LD_PRELOAD" && value.is_some()));
+    }
+
+    #[test]
+    fn a_tracer_is_a_process_other_than_none() {
+        assert_eq!(tracer("Name:\tTracerPid: 7\nPid:\t12\nTracerPid:\t34\nUid:\t0\n"), Some(34));
+        assert_eq!(tracer("Name:\tx\nTracerPid:\t0\n"), None);
+        assert_eq!(tracer(""), None);
     }
 
     #[test]

@@ -111,7 +111,7 @@ fn summary() -> Vec<Piece> {
         ),
         (
             "ABANDONED",
-            "Calls that were followed and never returned: longjmp, an exception or the end of their thread cut them off.",
+            "Calls that were followed and have not returned: longjmp, an exception or the end of their thread or process cut them off, or they are still under way in a child that goes on. HITS and ABANDONED are all calls that were followed.",
         ),
         ("DROPPED", "Events for which the thread's buffer had no room; see --buffer and --on-full."),
         ("MIN, MEDIAN, P99, MAX", "How long the calls took, for return probes; median and P99 to within 7 %."),

@@ -52,6 +52,9 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     region.read_here();
     let started = launch::start(&what, &launch::path_of(&agent_fd), &launch::path_of(&region_fd))
         .map_err(|failure| failure.with(Status::NotTraceable))?;
+    if let Some(sentence) = started.debugger(&args.program[0]) {
+        eprintln!("probe: {sentence}");
+    }
     let done = AtomicBool::new(false);
     let region_id = FileId::of(&region_fd).map_err(Failure::new)?;
     let consumer = Consumer::new(region, region_id, definitions, sink);

@@ -19,8 +19,8 @@ pub struct Counters {
     pub missed_nested: AtomicU64,
     /// Calls that found no free return instance.
     pub missed_pool: AtomicU64,
-    /// Followed calls that never returned (longjmp, unwinding, thread exit).
-    pub abandoned: AtomicU64,
+    /// Calls that were followed: each returns, and is a hit then, or does not.
+    pub entered: AtomicU64,
     /// Events that found no room in a ring.
     pub dropped: AtomicU64,
 }
@@ -34,7 +34,8 @@ pub struct Counts {
     pub missed_nested: u64,
     /// As [`Counters::missed_pool`].
     pub missed_pool: u64,
-    /// As [`Counters::abandoned`].
+    /// Followed calls that have not returned: left by `longjmp` or unwinding, cut off by the end of their thread
+    /// or process, whatever ended it, or still under way.
     pub abandoned: u64,
     /// As [`Counters::dropped`].
     pub dropped: u64,
@@ -42,11 +43,13 @@ pub struct Counts {
 
 impl Counts {
     pub(super) fn of(counters: &Counters) -> Self {
+        let hits = counters.hits.load(Ordering::Relaxed);
         Self {
-            hits: counters.hits.load(Ordering::Relaxed),
+            hits,
             missed_nested: counters.missed_nested.load(Ordering::Relaxed),
             missed_pool: counters.missed_pool.load(Ordering::Relaxed),
-            abandoned: counters.abandoned.load(Ordering::Relaxed),
+            // A `p` probe follows no calls.
+            abandoned: counters.entered.load(Ordering::Relaxed).saturating_sub(hits),
             dropped: counters.dropped.load(Ordering::Relaxed),
         }
     }
