@@ -3,8 +3,10 @@
 
 enum { N = 300 };
 static pthread_barrier_t barrier;
+static atomic_int entered;
 
 FUNCTION static int inside(int n) {
+    atomic_fetch_add(&entered, 1);
     pthread_barrier_wait(&barrier);
     return n + 1;
 }
@@ -17,7 +19,11 @@ int main(void) {
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, 65536);
     pthread_barrier_init(&barrier, NULL, N);
-    for (long i = 0; i < N; i++) CHECK(pthread_create(&ids[i], &small, thread, (void *)i) == 0);
+    for (long i = 0; i < N; i++) {
+        CHECK(pthread_create(&ids[i], &small, thread, (void *)i) == 0);
+        // Each is inside before the next one comes: how many are there is not the scheduler's choice.
+        while (atomic_load(&entered) != i + 1) sched_yield();
+    }
     long sum = 0;
     for (int i = 0; i < N; i++) {
         void *answer;

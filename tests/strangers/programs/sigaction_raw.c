@@ -1,7 +1,5 @@
 // asks: what does a bare rt_sigaction say of the five signals, and may it set them? (HIT_13, sigaction(2))
-// documented * stdout: probe/README.md: A system call `rt_sigaction` that it makes without libc shows our actions of SIGTRAP, SIGSEGV, SIGBUS, SIGFPE and SIGILL, and can take them away; then the next breakpoint ends it.
-// documented * status: probe/README.md: A system call `rt_sigaction` that it makes without libc shows our actions of SIGTRAP, SIGSEGV, SIGBUS, SIGFPE and SIGILL, and can take them away; then the next breakpoint ends it.
-// documented * calls: probe/README.md: A system call `rt_sigaction` that it makes without libc shows our actions of SIGTRAP, SIGSEGV, SIGBUS, SIGFPE and SIGILL, and can take them away; then the next breakpoint ends it.
+// documented * stdout,status,calls: probe/README.md: A system call `rt_sigaction` that it makes without libc shows our actions of SIGTRAP, SIGSEGV, SIGBUS, SIGFPE and SIGILL, and can take them away; then the next breakpoint ends it.
 #include "stranger.h"
 
 struct kernel_action { void *handler; unsigned long flags; void *restorer; unsigned long mask; };

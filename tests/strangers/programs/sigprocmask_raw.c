@@ -1,12 +1,6 @@
 // asks: may a program block every signal by a bare system call, as Go does, and go on hitting? (HIT_13, sigprocmask(2))
-// documented *-trap status: host-linux/src/lib.rs: A breakpoint that is hit while SIGTRAP is blocked kills the process.
-// documented *-trap stdout: host-linux/src/lib.rs: A breakpoint that is hit while SIGTRAP is blocked kills the process.
-// documented *-trap calls: host-linux/src/lib.rs: A breakpoint that is hit while SIGTRAP is blocked kills the process.
-// documented *-trap counts: host-linux/src/lib.rs: A breakpoint that is hit while SIGTRAP is blocked kills the process.
-// documented *-libc-jump status: host-linux/src/lib.rs: A breakpoint that is hit while SIGTRAP is blocked kills the process.
-// documented *-libc-jump stdout: host-linux/src/lib.rs: A breakpoint that is hit while SIGTRAP is blocked kills the process.
-// documented *-libc-jump calls: host-linux/src/lib.rs: A breakpoint that is hit while SIGTRAP is blocked kills the process.
-// documented *-libc-jump counts: host-linux/src/lib.rs: A breakpoint that is hit while SIGTRAP is blocked kills the process.
+// documented *-trap status,stdout,calls,counts: host-linux/src/lib.rs: A breakpoint that is hit while SIGTRAP is blocked kills the process.
+// documented *-libc-jump status,stdout,calls,counts: host-linux/src/lib.rs: A breakpoint that is hit while SIGTRAP is blocked kills the process.
 #include "stranger.h"
 
 #define CALL(how, set, old) bare_call(SYS_rt_sigprocmask, how, set, old, 8)

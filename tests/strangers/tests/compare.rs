@@ -44,8 +44,18 @@ impl Differences {
     }
 }
 
+/// What a comparison has come to.
+#[derive(Debug)]
+pub(crate) struct Compared {
+    pub(crate) verdict: Verdict,
+    /// What differs and no document says, in words.
+    pub(crate) said: String,
+    /// All that differs.
+    pub(crate) kinds: Vec<&'static str>,
+}
+
 /// Compares, and says what differs.
-pub(crate) fn compare(program: &Program, mode: &Mode, bare: &Seen, seen: &Seen) -> (Verdict, String) {
+pub(crate) fn compare(program: &Program, mode: &Mode, bare: &Seen, seen: &Seen) -> Compared {
     let mut found = Differences::default();
     let report = Report::read(&seen.report);
     if seen.end == End::Hang && bare.end != End::Hang {
@@ -79,7 +89,7 @@ pub(crate) fn compare(program: &Program, mode: &Mode, bare: &Seen, seen: &Seen) 
     for (kind, difference) in new {
         let _ = writeln!(said, "  {kind}: {}", difference.trim_end().replace('\n', "\n    "));
     }
-    (verdict, said)
+    Compared { verdict, said, kinds: found.0.iter().map(|(kind, _)| *kind).collect() }
 }
 
 /// The first lines that differ.

@@ -92,47 +92,74 @@ fn each(count: usize, work: impl Fn(usize) + Sync) {
     });
 }
 
-/// What came of each case, and of programs that could not even be run bare.
-type Results = BTreeMap<(String, &'static str), (Verdict, String)>;
+/// What came of all.
+#[derive(Default)]
+struct Results {
+    /// Of each case.
+    cases: BTreeMap<(String, &'static str), (Verdict, String)>,
+    /// Programs that this machine cannot run, and why.
+    skipped: Vec<String>,
+    /// Programs that could not even be run bare, and documents that no longer say the truth.
+    broken: Vec<String>,
+}
+
+/// What a bare run tells.
+enum Bare {
+    /// What to compare with.
+    Seen(Seen),
+    /// The machine cannot do what the program asks.
+    Skipped(String),
+}
 
 /// Runs each program bare, then in its modes.
-fn run(runner: &Runner, chosen: &[(&Program, Vec<&'static Mode>)]) -> (Results, Vec<String>) {
-    let (results, broken) = (Mutex::new(Results::new()), Mutex::new(Vec::new()));
+fn run(runner: &Runner, chosen: &[(&Program, Vec<&'static Mode>)]) -> Results {
+    let results = Mutex::new(Results::default());
+    let locked = || results.lock().expect("no case panics");
     let all: usize = chosen.iter().map(|(_, modes)| modes.len()).sum();
+    let width = width(chosen);
     each(chosen.len(), |index| {
         let (program, modes) = &chosen[index];
-        let fail = |error| broken.lock().expect("no case panics").push(format!("{}: {error}", program.name));
+        let name = &program.name;
         let bare = match bare(runner, program) {
-            // Its own word for a machine that cannot do what it asks.
-            Ok(bare) if bare.end == run::End::Status(77) => {
-                return println!("{} {}", program.name, String::from_utf8_lossy(&bare.stdout).trim());
+            Ok(Bare::Seen(bare)) => bare,
+            Ok(Bare::Skipped(why)) => {
+                println!("{:>4}/{all} {name:width$} {why}", "-");
+                return locked().skipped.push(format!("{name}: {why}"));
             }
-            Ok(bare) => bare,
-            Err(error) => return fail(error),
+            Err(error) => return locked().broken.push(format!("{name}: {error}")),
         };
+        let mut seen_kinds = Vec::new();
         for mode in modes {
             let started = Instant::now();
             let seen = match runner.run(program, Some(mode)) {
                 Ok(seen) => seen,
-                Err(error) => return fail(error),
+                Err(error) => return locked().broken.push(format!("{name}: {error}")),
             };
-            let (verdict, said) = compare::compare(program, mode, &bare, &seen);
-            let mut results = results.lock().expect("no case panics");
-            results.insert((program.name.clone(), mode.name), (verdict, said));
+            let compared = compare::compare(program, mode, &bare, &seen);
+            seen_kinds.extend(compared.kinds.iter().map(|kind| (mode.name, *kind)));
+            let mut results = locked();
+            results.cases.insert((name.clone(), mode.name), (compared.verdict, compared.said));
             println!(
-                "{:>4}/{all} {} {} {verdict} ({:.1} s)",
-                results.len(),
-                program.name,
+                "{:>4}/{all} {name:width$} {:COLUMN$} {:COLUMN$} {:>5.1} s",
+                results.cases.len(),
                 mode.name,
+                compared.verdict,
                 started.elapsed().as_secs_f64()
             );
         }
+        if modes.len() == MODES.len() {
+            let stale = program.no_longer_so(&seen_kinds);
+            locked().broken.extend(stale.map(|said| format!("{name}: nothing differs any more: {said}")));
+        }
     });
-    (results.into_inner().expect("no case panics"), broken.into_inner().expect("no case panics"))
+    results.into_inner().expect("no case panics")
 }
 
 /// The bare run, twice: what differs between these says nothing about probes.
-fn bare(runner: &Runner, program: &Program) -> Result<Seen, String> {
+fn bare(runner: &Runner, program: &Program) -> Result<Bare, String> {
+    if let Some(tool) = program.under.first().filter(|tool| !run::is_installed(tool)) {
+        return Ok(Bare::Skipped(format!("skipped: {tool} is not installed")));
+    }
     program.build(&runner.built)?;
     let (first, second) = (runner.run(program, None)?, runner.run(program, None)?);
     let parts = |seen: &Seen| (seen.end, seen.stdout.clone(), seen.stderr.clone(), seen.left);
@@ -142,32 +169,46 @@ fn bare(runner: &Runner, program: &Program) -> Result<Seen, String> {
     match first.end {
         run::End::Hang => Err("it does not end".to_owned()),
         run::End::Status(98) => Err(format!("it fails: {:?}", String::from_utf8_lossy(&first.stderr))),
-        _ => Ok(first),
+        // Its own word.
+        run::End::Status(77) => Ok(Bare::Skipped(String::from_utf8_lossy(&first.stdout).trim().to_owned())),
+        _ => Ok(Bare::Seen(first)),
     }
+}
+
+/// The width of a column.
+const COLUMN: usize = 14;
+
+/// How long the longest name is.
+fn width(chosen: &[(&Program, Vec<&'static Mode>)]) -> usize {
+    chosen.iter().map(|(program, _)| program.name.len()).max().unwrap_or(0)
 }
 
 /// The table, and below it what differs.
 fn print(chosen: &[(&Program, Vec<&'static Mode>)], results: &Results) {
     let modes: Vec<&Mode> =
         MODES.iter().filter(|mode| chosen.iter().any(|(_, of)| of.contains(mode))).collect();
-    let width = chosen.iter().map(|(program, _)| program.name.len()).max().unwrap_or(0);
-    let head = |mode: &&Mode| format!("{:>15}", mode.name);
-    println!("\n{:width$}{}", "", modes.iter().map(head).collect::<String>());
+    let width = width(chosen);
+    let line = |name: &str, cells: &[String]| {
+        let cells: String = cells.iter().map(|cell| format!(" {cell:COLUMN$}")).collect();
+        println!("{}", format!("{name:width$}{cells}").trim_end());
+    };
+    println!();
+    line("", &modes.iter().map(|mode| mode.name.to_owned()).collect::<Vec<_>>());
     for (program, _) in chosen {
-        let cell = |mode: &&Mode| match results.get(&(program.name.clone(), mode.name)) {
-            Some((verdict, _)) => format!("{verdict:>15}"),
-            None => format!("{:>15}", ""),
-        };
-        println!("{:width$}{}", program.name, modes.iter().map(cell).collect::<String>());
+        let cell = |mode: &&Mode| results.cases.get(&(program.name.clone(), mode.name));
+        let cell = |mode| cell(mode).map_or("-".to_owned(), |(verdict, _)| verdict.to_string());
+        line(&program.name, &modes.iter().map(cell).collect::<Vec<_>>());
     }
     chosen.iter().for_each(|(program, modes)| details(program, modes, results));
+    results.skipped.iter().for_each(|why| println!("\n{why}"));
+    results.broken.iter().for_each(|error| println!("\nBROKEN {error}"));
 }
 
 /// What differs, and in which modes.
 fn details(program: &Program, modes: &[&'static Mode], results: &Results) {
     let mut by_text: Vec<(&str, Vec<String>)> = Vec::new();
     for mode in modes {
-        let Some((verdict, said)) = results.get(&(program.name.clone(), mode.name)) else { continue };
+        let Some((verdict, said)) = results.cases.get(&(program.name.clone(), mode.name)) else { continue };
         if *verdict <= Verdict::Documented {
             continue;
         }
@@ -204,18 +245,20 @@ fn go(wanted: &Wanted) -> Result<bool, String> {
         fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
     println!("\nrunning {} programs", chosen.len());
-    let (results, broken) = run(&runner, &chosen);
+    let results = run(&runner, &chosen);
     print(&chosen, &results);
-    broken.iter().for_each(|error| println!("\nBROKEN {error}"));
-    let bad = results.values().filter(|(verdict, _)| *verdict > Verdict::Documented).count();
+    let Results { cases, skipped, broken } = &results;
+    let bad = cases.values().filter(|(verdict, _)| *verdict > Verdict::Documented).count();
+    let is_good = bad == 0 && broken.is_empty();
     println!(
-        "\ntest result: {}. {} passed; {bad} failed; {} broken, in {:.0} s\n",
-        if bad == 0 && broken.is_empty() { "ok" } else { "FAILED" },
-        results.len() - bad,
+        "\ntest result: {}. {} passed; {bad} failed; {} skipped; {} broken, in {:.0} s\n",
+        if is_good { "ok" } else { "FAILED" },
+        cases.len() - bad,
+        skipped.len(),
         broken.len(),
         started.elapsed().as_secs_f64()
     );
-    Ok(bad == 0 && broken.is_empty())
+    Ok(is_good)
 }
 
 fn main() -> ExitCode {

@@ -2,9 +2,9 @@
 //!
 //! Lines that begin with `// KEY: ` are for the runner:
 //! `cc` what the compiler is told beside the usual (`LIBRARY` is the built library) · `library` what it is told to make `NAME.so` of the same file ·
-//! `argv` the program's arguments · `probe` what `probe trace` is told beside the mode · `events: no` counts alone, for programs
+//! `argv` the program's arguments · `under` the tool that runs the program, or `probe` with the program: its name and arguments · `probe` what `probe trace` is told beside the mode · `events: no` counts alone, for programs
 //! with very many hits · `short` the short form has it ·
-//! `documented MODES WHAT: FILE: SENTENCE` what differs, where a document says that it does.
+//! `documented MODES WHAT,…: FILE: SENTENCE` what differs, where a document says that it does.
 
 use crate::mode::Mode;
 use std::fs;
@@ -17,8 +17,9 @@ use std::time::SystemTime;
 pub(crate) struct Documented {
     /// Modes, as a pattern of names with `*`.
     modes: String,
-    /// What differs: `stdout`, `stderr`, `status`, `calls`, `counts`, `refused`.
+    /// What differs: some of `stdout`, `stderr`, `status`, `calls`, `counts`, `refused`, with commas between.
     what: String,
+    sentence: String,
 }
 
 /// One program.
@@ -33,6 +34,8 @@ pub(crate) struct Program {
     library: Option<Vec<String>>,
     /// What it is called with.
     pub(crate) argv: Vec<String>,
+    /// A tool and its arguments, which runs the program, or `probe` with the program.
+    pub(crate) under: Vec<String>,
     /// What `probe trace` is told beside the mode.
     pub(crate) probe: Vec<String>,
     /// Whether each hit is an event, too.
@@ -69,9 +72,17 @@ pub(crate) fn all() -> Result<Vec<Program>, String> {
     Ok(programs)
 }
 
-/// The words of a line.
+/// The words of a line; one in quotes may have blanks.
 fn words(line: &str) -> Vec<String> {
-    line.split_whitespace().map(str::to_owned).collect()
+    let mut words = Vec::new();
+    for (index, part) in line.split('"').enumerate() {
+        if index % 2 == 1 {
+            words.push(part.to_owned());
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+    }
+    words
 }
 
 impl Program {
@@ -87,6 +98,7 @@ impl Program {
                 "cc" => program.cc = words(value),
                 "library" => program.library = Some(words(value)),
                 "argv" => program.argv = words(value),
+                "under" => program.under = words(value),
                 "probe" => program.probe = words(value),
                 "events" => program.has_events = value != "no",
                 "misses" => program.has_misses = value == "yes",
@@ -108,7 +120,13 @@ impl Program {
 
     /// Whether a document says that `what` differs in `mode`.
     pub(crate) fn is_documented(&self, mode: &Mode, what: &str) -> bool {
-        self.documented.iter().any(|known| known.what == what && matches(&known.modes, mode.name))
+        self.documented.iter().any(|known| known.covers(mode.name, what))
+    }
+
+    /// What documents say that differs, where nothing of it does in any mode: `seen` is all that does, with its mode.
+    pub(crate) fn no_longer_so(&self, seen: &[(&str, &str)]) -> impl Iterator<Item = &str> {
+        let is_so = |known: &Documented| seen.iter().any(|(mode, what)| known.covers(mode, what));
+        self.documented.iter().filter(move |known| !is_so(known)).map(|known| known.sentence.as_str())
     }
 
     /// Builds it, and its library, into `folder`, unless they are newer than their source there.
@@ -117,8 +135,9 @@ impl Program {
     /// What the compiler says.
     pub(crate) fn build(&self, folder: &Path) -> Result<(), String> {
         let changed = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
-        let header = self.source.with_file_name("stranger.h");
-        let source = [&self.source, &header].into_iter().filter_map(|path| changed(path)).max();
+        // Each may include others.
+        let sources = fs::read_dir(self::folder()).map_err(|error| error.to_string())?;
+        let source = sources.flatten().filter_map(|file| changed(&file.path())).max();
         let is_new = |made: &Path| changed(made).is_some_and(|made: SystemTime| Some(made) > source);
         let library = folder.join(format!("{}.so", self.name));
         if let Some(flags) = self.library.as_ref().filter(|_| !is_new(&library)) {
@@ -162,7 +181,7 @@ impl Program {
 impl Documented {
     /// `MODES WHAT` and `FILE: SENTENCE`; the sentence has to stand there.
     fn read(which: &str, value: &str) -> Result<Self, String> {
-        let wrong = || format!("`documented {which}: {value}`: MODES WHAT: FILE: SENTENCE");
+        let wrong = || format!("`documented {which}: {value}`: MODES WHAT,…: FILE: SENTENCE");
         let (modes, what) = which.split_once(' ').ok_or_else(wrong)?;
         let (file, sentence) = value.split_once(": ").ok_or_else(wrong)?;
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
@@ -171,7 +190,11 @@ impl Documented {
         if !flat(&text).contains(&flat(sentence)) {
             return Err(format!("{file} does not say: {sentence}"));
         }
-        Ok(Self { modes: modes.to_owned(), what: what.to_owned() })
+        Ok(Self { modes: modes.to_owned(), what: what.to_owned(), sentence: sentence.to_owned() })
+    }
+
+    fn covers(&self, mode: &str, what: &str) -> bool {
+        self.what.split(',').any(|known| known == what) && matches(&self.modes, mode)
     }
 }
 

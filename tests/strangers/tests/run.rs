@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// By this variable the processes of a run are found. Programs that print their environment leave it out.
 const MARK: &str = "STRANGER";
+/// Where the programs find others.
+const FOLDERS: [&str; 2] = ["/usr/bin", "/bin"];
 /// How long processes that a program leaves behind have to end.
 const LEFT: Duration = Duration::from_secs(3);
 
@@ -72,6 +74,11 @@ impl Drop for Folder {
     }
 }
 
+/// Whether a tool is installed.
+pub(crate) fn is_installed(tool: &str) -> bool {
+    FOLDERS.iter().any(|folder| Path::new(folder).join(tool).exists())
+}
+
 impl Runner {
     /// Runs a program, bare or in a mode.
     ///
@@ -112,10 +119,18 @@ impl Runner {
 
     fn command(&self, program: &Program, mode: Option<&Mode>, inside: &Path, report: &Path) -> Command {
         let path = inside.join(&program.name);
+        let under = |inner: &Path| match program.under.split_first() {
+            None => Command::new(inner),
+            Some((tool, arguments)) => {
+                let mut command = Command::new(tool);
+                command.args(arguments).arg(inner);
+                command
+            }
+        };
         let mut command = match mode {
-            None => Command::new(&path),
+            None => under(&path),
             Some(mode) => {
-                let mut command = Command::new(&self.probe);
+                let mut command = under(&self.probe);
                 command.args(["trace", "--format", "json", "-o"]).arg(report);
                 command.args(mode.arguments(&program.name)).args(&program.probe);
                 if !program.has_events {
@@ -126,7 +141,7 @@ impl Runner {
             }
         };
         command.args(&program.argv);
-        command.env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C").env("HOME", "/nonexistent");
+        command.env_clear().env("PATH", FOLDERS.join(":")).env("LC_ALL", "C").env("HOME", "/nonexistent");
         command
     }
 
