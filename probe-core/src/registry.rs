@@ -11,6 +11,7 @@ mod detours;
 mod explain;
 mod handle;
 mod optimise;
+mod plans;
 mod points;
 mod remove;
 mod resolve;

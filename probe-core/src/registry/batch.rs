@@ -9,6 +9,7 @@
 
 use super::handle::Probe;
 use super::optimise::save_of;
+use super::plans::{Candidate, Plans};
 use super::points::Origin;
 use super::resolve::{Boundaries, Resolved};
 use crate::arch::Arch;
@@ -19,7 +20,7 @@ use crate::state::host::{Host, Notice};
 use crate::state::lock::OpenBooks;
 use crate::state::owned::OwnedNode;
 use crate::state::pending::{AnyProbe, Pending};
-use crate::state::point::{HAS_JPROBE, Handlers, LEAVING, Node, Point, STARTING, STEPPED};
+use crate::state::point::{HAS_JPROBE, Handlers, LEAVING, NO_JUMP, Node, Point, STARTING, STEPPED};
 use crate::state::probes::Probes;
 use alloc::vec::Vec;
 
@@ -100,9 +101,10 @@ impl<H: Host> Probes<H> {
         let no_memory = |NoMemory| BatchError { index: 0, error: RegisterError::NoMemory };
         let mut handles = room_for(wanted.len()).map_err(no_memory)?;
         let mut leaving = room_for(wanted.len()).map_err(no_memory)?;
+        let plans = self.plan_wanted_jumps(&wanted);
         let mut lock = self.lock();
         self.settle_locked(&mut lock);
-        let done = self.register_wanted(&mut lock.open(), &mut wanted, &mut handles, &mut leaving);
+        let done = self.register_wanted(&mut lock.open(), &plans, &mut wanted, &mut handles, &mut leaving);
         if done.is_err() {
             self.free_leaving(&mut lock, &mut leaving);
         }
@@ -130,12 +132,25 @@ impl<H: Host> Probes<H> {
         Ok(wanted)
     }
 
+    /// Plans for the jumps that follow by themselves.
+    fn plan_wanted_jumps(&self, wanted: &[Wanted<H::Arch>]) -> Plans {
+        let mut candidates = Vec::new();
+        if self.switches.is_optimising() && candidates.try_reserve_exact(wanted.len()).is_ok() {
+            let may_jump = |probe: &&Wanted<_>| {
+                probe.flags & NO_JUMP == 0 && !matches!(probe.handlers, Pending::Jprobe(_))
+            };
+            candidates.extend(wanted.iter().filter(may_jump).map(|probe| Candidate::of(&probe.resolved)));
+        }
+        self.plan_jumps(candidates)
+    }
+
     /// All stages, and the way back if one fails. Then `wanted` has the handlers to be dropped without the
     /// lock, and `leaving` the nodes to be freed after a grace period; it has room for all of them, as
     /// `handles` has.
     fn register_wanted(
         &'static self,
         books: &mut OpenBooks<'_, H>,
+        plans: &Plans,
         wanted: &mut Vec<Wanted<H::Arch>>,
         handles: &mut Vec<Probe<H>>,
         leaving: &mut Vec<Option<OwnedNode<H::Arch>>>,
@@ -154,7 +169,8 @@ impl<H: Host> Probes<H> {
         published.extend(prepared.into_iter().map(|prepared| self.publish(books.hold, prepared)));
         let mut jumps = Vec::new();
         let armed = self.let_tails_jump(books.hold, &published).and_then(|()| {
-            jumps = self.prepare_jumps(books, published.iter().map(|Published(probe)| probe.point.get()));
+            jumps =
+                self.prepare_jumps(books, plans, published.iter().map(|Published(probe)| probe.point.get()));
             self.arm_all(books.hold, &published)
         });
         if let Err(failed) = armed {
@@ -171,7 +187,7 @@ impl<H: Host> Probes<H> {
         if jumps.try_reserve(lifted.len()).is_ok() {
             jumps.append(&mut lifted);
         }
-        self.optimise_new(books, jumps);
+        self.optimise_new(books, plans, jumps);
         Ok(())
     }
 
@@ -317,7 +333,8 @@ impl<H: Host> Probes<H> {
         self.host.sync_cores();
         // What could not be written before can hardly be written now, and keeps its breakpoint.
         let _ = self.unoptimise_points(books.hold, &lifted);
-        let _ = self.optimise_points(books, &mut lifted);
+        // They have detours.
+        let _ = self.optimise_points(books, &Plans::none(), &mut lifted);
     }
 
     /// Lets the slots of boosted points end in breakpoints, where a post handler comes.

@@ -1,15 +1,14 @@
 //! Making detours: their places and their contents.
 
 use super::optimise::needs_of;
-use super::resolve::{Pristine, Resolved};
+use super::plans::{Plan, Plans};
 use crate::addr::CodeAddr;
-use crate::arch::{Arch, Displaced, Jumps, NativeJumps, SaveSet, Site, Text};
+use crate::arch::{Arch, Jumps, NativeJumps, SaveSet};
 use crate::error::Refusal;
-use crate::held::Hold;
-use crate::jump::{BranchTargets, displaced_by_jump, refusal};
+use crate::jump::refusal;
 use crate::room::{free, leak};
-use crate::state::detour::{Detour, DetourChunk, GRANULE, GRANULES, MAX_DISPLACED_LEN, Service};
-use crate::state::host::{Host, JumpsOf, Probeable};
+use crate::state::detour::{Detour, DetourChunk, GRANULE, GRANULES, Service};
+use crate::state::host::{Host, JumpsOf};
 use crate::state::lock::OpenBooks;
 use crate::state::point::Point;
 use crate::state::probes::Probes;
@@ -29,7 +28,7 @@ impl<H: Host> Probes<H> {
     pub(super) fn detour_for(
         &'static self,
         books: &mut OpenBooks<'_, H>,
-        targets: &mut BranchTargets,
+        plans: &Plans,
         point: &Point<H::Arch>,
     ) -> Result<&'static Detour<H>, Refusal> {
         let mut service = Service { save: SaveSet::General, calls_post: false, follows: false };
@@ -38,21 +37,23 @@ impl<H: Host> Probes<H> {
         }
         let known = books.detours.find_lent(point.place.as_usize(), books.hold);
         // SAFETY: detours are kept for good.
-        let Some(known) = known.map(|known| unsafe { known.pointer().as_ref() }) else {
-            let function = self.function_around(point.place);
-            let displaced = self.displace(books.hold, targets, point.place, function)?;
-            let text = self.displaced_text(books.hold, point.place, &displaced)?;
-            return self.new_detour(books, point.place, service, displaced, text);
+        let known = known.map(|known| unsafe { known.pointer().as_ref() });
+        let plan = match known {
+            Some(known) => Plan { displaced: known.displaced, text: known.text },
+            None => plans.at(point.place)?,
         };
-        self.check_neighbours(books.hold, point.place, &known.displaced)?;
-        if self.displaced_text(books.hold, point.place, &known.displaced)? != known.text {
+        self.check_neighbours(books.hold, point.place, &plan.displaced)?;
+        if self.displaced_text(books.hold, point.place, &plan.displaced)? != plan.text {
             return Err(refusal::CHANGED);
         }
+        let Some(known) = known else {
+            return self.new_detour(books, point.place, service, plan);
+        };
         if known.service.serves(service) {
             return Ok(known);
         }
         // One that does all that the known one does, and more: a place has four at the most.
-        self.new_detour(books, point.place, known.service.and(service), known.displaced, known.text)
+        self.new_detour(books, point.place, known.service.and(service), plan)
     }
 
     /// Makes the detours of points that will have jumps, before the functions that this calls can be hit. The
@@ -60,90 +61,14 @@ impl<H: Host> Probes<H> {
     pub(super) fn prepare_detours(
         &'static self,
         books: &mut OpenBooks<'_, H>,
+        plans: &Plans,
         points: &mut [&Point<H::Arch>],
     ) {
         points.sort_unstable_by_key(|point| point.place);
-        let mut targets = BranchTargets::new();
         for point in points {
             // Whoever cannot have one keeps its breakpoint.
-            let _ = self.detour_for(books, &mut targets, point);
+            let _ = self.detour_for(books, plans, point);
         }
-    }
-
-    /// The function that covers `place`, where a symbol does.
-    fn function_around(&self, place: CodeAddr) -> Option<(CodeAddr, CodeAddr)> {
-        let mut function = None;
-        self.host.symbol_at(place, &mut |symbol| {
-            function = Some((symbol.start, symbol.start.wrapping_add(symbol.len_bytes)));
-        });
-        function
-    }
-
-    /// Why a kprobe would keep its breakpoint at `place`, or `Ok`. Room for the detour is not looked for.
-    pub(super) fn explain_jump(
-        &self,
-        hold: &Hold,
-        targets: &mut BranchTargets,
-        resolved: &Resolved,
-    ) -> Result<(), Refusal> {
-        let function = resolved.function.map(|function| (function.start, function.end));
-        self.displace(hold, targets, resolved.at, function).map(drop)
-    }
-
-    /// The instructions that a jump at `place`, in that function, displaces.
-    fn displace(
-        &self,
-        hold: &Hold,
-        targets: &mut BranchTargets,
-        place: CodeAddr,
-        function: Option<(CodeAddr, CodeAddr)>,
-    ) -> Result<Displaced, Refusal> {
-        let pristine = Pristine::new(self, hold);
-        let site = Site { at: place, function, text: &pristine };
-        let displaced = displaced_by_jump::<H::Arch>(targets, &site)?;
-        self.check_displaced(place, &displaced)?;
-        self.check_neighbours(hold, place, &displaced)?;
-        Ok(displaced)
-    }
-
-    /// Whether the host lets every instruction that a jump at `place` displaces be probed (REG_20).
-    fn check_displaced(&self, place: CodeAddr, displaced: &Displaced) -> Result<(), Refusal> {
-        for start in displaced.starts().filter(|start| *start != 0) {
-            match self.host.probeable(place.wrapping_add(start)) {
-                Probeable::Yes => {}
-                Probeable::Refused(refusal) => return Err(refusal),
-                Probeable::NotText | Probeable::Blacklisted => return Err(refusal::FORBIDDEN),
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether other probes stand on the instructions that a jump at `place` displaces.
-    fn check_neighbours(&self, hold: &Hold, place: CodeAddr, displaced: &Displaced) -> Result<(), Refusal> {
-        let len = usize::from(displaced.len_bytes);
-        for distance in (H::Arch::INSN_ALIGN..len).step_by(H::Arch::INSN_ALIGN) {
-            let other = self.points.find(place.wrapping_add(distance).as_usize(), hold);
-            if other.is_some_and(|other| other.text.is_planted()) {
-                return Err(refusal::NEIGHBOUR);
-            }
-        }
-        Ok(())
-    }
-
-    /// The bytes of these instructions.
-    fn displaced_text(
-        &self,
-        hold: &Hold,
-        place: CodeAddr,
-        displaced: &Displaced,
-    ) -> Result<[u8; MAX_DISPLACED_LEN], Refusal> {
-        let mut text = [0; MAX_DISPLACED_LEN];
-        let len = usize::from(displaced.len_bytes);
-        let wanted = text.get_mut(..len).ok_or(refusal::NO_MEMORY)?;
-        if Pristine::new(self, hold).read(place, wanted) < len {
-            return Err(refusal::CHANGED);
-        }
-        Ok(text)
     }
 
     fn new_detour(
@@ -151,8 +76,7 @@ impl<H: Host> Probes<H> {
         books: &mut OpenBooks<'_, H>,
         place: CodeAddr,
         service: Service,
-        displaced: Displaced,
-        text: [u8; MAX_DISPLACED_LEN],
+        Plan { displaced, text }: Plan,
     ) -> Result<&'static Detour<H>, Refusal> {
         let retired = books.detours.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
         books.keep_array(retired);

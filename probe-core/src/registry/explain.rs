@@ -2,7 +2,7 @@
 
 use super::resolve::{Boundaries, DecodedOf, Insn, Resolved};
 use crate::addr::CodeAddr;
-use crate::arch::Method;
+use crate::arch::{Displaced, Method};
 use crate::error::{Refusal, RegisterError};
 use crate::jump::{BranchTargets, post_by_jump};
 use crate::place::Place;
@@ -98,6 +98,9 @@ impl<H: Host> Probes<H> {
 
     fn tell(&'static self, place: &Place, judged: Judged<H>) -> Explanation {
         let Judged { resolved, decoded, insn, jump } = judged;
+        let jump = jump.and_then(|(displaced, neighbours)| {
+            self.check_displaced(resolved.at, &displaced).and(neighbours)
+        });
         let entry = match self.resolve(place, true) {
             Ok(entry) if entry.at == resolved.at => Ok(()),
             Ok(_) => Err(RegisterError::NotEntry(resolved.at)),
@@ -130,5 +133,6 @@ struct Judged<H: Host> {
     resolved: Resolved,
     decoded: DecodedOf<H>,
     insn: Insn,
-    jump: Result<(), Refusal>,
+    /// What a jump would displace, and whether probes stand there.
+    jump: Result<(Displaced, Result<(), Refusal>), Refusal>,
 }

@@ -4,11 +4,12 @@
 //! question decides: does the detour of that jump serve this probe, too ([`Probes::is_served`])? The module `text` writes
 //! the jumps.
 
+use super::plans::{Candidate, Plans};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Method, NativeJumps, SaveSet};
 use crate::error::{JumpError, Refusal, TextError};
 use crate::held::Hold;
-use crate::jump::{BranchTargets, post_by_jump, refusal};
+use crate::jump::{post_by_jump, refusal};
 use crate::state::detour::{MAX_DISPLACED_LEN, Service};
 use crate::state::host::Host;
 use crate::state::lock::OpenBooks;
@@ -24,6 +25,7 @@ impl<H: Host> Probes<H> {
         if self.is_in_handler() {
             return Err(JumpError::InHandler);
         }
+        let plans = self.plan_jumps(self.places_without_jumps());
         let mut books = self.lock();
         self.settle_locked(&mut books);
         let mut points = Vec::new();
@@ -33,16 +35,35 @@ impl<H: Host> Probes<H> {
                 points.push(point.get());
             }
         }
-        let done = self.optimise_points(&mut open, &mut points);
+        let done = self.optimise_points(&mut open, &plans, &mut points);
         self.clean_arrays(&mut books);
         done.map_err(JumpError::Text)?;
         Ok(self.texts.jumps())
+    }
+
+    /// The places of all probes without a jump, each with its function. What there is no memory for keeps its breakpoint.
+    fn places_without_jumps(&self) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        let lock = self.lock();
+        for point in self.points.iter(lock.hold()).filter(|point| !point.text.has_jump()) {
+            if candidates.try_reserve(1).is_ok() {
+                candidates.push(Candidate { place: point.place, function: None });
+            }
+        }
+        drop(lock);
+        for Candidate { place, function } in &mut candidates {
+            self.host.symbol_at(*place, &mut |symbol| {
+                *function = Some((symbol.start, symbol.start.wrapping_add(symbol.len_bytes)));
+            });
+        }
+        candidates
     }
 
     /// The points that are about to get their breakpoints, if jumps shall follow: their detours are made.
     pub(super) fn prepare_jumps<'g>(
         &'static self,
         books: &mut OpenBooks<'g, H>,
+        plans: &Plans,
         points: impl Iterator<Item = &'g Point<H::Arch>>,
     ) -> Vec<&'g Point<H::Arch>> {
         let mut all = Vec::new();
@@ -58,7 +79,7 @@ impl<H: Host> Probes<H> {
                 all.push(point);
             }
         }
-        self.prepare_detours(books, &mut all);
+        self.prepare_detours(books, plans, &mut all);
         all
     }
 
@@ -66,10 +87,11 @@ impl<H: Host> Probes<H> {
     pub(super) fn optimise_new<'g>(
         &'static self,
         books: &mut OpenBooks<'g, H>,
+        plans: &Plans,
         mut points: Vec<&'g Point<H::Arch>>,
     ) {
         // What cannot be written stays a breakpoint, which is what has been promised.
-        let _ = self.optimise_points(books, &mut points);
+        let _ = self.optimise_points(books, plans, &mut points);
     }
 
     /// What [`Jumps::lift`](crate::jumps::JumpControl::lift) does.
@@ -123,10 +145,10 @@ impl<H: Host> Probes<H> {
     pub(super) fn optimise_points<'g>(
         &'static self,
         books: &mut OpenBooks<'g, H>,
+        plans: &Plans,
         points: &mut [&'g Point<H::Arch>],
     ) -> Result<(), TextError> {
         points.sort_unstable_by_key(|point| point.place);
-        let mut targets = BranchTargets::new();
         let mut ready = Vec::new();
         for (index, point) in points.iter().copied().enumerate() {
             // Several probes of a batch may be on it.
@@ -135,7 +157,7 @@ impl<H: Host> Probes<H> {
                 continue;
             }
             if let Spot::Breakpoint(breakpoint) = Spot::of(point)
-                && let Ok(detour) = self.detour_for(books, &mut targets, point)
+                && let Ok(detour) = self.detour_for(books, plans, point)
             {
                 ready.push((breakpoint, detour));
             }

@@ -1,8 +1,7 @@
 //! The registry's lock, and the proof that it is held.
 //!
-//! A spin lock, which no hit takes. Places are resolved without it ([`Probes::resolve`] says why). Under it
-//! the host is asked for a symbol only for a place's first detour ([`Host::symbol_at`]), so a host whose
-//! symbols have a lock of their own must not register while it holds that.
+//! A spin lock, which no hit takes. The host is asked about symbols and places without it ([`Probes::resolve`]
+//! says why): a host may answer under a lock of its own, and register while it holds that.
 
 use crate::held::Hold;
 use crate::room::free;

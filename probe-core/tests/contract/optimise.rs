@@ -396,6 +396,32 @@ fn probes_are_optimised_by_themselves_where_that_is_wished() {
 }
 
 #[test]
+fn reg_20_the_host_is_asked_what_a_jump_displaces_before_the_registry_is_locked() {
+    let world = World::new();
+    let f = plus_six(world, "f");
+    let g = plus_six(world, "g");
+    // Every answer asserts it; these are the three ways to a first detour.
+    let questions = || world.host().questions.swap(0, SeqCst);
+    let later = world.probes.register(K::at("f").pre(|_| ())).unwrap();
+    assert_ne!(questions(), 0);
+    assert_eq!(world.probes.jumps().lay(), Ok(1));
+    assert_ne!(questions(), 0, "of the function, and of what the jump displaces");
+    world.probes.jumps().set_automatic(Switch::On);
+    let at_once = world.probes.register(K::at("g").pre(|_| ())).unwrap();
+    assert!(has_jump(world, f) && has_jump(world, g));
+    assert_ne!(questions(), 0);
+    assert_eq!(world.probes.explain(&"g".into()).unwrap().jump, Ok(()));
+    drop((later, at_once));
+    // What the host refuses is heeded still.
+    let h = plus_six(world, "h");
+    world.host().blacklist.lock().unwrap().push((h + 3, h + 4, "under the jump".into()));
+    let kept = world.probes.register(K::at("h").pre(|_| ())).unwrap();
+    assert!(!has_jump(world, h));
+    assert!(world.probes.explain(&"h".into()).unwrap().jump.is_err());
+    drop(kept);
+}
+
+#[test]
 fn safe_3_jumps_come_and_go_while_others_run() {
     let rounds = threads::rounds(200);
     let world = World::new();

@@ -10,7 +10,7 @@ use probe_core::host::{Arrival, Blacklisted, Context, Host, Notice, Probeable, S
 use probe_core::{CodeAddr, WatchRange};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Condvar, Mutex, RwLock};
+use std::sync::{Condvar, Mutex, OnceLock, RwLock};
 
 /// One block of memory: text at its start, data and stacks after it.
 pub const ARENA: usize = 1 << 20;
@@ -92,6 +92,10 @@ pub struct ToyHost {
     /// Held for reading while an instruction is fetched.
     pub in_flight: RwLock<()>,
     pub memory: ToyMemory,
+    /// Whose host it is.
+    pub world: OnceLock<&'static World>,
+    /// What has been asked about symbols and places.
+    pub questions: AtomicUsize,
     pub symbols: Mutex<Vec<ToySymbol>>,
     pub contexts: Mutex<Vec<&'static Context<Toy>>>,
     pub blacklist: Mutex<Vec<(usize, usize, String)>>,
@@ -143,6 +147,13 @@ thread_local! {
 }
 
 impl ToyHost {
+    /// A question whose answer may need locks of the program: never under the registry's.
+    fn asked(&self) {
+        self.questions.fetch_add(1, SeqCst);
+        let is_free = self.world.get().is_none_or(|world| world.probes.events().can_be_told());
+        assert!(is_free, "the host is asked under the registry's lock");
+    }
+
     fn mine(&self) -> (&'static Context<Toy>, &'static Task<Toy>) {
         let id = self.memory.arena;
         MINE.with_borrow_mut(|mine| {
@@ -289,11 +300,13 @@ unsafe impl Host for ToyHost {
         self.pins.fetch_sub(1, SeqCst);
     }
     fn find_symbols(&self, name: &str, found: &mut dyn FnMut(&Symbol<'_>)) {
+        self.asked();
         for symbol in self.symbols.lock().unwrap().iter().filter(|symbol| symbol.name == name) {
             found(&as_symbol(symbol));
         }
     }
     fn symbol_at(&self, at: CodeAddr, found: &mut dyn FnMut(&Symbol<'_>)) {
+        self.asked();
         let at = at.as_usize();
         let symbols = self.symbols.lock().unwrap();
         if let Some(symbol) =
@@ -303,6 +316,7 @@ unsafe impl Host for ToyHost {
         }
     }
     fn probeable(&self, at: CodeAddr) -> Probeable {
+        self.asked();
         let at = at.as_usize();
         if at < self.memory.arena || at >= self.memory.arena + DATA {
             return Probeable::NotText;
@@ -318,6 +332,7 @@ unsafe impl Host for ToyHost {
         }
     }
     fn arrival(&self, at: CodeAddr) -> Arrival {
+        self.asked();
         let arrivals = self.arrivals.lock().unwrap();
         let known = arrivals.iter().find(|(place, _)| *place == at.as_usize());
         known.map_or(Arrival::Unknown, |(_, arrival)| *arrival)

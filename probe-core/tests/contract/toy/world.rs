@@ -9,7 +9,7 @@ use probe_core::traps::{FaultVerdict, Trap};
 use probe_core::{CodeAddr, Probes};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Mutex, RwLock};
+use std::sync::{Mutex, OnceLock, RwLock};
 
 /// One program of its own.
 pub struct World {
@@ -39,6 +39,8 @@ impl World {
         let host = ToyHost {
             in_flight: RwLock::default(),
             memory: ToyMemory { arena },
+            world: OnceLock::new(),
+            questions: AtomicUsize::new(0),
             symbols: Mutex::default(),
             contexts: Mutex::default(),
             blacklist: Mutex::default(),
@@ -65,7 +67,9 @@ impl World {
             text_hook: Mutex::default(),
             waits: AtomicUsize::new(0),
         };
-        Box::leak(Box::new(Self { probes: Probes::new(host) }))
+        let world: &'static Self = Box::leak(Box::new(Self { probes: Probes::new(host) }));
+        assert!(world.host().world.set(world).is_ok());
+        world
     }
 
     pub fn host(&self) -> &ToyHost {
