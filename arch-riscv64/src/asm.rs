@@ -1,21 +1,23 @@
-//! Trampolines, the jump probe's return trap, FENCE.I: what must run on the architecture itself.
+//! Trampolines, the jprobe's return trap, FENCE.I: the code that must run on the architecture itself.
 //!
 //! All of it lies in the section `.text.probe_arch_riscv64`, so that a host can keep probes out of it.
 //!
-//! **Return trampolines.** A stub's veneer arrives with T0, the stub's end and the handler at SP, in 32 bytes. The trampoline
-//! builds [`PtRegs`] below them, with pc = the stub and sp = the stack pointer at the return, and calls the
-//! handler. Afterwards:
-//! - where RA still is the stub's address, it becomes the final pc, as a return leaves it;
-//! - pc = RA and SP unchanged (every normal return): *all* registers are as `regs` says, and `ret` goes on; those that calls
-//!   preserve are loaded only where a handler may have changed them;
+//! **Return trampolines.** A stub's veneer arrives with T0, the stub's end and the handler at SP, in 32
+//! bytes. The trampoline builds [`PtRegs`] below them, with pc = the stub and sp = the stack pointer at the
+//! return, and calls the handler. Afterwards:
+//! - where RA is still the stub's address, it becomes the final pc, as a return leaves it;
+//! - pc = RA and SP unchanged (every normal return): *all* registers are as `regs` says, and `ret` goes on;
+//!   the registers that calls preserve are loaded only where a handler may have changed them;
 //! - else (a handler has redirected the return): T0 holds pc.
 //!
-//! **Detour trampolines.** A detour arrives with T0 leading to its word and with the frame made (`crate::detour`); this fills the
-//! rest of [`PtRegs`], with pc = the place, and calls the handler that the word leads to.
+//! **Detour trampolines.** A detour arrives with T0 leading to its word and with the frame made
+//! (`crate::detour`). The trampoline fills the rest of [`PtRegs`], with pc = the place, and calls the handler
+//! that the word leads to.
 //!
-//! [`SaveSet::Full`] saves F0 to F31 and FCSR around the handler. At a return vector registers are not saved: calls preserve
-//! none and return in none (psABI 1.0), but for the vector variant of the convention, which is not supported. In a detour they are,
-//! where the host has said that there are some ([`Riscv64::set_vectors`]): a process cannot ask the processor.
+//! [`SaveSet::Full`] saves F0 to F31 and FCSR around the handler. Vector registers are not saved at a return:
+//! calls preserve none and return in none (psABI 1.0), except in the vector variant of the convention, which
+//! is not supported. They are saved in a detour if the host has said that they exist
+//! ([`Riscv64::set_vectors`]), as a process cannot ask the processor.
 
 use crate::Riscv64;
 use crate::regs::PtRegs;
@@ -112,7 +114,8 @@ global_asm!(
     addi sp, sp, 272
     .endm
 
-    // The frame: PtRegs (264), nothing (8), T0 (later nothing), the stub's end (later the stub), the handler, nothing.
+    // The frame: PtRegs (264), nothing (8), T0 (later nothing), the stub's end (later the stub), the handler,
+    // nothing.
     .macro probe_rv64_return state
     .p2align 4
     .globl probe_riscv64_return_\state
@@ -169,8 +172,8 @@ probe_riscv64_return_\state:
     .size probe_riscv64_return_\state, . - probe_riscv64_return_\state
     .endm
 
-    // The frame, which the detour has made: PtRegs, with RA and T0 where they belong, where the detour goes on. T0 leads to the
-    // core's word; RA is where the detour goes on: `crate::detour`.
+    // The frame, which the detour has made: PtRegs, with RA and T0 where they belong, where the detour goes
+    // on. T0 leads to the core's word; RA is where the detour goes on: `crate::detour`.
     .macro probe_rv64_detour state
     .p2align 4
     .globl probe_riscv64_detour_\state
@@ -276,12 +279,12 @@ unsafe impl NativeCalls<PtRegs> for Riscv64 {
     }
 }
 
-/// Whether there are vector registers, as far as has been said.
+/// Whether there are vector registers, as far as the host has said.
 static VECTORS: AtomicBool = AtomicBool::new(false);
 
 impl Riscv64 {
-    /// Says whether there are vector registers that handlers may use (Linux: bit `V` of `AT_HWCAP`). To be called before the
-    /// first probe gets a jump, by a host whose handlers are not built without floating point.
+    /// Says whether there are vector registers that handlers may use (Linux: bit `V` of `AT_HWCAP`). A host
+    /// whose handlers are not built without floating point calls this before the first probe gets a jump.
     pub fn set_vectors(exist: bool) {
         VECTORS.store(exist, Ordering::Relaxed);
     }

@@ -1,11 +1,12 @@
 //! Calls: arguments, return value, return address, return stubs, jump probes.
 //!
-//! The RISC-V Calling Convention (psABI 1.0). The return address of a call is in RA until the function saves it, so return
-//! probes replace RA on the function's first instruction, or behind its landing pad. Functions that are called with another link register
-//! (`__riscv_save_0` and its kin: T0) return through that: a host must not offer them for return probes.
+//! The RISC-V Calling Convention (psABI 1.0). The return address of a call is in RA until the function saves
+//! it, so return probes replace RA on the function's first instruction, or behind its landing pad. Functions
+//! that are called with another link register (`__riscv_save_0` and its kin: T0) return through that: a host
+//! must not offer them for return probes.
 //!
-//! Not supported: Zicfiss. A shadow stack holds the real return address, and `sspopchk` traps at a return to a stub.
-//! Pure; on the hit path but for [`fill_stubs`].
+//! Not supported: Zicfiss. A shadow stack holds the real return address, and `sspopchk` traps at a return to
+//! a stub. Pure; on the hit path but for [`fill_stubs`].
 
 use crate::insn;
 use crate::regs::{A0, PtRegs, RA, SP};
@@ -32,16 +33,17 @@ pub(crate) fn argument<M: Memory>(regs: &PtRegs, index: usize, memory: &M) -> Op
 const LIVE_SCAN: usize = 16 * 1024;
 /// How much of the running stack is scanned for a signal frame.
 const SIGNAL_SCAN: usize = 64 * 1024;
-/// How much of dead stack, below a frame that the stack pointer is not below.
+/// How much dead stack below a frame is searched where the stack pointer is not below the frame.
 const DEAD_SCAN: usize = 2 * 1024;
 
 /// Whether a call that was entered with the stack pointer at `frame` may still return to `stub`.
 ///
-/// A live call that calls others has saved its return address, `stub`, somewhere below `frame`. If the stack pointer is
-/// below the frame, what lies between is searched. If it is not, the frame has been left, or this is another
-/// stack: what lies below the frame is searched still (a coroutine's frames are intact while it sleeps), and the stack that runs
-/// now: a leaf has its return address in RA only, and a signal that interrupts it leaves that in the signal frame. If the
-/// stack pointer is at the frame, another call has taken the frame's place: nothing that lives lies below it.
+/// A live call that calls others has saved its return address, `stub`, somewhere below `frame`. So if the
+/// stack pointer is below the frame, the stack between the two is searched. If it is above, the frame has
+/// been left, or this is another stack, and two areas are searched: the memory below the frame (a sleeping
+/// coroutine's frames are intact), and the running stack (a leaf has its return address in RA only, and a
+/// signal that interrupts it saves RA in the signal frame). If the stack pointer is at the frame, another
+/// call has taken the frame's place, and the old one is over.
 pub(crate) fn may_return<M: Memory>(frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
     if sp == frame {
         return false;
@@ -55,7 +57,8 @@ pub(crate) fn may_return<M: Memory>(frame: usize, stub: CodeAddr, sp: usize, mem
         || !is_live && stack_holds_stub(sp, stub, memory)
 }
 
-/// Searches the running stack from `sp` upwards, to its end or as far as signal frames lie from their handlers' calls.
+/// Searches the running stack from `sp` upwards, to its end or as far as signal frames lie from their
+/// handlers' calls.
 fn stack_holds_stub<M: Memory>(sp: usize, stub: CodeAddr, memory: &M) -> bool {
     // Aligned pieces, which end where the mapping ends.
     const PIECE: usize = 128;
@@ -70,7 +73,8 @@ fn stack_holds_stub<M: Memory>(sp: usize, stub: CodeAddr, memory: &M) -> bool {
     false
 }
 
-/// Searches `low..high` from the top down, so that dead stack that is no longer mapped ends the search last.
+/// Searches `low..high` from the top down: only the lowest part of a dead stack may be unmapped, and that
+/// ends the search.
 fn holds_stub<M: Memory>(low: usize, high: usize, stub: CodeAddr, memory: &M) -> Result<bool, MemFault> {
     const CHUNK: usize = 128;
     let wanted = (stub.as_usize() as u64).to_ne_bytes();
@@ -88,16 +92,16 @@ fn holds_stub<M: Memory>(low: usize, high: usize, stub: CodeAddr, memory: &M) ->
     Ok(false)
 }
 
-/// A stub, but for its last word, `jal t0, veneer`.
+/// A stub, except for its last word, `jal t0, veneer`.
 ///
-/// No register is free at a return (a caller that knows its callee may keep T0 over the call), so T0 is saved: at
-/// SP, of 32 bytes that the trampoline takes away.
+/// No register is free at a return (a caller that knows its callee may keep T0 over the call), so T0 is saved
+/// at SP, in 32 bytes that the trampoline takes away.
 const STUB: [u16; 2] = [
     0x713d, // c.addi16sp sp, -32
     0xe016, // c.sdsp t0, 0(sp)
 ];
-/// The veneer at the end of a chunk of stubs, and the two words that it loads. It leaves at SP: T0 as it was, the
-/// stub's end, and the handler.
+/// The veneer at the end of a chunk of stubs, and the two words that it loads. It leaves at SP: T0 as it was,
+/// the stub's end, and the handler.
 const VENEER: [u32; 8] = [
     0x0051_3423, // sd t0, 8(sp)
     0x0000_0297, // auipc t0, 0
@@ -138,8 +142,8 @@ pub(crate) fn fill_stubs(trampoline: CodeAddr, handler: usize, out: &mut [u8]) -
 
 /// Calls `handler` with copies of the arguments of the call that `regs` has just entered.
 ///
-/// A0 to A7 and FA0 to FA7 hold them already; the stack arguments are copied to a new argument area (as much of
-/// [`ARGUMENT_AREA`] as can be read: what lies beyond the stack's end is no argument).
+/// A0 to A7 and FA0 to FA7 hold them already; the stack arguments are copied to a new argument area (as much
+/// of [`ARGUMENT_AREA`] as can be read: what lies beyond the stack's end is no argument).
 pub(crate) fn enter_jprobe<M: Memory>(
     regs: &mut PtRegs,
     handler: usize,

@@ -1,4 +1,4 @@
-//! Detours of optimised probes: what the `jal x0` that displaces one instruction, or two, leads to.
+//! Detours: where the `jal x0` that displaces one or two instructions of an optimised probe leads.
 //!
 //! ```text
 //! -40  alignment; the trampoline's address and the core's word, for the call before the copies and for that behind the first
@@ -8,10 +8,10 @@
 //!  28  the copies, perhaps the same call behind the first; jal x0, behind the displaced instructions
 //! ```
 //! `jal` reaches 1 MiB; a place further from all free memory keeps its breakpoint. (`auipc` and `jr` reach
-//! further in eight bytes, or six, but what an indirect jump could land on in their middle cannot be made a
-//! breakpoint: of `jr` the lowest bits, at the fourth byte, are its own.) Where the displaced instructions
-//! are two, the second starts in the upper half of the `jal`, which therefore has to be `c.ebreak`: its
-//! offset then is one of sixteen ([`entry`]). Pure; called at registration.
+//! further in eight bytes, or six, but an indirect jump into their middle could not be caught: the lowest
+//! bits of `jr`, at the fourth byte, leave no room for a breakpoint.) If two instructions are displaced, the
+//! second starts in the upper half of the `jal`, which therefore has to be `c.ebreak`: its offset then is one
+//! of sixteen ([`entry`]). Pure; called at registration.
 
 use crate::decode::{self, Condition, Plan};
 use crate::insn;
@@ -60,8 +60,8 @@ pub(crate) fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
     Some(at.wrapping_offset(offset as isize))
 }
 
-/// The lowest address from `from` on that `jal` at `place` reaches, where the detour reaches back, too; with
-/// a second instruction in its upper half, the lowest of those for which that half is a breakpoint.
+/// The lowest address from `from` on that `jal` at `place` reaches, and from which the detour reaches back.
+/// With a second displaced instruction, the lowest for which the upper half of the `jal` is a breakpoint.
 pub(crate) fn entry(place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
     const REACH: usize = (1 << 20) - 2 * LEN;
     if displaced.starts().any(|start| start == 2) {

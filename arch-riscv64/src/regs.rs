@@ -1,7 +1,7 @@
-//! The saved registers: what Linux's `struct pt_regs` begins with, bit for bit.
+//! The saved registers: the beginning of Linux's `struct pt_regs`, bit for bit.
 //!
-//! A kernel's trap frame that begins so may be passed in place. A signal frame has the same at
-//! `uc_mcontext.__gregs`, but for [`PtRegs::status`]. Plain data, usable anywhere.
+//! A kernel's trap frame that begins like that may be passed in place. A signal frame has the same at
+//! `uc_mcontext.__gregs`, except for [`PtRegs::status`]. Plain data, usable anywhere.
 
 use core::mem::offset_of;
 use probe_core::CodeAddr;

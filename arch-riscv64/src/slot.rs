@@ -1,12 +1,13 @@
 //! The out-of-line copy of an instruction.
 //!
-//! A slot is 32 bytes, of which the last eight belong to the core. It holds the instruction, `c.nop` behind it if that was
-//! a compressed one, then `jal x0` to the next instruction or a breakpoint, then breakpoints to the end. So the tail is
-//! one aligned word wherever the slot lies. Nothing is borrowed, and nothing is set right afterwards: what
-//! depends on its address is simulated.
+//! A slot is 32 bytes, of which the last eight belong to the core. It holds the instruction, `c.nop` behind a
+//! compressed one, then `jal x0` to the next instruction or a breakpoint, then breakpoints to the end. So the
+//! tail is one aligned word wherever the slot lies. Nothing is borrowed, and nothing has to be corrected
+//! afterwards: instructions that depend on their address are simulated.
 //!
-//! `jal` reaches 1 MiB, and no register is free for a longer jump. A slot that lies further from its place keeps its
-//! breakpoint: two traps instead of one. [`fill`] is called at registration, [`tail`] also later; both are pure.
+//! `jal` reaches 1 MiB, and no register is free for a longer jump. A slot that lies further from its place
+//! keeps its breakpoint: two traps instead of one. [`fill`] is called at registration, [`tail`] also later;
+//! both are pure.
 
 use crate::decode::Plan;
 use crate::insn;
@@ -16,7 +17,8 @@ use probe_core::error::Refusal;
 
 /// The size of a slot.
 pub(crate) const LEN: usize = 32;
-/// How far from its place a slot may lie: any that a host can call near. Hosts give the nearest memory that is free.
+/// How far from its place a slot may lie: as far as a host may allocate. Hosts give the nearest memory that
+/// is free.
 pub(crate) const REACH: usize = 1 << 31;
 /// Where the tail is, in bytes.
 const TAIL: usize = 4;

@@ -82,7 +82,7 @@ pub struct BranchTargets {
 }
 
 impl BranchTargets {
-    /// Of no function yet.
+    /// The targets of no function yet.
     #[must_use]
     pub const fn new() -> Self {
         Self { function: None, targets: Vec::new() }

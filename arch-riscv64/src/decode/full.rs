@@ -36,7 +36,7 @@ pub(super) fn classify(word: u32) -> Result<Plan, Refusal> {
     if is_known { Ok(Plan::OutOfLine) } else { Err(UNALLOCATED) }
 }
 
-/// What reads or writes the program counter, and NOP; `None` where `word` is none of it.
+/// Instructions that read or write the program counter, and NOP; `None` if `word` is none of them.
 fn control_flow(word: u32) -> Option<Result<Plan, Refusal>> {
     let rd = insn::rd(word);
     let plan = if insn::NOP.matches(word) {

@@ -1,15 +1,16 @@
 //! Reservations: is a place on a path from an LR to its SC?
 //!
-//! A trap between the two may take the reservation away (I 13.2: an SC may fail for any reason unless the loop is
-//! constrained, and a trap ends that promise): the loop starts again, traps again, and never ends. So a place inside is
-//! refused, not only the two instructions.
+//! A trap between the two may take the reservation away (I 13.2: an SC may fail for any reason unless the
+//! loop is constrained, and a trap ends that promise): the loop starts again, traps again, and never ends. So
+//! a place inside is refused, not only the two instructions.
 //!
-//! The text around the place is taken as a graph of instructions: fall-through, direct branches in both directions,
-//! nothing after an unconditional jump. A place is inside when it can be reached from an LR, and an SC can
-//! be reached from it, with no other LR, SC or ECALL on either way. The window is [`REACH`] bytes to either side, cut at
-//! the function's bounds where they are known: twice what a constrained loop may span (I 13.3: 16 instructions).
-//! Where instructions start behind the place follows from the place. Before it, it follows from the function's start; where
-//! that is unknown, every halfword is taken for a start, which refuses more, never less.
+//! The text around the place is taken as a graph of instructions: fall-through, direct branches in both
+//! directions, nothing after an unconditional jump. A place is inside when it can be reached from an LR, and
+//! an SC can be reached from it, with no other LR, SC or ECALL on either way. The window is [`REACH`] bytes
+//! to either side, cut at the function's bounds where they are known: twice what a constrained loop may span
+//! (I 13.3: 16 instructions). Behind the place, the place itself tells where instructions start. Before it,
+//! the function's start tells; if that is unknown, every halfword counts as a start, which refuses more
+//! places, never fewer.
 
 use crate::insn;
 use probe_core::CodeAddr;
@@ -107,7 +108,8 @@ impl Window {
         held
     }
 
-    /// For each instruction: whether an SC may come, from it on, that belongs to a reservation made before it.
+    /// For each instruction: whether an SC may come, from it on, that belongs to a reservation made before
+    /// it.
     fn may_be_stored(&self) -> [bool; HALVES] {
         let mut stored = [false; HALVES];
         let mut changed = true;

@@ -23,7 +23,7 @@ pub(crate) struct SyscallCode<const LOAD_LEN: usize> {
 /// Where an instruction between the load of a system call's number and the call leads.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leads {
-    /// To the next one.
+    /// To the next instruction.
     On,
     /// To the target of a direct branch.
     Elsewhere,

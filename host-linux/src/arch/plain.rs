@@ -34,7 +34,7 @@ pub(crate) const fn checks_alignment(_frame: Frame) -> bool {
     false
 }
 
-/// As above.
+/// Does nothing: there are no such faults.
 #[inline(always)]
 pub(crate) const fn check_alignment(_is_wanted: bool) {}
 
@@ -44,15 +44,15 @@ pub(crate) const fn steps_itself(_frame: Frame) -> bool {
     false
 }
 
-/// As above.
+/// Never: no program can step itself.
 pub(crate) const fn is_step_trap(_code: core::ffi::c_int) -> bool {
     false
 }
 
-/// As above.
+/// Does nothing: no program can step itself.
 pub(crate) const fn set_step(_frame: Frame) {}
 
-/// None: what `watch` relies on has been tried on x86 only.
+/// None: `watch` has been tried on x86 only.
 pub(crate) const WATCHPOINTS: usize = 0;
 
 /// Whether the processor can watch `range`.

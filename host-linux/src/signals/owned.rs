@@ -6,7 +6,7 @@ use core::ffi::c_int;
 /// The signals whose kernel action is ours.
 pub const OWNED: [c_int; 5] = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE];
 
-/// The same as a set.
+/// The [`OWNED`] signals as a set.
 pub const OWNED_SET: SignalSet =
     SignalSet::EMPTY.with(OWNED[0]).with(OWNED[1]).with(OWNED[2]).with(OWNED[3]).with(OWNED[4]);
 

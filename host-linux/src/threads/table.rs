@@ -13,7 +13,7 @@ pub(super) const BLOCKS: usize = if cfg!(target_pointer_width = "64") { 64 << 10
 static TABLE: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
 /// How many of its blocks were ever taken.
 static USED: AtomicU32 = AtomicU32::new(0);
-/// Those that were given back.
+/// The blocks that were given back.
 static FREE: Free = Free::new();
 
 /// The table, once it is there.
@@ -45,7 +45,7 @@ impl Table {
         unsafe { &*self.0.wrapping_add(index as usize) }
     }
 
-    /// Those that were ever taken.
+    /// The blocks that were ever taken.
     pub(super) fn used(self) -> impl Iterator<Item = &'static Block> {
         (0..USED.load(Ordering::Acquire)).map(move |index| self.block(index))
     }

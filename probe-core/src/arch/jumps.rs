@@ -139,7 +139,7 @@ pub unsafe trait NativeJumps<R: Regs>: Jumps<R> {
     /// [`Jumps::fill_detour`] for [`NativeJumps::entry_trampoline`].
     ///
     /// # Errors
-    /// As there.
+    /// As of [`Jumps::fill_detour`].
     fn fill_entry_detour(
         self,
         displaced: &Displaced,

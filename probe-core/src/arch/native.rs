@@ -30,7 +30,8 @@ pub enum Resume {
     /// For [`NativeJumps::entry_trampoline`] alone: as [`Resume::Unchanged`], and the return address is a
     /// stub now.
     Followed = 4,
-    /// The same as [`Resume::Changed`].
+    /// For [`NativeJumps::entry_trampoline`] alone: as [`Resume::Changed`], and the return address is a stub
+    /// now.
     ChangedFollowed = 5,
 }
 

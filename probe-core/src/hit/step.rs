@@ -47,7 +47,7 @@ where
 pub enum Copied {
     /// A place's own slot: the code behind the copy leads to the program's text.
     Slot,
-    /// Those that a jump displaces.
+    /// A detour, with copies of the instructions that a jump displaces.
     Detour,
 }
 

@@ -36,7 +36,7 @@ pub struct Explanation {
     /// Whether a kprobe could have a jump there instead of a breakpoint; if not, why. Room for its detour has
     /// not been looked for.
     pub jump: Result<(), Refusal>,
-    /// The same of a kprobe with a post handler.
+    /// Whether a kprobe with a post handler could; if not, why.
     pub jump_with_post: Result<(), Refusal>,
 }
 

@@ -1,7 +1,7 @@
 //! Watchpoints, the locked half: registering, enabling, removing; and their handle.
 //!
-//! A watchpoint holds one of the processor's debug registers from its registration on, enabled or not, so that
-//! enabling never fails for want of one.
+//! A watchpoint holds one of the processor's debug registers from its registration on, enabled or not, so
+//! that enabling never fails for want of one.
 
 use crate::addr::CodeAddr;
 use crate::error::{EnableError, Refusal, WatchError};
@@ -166,7 +166,7 @@ impl<H: Host> Probes<H> {
         first
     }
 
-    /// The same for one of them, which has register number `index`.
+    /// Arms or disarms the watchpoint of register number `index`.
     fn sync_watch(&self, index: usize, node: &WatchNode<H::Arch>) -> Result<(), Refusal> {
         let is_wanted = self.is_on() && !node.is_any(DISABLED | GONE | LEAVING);
         if is_wanted == node.is_armed.load(Relaxed) {

@@ -144,7 +144,7 @@ impl<A: Arch> Default for Context<A> {
 /// The running context: it alone changes its word and its frames.
 pub(crate) struct Running<'c, A: Arch> {
     context: &'c Context<A>,
-    /// Of no use to another context.
+    /// Keeps the value in its own context: it is neither `Send` nor `Sync`.
     _stays: PhantomData<*const ()>,
 }
 
@@ -290,7 +290,7 @@ impl<'c, A: NativeArch> Running<'c, A> {
         Inside { running: self, was_outside, stay: ManuallyDrop::new(unsafe { Stay::new() }) }
     }
 
-    /// The same in a section.
+    /// This context as one in a section.
     #[inline(always)]
     pub(crate) fn within<'s>(self, section: Section<'s>) -> Here<'s, A>
     where

@@ -75,7 +75,7 @@ impl<'s, A: Arch> Plain<'s, A> {
         self.counter().try_rise_alone(context).then(|| self.probe())
     }
 
-    /// The same as [`HitCounter::try_rise_shared`].
+    /// Counts a hit as [`HitCounter::try_rise_shared`] does: the probe, and its handler.
     #[inline(always)]
     pub(crate) fn count_shared(
         &self,
@@ -206,7 +206,7 @@ impl<H: Host> Detour<H> {
         Plain { hits: dereference(&self.plain), probe: PhantomData }
     }
 
-    /// Whose call may be followed at once.
+    /// The pool that a call may be followed with at once.
     #[inline(always)]
     pub(crate) fn followed<'s>(&self, _section: Section<'s>) -> Followed<'s, H::Arch> {
         // As in `plain`.

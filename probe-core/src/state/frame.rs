@@ -85,7 +85,7 @@ impl<A: Arch> Frame<A> {
         self.point.load(Relaxed)
     }
 
-    /// The same, for another context.
+    /// The point that was hit, seen from another context.
     pub(super) fn point_seen(&self) -> *mut Point<A> {
         self.point.load(Acquire)
     }

@@ -50,9 +50,9 @@ impl<H> Program<H> {
 pub(crate) struct Entries {
     /// A jump has been taken.
     pub(crate) jumped: fn() -> usize,
-    /// The same, where a return probe without an entry handler is the only probe.
+    /// A jump has been taken where a return probe without an entry handler is the only probe.
     pub(crate) entered: fn() -> usize,
-    /// The same, by an entry trampoline.
+    /// A jump has been taken there, and an entry trampoline calls.
     pub(crate) entered_following: fn() -> usize,
     /// The first copy of a detour has run.
     pub(crate) copied: fn() -> usize,

@@ -227,7 +227,7 @@ unsafe fn entries(environment: *mut *mut c_char) -> impl Iterator<Item = (*mut c
 /// hit.
 ///
 /// # Safety
-/// As there.
+/// As of [`CStr::from_ptr`].
 unsafe fn text_at<'a>(start: *const c_char) -> &'a CStr {
     // A plain loop may be compiled to a call of `strlen`.
     let byte_at = |len| {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 /// How many calls a return probe follows at the same time if its definition does not say: recursion and
 /// threads.
 const MAX_ACTIVE: i32 = 64;
-/// The same for a probe that a pattern planted, one of maybe thousands.
+/// The number for a probe that a pattern planted, one of maybe thousands.
 const MAX_ACTIVE_OF_MANY: i32 = 16;
 
 /// Why a definition cannot be used.

@@ -24,7 +24,7 @@ impl Failure {
         Self { sentence, lines: None, status: Status::Usage }
     }
 
-    /// The same, with the exit status that it leads to.
+    /// This failure with another exit status.
     pub(super) fn with(self, status: Status) -> Self {
         Self { status, ..self }
     }

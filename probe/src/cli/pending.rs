@@ -46,7 +46,7 @@ impl Pending {
         self.take(ready, show);
     }
 
-    /// The same for the older half, whatever is still to come.
+    /// Shows the older half of the events, even if older ones are still to come, and forgets them.
     pub(super) fn release_half(&mut self, show: impl FnMut(&[u8; 16], &[u8])) {
         self.entries.sort_by_key(|entry| entry.time_ns);
         self.take(self.entries.len().div_ceil(2), show);

@@ -75,7 +75,7 @@ impl Symbols {
         Some(with_offset(demangled(known.index.name(entry)), (addr - entry.addr) as u64))
     }
 
-    /// The same for an address of a living process, if it is one that is traced.
+    /// The name of an address in a living process, if that is a traced one.
     pub(super) fn name_in_process(&self, pid: u32, addr: u64) -> Option<Foreign<String>> {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
         let mappings = || maps.lines().filter_map(Mapping::parse);

@@ -46,7 +46,7 @@ pub struct Event<'a> {
     pub time_ns: u64,
     /// How long the call took; 0 for a hit.
     pub duration_ns: u64,
-    /// Whose points are meant.
+    /// The image that the point belongs to.
     pub image: Image,
     /// The point's number in its image.
     pub point: u32,
