@@ -1,10 +1,12 @@
-//! The riscv64 backend of probe-core: RV64GC with Zba, Zbb, Zbs, Zbc, Zbkb, Zbkx, Zkn, Zicond, Zcb, Zfh, Zfa, V, as the
-//! RISC-V Instruction Set Manual describes them (Volume I, Unprivileged, 20240411; Volume II, Privileged, 20240411).
+//! The riscv64 backend of probe-core: RV64GC with Zba, Zbb, Zbs, Zbc, Zbkb, Zbkx, Zkn, Zicond, Zcb, Zfh, Zfa,
+//! V, as the RISC-V Instruction Set Manual describes them (Volume I, Unprivileged, 20240411; Volume II,
+//! Privileged, 20240411).
 //!
 //! In the order of reading:
 //! - [`regs`]: the saved registers, the beginning of Linux's `struct pt_regs`.
 //! - `insn`: named encodings, field extractors.
-//! - `decode`: instructions of two and four bytes to a [`Plan`] or a refusal; the regions of LR and SC; the allow-lists.
+//! - `decode`: instructions of two and four bytes to a [`Plan`] or a refusal; the regions of LR and SC; the
+//!   allow-lists.
 //! - `simulate`: the effect of jumps, branches and `auipc`.
 //! - `slot`: copies that run out of line.
 //! - `call`: arguments, returns, return stubs, jprobes.
@@ -12,9 +14,9 @@
 //! - `detour`: what the jump of an optimised probe leads to.
 //! - `asm`: trampolines and FENCE.I, the only code that must run on the architecture itself.
 //!
-//! Breakpoint: `c.ebreak`, two bytes, over an instruction of either length; a trap's saved pc is the place. What a host owes
-//! beside [`Host`](probe_core::host::Host): the extension C, Ziccif (see `patch`), and neither landing pads (Zicfilp) in
-//! the memory of slots and stubs nor a shadow stack (Zicfiss).
+//! Breakpoint: `c.ebreak`, two bytes, over an instruction of either length; a trap's saved pc is the place.
+//! What a host owes beside [`Host`](probe_core::host::Host): the extension C, Ziccif (see `patch`), and
+//! neither landing pads (Zicfilp) in the memory of slots and stubs nor a shadow stack (Zicfiss).
 #![no_std]
 
 #[cfg(test)]
@@ -50,8 +52,8 @@ use regs::{A0, RA, SP};
 pub struct Riscv64;
 
 impl Riscv64 {
-    /// Decides about one instruction alone, without the text around it that [`Arch::decode`] looks at. The upper half of
-    /// `word` is zero for a compressed one.
+    /// Decides about one instruction alone, without the text around it that [`Arch::decode`] looks at. The
+    /// upper half of `word` is zero for a compressed one.
     ///
     /// # Errors
     /// As [`Arch::decode`], except for what depends on the neighbours.
@@ -60,8 +62,8 @@ impl Riscv64 {
     }
 }
 
-// SAFETY: a slot of `slot::fill` holds the original instruction, which `decode` lets run only where its effect does not
-// depend on its address; it ends where `slot::tail` says.
+// SAFETY: a slot of `slot::fill` holds the original instruction, which `decode` lets run only where its
+// effect does not depend on its address; it ends where `slot::tail` says.
 unsafe impl Arch for Riscv64 {
     type Regs = PtRegs;
     type Plan = Plan;
@@ -182,8 +184,8 @@ unsafe impl Calls<PtRegs> for Riscv64 {
     }
 }
 
-// SAFETY: copies are those of slots, or have the effect that `simulate` computes; the native tests compare them with the unprobed
-// execution. A second displaced instruction starts with a breakpoint: `detour::entry`.
+// SAFETY: copies are those of slots, or have the effect that `simulate` computes; the native tests compare
+// them with the unprobed execution. A second displaced instruction starts with a breakpoint: `detour::entry`.
 unsafe impl Jumps<PtRegs> for Riscv64 {
     const JUMP_LEN: usize = detour::JUMP_LEN;
     const DETOUR_LEN: usize = detour::LEN;

@@ -111,7 +111,8 @@ fn a_region_does_not_leave_its_function() {
     assert!(decode(&site(None)).is_err(), "without a symbol all of the text counts");
 }
 
-/// The second half of `lui a0, 0x5a52f` and what follows it look like LR; where boundaries are known they are not taken for it.
+/// The second half of `lui a0, 0x5a52f` and what follows it look like LR; where boundaries are known they are
+/// not taken for it.
 #[test]
 fn instructions_start_where_those_before_them_end() {
     let lui_whose_end_looks_like_lr = 0xa52f_0537;
@@ -135,7 +136,8 @@ impl Text for Counted {
     }
 }
 
-/// Ten thousand probes on one function of as many instructions read each of them once, not ten thousand times.
+/// Ten thousand probes on one function of as many instructions read each of them once, not ten thousand
+/// times.
 #[test]
 fn a_place_far_from_lr_and_sc_does_not_walk_its_function() {
     const COUNT: usize = 10_000;
@@ -213,7 +215,8 @@ fn the_entry_is_past_a_landing_pad(#[case] first: u32, #[case] offset: usize) {
     assert_eq!(entry_offset(&first.to_le_bytes()[..1]), 0);
 }
 
-/// Hundreds of rows of text, minutes under Miri; what they exercise is the code of the tests above, without `unsafe`.
+/// Hundreds of rows of text, minutes under Miri; what they exercise is the code of the tests above, without
+/// `unsafe`.
 #[cfg(not(miri))]
 mod table {
     use super::*;
@@ -328,7 +331,8 @@ mod table {
         assert!(missing.is_empty(), "{missing:?}");
     }
 
-    /// A change of one bit of a refused or special word must not make it something that runs in a slot unnoticed.
+    /// A change of one bit of a refused or special word must not make it something that runs in a slot
+    /// unnoticed.
     #[test]
     fn the_system_space_is_an_allow_list() {
         let mut run = [0u32; 2];
