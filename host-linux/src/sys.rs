@@ -9,7 +9,7 @@
 pub use crate::abi::{Action, AltStack, SigInfo, SignalSet};
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Makes a system call with up to six arguments; the program's errno stays as it is. Without libc, whose
 /// functions may be probed.
@@ -26,6 +26,20 @@ pub unsafe fn call<const N: usize>(number: libc::c_long, arguments: [usize; N]) 
     let result = unsafe { crate::arch::syscall(number, &all) };
     // The last page of addresses is never a result.
     if (-4095..0).contains(&result) { Err(-result as c_int) } else { Ok(result as usize) }
+}
+
+/// Whether the program has forbidden itself system calls.
+static IS_CONFINED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the program is about to forbid itself system calls: from now on none is made that is not in
+/// nearly every program's list (`rt_sigprocmask`, `mmap`, `mprotect`).
+pub(crate) fn confine() {
+    IS_CONFINED.store(true, Ordering::Relaxed);
+}
+
+/// Whether [`confine`] was called.
+pub(crate) fn is_confined() -> bool {
+    IS_CONFINED.load(Ordering::Relaxed)
 }
 
 /// The address of something that a system call reads.

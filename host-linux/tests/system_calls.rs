@@ -248,6 +248,80 @@ fn hit_13_threads_come_and_go_with_what_they_need() {
     drop((planted, guard));
 }
 
+#[test]
+fn hit_13_threads_come_and_go_although_sigaltstack_is_forbidden() {
+    if !can_filter() {
+        return;
+    }
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let planted = by_trap();
+    let end = in_child(|| {
+        // A thread that is hit before, and one whose block is taken again.
+        assert!(run_thread());
+        let with_musl = [libc::SYS_gettid, libc::SYS_getpid, libc::SYS_tgkill];
+        let with_musl = with_musl.into_iter().filter(|_| cfg!(target_env = "musl"));
+        allow_only(&OF_THREADS.iter().copied().chain(with_musl).collect::<Vec<_>>());
+        let all = (0..40).all(|_| run_thread());
+        exit_thread(i32::from(!all))
+    });
+    assert_eq!(end, End::Exit(0));
+    drop((planted, guard));
+}
+
+static HANDLED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn on_sent(_: i32) {
+    HANDLED.fetch_add(calls_work(1), Relaxed);
+}
+
+/// A signal that comes in the middle of a hit cannot be sent once more.
+#[test]
+fn hit_13_a_signal_during_a_hit_comes_although_none_may_be_queued() {
+    if !can_filter() {
+        return;
+    }
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let send = |_: &mut probe_host_linux::Hit<'_>| {
+        // Once: in the hit of the handler's own call nothing is sent.
+        if HITS.fetch_add(1, Relaxed) == 0 {
+            let (pid, tid) = (IDS[0].load(Relaxed), IDS[1].load(Relaxed));
+            // SAFETY: a handler is there.
+            unsafe { probe_host_linux::sys::call(libc::SYS_tgkill, [pid, tid, libc::SIGUSR1 as usize]) }
+                .unwrap();
+        }
+    };
+    for by_jump in [false, true] {
+        let probe = Kprobe::at("calls_work").pre(send);
+        let probe = probes().register(if by_jump { probe } else { probe.without_jump() }).unwrap();
+        if by_jump {
+            probes().jumps().lay().unwrap();
+        }
+        let end = in_child(|| {
+            install(libc::SIGUSR1, on_sent as *const () as usize);
+            // SAFETY: asks only.
+            IDS[0].store(unsafe { libc::getpid() } as usize, Relaxed);
+            // SAFETY: as above.
+            IDS[1].store(unsafe { libc::gettid() } as usize, Relaxed);
+            HITS.store(1, Relaxed);
+            calls_work(1);
+            allow_only(&[libc::SYS_tgkill, libc::SYS_rt_sigprocmask]);
+            HITS.store(0, Relaxed);
+            let is_right = calls_work(2) == 7 && HANDLED.load(Relaxed) == 4;
+            // By a trap the signal waits for the end of the hit, so that its handler's own is one.
+            let hits = HITS.load(Relaxed);
+            exit_thread(i32::from(!is_right || !by_jump && hits != 2))
+        });
+        assert_eq!(end, End::Exit(0), "by a jump: {by_jump}");
+        drop(probe);
+    }
+    drop(guard);
+}
+
+/// This process's number and this thread's.
+static IDS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
 /// Whether a process in the kernel's strict mode can be hit by a trap. On i386 that mode has the old
 /// `sigreturn` only, which is not the one of handlers that take a siginfo.
 fn can_be_strict() -> bool {

@@ -7,11 +7,14 @@
 //! which had no such system call, and callers fall back (glibc's `posix_spawn` then resets the handlers
 //! itself).
 //!
+//! Also a program that forbids itself system calls (seccomp) is noticed here, in the same functions: before the filter is in
+//! force.
+//!
 //! The probes stand on libc's functions and not on their system calls, so that no child wakes up in a slot.
 
 use crate::arch::{self, SYSCALL};
 use crate::symbols::objects::Object;
-use crate::{Hit, Kprobe, Native, process, sys, threads};
+use crate::{Hit, Kprobe, Native, process, signals, sys, threads};
 use core::ffi::c_long;
 use probe_core::arch::{Memory, Regs as _};
 use probe_core::handler::Flow;
@@ -33,7 +36,8 @@ type Handler = fn(&mut Hit<'_>) -> Flow;
 
 /// The probes on the functions of `libc` that make children.
 pub(super) fn probes_on_functions(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
-    let handlers: [(&str, Handler); 2] = [("clone", before_clone), ("syscall", before_syscall)];
+    let handlers: [(&str, Handler); 3] =
+        [("clone", before_clone), ("syscall", before_syscall), ("prctl", before_prctl)];
     let mut found = Vec::new();
     for (object, (name, handler)) in libc.iter().flat_map(|object| handlers.map(|named| (object, named))) {
         object.index().find(name, &mut |entry| {
@@ -63,6 +67,8 @@ fn before_syscall(hit: &mut Hit<'_>) -> Flow {
     let flags = match number as c_long {
         libc::SYS_clone => hit.argument(1).map(|flags| flags as u64),
         libc::SYS_clone3 => hit.argument(1).and_then(|arguments| flags_at(&hit.memory(), arguments)),
+        libc::SYS_seccomp => return confines(true),
+        libc::SYS_prctl => return confines(hit.argument(1) == Some(libc::PR_SET_SECCOMP as usize)),
         _ => return Flow::Continue,
     };
     let flags = flags.unwrap_or(0);
@@ -72,6 +78,20 @@ fn before_syscall(hit: &mut Hit<'_>) -> Flow {
     }
     if shares_storage(flags) {
         threads::share();
+    }
+    Flow::Continue
+}
+
+/// `prctl(option, …)`.
+fn before_prctl(hit: &mut Hit<'_>) -> Flow {
+    confines(hit.argument(0) == Some(libc::PR_SET_SECCOMP as usize))
+}
+
+/// Notes that the program forbids itself system calls, if `is_wanted`. A child that shares its parent's memory says
+/// nothing of its parent.
+fn confines(is_wanted: bool) -> Flow {
+    if is_wanted && !threads::is_guest() {
+        signals::confine();
     }
     Flow::Continue
 }

@@ -218,9 +218,12 @@ fn code_of(function: usize) -> usize {
     if len == word.len() { usize::from_ne_bytes(word) } else { function }
 }
 
-/// Lets a signal wait until the hit in `context` is over; `false`: the kernel has no memory to keep it.
+/// Lets a signal wait until the hit in `context` is over; `false`: the kernel has no memory to keep it, or may not be asked.
 #[cold]
 fn defer(info: &SigInfo, context: UContext, block: &Block) -> bool {
+    if sys::is_confined() {
+        return false;
+    }
     // Also where the program allows the signal during its own handler; the signal return brings this back.
     sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
     if !queue_in_front(info) {

@@ -11,7 +11,7 @@ use core::ffi::c_int;
 /// where it is.
 pub(super) fn give_way(info: &SigInfo, context: UContext, action: &Action) -> bool {
     // An emulator does not send all of a siginfo again.
-    if text::is_unprotecting() {
+    if text::is_unprotecting() || sys::is_confined() {
         return false;
     }
     let Some(block) = threads::current() else { return false };

@@ -60,6 +60,9 @@ impl Stacks {
 
     /// Puts our stack in force before the first hit, unless the program's has room.
     pub(super) fn put_early(&self) {
+        if sys::is_confined() {
+            return;
+        }
         // SAFETY: asks only.
         let Ok(now) = (unsafe { sys::sigaltstack(None) }) else { return };
         if now.flags & (libc::SS_ONSTACK | libc::SS_DISABLE) == 0 && now.len_bytes >= ALTSTACK_ENOUGH
@@ -86,8 +89,11 @@ impl Stacks {
     }
 
     /// Takes our stack away from a thread that ends; `false` if the thread stands on it (a handler has called
-    /// `pthread_exit`).
+    /// `pthread_exit`), or may make no such system call.
     pub(super) fn leave(&self) -> bool {
+        if self.made().is_none() || sys::is_confined() {
+            return self.made().is_none();
+        }
         let none = AltStack { base: 0, flags: libc::SS_DISABLE, len_bytes: 0 };
         // SAFETY: asks only.
         let now = unsafe { sys::sigaltstack(None) };
@@ -115,7 +121,7 @@ impl Stacks {
         // thread has another one or none; a signal's handler that uses it meanwhile has returned before this
         // goes on (the module `signals::deferral`).
         let set = |stack: &AltStack| unsafe { arch::sigaltstack_from(stack, stack.base + stack.len_bytes) };
-        if now.flags & libc::SS_DISABLE == 0 && set(&stack) < 0 {
+        if now.flags & libc::SS_DISABLE == 0 && (sys::is_confined() || set(&stack) < 0) {
             return true;
         }
         self.program.set(&now);
@@ -239,8 +245,11 @@ fn put(context: UContext, stack: &AltStack) -> bool {
 }
 
 /// Sets an alternate stack from the stack pointer `sp`, which is not on the one that goes; `false` if the
-/// kernel refuses it.
+/// kernel, or the program's filter, refuses it.
 fn set(stack: &AltStack, sp: usize) -> bool {
+    if sys::is_confined() {
+        return false;
+    }
     let mask = sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
     // SAFETY: the block's own stack, or the program's, which it promises. All signals are blocked, so that
     // nothing is written below `sp`: the call uses no stack.
