@@ -77,7 +77,7 @@ impl SignalSet {
     }
 }
 
-/// An action for a signal: the argument of the system call `rt_sigaction`, the same on all our architectures.
+/// An action for a signal: the argument of the system call `rt_sigaction`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Action {
@@ -86,14 +86,38 @@ pub struct Action {
     /// `SA_*`.
     pub flags: usize,
     /// Where the handler returns to, with `SA_RESTORER`.
-    pub restorer: usize,
+    pub restorer: Restorer,
     /// The signals to be blocked while the handler runs.
     pub mask: SignalSet,
 }
 
 impl Action {
     /// The default action.
-    pub const DEFAULT: Self = Self { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: SignalSet::EMPTY };
+    pub const DEFAULT: Self =
+        Self { handler: libc::SIG_DFL, flags: 0, restorer: Restorer::NONE, mask: SignalSet::EMPTY };
+}
+
+/// How many words the kernel's `struct sigaction` has for a restorer: of our architectures, only riscv64 does
+/// not define `SA_RESTORER`.
+const RESTORER_WORDS: usize = if cfg!(target_arch = "riscv64") { 0 } else { 1 };
+
+/// The address of a restorer; nothing where the kernel's structure has no such word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Restorer([usize; RESTORER_WORDS]);
+
+impl Restorer {
+    /// None.
+    pub const NONE: Self = Self::new(0);
+
+    pub(crate) const fn new(at: usize) -> Self {
+        Self([at; RESTORER_WORDS])
+    }
+
+    /// The address, 0 for none.
+    pub(crate) fn address(self) -> usize {
+        self.0.first().copied().unwrap_or(0)
+    }
 }
 
 impl Action {
@@ -208,6 +232,47 @@ mod tests {
         assert_eq!(size_of::<SigInfo>(), 128);
         let at = core::mem::offset_of!(SigInfo, addr);
         assert_eq!(at, if cfg!(target_pointer_width = "64") { 16 } else { 12 });
+    }
+
+    /// What is blocked while [`remember_mask`] runs.
+    static BLOCKED: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+
+    extern "C" fn remember_mask(_: c_int) {
+        let blocked = crate::sys::sigprocmask(libc::SIG_BLOCK, None);
+        BLOCKED.store(blocked.bits(), core::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// Where the kernel's structure, or libc's, has another shape than ours, a mask is lost.
+    #[test]
+    fn the_kernel_and_libc_take_an_action_for_what_it_is() {
+        let [usr1, usr2] = [libc::SIGUSR1, libc::SIGUSR2].map(|signal| SignalSet::EMPTY.with(signal));
+        let handler = remember_mask as *const () as usize;
+        let restorer = Restorer::new(crate::arch::restorer());
+        let ours = Action { handler, flags: crate::arch::RESTORER_FLAG, restorer, mask: usr2 };
+        // SAFETY: the handler makes one system call; nobody else here uses this signal.
+        let old = unsafe { crate::sys::sigaction(libc::SIGURG, Some(&ours)) };
+        assert_eq!(old.map(|old| old.mask), Ok(SignalSet::EMPTY));
+        // SAFETY: to this thread, whose handler is installed.
+        unsafe { libc::raise(libc::SIGURG) };
+        let blocked = SignalSet::from_bits(BLOCKED.load(core::sync::atomic::Ordering::Relaxed));
+        assert_eq!(blocked, usr2.with(libc::SIGURG));
+        // SAFETY: all zero is a valid `sigaction`.
+        let mut theirs: libc::sigaction = unsafe { core::mem::zeroed() };
+        // SAFETY: nothing is installed.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGURG, core::ptr::null(), &mut theirs) }, 0);
+        // SAFETY: a set of this function's.
+        let has = |signal| unsafe { libc::sigismember(&raw const theirs.sa_mask, signal) };
+        assert_eq!((theirs.sa_sigaction, has(libc::SIGUSR1), has(libc::SIGUSR2)), (handler, 0, 1));
+        // SAFETY: as above.
+        unsafe { libc::sigemptyset(&raw mut theirs.sa_mask) };
+        // SAFETY: as above.
+        unsafe { libc::sigaddset(&raw mut theirs.sa_mask, libc::SIGUSR1) };
+        // SAFETY: the handler is the same.
+        assert_eq!(unsafe { libc::sigaction(libc::SIGURG, &theirs, core::ptr::null_mut()) }, 0);
+        // SAFETY: the default.
+        let old = unsafe { crate::sys::sigaction(libc::SIGURG, Some(&Action::DEFAULT)) }.unwrap();
+        assert_eq!((old.handler, old.mask), (handler, usr1));
+        assert_eq!(Action::from_memory(old.to_memory()), old);
     }
 
     #[test]

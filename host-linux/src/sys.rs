@@ -6,7 +6,7 @@
 //! `syscall` may be probed, and a hit that made a system call through it before its thread is known would
 //! never end.
 
-pub use crate::abi::{Action, AltStack, SigInfo, SignalSet};
+pub use crate::abi::{Action, AltStack, Restorer, SigInfo, SignalSet};
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -71,12 +71,20 @@ pub(crate) fn errno_location() -> *mut c_int {
 ///
 /// # Safety
 /// A handler in `new` must be a signal handler that may run at any moment from now on.
-pub(crate) unsafe fn sigaction(signal: c_int, new: Option<&Action>) -> Result<Action, c_int> {
-    let mut old = Action::DEFAULT;
-    let arguments = [signal as usize, from(new), into(&mut old), size_of::<SignalSet>()];
+pub unsafe fn sigaction(signal: c_int, new: Option<&Action>) -> Result<Action, c_int> {
+    /// On riscv64 QEMU 7.2 has a restorer before the mask, which the kernel has not: the mask stands where
+    /// either looks for it.
+    #[repr(C)]
+    struct Passed {
+        action: Action,
+        mask: SignalSet,
+    }
+    let new = new.map(|action| Passed { action: *action, mask: action.mask });
+    let mut old = Passed { action: Action::DEFAULT, mask: SignalSet::EMPTY };
+    let arguments = [signal as usize, from(new.as_ref()), into(&mut old), size_of::<SignalSet>()];
     // SAFETY: both pointers are null or point to kernel-shaped structures that live through the call; what
     // `new` installs is the caller's promise.
-    unsafe { call(libc::SYS_rt_sigaction, arguments) }.map(|_| old)
+    unsafe { call(libc::SYS_rt_sigaction, arguments) }.map(|_| old.action)
 }
 
 /// `rt_sigprocmask`: with `how` = `SIG_SETMASK` and the like; returns the mask before.

@@ -31,11 +31,11 @@ extern "C" fn sig_store(to: *mut usize, value: usize) {
 
 /// Installs `handler` as the program's action, the way an agent does.
 fn program_handler(signal: i32, handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void)) {
-    use probe_host_linux::sys::{Action, SignalSet};
+    use probe_host_linux::sys::{Action, Restorer, SignalSet};
     let action = Action {
         handler: handler as *const () as usize,
         flags: libc::SA_SIGINFO as usize,
-        restorer: 0,
+        restorer: Restorer::NONE,
         mask: SignalSet::EMPTY,
     };
     signals::program_action(signal, Some(&action));

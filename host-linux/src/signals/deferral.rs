@@ -22,7 +22,7 @@ use super::recorded::{Entries, FIRST, Version, Versions, entries};
 use super::stack::{give_way, is_on_stack, leave, take_back};
 use crate::arch::{self, Native, RESTORER_FLAG, UContext, restorer};
 use crate::host::PROBES;
-use crate::sys::{self, Action, SigInfo, SignalSet};
+use crate::sys::{self, Action, Restorer, SigInfo, SignalSet};
 use crate::threads::{self, Block};
 use crate::{memory, text};
 use core::ffi::{c_int, c_void};
@@ -123,7 +123,7 @@ fn wrapped(action: &Action, version: Version) -> Action {
     Action {
         handler: ENTRIES.address(version),
         flags: action.flags & !NOT_OURS | libc::SA_SIGINFO as usize | RESTORER_FLAG,
-        restorer: restorer(),
+        restorer: Restorer::new(restorer()),
         mask: action.mask,
     }
 }

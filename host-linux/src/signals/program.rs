@@ -4,7 +4,7 @@ use super::installing::{NOT_OURS, as_told, installing, is_handler};
 use super::owned::{BLOCKED, OWNED};
 use super::recorded::{Entries, FIRST, Version, Versions};
 use crate::arch::{RESTORER_FLAG, restorer};
-use crate::sys::{self, Action};
+use crate::sys::{self, Action, Restorer};
 use core::ffi::c_int;
 
 /// The program's actions for the signals of [`OWNED`], in that order.
@@ -36,7 +36,7 @@ pub(super) fn our_action(signal: c_int, entries: &Entries, version: Version) -> 
     Action {
         handler: entries.address(version),
         flags: program.flags & !NOT_OURS | (ours | restart) as usize | RESTORER_FLAG,
-        restorer: restorer(),
+        restorer: Restorer::new(restorer()),
         mask: BLOCKED,
     }
 }

@@ -6,7 +6,7 @@
 //! leave the parent's alone, so that no code has to ask which process it is in. A child that installs as many
 //! handlers for one signal as there are versions overwrites its parent's.
 
-use crate::sys::{Action, SigInfo, SignalSet};
+use crate::sys::{Action, Restorer, SigInfo, SignalSet};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
@@ -120,7 +120,7 @@ impl Recorded {
             let action = Action {
                 handler: self.handler.load(Ordering::Relaxed),
                 flags: self.flags.load(Ordering::Relaxed),
-                restorer: self.restorer.load(Ordering::Relaxed),
+                restorer: Restorer::new(self.restorer.load(Ordering::Relaxed)),
                 mask: SignalSet::from_bits(mask),
             };
             fence(Ordering::Acquire);
@@ -139,7 +139,7 @@ impl Recorded {
         fence(Ordering::Release);
         self.handler.store(action.handler, Ordering::Relaxed);
         self.flags.store(action.flags, Ordering::Relaxed);
-        self.restorer.store(action.restorer, Ordering::Relaxed);
+        self.restorer.store(action.restorer.address(), Ordering::Relaxed);
         // Nobody blocks these two.
         let bits = action.mask.without(libc::SIGKILL).without(libc::SIGSTOP).bits();
         let [low, high] = &self.mask;

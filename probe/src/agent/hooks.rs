@@ -20,7 +20,7 @@ use super::environment::Inherited;
 use super::runner::{self, Execution};
 use super::{masks, plant, process};
 use probe_host_linux::signals::{NEVER_BLOCKED, OWNED, program_action};
-use probe_host_linux::sys::{self, Action, SignalSet};
+use probe_host_linux::sys::{self, Action, Restorer, SignalSet};
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -178,7 +178,7 @@ unsafe extern "C" fn sigaction(
     let action = new.map(|new| Action {
         handler: new.sa_sigaction,
         flags: new.sa_flags as usize,
-        restorer: 0,
+        restorer: Restorer::NONE,
         mask: signals_of(&new.sa_mask),
     });
     let before = program_action(signal, action.as_ref());
@@ -200,7 +200,7 @@ unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
         return next!(signal: fn(c_int, usize) -> usize; signal, handler);
     }
     let mask = SignalSet::EMPTY.with(signal);
-    let action = Action { handler, flags: libc::SA_RESTART as usize, restorer: 0, mask };
+    let action = Action { handler, flags: libc::SA_RESTART as usize, restorer: Restorer::NONE, mask };
     program_action(signal, Some(&action)).handler
 }
 

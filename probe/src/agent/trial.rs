@@ -128,14 +128,8 @@ fn change_mask(to: SignalSet) -> SignalSet {
 
 /// Sets the kernel's action for SIGCHLD, if there is one to be set; returns the one before.
 fn change_action(to: Option<&Action>) -> Option<Action> {
-    let mut before = Action::DEFAULT;
-    let new = std::ptr::from_ref(to?).expose_provenance();
-    let old = (&raw mut before).expose_provenance();
     // SAFETY: one action is none, the other was the kernel's.
-    let done = unsafe {
-        sys::call(libc::SYS_rt_sigaction, [libc::SIGCHLD as usize, new, old, size_of::<SignalSet>()])
-    };
-    done.is_ok().then_some(before)
+    unsafe { sys::sigaction(libc::SIGCHLD, Some(to?)) }.ok()
 }
 
 fn ptrace(request: usize, copy: usize, data: usize) -> Result<(), c_int> {

@@ -312,7 +312,7 @@ fn tell_of_foreign_traps() {
     let action = sys::Action {
         handler: on_foreign_trap as *const () as usize,
         flags: libc::SA_SIGINFO as usize,
-        restorer: 0,
+        restorer: sys::Restorer::NONE,
         mask: sys::SignalSet::EMPTY,
     };
     signals::program_action(libc::SIGTRAP, Some(&action));

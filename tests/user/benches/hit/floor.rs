@@ -2,7 +2,7 @@
 //! a while.
 
 use crate::victims::machine;
-use probe_host_linux::sys::{Action, SignalSet};
+use probe_host_linux::sys::{self, Action, SignalSet};
 
 /// A signal handler.
 pub(crate) type Handler = unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
@@ -32,14 +32,8 @@ pub(crate) fn with_sigtrap<R>(handler: Handler, run: impl FnOnce() -> R) -> R {
 
 /// Sets SIGTRAP's action where `new` is given; the one before.
 fn exchange(new: Option<&Action>) -> Action {
-    let mut before = Action::DEFAULT;
-    let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: both are the kernel's structures; the handler only edits its own frame.
-    let result = unsafe {
-        libc::syscall(libc::SYS_rt_sigaction, libc::SIGTRAP, new, &raw mut before, size_of::<SignalSet>())
-    };
-    assert_eq!(result, 0, "SIGTRAP's action cannot be changed");
-    before
+    // SAFETY: the handler only edits its own frame.
+    unsafe { sys::sigaction(libc::SIGTRAP, new) }.expect("SIGTRAP's action can be changed")
 }
 
 /// Steps over the breakpoint.

@@ -175,11 +175,11 @@ fn a_fault_handler_that_blocks_everything_may_call_what_is_probed() {
         let (code, end) = function(case.name);
         let _planted = plant(case.name, How::Stepped);
         let work_probe = probes().register(Kprobe::at("flt_work").pre(|_| ())).expect("it is a function");
-        use probe_host_linux::sys::{Action, SignalSet};
+        use probe_host_linux::sys::{Action, Restorer, SignalSet};
         let action = Action {
             handler: work as *const () as usize,
             flags: libc::SA_SIGINFO as usize,
-            restorer: 0,
+            restorer: Restorer::NONE,
             mask: SignalSet::ALL,
         };
         probe_host_linux::signals::program_action(case.signal, Some(&action));

@@ -23,11 +23,11 @@ extern "C" fn flt_work(x: usize) -> usize {
 
 /// Installs the program's action for a signal, as an agent does; `SA_SIGINFO` is added.
 fn action(signal: i32, handler: Handler, flags: i32) {
-    use probe_host_linux::sys::{Action, SignalSet};
+    use probe_host_linux::sys::{Action, Restorer, SignalSet};
     let action = Action {
         handler: handler as usize,
         flags: (libc::SA_SIGINFO | flags) as usize,
-        restorer: 0,
+        restorer: Restorer::NONE,
         mask: SignalSet::EMPTY,
     };
     probe_host_linux::signals::program_action(signal, Some(&action));
