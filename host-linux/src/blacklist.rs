@@ -134,6 +134,8 @@ fn called_by(object: &Object, function: usize) -> Vec<(usize, usize)> {
     let mut found = vec![bounds(object, function)];
     let mut index = 0;
     while let Some(&(start, len)) = found.get(index) {
+        // What has no bounds of its own may be several functions: what others of them call does not count.
+        let has_bounds = bounds(object, start).1 != 1;
         let mut text = vec![0; len];
         let len = memory::read_some(start, &mut text);
         let mut at = 0;
@@ -143,6 +145,7 @@ fn called_by(object: &Object, function: usize) -> Vec<(usize, usize)> {
                 .and_then(|jumps| jumps.branch_target(&text[at..len], CodeAddr::new(start + at)));
             let target = target.map(CodeAddr::as_usize).filter(|&target| {
                 object.holds_text(target)
+                    && (has_bounds || bounds(object, target).1 == 1)
                     && found.len() < MAX_CALLED
                     && !found.iter().any(|&(start, len)| target.wrapping_sub(start) < len)
             });

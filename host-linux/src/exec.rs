@@ -1,7 +1,8 @@
 //! Executable memory for slots and return stubs: mapped readable and executable, never writable.
 
+use crate::maps::{self, Mapping};
 use crate::symbols::objects;
-use crate::{maps, sys};
+use crate::sys;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::CodeAddr;
 
@@ -38,22 +39,31 @@ pub(crate) fn alloc(len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option
 
 /// Whether nothing can grow into a block at `at`, and no object that has been unloaded was there.
 fn is_nobodys(at: usize, len_bytes: usize) -> bool {
-    /// One past the last byte of the main stack, which does not move; 0 before it is known.
+    /// Where the main stack may lie, which stays; 0 before it is known.
+    static STACK_START: AtomicUsize = AtomicUsize::new(0);
     static STACK_END: AtomicUsize = AtomicUsize::new(0);
-    let mut stack_end = STACK_END.load(Ordering::Relaxed);
-    if stack_end == 0 {
-        let maps = maps::read().unwrap_or_default();
-        stack_end =
-            maps.iter().find(|mapping| mapping.name == "[stack]").map_or(usize::MAX, |stack| stack.end);
-        STACK_END.store(stack_end, Ordering::Relaxed);
+    let mut stack = (STACK_START.load(Ordering::Relaxed), STACK_END.load(Ordering::Relaxed));
+    if stack.0 == 0 || stack.1 == 0 {
+        stack = stack_room(&maps::read().unwrap_or_default());
+        STACK_START.store(stack.0, Ordering::Relaxed);
+        STACK_END.store(stack.1, Ordering::Relaxed);
     }
     let end = at + len_bytes;
     let meets = |start: usize, stop: usize| start < end && at < stop;
     let heap_end = sys::program_break();
     at >= LOWEST
         && !meets(heap_end, heap_end.saturating_add(KEEP_CLEAR))
-        && !meets(stack_end.saturating_sub(KEEP_CLEAR), stack_end)
+        && !meets(stack.0, stack.1)
         && !objects::gone_ranges().iter().any(|&(start, stop)| meets(start, stop))
+}
+
+/// Where the main stack lies and may grow to: not through what is mapped below it, under an emulator a guard.
+fn stack_room(maps: &[Mapping]) -> (usize, usize) {
+    let Some(index) = maps.iter().position(|mapping| mapping.name == "[stack]") else {
+        return (usize::MAX, usize::MAX);
+    };
+    let below = index.checked_sub(1).map_or(LOWEST, |below| maps[below].end);
+    (maps[index].start.saturating_sub(KEEP_CLEAR).max(below), maps[index].end)
 }
 
 /// Maps with room to align, then gives the rest back.
@@ -121,6 +131,18 @@ mod tests {
         assert_eq!(nearest(0x1000, 0x9000, 0x1000, 0x4321), Some(0x4000));
         assert_eq!(nearest(0x1001, 0x2fff, 0x1000, 0), None);
         assert_eq!(nearest(0x9000, 0x1000, 0x1000, 0), None);
+    }
+
+    #[test]
+    fn a_stack_grows_as_far_as_to_what_lies_below_it() {
+        let mapping = |start, end, name: &str| Mapping { start, end, protection: 0, name: name.into() };
+        let stack = mapping(1 << 30, (1 << 30) + 0x1000, "[stack]");
+        let alone = stack_room(std::slice::from_ref(&stack));
+        assert_eq!(alone, ((1 << 30) - KEEP_CLEAR, (1 << 30) + 0x1000));
+        // As QEMU lays it out: a program, a guard, the stack.
+        let guard = mapping((1 << 30) - 0x1000, 1 << 30, "");
+        assert_eq!(stack_room(&[guard, stack]), (1 << 30, (1 << 30) + 0x1000));
+        assert_eq!(stack_room(&[]), (usize::MAX, usize::MAX));
     }
 
     #[test]

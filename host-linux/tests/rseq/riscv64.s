@@ -16,7 +16,10 @@
 .cfi_startproc
     lla a2, .Ldescriptor_\name
 \name\()_before:
-    nop
+    // A jump there would displace what follows, too.
+    .option rvc
+    c.nop
+    .option norvc
 \name\()_arms:
     sd a2, 8(a0)
 \name\()_start:
