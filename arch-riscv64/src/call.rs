@@ -2,8 +2,8 @@
 //!
 //! The RISC-V Calling Convention (psABI 1.0). The return address of a call is in RA until the function saves
 //! it, so return probes replace RA on the function's first instruction, or behind its landing pad. Functions
-//! that are called with another link register (`__riscv_save_0` and its kin: T0) return through that: a host
-//! must not offer them for return probes.
+//! that are called with another link register (`__riscv_save_0` and its kin: T0) return through that one: they
+//! are `Arrival::OTHER_LINK`, by unwind information or by name.
 //!
 //! Not supported: Zicfiss. A shadow stack holds the real return address, and `sspopchk` traps at a return to
 //! a stub. Pure; on the hit path but for [`fill_stubs`].

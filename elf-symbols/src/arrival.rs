@@ -170,6 +170,10 @@ impl<'a> Tables<'a> {
         if found.is_signal_trampoline() {
             return Ok(Arrival::SIGNAL_RETURN);
         }
+        // Where calls leave it in a register, it may be in another one.
+        if self.machine.pushed == 0 && found.cie().return_address_register() != self.machine.return_address {
+            return Ok(Arrival::OTHER_LINK);
+        }
         Ok(self.machine.judge(&self.row(&frames, &bases, &found, at)?))
     }
 
@@ -413,6 +417,27 @@ mod tests {
         ] {
             assert_eq!(machine.judge(&row), arrival, "{row:?}");
         }
+    }
+
+    /// riscv64's millicode is called by T0, and its description says so.
+    #[test]
+    fn what_is_called_by_another_link_register_is_told_by_its_return_column() {
+        let arrival = |machine, stack_pointer, column| {
+            let machine = Machine::new(machine, false).unwrap();
+            // Length, a common part of version 1, factors 1 and -8, the column, the frame at the stack pointer.
+            let mut frames = vec![12, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0x78, column, 0x0c, stack_pointer, 0];
+            // Length, back to that; from 0x3000 on, 256 bytes.
+            [24, 20_u32].iter().for_each(|word| frames.extend(word.to_le_bytes()));
+            [0x3000, 0x100, 0_u64].iter().for_each(|word| frames.extend(word.to_le_bytes()));
+            let udata4 = gimli::DW_EH_PE_udata4.0;
+            let mut header = vec![1, udata4, udata4, 0x3b];
+            [0x2000, 1, 0x2000, 0x1010_u32].iter().for_each(|word| header.extend(word.to_le_bytes()));
+            Tables { machine, header: (&header, 0x1000), frames: (&frames, 0x2000) }.arrival(0x3000)
+        };
+        assert_eq!(arrival(elf::EM_RISCV, 2, 1), Arrival::Called);
+        assert_eq!(arrival(elf::EM_RISCV, 2, 5), Arrival::OTHER_LINK);
+        assert_eq!(arrival(elf::EM_AARCH64, 31, 30), Arrival::Called);
+        assert_eq!(arrival(elf::EM_X86_64, 7, 5), Arrival::Unknown);
     }
 
     /// Tables whose entry leads to before `.eh_frame`, and whose count is as large as a number can be.

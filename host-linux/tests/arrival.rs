@@ -93,9 +93,11 @@ fn reg_19_of_all_loaded_functions_few_are_refused() {
             "__restore ",
             "get_pc_thunk",
             "arrival_thunk ",
+            "arrival_millicode ",
             "__kernel_",
             // The library's own trampolines.
             "probe_arch_",
+            "probe_riscv64_",
             "probe_host_linux",
         ]
         .iter()
@@ -125,4 +127,26 @@ fn reg_19_a_thunk_that_reads_its_return_address_is_refused() {
     }
     assert_eq!(code_of_return("arrival_thunk"), Some("entry.reads_return"));
     let _kprobe = probes().register(Kprobe::at("arrival_thunk")).unwrap();
+}
+
+/// Millicode is called by T0: RA holds its caller's return address, which is to be saved.
+#[cfg(target_arch = "riscv64")]
+#[test]
+fn reg_19_what_is_called_by_another_link_register_is_refused() {
+    unsafe extern "C" {
+        safe fn arrival_saving(n: usize) -> usize;
+    }
+    let _alone = alone();
+    assert_eq!(code_of_return("arrival_millicode"), Some("entry.other_link"));
+    let (hits, returns) = (counter(), counter());
+    let pre = move |_: &mut probe_host_linux::Hit<'_>| {
+        hits.fetch_add(1, Relaxed);
+    };
+    let exit = move |_: &mut probe_core::handler::Return<'_, Native>, ()| {
+        returns.fetch_add(1, Relaxed);
+    };
+    let _kprobe = probes().register(Kprobe::at("arrival_millicode").pre(pre)).unwrap();
+    let _caller = probes().register(Kretprobe::at("arrival_saving").exit(exit)).unwrap();
+    assert_eq!(black_box(arrival_saving as extern "C" fn(usize) -> usize)(6), 7);
+    assert_eq!((count(hits), count(returns)), (1, 1));
 }

@@ -28,6 +28,11 @@ impl Arrival {
         "entry.part",
         "a jump comes there from within a function or a stub, whose frame is in place already",
     ));
+    /// A call comes there that has left its return address in another register than the ABI's calls do.
+    pub const OTHER_LINK: Self = Self::NotCalled(Refusal::invalid(
+        "entry.other_link",
+        "it is called with its return address in a register that functions of the ABI do not take it from",
+    ));
     /// The return from a signal's or an interrupt's handler arrives.
     pub const SIGNAL_RETURN: Self = Self::NotCalled(Refusal::invalid(
         "entry.signal_return",
@@ -46,13 +51,18 @@ impl Arrival {
         const STARTS: [&str; 5] = ["_start", "__start", "_dlstart", "_dl_start_user", "__start_context"];
         const SIGNAL_RETURNS: [&str; 3] = ["__restore", "__restore_rt", "__default_rt_sa_restorer"];
         // The loader's resolvers run in the frame of a stub; the others end a function that has jumped there.
-        const PARTS: [&str; 4] = ["_dl_runtime_resolve", "_dl_runtime_profile", "_restgpr0_", "_restfpr_"];
+        const PARTS: [&str; 5] =
+            ["_dl_runtime_resolve", "_dl_runtime_profile", "_restgpr0_", "_restfpr_", "__riscv_restore_"];
+        // GCC's and LLVM's -msave-restore.
+        const OTHER_LINKS: [&str; 1] = ["__riscv_save_"];
         if STARTS.contains(&name) {
             Self::START
         } else if SIGNAL_RETURNS.contains(&name) {
             Self::SIGNAL_RETURN
         } else if PARTS.iter().any(|part| name.starts_with(part)) || is_cold_part(name) {
             Self::PART
+        } else if OTHER_LINKS.iter().any(|link| name.starts_with(link)) {
+            Self::OTHER_LINK
         } else if name.contains(".get_pc_thunk.") {
             Self::READS_RETURN
         } else {
@@ -83,6 +93,8 @@ mod tests {
             ("work.isra.0.cold.12", Arrival::PART),
             ("_dl_runtime_resolve_xsavec", Arrival::PART),
             ("_restgpr0_14", Arrival::PART),
+            ("__riscv_restore_0", Arrival::PART),
+            ("__riscv_save_12", Arrival::OTHER_LINK),
             ("__restore_rt", Arrival::SIGNAL_RETURN),
             ("__x86.get_pc_thunk.bx", Arrival::READS_RETURN),
             ("work", Arrival::Unknown),
