@@ -1,6 +1,7 @@
 //! Trampolines, executed: what a caller sees after a probed function has returned, and a function behind a
 //! detour (RET_4, HIT_1).
 
+use crate::shared::stubs::{CHUNK, Chunk};
 use probe_arch_aarch64::{Aarch64, PtRegs};
 use probe_core::CodeAddr;
 use probe_core::arch::{
@@ -155,7 +156,7 @@ const OTHER_STACK: usize = 2;
 const PRESERVED: usize = 4;
 
 /// Destroys whatever a handler may destroy.
-extern "C" fn handler(stub: usize, regs: *mut PtRegs) -> Resume {
+pub(crate) extern "C" fn handler(stub: usize, regs: *mut PtRegs) -> Resume {
     // SAFETY: the trampoline's own frame.
     let regs = unsafe { &mut *regs };
     SEEN_STUB.store(stub, Ordering::Relaxed);
@@ -211,48 +212,6 @@ fn destroy_vectors() {
             out("v8") _, out("v9") _, out("v10") _, out("v11") _, out("v12") _, out("v13") _, out("v14") _,
             out("v15") _,
         );
-    }
-}
-
-/// A chunk of return stubs that lead to [`handler`].
-pub(crate) struct Chunk {
-    pub(crate) at: usize,
-    pub(crate) stubs: usize,
-}
-
-const CHUNK: usize = 4096;
-
-impl Chunk {
-    pub(crate) fn new(trampoline: CodeAddr) -> Self {
-        // SAFETY: a new anonymous mapping.
-        let at = unsafe {
-            libc::mmap(
-                core::ptr::null_mut(),
-                CHUNK,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        assert_ne!(at, libc::MAP_FAILED);
-        // SAFETY: just mapped.
-        let bytes = unsafe { core::slice::from_raw_parts_mut(at.cast::<u8>(), CHUNK - 8) };
-        let address = CodeAddr::new(at as usize);
-        let stubs = Aarch64.fill_stubs(address, trampoline, handler as *const () as usize, bytes);
-        // SAFETY: the mapping is ours.
-        let result = unsafe { libc::mprotect(at, CHUNK, libc::PROT_READ | libc::PROT_EXEC) };
-        assert_eq!(result, 0);
-        // SAFETY: mapped and readable.
-        unsafe { Aarch64::publish(address, CHUNK) };
-        Self { at: at as usize, stubs }
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`; no call is under way.
-        unsafe { libc::munmap(self.at as *mut libc::c_void, CHUNK) };
     }
 }
 

@@ -2,8 +2,10 @@
 //! refused.
 
 use crate::classes;
-use crate::coverage::{Coverage, LEAST_STATES, Way};
-use crate::machine::{ARENA, DATA, Machine, Outcome, Pages, Run};
+use crate::coverage::{Coverage, LEAST_STATES};
+use crate::machine::{Core, Machine, Outcome, PROT_BTI};
+use crate::shared::machine::{Own, Run};
+use crate::shared::states::{self, Random, Values, Vector, runs_of};
 use probe_arch_aarch64::regs::{PSTATE_BTYPE, PSTATE_NZCV};
 use probe_arch_aarch64::{Aarch64, BranchKind, Literal, Plan, PtRegs, When, Width};
 use probe_core::arch::Method;
@@ -36,68 +38,9 @@ classes! { Plan:
     Plan::SystemCall => "svc" Boost,
 }
 
-struct Vector {
-    word: u32,
-    asm: &'static str,
-    note: &'static str,
-}
-
 /// The rows of the vectors that may be probed.
 fn vectors() -> Vec<Vector> {
-    let lines = include_str!("../../../tests/vectors/aarch64.txt").lines();
-    let rows = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>())
-        .filter(|columns| !columns[2].starts_with("refuse"))
-        .map(|columns| {
-            let bytes = columns[0].split(' ').map(|byte| u8::from_str_radix(byte, 16).unwrap());
-            let word = bytes.rev().fold(0, |word, byte| word << 8 | u32::from(byte));
-            Vector { word, asm: columns[1], note: columns[3] }
-        })
-        .collect()
-}
-
-/// xorshift64*: reproducible, no dependency.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-
-    /// Edges as often as anything.
-    fn value(&mut self) -> u64 {
-        const EDGES: [u64; 10] = [
-            0,
-            1,
-            u64::MAX,
-            1 << 63,
-            0x7fff_ffff_ffff_ffff,
-            0xffff_ffff,
-            0x8000_0000,
-            0xffff_ffff_0000_0000,
-            0x7fff_ffff,
-            0x0000_0001_0000_0000,
-        ];
-        if self.next() & 1 == 0 { EDGES[self.below(EDGES.len())] } else { self.next() >> self.below(64) }
-    }
-}
-
-/// What the general registers hold.
-#[derive(Clone, Copy)]
-enum Values {
-    /// Anything: loads fault, branches go astray.
-    Anything,
-    /// Addresses in the data.
-    Data,
-    /// Addresses of the arena's breakpoints, some misaligned.
-    Code,
+    states::vectors(include_str!("../../../tests/vectors/aarch64.txt"))
 }
 
 /// `value`, unless this test's own text or data may lie there: a static program is linked to low addresses,
@@ -105,6 +48,9 @@ enum Values {
 fn elsewhere(value: u64) -> u64 {
     if (1 << 16..1 << 28).contains(&value) { value | 1 << 45 } else { value }
 }
+
+const ARENA: usize = Core::ARENA;
+const DATA: usize = Core::DATA;
 
 fn state(machine: &Machine, random: &mut Random, values: Values) -> PtRegs {
     let mut regs = PtRegs::default();
@@ -173,7 +119,7 @@ fn compare(vector: &Vector, start: &PtRegs, run: Run, bare: &Outcome, probed: &O
         {
             differences.push(format!("data+{at:#x} {a:#x} {b:#x}"));
         }
-        if bare.vectors != probed.vectors {
+        if bare.frame != probed.frame {
             differences.push("vectors".into());
         }
         panic!("{asm} ({word:#010x}) {run:?} from {start:#x?}:\nunprobed, probed: {differences:#?}");
@@ -191,15 +137,6 @@ fn forget_dead_stack(machine: &Machine, start: &PtRegs, outcome: &mut Outcome) {
 fn without_tag(pc: u64) -> u64 {
     // Processes have tags in the lower half only (TCR_EL1.TBI0).
     if pc >> 55 & 1 == 0 { pc & ((1 << 56) - 1) } else { pc }
-}
-
-/// The runs that are compared with the bare one, and the ways that they are.
-fn runs_of(method: Method) -> &'static [(Run, Way)] {
-    match method {
-        Method::Simulate => &[(Run::Probed, Way::Emulated)],
-        Method::Boost => &[(Run::Probed, Way::Boosted), (Run::ProbedWithPost, Way::Stepped)],
-        Method::Step => &[(Run::Probed, Way::Stepped), (Run::WithoutFrame, Way::Stepped)],
-    }
 }
 
 /// Whether the instruction does not exist on this core. Simulated, it does.
@@ -264,7 +201,7 @@ fn class_of(vector: &Vector) -> (&'static str, Method) {
 
 #[test]
 fn hit_11_every_class_behaves_as_on_hardware() {
-    let machine = Machine::new(Pages::Plain);
+    let machine = Machine::new(0);
     let vectors = vectors();
     let (out, run): (Vec<_>, Vec<_>) = vectors.iter().partition(|vector| is_left_out(vector));
     let mut rows = BTreeMap::new();
@@ -311,11 +248,8 @@ fn generated(word: u32, random: &mut Random) -> u32 {
 /// `PROBE_GENERATE=100000` runs more, `PROBE_GENERATE_SEED` others.
 #[test]
 fn hit_11_generated_encodings_behave_as_on_hardware() {
-    let number = |name: &str, otherwise: u64| {
-        std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
-    };
-    let (count, seed) = (number("PROBE_GENERATE", 600), number("PROBE_GENERATE_SEED", 1));
-    let machine = Machine::new(Pages::Plain);
+    let (count, seed) = states::to_generate(600);
+    let machine = Machine::new(0);
     let rows: Vec<_> = vectors().into_iter().filter(|vector| !is_left_out(vector)).collect();
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let (mut coverage, mut refused, mut executed) = (Coverage::new(CLASSES), BTreeMap::new(), 0);
@@ -350,7 +284,7 @@ fn hit_11_landing_pads_are_checked_after_simulated_branches() {
     const BR_X3: u32 = 0xd61f_0060;
     let branches =
         [0x1400_0010, 0x9400_0010, BR_X3, 0xd61f_0200, 0xd61f_0220, 0xd63f_0060, 0xd65f_03c0, 0xd65f_0060];
-    let machine = Machine::new(Pages::Guarded);
+    let machine = Machine::new(PROT_BTI);
     let target = machine.place() + 64;
     let mut start = PtRegs { sp: (machine.data() + DATA / 2) as u64, ..PtRegs::default() };
     start.x.fill(target as u64);
@@ -381,7 +315,7 @@ fn hit_11_landing_pads_are_checked_after_simulated_branches() {
 /// simulated.
 #[test]
 fn hit_11_landing_pads_can_be_probed() {
-    let machine = Machine::new(Pages::Guarded);
+    let machine = Machine::new(PROT_BTI);
     let (jump, call, indirect) = (0b01 << 10, 0b10 << 10, 0b11 << 10);
     let accepted: [(u32, &[u64]); 5] = [
         (BTI, &[0]),
@@ -409,7 +343,7 @@ fn hit_11_landing_pads_can_be_probed() {
 #[test]
 fn hit_11_authenticated_returns_go_where_they_were_signed_for() {
     const RETAA: u32 = 0xd65f_0bff;
-    let machine = Machine::new(Pages::Plain);
+    let machine = Machine::new(0);
     let target = machine.place() + 64;
     let mut start = PtRegs { sp: (machine.data() + DATA / 2) as u64, ..PtRegs::default() };
     start.x[30] = target as u64;
@@ -432,7 +366,7 @@ fn hit_11_authenticated_returns_go_where_they_were_signed_for() {
 /// A literal that is not mapped: the fault is reported at the place, with the registers as they were.
 #[test]
 fn hit_9_a_fault_in_a_slot_or_a_simulation_is_one_at_the_place() {
-    let machine = Machine::new(Pages::Plain);
+    let machine = Machine::new(0);
     // `.+0xffffc`, from `aarch64-linux-gnu-as`: w0, x1, x2 (signed), s3, d4, q5.
     let words = [0x187f_ffe0, 0x587f_ffe1, 0x987f_ffe2, 0x1c7f_ffe3, 0x5c7f_ffe4, 0x9c7f_ffe5];
     let mut random = Random(0x1234_5678_9abc_def1);

@@ -1,206 +1,67 @@
-//! A machine for one instruction: puts it into an arena of breakpoints, runs it from given registers and memory, and
-//! reports where and with what state it stopped.
+//! What the machine for one instruction (`tests/native`) is told of riscv64: what lies where, the registers
+//! beside the general ones, the signal's frame.
 
+use crate::shared::machine::{self, Own, Shared, on_signal};
 use libc::{c_int, c_void};
 use probe_arch_riscv64::{Plan, PtRegs, Riscv64};
-use probe_core::CodeAddr;
-use probe_core::arch::{Access, Arch, MemFault, Memory, Method, NativeArch, Tail};
-use std::cell::UnsafeCell;
+use probe_core::arch::{Access, MemFault, Memory, Method};
+use probe_core::error::Refusal;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
-/// Code: [`Machine::place`] in the middle of breakpoints.
-pub(crate) const ARENA: usize = 1 << 16;
-/// Before and behind the arena: what direct jumps reach, and nobody else may have.
-const FORBIDDEN: usize = 2 << 20;
-/// Data that loads and stores may hit.
-pub(crate) const DATA: usize = 1 << 13;
-const STACK: usize = 1 << 16;
-/// `c.ebreak`.
-const BREAKPOINT: [u8; 2] = 0x9002_u16.to_le_bytes();
-
-/// How the instruction is executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Run {
-    /// In place, without a probe.
-    Bare,
-    /// As a probe without a post handler: simulated, or in a slot that jumps back.
-    Probed,
-    /// In a slot that ends in a breakpoint.
-    ProbedWithPost,
-}
+pub(crate) type Machine = machine::Machine<Core>;
+pub(crate) type Outcome = machine::OutcomeOf<Core>;
 
 /// F0 to F31 and FCSR.
 pub(crate) type Floats = ([u64; 32], u32);
 
-/// What is left when the instruction has been executed.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Outcome {
-    /// SIGTRAP where the next instruction (a breakpoint of the arena) was reached, else the fault.
-    pub signal: c_int,
-    pub regs: PtRegs,
-    pub floats: Floats,
-    pub vectors: Option<Box<Vectors>>,
-    pub data: Vec<u8>,
-}
+pub(crate) struct Core;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Idle,
-    Launching,
-    Running,
-}
+static SHARED: Shared<Core> = Shared::new();
 
-struct State {
-    phase: Phase,
-    run: Run,
-    home: PtRegs,
-    regs: PtRegs,
-    plan: Plan,
-    method: Method,
-    len_bytes: usize,
-    place: usize,
-    slot: usize,
-    outcome: Option<(c_int, PtRegs, Floats)>,
-}
+impl Own for Core {
+    type Backend = Riscv64;
+    type Start = Floats;
+    type Frame = Floats;
+    type After = Option<Box<Vectors>>;
 
-struct Shared(UnsafeCell<Option<State>>);
+    const ARENA: usize = 1 << 16;
+    // `jal` reaches 1 MiB.
+    const FORBIDDEN_BEFORE: usize = 2 << 20;
+    const FORBIDDEN_BEHIND: usize = 2 << 20;
+    // A full instruction lies across two words.
+    const PLACE: usize = Self::ARENA / 2 + 0x42;
+    const DATA: usize = 1 << 13;
+    const TRAP_LEN: usize = 2;
 
-// SAFETY: used only by the holder of `LOCK` and by the signal handler that interrupts it.
-unsafe impl Sync for Shared {}
-
-static STATE: Shared = Shared(UnsafeCell::new(None));
-static LOCK: Mutex<()> = Mutex::new(());
-
-pub(crate) struct Machine {
-    _lock: MutexGuard<'static, ()>,
-    arena: usize,
-    slot: usize,
-    data: usize,
-}
-
-fn map(len: usize, prot: c_int) -> usize {
-    // SAFETY: a new anonymous mapping.
-    let at = unsafe {
-        libc::mmap(core::ptr::null_mut(), len, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
-    };
-    assert_ne!(at, libc::MAP_FAILED);
-    at as usize
-}
-
-fn protect(at: usize, len: usize, prot: c_int) {
-    // SAFETY: the mappings of `Machine`.
-    let result = unsafe { libc::mprotect(at as *mut c_void, len, prot) };
-    assert_eq!(result, 0, "mprotect");
-}
-
-fn store(at: usize, bytes: &[u8]) {
-    // SAFETY: `at` is in a mapping of `Machine` that is writable now.
-    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
-}
-
-impl Machine {
-    pub(crate) fn new() -> Self {
-        let lock = LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        install_handlers();
-        let arena = map(FORBIDDEN + ARENA + 4096 + FORBIDDEN, libc::PROT_NONE) + FORBIDDEN;
-        let data = map(DATA, libc::PROT_READ | libc::PROT_WRITE);
-        let machine = Self { _lock: lock, arena, slot: arena + ARENA, data };
-        machine.open();
-        for at in (arena..arena + ARENA + 4096).step_by(2) {
-            store(at, &BREAKPOINT);
-        }
-        machine.seal();
-        machine
+    fn shared() -> &'static Shared<Self> {
+        &SHARED
     }
 
-    /// Makes the arena executable again after [`Machine::open`].
-    fn seal(&self) {
-        protect(self.arena, ARENA + 4096, libc::PROT_READ | libc::PROT_EXEC);
-        // SAFETY: mapped and readable.
-        unsafe { Riscv64::publish(CodeAddr::new(self.arena), ARENA + 4096) };
+    fn classify(word: u32) -> Result<(Plan, Method), Refusal> {
+        Riscv64::classify(word)
     }
 
-    fn open(&self) {
-        protect(self.arena, ARENA + 4096, libc::PROT_READ | libc::PROT_WRITE);
+    /// `c.ebreak`, twice.
+    fn filler(_at: usize) -> [u8; 4] {
+        0x9002_9002_u32.to_le_bytes()
     }
 
-    /// Where the instruction lies: a full one, across two words.
-    pub(crate) fn place(&self) -> usize {
-        self.arena + ARENA / 2 + 0x42
+    /// For the thread that holds the lock.
+    fn install_handlers() {
+        let pointer: usize;
+        // SAFETY: reads a register.
+        unsafe { core::arch::asm!("mv {}, tp", out(reg) pointer, options(nomem, nostack, preserves_flags)) };
+        // SAFETY: a word of zeros at first.
+        unsafe { &native_thread_pointer }.store(pointer, Ordering::Relaxed);
+        machine::install(native_on_signal as *const ());
     }
 
-    pub(crate) fn arena(&self) -> usize {
-        self.arena
+    fn launch((floats, fcsr): &Floats) -> Option<Box<Vectors>> {
+        launch(floats, *fcsr)
     }
 
-    pub(crate) fn data(&self) -> usize {
-        self.data
-    }
-
-    /// Puts `word` at the place, or a breakpoint over its first half there and the slot, as `run` asks.
-    pub(crate) fn prepare(&self, word: u32, run: Run) {
-        let (plan, method) = Riscv64::classify(word).expect("not refused");
-        let bytes = word.to_le_bytes();
-        let len_bytes = Riscv64::insn_len(&bytes).expect("an instruction");
-        self.open();
-        store(self.place(), &[BREAKPOINT, BREAKPOINT].concat());
-        store(self.place(), &bytes[..len_bytes]);
-        if run != Run::Bare {
-            store(self.place(), Riscv64::BREAKPOINT);
-        }
-        if method != Method::Simulate {
-            let tail = if run == Run::Probed { Tail::Jump } else { Tail::Breakpoint };
-            let mut slot = [0xff; Riscv64::SLOT_LEN - 8];
-            let (place, at) = (CodeAddr::new(self.place()), CodeAddr::new(self.slot));
-            Riscv64::fill_slot(&plan, &bytes[..len_bytes], place, at, tail, &mut slot).expect("in reach");
-            store(self.slot, &slot);
-        }
-        self.seal();
-        // SAFETY: the lock is held and no signal is expected.
-        let state = unsafe { &mut *STATE.0.get() };
-        *state = Some(State {
-            phase: Phase::Idle,
-            run,
-            home: PtRegs::default(),
-            regs: PtRegs::default(),
-            plan,
-            method,
-            len_bytes,
-            place: self.place(),
-            slot: self.slot,
-            outcome: None,
-        });
-    }
-
-    /// Runs what [`Machine::prepare`] has put there from `regs` (with pc = the place), `floats` and `data`.
-    pub(crate) fn run(&self, regs: &PtRegs, floats: &Floats, data: &[u8]) -> Outcome {
-        store(self.data, data);
-        // SAFETY: the lock is held and no signal is expected.
-        if let Some(state) = unsafe { &mut *STATE.0.get() } {
-            state.regs = PtRegs { pc: self.place() as u64, ..*regs };
-            state.phase = Phase::Launching;
-            state.outcome = None;
-        }
-        let vectors = launch(&floats.0, floats.1);
-        // SAFETY: the lock is held and no signal is expected.
-        let state = unsafe { &mut *STATE.0.get() };
-        let (signal, regs, floats) =
-            state.as_mut().and_then(|state| state.outcome.take()).expect("the instruction has stopped");
-        let mut after = vec![0; DATA];
-        // SAFETY: `data` is mapped.
-        unsafe { core::ptr::copy_nonoverlapping(self.data as *const u8, after.as_mut_ptr(), DATA) };
-        Outcome { signal, regs, floats, vectors, data: after }
-    }
-}
-
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let start = (self.arena - FORBIDDEN) as *mut c_void;
-        // SAFETY: mapped by `new`; nothing runs there.
-        unsafe { libc::munmap(start, FORBIDDEN + ARENA + 4096 + FORBIDDEN) };
-        // SAFETY: as above.
-        unsafe { libc::munmap(self.data as *mut c_void, DATA) };
+    fn memory(_arena: usize, _data: usize) -> impl Memory {
+        NoMemory
     }
 }
 
@@ -311,33 +172,6 @@ unsafe extern "C" {
     static native_thread_pointer: AtomicUsize;
 }
 
-/// For the thread that holds the lock.
-fn install_handlers() {
-    let pointer: usize;
-    // SAFETY: reads a register.
-    unsafe { core::arch::asm!("mv {}, tp", out(reg) pointer, options(nomem, nostack, preserves_flags)) };
-    // SAFETY: a word of zeros at first.
-    unsafe { &native_thread_pointer }.store(pointer, Ordering::Relaxed);
-    for signal in [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL] {
-        // SAFETY: all zero is a valid `sigaction`.
-        let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
-        action.sa_sigaction = native_on_signal as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-        // SAFETY: the handler keeps to what a handler may do.
-        let result = unsafe { libc::sigaction(signal, &action, core::ptr::null_mut()) };
-        assert_eq!(result, 0);
-    }
-    // Every test has its own thread: the stack pointer of the instruction may be anything.
-    let stack = libc::stack_t {
-        ss_sp: map(STACK, libc::PROT_READ | libc::PROT_WRITE) as *mut c_void,
-        ss_flags: 0,
-        ss_size: STACK,
-    };
-    // SAFETY: the stack stays mapped for good.
-    let result = unsafe { libc::sigaltstack(&stack, core::ptr::null_mut()) };
-    assert_eq!(result, 0);
-}
-
 /// Where `uc_mcontext` begins: with pc and X1 to X31, F0 to F31 and FCSR behind them.
 const MCONTEXT: usize = 176;
 
@@ -348,73 +182,18 @@ extern "C" fn native_on_signal_in_rust(signal: c_int, _info: *mut libc::siginfo_
     let words = unsafe { &mut *registers.cast::<[u64; 32]>() };
     let [pc, x1_to_x31 @ ..] = *words;
     let mut regs = PtRegs { pc, x1_to_x31, status: 0 };
-    // SAFETY: the interrupted thread holds the lock and waits in `launch`.
-    let Some(state) = (unsafe { &mut *STATE.0.get() }) else { die(signal, &regs) };
-    if let Some(signal) = state.on_signal(signal, &mut regs) {
+    on_signal::<Core>(signal, &mut regs, || {
         // SAFETY: as above.
         let floats = unsafe { registers.wrapping_byte_add(256).cast::<[u64; 32]>().read() };
         // SAFETY: as above.
         let fcsr = unsafe { registers.wrapping_byte_add(512).cast::<u32>().read() };
-        state.outcome = Some((signal, regs, (floats, fcsr)));
-        regs = PtRegs { pc: state.home.pc + 2, ..state.home };
-        state.phase = Phase::Idle;
-    }
+        (floats, fcsr)
+    });
     words[0] = regs.pc;
     words[1..].copy_from_slice(&regs.x1_to_x31);
 }
 
-fn die(signal: c_int, regs: &PtRegs) -> ! {
-    eprintln!("unexpected signal {signal} at {:#x}", regs.pc);
-    // SAFETY: ends the process.
-    unsafe { libc::_exit(101) }
-}
-
-impl State {
-    /// Returns the signal that the instruction has stopped with for good.
-    fn on_signal(&mut self, signal: c_int, regs: &mut PtRegs) -> Option<c_int> {
-        let in_slot = (self.slot..self.slot + Riscv64::SLOT_LEN).contains(&(regs.pc as usize));
-        match self.phase {
-            Phase::Idle => die(signal, regs),
-            Phase::Launching => {
-                self.home = *regs;
-                *regs = self.regs;
-                self.phase = Phase::Running;
-                None
-            }
-            Phase::Running if self.run != Run::Bare && regs.pc as usize == self.place => {
-                if signal != libc::SIGTRAP {
-                    die(signal, regs);
-                }
-                self.probed(regs);
-                None
-            }
-            Phase::Running if in_slot => self.finish(signal, regs),
-            Phase::Running => Some(signal),
-        }
-    }
-
-    /// The breakpoint at the place.
-    fn probed(&mut self, regs: &mut PtRegs) {
-        if self.method != Method::Simulate {
-            regs.pc = self.slot as u64;
-            return;
-        }
-        let simulated = Riscv64::simulate(&self.plan, CodeAddr::new(self.place), regs, &NoMemory);
-        simulated.expect("nothing that is simulated touches memory");
-    }
-
-    /// A trap or a fault in the slot.
-    fn finish(&mut self, signal: c_int, regs: &mut PtRegs) -> Option<c_int> {
-        let (place, slot) = (CodeAddr::new(self.place), CodeAddr::new(self.slot));
-        if signal != libc::SIGTRAP {
-            Riscv64::abort_step(&self.plan, place, regs, &());
-            return Some(signal);
-        }
-        Riscv64::after_step(&self.plan, self.len_bytes, place, slot, regs, &());
-        None
-    }
-}
-
+/// Nothing that is simulated touches memory.
 struct NoMemory;
 
 // SAFETY: every access fails without effect.

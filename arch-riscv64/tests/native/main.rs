@@ -10,6 +10,16 @@
 mod coverage;
 mod machine;
 mod publication;
+#[path = "../../../tests/native/mod.rs"]
+mod shared;
 mod trampolines;
 mod transparency;
 mod unwinding;
+
+/// What the shared part is told of the architecture.
+mod own {
+    pub(crate) use crate::trampolines::handler;
+    pub(crate) use crate::unwinding::call_through_stub;
+    pub(crate) use probe_arch_riscv64::Riscv64 as Backend;
+    pub(crate) use probe_unwind::riscv64::eh_frame;
+}

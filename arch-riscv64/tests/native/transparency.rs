@@ -2,8 +2,10 @@
 //! refused.
 
 use crate::classes;
-use crate::coverage::{Coverage, LEAST_STATES, Way};
-use crate::machine::{ARENA, DATA, Floats, Machine, Outcome, Run};
+use crate::coverage::{Coverage, LEAST_STATES};
+use crate::machine::{Core, Floats, Machine, Outcome};
+use crate::shared::machine::{Own, Run};
+use crate::shared::states::{self, Random, Values, Vector, runs_of};
 use probe_arch_riscv64::{Condition, Plan, PtRegs, Riscv64};
 use probe_core::arch::Method;
 use std::collections::BTreeMap;
@@ -25,74 +27,18 @@ classes! { Plan:
     Plan::SystemCall => "ecall" Boost,
 }
 
-struct Vector {
-    word: u32,
-    asm: &'static str,
-    note: &'static str,
-}
-
 /// The rows of the vectors that may be probed.
 fn vectors() -> Vec<Vector> {
-    let lines = include_str!("../../../tests/vectors/riscv64.txt").lines();
-    let rows = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-    rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>())
-        .filter(|columns| !columns[2].starts_with("refuse"))
-        .map(|columns| {
-            let bytes = columns[0].split(' ').map(|byte| u8::from_str_radix(byte, 16).unwrap());
-            let word = bytes.rev().fold(0, |word, byte| word << 8 | u32::from(byte));
-            Vector { word, asm: columns[1], note: columns[3] }
-        })
-        .collect()
-}
-
-/// xorshift64*: reproducible, no dependency.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-
-    /// Edges as often as anything.
-    fn value(&mut self) -> u64 {
-        const EDGES: [u64; 10] = [
-            0,
-            1,
-            u64::MAX,
-            1 << 63,
-            0x7fff_ffff_ffff_ffff,
-            0xffff_ffff,
-            0x8000_0000,
-            0xffff_ffff_0000_0000,
-            0x7fff_ffff,
-            0x0000_0001_0000_0000,
-        ];
-        if self.next() & 1 == 0 { EDGES[self.below(EDGES.len())] } else { self.next() >> self.below(64) }
-    }
-}
-
-/// What the general registers hold.
-#[derive(Clone, Copy)]
-enum Values {
-    /// Anything: loads fault, jumps go astray.
-    Anything,
-    /// Addresses in the data.
-    Data,
-    /// Addresses of the arena's breakpoints, some odd.
-    Code,
+    states::vectors(include_str!("../../../tests/vectors/riscv64.txt"))
 }
 
 /// `value`, unless this test's own text or data may lie there: a jump to it would go on there.
 fn elsewhere(value: u64) -> u64 {
     if (1 << 16..1 << 40).contains(&value) { value | 1 << 45 } else { value }
 }
+
+const ARENA: usize = Core::ARENA;
+const DATA: usize = Core::DATA;
 
 fn state(machine: &Machine, random: &mut Random, values: Values) -> PtRegs {
     let mut regs = PtRegs::default();
@@ -148,20 +94,19 @@ fn compare(vector: &Vector, start: &PtRegs, run: Run, bare: &Outcome, probed: &O
     for (number, a, b) in pairs.filter(|(_, a, b)| a != b) {
         differences.push(format!("x{number} {a:#x} {b:#x}"));
     }
-    for (number, (a, b)) in
-        bare.floats.0.iter().zip(probed.floats.0).enumerate().filter(|(_, (a, b))| *a != b)
+    for (number, (a, b)) in bare.frame.0.iter().zip(probed.frame.0).enumerate().filter(|(_, (a, b))| *a != b)
     {
         differences.push(format!("f{number} {a:#x} {b:#x}"));
     }
     let named = [
         ("signal", bare.signal as u64, probed.signal as u64),
         ("pc", bare.regs.pc, probed.regs.pc),
-        ("fcsr", bare.floats.1.into(), probed.floats.1.into()),
+        ("fcsr", bare.frame.1.into(), probed.frame.1.into()),
     ];
     for (name, a, b) in named.into_iter().filter(|(_, a, b)| a != b) {
         differences.push(format!("{name} {a:#x} {b:#x}"));
     }
-    if bare.vectors != probed.vectors {
+    if bare.after != probed.after {
         differences.push("vectors".into());
     }
     let bytes = bare.data.iter().zip(&probed.data).enumerate();
@@ -169,15 +114,6 @@ fn compare(vector: &Vector, start: &PtRegs, run: Run, bare: &Outcome, probed: &O
         differences.push(format!("data+{at:#x} {a:#x} {b:#x}"));
     }
     panic!("{asm} ({word:#010x}) {run:?} from {start:#x?}:\nunprobed, probed: {differences:#?}");
-}
-
-/// The runs that are compared with the bare one, and the ways that they are.
-fn runs_of(method: Method) -> &'static [(Run, Way)] {
-    match method {
-        Method::Simulate => &[(Run::Probed, Way::Emulated)],
-        Method::Boost => &[(Run::Probed, Way::Boosted), (Run::ProbedWithPost, Way::Stepped)],
-        Method::Step => unreachable!("nothing is borrowed for a slot"),
-    }
 }
 
 /// Runs `vector` from `count` states in each way, and compares; returns whether the core has the instruction.
@@ -217,7 +153,7 @@ fn class_of(vector: &Vector) -> (&'static str, Method) {
 
 #[test]
 fn hit_11_every_class_behaves_as_on_hardware() {
-    let machine = Machine::new();
+    let machine = Machine::new(0);
     let vectors = vectors();
     let (out, run): (Vec<_>, Vec<_>) = vectors.iter().partition(|vector| is_left_out(vector));
     let mut rows = BTreeMap::new();
@@ -261,11 +197,8 @@ fn generated(word: u32, random: &mut Random) -> u32 {
 /// `PROBE_GENERATE=100000` runs more, `PROBE_GENERATE_SEED` others.
 #[test]
 fn hit_11_generated_encodings_behave_as_on_hardware() {
-    let number = |name: &str, otherwise: u64| {
-        std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
-    };
-    let (count, seed) = (number("PROBE_GENERATE", 1000), number("PROBE_GENERATE_SEED", 1));
-    let machine = Machine::new();
+    let (count, seed) = states::to_generate(1000);
+    let machine = Machine::new(0);
     let rows: Vec<_> = vectors().into_iter().filter(|vector| !is_left_out(vector)).collect();
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let (mut coverage, mut refused, mut executed) = (Coverage::new(CLASSES), BTreeMap::new(), 0);
@@ -298,7 +231,7 @@ fn is_counter(word: u32) -> bool {
 /// What faults in a slot is reported at the place, with the registers as they were.
 #[test]
 fn hit_9_a_fault_in_a_slot_is_one_at_the_place() {
-    let machine = Machine::new();
+    let machine = Machine::new(0);
     // c.lw a0, 0(a0); ld a0, 8(a0); sd a1, 8(a0); amoadd.d a0, a2, (a0); fld fa0, 8(a0)
     for word in [0x4108, 0x0085_3503, 0x00b5_3423, 0x00c5_352f, 0x0085_3507] {
         let start = PtRegs { x1_to_x31: [0x10; 31], ..PtRegs::default() };
