@@ -58,6 +58,7 @@ global_asm!(
 
     .macro probe_rv64_full_call
     addi sp, sp, -272
+    .cfi_adjust_cfa_offset 272
     probe_rv64_floating fsd
     frcsr t1
     sd t1, 256(sp)
@@ -66,6 +67,7 @@ global_asm!(
     fscsr t1
     probe_rv64_floating fld
     addi sp, sp, 272
+    .cfi_adjust_cfa_offset -272
     .endm
 
     // As above, and V0 to V31 with VL, VTYPE, VCSR and VSTART below.
@@ -79,7 +81,10 @@ global_asm!(
     .endr
     .endm
 
+    // S0 tells unwinders where the frame is, which has its value.
     .macro probe_rv64_vector_call
+    mv s0, sp
+    .cfi_def_cfa_register s0
     addi sp, sp, -272
     probe_rv64_floating fsd
     frcsr t1
@@ -107,11 +112,13 @@ global_asm!(
     vsetvl zero, t3, t4
     csrw vcsr, t5
     csrw vstart, t6
-    mv sp, t0
+    addi sp, s0, -272
     ld t1, 256(sp)
     fscsr t1
     probe_rv64_floating fld
-    addi sp, sp, 272
+    mv sp, s0
+    .cfi_def_cfa_register sp
+    ld s0, 64(sp)
     .endm
 
     // The frame: PtRegs (264), nothing (8), T0 (later nothing), the stub's end (later the stub), the handler,
@@ -181,6 +188,8 @@ probe_riscv64_return_\state:
     .type probe_riscv64_detour_\state, @function
 probe_riscv64_detour_\state:
     .cfi_startproc
+    // As a trap: what is returned to is the place itself, not what follows a call.
+    .cfi_signal_frame
     .cfi_def_cfa sp, 304
     probe_rv64_volatile sd
     probe_rv64_preserved sd
