@@ -68,12 +68,7 @@ fn reg_13_a_signal_handler_in_a_registration_or_a_look_at_the_objects_does_not_w
         // The bound of a test that hangs.
         // SAFETY: no handler, so the default action.
         unsafe { libc::alarm(60) };
-        // Not by libc's `signal`, which leaves most of the set as it was: docs/emulators.md, riscv64.
-        // SAFETY: all zero is a valid `sigaction`.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = on_signal as *const () as libc::sighandler_t;
-        // SAFETY: the handler is this test's, and runs only where it sends the signal.
-        assert_eq!(unsafe { libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut()) }, 0);
+        common::install(libc::SIGUSR1, on_signal);
         let _probe = probes()
             .register(Kprobe::at("dl_iterate_phdr").pre(|_| {
                 if CALLS_LEFT.load(SeqCst) != 0 && CALLS_LEFT.fetch_sub(1, SeqCst) == 1 {

@@ -189,8 +189,7 @@ fn hit_12_signals_during_hits_lose_nothing() {
                 }),
         )
         .unwrap();
-    // SAFETY: `tick` is a signal handler that only adds and calls a pure function.
-    unsafe { libc::signal(libc::SIGALRM, tick as *const () as usize) };
+    common::install(libc::SIGALRM, tick);
     // SAFETY: of this thread.
     let this = unsafe { libc::pthread_self() } as usize;
     // To this thread alone, one after the other, at changing moments of its hits.

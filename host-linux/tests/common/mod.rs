@@ -11,6 +11,17 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// As `signal(2)`, but the whole set is written: libc's leaves a part as it was, in which QEMU 7.2 looks for the
+/// mask on riscv64 (docs/emulators.md).
+pub fn install(signal: i32, handler: extern "C" fn(i32)) {
+    // SAFETY: all zero is a valid `sigaction`.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as *const () as libc::sighandler_t;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY: the tests' handlers keep to what a handler may do.
+    assert_eq!(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) }, 0);
+}
+
 /// A counter for a handler, which lives for ever.
 pub fn counter() -> &'static AtomicUsize {
     Box::leak(Box::new(AtomicUsize::new(0)))
