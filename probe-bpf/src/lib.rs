@@ -6,6 +6,8 @@ extern crate alloc;
 
 pub mod asm;
 mod disasm;
+mod fault;
+mod helpers;
 pub mod insn;
 mod load;
 pub mod map;
@@ -14,8 +16,10 @@ mod run;
 mod step;
 mod sync;
 
+pub use fault::{Cause, Fault};
+pub use helpers::{COUNT, COUNT_KEY, Helpers, MAP_HELPERS, NoHelpers, RECORD, VALUE};
 pub use insn::Insn;
 pub use load::{LoadError, MAX_INSNS, Program, Refusal};
 pub use map::Map;
 pub use memory::STACK_LEN;
-pub use run::{COUNT, COUNT_KEY, Cause, Fault, Helpers, MAP_HELPERS, Machine, NoHelpers, RECORD, VALUE};
+pub use run::Machine;

@@ -3,9 +3,9 @@
 //! An allow-list: an instruction that is not named here is refused, and so are fields that RFC 9669 wants to
 //! be zero (section 3.1).
 
+use crate::helpers::{Helpers, MAP_HELPERS};
 use crate::insn::{Insn, X, alu, atomic, class, jmp, mode, size, wide};
 use crate::memory::value_address;
-use crate::run::{Helpers, MAP_HELPERS};
 use crate::step::{Op, Step};
 use alloc::vec::Vec;
 use core::fmt;

@@ -2,9 +2,9 @@
 //! region, the rest is an offset in it, checked at each access. So no program reaches anything else, and the
 //! engine needs no unsafe code.
 
+use crate::fault::Cause;
 use crate::insn::atomic;
 use crate::map::Map;
-use crate::run::Cause;
 use crate::sync::{AtomicU64, Relaxed};
 
 /// How many bytes of stack a program has.

@@ -1,45 +1,11 @@
 //! Running a loaded program: no lock, no allocation, no panic, and an end (PRG_1). May be called in any hit.
 
+use crate::fault::{Cause, Fault};
+use crate::helpers::{COUNT, COUNT_KEY, Helpers, MAP_HELPERS, NoHelpers, RECORD, VALUE};
 use crate::load::Program;
 use crate::map::Map;
 use crate::memory::{CONTEXT, Memory, STACK, STACK_LEN, value_address};
 use crate::step::{Op, Step};
-use core::fmt;
-
-/// Adds r2 to the counter r1; 0.
-pub const COUNT: i32 = 0x7000_0001;
-/// Counts r2, signed, in the histogram r1; 0.
-pub const RECORD: i32 = 0x7000_0002;
-/// Adds r4 to the sum of the key r2 (its low word) and r3 (its high word) in the hash r1; 0, or 1 where it
-/// did not fit.
-pub const COUNT_KEY: i32 = 0x7000_0003;
-/// The address of value r2 of the array r1; 0 where there is none.
-pub const VALUE: i32 = 0x7000_0004;
-
-/// The helpers of the engine itself: all others are the caller's. The numbers that the kernel uses are free.
-pub const MAP_HELPERS: [i32; 4] = [COUNT, RECORD, COUNT_KEY, VALUE];
-
-/// The functions that a program may call beside [`MAP_HELPERS`]. They run in hits: no lock, no allocation, no
-/// panic, and an end.
-pub trait Helpers {
-    /// Whether there is a helper of this number. Asked when a program is loaded.
-    fn is_known(&self, number: i32) -> bool;
-    /// Calls it with r1 to r5; returns the value of r0, or `None` to end the program.
-    fn call(&self, number: i32, arguments: [u64; 5]) -> Option<u64>;
-}
-
-/// No helper but those for maps.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoHelpers;
-
-impl Helpers for NoHelpers {
-    fn is_known(&self, _: i32) -> bool {
-        false
-    }
-    fn call(&self, _: i32, _: [u64; 5]) -> Option<u64> {
-        None
-    }
-}
 
 /// What one run works on.
 #[derive(Clone, Copy, Debug)]
@@ -56,73 +22,6 @@ pub struct Machine<'a, H = NoHelpers> {
     /// How many instructions may be executed.
     pub budget: u32,
 }
-
-/// Why a run ended before its EXIT. Its counts up to then stay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// The index of the instruction.
-    pub pc: usize,
-    /// What was wrong.
-    pub cause: Cause,
-}
-
-/// What ends a run before its EXIT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Cause {
-    /// An access outside of all regions.
-    OutOfBounds {
-        /// The program's address.
-        addr: u64,
-        /// How many bytes.
-        len: usize,
-    },
-    /// An access to a map's value that its length does not divide.
-    Unaligned {
-        /// The program's address.
-        addr: u64,
-        /// How many bytes.
-        len: usize,
-    },
-    /// A store into the context.
-    ReadOnly {
-        /// The program's address.
-        addr: u64,
-    },
-    /// All instructions that were allowed have been executed.
-    BudgetSpent,
-    /// A helper that does not serve this kind of map, or an index without a map.
-    WrongMap {
-        /// The helper.
-        helper: i32,
-        /// r1.
-        map: u64,
-    },
-    /// A helper of the caller's that has ended the program, or no longer exists.
-    Helper {
-        /// Its number.
-        number: i32,
-    },
-    /// Not reached by any program that was loaded.
-    NoInstruction,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "instruction {}: ", self.pc)?;
-        match self.cause {
-            Cause::OutOfBounds { addr, len } => write!(f, "{len} bytes at {addr:#x} are in no region"),
-            Cause::Unaligned { addr, len } => write!(f, "{len} bytes of a map at {addr:#x} are not aligned"),
-            Cause::ReadOnly { addr } => write!(f, "the context at {addr:#x} cannot be written"),
-            Cause::BudgetSpent => f.write_str("no instruction more may be executed"),
-            Cause::WrongMap { helper, map } => write!(f, "helper {helper:#x} is not for map {map}"),
-            Cause::Helper { number } => write!(f, "helper {number} has ended the program"),
-            Cause::NoInstruction => f.write_str("there is no instruction"),
-        }
-    }
-}
-
-impl core::error::Error for Fault {}
 
 /// Registers: sixteen, more than the eleven in use, so that no index of four bits is outside.
 type Registers = [u64; 16];
