@@ -27,7 +27,7 @@ use core::arch::{asm, global_asm};
 use probe_core::CodeAddr;
 use probe_core::arch::{NativeArch, NativeCalls, NativeJumps, SaveSet};
 
-/// The immediate of the jump probe's return trap: next to that of places, to be told apart in a dump.
+/// The immediate of the jprobe's return trap: next to that of places, to be told apart in a dump.
 const JPROBE_IMM: u16 = insn::PROBE_IMM + 1;
 
 global_asm!(
@@ -256,7 +256,7 @@ probe_aarch64_\kind\()_\state:
 probe_aarch64_detour_resume:
     brk #{jprobe_imm}
 
-    // The trap that a jump probe's handler returns to; the NOP before it is what an unwinder looks up.
+    // The trap that a jprobe's handler returns to; the NOP before it is what an unwinder looks up.
     .globl probe_aarch64_jprobe_return
     .hidden probe_aarch64_jprobe_return
     nop

@@ -1,4 +1,4 @@
-//! Calls: arguments, return value, return address, return stubs, jump probes.
+//! Calls: arguments, return value, return address, return stubs, jprobes.
 //!
 //! The Procedure Call Standard for the Arm 64-bit Architecture (AAPCS64, IHI 0055, release 2023Q3). The
 //! return address of a call is in X30 until the function saves it, so return probes replace X30 *before* the
@@ -20,7 +20,7 @@ use probe_core::arch::{MemFault, Memory};
 const REGISTER_ARGUMENTS: usize = 8;
 /// The size of a return stub.
 pub(crate) const STUB_LEN: usize = 8;
-/// How much of the caller's argument area a jump probe copies: 32 stack words.
+/// How much of the caller's argument area a jprobe copies: 32 stack words.
 pub(crate) const ARGUMENT_AREA: usize = 256;
 
 pub(crate) fn argument<M: Memory>(regs: &PtRegs, index: usize, memory: &M) -> Option<usize> {

@@ -244,7 +244,7 @@ probe_riscv64_detour_\state:
 probe_riscv64_detour_resume:
     c.ebreak
 
-    // The trap that a jump probe's handler returns to; the NOP before it is what an unwinder looks up.
+    // The trap that a jprobe's handler returns to; the NOP before it is what an unwinder looks up.
     .globl probe_riscv64_jprobe_return
     .hidden probe_riscv64_jprobe_return
     nop

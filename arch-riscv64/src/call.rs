@@ -1,9 +1,9 @@
-//! Calls: arguments, return value, return address, return stubs, jump probes.
+//! Calls: arguments, return value, return address, return stubs, jprobes.
 //!
 //! The RISC-V Calling Convention (psABI 1.0). The return address of a call is in RA until the function saves
 //! it, so return probes replace RA on the function's first instruction, or behind its landing pad. Functions
-//! that are called with another link register (`__riscv_save_0` and its kin: T0) return through that one: they
-//! are `Arrival::OTHER_LINK`, by unwind information or by name.
+//! that are called with another link register (`__riscv_save_0` and its kin: T0) return through that one:
+//! they are `Arrival::OTHER_LINK`, by unwind information or by name.
 //!
 //! Not supported: Zicfiss. A shadow stack holds the real return address, and `sspopchk` traps at a return to
 //! a stub. Pure; on the hit path but for [`fill_stubs`].
@@ -17,7 +17,7 @@ use probe_core::arch::{MemFault, Memory};
 const REGISTER_ARGUMENTS: usize = 8;
 /// The size of a return stub.
 pub(crate) const STUB_LEN: usize = 8;
-/// How much of the caller's argument area a jump probe copies: 32 stack words.
+/// How much of the caller's argument area a jprobe copies: 32 stack words.
 pub(crate) const ARGUMENT_AREA: usize = 256;
 
 pub(crate) fn argument<M: Memory>(regs: &PtRegs, index: usize, memory: &M) -> Option<usize> {

@@ -1,4 +1,4 @@
-//! Manifests of packages, read and changed as TOML: what is left alone stays as it is written.
+//! Manifests of packages, read and changed as TOML: everything that is not changed stays as it is written.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! The one table of what is supported and tested: every target with its mode, linker, runner and needs.
+//! The one table of supported and tested targets: every target with its mode, linker, runner and needs.
 //!
 //! Set-up, the local test run, the lints, `.cargo/config.toml`, both hosted CI descriptions and the README's
 //! support table are derived from [`TARGETS`]. To support another target, add a row (CONTRIBUTING.md says

@@ -1,4 +1,4 @@
-//! What cargo knows about the workspace.
+//! Cargo's knowledge of the workspace.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

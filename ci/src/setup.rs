@@ -1,4 +1,4 @@
-//! `cargo ci setup`: what the machine must have, what it lacks, and installing that.
+//! `cargo ci setup`: the programs and targets that the machine must have; installs those that it lacks.
 //!
 //! Only what is missing is installed, by name and after saying so. A machine that has everything is left
 //! alone, also without a network. Elsewhere than on Debian and Ubuntu the missing packages are printed, not

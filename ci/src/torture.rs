@@ -1,4 +1,4 @@
-//! The long forms: what is too long for `cargo ci test`, which has a short form of each. One command each,
+//! The long tests; `cargo ci test` has a short form of each. One command each,
 //! `cargo ci torture NAME`; docs/reliability.md has what they last said.
 
 use std::path::Path;

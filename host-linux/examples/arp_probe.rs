@@ -1,4 +1,4 @@
-//! A call chain seen by a jump probe and two return probes, with private data from entry to return.
+//! A call chain seen by a jprobe and two return probes, with private data from entry to return.
 //!
 //! `cargo run -p probe-host-linux --example arp_probe`
 //!

@@ -1,4 +1,4 @@
-//! A jump probe on a function of libc: its arguments by its own signature.
+//! A jprobe on a function of libc: its arguments by its own signature.
 //!
 //! `cargo run -p probe-host-linux --example jprobe_example`
 

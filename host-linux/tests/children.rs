@@ -1,4 +1,4 @@
-//! Children that share their maker's memory, and children for which the kernel takes all handlers away.
+//! Children that share their parent's memory, and children for which the kernel takes all handlers away.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Jump probes: a handler with the probed function's own signature.
+//! Jprobes: a handler with the probed function's own signature.
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! Transparency on the architecture itself: each instruction class executed unprobed and probed from the same
-//! states (HIT_1, HIT_9, HIT_11), trampolines (RET_4), unwinding (RET_7), the jump probes' trap (JMP_2) and
+//! states (HIT_1, HIT_9, HIT_11), trampolines (RET_4), unwinding (RET_7), the jprobes' trap (JMP_2) and
 //! publication (SAFE_3).
 //!
 //! `cargo test -p probe-arch-aarch64 --target aarch64-unknown-linux-musl --test native`, under QEMU's user

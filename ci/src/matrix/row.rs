@@ -1,4 +1,4 @@
-//! What a row of the table says: a backend, a target, what they need.
+//! The row of a target in the table: a backend, a target, what they need.
 
 use super::NATIVE;
 

@@ -1,4 +1,4 @@
-//! What is shown of steps: while they run, and how they have ended.
+//! The report about steps: while they run, and how they have ended.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;

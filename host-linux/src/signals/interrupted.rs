@@ -10,7 +10,7 @@ use crate::threads;
 /// handler.
 pub(crate) fn block_asynchronous() -> Option<SignalSet> {
     let context = interrupted()?;
-    // A signal that waits for the end of a jump probe's handler has left its mask: what runs now goes on in
+    // A signal that waits for the end of a jprobe's handler has left its mask: what runs now goes on in
     // the function.
     let mask = threads::current().and_then(|block| block.deferral.take_kept_mask()).unwrap_or(context.mask());
     context.set_mask(mask.union(BLOCKED));

@@ -1,4 +1,4 @@
-//! What the tests share. Probes are process-wide, so every test of a program takes the one lock.
+//! The common part of the tests. Probes are process-wide, so every test of a program takes the one lock.
 #![allow(dead_code, unreachable_pub, reason = "not every test program uses everything")]
 
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::Relaxed};
@@ -11,8 +11,8 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As `signal(2)`, but the whole set is written: libc's leaves a part as it was, in which QEMU 7.2 looks for the
-/// mask on riscv64 (docs/emulators.md).
+/// As `signal(2)`, but the whole set is written: libc's leaves a part as it was, in which QEMU 7.2 looks for
+/// the mask on riscv64 (docs/emulators.md).
 pub fn install(signal: i32, handler: extern "C" fn(i32)) {
     // SAFETY: all zero is a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! What tests of either backend are written with.
+//! Helpers for tests of either backend.
 
 use super::toy::*;
 use probe_core::{Kprobe, Kretprobe, Place};

@@ -1,4 +1,4 @@
-//! What probes cost: bytes, time, and nothing left behind.
+//! The cost of probes: bytes, time, and nothing left behind.
 
 use super::*;
 use std::time::{Duration, Instant};

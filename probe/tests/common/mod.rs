@@ -1,4 +1,4 @@
-//! What the tests of the command share.
+//! The common part of the command's tests.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
 pub mod userland;

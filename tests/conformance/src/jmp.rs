@@ -1,4 +1,4 @@
-//! Jump probes: JMP_1 … JMP_3.
+//! Jprobes: JMP_1 … JMP_3.
 
 use crate::check::{Outcome, equal, ok};
 use crate::targets::call;

@@ -1,4 +1,4 @@
-//! Which programs are run, and on what.
+//! The programs that are run, and their inputs.
 
 #[path = "../../../probe/tests/common/userland.rs"]
 mod userland;

@@ -1,4 +1,4 @@
-//! What must hold for any input, as functions of bytes.
+//! Properties that hold for any input, as functions of bytes.
 //!
 //! The same functions are fed by fuzzers (the folder `fuzz`, `cargo ci job fuzz`) and by a seeded generator
 //! (`tests/short.rs`, a part of the tests). Each ends by itself where everything is as it should be, and
