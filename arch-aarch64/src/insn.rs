@@ -37,8 +37,7 @@ impl Class {
     }
 }
 
-// ---- breakpoints: C4.1.65 exception generation
-// --------------------------------------------------------------
+// ---- breakpoints: C4.1.65 exception generation ------------------------------------------------------------
 
 /// `brk #imm16`.
 pub(crate) const BRK: Class = Class::new(0xffe0_001f, 0xd420_0000);
@@ -68,8 +67,7 @@ pub(crate) const fn breakpoint(imm: u16) -> u32 {
     0xd420_0000 | (imm as u32) << 5
 }
 
-// ---- PC-relative data: C4.1.92, C4.1.94
-// ---------------------------------------------------------------------
+// ---- PC-relative data: C4.1.92, C4.1.94 -------------------------------------------------------------------
 
 /// `adr Xd, label`.
 pub(crate) const ADR: Class = Class::new(0x9f00_0000, 0x1000_0000);
@@ -80,8 +78,7 @@ pub(crate) const LDR_LITERAL: Class = Class::new(0x3b00_0000, 0x1800_0000);
 /// The SIMD&FP half of [`LDR_LITERAL`].
 pub(crate) const LDR_LITERAL_SIMD: Class = Class::new(0x3f00_0000, 0x1c00_0000);
 
-// ---- branches: C4.1.64 to C4.1.72
-// ---------------------------------------------------------------------------
+// ---- branches: C4.1.64 to C4.1.72 -------------------------------------------------------------------------
 
 /// `b label`.
 pub(crate) const B: Class = Class::new(0xfc00_0000, 0x1400_0000);
@@ -120,8 +117,7 @@ pub(crate) const DRPS: Class = Class::exactly(0xd6bf_03e0);
 /// Everything in "branches, exception generating and system instructions" (bits 28:26 = 101).
 pub(crate) const BRANCH_EXCEPTION_SYSTEM: Class = Class::new(0x1c00_0000, 0x1400_0000);
 
-// ---- FEAT_PAuth_LR (Arm A64 instruction set, DDI 0602, 2024-03)
-// ---------------------------------------------
+// ---- FEAT_PAuth_LR (Arm A64 instruction set, DDI 0602, 2024-03) -------------------------------------------
 
 /// `retaasppc label`, `retabsppc label` (bit 21).
 pub(crate) const RETASPPC: Class = Class::new(0xffc0_001f, 0x5500_001f);
@@ -135,8 +131,7 @@ pub(crate) const PACISPPC: Class = Class::new(0xffff_dbff, 0xdac1_83fe);
 /// `pacm`: the next PACI*SP, AUTI*SP or RETA* takes the PC into its modifier.
 pub(crate) const PACM: Class = Class::exactly(0xd503_24ff);
 
-// ---- sequences that must not be interrupted
-// -----------------------------------------------------------------
+// ---- sequences that must not be interrupted ---------------------------------------------------------------
 
 /// Load/store exclusive, acquire/release, compare and swap: size o2 L o1 (C4.1.94).
 const EXCLUSIVE_SPACE: Class = Class::new(0x3f00_0000, 0x0800_0000);
@@ -185,8 +180,7 @@ pub(crate) const fn monitor(word: u32) -> Monitor {
     Monitor::Untouched
 }
 
-// ---- hints, barriers, PSTATE, system registers: C4.1.66 to C4.1.71, C5
-// --------------------------------------
+// ---- hints, barriers, PSTATE, system registers: C4.1.66 to C4.1.71, C5 ------------------------------------
 
 /// The hint space: `hint #imm7`, imm7 in bits 11:5.
 pub(crate) const HINT: Class = Class::new(0xffff_f01f, 0xd503_201f);
@@ -223,8 +217,7 @@ pub(crate) const fn sysreg(op0: u16, op1: u16, crn: u16, crm: u16, op2: u16) -> 
     op0 << 14 | op1 << 11 | crn << 7 | crm << 3 | op2
 }
 
-// ---- landing pads and function entries
-// ----------------------------------------------------------------------
+// ---- landing pads and function entries --------------------------------------------------------------------
 
 /// `bti`, `bti c`, `bti j`, `bti jc`: hints 32, 34, 36, 38 (C6.2.41).
 pub(crate) const BTI: Class = Class::new(0xffff_ff3f, 0xd503_241f);
@@ -232,8 +225,7 @@ pub(crate) const BTI: Class = Class::new(0xffff_ff3f, 0xd503_241f);
 /// `paciasp`, `pacibsp`: hints 25 and 27, which are landing pads too (C6.2.253).
 pub(crate) const PACI_SP: Class = Class::new(0xffff_ffbf, 0xd503_233f);
 
-// ---- fields
-// -------------------------------------------------------------------------------------------------
+// ---- fields -----------------------------------------------------------------------------------------------
 
 /// `bits` bits of `word` from bit `low`, unsigned.
 pub(crate) const fn field(word: u32, low: u32, bits: u32) -> u32 {

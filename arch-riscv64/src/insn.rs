@@ -47,8 +47,7 @@ impl Class {
     }
 }
 
-// ---- breakpoints and the system: I 2.8, II 3.3
-// ---------------------------------------------------------------
+// ---- breakpoints and the system: I 2.8, II 3.3 ------------------------------------------------------------
 
 /// `c.ebreak` (I 27.5.4).
 pub(crate) const C_EBREAK: Class = Class::new(0xffff, 0x9002);
@@ -77,8 +76,7 @@ pub(crate) const FENCE_I: Class = Class::new(0x707f, 0x100f);
 /// `cbo.inval`, `cbo.clean`, `cbo.flush`, `cbo.zero` (I 19.7).
 pub(crate) const CBO: Class = Class::new(0x7fff, 0x200f);
 
-// ---- what reads or writes the program counter: I 2.4.1, 2.5, 27.4
-// ---------------------------------------------
+// ---- what reads or writes the program counter: I 2.4.1, 2.5, 27.4 -----------------------------------------
 
 /// `auipc rd, imm`.
 pub(crate) const AUIPC: Class = Class::new(0x7f, 0x17);
@@ -105,16 +103,14 @@ pub(crate) const C_NOP: Class = Class::new(0xffff, 0x0001);
 /// `nop`: `addi x0, x0, 0`.
 pub(crate) const NOP: Class = Class::new(0xffff_ffff, 0x0000_0013);
 
-// ---- reservations: I 13.2
-// ------------------------------------------------------------------------------------
+// ---- reservations: I 13.2 ---------------------------------------------------------------------------------
 
 /// `lr.w`, `lr.d`: width in funct3.
 pub(crate) const LR: Class = Class::new(0xf9f0_607f, 0x1000_202f);
 /// `sc.w`, `sc.d`.
 pub(crate) const SC: Class = Class::new(0xf800_607f, 0x1800_202f);
 
-// ---- what is none
-// -------------------------------------------------------------------------------------------
+// ---- what is none -----------------------------------------------------------------------------------------
 
 /// `c.unimp`: the all-zero halfword, defined illegal (I 27.2).
 pub(crate) const C_UNIMP: Class = Class::new(0xffff, 0x0000);

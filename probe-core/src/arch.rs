@@ -207,8 +207,7 @@ pub unsafe trait Arch: Sized + 'static {
     /// simulated instructions and the arguments of a jprobe's handler are written there.
     const TRAP_GAP: usize;
 
-    // ---- decoding
-    // -------------------------------------------------------------------------------------------
+    // ---- decoding -----------------------------------------------------------------------------------------
 
     /// The length in bytes of the instruction that `bytes` starts with, or `None` where it cannot be told.
     ///
@@ -236,8 +235,7 @@ pub unsafe trait Arch: Sized + 'static {
         0
     }
 
-    // ---- executing one instruction
-    // ---------------------------------------------------------------------------
+    // ---- executing one instruction ------------------------------------------------------------------------
 
     /// The address of the breakpoint that was just hit: the saved pc, or the place derived from it (x86 saves
     /// the address behind the breakpoint).

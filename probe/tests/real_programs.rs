@@ -94,8 +94,7 @@ fn git_log_shows_its_files() {
     assert!(traced.named("malloc%return").any(|event| event["args"]["size"].as_u64().unwrap() > 0));
 }
 
-// ---- objects that come later
-// --------------------------------------------------------------------------------------
+// ---- objects that come later ------------------------------------------------------------------------------
 
 /// Runs Python and returns what it prints.
 fn python(script: &str) -> String {
@@ -197,8 +196,7 @@ fn an_indirect_function_of_a_later_library_is_planted_at_the_next_load() {
     assert_eq!(values, [4, 5]);
 }
 
-// ---- children made with all signals blocked
-// -----------------------------------------------------------------------
+// ---- children made with all signals blocked ---------------------------------------------------------------
 
 #[test]
 #[cfg_attr(

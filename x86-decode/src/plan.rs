@@ -15,8 +15,7 @@ const _: () = assert!(size_of::<Plan>() <= 16);
 /// The effect of an instruction, or how its slot is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    // ---- run in a slot
-    // ----------------------------------------------------------------------------------------
+    // ---- run in a slot ------------------------------------------------------------------------------------
     /// The slot holds the instruction unchanged.
     Copy,
     /// The slot holds the instruction with the RIP-relative displacement at byte `displacement_at` moved.
@@ -47,8 +46,7 @@ pub enum Effect {
         borrowed: u8,
     },
 
-    // ---- simulated
-    // --------------------------------------------------------------------------------------------
+    // ---- simulated ----------------------------------------------------------------------------------------
     /// NOP and ENDBR.
     Nop,
     /// JMP rel.

@@ -254,8 +254,7 @@ fn copy_segments(regs: &mut Native, from: &Native) {
     }
 }
 
-// ---- detours
-// ---------------------------------------------------------------------------------------------------
+// ---- detours ----------------------------------------------------------------------------------------------
 
 /// What the word of a detour is the address of.
 #[repr(C)]
@@ -411,8 +410,7 @@ fn a_jprobe_returns_to_a_breakpoint() {
     assert!(Backend::is_breakpoint(&[first]));
 }
 
-// ---- unwinding
-// -------------------------------------------------------------------------------------------------
+// ---- unwinding --------------------------------------------------------------------------------------------
 
 /// The table that the frame description refers to: one word per stub.
 static REAL: [AtomicUsize; CHUNK_LEN / STUB_LEN] = [const { AtomicUsize::new(0) }; CHUNK_LEN / STUB_LEN];

@@ -308,7 +308,7 @@ impl<H: Host> Probes<H> {
     ) -> bool {
         regs.set_pc(point.place);
         let is_simulated = point.method == Method::Simulate;
-        // What it pushes then would lie on the stack that this runs on.
+        // A simulated push would then write to the stack that this runs on.
         let is_lowered = is_simulated && regs.sp() < sp;
         if is_lowered || !is_simulated {
             let wait = if is_lowered { Wait::Lowered } else { Wait::Copy };
@@ -320,7 +320,7 @@ impl<H: Host> Probes<H> {
             return is_lowered;
         }
         let before = *regs;
-        // Where it faults, the copy does, too.
+        // If it faults, the copy does, too.
         if H::Arch::simulate(&point.plan, point.place, regs, self.host.memory()).is_err() {
             return false;
         }

@@ -26,7 +26,7 @@ impl<H: Host> Probes<H> {
         if let Some((detour, original)) = self.detour_at(at, section) {
             regs.set_pc(original);
             if original == detour.place {
-                // Whoever else is in a copy with a frame is not in the first one (`Probes::miss_detour`).
+                // Any other context in a copy with a frame is not in the first copy (`Probes::miss_detour`).
                 self.end_copy(here, detour);
             }
             match detour.point(section) {

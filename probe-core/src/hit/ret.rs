@@ -33,8 +33,7 @@ impl<H: Host> Probes<H> {
         fast::return_from_stub::<H>
     }
 
-    // ---- into a call
-    // ------------------------------------------------------------------------------------------------
+    // ---- into a call --------------------------------------------------------------------------------------
 
     /// Follows a call from its entry, if there is an instance and the entry handler wants it. Returns what
     /// has been done to the registers, other than the return address.
@@ -187,8 +186,7 @@ impl<H: Host> Probes<H> {
         Ok(())
     }
 
-    // ---- out of a call
-    // ----------------------------------------------------------------------------------------------
+    // ---- out of a call ------------------------------------------------------------------------------------
 
     /// Brings a call home that has returned to `stub`: all calls that share the return address, innermost
     /// first. This needs no list and no task, and trusts none.

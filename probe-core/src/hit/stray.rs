@@ -48,7 +48,7 @@ impl<H: Host> Probes<H> {
         if !point.text.is_planted() {
             return self.stray(point.place, regs, section);
         }
-        // Its breakpoint could not be removed: the program goes on as if it had been.
+        // Its breakpoint could not be removed: the program goes on as if there were none.
         regs.set_pc(point.place);
         if point.has_slot() {
             return self.execute_bare(point, regs);

@@ -125,7 +125,7 @@ impl<H: Host> Probes<H> {
 
     pub(super) fn set_disabled(&self, node: &Node<H::Arch>, wish: Wish) -> Result<(), EnableError> {
         if wish == Wish::Disable {
-            // At once, whoever holds the lock.
+            // At once, even if another context holds the lock.
             node.set(DISABLED);
         }
         if self.is_in_handler() {

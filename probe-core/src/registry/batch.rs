@@ -109,7 +109,7 @@ impl<H: Host> Probes<H> {
             self.free_leaving(&mut lock, &mut leaving);
         }
         self.clean_arrays(&mut lock);
-        // What the handlers own may call us when it is dropped: not under the lock.
+        // Values that the handlers own may call us when they are dropped: not under the lock.
         drop(lock);
         drop(wanted);
         done.map_err(|(index, error)| BatchError { index, error })?;
@@ -183,7 +183,7 @@ impl<H: Host> Probes<H> {
             probe.node.clear(STARTING);
             handles.push(Probe::new(self, probe.node));
         }
-        // What had a jump gets another one, if it can.
+        // Points that had a jump get another one, if they can.
         if jumps.try_reserve(lifted.len()).is_ok() {
             jumps.append(&mut lifted);
         }
@@ -324,14 +324,14 @@ impl<H: Host> Probes<H> {
 
     /// Gives jumps back to points that have lost them for nothing.
     fn jump_again<'g>(&'static self, books: &mut OpenBooks<'g, H>, mut lifted: Vec<&'g Point<H::Arch>>) {
-        // Who has no other probes has gone.
+        // Points without other probes have gone.
         lifted.retain(|point| point.nodes().next().is_some());
         if lifted.is_empty() {
             return;
         }
         // All cores see the text that has been restored, before a jump is laid over it.
         self.host.sync_cores();
-        // What could not be written before can hardly be written now, and keeps its breakpoint.
+        // Text that could not be written before can hardly be written now, and keeps its breakpoint.
         let _ = self.unoptimise_points(books.hold, &lifted);
         // They have detours.
         let _ = self.optimise_points(books, &Plans::none(), &mut lifted);

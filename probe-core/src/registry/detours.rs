@@ -66,7 +66,7 @@ impl<H: Host> Probes<H> {
     ) {
         points.sort_unstable_by_key(|point| point.place);
         for point in points {
-            // Whoever cannot have one keeps its breakpoint.
+            // A point that cannot have one keeps its breakpoint.
             let _ = self.detour_for(books, plans, point);
         }
     }

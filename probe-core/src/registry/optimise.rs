@@ -90,7 +90,7 @@ impl<H: Host> Probes<H> {
         plans: &Plans,
         mut points: Vec<&'g Point<H::Arch>>,
     ) {
-        // What cannot be written stays a breakpoint, which is what has been promised.
+        // A jump that cannot be written stays a breakpoint, as promised.
         let _ = self.optimise_points(books, plans, &mut points);
     }
 

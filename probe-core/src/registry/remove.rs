@@ -77,7 +77,7 @@ impl<H: Host> Probes<H> {
             if let Some(Err(error)) = node.as_ref().map(|node| self.disarm_leaving(books.hold(), node))
                 && let Some(node) = node.take()
             {
-                // Its breakpoint keeps it: what is retired below is only what is disarmed.
+                // Its breakpoint keeps it: only disarmed nodes are retired below.
                 node.clear(LEAVING);
                 kept(node, RemoveError::Text(error));
             }
@@ -106,7 +106,7 @@ impl<H: Host> Probes<H> {
                 points.push(point);
             }
         }
-        // What fails here fails again when its breakpoint is to be removed, and is told then.
+        // A failure here comes again when its breakpoint is removed, and is reported then.
         let _ = self.unoptimise_points(hold, &points);
     }
 
@@ -140,7 +140,7 @@ impl<H: Host> Probes<H> {
         for node in nodes.iter().flatten() {
             let point = node.point(books.hold);
             if point.is(IN_TABLE) && !point.is(STEPPED) {
-                // If it fails, a second trap is all that it costs.
+                // A failure only costs a second trap.
                 let _ = self.let_tail_jump(&point);
             }
         }
@@ -306,7 +306,7 @@ impl<H: Host> Probes<H> {
             return;
         }
         self.settle_watches(books);
-        // What fails is tried again by the next call.
+        // The next call tries again what fails.
         if self.sync_all(books.hold()).is_err() {
             self.switches.note_change();
         }

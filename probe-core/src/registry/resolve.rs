@@ -295,7 +295,7 @@ impl<H: Host> Probes<H> {
         let distance = usize::try_from(offset).map_err(|_| outside())?;
         let at = function.start.checked_add(distance).ok_or_else(outside)?;
         let is_inside = if len_bytes == 0 && distance != 0 {
-            // The table does not say how long it is; what covers the address does.
+            // The table does not say how long it is; the symbol that covers the address does.
             self.function_at(at).is_some_and(|other| other.start == function.start)
         } else {
             distance == 0 || distance < len_bytes

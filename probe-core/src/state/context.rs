@@ -93,8 +93,7 @@ impl<A: Arch> Context<A> {
         self.word.store(sections.wrapping_add(SECTION_ONE), Release);
     }
 
-    // ---- for other contexts
-    // -----------------------------------------------------------------------------------------
+    // ---- for other contexts -------------------------------------------------------------------------------
 
     /// The raw word, for code that waits for its change.
     pub(crate) fn word(&self) -> &AtomicUsize {
@@ -237,8 +236,7 @@ impl<'c, A: NativeArch> Running<'c, A> {
         Self { context, _stays: PhantomData }
     }
 
-    // ---- sections
-    // -----------------------------------------------------------------------------------------------------
+    // ---- sections -----------------------------------------------------------------------------------------
 
     /// The word, for [`Running::open_idle`]; `None` when a hit is active.
     #[inline(always)]
@@ -310,8 +308,7 @@ impl<'c, A: NativeArch> Running<'c, A> {
         Some(Step { running: self, word, point: NonNull::new(frame.point())? })
     }
 
-    // ---- the probe whose handler runs
-    // -------------------------------------------------------------------------------
+    // ---- the probe whose handler runs ---------------------------------------------------------------------
 
     /// Notes whose handler runs from here on.
     #[inline(always)]
@@ -414,7 +411,7 @@ impl<'s, A: NativeArch> Here<'s, A> {
         A::program_order();
         // SAFETY: as in `push`.
         unsafe { frame.fill(Wait::Step, point, kept) };
-        // Release: whoever sees the section end sees the frame, and keeps its point.
+        // Release: a context that sees the section end sees the frame, and keeps its point.
         context.word.store(word.wrapping_add(SECTION_ONE + DEPTH_ONE), Release);
     }
 

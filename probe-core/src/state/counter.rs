@@ -133,7 +133,7 @@ impl Share {
     /// Nobody counts with it any more.
     fn free(&self) {
         self.hits.clear();
-        // Release: it is 0 for whoever has it next.
+        // Release: it is 0 for its next user.
         self.probe.store(0, Release);
     }
 }
@@ -160,7 +160,7 @@ impl Shares {
         let (whose, share) = self.of(context, probe);
         let _ = whose.compare_exchange(0, context.address(), Relaxed, Relaxed);
         if whose.load(Relaxed) == context.address() {
-            // Acquire: what was counted for another probe has been cleared.
+            // Acquire: the counts for another probe have been cleared.
             let _ = share.probe.compare_exchange(0, probe.address(), Acquire, Relaxed);
         }
     }
@@ -252,7 +252,7 @@ mod two_words {
         #[cold]
         #[inline(never)]
         fn note_half_turn(&self) {
-            // Release: who sees the half turn sees the low word that has made it.
+            // Release: a reader that sees the half turn sees the low word that has made it.
             self.half_turns.fetch_add(1, Release);
         }
 

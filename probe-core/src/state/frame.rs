@@ -125,7 +125,7 @@ impl<A: NativeArch> Frame<A> {
         let (slot_word, state) = unsafe { state.assume_init() };
         self.wait.store(Wait::Nothing as u8, Relaxed);
         A::program_order();
-        // Release: whoever sees the frame gone sees what was done with its point.
+        // Release: a context that sees the frame gone sees what was done with its point.
         self.point.store(ptr::null_mut(), Release);
         Kept { newest, slot_word, state }
     }

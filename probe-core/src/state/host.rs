@@ -132,8 +132,7 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// vector registers.
     const SAVE_SET: SaveSet;
 
-    // ---- text
-    // -----------------------------------------------------------------------------------------------
+    // ---- text ---------------------------------------------------------------------------------------------
 
     /// Copies live text, with the breakpoints in it, from `at` and returns how many bytes were readable.
     fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize;
@@ -179,8 +178,7 @@ pub unsafe trait Host: Sync + Sized + 'static {
         let _ = chunk;
     }
 
-    // ---- contexts and tasks
-    // -----------------------------------------------------------------------------------
+    // ---- contexts and tasks -------------------------------------------------------------------------------
 
     /// The context that is running this, and no other one: who is given it changes it by plain stores. Called
     /// on the hit path: no lock, no allocation. `None` where there is no room for another one; then probes'
@@ -239,8 +237,7 @@ pub unsafe trait Host: Sync + Sized + 'static {
     #[inline(always)]
     fn leave_copy(&self) {}
 
-    // ---- symbols
-    // ----------------------------------------------------------------------------------------------
+    // ---- symbols ------------------------------------------------------------------------------------------
 
     /// Calls `found` with every symbol called `name`.
     fn find_symbols(&self, name: &str, found: &mut dyn FnMut(&Symbol<'_>));
@@ -263,8 +260,7 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// [`Probeable::Refused`] for.
     fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>));
 
-    // ---- optional powers
-    // ----------------------------------------------------------------------------------------
+    // ---- optional powers ----------------------------------------------------------------------------------
 
     /// The processor's debug registers, for [`Probes::watch`](crate::Probes::watch).
     ///
@@ -274,8 +270,7 @@ pub unsafe trait Host: Sync + Sized + 'static {
         Err(Refusal::unsupported("host.no_watchpoints", "this host watches no memory"))
     }
 
-    // ---- the rest
-    // -----------------------------------------------------------------------------------------------
+    // ---- the rest -----------------------------------------------------------------------------------------
 
     /// Called again and again while the core waits for another context. May yield; must let that context run.
     fn relax(&self) {

@@ -113,8 +113,7 @@ impl<A: Arch> Instance<A> {
         owner.cast()
     }
 
-    // ---- into a call
-    // ------------------------------------------------------------------------------------------------
+    // ---- into a call --------------------------------------------------------------------------------------
 
     /// Binds it, taken, to a call whose home is `home`; from here on the stub may be returned to.
     #[inline(always)]
@@ -122,7 +121,7 @@ impl<A: Arch> Instance<A> {
         self.real.store(real.as_usize(), Relaxed);
         // SAFETY: whoever has made the pool has said that the word stays as long as the pool.
         let shown = unsafe { &*self.home };
-        // It lies beside other calls', and most often calls come from where the last one came from.
+        // The word is beside other calls' words, and most calls come from where the last one came from.
         if shown.load(Relaxed) != home.as_usize() {
             shown.store(home.as_usize(), Relaxed);
         }
@@ -156,8 +155,7 @@ impl<A: Arch> Instance<A> {
         self.calls.get() == 0
     }
 
-    // ---- out of a call
-    // ----------------------------------------------------------------------------------------------
+    // ---- out of a call ------------------------------------------------------------------------------------
 
     /// Takes a call back that the entry handler does not want.
     #[inline(never)]

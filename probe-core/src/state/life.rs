@@ -146,14 +146,13 @@ impl LifeWord {
         self.look().is(Life::Returned)
     }
 
-    // ---- into a call
-    // ------------------------------------------------------------------------------------------------
+    // ---- into a call --------------------------------------------------------------------------------------
 
     /// Free → Taken, if the word still is what was seen, which was free.
     #[inline(always)]
     pub(crate) fn take(&self, Seen(life): Seen) -> bool {
         let taken = life.wrapping_add(TURN_ONE + Life::Taken as u32);
-        // Acquire: what was last done with the instance has been done before. Release: whoever sees it taken
+        // Acquire: the last use of the instance comes before. Release: a context that sees it taken
         // sees which ones the context had given back before.
         self.0.compare_exchange(life, taken, AcqRel, Relaxed).is_ok()
     }
@@ -200,8 +199,7 @@ impl LifeWord {
         self.0.store(life.wrapping_add(TURN_ONE + Life::Pending as u32), Release);
     }
 
-    // ---- out of a call
-    // ----------------------------------------------------------------------------------------------
+    // ---- out of a call ------------------------------------------------------------------------------------
 
     /// Pending, PendingChain, GivenUp → Claimed: begins to end the call.
     pub(crate) fn claim(&self) -> Option<Claimed> {
@@ -253,7 +251,7 @@ impl LifeWord {
     #[inline(always)]
     pub(crate) fn release(&self) -> Back {
         let life = self.0.load(Relaxed) & !LIFE;
-        // Where a map tells of it, the map is the last that is told. Release: as in `release_newest`.
+        // The map, if it is in one, is told last. Release: as in `release_newest`.
         if life & MAPPED == 0 {
             self.0.store(life, Release);
             Back::Done

@@ -262,8 +262,7 @@ impl<A: Arch> Pool<A> {
         unsafe { &*instance.ends_address().cast::<Self>() }
     }
 
-    // ---- the probe
-    // ----------------------------------------------------------------------------------------------------
+    // ---- the probe ----------------------------------------------------------------------------------------
 
     /// The owner of the own instance; [`Instance::of_owner`] leads back from there.
     pub(crate) fn owner(&self) -> *const FirstOwner {
@@ -291,8 +290,7 @@ impl<A: Arch> Pool<A> {
         self.fall_silent();
     }
 
-    // ---- taking
-    // -------------------------------------------------------------------------------------------------------
+    // ---- taking -------------------------------------------------------------------------------------------
 
     /// The place that holds the instance which this context had last.
     #[inline(always)]
@@ -388,8 +386,7 @@ impl<A: Arch> Pool<A> {
         }
     }
 
-    // ---- growing
-    // ------------------------------------------------------------------------------------------------------
+    // ---- growing ------------------------------------------------------------------------------------------
 
     /// How large it is.
     pub(crate) fn size(&self) -> Size {
@@ -419,7 +416,7 @@ impl<A: Arch> Pool<A> {
         let last = self.batches().last().unwrap_or(&self.first);
         // SAFETY: made by `batch`, and this pool's from here on.
         let added = unsafe { batch.as_ref() }.instances.len();
-        // Release: whoever finds it finds it whole.
+        // Release: a context that finds it finds it whole.
         last.next.store(batch.as_ptr(), Release);
         self.calls.store(self.calls.load(Relaxed) + added, Relaxed);
     }
@@ -432,8 +429,7 @@ impl<A: Arch> Pool<A> {
         })
     }
 
-    // ---- looking
-    // ------------------------------------------------------------------------------------------------------
+    // ---- looking ------------------------------------------------------------------------------------------
 
     /// Whether no call is followed any more: every instance has come back or was given up. Reliable only when
     /// no context takes one any more.

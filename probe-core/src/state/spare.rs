@@ -73,7 +73,7 @@ impl<S: Copy> Spares<S> {
     /// Whether one stands for the step in `slot` whose stack pointer is now `sp`.
     #[inline(always)]
     pub(crate) fn holds(&self, slot: CodeAddr, sp: usize) -> bool {
-        // Whoever has filled one sees that.
+        // The context that has filled one sees that.
         self.used.load(Relaxed) != 0 && self.find(slot, sp).is_some()
     }
 

@@ -159,8 +159,7 @@ impl<H: Host> StubChunk<H> {
         self.free.load(Relaxed).wrapping_add(1) == self.users.len()
     }
 
-    // ---- under the registry's lock
-    // ------------------------------------------------------------------------------------
+    // ---- under the registry's lock ------------------------------------------------------------------------
 
     /// Adds free stubs to `stubs`, each with its word, until it has `wanted`.
     pub(crate) fn find_free(

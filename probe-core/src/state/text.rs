@@ -265,7 +265,7 @@ impl<A: Arch> Texts<A> {
             }
             result
         });
-        // Not where an instruction is still itself: what lies between are its operands.
+        // Not if an instruction still stands there: the bytes between are its operands.
         if result.is_ok() {
             if A::Jumps::JUMP_LEN > A::BREAKPOINT.len() {
                 host.sync_cores();
@@ -294,7 +294,7 @@ impl<A: Arch> Texts<A> {
         let is_half = |point: &&Point<A>| {
             matches!(Standing::<H>::of(point), Standing::Jump(_, Stage::Starts | Stage::Tail))
         };
-        // What has been written in vain is undone; that it can be is as likely as anything here.
+        // Writes that have become useless are undone, as far as text can be written.
         let undone =
             self.lift_from_tails(host, jumps.iter().map(|(Breakpoint(point), _)| *point).filter(is_half));
         result.and(undone)

@@ -64,8 +64,7 @@ pub fn heap_range() -> (usize, usize) {
     (exec_range().1, Native::RAM.1)
 }
 
-// ---- page tables
-// ----------------------------------------------------------------------------------------------
+// ---- page tables ------------------------------------------------------------------------------------------
 
 #[repr(C, align(4096))]
 struct Table([u64; 512]);
@@ -220,8 +219,7 @@ fn map_all(at: usize, physical: usize, pages: usize, protection: Protection) {
     cpu::synchronise_all();
 }
 
-// ---- memory on demand
-// -------------------------------------------------------------------------------------------
+// ---- memory on demand -------------------------------------------------------------------------------------
 
 /// Where memory appears when it is first accessed.
 pub const DEMAND: usize = 0x5000_0000;
@@ -253,8 +251,7 @@ pub fn forget_demanded() {
     }
 }
 
-// ---- text
-// ---------------------------------------------------------------------------------------------------
+// ---- text -------------------------------------------------------------------------------------------------
 
 /// Stores `bytes` at `at` through the alias, four aligned bytes at once where they are four, and publishes
 /// them.
@@ -304,8 +301,7 @@ fn alias_of(start: usize, len_bytes: usize) -> Option<usize> {
     Some(block.physical + (start - block.at) + ALIAS)
 }
 
-// ---- executable memory
-// -----------------------------------------------------------------------------------------
+// ---- executable memory ------------------------------------------------------------------------------------
 
 /// Executable memory that is mapped at another address than its own.
 struct FarBlock {

@@ -88,8 +88,7 @@ impl Write for Output {
     }
 }
 
-// ---- SHA-256 (FIPS 180-4)
-// ---------------------------------------------------------------------------------------
+// ---- SHA-256 (FIPS 180-4) ---------------------------------------------------------------------------------
 
 /// The round constants, 4.2.2.
 const K: [u32; 64] = [
@@ -174,8 +173,7 @@ fn sha256(output: &mut Output) {
     digest.into_iter().for_each(|word| output.push_word(word));
 }
 
-// ---- sorting
-// ----------------------------------------------------------------------------------------------------
+// ---- sorting ----------------------------------------------------------------------------------------------
 
 /// Hoare's quicksort of `len` words.
 #[unsafe(no_mangle)]
@@ -259,8 +257,7 @@ fn sort(output: &mut Output) {
     halves.into_iter().for_each(|half| output.push_word(half.into()));
 }
 
-// ---- regular expressions
-// ----------------------------------------------------------------------------------------
+// ---- regular expressions ----------------------------------------------------------------------------------
 
 /// Whether `regex` (literals, `.`, `*`, `^`, `$`; ends with a zero byte) matches somewhere in `text` (the
 /// same).
@@ -341,8 +338,7 @@ fn regex(output: &mut Output) {
     }
 }
 
-// ---- floating point
-// ---------------------------------------------------------------------------------------------
+// ---- floating point ---------------------------------------------------------------------------------------
 
 /// The cube root of `x` by Newton's method, in both widths: moves between the register files, compares and
 /// converts.
@@ -371,8 +367,7 @@ fn float(output: &mut Output) {
     }
 }
 
-// ---- the C library
-// ----------------------------------------------------------------------------------------------
+// ---- the C library ----------------------------------------------------------------------------------------
 
 fn printf(output: &mut Output) {
     let values = [0.1, -1234.5678, 6.02214076e23, 1e-60, f64::INFINITY];
