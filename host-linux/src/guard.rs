@@ -12,7 +12,7 @@
 //! program's stack behind a bigger one, as a hit needs room. The calls are found by their code: the number as
 //! a constant, the call a few instructions later.
 //!
-//! The module `children` gives each child a thread block and handlers of its own.
+//! The module `by_number` sees what goes through libc's `syscall`; the module `children` gives each child a thread block and handlers of its own.
 //!
 //! The guard serves every program that is probed, whoever embeds this crate: it acts at libc's own system
 //! calls, under all names. An agent that is loaded before libc (`agent/hooks` of `probe trace`) interposes
@@ -22,12 +22,14 @@
 //! handlers may run while `sigsuspend`, `ppoll` or the like waits with our signals in its set; system calls
 //! that the program makes without libc.
 
+mod by_number;
 mod children;
 
+use self::by_number::change_action;
 use crate::arch::{LOAD_LEN, Leads, Regs, SYSCALL, SyscallCode};
 use crate::signals::{self, NEVER_BLOCKED, interrupted};
 use crate::symbols::objects::{self, Object, Role};
-use crate::sys::{Action, AltStack, SignalSet};
+use crate::sys::{AltStack, SignalSet};
 use crate::{Hit, Kprobe, Native, Probe, blacklist, memory, process};
 use core::ffi::c_int;
 use probe_core::arch::{Arch, Jumps, Memory, Regs as _};
@@ -259,31 +261,6 @@ fn change_mask(
     let after = after.without(libc::SIGKILL).without(libc::SIGSTOP);
     let cleaned = SignalSet::from_bits(after.bits() & !(NEVER_BLOCKED.bits() & !before.bits()));
     interrupted::set_interrupted_mask(cleaned);
-    if old != 0 && !write(old, &before.to_memory()) {
-        return Some(-(libc::EFAULT as isize));
-    }
-    Some(0)
-}
-
-/// `rt_sigaction(signal, new, old, len)`.
-fn change_action(
-    &[signal, new, old, len]: &[usize; 4],
-    read: &dyn Fn(usize, &mut [u8]) -> bool,
-    write: &dyn Fn(usize, &[u8]) -> bool,
-) -> Option<isize> {
-    if len != size_of::<SignalSet>() {
-        return None;
-    }
-    let signal = signal as c_int;
-    let mut bytes = [0; size_of::<Action>()];
-    if new != 0 && !read(new, &mut bytes) {
-        return Some(-(libc::EFAULT as isize));
-    }
-    let new = (new != 0).then(|| Action::from_memory(bytes));
-    let before = match signals::install_action(signal, new.as_ref()) {
-        Ok(before) => before,
-        Err(errno) => return Some(-(errno as isize)),
-    };
     if old != 0 && !write(old, &before.to_memory()) {
         return Some(-(libc::EFAULT as isize));
     }

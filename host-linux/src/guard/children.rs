@@ -12,6 +12,7 @@
 //!
 //! The probes stand on libc's functions and not on their system calls, so that no child wakes up in a slot.
 
+use super::by_number;
 use crate::arch::{self, SYSCALL};
 use crate::symbols::objects::Object;
 use crate::{Hit, Kprobe, Native, process, signals, sys, threads};
@@ -69,6 +70,8 @@ fn before_syscall(hit: &mut Hit<'_>) -> Flow {
         libc::SYS_clone3 => hit.argument(1).and_then(|arguments| flags_at(&hit.memory(), arguments)),
         libc::SYS_seccomp => return confines(true),
         libc::SYS_prctl => return confines(hit.argument(1) == Some(libc::PR_SET_SECCOMP as usize)),
+        libc::SYS_rt_sigprocmask => return by_number::before_mask(hit),
+        libc::SYS_rt_sigaction => return by_number::before_action(hit),
         _ => return Flow::Continue,
     };
     let flags = flags.unwrap_or(0);

@@ -5,7 +5,7 @@
 //! expects it.
 
 use super::installing::is_handler;
-use super::owned::{BLOCKED, NEVER_BLOCKED, OWNED_SET};
+use super::owned::{BLOCKED, NEVER_BLOCKED, OWNED_SET, run_in};
 use super::program::{action_of, exchange};
 use super::recorded::Called;
 use super::stack::{give_way, is_on_stack, leave, take_back};
@@ -87,7 +87,7 @@ fn call(handler: usize, action: &Action, called: Called, info: &mut SigInfo, con
     };
     arch::check_alignment(context.checks_alignment());
     // SAFETY: as above; `info` and `context` are the kernel's own frame, still live.
-    unsafe { handler(signal, info, context.as_ptr()) };
+    run_in(context, || unsafe { handler(signal, info, context.as_ptr()) });
     arch::check_alignment(false);
     leave(context);
     sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));

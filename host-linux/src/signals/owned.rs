@@ -1,5 +1,6 @@
 //! Which signals are ours, and which must not be blocked.
 
+use crate::arch::UContext;
 use crate::sys::SignalSet;
 use core::ffi::c_int;
 
@@ -17,3 +18,12 @@ pub const NEVER_BLOCKED: SignalSet =
 
 /// The signals that are blocked while a handler of ours runs: all but those that its own work may raise.
 pub(crate) const BLOCKED: SignalSet = SignalSet::from_bits(!OWNED_SET.bits());
+
+/// Runs a handler of the program's, which may write into its `context` what is to be blocked behind it. Signals
+/// that must not be blocked stay unblocked.
+pub(crate) fn run_in(context: UContext, handler: impl FnOnce()) {
+    let before = context.mask();
+    handler();
+    let never = NEVER_BLOCKED.bits() & !before.bits();
+    context.set_mask(SignalSet::from_bits(context.mask().bits() & !never));
+}

@@ -1,4 +1,5 @@
 // asks: may a program block every signal through libc's syscall() and go on hitting? (HIT_13, sigprocmask(2))
+// documented * stdout: host-linux/README.md: SIGTRAP, SIGSEGV and SIGBUS are never blocked
 #include "stranger.h"
 
 #define CALL(how, set, old) syscall(SYS_rt_sigprocmask, how, set, old, 8)
