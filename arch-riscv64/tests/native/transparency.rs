@@ -37,6 +37,8 @@ fn elsewhere(value: u64) -> u64 {
     if (1 << 16..1 << 40).contains(&value) { value | 1 << 45 } else { value }
 }
 
+/// An offset of 12 bits, and eight vector registers.
+const FURTHEST_LOAD: usize = 4096;
 const ARENA: usize = Core::ARENA;
 const DATA: usize = Core::DATA;
 
@@ -48,7 +50,12 @@ fn state(machine: &Machine, random: &mut Random, values: Values) -> PtRegs {
             Values::Data => {
                 (machine.data() + DATA / 4 + random.below(DATA / 2)) as u64 & !(random.next() & 15)
             }
-            Values::Code => (machine.arena() + ARENA / 4 + random.below(ARENA / 2)) as u64,
+            // Not so near that a load reads the place, where a breakpoint stands.
+            Values::Code => {
+                let at = machine.arena() + ARENA / 4 + random.below(ARENA / 2);
+                let is_near = at.abs_diff(machine.place()) < FURTHEST_LOAD;
+                (if is_near { at + 2 * FURTHEST_LOAD } else { at }) as u64
+            }
         };
     }
     regs
