@@ -247,7 +247,7 @@ pub(crate) const TARGETS: &[Target] = &[
             file("libgcc-{gcc}-dev-riscv64-cross", "/usr/lib/gcc-cross/riscv64-linux-gnu/*/crtbeginS.o"),
             program("gcc-riscv64-linux-gnu", "riscv64-linux-gnu-gcc"),
         ],
-        selected: &[GUARD, WORK, RISCV64_BACKEND],
+        selected: &[GUARD, &["probe-trace", "--test", "work", "--test", "riscv64"], RISCV64_BACKEND],
         generated: Some(Long {
             test: ["probe-arch-riscv64", "native", "generated"],
             variable: ("PROBE_GENERATE", "100000"),
