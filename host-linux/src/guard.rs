@@ -12,7 +12,8 @@
 //! program's stack behind a bigger one, as a hit needs room. The calls are found by their code: the number as
 //! a constant, the call a few instructions later.
 //!
-//! The module `by_number` sees what goes through libc's `syscall`; the module `children` gives each child a thread block and handlers of its own.
+//! The module `by_number` sees what goes through libc's `syscall`; the module `children` gives each child a
+//! thread block and handlers of its own.
 //!
 //! The guard serves every program that is probed, whoever embeds this crate: it acts at libc's own system
 //! calls, under all names. An agent that is loaded before libc (`agent/hooks` of `probe trace`) interposes

@@ -127,7 +127,17 @@ unsafe extern "C" fn before_fork() {
 }
 
 unsafe extern "C" fn after_fork_parent() {
+    threads::release();
     // SAFETY: `before_fork` has run in this thread.
+    unsafe { release() };
+}
+
+/// Gives back what [`before_fork`] took.
+///
+/// # Safety
+/// It has run in this thread, or in the one that this is the copy of.
+unsafe fn release() {
+    // SAFETY: the caller's promise.
     unsafe { watch::release() };
     // SAFETY: as above.
     unsafe { signals::release() };
@@ -143,7 +153,7 @@ unsafe extern "C" fn after_fork_parent() {
 
 unsafe extern "C" fn after_fork_child() {
     // SAFETY: this thread is the copy of the one in which `before_fork` has run.
-    unsafe { after_fork_parent() };
+    unsafe { release() };
     objects::forked();
     threads::forked();
     watch::forked();

@@ -28,7 +28,7 @@ pub(crate) use self::block::Block;
 pub use self::block::Words;
 pub(crate) use self::dead::Exits;
 pub use self::dead::on_thread_end;
-pub(crate) use self::shared::hold;
+pub(crate) use self::shared::{hold, release};
 
 use self::table::Table;
 use crate::arch::{self, Native, UContext};

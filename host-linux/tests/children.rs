@@ -139,6 +139,60 @@ fn hit_7_a_fork_of_a_thread_that_shares_its_storage_goes_on_with_what_it_has() {
     assert!(threads::threads_known() <= before + 1);
 }
 
+/// What the first handler of a forked child has found in the thread's words.
+static FOUND: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs in the child before the library's own handler, which was registered later.
+extern "C" fn first_in_child() {
+    let hit_as_made = children_work(1) == 5;
+    let kept = threads::words().map_or(0, |words| words[0].load(Relaxed));
+    FOUND.store(if hit_as_made { kept } else { 0 }, Relaxed);
+}
+
+#[test]
+fn hit_7_a_fork_of_a_thread_that_shares_its_storage_has_its_block_from_the_start() {
+    let name = "hit_7_a_fork_of_a_thread_that_shares_its_storage_has_its_block_from_the_start";
+    // Handlers run in the order in which they were registered: this one has to come before the library's.
+    if common::has_run_alone(name) {
+        return;
+    }
+    let _alone = alone();
+    // SAFETY: the handler does what a forked child may do.
+    assert_eq!(unsafe { libc::pthread_atfork(None, None, Some(first_in_child)) }, 0);
+    let guard = guard_signals().unwrap();
+    let probe = probes().register(Kprobe::at("children_work").pre(|_| ())).unwrap();
+    std::thread::spawn(move || {
+        extern "C" fn nothing(_: *mut c_void) -> c_int {
+            0
+        }
+        let mut stack = stack();
+        let flags = libc::CLONE_VM | libc::SIGCHLD;
+        // SAFETY: as in `beside_a_child`.
+        let pid = unsafe { libc::clone(nothing, stack.as_mut_ptr_range().end.cast(), flags, null_mut()) };
+        if pid >= 0 {
+            // SAFETY: nobody wants the status.
+            assert_eq!(unsafe { libc::waitpid(pid, null_mut(), 0) }, pid);
+        }
+        assert_eq!(children_work(1), 5);
+        threads::words().unwrap()[0].store(77, Relaxed);
+        // Twice: the second fork finds nothing of the first.
+        for _ in 0..2 {
+            let pid = children_fork();
+            if pid == 0 {
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(c_int::from(FOUND.load(Relaxed) != 77)) };
+            }
+            let mut status = -1;
+            // SAFETY: `status` is writable.
+            assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+            assert_eq!(status, 0);
+        }
+    })
+    .join()
+    .unwrap();
+    drop((probe, guard));
+}
+
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn children_fork() -> c_int {

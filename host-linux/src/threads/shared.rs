@@ -6,6 +6,7 @@
 //! that.
 
 use super::block::Block;
+use super::copy;
 use super::dead::reclaim_if_dead;
 use super::number::Word;
 use super::owner::NOBODY;
@@ -36,7 +37,16 @@ pub(super) fn share(block: &Block) {
 /// The calling thread's block, if it has one although its word is zero.
 #[cold]
 pub(super) fn current() -> Option<&'static Block> {
-    if ANY.load(Ordering::Relaxed) { find(sys::thread_id()) } else { None }
+    if !ANY.load(Ordering::Relaxed) {
+        return None;
+    }
+    find(sys::thread_id()).or_else(forking)
+}
+
+/// The block of the thread that has forked this process, in which [`forked`] has not been called yet.
+fn forking() -> Option<&'static Block> {
+    let number = FORKING.load(Ordering::Relaxed);
+    if number != NOBODY && copy::is_copy() { find(number) } else { None }
 }
 
 /// The block of thread `number`, which shares the calling thread's word.
@@ -64,6 +74,11 @@ pub(crate) fn hold() {
     if ANY.load(Ordering::Relaxed) {
         FORKING.store(sys::thread_id(), Ordering::Relaxed);
     }
+}
+
+/// After a fork, in the process that has forked.
+pub(crate) fn release() {
+    FORKING.store(NOBODY, Ordering::Relaxed);
 }
 
 /// In a fork's child: the word is its own again, as no other thread shares its memory.
