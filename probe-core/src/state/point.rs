@@ -346,23 +346,39 @@ impl<A: Arch> Node<A> {
     }
 
     pub(crate) fn set(&self, flag: u32) {
-        self.flags.fetch_or(flag, AcqRel);
+        let before = self.flags.fetch_or(flag, AcqRel);
         if flag & SILENT != 0 {
-            self.fall_silent();
+            self.tell(before | flag);
         }
     }
 
     pub(crate) fn clear(&self, flag: u32) {
-        self.flags.fetch_and(!flag, AcqRel);
-        if !self.is_silent() {
-            self.hits.speak();
-            if let Handlers::Return(half) = &self.handlers {
-                half.speak();
-            }
-            // A handler may have disabled it meanwhile.
-            if self.is_silent() {
+        let before = self.flags.fetch_and(!flag, AcqRel);
+        self.tell(before & !flag);
+    }
+
+    /// Writes what the flags say into the words that hits look at instead; again where somebody else, a
+    /// handler or the registry, has changed the flags meanwhile.
+    fn tell(&self, mut flags: u32) {
+        loop {
+            if flags & SILENT == 0 {
+                self.speak();
+            } else {
                 self.fall_silent();
             }
+            // An exchange, not a load: of two who write at the same time, one sees what the other has changed.
+            let now = self.flags.fetch_or(0, AcqRel);
+            if (now & SILENT == 0) == (flags & SILENT == 0) {
+                return;
+            }
+            flags = now;
+        }
+    }
+
+    fn speak(&self) {
+        self.hits.speak();
+        if let Handlers::Return(half) = &self.handlers {
+            half.speak();
         }
     }
 
