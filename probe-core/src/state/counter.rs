@@ -3,6 +3,8 @@
 //! On 32-bit processors a counter is two words. A 64-bit atomic would be a loop at best; without vectors it
 //! goes through the floating-point unit, whose registers a kernel's hit path may not touch.
 
+#![allow(unexpected_cfgs, reason = "`probe_loom` is set by tests/models alone")]
+
 use crate::state::owner::{FirstOwner, Identity, Ownership};
 use crate::sync::{Acquire, AtomicUsize, Relaxed, Release};
 use core::ptr;
@@ -10,6 +12,8 @@ use core::ptr;
 pub(crate) use one_word::Counter;
 #[cfg(not(target_pointer_width = "64"))]
 pub(crate) use two_words::Counter;
+#[cfg(probe_loom)]
+pub(crate) use two_words::Counter as TwoWords;
 
 /// Counts hits, exactly. The first context has a word of its own, which it alone adds to. When a second one
 /// comes, each adds to its own [`Shares`]: contexts that take turns in writing one word spend more on that
@@ -210,8 +214,10 @@ mod one_word {
     }
 }
 
-#[cfg(any(test, not(target_pointer_width = "64")))]
+#[cfg(any(test, probe_loom, not(target_pointer_width = "64")))]
 mod two_words {
+    #![cfg_attr(target_pointer_width = "64", allow(dead_code, reason = "for tests and models"))]
+
     use crate::sync::{Acquire, AtomicU32, Relaxed, Release};
 
     /// Counts events.
@@ -274,8 +280,8 @@ mod two_words {
         }
 
         /// As if `count` events had been.
-        #[cfg(test)]
-        fn at(count: u64) -> Self {
+        #[cfg(any(test, probe_loom))]
+        pub(crate) fn at(count: u64) -> Self {
             let (counter, low) = (Self::new(), count as u32);
             counter.low.store(low, Relaxed);
             counter.half_turns.store(((count >> 32) as u32) << 1 | low >> 31, Relaxed);

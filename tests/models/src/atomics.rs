@@ -7,6 +7,8 @@
 
 #[path = "freed.rs"]
 mod freed;
+#[path = "parts.rs"]
+mod parts;
 #[path = "weaken.rs"]
 mod weaken;
 

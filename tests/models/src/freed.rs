@@ -3,6 +3,8 @@
 
 extern crate std;
 
+use crate::state::counter::{HitCounter, NOBODY};
+use crate::state::owner::{FirstOwner, NOBODYS};
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicPtr as RealPtr, Ordering::Relaxed as RealRelaxed};
 use std::boxed::Box;
@@ -10,7 +12,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What ends each atomic, by where that lies.
-type Used = RefCell<BTreeMap<usize, Box<dyn Fn()>>>;
+type Used = RefCell<BTreeMap<usize, Box<dyn Fn(Ends)>>>;
 
 std::thread_local! {
     /// Where each atomic lies that has been used, and what ends it.
@@ -19,20 +21,45 @@ std::thread_local! {
     static TOO_EARLY: Cell<bool> = const { Cell::new(false) };
 }
 
+/// The core's statics with atomics: where they lie, and how long they are. Models that use them run one at a
+/// time (those of jumps).
+const STATICS: [(fn() -> usize, usize); 2] = [
+    (|| (&raw const NOBODY).addr(), size_of::<HitCounter>()),
+    (|| (&raw const NOBODYS).addr(), size_of::<FirstOwner>()),
+];
+
+/// Until when an atomic is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// The memory that it lies in is freed.
+    Freed,
+    /// The execution ends; it is used again in the next one.
+    Execution,
+}
+
 /// Begins an execution.
 pub(super) fn begin() {
-    drop(USED.take());
+    let used = USED.take();
+    // Statics are there still.
+    for (start, len_bytes) in STATICS {
+        used.range(start()..start() + len_bytes).for_each(|(_, used)| used(Ends::Execution));
+    }
+    drop(used);
     TOO_EARLY.set(false);
 }
 
 /// Notes that an atomic is used from here on.
 pub(super) fn note<T: 'static>(cell: &RealPtr<T>, behind: *mut T, free: fn(*mut T)) {
     let at = core::ptr::from_ref(cell);
-    let end = Box::new(move || {
-        // SAFETY: the memory is about to be freed: it is there still.
+    let end = Box::new(move |ends| {
+        // SAFETY: the memory is about to be freed: it is there still. Or it is a static's.
         let cell = unsafe { &*at };
-        cell.store(core::ptr::without_provenance_mut(FREED), RealRelaxed);
-        free(behind);
+        if ends == Ends::Freed {
+            cell.store(core::ptr::without_provenance_mut(FREED), RealRelaxed);
+            free(behind);
+        } else {
+            cell.store(core::ptr::null_mut(), RealRelaxed);
+        }
     });
     let before = USED.with_borrow_mut(|used| used.insert(at.addr(), end));
     drop(before);
@@ -53,7 +80,7 @@ extern "C" fn probe_models_free(start: usize, len_bytes: usize) -> bool {
     let mut has_some = false;
     while let Ok(Some(end)) = USED.try_with(take) {
         has_some = true;
-        if !std::thread::panicking() && catch_unwind(AssertUnwindSafe(&end)).is_err() {
+        if !std::thread::panicking() && catch_unwind(AssertUnwindSafe(|| end(Ends::Freed))).is_err() {
             TOO_EARLY.set(true);
         }
     }

@@ -1,22 +1,24 @@
-//! A machine for models: a few bytes of text that are loom's, stacks and slots that are not (each is one context's alone
-//! while it matters), and processors that run the toy instruction set of probe-core's own tests.
+//! A machine for models: a few bytes of text that are loom's, stacks and slots that are not (each is one
+//! context's alone while it matters), and processors that run the toy instruction set of probe-core's own
+//! tests.
 
 use crate::toy::backend::*;
 use crate::toy::instructions::*;
 use loom::sync::atomic::{AtomicU8, Ordering::*, fence};
-use probe_core::arch::{Access, Arch, MemFault, Memory, SaveSet};
-use probe_core::error::TextError;
-use probe_core::host::{Blacklisted, Context, Host, Probeable, Symbol, Task};
+use probe_core::arch::{Access, Arch, MemFault, Memory, Resume, SaveSet};
+use probe_core::error::{Refusal, TextError};
+use probe_core::host::{Blacklisted, Context, Host, Probeable, Symbol, Task, Watchpoints};
 use probe_core::traps::Trap;
-use probe_core::{CodeAddr, Probes};
+use probe_core::{CodeAddr, Probes, WatchRange};
 use std::cell::{Cell, RefCell};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Where text begins: NOP, ADD r0 5, RETURN.
+/// Where text begins: NOP, ADD r0 5, NOP, RETURN.
 pub(crate) const TEXT: usize = 0x1000;
-/// The function's bytes, and what nobody executes.
-const CODE: [u8; 12] = [NOP, ADD, 0, 5, RETURN, NOP, NOP, NOP, NOP, NOP, NOP, NOP];
+/// The function's bytes, and what nobody executes. A jump at its start takes all but the RETURN.
+const CODE: [u8; 13] = [NOP, ADD, 0, 5, NOP, RETURN, NOP, NOP, NOP, NOP, NOP, NOP, NOP];
 /// Where that lies.
-pub(crate) const PADDING: std::ops::Range<usize> = 5..CODE.len();
+pub(crate) const PADDING: std::ops::Range<usize> = 6..CODE.len();
 /// Where a call returns to.
 const HOME: usize = 0x100;
 /// How many processors there are, and tasks.
@@ -69,7 +71,8 @@ unsafe impl Sync for ModelHost {}
 // SAFETY: as above.
 unsafe impl Send for ModelHost {}
 
-/// Executable memory, at real addresses: the core reads its own words there. The same blocks in every execution.
+/// Executable memory, at real addresses: the core reads its own words there. The same blocks in every
+/// execution.
 struct Blocks {
     all: Vec<&'static [Cell<u8>]>,
     taken: usize,
@@ -163,7 +166,7 @@ unsafe impl Host for ModelHost {
         BLOCKS.with_borrow_mut(|blocks| blocks.freed += 1);
     }
     fn context(&self) -> Option<&Context<Toy>> {
-        Some(&self.contexts[CPU.with(Cell::get)])
+        self.contexts.get(CPU.with(Cell::get))
     }
     fn task(&self) -> Option<&Task<Toy>> {
         Some(&self.tasks[TASK.with(Cell::get)])
@@ -191,6 +194,9 @@ unsafe impl Host for ModelHost {
         if is_text(at.as_usize()) { Probeable::Yes } else { Probeable::NotText }
     }
     fn for_each_blacklisted(&self, _: &mut dyn FnMut(&Blacklisted<'_>)) {}
+    fn watchpoints(&self) -> Result<&dyn Watchpoints, Refusal> {
+        Ok(self)
+    }
     fn relax(&self) {
         loom::thread::yield_now();
     }
@@ -204,7 +210,8 @@ const FUNCTION: Symbol<'static> =
 
 pub(crate) type Machine = Probes<ModelHost>;
 
-/// A machine that lives as long as the model's closure needs it, and is not freed: the core's statics never are.
+/// A machine that lives as long as the model's closure needs it, and is not freed: the core's statics never
+/// are.
 pub(crate) fn machine() -> &'static Machine {
     BLOCKS.with_borrow_mut(|blocks| (blocks.taken, blocks.freed) = (0, 0));
     let host = ModelHost {
@@ -218,6 +225,9 @@ pub(crate) fn machine() -> &'static Machine {
     };
     Box::leak(Box::new(Probes::new(host)))
 }
+
+/// Code for which there is no room for a context.
+pub(crate) const NOWHERE: usize = CPUS;
 
 /// Makes this thread that processor, with a task of its own.
 pub(crate) fn be(cpu: usize) {
@@ -244,6 +254,11 @@ pub(crate) fn enter(machine: &'static Machine) -> ToyRegs {
     regs
 }
 
+/// Where the call returns to that runs in its first instruction.
+pub(crate) fn return_address(machine: &'static Machine, regs: &ToyRegs) -> CodeAddr {
+    CodeAddr::new(machine.host().memory.read_usize(regs.sp).expect("a stack"))
+}
+
 /// Runs it to its end, in the same task; what it returns.
 pub(crate) fn finish(machine: &'static Machine, mut regs: ToyRegs) -> usize {
     while regs.pc != HOME {
@@ -254,19 +269,22 @@ pub(crate) fn finish(machine: &'static Machine, mut regs: ToyRegs) -> usize {
 
 fn step(machine: &'static Machine, regs: &mut ToyRegs) {
     let mut insn = [0; 9];
+    let at = regs.pc;
     let read = machine.host().read_text(CodeAddr::new(regs.pc), &mut insn[..1]);
     let len = match insn[0] {
-        SLOT_JUMP => 9,
+        SLOT_JUMP | DETOUR_CALL | ENTRY_CALL => 9,
         opcode => len_of(opcode).unwrap_or(1),
     };
     assert_eq!(read, 1, "nothing lies at {:#x}", regs.pc);
     // What stands behind a breakpoint is another instruction's.
-    if insn[0] != BREAK && len > 1 {
+    if is_text(at) {
+        // The whole instruction is fetched at once, and its first byte says that it still stands there.
+        insn[1..].iter_mut().zip(&CODE[at - TEXT + 1..]).for_each(|(byte, code)| *byte = *code);
+    } else if insn[0] != BREAK && len > 1 {
         machine.host().read_text(CodeAddr::new(regs.pc + 1), &mut insn[1..len]);
     }
     match insn[0] {
         BREAK => {
-            let at = regs.pc;
             regs.pc += 1;
             let trap = machine.traps().breakpoint(regs);
             assert!(matches!(trap, Trap::Handled), "nobody's breakpoint at {at:#x}: {trap:?}");
@@ -275,6 +293,11 @@ fn step(machine: &'static Machine, regs: &mut ToyRegs) {
             regs.pc = u64::from_le_bytes(insn[1..].try_into().expect("eight bytes")) as usize;
         }
         STUB => return_from_stub(machine, regs),
+        jump @ DETOUR_JUMP..=LAST_DETOUR_JUMP => regs.pc = detour_of(at, jump).expect("a detour"),
+        DETOUR_CALL | ENTRY_CALL => {
+            let word = u64::from_le_bytes(insn[1..].try_into().expect("eight bytes")) as usize;
+            call_from_detour(word, insn[0] == ENTRY_CALL, regs);
+        }
         NOP => regs.pc += 1,
         ADD => {
             regs.r[usize::from(insn[1])] += usize::from(insn[2]);
@@ -286,6 +309,52 @@ fn step(machine: &'static Machine, regs: &mut ToyRegs) {
         }
         other => panic!("{other:#x} at {:#x} is no instruction", regs.pc),
     }
+}
+
+/// Jumps of one model at a time: where they lead is one table's to say.
+pub(crate) fn with_jumps() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    DETOURS.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    alone
+}
+
+/// What the trampoline does that a detour calls: at its beginning, or behind its first copy.
+fn call_from_detour(word: usize, follows: bool, regs: &mut ToyRegs) {
+    let [jumped, _, followed, copied] = Machine::detour_handlers();
+    let at = regs.pc;
+    let is_first = |(_, entry): &&(usize, usize)| *entry == at;
+    let place = DETOURS.lock().expect("a table").iter().find(is_first).map(|(place, _)| *place);
+    // As real ones, it does not look at what the detour says: either of the first handlers does what is to be
+    // done.
+    let handler = match place {
+        Some(_) if follows => followed,
+        Some(_) => jumped,
+        None => copied,
+    };
+    regs.pc = place.unwrap_or(TEXT);
+    let resume = handler(word, std::ptr::from_mut(regs));
+    assert!(resume != Resume::Redirected && resume != Resume::Moved, "{resume:?}: no model asks for that");
+    regs.pc = at + 9;
+}
+
+/// A reference to what register 0 watches, as this thread's processor sees it.
+pub(crate) fn touch_watched(machine: &'static Machine) {
+    machine.traps().watchpoint(&mut ToyRegs { pc: TEXT, ..ToyRegs::default() }, 0);
+}
+
+// SAFETY: a trap may still be under way: whoever disarms a register has it wait for nobody.
+unsafe impl Watchpoints for ModelHost {
+    fn count(&self) -> usize {
+        1
+    }
+    fn check(&self, _: &WatchRange) -> Result<(), Refusal> {
+        Ok(())
+    }
+    fn arm(&self, _: usize, _: &WatchRange) -> Result<(), Refusal> {
+        Ok(())
+    }
+    fn disarm(&self, _: usize) {}
 }
 
 /// What the trampoline does.

@@ -7,7 +7,10 @@
 
 #![allow(unreachable_pub, reason = "the toy is also included by the documentation's example")]
 
+mod jumps;
 mod machine;
+mod parts;
+mod registry;
 mod toy;
 
 use loom::cell::UnsafeCell;
@@ -49,8 +52,13 @@ unsafe impl GlobalAlloc for Watchful {
     }
 }
 
-/// Checks every execution of `body` in which a thread is preempted at most so many times.
+/// Checks every execution of `body`, of a machine, in which a thread is preempted at most so many times.
 fn model(preemptions: usize, body: impl Fn(&'static Machine) + Sync + Send + 'static) {
+    explore(preemptions, move || body(machine()));
+}
+
+/// The same without a machine.
+fn explore(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 20_000;
@@ -59,7 +67,7 @@ fn model(preemptions: usize, body: impl Fn(&'static Machine) + Sync + Send + 'st
         probe_models_begin();
         let body = body.clone();
         // loom's own first thread has a stack of 32 KiB.
-        context(0, move || body(machine())).join().unwrap();
+        context(0, move || body()).join().unwrap();
         probe_models_check();
     });
 }

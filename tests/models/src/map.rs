@@ -1,0 +1,41 @@
+//! Models of the one map of `probe-bpf` whose slots are fought for, from its own sources.
+
+#![allow(unreachable_pub, reason = "they are a library's")]
+
+#[path = "../../../probe-bpf/src/map/hash.rs"]
+mod hash;
+#[path = "../../../probe-bpf/src/map/lines.rs"]
+mod lines;
+
+extern crate std;
+
+use super::{context, leaked};
+use std::{assert_eq, vec};
+
+const KEY: [u64; 2] = [1, 2];
+
+/// Two hits of contexts with one number insert the same key: each is counted once.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn probe_models_insertions() {
+    let hash = leaked(hash::Hash::new(2, 1).expect("memory"));
+    let other = context(move || {
+        assert!(hash.add(0, KEY, 1));
+        assert!(hash.add(0, KEY, 2));
+    });
+    assert!(hash.add(0, KEY, 10));
+    other.join().unwrap();
+    assert_eq!((hash.sums(), hash.lost()), (vec![(KEY, 13)], 0));
+}
+
+/// Who reads while others insert sees no key but theirs, and no sum that never was.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn probe_models_reading() {
+    let hash = leaked(hash::Hash::new(2, 1).expect("memory"));
+    let other = context(move || {
+        assert!(hash.add(0, KEY, 1));
+        assert!(hash.add(0, KEY, 2));
+    });
+    let sums = hash.sums();
+    assert!([vec![], vec![(KEY, 1)], vec![(KEY, 3)]].contains(&sums), "{sums:?}");
+    other.join().unwrap();
+}
