@@ -76,7 +76,7 @@ impl<H: Host> Probes<H> {
         };
         let stay = context.open_idle(word);
         let here = context.within(stay.section());
-        let Some(point) = self.points.find(place.as_usize(), here.section()) else {
+        let Some(point) = self.places.at(place, here.section()) else {
             let trap = self.not_in_table(here, place, regs);
             context.close_idle(word, stay);
             return trap;
@@ -166,7 +166,7 @@ impl<H: Host> Probes<H> {
         regs: &mut RegsOf<H>,
     ) -> Option<Trap> {
         let step = context.only_step()?;
-        if !is_in_slot::<H::Arch>(place, step.slot()) || self.spares.holds(step.slot(), regs.sp()) {
+        if !is_in_slot::<H::Arch>(place, step.slot()) || self.common.spares().holds(step.slot(), regs.sp()) {
             return None;
         }
         let (word, stay, ended) = step.end();
@@ -327,7 +327,7 @@ impl<H: Host> Probes<H> {
     #[cold]
     fn execute_with_spare(&self, point: &Point<H::Arch>, regs: &mut RegsOf<H>) -> Trap {
         regs.set_pc(point.place);
-        let Some(spare) = self.spares.claim() else {
+        let Some(spare) = self.common.spares().claim() else {
             self.host.relax();
             return Trap::Handled;
         };
@@ -340,7 +340,9 @@ impl<H: Host> Probes<H> {
     /// The registers that a step in `slot` without a frame has borrowed; by default none. In the trap that
     /// ends it.
     fn take_spare(&self, slot: CodeAddr, regs: &mut RegsOf<H>) -> <H::Arch as Arch>::StepState {
-        let Some((kept, state)) = self.spares.take(slot, regs.sp()) else { return Default::default() };
+        let Some((kept, state)) = self.common.spares().take(slot, regs.sp()) else {
+            return Default::default();
+        };
         self.host.leave_slot(regs, kept);
         state
     }
@@ -410,7 +412,7 @@ impl<H: Host> Probes<H> {
                 return self.finish_jprobe(here, top, regs);
             }
         }
-        match self.points.find(place.as_usize(), here.section()) {
+        match self.places.at(place, here.section()) {
             Some(point) => self.nested(here, point, regs),
             None => self.not_in_table(here, place, regs),
         }
@@ -422,7 +424,7 @@ impl<H: Host> Probes<H> {
     pub(crate) fn is_in_step(&self, top: &Top<'_, H::Arch>, at: CodeAddr, regs: &RegsOf<H>) -> bool {
         matches!(top.wait, Wait::Step | Wait::NestedStep)
             && is_in_slot::<H::Arch>(at, top.point.slot)
-            && !self.spares.holds(top.point.slot, regs.sp())
+            && !self.common.spares().holds(top.point.slot, regs.sp())
     }
 
     /// A hit inside another one: its handlers are skipped, the instruction is run (HIT_6).
@@ -440,7 +442,7 @@ impl<H: Host> Probes<H> {
     fn breakpoint_without_context(&self, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
         let inside = self.anonymous();
         let section = inside.section();
-        let Some(point) = self.points.find(place.as_usize(), section) else {
+        let Some(point) = self.places.at(place, section) else {
             return match self.slot_at(place, section) {
                 Some((point, slot)) => {
                     let state = self.take_spare(slot, regs);

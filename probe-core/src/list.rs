@@ -2,6 +2,7 @@
 
 use crate::held::{Hold, Lent};
 use crate::sync::{AtomicPtr, Relaxed};
+use alloc::boxed::Box;
 use core::ptr::NonNull;
 
 /// An item of a [`List`]; it is in one list at a time.
@@ -72,5 +73,46 @@ impl<T: Linked> List<T> {
         };
         let next = move |item: &Lent<'_, T>| NonNull::new(item.link().load(Relaxed)).map(lend);
         core::iter::successors(NonNull::new(self.first).map(lend), next)
+    }
+}
+
+/// Items that it owns, and that nobody else reaches any more; freed when it is dropped.
+pub(crate) struct Dead<T: Linked> {
+    first: *mut T,
+}
+
+// SAFETY: it owns its items.
+unsafe impl<T: Linked + Send> Send for Dead<T> {}
+
+impl<T: Linked> Dead<T> {
+    /// Nothing.
+    pub(crate) const fn new() -> Self {
+        Self { first: core::ptr::null_mut() }
+    }
+
+    /// Puts `item` in. Needs no memory.
+    pub(crate) fn push(&mut self, item: Box<T>) {
+        item.link().store(self.first, Relaxed);
+        self.first = Box::into_raw(item);
+    }
+
+    /// Takes an item out.
+    pub(crate) fn pop(&mut self) -> Option<Box<T>> {
+        let first = NonNull::new(self.first)?;
+        // SAFETY: `push` has made it of a box, which nobody else has.
+        let item = unsafe { Box::from_raw(first.as_ptr()) };
+        self.first = item.link().load(Relaxed);
+        Some(item)
+    }
+
+    /// Takes all out.
+    pub(crate) fn take(&mut self) -> Self {
+        core::mem::replace(self, Self::new())
+    }
+}
+
+impl<T: Linked> Drop for Dead<T> {
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
     }
 }

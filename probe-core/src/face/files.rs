@@ -119,7 +119,7 @@ impl<H: Host> Files<'_, H> {
                 });
             }
         };
-        probes.points.iter(books.hold()).for_each(|point| add(&point));
+        probes.places.all(books.hold()).for_each(|point| add(&point));
         books.gone_points().for_each(|point| add(&point));
         for (_, node) in probes.watches.all(books.hold()).filter(|(_, node)| !node.is(LEAVING)) {
             lines.push(Line {

@@ -22,9 +22,8 @@ use crate::state::host::{Host, JumpsOf, RegsOf, running};
 use crate::state::point::{HAS_POST, Handlers, Node, Point};
 use crate::state::probes::Probes;
 use crate::state::section::{Section, Stay};
-use crate::state::slots::chunk_base;
 use crate::state::text::Standing;
-use crate::sync::{Acquire, Relaxed};
+use crate::sync::Relaxed;
 use core::marker::PhantomData;
 use core::ptr;
 
@@ -85,7 +84,9 @@ fn jumped_shared<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, stay: Stay) 
         return jumped_busy(detour, regs);
     };
     let here = context.within(stay.section());
-    let Some((node, pre)) = detour.plain(here.section()).count_shared(here.identity(), &probes.shares) else {
+    let Some((node, pre)) =
+        detour.plain(here.section()).count_shared(here.identity(), probes.common.shares())
+    else {
         return jumped_idle(detour, regs, context, stay);
     };
     let resume = run_plain(here, node, pre, regs);
@@ -280,7 +281,7 @@ impl<H: Host> Probes<H> {
             // there now.
             return Resume::Redirected;
         }
-        head.hits.claim(here.identity(), &self.shares);
+        head.hits.claim(here.identity(), self.common.shares());
         let sp = regs.sp();
         let may_follow = detour.service.follows && self.is_unfollowed(regs, here.section());
         match self.run_pre(here, point, head, regs) {
@@ -379,7 +380,7 @@ impl<H: Host> Probes<H> {
     #[inline(always)]
     fn point_of<'g>(&self, detour: &Detour<H>, section: Section<'g>) -> Option<&'g Point<H::Arch>> {
         match detour.point(section) {
-            None => self.points.find(detour.place.as_usize(), section),
+            None => self.places.at(detour.place, section),
             point => point,
         }
     }
@@ -421,24 +422,10 @@ impl<H: Host> Probes<H> {
         }
         (H::Arch::INSN_ALIGN..JumpsOf::<H>::JUMP_LEN).step_by(H::Arch::INSN_ALIGN).find_map(|distance| {
             let place = at.wrapping_offset(-(distance as isize));
-            let point = self.points.find(place.as_usize(), section)?;
+            let point = self.places.at(place, section)?;
             let detour = Standing::<H>::of(point).detour()?;
             let index = detour.displaced.starts().position(|start| start == distance)?;
             Some(detour.copy(index))
         })
-    }
-
-    /// The detour around `at`, and the address of the instruction whose copy is there.
-    pub(crate) fn detour_at(
-        &self,
-        at: CodeAddr,
-        section: Section<'_>,
-    ) -> Option<(&'static Detour<H>, CodeAddr)> {
-        let chunk = self.detour_chunks.find(chunk_base(at).as_usize(), section)?;
-        let [owner] = chunk.granules(at, 1)? else { return None };
-        // SAFETY: detours are kept for good.
-        let detour = unsafe { owner.load(Acquire).as_ref() }?;
-        let original = detour.original(at)?;
-        Some((detour, detour.place.wrapping_add(original)))
     }
 }

@@ -23,7 +23,7 @@ impl<H: Host> Probes<H> {
         {
             return self.fault_in_step(here, top, regs, trap_number);
         }
-        if let Some((detour, original)) = self.detour_at(at, section) {
+        if let Some((detour, original)) = self.detours.at(at, section) {
             regs.set_pc(original);
             if original == detour.place {
                 // Any other context in a copy with a frame is not in the first copy (`Probes::miss_detour`).
@@ -41,7 +41,7 @@ impl<H: Host> Probes<H> {
             regs.set_pc(point.place);
             self.fault_at(here, point, was_outside && here.depth() == 0, regs, trap_number)
         } else if was_outside {
-            match self.points.find(at.as_usize(), section) {
+            match self.places.at(at, section) {
                 // Our breakpoint does not fault, so the simulated instruction did.
                 Some(point) if point.text.is_planted() && !point.has_slot() => {
                     self.fault_at(here, point, here.depth() == 0, regs, trap_number)
@@ -132,7 +132,7 @@ impl<H: Host> Probes<H> {
     #[cold]
     fn fault_without_context(&self, regs: &mut RegsOf<H>) -> FaultVerdict {
         let inside = self.anonymous();
-        if let Some((_, original)) = self.detour_at(regs.pc(), inside.section()) {
+        if let Some((_, original)) = self.detours.at(regs.pc(), inside.section()) {
             regs.set_pc(original);
             return FaultVerdict::Restored;
         }

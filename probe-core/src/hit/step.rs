@@ -7,7 +7,6 @@ use crate::state::host::{Host, RegsOf, running};
 use crate::state::point::Point;
 use crate::state::probes::Probes;
 use crate::state::section::Section;
-use crate::state::slots;
 
 impl<H: Host> Probes<H>
 where
@@ -33,7 +32,7 @@ where
     /// Steps on, to the breakpoint at the end, in a slot of several instructions, in one that repeats itself
     /// (x86: REP), or in one without a frame.
     fn step_on(&self, regs: &mut RegsOf<H>, section: Section<'_>) -> Trap {
-        if slots::place_of_slot::<H>(&self.slot_chunks, regs.pc(), section).is_none() {
+        if self.slots.place_at::<H::Arch>(regs.pc(), section).is_none() {
             return Trap::NotOurs;
         }
         // What it keeps is kept already.
@@ -56,9 +55,9 @@ impl<H: Host> Probes<H> {
     pub(crate) fn copied_at(&self, at: CodeAddr) -> Option<Copied> {
         let inside = self.anonymous();
         let section = inside.section();
-        match slots::place_of_slot::<H>(&self.slot_chunks, at, section) {
+        match self.slots.place_at::<H::Arch>(at, section) {
             Some(_) => Some(Copied::Slot),
-            None => self.detour_at(at, section).map(|_| Copied::Detour),
+            None => self.detours.at(at, section).map(|_| Copied::Detour),
         }
     }
 }

@@ -69,7 +69,7 @@ impl<H: Host> Probes<H> {
         let mut bytes = [0; 4];
         let wanted = H::Arch::BREAKPOINT.len().min(bytes.len());
         let Some(out) = bytes.get_mut(..wanted) else { return Trap::NotOurs };
-        let before = self.texts.changes();
+        let before = self.places.texts().changes();
         fence(SeqCst);
         // Under a jump that has been planted again.
         if let Some(trap) = self.in_detour(place, regs, section) {
@@ -78,11 +78,10 @@ impl<H: Host> Probes<H> {
         if self.host.read_text(place, out) < wanted {
             return Trap::NotOurs;
         }
-        let is_ours =
-            self.points.find(place.as_usize(), section).is_some_and(|point| point.text.is_planted());
+        let is_ours = self.places.at(place, section).is_some_and(|point| point.text.is_planted());
         fence(SeqCst);
-        let is_steady =
-            before == self.texts.changes() && (before & 1 == 0 || self.texts.is_changed_by(self.host.task()));
+        let is_steady = before == self.places.texts().changes()
+            && (before & 1 == 0 || self.places.texts().is_changed_by(self.host.task()));
         if is_steady && H::Arch::is_breakpoint(out) && !is_ours {
             return Trap::NotOurs;
         }
@@ -96,8 +95,8 @@ impl<H: Host> Probes<H> {
         at: CodeAddr,
         section: Section<'g>,
     ) -> Option<(&'g Point<H::Arch>, CodeAddr)> {
-        let place = slots::place_of_slot::<H>(&self.slot_chunks, at, section)?;
-        let point = self.points.find(place.as_usize(), section)?;
+        let place = self.slots.place_at::<H::Arch>(at, section)?;
+        let point = self.places.at(place, section)?;
         slots::is_in_slot::<H::Arch>(at, point.slot).then_some((point, point.slot))
     }
 }

@@ -6,7 +6,6 @@ use crate::state::host::{Host, RegsOf, running};
 use crate::state::point::SILENT;
 use crate::state::probes::Probes;
 use crate::state::section::Section;
-use crate::state::slots;
 use crate::state::watch::{WatchHit, WatchNode};
 
 impl<H: Host> Probes<H> {
@@ -47,10 +46,10 @@ impl<H: Host> Probes<H> {
 
     /// The instruction behind the original of the copy, in a slot or a detour, that ends at `at`.
     fn behind_copy(&self, at: CodeAddr, section: Section<'_>) -> Option<CodeAddr> {
-        let Some(place) = slots::place_of_slot::<H>(&self.slot_chunks, at, section) else {
-            return self.detour_at(at, section).map(|(_, next)| next);
+        let Some(place) = self.slots.place_at::<H::Arch>(at, section) else {
+            return self.detours.at(at, section).map(|(_, next)| next);
         };
-        let point = self.points.find(place.as_usize(), section)?;
+        let point = self.places.at(place, section)?;
         Some(place.wrapping_add(usize::from(point.insn_len)))
     }
 }

@@ -27,7 +27,7 @@ impl<H: Host> Probes<H> {
     pub(super) fn sync_point(&self, hold: &Hold, point: &Point<H::Arch>) -> Result<bool, TextError> {
         match (self.is_wanted(point), Spot::of(point)) {
             (true, Spot::Original(original)) => self.arm(hold, point, original),
-            (false, Spot::Breakpoint(breakpoint)) => self.texts.restore(&self.host, breakpoint),
+            (false, Spot::Breakpoint(breakpoint)) => self.places.texts().restore(&self.host, breakpoint),
             (false, Spot::Jump(jump)) => self.disarm(point, jump),
             (true, Spot::Breakpoint(_) | Spot::Jump(_)) | (false, Spot::Original(_)) => return Ok(false),
         }?;
@@ -38,13 +38,13 @@ impl<H: Host> Probes<H> {
         for other in self.jumps_over(hold, point.place) {
             self.unoptimise_points(hold, &[other])?;
         }
-        self.texts.plant(&self.host, original)
+        self.places.texts().plant(&self.host, original)
     }
 
     fn disarm(&self, point: &Point<H::Arch>, jump: Jump<'_, H>) -> Result<(), TextError> {
-        self.texts.lift(&self.host, &[jump])?;
+        self.places.texts().lift(&self.host, &[jump])?;
         match Spot::<H>::of(point) {
-            Spot::Breakpoint(breakpoint) => self.texts.restore(&self.host, breakpoint),
+            Spot::Breakpoint(breakpoint) => self.places.texts().restore(&self.host, breakpoint),
             Spot::Original(_) | Spot::Jump(_) => Ok(()),
         }
     }
@@ -184,7 +184,7 @@ impl<H: Host> Probes<H> {
     pub(super) fn sync_all(&self, hold: &Hold) -> Result<(), TextError> {
         let mut first = self.unoptimise_where(hold, |point| !self.is_wanted(point));
         let mut has_changed = false;
-        for point in self.points.iter(hold) {
+        for point in self.places.all(hold) {
             match self.sync_point(hold, point.get()) {
                 Ok(changed) => has_changed |= changed,
                 Err(error) => {

@@ -17,7 +17,7 @@ use crate::error::{BatchError, NoMemory, RegisterError};
 use crate::held::{Hold, Lent};
 use crate::room::Room;
 use crate::state::host::{Host, Notice};
-use crate::state::lock::OpenBooks;
+use crate::state::locked::OpenBooks;
 use crate::state::owned::OwnedNode;
 use crate::state::pending::{AnyProbe, Pending};
 use crate::state::point::{HAS_JPROBE, Handlers, LEAVING, NO_JUMP, Node, Point, STARTING, STEPPED};
@@ -58,7 +58,8 @@ impl<A: Arch> Prepared<'_, A> {
             self.point.clear(HAS_JPROBE);
         }
         books.forget_pool(&self.node);
-        books.bury(self.node);
+        // SAFETY: nobody has found it, and its pool has forgotten it, which no call has been followed by.
+        books.bury(unsafe { self.node.end() });
         books.park_if_unused(self.point);
     }
 }
@@ -203,7 +204,7 @@ impl<H: Host> Probes<H> {
         let no_memory = |NoMemory| (0, RegisterError::NoMemory);
         let mut prepared: Vec<Prepared<'g, H::Arch>> = room_for(wanted.len()).map_err(no_memory)?;
         let mut refused = room_for(wanted.len()).map_err(no_memory)?;
-        books.keep_array(self.points.reserve(wanted.len()).map_err(no_memory)?);
+        books.keep_array(self.places.reserve(wanted.len()).map_err(no_memory)?);
         // In the order of addresses a function's instructions are walked over once.
         wanted.sort_unstable_by_key(|probe| (probe.resolved.at, probe.index));
         let mut boundaries = Boundaries::new();
@@ -291,9 +292,7 @@ impl<H: Host> Probes<H> {
         books.generation = books.generation.wrapping_add(1);
         // SAFETY: a point is freed after a grace period that begins when it has no node on its list.
         let node = unsafe { Node::new(point, handlers, STARTING | flags, books.generation, self) };
-        let node = room.fill(node);
-        // SAFETY: made just now.
-        let node = unsafe { OwnedNode::new(node) };
+        let node = OwnedNode::new(room, node);
         if let Handlers::Return(half) = &node.handlers {
             // SAFETY: what frees the node first has the pool forget it, and then waits (`take_off`, `give_up`).
             unsafe { half.belong_to(node.known()) };
@@ -309,7 +308,7 @@ impl<H: Host> Probes<H> {
         prepared: &[Prepared<'g, H::Arch>],
         lifted: &mut Vec<&'g Point<H::Arch>>,
     ) -> Result<(), Failed> {
-        if self.texts.jumps() == 0 {
+        if self.places.texts().jumps() == 0 {
             return Ok(());
         }
         for Prepared { index, point, node, .. } in prepared {

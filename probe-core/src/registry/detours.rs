@@ -9,7 +9,7 @@ use crate::jump::refusal;
 use crate::room::{free, leak};
 use crate::state::detour::{Detour, DetourChunk, GRANULE, GRANULES, Service};
 use crate::state::host::{Host, JumpsOf};
-use crate::state::lock::OpenBooks;
+use crate::state::locked::OpenBooks;
 use crate::state::point::Point;
 use crate::state::probes::Probes;
 use crate::state::slots::{CHUNK_LEN, chunk_base};
@@ -35,9 +35,7 @@ impl<H: Host> Probes<H> {
         for node in point.nodes() {
             service = service.and(needs_of::<H>(point, node.flags.load(Relaxed), node.handlers.asks())?);
         }
-        let known = books.detours.find_lent(point.place.as_usize(), books.hold);
-        // SAFETY: detours are kept for good.
-        let known = known.map(|known| unsafe { known.pointer().as_ref() });
+        let known = self.detours.newest(point.place, books.hold);
         let plan = match known {
             Some(known) => Plan { displaced: known.displaced, text: known.text },
             None => plans.at(point.place)?,
@@ -78,7 +76,7 @@ impl<H: Host> Probes<H> {
         service: Service,
         Plan { displaced, text }: Plan,
     ) -> Result<&'static Detour<H>, Refusal> {
-        let retired = books.detours.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
+        let retired = self.detours.reserve().map_err(|_| refusal::NO_MEMORY)?;
         books.keep_array(retired);
         let jumps = H::Arch::JUMPS.ok_or(refusal::NO_JUMPS)?;
         let detour = Detour::new(jumps, self.program(), &self.entries, place, service, displaced, text);
@@ -90,16 +88,10 @@ impl<H: Host> Probes<H> {
             drop(unsafe { free(detour) });
             return Err(refusal);
         }
-        if let Some(known) = books.detours.find_lent(place.as_usize(), books.hold) {
-            // Detours are kept for good: contexts in it, and text that leads to it, find it as it was.
-            books.detours.remove(known.get());
-        }
         // From here on its words, which are in executable memory, lead to it.
         let _ = detour.as_ptr().expose_provenance();
-        // SAFETY: kept for good.
-        unsafe { books.detours.insert(detour) };
-        // SAFETY: kept for good, and not changed any more but for its atomic.
-        Ok(unsafe { detour.as_ref() })
+        // SAFETY: never freed, and not changed any more but for its atomics.
+        Ok(unsafe { self.detours.keep(detour, books.hold) })
     }
 
     /// Finds memory for a detour where its jump can lead, and fills it.
@@ -108,10 +100,8 @@ impl<H: Host> Probes<H> {
         books: &mut OpenBooks<'_, H>,
         detour: &mut Detour<H>,
     ) -> Result<(), Refusal> {
-        for index in 0..books.detour_chunks.len() {
-            let Some(chunk) = books.detour_chunks.get(index).copied() else { break };
-            // SAFETY: chunks of detours are kept for good.
-            match self.fit(unsafe { chunk.as_ref() }, detour) {
+        for chunk in self.detours.chunks(books.hold) {
+            match self.fit(chunk, detour) {
                 // Only where this one has no room may another one have some.
                 Err(refusal::NO_ROOM) => {}
                 placed => return placed,
@@ -133,7 +123,7 @@ impl<H: Host> Probes<H> {
             let entry =
                 detour.jumps.detour_entry(detour.place, &detour.displaced, from).ok_or(refusal::NO_ROOM)?;
             // A chunk that is there already has been looked at.
-            let is_known = self.detour_chunks.find(chunk_base(entry).as_usize(), books.hold).is_some();
+            let is_known = self.detours.has_chunk(entry, books.hold);
             tries += usize::from(!is_known);
             if !is_known && let Some(base) = self.host.alloc_exec(CHUNK_LEN, Some((entry, CHUNK_LEN))) {
                 if self.first_entry(detour, base).is_some() {
@@ -172,19 +162,15 @@ impl<H: Host> Probes<H> {
         books: &mut OpenBooks<'_, H>,
         base: CodeAddr,
     ) -> Result<&'static DetourChunk<H>, Refusal> {
-        let retired = self.detour_chunks.reserve(1).map_err(|_| refusal::NO_MEMORY)?;
+        let retired = self.detours.reserve_chunk().map_err(|_| refusal::NO_MEMORY)?;
         books.keep_array(retired);
-        books.detour_chunks.try_reserve(1).map_err(|_| refusal::NO_MEMORY)?;
         let mut owners = Vec::new();
         owners.try_reserve_exact(GRANULES).map_err(|_| refusal::NO_MEMORY)?;
         owners.resize_with(GRANULES, || AtomicPtr::new(ptr::null_mut()));
         let chunk = leak(DetourChunk { base, owners: owners.into_boxed_slice(), taken: AtomicUsize::new(0) })
             .map_err(|_| refusal::NO_MEMORY)?;
-        // SAFETY: kept for good.
-        unsafe { self.detour_chunks.insert(chunk) };
-        books.detour_chunks.push(chunk);
-        // SAFETY: kept for good.
-        Ok(unsafe { chunk.as_ref() })
+        // SAFETY: never freed.
+        Ok(unsafe { self.detours.keep_chunk(chunk) })
     }
 
     /// Puts a detour into a chunk, if there is room where its jump can lead.

@@ -7,7 +7,7 @@ use crate::error::{Refusal, RegisterError};
 use crate::jump::{BranchTargets, post_by_jump};
 use crate::place::Place;
 use crate::state::host::Host;
-use crate::state::lock::OpenBooks;
+use crate::state::locked::OpenBooks;
 use crate::state::probes::Probes;
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -86,11 +86,11 @@ impl<H: Host> Probes<H> {
         resolved: Resolved,
     ) -> Result<Judged<H>, RegisterError> {
         let (decoded, insn) = self.decode(books.hold, boundaries, &resolved)?;
-        let is_new = self.points.find(resolved.at.as_usize(), books.hold).is_none();
+        let is_new = self.places.at(resolved.at, books.hold).is_none();
         if decoded.method != Method::Simulate && is_new {
             *tried = true;
             let slot = self.prepare_slot(books, resolved.at, &decoded, &insn)?;
-            books.slots.put::<H::Arch>(slot);
+            self.slots.put::<H::Arch>(slot, books.hold);
         }
         let jump = self.explain_jump(books.hold, targets, &resolved);
         Ok(Judged { resolved, decoded, insn, jump })

@@ -12,7 +12,7 @@ use crate::held::Hold;
 use crate::jump::{post_by_jump, refusal};
 use crate::state::detour::{MAX_DISPLACED_LEN, Service};
 use crate::state::host::Host;
-use crate::state::lock::OpenBooks;
+use crate::state::locked::OpenBooks;
 use crate::state::point::{Asks, NO_JUMP, NO_SIMD, Node, Point};
 use crate::state::probes::Probes;
 use crate::state::text::{Spot, Standing};
@@ -30,7 +30,7 @@ impl<H: Host> Probes<H> {
         self.settle_locked(&mut books);
         let mut points = Vec::new();
         let mut open = books.open();
-        for point in self.points.iter(open.hold) {
+        for point in self.places.all(open.hold) {
             if points.try_reserve(1).is_ok() {
                 points.push(point.get());
             }
@@ -38,14 +38,14 @@ impl<H: Host> Probes<H> {
         let done = self.optimise_points(&mut open, &plans, &mut points);
         self.clean_arrays(&mut books);
         done.map_err(JumpError::Text)?;
-        Ok(self.texts.jumps())
+        Ok(self.places.texts().jumps())
     }
 
     /// The places of all probes without a jump, each with its function. What there is no memory for keeps its breakpoint.
     fn places_without_jumps(&self) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         let lock = self.lock();
-        for point in self.points.iter(lock.hold()).filter(|point| !point.text.has_jump()) {
+        for point in self.places.all(lock.hold()).filter(|point| !point.text.has_jump()) {
             if candidates.try_reserve(1).is_ok() {
                 candidates.push(Candidate { place: point.place, function: None });
             }
@@ -112,7 +112,7 @@ impl<H: Host> Probes<H> {
     ) -> Result<(), TextError> {
         let mut first = Ok(());
         let mut points = Vec::new();
-        for point in self.points.iter(hold).filter(|point| point.text.has_jump() && is_meant(point)) {
+        for point in self.places.all(hold).filter(|point| point.text.has_jump() && is_meant(point)) {
             if points.try_reserve(1).is_ok() {
                 points.push(point.get());
             } else {
@@ -135,10 +135,10 @@ impl<H: Host> Probes<H> {
                 jumps.push(jump);
             } else {
                 // Without memory for many, one at a time.
-                first = first.and(self.texts.lift(&self.host, &[jump]));
+                first = first.and(self.places.texts().lift(&self.host, &[jump]));
             }
         }
-        first.and(self.texts.lift(&self.host, &jumps))
+        first.and(self.places.texts().lift(&self.host, &jumps))
     }
 
     /// Lays jumps at those of the points that can have one. They are sorted by address.
@@ -162,7 +162,7 @@ impl<H: Host> Probes<H> {
                 ready.push((breakpoint, detour));
             }
         }
-        self.texts.lay(&self.host, &ready)
+        self.places.texts().lay(&self.host, &ready)
     }
 
     /// Tells the detour of the point that its probes have changed.
@@ -190,10 +190,11 @@ impl<H: Host> Probes<H> {
         hold: &'g Hold,
         place: CodeAddr,
     ) -> impl Iterator<Item = &'g Point<H::Arch>> {
-        let distances = if self.texts.jumps() == 0 { 0..0 } else { H::Arch::INSN_ALIGN..MAX_DISPLACED_LEN };
+        let distances =
+            if self.places.texts().jumps() == 0 { 0..0 } else { H::Arch::INSN_ALIGN..MAX_DISPLACED_LEN };
         distances.step_by(H::Arch::INSN_ALIGN).filter_map(move |distance| {
             let start = place.wrapping_offset(-(distance as isize));
-            let point = self.points.find(start.as_usize(), hold)?;
+            let point = self.places.at(start, hold)?;
             let detour = Standing::<H>::of(point).detour()?;
             (usize::from(detour.displaced.len_bytes) > distance).then_some(point)
         })

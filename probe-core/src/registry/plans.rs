@@ -70,7 +70,7 @@ impl<H: Host> Probes<H> {
         let mut targets = BranchTargets::new();
         let lock = self.lock();
         for candidate in places {
-            if lock.detours.find(candidate.place.as_usize(), lock.hold()).is_none() {
+            if self.detours.newest(candidate.place, lock.hold()).is_none() {
                 plans.0.push((candidate.place, self.plan_jump(lock.hold(), &mut targets, candidate)));
             }
         }
@@ -131,7 +131,7 @@ impl<H: Host> Probes<H> {
     ) -> Result<(), Refusal> {
         let len = usize::from(displaced.len_bytes);
         for distance in (H::Arch::INSN_ALIGN..len).step_by(H::Arch::INSN_ALIGN) {
-            let other = self.points.find(place.wrapping_add(distance).as_usize(), hold);
+            let other = self.places.at(place.wrapping_add(distance), hold);
             if other.is_some_and(|other| other.text.is_planted()) {
                 return Err(refusal::NEIGHBOUR);
             }

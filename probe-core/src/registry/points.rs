@@ -7,8 +7,8 @@ use crate::error::RegisterError;
 use crate::held::Lent;
 use crate::room::leak;
 use crate::state::host::Host;
-use crate::state::lock::OpenBooks;
-use crate::state::point::{IN_TABLE, Point, TAIL_JUMPS};
+use crate::state::locked::OpenBooks;
+use crate::state::point::{Point, TAIL_JUMPS};
 use crate::state::probes::Probes;
 use crate::state::slots::{CHUNK_LEN, OWN, SlotChunk};
 use crate::state::text;
@@ -38,7 +38,7 @@ impl<H: Host> Probes<H> {
     ) -> Result<Found<'g, H>, RegisterError> {
         let at = resolved.at;
         let (decoded, insn) = self.decode(books.hold, boundaries, resolved)?;
-        if let Some(known) = self.points.find_lent(at.as_usize(), books.hold) {
+        if let Some(known) = self.places.lent_at(at, books.hold) {
             if self.is_same_code(&known, &decoded, &insn) {
                 return Ok((known, Origin::Known));
             }
@@ -98,17 +98,13 @@ impl<H: Host> Probes<H> {
             Ok(point) => point,
             Err(error) => {
                 if slot.as_usize() != 0 {
-                    books.slots.put::<H::Arch>(slot);
+                    self.slots.put::<H::Arch>(slot, books.hold);
                 }
                 return Err(error.into());
             }
         };
-        // SAFETY: stays valid until a grace period after it has been removed.
-        unsafe { self.points.insert(point) };
-        // SAFETY: made just now, and freed by who has the lock to himself, when the books are closed.
-        let point = unsafe { Lent::new(point) };
-        point.set(IN_TABLE);
-        Ok(point)
+        // SAFETY: made just now, and freed by `clean_up`, a grace period after it has been taken off.
+        Ok(unsafe { self.places.add(point, books.hold) })
     }
 
     /// A slot for the instruction at `at`, filled, with a breakpoint as its tail.
@@ -119,16 +115,16 @@ impl<H: Host> Probes<H> {
         decoded: &DecodedOf<H>,
         insn: &Insn,
     ) -> Result<CodeAddr, RegisterError> {
-        let slot = match books.slots.take::<H::Arch>(at) {
+        let slot = match self.slots.take::<H::Arch>(at, books.hold) {
             Some(slot) => slot,
             None => {
                 self.add_slot_chunk(books, at)?;
-                books.slots.take::<H::Arch>(at).ok_or(RegisterError::NoSlot(at))?
+                self.slots.take::<H::Arch>(at, books.hold).ok_or(RegisterError::NoSlot(at))?
             }
         };
         let filled = self.fill_slot(slot, at, decoded, insn);
         if filled.is_err() {
-            books.slots.put::<H::Arch>(slot);
+            self.slots.put::<H::Arch>(slot, books.hold);
         }
         filled.map(|()| slot)
     }
@@ -158,17 +154,15 @@ impl<H: Host> Probes<H> {
         books: &mut OpenBooks<'_, H>,
         at: CodeAddr,
     ) -> Result<(), RegisterError> {
-        books.slots.reserve()?;
-        let retired = self.slot_chunks.reserve(1)?;
+        let retired = self.slots.reserve()?;
         books.keep_array(retired);
         let reach = H::Arch::SLOT_REACH.saturating_sub(CHUNK_LEN);
         let near = (H::Arch::SLOT_REACH != usize::MAX).then_some((at, reach));
         let base = self.host.alloc_exec(CHUNK_LEN, near).ok_or(RegisterError::NoSlot(at))?;
         match SlotChunk::new(base, H::Arch::SLOT_LEN).and_then(leak) {
             Ok(chunk) => {
-                books.slots.add(chunk);
-                // SAFETY: stays valid until a grace period after it has been removed.
-                unsafe { self.slot_chunks.insert(chunk) };
+                // SAFETY: `clean_up` frees it a grace period after it has been taken off.
+                unsafe { self.slots.add(chunk) };
                 Ok(())
             }
             Err(error) => {

@@ -6,13 +6,15 @@ use crate::error::{RemoveError, TextError};
 use crate::held::{Hold, Lent};
 use crate::list::List;
 use crate::room::free;
+use crate::state::books::Books;
 use crate::state::host::{Host, Notice};
-use crate::state::lock::{Locked, OpenBooks};
+use crate::state::locked::{Locked, OpenBooks};
 use crate::state::owned::OwnedNode;
 use crate::state::point::{
     GONE, HAS_JPROBE, Handlers, IN_TABLE, LEAVING, LINGERS, Node, ORPHAN, PARKED, POINT_GONE, Point, STEPPED,
 };
-use crate::state::probes::{Books, Probes};
+use crate::state::probes::Probes;
+use crate::state::slots::{CHUNK_LEN, SlotChunk};
 use crate::sync::Relaxed;
 use crate::table::RetiredArray;
 use alloc::vec::Vec;
@@ -144,7 +146,10 @@ impl<H: Host> Probes<H> {
                 let _ = self.let_tail_jump(&point);
             }
         }
-        nodes.iter_mut().filter_map(Option::take).for_each(|node| books.bury(node));
+        for node in nodes.iter_mut().filter_map(Option::take) {
+            // SAFETY: off its point since before the grace period, and its pool has forgotten it.
+            books.bury(unsafe { node.end() });
+        }
         // SAFETY: a grace period has passed since any was retired.
         unsafe { lock.arrays.free() };
         self.clean_up(lock);
@@ -183,12 +188,9 @@ impl<H: Host> Probes<H> {
             if is_kept {
                 continue;
             }
-            if point.is(IN_TABLE) {
-                self.points.remove(&point);
-                point.clear(IN_TABLE);
-            }
+            self.places.take_off(&point, books.hold);
             if point.has_slot() {
-                books.slots.put::<H::Arch>(point.slot);
+                self.slots.put::<H::Arch>(point.slot, books.hold);
             }
             // SAFETY: in no list any more; `clean_up` frees what it takes out.
             unsafe { taken.push(point.pointer()) };
@@ -229,10 +231,10 @@ impl<H: Host> Probes<H> {
             unsafe { list.push(pool.pointer()) };
         }
         let stub_chunks = self.take_empty_stub_chunks(&mut books);
-        let slot_chunks = self.take_empty_slot_chunks(&mut books);
-        books.keep_array(self.points.retire_if_empty());
+        let slot_chunks = self.take_empty_slot_chunks(books.hold);
+        books.keep_array(self.places.retire_if_empty());
         books.keep_array(self.stubs.retire_if_empty());
-        books.keep_array(self.slot_chunks.retire_if_empty());
+        books.keep_array(self.slots.retire_if_empty());
         let has_chunks = !stub_chunks.is_empty() || !slot_chunks.is_empty();
         if points.is_empty() && pools.is_empty() && books.arrays.is_empty() && !has_chunks {
             return;
@@ -254,27 +256,22 @@ impl<H: Host> Probes<H> {
             let chunk = unsafe { free(chunk) };
             self.host.stubs_removed(chunk.base);
             // SAFETY: no stub of it was in use.
-            unsafe { self.host.free_exec(chunk.base, crate::state::slots::CHUNK_LEN) };
+            unsafe { self.host.free_exec(chunk.base, CHUNK_LEN) };
         }
         for chunk in slot_chunks {
             // SAFETY: off the table since before the grace period.
             let chunk = unsafe { free(chunk) };
             // SAFETY: no slot of it was in use.
-            unsafe { self.host.free_exec(chunk.base(), crate::state::slots::CHUNK_LEN) };
+            unsafe { self.host.free_exec(chunk.base(), CHUNK_LEN) };
         }
     }
 
-    fn take_empty_slot_chunks(
-        &self,
-        books: &mut OpenBooks<'_, H>,
-    ) -> Vec<NonNull<crate::state::slots::SlotChunk>> {
+    fn take_empty_slot_chunks(&self, hold: &Hold) -> Vec<NonNull<SlotChunk>> {
         let mut empty = Vec::new();
         while empty.try_reserve(1).is_ok()
-            && let Some(chunk) = books.slots.take_empty()
+            && let Some(chunk) = self.slots.take_empty(hold)
         {
-            // SAFETY: it has left the list just now; `clean_up` frees it after a grace period.
-            self.slot_chunks.remove(unsafe { chunk.as_ref() });
-            empty.push(chunk);
+            empty.push(chunk.pointer());
         }
         empty
     }
@@ -318,11 +315,11 @@ impl<H: Host> Probes<H> {
                     self.switches.note_change();
                 } else {
                     // SAFETY: an orphan, which is taken off the list below.
-                    orphans.push(Some(unsafe { OwnedNode::new(node.pointer()) }));
+                    orphans.push(Some(unsafe { OwnedNode::of_orphan(node) }));
                 }
             }
         };
-        self.points.iter(books.hold()).for_each(|point| collect(&point));
+        self.places.all(books.hold()).for_each(|point| collect(&point));
         books.gone.iter().for_each(|point| collect(&point));
         if orphans.is_empty() {
             self.free_returned_pools(books);
@@ -340,7 +337,7 @@ impl<H: Host> Probes<H> {
         self.watched_memory_going(books.hold(), start, end);
         let mut has_gone = false;
         let mut open = books.open();
-        for point in self.points.iter(open.hold).filter(|point| (start..end).contains(&point.place)) {
+        for point in self.places.all(open.hold).filter(|point| (start..end).contains(&point.place)) {
             has_gone = true;
             self.set_aside(&mut open, point);
         }
@@ -353,9 +350,8 @@ impl<H: Host> Probes<H> {
     pub(super) fn set_aside(&self, books: &mut OpenBooks<'_, H>, point: Lent<'_, Point<H::Arch>>) {
         point.nodes().for_each(|node| node.set(GONE));
         point.set(POINT_GONE);
-        self.texts.forget::<H>(&point);
-        self.points.remove(&point);
-        point.clear(IN_TABLE);
+        self.places.texts().forget::<H>(&point);
+        self.places.take_off(&point, books.hold);
         if point.head.load(Relaxed).is_null() {
             books.park_if_unused(point);
             return;

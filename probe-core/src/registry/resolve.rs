@@ -87,7 +87,7 @@ impl<'a, H: Host> Pristine<'a, H> {
     /// Lays the instructions that the jumps of optimised probes displace over `out`, which is the text from
     /// `start` on.
     fn restore_displaced(&self, start: CodeAddr, out: &mut [u8]) {
-        if self.probes.texts.jumps() == 0 {
+        if self.probes.places.texts().jumps() == 0 {
             return;
         }
         let align = H::Arch::INSN_ALIGN;
@@ -95,7 +95,7 @@ impl<'a, H: Host> Pristine<'a, H> {
         let first = CodeAddr::new(start.as_usize().wrapping_sub(before) & !(align - 1));
         for distance in (0..before + out.len() + align).step_by(align) {
             let place = first.wrapping_add(distance);
-            let Some(point) = self.probes.points.find(place.as_usize(), self.hold) else { continue };
+            let Some(point) = self.probes.places.at(place, self.hold) else { continue };
             let Some(detour) = Standing::<H>::of(point).detour() else { continue };
             if text::is_overwritten(&self.probes.host, point) {
                 continue;
@@ -111,7 +111,7 @@ impl<'a, H: Host> Pristine<'a, H> {
 
     /// Lays the original bytes of a probe at `place` over `out`, which is the text from `start` on.
     fn restore(&self, place: CodeAddr, start: CodeAddr, out: &mut [u8]) {
-        let Some(point) = self.probes.points.find(place.as_usize(), self.hold) else { return };
+        let Some(point) = self.probes.places.at(place, self.hold) else { return };
         if !point.text.is_planted() {
             return;
         }

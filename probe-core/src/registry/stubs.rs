@@ -7,7 +7,7 @@ use crate::held::Hold;
 use crate::room::{Room, free, leak};
 use crate::state::host::Host;
 use crate::state::instance::Instance;
-use crate::state::lock::OpenBooks;
+use crate::state::locked::OpenBooks;
 use crate::state::pending::{Active, MAX_DATA_LEN, ReturnHandlers};
 use crate::state::point::Handlers;
 use crate::state::pool::{MAX_ACTIVE, Plan, Pool, Stubs};
@@ -79,7 +79,7 @@ impl<H: Host> Probes<H> {
         self.switches.low_pools().store(false, Relaxed);
         let mut growing = Vec::new();
         let mut has_room = true;
-        for point in self.points.iter(books.hold) {
+        for point in self.places.all(books.hold) {
             for node in point.get().nodes() {
                 let Handlers::Return(half) = &node.handlers else { continue };
                 let (size, was_low) = (half.pool().size(), half.pool().was_low());
@@ -140,19 +140,13 @@ impl<H: Host> Probes<H> {
     /// Collects free stubs with that trampoline until `stubs` has `wanted`.
     fn find_stubs(&self, books: &OpenBooks<'_, H>, save: SaveSet, wanted: usize, stubs: &mut Stubs) -> bool {
         stubs.clear();
-        for chunk in &books.stubs {
-            // SAFETY: chunks are freed after they have left the list.
-            let chunk = unsafe { chunk.as_ref() };
-            if chunk.save != save {
-                continue;
-            }
+        for chunk in self.stubs.all(books.hold).filter(|chunk| chunk.save == save) {
             chunk.find_free(wanted, stubs, books.hold);
         }
         stubs.len() == wanted
     }
 
     fn add_stub_chunk(&'static self, books: &mut OpenBooks<'_, H>, save: SaveSet) -> Result<(), NoStubs> {
-        books.stubs.try_reserve(1).map_err(|_| NoMemory)?;
         let mut image = Vec::new();
         image.try_reserve_exact(CHUNK_LEN).map_err(|_| NoMemory)?;
         image.resize(CHUNK_LEN - OWN, 0);
@@ -162,7 +156,6 @@ impl<H: Host> Probes<H> {
         let made = self.fill_stub_chunk(base, save, &mut image);
         match made {
             Ok(chunk) => {
-                books.stubs.push(chunk);
                 // SAFETY: made just now.
                 let table = unsafe { chunk.as_ref() }.homes.as_ptr().expose_provenance();
                 self.host.stubs_added(base, CHUNK_LEN, table);
@@ -228,29 +221,18 @@ impl<H: Host> Probes<H> {
 
     /// Whether there are chunks of stubs that are not in use.
     pub(super) fn has_unused_stubs(&self, books: &OpenBooks<'_, H>) -> bool {
-        // SAFETY: chunks are freed after they have left the list.
-        books.stubs.iter().any(|chunk| unsafe { chunk.as_ref() }.is_unused())
+        self.stubs.all(books.hold).any(|chunk| chunk.is_unused())
     }
 
     /// Takes the chunks that have no stub in use off the table.
     pub(super) fn take_empty_stub_chunks(&self, books: &mut OpenBooks<'_, H>) -> Vec<NonNull<StubChunk<H>>> {
         let mut empty = Vec::new();
-        while let Some(index) = books.stubs.iter().position(|chunk| {
-            // SAFETY: chunks are freed after they have left the list.
-            unsafe { chunk.as_ref() }.is_unused()
-        }) {
-            if empty.try_reserve(1).is_err() {
-                break;
-            }
-            let chunk = books.stubs.swap_remove(index);
-            // SAFETY: it has left the list just now; `clean_up` frees it after a grace period.
-            self.stubs.remove(unsafe { chunk.as_ref() });
-            empty.push(chunk);
+        while empty.try_reserve(1).is_ok()
+            && let Some(chunk) = self.stubs.take_unused(books.hold)
+        {
+            empty.push(chunk.pointer());
         }
-        if books.stubs.is_empty() {
-            books.has_left_stubs = false;
-            books.stubs = Vec::new();
-        }
+        books.has_left_stubs &= !self.stubs.is_empty();
         empty
     }
 }

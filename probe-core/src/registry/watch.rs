@@ -6,33 +6,26 @@
 use crate::addr::CodeAddr;
 use crate::error::{EnableError, Refusal, WatchError};
 use crate::held::Hold;
-use crate::room::{Room, free};
+use crate::room::Room;
 use crate::state::host::Host;
-use crate::state::lock::Locked;
-use crate::state::point::{DISABLED, GONE, LEAVING, ORPHAN};
+use crate::state::locked::Locked;
+use crate::state::point::{DISABLED, GONE, LEAVING};
 use crate::state::probes::Probes;
 use crate::state::tally::Counters;
-use crate::state::watch::{MAX_WATCHPOINTS, WatchNode, WatchRange, Watchpoint};
+use crate::state::watch::{MAX_WATCHPOINTS, OwnedWatch, WatchNode, WatchRange, Watchpoint};
 use crate::sync::Relaxed;
 use core::fmt;
-use core::ptr::NonNull;
 
 /// A registered watchpoint. Dropping it unregisters; from a handler, the next call of the registry does.
 #[must_use = "dropping a watchpoint unregisters it; `leak` keeps it for good"]
 pub struct Watch<H: Host> {
     probes: &'static Probes<H>,
-    node: NonNull<WatchNode<H::Arch>>,
+    node: OwnedWatch<H::Arch>,
 }
-
-// SAFETY: the node is shared state made for it, and its handler is Send + Sync.
-unsafe impl<H: Host> Send for Watch<H> {}
-// SAFETY: as above.
-unsafe impl<H: Host> Sync for Watch<H> {}
 
 impl<H: Host> Watch<H> {
     fn node(&self) -> &WatchNode<H::Arch> {
-        // SAFETY: the node lives as long as the handle.
-        unsafe { self.node.as_ref() }
+        &self.node
     }
 
     /// What is watched.
@@ -90,7 +83,7 @@ impl<H: Host> Watch<H> {
 
 impl<H: Host> Drop for Watch<H> {
     fn drop(&mut self) {
-        self.node().set(LEAVING | ORPHAN);
+        self.node.orphan();
         self.probes.switches.note_change();
         self.probes.settle();
     }
@@ -127,17 +120,15 @@ impl<H: Host> Probes<H> {
             return Err(WatchError::NoRegister(count));
         };
         let flags = if watchpoint.is_disabled { DISABLED } else { 0 };
-        let node = room.fill(WatchNode::new(watchpoint, flags));
+        let node = OwnedWatch::new(room, WatchNode::new(watchpoint, flags));
         // Published before it is armed.
         // SAFETY: `settle_watches` and the lines below take it out, wait, and free it.
-        unsafe { self.watches.put(index, node) };
-        // SAFETY: made just now, and freed below at the earliest.
-        if let Err(refusal) = self.sync_watch(index, unsafe { node.as_ref() }) {
-            self.watches.take(index);
+        unsafe { self.watches.put(index, &node) };
+        if let Err(refusal) = self.sync_watch(index, &node) {
+            self.watches.take_out(index);
             self.quiesce();
-            drop(books);
             // SAFETY: out of its cell since before the grace period.
-            drop(unsafe { free(node) });
+            books.bury_watch(unsafe { node.end() });
             return Err(refused(refusal));
         }
         drop(books);
@@ -187,17 +178,20 @@ impl<H: Host> Probes<H> {
     pub(super) fn settle_watches(&self, lock: &mut Locked<'_, H>) {
         // Enabling a watchpoint tries again what the host cannot do now.
         let _ = self.sync_watches(lock.hold());
-        let mut books = lock.open();
-        let mut has_left = false;
-        for (index, node) in self.watches.all(books.hold).filter(|(_, node)| node.is(ORPHAN)) {
-            // It may have become one only now, armed.
-            let _ = self.sync_watch(index, node);
-            let allocation = self.watches.take(index);
-            node.next.store(core::mem::replace(&mut books.dead_watches, allocation), Relaxed);
-            has_left = true;
+        let mut orphans = [const { None }; MAX_WATCHPOINTS];
+        for (index, orphan) in orphans.iter_mut().enumerate() {
+            *orphan = self.watches.take_orphan(index, lock.hold());
+            if let Some(node) = orphan {
+                // It may have become one only now, armed.
+                let _ = self.sync_watch(index, node);
+            }
         }
-        if has_left {
+        if orphans.iter().any(Option::is_some) {
             self.quiesce();
+        }
+        for orphan in orphans.into_iter().flatten() {
+            // SAFETY: out of its cell since before the grace period.
+            lock.bury_watch(unsafe { orphan.end() });
         }
     }
 

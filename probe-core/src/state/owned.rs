@@ -2,14 +2,16 @@
 //!
 //! A node lies where hits find it by its address, and is freed by hand, after a grace period. Until then it
 //! has one owner, a value that is moved from hand to hand: a registration makes it, the user's handle keeps
-//! it, a removal takes it from there, and [`Books::bury`](crate::state::probes::Books::bury) gets it last. A
+//! it, a removal takes it from there, and [`Books::bury`](crate::state::books::Books::bury) gets it last. A
 //! handle that is dropped where its probe cannot be removed leaves the node to its point's list, as an
 //! orphan, and the code that takes it from the list owns it again.
 
 use crate::arch::Arch;
-use crate::held::Hold;
+use crate::held::{Hold, Lent};
+use crate::room::{Room, free};
 use crate::state::point::{Handlers, LEAVING, Node, ORPHAN, Point};
 use crate::sync::{Relaxed, Release};
+use alloc::boxed::Box;
 use core::ops::Deref;
 use core::ptr::{self, NonNull};
 
@@ -23,17 +25,17 @@ unsafe impl<A: Arch> Send for OwnedNode<A> {}
 unsafe impl<A: Arch> Sync for OwnedNode<A> {}
 
 impl<A: Arch> OwnedNode<A> {
-    /// The owner of a node in a [`Room`](crate::room::Room) of its own.
-    ///
-    /// # Safety
-    /// It has no other owner: it was made just now, or is an orphan that is on its point's list.
-    pub(crate) unsafe fn new(node: NonNull<Node<A>>) -> Self {
-        Self(node)
+    /// The owner of a new node.
+    pub(crate) fn new(room: Room<Node<A>>, node: Node<A>) -> Self {
+        Self(room.fill(node))
     }
 
-    /// The node, which its owner frees, or its point's list leads to.
-    pub(crate) fn pointer(&self) -> NonNull<Node<A>> {
-        self.0
+    /// The new owner of an orphan.
+    ///
+    /// # Safety
+    /// It is one, on its point's list, and nobody else takes it from there.
+    pub(crate) unsafe fn of_orphan(node: Lent<'_, Node<A>>) -> Self {
+        Self(node.pointer())
     }
 
     /// Puts it first on its point's list, or last if it is a jprobe.
@@ -50,6 +52,15 @@ impl<A: Arch> OwnedNode<A> {
             self.next.store(ptr::null_mut(), Relaxed);
             point.nodes().last().map_or(&point.head, |last| &last.next).store(this, Release);
         }
+    }
+
+    /// Ends its record: what is left is memory of its own, to be freed without the lock.
+    ///
+    /// # Safety
+    /// Nobody has found it, or a grace period has ended that began when it was on no list and its pool had forgotten it.
+    pub(crate) unsafe fn end(self) -> Box<Node<A>> {
+        // SAFETY: it has this one owner, and nobody else reaches it.
+        unsafe { free(self.0) }
     }
 
     /// Leaves it to its point's list: the next call of the registry removes it.

@@ -282,6 +282,18 @@ impl<A: Arch> Handlers<A> {
     }
 }
 
+// SAFETY: its point is shared state made for it, and its handlers are Send + Sync.
+unsafe impl<A: Arch> Send for Node<A> {}
+// SAFETY: as above.
+unsafe impl<A: Arch> Sync for Node<A> {}
+
+impl<A: Arch> Linked for Node<A> {
+    /// As long as it is on its point's list, the probe behind it.
+    fn link(&self) -> &AtomicPtr<Self> {
+        &self.next
+    }
+}
+
 impl<A: Arch> Node<A> {
     /// A probe for the list of `point`.
     ///

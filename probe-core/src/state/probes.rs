@@ -1,97 +1,36 @@
 //! All state of one program's probes, composed of the state of the other files.
 
 use crate::arch::{Arch, MemFault, Memory};
-use crate::held::Lent;
-use crate::list::List;
+use crate::state::books::Books;
+use crate::state::common::Common;
 use crate::state::counter::Shares;
-use crate::state::detour::{Detour, DetourChunk};
+use crate::state::detours::Detours;
 use crate::state::host::Host;
 use crate::state::lender::Lender;
-use crate::state::owned::OwnedNode;
-use crate::state::point::{Node, Point};
-use crate::state::pool::Pool;
+use crate::state::lock::Lock;
+use crate::state::places::Places;
 use crate::state::program::{Entries, Program};
-use crate::state::slots::{SlotAllocator, SlotChunk};
-use crate::state::spare::Spares;
-use crate::state::stub::{StubChunk, StubChunks};
+use crate::state::slots::Slots;
+use crate::state::stub::StubChunks;
 use crate::state::switches::Switches;
-use crate::state::text::Texts;
-use crate::state::watch::{WatchNode, Watches};
-use crate::sync::{AtomicUsize, Relaxed, UnsafeCell};
-use crate::table::{RetiredArrays, Table};
-use alloc::vec::Vec;
-use core::mem::ManuallyDrop;
-use core::ptr::{self, NonNull};
+use crate::state::watch::Watches;
+use core::ptr::NonNull;
 
-/// All probes of one program: the one thing that a host keeps in a static.
+/// All probes of one program: the one thing that a host keeps in a static. Each part owns its fields; hits
+/// read them, and the registry changes them while it holds the lock of the books.
 pub struct Probes<H: Host> {
     pub(crate) host: H,
     /// Where trampolines lead.
     pub(crate) entries: Entries,
-    pub(crate) points: Table<Point<H::Arch>>,
-    pub(crate) slot_chunks: Table<SlotChunk>,
+    pub(crate) places: Places<H::Arch>,
+    pub(crate) slots: Slots,
     pub(crate) stubs: StubChunks<H>,
+    pub(crate) detours: Detours<H>,
     pub(crate) watches: Watches<H::Arch>,
-    /// What steps without a frame have borrowed.
-    pub(crate) spares: Spares<<H::Arch as Arch>::StepState>,
-    pub(crate) detour_chunks: Table<DetourChunk<H>>,
-    /// What contexts that hit the same probes count with.
-    pub(crate) shares: Shares,
-    /// How many stay inside without a context.
-    pub(crate) anonymous: AtomicUsize,
-    /// Who alone writes text.
-    pub(crate) texts: Texts<H::Arch>,
+    pub(crate) common: Common<<H::Arch as Arch>::StepState>,
     pub(crate) switches: Switches,
-    /// Who has the lock, 0: nobody.
-    pub(crate) holder: AtomicUsize,
-    /// Never dropped: it lives in a static, and handlers' view of it needs no code that frees memory.
-    pub(crate) books: ManuallyDrop<UnsafeCell<Books<H>>>,
+    pub(crate) books: Lock<Books<H>>,
 }
-
-// SAFETY: `books` is reached only under the lock; all else is made for sharing.
-unsafe impl<H: Host> Sync for Probes<H> {}
-
-/// What only the holder of the lock sees.
-pub(crate) struct Books<H: Host> {
-    pub(crate) slots: SlotAllocator,
-    pub(crate) stubs: Vec<NonNull<StubChunk<H>>>,
-    pub(crate) detour_chunks: Vec<NonNull<DetourChunk<H>>>,
-    /// The newest detour of every place that has ever had a jump: what the next jump there may lead to. What
-    /// stands in text is the point's to say.
-    pub(crate) detours: Table<Detour<H>>,
-    /// The generation of the newest probe.
-    pub(crate) generation: u32,
-    pub(crate) arrays: RetiredArrays,
-    /// Points that a context was still stepping when they were to be freed. Off the table.
-    pub(crate) parked: List<Point<H::Arch>>,
-    /// Points whose text has gone, while handles are left. Off the table.
-    pub(crate) gone: List<Point<H::Arch>>,
-    /// Pools whose probe has gone, while calls are in flight.
-    pub(crate) pools: List<Pool<H::Arch>>,
-    /// Whether a stub may be left that no instance has: its chunk is freed when it has come back.
-    pub(crate) has_left_stubs: bool,
-    /// Nodes to be freed when the lock has been let go: what their handlers own may call us. Linked by
-    /// `next`.
-    pub(crate) dead: *mut Node<H::Arch>,
-    /// Watchpoints, as `dead`.
-    pub(crate) dead_watches: *mut WatchNode<H::Arch>,
-}
-
-impl<H: Host> Books<H> {
-    /// The points whose text has gone.
-    pub(crate) fn gone_points(&self) -> impl Iterator<Item = Lent<'_, Point<H::Arch>>> {
-        self.gone.iter()
-    }
-
-    /// Frees a node that nobody can reach any more, once the lock is let go.
-    pub(crate) fn bury(&mut self, node: OwnedNode<H::Arch>) {
-        node.next.store(self.dead, Relaxed);
-        self.dead = node.pointer().as_ptr();
-    }
-}
-
-// SAFETY: what it points to is shared state made for it.
-unsafe impl<H: Host> Send for Books<H> {}
 
 impl<H: Host> Probes<H> {
     /// What stubs and detours know it by.
@@ -112,31 +51,14 @@ impl<H: Host> Probes<H> {
         Self {
             host,
             entries,
-            points: Table::new(),
-            slot_chunks: Table::new(),
+            places: Places::new(),
+            slots: Slots::new(),
             stubs: StubChunks::new(),
+            detours: Detours::new(),
             watches: Watches::new(),
-            spares: Spares::new(),
-            detour_chunks: Table::new(),
-            shares: Shares::new(),
-            anonymous: AtomicUsize::new(0),
-            texts: Texts::new(),
+            common: Common::new(),
             switches: Switches::new(),
-            holder: AtomicUsize::new(0),
-            books: ManuallyDrop::new(UnsafeCell::new(Books {
-                slots: SlotAllocator::new(),
-                stubs: Vec::new(),
-                detour_chunks: Vec::new(),
-                detours: Table::new(),
-                generation: 0,
-                arrays: RetiredArrays::new(),
-                parked: List::new(),
-                gone: List::new(),
-                pools: List::new(),
-                has_left_stubs: false,
-                dead: ptr::null_mut(),
-                dead_watches: ptr::null_mut(),
-            })),
+            books: Lock::new(Books::new()),
         }
     }
 }
@@ -155,6 +77,6 @@ impl<H: Host> Lender for Probes<H> {
     }
 
     fn shares(&self) -> &Shares {
-        &self.shares
+        self.common.shares()
     }
 }

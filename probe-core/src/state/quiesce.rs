@@ -17,7 +17,7 @@ use crate::sync::{Acquire, SeqCst, fence};
 impl<H: Host> Probes<H> {
     /// Goes inside without a context.
     pub(crate) fn anonymous(&self) -> Anonymous<'_> {
-        Anonymous::enter(&self.anonymous)
+        self.common.enter()
     }
 
     /// Returns when every context that was inside at the call has left. Not called from inside.
@@ -34,7 +34,7 @@ impl<H: Host> Probes<H> {
                 self.host.relax();
             }
         });
-        while self.anonymous.load(Acquire) != 0 {
+        while self.common.has_anonymous() {
             self.host.relax();
         }
     }

@@ -7,10 +7,9 @@
 use crate::addr::CodeAddr;
 use crate::arch::Arch;
 use crate::error::NoMemory;
-use crate::held::Held;
-use crate::state::host::Host;
+use crate::held::{Held, Hold, Lent};
 use crate::sync::{AtomicUsize, Relaxed};
-use crate::table::{Keyed, Table};
+use crate::table::{Keyed, RetiredArray, Table};
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
@@ -95,103 +94,109 @@ impl SlotChunk {
     }
 }
 
-/// The place that the slot around `at` belongs to, if `at` lies in slot memory.
-pub(crate) fn place_of_slot<'g, H: Host>(
-    chunks: &Table<SlotChunk>,
-    at: CodeAddr,
-    held: impl Held<'g>,
-) -> Option<CodeAddr> {
-    let chunk = chunks.find(chunk_base(at).as_usize(), held)?;
-    let slot_len = H::Arch::SLOT_LEN;
-    let slot = at.as_usize() & !(slot_len - 1);
-    let word = slot.wrapping_add(slot_len - OWN);
-    debug_assert_eq!(chunk.base, chunk_base(at));
-    // SAFETY: the chunk is mapped and readable while it is in the table, which `held` keeps; the last word of
-    // every slot is aligned, because slots are.
-    let place = unsafe { core::ptr::with_exposed_provenance::<usize>(word).read_volatile() };
-    Some(CodeAddr::new(place))
-}
-
 /// Whether `at` lies in the slot at `slot`.
 #[inline]
 pub(crate) fn is_in_slot<A: Arch>(at: CodeAddr, slot: CodeAddr) -> bool {
     at.as_usize().wrapping_sub(slot.as_usize()) < A::SLOT_LEN
 }
 
-/// The slot chunks under the registry's lock.
-#[derive(Default)]
-pub(crate) struct SlotAllocator {
-    chunks: Vec<NonNull<SlotChunk>>,
-    /// Where the last slot came from.
-    hint: usize,
+/// All slots: found by whoever traps in one, taken and given back by the registry.
+pub(crate) struct Slots {
+    chunks: Table<SlotChunk>,
+    /// The base of the chunk that is looked at first: whose slot was taken last, or which has become empty. Under the registry's
+    /// lock.
+    hint: AtomicUsize,
+    /// How many chunks have no slot in use; under the registry's lock.
+    empty: AtomicUsize,
 }
 
-// SAFETY: what it points to is shared state made for it.
-unsafe impl Send for SlotAllocator {}
-
-impl SlotAllocator {
-    /// Nothing.
+impl Slots {
+    /// None.
     pub(crate) const fn new() -> Self {
-        Self { chunks: Vec::new(), hint: 0 }
+        Self { chunks: Table::new(), hint: AtomicUsize::new(0), empty: AtomicUsize::new(0) }
+    }
+
+    /// The place that the slot around `at` belongs to, if `at` lies in slot memory.
+    pub(crate) fn place_at<'g, A: Arch>(&self, at: CodeAddr, held: impl Held<'g>) -> Option<CodeAddr> {
+        let chunk = self.chunks.find(chunk_base(at).as_usize(), held)?;
+        let slot = at.as_usize() & !(A::SLOT_LEN - 1);
+        let word = slot.wrapping_add(A::SLOT_LEN - OWN);
+        debug_assert_eq!(chunk.base, chunk_base(at));
+        // SAFETY: the chunk is mapped and readable while it is in the table, which `held` keeps; the last word of
+        // every slot is aligned, because slots are.
+        let place = unsafe { core::ptr::with_exposed_provenance::<usize>(word).read_volatile() };
+        Some(CodeAddr::new(place))
     }
 
     /// A free slot of a chunk there is, within reach of `place`.
-    pub(crate) fn take<A: Arch>(&mut self, place: CodeAddr) -> Option<CodeAddr> {
-        let from_hint = self.take_from::<A>(self.hint, place);
-        if from_hint.is_some() {
-            return from_hint;
-        }
-        for index in 0..self.chunks.len() {
-            let slot = self.take_from::<A>(index, place);
-            if slot.is_some() {
-                self.hint = index;
-                return slot;
+    pub(crate) fn take<A: Arch>(&self, place: CodeAddr, hold: &Hold) -> Option<CodeAddr> {
+        let take_from = |chunk: &SlotChunk| {
+            let was_empty = chunk.is_empty();
+            let slot = chunk.is_near(place, A::SLOT_REACH).then(|| chunk.take(A::SLOT_LEN)).flatten();
+            if was_empty && slot.is_some() {
+                self.empty.store(self.empty.load(Relaxed).wrapping_sub(1), Relaxed);
             }
-        }
-        None
-    }
-
-    fn take_from<A: Arch>(&self, index: usize, place: CodeAddr) -> Option<CodeAddr> {
-        // SAFETY: chunks are freed after they have left the list.
-        let chunk = unsafe { self.chunks.get(index)?.as_ref() };
-        if !chunk.is_near(place, A::SLOT_REACH) {
-            return None;
-        }
-        chunk.take(A::SLOT_LEN)
-    }
-
-    /// Makes room for one more chunk.
-    pub(crate) fn reserve(&mut self) -> Result<(), NoMemory> {
-        self.chunks.try_reserve(1).map_err(|_| NoMemory)
-    }
-
-    /// Adds a chunk; [`SlotAllocator::reserve`] has made room.
-    pub(crate) fn add(&mut self, chunk: NonNull<SlotChunk>) {
-        self.hint = self.chunks.len();
-        self.chunks.push(chunk);
+            slot
+        };
+        let hint = self.chunks.find(self.hint.load(Relaxed), hold);
+        hint.and_then(take_from).or_else(|| {
+            self.chunks.iter(hold).find_map(|chunk| {
+                let slot = take_from(&chunk)?;
+                self.hint.store(chunk.base.as_usize(), Relaxed);
+                Some(slot)
+            })
+        })
     }
 
     /// Gives a slot back.
-    pub(crate) fn put<A: Arch>(&mut self, slot: CodeAddr) {
-        for chunk in &self.chunks {
-            // SAFETY: chunks are freed after they have left the list.
-            let chunk = unsafe { chunk.as_ref() };
-            if chunk.base == chunk_base(slot) {
-                chunk.put(slot, A::SLOT_LEN);
-                return;
+    pub(crate) fn put<A: Arch>(&self, slot: CodeAddr, hold: &Hold) {
+        if let Some(chunk) = self.chunks.find(chunk_base(slot).as_usize(), hold) {
+            chunk.put(slot, A::SLOT_LEN);
+            if chunk.is_empty() {
+                self.note_empty(chunk.base);
             }
         }
     }
 
-    /// Takes a chunk that has no slot in use off the list.
-    pub(crate) fn take_empty(&mut self) -> Option<NonNull<SlotChunk>> {
-        // SAFETY: chunks are freed after they have left the list.
-        let index = self.chunks.iter().position(|chunk| unsafe { chunk.as_ref() }.is_empty())?;
-        self.hint = 0;
-        let chunk = self.chunks.swap_remove(index);
-        if self.chunks.is_empty() {
-            self.chunks = Vec::new();
+    /// Notes that the chunk at `base` has no slot in use.
+    fn note_empty(&self, base: CodeAddr) {
+        self.hint.store(base.as_usize(), Relaxed);
+        self.empty.store(self.empty.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
+    /// Makes room for a chunk. The table's former array, if it has another one now.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(crate) fn reserve(&self) -> Result<Option<RetiredArray>, NoMemory> {
+        self.chunks.reserve(1)
+    }
+
+    /// Adds a chunk; [`Slots::reserve`] has made room.
+    ///
+    /// # Safety
+    /// It is freed a grace period after it has been [taken](Slots::take_empty).
+    pub(crate) unsafe fn add(&self, chunk: NonNull<SlotChunk>) {
+        // SAFETY: it stays for a grace period longer than it is in the table.
+        self.note_empty(unsafe { chunk.as_ref() }.base);
+        // SAFETY: as above; `reserve` has made room.
+        unsafe { self.chunks.insert(chunk) };
+    }
+
+    /// Takes a chunk off that has no slot in use, to be freed after a grace period.
+    pub(crate) fn take_empty<'g>(&self, hold: &'g Hold) -> Option<Lent<'g, SlotChunk>> {
+        if self.empty.load(Relaxed) == 0 {
+            return None;
         }
-        Some(chunk)
+        let hint = self.chunks.find_lent(self.hint.load(Relaxed), hold).filter(|chunk| chunk.is_empty());
+        let empty = hint.or_else(|| self.chunks.iter(hold).find(|chunk| chunk.is_empty()))?;
+        self.empty.store(self.empty.load(Relaxed).wrapping_sub(1), Relaxed);
+        self.chunks.remove(&empty);
+        Some(empty)
+    }
+
+    /// Takes the table's array, if there is no chunk left.
+    pub(crate) fn retire_if_empty(&self) -> Option<RetiredArray> {
+        self.chunks.retire_if_empty()
     }
 }

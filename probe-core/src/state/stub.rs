@@ -9,7 +9,7 @@
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Calls, SaveSet};
 use crate::error::NoMemory;
-use crate::held::{Held, Hold};
+use crate::held::{Held, Hold, Lent};
 use crate::state::host::{CallsOf, Host};
 use crate::state::instance::Instance;
 use crate::state::program::Program;
@@ -271,9 +271,21 @@ impl<H: Host> StubChunks<H> {
         unsafe { self.chunks.insert(chunk) };
     }
 
-    /// Takes a chunk off.
-    pub(crate) fn remove(&self, chunk: &StubChunk<H>) {
-        self.chunks.remove(chunk);
+    /// All chunks.
+    pub(crate) fn all<'g>(&self, hold: &'g Hold) -> impl Iterator<Item = Lent<'g, StubChunk<H>>> {
+        self.chunks.iter(hold)
+    }
+
+    /// Takes a chunk off that has no stub in use, to be freed after a grace period.
+    pub(crate) fn take_unused<'g>(&self, hold: &'g Hold) -> Option<Lent<'g, StubChunk<H>>> {
+        let unused = self.chunks.iter(hold).find(|chunk| chunk.is_unused())?;
+        self.chunks.remove(&unused);
+        Some(unused)
+    }
+
+    /// Whether there is no chunk.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chunks.len() == 0
     }
 
     /// Takes the table's array, if there is no chunk left.

@@ -6,13 +6,16 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Memory, Regs};
-use crate::held::Held;
+use crate::held::{Held, Hold};
+use crate::list::Linked;
+use crate::room::{Room, free};
 use crate::state::counter::Counter;
 use crate::state::lender::{Lender, TargetMemory};
-use crate::state::point::DISABLED;
+use crate::state::point::{DISABLED, LEAVING, ORPHAN};
 use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicPtr, AtomicU32, Relaxed, Release};
 use alloc::boxed::Box;
 use core::fmt;
+use core::ops::Deref;
 use core::ptr::{self, NonNull};
 
 /// The most watchpoints at the same time, on any processor.
@@ -171,8 +174,53 @@ pub(crate) struct WatchNode<A: Arch> {
     pub(crate) is_armed: AtomicBool,
     pub(crate) hits: Counter,
     pub(crate) missed: Counter,
-    /// Links those that are to be freed.
-    pub(crate) next: AtomicPtr<WatchNode<A>>,
+    /// Among those that are to be freed.
+    link: AtomicPtr<WatchNode<A>>,
+}
+
+impl<A: Arch> Linked for WatchNode<A> {
+    fn link(&self) -> &AtomicPtr<Self> {
+        &self.link
+    }
+}
+
+/// A watchpoint's one owner, as [`OwnedNode`](crate::state::owned::OwnedNode) is a probe's: its handle, until that orphans it.
+#[must_use = "without an owner it is never freed"]
+pub(crate) struct OwnedWatch<A: Arch>(NonNull<WatchNode<A>>);
+
+// SAFETY: a node is shared state made for it, and its handler is Send + Sync.
+unsafe impl<A: Arch> Send for OwnedWatch<A> {}
+// SAFETY: as above.
+unsafe impl<A: Arch> Sync for OwnedWatch<A> {}
+
+impl<A: Arch> OwnedWatch<A> {
+    /// The owner of a new one.
+    pub(crate) fn new(room: Room<WatchNode<A>>, node: WatchNode<A>) -> Self {
+        Self(room.fill(node))
+    }
+
+    /// Leaves it to its register, where the next call of the registry takes it.
+    pub(crate) fn orphan(&self) {
+        self.set(LEAVING | ORPHAN);
+    }
+
+    /// Ends its record: what is left is memory of its own, to be freed without the lock.
+    ///
+    /// # Safety
+    /// A grace period has ended that began when it was in no register's cell.
+    pub(crate) unsafe fn end(self) -> Box<WatchNode<A>> {
+        // SAFETY: it has this one owner, and nobody else reaches it.
+        unsafe { free(self.0) }
+    }
+}
+
+impl<A: Arch> Deref for OwnedWatch<A> {
+    type Target = WatchNode<A>;
+
+    fn deref(&self) -> &WatchNode<A> {
+        // SAFETY: what frees it takes its owner first; an orphan's is not used any more.
+        unsafe { self.0.as_ref() }
+    }
 }
 
 impl<A: Arch> WatchNode<A> {
@@ -184,7 +232,7 @@ impl<A: Arch> WatchNode<A> {
             is_armed: AtomicBool::new(false),
             hits: Counter::new(),
             missed: Counter::new(),
-            next: AtomicPtr::default(),
+            link: AtomicPtr::default(),
         }
     }
 
@@ -240,15 +288,24 @@ impl<A: Arch> Watches<A> {
     /// Publishes one.
     ///
     /// # Safety
-    /// It is freed no sooner than a grace period after it has been [taken out](Watches::take).
-    pub(crate) unsafe fn put(&self, index: usize, node: NonNull<WatchNode<A>>) {
+    /// It is freed no sooner than a grace period after it has been [taken out](Watches::take_out).
+    pub(crate) unsafe fn put(&self, index: usize, node: &OwnedWatch<A>) {
         if let Some(cell) = self.cells.get(index) {
-            cell.store(node.as_ptr(), Release);
+            cell.store(node.0.as_ptr(), Release);
         }
     }
 
     /// Takes one out. A context that is inside may still use it.
-    pub(crate) fn take(&self, index: usize) -> *mut WatchNode<A> {
-        self.cells.get(index).map_or(ptr::null_mut(), |cell| cell.swap(ptr::null_mut(), AcqRel))
+    pub(crate) fn take_out(&self, index: usize) {
+        if let Some(cell) = self.cells.get(index) {
+            cell.store(ptr::null_mut(), Release);
+        }
+    }
+
+    /// Takes an orphan out, and owns it.
+    pub(crate) fn take_orphan(&self, index: usize, hold: &Hold) -> Option<OwnedWatch<A>> {
+        self.at(index, hold).filter(|node| node.is(ORPHAN))?;
+        let node = self.cells.get(index)?.swap(ptr::null_mut(), AcqRel);
+        NonNull::new(node).map(OwnedWatch)
     }
 }
