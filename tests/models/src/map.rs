@@ -31,11 +31,9 @@ extern "C-unwind" fn probe_models_insertions() {
 #[unsafe(no_mangle)]
 extern "C-unwind" fn probe_models_reading() {
     let hash = leaked(hash::Hash::new(2, 1).expect("memory"));
-    let other = context(move || {
-        assert!(hash.add(0, KEY, 1));
-        assert!(hash.add(0, KEY, 2));
-    });
-    let sums = hash.sums();
+    let other = context(move || hash.sums());
+    assert!(hash.add(0, KEY, 1));
+    assert!(hash.add(0, KEY, 2));
+    let sums = other.join().unwrap();
     assert!([vec![], vec![(KEY, 1)], vec![(KEY, 3)]].contains(&sums), "{sums:?}");
-    other.join().unwrap();
 }
