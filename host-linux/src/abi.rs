@@ -165,6 +165,12 @@ impl SigInfo {
         self.rest[0]
     }
 
+    /// The structure as the kernel writes it into memory.
+    pub(crate) fn to_memory(self) -> [u8; size_of::<Self>()] {
+        // SAFETY: 128 bytes of words, the padding a field of its own.
+        unsafe { core::mem::transmute::<Self, [u8; size_of::<Self>()]>(self) }
+    }
+
     /// A fault raised by the kernel.
     pub const fn fault(signal: c_int, code: c_int, addr: usize) -> Self {
         Self {

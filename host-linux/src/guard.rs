@@ -7,10 +7,14 @@
 //! Programs do so with full sets.
 //!
 //! So each of these system calls has a probe, whose handler makes the call in the program's place. A mask
-//! comes into force in the signal frame, without the signals that a hit raises ([`NEVER_BLOCKED`]). An action
-//! for one of our signals is kept behind our handler ([`signals::install_action`]). `sigaltstack` keeps the
-//! program's stack behind a bigger one, as a hit needs room. The calls are found by their code: the number as
-//! a constant, the call a few instructions later.
+//! comes into force in the signal frame, without the signals that a hit raises
+//! ([`signals::NEVER_BLOCKED`]); what the program has blocked of these is written down, and what is sent
+//! meanwhile waits ([`wished`]). An action for one of our signals is kept behind our handler
+//! ([`signals::install_action`]). `sigaltstack` keeps the program's stack behind a bigger one, as a hit needs
+//! room. The calls are found by their code: the number as a constant, the call a few instructions later.
+//!
+//! The module `execution` hands on what is ignored, blocked and pending; `waits` is for a libc whose waiting
+//! calls are not to be found.
 //!
 //! The module `by_number` sees what goes through libc's `syscall`; the module `children` gives each child a
 //! thread block and handlers of its own.
@@ -19,16 +23,17 @@
 //! calls, under all names. An agent that is loaded before libc (`agent/hooks` of `probe trace`) interposes
 //! functions for the work that handlers cannot do, and for masks and actions while no guard is planted.
 //!
-//! Not covered: one of our signals that is sent while the program blocks it is handled at once; signal
-//! handlers may run while `sigsuspend`, `ppoll` or the like waits with our signals in its set; system calls
-//! that the program makes without libc.
+//! Not covered: signal handlers may run while `sigsuspend`, `ppoll` or the like waits with our signals in its
+//! set; a `signalfd` that is to tell of our signals; system calls that the program makes without libc.
 
 mod by_number;
 mod children;
+mod execution;
+mod waits;
 
 use self::by_number::change_action;
-use crate::arch::{LOAD_LEN, Leads, Regs, SYSCALL, SyscallCode};
-use crate::signals::{self, NEVER_BLOCKED, interrupted};
+use crate::arch::{LOAD_LEN, Leads, Regs, SYSCALL};
+use crate::signals::{self, interrupted, wished};
 use crate::symbols::objects::{self, Object, Role};
 use crate::sys::{AltStack, SignalSet};
 use crate::{Hit, Kprobe, Native, Probe, blacklist, memory, process};
@@ -36,6 +41,7 @@ use core::ffi::c_int;
 use probe_core::arch::{Arch, Jumps, Memory, Regs as _};
 use probe_core::error::BatchError;
 use probe_core::handler::Flow;
+use probe_core::host::Host as _;
 use probe_core::{AnyProbe, CodeAddr, Place};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -89,7 +95,11 @@ impl Drop for Guard {
 /// # Panics
 /// As [`crate::probes`].
 pub fn guard() -> Result<Guard, BatchError> {
-    let guard = process::probes().register_all(probes()).map(Guard)?;
+    let (registry, probes) = (process::probes(), probes());
+    if !probes.is_empty() {
+        signals::adopt_mask();
+    }
+    let guard = registry.register_all(probes).map(Guard).inspect_err(|_| signals::give_mask_back())?;
     if guard.is_complete() {
         // The kernel refuses no action that it has taken before.
         let _ = signals::defer_asynchronous();
@@ -127,14 +137,15 @@ fn probes_in(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
         let executable = object.segments.iter().filter(|segment| segment.is_executable);
         executable.map(move |segment| (object, segment))
     });
-    let mut found = Vec::new();
+    let (mut found, mut has_waits) = (Vec::new(), false);
     for (object, segment) in text {
         let mut text = vec![0; segment.end - segment.start];
         let len = memory::read_some(segment.start, &mut text);
-        let known: [(_, Handler); 3] = [
+        let known: [(_, Handler); 4] = [
             (libc::SYS_rt_sigprocmask, change_mask),
             (libc::SYS_rt_sigaction, change_action),
             (libc::SYS_sigaltstack, change_stack),
+            (libc::SYS_rt_sigpending, tell_pending),
         ];
         for (number, handler) in known {
             let calls = calls(&text[..len], number as u32).into_iter();
@@ -143,12 +154,20 @@ fn probes_in(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
             let theirs = calls.filter(|&(at, _)| !blacklist::covers(object, at));
             found.extend(theirs.map(|(at, call)| probe(at, call, number, handler)));
         }
+        let before = found.len();
+        for number in wished::WAITS {
+            let calls = calls(&text[..len], number as u32).into_iter();
+            let theirs = calls.map(|(offset, call)| (segment.start + offset, call));
+            let theirs = theirs.filter(|&(at, _)| !blacklist::covers(object, at));
+            found.extend(theirs.map(|(at, call)| probe_with(at, call, number, wished::begin_wait)));
+        }
+        has_waits |= found.len() > before;
         let clone3 = instant_calls(&text[..len], libc::SYS_clone3 as u32);
         let clone3 = clone3.map(|(offset, call)| (segment.start + offset, call));
         found.extend(clone3.map(|(at, call)| children::probe_on_clone3(at, call)));
     }
     if !found.is_empty() {
-        found.extend(children::probes_on_functions(libc));
+        found.extend(children::probes_on_functions(libc, !has_waits));
     }
     found
 }
@@ -212,22 +231,34 @@ fn follow(text: &[u8], start: usize, found: &mut BTreeMap<usize, usize>) {
 type Handler =
     fn(&[usize; 4], &dyn Fn(usize, &mut [u8]) -> bool, &dyn Fn(usize, &[u8]) -> bool) -> Option<isize>;
 
+/// A probe on an instruction that makes system call `number`, if the number is that.
 fn probe(at: usize, call: usize, number: libc::c_long, handler: Handler) -> AnyProbe<Native> {
-    const CODE: SyscallCode = SYSCALL;
+    probe_with(at, call, number, move |regs| {
+        let memory = crate::host::PROBES.host().memory();
+        let arguments = core::array::from_fn(|index| (SYSCALL.argument)(regs, index));
+        let read = |at: usize, out: &mut [u8]| memory.read(at, out).is_ok();
+        let write = |at: usize, bytes: &[u8]| memory.write(at, bytes).is_ok();
+        handler(&arguments, &read, &write)
+    })
+}
+
+/// As [`probe`], with the registers.
+fn probe_with(
+    at: usize,
+    call: usize,
+    number: libc::c_long,
+    handler: impl Fn(&mut Regs) -> Option<isize> + Send + Sync + 'static,
+) -> AnyProbe<Native> {
     // SAFETY: decoding from an instruction that loads the call's number leads here.
     let place = unsafe { Place::unchecked(CodeAddr::new(at)) };
     let pre = move |hit: &mut Hit<'_>| {
-        if (CODE.number)(hit.regs()) != number as usize {
+        if (SYSCALL.number)(hit.regs()) != number as usize {
             return Flow::Continue;
         }
-        let arguments = core::array::from_fn(|index| (CODE.argument)(hit.regs(), index));
-        let memory = hit.memory();
-        let read = |at: usize, out: &mut [u8]| memory.read(at, out).is_ok();
-        let write = |at: usize, bytes: &[u8]| memory.write(at, bytes).is_ok();
-        let Some(result) = handler(&arguments, &read, &write) else { return Flow::Continue };
-        let next = hit.regs().pc().wrapping_add(CODE.calls[call].len());
+        let next = hit.regs().pc().wrapping_add(SYSCALL.calls[call].len());
         let regs: &mut Regs = hit.regs_mut();
-        (CODE.set_result)(regs, call, result);
+        let Some(result) = handler(regs) else { return Flow::Continue };
+        (SYSCALL.set_result)(regs, call, result);
         regs.set_pc(next);
         Flow::Redirected
     };
@@ -249,7 +280,7 @@ fn change_mask(
         return Some(-(libc::EFAULT as isize));
     }
     let wanted = SignalSet::from_memory(bytes);
-    let before = interrupted::interrupted_mask()?;
+    let before = wished::interrupted_mask()?;
     let after = match how as c_int {
         _ if set == 0 => before,
         libc::SIG_BLOCK => before.union(wanted),
@@ -257,15 +288,25 @@ fn change_mask(
         libc::SIG_SETMASK => wanted,
         _ => return Some(-(libc::EINVAL as isize)),
     };
-    // What was blocked before anybody guarded stays blocked unless it is unblocked now. The kernel blocks
-    // these two for nobody; QEMU 7.2 does, where they come from a signal frame.
-    let after = after.without(libc::SIGKILL).without(libc::SIGSTOP);
-    let cleaned = SignalSet::from_bits(after.bits() & !(NEVER_BLOCKED.bits() & !before.bits()));
-    interrupted::set_interrupted_mask(cleaned);
+    // The kernel blocks these two for nobody; QEMU 7.2 does, where they come from a signal frame.
+    wished::set_interrupted_mask(after.without(libc::SIGKILL).without(libc::SIGSTOP));
     if old != 0 && !write(old, &before.to_memory()) {
         return Some(-(libc::EFAULT as isize));
     }
     Some(0)
+}
+
+/// `rt_sigpending(set, len)`.
+fn tell_pending(
+    &[set, len, ..]: &[usize; 4],
+    _: &dyn Fn(usize, &mut [u8]) -> bool,
+    write: &dyn Fn(usize, &[u8]) -> bool,
+) -> Option<isize> {
+    if len != size_of::<SignalSet>() {
+        return None;
+    }
+    let is_told = write(set, &wished::pending()?.to_memory());
+    Some(if is_told { 0 } else { -(libc::EFAULT as isize) })
 }
 
 /// `sigaltstack(new, old)`.
@@ -314,3 +355,10 @@ const AUTODISARM: c_int = 1 << 31;
 
 /// The kernel's `MINSIGSTKSZ`.
 const LEAST_STACK: usize = libc::MINSIGSTKSZ;
+
+/// What libc's functions do with an errno.
+fn fail(errno: c_int) -> c_int {
+    // SAFETY: the calling thread's own.
+    unsafe { crate::sys::errno_location().write(errno) };
+    -1
+}

@@ -30,6 +30,7 @@ pub fn leave() -> Result<(), SwitchError> {
             let _ = unsafe { sys::sigaction(signal, Some(&program)) };
         }
     }
+    signals::wished::leave();
     if let Some(block) = threads::current() {
         block.stacks.put_back();
     }

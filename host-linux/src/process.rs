@@ -156,5 +156,6 @@ unsafe extern "C" fn after_fork_child() {
     unsafe { release() };
     objects::forked();
     threads::forked();
+    signals::wished::forked();
     watch::forked();
 }

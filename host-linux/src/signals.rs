@@ -16,6 +16,7 @@
 
 mod deferral;
 mod delivery;
+pub(crate) mod execution;
 mod installing;
 pub(crate) mod interrupted;
 pub(crate) mod owned;
@@ -24,9 +25,11 @@ mod queue;
 mod recorded;
 mod stack;
 mod traps;
+pub(crate) mod wished;
 
 pub(crate) use self::installing::{hold, release};
 pub use self::owned::{NEVER_BLOCKED, OWNED, OWNED_SET};
+pub use self::wished::{adopt_mask, give_mask_back, while_waiting};
 
 use self::installing::installing;
 use self::owned::BLOCKED;
@@ -105,6 +108,7 @@ pub(crate) fn confine() {
 pub fn block_during_traps() -> Result<(), c_int> {
     block_in_traps(BLOCKED)?;
     deferral::stop();
+    wished::stop();
     Ok(())
 }
 

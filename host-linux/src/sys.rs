@@ -129,6 +129,25 @@ pub fn thread_lives(process: u32, tid: u32) -> bool {
     result != Err(libc::ESRCH)
 }
 
+/// Whether the calling thread is the process's only one; false, too, where nobody tells (without `/proc`).
+pub(crate) fn is_only_thread() -> bool {
+    #[cfg(target_pointer_width = "64")]
+    const STAT: libc::c_long = libc::SYS_newfstatat;
+    #[cfg(target_pointer_width = "32")]
+    const STAT: libc::c_long = libc::SYS_fstatat64;
+    // The folder has two links of its own, and one for each thread's folder in it.
+    const OWN_LINKS: usize = 2;
+    let mut stat = core::mem::MaybeUninit::<libc::stat64>::zeroed();
+    let path = c"/proc/self/task".as_ptr().expose_provenance();
+    // SAFETY: reads a string, and writes the structure.
+    let told = unsafe { call(STAT, [libc::AT_FDCWD as usize, path, into(&mut stat), 0]) };
+    // SAFETY: all zero, or as the kernel has filled it.
+    let links = unsafe { stat.assume_init() }.st_nlink as usize;
+    // An emulator has a thread of its own beside the program's.
+    let others = usize::from(crate::text::is_unprotecting());
+    told.is_ok() && links.checked_sub(OWN_LINKS).is_some_and(|threads| (1..=1 + others).contains(&threads))
+}
+
 /// Sends the calling thread a signal, as `raise(3)` does.
 pub(crate) fn send_to_self(signal: c_int) {
     let arguments = [process_id() as usize, thread_id() as usize, signal as usize];
@@ -136,11 +155,24 @@ pub(crate) fn send_to_self(signal: c_int) {
     let _ = unsafe { call(libc::SYS_tgkill, arguments) };
 }
 
+/// Queues `info` to a thread of this process, to another one with a code below 0 that is not SI_TKILL; `false` if there is no such thread or no room.
+pub(crate) fn queue_to_thread(thread: u32, info: &SigInfo) -> bool {
+    let arguments = [process_id() as usize, thread as usize, info.signal as usize, from(Some(info))];
+    // SAFETY: `info` is 128 bytes long as the kernel expects; a process may send itself anything.
+    unsafe { call(libc::SYS_rt_tgsigqueueinfo, arguments) }.is_ok()
+}
+
+/// The signals that are blocked and pending, of the calling thread's and of the process's.
+pub(crate) fn pending() -> SignalSet {
+    let mut set = SignalSet::EMPTY;
+    // SAFETY: a set of eight bytes that lives through the call.
+    let _ = unsafe { call(libc::SYS_rt_sigpending, [into(&mut set), size_of::<SignalSet>()]) };
+    set
+}
+
 /// Queues `info` to the calling thread, with whatever code it carries; `false` if there is no room for it.
 pub(crate) fn queue_to_self(info: &SigInfo) -> bool {
-    let arguments = [process_id() as usize, thread_id() as usize, info.signal as usize, from(Some(info))];
-    // SAFETY: `info` is 128 bytes long as the kernel expects; a thread may send itself anything.
-    unsafe { call(libc::SYS_rt_tgsigqueueinfo, arguments) }.is_ok()
+    queue_to_thread(thread_id(), info)
 }
 
 /// Takes a pending signal `signal` off the calling thread's or the process's queue, without waiting.

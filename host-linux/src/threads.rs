@@ -13,6 +13,7 @@ mod copy;
 mod dead;
 mod deferral;
 mod errno;
+mod executing;
 mod fault;
 mod free;
 mod interrupted;
@@ -22,13 +23,16 @@ mod preparation;
 mod settle;
 mod shared;
 mod table;
+mod wished;
 
 pub use self::altstack::ALTSTACK_LEN;
 pub(crate) use self::block::Block;
 pub use self::block::Words;
 pub(crate) use self::dead::Exits;
 pub use self::dead::on_thread_end;
+pub(crate) use self::executing::Replaced;
 pub(crate) use self::shared::{hold, release};
+pub(crate) use self::wished::Sent;
 
 use self::table::Table;
 use crate::arch::{self, Native, UContext};
@@ -106,6 +110,13 @@ pub fn thread_started() {
 pub(crate) fn share() {
     if let Some(block) = current_or_new() {
         shared::share(block);
+    }
+}
+
+/// Lets the calling thread make a child that runs in its memory while it waits.
+pub(crate) fn lend() {
+    if let Some(block) = current_or_new() {
+        block.wished.lend();
     }
 }
 
@@ -207,6 +218,12 @@ pub(crate) fn for_each(visit: &mut dyn FnMut(&Context<Native>)) {
             visit(&block.context);
         }
     }
+}
+
+/// The blocks of the other threads that have one, with their numbers. Some may be dead.
+pub(crate) fn others(own: &Block) -> impl Iterator<Item = (&'static Block, u32)> {
+    let used = Table::get().into_iter().flat_map(Table::used);
+    used.filter(|block| !core::ptr::eq(*block, own)).filter_map(|block| Some((block, block.owner.number()?)))
 }
 
 /// In a fork's child: only the calling thread is left.

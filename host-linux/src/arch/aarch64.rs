@@ -100,6 +100,7 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     },
     number: |regs| regs.x[8] as usize,
     argument: |regs, index| regs.x[..6].get(index).copied().unwrap_or(0) as usize,
+    set_first: |regs, value| regs.x[0] = value as u64,
     set_result: |regs, _, result| regs.x[0] = result as u64,
 };
 

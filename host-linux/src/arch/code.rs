@@ -16,6 +16,8 @@ pub(crate) struct SyscallCode<const LOAD_LEN: usize> {
     pub(crate) number: fn(&Regs) -> usize,
     /// The first six.
     pub(crate) argument: fn(&Regs, usize) -> usize,
+    /// Replaces the first.
+    pub(crate) set_first: fn(&mut Regs, usize),
     /// Stores the result of the call with this index: an errno is negative.
     pub(crate) set_result: fn(&mut Regs, usize, isize),
 }

@@ -118,6 +118,7 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
         let arguments = [regs.ebx, regs.ecx, regs.edx, regs.esi, regs.edi, regs.ebp];
         arguments.get(index).copied().unwrap_or(0) as usize
     },
+    set_first: |regs, value| regs.ebx = value as u32,
     set_result: |regs, _, result| regs.eax = result as u32,
 };
 

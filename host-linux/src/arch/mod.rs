@@ -61,9 +61,6 @@ pub(crate) use native::{
     sigaltstack_from, thread_slot,
 };
 
-/// How libc's code makes a system call.
-pub(crate) type SyscallCode = code::SyscallCode<LOAD_LEN>;
-
 /// The `ucontext_t` of a running signal handler.
 #[derive(Clone, Copy)]
 pub(crate) struct UContext(Frame);

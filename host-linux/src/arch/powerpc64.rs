@@ -124,6 +124,20 @@ macro_rules! function {
 #[cfg(feature = "private-mem")]
 pub(crate) use function;
 
+/// An instruction for the TOC's register: the first on ELFv1, the second on ELFv2.
+#[cfg(target_abi = "elfv1")]
+macro_rules! toc {
+    ($first:literal, $second:literal) => {
+        $first
+    };
+}
+#[cfg(not(target_abi = "elfv1"))]
+macro_rules! toc {
+    ($first:literal, $second:literal) => {
+        $second
+    };
+}
+
 /// The length in bytes of `li r0, number`.
 pub(crate) const LOAD_LEN: usize = 4;
 
@@ -154,6 +168,7 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     },
     number: |regs| regs.gpr[0] as usize,
     argument: |regs, index| regs.gpr[3..9].get(index).copied().unwrap_or(0) as usize,
+    set_first: |regs, value| regs.gpr[3] = value as u64,
     set_result: |regs, call, result| {
         const CR0_SO: u64 = 0x1000_0000;
         let is_error = call == SC && result < 0;
@@ -223,20 +238,49 @@ global_asm!(
     "bnslr",
     "neg 3, 3",
     "blr",
+    // Calls the function at r12, whose TOC is r11 (ELFv1), and returns with the TOC that it was entered with, as unwinders know of such
+    // calls. 64-bit PowerPC ELF ABI Supplement 1.9, 3.2; ELFv2 1.5, 2.2.
+    ".balign 4",
+    ".hidden probe_host_linux_enter",
+    ".globl probe_host_linux_enter",
+    ".type probe_host_linux_enter, @function",
+    "probe_host_linux_enter:",
+    ".cfi_startproc",
+    "mflr 0",
+    "std 0, 16(1)",
+    "stdu 1, -128(1)",
+    ".cfi_def_cfa_offset 128",
+    ".cfi_offset 65, 16",
+    toc!("std 2, 40(1)", "std 2, 24(1)"),
+    toc!("mr 2, 11", "nop"),
+    "mtctr 12",
+    "bctrl",
+    toc!("ld 2, 40(1)", "ld 2, 24(1)"),
+    "addi 1, 1, 128",
+    "ld 0, 16(1)",
+    "mtlr 0",
+    "blr",
+    ".cfi_endproc",
+    ".size probe_host_linux_enter, . - probe_host_linux_enter",
     ".popsection",
 );
 
-/// Turns the entry of a function into that of `function`, a pointer, with the same arguments.
+unsafe extern "C" {
+    static probe_host_linux_enter: u8;
+}
+
+/// Turns the entry of a function into that of `function`, a pointer, with the same arguments, of up to eight words. Who has called it may
+/// be of its own object, and wants its TOC back.
 pub(crate) fn enter(regs: &mut Regs, function: usize) {
     let mut entry = function as u64;
     if cfg!(target_abi = "elfv1") {
         // SAFETY: on ELFv1 a function's pointer leads to its descriptor: where it starts, and its TOC.
         let [start, toc] = unsafe { *(function as *const [u64; 2]) };
         entry = start;
-        regs.gpr[2] = toc;
+        regs.gpr[11] = toc;
     }
     regs.gpr[12] = entry;
-    regs.nip = entry;
+    regs.nip = (&raw const probe_host_linux_enter).addr() as u64;
 }
 
 /// Writes argument number `index` at a function's entry; `None` where it cannot be written.

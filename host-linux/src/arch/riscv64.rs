@@ -80,6 +80,7 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     },
     number: |regs| regs.x(A7) as usize,
     argument: |regs, index| if index < 6 { regs.x(A0 + index as u8) as usize } else { 0 },
+    set_first: |regs, value| regs.set_x(A0, value as u64),
     set_result: |regs, _, result| regs.set_x(A0, result as u64),
 };
 

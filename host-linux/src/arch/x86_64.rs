@@ -128,6 +128,7 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
         let arguments = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
         arguments.get(index).copied().unwrap_or(0) as usize
     },
+    set_first: |regs, value| regs.rdi = value as u64,
     set_result: |regs, _, result| regs.rax = result as u64,
 };
 

@@ -5,7 +5,7 @@
 
 use crate::arch;
 use crate::host::PROBES;
-use crate::signals::{self, NEVER_BLOCKED};
+use crate::signals::{self, NEVER_BLOCKED, wished};
 use crate::sys::{self, Action, SignalSet};
 use crate::{Hit, memory};
 use core::ffi::{c_int, c_long};
@@ -50,16 +50,26 @@ pub(super) fn change_action(
     Some(0)
 }
 
-/// Does not block what a hit raises itself.
+/// Does not let the kernel block what a hit raises itself.
 extern "C" fn mask(number: c_long, how: usize, set: usize, old: usize, len: usize) -> c_long {
-    let mut bytes = [0; size_of::<SignalSet>()];
-    let adds = how as c_int != libc::SIG_UNBLOCK && set != 0 && len == bytes.len();
-    if adds && memory::read_some(set, &mut bytes) == bytes.len() {
-        let kept = SignalSet::from_memory(bytes).bits() & !NEVER_BLOCKED.bits();
-        let cleaned = SignalSet::from_bits(kept).to_memory();
-        return call(number, [how, cleaned.as_ptr().expose_provenance(), old, len]);
+    let (mut bytes, mut told) = ([0; size_of::<SignalSet>()], [0; size_of::<SignalSet>()]);
+    if len != bytes.len() || set != 0 && memory::read_some(set, &mut bytes) != bytes.len() {
+        return call(number, [how, set, old, len]);
     }
-    call(number, [how, set, old, len])
+    let wanted = SignalSet::from_memory(bytes);
+    let kept = if how as c_int == libc::SIG_UNBLOCK { 0 } else { NEVER_BLOCKED.bits() };
+    let cleaned = SignalSet::from_bits(wanted.bits() & !kept).to_memory();
+    let set = if set == 0 { 0 } else { cleaned.as_ptr().expose_provenance() };
+    let answer = call(number, [how, set, told.as_mut_ptr().expose_provenance(), len]);
+    if answer != 0 {
+        return answer;
+    }
+    let ours = if set == 0 { wished::blocked() } else { wished::change(how as c_int, wanted) };
+    let told = SignalSet::from_memory(told).union(ours).to_memory();
+    if old != 0 && PROBES.host().memory().write(old, &told).is_err() {
+        return failed(libc::EFAULT);
+    }
+    0
 }
 
 /// Keeps the action of one of our signals behind ours.

@@ -12,7 +12,8 @@
 //!
 //! The probes stand on libc's functions and not on their system calls, so that no child wakes up in a slot.
 
-use super::by_number;
+use super::execution::{before_execution_by_number, before_execve, before_execveat, before_fexecve};
+use super::{by_number, waits};
 use crate::arch::{self, SYSCALL};
 use crate::symbols::objects::Object;
 use crate::{Hit, Kprobe, Native, process, signals, sys, threads};
@@ -32,15 +33,26 @@ fn shares_storage(flags: u64) -> bool {
     flags & (vm | waits | own) == vm
 }
 
-/// What a probe on a function that makes children calls.
+/// What a probe on such a function calls.
 type Handler = fn(&mut Hit<'_>) -> Flow;
 
-/// The probes on the functions of `libc` that make children.
-pub(super) fn probes_on_functions(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
-    let handlers: [(&str, Handler); 3] =
-        [("clone", before_clone), ("syscall", before_syscall), ("prctl", before_prctl)];
+/// The probes on the functions of `libc` that make children, or execute programs, or wait by a call that was
+/// not found.
+pub(super) fn probes_on_functions(libc: &[&Arc<Object>], has_hidden_waits: bool) -> Vec<AnyProbe<Native>> {
+    let mut handlers: Vec<(&str, Handler)> = vec![
+        ("clone", before_clone),
+        ("vfork", before_vfork),
+        ("syscall", before_syscall),
+        ("prctl", before_prctl),
+        ("execve", before_execve),
+        ("execveat", before_execveat),
+        ("fexecve", before_fexecve),
+    ];
+    handlers.extend(has_hidden_waits.then_some((waits::FUNCTION, waits::before_wait as Handler)));
     let mut found = Vec::new();
-    for (object, (name, handler)) in libc.iter().flat_map(|object| handlers.map(|named| (object, named))) {
+    for (object, (name, handler)) in
+        libc.iter().flat_map(|object| handlers.iter().map(move |&named| (object, named)))
+    {
         object.index().find(name, &mut |entry| {
             let at = object.bias.wrapping_add(entry.addr).wrapping_add(usize::from(entry.local_entry));
             if entry.kind == Kind::Function && found.iter().all(|&(other, _)| other != at) {
@@ -54,11 +66,25 @@ pub(super) fn probes_on_functions(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>
     can_be_probed.map(|(at, _)| Kprobe::at(place(at)).pre(at.1).into()).collect()
 }
 
-/// `clone(function, stack, flags, …)`.
-fn before_clone(hit: &mut Hit<'_>) -> Flow {
-    if hit.argument(2).is_some_and(|flags| shares_storage(flags as u64)) {
+/// `vfork()`.
+fn before_vfork(_hit: &mut Hit<'_>) -> Flow {
+    threads::lend();
+    Flow::Continue
+}
+
+/// Sees to what a child made with `flags` would take from its maker.
+fn note(flags: u64) {
+    if shares_storage(flags) {
         threads::share();
     }
+    if flags & libc::CLONE_VFORK as u64 != 0 {
+        threads::lend();
+    }
+}
+
+/// `clone(function, stack, flags, …)`.
+fn before_clone(hit: &mut Hit<'_>) -> Flow {
+    note(hit.argument(2).unwrap_or(0) as u64);
     Flow::Continue
 }
 
@@ -72,6 +98,7 @@ fn before_syscall(hit: &mut Hit<'_>) -> Flow {
         libc::SYS_prctl => return confines(hit.argument(1) == Some(libc::PR_SET_SECCOMP as usize)),
         libc::SYS_rt_sigprocmask => return by_number::before_mask(hit),
         libc::SYS_rt_sigaction => return by_number::before_action(hit),
+        libc::SYS_execve | libc::SYS_execveat => return before_execution_by_number(hit),
         _ => return Flow::Continue,
     };
     let flags = flags.unwrap_or(0);
@@ -79,9 +106,7 @@ fn before_syscall(hit: &mut Hit<'_>) -> Flow {
         arch::enter(hit.regs_mut(), has_no_clone3 as *const () as usize);
         return Flow::Redirected;
     }
-    if shares_storage(flags) {
-        threads::share();
-    }
+    note(flags);
     Flow::Continue
 }
 

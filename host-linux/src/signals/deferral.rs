@@ -16,10 +16,11 @@
 //! [`threads::restore_errno`].
 
 use super::installing::{NOT_OURS, as_told, installing, is_handler};
-use super::owned::{BLOCKED, OWNED_SET, run_in};
+use super::owned::{BLOCKED, OWNED_SET};
 use super::queue::queue_in_front;
 use super::recorded::{Entries, FIRST, Version, Versions, entries};
 use super::stack::{give_way, is_on_stack, leave, take_back};
+use super::wished;
 use crate::arch::{self, Native, RESTORER_FLAG, UContext, restorer};
 use crate::host::PROBES;
 use crate::sys::{self, Action, Restorer, SigInfo, SignalSet};
@@ -174,7 +175,7 @@ unsafe fn handle(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: V
     };
     arch::check_alignment(context.checks_alignment());
     // SAFETY: the kernel's own arguments, still live.
-    run_in(context, || unsafe { handler(signal, info, raw) });
+    wished::in_handler(context, action.mask, || unsafe { handler(signal, info, raw) });
     leave(context);
 }
 

@@ -5,10 +5,11 @@
 //! expects it.
 
 use super::installing::is_handler;
-use super::owned::{BLOCKED, NEVER_BLOCKED, OWNED_SET, run_in};
+use super::owned::{BLOCKED, NEVER_BLOCKED, OWNED_SET};
 use super::program::{action_of, exchange};
 use super::recorded::Called;
 use super::stack::{give_way, is_on_stack, leave, take_back};
+use super::wished;
 use crate::arch::{self, Native, Regs, UContext, is_breakpoint_trap};
 use crate::sys::{self, Action, SigInfo, SignalSet};
 use crate::{memory, text, threads};
@@ -28,7 +29,7 @@ pub(super) fn stands_at(regs: &Regs) -> bool {
 /// process by it, with its own siginfo and core, and without a system call of ours.
 pub(super) fn refault(called: Called, info: &mut SigInfo, context: UContext) {
     let action = action_of(called.signal, called.version);
-    let is_wanted = is_handler(action.handler);
+    let is_wanted = is_handler(action.handler) && !wished::blocked().has(called.signal);
     let is_repeated = FAULTS_AGAIN.contains(&info.code);
     let gives_up = |block: &threads::Block| block.stacks.give_up(context, is_on_stack(&action));
     if is_wanted && is_repeated && threads::current().is_some_and(gives_up) {
@@ -46,7 +47,8 @@ const FAULTS_AGAIN: core::ops::RangeInclusive<c_int> = 1..=2;
 
 /// Hands a trap to the program's action: as [`refault`] if somebody else's breakpoint has raised it.
 pub(super) fn deliver_trap(called: Called, info: &mut SigInfo, context: UContext) {
-    let is_wanted = action_of(called.signal, called.version).handler != libc::SIG_DFL;
+    let is_wanted = action_of(called.signal, called.version).handler != libc::SIG_DFL
+        && !wished::blocked().has(called.signal);
     if is_wanted || !is_breakpoint_trap(info.code) || !stands_at(&context.load_regs()) {
         return deliver(called, info, context);
     }
@@ -54,8 +56,15 @@ pub(super) fn deliver_trap(called: Called, info: &mut SigInfo, context: UContext
     context.set_mask(context.mask().with(called.signal));
 }
 
-/// Hands a signal to the program's action.
+/// Hands a signal to the program's action, if the program has not blocked it: then one that was sent waits,
+/// and one that was raised ends the process, as the kernel does both.
 pub(super) fn deliver(called: Called, info: &mut SigInfo, context: UContext) {
+    if info.code <= 0 && wished::keep(info, context) {
+        return;
+    }
+    if info.code > 0 && wished::blocked().has(info.signal) {
+        return die(info, context);
+    }
     let action = action_of(called.signal, called.version);
     match action.handler {
         libc::SIG_IGN if info.code <= 0 => {}
@@ -74,10 +83,8 @@ fn call(handler: usize, action: &Action, called: Called, info: &mut SigInfo, con
     if flags & libc::SA_RESETHAND != 0 {
         exchange(signal, entries, Some(&action.used_up()));
     }
-    let mut mask = context.mask().union(action.mask);
-    if flags & libc::SA_NODEFER == 0 {
-        mask = mask.with(signal);
-    }
+    let own = if flags & libc::SA_NODEFER == 0 { action.mask.with(signal) } else { action.mask };
+    let mask = context.mask().union(own);
     let ours = OWNED_SET.bits() & (NEVER_BLOCKED.bits() | !context.mask().bits());
     let mask = SignalSet::from_bits(mask.bits() & !ours);
     sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
@@ -87,7 +94,8 @@ fn call(handler: usize, action: &Action, called: Called, info: &mut SigInfo, con
     };
     arch::check_alignment(context.checks_alignment());
     // SAFETY: as above; `info` and `context` are the kernel's own frame, still live.
-    run_in(context, || unsafe { handler(signal, info, context.as_ptr()) });
+    let handler = || unsafe { handler(signal, info, context.as_ptr()) };
+    wished::in_handler(context, own, handler);
     arch::check_alignment(false);
     leave(context);
     sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));

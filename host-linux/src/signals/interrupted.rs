@@ -24,18 +24,6 @@ pub(crate) fn unblock_asynchronous(mask: SignalSet) {
     }
 }
 
-/// The signal mask of the interrupted thread; `None` outside of a handler.
-pub(crate) fn interrupted_mask() -> Option<SignalSet> {
-    interrupted().map(UContext::mask)
-}
-
-/// Lets `mask` be the interrupted thread's when it goes on.
-pub(crate) fn set_interrupted_mask(mask: SignalSet) {
-    if let Some(context) = interrupted() {
-        context.set_mask(mask);
-    }
-}
-
 /// The alternate stack that the interrupted program has set, as the kernel would report it; `None` outside of
 /// a handler.
 pub(crate) fn interrupted_stack() -> Option<AltStack> {

@@ -3,6 +3,7 @@
 use super::installing::{NOT_OURS, as_told, installing, is_handler};
 use super::owned::{BLOCKED, OWNED};
 use super::recorded::{Entries, FIRST, Version, Versions};
+use super::wished;
 use crate::arch::{RESTORER_FLAG, restorer};
 use crate::sys::{self, Action, Restorer};
 use core::ffi::c_int;
@@ -17,6 +18,11 @@ fn versions_of(signal: c_int) -> Option<&'static Versions> {
 /// The program's action.
 pub(super) fn action_of(signal: c_int, version: Version) -> Action {
     versions_of(signal).map_or(Action::DEFAULT, |versions| versions.read(version))
+}
+
+/// Whether one of the program's actions ignores `signal`, be it in force or not.
+pub(super) fn may_ignore(signal: c_int) -> bool {
+    versions_of(signal).is_some_and(|versions| versions.any(|action| action.handler == libc::SIG_IGN))
 }
 
 /// Keeps what was there before ours as the program's.
@@ -53,6 +59,9 @@ pub(super) fn exchange(signal: c_int, entries: &Entries, new: Option<&Action>) -
         if let Some(new) = new {
             let next = version.map_or(FIRST, Version::next);
             versions.write(next, new);
+            if new.handler == libc::SIG_IGN {
+                wished::drop_pending(signal);
+            }
             let mask = if version.is_some() { kernel.mask } else { BLOCKED };
             // SAFETY: a handler of ours: all that it needs is static.
             let _ = unsafe {

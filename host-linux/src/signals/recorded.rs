@@ -83,6 +83,11 @@ impl Versions {
         self.0[version.0].read()
     }
 
+    /// Whether one of them is such.
+    pub(super) fn any(&self, mut is_such: impl FnMut(Action) -> bool) -> bool {
+        self.0.iter().any(|recorded| is_such(recorded.read()))
+    }
+
     /// Replaces the action of a version that is not in force in this process. One writer at a time.
     pub(super) fn write(&self, version: Version, action: &Action) {
         self.0[version.0].write(action);

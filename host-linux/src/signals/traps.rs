@@ -2,6 +2,7 @@
 
 use super::delivery::{deliver, deliver_trap, refault, stands_at};
 use super::recorded::{Called, Entries, FIRST, Version, entries};
+use super::wished::deliver_due;
 use crate::arch::{self, Native, Regs, UContext, is_breakpoint_trap, is_step_trap, nofault_fixup};
 use crate::host::PROBES;
 use crate::sys::{self, SigInfo};
@@ -66,6 +67,7 @@ unsafe fn trap(info: *mut SigInfo, raw: *mut c_void, version: Version) {
         }
         Verdict::Raise(fault) => raise(fault, context, block),
     }
+    deliver_due(block, context);
 }
 
 /// What is left to do for a signal.
@@ -174,18 +176,19 @@ unsafe fn fault(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: Ve
     }
     let block = threads::current_or_new();
     let called = Called { signal, version, entries: &FAULTS };
-    if !is_raised {
-        return deliver(called, info, context);
-    }
     // Outside of a hit: it has been offered before, where there was room for that.
-    if block.is_some_and(|block| !block.is_in_hit() && block.stacks.has_given_up(context.pc())) {
-        return deliver(called, info, context);
+    let is_offered =
+        is_raised && block.is_some_and(|block| !block.is_in_hit() && block.stacks.has_given_up(context.pc()));
+    if is_raised && !is_offered {
+        match offer_fault(signal, info, context, block) {
+            FaultVerdict::Handled => {}
+            FaultVerdict::NotOurs => refault(called, info, context),
+            FaultVerdict::Restored => deliver(called, info, context),
+        }
+    } else {
+        deliver(called, info, context);
     }
-    match offer_fault(signal, info, context, block) {
-        FaultVerdict::Handled => {}
-        FaultVerdict::NotOurs => refault(called, info, context),
-        FaultVerdict::Restored => deliver(called, info, context),
-    }
+    deliver_due(block, context);
 }
 
 /// Offers a fault to the core; the program goes on where it is handled.

@@ -3,11 +3,13 @@
 use super::altstack::Stacks;
 use super::deferral::Deferral;
 use super::errno::Errno;
+use super::executing::Executing;
 use super::fault::LastFault;
 use super::free::Link;
 use super::interrupted::Interrupted;
 use super::owner::Owner;
 use super::preparation::Preparation;
+use super::wished::Wished;
 use crate::arch::{Native, UContext};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::host::{Context, Task};
@@ -28,6 +30,10 @@ pub(crate) struct Block {
     pub(super) errno: Errno,
     /// The masks that signals wait with.
     pub(crate) deferral: Deferral,
+    /// What the program has blocked of the signals that are never blocked.
+    pub(crate) wished: Wished,
+    /// The program that it is about to execute.
+    pub(crate) executing: Executing,
     /// The last fault of a fault-free copy.
     pub(crate) fault: LastFault,
     /// Which thread's the block is.
@@ -68,6 +74,8 @@ impl Block {
         self.errno.reset();
         self.preparation.reset();
         self.deferral.reset();
+        self.executing.reset();
+        self.wished.reset();
         self.owner.reset();
     }
 }

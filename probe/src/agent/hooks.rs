@@ -19,7 +19,7 @@
 use super::environment::Inherited;
 use super::runner::{self, Execution};
 use super::{masks, plant, process};
-use probe_host_linux::signals::{NEVER_BLOCKED, OWNED, program_action};
+use probe_host_linux::signals::{self, NEVER_BLOCKED, OWNED, program_action};
 use probe_host_linux::sys::{self, Action, Restorer, SignalSet};
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -142,7 +142,22 @@ fn without_ours(set: &libc::sigset_t) -> libc::sigset_t {
     set
 }
 
-/// A pointer to the cleaned copy of what `mask` points to, or NULL.
+/// A pointer to the cleaned copy of what `mask` points to, or NULL. What is to be blocked from now on: the guard sees to it itself.
+///
+/// # Safety
+/// `mask` is NULL or points to a set.
+unsafe fn to_be_blocked(
+    mask: *const libc::sigset_t,
+    room: &mut Option<libc::sigset_t>,
+) -> *const libc::sigset_t {
+    if masks::is_planted() {
+        return mask;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { cleaned(mask, room) }
+}
+
+/// As [`to_be_blocked`], of what is blocked during a wait.
 ///
 /// # Safety
 /// `mask` is NULL or points to a set.
@@ -155,6 +170,16 @@ unsafe fn cleaned(mask: *const libc::sigset_t, room: &mut Option<libc::sigset_t>
         None => mask,
         Some(set) => room.insert(without_ours(set)),
     }
+}
+
+/// Waits by `call`, which is told what the kernel may block of `mask`.
+///
+/// # Safety
+/// `mask` is NULL or points to a set.
+unsafe fn wait(mask: *const libc::sigset_t, call: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let Some(mask) = (unsafe { mask.as_ref() }).filter(|_| is_active()) else { return call() };
+    signals::while_waiting(signals_of(mask), call).unwrap_or_else(|| failed(libc::EINTR) as c_int)
 }
 
 /// # Safety
@@ -210,7 +235,7 @@ unsafe extern "C" fn signal(signal: c_int, handler: usize) -> usize {
 unsafe extern "C" fn sigprocmask(how: c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) -> c_int {
     let mut room = None;
     // SAFETY: the caller's promise.
-    let set = if how == libc::SIG_UNBLOCK { set } else { unsafe { cleaned(set, &mut room) } };
+    let set = if how == libc::SIG_UNBLOCK { set } else { unsafe { to_be_blocked(set, &mut room) } };
     next!(sigprocmask: fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int; how, set, old)
 }
 
@@ -224,7 +249,7 @@ unsafe extern "C" fn pthread_sigmask(
 ) -> c_int {
     let mut room = None;
     // SAFETY: the caller's promise.
-    let set = if how == libc::SIG_UNBLOCK { set } else { unsafe { cleaned(set, &mut room) } };
+    let set = if how == libc::SIG_UNBLOCK { set } else { unsafe { to_be_blocked(set, &mut room) } };
     next!(pthread_sigmask: fn(c_int, *const libc::sigset_t, *mut libc::sigset_t) -> c_int; how, set, old)
 }
 
@@ -234,8 +259,9 @@ unsafe extern "C" fn pthread_sigmask(
 unsafe extern "C" fn sigsuspend(mask: *const libc::sigset_t) -> c_int {
     let mut room = None;
     // SAFETY: the caller's promise.
-    let mask = unsafe { cleaned(mask, &mut room) };
-    next!(sigsuspend: fn(*const libc::sigset_t) -> c_int; mask)
+    let cleaned = unsafe { cleaned(mask, &mut room) };
+    // SAFETY: as above.
+    unsafe { wait(mask, || next!(sigsuspend: fn(*const libc::sigset_t) -> c_int; cleaned)) }
 }
 
 /// # Safety
@@ -249,9 +275,13 @@ unsafe extern "C" fn ppoll(
 ) -> c_int {
     let mut room = None;
     // SAFETY: the caller's promise.
-    let mask = unsafe { cleaned(mask, &mut room) };
-    next!(ppoll: fn(*mut libc::pollfd, libc::nfds_t, *const libc::timespec, *const libc::sigset_t) -> c_int;
-        files, count, timeout, mask)
+    let cleaned = unsafe { cleaned(mask, &mut room) };
+    let poll = || {
+        next!(ppoll: fn(*mut libc::pollfd, libc::nfds_t, *const libc::timespec, *const libc::sigset_t) -> c_int;
+            files, count, timeout, cleaned)
+    };
+    // SAFETY: as above.
+    unsafe { wait(mask, poll) }
 }
 
 /// # Safety
@@ -267,10 +297,14 @@ unsafe extern "C" fn pselect(
 ) -> c_int {
     let mut room = None;
     // SAFETY: the caller's promise.
-    let mask = unsafe { cleaned(mask, &mut room) };
-    next!(pselect: fn(
-            c_int, *mut c_void, *mut c_void, *mut c_void, *const libc::timespec, *const libc::sigset_t) -> c_int;
-        count, readable, writable, except, timeout, mask)
+    let cleaned = unsafe { cleaned(mask, &mut room) };
+    let select = || {
+        next!(pselect: fn(
+                c_int, *mut c_void, *mut c_void, *mut c_void, *const libc::timespec, *const libc::sigset_t) -> c_int;
+            count, readable, writable, except, timeout, cleaned)
+    };
+    // SAFETY: as above.
+    unsafe { wait(mask, select) }
 }
 
 /// # Safety
@@ -285,9 +319,13 @@ unsafe extern "C" fn epoll_pwait(
 ) -> c_int {
     let mut room = None;
     // SAFETY: the caller's promise.
-    let mask = unsafe { cleaned(mask, &mut room) };
-    next!(epoll_pwait: fn(c_int, *mut libc::epoll_event, c_int, c_int, *const libc::sigset_t) -> c_int;
-        epoll, events, most, timeout_ms, mask)
+    let cleaned = unsafe { cleaned(mask, &mut room) };
+    let wait_for_events = || {
+        next!(epoll_pwait: fn(c_int, *mut libc::epoll_event, c_int, c_int, *const libc::sigset_t) -> c_int;
+            epoll, events, most, timeout_ms, cleaned)
+    };
+    // SAFETY: as above.
+    unsafe { wait(mask, wait_for_events) }
 }
 
 /// # Safety

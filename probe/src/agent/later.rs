@@ -17,53 +17,10 @@ use super::plant::{self, Unusable};
 use super::process::{self, Agent, Muted, Reporter};
 use crate::def::Definition;
 use crate::wire::Meta;
-use probe_core::arch::Regs as _;
 use probe_core::handler::Flow;
-use probe_core::{AnyProbe, CodeAddr, Place};
+use probe_core::{AnyProbe, Place};
 use probe_host_linux::{Hit, Indirect, Kprobe, Native, guard, probes};
 use std::sync::{Mutex, OnceLock};
-
-/// Where a thread is sent instead of to the loader's function.
-#[cfg(not(target_arch = "powerpc64"))]
-fn diversion() -> usize {
-    rendezvous as extern "C" fn() as usize
-}
-
-/// As above. With a TOC, the thread arrives with the loader's, and has to go back with it.
-#[cfg(target_arch = "powerpc64")]
-fn diversion() -> usize {
-    unsafe extern "C" {
-        static probe_trace_diversion: u8;
-    }
-    (&raw const probe_trace_diversion).addr()
-}
-
-// Frames and the TOC: 64-bit PowerPC ELF ABI Supplement 1.9, 3.2; ELFv2 1.5, 2.2.
-#[cfg(target_arch = "powerpc64")]
-core::arch::global_asm!(
-    ".pushsection .text.probe_trace,\"ax\",@progbits",
-    ".balign 4",
-    ".hidden probe_trace_diversion",
-    ".globl probe_trace_diversion",
-    "probe_trace_diversion:",
-    "mflr 0",
-    "std 0, 16(1)",
-    "stdu 1, -128(1)",
-    "std 2, 112(1)",
-    "bcl 20, 31, 2f",
-    "2: mflr 12",
-    "addis 2, 12, (.TOC. - 2b)@ha",
-    "addi 2, 2, (.TOC. - 2b)@l",
-    "bl {rendezvous}",
-    "nop",
-    "ld 2, 112(1)",
-    "addi 1, 1, 128",
-    "ld 0, 16(1)",
-    "mtlr 0",
-    "blr",
-    ".popsection",
-    rendezvous = sym rendezvous,
-);
 
 /// A definition that names an object.
 struct Waiting {
@@ -89,7 +46,7 @@ static LATER: OnceLock<Later> = OnceLock::new();
 /// always come (`dlmopen`).
 pub(super) fn probe(waiting: &[usize], is_guarded: bool) -> Option<AnyProbe<Native>> {
     let divert = |hit: &mut Hit<'_>| {
-        hit.regs_mut().set_pc(CodeAddr::new(diversion()));
+        probe_host_linux::lead_to(hit.regs_mut(), rendezvous as *const ());
         Flow::Redirected
     };
     let place = Place::symbol("_dl_debug_state");

@@ -160,7 +160,11 @@ fn plant_all(
     own.extend(on_executions);
     // A hit by a jump leaves signals open, which only the guard lets wait for its end.
     probes().jumps().set_automatic((is_guarded && !agent.no_jumps).into());
-    plant::group(agent, reporter, &definitions, &targets, own)?;
+    if is_guarded {
+        probe_host_linux::signals::adopt_mask();
+    }
+    plant::group(agent, reporter, &definitions, &targets, own)
+        .inspect_err(|_| probe_host_linux::signals::give_mask_back())?;
     if is_guarded {
         // The kernel refuses no action that it has taken before.
         let _ = probe_host_linux::signals::defer_asynchronous();

@@ -1,0 +1,511 @@
+//! Signals that were sent while the program blocks them, where the kernel must not.
+//!
+//! The kernel never has [`NEVER_BLOCKED`] in a thread's mask, so that a hit can raise them. What the program
+//! has blocked of them is [`Wished`](threads::Wished): the guard writes it at every `rt_sigprocmask`, and
+//! tells it. One of them that is sent meanwhile comes to our handler and waits in the thread, or in the
+//! process, until the program unblocks it, waits for it, or executes another program, which finds it pending.
+//! One that is raised ends the process, as the kernel ends one that has it blocked.
+//!
+//! A thread that is about to wait for one (`rt_sigtimedwait`) looks here first. The kernel is given a set
+//! without ours: one that comes later comes to our handler, which answers the system call, be it made already
+//! or not ([`answer_wait`]).
+//!
+//! What is sent to the process comes to any thread, as none has it blocked. Where another one waits for it,
+//! or has not blocked it, it is passed on: it lies in that thread's block, and [`KNOCK`] tells. No thread is
+//! ever sent a SIGTRAP of its own by us: one that is pending when a breakpoint is hit would take the
+//! breakpoint's place.
+
+use super::interrupted::interrupted;
+use super::owned::{NEVER_BLOCKED, run_in};
+use crate::arch::{Regs, SYSCALL, UContext};
+use crate::host::PROBES;
+use crate::sys::{self, SigInfo, SignalSet};
+use crate::threads::{self, Block, Sent};
+use core::ffi::{c_int, c_long};
+use core::sync::atomic::{AtomicBool, Ordering};
+use probe_core::arch::{Memory, Regs as _};
+use probe_core::host::Host;
+
+/// Whether the guard writes down what is blocked.
+static IS_KEPT: AtomicBool = AtomicBool::new(false);
+
+/// What was sent to the process.
+static OF_PROCESS: Sent = Sent::new();
+
+/// `SI_TKILL`: sent to a thread.
+const TO_THREAD: c_int = -6;
+
+/// The signal that tells a thread that something has been passed on to it. Where one is pending already, that
+/// one does.
+const KNOCK: c_int = libc::SIGBUS;
+
+/// `SI_QUEUE`: sent with a value.
+const WITH_VALUE: c_int = -1;
+
+/// What [`KNOCK`] is sent with, where others say who they are.
+fn knock() -> SigInfo {
+    SigInfo::fault(KNOCK, WITH_VALUE, (&raw const OF_PROCESS).expose_provenance())
+}
+
+fn is_knock(info: &SigInfo) -> bool {
+    let knock = knock();
+    (info.signal, info.code, info.addr) == (knock.signal, knock.code, knock.addr)
+}
+
+/// The system calls that wait for signals of a set: as they are, and with 64 bits of time on 32-bit machines.
+pub(crate) const WAITS: [c_long; 2] = [libc::SYS_rt_sigtimedwait, 421];
+
+/// The guard is about to be planted, and writes down what is blocked from now on: what the calling thread has
+/// blocked is its program's wish and the kernel's no more. What is pending waits with us.
+pub fn adopt_mask() {
+    IS_KEPT.store(true, Ordering::Relaxed);
+    let Some(block) = threads::current_or_new() else { return };
+    let ours = sys::sigprocmask(libc::SIG_BLOCK, None).bits() & NEVER_BLOCKED.bits();
+    block.wished.block(SignalSet::from_bits(ours));
+    if ours != 0 {
+        sys::sigprocmask(libc::SIG_UNBLOCK, Some(NEVER_BLOCKED));
+    }
+}
+
+/// Nobody writes down any more what is blocked: nothing is.
+pub(super) fn stop() {
+    IS_KEPT.store(false, Ordering::Relaxed);
+}
+
+/// The guard could not be planted: what the calling thread has blocked is the kernel's again.
+pub fn give_mask_back() {
+    let mask = blocked();
+    stop();
+    sys::sigprocmask(libc::SIG_BLOCK, Some(mask));
+}
+
+/// Gives the kernel what the calling thread has blocked, and what waits. Nothing of ours is hit any more.
+pub(crate) fn leave() {
+    if let Some(block) = kept_block() {
+        let mask = block.wished.blocked();
+        quietly(|| give_to_kernel(block, NEVER_BLOCKED));
+        stop();
+        sys::sigprocmask(libc::SIG_BLOCK, Some(mask));
+    }
+}
+
+/// In a fork's child, which has no pending signals.
+pub(crate) fn forked() {
+    OF_PROCESS.clear();
+    if let Some(block) = threads::current() {
+        block.wished.forget();
+    }
+}
+
+/// The calling thread's block, if what it has blocked is written down.
+#[inline]
+fn kept_block() -> Option<&'static Block> {
+    IS_KEPT.load(Ordering::Relaxed).then(threads::current).flatten()
+}
+
+/// What the program has blocked of [`NEVER_BLOCKED`] in the calling thread.
+#[inline]
+pub(crate) fn blocked() -> SignalSet {
+    kept_block().map_or(SignalSet::EMPTY, |block| block.wished.blocked())
+}
+
+/// Runs `body`, which hits nothing, with all signals blocked.
+fn quietly<T>(body: impl FnOnce() -> T) -> T {
+    let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
+    let done = body();
+    sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
+    done
+}
+
+/// The program's mask of the interrupted thread; `None` outside of a handler.
+pub(crate) fn interrupted_mask() -> Option<SignalSet> {
+    interrupted().map(|context| context.mask().union(blocked()))
+}
+
+/// Lets `mask` be the program's when the interrupted thread goes on.
+pub(crate) fn set_interrupted_mask(mask: SignalSet) {
+    let Some(context) = interrupted() else { return };
+    let Some(block) = kept_block() else {
+        // What was blocked before anybody guarded stays blocked unless it is unblocked now.
+        let added = mask.bits() & !context.mask().bits() & NEVER_BLOCKED.bits();
+        return context.set_mask(SignalSet::from_bits(mask.bits() & !added));
+    };
+    block.wished.block(mask);
+    context.set_mask(without_ours(mask));
+    note_due(block);
+}
+
+/// Changes what is blocked of ours, as `rt_sigprocmask` would; what was. Outside of handlers.
+pub(crate) fn change(how: c_int, signals: SignalSet) -> SignalSet {
+    let Some(block) = kept_block() else { return SignalSet::EMPTY };
+    let before = block.wished.blocked();
+    block.wished.block(match how {
+        libc::SIG_BLOCK => before.union(signals),
+        libc::SIG_UNBLOCK => SignalSet::from_bits(before.bits() & !signals.bits()),
+        _ => signals,
+    });
+    let open = SignalSet::from_bits(!block.wished.blocked().bits());
+    if waiting(block).bits() & open.bits() != 0 {
+        quietly(|| {
+            while let Some(info) = take(block, open) {
+                bring(block, &info);
+            }
+        });
+    }
+    before
+}
+
+/// What the kernel may block of a mask.
+fn without_ours(mask: SignalSet) -> SignalSet {
+    SignalSet::from_bits(mask.bits() & !NEVER_BLOCKED.bits())
+}
+
+/// What waits and is blocked no more comes when this hit is over.
+fn note_due(block: &Block) {
+    if waiting(block).bits() & !block.wished.blocked().bits() != 0 {
+        block.wished.be_due();
+    }
+}
+
+/// What a hit does last: what waits and is blocked no more comes with the signal return, as the kernel lets
+/// it come when a mask has changed, and a call that waits is answered, or made.
+#[inline]
+pub(super) fn deliver_due(block: Option<&Block>, context: UContext) {
+    let is_due = |block: &&Block| {
+        let wait = &block.wished.wait;
+        block.wished.take_due() || wait.is_beginning() && wait.is_at(context.sp())
+    };
+    if let Some(block) = block.filter(is_due) {
+        deliver_now(block, context);
+    }
+}
+
+/// As [`deliver_due`]. All signals are blocked from then on; the signal return brings the mask back.
+#[cold]
+fn deliver_now(block: &Block, context: UContext) {
+    let wait = &block.wished.wait;
+    // Not where this has interrupted the hit before the call.
+    let is_of_wait = wait.is_at(context.sp());
+    loop {
+        let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
+        let open = SignalSet::from_bits(!block.wished.blocked().bits());
+        while let Some(info) = block.wished.passed.take(open.without(KNOCK)).or_else(|| take(block, open)) {
+            bring(block, &info);
+        }
+        let passed = block.wished.passed.set();
+        if open.has(KNOCK) && passed.has(KNOCK) {
+            bring_by_knock(block);
+        }
+        let waited = if is_of_wait { wait.signals() } else { SignalSet::EMPTY };
+        let left = passed.bits() & !open.bits() | waiting(block).bits() & waited.bits();
+        if is_of_wait {
+            wait.be_made();
+        }
+        if left == 0 {
+            return;
+        }
+        // An answer is written into memory, which may fault.
+        sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
+        keep_passed(block, context);
+        if is_of_wait {
+            answer_wait(context, block);
+            wait.end();
+        }
+    }
+}
+
+/// Keeps what has been passed on and is blocked.
+fn keep_passed(block: &Block, context: UContext) {
+    let blocked = block.wished.blocked();
+    while let Some(info) = quietly(|| block.wished.passed.take(blocked)) {
+        keep_blocked(&info, context, block);
+    }
+}
+
+/// Lets a signal come with the signal return, as one that was sent to this thread. All signals are blocked.
+fn bring(block: &Block, info: &SigInfo) {
+    if info.signal == KNOCK {
+        // It would be lost where another thread's knock is pending.
+        block.wished.passed.replace(info);
+        bring_by_knock(block);
+    } else {
+        sys::queue_to_self(info);
+    }
+}
+
+/// As [`bring`], of what has been passed on and is a [`KNOCK`] itself. Where something of that number is
+/// pending already, the end of its handling looks again.
+fn bring_by_knock(block: &Block) {
+    block.wished.be_due();
+    sys::queue_to_self(&knock());
+}
+
+/// Makes what waits of `signals` pending in the kernel, in this thread. All signals are blocked.
+fn give_to_kernel(block: &Block, signals: SignalSet) {
+    while let Some(info) = take(block, signals) {
+        sys::queue_to_self(&info);
+    }
+}
+
+/// Gives the kernel the mask that the program believes is in force, `mask` being the kernel's, and what
+/// waits. All signals are blocked, and nothing is hit until the kernel's mask is `mask` again.
+pub(super) fn show_kernel(block: &Block, mask: SignalSet) -> SignalSet {
+    if !IS_KEPT.load(Ordering::Relaxed) {
+        return mask;
+    }
+    if !block.wished.is_lent() {
+        give_to_kernel(block, block.wished.blocked());
+    }
+    mask.union(block.wished.blocked())
+}
+
+/// Runs a signal handler of the program's, which the kernel's frame `context` was made for, with the signals
+/// of `mask` blocked beside what is. It sees, and leaves, the program's mask in the frame.
+#[inline]
+pub(super) fn in_handler(context: UContext, mask: SignalSet, handler: impl FnOnce()) {
+    let Some(block) = threads::current() else { return run_in(context, handler) };
+    if !IS_KEPT.load(Ordering::Relaxed) {
+        return block.executing.interrupt(|| run_in(context, handler));
+    }
+    let outer = block.wished.blocked();
+    if block.executing.is_under_way() {
+        // The frame has the program's mask, to which it returns.
+        block.wished.block(outer.union(mask));
+        block.executing.interrupt(handler);
+        return block.wished.block(outer);
+    }
+    if outer != SignalSet::EMPTY {
+        context.set_mask(context.mask().union(outer));
+    }
+    block.wished.block(outer.union(mask));
+    handler();
+    let left = context.mask();
+    block.wished.block(left);
+    context.set_mask(without_ours(left));
+    if waiting(block).bits() & !left.bits() != 0 {
+        deliver_now(block, context);
+    }
+}
+
+/// Keeps a signal that was sent, if the program has it blocked in the thread that it has come to, or if it is
+/// none but a knock; whether it is dealt with. If not, `info` may be another one, for which it is the knock.
+pub(super) fn keep(info: &mut SigInfo, context: UContext) -> bool {
+    // A confined program's signals cannot be sent once more.
+    let keeps = |block: &&Block| !sys::is_confined() && !block.wished.is_lent();
+    let Some(block) = kept_block().filter(keeps) else { return false };
+    if is_knock(info) {
+        keep_passed(block, context);
+        let open = SignalSet::EMPTY.with(KNOCK).bits() & !block.wished.blocked().bits();
+        let own = quietly(|| block.wished.passed.take(SignalSet::from_bits(open)));
+        if let Some(own) = own {
+            *info = own;
+            return false;
+        }
+        // The end of a hit may have taken it already.
+        if block.wished.passed.set() != SignalSet::EMPTY {
+            deliver_now(block, context);
+        }
+        return true;
+    }
+    let is_starting = !block.wished.is_told() && info.code != TO_THREAD;
+    let is_blocked = is_starting || block.wished.blocked().has(info.signal);
+    if is_blocked {
+        keep_blocked(info, context, block);
+    }
+    is_blocked
+}
+
+fn keep_blocked(info: &SigInfo, context: UContext, block: &Block) {
+    let is_of_thread = info.code == TO_THREAD;
+    quietly(|| if is_of_thread { &block.wished.sent } else { &OF_PROCESS }.put(info));
+    if block.wished.wait.is_beginning() {
+        // The hit looks once more before it is over.
+        return;
+    }
+    let is_answer = answer_wait(context, block);
+    // Whatever wait it has interrupted is over.
+    block.wished.wait.end();
+    if !is_answer && !is_of_thread {
+        quietly(|| pass_on(info.signal, block));
+    }
+}
+
+/// Gives what was sent to the process to a thread that has not blocked it, or waits for it.
+fn pass_on(signal: c_int, own: &Block) {
+    let of = SignalSet::EMPTY.with(signal);
+    let takes = |other: &Block| {
+        other.wished.is_told() && !other.wished.blocked_by_owner().has(signal)
+            || other.wished.wait.signals().has(signal)
+    };
+    for (other, thread) in threads::others(own).filter(|(other, _)| takes(other)) {
+        let Some(mut info) = OF_PROCESS.take(of) else { return };
+        if other.wished.wait.is_blocked() && other.wished.wait.signals().has(signal) {
+            // The wait itself takes it. A thread may not be sent what another process has.
+            info.code = info.code.min(WITH_VALUE);
+            if sys::queue_to_thread(thread, &info) {
+                return;
+            }
+        }
+        other.wished.passed.replace(&info);
+        other.wished.be_due();
+        if sys::queue_to_thread(thread, &knock()) {
+            return;
+        }
+        if let Some(info) = other.wished.passed.take(of) {
+            OF_PROCESS.put(&info);
+        }
+    }
+}
+
+fn take(block: &Block, of: SignalSet) -> Option<SigInfo> {
+    block.wished.sent.take(of).or_else(|| OF_PROCESS.take(of))
+}
+
+fn waiting(block: &Block) -> SignalSet {
+    block.wished.sent.set().union(OF_PROCESS.set())
+}
+
+/// Whether an execution has to tell the kernel something.
+pub(crate) fn has_any() -> bool {
+    kept_block().is_some_and(|block| block.wished.blocked() != SignalSet::EMPTY)
+}
+
+/// What is pending in the interrupted thread, in the program's view; `None` outside of a handler.
+pub(crate) fn pending() -> Option<SignalSet> {
+    let (context, block) = (interrupted()?, kept_block()?);
+    // The kernel tells what is blocked now: in a handler that may be more.
+    let told = sys::pending().bits() & context.mask().bits();
+    Some(SignalSet::from_bits(told | waiting(block).bits() & block.wished.blocked().bits()))
+}
+
+/// An action ignores `signal`: what waits is dropped.
+pub(super) fn drop_pending(signal: c_int) {
+    let Some(own) = kept_block() else { return };
+    let of = SignalSet::EMPTY.with(signal);
+    let waits = |block: &Block| block.wished.sent.set().has(signal);
+    if !OF_PROCESS.set().has(signal) && !waits(own) && !threads::others(own).any(|(other, _)| waits(other)) {
+        return;
+    }
+    quietly(|| {
+        OF_PROCESS.take(of);
+        own.wished.sent.take(of);
+        threads::others(own).for_each(|(other, _)| _ = other.wished.sent.take(of));
+    });
+}
+
+/// The interrupted thread is about to make the system call that waits for a signal of a set, with these
+/// registers: the answer, if one is here already. If not, the kernel is given another set.
+pub(crate) fn begin_wait(regs: &mut Regs) -> Option<isize> {
+    let block = kept_block()?;
+    let wait = &block.wished.wait;
+    let [set, info, _, len] = core::array::from_fn(|index| (SYSCALL.argument)(regs, index));
+    // What was left there by the last wait.
+    let set = if set == wait.set() { wait.of_program() } else { set };
+    let mut bytes = [0; 8];
+    if len != bytes.len() || PROBES.host().memory().read(set, &mut bytes).is_err() {
+        return None;
+    }
+    let all = SignalSet::from_memory(bytes);
+    let ours = SignalSet::from_bits(all.bits() & NEVER_BLOCKED.bits());
+    if ours == SignalSet::EMPTY {
+        return None;
+    }
+    wait.begin(ours, without_ours(all), set, regs.sp());
+    let answer = take_waited(block, ours, info);
+    match answer {
+        Some(_) => wait.end(),
+        None => (SYSCALL.set_first)(regs, wait.set()),
+    }
+    answer
+}
+
+/// Runs `wait`, which waits for the signals of the program's set at `set` with what the program blocks really
+/// blocked. Not during a hit.
+pub(crate) fn waiting_for<T>(set: usize, wait: impl FnOnce() -> T) -> T {
+    let ours = wanted(set).unwrap_or(SignalSet::EMPTY);
+    let block = kept_block();
+    block.inspect(|block| block.wished.wait.begin_blocked(ours));
+    let done = wait();
+    block.inspect(|block| block.wished.wait.end());
+    done
+}
+
+/// The signals of [`NEVER_BLOCKED`] in the program's set at `set`, if there are any and the guard sees to
+/// them.
+pub(crate) fn wanted(set: usize) -> Option<SignalSet> {
+    let mut bytes = [0; 8];
+    kept_block()?;
+    PROBES.host().memory().read(set, &mut bytes).ok()?;
+    let ours = SignalSet::from_bits(SignalSet::from_memory(bytes).bits() & NEVER_BLOCKED.bits());
+    (ours != SignalSet::EMPTY).then_some(ours)
+}
+
+fn take_waited(block: &Block, ours: SignalSet, info: usize) -> Option<isize> {
+    // Reading and writing may fault: nothing is blocked then.
+    let taken = quietly(|| take(block, ours))?;
+    let is_told = info == 0 || PROBES.host().memory().write(info, &taken.to_memory()).is_ok();
+    Some(if is_told { taken.signal as isize } else { -(libc::EFAULT as isize) })
+}
+
+/// Where the interrupted thread is about to make a call that waits for what has come, or is interrupted in
+/// it, that is its answer; whether it is.
+fn answer_wait(context: UContext, block: &Block) -> bool {
+    let wait = &block.wished.wait;
+    let ours = wait.signals();
+    if ours == SignalSet::EMPTY || !wait.is_at(context.sp()) {
+        return false;
+    }
+    let mut regs = context.load_regs();
+    let Some((call, is_made)) = at_call(&regs, wait.set()) else { return false };
+    let Some(answer) = take_waited(block, ours, (SYSCALL.argument)(&regs, 1)) else { return false };
+    (SYSCALL.set_result)(&mut regs, call, answer);
+    if !is_made {
+        let next = regs.pc().wrapping_add(SYSCALL.calls[call].len());
+        regs.set_pc(next);
+    }
+    context.store_regs(&regs);
+    true
+}
+
+/// Which of [`SYSCALL`]'s calls is about to be made with this set, or has been interrupted (`true`).
+fn at_call(regs: &Regs, set: usize) -> Option<(usize, bool)> {
+    let (number, first) = ((SYSCALL.number)(regs), (SYSCALL.argument)(regs, 0));
+    let is_number = WAITS.contains(&(number as c_long));
+    let stands = |call: &&[u8], at: usize| {
+        let mut insn = [0; 8];
+        let insn = &mut insn[..call.len()];
+        crate::memory::read_some(at, insn) == insn.len() && *insn == **call
+    };
+    let pc = regs.pc().as_usize();
+    if is_number && first == set {
+        return Some((SYSCALL.calls.iter().position(|call| stands(call, pc))?, false));
+    }
+    // The result lies where the number was (x86), or the first argument.
+    let is_interrupted = |result: usize| [INTERRUPTED, INTERRUPTED.wrapping_neg()].contains(&result);
+    let is_made = is_number && is_interrupted(first) || is_interrupted(number) && first == set;
+    let call = SYSCALL.calls.iter().position(|call| stands(call, pc.wrapping_sub(call.len())));
+    is_made.then_some(call).flatten().map(|call| (call, true))
+}
+
+const INTERRUPTED: usize = libc::EINTR as usize;
+
+/// Lets the signals of `mask` be the blocked ones while `wait` waits, in place of those that are; `None`: one
+/// that waited here has come instead, and the wait is over before it has begun (EINTR). Outside of handlers.
+pub fn while_waiting<T>(mask: SignalSet, wait: impl FnOnce() -> T) -> Option<T> {
+    let Some(block) = kept_block() else { return Some(wait()) };
+    let outer = block.wished.blocked();
+    block.wished.block(mask);
+    let is_due = waiting(block).bits() & !mask.bits() & NEVER_BLOCKED.bits() != 0;
+    let done = if is_due {
+        quietly(|| {
+            while let Some(info) = take(block, SignalSet::from_bits(!mask.bits())) {
+                bring(block, &info);
+            }
+        });
+        None
+    } else {
+        Some(wait())
+    };
+    block.wished.block(outer);
+    done
+}

@@ -1,0 +1,109 @@
+//! The program that a thread is about to execute in its process's place: what the kernel has been told for
+//! that.
+
+use crate::signals::owned::{NEVER_BLOCKED, OWNED};
+use crate::sys::{self, Action, SignalSet};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
+
+/// The kernel's actions, ours, that others have replaced for the time of one execution: of each signal of
+/// [`OWNED`].
+pub(crate) struct Replaced {
+    actions: [Cell<Option<Action>>; OWNED.len()],
+    /// Which are to be replaced, and by what.
+    choose: fn(core::ffi::c_int) -> Option<(Action, Action)>,
+}
+
+impl Replaced {
+    /// None yet. `choose` answers the kernel's action of a signal, and what is to take its place.
+    pub(crate) const fn new(choose: fn(core::ffi::c_int) -> Option<(Action, Action)>) -> Self {
+        Self { actions: [const { Cell::new(None) }; OWNED.len()], choose }
+    }
+
+    fn replace(&self) {
+        for (signal, kept) in OWNED.into_iter().zip(&self.actions) {
+            if let Some((ours, instead)) = (self.choose)(signal) {
+                kept.set(Some(ours));
+                // SAFETY: no handler: the kernel ignores the signal.
+                let _ = unsafe { sys::sigaction(signal, Some(&instead)) };
+            }
+        }
+    }
+
+    fn give_back(&self) {
+        for (signal, kept) in OWNED.into_iter().zip(&self.actions) {
+            if let Some(ours) = kept.take() {
+                // SAFETY: what was there before: ours.
+                let _ = unsafe { sys::sigaction(signal, Some(&ours)) };
+            }
+        }
+    }
+}
+
+/// Whether a thread is executing a program.
+pub(crate) struct Executing {
+    /// In the frame of the function that does; null else.
+    replaced: AtomicPtr<Replaced>,
+    /// The process that does: a child of `vfork` that has executed one leaves both words to its parent.
+    process: AtomicU32,
+}
+
+impl Executing {
+    /// Lets others be the kernel's actions until [`Executing::end`]. All signals are blocked.
+    pub(crate) fn begin(&self, replaced: &Replaced) {
+        replaced.replace();
+        self.process.store(sys::process_id(), Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        self.replaced.store(core::ptr::from_ref(replaced).cast_mut(), Ordering::Relaxed);
+    }
+
+    /// Ends what [`Executing::begin`] began. All signals are blocked.
+    pub(crate) fn end(&self, replaced: &Replaced) {
+        self.replaced.store(core::ptr::null_mut(), Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        replaced.give_back();
+    }
+
+    /// Whether [`Executing::begin`] was called, and not its end.
+    #[inline]
+    pub(crate) fn is_under_way(&self) -> bool {
+        !self.replaced.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Runs a handler of the program's. Where it has interrupted an execution, the kernel's actions are ours
+    /// meanwhile, as what the handler runs may be probed, and none of them is blocked. One that leaves by a
+    /// longjmp leaves the execution, too.
+    #[inline]
+    pub(crate) fn interrupt(&self, handler: impl FnOnce()) {
+        if !self.is_under_way() {
+            return handler();
+        }
+        self.interrupt_execution(handler);
+    }
+
+    #[cold]
+    fn interrupt_execution(&self, handler: impl FnOnce()) {
+        let all = || sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
+        let mask = all();
+        let is_own = self.process.load(Ordering::Relaxed) == sys::process_id();
+        let replaced = self.replaced.swap(core::ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: null, or, as it is this process's, in the frame of a function that this signal has
+        // interrupted.
+        let replaced = unsafe { replaced.as_ref() }.filter(|_| is_own);
+        if let Some(replaced) = replaced {
+            replaced.give_back();
+        }
+        let mask = mask.bits() & !NEVER_BLOCKED.bits();
+        sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::from_bits(mask)));
+        handler();
+        if let Some(replaced) = replaced {
+            all();
+            self.begin(replaced);
+        }
+    }
+
+    /// The thread is dead.
+    pub(super) fn reset(&self) {
+        self.replaced.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,163 @@
+//! Programs that are executed in this one's place: they inherit what it ignores of the signals that probes
+//! live on (HIT_13).
+
+mod common;
+
+use common::{End, alone, has_run_in_own_process, in_child};
+use probe_host_linux::{Kprobe, Kretprobe, Probe, guard_signals, probes};
+use std::ffi::CStr;
+use std::hint::black_box;
+use std::sync::atomic::Ordering::Relaxed;
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn execution_work(x: usize) -> usize {
+    black_box(x) * 7
+}
+
+fn on_work() -> Probe {
+    probes().register(Kprobe::at("execution_work").pre(|_| ())).unwrap()
+}
+
+/// Executes a shell that ends with 0 if it ignores `signals` and no others of ours, each way; each one's end.
+/// What is not there is executed first.
+fn executed_ignoring(signals: &[i32], ways: &[Execute]) -> Vec<End> {
+    let ours = [libc::SIGTRAP, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV, libc::SIGILL];
+    let mask = |signals: &[i32]| signals.iter().fold(0_u64, |bits, signal| bits | 1 << (signal - 1));
+    let one = |&way: &Execute| {
+        in_child(|| {
+            for signal in ours {
+                let handler = if signals.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL };
+                // SAFETY: no handler.
+                unsafe { libc::signal(signal, handler) };
+            }
+            let wanted = format!(
+                "while read name bits; do [ $name = SigIgn: ] && exit $(((0x$bits & {}) != {})); done; exit 9",
+                mask(&ours),
+                mask(signals)
+            );
+            let script = std::ffi::CString::new(format!("{{ {wanted}; }} </proc/self/status")).unwrap();
+            way(c"/nowhere/at/all", &script);
+            if common::errno().load(Relaxed) != libc::ENOENT || execution_work(6) != 42 {
+                return 98;
+            }
+            way(c"/bin/sh", &script);
+            99
+        })
+    };
+    ways.iter().map(one).collect()
+}
+
+/// Executes the shell at this path with this script.
+type Execute = fn(&CStr, &CStr);
+
+fn by_execve(path: &CStr, script: &CStr) {
+    let argv = [c"sh".as_ptr(), c"-c".as_ptr(), script.as_ptr(), std::ptr::null()];
+    // SAFETY: NULL-terminated lists of strings.
+    unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), argv[3..].as_ptr()) };
+}
+
+fn by_execl(path: &CStr, script: &CStr) {
+    let none = std::ptr::null::<std::ffi::c_char>();
+    // SAFETY: a NULL-terminated list of strings.
+    unsafe { libc::execl(path.as_ptr(), c"sh".as_ptr(), c"-c".as_ptr(), script.as_ptr(), none) };
+}
+
+fn by_fexecve(path: &CStr, script: &CStr) {
+    let argv = [c"sh".as_ptr(), c"-c".as_ptr(), script.as_ptr(), std::ptr::null()];
+    // SAFETY: a string.
+    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY) };
+    if file >= 0 {
+        // SAFETY: NULL-terminated lists of strings.
+        unsafe { libc::fexecve(file, argv.as_ptr(), argv[3..].as_ptr()) };
+    }
+}
+
+fn by_number(path: &CStr, script: &CStr) {
+    let argv = [c"sh".as_ptr(), c"-c".as_ptr(), script.as_ptr(), std::ptr::null()];
+    // SAFETY: NULL-terminated lists of strings.
+    unsafe { libc::syscall(libc::SYS_execve, path.as_ptr(), argv.as_ptr(), argv[3..].as_ptr()) };
+}
+
+#[test]
+fn hit_13_what_is_ignored_is_ignored_by_what_is_executed() {
+    if has_run_in_own_process("hit_13_what_is_ignored_is_ignored_by_what_is_executed") {
+        return;
+    }
+    let _alone = alone();
+    let ways: [Execute; 4] = [by_execve, by_execl, by_fexecve, by_number];
+    let sets = [&[libc::SIGTRAP, libc::SIGSEGV][..], &[libc::SIGBUS, libc::SIGFPE, libc::SIGILL], &[]];
+    let all = || sets.map(|signals| executed_ignoring(signals, &ways));
+    let bare = all();
+    // QEMU has handlers of its own for two of them.
+    let is_emulated = std::env::var_os("PROBE_RUNNER").is_some();
+    assert!(is_emulated || bare.iter().flatten().all(|end| *end == End::Exit(0)), "{bare:?}");
+    let guard = guard_signals().unwrap();
+    let probe = on_work();
+    assert_eq!(all(), bare);
+    // Others on the same function: their returns are those of what stands in its place.
+    let hit = probes().register(Kprobe::at("execve").pre(|_| ())).unwrap();
+    let call = probes().register(Kretprobe::at("execve").exit(|_, ()| ())).unwrap();
+    assert_eq!(all(), bare);
+    drop((hit, call, probe, guard));
+}
+
+/// Nothing is there.
+fn execute_nothing() {
+    let none = [std::ptr::null()];
+    // SAFETY: a string, and lists without an element.
+    let result = unsafe { libc::execve(c"/nowhere/at/all".as_ptr(), none.as_ptr(), none.as_ptr()) };
+    assert_eq!((result, common::errno().load(Relaxed)), (-1, libc::ENOENT));
+}
+
+/// Ignores SIGTRAP.
+fn ignore_traps() {
+    // SAFETY: no handler.
+    unsafe { libc::signal(libc::SIGTRAP, libc::SIG_IGN) };
+}
+
+#[test]
+fn hit_7_other_threads_are_hit_while_one_executes_a_program() {
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let probe = on_work();
+    let end = in_child(|| {
+        ignore_traps();
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Relaxed) {
+                    assert_eq!(execution_work(6), 42);
+                }
+            });
+            (0..2_000).for_each(|_| execute_nothing());
+            is_done.store(true, Relaxed);
+        });
+        0
+    });
+    assert_eq!(end, End::Exit(0));
+    drop((probe, guard));
+}
+
+#[test]
+fn hit_12_a_signals_handler_is_hit_while_its_thread_executes_a_program() {
+    extern "C" fn on_alarm(_: i32) {
+        assert_eq!(execution_work(6), 42);
+    }
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let probe = on_work();
+    let end = in_child(|| {
+        ignore_traps();
+        // SAFETY: the handler calls a pure function.
+        unsafe { libc::signal(libc::SIGALRM, on_alarm as *const () as usize) };
+        let every = libc::timeval { tv_sec: 0, tv_usec: 50 };
+        let timer = libc::itimerval { it_interval: every, it_value: every };
+        // SAFETY: a valid structure.
+        unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
+        (0..5_000).for_each(|_| execute_nothing());
+        0
+    });
+    assert_eq!(end, End::Exit(0));
+    drop((probe, guard));
+}
