@@ -28,6 +28,7 @@ type R = probe_core::Kretprobe<Toy>;
 unsafe extern "C-unwind" {
     safe fn probe_models_begin();
     safe fn probe_models_check();
+    safe fn probe_models_end();
     safe fn probe_models_free(start: usize, len_bytes: usize) -> bool;
 }
 
@@ -70,6 +71,7 @@ fn explore(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
         context(0, move || body()).join().unwrap();
         probe_models_check();
     });
+    probe_models_end();
 }
 
 /// Runs `body` as a context of its own.
