@@ -355,10 +355,3 @@ const AUTODISARM: c_int = 1 << 31;
 
 /// The kernel's `MINSIGSTKSZ`.
 const LEAST_STACK: usize = libc::MINSIGSTKSZ;
-
-/// What libc's functions do with an errno.
-fn fail(errno: c_int) -> c_int {
-    // SAFETY: the calling thread's own.
-    unsafe { crate::sys::errno_location().write(errno) };
-    -1
-}

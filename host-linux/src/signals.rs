@@ -24,12 +24,14 @@ mod program;
 mod queue;
 mod recorded;
 mod stack;
+mod suspended;
 mod traps;
 pub(crate) mod wished;
 
 pub(crate) use self::installing::{hold, release};
 pub use self::owned::{NEVER_BLOCKED, OWNED, OWNED_SET};
-pub use self::wished::{adopt_mask, give_mask_back, while_waiting};
+pub use self::suspended::while_waiting;
+pub use self::wished::{adopt_mask, give_mask_back};
 
 use self::installing::installing;
 use self::owned::BLOCKED;

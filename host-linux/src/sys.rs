@@ -58,6 +58,13 @@ pub(crate) fn errno() -> c_int {
     unsafe { *errno_location() }
 }
 
+/// What libc's functions do with an errno.
+pub(crate) fn fail(errno: c_int) -> c_int {
+    // SAFETY: the calling thread's own.
+    unsafe { errno_location().write(errno) };
+    -1
+}
+
 /// The address of the calling thread's errno.
 pub(crate) fn errno_location() -> *mut c_int {
     // SAFETY: it has no preconditions.

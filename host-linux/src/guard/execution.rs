@@ -4,10 +4,10 @@
 //! The call is made by a function in the place of libc's, so that no hit is open meanwhile, and only where
 //! there is something to inherit.
 
-use super::fail;
 use crate::Hit;
 use crate::arch;
 use crate::signals::execution;
+use crate::sys::fail;
 use core::ffi::{c_int, c_long};
 use probe_core::handler::Flow;
 use std::io::Write as _;

@@ -40,7 +40,7 @@ extern "C-unwind" fn wait(set: usize, info: usize, time: usize) -> c_int {
             // As musl does.
             Err(libc::EINTR) => {}
             Ok(signal) => return signal as c_int,
-            Err(errno) => return super::fail(errno),
+            Err(errno) => return sys::fail(errno),
         }
     }
 }

@@ -99,7 +99,7 @@ pub(crate) fn forked() {
 
 /// The calling thread's block, if what it has blocked is written down.
 #[inline]
-fn kept_block() -> Option<&'static Block> {
+pub(super) fn kept_block() -> Option<&'static Block> {
     IS_KEPT.load(Ordering::Relaxed).then(threads::current).flatten()
 }
 
@@ -146,11 +146,7 @@ pub(crate) fn change(how: c_int, signals: SignalSet) -> SignalSet {
     });
     let open = SignalSet::from_bits(!block.wished.blocked().bits());
     if waiting(block).bits() & open.bits() != 0 {
-        quietly(|| {
-            while let Some(info) = take(block, open) {
-                bring(block, &info);
-            }
-        });
+        bring_all(block, open);
     }
     before
 }
@@ -231,6 +227,15 @@ fn bring(block: &Block, info: &SigInfo) {
     } else {
         sys::queue_to_self(info);
     }
+}
+
+/// Lets what waits of `signals` come at once.
+pub(super) fn bring_all(block: &Block, signals: SignalSet) {
+    quietly(|| {
+        while let Some(info) = take(block, signals) {
+            bring(block, &info)
+        }
+    });
 }
 
 /// As [`bring`], of what has been passed on and is a [`KNOCK`] itself. Where something of that number is
@@ -361,7 +366,7 @@ fn take(block: &Block, of: SignalSet) -> Option<SigInfo> {
     block.wished.sent.take(of).or_else(|| OF_PROCESS.take(of))
 }
 
-fn waiting(block: &Block) -> SignalSet {
+pub(super) fn waiting(block: &Block) -> SignalSet {
     block.wished.sent.set().union(OF_PROCESS.set())
 }
 
@@ -488,24 +493,3 @@ fn at_call(regs: &Regs, set: usize) -> Option<(usize, bool)> {
 }
 
 const INTERRUPTED: usize = libc::EINTR as usize;
-
-/// Lets the signals of `mask` be the blocked ones while `wait` waits, in place of those that are; `None`: one
-/// that waited here has come instead, and the wait is over before it has begun (EINTR). Outside of handlers.
-pub fn while_waiting<T>(mask: SignalSet, wait: impl FnOnce() -> T) -> Option<T> {
-    let Some(block) = kept_block() else { return Some(wait()) };
-    let outer = block.wished.blocked();
-    block.wished.block(mask);
-    let is_due = waiting(block).bits() & !mask.bits() & NEVER_BLOCKED.bits() != 0;
-    let done = if is_due {
-        quietly(|| {
-            while let Some(info) = take(block, SignalSet::from_bits(!mask.bits())) {
-                bring(block, &info);
-            }
-        });
-        None
-    } else {
-        Some(wait())
-    };
-    block.wished.block(outer);
-    done
-}
