@@ -39,17 +39,13 @@ enum Ends {
 
 /// Begins an execution.
 pub(super) fn begin() {
-    end();
-    TOO_EARLY.set(false);
-}
-
-/// Ends an execution. Statics are there still, and the next one may be another thread's.
-fn end() {
     let used = USED.take();
+    // Statics are there still.
     for (start, len_bytes) in STATICS {
         used.range(start()..start() + len_bytes).for_each(|(_, used)| used(Ends::Execution));
     }
     drop(used);
+    TOO_EARLY.set(false);
 }
 
 /// Notes that an atomic is used from here on.
@@ -91,11 +87,16 @@ extern "C" fn probe_models_free(start: usize, len_bytes: usize) -> bool {
     has_some
 }
 
-/// Ends an execution; fails the model where something was freed too early.
+/// Ends the last execution of a model: the next one's test is another thread, which does not know what this one has used of the statics.
+#[unsafe(no_mangle)]
+extern "C" fn probe_models_end() {
+    begin();
+}
+
+/// Fails the model where something was freed too early.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn probe_models_check() {
     check();
-    end();
 }
 
 /// As above.
