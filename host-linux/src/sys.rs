@@ -136,25 +136,6 @@ pub fn thread_lives(process: u32, tid: u32) -> bool {
     result != Err(libc::ESRCH)
 }
 
-/// Whether the calling thread is the process's only one; false, too, where nobody tells (without `/proc`).
-pub(crate) fn is_only_thread() -> bool {
-    #[cfg(target_pointer_width = "64")]
-    const STAT: libc::c_long = libc::SYS_newfstatat;
-    #[cfg(target_pointer_width = "32")]
-    const STAT: libc::c_long = libc::SYS_fstatat64;
-    // The folder has two links of its own, and one for each thread's folder in it.
-    const OWN_LINKS: usize = 2;
-    let mut stat = core::mem::MaybeUninit::<libc::stat64>::zeroed();
-    let path = c"/proc/self/task".as_ptr().expose_provenance();
-    // SAFETY: reads a string, and writes the structure.
-    let told = unsafe { call(STAT, [libc::AT_FDCWD as usize, path, into(&mut stat), 0]) };
-    // SAFETY: all zero, or as the kernel has filled it.
-    let links = unsafe { stat.assume_init() }.st_nlink as usize;
-    // An emulator has a thread of its own beside the program's.
-    let others = usize::from(crate::text::is_unprotecting());
-    told.is_ok() && links.checked_sub(OWN_LINKS).is_some_and(|threads| (1..=1 + others).contains(&threads))
-}
-
 /// Sends the calling thread a signal, as `raise(3)` does.
 pub(crate) fn send_to_self(signal: c_int) {
     let arguments = [process_id() as usize, thread_id() as usize, signal as usize];

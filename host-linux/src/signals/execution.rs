@@ -36,7 +36,7 @@ fn ignored(signal: c_int) -> Option<(Action, Action)> {
 /// # Safety
 /// As for the system call.
 pub(crate) unsafe fn execute(number: c_long, arguments: [usize; 5]) -> c_int {
-    let replaced = Replaced::new(if sys::is_only_thread() { ignored } else { |_| None });
+    let replaced = Replaced::new(if is_only_thread() { ignored } else { |_| None });
     // SAFETY: the caller's promise.
     unsafe { call(&replaced, number, arguments) }.err().unwrap_or(0)
 }
@@ -68,4 +68,24 @@ unsafe fn call(replaced: &Replaced, number: c_long, arguments: [usize; 5]) -> Re
     block.executing.end(replaced);
     sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
     answer
+}
+
+/// Whether the calling thread is the process's only one; false, too, where nobody tells (without `/proc`).
+fn is_only_thread() -> bool {
+    #[cfg(target_pointer_width = "64")]
+    const STAT: libc::c_long = libc::SYS_newfstatat;
+    #[cfg(target_pointer_width = "32")]
+    const STAT: libc::c_long = libc::SYS_fstatat64;
+    // The folder has two links of its own, and one for each thread's folder in it.
+    const OWN_LINKS: usize = 2;
+    let mut stat = core::mem::MaybeUninit::<libc::stat64>::zeroed();
+    let path = c"/proc/self/task".as_ptr().expose_provenance();
+    // SAFETY: reads a string, and writes the structure.
+    let told =
+        unsafe { sys::call(STAT, [libc::AT_FDCWD as usize, path, (&raw mut stat).expose_provenance(), 0]) };
+    // SAFETY: all zero, or as the kernel has filled it.
+    let links = unsafe { stat.assume_init() }.st_nlink as usize;
+    // An emulator has a thread of its own beside the program's.
+    let others = usize::from(crate::text::is_unprotecting());
+    told.is_ok() && links.checked_sub(OWN_LINKS).is_some_and(|threads| (1..=1 + others).contains(&threads))
 }
