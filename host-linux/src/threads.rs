@@ -76,7 +76,7 @@ pub fn number(process: u32) -> u32 {
 /// Whether this is a child that runs in another process's memory (`vfork`, `clone` with CLONE_VM): its writes
 /// are seen there.
 pub fn is_guest() -> bool {
-    copy::process() != sys::process_id() && !copy::is_copy()
+    copy::is_guest()
 }
 
 /// The calling thread's block, if it has one.

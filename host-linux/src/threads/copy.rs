@@ -32,6 +32,11 @@ pub(super) fn is_copy() -> bool {
     mark().map_or_else(|| process() != sys::process_id(), |mark| mark.load(Ordering::Relaxed) == 0)
 }
 
+/// Whether this is a child that runs in the process's memory.
+pub(super) fn is_guest() -> bool {
+    process() != sys::process_id() && !is_copy()
+}
+
 /// This fork's child is the process from now on.
 pub(super) fn forked() {
     PROCESS.store(sys::process_id(), Ordering::Relaxed);

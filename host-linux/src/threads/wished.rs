@@ -1,6 +1,7 @@
 //! Which of the signals that the kernel must not block the program believes it has blocked, and what was sent
 //! meanwhile.
 
+use super::copy;
 use crate::signals::owned::NEVER_BLOCKED;
 use crate::sys::{SigInfo, SignalSet};
 use core::cell::UnsafeCell;
@@ -75,7 +76,7 @@ impl Wished {
 
     #[cold]
     fn of_either(&self) -> &AtomicU64 {
-        if super::is_guest() {
+        if copy::is_guest() {
             return &self.lent;
         }
         self.lent.store(0, Ordering::Relaxed);
