@@ -36,7 +36,9 @@ impl<T: Linked> List<T> {
     /// lock.
     pub(crate) unsafe fn push(&mut self, item: NonNull<T>) {
         // SAFETY: `item` is freed after it has been taken out, and it is not in yet.
-        unsafe { item.as_ref() }.link().store(self.first, Relaxed);
+        let link = unsafe { item.as_ref() }.link();
+        debug_assert!(link.load(Relaxed).is_null(), "in a list already");
+        link.store(self.first, Relaxed);
         self.first = item.as_ptr();
     }
 

@@ -341,7 +341,9 @@ unsafe fn insert_into<T: Keyed>(header: *mut Header, item: NonNull<T>) {
             place.store(item.as_ptr(), Release);
             return;
         }
+        debug_assert!(entry != item.as_ptr(), "inserted twice");
     }
+    debug_assert!(false, "an array without room");
 }
 
 /// The entries in the order in which `key` is looked for.

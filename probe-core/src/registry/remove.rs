@@ -242,7 +242,12 @@ impl<H: Host> Probes<H> {
         self.quiesce();
         // SAFETY: a grace period has passed since any was retired.
         unsafe { lock.arrays.free() };
-        while let Some(point) = points.pop(lock.hold()).map(Lent::pointer) {
+        while let Some(point) = points.pop(lock.hold()) {
+            debug_assert!(
+                point.head.load(Relaxed).is_null() && !point.is(IN_TABLE),
+                "a point is freed in use"
+            );
+            let point = point.pointer();
             // SAFETY: off the table and in no frame since before the grace period; no node is left that leads to it.
             drop(unsafe { free(point) });
         }

@@ -172,6 +172,7 @@ impl LifeWord {
     /// Free → Taken by a store, by the context that has taken its bit out of the map.
     pub(crate) fn take_mapped(&self) {
         let Seen(life) = self.glance();
+        debug_assert!(Seen(life).is_free(), "its bit was in the map");
         self.0.store(life.wrapping_add(TURN_ONE + Life::Taken as u32), Relaxed);
     }
 
@@ -187,6 +188,7 @@ impl LifeWord {
     /// stub may be returned to.
     #[inline(always)]
     pub(crate) fn bind(&self, is_chain: bool) {
+        debug_assert!(self.glance().is(Life::Taken), "bound by who has not taken it");
         let life = if is_chain { Life::PendingChain } else { Life::Pending };
         let step = (life as u32).wrapping_sub(Life::Taken as u32);
         self.0.store(self.0.load(Relaxed).wrapping_add(step), Release);
@@ -195,6 +197,7 @@ impl LifeWord {
     /// Free → Pending by a store, by the only context that takes it, if [`LifeWord::look`] has seen it free.
     #[inline(always)]
     pub(crate) fn follow_from_free(&self, Seen(life): Seen) {
+        debug_assert!(Seen(life).is_free() && self.0.load(Relaxed) == life, "two take it by a store");
         // Release: as in `take`.
         self.0.store(life.wrapping_add(TURN_ONE + Life::Pending as u32), Release);
     }
@@ -243,6 +246,7 @@ impl LifeWord {
     /// Claimed → Free by a store, after [`LifeWord::claim_newest`].
     #[inline(always)]
     pub(crate) fn release_newest(&self) {
+        debug_assert!(self.glance().is(Life::Claimed), "released by who has not claimed it");
         // Release: all that was done with the instance, before it is taken again or the pool is freed.
         self.0.store(self.0.load(Relaxed) & !LIFE, Release);
     }
@@ -250,6 +254,10 @@ impl LifeWord {
     /// Taken, Claimed, Returned, Orphan → Free by a store, by the context that has it.
     #[inline(always)]
     pub(crate) fn release(&self) -> Back {
+        debug_assert!(
+            !self.glance().is_free() && !self.glance().is_pending(),
+            "released by who has not got it"
+        );
         let life = self.0.load(Relaxed) & !LIFE;
         // The map, if it is in one, is told last. Release: as in `release_newest`.
         if life & MAPPED == 0 {
@@ -263,6 +271,7 @@ impl LifeWord {
 
     /// Claimed → GivenUp by a store, by the context that has claimed it.
     pub(crate) fn give_up(&self) {
+        debug_assert!(self.glance().is(Life::Claimed), "given up by who has not claimed it");
         // Release: as in `release_newest`.
         self.0.store(self.glance().with(Life::GivenUp), Release);
     }

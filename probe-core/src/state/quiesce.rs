@@ -22,6 +22,7 @@ impl<H: Host> Probes<H> {
 
     /// Returns when every context that was inside at the call has left. Not called from inside.
     pub(crate) fn quiesce(&self) {
+        debug_assert!(!self.host.context().is_some_and(Context::is_inside), "waits for itself");
         fence(SeqCst);
         self.host.sync_cores();
         fence(SeqCst);

@@ -88,6 +88,7 @@ impl SlotChunk {
     pub(crate) fn put(&self, slot: CodeAddr, slot_len: usize) {
         let index = slot.as_usize().wrapping_sub(self.base.as_usize()) / slot_len;
         if let Some(bits) = self.taken.get(index / WORD) {
+            debug_assert!(bits.load(Relaxed) >> (index % WORD) & 1 == 1, "given back twice");
             bits.store(bits.load(Relaxed) & !(1 << (index % WORD)), Relaxed);
             self.count.store(self.count.load(Relaxed).wrapping_sub(1), Relaxed);
         }

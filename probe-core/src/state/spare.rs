@@ -48,6 +48,7 @@ pub(crate) struct ClaimedSpare<'a, S>(&'a Spare<S>);
 impl<S: Copy> ClaimedSpare<'_, S> {
     /// Keeps what a step in `slot` has borrowed, until [`Spares::take`].
     pub(crate) fn fill(self, slot: CodeAddr, sp: usize, kept: u64, state: S) {
+        debug_assert!(self.0.slot.load(Relaxed) == CLAIMED, "filled by who has not claimed it");
         self.0.sp.store(sp, Relaxed);
         // SAFETY: claimed, so only this touches the cell.
         unsafe { self.0.state.get().write(MaybeUninit::new((kept, state))) };

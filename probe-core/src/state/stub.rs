@@ -186,6 +186,7 @@ impl<H: Host> StubChunk<H> {
     /// Hands the free stub of `instance` out to it.
     pub(crate) fn hand_out(&self, instance: &Instance<H::Arch>, _hold: &Hold) {
         let Some(user) = self.user_of(instance) else { return };
+        debug_assert!(user.0.load(Relaxed).is_null(), "a stub in use is handed out");
         user.0.store(ptr::from_ref(instance).cast_mut(), Release);
         self.free.fetch_sub(1, Relaxed);
     }
