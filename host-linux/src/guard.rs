@@ -9,7 +9,7 @@
 //! So each of these system calls has a probe, whose handler makes the call in the program's place. A mask
 //! comes into force in the signal frame, without the signals that a hit raises
 //! ([`signals::NEVER_BLOCKED`]); what the program has blocked of these is written down, and what is sent
-//! meanwhile waits ([`wished`]). An action for one of our signals is kept behind our handler
+//! meanwhile waits (the module `wished`). An action for one of our signals is kept behind our handler
 //! ([`signals::install_action`]). `sigaltstack` keeps the program's stack behind a bigger one, as a hit needs
 //! room. The calls are found by their code: the number as a constant, the call a few instructions later.
 //!
@@ -173,7 +173,7 @@ fn probes_in(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
 }
 
 /// The instructions in `text` that load `number` right before a system call: the offset, and which of
-/// [`SyscallCode::calls`] it is.
+/// `SyscallCode::calls` it is.
 fn instant_calls(text: &[u8], number: u32) -> impl Iterator<Item = (usize, usize)> {
     let load = (SYSCALL.load)(number);
     let loads = (0..text.len()).step_by(Native::INSN_ALIGN).filter(move |&at| text[at..].starts_with(&load));
@@ -183,7 +183,7 @@ fn instant_calls(text: &[u8], number: u32) -> impl Iterator<Item = (usize, usize
     })
 }
 
-/// The instructions in `text` that make system call `number`: the offset, and which of [`SyscallCode::calls`]
+/// The instructions in `text` that make system call `number`: the offset, and which of `SyscallCode::calls`
 /// it is.
 fn calls(text: &[u8], number: u32) -> BTreeMap<usize, usize> {
     let load = (SYSCALL.load)(number);

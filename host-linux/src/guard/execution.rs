@@ -72,7 +72,7 @@ extern "C" fn execution_by_number(
     fourth: usize,
     fifth: usize,
 ) -> c_long {
-    fail(execute(number, [first, second, third, fourth, fifth])).into()
+    fail(execute(number, [first, second, third, fourth, fifth])) as c_long
 }
 
 fn execute(number: c_long, arguments: [usize; 5]) -> c_int {

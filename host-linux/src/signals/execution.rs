@@ -5,7 +5,7 @@
 //! kernel hands ignored states on, and knows ours, which are handlers. So they are ignored in truth for the
 //! call. A breakpoint that is hit while SIGTRAP is ignored ends the process: nobody may run into one
 //! meanwhile. This thread runs code of ours only, or a handler of the program's, for which the actions are
-//! ours again ([`Executing::interrupt`](threads::Executing::interrupt)). Where there are other threads
+//! ours again (`threads::Executing::interrupt`). Where there are other threads
 //! nothing is ignored.
 
 use super::entries_of;

@@ -1,7 +1,7 @@
 //! Signals that were sent while the program blocks them, where the kernel must not.
 //!
 //! The kernel never has [`NEVER_BLOCKED`] in a thread's mask, so that a hit can raise them. What the program
-//! has blocked of them is [`Wished`](threads::Wished): the guard writes it at every `rt_sigprocmask`, and
+//! has blocked of them is `threads::Wished`: the guard writes it at every `rt_sigprocmask`, and
 //! tells it. One of them that is sent meanwhile comes to our handler and waits in the thread, or in the
 //! process, until the program unblocks it, waits for it, or executes another program, which finds it pending.
 //! One that is raised ends the process, as the kernel ends one that has it blocked.

@@ -260,8 +260,9 @@ unsafe extern "C" fn sigsuspend(mask: *const libc::sigset_t) -> c_int {
     let mut room = None;
     // SAFETY: the caller's promise.
     let cleaned = unsafe { cleaned(mask, &mut room) };
+    let suspend = || next!(sigsuspend: fn(*const libc::sigset_t) -> c_int; cleaned);
     // SAFETY: as above.
-    unsafe { wait(mask, || next!(sigsuspend: fn(*const libc::sigset_t) -> c_int; cleaned)) }
+    unsafe { wait(mask, suspend) }
 }
 
 /// # Safety
