@@ -151,11 +151,15 @@ fn hit_12_a_signals_handler_is_hit_while_its_thread_executes_a_program() {
         ignore_traps();
         // SAFETY: the handler calls a pure function.
         unsafe { libc::signal(libc::SIGALRM, on_alarm as *const () as usize) };
-        let every = libc::timeval { tv_sec: 0, tv_usec: 50 };
-        let timer = libc::itimerval { it_interval: every, it_value: every };
-        // SAFETY: a valid structure.
-        unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
-        (0..5_000).for_each(|_| execute_nothing());
+        for after in 0..5_000 {
+            // One signal each: one that comes at intervals leaves a slow machine no time for anything else.
+            let once = libc::timeval { tv_sec: 0, tv_usec: 1 + after % 50 };
+            let timer =
+                libc::itimerval { it_interval: libc::timeval { tv_sec: 0, tv_usec: 0 }, it_value: once };
+            // SAFETY: a valid structure.
+            unsafe { libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()) };
+            execute_nothing();
+        }
         0
     });
     assert_eq!(end, End::Exit(0));
