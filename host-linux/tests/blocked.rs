@@ -246,8 +246,19 @@ fn hit_13_a_fault_that_is_blocked_ends_the_process() {
     drop((probe, guard));
 }
 
+/// The thread that is about to wait; 0: none is.
+static WAITER: AtomicI32 = AtomicI32::new(0);
+
+/// Whether that thread sleeps in its call.
+fn is_waiting() -> bool {
+    let path = format!("/proc/self/task/{}/stat", WAITER.load(Relaxed));
+    std::fs::read_to_string(path).is_ok_and(|stat| stat.contains(") S "))
+}
+
 extern "C" fn waits(signal: *mut c_void) -> *mut c_void {
     let mut taken = 0;
+    // SAFETY: no arguments.
+    WAITER.store(unsafe { libc::syscall(libc::SYS_gettid) } as i32, Relaxed);
     // SAFETY: a valid set, and a place for the answer.
     let result = unsafe { libc::sigwait(&set_of(&[signal as usize as c_int]), &mut taken) };
     assert_eq!((result, blocked_work(6)), (0, 42));
@@ -266,6 +277,9 @@ fn hit_7_a_thread_that_waits_is_given_what_is_sent_to_the_process() {
                 libc::pthread_create(thread.as_mut_ptr(), null(), waits, signal as usize as *mut c_void)
             };
             assert_eq!(made, 0);
+            while !is_waiting() {
+                std::thread::yield_now();
+            }
             send_to_process(signal);
             let mut taken = null_mut();
             // SAFETY: filled in by the call that has succeeded.
@@ -273,6 +287,7 @@ fn hit_7_a_thread_that_waits_is_given_what_is_sent_to_the_process() {
             // SAFETY: made just now, joined once.
             unsafe { libc::pthread_join(thread, &mut taken) };
             said[0] += i32::from(taken as usize == signal as usize);
+            WAITER.store(0, Relaxed);
         }
         said.push(pending());
         said
