@@ -202,7 +202,8 @@ impl Report {
         let mut lines = Vec::new();
         for ((_, symbol, _), row) in &self.rows {
             let Row { hits, nested, no_room, dropped, events, .. } = *row;
-            let is_whole = !program.has_events || hits == events + dropped + self.lost;
+            // Which places lost events have had is not known.
+            let is_whole = !program.has_events || self.lost != 0 || hits == events + dropped;
             let missed = if program.has_misses { 0 } else { no_room };
             if !is_whole || nested + missed + dropped != 0 {
                 lines.push(format!(
@@ -211,7 +212,9 @@ impl Report {
             }
         }
         if self.lost != 0 {
-            lines.push(format!("{} events are lost", self.lost));
+            let missing = |row: &Row| row.hits.saturating_sub(row.events + row.dropped);
+            let missing: u64 = self.rows.values().map(missing).sum();
+            lines.push(format!("{} events are lost, {missing} are missing", self.lost));
         }
         if program.has_events && !self.has_events && self.rows.values().any(|row| row.hits != 0) {
             lines.push("there are hits and no events".to_owned());
