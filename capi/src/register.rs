@@ -15,7 +15,6 @@ use core::ffi::{c_int, c_ulong, c_void};
 use core::ptr;
 use probe_core::AnyProbe;
 use probe_core::error::{EnableError, Errno};
-use probe_core::host::{Context, Host};
 
 /// A probe that is being registered: the probe itself, and the structure that gets its handle.
 struct Candidate {
@@ -206,11 +205,7 @@ pub unsafe extern "C" fn jprobe_return() -> ! {
 
 /// Whether the caller is a handler: the answer is `-EBUSY` before anything is allocated (REG_18).
 fn is_in_handler() -> bool {
-    let Some(probes) = host::started() else { return false };
-    probes.host().pin();
-    let is_inside = probes.host().context().is_some_and(Context::is_inside);
-    probes.host().unpin();
-    is_inside
+    host::started().is_some_and(|probes| probes.is_in_handler())
 }
 
 /// The caller's array; `None` where there is none.

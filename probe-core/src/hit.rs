@@ -15,8 +15,9 @@ mod watch;
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, MemFault, Method, NativeCalls, Regs, Resume};
-use crate::state::context::{Here, Running, Top};
-use crate::state::frame::{Kept, Wait};
+use crate::state::context::active::{Top, TopInSlot};
+use crate::state::context::{Here, Running};
+use crate::state::frame::{Kept, PinnedHit, SlotHit};
 use crate::state::host::{Host, RegsOf, running};
 use crate::state::point::{Handlers, LINGERS, Mode, Node, Point};
 use crate::state::probes::Probes;
@@ -274,7 +275,7 @@ impl<H: Host> Probes<H> {
         newest: u32,
         regs: &mut RegsOf<H>,
     ) -> Trap {
-        let trap = self.execute(here, point, mode, Wait::Step, newest, regs);
+        let trap = self.execute(here, point, mode, SlotHit::Outer, newest, regs);
         if mode == Mode::SimulatePost && trap == Trap::Handled {
             self.run_posts(here, point, newest, regs);
         }
@@ -287,7 +288,7 @@ impl<H: Host> Probes<H> {
         here: Here<'_, H::Arch>,
         point: &Point<H::Arch>,
         mode: Mode,
-        wait: Wait,
+        hit: SlotHit,
         newest: u32,
         regs: &mut RegsOf<H>,
     ) -> Trap {
@@ -300,7 +301,7 @@ impl<H: Host> Probes<H> {
                 }
             }
             Mode::Step if here.has_room() => {
-                here.push(wait, point, self.enter_slot(point, newest, regs));
+                here.push(hit, point, self.enter_slot(point, newest, regs));
                 Trap::Handled
             }
             _ => self.execute_bare(point, regs),
@@ -402,15 +403,17 @@ impl<H: Host> Probes<H> {
     fn breakpoint_busy(&self, context: Running<'_, H::Arch>, place: CodeAddr, regs: &mut RegsOf<H>) -> Trap {
         let inside = context.open();
         let here = inside.here();
-        if let Some(top) = here.top() {
-            if self.is_in_step(&top, place, regs) {
+        match here.top() {
+            Some(Top::Slot(top)) if self.is_in_step(&top, place, regs) => {
                 return self.finish_step(here, top, regs);
             }
-            if top.wait == Wait::Jprobe
-                && H::Arch::CALLS.is_some_and(|calls| place == calls.jprobe_return_trap())
+            Some(Top::Pinned(top))
+                if top.hit == PinnedHit::Jprobe
+                    && H::Arch::CALLS.is_some_and(|calls| place == calls.jprobe_return_trap()) =>
             {
                 return self.finish_jprobe(here, top, regs);
             }
+            _ => {}
         }
         match self.places.at(place, here.section()) {
             Some(point) => self.nested(here, point, regs),
@@ -418,13 +421,10 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Whether `at` lies in the slot of the step of the innermost frame, and not in that of a step with a
-    /// spare.
+    /// Whether `at` lies in the slot of the innermost active hit, and not in that of a step with a spare.
     #[inline(always)]
-    pub(crate) fn is_in_step(&self, top: &Top<'_, H::Arch>, at: CodeAddr, regs: &RegsOf<H>) -> bool {
-        matches!(top.wait, Wait::Step | Wait::NestedStep)
-            && is_in_slot::<H::Arch>(at, top.point.slot)
-            && !self.common.spares().holds(top.point.slot, regs.sp())
+    pub(crate) fn is_in_step(&self, top: &TopInSlot<'_, H::Arch>, at: CodeAddr, regs: &RegsOf<H>) -> bool {
+        is_in_slot::<H::Arch>(at, top.point.slot) && !self.common.spares().holds(top.point.slot, regs.sp())
     }
 
     /// A hit inside another one: its handlers are skipped, the instruction is run (HIT_6).
@@ -433,7 +433,7 @@ impl<H: Host> Probes<H> {
             return self.no_probe_left(point, regs, here.section());
         }
         count_missed(point);
-        self.execute(here, point, point.mode(), Wait::NestedStep, 0, regs)
+        self.execute(here, point, point.mode(), SlotHit::Nested, 0, regs)
     }
 
     /// Handles a hit for which there is no context: as a nested one, without a frame.
@@ -473,13 +473,13 @@ impl<H: Host> Probes<H> {
     pub(crate) fn finish_step(
         &self,
         here: Here<'_, H::Arch>,
-        top: Top<'_, H::Arch>,
+        top: TopInSlot<'_, H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Trap {
-        let Top { wait, point, .. } = top;
+        let TopInSlot { hit, point, .. } = top;
         let kept = top.end();
         self.leave_slot(point, &kept, regs);
-        if wait == Wait::Step {
+        if hit == SlotHit::Outer {
             self.run_posts(here, point, kept.newest, regs);
         }
         Trap::Handled

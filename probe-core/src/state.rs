@@ -5,7 +5,7 @@
 //! - a place: `places`, `point` (and the probes on it), `text` (what stands there), `slots`, `detours` and `detour`;
 //! - a call that is followed: `instance` (with `life`, `ends`), its `pool`, its `stub`, the half of a probe
 //!   that is about it (`return_probe`);
-//! - who runs: `context` (with `frame`), `section`, `task`; `owner` and `counter` are what contexts use each by itself, `common` (with
+//! - who runs: `context` (with `frame`), `section`, `pinned`, `task`; `owner` and `counter` are what contexts use each by itself, `common` (with
 //!   `spare`) what they share;
 //! - a probe: `pending` before it is registered, `owned` who frees it, `handler` what hits call, `lender`
 //!   what handlers get, `tally` what users are told; `watch` on data;
@@ -30,6 +30,7 @@ pub(crate) mod locked;
 pub(crate) mod owned;
 pub(crate) mod owner;
 pub(crate) mod pending;
+pub(crate) mod pinned;
 pub(crate) mod places;
 pub(crate) mod point;
 pub(crate) mod pool;

@@ -7,6 +7,7 @@ use crate::face::kprobe::Kprobe;
 use crate::face::kretprobe::Kretprobe;
 use crate::place::Place;
 use crate::state::host::{Host, RegsOf};
+use crate::state::pinned::Pinned;
 use crate::state::probes::Probes;
 use crate::state::slots::{CHUNK_LEN, OWN};
 use crate::sync::{AtomicUsize, Relaxed};
@@ -24,10 +25,8 @@ impl<H: Host> Probes<H> {
     /// The first broken promise.
     pub fn self_test(&self) -> Result<(), SelfTestError> {
         let same = |a: Option<*const ()>, b: Option<*const ()>| a.is_some() && a == b;
-        self.host.pin();
         let context = || self.host.context().map(|context| ptr::from_ref(context).cast());
-        let has_context = same(context(), context());
-        self.host.unpin();
+        let has_context = Pinned::during(&self.host, || same(context(), context()));
         if !has_context {
             return Err(SelfTestError::Context);
         }

@@ -6,7 +6,7 @@
 //! Post handlers see the effect of the first instruction. An instruction that a trap would simulate is
 //! simulated here, too, and its copy repeats the effect: nothing comes between. Behind the copy of any other
 //! instruction the detour calls the trampoline once more, for [`copied`]. Between the two calls the hit has a
-//! frame, as a step has, and the context stays pinned.
+//! frame, as a step has, which owns its pin.
 //!
 //! Where a displaced instruction other than the first starts, the jump has the breakpoint's bytes. So a
 //! context that arrives there, in whatever way, traps, and goes on in the copy ([`Probes::in_detour`]).
@@ -14,11 +14,13 @@
 use super::{Outcome, Trap, count_missed};
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Jumps, Method, NativeArch, NativeJumps, Regs, Resume, TrampolineHandler};
-use crate::state::context::{Here, Running, Top};
+use crate::state::context::active::TopPinned;
+use crate::state::context::{Here, Running};
 use crate::state::detour::Detour;
-use crate::state::frame::{Kept, Wait};
+use crate::state::frame::PinnedHit;
 use crate::state::handler::Pre;
 use crate::state::host::{Host, JumpsOf, RegsOf, running};
+use crate::state::pinned::Pinned;
 use crate::state::point::{HAS_POST, Handlers, Node, Point};
 use crate::state::probes::Probes;
 use crate::state::section::{Section, Stay};
@@ -63,34 +65,34 @@ extern "C" fn jumped<H: Host>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
     // SAFETY: the trampoline gives the registers it has saved, which nobody else uses meanwhile.
     let regs = unsafe { &mut *regs };
     let host = &Probes::of(detour.program).host;
-    host.pin();
-    let Some(context) = running(host) else { return jumped_busy(detour, regs) };
-    let Some(word) = context.idle_word() else { return jumped_busy(detour, regs) };
+    let pinned = Pinned::begin(host);
+    let Some(context) = running(host) else { return jumped_busy(detour, regs, pinned) };
+    let Some(word) = context.idle_word() else { return jumped_busy(detour, regs, pinned) };
     let stay = context.open_idle(word);
     let here = context.within(stay.section());
     let Some((node, pre)) = detour.plain(here.section()).count_alone(here.identity()) else {
-        return jumped_shared(detour, regs, stay);
+        return jumped_shared(detour, regs, stay, pinned);
     };
     let resume = run_plain(here, node, pre, regs);
-    leave(host, context, stay, resume)
+    leave(host, context, stay, pinned, resume)
 }
 
 /// As [`jumped`], with the context inside, if the counter's first context is another one.
 #[inline(never)]
-fn jumped_shared<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, stay: Stay) -> Resume {
+fn jumped_shared<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, stay: Stay, pinned: Pinned) -> Resume {
     let probes = Probes::of(detour.program);
     let Some(context) = running(&probes.host) else {
         stay.hand_on();
-        return jumped_busy(detour, regs);
+        return jumped_busy(detour, regs, pinned);
     };
     let here = context.within(stay.section());
     let Some((node, pre)) =
         detour.plain(here.section()).count_shared(here.identity(), probes.common.shares())
     else {
-        return jumped_idle(detour, regs, context, stay);
+        return jumped_idle(detour, regs, context, stay, pinned);
     };
     let resume = run_plain(here, node, pre, regs);
-    leave(&probes.host, context, stay, resume)
+    leave(&probes.host, context, stay, pinned, resume)
 }
 
 /// Calls the pre handler of the probe that has counted the hit.
@@ -109,25 +111,25 @@ extern "C" fn entered<H: Host, const FOLLOWS: bool>(detour: usize, regs: *mut Re
     // SAFETY: as in `jumped`.
     let regs = unsafe { &mut *regs };
     let host = &Probes::of(detour.program).host;
-    host.pin();
-    let Some(context) = running(host) else { return jumped_busy(detour, regs) };
-    let Some(word) = context.idle_word() else { return jumped_busy(detour, regs) };
+    let pinned = Pinned::begin(host);
+    let Some(context) = running(host) else { return jumped_busy(detour, regs, pinned) };
+    let Some(word) = context.idle_word() else { return jumped_busy(detour, regs, pinned) };
     let stay = context.open_idle(word);
     let here = context.within(stay.section());
     let Some(own) = detour.followed(here.section()).own(here.identity()) else {
-        return entered_shared::<H, FOLLOWS>(detour, regs, stay);
+        return entered_shared::<H, FOLLOWS>(detour, regs, stay, pinned);
     };
     // Calls at the end only: no register has to be saved.
     match Probes::of(detour.program).enter_by_owner(own, regs) {
         Some(Ok(())) => {}
         Some(Err(instance)) => {
             instance.drop_unreturned();
-            return leave(host, context, stay, Resume::Unchanged);
+            return leave(host, context, stay, pinned, Resume::Unchanged);
         }
-        None => return jumped_idle(detour, regs, context, stay),
+        None => return jumped_idle(detour, regs, context, stay, pinned),
     }
     context.close_only(stay);
-    host.unpin();
+    pinned.end(host);
     if FOLLOWS { Resume::Followed } else { Resume::Unchanged }
 }
 
@@ -137,29 +139,30 @@ fn entered_shared<H: Host, const FOLLOWS: bool>(
     detour: &Detour<H>,
     regs: &mut RegsOf<H>,
     stay: Stay,
+    pinned: Pinned,
 ) -> Resume {
     let probes = Probes::of(detour.program);
     let Some(context) = running(&probes.host) else {
         stay.hand_on();
-        return jumped_busy(detour, regs);
+        return jumped_busy(detour, regs, pinned);
     };
     let here = context.within(stay.section());
     let Some(pool) = detour.followed(here.section()).pool() else {
-        return jumped_idle(detour, regs, context, stay);
+        return jumped_idle(detour, regs, context, stay, pinned);
     };
     if pool.ends.probe.get(here.section()).map(Node::of).is_none_or(Node::is_silent) {
-        return jumped_idle(detour, regs, context, stay);
+        return jumped_idle(detour, regs, context, stay, pinned);
     }
     match probes.enter_plain(here, pool, regs) {
         Some(Ok(())) => {}
         Some(Err(instance)) => {
             instance.drop_unreturned();
-            return leave(&probes.host, context, stay, Resume::Unchanged);
+            return leave(&probes.host, context, stay, pinned, Resume::Unchanged);
         }
-        None => return jumped_idle(detour, regs, context, stay),
+        None => return jumped_idle(detour, regs, context, stay, pinned),
     }
     context.close_only(stay);
-    probes.host.unpin();
+    pinned.end(&probes.host);
     if FOLLOWS { Resume::Followed } else { Resume::Unchanged }
 }
 
@@ -174,16 +177,17 @@ fn jumped_idle<H: Host>(
     regs: &mut RegsOf<H>,
     context: Running<'_, H::Arch>,
     stay: Stay,
+    pinned: Pinned,
 ) -> Resume {
     let probes = Probes::of(detour.program);
     let resume = probes.jumped_inside(context.within(stay.section()), detour, regs);
-    leave(&probes.host, context, stay, resume)
+    leave(&probes.host, context, stay, pinned, resume)
 }
 
 /// A nested hit, or one where there is no room for another context.
 #[cold]
 #[inline(never)]
-fn jumped_busy<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
+fn jumped_busy<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, pinned: Pinned) -> Resume {
     let probes = Probes::of(detour.program);
     let mut resume = Resume::Unchanged;
     match running(&probes.host) {
@@ -203,16 +207,22 @@ fn jumped_busy<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>) -> Resume {
             probes.miss_detour(detour, inside.section());
         }
     }
-    probes.host.unpin();
+    pinned.end(&probes.host);
     resume
 }
 
 /// The end of a hit by jump.
 #[inline(always)]
-fn leave<H: Host>(host: &H, context: Running<'_, H::Arch>, stay: Stay, resume: Resume) -> Resume {
+fn leave<H: Host>(
+    host: &H,
+    context: Running<'_, H::Arch>,
+    stay: Stay,
+    pinned: Pinned,
+    resume: Resume,
+) -> Resume {
     context.set_current(ptr::null());
     context.close_only(stay);
-    host.unpin();
+    pinned.end(host);
     resume
 }
 
@@ -226,15 +236,12 @@ extern "C" fn copied<H: Host>(word: usize, regs: *mut RegsOf<H>) -> Resume {
     // SAFETY: as in `jumped`.
     let regs = unsafe { &mut *regs };
     let probes = Probes::of(detour.program);
-    probes.host.pin();
-    let resume = probes.after_copy(detour, regs);
-    probes.host.unpin();
-    resume
+    Pinned::during(&probes.host, || probes.after_copy(detour, regs))
 }
 
 /// The innermost active hit, if it waits for the end of a copy of the instruction at the detour's place.
-fn between<'s, H: Host>(here: Here<'s, H::Arch>, detour: &Detour<H>) -> Option<Top<'s, H::Arch>> {
-    here.top().filter(|top| top.wait == Wait::Copy && top.point.place == detour.place)
+fn between<'s, H: Host>(here: Here<'s, H::Arch>, detour: &Detour<H>) -> Option<TopPinned<'s, H::Arch>> {
+    here.top_pinned(PinnedHit::Copy).filter(|top| top.point.place == detour.place)
 }
 
 impl<H: Host> Probes<H> {
@@ -312,9 +319,8 @@ impl<H: Host> Probes<H> {
         // A simulated push would then write to the stack that this runs on.
         let is_lowered = is_simulated && regs.sp() < sp;
         if is_lowered || !is_simulated {
-            let wait = if is_lowered { Wait::Lowered } else { Wait::Copy };
-            here.push(wait, point, Kept::only(newest));
-            self.host.pin();
+            let hit = if is_lowered { PinnedHit::Lowered } else { PinnedHit::Copy };
+            here.push_pinned(hit, point, newest, Pinned::begin(&self.host));
             if !is_lowered {
                 self.host.enter_copy();
             }
@@ -362,10 +368,10 @@ impl<H: Host> Probes<H> {
         detour: &Detour<H>,
     ) -> Option<(&'s Point<H::Arch>, u32)> {
         let top = between(here, detour).filter(|_| detour.service.calls_post)?;
-        let (point, kept) = (top.point, top.end());
+        let (point, (newest, pinned)) = (top.point, top.end());
         self.host.leave_copy();
-        self.host.unpin();
-        Some((point, kept.newest))
+        pinned.end(&self.host);
+        Some((point, newest))
     }
 
     /// A nested hit, or one for which there is no room.
@@ -405,9 +411,9 @@ impl<H: Host> Probes<H> {
         let Some(here) = running(&self.host).map(|context| context.within(section)) else {
             return Trap::Handled;
         };
-        let Some(top) = here.top().filter(|top| top.wait == Wait::Lowered) else { return Trap::Handled };
-        let (point, Kept { newest, .. }) = (top.point, top.end());
-        self.host.unpin();
+        let Some(top) = here.top_pinned(PinnedHit::Lowered) else { return Trap::Handled };
+        let (point, (newest, pinned)) = (top.point, top.end());
+        pinned.end(&self.host);
         if let Err(fault) = H::Arch::simulate(&point.plan, point.place, regs, self.host.memory()) {
             return Trap::Fault(fault);
         }

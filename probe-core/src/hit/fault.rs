@@ -2,8 +2,9 @@
 
 use super::FaultVerdict;
 use crate::arch::{Arch, Regs};
-use crate::state::context::{Here, Top};
-use crate::state::frame::Wait;
+use crate::state::context::Here;
+use crate::state::context::active::{Top, TopInSlot};
+use crate::state::frame::SlotHit;
 use crate::state::handler::Answer;
 use crate::state::host::{Host, RegsOf, running};
 use crate::state::point::{Handlers, Node, Point};
@@ -18,7 +19,7 @@ impl<H: Host> Probes<H> {
         let inside = context.open();
         let (here, was_outside) = (inside.here(), inside.was_outside());
         let section = here.section();
-        if let Some(top) = here.top()
+        if let Some(Top::Slot(top)) = here.top()
             && self.is_in_step(&top, at, regs)
         {
             return self.fault_in_step(here, top, regs, trap_number);
@@ -56,16 +57,16 @@ impl<H: Host> Probes<H> {
     fn fault_in_step(
         &self,
         here: Here<'_, H::Arch>,
-        top: Top<'_, H::Arch>,
+        top: TopInSlot<'_, H::Arch>,
         regs: &mut RegsOf<H>,
         trap_number: u32,
     ) -> FaultVerdict {
-        let Top { wait, point, .. } = top;
+        let TopInSlot { hit, point, .. } = top;
         let kept = top.end();
         self.host.leave_slot(regs, kept.slot_word);
         H::Arch::abort_step(&point.plan, point.place, regs, &kept.state);
         regs.set_pc(point.place);
-        self.fault_at(here, point, wait == Wait::Step, regs, trap_number)
+        self.fault_at(here, point, hit == SlotHit::Outer, regs, trap_number)
     }
 
     /// Handles a fault of the original instruction of `point`; the registers say so.

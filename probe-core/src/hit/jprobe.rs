@@ -2,8 +2,10 @@
 
 use super::Trap;
 use crate::arch::{Arch, Calls, NativeCalls};
-use crate::state::context::{Here, Top};
+use crate::state::context::Here;
+use crate::state::context::active::TopPinned;
 use crate::state::host::{Host, RegsOf};
+use crate::state::pinned::Pinned;
 use crate::state::point::{Node, Point};
 use crate::state::probes::Probes;
 use core::ptr;
@@ -27,8 +29,7 @@ impl<H: Host> Probes<H> {
             node.missed.rise();
             return false;
         };
-        self.host.pin();
-        here.push_jprobe(point, newest, &kept);
+        here.push_jprobe(point, newest, &kept, Pinned::begin(&self.host));
         node.hits.rise_anywhere();
         true
     }
@@ -38,12 +39,12 @@ impl<H: Host> Probes<H> {
     pub(super) fn finish_jprobe(
         &self,
         here: Here<'_, H::Arch>,
-        top: Top<'_, H::Arch>,
+        top: TopPinned<'_, H::Arch>,
         regs: &mut RegsOf<H>,
     ) -> Trap {
         let point = top.point;
-        let Some((newest, stay)) = top.end_jprobe(regs) else { return Trap::Handled };
-        self.host.unpin();
+        let Some((newest, pinned, stay)) = top.end_jprobe(regs) else { return Trap::Handled };
+        pinned.end(&self.host);
         here.set_current(ptr::null());
         let trap = self.run_with_post(here, point, point.mode(), newest, regs);
         here.close(stay);

@@ -17,6 +17,7 @@ use crate::state::handler::Follow;
 use crate::state::host::{Host, Notice, RegsOf, running};
 use crate::state::instance::Instance;
 use crate::state::life::Claimed;
+use crate::state::pinned::Pinned;
 use crate::state::point::Node;
 use crate::state::probes::Probes;
 use crate::state::return_probe::ReturnProbe;
@@ -191,7 +192,7 @@ impl<H: Host> Probes<H> {
     /// Brings a call home that has returned to `stub`: all calls that share the return address, innermost
     /// first. This needs no list and no task, and trusts none.
     #[inline(never)]
-    fn returned_pinned(&self, regs: &mut RegsOf<H>, stub: CodeAddr) -> Resume {
+    fn returned_pinned(&self, regs: &mut RegsOf<H>, stub: CodeAddr, pinned: Pinned) -> Resume {
         let home = match running(&self.host) {
             Some(context) => {
                 let inside = context.open();
@@ -208,7 +209,7 @@ impl<H: Host> Probes<H> {
             self.host.notice(Notice::LostReturn { stub });
             self.host.stop(regs);
         }
-        self.host.unpin();
+        pinned.end(&self.host);
         Resume::Changed
     }
 

@@ -3,6 +3,7 @@
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs, SingleStep, Tail};
 use crate::hit::Trap;
+use crate::state::context::active::Top;
 use crate::state::host::{Host, RegsOf, running};
 use crate::state::point::Point;
 use crate::state::probes::Probes;
@@ -22,7 +23,9 @@ where
         let inside = context.open();
         let here = inside.here();
         match here.top() {
-            Some(top) if self.is_in_step(&top, at, regs) && is_at_end(top.point, at.as_usize()) => {
+            Some(Top::Slot(top))
+                if self.is_in_step(&top, at, regs) && is_at_end(top.point, at.as_usize()) =>
+            {
                 self.finish_step(here, top, regs)
             }
             _ => self.step_on(regs, here.section()),

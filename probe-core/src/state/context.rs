@@ -8,10 +8,11 @@
 //! Who may write is a matter of types: [`Running`] is the context that is running, and [`Here`] the same in a
 //! section.
 
-use crate::addr::CodeAddr;
+pub(crate) mod active;
+
 use crate::arch::{Arch, NativeArch};
 use crate::held::Hold;
-use crate::state::frame::{Frame, Kept, Wait};
+use crate::state::frame::Frame;
 use crate::state::owner::Identity;
 use crate::state::point::{Node, Point};
 use crate::state::section::{Section, Stay};
@@ -19,7 +20,7 @@ use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release, UnsafeCell, light_ba
 use core::marker::PhantomData;
 use core::mem::{ManuallyDrop, MaybeUninit};
 use core::ops::Deref;
-use core::ptr::{self, NonNull};
+use core::ptr;
 
 /// The number of hits that may be active at the same time in one context, one inside the other (HIT_6).
 ///
@@ -219,13 +220,6 @@ impl<A: NativeArch> Drop for Inside<'_, A> {
     }
 }
 
-/// The only active hit, a step whose end may have come: its point stands in its frame until [`Step::end`].
-pub(crate) struct Step<'c, A: Arch> {
-    running: Running<'c, A>,
-    word: usize,
-    point: NonNull<Point<A>>,
-}
-
 impl<'c, A: NativeArch> Running<'c, A> {
     /// The context that is running.
     ///
@@ -297,64 +291,12 @@ impl<'c, A: NativeArch> Running<'c, A> {
         Here { running: self, section }
     }
 
-    /// The only active hit, if it is a [`Wait::Step`] and the context is not inside.
-    #[inline(always)]
-    pub(crate) fn only_step(self) -> Option<Step<'c, A>> {
-        let word = self.context.word.load(Relaxed);
-        let [frame, ..] = &self.context.frames;
-        if word & BUSY != DEPTH_ONE || !frame.is_step() {
-            return None;
-        }
-        Some(Step { running: self, word, point: NonNull::new(frame.point())? })
-    }
-
     // ---- the probe whose handler runs ---------------------------------------------------------------------
 
     /// Notes whose handler runs from here on.
     #[inline(always)]
     pub(crate) fn set_current(self, node: *const Node<A>) {
         self.context.current.store(node.cast_mut(), Relaxed);
-    }
-}
-
-impl<A: NativeArch> Step<'_, A> {
-    /// The slot that it is in.
-    #[inline(always)]
-    pub(crate) fn slot(&self) -> CodeAddr {
-        // SAFETY: a point that stands in a frame is not freed, and nothing has emptied the frame: that takes
-        // this.
-        unsafe { self.point.as_ref() }.slot
-    }
-
-    /// Goes inside and ends it. The word for [`Running::close_idle`].
-    #[inline(always)]
-    pub(crate) fn end(self) -> (usize, Stay, Ended<A>) {
-        let Self { running: Running { context, .. }, word, point } = self;
-        let [frame, ..] = &context.frames;
-        // Inside before the frame lets go of its point.
-        store_behind(&context.word, word | INSIDE);
-        light_barrier::<A>();
-        // SAFETY: the context is running, and `only_step` has seen that it waits.
-        let kept = unsafe { frame.empty() };
-        let idle = word.wrapping_sub(DEPTH_ONE);
-        store_behind(&context.word, idle | INSIDE);
-        // SAFETY: inside, since before the frame was emptied.
-        (idle, unsafe { Stay::new() }, Ended { point, kept })
-    }
-}
-
-/// A step that has ended in a section.
-pub(crate) struct Ended<A: Arch> {
-    point: NonNull<Point<A>>,
-    pub(crate) kept: Kept<A>,
-}
-
-impl<A: Arch> Ended<A> {
-    /// Its point.
-    #[inline(always)]
-    pub(crate) fn point<'s>(&self, _section: Section<'s>) -> &'s Point<A> {
-        // SAFETY: it stood in a frame when the section began.
-        unsafe { self.point.as_ref() }
     }
 }
 
@@ -371,99 +313,9 @@ impl<'s, A: NativeArch> Here<'s, A> {
         self.running.context
     }
 
-    /// The innermost active hit that waits for something.
-    #[inline(always)]
-    pub(crate) fn top(self) -> Option<Top<'s, A>> {
-        let Running { context, .. } = self.running;
-        let frame = context.frames.get(context.depth().checked_sub(1)?)?;
-        let wait = frame.wait();
-        // SAFETY: a point that stands in a frame is not freed; nor afterwards, as long as the section lasts.
-        let point = unsafe { frame.point().as_ref() }?;
-        (wait != Wait::Nothing).then_some(Top { context, frame, wait, point })
-    }
-
-    /// Whether [`Here::push`] has room.
-    #[inline]
-    pub(crate) fn has_room(self) -> bool {
-        self.running.depth() < MAX_DEPTH
-    }
-
-    /// Begins an active hit; without room it does nothing.
-    pub(crate) fn push(self, wait: Wait, point: &Point<A>, kept: Kept<A>) {
-        let Running { context, .. } = self.running;
-        let word = context.word.load(Relaxed);
-        let Some(frame) = context.frames.get((word & DEPTH_MASK) / DEPTH_ONE) else { return };
-        // Taken before it is filled: an interruption that comes between takes the next one.
-        store_behind(&context.word, word.wrapping_add(DEPTH_ONE));
-        A::program_order();
-        // SAFETY: the context is running, and has taken it.
-        unsafe { frame.fill(wait, point, kept) };
-    }
-
-    /// Begins the only active hit, a step, and leaves what [`Running::open_idle`] began with `word`: the
-    /// stay, which ends here, is to be [handed on](Stay::hand_on).
-    #[inline(always)]
-    pub(crate) fn push_only(self, word: usize, point: &Point<A>, kept: Kept<A>) {
-        let Running { context, .. } = self.running;
-        let [frame, ..] = &context.frames;
-        // As in `push`: taken before it is filled.
-        store_behind(&context.word, (word | INSIDE).wrapping_add(DEPTH_ONE));
-        A::program_order();
-        // SAFETY: as in `push`.
-        unsafe { frame.fill(Wait::Step, point, kept) };
-        // Release: a context that sees the section end sees the frame, and keeps its point.
-        context.word.store(word.wrapping_add(SECTION_ONE + DEPTH_ONE), Release);
-    }
-
-    /// Begins a jprobe's hit, which was at these registers. None is active: a hit inside another one has no
-    /// jprobe.
-    pub(crate) fn push_jprobe(self, point: &Point<A>, newest: u32, regs: &A::Regs) {
-        // SAFETY: only the context that is running touches the cell.
-        unsafe { self.running.context.jprobe_regs.get().write(MaybeUninit::new(*regs)) };
-        self.push(Wait::Jprobe, point, Kept::only(newest));
-    }
-
     /// The probe whose handler runs.
     pub(crate) fn current(self) -> Option<&'s Node<A>> {
         // SAFETY: set while the node's handler runs, in a section that this one lies in, or is.
         unsafe { self.running.context.current.load(Relaxed).as_ref() }
-    }
-}
-
-/// The innermost active hit of the running context, in a section.
-pub(crate) struct Top<'s, A: Arch> {
-    context: &'s Context<A>,
-    frame: &'s Frame<A>,
-    /// What it waits for.
-    pub(crate) wait: Wait,
-    /// Where it was.
-    pub(crate) point: &'s Point<A>,
-}
-
-impl<A: NativeArch> Top<'_, A> {
-    /// Ends it.
-    #[inline(always)]
-    pub(crate) fn end(self) -> Kept<A> {
-        // SAFETY: the context is running, and it waits.
-        let kept = unsafe { self.frame.empty() };
-        let word = self.context.word.load(Relaxed);
-        self.context.word.store(word.wrapping_sub(DEPTH_ONE), Release);
-        kept
-    }
-
-    /// Ends a jprobe's hit, and restores the registers at the place. Returns the newest probe that saw it,
-    /// and the section that the hit has [handed on](Stay::hand_on).
-    #[inline(always)]
-    pub(crate) fn end_jprobe(self, regs: &mut A::Regs) -> Option<(u32, Stay)> {
-        if self.wait != Wait::Jprobe {
-            return None;
-        }
-        // SAFETY: only the context that is running touches the cell.
-        let kept = unsafe { &*self.context.jprobe_regs.get() };
-        // SAFETY: `push_jprobe` wrote it before it began the hit.
-        *regs = *unsafe { kept.assume_init_ref() };
-        let Kept { newest, .. } = self.end();
-        // SAFETY: a hit that begins a jprobe's hands its section on, and this is the one end of it.
-        Some((newest, unsafe { Stay::new() }))
     }
 }

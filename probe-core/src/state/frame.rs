@@ -9,23 +9,39 @@ use core::ptr;
 
 /// What an active hit waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Wait {
-    /// Nothing: the frame is free or being filled.
-    Nothing = 0,
-    /// The slot's end; then post handlers run.
-    Step = 1,
-    /// The slot's end of a nested hit, after which no handler runs.
-    NestedStep = 2,
-    /// The return of a jprobe's handler.
+    /// A slot's end.
+    Slot(SlotHit),
+    /// Something that the context reaches pinned.
+    Pinned(PinnedHit),
+}
+
+/// A hit whose instruction runs in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum SlotHit {
+    /// At the slot's end post handlers run.
+    Outer = 1,
+    /// One inside another hit: no handler runs.
+    Nested = 2,
+}
+
+/// A hit that waits pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum PinnedHit {
+    /// For the return of a jprobe's handler.
     Jprobe = 3,
-    /// The end of a copy in a detour; then post handlers run.
+    /// For the end of a copy in a detour; then post handlers run.
     Copy = 4,
-    /// The trap that takes all registers: there the instruction is simulated, then post handlers run.
+    /// For the trap that takes all registers: there the instruction is simulated, then post handlers run.
     Lowered = 5,
 }
 
-/// What a hit keeps until it goes on.
+/// The byte of a frame that is free or being filled.
+const NOTHING: u8 = 0;
+
+/// What a hit in a slot keeps until it goes on.
 pub(crate) struct Kept<A: Arch> {
     /// The newest probe that saw the hit: post handlers of younger ones do not run.
     pub(crate) newest: u32,
@@ -35,19 +51,14 @@ pub(crate) struct Kept<A: Arch> {
     pub(crate) state: A::StepState,
 }
 
-impl<A: Arch> Kept<A> {
-    /// What a hit keeps that runs in no slot.
-    pub(crate) fn only(newest: u32) -> Self {
-        Self { newest, slot_word: 0, state: Default::default() }
-    }
-}
-
 /// The record of an active hit.
 pub(super) struct Frame<A: Arch> {
+    /// A [`Wait`], or [`NOTHING`].
     wait: AtomicU8,
     /// The point that was hit. It is not freed while it is here.
     point: AtomicPtr<Point<A>>,
     newest: AtomicU32,
+    /// Of a hit in a slot.
     state: UnsafeCell<MaybeUninit<(u64, A::StepState)>>,
 }
 
@@ -55,28 +66,28 @@ impl<A: Arch> Frame<A> {
     /// A free one.
     pub(super) const fn new() -> Self {
         Self {
-            wait: AtomicU8::new(Wait::Nothing as u8),
+            wait: AtomicU8::new(NOTHING),
             point: AtomicPtr::new(ptr::null_mut()),
             newest: AtomicU32::new(0),
             state: UnsafeCell::new(MaybeUninit::uninit()),
         }
     }
 
-    pub(super) fn wait(&self) -> Wait {
-        match self.wait.load(Relaxed) {
-            1 => Wait::Step,
-            2 => Wait::NestedStep,
-            3 => Wait::Jprobe,
-            4 => Wait::Copy,
-            5 => Wait::Lowered,
-            _ => Wait::Nothing,
-        }
+    pub(super) fn wait(&self) -> Option<Wait> {
+        Some(match self.wait.load(Relaxed) {
+            1 => Wait::Slot(SlotHit::Outer),
+            2 => Wait::Slot(SlotHit::Nested),
+            3 => Wait::Pinned(PinnedHit::Jprobe),
+            4 => Wait::Pinned(PinnedHit::Copy),
+            5 => Wait::Pinned(PinnedHit::Lowered),
+            _ => return None,
+        })
     }
 
-    /// Whether it waits for a [`Wait::Step`].
+    /// Whether it waits for a slot's end, for post handlers.
     #[inline(always)]
     pub(super) fn is_step(&self) -> bool {
-        self.wait.load(Relaxed) == Wait::Step as u8
+        self.wait.load(Relaxed) == SlotHit::Outer as u8
     }
 
     /// The point that stands here, or null.
@@ -90,43 +101,73 @@ impl<A: Arch> Frame<A> {
         self.point.load(Acquire)
     }
 
-    /// Empties the frame, for a context that nobody uses.
+    /// Empties the frame, for a context that nobody uses: a pin in it is nobody's, either.
     pub(super) fn forget(&self) {
-        self.wait.store(Wait::Nothing as u8, Relaxed);
+        self.wait.store(NOTHING, Relaxed);
         self.point.store(ptr::null_mut(), Relaxed);
     }
 }
 
 impl<A: NativeArch> Frame<A> {
-    /// Begins a hit here. The frame has been taken: a hit that interrupts this takes the next one.
+    /// Begins a hit in a slot here. The frame has been taken: a hit that interrupts this takes the next one.
     ///
     /// # Safety
     /// Runs on the context that owns this frame, and that has taken it.
     #[inline(always)]
-    pub(super) unsafe fn fill(&self, wait: Wait, point: &Point<A>, kept: Kept<A>) {
-        self.point.store(ptr::from_ref(point).cast_mut(), Relaxed);
-        self.newest.store(kept.newest, Relaxed);
+    pub(super) unsafe fn fill(&self, hit: SlotHit, point: &Point<A>, kept: Kept<A>) {
         // SAFETY: only this context touches the cell, and what interrupts it uses other frames.
         unsafe { self.state.get().write(MaybeUninit::new((kept.slot_word, kept.state))) };
-        A::program_order();
-        self.wait.store(wait as u8, Relaxed);
+        self.begin(hit as u8, point, kept.newest);
     }
 
-    /// Ends the hit here, which waits for something.
+    /// Begins a hit here that waits pinned.
     ///
     /// # Safety
-    /// Runs on the context whose innermost hit it is, and that has seen that it waits.
+    /// As of [`Frame::fill`].
+    pub(super) unsafe fn fill_pinned(&self, hit: PinnedHit, point: &Point<A>, newest: u32) {
+        self.begin(hit as u8, point, newest);
+    }
+
+    #[inline(always)]
+    fn begin(&self, wait: u8, point: &Point<A>, newest: u32) {
+        debug_assert!(self.wait().is_none(), "a hit that is still active loses its frame");
+        self.point.store(ptr::from_ref(point).cast_mut(), Relaxed);
+        self.newest.store(newest, Relaxed);
+        A::program_order();
+        self.wait.store(wait, Relaxed);
+    }
+
+    /// Ends the hit here, which waits for a slot's end.
+    ///
+    /// # Safety
+    /// Runs on the context whose innermost hit it is, and that has seen that it waits so.
     #[inline(always)]
     pub(super) unsafe fn empty(&self) -> Kept<A> {
-        let newest = self.newest.load(Relaxed);
+        debug_assert!(matches!(self.wait(), Some(Wait::Slot(_))), "a hit in a slot ends once");
         // SAFETY: only this context touches the cell.
         let state = unsafe { self.state.get().read() };
         // SAFETY: `fill` wrote it before it set `wait`.
         let (slot_word, state) = unsafe { state.assume_init() };
-        self.wait.store(Wait::Nothing as u8, Relaxed);
+        Kept { newest: self.end(), slot_word, state }
+    }
+
+    /// Ends the hit here, which waits pinned; returns the newest probe that saw it.
+    ///
+    /// # Safety
+    /// As of [`Frame::empty`].
+    #[inline(always)]
+    pub(super) unsafe fn empty_pinned(&self) -> u32 {
+        debug_assert!(matches!(self.wait(), Some(Wait::Pinned(_))), "a pin is given back once");
+        self.end()
+    }
+
+    #[inline(always)]
+    fn end(&self) -> u32 {
+        let newest = self.newest.load(Relaxed);
+        self.wait.store(NOTHING, Relaxed);
         A::program_order();
         // Release: a context that sees the frame gone sees what was done with its point.
         self.point.store(ptr::null_mut(), Release);
-        Kept { newest, slot_word, state }
+        newest
     }
 }

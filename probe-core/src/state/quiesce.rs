@@ -10,6 +10,7 @@
 
 use crate::state::context::Context;
 use crate::state::host::Host;
+use crate::state::pinned::Pinned;
 use crate::state::probes::Probes;
 use crate::state::section::Anonymous;
 use crate::sync::{Acquire, SeqCst, fence};
@@ -41,11 +42,11 @@ impl<H: Host> Probes<H> {
     }
 
     /// Whether a handler is running, or code that interrupts the core: a hit, or a registration in its own
-    /// task.
-    pub(crate) fn is_in_handler(&self) -> bool {
-        self.host.pin();
-        let is_inside = self.host.context().is_some_and(Context::is_inside) || self.has_interrupted_holder();
-        self.host.unpin();
-        is_inside
+    /// task. For faces that have something to do before they would be refused.
+    #[doc(hidden)]
+    pub fn is_in_handler(&self) -> bool {
+        Pinned::during(&self.host, || {
+            self.host.context().is_some_and(Context::is_inside) || self.has_interrupted_holder()
+        })
     }
 }

@@ -13,6 +13,7 @@ use crate::arch::{Entry, Regs, Resume, TrampolineHandler};
 use crate::state::context::Here;
 use crate::state::host::{Host, RegsOf, running};
 use crate::state::instance::Instance;
+use crate::state::pinned::Pinned;
 use crate::state::pool::Pool;
 use crate::state::probes::Probes;
 use crate::state::stub::program_of;
@@ -39,15 +40,15 @@ pub(super) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsO
     let regs = unsafe { &mut *regs };
     let stub = CodeAddr::new(stub);
     let probes = Probes::of(program_of::<H>(stub));
-    probes.host.pin();
-    let Some(context) = running(&probes.host) else { return returned_otherwise::<H>(stub, regs) };
-    let Some(task) = probes.host.task() else { return returned_otherwise::<H>(stub, regs) };
-    let Some(word) = context.idle_word() else { return returned_otherwise::<H>(stub, regs) };
+    let pinned = Pinned::begin(&probes.host);
+    let Some(context) = running(&probes.host) else { return returned_otherwise::<H>(stub, regs, pinned) };
+    let Some(task) = probes.host.task() else { return returned_otherwise::<H>(stub, regs, pinned) };
+    let Some(word) = context.idle_word() else { return returned_otherwise::<H>(stub, regs, pinned) };
     let stay = context.open_idle(word);
     let Some(instance) = task.newest().filter(|newest| newest.stub == stub && newest.life.claim_newest())
     else {
         context.close_idle(word, stay);
-        return returned_otherwise::<H>(stub, regs);
+        return returned_otherwise::<H>(stub, regs, pinned);
     };
     regs.set_pc(instance.real());
     task.pending.store(instance.next.load(Relaxed), Release);
@@ -58,16 +59,16 @@ pub(super) extern "C" fn return_from_stub<H: Host>(stub: usize, regs: *mut RegsO
     context.set_current(ptr::null());
     instance.life.release_newest();
     context.close_only(stay);
-    probes.host.unpin();
+    pinned.end(&probes.host);
     resume
 }
 
-/// All returns but the usual ones, pinned already.
+/// All returns but the usual ones.
 ///
 /// It looks the stub's program up again, so that the fast path need not, where the host is a constant.
 #[inline(never)]
-fn returned_otherwise<H: Host>(stub: CodeAddr, regs: &mut RegsOf<H>) -> Resume {
-    Probes::of(program_of::<H>(stub)).returned_pinned(regs, stub)
+fn returned_otherwise<H: Host>(stub: CodeAddr, regs: &mut RegsOf<H>, pinned: Pinned) -> Resume {
+    Probes::of(program_of::<H>(stub)).returned_pinned(regs, stub, pinned)
 }
 
 impl<H: Host> Probes<H> {
