@@ -128,9 +128,11 @@ impl Builder {
             let key = |entry: &Entry| {
                 let name = name(entry);
                 let underscores = name.len() - name.trim_start_matches('_').len();
-                (entry.addr, entry.len_bytes == 0, entry.locality, entry.is_hidden, underscores, name.len())
+                (entry.len_bytes == 0, entry.locality, entry.is_hidden, underscores, name.len())
             };
-            key(a).cmp(&key(b)).then_with(|| name(a).cmp(name(b))).then(b.full_len.cmp(&a.full_len))
+            // Few share an address: their names are not looked at for the others.
+            let at_one = || key(a).cmp(&key(b)).then_with(|| name(a).cmp(name(b)));
+            a.addr.cmp(&b.addr).then_with(at_one).then(b.full_len.cmp(&a.full_len))
         });
         entries.dedup_by(|b, a| a.addr == b.addr && name(a) == name(b) && !b.is_hidden);
         let reach = entries.iter().scan(0, |reach, entry| {

@@ -38,6 +38,7 @@ use crate::symbols::objects::{self, Object, Role};
 use crate::sys::{AltStack, SignalSet};
 use crate::{Hit, Kprobe, Native, Probe, blacklist, memory, process};
 use core::ffi::c_int;
+use memchr::memmem;
 use probe_core::arch::{Arch, Jumps, Memory, Regs as _};
 use probe_core::error::BatchError;
 use probe_core::handler::Flow;
@@ -175,24 +176,30 @@ fn probes_in(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
 /// The instructions in `text` that load `number` right before a system call: the offset, and which of
 /// `SyscallCode::calls` it is.
 fn instant_calls(text: &[u8], number: u32) -> impl Iterator<Item = (usize, usize)> {
-    let load = (SYSCALL.load)(number);
-    let loads = (0..text.len()).step_by(Native::INSN_ALIGN).filter(move |&at| text[at..].starts_with(&load));
-    loads.filter_map(|at| {
+    loads(text, number).filter_map(|at| {
         let next = &text[at + LOAD_LEN..];
         SYSCALL.calls.iter().position(|call| next.starts_with(call)).map(|call| (at, call))
     })
 }
 
+/// The offsets of the instructions in `text` that load `number` where a system call takes it from.
+fn loads(text: &[u8], number: u32) -> impl Iterator<Item = usize> {
+    let load = memmem::Finder::new(&(SYSCALL.load)(number)).into_owned();
+    let mut from = 0;
+    let any = std::iter::from_fn(move || {
+        let at = from + load.find(text.get(from..)?)?;
+        // What is found may begin within an instruction, and one that it overlaps with is one.
+        from = at + 1;
+        Some(at)
+    });
+    any.filter(|at| at.is_multiple_of(Native::INSN_ALIGN))
+}
+
 /// The instructions in `text` that make system call `number`: the offset, and which of `SyscallCode::calls`
 /// it is.
 fn calls(text: &[u8], number: u32) -> BTreeMap<usize, usize> {
-    let load = (SYSCALL.load)(number);
     let mut found = BTreeMap::new();
-    for start in (0..text.len()).step_by(Native::INSN_ALIGN) {
-        if text[start..].starts_with(&load) {
-            follow(text, start + load.len(), &mut found);
-        }
-    }
+    loads(text, number).for_each(|start| follow(text, start + LOAD_LEN, &mut found));
     found
 }
 
