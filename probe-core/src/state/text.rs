@@ -249,7 +249,6 @@ impl<A: Arch> Texts<A> {
         if jumps.is_empty() {
             return Ok(());
         }
-        let breakpoints = [A::BREAKPOINT.first().copied().unwrap_or(0); MAX_DISPLACED_LEN];
         let mut result = self.changing(host, || {
             let mut result = Ok(());
             for (Breakpoint(point), detour) in jumps {
@@ -261,7 +260,7 @@ impl<A: Arch> Texts<A> {
                 detour.serve(Some(point));
                 self.set(point, Standing::Jump(detour, Stage::Starts));
                 self.set_jumps(self.jumps() + 1);
-                result = result.and(write_starts(host, detour, &breakpoints));
+                result = result.and(write_starts(host, detour, None));
             }
             result
         });
@@ -354,7 +353,7 @@ impl<A: Arch> Texts<A> {
             let mut first = Ok(());
             for point in points {
                 let Standing::<H>::Jump(detour, Stage::Starts) = Standing::of(point) else { continue };
-                let written = write_starts(host, detour, &detour.text);
+                let written = write_starts(host, detour, Some(&detour.text));
                 if written.is_ok() {
                     detour.serve(None);
                     self.set::<H>(point, Standing::Breakpoint);
@@ -398,28 +397,32 @@ pub(crate) fn is_overwritten<H: Host>(host: &H, point: &Point<H::Arch>) -> bool 
     host.read_text(point.place, now) < ours.len() || now != ours
 }
 
-/// Writes those bytes under the jump where displaced instructions but the first start, one at a time.
+/// Writes where displaced instructions but the first start under the jump, one at a time: breakpoints, or the
+/// bytes of `text`.
 fn write_starts<H: Host>(
     host: &H,
     detour: &Detour<H>,
-    bytes: &[u8; MAX_DISPLACED_LEN],
+    text: Option<&[u8; MAX_DISPLACED_LEN]>,
 ) -> Result<(), TextError> {
+    let breakpoint = H::Arch::BREAKPOINT;
     for start in detour.displaced.starts().filter(|start| (1..JumpsOf::<H>::JUMP_LEN).contains(start)) {
-        let byte = bytes.get(start..=start).unwrap_or(&[]);
+        let original = text.and_then(|text| text.get(start..start + breakpoint.len()));
+        let at = detour.place.wrapping_add(start);
         // SAFETY: an instruction starts there, which becomes a breakpoint or itself again.
-        unsafe { host.write_text(detour.place.wrapping_add(start), byte) }?;
+        unsafe { host.write_text(at, original.unwrap_or(breakpoint)) }?;
     }
     Ok(())
 }
 
-/// Writes those bytes under the jump, behind the breakpoint, that no instruction starts with.
+/// Writes those bytes under the jump, behind the breakpoint, that lie in no breakpoint of [`write_starts`].
 fn write_between<H: Host>(
     host: &H,
     detour: &Detour<H>,
     bytes: &[u8; MAX_DISPLACED_LEN],
 ) -> Result<(), TextError> {
+    let breakpoint = H::Arch::BREAKPOINT.len();
     let is_start = |at: usize| detour.displaced.starts().any(|start| start == at);
-    let mut from = H::Arch::BREAKPOINT.len();
+    let mut from = breakpoint;
     while from < JumpsOf::<H>::JUMP_LEN {
         let to = (from..JumpsOf::<H>::JUMP_LEN).find(|at| is_start(*at)).unwrap_or(JumpsOf::<H>::JUMP_LEN);
         let run = bytes.get(from..to).unwrap_or(&[]);
@@ -427,7 +430,7 @@ fn write_between<H: Host>(
             // SAFETY: before it stands a breakpoint, on every way to it: nobody executes it.
             unsafe { host.write_text(detour.place.wrapping_add(from), run) }?;
         }
-        from = to + 1;
+        from = to + breakpoint;
     }
     Ok(())
 }
