@@ -211,12 +211,12 @@ unsafe impl<E: Endian, A: Abi> Arch for Ppc64<E, A> {
     const SLOT_REACH: usize = slot::REACH;
     const TRAP_GAP: usize = call::lowered_by::<A>();
 
-    fn insn_len(bytes: &[u8]) -> Option<usize> {
+    fn insn_len(_at: CodeAddr, bytes: &[u8]) -> Option<usize> {
         let word = E::word(*bytes.first_chunk()?);
         Some(if insn::opcd(word) == insn::OP_PREFIX { 8 } else { 4 })
     }
 
-    fn is_breakpoint(bytes: &[u8]) -> bool {
+    fn is_breakpoint(_at: CodeAddr, bytes: &[u8]) -> bool {
         bytes.first_chunk().is_some_and(|bytes| insn::is_unconditional_trap(E::word(*bytes)))
     }
 

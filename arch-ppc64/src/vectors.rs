@@ -73,7 +73,11 @@ fn check<E: Endian, A: crate::Abi>(vectors: &[Vector]) {
         let text = At::new::<E>(PLACE, words);
         let decoded = decode::<Ppc64<E, A>>(&text, PLACE);
         assert_eq!(text_of(&decoded), *plan, "{words:08x?} {asm}");
-        assert_eq!(Ppc64::<E, A>::insn_len(&text.bytes), Some(words.len() * 4), "{asm}");
+        assert_eq!(
+            Ppc64::<E, A>::insn_len(CodeAddr::new(0x1000), &text.bytes),
+            Some(words.len() * 4),
+            "{asm}"
+        );
         if let Ok(decoded) = decoded {
             assert_eq!(usize::from(decoded.len_bytes), words.len() * 4, "{asm}");
             if decoded.method != Method::Simulate {
@@ -243,7 +247,7 @@ fn reg_4_places_that_are_no_instruction_are_refused() {
     assert_eq!(code(PLACE + 4), Err("ppc64.truncated"));
     assert_eq!(code(PLACE + 8), Err("ppc64.truncated"));
     assert_eq!(code(PLACE + 2), Err("ppc64.misaligned"));
-    assert_eq!(Le::insn_len(&[1, 2, 3]), None);
+    assert_eq!(Le::insn_len(CodeAddr::new(0x1000), &[1, 2, 3]), None);
 }
 
 /// REG_6: what unwinders look for at a return address stays readable, in both ABIs' forms, and nothing else
@@ -284,7 +288,7 @@ fn a_prefixed_instruction_across_64_bytes_is_refused() {
 /// REG_7: every debugger's breakpoint, and no conditional trap.
 #[test]
 fn reg_7_breakpoints_of_others_are_recognised() {
-    let is = |word: u32| Ppc64::<Little, ElfV2>::is_breakpoint(&word.to_le_bytes());
+    let is = |word: u32| Ppc64::<Little, ElfV2>::is_breakpoint(CodeAddr::new(0x1000), &word.to_le_bytes());
     for word in [0x7fe0_0008, 0x7d82_1008, 0x0fe0_0000, 0x0be0_0000, 0x7fe0_0088, 0x7c83_1808] {
         assert!(is(word), "{word:#x}");
     }
@@ -292,5 +296,5 @@ fn reg_7_breakpoints_of_others_are_recognised() {
     for word in [0x7c83_2008, 0x0f03_0000, NOP, 0x7c64_2a14] {
         assert!(!is(word), "{word:#x}");
     }
-    assert!(!Ppc64::<Big, ElfV1>::is_breakpoint(&[0x7f, 0xe0]));
+    assert!(!Ppc64::<Big, ElfV1>::is_breakpoint(CodeAddr::new(0x1000), &[0x7f, 0xe0]));
 }

@@ -82,11 +82,11 @@ unsafe impl Arch for Riscv64 {
     // And up to 15 bytes of alignment.
     const TRAP_GAP: usize = call::ARGUMENT_AREA + 16;
 
-    fn insn_len(bytes: &[u8]) -> Option<usize> {
+    fn insn_len(_at: CodeAddr, bytes: &[u8]) -> Option<usize> {
         insn::word_at(bytes).map(|word| insn::len_bytes(word).into())
     }
 
-    fn is_breakpoint(bytes: &[u8]) -> bool {
+    fn is_breakpoint(_at: CodeAddr, bytes: &[u8]) -> bool {
         insn::word_at(bytes).is_some_and(|word| insn::C_EBREAK.matches(word) || insn::EBREAK.matches(word))
     }
 

@@ -139,7 +139,9 @@ fn called_by(object: &Object, function: usize) -> Vec<(usize, usize)> {
         let mut text = vec![0; len];
         let len = memory::read_some(start, &mut text);
         let mut at = 0;
-        while let Some(insn_len) = Native::insn_len(text.get(at..len).unwrap_or(&[])).filter(|len| *len != 0)
+        while let Some(insn_len) =
+            Native::insn_len(CodeAddr::new(start + at), text.get(at..len).unwrap_or(&[]))
+                .filter(|len| *len != 0)
         {
             let target = Native::JUMPS
                 .and_then(|jumps| jumps.branch_target(&text[at..len], CodeAddr::new(start + at)));

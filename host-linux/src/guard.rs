@@ -226,7 +226,8 @@ fn follow(text: &[u8], start: usize, found: &mut BTreeMap<usize, usize>) {
             next.push((target.as_usize(), left));
         }
         if matches!(leads, Leads::On | Leads::Either)
-            && let Some(len) = Native::insn_len(&window[..window.len().min(Native::MAX_INSN_LEN)])
+            && let Some(len) =
+                Native::insn_len(CodeAddr::new(at), &window[..window.len().min(Native::MAX_INSN_LEN)])
         {
             next.push((at + len, left));
         }

@@ -128,7 +128,7 @@ fn sequence_at(object: &Object, at: usize) -> Option<Refusal> {
         let mut insn = [0; 16];
         let wanted = Native::MAX_INSN_LEN.min(insn.len());
         let read = memory::read_some(at, &mut insn[..wanted]);
-        Native::insn_len(&insn[..read])
+        Native::insn_len(CodeAddr::new(at), &insn[..read])
     };
     object.sequences().refusal(at.wrapping_sub(object.bias) as u64, len_bytes)
 }

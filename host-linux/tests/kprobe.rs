@@ -93,7 +93,7 @@ fn every_instruction_of_a_function_can_be_probed_at_once() {
         // SAFETY: text of this program.
         unsafe { core::ptr::copy_nonoverlapping(at as *const u8, bytes.as_mut_ptr(), 16) };
         places.push(at);
-        at += Native::insn_len(&bytes).unwrap();
+        at += Native::insn_len(at.into(), &bytes).unwrap();
         // The symbol's end: registering refuses what lies behind.
         if probes().explain(&Place::addr(CodeAddr::new(at))).is_err() || places.len() > 40 {
             break;
@@ -256,7 +256,7 @@ fn hit_9_a_fault_of_the_probed_instruction_goes_to_the_fault_handler() {
         // SAFETY: text of this program.
         unsafe { core::ptr::copy_nonoverlapping(at as *const u8, bytes.as_mut_ptr(), 16) };
         places.push(at);
-        at += Native::insn_len(&bytes).unwrap();
+        at += Native::insn_len(at.into(), &bytes).unwrap();
         probes_symbol(at, &mut same, start);
     }
     // Padding behind the last instruction is none.

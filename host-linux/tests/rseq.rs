@@ -81,7 +81,7 @@ impl Adder {
                 _ => is_inside.then_some("place.rseq"),
             };
             all.push((CodeAddr::new(at), why));
-            at += Native::insn_len(&insn[..read]).unwrap_or(Native::INSN_ALIGN);
+            at += Native::insn_len(at.into(), &insn[..read]).unwrap_or(Native::INSN_ALIGN);
         }
         assert!(all.iter().any(|(at, _)| at.as_usize() == self.abort), "{}", self.name);
         all

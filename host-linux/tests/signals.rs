@@ -158,7 +158,7 @@ fn instructions(start: usize) -> Vec<usize> {
         let mut bytes = [0; 16];
         // SAFETY: text of this program.
         unsafe { core::ptr::copy_nonoverlapping(at as *const u8, bytes.as_mut_ptr(), 16) };
-        at += Native::insn_len(&bytes).unwrap();
+        at += Native::insn_len(at.into(), &bytes).unwrap();
         is_inside = false;
         probes().host().symbol_at(at.into(), &mut |symbol| is_inside = symbol.start.as_usize() == start);
     }

@@ -30,7 +30,7 @@ use core::fmt;
 ///
 /// Plain data: every bit pattern is valid. A kernel whose trap frame has this layout passes the frame itself.
 pub trait Regs: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
-    /// The program counter.
+    /// The program counter, as an address of code ([`Arch::first_byte`]).
     fn pc(&self) -> CodeAddr;
     /// Sets the program counter.
     fn set_pc(&mut self, pc: CodeAddr);
@@ -98,7 +98,7 @@ pub enum Access {
 
 /// The text around a place, as it would read if no probe were planted anywhere.
 pub trait Text {
-    /// Copies pristine text from `at` into `out` and returns how many bytes could be read (fewer than
+    /// Copies pristine text from the instruction at `at` on into `out` and returns how many bytes could be read (fewer than
     /// `out.len()` where readable memory ends).
     fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize;
 }
@@ -192,7 +192,8 @@ pub unsafe trait Arch: Sized + 'static {
 
     /// The architecture's name as users write it: `x86_64`, `aarch64`, …
     const NAME: &'static str;
-    /// The breakpoint instruction, as it lies in memory. At most 4 bytes, stored at once.
+    /// The breakpoint instruction, as it lies in memory. At most 4 bytes, stored at once. Where there are
+    /// several ([`Arch::breakpoint`]), the longest.
     const BREAKPOINT: &'static [u8];
     /// Instructions start at multiples of this, in bytes.
     const INSN_ALIGN: usize;
@@ -207,16 +208,43 @@ pub unsafe trait Arch: Sized + 'static {
     /// simulated instructions and the arguments of a jprobe's handler are written there.
     const TRAP_GAP: usize;
 
+    // ---- addresses of code --------------------------------------------------------------------------------
+
+    /// The address in memory of the first byte of the instruction at `at`.
+    ///
+    /// It differs from `at` where addresses of code say which instruction set is meant (arm: bit 0, as in
+    /// symbols, function pointers and return addresses). Then [`Regs::pc`] and [`Regs::set_pc`] are such
+    /// addresses, too, and [`Arch::breakpoint`] and [`Arch::same_set`] have to be written.
+    #[inline(always)]
+    fn first_byte(at: CodeAddr) -> CodeAddr {
+        at
+    }
+
+    /// The address of the code at `memory`, of the same instruction set as the code at `like`.
+    #[inline(always)]
+    fn same_set(memory: CodeAddr, like: CodeAddr) -> CodeAddr {
+        let _ = like;
+        memory
+    }
+
+    /// The breakpoint for a place at `at`.
+    #[inline(always)]
+    fn breakpoint(at: CodeAddr) -> &'static [u8] {
+        let _ = at;
+        Self::BREAKPOINT
+    }
+
     // ---- decoding -----------------------------------------------------------------------------------------
 
-    /// The length in bytes of the instruction that `bytes` starts with, or `None` where it cannot be told.
+    /// The length in bytes of the instruction at `at` that `bytes` starts with, or `None` where it cannot be
+    /// told.
     ///
     /// Used to walk from a function's start to a place. `bytes` holds [`Arch::MAX_INSN_LEN`] bytes, or fewer
     /// at the end of readable text.
-    fn insn_len(bytes: &[u8]) -> Option<usize>;
+    fn insn_len(at: CodeAddr, bytes: &[u8]) -> Option<usize>;
 
-    /// Whether any breakpoint instruction, ours or somebody else's, is at the start of `bytes`.
-    fn is_breakpoint(bytes: &[u8]) -> bool;
+    /// Whether any breakpoint instruction, ours or somebody else's, is at `at`, where `bytes` start.
+    fn is_breakpoint(at: CodeAddr, bytes: &[u8]) -> bool;
 
     /// Decides how the instruction at a place is executed, or why it cannot be probed.
     ///

@@ -126,7 +126,7 @@ impl BranchTargets {
             let insn = insn.get(..A::MAX_INSN_LEN).unwrap_or(insn);
             // What cannot be decoded cannot be walked over: what follows is data, or traps are the safe
             // choice.
-            let Some(len) = A::insn_len(insn).filter(|len| *len != 0) else { return Ok(()) };
+            let Some(len) = A::insn_len(at, insn).filter(|len| *len != 0) else { return Ok(()) };
             if let Some(target) = jumps.branch_target(insn, at).filter(|target| (start..end).contains(target))
             {
                 self.targets.try_reserve(1).map_err(|_| refusal::NO_MEMORY)?;

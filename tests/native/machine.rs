@@ -185,7 +185,7 @@ impl<O: Own> Machine<O> {
     pub(crate) fn prepare(&self, word: u32, run: Run) {
         let (plan, method) = O::classify(word).expect("not refused");
         let bytes = word.to_le_bytes();
-        let len_bytes = O::Backend::insn_len(&bytes).expect("an instruction");
+        let len_bytes = O::Backend::insn_len(CodeAddr::new(self.place()), &bytes).expect("an instruction");
         self.open();
         store(self.place(), &O::filler(O::PLACE));
         store(self.place(), &bytes[..len_bytes]);

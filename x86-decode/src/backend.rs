@@ -38,11 +38,11 @@ macro_rules! backend {
                 const SLOT_REACH: usize = $reach;
                 const TRAP_GAP: usize = $crate::call::LOWERED_BY;
 
-                fn insn_len(bytes: &[u8]) -> Option<usize> {
+                fn insn_len(_at: CodeAddr, bytes: &[u8]) -> Option<usize> {
                     $crate::insn_len::<$mode>(bytes)
                 }
 
-                fn is_breakpoint(bytes: &[u8]) -> bool {
+                fn is_breakpoint(_at: CodeAddr, bytes: &[u8]) -> bool {
                     $crate::is_breakpoint(bytes)
                 }
 

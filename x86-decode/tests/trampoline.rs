@@ -407,7 +407,7 @@ fn a_jprobe_returns_to_a_breakpoint() {
     let trap = Backend.jprobe_return_trap();
     // SAFETY: the text of this program.
     let first = unsafe { *(trap.as_usize() as *const u8) };
-    assert!(Backend::is_breakpoint(&[first]));
+    assert!(Backend::is_breakpoint(CodeAddr::new(0), &[first]));
 }
 
 // ---- unwinding --------------------------------------------------------------------------------------------

@@ -260,7 +260,7 @@ fn the_lowest_detour_lies_as_far_before_its_place_as_the_jump_reaches() {
     assert!(place.offset_from(lowest) > 0x7ff_0000);
     assert_eq!(Aarch64.branch_target(&Aarch64.jump(place, lowest)[..4], place), Some(lowest));
     // Who asks for what is not in reach gets no jump.
-    assert!(Aarch64::is_breakpoint(&Aarch64.jump(place, CodeAddr::new(0))));
+    assert!(Aarch64::is_breakpoint(place, &Aarch64.jump(place, CodeAddr::new(0))));
 }
 
 /// The copy's own branch ends where the instruction's would: not beyond the reach of a detour that lies far

@@ -86,9 +86,9 @@ fn safe_3_any_range_can_be_published() {
 
 #[test]
 fn jmp_2_the_return_trap_is_a_breakpoint() {
-    let at = Aarch64.jprobe_return_trap().as_usize() as *const [u8; 4];
+    let at = Aarch64.jprobe_return_trap();
     // SAFETY: text of the backend.
-    let bytes = unsafe { *at };
-    assert!(Aarch64::is_breakpoint(&bytes));
+    let bytes = unsafe { *(at.as_usize() as *const [u8; 4]) };
+    assert!(Aarch64::is_breakpoint(at, &bytes));
     assert_ne!(bytes, Aarch64::BREAKPOINT);
 }

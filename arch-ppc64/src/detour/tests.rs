@@ -242,7 +242,10 @@ fn a_detour_is_within_reach_of_its_jump() {
         }
     }
     // Who asks for what is not in reach gets no jump.
-    assert!(Ppc64::<Big, ElfV1>::is_breakpoint(&Ppc64::<Big, ElfV1>::NEW.jump(place, CodeAddr::new(0))));
+    assert!(Ppc64::<Big, ElfV1>::is_breakpoint(
+        place,
+        &Ppc64::<Big, ElfV1>::NEW.jump(place, CodeAddr::new(0))
+    ));
 }
 
 #[test]

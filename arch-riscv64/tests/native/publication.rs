@@ -29,8 +29,8 @@ fn safe_3_what_has_been_published_is_executed() {
 
 #[test]
 fn jmp_2_the_return_trap_is_a_breakpoint() {
-    let at = Riscv64.jprobe_return_trap().as_usize() as *const [u8; 2];
+    let at = Riscv64.jprobe_return_trap();
     // SAFETY: text of the backend.
-    let bytes = unsafe { *at };
-    assert!(Riscv64::is_breakpoint(&bytes));
+    let bytes = unsafe { *(at.as_usize() as *const [u8; 2]) };
+    assert!(Riscv64::is_breakpoint(at, &bytes));
 }

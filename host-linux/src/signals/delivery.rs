@@ -20,8 +20,9 @@ use probe_core::arch::Arch;
 #[cold]
 pub(super) fn stands_at(regs: &Regs) -> bool {
     let mut insn = [0; 4];
-    let len = memory::read_some(Native::breakpoint_address(regs).as_usize(), &mut insn);
-    Native::is_breakpoint(&insn[..len])
+    let at = Native::breakpoint_address(regs);
+    let len = memory::read_some(Native::first_byte(at).as_usize(), &mut insn);
+    Native::is_breakpoint(at, &insn[..len])
 }
 
 /// Hands a fault that the instruction at the program counter has raised to the program's action. Without a

@@ -103,8 +103,8 @@ impl<H: Host> Probes<H> {
     /// What stands under a breakpoint at `at`.
     fn text_at(&self, at: CodeAddr) -> [u8; 4] {
         let mut bytes = [0; 4];
-        if let Some(out) = bytes.get_mut(..H::Arch::BREAKPOINT.len()) {
-            self.host.read_text(at, out);
+        if let Some(out) = bytes.get_mut(..H::Arch::breakpoint(at).len()) {
+            self.host.read_text(H::Arch::first_byte(at), out);
         }
         bytes
     }

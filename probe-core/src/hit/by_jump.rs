@@ -423,7 +423,7 @@ impl<H: Host> Probes<H> {
 
     /// The copy of the instruction at `at`, which a jump in text displaces.
     fn copy_of_displaced(&self, at: CodeAddr, section: Section<'_>) -> Option<CodeAddr> {
-        if JumpsOf::<H>::JUMP_LEN <= H::Arch::BREAKPOINT.len() {
+        if JumpsOf::<H>::JUMP_LEN <= H::Arch::breakpoint(at).len() {
             return None;
         }
         (H::Arch::INSN_ALIGN..JumpsOf::<H>::JUMP_LEN).step_by(H::Arch::INSN_ALIGN).find_map(|distance| {

@@ -23,9 +23,7 @@ where
         let inside = context.open();
         let here = inside.here();
         match here.top() {
-            Some(Top::Slot(top))
-                if self.is_in_step(&top, at, regs) && is_at_end(top.point, at.as_usize()) =>
-            {
+            Some(Top::Slot(top)) if self.is_in_step(&top, at, regs) && is_at_end(top.point, at) => {
                 self.finish_step(here, top, regs)
             }
             _ => self.step_on(regs, here.section()),
@@ -66,7 +64,7 @@ impl<H: Host> Probes<H> {
 }
 
 /// Whether everything before the breakpoint at the slot's end has run.
-fn is_at_end<A: Arch>(point: &Point<A>, at: usize) -> bool {
+fn is_at_end<A: Arch>(point: &Point<A>, at: CodeAddr) -> bool {
     A::tail(&point.plan, usize::from(point.insn_len), point.place, point.slot, Tail::Breakpoint)
-        .is_some_and(|tail| at == point.slot.as_usize() + usize::from(tail.offset))
+        .is_some_and(|tail| at == point.slot.wrapping_add(usize::from(tail.offset)))
 }

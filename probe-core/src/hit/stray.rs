@@ -67,7 +67,7 @@ impl<H: Host> Probes<H> {
     #[cold]
     pub(super) fn stray(&self, place: CodeAddr, regs: &mut RegsOf<H>, section: Section<'_>) -> Trap {
         let mut bytes = [0; 4];
-        let wanted = H::Arch::BREAKPOINT.len().min(bytes.len());
+        let wanted = H::Arch::breakpoint(place).len().min(bytes.len());
         let Some(out) = bytes.get_mut(..wanted) else { return Trap::NotOurs };
         let before = self.places.texts().changes();
         fence(SeqCst);
@@ -75,14 +75,14 @@ impl<H: Host> Probes<H> {
         if let Some(trap) = self.in_detour(place, regs, section) {
             return trap;
         }
-        if self.host.read_text(place, out) < wanted {
+        if self.host.read_text(H::Arch::first_byte(place), out) < wanted {
             return Trap::NotOurs;
         }
         let is_ours = self.places.at(place, section).is_some_and(|point| point.text.is_planted());
         fence(SeqCst);
         let is_steady = before == self.places.texts().changes()
             && (before & 1 == 0 || self.places.texts().is_changed_by(self.host.task()));
-        if is_steady && H::Arch::is_breakpoint(out) && !is_ours {
+        if is_steady && H::Arch::is_breakpoint(place, out) && !is_ours {
             return Trap::NotOurs;
         }
         regs.set_pc(place);

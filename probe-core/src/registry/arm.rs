@@ -110,7 +110,7 @@ impl<H: Host> Probes<H> {
         let Some(patch) = H::Arch::tail(&point.plan, len, point.place, point.slot, tail) else {
             return Ok(());
         };
-        let at = point.slot.wrapping_add(usize::from(patch.offset));
+        let at = H::Arch::first_byte(point.slot).wrapping_add(usize::from(patch.offset));
         let bytes = patch.bytes.get(..usize::from(patch.len_bytes)).unwrap_or(&patch.bytes);
         // SAFETY: the slot is the point's, and the backend says that this store switches it at once.
         unsafe { self.host.write_text(at, bytes) }?;

@@ -212,7 +212,7 @@ impl<H: Host> Probes<H> {
             // SAFETY: nobody executes there yet.
             unsafe { self.host.write_text(start, image.get(..len).unwrap_or(&image)) }
                 .map_err(|_| refusal::NOT_WRITTEN)?;
-            (detour.entry, detour.layout) = (entry, layout);
+            (detour.entry, detour.layout) = (H::Arch::same_set(entry, detour.place), layout);
             let owner = ptr::from_mut(detour);
             granules.iter().for_each(|granule| granule.store(owner, Release));
             return Ok(());

@@ -50,7 +50,7 @@ impl<H: Host> Probes<H> {
 
     /// Whether an existing point still matches the text.
     fn is_same_code(&self, point: &Point<H::Arch>, decoded: &DecodedOf<H>, insn: &Insn) -> bool {
-        let breakpoint = H::Arch::BREAKPOINT.len();
+        let breakpoint = H::Arch::breakpoint(point.place).len();
         if point.plan != decoded.plan || insn.get(..breakpoint) != point.saved.get(..breakpoint) {
             return false;
         }
@@ -73,7 +73,7 @@ impl<H: Host> Probes<H> {
                 &mut image[..own],
             );
             filled.is_ok()
-                && self.host.read_text(point.slot, &mut now[..own]) == own
+                && self.host.read_text(H::Arch::first_byte(point.slot), &mut now[..own]) == own
                 && now[..own] == image[..own]
         }
     }
@@ -122,6 +122,7 @@ impl<H: Host> Probes<H> {
                 self.slots.take::<H::Arch>(at, books.hold).ok_or(RegisterError::NoSlot(at))?
             }
         };
+        let slot = H::Arch::same_set(slot, at);
         let filled = self.fill_slot(slot, at, decoded, insn);
         if filled.is_err() {
             self.slots.put::<H::Arch>(slot, books.hold);
@@ -145,7 +146,7 @@ impl<H: Host> Probes<H> {
             .map_err(|refusal| RegisterError::Refused { at, refusal })?;
         image[own..own + OWN].copy_from_slice(&at.as_usize().to_ne_bytes());
         // SAFETY: the slot was free: nobody executes in it.
-        unsafe { self.host.write_text(slot, &image[..own + OWN]) }?;
+        unsafe { self.host.write_text(H::Arch::first_byte(slot), &image[..own + OWN]) }?;
         Ok(())
     }
 

@@ -60,8 +60,8 @@ pub(super) struct Pristine<'a, H: Host> {
 
 impl<H: Host> Text for Pristine<'_, H> {
     fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize {
-        let read = self.probes.host.read_text(at, out).min(out.len());
-        let breakpoint = H::Arch::BREAKPOINT;
+        let read = self.probes.host.read_text(H::Arch::first_byte(at), out).min(out.len());
+        let breakpoint = H::Arch::breakpoint(at);
         let Some(text) = out.get_mut(..read) else { return read };
         let Some(first) = breakpoint.first() else { return read };
         for index in 0..text.len() {
@@ -92,7 +92,8 @@ impl<'a, H: Host> Pristine<'a, H> {
         }
         let align = H::Arch::INSN_ALIGN;
         let before = JumpsOf::<H>::JUMP_LEN.saturating_sub(1).next_multiple_of(align);
-        let first = CodeAddr::new(start.as_usize().wrapping_sub(before) & !(align - 1));
+        let aligned = start.as_usize() & !(align - 1);
+        let first = H::Arch::same_set(CodeAddr::new(aligned.wrapping_sub(before)), start);
         for distance in (0..before + out.len() + align).step_by(align) {
             let place = first.wrapping_add(distance);
             let Some(point) = self.probes.places.at(place, self.hold) else { continue };
@@ -115,7 +116,7 @@ impl<'a, H: Host> Pristine<'a, H> {
         if !point.text.is_planted() {
             return;
         }
-        for (index, byte) in point.saved.iter().take(H::Arch::BREAKPOINT.len()).enumerate() {
+        for (index, byte) in point.saved.iter().take(H::Arch::breakpoint(place).len()).enumerate() {
             let offset = place.wrapping_add(index).as_usize().wrapping_sub(start.as_usize());
             if let Some(out) = out.get_mut(offset) {
                 *out = *byte;
@@ -152,8 +153,8 @@ impl Boundaries {
             *self = Self { function: function.start, last: function.start, ..Self::new() };
         }
         while self.last < at {
-            let insn = self.bytes(text);
-            let Some(len) = H::Arch::insn_len(insn).filter(|len| *len != 0) else {
+            let last = self.last;
+            let Some(len) = H::Arch::insn_len(last, self.bytes(text)).filter(|len| *len != 0) else {
                 return Err(RegisterError::Undecodable { at, stuck: self.last });
             };
             let next = self.last.wrapping_add(len);
@@ -254,7 +255,7 @@ impl<H: Host> Probes<H> {
         if function.is_none() && is_checked {
             return Err(RegisterError::NoSymbolCovers(at));
         }
-        if at.as_usize() % H::Arch::INSN_ALIGN != 0 {
+        if H::Arch::first_byte(at).as_usize() % H::Arch::INSN_ALIGN != 0 {
             return Err(RegisterError::Misaligned(at));
         }
         if wants_entry && let Arrival::NotCalled(refusal) = self.arrival(at) {
@@ -344,12 +345,12 @@ impl<H: Host> Probes<H> {
             boundaries.check(&text, function, at)?;
         }
         let mut insn = [0; 16];
-        let wanted = H::Arch::MAX_INSN_LEN.clamp(H::Arch::BREAKPOINT.len(), insn.len());
+        let wanted = H::Arch::MAX_INSN_LEN.clamp(H::Arch::breakpoint(at).len(), insn.len());
         let read = text.read(at, &mut insn[..wanted]);
-        if read < H::Arch::BREAKPOINT.len() {
+        if read < H::Arch::breakpoint(at).len() {
             return Err(RegisterError::NotText(at));
         }
-        if H::Arch::is_breakpoint(&insn[..read]) {
+        if H::Arch::is_breakpoint(at, &insn[..read]) {
             return Err(RegisterError::ForeignBreakpoint(at));
         }
         let function = resolved.function.map(|function| (function.start, function.end));

@@ -203,7 +203,7 @@ impl<A: Arch> Texts<A> {
             // First: a hit finds it planted.
             self.set::<H>(point, Standing::Breakpoint);
             // SAFETY: an instruction starts there, whose bytes the point has saved.
-            let written = unsafe { host.write_text(point.place, A::BREAKPOINT) };
+            let written = unsafe { host.write_text(A::first_byte(point.place), A::breakpoint(point.place)) };
             if written.is_err() {
                 self.set::<H>(point, Standing::Original);
             }
@@ -222,15 +222,16 @@ impl<A: Arch> Texts<A> {
     ) -> Result<(), TextError> {
         self.changing(host, || {
             let mut now = [0; 4];
-            let len = A::BREAKPOINT.len();
+            let (start, breakpoint) = (A::first_byte(point.place), A::breakpoint(point.place));
+            let len = breakpoint.len();
             let (Some(now), Some(saved)) = (now.get_mut(..len), point.saved.get(..len)) else {
                 return Ok(());
             };
-            let read = host.read_text(point.place, now);
+            let read = host.read_text(start, now);
             // Bytes that somebody else has written over our breakpoint stay.
-            if read < len || now == A::BREAKPOINT {
+            if read < len || now == breakpoint {
                 // SAFETY: these are the bytes that the breakpoint replaced.
-                unsafe { host.write_text(point.place, saved) }?;
+                unsafe { host.write_text(start, saved) }?;
             }
             self.set::<H>(point, Standing::Original);
             Ok(())
@@ -266,23 +267,23 @@ impl<A: Arch> Texts<A> {
         });
         // Not if an instruction still stands there: the bytes between are its operands.
         if result.is_ok() {
-            if A::Jumps::JUMP_LEN > A::BREAKPOINT.len() {
+            if A::Jumps::JUMP_LEN > A::INSN_ALIGN {
                 host.sync_cores();
             }
             for (Breakpoint(point), detour) in jumps {
                 self.set(point, Standing::Jump(detour, Stage::Tail));
                 result = result.and(write_between(host, detour, &detour.jump()));
             }
-            if A::Jumps::JUMP_LEN > A::BREAKPOINT.len() {
+            if A::Jumps::JUMP_LEN > A::INSN_ALIGN {
                 host.sync_cores();
             }
         }
         if result.is_ok() {
             for (Breakpoint(point), detour) in jumps {
                 let jump = detour.jump();
-                let head = jump.get(..A::BREAKPOINT.len()).unwrap_or(&jump);
+                let head = jump.get(..A::breakpoint(point.place).len()).unwrap_or(&jump);
                 // SAFETY: our breakpoint becomes the first bytes of a jump whose others are there.
-                let written = unsafe { host.write_text(point.place, head) };
+                let written = unsafe { host.write_text(A::first_byte(point.place), head) };
                 if written.is_ok() {
                     self.set(point, Standing::Jump(detour, Stage::Whole));
                 }
@@ -308,7 +309,7 @@ impl<A: Arch> Texts<A> {
         for Jump(point) in jumps {
             let Standing::<H>::Jump(detour, Stage::Whole) = Standing::of(point) else { continue };
             // SAFETY: the first bytes of a jump become the breakpoint, which is shorter, or as long.
-            let written = unsafe { host.write_text(point.place, A::BREAKPOINT) };
+            let written = unsafe { host.write_text(A::first_byte(point.place), A::breakpoint(point.place)) };
             if written.is_ok() {
                 self.set(point, Standing::Jump(detour, Stage::Tail));
             }
@@ -346,7 +347,7 @@ impl<A: Arch> Texts<A> {
         if !is_any {
             return first;
         }
-        if A::Jumps::JUMP_LEN > A::BREAKPOINT.len() {
+        if A::Jumps::JUMP_LEN > A::INSN_ALIGN {
             host.sync_cores();
         }
         let restored = self.changing(host, || {
@@ -363,7 +364,7 @@ impl<A: Arch> Texts<A> {
             }
             first
         });
-        if A::Jumps::JUMP_LEN > A::BREAKPOINT.len() {
+        if A::Jumps::JUMP_LEN > A::INSN_ALIGN {
             host.sync_cores();
         }
         first.and(restored)
@@ -382,7 +383,7 @@ impl<A: Arch> Texts<A> {
 /// Whether somebody else has written over our bytes at the place of `point`, or other text has been loaded
 /// there unnoticed. This is the only question asked of memory: what *we* have written is known.
 pub(crate) fn is_overwritten<H: Host>(host: &H, point: &Point<H::Arch>) -> bool {
-    let breakpoint = H::Arch::BREAKPOINT;
+    let breakpoint = H::Arch::breakpoint(point.place);
     let jump;
     let ours = match Standing::<H>::of(point) {
         Standing::Original => return false,
@@ -394,7 +395,7 @@ pub(crate) fn is_overwritten<H: Host>(host: &H, point: &Point<H::Arch>) -> bool 
     };
     let mut now = [0; MAX_DISPLACED_LEN];
     let Some(now) = now.get_mut(..ours.len()) else { return true };
-    host.read_text(point.place, now) < ours.len() || now != ours
+    host.read_text(H::Arch::first_byte(point.place), now) < ours.len() || now != ours
 }
 
 /// Writes where displaced instructions but the first start under the jump, one at a time: breakpoints, or the
@@ -404,31 +405,33 @@ fn write_starts<H: Host>(
     detour: &Detour<H>,
     text: Option<&[u8; MAX_DISPLACED_LEN]>,
 ) -> Result<(), TextError> {
-    let breakpoint = H::Arch::BREAKPOINT;
+    let breakpoint = H::Arch::breakpoint(detour.place);
     for start in detour.displaced.starts().filter(|start| (1..JumpsOf::<H>::JUMP_LEN).contains(start)) {
         let original = text.and_then(|text| text.get(start..start + breakpoint.len()));
-        let at = detour.place.wrapping_add(start);
+        let at = H::Arch::first_byte(detour.place).wrapping_add(start);
         // SAFETY: an instruction starts there, which becomes a breakpoint or itself again.
         unsafe { host.write_text(at, original.unwrap_or(breakpoint)) }?;
     }
     Ok(())
 }
 
-/// Writes those bytes under the jump, behind the breakpoint, that lie in no breakpoint of [`write_starts`].
+/// Writes those bytes under the jump, behind the breakpoint, that neither begin an instruction nor lie in the
+/// breakpoint that begins one.
 fn write_between<H: Host>(
     host: &H,
     detour: &Detour<H>,
     bytes: &[u8; MAX_DISPLACED_LEN],
 ) -> Result<(), TextError> {
-    let breakpoint = H::Arch::BREAKPOINT.len();
+    let breakpoint = H::Arch::breakpoint(detour.place).len();
     let is_start = |at: usize| detour.displaced.starts().any(|start| start == at);
     let mut from = breakpoint;
     while from < JumpsOf::<H>::JUMP_LEN {
         let to = (from..JumpsOf::<H>::JUMP_LEN).find(|at| is_start(*at)).unwrap_or(JumpsOf::<H>::JUMP_LEN);
         let run = bytes.get(from..to).unwrap_or(&[]);
         if !run.is_empty() {
+            let at = H::Arch::first_byte(detour.place).wrapping_add(from);
             // SAFETY: before it stands a breakpoint, on every way to it: nobody executes it.
-            unsafe { host.write_text(detour.place.wrapping_add(from), run) }?;
+            unsafe { host.write_text(at, run) }?;
         }
         from = to + breakpoint;
     }

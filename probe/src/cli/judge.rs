@@ -43,7 +43,7 @@ pub(super) fn walk<A: Arch>(object: &ObjectFile, start: usize, end: usize) -> Ve
         let mut bytes = vec![0; A::MAX_INSN_LEN.min(end - addr)];
         let len = text.read(CodeAddr::new(addr), &mut bytes);
         bytes.truncate(len);
-        let known = A::insn_len(&bytes).filter(|&len| len > 0 && len <= bytes.len());
+        let known = A::insn_len(CodeAddr::new(addr), &bytes).filter(|&len| len > 0 && len <= bytes.len());
         bytes.truncate(known.unwrap_or(A::INSN_ALIGN).min(bytes.len()));
         let site = Site { at: CodeAddr::new(addr), function, text: &text };
         let decoded = A::decode(&site);
@@ -53,7 +53,7 @@ pub(super) fn walk<A: Arch>(object: &ObjectFile, start: usize, end: usize) -> Ve
             let len = |text: &FileText<'_>| {
                 let mut bytes = [0; 16];
                 let read = text.read(CodeAddr::new(at), &mut bytes);
-                A::insn_len(&bytes[..read])
+                A::insn_len(CodeAddr::new(at), &bytes[..read])
             };
             sequences.refusal(at as u64, || len(&text)).map_or(Ok(()), Err)
         };

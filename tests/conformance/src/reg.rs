@@ -52,7 +52,7 @@ pub(crate) fn extent<H: Host>(probes: &Probes<H>, name: &str) -> (CodeAddr, usiz
 pub(crate) fn text<H: Host>(probes: &Probes<H>, name: &str) -> Vec<u8> {
     let (start, len) = extent(probes, name);
     let mut bytes = alloc::vec![0; len];
-    let read = probes.host().read_text(start, &mut bytes);
+    let read = probes.host().read_text(H::Arch::first_byte(start), &mut bytes);
     bytes.truncate(read);
     bytes
 }
@@ -63,7 +63,11 @@ pub(crate) fn instructions<H: Host>(probes: &Probes<H>, name: &str) -> Vec<CodeA
     let (start, _) = extent(probes, name);
     let mut offset = 0;
     let mut places = Vec::new();
-    while let Some(len) = bytes.get(offset..).filter(|rest| !rest.is_empty()).and_then(H::Arch::insn_len) {
+    let len_at = |offset: usize| {
+        let rest = bytes.get(offset..).filter(|rest| !rest.is_empty())?;
+        H::Arch::insn_len(start.wrapping_add(offset), rest)
+    };
+    while let Some(len) = len_at(offset) {
         if offset + len > bytes.len() {
             break;
         }
@@ -151,14 +155,15 @@ fn reg_5_an_offset_outside_the_symbol_is_einval<S: Suite>(probes: &'static Probe
 fn reg_7_a_foreign_breakpoint_is_eilseq<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
     // Where a probe on the entry goes: on ppc64 ELFv2 that is not the symbol's address.
     let at = ok!(probes.explain(&Place::symbol("conformance_sub"))).at;
-    let breakpoint = <ArchOf<S>>::BREAKPOINT;
+    let breakpoint = <ArchOf<S>>::breakpoint(at);
+    let start = <ArchOf<S>>::first_byte(at);
     let mut original = alloc::vec![0; breakpoint.len()];
-    equal!(probes.host().read_text(at, &mut original), breakpoint.len());
+    equal!(probes.host().read_text(start, &mut original), breakpoint.len());
     // SAFETY: nobody executes conformance_sub meanwhile; the original bytes are put back below.
-    ok!(unsafe { probes.host().write_text(at, breakpoint) });
+    ok!(unsafe { probes.host().write_text(start, breakpoint) });
     let result = probes.register(Kprobe::at(Place::addr(at)));
     // SAFETY: as above.
-    ok!(unsafe { probes.host().write_text(at, &original) });
+    ok!(unsafe { probes.host().write_text(start, &original) });
     probes.host().sync_cores();
     refused!(result, EILSEQ);
     equal!(call!(conformance_sub(5, 3)), 2);

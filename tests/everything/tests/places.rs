@@ -78,7 +78,7 @@ impl Code {
             while let Some(bytes) = self.bytes(at).filter(|bytes| at < start + len && !bytes.is_empty()) {
                 found.insert(at);
                 let window = &bytes[..bytes.len().min(Native::MAX_INSN_LEN)];
-                match Native::insn_len(window) {
+                match Native::insn_len(at.into(), window) {
                     Some(len) => at += len,
                     None => break,
                 }

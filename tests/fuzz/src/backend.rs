@@ -88,7 +88,7 @@ where
     let world = World { text, seed, faults_at, has_written: Cell::new(false) };
     let site = Site { at: place, function, text: &world };
     let here = &text[place_offset.min(text.len())..];
-    let _ = A::is_breakpoint(here);
+    let _ = A::is_breakpoint(place, here);
     let jumps = A::JUMPS.expect("it has jumps");
     let _ = jumps.branch_target(&here[..here.len().min(A::MAX_INSN_LEN)], place);
     let offset = A::entry_offset(&world, place, head[11] & !3);
@@ -111,7 +111,7 @@ where
     assert_eq!(A::decode(site).map(|again| again == decoded), Ok(true), "deciding twice");
     let len = usize::from(decoded.len_bytes);
     assert!(len > 0 && len <= A::MAX_INSN_LEN && len <= here.len(), "{decoded:?}");
-    assert_eq!(A::insn_len(&here[..here.len().min(A::MAX_INSN_LEN)]), Some(len), "{decoded:?}");
+    assert_eq!(A::insn_len(site.at, &here[..here.len().min(A::MAX_INSN_LEN)]), Some(len), "{decoded:?}");
     let (plan, place) = (&decoded.plan, site.at);
     let mut regs = A::Regs::default();
     A::CALLS.expect("it has calls").set_return_value(&mut regs, world.seed as usize);

@@ -41,17 +41,17 @@ unsafe impl Arch for Toy {
     const TRAP_GAP: usize = 0;
     const SLOT_REACH: usize = usize::MAX;
 
-    fn insn_len(bytes: &[u8]) -> Option<usize> {
+    fn insn_len(_at: CodeAddr, bytes: &[u8]) -> Option<usize> {
         len_of(*bytes.first()?).filter(|len| *len <= bytes.len())
     }
-    fn is_breakpoint(bytes: &[u8]) -> bool {
+    fn is_breakpoint(_at: CodeAddr, bytes: &[u8]) -> bool {
         matches!(bytes.first(), Some(&(BREAK | FOREIGN_BREAK)))
     }
     fn decode(site: &Site<'_>) -> Result<Decoded<ToyPlan>, Refusal> {
         let mut insn = [0; 5];
         let read = site.text.read(site.at, &mut insn);
         let refused = Refusal::not_an_instruction("toy.unknown", "no such instruction");
-        let len = Self::insn_len(&insn[..read]).ok_or(refused)?;
+        let len = Self::insn_len(site.at, &insn[..read]).ok_or(refused)?;
         insn[len..].fill(0);
         let method = match insn[0] {
             FORBIDDEN => return Err(Refusal::unsupported("toy.forbidden", "this instruction is forbidden")),
@@ -228,8 +228,9 @@ unsafe impl Jumps<ToyRegs> for Toy {
             let at = site.at.wrapping_add(usize::from(displaced.len_bytes));
             let mut insn = [0; 5];
             let read = site.text.read(at, &mut insn);
-            let len =
-                Self::insn_len(&insn[..read]).filter(|len| at.wrapping_add(*len) <= end).ok_or(refused)?;
+            let len = Self::insn_len(at, &insn[..read])
+                .filter(|len| at.wrapping_add(*len) <= end)
+                .ok_or(refused)?;
             if !matches!(insn[0], NOP | ADD | SUB | SET | LOAD | STORE | PUSH | ENTRY) {
                 return Err(refused);
             }

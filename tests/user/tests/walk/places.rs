@@ -156,7 +156,7 @@ impl Walked {
             let mut bytes = [0; 16];
             let bytes = &mut bytes[..Native::MAX_INSN_LEN.min(start + len_bytes - at)];
             let read = probes().host().read_text(CodeAddr::new(at), bytes);
-            match Native::insn_len(&bytes[..read]) {
+            match Native::insn_len(CodeAddr::new(at), &bytes[..read]) {
                 Some(len) => at += len,
                 None => break,
             }

@@ -38,11 +38,11 @@ unsafe impl Arch for Toy {
     const TRAP_GAP: usize = 0;
     const SLOT_REACH: usize = usize::MAX;
 
-    fn insn_len(bytes: &[u8]) -> Option<usize> {
+    fn insn_len(_at: CodeAddr, bytes: &[u8]) -> Option<usize> {
         len_of(*bytes.first()?).filter(|len| *len <= bytes.len())
     }
 
-    fn is_breakpoint(bytes: &[u8]) -> bool {
+    fn is_breakpoint(_at: CodeAddr, bytes: &[u8]) -> bool {
         matches!(bytes.first(), Some(&(BREAK | FOREIGN_BREAK)))
     }
 
@@ -50,7 +50,7 @@ unsafe impl Arch for Toy {
         let mut insn = [0; 5];
         let read = site.text.read(site.at, &mut insn);
         let unknown = Refusal::not_an_instruction("toy.unknown", "no such instruction");
-        let len = Self::insn_len(&insn[..read]).ok_or(unknown)?;
+        let len = Self::insn_len(site.at, &insn[..read]).ok_or(unknown)?;
         insn[len..].fill(0);
         let method = match insn[0] {
             FORBIDDEN | SYSTEM => {
