@@ -33,6 +33,7 @@ mod waits;
 
 use self::by_number::change_action;
 use crate::arch::{LOAD_LEN, Leads, Regs, SYSCALL};
+use crate::signals::waiting::{self, Answer};
 use crate::signals::{self, interrupted, wished};
 use crate::symbols::objects::{self, Object, Role};
 use crate::sys::{AltStack, SignalSet};
@@ -156,11 +157,15 @@ fn probes_in(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
             found.extend(theirs.map(|(at, call)| probe(at, call, number, handler)));
         }
         let before = found.len();
-        for number in wished::WAITS {
+        for number in waiting::WAITS {
             let calls = calls(&text[..len], number as u32).into_iter();
             let theirs = calls.map(|(offset, call)| (segment.start + offset, call));
             let theirs = theirs.filter(|&(at, _)| !blacklist::covers(object, at));
-            found.extend(theirs.map(|(at, call)| probe_with(at, call, number, wished::begin_wait)));
+            found.extend(
+                theirs.map(|(at, call)| {
+                    probe_with(at, call, number, move |regs| waiting::begin_wait(regs, call))
+                }),
+            );
         }
         has_waits |= found.len() > before;
         let clone3 = instant_calls(&text[..len], libc::SYS_clone3 as u32);
@@ -246,7 +251,7 @@ fn probe(at: usize, call: usize, number: libc::c_long, handler: Handler) -> AnyP
         let arguments = core::array::from_fn(|index| (SYSCALL.argument)(regs, index));
         let read = |at: usize, out: &mut [u8]| memory.read(at, out).is_ok();
         let write = |at: usize, bytes: &[u8]| memory.write(at, bytes).is_ok();
-        handler(&arguments, &read, &write)
+        handler(&arguments, &read, &write).map_or(Answer::Made, Answer::Result)
     })
 }
 
@@ -255,7 +260,7 @@ fn probe_with(
     at: usize,
     call: usize,
     number: libc::c_long,
-    handler: impl Fn(&mut Regs) -> Option<isize> + Send + Sync + 'static,
+    handler: impl Fn(&mut Regs) -> Answer + Send + Sync + 'static,
 ) -> AnyProbe<Native> {
     // SAFETY: decoding from an instruction that loads the call's number leads here.
     let place = unsafe { Place::unchecked(CodeAddr::new(at)) };
@@ -265,9 +270,14 @@ fn probe_with(
         }
         let next = hit.regs().pc().wrapping_add(SYSCALL.calls[call].len());
         let regs: &mut Regs = hit.regs_mut();
-        let Some(result) = handler(regs) else { return Flow::Continue };
-        (SYSCALL.set_result)(regs, call, result);
-        regs.set_pc(next);
+        match handler(regs) {
+            Answer::Made => return Flow::Continue,
+            Answer::Elsewhere => {}
+            Answer::Result(result) => {
+                (SYSCALL.set_result)(regs, call, result);
+                regs.set_pc(next);
+            }
+        }
         Flow::Redirected
     };
     // By a trap: the mask that is changed is the one in its frame.

@@ -26,6 +26,7 @@ mod recorded;
 mod stack;
 mod suspended;
 mod traps;
+pub(crate) mod waiting;
 pub(crate) mod wished;
 
 pub(crate) use self::installing::{hold, release};

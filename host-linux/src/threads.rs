@@ -23,6 +23,7 @@ mod preparation;
 mod settle;
 mod shared;
 mod table;
+mod wait;
 mod wished;
 
 pub use self::altstack::ALTSTACK_LEN;
@@ -32,6 +33,7 @@ pub(crate) use self::dead::Exits;
 pub use self::dead::on_thread_end;
 pub(crate) use self::executing::Replaced;
 pub(crate) use self::shared::{hold, release};
+pub(crate) use self::wait::Begun;
 pub(crate) use self::wished::Sent;
 
 use self::table::Table;

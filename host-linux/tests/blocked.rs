@@ -246,51 +246,72 @@ fn hit_13_a_fault_that_is_blocked_ends_the_process() {
     drop((probe, guard));
 }
 
-/// The thread that is about to wait; 0: none is.
-static WAITER: AtomicI32 = AtomicI32::new(0);
+/// How many signals the waiting thread has taken.
+static TAKEN: AtomicI32 = AtomicI32::new(0);
 
-/// Whether that thread sleeps in its call.
-fn is_waiting() -> bool {
-    let path = format!("/proc/self/task/{}/stat", WAITER.load(Relaxed));
-    std::fs::read_to_string(path).is_ok_and(|stat| stat.contains(") S "))
+/// How many signals it is sent.
+const ROUNDS: c_int = 5_000;
+
+/// Waits for a signal, again and again; how often it was another one.
+extern "C" fn waits(signal: *mut c_void) -> *mut c_void {
+    let (signal, mut others) = (signal as usize as c_int, 0_usize);
+    for _ in 0..ROUNDS {
+        let mut taken = 0;
+        // SAFETY: a valid set, and a place for the answer.
+        let result = unsafe { libc::sigwait(&set_of(&[signal]), &mut taken) };
+        others += usize::from((result, taken) != (0, signal));
+        TAKEN.fetch_add(1, Relaxed);
+    }
+    others as *mut c_void
 }
 
-extern "C" fn waits(signal: *mut c_void) -> *mut c_void {
-    let mut taken = 0;
-    // SAFETY: no arguments.
-    WAITER.store(unsafe { libc::syscall(libc::SYS_gettid) } as i32, Relaxed);
-    // SAFETY: a valid set, and a place for the answer.
-    let result = unsafe { libc::sigwait(&set_of(&[signal as usize as c_int]), &mut taken) };
-    assert_eq!((result, blocked_work(6)), (0, 42));
-    taken as usize as *mut c_void
+/// Sends a thread that waits a signal by `send`, as soon as it has taken the one before: at whatever moment of
+/// its next wait that is. How often it has taken another one, and what is left.
+fn sent_at_any_moment(signal: c_int, send: impl Fn(libc::pthread_t)) -> Vec<c_int> {
+    // What is overlooked is waited for in vain.
+    // SAFETY: no arguments that could be wrong.
+    unsafe { libc::alarm(100) };
+    mask(libc::SIG_BLOCK, &[signal]);
+    let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
+    let argument = signal as usize as *mut c_void;
+    // SAFETY: writable; the function is a thread's.
+    assert_eq!(unsafe { libc::pthread_create(thread.as_mut_ptr(), null(), waits, argument) }, 0);
+    // SAFETY: filled in by the call that has succeeded.
+    let thread = unsafe { thread.assume_init() };
+    for round in 0..ROUNDS {
+        send(thread);
+        while TAKEN.load(Relaxed) == round {
+            std::thread::yield_now();
+        }
+    }
+    let mut others = null_mut();
+    // SAFETY: made just now, joined once.
+    unsafe { libc::pthread_join(thread, &mut others) };
+    vec![others as usize as c_int, pending()]
 }
 
 #[test]
 fn hit_7_a_thread_that_waits_is_given_what_is_sent_to_the_process() {
     compare("hit_7_a_thread_that_waits_is_given_what_is_sent_to_the_process", |signal| {
-        mask(libc::SIG_BLOCK, &[signal]);
-        let mut said = vec![0];
-        for _ in 0..100 {
-            let mut thread = MaybeUninit::<libc::pthread_t>::uninit();
-            // SAFETY: writable; the function is a thread's.
-            let made = unsafe {
-                libc::pthread_create(thread.as_mut_ptr(), null(), waits, signal as usize as *mut c_void)
-            };
-            assert_eq!(made, 0);
-            while !is_waiting() {
-                std::thread::yield_now();
-            }
-            send_to_process(signal);
-            let mut taken = null_mut();
-            // SAFETY: filled in by the call that has succeeded.
-            let thread = unsafe { thread.assume_init() };
-            // SAFETY: made just now, joined once.
-            unsafe { libc::pthread_join(thread, &mut taken) };
-            said[0] += i32::from(taken as usize == signal as usize);
-            WAITER.store(0, Relaxed);
-        }
-        said.push(pending());
-        said
+        sent_at_any_moment(signal, |_| send_to_process(signal))
+    });
+}
+
+static SENT_BY_HANDLER: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn sends_to_process(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+    send_to_process(SENT_BY_HANDLER.load(Relaxed));
+}
+
+#[test]
+fn hit_12_a_thread_that_waits_is_given_what_a_handler_sends_before() {
+    compare("hit_12_a_thread_that_waits_is_given_what_a_handler_sends_before", |signal| {
+        SENT_BY_HANDLER.store(signal, Relaxed);
+        handle(libc::SIGUSR1, sends_to_process, &[]);
+        sent_at_any_moment(signal, |thread| {
+            // SAFETY: the thread is there, and has a handler.
+            unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+        })
     });
 }
 

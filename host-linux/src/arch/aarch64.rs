@@ -6,7 +6,7 @@ pub(crate) use super::plain::{
     is_breakpoint_trap, is_step_trap, restorer, set_step, steps_itself,
 };
 
-use super::code::{Leads, SyscallCode};
+use super::code::{Leads, SyscallCode, is_direct};
 use super::frame::{Frame, Regs};
 use crate::abi::AltStack;
 use core::arch::{asm, global_asm};
@@ -102,6 +102,8 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     argument: |regs, index| regs.x[..6].get(index).copied().unwrap_or(0) as usize,
     set_first: |regs, value| regs.x[0] = value as u64,
     set_result: |regs, _, result| regs.x[0] = result as u64,
+    make_directly: is_direct,
+    leave_directly: |_| {},
 };
 
 global_asm!(

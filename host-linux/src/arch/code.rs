@@ -1,6 +1,7 @@
 //! How compiled code makes system calls.
 
 use super::frame::Regs;
+use crate::memory::ProcessMemory;
 
 /// How compiled code makes a system call with a constant number, which an instruction of so many bytes loads.
 #[derive(Clone, Copy)]
@@ -20,6 +21,17 @@ pub(crate) struct SyscallCode<const LOAD_LEN: usize> {
     pub(crate) set_first: fn(&mut Regs, usize),
     /// Stores the result of the call with this index: an errno is negative.
     pub(crate) set_result: fn(&mut Regs, usize, isize),
+    /// Lets the call with this index be made by an instruction of ours, behind which the program goes on, where
+    /// code that is not the program's would lead to the kernel; whether it does.
+    pub(crate) make_directly: fn(&mut Regs, usize, &ProcessMemory) -> bool,
+    /// Undoes `make_directly`, if the next instruction is that, except for the program counter.
+    pub(crate) leave_directly: fn(&mut Regs),
+}
+
+/// Libc's own instruction leads to the kernel at once.
+#[allow(dead_code, reason = "not on i386")]
+pub(super) fn is_direct(_: &mut Regs, _: usize, _: &ProcessMemory) -> bool {
+    false
 }
 
 /// Where an instruction between the load of a system call's number and the call leads.

@@ -14,6 +14,7 @@ use core::arch::{asm, global_asm};
 use core::ffi::c_int;
 use probe_arch_native::backend::regs::Segment;
 pub(crate) use probe_arch_native::backend::watch::{COUNT as WATCHPOINTS, check as check_watch};
+use probe_core::CodeAddr;
 use probe_core::arch::{Memory, Regs as _};
 use probe_unwind::{EhFrame, Stubs};
 
@@ -120,7 +121,33 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     },
     set_first: |regs, value| regs.ebx = value as u32,
     set_result: |regs, _, result| regs.eax = result as u32,
+    make_directly: |regs, call, memory| {
+        let (next, sp) = (regs.pc().wrapping_add(SYSCALL.calls[call].len()), regs.sp().wrapping_sub(4));
+        if call != THROUGH_VDSO || memory.write_usize(sp, next.as_usize()).is_err() {
+            return false;
+        }
+        regs.esp = sp as u32;
+        regs.set_pc(direct_call());
+        true
+    },
+    leave_directly: |regs| {
+        if regs.pc() == direct_call() {
+            regs.esp = regs.esp.wrapping_add(4);
+        }
+    },
 };
+
+/// The index in [`SYSCALL`]'s calls of the one that leads through the vDSO.
+const THROUGH_VDSO: usize = 0;
+
+/// A system call, and the return to its caller.
+fn direct_call() -> CodeAddr {
+    CodeAddr::new((&raw const probe_host_linux_direct_call) as usize)
+}
+
+unsafe extern "C" {
+    static probe_host_linux_direct_call: u8;
+}
 
 global_asm!(
     ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",
@@ -187,6 +214,16 @@ global_asm!(
     "pop ebx",
     "ret",
     ".size probe_host_linux_syscall, . - probe_host_linux_syscall",
+    // What `SYSCALL` makes a call by. Threads that are cancelled in it are unwound.
+    ".hidden probe_host_linux_direct_call",
+    ".globl probe_host_linux_direct_call",
+    ".type probe_host_linux_direct_call, @function",
+    ".cfi_startproc",
+    "probe_host_linux_direct_call:",
+    "int 0x80",
+    "ret",
+    ".cfi_endproc",
+    ".size probe_host_linux_direct_call, . - probe_host_linux_direct_call",
     ".popsection",
 );
 

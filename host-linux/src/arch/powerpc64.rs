@@ -6,7 +6,7 @@ pub(crate) use super::plain::{
     is_step_trap, restorer, set_step, steps_itself,
 };
 
-use super::code::{Leads, SyscallCode};
+use super::code::{Leads, SyscallCode, is_direct};
 use super::frame::{Frame, Regs};
 use crate::abi::AltStack;
 use core::arch::{asm, global_asm};
@@ -177,6 +177,8 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
             regs.ccr = if is_error { regs.ccr | CR0_SO } else { regs.ccr & !CR0_SO };
         }
     },
+    make_directly: is_direct,
+    leave_directly: |_| {},
 };
 
 global_asm!(

@@ -5,7 +5,7 @@ pub(crate) use super::plain::{
     is_breakpoint_trap, is_step_trap, restorer, set_step, steps_itself,
 };
 
-use super::code::{Leads, SyscallCode};
+use super::code::{Leads, SyscallCode, is_direct};
 use super::frame::{Frame, Regs};
 use crate::abi::AltStack;
 use core::arch::{asm, global_asm};
@@ -82,6 +82,8 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     argument: |regs, index| if index < 6 { regs.x(A0 + index as u8) as usize } else { 0 },
     set_first: |regs, value| regs.set_x(A0, value as u64),
     set_result: |regs, _, result| regs.set_x(A0, result as u64),
+    make_directly: is_direct,
+    leave_directly: |_| {},
 };
 
 global_asm!(

@@ -5,7 +5,7 @@ pub(crate) use super::x86::{
     LOAD_LEN, RETURN_ONE, RETURN_TWO, check_alignment, is_breakpoint_trap, is_step_trap,
 };
 
-use super::code::{Leads, SyscallCode};
+use super::code::{Leads, SyscallCode, is_direct};
 use super::frame::{Frame, Regs};
 use super::x86;
 use crate::abi::AltStack;
@@ -130,6 +130,8 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     },
     set_first: |regs, value| regs.rdi = value as u64,
     set_result: |regs, _, result| regs.rax = result as u64,
+    make_directly: is_direct,
+    leave_directly: |_| {},
 };
 
 global_asm!(

@@ -4,7 +4,7 @@
 //! The call is made by a function in the place of libc's, outside of any hit, with what the program blocks
 //! really blocked.
 
-use crate::signals::{execution, wished};
+use crate::signals::{execution, waiting};
 use crate::{Hit, arch, sys};
 use core::ffi::{c_int, c_long};
 use probe_core::handler::Flow;
@@ -18,11 +18,11 @@ pub(super) const FUNCTION: &str =
     if cfg!(target_pointer_width = "64") { "sigtimedwait" } else { "__sigtimedwait_time64" };
 
 /// Its system call.
-const NUMBER: c_long = wished::WAITS[if cfg!(target_pointer_width = "64") { 0 } else { 1 }];
+const NUMBER: c_long = waiting::WAITS[if cfg!(target_pointer_width = "64") { 0 } else { 1 }];
 
 /// `sigtimedwait(set, info, time)`.
 pub(super) fn before_wait(hit: &mut Hit<'_>) -> Flow {
-    if hit.argument(0).and_then(wished::wanted).is_none() {
+    if hit.argument(0).and_then(waiting::wanted).is_none() {
         return Flow::Continue;
     }
     arch::enter(hit.regs_mut(), wait as *const () as usize);
@@ -35,7 +35,7 @@ extern "C-unwind" fn wait(set: usize, info: usize, time: usize) -> c_int {
         unsafe { pthread_testcancel() };
         let arguments = [set, info, time, size_of::<sys::SignalSet>(), 0];
         // SAFETY: the program's own call.
-        let answer = wished::waiting_for(set, || unsafe { execution::call_as_blocked(NUMBER, arguments) });
+        let answer = waiting::waiting_for(set, || unsafe { execution::call_as_blocked(NUMBER, arguments) });
         match answer {
             // As musl does.
             Err(libc::EINTR) => {}

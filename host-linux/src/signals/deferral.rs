@@ -20,7 +20,7 @@ use super::owned::{BLOCKED, OWNED_SET};
 use super::queue::queue_in_front;
 use super::recorded::{Entries, FIRST, Version, Versions, entries};
 use super::stack::{give_way, is_on_stack, leave, take_back};
-use super::wished;
+use super::{waiting, wished};
 use crate::arch::{self, Native, RESTORER_FLAG, UContext, restorer};
 use crate::host::PROBES;
 use crate::sys::{self, Action, Restorer, SigInfo, SignalSet};
@@ -163,6 +163,7 @@ unsafe fn handle(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: V
             return;
         }
     }
+    waiting::begin_again(context);
     take_back(signal, context);
     if action.flags as c_int & libc::SA_RESETHAND != 0 {
         // SAFETY: the default action needs no handler.

@@ -9,7 +9,7 @@ use super::owned::{BLOCKED, NEVER_BLOCKED, OWNED_SET};
 use super::program::{action_of, exchange};
 use super::recorded::Called;
 use super::stack::{give_way, is_on_stack, leave, take_back};
-use super::wished;
+use super::{waiting, wished};
 use crate::arch::{self, Native, Regs, UContext, is_breakpoint_trap};
 use crate::sys::{self, Action, SigInfo, SignalSet};
 use crate::{memory, text, threads};
@@ -60,8 +60,11 @@ pub(super) fn deliver_trap(called: Called, info: &mut SigInfo, context: UContext
 /// Hands a signal to the program's action, if the program has not blocked it: then one that was sent waits,
 /// and one that was raised ends the process, as the kernel does both.
 pub(super) fn deliver(called: Called, info: &mut SigInfo, context: UContext) {
-    if info.code <= 0 && wished::keep(info, context) {
-        return;
+    if info.code <= 0 {
+        waiting::begin_again(context);
+        if wished::keep(info, context) {
+            return;
+        }
     }
     if info.code > 0 && wished::blocked().has(info.signal) {
         return die(info, context);

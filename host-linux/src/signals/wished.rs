@@ -6,9 +6,7 @@
 //! process, until the program unblocks it, waits for it, or executes another program, which finds it pending.
 //! One that is raised ends the process, as the kernel ends one that has it blocked.
 //!
-//! A thread that is about to wait for one (`rt_sigtimedwait`) looks here first. The kernel is given a set
-//! without ours: one that comes later comes to our handler, which answers the system call, be it made already
-//! or not ([`answer_wait`]).
+//! A thread that waits for one is `super::waiting`'s.
 //!
 //! What is sent to the process comes to any thread, as none has it blocked. Where another one waits for it,
 //! or has not blocked it, it is passed on: it lies in that thread's block, and [`KNOCK`] tells. No thread is
@@ -17,14 +15,12 @@
 
 use super::interrupted::interrupted;
 use super::owned::{NEVER_BLOCKED, run_in};
-use crate::arch::{Regs, SYSCALL, UContext};
-use crate::host::PROBES;
+use super::waiting;
+use crate::arch::UContext;
 use crate::sys::{self, SigInfo, SignalSet};
 use crate::threads::{self, Block, Sent};
-use core::ffi::{c_int, c_long};
+use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
-use probe_core::arch::{Memory, Regs as _};
-use probe_core::host::Host;
 
 /// Whether the guard writes down what is blocked.
 static IS_KEPT: AtomicBool = AtomicBool::new(false);
@@ -51,9 +47,6 @@ fn is_knock(info: &SigInfo) -> bool {
     let knock = knock();
     (info.signal, info.code, info.addr) == (knock.signal, knock.code, knock.addr)
 }
-
-/// The system calls that wait for signals of a set: as they are, and with 64 bits of time on 32-bit machines.
-pub(crate) const WAITS: [c_long; 2] = [libc::SYS_rt_sigtimedwait, 421];
 
 /// The guard is about to be planted, and writes down what is blocked from now on: what the calling thread has
 /// blocked is its program's wish and the kernel's no more. What is pending waits with us.
@@ -110,7 +103,7 @@ pub(crate) fn blocked() -> SignalSet {
 }
 
 /// Runs `body`, which hits nothing, with all signals blocked.
-fn quietly<T>(body: impl FnOnce() -> T) -> T {
+pub(super) fn quietly<T>(body: impl FnOnce() -> T) -> T {
     let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
     let done = body();
     sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
@@ -152,7 +145,7 @@ pub(crate) fn change(how: c_int, signals: SignalSet) -> SignalSet {
 }
 
 /// What the kernel may block of a mask.
-fn without_ours(mask: SignalSet) -> SignalSet {
+pub(super) fn without_ours(mask: SignalSet) -> SignalSet {
     SignalSet::from_bits(mask.bits() & !NEVER_BLOCKED.bits())
 }
 
@@ -164,13 +157,10 @@ fn note_due(block: &Block) {
 }
 
 /// What a hit does last: what waits and is blocked no more comes with the signal return, as the kernel lets
-/// it come when a mask has changed, and a call that waits is answered, or made.
+/// it come when a mask has changed. A call that waits for what has come begins once more.
 #[inline]
 pub(super) fn deliver_due(block: Option<&Block>, context: UContext) {
-    let is_due = |block: &&Block| {
-        let wait = &block.wished.wait;
-        block.wished.take_due() || wait.is_beginning() && wait.is_at(context.sp())
-    };
+    let is_due = |block: &&Block| block.wished.take_due() || block.wished.wait.begins_in(context);
     if let Some(block) = block.filter(is_due) {
         deliver_now(block, context);
     }
@@ -179,9 +169,6 @@ pub(super) fn deliver_due(block: Option<&Block>, context: UContext) {
 /// As [`deliver_due`]. All signals are blocked from then on; the signal return brings the mask back.
 #[cold]
 fn deliver_now(block: &Block, context: UContext) {
-    let wait = &block.wished.wait;
-    // Not where this has interrupted the hit before the call.
-    let is_of_wait = wait.is_at(context.sp());
     loop {
         let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
         let open = SignalSet::from_bits(!block.wished.blocked().bits());
@@ -192,21 +179,12 @@ fn deliver_now(block: &Block, context: UContext) {
         if open.has(KNOCK) && passed.has(KNOCK) {
             bring_by_knock(block);
         }
-        let waited = if is_of_wait { wait.signals() } else { SignalSet::EMPTY };
-        let left = passed.bits() & !open.bits() | waiting(block).bits() & waited.bits();
-        if is_of_wait {
-            wait.be_made();
-        }
-        if left == 0 {
-            return;
+        if passed.bits() & !open.bits() == 0 {
+            return waiting::end_hit(block, context);
         }
         // An answer is written into memory, which may fault.
         sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
         keep_passed(block, context);
-        if is_of_wait {
-            answer_wait(context, block);
-            wait.end();
-        }
     }
 }
 
@@ -323,14 +301,7 @@ pub(super) fn keep(info: &mut SigInfo, context: UContext) -> bool {
 fn keep_blocked(info: &SigInfo, context: UContext, block: &Block) {
     let is_of_thread = info.code == TO_THREAD;
     quietly(|| if is_of_thread { &block.wished.sent } else { &OF_PROCESS }.put(info));
-    if block.wished.wait.is_beginning() {
-        // The hit looks once more before it is over.
-        return;
-    }
-    let is_answer = answer_wait(context, block);
-    // Whatever wait it has interrupted is over.
-    block.wished.wait.end();
-    if !is_answer && !is_of_thread {
+    if !waiting::takes(context, block) && !is_of_thread {
         quietly(|| pass_on(info.signal, block));
     }
 }
@@ -362,7 +333,7 @@ fn pass_on(signal: c_int, own: &Block) {
     }
 }
 
-fn take(block: &Block, of: SignalSet) -> Option<SigInfo> {
+pub(super) fn take(block: &Block, of: SignalSet) -> Option<SigInfo> {
     block.wished.sent.take(of).or_else(|| OF_PROCESS.take(of))
 }
 
@@ -397,99 +368,3 @@ pub(super) fn drop_pending(signal: c_int) {
         threads::others(own).for_each(|(other, _)| _ = other.wished.sent.take(of));
     });
 }
-
-/// The interrupted thread is about to make the system call that waits for a signal of a set, with these
-/// registers: the answer, if one is here already. If not, the kernel is given another set.
-pub(crate) fn begin_wait(regs: &mut Regs) -> Option<isize> {
-    let block = kept_block()?;
-    let wait = &block.wished.wait;
-    let [set, info, _, len] = core::array::from_fn(|index| (SYSCALL.argument)(regs, index));
-    // What was left there by the last wait.
-    let set = if set == wait.set() { wait.of_program() } else { set };
-    let mut bytes = [0; 8];
-    if len != bytes.len() || PROBES.host().memory().read(set, &mut bytes).is_err() {
-        return None;
-    }
-    let all = SignalSet::from_memory(bytes);
-    let ours = SignalSet::from_bits(all.bits() & NEVER_BLOCKED.bits());
-    if ours == SignalSet::EMPTY {
-        return None;
-    }
-    wait.begin(ours, without_ours(all), set, regs.sp());
-    let answer = take_waited(block, ours, info);
-    match answer {
-        Some(_) => wait.end(),
-        None => (SYSCALL.set_first)(regs, wait.set()),
-    }
-    answer
-}
-
-/// Runs `wait`, which waits for the signals of the program's set at `set` with what the program blocks really
-/// blocked. Not during a hit.
-pub(crate) fn waiting_for<T>(set: usize, wait: impl FnOnce() -> T) -> T {
-    let ours = wanted(set).unwrap_or(SignalSet::EMPTY);
-    let block = kept_block();
-    block.inspect(|block| block.wished.wait.begin_blocked(ours));
-    let done = wait();
-    block.inspect(|block| block.wished.wait.end());
-    done
-}
-
-/// The signals of [`NEVER_BLOCKED`] in the program's set at `set`, if there are any and the guard sees to
-/// them.
-pub(crate) fn wanted(set: usize) -> Option<SignalSet> {
-    let mut bytes = [0; 8];
-    kept_block()?;
-    PROBES.host().memory().read(set, &mut bytes).ok()?;
-    let ours = SignalSet::from_bits(SignalSet::from_memory(bytes).bits() & NEVER_BLOCKED.bits());
-    (ours != SignalSet::EMPTY).then_some(ours)
-}
-
-fn take_waited(block: &Block, ours: SignalSet, info: usize) -> Option<isize> {
-    // Reading and writing may fault: nothing is blocked then.
-    let taken = quietly(|| take(block, ours))?;
-    let is_told = info == 0 || PROBES.host().memory().write(info, &taken.to_memory()).is_ok();
-    Some(if is_told { taken.signal as isize } else { -(libc::EFAULT as isize) })
-}
-
-/// Where the interrupted thread is about to make a call that waits for what has come, or is interrupted in
-/// it, that is its answer; whether it is.
-fn answer_wait(context: UContext, block: &Block) -> bool {
-    let wait = &block.wished.wait;
-    let ours = wait.signals();
-    if ours == SignalSet::EMPTY || !wait.is_at(context.sp()) {
-        return false;
-    }
-    let mut regs = context.load_regs();
-    let Some((call, is_made)) = at_call(&regs, wait.set()) else { return false };
-    let Some(answer) = take_waited(block, ours, (SYSCALL.argument)(&regs, 1)) else { return false };
-    (SYSCALL.set_result)(&mut regs, call, answer);
-    if !is_made {
-        let next = regs.pc().wrapping_add(SYSCALL.calls[call].len());
-        regs.set_pc(next);
-    }
-    context.store_regs(&regs);
-    true
-}
-
-/// Which of [`SYSCALL`]'s calls is about to be made with this set, or has been interrupted (`true`).
-fn at_call(regs: &Regs, set: usize) -> Option<(usize, bool)> {
-    let (number, first) = ((SYSCALL.number)(regs), (SYSCALL.argument)(regs, 0));
-    let is_number = WAITS.contains(&(number as c_long));
-    let stands = |call: &&[u8], at: usize| {
-        let mut insn = [0; 8];
-        let insn = &mut insn[..call.len()];
-        crate::memory::read_some(at, insn) == insn.len() && *insn == **call
-    };
-    let pc = regs.pc().as_usize();
-    if is_number && first == set {
-        return Some((SYSCALL.calls.iter().position(|call| stands(call, pc))?, false));
-    }
-    // The result lies where the number was (x86), or the first argument.
-    let is_interrupted = |result: usize| [INTERRUPTED, INTERRUPTED.wrapping_neg()].contains(&result);
-    let is_made = is_number && is_interrupted(first) || is_interrupted(number) && first == set;
-    let call = SYSCALL.calls.iter().position(|call| stands(call, pc.wrapping_sub(call.len())));
-    is_made.then_some(call).flatten().map(|call| (call, true))
-}
-
-const INTERRUPTED: usize = libc::EINTR as usize;

@@ -2,11 +2,12 @@
 //! meanwhile.
 
 use super::copy;
+use super::wait::Wait;
 use crate::signals::owned::NEVER_BLOCKED;
 use crate::sys::{SigInfo, SignalSet};
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The signals of [`NEVER_BLOCKED`].
 const SIGNALS: [c_int; 3] = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS];
@@ -110,95 +111,6 @@ impl Wished {
     }
 }
 
-/// A system call that waits for signals of a set (`rt_sigtimedwait`), as it is made: the kernel is given a
-/// set without ours, which come to our handler.
-pub(crate) struct Wait {
-    /// Those of ours that it waits for; 0: there is none.
-    signals: AtomicU64,
-    /// The set that the kernel is given, as the kernel reads it.
-    set: UnsafeCell<SignalSet>,
-    /// The program's set, in memory.
-    of_program: AtomicUsize,
-    /// The stack pointer.
-    sp: AtomicUsize,
-    /// Whether the hit before the call is not over yet.
-    is_beginning: AtomicBool,
-}
-
-/// No stack pointer.
-const BLOCKED: usize = usize::MAX;
-
-impl Wait {
-    #[cfg(test)]
-    const fn new() -> Self {
-        Self {
-            signals: AtomicU64::new(0),
-            set: UnsafeCell::new(SignalSet::EMPTY),
-            of_program: AtomicUsize::new(0),
-            sp: AtomicUsize::new(0),
-            is_beginning: AtomicBool::new(false),
-        }
-    }
-
-    /// Where the set lies that the kernel is given.
-    pub(crate) fn set(&self) -> usize {
-        self.set.get() as usize
-    }
-
-    /// The program's set of the last wait.
-    pub(crate) fn of_program(&self) -> usize {
-        self.of_program.load(Ordering::Relaxed)
-    }
-
-    /// The thread is about to wait for `signals`, all ours, and those of `others`; its own set is
-    /// `of_program`.
-    pub(crate) fn begin(&self, signals: SignalSet, others: SignalSet, of_program: usize, sp: usize) {
-        // SAFETY: the thread's own, which is not in the system call.
-        unsafe { self.set.get().write(others) };
-        self.of_program.store(of_program, Ordering::Relaxed);
-        self.sp.store(sp, Ordering::Relaxed);
-        self.is_beginning.store(true, Ordering::Relaxed);
-        self.signals.store(signals.bits(), Ordering::SeqCst);
-    }
-
-    /// The thread is about to wait for `signals`, all ours, which are really blocked until [`Wait::end`].
-    pub(crate) fn begin_blocked(&self, signals: SignalSet) {
-        self.sp.store(BLOCKED, Ordering::Relaxed);
-        self.signals.store(signals.bits(), Ordering::SeqCst);
-    }
-
-    /// Whether those that are waited for are really blocked: they may be sent to the thread as they are.
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.is_at(BLOCKED)
-    }
-
-    /// The hit is over: the call is made.
-    pub(crate) fn be_made(&self) {
-        self.is_beginning.store(false, Ordering::Relaxed);
-    }
-
-    /// Whether [`Wait::begin`] was called, and the call is not about to be made yet.
-    pub(crate) fn is_beginning(&self) -> bool {
-        self.is_beginning.load(Ordering::Relaxed)
-    }
-
-    /// It waits no more.
-    pub(crate) fn end(&self) {
-        self.is_beginning.store(false, Ordering::Relaxed);
-        self.signals.store(0, Ordering::SeqCst);
-    }
-
-    /// Those of ours that the thread may be waiting for.
-    pub(crate) fn signals(&self) -> SignalSet {
-        SignalSet::from_bits(self.signals.load(Ordering::SeqCst))
-    }
-
-    /// Whether the stack pointer was that.
-    pub(crate) fn is_at(&self, sp: usize) -> bool {
-        self.sp.load(Ordering::Relaxed) == sp
-    }
-}
-
 /// Signals that were sent and wait, one of each number, as the kernel keeps them.
 pub(crate) struct Sent {
     /// For each of [`SIGNALS`] where it is: [`FREE`], [`CHANGING`] or [`FULL`].
@@ -250,8 +162,10 @@ impl Sent {
         Some(info)
     }
 
+    /// In one order with [`super::wait::Wait::begin`]: who waits finds what is here, or who puts it here finds who
+    /// waits.
     fn change(&self, at: usize, from: u32) -> bool {
-        self.states[at].compare_exchange(from, CHANGING, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.states[at].compare_exchange(from, CHANGING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// What waits.

@@ -1,0 +1,190 @@
+//! Threads that wait for signals that the kernel must not block (`rt_sigtimedwait`).
+//!
+//! The guard's probe on the call looks at what waits with us already ([`begin_wait`]). If there is nothing,
+//! the kernel is given a set without ours: one that comes later comes to our handler.
+//!
+//! From that look to the kernel's own sleep nothing that comes may be overlooked. So a wait that is
+//! interrupted before its call is made begins again at the probe, which looks once more: where the hit is over
+//! ([`end_hit`]), and before a handler of the program's is called or a signal kept ([`begin_again`]). Whoever
+//! keeps a signal writes it down first and looks then who waits; whoever waits says so first and looks then
+//! what is written down. One of both sees the other.
+//!
+//! A call that a signal has interrupted in the kernel is answered ([`takes`]).
+
+use super::interrupted::interrupted;
+use super::owned::NEVER_BLOCKED;
+use super::wished::{kept_block, quietly, take, waiting, without_ours};
+use crate::arch::{Regs, SYSCALL, UContext};
+use crate::host::PROBES;
+use crate::sys::SignalSet;
+use crate::threads::{Begun, Block};
+use core::ffi::c_long;
+use probe_core::CodeAddr;
+use probe_core::arch::{Memory, Regs as _};
+use probe_core::host::Host;
+
+/// The system calls that wait for signals of a set: as they are, and with 64 bits of time on 32-bit machines.
+pub(crate) const WAITS: [c_long; 2] = [libc::SYS_rt_sigtimedwait, 421];
+
+/// The interrupted thread is about to make system call `call` of [`SYSCALL`], which waits for a signal of a
+/// set, with these registers: the answer, if one is here already. If not, the kernel is given another set.
+pub(crate) fn begin_wait(regs: &mut Regs, call: usize) -> Answer {
+    begin(regs, call).unwrap_or(Answer::Made)
+}
+
+/// What becomes of a call that waits.
+pub(crate) enum Answer {
+    /// It is made.
+    Made,
+    /// It is made elsewhere, where the registers lead now.
+    Elsewhere,
+    /// It is not made: this is its result.
+    Result(isize),
+}
+
+fn begin(regs: &mut Regs, call: usize) -> Option<Answer> {
+    let (block, context) = (kept_block()?, interrupted()?);
+    let wait = &block.wished.wait;
+    let [set, info, _, len] = core::array::from_fn(|index| (SYSCALL.argument)(regs, index));
+    // What was left there by the last wait.
+    let set = if set == wait.set() { wait.begun().of_program } else { set };
+    let mut bytes = [0; 8];
+    if len != bytes.len() || PROBES.host().memory().read(set, &mut bytes).is_err() {
+        return None;
+    }
+    let all = SignalSet::from_memory(bytes);
+    let ours = SignalSet::from_bits(all.bits() & NEVER_BLOCKED.bits());
+    if ours == SignalSet::EMPTY {
+        return None;
+    }
+    wait.begin(ours, without_ours(all), Begun { place: regs.pc().as_usize(), of_program: set }, context);
+    if let Some(answer) = take_waited(block, ours, info) {
+        wait.end();
+        return Some(Answer::Result(answer));
+    }
+    (SYSCALL.set_first)(regs, wait.set());
+    let is_elsewhere = (SYSCALL.make_directly)(regs, call, PROBES.host().memory());
+    wait.be_at(regs.sp());
+    Some(if is_elsewhere { Answer::Elsewhere } else { Answer::Made })
+}
+
+/// What a hit does last, `context` being its own or one of a signal in it: where a wait is to begin behind it
+/// for what has come meanwhile, the wait begins once more. All signals are blocked until then.
+pub(super) fn end_hit(block: &Block, context: UContext) {
+    let wait = &block.wished.wait;
+    if !wait.begins_in(context) {
+        return;
+    }
+    if waiting(block).bits() & wait.signals().bits() != 0 {
+        begin_again(context);
+    }
+    wait.be_made();
+}
+
+/// What a signal does first that was sent: where it has interrupted a wait before the call is made, the wait
+/// begins again when the thread goes on.
+#[inline]
+pub(super) fn begin_again(context: UContext) {
+    if let Some(block) = kept_block().filter(|block| block.wished.wait.is_at(context.sp())) {
+        rewind(context, block);
+    }
+}
+
+#[cold]
+fn rewind(context: UContext, block: &Block) {
+    let wait = &block.wished.wait;
+    let mut regs = context.load_regs();
+    if let Some(At { is_made: false, .. }) = at_call(&regs, wait.set()) {
+        let Begun { place, of_program } = wait.begun();
+        (SYSCALL.leave_directly)(&mut regs);
+        (SYSCALL.set_first)(&mut regs, of_program);
+        regs.set_pc(CodeAddr::new(place));
+        context.store_regs(&regs);
+    }
+}
+
+/// Whether the interrupted thread takes what has just been written down: the wait that it begins in this hit
+/// will look again, or the call that has been interrupted is answered. Any other wait is over.
+pub(super) fn takes(context: UContext, block: &Block) -> bool {
+    let wait = &block.wished.wait;
+    if wait.is_beginning() {
+        return true;
+    }
+    let is_answered = answer(context, block);
+    wait.end();
+    is_answered
+}
+
+/// Runs `wait`, which waits for the signals of the program's set at `set` with what the program blocks really
+/// blocked. Not during a hit.
+pub(crate) fn waiting_for<T>(set: usize, wait: impl FnOnce() -> T) -> T {
+    let ours = wanted(set).unwrap_or(SignalSet::EMPTY);
+    let block = kept_block();
+    block.inspect(|block| block.wished.wait.begin_blocked(ours));
+    let done = wait();
+    block.inspect(|block| block.wished.wait.end());
+    done
+}
+
+/// The signals of [`NEVER_BLOCKED`] in the program's set at `set`, if there are any and the guard sees to
+/// them.
+pub(crate) fn wanted(set: usize) -> Option<SignalSet> {
+    let mut bytes = [0; 8];
+    kept_block()?;
+    PROBES.host().memory().read(set, &mut bytes).ok()?;
+    let ours = SignalSet::from_bits(SignalSet::from_memory(bytes).bits() & NEVER_BLOCKED.bits());
+    (ours != SignalSet::EMPTY).then_some(ours)
+}
+
+fn take_waited(block: &Block, ours: SignalSet, info: usize) -> Option<isize> {
+    // Reading and writing may fault: nothing is blocked then.
+    let taken = quietly(|| take(block, ours))?;
+    let is_told = info == 0 || PROBES.host().memory().write(info, &taken.to_memory()).is_ok();
+    Some(if is_told { taken.signal as isize } else { -(libc::EFAULT as isize) })
+}
+
+/// Where a signal has interrupted the call of a wait for what has come, that is its answer; whether it is.
+fn answer(context: UContext, block: &Block) -> bool {
+    let wait = &block.wished.wait;
+    let ours = wait.signals();
+    if ours == SignalSet::EMPTY || !wait.is_at(context.sp()) {
+        return false;
+    }
+    let mut regs = context.load_regs();
+    let Some(At { call, is_made: true }) = at_call(&regs, wait.set()) else { return false };
+    let Some(answer) = take_waited(block, ours, (SYSCALL.argument)(&regs, 1)) else { return false };
+    (SYSCALL.set_result)(&mut regs, call, answer);
+    context.store_regs(&regs);
+    true
+}
+
+/// Where a thread is in a wait.
+struct At {
+    /// Which of [`SYSCALL`]'s calls it makes.
+    call: usize,
+    /// Whether a signal has interrupted it; if not, it is the next instruction.
+    is_made: bool,
+}
+
+/// Whether a call that waits is about to be made with this set, or has been interrupted.
+fn at_call(regs: &Regs, set: usize) -> Option<At> {
+    let (number, first) = ((SYSCALL.number)(regs), (SYSCALL.argument)(regs, 0));
+    let is_number = WAITS.contains(&(number as c_long));
+    let stands = |call: &&[u8], at: usize| {
+        let mut insn = [0; 8];
+        let insn = &mut insn[..call.len()];
+        crate::memory::read_some(at, insn) == insn.len() && *insn == **call
+    };
+    let pc = regs.pc().as_usize();
+    if is_number && first == set {
+        let call = SYSCALL.calls.iter().position(|call| stands(call, pc))?;
+        return Some(At { call, is_made: false });
+    }
+    // The result lies where the number was (x86), or the first argument.
+    let is_interrupted = |result: usize| [INTERRUPTED, INTERRUPTED.wrapping_neg()].contains(&result);
+    let is_made = is_number && is_interrupted(first) || is_interrupted(number) && first == set;
+    let call = SYSCALL.calls.iter().position(|call| stands(call, pc.wrapping_sub(call.len())));
+    is_made.then_some(call).flatten().map(|call| At { call, is_made: true })
+}
+
+const INTERRUPTED: usize = libc::EINTR as usize;
