@@ -35,13 +35,15 @@ static SEEN: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
 /// An address of the interrupted stack.
 static HERE: AtomicUsize = AtomicUsize::new(0);
 /// The alternate stack that the program has set, or 0.
-static SMALL: AtomicUsize = AtomicUsize::new(0);
-/// Less than a hit wants.
+static STACK: AtomicUsize = AtomicUsize::new(0);
+/// How long it is: less than a hit wants, or more.
+static LEN: AtomicUsize = AtomicUsize::new(0);
 const SMALL_LEN: usize = 40 << 10;
+const BIG_LEN: usize = 160 << 10;
 
 extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let here = &raw const signal as usize;
-    let runs = if here.wrapping_sub(SMALL.load(Relaxed)) < SMALL_LEN {
+    let runs = if here.wrapping_sub(STACK.load(Relaxed)) < LEN.load(Relaxed) {
         Where::Program
     } else if here.abs_diff(HERE.load(Relaxed)) < 64 << 10 {
         Where::Interrupted
@@ -122,28 +124,35 @@ fn suspend() {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), null_mut()) };
 }
 
-/// As [`body`], with a small alternate stack. Without `SA_ONSTACK` faults are not asked about: their handlers
-/// run on one all the same.
-extern "C" fn body_on_small(none: *mut c_void) -> *mut c_void {
+extern "C" fn body_on_small(_: *mut c_void) -> *mut c_void {
+    body_on(SMALL_LEN)
+}
+
+extern "C" fn body_on_big(_: *mut c_void) -> *mut c_void {
+    body_on(BIG_LEN)
+}
+
+/// As [`body`], with an alternate stack.
+fn body_on(len: usize) -> *mut c_void {
     const PRIVATE: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: new memory, anywhere.
-    let memory = unsafe { libc::mmap(null_mut(), SMALL_LEN, access, PRIVATE, -1, 0) };
+    let memory = unsafe { libc::mmap(null_mut(), len, access, PRIVATE, -1, 0) };
     assert_ne!(memory, libc::MAP_FAILED);
-    let stack = libc::stack_t { ss_sp: memory, ss_flags: 0, ss_size: SMALL_LEN };
+    let stack = libc::stack_t { ss_sp: memory, ss_flags: 0, ss_size: len };
     // SAFETY: the memory stays.
     assert_eq!(unsafe { libc::sigaltstack(&raw const stack, null_mut()) }, 0);
-    SMALL.store(memory as usize, Relaxed);
-    body(none)
+    LEN.store(len, Relaxed);
+    STACK.store(memory as usize, Relaxed);
+    body(null_mut())
 }
 
 extern "C" fn body(_: *mut c_void) -> *mut c_void {
     let here = 0_u8;
     HERE.store(&raw const here as usize, Relaxed);
-    let of_faults = if SMALL.load(Relaxed) == 0 { 0 } else { libc::SA_ONSTACK };
     for flags in [libc::SA_ONSTACK, 0] {
         set(libc::SIGUSR1, flags);
-        set(libc::SIGSEGV, flags | of_faults);
+        set(libc::SIGSEGV, flags);
         for _ in 0..2 {
             assert_eq!(stacks_work(2), 11);
             for signal in [libc::SIGUSR1, libc::SIGSEGV] {
@@ -163,7 +172,7 @@ extern "C" fn body(_: *mut c_void) -> *mut c_void {
 /// What handlers see in a thread that runs `body`.
 fn seen(body: extern "C" fn(*mut c_void) -> *mut c_void) -> Vec<Seen> {
     SEEN.lock().unwrap().clear();
-    SMALL.store(0, Relaxed);
+    STACK.store(0, Relaxed);
     in_thread(body);
     SEEN.lock().unwrap().clone()
 }
@@ -202,6 +211,16 @@ fn hit_13_a_handler_runs_on_the_small_alternate_stack_that_the_program_has_set()
         return;
     }
     compare(body_on_small);
+}
+
+#[test]
+fn hit_13_a_handler_runs_on_the_big_alternate_stack_that_the_program_has_set_if_it_wants_to() {
+    let _alone = alone();
+    if std::env::var_os("PROBE_RUNNER").is_some() {
+        // As above.
+        return;
+    }
+    compare(body_on_big);
 }
 
 #[test]

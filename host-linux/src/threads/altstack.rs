@@ -14,7 +14,7 @@ use super::preparation::Preparation;
 use crate::arch::{self, UContext};
 use crate::signals::owned::BLOCKED;
 use crate::sys::{self, AltStack};
-use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 /// The size of the alternate stacks in bytes. User handlers run on them: room for formatting and for nested
 /// hits, each of which costs a signal frame (3 KiB with AVX-512, 11 KiB with AMX).
@@ -31,6 +31,8 @@ pub(crate) struct Stacks {
     program: ProgramStack,
     /// See [`Stacks::has_given_up`].
     given_up_at: AtomicUsize,
+    /// Whether none is in force only for a handler that wants none: `program` is the program's.
+    is_hidden: AtomicBool,
 }
 
 impl Stacks {
@@ -58,6 +60,18 @@ impl Stacks {
         self.made().is_some_and(|ours| ours.base == stack.base)
     }
 
+    /// The program's, `now` being in force.
+    fn program_behind(&self, now: AltStack) -> AltStack {
+        let is_hidden = now.is_none() && self.is_hidden.load(Ordering::Relaxed);
+        if is_hidden || self.is_ours(&now) { self.program.get() } else { now }
+    }
+
+    /// Lets `program` be the program's while ours is in force.
+    fn keep_program(&self, program: &AltStack) {
+        self.program.set(program);
+        self.is_hidden.store(false, Ordering::Relaxed);
+    }
+
     /// Puts our stack in force before the first hit, unless the program's has room.
     pub(super) fn put_early(&self) {
         if sys::is_confined() {
@@ -71,7 +85,7 @@ impl Stacks {
             return;
         }
         if let Some(stack) = self.ours() {
-            self.program.set(&now);
+            self.keep_program(&self.program_behind(now));
             // SAFETY: the stack belongs to this thread's block and is used for nothing else. The error
             // (EPERM: on the old one) leaves everything as it was, and the next hit tries again.
             let _ = unsafe { sys::sigaltstack(Some(&stack)) };
@@ -124,29 +138,34 @@ impl Stacks {
         if now.flags & libc::SS_DISABLE == 0 && (sys::is_confined() || set(&stack) < 0) {
             return true;
         }
-        self.program.set(&now);
+        self.keep_program(&self.program_behind(now));
         context.set_altstack(&stack);
         false
     }
 
     /// The alternate stack that the interrupted program would have without probes.
     pub(crate) fn program_stack(&self, context: UContext) -> AltStack {
-        let now = context.altstack();
-        let stack = if self.is_ours(&now) { self.program.get() } else { now };
+        let stack = self.program_behind(context.altstack());
         if stack.flags & libc::SS_DISABLE == 0 && stack.holds(context.sp()) {
             return AltStack { flags: stack.flags | libc::SS_ONSTACK, ..stack };
         }
         AltStack { flags: stack.flags & !libc::SS_ONSTACK, ..stack }
     }
 
-    /// Puts the program's alternate stack in force, or none if it has none, where the running handler stands on
-    /// ours only because ours is in its place; returns whether it did. `on_alternate`: the program's handler
-    /// wants to run on one.
+    /// Puts the stack in force that a handler of the program's would run on without probes, where the running
+    /// handler stands on another one; returns whether it did. `on_alternate`: it wants to run on the program's
+    /// alternate stack, if there is one; else it is to run on the interrupted stack.
     pub(crate) fn give_up(&self, context: UContext, on_alternate: bool) -> bool {
         let here = core::ptr::from_ref(&context) as usize;
-        let stands_on_it = self.made().is_some_and(|ours| ours.holds(here) && !ours.holds(context.sp()));
-        let program = self.program.get();
-        let gives_up = stands_on_it && (program.is_none() || on_alternate) && put(context, &program);
+        let now = context.altstack();
+        let program = self.program_behind(now);
+        let stands_on_it = !now.is_none() && now.holds(here) && !now.holds(context.sp());
+        let wanted = if on_alternate { program } else { AltStack::NONE };
+        let gives_up = stands_on_it && wanted.base != now.base && put(context, &wanted);
+        if gives_up && !on_alternate && !program.is_none() {
+            self.program.set(&program);
+            self.is_hidden.store(true, Ordering::Relaxed);
+        }
         self.given_up_at.store(if gives_up { context.pc() } else { 0 }, Ordering::Relaxed);
         gives_up
     }
@@ -161,9 +180,16 @@ impl Stacks {
     /// If it has a small one, ours is in force during the handler, so that hits have room. If it has none, the
     /// next hit puts ours in force again.
     pub(crate) fn show_program_stack(&self, context: UContext) {
-        self.given_up_at.store(0, Ordering::Relaxed);
-        let Some(ours) = self.made() else { return };
+        let given_up_at = self.given_up_at.swap(0, Ordering::Relaxed);
         let now = context.altstack();
+        if now.is_none() && self.is_hidden.load(Ordering::Relaxed) {
+            // A signal that comes on top of the one that was raised again leaves the rest to that one.
+            let is_other = context.pc() != given_up_at;
+            self.given_up_at.store(if is_other { given_up_at } else { 0 }, Ordering::Relaxed);
+            self.is_hidden.store(is_other, Ordering::Relaxed);
+            return self.show_again(context);
+        }
+        let Some(ours) = self.made() else { return };
         let is_ours = self.is_ours(&now);
         if ours.holds(context.sp()) || !is_ours && now.needs_ours().is_none() {
             return;
@@ -177,6 +203,16 @@ impl Stacks {
         // The kernel takes such a stack away for the time of a handler.
         let is_away = program.flags & SS_AUTODISARM != 0;
         self.program.set(if is_away { &AltStack::NONE } else { &program });
+    }
+
+    /// As [`Stacks::show_program_stack`], of a stack that was hidden from a handler that runs on the interrupted
+    /// one.
+    #[cold]
+    fn show_again(&self, context: UContext) {
+        let program = self.program.get();
+        context.set_altstack(&program);
+        let in_force = program.needs_ours().and_then(|_| self.ours()).unwrap_or(program);
+        set(&in_force, (core::ptr::from_ref(&program) as usize - BELOW_SP) & !15);
     }
 
     /// Ends what [`Stacks::show_program_stack`] began, when the program's handler has returned. The stack in
@@ -196,6 +232,7 @@ impl Stacks {
     /// Gives the interrupted thread the alternate stack that the program wants, or one of ours if the program
     /// wants none or one without room for a hit; `false` if there is no memory for it.
     pub(crate) fn set_program_stack(&self, context: UContext, wanted: &AltStack) -> bool {
+        self.is_hidden.store(false, Ordering::Relaxed);
         if wanted.flags & libc::SS_DISABLE == 0 && wanted.len_bytes >= ALTSTACK_ENOUGH {
             return put(context, wanted);
         }
@@ -203,7 +240,7 @@ impl Stacks {
         if context.altstack().base != ours.base && !put(context, &ours) {
             return false;
         }
-        self.program.set(wanted);
+        self.keep_program(wanted);
         true
     }
 }
