@@ -3,13 +3,14 @@
 
 pub(crate) use super::plain::{
     RESTORER_FLAG, WATCHPOINTS, check_alignment, check_watch, checks_alignment, enter, function_entry,
-    is_breakpoint_trap, is_step_trap, restorer, set_step, steps_itself,
+    is_breakpoint_trap, is_step_trap, restorer, set_step, skip_counter, start, steps_itself,
 };
 
+use super::assembly::shared_assembly;
 use super::code::{Leads, SyscallCode, is_direct};
 use super::frame::{Frame, Regs};
 use crate::abi::AltStack;
-use core::arch::{asm, global_asm};
+use core::arch::asm;
 use core::ffi::c_int;
 use probe_core::arch::Memory;
 
@@ -106,59 +107,36 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     leave_directly: |_| {},
 };
 
-global_asm!(
-    ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",
-    ".balign 8",
-    ".hidden probe_host_linux_thread",
-    ".globl probe_host_linux_thread",
-    ".type probe_host_linux_thread, @object",
-    "probe_host_linux_thread: .zero 8",
-    ".size probe_host_linux_thread, 8",
-    ".popsection",
-    // usize nofault_copy(to x0, from x1, len x2): what is left over. A fault goes on at `_end`, with x2 =
-    // what is left.
-    ".pushsection .text.probe_host_linux,\"ax\",@progbits",
-    ".balign 4",
-    ".hidden probe_host_linux_copy",
-    ".globl probe_host_linux_copy",
-    ".hidden probe_host_linux_copy_begin",
-    ".globl probe_host_linux_copy_begin",
-    ".hidden probe_host_linux_copy_end",
-    ".globl probe_host_linux_copy_end",
-    ".type probe_host_linux_copy, @function",
-    "probe_host_linux_copy:",
-    "probe_host_linux_copy_begin:",
-    "cmp x2, #8",
-    "b.lo 3f",
-    "2: ldr x3, [x1], #8",
-    "str x3, [x0], #8",
-    "sub x2, x2, #8",
-    "cmp x2, #8",
-    "b.hs 2b",
-    "3: cbz x2, probe_host_linux_copy_end",
-    "ldrb w3, [x1], #1",
-    "strb w3, [x0], #1",
-    "sub x2, x2, #1",
-    "b 3b",
-    "probe_host_linux_copy_end:",
-    "mov x0, x2",
-    "ret",
-    ".size probe_host_linux_copy, . - probe_host_linux_copy",
-    // isize syscall(number x0, six arguments at x1): a function, so that the guard does not find it in a
-    // static program.
-    ".hidden probe_host_linux_syscall",
-    ".globl probe_host_linux_syscall",
-    ".type probe_host_linux_syscall, @function",
-    "probe_host_linux_syscall:",
-    "mov x8, x0",
-    "mov x9, x1",
-    "ldp x0, x1, [x9]",
-    "ldp x2, x3, [x9, #16]",
-    "ldp x4, x5, [x9, #32]",
-    "svc #0",
-    "ret",
-    ".size probe_host_linux_syscall, . - probe_host_linux_syscall",
-    ".popsection",
+// copy(to x0, from x1, len x2): what is left over, also in x2. syscall(number x0, six arguments at x1).
+shared_assembly!(
+    word: 8,
+    copy: [
+        "cmp x2, #8",
+        "b.lo 3f",
+        "2: ldr x3, [x1], #8",
+        "str x3, [x0], #8",
+        "sub x2, x2, #8",
+        "cmp x2, #8",
+        "b.hs 2b",
+        "3: cbz x2, probe_host_linux_copy_end",
+        "ldrb w3, [x1], #1",
+        "strb w3, [x0], #1",
+        "sub x2, x2, #1",
+        "b 3b",
+    ],
+    leave: [
+        "mov x0, x2",
+        "ret",
+    ],
+    syscall: [
+        "mov x8, x0",
+        "mov x9, x1",
+        "ldp x0, x1, [x9]",
+        "ldp x2, x3, [x9, #16]",
+        "ldp x4, x5, [x9, #32]",
+        "svc #0",
+        "ret",
+    ],
 );
 
 /// Writes argument number `index` at a function's entry; `None` where it cannot be written.
@@ -210,10 +188,4 @@ pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize 
         );
     }
     answer
-}
-
-/// None is skipped. The kernels whose processes can forbid it (6.12) give no time without it that a handler
-/// could use instead.
-pub(super) const fn skip_counter(_frame: Frame, _insn: [u8; 4]) -> bool {
-    false
 }

@@ -1,4 +1,71 @@
-//! The Rust side of the assembly of each architecture: the copy that survives faults, the system call.
+//! The assembly that every architecture has (a thread's word, the copy that survives faults, the system call),
+//! of which its file gives the instructions; its Rust side.
+
+/// Begins a function in assembly: its symbol, which on ELFv1 is its descriptor's, and the label `NAME_code`.
+#[cfg(target_abi = "elfv1")]
+macro_rules! function {
+    ($name:literal) => {
+        concat!(
+            ".pushsection .opd,\"aw\",@progbits\n.balign 8\n",
+            $name,
+            ": .quad ",
+            $name,
+            "_code, .TOC.@tocbase, 0\n.popsection\n",
+            $name,
+            "_code:"
+        )
+    };
+}
+#[cfg(not(target_abi = "elfv1"))]
+macro_rules! function {
+    ($name:literal) => {
+        concat!($name, ":\n", $name, "_code:")
+    };
+}
+pub(crate) use function;
+
+/// The thread's word of so many bytes, `probe_host_linux_copy`, `probe_host_linux_syscall`. A fault in
+/// `copy` goes on at `leave`.
+macro_rules! shared_assembly {
+    (
+        word: $word:literal,
+        $(enter: [$($enter:literal),* $(,)?],)?
+        copy: [$($copy:literal),* $(,)?],
+        leave: [$($leave:literal),* $(,)?],
+        syscall: [$($syscall:literal),* $(,)?] $(,)?
+    ) => {
+        core::arch::global_asm!(
+            ".pushsection .tbss.probe_host_linux,\"awT\",%nobits",
+            concat!(".balign ", $word),
+            ".hidden probe_host_linux_thread",
+            ".globl probe_host_linux_thread",
+            ".type probe_host_linux_thread, %object",
+            concat!("probe_host_linux_thread: .zero ", $word),
+            concat!(".size probe_host_linux_thread, ", $word),
+            ".popsection",
+            ".pushsection .text.probe_host_linux,\"ax\",%progbits",
+            ".balign 4",
+            ".irp name, copy, copy_begin, copy_end, syscall",
+            ".hidden probe_host_linux_\\name",
+            ".globl probe_host_linux_\\name",
+            ".endr",
+            ".type probe_host_linux_copy, %function",
+            $crate::arch::assembly::function!("probe_host_linux_copy"),
+            $($($enter,)*)?
+            "probe_host_linux_copy_begin:",
+            $($copy,)*
+            "probe_host_linux_copy_end:",
+            $($leave,)*
+            ".size probe_host_linux_copy, . - probe_host_linux_copy_code",
+            ".type probe_host_linux_syscall, %function",
+            $crate::arch::assembly::function!("probe_host_linux_syscall"),
+            $($syscall,)*
+            ".size probe_host_linux_syscall, . - probe_host_linux_syscall_code",
+            ".popsection",
+        );
+    };
+}
+pub(super) use shared_assembly;
 
 unsafe extern "C" {
     /// Copies until it is done or faults, and returns how many bytes are left. A fault goes on at

@@ -1,11 +1,12 @@
 //! i386. `ucontext_t`: `gregs` at 20 (gs fs es ds edi esi ebp esp ebx edx ecx eax trapno err eip cs efl uesp
 //! ss), `uc_sigmask` at 108.
 
-pub(crate) use super::plain::{RESTORER_FLAG, enter, function_entry, restorer};
+pub(crate) use super::plain::{RESTORER_FLAG, enter, function_entry, restorer, start};
 pub(crate) use super::x86::{
     LOAD_LEN, RETURN_ONE, RETURN_TWO, check_alignment, is_breakpoint_trap, is_step_trap,
 };
 
+use super::assembly::shared_assembly;
 use super::code::SyscallCode;
 use super::frame::{Frame, Regs};
 use super::x86;
@@ -149,71 +150,56 @@ unsafe extern "C" {
     static probe_host_linux_direct_call: u8;
 }
 
+// On the stack. copy(to, from, len): what is left over, also in ecx. syscall(number, where six arguments are).
+shared_assembly!(
+    word: 4,
+    enter: [
+        "push esi",
+        "push edi",
+        "mov edi, [esp + 12]",
+        "mov esi, [esp + 16]",
+        "mov ecx, [esp + 20]",
+    ],
+    copy: [
+        "cmp ecx, 4",
+        "jne 2f",
+        "mov eax, [esi]",
+        "mov [edi], eax",
+        "xor ecx, ecx",
+        "jmp probe_host_linux_copy_end",
+        "2:",
+        "rep movsb",
+    ],
+    leave: [
+        "mov eax, ecx",
+        "pop edi",
+        "pop esi",
+        "ret",
+    ],
+    syscall: [
+        "push ebx",
+        "push esi",
+        "push edi",
+        "push ebp",
+        "mov eax, [esp + 20]",
+        "mov ebp, [esp + 24]",
+        "mov ebx, [ebp]",
+        "mov ecx, [ebp + 4]",
+        "mov edx, [ebp + 8]",
+        "mov esi, [ebp + 12]",
+        "mov edi, [ebp + 16]",
+        "mov ebp, [ebp + 20]",
+        "int 0x80",
+        "pop ebp",
+        "pop edi",
+        "pop esi",
+        "pop ebx",
+        "ret",
+    ],
+);
+
 global_asm!(
-    ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",
-    ".balign 4",
-    ".hidden probe_host_linux_thread",
-    ".globl probe_host_linux_thread",
-    ".type probe_host_linux_thread, @object",
-    "probe_host_linux_thread: .zero 4",
-    ".size probe_host_linux_thread, 4",
-    ".popsection",
-    // usize nofault_copy(to, from, len), all on the stack: what is left over. A fault goes on at `_end`, with
-    // ecx = what is left.
     ".pushsection .text.probe_host_linux,\"ax\",@progbits",
-    ".hidden probe_host_linux_copy",
-    ".globl probe_host_linux_copy",
-    ".hidden probe_host_linux_copy_begin",
-    ".globl probe_host_linux_copy_begin",
-    ".hidden probe_host_linux_copy_end",
-    ".globl probe_host_linux_copy_end",
-    ".type probe_host_linux_copy, @function",
-    "probe_host_linux_copy:",
-    "push esi",
-    "push edi",
-    "mov edi, [esp + 12]",
-    "mov esi, [esp + 16]",
-    "mov ecx, [esp + 20]",
-    "probe_host_linux_copy_begin:",
-    "cmp ecx, 4",
-    "jne 2f",
-    "mov eax, [esi]",
-    "mov [edi], eax",
-    "xor ecx, ecx",
-    "jmp probe_host_linux_copy_end",
-    "2:",
-    "rep movsb",
-    "probe_host_linux_copy_end:",
-    "mov eax, ecx",
-    "pop edi",
-    "pop esi",
-    "ret",
-    ".size probe_host_linux_copy, . - probe_host_linux_copy",
-    // isize syscall(number, six arguments behind a pointer), on the stack: a function, so that the guard does
-    // not find it in a static program.
-    ".hidden probe_host_linux_syscall",
-    ".globl probe_host_linux_syscall",
-    ".type probe_host_linux_syscall, @function",
-    "probe_host_linux_syscall:",
-    "push ebx",
-    "push esi",
-    "push edi",
-    "push ebp",
-    "mov eax, [esp + 20]",
-    "mov ebp, [esp + 24]",
-    "mov ebx, [ebp]",
-    "mov ecx, [ebp + 4]",
-    "mov edx, [ebp + 8]",
-    "mov esi, [ebp + 12]",
-    "mov edi, [ebp + 16]",
-    "mov ebp, [ebp + 20]",
-    "int 0x80",
-    "pop ebp",
-    "pop edi",
-    "pop esi",
-    "pop ebx",
-    "ret",
-    ".size probe_host_linux_syscall, . - probe_host_linux_syscall",
     // What `SYSCALL` makes a call by. Threads that are cancelled in it are unwound.
     ".hidden probe_host_linux_direct_call",
     ".globl probe_host_linux_direct_call",

@@ -10,8 +10,11 @@
 //!   where compilers make such functions.
 //! * `enter`: replaces a function's entry by another's; `set_argument`: writes an argument there.
 //! * `SYSCALL`: how libc's code makes a system call; `syscall`: makes one.
-//! * assembly: the thread-local slot (initial-exec model: no call, no allocation at first use), the copy that
-//!   survives faults, the signal return.
+//! * `shared_assembly!`: the thread-local slot (initial-exec model: no call, no allocation at first use), the
+//!   copy that survives faults, a system call; the signal return where the kernel has none.
+//! * `start`: tells the backend what a process cannot ask the processor for.
+//!
+//! What several share is in `plain`, `assembly` and `x86`.
 //!
 //! Sources: the kernel's `arch/*/include/uapi/asm/{sigcontext,ucontext}.h` (Linux 6.12); ELF TLS ABI.
 
@@ -24,6 +27,8 @@ mod x86;
 
 pub use probe_arch_native::Native;
 
+#[cfg(all(target_arch = "powerpc64", feature = "private-mem"))]
+pub(crate) use assembly::function;
 pub(crate) use assembly::{nofault_copy, nofault_fixup, syscall};
 pub(crate) use code::Leads;
 pub(crate) use frame::Regs;
@@ -45,8 +50,6 @@ cfg_if::cfg_if! {
     } else if #[cfg(target_arch = "powerpc64")] {
         mod powerpc64;
         use powerpc64 as native;
-        #[cfg(feature = "private-mem")]
-        pub(crate) use powerpc64::function;
     } else if #[cfg(target_arch = "riscv64")] {
         mod riscv64;
         use riscv64 as native;
@@ -164,7 +167,6 @@ impl UContext {
 
 /// Tells the backend the facts that a process cannot ask the processor for.
 pub(crate) fn start() {
-    #[cfg(target_arch = "riscv64")]
     native::start();
 }
 

@@ -52,6 +52,14 @@ pub(crate) const fn is_step_trap(_code: core::ffi::c_int) -> bool {
 /// Does nothing: no program can step itself.
 pub(crate) const fn set_step(_frame: Frame) {}
 
+/// Never: nothing that processes are forbidden to read gives a handler the time.
+pub(crate) const fn skip_counter(_frame: Frame, _insn: [u8; 4]) -> bool {
+    false
+}
+
+/// Does nothing: the backend asks the processor itself.
+pub(crate) const fn start() {}
+
 /// None: `watch` has been tried on x86 only.
 pub(crate) const WATCHPOINTS: usize = 0;
 

@@ -3,9 +3,10 @@
 
 pub(crate) use super::plain::{
     RESTORER_FLAG, WATCHPOINTS, check_alignment, check_watch, checks_alignment, is_breakpoint_trap,
-    is_step_trap, restorer, set_step, steps_itself,
+    is_step_trap, restorer, set_step, skip_counter, start, steps_itself,
 };
 
+use super::assembly::shared_assembly;
 use super::code::{Leads, SyscallCode, is_direct};
 use super::frame::{Frame, Regs};
 use crate::abi::AltStack;
@@ -100,30 +101,6 @@ pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
     probe_unwind::ppc64::eh_frame(order, toc_at, stubs, probe_arch_native::Native::STUB_LEN)
 }
 
-/// Begins a function in assembly: its symbol, which on ELFv1 is its descriptor's, and the label `NAME_code`.
-#[cfg(target_abi = "elfv1")]
-macro_rules! function {
-    ($name:literal) => {
-        concat!(
-            ".pushsection .opd,\"aw\",@progbits\n.balign 8\n",
-            $name,
-            ": .quad ",
-            $name,
-            "_code, .TOC.@tocbase, 0\n.popsection\n",
-            $name,
-            "_code:"
-        )
-    };
-}
-#[cfg(not(target_abi = "elfv1"))]
-macro_rules! function {
-    ($name:literal) => {
-        concat!($name, ":\n", $name, "_code:")
-    };
-}
-#[cfg(feature = "private-mem")]
-pub(crate) use function;
-
 /// An instruction for the TOC's register: the first on ELFv1, the second on ELFv2.
 #[cfg(target_abi = "elfv1")]
 macro_rules! toc {
@@ -181,65 +158,50 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     leave_directly: |_| {},
 };
 
+// copy(to r3, from r4, len r5): what is left over, also in r5. syscall(number r3, six arguments at r4), which
+// gives an error as a positive errno, with CR0.SO set.
+shared_assembly!(
+    word: 8,
+    copy: [
+        "2: cmpldi 5, 8",
+        "blt 3f",
+        "ld 6, 0(4)",
+        "std 6, 0(3)",
+        "addi 4, 4, 8",
+        "addi 3, 3, 8",
+        "addi 5, 5, -8",
+        "b 2b",
+        "3: cmpldi 5, 0",
+        "beq probe_host_linux_copy_end",
+        "lbz 6, 0(4)",
+        "stb 6, 0(3)",
+        "addi 4, 4, 1",
+        "addi 3, 3, 1",
+        "addi 5, 5, -1",
+        "b 3b",
+    ],
+    leave: [
+        "mr 3, 5",
+        "blr",
+    ],
+    syscall: [
+        "mr 0, 3",
+        "mr 9, 4",
+        "ld 3, 0(9)",
+        "ld 4, 8(9)",
+        "ld 5, 16(9)",
+        "ld 6, 24(9)",
+        "ld 7, 32(9)",
+        "ld 8, 40(9)",
+        "sc",
+        "bnslr",
+        "neg 3, 3",
+        "blr",
+    ],
+);
+
 global_asm!(
-    ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",
-    ".balign 8",
-    ".hidden probe_host_linux_thread",
-    ".globl probe_host_linux_thread",
-    ".type probe_host_linux_thread, @object",
-    "probe_host_linux_thread: .zero 8",
-    ".size probe_host_linux_thread, 8",
-    ".popsection",
-    // usize nofault_copy(to r3, from r4, len r5): what is left over. A fault goes on at `_end`, with r5 =
-    // what is left.
     ".pushsection .text.probe_host_linux,\"ax\",@progbits",
-    ".balign 4",
-    ".hidden probe_host_linux_copy",
-    ".globl probe_host_linux_copy",
-    ".hidden probe_host_linux_copy_begin",
-    ".globl probe_host_linux_copy_begin",
-    ".hidden probe_host_linux_copy_end",
-    ".globl probe_host_linux_copy_end",
-    ".type probe_host_linux_copy, @function",
-    function!("probe_host_linux_copy"),
-    "probe_host_linux_copy_begin:",
-    "2: cmpldi 5, 8",
-    "blt 3f",
-    "ld 6, 0(4)",
-    "std 6, 0(3)",
-    "addi 4, 4, 8",
-    "addi 3, 3, 8",
-    "addi 5, 5, -8",
-    "b 2b",
-    "3: cmpldi 5, 0",
-    "beq probe_host_linux_copy_end",
-    "lbz 6, 0(4)",
-    "stb 6, 0(3)",
-    "addi 4, 4, 1",
-    "addi 3, 3, 1",
-    "addi 5, 5, -1",
-    "b 3b",
-    "probe_host_linux_copy_end:",
-    "mr 3, 5",
-    "blr",
-    // isize syscall(number r3, six arguments at r4): a function, so that the guard does not find it in a
-    // static program. An error is a positive errno, with CR0.SO set.
-    ".hidden probe_host_linux_syscall",
-    ".globl probe_host_linux_syscall",
-    ".type probe_host_linux_syscall, @function",
-    function!("probe_host_linux_syscall"),
-    "mr 0, 3",
-    "mr 9, 4",
-    "ld 3, 0(9)",
-    "ld 4, 8(9)",
-    "ld 5, 16(9)",
-    "ld 6, 24(9)",
-    "ld 7, 32(9)",
-    "ld 8, 40(9)",
-    "sc",
-    "bnslr",
-    "neg 3, 3",
-    "blr",
     // Calls the function at r12, whose TOC is r11 (ELFv1), and returns with the TOC that it was entered with, as unwinders know of such
     // calls. 64-bit PowerPC ELF ABI Supplement 1.9, 3.2; ELFv2 1.5, 2.2.
     ".balign 4",
@@ -336,9 +298,4 @@ pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize 
         );
     }
     answer
-}
-
-/// None is skipped. Nothing forbids to read the time base.
-pub(super) const fn skip_counter(_frame: Frame, _insn: [u8; 4]) -> bool {
-    false
 }

@@ -2,13 +2,14 @@
 
 pub(crate) use super::plain::{
     RESTORER_FLAG, WATCHPOINTS, check_alignment, check_watch, checks_alignment, enter, function_entry,
-    is_breakpoint_trap, is_step_trap, restorer, set_step, steps_itself,
+    is_breakpoint_trap, is_step_trap, restorer, set_step, skip_counter, steps_itself,
 };
 
+use super::assembly::shared_assembly;
 use super::code::{Leads, SyscallCode, is_direct};
 use super::frame::{Frame, Regs};
 use crate::abi::AltStack;
-use core::arch::{asm, global_asm};
+use core::arch::asm;
 use core::ffi::c_int;
 use probe_core::arch::Memory;
 
@@ -86,65 +87,42 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     leave_directly: |_| {},
 };
 
-global_asm!(
-    ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",
-    ".balign 8",
-    ".hidden probe_host_linux_thread",
-    ".globl probe_host_linux_thread",
-    ".type probe_host_linux_thread, @object",
-    "probe_host_linux_thread: .zero 8",
-    ".size probe_host_linux_thread, 8",
-    ".popsection",
-    // usize nofault_copy(to a0, from a1, len a2): what is left over. A fault goes on at `_end`, with a2 =
-    // what is left.
-    ".pushsection .text.probe_host_linux,\"ax\",@progbits",
-    ".balign 4",
-    ".hidden probe_host_linux_copy",
-    ".globl probe_host_linux_copy",
-    ".hidden probe_host_linux_copy_begin",
-    ".globl probe_host_linux_copy_begin",
-    ".hidden probe_host_linux_copy_end",
-    ".globl probe_host_linux_copy_end",
-    ".type probe_host_linux_copy, @function",
-    "probe_host_linux_copy:",
-    "probe_host_linux_copy_begin:",
-    "li t0, 8",
-    "bltu a2, t0, 3f",
-    "2: ld t1, (a1)",
-    "sd t1, (a0)",
-    "addi a1, a1, 8",
-    "addi a0, a0, 8",
-    "addi a2, a2, -8",
-    "bgeu a2, t0, 2b",
-    "3: beqz a2, probe_host_linux_copy_end",
-    "lbu t1, (a1)",
-    "sb t1, (a0)",
-    "addi a1, a1, 1",
-    "addi a0, a0, 1",
-    "addi a2, a2, -1",
-    "j 3b",
-    "probe_host_linux_copy_end:",
-    "mv a0, a2",
-    "ret",
-    ".size probe_host_linux_copy, . - probe_host_linux_copy",
-    // isize syscall(number a0, six arguments at a1): a function, so that the guard does not find it in a
-    // static program.
-    ".hidden probe_host_linux_syscall",
-    ".globl probe_host_linux_syscall",
-    ".type probe_host_linux_syscall, @function",
-    "probe_host_linux_syscall:",
-    "mv a7, a0",
-    "mv t0, a1",
-    "ld a0, (t0)",
-    "ld a1, 8(t0)",
-    "ld a2, 16(t0)",
-    "ld a3, 24(t0)",
-    "ld a4, 32(t0)",
-    "ld a5, 40(t0)",
-    "ecall",
-    "ret",
-    ".size probe_host_linux_syscall, . - probe_host_linux_syscall",
-    ".popsection",
+// copy(to a0, from a1, len a2): what is left over, also in a2. syscall(number a0, six arguments at a1).
+shared_assembly!(
+    word: 8,
+    copy: [
+        "li t0, 8",
+        "bltu a2, t0, 3f",
+        "2: ld t1, (a1)",
+        "sd t1, (a0)",
+        "addi a1, a1, 8",
+        "addi a0, a0, 8",
+        "addi a2, a2, -8",
+        "bgeu a2, t0, 2b",
+        "3: beqz a2, probe_host_linux_copy_end",
+        "lbu t1, (a1)",
+        "sb t1, (a0)",
+        "addi a1, a1, 1",
+        "addi a0, a0, 1",
+        "addi a2, a2, -1",
+        "j 3b",
+    ],
+    leave: [
+        "mv a0, a2",
+        "ret",
+    ],
+    syscall: [
+        "mv a7, a0",
+        "mv t0, a1",
+        "ld a0, (t0)",
+        "ld a1, 8(t0)",
+        "ld a2, 16(t0)",
+        "ld a3, 24(t0)",
+        "ld a4, 32(t0)",
+        "ld a5, 40(t0)",
+        "ecall",
+        "ret",
+    ],
 );
 
 /// Writes argument number `index` at a function's entry; `None` where it cannot be written.
@@ -194,11 +172,6 @@ pub(crate) unsafe fn sigaltstack_from(new: *const AltStack, sp: usize) -> isize 
         );
     }
     answer
-}
-
-/// None is skipped.
-pub(super) const fn skip_counter(_frame: Frame, _insn: [u8; 4]) -> bool {
-    false
 }
 
 /// Tells the backend whether there are vector registers.

@@ -1,10 +1,11 @@
 //! x86-64. `ucontext_t`: `gregs` at 40, `uc_sigmask` at 296.
 
-pub(crate) use super::plain::{enter, function_entry};
+pub(crate) use super::plain::{enter, function_entry, start};
 pub(crate) use super::x86::{
     LOAD_LEN, RETURN_ONE, RETURN_TWO, check_alignment, is_breakpoint_trap, is_step_trap,
 };
 
+use super::assembly::shared_assembly;
 use super::code::{Leads, SyscallCode, is_direct};
 use super::frame::{Frame, Regs};
 use super::x86;
@@ -134,39 +135,40 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     leave_directly: |_| {},
 };
 
+// copy(to rdi, from rsi, len rdx): what is left over, also in rcx. syscall(number rdi, six arguments at rsi).
+shared_assembly!(
+    word: 8,
+    copy: [
+        "mov rcx, rdx",
+        "cmp rdx, 8",
+        "jne 2f",
+        "mov rax, [rsi]",
+        "mov [rdi], rax",
+        "xor ecx, ecx",
+        "jmp probe_host_linux_copy_end",
+        "2:",
+        "rep movsb",
+    ],
+    leave: [
+        "mov rax, rcx",
+        "ret",
+    ],
+    syscall: [
+        "mov rax, rdi",
+        "mov r11, rsi",
+        "mov rdi, [r11]",
+        "mov rsi, [r11 + 8]",
+        "mov rdx, [r11 + 16]",
+        "mov r10, [r11 + 24]",
+        "mov r8, [r11 + 32]",
+        "mov r9, [r11 + 40]",
+        "syscall",
+        "ret",
+    ],
+);
+
 global_asm!(
-    ".pushsection .tbss.probe_host_linux,\"awT\",@nobits",
-    ".balign 8",
-    ".hidden probe_host_linux_thread",
-    ".globl probe_host_linux_thread",
-    ".type probe_host_linux_thread, @object",
-    "probe_host_linux_thread: .zero 8",
-    ".size probe_host_linux_thread, 8",
-    ".popsection",
-    // usize nofault_copy(to rdi, from rsi, len rdx): what is left over.
     ".pushsection .text.probe_host_linux,\"ax\",@progbits",
-    ".hidden probe_host_linux_copy",
-    ".globl probe_host_linux_copy",
-    ".hidden probe_host_linux_copy_begin",
-    ".globl probe_host_linux_copy_begin",
-    ".hidden probe_host_linux_copy_end",
-    ".globl probe_host_linux_copy_end",
-    ".type probe_host_linux_copy, @function",
-    "probe_host_linux_copy:",
-    "probe_host_linux_copy_begin:",
-    "mov rcx, rdx",
-    "cmp rdx, 8",
-    "jne 2f",
-    "mov rax, [rsi]",
-    "mov [rdi], rax",
-    "xor ecx, ecx",
-    "jmp probe_host_linux_copy_end",
-    "2:",
-    "rep movsb",
-    "probe_host_linux_copy_end:",
-    "mov rax, rcx",
-    "ret",
-    ".size probe_host_linux_copy, . - probe_host_linux_copy",
     // Debuggers and unwinders know a signal frame by these very bytes; the byte before must have no unwind
     // information of its own.
     "nop",
@@ -177,23 +179,6 @@ global_asm!(
     ".byte 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0", // mov rax, 15 (rt_sigreturn)
     "syscall",
     ".size probe_host_linux_restorer, . - probe_host_linux_restorer",
-    // isize syscall(number rdi, six arguments at rsi): a function, so that the guard does not find it in a
-    // static program.
-    ".hidden probe_host_linux_syscall",
-    ".globl probe_host_linux_syscall",
-    ".type probe_host_linux_syscall, @function",
-    "probe_host_linux_syscall:",
-    "mov rax, rdi",
-    "mov r11, rsi",
-    "mov rdi, [r11]",
-    "mov rsi, [r11 + 8]",
-    "mov rdx, [r11 + 16]",
-    "mov r10, [r11 + 24]",
-    "mov r8, [r11 + 32]",
-    "mov r9, [r11 + 40]",
-    "syscall",
-    "ret",
-    ".size probe_host_linux_syscall, . - probe_host_linux_syscall",
     ".popsection",
 );
 
