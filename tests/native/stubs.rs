@@ -1,6 +1,6 @@
 //! Return stubs in memory of their own.
 
-use crate::own::{Backend, handler};
+use crate::own::{BACKEND, Backend, handler};
 use probe_core::CodeAddr;
 use probe_core::arch::{Calls, NativeArch};
 
@@ -22,7 +22,7 @@ impl Chunk {
         // SAFETY: just mapped.
         let bytes = unsafe { core::slice::from_raw_parts_mut(at.cast::<u8>(), CHUNK - 8) };
         let address = CodeAddr::new(at as usize);
-        let stubs = Backend.fill_stubs(address, trampoline, handler as *const () as usize, bytes);
+        let stubs = BACKEND.fill_stubs(address, trampoline, handler as *const () as usize, bytes);
         // SAFETY: the mapping is ours.
         let result = unsafe { libc::mprotect(at, CHUNK, libc::PROT_READ | libc::PROT_EXEC) };
         assert_eq!(result, 0);

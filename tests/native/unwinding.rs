@@ -1,7 +1,7 @@
 //! A panic that unwinds through a return stub arrives at its `catch_unwind` (RET_7, RET_8).
 
 use super::stubs::Chunk;
-use crate::own::{Backend, call_through_stub, eh_frame};
+use crate::own::{BACKEND, Backend, call_through_stub, eh_frame};
 use probe_core::CodeAddr;
 use probe_core::arch::{Calls, NativeCalls, SaveSet};
 use probe_unwind::Stubs;
@@ -44,7 +44,7 @@ fn inner(depth: u32) {
 
 #[test]
 fn ret_7_a_panic_passes_a_return_stub() {
-    let chunk = Chunk::new(Backend.return_trampoline(SaveSet::Full));
+    let chunk = Chunk::new(BACKEND.return_trampoline(SaveSet::Full));
     let mut table = vec![0u64; chunk.stubs];
     let len = chunk.stubs * Backend::STUB_LEN;
     let stubs = Stubs { chunk: CodeAddr::new(chunk.at), len_bytes: len, table: table.as_ptr().addr() };

@@ -22,4 +22,5 @@ mod own {
     pub(crate) use crate::unwinding::call_through_stub;
     pub(crate) use probe_arch_aarch64::Aarch64 as Backend;
     pub(crate) use probe_unwind::aarch64::eh_frame;
+    pub(crate) const BACKEND: Backend = Backend;
 }

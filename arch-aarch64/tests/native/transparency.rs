@@ -1,15 +1,13 @@
-//! The same state before, the same state after, with and without a probe: for every vector that is not
-//! refused.
+//! What the comparison of `tests/native` is told of aarch64; landing pads, authenticated returns, faults.
 
 use crate::classes;
-use crate::coverage::{Coverage, LEAST_STATES};
 use crate::machine::{Core, Machine, Outcome, PROT_BTI};
 use crate::shared::machine::{Own, Run};
-use crate::shared::states::{self, Random, Values, Vector, runs_of};
+use crate::shared::states::{Random, Values, Vector};
+use crate::shared::transparency::{Rows, check_every_class, check_generated};
 use probe_arch_aarch64::regs::{PSTATE_BTYPE, PSTATE_NZCV};
-use probe_arch_aarch64::{Aarch64, BranchKind, Literal, Plan, PtRegs, When, Width};
+use probe_arch_aarch64::{BranchKind, Literal, Plan, PtRegs, When, Width};
 use probe_core::arch::Method;
-use std::collections::BTreeMap;
 
 classes! { Plan:
     Plan::Nop => "nop" Simulate,
@@ -38,11 +36,6 @@ classes! { Plan:
     Plan::SystemCall => "svc" Boost,
 }
 
-/// The rows of the vectors that may be probed.
-fn vectors() -> Vec<Vector> {
-    states::vectors(include_str!("../../../tests/vectors/aarch64.txt"))
-}
-
 /// `value`, unless this test's own text or data may lie there: a static program is linked to low addresses,
 /// and a branch to it would go on there.
 fn elsewhere(value: u64) -> u64 {
@@ -51,80 +44,6 @@ fn elsewhere(value: u64) -> u64 {
 
 const ARENA: usize = Core::ARENA;
 const DATA: usize = Core::DATA;
-
-fn state(machine: &Machine, random: &mut Random, values: Values) -> PtRegs {
-    let mut regs = PtRegs::default();
-    for x in &mut regs.x {
-        *x = match values {
-            Values::Anything => elsewhere(random.value()),
-            Values::Data => {
-                (machine.data() + DATA / 4 + random.below(DATA / 2)) as u64 & !(random.next() & 15)
-            }
-            Values::Code => {
-                let low = if random.below(8) == 0 { 3 } else { 0 };
-                let target = machine.arena() + (random.below(ARENA - 16) & !3 | random.below(4) & low);
-                if (target & !3) == machine.place() { target as u64 + 8 } else { target as u64 }
-            }
-        };
-    }
-    regs.sp = (machine.data() + DATA / 4 + (random.below(DATA / 2) & !15)) as u64;
-    regs.pstate = random.next() & PSTATE_NZCV;
-    regs
-}
-
-fn random_vectors(random: &mut Random) -> [u128; 32] {
-    core::array::from_fn(|_| u128::from(random.value()) << 64 | u128::from(random.value()))
-}
-
-/// What two executions differ in by themselves, or what would end the test.
-fn is_left_out(vector: &Vector) -> bool {
-    let out = ["varies", "waits", "not executed"];
-    out.iter().any(|reason| vector.note.contains(reason))
-}
-
-/// Direct branches that leave the arena: nothing is mapped there, and both runs fault at the target.
-fn adjust(vector: &Vector, plan: &Plan, regs: &mut PtRegs, random: &mut Random) {
-    if *plan == Plan::SystemCall {
-        // getpid, and a number that does not exist.
-        regs.x[8] = if random.next() & 1 == 0 { 172 } else { 5000 };
-    }
-    if vector.asm.starts_with("st64b") || vector.asm.starts_with("ld64b") {
-        regs.x[10] &= !63;
-    }
-}
-
-fn compare(vector: &Vector, start: &PtRegs, run: Run, bare: &Outcome, probed: &Outcome) {
-    let Vector { word, asm, .. } = vector;
-    if bare != probed {
-        let mut differences = Vec::new();
-        if bare.signal != probed.signal {
-            differences.push(format!("signal {} {}", bare.signal, probed.signal));
-        }
-        for index in 0..31 {
-            let (a, b) = (bare.regs.x[index], probed.regs.x[index]);
-            if a != b {
-                differences.push(format!("x{index} {a:#x} {b:#x}"));
-            }
-        }
-        let named = [
-            ("sp", bare.regs.sp, probed.regs.sp),
-            ("pc", bare.regs.pc, probed.regs.pc),
-            ("pstate", bare.regs.pstate, probed.regs.pstate),
-        ];
-        for (name, a, b) in named.into_iter().filter(|(_, a, b)| a != b) {
-            differences.push(format!("{name} {a:#x} {b:#x}"));
-        }
-        for (at, (a, b)) in
-            bare.data.iter().zip(&probed.data).enumerate().filter(|(_, (a, b))| a != b).take(8)
-        {
-            differences.push(format!("data+{at:#x} {a:#x} {b:#x}"));
-        }
-        if bare.frame != probed.frame {
-            differences.push("vectors".into());
-        }
-        panic!("{asm} ({word:#010x}) {run:?} from {start:#x?}:\nunprobed, probed: {differences:#?}");
-    }
-}
 
 /// The stack below SP is dead; the slot of a SIMD literal uses 16 bytes of it.
 fn forget_dead_stack(machine: &Machine, start: &PtRegs, outcome: &mut Outcome) {
@@ -139,135 +58,120 @@ fn without_tag(pc: u64) -> u64 {
     if pc >> 55 & 1 == 0 { pc & ((1 << 56) - 1) } else { pc }
 }
 
-/// Whether the instruction does not exist on this core. Simulated, it does.
-fn is_undefined(machine: &Machine) -> impl Fn(&Outcome) -> bool {
-    let place = machine.place() as u64;
-    move |outcome| outcome.signal == libc::SIGILL && outcome.regs.pc == place
-}
+impl Rows for Core {
+    const VECTORS: &'static str = include_str!("../../../tests/vectors/aarch64.txt");
+    const LEFT_OUT: &'static [&'static str] = &["varies", "waits", "not executed"];
+    const LEAST: (usize, usize) = (1200, 150);
+    const CLASSES: &'static [(&'static str, Method)] = CLASSES;
 
-/// Runs `vector` from `count` states in each way, and compares; returns whether the core has the instruction.
-fn check(machine: &Machine, vector: &Vector, count: usize, coverage: &mut Coverage) -> bool {
-    let (plan, method) = Aarch64::classify(vector.word).expect("not refused");
-    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ u64::from(vector.word));
-    let data: Vec<u8> = (0..DATA).map(|_| random.next() as u8).collect();
-    let mut starts = Vec::new();
-    for index in 0..count {
-        let values = [Values::Data, Values::Code, Values::Anything][index % 3];
-        let mut regs = state(machine, &mut random, values);
-        adjust(vector, &plan, &mut regs, &mut random);
-        starts.push((regs, random_vectors(&mut random)));
+    fn class(plan: &Plan) -> &'static str {
+        class(plan)
     }
-    machine.prepare(vector.word, Run::Bare);
-    let bare: Vec<_> = starts.iter().map(|(regs, vectors)| machine.run(regs, vectors, &data)).collect();
-    if method == Method::Simulate
-        && vector.note.starts_with("FEAT_")
-        && bare.iter().all(is_undefined(machine))
-    {
-        return false;
+
+    fn state(machine: &Machine, random: &mut Random, values: Values) -> PtRegs {
+        let mut regs = PtRegs::default();
+        for x in &mut regs.x {
+            *x = match values {
+                Values::Anything => elsewhere(random.value()),
+                Values::Data => {
+                    (machine.data() + DATA / 4 + random.below(DATA / 2)) as u64 & !(random.next() & 15)
+                }
+                Values::Code => {
+                    let low = if random.below(8) == 0 { 3 } else { 0 };
+                    let target = machine.arena() + (random.below(ARENA - 16) & !3 | random.below(4) & low);
+                    if (target & !3) == machine.place() { target as u64 + 8 } else { target as u64 }
+                }
+            };
+        }
+        regs.sp = (machine.data() + DATA / 4 + (random.below(DATA / 2) & !15)) as u64;
+        regs.pstate = random.next() & PSTATE_NZCV;
+        regs
     }
-    for (run, way) in runs_of(method) {
-        machine.prepare(vector.word, *run);
-        for ((start, vectors), bare) in starts.iter().zip(&bare) {
-            let mut bare = bare.clone();
-            let mut probed = machine.run(start, vectors, &data);
-            match plan {
-                Plan::LoadLiteralSimd { .. } => {
-                    forget_dead_stack(machine, start, &mut bare);
-                    forget_dead_stack(machine, start, &mut probed);
-                }
-                // Documented: without a frame the register stays authenticated.
-                Plan::AuthenticatedBranch { rn, kind, .. }
-                    if *run == Run::WithoutFrame && !(rn == 30 && kind == BranchKind::Call) =>
-                {
-                    bare.regs.x[usize::from(rn)] = probed.regs.x[usize::from(rn)];
-                }
-                _ => {}
+
+    fn start(random: &mut Random) -> [u128; 32] {
+        core::array::from_fn(|_| u128::from(random.value()) << 64 | u128::from(random.value()))
+    }
+
+    fn adjust(_machine: &Machine, vector: &Vector, plan: &Plan, regs: &mut PtRegs, random: &mut Random) {
+        if *plan == Plan::SystemCall {
+            // getpid, and a number that does not exist.
+            regs.x[8] = if random.next() & 1 == 0 { 172 } else { 5000 };
+        }
+        if vector.asm.starts_with("st64b") || vector.asm.starts_with("ld64b") {
+            regs.x[10] &= !63;
+        }
+    }
+
+    /// Simulated, an instruction exists on every core.
+    fn is_absent(machine: &Machine, vector: &Vector, method: Method, bare: &[Outcome]) -> bool {
+        let place = machine.place() as u64;
+        let is_undefined = |outcome: &Outcome| outcome.signal == libc::SIGILL && outcome.regs.pc == place;
+        method == Method::Simulate && vector.note.starts_with("FEAT_") && bare.iter().all(is_undefined)
+    }
+
+    fn forgive(
+        machine: &Machine,
+        plan: &Plan,
+        run: Run,
+        start: &PtRegs,
+        bare: &mut Outcome,
+        probed: &mut Outcome,
+    ) {
+        match *plan {
+            Plan::LoadLiteralSimd { .. } => {
+                forget_dead_stack(machine, start, bare);
+                forget_dead_stack(machine, start, probed);
             }
-            probed.regs.pc = without_tag(probed.regs.pc);
-            compare(vector, start, *run, &bare, &probed);
+            // Documented: without a frame the register stays authenticated.
+            Plan::AuthenticatedBranch { rn, kind, .. }
+                if run == Run::WithoutFrame && !(rn == 30 && kind == BranchKind::Call) =>
+            {
+                bare.regs.x[usize::from(rn)] = probed.regs.x[usize::from(rn)];
+            }
+            _ => {}
         }
-        if *run != Run::WithoutFrame {
-            coverage.add(class(&plan), *way, starts.len());
-        }
+        probed.regs.pc = without_tag(probed.regs.pc);
     }
-    true
-}
 
-/// The class of a row, and its method.
-fn class_of(vector: &Vector) -> (&'static str, Method) {
-    let (plan, method) = Aarch64::classify(vector.word).expect("not refused");
-    (class(&plan), method)
+    fn named(regs: &PtRegs) -> Vec<(String, u64)> {
+        let general = regs.x.iter().enumerate().map(|(number, x)| (format!("x{number}"), *x));
+        let others = [("sp", regs.sp), ("pc", regs.pc), ("pstate", regs.pstate)];
+        general.chain(others.map(|(name, value)| (name.into(), value))).collect()
+    }
+
+    /// With other registers, and where nothing but registers is touched, with other everything.
+    fn generated(word: u32, random: &mut Random) -> u32 {
+        const REGISTERS: u32 = 0x1f << 16 | 0x1f << 5 | 0x1f;
+        const LITERAL: u32 = 0x1800_0000;
+        const B_OR_BL: u32 = 0x1400_0000;
+        // C4.1, bits 28:25.
+        let fields = match word >> 25 & 15 {
+            // Branches, exceptions, system: of most, bits 5 and up are no register; literals, what lies in the
+            // arena.
+            _ if word & 0x7c00_0000 == B_OR_BL => 0,
+            0b1010 | 0b1011 => 0x1f,
+            _ if word & 0x3b00_0000 == LITERAL => 0x1f,
+            // Data processing: immediate, register.
+            0b1000 | 0b1001 | 0b0101 | 0b1101 if random.below(2) == 0 => !(15 << 25),
+            _ => REGISTERS,
+        };
+        word & !fields | random.next() as u32 & fields
+    }
+
+    /// Which system call would be anything.
+    fn is_harmless(_word: u32, plan: &Plan) -> bool {
+        *plan != Plan::SystemCall
+    }
 }
 
 #[test]
 fn hit_11_every_class_behaves_as_on_hardware() {
-    let machine = Machine::new(0);
-    let vectors = vectors();
-    let (out, run): (Vec<_>, Vec<_>) = vectors.iter().partition(|vector| is_left_out(vector));
-    let mut rows = BTreeMap::new();
-    for vector in &run {
-        *rows.entry(class_of(vector).0).or_insert(0_usize) += 1;
-    }
-    let mut coverage = Coverage::new(CLASSES);
-    for vector in &run {
-        let (class, method) = class_of(vector);
-        // What is simulated has more to get wrong than what is executed as it is.
-        let least = if method == Method::Simulate { 1200 } else { 150 };
-        let count = LEAST_STATES.div_ceil(rows[class]).max(least);
-        if !check(&machine, vector, count, &mut coverage) {
-            println!("not on this core: {} ({})", vector.asm, vector.note);
-        }
-    }
-    for vector in out {
-        println!("not executed: {} ({})", vector.asm, vector.note);
-    }
-    coverage.finish(&[]);
+    check_every_class::<Core>();
 }
 
-/// `word` with other registers, and where nothing but registers is touched, with other everything.
-fn generated(word: u32, random: &mut Random) -> u32 {
-    const REGISTERS: u32 = 0x1f << 16 | 0x1f << 5 | 0x1f;
-    const LITERAL: u32 = 0x1800_0000;
-    const B_OR_BL: u32 = 0x1400_0000;
-    // C4.1, bits 28:25.
-    let fields = match word >> 25 & 15 {
-        // Branches, exceptions, system: of most, bits 5 and up are no register; literals, what lies in the
-        // arena.
-        _ if word & 0x7c00_0000 == B_OR_BL => 0,
-        0b1010 | 0b1011 => 0x1f,
-        _ if word & 0x3b00_0000 == LITERAL => 0x1f,
-        // Data processing: immediate, register.
-        0b1000 | 0b1001 | 0b0101 | 0b1101 if random.below(2) == 0 => !(15 << 25),
-        _ => REGISTERS,
-    };
-    word & !fields | random.next() as u32 & fields
-}
-
-/// Generated encodings: those that are not refused behave probed as bare, also those that do not exist.
-///
-/// `PROBE_GENERATE=100000` runs more, `PROBE_GENERATE_SEED` others.
 #[test]
 fn hit_11_generated_encodings_behave_as_on_hardware() {
-    let (count, seed) = states::to_generate(600);
-    let machine = Machine::new(0);
-    let rows: Vec<_> = vectors().into_iter().filter(|vector| !is_left_out(vector)).collect();
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let (mut coverage, mut refused, mut executed) = (Coverage::new(CLASSES), BTreeMap::new(), 0);
-    for _ in 0..count {
-        let row = &rows[random.below(rows.len())];
-        let word = generated(row.word, &mut random);
-        match Aarch64::classify(word) {
-            // System calls: which one would be anything.
-            Ok((Plan::SystemCall, _)) => {}
-            Ok(_) => {
-                let vector = Vector { word, asm: row.asm, note: "FEAT_: perhaps" };
-                executed += u64::from(check(&machine, &vector, 6, &mut coverage));
-            }
-            Err(refusal) => *refused.entry(refusal.code).or_insert(0_u64) += 1,
-        }
-    }
-    println!("{count} encodings from seed {seed}: {executed} executed, refused: {refused:?}");
-    assert!(executed > count / 2, "only {executed} of {count}");
+    check_generated::<Core>(600);
 }
 
 const BTI: u32 = 0xd503_241f;
@@ -371,8 +275,8 @@ fn hit_9_a_fault_in_a_slot_or_a_simulation_is_one_at_the_place() {
     let words = [0x187f_ffe0, 0x587f_ffe1, 0x987f_ffe2, 0x1c7f_ffe3, 0x5c7f_ffe4, 0x9c7f_ffe5];
     let mut random = Random(0x1234_5678_9abc_def1);
     for word in words {
-        let start = state(&machine, &mut random, Values::Anything);
-        let vectors = random_vectors(&mut random);
+        let start = Core::state(&machine, &mut random, Values::Anything);
+        let vectors = Core::start(&mut random);
         let outcome = |run| {
             machine.prepare(word, run);
             let mut outcome = machine.run(&start, &vectors, &[0; DATA]);

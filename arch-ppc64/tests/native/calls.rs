@@ -4,6 +4,7 @@
 //! known value and returns to a stub; its caller, in assembly too, stores what it finds. The handler clobbers
 //! everything that a handler may.
 
+use crate::shared::stubs::Chunk;
 use probe_arch_ppc64::Endian as _;
 use probe_arch_ppc64::{Native, NativeEndian, PtRegs};
 use probe_core::CodeAddr;
@@ -134,7 +135,7 @@ static REGS_SEEN: Mutex<Option<PtRegs>> = Mutex::new(None);
 static CHANGE_R3: AtomicU64 = AtomicU64::new(0);
 
 /// A return handler that destroys every volatile register, and uses static data (so its TOC must be right).
-extern "C" fn handler(stub: usize, regs: *mut PtRegs) -> Resume {
+pub(crate) extern "C" fn handler(stub: usize, regs: *mut PtRegs) -> Resume {
     // SAFETY: the trampoline passes its own frame.
     let regs = unsafe { &mut *regs };
     STUB_SEEN.store(stub, Relaxed);
@@ -175,22 +176,9 @@ fn destroy_volatile_registers() {
     }
 }
 
-/// A chunk of stubs in executable memory.
-pub(crate) fn chunk(save: SaveSet) -> (usize, usize) {
-    const LEN: usize = 0x1_0000;
-    let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a fresh mapping, never unmapped.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, protection, flags, -1, 0) };
-    assert_ne!(at, libc::MAP_FAILED);
-    // SAFETY: just mapped, and used by nobody else yet.
-    let out = unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), LEN - 8) };
-    let chunk = CodeAddr::new(at.addr());
-    let handler = handler as extern "C" fn(usize, *mut PtRegs) -> Resume as usize;
-    let stubs = Native::NEW.fill_stubs(chunk, Native::NEW.return_trampoline(save), handler, out);
-    // SAFETY: mapped.
-    unsafe { Native::publish(chunk, LEN) };
-    (at.addr(), stubs)
+/// Stubs that lead to [`handler`] by the trampoline that saves what `save` says.
+fn chunk(save: SaveSet) -> Chunk {
+    Chunk::new(Native::NEW.return_trampoline(save))
 }
 
 fn pattern(seed: u64) -> Found {
@@ -215,9 +203,9 @@ fn ret_4_a_trampoline_keeps_every_register() {
     let _one = ONE_AT_A_TIME.lock().unwrap();
     CHANGE_R3.store(0, Relaxed);
     for save in [SaveSet::General, SaveSet::Full] {
-        let (at, stubs) = chunk(save);
+        let chunk = chunk(save);
         for round in 0..50u64 {
-            let stub = at + (1 + (round as usize * 997) % (stubs - 1)) * Native::STUB_LEN;
+            let stub = chunk.at + (1 + (round as usize * 997) % (chunk.stubs - 1)) * Native::STUB_LEN;
             let load = pattern(round);
             let mut found = Found::ZERO;
             call_via_stub(&load, &mut found, &REAL, stub);
@@ -245,10 +233,10 @@ fn ret_4_a_trampoline_keeps_every_register() {
 #[test]
 fn ret_4_a_changed_return_value_arrives() {
     let _one = ONE_AT_A_TIME.lock().unwrap();
-    let (at, _) = chunk(SaveSet::Full);
+    let chunk = chunk(SaveSet::Full);
     CHANGE_R3.store(0x1234_5678_9abc_def0, Relaxed);
     let mut found = Found::ZERO;
-    call_via_stub(&pattern(1), &mut found, &REAL, at + Native::STUB_LEN);
+    call_via_stub(&pattern(1), &mut found, &REAL, chunk.at + Native::STUB_LEN);
     CHANGE_R3.store(0, Relaxed);
     assert_eq!((found.gpr[3], found.gpr[20]), (0x1234_5678_9abc_def0, !0x1234_5678_9abc_def0));
 }

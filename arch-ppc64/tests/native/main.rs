@@ -16,6 +16,16 @@ mod coverage;
 mod machine;
 mod publish;
 mod random;
+#[path = "../../../tests/native/mod.rs"]
+mod shared;
 mod state;
 mod transparency;
 mod unwinding;
+
+/// What the shared part is told of the architecture.
+mod own {
+    pub(crate) use crate::calls::handler;
+    pub(crate) use crate::unwinding::{call_through_stub, eh_frame};
+    pub(crate) use probe_arch_ppc64::Native as Backend;
+    pub(crate) const BACKEND: Backend = Backend::NEW;
+}

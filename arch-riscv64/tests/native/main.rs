@@ -22,4 +22,5 @@ mod own {
     pub(crate) use crate::unwinding::call_through_stub;
     pub(crate) use probe_arch_riscv64::Riscv64 as Backend;
     pub(crate) use probe_unwind::riscv64::eh_frame;
+    pub(crate) const BACKEND: Backend = Backend;
 }
