@@ -1,6 +1,6 @@
 //! Modules: code that is loaded at run time and goes away again.
 //!
-//! A module is position-independent assembly in the kernel's image (each machine's `module.s`), copied to
+//! A module is position-independent assembly in the kernel's image (`arch/targets.s`), copied to
 //! executable memory. That is all that makes a module for a probe: text that comes, has symbols of its own,
 //! and goes.
 

@@ -1,4 +1,4 @@
-//! Functions whose instructions the checks know, in each machine's assembly (`targets.s`).
+//! Functions whose instructions the checks know, in assembly (`arch/targets.s`, with each machine's instructions).
 
 /// Wraps an assembly function that is safe to call.
 macro_rules! target {

@@ -14,11 +14,14 @@ cfg_if::cfg_if! {
         pub use x86::X86 as Native;
     } else if #[cfg(target_arch = "aarch64")] {
         mod aarch64;
+        mod virt;
         pub use aarch64::Aarch64 as Native;
     } else if #[cfg(target_arch = "powerpc64")] {
+        mod asked;
         mod ppc64;
         pub use ppc64::Ppc64 as Native;
     } else if #[cfg(target_arch = "riscv64")] {
+        mod asked;
         mod riscv64;
         pub use riscv64::Riscv64 as Native;
     }
@@ -179,16 +182,24 @@ pub trait Machine: Paging {
     ///
     /// # Errors
     /// Why not.
-    fn check_watch(range: &WatchRange) -> Result<(), Refusal>;
-    /// Loads this CPU's watchpoint registers; interrupts are disabled.
-    fn load_watchpoints(ranges: &Ranges);
+    fn check_watch(_range: &WatchRange) -> Result<(), Refusal> {
+        Self::watchpoints().map(|_| ())
+    }
+    /// Loads this CPU's watchpoint registers, if it has any; interrupts are disabled.
+    fn load_watchpoints(_ranges: &Ranges) {}
 
     /// Saves the callee-saved registers on the running stack, its pointer in `from`, and goes on with the
     /// stack `to`.
     ///
     /// # Safety
     /// `to` was saved by this function or made by [`Machine::new_stack`], and nobody else uses it.
-    unsafe fn switch(from: *mut usize, to: usize);
+    unsafe fn switch(from: *mut usize, to: usize) {
+        unsafe extern "C" {
+            fn switch_stacks(from: *mut usize, to: usize);
+        }
+        // SAFETY: the caller's promise; the machine's `entry.s` has this function.
+        unsafe { switch_stacks(from, to) };
+    }
     /// Prepares a stack that ends at `top` so that [`Machine::switch`] to it calls
     /// [`crate::task::first_run`].
     ///
@@ -205,4 +216,14 @@ pub trait Machine: Paging {
     const TICKS: (u64, u64);
     /// Nanoseconds since some moment.
     fn now_ns() -> u64;
+}
+
+/// Leaves a CPU's `number` at the end of its first stack, where `secondary_start` reads it; returns the stack
+/// pointer.
+#[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
+fn stack_with(number: usize, stack_top: usize) -> usize {
+    let stack = stack_top - 16;
+    // SAFETY: the end of the stack, which nobody uses yet.
+    unsafe { core::ptr::with_exposed_provenance_mut::<usize>(stack).write_volatile(number) };
+    stack
 }

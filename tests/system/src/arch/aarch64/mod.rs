@@ -20,9 +20,8 @@ macro_rules! msr {
 }
 
 mod debug;
-mod gic;
 
-use super::{Interrupts, Ipi, Machine, Outcome, Paging, Regs};
+use super::{Interrupts, Ipi, Machine, Outcome, Paging, Regs, virt};
 use crate::cpu::Cpu;
 use crate::memory::Protection;
 use crate::task::{self, Task};
@@ -36,16 +35,13 @@ use probe_core::error::Refusal;
 global_asm!(
     include_str!("boot.s"),
     include_str!("entry.s"),
+    include_str!("../function.s"),
     include_str!("targets.s"),
-    include_str!("module.s")
+    include_str!("../targets.s")
 );
 
 /// The machine.
 pub struct Aarch64;
-
-const UART: usize = 0x0900_0000;
-const UART_FLAGS: usize = UART + 0x18;
-const UART_RECEIVE_EMPTY: u32 = 1 << 4;
 
 const SYNC: u32 = 1;
 const RESCHEDULE: u32 = 2;
@@ -114,21 +110,14 @@ impl Machine for Aarch64 {
     const RAM: (usize, usize) = (0x4000_0000, 0x4400_0000);
     const PAGE_FAULT: u32 = CLASS_DATA_ABORT as u32;
     const BREAKPOINT: u32 = CLASS_BREAKPOINT as u32;
-    const DEVICES: &'static [usize] = &[UART, gic::DISTRIBUTOR, gic::INTERFACE];
+    const DEVICES: &'static [usize] = &[virt::UART, virt::DISTRIBUTOR, virt::INTERFACE];
 
     fn put_byte(byte: u8) {
-        // SAFETY: the data register of the PL011; QEMU's is always ready.
-        unsafe { core::ptr::with_exposed_provenance_mut::<u32>(UART).write_volatile(byte.into()) };
+        virt::put_byte(byte);
     }
 
     fn take_byte() -> Option<u8> {
-        // SAFETY: a register of the PL011.
-        let flags = unsafe { core::ptr::with_exposed_provenance::<u32>(UART_FLAGS).read_volatile() };
-        if flags & UART_RECEIVE_EMPTY != 0 {
-            return None;
-        }
-        // SAFETY: as above.
-        Some(unsafe { core::ptr::with_exposed_provenance::<u32>(UART).read_volatile() } as u8)
+        virt::take_byte()
     }
 
     fn exit(outcome: Outcome) -> ! {
@@ -207,7 +196,7 @@ impl Machine for Aarch64 {
         msr!("vbar_el1", (&raw const vectors).addr() as u64);
         debug::init_cpu();
         Self::synchronise();
-        gic::init_cpu(TIMER);
+        virt::init_interrupts(TIMER);
         // From here on this CPU runs with debug exceptions, but for its traps.
         // SAFETY: they are handled.
         unsafe { asm!("msr daifclr, #8", options(nostack, preserves_flags)) };
@@ -218,10 +207,8 @@ impl Machine for Aarch64 {
         unsafe extern "C" {
             fn secondary_start();
         }
-        let stack = stack_top - 16;
-        // SAFETY: the end of the stack, which nobody uses yet. The other CPU reads it with its MMU and caches
-        // off.
-        unsafe { core::ptr::with_exposed_provenance_mut::<usize>(stack).write_volatile(number) };
+        let stack = super::stack_with(number, stack_top);
+        // It reads the number with its MMU and caches off.
         Self::clean_to_memory(stack);
         // SAFETY: PSCI starts the CPU at code made for that.
         unsafe {
@@ -234,7 +221,7 @@ impl Machine for Aarch64 {
         // What was written before must be seen by who is interrupted.
         // SAFETY: a barrier.
         unsafe { asm!("dsb ishst", options(nostack, preserves_flags)) };
-        gic::send(number, if ipi == Ipi::Sync { SYNC } else { RESCHEDULE });
+        virt::send_interrupt(number, if ipi == Ipi::Sync { SYNC } else { RESCHEDULE });
     }
 
     fn start_timer() {
@@ -276,14 +263,6 @@ impl Machine for Aarch64 {
 
     fn load_watchpoints(ranges: &Ranges) {
         debug::load(ranges);
-    }
-
-    unsafe fn switch(from: *mut usize, to: usize) {
-        unsafe extern "C" {
-            fn switch_stacks(from: *mut usize, to: usize);
-        }
-        // SAFETY: the caller's promise.
-        unsafe { switch_stacks(from, to) };
     }
 
     unsafe fn new_stack(top: usize) -> usize {
@@ -368,7 +347,7 @@ extern "C" fn aarch64_interrupt(_regs: &mut Regs) {
 }
 
 fn handle_interrupt() {
-    match gic::take() {
+    match virt::take_interrupt() {
         SYNC => trap::synchronise(),
         RESCHEDULE => trap::reschedule(),
         TIMER => {

@@ -81,5 +81,3 @@ END _Unwind_Resume
 FUNCTION rust_eh_personality
     trap
 END rust_eh_personality
-.purgem FUNCTION
-.purgem END

@@ -3,36 +3,30 @@
 
 mod hypervisor;
 
-use super::{Interrupts, Ipi, Machine, Outcome, Paging, Regs};
-use crate::cpu::{self, Cpu};
+use super::{Interrupts, Ipi, Machine, Outcome, Paging, Regs, asked};
+use crate::cpu::Cpu;
 use crate::memory::Protection;
 use crate::task::{self, Task};
 use crate::trap;
-use crate::watch::Ranges;
 use core::arch::{asm, global_asm};
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, Ordering};
 use hypervisor as hv;
+use probe_core::CodeAddr;
 use probe_core::arch::NativeArch;
 use probe_core::arch::SingleStep as _;
 use probe_core::error::Refusal;
-use probe_core::{CodeAddr, WatchRange};
 
 global_asm!(
     include_str!("function.s"),
     include_str!("boot.s"),
     include_str!("entry.s"),
     include_str!("mem.s"),
+    include_str!("targets.s"),
+    include_str!("../targets.s"),
     little = const cfg!(target_endian = "little") as i32,
     elfv1 = const cfg!(target_endian = "big") as i32,
 );
-global_asm!(
-    include_str!("function.s"),
-    include_str!("targets.s"),
-    elfv1 = const cfg!(target_endian = "big") as i32,
-);
-global_asm!(include_str!("module.s"));
 
 /// The machine.
 pub struct Ppc64;
@@ -262,15 +256,13 @@ impl Machine for Ppc64 {
         unsafe extern "C" {
             static secondary_start: u8;
         }
-        let stack = stack_top - 16;
-        // SAFETY: the end of the stack, which nobody uses yet.
-        unsafe { core::ptr::with_exposed_provenance_mut::<usize>(stack).write_volatile(number) };
+        let stack = super::stack_with(number, stack_top);
         let entry = (&raw const secondary_start).addr();
         hv::rtas(hv::RTAS_START_CPU, &[number as u32, entry as u32, stack as u32]);
     }
 
     fn send_ipi(number: usize, ipi: Ipi) {
-        PENDING[number].fetch_or(1 << ipi as u32, Ordering::SeqCst);
+        asked::ask(number, ipi);
         const PRIORITY: u64 = 4;
         hv::call(hv::H_IPI, [number as u64, PRIORITY, 0, 0]);
     }
@@ -309,20 +301,6 @@ impl Machine for Ppc64 {
             "pseries.no_watchpoints",
             "the hypervisor of this machine gives no data address watchpoint",
         ))
-    }
-
-    fn check_watch(_range: &WatchRange) -> Result<(), Refusal> {
-        Self::watchpoints().map(|_| ())
-    }
-
-    fn load_watchpoints(_ranges: &Ranges) {}
-
-    unsafe fn switch(from: *mut usize, to: usize) {
-        unsafe extern "C" {
-            fn switch_stacks(from: *mut usize, to: usize);
-        }
-        // SAFETY: the caller's promise.
-        unsafe { switch_stacks(from, to) };
     }
 
     unsafe fn new_stack(top: usize) -> usize {
@@ -411,9 +389,6 @@ fn install(vector: usize, stub: *const u32, len: usize, bits: &[(usize, u32)]) {
     unsafe { <Ppc64 as Machine>::Backend::publish(CodeAddr::new(vector), len * 4) };
 }
 
-/// Which [`Ipi`]s each CPU is to look at.
-static PENDING: [AtomicU32; cpu::MAX] = [const { AtomicU32::new(0) }; cpu::MAX];
-
 fn take_interrupt() {
     const IPI: u64 = 2;
     const NO_PRIORITY: u64 = 0xff;
@@ -423,13 +398,7 @@ fn take_interrupt() {
         hv::call(hv::H_IPI, [me as u64, NO_PRIORITY, 0, 0]);
     }
     hv::call(hv::H_EOI, [taken, 0, 0, 0]);
-    let pending = PENDING[me].swap(0, Ordering::SeqCst);
-    if pending & 1 << Ipi::Sync as u32 != 0 {
-        trap::synchronise();
-    }
-    if pending & 1 << Ipi::Reschedule as u32 != 0 {
-        trap::reschedule();
-    }
+    asked::answer();
 }
 
 /// A trap instruction.

@@ -26,23 +26,26 @@ macro_rules! csrw {
 
 mod sbi;
 
-use super::{Interrupts, Ipi, Machine, Outcome, Paging, Regs};
+use super::{Interrupts, Ipi, Machine, Outcome, Paging, Regs, asked};
 use crate::cpu::{self, Cpu};
 use crate::memory::Protection;
 use crate::task::{self, Task};
 use crate::trap;
-use crate::watch::Ranges;
 use core::arch::{asm, global_asm};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_arch_native::backend::regs::RA;
-use probe_core::WatchRange;
 use probe_core::error::Refusal;
 
 global_asm!(
     include_str!("boot.s"),
     include_str!("entry.s"),
+    include_str!("../function.s"),
+    // Instructions of four bytes, where the machine's file does not say otherwise.
+    ".option push",
+    ".option norvc",
     include_str!("targets.s"),
-    include_str!("module.s")
+    include_str!("../targets.s"),
+    ".option pop"
 );
 
 /// The machine.
@@ -66,9 +69,6 @@ const SPIE: u64 = 1 << 5;
 /// The hart that booted, written by the entry code. It is CPU 0, in whose place CPU `BOOT_HART` is hart 0.
 #[unsafe(no_mangle)]
 static BOOT_HART: AtomicUsize = AtomicUsize::new(0);
-
-/// Why each CPU's software interrupt was made pending: bits by [`Ipi`].
-static ASKED: [AtomicU32; cpu::MAX] = [const { AtomicU32::new(0) }; cpu::MAX];
 
 fn hart_of(cpu: usize) -> usize {
     let boot = BOOT_HART.load(Ordering::Relaxed);
@@ -170,7 +170,7 @@ impl Machine for Riscv64 {
         unsafe { asm!("wfi", options(nostack, preserves_flags)) };
         csrw!("csrc", "sip", 1 << SOFTWARE);
         // Whoever asks says so first: one whose interrupt went with this one is seen.
-        if ASKED[Self::this_cpu().number].load(Ordering::SeqCst) != 0 {
+        if asked::is_asked() {
             csrw!("csrs", "sip", 1 << SOFTWARE);
         }
         cpu::restore(interrupts);
@@ -242,14 +242,12 @@ impl Machine for Riscv64 {
         unsafe extern "C" {
             fn secondary_start();
         }
-        let stack = stack_top - 16;
-        // SAFETY: the end of the stack, which nobody uses yet.
-        unsafe { core::ptr::with_exposed_provenance_mut::<usize>(stack).write_volatile(number) };
+        let stack = super::stack_with(number, stack_top);
         sbi::start_hart(hart_of(number), secondary_start as *const () as usize, stack);
     }
 
     fn send_ipi(number: usize, ipi: Ipi) {
-        ASKED[number].fetch_or(1 << ipi as u32, Ordering::SeqCst);
+        asked::ask(number, ipi);
         // What was written before must be seen by who is interrupted.
         // SAFETY: a barrier.
         unsafe { asm!("fence rw, rw", options(nostack, preserves_flags)) };
@@ -276,20 +274,6 @@ impl Machine for Riscv64 {
 
     fn watchpoints() -> Result<usize, Refusal> {
         Err(Refusal::unsupported("smode.no_watchpoints", "the debug triggers belong to machine mode"))
-    }
-
-    fn check_watch(_range: &WatchRange) -> Result<(), Refusal> {
-        Self::watchpoints().map(|_| ())
-    }
-
-    fn load_watchpoints(_ranges: &Ranges) {}
-
-    unsafe fn switch(from: *mut usize, to: usize) {
-        unsafe extern "C" {
-            fn switch_stacks(from: *mut usize, to: usize);
-        }
-        // SAFETY: the caller's promise.
-        unsafe { switch_stacks(from, to) };
     }
 
     unsafe fn new_stack(top: usize) -> usize {
@@ -352,14 +336,7 @@ extern "C" fn riscv64_interrupt(_regs: &mut Regs, cause: u64) {
     match cause as u32 {
         SOFTWARE => {
             csrw!("csrc", "sip", 1 << SOFTWARE);
-            let asked = ASKED[Riscv64::this_cpu().number].swap(0, Ordering::SeqCst);
-            if asked & 1 << Ipi::Sync as u32 != 0 {
-                trap::synchronise();
-            }
-            // Last: another task may go on.
-            if asked & 1 << Ipi::Reschedule as u32 != 0 {
-                trap::reschedule();
-            }
+            asked::answer();
         }
         TIMER => {
             Riscv64::start_timer();

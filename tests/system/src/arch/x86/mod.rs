@@ -26,8 +26,9 @@ use probe_core::error::Refusal;
 global_asm!(
     include_str!("boot64.s"),
     include_str!("entry64.s"),
+    include_str!("../function.s"),
     include_str!("targets64.s"),
-    include_str!("module64.s"),
+    include_str!("../targets.s"),
     options(att_syntax)
 );
 #[cfg(target_arch = "x86")]
@@ -35,8 +36,9 @@ global_asm!(
     include_str!("boot32.s"),
     include_str!("entry32.s"),
     include_str!("mem32.s"),
+    include_str!("../function.s"),
     include_str!("targets32.s"),
-    include_str!("module32.s"),
+    include_str!("../targets.s"),
     options(att_syntax)
 );
 #[cfg(target_arch = "x86_64")]
@@ -343,14 +345,6 @@ impl Machine for X86 {
 
     fn load_watchpoints(ranges: &Ranges) {
         debug::load(ranges);
-    }
-
-    unsafe fn switch(from: *mut usize, to: usize) {
-        unsafe extern "C" {
-            fn switch_stacks(from: *mut usize, to: usize);
-        }
-        // SAFETY: the caller's promise.
-        unsafe { switch_stacks(from, to) };
     }
 
     unsafe fn new_stack(top: usize) -> usize {
