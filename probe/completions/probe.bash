@@ -103,7 +103,7 @@ _probe() {
             return 0
             ;;
         probe__subcmd__trace)
-            opts="-p -f -o -h --probe --follow --output --format --no-events --no-jumps --duration --buffer --on-full --runner --color --help"
+            opts="-p -f -o -h --probe --if --follow --output --format --no-events --no-jumps --duration --buffer --on-full --runner --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -114,6 +114,10 @@ _probe() {
                     return 0
                     ;;
                 -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --if)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

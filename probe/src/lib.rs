@@ -9,6 +9,8 @@ mod agent;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod def;
+#[cfg(feature = "cli")]
+mod filter;
 pub mod wire;
 
 use probe_core::arch::{Arch, Regs};

@@ -20,7 +20,7 @@ impl Array {
     pub fn new(len: usize, value_len: usize) -> Result<Self, NoMemory> {
         let value_words = value_len.div_ceil(8);
         // An address has 40 bits for it.
-        let words = len.checked_mul(value_words).filter(|&words| words >> 32 == 0).ok_or(NoMemory)?;
+        let words = len.checked_mul(value_words).filter(|&words| words as u64 >> 32 == 0).ok_or(NoMemory)?;
         Ok(Self { lines: Lines::new(1, words)?, len, value_words })
     }
 

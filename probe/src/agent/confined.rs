@@ -34,9 +34,14 @@ pub(super) fn start() {
     }
 }
 
+/// Whether the kernel must not be asked.
+pub(super) fn is_confined() -> bool {
+    IS_CONFINED.load(Ordering::Relaxed)
+}
+
 /// The name that the calling thread goes by.
 pub(super) fn thread_name() -> [u8; 16] {
-    if !IS_CONFINED.load(Ordering::Relaxed) {
+    if !is_confined() {
         return ask_name();
     }
     let mut name = [0; 16];

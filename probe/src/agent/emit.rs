@@ -8,6 +8,7 @@
 use super::clock;
 use super::fetch::{Plan, Scene};
 use super::process::{self, Agent};
+use super::rule::{Rule, Verdict, Whose};
 use crate::def::MAX_ARGUMENT;
 use crate::wire::{Counters as Shared, Durations, EVENT_HEAD, Kind, Owner, Reservation, Ring};
 use probe_core::Counters;
@@ -24,6 +25,8 @@ pub(super) struct Point {
     pub(super) counters: &'static Shared,
     pub(super) durations: Option<&'static Durations>,
     pub(super) plans: Box<[Plan]>,
+    /// What decides whether a hit counts.
+    pub(super) rule: Option<&'static Rule>,
     /// The most bytes of an event.
     pub(super) most: usize,
     /// Which arguments are kept from the entry to the return, one bit each.
@@ -59,8 +62,11 @@ impl Point {
         let Some((process, child)) = self.whose().filter(|_| !process::is_muted()) else { return };
         self.counters.hits.fetch_add(1, Ordering::Relaxed);
         self.publish(hit.counters());
+        let scene = Scene { regs: hit.regs(), memory: &hit.memory(), entry: None, return_value: None };
+        if !self.passes(&scene, Whose { process, child, took_ns: 0 }) {
+            return;
+        }
         if let Some(open) = self.open(process, child) {
-            let scene = Scene { regs: hit.regs(), memory: &hit.memory(), entry: None, return_value: None };
             self.send(open, clock::now_ns(), 0, &scene);
         }
     }
@@ -84,7 +90,8 @@ impl Point {
     /// The return of a call.
     pub(super) fn leave(&self, ret: &Return<'_, Native>, entered: &Entered) {
         let Some((process, child)) = self.whose() else { return };
-        let open = self.open(process, child);
+        // An event is open before its time is taken; one that is still to be judged takes its own time then.
+        let open = if self.rule.is_none() { self.open(process, child) } else { None };
         let now_ns = clock::now_ns();
         let duration_ns = now_ns.saturating_sub(entered.started_ns);
         if process != entered.process {
@@ -93,17 +100,41 @@ impl Point {
         }
         self.counters.hits.fetch_add(1, Ordering::Relaxed);
         self.publish(ret.counters());
+        let scene = Scene {
+            regs: ret.regs(),
+            memory: &ret.memory(),
+            entry: Some(&entered.arguments),
+            return_value: Some(ret.value()),
+        };
+        if !self.passes(&scene, Whose { process, child, took_ns: duration_ns }) {
+            return;
+        }
         if let Some(durations) = self.durations {
             durations.record(duration_ns);
         }
-        if let Some(open) = open {
-            let scene = Scene {
-                regs: ret.regs(),
-                memory: &ret.memory(),
-                entry: Some(&entered.arguments),
-                return_value: Some(ret.value()),
-            };
+        let open = match (open, self.rule) {
+            (None, Some(_)) => self.open(process, child).map(|open| (open, clock::now_ns())),
+            (open, _) => open.map(|open| (open, now_ns)),
+        };
+        if let Some((open, now_ns)) = open {
             self.send(open, now_ns, duration_ns, &scene);
+        }
+    }
+
+    /// Whether a hit counts; without a rule each does.
+    #[inline]
+    fn passes<M: Memory>(&self, scene: &Scene<'_, M>, whose: Whose) -> bool {
+        let Some(rule) = self.rule else { return true };
+        match rule.judge(&self.plans, scene, whose) {
+            Verdict::Passed => {
+                self.counters.passed.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            Verdict::Unjudged => {
+                self.counters.unjudged.fetch_add(1, Ordering::Relaxed);
+                false
+            }
+            Verdict::Failed => false,
         }
     }
 

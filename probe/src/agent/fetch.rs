@@ -86,6 +86,47 @@ impl Plan {
         }
     }
 
+    /// The value as a number of 64 bits; `None` for what is none, or cannot be read.
+    #[inline]
+    pub(super) fn number<M: Memory>(&self, scene: &Scene<'_, M>) -> Option<u64> {
+        let scalar = self.argument.ty.scalar;
+        let word = match self.value(scene).ok()? {
+            Value::Plain(word) => word as u64,
+            Value::At(addr) => read_number(scene.memory, addr, scalar.bytes())?,
+        };
+        let unused = 64 - 8 * scalar.bytes() as u32;
+        Some(match scalar {
+            Scalar::Signed(_) => {
+                (word.cast_signed().wrapping_shl(unused).wrapping_shr(unused)).cast_unsigned()
+            }
+            Scalar::Bits(bits) => bits.of(word),
+            Scalar::String => return None,
+            _ => word.wrapping_shl(unused).wrapping_shr(unused),
+        })
+    }
+
+    /// The text, in `room` or as the definition has it; `None` for what is none, or cannot be read.
+    pub(super) fn text<'a, M: Memory>(
+        &'a self,
+        scene: &Scene<'_, M>,
+        room: &'a mut [u8],
+    ) -> Option<&'a [u8]> {
+        match (&self.argument.fetch.source, self.argument.ty.scalar) {
+            (Source::Text(text), _) => Some(text.as_bytes()),
+            (Source::Comm, _) => {
+                let (room, _) = room.split_first_chunk_mut()?;
+                *room = super::confined::thread_name();
+                room.split(|&byte| byte == 0).next()
+            }
+            (_, Scalar::String) => {
+                let (Value::Plain(addr) | Value::At(addr)) = self.value(scene).ok()?;
+                let len = read_string(scene.memory, addr, room)?;
+                room.get(..len)
+            }
+            _ => None,
+        }
+    }
+
     fn put_value<M: Memory>(
         &self,
         scene: &Scene<'_, M>,
@@ -176,6 +217,30 @@ enum Value {
 
 fn read_word<M: Memory>(memory: &M, addr: usize) -> Result<usize, Fault> {
     memory.read_usize(addr).map_err(|_| Fault)
+}
+
+/// A number of up to eight bytes in memory.
+fn read_number<M: Memory>(memory: &M, addr: usize, len: usize) -> Option<u64> {
+    let mut bytes = [0; 8];
+    let window = if cfg!(target_endian = "little") { bytes.get_mut(..len) } else { bytes.get_mut(8 - len..) };
+    memory.read(addr, window?).ok()?;
+    Some(u64::from_ne_bytes(bytes))
+}
+
+/// Reads the bytes at an address up to a NUL, or as many as there is room for; returns how many.
+fn read_string<M: Memory>(memory: &M, addr: usize, room: &mut [u8]) -> Option<usize> {
+    let (mut len, mut chunk) = (0, FIRST_READ);
+    while len < room.len() {
+        let at = addr.wrapping_add(len);
+        let wanted = chunk.min(room.len() - len).min(PAGE - at % PAGE);
+        let part = room.get_mut(len..len + wanted)?;
+        memory.read(at, part).ok()?;
+        if let Some(end) = part.iter().position(|&byte| byte == 0) {
+            return Some(len + end);
+        }
+        (len, chunk) = (len + wanted, PAGE);
+    }
+    Some(len)
 }
 
 /// Appends the low `len` bytes of a word.

@@ -10,7 +10,7 @@
 //!
 //! In the order of reading: [`start`] the constructor · [`places`] definitions to places · [`plant`] places
 //! to probes · [`later`] objects that come later · [`objects`] the loaded objects · [`emit`] handlers ·
-//! [`fetch`] values · [`process`] this process, its threads, their rings · [`clock`] the time · [`hooks`]
+//! [`fetch`] values · [`rule`] conditions · [`process`] this process, its threads, their rings · [`clock`] the time · [`hooks`]
 //! interposed functions · [`confined`] programs that forbid themselves system calls · [`lent`] children in
 //! their parent's memory · [`exec`] programs executed in place · [`debuggers`] children that ask to be
 //! debugged · [`trial`] the outcome of a system call, known before it is made · [`masks`] functions that must
@@ -34,6 +34,7 @@ mod places;
 mod plant;
 mod process;
 mod quiet;
+mod rule;
 mod runner;
 mod start;
 mod trial;

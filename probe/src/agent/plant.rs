@@ -5,6 +5,7 @@ use super::fetch::Plan;
 use super::masks;
 use super::places::{Target, reason, sentence};
 use super::process::{self, Agent, Reporter};
+use super::rule;
 use crate::def::{Definition, Kind, MAX_ARGUMENT, Source};
 use crate::wire::{Meta, Point as PointRecord};
 use probe_core::host::Host;
@@ -183,14 +184,16 @@ fn build(agent: &'static Agent, definitions: &[Definition], targets: &[Target]) 
         } else {
             None
         };
+        let rule = rule::of(target.definition);
         let point: &'static Point = Box::leak(Box::new(Point {
             agent,
             number: NEXT_POINT.fetch_add(1, Ordering::Relaxed),
             counters: agent.region.counters(counters).ok_or_else(full)?,
             durations: durations.and_then(|offset| agent.region.durations(offset)),
             most: Point::most_of(&plans),
-            entry_arguments: entry_arguments(&plans),
+            entry_arguments: entry_arguments(plans.iter().chain(rule.iter().flat_map(|rule| &rule.extras))),
             plans,
+            rule,
             published: Published::default(),
             offsets: (counters, durations.unwrap_or(u32::MAX)),
         }));
@@ -201,9 +204,9 @@ fn build(agent: &'static Agent, definitions: &[Definition], targets: &[Target]) 
 }
 
 /// The arguments that must be kept from the entry, one bit each.
-fn entry_arguments(plans: &[Plan]) -> u32 {
+fn entry_arguments<'a>(plans: impl Iterator<Item = &'a Plan>) -> u32 {
     const { assert!(MAX_ARGUMENT <= 32) };
-    plans.iter().filter_map(Plan::entry_argument).fold(0, |bits, index| bits | 1 << index)
+    plans.filter_map(Plan::entry_argument).fold(0, |bits, index| bits | 1 << index)
 }
 
 /// The address of a symbol: data first, then code.

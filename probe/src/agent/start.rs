@@ -11,11 +11,12 @@
 use super::places::targets_of;
 use super::plant::{self, Unusable};
 use super::process::{self, Agent, Reporter};
+use super::rule::{self, Rule};
 use super::{
     clock, confined, debuggers, environment, exec, hooks, later, lent, masks, objects, quiet, runner,
 };
 use crate::def::Definition;
-use crate::wire::{Meta, Region};
+use crate::wire::{Meta, Plan, Region};
 use probe_host_linux::{Indirect, probes};
 use std::ffi::{c_char, c_int};
 
@@ -174,14 +175,18 @@ fn plant_all(
     Ok(())
 }
 
-/// The definitions, as the command has checked them already.
+/// The definitions, as the command has checked them already; their rules are known from here on.
 fn definitions(agent: &Agent) -> Result<Vec<Definition>, String> {
-    let texts = agent.region.config().split(|&byte| byte == 0);
-    let parse = |text: &[u8]| {
-        let text = std::str::from_utf8(text).map_err(|error| error.to_string())?;
-        Definition::parse(text, plant::registers()).map_err(|error| error.sentence)
-    };
-    texts.map(parse).collect()
+    let plans = Plan::decode_all(agent.region.config()).ok_or("the plans of the probes are garbled")?;
+    let (mut definitions, mut rules) = (Vec::with_capacity(plans.len()), Vec::with_capacity(plans.len()));
+    for Plan { definition, rule } in plans {
+        let definition =
+            Definition::parse(&definition, plant::registers()).map_err(|error| error.sentence)?;
+        rules.push(rule.map(|rule| Rule::new(rule, &definition, plant::registers())).transpose()?);
+        definitions.push(definition);
+    }
+    rule::start(rules);
+    Ok(definitions)
 }
 
 /// Tells the command why, and ends the process before its `main`.

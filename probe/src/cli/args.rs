@@ -3,7 +3,7 @@
 //! Documentation of arguments is what `--help` shows: brackets in it are no links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -47,6 +47,7 @@ TYPE      u8 u16 u32 u64 s8 … s64 x8 … x64 char string ustring symbol
 /// What people begin with, for `--help` and the manual.
 pub(super) const EXAMPLES: &str = "  probe trace -p 'p libc:opendir path=$arg1:string' -- ls -R /usr
   probe trace -p 'r libc:malloc $arg1:u64' --no-events -- python3 -c ''
+  probe trace -p 'r libc:open* path=$arg1:string' --if '$retval < 0' -- ls
   probe trace -f -p 'p libc:write $arg1:s32' -o out.txt -- sh -c 'ls|sort'";
 
 #[derive(Debug, Args)]
@@ -58,6 +59,15 @@ pub(super) struct Trace {
     /// itself calls before that, and the resolvers of indirect functions, run before the probes are there.
     #[arg(short = 'p', long = "probe", value_name = "DEF", required = true, allow_hyphen_values = true)]
     pub(super) probes: Vec<String>,
+    /// Only hits for which this holds, such as 'size >= 1M && $took > 20us'.
+    ///
+    /// It belongs to the probe before it, or, before the first one, to all. Of several all have to hold. It is run in the
+    /// hit; what does not pass costs no event. See CONDITIONS in probe-trace(1).
+    #[arg(long = "if", value_name = "EXPRESSION", allow_hyphen_values = true)]
+    pub(super) conditions: Vec<String>,
+    /// Probes and what belongs to them, as they were typed.
+    #[arg(skip)]
+    pub(super) clauses: Vec<Clause>,
     /// Follow forked children, too, and the programs that they execute.
     ///
     /// A program that the traced process executes in its own place is always followed. With -f, definitions whose
@@ -104,6 +114,15 @@ pub(super) struct Trace {
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub(super) program: Vec<OsString>,
+}
+
+/// A probe, or an option that belongs to one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Clause {
+    /// `-p DEF`.
+    Probe(String),
+    /// `--if EXPRESSION`.
+    If(String),
 }
 
 /// 64-bit machines have address space for large rings.
@@ -168,7 +187,30 @@ pub(super) enum Color {
 
 /// Parses this process' arguments.
 pub(super) fn parse() -> Result<Cli, clap::Error> {
-    Cli::try_parse()
+    parse_from(std::env::args_os())
+}
+
+fn parse_from(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
+    let matches = Cli::command().try_get_matches_from(words)?;
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    if let (Command::Trace(trace), Some(matches)) = (&mut cli.command, matches.subcommand_matches("trace")) {
+        trace.clauses = clauses(matches);
+    }
+    Ok(cli)
+}
+
+/// Probes and their options in the order of the command line.
+fn clauses(matches: &ArgMatches) -> Vec<Clause> {
+    let mut all: Vec<(usize, Clause)> = Vec::new();
+    let mut add = |name: &str, clause: fn(String) -> Clause| {
+        let values = matches.get_many::<String>(name).into_iter().flatten();
+        let places = matches.indices_of(name).into_iter().flatten();
+        all.extend(places.zip(values).map(|(at, value)| (at, clause(value.clone()))));
+    };
+    add("probes", Clause::Probe);
+    add("conditions", Clause::If);
+    all.sort_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, clause)| clause).collect()
 }
 
 /// `10`, `1.5s`, `200ms`, `2m`, `1h`.
@@ -206,7 +248,6 @@ fn size(text: &str) -> Result<usize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
     use rstest::rstest;
 
     #[test]
@@ -237,6 +278,18 @@ mod tests {
     #[case("4X", None)]
     fn sizes(#[case] text: &str, #[case] bytes: Option<usize>) {
         assert_eq!(size(text).ok(), bytes);
+    }
+
+    #[test]
+    fn probes_and_their_options_keep_their_order() {
+        let words = [
+            "probe", "trace", "--if=a", "-p", "p f", "--if", "-1 < b", "-p", "p g", "--if", "c", "ls", "--if",
+        ];
+        let Command::Trace(trace) = parse_from(words).unwrap().command else { panic!("not trace") };
+        let condition = |text: &str| Clause::If(text.into());
+        let probe = |text: &str| Clause::Probe(text.into());
+        let want = [condition("a"), probe("p f"), condition("-1 < b"), probe("p g"), condition("c")];
+        assert_eq!(trace.clauses, want);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::learned::{Learned, Planted, Running};
 use super::losses::Losses;
 use super::open::FileId;
 use super::pending::{self, Pending};
+use super::query::Query;
 use super::summary::Summary;
 use super::symbols::Symbols;
 use super::value::Symbolize;
@@ -116,15 +117,10 @@ pub(super) fn now_ns() -> u64 {
 }
 
 impl Consumer {
-    pub(super) fn new(
-        region: Region,
-        region_id: FileId,
-        definitions: Vec<Definition>,
-        sink: Box<dyn Sink>,
-    ) -> Self {
+    pub(super) fn new(region: Region, region_id: FileId, queries: Vec<Query>, sink: Box<dyn Sink>) -> Self {
         Self {
             reader: Reader::new(region),
-            learned: Learned::new(definitions),
+            learned: Learned::new(queries),
             sink,
             started_ns: now_ns(),
             horizon_ns: 0,
@@ -260,7 +256,7 @@ impl Consumer {
         if self.sink_failed.is_some() {
             return;
         }
-        let definition = &self.learned.definitions[planted.definition];
+        let definition = &self.learned.queries[planted.definition].definition;
         let resolver = Resolver { image, pid: event.pid, symbols: &self.symbols };
         let shown = show(&event, comm, planted, definition, self.started_ns, &resolver);
         if let Err(error) = self.sink.event(&shown) {

@@ -119,6 +119,10 @@ fn row(row: &Row) -> Json {
         "abandoned": row.abandoned,
         "dropped_events": row.dropped,
     });
+    if let Some(judged) = row.judged {
+        object["passed"] = judged.passed.into();
+        object["unjudged"] = judged.unjudged.into();
+    }
     if let Some(durations) = row.durations.as_ref().filter(|durations| durations.count > 0) {
         object["duration_ns"] = json!({
             "count": durations.count,

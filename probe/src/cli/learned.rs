@@ -5,6 +5,7 @@
 //! before the program has run.
 
 use super::foreign::Foreign;
+use super::query::Query;
 use super::summary::{self, Row};
 use super::symbols::{MappedId, NamedFile};
 use crate::def::{DefError, Definition, Kind as DefKind};
@@ -43,7 +44,7 @@ type Refused = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 /// What is known.
 pub(super) struct Learned {
-    pub(super) definitions: Vec<Definition>,
+    pub(super) queries: Vec<Query>,
     /// The first program that has started.
     pub(super) program: Option<String>,
     pub(super) failure: Option<DefError>,
@@ -58,9 +59,9 @@ pub(super) struct Learned {
 }
 
 impl Learned {
-    pub(super) fn new(definitions: Vec<Definition>) -> Self {
+    pub(super) fn new(queries: Vec<Query>) -> Self {
         Self {
-            definitions,
+            queries,
             program: None,
             failure: None,
             is_ready: false,
@@ -101,16 +102,15 @@ impl Learned {
             }
             Meta::Point(image, point) => self.keep_point(image, point)?,
             Meta::Refused { definition, symbol, reason, .. } => {
-                let definition = self.definitions.get(definition as usize)?;
-                let reasons = self.refused.entry(definition.text.clone()).or_default();
+                let query = self.queries.get(definition as usize)?;
+                let reasons = self.refused.entry(query.definition.text.clone()).or_default();
                 reasons.entry(reason).or_default().insert(symbol);
             }
             Meta::Failed { definition, span, sentence, .. } => {
                 if self.is_ready {
                     return None;
                 }
-                let text =
-                    self.definitions.get(definition as usize).map_or("", |definition| &definition.text);
+                let text = self.queries.get(definition as usize).map_or("", |query| &query.definition.text);
                 let error = DefError::new(text, (span.0 as usize, span.1 as usize), sentence);
                 self.failure.get_or_insert(error);
             }
@@ -138,7 +138,7 @@ impl Learned {
 
     fn keep_point(&mut self, image: Image, point: Point) -> Option<()> {
         let definition = point.definition as usize;
-        let of = self.definitions.get(definition)?;
+        let of = &self.queries.get(definition)?.definition;
         let image = self.images.entry(image).or_default();
         if image.points.contains_key(&point.point) {
             return None;
@@ -157,12 +157,11 @@ impl Learned {
         let mut rows: BTreeMap<(usize, String, String), Row> = BTreeMap::new();
         for planted in self.images.values().flat_map(|image| image.points.values()) {
             let point = &planted.point;
-            let definition = &self.definitions[planted.definition];
+            let query = &self.queries[planted.definition];
             let symbol = place_name(point);
             let key = (planted.definition, point.object.clone(), symbol.clone());
-            let row = rows
-                .entry(key)
-                .or_insert_with(|| Row::new(&planted.name, definition, &point.object, &symbol));
+            let row =
+                rows.entry(key).or_insert_with(|| Row::new(&planted.name, query, &point.object, &symbol));
             if let Some(counts) = reader.counts(point.counters) {
                 row.add(&counts);
             }
@@ -171,8 +170,8 @@ impl Learned {
             }
         }
         let is_planted: HashSet<usize> = rows.keys().map(|(definition, ..)| *definition).collect();
-        let never = self.definitions.iter().enumerate().filter(|(index, _)| !is_planted.contains(index));
-        let never = never.map(|(_, definition)| Foreign::new(definition.text.clone())).collect();
+        let never = self.queries.iter().enumerate().filter(|(index, _)| !is_planted.contains(index));
+        let never = never.map(|(_, query)| Foreign::new(query.definition.text.clone())).collect();
         (rows.into_values().collect(), never)
     }
 
@@ -214,7 +213,8 @@ mod tests {
     use super::*;
 
     fn learned() -> Learned {
-        Learned::new(vec![Definition::parse("p f", &[]).unwrap()])
+        let definition = Definition::parse("p f", &[]).unwrap();
+        Learned::new(vec![Query { definition, is_filtered: false }])
     }
 
     fn started(image: Image) -> Meta {

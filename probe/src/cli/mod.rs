@@ -22,6 +22,7 @@ mod open;
 mod pages;
 mod pending;
 mod program;
+mod query;
 mod status;
 mod style;
 mod summary;

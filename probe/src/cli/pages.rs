@@ -28,6 +28,7 @@ pub(super) fn sections(name: &str) -> Vec<Section> {
         "probe" => vec![exit_status(), environment(), see_also()],
         "probe-trace" => vec![
             ("PROBE DEFINITIONS", definitions()),
+            ("CONDITIONS", conditions()),
             ("EVENTS", events()),
             ("SUMMARY", summary()),
             ("JSON", json()),
@@ -79,6 +80,40 @@ fn definitions() -> Vec<Piece> {
     all
 }
 
+fn conditions() -> Vec<Piece> {
+    let mut all = vec![Text(
+        "The EXPRESSION of --if is run in the traced thread at each hit. A hit that does not pass is in HITS, and has no event and no time in the summary. An --if belongs to the probe before it; before the first probe it belongs to all. Of several all have to hold. It is made of, from what binds least:",
+    )];
+    all.extend(items(&[
+        ("A || B, A && B", "Either, or both. B is not looked at where A decides. A number that is not 0 is true."),
+        (
+            "A == B, !=, <, <=, >, >=",
+            "Comparisons of numbers as numbers, whatever their types: -1 is below every number without a sign. Texts know == and !=.",
+        ),
+        ("TEXT ~ \"PATTERN\", !~", "Whether the whole of a text matches a shell-style pattern (* ? [a-z] [!a-z])."),
+        ("A | B, A ^ B, A & B, A << B, A >> B", "Bits. They bind more than comparisons: flags & 4 == 4 is (flags & 4) == 4."),
+        (
+            "A + B, A - B, A * B, A / B, A % B",
+            "Numbers of 64 bits, which wrap; signed if one of them is, or for a difference. What is divided by 0 gives 0, and itself as the remainder.",
+        ),
+        ("!A, -A, (A)", "Not; the number below zero; first of all."),
+        ("NAME", "The argument that the definition fetches under that name: a number, or a text if its type is string."),
+        (
+            "$retval, $argN, each with :TYPE",
+            "Also without being fetched. Without a type: as the definition fetches it with one; else $retval is an int or a long, whichever is negative, and $argN has the machine's width and no sign. A value of 32 bits without sign from 2G to 4G needs $retval:u32.",
+        ),
+        ("$took", "How long the call took, in nanoseconds, for r and %return."),
+        ("$pid, $tid, $cpu", "The process, the thread, the processor. $cpu asks the kernel at each hit, and passes nowhere in a program that confines itself by seccomp."),
+        ("$comm", "The thread's name, a text. It is asked of the kernel at each hit."),
+        ("12, 0x1f, 017, 'a'", "Numbers, as in C. K M G T (also KiB …) are powers of 1024; ns us ms s are nanoseconds; 1.5ms is a number, too."),
+        ("\"TEXT\"", "With C's escapes, \\\\ and \\x00 to \\xff among them. The first 1024 bytes of a text count."),
+    ]));
+    all.push(Text(
+        "What needs memory that cannot be read does not pass; the summary says how often that was.",
+    ));
+    all
+}
+
 fn events() -> Vec<Piece> {
     let mut all =
         vec![Text("One line for each hit or return, in order of time over all threads and processes.")];
@@ -101,6 +136,7 @@ fn summary() -> Vec<Piece> {
     )];
     all.extend(items(&[
         ("HITS", "How often the place was executed, or the function returned, with the probe's handler."),
+        ("PASSED", "For how many of them the conditions of --if held. Events and times are of these."),
         (
             "NESTED",
             "Hits that came while the same thread was handling another one. The program went on as always, but they are not in HITS and have no event.",
@@ -157,7 +193,7 @@ fn json() -> Vec<Piece> {
         ("never_planted", "The definitions that were planted nowhere."),
         (
             "probes",
-            "A row for each place: event, object, symbol, hits, missed_nested (NESTED), missed_pool (NO ROOM), abandoned, dropped_events, and for a return probe with hits duration_ns with count, sum, min, median, p99 and max.",
+            "A row for each place: event, object, symbol, hits, missed_nested (NESTED), missed_pool (NO ROOM), abandoned, dropped_events, with --if passed and unjudged (hits whose condition needed what could not be read), and for a return probe with hits duration_ns with count, sum, min, median, p99 and max.",
         ),
     ]));
     all.push(Lines("  jq -r 'select(.type == \"event\") | [.comm, .args.path] | @tsv'"));

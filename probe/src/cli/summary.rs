@@ -2,8 +2,8 @@
 
 use super::foreign::Foreign;
 use super::losses::Loss;
+use super::query::Query;
 use super::style::{Role, Style, time};
-use crate::def::Definition;
 use crate::wire::{BUCKETS, Counts, Histogram, bucket_bounds};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -29,8 +29,19 @@ pub(super) struct Row {
     pub(super) abandoned: u64,
     /// Events that found no room in a ring.
     pub(super) dropped: u64,
-    /// Durations, for a return probe.
+    /// Hits for which the condition held, and those for which it could not be told; where there is one.
+    pub(super) judged: Option<Judged>,
+    /// Durations of those, for a return probe.
     pub(super) durations: Option<Histogram>,
+}
+
+/// What a condition has decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Judged {
+    /// Hits for which it held.
+    pub(super) passed: u64,
+    /// Hits for which it could not be told.
+    pub(super) unjudged: u64,
 }
 
 /// For each definition's text and each reason: the functions that were refused.
@@ -69,12 +80,14 @@ impl Summary {
 
 impl Row {
     /// The row of a definition's place, without counts.
-    pub(super) fn new(name: &str, definition: &Definition, object: &str, symbol: &str) -> Self {
+    pub(super) fn new(name: &str, query: &Query, object: &str, symbol: &str) -> Self {
+        let definition = &query.definition;
         Self {
             name: Foreign::new(name.to_owned()),
             object: Foreign::new(object.to_owned()),
             symbol: Foreign::new(symbol.to_owned()),
             from_pattern: matches!(definition.place, crate::def::Place::Glob(_)),
+            judged: query.is_filtered.then(Judged::default),
             durations: definition.is_return().then(Histogram::default),
             ..Self::default()
         }
@@ -88,6 +101,10 @@ impl Row {
         add(&mut self.missed_pool, counts.missed_pool);
         add(&mut self.abandoned, counts.abandoned);
         add(&mut self.dropped, counts.dropped);
+        if let Some(judged) = &mut self.judged {
+            add(&mut judged.passed, counts.passed);
+            add(&mut judged.unjudged, counts.unjudged);
+        }
     }
 
     fn is_silent(&self) -> bool {
@@ -135,14 +152,21 @@ fn count(n: u64, what: &str) -> String {
 fn table(out: &mut String, summary: &Summary, style: Style) {
     let shown: Vec<&Row> = summary.rows.iter().filter(|row| !(row.from_pattern && row.is_silent())).collect();
     let timed = shown.iter().any(|row| row.durations.is_some());
-    let mut head = vec!["EVENT", "HITS", "NESTED", "NO ROOM", "ABANDONED", "DROPPED"];
+    let judged = shown.iter().any(|row| row.judged.is_some());
+    let mut head = vec!["EVENT", "HITS"];
+    head.extend(judged.then_some("PASSED"));
+    let bad = head.len()..head.len() + 4;
+    head.extend(["NESTED", "NO ROOM", "ABANDONED", "DROPPED"]);
     if timed {
         head.extend(["MIN", "MEDIAN", "P99", "MAX"]);
     }
     let mut lines: Vec<Vec<String>> = vec![head.into_iter().map(str::to_owned).collect()];
     for row in &shown {
-        let counts = [row.hits, row.missed_nested, row.missed_pool, row.abandoned, row.dropped];
-        let mut line = vec![row.name.shown().to_string()];
+        let mut line = vec![row.name.shown().to_string(), row.hits.to_string()];
+        if judged {
+            line.push(row.judged.map(|judged| judged.passed.to_string()).unwrap_or_default());
+        }
+        let counts = [row.missed_nested, row.missed_pool, row.abandoned, row.dropped];
         line.extend(counts.iter().map(u64::to_string));
         if timed {
             line.extend(times(row.durations.as_ref()));
@@ -158,7 +182,7 @@ fn table(out: &mut String, summary: &Summary, style: Style) {
             if column == 0 {
                 let role = if number == 0 { Role::Head } else { Role::Name };
                 let _ = write!(shown_line, "{}", style.paint(role, format!("{cell:<width$}")));
-            } else if number > 0 && (2..=5).contains(&column) && cell != "0" {
+            } else if number > 0 && bad.contains(&column) && cell != "0" {
                 let _ = write!(shown_line, "  {}", style.paint(Role::Bad, format!("{cell:>width$}")));
             } else {
                 let _ = write!(shown_line, "  {cell:>width$}");
@@ -227,6 +251,19 @@ fn task(loss: &Loss) -> String {
     }
 }
 
+/// Hits whose condition could not be told.
+fn unjudged(out: &mut String, summary: &Summary, style: Style) {
+    for row in &summary.rows {
+        let unjudged = row.judged.map_or(0, |judged| judged.unjudged);
+        if unjudged > 0 {
+            let hint = "something that its condition needs could not be read";
+            let unjudged = count(unjudged, "hit");
+            let sentence = format!("{unjudged} of {} did not pass: {hint}", row.name.shown());
+            let _ = writeln!(out, "{}", style.paint(Role::Bad, sentence));
+        }
+    }
+}
+
 /// What else must not stay unsaid.
 fn remarks(out: &mut String, summary: &Summary, style: Style) {
     for (definition, reasons) in &summary.refused {
@@ -252,6 +289,7 @@ fn remarks(out: &mut String, summary: &Summary, style: Style) {
             style.paint(Role::Bad, format!("`{}` was planted nowhere: {why}", definition.shown()))
         );
     }
+    unjudged(out, summary, style);
     let dropped = sum(summary.rows.iter().map(|row| row.dropped));
     if dropped > 0 {
         let hint = "the buffer of a thread was full (see --buffer, and --on-full wait); hits and durations above are complete";

@@ -5,12 +5,12 @@ use super::consumer::{Consumer, Sink, Verdict};
 use super::failure::Failure;
 use super::foreign;
 use super::open::FileId;
+use super::query::{self, Query};
 use super::status::Status;
 use super::style::Style;
 use super::{json, launch, program, text};
-use crate::def::Definition;
-use crate::wire::{Flags, Layout, Region};
-use crate::{AGENT, registers};
+use crate::AGENT;
+use crate::wire::{Flags, Layout, Plan, Region};
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::os::unix::process::ExitStatusExt;
@@ -31,12 +31,12 @@ pub(super) enum Outcome {
 /// # Errors
 /// Bad input, in one sentence; then the program's `main` has not run.
 pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
-    let definitions = definitions(&args.probes)?;
+    let (queries, plans) = query::queries(&args.clauses)?;
     let path = program::find(&args.program[0])?;
     program::check_traceable(&path)?;
     let agent = AGENT.ok_or_else(|| failed("this `probe` was built without an agent for its own machine"))?;
-    let sink = sink(args, &definitions)?;
-    let config = args.probes.join("\0");
+    let sink = sink(args, &queries)?;
+    let config = Plan::encode_all(&plans);
     let flags = Flags {
         follow: args.follow,
         no_events: args.no_events,
@@ -44,7 +44,7 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
         wait: args.on_full == OnFull::Wait,
     };
     let layout = Layout::new(config.len(), args.buffer);
-    let (region, region_fd) = Region::create(layout, config.as_bytes(), flags).map_err(failed)?;
+    let (region, region_fd) = Region::create(layout, &config, flags).map_err(failed)?;
     let agent_fd = launch::agent_file(agent)
         .map_err(|error| failed(format!("the agent cannot be stored in memory: {error}")))?;
     let runner = args.runner.clone().or_else(|| std::env::var_os(crate::RUNNER_VARIABLE));
@@ -57,7 +57,7 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     }
     let done = AtomicBool::new(false);
     let region_id = FileId::of(&region_fd).map_err(Failure::new)?;
-    let consumer = Consumer::new(region, region_id, definitions, sink);
+    let consumer = Consumer::new(region, region_id, queries, sink);
     let (status, verdict) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| consumer.run(&done));
         let status = started.wait(args.duration);
@@ -74,14 +74,8 @@ fn failed(sentence: impl std::fmt::Display) -> Failure {
     Failure::new(sentence).with(Status::Failed)
 }
 
-/// Parses all definitions; the first that is wrong ends the command.
-fn definitions(texts: &[String]) -> Result<Vec<Definition>, Failure> {
-    let parsed: Result<_, _> = texts.iter().map(|text| Definition::parse(text, registers())).collect();
-    Ok(parsed?)
-}
-
 /// Where events go.
-fn sink(args: &Trace, definitions: &[Definition]) -> Result<Box<dyn Sink>, Failure> {
+fn sink(args: &Trace, queries: &[Query]) -> Result<Box<dyn Sink>, Failure> {
     let to: Box<dyn io::Write + Send> = match &args.output {
         None => Box::new(BufWriter::with_capacity(1 << 16, io::stderr())),
         Some(path) if is_stdout(path) => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
@@ -101,7 +95,7 @@ fn sink(args: &Trace, definitions: &[Definition]) -> Result<Box<dyn Sink>, Failu
         Some(_) if args.color == super::args::Color::Always => Style::new(args.color, &io::stderr()),
         Some(_) => Style::plain(),
     };
-    Ok(Box::new(text::Text::new(to, style, widest_name(definitions))))
+    Ok(Box::new(text::Text::new(to, style, widest_name(queries))))
 }
 
 /// Whether `-o` means standard output; a file of that name is `./-`.
@@ -110,8 +104,8 @@ fn is_stdout(path: &Path) -> bool {
 }
 
 /// The longest event name that is known beforehand.
-fn widest_name(definitions: &[Definition]) -> usize {
-    let widths = definitions.iter().map(|definition| match (&definition.name, &definition.place) {
+fn widest_name(queries: &[Query]) -> usize {
+    let widths = queries.iter().map(|Query { definition, .. }| match (&definition.name, &definition.place) {
         (Some(name), _) => name.chars().count(),
         (None, crate::def::Place::Symbol { name, .. }) => {
             name.chars().count() + 7 * usize::from(definition.is_return())

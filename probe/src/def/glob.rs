@@ -26,6 +26,12 @@ impl Glob {
     }
 }
 
+/// Whether the whole of `text` matches `pattern`. Fit for handlers.
+#[cfg(feature = "agent")]
+pub(crate) fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
+    matches(pattern, text)
+}
+
 /// Matches with one point of return (the last `*`): linear in practice, never exponential.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);

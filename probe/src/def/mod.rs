@@ -28,6 +28,8 @@ mod word;
 
 pub use error::DefError;
 pub use glob::Glob;
+#[cfg(feature = "agent")]
+pub(crate) use glob::glob_matches;
 pub use object::{Fit, HasFile, Named, fit, object_named};
 pub use suggest::near_matches;
 

@@ -13,6 +13,15 @@ impl Definition {
     pub fn parse(text: &str, registers: &[(&str, usize)]) -> Result<Self, DefError> {
         definition(text, registers)
     }
+
+    /// Parses `FETCH[:TYPE]` as an argument of this definition, which does not have it.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn also_fetch(&self, text: &str, registers: &[(&str, usize)]) -> Result<Argument, String> {
+        let parsed = fetch::argument(text, Word { text, start: 0 }, 0, self.kind, registers);
+        parsed.map(|(argument, _)| argument).map_err(|error| error.sentence)
+    }
 }
 
 fn definition(line: &str, registers: &[(&str, usize)]) -> Result<Definition, DefError> {

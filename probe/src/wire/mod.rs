@@ -1,7 +1,7 @@
 //! The memory between the traced program and the command: one memfd, mapped by both.
 //!
 //! ```text
-//! Header │ definitions │ statistics (counters, histograms) │ ring 0 │ ring 1 │ …
+//! Header │ plans │ statistics (counters, histograms) │ ring 0 │ ring 1 │ …
 //! ```
 //!
 //! The agent writes, the command reads. Each thread owns one [`Ring`] (single producer, single consumer, no
@@ -14,12 +14,14 @@
 
 mod futex;
 mod hostile;
+mod plan;
 mod record;
 pub(crate) mod region;
 mod ring;
 mod stats;
 
 pub use hostile::{LONGEST_RECORD, Progress, Reader};
+pub use plan::{FETCH, MATCH, MOST_WORDS, Pattern, Plan, Rule, Value as RuleValue};
 pub use record::{
     EVENT_HEAD, Event, FAULT, Image, Kind, Meta, Point, Record, TRUNCATED, Value, Values, decode,
 };

@@ -249,14 +249,14 @@ pub fn decode(bytes: &[u8]) -> Option<Record<'_>> {
 /// The bytes of an event before its values, with the ring's length word.
 pub const EVENT_HEAD: usize = 4 + 4 + 8 + 8 + 4 * 4;
 
-struct Encoder(Vec<u8>);
+pub(super) struct Encoder(pub(super) Vec<u8>);
 
 impl Encoder {
     fn head(&mut self, kind: Kind, image: Image) -> &mut Self {
         self.u32(kind as u32).u32(image)
     }
 
-    fn u32(&mut self, word: u32) -> &mut Self {
+    pub(super) fn u32(&mut self, word: u32) -> &mut Self {
         self.0.extend_from_slice(&word.to_ne_bytes());
         self
     }
@@ -266,17 +266,21 @@ impl Encoder {
         self
     }
 
-    fn text(&mut self, text: &str) -> &mut Self {
-        self.u32(text.len() as u32);
-        self.0.extend_from_slice(text.as_bytes());
+    pub(super) fn text(&mut self, text: &str) -> &mut Self {
+        self.bytes(text.as_bytes())
+    }
+
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.u32(bytes.len() as u32);
+        self.0.extend_from_slice(bytes);
         self
     }
 }
 
-struct Decoder<'a>(&'a [u8]);
+pub(super) struct Decoder<'a>(pub(super) &'a [u8]);
 
 impl Decoder<'_> {
-    fn u32(&mut self) -> Option<u32> {
+    pub(super) fn u32(&mut self) -> Option<u32> {
         let (word, rest) = self.0.split_first_chunk::<4>()?;
         self.0 = rest;
         Some(u32::from_ne_bytes(*word))
@@ -288,11 +292,15 @@ impl Decoder<'_> {
         Some(u64::from_ne_bytes(*word))
     }
 
-    fn text(&mut self) -> Option<String> {
+    pub(super) fn text(&mut self) -> Option<String> {
+        self.bytes().map(|text| String::from_utf8_lossy(&text).into_owned())
+    }
+
+    pub(super) fn bytes(&mut self) -> Option<Vec<u8>> {
         let len = self.u32()? as usize;
-        let (text, rest) = self.0.split_at_checked(len)?;
+        let (bytes, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
-        Some(String::from_utf8_lossy(text).into_owned())
+        Some(bytes.to_vec())
     }
 }
 

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// "probetrc", and the version of this layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"probetr1");
+const MAGIC: u64 = u64::from_le_bytes(*b"probetr2");
 /// Everything but the rings' bytes starts at a multiple of this.
 const PAGE: usize = 4096;
 
@@ -18,7 +18,7 @@ const PAGE: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Layout {
-    /// The definitions, NUL separated.
+    /// The plans.
     pub config_len: usize,
     /// Counters and histograms.
     pub stats_len: usize,
@@ -110,7 +110,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Layout {
-    /// A layout with rings of `ring_len` bytes (rounded up to whole pages) for definitions of `config_len`
+    /// A layout with rings of `ring_len` bytes (rounded up to whole pages) for plans of `config_len`
     /// bytes.
     pub fn new(config_len: usize, ring_len: usize) -> Self {
         let ring_len = ring_len.max(PAGE).next_multiple_of(PAGE);
@@ -182,7 +182,7 @@ impl Region {
         // SAFETY: the mapping is larger than a header, page aligned, and nobody else knows it yet.
         unsafe { base.cast::<Header>().write(header) };
         let len = config.len().min(layout.config_len);
-        // SAFETY: the definitions have `config_len` bytes behind the first page.
+        // SAFETY: the plans have `config_len` bytes behind the first page.
         let to = unsafe { base.add(PAGE) };
         // SAFETY: as above; `len <= config_len`.
         unsafe { std::ptr::copy_nonoverlapping(config.as_ptr(), to.as_ptr(), len) };
@@ -253,7 +253,7 @@ impl Region {
         self.header().debugger.store(process, Ordering::Relaxed);
     }
 
-    /// The definitions, NUL separated.
+    /// The plans.
     pub fn config(&self) -> &'static [u8] {
         // SAFETY: `config_len` bytes behind the first page, written before anybody else could map them.
         let start = unsafe { self.base.add(PAGE) };

@@ -23,6 +23,10 @@ pub struct Counters {
     pub entered: AtomicU64,
     /// Events that found no room in a ring.
     pub dropped: AtomicU64,
+    /// Hits for which the condition held, where there is one.
+    pub passed: AtomicU64,
+    /// Hits for which it could not be told, as something could not be read.
+    pub unjudged: AtomicU64,
 }
 
 /// A copy of [`Counters`], or the sum of several, saturated: a program may write anything there.
@@ -39,6 +43,10 @@ pub struct Counts {
     pub abandoned: u64,
     /// As [`Counters::dropped`].
     pub dropped: u64,
+    /// As [`Counters::passed`].
+    pub passed: u64,
+    /// As [`Counters::unjudged`].
+    pub unjudged: u64,
 }
 
 impl Counts {
@@ -51,6 +59,8 @@ impl Counts {
             // A `p` probe follows no calls.
             abandoned: counters.entered.load(Ordering::Relaxed).saturating_sub(hits),
             dropped: counters.dropped.load(Ordering::Relaxed),
+            passed: counters.passed.load(Ordering::Relaxed),
+            unjudged: counters.unjudged.load(Ordering::Relaxed),
         }
     }
 }

@@ -1,0 +1,203 @@
+//! What decides about a hit, in the hit: a program of the command's, run by `probe-bpf`.
+//!
+//! No lock, no allocation, no fault, and an end. The kernel is asked for the thread's name and the processor only
+//! where a condition names them.
+
+use super::confined;
+use super::fetch::{MAX_STRING, Plan, Scene};
+use crate::def::{Definition, glob_matches};
+use crate::wire::{FETCH, MATCH, MOST_WORDS, Owner, Pattern, Rule as Asked, RuleValue as Value};
+use probe_bpf::{Helpers, Machine, Program};
+use probe_core::arch::Memory;
+use probe_host_linux::{sys, threads};
+use std::sync::OnceLock;
+
+/// How many instructions a run may take; programs have no loops.
+const BUDGET: u32 = 1 << 16;
+
+/// A rule that has been checked.
+pub(super) struct Rule {
+    program: Program,
+    values: Box<[Value]>,
+    /// What lies in the program's context.
+    words: Box<[Value]>,
+    pub(super) extras: Box<[Plan]>,
+    patterns: Box<[Pattern]>,
+}
+
+/// What a rule says of a hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The hit counts.
+    Passed,
+    /// It does not.
+    Failed,
+    /// Something that had to be known could not be read.
+    Unjudged,
+}
+
+/// Whose hit it is.
+#[derive(Clone, Copy)]
+pub(super) struct Whose {
+    /// The process whose memory this is.
+    pub(super) process: u32,
+    /// Its child that runs in that memory.
+    pub(super) child: Option<Owner>,
+    /// How long the call took.
+    pub(super) took_ns: u64,
+}
+
+/// The rules of all definitions.
+static RULES: OnceLock<Box<[Option<Rule>]>> = OnceLock::new();
+
+/// Makes the rules known; called once, before anything is planted.
+pub(super) fn start(rules: Vec<Option<Rule>>) {
+    let _ = RULES.set(rules.into());
+}
+
+/// The rule of a definition, if it has one.
+pub(super) fn of(definition: usize) -> Option<&'static Rule> {
+    RULES.get()?.get(definition)?.as_ref()
+}
+
+impl Rule {
+    /// Checks what the command has sent, for `definition`.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub(super) fn new(
+        asked: Asked,
+        definition: &Definition,
+        registers: &[(&str, usize)],
+    ) -> Result<Self, String> {
+        let program = Program::from_bytes(&asked.program, 0, &Known).map_err(|error| error.to_string())?;
+        let extras = asked.extras.iter().map(|text| {
+            // They name no symbol.
+            definition.also_fetch(text, registers).map(|argument| Plan::new(argument, 0))
+        });
+        let words = asked.words.iter().map(|word| asked.values.get(*word as usize).copied());
+        let words: Option<Box<[Value]>> = words.collect();
+        Ok(Self {
+            program,
+            words: words
+                .filter(|words| words.len() <= MOST_WORDS)
+                .ok_or("a rule names no value of its own")?,
+            extras: extras.collect::<Result<_, _>>()?,
+            values: asked.values.into(),
+            patterns: asked.patterns.into(),
+        })
+    }
+
+    /// Decides about a hit of a probe with these arguments.
+    #[inline]
+    pub(super) fn judge<M: Memory>(&self, args: &[Plan], scene: &Scene<'_, M>, whose: Whose) -> Verdict {
+        let subject = Subject { rule: self, args, scene, whose };
+        let mut context = [0; 8 * MOST_WORDS];
+        let (words, _) = context.as_chunks_mut::<8>();
+        for (word, value) in words.iter_mut().zip(&self.words) {
+            let Some(number) = subject.number(*value) else { return Verdict::Unjudged };
+            *word = number.to_ne_bytes();
+        }
+        let machine = Machine { context: &context, maps: &[], helpers: &subject, number: 0, budget: BUDGET };
+        match self.program.run(&machine) {
+            Ok(0) => Verdict::Failed,
+            Ok(_) => Verdict::Passed,
+            Err(_) => Verdict::Unjudged,
+        }
+    }
+}
+
+/// The helpers of rules, without a hit.
+struct Known;
+
+impl Helpers for Known {
+    fn is_known(&self, number: i32) -> bool {
+        matches!(number, FETCH | MATCH)
+    }
+    fn call(&self, _: i32, _: [u64; 5]) -> Option<u64> {
+        None
+    }
+}
+
+/// The hit that is judged.
+struct Subject<'a, M> {
+    rule: &'a Rule,
+    args: &'a [Plan],
+    scene: &'a Scene<'a, M>,
+    whose: Whose,
+}
+
+impl<M: Memory> Helpers for Subject<'_, M> {
+    fn is_known(&self, number: i32) -> bool {
+        Known.is_known(number)
+    }
+
+    fn call(&self, number: i32, [value, pattern, ..]: [u64; 5]) -> Option<u64> {
+        let value = *self.rule.values.get(usize::try_from(value).ok()?)?;
+        match number {
+            FETCH => self.number(value),
+            MATCH => {
+                let pattern = self.rule.patterns.get(usize::try_from(pattern).ok()?)?;
+                self.matches(value, pattern).map(u64::from)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<M: Memory> Subject<'_, M> {
+    /// A number; `None` where it cannot be read.
+    #[inline]
+    fn number(&self, value: Value) -> Option<u64> {
+        let Whose { process, child, took_ns } = self.whose;
+        match value {
+            Value::Argument(index) => self.args.get(index as usize)?.number(self.scene),
+            Value::Extra(index) => self.rule.extras.get(index as usize)?.number(self.scene),
+            Value::Result => Some(int_or_long(self.scene.return_value?)),
+            Value::Took => Some(took_ns),
+            Value::Process => Some(child.map_or(process, |child| child.pid).into()),
+            Value::Thread => Some(child.map_or_else(|| threads::number(process), |child| child.tid).into()),
+            Value::Processor => processor(),
+            Value::Comm => None,
+        }
+    }
+
+    /// Whether a text is, or matches, a pattern; `None` where it cannot be read.
+    #[inline(never)]
+    fn matches(&self, value: Value, pattern: &Pattern) -> Option<bool> {
+        let mut room = [0; MAX_STRING];
+        let text: &[u8] = match value {
+            Value::Comm => {
+                let name = confined::thread_name();
+                let room = room.first_chunk_mut()?;
+                *room = name;
+                room.split(|&byte| byte == 0).next()?
+            }
+            Value::Argument(index) => self.args.get(index as usize)?.text(self.scene, &mut room)?,
+            Value::Extra(index) => self.rule.extras.get(index as usize)?.text(self.scene, &mut room)?,
+            _ => return None,
+        };
+        Some(if pattern.is_glob { glob_matches(&pattern.text, text) } else { text == &*pattern.text })
+    }
+}
+
+/// A return value whose type is not known: an `int` leaves the upper half of its register as it likes, mostly 0.
+#[inline]
+fn int_or_long(word: usize) -> u64 {
+    match u32::try_from(word) {
+        Ok(word) => i64::from(word.cast_signed()).cast_unsigned(),
+        Err(_) => word as u64,
+    }
+}
+
+/// The processor that runs this, where the kernel may be asked.
+fn processor() -> Option<u64> {
+    if confined::is_confined() {
+        return None;
+    }
+    let mut number = 0_u32;
+    let at = (&raw mut number).expose_provenance();
+    // SAFETY: writes a number there; the others may be null.
+    unsafe { sys::call(libc::SYS_getcpu, [at, 0, 0]) }.ok()?;
+    Some(number.into())
+}

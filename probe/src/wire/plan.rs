@@ -1,0 +1,178 @@
+//! What the command hands to the agents for each probe: its definition, and what decides about its hits.
+
+use super::record::{Decoder, Encoder};
+
+/// The helper that gives the value r1 of a rule. A value that cannot be read ends the program.
+pub const FETCH: i32 = 0x7100_0001;
+/// The helper that says whether the text of the value r1 is, or matches, the pattern r2 (1 or 0).
+pub const MATCH: i32 = 0x7100_0002;
+
+/// The most values in a rule's context.
+pub const MOST_WORDS: usize = 8;
+
+/// One probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Its definition, as typed.
+    pub definition: String,
+    /// What decides about its hits, if anything does.
+    pub rule: Option<Rule>,
+}
+
+/// What is run at each hit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Instructions as they lie in memory: 0 where the hit does not count.
+    pub program: Vec<u8>,
+    /// What it may ask for.
+    pub values: Vec<Value>,
+    /// The indices of the values that lie in its context, a word each.
+    pub words: Vec<u32>,
+    /// Arguments beyond those of the definition.
+    pub extras: Vec<String>,
+    /// Texts to compare with.
+    pub patterns: Vec<Pattern>,
+}
+
+/// A value that a rule may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// An argument of the definition, by its index.
+    Argument(u32),
+    /// One of [`Rule::extras`].
+    Extra(u32),
+    /// The return value as C's `int` or `long`: a word that is negative as either is so.
+    Result,
+    /// How long the call took, in nanoseconds.
+    Took,
+    /// The process.
+    Process,
+    /// The thread.
+    Thread,
+    /// The processor.
+    Processor,
+    /// The thread's name.
+    Comm,
+}
+
+/// A text to compare with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// Whether it is a shell-style pattern, or the text itself.
+    pub is_glob: bool,
+    /// Its bytes.
+    pub text: Vec<u8>,
+}
+
+/// Values without an index, by their kind.
+const PLAIN: [Value; 6] =
+    [Value::Result, Value::Took, Value::Process, Value::Thread, Value::Processor, Value::Comm];
+
+impl Value {
+    fn encoded(self) -> (u32, u32) {
+        match self {
+            Self::Argument(index) => (0, index),
+            Self::Extra(index) => (1, index),
+            plain => (2, PLAIN.iter().position(|known| *known == plain).unwrap_or(PLAIN.len()) as u32),
+        }
+    }
+
+    fn decoded(kind: u32, index: u32) -> Option<Self> {
+        match kind {
+            0 => Some(Self::Argument(index)),
+            1 => Some(Self::Extra(index)),
+            2 => PLAIN.get(index as usize).copied(),
+            _ => None,
+        }
+    }
+}
+
+impl Plan {
+    /// The bytes of all plans.
+    #[must_use]
+    pub fn encode_all(plans: &[Self]) -> Vec<u8> {
+        let mut out = Encoder(Vec::new());
+        out.u32(plans.len() as u32);
+        for plan in plans {
+            out.text(&plan.definition).u32(plan.rule.is_some().into());
+            if let Some(rule) = &plan.rule {
+                rule.encode(&mut out);
+            }
+        }
+        out.0
+    }
+
+    /// Reads all plans; `None` for what no command writes.
+    #[must_use]
+    pub fn decode_all(bytes: &[u8]) -> Option<Vec<Self>> {
+        let mut from = Decoder(bytes);
+        let count = from.u32()?;
+        let plan = |from: &mut Decoder<'_>| {
+            let definition = from.text()?;
+            let rule = if from.u32()? != 0 { Some(Rule::decode(from)?) } else { None };
+            Some(Self { definition, rule })
+        };
+        (0..count).map(|_| plan(&mut from)).collect()
+    }
+}
+
+impl Rule {
+    fn encode(&self, out: &mut Encoder) {
+        out.bytes(&self.program).u32(self.values.len() as u32);
+        for value in &self.values {
+            let (kind, index) = value.encoded();
+            out.u32(kind).u32(index);
+        }
+        out.u32(self.words.len() as u32);
+        for word in &self.words {
+            out.u32(*word);
+        }
+        out.u32(self.extras.len() as u32);
+        for extra in &self.extras {
+            out.text(extra);
+        }
+        out.u32(self.patterns.len() as u32);
+        for pattern in &self.patterns {
+            out.u32(pattern.is_glob.into()).bytes(&pattern.text);
+        }
+    }
+
+    fn decode(from: &mut Decoder<'_>) -> Option<Self> {
+        /// All items of a list: each takes bytes, so that a false count ends early.
+        fn all<T>(from: &mut Decoder<'_>, one: impl Fn(&mut Decoder<'_>) -> Option<T>) -> Option<Vec<T>> {
+            (0..from.u32()?).map(|_| one(from)).collect()
+        }
+        Some(Self {
+            program: from.bytes()?,
+            values: all(from, |from| Value::decoded(from.u32()?, from.u32()?))?,
+            words: all(from, |from| from.u32())?,
+            extras: all(from, |from| from.text())?,
+            patterns: all(from, |from| Some(Pattern { is_glob: from.u32()? != 0, text: from.bytes()? }))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_survive_the_journey_and_nothing_shorter_does() {
+        let rule = Rule {
+            program: vec![1; 16],
+            values: [Value::Argument(3), Value::Extra(1)].into_iter().chain(PLAIN).collect(),
+            words: vec![0, 7],
+            extras: vec!["$arg1:u32".into()],
+            patterns: vec![Pattern { is_glob: true, text: b"/etc/\xff*".to_vec() }],
+        };
+        let plans = [
+            Plan { definition: "p f".into(), rule: None },
+            Plan { definition: "r g".into(), rule: Some(rule) },
+        ];
+        let bytes = Plan::encode_all(&plans);
+        assert_eq!(Plan::decode_all(&bytes).as_deref(), Some(&plans[..]));
+        for len in 0..bytes.len() {
+            assert_eq!(Plan::decode_all(&bytes[..len]), None, "{len} bytes");
+        }
+    }
+}
