@@ -47,7 +47,7 @@ mod leave;
 mod lock;
 mod maps;
 mod memory;
-#[cfg(feature = "private-mem")]
+#[cfg(any(feature = "private-mem", test))]
 mod private_mem;
 pub mod process;
 pub mod signals;

@@ -133,8 +133,10 @@ impl Insn {
             len_bytes: 0,
         };
         let readable = bytes.len().min(MAX_INSN_LEN);
-        for (to, from) in insn.bytes.iter_mut().zip(bytes) {
-            *to = *from;
+        match bytes.first_chunk() {
+            // A length that the compiler knows: moves instead of a call of memcpy, in every step of a walk.
+            Some(bytes) => insn.bytes = *bytes,
+            None => insn.bytes.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from),
         }
         let at = insn.parse_prefixes::<M>()?;
         let at = insn.parse_opcode::<M>(at)?;

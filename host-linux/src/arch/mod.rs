@@ -27,7 +27,7 @@ mod x86;
 
 pub use probe_arch_native::Native;
 
-#[cfg(all(target_arch = "powerpc64", feature = "private-mem"))]
+#[cfg(all(target_arch = "powerpc64", any(feature = "private-mem", test)))]
 pub(crate) use assembly::function;
 pub(crate) use assembly::{nofault_copy, nofault_fixup, syscall};
 pub(crate) use code::Leads;
