@@ -39,7 +39,7 @@ mod tests {
                 let before = pattern();
                 let mut expected = before;
                 for i in 0..len {
-                    expected[to + i] = before[from + i];
+                    expected[to + i] = black_box(before[from + i]);
                 }
                 let mut moved = black_box(before);
                 moved.copy_within(black_box(from..from + len), black_box(to));

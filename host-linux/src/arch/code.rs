@@ -1,7 +1,7 @@
 //! How compiled code makes system calls.
 
 use super::frame::Regs;
-use crate::memory::ProcessMemory;
+use probe_core::arch::Memory;
 
 /// How compiled code makes a system call with a constant number, which an instruction of so many bytes loads.
 #[derive(Clone, Copy)]
@@ -23,14 +23,14 @@ pub(crate) struct SyscallCode<const LOAD_LEN: usize> {
     pub(crate) set_result: fn(&mut Regs, usize, isize),
     /// Lets the call with this index be made by an instruction of ours, behind which the program goes on, where
     /// code that is not the program's would lead to the kernel; whether it does.
-    pub(crate) make_directly: fn(&mut Regs, usize, &ProcessMemory) -> bool,
+    pub(crate) make_directly: fn(&mut Regs, usize, &dyn Memory) -> bool,
     /// Undoes `make_directly`, if the next instruction is that, except for the program counter.
     pub(crate) leave_directly: fn(&mut Regs),
 }
 
 /// Libc's own instruction leads to the kernel at once.
 #[allow(dead_code, reason = "not on i386")]
-pub(super) fn is_direct(_: &mut Regs, _: usize, _: &ProcessMemory) -> bool {
+pub(super) fn is_direct(_: &mut Regs, _: usize, _: &dyn Memory) -> bool {
     false
 }
 
