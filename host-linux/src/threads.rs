@@ -17,6 +17,7 @@ mod executing;
 mod fault;
 mod free;
 mod interrupted;
+mod lent;
 mod number;
 mod owner;
 mod preparation;
@@ -118,7 +119,7 @@ pub(crate) fn share() {
 /// Lets the calling thread make a child that runs in its memory while it waits.
 pub(crate) fn lend() {
     if let Some(block) = current_or_new() {
-        block.wished.lend();
+        block.lend();
     }
 }
 
@@ -173,9 +174,17 @@ unsafe extern "C" fn thread_exit(_block: *mut c_void) {
 pub(crate) fn keep_errno() {
     if let Some(block) = current_or_new()
         && !block.errno.keep()
-        && settle::settle(block)
     {
-        block.errno.keep();
+        keep_otherwise(block);
+    }
+}
+
+/// As [`keep_errno`], where its address is not known, or the block is lent.
+#[cold]
+fn keep_otherwise(block: &Block) {
+    block.close_gone();
+    if block.errno.is_known() || settle::settle(block) {
+        block.errno.keep_lent();
     }
 }
 
@@ -237,6 +246,7 @@ pub(crate) fn forked() {
     for block in table.used().filter(|block| !block.owner.is_nobody()) {
         if mine.is_some_and(|mine| core::ptr::eq(mine, block)) {
             block.owner.forked(sys::thread_id(), copy::process());
+            block.errno.end_lending();
         } else {
             dead::reclaim(block);
         }

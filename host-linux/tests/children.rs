@@ -3,12 +3,13 @@
 mod common;
 
 use common::{alone, count, counter, errno};
-use probe_host_linux::{Kprobe, Kretprobe, guard_signals, probes, threads};
+use probe_core::AnyProbe;
+use probe_host_linux::{Kprobe, Kretprobe, Native, guard_signals, probes, threads};
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
 use std::ptr::null_mut;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 #[inline(never)]
 #[unsafe(no_mangle)]
@@ -191,6 +192,74 @@ fn hit_7_a_fork_of_a_thread_that_shares_its_storage_has_its_block_from_the_start
     .join()
     .unwrap();
     drop((probe, guard));
+}
+
+/// The process that makes children.
+static MAKER: AtomicU32 = AtomicU32::new(0);
+
+/// In a child, ends it in the middle of a hit: executes a program, or exits.
+fn end_in_child(executes: bool) {
+    if std::process::id() == MAKER.load(Relaxed) {
+        return;
+    }
+    let none = [std::ptr::null()];
+    if executes {
+        // SAFETY: the path and the lists end.
+        unsafe { libc::execve(c"/bin/true".as_ptr(), none.as_ptr(), none.as_ptr()) };
+    }
+    // SAFETY: the child's end.
+    unsafe { libc::_exit(0) }
+}
+
+extern "C" fn ends_in_a_hit(_: *mut c_void) -> c_int {
+    c_int::from(children_work(1) != 0)
+}
+
+/// Lets a child run in this thread's memory while it waits; the child's status.
+fn lend_to_a_child() -> c_int {
+    let (mut stack, mut status) = (stack(), -1);
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the child has a stack of its own, and this thread waits until it has gone.
+    let child = unsafe { libc::clone(ends_in_a_hit, stack.as_mut_ptr_range().end.cast(), flags, null_mut()) };
+    // SAFETY: `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status
+}
+
+/// Makes a probe that ends a child, which executes a program or exits.
+type MakeProbe = dyn Fn(bool) -> AnyProbe<Native>;
+
+/// What is open when the child goes: a hit by trap or jump, with a handler before the instruction, behind it,
+/// or at the return.
+#[test]
+fn hit_13_what_a_child_has_left_open_in_its_parents_memory_is_closed() {
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let pre = |executes| Kprobe::at("children_work").pre(move |_| end_in_child(executes)).into();
+    let post = |executes| Kprobe::at("children_work").post(move |_| end_in_child(executes)).into();
+    let exit = |executes| Kretprobe::at("children_work").exit(move |_, ()| end_in_child(executes)).into();
+    let kinds: [(&str, &MakeProbe); 3] = [("pre", &pre), ("post", &post), ("exit", &exit)];
+    MAKER.store(std::process::id(), Relaxed);
+    for (kind, make) in kinds {
+        for (by_jump, executes) in [(false, false), (false, true), (true, false), (true, true)] {
+            let case = format!("{kind}, by a jump: {by_jump}, executes: {executes}");
+            let probe = probes().register_all([make(executes)]).unwrap();
+            if by_jump {
+                probes().jumps().lay().unwrap();
+            }
+            for round in 1..4 {
+                assert_eq!(lend_to_a_child(), 0, "{case}");
+                assert_eq!(children_work(1), 5, "{case}");
+                let counters = probe[0].counters();
+                assert_eq!(counters.missed_nested, 0, "{case}, round {round}: {counters:?}");
+            }
+            assert_eq!(lend_to_a_child(), 0, "{case}");
+            // A registration finds no handler that runs.
+            drop(probes().register(Kprobe::at("children_work").pre(|_| ())).expect(&case));
+            drop(probe);
+        }
+    }
+    drop(guard);
 }
 
 #[inline(never)]

@@ -2,7 +2,8 @@
 //!
 //! A child that shares its parent's memory and thread-local storage, and runs beside it, would use the
 //! parent's block; so the parent's thread declares before that it shares its storage ([`threads::share`]). A
-//! `vfork` child is no problem, as its parent waits. A child that the kernel strips of all signal handlers
+//! `vfork` child uses it while its parent waits, and may leave a hit open in it: the parent lends it
+//! ([`threads::lend`]). A child that the kernel strips of all signal handlers
 //! (`CLONE_CLEAR_SIGHAND`) would die at its first breakpoint. So `clone3` fails there as before Linux 5.3,
 //! which had no such system call, and callers fall back (glibc's `posix_spawn` then resets the handlers
 //! itself).
@@ -146,6 +147,7 @@ pub(super) fn probe_on_clone3(at: usize, call: usize) -> AnyProbe<Native> {
         let arguments = (SYSCALL.argument)(hit.regs(), 0);
         let flags = flags_at(&hit.memory(), arguments).unwrap_or(0);
         if flags & CLEAR_SIGHAND == 0 {
+            note(flags);
             return Flow::Continue;
         }
         let behind = hit.regs().pc().wrapping_add(arch::LOAD_LEN + SYSCALL.calls[call].len());

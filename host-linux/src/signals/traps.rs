@@ -44,7 +44,7 @@ unsafe fn trap(info: *mut SigInfo, raw: *mut c_void, version: Version) {
     // SAFETY: as above; nobody else uses the frame.
     let info = unsafe { &mut *info };
     let block = threads::current_or_new();
-    let outer = block.map(|block| block.interrupted.enter(context));
+    let outer = block.map(|block| block.enter(context));
     let mut verdict = Verdict::Done;
     if has_stack(info, context, block) {
         threads::keep_errno();
@@ -201,7 +201,7 @@ fn offer_fault(
     let mut regs = context.load_regs();
     let outer = block.map(|block| {
         block.ensure_altstack(context);
-        (block, block.interrupted.enter(context))
+        (block, block.enter(context))
     });
     threads::keep_errno();
     let verdict = PROBES.traps().fault(&mut regs, context.trap_number(signal));

@@ -1,16 +1,19 @@
 //! One thread's state, composed: each part owns its fields.
 
 use super::altstack::Stacks;
+use super::copy;
 use super::deferral::Deferral;
 use super::errno::Errno;
 use super::executing::Executing;
 use super::fault::LastFault;
 use super::free::Link;
-use super::interrupted::Interrupted;
+use super::interrupted::{Interrupted, Outer};
+use super::lent::{Lent, Runs};
 use super::owner::Owner;
 use super::preparation::Preparation;
 use super::wished::Wished;
 use crate::arch::{Native, UContext};
+use crate::sys;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::host::{Context, Task};
 
@@ -32,6 +35,8 @@ pub(crate) struct Block {
     pub(crate) deferral: Deferral,
     /// What the program has blocked of the signals that are never blocked.
     pub(crate) wished: Wished,
+    /// Whether a child may be using the block.
+    pub(super) lent: Lent,
     /// The program that it is about to execute.
     pub(crate) executing: Executing,
     /// The last fault of a fault-free copy.
@@ -52,12 +57,66 @@ impl Block {
     /// Whether a hit is being handled: in a signal handler of ours, or between [`super::keep_errno`] and
     /// [`super::restore_errno`].
     pub(crate) fn is_busy(&self) -> bool {
-        self.interrupted.innermost().is_some() || self.errno.is_kept()
+        (self.interrupted.innermost().is_some() || self.errno.is_kept()) && !self.close_gone()
     }
 
     /// Whether a hit is being handled, or a step is under way.
     pub(crate) fn is_in_hit(&self) -> bool {
-        self.is_busy() || self.context.depth() > 0
+        self.is_busy() || self.context.depth() > 0 && !self.close_gone()
+    }
+
+    /// Notes that a handler of ours has been called with `context`. Pass the result to [`Interrupted::leave`]
+    /// before the handler ends.
+    #[inline]
+    pub(crate) fn enter(&self, context: UContext) -> Outer {
+        self.close_gone();
+        self.interrupted.enter(context)
+    }
+
+    /// Lets a child use the block while its thread waits.
+    pub(super) fn lend(&self) {
+        self.wished.lend();
+        self.lent.begin(sys::process_id());
+        self.errno.begin_lending();
+    }
+
+    /// Closes what a child has left open that was lent the block and has gone; returns whether there was
+    /// anything.
+    #[inline]
+    pub(super) fn close_gone(&self) -> bool {
+        self.errno.is_lent() && self.close_lent()
+    }
+
+    #[cold]
+    fn close_lent(&self) -> bool {
+        if sys::is_confined() {
+            // It may not ask.
+            self.errno.end_lending();
+            return false;
+        }
+        let process = sys::process_id();
+        let runs = self.lent.look(process);
+        match runs {
+            Runs::Child | Runs::Lender => return false,
+            Runs::Over => {}
+            Runs::Again => {
+                // SAFETY: the child is no more, and this thread, which has waited for that, has begun
+                // nothing since.
+                unsafe { self.context.reset() };
+                self.interrupted.reset();
+                self.deferral.reset();
+                self.preparation.reset();
+                self.errno.forget();
+            }
+        }
+        self.errno.end_lending();
+        if process != copy::process() {
+            // A child that has lent the block itself has it of its own parent.
+            self.lent.begin(copy::process());
+            self.errno.begin_lending();
+            self.lent.look(process);
+        }
+        runs == Runs::Again
     }
 
     /// Makes sure that the thread has an alternate stack. `false`: the handler runs on the interrupted stack

@@ -7,11 +7,14 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 pub(super) struct Errno {
     /// Where it is, or null before that is known.
     at: AtomicPtr<c_int>,
-    /// The calls of [`Errno::keep`] that no [`Errno::restore`] has ended yet.
+    /// The calls of [`Errno::keep`] that no [`Errno::restore`] has ended yet, and [`LENT`].
     depth: AtomicU32,
     /// What it was at the first.
     kept: AtomicI32,
 }
+
+/// In [`Errno::depth`]: the thread's block is lent. Here, where each hit begins and looks already.
+const LENT: u32 = 1 << 31;
 
 impl Errno {
     #[inline]
@@ -27,7 +30,28 @@ impl Errno {
 
     /// Whether a handler runs, for which it is kept.
     pub(super) fn is_kept(&self) -> bool {
-        self.depth.load(Ordering::Relaxed) != 0
+        self.depth.load(Ordering::Relaxed) & !LENT != 0
+    }
+
+    /// Whether the block is lent.
+    #[inline]
+    pub(super) fn is_lent(&self) -> bool {
+        self.depth.load(Ordering::Relaxed) & LENT != 0
+    }
+
+    /// Lends the block: [`Errno::keep`] fails until [`Errno::end_lending`].
+    pub(super) fn begin_lending(&self) {
+        self.depth.store(self.depth.load(Ordering::Relaxed) | LENT, Ordering::Relaxed);
+    }
+
+    /// The block is its thread's alone.
+    pub(super) fn end_lending(&self) {
+        self.depth.store(self.depth.load(Ordering::Relaxed) & !LENT, Ordering::Relaxed);
+    }
+
+    /// Forgets what was kept.
+    pub(super) fn forget(&self) {
+        self.depth.store(0, Ordering::Relaxed);
     }
 
     /// Learns where the calling thread's is.
@@ -35,12 +59,18 @@ impl Errno {
         self.at.store(at, Ordering::Relaxed);
     }
 
-    /// Keeps the errno until [`Errno::restore`]; `false` if its address is not known.
+    /// Keeps the errno until [`Errno::restore`]; `false` if its address is not known, or the block is lent.
     #[inline]
     pub(super) fn keep(&self) -> bool {
+        !self.is_lent() && self.keep_lent()
+    }
+
+    /// As [`Errno::keep`], also if the block is lent.
+    #[inline]
+    pub(super) fn keep_lent(&self) -> bool {
         let Some(errno) = self.word() else { return false };
         let depth = self.depth.load(Ordering::Relaxed);
-        if depth == 0 {
+        if depth & !LENT == 0 {
             self.kept.store(errno.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         self.depth.store(depth + 1, Ordering::Relaxed);
@@ -52,12 +82,23 @@ impl Errno {
     #[inline]
     pub(super) fn restore(&self) -> bool {
         let Some(errno) = self.word() else { return false };
-        let depth = self.depth.load(Ordering::Relaxed).saturating_sub(1);
-        self.depth.store(depth, Ordering::Relaxed);
-        if depth == 0 {
+        let depth = self.depth.load(Ordering::Relaxed);
+        // The outermost of a block that is not lent.
+        if depth > 1 {
+            return self.restore_inner(errno, depth);
+        }
+        self.depth.store(0, Ordering::Relaxed);
+        errno.store(self.kept.load(Ordering::Relaxed), Ordering::Relaxed);
+        true
+    }
+
+    fn restore_inner(&self, errno: &AtomicI32, depth: u32) -> bool {
+        let left = (depth & !LENT).saturating_sub(1);
+        self.depth.store(depth & LENT | left, Ordering::Relaxed);
+        if left == 0 {
             errno.store(self.kept.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        depth == 0
+        left == 0
     }
 
     /// Gives the program its errno while one of its own instructions runs.
