@@ -146,8 +146,8 @@ fn a_c_library_is_decoded_as_objdump_does() {
     compare(&disassembled(&["-d", "-j", ".text"], Path::new(LIBC)), 200_000);
 }
 
-/// The assembly of each row is objdump's for its bytes, with `.` for the instruction's own address: of those that
-/// it knows without being told of extensions.
+/// The assembly of each row is objdump's for its bytes, with `.` for the instruction's own address: of those
+/// that it knows without being told of extensions.
 #[test]
 fn the_vectors_are_spelt_as_objdump_does() {
     let rows = include_str!("../../tests/vectors/riscv64.txt").lines();

@@ -1,8 +1,8 @@
 /*
  * Probes in this very process: a kprobe, a jprobe and a return probe on functions of libc.
  *
- * cargo build --release -p probe-c
- * cc -Icapi/include capi/examples/process.c target/release/libprobe_c.a -lpthread -ldl -lm -o process && ./process
+ * cargo build --release -p probe-c cc -Icapi/include capi/examples/process.c target/release/libprobe_c.a
+ * -lpthread -ldl -lm -o process && ./process
  */
 #define _GNU_SOURCE
 #include <ctype.h>

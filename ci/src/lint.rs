@@ -10,6 +10,7 @@ use crate::step::Step;
 use crate::tree::{found, read, rust_files, shown, tracked};
 
 mod architectures;
+mod columns;
 mod floors;
 mod functions;
 mod promises;
@@ -32,6 +33,7 @@ pub(crate) fn quick_steps() -> Vec<Step> {
         Step::check("no architecture in the core", core_is_neutral),
         Step::check("one list of architectures", architectures::check),
         Step::check("same files in all backends", backends_look_alike),
+        Step::check("columns of comments", columns::check),
         Step::check("lengths of functions and files", |root| sizes::check(&sources(root)?)),
         Step::check("floors of the core, no circles of files", |root| floors::check(&sources(root)?)),
         Step::check("promises in SAFETY comments", |root| promises::check(&sources(root)?)),

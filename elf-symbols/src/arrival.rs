@@ -424,7 +424,8 @@ mod tests {
     fn what_is_called_by_another_link_register_is_told_by_its_return_column() {
         let arrival = |machine, stack_pointer, column| {
             let machine = Machine::new(machine, false).unwrap();
-            // Length, a common part of version 1, factors 1 and -8, the column, the frame at the stack pointer.
+            // Length, a common part of version 1, factors 1 and -8, the column, the frame at the stack
+            // pointer.
             let mut frames = vec![12, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0x78, column, 0x0c, stack_pointer, 0];
             // Length, back to that; from 0x3000 on, 256 bytes.
             [24, 20_u32].iter().for_each(|word| frames.extend(word.to_le_bytes()));

@@ -63,8 +63,8 @@ impl Guard {
         !self.0.is_empty()
     }
 
-    /// Guards C libraries, too, that were loaded meanwhile in a namespace of their own (`dlmopen`). Without it, such a
-    /// library's `sigaction` takes our handlers away.
+    /// Guards C libraries, too, that were loaded meanwhile in a namespace of their own (`dlmopen`). Without
+    /// it, such a library's `sigaction` takes our handlers away.
     ///
     /// # Errors
     /// As [`guard`].
@@ -123,8 +123,8 @@ pub fn probes() -> Vec<AnyProbe<Native>> {
     probes_in(&libc)
 }
 
-/// The guard's probes in C libraries that were loaded, in a namespace of their own (`dlmopen`), since [`probes`]
-/// or this was called last.
+/// The guard's probes in C libraries that were loaded, in a namespace of their own (`dlmopen`), since
+/// [`probes`] or this was called last.
 pub fn later_probes() -> Vec<AnyProbe<Native>> {
     let objects = objects::snapshot();
     let is_new = |object: &&Arc<Object>| {

@@ -1,8 +1,8 @@
 //! Private `memcpy`, `memmove`, `memset`, `memcmp`, `bcmp`: hidden symbols, so that this object's compiled
 //! code does not call libc's, and libc's can be probed like all other code.
 //!
-//! They are plain string instructions or byte loops: the hit path copies a few dozen words. On x86-64, where a
-//! string instruction takes some thirty cycles to begin, short copies are moves.
+//! They are plain string instructions or byte loops: the hit path copies a few dozen words. On x86-64, where
+//! a string instruction takes some thirty cycles to begin, short copies are moves.
 
 /// The functions, whose labels are among the lines, each a symbol of this object alone.
 macro_rules! string_functions {

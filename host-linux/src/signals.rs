@@ -95,8 +95,9 @@ fn block_in_traps(mask: SignalSet) -> Result<(), c_int> {
     })
 }
 
-/// Prepares for a filter of system calls, which the program is about to install. A signal cannot be sent once more then:
-/// asynchronous signals are blocked during a trap, and come in the middle of a hit by a jump. The guard calls this.
+/// Prepares for a filter of system calls, which the program is about to install. A signal cannot be sent once
+/// more then: asynchronous signals are blocked during a trap, and come in the middle of a hit by a jump. The
+/// guard calls this.
 pub(crate) fn confine() {
     sys::confine();
     // The kernel refuses no action that it has taken before.

@@ -143,7 +143,8 @@ pub(crate) fn send_to_self(signal: c_int) {
     let _ = unsafe { call(libc::SYS_tgkill, arguments) };
 }
 
-/// Queues `info` to a thread of this process, to another one with a code below 0 that is not SI_TKILL; `false` if there is no such thread or no room.
+/// Queues `info` to a thread of this process, to another one with a code below 0 that is not SI_TKILL;
+/// `false` if there is no such thread or no room.
 pub(crate) fn queue_to_thread(thread: u32, info: &SigInfo) -> bool {
     let arguments = [process_id() as usize, thread as usize, info.signal as usize, from(Some(info))];
     // SAFETY: `info` is 128 bytes long as the kernel expects; a process may send itself anything.

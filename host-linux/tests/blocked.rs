@@ -265,8 +265,8 @@ extern "C" fn waits(signal: *mut c_void) -> *mut c_void {
     others as *mut c_void
 }
 
-/// Sends a thread that waits a signal by `send`, as soon as it has taken the one before: at whatever moment of
-/// its next wait that is. How often it has taken another one, and what is left.
+/// Sends a thread that waits a signal by `send`, as soon as it has taken the one before: at whatever moment
+/// of its next wait that is. How often it has taken another one, and what is left.
 fn sent_at_any_moment(signal: c_int, send: impl Fn(libc::pthread_t)) -> Vec<c_int> {
     // What is overlooked is waited for in vain.
     // SAFETY: no arguments that could be wrong.

@@ -98,8 +98,8 @@ pub enum Access {
 
 /// The text around a place, as it would read if no probe were planted anywhere.
 pub trait Text {
-    /// Copies pristine text from the instruction at `at` on into `out` and returns how many bytes could be read (fewer than
-    /// `out.len()` where readable memory ends).
+    /// Copies pristine text from the instruction at `at` on into `out` and returns how many bytes could be
+    /// read (fewer than `out.len()` where readable memory ends).
     fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize;
 }
 

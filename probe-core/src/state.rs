@@ -2,15 +2,16 @@
 //!
 //! Both halves use it; it imports neither. `probes` composes the other files:
 //!
-//! - a place: `places`, `point` (and the probes on it), `text` (what stands there), `slots`, `detours` and `detour`;
+//! - a place: `places`, `point` (and the probes on it), `text` (what stands there), `slots`, `detours` and
+//!   `detour`;
 //! - a call that is followed: `instance` (with `life`, `ends`), its `pool`, its `stub`, the half of a probe
 //!   that is about it (`return_probe`);
-//! - who runs: `context` (with `frame`), `section`, `pinned`, `task`; `owner` and `counter` are what contexts use each by itself, `common` (with
-//!   `spare`) what they share;
+//! - who runs: `context` (with `frame`), `section`, `pinned`, `task`; `owner` and `counter` are what contexts
+//!   use each by itself, `common` (with `spare`) what they share;
 //! - a probe: `pending` before it is registered, `owned` who frees it, `handler` what hits call, `lender`
 //!   what handlers get, `tally` what users are told; `watch` on data;
-//! - the program: the `host`, `lock`, `books` and `locked` (who may write all that), `switches` (what has been asked for),
-//!   `quiesce` (when nobody can still be inside), `program` (the way here from a stub).
+//! - the program: the `host`, `lock`, `books` and `locked` (who may write all that), `switches` (what has
+//!   been asked for), `quiesce` (when nobody can still be inside), `program` (the way here from a stub).
 
 pub(crate) mod books;
 pub(crate) mod common;

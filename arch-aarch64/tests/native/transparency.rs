@@ -146,8 +146,8 @@ impl Rows for Core {
         const B_OR_BL: u32 = 0x1400_0000;
         // C4.1, bits 28:25.
         let fields = match word >> 25 & 15 {
-            // Branches, exceptions, system: of most, bits 5 and up are no register; literals, what lies in the
-            // arena.
+            // Branches, exceptions, system: of most, bits 5 and up are no register; literals, what lies in
+            // the arena.
             _ if word & 0x7c00_0000 == B_OR_BL => 0,
             0b1010 | 0b1011 => 0x1f,
             _ if word & 0x3b00_0000 == LITERAL => 0x1f,

@@ -23,7 +23,8 @@ fn arguments_are_in_eight_registers_and_then_on_the_stack() {
     assert_eq!(argument(&numbered(), usize::MAX, &stack), None);
 }
 
-/// What the words of a stub and of the veneer are, from `riscv64-linux-gnu-objdump`; here: what they do together.
+/// What the words of a stub and of the veneer are, from `riscv64-linux-gnu-objdump`; here: what they do
+/// together.
 #[test]
 fn stubs_lead_to_the_veneer() {
     let mut out = [0xffu8; 92];
@@ -76,7 +77,8 @@ fn a_frame_above_which_the_stack_has_been_unwound_is_left() {
 
 #[test]
 fn a_leaf_that_a_signal_has_interrupted_may_return() {
-    // Its frame is on a stack that cannot be read here; the signal frame is on this one, which ends at 0x8000.
+    // Its frame is on a stack that cannot be read here; the signal frame is on this one, which ends at
+    // 0x8000.
     let running = |saved| {
         let mut words = [0; 0x2000 / 8];
         words[0x1008 / 8] = saved;

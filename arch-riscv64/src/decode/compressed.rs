@@ -1,5 +1,5 @@
-//! The compressed instructions: I 27 (C), I 28.12 (Zcb). D is taken to exist (RV64GC), so that the encodings which Zcmp
-//! and Zcmt take from `c.fsdsp` are stores.
+//! The compressed instructions: I 27 (C), I 28.12 (Zcb). D is taken to exist (RV64GC), so that the encodings
+//! which Zcmp and Zcmt take from `c.fsdsp` are stores.
 
 use super::{BREAKPOINT, Condition, Plan, UNALLOCATED, UNDEFINED};
 use crate::insn::{self, field};

@@ -65,8 +65,8 @@ impl Own for Core {
     }
 }
 
-/// What [`launch`] loads, and what it finds afterwards where there are vector registers. The handler leaves those alone, so
-/// they are looked at behind the trap.
+/// What [`launch`] loads, and what it finds afterwards where there are vector registers. The handler leaves
+/// those alone, so they are looked at behind the trap.
 #[derive(Clone, Debug, PartialEq)]
 #[repr(C, align(8))]
 pub(crate) struct Vectors {
@@ -93,8 +93,8 @@ fn launch(floats: &[u64; 32], fcsr: u32) -> Option<Box<Vectors>> {
     let v = core::array::from_fn(|index| (index * 7 + index / 256) as u8);
     let mut vectors = Vectors::exist().then(|| Box::new(Vectors { v, control: [0; 4] }));
     let at = vectors.as_mut().map_or(core::ptr::null_mut(), |vectors| &raw mut **vectors);
-    // SAFETY: every register that the handler does not give back is declared; general registers come back from
-    // `home`. Compiled code without V keeps nothing in vector registers.
+    // SAFETY: every register that the handler does not give back is declared; general registers come back
+    // from `home`. Compiled code without V keeps nothing in vector registers.
     unsafe {
         core::arch::asm!(
             ".option push",

@@ -1,6 +1,6 @@
 /*
- * The smallest kernel in C that hosts probes: one CPU, one task, a serial line. It probes two of its own functions, prints what
- * it has seen and ends QEMU. tests/kernel.rs builds and boots it.
+ * The smallest kernel in C that hosts probes: one CPU, one task, a serial line. It probes two of its own
+ * functions, prints what it has seen and ends QEMU. tests/kernel.rs builds and boots it.
  *
  * What a kernel writes is `struct probe_host` and the two calls in the trap handlers.
  */
@@ -16,7 +16,7 @@
 
 _Static_assert(sizeof(struct pt_regs) == 168, "the frame is what the trap entries push");
 
-/* ---- the machine ---------------------------------------------------------------------------------------------- */
+/* ---- the machine --------------------------------------------------------------------------------------- */
 
 static void outb(unsigned short port, unsigned char value)
 {
@@ -57,7 +57,7 @@ static void fail(const char *why)
 	finish(1);
 }
 
-/* ---- what the probes are given -------------------------------------------------------------------------------- */
+/* ---- what the probes are given ------------------------------------------------------------------------- */
 
 /* Everything in this range is mapped, so a check of the range is enough not to fault. */
 static size_t mapped(unsigned long at, size_t len)
@@ -264,7 +264,7 @@ static const struct probe_host host = {
 	.free = free,
 };
 
-/* ---- traps ---------------------------------------------------------------------------------------------------- */
+/* ---- traps --------------------------------------------------------------------------------------------- */
 
 void on_breakpoint(struct pt_regs *regs)
 {
@@ -302,7 +302,7 @@ static void load_idt(void)
 	__asm__ volatile("lidt %0" : : "m"(pointer));
 }
 
-/* ---- the probes ----------------------------------------------------------------------------------------------- */
+/* ---- the probes ---------------------------------------------------------------------------------------- */
 
 __attribute__((noipa, section(".probed.add"))) long add(long a, long b)
 {

@@ -1,9 +1,9 @@
 //! The smallest kernel that hosts probes, as far as a library can be one.
 //!
 //! Two readers: a person who wants to see what has to be written, with nothing else around it ([`Kernel`]'s
-//! implementation of [`Host`]); and `cargo ci lint`, which follows the compiled hit path from the functions that
-//! begin with `hitpath_` and refuses panics, allocations and formatting anywhere below them.
-//! What belongs to a kernel itself is declared in `extern "C"` and defined nowhere: this is compiled, never run.
+//! implementation of [`Host`]); and `cargo ci lint`, which follows the compiled hit path from the functions
+//! that begin with `hitpath_` and refuses panics, allocations and formatting anywhere below them. What
+//! belongs to a kernel itself is declared in `extern "C"` and defined nowhere: this is compiled, never run.
 #![no_std]
 
 extern crate alloc;
@@ -193,8 +193,8 @@ extern "C" fn hitpath_return(word: usize, regs: *mut Regs) -> Resume {
     Probes::<Kernel>::return_handler()(word, regs)
 }
 
-/// What the handler of single steps calls first, in a kernel that steps slots in hardware. Answers whether the kernel has
-/// nothing left to do. riscv64 has no such traps.
+/// What the handler of single steps calls first, in a kernel that steps slots in hardware. Answers whether
+/// the kernel has nothing left to do. riscv64 has no such traps.
 #[cfg(not(target_arch = "riscv64"))]
 #[unsafe(no_mangle)]
 extern "C" fn hitpath_step(regs: &mut Regs) -> bool {

@@ -1,5 +1,5 @@
-//! The assembly that every architecture has (a thread's word, the copy that survives faults, the system call),
-//! of which its file gives the instructions; its Rust side.
+//! The assembly that every architecture has (a thread's word, the copy that survives faults, the system
+//! call), of which its file gives the instructions; its Rust side.
 
 /// Begins a function in assembly: its symbol, which on ELFv1 is its descriptor's, and the label `NAME_code`.
 #[cfg(target_abi = "elfv1")]

@@ -21,8 +21,8 @@ pub(crate) struct SyscallCode<const LOAD_LEN: usize> {
     pub(crate) set_first: fn(&mut Regs, usize),
     /// Stores the result of the call with this index: an errno is negative.
     pub(crate) set_result: fn(&mut Regs, usize, isize),
-    /// Lets the call with this index be made by an instruction of ours, behind which the program goes on, where
-    /// code that is not the program's would lead to the kernel; whether it does.
+    /// Lets the call with this index be made by an instruction of ours, behind which the program goes on,
+    /// where code that is not the program's would lead to the kernel; whether it does.
     pub(crate) make_directly: fn(&mut Regs, usize, &dyn Memory) -> bool,
     /// Undoes `make_directly`, if the next instruction is that, except for the program counter.
     pub(crate) leave_directly: fn(&mut Regs),

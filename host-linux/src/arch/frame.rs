@@ -16,7 +16,8 @@ impl Frame {
     /// Wraps the third argument of a signal handler.
     ///
     /// # Safety
-    /// `raw` is that argument, the kernel's structure is so long at the least, and the handler is still running while the value is used.
+    /// `raw` is that argument, the kernel's structure is so long at the least, and the handler is still
+    /// running while the value is used.
     #[inline]
     pub(super) unsafe fn new(raw: *mut core::ffi::c_void, len_bytes: usize) -> Self {
         Self { start: raw.cast(), len_bytes }

@@ -150,7 +150,8 @@ unsafe extern "C" {
     static probe_host_linux_direct_call: u8;
 }
 
-// On the stack. copy(to, from, len): what is left over, also in ecx. syscall(number, where six arguments are).
+// On the stack. copy(to, from, len): what is left over, also in ecx. syscall(number, where six arguments
+// are).
 shared_assembly!(
     word: 4,
     enter: [

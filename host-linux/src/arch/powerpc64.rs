@@ -202,8 +202,8 @@ shared_assembly!(
 
 global_asm!(
     ".pushsection .text.probe_host_linux,\"ax\",@progbits",
-    // Calls the function at r12, whose TOC is r11 (ELFv1), and returns with the TOC that it was entered with, as unwinders know of such
-    // calls. 64-bit PowerPC ELF ABI Supplement 1.9, 3.2; ELFv2 1.5, 2.2.
+    // Calls the function at r12, whose TOC is r11 (ELFv1), and returns with the TOC that it was entered with,
+    // as unwinders know of such calls. 64-bit PowerPC ELF ABI Supplement 1.9, 3.2; ELFv2 1.5, 2.2.
     ".balign 4",
     ".hidden probe_host_linux_enter",
     ".globl probe_host_linux_enter",
@@ -233,8 +233,8 @@ unsafe extern "C" {
     static probe_host_linux_enter: u8;
 }
 
-/// Turns the entry of a function into that of `function`, a pointer, with the same arguments, of up to eight words. Who has called it may
-/// be of its own object, and wants its TOC back.
+/// Turns the entry of a function into that of `function`, a pointer, with the same arguments, of up to eight
+/// words. Who has called it may be of its own object, and wants its TOC back.
 pub(crate) fn enter(regs: &mut Regs, function: usize) {
     let mut entry = function as u64;
     if cfg!(target_abi = "elfv1") {

@@ -1,7 +1,8 @@
 //! Masks and actions that a program changes by a number, through libc's `syscall`.
 //!
-//! No code of libc's tells these calls from others, so [`super`] has no probe on them. A function in the place of
-//! libc's makes the call, outside of any hit, with what the program hands over where nothing of ours is in it.
+//! No code of libc's tells these calls from others, so [`super`] has no probe on them. A function in the
+//! place of libc's makes the call, outside of any hit, with what the program hands over where nothing of ours
+//! is in it.
 
 use crate::arch;
 use crate::host::PROBES;

@@ -8,8 +8,8 @@
 //! which had no such system call, and callers fall back (glibc's `posix_spawn` then resets the handlers
 //! itself).
 //!
-//! Also a program that forbids itself system calls (seccomp) is noticed here, in the same functions: before the filter is in
-//! force.
+//! Also a program that forbids itself system calls (seccomp) is noticed here, in the same functions: before
+//! the filter is in force.
 //!
 //! The probes stand on libc's functions and not on their system calls, so that no child wakes up in a slot.
 
@@ -116,8 +116,8 @@ fn before_prctl(hit: &mut Hit<'_>) -> Flow {
     confines(hit.argument(0) == Some(libc::PR_SET_SECCOMP as usize))
 }
 
-/// Notes that the program forbids itself system calls, if `is_wanted`. A child that shares its parent's memory says
-/// nothing of its parent.
+/// Notes that the program forbids itself system calls, if `is_wanted`. A child that shares its parent's
+/// memory says nothing of its parent.
 fn confines(is_wanted: bool) -> Flow {
     if is_wanted && !threads::is_guest() {
         signals::confine();

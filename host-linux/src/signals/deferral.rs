@@ -220,7 +220,8 @@ fn code_of(function: usize) -> usize {
     if len == word.len() { usize::from_ne_bytes(word) } else { function }
 }
 
-/// Lets a signal wait until the hit in `context` is over; `false`: the kernel has no memory to keep it, or may not be asked.
+/// Lets a signal wait until the hit in `context` is over; `false`: the kernel has no memory to keep it, or
+/// may not be asked.
 #[cold]
 fn defer(info: &SigInfo, context: UContext, block: &Block) -> bool {
     if sys::is_confined() {

@@ -19,8 +19,8 @@ pub const NEVER_BLOCKED: SignalSet =
 /// The signals that are blocked while a handler of ours runs: all but those that its own work may raise.
 pub(crate) const BLOCKED: SignalSet = SignalSet::from_bits(!OWNED_SET.bits());
 
-/// Runs a handler of the program's, which may write into its `context` what is to be blocked behind it. Signals
-/// that must not be blocked stay unblocked.
+/// Runs a handler of the program's, which may write into its `context` what is to be blocked behind it.
+/// Signals that must not be blocked stay unblocked.
 pub(crate) fn run_in(context: UContext, handler: impl FnOnce()) {
     let before = context.mask();
     handler();

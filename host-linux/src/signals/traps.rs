@@ -116,8 +116,8 @@ fn handle_trap(info: &SigInfo, context: UContext) -> Verdict {
     }
 }
 
-/// Ends a hit in a program that steps itself. The processor does not trap behind what the core has simulated, nor behind the
-/// breakpoint at a slot's end; behind a copy it will.
+/// Ends a hit in a program that steps itself. The processor does not trap behind what the core has simulated,
+/// nor behind the breakpoint at a slot's end; behind a copy it will.
 #[cold]
 fn stepped(regs: &Regs, context: UContext) -> Verdict {
     let place = Native::breakpoint_address(&context.load_regs());

@@ -4,10 +4,10 @@
 //! the kernel is given a set without ours: one that comes later comes to our handler.
 //!
 //! From that look to the kernel's own sleep nothing that comes may be overlooked. So a wait that is
-//! interrupted before its call is made begins again at the probe, which looks once more: where the hit is over
-//! ([`end_hit`]), and before a handler of the program's is called or a signal kept ([`begin_again`]). Whoever
-//! keeps a signal writes it down first and looks then who waits; whoever waits says so first and looks then
-//! what is written down. One of both sees the other.
+//! interrupted before its call is made begins again at the probe, which looks once more: where the hit is
+//! over ([`end_hit`]), and before a handler of the program's is called or a signal kept ([`begin_again`]).
+//! Whoever keeps a signal writes it down first and looks then who waits; whoever waits says so first and
+//! looks then what is written down. One of both sees the other.
 //!
 //! A call that a signal has interrupted in the kernel is answered ([`takes`]).
 

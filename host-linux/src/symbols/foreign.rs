@@ -26,8 +26,8 @@ pub(super) fn objects(is_wanted: fn(&str) -> bool, is_known: &dyn Fn(usize) -> b
     maps.iter().filter(may_begin).filter_map(|map| begins_at(map, &maps)).collect()
 }
 
-/// The object whose first page is mapped by `first`; `None` if its text is not mapped behind it, as in a file that
-/// somebody reads.
+/// The object whose first page is mapped by `first`; `None` if its text is not mapped behind it, as in a file
+/// that somebody reads.
 fn begins_at(first: &Mapping, maps: &[Mapping]) -> Option<Found> {
     let header: Header = read(first.start)?;
     let at = first.start.checked_add(header.e_phoff as usize)?;

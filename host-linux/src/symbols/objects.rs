@@ -27,8 +27,8 @@ pub(crate) enum Role {
     Loader,
     /// The kernel's own.
     Vdso,
-    /// A C library of another namespace (`dlmopen`), which the loader does not name to this one. Nobody means its
-    /// functions by their names.
+    /// A C library of another namespace (`dlmopen`), which the loader does not name to this one. Nobody means
+    /// its functions by their names.
     Foreign,
 }
 

@@ -153,8 +153,8 @@ impl Stacks {
     }
 
     /// Puts the stack in force that a handler of the program's would run on without probes, where the running
-    /// handler stands on another one; returns whether it did. `on_alternate`: it wants to run on the program's
-    /// alternate stack, if there is one; else it is to run on the interrupted stack.
+    /// handler stands on another one; returns whether it did. `on_alternate`: it wants to run on the
+    /// program's alternate stack, if there is one; else it is to run on the interrupted stack.
     pub(crate) fn give_up(&self, context: UContext, on_alternate: bool) -> bool {
         let here = core::ptr::from_ref(&context) as usize;
         let now = context.altstack();
@@ -170,15 +170,15 @@ impl Stacks {
         gives_up
     }
 
-    /// Whether [`Stacks::give_up`] has put another stack in force at `pc`, and no handler of the program has been
-    /// called since.
+    /// Whether [`Stacks::give_up`] has put another stack in force at `pc`, and no handler of the program has
+    /// been called since.
     pub(crate) fn has_given_up(&self, pc: usize) -> bool {
         self.given_up_at.load(Ordering::Relaxed) == pc
     }
 
     /// Lets a handler of the program, which is about to be called, find its own alternate stack in `context`.
-    /// If it has a small one, ours is in force during the handler, so that hits have room. If it has none, the
-    /// next hit puts ours in force again.
+    /// If it has a small one, ours is in force during the handler, so that hits have room. If it has none,
+    /// the next hit puts ours in force again.
     pub(crate) fn show_program_stack(&self, context: UContext) {
         let given_up_at = self.given_up_at.swap(0, Ordering::Relaxed);
         let now = context.altstack();
@@ -205,8 +205,8 @@ impl Stacks {
         self.program.set(if is_away { &AltStack::NONE } else { &program });
     }
 
-    /// As [`Stacks::show_program_stack`], of a stack that was hidden from a handler that runs on the interrupted
-    /// one.
+    /// As [`Stacks::show_program_stack`], of a stack that was hidden from a handler that runs on the
+    /// interrupted one.
     #[cold]
     fn show_again(&self, context: UContext) {
         let program = self.program.get();
@@ -216,8 +216,8 @@ impl Stacks {
     }
 
     /// Ends what [`Stacks::show_program_stack`] began, when the program's handler has returned. The stack in
-    /// `context` is the program's from now on, unless the handler has run on one: the kernel lets nobody leave
-    /// the one that he stands on.
+    /// `context` is the program's from now on, unless the handler has run on one: the kernel lets nobody
+    /// leave the one that he stands on.
     pub(crate) fn keep_ours(&self, context: UContext) {
         let (told, now) = (context.altstack(), self.program.get());
         let Some(ours) = self.made().filter(|ours| ours.base != told.base) else { return };

@@ -1,9 +1,9 @@
 //! A thread whose block a child may be using while it waits: one of `vfork`, or of `clone` with CLONE_VFORK.
 //!
-//! Such a child has its parent's memory, and so its parent's block. Where it executes a program or dies in the
-//! middle of a hit, nobody ends that: the parent's next hit finds it open, and closes it
-//! ([`Block::close_gone`](super::block::Block::close_gone)). Only hits of a thread that has lent its block ask
-//! the kernel which process they are in, and only until the parent has hit again.
+//! Such a child has its parent's memory, and so its parent's block. Where it executes a program or dies in
+//! the middle of a hit, nobody ends that: the parent's next hit finds it open, and closes it
+//! ([`Block::close_gone`](super::block::Block::close_gone)). Only hits of a thread that has lent its block
+//! ask the kernel which process they are in, and only until the parent has hit again.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

@@ -162,8 +162,8 @@ impl Sent {
         Some(info)
     }
 
-    /// In one order with [`super::wait::Wait::begin`]: who waits finds what is here, or who puts it here finds who
-    /// waits.
+    /// In one order with [`super::wait::Wait::begin`]: who waits finds what is here, or who puts it here
+    /// finds who waits.
     fn change(&self, at: usize, from: u32) -> bool {
         self.states[at].compare_exchange(from, CHANGING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }

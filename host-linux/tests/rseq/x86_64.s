@@ -1,5 +1,5 @@
-// rseq_add(area, counts): one more in the running CPU's cell, 64 bytes each, without a lock. The descriptor of rseq_add is in
-// __rseq_cs, that of rseq_add_plain among the program's data.
+// rseq_add(area, counts): one more in the running CPU's cell, 64 bytes each, without a lock. The descriptor
+// of rseq_add is in __rseq_cs, that of rseq_add_plain among the program's data.
 .macro rseq_add name, section
 .pushsection \section, "aw"
 .balign 32

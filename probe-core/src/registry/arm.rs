@@ -49,7 +49,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    // ---- tails --------------------------------------------------------------------------------------------------
+    // ---- tails
+    // --------------------------------------------------------------------------------------------------
 
     /// First step before a probe with a post handler is linked: the slot has to end in a breakpoint. Returns
     /// whether that is new, so that the cores have to be synchronised before the second step.
@@ -121,7 +122,8 @@ impl<H: Host> Probes<H> {
         Ok(())
     }
 
-    // ---- enabling and disabling -----------------------------------------------------------------------------------
+    // ---- enabling and disabling
+    // -----------------------------------------------------------------------------------
 
     pub(super) fn set_disabled(&self, node: &Node<H::Arch>, wish: Wish) -> Result<(), EnableError> {
         if wish == Wish::Disable {

@@ -86,8 +86,8 @@ impl<H: Host> Probes<H> {
         probes.pop().ok_or(RegisterError::NoMemory)
     }
 
-    /// Registers all of the probes or none; costs one synchronisation of the cores per stage, however many there are.
-    /// The handles come in the probes' order.
+    /// Registers all of the probes or none; costs one synchronisation of the cores per stage, however many
+    /// there are. The handles come in the probes' order.
     ///
     /// # Errors
     /// The first probe that failed, and why; nothing has changed then.
@@ -192,7 +192,8 @@ impl<H: Host> Probes<H> {
         Ok(())
     }
 
-    // ---- prepared -------------------------------------------------------------------------------------------------
+    // ---- prepared
+    // -------------------------------------------------------------------------------------------------
 
     /// Gives every probe its point and its node. The probe that fails, and those behind it, are left in
     /// `wanted`.
@@ -294,7 +295,8 @@ impl<H: Host> Probes<H> {
         let node = unsafe { Node::new(point, handlers, STARTING | flags, books.generation, self) };
         let node = OwnedNode::new(room, node);
         if let Handlers::Return(half) = &node.handlers {
-            // SAFETY: what frees the node first has the pool forget it, and then waits (`take_off`, `give_up`).
+            // SAFETY: what frees the node first has the pool forget it, and then waits (`take_off`,
+            // `give_up`).
             unsafe { half.belong_to(node.known()) };
         }
         Ok(node)
@@ -346,7 +348,8 @@ impl<H: Host> Probes<H> {
                 Ok(false) => {}
                 Err(error) => {
                     for point in changed {
-                        // Its mode is as before, so no context has a frame for it. A failure only costs a second trap.
+                        // Its mode is as before, so no context has a frame for it. A failure only costs a
+                        // second trap.
                         let _ = self.let_tail_jump(point);
                     }
                     return Err((*index, error.into()));
@@ -359,7 +362,8 @@ impl<H: Host> Probes<H> {
         Ok(())
     }
 
-    // ---- published ------------------------------------------------------------------------------------------------
+    // ---- published
+    // ------------------------------------------------------------------------------------------------
 
     /// Puts the node on its point's list, silent as yet.
     fn publish<'g>(&self, hold: &Hold, prepared: Prepared<'g, H::Arch>) -> Published<'g, H::Arch> {
@@ -367,7 +371,8 @@ impl<H: Host> Probes<H> {
         if node.has_post() {
             self.expect_post(point);
         }
-        // SAFETY: `node_for` made it for this point; what takes it off waits before it buries it (`free_leaving`).
+        // SAFETY: `node_for` made it for this point; what takes it off waits before it buries it
+        // (`free_leaving`).
         unsafe { node.link(hold, point) };
         self.update_detour(point);
         Published(prepared)
@@ -395,7 +400,8 @@ impl<H: Host> Probes<H> {
         result
     }
 
-    // ---- armed ----------------------------------------------------------------------------------------------------
+    // ---- armed
+    // ----------------------------------------------------------------------------------------------------
 
     /// Breakpoints.
     fn arm_all(&self, hold: &Hold, published: &[Published<'_, H::Arch>]) -> Result<(), Failed> {

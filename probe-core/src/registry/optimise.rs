@@ -1,8 +1,8 @@
 //! Optimised probes: which points get jumps instead of their breakpoints, and when they lose them.
 //!
-//! A probe is registered with a breakpoint; its jump comes afterwards. Where a probe joins a point that has a jump, one
-//! question decides: does the detour of that jump serve this probe, too ([`Probes::is_served`])? The module `text` writes
-//! the jumps.
+//! A probe is registered with a breakpoint; its jump comes afterwards. Where a probe joins a point that has a
+//! jump, one question decides: does the detour of that jump serve this probe, too ([`Probes::is_served`])?
+//! The module `text` writes the jumps.
 
 use super::plans::{Candidate, Plans};
 use crate::addr::CodeAddr;
@@ -41,7 +41,8 @@ impl<H: Host> Probes<H> {
         Ok(self.places.texts().jumps())
     }
 
-    /// The places of all probes without a jump, each with its function. What there is no memory for keeps its breakpoint.
+    /// The places of all probes without a jump, each with its function. What there is no memory for keeps its
+    /// breakpoint.
     fn places_without_jumps(&self) -> Vec<Candidate> {
         let mut candidates = Vec::new();
         let lock = self.lock();

@@ -1,8 +1,9 @@
 //! Plans of jumps: what a jump at a place would displace, and whether the host allows that.
 //!
-//! The host's answers may be slow, call probed functions and take locks of the program, as [`Probes::resolve`] says. So plans are made
-//! before the registry's lock is taken for what follows: text is read under the lock, the host is asked without it. A detour is made
-//! later only if the text is still what it was.
+//! The host's answers may be slow, call probed functions and take locks of the program, as
+//! [`Probes::resolve`] says. So plans are made before the registry's lock is taken for what follows: text is
+//! read under the lock, the host is asked without it. A detour is made later only if the text is still what
+//! it was.
 
 use super::resolve::{Pristine, Resolved};
 use crate::addr::CodeAddr;
@@ -57,8 +58,8 @@ impl Plans {
 }
 
 impl<H: Host> Probes<H> {
-    /// Plans jumps for places that have no detour yet. Called without the lock. Where there is no memory for its plan, a place keeps its
-    /// breakpoint.
+    /// Plans jumps for places that have no detour yet. Called without the lock. Where there is no memory for
+    /// its plan, a place keeps its breakpoint.
     pub(super) fn plan_jumps(&self, mut places: Vec<Candidate>) -> Plans {
         let mut plans = Plans::none();
         if H::Arch::JUMPS.is_none() || places.is_empty() || plans.0.try_reserve_exact(places.len()).is_err() {
@@ -98,8 +99,8 @@ impl<H: Host> Probes<H> {
         Ok(Plan { displaced, text: self.displaced_text(hold, place, &displaced)? })
     }
 
-    /// What a kprobe's jump would displace, and whether other probes stand there. Room for the detour is not looked for, and the
-    /// host is asked afterwards, by [`Probes::check_displaced`].
+    /// What a kprobe's jump would displace, and whether other probes stand there. Room for the detour is not
+    /// looked for, and the host is asked afterwards, by [`Probes::check_displaced`].
     pub(super) fn explain_jump(
         &self,
         hold: &Hold,
@@ -110,7 +111,8 @@ impl<H: Host> Probes<H> {
         Ok((displaced, self.check_neighbours(hold, resolved.at, &displaced)))
     }
 
-    /// Whether the host lets every instruction that a jump at `place` displaces be probed (REG_20). Called without the lock.
+    /// Whether the host lets every instruction that a jump at `place` displaces be probed (REG_20). Called
+    /// without the lock.
     pub(super) fn check_displaced(&self, place: CodeAddr, displaced: &Displaced) -> Result<(), Refusal> {
         for start in displaced.starts().filter(|start| *start != 0) {
             match self.host.probeable(place.wrapping_add(start)) {

@@ -42,7 +42,8 @@ impl<H: Host> Probes<H> {
             if self.is_same_code(&known, &decoded, &insn) {
                 return Ok((known, Origin::Known));
             }
-            // Other text has replaced its own meanwhile. Its probes, if there are any, stay with the old text.
+            // Other text has replaced its own meanwhile. Its probes, if there are any, stay with the old
+            // text.
             self.set_aside(books, known);
         }
         Ok((self.new_point(books, at, &decoded, &insn)?, Origin::New))

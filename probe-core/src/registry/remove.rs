@@ -198,7 +198,8 @@ impl<H: Host> Probes<H> {
         taken
     }
 
-    // ---- memory -------------------------------------------------------------------------------------------------
+    // ---- memory
+    // -------------------------------------------------------------------------------------------------
 
     /// Frees the pools of probes that have gone whose last call has returned, if there are any (RET_6).
     pub(super) fn free_returned_pools(&self, books: &mut Locked<'_, H>) {
@@ -248,12 +249,14 @@ impl<H: Host> Probes<H> {
                 "a point is freed in use"
             );
             let point = point.pointer();
-            // SAFETY: off the table and in no frame since before the grace period; no node is left that leads to it.
+            // SAFETY: off the table and in no frame since before the grace period; no node is left that leads
+            // to it.
             drop(unsafe { free(point) });
         }
         while let Some(pool) = pools.pop(lock.hold()) {
             self.settle_stubs(lock.hold(), &pool);
-            // SAFETY: its probe had gone and no call was in flight before the grace period, and no stub leads to it.
+            // SAFETY: its probe had gone and no call was in flight before the grace period, and no stub leads
+            // to it.
             drop(unsafe { free(pool.pointer()) });
         }
         for chunk in stub_chunks {
@@ -290,7 +293,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    // ---- what handlers have asked for ------------------------------------------------------------------------------
+    // ---- what handlers have asked for
+    // ------------------------------------------------------------------------------
 
     /// Does the work that handlers could only request: breakpoints of probes that they have enabled or
     /// disabled, handles that they have dropped. Every call of the registry does so, too.
@@ -303,7 +307,8 @@ impl<H: Host> Probes<H> {
 
     pub(super) fn settle_locked(&self, books: &mut Locked<'_, H>) {
         if !self.switches.take_changes() {
-            // Retired pools are freed with what the calls below free; here, those that have become free since.
+            // Retired pools are freed with what the calls below free; here, those that have become free
+            // since.
             self.free_returned_pools(books);
             return;
         }
@@ -333,7 +338,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    // ---- text that goes away ------------------------------------------------------------------------------------
+    // ---- text that goes away
+    // ------------------------------------------------------------------------------------
 
     /// What [`Events::text_going`](crate::events::Events::text_going) does.
     pub(crate) fn text_going(&self, start: CodeAddr, end: CodeAddr) {

@@ -125,8 +125,8 @@ impl<'a, H: Host> Pristine<'a, H> {
     }
 }
 
-/// Up to where the boundaries of one function's instructions are known: for places in ascending order each instruction is looked at
-/// once.
+/// Up to where the boundaries of one function's instructions are known: for places in ascending order each
+/// instruction is looked at once.
 pub(super) struct Boundaries {
     function: CodeAddr,
     /// The last one that was found.

@@ -62,7 +62,8 @@ impl<H: Host> Probes<H> {
             alarm: self.switches.low_pools(),
         };
         let memory = Room::new()?;
-        // SAFETY: the words are their chunks', which stay until the pool has given its stubs back; one stub and the owner's.
+        // SAFETY: the words are their chunks', which stay until the pool has given its stubs back; one stub
+        // and the owner's.
         let pool = unsafe { Pool::new(&stubs, plan) }?;
         // SAFETY: made just now.
         unsafe { pool.as_ref() }.instances().for_each(|instance| self.attach_stub(books.hold, instance));
@@ -201,7 +202,8 @@ impl<H: Host> Probes<H> {
         }
     }
 
-    /// Makes a pool unreachable from its stubs; it may be freed after a grace period and [`Probes::settle_stubs`].
+    /// Makes a pool unreachable from its stubs; it may be freed after a grace period and
+    /// [`Probes::settle_stubs`].
     pub(super) fn detach_stubs(&self, hold: &Hold, pool: &Pool<H::Arch>) {
         for instance in pool.instances() {
             if let Some(chunk) = self.stubs.chunk(instance.stub, hold) {

@@ -1,12 +1,13 @@
-//! What contexts share: counters for those that hit the same probes, spares for hits without a frame, and how many are inside without a
-//! context.
+//! What contexts share: counters for those that hit the same probes, spares for hits without a frame, and how
+//! many are inside without a context.
 
 use crate::state::counter::Shares;
 use crate::state::section::Anonymous;
 use crate::state::spare::Spares;
 use crate::sync::{Acquire, AtomicUsize};
 
-/// What all contexts of a program have in common, those that have no [`Context`](crate::state::context::Context) too.
+/// What all contexts of a program have in common, those that have no
+/// [`Context`](crate::state::context::Context) too.
 pub(crate) struct Common<S> {
     /// What steps without a frame have borrowed.
     spares: Spares<S>,

@@ -49,8 +49,8 @@ impl<H: Host> Detours<H> {
         self.newest.reserve(1)
     }
 
-    /// Keeps a detour for good, as its place's newest; [`Detours::reserve`] has made room. Whoever is still in the one
-    /// before, and text that leads to it, find it as it was.
+    /// Keeps a detour for good, as its place's newest; [`Detours::reserve`] has made room. Whoever is still
+    /// in the one before, and text that leads to it, find it as it was.
     ///
     /// # Safety
     /// It is never freed, and not changed any more but for its atomics.

@@ -138,7 +138,8 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// how many bytes were readable.
     fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize;
 
-    /// Stores `bytes` from the byte at `at` on through an alias that is never executable, and calls [`NativeArch::publish`].
+    /// Stores `bytes` from the byte at `at` on through an alias that is never executable, and calls
+    /// [`NativeArch::publish`].
     ///
     /// One to four aligned bytes (on x86 one byte) appear at once to other cores; longer writes go to memory
     /// that nobody executes yet. Text does not change between calls except through this function; else a

@@ -57,7 +57,8 @@ impl<A: Arch> OwnedNode<A> {
     /// Ends its record: what is left is memory of its own, to be freed without the lock.
     ///
     /// # Safety
-    /// Nobody has found it, or a grace period has ended that began when it was on no list and its pool had forgotten it.
+    /// Nobody has found it, or a grace period has ended that began when it was on no list and its pool had
+    /// forgotten it.
     pub(crate) unsafe fn end(self) -> Box<Node<A>> {
         // SAFETY: it has this one owner, and nobody else reaches it.
         unsafe { free(self.0) }

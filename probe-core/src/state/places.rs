@@ -54,7 +54,8 @@ impl<A: Arch> Places<A> {
     /// Publishes a point; [`Places::reserve`] has made room.
     ///
     /// # Safety
-    /// It was made just now, and is freed a grace period after it has been taken off, by who has the lock to himself.
+    /// It was made just now, and is freed a grace period after it has been taken off, by who has the lock to
+    /// himself.
     pub(crate) unsafe fn add<'g>(&self, point: NonNull<Point<A>>, _hold: &'g Hold) -> Lent<'g, Point<A>> {
         // SAFETY: nothing is freed as long as the lock is borrowed.
         let lent = unsafe { Lent::new(point) };

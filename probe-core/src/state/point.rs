@@ -378,7 +378,8 @@ impl<A: Arch> Node<A> {
             } else {
                 self.fall_silent();
             }
-            // An exchange, not a load: of two who write at the same time, one sees what the other has changed.
+            // An exchange, not a load: of two who write at the same time, one sees what the other has
+            // changed.
             let now = self.flags.fetch_or(0, AcqRel);
             if (now & SILENT == 0) == (flags & SILENT == 0) {
                 return;

@@ -104,8 +104,8 @@ pub(crate) fn is_in_slot<A: Arch>(at: CodeAddr, slot: CodeAddr) -> bool {
 /// All slots: found by whoever traps in one, taken and given back by the registry.
 pub(crate) struct Slots {
     chunks: Table<SlotChunk>,
-    /// The base of the chunk that is looked at first: whose slot was taken last, or which has become empty. Under the registry's
-    /// lock.
+    /// The base of the chunk that is looked at first: whose slot was taken last, or which has become empty.
+    /// Under the registry's lock.
     hint: AtomicUsize,
     /// How many chunks have no slot in use; under the registry's lock.
     empty: AtomicUsize,
@@ -123,8 +123,8 @@ impl Slots {
         let slot = at.as_usize() & !(A::SLOT_LEN - 1);
         let word = slot.wrapping_add(A::SLOT_LEN - OWN);
         debug_assert_eq!(chunk.base, chunk_base(at));
-        // SAFETY: the chunk is mapped and readable while it is in the table, which `held` keeps; the last word of
-        // every slot is aligned, because slots are.
+        // SAFETY: the chunk is mapped and readable while it is in the table, which `held` keeps; the last
+        // word of every slot is aligned, because slots are.
         let place = unsafe { core::ptr::with_exposed_provenance::<usize>(word).read_volatile() };
         Some(CodeAddr::new(place))
     }

@@ -184,7 +184,8 @@ impl<A: Arch> Linked for WatchNode<A> {
     }
 }
 
-/// A watchpoint's one owner, as [`OwnedNode`](crate::state::owned::OwnedNode) is a probe's: its handle, until that orphans it.
+/// A watchpoint's one owner, as [`OwnedNode`](crate::state::owned::OwnedNode) is a probe's: its handle, until
+/// that orphans it.
 #[must_use = "without an owner it is never freed"]
 pub(crate) struct OwnedWatch<A: Arch>(NonNull<WatchNode<A>>);
 

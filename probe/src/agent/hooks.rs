@@ -142,7 +142,8 @@ fn without_ours(set: &libc::sigset_t) -> libc::sigset_t {
     set
 }
 
-/// A pointer to the cleaned copy of what `mask` points to, or NULL. What is to be blocked from now on: the guard sees to it itself.
+/// A pointer to the cleaned copy of what `mask` points to, or NULL. What is to be blocked from now on: the
+/// guard sees to it itself.
 ///
 /// # Safety
 /// `mask` is NULL or points to a set.

@@ -1,5 +1,6 @@
-//! Objects that the program loads later (`dlopen`). C libraries of other namespaces get the guard. Definitions wait, and are planted before the first
-//! function of such an object has run, its constructors included.
+//! Objects that the program loads later (`dlopen`). C libraries of other namespaces get the guard.
+//! Definitions wait, and are planted before the first function of such an object has run, its constructors
+//! included.
 //!
 //! The loader calls an empty function of its own, `_dl_debug_state`, whenever its list of objects has
 //! changed: the debuggers' rendezvous (`r_brk` of `struct r_debug` in `<link.h>`). A probe there sends the
@@ -42,8 +43,8 @@ struct Later {
 
 static LATER: OnceLock<Later> = OnceLock::new();
 
-/// The probe on the loader's rendezvous, if anything waits. Where the guard is, a C library of another namespace may
-/// always come (`dlmopen`).
+/// The probe on the loader's rendezvous, if anything waits. Where the guard is, a C library of another
+/// namespace may always come (`dlmopen`).
 pub(super) fn probe(waiting: &[usize], is_guarded: bool) -> Option<AnyProbe<Native>> {
     let divert = |hit: &mut Hit<'_>| {
         probe_host_linux::lead_to(hit.regs_mut(), rendezvous as *const ());

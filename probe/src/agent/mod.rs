@@ -10,12 +10,12 @@
 //!
 //! In the order of reading: [`start`] the constructor · [`places`] definitions to places · [`plant`] places
 //! to probes · [`later`] objects that come later · [`objects`] the loaded objects · [`emit`] handlers ·
-//! [`fetch`] values · [`rule`] conditions · [`process`] this process, its threads, their rings · [`clock`] the time · [`hooks`]
-//! interposed functions · [`confined`] programs that forbid themselves system calls · [`lent`] children in
-//! their parent's memory · [`exec`] programs executed in place · [`debuggers`] children that ask to be
-//! debugged · [`trial`] the outcome of a system call, known before it is made · [`masks`] functions that must
-//! not be probed · [`environment`] our variables there · [`quiet`] the destructors of objects that only the
-//! agent uses · [`runner`] programs under an emulator · [`alloc`] memory.
+//! [`fetch`] values · [`rule`] conditions · [`process`] this process, its threads, their rings · [`clock`]
+//! the time · [`hooks`] interposed functions · [`confined`] programs that forbid themselves system calls ·
+//! [`lent`] children in their parent's memory · [`exec`] programs executed in place · [`debuggers`] children
+//! that ask to be debugged · [`trial`] the outcome of a system call, known before it is made · [`masks`]
+//! functions that must not be probed · [`environment`] our variables there · [`quiet`] the destructors of
+//! objects that only the agent uses · [`runner`] programs under an emulator · [`alloc`] memory.
 
 mod alloc;
 mod clock;

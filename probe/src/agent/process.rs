@@ -115,8 +115,8 @@ impl Drop for Errno {
     }
 }
 
-/// While it lives, this thread does the agent's own work, which is not traced. Its end brings `errno` back and
-/// closes the descriptor for writing text, so that the program finds none but its own.
+/// While it lives, this thread does the agent's own work, which is not traced. Its end brings `errno` back
+/// and closes the descriptor for writing text, so that the program finds none but its own.
 pub(super) struct Muted {
     was_muted: bool,
     _errno: Errno,

@@ -1,7 +1,7 @@
 //! What decides about a hit, in the hit: a program of the command's, run by `probe-bpf`.
 //!
-//! No lock, no allocation, no fault, and an end. The kernel is asked for the thread's name and the processor only
-//! where a condition names them.
+//! No lock, no allocation, no fault, and an end. The kernel is asked for the thread's name and the processor
+//! only where a condition names them.
 
 use super::confined;
 use super::fetch::{MAX_STRING, Plan, Scene};
@@ -181,7 +181,8 @@ impl<M: Memory> Subject<'_, M> {
     }
 }
 
-/// A return value whose type is not known: an `int` leaves the upper half of its register as it likes, mostly 0.
+/// A return value whose type is not known: an `int` leaves the upper half of its register as it likes, mostly
+/// 0.
 #[inline]
 fn int_or_long(word: usize) -> u64 {
     match u32::try_from(word) {

@@ -55,14 +55,15 @@ pub(super) const EXAMPLES: &str = "  probe trace -p 'p libc:opendir path=$arg1:s
 pub(super) struct Trace {
     /// A probe definition; may be given many times.
     ///
-    /// Hits are seen from the first initialiser of the program's own objects on, to the last destructor. What the dynamic linker
-    /// itself calls before that, and the resolvers of indirect functions, run before the probes are there.
+    /// Hits are seen from the first initialiser of the program's own objects on, to the last destructor. What
+    /// the dynamic linker itself calls before that, and the resolvers of indirect functions, run before the
+    /// probes are there.
     #[arg(short = 'p', long = "probe", value_name = "DEF", required = true, allow_hyphen_values = true)]
     pub(super) probes: Vec<String>,
     /// Only hits for which this holds, such as 'size >= 1M && $took > 20us'.
     ///
-    /// It belongs to the probe before it, or, before the first one, to all. Of several all have to hold. It is run in the
-    /// hit; what does not pass costs no event. See CONDITIONS in probe-trace(1).
+    /// It belongs to the probe before it, or, before the first one, to all. Of several all have to hold. It
+    /// is run in the hit; what does not pass costs no event. See CONDITIONS in probe-trace(1).
     #[arg(long = "if", value_name = "EXPRESSION", allow_hyphen_values = true)]
     pub(super) conditions: Vec<String>,
     /// Probes and what belongs to them, as they were typed.
@@ -70,8 +71,8 @@ pub(super) struct Trace {
     pub(super) clauses: Vec<Clause>,
     /// Follow forked children, too, and the programs that they execute.
     ///
-    /// A program that the traced process executes in its own place is always followed. With -f, definitions whose
-    /// object is not loaded in a program are left out there.
+    /// A program that the traced process executes in its own place is always followed. With -f, definitions
+    /// whose object is not loaded in a program are left out there.
     #[arg(short, long)]
     pub(super) follow: bool,
     /// Write events and summary there instead of to standard error; `-` is standard output.
@@ -85,8 +86,8 @@ pub(super) struct Trace {
     pub(super) no_events: bool,
     /// Plant breakpoints only, which trap, where a jump to the probe would do.
     ///
-    /// For programs that look at their own code, or run with stacks of a few kilobytes: after a jump, the probe runs on
-    /// the program's stack.
+    /// For programs that look at their own code, or run with stacks of a few kilobytes: after a jump, the
+    /// probe runs on the program's stack.
     #[arg(long)]
     pub(super) no_jumps: bool,
     /// End the program with SIGTERM after this time (such as 10, 1.5s, 200ms, 2m).
@@ -97,15 +98,15 @@ pub(super) struct Trace {
     pub(super) buffer: usize,
     /// What a thread does whose buffer is full.
     ///
-    /// Its hits and durations are counted in any case. As long as the command reads, a thread that waits loses no event; the
-    /// program's timing then depends on how fast events can be written.
+    /// Its hits and durations are counted in any case. As long as the command reads, a thread that waits
+    /// loses no event; the program's timing then depends on how fast events can be written.
     #[arg(long, value_enum, default_value_t = OnFull::Drop, value_name = "WHAT")]
     pub(super) on_full: OnFull,
-    /// Start the program, and what it executes, through this command: an emulator that takes QEMU's options -0 and -E
-    /// [default: what the variable PROBE_RUNNER holds].
+    /// Start the program, and what it executes, through this command: an emulator that takes QEMU's options
+    /// -0 and -E [default: what the variable PROBE_RUNNER holds].
     ///
-    /// For a `probe` of another architecture that itself runs under the emulator, where the kernel does not start one by
-    /// itself (binfmt_misc): 'qemu-aarch64 -L /usr/aarch64-linux-gnu'.
+    /// For a `probe` of another architecture that itself runs under the emulator, where the kernel does not
+    /// start one by itself (binfmt_misc): 'qemu-aarch64 -L /usr/aarch64-linux-gnu'.
     #[arg(long, value_name = "COMMAND")]
     pub(super) runner: Option<OsString>,
     /// When to use colours.
@@ -132,8 +133,8 @@ const DEFAULT_BUFFER: &str = if cfg!(target_pointer_width = "64") { "4M" } else 
 pub(super) struct List {
     /// A program (looked up in PATH) or a shared object.
     pub(super) program: OsString,
-    /// Which functions, as [OBJECT:]PATTERN, in the program and all libraries it loads [default: the program's own
-    /// functions and those that it imports].
+    /// Which functions, as [OBJECT:]PATTERN, in the program and all libraries it loads [default: the
+    /// program's own functions and those that it imports].
     pub(super) glob: Option<String>,
     /// When to use colours.
     #[arg(long, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
@@ -155,7 +156,8 @@ pub(super) struct Explain {
 
 #[derive(Debug, Args)]
 pub(super) struct InstallDocs {
-    /// Where share/man, share/bash-completion, share/zsh and share/fish are, or are to be [default: ~/.local].
+    /// Where share/man, share/bash-completion, share/zsh and share/fish are, or are to be [default:
+    /// ~/.local].
     pub(super) prefix: Option<PathBuf>,
 }
 

@@ -352,7 +352,8 @@ impl Checker<'_, '_> {
         Ok(Any::Number(Number::Value(place(&mut self.scope.values, value), Sign::Unsigned)))
     }
 
-    /// `$retval` and `$argN`: of the type that is said here, else of the one with which the definition fetches it.
+    /// `$retval` and `$argN`: of the type that is said here, else of the one with which the definition
+    /// fetches it.
     fn fetched(&mut self, node: &Node, text: &str, has_type: bool) -> Result<Any, DefError> {
         let parsed = self.scope.definition.also_fetch(text, self.scope.registers);
         let parsed = parsed.or_else(|sentence| self.error(node, sentence))?;

@@ -1,7 +1,7 @@
 //! From checked expressions to instructions.
 //!
-//! What can be had without an access to memory lies in the context when the program begins; everything else is
-//! asked for by a call, when it is needed. A value that cannot be read ends the program.
+//! What can be had without an access to memory lies in the context when the program begins; everything else
+//! is asked for by a call, when it is needed. A value that cannot be read ends the program.
 
 use super::check::{Number, Operation, Relation, Scope, Sign, Test};
 use crate::def::DefError;

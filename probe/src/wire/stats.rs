@@ -38,8 +38,8 @@ pub struct Counts {
     pub missed_nested: u64,
     /// As [`Counters::missed_pool`].
     pub missed_pool: u64,
-    /// Followed calls that have not returned: left by `longjmp` or unwinding, cut off by the end of their thread
-    /// or process, whatever ended it, or still under way.
+    /// Followed calls that have not returned: left by `longjmp` or unwinding, cut off by the end of their
+    /// thread or process, whatever ended it, or still under way.
     pub abandoned: u64,
     /// As [`Counters::dropped`].
     pub dropped: u64,

@@ -1,5 +1,5 @@
-/* Calls work() as fast as it can: burst THREADS CALLS [asked].
-   With "asked" it calls once, says "ready", and goes on when it is told to. Says how much of its memory is shared, in KiB. */
+/* Calls work() as fast as it can: burst THREADS CALLS [asked]. With "asked" it calls once, says "ready",
+   and goes on when it is told to. Says how much of its memory is shared, in KiB. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* With -DLIBRARY the library: its constructor and its destructor call lwork(), and so does each of the program's. */
+/* With -DLIBRARY the library: its constructor and its destructor call lwork(), and so does each of the
+   program's. */
 #include <stdio.h>
 
 #ifdef LIBRARY

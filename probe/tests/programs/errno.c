@@ -1,4 +1,5 @@
-/* Says what errno is where nothing of the program's own has failed: as it starts, and behind what the agent has a part in. */
+/* Says what errno is where nothing of the program's own has failed: as it starts, and behind what the
+   agent has a part in. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

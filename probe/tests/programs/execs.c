@@ -1,5 +1,5 @@
-/* Executes itself in its own place, by one function of exec's family after the other, and calls work() in each image:
-   execs FIRST LAST. */
+/* Executes itself in its own place, by one function of exec's family after the other, and calls work() in
+   each image: execs FIRST LAST. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

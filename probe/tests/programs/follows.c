@@ -1,4 +1,5 @@
-// A debugger that follows every child of what it starts, and passes signals on, as `strace -f` does: follows PROGRAM ARGUMENTS.
+// A debugger that follows every child of what it starts, and passes signals on, as `strace -f` does: follows
+// PROGRAM ARGUMENTS.
 #include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>

@@ -1,4 +1,5 @@
-/* A program whose functions have the names of a C++ program's, and whose task and strings are hostile to terminals. */
+/* A program whose functions have the names of a C++ program's, and whose task and strings are hostile to
+   terminals. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* A program with a part that is jumped to, and a start that no call comes to: what it prints depends on both. */
+/* A program with a part that is jumped to, and a start that no call comes to: what it prints depends on
+   both. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
-/* What compilers and people make on riscv64: instructions of two and four bytes, atomics by LR and SC, functions
-   shorter than a jump, branches into what a jump would displace, a call by t0, an instruction across two pages;
-   with a timer's signals, jumps out of functions, faults, coroutines, threads and children around them. */
+/* What compilers and people make on riscv64: instructions of two and four bytes, atomics by LR and SC,
+   functions shorter than a jump, branches into what a jump would displace, a call by t0, an instruction
+   across two pages; with a timer's signals, jumps out of functions, faults, coroutines, threads and
+   children around them. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* Says what the kernel tells of the signals that a probe lives on, too: actions, masks, and what was sent while it was blocked. */
+/* Says what the kernel tells of the signals that a probe lives on, too: actions, masks, and what was sent
+   while it was blocked. */
 #include <signal.h>
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
-/* Starts many short children, one after the other: spawns HOW COUNT. Each calls work(), and so does this program before each;
-   with "quiet" only children do: seventy at first, so that the command looks after dead threads at once, then COUNT that share
-   this program's memory. */
+/* Starts many short children, one after the other: spawns HOW COUNT. Each calls work(), and so does this
+   program before each; with "quiet" only children do: seventy at first, so that the command looks after
+   dead threads at once, then COUNT that share this program's memory. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <spawn.h>

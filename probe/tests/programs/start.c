@@ -1,5 +1,5 @@
-/* What stands on the stack at the start: the arguments, the environment, and behind it the auxiliary vector, as everybody finds
- * it who has no libc. */
+/* What stands on the stack at the start: the arguments, the environment, and behind it the auxiliary
+ * vector, as everybody finds * it who has no libc. */
 #include <elf.h>
 #include <link.h>
 #include <stdio.h>

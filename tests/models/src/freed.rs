@@ -87,7 +87,8 @@ extern "C" fn probe_models_free(start: usize, len_bytes: usize) -> bool {
     has_some
 }
 
-/// Ends the last execution of a model: the next one's test is another thread, which does not know what this one has used of the statics.
+/// Ends the last execution of a model: the next one's test is another thread, which does not know what this
+/// one has used of the statics.
 #[unsafe(no_mangle)]
 extern "C" fn probe_models_end() {
     begin();

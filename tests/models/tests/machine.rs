@@ -33,7 +33,8 @@ pub(crate) fn arena_of(_: usize) -> usize {
 
 pub(crate) struct ModelMemory(RefCell<[u8; CPUS * STACK_LEN]>);
 
-// SAFETY: loom runs one thread at a time, and no borrow lasts longer than a function that loom does not interrupt.
+// SAFETY: loom runs one thread at a time, and no borrow lasts longer than a function that loom does not
+// interrupt.
 unsafe impl Sync for ModelMemory {}
 
 // SAFETY: only the stacks are accessed.
@@ -66,7 +67,8 @@ pub(crate) struct ModelHost {
     tasks: [Task<Toy>; CPUS],
 }
 
-// SAFETY: loom runs one thread at a time, and no borrow lasts longer than a function that loom does not interrupt.
+// SAFETY: loom runs one thread at a time, and no borrow lasts longer than a function that loom does not
+// interrupt.
 unsafe impl Sync for ModelHost {}
 // SAFETY: as above.
 unsafe impl Send for ModelHost {}

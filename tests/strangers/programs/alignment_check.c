@@ -1,5 +1,5 @@
-// asks: may a program that runs with alignment checks (AC) be hit, and is an unaligned access its own SIGBUS still? (HIT_1, HIT_9)
-// short
+// asks: may a program that runs with alignment checks (AC) be hit, and is an unaligned access its own SIGBUS
+// still? (HIT_1, HIT_9) short
 #include "stranger.h"
 #include <setjmp.h>
 

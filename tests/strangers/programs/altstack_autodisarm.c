@@ -1,5 +1,5 @@
-// asks: is an alternate stack with SS_AUTODISARM disarmed in its handlers, and armed behind them, also where they switch contexts
-// and hit probes? (HIT_13, sigaltstack(2))
+// asks: is an alternate stack with SS_AUTODISARM disarmed in its handlers, and armed behind them, also where
+// they switch contexts and hit probes? (HIT_13, sigaltstack(2))
 #include "stranger.h"
 #include <ucontext.h>
 

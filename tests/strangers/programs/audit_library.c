@@ -1,4 +1,5 @@
-// asks: does a program with an auditing library of the loader's (LD_AUDIT) start and run as bare? (rtld-audit(7))
+// asks: does a program with an auditing library of the loader's (LD_AUDIT) start and run as bare?
+// (rtld-audit(7))
 // library:
 // argv: first
 #include "stranger.h"

@@ -1,4 +1,5 @@
-// asks: is a thread cancelled where it blocks, in its deferred and its asynchronous way, and its cleanup run? (RET_7, pthread_cancel(3))
+// asks: is a thread cancelled where it blocks, in its deferred and its asynchronous way, and its cleanup run?
+// (RET_7, pthread_cancel(3))
 #include "stranger.h"
 
 static int pipes[2], cleaned;

@@ -1,5 +1,5 @@
-// asks: is a child without handlers (CLONE_CLEAR_SIGHAND), which libc makes and which the program makes by an instruction of its own, hit
-// as bare? (clone3(2))
+// asks: is a child without handlers (CLONE_CLEAR_SIGHAND), which libc makes and which the program makes by an
+// instruction of its own, hit as bare? (clone3(2))
 // documented *-trap stdout: host-linux/README.md: is not noticed if the program makes it without libc, and its hits are wrong.
 #include "stranger.h"
 #include <linux/sched.h>

@@ -1,5 +1,5 @@
-// asks: do children by clone() that share descriptors, folder or handlers, tell of their end by another signal or by none, and leave
-// their numbers where they are told to, do what they do bare? (clone(2))
+// asks: do children by clone() that share descriptors, folder or handlers, tell of their end by another
+// signal or by none, and leave their numbers where they are told to, do what they do bare? (clone(2))
 #include "stranger.h"
 #include <linux/futex.h>
 #include <poll.h>

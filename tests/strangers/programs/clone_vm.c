@@ -1,4 +1,5 @@
-// asks: is a child that shares memory and is no thread as good as bare, while others come and go? (clone(2), CLONE_VM)
+// asks: is a child that shares memory and is no thread as good as bare, while others come and go? (clone(2),
+// CLONE_VM)
 #include "stranger.h"
 
 static atomic_int sum;

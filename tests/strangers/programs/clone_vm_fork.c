@@ -1,4 +1,5 @@
-// asks: does a thread that has made a child on its own storage fork as bare, calls and hits in all of its handlers included? (HIT_7, RET_13, clone(2))
+// asks: does a thread that has made a child on its own storage fork as bare, calls and hits in all of its
+// handlers included? (HIT_7, RET_13, clone(2))
 // probe: -f
 #include "stranger.h"
 

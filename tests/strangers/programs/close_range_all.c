@@ -1,4 +1,5 @@
-// asks: does closing all descriptors from 3 on, and taking all numbers up to 1,100, harm the tracing? (HIT_13, close_range(2))
+// asks: does closing all descriptors from 3 on, and taking all numbers up to 1,100, harm the tracing?
+// (HIT_13, close_range(2))
 #include "stranger.h"
 
 FUNCTION static int work(int n) { return n + 1; }

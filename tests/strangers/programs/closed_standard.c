@@ -1,4 +1,5 @@
-// asks: does what a program opens, with standard input, output and error closed, get the numbers that it gets bare? (EVT_2)
+// asks: does what a program opens, with standard input, output and error closed, get the numbers that it gets
+// bare? (EVT_2)
 #include "stranger.h"
 
 FUNCTION static int work(int n) { return n + 1; }

@@ -1,5 +1,5 @@
-// asks: do names of tasks with escape bytes, and ones that are not UTF-8, come through? (EVT_2, prctl(2) PR_SET_NAME)
-// short
+// asks: do names of tasks with escape bytes, and ones that are not UTF-8, come through? (EVT_2, prctl(2)
+// PR_SET_NAME) short
 #include "stranger.h"
 
 FUNCTION static int work(int n) { return n + 1; }

@@ -1,4 +1,5 @@
-// asks: does a context that ends go on at its uc_link, whatever its start is made of? (REG_19, makecontext(3))
+// asks: does a context that ends go on at its uc_link, whatever its start is made of? (REG_19,
+// makecontext(3))
 #include "stranger.h"
 #include <ucontext.h>
 

@@ -1,4 +1,5 @@
-// asks: may a handler leave by setcontext, and may contexts of four thousand bytes of stack be hit? (HIT_12, RET_7, makecontext(3))
+// asks: may a handler leave by setcontext, and may contexts of four thousand bytes of stack be hit? (HIT_12,
+// RET_7, makecontext(3))
 #include "stranger.h"
 #include <ucontext.h>
 

@@ -1,4 +1,5 @@
-// asks: may a context that began in one thread, inside of followed calls, go on and return in another? (RET_5, RET_11, swapcontext(3))
+// asks: may a context that began in one thread, inside of followed calls, go on and return in another?
+// (RET_5, RET_11, swapcontext(3))
 #include "stranger.h"
 #include <ucontext.h>
 

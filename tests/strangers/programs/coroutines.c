@@ -1,5 +1,5 @@
-// asks: do coroutines that switch inside probed functions return where they should? (RET_5, RET_11, makecontext(3))
-// short
+// asks: do coroutines that switch inside probed functions return where they should? (RET_5, RET_11,
+// makecontext(3)) short
 #include "stranger.h"
 #include <ucontext.h>
 

@@ -1,5 +1,5 @@
-// asks: does a daemon (two forks, setsid, descriptors closed) live and end as bare, while its parent goes? (daemon(7))
-// short
+// asks: does a daemon (two forks, setsid, descriptors closed) live and end as bare, while its parent goes?
+// (daemon(7)) short
 #include "stranger.h"
 
 int main(void) {

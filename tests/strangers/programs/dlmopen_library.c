@@ -1,5 +1,5 @@
-// asks: do libraries of other namespaces, with libcs of their own, come, run and go as bare, eight at once and one after another?
-// (CTL_5, dlmopen(3), dlinfo(3))
+// asks: do libraries of other namespaces, with libcs of their own, come, run and go as bare, eight at once
+// and one after another? (CTL_5, dlmopen(3), dlinfo(3))
 // library: -O2
 #ifdef LIBRARY
 #include <errno.h>

@@ -1,4 +1,5 @@
-// asks: is what the constructor of a library calls, when it is loaded and when it goes, counted? (EVT_1, dlopen(3))
+// asks: is what the constructor of a library calls, when it is loaded and when it goes, counted? (EVT_1,
+// dlopen(3))
 // library:
 #include "stranger.h"
 

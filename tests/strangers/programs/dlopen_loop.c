@@ -1,4 +1,5 @@
-// asks: does a library that comes and goes a hundred times, with a constructor, stay what it is? (CTL_5, dlopen(3))
+// asks: does a library that comes and goes a hundred times, with a constructor, stay what it is? (CTL_5,
+// dlopen(3))
 // library:
 #include "stranger.h"
 

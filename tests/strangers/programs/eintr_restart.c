@@ -1,4 +1,5 @@
-// asks: are system calls restarted with SA_RESTART and interrupted without, and with the same errno? (signal(7))
+// asks: are system calls restarted with SA_RESTART and interrupted without, and with the same errno?
+// (signal(7))
 #include "stranger.h"
 #include <time.h>
 

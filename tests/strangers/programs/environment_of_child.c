@@ -1,4 +1,5 @@
-// asks: does a program that the traced one executes see the environment that it was given? (HIT_13, execve(2))
+// asks: does a program that the traced one executes see the environment that it was given? (HIT_13,
+// execve(2))
 // argv: first
 #include "stranger.h"
 

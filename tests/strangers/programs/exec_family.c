@@ -1,4 +1,5 @@
-// asks: is a program that is executed by any function of exec's family traced, and given its arguments? (EVT_1, exec(3), posix_spawn(3))
+// asks: is a program that is executed by any function of exec's family traced, and given its arguments?
+// (EVT_1, exec(3), posix_spawn(3))
 // probe: -f
 // argv: all
 // short

@@ -1,4 +1,5 @@
-// asks: is a program that executes another in its own place, by any function of exec's family, traced on? (EVT_1, exec(3))
+// asks: is a program that executes another in its own place, by any function of exec's family, traced on?
+// (EVT_1, exec(3))
 // argv: 0
 #include "stranger.h"
 

@@ -1,4 +1,5 @@
-// asks: do exit, quick_exit, _exit, abort, a return and exit in a destructor leave with what they leave with bare? (exit(3))
+// asks: do exit, quick_exit, _exit, abort, a return and exit in a destructor leave with what they leave with
+// bare? (exit(3))
 #include "stranger.h"
 
 static int in_destructor;

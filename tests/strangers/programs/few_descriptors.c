@@ -1,4 +1,5 @@
-// asks: do threads, forks and libraries work for a program that may open no descriptor? (EVT_2, setrlimit(2) RLIMIT_NOFILE)
+// asks: do threads, forks and libraries work for a program that may open no descriptor? (EVT_2, setrlimit(2)
+// RLIMIT_NOFILE)
 // probe: -f
 #include "stranger.h"
 

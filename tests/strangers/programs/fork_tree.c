@@ -1,4 +1,5 @@
-// asks: is a tree of 63 forks followed to its last leaf, each hit once and in its own process's name? (EVT_1, fork(2))
+// asks: is a tree of 63 forks followed to its last leaf, each hit once and in its own process's name? (EVT_1,
+// fork(2))
 // probe: -f
 // short
 #include "stranger.h"

@@ -1,4 +1,5 @@
-// asks: does gdb, with breakpoints, a step and a watched signal, see of its program what it sees bare? (docs/debuggers.md, ptrace(2))
+// asks: does gdb, with breakpoints, a step and a watched signal, see of its program what it sees bare?
+// (docs/debuggers.md, ptrace(2))
 // events: no
 #include "tool_inside.h"
 

@@ -1,5 +1,5 @@
-// asks: does what a handler writes into its ucontext (pc, registers, flags, x87 and SSE state) arrive, in and behind probed functions?
-// (HIT_1, HIT_9, HIT_12, sigaction(2))
+// asks: does what a handler writes into its ucontext (pc, registers, flags, x87 and SSE state) arrive, in and
+// behind probed functions? (HIT_1, HIT_9, HIT_12, sigaction(2))
 #include "stranger.h"
 #include <ucontext.h>
 

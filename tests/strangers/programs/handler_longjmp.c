@@ -1,4 +1,5 @@
-// asks: does siglongjmp out of handlers, a hundred times, lose no mask, stack or hit? (RET_7, HIT_12, sigsetjmp(3))
+// asks: does siglongjmp out of handlers, a hundred times, lose no mask, stack or hit? (RET_7, HIT_12,
+// sigsetjmp(3))
 #include "stranger.h"
 #include <setjmp.h>
 

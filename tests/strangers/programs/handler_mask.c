@@ -1,5 +1,5 @@
-// asks: may a handler leave every signal blocked, by what it writes into its ucontext, and may one of our five do so? (HIT_13,
-// sigaction(2))
+// asks: may a handler leave every signal blocked, by what it writes into its ucontext, and may one of our
+// five do so? (HIT_13, sigaction(2))
 #include "stranger.h"
 #include <ucontext.h>
 

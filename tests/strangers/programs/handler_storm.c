@@ -1,4 +1,5 @@
-// asks: do handlers that probed code interrupts and that call probed code count exactly, in four threads? (HIT_12, HIT_7)
+// asks: do handlers that probed code interrupts and that call probed code count exactly, in four threads?
+// (HIT_12, HIT_7)
 // events: no
 #include "stranger.h"
 

@@ -1,4 +1,5 @@
-// asks: can a program that writes rubbish into every shared mapping of the tracer's crash it, hang it, or be crashed? (EVT_2)
+// asks: can a program that writes rubbish into every shared mapping of the tracer's crash it, hang it, or be
+// crashed? (EVT_2)
 // probe: -f
 // counts: no
 // short

@@ -1,5 +1,5 @@
-// asks: do a function that is chosen when the program starts, and its resolver, do what they do bare? (REG_19, IFUNC)
-// short
+// asks: do a function that is chosen when the program starts, and its resolver, do what they do bare?
+// (REG_19, IFUNC) short
 #include "stranger.h"
 
 FUNCTION static int work(int n) { return n + 2; }

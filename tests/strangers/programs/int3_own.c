@@ -1,4 +1,5 @@
-// asks: does an int3 of the program's own, and raise(SIGTRAP), come to its handler with the right pc and code? (HIT_5)
+// asks: does an int3 of the program's own, and raise(SIGTRAP), come to its handler with the right pc and
+// code? (HIT_5)
 #include "stranger.h"
 #include <ucontext.h>
 

@@ -1,5 +1,6 @@
-// asks: do timeouts, polls, links, cancellations, opened and closed files and registered buffers of io_uring, entered with a signal mask,
-// by two threads and a forked child, complete as bare? (HIT_13, io_uring_enter(2), io_uring_register(2))
+// asks: do timeouts, polls, links, cancellations, opened and closed files and registered buffers of io_uring,
+// entered with a signal mask, by two threads and a forked child, complete as bare? (HIT_13,
+// io_uring_enter(2), io_uring_register(2))
 #include "stranger.h"
 #include <linux/io_uring.h>
 #include <linux/time_types.h>

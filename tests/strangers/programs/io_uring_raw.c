@@ -1,4 +1,5 @@
-// asks: does a ring of io_uring, by bare system calls, with its own threads, complete what it completes bare? (io_uring(7))
+// asks: does a ring of io_uring, by bare system calls, with its own threads, complete what it completes bare?
+// (io_uring(7))
 #include "stranger.h"
 #include <linux/io_uring.h>
 

@@ -1,5 +1,5 @@
-// asks: does code that a program makes, and calls probed functions from, and makes anew, run? (HIT_1, mmap(2))
-// short
+// asks: does code that a program makes, and calls probed functions from, and makes anew, run? (HIT_1,
+// mmap(2)) short
 #include "stranger.h"
 
 FUNCTION int work(int n) { return n + 1; }

@@ -1,4 +1,5 @@
-// asks: is what the constructor of a library that the program is linked with calls counted, or named as missed? (EVT_1)
+// asks: is what the constructor of a library that the program is linked with calls counted, or named as
+// missed? (EVT_1)
 // library: -fvisibility=default
 // cc: LIBRARY -Wl,-rpath,$ORIGIN
 #include "stranger.h"

@@ -1,4 +1,5 @@
-// asks: does a program without room for more memory go on, and see the same failures? (EVT_2, setrlimit(2) RLIMIT_AS)
+// asks: does a program without room for more memory go on, and see the same failures? (EVT_2, setrlimit(2)
+// RLIMIT_AS)
 #include "stranger.h"
 
 FUNCTION static int work(int n) { return n + 1; }

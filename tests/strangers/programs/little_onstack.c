@@ -1,6 +1,5 @@
-// asks: does a handler with SA_ONSTACK run on the program's own alternate stack, however small that is, and what does it find of it? (HIT_13,
-// sigaltstack(2))
-// short
+// asks: does a handler with SA_ONSTACK run on the program's own alternate stack, however small that is, and
+// what does it find of it? (HIT_13, sigaltstack(2)) short
 #include "stranger.h"
 #include <setjmp.h>
 #include <sys/auxv.h>

@@ -1,5 +1,5 @@
-// asks: are children in a namespace of processes, of users and of mounts of their own, where numbers are others, as bare? (EVT_1,
-// unshare(2), pid_namespaces(7))
+// asks: are children in a namespace of processes, of users and of mounts of their own, where numbers are
+// others, as bare? (EVT_1, unshare(2), pid_namespaces(7))
 #include "stranger.h"
 #include <sys/mount.h>
 

@@ -1,4 +1,5 @@
-// asks: does a handler with SA_ONSTACK run on the program's alternate stack, and one without on its own? (HIT_13, sigaltstack(2))
+// asks: does a handler with SA_ONSTACK run on the program's alternate stack, and one without on its own?
+// (HIT_13, sigaltstack(2))
 #include "stranger.h"
 
 static char other[65536] __attribute__((aligned(16)));

@@ -1,5 +1,5 @@
-// asks: may a program make its own text writable, write it, and take it away, where probes stand? (HIT_1, mprotect(2))
-// short
+// asks: may a program make its own text writable, write it, and take it away, where probes stand? (HIT_1,
+// mprotect(2)) short
 #include "stranger.h"
 
 // A page of text of its own.

@@ -1,4 +1,5 @@
-// asks: is what a program reads of its own text through memory and /proc/self/mem what its file holds? (HIT_13)
+// asks: is what a program reads of its own text through memory and /proc/self/mem what its file holds?
+// (HIT_13)
 // documented *-program-* stdout: probe/README.md: Its own text has breakpoints and jumps where probes stand, in memory and in `/proc/self/mem`.
 #include "stranger.h"
 

@@ -1,5 +1,5 @@
-// asks: may a thread that libc does not know, with a thread pointer of its own, call probed functions? (HIT_4, HIT_13, clone(2)
-// CLONE_SETTLS, arch_prctl(2))
+// asks: may a thread that libc does not know, with a thread pointer of its own, call probed functions?
+// (HIT_4, HIT_13, clone(2) CLONE_SETTLS, arch_prctl(2))
 // documented *-program-* status,stdout,calls: host-linux/README.md: A thread that has a thread pointer of its own, which libc has not set up (`clone` without libc, `arch_prctl`), must not run into a probe
 // cc: -fno-stack-protector
 #include "stranger.h"

@@ -1,4 +1,5 @@
-// asks: does a function whose first instruction is POPF set what POPF sets: ID, NT, and none that it may not? (HIT_11, Intel SDM POPF)
+// asks: does a function whose first instruction is POPF set what POPF sets: ID, NT, and none that it may not?
+// (HIT_11, Intel SDM POPF)
 #include "stranger.h"
 
 // The flags lie where a return address is elsewhere, and below them the way back.

@@ -1,4 +1,5 @@
-// asks: does a program that is not dumpable, may gain no privileges and drops to another user go on? (prctl(2), setuid(2))
+// asks: does a program that is not dumpable, may gain no privileges and drops to another user go on?
+// (prctl(2), setuid(2))
 // probe: -f
 #include "stranger.h"
 

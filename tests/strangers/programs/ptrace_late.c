@@ -1,5 +1,5 @@
-// asks: does a child find its own actions, masks, stacks and descriptors where it asks to be debugged after some work, and its
-// children, threads and executed programs run as bare? (ptrace(2), fork(2))
+// asks: does a child find its own actions, masks, stacks and descriptors where it asks to be debugged after
+// some work, and its children, threads and executed programs run as bare? (ptrace(2), fork(2))
 // counts: no
 // short
 #include "stranger.h"

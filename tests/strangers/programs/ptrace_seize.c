@@ -1,5 +1,5 @@
-// asks: does a debugger that seizes its child, interrupts it, passes every signal on and lets it go, as gdb -p does when told so, leave
-// it as bare? (ptrace(2) PTRACE_SEIZE)
+// asks: does a debugger that seizes its child, interrupts it, passes every signal on and lets it go, as gdb
+// -p does when told so, leave it as bare? (ptrace(2) PTRACE_SEIZE)
 #include "stranger.h"
 #include <sys/ptrace.h>
 

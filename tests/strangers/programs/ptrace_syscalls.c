@@ -1,5 +1,5 @@
-// asks: does a debugger that watches its child's system calls (PTRACE_SYSCALL) see those that it sees bare, and the child's text as its
-// file holds it? (ptrace(2), process_vm_readv(2))
+// asks: does a debugger that watches its child's system calls (PTRACE_SYSCALL) see those that it sees bare,
+// and the child's text as its file holds it? (ptrace(2), process_vm_readv(2))
 #include "stranger.h"
 #include <sys/ptrace.h>
 #include <sys/uio.h>

@@ -1,5 +1,5 @@
-// asks: does a restartable sequence of a program that has registered its own area come to its abort handler, once for each signal, also
-// where the handler is probed? (REG_20, rseq(2), membarrier(2))
+// asks: does a restartable sequence of a program that has registered its own area come to its abort handler,
+// once for each signal, also where the handler is probed? (REG_20, rseq(2), membarrier(2))
 #include "stranger.h"
 #include <sys/rseq.h>
 #include <sys/time.h>

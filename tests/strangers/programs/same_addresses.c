@@ -1,4 +1,5 @@
-// asks: does a program that executes itself without randomised addresses get what it asks for? (personality(2))
+// asks: does a program that executes itself without randomised addresses get what it asks for?
+// (personality(2))
 // argv: first
 #include "stranger.h"
 #include <sys/personality.h>

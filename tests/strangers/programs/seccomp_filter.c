@@ -1,5 +1,5 @@
-// asks: under a filter that kills for what the program does not need, do sigaction, pthread_create and hits work? (HIT_13, seccomp(2))
-// short
+// asks: under a filter that kills for what the program does not need, do sigaction, pthread_create and hits
+// work? (HIT_13, seccomp(2)) short
 #include "stranger.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>

@@ -1,5 +1,5 @@
-// asks: may a supervisor answer a probed program's system calls (SECCOMP_RET_USER_NOTIF), while its calls are followed? (RET_5,
-// seccomp_unotify(2))
+// asks: may a supervisor answer a probed program's system calls (SECCOMP_RET_USER_NOTIF), while its calls are
+// followed? (RET_5, seccomp_unotify(2))
 #include "stranger.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>

@@ -1,4 +1,5 @@
-// asks: under seccomp's strict mode, which allows read, write, _exit and sigreturn, is a hit a hit? (HIT_13, seccomp(2))
+// asks: under seccomp's strict mode, which allows read, write, _exit and sigreturn, is a hit a hit? (HIT_13,
+// seccomp(2))
 #include "stranger.h"
 #include <linux/seccomp.h>
 

@@ -1,5 +1,5 @@
-// asks: do SECCOMP_RET_TRAP with a handler that answers in the kernel's place, SECCOMP_RET_ERRNO, SECCOMP_RET_TRACE without a tracer and
-// SECCOMP_FILTER_FLAG_TSYNC do what they do bare? (HIT_13, seccomp(2))
+// asks: do SECCOMP_RET_TRAP with a handler that answers in the kernel's place, SECCOMP_RET_ERRNO,
+// SECCOMP_RET_TRACE without a tracer and SECCOMP_FILTER_FLAG_TSYNC do what they do bare? (HIT_13, seccomp(2))
 #include "stranger.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>

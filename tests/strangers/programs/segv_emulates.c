@@ -1,4 +1,5 @@
-// asks: does a SIGSEGV handler that does the access itself and steps over it see the right pc, address and registers? (HIT_9)
+// asks: does a SIGSEGV handler that does the access itself and steps over it see the right pc, address and
+// registers? (HIT_9)
 #include "stranger.h"
 #include <ucontext.h>
 

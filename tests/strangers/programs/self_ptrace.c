@@ -1,5 +1,5 @@
-// asks: does a program go on that asks whether it is debugged, as those do that do not want to be? (ptrace(2))
-// short
+// asks: does a program go on that asks whether it is debugged, as those do that do not want to be?
+// (ptrace(2)) short
 #include "stranger.h"
 #include <sys/ptrace.h>
 

@@ -1,5 +1,5 @@
-// asks: do SA_NODEFER, SA_RESETHAND, sa_mask, SA_NOCLDWAIT, SA_NOCLDSTOP and queued values do what they do bare? (HIT_12, HIT_13,
-// sigaction(2), sigqueue(3))
+// asks: do SA_NODEFER, SA_RESETHAND, sa_mask, SA_NOCLDWAIT, SA_NOCLDSTOP and queued values do what they do
+// bare? (HIT_12, HIT_13, sigaction(2), sigqueue(3))
 #include "stranger.h"
 
 static volatile int depth, deepest, fired;

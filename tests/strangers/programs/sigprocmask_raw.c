@@ -1,4 +1,5 @@
-// asks: may a program block every signal by a bare system call, as Go does, and go on hitting? (HIT_13, sigprocmask(2))
+// asks: may a program block every signal by a bare system call, as Go does, and go on hitting? (HIT_13,
+// sigprocmask(2))
 // documented *-trap status,stdout,calls,counts: host-linux/src/lib.rs: A breakpoint that is hit while SIGTRAP is blocked kills the process.
 // documented *-libc-jump status,stdout,calls,counts: host-linux/src/lib.rs: A breakpoint that is hit while SIGTRAP is blocked kills the process.
 #include "stranger.h"

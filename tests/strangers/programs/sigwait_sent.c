@@ -1,4 +1,5 @@
-// asks: are the five signals that the tracer handles, sent while blocked, there for sigwait? (HIT_13, sigwait(3))
+// asks: are the five signals that the tracer handles, sent while blocked, there for sigwait? (HIT_13,
+// sigwait(3))
 #include "stranger.h"
 
 static const int SIGNALS[] = {SIGTRAP, SIGSEGV, SIGBUS, SIGFPE, SIGILL};

@@ -1,4 +1,5 @@
-// asks: is an alternate stack of the least size that the kernel takes enough? (HIT_13, sigaltstack(2), MINSIGSTKSZ)
+// asks: is an alternate stack of the least size that the kernel takes enough? (HIT_13, sigaltstack(2),
+// MINSIGSTKSZ)
 #include "stranger.h"
 #include <sys/auxv.h>
 

@@ -1,4 +1,5 @@
-// asks: are stacks of PTHREAD_STACK_MIN enough for threads that hit, and that handle signals? (HIT_13, pthread_attr_setstacksize(3))
+// asks: are stacks of PTHREAD_STACK_MIN enough for threads that hit, and that handle signals? (HIT_13,
+// pthread_attr_setstacksize(3))
 #include "stranger.h"
 #include <limits.h>
 

@@ -1,4 +1,5 @@
-// asks: is each of four spawned programs followed to its end, and each hit of it counted? (EVT_1, posix_spawn(3))
+// asks: is each of four spawned programs followed to its end, and each hit of it counted? (EVT_1,
+// posix_spawn(3))
 // probe: -f
 // argv: parent
 #include "stranger.h"

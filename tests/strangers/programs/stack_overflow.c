@@ -1,4 +1,5 @@
-// asks: does a stack that ends come to the handler on the program's alternate stack, and out of it by siglongjmp? (HIT_9)
+// asks: does a stack that ends come to the handler on the program's alternate stack, and out of it by
+// siglongjmp? (HIT_9)
 // misses: yes
 #include "stranger.h"
 #include <setjmp.h>

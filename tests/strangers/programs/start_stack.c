@@ -1,4 +1,5 @@
-// asks: do argc, argv, environment and auxiliary vector arrive where the kernel puts them, through a probed _start? (REG_19)
+// asks: do argc, argv, environment and auxiliary vector arrive where the kernel puts them, through a probed
+// _start? (REG_19)
 // argv: one two three
 #include "stranger.h"
 #include <elf.h>

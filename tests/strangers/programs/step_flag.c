@@ -1,4 +1,5 @@
-// asks: does a program that single-steps itself come through a probed function with the right result? (HIT_1, HIT_5)
+// asks: does a program that single-steps itself come through a probed function with the right result? (HIT_1,
+// HIT_5)
 #include "stranger.h"
 #include <ucontext.h>
 

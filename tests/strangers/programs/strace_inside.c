@@ -1,4 +1,5 @@
-// asks: does strace see of its program the system calls and signals that it sees bare? (docs/debuggers.md, ptrace(2))
+// asks: does strace see of its program the system calls and signals that it sees bare? (docs/debuggers.md,
+// ptrace(2))
 // events: no
 #include "tool_inside.h"
 

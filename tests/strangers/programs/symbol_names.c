@@ -1,4 +1,5 @@
-// asks: do symbol names with escape bytes, bidi controls and bytes that are not UTF-8 hurt, or reach an output raw? (EVT_2)
+// asks: do symbol names with escape bytes, bidi controls and bytes that are not UTF-8 hurt, or reach an
+// output raw? (EVT_2)
 #include "stranger.h"
 
 FUNCTION int red(int n) __asm__("\"red\033[31m\"");

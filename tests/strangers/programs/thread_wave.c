@@ -1,4 +1,5 @@
-// asks: of three hundred threads that come faster than the first of them runs, is each call followed or counted? (RET_2)
+// asks: of three hundred threads that come faster than the first of them runs, is each call followed or
+// counted? (RET_2)
 // misses: yes
 #include "stranger.h"
 

@@ -1,4 +1,5 @@
-// asks: does a profiler's timer of 200 µs, setitimer's and timer_create's, disturb nothing? (HIT_12, timer_create(2))
+// asks: does a profiler's timer of 200 µs, setitimer's and timer_create's, disturb nothing? (HIT_12,
+// timer_create(2))
 // events: no
 #include "stranger.h"
 #include <sys/time.h>

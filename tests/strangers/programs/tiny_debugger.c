@@ -1,4 +1,5 @@
-// asks: does a debugger with a breakpoint of its own in its child, which is traced, too, stop there and read registers? (ptrace(2))
+// asks: does a debugger with a breakpoint of its own in its child, which is traced, too, stop there and read
+// registers? (ptrace(2))
 #include "stranger.h"
 #include <sys/ptrace.h>
 #include <sys/user.h>

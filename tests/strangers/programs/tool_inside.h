@@ -25,7 +25,8 @@ static inline int has_tool(const char *name) {
     return access(path, X_OK) == 0;
 }
 
-// Runs `words`, and shows those of its lines on standard output, and on standard error, that begin with one of `wanted`.
+// Runs `words`, and shows those of its lines on standard output, and on standard error, that begin with one
+// of `wanted`.
 static inline void show_lines(char *const *words, const char *const *wanted) {
     int pipes[2];
     CHECK(pipe2(pipes, O_CLOEXEC) == 0);

@@ -1,3 +1,4 @@
-// asks: does a program run as bare where `probe` runs in Valgrind, and are its calls counted? (docs/debuggers.md)
+// asks: does a program run as bare where `probe` runs in Valgrind, and are its calls counted?
+// (docs/debuggers.md)
 // under: valgrind --quiet --tool=none
 #include "tool_around.h"

@@ -1,5 +1,5 @@
-// asks: does a debugger that starts its program by vfork, PTRACE_TRACEME, sigprocmask and exec see what it sees bare? (ptrace(2))
-// short
+// asks: does a debugger that starts its program by vfork, PTRACE_TRACEME, sigprocmask and exec see what it
+// sees bare? (ptrace(2)) short
 #include "stranger.h"
 #include <sys/ptrace.h>
 

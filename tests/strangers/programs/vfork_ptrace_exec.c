@@ -1,6 +1,6 @@
-// asks: is what a debugger sees of a child of vfork as bare where the first program cannot be executed, by each of exec's functions,
-// and are the debugger's own signals and calls as bare afterwards? (ptrace(2), vfork(2), execve(2))
-// short
+// asks: is what a debugger sees of a child of vfork as bare where the first program cannot be executed, by
+// each of exec's functions, and are the debugger's own signals and calls as bare afterwards? (ptrace(2),
+// vfork(2), execve(2)) short
 #include "stranger.h"
 #include <sys/ptrace.h>
 

@@ -1,10 +1,11 @@
-//! Small hostile and odd programs (`programs/*.c`, one question each), bare and traced: with probes on all of the C library
-//! or all of the program, on entries or returns, by jump or by trap. Standard output and error, the exit status or signal, what a
-//! program itself says of its descriptors, masks, dispositions and stacks, processes left behind, and counts are those of the
-//! bare run; a run that does not end has failed.
+//! Small hostile and odd programs (`programs/*.c`, one question each), bare and traced: with probes on all of
+//! the C library or all of the program, on entries or returns, by jump or by trap. Standard output and error,
+//! the exit status or signal, what a program itself says of its descriptors, masks, dispositions and stacks,
+//! processes left behind, and counts are those of the bare run; a run that does not end has failed.
 //!
-//! `cargo test -p probe-tests-strangers` runs a dozen of them in two modes; `PROBE_STRANGERS=long` (`cargo ci torture
-//! strangers`) all in all modes. Arguments: `--only TEXT` (parts of `PROGRAM/MODE`, with commas between), `--mode TEXT`, `--list`.
+//! `cargo test -p probe-tests-strangers` runs a dozen of them in two modes; `PROBE_STRANGERS=long` (`cargo ci
+//! torture strangers`) all in all modes. Arguments: `--only TEXT` (parts of `PROGRAM/MODE`, with commas
+//! between), `--mode TEXT`, `--list`.
 //!
 //! Rules: HIT_1, HIT_8, HIT_12, HIT_13, REG_19, REG_20, RET_5, RET_7, EVT_1, EVT_2.
 

@@ -1,10 +1,11 @@
 //! The programs: one file each, whose first lines say what it asks and how it wants to be built and run.
 //!
-//! Lines that begin with `// KEY: ` are for the runner:
-//! `cc` what the compiler is told beside the usual (`LIBRARY` is the built library) · `library` what it is told to make `NAME.so` of the same file ·
-//! `argv` the program's arguments · `under` the tool that runs the program, or `probe` with the program: its name and arguments · `probe` what `probe trace` is told beside the mode · `events: no` counts alone, for programs
-//! with very many hits · `short` the short form has it ·
-//! `documented MODES WHAT,…: FILE: SENTENCE` what differs, where a document says that it does.
+//! Lines that begin with `// KEY: ` are for the runner: `cc` what the compiler is told beside the usual
+//! (`LIBRARY` is the built library) · `library` what it is told to make `NAME.so` of the same file · `argv`
+//! the program's arguments · `under` the tool that runs the program, or `probe` with the program: its name
+//! and arguments · `probe` what `probe trace` is told beside the mode · `events: no` counts alone, for
+//! programs with very many hits · `short` the short form has it · `documented MODES WHAT,…: FILE: SENTENCE`
+//! what differs, where a document says that it does.
 
 use crate::mode::Mode;
 use std::fs;
@@ -123,7 +124,8 @@ impl Program {
         self.documented.iter().any(|known| known.covers(mode.name, what))
     }
 
-    /// What documents say that differs, where nothing of it does in any mode: `seen` is all that does, with its mode.
+    /// What documents say that differs, where nothing of it does in any mode: `seen` is all that does, with
+    /// its mode.
     pub(crate) fn no_longer_so(&self, seen: &[(&str, &str)]) -> impl Iterator<Item = &str> {
         let is_so = |known: &Documented| seen.iter().any(|(mode, what)| known.covers(mode, what));
         self.documented.iter().filter(move |known| !is_so(known)).map(|known| known.sentence.as_str())

@@ -196,7 +196,8 @@ fn clear(child: &Child, id: &str, grace: Duration) -> usize {
         // SAFETY: a process of this run.
         unsafe { libc::kill(pid, libc::SIGKILL) };
     }
-    // SAFETY: the group that this run was started in. Its leader may be waited for below only, so the number is not another's.
+    // SAFETY: the group that this run was started in. Its leader may be waited for below only, so the number
+    // is not another's.
     unsafe { libc::kill(-group, libc::SIGKILL) };
     // SAFETY: our own child; an error says that it has been waited for.
     unsafe { libc::waitpid(group, std::ptr::null_mut(), 0) };

@@ -1,4 +1,5 @@
-//! Functions whose instructions the checks know, in assembly (`arch/targets.s`, with each machine's instructions).
+//! Functions whose instructions the checks know, in assembly (`arch/targets.s`, with each machine's
+//! instructions).
 
 /// Wraps an assembly function that is safe to call.
 macro_rules! target {

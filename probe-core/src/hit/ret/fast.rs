@@ -1,6 +1,6 @@
-//! Fast paths for the usual call and the usual return. [`ret`](super) handles all others, and would handle these correctly,
-//! too. What a followed call costs with and without each, in guest instructions of the test kernels (`r`, by trap, and
-//! `r_optimised`, by jump):
+//! Fast paths for the usual call and the usual return. [`ret`](super) handles all others, and would handle
+//! these correctly, too. What a followed call costs with and without each, in guest instructions of the test
+//! kernels (`r`, by trap, and `r_optimised`, by jump):
 //!
 //! | path | figure | x86-64 | ppc64le |
 //! |---|---|---|---|
@@ -72,8 +72,8 @@ fn returned_otherwise<H: Host>(stub: CodeAddr, regs: &mut RegsOf<H>, pinned: Pin
 }
 
 impl<H: Host> Probes<H> {
-    /// Enters a plain call of a probe without an entry handler by the pool's own instance, which the context owns. `None`: it is not
-    /// plain, or the instance is not free. An error as of [`Probes::bind_call`].
+    /// Enters a plain call of a probe without an entry handler by the pool's own instance, which the context
+    /// owns. `None`: it is not plain, or the instance is not free. An error as of [`Probes::bind_call`].
     #[inline(always)]
     pub(crate) fn enter_by_owner<'a>(
         &self,
@@ -86,7 +86,8 @@ impl<H: Host> Probes<H> {
         Some(self.link_call(Some(task), ptr::null_mut(), own, regs))
     }
 
-    /// Enters a plain call of a probe without an entry handler by the instance that the context had last. `None`: as above.
+    /// Enters a plain call of a probe without an entry handler by the instance that the context had last.
+    /// `None`: as above.
     #[inline(always)]
     pub(crate) fn enter_plain<'a>(
         &self,
@@ -99,7 +100,8 @@ impl<H: Host> Probes<H> {
         Some(self.bind_call(Some(task), ptr::null_mut(), instance, entry, entry.return_address, regs))
     }
 
-    /// The task and the entry of a plain call: from the program's own text, on the task's stack, where no other call is pending.
+    /// The task and the entry of a plain call: from the program's own text, on the task's stack, where no
+    /// other call is pending.
     #[inline(always)]
     fn plain_call(&self, regs: &RegsOf<H>) -> Option<(&Task<H::Arch>, Entry)> {
         let task = self.host.task().filter(|task| task.is_idle())?;

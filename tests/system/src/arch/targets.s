@@ -1,5 +1,5 @@
-// Functions whose instructions the checks know, around the instructions that each machine's file has as macros,
-// and a module: position-independent functions.
+// Functions whose instructions the checks know, around the instructions that each machine's file has as
+// macros, and a module: position-independent functions.
 .text
 .globl target_load_insn, target_call_insn
 // target_plain(a) -> a + 1, its first instruction runs out of line

@@ -4,8 +4,8 @@
     ori \register, \register, \symbol@l
 .endm
 
-# The next instruction is executed little-endian: the words are big-endian code that sets MSR[LE] and goes on behind
-# itself; `tdi 0,0,0x48` read big-endian is a jump over nothing (as in every little-endian kernel).
+# The next instruction is executed little-endian: the words are big-endian code that sets MSR[LE] and goes on
+# behind itself; `tdi 0,0,0x48` read big-endian is a jump over nothing (as in every little-endian kernel).
 .macro FIX_ENDIAN
 .if {little}
     tdi 0, 0, 0x48

@@ -1,12 +1,13 @@
-# Trap entry: the frame is the backend's `PtRegs` (Linux: struct pt_regs), 2048 bytes below the interrupted stack pointer:
-# past what compiled code uses below it (512 bytes), and room for what a jump probe's handler is given.
+# Trap entry: the frame is the backend's `PtRegs` (Linux: struct pt_regs), 2048 bytes below the interrupted
+# stack pointer: past what compiled code uses below it (512 bytes), and room for what a jump probe's handler
+# is given.
 .set FRAME, 2048
 .set REGS, 112                  # above the register save area of the C functions called from here
 
 .section .rodata
 .balign 4
-# Copied to every vector; the vector's number is put into `vector_number`, the address of `trap_entry` into `vector_branch`.
-# Runs with translation off.
+# Copied to every vector; the vector's number is put into `vector_number`, the address of `trap_entry` into
+# `vector_branch`. Runs with translation off.
 .globl vector_start, vector_number, vector_branch, vector_end
 vector_start:
     mtsprg 0, 3

@@ -1,5 +1,5 @@
-# FUNCTION and END around a function that compiled code calls. Where function pointers lead to descriptors (ELFv1), its
-# name is a descriptor's: compiled code may call it through one.
+# FUNCTION and END around a function that compiled code calls. Where function pointers lead to descriptors
+# (ELFv1), its name is a descriptor's: compiled code may call it through one.
 .macro FUNCTION name
 .balign 16
 .globl \name

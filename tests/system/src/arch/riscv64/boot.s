@@ -19,7 +19,8 @@ start:
     call kernel_main
     unimp
 
-// OpenSBI starts another hart here: a0 = its number, a1 = its stack, at whose end this kernel's number for it lies.
+// OpenSBI starts another hart here: a0 = its number, a1 = its stack, at whose end this kernel's number for it
+// lies.
 .globl secondary_start
 .type secondary_start, %function
 secondary_start:

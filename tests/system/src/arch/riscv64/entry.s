@@ -1,4 +1,5 @@
-// Trap entry: the frame is the backend's `PtRegs` (what Linux's struct pt_regs begins with): pc, x1 to x31, sstatus.
+// Trap entry: the frame is the backend's `PtRegs` (what Linux's struct pt_regs begins with): pc, x1 to x31,
+// sstatus.
 .set REGS, 272
 .set GAP, 512                   // room below the interrupted stack for what a jump probe's handler is given
 

@@ -1,5 +1,5 @@
-# PVH: 32-bit protected mode, flat segments, no paging. Turns on PAE paging (for the no-execute bit) with 2 MiB pages, of
-# which the one with text is read-only and executable, all others writable and not executable.
+# PVH: 32-bit protected mode, flat segments, no paging. Turns on PAE paging (for the no-execute bit) with 2
+# MiB pages, of which the one with text is read-only and executable, all others writable and not executable.
 .section .note.Xen, "a", @note
 .balign 4
 .long 4, 4, 18                          # XEN_ELFNOTE_PHYS32_ENTRY

@@ -1,6 +1,6 @@
-# Trap entry: the frame is the backend's `Regs` (Linux: struct pt_regs). An i386 CPU that stays in the kernel pushes
-# neither stack pointer nor stack segment, so the frame is built anew below a gap, and the return goes through
-# the stack that the frame names.
+# Trap entry: the frame is the backend's `Regs` (Linux: struct pt_regs). An i386 CPU that stays in the kernel
+# pushes neither stack pointer nor stack segment, so the frame is built anew below a gap, and the return goes
+# through the stack that the frame names.
 .set GAP, 256                           # room below the interrupted stack for what an emulated instruction pushes
 
 .set REGS_CX, 4

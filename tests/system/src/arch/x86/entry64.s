@@ -1,5 +1,5 @@
-# Trap entry: the frame is the backend's `Regs` (Linux: struct pt_regs).
-# Room below the interrupted stack for what an emulated instruction pushes; it also aligns the stack below the frame.
+# Trap entry: the frame is the backend's `Regs` (Linux: struct pt_regs). Room below the interrupted stack for
+# what an emulated instruction pushes; it also aligns the stack below the frame.
 .set GAP, 264
 
 .section .text.entry, "ax", @progbits

@@ -1,4 +1,5 @@
-# Where another CPU starts, in real mode: copied to 0x8000. `trampoline_data` holds the root table, the stack and the number.
+# Where another CPU starts, in real mode: copied to 0x8000. `trampoline_data` holds the root table, the stack
+# and the number.
 .section .rodata, "a"
 .code16
 .balign 16
