@@ -24,6 +24,10 @@ const PPC64_LD: Need = program("binutils-powerpc64-linux-gnu", "powerpc64-linux-
 const RISCV64_OBJDUMP: Need = program("binutils-riscv64-linux-gnu", "riscv64-linux-gnu-objdump");
 const RISCV64_LIBC: Need = file("libc6-riscv64-cross", "/usr/riscv64-linux-gnu/lib/libc.so.6");
 
+/// arm's oracle, and what it is asked about.
+const ARM_OBJDUMP: Need = program("binutils-arm-linux-gnueabihf", "arm-linux-gnueabihf-objdump");
+const ARM_LIBC: Need = file("libc6-armhf-cross", "/usr/arm-linux-gnueabihf/lib/libc.so.6");
+
 /// Programs of another architecture, for `probe trace` to trace.
 const PROGRAMS_ARM64: Need =
     file("busybox,coreutils,git,python3:arm64", "target/ci/userland/arm64/bin/python3");
@@ -85,7 +89,7 @@ pub(crate) const TARGETS: &[Target] = &[
         triple: NATIVE,
         backend: Some("arch-x86_64"),
         abi: "glibc",
-        needs: &[CXX, RISCV64_OBJDUMP, RISCV64_LIBC],
+        needs: &[CXX, RISCV64_OBJDUMP, RISCV64_LIBC, ARM_OBJDUMP, ARM_LIBC],
         generated: Some(Long {
             test: ["probe-x86-decode", "transparency", "generated"],
             variable: ("PROBE_GENERATE", "1000000"),

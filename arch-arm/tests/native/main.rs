@@ -1,0 +1,5 @@
+//! The backend compared with execution, on the architecture itself.
+#![cfg(all(target_arch = "arm", target_os = "linux"))]
+
+mod machine;
+mod transparency;

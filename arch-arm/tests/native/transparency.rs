@@ -1,0 +1,228 @@
+//! The same state before, the same state after, with and without a probe: for every vector that is not
+//! refused, in IT blocks and outside.
+
+use crate::machine::{Floats, LEN, Machine, PLACE, SLOT, State, VISIBLE};
+use probe_arch_arm::{Arm, Plan, PtRegs, Set};
+use probe_core::CodeAddr;
+use probe_core::arch::{Arch, Method, Regs, Tail};
+use std::collections::BTreeMap;
+
+/// A row of `tests/vectors/arm.txt`.
+struct Vector {
+    set: Set,
+    bytes: Vec<u8>,
+    asm: &'static str,
+    plan: Plan,
+    method: Method,
+}
+
+impl Vector {
+    fn new(set: Set, bytes: Vec<u8>, asm: &'static str) -> Option<Self> {
+        let half = |at: usize| u32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+        let word = match (set, bytes.len()) {
+            (Set::A32, _) => half(2) << 16 | half(0),
+            (Set::T32, 2) => half(0),
+            (Set::T32, _) => half(0) << 16 | half(2),
+        };
+        let (plan, method) = Arm::classify(set, word).ok()?;
+        Some(Self { set, bytes, asm, plan, method })
+    }
+}
+
+/// The rows that may be probed; but for those that wait, that make a system call, and the counter of cycles,
+/// which a process may not read.
+fn vectors() -> Vec<Vector> {
+    let lines = include_str!("../../../tests/vectors/arm.txt").lines();
+    let rows = lines.filter(|line| !line.is_empty() && !line.starts_with('#')).filter_map(|line| {
+        let columns: Vec<_> = line.split('|').map(str::trim).collect();
+        let bytes = columns[0].split(' ').map(|byte| u8::from_str_radix(byte, 16).expect("a byte"));
+        let set = if columns[3].starts_with("T32") { Set::T32 } else { Set::A32 };
+        Vector::new(set, bytes.collect(), columns[1])
+    });
+    let left_out = ["svc", "wfi", "wfe", "dbg", "mrrc", "mrc 15, 0, r0, cr9"];
+    rows.filter(|vector| !left_out.iter().any(|name| vector.asm.starts_with(name))).collect()
+}
+
+/// The same numbers every time: xorshift.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as u32
+    }
+
+    fn below(&mut self, count: u32) -> u32 {
+        self.next() % count
+    }
+
+    /// An address that nothing is mapped at, of either set.
+    fn nowhere(&mut self) -> u32 {
+        (0x1000 + self.below(0x7000)) & !3 | self.below(2)
+    }
+}
+
+/// The place as an address of code.
+fn place(machine: &Machine, set: Set) -> CodeAddr {
+    CodeAddr::new(machine.code + PLACE + usize::from(set == Set::T32))
+}
+
+/// CPSR: the mode of processes.
+const USER_MODE: u32 = 0x10;
+
+fn start(machine: &Machine, vector: &Vector, random: &mut Random) -> State {
+    let mut regs = PtRegs { cpsr: USER_MODE | random.next() & 0xf80f_0000, ..PtRegs::default() };
+    let kind = random.below(4);
+    for number in 0..15 {
+        let in_data = (machine.data + LEN / 2) as u32 + random.below(0x1000);
+        regs.set_r(
+            number,
+            match kind {
+                0 => random.nowhere(),
+                1 => in_data,
+                // A base and small numbers.
+                2 if matches!(number, 1..=3 | 8) => random.below(64),
+                _ => in_data & !7,
+            },
+        );
+    }
+    regs.set_pc(place(machine, vector.set));
+    let d = core::array::from_fn(|_| u64::from(random.next()) << 32 | u64::from(random.next()));
+    // The flags; the rounding mode.
+    let fpscr = random.next() & 0xf0c0_0000;
+    State { regs, floats: Floats { d, fpscr }, signal: 0 }
+}
+
+/// Breakpoints of the set, and addresses that nothing is mapped at.
+fn background(set: Set, random: &mut Random) -> Vec<u8> {
+    let breakpoint = Arm::breakpoint(CodeAddr::new(usize::from(set == Set::T32)));
+    let mut bytes = breakpoint.repeat(LEN / breakpoint.len());
+    bytes.extend((0..LEN / 4).flat_map(|_| random.nowhere().to_le_bytes()));
+    bytes
+}
+
+/// The breakpoint that ends what goes to `at`, if that is in the code and not the instruction itself.
+fn end(machine: &Machine, memory: &mut [u8], at: CodeAddr, len: usize) {
+    let breakpoint = Arm::breakpoint(at);
+    let offset = Arm::first_byte(at).as_usize().wrapping_sub(machine.code);
+    if offset < LEN - 4 && !(PLACE - 4..PLACE + len).contains(&offset) {
+        memory[offset..offset + breakpoint.len()].copy_from_slice(breakpoint);
+    }
+}
+
+/// One comparison; `None` where it is equal.
+fn compare(machine: &Machine, vector: &Vector, random: &mut Random, it_state: u8) -> Option<String> {
+    let Vector { set, bytes, plan, method, .. } = vector;
+    let (place, len) = (place(machine, *set), bytes.len());
+    let mut begin = start(machine, vector, random);
+    begin.regs.set_it_state(it_state);
+    let mut memory = background(*set, random);
+    memory[PLACE..PLACE + len].copy_from_slice(bytes);
+    let mut outcomes = Vec::new();
+    if *method == Method::Simulate {
+        machine.set_memory(&memory);
+        let mut dry = begin.regs;
+        if Arm::simulate(plan, place, &mut dry, machine).is_ok() {
+            end(machine, &mut memory, dry.pc(), len);
+        }
+        machine.set_memory(&memory);
+        let mut after = begin;
+        let fault = Arm::simulate(plan, place, &mut after.regs, machine).is_err();
+        let changed = machine.memory();
+        // A fault in the bare instruction has another signal; where it goes, the breakpoint or a fault ends it.
+        outcomes.push(("simulated", after, fault, changed));
+    } else {
+        let slot = Arm::same_set(CodeAddr::new(machine.code + SLOT), place);
+        let in_block = Plan::OutOfLine { may_be_in_it: true };
+        let plan = if it_state != 0 && matches!(plan, Plan::OutOfLine { .. }) { &in_block } else { plan };
+        for kind in [Tail::Breakpoint, Tail::Jump] {
+            if kind == Tail::Jump && Arm::tail(plan, len, place, slot, kind).is_none() {
+                continue;
+            }
+            let mut image = [0; Arm::SLOT_LEN - 4];
+            Arm::fill_slot(plan, bytes, place, slot, kind, &mut image).expect("in reach");
+            let mut with_slot = memory.clone();
+            with_slot[SLOT..SLOT + image.len()].copy_from_slice(&image);
+            machine.set_memory(&with_slot);
+            let mut before = begin;
+            let kept = Arm::before_step(plan, place, slot, &mut before.regs);
+            let mut after = machine.run(&before);
+            let tail = Arm::tail(plan, len, place, slot, Tail::Breakpoint).expect("always");
+            let fault = after.signal != libc::SIGTRAP;
+            if fault {
+                Arm::abort_step(plan, place, &mut after.regs, &kept);
+            } else if kind == Tail::Breakpoint {
+                let want = slot.wrapping_add(usize::from(tail.offset));
+                if after.regs.pc() != want {
+                    return Some(format!("the slot ended at {} instead of {want}", after.regs.pc()));
+                }
+                Arm::after_step(plan, len, place, slot, &mut after.regs, &kept);
+            }
+            let mut changed = machine.memory();
+            changed[SLOT..SLOT + image.len()].copy_from_slice(&memory[SLOT..SLOT + image.len()]);
+            outcomes.push((if kind == Tail::Jump { "boosted" } else { "stepped" }, after, fault, changed));
+        }
+    }
+    machine.set_memory(&memory);
+    let bare = machine.run(&begin);
+    let bare_memory = machine.memory();
+    let shown = |state: &State| {
+        let regs = PtRegs { cpsr: state.regs.cpsr & VISIBLE, ..state.regs };
+        (regs, state.floats)
+    };
+    for (name, after, fault, changed) in outcomes {
+        // A fault that the instruction raises leaves it where it is.
+        let bare_faults = bare.signal != libc::SIGTRAP && bare.regs.pc() == place;
+        if fault != bare_faults || shown(&after) != shown(&bare) {
+            let floats = if after.floats == bare.floats { "" } else { ", floating point differs" };
+            return Some(format!(
+                "{name}: {:x?}{} fault {fault}{floats}\n  bare: {:x?} signal {}\n  from: {:x?}",
+                after.regs, "", bare.regs, bare.signal, begin.regs
+            ));
+        }
+        if changed != bare_memory {
+            return Some(format!("{name}: memory differs"));
+        }
+    }
+    None
+}
+
+/// Whether it may stand in an IT block, as its last instruction.
+fn may_be_in_it(vector: &Vector) -> bool {
+    let conditional = ["beq", "bne", "bgt"];
+    vector.set == Set::T32
+        && !matches!(vector.plan, Plan::If { .. } | Plan::CompareBranch { .. })
+        && !conditional.iter().any(|name| vector.asm.starts_with(name))
+}
+
+/// Runs every vector `count` times, in states of `it_states`.
+fn run_all(seed: u64, count: usize, filter: fn(&Vector) -> bool, it_state: impl Fn(&mut Random) -> u8) {
+    let machine = Machine::new();
+    let mut random = Random(seed);
+    let mut wrong = BTreeMap::new();
+    let vectors: Vec<_> = vectors().into_iter().filter(filter).collect();
+    assert!(vectors.len() > 150, "{}", vectors.len());
+    for vector in &vectors {
+        for _ in 0..count {
+            let state = it_state(&mut random);
+            if let Some(why) = compare(&machine, vector, &mut random, state) {
+                wrong.entry(format!("{:?} {} (IT {state:02x})", vector.set, vector.asm)).or_insert(why);
+            }
+        }
+    }
+    let shown: Vec<_> = wrong.iter().take(12).map(|(name, why)| format!("{name}\n  {why}")).collect();
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), vectors.len(), shown.join("\n"));
+}
+
+#[test]
+fn hit_1_a_probed_instruction_leaves_what_the_bare_one_leaves() {
+    run_all(0x2545_f491_4f6c_dd1d, 24, |_| true, |_| 0);
+}
+
+#[test]
+fn hit_1_in_an_it_block_too() {
+    let last = |random: &mut Random| (random.below(14) << 4 | 8) as u8;
+    run_all(0x9e37_79b9_7f4a_7c15, 24, may_be_in_it, last);
+}
