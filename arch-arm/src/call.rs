@@ -1,10 +1,10 @@
 //! Calls: arguments, return value, return address, return stubs, jprobes.
 //!
-//! The Procedure Call Standard for the Arm Architecture (AAPCS32, 2024Q3). The return address of a call is in
-//! LR until the function saves it, with the caller's instruction set in bit 0; return probes replace LR on the
-//! function's first instruction. Stubs are A32: a function returns to one by BX, or by loading the program
-//! counter, which change the set (A2.3.1). A function of T32 that returned by `mov pc, lr`, which does not,
-//! would have to have been called from T32 only; compilers write `bx lr`.
+//! The Procedure Call Standard for the Arm Architecture (AAPCS32, 2024Q3). The return address of a call is
+//! in LR until the function saves it, with the caller's instruction set in bit 0; return probes replace LR
+//! on the function's first instruction. Stubs are A32: a function returns to one by BX, or by loading the
+//! program counter, which change the set (A2.3.1). A function of T32 that returned by `mov pc, lr`, which
+//! does not, would have to have been called from T32 only; compilers write `bx lr`.
 //!
 //! Integers and, in the base variant, floating point take R0 to R3 and then the stack, one word for an
 //! argument here: one of 64 bits takes two, the first of which is even (6.5, C.3, C.6). In the hard-float

@@ -1,9 +1,9 @@
 //! Instructions to plans and refusals.
 //!
-//! Instructions that read or write the program counter are simulated: branches, loads into it and relative to
-//! it, arithmetic with it as an operand, IT. Everything else may run out of line. It is taken from an
-//! allow-list, so that an instruction that a later architecture puts elsewhere is refused, not mistaken; so are
-//! the uses of the program counter that the manual calls unpredictable. Pure; called at registration.
+//! Instructions that read or write the program counter are simulated: branches, loads into it and relative
+//! to it, arithmetic with it as an operand, IT. Everything else may run out of line. It is taken from an
+//! allow-list, so that an instruction that a later architecture puts elsewhere is refused, not mistaken; so
+//! are the uses of the program counter that the manual calls unpredictable. Pure; called at registration.
 
 mod a32;
 mod block;

@@ -34,8 +34,8 @@ impl Set {
     }
 }
 
-/// The instruction that `bytes` starts with, whatever the byte order of this machine. `None` where `bytes` are
-/// too few.
+/// The instruction that `bytes` starts with, whatever the byte order of this machine. `None` where `bytes`
+/// are too few.
 pub(crate) const fn word_at(set: Set, bytes: &[u8]) -> Option<u32> {
     match set {
         Set::A32 => match bytes.first_chunk::<4>() {
@@ -132,7 +132,8 @@ pub(crate) const T_LINUX_PROBE: Class = Class::new(0xffff_fffe, 0x0000_de18);
 pub(crate) const UNCONDITIONAL: Class = Class::new(0xf000_0000, 0xf000_0000);
 /// BLX to T32 (A8.8.25).
 pub(crate) const BLX_IMMEDIATE: Class = Class::new(0xfe00_0000, 0xfa00_0000);
-/// PLD, PLDW, PLI with an immediate or a register, and the hints without an effect beside them (A8.8.127 ff.).
+/// PLD, PLDW, PLI with an immediate or a register, and the hints without an effect beside them (A8.8.127
+/// ff.).
 pub(crate) const PRELOAD: Class = Class::new(0xfd70_f000, 0xf550_f000);
 pub(crate) const PRELOAD_WRITE: Class = Class::new(0xfd70_f000, 0xf510_f000);
 pub(crate) const PRELOAD_INSTRUCTION: Class = Class::new(0xfd70_f000, 0xf450_f000);
@@ -204,7 +205,8 @@ pub(crate) const MULTIPLE: Class = Class::new(0x0e00_0000, 0x0800_0000);
 pub(crate) const BRANCH: Class = Class::new(0x0e00_0000, 0x0a00_0000);
 pub(crate) const SVC: Class = Class::new(0x0f00_0000, 0x0f00_0000);
 
-// ---- coprocessors, A32 and T32 but for the condition: A5.6, A7.5, A7.6, A7.8, A7.9 -------------------------
+// ---- coprocessors, A32 and T32 but for the condition: A5.6, A7.5, A7.6, A7.8, A7.9
+// -------------------------
 
 /// MCRR, MRRC; those of floating point are VMOV.
 pub(crate) const TWO_REGISTERS: Class = Class::new(0x0fe0_0000, 0x0c40_0000);

@@ -13,9 +13,9 @@
 //! - `patch`: write order and publication.
 //! - `detour`: why there are no jumps yet.
 //!
-//! **Addresses.** Bit 0 of an address of code says that it is T32, as in symbols, function pointers and return
-//! addresses, and as Linux's kprobes have it. A place in a T32 function without it is refused as the middle of
-//! an instruction.
+//! **Addresses.** Bit 0 of an address of code says that it is T32, as in symbols, function pointers and
+//! return addresses, and as Linux's kprobes have it. A place in a T32 function without it is refused as the
+//! middle of an instruction.
 //!
 //! **Conditions.** A hit is one arrival at the instruction: one whose condition does not hold counts, and its
 //! handlers run, before the instruction does nothing. (Linux's kprobes leave both out.) A handler sees the

@@ -1,7 +1,7 @@
 //! The saved registers: Linux's `struct pt_regs`, bit for bit.
 //!
-//! A kernel's trap frame that has this layout may be passed in place; a signal frame has the same registers in
-//! its `sigcontext`, from `arm_r0` to `arm_cpsr`. Plain data, usable anywhere.
+//! A kernel's trap frame that has this layout may be passed in place; a signal frame has the same registers
+//! in its `sigcontext`, from `arm_r0` to `arm_cpsr`. Plain data, usable anywhere.
 
 use core::mem::offset_of;
 use probe_core::CodeAddr;

@@ -13,15 +13,15 @@
 //!  4  BKPT, or NOP: one halfword
 //!  6  B.W to the next instruction
 //! ```
-//! and in T32 where an IT block may be: the instruction and then BKPT. The copy runs under the state of the IT
-//! block that the trap has saved, which the processor moves on by one; a NOP would move it on once more, and
-//! B.W would be conditional. BKPT is not, so this slot is right inside and outside of a block.
+//! and in T32 where an IT block may be, the instruction and then BKPT. There the copy runs under the state of
+//! the block that the trap has saved, which the processor moves on by one; a NOP would move it on once more,
+//! and B.W would be conditional. BKPT is not, so this slot is right inside and outside of a block.
 //!
 //! [`Plan::Borrow`] is an instruction of floating point that addresses by the program counter: its copy does
 //! so by R0, which [`before`] lends and [`after`] gives back.
 //!
-//! A slot out of reach of its branch keeps its breakpoint. [`fill`] is called at registration, the rest on the
-//! hit path; all pure.
+//! A slot out of reach of its branch keeps its breakpoint. [`fill`] is called at registration, the rest on
+//! the hit path; all pure.
 
 use crate::decode::Plan;
 use crate::insn::{self, Set};
@@ -33,8 +33,8 @@ use probe_core::error::Refusal;
 
 /// The size of a slot.
 pub(crate) const LEN: usize = 32;
-/// How far from its place a slot may lie: as far as a host may allocate. Hosts give the nearest memory that is
-/// free.
+/// How far from its place a slot may lie: as far as a host may allocate. Hosts give the nearest memory that
+/// is free.
 pub(crate) const REACH: usize = 1 << 31;
 /// Where the tail is behind an instruction that may go on by a branch.
 const TAIL: usize = 4;

@@ -1,9 +1,9 @@
 //! The decoder against GNU objdump: over every instruction of a real C library, and over random ones of both
 //! sets.
 //!
-//! What is compared: the lengths, which instructions branch or name the program counter, where branches lead;
-//! that what names it does not run out of line; and that nothing is refused as unknown that objdump knows. The
-//! library is `libc.so.6` of Debian's `libc6-armhf-cross`, whose code is T32, objdump that of
+//! What is compared: the lengths, which instructions branch or name the program counter, where branches
+//! lead; that what names it does not run out of line; and that nothing is refused as unknown that objdump
+//! knows. The library is `libc.so.6` of Debian's `libc6-armhf-cross`, whose code is T32, objdump that of
 //! `binutils-arm-linux-gnueabihf`; `cargo ci setup` installs both.
 #![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 

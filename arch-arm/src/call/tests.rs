@@ -73,7 +73,8 @@ fn a_frame_above_which_the_stack_has_been_unwound_is_left() {
 
 #[test]
 fn a_leaf_that_a_signal_has_interrupted_may_return() {
-    // Its frame is on a stack that cannot be read here; the signal frame is on this one, which ends at 0x8000.
+    // Its frame is on a stack that cannot be read here; the signal frame is on this one, which ends at
+    // 0x8000.
     let running = |saved| {
         let mut words = [0; 0x2000 / 4];
         words[0x1008 / 4] = saved;

@@ -1,10 +1,10 @@
 //! IT blocks: may the instruction at a place be in one?
 //!
-//! At a hit the saved status says it. But a slot that goes on by a branch has to be made before, and a branch
-//! in an IT block is conditional. So the text is asked: IT makes up to four instructions behind it conditional
-//! (A8.8.54), and control comes into a block by its IT only. Where the function's start is known, instructions
-//! are followed from there if there is something that looks like IT close before the place; else whatever
-//! looks like one counts.
+//! At a hit the saved status says it. But a slot that goes on by a branch has to be made before, and a
+//! branch in an IT block is conditional. So the text is asked: IT makes up to four instructions behind it
+//! conditional (A8.8.54), and control comes into a block by its IT only. Where the function's start is
+//! known, instructions are followed from there if there is something that looks like IT close before the
+//! place; else whatever looks like one counts.
 
 use crate::insn::{self, Set};
 use probe_core::CodeAddr;

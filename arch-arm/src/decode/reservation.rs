@@ -5,12 +5,12 @@
 //! instructions.
 //!
 //! The text around the place is taken as a graph of instructions: fall-through, direct branches in both
-//! directions, nothing after an unconditional one. A place is inside when it can be reached from a load, and a
-//! store can be reached from it, with no other load, store, CLREX or SVC on either way. The window is [`REACH`]
-//! bytes to either side, cut at the function's bounds where they are known; the manual asks that the two be at
-//! most 128 bytes apart (A3.4.5). Behind the place, the place itself tells where instructions start. Before it,
-//! in T32, the function's start tells; if that is unknown, every halfword counts as a start, which refuses more
-//! places, never fewer.
+//! directions, nothing after an unconditional one. A place is inside when it can be reached from a load, and
+//! a store can be reached from it, with no other load, store, CLREX or SVC on either way. The window is
+//! [`REACH`] bytes to either side, cut at the function's bounds where they are known; the manual asks that
+//! the two be at most 128 bytes apart (A3.4.5). Behind the place, the place itself tells where instructions
+//! start. Before it, in T32, the function's start tells; if that is unknown, every halfword counts as a
+//! start, which refuses more places, never fewer.
 
 use super::{Plan, classify, direct_branch};
 use crate::insn::{self, Set};

@@ -343,7 +343,8 @@ mod table {
             }] += 1;
         }
         let branches = 14 * 256 + 2048 + 16 + 15 + 1024;
-        // add rd, pc; add pc, rm; mov rd, pc; mov pc, rm; pop with pc; IT of 14 conditions; al with one mask each; nop.
+        // add rd, pc; add pc, rm; mov rd, pc; mov pc, rm; pop with pc; IT of 14 conditions; al with one mask
+        // each; nop.
         let others = 2048 + 2048 + 15 + 15 + 16 + 15 + 256 + 14 * 15 + 4 + 1;
         assert_eq!(counts[0], branches + others);
         assert_eq!(counts.iter().sum::<u32>(), 0xe800);

@@ -112,81 +112,105 @@ fn end(machine: &Machine, memory: &mut [u8], at: CodeAddr, len: usize) {
     }
 }
 
-/// One comparison; `None` where it is equal.
-fn compare(machine: &Machine, vector: &Vector, random: &mut Random, it_state: u8) -> Option<String> {
+/// What a probed run has left: its name, the state, whether the instruction has faulted, the memory.
+type Outcome = (&'static str, State, bool, Vec<u8>);
+
+/// The simulated run. Behind the instruction, `memory` gets a breakpoint.
+fn simulated(machine: &Machine, vector: &Vector, begin: &State, memory: &mut [u8]) -> Outcome {
+    let place = place(machine, vector.set);
+    machine.set_memory(memory);
+    let mut dry = begin.regs;
+    if Arm::simulate(&vector.plan, place, &mut dry, machine).is_ok() {
+        end(machine, memory, dry.pc(), vector.bytes.len());
+    }
+    machine.set_memory(memory);
+    let mut after = *begin;
+    let fault = Arm::simulate(&vector.plan, place, &mut after.regs, machine).is_err();
+    ("simulated", after, fault, machine.memory())
+}
+
+/// The run in a slot with this tail, if there is one.
+///
+/// # Errors
+/// Where the slot has ended, if not at its tail.
+fn slotted(
+    machine: &Machine,
+    vector: &Vector,
+    plan: &Plan,
+    (begin, memory): (&State, &[u8]),
+    kind: Tail,
+) -> Result<Option<Outcome>, String> {
+    let (place, len) = (place(machine, vector.set), vector.bytes.len());
+    let slot = Arm::same_set(CodeAddr::new(machine.code + SLOT), place);
+    if kind == Tail::Jump && Arm::tail(plan, len, place, slot, kind).is_none() {
+        return Ok(None);
+    }
+    let mut image = [0; Arm::SLOT_LEN - 4];
+    Arm::fill_slot(plan, &vector.bytes, place, slot, kind, &mut image).expect("in reach");
+    let mut with_slot = memory.to_vec();
+    with_slot[SLOT..SLOT + image.len()].copy_from_slice(&image);
+    machine.set_memory(&with_slot);
+    let mut before = *begin;
+    let kept = Arm::before_step(plan, place, slot, &mut before.regs);
+    let mut after = machine.run(&before);
+    let tail = Arm::tail(plan, len, place, slot, Tail::Breakpoint).expect("always");
+    let fault = after.signal != libc::SIGTRAP;
+    if fault {
+        Arm::abort_step(plan, place, &mut after.regs, &kept);
+    } else if kind == Tail::Breakpoint {
+        let want = slot.wrapping_add(usize::from(tail.offset));
+        if after.regs.pc() != want {
+            return Err(format!("the slot ended at {} instead of {want}", after.regs.pc()));
+        }
+        Arm::after_step(plan, len, place, slot, &mut after.regs, &kept);
+    }
+    let mut changed = machine.memory();
+    changed[SLOT..SLOT + image.len()].copy_from_slice(&memory[SLOT..SLOT + image.len()]);
+    Ok(Some((if kind == Tail::Jump { "boosted" } else { "stepped" }, after, fault, changed)))
+}
+
+/// One comparison.
+///
+/// # Errors
+/// What differs.
+fn compare(machine: &Machine, vector: &Vector, random: &mut Random, it_state: u8) -> Result<(), String> {
     let Vector { set, bytes, plan, method, .. } = vector;
-    let (place, len) = (place(machine, *set), bytes.len());
     let mut begin = start(machine, vector, random);
     begin.regs.set_it_state(it_state);
     let mut memory = background(*set, random);
-    memory[PLACE..PLACE + len].copy_from_slice(bytes);
+    memory[PLACE..PLACE + bytes.len()].copy_from_slice(bytes);
     let mut outcomes = Vec::new();
     if *method == Method::Simulate {
-        machine.set_memory(&memory);
-        let mut dry = begin.regs;
-        if Arm::simulate(plan, place, &mut dry, machine).is_ok() {
-            end(machine, &mut memory, dry.pc(), len);
-        }
-        machine.set_memory(&memory);
-        let mut after = begin;
-        let fault = Arm::simulate(plan, place, &mut after.regs, machine).is_err();
-        let changed = machine.memory();
-        // A fault in the bare instruction has another signal; where it goes, the breakpoint or a fault ends it.
-        outcomes.push(("simulated", after, fault, changed));
+        outcomes.push(simulated(machine, vector, &begin, &mut memory));
     } else {
-        let slot = Arm::same_set(CodeAddr::new(machine.code + SLOT), place);
         let in_block = Plan::OutOfLine { may_be_in_it: true };
         let plan = if it_state != 0 && matches!(plan, Plan::OutOfLine { .. }) { &in_block } else { plan };
         for kind in [Tail::Breakpoint, Tail::Jump] {
-            if kind == Tail::Jump && Arm::tail(plan, len, place, slot, kind).is_none() {
-                continue;
-            }
-            let mut image = [0; Arm::SLOT_LEN - 4];
-            Arm::fill_slot(plan, bytes, place, slot, kind, &mut image).expect("in reach");
-            let mut with_slot = memory.clone();
-            with_slot[SLOT..SLOT + image.len()].copy_from_slice(&image);
-            machine.set_memory(&with_slot);
-            let mut before = begin;
-            let kept = Arm::before_step(plan, place, slot, &mut before.regs);
-            let mut after = machine.run(&before);
-            let tail = Arm::tail(plan, len, place, slot, Tail::Breakpoint).expect("always");
-            let fault = after.signal != libc::SIGTRAP;
-            if fault {
-                Arm::abort_step(plan, place, &mut after.regs, &kept);
-            } else if kind == Tail::Breakpoint {
-                let want = slot.wrapping_add(usize::from(tail.offset));
-                if after.regs.pc() != want {
-                    return Some(format!("the slot ended at {} instead of {want}", after.regs.pc()));
-                }
-                Arm::after_step(plan, len, place, slot, &mut after.regs, &kept);
-            }
-            let mut changed = machine.memory();
-            changed[SLOT..SLOT + image.len()].copy_from_slice(&memory[SLOT..SLOT + image.len()]);
-            outcomes.push((if kind == Tail::Jump { "boosted" } else { "stepped" }, after, fault, changed));
+            outcomes.extend(slotted(machine, vector, plan, (&begin, &memory), kind)?);
         }
     }
     machine.set_memory(&memory);
     let bare = machine.run(&begin);
     let bare_memory = machine.memory();
+    // A fault that the instruction raises leaves it where it is; where it goes, another one may end the run.
+    let bare_faults = bare.signal != libc::SIGTRAP && bare.regs.pc() == place(machine, *set);
     let shown = |state: &State| {
         let regs = PtRegs { cpsr: state.regs.cpsr & VISIBLE, ..state.regs };
         (regs, state.floats)
     };
     for (name, after, fault, changed) in outcomes {
-        // A fault that the instruction raises leaves it where it is.
-        let bare_faults = bare.signal != libc::SIGTRAP && bare.regs.pc() == place;
         if fault != bare_faults || shown(&after) != shown(&bare) {
             let floats = if after.floats == bare.floats { "" } else { ", floating point differs" };
-            return Some(format!(
-                "{name}: {:x?}{} fault {fault}{floats}\n  bare: {:x?} signal {}\n  from: {:x?}",
-                after.regs, "", bare.regs, bare.signal, begin.regs
+            return Err(format!(
+                "{name}: {:x?} fault {fault}{floats}\n  bare: {:x?} signal {}\n  from: {:x?}",
+                after.regs, bare.regs, bare.signal, begin.regs
             ));
         }
         if changed != bare_memory {
-            return Some(format!("{name}: memory differs"));
+            return Err(format!("{name}: memory differs"));
         }
     }
-    None
+    Ok(())
 }
 
 /// Whether it may stand in an IT block, as its last instruction.
@@ -207,7 +231,7 @@ fn run_all(seed: u64, count: usize, filter: fn(&Vector) -> bool, it_state: impl 
     for vector in &vectors {
         for _ in 0..count {
             let state = it_state(&mut random);
-            if let Some(why) = compare(&machine, vector, &mut random, state) {
+            if let Err(why) = compare(&machine, vector, &mut random, state) {
                 wrong.entry(format!("{:?} {} (IT {state:02x})", vector.set, vector.asm)).or_insert(why);
             }
         }
