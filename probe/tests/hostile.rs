@@ -79,7 +79,9 @@ fn evt_2_a_program_that_runs_cannot_claim_that_it_was_not_started() {
 /// Where `work` is, as a value of the type `symbol`, when the program has put `how` under its own name.
 fn name_of_work(how: &str) -> String {
     let program = compiled("hostile", &["-O1"]);
-    let traced = trace(&[], &["p named at=$arg1:symbol"], &[&program, how]);
+    // The same names at the same places.
+    let other = compiled("hostile", &["-O1", "-Wl,--build-id=0x0123"]);
+    let traced = trace(&[], &["p named at=$arg1:symbol"], &[&program, how, &other]);
     assert_eq!(traced.output.status.code(), Some(7), "{how}: {:?}", traced.output);
     let event = traced.named("named").next().expect("it is called");
     event["args"]["at"].as_str().expect("a name or an address").to_owned()
