@@ -12,6 +12,7 @@
 //! - `call`: arguments, returns, return stubs, jprobes.
 //! - `patch`: write order and publication.
 //! - `detour`: why there are no jumps yet.
+//! - `asm`: return trampolines and cache maintenance, the only code that must run on the architecture itself.
 //!
 //! **Addresses.** Bit 0 of an address of code says that it is T32, as in symbols, function pointers and
 //! return addresses, and as Linux's kprobes have it. A place in a T32 function without it is refused as the
@@ -38,6 +39,9 @@ mod simulate;
 mod slot;
 #[cfg(test)]
 mod testing;
+
+#[cfg(target_arch = "arm")]
+mod asm;
 
 pub use decode::{Access, Addressing, Condition, Offset, Operand, Plan, Shift};
 pub use insn::Set;

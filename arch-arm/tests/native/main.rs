@@ -2,4 +2,5 @@
 #![cfg(all(target_arch = "arm", target_os = "linux"))]
 
 mod machine;
+mod trampolines;
 mod transparency;
