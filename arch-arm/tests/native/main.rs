@@ -2,5 +2,6 @@
 #![cfg(all(target_arch = "arm", target_os = "linux"))]
 
 mod machine;
+mod probed;
 mod trampolines;
 mod transparency;

@@ -163,7 +163,8 @@ impl Boundaries {
             }
             self.last = next;
         }
-        Ok(())
+        // The function's first byte by an address of another instruction set lies before its start.
+        if self.last == at { Ok(()) } else { Err(RegisterError::InsideInstruction { at, start: self.last }) }
     }
 
     /// The text from the last boundary on, as much as the longest instruction has.
