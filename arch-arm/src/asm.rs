@@ -1,4 +1,4 @@
-//! Trampolines, the jprobe's return trap, cache maintenance: the code that must run on the architecture itself.
+//! Trampolines, the return trap of jprobes, cache maintenance: what must run on the architecture itself.
 //!
 //! All of it is A32 and lies in the section `.text.probe_arch_arm`, so that a host can keep probes out of it.
 //!

@@ -1,5 +1,6 @@
-//! Probes of the core on functions of both sets, in the smallest host that a process can be: every instruction,
-//! by breakpoints and slots of its set; calls and returns between the sets (REG_4, HIT_1, HIT_3, RET_4).
+//! Probes of the core on functions of both sets, in the smallest host that a process can be: on every
+//! instruction, by breakpoints and slots of its set; calls and returns between the sets (REG_4, HIT_1,
+//! RET_4).
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering, fence};

@@ -1,5 +1,5 @@
-//! Return trampolines, executed: what a caller sees after a probed function has returned (RET_4); and what has
-//! been published runs (SAFE_3).
+//! Return trampolines, executed: what a caller sees after a probed function has returned (RET_4); and what
+//! has been published runs (SAFE_3).
 
 use probe_arch_arm::regs::{LR, SP};
 use probe_arch_arm::{Arm, PtRegs};
