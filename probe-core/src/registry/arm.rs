@@ -75,7 +75,7 @@ impl<H: Host> Probes<H> {
     /// [`Probes::let_tail_jump`].
     pub(super) fn update_mode(&self, point: &Point<H::Arch>) {
         let has_post = point.nodes().any(|node| node.has_post() && !node.is(LEAVING));
-        if !has_post {
+        if !has_post && point.is(HAS_POST) {
             point.clear(HAS_POST);
         }
         let mode = match point.method {

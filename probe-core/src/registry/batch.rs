@@ -20,7 +20,7 @@ use crate::state::host::{Host, Notice};
 use crate::state::locked::OpenBooks;
 use crate::state::owned::OwnedNode;
 use crate::state::pending::{AnyProbe, Pending};
-use crate::state::point::{HAS_JPROBE, Handlers, LEAVING, NO_JUMP, Node, Point, STARTING, STEPPED};
+use crate::state::point::{HAS_JPROBE, Handlers, NO_JUMP, Node, Point, STARTING, STEPPED};
 use crate::state::probes::Probes;
 use alloc::vec::Vec;
 
@@ -175,7 +175,7 @@ impl<H: Host> Probes<H> {
             self.arm_all(books.hold, &published)
         });
         if let Err(failed) = armed {
-            published.iter().for_each(|Published(probe)| probe.node.set(LEAVING));
+            published.iter().for_each(|Published(probe)| probe.node.leave());
             leaving.extend(published.into_iter().map(|probe| Some(probe.leave(self, books))));
             self.jump_again(books, lifted);
             return Err(failed);

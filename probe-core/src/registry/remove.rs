@@ -73,7 +73,7 @@ impl<H: Host> Probes<H> {
         }
         let mut books = self.lock();
         self.settle_locked(&mut books);
-        nodes.iter().flatten().for_each(|node| node.set(LEAVING));
+        nodes.iter().flatten().for_each(|node| node.leave());
         self.unoptimise_leaving(books.hold(), nodes);
         for node in nodes.iter_mut() {
             if let Some(Err(error)) = node.as_ref().map(|node| self.disarm_leaving(books.hold(), node))
@@ -141,7 +141,8 @@ impl<H: Host> Probes<H> {
         let mut books = lock.open();
         for node in nodes.iter().flatten() {
             let point = node.point(books.hold);
-            if point.is(IN_TABLE) && !point.is(STEPPED) {
+            // Where no probe is left, the next one sees to the tail.
+            if point.is_probed() && point.is(IN_TABLE) && !point.is(STEPPED) {
                 // A failure only costs a second trap.
                 let _ = self.let_tail_jump(&point);
             }
@@ -176,16 +177,7 @@ impl<H: Host> Probes<H> {
         let mut taken = List::new();
         let mut parked = core::mem::replace(&mut books.parked, List::new());
         while let Some(point) = parked.pop(books.hold) {
-            let is_used = !point.head.load(Relaxed).is_null();
-            let is_kept = is_used || (point.is(LINGERS) && !point.is(POINT_GONE));
-            if !is_kept && point.is(STEPPED) {
-                point.clear(STEPPED);
-                // SAFETY: in no list since it was taken out of this one; `clean_up` frees what it takes out.
-                unsafe { books.parked.push(point.pointer()) };
-                continue;
-            }
-            point.clear(PARKED);
-            if is_kept {
+            if (point.is_probed() || point.is_any(LINGERS | STEPPED)) && books.keeps(point) {
                 continue;
             }
             self.places.take_off(&point, books.hold);
@@ -380,16 +372,38 @@ impl<H: Host> Probes<H> {
 impl<H: Host> Books<H> {
     /// Notes a point without probes, to be freed if it is not in use.
     pub(super) fn park_if_unused(&mut self, point: Lent<'_, Point<H::Arch>>) {
-        if !point.head.load(Relaxed).is_null() || point.text.is_planted() || point.is(PARKED) {
+        if point.is_probed() || point.text.is_planted() {
             return;
         }
-        if point.is(POINT_GONE) {
-            self.gone.remove(point.pointer());
+        if point.is_any(PARKED | POINT_GONE | STEPPED) {
+            if point.is(PARKED) {
+                return;
+            }
+            if point.is(POINT_GONE) {
+                self.gone.remove(point.pointer());
+            }
+            point.clear(STEPPED);
         }
-        point.clear(STEPPED);
         point.set(PARKED);
         // SAFETY: not parked yet, and not among the gone any more; `clean_up` frees what it takes out.
         unsafe { self.parked.push(point.pointer()) };
+    }
+
+    /// Whether a point that was parked is kept, as it is used again or a context may be in its slot.
+    /// One that a frame names is parked again.
+    #[cold]
+    fn keeps(&mut self, point: Lent<'_, Point<H::Arch>>) -> bool {
+        if point.is_probed() || (point.is(LINGERS) && !point.is(POINT_GONE)) {
+            point.clear(PARKED);
+            return true;
+        }
+        let is_stepped = point.is(STEPPED);
+        if is_stepped {
+            point.clear(STEPPED);
+            // SAFETY: in no list since it was taken out of this one; `clean_up` frees what it takes out.
+            unsafe { self.parked.push(point.pointer()) };
+        }
+        is_stepped
     }
 
     /// Lets a return probe's pool live on by itself until its calls have returned (RET_6).

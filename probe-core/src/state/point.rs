@@ -141,8 +141,18 @@ impl<A: Arch> Point<A> {
 
     /// Whether it is in that state, which is one bit.
     pub(crate) fn is(&self, state: u8) -> bool {
-        debug_assert!(state.is_power_of_two(), "one state is asked for at a time");
-        self.state.load(Relaxed) & state != 0
+        debug_assert!(state.is_power_of_two(), "one of several is `is_any`");
+        self.is_any(state)
+    }
+
+    /// Whether it is in at least one of these states.
+    pub(crate) fn is_any(&self, states: u8) -> bool {
+        self.state.load(Relaxed) & states != 0
+    }
+
+    /// Whether a probe is on it.
+    pub(crate) fn is_probed(&self) -> bool {
+        !self.head.load(Relaxed).is_null()
     }
 
     pub(crate) fn set(&self, state: u8) {
@@ -362,6 +372,13 @@ impl<A: Arch> Node<A> {
         if flag & SILENT != 0 {
             self.tell(before | flag);
         }
+    }
+
+    /// Marks it as leaving: its handlers are not called any more. Nobody lets it speak before this mark is
+    /// cleared, so there is nothing to look at again, as `tell` does.
+    pub(crate) fn leave(&self) {
+        self.flags.fetch_or(LEAVING, AcqRel);
+        self.fall_silent();
     }
 
     pub(crate) fn clear(&self, flag: u32) {
