@@ -1,6 +1,7 @@
 //! Hits by jump.
 
 use crate::machine::{Machine, call, machine, with_jumps};
+use crate::ways::{Way, goes, joins};
 use crate::{Alone, K, Owned, R, context, explore, owned_probe, place};
 
 /// A model with jumps.
@@ -24,27 +25,13 @@ fn safe_3_a_jump_comes_and_goes_while_another_context_calls() {
 
 #[test]
 fn reg_13_a_probe_with_a_jump_goes_while_another_context_calls() {
-    model(2, |machine| {
-        let probe = machine.register(owned_probe(0)).unwrap();
-        assert_eq!(machine.jumps().lay().unwrap(), 1);
-        let other = context(1, move || assert_eq!(call(machine), 5));
-        drop(probe);
-        other.join().unwrap();
-    });
+    model(2, |machine| goes(machine, Way::Jumps, owned_probe(0)));
 }
 
 /// The second probe takes the detour's short ways from the first one, and gives them back.
 #[test]
 fn reg_11_a_second_probe_joins_a_jump_while_another_context_calls() {
-    model(2, |machine| {
-        let first = machine.register(owned_probe(0)).unwrap();
-        assert_eq!(machine.jumps().lay().unwrap(), 1);
-        let other = context(1, move || assert_eq!(call(machine), 5));
-        drop(machine.register(owned_probe(0)).unwrap());
-        other.join().unwrap();
-        assert_eq!(first.counters().hits, 1);
-        first.leak();
-    });
+    model(2, |machine| joins(machine, Way::Jumps));
 }
 
 /// Its calls are followed by the owner's store.
@@ -52,11 +39,7 @@ fn reg_11_a_second_probe_joins_a_jump_while_another_context_calls() {
 fn ret_6_a_return_probe_with_a_jump_goes_while_a_call_is_followed() {
     model(1, |machine| {
         let owned = Owned::new();
-        let probe = machine.register(R::at("f").max_active(2).exit(move |_, ()| owned.check())).unwrap();
-        assert_eq!(machine.jumps().lay().unwrap(), 1);
-        let other = context(1, move || assert_eq!(call(machine), 5));
-        drop(probe);
-        other.join().unwrap();
+        goes(machine, Way::Jumps, R::at("f").max_active(2).exit(move |_, ()| owned.check()));
     });
 }
 
@@ -78,11 +61,7 @@ fn hit_7_hits_by_jump_of_two_contexts_are_counted() {
 fn reg_13_a_probe_with_a_jump_and_a_post_handler_goes_while_another_context_calls() {
     model(1, |machine| {
         let owned = Owned::new();
-        let probe = machine.register(K::at(place(0)).post(move |_| owned.check())).unwrap();
-        assert_eq!(machine.jumps().lay().unwrap(), 1);
-        let other = context(1, move || assert_eq!(call(machine), 5));
-        drop(probe);
-        other.join().unwrap();
+        goes(machine, Way::Jumps, K::at(place(0)).post(move |_| owned.check()));
     });
 }
 

@@ -12,6 +12,7 @@ mod machine;
 mod parts;
 mod registry;
 mod toy;
+mod ways;
 
 use loom::cell::UnsafeCell;
 use loom::thread::{self, JoinHandle};
@@ -21,6 +22,7 @@ use probe_core::{CodeAddr, Place};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use toy::backend::Toy;
+use ways::{Way, goes, joins};
 
 type K = probe_core::Kprobe<Toy>;
 type R = probe_core::Kretprobe<Toy>;
@@ -146,12 +148,7 @@ fn safe_2_a_probe_comes_while_another_context_calls() {
 
 #[test]
 fn reg_13_a_probe_goes_while_another_context_calls() {
-    model(2, |machine| {
-        let probe = machine.register(owned_probe(0)).unwrap();
-        let other = context(1, move || assert_eq!(call(machine), 5));
-        drop(probe);
-        other.join().unwrap();
-    });
+    model(2, |machine| goes(machine, Way::Traps, owned_probe(0)));
 }
 
 /// The ninth probe makes the table grow from 16 entries.
@@ -312,10 +309,7 @@ fn ret_6_a_return_probe_goes_while_a_call_is_followed() {
     model(2, |machine| {
         let owned = Owned::new();
         let probe = R::at("f").max_active(1).entry(|_| Some(())).exit(move |_, ()| owned.check());
-        let probe = machine.register(probe).unwrap();
-        let other = context(1, move || assert_eq!(call(machine), 5));
-        drop(probe);
-        other.join().unwrap();
+        goes(machine, Way::Traps, probe);
     });
 }
 
@@ -338,17 +332,9 @@ fn ret_6_a_return_probe_goes_while_a_call_that_was_given_up_returns() {
     });
 }
 
-/// A second probe joins and leaves the first one's point.
 #[test]
 fn reg_11_a_second_probe_comes_and_goes_while_another_context_calls() {
-    model(2, |machine| {
-        let first = machine.register(owned_probe(0)).unwrap();
-        let other = context(1, move || assert_eq!(call(machine), 5));
-        drop(machine.register(owned_probe(0)).unwrap());
-        other.join().unwrap();
-        assert_eq!(first.counters().hits, 1);
-        first.leak();
-    });
+    model(2, |machine| joins(machine, Way::Traps));
 }
 
 /// A breakpoint goes and comes again between two looks of whoever has run into it.

@@ -2,6 +2,7 @@
 //! pools that grow, watchpoints.
 
 use crate::machine::{NOWHERE, be_with, call, enter, finish, return_address, touch_watched};
+use crate::ways::{Way, goes};
 use crate::{Alone, K, Owned, R, context, model, owned_probe, place};
 use probe_core::Watchpoint;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -11,10 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 fn reg_13_a_probe_goes_while_another_context_steps() {
     model(2, |machine| {
         let owned = Owned::new();
-        let probe = machine.register(K::at(place(0)).post(move |_| owned.check())).unwrap();
-        let other = context(1, move || assert_eq!(call(machine), 5));
-        drop(probe);
-        other.join().unwrap();
+        goes(machine, Way::Traps, K::at(place(0)).post(move |_| owned.check()));
         machine.settle();
     });
 }
