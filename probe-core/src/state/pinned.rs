@@ -18,7 +18,7 @@ pub(crate) struct Pinned(PhantomData<*const ()>);
 impl Pinned {
     /// Pins the running context.
     #[inline(always)]
-    #[expect(clippy::disallowed_methods, reason = "the one place that pins")]
+    #[allow(clippy::disallowed_methods, reason = "the one place that pins")]
     pub(crate) fn begin(host: &impl Host) -> Self {
         host.pin();
         Self(PhantomData)
@@ -26,7 +26,7 @@ impl Pinned {
 
     /// Ends what [`Pinned::begin`] began, with the same host on the same context.
     #[inline(always)]
-    #[expect(clippy::disallowed_methods, reason = "the one place that unpins")]
+    #[allow(clippy::disallowed_methods, reason = "the one place that unpins")]
     pub(crate) fn end(self, host: &impl Host) {
         let _ = ManuallyDrop::new(self);
         host.unpin();
