@@ -20,8 +20,8 @@ fn on_work() -> Probe {
 }
 
 /// Executes a shell that ends with 0 if it ignores `signals` and no others of ours, each way; each one's end.
-/// What is not there is executed first.
-fn executed_ignoring(signals: &[i32], ways: &[Execute]) -> Vec<End> {
+/// What is not there is executed first. `others`: how many other threads there are.
+fn executed_ignoring(signals: &[i32], ways: &[Execute], others: usize) -> Vec<End> {
     let ours = [libc::SIGTRAP, libc::SIGBUS, libc::SIGFPE, libc::SIGSEGV, libc::SIGILL];
     let mask = |signals: &[i32]| signals.iter().fold(0_u64, |bits, signal| bits | 1 << (signal - 1));
     let one = |&way: &Execute| {
@@ -37,6 +37,13 @@ fn executed_ignoring(signals: &[i32], ways: &[Execute]) -> Vec<End> {
                 mask(signals)
             );
             let script = std::ffi::CString::new(format!("{{ {wanted}; }} </proc/self/status")).unwrap();
+            for _ in 0..others {
+                std::thread::spawn(|| {
+                    while execution_work(6) == 42 {
+                        std::thread::yield_now();
+                    }
+                });
+            }
             way(c"/nowhere/at/all", &script);
             if common::errno().load(Relaxed) != libc::ENOENT || execution_work(6) != 42 {
                 return 98;
@@ -87,7 +94,7 @@ fn hit_13_what_is_ignored_is_ignored_by_what_is_executed() {
     let _alone = alone();
     let ways: [Execute; 4] = [by_execve, by_execl, by_fexecve, by_number];
     let sets = [&[libc::SIGTRAP, libc::SIGSEGV][..], &[libc::SIGBUS, libc::SIGFPE, libc::SIGILL], &[]];
-    let all = || sets.map(|signals| executed_ignoring(signals, &ways));
+    let all = || sets.map(|signals| executed_ignoring(signals, &ways, 0));
     let bare = all();
     // QEMU has handlers of its own for two of them.
     let is_emulated = std::env::var_os("PROBE_RUNNER").is_some();
@@ -100,6 +107,59 @@ fn hit_13_what_is_ignored_is_ignored_by_what_is_executed() {
     let call = probes().register(Kretprobe::at("execve").exit(|_, ()| ())).unwrap();
     assert_eq!(all(), bare);
     drop((hit, call, probe, guard));
+}
+
+#[test]
+fn hit_13_what_no_hit_raises_is_ignored_by_what_a_process_of_several_threads_executes() {
+    let test = "hit_13_what_no_hit_raises_is_ignored_by_what_a_process_of_several_threads_executes";
+    if has_run_in_own_process(test) {
+        return;
+    }
+    let _alone = alone();
+    let all = || executed_ignoring(&[libc::SIGFPE, libc::SIGILL], &[by_execve, by_number], 2);
+    let bare = all();
+    assert!(bare.iter().all(|end| *end == End::Exit(0)), "{bare:?}");
+    let guard = guard_signals().unwrap();
+    let probe = on_work();
+    assert_eq!(all(), bare);
+    drop((probe, guard));
+}
+
+#[test]
+fn hit_13_an_action_that_is_installed_while_another_thread_executes_stays() {
+    extern "C" fn on_fault(_: i32) {}
+    if has_run_in_own_process("hit_13_an_action_that_is_installed_while_another_thread_executes_stays") {
+        return;
+    }
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let probe = on_work();
+    let end = in_child(|| {
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        let mut lost = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Relaxed) {
+                    execute_nothing();
+                }
+            });
+            for _ in 0..2_000 {
+                // SAFETY: the handler does nothing.
+                unsafe { libc::signal(libc::SIGFPE, libc::SIG_IGN) };
+                execution_work(6);
+                // SAFETY: as above.
+                unsafe { libc::signal(libc::SIGFPE, on_fault as *const () as usize) };
+                execution_work(6);
+                // SAFETY: as above.
+                let found = unsafe { libc::signal(libc::SIGFPE, libc::SIG_DFL) };
+                lost += i32::from(found != on_fault as *const () as usize);
+            }
+            is_done.store(true, Relaxed);
+        });
+        lost.min(9)
+    });
+    assert_eq!(end, End::Exit(0));
+    drop((probe, guard));
 }
 
 /// Nothing is there.

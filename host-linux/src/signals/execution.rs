@@ -3,13 +3,14 @@
 //!
 //! What is blocked of ours and waits with us, the kernel is told of for the call ([`super::wished`]). The
 //! kernel hands ignored states on, and knows ours, which are handlers. So they are ignored in truth for the
-//! call. A breakpoint that is hit while SIGTRAP is ignored ends the process: nobody may run into one
-//! meanwhile. This thread runs code of ours only, or a handler of the program's, for which the actions are
-//! ours again (`threads::Executing::interrupt`). Where there are other threads
-//! nothing is ignored.
+//! call. A breakpoint that is hit while SIGTRAP is ignored ends the process, and so does bad memory that a
+//! handler reads while SIGSEGV or SIGBUS are: nobody may run into one meanwhile. This thread runs code of ours
+//! only, or a handler of the program's, for which the actions are ours again (`threads::Executing::interrupt`).
+//! Where there are other threads, only what hits do not raise is ignored: a SIGILL or SIGFPE that the program
+//! raises while it ignores them ends it in any case.
 
 use super::entries_of;
-use super::owned::OWNED;
+use super::owned::{NEVER_BLOCKED, OWNED};
 use super::program::{action_of, may_ignore};
 use super::wished;
 use crate::sys::{self, Action, SignalSet};
@@ -30,13 +31,18 @@ fn ignored(signal: c_int) -> Option<(Action, Action)> {
     is_ignored.then_some((kernel, Action { handler: libc::SIG_IGN, ..Action::DEFAULT }))
 }
 
+/// As [`ignored`], of what other threads may find ignored.
+fn ignored_beside_others(signal: c_int) -> Option<(Action, Action)> {
+    if NEVER_BLOCKED.has(signal) { None } else { ignored(signal) }
+}
+
 /// Makes `execve` or `execveat` with what the program ignores; returns the errno if the call fails. Not
 /// during a hit: a child of `vfork` would leave its parent in it.
 ///
 /// # Safety
 /// As for the system call.
 pub(crate) unsafe fn execute(number: c_long, arguments: [usize; 5]) -> c_int {
-    let replaced = Replaced::new(if is_only_thread() { ignored } else { |_| None });
+    let replaced = Replaced::new(if is_only_thread() { ignored } else { ignored_beside_others });
     // SAFETY: the caller's promise.
     unsafe { call(&replaced, number, arguments) }.err().unwrap_or(0)
 }

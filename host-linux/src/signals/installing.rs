@@ -11,13 +11,17 @@ static WRITER: Lock<()> = Lock::new(());
 /// want to install one, too; in a trap they wait anyway.
 pub(super) fn installing<T>(body: impl FnOnce() -> T) -> T {
     let mask = interrupted().is_none().then(|| sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL)));
-    let writer = WRITER.lock_in_quiet();
-    let done = body();
-    drop(writer);
+    let done = installing_in_quiet(body);
     if let Some(mask) = mask {
         sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
     }
     done
+}
+
+/// As [`installing`], where the program's signals wait already.
+pub(crate) fn installing_in_quiet<T>(body: impl FnOnce() -> T) -> T {
+    let _writer = WRITER.lock_in_quiet();
+    body()
 }
 
 /// Whether an action's handler is a function.

@@ -290,12 +290,19 @@ pub(super) fn keep(info: &mut SigInfo, context: UContext) -> bool {
         }
         return true;
     }
-    let is_starting = !block.wished.is_told() && info.code != TO_THREAD;
+    let is_starting = !block.wished.is_told() && (info.code != TO_THREAD || is_of_libc(context.mask()));
     let is_blocked = is_starting || block.wished.blocked().has(info.signal);
     if is_blocked {
         keep_blocked(info, context, block);
     }
     is_blocked
+}
+
+/// Whether libc has blocked all signals, as for a thread that starts: its own are blocked, too, which it lets
+/// no program block.
+fn is_of_libc(mask: SignalSet) -> bool {
+    const OF_LIBC: c_int = 33;
+    mask.has(OF_LIBC)
 }
 
 fn keep_blocked(info: &SigInfo, context: UContext, block: &Block) {

@@ -1,6 +1,7 @@
 //! The program that a thread is about to execute in its process's place: what the kernel has been told for
 //! that.
 
+use crate::signals::installing_in_quiet;
 use crate::signals::owned::{NEVER_BLOCKED, OWNED};
 use crate::sys::{self, Action, SignalSet};
 use core::cell::Cell;
@@ -21,22 +22,30 @@ impl Replaced {
     }
 
     fn replace(&self) {
-        for (signal, kept) in OWNED.into_iter().zip(&self.actions) {
-            if let Some((ours, instead)) = (self.choose)(signal) {
-                kept.set(Some(ours));
-                // SAFETY: no handler: the kernel ignores the signal.
-                let _ = unsafe { sys::sigaction(signal, Some(&instead)) };
+        installing_in_quiet(|| {
+            for (signal, kept) in OWNED.into_iter().zip(&self.actions) {
+                if let Some((ours, instead)) = (self.choose)(signal) {
+                    kept.set(Some(ours));
+                    // SAFETY: no handler: the kernel ignores the signal.
+                    let _ = unsafe { sys::sigaction(signal, Some(&instead)) };
+                }
             }
-        }
+        });
     }
 
+    /// What another thread has installed meanwhile stays.
     fn give_back(&self) {
-        for (signal, kept) in OWNED.into_iter().zip(&self.actions) {
-            if let Some(ours) = kept.take() {
-                // SAFETY: what was there before: ours.
-                let _ = unsafe { sys::sigaction(signal, Some(&ours)) };
+        installing_in_quiet(|| {
+            for (signal, kept) in OWNED.into_iter().zip(&self.actions) {
+                // SAFETY: asks only.
+                let now = unsafe { sys::sigaction(signal, None) };
+                let is_left = now.is_ok_and(|now| now.handler == libc::SIG_IGN);
+                if let Some(ours) = kept.take().filter(|_| is_left) {
+                    // SAFETY: what was there before: ours.
+                    let _ = unsafe { sys::sigaction(signal, Some(&ours)) };
+                }
             }
-        }
+        });
     }
 }
 
