@@ -19,6 +19,7 @@ mod delivery;
 pub(crate) mod execution;
 mod installing;
 pub(crate) mod interrupted;
+mod kept;
 pub(crate) mod owned;
 mod program;
 mod queue;

@@ -1,7 +1,8 @@
 //! Waits with another mask: what waits here and is open during such a wait comes before it.
 
+use super::kept::{kept_block, waiting};
 use super::owned::NEVER_BLOCKED;
-use super::wished::{bring_all, kept_block, waiting};
+use super::wished::bring_all;
 use crate::sys::SignalSet;
 
 /// Lets the signals of `mask` be the blocked ones while `wait` waits, in place of those that are; `None`: one

@@ -12,8 +12,8 @@
 //! A call that a signal has interrupted in the kernel is answered ([`takes`]).
 
 use super::interrupted::interrupted;
+use super::kept::{kept_block, quietly, take, waiting, without_ours};
 use super::owned::NEVER_BLOCKED;
-use super::wished::{kept_block, quietly, take, waiting, without_ours};
 use crate::arch::{Regs, SYSCALL, UContext};
 use crate::host::PROBES;
 use crate::sys::SignalSet;

@@ -14,19 +14,14 @@
 //! breakpoint's place.
 
 use super::interrupted::interrupted;
+use super::kept::{IS_KEPT, OF_PROCESS, kept_block, quietly, take, waiting, without_ours};
 use super::owned::{NEVER_BLOCKED, run_in};
 use super::waiting;
 use crate::arch::UContext;
 use crate::sys::{self, SigInfo, SignalSet};
-use crate::threads::{self, Block, Sent};
+use crate::threads::{self, Block};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering};
-
-/// Whether the guard writes down what is blocked.
-static IS_KEPT: AtomicBool = AtomicBool::new(false);
-
-/// What was sent to the process.
-static OF_PROCESS: Sent = Sent::new();
+use core::sync::atomic::Ordering;
 
 /// `SI_TKILL`: sent to a thread.
 const TO_THREAD: c_int = -6;
@@ -90,24 +85,10 @@ pub(crate) fn forked() {
     }
 }
 
-/// The calling thread's block, if what it has blocked is written down.
-#[inline]
-pub(super) fn kept_block() -> Option<&'static Block> {
-    IS_KEPT.load(Ordering::Relaxed).then(threads::current).flatten()
-}
-
 /// What the program has blocked of [`NEVER_BLOCKED`] in the calling thread.
 #[inline]
 pub(crate) fn blocked() -> SignalSet {
     kept_block().map_or(SignalSet::EMPTY, |block| block.wished.blocked())
-}
-
-/// Runs `body`, which hits nothing, with all signals blocked.
-pub(super) fn quietly<T>(body: impl FnOnce() -> T) -> T {
-    let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
-    let done = body();
-    sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
-    done
 }
 
 /// The program's mask of the interrupted thread; `None` outside of a handler.
@@ -142,11 +123,6 @@ pub(crate) fn change(how: c_int, signals: SignalSet) -> SignalSet {
         bring_all(block, open);
     }
     before
-}
-
-/// What the kernel may block of a mask.
-pub(super) fn without_ours(mask: SignalSet) -> SignalSet {
-    SignalSet::from_bits(mask.bits() & !NEVER_BLOCKED.bits())
 }
 
 /// What waits and is blocked no more comes when this hit is over.
@@ -338,14 +314,6 @@ fn pass_on(signal: c_int, own: &Block) {
             OF_PROCESS.put(&info);
         }
     }
-}
-
-pub(super) fn take(block: &Block, of: SignalSet) -> Option<SigInfo> {
-    block.wished.sent.take(of).or_else(|| OF_PROCESS.take(of))
-}
-
-pub(super) fn waiting(block: &Block) -> SignalSet {
-    block.wished.sent.set().union(OF_PROCESS.set())
 }
 
 /// Whether an execution has to tell the kernel something.
