@@ -539,7 +539,8 @@ mod before_a_wait {
                 // SAFETY: a system call is made there.
                 Kprobe::at(unsafe { Place::unchecked(place) }).pre(sends).without_jump().into()
             };
-            // The guard's are the newer ones, which are called first. They are found where nothing is planted.
+            // The guard's are the newer ones, which are called first. They are found where nothing is
+            // planted.
             let of_guard = guard::probes();
             let senders = probes().register_all(places.iter().map(on).collect::<Vec<_>>()).unwrap();
             signals::adopt_mask();

@@ -4,10 +4,10 @@
 //! What is blocked of ours and waits with us, the kernel is told of for the call ([`super::wished`]). The
 //! kernel hands ignored states on, and knows ours, which are handlers. So they are ignored in truth for the
 //! call. A breakpoint that is hit while SIGTRAP is ignored ends the process, and so does bad memory that a
-//! handler reads while SIGSEGV or SIGBUS are: nobody may run into one meanwhile. This thread runs code of ours
-//! only, or a handler of the program's, for which the actions are ours again (`threads::Executing::interrupt`).
-//! Where there are other threads, only what hits do not raise is ignored: a SIGILL or SIGFPE that the program
-//! raises while it ignores them ends it in any case.
+//! handler reads while SIGSEGV or SIGBUS are: nobody may run into one meanwhile. This thread runs code of
+//! ours only, or a handler of the program's, for which the actions are ours again
+//! (`threads::Executing::interrupt`). Where there are other threads, only what hits do not raise is ignored:
+//! a SIGILL or SIGFPE that the program raises while it ignores them ends it in any case.
 
 use super::entries_of;
 use super::owned::{NEVER_BLOCKED, OWNED};

@@ -1,5 +1,6 @@
-//! What waits with us: signals of [`NEVER_BLOCKED`] that were sent while the program blocks them, written down
-//! in the thread's block or for the process. `super::wished` brings them, `super::waiting` answers with them.
+//! What waits with us: signals of [`NEVER_BLOCKED`] that were sent while the program blocks them, written
+//! down in the thread's block or for the process. `super::wished` brings them, `super::waiting` answers with
+//! them.
 
 use super::owned::NEVER_BLOCKED;
 use crate::sys::{self, SigInfo, SignalSet};
