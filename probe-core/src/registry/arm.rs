@@ -27,8 +27,10 @@ impl<H: Host> Probes<H> {
     pub(super) fn sync_point(&self, hold: &Hold, point: &Point<H::Arch>) -> Result<bool, TextError> {
         match (self.is_wanted(point), Spot::of(point)) {
             (true, Spot::Original(original)) => self.arm(hold, point, original),
-            (false, Spot::Breakpoint(breakpoint)) => self.places.texts().restore(&self.host, breakpoint),
-            (false, Spot::Jump(jump)) => self.disarm(point, jump),
+            (false, Spot::Breakpoint(breakpoint)) => {
+                self.places.texts().restore(&self.host, hold, breakpoint)
+            }
+            (false, Spot::Jump(jump)) => self.disarm(hold, point, jump),
             (true, Spot::Breakpoint(_) | Spot::Jump(_)) | (false, Spot::Original(_)) => return Ok(false),
         }?;
         Ok(true)
@@ -38,13 +40,13 @@ impl<H: Host> Probes<H> {
         for other in self.jumps_over(hold, point.place) {
             self.unoptimise_points(hold, &[other])?;
         }
-        self.places.texts().plant(&self.host, original)
+        self.places.texts().plant(&self.host, hold, original)
     }
 
-    fn disarm(&self, point: &Point<H::Arch>, jump: Jump<'_, H>) -> Result<(), TextError> {
-        self.places.texts().lift(&self.host, &[jump])?;
+    fn disarm(&self, hold: &Hold, point: &Point<H::Arch>, jump: Jump<'_, H>) -> Result<(), TextError> {
+        self.places.texts().lift(&self.host, hold, &[jump])?;
         match Spot::<H>::of(point) {
-            Spot::Breakpoint(breakpoint) => self.places.texts().restore(&self.host, breakpoint),
+            Spot::Breakpoint(breakpoint) => self.places.texts().restore(&self.host, hold, breakpoint),
             Spot::Original(_) | Spot::Jump(_) => Ok(()),
         }
     }

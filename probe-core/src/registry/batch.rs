@@ -374,7 +374,7 @@ impl<H: Host> Probes<H> {
         // SAFETY: `node_for` made it for this point; what takes it off waits before it buries it
         // (`free_leaving`).
         unsafe { node.link(hold, point) };
-        self.update_detour(point);
+        self.update_detour(hold, point);
         Published(prepared)
     }
 

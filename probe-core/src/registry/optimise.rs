@@ -124,11 +124,7 @@ impl<H: Host> Probes<H> {
     }
 
     /// Takes the jumps of the points out of text, leaving breakpoints.
-    pub(super) fn unoptimise_points(
-        &self,
-        _hold: &Hold,
-        points: &[&Point<H::Arch>],
-    ) -> Result<(), TextError> {
+    pub(super) fn unoptimise_points(&self, hold: &Hold, points: &[&Point<H::Arch>]) -> Result<(), TextError> {
         let mut jumps = Vec::new();
         let mut first = Ok(());
         for jump in points.iter().filter_map(|point| Spot::of(point).jump()) {
@@ -136,10 +132,10 @@ impl<H: Host> Probes<H> {
                 jumps.push(jump);
             } else {
                 // Without memory for many, one at a time.
-                first = first.and(self.places.texts().lift(&self.host, &[jump]));
+                first = first.and(self.places.texts().lift(&self.host, hold, &[jump]));
             }
         }
-        first.and(self.places.texts().lift(&self.host, &jumps))
+        first.and(self.places.texts().lift(&self.host, hold, &jumps))
     }
 
     /// Lays jumps at those of the points that can have one. They are sorted by address.
@@ -163,15 +159,15 @@ impl<H: Host> Probes<H> {
                 ready.push((breakpoint, detour));
             }
         }
-        self.places.texts().lay(&self.host, &ready)
+        self.places.texts().lay(&self.host, books.hold, &ready)
     }
 
     /// Tells the detour of the point that its probes have changed.
-    pub(super) fn update_detour(&self, point: &Point<H::Arch>) {
+    pub(super) fn update_detour(&self, hold: &Hold, point: &Point<H::Arch>) {
         if point.text.has_jump()
             && let Some(detour) = Standing::<H>::of(point).detour()
         {
-            detour.serve(Some(point));
+            detour.serve(hold, Some(point));
         }
     }
 

@@ -125,7 +125,7 @@ impl<H: Host> Probes<H> {
         debug_assert!(node.is(LEAVING), "its handlers may run still");
         let point = node.point(books.hold);
         point.unlink(books.hold, node);
-        self.update_detour(&point);
+        self.update_detour(books.hold, &point);
         if matches!(node.handlers, Handlers::Jprobe(_)) {
             point.clear(HAS_JPROBE);
         }
@@ -353,7 +353,7 @@ impl<H: Host> Probes<H> {
     pub(super) fn set_aside(&self, books: &mut OpenBooks<'_, H>, point: Lent<'_, Point<H::Arch>>) {
         point.nodes().for_each(|node| node.set(GONE));
         point.set(POINT_GONE);
-        self.places.texts().forget::<H>(&point);
+        self.places.texts().forget::<H>(books.hold, &point);
         self.places.take_off(&point, books.hold);
         if point.head.load(Relaxed).is_null() {
             books.park_if_unused(point);

@@ -6,7 +6,7 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, DetourCalls, DetourLayout, Displaced, Jumps, SaveSet};
-use crate::held::Held;
+use crate::held::{Held, Hold};
 use crate::state::counter::{HitCounter, NOBODY, Shares};
 use crate::state::handler::Pre;
 use crate::state::host::{Host, JumpsOf};
@@ -222,8 +222,8 @@ impl<H: Host> Detour<H> {
 
     /// Makes it call the probes of `point`, whose jump stands in text from here on, or whose probes have
     /// changed. [`TextWord`](crate::state::text::word::TextWord) says what stands in text; hits by jump find
-    /// their point here without a lookup. Under the registry's lock.
-    pub(crate) fn serve(&self, point: Option<&Point<H::Arch>>) {
+    /// their point here without a lookup.
+    pub(crate) fn serve(&self, _hold: &Hold, point: Option<&Point<H::Arch>>) {
         let only = point.map_or(ptr::null_mut(), Point::only);
         let newest = point.and_then(Point::newest).filter(|_| !only.is_null());
         let handlers = newest.map(|node| &node.handlers);

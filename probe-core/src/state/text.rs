@@ -20,6 +20,7 @@ pub(crate) mod word;
 
 use crate::arch::{Arch, Jumps};
 use crate::error::TextError;
+use crate::held::Hold;
 use crate::state::detour::{Detour, MAX_DISPLACED_LEN};
 use crate::state::host::{Host, JumpsOf};
 use crate::state::point::Point;
@@ -131,7 +132,7 @@ impl<'a, H: Host> Spot<'a, H> {
     }
 }
 
-/// Changes of text: one at a time, under the registry's lock.
+/// Changes of text: one at a time, by who has the registry's lock.
 pub(crate) struct Texts<A: Arch> {
     /// Odd while a breakpoint is being written or taken away: text and its point may differ then.
     changes: AtomicUsize,
@@ -197,6 +198,7 @@ impl<A: Arch> Texts<A> {
     pub(crate) fn plant<H: Host<Arch = A>>(
         &self,
         host: &H,
+        _hold: &Hold,
         Original(point): Original<'_, H>,
     ) -> Result<(), TextError> {
         self.changing(host, || {
@@ -218,6 +220,7 @@ impl<A: Arch> Texts<A> {
     pub(crate) fn restore<H: Host<Arch = A>>(
         &self,
         host: &H,
+        _hold: &Hold,
         Breakpoint(point): Breakpoint<'_, H>,
     ) -> Result<(), TextError> {
         self.changing(host, || {
@@ -245,6 +248,7 @@ impl<A: Arch> Texts<A> {
     pub(crate) fn lay<'a, H: Host<Arch = A>>(
         &self,
         host: &H,
+        hold: &Hold,
         jumps: &[(Breakpoint<'a, H>, &'static Detour<H>)],
     ) -> Result<(), TextError> {
         if jumps.is_empty() {
@@ -258,7 +262,7 @@ impl<A: Arch> Texts<A> {
                     "two jumps at one place"
                 );
                 // From here on a trap at a displaced instruction finds the copy.
-                detour.serve(Some(point));
+                detour.serve(hold, Some(point));
                 self.set(point, Standing::Jump(detour, Stage::Starts));
                 self.set_jumps(self.jumps() + 1);
                 result = result.and(write_starts(host, detour, None));
@@ -295,8 +299,11 @@ impl<A: Arch> Texts<A> {
             matches!(Standing::<H>::of(point), Standing::Jump(_, Stage::Starts | Stage::Tail))
         };
         // Writes that have become useless are undone, as far as text can be written.
-        let undone =
-            self.lift_from_tails(host, jumps.iter().map(|(Breakpoint(point), _)| *point).filter(is_half));
+        let undone = self.lift_from_tails(
+            host,
+            hold,
+            jumps.iter().map(|(Breakpoint(point), _)| *point).filter(is_half),
+        );
         result.and(undone)
     }
 
@@ -304,7 +311,12 @@ impl<A: Arch> Texts<A> {
     ///
     /// # Errors
     /// The first text that could not be written: a part of its jump stands there still, as [`Stage`] says.
-    pub(crate) fn lift<H: Host<Arch = A>>(&self, host: &H, jumps: &[Jump<'_, H>]) -> Result<(), TextError> {
+    pub(crate) fn lift<H: Host<Arch = A>>(
+        &self,
+        host: &H,
+        hold: &Hold,
+        jumps: &[Jump<'_, H>],
+    ) -> Result<(), TextError> {
         let mut first = Ok(());
         for Jump(point) in jumps {
             let Standing::<H>::Jump(detour, Stage::Whole) = Standing::of(point) else { continue };
@@ -318,13 +330,14 @@ impl<A: Arch> Texts<A> {
         if !jumps.is_empty() {
             host.sync_cores();
         }
-        first.and(self.lift_from_tails(host, jumps.iter().map(|Jump(point)| *point)))
+        first.and(self.lift_from_tails(host, hold, jumps.iter().map(|Jump(point)| *point)))
     }
 
     /// The rest of the way back, for points whose jumps no context takes any more.
     fn lift_from_tails<'a, H: Host<Arch = A>>(
         &self,
         host: &H,
+        hold: &Hold,
         points: impl Iterator<Item = &'a Point<A>> + Clone,
     ) -> Result<(), TextError>
     where
@@ -356,7 +369,7 @@ impl<A: Arch> Texts<A> {
                 let Standing::<H>::Jump(detour, Stage::Starts) = Standing::of(point) else { continue };
                 let written = write_starts(host, detour, Some(&detour.text));
                 if written.is_ok() {
-                    detour.serve(None);
+                    detour.serve(hold, None);
                     self.set::<H>(point, Standing::Breakpoint);
                     self.set_jumps(self.jumps().saturating_sub(1));
                 }
@@ -371,9 +384,9 @@ impl<A: Arch> Texts<A> {
     }
 
     /// Notes that the text of `point` has gone, with whatever stood there.
-    pub(crate) fn forget<H: Host<Arch = A>>(&self, point: &Point<A>) {
+    pub(crate) fn forget<H: Host<Arch = A>>(&self, hold: &Hold, point: &Point<A>) {
         if let Some(detour) = Standing::<H>::of(point).detour() {
-            detour.serve(None);
+            detour.serve(hold, None);
             self.set_jumps(self.jumps().saturating_sub(1));
         }
         self.set::<H>(point, Standing::Original);
