@@ -223,6 +223,42 @@ fn hit_13_a_handler_runs_on_the_big_alternate_stack_that_the_program_has_set_if_
     compare(body_on_big);
 }
 
+/// What `syscall` says of a small stack that libc has been told of, and libc of one that `syscall` has.
+extern "C" fn body_by_number(seen: *mut c_void) -> *mut c_void {
+    let memory = vec![0_u128; SMALL_LEN / 8].leak();
+    let at = |half: usize| memory[half * SMALL_LEN / 16..].as_ptr().cast_mut().cast::<c_void>();
+    let stack = |half| libc::stack_t { ss_sp: at(half), ss_flags: 0, ss_size: SMALL_LEN };
+    let mut old = [MaybeUninit::<libc::stack_t>::zeroed(); 2];
+    assert_eq!(stacks_work(2), 11);
+    // SAFETY: the memory stays.
+    assert_eq!(unsafe { libc::sigaltstack(&stack(0), null_mut()) }, 0);
+    assert_eq!(stacks_work(2), 11);
+    // SAFETY: as above, and a place for the answer.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_sigaltstack, &stack(1), old[0].as_mut_ptr()) }, 0);
+    assert_eq!(stacks_work(2), 11);
+    // SAFETY: a place for the answer.
+    assert_eq!(unsafe { libc::sigaltstack(null(), old[1].as_mut_ptr()) }, 0);
+    let none = libc::stack_t { ss_size: 1, ..stack(0) };
+    // SAFETY: is refused.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_sigaltstack, &none, null_mut::<libc::stack_t>()) }, -1);
+    assert_eq!(common::errno().load(Relaxed), libc::ENOMEM);
+    // SAFETY: filled in.
+    let told = old.map(|old| unsafe { old.assume_init() });
+    let are_own = [0, 1].map(|half| (told[half].ss_sp, told[half].ss_size) == (at(half), SMALL_LEN));
+    assert_eq!(are_own, [true; 2]);
+    seen
+}
+
+#[test]
+fn hit_13_an_alternate_stack_is_the_programs_own_when_it_is_set_and_asked_for_by_number() {
+    let _alone = alone();
+    in_thread(body_by_number);
+    let guard = guard_signals().unwrap();
+    let probe = probes().register(Kprobe::at("stacks_work").without_jump().pre(|_| ())).unwrap();
+    in_thread(body_by_number);
+    drop((probe, guard));
+}
+
 #[test]
 fn hit_13_a_stack_overflow_without_an_alternate_stack_ends_the_program() {
     let _alone = alone();

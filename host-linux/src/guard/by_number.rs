@@ -1,4 +1,4 @@
-//! Masks and actions that a program changes by a number, through libc's `syscall`.
+//! Masks, actions and alternate stacks that a program changes by a number, through libc's `syscall`.
 //!
 //! No code of libc's tells these calls from others, so [`super`] has no probe on them. A function in the
 //! place of libc's makes the call, outside of any hit, with what the program hands over where nothing of ours
@@ -23,6 +23,12 @@ pub(super) fn before_mask(hit: &mut Hit<'_>) -> Flow {
 /// `syscall(SYS_rt_sigaction, signal, new, old, len)`.
 pub(super) fn before_action(hit: &mut Hit<'_>) -> Flow {
     arch::enter(hit.regs_mut(), action as *const () as usize);
+    Flow::Redirected
+}
+
+/// `syscall(SYS_sigaltstack, new, old)`.
+pub(super) fn before_stack(hit: &mut Hit<'_>) -> Flow {
+    arch::enter(hit.regs_mut(), stack as *const () as usize);
     Flow::Redirected
 }
 
@@ -84,6 +90,12 @@ extern "C" fn action(number: c_long, signal: usize, new: usize, old: usize, len:
         Some(0) => 0,
         Some(error) => failed(-error as c_int),
     }
+}
+
+/// Asks libc, whose own call the guard has a probe on.
+extern "C" fn stack(_number: c_long, new: *const libc::stack_t, old: *mut libc::stack_t) -> c_long {
+    // SAFETY: the program's own call.
+    c_long::from(unsafe { libc::sigaltstack(new, old) })
 }
 
 fn call(number: c_long, arguments: [usize; 4]) -> c_long {

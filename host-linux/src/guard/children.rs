@@ -99,6 +99,7 @@ fn before_syscall(hit: &mut Hit<'_>) -> Flow {
         libc::SYS_prctl => return confines(hit.argument(1) == Some(libc::PR_SET_SECCOMP as usize)),
         libc::SYS_rt_sigprocmask => return by_number::before_mask(hit),
         libc::SYS_rt_sigaction => return by_number::before_action(hit),
+        libc::SYS_sigaltstack => return by_number::before_stack(hit),
         libc::SYS_execve | libc::SYS_execveat => return before_execution_by_number(hit),
         _ => return Flow::Continue,
     };
