@@ -257,10 +257,8 @@ impl<A: Arch> Texts<A> {
         let mut result = self.changing(host, || {
             let mut result = Ok(());
             for (Breakpoint(point), detour) in jumps {
-                debug_assert!(
-                    matches!(Standing::<H>::of(point), Standing::Breakpoint),
-                    "two jumps at one place"
-                );
+                let standing = Standing::<H>::of(point);
+                debug_assert!(matches!(standing, Standing::Breakpoint), "two jumps at one place");
                 // From here on a trap at a displaced instruction finds the copy.
                 detour.serve(hold, Some(point));
                 self.set(point, Standing::Jump(detour, Stage::Starts));
