@@ -29,8 +29,9 @@ mod suspended;
 mod traps;
 pub(crate) mod waiting;
 pub(crate) mod wished;
+pub(crate) mod writer;
 
-pub(crate) use self::installing::{hold, installing_in_quiet, release};
+pub(crate) use self::installing::{hold, release};
 pub use self::owned::{NEVER_BLOCKED, OWNED, OWNED_SET};
 pub use self::suspended::while_waiting;
 pub use self::wished::{adopt_mask, give_mask_back};

@@ -1,11 +1,8 @@
 //! Installing actions, one thread at a time: what the kernel is given, and what the program is told.
 
 use super::interrupted::interrupted;
-use crate::lock::Lock;
+use super::writer::{WRITER, installing_in_quiet};
 use crate::sys::{self, Action, SignalSet};
-
-/// Serialises those who install actions.
-static WRITER: Lock<()> = Lock::new(());
 
 /// Runs `body` as the only installer of actions. The program's signals wait meanwhile, as their handlers may
 /// want to install one, too; in a trap they wait anyway.
@@ -16,12 +13,6 @@ pub(super) fn installing<T>(body: impl FnOnce() -> T) -> T {
         sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
     }
     done
-}
-
-/// As [`installing`], where the program's signals wait already.
-pub(crate) fn installing_in_quiet<T>(body: impl FnOnce() -> T) -> T {
-    let _writer = WRITER.lock_in_quiet();
-    body()
 }
 
 /// Whether an action's handler is a function.

@@ -1,8 +1,8 @@
 //! The program that a thread is about to execute in its process's place: what the kernel has been told for
 //! that.
 
-use crate::signals::installing_in_quiet;
 use crate::signals::owned::{NEVER_BLOCKED, OWNED};
+use crate::signals::writer::installing_in_quiet;
 use crate::sys::{self, Action, SignalSet};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
