@@ -12,8 +12,8 @@ mod lines;
 
 pub use counter::{Array, Counter};
 pub use hash::{Hash, PROBES};
-pub use histogram::{Histogram, LOG2_BUCKETS, Scale};
-pub use lines::NoMemory;
+pub use histogram::{Histogram, LOG2_BUCKETS, STEPS_BUCKETS, Scale};
+pub use lines::{Line, NoMemory};
 
 /// A map, as programs name it by its index.
 #[derive(Debug)]

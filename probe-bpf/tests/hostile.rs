@@ -112,7 +112,7 @@ fn maps_count_what_programs_say() {
 
 #[test]
 fn buckets_are_where_their_scale_says() {
-    for scale in [Scale::Log2, Scale::Linear { from: -10, width: 5, buckets: 4 }] {
+    for scale in [Scale::Log2, Scale::Steps, Scale::Linear { from: -10, width: 5, buckets: 4 }] {
         for bucket in 1..scale.len() {
             let least = scale.least(bucket).unwrap();
             assert_eq!((scale.bucket(least), scale.bucket(least - 1)), (bucket, bucket - 1), "{scale:?}");

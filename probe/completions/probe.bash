@@ -103,7 +103,7 @@ _probe() {
             return 0
             ;;
         probe__subcmd__trace)
-            opts="-p -f -o -h --probe --if --follow --output --format --no-events --no-jumps --duration --buffer --on-full --runner --color --help"
+            opts="-p -f -o -h --probe --if --hist --by --count-by --sum --top --every --follow --output --format --no-events --no-jumps --duration --buffer --on-full --runner --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -118,6 +118,30 @@ _probe() {
                     return 0
                     ;;
                 --if)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --hist)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --count-by)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --sum)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --top)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --every)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -69,6 +69,17 @@ fn evt_2_counts_have_an_end() {
     assert_eq!(traced.row("work%return")["hits"], u64::MAX);
 }
 
+/// Maps of any bits are read, added up and shown; 64 KiB of them are not all.
+#[test]
+fn evt_2_maps_that_the_program_writes_over_are_still_shown() {
+    for counted in [["--hist", "1"], ["--sum", "1"], ["--by", "$arg1:s64"], ["--count-by", "comm"]] {
+        for option in [&["--every", "1ms"][..], &[]] {
+            let traced = traced(&[option, &["-p", "p work"], &counted].concat(), "p:bare work", &["counts"]);
+            assert_eq!(traced.summary["answers"].as_array().map(Vec::len), Some(1), "{counted:?}");
+        }
+    }
+}
+
 #[test]
 fn evt_2_a_program_that_runs_cannot_claim_that_it_was_not_started() {
     let traced = traced(&[], "p work", &["failed"]);

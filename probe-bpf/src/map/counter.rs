@@ -1,6 +1,6 @@
 //! An array of words, and a sum.
 
-use super::lines::{Lines, NoMemory};
+use super::lines::{Line, Lines, NoMemory};
 use crate::sync::{AtomicU64, Relaxed};
 
 /// Values of a fixed number of bytes, which a program accesses by address. Words are 64 bits; an access stays
@@ -52,6 +52,20 @@ impl Counter {
     /// No memory.
     pub fn new(contexts: usize) -> Result<Self, NoMemory> {
         Lines::new(contexts, 1).map(Self)
+    }
+
+    /// How many lines of memory one for so many contexts needs.
+    #[must_use]
+    pub fn lines(contexts: usize) -> usize {
+        Lines::needed(contexts, 1)
+    }
+
+    /// One in memory that others see, too; all zero is zero.
+    ///
+    /// # Errors
+    /// There are too few lines.
+    pub fn over(lines: &'static [Line], contexts: usize) -> Result<Self, NoMemory> {
+        Lines::over(lines, contexts, 1).map(Self)
     }
 
     /// Adds to it.

@@ -4,7 +4,7 @@
 //! slot claimed goes on to the next one, as if it held another key: it cannot wait, as it may have
 //! interrupted the very hit that claims the slot. So a key may be in several slots; reading adds them up.
 
-use super::lines::{Lines, NoMemory};
+use super::lines::{Line, Lines, NoMemory};
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release};
 use alloc::vec::Vec;
 
@@ -47,10 +47,23 @@ impl Hash {
     /// # Errors
     /// No memory.
     pub fn new(capacity: usize, contexts: usize) -> Result<Self, NoMemory> {
-        let slots =
-            capacity.max(1).checked_mul(2).and_then(usize::checked_next_power_of_two).ok_or(NoMemory)?;
-        let words = slots.checked_mul(SLOT_WORDS).and_then(|words| words.checked_add(HEAD_WORDS));
-        Ok(Self { lines: Lines::new(contexts, words.ok_or(NoMemory)?)?, slot_mask: slots - 1 })
+        let (slots, words) = size(capacity)?;
+        Ok(Self { lines: Lines::new(contexts, words)?, slot_mask: slots - 1 })
+    }
+
+    /// How many lines of memory one needs; `None` where there are not so many.
+    #[must_use]
+    pub fn lines(capacity: usize, contexts: usize) -> Option<usize> {
+        Some(Lines::needed(contexts, size(capacity).ok()?.1))
+    }
+
+    /// One in memory that others see, too; all zero is empty.
+    ///
+    /// # Errors
+    /// There are too few lines.
+    pub fn over(lines: &'static [Line], capacity: usize, contexts: usize) -> Result<Self, NoMemory> {
+        let (slots, words) = size(capacity)?;
+        Ok(Self { lines: Lines::over(lines, contexts, words)?, slot_mask: slots - 1 })
     }
 
     /// Adds to the sum of a key; `false` if it did not fit, which is counted.
@@ -87,7 +100,8 @@ impl Hash {
     /// How often a key did not fit.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        (0..self.lines.rows()).filter_map(|row| self.lines.word(row, 0)).map(|lost| lost.load(Relaxed)).sum()
+        let rows = (0..self.lines.rows()).filter_map(|row| self.lines.word(row, 0));
+        rows.fold(0, |sum: u64, lost| sum.wrapping_add(lost.load(Relaxed)))
     }
 
     /// All keys with their sums, in the order of the keys, each once.
@@ -115,6 +129,13 @@ impl Hash {
         let word = |index| self.lines.word(row, first + index);
         Some(Slot { state: word(0)?, key: [word(1)?, word(2)?], sum: word(3)? })
     }
+}
+
+/// The slots for so many keys, and the words of a row.
+fn size(capacity: usize) -> Result<(usize, usize), NoMemory> {
+    let slots = capacity.max(1).checked_mul(2).and_then(usize::checked_next_power_of_two).ok_or(NoMemory)?;
+    let words = slots.checked_mul(SLOT_WORDS).and_then(|words| words.checked_add(HEAD_WORDS));
+    Ok((slots, words.ok_or(NoMemory)?))
 }
 
 /// Spreads keys over slots: the finaliser of MurmurHash3 (Appleby, 2011, public domain), over both words.

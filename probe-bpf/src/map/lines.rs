@@ -8,12 +8,19 @@ use core::fmt;
 /// As many words as two cache lines of 64 bytes: processors fetch them in pairs.
 const WORDS: usize = 16;
 
-#[repr(align(128))]
-struct Line([AtomicU64; WORDS]);
+/// Words that share no cache line with others; any bits are valid.
+#[repr(C, align(128))]
+pub struct Line([AtomicU64; WORDS]);
+
+/// Whose memory it is.
+enum Memory {
+    Own(Box<[Line]>),
+    Lent(&'static [Line]),
+}
 
 /// The rows.
 pub(super) struct Lines {
-    lines: Box<[Line]>,
+    lines: Memory,
     row_lines: usize,
     rows: usize,
 }
@@ -44,7 +51,21 @@ impl Lines {
         let mut lines = Vec::new();
         lines.try_reserve_exact(len).map_err(|_| NoMemory)?;
         lines.extend((0..len).map(|_| Line(core::array::from_fn(|_| AtomicU64::new(0)))));
-        Ok(Self { lines: lines.into_boxed_slice(), row_lines, rows })
+        Ok(Self { lines: Memory::Own(lines.into_boxed_slice()), row_lines, rows })
+    }
+
+    /// How many lines [`Lines::new`] would take.
+    pub(super) fn needed(rows: usize, words: usize) -> usize {
+        rows.max(1).saturating_mul(words.div_ceil(WORDS).max(1))
+    }
+
+    /// The same rows in memory that others see, too.
+    pub(super) fn over(lines: &'static [Line], rows: usize, words: usize) -> Result<Self, NoMemory> {
+        if lines.len() < Self::needed(rows, words) {
+            return Err(NoMemory);
+        }
+        let (rows, row_lines) = (rows.max(1), words.div_ceil(WORDS).max(1));
+        Ok(Self { lines: Memory::Lent(lines), row_lines, rows })
     }
 
     /// How many rows there are.
@@ -63,6 +84,10 @@ impl Lines {
     #[inline(always)]
     pub(super) fn word(&self, row: usize, index: usize) -> Option<&AtomicU64> {
         let line = row.checked_mul(self.row_lines)?.checked_add(index / WORDS)?;
-        self.lines.get(line)?.0.get(index % WORDS)
+        let lines: &[Line] = match &self.lines {
+            Memory::Own(lines) => lines,
+            Memory::Lent(lines) => lines,
+        };
+        lines.get(line)?.0.get(index % WORDS)
     }
 }

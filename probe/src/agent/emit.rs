@@ -27,6 +27,8 @@ pub(super) struct Point {
     pub(super) plans: Box<[Plan]>,
     /// What decides whether a hit counts.
     pub(super) rule: Option<&'static Rule>,
+    /// Whether hits are counted in maps instead of being told.
+    pub(super) is_aggregate: bool,
     /// The most bytes of an event.
     pub(super) most: usize,
     /// Which arguments are kept from the entry to the return, one bit each.
@@ -151,7 +153,7 @@ impl Point {
     #[inline]
     fn open(&self, process: u32, child: Option<Owner>) -> Option<(Ring<'static>, Owner)> {
         // Nobody would read the event.
-        if self.agent.no_events || self.agent.region.is_orphaned() {
+        if self.agent.no_events || self.is_aggregate || self.agent.region.is_orphaned() {
             return None;
         }
         match process::thread_ring(self.agent, process, child) {

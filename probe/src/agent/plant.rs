@@ -194,6 +194,7 @@ fn build(agent: &'static Agent, definitions: &[Definition], targets: &[Target]) 
             entry_arguments: entry_arguments(plans.iter().chain(rule.iter().flat_map(|rule| &rule.extras))),
             plans,
             rule,
+            is_aggregate: rule.is_some_and(rule::Rule::is_aggregate),
             published: Published::default(),
             offsets: (counters, durations.unwrap_or(u32::MAX)),
         }));

@@ -6,8 +6,10 @@
 use super::confined;
 use super::fetch::{MAX_STRING, Plan, Scene};
 use crate::def::{Definition, glob_matches};
-use crate::wire::{FETCH, MATCH, MOST_WORDS, Owner, Pattern, Rule as Asked, RuleValue as Value};
-use probe_bpf::{Helpers, Machine, Program};
+use crate::wire::{
+    COUNT_COMM, FETCH, MATCH, MOST_WORDS, Owner, Pattern, Region, Rule as Asked, RuleValue as Value,
+};
+use probe_bpf::{Helpers, Machine, Map, Program};
 use probe_core::arch::Memory;
 use probe_host_linux::{sys, threads};
 use std::sync::OnceLock;
@@ -23,6 +25,7 @@ pub(super) struct Rule {
     words: Box<[Value]>,
     pub(super) extras: Box<[Plan]>,
     patterns: Box<[Pattern]>,
+    maps: Box<[Map]>,
 }
 
 /// What a rule says of a hit.
@@ -69,12 +72,15 @@ impl Rule {
         asked: Asked,
         definition: &Definition,
         registers: &[(&str, usize)],
+        region: &Region,
     ) -> Result<Self, String> {
-        let program = Program::from_bytes(&asked.program, 0, &Known).map_err(|error| error.to_string())?;
+        let program = Program::from_bytes(&asked.program, asked.maps.len(), &Known)
+            .map_err(|error| error.to_string())?;
         let extras = asked.extras.iter().map(|text| {
             // They name no symbol.
             definition.also_fetch(text, registers).map(|argument| Plan::new(argument, 0))
         });
+        let maps = asked.maps.iter().map(|map| region.map(*map));
         let words = asked.words.iter().map(|word| asked.values.get(*word as usize).copied());
         let words: Option<Box<[Value]>> = words.collect();
         Ok(Self {
@@ -85,10 +91,16 @@ impl Rule {
             extras: extras.collect::<Result<_, _>>()?,
             values: asked.values.into(),
             patterns: asked.patterns.into(),
+            maps: maps.collect::<Result<_, _>>().map_err(|error| error.to_string())?,
         })
     }
 
-    /// Decides about a hit of a probe with these arguments.
+    /// Whether hits are counted in maps, and not shown one by one.
+    pub(super) fn is_aggregate(&self) -> bool {
+        !self.maps.is_empty()
+    }
+
+    /// Decides about a hit of a probe with these arguments, and counts it where it passes.
     #[inline]
     pub(super) fn judge<M: Memory>(&self, args: &[Plan], scene: &Scene<'_, M>, whose: Whose) -> Verdict {
         let subject = Subject { rule: self, args, scene, whose };
@@ -98,7 +110,10 @@ impl Rule {
             let Some(number) = subject.number(*value) else { return Verdict::Unjudged };
             *word = number.to_ne_bytes();
         }
-        let machine = Machine { context: &context, maps: &[], helpers: &subject, number: 0, budget: BUDGET };
+        // Which share of the maps is this thread's.
+        let number = if self.maps.is_empty() { 0 } else { threads::number(whose.process) as usize };
+        let machine =
+            Machine { context: &context, maps: &self.maps, helpers: &subject, number, budget: BUDGET };
         match self.program.run(&machine) {
             Ok(0) => Verdict::Failed,
             Ok(_) => Verdict::Passed,
@@ -112,7 +127,7 @@ struct Known;
 
 impl Helpers for Known {
     fn is_known(&self, number: i32) -> bool {
-        matches!(number, FETCH | MATCH)
+        matches!(number, FETCH | MATCH | COUNT_COMM)
     }
     fn call(&self, _: i32, _: [u64; 5]) -> Option<u64> {
         None
@@ -133,6 +148,9 @@ impl<M: Memory> Helpers for Subject<'_, M> {
     }
 
     fn call(&self, number: i32, [value, pattern, ..]: [u64; 5]) -> Option<u64> {
+        if number == COUNT_COMM {
+            return self.count_comm(value, pattern);
+        }
         let value = *self.rule.values.get(usize::try_from(value).ok()?)?;
         match number {
             FETCH => self.number(value),
@@ -160,6 +178,20 @@ impl<M: Memory> Subject<'_, M> {
             Value::Processor => processor(),
             Value::Comm => None,
         }
+    }
+
+    /// Adds to the sum of the thread's name.
+    fn count_comm(&self, map: u64, amount: u64) -> Option<u64> {
+        let Map::Hash(hash) = self.rule.maps.get(usize::try_from(map).ok()?)? else { return None };
+        let name = confined::thread_name();
+        // What stands behind the name is not part of it.
+        let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+        let mut key = [0; 16];
+        key.get_mut(..len)?.copy_from_slice(name.get(..len)?);
+        let (low, high) = key.split_first_chunk()?;
+        let high = high.first_chunk()?;
+        let key = [u64::from_ne_bytes(*low), u64::from_ne_bytes(*high)];
+        Some(u64::from(!hash.add(threads::number(self.whose.process) as usize, key, amount)))
     }
 
     /// Whether a text is, or matches, a pattern; `None` where it cannot be read.

@@ -182,7 +182,9 @@ fn definitions(agent: &Agent) -> Result<Vec<Definition>, String> {
     for Plan { definition, rule } in plans {
         let definition =
             Definition::parse(&definition, plant::registers()).map_err(|error| error.sentence)?;
-        rules.push(rule.map(|rule| Rule::new(rule, &definition, plant::registers())).transpose()?);
+        rules.push(
+            rule.map(|rule| Rule::new(rule, &definition, plant::registers(), &agent.region)).transpose()?,
+        );
         definitions.push(definition);
     }
     rule::start(rules);

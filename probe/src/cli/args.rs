@@ -19,7 +19,7 @@ pub(super) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Start a program with probes in it and print what they see.
-    Trace(Trace),
+    Trace(Box<Trace>),
     /// Show what can be probed in a program and the libraries it loads.
     List(List),
     /// Say how a place would be probed, or why not, instruction by instruction.
@@ -48,6 +48,8 @@ TYPE      u8 u16 u32 u64 s8 … s64 x8 … x64 char string ustring symbol
 pub(super) const EXAMPLES: &str = "  probe trace -p 'p libc:opendir path=$arg1:string' -- ls -R /usr
   probe trace -p 'r libc:malloc $arg1:u64' --no-events -- python3 -c ''
   probe trace -p 'r libc:open* path=$arg1:string' --if '$retval < 0' -- ls
+  probe trace -p 'p libc:malloc size=$arg1:u64' --hist size -- ls
+  probe trace -p 'r libc:write fd=$arg1:s32' --by fd --sum '$retval' -- ls
   probe trace -f -p 'p libc:write $arg1:s32' -o out.txt -- sh -c 'ls|sort'";
 
 #[derive(Debug, Args)]
@@ -66,6 +68,27 @@ pub(super) struct Trace {
     /// is run in the hit; what does not pass costs no event. See CONDITIONS in probe-trace(1).
     #[arg(long = "if", value_name = "EXPRESSION", allow_hyphen_values = true)]
     pub(super) conditions: Vec<String>,
+    /// Count the sizes of this number, such as '$took' or size, instead of showing each hit.
+    ///
+    /// This and the next three belong to probes as --if does, and count the hits that pass it, in the hit: exactly, also where
+    /// the program is killed. See ANSWERS in probe-trace(1).
+    #[arg(long = "hist", value_name = "ARG", allow_hyphen_values = true)]
+    pub(super) histograms: Vec<String>,
+    /// Count hits by this: a number, two numbers between a comma, or '$comm'.
+    #[arg(long = "by", value_name = "ARG[,ARG]", allow_hyphen_values = true)]
+    pub(super) by: Vec<String>,
+    /// The same as --by; comm is the thread's name.
+    #[arg(long = "count-by", value_name = "comm|ARG", allow_hyphen_values = true)]
+    pub(super) count_by: Vec<String>,
+    /// Add up this number; with --by for each key.
+    #[arg(long = "sum", value_name = "ARG", allow_hyphen_values = true)]
+    pub(super) sums: Vec<String>,
+    /// How many keys of --by are shown, those with the most first [default: 20; in JSON all].
+    #[arg(long, value_name = "N")]
+    pub(super) top: Option<usize>,
+    /// Show what has been counted since the last time, each time this much time has passed (such as 1s).
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) every: Option<Duration>,
     /// Probes and what belongs to them, as they were typed.
     #[arg(skip)]
     pub(super) clauses: Vec<Clause>,
@@ -124,6 +147,12 @@ pub(super) enum Clause {
     Probe(String),
     /// `--if EXPRESSION`.
     If(String),
+    /// `--hist ARG`.
+    Histogram(String),
+    /// `--sum ARG`.
+    Sum(String),
+    /// `--by ARG[,ARG]`.
+    By(String),
 }
 
 /// 64-bit machines have address space for large rings.
@@ -211,6 +240,10 @@ fn clauses(matches: &ArgMatches) -> Vec<Clause> {
     };
     add("probes", Clause::Probe);
     add("conditions", Clause::If);
+    add("histograms", Clause::Histogram);
+    add("sums", Clause::Sum);
+    add("by", Clause::By);
+    add("count_by", |text| Clause::By(if text == "comm" { "$comm".to_owned() } else { text }));
     all.sort_by_key(|(at, _)| *at);
     all.into_iter().map(|(_, clause)| clause).collect()
 }

@@ -5,6 +5,7 @@
 //! ring tells the time of the event that is just being written into it. Records that explain events were
 //! committed before those events' timestamps, so they are always known by then.
 
+use super::answers::{self, Answer};
 use super::foreign::Foreign;
 use super::learned::{Learned, Planted, Running};
 use super::losses::Losses;
@@ -18,6 +19,7 @@ use crate::def::{DefError, Definition};
 use crate::wire::{Event, LONGEST_RECORD, Point, Reader, Record, Region, Values, decode};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// The longest time that another CPU's stores may take to be seen here; much more than they do.
 const SLACK_NS: u64 = 1_000_000;
@@ -36,6 +38,8 @@ const MANY_RINGS: usize = 64;
 pub(super) trait Sink: Send {
     /// One event, in order of time.
     fn event(&mut self, event: &Shown<'_>) -> io::Result<()>;
+    /// What has been counted since the last time.
+    fn answers(&mut self, time_ns: u64, answers: &[Answer]) -> io::Result<()>;
     /// The end.
     fn summary(&mut self, summary: &Summary) -> io::Result<()>;
     /// Hands over what is buffered.
@@ -83,6 +87,16 @@ pub(super) struct Consumer {
     sink_failed: Option<io::Error>,
     symbols: Symbols,
     passes: u32,
+    /// How often what was counted is told, if it is.
+    every: Option<Every>,
+}
+
+/// What is told again and again.
+struct Every {
+    interval_ns: u64,
+    next_ns: u64,
+    /// What had been counted at the last time.
+    before: Vec<Answer>,
 }
 
 /// What one pass over all rings has found.
@@ -117,8 +131,19 @@ pub(super) fn now_ns() -> u64 {
 }
 
 impl Consumer {
-    pub(super) fn new(region: Region, region_id: FileId, queries: Vec<Query>, sink: Box<dyn Sink>) -> Self {
+    pub(super) fn new(
+        region: Region,
+        region_id: FileId,
+        queries: Vec<Query>,
+        sink: Box<dyn Sink>,
+        every: Option<Duration>,
+    ) -> Self {
+        let every = every.map(|every| {
+            let interval_ns = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX);
+            Every { interval_ns, next_ns: now_ns().saturating_add(interval_ns), before: Vec::new() }
+        });
         Self {
+            every,
             reader: Reader::new(region),
             learned: Learned::new(queries),
             sink,
@@ -141,6 +166,7 @@ impl Consumer {
             let is_last = done.load(Ordering::Acquire);
             let pass = self.drain();
             self.release(self.horizon_ns);
+            self.tell();
             if let Err(error) = self.sink.flush() {
                 self.sink_failed.get_or_insert(error);
             }
@@ -168,6 +194,23 @@ impl Consumer {
         }
         self.release(u64::MAX);
         self.finish()
+    }
+
+    /// Tells what has been counted since the last time, when it is time.
+    fn tell(&mut self) {
+        let now_ns = now_ns();
+        let Some(every) = self.every.as_mut().filter(|every| now_ns >= every.next_ns) else { return };
+        let answers = answers::read(&self.learned.queries, &self.reader);
+        let since = answers.iter().enumerate().map(|(index, now)| match every.before.get(index) {
+            Some(before) => now.since(before),
+            None => now.clone(),
+        });
+        let since: Vec<Answer> = since.collect();
+        every.before = answers;
+        every.next_ns = every.next_ns.saturating_add(every.interval_ns).max(now_ns);
+        if self.sink_failed.is_none() {
+            self.sink_failed = self.sink.answers(now_ns.saturating_sub(self.started_ns), &since).err();
+        }
     }
 
     /// Reads all rings once, each up to its share. Events before the horizon are all there then.
@@ -270,6 +313,7 @@ impl Consumer {
             [self.learned.ignored, self.reader.spoilt()].into_iter().fold(self.garbled, u64::saturating_add);
         let summary = Summary {
             never_planted,
+            answers: answers::read(&self.learned.queries, &self.reader),
             rows,
             refused: self.learned.take_refused(),
             lost: self.reader.lost(),

@@ -6,6 +6,7 @@
 //! has the string in hexadecimal, at the same path (`.args.path` and `.bytes.args.path`). The manual page
 //! probe-trace(1) lists the members.
 
+use super::answers::Answer;
 use super::consumer::{Shown, Sink};
 use super::foreign::{self, Foreign};
 use super::losses::Loss;
@@ -17,11 +18,13 @@ use std::io::{self, Write};
 /// Writes an object per line.
 pub(super) struct Lines<W: Write + Send> {
     to: W,
+    /// How many keys of a table are written.
+    top: usize,
 }
 
 impl<W: Write + Send> Lines<W> {
-    pub(super) fn new(to: W) -> Self {
-        Self { to }
+    pub(super) fn new(to: W, top: Option<usize>) -> Self {
+        Self { to, top: top.unwrap_or(usize::MAX) }
     }
 
     fn line(&mut self, object: &Json) -> io::Result<()> {
@@ -54,6 +57,11 @@ impl<W: Write + Send> Sink for Lines<W> {
         self.line(&object)
     }
 
+    fn answers(&mut self, time_ns: u64, answers: &[Answer]) -> io::Result<()> {
+        let answers: Vec<Json> = answers.iter().map(|answer| answer.json(self.top)).collect();
+        self.line(&json!({ "type": "answers", "time_ns": time_ns, "answers": answers }))
+    }
+
     fn summary(&mut self, summary: &Summary) -> io::Result<()> {
         let rows: Vec<Json> = summary.rows.iter().map(row).collect();
         self.line(&json!({
@@ -67,6 +75,7 @@ impl<W: Write + Send> Sink for Lines<W> {
             "refused": refused(summary),
             "never_planted": summary.never_planted.iter().map(Foreign::json).collect::<Vec<_>>(),
             "probes": rows,
+            "answers": summary.answers.iter().map(|answer| answer.json(self.top)).collect::<Vec<_>>(),
         }))?;
         self.to.flush()
     }

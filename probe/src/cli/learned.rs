@@ -214,7 +214,7 @@ mod tests {
 
     fn learned() -> Learned {
         let definition = Definition::parse("p f", &[]).unwrap();
-        Learned::new(vec![Query { definition, is_filtered: false }])
+        Learned::new(vec![Query { definition, is_judged: false, maps: Vec::new() }])
     }
 
     fn started(image: Image) -> Meta {

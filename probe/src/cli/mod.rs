@@ -1,5 +1,6 @@
 //! The command `probe`.
 
+mod answers;
 mod args;
 mod consumer;
 mod disasm;

@@ -29,6 +29,7 @@ pub(super) fn sections(name: &str) -> Vec<Section> {
         "probe-trace" => vec![
             ("PROBE DEFINITIONS", definitions()),
             ("CONDITIONS", conditions()),
+            ("ANSWERS", answers()),
             ("EVENTS", events()),
             ("SUMMARY", summary()),
             ("JSON", json()),
@@ -114,6 +115,20 @@ fn conditions() -> Vec<Piece> {
     all
 }
 
+fn answers() -> Vec<Piece> {
+    let mut all = vec![Text(
+        "With one of these a probe shows no events: its hits that pass its conditions are counted in the hit, over all threads and, with -f, processes. What was counted stands in the summary, also of a program that was killed. They belong to probes as --if does. ARG is an expression as in CONDITIONS, most often a name. A hit for which one of a probe's expressions cannot be read is not in PASSED; what was counted for it before that stays.",
+    )];
+    all.extend(items(&[
+        ("--hist ARG", "How many hits had which size of ARG: a line for each power of two, with a bar, and the median, 90th and 99th percentile to within 1/32. Numbers below zero are one line."),
+        ("--sum ARG", "The sum of ARG, of 64 bits, which wraps."),
+        ("--by A[,B], --count-by A", "For each A, or pair of A and B, the number of hits, and of each --sum its own. A is a number or, alone, $comm (for --count-by also comm). There is room for at least 16384 keys in a thread (1024 on 32-bit machines); hits that find none are counted."),
+        ("--top N", "How many keys are shown: those with the greatest first sum, or the most hits."),
+        ("--every TIME", "Shows each time what has come since the last; the summary has all."),
+    ]));
+    all
+}
+
 fn events() -> Vec<Piece> {
     let mut all =
         vec![Text("One line for each hit or return, in order of time over all threads and processes.")];
@@ -196,6 +211,13 @@ fn json() -> Vec<Piece> {
             "A row for each place: event, object, symbol, hits, missed_nested (NESTED), missed_pool (NO ROOM), abandoned, dropped_events, with --if passed and unjudged (hits whose condition needed what could not be read), and for a return probe with hits duration_ns with count, sum, min, median, p99 and max.",
         ),
     ]));
+    all.extend(items(&[(
+        "answers",
+        "An array, in the order of probes and options; each with probe (its name) and type. \"histogram\": of, count, p50, p90, p99, buckets with from (null: below zero), below and count. \"sum\": of, sum. \"table\": by (what keys are of), rows with key (an array), count and sums (by name), the most first; keys, how many there are; lost, hits without room for their key.",
+    )]));
+    all.push(Text(
+        "With --every there are lines of type \"answers\" with time_ns and answers as above, of what has come since the last one.",
+    ));
     all.push(Lines("  jq -r 'select(.type == \"event\") | [.comm, .args.path] | @tsv'"));
     all
 }

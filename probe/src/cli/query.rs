@@ -3,63 +3,73 @@
 use super::args::Clause;
 use super::failure::Failure;
 use crate::def::Definition;
-use crate::filter::{self, Scope};
+use crate::filter::{self, Asked, Holds, Scope};
 use crate::registers;
-use crate::wire::{Plan, Rule};
+use crate::wire::{MapPlan, MapRoom, Plan, Rule};
 
 /// One probe.
 #[derive(Clone, Debug)]
 pub(super) struct Query {
     pub(super) definition: Definition,
-    /// Whether a condition decides which hits count.
-    pub(super) is_filtered: bool,
+    /// Whether something decides which hits count, or counts them.
+    pub(super) is_judged: bool,
+    /// What is counted of its hits, and where.
+    pub(super) maps: Vec<(Holds, MapPlan)>,
 }
 
-/// The options of one probe, as typed.
-struct Asked<'a> {
-    definition: &'a str,
-    conditions: Vec<&'a str>,
-}
-
-/// Parses all definitions and what belongs to them; the first that is wrong ends the command.
+/// Parses all definitions and what belongs to them, and places their maps; the first that is wrong ends the
+/// command.
 ///
 /// # Errors
 /// A sentence with the place that it is about.
-pub(super) fn queries(clauses: &[Clause]) -> Result<(Vec<Query>, Vec<Plan>), Failure> {
+pub(super) fn queries(clauses: &[Clause], room: &mut MapRoom) -> Result<(Vec<Query>, Vec<Plan>), Failure> {
     let (mut queries, mut plans) = (Vec::new(), Vec::new());
-    for asked in by_probe(clauses) {
-        let definition = Definition::parse(asked.definition, registers())?;
-        let rule = rule(&definition, &asked)?;
-        queries.push(Query { is_filtered: rule.is_some(), definition });
-        plans.push(Plan { definition: asked.definition.to_owned(), rule });
+    for (text, asked) in by_probe(clauses) {
+        let definition = Definition::parse(text, registers())?;
+        let (rule, holds) = rule(&definition, &asked, room)?;
+        let maps = rule.as_ref().map(|rule| rule.maps.clone()).unwrap_or_default();
+        let maps = holds.into_iter().zip(maps).collect();
+        queries.push(Query { is_judged: rule.is_some(), maps, definition });
+        plans.push(Plan { definition: text.to_owned(), rule });
     }
     Ok((queries, plans))
 }
 
 /// Options behind a probe belong to that one, options before the first probe to all.
-fn by_probe(clauses: &[Clause]) -> Vec<Asked<'_>> {
-    let (mut of_all, mut probes): (Vec<&str>, Vec<Asked<'_>>) = (Vec::new(), Vec::new());
+fn by_probe(clauses: &[Clause]) -> Vec<(&str, Asked<'_>)> {
+    let (mut of_all, mut probes): (Asked<'_>, Vec<(&str, Asked<'_>)>) = Default::default();
     for clause in clauses {
+        let asked = probes.last_mut().map_or(&mut of_all, |(_, asked)| asked);
         match clause {
-            Clause::Probe(definition) => probes.push(Asked { definition, conditions: of_all.clone() }),
-            Clause::If(condition) => {
-                probes.last_mut().map_or(&mut of_all, |probe| &mut probe.conditions).push(condition);
-            }
+            Clause::Probe(definition) => probes.push((definition, of_all.clone())),
+            Clause::If(text) => asked.conditions.push(text),
+            Clause::Histogram(text) => asked.histograms.push(text),
+            Clause::Sum(text) => asked.sums.push(text),
+            Clause::By(text) => asked.by.push(text),
         }
     }
     probes
 }
 
-/// What the agent runs at each hit, if anything is asked.
-fn rule(definition: &Definition, asked: &Asked<'_>) -> Result<Option<Rule>, Failure> {
-    if asked.conditions.is_empty() {
-        return Ok(None);
+/// What the agent runs at each hit, if anything is asked, and what its maps hold.
+fn rule(
+    definition: &Definition,
+    asked: &Asked<'_>,
+    room: &mut MapRoom,
+) -> Result<(Option<Rule>, Vec<Holds>), Failure> {
+    let Asked { conditions, histograms, sums, by } = asked;
+    if [conditions, histograms, sums, by].iter().all(|texts| texts.is_empty()) {
+        return Ok((None, Vec::new()));
     }
     let mut scope = Scope::new(definition, registers());
-    let compiled = filter::compile(&mut scope, &asked.conditions)?;
+    let (compiled, holds) = filter::compile_all(&mut scope, asked)?;
+    let maps = holds.iter().map(|holds| room.place(holds.kind()));
+    let Some(maps) = maps.collect() else {
+        return Err(Failure::new("more is to be counted than there is room for; ask for less at once"));
+    };
     let Scope { values, extras, patterns, .. } = scope;
     let program = compiled.program.iter().flat_map(|insn| insn.to_bytes()).collect();
-    Ok(Some(Rule { program, values, words: compiled.words, extras, patterns }))
+    Ok((Some(Rule { program, values, words: compiled.words, extras, patterns, maps }), holds))
 }
 
 #[cfg(test)]
@@ -72,7 +82,7 @@ mod tests {
         let condition = |text: &str| Clause::If(text.into());
         let clauses = [condition("1"), probe("p f"), condition("2"), condition("3"), probe("p g")];
         let asked = by_probe(&clauses);
-        let conditions: Vec<_> = asked.iter().map(|asked| asked.conditions.clone()).collect();
+        let conditions: Vec<_> = asked.iter().map(|(_, asked)| asked.conditions.clone()).collect();
         assert_eq!(conditions, [vec!["1", "2", "3"], vec!["1"]]);
     }
 }

@@ -1,5 +1,6 @@
 //! The summary at the end: hits, misses by cause, durations.
 
+use super::answers::Answer;
 use super::foreign::Foreign;
 use super::losses::Loss;
 use super::query::Query;
@@ -54,6 +55,8 @@ pub(super) struct Summary {
     pub(super) rows: Vec<Row>,
     /// For each definition's text: why functions that match its pattern were refused, and which.
     pub(super) refused: Refused,
+    /// What was counted in hits.
+    pub(super) answers: Vec<Answer>,
     /// Definitions that were planted nowhere (only with `-f`).
     pub(super) never_planted: Vec<Foreign<String>>,
     /// Events that found no ring at all.
@@ -87,7 +90,7 @@ impl Row {
             object: Foreign::new(object.to_owned()),
             symbol: Foreign::new(symbol.to_owned()),
             from_pattern: matches!(definition.place, crate::def::Place::Glob(_)),
-            judged: query.is_filtered.then(Judged::default),
+            judged: query.is_judged.then(Judged::default),
             durations: definition.is_return().then(Histogram::default),
             ..Self::default()
         }
@@ -118,7 +121,7 @@ fn sum(counts: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// The summary as text.
-pub(super) fn text(summary: &Summary, style: Style) -> String {
+pub(super) fn text(summary: &Summary, style: Style, top: usize) -> String {
     let mut out = String::new();
     let hits = sum(summary.rows.iter().map(|row| row.hits));
     let _ = writeln!(
@@ -139,6 +142,7 @@ pub(super) fn text(summary: &Summary, style: Style) -> String {
             histogram(&mut out, durations);
         }
     }
+    summary.answers.iter().for_each(|answer| answer.text(&mut out, style, top));
     remarks(&mut out, summary, style);
     out
 }
@@ -215,7 +219,6 @@ fn times(durations: Option<&Histogram>) -> [String; 4] {
 
 /// A small histogram: one line per power of two.
 fn histogram(out: &mut String, durations: &Histogram) {
-    const BAR: u64 = 40;
     let mut octaves: BTreeMap<u32, u64> = BTreeMap::new();
     for bucket in 0..BUCKETS {
         if durations.buckets[bucket] != 0 {
@@ -230,14 +233,21 @@ fn histogram(out: &mut String, durations: &Histogram) {
     let digits = most.to_string().len();
     for octave in first..=last {
         let n = octaves.get(&octave).copied().unwrap_or(0);
-        let eighths = (n * BAR * 8).div_ceil(most);
-        let mut bar = "█".repeat((eighths / 8) as usize);
-        bar.extend(
-            [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'].get((eighths % 8) as usize).filter(|_| eighths % 8 != 0),
-        );
+        let bar = bar(n, most);
         let from = time(1 << octave);
         let _ = writeln!(out, "{}", format!("  {from:>8}  {n:>digits$}  {bar}").trim_end());
     }
+}
+
+/// A bar for `n` of `most`.
+pub(super) fn bar(n: u64, most: u64) -> String {
+    const EIGHTHS: u128 = 40 * 8;
+    let eighths = (u128::from(n.min(most)) * EIGHTHS).div_ceil(u128::from(most.max(1))) as usize;
+    let mut bar = "█".repeat(eighths / 8);
+    bar.extend(
+        [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'].get(eighths % 8).filter(|_| !eighths.is_multiple_of(8)),
+    );
+    bar
 }
 
 /// `name-pid/tid`.

@@ -185,7 +185,13 @@ mod tests {
 
     #[test]
     fn names_of_a_traced_process_are_found_by_address() {
-        let layout = crate::wire::Layout { config_len: 0, stats_len: 4096, ring_count: 1, ring_len: 4096 };
+        let layout = crate::wire::Layout {
+            config_len: 0,
+            stats_len: 4096,
+            maps_len: 0,
+            ring_count: 1,
+            ring_len: 4096,
+        };
         let (_region, fd) = crate::wire::Region::create(layout, b"", Default::default()).unwrap();
         let function = names_of_a_traced_process_are_found_by_address as *const ();
         // SAFETY: on that ABI a function pointer points to its descriptor.

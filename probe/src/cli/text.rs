@@ -1,5 +1,6 @@
 //! Events and summary as text.
 
+use super::answers::Answer;
 use super::consumer::{Shown, Sink};
 use super::style::{Role, Style, time};
 use super::summary::{self, Summary};
@@ -19,13 +20,15 @@ pub(super) struct Text<W: Write + Send> {
     line: String,
     has_head: bool,
     name_width: usize,
+    /// How many keys of a table are shown.
+    top: usize,
 }
 
 impl<W: Write + Send> Text<W> {
     /// A writer to `to`; `widest` is the longest name that is expected.
-    pub(super) fn new(to: W, style: Style, widest: usize) -> Self {
+    pub(super) fn new(to: W, style: Style, widest: usize, top: usize) -> Self {
         let name_width = widest.clamp(NAME_WIDTH, 40);
-        Self { to, style, line: String::new(), has_head: false, name_width }
+        Self { to, style, line: String::new(), has_head: false, name_width, top }
     }
 
     fn head(&mut self) -> io::Result<()> {
@@ -69,8 +72,14 @@ impl<W: Write + Send> Sink for Text<W> {
         self.to.write_all(self.line.as_bytes())
     }
 
+    fn answers(&mut self, time_ns: u64, answers: &[Answer]) -> io::Result<()> {
+        let mut text = format!("\n{}\n", self.style.paint(Role::Dim, format!("after {}", time(time_ns))));
+        answers.iter().for_each(|answer| answer.text(&mut text, self.style, self.top));
+        self.to.write_all(text.as_bytes())
+    }
+
     fn summary(&mut self, summary: &Summary) -> io::Result<()> {
-        self.to.write_all(summary::text(summary, self.style).as_bytes())?;
+        self.to.write_all(summary::text(summary, self.style, self.top).as_bytes())?;
         self.to.flush()
     }
 

@@ -10,13 +10,16 @@ use super::status::Status;
 use super::style::Style;
 use super::{json, launch, program, text};
 use crate::AGENT;
-use crate::wire::{Flags, Layout, Plan, Region};
+use crate::wire::{Flags, Layout, MapRoom, Plan, Region};
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How many keys of a table are shown, if it is not said.
+const TOP: usize = 20;
 
 /// How the command ends: as the program did.
 pub(super) enum Outcome {
@@ -31,7 +34,8 @@ pub(super) enum Outcome {
 /// # Errors
 /// Bad input, in one sentence; then the program's `main` has not run.
 pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
-    let (queries, plans) = query::queries(&args.clauses)?;
+    let mut maps = MapRoom::default();
+    let (queries, plans) = query::queries(&args.clauses, &mut maps)?;
     let path = program::find(&args.program[0])?;
     program::check_traceable(&path)?;
     let agent = AGENT.ok_or_else(|| failed("this `probe` was built without an agent for its own machine"))?;
@@ -43,7 +47,7 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
         no_jumps: args.no_jumps,
         wait: args.on_full == OnFull::Wait,
     };
-    let layout = Layout::new(config.len(), args.buffer);
+    let layout = Layout::new(config.len(), &maps, args.buffer);
     let (region, region_fd) = Region::create(layout, &config, flags).map_err(failed)?;
     let agent_fd = launch::agent_file(agent)
         .map_err(|error| failed(format!("the agent cannot be stored in memory: {error}")))?;
@@ -57,7 +61,7 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     }
     let done = AtomicBool::new(false);
     let region_id = FileId::of(&region_fd).map_err(Failure::new)?;
-    let consumer = Consumer::new(region, region_id, queries, sink);
+    let consumer = Consumer::new(region, region_id, queries, sink, args.every);
     let (status, verdict) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| consumer.run(&done));
         let status = started.wait(args.duration);
@@ -87,7 +91,7 @@ fn sink(args: &Trace, queries: &[Query]) -> Result<Box<dyn Sink>, Failure> {
         }
     };
     if args.format == Format::Json {
-        return Ok(Box::new(json::Lines::new(to)));
+        return Ok(Box::new(json::Lines::new(to, args.top)));
     }
     let style = match &args.output {
         None => Style::new(args.color, &io::stderr()),
@@ -95,7 +99,7 @@ fn sink(args: &Trace, queries: &[Query]) -> Result<Box<dyn Sink>, Failure> {
         Some(_) if args.color == super::args::Color::Always => Style::new(args.color, &io::stderr()),
         Some(_) => Style::plain(),
     };
-    Ok(Box::new(text::Text::new(to, style, widest_name(queries))))
+    Ok(Box::new(text::Text::new(to, style, widest_name(queries), args.top.unwrap_or(TOP))))
 }
 
 /// Whether `-o` means standard output; a file of that name is `./-`.

@@ -89,6 +89,9 @@ pub(crate) struct Scope<'a> {
     pub(crate) patterns: Vec<Pattern>,
 }
 
+/// A key as typed; no number for the thread's name.
+pub(super) type Key = (String, Option<Number>);
+
 /// A part of an expression, whatever it is.
 enum Any {
     Number(Number),
@@ -119,6 +122,36 @@ impl<'a> Scope<'a> {
             Some(Value::Extra(_) | Value::Result | Value::Took) => true,
             _ => false,
         }
+    }
+
+    /// Parses and checks a number to be counted.
+    pub(super) fn amount(&mut self, text: &str) -> Result<Number, DefError> {
+        let node = parse::parse(text)?;
+        Checker { scope: self, text }.number(&node)
+    }
+
+    /// Parses and checks what hits are told apart by: `$comm`, or one or two numbers.
+    pub(super) fn keys(&mut self, text: &str) -> Result<Vec<Key>, DefError> {
+        let nodes = parse::parse_list(text)?;
+        let mut checker = Checker { scope: self, text };
+        let keys = nodes.iter().map(|node| {
+            let shown = text[node.span.0..node.span.1].to_owned();
+            Ok(match checker.any(node)? {
+                Any::Number(number) => (shown, Some(number)),
+                Any::Text(value) if checker.scope.values.get(value) == Some(&Value::Comm) => (shown, None),
+                Any::Test(_) => return checker.error(node, "a comparison is no key; put it into --if"),
+                Any::Text(_) | Any::Literal(_) => {
+                    return checker.error(node, "a key is a number or `$comm`, and no other text");
+                }
+            })
+        });
+        let keys = keys.collect::<Result<Vec<Key>, _>>()?;
+        let has_name = keys.iter().any(|(_, number)| number.is_none());
+        if let Some(node) = nodes.get(if has_name { 1 } else { 2 }) {
+            let sentence = if has_name { "`$comm` is a key alone" } else { "there are at most two keys" };
+            return checker.error(node, sentence);
+        }
+        Ok(keys)
     }
 
     /// Parses and checks a condition.
@@ -297,6 +330,9 @@ impl Checker<'_, '_> {
             let is_variable = |variable: &&str| variable[1..] == *name;
             if let Some(meant) = variables.clone().find(is_variable) {
                 return self.error(node, format!("the probe fetches no `{name}`; did you mean `{meant}`?"));
+            }
+            if name == "stack" {
+                return self.error(node, "stacks are not counted by yet; `$comm` and numbers are");
             }
             let near = near_matches(name, names.clone().chain(variables), 2);
             let hint = match near.as_slice() {

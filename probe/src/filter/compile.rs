@@ -3,12 +3,14 @@
 //! What can be had without an access to memory lies in the context when the program begins; everything else
 //! is asked for by a call, when it is needed. A value that cannot be read ends the program.
 
-use super::check::{Number, Operation, Relation, Scope, Sign, Test};
+use super::check::{Key, Number, Operation, Relation, Scope, Sign, Test};
 use crate::def::DefError;
-use crate::wire::{FETCH, MATCH, MOST_WORDS};
-use probe_bpf::Insn;
-use probe_bpf::asm::{alu64_k, alu64_x, call, exit, jump_k, jump_x, load, load_imm64, store, with_offset};
+use crate::wire::{COUNT_COMM, FETCH, MATCH, MOST_WORDS};
+use probe_bpf::asm::{
+    alu64_k, alu64_x, call, exit, jump_k, jump_x, load, load_imm64, load_map, store, with_offset,
+};
 use probe_bpf::insn::{alu, jmp, size};
+use probe_bpf::{COUNT, COUNT_KEY, Insn, RECORD};
 
 /// A program, and the values that have to lie in its context, in that order.
 pub(crate) struct Compiled {
@@ -44,11 +46,23 @@ struct Compiler<'s, 'a> {
     spilled: i16,
 }
 
-/// Compiles conditions, all of which have to hold.
+/// What is counted of the hits that pass, with the index of its map.
+pub(super) enum Count {
+    Histogram(Number, usize),
+    Sum(Number, usize),
+    /// An amount by keys; 1 if it is not said.
+    Table(Vec<Key>, Option<Number>, usize),
+}
+
+/// Compiles conditions, all of which have to hold, and what is counted where they do.
 ///
 /// # Errors
-/// One of them is wrong, or all are too long together.
-pub(crate) fn compile(scope: &mut Scope<'_>, conditions: &[&str]) -> Result<Compiled, DefError> {
+/// One of the conditions is wrong, or all are too long together.
+pub(super) fn compile(
+    scope: &mut Scope<'_>,
+    conditions: &[&str],
+    counts: &[Count],
+) -> Result<Compiled, DefError> {
     let tests = conditions.iter().map(|text| scope.condition(text)).collect::<Result<Vec<_>, _>>()?;
     let mut compiler = Compiler {
         scope,
@@ -60,6 +74,7 @@ pub(crate) fn compile(scope: &mut Scope<'_>, conditions: &[&str]) -> Result<Comp
     };
     let rejected = compiler.label();
     tests.iter().for_each(|test| compiler.branch(test, rejected, false));
+    counts.iter().for_each(|count| compiler.count(count));
     compiler.program.extend([alu64_k(alu::MOV, RESULT, 1), exit()]);
     compiler.bind(rejected);
     compiler.program.extend([alu64_k(alu::MOV, RESULT, 0), exit()]);
@@ -92,6 +107,39 @@ impl Compiler<'_, '_> {
             self.program[at].offset = i16::try_from(distance).ok()?;
         }
         Some(Compiled { program: self.program, words: self.words })
+    }
+
+    fn count(&mut self, count: &Count) {
+        let [first, second, third] = REGISTERS;
+        match count {
+            Count::Histogram(number, map) | Count::Sum(number, map) => {
+                self.number(number, 0);
+                self.program.extend(load_map(1, *map as i32));
+                self.program.push(alu64_x(alu::MOV, 2, first));
+                self.program.push(call(if matches!(count, Count::Sum(..)) { COUNT } else { RECORD }));
+            }
+            Count::Table(keys, amount, map) => {
+                let numbers: Vec<&Number> = keys.iter().filter_map(|(_, number)| number.as_ref()).collect();
+                for (depth, number) in numbers.iter().enumerate() {
+                    self.number(number, depth);
+                }
+                let one = Number::Constant(1, Sign::Either);
+                self.number(amount.as_ref().unwrap_or(&one), 2);
+                self.program.extend(load_map(1, *map as i32));
+                if numbers.is_empty() {
+                    self.program.extend([alu64_x(alu::MOV, 2, third), call(COUNT_COMM)]);
+                    return;
+                }
+                let high =
+                    if numbers.len() > 1 { alu64_x(alu::MOV, 3, second) } else { alu64_k(alu::MOV, 3, 0) };
+                self.program.extend([
+                    alu64_x(alu::MOV, 2, first),
+                    high,
+                    alu64_x(alu::MOV, 4, third),
+                    call(COUNT_KEY),
+                ]);
+            }
+        }
     }
 
     /// Goes to `target` if the test is as `wanted`, else falls through.

@@ -46,6 +46,16 @@ struct Parser<'a> {
 /// # Errors
 /// A sentence with the place in `text` that it is about.
 pub(super) fn parse(text: &str) -> Result<Node, DefError> {
+    let mut all = parse_list(text)?;
+    match (all.pop(), all.pop()) {
+        (Some(node), None) => Ok(node),
+        (Some(node), _) => Err(DefError::new(text, node.span, "one expression is expected, and no list")),
+        (None, _) => Err(DefError::new(text, (0, text.len()), "an expression is empty")),
+    }
+}
+
+/// Parses expressions between commas.
+pub(super) fn parse_list(text: &str) -> Result<Vec<Node>, DefError> {
     let mut parser = Parser { text, words: lex::words(text)?, next: 0, deep: 0 };
     if parser.words.is_empty() {
         return Err(DefError::new(text, (0, text.len()), "an expression is empty"));
@@ -53,9 +63,12 @@ pub(super) fn parse(text: &str) -> Result<Node, DefError> {
     if let Some(token) = parser.words.get(MOST_WORDS) {
         return Err(parser.error(token.span, format!("an expression has at most {MOST_WORDS} words")));
     }
-    let node = parser.binary(0)?;
+    let mut all = vec![parser.binary(0)?];
+    while parser.sign(&[","]).is_some() {
+        all.push(parser.binary(0)?);
+    }
     match parser.words.get(parser.next) {
-        None => Ok(node),
+        None => Ok(all),
         Some(token) => Err(parser.unexpected(token)),
     }
 }

@@ -18,7 +18,7 @@ fn definition() -> Definition {
 /// Compiles an expression for [`DEFINITION`].
 fn compiled(text: &str) -> Result<(), DefError> {
     let definition = definition();
-    compile(&mut Scope::new(&definition, REGISTERS), &[text]).map(drop)
+    compile(&mut Scope::new(&definition, REGISTERS), &[text], &[]).map(drop)
 }
 
 #[rstest]
@@ -96,7 +96,8 @@ fn a_probe_of_hits_has_no_return_value_and_no_duration() {
         ("$took > 1", "only a return probe"),
         ("x > 1", "it fetches nothing"),
     ] {
-        let error = compile(&mut Scope::new(&definition, REGISTERS), &[text]).err().expect("it is refused");
+        let error =
+            compile(&mut Scope::new(&definition, REGISTERS), &[text], &[]).err().expect("it is refused");
         assert!(error.sentence.contains(part), "{error}");
     }
 }
@@ -252,7 +253,7 @@ fn a_compiled_expression_says_what_its_tree_says() {
         // Some can never hold, and are refused for that.
         let Ok(tree) = scope.condition(&text) else { continue };
         let mut scope = Scope::new(&definition, REGISTERS);
-        let compiled = compile(&mut scope, &[&text]).unwrap_or_else(|error| panic!("{error}"));
+        let compiled = compile(&mut scope, &[&text], &[]).unwrap_or_else(|error| panic!("{error}"));
         assert!(compiled.words.len() <= MOST_WORDS);
         for _ in 0..8 {
             let numbers = scope.values.iter().enumerate().map(|(index, value)| {
@@ -304,7 +305,7 @@ fn what_cannot_be_read_ends_the_program_where_it_is_needed_only() {
         matches: BTreeMap::new(),
     };
     let run = |text: &str, given: &Given, context: u64| {
-        let compiled = compile(&mut Scope::new(&definition, REGISTERS), &[text]).unwrap();
+        let compiled = compile(&mut Scope::new(&definition, REGISTERS), &[text], &[]).unwrap();
         let program = Program::load(&compiled.program, 0, given).unwrap();
         let context = context.to_ne_bytes();
         program.run(&Machine { context: &context, maps: &[], helpers: given, number: 0, budget: 100 }).ok()
@@ -330,4 +331,46 @@ fn no_text_makes_the_parser_panic() {
             let _ = error.to_string();
         }
     }
+}
+
+#[test]
+fn what_passes_is_counted_in_its_maps() {
+    use super::{Asked, compile_all};
+    use probe_bpf::Map;
+    use probe_bpf::map::{Counter, Hash, Histogram, Scale};
+    let definition = definition();
+    let asked = Asked {
+        conditions: vec!["fd > 0"],
+        sums: vec!["size - 1", "far"],
+        by: vec!["fd, small"],
+        ..Asked::default()
+    };
+    let mut scope = Scope::new(&definition, REGISTERS);
+    let (compiled, holds) = compile_all(&mut scope, &asked).unwrap();
+    assert_eq!(holds.len(), 3);
+    let table = || Map::Hash(Hash::new(16, 1).unwrap());
+    let maps = [table(), table(), table()];
+    let run = |compiled: &super::compile::Compiled, maps: &[Map], numbers: &[(usize, u64)]| {
+        let given = Given { numbers: numbers.iter().copied().collect(), matches: BTreeMap::new() };
+        let program =
+            Program::load(&compiled.program, maps.len(), &given).unwrap_or_else(|error| panic!("{error}"));
+        let context: Vec<u8> =
+            compiled.words.iter().flat_map(|word| given.numbers[&(*word as usize)].to_ne_bytes()).collect();
+        program.run(&Machine { context: &context, maps, helpers: &given, number: 0, budget: 100 })
+    };
+    // The values are fd, small, size and far.
+    let values = |fd: i64, size| [(0, fd.cast_unsigned()), (1, 8), (2, size), (3, 5)];
+    assert_eq!(run(&compiled, &maps, &values(3, 10)), Ok(1));
+    assert_eq!(run(&compiled, &maps, &values(3, 0)), Ok(1));
+    assert_eq!(run(&compiled, &maps, &values(-3, 0)), Ok(0));
+    let sums: Vec<_> =
+        maps.iter().map(|map| if let Map::Hash(hash) = map { hash.sums() } else { Vec::new() }).collect();
+    assert_eq!(sums, [vec![([3, 8], 2)], vec![([3, 8], 8)], vec![([3, 8], 10)]]);
+    let asked = Asked { histograms: vec!["size * 2"], sums: vec!["size"], ..Asked::default() };
+    let (compiled, _) = compile_all(&mut Scope::new(&definition, REGISTERS), &asked).unwrap();
+    let maps =
+        [Map::Histogram(Histogram::new(Scale::Steps, 1).unwrap()), Map::Counter(Counter::new(1).unwrap())];
+    assert_eq!(run(&compiled, &maps, &[(0, 4)]), Ok(1));
+    let [Map::Histogram(histogram), Map::Counter(counter)] = &maps else { panic!() };
+    assert_eq!((histogram.counts()[9], counter.sum()), (1, 4));
 }

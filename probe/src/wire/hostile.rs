@@ -4,6 +4,7 @@
 //! copied before anything in them is looked at, and the position up to which the command has read is the
 //! command's own. The work of one call is bounded by the length of a ring, whatever the ring holds.
 
+use super::plan::MapPlan;
 use super::region::Region;
 use super::ring::{ALIGN, OPEN, Owner, Ring, WRAP};
 use super::stats::{Counts, Histogram};
@@ -143,6 +144,11 @@ impl Reader {
         if let Some(durations) = self.region.durations(offset) {
             to.add(durations);
         }
+    }
+
+    /// A map that the command has placed; what is read from it is copied word by word, and may be anything.
+    pub fn map(&self, plan: MapPlan) -> Option<probe_bpf::Map> {
+        self.region.map(plan).ok()
     }
 
     /// Sleeps until somebody wakes the command, or for `timeout_ms`.
@@ -366,7 +372,7 @@ mod tests {
 
     #[test]
     fn an_event_that_is_being_written_bounds_what_may_be_printed() {
-        let layout = Layout { config_len: 0, stats_len: 4096, ring_count: 1, ring_len: 4096 };
+        let layout = Layout { config_len: 0, stats_len: 4096, maps_len: 0, ring_count: 1, ring_len: 4096 };
         let (region, _fd) = Region::create(layout, b"", Flags::default()).unwrap();
         let (ring, mut reader) = (region.ring(0), Reader::new(region));
         assert_eq!(reader.horizon_ns(0, 1), Some(u64::MAX));
@@ -384,7 +390,7 @@ mod tests {
 
     #[test]
     fn evt_2_a_thread_that_is_always_busy_is_not_waited_for_for_ever() {
-        let layout = Layout { config_len: 0, stats_len: 4096, ring_count: 1, ring_len: 4096 };
+        let layout = Layout { config_len: 0, stats_len: 4096, maps_len: 0, ring_count: 1, ring_len: 4096 };
         let (region, _fd) = Region::create(layout, b"", Flags::default()).unwrap();
         let (ring, mut reader) = (region.ring(0), Reader::new(region));
         ring.open();

@@ -14,6 +14,7 @@
 
 mod futex;
 mod hostile;
+mod maps;
 mod plan;
 mod record;
 pub(crate) mod region;
@@ -21,7 +22,10 @@ mod ring;
 mod stats;
 
 pub use hostile::{LONGEST_RECORD, Progress, Reader};
-pub use plan::{FETCH, MATCH, MOST_WORDS, Pattern, Plan, Rule, Value as RuleValue};
+pub use maps::MapRoom;
+pub use plan::{
+    COUNT_COMM, FETCH, MATCH, MOST_WORDS, MapKind, MapPlan, Pattern, Plan, Rule, Value as RuleValue,
+};
 pub use record::{
     EVENT_HEAD, Event, FAULT, Image, Kind, Meta, Point, Record, TRUNCATED, Value, Values, decode,
 };

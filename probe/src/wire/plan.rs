@@ -7,6 +7,8 @@ pub const FETCH: i32 = 0x7100_0001;
 /// The helper that says whether the text of the value r1 is, or matches, the pattern r2 (1 or 0).
 pub const MATCH: i32 = 0x7100_0002;
 
+/// The helper that adds r2 to the sum of the thread's name in the hash r1.
+pub const COUNT_COMM: i32 = 0x7100_0003;
 /// The most values in a rule's context.
 pub const MOST_WORDS: usize = 8;
 
@@ -32,7 +34,31 @@ pub struct Rule {
     pub extras: Vec<String>,
     /// Texts to compare with.
     pub patterns: Vec<Pattern>,
+    /// What it counts in.
+    pub maps: Vec<MapPlan>,
 }
+
+/// A map in the statistics of the region: zero at first, and shared by all programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapPlan {
+    /// What it is.
+    pub kind: MapKind,
+    /// Where it is ([`Region::map`](super::Region::map)).
+    pub offset: u32,
+}
+
+/// The kind of a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapKind {
+    /// A sum.
+    Sum,
+    /// Counts of values by size.
+    Histogram,
+    /// Sums by key.
+    Table,
+}
+
+const KINDS: [MapKind; 3] = [MapKind::Sum, MapKind::Histogram, MapKind::Table];
 
 /// A value that a rule may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +161,10 @@ impl Rule {
         for pattern in &self.patterns {
             out.u32(pattern.is_glob.into()).bytes(&pattern.text);
         }
+        out.u32(self.maps.len() as u32);
+        for map in &self.maps {
+            out.u32(map.kind as u32).u32(map.offset);
+        }
     }
 
     fn decode(from: &mut Decoder<'_>) -> Option<Self> {
@@ -148,6 +178,9 @@ impl Rule {
             words: all(from, |from| from.u32())?,
             extras: all(from, |from| from.text())?,
             patterns: all(from, |from| Some(Pattern { is_glob: from.u32()? != 0, text: from.bytes()? }))?,
+            maps: all(from, |from| {
+                Some(MapPlan { kind: *KINDS.get(from.u32()? as usize)?, offset: from.u32()? })
+            })?,
         })
     }
 }
@@ -164,6 +197,7 @@ mod tests {
             words: vec![0, 7],
             extras: vec!["$arg1:u32".into()],
             patterns: vec![Pattern { is_glob: true, text: b"/etc/\xff*".to_vec() }],
+            maps: KINDS.iter().map(|&kind| MapPlan { kind, offset: 128 }).collect(),
         };
         let plans = [
             Plan { definition: "p f".into(), rule: None },

@@ -1,8 +1,12 @@
 //! The memory that the command creates and the agents map.
 
 use super::futex;
+use super::maps::{self, MapRoom, STATS_LEN};
+use super::plan::MapPlan;
 use super::ring::{From, Owner, Ring, RingControl};
 use super::stats::{Counters, Durations};
+use probe_bpf::Map;
+use probe_bpf::map::{Line as MapLine, NoMemory};
 use probe_host_linux::sys;
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -26,6 +30,8 @@ pub struct Layout {
     pub ring_count: usize,
     /// The bytes of one ring.
     pub ring_len: usize,
+    /// The first bytes of the statistics, which belong to the maps of rules.
+    pub maps_len: usize,
 }
 
 /// What the agent is to do.
@@ -111,15 +117,15 @@ unsafe impl Sync for Region {}
 
 impl Layout {
     /// A layout with rings of `ring_len` bytes (rounded up to whole pages) for plans of `config_len`
-    /// bytes.
-    pub fn new(config_len: usize, ring_len: usize) -> Self {
+    /// bytes and these maps.
+    pub fn new(config_len: usize, maps: &MapRoom, ring_len: usize) -> Self {
         let ring_len = ring_len.max(PAGE).next_multiple_of(PAGE);
         let (stats_len, ring_count) = if cfg!(target_pointer_width = "64") {
-            (256 << 20, 512)
+            (STATS_LEN, 512)
         } else {
-            (16 << 20, ((128 << 20) / ring_len).clamp(4, 64))
+            (STATS_LEN, ((128 << 20) / ring_len).clamp(4, 64))
         };
-        Self { config_len, stats_len, ring_count, ring_len }
+        Self { config_len, stats_len, maps_len: maps.len(), ring_count, ring_len }
     }
 
     fn stats_start(&self) -> usize {
@@ -173,7 +179,7 @@ impl Region {
             wait: flags.wait.into(),
             reader_process: std::process::id(),
             debugger: AtomicU32::new(0),
-            stats_next: AtomicU64::new(0),
+            stats_next: AtomicU64::new(layout.maps_len as u64),
             lost: AtomicU64::new(0),
             wake: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
@@ -276,6 +282,20 @@ impl Region {
         self.alloc(size_of::<Durations>())
     }
 
+    /// A map that [`MapRoom::place`] has placed.
+    ///
+    /// # Errors
+    /// It does not lie in the statistics.
+    pub fn map(&self, plan: MapPlan) -> Result<Map, NoMemory> {
+        let count = maps::map_lines(plan.kind).ok_or(NoMemory)?;
+        let len = count.checked_mul(size_of::<MapLine>()).ok_or(NoMemory)?;
+        let is_aligned = (plan.offset as usize).is_multiple_of(align_of::<MapLine>());
+        let at = self.stats_at(plan.offset, len).filter(|_| is_aligned).ok_or(NoMemory)?;
+        // SAFETY: `len` bytes of the statistics, which begin at a page, aligned as lines are, mapped for good;
+        // all words of a line are atomics and any bits are valid.
+        maps::over(plan.kind, unsafe { std::slice::from_raw_parts(at.cast().as_ptr(), count) })
+    }
+
     fn alloc(&self, len: usize) -> Option<u32> {
         let len = len.next_multiple_of(64) as u64;
         let limit = self.layout.stats_len as u64;
@@ -300,7 +320,8 @@ impl Region {
 
     fn stats_at(&self, offset: u32, len: usize) -> Option<NonNull<u8>> {
         let offset = offset as usize;
-        if !offset.is_multiple_of(64) || offset + len > self.layout.stats_len {
+        if !offset.is_multiple_of(64) || offset.checked_add(len).is_none_or(|end| end > self.layout.stats_len)
+        {
             return None;
         }
         // SAFETY: within the mapping, as just checked.
@@ -458,7 +479,7 @@ mod tests {
     use super::*;
 
     fn small() -> Layout {
-        Layout { config_len: 10, stats_len: 1 << 16, ring_count: 3, ring_len: 4096 }
+        Layout { config_len: 10, stats_len: 1 << 16, maps_len: 0, ring_count: 3, ring_len: 4096 }
     }
 
     fn create() -> (Region, OwnedFd) {

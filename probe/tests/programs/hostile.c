@@ -39,7 +39,7 @@ static void find(void) {
 }
 
 /* So that the command looks at that ring, too: how many have been taken stands behind the layout. */
-static void show_ring(void) { *(uint32_t *)((size_t *)(region + 1) + 4) = RING + 1; }
+static void show_ring(void) { *(uint32_t *)((size_t *)(region + 1) + 5) = RING + 1; }
 
 static uint64_t now(void) {
     struct timespec t;

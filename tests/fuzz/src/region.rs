@@ -18,7 +18,8 @@ fn region() -> (Region, MutexGuard<'static, ()>) {
     static ONE: Mutex<()> = Mutex::new(());
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let create = || {
-        let layout = Layout { config_len: 0, stats_len: 1 << 16, ring_count: RINGS, ring_len: RING_LEN };
+        let layout =
+            Layout { config_len: 0, stats_len: 1 << 16, maps_len: 0, ring_count: RINGS, ring_len: RING_LEN };
         Region::create(layout, b"", Flags::default()).expect("memory")
     };
     (REGION.get_or_init(create).0, one)
