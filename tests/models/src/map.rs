@@ -1,6 +1,10 @@
 //! Models of the one map of `probe-bpf` whose slots are fought for, from its own sources.
 
-#![allow(unreachable_pub, dead_code, reason = "they are a library's, and memory that others see needs no model")]
+#![allow(
+    unreachable_pub,
+    dead_code,
+    reason = "they are a library's, and memory that others see needs no model"
+)]
 
 #[path = "../../../probe-bpf/src/map/hash.rs"]
 mod hash;
