@@ -93,19 +93,25 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// What else is wrong about the traps.
 static WRONG: AtomicUsize = AtomicUsize::new(0);
 
-/// The interrupted program counter, and the number of the trap.
-fn told(context: &libc::ucontext_t) -> (usize, i64) {
-    let regs = &context.uc_mcontext.gregs;
-    #[cfg(target_arch = "x86_64")]
-    let told = (regs[libc::REG_RIP as usize] as usize, regs[libc::REG_TRAPNO as usize]);
-    #[cfg(target_arch = "x86")]
-    let told = (regs[libc::REG_EIP as usize] as usize, i64::from(regs[libc::REG_TRAPNO as usize]));
-    told
+/// The interrupted program counter, and the number of the trap, of a `ucontext_t`, whose registers libc does
+/// not name on every target.
+///
+/// # Safety
+/// `context` is the third argument of a signal handler.
+unsafe fn told(context: *const libc::c_void) -> (usize, usize) {
+    const AT: usize = if cfg!(target_arch = "x86_64") { 40 } else { 20 };
+    const PC: usize = if cfg!(target_arch = "x86_64") { 16 } else { 14 };
+    const NUMBER: usize = if cfg!(target_arch = "x86_64") { 20 } else { 12 };
+    let word = |index| {
+        // SAFETY: the kernel's `gregs` lie there.
+        unsafe { context.byte_add(AT + index * size_of::<usize>()).cast::<usize>().read() }
+    };
+    (word(PC), word(NUMBER))
 }
 
 extern "C" fn on_step(_signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel's arguments of a handler with SA_SIGINFO, or as the kernel's.
-    let (pc, number) = told(unsafe { &*context.cast::<libc::ucontext_t>() });
+    let (pc, number) = unsafe { told(context) };
     // SAFETY: as above.
     let info = unsafe { &*info };
     // SAFETY: a SIGTRAP has an address.

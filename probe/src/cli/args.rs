@@ -70,8 +70,8 @@ pub(super) struct Trace {
     pub(super) conditions: Vec<String>,
     /// Count the sizes of this number, such as '$took' or size, instead of showing each hit.
     ///
-    /// This and the next three belong to probes as --if does, and count the hits that pass it, in the hit: exactly, also where
-    /// the program is killed. See ANSWERS in probe-trace(1).
+    /// This and the next three belong to probes as --if does, and count the hits that pass it, in the hit:
+    /// exactly, also where the program is killed. See ANSWERS in probe-trace(1).
     #[arg(long = "hist", value_name = "ARG", allow_hyphen_values = true)]
     pub(super) histograms: Vec<String>,
     /// Count hits by this: a number, two numbers between a comma, or '$comm'.

@@ -291,8 +291,8 @@ impl Region {
         let len = count.checked_mul(size_of::<MapLine>()).ok_or(NoMemory)?;
         let is_aligned = (plan.offset as usize).is_multiple_of(align_of::<MapLine>());
         let at = self.stats_at(plan.offset, len).filter(|_| is_aligned).ok_or(NoMemory)?;
-        // SAFETY: `len` bytes of the statistics, which begin at a page, aligned as lines are, mapped for good;
-        // all words of a line are atomics and any bits are valid.
+        // SAFETY: `len` bytes of the statistics, which begin at a page, aligned as lines are, mapped for
+        // good; all words of a line are atomics and any bits are valid.
         maps::over(plan.kind, unsafe { std::slice::from_raw_parts(at.cast().as_ptr(), count) })
     }
 
