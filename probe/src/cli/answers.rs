@@ -4,8 +4,7 @@
 
 use super::foreign::Foreign;
 use super::query::Query;
-use super::style::{Role, Style, time};
-use super::summary::bar;
+use super::style::{Role, Style, bar, time};
 use crate::filter::{Column, Holds, Looks};
 use crate::wire::Reader;
 use probe_bpf::Map;

@@ -1,4 +1,4 @@
-//! Colours, on a terminal only.
+//! How numbers are shown; colours, on a terminal only.
 
 use super::args::Color;
 use std::fmt;
@@ -69,6 +69,17 @@ impl<T: fmt::Display> fmt::Display for Painted<T> {
         self.text.fmt(f)?;
         f.write_str("\x1b[0m")
     }
+}
+
+/// A bar for `n` of `most`.
+pub(super) fn bar(n: u64, most: u64) -> String {
+    const EIGHTHS: u128 = 40 * 8;
+    let eighths = (u128::from(n.min(most)) * EIGHTHS).div_ceil(u128::from(most.max(1))) as usize;
+    let mut bar = "█".repeat(eighths / 8);
+    bar.extend(
+        [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'].get(eighths % 8).filter(|_| !eighths.is_multiple_of(8)),
+    );
+    bar
 }
 
 /// A duration with three digits and its unit: `412 ns`, `1.23 µs`, `45.6 ms`.

@@ -4,7 +4,7 @@ use super::answers::Answer;
 use super::foreign::Foreign;
 use super::losses::Loss;
 use super::query::Query;
-use super::style::{Role, Style, time};
+use super::style::{Role, Style, bar, time};
 use crate::wire::{BUCKETS, Counts, Histogram, bucket_bounds};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -237,17 +237,6 @@ fn histogram(out: &mut String, durations: &Histogram) {
         let from = time(1 << octave);
         let _ = writeln!(out, "{}", format!("  {from:>8}  {n:>digits$}  {bar}").trim_end());
     }
-}
-
-/// A bar for `n` of `most`.
-pub(super) fn bar(n: u64, most: u64) -> String {
-    const EIGHTHS: u128 = 40 * 8;
-    let eighths = (u128::from(n.min(most)) * EIGHTHS).div_ceil(u128::from(most.max(1))) as usize;
-    let mut bar = "█".repeat(eighths / 8);
-    bar.extend(
-        [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'].get(eighths % 8).filter(|_| !eighths.is_multiple_of(8)),
-    );
-    bar
 }
 
 /// `name-pid/tid`.
