@@ -104,7 +104,7 @@ unsafe fn told(context: *const libc::c_void) -> (usize, usize) {
     const NUMBER: usize = if cfg!(target_arch = "x86_64") { 20 } else { 12 };
     let word = |index| {
         // SAFETY: the kernel's `gregs` lie there.
-        unsafe { context.byte_add(AT + index * size_of::<usize>()).cast::<usize>().read() }
+        unsafe { context.wrapping_byte_add(AT + index * size_of::<usize>()).cast::<usize>().read() }
     };
     (word(PC), word(NUMBER))
 }
