@@ -17,6 +17,7 @@ fn main() {
     println!("cargo:rerun-if-env-changed={NESTED}");
     println!("cargo:rerun-if-env-changed={CHECK_ONLY}");
     println!("cargo:rustc-check-cfg=cfg(has_agent)");
+    println!("cargo:rustc-check-cfg=cfg(has_mapped)");
     // Tests compile C programs for it.
     println!("cargo:rustc-env=PROBE_TARGET={}", variable("TARGET"));
     println!("cargo:rustc-check-cfg=cfg(no_programs)");
@@ -36,10 +37,53 @@ fn main() {
     let made = if env::var_os(CHECK_ONLY).is_some() {
         std::fs::write(&to, [])
     } else {
-        std::fs::copy(build(&package), &to).map(drop)
+        std::fs::copy(build(&package, Agent::Preloaded), &to).map(drop)
     };
     made.unwrap_or_else(|error| panic!("{} cannot be made: {error}", to.display()));
     println!("cargo:rustc-cfg=has_agent");
+    if variable("CARGO_CFG_TARGET_ARCH") == "x86_64" && variable("CARGO_CFG_TARGET_POINTER_WIDTH") == "64" {
+        make_mapped(&package);
+    }
+}
+
+/// For a target with an agent for running programs: builds that, too.
+fn make_mapped(package: &Path) {
+    let to = Path::new(&variable("OUT_DIR")).join("probe-mapped.so");
+    let made = if env::var_os(CHECK_ONLY).is_some() {
+        std::fs::write(&to, [])
+    } else {
+        std::fs::copy(build(package, Agent::Mapped), &to).map(drop)
+    };
+    made.unwrap_or_else(|error| panic!("{} cannot be made: {error}", to.display()));
+    println!("cargo:rustc-cfg=has_mapped");
+}
+
+/// What is built.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Agent {
+    /// Loaded by the program's own loader.
+    Preloaded,
+    /// Mapped by the command, into a program that runs already.
+    Mapped,
+}
+
+impl Agent {
+    fn feature(self) -> &'static str {
+        match self {
+            Self::Preloaded => "agent",
+            Self::Mapped => "mapped",
+        }
+    }
+
+    /// What the linker is told.
+    fn link_arguments(self) -> &'static [&'static str] {
+        match self {
+            // Its constructor comes before those of all other objects.
+            Self::Preloaded => &["-Wl,-z,initfirst"],
+            // It defines all that it needs, and is entered as the command says.
+            Self::Mapped => &["-nostartfiles", "-Wl,-Bsymbolic", "-Wl,-z,now", "-Wl,-e,probe_mapped_entry"],
+        }
+    }
 }
 
 fn variable(name: &str) -> String {
@@ -102,12 +146,12 @@ fn folder_of_agents() -> PathBuf {
 }
 
 /// Runs the nested cargo and returns the shared object.
-fn build(package: &Path) -> PathBuf {
+fn build(package: &Path, agent: Agent) -> PathBuf {
     let (target, folder) = (variable("TARGET"), folder_of_agents());
     let mut cargo = Command::new(variable("CARGO"));
     cargo
         .args(["rustc", "--release", "--lib", "--crate-type", "cdylib"])
-        .args(["--no-default-features", "--features", "agent", "--target", &target])
+        .args(["--no-default-features", "--features", agent.feature(), "--target", &target])
         .arg("--manifest-path")
         .arg(package.join("Cargo.toml"))
         .arg("--target-dir")
@@ -129,8 +173,10 @@ fn build(package: &Path) -> PathBuf {
     for (name, folder) in beside {
         cargo.arg("--config").arg(format!("patch.crates-io.{name}.path={:?}", folder.display().to_string()));
     }
-    // Its constructor comes before those of all other objects.
-    cargo.args(["--", "-C", "link-arg=-Wl,-z,initfirst"]);
+    cargo.arg("--");
+    for argument in agent.link_arguments() {
+        cargo.args(["-C", &format!("link-arg={argument}")]);
+    }
     let status = cargo.status().unwrap_or_else(|error| panic!("cargo cannot be run: {error}"));
     if let Some(locked) = locked {
         std::fs::write(&lock, locked)

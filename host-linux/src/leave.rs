@@ -5,6 +5,7 @@
 
 use crate::arch::{self, Regs};
 use crate::host::PROBES;
+use crate::sys::SignalSet;
 use crate::{signals, sys, threads};
 use probe_core::Switch;
 use probe_core::error::SwitchError;
@@ -20,6 +21,17 @@ const LAST_SIGNAL: core::ffi::c_int = 64;
 /// As [`Probes::switch`](probe_core::Probes::switch); all that can be done is done.
 pub fn leave() -> Result<(), SwitchError> {
     let done = PROBES.switch(Switch::Off);
+    give_actions_back();
+    signals::wished::leave();
+    if let Some(block) = threads::current() {
+        block.stacks.put_back();
+    }
+    PROBES.host().text.close();
+    done
+}
+
+/// The program's actions are the kernel's again.
+fn give_actions_back() {
     for signal in 1..=LAST_SIGNAL {
         // SAFETY: asks only.
         let Ok(kernel) = (unsafe { sys::sigaction(signal, None) }) else { continue };
@@ -30,12 +42,31 @@ pub fn leave() -> Result<(), SwitchError> {
             let _ = unsafe { sys::sigaction(signal, Some(&program)) };
         }
     }
-    signals::wished::leave();
-    if let Some(block) = threads::current() {
-        block.stacks.put_back();
-    }
+}
+
+/// The first part of [`leave`] in a process of several threads, which runs in one of them: from then on nothing
+/// is hit that is not hit already.
+///
+/// # Errors
+/// As [`leave`].
+pub fn leave_text() -> Result<(), SwitchError> {
+    let done = PROBES.switch(Switch::Off);
     PROBES.host().text.close();
     done
+}
+
+/// The second part, which runs in each thread, none of which is in a hit: gives back its alternate stack and
+/// what waits for it, and returns what its program has blocked and the kernel must again.
+pub fn leave_thread() -> SignalSet {
+    let Some(block) = threads::current() else { return SignalSet::EMPTY };
+    block.stacks.put_back();
+    signals::wished::leave_thread()
+}
+
+/// The last part.
+pub fn leave_actions() {
+    give_actions_back();
+    signals::wished::stop();
 }
 
 /// Turns the entry of a function into that of `function`, a pointer to a function that takes the same

@@ -44,6 +44,8 @@ mod exec;
 pub mod guard;
 mod host;
 mod leave;
+#[doc(hidden)]
+pub mod ledger;
 mod lock;
 mod maps;
 mod memory;
@@ -62,7 +64,7 @@ mod watch;
 pub use arch::Native;
 #[doc(hidden)]
 pub use leave::lead_to;
-pub use leave::leave;
+pub use leave::{leave, leave_actions, leave_text, leave_thread};
 pub use memory::ProcessMemory;
 #[doc(hidden)]
 pub use memory::set_argument;

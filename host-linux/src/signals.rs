@@ -34,7 +34,7 @@ pub(crate) mod writer;
 pub(crate) use self::installing::{hold, release};
 pub use self::owned::{NEVER_BLOCKED, OWNED, OWNED_SET};
 pub use self::suspended::while_waiting;
-pub use self::wished::{adopt_mask, give_mask_back};
+pub use self::wished::{adopt, adopt_mask, give_mask_back};
 
 use self::installing::installing;
 use self::owned::BLOCKED;

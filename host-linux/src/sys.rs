@@ -247,6 +247,8 @@ pub(crate) fn map(at: usize, len_bytes: usize, protection: c_int) -> Result<usiz
     // SAFETY: never replaces a mapping (MAP_FIXED_NOREPLACE; a kernel or emulator that does not know the flag
     // takes the address as a hint).
     let got = unsafe { call(MAP, [at, len_bytes, protection as usize, flags as usize, usize::MAX, 0]) }?;
+    #[cfg(feature = "mapped")]
+    crate::ledger::add(got, len_bytes);
     if at != 0 && got != at {
         // SAFETY: the mapping was just made and nobody knows it.
         unsafe { unmap(got, len_bytes) };
@@ -272,6 +274,8 @@ const MAP: libc::c_long = libc::SYS_mmap2;
 /// # Safety
 /// Nobody uses the range any more.
 pub(crate) unsafe fn unmap(at: usize, len_bytes: usize) {
+    #[cfg(feature = "mapped")]
+    crate::ledger::remove(at, len_bytes);
     // SAFETY: the caller's promise.
     let _ = unsafe { call(libc::SYS_munmap, [at, len_bytes]) };
 }

@@ -20,6 +20,9 @@ mod interrupted;
 mod lent;
 mod number;
 mod owner;
+#[cfg(any(feature = "mapped", all(test, target_arch = "x86_64", target_env = "gnu")))]
+#[cfg_attr(not(feature = "mapped"), allow(dead_code, reason = "tested in any case"))]
+pub(crate) mod pointer;
 mod preparation;
 mod settle;
 mod shared;
@@ -82,6 +85,22 @@ pub fn is_guest() -> bool {
     copy::is_guest()
 }
 
+/// Whether the calling thread is in a hit: in code that has interrupted one.
+pub fn is_in_hit() -> bool {
+    current().is_some_and(Block::is_in_hit)
+}
+
+/// Whether a call that is followed in any thread has not returned yet.
+pub fn follow_calls() -> bool {
+    Table::get().into_iter().flat_map(Table::used).any(|block| !block.task.is_idle())
+}
+
+/// Finds out how threads are told apart by their thread pointers; `false` if they cannot be.
+#[cfg(feature = "mapped")]
+pub fn learn_by_pointer() -> bool {
+    pointer::learn()
+}
+
 /// The calling thread's block, if it has one.
 #[inline]
 pub(crate) fn current() -> Option<&'static Block> {
@@ -136,6 +155,10 @@ fn take() -> Option<&'static Block> {
 
 /// As [`take`].
 fn take_from(table: Table) -> Option<&'static Block> {
+    #[cfg(feature = "mapped")]
+    if pointer::is_nowhere() {
+        return None;
+    }
     let free = table.pop();
     let looks = free.is_none() && dead::may_be_many();
     let block = free.or_else(|| table.fresh())?;

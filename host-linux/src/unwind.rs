@@ -10,11 +10,13 @@ use crate::lock::Lock;
 use crate::symbols::objects;
 use core::ffi::c_void;
 use probe_core::CodeAddr;
+#[cfg(not(feature = "mapped"))]
 use probe_elf_symbols::index::Kind;
 use probe_unwind::{EhFrame, Stubs};
 use std::boxed::Box;
 use std::vec::Vec;
 
+#[cfg(not(feature = "mapped"))]
 unsafe extern "C" {
     fn __register_frame(begin: *mut c_void);
     fn __deregister_frame(begin: *mut c_void);
@@ -22,6 +24,7 @@ unsafe extern "C" {
 
 type Frame = unsafe extern "C" fn(*mut c_void);
 
+#[cfg(not(feature = "mapped"))]
 /// Whether this object's own unwinder is LLVM's libunwind, which takes the frame description itself; libgcc's
 /// takes the whole section.
 const IS_LLVM: bool = cfg!(all(target_env = "musl", target_feature = "crt-static"));
@@ -74,7 +77,14 @@ fn is_loaded(function: Frame) -> bool {
     cfg!(target_abi = "elfv1") || objects::at(function as usize).is_some()
 }
 
+/// None: they take a lock, which a thread that was stopped in the middle of an exception holds.
+#[cfg(feature = "mapped")]
+fn unwinders() -> Vec<(Frame, Frame, bool)> {
+    Vec::new()
+}
+
 /// How to register and deregister with every unwinder in the process, and whether it is LLVM's.
+#[cfg(not(feature = "mapped"))]
 fn unwinders() -> Vec<(Frame, Frame, bool)> {
     let mut all: Vec<(Frame, Frame, bool)> = vec![(__register_frame, __deregister_frame, IS_LLVM)];
     // With function descriptors an address from a symbol table cannot be called.

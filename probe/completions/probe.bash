@@ -103,7 +103,7 @@ _probe() {
             return 0
             ;;
         probe__subcmd__trace)
-            opts="-p -f -o -h --probe --if --hist --by --count-by --sum --top --every --follow --output --format --no-events --no-jumps --duration --buffer --on-full --runner --color --help"
+            opts="-p -f -o -h --probe --if --hist --by --count-by --sum --top --every --follow --output --format --pid --no-events --no-jumps --duration --buffer --on-full --runner --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -155,6 +155,10 @@ _probe() {
                     ;;
                 --format)
                     COMPREPLY=($(compgen -W "text json" -- "${cur}"))
+                    return 0
+                    ;;
+                --pid)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --duration)

@@ -41,7 +41,8 @@ complete -c probe -n "__fish_probe_using_subcommand trace" -l every -d 'Show wha
 complete -c probe -n "__fish_probe_using_subcommand trace" -s o -l output -d 'Write events and summary there instead of to standard error; `-` is standard output' -r -F
 complete -c probe -n "__fish_probe_using_subcommand trace" -l format -d 'How events and summary are written (json: one object per line)' -r -f -a "text\t'A line per event, a table at the end'
 json\t'A JSON object per line'"
-complete -c probe -n "__fish_probe_using_subcommand trace" -l duration -d 'End the program with SIGTERM after this time (such as 10, 1.5s, 200ms, 2m)' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -l pid -d 'Trace the process of this number, which runs already, instead of starting a program' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -l duration -d 'End the program with SIGTERM, or the trace of --pid, after this time (such as 10, 1.5s, 200ms, 2m)' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l buffer -d 'Buffer per thread (such as 512K, 16M); see --on-full' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l on-full -d 'What a thread does whose buffer is full' -r -f -a "drop\t'Drops the event and counts it: tracing never stops a program, as in the kernel\'s tracers'
 wait\t'Waits until there is room'"

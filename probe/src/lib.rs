@@ -37,6 +37,16 @@ pub const AGENT: Option<&[u8]> = {
     BUILT
 };
 
+/// The agent that the command maps into programs that run already; `None` where there is none.
+#[cfg(feature = "cli")]
+pub const MAPPED_AGENT: Option<&[u8]> = {
+    #[cfg(has_mapped)]
+    const BUILT: Option<&[u8]> = Some(include_bytes!(concat!(env!("OUT_DIR"), "/probe-mapped.so")));
+    #[cfg(not(has_mapped))]
+    const BUILT: Option<&[u8]> = None;
+    BUILT
+};
+
 /// The registers that definitions may name on this machine, with their numbers.
 pub fn registers() -> &'static [(&'static str, usize)] {
     <Native as Arch>::Regs::names()

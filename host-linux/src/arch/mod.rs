@@ -58,6 +58,8 @@ cfg_if::cfg_if! {
     }
 }
 
+#[cfg(any(feature = "mapped", all(test, target_arch = "x86_64", target_env = "gnu")))]
+pub(crate) use native::thread_pointer;
 pub(crate) use native::{
     IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, WATCHPOINTS, check_alignment,
     check_watch, eh_frame, enter, function_entry, is_breakpoint_trap, is_step_trap, restorer, set_argument,

@@ -198,7 +198,25 @@ pub(crate) fn restorer() -> usize {
     (&raw const probe_host_linux_restorer) as usize
 }
 
+/// The thread pointer, which the kernel lets a process read (`HWCAP2_FSGSBASE`).
+#[cfg(any(feature = "mapped", all(test, target_env = "gnu")))]
+#[inline(always)]
+pub(crate) fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: reads a register. Whoever maps the agent has asked whether a process may.
+    unsafe { asm!("rdfsbase {}", out(reg) pointer, options(pure, nomem, nostack, preserves_flags)) };
+    pointer
+}
+
 /// The calling thread's word of storage, zero at first.
+#[cfg(feature = "mapped")]
+#[inline(always)]
+pub(crate) fn thread_slot() -> *mut usize {
+    crate::threads::pointer::word()
+}
+
+/// The calling thread's word of storage, zero at first.
+#[cfg(not(feature = "mapped"))]
 #[inline(always)]
 pub(crate) fn thread_slot() -> *mut usize {
     let at: *mut usize;

@@ -55,8 +55,29 @@ pub fn adopt_mask() {
     }
 }
 
+/// As [`adopt_mask`], later and for a thread that was stopped with this mask, which runs this; `false` if
+/// nobody writes down what is blocked.
+pub fn adopt(mask: SignalSet) -> bool {
+    let Some(block) =
+        kept_block().or_else(|| IS_KEPT.load(Ordering::Relaxed).then(threads::current_or_new)?)
+    else {
+        return false;
+    };
+    block.wished.block(SignalSet::from_bits(mask.bits() & NEVER_BLOCKED.bits()));
+    threads::thread_started();
+    true
+}
+
+/// Gives the kernel what waits for the calling thread, and returns what that has blocked.
+pub(crate) fn leave_thread() -> SignalSet {
+    let Some(block) = kept_block() else { return SignalSet::EMPTY };
+    let mask = block.wished.blocked();
+    quietly(|| give_to_kernel(block, NEVER_BLOCKED));
+    mask
+}
+
 /// Nobody writes down any more what is blocked: nothing is.
-pub(super) fn stop() {
+pub(crate) fn stop() {
     IS_KEPT.store(false, Ordering::Relaxed);
 }
 

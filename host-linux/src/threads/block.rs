@@ -126,6 +126,13 @@ impl Block {
         self.stacks.ensure(context, &self.preparation)
     }
 
+    /// Notes that thread `number`, the owner, is dead: another one has its thread pointer.
+    #[cfg(any(feature = "mapped", all(test, target_arch = "x86_64", target_env = "gnu")))]
+    #[cfg_attr(not(feature = "mapped"), allow(dead_code, reason = "tested in any case"))]
+    pub(super) fn left_by(&self, number: u32) {
+        self.owner.left_by(number);
+    }
+
     /// Resets all that a dead thread has left, except the core's state.
     pub(super) fn reset(&self) {
         self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));

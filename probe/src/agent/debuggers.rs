@@ -16,7 +16,7 @@
 
 use super::process::{self, Muted, Reporter};
 use super::trial::{self, Execution};
-use super::{hooks, places, plant};
+use super::{places, plant};
 use crate::wire::{Meta, Region};
 use probe_core::AnyProbe;
 use probe_core::handler::Flow;
@@ -80,7 +80,7 @@ extern "C" fn trace_me() -> c_long {
         }
         trial::ask_to_be_traced()
     };
-    asked.map_or_else(hooks::failed, |()| 0)
+    asked.map_or_else(process::failed, |()| 0)
 }
 
 /// Whether the parent is `probe` itself.
@@ -153,7 +153,7 @@ fn execute(number: c_long, arguments: [usize; 5]) -> c_long {
     let execution = Execution { number, arguments };
     // Where it fails the child goes on: perhaps it tries another one.
     if let Err(errno) = execution.would_run().and_then(|()| trial::ask_to_be_traced()) {
-        return hooks::failed(errno);
+        return process::failed(errno);
     }
     execution.run();
     // What the trial could not tell. A breakpoint would stop this process, and with it its parent, for good.

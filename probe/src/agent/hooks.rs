@@ -17,6 +17,7 @@
 //!   `sigprocmask` and `pthread_sigmask` never block the signals of a hit.
 
 use super::environment::Inherited;
+use super::process::failed;
 use super::runner::{self, Execution};
 use super::{masks, plant, process};
 use probe_host_linux::signals::{self, NEVER_BLOCKED, OWNED, program_action};
@@ -102,15 +103,6 @@ macro_rules! next {
         // SAFETY: the caller of the interposed function keeps the promises of the real one.
         unsafe { function($($argument),*) }
     }};
-}
-
-/// What a function of libc returns that has failed.
-pub(super) fn failed(errno: c_int) -> c_long {
-    // SAFETY: has no preconditions.
-    let own = unsafe { libc::__errno_location() };
-    // SAFETY: the calling thread's own.
-    unsafe { *own = errno };
-    -1
 }
 
 fn is_active() -> bool {

@@ -21,6 +21,7 @@ use crate::wire::Meta;
 use probe_core::handler::Flow;
 use probe_core::{AnyProbe, Place};
 use probe_host_linux::{Hit, Indirect, Kprobe, Native, guard, probes};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 /// A definition that names an object.
@@ -83,8 +84,24 @@ pub(super) fn start(agent: &'static Agent, definitions: Vec<Definition>, numbers
     let _ = LATER.set(Later { agent, definitions, waiting, state: State::find() });
 }
 
+/// How many threads are planting: they hold locks.
+static PLANTING: AtomicU32 = AtomicU32::new(0);
+
+/// Whether a thread is planting probes in what it has loaded.
+#[cfg(feature = "mapped")]
+pub(super) fn is_planting() -> bool {
+    PLANTING.load(Ordering::Relaxed) != 0
+}
+
 /// What the loader calls in place of its empty function.
 extern "C" fn rendezvous() {
+    PLANTING.fetch_add(1, Ordering::Relaxed);
+    see_to_changes();
+    PLANTING.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Objects have come or gone, or are about to.
+fn see_to_changes() {
     let Some(later) = LATER.get() else { return };
     // While objects come or go the list may name some that are not mapped yet, or no longer.
     if later.state.as_ref().is_some_and(|state| !state.is_consistent()) {

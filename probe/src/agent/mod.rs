@@ -15,26 +15,37 @@
 //! [`lent`] children in their parent's memory · [`exec`] programs executed in place · [`debuggers`] children
 //! that ask to be debugged · [`trial`] the outcome of a system call, known before it is made · [`masks`]
 //! functions that must not be probed · [`environment`] our variables there · [`quiet`] the destructors of
-//! objects that only the agent uses · [`runner`] programs under an emulator · [`alloc`] memory.
+//! objects that only the agent uses · [`runner`] programs under an emulator · [`alloc`] memory. For a program
+//! that is running already: `mapped` what the command runs in its threads · `bare` what stands for libc.
 
 mod alloc;
+#[cfg(feature = "mapped")]
+mod bare;
 mod clock;
 mod confined;
+#[cfg_attr(feature = "mapped", allow(dead_code, reason = "it executes no programs"))]
 mod debuggers;
 mod emit;
+#[cfg_attr(feature = "mapped", allow(dead_code, reason = "it executes no programs"))]
 mod environment;
 mod exec;
 mod fetch;
+#[cfg(not(feature = "mapped"))]
 mod hooks;
 mod later;
 mod lent;
+#[cfg(feature = "mapped")]
+mod mapped;
 mod masks;
 mod objects;
 mod places;
 mod plant;
+#[cfg_attr(feature = "mapped", allow(dead_code, reason = "it executes no programs"))]
 mod process;
+#[cfg(not(feature = "mapped"))]
 mod quiet;
 mod rule;
+#[cfg_attr(feature = "mapped", allow(dead_code, reason = "it executes no programs"))]
 mod runner;
 mod start;
 mod trial;

@@ -99,6 +99,13 @@ pub(super) fn publish_all() {
     }
 }
 
+/// How many calls were followed and have never returned: nobody knows whether they will.
+#[cfg(feature = "mapped")]
+pub(super) fn abandoned() -> u64 {
+    let batches = std::iter::successors(newest(), |batch| batch.before);
+    batches.flat_map(|batch| &batch.planted).map(|(probe, _)| probe.counters().abandoned).sum()
+}
+
 /// Asks the core about every place; what a pattern matched and cannot be probed is left out and reported.
 pub(super) fn check(
     agent: &Agent,

@@ -9,7 +9,7 @@ use super::confined;
 use crate::wire::{Meta, Owner, Region, Ring};
 use probe_host_linux::sys::{process_id, thread_id};
 use probe_host_linux::threads;
-use std::ffi::c_int;
+use std::ffi::{c_int, c_long};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
@@ -30,6 +30,21 @@ pub(super) struct Agent {
     pub(super) no_jumps: bool,
     /// Whether a thread whose ring is full waits.
     pub(super) waits: bool,
+}
+
+impl Agent {
+    /// What the command wants, in this process image.
+    pub(super) fn new(region: Region, image: u32) -> Self {
+        let flags = region.flags();
+        Self {
+            region,
+            image,
+            follow: flags.follow,
+            no_events: flags.no_events,
+            no_jumps: flags.no_jumps,
+            waits: flags.wait,
+        }
+    }
 }
 
 static AGENT: OnceLock<Agent> = OnceLock::new();
@@ -113,6 +128,15 @@ impl Drop for Errno {
         // SAFETY: as above: a pointer goes to no other thread.
         unsafe { self.at.write(self.value) };
     }
+}
+
+/// What a function of libc returns that has failed.
+pub(super) fn failed(errno: c_int) -> c_long {
+    // SAFETY: has no preconditions.
+    let own = unsafe { libc::__errno_location() };
+    // SAFETY: the calling thread's own.
+    unsafe { *own = errno };
+    -1
 }
 
 /// While it lives, this thread does the agent's own work, which is not traced. Its end brings `errno` back

@@ -12,41 +12,51 @@ use super::places::targets_of;
 use super::plant::{self, Unusable};
 use super::process::{self, Agent, Reporter};
 use super::rule::{self, Rule};
-use super::{
-    clock, confined, debuggers, environment, exec, hooks, later, lent, masks, objects, quiet, runner,
-};
+#[cfg(not(feature = "mapped"))]
+use super::{clock, environment, hooks, quiet, runner};
+use super::{confined, debuggers, exec, later, lent, masks, objects};
 use crate::def::Definition;
-use crate::wire::{Meta, Plan, Region};
+#[cfg(not(feature = "mapped"))]
+use crate::wire::Region;
+use crate::wire::{Meta, Plan};
 use probe_host_linux::{Indirect, probes};
-use std::ffi::{c_char, c_int};
+#[cfg(not(feature = "mapped"))]
+use std::ffi::c_char;
+#[cfg(not(feature = "mapped"))]
+use std::ffi::c_int;
 
+#[cfg(not(feature = "mapped"))]
 /// The linker's list of constructors: run by the dynamic linker before `main`, and by it alone.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static CONSTRUCTOR: unsafe extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = constructor;
 
+#[cfg(not(feature = "mapped"))]
 /// The list of destructors: run by `exit`.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static DESTRUCTOR: extern "C" fn() = destructor;
 
+#[cfg(not(feature = "mapped"))]
 /// The destructor that runs last: the object's own clean-up (`__cxa_finalize`) lies between the two.
 #[used]
 #[unsafe(link_section = ".fini_array.00001")]
 static LAST_DESTRUCTOR: extern "C" fn() = last_destructor;
 
 /// The exit status of a process that is ended before its `main`.
+#[cfg(not(feature = "mapped"))]
 const FAILED: c_int = 2;
 
 /// Whether a definition is an error if its object is not loaded and nothing says that it will be.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Missing {
+pub(super) enum Missing {
     /// It is an error.
     Error,
     /// They wait for it.
     LeftOut,
 }
 
+#[cfg(not(feature = "mapped"))]
 unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variables: *mut *mut c_char) {
     let _errno = process::Errno::keep();
     // SAFETY: the dynamic linker passes the program's environment.
@@ -55,8 +65,7 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
     // SAFETY: what libc's own constructor will do a moment later, with the same pointer; no other thread
     // exists.
     unsafe { environment::publish(variables) };
-    let flags = region.flags();
-    if !flags.follow {
+    if !region.flags().follow {
         // SAFETY: as above; the program has not started, so nobody else reads it.
         unsafe { environment::take_out(variables) };
     }
@@ -65,15 +74,7 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
     if debuggers::has_debugger(&region, image) {
         return;
     }
-    let agent = Agent {
-        region,
-        image,
-        follow: flags.follow,
-        no_events: flags.no_events,
-        no_jumps: flags.no_jumps,
-        waits: flags.wait,
-    };
-    let Ok(agent) = process::start(agent) else { return };
+    let Ok(agent) = process::start(Agent::new(region, image)) else { return };
     clock::start();
     confined::start();
     hooks::start();
@@ -90,16 +91,18 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
     process::unmute();
 }
 
+#[cfg(not(feature = "mapped"))]
 extern "C" fn destructor() {
     plant::publish_all();
     process::mute();
 }
 
+#[cfg(not(feature = "mapped"))]
 extern "C" fn last_destructor() {
     process::unmute();
 }
 
-fn start(agent: &'static Agent, reporter: &Reporter, missing: Missing) -> Result<(), Unusable> {
+pub(super) fn start(agent: &'static Agent, reporter: &Reporter, missing: Missing) -> Result<(), Unusable> {
     let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let started =
         Meta::Started { image: agent.image, pid: std::process::id(), program: program.display().to_string() };
@@ -146,6 +149,11 @@ fn plant_all(
         }
     }
     let guard = probe_host_linux::guard::probes();
+    if cfg!(feature = "mapped") && guard.is_empty() {
+        let sentence =
+            "its C library's system calls are not known, so that its signals cannot be seen to".into();
+        return Err(Unusable { definition: usize::MAX, span: (0, 0), sentence });
+    }
     masks::note_guard(&guard);
     plant::check(agent, reporter, &definitions, &mut targets)?;
     if targets.is_empty() && waiting.is_empty() {
@@ -191,8 +199,8 @@ fn definitions(agent: &Agent) -> Result<Vec<Definition>, String> {
     Ok(definitions)
 }
 
-/// Tells the command why, and ends the process before its `main`.
-fn fail(agent: &Agent, reporter: &Reporter, unusable: Unusable) -> ! {
+/// Tells the command why.
+pub(super) fn report(agent: &Agent, reporter: &Reporter, unusable: Unusable) {
     let Unusable { definition, span, sentence } = unusable;
     let failed = Meta::Failed {
         image: agent.image,
@@ -201,6 +209,12 @@ fn fail(agent: &Agent, reporter: &Reporter, unusable: Unusable) -> ! {
         sentence,
     };
     reporter.send(&failed);
+}
+
+/// Tells the command why, and ends the process before its `main`.
+#[cfg(not(feature = "mapped"))]
+fn fail(agent: &Agent, reporter: &Reporter, unusable: Unusable) -> ! {
+    report(agent, reporter, unusable);
     // SAFETY: ends the process; nothing of the program's has run that wants to be tidied up.
     unsafe { libc::_exit(FAILED) }
 }

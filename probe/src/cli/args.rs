@@ -104,6 +104,12 @@ pub(super) struct Trace {
     /// How events and summary are written (json: one object per line).
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(super) format: Format,
+    /// Trace the process of this number, which runs already, instead of starting a program.
+    ///
+    /// When the trace ends (Ctrl-C, --duration), the process goes on as it was. On x86-64; programs that use
+    /// glibc's shared library; without -f. See ATTACHING in probe-trace(1).
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with_all = ["program", "follow", "runner"])]
+    pub(super) pid: Option<i32>,
     /// Count and time only, without an event per hit.
     #[arg(long)]
     pub(super) no_events: bool,
@@ -113,7 +119,7 @@ pub(super) struct Trace {
     /// probe runs on the program's stack.
     #[arg(long)]
     pub(super) no_jumps: bool,
-    /// End the program with SIGTERM after this time (such as 10, 1.5s, 200ms, 2m).
+    /// End the program with SIGTERM, or the trace of --pid, after this time (such as 10, 1.5s, 200ms, 2m).
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) duration: Option<Duration>,
     /// Buffer per thread (such as 512K, 16M); see --on-full.
@@ -136,7 +142,12 @@ pub(super) struct Trace {
     #[arg(long, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
     pub(super) color: Color,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(
+        required_unless_present = "pid",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
     pub(super) program: Vec<OsString>,
 }
 

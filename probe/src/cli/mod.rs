@@ -2,6 +2,8 @@
 
 mod answers;
 mod args;
+#[cfg(has_mapped)]
+mod attach;
 mod consumer;
 mod disasm;
 mod elf;
@@ -22,6 +24,7 @@ mod open;
 #[cfg(all(test, target_pointer_width = "64"))]
 mod pages;
 mod pending;
+mod pid;
 mod program;
 mod query;
 mod status;
@@ -66,7 +69,10 @@ pub fn main() -> ExitCode {
         }
     };
     let done = match args.command {
-        args::Command::Trace(trace) => trace::run(&trace),
+        args::Command::Trace(trace) => match trace.pid {
+            Some(pid) => pid::run(&trace, pid),
+            None => trace::run(&trace),
+        },
         args::Command::List(list) => told(list::run(&list)),
         args::Command::Explain(explain) => told(explain::run(&explain)),
         args::Command::InstallDocs(install) => {

@@ -34,6 +34,7 @@ pub(super) fn sections(name: &str) -> Vec<Section> {
             ("SUMMARY", summary()),
             ("JSON", json()),
             ("HOW TRACING ENDS", ending()),
+            ("ATTACHING", attaching()),
             exit_status(),
             environment(),
             ("NOTES", notes()),
@@ -229,6 +230,20 @@ fn ending() -> Vec<Piece> {
         ),
         Text(
             "When nobody reads the events any more (probe trace … 2>&1 | head), the program gets SIGTERM, and SIGKILL if it is still there after five seconds; the command then ends by SIGPIPE. The same happens after --duration, but for SIGPIPE. When the command itself is killed (SIGKILL), the program goes on untraced.",
+        ),
+    ]
+}
+
+fn attaching() -> Vec<Piece> {
+    vec![
+        Text(
+            "With --pid the command stops all threads of a process that runs already, puts its agent into it, and lets it go on with the probes: no function of the program's is called for that, and no system call of its own is cut short. The trace ends with the process, after --duration, or by Ctrl-C (SIGINT, SIGTERM, SIGHUP, SIGQUIT). Then the process goes on as it was: its text, its mappings, its signals and its descriptors. The command's exit status is its own.",
+        ),
+        Text(
+            "It takes what a debugger takes: the same user, or root; where kernel.yama.ptrace_scope is 1 or 2, root. A process that is debugged already is refused. So are, as yet, programs without glibc's shared library (static ones, Go, musl), and return probes in programs that can throw exceptions (those that have loaded libgcc_s). Children are not traced (-f).",
+        ),
+        Text(
+            "If calls that are followed do not return within some time after the end of the trace, or a thread does not come out of the agent, the agent's memory stays in the process; the summary says so. If the command itself is killed (SIGKILL), the process goes on with the probes, untraced.",
         ),
     ]
 }

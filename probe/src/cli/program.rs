@@ -134,7 +134,7 @@ fn check_one(path: &Path) -> Result<Option<PathBuf>, Failure> {
 }
 
 /// Compares class, byte order and machine with this command's own.
-fn check_machine(path: &Path, data: &[u8]) -> Result<(), Failure> {
+pub(super) fn check_machine(path: &Path, data: &[u8]) -> Result<(), Failure> {
     let (theirs, ours) = (machine(data), own_machine());
     if theirs == ours || ours.is_none() {
         return Ok(());

@@ -13,6 +13,7 @@ use crate::AGENT;
 use crate::wire::{Flags, Layout, MapRoom, Plan, Region};
 use std::fs::File;
 use std::io::{self, BufWriter};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
@@ -40,15 +41,7 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     program::check_traceable(&path)?;
     let agent = AGENT.ok_or_else(|| failed("this `probe` was built without an agent for its own machine"))?;
     let sink = sink(args, &queries)?;
-    let config = Plan::encode_all(&plans);
-    let flags = Flags {
-        follow: args.follow,
-        no_events: args.no_events,
-        no_jumps: args.no_jumps,
-        wait: args.on_full == OnFull::Wait,
-    };
-    let layout = Layout::new(config.len(), &maps, args.buffer);
-    let (region, region_fd) = Region::create(layout, &config, flags).map_err(failed)?;
+    let (region, region_fd) = region(args, &plans, &maps)?;
     let agent_fd = launch::agent_file(agent)
         .map_err(|error| failed(format!("the agent cannot be stored in memory: {error}")))?;
     let runner = args.runner.clone().or_else(|| std::env::var_os(crate::RUNNER_VARIABLE));
@@ -73,13 +66,26 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     conclude(args, status, verdict)
 }
 
+/// The memory that is shared with the agents.
+pub(super) fn region(args: &Trace, plans: &[Plan], maps: &MapRoom) -> Result<(Region, OwnedFd), Failure> {
+    let config = Plan::encode_all(plans);
+    let flags = Flags {
+        follow: args.follow,
+        no_events: args.no_events,
+        no_jumps: args.no_jumps,
+        wait: args.on_full == OnFull::Wait,
+    };
+    let layout = Layout::new(config.len(), maps, args.buffer);
+    Region::create(layout, &config, flags).map_err(failed)
+}
+
 /// The command itself has failed.
-fn failed(sentence: impl std::fmt::Display) -> Failure {
+pub(super) fn failed(sentence: impl std::fmt::Display) -> Failure {
     Failure::new(sentence).with(Status::Failed)
 }
 
 /// Where events go.
-fn sink(args: &Trace, queries: &[Query]) -> Result<Box<dyn Sink>, Failure> {
+pub(super) fn sink(args: &Trace, queries: &[Query]) -> Result<Box<dyn Sink>, Failure> {
     let to: Box<dyn io::Write + Send> = match &args.output {
         None => Box::new(BufWriter::with_capacity(1 << 16, io::stderr())),
         Some(path) if is_stdout(path) => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
@@ -132,18 +138,26 @@ fn conclude(args: &Trace, status: ExitStatus, mut verdict: Verdict) -> Result<Ou
         )));
     }
     verdict.summary.ended = ended(status);
+    Ok(match own_status(&mut verdict) {
+        // Who reads the events has gone: as if they had been written by the program's `write`.
+        None => Outcome::Signal(libc::SIGPIPE),
+        Some(own) => outcome(status, own),
+    })
+}
+
+/// Prints the summary and returns the command's own status; `None` if nobody reads.
+pub(super) fn own_status(verdict: &mut Verdict) -> Option<Status> {
     if verdict.sink_failed.is_none() {
         verdict.sink_failed = verdict.sink.summary(&verdict.summary).err();
     }
-    match verdict.sink_failed {
-        // Who reads the events has gone: as if they had been written by the program's `write`.
-        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Outcome::Signal(libc::SIGPIPE)),
+    match &verdict.sink_failed {
+        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
         Some(error) => {
             eprintln!("probe: events could not be written: {error}");
-            Ok(outcome(status, Status::Failed))
+            Some(Status::Failed)
         }
-        None if !verdict.summary.never_planted.is_empty() => Ok(outcome(status, Status::NotPlanted)),
-        None => Ok(outcome(status, Status::Success)),
+        None if !verdict.summary.never_planted.is_empty() => Some(Status::NotPlanted),
+        None => Some(Status::Success),
     }
 }
 

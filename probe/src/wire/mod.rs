@@ -18,6 +18,7 @@ mod maps;
 mod plan;
 mod record;
 pub(crate) mod region;
+pub mod request;
 mod ring;
 mod stats;
 

@@ -1,0 +1,83 @@
+//! What the command has an agent do that it has mapped into a running program: a structure on the stack on
+//! which a stopped thread of the program runs the agent's entry.
+
+/// What is to be done, in the thread that runs it.
+pub mod what {
+    /// Start, and plant everything. Answer: 1, or 0 where the command has been told why not.
+    pub const START: u64 = 1;
+    /// Make the agent's what the program has blocked in this thread, which is [`super::Request::mask`]. Answer:
+    /// what the kernel is to block.
+    pub const ADOPT: u64 = 2;
+    /// Take everything out of the text. Answer: 1, 0 where something could not be written, or 2:
+    /// later, a thread is planting.
+    pub const DISARM: u64 = 3;
+    /// Say whether this thread is in a hit. Answer: 1 or 0.
+    pub const IS_IN_HIT: u64 = 4;
+    /// Say whether followed calls may still return. Answer: 1 or 0.
+    pub const FOLLOWS: u64 = 7;
+    /// Give this thread back what it had. Answer: what is to be blocked beside its mask.
+    pub const LEAVE_THREAD: u64 = 5;
+    /// Give the process back what it had. Answer: 1.
+    pub const LEAVE: u64 = 6;
+}
+
+/// The structure.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// One of [`what`].
+    pub what: u64,
+    /// The answer.
+    pub answer: u64,
+    /// The thread's signal mask.
+    pub mask: u64,
+    /// The address of the program's `__errno_location`, or 0.
+    pub errno_location: u64,
+    /// Where the agent keeps what it has mapped (`probe_host_linux::ledger`); written by START.
+    pub ledger: u64,
+    /// The path of the shared memory, NUL-terminated.
+    pub region: [u8; 64],
+}
+
+impl Request {
+    /// As the bytes that go to the other process.
+    pub fn to_bytes(&self) -> [u8; size_of::<Self>()] {
+        let words = [self.what, self.answer, self.mask, self.errno_location, self.ledger];
+        let mut bytes = [0; size_of::<Self>()];
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes[40..].copy_from_slice(&self.region);
+        bytes
+    }
+
+    /// From the bytes that have come back.
+    pub fn from_bytes(bytes: &[u8; size_of::<Self>()]) -> Self {
+        let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| bytes[8 * at + i]));
+        Self {
+            what: word(0),
+            answer: word(1),
+            mask: word(2),
+            errno_location: word(3),
+            ledger: word(4),
+            region: std::array::from_fn(|i| bytes[40 + i]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_arrives_as_it_was_sent() {
+        let mut region = [0; 64];
+        region[..3].copy_from_slice(b"/a\0");
+        let sent = Request { what: 1, answer: 2, mask: 3, errno_location: 4, ledger: 5, region };
+        let got = Request::from_bytes(&sent.to_bytes());
+        assert_eq!(
+            (got.what, got.answer, got.mask, got.errno_location, got.ledger, got.region),
+            (1, 2, 3, 4, 5, region)
+        );
+    }
+}

@@ -1,0 +1,302 @@
+//! `probe trace --pid`: a program that runs already is traced, and left as it was.
+#![cfg(all(target_env = "gnu", target_arch = "x86_64", target_pointer_width = "64"))]
+
+mod common;
+
+use common::{compiled, probe, scratch, started};
+use rstest::rstest;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+
+/// What each `batch` calls.
+const CALLS: u64 = 4 * 1000;
+
+/// `programs/attach.c`, running.
+struct Program {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn start() -> Self {
+        static BUILT: OnceLock<String> = OnceLock::new();
+        let path = BUILT.get_or_init(|| compiled("attach", &["-O1", "-pthread"]));
+        let mut child =
+            started(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut this = Self { child, input, output: BufReader::new(output) };
+        assert_eq!(this.line(), "ready");
+        this
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("the program says something");
+        line.trim_end().to_owned()
+    }
+
+    /// Has the program do something, and returns what it says of it.
+    fn ask(&mut self, what: &str) -> String {
+        writeln!(self.input, "{what}").expect("the program listens");
+        self.line()
+    }
+
+    /// Lets it end, as it does by itself.
+    fn end(mut self) {
+        drop(self.input);
+        assert_eq!(self.child.wait().expect("the program ends").code(), Some(0));
+    }
+
+    /// All that tracing must leave as it was.
+    fn state(&self) -> State {
+        let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.pid())).unwrap();
+        let task = format!("/proc/{}/task", self.pid());
+        let threads = fs::read_dir(task).unwrap().map(|entry| entry.unwrap().path().join("status"));
+        let signals = |text: &str| {
+            let is_signals =
+                |line: &&str| line.starts_with("Sig") && !line.starts_with("SigQ") || line.starts_with("Shd");
+            text.lines().filter(is_signals).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let files = fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap();
+        let memory = fs::File::open(format!("/proc/{}/mem", self.pid())).unwrap();
+        let maps = of("maps");
+        let text = maps.lines().filter(|line| line.contains(" r-xp ") && line.contains('/')).map(|line| {
+            let (start, rest) = line.split_once('-').unwrap();
+            let end = rest.split(' ').next().unwrap();
+            let [start, end] = [start, end].map(|address| u64::from_str_radix(address, 16).unwrap());
+            let mut bytes = vec![0; (end - start) as usize];
+            memory.read_exact_at(&mut bytes, start).unwrap();
+            (line.to_owned(), bytes)
+        });
+        State {
+            text: text.collect(),
+            signals: threads.filter_map(|path| Some(signals(&fs::read_to_string(path).ok()?))).collect(),
+            files: files.map(|file| file.unwrap().file_name().to_string_lossy().into_owned()).collect(),
+            maps,
+        }
+    }
+}
+
+/// See [`Program::state`].
+#[derive(PartialEq, Eq)]
+struct State {
+    maps: String,
+    text: BTreeMap<String, Vec<u8>>,
+    signals: Vec<Vec<String>>,
+    files: Vec<String>,
+}
+
+impl State {
+    fn assert_is(&self, before: &Self) {
+        assert_eq!(self.maps, before.maps);
+        assert_eq!(self.signals, before.signals);
+        assert_eq!(self.files, before.files);
+        assert!(self.text == before.text, "text has changed");
+    }
+}
+
+/// The command, attached to a program.
+struct Trace {
+    child: Child,
+    file: PathBuf,
+}
+
+impl Trace {
+    /// Starts it and waits until the probes are there.
+    fn attach(program: &Program, options: &[&str], probes: &[&str]) -> Self {
+        let file = scratch("attached.json");
+        let mut command = command(program.pid(), options, probes);
+        let child = command.arg("-o").arg(&file).stderr(Stdio::piped()).spawn().expect("the command runs");
+        let mut this = Self { child, file };
+        // The memory is shared while all threads are stopped; they go on when the probes are there.
+        let is_there = || {
+            let of = |file: &str| {
+                fs::read_to_string(format!("/proc/{}/{file}", program.pid())).unwrap_or_default()
+            };
+            of("maps").contains("memfd:probe-trace") && of("status").contains("\nTracerPid:\t0\n")
+        };
+        while !is_there() {
+            assert!(this.child.try_wait().unwrap().is_none(), "{}", this.said());
+            std::thread::yield_now();
+        }
+        this
+    }
+
+    fn said(&mut self) -> String {
+        let mut said = String::new();
+        let _ = std::io::Read::read_to_string(self.child.stderr.as_mut().unwrap(), &mut said);
+        said
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        // SAFETY: our own child, which has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id().cast_signed(), signal) }, 0);
+    }
+
+    /// Ends it as Ctrl-C does; returns the summary, the last line of what it has written.
+    fn detach(mut self) -> Value {
+        self.signal(libc::SIGINT);
+        let status = self.child.wait().expect("the command ends");
+        assert_eq!(status.code(), Some(0), "{}", self.said());
+        let text = fs::read_to_string(&self.file).unwrap();
+        let _ = fs::remove_file(&self.file);
+        serde_json::from_str(text.lines().last().expect("a summary")).unwrap()
+    }
+}
+
+fn command(pid: u32, options: &[&str], probes: &[&str]) -> Command {
+    let mut command = probe();
+    command.args(["trace", "--format", "json", "--pid", &pid.to_string()]).args(options);
+    probes.iter().for_each(|definition| {
+        command.args(["-p", definition]);
+    });
+    command
+}
+
+fn hits(summary: &Value, name: &str) -> u64 {
+    let rows = summary["probes"].as_array().expect("the summary has rows");
+    rows.iter().find(|row| row["event"] == name).expect("a row")["hits"].as_u64().expect("a number")
+}
+
+/// HIT_7 and CTL_7.
+#[rstest]
+#[case::by_jump(&[])]
+#[case::by_trap(&["--no-jumps"])]
+fn hit_7_every_hit_in_a_running_program_is_counted_and_nothing_is_left(#[case] options: &[&str]) {
+    let mut program = Program::start();
+    // What its libc makes at the first thread stays.
+    assert_eq!(program.ask("batch"), "0 wrong");
+    // Where the kernel has SIGTRAP blocked, a breakpoint ends the process.
+    assert_eq!(program.ask("block"), "blocked");
+    let before = program.state();
+    for _ in 0..3 {
+        let trace =
+            Trace::attach(&program, options, &["p:work work n=$arg1:s64", "r:worked work", "r:made malloc"]);
+        assert_eq!(program.ask("batch"), "0 wrong");
+        let summary = trace.detach();
+        assert_eq!((hits(&summary, "work"), hits(&summary, "worked")), (CALLS, CALLS), "{summary}");
+        assert!(summary["ended"].as_str().unwrap().contains("goes on as it was"), "{summary}");
+        program.state().assert_is(&before);
+    }
+    assert_eq!(program.ask("batch"), "0 wrong");
+    program.end();
+}
+
+/// CTL_7: threads that work, wait, block all signals, come and go.
+#[rstest]
+#[case::by_jump(&[], &["p work", "p libc:malloc"])]
+#[case::by_trap(&["--no-jumps"], &["p work", "p libc:malloc"])]
+#[case::returns(&[], &["r work", "r libc:malloc", "r libc:epoll_wait"])]
+#[case::all_of_libc(&["--no-jumps"], &["r libc:*", "p libc:*"])]
+fn ctl_7_a_program_under_load_is_attached_to_and_left_again_and_again(
+    #[case] options: &[&str],
+    #[case] probes: &[&str],
+) {
+    let mut program = Program::start();
+    assert_eq!(program.ask("load"), "loaded");
+    for _ in 0..10 {
+        let options: Vec<&str> =
+            options.iter().copied().chain(["--no-events", "--duration", "30ms"]).collect();
+        let output = command(program.pid(), &options, probes).output().expect("the command runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        assert!(said.contains("goes on"), "{said}");
+    }
+    assert_eq!(program.ask("end"), "worked");
+    program.end();
+}
+
+#[test]
+fn a_fork_of_a_traced_program_runs_on() {
+    let mut program = Program::start();
+    let trace = Trace::attach(&program, &["--no-jumps"], &["p:work work", "r libc:malloc"]);
+    assert_eq!(program.ask("fork"), "child 7");
+    let summary = trace.detach();
+    assert_eq!(hits(&summary, "work"), 0, "{summary}");
+    program.end();
+}
+
+#[test]
+fn a_program_outlives_the_command() {
+    let mut program = Program::start();
+    let mut trace =
+        Trace::attach(&program, &["--on-full", "wait", "--buffer", "4K"], &["p work", "r libc:malloc"]);
+    trace.signal(libc::SIGKILL);
+    let _ = trace.child.wait();
+    assert_eq!(program.ask("batch"), "0 wrong");
+    program.end();
+}
+
+#[test]
+fn what_is_wrong_with_a_definition_is_said_and_nothing_is_left() {
+    let mut program = Program::start();
+    let before = program.state();
+    let output = command(program.pid(), &[], &["p libc.so.6:malocc"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("did you mean `malloc`"), "{said}");
+    program.state().assert_is(&before);
+    assert_eq!(program.ask("batch"), "0 wrong");
+    program.end();
+}
+
+/// Each is refused with a status and a sentence.
+fn refused(pid: u32, status: i32, sentence: &str) {
+    let output = command(pid, &[], &["p libc:malloc"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{said}");
+    assert!(said.starts_with("probe: ") && said.contains(sentence), "{said}");
+}
+
+#[test]
+fn a_process_that_is_not_there_is_said_to_be_none() {
+    let mut ended = Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    refused(ended.id(), 127, "there is no process");
+}
+
+#[test]
+fn a_static_program_is_refused() {
+    let path = compiled("attach", &["-O1", "-pthread", "-static"]);
+    let mut child = started(&path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    refused(child.id(), 126, "static programs");
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_program_that_is_debugged_is_refused() {
+    let program = Program::start();
+    let pid = program.pid().cast_signed();
+    let nothing = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: our own child; nothing is written.
+    assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, nothing, nothing) }, 0);
+    refused(program.pid(), 126, "is debugged already");
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, pid, nothing, nothing) }, 0);
+    let mut status = 0;
+    // SAFETY: a place for the status.
+    assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) }, pid);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::ptrace(libc::PTRACE_DETACH, pid, nothing, nothing) }, 0);
+    program.end();
+}
+
+#[test]
+fn children_of_a_running_program_are_not_followed_yet() {
+    let output = probe().args(["trace", "--pid", "1", "-f", "-p", "p malloc"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
