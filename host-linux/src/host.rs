@@ -164,35 +164,47 @@ unsafe impl Host for LinuxProcess {
     const SAVE_SET: SaveSet = SaveSet::Full;
 
     fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        self.text.store_waiting_at(at.as_usize(), out.len());
         memory::read_some(at.as_usize(), out)
     }
 
     unsafe fn write_text(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
-        if objects::is_gone(at.as_usize()) {
-            return Err(TextError::Unmapped(at));
-        }
         // SAFETY: the caller's promise.
-        unsafe { self.text.write(at, bytes) }
+        unsafe { self.text.write_text(at, bytes) }
+    }
+
+    fn begin_writes(&self) {
+        self.text.begin_stretch();
+    }
+
+    fn end_writes(&self) {
+        self.text.end_stretch();
     }
 
     fn sync_cores(&self) {
+        self.text.store_waiting();
         sync::cores();
     }
 
+    // What runs the program's functions stores first: text and points agree there.
     fn alloc_exec(&self, len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option<CodeAddr> {
+        self.text.store_waiting();
         exec::alloc(len_bytes, near)
     }
 
     unsafe fn free_exec(&self, at: CodeAddr, len_bytes: usize) {
+        self.text.store_waiting();
         // SAFETY: the caller's promise.
         unsafe { sys::unmap(at.as_usize(), len_bytes) };
     }
 
     fn stubs_added(&self, chunk: CodeAddr, len_bytes: usize, table: usize) {
+        self.text.store_waiting();
         unwind::add(chunk, len_bytes, table);
     }
 
     fn stubs_removed(&self, chunk: CodeAddr) {
+        self.text.store_waiting();
         unwind::remove(chunk);
     }
 
@@ -296,10 +308,12 @@ unsafe impl Host for LinuxProcess {
     }
 
     fn relax(&self) {
+        self.text.store_waiting();
         std::thread::yield_now();
     }
 
     fn notice(&self, notice: Notice) {
+        self.text.store_waiting();
         match notice {
             Notice::StuckBreakpoint(at) => {
                 self.log(&format!("probes: the breakpoint at {at} could not be removed; it stays armed"));

@@ -70,7 +70,8 @@ pub use memory::ProcessMemory;
 pub use memory::set_argument;
 pub use probe_core;
 pub use process::{
-    Indirect, LinuxProcess, StartError, close_descriptor, objects_changed, probes, set_log, start,
+    Indirect, LinuxProcess, StartError, close_descriptor, objects_changed, probes, set_log,
+    spare_system_calls, start,
 };
 pub use text::TextAccess;
 pub use threads::{is_guest, thread_started};

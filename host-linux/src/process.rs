@@ -5,7 +5,7 @@ pub use crate::host::{Indirect, LinuxProcess};
 use crate::host::PROBES;
 use crate::symbols::objects;
 use crate::text::TextAccess;
-use crate::{clock, lock, signals, sync, threads, unwind, watch};
+use crate::{clock, lock, signals, sync, sys, threads, unwind, watch};
 use core::ffi::c_int;
 use core::fmt;
 use probe_core::error::TextError;
@@ -48,6 +48,12 @@ pub fn start() -> Result<&'static Probes<LinuxProcess>, StartError> {
     static STARTED: OnceLock<Result<(), StartError>> = OnceLock::new();
     (*STARTED.get_or_init(start_once))?;
     Ok(&PROBES)
+}
+
+/// Lets no system call be made any more that only saves time (`unshare`, by which the kernel tells whether
+/// another thread runs). For programs that a filter of system calls may be in force in from their start.
+pub fn spare_system_calls() {
+    sys::spare();
 }
 
 /// Sends messages about probes to `log` instead of standard error. Called before [`start`], it also gets the

@@ -42,6 +42,19 @@ pub(crate) fn is_confined() -> bool {
     IS_CONFINED.load(Ordering::Relaxed)
 }
 
+/// Whether system calls are made that only save time.
+static MAY_ASK: AtomicBool = AtomicBool::new(true);
+
+/// Lets no system call be made any more that only saves time.
+pub(crate) fn spare() {
+    MAY_ASK.store(false, Ordering::Relaxed);
+}
+
+/// Whether system calls may be made that only save time.
+pub(crate) fn may_ask() -> bool {
+    MAY_ASK.load(Ordering::Relaxed) && !is_confined()
+}
+
 /// The address of something that a system call reads.
 fn from<T>(what: Option<&T>) -> usize {
     what.map_or(0, |what| core::ptr::from_ref(what).expose_provenance())

@@ -8,16 +8,24 @@
 //! The descriptor stays open, out of the program's way (above number 500 where the limit allows), closed on
 //! exec, until somebody closes it ([`crate::close_descriptor`]). The program may close it, too, and give its
 //! number to another file (a daemon that closes everything), and in a fork's child it names the parent's
-//! memory. So it is checked before every write: same process, same file.
+//! memory. So it is checked before every write, or every few: same process, same file.
+//!
+//! Many writes one after the other are a stretch (`stretch`).
+
+mod run;
+mod stretch;
 
 use crate::arch::{Native, RETURN_ONE, RETURN_TWO, function_entry};
-use crate::lock::Lock;
+use crate::lock::{Lock, Quiet};
+use crate::symbols::objects;
 use crate::{memory, sys};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 use probe_core::CodeAddr;
 use probe_core::arch::NativeArch;
 use probe_core::error::TextError;
+use run::Runs;
+use stretch::{Look, Stretch};
 
 /// Whether the self-test has found an emulator, or no `/proc`. Fit for handlers.
 static IS_UNPROTECTING: AtomicBool = AtomicBool::new(false);
@@ -43,11 +51,16 @@ pub enum TextAccess {
 /// The one writer of text.
 pub(crate) struct TextWriter {
     state: Lock<State>,
+    /// Whether a stretch has begun. Only who has the registry's lock begins one, and writes.
+    is_in_stretch: AtomicBool,
+    /// Whether something waits to be stored. Then no other thread runs that could see it.
+    is_waiting: AtomicBool,
 }
 
 struct State {
     access: TextAccess,
     file: Option<MemFile>,
+    stretch: Stretch,
 }
 
 /// The open `/proc/self/mem`, and how to know it again.
@@ -61,7 +74,12 @@ struct MemFile {
 impl TextWriter {
     /// A writer that has not been tested yet.
     pub(crate) const fn new() -> Self {
-        Self { state: Lock::new(State { access: TextAccess::Alias, file: None }) }
+        let state = State { access: TextAccess::Alias, file: None, stretch: Stretch::none() };
+        Self {
+            state: Lock::new(state),
+            is_in_stretch: AtomicBool::new(false),
+            is_waiting: AtomicBool::new(false),
+        }
     }
 
     /// Runs the self-test: patches a function of our own that has run before, and looks whether it has
@@ -117,17 +135,91 @@ impl TextWriter {
     /// # Safety
     /// See [`probe_core::host::Host::write_text`].
     pub(crate) unsafe fn write(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
-        let mut state = self.state.lock();
-        match state.access {
+        // SAFETY: the caller's promise.
+        unsafe { self.state.lock().write(at, bytes) }
+    }
+
+    /// What [`Self::write`] does, in a stretch if one has begun: there the bytes may wait to be stored with
+    /// their neighbours. Not where an object has gone.
+    ///
+    /// # Errors
+    /// Nothing was written.
+    ///
+    /// # Safety
+    /// As for [`Self::write`]; under the registry's lock.
+    pub(crate) unsafe fn write_text(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
+        if !self.is_in_stretch.load(Ordering::Relaxed) {
+            if objects::is_gone(at.as_usize()) {
+                return Err(TextError::Unmapped(at));
+            }
             // SAFETY: the caller's promise.
-            TextAccess::Alias => unsafe { state.write_alias(at, bytes) }?,
-            // SAFETY: the caller's promise.
-            TextAccess::Unprotect => unsafe { write_unprotected(at, bytes) }?,
+            return unsafe { self.write(at, bytes) };
+        }
+        let mut state = self.state.lock_in_quiet();
+        if state.stretch.runs.add(at.as_usize(), bytes) {
+            self.is_waiting.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
+        state.with_runs(|runs, store| runs.make_room(at.as_usize(), bytes.len(), store));
+        if state.stretch.wants_look() {
+            let asks = state.stretch.wants_to_know_company();
+            // Not under this lock: it takes others.
+            drop(state);
+            let look = Look::take(asks);
+            state = self.state.lock_in_quiet();
+            state.stretch.looked(look);
+            state.drop_file_of_others();
+        }
+        if state.stretch.is_gone(at.as_usize()) {
+            return Err(TextError::Unmapped(at));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { state.write(at, bytes) }?;
+        state.stretch.count();
+        // What was written shows that more can be written to this block.
+        if state.stretch.is_alone() && state.access == TextAccess::Alias {
+            state.stretch.runs.begin(at.as_usize(), bytes);
+        }
+        Ok(())
+    }
+
+    /// Begins a stretch of writes, or one within another. Under the registry's lock.
+    pub(crate) fn begin_stretch(&self) {
+        let quiet = Quiet::begin();
+        self.state.lock_in_quiet().stretch.begin(quiet);
+        self.is_in_stretch.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends what [`Self::begin_stretch`] began.
+    pub(crate) fn end_stretch(&self) {
+        let mut state = self.state.lock_in_quiet();
+        let quiet = state.stretch.end();
+        if quiet.is_some() {
+            state.store_runs();
+            self.is_waiting.store(false, Ordering::Relaxed);
+            self.is_in_stretch.store(false, Ordering::Relaxed);
         }
         drop(state);
-        // SAFETY: the range was just written, so it is mapped; text is readable.
-        unsafe { Native::publish(at, bytes.len()) };
-        Ok(())
+        drop(quiet);
+    }
+
+    /// Stores what waits.
+    #[inline]
+    pub(crate) fn store_waiting(&self) {
+        if self.is_waiting.load(Ordering::Relaxed) {
+            self.state.lock_in_quiet().store_runs();
+            self.is_waiting.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Stores what waits, if some of it lies among these bytes.
+    #[inline]
+    pub(crate) fn store_waiting_at(&self, at: usize, len_bytes: usize) {
+        if self.is_waiting.load(Ordering::Relaxed)
+            && self.state.lock_in_quiet().stretch.runs.meets(at, len_bytes)
+        {
+            self.store_waiting();
+        }
     }
 
     /// Closes the descriptor; the next write opens it again.
@@ -153,6 +245,40 @@ impl TextWriter {
 impl State {
     /// # Safety
     /// As for [`TextWriter::write`].
+    unsafe fn write(&mut self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
+        match self.access {
+            // SAFETY: the caller's promise.
+            TextAccess::Alias => unsafe { self.write_alias(at, bytes) }?,
+            // SAFETY: the caller's promise.
+            TextAccess::Unprotect => unsafe { write_unprotected(at, bytes) }?,
+        }
+        // SAFETY: the range was just written, so it is mapped; text is readable.
+        unsafe { Native::publish(at, bytes.len()) };
+        Ok(())
+    }
+
+    /// Stores all runs that wait, and ends them.
+    fn store_runs(&mut self) {
+        self.with_runs(Runs::end);
+    }
+
+    /// Calls `change` with the runs and with what stores one. Its block was written to when it began, and
+    /// nobody else has run since: that cannot fail.
+    fn with_runs(&mut self, change: impl FnOnce(&mut Runs, &mut dyn FnMut(usize, &[u8]))) {
+        let file = self.file;
+        change(&mut self.stretch.runs, &mut |at, bytes| {
+            let Some(file) = file else { return };
+            // SAFETY: `TextWriter::write_text` was given these bytes to write, but for those between, which
+            // become what they are.
+            let stored = unsafe { sys::write_at(file.descriptor, bytes, at) };
+            debug_assert_eq!(stored, Ok(bytes.len()), "text that could be written cannot any more");
+            // SAFETY: the range was just written, so it is mapped; text is readable.
+            unsafe { Native::publish(CodeAddr::new(at), bytes.len()) };
+        });
+    }
+
+    /// # Safety
+    /// As for [`TextWriter::write`].
     unsafe fn write_alias(&mut self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
         let denied = |errno| match errno {
             libc::EIO | libc::EFAULT => TextError::Unmapped(at),
@@ -169,13 +295,21 @@ impl State {
 
     /// The descriptor, if it still is what we opened; else a new one.
     fn file(&mut self) -> Result<MemFile, c_int> {
-        if let Some(file) = self.file.filter(MemFile::is_ours) {
+        // In a stretch it was looked at a moment ago.
+        if let Some(file) = self.file.filter(|file| self.stretch.is_begun() || file.is_ours()) {
             return Ok(file);
         }
         self.close();
         let file = MemFile::open()?;
         self.file = Some(file);
         Ok(file)
+    }
+
+    /// Forgets a descriptor that has become somebody else's.
+    fn drop_file_of_others(&mut self) {
+        if self.file.is_some_and(|file| !file.is_ours()) {
+            self.close();
+        }
     }
 
     /// Closes the descriptor. A descriptor inherited from a parent is ours to close only if it is still the

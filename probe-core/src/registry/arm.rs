@@ -7,6 +7,7 @@ use crate::state::host::{Host, Notice};
 use crate::state::point::{DISABLED, GONE, HAS_POST, LEAVING, LINGERS, Mode, Node, Point, TAIL_JUMPS};
 use crate::state::probes::Probes;
 use crate::state::switches::Switch;
+use crate::state::text::writing::Writing;
 use crate::state::text::{Jump, Original, Spot};
 
 /// What a user wants of a probe.
@@ -188,6 +189,7 @@ impl<H: Host> Probes<H> {
     pub(super) fn sync_all(&self, hold: &Hold) -> Result<(), TextError> {
         let mut first = self.unoptimise_where(hold, |point| !self.is_wanted(point));
         let mut has_changed = false;
+        let writing = Writing::begin(&self.host, hold);
         for point in self.places.all(hold) {
             match self.sync_point(hold, point.get()) {
                 Ok(changed) => has_changed |= changed,
@@ -199,6 +201,7 @@ impl<H: Host> Probes<H> {
                 }
             }
         }
+        drop(writing);
         if has_changed {
             self.host.sync_cores();
         }

@@ -22,6 +22,7 @@ use crate::state::owned::OwnedNode;
 use crate::state::pending::{AnyProbe, Pending};
 use crate::state::point::{HAS_JPROBE, Handlers, NO_JUMP, Node, Point, STARTING, STEPPED};
 use crate::state::probes::Probes;
+use crate::state::text::writing::Writing;
 use alloc::vec::Vec;
 
 /// A probe whose place is known.
@@ -210,6 +211,7 @@ impl<H: Host> Probes<H> {
         wanted.sort_unstable_by_key(|probe| (probe.resolved.at, probe.index));
         let mut boundaries = Boundaries::new();
         let mut failed: Option<Failed> = None;
+        let writing = Writing::begin(&self.host, books.hold);
         for probe in wanted.drain(..) {
             let index = probe.index;
             if failed.as_ref().is_some_and(|(first, _)| *first < index) {
@@ -221,6 +223,7 @@ impl<H: Host> Probes<H> {
                 Err(error) => failed = Some((index, error)),
             }
         }
+        drop(writing);
         wanted.append(&mut refused);
         if let Some(failed) = failed {
             prepared.into_iter().for_each(|prepared| prepared.give_up(books));
@@ -388,12 +391,14 @@ impl<H: Host> Probes<H> {
             self.quiesce();
             self.mark_stepped(hold);
         }
+        let writing = Writing::begin(&self.host, hold);
         let result = published
             .iter()
             .filter(|Published(probe)| probe.origin == Origin::New || !probe.point.is(STEPPED))
             .try_for_each(|Published(probe)| {
                 self.let_tail_jump(&probe.point).map_err(|error| (probe.index, error.into()))
             });
+        drop(writing);
         if has_old {
             self.clear_stepped(hold);
         }
@@ -406,12 +411,14 @@ impl<H: Host> Probes<H> {
     /// Breakpoints.
     fn arm_all(&self, hold: &Hold, published: &[Published<'_, H::Arch>]) -> Result<(), Failed> {
         let mut has_changed = false;
+        let writing = Writing::begin(&self.host, hold);
         for Published(probe) in published {
             match self.sync_point(hold, probe.point.get()) {
                 Ok(changed) => has_changed |= changed,
                 Err(error) => return Err((probe.index, error.into())),
             }
         }
+        drop(writing);
         if has_changed {
             self.host.sync_cores();
         }

@@ -13,6 +13,7 @@ use crate::state::locked::OpenBooks;
 use crate::state::point::Point;
 use crate::state::probes::Probes;
 use crate::state::slots::{CHUNK_LEN, chunk_base};
+use crate::state::text::writing::Writing;
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
 use alloc::vec::Vec;
 use core::ptr;
@@ -63,6 +64,7 @@ impl<H: Host> Probes<H> {
         points: &mut [&Point<H::Arch>],
     ) {
         points.sort_unstable_by_key(|point| point.place);
+        let _writing = Writing::begin(&self.host, books.hold);
         for point in points {
             // A point that cannot have one keeps its breakpoint.
             let _ = self.detour_for(books, plans, point);

@@ -15,6 +15,7 @@ use crate::state::point::{
 };
 use crate::state::probes::Probes;
 use crate::state::slots::{CHUNK_LEN, SlotChunk};
+use crate::state::text::writing::Writing;
 use crate::sync::Relaxed;
 use crate::table::RetiredArray;
 use alloc::vec::Vec;
@@ -75,15 +76,19 @@ impl<H: Host> Probes<H> {
         self.settle_locked(&mut books);
         nodes.iter().flatten().for_each(|node| node.leave());
         self.unoptimise_leaving(books.hold(), nodes);
+        let mut writing = Some(Writing::begin(&self.host, books.hold()));
         for node in nodes.iter_mut() {
             if let Some(Err(error)) = node.as_ref().map(|node| self.disarm_leaving(books.hold(), node))
                 && let Some(node) = node.take()
             {
+                // The caller's code runs the program's functions.
+                drop(writing.take());
                 // Its breakpoint keeps it: only disarmed nodes are retired below.
                 node.clear(LEAVING);
                 kept(node, RemoveError::Text(error));
             }
         }
+        drop(writing);
         self.retire(&mut books, nodes);
     }
 

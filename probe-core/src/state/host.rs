@@ -152,6 +152,19 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// The caller owns the range (a slot) or replaces an instruction by a breakpoint or back (text).
     unsafe fn write_text(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError>;
 
+    /// A stretch of writes begins: until [`Host::end_writes`] on this context nobody else calls
+    /// [`Host::write_text`]. What a write needs can be made ready once for all of them. Nests.
+    ///
+    /// A write may also be put off, to the end of the stretch at the latest, if no other context runs until
+    /// then, and if it will not fail. [`Host::read_text`] and [`Host::sync_cores`] come after what was put
+    /// off, and so does code of the program that the host calls meanwhile. Called under the registry's lock.
+    #[inline(always)]
+    fn begin_writes(&self) {}
+
+    /// Ends what [`Host::begin_writes`] began.
+    #[inline(always)]
+    fn end_writes(&self) {}
+
     /// Returns after every context has executed a context-synchronising event and a full memory barrier since
     /// the call (an IPI to all CPUs; `membarrier(PRIVATE_EXPEDITED_SYNC_CORE)`). Without it a core may run
     /// stale instructions, and the core's grace periods end too early.

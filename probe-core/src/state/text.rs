@@ -17,6 +17,7 @@
 //! replaced by another one, nor its detour forgotten, before [`Texts::lift`] has put the breakpoint back.
 
 pub(crate) mod word;
+pub(crate) mod writing;
 
 use crate::arch::{Arch, Jumps};
 use crate::error::TextError;
@@ -28,6 +29,7 @@ use crate::state::task::Task;
 use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, SeqCst, fence};
 use core::ptr;
 use word::{BREAKPOINT, STAGE};
+use writing::Writing;
 
 /// What stands in text at a point's place.
 pub(crate) enum Standing<H: Host> {
@@ -254,6 +256,7 @@ impl<A: Arch> Texts<A> {
         if jumps.is_empty() {
             return Ok(());
         }
+        let _writing = Writing::begin(host, hold);
         let mut result = self.changing(host, || {
             let mut result = Ok(());
             for (Breakpoint(point), detour) in jumps {
@@ -315,6 +318,10 @@ impl<A: Arch> Texts<A> {
         hold: &Hold,
         jumps: &[Jump<'_, H>],
     ) -> Result<(), TextError> {
+        if jumps.is_empty() {
+            return Ok(());
+        }
+        let _writing = Writing::begin(host, hold);
         let mut first = Ok(());
         for Jump(point) in jumps {
             let Standing::<H>::Jump(detour, Stage::Whole) = Standing::of(point) else { continue };
@@ -325,9 +332,7 @@ impl<A: Arch> Texts<A> {
             }
             first = first.and(written);
         }
-        if !jumps.is_empty() {
-            host.sync_cores();
-        }
+        host.sync_cores();
         first.and(self.lift_from_tails(host, hold, jumps.iter().map(|Jump(point)| *point)))
     }
 

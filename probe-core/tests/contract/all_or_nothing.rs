@@ -190,3 +190,27 @@ fn reg_12_a_batch_costs_as_many_syncs_as_one_probe() {
     assert_eq!((registered, removed), (1, 2));
     assert_eq!(syncs(100), (registered, removed));
 }
+
+/// What a host makes ready for a stretch of writes it makes ready once for a batch.
+#[test]
+fn reg_12_a_batch_is_written_in_as_many_stretches_as_one_probe() {
+    let stretches = |count: usize| {
+        let world = World::new();
+        world.probes.jumps().set_automatic(true.into());
+        for index in 0..count {
+            optimise::plus_six(world, &format!("f{index}"));
+        }
+        let so_far = || (world.host().stretches.load(SeqCst), world.host().writes.load(SeqCst));
+        let probes = (0..count).map(|index| K::at(&*format!("f{index}")).pre(|_| ()));
+        let probes = world.probes.register_all(probes).unwrap();
+        assert_eq!(optimise::list(world).matches("[OPTIMIZED]").count(), count);
+        let registered = so_far();
+        world.probes.unregister_all(probes).unwrap();
+        let all = so_far();
+        assert_eq!(world.host().stretch_depth.load(SeqCst), 0);
+        // A slot, its tail, a breakpoint, a detour and the jump's parts; some of it back.
+        assert!(all.1 >= 8 * count, "{all:?}");
+        (registered.0, all.0 - registered.0)
+    };
+    assert_eq!(stretches(1), stretches(100));
+}

@@ -25,6 +25,9 @@ pub(super) fn start() {
     let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
     let is_confined = line("Seccomp:").is_some_and(|mode| mode != "0");
     IS_CONFINED.store(is_confined, Ordering::Relaxed);
+    if is_confined {
+        probe_host_linux::spare_system_calls();
+    }
     let told = line("Name:").unwrap_or_default().as_bytes();
     let name =
         if is_confined { std::array::from_fn(|at| told.get(at).copied().unwrap_or(0)) } else { ask_name() };

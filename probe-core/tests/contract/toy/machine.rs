@@ -108,6 +108,12 @@ pub struct ToyHost {
     /// Writes of text and slots so far.
     pub writes: AtomicUsize,
     pub syncs: AtomicUsize,
+    /// Stretches of writes so far, those within others left out; and how many are begun.
+    pub stretches: AtomicUsize,
+    pub stretch_depth: AtomicUsize,
+    /// Whether writes are put off to the end of a stretch: for tests with one context.
+    pub puts_off: AtomicBool,
+    pub put_off: Mutex<Vec<(usize, Vec<u8>)>>,
     /// The number of the write that fails, counted down; 0: none does.
     pub failing_write: AtomicUsize,
     /// Every write from the failing one on fails.
@@ -183,6 +189,22 @@ impl ToyHost {
         self.mine()
     }
 
+    /// Stores what was put off.
+    fn store_put_off(&self) {
+        for (at, bytes) in std::mem::take(&mut *self.put_off.lock().unwrap()) {
+            self.store(at, &bytes);
+        }
+    }
+
+    fn store(&self, at: usize, bytes: &[u8]) {
+        self.touch_text([Moment::BeforeWrite, Moment::AfterWrite], || {
+            // The last byte first: what decides comes when the rest is there.
+            for (offset, byte) in bytes.iter().enumerate().rev() {
+                cell(at + offset).store(*byte, SeqCst);
+            }
+        });
+    }
+
     /// Does something to text, between the hook's two moments.
     fn touch_text<R>(&self, moments: [Moment; 2], touch: impl FnOnce() -> R) -> R {
         let mut hook = self.text_hook.lock().unwrap().take();
@@ -205,6 +227,7 @@ unsafe impl Host for ToyHost {
     const SAVE_SET: SaveSet = SaveSet::General;
 
     fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        self.store_put_off();
         let at = at.as_usize();
         if (at >= self.memory.arena && at < self.memory.arena + ARENA) || is_chunk(at) {
             return self.touch_text([Moment::BeforeRead, Moment::AfterRead], || {
@@ -228,15 +251,24 @@ unsafe impl Host for ToyHost {
             }
             more => self.failing_write.store(more - 1, SeqCst),
         }
-        self.touch_text([Moment::BeforeWrite, Moment::AfterWrite], || {
-            // The last byte first: what decides comes when the rest is there.
-            for (offset, byte) in bytes.iter().enumerate().rev() {
-                cell(at.as_usize() + offset).store(*byte, SeqCst);
-            }
-        });
+        if self.stretch_depth.load(SeqCst) != 0 && self.puts_off.load(SeqCst) {
+            self.put_off.lock().unwrap().push((at.as_usize(), bytes.to_vec()));
+        } else {
+            self.store(at.as_usize(), bytes);
+        }
         Ok(())
     }
+    fn begin_writes(&self) {
+        let depth = self.stretch_depth.fetch_add(1, SeqCst);
+        self.stretches.fetch_add(usize::from(depth == 0), SeqCst);
+    }
+    fn end_writes(&self) {
+        if self.stretch_depth.fetch_sub(1, SeqCst) == 1 {
+            self.store_put_off();
+        }
+    }
     fn sync_cores(&self) {
+        self.store_put_off();
         drop(self.in_flight.write().unwrap());
         self.syncs.fetch_add(1, SeqCst);
         membarrier();
