@@ -52,6 +52,17 @@ impl Program {
         self.line()
     }
 
+    /// What a file of it in `/proc` says.
+    fn says(&self, file: &str) -> String {
+        fs::read_to_string(format!("/proc/{}/{file}", self.pid())).unwrap_or_default()
+    }
+
+    /// The memory that it shares with commands.
+    fn regions(&self) -> Vec<String> {
+        let maps = self.says("maps");
+        maps.lines().filter(|line| line.contains("memfd:probe-trace")).map(str::to_owned).collect()
+    }
+
     /// Lets it end, as it does by itself.
     fn end(mut self) {
         drop(self.input);
@@ -60,7 +71,6 @@ impl Program {
 
     /// All that tracing must leave as it was.
     fn state(&self) -> State {
-        let of = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", self.pid())).unwrap();
         let task = format!("/proc/{}/task", self.pid());
         let threads = fs::read_dir(task).unwrap().map(|entry| entry.unwrap().path().join("status"));
         let signals = |text: &str| {
@@ -70,7 +80,7 @@ impl Program {
         };
         let files = fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap();
         let memory = fs::File::open(format!("/proc/{}/mem", self.pid())).unwrap();
-        let maps = of("maps");
+        let maps = self.says("maps");
         let text = maps.lines().filter(|line| line.contains(" r-xp ") && line.contains('/')).map(|line| {
             let (start, rest) = line.split_once('-').unwrap();
             let end = rest.split(' ').next().unwrap();
@@ -115,16 +125,14 @@ struct Trace {
 impl Trace {
     /// Starts it and waits until the probes are there.
     fn attach(program: &Program, options: &[&str], probes: &[&str]) -> Self {
-        let file = scratch("attached.json");
+        let (file, earlier) = (scratch("attached.json"), program.regions());
         let mut command = command(program.pid(), options, probes);
         let child = command.arg("-o").arg(&file).stderr(Stdio::piped()).spawn().expect("the command runs");
         let mut this = Self { child, file };
         // The memory is shared while all threads are stopped; they go on when the probes are there.
         let is_there = || {
-            let of = |file: &str| {
-                fs::read_to_string(format!("/proc/{}/{file}", program.pid())).unwrap_or_default()
-            };
-            of("maps").contains("memfd:probe-trace") && of("status").contains("\nTracerPid:\t0\n")
+            let is_stopped = !program.says("status").contains("\nTracerPid:\t0\n");
+            program.regions().iter().any(|region| !earlier.contains(region)) && !is_stopped
         };
         while !is_there() {
             assert!(this.child.try_wait().unwrap().is_none(), "{}", this.said());
@@ -230,11 +238,27 @@ fn a_fork_of_a_traced_program_runs_on() {
 #[test]
 fn a_program_outlives_the_command() {
     let mut program = Program::start();
+    assert_eq!(program.ask("batch"), "0 wrong");
+    let before = program.state();
     let mut trace =
         Trace::attach(&program, &["--on-full", "wait", "--buffer", "4K"], &["p work", "r libc:malloc"]);
     trace.signal(libc::SIGKILL);
     let _ = trace.child.wait();
     assert_eq!(program.ask("batch"), "0 wrong");
+    // The next one takes away what the first has left.
+    let trace = Trace::attach(&program, &[], &["p work", "r libc:malloc"]);
+    assert_eq!(program.ask("batch"), "0 wrong");
+    assert_eq!(hits(&trace.detach(), "work"), CALLS);
+    program.state().assert_is(&before);
+    program.end();
+}
+
+#[test]
+fn two_commands_do_not_trace_one_process() {
+    let program = Program::start();
+    let trace = Trace::attach(&program, &[], &["p work"]);
+    refused(program.pid(), 126, "is traced by `probe` already");
+    trace.detach();
     program.end();
 }
 

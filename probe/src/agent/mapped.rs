@@ -47,9 +47,8 @@ extern "C" fn run(request: *mut Request) {
         what::DISARM if super::later::is_planting() => 2,
         what::DISARM => u64::from(disarm()),
         what::IS_IN_HIT => u64::from(probe_host_linux::threads::is_in_hit()),
-        what::FOLLOWS => {
-            u64::from(super::plant::abandoned() != 0 || probe_host_linux::threads::follow_calls())
-        }
+        what::FOLLOWS if super::plant::abandoned() != 0 => 2,
+        what::FOLLOWS => u64::from(probe_host_linux::threads::follow_calls()),
         what::LEAVE_THREAD => probe_host_linux::leave_thread().bits(),
         what::LEAVE => {
             probe_host_linux::leave_actions();

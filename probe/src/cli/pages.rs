@@ -243,7 +243,7 @@ fn attaching() -> Vec<Piece> {
             "It takes what a debugger takes: the same user, or root; where kernel.yama.ptrace_scope is 1 or 2, root. A process that is debugged already is refused. So are, as yet, programs without glibc's shared library (static ones, Go, musl), and return probes in programs that can throw exceptions (those that have loaded libgcc_s). Children are not traced (-f).",
         ),
         Text(
-            "If calls that are followed do not return within some time after the end of the trace, or a thread does not come out of the agent, the agent's memory stays in the process; the summary says so. If the command itself is killed (SIGKILL), the process goes on with the probes, untraced.",
+            "If calls that are followed do not return within some time after the end of the trace, or a thread does not come out of the agent, the agent's memory stays in the process; the summary says so. If the command itself is killed (SIGKILL), the process goes on with the probes, untraced; the next trace of the same process takes them away first.",
         ),
     ]
 }

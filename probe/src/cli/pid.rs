@@ -40,7 +40,7 @@ pub(super) fn run(args: &Trace, pid: i32) -> Result<Outcome, Failure> {
     let done = AtomicBool::new(false);
     let (left, verdict) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| consumer.run(&done));
-        let what = What { agent, region: &launch::path_of(&region_fd), follows };
+        let what = What { agent, region, path: &launch::path_of(&region_fd), follows };
         let left = attach::attach(door, &what).and_then(|attached| {
             attached
                 .map(|attached| {
@@ -65,6 +65,7 @@ pub(super) fn run(args: &Trace, pid: i32) -> Result<Outcome, Failure> {
         Left::Gone => format!("(process {pid}) has ended"),
         Left::Nothing => format!("(process {pid}) goes on as it was"),
         Left::Memory(why) => format!("(process {pid}) goes on, with memory of `probe`'s: {why}"),
+        Left::Probes(why) => format!("(process {pid}) goes on with its probes: {why}"),
     };
     Ok(match trace::own_status(&mut verdict) {
         None => Outcome::Signal(libc::SIGPIPE),

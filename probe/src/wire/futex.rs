@@ -67,5 +67,11 @@ pub(super) fn mark_when_this_thread_ends(word: &'static AtomicU32) {
 /// Whether the thread that the word is about has ended, as far as the kernel has marked it.
 #[inline]
 pub(super) fn has_ended(word: &AtomicU32) -> bool {
-    word.load(Ordering::Relaxed) & OWNER_DIED != 0
+    says_ended(word.load(Ordering::Relaxed))
+}
+
+/// As [`has_ended`], of what the word is.
+#[inline]
+pub(super) fn says_ended(word: u32) -> bool {
+    word & OWNER_DIED != 0
 }

@@ -15,6 +15,7 @@
 mod futex;
 mod hostile;
 mod maps;
+mod placed;
 mod plan;
 mod record;
 pub(crate) mod region;
@@ -24,6 +25,7 @@ mod stats;
 
 pub use hostile::{LONGEST_RECORD, Progress, Reader};
 pub use maps::MapRoom;
+pub use placed::{Found, Placed};
 pub use plan::{
     COUNT_COMM, FETCH, MATCH, MOST_WORDS, MapKind, MapPlan, Pattern, Plan, Rule, Value as RuleValue,
 };

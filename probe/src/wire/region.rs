@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// "probetrc", and the version of this layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"probetr2");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"probetr3");
 /// Everything but the rings' bytes starts at a multiple of this.
 const PAGE: usize = 4096;
 
@@ -47,10 +47,13 @@ pub struct Flags {
     pub wait: bool,
 }
 
+/// The words that say where an agent lies (`super::placed`).
+pub(super) const PLACED_WORDS: usize = 6;
+
 /// The first page of a region.
 #[repr(C)]
 pub struct Header {
-    magic: u64,
+    pub(super) magic: u64,
     layout: Layout,
     /// One past the highest ring that was ever taken.
     rings_high: AtomicU32,
@@ -61,7 +64,7 @@ pub struct Header {
     no_jumps: u32,
     wait: u32,
     /// The command's process.
-    reader_process: u32,
+    pub(super) reader_process: u32,
     /// The debugger that the first program has had from its start, or 0.
     debugger: AtomicU32,
     /// The next free byte of the statistics.
@@ -72,13 +75,15 @@ pub struct Header {
     wake: AtomicU32,
     /// Whether the command sleeps.
     asleep: AtomicU32,
+    /// Where the command has mapped an agent, if it has.
+    pub(super) placed: [AtomicU64; PLACED_WORDS],
     /// A thread of the command's; the kernel marks it when that has ended.
-    reader: Line<AtomicU32>,
+    pub(super) reader: Line<AtomicU32>,
 }
 
 /// Something that has a cache line of its own.
 #[repr(C, align(64))]
-struct Line<T>(T);
+pub(super) struct Line<T>(pub(super) T);
 
 /// Why a region could not be mapped.
 #[derive(Debug)]
@@ -183,6 +188,7 @@ impl Region {
             lost: AtomicU64::new(0),
             wake: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
+            placed: [const { AtomicU64::new(0) }; PLACED_WORDS],
             reader: Line(AtomicU32::new(0)),
         };
         // SAFETY: the mapping is larger than a header, page aligned, and nobody else knows it yet.
@@ -228,7 +234,7 @@ impl Region {
         Ok(Self { base, layout })
     }
 
-    fn header(&self) -> &'static Header {
+    pub(super) fn header(&self) -> &'static Header {
         // SAFETY: mapped for good and initialised by `create`; what changes is atomic.
         unsafe { self.base.cast::<Header>().as_ref() }
     }

@@ -13,7 +13,7 @@ pub mod what {
     pub const DISARM: u64 = 3;
     /// Say whether this thread is in a hit. Answer: 1 or 0.
     pub const IS_IN_HIT: u64 = 4;
-    /// Say whether followed calls may still return. Answer: 1 or 0.
+    /// Say whether followed calls may still return. Answer: 1, 0, or 2 if nobody will ever know.
     pub const FOLLOWS: u64 = 7;
     /// Give this thread back what it had. Answer: what is to be blocked beside its mask.
     pub const LEAVE_THREAD: u64 = 5;

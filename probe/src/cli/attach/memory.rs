@@ -47,6 +47,8 @@ pub(super) struct Mapping {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) is_executable: bool,
+    /// Where it begins in its file.
+    pub(super) offset: u64,
     /// The file's path, or a name in brackets; empty where it has none.
     pub(super) name: String,
 }
@@ -65,7 +67,8 @@ pub(super) fn maps(pid: pid_t) -> io::Result<Vec<Mapping>> {
             start: usize::from_str_radix(start, 16).ok()?,
             end: usize::from_str_radix(end, 16).ok()?,
             is_executable: protection.contains('x'),
-            name: fields.nth(3).unwrap_or_default().trim_start().to_owned(),
+            offset: u64::from_str_radix(fields.next()?, 16).ok()?,
+            name: fields.nth(2).unwrap_or_default().trim_start().to_owned(),
         })
     };
     Ok(text.lines().filter_map(parse).collect())

@@ -7,6 +7,7 @@ use crate::cli::failure::Failure;
 use crate::cli::{open, program};
 use libc::pid_t;
 use object::{Object, ObjectSymbol};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// What is known of it.
@@ -85,6 +86,16 @@ impl Program {
             untraceable(format!("process {pid} has no dynamic linker that tells what is loaded: static programs cannot be attached to yet"))
         })?;
         Ok(Self { pid, system_call, errno_location, loading })
+    }
+
+    /// Where shared memory of `probe`'s is mapped: that of other traces.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub(super) fn regions(&self) -> io::Result<Vec<usize>> {
+        let maps = memory::maps(self.pid)?;
+        let is_region = |map: &&Mapping| map.name.starts_with("/memfd:probe-trace") && map.offset == 0;
+        Ok(maps.iter().filter(is_region).map(|map| map.start).collect())
     }
 
     /// Whether a thread is in the middle of loading or unloading an object.

@@ -1,0 +1,274 @@
+//! The agent in a stopped program: put there, asked, taken away.
+
+use super::failure;
+use super::image::{Image, PAGE};
+use super::memory;
+use super::program::Program;
+use super::tracee::{Entry, Tracee};
+use crate::cli::failure::Failure;
+use crate::wire::Placed;
+use crate::wire::request::{Request, what};
+use libc::{c_long, pid_t};
+use probe_host_linux::ledger;
+use std::io;
+use std::ops::Range;
+
+/// The stack on which the agent's entry runs, the request at its end.
+const STACK_LEN: usize = 1 << 20;
+
+/// How often the threads go on for a moment when they are where they must not be.
+pub(super) const TRIES: u32 = 500;
+
+/// How often for calls to return.
+const RETURNS: u32 = 100;
+
+/// Why memory stays.
+const WAITS: &str = "a thread waits in code of the agent's";
+
+/// What is left in a program that has been left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nothing.
+    Nothing,
+    /// The program has ended, or executed another one.
+    Gone,
+    /// The agent's memory, for this reason.
+    Memory(&'static str),
+    /// Probes in its text, for this reason.
+    Probes(&'static str),
+}
+
+/// An agent.
+pub(super) struct Agent {
+    pid: pid_t,
+    system_call: usize,
+    errno_location: usize,
+    /// Where it lies.
+    pub(super) placed: Placed,
+    /// Whether calls are followed: their returns lead through the agent's memory.
+    follows: bool,
+}
+
+impl Agent {
+    /// The one that lies in process `pid` there; nowhere, if it is not there yet.
+    pub(super) fn new(pid: pid_t, program: &Program, placed: Placed, follows: bool) -> Self {
+        let &Program { system_call, errno_location, .. } = program;
+        Self { pid, system_call, errno_location, placed, follows }
+    }
+
+    /// The thread that does what any thread can do: one that is in the kernel rather than in the middle of
+    /// something.
+    fn any(&self, tracee: &Tracee) -> io::Result<pid_t> {
+        tracee.threads().first().copied().ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
+    }
+
+    fn system_call(&self, tracee: &mut Tracee, number: c_long, arguments: [usize; 6]) -> io::Result<usize> {
+        let thread = self.any(tracee)?;
+        tracee.system_call(thread, self.system_call, number, arguments)
+    }
+
+    fn map(&self, tracee: &mut Tracee, len: usize) -> io::Result<Range<usize>> {
+        let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as usize;
+        let at = self.system_call(tracee, libc::SYS_mmap, [0, len, protection, flags, usize::MAX, 0])?;
+        Ok(at..at + len)
+    }
+
+    /// Maps and writes the agent, and maps a stack.
+    pub(super) fn put(&mut self, tracee: &mut Tracee, image: &Image<'_>) -> io::Result<()> {
+        self.placed.agent = self.map(tracee, image.len)?;
+        self.placed.stack = self.map(tracee, STACK_LEN)?;
+        self.placed.entry = self.placed.agent.start + image.entry;
+        for part in image.at(self.placed.agent.start).map_err(io::Error::other)? {
+            memory::write(self.pid, part.at, &part.bytes)?;
+            let (at, len) = (part.pages.start, part.pages.end - part.pages.start);
+            self.system_call(tracee, libc::SYS_mprotect, [at, len, part.protection as usize, 0, 0, 0])?;
+        }
+        Ok(())
+    }
+
+    /// Lets a thread run the agent's entry.
+    fn ask(&self, tracee: &mut Tracee, thread: pid_t, request: &Request) -> io::Result<Request> {
+        let argument = self.placed.stack.end - PAGE;
+        memory::write(self.pid, argument, &request.to_bytes())?;
+        tracee.run(thread, Entry { pc: self.placed.entry, sp: argument, argument })?;
+        let mut bytes = [0; size_of::<Request>()];
+        memory::read(self.pid, argument, &mut bytes)?;
+        Ok(Request::from_bytes(&bytes))
+    }
+
+    fn request(&self, what: u64, mask: u64) -> Request {
+        Request {
+            what,
+            answer: 0,
+            mask,
+            errno_location: self.errno_location as u64,
+            ledger: 0,
+            region: [0; 64],
+        }
+    }
+
+    /// Starts the agent, and has it know of each thread; `false` if it has told why it cannot.
+    pub(super) fn start(&mut self, tracee: &mut Tracee, region: &str) -> io::Result<bool> {
+        let mut request = self.request(what::START, 0);
+        let path =
+            request.region.get_mut(..region.len()).ok_or_else(|| io::Error::other("a path is too long"))?;
+        path.copy_from_slice(region.as_bytes());
+        let thread = self.any(tracee)?;
+        let told = self.ask(tracee, thread, &request)?;
+        self.placed.ledger = told.ledger as usize;
+        if told.answer != 1 {
+            return Ok(false);
+        }
+        for thread in tracee.threads() {
+            let adopted = self.ask(tracee, thread, &self.request(what::ADOPT, tracee.mask(thread)))?;
+            tracee.set_mask(thread, adopted.answer);
+        }
+        Ok(true)
+    }
+
+    /// With all threads stopped, takes away what is there.
+    pub(super) fn take_away(&self, tracee: &mut Tracee) -> Result<Left, Failure> {
+        let pid = self.pid;
+        let done = if self.placed.ledger == 0 {
+            self.unmap(tracee, Vec::new()).map(|()| Left::Nothing)
+        } else {
+            match self.leave(tracee) {
+                Ok(left) => Ok(left),
+                Err(Trouble::Failure(failure)) => return Err(failure),
+                Err(Trouble::Error(error)) => Err(error),
+            }
+        };
+        match done {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(Left::Gone),
+            done => done.map_err(|error| failure::half_way(pid, "leaving", &error)),
+        }
+    }
+
+    fn leave(&self, tracee: &mut Tracee) -> Result<Left, Trouble> {
+        let mut tries = TRIES;
+        // One that is in a hit, or that plants probes in a library that it has just loaded, has to end that.
+        loop {
+            if let Some(thread) = self.outside(tracee)? {
+                match self.ask(tracee, thread, &self.request(what::DISARM, 0))?.answer {
+                    1 => break,
+                    0 => return Ok(Left::Probes("text could not be written")),
+                    _ => {}
+                }
+            }
+            if !self.try_again(tracee, &mut tries)? {
+                return Ok(Left::Probes("no thread came out of a hit"));
+            }
+        }
+        while self.anybody_inside(tracee)? {
+            if !self.try_again(tracee, &mut tries)? {
+                return Ok(Left::Memory(WAITS));
+            }
+        }
+        let mut follows = self.follows;
+        let mut returns = RETURNS.min(tries);
+        while follows {
+            let thread = self.any(tracee)?;
+            let answer = self.ask(tracee, thread, &self.request(what::FOLLOWS, 0))?.answer;
+            follows = answer != 0;
+            if answer != 1 || !self.try_again(tracee, &mut returns)? {
+                break;
+            }
+            while self.anybody_inside(tracee)? {
+                if !self.try_again(tracee, &mut tries)? {
+                    return Ok(Left::Memory(WAITS));
+                }
+            }
+        }
+        for thread in tracee.threads() {
+            let left = self.ask(tracee, thread, &self.request(what::LEAVE_THREAD, 0))?.answer;
+            tracee.set_mask(thread, tracee.mask(thread) | left);
+        }
+        let thread = self.any(tracee)?;
+        self.ask(tracee, thread, &self.request(what::LEAVE, 0))?;
+        if follows {
+            return Ok(Left::Memory("calls that were followed may still return through it"));
+        }
+        let own = self.own_ranges()?;
+        self.unmap(tracee, own)?;
+        Ok(Left::Nothing)
+    }
+
+    /// What the agent has mapped itself.
+    fn own_ranges(&self) -> io::Result<Vec<Range<usize>>> {
+        let mut bytes = vec![0; ledger::LEN];
+        memory::read(self.pid, self.placed.ledger, &mut bytes)?;
+        Ok(ledger::of_bytes(&bytes))
+    }
+
+    /// Lets the threads go on for a moment; `false` if that has been tried often enough.
+    fn try_again(&self, tracee: &mut Tracee, tries: &mut u32) -> Result<bool, Failure> {
+        *tries = tries.saturating_sub(1);
+        if *tries == 0 {
+            return Ok(false);
+        }
+        tracee.breathe().map(|()| true)
+    }
+
+    /// Whether a thread whose program counter is `pc` executes what the agent has mapped.
+    fn executes(&self, own: &[Range<usize>], pc: usize) -> bool {
+        self.placed.agent.contains(&pc) || own.iter().any(|range| range.contains(&pc))
+    }
+
+    /// Whether a thread is in a hit, which it may be in code that it has interrupted.
+    fn is_in_hit(&self, tracee: &mut Tracee, thread: pid_t) -> io::Result<bool> {
+        Ok(self.ask(tracee, thread, &self.request(what::IS_IN_HIT, 0))?.answer != 0)
+    }
+
+    /// A thread that is neither in the agent's code nor in a hit.
+    fn outside(&self, tracee: &mut Tracee) -> io::Result<Option<pid_t>> {
+        let own = self.own_ranges()?;
+        let threads: Vec<_> = tracee.pcs().filter(|&(_, pc)| !self.executes(&own, pc)).collect();
+        for (thread, _) in threads {
+            if !self.is_in_hit(tracee, thread)? {
+                return Ok(Some(thread));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether any thread is in the agent's code, or in a hit.
+    fn anybody_inside(&self, tracee: &mut Tracee) -> io::Result<bool> {
+        let own = self.own_ranges()?;
+        if tracee.pcs().any(|(_, pc)| self.executes(&own, pc)) {
+            return Ok(true);
+        }
+        for thread in tracee.threads() {
+            if self.is_in_hit(tracee, thread)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn unmap(&self, tracee: &mut Tracee, own: Vec<Range<usize>>) -> io::Result<()> {
+        let all = own.into_iter().chain([self.placed.agent.clone(), self.placed.stack.clone()]);
+        for range in all.filter(|range| !range.is_empty()) {
+            self.system_call(tracee, libc::SYS_munmap, [range.start, range.end - range.start, 0, 0, 0, 0])?;
+        }
+        Ok(())
+    }
+}
+
+/// What may go wrong while leaving.
+enum Trouble {
+    Failure(Failure),
+    Error(io::Error),
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self::Error(error)
+    }
+}
