@@ -114,6 +114,9 @@ pub fn displace<M: Mode>(site: &Site<'_>) -> Result<Displaced, Refusal> {
 /// branch.
 #[must_use]
 pub fn branch_target<M: Mode>(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+    if !may_branch::<M>(text) {
+        return None;
+    }
     let decoded = decode_bytes::<M>(text).ok()?;
     let displacement = match decoded.plan.effect {
         Effect::Jump { displacement }
@@ -123,6 +126,23 @@ pub fn branch_target<M: Mode>(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
         _ => return None,
     };
     Some(at.wrapping_add(usize::from(decoded.len_bytes)).wrapping_offset(displacement))
+}
+
+/// Whether the opcode that `text` begins with, behind prefixes, is that of a direct branch: a walk over a
+/// function asks about every instruction.
+#[inline]
+fn may_branch<M: Mode>(text: &[u8]) -> bool {
+    let is_prefix = |byte: &&u8| match **byte {
+        0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf0 | 0xf2 | 0xf3 => true,
+        0x40..=0x4f => M::IS_LONG,
+        _ => false,
+    };
+    let prefixes = text.iter().take_while(is_prefix).count();
+    let opcode = text.get(prefixes..).unwrap_or(&[]);
+    matches!(
+        opcode,
+        [0x70..=0x7f | 0xe0..=0xe3 | 0xe8 | 0xe9 | 0xeb, ..] | [0x0f, 0x80..=0x8f, ..]
+    )
 }
 
 /// Branch predictors take branches for the same whose addresses differ only from this bit on.

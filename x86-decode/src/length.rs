@@ -8,20 +8,23 @@
 //! operand-size prefix wrongly: there the counting rule wins. In 64-bit mode the length of those is the
 //! vendor's choice (Intel ignores the prefix, AMD takes 16-bit displacements), so there is no answer.
 
+mod plain;
+
 use crate::insn::{Insn, Map, Prefixes, REX_R};
 use crate::mode::Mode;
+use plain::{is_plain, plain_len};
 
 /// The length in bytes of the instruction that `bytes` start with, or `None` where it cannot be told.
 #[must_use]
 pub fn insn_len<M: Mode>(bytes: &[u8]) -> Option<usize> {
-    valid::<M>(bytes).map(|insn| usize::from(insn.len_bytes))
+    plain_len::<M>(bytes).or_else(|| valid::<M>(bytes).map(|insn| usize::from(insn.len_bytes)))
 }
 
 /// The instruction that `bytes` start with, if its length is certain.
 #[must_use]
 pub fn valid<M: Mode>(bytes: &[u8]) -> Option<Insn> {
     let insn = Insn::parse::<M>(bytes)?;
-    if is_plain(&insn) {
+    if is_plain::<M>(&insn) {
         return Some(insn);
     }
     let counted = usize::from(insn.len_bytes);
@@ -31,29 +34,6 @@ pub fn valid<M: Mode>(bytes: &[u8]) -> Option<Insn> {
         None => is_counted_alone::<M>(&insn),
     };
     is_certain.then_some(insn)
-}
-
-/// The instructions that make up most of every function, without a prefix but REX: all their forms have been
-/// valid since the 80386, so the counting rule is enough. Nine of ten instructions then need no second
-/// answer, which speeds up a walk from a function's start. Source: SDM volume 2, appendix A, table A-2.
-fn is_plain(insn: &Insn) -> bool {
-    let is_register = insn.modrm.is_some_and(|modrm| modrm.is_register());
-    let extension = insn.modrm.map_or(0, |modrm| modrm.reg());
-    insn.map == Map::Primary
-        && insn.prefixes == Prefixes::default()
-        && match insn.opcode {
-            // ADD, OR, ADC, SBB, AND, SUB, XOR, CMP.
-            0x00..=0x3f => insn.opcode & 7 < 6,
-            // PUSH, POP, Jcc, TEST, MOV, XCHG and NOP, RET, LEAVE, CALL, JMP.
-            0x50..=0x5f | 0x68 | 0x6a | 0x70..=0x7f => true,
-            0x84 | 0x85 | 0x88..=0x8b | 0x90..=0x97 | 0xa8 | 0xa9 | 0xb0..=0xbf => true,
-            0xc3 | 0xc9 | 0xe8 | 0xe9 | 0xeb => true,
-            // Group 1; MOV of an immediate; LEA, which needs memory.
-            0x80 | 0x81 | 0x83 => true,
-            0xc6 | 0xc7 => extension == 0,
-            0x8d => !is_register,
-            _ => false,
-        }
 }
 
 /// CALL, JMP, Jcc or XBEGIN with a displacement whose size the prefix 66 may change.

@@ -13,7 +13,8 @@ use probe_core::arch::{
     Arch, DetourCalls, DetourLayout, Displaced, Jumps, MemFault, Memory, Method, Regs, Site, Text,
 };
 use probe_core::error::Refusal;
-use probe_x86_decode::{FlagBits, Mode, Plan, Registers, refusal};
+use probe_x86_decode::decode::decode_bytes;
+use probe_x86_decode::{Effect, FlagBits, Mode, Plan, ProtectedMode, Registers, refusal};
 use rstest::rstest;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -445,4 +446,30 @@ fn what_has_no_room_is_refused() {
         let filled = I386.fill_detour(&case.displaced, text, PLACE, entry, &calls(Some(POST)), &mut out);
         assert_eq!(filled.unwrap_err(), refusal::TOO_LONG, "{len} bytes");
     }
+}
+
+/// With whatever prefixes: what is decoded as a direct branch has a target, and nothing else has.
+fn targets_are_those_of_branches<M: Mode, A: Arch>() {
+    let prefixes: [&[u8]; 9] =
+        [&[], &[0x66], &[0x67], &[0xf2], &[0xf3, 0x2e], &[0x3e], &[0x48], &[0x66, 0x48], &[0x65, 0xf0]];
+    let mut branches = 0;
+    for prefix in prefixes {
+        for opcode in 0..=0xffff_u16 {
+            let bytes = [prefix, &opcode.to_le_bytes(), &[0x12; 11]].concat();
+            let is_branch = decode_bytes::<M>(&bytes).is_ok_and(|decoded| {
+                use Effect::{Branch, Call, Jump, Loop};
+                matches!(decoded.plan.effect, Jump { .. } | Branch { .. } | Call { .. } | Loop { .. })
+            });
+            assert_eq!(jumps::<A>().branch_target(&bytes, PLACE).is_some(), is_branch, "{bytes:02x?}");
+            branches += usize::from(is_branch);
+        }
+    }
+    assert!(branches > 20 * 256, "{branches}");
+}
+
+#[test]
+fn every_direct_branch_is_found() {
+    targets_are_those_of_branches::<ProtectedMode, I386>();
+    #[cfg(target_pointer_width = "64")]
+    targets_are_those_of_branches::<probe_x86_decode::LongMode, X86_64>();
 }
