@@ -62,8 +62,9 @@ pub(super) fn probes_on_functions(libc: &[&Arc<Object>], has_hidden_waits: bool)
         });
     }
     let place = |&(at, _): &(usize, _)| Place::addr(CodeAddr::new(at));
-    let explained = process::probes().explain_all(&found.iter().map(place).collect::<Vec<_>>());
-    let can_be_probed = found.iter().zip(explained).filter(|(_, explained)| explained.is_ok());
+    let wanted: Vec<_> = found.iter().map(|found| (place(found), false)).collect();
+    let checked = process::probes().check_all(&wanted);
+    let can_be_probed = found.iter().zip(checked).filter(|(_, checked)| checked.is_ok());
     can_be_probed.map(|(at, _)| Kprobe::at(place(at)).pre(at.1).into()).collect()
 }
 

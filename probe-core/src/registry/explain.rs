@@ -4,11 +4,13 @@ use super::resolve::{Boundaries, DecodedOf, Insn, Resolved};
 use crate::addr::CodeAddr;
 use crate::arch::{Displaced, Method};
 use crate::error::{Refusal, RegisterError};
+use crate::held::Hold;
 use crate::jump::{BranchTargets, post_by_jump};
 use crate::place::Place;
 use crate::state::host::Host;
 use crate::state::locked::OpenBooks;
 use crate::state::probes::Probes;
+use crate::state::text::writing::Writing;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -57,43 +59,83 @@ impl<H: Host> Probes<H> {
         if self.is_in_handler() {
             return places.iter().map(|_| Err(RegisterError::InHandler)).collect();
         }
-        let resolved: Vec<_> = places.iter().map(|place| self.resolve(place, false)).collect();
-        let mut books = self.lock();
-        let mut open = books.open();
-        let mut boundaries = Boundaries::new();
         let mut targets = BranchTargets::new();
-        let mut tried = false;
-        let mut judge = |resolved: Result<Resolved, RegisterError>| {
-            self.judge(&mut open, (&mut boundaries, &mut targets), &mut tried, resolved?)
-        };
-        let judged: Vec<_> = resolved.into_iter().map(&mut judge).collect();
-        if tried {
-            self.retire(&mut books, &mut []);
-        }
-        drop(books);
+        let judged = self.judge_all(places.iter(), |hold, resolved, decoded, insn| {
+            let jump = self.explain_jump(hold, &mut targets, &resolved);
+            Judged { resolved, decoded, insn, jump }
+        });
         let tell = |(judged, place): (Result<Judged<H>, RegisterError>, &Place)| {
             judged.map(|judged| self.tell(place, judged))
         };
         judged.into_iter().zip(places).map(tell).collect()
     }
 
+    /// Whether [`Probes::register`] would take a kprobe at each of the places or, where `true` stands beside
+    /// it, a return probe or a jprobe, and at no other place: [`Probes::explain_all`] without all else that it
+    /// tells. One answer for each place, in their order.
+    pub fn check_all(&'static self, places: &[(Place, bool)]) -> Vec<Result<(), RegisterError>> {
+        if self.is_in_handler() {
+            return places.iter().map(|_| Err(RegisterError::InHandler)).collect();
+        }
+        let judged = self.judge_all(places.iter().map(|(place, _)| place), |_, resolved, _, _| resolved.at);
+        let check = |(judged, (place, wants_entry)): (Result<CodeAddr, RegisterError>, &(Place, bool))| {
+            let at = judged?;
+            if *wants_entry { self.check_entry(place, at) } else { Ok(()) }
+        };
+        judged.into_iter().zip(places).map(check).collect()
+    }
+
+    /// Decodes what the places name, and tries for slots; `tell` makes the answers, under the lock.
+    fn judge_all<'p, R>(
+        &'static self,
+        places: impl Iterator<Item = &'p Place>,
+        mut tell: impl FnMut(&Hold, Resolved, DecodedOf<H>, Insn) -> R,
+    ) -> Vec<Result<R, RegisterError>> {
+        let resolved: Vec<_> = places.map(|place| self.resolve(place, false)).collect();
+        let mut books = self.lock();
+        let mut open = books.open();
+        let mut boundaries = Boundaries::new();
+        let mut tried = false;
+        let writing = Writing::begin(&self.host, open.hold);
+        let mut judge = |resolved: Result<Resolved, RegisterError>| {
+            let resolved = resolved?;
+            let (decoded, insn) = self.judge(&mut open, &mut boundaries, &mut tried, &resolved)?;
+            Ok(tell(open.hold, resolved, decoded, insn))
+        };
+        let judged = resolved.into_iter().map(&mut judge).collect();
+        drop(writing);
+        if tried {
+            self.retire(&mut books, &mut []);
+        }
+        judged
+    }
+
     /// Decodes, and tries for a slot.
     fn judge(
         &'static self,
         books: &mut OpenBooks<'_, H>,
-        (boundaries, targets): (&mut Boundaries, &mut BranchTargets),
+        boundaries: &mut Boundaries,
         tried: &mut bool,
-        resolved: Resolved,
-    ) -> Result<Judged<H>, RegisterError> {
-        let (decoded, insn) = self.decode(books.hold, boundaries, &resolved)?;
+        resolved: &Resolved,
+    ) -> Result<(DecodedOf<H>, Insn), RegisterError> {
+        let (decoded, insn) = self.decode(books.hold, boundaries, resolved)?;
         let is_new = self.places.at(resolved.at, books.hold).is_none();
         if decoded.method != Method::Simulate && is_new {
             *tried = true;
             let slot = self.prepare_slot(books, resolved.at, &decoded, &insn)?;
             self.slots.put::<H::Arch>(slot, books.hold);
         }
-        let jump = self.explain_jump(books.hold, targets, &resolved);
-        Ok(Judged { resolved, decoded, insn, jump })
+        Ok((decoded, insn))
+    }
+
+    /// Whether a return probe or a jprobe at `place`, where a kprobe would stand at `at`, would stand there,
+    /// too.
+    fn check_entry(&self, place: &Place, at: CodeAddr) -> Result<(), RegisterError> {
+        match self.resolve(place, true) {
+            Ok(entry) if entry.at == at => Ok(()),
+            Ok(_) => Err(RegisterError::NotEntry(at)),
+            Err(error) => Err(error),
+        }
     }
 
     fn tell(&'static self, place: &Place, judged: Judged<H>) -> Explanation {
@@ -101,11 +143,7 @@ impl<H: Host> Probes<H> {
         let jump = jump.and_then(|(displaced, neighbours)| {
             self.check_displaced(resolved.at, &displaced).and(neighbours)
         });
-        let entry = match self.resolve(place, true) {
-            Ok(entry) if entry.at == resolved.at => Ok(()),
-            Ok(_) => Err(RegisterError::NotEntry(resolved.at)),
-            Err(error) => Err(error),
-        };
+        let entry = self.check_entry(place, resolved.at);
         let mut symbol = None;
         let mut module = None;
         self.host.symbol_at(resolved.at, &mut |found| {

@@ -275,6 +275,29 @@ fn reg_9_many_places_are_explained_as_one_by_one() {
 }
 
 #[test]
+fn reg_9_what_is_checked_is_what_is_explained() {
+    let world = World::new();
+    let f = world.function("f", &[ENTRY, ADD, 0, 5, FORBIDDEN, RETURN]);
+    let places: Vec<_> =
+        (0..6).flat_map(|offset| [false, true].map(|wants_entry| (at(f, offset), wants_entry))).collect();
+    let agrees = unchanged(world, || {
+        let agrees = |(place, wants_entry): &(Place, bool), checked: &Result<(), RegisterError>| {
+            let explained = world.probes.explain(place);
+            let explained = explained.and_then(|told| if *wants_entry { told.entry } else { Ok(()) });
+            explained.map_err(|error| error.code()) == checked.clone().map_err(|error| error.code())
+        };
+        let checked = world.probes.check_all(&places);
+        let taken = checked.iter().filter(|checked| checked.is_ok()).count();
+        // The entry by both of its addresses and in both ways; RETURN for a kprobe only.
+        taken == 5
+            && checked.len() == 12
+            && places.iter().zip(&checked).all(|(place, told)| agrees(place, told))
+    });
+    assert!(agrees);
+    assert!(world.probes.check_all(&[]).is_empty());
+}
+
+#[test]
 fn reg_18_a_handler_may_disable_and_enable() {
     let world = World::new();
     let f = plus_five(world, "f");

@@ -65,8 +65,8 @@ pub(super) fn probes_on_functions() -> Vec<AnyProbe<Native>> {
             }
         });
     }
-    let explained = probes().explain_all(&places.iter().map(|&(at, _)| at.into()).collect::<Vec<_>>());
-    let can_be_probed = places.into_iter().zip(explained).filter(|(_, explained)| explained.is_ok());
+    let checked = probes().check_all(&places.iter().map(|&(at, _)| (at.into(), false)).collect::<Vec<_>>());
+    let can_be_probed = places.into_iter().zip(checked).filter(|(_, checked)| checked.is_ok());
     let probe = |at: CodeAddr, function: Function| {
         let pre = move |hit: &mut Hit<'_>| {
             hand_over(hit, function.environment());

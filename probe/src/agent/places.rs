@@ -346,6 +346,6 @@ pub(super) fn in_libc(names: &[&str]) -> Vec<CodeAddr> {
             }
         });
     }
-    let explained = probes().explain_all(&places.iter().map(|&at| at.into()).collect::<Vec<_>>());
-    places.into_iter().zip(explained).filter(|(_, explained)| explained.is_ok()).map(|(at, _)| at).collect()
+    let checked = probes().check_all(&places.iter().map(|&at| (at.into(), false)).collect::<Vec<_>>());
+    places.into_iter().zip(checked).filter(|(_, checked)| checked.is_ok()).map(|(at, _)| at).collect()
 }

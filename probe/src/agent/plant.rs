@@ -57,14 +57,19 @@ pub(super) fn group(
     own: Vec<AnyProbe<Native>>,
 ) -> Result<(), Unusable> {
     let (probes, points) = build(agent, definitions, targets)?;
-    // The agent's own come first, so that of several on one place they are hit last: they may lead the
-    // program elsewhere.
-    let own_count = own.len();
-    let probes: Vec<_> = own.into_iter().chain(probes).collect();
     // The command must know every point before its first event.
     for (target, point) in targets.iter().zip(&points) {
         announce(agent, reporter, target, point);
     }
+    // Neighbours are written together.
+    let mut wanted: Vec<_> = targets.iter().zip(probes).zip(points).collect();
+    wanted.sort_by_key(|((target, _), _)| target.at);
+    let (wanted, points): (Vec<_>, Vec<_>) = wanted.into_iter().unzip();
+    let (targets, probes): (Vec<_>, Vec<_>) = wanted.into_iter().unzip();
+    // The agent's own come first, so that of several on one place they are hit last: they may lead the
+    // program elsewhere.
+    let own_count = own.len();
+    let probes: Vec<_> = own.into_iter().chain(probes).collect();
     let planted = probe_host_linux::probes().register_all(probes).map_err(|error| {
         // A failure of the agent's own probes is no definition's fault, but has no better place.
         let target = error.index.checked_sub(own_count).and_then(|index| targets.get(index));
@@ -115,10 +120,11 @@ pub(super) fn check(
 ) -> Result<(), Unusable> {
     let mut failed = None;
     let refusals = masks::Refusals::new();
-    let places: Vec<Place> = targets.iter().map(|target| Place::addr(target.at)).collect();
-    let mut explained = probes().explain_all(&places).into_iter();
+    let is_return = |target: &Target| definitions[target.definition].is_return();
+    let place = |target: &Target| (Place::addr(target.at), is_return(target));
+    let mut checked = probes().check_all(&targets.iter().map(place).collect::<Vec<_>>()).into_iter();
     targets.retain(|target| {
-        let explained = explained.next();
+        let checked = checked.next();
         let refused = |reason: String| {
             reporter.send(&Meta::Refused {
                 image: agent.image,
@@ -127,8 +133,7 @@ pub(super) fn check(
                 reason,
             });
         };
-        let is_return = definitions[target.definition].is_return();
-        if let Some(why) = refusals.get(target.at, is_return) {
+        if let Some(why) = refusals.get(target.at, is_return(target)) {
             if target.is_one_of_many {
                 refused(why.to_owned());
             } else if failed.is_none() {
@@ -140,14 +145,7 @@ pub(super) fn check(
             }
             return false;
         }
-        let error = match explained {
-            Some(Err(error)) => error,
-            Some(Ok(told)) if is_return => match told.entry {
-                Err(error) => error,
-                Ok(()) => return true,
-            },
-            _ => return true,
-        };
+        let Some(Err(error)) = checked else { return true };
         if target.is_one_of_many {
             refused(reason(&error));
         } else if failed.is_none() {

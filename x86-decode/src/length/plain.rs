@@ -153,7 +153,7 @@ const fn operand_len(modrm: u8, sib: u8) -> usize {
     displacement + has_sib as usize
 }
 
-#[cfg(all(test, feature = "long-mode", feature = "protected-mode"))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::{LongMode, ProtectedMode};
