@@ -63,6 +63,11 @@ impl Program {
         maps.lines().filter(|line| line.contains("memfd:probe-trace")).map(str::to_owned).collect()
     }
 
+    fn signal(&self, signal: libc::c_int) {
+        // SAFETY: our own child, which has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.pid().cast_signed(), signal) }, 0);
+    }
+
     /// Lets it end, as it does by itself.
     fn end(mut self) {
         drop(self.input);
@@ -201,7 +206,7 @@ fn hit_7_every_hit_in_a_running_program_is_counted_and_nothing_is_left(#[case] o
     program.end();
 }
 
-/// CTL_7: threads that work, wait, block all signals, come and go.
+/// CTL_7: threads that work, wait, block all signals, handle signals, load libraries, come and go.
 #[rstest]
 #[case::by_jump(&[], &["p work", "p libc:malloc"])]
 #[case::by_trap(&["--no-jumps"], &["p work", "p libc:malloc"])]
@@ -222,6 +227,54 @@ fn ctl_7_a_program_under_load_is_attached_to_and_left_again_and_again(
         assert!(said.contains("goes on"), "{said}");
     }
     assert_eq!(program.ask("end"), "worked");
+    program.end();
+}
+
+/// HIT_12: a thread is stopped in a wait, and later begins one, with a mask that would make a breakpoint end
+/// the process.
+#[rstest]
+#[case("sigsuspend", 130)]
+#[case("ppoll", 271)]
+#[case("pselect", 270)]
+#[case("epoll_pwait", 281)]
+fn hit_12_a_wait_with_a_mask_of_its_own_lets_breakpoints_be(#[case] call: &str, #[case] number: u32) {
+    let mut program = Program::start();
+    let wait = |program: &mut Program| {
+        assert_eq!(program.ask(&format!("wait {call}")), "waiting");
+        while !program.says("syscall").starts_with(&format!("{number} ")) {
+            std::thread::yield_now();
+        }
+    };
+    let interrupt = |program: &mut Program| {
+        program.signal(libc::SIGUSR1);
+        assert_eq!(program.line(), "interrupted");
+    };
+    wait(&mut program);
+    let trace = Trace::attach(&program, &["--no-jumps"], &["p work"]);
+    interrupt(&mut program);
+    wait(&mut program);
+    interrupt(&mut program);
+    wait(&mut program);
+    let summary = trace.detach();
+    assert_eq!(hits(&summary, "work"), 2, "{summary}");
+    assert!(summary["ended"].as_str().unwrap().contains("goes on as it was"), "{summary}");
+    interrupt(&mut program);
+    // One that is stopped, led elsewhere and left before it is over.
+    wait(&mut program);
+    Trace::attach(&program, &["--no-jumps"], &["p work"]).detach();
+    interrupt(&mut program);
+    program.end();
+}
+
+/// HIT_12: a thread is stopped in a handler, behind which it has all signals blocked.
+#[test]
+fn hit_12_a_handler_that_was_running_gives_no_mask_back_that_ends_the_process() {
+    let mut program = Program::start();
+    assert_eq!(program.ask("handle"), "handling");
+    let trace = Trace::attach(&program, &["--no-jumps"], &["p work"]);
+    assert_eq!(program.ask("on"), "handled");
+    assert_eq!(program.ask("batch"), "0 wrong");
+    assert_eq!(hits(&trace.detach(), "work"), CALLS);
     program.end();
 }
 

@@ -16,7 +16,8 @@
 //! that ask to be debugged · [`trial`] the outcome of a system call, known before it is made · [`masks`]
 //! functions that must not be probed · [`environment`] our variables there · [`quiet`] the destructors of
 //! objects that only the agent uses · [`runner`] programs under an emulator · [`alloc`] memory. For a program
-//! that is running already: `mapped` what the command runs in its threads · `bare` what stands for libc.
+//! that is running already: `mapped` what the command runs in its threads · `bare` what stands for libc · `waits`
+//! functions that wait with a mask of their own.
 
 mod alloc;
 #[cfg(feature = "mapped")]
@@ -49,3 +50,5 @@ mod rule;
 mod runner;
 mod start;
 mod trial;
+#[cfg(feature = "mapped")]
+mod waits;

@@ -163,6 +163,8 @@ fn plant_all(
     let mut own: Vec<_> = guard.into_iter().chain(later::probe(&waiting, is_guarded)).collect();
     own.extend(lent::probes_on_makers());
     own.extend(confined::probes_on_functions());
+    #[cfg(feature = "mapped")]
+    own.extend(super::waits::probes_on_functions());
     // Programs are executed with signals blocked, where a breakpoint needs the guard.
     let on_executions = if is_guarded { exec::probes_on_functions() } else { Vec::new() };
     own.extend(debuggers::probes_on_functions(!on_executions.is_empty()));

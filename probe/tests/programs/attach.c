@@ -1,17 +1,20 @@
 /* A program that is attached to: it does what a line on its standard input says, and says when that is done. */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { THREADS = 4, CALLS = 1000 };
+enum { THREADS = 4, CALLS = 1000, BODIES = 8 };
 
 static volatile int over;
 static volatile long done;
@@ -74,9 +77,46 @@ static void *comes(void *nothing) {
     return NULL;
 }
 
+static void handler(int signal) {
+    if (work(signal) != signal * 3 + 1)
+        fail("a handler");
+}
+
+/* Waits for signals with all others blocked, those of breakpoints, too. */
+static void *suspends(void *nothing) {
+    (void)nothing;
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    sigdelset(&all, SIGUSR1);
+    struct timespec time = {0, 1000000};
+    while (!over) {
+        pthread_kill(pthread_self(), SIGUSR1);
+        sigsuspend(&all);
+        ppoll(NULL, 0, &time, &all);
+    }
+    return NULL;
+}
+
+/* Libraries that come and go. */
+static void *loads(void *nothing) {
+    (void)nothing;
+    while (!over) {
+        void *library = dlopen("libm.so.6", RTLD_NOW);
+        if (!library || dlclose(library))
+            fail("dlopen");
+        usleep(200);
+    }
+    return NULL;
+}
+
 /* Waits that a stop must not end. */
 static void *waits(void *nothing) {
     (void)nothing;
+    sigset_t timer;
+    sigemptyset(&timer);
+    sigaddset(&timer, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &timer, NULL);
     struct epoll_event event;
     int epoll = epoll_create1(0);
     while (!over) {
@@ -89,9 +129,52 @@ static void *waits(void *nothing) {
     return NULL;
 }
 
+/* Waits for SIGUSR1 with all other signals blocked, by one of the calls that can. */
+static void wait_by(const char *call) {
+    struct sigaction action = {.sa_handler = handler};
+    struct epoll_event event;
+    sigset_t all;
+    int epoll = epoll_create1(0);
+    sigaction(SIGUSR1, &action, NULL);
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, NULL);
+    sigdelset(&all, SIGUSR1);
+    puts("waiting");
+    if (!strcmp(call, "sigsuspend\n"))
+        sigsuspend(&all);
+    else if (!strcmp(call, "ppoll\n"))
+        ppoll(NULL, 0, NULL, &all);
+    else if (!strcmp(call, "pselect\n"))
+        pselect(0, NULL, NULL, NULL, NULL, &all);
+    else
+        epoll_pwait(epoll, &event, 1, -1, &all);
+    puts(errno == EINTR ? "interrupted" : strerror(errno));
+    close(epoll);
+}
+
+static void slow_handler(int signal) {
+    char line[64];
+    (void)signal;
+    puts("handling");
+    if (!fgets(line, sizeof line, stdin))
+        fail("fgets");
+}
+
+/* Is in a handler until the next line, and has all signals blocked behind it. */
+static void handle(void) {
+    struct sigaction action = {.sa_handler = slow_handler};
+    sigset_t all;
+    sigaction(SIGUSR2, &action, NULL);
+    sigfillset(&all);
+    sigdelset(&all, SIGUSR2);
+    sigprocmask(SIG_BLOCK, &all, NULL);
+    raise(SIGUSR2);
+    puts("handled");
+}
+
 int main(void) {
     char line[64];
-    pthread_t threads[6];
+    pthread_t threads[BODIES];
     setvbuf(stdout, NULL, _IOLBF, 0);
     puts("ready");
     while (fgets(line, sizeof line, stdin)) {
@@ -102,15 +185,24 @@ int main(void) {
             sigfillset(&all);
             sigprocmask(SIG_BLOCK, &all, NULL);
             puts("blocked");
+        } else if (!strncmp(line, "wait ", 5)) {
+            wait_by(line + 5);
+        } else if (!strcmp(line, "handle\n")) {
+            handle();
         } else if (!strcmp(line, "load\n")) {
-            void *(*bodies[])(void *) = {busy, busy, busy, comes, waits, waits};
-            for (int i = 0; i < 6; i++)
+            void *(*bodies[BODIES])(void *) = {busy, busy, busy, comes, waits, waits, suspends, loads};
+            struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+            struct itimerval timer = {{0, 700}, {0, 700}};
+            sigaction(SIGUSR1, &action, NULL);
+            sigaction(SIGALRM, &action, NULL);
+            setitimer(ITIMER_REAL, &timer, NULL);
+            for (int i = 0; i < BODIES; i++)
                 if (pthread_create(&threads[i], NULL, bodies[i], i == 1 ? line : NULL))
                     fail("pthread_create");
             puts("loaded");
         } else if (!strcmp(line, "end\n")) {
             over = 1;
-            for (int i = 0; i < 6; i++)
+            for (int i = 0; i < BODIES; i++)
                 pthread_join(threads[i], NULL);
             puts(done ? "worked" : "idle");
         } else if (!strcmp(line, "fork\n")) {

@@ -2,8 +2,10 @@
 
 use super::failure;
 use super::image::{Image, PAGE};
+use super::masks;
 use super::memory;
-use super::program::Program;
+use super::program::{Program, is_loading};
+use super::stacks::{self, Code};
 use super::tracee::{Entry, Tracee};
 use crate::cli::failure::Failure;
 use crate::wire::Placed;
@@ -43,6 +45,10 @@ pub(super) struct Agent {
     pid: pid_t,
     system_call: usize,
     errno_location: usize,
+    /// See [`Program::loading`].
+    loading: usize,
+    /// See [`Program::restorers`].
+    restorers: Vec<usize>,
     /// Where it lies.
     pub(super) placed: Placed,
     /// Whether calls are followed: their returns lead through the agent's memory.
@@ -52,8 +58,9 @@ pub(super) struct Agent {
 impl Agent {
     /// The one that lies in process `pid` there; nowhere, if it is not there yet.
     pub(super) fn new(pid: pid_t, program: &Program, placed: Placed, follows: bool) -> Self {
-        let &Program { system_call, errno_location, .. } = program;
-        Self { pid, system_call, errno_location, placed, follows }
+        let &Program { system_call, errno_location, loading, .. } = program;
+        let restorers = program.restorers.clone();
+        Self { pid, system_call, errno_location, loading, restorers, placed, follows }
     }
 
     /// The thread that does what any thread can do: one that is in the kernel rather than in the middle of
@@ -85,6 +92,11 @@ impl Agent {
             self.system_call(tracee, libc::SYS_mprotect, [at, len, part.protection as usize, 0, 0, 0])?;
         }
         Ok(())
+    }
+
+    /// The places for masks of waits, at the stack's far end.
+    fn places(&self) -> Range<usize> {
+        self.placed.stack.start..self.placed.stack.start + STACK_LEN / 4
     }
 
     /// Lets a thread run the agent's entry.
@@ -120,7 +132,10 @@ impl Agent {
         if told.answer != 1 {
             return Ok(false);
         }
-        for thread in tracee.threads() {
+        let (pid, maps) = (self.pid, memory::maps(self.pid)?);
+        for (thread, place) in tracee.threads().into_iter().zip(self.places().step_by(masks::PLACE_LEN)) {
+            stacks::clean(pid, tracee.sp(thread), &maps, &self.restorers)?;
+            tracee.change(thread, |regs| masks::clean(pid, regs, place))?;
             let adopted = self.ask(tracee, thread, &self.request(what::ADOPT, tracee.mask(thread)))?;
             tracee.set_mask(thread, adopted.answer);
         }
@@ -149,7 +164,9 @@ impl Agent {
         let mut tries = TRIES;
         // One that is in a hit, or that plants probes in a library that it has just loaded, has to end that.
         loop {
-            if let Some(thread) = self.outside(tracee)? {
+            // The agent looks at the loader's list.
+            let thread = if is_loading(self.pid, self.loading) { None } else { self.outside(tracee)? };
+            if let Some(thread) = thread {
                 match self.ask(tracee, thread, &self.request(what::DISARM, 0))?.answer {
                     1 => break,
                     0 => return Ok(Left::Probes("text could not be written")),
@@ -160,7 +177,8 @@ impl Agent {
                 return Ok(Left::Probes("no thread came out of a hit"));
             }
         }
-        while self.anybody_inside(tracee)? {
+        let code = self.code()?;
+        while self.anybody_inside(tracee, &code)? {
             if !self.try_again(tracee, &mut tries)? {
                 return Ok(Left::Memory(WAITS));
             }
@@ -174,13 +192,17 @@ impl Agent {
             if answer != 1 || !self.try_again(tracee, &mut returns)? {
                 break;
             }
-            while self.anybody_inside(tracee)? {
+            while self.anybody_inside(tracee, &code)? {
                 if !self.try_again(tracee, &mut tries)? {
                     return Ok(Left::Memory(WAITS));
                 }
             }
         }
+        let own = self.own_ranges()?;
+        let is_ours = |at: usize| self.places().contains(&at) || own.iter().any(|range| range.contains(&at));
         for thread in tracee.threads() {
+            let pid = self.pid;
+            tracee.change(thread, |regs| masks::give_back(pid, regs, is_ours))?;
             let left = self.ask(tracee, thread, &self.request(what::LEAVE_THREAD, 0))?.answer;
             tracee.set_mask(thread, tracee.mask(thread) | left);
         }
@@ -210,9 +232,21 @@ impl Agent {
         tracee.breathe().map(|()| true)
     }
 
-    /// Whether a thread whose program counter is `pc` executes what the agent has mapped.
-    fn executes(&self, own: &[Range<usize>], pc: usize) -> bool {
-        self.placed.agent.contains(&pc) || own.iter().any(|range| range.contains(&pc))
+    /// The agent's code as it is now.
+    fn code(&self) -> io::Result<Code> {
+        let own = self.own_ranges()?;
+        let is_own =
+            |at: usize| self.placed.agent.contains(&at) || own.iter().any(|range| range.contains(&at));
+        let maps = memory::maps(self.pid)?;
+        let ranges = maps.iter().filter(|map| map.is_executable && is_own(map.start));
+        let ranges: Vec<_> = ranges.map(|map| map.start..map.end).collect();
+        let mut restorers = self.restorers.clone();
+        for range in ranges.iter().filter(|range| self.placed.agent.contains(&range.start)) {
+            let mut bytes = vec![0; range.len()];
+            memory::read(self.pid, range.start, &mut bytes)?;
+            restorers.extend(stacks::restorers(range.start, &bytes));
+        }
+        Ok(Code { ranges, restorers })
     }
 
     /// Whether a thread is in a hit, which it may be in code that it has interrupted.
@@ -222,8 +256,8 @@ impl Agent {
 
     /// A thread that is neither in the agent's code nor in a hit.
     fn outside(&self, tracee: &mut Tracee) -> io::Result<Option<pid_t>> {
-        let own = self.own_ranges()?;
-        let threads: Vec<_> = tracee.pcs().filter(|&(_, pc)| !self.executes(&own, pc)).collect();
+        let code = self.code()?;
+        let threads: Vec<_> = tracee.pcs().filter(|&(_, pc)| !code.holds(pc)).collect();
         for (thread, _) in threads {
             if !self.is_in_hit(tracee, thread)? {
                 return Ok(Some(thread));
@@ -232,14 +266,14 @@ impl Agent {
         Ok(None)
     }
 
-    /// Whether any thread is in the agent's code, or in a hit.
-    fn anybody_inside(&self, tracee: &mut Tracee) -> io::Result<bool> {
-        let own = self.own_ranges()?;
-        if tracee.pcs().any(|(_, pc)| self.executes(&own, pc)) {
+    /// Whether any thread is in the agent's code, below it, or in a hit.
+    fn anybody_inside(&self, tracee: &mut Tracee, code: &Code) -> io::Result<bool> {
+        if tracee.pcs().any(|(_, pc)| code.holds(pc)) {
             return Ok(true);
         }
+        let maps = memory::maps(self.pid)?;
         for thread in tracee.threads() {
-            if self.is_in_hit(tracee, thread)? {
+            if code.is_below(self.pid, tracee.sp(thread), &maps) || self.is_in_hit(tracee, thread)? {
                 return Ok(true);
             }
         }

@@ -3,6 +3,7 @@
 use super::failure::{self, untraceable};
 use super::image::PAGE;
 use super::memory::{self, Mapping};
+use super::stacks;
 use crate::cli::failure::Failure;
 use crate::cli::{open, program};
 use libc::pid_t;
@@ -17,8 +18,10 @@ pub(super) struct Program {
     pub(super) system_call: usize,
     /// `__errno_location`.
     pub(super) errno_location: usize,
+    /// What signal handlers return to.
+    pub(super) restorers: Vec<usize>,
     /// Where the loader tells debuggers whether its list of objects is complete.
-    loading: usize,
+    pub(super) loading: usize,
 }
 
 /// Types of the auxiliary vector.
@@ -85,7 +88,8 @@ impl Program {
         let loading = loading(pid, &auxiliary).ok_or_else(|| {
             untraceable(format!("process {pid} has no dynamic linker that tells what is loaded: static programs cannot be attached to yet"))
         })?;
-        Ok(Self { pid, system_call, errno_location, loading })
+        let restorers = restorers(pid, &libc.name, &maps);
+        Ok(Self { pid, system_call, errno_location, restorers, loading })
     }
 
     /// Where shared memory of `probe`'s is mapped: that of other traces.
@@ -100,9 +104,14 @@ impl Program {
 
     /// Whether a thread is in the middle of loading or unloading an object.
     pub(super) fn is_loading(&self) -> bool {
-        // `RT_CONSISTENT` is 0.
-        memory::read_word(self.pid, self.loading).is_none_or(|state| state as u32 != 0)
+        is_loading(self.pid, self.loading)
     }
+}
+
+/// As [`Program::is_loading`], by the loader's word at `loading`.
+pub(super) fn is_loading(pid: pid_t, loading: usize) -> bool {
+    // `RT_CONSISTENT` is 0.
+    memory::read_word(pid, loading).is_none_or(|state| state as u32 != 0)
 }
 
 /// The first mapping of a file whose name is one that `is_wanted`.
@@ -111,6 +120,17 @@ fn mapping_of(maps: &[Mapping], is_wanted: impl Fn(&str) -> bool) -> Option<&Map
         let name = map.name.strip_suffix(" (deleted)").unwrap_or(&map.name);
         name.starts_with('/') && name.rsplit('/').next().is_some_and(&is_wanted)
     })
+}
+
+/// What handlers return to, in the text of the file `name`.
+fn restorers(pid: pid_t, name: &str, maps: &[Mapping]) -> Vec<usize> {
+    let text = maps.iter().filter(|map| map.is_executable && map.name == name);
+    text.flat_map(|map| {
+        let mut code = vec![0; map.end - map.start];
+        memory::read(pid, map.start, &mut code)
+            .map_or_else(|_| Vec::new(), |()| stacks::restorers(map.start, &code))
+    })
+    .collect()
 }
 
 /// The address of a function of an object, whose first mapping this is.

@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// How long all threads together may take to stop.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// For how long threads go on that are where they must not be.
+const BREATH: Duration = Duration::from_millis(1);
+
 /// What is waited between two looks.
 const MOMENT: Duration = Duration::from_micros(50);
 
@@ -177,11 +180,23 @@ impl Tracee {
     /// # Errors
     /// As [`Tracee::stop`].
     pub(super) fn breathe(&mut self) -> Result<(), Failure> {
+        self.send_held();
         for (&thread, known) in &mut self.threads {
             known.regs.rip = 0;
             let _ = ptrace(libc::PTRACE_CONT, thread, 0, 0);
         }
-        std::thread::sleep(Duration::from_millis(1));
+        let end = Instant::now() + BREATH;
+        while Instant::now() < end {
+            std::thread::sleep(MOMENT);
+            // A thread to which a signal has come waits for us.
+            self.threads.retain(|&thread, _| match wait(thread, Instant::now()) {
+                None => true,
+                Some(Stop::Interrupted) => ptrace(libc::PTRACE_CONT, thread, 0, 0).is_ok(),
+                Some(Stop::Signal(signal)) => ptrace(libc::PTRACE_CONT, thread, 0, signal as usize).is_ok(),
+                Some(Stop::Ending) => ptrace(libc::PTRACE_DETACH, thread, 0, 0).is_err(),
+                Some(Stop::Gone) => false,
+            });
+        }
         for &thread in self.threads.keys() {
             let _ = ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0);
         }
@@ -199,14 +214,47 @@ impl Tracee {
         }
     }
 
+    /// Sends what came while something else ran in a thread.
+    fn send_held(&mut self) {
+        for (&thread, known) in &mut self.threads {
+            for info in known.held.drain(..) {
+                let (signal, info) = (info.si_signo, &raw const info);
+                // SAFETY: a signal that was on its way to that thread, once more.
+                unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, self.pid, thread, signal, info) };
+            }
+        }
+    }
+
     /// The threads.
     pub(super) fn threads(&self) -> Vec<pid_t> {
         self.threads.keys().copied().collect()
     }
 
+    /// The stack pointer with which a thread goes on.
+    pub(super) fn sp(&self, thread: pid_t) -> usize {
+        self.threads.get(&thread).map_or(0, |known| known.regs.rsp as usize)
+    }
+
     /// Where each thread goes on.
     pub(super) fn pcs(&self) -> impl Iterator<Item = (pid_t, usize)> {
         self.threads.iter().map(|(&thread, known)| (thread, known.regs.rip as usize))
+    }
+
+    /// Changes the registers that a thread goes on with, if `change` does.
+    ///
+    /// # Errors
+    /// What `change` says.
+    pub(super) fn change(
+        &mut self,
+        thread: pid_t,
+        change: impl FnOnce(&mut libc::user_regs_struct) -> io::Result<bool>,
+    ) -> io::Result<()> {
+        if let Some(known) = self.threads.get_mut(&thread)
+            && change(&mut known.regs)?
+        {
+            ptrace(libc::PTRACE_SETREGS, thread, 0, address_of(&mut known.regs))?;
+        }
+        Ok(())
     }
 
     /// The signal mask that a thread goes on with.
@@ -327,13 +375,8 @@ impl Tracee {
 
 impl Drop for Tracee {
     fn drop(&mut self) {
-        for (&thread, known) in &self.threads {
-            for info in &known.held {
-                let signal = info.si_signo;
-                let info = std::ptr::from_ref(info);
-                // SAFETY: a signal that was on its way to that thread, once more.
-                unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, self.pid, thread, signal, info) };
-            }
+        self.send_held();
+        for &thread in self.threads.keys() {
             let _ = ptrace(libc::PTRACE_DETACH, thread, 0, 0);
         }
     }
