@@ -8,7 +8,7 @@ use crate::memory::{CONTEXT, Memory, STACK, STACK_LEN, value_address};
 use crate::step::{Op, Step};
 
 /// What one run works on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Machine<'a, H = NoHelpers> {
     /// What r1 points to; it can be read.
     pub context: &'a [u8],
@@ -23,6 +23,14 @@ pub struct Machine<'a, H = NoHelpers> {
     pub budget: u32,
 }
 
+impl<H> Clone for Machine<'_, H> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<H> Copy for Machine<'_, H> {}
+
 /// Registers: sixteen, more than the eleven in use, so that no index of four bits is outside.
 type Registers = [u64; 16];
 
@@ -34,12 +42,13 @@ impl Program {
     #[inline]
     pub fn run<H: Helpers>(&self, machine: &Machine<'_, H>) -> Result<u64, Fault> {
         // To clear the stack costs more than most programs.
-        if self.uses_stack { self.run_with_stack(machine) } else { self.execute(machine, &mut []) }
+        if self.uses_stack { self.run_with_stack(*machine) } else { self.execute(machine, &mut []) }
     }
 
+    /// By value: what is passed by reference has to lie in memory, for the other way, too.
     #[inline(never)]
-    fn run_with_stack<H: Helpers>(&self, machine: &Machine<'_, H>) -> Result<u64, Fault> {
-        self.execute(machine, &mut [0; STACK_LEN])
+    fn run_with_stack<H: Helpers>(&self, machine: Machine<'_, H>) -> Result<u64, Fault> {
+        self.execute(&machine, &mut [0; STACK_LEN])
     }
 
     #[inline(always)]
@@ -58,6 +67,7 @@ impl Program {
                 Ok(Next::Skip) => pc += 2,
                 Ok(Next::At(target)) => pc = target as usize,
                 Ok(Next::Exit) => return Ok(regs[0]),
+                Ok(Next::Return(result)) => return Ok(result),
                 Err(cause) => return Err(Fault { pc, cause }),
             }
         }
@@ -72,6 +82,8 @@ enum Next {
     Skip,
     At(u32),
     Exit,
+    /// With this result.
+    Return(u64),
 }
 
 /// Executes one step: a table, an arm for each operation.
@@ -210,6 +222,7 @@ fn step_once<H: Helpers>(
             return Ok(Next::Following);
         }
         Op::Exit => return Ok(Next::Exit),
+        Op::Return => return Ok(Next::Return(step.imm)),
         Op::Hole => return Err(Cause::NoInstruction),
     };
     Ok(Next::Following)

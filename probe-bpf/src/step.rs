@@ -30,5 +30,5 @@ pub(crate) enum Op {
     Load8, Load16, Load32, Load64, LoadSx8, LoadSx16, LoadSx32,
     Store8, Store16, Store32, Store64,
     Atomic32, Atomic64,
-    Wide, Call, Exit, Hole,
+    Wide, Call, Exit, Return, Hole,
 }

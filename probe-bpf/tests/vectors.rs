@@ -1,7 +1,9 @@
 //! Each row of `tests/vectors/ebpf.txt`: its text, and what it does, executed on the stack and in a map.
 
-use probe_bpf::asm::{alu64_k, alu64_x, atomic, exit, load, load_imm64, load_map_value, store, store_k};
-use probe_bpf::insn::{alu, size};
+use probe_bpf::asm::{
+    alu64_k, alu64_x, atomic, exit, jump_k, load, load_imm64, load_map_value, store, store_k,
+};
+use probe_bpf::insn::{alu, jmp, size};
 use probe_bpf::map::Array;
 use probe_bpf::{Insn, Machine, Map, NoHelpers, Program};
 
@@ -103,4 +105,16 @@ fn an_atomic_operation_does_not_touch_the_number_beside_it() {
     let machine = Machine { context: &[], maps: &maps, helpers: &NoHelpers, number: 0, budget: 9 };
     let want = if cfg!(target_endian = "little") { 0xffff_ffff_1122_3344 } else { 0x1122_3344_ffff_ffff };
     assert_eq!(program.run(&machine), Ok(want));
+}
+
+#[test]
+fn an_exit_returns_r0_whatever_comes_before_it() {
+    let mov = |register, number| alu64_k(alu::MOV, register, number);
+    let run = |insns: &[Insn]| {
+        let machine = Machine { context: &[], maps: &[], helpers: &NoHelpers, number: 0, budget: 9 };
+        Program::load(insns, 0, &NoHelpers).unwrap().run(&machine)
+    };
+    assert_eq!(run(&[mov(0, 3), mov(2, 5), exit()]), Ok(3));
+    assert_eq!(run(&[mov(0, 3), exit()]), Ok(3));
+    assert_eq!(run(&[mov(0, 3), jump_k(jmp::JEQ, 0, 3, 1), mov(0, 5), exit()]), Ok(3));
 }

@@ -87,7 +87,7 @@ pub use state::host;
 pub use state::pending::AnyProbe;
 pub use state::probes::Probes;
 pub use state::switches::Switch;
-pub use state::tally::{Counters, Kind};
+pub use state::tally::{Counters, Kind, Misses};
 pub use state::watch::{Trigger, WatchRange, Watchpoint};
 
 /// The arguments of handlers, and their answers.

@@ -35,6 +35,7 @@ struct Slot<'a> {
 }
 
 impl Slot<'_> {
+    #[inline(always)]
     fn has(&self, key: [u64; 2]) -> bool {
         self.key[0].load(Relaxed) == key[0] && self.key[1].load(Relaxed) == key[1]
     }
@@ -126,8 +127,9 @@ impl Hash {
     #[inline(always)]
     fn slot(&self, row: usize, index: usize) -> Option<Slot<'_>> {
         let first = HEAD_WORDS + (index & self.slot_mask) * SLOT_WORDS;
-        let word = |index| self.lines.word(row, first + index);
-        Some(Slot { state: word(0)?, key: [word(1)?, word(2)?], sum: word(3)? })
+        // A slot lies in one line, as its words are a power of two and so are those before the first one.
+        let [state, low, high, sum] = self.lines.words::<SLOT_WORDS>(row, first)?;
+        Some(Slot { state, key: [low, high], sum })
     }
 }
 

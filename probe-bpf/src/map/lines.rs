@@ -44,9 +44,9 @@ impl fmt::Debug for Lines {
 }
 
 impl Lines {
-    /// At least one row of at least `words` words, all zero.
+    /// At least `rows` rows of at least `words` words, all zero.
     pub(super) fn new(rows: usize, words: usize) -> Result<Self, NoMemory> {
-        let (rows, row_lines) = (rows.max(1), words.div_ceil(WORDS).max(1));
+        let (rows, row_lines) = Self::shape(rows, words);
         let len = rows.checked_mul(row_lines).ok_or(NoMemory)?;
         let mut lines = Vec::new();
         lines.try_reserve_exact(len).map_err(|_| NoMemory)?;
@@ -56,7 +56,15 @@ impl Lines {
 
     /// How many lines [`Lines::new`] would take.
     pub(super) fn needed(rows: usize, words: usize) -> usize {
-        rows.max(1).saturating_mul(words.div_ceil(WORDS).max(1))
+        let (rows, row_lines) = Self::shape(rows, words);
+        rows.saturating_mul(row_lines)
+    }
+
+    /// How many rows there are, a power of two, and of how many lines: to divide by another number costs more
+    /// than to count.
+    fn shape(rows: usize, words: usize) -> (usize, usize) {
+        let most = 1 << (usize::BITS - 1);
+        (rows.clamp(1, most).next_power_of_two(), words.div_ceil(WORDS).max(1))
     }
 
     /// The same rows in memory that others see, too.
@@ -64,7 +72,7 @@ impl Lines {
         if lines.len() < Self::needed(rows, words) {
             return Err(NoMemory);
         }
-        let (rows, row_lines) = (rows.max(1), words.div_ceil(WORDS).max(1));
+        let (rows, row_lines) = Self::shape(rows, words);
         Ok(Self { lines: Memory::Lent(lines), row_lines, rows })
     }
 
@@ -76,18 +84,23 @@ impl Lines {
     /// The row of a context.
     #[inline(always)]
     pub(super) fn row(&self, context: usize) -> usize {
-        // A division costs more than the rest.
-        if context < self.rows { context } else { context.checked_rem(self.rows).unwrap_or(0) }
+        context & (self.rows - 1)
     }
 
     /// A word of a row.
     #[inline(always)]
     pub(super) fn word(&self, row: usize, index: usize) -> Option<&AtomicU64> {
+        self.words::<1>(row, index).map(|[word]| word)
+    }
+
+    /// Words of a row one after the other; `None` also where they do not lie in one line.
+    #[inline(always)]
+    pub(super) fn words<const N: usize>(&self, row: usize, index: usize) -> Option<&[AtomicU64; N]> {
         let line = row.checked_mul(self.row_lines)?.checked_add(index / WORDS)?;
         let lines: &[Line] = match &self.lines {
             Memory::Own(lines) => lines,
             Memory::Lent(lines) => lines,
         };
-        lines.get(line)?.0.get(index % WORDS)
+        lines.get(line)?.0.get(index % WORDS..)?.first_chunk()
     }
 }

@@ -8,7 +8,7 @@ use crate::state::handler::{Answer, FaultHandler, Flow, PostFn, Pre, ProbeRef};
 use crate::state::lender::TargetMemory;
 use crate::state::pending::{AnyProbe, Pending};
 use crate::state::point::{DISABLED, Node};
-use crate::state::tally::Counters;
+use crate::state::tally::{Counters, Misses};
 use alloc::boxed::Box;
 use core::fmt;
 

@@ -8,7 +8,7 @@ use crate::state::handler::{Ending, EntryHandler, EntryVerdict, Follow, ProbeRef
 use crate::state::lender::TargetMemory;
 use crate::state::pending::{Active, AnyProbe, Pending, ReturnHandlers};
 use crate::state::point::{DISABLED, Node};
-use crate::state::tally::Counters;
+use crate::state::tally::{Counters, Misses};
 use alloc::boxed::Box;
 use core::alloc::Layout;
 use core::marker::PhantomData;

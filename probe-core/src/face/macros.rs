@@ -62,6 +62,12 @@ macro_rules! seen {
             Counters::of(self.node)
         }
 
+        /// What this probe has missed; part of its counters.
+        #[inline]
+        pub fn misses(&self) -> Misses {
+            Misses::of(self.node)
+        }
+
         /// Disables this probe: no handler of it starts from now on; the breakpoint goes later (REG_18).
         pub fn disable(&self) {
             self.node.set(DISABLED);

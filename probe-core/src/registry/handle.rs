@@ -6,7 +6,7 @@ use crate::state::host::Host;
 use crate::state::owned::OwnedNode;
 use crate::state::point::{DISABLED, GONE, Node};
 use crate::state::probes::Probes;
-use crate::state::tally::{Counters, Kind};
+use crate::state::tally::{Counters, Kind, Misses};
 use core::fmt;
 use core::mem::ManuallyDrop;
 
@@ -69,6 +69,11 @@ impl<H: Host> Probe<H> {
     /// What it has counted.
     pub fn counters(&self) -> Counters {
         Counters::of(self.node())
+    }
+
+    /// What it has missed; part of [`Probe::counters`].
+    pub fn misses(&self) -> Misses {
+        Misses::of(self.node())
     }
 
     /// Whether it is neither disabled nor gone. The switch does not matter.

@@ -203,6 +203,7 @@ mod one_word {
         }
 
         /// How many there have been.
+        #[inline]
         pub(crate) fn get(&self) -> u64 {
             self.0.load(Relaxed)
         }

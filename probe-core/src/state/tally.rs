@@ -28,21 +28,44 @@ pub struct Counters {
 
 impl Counters {
     pub(crate) fn of<A: Arch>(node: &Node<A>) -> Self {
+        let missed = Misses::of(node);
         let mut counters = Self {
             hits: node.hits.get(node.lender.shares()),
-            missed_nested: node.missed.get(),
+            missed_nested: missed.nested,
+            missed_pool: missed.pool,
             faults: node.faults.get(),
             ..Self::default()
         };
         if let Handlers::Return(probe) = &node.handlers {
             let pool = probe.pool();
             let ends = &pool.ends;
-            counters.missed_pool = ends.missed.get();
             counters.vetoed = ends.vetoed.get();
             counters.abandoned = ends.abandoned.get();
             (counters.hits, counters.pool_high_water) = pool.calls();
         }
         counters
+    }
+}
+
+/// What a probe has missed: two of its [`Counters`], without the sums that the others cost. For handlers that
+/// pass on what was missed since their last hit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Misses {
+    /// As [`Counters::missed_nested`].
+    pub nested: u64,
+    /// As [`Counters::missed_pool`].
+    pub pool: u64,
+}
+
+impl Misses {
+    #[inline]
+    pub(crate) fn of<A: Arch>(node: &Node<A>) -> Self {
+        let pool = match &node.handlers {
+            Handlers::Return(probe) => probe.pool().ends.missed.get(),
+            _ => 0,
+        };
+        Self { nested: node.missed.get(), pool }
     }
 }
 

@@ -7,11 +7,11 @@
 
 use super::clock;
 use super::fetch::{Plan, Scene};
-use super::process::{self, Agent};
-use super::rule::{Rule, Verdict, Whose};
+use super::process::{self, Agent, Here};
+use super::rule::{Rule, Verdict};
 use crate::def::MAX_ARGUMENT;
-use crate::wire::{Counters as Shared, Durations, EVENT_HEAD, Kind, Owner, Reservation, Ring};
-use probe_core::Counters;
+use crate::wire::{Count, Counters, Durations, EVENT_HEAD, Kind, Owner, Reservation, Ring, Share};
+use probe_core::Misses;
 use probe_core::arch::Memory;
 use probe_core::handler::{Call, Hit, Return};
 use probe_host_linux::Native;
@@ -22,7 +22,7 @@ pub(super) struct Point {
     pub(super) agent: &'static Agent,
     /// Its number in the image.
     pub(super) number: u32,
-    pub(super) counters: &'static Shared,
+    pub(super) counters: &'static Counters,
     pub(super) durations: Option<&'static Durations>,
     pub(super) plans: Box<[Plan]>,
     /// What decides whether a hit counts.
@@ -61,22 +61,23 @@ impl Point {
 
     /// A hit of a `p` probe.
     pub(super) fn hit(&self, hit: &Hit<'_, Native>) {
-        let Some((process, child)) = self.whose().filter(|_| !process::is_muted()) else { return };
-        self.counters.hits.fetch_add(1, Ordering::Relaxed);
-        self.publish(hit.counters());
+        let Some(here) = process::here(self.agent).filter(|here| !here.is_muted) else { return };
+        let counts = self.counters.share(here.counting);
+        counts.rise(Count::Hits);
+        self.publish(hit.misses());
         let scene = Scene { regs: hit.regs(), memory: &hit.memory(), entry: None, return_value: None };
-        if !self.passes(&scene, Whose { process, child, took_ns: 0 }) {
+        if !self.passes(&scene, &here, counts, 0) {
             return;
         }
-        if let Some(open) = self.open(process, child) {
-            self.send(open, clock::now_ns(), 0, &scene);
+        if let Some(open) = self.open(&here) {
+            self.send(open, counts, clock::now_ns(), 0, &scene);
         }
     }
 
     /// A call of an `r` probe's function.
     pub(super) fn enter(&self, call: &Call<'_, Native>) -> Option<Entered> {
-        let (process, _) = self.whose().filter(|_| !process::is_muted())?;
-        self.counters.entered.fetch_add(1, Ordering::Relaxed);
+        let here = process::here(self.agent).filter(|here| !here.is_muted)?;
+        self.counters.share(here.counting).rise(Count::Entered);
         let mut arguments = [0; MAX_ARGUMENT];
         let mut wanted = self.entry_arguments;
         while wanted != 0 {
@@ -86,77 +87,69 @@ impl Point {
                 *argument = call.argument(index).unwrap_or(0);
             }
         }
-        Some(Entered { process, started_ns: clock::now_ns(), arguments })
+        Some(Entered { process: here.process, started_ns: clock::now_ns(), arguments })
     }
 
     /// The return of a call.
     pub(super) fn leave(&self, ret: &Return<'_, Native>, entered: &Entered) {
-        let Some((process, child)) = self.whose() else { return };
+        let Some(here) = process::here(self.agent) else { return };
         // An event is open before its time is taken; one that is still to be judged takes its own time then.
-        let open = if self.rule.is_none() { self.open(process, child) } else { None };
+        let open = if self.rule.is_none() { self.open(&here) } else { None };
         let now_ns = clock::now_ns();
         let duration_ns = now_ns.saturating_sub(entered.started_ns);
-        if process != entered.process {
+        let counts = self.counters.share(here.counting);
+        if here.process != entered.process {
             // A forked child returns from what its parent has called: two calls, from there on.
-            self.counters.entered.fetch_add(1, Ordering::Relaxed);
+            counts.rise(Count::Entered);
         }
-        self.counters.hits.fetch_add(1, Ordering::Relaxed);
-        self.publish(ret.counters());
+        counts.rise(Count::Hits);
+        self.publish(ret.misses());
         let scene = Scene {
             regs: ret.regs(),
             memory: &ret.memory(),
             entry: Some(&entered.arguments),
             return_value: Some(ret.value()),
         };
-        if !self.passes(&scene, Whose { process, child, took_ns: duration_ns }) {
+        if !self.passes(&scene, &here, counts, duration_ns) {
             return;
         }
         if let Some(durations) = self.durations {
             durations.record(duration_ns);
         }
         let open = match (open, self.rule) {
-            (None, Some(_)) => self.open(process, child).map(|open| (open, clock::now_ns())),
+            (None, Some(_)) => self.open(&here).map(|open| (open, clock::now_ns())),
             (open, _) => open.map(|open| (open, now_ns)),
         };
         if let Some((open, now_ns)) = open {
-            self.send(open, now_ns, duration_ns, &scene);
+            self.send(open, counts, now_ns, duration_ns, &scene);
         }
     }
 
     /// Whether a hit counts; without a rule each does.
     #[inline]
-    fn passes<M: Memory>(&self, scene: &Scene<'_, M>, whose: Whose) -> bool {
+    fn passes<M: Memory>(&self, scene: &Scene<'_, M>, here: &Here, counts: Share<'_>, took_ns: u64) -> bool {
         let Some(rule) = self.rule else { return true };
-        match rule.judge(&self.plans, scene, whose) {
+        match rule.judge(&self.plans, scene, here, took_ns) {
             Verdict::Passed => {
-                self.counters.passed.fetch_add(1, Ordering::Relaxed);
+                counts.rise(Count::Passed);
                 true
             }
             Verdict::Unjudged => {
-                self.counters.unjudged.fetch_add(1, Ordering::Relaxed);
+                counts.rise(Count::Unjudged);
                 false
             }
             Verdict::Failed => false,
         }
     }
 
-    /// The process whose memory this is, and the child of it that runs in that memory, if there is one;
-    /// `None` if it is not traced.
-    #[inline]
-    fn whose(&self) -> Option<(u32, Option<Owner>)> {
-        let process = process::traced_process(self.agent)?;
-        let child = process::lent_to(process);
-        (child.is_none() || self.agent.follow).then_some((process, child))
-    }
-
     /// Begins an event, before its time is taken; `None` where no event is wanted or there is no ring.
     #[inline]
-    fn open(&self, process: u32, child: Option<Owner>) -> Option<(Ring<'static>, Owner)> {
+    fn open(&self, here: &Here) -> Option<(Ring<'static>, Owner)> {
         // Nobody would read the event.
         if self.agent.no_events || self.is_aggregate || self.agent.region.is_orphaned() {
             return None;
         }
-        match process::thread_ring(self.agent, process, child) {
+        match process::thread_ring(self.agent, here.process, here.child) {
             Some((ring, owner)) => {
                 ring.open();
                 Some((ring, owner))
@@ -171,13 +164,14 @@ impl Point {
     fn send<M: Memory>(
         &self,
         (ring, owner): (Ring<'static>, Owner),
+        counts: Share<'_>,
         now_ns: u64,
         duration_ns: u64,
         scene: &Scene<'_, M>,
     ) {
         ring.stamp(now_ns);
         let Some(mut room) = self.reserve(&ring) else {
-            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            counts.rise(Count::Dropped);
             ring.count_drop();
             ring.close();
             return;
@@ -222,14 +216,14 @@ impl Point {
 
     /// Adds what was missed since the last time to the shared counters.
     #[inline]
-    pub(super) fn publish(&self, now: Counters) {
-        let add = |published: &AtomicU64, to: &AtomicU64, now: u64| {
+    pub(super) fn publish(&self, now: Misses) {
+        let add = |published: &AtomicU64, count: Count, now: u64| {
             if now > published.load(Ordering::Relaxed) {
                 let before = published.fetch_max(now, Ordering::Relaxed);
-                to.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
+                self.counters.share(None).add(count, now.saturating_sub(before));
             }
         };
-        add(&self.published.nested, &self.counters.missed_nested, now.missed_nested);
-        add(&self.published.pool, &self.counters.missed_pool, now.missed_pool);
+        add(&self.published.nested, Count::MissedNested, now.nested);
+        add(&self.published.pool, Count::MissedPool, now.pool);
     }
 }

@@ -90,9 +90,12 @@ impl Plan {
     #[inline]
     pub(super) fn number<M: Memory>(&self, scene: &Scene<'_, M>) -> Option<u64> {
         let scalar = self.argument.ty.scalar;
-        let word = match self.value(scene).ok()? {
-            Value::Plain(word) => word as u64,
-            Value::At(addr) => read_number(scene.memory, addr, scalar.bytes())?,
+        let word = match self.register(scene) {
+            Some(word) => word as u64,
+            None => match self.value(scene).ok()? {
+                Value::Plain(word) => word as u64,
+                Value::At(addr) => read_number(scene.memory, addr, scalar.bytes())?,
+            },
         };
         let unused = 64 - 8 * scalar.bytes() as u32;
         Some(match scalar {
@@ -173,6 +176,15 @@ impl Plan {
                 }
             };
             out.patch_u32(at, word);
+        }
+    }
+
+    /// The value, where it is a register's: most are, and nothing else can be had for so little.
+    #[inline]
+    fn register<M: Memory>(&self, scene: &Scene<'_, M>) -> Option<usize> {
+        match self.argument.fetch.source {
+            Source::Register(number) if self.argument.fetch.derefs.is_empty() => scene.regs.register(number),
+            _ => None,
         }
     }
 

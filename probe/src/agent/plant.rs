@@ -100,7 +100,7 @@ pub(super) fn publish_all() {
         return;
     }
     for batch in std::iter::successors(newest(), |batch| batch.before) {
-        batch.planted.iter().for_each(|(probe, point)| point.publish(probe.counters()));
+        batch.planted.iter().for_each(|(probe, point)| point.publish(probe.misses()));
     }
 }
 

@@ -5,10 +5,9 @@
 
 use super::confined;
 use super::fetch::{MAX_STRING, Plan, Scene};
+use super::process::Here;
 use crate::def::{Definition, glob_matches};
-use crate::wire::{
-    COUNT_COMM, FETCH, MATCH, MOST_WORDS, Owner, Pattern, Region, Rule as Asked, RuleValue as Value,
-};
+use crate::wire::{COUNT_COMM, FETCH, MATCH, MOST_WORDS, Pattern, Region, Rule as Asked, RuleValue as Value};
 use probe_bpf::{Helpers, Machine, Map, Program};
 use probe_core::arch::Memory;
 use probe_host_linux::{sys, threads};
@@ -37,17 +36,6 @@ pub(super) enum Verdict {
     Failed,
     /// Something that had to be known could not be read.
     Unjudged,
-}
-
-/// Whose hit it is.
-#[derive(Clone, Copy)]
-pub(super) struct Whose {
-    /// The process whose memory this is.
-    pub(super) process: u32,
-    /// Its child that runs in that memory.
-    pub(super) child: Option<Owner>,
-    /// How long the call took.
-    pub(super) took_ns: u64,
 }
 
 /// The rules of all definitions.
@@ -102,8 +90,14 @@ impl Rule {
 
     /// Decides about a hit of a probe with these arguments, and counts it where it passes.
     #[inline]
-    pub(super) fn judge<M: Memory>(&self, args: &[Plan], scene: &Scene<'_, M>, whose: Whose) -> Verdict {
-        let subject = Subject { rule: self, args, scene, whose };
+    pub(super) fn judge<M: Memory>(
+        &self,
+        args: &[Plan],
+        scene: &Scene<'_, M>,
+        here: &Here,
+        took_ns: u64,
+    ) -> Verdict {
+        let subject = Subject { rule: self, args, scene, here, took_ns };
         let mut context = [0; 8 * MOST_WORDS];
         let (words, _) = context.as_chunks_mut::<8>();
         for (word, value) in words.iter_mut().zip(&self.words) {
@@ -111,7 +105,7 @@ impl Rule {
             *word = number.to_ne_bytes();
         }
         // Which share of the maps is this thread's.
-        let number = if self.maps.is_empty() { 0 } else { threads::number(whose.process) as usize };
+        let number = if self.maps.is_empty() { 0 } else { here.thread() as usize };
         let machine =
             Machine { context: &context, maps: &self.maps, helpers: &subject, number, budget: BUDGET };
         match self.program.run(&machine) {
@@ -139,7 +133,8 @@ struct Subject<'a, M> {
     rule: &'a Rule,
     args: &'a [Plan],
     scene: &'a Scene<'a, M>,
-    whose: Whose,
+    here: &'a Here,
+    took_ns: u64,
 }
 
 impl<M: Memory> Helpers for Subject<'_, M> {
@@ -167,14 +162,14 @@ impl<M: Memory> Subject<'_, M> {
     /// A number; `None` where it cannot be read.
     #[inline]
     fn number(&self, value: Value) -> Option<u64> {
-        let Whose { process, child, took_ns } = self.whose;
+        let Here { process, child, .. } = *self.here;
         match value {
             Value::Argument(index) => self.args.get(index as usize)?.number(self.scene),
             Value::Extra(index) => self.rule.extras.get(index as usize)?.number(self.scene),
             Value::Result => Some(int_or_long(self.scene.return_value?)),
-            Value::Took => Some(took_ns),
+            Value::Took => Some(self.took_ns),
             Value::Process => Some(child.map_or(process, |child| child.pid).into()),
-            Value::Thread => Some(child.map_or_else(|| threads::number(process), |child| child.tid).into()),
+            Value::Thread => Some(child.map_or_else(|| self.here.thread(), |child| child.tid).into()),
             Value::Processor => processor(),
             Value::Comm => None,
         }
@@ -191,7 +186,7 @@ impl<M: Memory> Subject<'_, M> {
         let (low, high) = key.split_first_chunk()?;
         let high = high.first_chunk()?;
         let key = [u64::from_ne_bytes(*low), u64::from_ne_bytes(*high)];
-        Some(u64::from(!hash.add(threads::number(self.whose.process) as usize, key, amount)))
+        Some(u64::from(!hash.add(self.here.thread() as usize, key, amount)))
     }
 
     /// Whether a text is, or matches, a pattern; `None` where it cannot be read.

@@ -26,8 +26,10 @@ struct Label(usize);
 
 /// The register that holds the result of a call, and is free between them.
 const RESULT: u8 = 0;
-/// Where the context's address is kept: calls leave it alone, and the values in [`REGISTERS`].
-const CONTEXT: u8 = 6;
+/// Where the context's address is at the start, until arguments of the first call take its place.
+const CONTEXT: u8 = 1;
+/// Where it is kept for what comes behind a call: calls leave this register alone, and [`REGISTERS`].
+const CONTEXT_KEPT: u8 = 6;
 /// Where numbers are computed, from the outermost on; what is deeper goes through the stack.
 const REGISTERS: [u8; 3] = [7, 8, 9];
 /// The stack's end.
@@ -42,6 +44,10 @@ struct Compiler<'s, 'a> {
     /// The jumps to labels.
     jumps: Vec<(usize, Label)>,
     words: Vec<u32>,
+    /// The register that leads to the context from here on.
+    context: u8,
+    /// Whether anything reads [`CONTEXT_KEPT`].
+    keeps_context: bool,
     /// Words of the stack in use.
     spilled: i16,
 }
@@ -66,7 +72,9 @@ pub(super) fn compile(
     let tests = conditions.iter().map(|text| scope.condition(text)).collect::<Result<Vec<_>, _>>()?;
     let mut compiler = Compiler {
         scope,
-        program: vec![alu64_x(alu::MOV, CONTEXT, 1)],
+        program: Vec::new(),
+        context: CONTEXT,
+        keeps_context: false,
         labels: Vec::new(),
         jumps: Vec::new(),
         words: Vec::new(),
@@ -106,7 +114,15 @@ impl Compiler<'_, '_> {
             let distance = self.labels[label.0]?.checked_sub(at + 1)?;
             self.program[at].offset = i16::try_from(distance).ok()?;
         }
+        if self.keeps_context {
+            self.program.insert(0, alu64_x(alu::MOV, CONTEXT_KEPT, CONTEXT));
+        }
         Some(Compiled { program: self.program, words: self.words })
+    }
+
+    /// The arguments of a call come next.
+    fn begin_call(&mut self) {
+        self.context = CONTEXT_KEPT;
     }
 
     fn count(&mut self, count: &Count) {
@@ -114,6 +130,7 @@ impl Compiler<'_, '_> {
         match count {
             Count::Histogram(number, map) | Count::Sum(number, map) => {
                 self.number(number, 0);
+                self.begin_call();
                 self.program.extend(load_map(1, *map as i32));
                 self.program.push(alu64_x(alu::MOV, 2, first));
                 self.program.push(call(if matches!(count, Count::Sum(..)) { COUNT } else { RECORD }));
@@ -125,6 +142,7 @@ impl Compiler<'_, '_> {
                 }
                 let one = Number::Constant(1, Sign::Either);
                 self.number(amount.as_ref().unwrap_or(&one), 2);
+                self.begin_call();
                 self.program.extend(load_map(1, *map as i32));
                 if numbers.is_empty() {
                     self.program.extend([alu64_x(alu::MOV, 2, third), call(COUNT_COMM)]);
@@ -154,6 +172,7 @@ impl Compiler<'_, '_> {
             }
             Test::Compare(relation, a, b) => self.compare(*relation, a, b, target, wanted),
             Test::Matches(value, pattern) => {
+                self.begin_call();
                 self.program
                     .extend([alu64_k(alu::MOV, 1, *value as i32), alu64_k(alu::MOV, 2, *pattern as i32)]);
                 self.program.push(call(MATCH));
@@ -262,6 +281,7 @@ impl Compiler<'_, '_> {
     fn value(&mut self, value: usize, to: u8) {
         let known = self.words.iter().position(|word| *word as usize == value);
         if known.is_none() && (!self.scope.is_direct(value) || self.words.len() == MOST_WORDS) {
+            self.begin_call();
             self.program.extend([
                 alu64_k(alu::MOV, 1, value as i32),
                 call(FETCH),
@@ -273,7 +293,8 @@ impl Compiler<'_, '_> {
             self.words.push(value as u32);
             self.words.len() - 1
         });
-        self.program.push(load(size::DW, to, CONTEXT, 8 * word as i16));
+        self.keeps_context |= self.context == CONTEXT_KEPT;
+        self.program.push(load(size::DW, to, self.context, 8 * word as i16));
     }
 }
 

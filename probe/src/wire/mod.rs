@@ -34,4 +34,6 @@ pub use record::{
 };
 pub use region::{Flags, Header, Layout, MapError, Region};
 pub use ring::{From, Owner, Reservation, Ring, RingControl};
-pub use stats::{BUCKETS, Counters, Counts, Durations, Histogram, bucket_bounds, bucket_of};
+pub use stats::{
+    BUCKETS, Count, Counters, Counting, Counts, Durations, Histogram, Share, bucket_bounds, bucket_of,
+};

@@ -482,6 +482,7 @@ fn map(fd: &OwnedFd, len: usize) -> Result<NonNull<u8>, MapError> {
 #[cfg(test)]
 mod tests {
     use super::super::Reader;
+    use super::super::stats::Count;
     use super::*;
 
     fn small() -> Layout {
@@ -505,8 +506,8 @@ mod tests {
         assert_eq!(theirs.config(), b"p f\0r g $r");
         assert_eq!(theirs.flags(), Flags { follow: true, no_events: false, no_jumps: true, wait: true });
         let counters = theirs.alloc_counters().unwrap();
-        theirs.counters(counters).unwrap().hits.fetch_add(3, Ordering::Relaxed);
-        assert_eq!(mine.counters(counters).unwrap().hits.load(Ordering::Relaxed), 3);
+        theirs.counters(counters).unwrap().share(None).add(Count::Hits, 3);
+        assert_eq!(mine.counters(counters).unwrap().get(Count::Hits), 3);
         let (number, ring) = theirs.claim_ring(Owner { pid: 1, tid: 2 }, [0; 16]).unwrap();
         assert_eq!(number, 0);
         // SAFETY: this thread owns the ring.

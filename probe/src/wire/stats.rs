@@ -9,58 +9,150 @@ const OCTAVES: usize = 36;
 /// The number of buckets: values below 16 one by one, then steps, then everything longer.
 pub const BUCKETS: usize = STEPS + OCTAVES * STEPS + 1;
 
-/// One point's counters. One cache line.
+/// One point's counters: what the first thread that hits it has counted, which it alone adds to, and what all
+/// others have. Threads that take turns in writing one word spend more on that than on the hit.
 #[repr(C, align(64))]
 #[derive(Default)]
 pub struct Counters {
+    first: Lane,
+    others: Lane,
+}
+
+/// One cache line of counters.
+#[repr(C, align(64))]
+#[derive(Default)]
+struct Lane {
+    /// Of the first lane: the [`Counting`] that has it, 0 for none. Else 0.
+    owner: AtomicU64,
+    counts: [AtomicU64; Count::ALL],
+}
+
+/// What is counted at a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Count {
     /// Executions of the place (or returns of the function) whose handler ran.
-    pub hits: AtomicU64,
+    Hits,
     /// Hits inside a handler of another probe.
-    pub missed_nested: AtomicU64,
+    MissedNested,
     /// Calls that found no free return instance.
-    pub missed_pool: AtomicU64,
+    MissedPool,
     /// Calls that were followed: each returns, and is a hit then, or does not.
-    pub entered: AtomicU64,
+    Entered,
     /// Events that found no room in a ring.
-    pub dropped: AtomicU64,
+    Dropped,
     /// Hits for which the condition held, where there is one.
-    pub passed: AtomicU64,
+    Passed,
     /// Hits for which it could not be told, as something could not be read.
-    pub unjudged: AtomicU64,
+    Unjudged,
+}
+
+impl Count {
+    const ALL: usize = Self::Unjudged as usize + 1;
+}
+
+/// A thread that counts, as no other one in any process is called as long as it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counting(u64);
+
+impl Counting {
+    /// Thread `thread` of process `process`; `None` for a number that no thread has.
+    #[inline]
+    pub fn new(process: u32, thread: u32) -> Option<Self> {
+        (thread != 0).then_some(Self(u64::from(process) << 32 | u64::from(thread)))
+    }
+
+    /// The thread's number.
+    #[inline]
+    pub fn thread(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// The words of a point's counters that a thread adds to.
+#[derive(Clone, Copy)]
+pub struct Share<'a> {
+    lane: &'a Lane,
+    /// Nobody else adds to them.
+    is_own: bool,
+}
+
+impl Counters {
+    /// The words that `thread` adds to: its own if it is the first one ever to ask. Without a name it gets
+    /// those of all. One thread may not use a share inside another use: handlers do not nest.
+    #[inline]
+    pub fn share(&self, thread: Option<Counting>) -> Share<'_> {
+        let is_own = thread.is_some_and(|Counting(thread)| {
+            let owner = self.first.owner.load(Ordering::Relaxed);
+            owner == thread || owner == 0 && self.claim(thread)
+        });
+        Share { lane: if is_own { &self.first } else { &self.others }, is_own }
+    }
+
+    #[cold]
+    fn claim(&self, thread: u64) -> bool {
+        self.first.owner.compare_exchange(0, thread, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// What was counted; saturated, as a program may write anything there.
+    pub fn get(&self, count: Count) -> u64 {
+        let [first, others] = [&self.first, &self.others]
+            .map(|lane| lane.counts.get(count as usize).map_or(0, |word| word.load(Ordering::Relaxed)));
+        first.saturating_add(others)
+    }
+}
+
+impl Share<'_> {
+    /// Counts one.
+    #[inline]
+    pub fn rise(self, count: Count) {
+        self.add(count, 1);
+    }
+
+    /// Counts `amount`.
+    #[inline]
+    pub fn add(self, count: Count, amount: u64) {
+        let Some(word) = self.lane.counts.get(count as usize) else { return };
+        if self.is_own {
+            // Without a locked operation, which costs more than all the rest of a hit's counting.
+            word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+        } else {
+            word.fetch_add(amount, Ordering::Relaxed);
+        }
+    }
 }
 
 /// A copy of [`Counters`], or the sum of several, saturated: a program may write anything there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// As [`Counters::hits`].
+    /// As [`Count::Hits`].
     pub hits: u64,
-    /// As [`Counters::missed_nested`].
+    /// As [`Count::MissedNested`].
     pub missed_nested: u64,
-    /// As [`Counters::missed_pool`].
+    /// As [`Count::MissedPool`].
     pub missed_pool: u64,
     /// Followed calls that have not returned: left by `longjmp` or unwinding, cut off by the end of their
     /// thread or process, whatever ended it, or still under way.
     pub abandoned: u64,
-    /// As [`Counters::dropped`].
+    /// As [`Count::Dropped`].
     pub dropped: u64,
-    /// As [`Counters::passed`].
+    /// As [`Count::Passed`].
     pub passed: u64,
-    /// As [`Counters::unjudged`].
+    /// As [`Count::Unjudged`].
     pub unjudged: u64,
 }
 
 impl Counts {
     pub(super) fn of(counters: &Counters) -> Self {
-        let hits = counters.hits.load(Ordering::Relaxed);
+        let hits = counters.get(Count::Hits);
         Self {
             hits,
-            missed_nested: counters.missed_nested.load(Ordering::Relaxed),
-            missed_pool: counters.missed_pool.load(Ordering::Relaxed),
+            missed_nested: counters.get(Count::MissedNested),
+            missed_pool: counters.get(Count::MissedPool),
             // A `p` probe follows no calls.
-            abandoned: counters.entered.load(Ordering::Relaxed).saturating_sub(hits),
-            dropped: counters.dropped.load(Ordering::Relaxed),
-            passed: counters.passed.load(Ordering::Relaxed),
-            unjudged: counters.unjudged.load(Ordering::Relaxed),
+            abandoned: counters.get(Count::Entered).saturating_sub(hits),
+            dropped: counters.get(Count::Dropped),
+            passed: counters.get(Count::Passed),
+            unjudged: counters.get(Count::Unjudged),
         }
     }
 }
@@ -229,5 +321,24 @@ mod tests {
         let mut histogram = Histogram::default();
         histogram.add(&durations);
         assert_eq!((histogram.count, histogram.min_ns, histogram.max_ns), (40_000, 0, 9_999));
+    }
+
+    #[test]
+    fn the_first_thread_counts_alone_and_the_sum_is_exact() {
+        let counters = Counters::default();
+        let thread = |number| Counting::new(7, number);
+        assert!(counters.share(thread(1)).is_own && counters.share(thread(1)).is_own);
+        let others = [thread(2), Counting::new(8, 1), Counting::new(7, 0), None];
+        assert!(others.iter().all(|other| !counters.share(*other).is_own));
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let counters = &counters;
+                scope.spawn(move || {
+                    (0..10_000).for_each(|_| counters.share(thread(number)).rise(Count::Hits));
+                    counters.share(thread(number)).add(Count::Passed, 5);
+                });
+            }
+        });
+        assert_eq!((counters.get(Count::Hits), counters.get(Count::Passed)), (40_000, 20));
     }
 }
