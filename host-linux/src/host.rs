@@ -68,6 +68,18 @@ impl LinuxProcess {
 
     /// Calls `found` with every function called `name`, as [`Host::find_symbols`] does.
     pub fn find_functions(&self, name: &str, indirect: Indirect, found: &mut dyn FnMut(&Symbol<'_>)) {
+        self.find_functions_within(&|_| true, name, indirect, found);
+    }
+
+    /// As [`LinuxProcess::find_functions`], in those objects alone whose module `is_meant`, `None` for the
+    /// program; the symbols of others are not read.
+    pub fn find_functions_within(
+        &self,
+        is_meant: &dyn Fn(Option<&str>) -> bool,
+        name: &str,
+        indirect: Indirect,
+        found: &mut dyn FnMut(&Symbol<'_>),
+    ) {
         let objects = objects::snapshot();
         let is_found = Cell::new(false);
         let mut find = |object: &Object| {
@@ -82,7 +94,7 @@ impl LinuxProcess {
                 }
             });
         };
-        let ours = objects.iter().filter(|object| !blacklist::is_hidden(object));
+        let ours = objects.iter().filter(|object| !blacklist::is_hidden(object) && is_meant(object.module()));
         ours.clone().filter(|object| object.role != Role::Loader).for_each(|object| find(object));
         // The loader has private copies of much of libc (strlen, memcpy): nobody means those.
         if !is_found.get() {
@@ -92,15 +104,16 @@ impl LinuxProcess {
 
     /// The address of the data symbol `name`, with its length in bytes; the main program's first.
     pub fn data_symbol(&self, name: &str) -> Option<(usize, usize)> {
-        let mut found = None;
-        for object in objects::snapshot().iter().filter(|object| object.role != Role::Foreign) {
+        let objects = objects::snapshot();
+        objects.iter().filter(|object| !blacklist::is_hidden(object)).find_map(|object| {
+            let mut found = None;
             object.index().find(name, &mut |entry| {
                 if entry.kind == Kind::Data && found.is_none() {
                     found = Some((object.bias.wrapping_add(entry.addr), entry.len_bytes));
                 }
             });
-        }
-        found
+            found
+        })
     }
 
     /// The file name of the object that `at` lies in.

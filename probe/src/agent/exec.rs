@@ -6,8 +6,7 @@
 //! system call that the program makes without libc is not seen.
 
 use super::environment::{self, Inherited};
-use super::{debuggers, plant, runner};
-use probe_core::host::Host;
+use super::{debuggers, places, plant, runner};
 use probe_core::{AnyProbe, CodeAddr};
 use probe_host_linux::{Hit, Kprobe, Native, probes, set_argument};
 use std::ffi::c_char;
@@ -57,10 +56,8 @@ pub(super) fn probes_on_functions() -> Vec<AnyProbe<Native>> {
     }
     let mut places: Vec<(CodeAddr, Function)> = Vec::new();
     for (name, function) in FUNCTIONS {
-        probes().host().find_symbols(name, &mut |symbol| {
-            let at = symbol.start.wrapping_add(usize::from(symbol.local_entry));
-            let is_known = places.iter().any(|&(known, _)| known == at);
-            if symbol.module.is_some_and(|module| module.starts_with("libc.")) && !is_known {
+        places::find_in_libc(name, &mut |at| {
+            if !places.iter().any(|&(known, _)| known == at) {
                 places.push((at, function));
             }
         });

@@ -51,9 +51,20 @@ pub(super) fn probe(waiting: &[usize], is_guarded: bool) -> Option<AnyProbe<Nati
         probe_host_linux::lead_to(hit.regs_mut(), rendezvous as *const ());
         Flow::Redirected
     };
-    let place = Place::symbol("_dl_debug_state");
-    let is_wanted = !waiting.is_empty() || is_guarded && probes().explain(&place).is_ok();
+    let place = loaders_function("_dl_debug_state");
+    let can_be = || probes().check_all(&[(place.clone(), false)]).iter().all(Result::is_ok);
+    let is_wanted = !waiting.is_empty() || is_guarded && can_be();
     is_wanted.then(|| Kprobe::at(place).pre(divert).without_jump().into())
+}
+
+/// A function of the loader's; its name, where the loader's file goes by a name of its own.
+fn loaders_function(name: &str) -> Place {
+    let is_loader = |module: Option<&str>| module.is_some_and(|module| module.starts_with("ld"));
+    let mut place = None;
+    probes().host().find_functions_within(&is_loader, name, Indirect::LeftOut, &mut |symbol| {
+        place = Some(Place::addr(symbol.start.wrapping_add(usize::from(symbol.local_entry))));
+    });
+    place.unwrap_or_else(|| Place::symbol(name))
 }
 
 /// `RT_CONSISTENT`: the list of objects is complete.

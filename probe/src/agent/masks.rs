@@ -4,9 +4,8 @@
 //! would end the process. Where [`probe_host_linux::guard`] finds these calls, it keeps SIGTRAP unblocked;
 //! where it does not (an unknown C library), functions that libc is known to call in such places are refused.
 
-use probe_core::host::Host;
 use probe_core::{AnyProbe, CodeAddr};
-use probe_host_linux::Native;
+use probe_host_linux::{Indirect, Native};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -77,15 +76,16 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// Looks the functions up.
-    pub(super) fn new() -> Self {
+    /// Looks the functions up, in the program and in those of its objects that `is_meant`.
+    pub(super) fn new(is_meant: &dyn Fn(&str) -> bool) -> Self {
+        let is_meant = &|module: Option<&str>| module.is_none_or(is_meant);
         let mut at_return = HashMap::new();
-        add(&mut at_return, &RETURNS_TWICE, "it returns more than once");
-        add(&mut at_return, &LOOKS_AT_CALLER, "it tells by its return address who calls it");
+        add(is_meant, &mut at_return, &RETURNS_TWICE, "it returns more than once");
+        add(is_meant, &mut at_return, &LOOKS_AT_CALLER, "it tells by its return address who calls it");
         let mut always = HashMap::new();
         if !IS_GUARDED.load(Ordering::Relaxed) {
             let why = "libc calls it with all signals blocked, where a breakpoint would end the program";
-            add(&mut always, &CALLED_WITH_SIGNALS_BLOCKED, why);
+            add(is_meant, &mut always, &CALLED_WITH_SIGNALS_BLOCKED, why);
         }
         Self { at_return, always }
     }
@@ -96,9 +96,15 @@ impl Refusals {
     }
 }
 
-fn add(refused: &mut HashMap<CodeAddr, &'static str>, names: &[&str], why: &'static str) {
+fn add(
+    is_meant: &dyn Fn(Option<&str>) -> bool,
+    refused: &mut HashMap<CodeAddr, &'static str>,
+    names: &[&str],
+    why: &'static str,
+) {
+    let host = probe_host_linux::probes().host();
     for name in names {
-        probe_host_linux::probes().host().find_symbols(name, &mut |symbol| {
+        host.find_functions_within(is_meant, name, Indirect::Resolve, &mut |symbol| {
             refused.insert(symbol.start.wrapping_add(usize::from(symbol.local_entry)), why);
         });
     }

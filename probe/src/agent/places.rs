@@ -146,10 +146,11 @@ fn called(
     indirect: Indirect,
     found: &mut Vec<Function>,
 ) {
-    probes().host().find_functions(name, indirect, &mut |symbol| {
+    let is_meant = |module: Option<&str>| belongs(object, module);
+    probes().host().find_functions_within(&is_meant, name, indirect, &mut |symbol| {
         let entry = if offset == 0 { usize::from(symbol.local_entry) } else { 0 };
         let at = symbol.start.wrapping_add(offset as usize).wrapping_add(entry);
-        if !belongs(object, symbol.module) || found.iter().any(|function| function.target.at == at) {
+        if found.iter().any(|function| function.target.at == at) {
             return;
         }
         let target = Target {
@@ -263,11 +264,12 @@ fn matching(
     });
     names.dedup();
     let (mut targets, mut known) = (Vec::new(), HashSet::new());
+    let is_meant = |module: Option<&str>| belongs(object, module);
     for (_, name) in names {
         // Asked by name, so that indirect functions lead to what they stand for.
-        host.find_functions(&name, indirect, &mut |symbol| {
+        host.find_functions_within(&is_meant, &name, indirect, &mut |symbol| {
             let at = symbol.start.wrapping_add(usize::from(symbol.local_entry));
-            if belongs(object, symbol.module) && known.insert(at) {
+            if known.insert(at) {
                 targets.push(Target {
                     definition: number,
                     at,
@@ -335,13 +337,20 @@ pub(super) fn reason(error: &RegisterError) -> String {
     }
 }
 
+/// Calls `found` with where each function of libc called `name` begins.
+pub(super) fn find_in_libc(name: &str, found: &mut dyn FnMut(CodeAddr)) {
+    let is_libc = |module: Option<&str>| module.is_some_and(|module| module.starts_with("libc."));
+    probes().host().find_functions_within(&is_libc, name, Indirect::Resolve, &mut |symbol| {
+        found(symbol.start.wrapping_add(usize::from(symbol.local_entry)));
+    });
+}
+
 /// Where the functions of libc with these names begin, as far as they can be probed.
 pub(super) fn in_libc(names: &[&str]) -> Vec<CodeAddr> {
     let mut places = Vec::new();
     for name in names {
-        probes().host().find_symbols(name, &mut |symbol| {
-            let at = symbol.start.wrapping_add(usize::from(symbol.local_entry));
-            if symbol.module.is_some_and(|module| module.starts_with("libc.")) && !places.contains(&at) {
+        find_in_libc(name, &mut |at| {
+            if !places.contains(&at) {
                 places.push(at);
             }
         });

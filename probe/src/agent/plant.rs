@@ -119,7 +119,10 @@ pub(super) fn check(
     targets: &mut Vec<Target>,
 ) -> Result<(), Unusable> {
     let mut failed = None;
-    let refusals = masks::Refusals::new();
+    let mut objects: Vec<&str> = targets.iter().map(|target| target.object.as_str()).collect();
+    // Those of a pattern come one after the other.
+    objects.dedup();
+    let refusals = masks::Refusals::new(&|module| objects.contains(&module));
     let is_return = |target: &Target| definitions[target.definition].is_return();
     let place = |target: &Target| (Place::addr(target.at), is_return(target));
     let mut checked = probes().check_all(&targets.iter().map(place).collect::<Vec<_>>()).into_iter();
