@@ -51,6 +51,16 @@ const MARKS: &[Mark] = &[
     Mark { what: "executable memory of one probe, bytes", figure: "slot_bytes", limit: Most(32.0) },
     Mark { what: "100,000 probes in one batch, ms", figure: "register.batch_100k_ms", limit: Most(1000.0) },
     Mark {
+        what: "a program under one probe, ms of processor time",
+        figure: "start.one_processor_ms",
+        limit: Most(15.0),
+    },
+    Mark {
+        what: "a program under all functions of libc, ms of processor time",
+        figure: "start.libc_processor_ms",
+        limit: Most(90.0),
+    },
+    Mark {
         what: "two threads' hits, to two threads' bare signals",
         figure: "threads2_ratio",
         limit: Least(0.95),
