@@ -27,9 +27,6 @@ pub(super) struct Program {
 /// Types of the auxiliary vector.
 const AT_PHDR: usize = 3;
 const AT_PHNUM: usize = 5;
-const AT_HWCAP2: usize = 26;
-/// In AT_HWCAP2: a process may read its thread pointer from the register.
-const FSGSBASE: usize = 2;
 
 const PT_DYNAMIC: usize = 2;
 const PT_PHDR: usize = 6;
@@ -72,11 +69,6 @@ impl Program {
             )));
         }
         let auxiliary = auxiliary(pid);
-        if value(&auxiliary, AT_HWCAP2) & FSGSBASE == 0 {
-            return Err(untraceable(
-                "this machine does not let programs read their thread pointer (FSGSBASE, Linux 5.9), which attaching needs".into(),
-            ));
-        }
         let errno_location = symbol(pid, libc, "__errno_location").ok_or_else(|| {
             untraceable(format!(
                 "the C library of process {pid} cannot be read, or is none that `probe` knows"
