@@ -22,7 +22,7 @@ use super::runner::{self, Execution};
 use super::{masks, plant, process};
 use probe_host_linux::signals::{self, NEVER_BLOCKED, OWNED, program_action};
 use probe_host_linux::sys::{self, Action, Restorer, SignalSet};
-use std::ffi::{c_char, c_int, c_long, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Signals in the words of a `sigset_t`.

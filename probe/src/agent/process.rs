@@ -179,6 +179,15 @@ const MUTE: usize = 2;
 /// The indices of the thread's words that name it for counting: its process and its number.
 const COUNTING: [usize; 2] = [4, 5];
 
+/// The index of the thread's word that is the mask of its wait (`super::waits`); the next one is the address of
+/// the program's own.
+#[cfg(feature = "mapped")]
+pub(super) const WAIT: usize = {
+    const FREE: usize = 6;
+    assert!(FREE > COUNTING[1] && FREE > LENT && FREE > MUTE);
+    FREE
+};
+
 /// Whose hit it is.
 #[derive(Clone, Copy)]
 pub(super) struct Here {

@@ -10,7 +10,7 @@ use crate::def::{Definition, glob_matches};
 use crate::wire::{COUNT_COMM, FETCH, MATCH, MOST_WORDS, Pattern, Region, Rule as Asked, RuleValue as Value};
 use probe_bpf::{Helpers, Machine, Map, Program};
 use probe_core::arch::Memory;
-use probe_host_linux::{sys, threads};
+use probe_host_linux::sys;
 use std::sync::OnceLock;
 
 /// How many instructions a run may take; programs have no loops.

@@ -2,6 +2,7 @@
 //! them ([`super::hooks`]), so a probe where they begin has them wait with a mask that lets breakpoints be.
 
 use super::places;
+use super::process::WAIT;
 use probe_core::AnyProbe;
 use probe_core::arch::Memory as _;
 use probe_core::host::Host as _;
@@ -12,10 +13,6 @@ use std::sync::atomic::Ordering;
 /// The functions, and which of their arguments is the address of the mask.
 const FUNCTIONS: [(&str, usize); 5] =
     [("sigsuspend", 0), ("ppoll", 3), ("pselect", 5), ("epoll_pwait", 4), ("epoll_pwait2", 4)];
-
-/// The index of the thread's word that is the mask of its wait; the next one is the address of the program's
-/// own, for whoever takes the agent away meanwhile. `super::process` has the others.
-const MASK: usize = 4;
 
 /// The probes on them.
 pub(super) fn probes_on_functions() -> Vec<AnyProbe<Native>> {
@@ -34,8 +31,8 @@ fn clean(hit: &mut Hit<'_>, index: usize) {
     if cleaned != mask
         && let Some(words) = threads::words()
     {
-        words[MASK].store(cleaned, Ordering::Relaxed);
-        words[MASK + 1].store(at, Ordering::Relaxed);
-        set_argument(hit.regs_mut(), index, words[MASK].as_ptr().expose_provenance());
+        words[WAIT].store(cleaned, Ordering::Relaxed);
+        words[WAIT + 1].store(at, Ordering::Relaxed);
+        set_argument(hit.regs_mut(), index, words[WAIT].as_ptr().expose_provenance());
     }
 }
