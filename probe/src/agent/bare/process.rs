@@ -118,6 +118,10 @@ extern "C" fn pthread_atfork(_before: *const c_void, _parent: *const c_void, _ch
 #[unsafe(no_mangle)]
 extern "C" fn pthread_testcancel() {}
 
+/// What tells objects apart for destructors; of the start files, which this object has none of.
+#[unsafe(no_mangle)]
+static __dso_handle: u8 = 0;
+
 /// Thread-local storage is for good.
 #[unsafe(no_mangle)]
 extern "C" fn __cxa_thread_atexit_impl(

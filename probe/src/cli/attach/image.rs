@@ -66,7 +66,8 @@ impl<'a> Image<'a> {
         let value = |tag: elf::DynamicTag| {
             dynamic.iter().find(|entry| entry.tag(endian) == tag).map(|entry| entry.val(endian))
         };
-        if value(elf::DT_NEEDED).is_some() || value(elf::DT_JMPREL).is_some() {
+        // Some linkers name libraries of which nothing is needed.
+        if value(elf::DT_JMPREL).is_some() {
             return Err("the agent's object needs another one");
         }
         let (at, bytes) = (value(elf::DT_RELA).unwrap_or(0), value(elf::DT_RELASZ).unwrap_or(0));
