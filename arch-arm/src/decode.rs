@@ -7,6 +7,7 @@
 
 mod a32;
 mod block;
+mod constant;
 mod coprocessor;
 mod narrow;
 mod reservation;
@@ -302,6 +303,9 @@ pub(crate) fn decode(site: &Site<'_>) -> Result<Decoded<Plan>, Refusal> {
     if reservation::is_held(site) {
         return Err(RESERVATION_REGION);
     }
+    if constant::is_loaded(site) {
+        return Err(CONSTANT);
+    }
     Ok(Decoded { plan, len_bytes: insn::len_bytes(set, word), method })
 }
 
@@ -393,6 +397,10 @@ const RESERVATION: Refusal = Refusal::unsupported(
 const RESERVATION_REGION: Refusal = Refusal::unsupported(
     "arm.reservation_region",
     "the place lies between ldrex and its strex, whose reservation the probe's trap takes away",
+);
+const CONSTANT: Refusal = Refusal::not_an_instruction(
+    "arm.constant",
+    "the place is a constant that an instruction of its function loads, not an instruction",
 );
 const KERNEL_HELPER: Refusal = Refusal::unsupported(
     "arm.kernel_helper",

@@ -17,6 +17,8 @@ cfg_if::cfg_if! {
         pub use probe_arch_ppc64::{self as backend, Native};
     } else if #[cfg(target_arch = "riscv64")] {
         pub use probe_arch_riscv64::{self as backend, Riscv64 as Native};
+    } else if #[cfg(target_arch = "arm")] {
+        pub use probe_arch_arm::{self as backend, Arm as Native};
     } else {
         compile_error!("there is no backend for this architecture");
     }
@@ -56,7 +58,7 @@ macro_rules! for_each_backend {
 
 /// A module with one file for each architecture, which takes its items from the native one's:
 /// `native_module!(mod machine)` in `src/lib.rs` is `src/machine/x86_64.rs`, `i386.rs`, `aarch64.rs`,
-/// `ppc64.rs` or `riscv64.rs`.
+/// `ppc64.rs`, `riscv64.rs` or `arm.rs`.
 ///
 /// With `by family` x86-64 and i386 share `x86.rs`. Macros that the files need stand above the invocation.
 #[macro_export]
@@ -109,5 +111,11 @@ macro_rules! native_module {
         #[cfg(target_arch = "riscv64")]
         #[allow(unused_imports, reason = "a file may define symbols alone")]
         pub(crate) use riscv64::*;
+
+        #[cfg(target_arch = "arm")]
+        mod arm;
+        #[cfg(target_arch = "arm")]
+        #[allow(unused_imports, reason = "a file may define symbols alone")]
+        pub(crate) use arm::*;
     };
 }

@@ -51,6 +51,7 @@ impl Machine {
             elf::EM_AARCH64 => (8, Vendor::AArch64, 31, 30, 0),
             elf::EM_PPC64 => (8, Vendor::Default, 1, 65, 0),
             elf::EM_RISCV => (8, Vendor::Default, 2, 1, 0),
+            elf::EM_ARM => (4, Vendor::Default, 13, 14, 0),
             _ => return None,
         };
         let (stack_pointer, return_address) = (Register(stack_pointer), Register(return_address));

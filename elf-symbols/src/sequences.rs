@@ -37,8 +37,8 @@ const MAX_LEN: u64 = 1 << 16;
 const MAX_SEGMENTS: usize = 64;
 /// The shortest relocation: `Elf32_Rel`.
 const MIN_RELOCATION_LEN: usize = 8;
-/// The signatures of librseq: x86, aarch64, powerpc, riscv.
-const SIGNATURES: [u32; 4] = [0x5305_3053, 0xd428_bc00, 0x0fe5_000b, 0xf140_1073];
+/// The signatures of librseq: x86, aarch64, powerpc, riscv, arm.
+const SIGNATURES: [u32; 5] = [0x5305_3053, 0xd428_bc00, 0x0fe5_000b, 0xf140_1073, 0xe7f5_def3];
 /// On x86 the signature is the last four bytes of an instruction that is never executed (UD1); these are its
 /// first.
 const BEFORE_SIGNATURE: [u8; 3] = [0x0f, 0xb9, 0x3d];

@@ -12,14 +12,14 @@
 //! once per thread (`pthread_setspecific`, `__errno_location`, `syscall`) are called when the thread's state
 //! is already in place, so a probe there is an ordinary nested hit.
 
-use crate::arch::IS_ADDRESS_THUNK;
+use crate::arch::{IS_ADDRESS_THUNK, branch_target};
 use crate::lock::found_once;
 use crate::symbols::eh_frame;
 use crate::symbols::objects::{self, Object, Role};
 use crate::{Native, memory};
 use core::ffi::c_int;
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, Jumps};
+use probe_core::arch::Arch;
 use probe_core::host::{Arrival, Blacklisted};
 use probe_elf_symbols::demangle;
 use probe_elf_symbols::index::{Entry, Kind};
@@ -137,14 +137,13 @@ fn called_by(object: &Object, function: usize) -> Vec<(usize, usize)> {
         // What has no bounds of its own may be several functions: what others of them call does not count.
         let has_bounds = bounds(object, start).1 != 1;
         let mut text = vec![0; len];
-        let len = memory::read_some(start, &mut text);
+        let len = memory::read_some(Native::first_byte(CodeAddr::new(start)).as_usize(), &mut text);
         let mut at = 0;
         while let Some(insn_len) =
             Native::insn_len(CodeAddr::new(start + at), text.get(at..len).unwrap_or(&[]))
                 .filter(|len| *len != 0)
         {
-            let target = Native::JUMPS
-                .and_then(|jumps| jumps.branch_target(&text[at..len], CodeAddr::new(start + at)));
+            let target = branch_target(&text[at..len], CodeAddr::new(start + at));
             let target = target.map(CodeAddr::as_usize).filter(|&target| {
                 object.holds_text(target)
                     && (has_bounds || bounds(object, target).1 == 1)

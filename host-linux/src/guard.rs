@@ -32,7 +32,7 @@ mod execution;
 mod waits;
 
 use self::by_number::change_action;
-use crate::arch::{LOAD_LEN, Leads, Regs, SYSCALL};
+use crate::arch::{LOAD_LEN, Leads, Regs, SYSCALL, branch_target};
 use crate::signals::waiting::{self, Answer};
 use crate::signals::{self, interrupted, wished};
 use crate::symbols::objects::{self, Object, Role};
@@ -40,7 +40,7 @@ use crate::sys::{AltStack, SignalSet};
 use crate::{Hit, Kprobe, Native, Probe, blacklist, memory, process};
 use core::ffi::c_int;
 use memchr::memmem;
-use probe_core::arch::{Arch, Jumps, Memory, Regs as _};
+use probe_core::arch::{Arch, Memory, Regs as _};
 use probe_core::error::BatchError;
 use probe_core::handler::Flow;
 use probe_core::host::Host as _;
@@ -225,8 +225,7 @@ fn follow(text: &[u8], start: usize, found: &mut BTreeMap<usize, usize>) {
         let leads = (SYSCALL.leads)(insn);
         let window = &insn[..insn.len().min(WINDOW)];
         if matches!(leads, Leads::Elsewhere | Leads::Either)
-            && let Some(target) =
-                Native::JUMPS.and_then(|jumps| jumps.branch_target(window, CodeAddr::new(at)))
+            && let Some(target) = branch_target(window, CodeAddr::new(at))
         {
             next.push((target.as_usize(), left));
         }

@@ -137,13 +137,14 @@ fn symbol<'a>(object: &'a Object, entry: &Entry) -> Symbol<'a> {
 
 /// Why a restartable sequence forbids a probe at `at` (REG_20).
 fn sequence_at(object: &Object, at: usize) -> Option<Refusal> {
+    let first_byte = Native::first_byte(CodeAddr::new(at)).as_usize();
     let len_bytes = || {
         let mut insn = [0; 16];
         let wanted = Native::MAX_INSN_LEN.min(insn.len());
-        let read = memory::read_some(at, &mut insn[..wanted]);
+        let read = memory::read_some(first_byte, &mut insn[..wanted]);
         Native::insn_len(CodeAddr::new(at), &insn[..read])
     };
-    object.sequences().refusal(at.wrapping_sub(object.bias) as u64, len_bytes)
+    object.sequences().refusal(first_byte.wrapping_sub(object.bias) as u64, len_bytes)
 }
 
 /// The implementation that an indirect function resolves to; its length comes from the unwind table.

@@ -58,8 +58,16 @@ mod sync;
 pub mod sys;
 pub mod text;
 pub mod threads;
-mod unwind;
 mod watch;
+
+cfg_if::cfg_if! {
+    if #[cfg(target_arch = "arm")] {
+        mod exidx;
+        use exidx as unwind;
+    } else {
+        mod unwind;
+    }
+}
 
 pub use arch::Native;
 #[doc(hidden)]

@@ -8,7 +8,7 @@
 macro_rules! string_functions {
     ($($line:expr),* $(,)?) => {
         core::arch::global_asm!(
-            ".pushsection .text.probe_host_linux_mem,\"ax\",@progbits",
+            ".pushsection .text.probe_host_linux_mem,\"ax\",%progbits",
             ".balign 4",
             ".irp name, memcpy, memmove, memset, memcmp, bcmp",
             ".hidden \\name",

@@ -390,7 +390,7 @@ unsafe fn write_unprotected(at: CodeAddr, bytes: &[u8]) -> Result<(), TextError>
     unsafe { sys::protect(start, len, executable) }.map_err(|errno| TextError::Denied(at, errno))
 }
 
-/// Stores aligned words at once, as other threads may execute them.
+/// Stores aligned words and halves of them at once, as other threads may execute them.
 ///
 /// # Safety
 /// The range is writable and the caller's.
@@ -401,6 +401,14 @@ unsafe fn store(at: usize, bytes: &[u8]) {
         let word = u32::from_ne_bytes(word);
         // SAFETY: writable, by the caller's promise, and aligned.
         unsafe { core::ptr::write_volatile(at as *mut u32, word) };
+        return;
+    }
+    if let Ok(half) = <[u8; 2]>::try_from(bytes)
+        && at.is_multiple_of(2)
+    {
+        let half = u16::from_ne_bytes(half);
+        // SAFETY: as above.
+        unsafe { core::ptr::write_volatile(at as *mut u16, half) };
         return;
     }
     for (i, byte) in bytes.iter().enumerate() {

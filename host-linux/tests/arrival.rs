@@ -91,6 +91,7 @@ fn reg_19_of_all_loaded_functions_few_are_refused() {
             "_dl_start_user",
             "__restore_rt ",
             "__restore ",
+            "_sa_restorer ",
             "get_pc_thunk",
             "arrival_thunk ",
             "arrival_millicode ",

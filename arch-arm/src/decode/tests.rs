@@ -141,6 +141,30 @@ fn what_only_looks_like_it_begins_no_block_where_boundaries_are_known() {
     assert_eq!(decode_in(Set::T32, &load, 1, false).expect("ok").method, Method::Step);
 }
 
+/// REG_6: constants are loaded by word, pair, halfword and floating-point loads.
+#[rstest]
+#[case::a32(Set::A32, 0xe59f_0000, 2)]
+#[case::a32_pair(Set::A32, 0xe1cf_00d0, 3)]
+#[case::a32_half(Set::A32, 0xe1df_00b0, 2)]
+#[case::a32_float(Set::A32, 0xed9f_0a00, 2)]
+#[case::a32_double(Set::A32, 0xed9f_0b00, 3)]
+#[case::t32(Set::T32, 0x4800, 3)]
+#[case::t32_wide(Set::T32, 0xf8df_0000, 2)]
+fn reg_6_what_an_instruction_of_the_function_loads_is_no_instruction(
+    #[case] set: Set,
+    #[case] load: u32,
+    #[case] last: usize,
+) {
+    let add = if set == Set::A32 { ADD } else { T_ADD };
+    let insns = [load, add, add, add, add, add];
+    let first = if load == 0xf8df_0000 { 1 } else { 2 };
+    for index in 1..insns.len() {
+        let want = if (first..=last).contains(&index) { "arm.constant" } else { "ok" };
+        assert_eq!(code_at(set, &insns, index), want, "{index}");
+    }
+    assert!(decode_in(set, &insns, first, false).is_ok(), "without a symbol it cannot be told");
+}
+
 #[test]
 fn an_a32_place_is_in_no_block() {
     let decoded = decode_in(Set::A32, &[0xbf0c_bf0c, ADD], 1, true).expect("ok");

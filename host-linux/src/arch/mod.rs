@@ -36,6 +36,7 @@ pub(crate) use frame::Regs;
 use crate::abi::{AltStack, SignalSet};
 use frame::Frame;
 use probe_core::CodeAddr;
+use probe_core::arch::{Arch, Jumps};
 
 cfg_if::cfg_if! {
     if #[cfg(target_arch = "x86_64")] {
@@ -53,6 +54,9 @@ cfg_if::cfg_if! {
     } else if #[cfg(target_arch = "riscv64")] {
         mod riscv64;
         use riscv64 as native;
+    } else if #[cfg(target_arch = "arm")] {
+        mod arm;
+        use arm as native;
     } else {
         compile_error!("probe-host-linux has no backend for this architecture");
     }
@@ -62,9 +66,18 @@ cfg_if::cfg_if! {
 pub(crate) use native::thread_pointer;
 pub(crate) use native::{
     IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, WATCHPOINTS, check_alignment,
-    check_watch, eh_frame, enter, function_entry, is_breakpoint_trap, is_step_trap, restorer, set_argument,
+    check_watch, enter, function_entry, is_breakpoint_trap, is_step_trap, restorer, set_argument,
     sigaltstack_from, thread_slot,
 };
+
+// On arm no unwinder reads DWARF.
+#[cfg(not(target_arch = "arm"))]
+pub(crate) use native::eh_frame;
+
+/// Where the direct branch that `text` starts with leads, which lies at `at`.
+pub(crate) fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+    Native::JUMPS.and_then(|jumps| Jumps::<Regs>::branch_target(jumps, text, at))
+}
 
 /// The `ucontext_t` of a running signal handler.
 #[derive(Clone, Copy)]
@@ -95,12 +108,12 @@ impl UContext {
         native::store_regs(self.0, regs);
     }
 
-    /// The interrupted program counter.
+    /// The interrupted program counter: the address of a byte, without the instruction set.
     pub(crate) fn pc(self) -> usize {
         self.0.word(native::PC)
     }
 
-    /// Resumes at `pc`.
+    /// Resumes at `pc`, in the instruction set that was interrupted.
     pub(crate) fn set_pc(self, pc: usize) {
         self.0.set_word(native::PC, pc);
     }
@@ -138,8 +151,8 @@ impl UContext {
 
     /// Resumes at the breakpoint that has trapped, so that it traps again.
     pub(crate) fn rewind_breakpoint(self) {
-        let at = <Native as probe_core::arch::Arch>::breakpoint_address(&self.load_regs());
-        self.set_pc(CodeAddr::as_usize(at));
+        let at = Native::breakpoint_address(&self.load_regs());
+        self.set_pc(CodeAddr::as_usize(Native::first_byte(at)));
     }
 
     /// The signal mask that comes back when the handler returns.

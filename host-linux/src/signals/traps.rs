@@ -215,7 +215,7 @@ fn offer_fault(
         FaultVerdict::Restored => {
             // SIGILL and SIGFPE name the instruction itself.
             if info.addr == context.pc() {
-                info.addr = regs.pc().as_usize();
+                info.addr = Native::first_byte(regs.pc()).as_usize();
             }
             context.store_regs(&regs);
         }

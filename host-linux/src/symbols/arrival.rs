@@ -62,6 +62,8 @@ mod tests {
         } else {
             here
         };
-        assert_eq!(of(program, here), Arrival::Called);
+        // arm's tables do not say how a function is come to.
+        let expected = if cfg!(target_arch = "arm") { Arrival::Unknown } else { Arrival::Called };
+        assert_eq!(of(program, here), expected);
     }
 }

@@ -9,7 +9,7 @@ macro_rules! field {
     ($insn:literal, $return:literal) => {
         std::arch::global_asm!(
             ".macro bench_field_function",
-            ".type bench_field_\\@, @function",
+            ".type bench_field_\\@, %function",
             "bench_field_\\@:",
             concat!(".rept 100\n", $insn, "\n.endr"),
             $return,

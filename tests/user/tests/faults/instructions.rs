@@ -9,7 +9,7 @@ use probe_host_linux::Probe;
 macro_rules! functions {
     ($start:expr, $back:expr; $($name:ident $end:ident $insn:expr;)*) => {
         $(core::arch::global_asm!(concat!(
-            ".pushsection .text\n.balign 64\n.type ", stringify!($name), ", @function\n",
+            ".pushsection .text\n.balign 64\n.type ", stringify!($name), ", %function\n",
             ".globl ", stringify!($name), "\n", stringify!($name), ":\n", $start, "\n", $insn, "\n",
             ".globl ", stringify!($end), "\n", stringify!($end), ":\n", $back, "\n",
             ".size ", stringify!($name), ", . - ", stringify!($name), "\n.popsection"

@@ -7,7 +7,7 @@ use probe_core::arch::{Arch, Jumps};
 use probe_core::error::RegisterError;
 use probe_core::host::Host;
 use probe_core::{CodeAddr, Place};
-use probe_host_linux::{Native, probes};
+use probe_host_linux::{Native, Regs, probes};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -15,7 +15,13 @@ use std::fmt::Write;
 const LEAST_PERCENT: u64 = if cfg!(target_arch = "riscv64") { 0 } else { 75 };
 
 /// In how many rounds all places have had their turn to have a jump.
-pub(crate) const ROUNDS: usize = if <Native as Jumps<_>>::JUMP_LEN > Native::INSN_ALIGN { 6 } else { 1 };
+pub(crate) const ROUNDS: usize =
+    if jump_len::<<Native as Arch>::Jumps>() > Native::INSN_ALIGN { 6 } else { 1 };
+
+/// How many bytes a jump has, 0 where there are none.
+const fn jump_len<J: Jumps<Regs>>() -> usize {
+    J::JUMP_LEN
+}
 
 /// How far apart two jumps of one round are at the least: a jump never displaces more.
 const APART: usize = if ROUNDS > 1 { 4 + Native::MAX_INSN_LEN } else { 0 };
