@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { THREADS = 4, CALLS = 1000, BODIES = 8 };
+enum { THREADS = 4, CALLS = 1000, BODIES = 9 };
 
 static volatile int over;
 static volatile long done;
@@ -110,12 +110,25 @@ static void *loads(void *nothing) {
     return NULL;
 }
 
+/* Children that run in our memory, on a stack that goes with them, while all signals are blocked. */
+static void *spawns(void *nothing) {
+    (void)nothing;
+    while (!over) {
+        FILE *child = popen("exit 0", "r");
+        if (!child || pclose(child))
+            fail("popen");
+    }
+    return NULL;
+}
+
 /* Waits that a stop must not end. */
 static void *waits(void *nothing) {
     (void)nothing;
     sigset_t timer;
     sigemptyset(&timer);
     sigaddset(&timer, SIGALRM);
+    /* It interrupts epoll_wait although it is ignored. */
+    sigaddset(&timer, SIGCHLD);
     pthread_sigmask(SIG_BLOCK, &timer, NULL);
     struct epoll_event event;
     int epoll = epoll_create1(0);
@@ -190,7 +203,7 @@ int main(void) {
         } else if (!strcmp(line, "handle\n")) {
             handle();
         } else if (!strcmp(line, "load\n")) {
-            void *(*bodies[BODIES])(void *) = {busy, busy, busy, comes, waits, waits, suspends, loads};
+            void *(*bodies[BODIES])(void *) = {busy, busy, busy, comes, waits, waits, suspends, loads, spawns};
             struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
             struct itimerval timer = {{0, 700}, {0, 700}};
             sigaction(SIGUSR1, &action, NULL);

@@ -61,7 +61,10 @@ impl<H: Host> Probes<H> {
             // newer one's return address, or nothing has been called since.
             return instance.frame() <= sp;
         }
-        instance.life.is_pending()
+        // With the switch off, no new call wants room; and a host that is leaving a process has given up what
+        // makes reading safe.
+        self.switches.is_on()
+            && instance.life.is_pending()
             && H::Arch::CALLS.is_some_and(|calls| {
                 !calls.may_return(instance.frame(), instance.stub, sp, self.host.memory())
             })
