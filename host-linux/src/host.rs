@@ -138,13 +138,16 @@ fn symbol<'a>(object: &'a Object, entry: &Entry) -> Symbol<'a> {
 /// Why a restartable sequence forbids a probe at `at` (REG_20).
 fn sequence_at(object: &Object, at: usize) -> Option<Refusal> {
     let first_byte = Native::first_byte(CodeAddr::new(at)).as_usize();
-    let len_bytes = || {
-        let mut insn = [0; 16];
-        let wanted = Native::MAX_INSN_LEN.min(insn.len());
-        let read = memory::read_some(first_byte, &mut insn[..wanted]);
-        Native::insn_len(CodeAddr::new(at), &insn[..read])
-    };
-    object.sequences().refusal(first_byte.wrapping_sub(object.bias) as u64, len_bytes)
+    object.sequences().refusal(first_byte.wrapping_sub(object.bias) as u64, || insn_len(at))
+}
+
+/// How long the instruction at `at` is.
+fn insn_len(at: usize) -> Option<usize> {
+    let mut insn = [0; 16];
+    let wanted = Native::MAX_INSN_LEN.min(insn.len());
+    let first_byte = Native::first_byte(CodeAddr::new(at)).as_usize();
+    let read = memory::read_some(first_byte, &mut insn[..wanted]);
+    Native::insn_len(CodeAddr::new(at), &insn[..read])
 }
 
 /// The implementation that an indirect function resolves to; its length comes from the unwind table.
@@ -302,6 +305,18 @@ unsafe impl Host for LinuxProcess {
             Some(object) => sequence_at(&object, at.as_usize()).map_or(Probeable::Yes, Probeable::Refused),
             None => Probeable::NotText,
         }
+    }
+
+    /// Nobody else patches the text of a process: all bytes of an instruction have its first one's answer.
+    fn all_probeable(&self, start: CodeAddr, end: CodeAddr) -> Probeable {
+        let mut at = start;
+        while at < end {
+            match self.probeable(at) {
+                Probeable::Yes => at = at.wrapping_add(insn_len(at.as_usize()).unwrap_or(1).max(1)),
+                forbidden => return forbidden,
+            }
+        }
+        Probeable::Yes
     }
 
     fn arrival(&self, at: CodeAddr) -> Arrival {

@@ -111,17 +111,16 @@ impl<H: Host> Probes<H> {
         Ok((displaced, self.check_neighbours(hold, resolved.at, &displaced)))
     }
 
-    /// Whether the host lets every instruction that a jump at `place` displaces be probed (REG_20). Called
-    /// without the lock.
+    /// Whether the host lets every byte that a jump at `place` displaces be changed (REG_20): inside an
+    /// instruction, too, somebody else may patch. Called without the lock.
     pub(super) fn check_displaced(&self, place: CodeAddr, displaced: &Displaced) -> Result<(), Refusal> {
-        for start in displaced.starts().filter(|start| *start != 0) {
-            match self.host.probeable(place.wrapping_add(start)) {
-                Probeable::Yes => {}
-                Probeable::Refused(refusal) => return Err(refusal),
-                Probeable::NotText | Probeable::Blacklisted => return Err(refusal::FORBIDDEN),
-            }
+        let start = H::Arch::first_byte(place);
+        let end = start.wrapping_add(usize::from(displaced.len_bytes));
+        match self.host.all_probeable(start, end) {
+            Probeable::Yes => Ok(()),
+            Probeable::Refused(refusal) => Err(refusal),
+            Probeable::NotText | Probeable::Blacklisted => Err(refusal::FORBIDDEN),
         }
-        Ok(())
     }
 
     /// Whether other probes stand on the instructions that a jump at `place` displaces.

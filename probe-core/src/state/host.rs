@@ -65,6 +65,13 @@ pub enum Probeable {
     Refused(Refusal),
 }
 
+impl Probeable {
+    /// Somebody else patches this text while it runs: a call or branch that the kernel switches, a function
+    /// tracer's site. All bytes of such an instruction answer so, and no jump is laid over them (REG_20).
+    pub const OTHERS_PATCH: Self =
+        Self::Refused(Refusal::invalid("host.others_patch", "somebody else patches this instruction"));
+}
+
 /// A message for the host's log, never sent from the hit path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -262,7 +269,17 @@ pub unsafe trait Host: Sync + Sized + 'static {
 
     /// Whether `at` may be probed. The core's and the backend's own text must answer no (put both crates'
     /// hit path into one section, or answer by symbol); else a hit inside the hit path recurses.
+    /// Asked about the place of a probe, and about every byte that a jump displaces there (REG_20): so name
+    /// whole instructions, as [`Probeable::OTHERS_PATCH`] where somebody else patches them.
     fn probeable(&self, at: CodeAddr) -> Probeable;
+
+    /// Whether all bytes from `start` up to `end`, those of a few instructions, may be displaced by a jump:
+    /// the first answer that is not [`Probeable::Yes`]. For hosts that can tell faster than byte by byte.
+    fn all_probeable(&self, start: CodeAddr, end: CodeAddr) -> Probeable {
+        let len = end.as_usize().wrapping_sub(start.as_usize());
+        let mut answers = (0..len).map(|offset| self.probeable(start.wrapping_add(offset)));
+        answers.find(|answer| *answer != Probeable::Yes).unwrap_or(Probeable::Yes)
+    }
 
     /// How control arrives at `at`, a function's entry by its symbol (REG_19). Asked when a return probe or a
     /// jprobe is registered there, never on the hit path. For [`Arrival::Unknown`] the symbol's name decides.

@@ -1,9 +1,9 @@
 //! REG_19 and REG_20: places where no call comes, and places that the host refuses.
 
 use super::*;
-use probe_core::Jprobe;
 use probe_core::error::{Errno, Refusal};
 use probe_core::host::Arrival;
+use probe_core::{Jprobe, Switch};
 
 /// What a return probe, a jprobe and a kprobe are answered: nothing, or the error's code.
 fn codes(world: &'static World, handler: usize, name: &str) -> [&'static str; 3] {
@@ -82,4 +82,24 @@ fn reg_20_what_the_host_refuses_is_refused_with_its_reason() {
     for offset in [0, 8] {
         drop(result(offset).unwrap());
     }
+}
+
+#[test]
+fn reg_20_what_others_patch_is_not_displaced_by_a_jump() {
+    let world = World::new();
+    let f = world.function("f", &[ADD, 0, 3, ADD, 0, 2, RETURN]);
+    // The jump displaces both. This is not an instruction's first byte.
+    let patched = (f + 4..f + 5, Refusal::invalid("toy.patched", "somebody patches it"));
+    world.host().refused.lock().unwrap().push(patched);
+    world.probes.jumps().set_automatic(Switch::On);
+    let behind = world.bytes(f + 1, 15);
+    let probe = world.probes.register(K::at("f").pre(|_| ())).unwrap();
+    assert_eq!((world.bytes(f, 1), world.bytes(f + 1, 15)), (vec![BREAK], behind), "the probe stands");
+    let refusal = world.probes.explain(&"f".into()).unwrap().jump.unwrap_err();
+    assert_eq!(refusal.code, "toy.patched");
+    assert_eq!((world.value(f, &[1]), probe.counters().hits), (6, 1));
+    drop(probe);
+    world.host().refused.lock().unwrap().clear();
+    let probe = world.probes.register(K::at("f").pre(|_| ())).unwrap();
+    assert_ne!(world.bytes(f, 1), [BREAK], "{:x?}", probe.addr());
 }

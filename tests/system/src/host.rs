@@ -7,7 +7,7 @@ use crate::nofault::{self, KernelMemory};
 use crate::watch::DebugRegisters;
 use crate::{cmdline, cpu, memory, modules, println, symbols, task};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use probe_core::arch::SaveSet;
 use probe_core::error::{Refusal, TextError};
 use probe_core::host::{Arrival, Blacklisted, Context, Host, Notice, Probeable, Symbol, Task, Watchpoints};
@@ -23,6 +23,9 @@ static HARDWARE_STEP: AtomicBool = AtomicBool::new(false);
 /// Whether [`Host::task`] names tasks late, as a kernel does whose "current" and stack do not change at once
 /// (RET_11).
 pub static LATE_TASKS: AtomicBool = AtomicBool::new(false);
+
+/// A byte of text that somebody else patches, as the checks have it; 0 for none (REG_20).
+pub static PATCHED: AtomicUsize = AtomicUsize::new(0);
 
 /// The task that ran when somebody asked before, wherever that was; none for the first one that asks.
 fn late_task() -> Option<&'static Task<Backend>> {
@@ -155,6 +158,7 @@ unsafe impl Host for Kernel {
         }
         match symbols::covering(at.as_usize()) {
             Some(function) if function.is_blacklisted() => Probeable::Blacklisted,
+            Some(_) if at.as_usize() == PATCHED.load(Ordering::Relaxed) => Probeable::OTHERS_PATCH,
             Some(_) => Probeable::Yes,
             // Padding between functions.
             None => Probeable::NotText,

@@ -67,6 +67,7 @@ pub const CHECKS: &[Check] = &[
     ("REG_3 trap entry and context switch are blacklisted", registry::blacklist),
     ("REG_18 handlers may not register", registry::registering_in_handler),
     ("REG_19 no return probe stands where a task begins", registry::task_start),
+    ("REG_20 no jump lies over what others patch", registry::others_patch),
     ("CTL_5 a module takes its text along", registry::module_goes),
     ("CTL_5 probes packaged with a module come and go", registry::packaged_probes),
     ("CTL_3 the files read as the kernel's do", registry::files),

@@ -4,7 +4,7 @@ use super::faults::nesting;
 use super::kinds::{kprobe_fires, kretprobe_fires};
 use super::{CHECKS, counting, list, place, register, start_of};
 use crate::arch::Backend;
-use crate::host::{Kernel, PROBES};
+use crate::host::{Kernel, PATCHED, PROBES};
 use crate::modules::Module;
 use crate::nofault::KernelMemory;
 use crate::{heap, memory, shell, symbols, syscalls, targets, task};
@@ -46,6 +46,27 @@ pub(super) fn task_start() {
     let error = PROBES.register(Kretprobe::<Backend>::at(at.clone())).expect_err("REG_19");
     assert_eq!((error.errno(), error.code()), (Errno::EINVAL, "entry.start"));
     drop(register(Kprobe::<Backend>::at(at)));
+}
+
+/// A host that names one byte under a jump keeps the jump away, not the probe.
+pub(super) fn others_patch() {
+    let at = register(Kprobe::<Backend>::at("target_plain").pre(|_| ())).addr();
+    let jump = || {
+        let probe = register(Kprobe::<Backend>::at("target_plain").pre(|_| ()));
+        let answer = PROBES.explain(&place(at)).expect("it can be probed").jump;
+        let laid = PROBES.jumps().lay().expect("text can be written");
+        assert_eq!(laid, usize::from(answer.is_ok()));
+        assert_eq!((targets::plain(1), probe.counters().hits), (2, 1));
+        answer
+    };
+    // Not the first byte, which the breakpoint takes as well.
+    PATCHED.store(at.as_usize() + 1, SeqCst);
+    let refused = jump().map_err(|refusal| refusal.code);
+    PATCHED.store(at.as_usize(), SeqCst);
+    let error = PROBES.register(Kprobe::<Backend>::at(place(at)).pre(|_| ())).expect_err("REG_20");
+    PATCHED.store(0, SeqCst);
+    assert_eq!((refused, error.code()), (Err("host.others_patch"), "host.others_patch"));
+    assert_eq!(jump(), Ok(()));
 }
 
 pub(super) fn module_goes() {
