@@ -199,10 +199,22 @@ fn hit_13_what_was_sent_comes_as_soon_as_it_is_unblocked() {
     });
 }
 
+/// Where a signal's frame has the mask that was interrupted.
+fn mask_in(context: *mut c_void) -> *const libc::sigset_t {
+    // The crate libc has no `ucontext_t` there. The same as glibc's.
+    #[cfg(all(target_arch = "powerpc64", target_env = "musl"))]
+    return context.wrapping_byte_add(40).cast();
+    #[cfg(not(all(target_arch = "powerpc64", target_env = "musl")))]
+    // SAFETY: the kernel's own frame.
+    unsafe {
+        &raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask
+    }
+}
+
 extern "C" fn sends(signal: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     let depth = DEPTH.fetch_add(1, Relaxed);
     // SAFETY: the kernel's own.
-    let outer = bits(unsafe { &(*context.cast::<libc::ucontext_t>()).uc_sigmask });
+    let outer = bits(unsafe { &*mask_in(context) });
     COUNT.store(COUNT.load(Relaxed) * 1_000 + blocked() * 100 + outer * 10 + depth, Relaxed);
     if COUNT.load(Relaxed) < 1_000 {
         let sent = if signal == libc::SIGUSR1 { libc::SIGBUS } else { signal };

@@ -10,7 +10,10 @@ macro_rules! slotted {
 
 pub(crate) use slotted;
 
-field!(".option push", ".option norvc", "add a0, a0, a1", "ret", ".option pop");
+field!(
+    ".option push\n.option norvc\nadd a0, a0, a1\n.option pop",
+    ".option push\n.option norvc\nret\n.option pop"
+);
 
 /// The length in bytes of the instruction that returns.
 pub(crate) const FIELD_RETURN_LEN: usize = 4;
