@@ -44,8 +44,8 @@ fn give_actions_back() {
     }
 }
 
-/// The first part of [`leave`] in a process of several threads, which runs in one of them: from then on nothing
-/// is hit that is not hit already.
+/// The first part of [`leave`] in a process of several threads, which runs in one of them: from then on
+/// nothing is hit that is not hit already.
 ///
 /// # Errors
 /// As [`leave`].

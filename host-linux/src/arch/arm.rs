@@ -1,5 +1,5 @@
-//! arm (A32 and T32). `ucontext_t`: `uc_mcontext` at 20: trap_no, error_code, oldmask, r0-r15 (32), cpsr (96),
-//! fault_address; `uc_sigmask` at 104.
+//! arm (A32 and T32). `ucontext_t`: `uc_mcontext` at 20: trap_no, error_code, oldmask, r0-r15 (32), cpsr
+//! (96), fault_address; `uc_sigmask` at 104.
 //!
 //! The breakpoint is BKPT. It is `TRAP_BRKPT` of QEMU's user mode and of an aarch64 kernel (32-bit programs),
 //! `TRAP_HWBKPT` of an arm kernel with hardware breakpoints.

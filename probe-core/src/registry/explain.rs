@@ -70,9 +70,9 @@ impl<H: Host> Probes<H> {
         judged.into_iter().zip(places).map(tell).collect()
     }
 
-    /// Whether [`Probes::register`] would take a kprobe at each of the places or, where `true` stands beside
-    /// it, a return probe or a jprobe, and at no other place: [`Probes::explain_all`] without all else that it
-    /// tells. One answer for each place, in their order.
+    /// Whether [`Probes::register`] would take a kprobe at each of the places or, where `true` stands
+    /// beside it, a return probe or a jprobe, and at no other place: [`Probes::explain_all`] without all
+    /// else that it tells. One answer for each place, in their order.
     pub fn check_all(&'static self, places: &[(Place, bool)]) -> Vec<Result<(), RegisterError>> {
         if self.is_in_handler() {
             return places.iter().map(|_| Err(RegisterError::InHandler)).collect();

@@ -1,9 +1,9 @@
 //! The agent in a program that is running already: what the command runs in its stopped threads.
 //!
-//! The command maps this object into the program, relocates it, and lets a stopped thread run [`ENTRY`] on a
-//! stack of its own, with all signals blocked but those that a fault raises. While one thread runs, all others
-//! are stopped, anywhere: so nothing here may call the program's functions, but for those that only compute an
-//! address ([`super::bare`]).
+//! The command maps this object into the program, relocates it, and lets a stopped thread run [`ENTRY`]
+//! on a stack of its own, with all signals blocked but those that a fault raises. While one thread runs,
+//! all others are stopped, anywhere: so nothing here may call the program's functions, but for those that
+//! only compute an address ([`super::bare`]).
 
 use super::process::{self, Agent, Reporter};
 use super::start::{self, Missing};
@@ -14,8 +14,8 @@ use probe_host_linux::signals::NEVER_BLOCKED;
 use probe_host_linux::sys::SignalSet;
 use std::ffi::CStr;
 
-// The entry: rdi is the address of a `Request`, rsp is free below it. It ends in a trap that the command waits
-// for.
+// The entry: rdi is the address of a `Request`, rsp is free below it. It ends in a trap that the command
+// waits for.
 std::arch::global_asm!(
     ".pushsection .text.probe_mapped_entry,\"ax\",@progbits",
     ".globl probe_mapped_entry",

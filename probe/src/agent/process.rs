@@ -179,8 +179,8 @@ const MUTE: usize = 2;
 /// The indices of the thread's words that name it for counting: its process and its number.
 const COUNTING: [usize; 2] = [4, 5];
 
-/// The index of the thread's word that is the mask of its wait (`super::waits`); the next one is the address of
-/// the program's own.
+/// The index of the thread's word that is the mask of its wait (`super::waits`); the next one is the
+/// address of the program's own.
 #[cfg(feature = "mapped")]
 pub(super) const WAIT: usize = {
     const FREE: usize = 6;
@@ -211,7 +211,8 @@ impl Here {
 }
 
 /// Who runs this code; `None` if it is not traced. Fit for handlers.
-// Always inlined: to copy the result, in wider pieces than it was written in, stalls a hit by a third of its cost.
+// Always inlined: to copy the result, in wider pieces than it was written in, stalls a hit by a third of
+// its cost.
 #[inline(always)]
 pub(super) fn here(agent: &Agent) -> Option<Here> {
     let process = traced_process(agent)?;

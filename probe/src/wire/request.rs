@@ -5,8 +5,8 @@
 pub mod what {
     /// Start, and plant everything. Answer: 1, or 0 where the command has been told why not.
     pub const START: u64 = 1;
-    /// Make the agent's what the program has blocked in this thread, which is [`super::Request::mask`]. Answer:
-    /// what the kernel is to block.
+    /// Make the agent's what the program has blocked in this thread, which is [`super::Request::mask`].
+    /// Answer: what the kernel is to block.
     pub const ADOPT: u64 = 2;
     /// Take everything out of the text. Answer: 1, 0 where something could not be written, or 2:
     /// later, a thread is planting.

@@ -1,4 +1,4 @@
-/* A program that is attached to: it does what a line on its standard input says, and says when that is done. */
+/* A program that is attached to: it does what a line on its standard input says, and says when it is done. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,13 +1,13 @@
 //! What stands for a C library in an agent that is mapped into a running program.
 //!
-//! Such an agent must not call the program's libc: its threads were stopped anywhere, and hold its locks. So
-//! the functions of libc that this crate, its dependencies and Rust's standard library name are defined here,
-//! by system calls, and the object has no undefined symbol (`probe/tests/mapped.rs`). Where one cannot do what
-//! libc's does, it fails: nothing of that is used in a running program.
+//! Such an agent must not call the program's libc: its threads were stopped anywhere, and hold its locks.
+//! So the functions of libc that this crate, its dependencies and Rust's standard library name are
+//! defined here, by system calls, and the object has no undefined symbol (`probe/tests/mapped.rs`). Where
+//! one cannot do what libc's does, it fails: nothing of that is used in a running program.
 //!
-//! [`calls`] one system call each · [`files`] paths and folders · [`memory`] the heap · [`objects`] the loaded
-//! objects and the vDSO · [`process`] what a process knows of itself · [`thread`] a thread's `errno` · [`unwind`] panics, which
-//! abort.
+//! [`calls`] one system call each · [`files`] paths and folders · [`memory`] the heap · [`objects`] the
+//! loaded objects and the vDSO · [`process`] what a process knows of itself · [`thread`] a thread's
+//! `errno` · [`unwind`] panics, which abort.
 
 mod calls;
 mod files;

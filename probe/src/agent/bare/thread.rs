@@ -10,9 +10,9 @@ static ERRNO_AT: AtomicUsize = AtomicUsize::new(0);
 /// `errno` where the program has none.
 static ERRNO: AtomicI32 = AtomicI32::new(0);
 
-/// Finds out where `errno` is. `errno_location` is the program's `__errno_location`, or 0: a function that computes an
-/// address, and takes no lock. It is called once, before it may have a probe: `errno` lies at the same
-/// distance from every thread pointer.
+/// Finds out where `errno` is. `errno_location` is the program's `__errno_location`, or 0: a function
+/// that computes an address, and takes no lock. It is called once, before it may have a probe: `errno`
+/// lies at the same distance from every thread pointer.
 pub(super) fn learn(errno_location: usize) {
     if errno_location != 0 {
         // SAFETY: libc's function of that name has this type.

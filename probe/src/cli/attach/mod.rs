@@ -5,7 +5,8 @@
 //! function of the program's is called but one that computes an address. Then the threads go on.
 //!
 //! In the order of reading: [`image`] the object · [`tracee`] stopped threads · [`memory`] their memory ·
-//! [`masks`] waits with a mask · [`stacks`] what lies on stacks · [`agent`] what is done with the agent · [`program`] what is traced · [`failure`] why it cannot be. The other side is `agent/mapped`.
+//! [`masks`] waits with a mask · [`stacks`] what lies on stacks · [`agent`] what is done with the agent ·
+//! [`program`] what is traced · [`failure`] why it cannot be. The other side is `agent/mapped`.
 
 mod agent;
 mod failure;

@@ -158,8 +158,8 @@ fn value(auxiliary: &[[usize; 2]], kind: usize) -> usize {
     auxiliary.iter().find(|entry| entry[0] == kind).map_or(0, |entry| entry[1])
 }
 
-/// The address of `r_state` of the loader's `struct r_debug` (`<link.h>`), which the program's dynamic section
-/// leads to.
+/// The address of `r_state` of the loader's `struct r_debug` (`<link.h>`), which the program's dynamic
+/// section leads to.
 fn loading(pid: pid_t, auxiliary: &[[usize; 2]]) -> Option<usize> {
     const HEADER_LEN: usize = 56;
     let (at, count) = (value(auxiliary, AT_PHDR), value(auxiliary, AT_PHNUM));

@@ -12,8 +12,8 @@ const WORD: usize = size_of::<usize>();
 /// How much of a stack is looked at.
 const MOST: usize = 8 << 20;
 
-/// In a signal frame, whose first word is the address that the handler returns to: the `ucontext_t`, and in it
-/// its flags, its link, the program counter, the segments' word and the mask.
+/// In a signal frame, whose first word is the address that the handler returns to: the `ucontext_t`, and
+/// in it its flags, its link, the program counter, the segments' word and the mask.
 const CONTEXT: usize = 8;
 const LINK: usize = CONTEXT + 8;
 const PC: usize = CONTEXT + 40 + 8 * 16;

@@ -31,8 +31,8 @@ const EXTENDED: usize = 0x202;
 /// Room for them, with AMX.
 const EXTENDED_LEN: usize = 16 << 10;
 
-/// Signals that a fault raises, which are never blocked while something runs in a thread: the kernel would end
-/// the process.
+/// Signals that a fault raises, which are never blocked while something runs in a thread: the kernel
+/// would end the process.
 const RAISED: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGTRAP, libc::SIGILL, libc::SIGFPE];
 
 /// One stopped thread.

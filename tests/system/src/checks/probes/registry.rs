@@ -48,15 +48,23 @@ pub(super) fn task_start() {
     drop(register(Kprobe::<Backend>::at(at)));
 }
 
+/// No other check has a jump here: the host is asked before a place's first one.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn patched_site(a: usize) -> usize {
+    core::hint::black_box(a) + 1
+}
+
 /// A host that names one byte under a jump keeps the jump away, not the probe.
 pub(super) fn others_patch() {
-    let at = register(Kprobe::<Backend>::at("target_plain").pre(|_| ())).addr();
+    let at = register(Kprobe::<Backend>::at("patched_site").pre(|_| ())).addr();
     let jump = || {
-        let probe = register(Kprobe::<Backend>::at("target_plain").pre(|_| ()));
+        let probe = register(Kprobe::<Backend>::at("patched_site").pre(|_| ()));
         let answer = PROBES.explain(&place(at)).expect("it can be probed").jump;
         let laid = PROBES.jumps().lay().expect("text can be written");
-        assert_eq!(laid, usize::from(answer.is_ok()));
-        assert_eq!((targets::plain(1), probe.counters().hits), (2, 1));
+        // Where one may be laid, its detour may find no room (riscv64).
+        assert!(laid <= usize::from(answer.is_ok()), "{laid} jumps, although {answer:?}");
+        assert_eq!((patched_site(1), probe.counters().hits), (2, 1));
         answer
     };
     // Not the first byte, which the breakpoint takes as well.
