@@ -211,8 +211,8 @@ impl Here {
 }
 
 /// Who runs this code; `None` if it is not traced. Fit for handlers.
-// Always inlined: to copy the result, in wider pieces than it was written in, stalls a hit by a third of
-// its cost.
+// Always inlined: to copy the result in wider pieces than it was written in stalls (30.3 ns a counting hit by
+// jump instead of 25.3).
 #[inline(always)]
 pub(super) fn here(agent: &Agent) -> Option<Here> {
     let process = traced_process(agent)?;

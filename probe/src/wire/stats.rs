@@ -113,7 +113,7 @@ impl Share<'_> {
     pub fn add(self, count: Count, amount: u64) {
         let Some(word) = self.lane.counts.get(count as usize) else { return };
         if self.is_own {
-            // Without a locked operation, which costs more than all the rest of a hit's counting.
+            // Nobody else writes it: no locked operation is needed.
             word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
         } else {
             word.fetch_add(amount, Ordering::Relaxed);

@@ -2,8 +2,8 @@
 //!
 //! Such an agent must not call the program's libc: its threads were stopped anywhere, and hold its locks.
 //! So the functions of libc that this crate, its dependencies and Rust's standard library name are
-//! defined here, by system calls, and the object has no undefined symbol (`probe/tests/mapped.rs`). Where
-//! one cannot do what libc's does, it fails: nothing of that is used in a running program.
+//! defined here, by system calls, and the object has no undefined symbol (tested in `cli/attach/image`).
+//! Where one cannot do what libc's does, it fails: nothing of that is used in a running program.
 //!
 //! [`calls`] one system call each · [`files`] paths and folders · [`memory`] the heap · [`objects`] the
 //! loaded objects and the vDSO · [`process`] what a process knows of itself · [`thread`] a thread's

@@ -63,8 +63,7 @@ impl Agent {
         Self { pid, system_call, errno_location, loading, restorers, placed, follows }
     }
 
-    /// The thread that does what any thread can do: one that is in the kernel rather than in the middle of
-    /// something.
+    /// A thread to do what any thread can do.
     fn any(&self, tracee: &Tracee) -> io::Result<pid_t> {
         tracee.threads().first().copied().ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
     }
@@ -99,6 +98,9 @@ impl Agent {
         self.placed.stack.start..self.placed.stack.start + STACK_LEN / 4
     }
 
+    /// As many threads have places.
+    const MOST_THREADS: usize = STACK_LEN / 4 / masks::PLACE_LEN;
+
     /// Lets a thread run the agent's entry.
     fn ask(&self, tracee: &mut Tracee, thread: pid_t, request: &Request) -> io::Result<Request> {
         let argument = self.placed.stack.end - PAGE;
@@ -122,6 +124,9 @@ impl Agent {
 
     /// Starts the agent, and has it know of each thread; `false` if it has told why it cannot.
     pub(super) fn start(&mut self, tracee: &mut Tracee, region: &str) -> io::Result<bool> {
+        if tracee.threads().len() > Self::MOST_THREADS {
+            return Err(io::Error::other(format!("it has more than {} threads", Self::MOST_THREADS)));
+        }
         let mut request = self.request(what::START, 0);
         let path =
             request.region.get_mut(..region.len()).ok_or_else(|| io::Error::other("a path is too long"))?;
