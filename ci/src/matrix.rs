@@ -78,6 +78,20 @@ pub(crate) const NATIVE: &str = "x86_64-unknown-linux-gnu";
 
 /// The process and the command where each is least like elsewhere, as far as an emulator gets in its time.
 const GUARD: &[&str] = &["probe-host-linux", "--test", "guard", "--test", "signed_returns"];
+/// What a C library may do otherwise: masks, waits, executions.
+const SIGNALS: &[&str] = &[
+    "probe-host-linux",
+    "--test",
+    "blocked",
+    "--test",
+    "guard",
+    "--test",
+    "execution",
+    "--test",
+    "deferral",
+    "--test",
+    "signals",
+];
 const WORK: &[&str] = &["probe-trace", "--test", "work"];
 const PPC64_BACKEND: &[&str] = &["probe-arch-ppc64", "--no-fail-fast"];
 const RISCV64_BACKEND: &[&str] = &["probe-arch-riscv64", "--no-fail-fast"];
@@ -103,6 +117,7 @@ pub(crate) const TARGETS: &[Target] = &[
         backend: Some("arch-x86_64"),
         abi: "musl, static",
         linker: Some("rust-lld"),
+        selected: &[SIGNALS],
         why: "a static program, and a C library that is not glibc",
         ..PROCESS
     },

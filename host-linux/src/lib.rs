@@ -38,6 +38,7 @@
 
 mod abi;
 mod arch;
+mod atomics;
 mod blacklist;
 mod clock;
 mod exec;

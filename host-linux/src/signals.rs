@@ -14,6 +14,7 @@
 //! A trap is ours only if the kernel raised it for a breakpoint instruction (`si_code`) and the core knows
 //! the place: a `kill -TRAP`, a debugger's step or the program's own breakpoints never get here.
 
+pub(crate) mod blocked_wait;
 mod deferral;
 mod delivery;
 pub(crate) mod execution;

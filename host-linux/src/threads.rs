@@ -24,6 +24,7 @@ mod owner;
 #[cfg_attr(not(feature = "mapped"), allow(dead_code, reason = "tested in any case"))]
 pub(crate) mod pointer;
 mod preparation;
+mod sent;
 mod settle;
 mod shared;
 mod table;
@@ -36,9 +37,9 @@ pub use self::block::Words;
 pub(crate) use self::dead::Exits;
 pub use self::dead::on_thread_end;
 pub(crate) use self::executing::Replaced;
+pub(crate) use self::sent::{Sent, WrittenDown};
 pub(crate) use self::shared::{hold, release};
-pub(crate) use self::wait::Begun;
-pub(crate) use self::wished::Sent;
+pub(crate) use self::wait::{Begun, How, Noted, Takes};
 
 use self::table::Table;
 use crate::arch::{self, Native, UContext};

@@ -14,7 +14,7 @@ use super::owned::{NEVER_BLOCKED, OWNED};
 use super::program::{action_of, may_ignore};
 use super::wished;
 use crate::sys::{self, Action, SignalSet};
-use crate::threads::{self, Replaced};
+use crate::threads::{self, Block, Replaced};
 use core::ffi::{c_int, c_long};
 
 /// Whether there may be something that the kernel would not hand on by itself.
@@ -44,36 +44,53 @@ fn ignored_beside_others(signal: c_int) -> Option<(Action, Action)> {
 pub(crate) unsafe fn execute(number: c_long, arguments: [usize; 5]) -> c_int {
     let replaced = Replaced::new(if is_only_thread() { ignored } else { ignored_beside_others });
     // SAFETY: the caller's promise.
-    unsafe { call(&replaced, number, arguments) }.err().unwrap_or(0)
+    let call = |call: &Call| unsafe { call.make(number, arguments) };
+    with_kernel(&replaced, SignalSet::EMPTY, call).err().unwrap_or(0)
 }
 
-/// Makes a system call with what the program blocks, and what waits, in the kernel. Not during a hit.
-///
-/// # Errors
-/// The errno.
-///
-/// # Safety
-/// As for the system call.
-pub(crate) unsafe fn call_as_blocked(number: c_long, arguments: [usize; 5]) -> Result<usize, c_int> {
-    // SAFETY: the caller's promise.
-    unsafe { call(&Replaced::new(|_| None), number, arguments) }
+/// Runs `body`, with all signals blocked: the call that it is given it makes with what the program
+/// blocks, and what waits, in the kernel, and with those of `more` blocked. Not during a hit.
+pub(super) fn call_blocking<T>(more: SignalSet, body: impl FnOnce(&Call) -> T) -> T {
+    with_kernel(&Replaced::new(|_| None), more, body)
 }
 
-/// # Safety
-/// As for the system call.
-unsafe fn call(replaced: &Replaced, number: c_long, arguments: [usize; 5]) -> Result<usize, c_int> {
-    // SAFETY: the caller's promise.
-    let call = || unsafe { sys::call(number, arguments) };
-    let Some(block) = threads::current_or_new() else { return call() };
+/// A system call in the midst of [`with_kernel`].
+pub(super) struct Call {
+    block: Option<&'static Block>,
+    /// The kernel's mask before.
+    mask: SignalSet,
+    /// Those that are blocked, too.
+    more: SignalSet,
+}
+
+impl Call {
+    /// Makes the call.
+    ///
+    /// # Errors
+    /// The errno.
+    ///
+    /// # Safety
+    /// As for the system call.
+    pub(super) unsafe fn make(&self, number: c_long, arguments: [usize; 5]) -> Result<usize, c_int> {
+        // SAFETY: the caller's promise.
+        let call = || unsafe { sys::call(number, arguments) };
+        let Some(block) = self.block else { return call() };
+        let shown = wished::show_kernel(block, self.mask).union(self.more);
+        sys::sigprocmask(libc::SIG_SETMASK, Some(shown));
+        let answer = call();
+        sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
+        answer
+    }
+}
+
+fn with_kernel<T>(replaced: &Replaced, more: SignalSet, body: impl FnOnce(&Call) -> T) -> T {
+    let block = threads::current_or_new();
     let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
-    block.executing.begin(replaced);
-    let shown = wished::show_kernel(block, mask);
-    sys::sigprocmask(libc::SIG_SETMASK, Some(shown));
-    let answer = call();
-    sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
-    block.executing.end(replaced);
+    block.inspect(|block| block.executing.begin(replaced));
+    let done = body(&Call { block, mask, more });
+    block.inspect(|block| block.executing.end(replaced));
     sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
-    answer
+    done
 }
 
 /// Whether the calling thread is the process's only one; false, too, where nobody tells (without `/proc`).

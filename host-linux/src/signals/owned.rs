@@ -13,8 +13,10 @@ pub const OWNED_SET: SignalSet =
 
 /// The [`OWNED`] signals that a hit raises itself, by the breakpoint and in copies that may fault: they must
 /// not be blocked. The others matter only where a probed instruction faults.
-pub const NEVER_BLOCKED: SignalSet =
-    SignalSet::EMPTY.with(libc::SIGTRAP).with(libc::SIGSEGV).with(libc::SIGBUS);
+pub(crate) const NEVER: [c_int; 3] = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS];
+
+/// The [`OWNED`] signals that a hit raises itself, which must not be blocked, as a set.
+pub const NEVER_BLOCKED: SignalSet = SignalSet::EMPTY.with(NEVER[0]).with(NEVER[1]).with(NEVER[2]);
 
 /// The signals that are blocked while a handler of ours runs: all but those that its own work may raise.
 pub(crate) const BLOCKED: SignalSet = SignalSet::from_bits(!OWNED_SET.bits());

@@ -6,18 +6,20 @@
 //! From that look to the kernel's own sleep nothing that comes may be overlooked. So a wait that is
 //! interrupted before its call is made begins again at the probe, which looks once more: where the hit is
 //! over ([`end_hit`]), and before a handler of the program's is called or a signal kept ([`begin_again`]).
-//! Whoever keeps a signal writes it down first and looks then who waits; whoever waits says so first and
-//! looks then what is written down. One of both sees the other.
-//!
 //! A call that a signal has interrupted in the kernel is answered ([`takes`]).
+//!
+//! Where libc's calls that wait cannot be told from others, the call is made elsewhere, with what the program
+//! blocks really blocked (`super::blocked_wait`): one that comes then is pending in the kernel.
+//!
+//! Which thread sees what the other has done: `threads::wait`.
 
 use super::interrupted::interrupted;
-use super::kept::{kept_block, quietly, take, waiting, without_ours};
+use super::kept::{kept_block, look, quietly, take, waiting, without_ours};
 use super::owned::NEVER_BLOCKED;
 use crate::arch::{Regs, SYSCALL, UContext};
 use crate::host::PROBES;
-use crate::sys::SignalSet;
-use crate::threads::{Begun, Block};
+use crate::sys::{SigInfo, SignalSet};
+use crate::threads::{Begun, Block, Takes, WrittenDown};
 use core::ffi::c_long;
 use probe_core::CodeAddr;
 use probe_core::arch::{Memory, Regs as _};
@@ -57,8 +59,9 @@ fn begin(regs: &mut Regs, call: usize) -> Option<Answer> {
     if ours == SignalSet::EMPTY {
         return None;
     }
-    wait.begin(ours, without_ours(all), Begun { place: regs.pc().as_usize(), of_program: set }, context);
-    if let Some(answer) = take_waited(block, ours, info) {
+    let begun = Begun { place: regs.pc().as_usize(), of_program: set };
+    let noted = wait.begin(ours, without_ours(all), begun, context.as_ptr());
+    if let Some(answer) = answer_of(info, || look(block, ours, &noted)) {
         wait.end();
         return Some(Answer::Result(answer));
     }
@@ -72,10 +75,10 @@ fn begin(regs: &mut Regs, call: usize) -> Option<Answer> {
 /// for what has come meanwhile, the wait begins once more. All signals are blocked until then.
 pub(super) fn end_hit(block: &Block, context: UContext) {
     let wait = &block.wished.wait;
-    if !wait.begins_in(context) {
+    if !wait.begins_in(context.as_ptr()) {
         return;
     }
-    if waiting(block).bits() & wait.signals().bits() != 0 {
+    if waiting(block).bits() & wait.own_signals().bits() != 0 {
         begin_again(context);
     }
     wait.be_made();
@@ -103,42 +106,35 @@ fn rewind(context: UContext, block: &Block) {
     }
 }
 
-/// Whether the interrupted thread takes what has just been written down: the wait that it begins in this hit
+/// Whether the interrupted thread takes what it has just written down: the wait that it begins in this hit
 /// will look again, or the call that has been interrupted is answered. Any other wait is over.
-pub(super) fn takes(context: UContext, block: &Block) -> bool {
+pub(super) fn takes(context: UContext, block: &Block, written: &WrittenDown) -> bool {
     let wait = &block.wished.wait;
-    if wait.is_beginning() {
-        return true;
+    match wait.takes(written) {
+        Takes::WhenHitEnds => true,
+        Takes::Others => false,
+        Takes::IfInterrupted => {
+            let is_answered = answer(context, block);
+            wait.end();
+            is_answered
+        }
     }
-    let is_answered = answer(context, block);
-    wait.end();
-    is_answered
 }
 
-/// Runs `wait`, which waits for the signals of the program's set at `set` with what the program blocks really
-/// blocked. Not during a hit.
-pub(crate) fn waiting_for<T>(set: usize, wait: impl FnOnce() -> T) -> T {
-    let ours = wanted(set).unwrap_or(SignalSet::EMPTY);
-    let block = kept_block();
-    block.inspect(|block| block.wished.wait.begin_blocked(ours));
-    let done = wait();
-    block.inspect(|block| block.wished.wait.end());
-    done
-}
-
-/// The signals of [`NEVER_BLOCKED`] in the program's set at `set`, if there are any and the guard sees to
-/// them.
+/// The signals of the program's set at `set`, if some of [`NEVER_BLOCKED`] are among them and the guard sees
+/// to those.
 pub(crate) fn wanted(set: usize) -> Option<SignalSet> {
     let mut bytes = [0; 8];
     kept_block()?;
     PROBES.host().memory().read(set, &mut bytes).ok()?;
-    let ours = SignalSet::from_bits(SignalSet::from_memory(bytes).bits() & NEVER_BLOCKED.bits());
-    (ours != SignalSet::EMPTY).then_some(ours)
+    let all = SignalSet::from_memory(bytes);
+    (all.bits() & NEVER_BLOCKED.bits() != 0).then_some(all)
 }
 
-fn take_waited(block: &Block, ours: SignalSet, info: usize) -> Option<isize> {
+/// What a call that waits is answered, with what `take` takes, which is told at `info`.
+fn answer_of(info: usize, take: impl FnOnce() -> Option<SigInfo>) -> Option<isize> {
     // Reading and writing may fault: nothing is blocked then.
-    let taken = quietly(|| take(block, ours))?;
+    let taken = quietly(take)?;
     let is_told = info == 0 || PROBES.host().memory().write(info, &taken.to_memory()).is_ok();
     Some(if is_told { taken.signal as isize } else { -(libc::EFAULT as isize) })
 }
@@ -146,13 +142,14 @@ fn take_waited(block: &Block, ours: SignalSet, info: usize) -> Option<isize> {
 /// Where a signal has interrupted the call of a wait for what has come, that is its answer; whether it is.
 fn answer(context: UContext, block: &Block) -> bool {
     let wait = &block.wished.wait;
-    let ours = wait.signals();
+    let ours = wait.own_signals();
     if ours == SignalSet::EMPTY || !wait.is_at(context.sp()) {
         return false;
     }
     let mut regs = context.load_regs();
     let Some(At { call, is_made: true }) = at_call(&regs, wait.set()) else { return false };
-    let Some(answer) = take_waited(block, ours, (SYSCALL.argument)(&regs, 1)) else { return false };
+    let info = (SYSCALL.argument)(&regs, 1);
+    let Some(answer) = answer_of(info, || take(block, ours)) else { return false };
     (SYSCALL.set_result)(&mut regs, call, answer);
     context.store_regs(&regs);
     true

@@ -14,34 +14,20 @@
 //! breakpoint's place.
 
 use super::interrupted::interrupted;
-use super::kept::{IS_KEPT, OF_PROCESS, kept_block, quietly, take, waiting, without_ours};
+use super::kept::{
+    IS_KEPT, KNOCK, OF_PROCESS, WITH_VALUE, bring_by_knock, is_knock, kept_block, knock, quietly, take,
+    waiting, without_ours,
+};
 use super::owned::{NEVER_BLOCKED, run_in};
 use super::waiting;
 use crate::arch::UContext;
 use crate::sys::{self, SigInfo, SignalSet};
-use crate::threads::{self, Block};
+use crate::threads::{self, Block, How, WrittenDown};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 /// `SI_TKILL`: sent to a thread.
 const TO_THREAD: c_int = -6;
-
-/// The signal that tells a thread that something has been passed on to it. Where one is pending already, that
-/// one does.
-const KNOCK: c_int = libc::SIGBUS;
-
-/// `SI_QUEUE`: sent with a value.
-const WITH_VALUE: c_int = -1;
-
-/// What [`KNOCK`] is sent with, where others say who they are.
-fn knock() -> SigInfo {
-    SigInfo::fault(KNOCK, WITH_VALUE, (&raw const OF_PROCESS).expose_provenance())
-}
-
-fn is_knock(info: &SigInfo) -> bool {
-    let knock = knock();
-    (info.signal, info.code, info.addr) == (knock.signal, knock.code, knock.addr)
-}
 
 /// The guard is about to be planted, and writes down what is blocked from now on: what the calling thread has
 /// blocked is its program's wish and the kernel's no more. What is pending waits with us.
@@ -157,7 +143,7 @@ fn note_due(block: &Block) {
 /// it come when a mask has changed. A call that waits for what has come begins once more.
 #[inline]
 pub(super) fn deliver_due(block: Option<&Block>, context: UContext) {
-    let is_due = |block: &&Block| block.wished.take_due() || block.wished.wait.begins_in(context);
+    let is_due = |block: &&Block| block.wished.take_due() || block.wished.wait.begins_in(context.as_ptr());
     if let Some(block) = block.filter(is_due) {
         deliver_now(block, context);
     }
@@ -197,7 +183,8 @@ fn keep_passed(block: &Block, context: UContext) {
 fn bring(block: &Block, info: &SigInfo) {
     if info.signal == KNOCK {
         // It would be lost where another thread's knock is pending.
-        block.wished.passed.replace(info);
+        // The knock tells this thread.
+        let _written = block.wished.passed.replace(info);
         bring_by_knock(block);
     } else {
         sys::queue_to_self(info);
@@ -211,13 +198,6 @@ pub(super) fn bring_all(block: &Block, signals: SignalSet) {
             bring(block, &info)
         }
     });
-}
-
-/// As [`bring`], of what has been passed on and is a [`KNOCK`] itself. Where something of that number is
-/// pending already, the end of its handling looks again.
-fn bring_by_knock(block: &Block) {
-    block.wished.be_due();
-    sys::queue_to_self(&knock());
 }
 
 /// Makes what waits of `signals` pending in the kernel, in this thread. All signals are blocked.
@@ -250,9 +230,13 @@ pub(super) fn in_handler(context: UContext, mask: SignalSet, handler: impl FnOnc
     let outer = block.wished.blocked();
     if block.executing.is_under_way() {
         // The frame has the program's mask, to which it returns.
+        let wait = block.wished.wait.suspend();
         block.wished.block(outer.union(mask));
         block.executing.interrupt(handler);
-        return block.wished.block(outer);
+        block.wished.block(outer);
+        // All signals are blocked. What has come meanwhile is what the call finds.
+        let _noted = block.wished.wait.resume(wait);
+        return give_to_kernel(block, outer);
     }
     if outer != SignalSet::EMPTY {
         context.set_mask(context.mask().union(outer));
@@ -295,46 +279,57 @@ pub(super) fn keep(info: &mut SigInfo, context: UContext) -> bool {
     is_blocked
 }
 
-/// Whether libc has blocked all signals, as for a thread that starts: its own are blocked, too, which it lets
-/// no program block.
+/// Whether libc has blocked all signals that the kernel may block, as for a thread that starts. Musl leaves
+/// out those that are its own.
 fn is_of_libc(mask: SignalSet) -> bool {
-    const OF_LIBC: c_int = 33;
-    mask.has(OF_LIBC)
+    const OF_LIBC: SignalSet = SignalSet::EMPTY.with(32).with(33).with(34);
+    let never = NEVER_BLOCKED.with(libc::SIGKILL).with(libc::SIGSTOP);
+    mask.union(OF_LIBC).union(never) == SignalSet::ALL
 }
 
 fn keep_blocked(info: &SigInfo, context: UContext, block: &Block) {
     let is_of_thread = info.code == TO_THREAD;
-    quietly(|| if is_of_thread { &block.wished.sent } else { &OF_PROCESS }.put(info));
-    if !waiting::takes(context, block) && !is_of_thread {
-        quietly(|| pass_on(info.signal, block));
+    let written = quietly(|| if is_of_thread { &block.wished.sent } else { &OF_PROCESS }.put(info));
+    if !waiting::takes(context, block, &written) && !is_of_thread {
+        quietly(|| pass_on(info.signal, block, written));
     }
 }
 
 /// Gives what was sent to the process to a thread that has not blocked it, or waits for it.
-fn pass_on(signal: c_int, own: &Block) {
+fn pass_on(signal: c_int, own: &Block, mut written: WrittenDown) {
     let of = SignalSet::EMPTY.with(signal);
-    let takes = |other: &Block| {
-        other.wished.is_told() && !other.wished.blocked_by_owner().has(signal)
-            || other.wished.wait.signals().has(signal)
-    };
-    for (other, thread) in threads::others(own).filter(|(other, _)| takes(other)) {
-        let Some(mut info) = OF_PROCESS.take(of) else { return };
-        if other.wished.wait.is_blocked() && other.wished.wait.signals().has(signal) {
-            // The wait itself takes it. A thread may not be sent what another process has.
-            info.code = info.code.min(WITH_VALUE);
-            if sys::queue_to_thread(thread, &info) {
-                return;
-            }
-        }
-        other.wished.passed.replace(&info);
-        other.wished.be_due();
-        if sys::queue_to_thread(thread, &knock()) {
+    let mut looks = false;
+    loop {
+        let takes = |(other, thread): (&'static Block, u32)| {
+            let is_open = other.wished.is_told() && !other.wished.blocked_by_owner().has(signal);
+            let how = other.wished.wait.waits_for(of, &written).or(is_open.then_some(How::Knocked))?;
+            (!looks || sys::thread_lives(sys::process_id(), thread)).then_some((other, thread, how))
+        };
+        let Some((other, thread, how)) = threads::others(own).find_map(takes) else { return };
+        let Some(info) = OF_PROCESS.take(of) else { return };
+        if pass_to(other, thread, how, &info) {
             return;
         }
-        if let Some(info) = other.wished.passed.take(of) {
-            OF_PROCESS.put(&info);
-        }
+        // That thread has ended, and somebody else may wait meanwhile.
+        written = OF_PROCESS.put(&info);
+        looks = true;
     }
+}
+
+/// Gives `thread`, whose block is `other`, a signal that was sent to the process; `false`: there is no such
+/// thread, and nothing has changed.
+fn pass_to(other: &Block, thread: u32, how: How, info: &SigInfo) -> bool {
+    if how == How::Blocked {
+        // The wait itself takes it. A thread may not be sent what another process has.
+        let mut sent = *info;
+        sent.code = info.code.min(WITH_VALUE);
+        return sys::queue_to_thread(thread, &sent);
+    }
+    // The knock tells its owner.
+    let _written = other.wished.passed.replace(info);
+    other.wished.be_due();
+    sys::queue_to_thread(thread, &knock())
+        || other.wished.passed.take(SignalSet::EMPTY.with(info.signal)).is_none()
 }
 
 /// Whether an execution has to tell the kernel something.

@@ -1,15 +1,30 @@
 //! A system call by which a thread waits for signals of a set.
+//!
+//! ```text
+//!                  the hit is over        it is answered, or interrupted in the kernel
+//!  ┌─► Beginning ────────────────► Made ───────────────────────────────────┐
+//!  │      ▲                         │                                      │
+//!  │      └─────────────────────────┘ a signal comes before the call       ▼
+//! None ◄───────────────────────────────────────────────────────────────── None
+//!  │                              a handler of the program's runs          ▲
+//!  └─► Blocked ◄───────────────────────────────────────────► suspended     │
+//!         └────────────────────────────────────────────────────────────────┘
+//! ```
+//! Whoever waits says so first ([`Noted`]) and looks then what has been written down; whoever writes a signal
+//! down does that first ([`WrittenDown`]) and looks then who waits. One of both sees the other. So each way
+//! into `Beginning` or `Blocked` ends in a look: nothing lies written down when the kernel is called.
 
-use crate::arch::UContext;
+use super::sent::WrittenDown;
+use crate::atomics::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sys::SignalSet;
 use core::cell::UnsafeCell;
+use core::ffi::c_void;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// A system call that waits for signals of a set (`rt_sigtimedwait`), as it is made: the kernel is given a
-/// set without ours, which come to our handler.
+/// set without ours, which come to our handler, or has them really blocked.
 pub(crate) struct Wait {
-    /// Those of ours that it waits for; 0: there is none.
+    /// Those of ours that it waits for, and [`BLOCKED`]; 0: there is none.
     signals: AtomicU64,
     /// The set that the kernel is given, as the kernel reads it.
     set: UnsafeCell<SignalSet>,
@@ -20,7 +35,7 @@ pub(crate) struct Wait {
     /// The stack pointer in the call.
     sp: AtomicUsize,
     /// The frame of the hit before the call, until that hit is over.
-    hit: AtomicPtr<core::ffi::c_void>,
+    hit: AtomicPtr<c_void>,
 }
 
 /// What a wait begins with once more.
@@ -31,12 +46,32 @@ pub(crate) struct Begun {
     pub(crate) of_program: usize,
 }
 
-/// No stack pointer.
-const BLOCKED: usize = usize::MAX;
+/// Those that are waited for are really blocked. No signal of ours has this number.
+const BLOCKED: u64 = 1 << 63;
+
+/// Proof that others see who waits from now on. Only then is looked what has been written down.
+#[must_use = "something may be here already"]
+pub(crate) struct Noted(());
+
+/// A wait that a handler of the program's has interrupted, if there was one.
+#[must_use = "the wait goes on when the handler returns"]
+pub(crate) struct Suspended(u64);
+
+/// Who takes a signal that has just been written down, in the thread that has done so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Takes {
+    /// This thread, which looks once more at the end of its hit.
+    WhenHitEnds,
+    /// Its call does, if that has been interrupted; any other wait is over.
+    IfInterrupted,
+    /// Others.
+    Others,
+}
 
 impl Wait {
+    /// None yet.
     #[cfg(test)]
-    pub(super) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             signals: AtomicU64::new(0),
             set: UnsafeCell::new(SignalSet::EMPTY),
@@ -58,14 +93,21 @@ impl Wait {
         Begun { place, of_program }
     }
 
-    /// The thread is about to wait for `signals`, all ours, and those of `others`, in the hit of `context`.
-    pub(crate) fn begin(&self, signals: SignalSet, others: SignalSet, begun: Begun, context: UContext) {
+    /// The thread is about to wait for `signals`, all ours, and those of `others`, in the hit that has
+    /// interrupted the frame `hit`.
+    pub(crate) fn begin(
+        &self,
+        signals: SignalSet,
+        others: SignalSet,
+        begun: Begun,
+        hit: *mut c_void,
+    ) -> Noted {
         // SAFETY: the thread's own, which is not in the system call.
         unsafe { self.set.get().write(others) };
         self.of_program.store(begun.of_program, Ordering::Relaxed);
         self.place.store(begun.place, Ordering::Relaxed);
-        self.hit.store(context.as_ptr(), Ordering::Relaxed);
-        self.signals.store(signals.bits(), Ordering::SeqCst);
+        self.hit.store(hit, Ordering::Relaxed);
+        self.note(signals.bits())
     }
 
     /// That is the stack pointer with which the call will be made.
@@ -73,15 +115,32 @@ impl Wait {
         self.sp.store(sp, Ordering::Relaxed);
     }
 
-    /// The thread is about to wait for `signals`, all ours, which are really blocked until [`Wait::end`].
-    pub(crate) fn begin_blocked(&self, signals: SignalSet) {
-        self.be_at(BLOCKED);
-        self.signals.store(signals.bits(), Ordering::SeqCst);
+    /// The thread is about to wait for `signals`, all ours, which are really blocked until [`Wait::end`]. All
+    /// signals are blocked.
+    pub(crate) fn begin_blocked(&self, signals: SignalSet) -> Noted {
+        self.note(signals.bits() | BLOCKED)
     }
 
-    /// Whether those that are waited for are really blocked: they may be sent to the thread as they are.
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.is_at(BLOCKED)
+    /// A handler of the program's is about to run that has interrupted whatever wait there is. One that
+    /// leaves by a longjmp leaves the wait, too.
+    pub(crate) fn suspend(&self) -> Suspended {
+        let signals = self.signals.load(Ordering::Relaxed);
+        if signals & BLOCKED == 0 {
+            return Suspended(0);
+        }
+        self.signals.store(0, Ordering::SeqCst);
+        Suspended(signals)
+    }
+
+    /// That handler has returned. All signals are blocked until what has come meanwhile has been looked for.
+    pub(crate) fn resume(&self, Suspended(signals): Suspended) -> Option<Noted> {
+        (signals != 0).then(|| self.note(signals))
+    }
+
+    fn note(&self, signals: u64) -> Noted {
+        self.signals.store(signals, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        Noted(())
     }
 
     /// The hit is over: the call is made.
@@ -89,15 +148,23 @@ impl Wait {
         self.hit.store(null_mut(), Ordering::Relaxed);
     }
 
-    /// Whether [`Wait::begin`] was called, and its hit is not over yet.
-    pub(crate) fn is_beginning(&self) -> bool {
-        !self.hit.load(Ordering::Relaxed).is_null()
+    /// Whether the hit in which [`Wait::begin`] was called is the one of the frame `hit`, and is not over.
+    #[inline]
+    pub(crate) fn begins_in(&self, hit: *mut c_void) -> bool {
+        self.hit.load(Ordering::Relaxed) == hit
     }
 
-    /// Whether that hit is the one of `context`.
-    #[inline]
-    pub(crate) fn begins_in(&self, context: UContext) -> bool {
-        self.hit.load(Ordering::Relaxed) == context.as_ptr()
+    /// Who takes what this thread has written down while it waits, or waits no more.
+    pub(crate) fn takes(&self, _: &WrittenDown) -> Takes {
+        if !self.hit.load(Ordering::Relaxed).is_null() {
+            return Takes::WhenHitEnds;
+        }
+        match self.signals.load(Ordering::Relaxed) {
+            0 => Takes::Others,
+            // It comes to our handler before the call or behind it alone: who looks then finds it.
+            signals if signals & BLOCKED != 0 => Takes::Others,
+            _ => Takes::IfInterrupted,
+        }
     }
 
     /// It waits no more.
@@ -106,9 +173,16 @@ impl Wait {
         self.signals.store(0, Ordering::SeqCst);
     }
 
-    /// Those of ours that the thread may be waiting for.
-    pub(crate) fn signals(&self) -> SignalSet {
-        SignalSet::from_bits(self.signals.load(Ordering::SeqCst))
+    /// Those of ours that the thread, which is this one, waits for.
+    pub(crate) fn own_signals(&self) -> SignalSet {
+        SignalSet::from_bits(self.signals.load(Ordering::Relaxed) & !BLOCKED)
+    }
+
+    /// What a signal that has been written down may be answered by: whether a thread waits for it, and how.
+    pub(crate) fn waits_for(&self, signal: SignalSet, _: &WrittenDown) -> Option<How> {
+        let signals = self.signals.load(Ordering::SeqCst);
+        let how = if signals & BLOCKED == 0 { How::Knocked } else { How::Blocked };
+        (signals & signal.bits() != 0).then_some(how)
     }
 
     /// Whether the stack pointer was that.
@@ -116,4 +190,13 @@ impl Wait {
     pub(crate) fn is_at(&self, sp: usize) -> bool {
         self.sp.load(Ordering::Relaxed) == sp
     }
+}
+
+/// How a thread waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum How {
+    /// What it waits for comes to our handler.
+    Knocked,
+    /// What it waits for is really blocked: it may be sent to the thread as it is.
+    Blocked,
 }

@@ -2,15 +2,11 @@
 //! meanwhile.
 
 use super::copy;
+use super::sent::Sent;
 use super::wait::Wait;
 use crate::signals::owned::NEVER_BLOCKED;
-use crate::sys::{SigInfo, SignalSet};
-use core::cell::UnsafeCell;
-use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-
-/// The signals of [`NEVER_BLOCKED`].
-const SIGNALS: [c_int; 3] = [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS];
+use crate::sys::SignalSet;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What the program wishes of these signals in one thread.
 pub(crate) struct Wished {
@@ -111,88 +107,19 @@ impl Wished {
     }
 }
 
-/// Signals that were sent and wait, one of each number, as the kernel keeps them.
-pub(crate) struct Sent {
-    /// For each of [`SIGNALS`] where it is: [`FREE`], [`CHANGING`] or [`FULL`].
-    states: [AtomicU32; SIGNALS.len()],
-    infos: [UnsafeCell<SigInfo>; SIGNALS.len()],
-}
-
-// SAFETY: an element of `infos` is touched by whoever has changed its state to `CHANGING`.
-unsafe impl Sync for Sent {}
-
-/// Nothing waits. A block that was never used is all zero.
-const FREE: u32 = 0;
-/// Somebody writes or reads it.
-const CHANGING: u32 = 1;
-/// A signal waits.
-const FULL: u32 = 2;
-
-impl Sent {
-    /// Nothing.
-    pub(crate) const fn new() -> Self {
-        Self {
-            states: [const { AtomicU32::new(FREE) }; SIGNALS.len()],
-            infos: [const { UnsafeCell::new(SigInfo::fault(0, 0, 0)) }; SIGNALS.len()],
-        }
-    }
-
-    /// Keeps a signal, unless one of that number waits already.
-    pub(crate) fn put(&self, info: &SigInfo) {
-        let Some(at) = SIGNALS.iter().position(|&signal| signal == info.signal) else { return };
-        if self.change(at, FREE) {
-            // SAFETY: its state says that it is ours.
-            unsafe { self.infos[at].get().write(*info) };
-            self.states[at].store(FULL, Ordering::SeqCst);
-        }
-    }
-
-    /// Keeps a signal in place of one of that number that waits already.
-    pub(crate) fn replace(&self, info: &SigInfo) {
-        self.take(SignalSet::EMPTY.with(info.signal));
-        self.put(info);
-    }
-
-    /// Takes one of these signals that waits.
-    pub(crate) fn take(&self, of: SignalSet) -> Option<SigInfo> {
-        let at = (0..SIGNALS.len()).find(|&at| of.has(SIGNALS[at]) && self.change(at, FULL))?;
-        // SAFETY: its state says that it is ours.
-        let info = unsafe { self.infos[at].get().read() };
-        self.states[at].store(FREE, Ordering::Release);
-        Some(info)
-    }
-
-    /// In one order with [`super::wait::Wait::begin`]: who waits finds what is here, or who puts it here
-    /// finds who waits.
-    fn change(&self, at: usize, from: u32) -> bool {
-        self.states[at].compare_exchange(from, CHANGING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    }
-
-    /// What waits.
-    #[inline]
-    pub(crate) fn set(&self) -> SignalSet {
-        let waits = |&(at, _): &(usize, &c_int)| self.states[at].load(Ordering::SeqCst) != FREE;
-        SIGNALS.iter().enumerate().filter(waits).fold(SignalSet::EMPTY, |set, (_, &signal)| set.with(signal))
-    }
-
-    /// Drops what waits. Nobody else is there who could write or read.
-    pub(crate) fn clear(&self) {
-        self.states.iter().for_each(|state| state.store(FREE, Ordering::Relaxed));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::SigInfo;
 
     #[test]
     fn of_each_signal_one_waits_and_is_taken_once() {
-        let sent = Sent::new();
+        let sent = Sent::empty();
         let info = |signal, code| SigInfo::fault(signal, code, 0);
-        sent.put(&info(libc::SIGTRAP, -1));
-        sent.put(&info(libc::SIGTRAP, -2));
-        sent.put(&info(libc::SIGBUS, -6));
-        sent.put(&info(libc::SIGUSR1, 0));
+        let _ = sent.put(&info(libc::SIGTRAP, -1));
+        let _ = sent.put(&info(libc::SIGTRAP, -2));
+        let _ = sent.put(&info(libc::SIGBUS, -6));
+        let _ = sent.put(&info(libc::SIGUSR1, 0));
         assert_eq!(sent.set(), SignalSet::EMPTY.with(libc::SIGTRAP).with(libc::SIGBUS));
         assert!(sent.take(SignalSet::EMPTY.with(libc::SIGSEGV)).is_none());
         let taken = sent.take(SignalSet::ALL).map(|info| (info.signal, info.code));
@@ -210,8 +137,8 @@ mod tests {
             is_told: AtomicBool::new(false),
             wait: Wait::new(),
             is_due: AtomicBool::new(false),
-            sent: Sent::new(),
-            passed: Sent::new(),
+            sent: Sent::empty(),
+            passed: Sent::empty(),
         };
         wished.block(SignalSet::ALL);
         assert_eq!(wished.blocked(), NEVER_BLOCKED);
