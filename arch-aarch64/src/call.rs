@@ -14,7 +14,7 @@
 use crate::insn;
 use crate::regs::PtRegs;
 use probe_core::CodeAddr;
-use probe_core::arch::{MemFault, Memory};
+use probe_core::arch::{MemFault, Memory, Returns};
 
 /// The registers that carry integer arguments: X0 to X7 (AAPCS64 6.8.2).
 const REGISTER_ARGUMENTS: usize = 8;
@@ -65,6 +65,16 @@ pub(crate) fn may_return<M: Memory>(frame: usize, stub: CodeAddr, sp: usize, mem
     }
     holds_stub(low & !7, frame, stub, memory).unwrap_or(is_live)
         || !is_live && stack_holds_stub(sp, stub, memory)
+}
+
+/// How a `word` that a call has saved returns to `stub`.
+pub(crate) fn returns(word: usize, stub: CodeAddr) -> Returns {
+    let (word, stub) = (word as u64, stub.as_usize() as u64);
+    match (word == stub, word & UNSIGNED_BITS == stub & UNSIGNED_BITS) {
+        (true, _) => Returns::Plainly,
+        (false, true) => Returns::Signed,
+        (false, false) => Returns::Elsewhere,
+    }
 }
 
 /// Searches the running stack from `sp` upwards, to its end or as far as signal frames lie from their
@@ -231,6 +241,13 @@ mod tests {
         assert!(may_return(0x7040, STUB, 0x7000, &stack(0x0033_0000_0055_5550)), "signed");
         assert!(!may_return(0x7040, STUB, 0x7000, &stack(0x55_5558)));
         assert!(!may_return(0x7040, STUB, 0x7010, &stack(0x55_5550)), "that part of the frame is gone");
+    }
+
+    #[test]
+    fn a_signed_return_address_is_told_from_a_plain_one() {
+        assert_eq!(returns(STUB.as_usize(), STUB), Returns::Plainly);
+        assert_eq!(returns(0x0033_0000_0055_5550, STUB), Returns::Signed);
+        assert_eq!(returns(STUB.as_usize() + 8, STUB), Returns::Elsewhere);
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub use slot::StepState;
 use probe_core::CodeAddr;
 use probe_core::arch::{
     Arch, Calls, Decoded, DetourCalls, DetourLayout, Displaced, Entry, Jumps, MemFault, Memory, Method,
-    SingleStep, Site, Tail, TailPatch, Text,
+    Returns, SingleStep, Site, Tail, TailPatch, Text,
 };
 use probe_core::error::Refusal;
 use regs::{PSTATE_D, PSTATE_SS};
@@ -206,6 +206,10 @@ unsafe impl Calls<PtRegs> for Aarch64 {
 
     fn may_return<M: Memory>(self, frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
         call::may_return(frame, stub, sp, memory)
+    }
+
+    fn returns(self, word: usize, stub: CodeAddr) -> Returns {
+        call::returns(word, stub)
     }
 
     fn fill_stubs(self, _chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {

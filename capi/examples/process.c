@@ -8,6 +8,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,6 +167,66 @@ static void copies(void)
 	after = 0;
 }
 
+static unsigned long early, hits_meanwhile;
+static int is_over;
+
+/* The place that is probed while another thread calls it. */
+__attribute__((noipa)) int called_meanwhile(int a)
+{
+	return a + 1;
+}
+
+static int pre_meanwhile(struct kprobe *p, struct pt_regs *regs)
+{
+	__atomic_fetch_add(&hits_meanwhile, 1, __ATOMIC_RELAXED);
+	early += p->addr != (void *)instruction_pointer(regs);
+	return 0;
+}
+
+static void *calls(void *unused)
+{
+	while (!__atomic_load_n(&is_over, __ATOMIC_ACQUIRE))
+		CHECK(called_meanwhile(1) == 2);
+	return unused;
+}
+
+/* The very first hit finds the address in its structure. */
+static void first_hits(void)
+{
+	static struct kprobe probes[100], *all[100];
+	pthread_t thread;
+
+	for (int i = 0; i < 100; i++) {
+		/* By name: an address would be there from the start. */
+		probes[i].symbol_name = "called_meanwhile";
+		probes[i].pre_handler = pre_meanwhile;
+		all[i] = &probes[i];
+	}
+	CHECK(pthread_create(&thread, NULL, calls, NULL) == 0);
+	while (__atomic_load_n(&hits_meanwhile, __ATOMIC_RELAXED) < 500)
+		CHECK(register_kprobes(all, 100) == 0 && unregister_kprobes(all, 100) == 0);
+	__atomic_store_n(&is_over, 1, __ATOMIC_RELEASE);
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(early == 0);
+}
+
+/* All probes stop, and can be registered again. */
+static void stops(void)
+{
+	struct probe_remains remains;
+	unsigned long seen = before;
+
+	CHECK(register_kprobe(&kp) == 0 && register_kretprobe(&rp) == 0);
+	CHECK(probe_stop(&remains) == 0 && remains.calls == 0 && remains.probes == 2);
+	getppid();
+	CHECK(before == seen && labs(-7) == 7);
+	CHECK(register_jprobe(&jp) == -ESHUTDOWN && !strcmp(jp.kp.reason, "probes.stopped"));
+	CHECK(enable_kprobe(&kp) == -EINVAL);
+	CHECK(unregister_kprobe(&kp) == 0 && unregister_kretprobe(&rp) == 0);
+	CHECK(probe_stop(&remains) == 0 && remains.probes == 0 && probe_start_again() == 0);
+	CHECK(register_kprobe(&kp) == 0 && (getppid(), before == seen + 1) && unregister_kprobe(&kp) == 0);
+}
+
 int main(void)
 {
 	int (*volatile upper)(int) = toupper;
@@ -212,6 +273,8 @@ int main(void)
 	/* The same structure once more (REG_15). */
 	CHECK(register_kprobe(&kp) == 0 && getppid() == parent && before == 4);
 	CHECK(unregister_kprobe(&kp) == 0 && unregister_kprobe(&kp) == -EINVAL);
+	first_hits();
+	stops();
 	printf("all is as promised\n");
 	return 0;
 }

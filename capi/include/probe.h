@@ -101,6 +101,12 @@ struct kretprobe_instance;
 #define PROBEABLE_BLACKLISTED 2
 
 /**
+ * `probeable`: the kernel itself patches that byte (a static call, a tracer's site): no probe stands there,
+ * and no jump lies over it (REG_20).
+ */
+#define PROBEABLE_PATCHED 3
+
+/**
  * `arrival`: the symbol's name decides.
  */
 #define PROBE_ARRIVAL_UNKNOWN 0
@@ -294,6 +300,36 @@ struct probe_counters {
 };
 
 /**
+ * What cannot be freed yet of stopped probes. All 0: nothing leads into the library any more.
+ */
+struct probe_remains {
+        /**
+         * Followed calls that have not returned. Each still returns by way of its stub.
+         */
+        unsigned long calls;
+        /**
+         * Where one of them returns to.
+         */
+        unsigned long call;
+        /**
+         * Return stubs of calls that were given up and may return yet.
+         */
+        unsigned long stubs;
+        /**
+         * Probes that have not been unregistered.
+         */
+        unsigned long probes;
+        /**
+         * Slots that an interrupted context may be in.
+         */
+        unsigned long slots;
+        /**
+         * Detours that an interrupted context may be in.
+         */
+        unsigned long detours;
+};
+
+/**
  * A function or other symbol of the probed text.
  */
 struct probe_symbol {
@@ -331,13 +367,24 @@ typedef void (*probe_found_t)(void *cookie, const struct probe_symbol *symbol);
 typedef void (*probe_range_t)(void *cookie, unsigned long start, unsigned long end, const char *name);
 
 /**
+ * The kernel calls this with each task that waits by a call of its own: the task, its stack from the stack
+ * pointer up to the stack's end, and where else its registers are saved (0 and 0 if all are on the stack).
+ */
+typedef void (*probe_waiting_t)(void *cookie,
+                                void *task,
+                                unsigned long stack_low,
+                                unsigned long stack_high,
+                                unsigned long saved_low,
+                                unsigned long saved_high);
+
+/**
  * The functions that a kernel provides. Those marked *hit path* are called in traps: no lock, no allocation.
  * Those marked *may be null* have a default. The documentation of `probe_core::host::Host` says what goes
  * wrong where one breaks its promise.
  */
 struct probe_host {
         /**
-         * Copies live text, and answers how many bytes were readable.
+         * *Hit path.* Copies live text, and answers how many bytes were readable.
          */
         size_t (*read_text)(unsigned long at, void *out, size_t len);
         /**
@@ -440,6 +487,12 @@ struct probe_host {
          * return probes and jprobes stand only where calls arrive (REG_19).
          */
         int (*arrival)(unsigned long at);
+        /**
+         * *May be null.* Calls `waiting` with every task that waits by a call of its own, not because it was
+         * interrupted; the task does not run meanwhile. `probe_stop` changes return addresses in that memory.
+         * Tasks that are left out keep their calls.
+         */
+        void (*for_each_waiting)(probe_waiting_t waiting, void *cookie);
 };
 
 #ifdef __cplusplus
@@ -677,6 +730,23 @@ long kprobes_explain(unsigned long addr, char *buf, size_t len);
 unsigned long kretprobe_real_return_address(unsigned long at);
 
 /**
+ * Stops all probes: no handler runs any more, all text is original, and registering is `-ESHUTDOWN`. Calls
+ * that wait and that the kernel shows get their return addresses back and return by themselves, without a
+ * handler. Then says what remains; call it again as long as somebody else's doing is missing: calls return,
+ * probes are unregistered. Answers 0; `-EBUSY` in a handler; `-EFAULT` if text could not be written
+ * somewhere, where a breakpoint stands without handlers until this is called again.
+ *
+ * What the caller owes:
+ * `out` is valid or null.
+ */
+int probe_stop(struct probe_remains *out);
+
+/**
+ * Ends what `probe_stop` has begun: probes can be registered again. Answers 0; `-EBUSY` in a handler.
+ */
+int probe_start_again(void);
+
+/**
  * Makes the process ready to be probed: installs the signal handlers and finds out how text can be written.
  * The first registration does so by itself; call this earlier, before the program starts threads, if you
  * can. Answers 0 or a negative errno.
@@ -755,12 +825,13 @@ void probe_task_stack(void *task, size_t low, size_t high);
 
 /**
  * A task ends: the calls that it has in flight will not return (RET_7). Call it before the task's memory is
- * used for something else.
+ * used for something else. Answers 1 if no call is left; 0 where it is called on the task's own stack, on
+ * which calls may still return: call it again later, from another stack.
  *
  * What the caller owes:
- * `task` was made by [`probe_task_init`], and the task does not run any more.
+ * `task` was made by [`probe_task_init`], and the task does not run any more, but for this call.
  */
-void probe_task_exit(void *task);
+int probe_task_exit(void *task);
 
 /**
  * Text is going away (a module): its probes become `[GONE]`, and nothing is written there again (CTL_5).

@@ -48,6 +48,9 @@ pub const PROBEABLE_YES: c_int = 0;
 pub const PROBEABLE_NOT_TEXT: c_int = 1;
 /// `probeable`: the kernel forbids it.
 pub const PROBEABLE_BLACKLISTED: c_int = 2;
+/// `probeable`: the kernel itself patches that byte (a static call, a tracer's site): no probe stands there,
+/// and no jump lies over it (REG_20).
+pub const PROBEABLE_PATCHED: c_int = 3;
 
 /// `arrival`: the symbol's name decides.
 pub const PROBE_ARRIVAL_UNKNOWN: c_int = 0;
@@ -83,13 +86,24 @@ pub type probe_found_t = unsafe extern "C" fn(cookie: *mut c_void, symbol: *cons
 pub type probe_range_t =
     unsafe extern "C" fn(cookie: *mut c_void, start: c_ulong, end: c_ulong, name: *const c_char);
 
+/// The kernel calls this with each task that waits by a call of its own: the task, its stack from the stack
+/// pointer up to the stack's end, and where else its registers are saved (0 and 0 if all are on the stack).
+pub type probe_waiting_t = unsafe extern "C" fn(
+    cookie: *mut c_void,
+    task: *mut c_void,
+    stack_low: c_ulong,
+    stack_high: c_ulong,
+    saved_low: c_ulong,
+    saved_high: c_ulong,
+);
+
 /// The functions that a kernel provides. Those marked *hit path* are called in traps: no lock, no allocation.
 /// Those marked *may be null* have a default. The documentation of `probe_core::host::Host` says what goes
 /// wrong where one breaks its promise.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct probe_host {
-    /// Copies live text, and answers how many bytes were readable.
+    /// *Hit path.* Copies live text, and answers how many bytes were readable.
     pub read_text: Option<unsafe extern "C" fn(at: c_ulong, out: *mut c_void, len: usize) -> usize>,
     /// Stores text through an alias that is never executable, and makes it visible to instruction fetch. One
     /// to four aligned bytes at once. 0, or a negative errno and nothing was written.
@@ -146,6 +160,10 @@ pub struct probe_host {
     /// *May be null.* How control arrives at the function whose entry is `at`, one of `PROBE_ARRIVAL_…`:
     /// return probes and jprobes stand only where calls arrive (REG_19).
     pub arrival: Option<unsafe extern "C" fn(at: c_ulong) -> c_int>,
+    /// *May be null.* Calls `waiting` with every task that waits by a call of its own, not because it was
+    /// interrupted; the task does not run meanwhile. `probe_stop` changes return addresses in that memory.
+    /// Tasks that are left out keep their calls.
+    pub for_each_waiting: Option<unsafe extern "C" fn(waiting: probe_waiting_t, cookie: *mut c_void)>,
 }
 
 impl probe_host {
@@ -309,16 +327,16 @@ pub unsafe extern "C" fn probe_task_stack(task: *mut c_void, low: usize, high: u
 }
 
 /// A task ends: the calls that it has in flight will not return (RET_7). Call it before the task's memory is
-/// used for something else.
+/// used for something else. Answers 1 if no call is left; 0 where it is called on the task's own stack, on
+/// which calls may still return: call it again later, from another stack.
 ///
 /// # Safety
-/// `task` was made by [`probe_task_init`], and the task does not run any more.
+/// `task` was made by [`probe_task_init`], and the task does not run any more, but for this call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn probe_task_exit(task: *mut c_void) {
+pub unsafe extern "C" fn probe_task_exit(task: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
-    if let Some(task) = unsafe { task.cast::<Task<Native>>().as_ref() } {
-        PROBES.events().task_exit(task);
-    }
+    let task = unsafe { task.cast::<Task<Native>>().as_ref() };
+    task.is_none_or(|task| PROBES.events().task_exit(task)).into()
 }
 
 /// Text is going away (a module): its probes become `[GONE]`, and nothing is written there again (CTL_5).

@@ -13,8 +13,8 @@ use alloc::vec::Vec;
 use build::{Build, build_jprobe, build_kprobe, build_kretprobe};
 use core::ffi::{c_int, c_ulong, c_void};
 use core::ptr;
-use probe_core::AnyProbe;
 use probe_core::error::{EnableError, Errno};
+use probe_core::{AnyProbe, CodeAddr};
 
 /// A probe that is being registered: the probe itself, and the structure that gets its handle.
 struct Candidate {
@@ -293,7 +293,14 @@ unsafe fn register_candidates(
         return give_up(&candidates, -Errno::ENOMEM.as_i32());
     }
     heads.extend(candidates.iter().map(|candidate| candidate.head));
-    match probes.register_all(candidates.into_iter().map(|candidate| candidate.probe)) {
+    // A handler at the very first hit finds the address in its structure.
+    let placed = |index: usize, at: CodeAddr| {
+        if let Some(&head) = heads.get(index) {
+            // SAFETY: the caller's promise.
+            unsafe { &mut *head }.stand_at(at);
+        }
+    };
+    match probes.register_placed(candidates.into_iter().map(|candidate| candidate.probe), placed) {
         Ok(handles) => {
             for (head, handle) in heads.into_iter().zip(handles) {
                 // SAFETY: the caller's promise.
@@ -369,12 +376,14 @@ unsafe fn unregister_batch<T>(all: *mut *mut T, num: c_int) -> c_int {
         match owner.map(|index| heads.swap_remove(index)) {
             Some((head, _)) => {
                 // SAFETY: the caller's promise.
-                let head = unsafe { &mut *head };
-                head.set_pending();
-                head.keep(kept.probe);
+                unsafe { &mut *head }.keep(kept.probe);
             }
             None => drop(kept),
         }
+    }
+    for (head, _) in heads {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *head }.set_free();
     }
     answer
 }

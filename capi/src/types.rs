@@ -5,9 +5,9 @@ use crate::Native;
 use crate::host::TheHost;
 use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use core::ptr;
-use probe_core::Probe;
 use probe_core::arch::Arch;
 use probe_core::error::Errno;
+use probe_core::{CodeAddr, Probe};
 
 /// The saved registers: the backend's own, laid out as Linux's `struct pt_regs`.
 pub type pt_regs = <Native as Arch>::Regs;
@@ -167,9 +167,14 @@ impl kprobe {
         self.handle = [ptr::null_mut(); 4];
     }
 
+    /// Says where it is going to stand, before its first hit can come.
+    pub(crate) fn stand_at(&mut self, at: CodeAddr) {
+        self.addr = ptr::with_exposed_provenance_mut(at.as_usize());
+    }
+
     /// Keeps the handle of a probe that is registered now, after [`kprobe::set_pending`].
     pub(crate) fn keep(&mut self, handle: Handle) {
-        self.addr = ptr::with_exposed_provenance_mut(handle.addr().as_usize());
+        self.stand_at(handle.addr());
         self.reason = [0; KPROBE_REASON_LEN];
         // SAFETY: the first two words have the handle's size and alignment, and hold none that would have to
         // be dropped.
@@ -185,7 +190,8 @@ impl kprobe {
         self.is_registered().then(|| unsafe { &*ptr::from_ref(&self.handle).cast::<Handle>() })
     }
 
-    /// Takes the handle; the probe counts as not registered then.
+    /// Takes the handle, to be given back by [`kprobe::keep`], or else [`kprobe::set_free`]: hits may come
+    /// until the probe has been removed, and find the address.
     ///
     /// # Safety
     /// As for [`kprobe::handle`].
@@ -195,7 +201,7 @@ impl kprobe {
         }
         // SAFETY: as in `handle`; cleared below, so it is read once.
         let handle = unsafe { ptr::from_ref(&self.handle).cast::<Handle>().read() };
-        self.set_free();
+        (self.handle[0], self.handle[1]) = (PENDING, ptr::null_mut());
         Some(handle)
     }
 

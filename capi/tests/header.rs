@@ -5,7 +5,7 @@
 use std::path::Path;
 
 /// In the order in which the header shows them.
-const SOURCES: [&str; 6] = ["types", "register", "regs", "listing", "process", "kernel"];
+const SOURCES: [&str; 7] = ["types", "register", "regs", "listing", "stopping", "process", "kernel"];
 
 fn header(folder: &Path) -> String {
     let config =

@@ -1,10 +1,11 @@
-//! The examples in C: built with the machine's own compiler against the static libraries, and run; the
-//! process as a process, the kernel under QEMU.
-#![cfg(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu"))]
+//! The examples in C: built with the target's compiler against the static libraries, and run; the process as
+//! a process on each target with glibc, the kernel under QEMU.
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+#[cfg(target_arch = "x86_64")]
 const KERNEL_TARGET: &str = "x86_64-unknown-none";
 
 fn folder() -> &'static Path {
@@ -33,39 +34,60 @@ fn library(words: &[&str]) -> PathBuf {
     let output = run(cargo
         .current_dir(folder())
         .env_remove("CARGO_TARGET_DIR")
-        .env("CARGO_TARGET_DIR", target_folder()));
+        .env("CARGO_TARGET_DIR", target_folder().0));
     let text = String::from_utf8_lossy(&output.stdout);
     let mut names = text.split('"').filter(|name| name.ends_with("libprobe_c.a"));
     names.next_back().map(PathBuf::from).expect("cargo names the static library")
 }
 
-/// The folder that this test was built in.
-fn target_folder() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in the target folder").to_owned()
+/// The folder of this build: that of all targets, and the target if it was named.
+fn target_folder() -> (PathBuf, Option<String>) {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in the target folder");
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    if name.matches('-').count() < 2 {
+        return (folder.to_owned(), None);
+    }
+    (folder.parent().expect("targets are in a folder").to_owned(), Some(name.into_owned()))
+}
+
+/// The C compiler of a target, as Debian calls it: without the vendor and riscv64's extensions.
+fn compiler(target: Option<&str>) -> String {
+    let architecture = target.and_then(|target| target.split('-').next());
+    let is_own = architecture.is_none_or(|architecture| architecture == "x86_64");
+    match architecture {
+        Some(architecture) if !is_own => format!("{}-linux-gnu-gcc", architecture.trim_end_matches("gc")),
+        _ => "cc".to_owned(),
+    }
 }
 
 fn output_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
+#[cfg(target_arch = "x86_64")]
 fn is_there(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
 #[test]
 fn a_c_program_probes_its_libc() {
-    let library = library(&[]);
+    let (_, target) = target_folder();
+    let of_target: Vec<&str> = target.iter().flat_map(|target| ["--target", target.as_str()]).collect();
+    let library = library(&of_target);
     let program = output_file("c-process");
-    run(Command::new("cc")
+    run(Command::new(compiler(target.as_deref()))
         .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fno-builtin", "-I"])
         .args([folder().join("include"), folder().join("examples/process.c"), library])
         .args(["-lpthread", "-ldl", "-lm", "-o"])
         .arg(&program));
-    let output = run(&mut Command::new(&program));
+    let runner = std::env::var("PROBE_RUNNER").unwrap_or_default();
+    let mut words = runner.split_whitespace().map(Path::new).chain([program.as_path()]);
+    let output = run(Command::new(words.next().expect("at least the program")).args(words));
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.ends_with("all is as promised\n"), "{text}");
 }
 
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_c_kernel_probes_itself() {
     let has_target = run(Command::new("rustc").args(["--print", "target-libdir", "--target", KERNEL_TARGET]));

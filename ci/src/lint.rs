@@ -14,6 +14,7 @@ mod columns;
 mod floors;
 mod functions;
 mod promises;
+mod runs_on;
 mod sizes;
 
 /// The files of a backend, in reading order: who knows one backend knows all.
@@ -40,6 +41,7 @@ pub(crate) fn quick_steps() -> Vec<Step> {
         Step::check("places of the mutants", crate::mutants::check),
         Step::check("links of the documents", crate::documents::links_lead_somewhere),
         Step::check("tests that documents name", crate::documents::named_tests_exist),
+        Step::check("where tests run", |root| runs_on::check(root, &sources(root)?)),
         Step::check("files that ARCHITECTURE.md names", crate::documents::architecture_names_every_file),
         Step::check("spelling", crate::documents::words_are_spelt),
         Step::check("licences and sources of dependencies", crate::deny::check),

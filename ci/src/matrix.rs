@@ -76,11 +76,26 @@ const X86_FAMILY: Backend = Backend {
 /// everything.
 pub(crate) const NATIVE: &str = "x86_64-unknown-linux-gnu";
 
-/// The process and the command where each is least like elsewhere, as far as an emulator gets in its time.
-const GUARD: &[&str] = &["probe-host-linux", "--test", "guard", "--test", "signed_returns"];
+/// The process where it is least like elsewhere, as far as an emulator gets in its time: how control arrives,
+/// what a C library lists, signals.
+const GUARD: &[&str] = &[
+    "probe-host-linux",
+    "--test",
+    "arrival",
+    "--test",
+    "guard",
+    "--test",
+    "odd_orders",
+    "--test",
+    "rseq",
+    "--test",
+    "signed_returns",
+];
 /// What a C library may do otherwise: masks, waits, executions.
 const SIGNALS: &[&str] = &[
     "probe-host-linux",
+    "--test",
+    "arrival",
     "--test",
     "blocked",
     "--test",
@@ -90,8 +105,16 @@ const SIGNALS: &[&str] = &[
     "--test",
     "deferral",
     "--test",
+    "odd_orders",
+    "--test",
+    "rseq",
+    "--test",
     "signals",
+    "--test",
+    "system_calls",
 ];
+/// The library in C, and a program that uses it.
+const C: &[&str] = &["probe-c", "--test", "programs"];
 const WORK: &[&str] = &["probe-trace", "--test", "work"];
 const PPC64_BACKEND: &[&str] = &["probe-arch-ppc64", "--no-fail-fast"];
 const RISCV64_BACKEND: &[&str] = &["probe-arch-riscv64", "--no-fail-fast"];
@@ -127,6 +150,7 @@ pub(crate) const TARGETS: &[Target] = &[
         backend: Some("arch-i386"),
         abi: "musl, static",
         linker: Some("rust-lld"),
+        selected: &[SIGNALS],
         why: "runs natively on x86-64: QEMU 7.2 mixes up the thread pointers of i386 threads",
         ..PROCESS
     },
@@ -144,17 +168,20 @@ pub(crate) const TARGETS: &[Target] = &[
             program("gcc-i686-linux-gnu", "i686-linux-gnu-gcc"),
             PROGRAMS_I386,
         ],
-        selected: &[&[
-            "probe-host-linux",
-            "--package",
-            "probe-trace",
-            "--package",
-            "probe-tests-user",
-            "--package",
-            "probe-x86-decode",
-            "--tests",
-            "--no-fail-fast",
-        ]],
+        selected: &[
+            C,
+            &[
+                "probe-host-linux",
+                "--package",
+                "probe-trace",
+                "--package",
+                "probe-tests-user",
+                "--package",
+                "probe-x86-decode",
+                "--tests",
+                "--no-fail-fast",
+            ],
+        ],
         generated: Some(Long {
             test: ["probe-x86-decode", "transparency", "generated"],
             variable: ("PROBE_GENERATE", "1000000"),
@@ -192,7 +219,7 @@ pub(crate) const TARGETS: &[Target] = &[
             program("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc"),
             PROGRAMS_ARM64,
         ],
-        selected: &[GUARD, &["probe-trace", "--test", "work", "--test", "trace", "--test", "errors"]],
+        selected: &[GUARD, C, &["probe-trace", "--test", "work", "--test", "trace", "--test", "errors"]],
         why: "shared objects that come and go, BTI and PAC in a real libc",
         ..PROCESS
     },
@@ -227,7 +254,7 @@ pub(crate) const TARGETS: &[Target] = &[
             file("libgcc-{gcc}-dev-ppc64-cross", "/usr/lib/gcc-cross/powerpc64-linux-gnu/*/crtbeginS.o"),
             program("gcc-powerpc64-linux-gnu", "powerpc64-linux-gnu-gcc"),
         ],
-        selected: &[GUARD, WORK, PPC64_BACKEND],
+        selected: &[GUARD, C, WORK, PPC64_BACKEND],
         why: "big endian with function descriptors; ELFv1 is the one format that LLD does not link",
         ..PROCESS
     },
@@ -245,7 +272,7 @@ pub(crate) const TARGETS: &[Target] = &[
             program("gcc-powerpc64le-linux-gnu", "powerpc64le-linux-gnu-gcc"),
             PROGRAMS_PPC64EL,
         ],
-        selected: &[GUARD, WORK, &["probe-trace", "--test", "real_programs", "ls_prints"], PPC64_BACKEND],
+        selected: &[GUARD, C, WORK, &["probe-trace", "--test", "real_programs", "ls_prints"], PPC64_BACKEND],
         generated: Some(Long {
             test: ["probe-arch-ppc64", "native", "hit_11_every_class"],
             variable: ("PROBE_ROUNDS", "20"),
@@ -266,7 +293,7 @@ pub(crate) const TARGETS: &[Target] = &[
             file("libgcc-{gcc}-dev-riscv64-cross", "/usr/lib/gcc-cross/riscv64-linux-gnu/*/crtbeginS.o"),
             program("gcc-riscv64-linux-gnu", "riscv64-linux-gnu-gcc"),
         ],
-        selected: &[GUARD, &["probe-trace", "--test", "work", "--test", "riscv64"], RISCV64_BACKEND],
+        selected: &[GUARD, C, &["probe-trace", "--test", "work", "--test", "riscv64"], RISCV64_BACKEND],
         generated: Some(Long {
             test: ["probe-arch-riscv64", "native", "generated"],
             variable: ("PROBE_GENERATE", "100000"),

@@ -40,6 +40,9 @@ pub struct Machine {
     return_address: Register,
     /// How many bytes a call pushes: the return address is at the CFA minus that. 0: in a register.
     pushed: i64,
+    /// Whether a call names the register that takes the return address (`jal t0, …`): elsewhere it is one for
+    /// all calls.
+    is_link_named: bool,
 }
 
 impl Machine {
@@ -55,7 +58,16 @@ impl Machine {
             _ => return None,
         };
         let (stack_pointer, return_address) = (Register(stack_pointer), Register(return_address));
-        Some(Self { is_big_endian, address_size, vendor, stack_pointer, return_address, pushed })
+        let is_link_named = machine == elf::EM_RISCV;
+        Some(Self {
+            is_big_endian,
+            address_size,
+            vendor,
+            stack_pointer,
+            return_address,
+            pushed,
+            is_link_named,
+        })
     }
 
     fn endian(&self) -> RunTimeEndian {
@@ -171,9 +183,10 @@ impl<'a> Tables<'a> {
         if found.is_signal_trampoline() {
             return Ok(Arrival::SIGNAL_RETURN);
         }
-        // Where calls leave it in a register, it may be in another one.
+        // The column is the whole description's. Where all calls leave the return address in one register, it
+        // tells where the body keeps it (X15 in aarch64's `rawmemchr`), and nothing of the entry.
         if self.machine.pushed == 0 && found.cie().return_address_register() != self.machine.return_address {
-            return Ok(Arrival::OTHER_LINK);
+            return Ok(if self.machine.is_link_named { Arrival::OTHER_LINK } else { Arrival::Unknown });
         }
         Ok(self.machine.judge(&self.row(&frames, &bases, &found, at)?))
     }
@@ -439,6 +452,8 @@ mod tests {
         assert_eq!(arrival(elf::EM_RISCV, 2, 1), Arrival::Called);
         assert_eq!(arrival(elf::EM_RISCV, 2, 5), Arrival::OTHER_LINK);
         assert_eq!(arrival(elf::EM_AARCH64, 31, 30), Arrival::Called);
+        assert_eq!(arrival(elf::EM_AARCH64, 31, 15), Arrival::Unknown);
+        assert_eq!(arrival(elf::EM_PPC64, 1, 0), Arrival::Unknown);
         assert_eq!(arrival(elf::EM_X86_64, 7, 5), Arrival::Unknown);
     }
 

@@ -52,6 +52,12 @@ impl<T> Lock<T> {
         Guard { lock: self, _quiet: None }
     }
 
+    /// As [`Self::lock_in_quiet`]; `None`: another thread has it.
+    pub(crate) fn try_lock_in_quiet(&self) -> Option<Guard<'_, T>> {
+        let taken = self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then_some(Guard { lock: self, _quiet: None })
+    }
+
     /// Takes the lock without a guard: before a fork, so that the child finds it in a known state.
     pub(crate) fn take(&self) {
         while self.taken.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {

@@ -98,7 +98,7 @@ pub fn close_descriptor() {
 
 fn start_once() -> Result<(), StartError> {
     threads::start(threads::Exits {
-        ended: |task| PROBES.events().task_exit(task),
+        ended: |task| _ = PROBES.events().task_exit(task),
         ending: |task, sp| PROBES.events().task_exiting(task, sp),
     })
     .map_err(StartError::NoMemory)?;

@@ -9,7 +9,7 @@
 pub use crate::abi::{Action, AltStack, Restorer, SigInfo, SignalSet};
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 /// Makes a system call with up to six arguments; the program's errno stays as it is. Without libc, whose
 /// functions may be probed.
@@ -162,6 +162,61 @@ pub(crate) fn queue_to_thread(thread: u32, info: &SigInfo) -> bool {
     let arguments = [process_id() as usize, thread as usize, info.signal as usize, from(Some(info))];
     // SAFETY: `info` is 128 bytes long as the kernel expects; a process may send itself anything.
     unsafe { call(libc::SYS_rt_tgsigqueueinfo, arguments) }.is_ok()
+}
+
+/// Calls `visit` with the number of each thread of this process; `None`: nobody tells (without `/proc`).
+pub(crate) fn for_each_thread(visit: &mut dyn FnMut(u32)) -> Option<()> {
+    /// Where a `struct linux_dirent64` has its length, and its name.
+    const LEN_AT: usize = 16;
+    const NAME_AT: usize = 19;
+    let path = c"/proc/self/task".as_ptr().expose_provenance();
+    let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
+    // SAFETY: a string.
+    let folder = unsafe { call(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0]) }.ok()?;
+    let mut entries = [0_u64; 256];
+    let done = loop {
+        let room = [folder, into(&mut entries), size_of_val(&entries)];
+        // SAFETY: the call writes so many bytes at most.
+        let Ok(len) = (unsafe { call(libc::SYS_getdents64, room) }) else { break None };
+        if len == 0 {
+            break Some(());
+        }
+        let bytes = entries.map(u64::to_ne_bytes);
+        let mut rest = bytes.as_flattened().get(..len).unwrap_or(&[]);
+        while let Some(&[low, high]) = rest.get(LEN_AT..LEN_AT + 2)
+            && let Some((entry, next)) = rest.split_at_checked(usize::from(u16::from_ne_bytes([low, high])))
+            && let Some(name) = entry.get(NAME_AT..)
+        {
+            let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
+            let number = digits
+                .fold(0_u32, |number, digit| number.wrapping_mul(10).wrapping_add(u32::from(digit - b'0')));
+            if number != 0 {
+                visit(number);
+            }
+            rest = next;
+        }
+    };
+    close(folder as c_int);
+    done
+}
+
+/// Waits until another thread calls [`wake`], at most so long; not at all if the word is not `value`. It may
+/// return earlier.
+pub(crate) fn wait_while(word: &AtomicU32, value: u32, most_ns: Option<libc::c_long>) {
+    let time = most_ns.map(|tv_nsec| libc::timespec { tv_sec: 0, tv_nsec });
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let arguments =
+        [word.as_ptr().expose_provenance(), operation as usize, value as usize, from(time.as_ref())];
+    // SAFETY: the word and the time live through the call.
+    let _ = unsafe { call(libc::SYS_futex, arguments) };
+}
+
+/// Wakes all who wait for a change of the word.
+pub(crate) fn wake(word: &AtomicU32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    let arguments = [word.as_ptr().expose_provenance(), operation as usize, i32::MAX as usize];
+    // SAFETY: changes nothing but that they go on.
+    let _ = unsafe { call(libc::SYS_futex, arguments) };
 }
 
 /// The signals that are blocked and pending, of the calling thread's and of the process's.

@@ -27,6 +27,7 @@ mod preparation;
 mod sent;
 mod settle;
 mod shared;
+mod standstill;
 mod table;
 mod wait;
 mod wished;
@@ -36,9 +37,10 @@ pub(crate) use self::block::Block;
 pub use self::block::Words;
 pub(crate) use self::dead::Exits;
 pub use self::dead::on_thread_end;
-pub(crate) use self::executing::Replaced;
+pub(crate) use self::executing::{IsAlone, Others, Replaced};
 pub(crate) use self::sent::{Sent, WrittenDown};
 pub(crate) use self::shared::{hold, release};
+pub(crate) use self::standstill::{Standing, is_asked};
 pub(crate) use self::wait::{Begun, How, Noted, Takes};
 
 use self::table::Table;
@@ -261,11 +263,17 @@ pub(crate) fn others(own: &Block) -> impl Iterator<Item = (&'static Block, u32)>
     used.filter(|block| !core::ptr::eq(*block, own)).filter_map(|block| Some((block, block.owner.number()?)))
 }
 
+/// Whether a thread stands so, as another one executes a program.
+pub(crate) fn is_standing(standing: Standing) -> bool {
+    Table::get().into_iter().flat_map(Table::used).any(|block| block.executing.halt.is(standing))
+}
+
 /// In a fork's child: only the calling thread is left.
 pub(crate) fn forked() {
     let Some(table) = Table::get() else { return };
     copy::forked();
     shared::forked();
+    standstill::forked();
     let mine = current();
     for block in table.used().filter(|block| !block.owner.is_nobody()) {
         if mine.is_some_and(|mine| core::ptr::eq(mine, block)) {

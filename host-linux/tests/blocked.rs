@@ -95,9 +95,18 @@ fn handle(
     handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void),
     signals: &[c_int],
 ) {
+    let mut sa_mask = set_of(signals);
+    // There QEMU 7.2 looks for it (docs/emulators.md), and the kernel for nothing.
+    if cfg!(target_arch = "riscv64") {
+        let words = (&raw mut sa_mask).cast::<u64>();
+        // SAFETY: the first of the sixteen words of a set.
+        let first = unsafe { words.read() };
+        // SAFETY: the second.
+        unsafe { words.wrapping_add(1).write(first) };
+    }
     let action = libc::sigaction {
         sa_sigaction: handler as *const () as usize,
-        sa_mask: set_of(signals),
+        sa_mask,
         sa_flags: libc::SA_SIGINFO,
         sa_restorer: None,
     };

@@ -15,6 +15,11 @@ extern "C" fn execution_work(x: usize) -> usize {
     black_box(x) * 7
 }
 
+/// By a trap: what is ignored when it is raised ends the process.
+fn on_work_by_trap() -> Probe {
+    probes().register(Kprobe::at("execution_work").pre(|_| ()).without_jump()).unwrap()
+}
+
 fn on_work() -> Probe {
     probes().register(Kprobe::at("execution_work").pre(|_| ())).unwrap()
 }
@@ -122,6 +127,163 @@ fn hit_13_what_no_hit_raises_is_ignored_by_what_a_process_of_several_threads_exe
     let guard = guard_signals().unwrap();
     let probe = on_work();
     assert_eq!(all(), bare);
+    drop((probe, guard));
+}
+
+/// Whether an emulator runs the tests: it keeps two of the signals for itself, and no thread stands still
+/// there.
+fn is_emulated() -> bool {
+    std::env::var_os("PROBE_RUNNER").is_some()
+}
+
+#[test]
+fn hit_13_what_hits_raise_is_ignored_by_what_a_process_of_several_threads_executes() {
+    let test = "hit_13_what_hits_raise_is_ignored_by_what_a_process_of_several_threads_executes";
+    if is_emulated() || has_run_in_own_process(test) {
+        return;
+    }
+    let _alone = alone();
+    let ways: [Execute; 4] = [by_execve, by_execl, by_fexecve, by_number];
+    let sets = [&[libc::SIGTRAP, libc::SIGSEGV][..], &[libc::SIGBUS, libc::SIGFPE, libc::SIGILL]];
+    let all = || sets.map(|signals| executed_ignoring(signals, &ways, 3));
+    let bare = all();
+    assert!(bare.iter().flatten().all(|end| *end == End::Exit(0)), "{bare:?}");
+    let guard = guard_signals().unwrap();
+    let probe = on_work_by_trap();
+    for _ in 0..10 {
+        assert_eq!(all(), bare);
+    }
+    drop((probe, guard));
+}
+
+#[test]
+fn hit_13_two_threads_that_execute_at_once_hand_on_what_is_ignored() {
+    if is_emulated()
+        || has_run_in_own_process("hit_13_two_threads_that_execute_at_once_hand_on_what_is_ignored")
+    {
+        return;
+    }
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let probe = on_work_by_trap();
+    let both: Execute = |path, script| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| by_execve(path, script));
+            by_execve(path, script);
+        });
+        common::errno().store(libc::ENOENT, Relaxed);
+    };
+    for _ in 0..20 {
+        assert_eq!(executed_ignoring(&[libc::SIGTRAP], &[both], 1), [End::Exit(0)]);
+    }
+    drop((probe, guard));
+}
+
+/// A file that may be executed, and that no kernel can.
+fn not_a_program() -> std::ffi::CString {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = std::env::temp_dir().join(format!("execution-{}", std::process::id()));
+    std::fs::write(&path, "?").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::ffi::CString::new(path.into_os_string().into_encoded_bytes()).unwrap()
+}
+
+#[test]
+fn hit_7_other_threads_go_on_when_an_execution_fails() {
+    if has_run_in_own_process("hit_7_other_threads_go_on_when_an_execution_fails") {
+        return;
+    }
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let probe = on_work_by_trap();
+    let file = not_a_program();
+    let end = in_child(|| {
+        ignore_traps();
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !is_done.load(Relaxed) {
+                        assert_eq!(execution_work(6), 42);
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            let none = [std::ptr::null()];
+            for _ in 0..200 {
+                // SAFETY: a string, and lists without an element.
+                let result = unsafe { libc::execve(file.as_ptr(), none.as_ptr(), none.as_ptr()) };
+                assert_eq!((result, common::errno().load(Relaxed)), (-1, libc::ENOEXEC));
+                assert_eq!(execution_work(6), 42);
+            }
+            is_done.store(true, Relaxed);
+        });
+        0
+    });
+    std::fs::remove_file(std::path::Path::new(file.to_str().unwrap())).unwrap();
+    assert_eq!(end, End::Exit(0));
+    drop((probe, guard));
+}
+
+#[test]
+fn hit_13_no_wait_is_interrupted_by_an_execution_of_what_is_not_there() {
+    if has_run_in_own_process("hit_13_no_wait_is_interrupted_by_an_execution_of_what_is_not_there") {
+        return;
+    }
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let probe = on_work_by_trap();
+    let end = in_child(|| {
+        ignore_traps();
+        let waiter = std::thread::spawn(|| {
+            // SAFETY: no descriptors.
+            unsafe { libc::poll(std::ptr::null_mut(), 0, 300) }
+        });
+        while !waiter.is_finished() {
+            execute_nothing();
+        }
+        waiter.join().unwrap().abs()
+    });
+    assert_eq!(end, End::Exit(0));
+    drop((probe, guard));
+}
+
+/// Executes a shell in a thread that has SIGBUS blocked, while the process is sent SIGTRAP, which only that
+/// thread has not blocked: it ends with 0 if no SIGBUS is pending there.
+fn executed_while_passed_on() -> i32 {
+    extern "C" fn on_trap(_: i32) {}
+    common::install(libc::SIGTRAP, on_trap);
+    let executes = std::thread::spawn(|| {
+        common::block(&[libc::SIGBUS]);
+        let wanted = "while read name bits; do [ $name = ShdPnd: ] && exit $(((0x$bits | 0x$own) & 64)); \
+                      [ $name = SigPnd: ] && own=$bits; done; exit 9";
+        let script = std::ffi::CString::new(format!("{{ {wanted}; }} </proc/self/status")).unwrap();
+        by_execve(c"/bin/sh", &script);
+    });
+    common::block(&[libc::SIGTRAP]);
+    let process = std::process::id().cast_signed();
+    while !executes.is_finished() {
+        // SAFETY: a signal that has a handler.
+        unsafe { libc::kill(process, libc::SIGTRAP) };
+        // Not faster than it is handled.
+        assert!((0..20).all(|_| execution_work(6) == 42));
+    }
+    99
+}
+
+#[test]
+fn hit_13_a_program_that_is_executed_inherits_no_signal_of_ours() {
+    if is_emulated() || has_run_in_own_process("hit_13_a_program_that_is_executed_inherits_no_signal_of_ours")
+    {
+        return;
+    }
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let probe = on_work_by_trap();
+    let ends: Vec<End> = (0..100).map(|_| in_child(executed_while_passed_on)).collect();
+    // The one that was sent may be pending, and ends what has no handler for it.
+    let allowed = [End::Exit(0), End::Signal(libc::SIGTRAP)];
+    assert!(ends.iter().all(|end| allowed.contains(end)), "{ends:?}");
     drop((probe, guard));
 }
 

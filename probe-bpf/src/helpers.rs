@@ -9,9 +9,12 @@ pub const RECORD: i32 = 0x7000_0002;
 pub const COUNT_KEY: i32 = 0x7000_0003;
 /// The address of value r2 of the array r1; 0 where there is none.
 pub const VALUE: i32 = 0x7000_0004;
+/// Counts r3, signed, for the key r2 in the hash r1: adds one to the sum of r2 (its low word) and r3's bucket
+/// of [`Scale::Steps`](crate::map::Scale::Steps) (its high word); 0, or 1 where it did not fit.
+pub const RECORD_KEY: i32 = 0x7000_0005;
 
 /// The helpers of the engine itself: all others are the caller's. The numbers that the kernel uses are free.
-pub const MAP_HELPERS: [i32; 4] = [COUNT, RECORD, COUNT_KEY, VALUE];
+pub const MAP_HELPERS: [i32; 5] = [COUNT, RECORD, COUNT_KEY, VALUE, RECORD_KEY];
 
 /// The functions that a program may call beside [`MAP_HELPERS`]. They run in hits: no lock, no allocation, no
 /// panic, and an end.

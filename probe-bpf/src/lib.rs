@@ -17,7 +17,7 @@ mod step;
 mod sync;
 
 pub use fault::{Cause, Fault};
-pub use helpers::{COUNT, COUNT_KEY, Helpers, MAP_HELPERS, NoHelpers, RECORD, VALUE};
+pub use helpers::{COUNT, COUNT_KEY, Helpers, MAP_HELPERS, NoHelpers, RECORD, RECORD_KEY, VALUE};
 pub use insn::Insn;
 pub use load::{LoadError, MAX_INSNS, Program, Refusal};
 pub use map::Map;

@@ -9,11 +9,13 @@ mod counter;
 mod hash;
 mod histogram;
 mod lines;
+mod texts;
 
 pub use counter::{Array, Counter};
 pub use hash::{Hash, PROBES};
 pub use histogram::{Histogram, LOG2_BUCKETS, STEPS_BUCKETS, Scale};
 pub use lines::{Line, NoMemory};
+pub use texts::{MAX_TEXT, Texts};
 
 /// A map, as programs name it by its index.
 #[derive(Debug)]
@@ -26,4 +28,6 @@ pub enum Map {
     Histogram(Histogram),
     /// Sums by key.
     Hash(Hash),
+    /// Numbers for texts.
+    Texts(Texts),
 }

@@ -1,9 +1,9 @@
 //! Running a loaded program: no lock, no allocation, no panic, and an end (PRG_1). May be called in any hit.
 
 use crate::fault::{Cause, Fault};
-use crate::helpers::{COUNT, COUNT_KEY, Helpers, MAP_HELPERS, NoHelpers, RECORD, VALUE};
+use crate::helpers::{COUNT, COUNT_KEY, Helpers, MAP_HELPERS, NoHelpers, RECORD, RECORD_KEY, VALUE};
 use crate::load::Program;
-use crate::map::Map;
+use crate::map::{Map, Scale};
 use crate::memory::{CONTEXT, Memory, STACK, STACK_LEN, value_address};
 use crate::step::{Op, Step};
 
@@ -252,6 +252,10 @@ fn call<H: Helpers>(number: i32, regs: &Registers, machine: &Machine<'_, H>) -> 
         (RECORD, Some(Map::Histogram(histogram))) => histogram.record(machine.number, r2 as i64),
         (COUNT_KEY, Some(Map::Hash(hash))) => {
             return Ok(u64::from(!hash.add(machine.number, [r2, r3], r4)));
+        }
+        (RECORD_KEY, Some(Map::Hash(hash))) => {
+            let bucket = Scale::Steps.bucket(r3 as i64) as u64;
+            return Ok(u64::from(!hash.add(machine.number, [r2, bucket], 1)));
         }
         (VALUE, Some(Map::Array(array))) => {
             return Ok(array.offset_of(r2).map_or(0, |offset| value_address(r1, offset)));

@@ -17,7 +17,7 @@ mod jumps;
 mod native;
 mod step;
 
-pub use calls::{Calls, Entry, NativeCalls, NoCalls};
+pub use calls::{Calls, Entry, NativeCalls, NoCalls, Returns};
 pub use jumps::{DetourCalls, DetourLayout, Displaced, Jumps, MAX_DISPLACED, NativeJumps, NoJumps};
 pub use native::{NativeArch, Resume, SaveSet, TrampolineHandler};
 pub use step::SingleStep;

@@ -8,6 +8,7 @@
 mod control;
 mod register;
 mod self_test;
+mod stop;
 mod watch;
 
 use crate::addr::CodeAddr;
@@ -15,6 +16,7 @@ pub use control::{EnableError, GrowError, JumpError, RemoveError, SwitchError};
 use core::fmt;
 pub use register::{BatchError, RegisterError};
 pub use self_test::SelfTestError;
+pub use stop::{Remains, StopError};
 pub use watch::WatchError;
 
 /// The methods `errno` and `code` of an error, from a list that names both for each variant.
@@ -45,6 +47,7 @@ const NO_MEMORY: (Errno, &str) = (Errno::ENOMEM, "memory.none");
 const NO_STUBS: (Errno, &str) = (Errno::ENOMEM, "memory.no_stubs");
 const TEXT: (Errno, &str) = (Errno::EFAULT, "text.access");
 const IN_HANDLER: (Errno, &str) = (Errno::EBUSY, "context.in_handler");
+const STOPPED: (Errno, &str) = (Errno::ESHUTDOWN, "probes.stopped");
 
 /// The error numbers of the C interface, with Linux's values on the architectures that we support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,6 +73,8 @@ pub enum Errno {
     EOPNOTSUPP = 95,
     /// A name that matches several symbols.
     EADDRNOTAVAIL = 99,
+    /// All probes have stopped.
+    ESHUTDOWN = 108,
     /// More private data than a return instance may have.
     E2BIG = 7,
 }

@@ -82,7 +82,7 @@ pub use face::kprobe::Kprobe;
 pub use face::kretprobe::Kretprobe;
 pub use face::{events, files, jumps, pools, traps};
 pub use place::Place;
-pub use registry::{Explanation, Kept, Probe, Watch};
+pub use registry::{Explanation, Kept, Probe, Stopped, Watch};
 pub use state::host;
 pub use state::pending::AnyProbe;
 pub use state::probes::Probes;

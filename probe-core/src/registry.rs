@@ -15,9 +15,11 @@ mod plans;
 mod points;
 mod remove;
 mod resolve;
+mod stop;
 mod stubs;
 mod watch;
 
 pub use explain::Explanation;
 pub use handle::{Kept, Probe};
+pub use stop::Stopped;
 pub use watch::Watch;

@@ -38,6 +38,7 @@ pub(crate) mod pool;
 pub(crate) mod probes;
 pub(crate) mod program;
 pub(crate) mod quiesce;
+pub(crate) mod refused;
 pub(crate) mod return_probe;
 pub(crate) mod section;
 pub(crate) mod slots;

@@ -33,7 +33,7 @@ complete -c probe -n "__fish_probe_needs_command" -f -a "install-docs" -d 'Write
 complete -c probe -n "__fish_probe_using_subcommand trace" -s p -l probe -d 'A probe definition; may be given many times' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l if -d 'Only hits for which this holds, such as \'size >= 1M && $took > 20us\'' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l hist -d 'Count the sizes of this number, such as \'$took\' or size, instead of showing each hit' -r
-complete -c probe -n "__fish_probe_using_subcommand trace" -l by -d 'Count hits by this: a number, two numbers between a comma, or \'$comm\'' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -l by -d 'Count hits by this: a number, a text such as a path or \'$comm\', or \'$caller\'; or by two of them' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l count-by -d 'The same as --by; comm is the thread\'s name' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l sum -d 'Add up this number; with --by for each key' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l top -d 'How many keys of --by are shown, those with the most first [default: 20; in JSON all]' -r

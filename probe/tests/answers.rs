@@ -133,6 +133,122 @@ fn counts_of_threads_and_children_are_exact() {
     assert_eq!((counts(table).values().sum::<u64>(), &sum["sum"]), (15 + 177, &json!(15 + 177)));
 }
 
+#[test]
+fn texts_tell_hits_apart_alone_and_beside_others() {
+    let options = [
+        "-p",
+        "p:named take_text text=$arg1:string len=$arg2:u64",
+        "--by",
+        "text, len",
+        "--sum",
+        "len",
+        "-p",
+        "p:again take_text text=$arg1:string",
+        "--by",
+        "$comm, text",
+        "-p",
+        "p:gone take_text text=+0(\\0):string",
+        "--by",
+        "text",
+    ];
+    let traced = traced("texts", &options);
+    let [named, again, gone] = answers(&traced) else { panic!("{}", traced.summary) };
+    let whole = "x".repeat(232);
+    let long = format!("{whole}…");
+    let want = json!([
+        { "key": [long, 300], "count": 2, "sums": { "len": 600 } },
+        { "key": [whole, 232], "count": 1, "sums": { "len": 232 } },
+        { "key": ["two", 3], "count": 10, "sums": { "len": 30 } },
+        { "key": ["one", 3], "count": 5, "sums": { "len": 15 } },
+        { "key": ["", 0], "count": 1, "sums": { "len": 0 } },
+    ]);
+    assert_eq!((&named["rows"], &named["by"]), (&want, &json!(["text", "len"])));
+    assert_eq!((&gone["rows"], &traced.row("gone")["unjudged"]), (&json!([]), &json!(19)));
+    let rows = again["rows"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["key"][0].as_str().unwrap().contains("work")), "{again}");
+    let texts: Vec<_> = rows.iter().map(|row| (&row["key"][1], &row["count"])).collect();
+    // What is kept of two long texts is the same.
+    let want = [(json!("two"), 10), (json!("one"), 5), (json!(long), 2), (json!(""), 1), (json!(whole), 1)];
+    let want: Vec<_> = want.into_iter().map(|(text, count)| (text, json!(count))).collect();
+    assert_eq!(texts, want.iter().map(|(text, count)| (text, count)).collect::<Vec<_>>());
+}
+
+/// Callers have their functions' names, whatever program they are in.
+#[test]
+fn callers_tell_hits_apart_at_entry_and_at_return() {
+    let options = [
+        "-p",
+        "r:left fib",
+        "--by",
+        "$caller",
+        "-p",
+        "p:entered fib",
+        "--by",
+        "$caller",
+        "-p",
+        "r:both fib n=$arg1:s32",
+        "--if",
+        "n == 1",
+        "--by",
+        "$retval:s32, $caller",
+    ];
+    let once = traced("calls", &options);
+    let [left, entered, both] = answers(&once) else { panic!("{}", once.summary) };
+    for table in [left, entered] {
+        let [own, other] = table["rows"].as_array().unwrap().as_slice() else { panic!("{table}") };
+        assert_eq!((&own["key"], &own["count"], &other["count"]), (&json!(["fib"]), &json!(464), &json!(1)));
+        assert!(["calls", "main"].iter().any(|name| other["key"] == json!([name])), "{other}");
+    }
+    assert_eq!(both["rows"], json!([{ "key": [1, "fib"], "count": 144, "sums": {} }]));
+    if common::is_emulated() {
+        return;
+    }
+    let twice = format!("{0} calls; {0} calls", work());
+    let definition = format!("p:entered {}:fib", work().rsplit('/').next().unwrap());
+    let twice = trace(&["-f", "-p", &definition, "--by", "$caller"], &[], &["sh", "-c", &twice]);
+    let rows = answers(&twice)[0]["rows"].as_array().unwrap();
+    let own = rows.iter().find(|row| row["key"][0] == "fib").unwrap_or_else(|| panic!("{rows:?}"));
+    assert_eq!((&own["count"], rows.len()), (&json!(928), 2));
+}
+
+#[test]
+fn histograms_are_made_for_each_key() {
+    let options = [
+        "-p",
+        "r:fib fib n=$arg1:s32",
+        "--hist",
+        "$retval:s32",
+        "--by",
+        "n",
+        "-p",
+        "p:named take_text text=$arg1:string len=$arg2:u64",
+        "--hist",
+        "len",
+        "--by",
+        "text",
+        "--sum",
+        "len",
+    ];
+    let traced_calls = traced("calls", &options[..6]);
+    let [table] = answers(&traced_calls) else { panic!("{}", traced_calls.summary) };
+    let want = calls_of_fib();
+    let rows = table["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), &table["of"], &table["by"]), (13, &json!("$retval:s32"), &json!(["n"])));
+    for row in rows {
+        let n = row["key"][0].as_i64().unwrap();
+        let value = (0..n).fold((0_i64, 1), |(a, b), _| (b, a + b)).0;
+        assert_eq!(row["count"], want[&n], "{row}");
+        let [bucket] = row["buckets"].as_array().unwrap().as_slice() else { panic!("{row}") };
+        let (from, below) = (bucket["from"].as_i64().unwrap(), bucket["below"].as_i64().unwrap());
+        assert!((from..below).contains(&value) && bucket["count"] == want[&n], "{row}");
+    }
+    let texts = traced("texts", &options[6..]);
+    let [sizes, table] = answers(&texts) else { panic!("{}", texts.summary) };
+    let row = sizes["rows"].as_array().unwrap().iter().find(|row| row["key"][0] == "two").unwrap();
+    assert_eq!((&row["count"], &row["buckets"][0]["from"], &row["p99"]), (&json!(10), &json!(3), &json!(3)));
+    assert_eq!(table["rows"][0]["sums"]["len"], 600, "{table}");
+}
+
 /// The maps are the command's memory, too: a program that is killed takes nothing with it.
 #[test]
 #[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
@@ -197,6 +313,7 @@ fn every_interval_tells_what_has_come_since() {
     let summary = lines.pop().unwrap();
     let told: Vec<&Value> = lines.iter().filter(|line| line["type"] == "answers").collect();
     assert!(!told.is_empty(), "{summary}");
+    assert!(told.iter().all(|line| line["interval_ns"].as_u64().unwrap() > 0), "{told:?}");
     let part: u64 = told.iter().map(|line| line["answers"][0]["sum"].as_u64().unwrap()).sum();
     let all = summary["answers"][0]["sum"].as_u64().unwrap();
     assert!(part <= all && all >= 800, "{part} of {all}");
@@ -205,11 +322,13 @@ fn every_interval_tells_what_has_come_since() {
 
 #[rstest]
 #[case(&["--by", "n, n, n"], "at most two keys")]
-#[case(&["--by", "$comm, n"], "a key alone")]
-#[case(&["--by", "path"], "no other text")]
+#[case(&["--by", "\"path\""], "tells no hits apart")]
+#[case(&["--by", "n < 3"], "a comparison is no key")]
 #[case(&["--by", "n", "--by", "n"], "has one --by")]
-#[case(&["--by", "n", "--hist", "n"], "no histogram by key")]
+#[case(&["--by", "n, path", "--hist", "n"], "has one key")]
 #[case(&["--count-by", "stack"], "stacks are not counted by yet")]
+#[case(&["--sum", "$caller"], "tells hits apart, and nothing else")]
+#[case(&["-p", "p fib+4", "--by", "$caller"], "where a function begins")]
 #[case(&["--hist", "n < 3"], "no number")]
 #[case(&["--sum", "n, n"], "no list")]
 fn what_cannot_be_counted_is_refused(#[case] options: &[&str], #[case] part: &str) {

@@ -17,7 +17,28 @@ use std::sync::OnceLock;
 /// What each `batch` calls.
 const CALLS: u64 = 4 * 1000;
 
-/// `programs/attach.c`, running.
+/// How `programs/attach.c` is linked.
+#[derive(Clone, Copy)]
+enum Linked {
+    Dynamic,
+    Static,
+    StaticPie,
+}
+
+impl Linked {
+    /// Where it is, with this.
+    fn path(self) -> &'static str {
+        static BUILT: [OnceLock<String>; 3] = [const { OnceLock::new() }; 3];
+        let options: &[&str] = match self {
+            Self::Dynamic => &["-O1", "-pthread"],
+            Self::Static => &["-O1", "-pthread", "-DSTATIC", "-static", "-no-pie"],
+            Self::StaticPie => &["-O1", "-pthread", "-DSTATIC", "-static-pie"],
+        };
+        BUILT[self as usize].get_or_init(|| compiled("attach", options))
+    }
+}
+
+/// A program that does what it is asked to, running.
 struct Program {
     child: Child,
     input: ChildStdin,
@@ -26,8 +47,10 @@ struct Program {
 
 impl Program {
     fn start() -> Self {
-        static BUILT: OnceLock<String> = OnceLock::new();
-        let path = BUILT.get_or_init(|| compiled("attach", &["-O1", "-pthread"]));
+        Self::start_at(Linked::Dynamic.path())
+    }
+
+    fn start_at(path: &str) -> Self {
         let mut child =
             started(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
@@ -186,8 +209,11 @@ fn hits(summary: &Value, name: &str) -> u64 {
 #[rstest]
 #[case::by_jump(&[])]
 #[case::by_trap(&["--no-jumps"])]
-fn hit_7_every_hit_in_a_running_program_is_counted_and_nothing_is_left(#[case] options: &[&str]) {
-    let mut program = Program::start();
+fn hit_7_every_hit_in_a_running_program_is_counted_and_nothing_is_left(
+    #[case] options: &[&str],
+    #[values(Linked::Dynamic, Linked::Static, Linked::StaticPie)] linked: Linked,
+) {
+    let mut program = Program::start_at(linked.path());
     // What its libc makes at the first thread stays.
     assert_eq!(program.ask("batch"), "0 wrong");
     // Where the kernel has SIGTRAP blocked, a breakpoint ends the process.
@@ -208,15 +234,18 @@ fn hit_7_every_hit_in_a_running_program_is_counted_and_nothing_is_left(#[case] o
 
 /// CTL_7: threads that work, wait, block all signals, handle signals, load libraries, come and go.
 #[rstest]
-#[case::by_jump(&[], &["p work", "p libc:malloc"])]
-#[case::by_trap(&["--no-jumps"], &["p work", "p libc:malloc"])]
-#[case::returns(&[], &["r work", "r libc:malloc", "r libc:epoll_wait"])]
-#[case::all_of_libc(&["--no-jumps"], &["r libc:*", "p libc:*"])]
+#[case::by_jump(&[], &["p work", "p libc:malloc"], Linked::Dynamic)]
+#[case::by_trap(&["--no-jumps"], &["p work", "p libc:malloc"], Linked::Dynamic)]
+#[case::returns(&[], &["r work", "r libc:malloc", "r libc:epoll_wait"], Linked::Dynamic)]
+#[case::all_of_libc(&["--no-jumps"], &["r libc:*", "p libc:*"], Linked::Dynamic)]
+#[case::static_by_jump(&[], &["p work", "p malloc", "r epoll_wait"], Linked::Static)]
+#[case::all_of_a_static_program(&["--no-jumps"], &["r *", "p *"], Linked::StaticPie)]
 fn ctl_7_a_program_under_load_is_attached_to_and_left_again_and_again(
     #[case] options: &[&str],
     #[case] probes: &[&str],
+    #[case] linked: Linked,
 ) {
-    let mut program = Program::start();
+    let mut program = Program::start_at(linked.path());
     assert_eq!(program.ask("load"), "loaded");
     for _ in 0..10 {
         let options: Vec<&str> =
@@ -237,8 +266,12 @@ fn ctl_7_a_program_under_load_is_attached_to_and_left_again_and_again(
 #[case("ppoll", 271)]
 #[case("pselect", 270)]
 #[case("epoll_pwait", 281)]
-fn hit_12_a_wait_with_a_mask_of_its_own_lets_breakpoints_be(#[case] call: &str, #[case] number: u32) {
-    let mut program = Program::start();
+fn hit_12_a_wait_with_a_mask_of_its_own_lets_breakpoints_be(
+    #[case] call: &str,
+    #[case] number: u32,
+    #[values(Linked::Dynamic, Linked::Static)] linked: Linked,
+) {
+    let mut program = Program::start_at(linked.path());
     let wait = |program: &mut Program| {
         assert_eq!(program.ask(&format!("wait {call}")), "waiting");
         while !program.says("syscall").starts_with(&format!("{number} ")) {
@@ -343,15 +376,70 @@ fn a_process_that_is_not_there_is_said_to_be_none() {
     refused(ended.id(), 127, "there is no process");
 }
 
+/// A copy of a program, changed by `objcopy`.
+fn copied(path: &str, options: &[&str]) -> String {
+    let copy = scratch("copy").display().to_string();
+    let status = Command::new("objcopy").args(options).args([path, &copy]).status().expect("objcopy runs");
+    assert!(status.success());
+    copy
+}
+
+#[rstest]
+#[case::stripped(Linked::Static, &["--strip-all"], "is stripped of its names")]
+#[case::of_go(Linked::Static, &["--add-section", ".go.buildinfo=/dev/null"], "is a Go program")]
+fn a_program_that_cannot_be_attached_to_runs_on(
+    #[case] linked: Linked,
+    #[case] options: &[&str],
+    #[case] sentence: &str,
+) {
+    let program = Program::start_at(&copied(linked.path(), options));
+    refused(program.pid(), 126, sentence);
+    program.end();
+}
+
+/// Exceptions find no way through a followed call here.
 #[test]
-fn a_static_program_is_refused() {
-    let path = compiled("attach", &["-O1", "-pthread", "-static"]);
-    let mut child = started(&path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    refused(child.id(), 126, "static programs");
-    drop(child.stdin.take());
-    assert!(child.wait().unwrap().success());
+fn returns_are_not_followed_where_a_static_program_throws() {
+    let path = musl_program();
+    let program = Program::start_at(path);
+    let output = command(program.pid(), &[], &["r work"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(126) && said.contains("can throw exceptions"), "{said}");
+    program.end();
+}
+
+/// `programs/attach_musl.rs`.
+fn musl_program() -> &'static str {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let built = scratch("attach_musl").display().to_string();
+        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/attach_musl.rs");
+        let options = ["--edition=2024", "-O", "--target=x86_64-unknown-linux-musl", "-o", &built, source];
+        let output = Command::new(rustc).args(options).output().expect("rustc runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        built
+    })
+}
+
+/// HIT_7 and CTL_7: static, of musl's, whose threads keep their numbers elsewhere.
+#[rstest]
+#[case::by_jump(&[])]
+#[case::by_trap(&["--no-jumps"])]
+fn hit_7_every_hit_in_a_static_program_of_musl_is_counted_and_nothing_is_left(#[case] options: &[&str]) {
+    let mut program = Program::start_at(musl_program());
+    assert_eq!(program.ask("1"), "0 wrong");
+    let before = program.state();
+    for _ in 0..3 {
+        let trace = Trace::attach(&program, options, &["p:work work n=$arg1:u64", "p mmap"]);
+        assert_eq!(program.ask("1000"), "0 wrong");
+        let summary = trace.detach();
+        assert_eq!(hits(&summary, "work"), CALLS, "{summary}");
+        assert!(summary["ended"].as_str().unwrap().contains("goes on as it was"), "{summary}");
+        program.state().assert_is(&before);
+    }
+    assert_eq!(program.ask("1"), "0 wrong");
+    program.end();
 }
 
 #[test]

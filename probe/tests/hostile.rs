@@ -80,6 +80,28 @@ fn evt_2_maps_that_the_program_writes_over_are_still_shown() {
     }
 }
 
+/// While the command reads them again and again, and shows what has come since.
+#[test]
+fn evt_2_maps_that_the_program_goes_on_writing_over_are_shown() {
+    for counted in
+        [&["--hist", "1"][..], &["--by", "$arg1:s64", "--sum", "$arg1:s64"], &["--count-by", "comm"]]
+    {
+        for format in [&["--no-events", "--every", "20ms", "-p", "p work"][..], &["-p", "p work"]] {
+            let traced = traced(&[format, counted].concat(), "p:bare work", &["maps"]);
+            assert_eq!(traced.summary["answers"].as_array().map(Vec::len), Some(1), "{counted:?}");
+        }
+    }
+}
+
+/// Whom the command waits for, how many rings there are, where the agent stands: nothing that is believed.
+#[test]
+fn evt_2_a_header_that_the_program_writes_over_is_not_believed() {
+    for options in [&[][..], &["--on-full", "wait"], &["--no-events"]] {
+        let traced = traced(options, "p work", &["header"]);
+        assert!(traced.summary["probes"].is_array(), "{}", traced.summary);
+    }
+}
+
 #[test]
 fn evt_2_a_program_that_runs_cannot_claim_that_it_was_not_started() {
     let traced = traced(&[], "p work", &["failed"]);
@@ -107,6 +129,33 @@ fn evt_2_a_file_that_is_replaced_by_a_fifo_is_not_waited_for() {
 #[test]
 fn evt_2_a_file_that_is_not_the_mapped_one_gives_no_names() {
     assert!(name_of_work("other").starts_with("0x"));
+}
+
+/// What `--pid` takes for the C library is a file of any length, which only costs reading.
+#[test]
+#[cfg(all(target_arch = "x86_64", target_pointer_width = "64"))]
+fn evt_2_a_library_that_a_running_program_has_made_is_not_read_whole() {
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+    let folder = common::scratch("library");
+    std::fs::create_dir(&folder).unwrap();
+    let file = folder.join("libc.so.6");
+    let mut program = common::started(hostile());
+    let program = program.args(["library", file.to_str().unwrap()]).stdin(Stdio::piped());
+    let mut child = program.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "mapped\n");
+    let pid = child.id().to_string();
+    let traced = common::probe().args(["trace", "--pid", &pid, "-p", "p malloc"]).output().unwrap();
+    let said = String::from_utf8_lossy(&traced.stderr);
+    assert_eq!(traced.status.code(), Some(126), "{said}");
+    assert!(said.contains("cannot be read"), "{said}");
+    let most_kib = peak_of_children_kib();
+    assert!(most_kib < 400 << 10, "{most_kib} KiB at the most");
+    drop(child.stdin.take());
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

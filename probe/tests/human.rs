@@ -190,9 +190,10 @@ fn an_ambiguous_name_says_how_to_name_each() {
 
 #[test]
 fn one_rule_names_objects_in_trace_and_list_and_explain() {
-    let runs: [&[&str]; 3] = [
+    let runs: [&[&str]; 4] = [
         &["trace", "-p", "p libc:malloc", "--", &compiled("names", &["-O1"])],
         &["list", &compiled("names", &["-O1"]), "libc:malloc"],
+        &["list", "libc:malloc"],
         &["explain", "libc:malloc"],
     ];
     for args in runs {

@@ -132,7 +132,10 @@ static void free_exec(unsigned long at, size_t len)
 }
 
 static _Alignas(64) unsigned char context_memory[16384];
-static _Alignas(16) unsigned char task_memory[4096];
+static _Alignas(16) unsigned char task_memory[2][2048];
+static _Alignas(16) unsigned char second_stack[16384];
+static unsigned int running;
+static unsigned long stack_pointer[2];
 
 static void *context(void)
 {
@@ -146,8 +149,38 @@ static void *context_of(size_t cpu)
 
 static void *task(void)
 {
-	return task_memory;
+	return task_memory[running];
 }
+
+/* Saves what calls preserve on this stack, and goes on where the other task has done that. */
+void switch_stacks(unsigned long *from, unsigned long to);
+__asm__(".pushsection .text\n"
+	"switch_stacks:\n"
+	"	push %rbp; push %rbx; push %r12; push %r13; push %r14; push %r15\n"
+	"	mov %rsp, (%rdi)\n"
+	"	mov %rsi, %rsp\n"
+	"	pop %r15; pop %r14; pop %r13; pop %r12; pop %rbx; pop %rbp\n"
+	"	ret\n"
+	".popsection");
+
+static void yield(void)
+{
+	unsigned int from = running;
+
+	running = !from;
+	switch_stacks(&stack_pointer[from], stack_pointer[running]);
+}
+
+/* The second task only ever waits by a call of its own; the first one is running. */
+static void for_each_waiting(probe_waiting_t waiting, void *cookie)
+{
+	unsigned long end = (unsigned long)second_stack + sizeof(second_stack);
+
+	if (stack_pointer[1])
+		waiting(cookie, task_memory[1], stack_pointer[1], end, 0, 0);
+}
+
+static unsigned long patched_byte;
 
 extern const char probed_add[], probed_add_end[], probed_twice[], probed_twice_end[];
 
@@ -193,6 +226,8 @@ static void symbol_at(unsigned long at, probe_found_t found, void *cookie)
 /* Only the two functions may be probed: everything else here is what the probes themselves run. */
 static int probeable(unsigned long at)
 {
+	if (at == patched_byte)
+		return PROBEABLE_PATCHED;
 	if (at - (unsigned long)probed_add < (size_t)(probed_twice_end - probed_add))
 		return PROBEABLE_YES;
 	return at >= MEMORY_START && at < 0x400000 ? PROBEABLE_BLACKLISTED : PROBEABLE_NOT_TEXT;
@@ -262,6 +297,7 @@ static const struct probe_host host = {
 	.stop = stop,
 	.alloc = alloc,
 	.free = free,
+	.for_each_waiting = for_each_waiting,
 };
 
 /* ---- traps --------------------------------------------------------------------------------------------- */
@@ -304,8 +340,12 @@ static void load_idt(void)
 
 /* ---- the probes ---------------------------------------------------------------------------------------- */
 
+static int waits_in_add;
+
 __attribute__((noipa, section(".probed.add"))) long add(long a, long b)
 {
+	if (waits_in_add)
+		yield();
 	return a + b;
 }
 
@@ -355,15 +395,57 @@ static struct kretprobe rp = {
 			fail(#what); \
 	} while (0)
 
+static long result;
+
+static void second(void)
+{
+	result = twice(21);
+	for (;;)
+		yield();
+}
+
+/* The second task waits in a followed call while all probes stop; the call returns by itself. */
+static void stops(void)
+{
+	unsigned long *top = (unsigned long *)(second_stack + sizeof(second_stack));
+	struct probe_remains remains;
+
+	/* Where `second` would return to, itself, and the registers that a switch loads. */
+	top[-1] = 0;
+	top[-2] = (unsigned long)second;
+	stack_pointer[1] = (unsigned long)(top - 8);
+	CHECK(register_kretprobe(&rp) == 0);
+	waits_in_add = 1;
+	yield();
+	CHECK(unregister_kretprobe(&rp) == 0);
+	CHECK(probe_stop(&remains) == 0 && remains.calls == 0 && remains.stubs == 0 && remains.probes == 0);
+	CHECK(register_kprobe(&kp) == -108);
+	waits_in_add = 0;
+	yield();
+	CHECK(result == 42);
+	CHECK(probe_start_again() == 0);
+}
+
+/* No probe stands on what the kernel itself patches. */
+static void patched(void)
+{
+	patched_byte = (unsigned long)probed_add;
+	CHECK(register_kprobe(&kp) == -22);
+	patched_byte = 0;
+	CHECK(register_kprobe(&kp) == 0 && unregister_kprobe(&kp) == 0);
+}
+
 void kernel_main(void)
 {
 	char list[512];
 
 	load_idt();
 	CHECK(probe_context_size() <= sizeof(context_memory));
-	CHECK(probe_task_size() <= sizeof(task_memory));
+	CHECK(probe_task_size() <= sizeof(task_memory[0]));
 	probe_context_init(context_memory);
-	probe_task_init(task_memory);
+	probe_task_init(task_memory[0]);
+	probe_task_init(task_memory[1]);
+	probe_task_stack(task_memory[1], (size_t)second_stack, (size_t)second_stack + sizeof(second_stack));
 	CHECK(probe_kernel_start(NULL) == -22);
 	CHECK(register_kprobe(&kp) == -22);
 	CHECK(probe_kernel_start(&host) == 0);
@@ -376,6 +458,8 @@ void kernel_main(void)
 	/* Text is written through its alias only, and both probes go. */
 	CHECK(unregister_kprobe(&kp) == 0 && unregister_kretprobe(&rp) == 0);
 	CHECK(twice(21) == 42 && before == 2);
+	stops();
+	patched();
 	print("hits: ");
 	print_number(before);
 	print("\nPASS\n");

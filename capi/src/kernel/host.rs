@@ -2,7 +2,7 @@
 
 use super::{
     CKernel, PROBE_ARRIVAL_CALLED, PROBE_ARRIVAL_PART, PROBE_ARRIVAL_START, PROBE_ARRIVAL_TRAP,
-    PROBE_ARRIVAL_UNKNOWN, PROBEABLE_NOT_TEXT, PROBEABLE_YES, probe_symbol, runtime,
+    PROBE_ARRIVAL_UNKNOWN, PROBEABLE_NOT_TEXT, PROBEABLE_PATCHED, PROBEABLE_YES, probe_symbol, runtime,
 };
 use crate::Native;
 use crate::types::pt_regs;
@@ -11,7 +11,7 @@ use core::ptr;
 use probe_core::CodeAddr;
 use probe_core::arch::{Access, MemFault, Memory, SaveSet};
 use probe_core::error::{Errno, TextError};
-use probe_core::host::{Arrival, Blacklisted, Context, Host, Notice, Probeable, Symbol, Task};
+use probe_core::host::{Arrival, Blacklisted, Context, Host, Notice, Probeable, Symbol, Task, Waiting};
 
 // SAFETY: the kernel's functions report what they could not access.
 unsafe impl Memory for CKernel {
@@ -89,6 +89,11 @@ unsafe impl Host for CKernel {
         }
     }
 
+    fn for_each_waiting(&self, mut visit: &mut dyn FnMut(&Waiting<'_, Native>)) {
+        let cookie = ptr::from_mut(&mut visit).cast();
+        call!(self, for_each_waiting(found_waiting, cookie), or());
+    }
+
     fn parallelism(&self) -> usize {
         (0..).take_while(|&cpu| !call!(self, context_of(cpu), or ptr::null_mut()).is_null()).count()
     }
@@ -136,6 +141,7 @@ unsafe impl Host for CKernel {
         match call!(self, probeable(at.as_usize() as c_ulong), or PROBEABLE_NOT_TEXT) {
             PROBEABLE_YES => Probeable::Yes,
             PROBEABLE_NOT_TEXT => Probeable::NotText,
+            PROBEABLE_PATCHED => Probeable::OTHERS_PATCH,
             _ => Probeable::Blacklisted,
         }
     }
@@ -212,4 +218,22 @@ unsafe extern "C" fn found_range(cookie: *mut c_void, start: c_ulong, end: c_ulo
         // SAFETY: valid for the time of this call.
         name: unsafe { text(name) },
     });
+}
+
+unsafe extern "C" fn found_waiting(
+    cookie: *mut c_void,
+    task: *mut c_void,
+    stack_low: c_ulong,
+    stack_high: c_ulong,
+    saved_low: c_ulong,
+    saved_high: c_ulong,
+) {
+    // SAFETY: the cookie is what `for_each_waiting` made of a reference that lives until it returns.
+    let visit = unsafe { &mut *cookie.cast::<&mut dyn FnMut(&Waiting<'_, Native>)>() };
+    // SAFETY: null, or a task of the kernel's, which is there for the time of this call.
+    if let Some(task) = unsafe { task.cast::<Task<Native>>().as_ref() } {
+        let elsewhere = saved_low as usize..saved_high as usize;
+        let (stack, elsewhere) = (stack_low as usize..stack_high as usize, core::slice::from_ref(&elsewhere));
+        visit(&Waiting { task, stack, elsewhere });
+    }
 }

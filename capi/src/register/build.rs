@@ -162,8 +162,13 @@ pub(super) unsafe fn build_kretprobe(this: *mut kretprobe) -> Result<AnyProbe<Na
         // SAFETY: the caller's promise. What it answers has no meaning.
         let _ = unsafe { handler(&mut instance, ret.regs_mut()) };
     };
-    let mut probe =
-        Kretprobe::<Native>::bytes(place, rp.data_size, entered, returned).max_active(rp.maxactive);
+    let mut probe = if entry.is_none() && rp.data_size == 0 {
+        // Without an entry handler calls are followed on a shorter way.
+        Kretprobe::<Native>::at(place).exit(move |ret, ()| returned(ret, &mut []))
+    } else {
+        Kretprobe::<Native>::bytes(place, rp.data_size, entered, returned)
+    };
+    probe = probe.max_active(rp.maxactive);
     if rp.kp.flags & KPROBE_FLAG_DISABLED != 0 {
         probe = probe.disabled();
     }

@@ -6,15 +6,20 @@
 //! call. A breakpoint that is hit while SIGTRAP is ignored ends the process, and so does bad memory that a
 //! handler reads while SIGSEGV or SIGBUS are: nobody may run into one meanwhile. This thread runs code of
 //! ours only, or a handler of the program's, for which the actions are ours again
-//! (`threads::Executing::interrupt`). Where there are other threads, only what hits do not raise is ignored:
-//! a SIGILL or SIGFPE that the program raises while it ignores them ends it in any case.
+//! (`threads::Executing::interrupt`). Other threads stand still meanwhile (`threads::standstill`). Where they
+//! do not, only what hits do not raise is ignored: a SIGILL or SIGFPE that the program raises while it
+//! ignores them ends it in any case.
+//!
+//! They stand, too, where the kernel is given a mask with [`KNOCK`] in it: one that knocked then would leave
+//! the knock to the new program.
 
 use super::entries_of;
-use super::owned::{NEVER_BLOCKED, OWNED};
+use super::kept::KNOCK;
+use super::owned::{NEVER, NEVER_BLOCKED, OWNED};
 use super::program::{action_of, may_ignore};
 use super::wished;
 use crate::sys::{self, Action, SignalSet};
-use crate::threads::{self, Block, Replaced};
+use crate::threads::{self, Block, IsAlone, Others, Replaced};
 use core::ffi::{c_int, c_long};
 
 /// Whether there may be something that the kernel would not hand on by itself.
@@ -31,9 +36,14 @@ fn ignored(signal: c_int) -> Option<(Action, Action)> {
     is_ignored.then_some((kernel, Action { handler: libc::SIG_IGN, ..Action::DEFAULT }))
 }
 
-/// As [`ignored`], of what other threads may find ignored.
-fn ignored_beside_others(signal: c_int) -> Option<(Action, Action)> {
-    if NEVER_BLOCKED.has(signal) { None } else { ignored(signal) }
+/// What is ignored for an execution.
+fn ignored_beside(signal: c_int, others: Others) -> Option<(Action, Action)> {
+    if others == Others::Run && NEVER_BLOCKED.has(signal) { None } else { ignored(signal) }
+}
+
+/// Whether nobody else may run while this thread executes a program.
+fn wants_to_be_alone() -> bool {
+    wished::blocked().has(KNOCK) || NEVER.into_iter().any(|signal| ignored(signal).is_some())
 }
 
 /// Makes `execve` or `execveat` with what the program ignores; returns the errno if the call fails. Not
@@ -42,16 +52,38 @@ fn ignored_beside_others(signal: c_int) -> Option<(Action, Action)> {
 /// # Safety
 /// As for the system call.
 pub(crate) unsafe fn execute(number: c_long, arguments: [usize; 5]) -> c_int {
-    let replaced = Replaced::new(if is_only_thread() { ignored } else { ignored_beside_others });
-    // SAFETY: the caller's promise.
-    let call = |call: &Call| unsafe { call.make(number, arguments) };
+    let is_alone = if is_only_thread() {
+        IsAlone::Already
+    } else if wants_to_be_alone() && can_be_executed(number, arguments) {
+        IsAlone::MakeSo(threads::is_standing)
+    } else {
+        IsAlone::No
+    };
+    let replaced = Replaced::new(ignored_beside, is_alone);
+    let call = |call: &Call| {
+        call.block.inspect(|block| wished::take_knocks(block));
+        // SAFETY: the caller's promise.
+        unsafe { call.make(number, arguments) }
+    };
     with_kernel(&replaced, SignalSet::EMPTY, call).err().unwrap_or(0)
+}
+
+/// Whether there is a file that may be executed: calls of others that wait would be interrupted for nothing
+/// (`execvp` tries one folder after the other).
+fn can_be_executed(number: c_long, [first, second, .., flags]: [usize; 5]) -> bool {
+    let (folder, path) = match number {
+        libc::SYS_execve => (libc::AT_FDCWD as usize, first),
+        _ if flags & libc::AT_EMPTY_PATH as usize != 0 => return true,
+        _ => (first, second),
+    };
+    // SAFETY: the kernel reads a string, or refuses to.
+    unsafe { sys::call(libc::SYS_faccessat, [folder, path, libc::X_OK as usize]) }.is_ok()
 }
 
 /// Runs `body`, with all signals blocked: the call that it is given it makes with what the program
 /// blocks, and what waits, in the kernel, and with those of `more` blocked. Not during a hit.
 pub(super) fn call_blocking<T>(more: SignalSet, body: impl FnOnce(&Call) -> T) -> T {
-    with_kernel(&Replaced::new(|_| None), more, body)
+    with_kernel(&Replaced::new(|_, _| None, IsAlone::No), more, body)
 }
 
 /// A system call in the midst of [`with_kernel`].

@@ -175,6 +175,10 @@ unsafe fn fault(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: Ve
         return;
     }
     let block = threads::current_or_new();
+    if !is_raised && threads::is_asked(info) {
+        block.filter(|block| !block.is_in_hit()).inspect(|block| block.executing.halt.stand());
+        return deliver_due(block, context);
+    }
     let called = Called { signal, version, entries: &FAULTS };
     // Outside of a hit: it has been offered before, where there was room for that.
     let is_offered =

@@ -207,6 +207,24 @@ fn give_to_kernel(block: &Block, signals: SignalSet) {
     }
 }
 
+/// Takes the knocks that are pending, which are nobody's but ours, and makes what they tell of pending
+/// itself. All signals are blocked.
+pub(super) fn take_knocks(block: &Block) {
+    if !IS_KEPT.load(Ordering::Relaxed) || block.wished.is_lent() {
+        return;
+    }
+    let mut of_program = None;
+    while let Some(info) = sys::take_pending(KNOCK) {
+        if !is_knock(&info) && !threads::is_asked(&info) {
+            of_program = Some(info);
+        }
+    }
+    of_program.inspect(|info| _ = sys::queue_to_self(info));
+    while let Some(info) = block.wished.passed.take(NEVER_BLOCKED) {
+        sys::queue_to_self(&info);
+    }
+}
+
 /// Gives the kernel the mask that the program believes is in force, `mask` being the kernel's, and what
 /// waits. All signals are blocked, and nothing is hit until the kernel's mask is `mask` again.
 pub(super) fn show_kernel(block: &Block, mask: SignalSet) -> SignalSet {

@@ -9,3 +9,9 @@ pub(crate) fn installing_in_quiet<T>(body: impl FnOnce() -> T) -> T {
     let _writer = WRITER.lock_in_quiet();
     body()
 }
+
+/// As [`installing_in_quiet`]; `None`: another thread does so.
+pub(crate) fn try_installing_in_quiet<T>(body: impl FnOnce() -> T) -> Option<T> {
+    let _writer = WRITER.try_lock_in_quiet()?;
+    Some(body())
+}

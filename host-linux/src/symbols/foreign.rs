@@ -1,7 +1,8 @@
-//! C libraries of other namespaces (`dlmopen`): mapped, but the loader does not name them to this one.
+//! Objects that are mapped, but that the loader does not name: C libraries of other namespaces (`dlmopen`),
+//! and the vDSO of a static program.
 //!
-//! They matter because they change the process's signals by system calls of their own. They are found among
-//! the mappings.
+//! The libraries matter because they change the process's signals by system calls of their own. They are
+//! found among the mappings.
 
 use crate::maps::{self, Mapping};
 use crate::memory;
@@ -24,6 +25,12 @@ pub(super) fn objects(is_wanted: fn(&str) -> bool, is_known: &dyn Fn(usize) -> b
     let may_begin =
         |map: &&Mapping| map.name.rsplit('/').next().is_some_and(is_wanted) && !is_known(map.start);
     maps.iter().filter(may_begin).filter_map(|map| begins_at(map, &maps)).collect()
+}
+
+/// The object that the kernel has mapped at `at`.
+pub(super) fn vdso(at: usize) -> Option<Found> {
+    let maps = maps::read().ok()?;
+    begins_at(maps.iter().find(|map| map.start == at)?, &maps)
 }
 
 /// The object whose first page is mapped by `first`; `None` if its text is not mapped behind it, as in a file

@@ -320,7 +320,19 @@ fn enumerate() -> ((u64, u64), Vec<Arc<Object>>) {
         let other = |other: &foreign::Found| Object { role: Role::Foreign, ..describe(&other.info, false) };
         found.objects.extend(others.iter().map(other).map(Arc::new));
     }
+    // Musl names the program alone where that is static.
+    let vdso = vdso_start();
+    if vdso != 0 && found.objects.iter().all(|object| object.role != Role::Vdso) {
+        let vdso = foreign::vdso(vdso);
+        found.objects.extend(vdso.map(|vdso| Arc::new(describe(&vdso.info, false))));
+    }
     (found.counters, found.objects)
+}
+
+/// Where the vDSO is mapped, 0 where there is none.
+fn vdso_start() -> usize {
+    // SAFETY: it has no preconditions.
+    unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) as usize }
 }
 
 fn describe(info: &libc::dl_phdr_info, is_first: bool) -> Object {
@@ -344,8 +356,7 @@ fn describe(info: &libc::dl_phdr_info, is_first: bool) -> Object {
         // SAFETY: a C string of the loader's, alive during the callback.
         unsafe { CStr::from_ptr(info.dlpi_name) }.to_str().unwrap_or("")
     };
-    // SAFETY: it has no preconditions.
-    let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
+    let vdso = vdso_start();
     // SAFETY: it has no preconditions.
     let loader = unsafe { libc::getauxval(libc::AT_BASE) } as usize;
     let role = if segments.first().is_some_and(|first| vdso != 0 && first.start == vdso) {
@@ -408,6 +419,8 @@ mod tests {
         let here = counters as *const () as usize;
         assert!(objects[0].holds(here));
         assert!(objects[0].module().is_none());
+        let vdso = objects.iter().filter(|object| object.role == Role::Vdso).count();
+        assert_eq!(vdso, usize::from(vdso_start() != 0), "the kernel's own is there, whoever names it");
         assert!(Arc::ptr_eq(&objects, &snapshot()), "nothing has changed, so nothing is read again");
     }
 

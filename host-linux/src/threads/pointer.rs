@@ -43,7 +43,11 @@ static NOWHERE: Place = Place::new();
 /// From a thread pointer to the thread's number, which libc keeps there.
 static NUMBER_AT: AtomicUsize = AtomicUsize::new(0);
 
-/// Finds out where libc keeps the threads' numbers; `false` if it keeps none where the kernel clears it.
+/// The same in musl, which has the kernel clear a word of all threads instead: `tid` of its `struct pthread`
+/// since 1.2.2, and before.
+const NUMBER_OF_MUSL_AT: [usize; 2] = [48, 56];
+
+/// Finds out where libc keeps the threads' numbers; `false` if neither as glibc nor as musl does.
 pub(super) fn learn() -> bool {
     const MOST: usize = 16 << 10;
     let mut word = 0_usize;
@@ -51,18 +55,32 @@ pub(super) fn learn() -> bool {
     // SAFETY: the call writes one address.
     let told = unsafe { sys::call(libc::SYS_prctl, arguments) };
     let distance = word.wrapping_sub(arch::thread_pointer());
-    if told.is_err() || distance >= MOST {
-        return false;
+    let of_glibc = (told.is_ok() && distance < MOST).then_some(distance);
+    let number = sys::thread_id();
+    let mut known = of_glibc.into_iter().chain(NUMBER_OF_MUSL_AT);
+    let found = known.find(|&at| word_of(arch::thread_pointer(), at) == number);
+    if let Some(at) = found {
+        NUMBER_AT.store(at, Ordering::Relaxed);
     }
-    NUMBER_AT.store(distance, Ordering::Relaxed);
-    number_at(arch::thread_pointer()) == sys::thread_id()
+    found.is_some()
 }
 
+/// The word of libc's that far behind a thread pointer, which holds the thread's number.
+#[inline(always)]
+fn word_of(pointer: usize, distance: usize) -> u32 {
+    let at = pointer.wrapping_add(distance) as *const u32;
+    // SAFETY: a word of the calling thread's own structure, which nobody else changes while it runs.
+    unsafe { at.read_volatile() }
+}
+
+/// The number of the calling thread, whose pointer this is.
 #[inline(always)]
 fn number_at(pointer: usize) -> u32 {
-    let at = pointer.wrapping_add(NUMBER_AT.load(Ordering::Relaxed)) as *const u32;
-    // SAFETY: a word of the calling thread's own structure, which the kernel alone changes.
-    unsafe { at.read_volatile() }
+    match word_of(pointer, NUMBER_AT.load(Ordering::Relaxed)) {
+        // A thread of musl's that is about to end: its word is cleared before its last calls.
+        0 => sys::thread_id(),
+        number => number,
+    }
 }
 
 /// The calling thread's word, zero at first.
@@ -125,6 +143,18 @@ fn takes(place: &Place, pointer: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// On glibc the kernel says where, on musl it is tried.
+    #[test]
+    fn numbers_are_found_and_are_the_kernels_where_libc_has_cleared_them() {
+        assert!(learn());
+        let pointer = arch::thread_pointer();
+        assert_eq!(number_at(pointer), sys::thread_id());
+        let cleared = [0_usize; 16];
+        // A structure whose word is 0, as that of a thread of musl's which is about to end.
+        let at = cleared.as_ptr().expose_provenance().wrapping_sub(NUMBER_AT.load(Ordering::Relaxed));
+        assert_eq!(number_at(at), sys::thread_id());
+    }
 
     #[test]
     fn each_thread_has_a_word_and_a_later_one_at_the_same_place_finds_it_idle() {

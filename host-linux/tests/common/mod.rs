@@ -22,6 +22,19 @@ pub fn install(signal: i32, handler: extern "C" fn(i32)) {
     assert_eq!(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) }, 0);
 }
 
+/// Blocks signals in the calling thread.
+pub fn block(signals: &[i32]) {
+    let mut set = std::mem::MaybeUninit::uninit();
+    // SAFETY: a set to be filled.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    for &signal in signals {
+        // SAFETY: it has been filled.
+        unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
+    }
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) }, 0);
+}
+
 /// A counter for a handler, which lives for ever.
 pub fn counter() -> &'static AtomicUsize {
     Box::leak(Box::new(AtomicUsize::new(0)))

@@ -16,6 +16,17 @@ pub struct Entry {
     pub frame: usize,
 }
 
+/// How a word on a stack returns to a stub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Returns {
+    /// It does not.
+    Elsewhere,
+    /// It is the return address: another one can be put in its place.
+    Plainly,
+    /// It is the return address, signed for the place it is loaded from: nobody else can write another one.
+    Signed,
+}
+
 /// The calling convention: arguments, return value, return address, and the stubs that calls return through.
 ///
 /// A backend has it by [`Arch::Calls`](super::Arch::Calls). Every function takes the value, so its caller has
@@ -64,6 +75,11 @@ pub unsafe trait Calls<R: Regs>: Copy + Send + Sync + 'static {
     /// `sp` is the context's stack pointer now. `false` only if it certainly will not, because a longjmp or
     /// unwinding has left its frame.
     fn may_return<M: Memory>(self, frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool;
+
+    /// How a `word` on a stack returns to `stub`.
+    fn returns(self, word: usize, stub: CodeAddr) -> Returns {
+        if word == stub.as_usize() { Returns::Plainly } else { Returns::Elsewhere }
+    }
 
     /// Fills a chunk of executable memory at `chunk` with return stubs and the veneer that they share, and
     /// returns how many stubs it holds.

@@ -1,6 +1,8 @@
 //! Registering: why one probe, or a batch of them, was not registered.
 
-use super::{Errno, IN_HANDLER, NO_MEMORY, NO_STUBS, NoMemory, NoStubs, Refusal, TEXT, TextError, numbered};
+use super::{
+    Errno, IN_HANDLER, NO_MEMORY, NO_STUBS, NoMemory, NoStubs, Refusal, STOPPED, TEXT, TextError, numbered,
+};
 use crate::addr::CodeAddr;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -83,6 +85,8 @@ pub enum RegisterError {
     Text(TextError),
     /// Probes cannot be registered from a probe's handler (REG_18).
     InHandler,
+    /// All probes have stopped ([`Probes::stop`](crate::Probes::stop)).
+    Stopped,
 }
 
 numbered!(RegisterError {
@@ -105,6 +109,7 @@ numbered!(RegisterError {
     Self::NoMemory => NO_MEMORY,
     Self::Text(_) => TEXT,
     Self::InHandler => IN_HANDLER,
+    Self::Stopped => STOPPED,
 });
 
 impl fmt::Display for RegisterError {
@@ -141,6 +146,7 @@ impl fmt::Display for RegisterError {
             Self::NoMemory => f.write_str("no memory is left"),
             Self::Text(error) => error.fmt(f),
             Self::InHandler => f.write_str("probes cannot be registered from a handler"),
+            Self::Stopped => f.write_str("all probes have stopped"),
         }
     }
 }

@@ -30,6 +30,9 @@ pub enum SelfTestError {
         /// What it owes.
         owed: usize,
     },
+    /// A hit in a hit's handler did not arrive, or has overwritten the outer hit's trap frame: the trap's
+    /// stack begins anew at each trap (IST), and is no stack for breakpoints.
+    Nested,
     /// The breakpoint was passed and no handler ran: traps do not reach
     /// [`Traps::breakpoint`](crate::traps::Traps::breakpoint), or the text that is executed is not the text
     /// that is written.
@@ -57,6 +60,9 @@ impl fmt::Display for SelfTestError {
                     f,
                     "the trap frame leaves {found} bytes below the interrupted stack pointer instead of {owed}"
                 )
+            }
+            Self::Nested => {
+                f.write_str("a hit in a handler does not arrive, or overwrites the outer hit's frame")
             }
             Self::NoBreakpoint => f.write_str("a breakpoint in text did not lead to its handler"),
             Self::NoStep => f.write_str("no post handler ran after the instruction in the slot"),

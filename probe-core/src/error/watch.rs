@@ -1,6 +1,6 @@
 //! Watchpoints: why one was not registered.
 
-use super::{Errno, IN_HANDLER, NO_MEMORY, NoMemory, Refusal, numbered};
+use super::{Errno, IN_HANDLER, NO_MEMORY, NoMemory, Refusal, STOPPED, numbered};
 use core::fmt;
 
 /// Why a watchpoint was not registered. Nothing has changed then (REG_8).
@@ -20,6 +20,8 @@ pub enum WatchError {
     NoMemory,
     /// Watchpoints cannot be registered from a probe's handler (REG_18).
     InHandler,
+    /// All probes have stopped ([`Probes::stop`](crate::Probes::stop)).
+    Stopped,
 }
 
 numbered!(WatchError {
@@ -27,6 +29,7 @@ numbered!(WatchError {
     Self::NoRegister(_) => (Errno::ENOSPC, "watch.no_register"),
     Self::NoMemory => NO_MEMORY,
     Self::InHandler => IN_HANDLER,
+    Self::Stopped => STOPPED,
 });
 
 impl fmt::Display for WatchError {
@@ -36,6 +39,7 @@ impl fmt::Display for WatchError {
             Self::NoRegister(count) => write!(f, "all {count} debug registers are in use"),
             Self::NoMemory => f.write_str("no memory is left"),
             Self::InHandler => f.write_str("watchpoints cannot be registered from a handler"),
+            Self::Stopped => f.write_str("all probes have stopped"),
         }
     }
 }

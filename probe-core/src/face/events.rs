@@ -26,12 +26,14 @@ impl<H: Host> Probes<H> {
 
 impl<H: Host> Events<'_, H> {
     /// A task has ended: its calls will not return, count as abandoned, and give their instances back
-    /// (RET_13).
+    /// (RET_13). Returns whether no call is left.
     ///
     /// Report it before the task's stack is used for something else, best from another stack. On that very
-    /// stack, calls that may still return are left alone, and it has to be reported again.
-    pub fn task_exit(self, task: &Task<H::Arch>) {
+    /// stack, calls that may still return are left alone (that of the function which ends the task, for one):
+    /// it answers `false`, and has to be reported again.
+    pub fn task_exit(self, task: &Task<H::Arch>) -> bool {
         self.0.task_exit(task);
+        task.is_idle()
     }
 
     /// A task is about to end, in functions that still return, and has left most of its calls without

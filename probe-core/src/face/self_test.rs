@@ -3,10 +3,10 @@
 use crate::addr::CodeAddr;
 use crate::arch::{Arch, Regs};
 use crate::error::{EnableError, SelfTestError};
-use crate::face::kprobe::Kprobe;
+use crate::face::kprobe::{Hit, Kprobe};
 use crate::face::kretprobe::Kretprobe;
 use crate::place::Place;
-use crate::state::host::{Host, RegsOf};
+use crate::state::host::Host;
 use crate::state::pinned::Pinned;
 use crate::state::probes::Probes;
 use crate::state::slots::{CHUNK_LEN, OWN};
@@ -42,30 +42,35 @@ impl<H: Host> Probes<H> {
     }
 
     /// Checks the promises that only a hit can show: plants probes at the entry of a function of the program,
-    /// makes `call` call it, and removes them. Traps arrive, the frame leaves its gap, the slot runs, the
-    /// call returns through its stub, and the text is then as it was.
+    /// makes `call` call it, and removes them. Traps arrive, the frame leaves its gap, a hit within a hit
+    /// leaves the outer one's frame alone, the slot runs, the call returns through its stub, and the text is
+    /// then as it was.
     ///
-    /// `place` is any function that may be probed; `call` calls it at least once. Call this after
-    /// [`Probes::self_test`].
+    /// `place` is any function that may be probed; `call` calls it at least once, and is called in a handler,
+    /// too. Call this after [`Probes::self_test`].
     ///
     /// # Errors
     /// The first broken promise. Some broken promises end the program instead.
     pub fn self_test_at(
         &'static self,
         place: impl Into<Place>,
-        call: impl FnOnce(),
+        call: impl Fn() + Sync,
     ) -> Result<(), SelfTestError> {
         const UNKNOWN: usize = usize::MAX;
         let (gap, posts, returns) = (shared(UNKNOWN), shared(0), shared(0));
         let (seen, stepped, returned) = (gap.clone(), posts.clone(), returns.clone());
+        let (nests, overwritten) = (shared(1), shared(0));
+        let (may_nest, changed) = (nests.clone(), overwritten.clone());
+        let nested: &(dyn Fn() + Sync) = &call;
+        // SAFETY: only the lifetime is another one. Handlers use it in a section, while `nests` is set; that
+        // is cleared, and a grace period has ended, before `call` is dropped.
+        let nested: &'static (dyn Fn() + Sync) = unsafe { core::mem::transmute(nested) };
         let place = place.into();
         let kprobe = Kprobe::<H::Arch>::at(place.clone())
             .pre(move |hit| {
-                let frame_end = ptr::from_ref(hit.regs()).addr() + size_of::<RegsOf<H>>();
-                let distance = hit.regs().sp().wrapping_sub(frame_end);
-                // Farther away it is another stack.
-                if distance < SAME_STACK {
-                    seen.fetch_min(distance, Relaxed);
+                seen.fetch_min(gap_above(hit.regs()).unwrap_or(UNKNOWN), Relaxed);
+                if may_nest.load(Relaxed) == 1 {
+                    nest(hit, nested, &changed);
                 }
             })
             .post(move |_| {
@@ -87,12 +92,16 @@ impl<H: Host> Probes<H> {
             _ => SelfTestError::NoBreakpoint,
         })?;
         call();
-        let hits = probe.counters().hits;
+        nests.store(0, Relaxed);
+        self.quiesce();
+        let counters = probe.counters();
+        let (hits, has_nested) = (counters.hits, counters.missed_nested != 0);
         drop((probe, exit));
         let owed = H::Arch::TRAP_GAP;
         match (gap.load(Relaxed), hits) {
             (_, 0) => Err(SelfTestError::NoBreakpoint),
             (found, _) if found < owed => Err(SelfTestError::Gap { found, owed }),
+            _ if !has_nested || overwritten.load(Relaxed) != 0 => Err(SelfTestError::Nested),
             _ if posts.load(Relaxed) == 0 => Err(SelfTestError::NoStep),
             _ if H::Arch::CALLS.is_some() && returns.load(Relaxed) == 0 => Err(SelfTestError::NoReturn),
             _ if self.text_at(at) != text => Err(SelfTestError::TextNotRestored(at)),
@@ -125,6 +134,26 @@ impl<H: Host> Probes<H> {
             }
         }
         Ok(())
+    }
+}
+
+/// The distance from a trap's frame up to the interrupted stack pointer; none if that is another stack's.
+fn gap_above<R: Regs>(frame: &R) -> Option<usize> {
+    let end = ptr::from_ref(frame).addr() + size_of::<R>();
+    Some(frame.sp().wrapping_sub(end)).filter(|distance| *distance < SAME_STACK)
+}
+
+/// Calls `nested` in a hit, and tells `changed` if that has changed the hit's registers, which are put back.
+fn nest<A: Arch>(hit: &mut Hit<'_, A>, nested: &dyn Fn(), changed: &AtomicUsize) {
+    // Past what the compiler knows of a reference.
+    let frame = ptr::from_ref(hit.regs());
+    // SAFETY: the registers are there as long as the hit.
+    let before = unsafe { frame.read_volatile() };
+    nested();
+    // SAFETY: as above.
+    if unsafe { frame.read_volatile() } != before {
+        changed.store(1, Relaxed);
+        *hit.regs_mut() = before;
     }
 }
 

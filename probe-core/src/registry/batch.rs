@@ -12,6 +12,7 @@ use super::optimise::save_of;
 use super::plans::{Candidate, Plans};
 use super::points::Origin;
 use super::resolve::{Boundaries, Resolved};
+use crate::addr::CodeAddr;
 use crate::arch::Arch;
 use crate::error::{BatchError, NoMemory, RegisterError};
 use crate::held::{Hold, Lent};
@@ -96,17 +97,35 @@ impl<H: Host> Probes<H> {
         &'static self,
         probes: impl IntoIterator<Item = P>,
     ) -> Result<Vec<Probe<H>>, BatchError> {
+        self.register_placed(probes, |_, _| ())
+    }
+
+    /// As [`Probes::register_all`]. `placed` is told where each probe is going to stand, by its number in the
+    /// batch, before its first hit can come; the registration may fail all the same.
+    ///
+    /// # Errors
+    /// As of [`Probes::register_all`].
+    pub fn register_placed<P: Into<AnyProbe<H::Arch>>>(
+        &'static self,
+        probes: impl IntoIterator<Item = P>,
+        mut placed: impl FnMut(usize, CodeAddr),
+    ) -> Result<Vec<Probe<H>>, BatchError> {
         if self.is_in_handler() {
             return Err(BatchError { index: 0, error: RegisterError::InHandler });
         }
         let mut wanted = self.find_places(probes)?;
+        wanted.iter().for_each(|probe| placed(probe.index, probe.resolved.at));
         let no_memory = |NoMemory| BatchError { index: 0, error: RegisterError::NoMemory };
         let mut handles = room_for(wanted.len()).map_err(no_memory)?;
         let mut leaving = room_for(wanted.len()).map_err(no_memory)?;
         let plans = self.plan_wanted_jumps(&wanted);
         let mut lock = self.lock();
         self.settle_locked(&mut lock);
-        let done = self.register_wanted(&mut lock.open(), &plans, &mut wanted, &mut handles, &mut leaving);
+        let done = if self.switches.has_stopped() {
+            Err((0, RegisterError::Stopped))
+        } else {
+            self.register_wanted(&mut lock.open(), &plans, &mut wanted, &mut handles, &mut leaving)
+        };
         if done.is_err() {
             self.free_leaving(&mut lock, &mut leaving);
         }

@@ -12,6 +12,7 @@ use crate::state::host::{Host, JumpsOf};
 use crate::state::locked::OpenBooks;
 use crate::state::point::Point;
 use crate::state::probes::Probes;
+use crate::state::refused::Asked;
 use crate::state::slots::{CHUNK_LEN, chunk_base};
 use crate::state::text::writing::Writing;
 use crate::sync::{AtomicPtr, AtomicUsize, Relaxed, Release};
@@ -112,7 +113,7 @@ impl<H: Host> Probes<H> {
         // Anywhere near, if the jump allows it: no displaced instruction starts inside the jump.
         let reach = H::Arch::SLOT_REACH.min(1 << 30);
         let is_free = detour.displaced.starts().all(|start| start == 0 || start >= JumpsOf::<H>::JUMP_LEN);
-        if is_free && let Some(base) = self.host.alloc_exec(CHUNK_LEN, Some((detour.place, reach))) {
+        if is_free && let Some(base) = self.ask_for_chunk(books, Asked::Near(detour.place, reach)) {
             if self.first_entry(detour, base).is_some() {
                 return self.add_detour_chunk(books, base).and_then(|chunk| self.fit(chunk, detour));
             }
@@ -127,7 +128,7 @@ impl<H: Host> Probes<H> {
             // A chunk that is there already has been looked at.
             let is_known = self.detours.has_chunk(entry, books.hold);
             tries += usize::from(!is_known);
-            if !is_known && let Some(base) = self.host.alloc_exec(CHUNK_LEN, Some((entry, CHUNK_LEN))) {
+            if !is_known && let Some(base) = self.ask_for_chunk(books, Asked::Chunk(entry)) {
                 if self.first_entry(detour, base).is_some() {
                     return self.add_detour_chunk(books, base).and_then(|chunk| self.fit(chunk, detour));
                 }
@@ -137,6 +138,22 @@ impl<H: Host> Probes<H> {
             from = chunk_base(entry).checked_add(CHUNK_LEN).ok_or(refusal::NO_ROOM)?;
         }
         Err(refusal::NO_ROOM)
+    }
+
+    /// Asks the host for a chunk, unless it has refused that in this batch.
+    fn ask_for_chunk(&self, books: &mut OpenBooks<'_, H>, asked: Asked) -> Option<CodeAddr> {
+        if books.refused.has(asked) {
+            return None;
+        }
+        let near = match asked {
+            Asked::Chunk(at) => (at, CHUNK_LEN),
+            Asked::Near(place, reach) => (place, reach),
+        };
+        let base = self.host.alloc_exec(CHUNK_LEN, Some(near));
+        if base.is_none() {
+            books.refused.add(asked);
+        }
+        base
     }
 
     /// The first entry that a detour could have in the chunk at `base`.

@@ -303,6 +303,7 @@ impl<H: Host> Probes<H> {
     }
 
     pub(super) fn settle_locked(&self, books: &mut Locked<'_, H>) {
+        books.open().refused.forget();
         if !self.switches.take_changes() {
             // Retired pools are freed with what the calls below free; here, those that have become free
             // since.

@@ -115,6 +115,9 @@ impl<H: Host> Probes<H> {
         let room = Room::new()?;
         let mut books = self.lock();
         self.settle_locked(&mut books);
+        if self.switches.has_stopped() {
+            return Err(WatchError::Stopped);
+        }
         let count = power.count().min(MAX_WATCHPOINTS);
         let Some(index) = self.watches.free_register(count) else {
             return Err(WatchError::NoRegister(count));

@@ -5,6 +5,7 @@ use crate::list::{Dead, List};
 use crate::state::host::Host;
 use crate::state::point::{Node, Point};
 use crate::state::pool::Pool;
+use crate::state::refused::Refused;
 use crate::state::watch::WatchNode;
 use crate::table::RetiredArrays;
 use alloc::boxed::Box;
@@ -22,6 +23,8 @@ pub(crate) struct Books<H: Host> {
     pub(crate) pools: List<Pool<H::Arch>>,
     /// Whether a stub may be left that no instance has: its chunk is freed when it has come back.
     pub(crate) has_left_stubs: bool,
+    /// Where there was no room for a detour, in this batch.
+    pub(crate) refused: Refused,
     buried: Buried<H>,
 }
 
@@ -41,6 +44,7 @@ impl<H: Host> Books<H> {
             gone: List::new(),
             pools: List::new(),
             has_left_stubs: false,
+            refused: Refused::new(),
             buried: Buried { nodes: Dead::new(), watches: Dead::new() },
         }
     }

@@ -41,6 +41,11 @@ impl<H: Host> Detours<H> {
         Some(unsafe { found.pointer().as_ref() })
     }
 
+    /// How many places have ever had a jump.
+    pub(crate) fn count(&self, hold: &Hold) -> usize {
+        self.newest.iter(hold).count()
+    }
+
     /// Makes room for a place's first detour.
     ///
     /// # Errors

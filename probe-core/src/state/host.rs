@@ -8,6 +8,7 @@ pub use crate::state::context::Context;
 use crate::state::context::Running;
 pub use crate::state::task::Task;
 use crate::state::watch::WatchRange;
+use core::ops::Range;
 
 /// The saved registers of a host's architecture.
 pub(crate) type RegsOf<H> = <<H as Host>::Arch as Arch>::Regs;
@@ -113,6 +114,16 @@ pub unsafe trait Watchpoints: Sync {
     fn disarm(&self, index: usize);
 }
 
+/// A task that waits, and all memory that has return addresses of its calls.
+pub struct Waiting<'a, A: Arch> {
+    /// The task.
+    pub task: &'a Task<A>,
+    /// Its stack, from its stack pointer up to the stack's end.
+    pub stack: Range<usize>,
+    /// Where its registers are saved, as far as that is not on the stack.
+    pub elsewhere: &'a [Range<usize>],
+}
+
 /// The embedding program: its memory, its CPUs and tasks, its traps, its symbols.
 ///
 /// A *context* runs one thing at a time and is interrupted by traps: a CPU in a kernel, a thread in a
@@ -142,7 +153,8 @@ pub unsafe trait Host: Sync + Sized + 'static {
     // ---- text ---------------------------------------------------------------------------------------------
 
     /// Copies live text, with the breakpoints in it, from the byte at `at` ([`Arch::first_byte`]) and returns
-    /// how many bytes were readable.
+    /// how many bytes were readable. No lock, no allocation: on the hit path it is asked where a breakpoint
+    /// has come or gone a moment ago, or is somebody else's.
     fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize;
 
     /// Stores `bytes` from the byte at `at` on through an alias that is never executable, and calls
@@ -220,6 +232,16 @@ pub unsafe trait Host: Sync + Sized + 'static {
     /// Calls `visit` with every context that [`Host::context`] may ever have returned and that is not known
     /// to be dead. If one is left out, the memory of the handler that it runs may be freed.
     fn for_each_context(&self, visit: &mut dyn FnMut(&Context<Self::Arch>));
+
+    /// Calls `visit` with every task that waits, by a call of its own and not because it was interrupted.
+    /// [`Stopped::drain`](crate::Stopped::drain) changes return addresses in its memory, under the registry's
+    /// lock; it allocates nothing and calls nothing of the host but [`Host::memory`].
+    ///
+    /// The task does not run from before `visit` is called until it has returned; else it returns to memory
+    /// that is about to be freed. Tasks that are left out keep what they have, until their calls return.
+    fn for_each_waiting(&self, visit: &mut dyn FnMut(&Waiting<'_, Self::Arch>)) {
+        let _ = visit;
+    }
 
     /// How many contexts can run at the same time: CPUs, in a process the CPUs that it may use. For default
     /// pool sizes.

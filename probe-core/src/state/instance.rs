@@ -5,6 +5,7 @@
 
 use crate::addr::CodeAddr;
 use crate::arch::Arch;
+use crate::list::Linked;
 use crate::state::counter::Counter;
 use crate::state::ends::Ends;
 use crate::state::life::{Back, Claimed, LifeWord, Seen};
@@ -58,6 +59,13 @@ unsafe impl<A: Arch> Sync for Instance<A> {}
 // SAFETY: as above; private data is a D, which is Send (`Kretprobe::entry`), or bytes.
 unsafe impl<A: Arch> Send for Instance<A> {}
 
+impl<A: Arch> Linked for Instance<A> {
+    /// As long as it is on a task's list, the call behind it.
+    fn link(&self) -> &AtomicPtr<Self> {
+        &self.next
+    }
+}
+
 impl<A: Arch> Instance<A> {
     /// A free one, which belongs to no pool yet.
     pub(crate) fn new(parts: Parts) -> Self {
@@ -100,6 +108,12 @@ impl<A: Arch> Instance<A> {
 
     pub(crate) fn real(&self) -> CodeAddr {
         CodeAddr::new(self.real.load(Relaxed))
+    }
+
+    /// Where the call ends up, when those that share its return address have ended, too.
+    pub(crate) fn home(&self) -> CodeAddr {
+        // SAFETY: as in `bind`.
+        CodeAddr::new(unsafe { &*self.home }.load(Relaxed))
     }
 
     pub(crate) fn frame(&self) -> usize {

@@ -135,6 +135,11 @@ impl LifeWord {
         self.look().is_pending()
     }
 
+    /// Whether it is, and stands for another call's stub.
+    pub(crate) fn is_pending_in_chain(&self) -> bool {
+        self.look().is(Life::PendingChain)
+    }
+
     /// Whether a return to the stub finds its way home.
     pub(crate) fn leads_home(&self) -> bool {
         let seen = self.look();

@@ -161,6 +161,11 @@ impl<H: Host> StubChunk<H> {
 
     // ---- under the registry's lock ------------------------------------------------------------------------
 
+    /// How many stubs are left to calls that were given up.
+    pub(crate) fn left(&self, hold: &Hold) -> usize {
+        self.users.iter().filter(|user| matches!(user.look(hold), Said::Left)).count()
+    }
+
     /// Adds free stubs to `stubs`, each with its word, until it has `wanted`.
     pub(crate) fn find_free(
         &self,

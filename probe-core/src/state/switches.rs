@@ -24,6 +24,8 @@ pub(crate) struct Switches {
     /// A pool of a return probe has said that it should grow.
     low_pools: AtomicBool,
     is_on: AtomicBool,
+    /// Whether all probes have stopped. Changed under the registry's lock, or by who has stopped them.
+    has_stopped: AtomicBool,
     /// Whether probes get their jumps without being asked.
     is_optimising: AtomicBool,
 }
@@ -35,6 +37,7 @@ impl Switches {
             has_changes: AtomicBool::new(false),
             low_pools: AtomicBool::new(false),
             is_on: AtomicBool::new(true),
+            has_stopped: AtomicBool::new(false),
             is_optimising: AtomicBool::new(false),
         }
     }
@@ -67,6 +70,16 @@ impl Switches {
     /// Says whether probes are to be in text.
     pub(crate) fn turn(&self, to: Switch) {
         self.is_on.store(to == Switch::On, Release);
+    }
+
+    /// Whether all probes have stopped, so that nothing is registered.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.has_stopped.load(Acquire)
+    }
+
+    /// Says whether they have.
+    pub(crate) fn stop(&self, has_stopped: bool) {
+        self.has_stopped.store(has_stopped, Release);
     }
 
     /// Whether probes get their jumps without being asked.

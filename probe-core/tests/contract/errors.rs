@@ -202,6 +202,7 @@ fn reg_9_numbers_are_linuxes() {
     SelfTestError::Gap { found: 8, owed: 128 },
     "the trap frame leaves 8 bytes below the interrupted stack pointer instead of 128"
 )]
+#[case(SelfTestError::Nested, "a hit in a handler does not arrive, or overwrites the outer hit's frame")]
 #[case(SelfTestError::NoBreakpoint, "a breakpoint in text did not lead to its handler")]
 #[case(SelfTestError::NoStep, "no post handler ran after the instruction in the slot")]
 #[case(SelfTestError::NoReturn, "a followed call did not return through its stub")]

@@ -26,6 +26,7 @@ mod registration;
 mod removal;
 mod single_step;
 mod stacks;
+mod stop;
 mod threads;
 mod together;
 #[allow(dead_code)]

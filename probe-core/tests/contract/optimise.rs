@@ -449,3 +449,27 @@ fn safe_3_jumps_come_and_go_while_others_run() {
     assert_eq!((probe.counters().hits, probe.counters().missed_nested), (3 * rounds as u64, 0));
     assert_eq!((ret.counters().hits, ret.counters().missed_pool), (3 * rounds as u64, 0));
 }
+
+/// Where there is no room for detours, the host is asked once in a batch, not once for each point; the next
+/// batch asks again.
+#[test]
+fn reg_12_room_that_is_refused_is_asked_for_once_in_a_batch() {
+    const POINTS: usize = 50;
+    let world = World::new();
+    let functions: Vec<_> = (0..POINTS).map(|number| plus_six(world, &format!("f{number}"))).collect();
+    let asked = || world.host().chunks_asked.swap(0, SeqCst);
+    world.probes.jumps().set_automatic(Switch::On);
+    // The one is for slots.
+    world.host().chunks_left.store(1, SeqCst);
+    let probes = functions.iter().map(|f| K::at(at(*f, 0)).pre(|_| ()));
+    let probes = world.probes.register_all(probes).unwrap();
+    assert!(!functions.iter().any(|f| has_jump(world, *f)));
+    let by_batch = asked();
+    assert!(by_batch < 200, "{by_batch}");
+    assert_eq!(world.probes.jumps().lay(), Ok(0));
+    let again = asked();
+    assert!((1..200).contains(&again), "{again}");
+    world.host().chunks_left.store(100, SeqCst);
+    assert_eq!(world.probes.jumps().lay(), Ok(POINTS));
+    drop(probes);
+}

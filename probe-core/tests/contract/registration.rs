@@ -3,7 +3,7 @@
 use super::all_or_nothing::unchanged;
 use super::*;
 use probe_core::arch::Method;
-use probe_core::error::Errno;
+use probe_core::error::{BatchError, Errno};
 use probe_core::handler::Flow;
 use probe_core::{AnyProbe, CodeAddr, Jprobe, Kind};
 use rstest::rstest;
@@ -387,4 +387,26 @@ fn places_and_probes_say_what_they_are() {
     assert!(kept.to_string().contains("is kept: text at "), "{kept}");
     assert!(format!("{kept:?}").starts_with("Kept { probe: Probe {"), "{kept:?}");
     kept.probe.unregister().unwrap();
+}
+
+/// Whoever registers is told where a probe will stand before it can be hit, also where the batch fails.
+#[test]
+fn reg_12_where_probes_stand_is_told_before_anything_is_written() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let told = |probes: Vec<K>| {
+        let mut told = Vec::new();
+        let writes = world.host().writes.load(SeqCst);
+        let done = world.probes.register_placed(probes, |index, at| {
+            assert_eq!(world.host().writes.load(SeqCst), writes);
+            told.push((index, at.as_usize()));
+        });
+        (done.map(|probes| probes.len()), told)
+    };
+    let (done, places) = told(vec![K::at(at(f, 3)).pre(|_| ()), K::at("f")]);
+    assert_eq!((done.unwrap(), places), (2, vec![(0, f + 3), (1, f)]));
+    world.host().chunks_left.store(0, SeqCst);
+    let (done, places) = told(vec![K::at("f").pre(|_| ())]);
+    assert!(matches!(done, Err(BatchError { error: RegisterError::NoSlot(_), .. })));
+    assert_eq!(places, [(0, f)]);
 }

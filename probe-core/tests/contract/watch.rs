@@ -135,6 +135,33 @@ fn memory_that_goes_takes_its_watchpoints_along() {
     assert_eq!(list(world), "");
 }
 
+/// A trap's stack that begins anew at each trap: the inner hit's frame lies where the outer one's is.
+#[cfg(not(miri))]
+#[test]
+fn the_self_test_finds_a_frame_that_a_nested_hit_overwrites() {
+    let world = World::new();
+    let f = plus_five(world, "f");
+    let outer = AtomicUsize::new(0);
+    let call = |is_overwritten: bool| {
+        let mut cpu = world.cpu(f, &[1]);
+        let word = (&raw mut cpu.regs.r[5]).expose_provenance();
+        let is_inner = outer.compare_exchange(0, word, SeqCst, SeqCst).is_err();
+        if is_inner && is_overwritten {
+            let word = std::ptr::with_exposed_provenance_mut::<usize>(outer.load(SeqCst));
+            // SAFETY: the outer call's, as a processor would write there.
+            unsafe { word.write_volatile(77) };
+        }
+        assert_eq!((cpu.run(1000), cpu.regs.r[0]), (End::Returned, 6));
+        if !is_inner {
+            assert_eq!(cpu.regs.r[5], 0, "it is put back");
+            outer.store(0, SeqCst);
+        }
+    };
+    assert_eq!(world.probes.self_test_at("f", || call(false)), Ok(()));
+    assert_eq!(world.probes.self_test_at("f", || call(true)), Err(SelfTestError::Nested));
+    assert_eq!(list(world), "");
+}
+
 #[test]
 fn the_self_test_on_a_function_accepts_a_host_and_finds_what_it_lacks() {
     let world = World::new();

@@ -3,7 +3,7 @@
 use crate::def::{Argument, MAX_ARGUMENT, MAX_TEXT, Scalar, Source};
 use crate::wire::{FAULT, Reservation, TRUNCATED};
 use probe_core::arch::{Arch, Calls, Memory, Regs};
-use probe_host_linux::Native;
+use probe_host_linux::{Native, probes};
 
 type NativeRegs = <Native as Arch>::Regs;
 
@@ -29,6 +29,19 @@ pub(super) struct Scene<'a, M> {
     pub(super) entry: Option<&'a [usize; MAX_ARGUMENT]>,
     /// The return value, for a return.
     pub(super) return_value: Option<usize>,
+}
+
+impl<M: Memory> Scene<'_, M> {
+    /// Where the call returns to that is just entering its function, or is just returning.
+    pub(super) fn caller(&self) -> Option<usize> {
+        if self.return_value.is_some() {
+            return Some(self.regs.pc().as_usize());
+        }
+        let entry = Native::CALLS?.entry(self.regs, self.memory).ok()?;
+        // Another probe may follow the call already.
+        let home = probes().real_return_address(entry.return_address);
+        Some(home.unwrap_or(entry.return_address).as_usize())
+    }
 }
 
 /// Memory that could not be read.

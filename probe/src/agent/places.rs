@@ -1,7 +1,7 @@
 //! From definitions to places in the loaded objects, and the sentences about those that cannot be found or
 //! probed.
 
-use super::objects::Loaded;
+use super::objects::{self, Loaded};
 use crate::def::names::{self, Candidate};
 use crate::def::{Definition, Named, Place as Wanted, near_matches, object_named};
 use probe_core::CodeAddr;
@@ -9,6 +9,7 @@ use probe_core::error::RegisterError;
 use probe_core::host::Host;
 use probe_host_linux::{Indirect, probes};
 use std::collections::HashSet;
+use std::sync::OnceLock;
 
 /// One place to be planted.
 pub(super) struct Target {
@@ -337,9 +338,23 @@ pub(super) fn reason(error: &RegisterError) -> String {
     }
 }
 
+/// Whether an object of this name is libc.
+fn is_libc(name: &str) -> bool {
+    name.starts_with("libc.") || name.starts_with("ld-musl-")
+}
+
+/// Whether the program has libc in it; one that loads libc does so before the agent is there.
+fn is_static() -> bool {
+    static IS_STATIC: OnceLock<bool> = OnceLock::new();
+    *IS_STATIC.get_or_init(|| !objects::loaded().iter().any(|object| is_libc(&object.name)))
+}
+
 /// Calls `found` with where each function of libc called `name` begins.
 pub(super) fn find_in_libc(name: &str, found: &mut dyn FnMut(CodeAddr)) {
-    let is_libc = |module: Option<&str>| module.is_some_and(|module| module.starts_with("libc."));
+    let is_libc = |module: Option<&str>| match module {
+        Some(module) => is_libc(module),
+        None => is_static(),
+    };
     probes().host().find_functions_within(&is_libc, name, Indirect::Resolve, &mut |symbol| {
         found(symbol.start.wrapping_add(usize::from(symbol.local_entry)));
     });

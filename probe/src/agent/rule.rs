@@ -7,7 +7,10 @@ use super::confined;
 use super::fetch::{MAX_STRING, Plan, Scene};
 use super::process::Here;
 use crate::def::{Definition, glob_matches};
-use crate::wire::{COUNT_COMM, FETCH, MATCH, MOST_WORDS, Pattern, Region, Rule as Asked, RuleValue as Value};
+use crate::wire::{
+    COUNT_COMM, FETCH, MATCH, MOST_WORDS, NUMBER_TEXT, Pattern, Region, Rule as Asked, RuleValue as Value,
+    Site,
+};
 use probe_bpf::{Helpers, Machine, Map, Program};
 use probe_core::arch::Memory;
 use probe_host_linux::sys;
@@ -25,6 +28,8 @@ pub(super) struct Rule {
     pub(super) extras: Box<[Plan]>,
     patterns: Box<[Pattern]>,
     maps: Box<[Map]>,
+    /// The number of this process image.
+    image: u32,
 }
 
 /// What a rule says of a hit.
@@ -61,6 +66,7 @@ impl Rule {
         definition: &Definition,
         registers: &[(&str, usize)],
         region: &Region,
+        image: u32,
     ) -> Result<Self, String> {
         let program = Program::from_bytes(&asked.program, asked.maps.len(), &Known)
             .map_err(|error| error.to_string())?;
@@ -80,6 +86,7 @@ impl Rule {
             values: asked.values.into(),
             patterns: asked.patterns.into(),
             maps: maps.collect::<Result<_, _>>().map_err(|error| error.to_string())?,
+            image,
         })
     }
 
@@ -121,7 +128,7 @@ struct Known;
 
 impl Helpers for Known {
     fn is_known(&self, number: i32) -> bool {
-        matches!(number, FETCH | MATCH | COUNT_COMM)
+        matches!(number, FETCH | MATCH | COUNT_COMM | NUMBER_TEXT)
     }
     fn call(&self, _: i32, _: [u64; 5]) -> Option<u64> {
         None
@@ -143,8 +150,10 @@ impl<M: Memory> Helpers for Subject<'_, M> {
     }
 
     fn call(&self, number: i32, [value, pattern, ..]: [u64; 5]) -> Option<u64> {
-        if number == COUNT_COMM {
-            return self.count_comm(value, pattern);
+        match number {
+            COUNT_COMM => return self.count_comm(value, pattern),
+            NUMBER_TEXT => return self.number_text(value, pattern),
+            _ => {}
         }
         let value = *self.rule.values.get(usize::try_from(value).ok()?)?;
         match number {
@@ -172,6 +181,10 @@ impl<M: Memory> Subject<'_, M> {
             Value::Thread => Some(child.map_or_else(|| self.here.thread(), |child| child.tid).into()),
             Value::Processor => processor(),
             Value::Comm => None,
+            Value::Caller => {
+                let addr = self.scene.caller()? as u64;
+                Some(Site { addr, image: self.rule.image }.word())
+            }
         }
     }
 
@@ -193,18 +206,31 @@ impl<M: Memory> Subject<'_, M> {
     #[inline(never)]
     fn matches(&self, value: Value, pattern: &Pattern) -> Option<bool> {
         let mut room = [0; MAX_STRING];
-        let text: &[u8] = match value {
-            Value::Comm => {
-                let name = confined::thread_name();
-                let room = room.first_chunk_mut()?;
-                *room = name;
-                room.split(|&byte| byte == 0).next()?
-            }
-            Value::Argument(index) => self.args.get(index as usize)?.text(self.scene, &mut room)?,
-            Value::Extra(index) => self.rule.extras.get(index as usize)?.text(self.scene, &mut room)?,
-            _ => return None,
-        };
+        let text = self.text(value, &mut room)?;
         Some(if pattern.is_glob { glob_matches(&pattern.text, text) } else { text == &*pattern.text })
+    }
+
+    /// The number of a text; 0 where there is no room for it, `None` where it cannot be read.
+    #[inline(never)]
+    fn number_text(&self, map: u64, value: u64) -> Option<u64> {
+        let Map::Texts(texts) = self.rule.maps.get(usize::try_from(map).ok()?)? else { return None };
+        let value = *self.rule.values.get(usize::try_from(value).ok()?)?;
+        let mut room = [0; MAX_STRING];
+        Some(texts.number(self.text(value, &mut room)?).unwrap_or(0))
+    }
+
+    /// The text of a value; `None` where it cannot be read.
+    fn text<'r>(&'r self, value: Value, room: &'r mut [u8; MAX_STRING]) -> Option<&'r [u8]> {
+        match value {
+            Value::Comm => {
+                let room = room.first_chunk_mut()?;
+                *room = confined::thread_name();
+                room.split(|&byte| byte == 0).next()
+            }
+            Value::Argument(index) => self.args.get(index as usize)?.text(self.scene, room),
+            Value::Extra(index) => self.rule.extras.get(index as usize)?.text(self.scene, room),
+            _ => None,
+        }
     }
 }
 

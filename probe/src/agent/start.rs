@@ -113,7 +113,8 @@ fn definitions(agent: &Agent) -> Result<Vec<Definition>, String> {
         let definition =
             Definition::parse(&definition, plant::registers()).map_err(|error| error.sentence)?;
         rules.push(
-            rule.map(|rule| Rule::new(rule, &definition, plant::registers(), &agent.region)).transpose()?,
+            rule.map(|rule| Rule::new(rule, &definition, plant::registers(), &agent.region, agent.image))
+                .transpose()?,
         );
         definitions.push(definition);
     }

@@ -1,83 +1,148 @@
-//! What was counted in hits, as it is shown: sorted by what matters, with bars and percentiles.
+//! What was counted in hits: read, compared with what had been counted before, sorted by what matters.
 //!
 //! The traced program can write into the maps: what is read from them may be any numbers.
 
 use super::foreign::Foreign;
 use super::query::Query;
-use super::style::{Role, Style, bar, time};
 use crate::filter::{Column, Holds, Looks};
-use crate::wire::Reader;
+use crate::wire::{Reader, Site};
 use probe_bpf::Map;
-use probe_bpf::map::Scale;
+use probe_bpf::map::{Scale, Texts};
 use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write;
 
 /// What one probe's hits were counted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     /// The probe's name, else its place.
-    probe: Foreign<String>,
-    what: What,
+    pub(super) probe: Foreign<String>,
+    pub(super) what: What,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum What {
+pub(super) enum What {
     /// Counts of [`Scale::Steps`].
     Histogram(Column, Vec<u64>),
     Sum(Column, u64),
     Table(Table),
+    Histograms(Histograms),
+}
+
+/// One of the values that tell hits apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Cell {
+    Word(u64),
+    /// A text's beginning, and whether there was more of it.
+    Text(Vec<u8>, bool),
 }
 
 /// For each key how many hits there were, and the sums of numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Table {
-    keys: Vec<Column>,
-    sums: Vec<Column>,
-    rows: HashMap<[u64; 2], (u64, Vec<u64>)>,
+pub(super) struct Table {
+    pub(super) keys: Vec<Column>,
+    pub(super) sums: Vec<Column>,
+    pub(super) rows: HashMap<Vec<Cell>, (u64, Vec<u64>)>,
     /// Hits whose key found no room.
-    lost: u64,
+    pub(super) lost: u64,
+}
+
+/// For each key the counts of [`Scale::Steps`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Histograms {
+    pub(super) key: Column,
+    pub(super) of: Column,
+    pub(super) rows: HashMap<Cell, BTreeMap<usize, u64>>,
+    /// Hits whose key found no room.
+    pub(super) lost: u64,
 }
 
 /// Reads all that was counted so far.
-pub(super) fn read(queries: &[Query], reader: &Reader) -> Vec<Answer> {
+pub(super) fn read(queries: &[Query], reader: &Reader, functions: &dyn Functions) -> Vec<Answer> {
     let of_query = |query: &Query| {
         let name = query.definition.name.clone().unwrap_or_else(|| {
             query.definition.text[query.definition.place_span.0..query.definition.place_span.1].to_owned()
         });
+        let maps = || query.maps.iter().filter_map(|(holds, plan)| Some((holds, reader.map(*plan)?)));
+        let texts = maps().find_map(|(_, map)| if let Map::Texts(texts) = map { Some(texts) } else { None });
         let mut answers: Vec<Answer> = Vec::new();
-        for (holds, plan) in &query.maps {
-            let Some(map) = reader.map(*plan) else { continue };
-            add(&mut answers, &name, holds, &map);
+        for (holds, map) in maps() {
+            add(&mut answers, &name, holds, &map, Names { texts: texts.as_ref(), functions });
         }
         answers
     };
     queries.iter().flat_map(of_query).collect()
 }
 
-fn add(answers: &mut Vec<Answer>, name: &str, holds: &Holds, map: &Map) {
+/// What has names for addresses.
+pub(super) trait Functions {
+    /// The function that an address is in, or else what is known of it.
+    fn function(&self, site: Site) -> Vec<u8>;
+}
+
+/// What has names for words of keys.
+#[derive(Clone, Copy)]
+struct Names<'a> {
+    texts: Option<&'a Texts>,
+    functions: &'a dyn Functions,
+}
+
+/// What a key of a map says; `None` for a text that has found no room.
+fn cells(columns: &[Column], key: [u64; 2], names: Names<'_>) -> Option<Vec<Cell>> {
+    let cell = |(column, word): (&Column, &u64)| match column.looks {
+        Looks::Name => Some(Cell::Text(name_of(key), false)),
+        Looks::Text => names.texts?.text(*word).map(|(text, is_cut)| Cell::Text(text, is_cut)),
+        Looks::Function => Some(Cell::Text(names.functions.function(Site::from_word(*word)), false)),
+        _ => Some(Cell::Word(*word)),
+    };
+    columns.iter().zip(&key).map(cell).collect()
+}
+
+fn add(answers: &mut Vec<Answer>, name: &str, holds: &Holds, map: &Map, names: Names<'_>) {
     let what = match (holds, map) {
         (Holds::Histogram(column), Map::Histogram(histogram)) => {
             What::Histogram(column.clone(), histogram.counts())
         }
         (Holds::Sum(column), Map::Counter(counter)) => What::Sum(column.clone(), counter.sum()),
         (Holds::Table(keys, None), Map::Hash(hash)) => {
-            let rows = hash.sums().into_iter().map(|(key, count)| (key, (count, Vec::new())));
-            let (keys, sums, lost) = (keys.clone(), Vec::new(), hash.lost());
-            What::Table(Table { keys, sums, rows: rows.collect(), lost })
+            let mut table =
+                Table { keys: keys.clone(), sums: Vec::new(), rows: HashMap::new(), lost: hash.lost() };
+            for (key, count) in hash.sums() {
+                let to = match cells(keys, key, names) {
+                    Some(key) => &mut table.rows.entry(key).or_default().0,
+                    None => &mut table.lost,
+                };
+                // A text may have several numbers.
+                *to = to.saturating_add(count);
+            }
+            What::Table(table)
         }
-        (Holds::Table(_, Some(column)), Map::Hash(hash)) => {
+        (Holds::Table(keys, Some(column)), Map::Hash(hash)) => {
             // Behind the table of counts.
             let Some(Answer { what: What::Table(table), .. }) = answers.last_mut() else { return };
             table.sums.push(column.clone());
             let len = table.sums.len();
             for (key, sum) in hash.sums() {
+                let Some(key) = cells(keys, key, names) else { continue };
                 let (_, sums) = table.rows.entry(key).or_default();
-                sums.resize(len - 1, 0);
-                sums.push(sum);
+                sums.resize(len, 0);
+                sums[len - 1] = sums[len - 1].wrapping_add(sum);
             }
             table.rows.values_mut().for_each(|(_, sums)| sums.resize(len, 0));
             return;
+        }
+        (Holds::Histograms(key, of), Map::Hash(hash)) => {
+            let mut all =
+                Histograms { key: key.clone(), of: of.clone(), rows: HashMap::new(), lost: hash.lost() };
+            for ([word, bucket], count) in hash.sums() {
+                let key = cells(std::slice::from_ref(key), [word, 0], names).and_then(|mut key| key.pop());
+                let bucket = usize::try_from(bucket).ok().filter(|bucket| *bucket < Scale::Steps.len());
+                let to = match key.zip(bucket) {
+                    Some((key, bucket)) => all.rows.entry(key).or_default().entry(bucket).or_default(),
+                    None => &mut all.lost,
+                };
+                *to = to.saturating_add(count);
+            }
+            What::Histograms(all)
         }
         _ => return,
     };
@@ -105,30 +170,20 @@ impl Answer {
                     *count != 0 || sums.iter().any(|sum| *sum != 0)
                 });
             }
+            (What::Histograms(now), What::Histograms(before)) => {
+                now.lost = now.lost.saturating_sub(before.lost);
+                now.rows.retain(|key, counts| {
+                    for (bucket, before) in before.rows.get(key).into_iter().flatten() {
+                        let count = counts.entry(*bucket).or_default();
+                        *count = count.saturating_sub(*before);
+                    }
+                    counts.retain(|_, count| *count != 0);
+                    !counts.is_empty()
+                });
+            }
             _ => {}
         }
         now
-    }
-
-    /// The answer as text.
-    pub(super) fn text(&self, out: &mut String, style: Style, top: usize) {
-        let probe = self.probe.shown();
-        match &self.what {
-            What::Histogram(column, counts) => {
-                let _ = writeln!(out, "\n{}", style.paint(Role::Head, format!("{probe}: {}", column.name)));
-                histogram(out, column.looks, counts);
-            }
-            What::Sum(column, sum) => {
-                let head = style.paint(Role::Head, format!("{probe}: sum of {}", column.name));
-                let _ = writeln!(out, "\n{head}  {}", shown(*sum, column.looks));
-            }
-            What::Table(table) => {
-                let names: Vec<&str> = table.keys.iter().map(|key| key.name.as_str()).collect();
-                let head = format!("{probe} by {}", names.join(", "));
-                let _ = writeln!(out, "\n{}", style.paint(Role::Head, head));
-                table.text(out, style, top);
-            }
-        }
     }
 
     /// The answer as JSON.
@@ -136,16 +191,22 @@ impl Answer {
         let probe = self.probe.json();
         match &self.what {
             What::Histogram(column, counts) => {
-                let buckets = counts.iter().enumerate().filter(|(_, count)| **count != 0);
-                let buckets = buckets.map(|(bucket, count)| {
-                    json!({ "from": Scale::Steps.least(bucket), "below": Scale::Steps.least(bucket + 1), "count": count })
-                });
-                let buckets: Vec<Json> = buckets.collect();
-                let total = counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
-                let quantile = |share| quantile(counts, share);
+                let mut answer = histogram_json(counts);
+                answer["probe"] = probe;
+                answer["type"] = "histogram".into();
+                answer["of"] = column.name.clone().into();
+                answer
+            }
+            What::Histograms(all) => {
+                let row = |(key, _, counts): (&Cell, u64, Vec<u64>)| {
+                    let mut row = histogram_json(&counts);
+                    row["key"] = json!([cell_json(&all.key, key)]);
+                    row
+                };
+                let rows: Vec<Json> = all.sorted(top).into_iter().map(row).collect();
                 json!({
-                    "probe": probe, "type": "histogram", "of": column.name, "count": total,
-                    "p50": quantile(0.5), "p90": quantile(0.9), "p99": quantile(0.99), "buckets": buckets,
+                    "probe": probe, "type": "histograms", "of": all.of.name, "by": [all.key.name], "rows": rows,
+                    "keys": all.rows.len(), "lost": all.lost,
                 })
             }
             What::Sum(column, sum) => {
@@ -164,13 +225,13 @@ impl Answer {
 }
 
 /// A key, its count and its sums.
-type Row<'a> = (&'a [u64; 2], u64, &'a [u64]);
+pub(super) type Row<'a> = (&'a [Cell], u64, &'a [u64]);
 
 impl Table {
     /// The rows with the most first: the greatest sum, or the most hits where there is none.
-    fn sorted(&self) -> impl Iterator<Item = Row<'_>> {
+    pub(super) fn sorted(&self) -> impl Iterator<Item = Row<'_>> {
         let mut rows: Vec<Row<'_>> =
-            self.rows.iter().map(|(key, (count, sums))| (key, *count, sums.as_slice())).collect();
+            self.rows.iter().map(|(key, (count, sums))| (key.as_slice(), *count, sums.as_slice())).collect();
         let weight = |(_, count, sums): &Row<'_>| match (sums.first(), self.sums.first()) {
             (Some(sum), Some(column)) if column.looks == Looks::Signed => i128::from(sum.cast_signed()),
             (Some(sum), _) => i128::from(*sum),
@@ -180,21 +241,9 @@ impl Table {
         rows.into_iter()
     }
 
-    /// A key's words as they are shown.
-    fn key(&self, key: &[u64; 2]) -> Vec<String> {
-        let of = |(column, word): (&Column, &u64)| match column.looks {
-            Looks::Name => Foreign::new(name_of(key)).shown().to_string(),
-            looks => shown(*word, looks),
-        };
-        self.keys.iter().zip(key).map(of).collect()
-    }
-
     fn row_json(&self, (key, count, sums): &Row<'_>) -> Json {
-        let keys = self.keys.iter().zip(*key).map(|(column, word)| match column.looks {
-            Looks::Name => Foreign::new(name_of(key)).json(),
-            looks => number(*word, looks),
-        });
-        let keys: Vec<Json> = keys.collect();
+        let keys: Vec<Json> =
+            self.keys.iter().zip(*key).map(|(column, cell)| cell_json(column, cell)).collect();
         let sums = self
             .sums
             .iter()
@@ -202,62 +251,38 @@ impl Table {
             .map(|(column, sum)| (column.name.clone(), number(*sum, column.looks)));
         json!({ "key": keys, "count": count, "sums": Json::Object(sums.collect()) })
     }
+}
 
-    fn text(&self, out: &mut String, style: Style, top: usize) {
-        let heads = self.keys.iter().chain(&self.sums).map(|column| column.name.clone());
-        let mut heads: Vec<String> = heads.collect();
-        heads.insert(self.keys.len(), "HITS".into());
-        let mut lines = vec![heads];
-        let mut most = 1;
-        let mut weights = vec![0];
-        for (key, count, sums) in self.sorted().take(top) {
-            let mut line = self.key(key);
-            line.push(count.to_string());
-            line.extend(self.sums.iter().zip(sums).map(|(column, sum)| shown(*sum, column.looks)));
-            lines.push(line);
-            let weight = match (self.sums.first(), sums.first()) {
-                (Some(column), Some(sum)) if column.looks == Looks::Signed => {
-                    sum.cast_signed().max(0).cast_unsigned()
-                }
-                (_, Some(sum)) => *sum,
-                _ => count,
-            };
-            most = most.max(weight);
-            weights.push(weight);
-        }
-        let widths: Vec<usize> = (0..lines[0].len())
-            .map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
-            .collect();
-        let is_name = |column: usize| self.keys.get(column).is_some_and(|key| key.looks == Looks::Name);
-        for (index, line) in lines.iter().enumerate() {
-            let mut text = String::from(" ");
-            for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
-                let blanks = " ".repeat(width - cell.chars().count());
-                let padded =
-                    if is_name(column) { format!("{cell}{blanks}") } else { format!("{blanks}{cell}") };
-                let role = if index == 0 { Role::Head } else { Role::Name };
-                if column < self.keys.len() || index == 0 {
-                    let _ = write!(text, " {} ", style.paint(role, padded));
-                } else {
-                    let _ = write!(text, " {padded} ");
-                }
-            }
-            let _ = write!(text, " {}", bar(weights[index], most));
-            let _ = writeln!(out, "{}", text.trim_end());
-        }
-        let more = self.rows.len().saturating_sub(top);
-        if more > 0 {
-            let _ = writeln!(out, "{}", style.paint(Role::Dim, format!("  … and {more} more (--top)")));
-        }
-        if self.lost > 0 {
-            let sentence = format!("  {} found no room for their key", self.lost);
-            let _ = writeln!(out, "{}", style.paint(Role::Bad, sentence));
-        }
+impl Histograms {
+    /// The keys with the most hits first, with these and the counts of all buckets.
+    pub(super) fn sorted(&self, top: usize) -> Vec<(&Cell, u64, Vec<u64>)> {
+        let all =
+            |counts: &BTreeMap<usize, u64>| counts.values().fold(0, |sum: u64, n| sum.saturating_add(*n));
+        let mut rows: Vec<(&Cell, u64)> = self.rows.iter().map(|(key, counts)| (key, all(counts))).collect();
+        rows.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
+        let dense = |key: &Cell| {
+            let mut counts = vec![0; Scale::Steps.len()];
+            self.rows[key].iter().for_each(|(bucket, count)| counts[*bucket] = *count);
+            counts
+        };
+        rows.into_iter().take(top).map(|(key, count)| (key, count, dense(key))).collect()
     }
 }
 
+fn cell_json(column: &Column, cell: &Cell) -> Json {
+    match cell {
+        Cell::Word(word) => number(*word, column.looks),
+        Cell::Text(text, is_cut) => Foreign::new(whole(text, *is_cut)).json(),
+    }
+}
+
+/// A text with a sign that there was more of it.
+pub(super) fn whole(text: &[u8], is_cut: bool) -> Vec<u8> {
+    if is_cut { [text, "…".as_bytes()].concat() } else { text.to_vec() }
+}
+
 /// The name that two words hold.
-fn name_of(key: &[u64; 2]) -> Vec<u8> {
+fn name_of(key: [u64; 2]) -> Vec<u8> {
     let bytes: Vec<u8> = key.iter().flat_map(|word| word.to_ne_bytes()).collect();
     bytes.split(|byte| *byte == 0).next().unwrap_or_default().to_vec()
 }
@@ -266,16 +291,8 @@ fn number(word: u64, looks: Looks) -> Json {
     if looks == Looks::Signed { word.cast_signed().into() } else { word.into() }
 }
 
-fn shown(word: u64, looks: Looks) -> String {
-    match looks {
-        Looks::Signed => word.cast_signed().to_string(),
-        Looks::Time => time(word),
-        _ => word.to_string(),
-    }
-}
-
 /// The value below which the share of all lies, to 1/32; `None` without values, or where it is below zero.
-fn quantile(counts: &[u64], share: f64) -> Option<i64> {
+pub(super) fn quantile(counts: &[u64], share: f64) -> Option<i64> {
     let total = counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
     let rank = ((total as f64 * share).ceil() as u64).max(1);
     let mut below = 0_u64;
@@ -290,38 +307,100 @@ fn quantile(counts: &[u64], share: f64) -> Option<i64> {
     None
 }
 
-/// One line per power of two, and percentiles.
-fn histogram(out: &mut String, looks: Looks, counts: &[u64]) {
-    let mut octaves: BTreeMap<usize, u64> = BTreeMap::new();
-    for (bucket, count) in counts.iter().enumerate().filter(|(_, count)| **count != 0) {
-        let octave = match Scale::Steps.least(bucket) {
-            None => 0,
-            Some(least) => Scale::Log2.bucket(least),
-        };
-        let all = octaves.entry(octave).or_default();
-        *all = all.saturating_add(*count);
-    }
-    let (Some(first), Some(last)) = (octaves.keys().next().copied(), octaves.keys().last().copied()) else {
-        let _ = writeln!(out, "  nothing was counted");
-        return;
-    };
-    let most = octaves.values().copied().max().unwrap_or(1);
-    let from = |octave: usize| match Scale::Log2.least(octave) {
-        None => "below 0".into(),
-        Some(least) => shown(least.cast_unsigned(), looks),
-    };
-    let lines: Vec<(String, u64)> =
-        (first..=last).map(|octave| (from(octave), octaves.get(&octave).copied().unwrap_or(0))).collect();
-    let width = lines.iter().map(|(from, _)| from.chars().count()).max().unwrap_or(0).max(8);
-    let digits = most.to_string().len();
-    for (from, count) in &lines {
-        let _ = writeln!(
-            out,
-            "{}",
-            format!("  {from:>width$}  {count:>digits$}  {}", bar(*count, most)).trim_end()
-        );
-    }
+/// A histogram's count, percentiles and buckets.
+fn histogram_json(counts: &[u64]) -> Json {
+    let buckets = counts.iter().enumerate().filter(|(_, count)| **count != 0);
+    let buckets = buckets.map(|(bucket, count)| {
+        json!({ "from": Scale::Steps.least(bucket), "below": Scale::Steps.least(bucket + 1), "count": count })
+    });
+    let buckets: Vec<Json> = buckets.collect();
     let total = counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
-    let at = |share| quantile(counts, share).map_or("below 0".into(), |at| shown(at.cast_unsigned(), looks));
-    let _ = writeln!(out, "  {total} in all; median {}, p90 {}, p99 {}", at(0.5), at(0.9), at(0.99));
+    let quantile = |share| quantile(counts, share);
+    json!({
+        "count": total, "p50": quantile(0.5), "p90": quantile(0.9), "p99": quantile(0.99), "buckets": buckets,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::style::Style;
+    use crate::wire::{Flags, Layout, MapKind, MapRoom, Region};
+    use std::sync::atomic::Ordering;
+
+    /// Of a sparse mixture of bits: most words of a program that lies are far from what hits count.
+    fn word(state: &mut u64) -> u64 {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        match *state % 4 {
+            0 => u64::MAX,
+            1 => 1 << (*state >> 58),
+            // A slot with a key.
+            2 => 2,
+            _ => *state >> (*state >> 58),
+        }
+    }
+
+    struct NoFunctions;
+
+    impl Functions for NoFunctions {
+        fn function(&self, _: Site) -> Vec<u8> {
+            Vec::new()
+        }
+    }
+
+    /// Each kind of map in memory that the traced program has filled.
+    fn answers(region: &Region, room: &[crate::wire::MapPlan]) -> Vec<Answer> {
+        let reader = Reader::new(*region);
+        let column = |looks| Column { name: "n".into(), looks };
+        let all = [Looks::Unsigned, Looks::Signed, Looks::Time];
+        let mut answers = Vec::new();
+        for looks in all {
+            let table = |sum| Holds::Table(vec![column(looks), column(Looks::Unsigned)], sum);
+            let holds = [
+                Holds::Sum(column(looks)),
+                Holds::Histogram(column(looks)),
+                Holds::Table(vec![column(Looks::Name)], None),
+                table(None),
+                table(Some(column(looks))),
+            ];
+            for holds in holds {
+                let plan = room.iter().find(|plan| plan.kind == holds.kind()).expect("one of each kind");
+                let map = reader.map(*plan).expect("it is there");
+                let names = Names { texts: None, functions: &NoFunctions };
+                add(&mut answers, "a\x1b[31m", &holds, &map, names);
+            }
+        }
+        answers
+    }
+
+    /// Whatever the words are, what is shown is plain, bounded, and valid JSON.
+    #[test]
+    fn evt_2_maps_of_any_words_are_shown() {
+        let mut room = MapRoom::default();
+        let plans = [MapKind::Sum, MapKind::Histogram, MapKind::Table].map(|kind| room.place(kind).unwrap());
+        let layout = Layout { ring_count: 1, ..Layout::new(0, &room, 4096) };
+        let (region, _file) = Region::create(layout, b"", Flags::default()).unwrap();
+        // The statistics begin at the second page.
+        let end = 512 + plans.iter().map(|plan| plan.offset as usize / 8).max().unwrap() + (1 << 15);
+        let mut state = 0x5eed_0001;
+        let mut before: Option<Vec<Answer>> = None;
+        for _ in 0..3 {
+            for stored in &region.words()[512..end] {
+                stored.store(word(&mut state), Ordering::Relaxed);
+            }
+            let now = answers(&region, &plans);
+            let since = before.iter().flatten().zip(&now).map(|(before, now)| now.since(before));
+            for answer in since.chain(now.iter().cloned()) {
+                let mut text = String::new();
+                answer.text(&mut text, Style::plain(), 10, None);
+                assert!(text.lines().count() < 100, "{text}");
+                assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+                let json = answer.json(10).to_string();
+                assert!(json.len() < 1 << 20 && json.is_ascii() | !json.contains('\x1b'), "{json}");
+            }
+            before = Some(now);
+        }
+    }
 }

@@ -50,6 +50,7 @@ pub(super) const EXAMPLES: &str = "  probe trace -p 'p libc:opendir path=$arg1:s
   probe trace -p 'r libc:open* path=$arg1:string' --if '$retval < 0' -- ls
   probe trace -p 'p libc:malloc size=$arg1:u64' --hist size -- ls
   probe trace -p 'r libc:write fd=$arg1:s32' --by fd --sum '$retval' -- ls
+  probe trace -p 'r libc:open path=$arg1:string' --hist '$took' --by path -- ls
   probe trace -f -p 'p libc:write $arg1:s32' -o out.txt -- sh -c 'ls|sort'";
 
 #[derive(Debug, Args)]
@@ -74,7 +75,7 @@ pub(super) struct Trace {
     /// exactly, also where the program is killed. See ANSWERS in probe-trace(1).
     #[arg(long = "hist", value_name = "ARG", allow_hyphen_values = true)]
     pub(super) histograms: Vec<String>,
-    /// Count hits by this: a number, two numbers between a comma, or '$comm'.
+    /// Count hits by this: a number, a text such as a path or '$comm', or '$caller'; or by two of them.
     #[arg(long = "by", value_name = "ARG[,ARG]", allow_hyphen_values = true)]
     pub(super) by: Vec<String>,
     /// The same as --by; comm is the thread's name.
@@ -106,8 +107,8 @@ pub(super) struct Trace {
     pub(super) format: Format,
     /// Trace the process of this number, which runs already, instead of starting a program.
     ///
-    /// When the trace ends (Ctrl-C, --duration), the process goes on as it was. On x86-64; programs that use
-    /// glibc's shared library; without -f. See ATTACHING in probe-trace(1).
+    /// When the trace ends (Ctrl-C, --duration), the process goes on as it was. On x86-64; not Go, nor a
+    /// static program without names; without -f. See ATTACHING in probe-trace(1).
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with_all = ["program", "follow", "runner"])]
     pub(super) pid: Option<i32>,
     /// Count and time only, without an event per hit.
@@ -171,7 +172,7 @@ const DEFAULT_BUFFER: &str = if cfg!(target_pointer_width = "64") { "4M" } else 
 
 #[derive(Debug, Args)]
 pub(super) struct List {
-    /// A program (looked up in PATH) or a shared object.
+    /// A program (looked up in PATH) or a shared object, or OBJECT:PATTERN for functions of one object alone.
     pub(super) program: OsString,
     /// Which functions, as [OBJECT:]PATTERN, in the program and all libraries it loads [default: the
     /// program's own functions and those that it imports].

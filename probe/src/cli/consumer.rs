@@ -16,8 +16,9 @@ use super::summary::Summary;
 use super::symbols::Symbols;
 use super::value::Symbolize;
 use crate::def::{DefError, Definition};
-use crate::wire::{Event, LONGEST_RECORD, Point, Reader, Record, Region, Values, decode};
+use crate::wire::{Event, LONGEST_RECORD, Point, Reader, Record, Region, Site, Values, decode};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ pub(super) trait Sink: Send {
     /// One event, in order of time.
     fn event(&mut self, event: &Shown<'_>) -> io::Result<()>;
     /// What has been counted since the last time.
-    fn answers(&mut self, time_ns: u64, answers: &[Answer]) -> io::Result<()>;
+    fn answers(&mut self, time_ns: u64, per: Duration, answers: &[Answer]) -> io::Result<()>;
     /// The end.
     fn summary(&mut self, summary: &Summary) -> io::Result<()>;
     /// Hands over what is buffered.
@@ -95,6 +96,7 @@ pub(super) struct Consumer {
 struct Every {
     interval_ns: u64,
     next_ns: u64,
+    last_ns: u64,
     /// What had been counted at the last time.
     before: Vec<Answer>,
 }
@@ -140,7 +142,9 @@ impl Consumer {
     ) -> Self {
         let every = every.map(|every| {
             let interval_ns = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX);
-            Every { interval_ns, next_ns: now_ns().saturating_add(interval_ns), before: Vec::new() }
+            let last_ns = now_ns();
+            let next_ns = last_ns.saturating_add(interval_ns);
+            Every { interval_ns, next_ns, last_ns, before: Vec::new() }
         });
         Self {
             every,
@@ -200,16 +204,19 @@ impl Consumer {
     fn tell(&mut self) {
         let now_ns = now_ns();
         let Some(every) = self.every.as_mut().filter(|every| now_ns >= every.next_ns) else { return };
-        let answers = answers::read(&self.learned.queries, &self.reader);
+        let answers =
+            answers::read(&self.learned.queries, &self.reader, &Callers(&self.learned, &self.symbols));
         let since = answers.iter().enumerate().map(|(index, now)| match every.before.get(index) {
             Some(before) => now.since(before),
             None => now.clone(),
         });
         let since: Vec<Answer> = since.collect();
         every.before = answers;
+        let per = Duration::from_nanos(now_ns.saturating_sub(every.last_ns));
+        every.last_ns = now_ns;
         every.next_ns = every.next_ns.saturating_add(every.interval_ns).max(now_ns);
         if self.sink_failed.is_none() {
-            self.sink_failed = self.sink.answers(now_ns.saturating_sub(self.started_ns), &since).err();
+            self.sink_failed = self.sink.answers(now_ns.saturating_sub(self.started_ns), per, &since).err();
         }
     }
 
@@ -313,7 +320,11 @@ impl Consumer {
             [self.learned.ignored, self.reader.spoilt()].into_iter().fold(self.garbled, u64::saturating_add);
         let summary = Summary {
             never_planted,
-            answers: answers::read(&self.learned.queries, &self.reader),
+            answers: answers::read(
+                &self.learned.queries,
+                &self.reader,
+                &Callers(&self.learned, &self.symbols),
+            ),
             rows,
             refused: self.learned.take_refused(),
             lost: self.reader.lost(),
@@ -353,6 +364,29 @@ fn show<'a>(
         duration_ns: definition.is_return().then_some(event.duration_ns),
         values: event.values,
         symbols,
+    }
+}
+
+/// Names for callers.
+struct Callers<'a>(&'a Learned, &'a Symbols);
+
+impl answers::Functions for Callers<'_> {
+    fn function(&self, site: Site) -> Vec<u8> {
+        // The call is before the address: the next function may begin there.
+        let addr = site.addr.wrapping_sub(1);
+        let Some(object) =
+            self.0.objects(site.image).find(|object| (object.start..object.end).contains(&addr))
+        else {
+            return format!("{:#x}", site.addr).into_bytes();
+        };
+        match self.1.function(&object.file, addr.wrapping_sub(object.bias)) {
+            Some(name) => name.raw().clone().into_bytes(),
+            None => {
+                let file = object.file.path.file_name().unwrap_or(object.file.path.as_os_str());
+                let at = format!("+{:#x}", site.addr.wrapping_sub(object.bias));
+                [file.as_bytes(), at.as_bytes()].concat()
+            }
+        }
     }
 }
 

@@ -89,8 +89,8 @@ impl ObjectFile {
                 continue;
             };
             let len = (segment.len_bytes - from).min(out.len() as u64) as usize;
-            let start = (segment.offset + from) as usize;
-            let Some(bytes) = self.data.get(start..start + len) else { return 0 };
+            let start = usize::try_from(segment.offset + from).unwrap_or(usize::MAX);
+            let Some(bytes) = self.data.get(start..).and_then(|rest| rest.get(..len)) else { return 0 };
             out[..len].copy_from_slice(bytes);
             return len;
         }
@@ -164,13 +164,16 @@ fn facts<E: FileHeader<Endian = Endianness>>(data: &[u8]) -> Option<Facts> {
         ..Facts::default()
     };
     for segment in header.program_headers(endian, data).ok()? {
-        if segment.p_type(endian) == elf::PT_LOAD {
-            facts.segments.push(Segment {
-                addr: segment.p_vaddr(endian).into(),
-                offset: segment.p_offset(endian).into(),
-                len_bytes: segment.p_filesz(endian).into(),
-                is_executable: segment.p_flags(endian).contains(elf::PF_X),
-            });
+        let (addr, offset, len_bytes): (u64, u64, u64) = (
+            segment.p_vaddr(endian).into(),
+            segment.p_offset(endian).into(),
+            segment.p_filesz(endian).into(),
+        );
+        // What wraps around is nowhere (EVT_2).
+        let has_ends = addr.checked_add(len_bytes).and(offset.checked_add(len_bytes)).is_some();
+        if segment.p_type(endian) == elf::PT_LOAD && has_ends {
+            let is_executable = segment.p_flags(endian).contains(elf::PF_X);
+            facts.segments.push(Segment { addr, offset, len_bytes, is_executable });
         }
     }
     let sections = header.sections(endian, data).ok()?;
@@ -392,5 +395,33 @@ mod tests {
     fn a_mistyped_object_gets_a_suggestion() {
         let error = Libraries::new().object("libc.so.7").unwrap_err().to_string();
         assert!(error.contains("no object `libc.so.7`") && error.contains("libc.so.6"), "{error}");
+    }
+
+    /// A file whose segments end behind the last address, or lie behind its end: no arithmetic overflows.
+    #[test]
+    #[cfg(all(target_env = "gnu", target_pointer_width = "64", target_endian = "little"))]
+    fn evt_2_segments_that_wrap_around_are_nowhere() {
+        let whole = open::read(&Libraries::new().object("libc.so.6").unwrap()).unwrap();
+        let word = |at: usize| u64::from_le_bytes(*whole[at..].first_chunk().unwrap());
+        // `e_phoff`, `e_phnum`; `p_offset`, `p_vaddr` and `p_filesz` of 56 bytes (gABI, "Program Header").
+        let (headers, count) = (word(0x20) as usize, usize::from(whole[0x38]));
+        let file = std::env::temp_dir().join(format!("probe-elf-{}", std::process::id()));
+        for field in [8, 16, 32] {
+            for value in [u64::MAX, u64::MAX - 8, i64::MAX as u64] {
+                let mut data = whole.clone();
+                for header in (0..count).map(|index| headers + 56 * index) {
+                    data[header + field..][..8].copy_from_slice(&value.to_le_bytes());
+                }
+                std::fs::write(&file, &data).unwrap();
+                let Ok(object) = ObjectFile::open(&file) else { continue };
+                let _ = object.functions().count();
+                for addr in [0, 0x1000, i64::MAX as u64, u64::MAX - 8, u64::MAX] {
+                    let mut bytes = [0; 16];
+                    object.read(addr, &mut bytes);
+                    let _ = (object.is_text(addr), object.addr_of_offset(addr), object.offset_of_addr(addr));
+                }
+            }
+        }
+        std::fs::remove_file(&file).unwrap();
     }
 }

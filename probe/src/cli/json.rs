@@ -14,6 +14,7 @@ use super::summary::{Row, Summary};
 use super::value;
 use serde_json::{Value as Json, json};
 use std::io::{self, Write};
+use std::time::Duration;
 
 /// Writes an object per line.
 pub(super) struct Lines<W: Write + Send> {
@@ -57,9 +58,12 @@ impl<W: Write + Send> Sink for Lines<W> {
         self.line(&object)
     }
 
-    fn answers(&mut self, time_ns: u64, answers: &[Answer]) -> io::Result<()> {
+    fn answers(&mut self, time_ns: u64, per: Duration, answers: &[Answer]) -> io::Result<()> {
         let answers: Vec<Json> = answers.iter().map(|answer| answer.json(self.top)).collect();
-        self.line(&json!({ "type": "answers", "time_ns": time_ns, "answers": answers }))
+        let interval_ns = u64::try_from(per.as_nanos()).unwrap_or(u64::MAX);
+        self.line(
+            &json!({ "type": "answers", "time_ns": time_ns, "interval_ns": interval_ns, "answers": answers }),
+        )
     }
 
     fn summary(&mut self, summary: &Summary) -> io::Result<()> {

@@ -79,6 +79,11 @@ impl Learned {
         Some((image, image.points.get(&point)?))
     }
 
+    /// The objects of a program, by the lower bits of its number.
+    pub(super) fn objects(&self, image: u32) -> impl Iterator<Item = &Object> {
+        self.images.get(&image).into_iter().flat_map(|image| &image.objects)
+    }
+
     /// Keeps what an agent has said.
     pub(super) fn learn(&mut self, meta: Meta) {
         if self.keep(meta).is_none() {

@@ -9,7 +9,9 @@ use super::style::{Role, Style};
 use crate::def::{Glob, Named, names, near_matches, object_named};
 use object::{Object, ObjectSymbol};
 use probe_elf_symbols::index::Kind;
+use std::ffi::OsStr;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 /// One line of the list.
 struct Line {
@@ -24,21 +26,40 @@ struct Line {
 /// There is no such program, or nothing that matches.
 pub(super) fn run(args: &List) -> Result<(), Failure> {
     let libraries = Libraries::new();
-    let path = match program::find(&args.program) {
-        Ok(path) => path,
-        // A shared object needs no right to be executed.
-        Err(failure) => libraries.object(&args.program.to_string_lossy()).map_err(|_| failure)?,
-    };
-    let loaded = libraries.closure(&path)?;
-    let lines = match &args.glob {
-        Some(glob) => matching(&loaded, glob)?,
-        None => own(&loaded),
+    let (loaded, lines, with_objects) = match (found(&libraries, &args.program), &args.glob) {
+        (Ok(path), glob) => {
+            let loaded = libraries.closure(&path)?;
+            let lines = glob.as_ref().map_or_else(|| Ok(own(&loaded)), |glob| matching(&loaded, glob));
+            (loaded, lines?, glob.is_none())
+        }
+        (Err(failure), Some(_)) => return Err(failure),
+        (Err(failure), None) => {
+            let (file, lines) = of_one_object(&libraries, &args.program.to_string_lossy(), failure)?;
+            (vec![file], lines, false)
+        }
     };
     let style = Style::new(args.color, &io::stdout());
-    match print(&loaded, &lines, args.glob.is_none(), style) {
+    match print(&loaded, &lines, with_objects, style) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(error)),
         _ => Ok(()),
     }
+}
+
+/// A program, or a shared object, which needs no right to be executed.
+fn found(libraries: &Libraries, name: &OsStr) -> Result<PathBuf, Failure> {
+    program::find(name).or_else(|failure| libraries.object(&name.to_string_lossy()).map_err(|_| failure))
+}
+
+/// `OBJECT:PATTERN` in one word, as definitions name places; `failure` where it is none.
+fn of_one_object(
+    libraries: &Libraries,
+    word: &str,
+    failure: Failure,
+) -> Result<(ObjectFile, Vec<Line>), Failure> {
+    let (Some(object), pattern) = split_object(word) else { return Err(failure) };
+    let file = ObjectFile::open(&found(libraries, OsStr::new(object))?)?;
+    let lines = matching(std::slice::from_ref(&file), pattern)?;
+    Ok((file, lines))
 }
 
 /// The functions whose name matches `[OBJECT:]PATTERN`, in all objects.

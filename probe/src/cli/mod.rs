@@ -31,6 +31,7 @@ mod status;
 mod style;
 mod summary;
 mod symbols;
+mod tables;
 mod text;
 mod trace;
 mod value;

@@ -71,8 +71,17 @@ impl Regular {
     ///
     /// # Errors
     /// It cannot be read, or is too large.
-    pub(super) fn read(mut self) -> io::Result<Vec<u8>> {
-        if self.len_bytes > MOST_BYTES {
+    pub(super) fn read(self) -> io::Result<Vec<u8>> {
+        self.read_at_most(MOST_BYTES)
+    }
+
+    /// As [`Regular::read`], of a file that is not that long by itself, whatever a traced program has made of
+    /// it.
+    ///
+    /// # Errors
+    /// It cannot be read, or is longer.
+    pub(super) fn read_at_most(mut self, most_bytes: u64) -> io::Result<Vec<u8>> {
+        if self.len_bytes > most_bytes {
             return Err(io::Error::other(format!("it has {} bytes, which is too much", self.len_bytes)));
         }
         let mut data = Vec::with_capacity(usize::try_from(self.len_bytes).map_err(io::Error::other)?);

@@ -123,9 +123,10 @@ fn answers() -> Vec<Piece> {
     all.extend(items(&[
         ("--hist ARG", "How many hits had which size of ARG: a line for each power of two, with a bar, and the median, 90th and 99th percentile to within 1/32. Numbers below zero are one line."),
         ("--sum ARG", "The sum of ARG, of 64 bits, which wraps."),
-        ("--by A[,B], --count-by A", "For each A, or pair of A and B, the number of hits, and of each --sum its own. A is a number or, alone, $comm (for --count-by also comm). There is room for at least 16384 keys in a thread (1024 on 32-bit machines); hits that find none are counted."),
+        ("--by A[,B], --count-by A", "For each A, or pair of A and B, the number of hits, and of each --sum its own. A and B are numbers or texts: arguments of type string, $comm (for --count-by also comm). Texts are told apart by their first 232 bytes. $caller is the function that called, where the probe is at a function's entry or return: where it returns to, so that a function that was left by a jump to the probed one is not seen; functions without a symbol are shown as OBJECT+0xADDRESS. There is room for at least 16384 keys in a thread (1024 on 32-bit machines) and for 8192 texts (1024); hits that find none are counted."),
+        ("--hist ARG --by A", "For each A how many hits had which size of ARG: a line with the percentiles and a column for each power of two. There is room for 32768 pairs of a key and a size (2048), of which a power of two has sixteen."),
         ("--top N", "How many keys are shown: those with the greatest first sum, or the most hits."),
-        ("--every TIME", "Shows each time what has come since the last; the summary has all."),
+        ("--every TIME", "Shows each time what has come since the last, also per second; the summary has all."),
     ]));
     all
 }
@@ -214,10 +215,10 @@ fn json() -> Vec<Piece> {
     ]));
     all.extend(items(&[(
         "answers",
-        "An array, in the order of probes and options; each with probe (its name) and type. \"histogram\": of, count, p50, p90, p99, buckets with from (null: below zero), below and count. \"sum\": of, sum. \"table\": by (what keys are of), rows with key (an array), count and sums (by name), the most first; keys, how many there are; lost, hits without room for their key.",
+        "An array, in the order of probes and options; each with probe (its name) and type. \"histogram\": of, count, p50, p90, p99, buckets with from (null: below zero), below and count. \"sum\": of, sum. \"table\": by (what keys are of), rows with key (an array), count and sums (by name), the most first; keys, how many there are; lost, hits without room for their key. \"histograms\": of, by, keys and lost, rows with key and what a histogram has.",
     )]));
     all.push(Text(
-        "With --every there are lines of type \"answers\" with time_ns and answers as above, of what has come since the last one.",
+        "With --every there are lines of type \"answers\" with time_ns, interval_ns and answers as above, of what has come since the last one, interval_ns before.",
     ));
     all.push(Lines("  jq -r 'select(.type == \"event\") | [.comm, .args.path] | @tsv'"));
     all
@@ -240,7 +241,7 @@ fn attaching() -> Vec<Piece> {
             "With --pid the command stops all threads of a process that runs already, puts its agent into it, and lets it go on with the probes: no function of the program's is called for that, and no system call of its own is cut short. The trace ends with the process, after --duration, or by Ctrl-C (SIGINT, SIGTERM, SIGHUP, SIGQUIT). Then the process goes on as it was: its text, its mappings, its signals and its descriptors. The command's exit status is its own.",
         ),
         Text(
-            "It takes what a debugger takes: the same user, or root; where kernel.yama.ptrace_scope is 1 or 2, root. A process that is debugged already is refused. So are, as yet, programs without glibc's shared library (static ones, Go, musl), and return probes in programs that can throw exceptions (those that have loaded libgcc_s). Children are not traced (-f).",
+            "It takes what a debugger takes: the same user, or root; where kernel.yama.ptrace_scope is 1 or 2, root. A process that is debugged already is refused. So are, as yet, Go programs, static programs that are stripped of their names, and return probes in programs that can throw exceptions (those that have loaded libgcc_s, static ones with another language's than C's). Children are not traced (-f).",
         ),
         Text(
             "If calls that are followed do not return within some time after the end of the trace, or a thread does not come out of the agent, the agent's memory stays in the process; the summary says so. If the command itself is killed (SIGKILL), the process goes on with the probes, untraced; the next trace of the same process takes them away first.",

@@ -82,6 +82,12 @@ pub(super) fn bar(n: u64, most: u64) -> String {
     bar
 }
 
+/// A column for `n` of `most`, one character wide; blank for none.
+pub(super) fn column(n: u64, most: u64) -> char {
+    let eighths = (u128::from(n.min(most)) * 8).div_ceil(u128::from(most.max(1))) as usize;
+    [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'].get(eighths).copied().unwrap_or('█')
+}
+
 /// A duration with three digits and its unit: `412 ns`, `1.23 µs`, `45.6 ms`.
 pub(super) fn time(ns: u64) -> String {
     let (value, unit) = match ns {

@@ -20,6 +20,8 @@ pub(super) struct Row {
     pub(super) symbol: Foreign<String>,
     /// Whether the definition named a pattern.
     pub(super) from_pattern: bool,
+    /// Whether its hits are counted for answers, which then stand in its histogram's place.
+    pub(super) is_counted: bool,
     /// Hits whose handler ran.
     pub(super) hits: u64,
     /// Hits inside another probe's handler.
@@ -90,6 +92,7 @@ impl Row {
             object: Foreign::new(object.to_owned()),
             symbol: Foreign::new(symbol.to_owned()),
             from_pattern: matches!(definition.place, crate::def::Place::Glob(_)),
+            is_counted: !query.maps.is_empty(),
             judged: query.is_judged.then(Judged::default),
             durations: definition.is_return().then(Histogram::default),
             ..Self::default()
@@ -135,14 +138,16 @@ pub(super) fn text(summary: &Summary, style: Style, top: usize) -> String {
     );
     table(&mut out, summary, style);
     for row in &summary.rows {
-        if let Some(durations) =
-            row.durations.as_ref().filter(|durations| durations.count > 1 && !row.from_pattern)
+        if let Some(durations) = row
+            .durations
+            .as_ref()
+            .filter(|durations| durations.count > 1 && !row.from_pattern && !row.is_counted)
         {
             let _ = writeln!(out, "\n{}", style.paint(Role::Head, format!("{} took", row.name.shown())));
             histogram(&mut out, durations);
         }
     }
-    summary.answers.iter().for_each(|answer| answer.text(&mut out, style, top));
+    summary.answers.iter().for_each(|answer| answer.text(&mut out, style, top, None));
     remarks(&mut out, summary, style);
     out
 }

@@ -10,7 +10,7 @@ use super::foreign::Foreign;
 use super::open::{FileId, Regular};
 use object::Object;
 use probe_elf_symbols::file::symbols_of;
-use probe_elf_symbols::index::Index;
+use probe_elf_symbols::index::{Entry, Index};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -45,6 +45,19 @@ struct Known {
     segments: Vec<(u64, u64, u64)>,
 }
 
+impl Known {
+    /// The symbol that covers an address. One without a length ends with its segment at the latest: `_fini`
+    /// does not name ELFv1's descriptors.
+    fn covering(&self, addr: usize) -> Option<&Entry> {
+        let entry = self.index.covering(addr)?;
+        let segment = |addr: usize| {
+            let starts = self.segments.iter().map(|(_, start, _)| *start);
+            starts.filter(|start| *start <= addr as u64).max()
+        };
+        Some(entry).filter(|entry| segment(entry.addr) == segment(addr))
+    }
+}
+
 /// The symbols of files.
 pub(super) struct Symbols {
     files: RefCell<Files>,
@@ -71,8 +84,15 @@ impl Symbols {
     pub(super) fn name(&self, file: &NamedFile, addr: u64) -> Option<Foreign<String>> {
         let known = self.files.borrow_mut().known(file)?;
         let addr = usize::try_from(addr).ok()?;
-        let entry = known.index.covering(addr)?;
+        let entry = known.covering(addr)?;
         Some(with_offset(demangled(known.index.name(entry)), (addr - entry.addr) as u64))
+    }
+
+    /// The name of the function that covers an address, in the file's own numbering.
+    pub(super) fn function(&self, file: &NamedFile, addr: u64) -> Option<Foreign<String>> {
+        let known = self.files.borrow_mut().known(file)?;
+        let entry = known.index.covering(usize::try_from(addr).ok()?)?;
+        Some(demangled(known.index.name(entry)))
     }
 
     /// The name of an address in a living process, if that is a traced one.
@@ -164,6 +184,19 @@ mod tests {
 
     fn symbols() -> Symbols {
         Symbols::new(FileId { device: 0, inode: 0 })
+    }
+
+    #[test]
+    fn a_symbol_without_a_length_ends_with_its_segment() {
+        let mut files = Files { known: HashMap::new(), room: MOST_BYTES };
+        let known = files.known(&own()).unwrap();
+        let mut named = 0;
+        for (_, start, _) in &known.segments {
+            let start = usize::try_from(*start).unwrap();
+            named += usize::from(known.index.covering(start).is_some());
+            assert!(known.covering(start).is_none_or(|entry| entry.addr >= start), "{start:#x}");
+        }
+        assert!(named > 0, "nothing to tell apart");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::summary::{self, Summary};
 use super::value;
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::time::Duration;
 
 /// The least width of the column of names.
 const NAME_WIDTH: usize = 14;
@@ -72,9 +73,9 @@ impl<W: Write + Send> Sink for Text<W> {
         self.to.write_all(self.line.as_bytes())
     }
 
-    fn answers(&mut self, time_ns: u64, answers: &[Answer]) -> io::Result<()> {
+    fn answers(&mut self, time_ns: u64, per: Duration, answers: &[Answer]) -> io::Result<()> {
         let mut text = format!("\n{}\n", self.style.paint(Role::Dim, format!("after {}", time(time_ns))));
-        answers.iter().for_each(|answer| answer.text(&mut text, self.style, self.top));
+        answers.iter().for_each(|answer| answer.text(&mut text, self.style, self.top, Some(per)));
         self.to.write_all(text.as_bytes())
     }
 

@@ -2,7 +2,7 @@
 
 use super::lex::Unit;
 use super::parse::{self, COMPARISONS, Kind, Node};
-use crate::def::{DefError, Definition, Fetch, Scalar, Source, Type, near_matches};
+use crate::def::{DefError, Definition, Fetch, Place, Scalar, Source, Type, near_matches};
 use crate::wire::{Pattern, RuleValue as Value};
 
 /// Whether a number may be negative.
@@ -89,8 +89,17 @@ pub(crate) struct Scope<'a> {
     pub(crate) patterns: Vec<Pattern>,
 }
 
-/// A key as typed; no number for the thread's name.
-pub(super) type Key = (String, Option<Number>);
+/// What hits are told apart by.
+#[derive(Clone, Debug)]
+pub(super) enum Key {
+    Number(Number),
+    /// The text of a value.
+    Text(usize),
+    /// Where the call returns to, as a value.
+    Caller(usize),
+    /// The thread's name, which takes both words of a key.
+    Comm,
+}
 
 /// A part of an expression, whatever it is.
 enum Any {
@@ -130,28 +139,33 @@ impl<'a> Scope<'a> {
         Checker { scope: self, text }.number(&node)
     }
 
-    /// Parses and checks what hits are told apart by: `$comm`, or one or two numbers.
-    pub(super) fn keys(&mut self, text: &str) -> Result<Vec<Key>, DefError> {
+    /// Parses and checks what hits are told apart by: at most `most` numbers or texts, each as typed.
+    pub(super) fn keys(&mut self, text: &str, most: usize) -> Result<Vec<(String, Key)>, DefError> {
         let nodes = parse::parse_list(text)?;
         let mut checker = Checker { scope: self, text };
-        let keys = nodes.iter().map(|node| {
-            let shown = text[node.span.0..node.span.1].to_owned();
-            Ok(match checker.any(node)? {
-                Any::Number(number) => (shown, Some(number)),
-                Any::Text(value) if checker.scope.values.get(value) == Some(&Value::Comm) => (shown, None),
-                Any::Test(_) => return checker.error(node, "a comparison is no key; put it into --if"),
-                Any::Text(_) | Any::Literal(_) => {
-                    return checker.error(node, "a key is a number or `$comm`, and no other text");
-                }
-            })
-        });
-        let keys = keys.collect::<Result<Vec<Key>, _>>()?;
-        let has_name = keys.iter().any(|(_, number)| number.is_none());
-        if let Some(node) = nodes.get(if has_name { 1 } else { 2 }) {
-            let sentence = if has_name { "`$comm` is a key alone" } else { "there are at most two keys" };
+        if let Some(node) = nodes.get(most) {
+            let sentence =
+                if most == 1 { "a histogram by key has one key" } else { "there are at most two keys" };
             return checker.error(node, sentence);
         }
-        Ok(keys)
+        // Both words of a key are one's that has no other beside it.
+        let is_alone = nodes.len() == 1 && most == 2;
+        let keys = nodes.iter().map(|node| {
+            if matches!(&node.kind, Kind::Variable(name) if name == "$caller") {
+                return Ok(("$caller".to_owned(), checker.caller(node)?));
+            }
+            let key = match checker.any(node)? {
+                Any::Number(number) => Key::Number(number),
+                Any::Text(value) if is_alone && checker.scope.values.get(value) == Some(&Value::Comm) => {
+                    Key::Comm
+                }
+                Any::Text(value) => Key::Text(value),
+                Any::Test(_) => return checker.error(node, "a comparison is no key; put it into --if"),
+                Any::Literal(_) => return checker.error(node, "a text that is known tells no hits apart"),
+            };
+            Ok((text[node.span.0..node.span.1].to_owned(), key))
+        });
+        keys.collect()
     }
 
     /// Parses and checks a condition.
@@ -321,6 +335,16 @@ impl Checker<'_, '_> {
         self.error(node, format!("`{shown}` is never below zero; {hint}"))
     }
 
+    /// Where the call returns to: known where it enters its function, and where it returns.
+    fn caller(&mut self, node: &Node) -> Result<Key, DefError> {
+        let definition = self.scope.definition;
+        let is_entry = matches!(definition.place, Place::Symbol { offset: 0, .. } | Place::Glob(_));
+        if !is_entry && !definition.is_return() {
+            return self.error(node, "`$caller` is known where a function begins, and where it returns");
+        }
+        Ok(Key::Caller(place(&mut self.scope.values, Value::Caller)))
+    }
+
     /// An argument that the definition fetches.
     fn argument(&mut self, node: &Node, name: &str) -> Result<Any, DefError> {
         let args = &self.scope.definition.args;
@@ -332,7 +356,7 @@ impl Checker<'_, '_> {
                 return self.error(node, format!("the probe fetches no `{name}`; did you mean `{meant}`?"));
             }
             if name == "stack" {
-                return self.error(node, "stacks are not counted by yet; `$comm` and numbers are");
+                return self.error(node, "stacks are not counted by yet; numbers and texts are");
             }
             let near = near_matches(name, names.clone().chain(variables), 2);
             let hint = match near.as_slice() {
@@ -369,14 +393,18 @@ impl Checker<'_, '_> {
         if ty.is_some() {
             return self.error(node, "only `$retval` and `$argN` take a type");
         }
+        if name == "$caller" {
+            return self.error(node, "`$caller` tells hits apart, and nothing else: --by '$caller'");
+        }
         if matches!(name, "$comm" | "$COMM") {
             return Ok(Any::Text(place(&mut self.scope.values, Value::Comm)));
         }
         let Some(&(_, value)) = VARIABLES.iter().find(|(known, _)| *known == name) else {
-            let known = VARIABLES.iter().map(|(name, _)| *name).chain(["$retval", "$comm", "$arg1"]);
+            let known =
+                VARIABLES.iter().map(|(name, _)| *name).chain(["$retval", "$comm", "$caller", "$arg1"]);
             let near = near_matches(name, known, 2);
             let hint = if near.is_empty() {
-                "there are $retval, $argN, $took, $comm, $pid, $tid and $cpu".into()
+                "there are $retval, $argN, $took, $comm, $caller, $pid, $tid and $cpu".into()
             } else {
                 format!("did you mean `{}`?", near.join("` or `"))
             };

@@ -5,12 +5,12 @@
 
 use super::check::{Key, Number, Operation, Relation, Scope, Sign, Test};
 use crate::def::DefError;
-use crate::wire::{COUNT_COMM, FETCH, MATCH, MOST_WORDS};
+use crate::wire::{COUNT_COMM, FETCH, MATCH, MOST_WORDS, NUMBER_TEXT};
 use probe_bpf::asm::{
     alu64_k, alu64_x, call, exit, jump_k, jump_x, load, load_imm64, load_map, store, with_offset,
 };
 use probe_bpf::insn::{alu, jmp, size};
-use probe_bpf::{COUNT, COUNT_KEY, Insn, RECORD};
+use probe_bpf::{COUNT, COUNT_KEY, Insn, RECORD, RECORD_KEY};
 
 /// A program, and the values that have to lie in its context, in that order.
 pub(crate) struct Compiled {
@@ -56,8 +56,18 @@ struct Compiler<'s, 'a> {
 pub(super) enum Count {
     Histogram(Number, usize),
     Sum(Number, usize),
-    /// An amount by keys; 1 if it is not said.
-    Table(Vec<Key>, Option<Number>, usize),
+    /// An amount by the keys; 1 if it is not said.
+    Table(Option<Number>, usize),
+    /// The sizes of a number by the one key.
+    Histograms(Number, usize),
+}
+
+/// What hits are told apart by.
+#[derive(Default)]
+pub(super) struct Keys {
+    pub(super) keys: Vec<Key>,
+    /// The map that has the numbers of texts.
+    pub(super) texts: usize,
 }
 
 /// Compiles conditions, all of which have to hold, and what is counted where they do.
@@ -67,6 +77,7 @@ pub(super) enum Count {
 pub(super) fn compile(
     scope: &mut Scope<'_>,
     conditions: &[&str],
+    keys: &Keys,
     counts: &[Count],
 ) -> Result<Compiled, DefError> {
     let tests = conditions.iter().map(|text| scope.condition(text)).collect::<Result<Vec<_>, _>>()?;
@@ -82,7 +93,8 @@ pub(super) fn compile(
     };
     let rejected = compiler.label();
     tests.iter().for_each(|test| compiler.branch(test, rejected, false));
-    counts.iter().for_each(|count| compiler.count(count));
+    compiler.keys(keys);
+    counts.iter().for_each(|count| compiler.count(count, keys));
     compiler.program.extend([alu64_k(alu::MOV, RESULT, 1), exit()]);
     compiler.bind(rejected);
     compiler.program.extend([alu64_k(alu::MOV, RESULT, 0), exit()]);
@@ -125,37 +137,54 @@ impl Compiler<'_, '_> {
         self.context = CONTEXT_KEPT;
     }
 
-    fn count(&mut self, count: &Count) {
-        let [first, second, third] = REGISTERS;
-        match count {
-            Count::Histogram(number, map) | Count::Sum(number, map) => {
-                self.number(number, 0);
-                self.begin_call();
-                self.program.extend(load_map(1, *map as i32));
-                self.program.push(alu64_x(alu::MOV, 2, first));
-                self.program.push(call(if matches!(count, Count::Sum(..)) { COUNT } else { RECORD }));
+    /// Computes the keys, once for all tables: calls leave them where they are.
+    fn keys(&mut self, keys: &Keys) {
+        for (depth, key) in keys.keys.iter().enumerate() {
+            match key {
+                Key::Number(number) => self.number(number, depth),
+                Key::Text(value) => {
+                    self.begin_call();
+                    self.program.extend(load_map(1, keys.texts as i32));
+                    self.program.extend([
+                        alu64_k(alu::MOV, 2, *value as i32),
+                        call(NUMBER_TEXT),
+                        alu64_x(alu::MOV, REGISTERS[depth], RESULT),
+                    ]);
+                }
+                Key::Caller(value) => self.value(*value, REGISTERS[depth]),
+                Key::Comm => {}
             }
-            Count::Table(keys, amount, map) => {
-                let numbers: Vec<&Number> = keys.iter().filter_map(|(_, number)| number.as_ref()).collect();
-                for (depth, number) in numbers.iter().enumerate() {
-                    self.number(number, depth);
-                }
-                let one = Number::Constant(1, Sign::Either);
-                self.number(amount.as_ref().unwrap_or(&one), 2);
-                self.begin_call();
-                self.program.extend(load_map(1, *map as i32));
-                if numbers.is_empty() {
-                    self.program.extend([alu64_x(alu::MOV, 2, third), call(COUNT_COMM)]);
-                    return;
-                }
-                let high =
-                    if numbers.len() > 1 { alu64_x(alu::MOV, 3, second) } else { alu64_k(alu::MOV, 3, 0) };
-                self.program.extend([
-                    alu64_x(alu::MOV, 2, first),
-                    high,
-                    alu64_x(alu::MOV, 4, third),
-                    call(COUNT_KEY),
-                ]);
+        }
+    }
+
+    fn count(&mut self, count: &Count, keys: &Keys) {
+        let [first, second, ..] = REGISTERS;
+        let one = Number::Constant(1, Sign::Either);
+        let (number, map) = match count {
+            Count::Histogram(number, map) | Count::Sum(number, map) | Count::Histograms(number, map) => {
+                (number, map)
+            }
+            Count::Table(amount, map) => (amount.as_ref().unwrap_or(&one), map),
+        };
+        // The registers before are the keys'.
+        let depth = keys.keys.len().min(REGISTERS.len() - 1);
+        self.number(number, depth);
+        self.begin_call();
+        self.program.extend(load_map(1, *map as i32));
+        let amount = |register| alu64_x(alu::MOV, register, REGISTERS[depth]);
+        match count {
+            Count::Histogram(..) => self.program.extend([amount(2), call(RECORD)]),
+            Count::Sum(..) => self.program.extend([amount(2), call(COUNT)]),
+            Count::Histograms(..) => {
+                self.program.extend([alu64_x(alu::MOV, 2, first), amount(3), call(RECORD_KEY)]);
+            }
+            Count::Table(..) if matches!(keys.keys.as_slice(), [Key::Comm]) => {
+                self.program.extend([amount(2), call(COUNT_COMM)]);
+            }
+            Count::Table(..) => {
+                let has_two = keys.keys.len() > 1;
+                let high = if has_two { alu64_x(alu::MOV, 3, second) } else { alu64_k(alu::MOV, 3, 0) };
+                self.program.extend([alu64_x(alu::MOV, 2, first), high, amount(4), call(COUNT_KEY)]);
             }
         }
     }

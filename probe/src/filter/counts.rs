@@ -1,7 +1,7 @@
 //! What is counted of the hits that pass: histograms, sums, tables by key.
 
-use super::check::{Number, Scope, Sign};
-use super::compile::{Compiled, Count, compile};
+use super::check::{Key, Number, Scope, Sign};
+use super::compile::{Compiled, Count, Keys, compile};
 use super::parse::{Kind, parse};
 use crate::def::DefError;
 use crate::wire::MapKind;
@@ -28,6 +28,10 @@ pub(crate) enum Looks {
     Time,
     /// The name of a thread, in two words.
     Name,
+    /// The number of a text.
+    Text,
+    /// A [`Site`](crate::wire::Site), by its function.
+    Function,
 }
 
 /// A number or a name, and what it is called.
@@ -46,6 +50,10 @@ pub(crate) enum Holds {
     Sum(Column),
     /// For each key how many hits there were, or the sum of a number.
     Table(Vec<Column>, Option<Column>),
+    /// For each key the sizes of a number.
+    Histograms(Column, Column),
+    /// The texts among the keys of the others.
+    Texts,
 }
 
 impl Holds {
@@ -55,6 +63,8 @@ impl Holds {
             Self::Histogram(_) => MapKind::Histogram,
             Self::Sum(_) => MapKind::Sum,
             Self::Table(..) => MapKind::Table,
+            Self::Histograms(..) => MapKind::Histograms,
+            Self::Texts => MapKind::Texts,
         }
     }
 }
@@ -76,39 +86,52 @@ pub(crate) fn compile_all(
             return Err(DefError::new(again, (0, again.len()), sentence));
         }
     };
-    for text in &asked.histograms {
-        if by.is_some() {
-            let sentence = "there is no histogram by key; ask for it without --by, or for --sum";
-            return Err(DefError::new(text, (0, text.len()), sentence));
-        }
-        let (column, number) = amount(scope, text)?;
-        counts.push(Count::Histogram(number, holds.len()));
-        holds.push(Holds::Histogram(column));
-    }
     let Some(by) = by else {
+        for text in &asked.histograms {
+            let (column, number) = amount(scope, text)?;
+            counts.push(Count::Histogram(number, holds.len()));
+            holds.push(Holds::Histogram(column));
+        }
         for text in &asked.sums {
             let (column, number) = amount(scope, text)?;
             counts.push(Count::Sum(number, holds.len()));
             holds.push(Holds::Sum(column));
         }
-        return Ok((compile(scope, &asked.conditions, &counts)?, holds));
+        return Ok((compile(scope, &asked.conditions, &Keys::default(), &counts)?, holds));
     };
-    let keys = scope.keys(by)?;
-    let columns: Vec<Column> = keys
-        .iter()
-        .map(|(name, number)| Column {
-            name: name.clone(),
-            looks: number.as_ref().map_or(Looks::Name, |number| looks(name, number)),
-        })
-        .collect();
-    counts.push(Count::Table(keys.clone(), None, holds.len()));
-    holds.push(Holds::Table(columns.clone(), None));
+    let most = if asked.histograms.is_empty() { 2 } else { 1 };
+    let (columns, keys): (Vec<Column>, Vec<Key>) = scope.keys(by, most)?.into_iter().map(column).unzip();
+    let keys = Keys { keys, texts: holds.len() };
+    if keys.keys.iter().any(|key| matches!(key, Key::Text(_))) {
+        holds.push(Holds::Texts);
+    }
+    for text in &asked.histograms {
+        let (of, number) = amount(scope, text)?;
+        counts.push(Count::Histograms(number, holds.len()));
+        holds.push(Holds::Histograms(columns[0].clone(), of));
+    }
+    // Histograms by key say how many hits there were, too.
+    if asked.histograms.is_empty() || !asked.sums.is_empty() {
+        counts.push(Count::Table(None, holds.len()));
+        holds.push(Holds::Table(columns.clone(), None));
+    }
     for text in &asked.sums {
         let (column, number) = amount(scope, text)?;
-        counts.push(Count::Table(keys.clone(), Some(number), holds.len()));
+        counts.push(Count::Table(Some(number), holds.len()));
         holds.push(Holds::Table(columns.clone(), Some(column)));
     }
-    Ok((compile(scope, &asked.conditions, &counts)?, holds))
+    Ok((compile(scope, &asked.conditions, &keys, &counts)?, holds))
+}
+
+/// How a key is shown.
+fn column((name, key): (String, Key)) -> (Column, Key) {
+    let looks = match &key {
+        Key::Number(number) => looks(&name, number),
+        Key::Text(_) => Looks::Text,
+        Key::Caller(_) => Looks::Function,
+        Key::Comm => Looks::Name,
+    };
+    (Column { name, looks }, key)
 }
 
 fn amount(scope: &mut Scope<'_>, text: &str) -> Result<(Column, Number), DefError> {

@@ -5,6 +5,7 @@
 //! EXPRESSION  size >= 1M && $took > 20us        path ~ "/etc/*" || !(fd & 1 == 0)
 //! operands    an argument's name, $retval, $argN (both with :TYPE), $took, $pid, $tid, $cpu, $comm,
 //!             numbers (12, 0x1f, 'c') with units (K M G, ns us ms s), "texts"
+//! keys alone  $caller
 //! operators   || · && · == != < <= > >= ~ !~ · | · ^ · & · << >> · + - · * / % · ! -
 //! ```
 //!

@@ -1,7 +1,7 @@
 //! Errors with their places; and the compiled program against the tree that it was made from.
 
 use super::check::{Number, Operation, Relation, Scope, Sign, Test};
-use super::compile::compile;
+use super::compile::{Keys, compile};
 use crate::def::{DefError, Definition};
 use crate::wire::{FETCH, MATCH, MOST_WORDS, RuleValue as Value};
 use probe_bpf::{Helpers, Machine, Program};
@@ -18,7 +18,7 @@ fn definition() -> Definition {
 /// Compiles an expression for [`DEFINITION`].
 fn compiled(text: &str) -> Result<(), DefError> {
     let definition = definition();
-    compile(&mut Scope::new(&definition, REGISTERS), &[text], &[]).map(drop)
+    compile(&mut Scope::new(&definition, REGISTERS), &[text], &Keys::default(), &[]).map(drop)
 }
 
 #[rstest]
@@ -96,8 +96,9 @@ fn a_probe_of_hits_has_no_return_value_and_no_duration() {
         ("$took > 1", "only a return probe"),
         ("x > 1", "it fetches nothing"),
     ] {
-        let error =
-            compile(&mut Scope::new(&definition, REGISTERS), &[text], &[]).err().expect("it is refused");
+        let error = compile(&mut Scope::new(&definition, REGISTERS), &[text], &Keys::default(), &[])
+            .err()
+            .expect("it is refused");
         assert!(error.sentence.contains(part), "{error}");
     }
 }
@@ -253,7 +254,8 @@ fn a_compiled_expression_says_what_its_tree_says() {
         // Some can never hold, and are refused for that.
         let Ok(tree) = scope.condition(&text) else { continue };
         let mut scope = Scope::new(&definition, REGISTERS);
-        let compiled = compile(&mut scope, &[&text], &[]).unwrap_or_else(|error| panic!("{error}"));
+        let compiled =
+            compile(&mut scope, &[&text], &Keys::default(), &[]).unwrap_or_else(|error| panic!("{error}"));
         assert!(compiled.words.len() <= MOST_WORDS);
         for _ in 0..8 {
             let numbers = scope.values.iter().enumerate().map(|(index, value)| {
@@ -305,7 +307,8 @@ fn what_cannot_be_read_ends_the_program_where_it_is_needed_only() {
         matches: BTreeMap::new(),
     };
     let run = |text: &str, given: &Given, context: u64| {
-        let compiled = compile(&mut Scope::new(&definition, REGISTERS), &[text], &[]).unwrap();
+        let compiled =
+            compile(&mut Scope::new(&definition, REGISTERS), &[text], &Keys::default(), &[]).unwrap();
         let program = Program::load(&compiled.program, 0, given).unwrap();
         let context = context.to_ne_bytes();
         program.run(&Machine { context: &context, maps: &[], helpers: given, number: 0, budget: 100 }).ok()

@@ -2,7 +2,7 @@
 
 use super::plan::{MapKind, MapPlan};
 use probe_bpf::Map;
-use probe_bpf::map::{Counter, Hash, Histogram, Line as MapLine, NoMemory, Scale};
+use probe_bpf::map::{Counter, Hash, Histogram, Line as MapLine, NoMemory, Scale, Texts};
 
 /// The bytes of the statistics.
 pub(super) const STATS_LEN: usize = if cfg!(target_pointer_width = "64") { 256 << 20 } else { 16 << 20 };
@@ -36,6 +36,8 @@ pub(super) fn over(kind: MapKind, lines: &'static [MapLine]) -> Result<Map, NoMe
         MapKind::Sum => Map::Counter(Counter::over(lines, MAP_CONTEXTS)?),
         MapKind::Histogram => Map::Histogram(Histogram::over(lines, Scale::Steps, MAP_CONTEXTS)?),
         MapKind::Table => Map::Hash(Hash::over(lines, TABLE_KEYS, MAP_CONTEXTS)?),
+        MapKind::Histograms => Map::Hash(Hash::over(lines, 2 * TABLE_KEYS, MAP_CONTEXTS)?),
+        MapKind::Texts => Map::Texts(Texts::over(lines, TEXTS)?),
     })
 }
 
@@ -43,6 +45,8 @@ pub(super) fn over(kind: MapKind, lines: &'static [MapLine]) -> Result<Map, NoMe
 const MAP_CONTEXTS: usize = if cfg!(target_pointer_width = "64") { 8 } else { 2 };
 /// How many keys a table has room for in each of these.
 const TABLE_KEYS: usize = if cfg!(target_pointer_width = "64") { 1 << 14 } else { 1 << 10 };
+/// How many texts have room.
+const TEXTS: usize = if cfg!(target_pointer_width = "64") { 1 << 13 } else { 1 << 10 };
 
 /// How many lines it has.
 pub(super) fn map_lines(kind: MapKind) -> Option<usize> {
@@ -50,5 +54,7 @@ pub(super) fn map_lines(kind: MapKind) -> Option<usize> {
         MapKind::Sum => Counter::lines(MAP_CONTEXTS),
         MapKind::Histogram => Histogram::lines(Scale::Steps, MAP_CONTEXTS),
         MapKind::Table => return Hash::lines(TABLE_KEYS, MAP_CONTEXTS),
+        MapKind::Histograms => return Hash::lines(2 * TABLE_KEYS, MAP_CONTEXTS),
+        MapKind::Texts => return Texts::lines(TEXTS),
     })
 }

@@ -27,7 +27,8 @@ pub use hostile::{LONGEST_RECORD, Progress, Reader};
 pub use maps::MapRoom;
 pub use placed::{Found, Placed};
 pub use plan::{
-    COUNT_COMM, FETCH, MATCH, MOST_WORDS, MapKind, MapPlan, Pattern, Plan, Rule, Value as RuleValue,
+    COUNT_COMM, FETCH, MATCH, MOST_WORDS, MapKind, MapPlan, NUMBER_TEXT, Pattern, Plan, Rule, Site,
+    Value as RuleValue,
 };
 pub use record::{
     EVENT_HEAD, Event, FAULT, Image, Kind, Meta, Point, Record, TRUNCATED, Value, Values, decode,

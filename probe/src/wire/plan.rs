@@ -9,6 +9,8 @@ pub const MATCH: i32 = 0x7100_0002;
 
 /// The helper that adds r2 to the sum of the thread's name in the hash r1.
 pub const COUNT_COMM: i32 = 0x7100_0003;
+/// The helper that gives the number of the text of the value r2 in the texts r1; 0 where there is no room.
+pub const NUMBER_TEXT: i32 = 0x7100_0004;
 /// The most values in a rule's context.
 pub const MOST_WORDS: usize = 8;
 
@@ -56,9 +58,14 @@ pub enum MapKind {
     Histogram,
     /// Sums by key.
     Table,
+    /// Counts of values by key and size.
+    Histograms,
+    /// Numbers for texts.
+    Texts,
 }
 
-const KINDS: [MapKind; 3] = [MapKind::Sum, MapKind::Histogram, MapKind::Table];
+const KINDS: [MapKind; 5] =
+    [MapKind::Sum, MapKind::Histogram, MapKind::Table, MapKind::Histograms, MapKind::Texts];
 
 /// A value that a rule may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +86,33 @@ pub enum Value {
     Processor,
     /// The thread's name.
     Comm,
+    /// Where the call returns to, and in which program: a [`Site`].
+    Caller,
+}
+
+/// An address and the image that it is one of, in a word: no program has more than 48 bits of addresses here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The address.
+    pub addr: u64,
+    /// The image, or its lower bits.
+    pub image: u32,
+}
+
+impl Site {
+    const ADDR_BITS: u32 = 48;
+
+    /// In a word.
+    #[must_use]
+    pub const fn word(self) -> u64 {
+        self.addr & ((1 << Self::ADDR_BITS) - 1) | (self.image as u64) << Self::ADDR_BITS
+    }
+
+    /// From a word; of later images than 65535 the image's lower bits.
+    #[must_use]
+    pub const fn from_word(word: u64) -> Self {
+        Self { addr: word & ((1 << Self::ADDR_BITS) - 1), image: (word >> Self::ADDR_BITS) as u32 }
+    }
 }
 
 /// A text to compare with.
@@ -91,8 +125,8 @@ pub struct Pattern {
 }
 
 /// Values without an index, by their kind.
-const PLAIN: [Value; 6] =
-    [Value::Result, Value::Took, Value::Process, Value::Thread, Value::Processor, Value::Comm];
+const PLAIN: [Value; 7] =
+    [Value::Result, Value::Took, Value::Process, Value::Thread, Value::Processor, Value::Comm, Value::Caller];
 
 impl Value {
     fn encoded(self) -> (u32, u32) {

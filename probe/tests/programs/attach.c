@@ -1,6 +1,8 @@
 /* A program that is attached to: it does what a line on its standard input says, and says when it is done. */
 #define _GNU_SOURCE
+#ifndef STATIC
 #include <dlfcn.h>
+#endif
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -101,12 +103,14 @@ static void *suspends(void *nothing) {
 /* Libraries that come and go. */
 static void *loads(void *nothing) {
     (void)nothing;
+#ifndef STATIC
     while (!over) {
         void *library = dlopen("libm.so.6", RTLD_NOW);
         if (!library || dlclose(library))
             fail("dlopen");
         usleep(200);
     }
+#endif
     return NULL;
 }
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -51,6 +52,18 @@ static char *put(char *at, const void *from, size_t len) { memcpy(at, from, len)
 static char *put32(char *at, uint32_t word) { return put(at, &word, 4); }
 static char *put64(char *at, uint64_t word) { return put(at, &word, 8); }
 
+static uint64_t random_word(void) {
+    static uint64_t noise = 88172645463325252u;
+    noise ^= noise << 13, noise ^= noise >> 7, noise ^= noise << 17;
+    return noise >> (noise >> 58);
+}
+
+/* Writes anything into these words, over and over. */
+static void scribble(uint64_t *words, size_t count) {
+    for (uint64_t until = now() + 500000000; now() < until;)
+        for (int i = 0; i < 1000; i++) words[random_word() % count] = random_word() % 5 ? random_word() : 2;
+}
+
 /* Hands over a record that has been written at the ring's head. */
 static void commit(char *end) {
     char *start = (char *)data + ring[HEAD] % ring_len;
@@ -91,8 +104,25 @@ int main(int argc, char **argv) {
         if (strcmp(how, "same")) unlink(argv[0]);
         if (!strcmp(how, "fifo") && mkfifo(argv[0], 0600)) return 6;
         if (!strcmp(how, "other") && symlink(argv[2], argv[0])) return 6;
-        named((const void *)&work);
+        const void *at = (const void *)&work;
+#if defined(_CALL_ELF) && _CALL_ELF == 1
+        /* What it points to is a descriptor. */
+        at = *(const void *const *)at;
+#endif
+        named(at);
         puts("done");
+        return 7;
+    }
+    if (!strcmp(how, "library")) {
+        /* Three gigabytes of nothing, mapped before all libraries under the name of one. */
+        int file = open(argv[2], O_RDWR | O_CREAT | O_TRUNC, 0600);
+        off_t len = (off_t)3 << 30;
+        if (file < 0 || ftruncate(file, len)) return 6;
+        void *at = mmap((void *)0x10000000, (size_t)len, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED_NOREPLACE, file, 0);
+        if (at == MAP_FAILED) return 6;
+        puts("mapped");
+        fflush(stdout);
+        getchar();
         return 7;
     }
     work(1);
@@ -107,12 +137,10 @@ int main(int argc, char **argv) {
             usleep(100);
         }
     } else if (!strcmp(how, "noise")) {
-        uint64_t noise = 88172645463325252u, until = now() + 500000000;
-        while (now() < until)
+        for (uint64_t until = now() + 500000000; now() < until;)
             for (int i = 0; i < 1000; i++) {
-                noise ^= noise << 13, noise ^= noise >> 7, noise ^= noise << 17;
-                ring[(noise >> 20) % 24] = noise >> (noise % 64);
-                data[(noise >> 30) % 512] = noise >> (noise % 64);
+                ring[random_word() % 24] = random_word();
+                data[random_word() % 512] = random_word();
             }
         ring[OWNER] = 0;
     } else if (!strcmp(how, "busy")) {
@@ -126,6 +154,13 @@ int main(int argc, char **argv) {
     } else if (!strcmp(how, "counts")) {
         char *stats = (char *)region + (PAGE + ((size_t *)(region + 1))[0] + PAGE - 1) / PAGE * PAGE;
         memset(stats, 0xff, 1 << 16);
+    } else if (!strcmp(how, "maps")) {
+        char *stats = (char *)region + (PAGE + ((size_t *)(region + 1))[0] + PAGE - 1) / PAGE * PAGE;
+        scribble((uint64_t *)stats, (8 << 20) / 8);
+    } else if (!strcmp(how, "header")) {
+        /* All behind the lengths: who waits for whom, what has been taken, where the agent stands. */
+        size_t *first = (size_t *)(region + 1) + 5;
+        scribble((uint64_t *)first, ((char *)region + PAGE - (char *)first) / 8);
     } else if (!strcmp(how, "failed")) {
         char *at = begin(4096);
         at = put32(put32(put32(put32(put32(at, 6), 1), 0), 9), 4000000000u);

@@ -112,6 +112,29 @@ static void child(void) {
     printf("%d %d\n", fib(5), WEXITSTATUS(status));
 }
 
+__attribute__((noinline, noipa)) void take_text(const char *text, unsigned long len) {
+    __asm__ volatile("" : : "r"(text), "r"(len));
+}
+
+/* Texts again and again, and some that are longer than what is kept of one. */
+static void texts(void) {
+    char text[301];
+    memset(text, 'x', 300);
+    text[300] = 0;
+    for (int i = 0; i < 5; i++) {
+        take_text("one", 3);
+        take_text("two", 3);
+        take_text("two", 3);
+    }
+    take_text("", 0);
+    take_text(text, 300);
+    text[299] = 'y';
+    take_text(text, 300);
+    text[232] = 0;
+    take_text(text, 232);
+    puts("texts");
+}
+
 int main(int count, char **arguments) {
     const char *what = count > 1 ? arguments[1] : "";
     if (strcmp(what, "calls") == 0)
@@ -122,6 +145,8 @@ int main(int count, char **arguments) {
         signals();
     else if (strcmp(what, "child") == 0)
         child();
+    else if (strcmp(what, "texts") == 0)
+        texts();
     else
         return 2;
     return 0;

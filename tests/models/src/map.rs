@@ -1,4 +1,4 @@
-//! Models of the one map of `probe-bpf` whose slots are fought for, from its own sources.
+//! Models of the maps of `probe-bpf` whose slots are fought for, from their own sources.
 
 #![allow(
     unreachable_pub,
@@ -10,6 +10,8 @@
 mod hash;
 #[path = "../../../probe-bpf/src/map/lines.rs"]
 mod lines;
+#[path = "../../../probe-bpf/src/map/texts.rs"]
+mod texts;
 
 extern crate std;
 
@@ -40,4 +42,17 @@ extern "C-unwind" fn probe_models_reading() {
     assert!(hash.add(0, KEY, 2));
     let sums = other.join().unwrap();
     assert!([vec![], vec![(KEY, 1)], vec![(KEY, 3)]].contains(&sums), "{sums:?}");
+}
+
+/// Two hits of contexts give the same text a number: each finds the whole text under its own.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn probe_models_texts() {
+    let texts = leaked(texts::Texts::new(1).expect("memory"));
+    let number = || texts.number(b"two words").expect("room");
+    let read = |number| assert_eq!(texts.text(number), Some((b"two words".to_vec(), false)));
+    let other = context(number);
+    let own = number();
+    read(own);
+    read(number());
+    read(other.join().unwrap());
 }

@@ -27,6 +27,9 @@ const CPUS: usize = 3;
 const STACKS: usize = 0x10_0000;
 const STACK_LEN: usize = 256;
 
+/// Set in a return address that is signed, which none is.
+pub(crate) const SIGNED: usize = 1 << 63;
+
 pub(crate) fn arena_of(_: usize) -> usize {
     0
 }

@@ -30,4 +30,5 @@ parts! {
     hit_6_steps_without_a_frame_get_back_what_they_have_borrowed 3 probe_models_spares;
     prg_1_two_hits_insert_one_key 3 probe_models_insertions;
     prg_1_sums_are_read_while_another_context_inserts 3 probe_models_reading;
+    prg_1_two_hits_number_one_text 3 probe_models_texts;
 }

@@ -10,7 +10,9 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use probe_core::arch::SaveSet;
 use probe_core::error::{Refusal, TextError};
-use probe_core::host::{Arrival, Blacklisted, Context, Host, Notice, Probeable, Symbol, Task, Watchpoints};
+use probe_core::host::{
+    Arrival, Blacklisted, Context, Host, Notice, Probeable, Symbol, Task, Waiting, Watchpoints,
+};
 use probe_core::{CodeAddr, Probes};
 
 /// The kernel.
@@ -96,6 +98,10 @@ unsafe impl Host for Kernel {
 
     fn for_each_context(&self, visit: &mut dyn FnMut(&Context<Backend>)) {
         cpu::online().for_each(|cpu| visit(&cpu.probes));
+    }
+
+    fn for_each_waiting(&self, visit: &mut dyn FnMut(&Waiting<'_, Backend>)) {
+        task::for_each_waiting(visit);
     }
 
     fn parallelism(&self) -> usize {

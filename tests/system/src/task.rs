@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, UnsafeCell};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use probe_core::host::Waiting;
 
 const STACK_WORDS: usize = 4096;
 
@@ -31,6 +32,8 @@ pub struct Task {
     pub preemption_off: Cell<usize>,
     killed: AtomicBool,
     dead: AtomicBool,
+    /// Whether it has given its CPU away by itself: then all its return addresses are on its stack.
+    waits: AtomicBool,
     /// How often it was preempted.
     pub preempted: AtomicUsize,
     _counted: Option<Counted>,
@@ -76,6 +79,7 @@ impl Task {
             preemption_off: Cell::new(0),
             killed: AtomicBool::new(false),
             dead: AtomicBool::new(false),
+            waits: AtomicBool::new(false),
             preempted: AtomicUsize::new(0),
             probes: probe_core::host::Task::new(),
             _counted: None,
@@ -166,9 +170,22 @@ pub fn current() -> &'static Task {
 /// Lets another task run, if one is ready.
 pub fn yield_now() {
     let interrupts = Native::disable_interrupts();
+    let me = current();
+    me.waits.store(true, Ordering::Relaxed);
     schedule();
+    me.waits.store(false, Ordering::Relaxed);
     cpu::restore(interrupts);
     Native::relax();
+}
+
+/// Calls `visit` with each task that is ready to go on in [`yield_now`]; it goes on later.
+pub fn for_each_waiting(visit: &mut dyn FnMut(&Waiting<'_, Backend>)) {
+    let ready = READY.lock();
+    for task in ready.iter().filter(|task| task.waits.load(Ordering::Relaxed)) {
+        // SAFETY: what is in the queue does not run, and its stack's memory stays where it is.
+        let end = unsafe { &*task.stack.get() }.as_ptr_range().end.addr();
+        visit(&Waiting { task: &task.probes, stack: task.sp.get()..end, elsewhere: &[] });
+    }
 }
 
 /// At the end of an interrupt: lets another task run if this one's time is up.

@@ -4,7 +4,7 @@ use super::instructions::*;
 use super::machine::*;
 use probe_core::arch::{
     Arch, Calls, Decoded, DetourCalls, DetourLayout, Displaced, Entry, Jumps, MemFault, Memory, Method,
-    NativeArch, NativeCalls, NativeJumps, SaveSet, SingleStep, Site, Tail, TailPatch, Text,
+    NativeArch, NativeCalls, NativeJumps, Returns, SaveSet, SingleStep, Site, Tail, TailPatch, Text,
 };
 use probe_core::error::Refusal;
 use probe_core::host::Host;
@@ -184,6 +184,13 @@ unsafe impl Calls<ToyRegs> for Toy {
     fn may_return<M: Memory>(self, frame: usize, stub: CodeAddr, _sp: usize, memory: &M) -> bool {
         // In its place, or as the PC in an interrupt's frame right below.
         (0..16).any(|below| word(memory, frame - 8 * below).is_ok_and(|found| found == stub.as_usize()))
+    }
+    fn returns(self, word: usize, stub: CodeAddr) -> Returns {
+        match word ^ stub.as_usize() {
+            0 => Returns::Plainly,
+            SIGNED => Returns::Signed,
+            _ => Returns::Elsewhere,
+        }
     }
     fn fill_stubs(self, chunk: CodeAddr, trampoline: CodeAddr, handler: usize, out: &mut [u8]) -> usize {
         assert_eq!(out.len(), CHUNK - OWN);

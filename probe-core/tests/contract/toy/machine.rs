@@ -6,7 +6,9 @@ use super::instructions::*;
 use super::world::World;
 use probe_core::arch::{Access, MemFault, Memory, SaveSet};
 use probe_core::error::{Refusal, TextError};
-use probe_core::host::{Arrival, Blacklisted, Context, Host, Notice, Probeable, Symbol, Task, Watchpoints};
+use probe_core::host::{
+    Arrival, Blacklisted, Context, Host, Notice, Probeable, Symbol, Task, Waiting, Watchpoints,
+};
 use probe_core::{CodeAddr, WatchRange};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU8, AtomicUsize, Ordering::SeqCst};
@@ -16,6 +18,9 @@ use std::sync::{Condvar, Mutex, OnceLock, RwLock};
 pub const ARENA: usize = 1 << 20;
 /// Where data begins.
 pub const DATA: usize = 1 << 19;
+
+/// Set in a return address that is signed. Nothing of the toy makes one.
+pub const SIGNED: usize = 1 << 63;
 
 pub fn arena_of(at: usize) -> usize {
     at & !(ARENA - 1)
@@ -120,6 +125,8 @@ pub struct ToyHost {
     pub fails_for_good: AtomicBool,
     /// How many more chunks of executable memory there are.
     pub chunks_left: AtomicUsize,
+    /// How often one was asked for.
+    pub chunks_asked: AtomicUsize,
     /// Chunks that are allocated now.
     pub live_chunks: AtomicIsize,
     pub pins: AtomicIsize,
@@ -143,6 +150,8 @@ pub struct ToyHost {
     pub text_hook: Mutex<Option<TextHook>>,
     /// How often somebody has waited for a moment.
     pub waits: AtomicUsize,
+    /// The tasks that wait, and their stacks.
+    pub waiting: Mutex<Vec<(&'static Task<Toy>, std::ops::Range<usize>)>>,
 }
 
 pub type Mine = (usize, &'static Context<Toy>, &'static Task<Toy>);
@@ -275,6 +284,7 @@ unsafe impl Host for ToyHost {
     }
     fn alloc_exec(&self, len_bytes: usize, _near: Option<(CodeAddr, usize)>) -> Option<CodeAddr> {
         assert_eq!(len_bytes, CHUNK);
+        self.chunks_asked.fetch_add(1, SeqCst);
         self.chunks_left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).ok()?;
         self.live_chunks.fetch_add(1, SeqCst);
         let is_free = |chunk: &Chunk| !chunk.is_used.swap(true, SeqCst);
@@ -305,6 +315,11 @@ unsafe impl Host for ToyHost {
     }
     fn for_each_context(&self, visit: &mut dyn FnMut(&Context<Toy>)) {
         self.contexts.lock().unwrap().iter().for_each(|context| visit(context));
+    }
+    fn for_each_waiting(&self, visit: &mut dyn FnMut(&Waiting<'_, Toy>)) {
+        for (task, stack) in self.waiting.lock().unwrap().iter() {
+            visit(&Waiting { task, stack: stack.clone(), elsewhere: &[] });
+        }
     }
     fn parallelism(&self) -> usize {
         7

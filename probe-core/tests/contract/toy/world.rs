@@ -57,6 +57,7 @@ impl World {
             failing_write: AtomicUsize::new(0),
             fails_for_good: AtomicBool::new(false),
             chunks_left: AtomicUsize::new(1000),
+            chunks_asked: AtomicUsize::new(0),
             live_chunks: AtomicIsize::new(0),
             pins: AtomicIsize::new(0),
             notices: Mutex::default(),
@@ -70,6 +71,7 @@ impl World {
             system_hook: Mutex::default(),
             text_hook: Mutex::default(),
             waits: AtomicUsize::new(0),
+            waiting: Mutex::default(),
         };
         let world: &'static Self = Box::leak(Box::new(Self { probes: Probes::new(host) }));
         assert!(world.host().world.set(world).is_ok());
@@ -197,6 +199,11 @@ impl Drop for Cpu {
 pub type Stepped = Result<(), End>;
 
 impl Cpu {
+    /// Where the return address of its first function lies.
+    pub fn start_of_stack(&self) -> usize {
+        self.top - 8
+    }
+
     /// Runs until the function returns, or for `limit` instructions.
     pub fn run(&mut self, limit: usize) -> End {
         for _ in 0..limit {

@@ -70,13 +70,23 @@ unsafe fn entry(section: *const Entry, wanted: usize) -> Option<usize> {
     }
 }
 
-/// The first object of the loader's list.
+/// What is added to the addresses of the program's file.
+fn program_bias() -> usize {
+    let (at, headers) = (auxiliary(libc::AT_PHDR), program_headers());
+    if let Some(own) = headers.iter().find(|header| header.p_type == libc::PT_PHDR) {
+        return at.wrapping_sub(own.p_vaddr as usize);
+    }
+    // glibc's static programs do not name their headers, which lie in the page that the file begins with.
+    let first = headers.iter().find(|header| header.p_type == libc::PT_LOAD && header.p_offset == 0);
+    let page = at & !(auxiliary(libc::AT_PAGESZ) - 1);
+    first.map_or(0, |first| page.wrapping_sub(first.p_vaddr as usize))
+}
+
+/// The first object of the loader's list, which is the program; a static one has no list.
 fn first() -> Option<&'static Link> {
     let headers = program_headers();
-    let own = headers.iter().find(|header| header.p_type == libc::PT_PHDR)?;
-    let bias = auxiliary(libc::AT_PHDR).wrapping_sub(own.p_vaddr as usize);
     let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
-    let section = std::ptr::with_exposed_provenance(bias.wrapping_add(dynamic.p_vaddr as usize));
+    let section = std::ptr::with_exposed_provenance(program_bias().wrapping_add(dynamic.p_vaddr as usize));
     // SAFETY: the program's own.
     let debug = unsafe { entry(section, DT_DEBUG) }.filter(|&debug| debug != 0)?;
     let list: *const *const Link = std::ptr::with_exposed_provenance(debug + size_of::<usize>());
@@ -105,8 +115,9 @@ unsafe extern "C" fn dl_iterate_phdr(visit: Option<Visit>, data: *mut c_void) ->
     // SAFETY: NULL, or an entry of the list, which nobody changes now.
     let links = || std::iter::successors(first(), |link| unsafe { link.next.as_ref() });
     let mut sum = 0_u64;
-    let mut count = 0;
-    for link in links() {
+    // The program, which is told of from the kernel's words, as a static one has no list.
+    let mut count = 1;
+    for link in links().skip(1) {
         let dynamic = link.dynamic.expose_provenance() as u64;
         sum = sum.rotate_left(7) ^ link.bias as u64 ^ dynamic.rotate_left(32);
         count += 1;
@@ -115,17 +126,17 @@ unsafe extern "C" fn dl_iterate_phdr(visit: Option<Visit>, data: *mut c_void) ->
         CHANGES.fetch_add(1, Ordering::Relaxed);
     }
     let gone = CHANGES.load(Ordering::Relaxed);
-    for (index, link) in links().enumerate() {
-        let (headers, header_count) = if index == 0 {
-            let headers = program_headers();
-            (headers.as_ptr(), headers.len() as u16)
-        } else {
-            // SAFETY: an object of the list that is not the program.
-            unsafe { headers_of(link.bias) }
-        };
+    let own = program_headers();
+    let program = (program_bias(), c"".as_ptr(), own.as_ptr(), own.len() as u16);
+    let others = links().skip(1).map(|link| {
+        // SAFETY: an object of the list that is not the program.
+        let (headers, header_count) = unsafe { headers_of(link.bias) };
+        (link.bias, link.name, headers, header_count)
+    });
+    for (bias, name, headers, header_count) in std::iter::once(program).chain(others) {
         let mut info = libc::dl_phdr_info {
-            dlpi_addr: link.bias as u64,
-            dlpi_name: link.name,
+            dlpi_addr: bias as u64,
+            dlpi_name: name,
             dlpi_phdr: headers,
             dlpi_phnum: header_count,
             dlpi_adds: gone + count,

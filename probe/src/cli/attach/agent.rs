@@ -46,7 +46,7 @@ pub(super) struct Agent {
     system_call: usize,
     errno_location: usize,
     /// See [`Program::loading`].
-    loading: usize,
+    loading: Option<usize>,
     /// See [`Program::restorers`].
     restorers: Vec<usize>,
     /// Where it lies.

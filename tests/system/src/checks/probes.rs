@@ -15,6 +15,7 @@
 //! | a task killed while return instances are pending | `killed_in_call` |
 //! | a context switch inside a probed function | `switches_in_calls` |
 //! | a task that the host names late | `wrong_task` |
+//! | calls that wait while all probes stop | `stopping_by_traps`, `stopping_by_jumps` |
 //! | CPUs hit one probe while another registers and unregisters | `registration_storm` |
 //! | no page writable and executable meanwhile, by the page tables | `registration_storm`, and after each check |
 //! | `__switch_to`-like blacklisting | `blacklist` |
@@ -25,6 +26,7 @@ mod faults;
 mod interrupts;
 mod kinds;
 mod registry;
+mod stop;
 mod tasks;
 
 use super::Check;
@@ -72,6 +74,8 @@ pub const CHECKS: &[Check] = &[
     ("CTL_5 probes packaged with a module come and go", registry::packaged_probes),
     ("CTL_3 the files read as the kernel's do", registry::files),
     ("REG_8 a refused registration changes nothing", registry::refused_changes_nothing),
+    ("CTL_7 all probes stop, and calls that wait return by themselves", stop::stopping_by_traps),
+    ("CTL_7 all probes stop, and calls by jumps that wait return by themselves", stop::stopping_by_jumps),
     ("REG_13 nothing leaks", registry::nothing_leaks),
 ];
 

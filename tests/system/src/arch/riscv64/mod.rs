@@ -127,6 +127,8 @@ impl Machine for Riscv64 {
     type Backend = probe_arch_native::Native;
     // Below lies OpenSBI.
     const RAM: (usize, usize) = (0x8020_0000, 0x8400_0000);
+    // Between data and text.
+    const UNUSED: (usize, usize) = (0x8050_0000, 0x8060_0000);
     const PAGE_FAULT: u32 = LOAD_PAGE_FAULT as u32;
     const BREAKPOINT: u32 = BREAKPOINT as u32;
     // S mode has neither a step flag nor the debug triggers.
