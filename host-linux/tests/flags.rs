@@ -176,8 +176,12 @@ fn load_unaligned() {
 fn has_check() -> bool {
     // SAFETY: what it changes it brings back, but for the registers that calls may change.
     let is_kept = unsafe { flags_checked(1) } & CHECK != 0;
-    // SAFETY: an address inside of a static; the fault is what is asked for.
-    let faults = in_child(|| unsafe { flags_load(BYTES.0.as_ptr().wrapping_add(1)) } as i32);
+    let faults = in_child(|| {
+        // SAFETY: the default action needs no handler. Rust's own one may itself access what is unaligned.
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        // SAFETY: an address inside of a static; the fault is what is asked for.
+        unsafe { flags_load(BYTES.0.as_ptr().wrapping_add(1)) }.cast_signed()
+    });
     let has_check = is_kept && faults == End::Signal(libc::SIGBUS);
     assert!(has_check || std::env::var_os("PROBE_RUNNER").is_some(), "{faults:?}");
     has_check
@@ -223,6 +227,8 @@ fn hit_9_a_programs_own_unaligned_access_ends_it() {
         return;
     }
     let _alone = alone();
+    // Rust's handler of SIGBUS may itself access what is unaligned, which ends a program that blocks SIGBUS.
+    let guard = guard_signals().unwrap();
     let load = Place::symbol("flags_load").offset(if cfg!(target_arch = "x86") { 13 } else { 9 });
     let probe = probes().register(Kprobe::at(load).pre(|_: &mut Hit<'_>| load_unaligned())).unwrap();
     // SAFETY: an aligned address inside of a static.
@@ -231,5 +237,31 @@ fn hit_9_a_programs_own_unaligned_access_ends_it() {
     // SAFETY: an address inside of a static; the fault is what is asked for.
     let end = in_child(|| unsafe { flags_load(BYTES.0.as_ptr().wrapping_add(1)) } as i32);
     assert_eq!(end, End::Signal(libc::SIGBUS));
-    drop(probe);
+    drop((probe, guard));
+}
+
+/// Ends the process with whether AC is set.
+extern "C" fn tell_check(_signal: libc::c_int) {
+    let flags: usize;
+    // SAFETY: reads the flags through one word of the stack.
+    unsafe { core::arch::asm!("pushf", "pop {}", out(reg) flags, options(preserves_flags, att_syntax)) };
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(i32::from(flags & CHECK == 0)) };
+}
+
+#[test]
+fn hit_13_a_handler_has_the_alignment_checks_of_what_it_has_interrupted() {
+    if !has_check() {
+        return;
+    }
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let end = in_child(|| {
+        // SAFETY: a handler for a signal's arguments, which ends the process.
+        unsafe { libc::signal(libc::SIGBUS, tell_check as extern "C" fn(libc::c_int) as usize) };
+        // SAFETY: an address inside of a static; the fault is what is asked for.
+        unsafe { flags_load(BYTES.0.as_ptr().wrapping_add(1)) }.cast_signed()
+    });
+    assert_eq!(end, End::Exit(0));
+    drop(guard);
 }

@@ -2,8 +2,8 @@
 //! (440), pstate (448), then records of (magic, size) from 464.
 
 pub(crate) use super::plain::{
-    RESTORER_FLAG, WATCHPOINTS, check_alignment, check_watch, checks_alignment, enter, function_entry,
-    is_breakpoint_trap, is_step_trap, restorer, set_step, skip_counter, start, steps_itself,
+    RESTORER_FLAG, WATCHPOINTS, call_handler, check_watch, enter, function_entry, is_breakpoint_trap,
+    is_step_trap, restorer, set_step, skip_counter, start, steps_itself, uncheck_alignment,
 };
 
 use super::assembly::shared_assembly;

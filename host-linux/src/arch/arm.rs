@@ -5,8 +5,8 @@
 //! `TRAP_HWBKPT` of an arm kernel with hardware breakpoints.
 
 pub(crate) use super::plain::{
-    RESTORER_FLAG, WATCHPOINTS, check_alignment, check_watch, checks_alignment, enter, function_entry,
-    is_step_trap, restorer, set_step, skip_counter, steps_itself,
+    RESTORER_FLAG, WATCHPOINTS, call_handler, check_watch, enter, function_entry, is_step_trap, restorer,
+    set_step, skip_counter, steps_itself, uncheck_alignment,
 };
 
 use super::assembly::shared_assembly;

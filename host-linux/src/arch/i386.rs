@@ -3,16 +3,16 @@
 
 pub(crate) use super::plain::{RESTORER_FLAG, enter, function_entry, restorer, start};
 pub(crate) use super::x86::{
-    LOAD_LEN, RETURN_ONE, RETURN_TWO, check_alignment, is_breakpoint_trap, is_step_trap,
+    LOAD_LEN, RETURN_ONE, RETURN_TWO, is_breakpoint_trap, is_step_trap, uncheck_alignment,
 };
 
 use super::assembly::shared_assembly;
 use super::code::SyscallCode;
 use super::frame::{Frame, Regs};
-use super::x86;
-use crate::abi::AltStack;
+use super::{plain, x86};
+use crate::abi::{AltStack, SigInfo};
 use core::arch::{asm, global_asm};
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 use probe_arch_native::backend::regs::Segment;
 pub(crate) use probe_arch_native::backend::watch::{COUNT as WATCHPOINTS, check as check_watch};
 use probe_core::CodeAddr;
@@ -272,6 +272,49 @@ pub(super) fn skip_counter(frame: Frame, insn: [u8; 4]) -> bool {
 }
 
 /// Whether the interrupted program has unaligned accesses fault.
-pub(super) fn checks_alignment(frame: Frame) -> bool {
+fn checks_alignment(frame: Frame) -> bool {
     x86::has_alignment_check(frame.word(greg(16)))
+}
+
+/// Calls a signal handler of the program's. It runs with AC as the program had it, and nothing of ours does.
+///
+/// # Safety
+/// The program has given this function to be called with these arguments.
+#[inline(always)]
+pub(super) unsafe fn call_handler(handler: usize, signal: c_int, info: *mut SigInfo, frame: Frame) {
+    if checks_alignment(frame) {
+        // SAFETY: as promised.
+        unsafe { call_checked(handler, signal, info, frame) };
+    } else {
+        // SAFETY: as promised.
+        unsafe { plain::call_handler(handler, signal, info, frame) };
+    }
+}
+
+/// As [`call_handler`], with AC set from the call to the return.
+#[cold]
+unsafe fn call_checked(handler: usize, signal: c_int, info: *mut SigInfo, frame: Frame) {
+    // SAFETY: the caller's promise; the stack pointer is aligned as for a call, and AC is clear behind it.
+    unsafe {
+        asm!(
+            "sub esp, 4",
+            "push {frame}",
+            "push {info}",
+            "push {signal}",
+            "pushfd",
+            "or dword ptr [esp], {check}",
+            "popfd",
+            "call {handler}",
+            "add esp, 16",
+            "pushfd",
+            "and dword ptr [esp], ~{check}",
+            "popfd",
+            check = const x86::ALIGNMENT_CHECK,
+            handler = in(reg) handler,
+            signal = in(reg) signal,
+            info = in(reg) info,
+            frame = in(reg) frame.at::<c_void>(0),
+            clobber_abi("C"),
+        );
+    }
 }

@@ -33,7 +33,7 @@ pub(crate) use assembly::{nofault_copy, nofault_fixup, syscall};
 pub(crate) use code::Leads;
 pub(crate) use frame::Regs;
 
-use crate::abi::{AltStack, SignalSet};
+use crate::abi::{AltStack, SigInfo, SignalSet};
 use frame::Frame;
 use probe_core::CodeAddr;
 use probe_core::arch::{Arch, Jumps};
@@ -65,9 +65,9 @@ cfg_if::cfg_if! {
 #[cfg(any(feature = "mapped", all(test, target_arch = "x86_64", target_env = "gnu")))]
 pub(crate) use native::thread_pointer;
 pub(crate) use native::{
-    IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, WATCHPOINTS, check_alignment,
-    check_watch, enter, function_entry, is_breakpoint_trap, is_step_trap, restorer, set_argument,
-    sigaltstack_from, thread_slot,
+    IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, WATCHPOINTS, check_watch,
+    enter, function_entry, is_breakpoint_trap, is_step_trap, restorer, set_argument, sigaltstack_from,
+    thread_slot, uncheck_alignment,
 };
 
 // On arm no unwinder reads DWARF.
@@ -128,9 +128,15 @@ impl UContext {
         native::trap_number(self.0, signal)
     }
 
-    /// Whether unaligned accesses of the interrupted program are faults.
-    pub(crate) fn checks_alignment(self) -> bool {
-        native::checks_alignment(self.0)
+    /// Calls a handler of the program's for the signal that has interrupted it here; it finds unaligned
+    /// accesses checked as the program had them.
+    ///
+    /// # Safety
+    /// The program has given this function to be called at this signal; `info` is the kernel's.
+    #[inline(always)]
+    pub(crate) unsafe fn call_handler(self, handler: usize, signal: core::ffi::c_int, info: *mut SigInfo) {
+        // SAFETY: as promised; the frame is the kernel's.
+        unsafe { native::call_handler(handler, signal, info, self.0) };
     }
 
     /// Whether the interrupted program steps itself: a trap behind each of its instructions.

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each architecture takes what it does not differ in")]
 
 use super::frame::{Frame, Regs};
+use crate::abi::SigInfo;
+use core::ffi::{c_int, c_void};
 use probe_core::arch::Regs as _;
 use probe_core::error::Refusal;
 use probe_core::{CodeAddr, WatchRange};
@@ -29,14 +31,23 @@ pub(crate) const fn is_breakpoint_trap(code: core::ffi::c_int) -> bool {
     code == 1
 }
 
-/// No program asks for faults at unaligned accesses.
-pub(crate) const fn checks_alignment(_frame: Frame) -> bool {
-    false
-}
-
-/// Does nothing: there are no such faults.
+/// Does nothing: no program asks for faults at unaligned accesses.
 #[inline(always)]
-pub(crate) const fn check_alignment(_is_wanted: bool) {}
+pub(crate) const fn uncheck_alignment() {}
+
+/// Calls a signal handler of the program's.
+///
+/// # Safety
+/// The program has given this function to be called with these arguments.
+#[inline(always)]
+pub(crate) unsafe fn call_handler(handler: usize, signal: c_int, info: *mut SigInfo, frame: Frame) {
+    // SAFETY: as promised.
+    let handler = unsafe {
+        core::mem::transmute::<usize, unsafe extern "C" fn(c_int, *mut SigInfo, *mut c_void)>(handler)
+    };
+    // SAFETY: as promised.
+    unsafe { handler(signal, info, frame.at::<c_void>(0)) };
+}
 
 /// No program can step itself.
 #[inline(always)]

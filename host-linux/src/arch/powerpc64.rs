@@ -2,8 +2,8 @@
 //! msr, orig_r3, ctr, link, xer, ccr, softe, trap, dar, dsisr, result).
 
 pub(crate) use super::plain::{
-    RESTORER_FLAG, WATCHPOINTS, check_alignment, check_watch, checks_alignment, is_breakpoint_trap,
-    is_step_trap, restorer, set_step, skip_counter, start, steps_itself,
+    RESTORER_FLAG, WATCHPOINTS, call_handler, check_watch, is_breakpoint_trap, is_step_trap, restorer,
+    set_step, skip_counter, start, steps_itself, uncheck_alignment,
 };
 
 use super::assembly::shared_assembly;

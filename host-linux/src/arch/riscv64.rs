@@ -1,8 +1,8 @@
 //! riscv64. `ucontext_t`: `uc_sigmask` at 40, `uc_mcontext` at 176: pc, x1-x31 (184), f0-f31 (432), fcsr.
 
 pub(crate) use super::plain::{
-    RESTORER_FLAG, WATCHPOINTS, check_alignment, check_watch, checks_alignment, enter, function_entry,
-    is_breakpoint_trap, is_step_trap, restorer, set_step, skip_counter, steps_itself,
+    RESTORER_FLAG, WATCHPOINTS, call_handler, check_watch, enter, function_entry, is_breakpoint_trap,
+    is_step_trap, restorer, set_step, skip_counter, steps_itself, uncheck_alignment,
 };
 
 use super::assembly::shared_assembly;

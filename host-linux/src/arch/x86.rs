@@ -92,22 +92,22 @@ pub(crate) const fn is_step_trap(code: c_int) -> bool {
 pub(super) const STEP_VECTOR: usize = 1;
 
 /// AC: an unaligned access is a fault (SIGBUS).
-const ALIGNMENT_CHECK: usize = 1 << 18;
+pub(super) const ALIGNMENT_CHECK: usize = 1 << 18;
 
 /// Whether AC is set among these flags.
 pub(super) const fn has_alignment_check(flags: usize) -> bool {
     flags & ALIGNMENT_CHECK != 0
 }
 
-/// Sets or clears AC in the running code. The kernel leaves the program's AC to a handler; the signal return
-/// restores it.
+/// Clears AC in the running code. The kernel leaves the program's AC to a handler; the signal return restores
+/// it.
 #[inline(always)]
-pub(crate) fn check_alignment(is_wanted: bool) {
+pub(crate) fn uncheck_alignment() {
     let now: usize;
     // SAFETY: reads the flags through one word of the stack, which the stack pointer's alignment suits.
     unsafe { asm!("pushf", "pop {}", out(reg) now, options(preserves_flags, att_syntax)) };
-    if has_alignment_check(now) != is_wanted {
-        // SAFETY: as above; no compiled code heeds this flag but by faulting, which whoever sets it wants.
+    if has_alignment_check(now) {
+        // SAFETY: as above; no compiled code heeds this flag but by faulting.
         unsafe { asm!("push {}", "popf", in(reg) now ^ ALIGNMENT_CHECK, options(att_syntax)) };
     }
 }

@@ -2,16 +2,16 @@
 
 pub(crate) use super::plain::{enter, function_entry, start};
 pub(crate) use super::x86::{
-    LOAD_LEN, RETURN_ONE, RETURN_TWO, check_alignment, is_breakpoint_trap, is_step_trap,
+    LOAD_LEN, RETURN_ONE, RETURN_TWO, is_breakpoint_trap, is_step_trap, uncheck_alignment,
 };
 
 use super::assembly::shared_assembly;
 use super::code::{Leads, SyscallCode, is_direct};
 use super::frame::{Frame, Regs};
-use super::x86;
-use crate::abi::AltStack;
+use super::{plain, x86};
+use crate::abi::{AltStack, SigInfo};
 use core::arch::{asm, global_asm};
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 pub(crate) use probe_arch_native::backend::watch::{COUNT as WATCHPOINTS, check as check_watch};
 use probe_core::arch::Memory;
 use probe_unwind::{EhFrame, Stubs};
@@ -268,6 +268,44 @@ pub(super) fn skip_counter(frame: Frame, insn: [u8; 4]) -> bool {
 }
 
 /// Whether the interrupted program has unaligned accesses fault.
-pub(super) fn checks_alignment(frame: Frame) -> bool {
+fn checks_alignment(frame: Frame) -> bool {
     x86::has_alignment_check(frame.word(greg(17)))
+}
+
+/// Calls a signal handler of the program's. It runs with AC as the program had it, and nothing of ours does.
+///
+/// # Safety
+/// The program has given this function to be called with these arguments.
+#[inline(always)]
+pub(super) unsafe fn call_handler(handler: usize, signal: c_int, info: *mut SigInfo, frame: Frame) {
+    if checks_alignment(frame) {
+        // SAFETY: as promised.
+        unsafe { call_checked(handler, signal, info, frame) };
+    } else {
+        // SAFETY: as promised.
+        unsafe { plain::call_handler(handler, signal, info, frame) };
+    }
+}
+
+/// As [`call_handler`], with AC set from the call to the return.
+#[cold]
+unsafe fn call_checked(handler: usize, signal: c_int, info: *mut SigInfo, frame: Frame) {
+    // SAFETY: the caller's promise; the stack pointer is aligned as for a call, and AC is clear behind it.
+    unsafe {
+        asm!(
+            "pushfq",
+            "or dword ptr [rsp], {check}",
+            "popfq",
+            "call {handler}",
+            "pushfq",
+            "and dword ptr [rsp], ~{check}",
+            "popfq",
+            check = const x86::ALIGNMENT_CHECK,
+            handler = in(reg) handler,
+            in("rdi") signal,
+            in("rsi") info,
+            in("rdx") frame.at::<c_void>(0),
+            clobber_abi("C"),
+        );
+    }
 }

@@ -142,7 +142,7 @@ unsafe extern "C" fn on_signal<const VERSION: usize>(signal: c_int, info: *mut S
 /// The arguments are those of a signal handler.
 #[unsafe(link_section = "probe_signal_entry")]
 unsafe fn handle(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: Version) {
-    arch::check_alignment(false);
+    arch::uncheck_alignment();
     // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
     let context = unsafe { UContext::new(raw) };
     if let Some(block) = threads::current()
@@ -170,13 +170,10 @@ unsafe fn handle(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: V
         let _ = unsafe { sys::sigaction(signal, Some(&action.used_up())) };
     }
     // SAFETY: the program has given this function to be called at this signal; without SA_SIGINFO it ignores
-    // what comes after the first argument, which no calling convention minds.
-    let handler = unsafe {
-        core::mem::transmute::<usize, unsafe extern "C" fn(c_int, *mut SigInfo, *mut c_void)>(action.handler)
-    };
-    arch::check_alignment(context.checks_alignment());
-    // SAFETY: the kernel's own arguments, still live.
-    wished::in_handler(context, action.mask, || unsafe { handler(signal, info, raw) });
+    // what comes after the first argument, which no calling convention minds. `info` is the kernel's.
+    wished::in_handler(context, action.mask, || unsafe {
+        context.call_handler(action.handler, signal, info)
+    });
     leave(context);
 }
 

@@ -10,10 +10,10 @@ use super::program::{action_of, exchange};
 use super::recorded::Called;
 use super::stack::{give_way, is_on_stack, leave, take_back};
 use super::{waiting, wished};
-use crate::arch::{self, Native, Regs, UContext, is_breakpoint_trap};
+use crate::arch::{Native, Regs, UContext, is_breakpoint_trap};
 use crate::sys::{self, Action, SigInfo, SignalSet};
 use crate::{memory, text, threads};
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use probe_core::arch::Arch;
 
 /// Whether a breakpoint still stands where `regs` say that one was hit.
@@ -92,15 +92,9 @@ fn call(handler: usize, action: &Action, called: Called, info: &mut SigInfo, con
     let ours = OWNED_SET.bits() & (NEVER_BLOCKED.bits() | !context.mask().bits());
     let mask = SignalSet::from_bits(mask.bits() & !ours);
     sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
-    // SAFETY: the program has given this function to be called with these arguments at this signal.
-    let handler = unsafe {
-        core::mem::transmute::<usize, unsafe extern "C" fn(c_int, *mut SigInfo, *mut c_void)>(handler)
-    };
-    arch::check_alignment(context.checks_alignment());
-    // SAFETY: as above; `info` and `context` are the kernel's own frame, still live.
-    let handler = || unsafe { handler(signal, info, context.as_ptr()) };
+    // SAFETY: the program has given this function to be called at this signal; `info` is the kernel's.
+    let handler = || unsafe { context.call_handler(handler, signal, info) };
     wished::in_handler(context, own, handler);
-    arch::check_alignment(false);
     leave(context);
     sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
 }

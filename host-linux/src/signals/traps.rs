@@ -38,7 +38,7 @@ unsafe extern "C" fn on_trap<const VERSION: usize>(_signal: c_int, info: *mut Si
 /// The arguments are those of a signal handler.
 #[unsafe(link_section = "probe_signal_entry")]
 unsafe fn trap(info: *mut SigInfo, raw: *mut c_void, version: Version) {
-    arch::check_alignment(false);
+    arch::uncheck_alignment();
     // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
     let context = unsafe { UContext::new(raw) };
     // SAFETY: as above; nobody else uses the frame.
@@ -159,7 +159,7 @@ unsafe extern "C" fn on_fault<const VERSION: usize>(signal: c_int, info: *mut Si
 /// The arguments are those of a signal handler.
 #[unsafe(link_section = "probe_signal_entry")]
 unsafe fn fault(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: Version) {
-    arch::check_alignment(false);
+    arch::uncheck_alignment();
     // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
     let context = unsafe { UContext::new(raw) };
     // SAFETY: as above; nobody else uses the frame.
