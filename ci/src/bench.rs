@@ -248,6 +248,24 @@ mod tests {
         assert!(merge(&mut twice, "test", br#"{"a_ns": 2}"#).is_err());
     }
 
+    /// What a benchmark owes is seen when all are run, which takes minutes; that it has such a line, at once.
+    #[test]
+    fn every_benchmark_prints_an_object() {
+        let root = crate::tree::root();
+        let packages = crate::metadata::packages(&root).expect("cargo knows the workspace");
+        let mut count = 0;
+        for package in packages.iter().filter(|package| !package.benches.is_empty()) {
+            let folder = package.manifest.parent().expect("a manifest lies in a folder").join("benches");
+            let sources = crate::tree::rust_files(&folder);
+            let prints = |file: &&PathBuf| {
+                crate::tree::read(file).is_ok_and(|text| text.contains(r#"println!("{{{}}}","#))
+            };
+            assert_eq!(sources.iter().filter(prints).count(), package.benches.len(), "{}", package.name);
+            count += package.benches.len();
+        }
+        assert!(count >= 3, "{count}");
+    }
+
     #[test]
     fn a_kernels_lines_become_figures() {
         let found = kernel_figures("booting\r\ninsns.ppc64le.k_post=123\r\nTEST-RESULT: PASS\n");

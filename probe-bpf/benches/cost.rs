@@ -1,5 +1,5 @@
 //! What one run costs: the least of 15 rounds of a million runs each, less nothing. `cargo bench -p
-//! probe-bpf`.
+//! probe-bpf`; with `--json` as `cargo ci bench` reads it.
 
 use probe_bpf::asm::{alu64_k, call, exit, jump_k, load, load_map};
 use probe_bpf::insn::{alu, jmp, size};
@@ -48,7 +48,13 @@ fn main() {
         ("histogram", program(&[&[word], &load_map(1, 1), &[call(RECORD), exit()]])),
         ("hash", program(&[&[word], &load_map(1, 2), &key])),
     ];
-    for (name, program) in &rows {
-        println!("{name:12} {:6.1} ns", nanoseconds(program, &maps, 0));
+    let figures: Vec<(&str, f64)> =
+        rows.iter().map(|(name, program)| (*name, nanoseconds(program, &maps, 0))).collect();
+    if std::env::args().any(|arg| arg == "--json") {
+        let fields: Vec<String> =
+            figures.iter().map(|(name, figure)| format!("\"bpf.{name}_ns\": {figure:.3}")).collect();
+        println!("{{{}}}", fields.join(", "));
+    } else {
+        figures.iter().for_each(|(name, figure)| println!("{name:12} {figure:6.1} ns"));
     }
 }
