@@ -355,6 +355,9 @@ fn is_missing(asm: &str) -> bool {
         Some("serialize") => features.edx >> 14,
         // RTM.
         Some("xabort" | "xtest") => features.ebx >> 11,
+        // AVX512BW, AVX512F.
+        Some(name) if name.starts_with('k') => features.ebx >> 30,
+        _ if asm.contains("zmm") => features.ebx >> 16,
         _ => 1,
     };
     has & 1 == 0
