@@ -2,6 +2,10 @@
 //! probes (HIT_13).
 
 mod common;
+probe_arch_native::native_module!(
+    #[allow(dead_code, reason = "of use to other tests")]
+    mod trap
+);
 
 use common::{End, alone, has_run_in_own_process, in_child};
 use probe_host_linux::{Kprobe, Probe, guard_signals, probes};
@@ -95,6 +99,16 @@ fn handle(
     handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void),
     signals: &[c_int],
 ) {
+    handle_with(signal, handler, signals, libc::SA_SIGINFO);
+}
+
+/// As [`handle`], with these flags.
+fn handle_with(
+    signal: c_int,
+    handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void),
+    signals: &[c_int],
+    flags: c_int,
+) {
     let mut sa_mask = set_of(signals);
     // There QEMU 7.2 looks for it (docs/emulators.md), and the kernel for nothing.
     if cfg!(target_arch = "riscv64") {
@@ -107,7 +121,7 @@ fn handle(
     let action = libc::sigaction {
         sa_sigaction: handler as *const () as usize,
         sa_mask,
-        sa_flags: libc::SA_SIGINFO,
+        sa_flags: flags,
         sa_restorer: None,
     };
     // SAFETY: the handlers of these tests call what handlers may.
@@ -246,25 +260,6 @@ fn hit_13_a_handler_blocks_what_its_action_says() {
         said.extend([COUNT.swap(0, Relaxed), blocked(), pending()]);
         said
     });
-}
-
-#[test]
-fn hit_13_a_fault_that_is_blocked_ends_the_process() {
-    let _alone = alone();
-    let end = || {
-        in_child(|| {
-            handle(libc::SIGSEGV, counts, &[]);
-            mask(libc::SIG_BLOCK, &[libc::SIGSEGV]);
-            // SAFETY: none; what is asked is what comes of it.
-            unsafe { black_box(16 as *mut c_int).write_volatile(1) };
-            0
-        })
-    };
-    assert_eq!(end(), End::Signal(libc::SIGSEGV));
-    let guard = guard_signals().unwrap();
-    let probe = on_work();
-    assert_eq!(end(), End::Signal(libc::SIGSEGV));
-    drop((probe, guard));
 }
 
 /// How many signals the waiting thread has taken.
@@ -482,6 +477,9 @@ fn hit_13_what_is_blocked_and_pending_is_so_in_what_is_executed() {
     assert_eq!(all(), bare);
     drop((probe, guard));
 }
+
+#[path = "blocked/faults.rs"]
+mod faults;
 
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 #[path = "blocked/before_a_wait.rs"]

@@ -1,7 +1,10 @@
 //! The program's own signals: its handlers are called as if no probe were there, and it dies as it would.
 
 mod common;
-probe_arch_native::native_module!(mod trap);
+probe_arch_native::native_module!(
+    #[allow(dead_code, reason = "of use to other tests")]
+    mod trap
+);
 
 use common::{End, alone, code, count, counter, in_child};
 use probe_core::Place;

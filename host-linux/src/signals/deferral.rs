@@ -16,7 +16,7 @@
 //! [`threads::restore_errno`].
 
 use super::installing::{NOT_OURS, as_told, installing, is_handler};
-use super::owned::{BLOCKED, OWNED_SET};
+use super::owned::{BLOCKED, NEVER_BLOCKED, OWNED_SET};
 use super::queue::queue_in_front;
 use super::recorded::{Entries, FIRST, Version, Versions, entries};
 use super::stack::{give_way, is_on_stack, leave, take_back};
@@ -111,7 +111,7 @@ fn exchange(signal: c_int, versions: &Versions, new: Option<&Action>) -> Result<
         *new
     };
     // Without a handler the mask is only something to be told again.
-    let kept = if is_handler(action.handler) { OWNED_SET.bits() } else { 0 };
+    let kept = if is_handler(action.handler) { NEVER_BLOCKED.bits() } else { 0 };
     let mask = SignalSet::from_bits(action.mask.bits() & !kept);
     // SAFETY: the program has asked for this action, or it is ours, which needs nothing but what is static.
     unsafe { sys::sigaction(signal, Some(&Action { mask, ..action })) }?;

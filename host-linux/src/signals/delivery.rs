@@ -5,7 +5,7 @@
 //! expects it.
 
 use super::installing::is_handler;
-use super::owned::{BLOCKED, NEVER_BLOCKED, OWNED_SET};
+use super::owned::{BLOCKED, NEVER_BLOCKED};
 use super::program::{action_of, exchange};
 use super::recorded::Called;
 use super::stack::{give_way, is_on_stack, leave, take_back};
@@ -88,9 +88,8 @@ fn call(handler: usize, action: &Action, called: Called, info: &mut SigInfo, con
         exchange(signal, entries, Some(&action.used_up()));
     }
     let own = if flags & libc::SA_NODEFER == 0 { action.mask.with(signal) } else { action.mask };
-    let mask = context.mask().union(own);
-    let ours = OWNED_SET.bits() & (NEVER_BLOCKED.bits() | !context.mask().bits());
-    let mask = SignalSet::from_bits(mask.bits() & !ours);
+    // SIGILL and SIGFPE, too: a hit raises neither.
+    let mask = SignalSet::from_bits(context.mask().union(own).bits() & !NEVER_BLOCKED.bits());
     sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
     // SAFETY: the program has given this function to be called at this signal; `info` is the kernel's.
     let handler = || unsafe { context.call_handler(handler, signal, info) };

@@ -9,3 +9,9 @@ pub(crate) fn breakpoint() {
     // SAFETY: the program's handler for SIGTRAP goes on behind it.
     unsafe { core::arch::asm!("c.ebreak") };
 }
+
+/// Executes an instruction that is none.
+pub(crate) fn undefined() {
+    // SAFETY: none; what is asked is what comes of it.
+    unsafe { core::arch::asm!("unimp") };
+}

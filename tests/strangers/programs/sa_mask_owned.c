@@ -1,6 +1,5 @@
 // asks: are the five signals that the tracer handles blocked in handlers whose sa_mask names them, shown
 // there, and there behind them? (HIT_13, sigaction(2))
-// documented * stdout: host-linux/README.md: Neither SIGILL nor SIGFPE is blocked in a handler because its `sa_mask` names it, or because the handler is its own.
 #include "stranger.h"
 
 static const int SIGNALS[] = {SIGFPE, SIGILL, SIGTRAP, SIGSEGV, SIGBUS};
