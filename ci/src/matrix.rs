@@ -14,6 +14,9 @@ use std::collections::BTreeSet;
 /// For the programs of tests/strangers that throw.
 const CXX: Need = program("g++", "c++");
 
+/// C programs of musl's, static and dynamic, for `probe trace` to start.
+const MUSL: Need = program("musl-tools", "musl-gcc");
+
 /// QEMU user mode, all architectures in one package.
 const QEMU_USER: Need = program("qemu-user", "qemu-aarch64");
 
@@ -126,7 +129,7 @@ pub(crate) const TARGETS: &[Target] = &[
         triple: NATIVE,
         backend: Some("arch-x86_64"),
         abi: "glibc",
-        needs: &[CXX, RISCV64_OBJDUMP, RISCV64_LIBC, ARM_OBJDUMP, ARM_LIBC],
+        needs: &[CXX, MUSL, RISCV64_OBJDUMP, RISCV64_LIBC, ARM_OBJDUMP, ARM_LIBC],
         generated: Some(Long {
             test: ["probe-x86-decode", "transparency", "generated"],
             variable: ("PROBE_GENERATE", "1000000"),

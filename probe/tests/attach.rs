@@ -385,15 +385,16 @@ fn copied(path: &str, options: &[&str]) -> String {
 }
 
 #[rstest]
-#[case::stripped(Linked::Static, &["--strip-all"], "is stripped of its names")]
-#[case::of_go(Linked::Static, &["--add-section", ".go.buildinfo=/dev/null"], "is a Go program")]
+#[case::stripped(Linked::Static, &["--strip-all"], 2, "no object `libc` is loaded")]
+#[case::of_go(Linked::Static, &["--add-section", ".go.buildinfo=/dev/null"], 126, "is a Go program")]
 fn a_program_that_cannot_be_attached_to_runs_on(
     #[case] linked: Linked,
     #[case] options: &[&str],
+    #[case] status: i32,
     #[case] sentence: &str,
 ) {
     let program = Program::start_at(&copied(linked.path(), options));
-    refused(program.pid(), 126, sentence);
+    refused(program.pid(), status, sentence);
     program.end();
 }
 

@@ -39,7 +39,7 @@ extern "C" fn run(request: *mut Request) {
     let request = unsafe { &mut *request };
     request.answer = match request.what {
         what::START => {
-            bare::start(request.errno_location as usize);
+            bare::start(request.errno_location as usize, request.errno_behind as isize);
             request.ledger = std::ptr::from_ref(probe_host_linux::ledger::all()).expose_provenance() as u64;
             u64::from(begin(&request.region))
         }

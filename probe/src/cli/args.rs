@@ -107,8 +107,8 @@ pub(super) struct Trace {
     pub(super) format: Format,
     /// Trace the process of this number, which runs already, instead of starting a program.
     ///
-    /// When the trace ends (Ctrl-C, --duration), the process goes on as it was. On x86-64; not Go, nor a
-    /// static program without names; without -f. See ATTACHING in probe-trace(1).
+    /// When the trace ends (Ctrl-C, --duration), the process goes on as it was. On x86-64; not Go;
+    /// without -f. See ATTACHING in probe-trace(1).
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with_all = ["program", "follow", "runner"])]
     pub(super) pid: Option<i32>,
     /// Count and time only, without an event per hit.

@@ -74,7 +74,8 @@ pub(super) struct What<'a> {
     pub(super) runner: Option<&'a OsStr>,
 }
 
-/// Starts the program. Signals are held back from here on until [`Program::wait`] looks at them.
+/// Starts the program, for its dynamic linker to load the agent. Signals are held back from here on until
+/// [`Program::wait`] looks at them.
 ///
 /// # Errors
 /// The operating system refused to start it.
@@ -94,11 +95,30 @@ pub(super) fn start(what: &What<'_>, agent: &str, region: &str) -> Result<Progra
     };
     // SAFETY: the closure makes one async-signal-safe call and touches nothing else.
     unsafe { command.pre_exec(restore) };
+    spawn(command, signals)
+}
+
+fn spawn(mut command: Command, signals: libc::sigset_t) -> Result<Program, Failure> {
     let child = command.spawn().map_err(|error| {
         let started = Path::new(command.get_program());
         Failure::new(format!("`{}` cannot be started: {error}", started.display()))
     })?;
     Ok(Program { pid: child.id().cast_signed(), signals })
+}
+
+/// Starts the program, stopped before its first instruction, for this thread to put the agent into it; with
+/// the signal mask that it is to have. Signals are held back as by [`start`].
+///
+/// # Errors
+/// As of [`start`].
+#[cfg(has_mapped)]
+pub(super) fn start_stopped(what: &What<'_>) -> Result<(Program, libc::sigset_t), Failure> {
+    let (signals, before) = block_signals();
+    let mut command = Command::new(what.path);
+    command.arg0(&what.argv[0]).args(&what.argv[1..]);
+    // SAFETY: the closure makes async-signal-safe calls and touches nothing else.
+    unsafe { command.pre_exec(move || super::attach::to_be_stopped(&before)) };
+    Ok((spawn(command, signals)?, before))
 }
 
 /// The command that starts the program with `preload` in it. An emulator is a program of the host machine,
@@ -148,6 +168,12 @@ fn block_signals() -> (libc::sigset_t, libc::sigset_t) {
 }
 
 impl Program {
+    /// Its process.
+    #[cfg(has_mapped)]
+    pub(super) fn pid(&self) -> libc::pid_t {
+        self.pid
+    }
+
     /// What is to be said where the program has a debugger as it starts: one that debugs `probe` and follows
     /// its children.
     pub(super) fn debugger(&self, program: &OsStr) -> Option<String> {
@@ -202,6 +228,10 @@ impl Program {
             let mut status = 0;
             // SAFETY: our own child and a place for its status.
             let done = unsafe { libc::waitpid(self.pid, &mut status, libc::WNOHANG) };
+            if done < 0 {
+                // The agent was being put there, which holds back every signal but one.
+                return Some(std::os::unix::process::ExitStatusExt::from_raw(libc::SIGKILL));
+            }
             if done != self.pid {
                 return None;
             }

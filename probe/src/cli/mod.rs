@@ -7,6 +7,8 @@ mod attach;
 mod consumer;
 mod disasm;
 mod elf;
+#[cfg(has_mapped)]
+mod errno;
 mod explain;
 mod failure;
 mod foreign;

@@ -241,7 +241,7 @@ fn attaching() -> Vec<Piece> {
             "With --pid the command stops all threads of a process that runs already, puts its agent into it, and lets it go on with the probes: no function of the program's is called for that, and no system call of its own is cut short. The trace ends with the process, after --duration, or by Ctrl-C (SIGINT, SIGTERM, SIGHUP, SIGQUIT). Then the process goes on as it was: its text, its mappings, its signals and its descriptors. The command's exit status is its own.",
         ),
         Text(
-            "It takes what a debugger takes: the same user, or root; where kernel.yama.ptrace_scope is 1 or 2, root. A process that is debugged already is refused. So are, as yet, Go programs, static programs that are stripped of their names, and return probes in programs that can throw exceptions (those that have loaded libgcc_s, static ones with another language's than C's). Children are not traced (-f).",
+            "It takes what a debugger takes: the same user, or root; where kernel.yama.ptrace_scope is 1 or 2, root. A process that is debugged already is refused. So are, as yet, Go programs, and return probes in programs that can throw exceptions (those that have loaded libgcc_s, static ones with another language's than C's). Children are not traced (-f).",
         ),
         Text(
             "If calls that are followed do not return within some time after the end of the trace, or a thread does not come out of the agent, the agent's memory stays in the process; the summary says so. If the command itself is killed (SIGKILL), the process goes on with the probes, untraced; the next trace of the same process takes them away first.",
@@ -280,7 +280,10 @@ fn notes() -> Vec<Piece> {
             "A program that needs the shared runtime of AddressSanitizer ends when another library is loaded before that runtime, and the agent is. Such a program is refused, unless ASAN_OPTIONS has verify_asan_link_order=0, with which both work. A program that another one executes (-f) is not looked at beforehand; it ends with the sanitizer's own message.",
         ),
         Text(
-            "Static, set-user-id and set-group-id programs cannot be traced: no dynamic linker loads the agent into them.",
+            "A static program, and one of musl, is started stopped (ptrace), on x86-64: no dynamic linker loads the agent into it, so the command puts it there before the first constructor runs. Its own set-up before that is not seen, nor are its children and the programs that it executes (-f is refused). It can be traced by the names that it has.",
+        ),
+        Text(
+            "Set-user-id and set-group-id programs cannot be traced: neither does the dynamic linker load the agent into those, nor do they get their rights while a debugger starts them.",
         ),
     ]
 }

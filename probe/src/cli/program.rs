@@ -1,4 +1,4 @@
-//! The program to be traced: where it is, and whether the agent can be loaded into it.
+//! The program to be traced: where it is, and how the agent comes into it.
 
 use super::elf::needed;
 use super::failure::{Failure, did_you_mean};
@@ -14,6 +14,23 @@ use std::path::{Path, PathBuf};
 
 /// How many `#!` may follow one another, as in the kernel.
 const MAX_INTERPRETERS: usize = 4;
+
+/// How the agent comes into a program as it starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Its dynamic linker loads it, first of all libraries.
+    Loaded,
+    /// The command puts it there, with the program stopped (`attach`).
+    Put,
+}
+
+/// What is known of one file.
+enum Found {
+    /// A script, and what runs it.
+    Script(PathBuf),
+    /// A program.
+    Program(Way),
+}
 
 /// Finds `name` as a shell would: in PATH unless it holds a slash.
 ///
@@ -72,23 +89,23 @@ fn untraceable(sentence: String) -> Failure {
     Failure::new(sentence).with(Status::NotTraceable)
 }
 
-/// Checks that the dynamic linker will load the agent into the program at `path`.
+/// Says how the agent comes into the program at `path`.
 ///
 /// # Errors
-/// It is not a program, for another machine, static, or set-uid.
-pub(super) fn check_traceable(path: &Path) -> Result<(), Failure> {
+/// It is not a program, for another machine, set-uid, of Go, or static without what has to be known of it.
+pub(super) fn way_into(path: &Path) -> Result<Way, Failure> {
     let mut path = path.to_owned();
     for _ in 0..MAX_INTERPRETERS {
         match check_one(&path)? {
-            None => return Ok(()),
-            Some(interpreter) => path = interpreter,
+            Found::Program(way) => return Ok(way),
+            Found::Script(interpreter) => path = interpreter,
         }
     }
     Err(untraceable(format!("`{}` has too many interpreters behind one another", path.display())))
 }
 
-/// Checks one file; for a script, returns its interpreter.
-fn check_one(path: &Path) -> Result<Option<PathBuf>, Failure> {
+/// Looks at one file.
+fn check_one(path: &Path) -> Result<Found, Failure> {
     let shown = path.display();
     let metadata =
         fs::metadata(path).map_err(|error| untraceable(format!("`{shown}` cannot be read: {error}")))?;
@@ -106,7 +123,7 @@ fn check_one(path: &Path) -> Result<Option<PathBuf>, Failure> {
                 format!("the interpreter `{}` of the script `{shown}` does not exist", interpreter.display());
             return Err(untraceable(sentence));
         }
-        return Ok(Some(interpreter));
+        return Ok(Found::Script(interpreter));
     }
     let file = object::File::parse(&*data)
         .map_err(|_| untraceable(format!("`{shown}` is neither an ELF program nor a script")))?;
@@ -114,23 +131,60 @@ fn check_one(path: &Path) -> Result<Option<PathBuf>, Failure> {
     if !matches!(file.kind(), ObjectKind::Executable | ObjectKind::Dynamic) {
         return Err(untraceable(format!("`{shown}` is not a linked program")));
     }
-    if !has_interpreter(&data) {
-        return Err(untraceable(format!(
-            "`{shown}` is a static program: no dynamic linker runs in it, so the agent cannot be loaded"
-        )));
-    }
     if metadata.mode() & 0o6000 != 0 {
         let which = if metadata.mode() & 0o4000 != 0 { "set-uid" } else { "set-gid" };
         return Err(untraceable(format!(
-            "`{shown}` is a {which} program: the dynamic linker does not load the agent into those"
+            "`{shown}` is a {which} program: neither does the dynamic linker load the agent into those, nor do they get their rights while a debugger starts them"
         )));
+    }
+    let Some(linker) = interpreter(&data) else {
+        check_static(&shown, &file)?;
+        return Ok(Found::Program(Way::Put));
+    };
+    // What the agent needs of a C library, that of musl does not have.
+    if cfg!(has_mapped) && is_of_musl(linker) {
+        return Ok(Found::Program(Way::Put));
     }
     if insists_on_being_first(&data) && !may_come_second(std::env::var_os("ASAN_OPTIONS").as_deref()) {
         return Err(untraceable(format!(
             "`{shown}` is built with AddressSanitizer, which ends programs in which another library is loaded before its own; set ASAN_OPTIONS=verify_asan_link_order=0"
         )));
     }
-    Ok(None)
+    Ok(Found::Program(Way::Loaded))
+}
+
+/// Whether the agent can be put into a static program as it starts.
+fn check_static(shown: &impl std::fmt::Display, file: &object::File<'_>) -> Result<(), Failure> {
+    let why = if !cfg!(has_mapped) {
+        "no dynamic linker runs in it, so the agent cannot be loaded"
+    } else if is_go(file) {
+        "one of Go, whose threads have stacks that a hit does not fit on"
+    } else if !has_errno(file) {
+        "its C library is none that `probe` knows (glibc, musl)"
+    } else {
+        return Ok(());
+    };
+    Err(untraceable(format!("`{shown}` is a static program: {why}")))
+}
+
+#[cfg(has_mapped)]
+fn has_errno(file: &object::File<'_>) -> bool {
+    super::errno::find(file).is_some()
+}
+
+#[cfg(not(has_mapped))]
+fn has_errno(_: &object::File<'_>) -> bool {
+    false
+}
+
+/// Whether the Go linker has made it.
+pub(super) fn is_go(file: &object::File<'_>) -> bool {
+    [".go.buildinfo", ".note.go.buildid"].iter().any(|name| file.section_by_name(name).is_some())
+}
+
+/// Whether this is the path of musl's dynamic linker, which is its C library as well.
+fn is_of_musl(linker: &[u8]) -> bool {
+    linker.rsplit(|&byte| byte == b'/').next().is_some_and(|name| name.starts_with(b"ld-musl-"))
 }
 
 /// Compares class, byte order and machine with this command's own.
@@ -163,18 +217,19 @@ fn machine(data: &[u8]) -> Option<(u8, u8, elf::Machine)> {
     Some((head[4], head[5], elf::Machine(machine)))
 }
 
-/// Whether the program asks for a dynamic linker.
-fn has_interpreter(data: &[u8]) -> bool {
+/// The dynamic linker that the program asks for.
+fn interpreter(data: &[u8]) -> Option<&[u8]> {
     use object::read::elf::{FileHeader, ProgramHeader};
-    fn any<E: FileHeader<Endian = object::Endianness>>(data: &[u8]) -> Option<bool> {
+    fn of<E: FileHeader<Endian = object::Endianness>>(data: &[u8]) -> Option<Option<&[u8]>> {
         let header = E::parse(data).ok()?;
         let endian = header.endian().ok()?;
         let segments = header.program_headers(endian, data).ok()?;
-        Some(segments.iter().any(|segment| segment.p_type(endian) == elf::PT_INTERP))
+        let found = segments.iter().find(|segment| segment.p_type(endian) == elf::PT_INTERP);
+        Some(found.map(|segment| segment.data(endian, data).unwrap_or_default()))
     }
-    any::<elf::FileHeader64<object::Endianness>>(data)
-        .or_else(|| any::<elf::FileHeader32<object::Endianness>>(data))
-        .unwrap_or(false)
+    of::<elf::FileHeader64<object::Endianness>>(data)
+        .or_else(|| of::<elf::FileHeader32<object::Endianness>>(data))
+        .flatten()
 }
 
 /// Whether a program needs the shared runtime of AddressSanitizer (gcc's or clang's), which looks for itself
@@ -214,7 +269,7 @@ mod tests {
     fn a_folder_and_a_text_are_not_programs() {
         assert!(find("/etc/".as_ref()).unwrap_err().to_string().contains("is not a program"));
         assert!(find("/etc/passwd".as_ref()).unwrap_err().to_string().contains("may not be executed"));
-        assert!(check_traceable("/etc/passwd".as_ref()).unwrap_err().to_string().contains("neither an ELF"));
+        assert!(way_into("/etc/passwd".as_ref()).unwrap_err().to_string().contains("neither an ELF"));
     }
 
     #[test]
@@ -226,10 +281,16 @@ mod tests {
     }
 
     #[test]
+    fn the_linker_of_musl_is_known_by_its_name() {
+        assert!(is_of_musl(b"/lib/ld-musl-x86_64.so.1\0"));
+        assert!(!is_of_musl(b"/lib64/ld-linux-x86-64.so.2\0") && !is_of_musl(b"/ld-musl-x/ld.so"));
+    }
+
+    #[test]
     fn a_program_can_be_traced_if_it_is_dynamic() {
-        let verdict = check_traceable("/proc/self/exe".as_ref());
+        let verdict = way_into("/proc/self/exe".as_ref());
         if cfg!(target_env = "gnu") {
-            verdict.unwrap();
+            assert_eq!(verdict.unwrap(), Way::Loaded);
         } else {
             assert!(verdict.unwrap_err().to_string().contains("is a static program"));
         }

@@ -5,6 +5,7 @@ use super::consumer::{Consumer, Sink, Verdict};
 use super::failure::Failure;
 use super::foreign;
 use super::open::FileId;
+use super::program::Way;
 use super::query::{self, Query};
 use super::status::Status;
 use super::style::Style;
@@ -38,14 +39,20 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     let mut maps = MapRoom::default();
     let (queries, plans) = query::queries(&args.clauses, &mut maps)?;
     let path = program::find(&args.program[0])?;
-    program::check_traceable(&path)?;
+    let runner = args.runner.clone().or_else(|| std::env::var_os(crate::RUNNER_VARIABLE));
+    let what = launch::What { path: &path, argv: &args.program, runner: runner.as_deref() };
+    match program::way_into(&path)? {
+        Way::Loaded => {}
+        #[cfg(has_mapped)]
+        Way::Put => return put(args, &what, queries, &plans, &maps),
+        #[cfg(not(has_mapped))]
+        Way::Put => return Err(failed("this `probe` has no agent that it could put into a program")),
+    }
     let agent = AGENT.ok_or_else(|| failed("this `probe` was built without an agent for its own machine"))?;
     let sink = sink(args, &queries)?;
     let (region, region_fd) = region(args, &plans, &maps)?;
     let agent_fd = launch::agent_file(agent)
         .map_err(|error| failed(format!("the agent cannot be stored in memory: {error}")))?;
-    let runner = args.runner.clone().or_else(|| std::env::var_os(crate::RUNNER_VARIABLE));
-    let what = launch::What { path: &path, argv: &args.program, runner: runner.as_deref() };
     region.read_here();
     let started = launch::start(&what, &launch::path_of(&agent_fd), &launch::path_of(&region_fd))
         .map_err(|failure| failure.with(Status::NotTraceable))?;
@@ -64,6 +71,54 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     });
     let verdict = verdict.map_err(|_| failed("the reader of events has failed"))?;
     conclude(args, status, verdict)
+}
+
+/// Runs a program that the agent is put into, as no dynamic linker loads it there.
+#[cfg(has_mapped)]
+fn put(
+    args: &Trace,
+    what: &launch::What<'_>,
+    queries: Vec<Query>,
+    plans: &[Plan],
+    maps: &MapRoom,
+) -> Result<Outcome, Failure> {
+    use super::attach::{self, Begun};
+
+    let shown = foreign::path(what.path);
+    let refuse = |why: &str| {
+        let sentence = format!("`{shown}` is a program that no dynamic linker of glibc's starts: {why}");
+        Err(Failure::new(sentence).with(Status::NotTraceable))
+    };
+    if args.follow {
+        return refuse("the children of such are not followed yet (-f)");
+    }
+    if what.runner.is_some_and(|runner| !runner.is_empty()) {
+        return refuse("such are not traced under an emulator");
+    }
+    let agent = crate::MAPPED_AGENT.ok_or_else(|| failed("this `probe` has no agent for such programs"))?;
+    let follows = queries.iter().any(|query| query.definition.is_return());
+    let sink = sink(args, &queries)?;
+    let (region, region_fd) = region(args, plans, maps)?;
+    region.read_here();
+    let (started, mask) =
+        launch::start_stopped(what).map_err(|failure| failure.with(Status::NotTraceable))?;
+    let done = AtomicBool::new(false);
+    let region_id = FileId::of(&region_fd).map_err(Failure::new)?;
+    let consumer = Consumer::new(region, region_id, queries, sink, args.every);
+    let (status, verdict) = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| consumer.run(&done));
+        let what = attach::What { agent, region, path: &launch::path_of(&region_fd), follows };
+        let status = attach::begin(started.pid(), &mask, &what).map(|begun| match begun {
+            Begun::Running => started.wait(args.duration),
+            Begun::Refused => ExitStatus::from_raw(libc::SIGKILL),
+            Begun::Ended(status) => status,
+        });
+        done.store(true, Ordering::Release);
+        region.wake_now();
+        (status, reader.join())
+    });
+    let verdict = verdict.map_err(|_| failed("the reader of events has failed"))?;
+    conclude(args, status?, verdict)
 }
 
 /// The memory that is shared with the agents.

@@ -33,6 +33,8 @@ pub struct Request {
     pub mask: u64,
     /// The address of the program's `__errno_location`, or 0.
     pub errno_location: u64,
+    /// Where that is 0: how far behind each thread pointer `errno` lies, or 0.
+    pub errno_behind: i64,
     /// Where the agent keeps what it has mapped (`probe_host_linux::ledger`); written by START.
     pub ledger: u64,
     /// The path of the shared memory, NUL-terminated.
@@ -42,12 +44,13 @@ pub struct Request {
 impl Request {
     /// As the bytes that go to the other process.
     pub fn to_bytes(&self) -> [u8; size_of::<Self>()] {
-        let words = [self.what, self.answer, self.mask, self.errno_location, self.ledger];
+        let errno_behind = self.errno_behind.cast_unsigned();
+        let words = [self.what, self.answer, self.mask, self.errno_location, errno_behind, self.ledger];
         let mut bytes = [0; size_of::<Self>()];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
-        bytes[40..].copy_from_slice(&self.region);
+        bytes[48..].copy_from_slice(&self.region);
         bytes
     }
 
@@ -59,8 +62,9 @@ impl Request {
             answer: word(1),
             mask: word(2),
             errno_location: word(3),
-            ledger: word(4),
-            region: std::array::from_fn(|i| bytes[40 + i]),
+            errno_behind: word(4).cast_signed(),
+            ledger: word(5),
+            region: std::array::from_fn(|i| bytes[48 + i]),
         }
     }
 }
@@ -73,11 +77,13 @@ mod tests {
     fn a_request_arrives_as_it_was_sent() {
         let mut region = [0; 64];
         region[..3].copy_from_slice(b"/a\0");
-        let sent = Request { what: 1, answer: 2, mask: 3, errno_location: 4, ledger: 5, region };
+        let sent =
+            Request { what: 1, answer: 2, mask: 3, errno_location: 4, errno_behind: -5, ledger: 6, region };
         let got = Request::from_bytes(&sent.to_bytes());
         assert_eq!(
             (got.what, got.answer, got.mask, got.errno_location, got.ledger, got.region),
-            (1, 2, 3, 4, 5, region)
+            (1, 2, 3, 4, 6, region)
         );
+        assert_eq!(got.errno_behind, -5);
     }
 }

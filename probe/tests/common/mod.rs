@@ -98,7 +98,11 @@ pub fn compiled(name: &str, options: &[&str]) -> String {
     // Debian's cross compilers are called as targets are, but for the vendor and riscv64's extensions.
     let architecture = env!("PROBE_TARGET").split('-').next().unwrap_or_default().trim_end_matches("gc");
     let cross = format!("{architecture}-linux-gnu-gcc");
-    let compiler = if foreign().is_none() { "cc" } else { &cross };
+    compiled_by(if foreign().is_none() { "cc" } else { &cross }, name, options)
+}
+
+/// As [`compiled`], by this compiler.
+pub fn compiled_by(compiler: &str, name: &str, options: &[&str]) -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name).with_extension("c");
     let built = scratch(name);
     let output = Command::new(compiler)

@@ -17,8 +17,8 @@ mod process;
 mod thread;
 mod unwind;
 
-/// Makes it ready. `errno_location` is as of [`thread::learn`].
-pub(super) fn start(errno_location: usize) {
-    thread::learn(errno_location);
+/// Makes it ready. What is told of `errno` is as of [`thread::learn`].
+pub(super) fn start(errno_location: usize, errno_behind: isize) {
+    thread::learn(errno_location, errno_behind);
     process::start();
 }

@@ -12,8 +12,9 @@ static ERRNO: AtomicI32 = AtomicI32::new(0);
 
 /// Finds out where `errno` is. `errno_location` is the program's `__errno_location`, or 0: a function
 /// that computes an address, and takes no lock. It is called once, before it may have a probe: `errno`
-/// lies at the same distance from every thread pointer.
-pub(super) fn learn(errno_location: usize) {
+/// lies at the same distance from every thread pointer, which is `errno_behind` where that is known.
+pub(super) fn learn(errno_location: usize, errno_behind: isize) {
+    ERRNO_AT.store(errno_behind.cast_unsigned(), Ordering::Relaxed);
     if errno_location != 0 {
         // SAFETY: libc's function of that name has this type.
         let theirs = unsafe { std::mem::transmute::<usize, extern "C" fn() -> *mut c_int>(errno_location) };

@@ -7,9 +7,10 @@ use super::memory;
 use super::program::{Program, is_loading};
 use super::stacks::{self, Code};
 use super::tracee::{Entry, Tracee};
+use crate::cli::errno::ErrnoAt;
 use crate::cli::failure::Failure;
-use crate::wire::Placed;
 use crate::wire::request::{Request, what};
+use crate::wire::{Placed, Region};
 use libc::{c_long, pid_t};
 use probe_host_linux::ledger;
 use std::io;
@@ -26,6 +27,18 @@ const RETURNS: u32 = 100;
 
 /// Why memory stays.
 const WAITS: &str = "a thread waits in code of the agent's";
+
+/// What is put into the program.
+pub(crate) struct What<'a> {
+    /// The agent's object.
+    pub(crate) agent: &'a [u8],
+    /// The shared memory.
+    pub(crate) region: Region,
+    /// Its path.
+    pub(crate) path: &'a str,
+    /// Whether there are return probes.
+    pub(crate) follows: bool,
+}
 
 /// What is left in a program that has been left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +57,7 @@ pub(crate) enum Left {
 pub(super) struct Agent {
     pid: pid_t,
     system_call: usize,
-    errno_location: usize,
+    errno: ErrnoAt,
     /// See [`Program::loading`].
     loading: Option<usize>,
     /// See [`Program::restorers`].
@@ -58,9 +71,9 @@ pub(super) struct Agent {
 impl Agent {
     /// The one that lies in process `pid` there; nowhere, if it is not there yet.
     pub(super) fn new(pid: pid_t, program: &Program, placed: Placed, follows: bool) -> Self {
-        let &Program { system_call, errno_location, loading, .. } = program;
+        let &Program { system_call, errno, loading, .. } = program;
         let restorers = program.restorers.clone();
-        Self { pid, system_call, errno_location, loading, restorers, placed, follows }
+        Self { pid, system_call, errno, loading, restorers, placed, follows }
     }
 
     /// A thread to do what any thread can do.
@@ -112,14 +125,11 @@ impl Agent {
     }
 
     fn request(&self, what: u64, mask: u64) -> Request {
-        Request {
-            what,
-            answer: 0,
-            mask,
-            errno_location: self.errno_location as u64,
-            ledger: 0,
-            region: [0; 64],
-        }
+        let (errno_location, errno_behind) = match self.errno {
+            ErrnoAt::Told(at) => (at as u64, 0),
+            ErrnoAt::Behind(distance) => (0, i64::from(distance)),
+        };
+        Request { what, answer: 0, mask, errno_location, errno_behind, ledger: 0, region: [0; 64] }
     }
 
     /// Starts the agent, and has it know of each thread; `false` if it has told why it cannot.

@@ -4,29 +4,34 @@
 //! the vDSO), the object is written there, relocated, and a thread runs its entry on a stack of ours. No
 //! function of the program's is called but one that computes an address. Then the threads go on.
 //!
-//! In the order of reading: [`image`] the object · [`tracee`] stopped threads · [`memory`] their memory ·
-//! [`masks`] waits with a mask · [`stacks`] what lies on stacks · [`agent`] what is done with the agent ·
-//! [`program`] what is traced · [`failure`] why it cannot be. The other side is `agent/mapped`.
+//! In the order of reading: [`image`] the object · [`request`], [`tracee`], [`interrupted`] stopped threads ·
+//! [`memory`] their memory · [`masks`] waits with a mask · [`stacks`] what lies on stacks · [`agent`] what is
+//! done with the agent · [`program`] what is traced · [`start`] one that the command starts · [`failure`] why
+//! it cannot be. The other side is `agent/mapped`.
 
 mod agent;
 mod failure;
 mod image;
+mod interrupted;
 mod masks;
 mod memory;
 mod program;
+mod request;
 mod stacks;
+mod start;
 mod tracee;
 mod wait;
 
-pub(super) use agent::Left;
+pub(super) use agent::{Left, What};
+pub(super) use start::{Begun, begin, to_be_stopped};
 
 use super::failure::Failure;
 use super::status::Status;
-use crate::wire::{Found, Placed, Region};
+use crate::wire::{Found, Placed};
 use agent::{Agent, TRIES};
 use image::Image;
 use libc::pid_t;
-use program::Program;
+use program::{Program, Since};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use tracee::Tracee;
@@ -40,18 +45,6 @@ pub(super) struct Attached {
     agent: Agent,
     /// The first bytes of the agent, which tell it from what is there after an execution.
     head: [u8; 64],
-}
-
-/// What is put into the program.
-pub(super) struct What<'a> {
-    /// The agent's object.
-    pub(super) agent: &'a [u8],
-    /// The shared memory.
-    pub(super) region: Region,
-    /// Its path.
-    pub(super) path: &'a str,
-    /// Whether there are return probes.
-    pub(super) follows: bool,
 }
 
 /// A process that the agent can be put into.
@@ -69,7 +62,7 @@ impl Door {
     /// # Errors
     /// The process cannot be traced.
     pub(super) fn of(pid: pid_t, follows: bool) -> Result<Self, Failure> {
-        let program = Program::look(pid, follows)?;
+        let program = Program::look(pid, follows, Since::Earlier)?;
         let process = wait::process(pid)?;
         let signals = wait::signals().map_err(|error| failure::half_way(pid, "waiting", &error))?;
         Ok(Self { pid, program, process, signals })

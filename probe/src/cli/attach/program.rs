@@ -4,6 +4,7 @@ use super::failure::{self, untraceable};
 use super::image::PAGE;
 use super::memory::{self, Mapping};
 use super::stacks;
+use crate::cli::errno::{self, ErrnoAt};
 use crate::cli::failure::Failure;
 use crate::cli::{foreign, open, program};
 use libc::pid_t;
@@ -16,17 +17,27 @@ pub(super) struct Program {
     pid: pid_t,
     /// Where an instruction makes a system call.
     pub(super) system_call: usize,
-    /// `__errno_location`.
-    pub(super) errno_location: usize,
+    /// Where `errno` is: `__errno_location` by its address, or the distance from each thread pointer.
+    pub(super) errno: ErrnoAt,
     /// What signal handlers return to.
     pub(super) restorers: Vec<usize>,
     /// Where the loader tells debuggers whether its list of objects is complete; a static program has none.
     pub(super) loading: Option<usize>,
 }
 
+/// Since when a program runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Since {
+    /// It was there already.
+    Earlier,
+    /// The command starts it.
+    Now,
+}
+
 /// Types of the auxiliary vector.
 const AT_PHDR: usize = 3;
 const AT_PHNUM: usize = 5;
+const AT_ENTRY: usize = 9;
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
@@ -39,7 +50,7 @@ impl Program {
     ///
     /// # Errors
     /// It cannot be traced, and why.
-    pub(super) fn look(pid: pid_t, follows: bool) -> Result<Self, Failure> {
+    pub(super) fn look(pid: pid_t, follows: bool, since: Since) -> Result<Self, Failure> {
         if pid.unsigned_abs() == std::process::id() {
             return Err(Failure::new("`probe` cannot trace itself"));
         }
@@ -57,19 +68,24 @@ impl Program {
         program::check_machine(&file, &data)?;
         let own = object::File::parse(&*data)
             .map_err(|error| untraceable(format!("the program of process {pid} cannot be read: {error}")))?;
-        if is_go(&own) {
+        if program::is_go(&own) {
             return Err(untraceable(format!(
                 "process {pid} is a Go program: such cannot be attached to yet, as its threads have stacks that a hit does not fit on"
             )));
         }
         let libc = mapping_of(&maps, is_libc);
         if follows && (mapping_of(&maps, is_unwinder).is_some() || libc.is_none() && catches(&own)) {
+            // The agent that a dynamic linker loads knows the unwinder.
+            let remedy = match since {
+                Since::Earlier if libc.is_some_and(is_glibc) => ", or start it by `probe`",
+                _ => "",
+            };
             return Err(untraceable(format!(
-                "process {pid} can throw exceptions, which do not pass followed calls in a program that runs already: use probes without %return, or start it by `probe`"
+                "process {pid} can throw exceptions, which do not pass followed calls where the agent is put into a program: use probes without %return{remedy}"
             )));
         }
         let headers = Headers::of(pid);
-        let (errno_location, home) = if headers.has(PT_INTERP) {
+        let (errno, home) = if headers.has(PT_INTERP) {
             errno_of_shared(pid, libc)?
         } else {
             errno_of_static(pid, libc, &own, &headers, &maps)?
@@ -79,7 +95,7 @@ impl Program {
         })?;
         let loading = if headers.has(PT_INTERP) { Some(headers.loading(pid)?) } else { None };
         let restorers = restorers(pid, &home.name, &maps);
-        Ok(Self { pid, system_call, errno_location, restorers, loading })
+        Ok(Self { pid, system_call, errno, restorers, loading })
     }
 
     /// Where shared memory of `probe`'s is mapped: that of other traces.
@@ -109,19 +125,24 @@ fn is_libc(name: &str) -> bool {
     ["libc.so", "libc-2.", "ld-musl-"].iter().any(|known| name.starts_with(known))
 }
 
+/// Whether this is glibc.
+fn is_glibc(libc: &Mapping) -> bool {
+    libc.name.contains("/libc.so.6") || libc.name.contains("/libc-2.")
+}
+
 /// Whether this is the file name of an object that throws exceptions.
 fn is_unwinder(name: &str) -> bool {
     ["libgcc_s.so", "libunwind.so", "libc++abi.so"].iter().any(|known| name.starts_with(known))
 }
 
 /// `__errno_location` of a shared C library, and a mapping of that.
-fn errno_of_shared(pid: pid_t, libc: Option<&Mapping>) -> Result<(usize, &Mapping), Failure> {
+fn errno_of_shared(pid: pid_t, libc: Option<&Mapping>) -> Result<(ErrnoAt, &Mapping), Failure> {
     let libc = libc.ok_or_else(|| {
         untraceable(format!("process {pid} has loaded no C library that `probe` knows (glibc, musl)"))
     })?;
     let at = symbol(pid, libc, "__errno_location")
         .ok_or_else(|| untraceable(format!("the C library of process {pid} cannot be read")))?;
-    Ok((at, libc))
+    Ok((ErrnoAt::Told(at), libc))
 }
 
 /// The same of a static program, whose C library is in it.
@@ -131,28 +152,26 @@ fn errno_of_static<'a>(
     own: &object::File<'_>,
     headers: &Headers,
     maps: &'a [Mapping],
-) -> Result<(usize, &'a Mapping), Failure> {
+) -> Result<(ErrnoAt, &'a Mapping), Failure> {
     if let Some(libc) = libc {
         let loaded = foreign::path(Path::new(&libc.name));
         return Err(untraceable(format!(
             "process {pid} is a static program that has loaded `{loaded}`, a C library besides its own: such cannot be attached to"
         )));
     }
-    let at = own.symbols().find(|symbol| symbol.name() == Ok("__errno_location") && symbol.is_definition());
-    let at = at.ok_or_else(|| {
+    let at = errno::find(own).ok_or_else(|| {
         untraceable(format!(
-            "process {pid} is a static program that is stripped of its names, by which the functions of its C library are found: attach to one that has a symbol table"
+            "process {pid} is a static program whose C library is none that `probe` knows (glibc, musl)"
         ))
     })?;
+    let at = match at {
+        ErrnoAt::Told(address) => ErrnoAt::Told(headers.bias.wrapping_add(address)),
+        behind @ ErrnoAt::Behind(_) => behind,
+    };
     let home = maps.iter().find(|map| (map.start..map.end).contains(&headers.at)).ok_or_else(|| {
         untraceable(format!("the program of process {pid} is not where its headers are said to be"))
     })?;
-    Ok((headers.bias.wrapping_add(at.address() as usize), home))
-}
-
-/// Whether the Go linker has made it.
-fn is_go(file: &object::File<'_>) -> bool {
-    [".go.buildinfo", ".note.go.buildid"].iter().any(|name| file.section_by_name(name).is_some())
+    Ok((at, home))
 }
 
 /// Whether code of a static program may be unwound by an exception: it has tables of handlers, and more reads
@@ -226,6 +245,11 @@ fn auxiliary(pid: pid_t) -> Vec<[usize; 2]> {
 
 fn value(auxiliary: &[[usize; 2]], kind: usize) -> usize {
     auxiliary.iter().find(|entry| entry[0] == kind).map_or(0, |entry| entry[1])
+}
+
+/// Where the program itself is entered, behind its dynamic linker; `None`: it has none.
+pub(super) fn entry_behind_linker(pid: pid_t) -> Option<usize> {
+    Headers::of(pid).has(PT_INTERP).then(|| value(&auxiliary(pid), AT_ENTRY))
 }
 
 /// The program headers as the kernel has mapped them.
