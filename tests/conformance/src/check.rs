@@ -12,8 +12,17 @@ pub struct Failure {
     pub message: String,
 }
 
-/// How a case ends.
-pub type Outcome = Result<(), Failure>;
+/// How a case ends: it held, or else.
+pub type Outcome = Result<(), Ended>;
+
+/// How a case ends that did not hold.
+#[derive(Debug)]
+pub enum Ended {
+    /// Something was wrong.
+    Failed(Failure),
+    /// The host or the machine lacks what the case is about: this.
+    Skipped(&'static str),
+}
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -21,11 +30,19 @@ impl fmt::Display for Failure {
     }
 }
 
+/// Ends the case with a failure.
+macro_rules! fail {
+    ($message:expr) => {{
+        let failure = $crate::check::Failure { place: (file!(), line!()), message: $message };
+        return Err($crate::check::Ended::Failed(failure));
+    }};
+}
+
 /// Ends the case with a failure unless the condition holds.
 macro_rules! that {
     ($condition:expr, $($message:tt)+) => {
         if !$condition {
-            return Err($crate::check::Failure { place: (file!(), line!()), message: alloc::format!($($message)+) });
+            $crate::check::fail!(alloc::format!($($message)+));
         }
     };
 }
@@ -38,7 +55,7 @@ macro_rules! equal {
             #[allow(unused_mut, reason = "not every check says more")]
             let mut message = alloc::format!("{} is {left:?}, should be {right:?}", stringify!($left));
             $(message.push_str(": "); message.push_str(&alloc::format!($($message)+));)?
-            return Err($crate::check::Failure { place: (file!(), line!()), message });
+            $crate::check::fail!(message);
         }
     }};
 }
@@ -49,10 +66,7 @@ macro_rules! ok {
         match $result {
             Ok(value) => value,
             Err(error) => {
-                return Err($crate::check::Failure {
-                    place: (file!(), line!()),
-                    message: alloc::format!("{}: {error}", stringify!($result)),
-                });
+                $crate::check::fail!(alloc::format!("{}: {error}", stringify!($result)));
             }
         }
     };
@@ -63,25 +77,19 @@ macro_rules! refused {
     ($result:expr, $errno:ident) => {
         match $result {
             Ok(_) => {
-                return Err($crate::check::Failure {
-                    place: (file!(), line!()),
-                    message: alloc::format!("{} was accepted", stringify!($result)),
-                });
+                $crate::check::fail!(alloc::format!("{} was accepted", stringify!($result)));
             }
             Err(error) => {
                 let errno = error.errno();
                 if errno != probe_core::error::Errno::$errno {
-                    return Err($crate::check::Failure {
-                        place: (file!(), line!()),
-                        message: alloc::format!(
-                            "refused with {errno:?}, should be {}: {error}",
-                            stringify!($errno)
-                        ),
-                    });
+                    $crate::check::fail!(alloc::format!(
+                        "refused with {errno:?}, should be {}: {error}",
+                        stringify!($errno)
+                    ));
                 }
             }
         }
     };
 }
 
-pub(crate) use {equal, ok, refused, that};
+pub(crate) use {equal, fail, ok, refused, that};

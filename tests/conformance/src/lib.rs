@@ -26,7 +26,7 @@ use core::fmt;
 use probe_core::Probes;
 use probe_core::host::Host;
 
-pub use check::{Failure, Outcome};
+pub use check::{Ended, Failure, Outcome};
 
 /// What a program adds to its host so that the suite can run on it.
 pub trait Suite: Sized + 'static {
@@ -86,11 +86,13 @@ pub struct Summary {
     pub passed: usize,
     /// Cases that did not.
     pub failed: usize,
+    /// Cases about something that the host or the machine lacks.
+    pub skipped: usize,
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} passed, {} failed", self.passed, self.failed)
+        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }
 }
 
@@ -103,7 +105,11 @@ pub fn run<S: Suite>(filter: &str, say: &mut dyn FnMut(&str)) -> Summary {
                 summary.passed += 1;
                 alloc::format!("test {} ... ok", case.name)
             }
-            Err(failure) => {
+            Err(Ended::Skipped(why)) => {
+                summary.skipped += 1;
+                alloc::format!("test {} ... ignored, {why}", case.name)
+            }
+            Err(Ended::Failed(failure)) => {
                 summary.failed += 1;
                 alloc::format!("test {} ... FAILED: {failure}", case.name)
             }

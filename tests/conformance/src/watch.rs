@@ -1,10 +1,10 @@
 //! Watchpoints. The contract has no chapter on them: they keep what it says of kprobes, as each case's name
 //! tells.
 //!
-//! Where the host has no such power, the one thing that is checked is what it answers.
+//! Where the host has no such power, all cases but the one about its answer are skipped.
 
 use crate::check::{Outcome, equal, ok, refused, that};
-use crate::{Case, Suite};
+use crate::{Case, Ended, Suite};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -79,8 +79,8 @@ fn load(from: &AtomicUsize) -> usize {
 /// Ends a case where the host has no watchpoints.
 macro_rules! needs_power {
     ($probes:expr) => {
-        if $probes.host().watchpoints().is_err() {
-            return Ok(());
+        if let Err(reason) = $probes.host().watchpoints() {
+            return Err($crate::Ended::Skipped(reason.sentence));
         }
     };
 }
@@ -88,7 +88,9 @@ macro_rules! needs_power {
 fn watch_without_the_power_it_is_eopnotsupp_with_a_reason<S: Suite>(
     probes: &'static Probes<S::Host>,
 ) -> Outcome {
-    let Err(reason) = probes.host().watchpoints() else { return Ok(()) };
+    let Err(reason) = probes.host().watchpoints() else {
+        return Err(Ended::Skipped("the host has the power"));
+    };
     let Err(error) = probes.watch(Watchpoint::at(cell(0).1, WORD)) else {
         that!(false, "registered without the power");
         return Ok(());

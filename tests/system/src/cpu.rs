@@ -33,6 +33,8 @@ pub struct Cpu {
     pub reschedule: Cell<bool>,
     /// The task that ran before the running one, until it is queued again.
     pub previous: Cell<*const Task>,
+    /// The task that is being switched to.
+    pub next: Cell<*const Task>,
     /// The task that runs when there is no other.
     pub idle: Cell<*const Task>,
     /// How many timer interrupts there were.
@@ -58,6 +60,7 @@ impl Cpu {
             preemption_off: Cell::new(0),
             reschedule: Cell::new(false),
             previous: Cell::new(core::ptr::null()),
+            next: Cell::new(core::ptr::null()),
             idle: Cell::new(core::ptr::null()),
             timer_ticks: AtomicUsize::new(0),
             steps: AtomicUsize::new(0),

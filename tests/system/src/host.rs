@@ -5,9 +5,9 @@
 use crate::arch::{Backend, Interrupts, Machine, Native, Regs};
 use crate::nofault::{self, KernelMemory};
 use crate::watch::DebugRegisters;
-use crate::{cmdline, cpu, memory, modules, println, symbols, task};
+use crate::{cmdline, cpu, memory, modules, println, stacks, symbols, task};
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use probe_core::arch::SaveSet;
 use probe_core::error::{Refusal, TextError};
 use probe_core::host::{
@@ -22,9 +22,38 @@ pub struct Kernel;
 /// right; a kernel decides once and needs neither the variable nor the other way.
 static HARDWARE_STEP: AtomicBool = AtomicBool::new(false);
 
-/// Whether [`Host::task`] names tasks late, as a kernel does whose "current" and stack do not change at once
-/// (RET_11).
-pub static LATE_TASKS: AtomicBool = AtomicBool::new(false);
+/// Which task [`Host::task`] names (RET_11): what a kernel may answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Named {
+    /// The running one, in interrupts the interrupted one.
+    Running,
+    /// One that ran somewhere a moment ago, or none.
+    Before,
+    /// The running one, on an interrupt stack that stack's own.
+    Stack,
+    /// On an interrupt stack none.
+    NoneInInterrupts,
+}
+
+static NAMED: AtomicU8 = AtomicU8::new(Named::Running as u8);
+
+/// Changes what [`Host::task`] names.
+pub fn name_tasks(named: Named) {
+    NAMED.store(named as u8, Ordering::SeqCst);
+}
+
+/// What [`Host::task`] answers if it is not [`Named::Running`].
+#[cold]
+fn otherwise_named(named: u8) -> Option<&'static Task<Backend>> {
+    if named == Named::Before as u8 {
+        return late_task();
+    }
+    match stacks::running() {
+        Some(stack) => Some(stack).filter(|_| named == Named::Stack as u8),
+        None => Some(&task::current().probes),
+    }
+}
 
 /// A byte of text that somebody else patches, as the checks have it; 0 for none (REG_20).
 pub static PATCHED: AtomicUsize = AtomicUsize::new(0);
@@ -34,12 +63,13 @@ fn late_task() -> Option<&'static Task<Backend>> {
     static BEFORE: AtomicPtr<Task<Backend>> = AtomicPtr::new(ptr::null_mut());
     let now = (&raw const task::current().probes).cast_mut();
     let before = BEFORE.swap(now, Ordering::Relaxed);
-    // SAFETY: the check that sets `LATE_TASKS` holds all tasks that run meanwhile, and the idle ones stay.
+    // SAFETY: the check that asks for it holds all tasks that run meanwhile, and the idle ones stay.
     unsafe { before.as_ref() }
 }
 
 /// Reads what the command line says; before the first probe.
 pub fn init() {
+    stacks::init();
     let is_asked = cmdline::value("step") == Some("hardware");
     if is_asked && !Native::CAN_STEP {
         println!("probes: this machine cannot step; slots end with a breakpoint");
@@ -90,8 +120,9 @@ unsafe impl Host for Kernel {
 
     #[inline(always)]
     fn task(&self) -> Option<&Task<Backend>> {
-        if LATE_TASKS.load(Ordering::Relaxed) {
-            return late_task();
+        let named = NAMED.load(Ordering::Relaxed);
+        if named != Named::Running as u8 {
+            return otherwise_named(named);
         }
         Some(&task::current().probes)
     }

@@ -22,6 +22,7 @@ mod memory;
 mod modules;
 mod nofault;
 mod shell;
+mod stacks;
 mod symbols;
 mod syscalls;
 mod targets;

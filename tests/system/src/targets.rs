@@ -32,6 +32,10 @@ target!(
     call as target_call(a)
 );
 target!(
+    /// Enables interrupts and returns `a`: an interrupt that waits comes while it returns.
+    enable as target_enable(a)
+);
+target!(
     /// Returns 7 after a breakpoint that nobody planted.
     foreign as target_foreign()
 );

@@ -245,16 +245,46 @@ fn schedule() {
     cpu.previous.set(if is_idle { ptr::null() } else { me });
     // SAFETY: `next` came from the queue, which holds a reference to each, or is this CPU's idle task.
     let to = unsafe { &*next }.sp.get();
-    Native::set_current(next);
+    cpu.next.set(next);
+    if !LATE_CURRENT.load(Ordering::Relaxed) {
+        Native::set_current(next);
+    }
+    assert_eq!(in_switch(1), 2);
+    if is_idle {
+        // No call that is followed: it may not go on before the kernel ends.
+        // SAFETY: a task in the queue has a saved stack that nobody else uses.
+        unsafe { Native::switch(me.sp.as_ptr(), to) };
+    } else {
+        switch_task(me.sp.as_ptr(), to);
+    }
+    after_switch();
+}
+
+/// Whether [`current`] changes after the stack does, as in some kernels; else it changes before.
+pub static LATE_CURRENT: AtomicBool = AtomicBool::new(false);
+
+/// Called on both sides of a switch, while [`current`] is wrong on one of them: a place for probes. Returns
+/// `a + 1`.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn in_switch(a: usize) -> usize {
+    core::hint::black_box(a) + 1
+}
+
+/// Goes on with the task whose stack pointer is `to`: a place for probes on a call that other tasks run in.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn switch_task(from: *mut usize, to: usize) {
     // SAFETY: a task in the queue, and an idle task that does not run, has a saved stack that nobody else
     // uses.
-    unsafe { Native::switch(me.sp.as_ptr(), to) };
-    after_switch();
+    unsafe { Native::switch(from, to) };
 }
 
 /// Queues the task that ran before, now that its stack is not in use any more, or lets go of it if it has
 /// ended.
 fn after_switch() {
+    assert_eq!(in_switch(2), 3);
+    Native::set_current(Native::this_cpu().next.get());
     let previous = Native::this_cpu().previous.replace(ptr::null());
     if previous.is_null() {
         return;

@@ -77,7 +77,7 @@ fn unclaimed(regs: &mut Regs, number: u32, addr: usize) {
 
 static TICK_HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Sets what every timer interrupt calls besides; `None`: nothing.
+/// Sets what every interrupt by the timer and for rescheduling calls besides; `None`: nothing.
 pub fn set_tick_hook(hook: Option<fn()>) {
     TICK_HOOK.store(hook.map_or(core::ptr::null_mut(), |hook| hook as *mut ()), Ordering::Release);
 }
@@ -110,8 +110,9 @@ extern "C" fn on_timer_tick(cpu: usize) -> usize {
     core::hint::black_box(cpu + 1)
 }
 
-/// Another CPU asks this one to look for a task; it has been acknowledged.
+/// A CPU asks this one to look for a task; it has been acknowledged.
 pub fn reschedule() {
+    call_tick_hook();
     Native::this_cpu().reschedule.set(true);
     task::preempt();
 }

@@ -62,13 +62,17 @@ fn main() -> ExitCode {
     probes().jumps().set_automatic(Switch::On);
     let by_jumps =
         run::<User>(filter, &mut |line| println!("{}", line.replacen(" ...", ", by jumps ...", 1)));
-    let summary =
-        Summary { passed: by_traps.passed + by_jumps.passed, failed: by_traps.failed + by_jumps.failed };
+    let summary = Summary {
+        passed: by_traps.passed + by_jumps.passed,
+        failed: by_traps.failed + by_jumps.failed,
+        skipped: by_traps.skipped + by_jumps.skipped,
+    };
     let result = if summary.failed == 0 { "ok" } else { "FAILED" };
     println!(
-        "\ntest result: {result}. {} passed; {} failed; 0 ignored; 0 measured; {} filtered out\n",
+        "\ntest result: {result}. {} passed; {} failed; {} ignored; 0 measured; {} filtered out\n",
         summary.passed,
         summary.failed,
+        summary.skipped,
         2 * (cases::<User>().count() - selected)
     );
     if summary.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

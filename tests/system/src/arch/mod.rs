@@ -200,6 +200,22 @@ pub trait Machine: Paging {
         // SAFETY: the caller's promise; the machine's `entry.s` has this function.
         unsafe { switch_stacks(from, to) };
     }
+    /// Calls `run` on the stack that ends at `top`, a multiple of 16, and comes back to the running one.
+    ///
+    /// # Safety
+    /// There is room, and it is nobody else's until then; interrupts are disabled.
+    unsafe fn call_on_stack(run: extern "C" fn(), top: usize) {
+        unsafe extern "C" {
+            fn call_on_stack(run: extern "C" fn(), top: usize);
+        }
+        // SAFETY: the caller's promise; the machine's `entry.s` has this function.
+        unsafe { call_on_stack(run, top) };
+    }
+    /// Takes breakpoint traps on stacks of their own, or on the interrupted one again; nothing is probed.
+    /// Whether the machine can.
+    fn own_trap_stacks(_is_on: bool) -> bool {
+        false
+    }
     /// Prepares a stack that ends at `top` so that [`Machine::switch`] to it calls
     /// [`crate::task::first_run`].
     ///

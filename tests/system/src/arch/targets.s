@@ -14,6 +14,10 @@ END target_load
 FUNCTION target_jump
     TARGET_JUMP
 END target_jump
+// target_enable(a) -> a, with interrupts enabled
+FUNCTION target_enable
+    TARGET_ENABLE
+END target_enable
 // target_call(a) -> a + 2, `target_call_insn` calls target_plain
 FUNCTION target_call
     TARGET_CALL

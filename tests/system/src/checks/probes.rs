@@ -15,6 +15,9 @@
 //! | a task killed while return instances are pending | `killed_in_call` |
 //! | a context switch inside a probed function | `switches_in_calls` |
 //! | a task that the host names late | `wrong_task` |
+//! | a "current" that changes before the stack, and after it | `switched_stacks` |
+//! | breakpoint traps on stacks of their own (x86-64's IST) | `own_trap_stacks` |
+//! | interrupts on stacks of their own, and while a call returns | `interrupt_stacks` |
 //! | calls that wait while all probes stop | `stopping_by_traps`, `stopping_by_jumps` |
 //! | CPUs hit one probe while another registers and unregisters | `registration_storm` |
 //! | no page writable and executable meanwhile, by the page tables | `registration_storm`, and after each check |
@@ -26,12 +29,13 @@ mod faults;
 mod interrupts;
 mod kinds;
 mod registry;
+mod stacks;
 mod stop;
 mod tasks;
 
 use super::Check;
 use crate::arch::{Backend, Machine, Native};
-use crate::host::{Kernel, PROBES};
+use crate::host::{Kernel, Named, PROBES};
 use crate::{cpu, shell, symbols};
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -65,6 +69,22 @@ pub const CHECKS: &[Check] = &[
     ("RET_5 calls return exactly through context switches", tasks::switches_in_calls),
     ("RET_7 RET_13 a killed task gives its instances back, and they count", tasks::killed_in_call),
     ("RET_11 calls return whatever task the host names", tasks::wrong_task),
+    ("RET_11 calls return where current changes before the stack", || stacks::switched_stacks(false)),
+    ("RET_11 calls return where current changes after the stack", || stacks::switched_stacks(true)),
+    ("RET_11 calls return that interrupts on stacks of their own are in", || {
+        stacks::interrupt_stacks(Named::Running, false)
+    }),
+    ("RET_11 calls return on interrupt stacks that the host tells of", || {
+        stacks::interrupt_stacks(Named::Stack, false)
+    }),
+    ("RET_11 calls return on interrupt stacks that nobody owns", || {
+        stacks::interrupt_stacks(Named::NoneInInterrupts, false)
+    }),
+    ("RET_11 calls by jumps return on interrupt stacks", || stacks::interrupt_stacks(Named::Running, true)),
+    ("RET_11 calls by jumps return on interrupt stacks that the host tells of", || {
+        stacks::interrupt_stacks(Named::Stack, true)
+    }),
+    ("HIT_6 RET_11 breakpoint traps on stacks of their own nest", stacks::own_trap_stacks),
     ("HIT_7 SAFE_1 cpus hit while others register", tasks::registration_storm),
     ("REG_3 trap entry and context switch are blacklisted", registry::blacklist),
     ("REG_18 handlers may not register", registry::registering_in_handler),

@@ -109,6 +109,17 @@ switch_stacks:
     ldp x29, x30, [sp], #96
     ret
 
+// call_on_stack(run: extern fn(), top: usize): calls it on the stack that ends there
+.globl call_on_stack
+call_on_stack:
+    stp x29, x30, [sp, #-16]!
+    mov x29, sp
+    mov sp, x1
+    blr x0
+    mov sp, x29
+    ldp x29, x30, [sp], #16
+    ret
+
 .globl nofault_copy
 nofault_copy:                       // words first; a word that faults is done again byte by byte
     cmp x2, #8

@@ -14,6 +14,11 @@ target_load_insn:
 1:  add x0, x0, #1
     ret
 .endm
+.macro TARGET_ENABLE
+    mov x0, x0                  // a place for a probe
+    msr daifclr, #2
+    ret
+.endm
 .macro TARGET_CALL
     stp x29, x30, [sp, #-16]!
 target_call_insn:

@@ -124,6 +124,29 @@ FUNCTION switch_stacks
     blr
 END switch_stacks
 
+# call_on_stack(run: extern fn(), top: usize): calls it on the stack that ends there
+FUNCTION call_on_stack
+    mflr 0
+    std 0, 16(1)
+    stdu 1, -64(1)
+    std 31, 56(1)
+    mr 31, 1
+    mr 12, 3
+.if {elfv1}
+    ld 12, 0(12)
+.endif
+    mtctr 12
+    stdu 1, -128(4)
+    mr 1, 4
+    bctrl
+    mr 1, 31
+    ld 31, 56(1)
+    addi 1, 1, 64
+    ld 0, 16(1)
+    mtlr 0
+    blr
+END call_on_stack
+
 # Where a new stack begins.
 .globl task_start
 task_start:

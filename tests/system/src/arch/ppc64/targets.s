@@ -14,6 +14,12 @@ target_load_insn:
 1:  addi 3, 3, 1
     blr
 .endm
+.macro TARGET_ENABLE
+    mfmsr 4
+    ori 4, 4, 0x8000
+    mtmsrd 4, 1
+    blr
+.endm
 .macro TARGET_CALL
     mflr 0
     std 0, 16(1)

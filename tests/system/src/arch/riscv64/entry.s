@@ -72,6 +72,21 @@ switch_stacks:
     addi sp, sp, 112
     ret
 
+// call_on_stack(run: extern fn(), top: usize): calls it on the stack that ends there
+.globl call_on_stack
+call_on_stack:
+    addi sp, sp, -16
+    sd ra, 0(sp)
+    sd s0, 8(sp)
+    mv s0, sp
+    mv sp, a1
+    jalr a0
+    mv sp, s0
+    ld ra, 0(sp)
+    ld s0, 8(sp)
+    addi sp, sp, 16
+    ret
+
 .globl nofault_copy
 nofault_copy:                       // words first; a word that faults is done again byte by byte
     li t1, 8

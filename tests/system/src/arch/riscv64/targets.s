@@ -14,6 +14,11 @@ target_load_insn:
 1:  addi a0, a0, 1
     ret
 .endm
+.macro TARGET_ENABLE
+    mv a0, a0                   // a place for a probe
+    csrsi sstatus, 2
+    ret
+.endm
 .macro TARGET_CALL
     addi sp, sp, -16
     sd ra, 0(sp)

@@ -119,6 +119,18 @@ switch_stacks:
     popl %ebp
     ret
 
+# call_on_stack(run: extern fn(), top: usize): calls it on the stack that ends there
+.globl call_on_stack
+call_on_stack:
+    pushl %ebp
+    movl %esp, %ebp
+    movl 8(%ebp), %eax
+    movl 12(%ebp), %esp
+    call *%eax
+    movl %ebp, %esp
+    popl %ebp
+    ret
+
 .globl nofault_copy
 nofault_copy:
     pushl %esi

@@ -46,6 +46,19 @@ trap_entry:
     addq $8, %rsp
     jmp restore
 
+# Vector 3 on a stack of its own: there the frame needs no gap.
+.balign 16
+.globl breakpoint_entry_on_own_stack
+breakpoint_entry_on_own_stack:
+    pushq $0
+    pushq %rdi
+    SAVE_REST
+    movq %rsp, %rdi
+    subq $8, %rsp
+    call x86_breakpoint_on_own_stack
+    addq $8, %rsp
+    jmp restore
+
 # Vector 3 has an entry of its own: a gap between the interrupted stack and the frame, and no detour.
 .balign 16
 .globl breakpoint_entry
@@ -94,6 +107,17 @@ switch_stacks:
     popq %r13
     popq %r12
     popq %rbx
+    popq %rbp
+    ret
+
+# call_on_stack(run: extern fn(), top: usize): calls it on the stack that ends there
+.globl call_on_stack
+call_on_stack:
+    pushq %rbp
+    movq %rsp, %rbp
+    movq %rsi, %rsp
+    call *%rdi
+    movq %rbp, %rsp
     popq %rbp
     ret
 

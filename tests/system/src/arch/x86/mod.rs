@@ -3,6 +3,8 @@
 mod apic;
 mod debug;
 mod idt;
+#[cfg(target_arch = "x86_64")]
+mod ist;
 mod segments;
 
 use super::{Interrupts, Ipi, Machine, Outcome, Paging, Regs};
@@ -276,11 +278,19 @@ impl Machine for X86 {
 
     fn init_cpu() {
         idt::load();
+        #[cfg(target_arch = "x86_64")]
+        ist::init();
         // The interrupt controllers that the APIC replaced would use the vectors of exceptions.
         for port in PIC_MASKS {
             // SAFETY: masks all their interrupts.
             unsafe { outb(port, 0xff) };
         }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn own_trap_stacks(is_on: bool) -> bool {
+        ist::set(is_on);
+        true
     }
 
     fn start_cpu(number: usize, stack_top: usize) {

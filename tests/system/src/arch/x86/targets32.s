@@ -17,6 +17,11 @@ target_load_insn:
     incl %eax
     ret
 .endm
+.macro TARGET_ENABLE
+    movl 4(%esp), %eax
+    sti
+    ret
+.endm
 .macro TARGET_CALL
     pushl 4(%esp)
 target_call_insn:

@@ -15,6 +15,11 @@ target_load_insn:
 1:  leaq 1(%rdi), %rax
     ret
 .endm
+.macro TARGET_ENABLE
+    movq %rdi, %rax
+    sti
+    ret
+.endm
 .macro TARGET_CALL
     nop
 target_call_insn:

@@ -1,5 +1,6 @@
 //! Every kind of probe, and watchpoints: they fire, and the kernel's own breakpoints stay its own.
 
+use super::super::skip;
 use super::{Counter, counting, label, place, register, start_of};
 use crate::arch::{Backend, Machine, Native, Regs};
 use crate::host::PROBES;
@@ -114,9 +115,9 @@ pub(super) fn watched_in_interrupts() {
     // Only interrupt handlers write to it.
     let flag = &cpu::online().next().expect("the boot CPU").reschedule;
     let watchpoint = Watchpoint::<Backend>::at(core::ptr::from_ref(flag).addr(), 1).write();
-    if Native::watchpoints().is_err() {
+    if let Err(reason) = Native::watchpoints() {
         assert_eq!(PROBES.watch(watchpoint).err().map(|error| error.errno()), Some(Errno::EOPNOTSUPP));
-        return;
+        return skip(reason.sentence);
     }
     let watch = PROBES.watch(watchpoint).unwrap_or_else(|error| panic!("{error}"));
     while watch.counters().hits < 5 {
@@ -128,7 +129,10 @@ pub(super) fn watched_in_interrupts() {
 pub(super) fn watched_in_handler() {
     static WATCHED: AtomicUsize = AtomicUsize::new(0);
     let watchpoint = Watchpoint::at((&raw const WATCHED).addr(), size_of::<usize>()).write();
-    let Ok(watch) = PROBES.watch(watchpoint) else { return };
+    if let Err(reason) = Native::watchpoints() {
+        return skip(reason.sentence);
+    }
+    let watch = PROBES.watch(watchpoint).unwrap_or_else(|error| panic!("{error}"));
     let probe = register(Kprobe::<Backend>::at("target_plain").pre(|_| WATCHED.store(1, SeqCst)));
     assert_eq!(targets::plain(1), 2);
     // aarch64 masks debug exceptions in its traps.

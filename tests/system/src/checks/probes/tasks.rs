@@ -2,7 +2,7 @@
 
 use super::{Counter, counting, label, place, register};
 use crate::arch::{Backend, Machine, Native};
-use crate::host::{self, PROBES};
+use crate::host::{self, Named, PROBES};
 use crate::memory::Mapped;
 use crate::{cmdline, cpu, targets, task};
 use alloc::sync::Arc;
@@ -13,7 +13,7 @@ use probe_core::{Kprobe, Kretprobe, Switch};
 /// Yields, so that its callers' calls are in flight through context switches; returns `a * 3`.
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn yielding_triple(a: usize, depth: usize) -> usize {
+pub(super) extern "C" fn yielding_triple(a: usize, depth: usize) -> usize {
     task::yield_now();
     if depth > 0 {
         return core::hint::black_box(yielding_triple(a, depth - 1));
@@ -96,7 +96,7 @@ pub(super) fn wrong_task() {
             .exit(move |_, ()| left.rise()),
     );
     let wrong = Counter::default();
-    host::LATE_TASKS.store(true, SeqCst);
+    host::name_tasks(Named::Before);
     let tasks: Vec<_> = (1..5)
         .map(|a| {
             let wrong = wrong.clone();
@@ -110,7 +110,7 @@ pub(super) fn wrong_task() {
         })
         .collect();
     tasks.iter().for_each(|task| task.join());
-    host::LATE_TASKS.store(false, SeqCst);
+    host::name_tasks(Named::Running);
     assert_eq!(wrong.get(), 0);
     // At worst a call is not followed, or counts as abandoned.
     let counters = probe.counters();
