@@ -46,7 +46,7 @@ impl<H: Host> Probes<H> {
             // text.
             self.set_aside(books, known);
         }
-        Ok((self.new_point(books, at, &decoded, &insn)?, Origin::New))
+        Ok((self.new_point(books, resolved, &decoded, &insn)?, Origin::New))
     }
 
     /// Whether an existing point still matches the text.
@@ -82,10 +82,11 @@ impl<H: Host> Probes<H> {
     fn new_point<'g>(
         &'static self,
         books: &mut OpenBooks<'g, H>,
-        at: CodeAddr,
+        resolved: &Resolved,
         decoded: &DecodedOf<H>,
         insn: &Insn,
     ) -> Result<Lent<'g, Point<H::Arch>>, RegisterError> {
+        let at = resolved.at;
         let slot = match decoded.method {
             Method::Simulate => CodeAddr::new(0),
             _ => self.prepare_slot(books, at, decoded, insn)?,
@@ -94,7 +95,8 @@ impl<H: Host> Probes<H> {
         for (to, from) in saved.iter_mut().zip(insn) {
             *to = *from;
         }
-        let point = Point::new(at, decoded.plan, decoded.method, decoded.len_bytes, saved, slot);
+        let mut point = Point::new(at, decoded.plan, decoded.method, decoded.len_bytes, saved, slot);
+        point.is_boundary = resolved.has_checked_boundary();
         let point = match leak(point) {
             Ok(point) => point,
             Err(error) => {

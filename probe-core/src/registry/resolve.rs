@@ -13,6 +13,9 @@ use crate::state::text::{self, Standing};
 use alloc::format;
 use alloc::vec::Vec;
 
+/// How far before a place a probe may stand that shows where instructions start, in bytes.
+const CLOSE: usize = 256;
+
 /// The bytes of an instruction, and zeros.
 pub(super) type Insn = [u8; 16];
 
@@ -49,6 +52,13 @@ pub(super) struct Resolved {
     pub(super) function: Option<Function>,
     /// Whether the boundary is to be checked.
     pub(super) is_checked: bool,
+}
+
+impl Resolved {
+    /// Whether [`Probes::decode`] checks that an instruction starts there.
+    pub(super) fn has_checked_boundary(&self) -> bool {
+        self.is_checked && self.function.is_some()
+    }
 }
 
 /// Text as it would read without our breakpoints and jumps.
@@ -110,6 +120,22 @@ impl<'a, H: Host> Pristine<'a, H> {
         }
     }
 
+    /// A boundary in the function at `start`, at or before `at`: the place of a probe close by, if there is
+    /// one, so that where many are, a registration walks no further than where few are; else the start.
+    fn boundary_before(&self, start: CodeAddr, at: CodeAddr) -> CodeAddr {
+        let far = at.as_usize().saturating_sub(start.as_usize()).min(CLOSE);
+        let is_boundary = |place: &CodeAddr| {
+            let point = self.probes.places.at(*place, self.hold);
+            point.is_some_and(|point| {
+                point.is_boundary
+                    && point.text.is_planted()
+                    && !text::is_overwritten(&self.probes.host, point)
+            })
+        };
+        let distances = (0..far).step_by(H::Arch::INSN_ALIGN);
+        distances.map(|back| at.wrapping_offset(-(back as isize))).find(is_boundary).unwrap_or(start)
+    }
+
     /// Lays the original bytes of a probe at `place` over `out`, which is the text from `start` on.
     fn restore(&self, place: CodeAddr, start: CodeAddr, out: &mut [u8]) {
         let Some(point) = self.probes.places.at(place, self.hold) else { return };
@@ -150,7 +176,8 @@ impl Boundaries {
         at: CodeAddr,
     ) -> Result<(), RegisterError> {
         if self.function != function.start || self.last > at {
-            *self = Self { function: function.start, last: function.start, ..Self::new() };
+            let last = text.boundary_before(function.start, at);
+            *self = Self { function: function.start, last, ..Self::new() };
         }
         while self.last < at {
             let last = self.last;

@@ -283,10 +283,15 @@ pub unsafe trait Host: Sync + Sized + 'static {
 
     // ---- symbols ------------------------------------------------------------------------------------------
 
-    /// Calls `found` with every symbol called `name`.
+    /// Calls `found` with every symbol called `name`. Asked once for each registration by name, also in a
+    /// batch; never for one by address. A table sorted by name, or a hash, keeps a registration's cost the
+    /// same however many symbols there are; a walk over all of them is all that many registrations cost.
     fn find_symbols(&self, name: &str, found: &mut dyn FnMut(&Symbol<'_>));
 
-    /// Calls `found` with the symbol that covers `at`, if there is one.
+    /// Calls `found` with the symbol that covers `at`, if there is one. Asked once for each registration by
+    /// address, and once more for a return probe or jprobe whose [`Host::arrival`] is unknown;
+    /// for each line of a listing; by [`lay`](crate::jumps::JumpControl::lay) for each point without a jump.
+    /// So it wants a table sorted by address.
     fn symbol_at(&self, at: CodeAddr, found: &mut dyn FnMut(&Symbol<'_>));
 
     /// Whether `at` may be probed. The core's and the backend's own text must answer no (put both crates'

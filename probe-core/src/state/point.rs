@@ -70,6 +70,8 @@ pub(crate) struct Point<A: Arch> {
     pub(crate) saved: [u8; 4],
     pub(crate) insn_len: u8,
     pub(crate) method: Method,
+    /// Whether an instruction starts here for sure: seen from the start of its function (REG_4).
+    pub(crate) is_boundary: bool,
     mode: AtomicU8,
     state: AtomicU8,
     /// Among the parked, or the gone.
@@ -114,6 +116,7 @@ impl<A: Arch> Point<A> {
             saved,
             insn_len,
             method,
+            is_boundary: false,
             mode: AtomicU8::new(mode as u8),
             state: AtomicU8::new(0),
             link: AtomicPtr::new(ptr::null_mut()),

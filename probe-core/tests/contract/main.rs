@@ -7,6 +7,7 @@
 mod all_or_nothing;
 mod alloc_count;
 mod arrival;
+mod boundaries;
 mod control;
 mod errors;
 mod first_port;

@@ -6,6 +6,7 @@
 //! by less).
 
 mod expected;
+mod registry;
 
 use crate::arch::{Backend, Machine, Native, Outcome};
 use crate::host::{Kernel, PROBES};
@@ -38,7 +39,7 @@ pub fn run() -> Outcome {
 
     let one = instructions(|| drop(register(k("target_plain"))));
     report.say("register_unregister", one);
-    registrations(&mut report);
+    registry::run(&mut report);
     for (name, many) in [("k_100", 100), ("k_10k", MANY)] {
         let mut probes = Vec::new();
         let batch: Vec<_> = sled(many).map(k).collect();
@@ -53,33 +54,6 @@ pub fn run() -> Outcome {
         }
     }
     report.outcome
-}
-
-/// What registering costs by the length of the function and of the batch: promises, not a table.
-fn registrations(report: &mut Report) {
-    let last_of = |name, insns: usize| {
-        let start = symbols::named(name).next().expect("it is a symbol").start;
-        let at = CodeAddr::new(start + (insns - 1) * Backend::INSN_ALIGN);
-        let mut probe = None;
-        let cost = instructions(|| probe = Some(register(k(at))));
-        drop(probe);
-        cost
-    };
-    let (short, long) = (last_of("target_hundred", 100), last_of("target_sled", MANY));
-    report.promise("register_at_100", short, 50_000);
-    report.promise("register_at_10k", long, short * (MANY as u64 / 100));
-    let batch = |many| {
-        let mut probes = Vec::new();
-        let batch: Vec<_> = sled(many).map(k).collect();
-        let cost =
-            instructions(|| probes = PROBES.register_all(batch).unwrap_or_else(|error| panic!("{error}")));
-        PROBES.unregister_all(probes).unwrap_or_else(|_| panic!("they are registered"));
-        cost
-    };
-    let (tenth, all) = (batch(MANY / 10), batch(MANY));
-    report.promise("batch_of_1k", tenth, 50_000 * (MANY as u64 / 10));
-    // A quarter for what grows in steps: tables.
-    report.promise("batch_of_10k", all, tenth * 10 + tenth * 10 / 4);
 }
 
 struct Report {

@@ -1,0 +1,111 @@
+//! What registering costs by the length of the function, by the size of the batch, and by how many probes
+//! there are: promises, not a table.
+
+use super::{MANY, Report, instructions, k, register, sled};
+use crate::arch::Backend;
+use crate::host::{Kernel, PROBES};
+use crate::{nofault, println, symbols};
+use alloc::vec::Vec;
+use probe_core::arch::Arch;
+use probe_core::{CodeAddr, Place, Probe};
+
+/// Probes on a whole kernel may take three seconds of guest time, at a thousand instructions a microsecond.
+const WHOLE_KERNEL: u64 = 3_000_000_000;
+
+/// Runs the measurements of this file.
+pub(super) fn run(report: &mut Report) {
+    let last_of = |name, insns: usize| {
+        let start = symbols::named(name).next().expect("it is a symbol").start;
+        let at = CodeAddr::new(start + (insns - 1) * Backend::INSN_ALIGN);
+        let mut probe = None;
+        let cost = instructions(|| probe = Some(register(k(at))));
+        drop(probe);
+        cost
+    };
+    let (short, long) = (last_of("target_hundred", 100), last_of("target_sled", MANY));
+    report.promise("register_at_100", short, 50_000);
+    report.promise("register_at_10k", long, short * (MANY as u64 / 100));
+    let batch = |many| {
+        let mut probes = Vec::new();
+        let batch: Vec<_> = sled(many).map(k).collect();
+        let cost =
+            instructions(|| probes = PROBES.register_all(batch).unwrap_or_else(|error| panic!("{error}")));
+        PROBES.unregister_all(probes).unwrap_or_else(|_| panic!("they are registered"));
+        cost
+    };
+    let (tenth, all) = (batch(MANY / 10), batch(MANY));
+    report.promise("batch_of_1k", tenth, 50_000 * (MANY as u64 / 10));
+    // A quarter for what grows in steps: tables.
+    report.promise("batch_of_10k", all, tenth * 10 + tenth * 10 / 4);
+    let places = instructions_of_kernel();
+    one_by_one(report, &places);
+    whole_kernel(report, &places);
+}
+
+/// Single registrations: the thousands cost what the first hundred do.
+fn one_by_one(report: &mut Report, places: &[CodeAddr]) {
+    let mut probes: Vec<Probe<Kernel>> = Vec::with_capacity(places.len());
+    // Places near and far, so that all parts are the same mixture of functions.
+    const STRIDE: usize = 7919;
+    let place = |index: usize| places[index * STRIDE % places.len()];
+    let part = |probes: &mut Vec<_>, until: usize| {
+        let start = probes.len();
+        let cost = instructions(|| (start..until).for_each(|index| probes.push(register(k(place(index))))));
+        cost / (until - start) as u64
+    };
+    let first = part(&mut probes, 200);
+    part(&mut probes, 800);
+    let thousand = part(&mut probes, 1000);
+    part(&mut probes, 4800);
+    let last = part(&mut probes, 5000);
+    report.promise("single_of_first_200", first, 400_000);
+    report.promise("single_before_1000", thousand, first + first / 4);
+    report.promise("single_before_5000", last, first + first / 4);
+    let start = probes.len() as u64;
+    let leaving = instructions(|| probes.drain(..).rev().for_each(drop));
+    report.promise("single_unregister_of_5000", leaving / start, 30_000);
+}
+
+/// Every instruction of the kernel that can be probed, in as few batches as its small memory lets.
+fn whole_kernel(report: &mut Report, places: &[CodeAddr]) {
+    const BATCH: usize = 4096;
+    let (mut coming, mut leaving) = (0, 0);
+    for places in places.chunks(BATCH) {
+        let batch: Vec<_> = places.iter().map(|at| k(*at)).collect();
+        let mut probes = Vec::new();
+        coming +=
+            instructions(|| probes = PROBES.register_all(batch).unwrap_or_else(|error| panic!("{error}")));
+        leaving +=
+            instructions(|| PROBES.unregister_all(probes).unwrap_or_else(|_| panic!("they are registered")));
+    }
+    println!("{} instructions of the kernel", places.len());
+    report.promise("whole_kernel", coming, WHOLE_KERNEL);
+    report.promise("whole_kernel_leaves", leaving, WHOLE_KERNEL);
+}
+
+/// The places in the kernel's functions where a probe can stand.
+fn instructions_of_kernel() -> Vec<CodeAddr> {
+    let mut places = Vec::new();
+    let mut last = 0;
+    for function in symbols::all().filter(|function| !function.is_blacklisted()) {
+        let end = function.start + function.len_bytes;
+        let mut at = function.start.max(last);
+        last = last.max(end);
+        while at < end {
+            let mut bytes = [0; 16];
+            let read = nofault::read(at, &mut bytes);
+            let place = CodeAddr::new(at);
+            let Some(len) = Backend::insn_len(place, &bytes[..read.min(end - at)]) else { break };
+            places.push(place);
+            at += len;
+        }
+    }
+    // Few at a time: what is freed serves pieces of the same size only.
+    let mut taken = Vec::with_capacity(places.len());
+    for places in places.chunks(1024) {
+        let asked: Vec<_> = places.iter().map(|at| (Place::addr(*at), false)).collect();
+        let answers = PROBES.check_all(&asked);
+        taken.extend(places.iter().zip(answers).filter(|(_, answer)| answer.is_ok()).map(|(at, _)| *at));
+    }
+    taken
+}
