@@ -27,6 +27,8 @@ end
 complete -c probe -n "__fish_probe_needs_command" -s h -l help -d 'Print help'
 complete -c probe -n "__fish_probe_needs_command" -s V -l version -d 'Print version'
 complete -c probe -n "__fish_probe_needs_command" -f -a "trace" -d 'Start a program with probes in it and print what they see'
+complete -c probe -n "__fish_probe_needs_command" -f -a "record" -d 'Start a program with probes in it and keep what they see in a file, to be looked at later'
+complete -c probe -n "__fish_probe_needs_command" -f -a "print" -d 'Print what is in a file of `probe record`, as `probe trace` would have'
 complete -c probe -n "__fish_probe_needs_command" -f -a "list" -d 'Show what can be probed in a program and the libraries it loads'
 complete -c probe -n "__fish_probe_needs_command" -f -a "explain" -d 'Say how a place would be probed, or why not, instruction by instruction'
 complete -c probe -n "__fish_probe_needs_command" -f -a "install-docs" -d 'Write the manual pages and shell completions of this command below a folder'
@@ -54,6 +56,28 @@ complete -c probe -n "__fish_probe_using_subcommand trace" -s f -l follow -d 'Fo
 complete -c probe -n "__fish_probe_using_subcommand trace" -l no-events -d 'Count and time only, without an event per hit'
 complete -c probe -n "__fish_probe_using_subcommand trace" -l no-jumps -d 'Plant breakpoints only, which trap, where a jump to the probe would do'
 complete -c probe -n "__fish_probe_using_subcommand trace" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c probe -n "__fish_probe_using_subcommand record" -s p -l probe -d 'A probe definition; may be given many times' -r
+complete -c probe -n "__fish_probe_using_subcommand record" -l if -d 'Only hits for which this holds, as for probe trace' -r
+complete -c probe -n "__fish_probe_using_subcommand record" -s o -l output -d 'The file; what was in it is replaced' -r -F
+complete -c probe -n "__fish_probe_using_subcommand record" -l pid -d 'Record the process of this number, which runs already, instead of starting a program' -r
+complete -c probe -n "__fish_probe_using_subcommand record" -l duration -d 'End the program with SIGTERM, or the record of --pid, after this time (such as 10, 1.5s, 200ms, 2m)' -r
+complete -c probe -n "__fish_probe_using_subcommand record" -l buffer -d 'Buffer per thread (such as 512K, 16M); see --on-full' -r
+complete -c probe -n "__fish_probe_using_subcommand record" -l on-full -l full -d 'What a thread does whose buffer is full: it waits, and nothing is lost, or drops the event and counts' -r -f -a "drop\t'Drops the event and counts it: tracing never stops a program, as in the kernel\'s tracers'
+wait\t'Waits until there is room'"
+complete -c probe -n "__fish_probe_using_subcommand record" -l runner -d 'Start the program, and what it executes, through this command: an emulator, as for probe trace' -r
+complete -c probe -n "__fish_probe_using_subcommand record" -s f -l follow -d 'Follow forked children, too, and the programs that they execute'
+complete -c probe -n "__fish_probe_using_subcommand record" -l no-jumps -d 'Plant breakpoints only, which trap, where a jump to the probe would do'
+complete -c probe -n "__fish_probe_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c probe -n "__fish_probe_using_subcommand print" -l since -d 'Only events from this time on, since the recording began (such as 1.5s, 200ms, 10us)' -r
+complete -c probe -n "__fish_probe_using_subcommand print" -l task -d 'Only events of this thread or process: its number, or a pattern for its name (such as \'cc1*\')' -r
+complete -c probe -n "__fish_probe_using_subcommand print" -l event -d 'Only events whose name matches this pattern (such as \'open*\')' -r
+complete -c probe -n "__fish_probe_using_subcommand print" -s o -l output -d 'Write there instead of to standard output' -r -F
+complete -c probe -n "__fish_probe_using_subcommand print" -l format -d 'How events and summary are written (json: one object per line)' -r -f -a "text\t'A line per event, a table at the end'
+json\t'A JSON object per line'"
+complete -c probe -n "__fish_probe_using_subcommand print" -l color -d 'When to use colours' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
+always\t'Always'
+never\t'Never'"
+complete -c probe -n "__fish_probe_using_subcommand print" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c probe -n "__fish_probe_using_subcommand list" -l color -d 'When to use colours' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"

@@ -9,6 +9,7 @@ mod agent;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod def;
+pub mod file;
 #[cfg(feature = "cli")]
 mod filter;
 pub mod wire;

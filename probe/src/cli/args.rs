@@ -20,6 +20,10 @@ pub(super) struct Cli {
 pub(super) enum Command {
     /// Start a program with probes in it and print what they see.
     Trace(Box<Trace>),
+    /// Start a program with probes in it and keep what they see in a file, to be looked at later.
+    Record(Box<Record>),
+    /// Print what is in a file of `probe record`, as `probe trace` would have.
+    Print(Print),
     /// Show what can be probed in a program and the libraries it loads.
     List(List),
     /// Say how a place would be probed, or why not, instruction by instruction.
@@ -93,6 +97,9 @@ pub(super) struct Trace {
     /// Probes and what belongs to them, as they were typed.
     #[arg(skip)]
     pub(super) clauses: Vec<Clause>,
+    /// Whether events are kept in a file: `probe record`.
+    #[arg(skip)]
+    pub(super) is_record: bool,
     /// Follow forked children, too, and the programs that they execute.
     ///
     /// A program that the traced process executes in its own place is always followed. With -f, definitions
@@ -150,6 +157,125 @@ pub(super) struct Trace {
         value_name = "PROGRAM"
     )]
     pub(super) program: Vec<OsString>,
+}
+
+/// The file of `probe record`, where none is named.
+pub(super) const DEFAULT_RECORD: &str = "probe.record";
+
+#[derive(Debug, Args)]
+#[command(after_help = format!("{GRAMMAR}\n\nExamples:\n{RECORD_EXAMPLES}\n\nConditions, attaching, exit status: man probe-trace"))]
+pub(super) struct Record {
+    /// A probe definition; may be given many times.
+    #[arg(short = 'p', long = "probe", value_name = "DEF", required = true, allow_hyphen_values = true)]
+    pub(super) probes: Vec<String>,
+    /// Only hits for which this holds, as for probe trace.
+    #[arg(long = "if", value_name = "EXPRESSION", allow_hyphen_values = true)]
+    pub(super) conditions: Vec<String>,
+    /// Probes and what belongs to them, as they were typed.
+    #[arg(skip)]
+    pub(super) clauses: Vec<Clause>,
+    /// Follow forked children, too, and the programs that they execute.
+    #[arg(short, long)]
+    pub(super) follow: bool,
+    /// The file; what was in it is replaced.
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_RECORD)]
+    pub(super) output: PathBuf,
+    /// Record the process of this number, which runs already, instead of starting a program.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with_all = ["program", "follow", "runner"])]
+    pub(super) pid: Option<i32>,
+    /// Plant breakpoints only, which trap, where a jump to the probe would do.
+    #[arg(long)]
+    pub(super) no_jumps: bool,
+    /// End the program with SIGTERM, or the record of --pid, after this time (such as 10, 1.5s, 200ms, 2m).
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) duration: Option<Duration>,
+    /// Buffer per thread (such as 512K, 16M); see --on-full.
+    #[arg(long, value_name = "SIZE", default_value = DEFAULT_BUFFER, value_parser = size)]
+    pub(super) buffer: usize,
+    /// What a thread does whose buffer is full: it waits, and nothing is lost, or drops the event and counts.
+    #[arg(long, visible_alias = "full", value_enum, default_value_t = OnFull::Wait, value_name = "WHAT")]
+    pub(super) on_full: OnFull,
+    /// Start the program, and what it executes, through this command: an emulator, as for probe trace.
+    #[arg(long, value_name = "COMMAND")]
+    pub(super) runner: Option<OsString>,
+    /// The program and its arguments.
+    #[arg(
+        required_unless_present = "pid",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    pub(super) program: Vec<OsString>,
+}
+
+impl Record {
+    /// The same as a trace whose events are kept.
+    pub(super) fn into_trace(self) -> Trace {
+        let Self { probes, conditions, clauses, follow, output, pid, no_jumps, duration, .. } = self;
+        let Self { buffer, on_full, runner, program, .. } = self;
+        Trace {
+            probes,
+            conditions,
+            clauses,
+            follow,
+            pid,
+            no_jumps,
+            duration,
+            buffer,
+            on_full,
+            runner,
+            program,
+            is_record: true,
+            output: Some(output),
+            format: Format::Text,
+            color: Color::Never,
+            histograms: Vec::new(),
+            by: Vec::new(),
+            count_by: Vec::new(),
+            sums: Vec::new(),
+            top: None,
+            every: None,
+            no_events: false,
+        }
+    }
+}
+
+/// What people begin with, for `--help` and the manual.
+pub(super) const RECORD_EXAMPLES: &str = "  probe record -p 'r libc:malloc size=$arg1:u64' -- ls -R /usr
+  probe print
+  probe record -f -o make.record -p 'r libc:open* path=$arg1:string' -- make -j2
+  probe print make.record --event 'open*' --task cc1 --since 1.5s";
+
+/// A record that is read, and which of its events count.
+#[derive(Debug, Args)]
+pub(super) struct Choice {
+    /// The file of probe record.
+    #[arg(default_value = DEFAULT_RECORD)]
+    pub(super) file: PathBuf,
+    /// Only events from this time on, since the recording began (such as 1.5s, 200ms, 10us).
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(super) since: Option<u64>,
+    /// Only events of this thread or process: its number, or a pattern for its name (such as 'cc1*').
+    #[arg(long, value_name = "TASK")]
+    pub(super) task: Option<String>,
+    /// Only events whose name matches this pattern (such as 'open*').
+    #[arg(long, value_name = "PATTERN")]
+    pub(super) event: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Print {
+    #[command(flatten)]
+    pub(super) choice: Choice,
+    /// Write there instead of to standard output.
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub(super) output: PathBuf,
+    /// How events and summary are written (json: one object per line).
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(super) format: Format,
+    /// When to use colours.
+    #[arg(long, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
+    pub(super) color: Color,
 }
 
 /// A probe, or an option that belongs to one.
@@ -236,8 +362,10 @@ pub(super) fn parse() -> Result<Cli, clap::Error> {
 fn parse_from(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
     let matches = Cli::command().try_get_matches_from(words)?;
     let mut cli = Cli::from_arg_matches(&matches)?;
-    if let (Command::Trace(trace), Some(matches)) = (&mut cli.command, matches.subcommand_matches("trace")) {
-        trace.clauses = clauses(matches);
+    match (&mut cli.command, matches.subcommand()) {
+        (Command::Trace(trace), Some((_, matches))) => trace.clauses = clauses(matches),
+        (Command::Record(record), Some((_, matches))) => record.clauses = clauses(matches),
+        _ => {}
     }
     Ok(cli)
 }
@@ -246,7 +374,9 @@ fn parse_from(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> R
 fn clauses(matches: &ArgMatches) -> Vec<Clause> {
     let mut all: Vec<(usize, Clause)> = Vec::new();
     let mut add = |name: &str, clause: fn(String) -> Clause| {
-        let values = matches.get_many::<String>(name).into_iter().flatten();
+        // Not every command has all of them.
+        let Ok(values) = matches.try_get_many::<String>(name) else { return };
+        let values = values.into_iter().flatten();
         let places = matches.indices_of(name).into_iter().flatten();
         all.extend(places.zip(values).map(|(at, value)| (at, clause(value.clone()))));
     };
@@ -275,6 +405,17 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok()
         .filter(|duration| !duration.is_zero())
         .ok_or_else(|| "a time is more than nothing and less than an age".to_owned())
+}
+
+/// A time in nanoseconds, which may be 0: `10us`, `5ns`, and what [`duration`] takes.
+fn moment(text: &str) -> Result<u64, String> {
+    let units = [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 6e10), ("h", 3.6e12)];
+    let found = units.iter().find_map(|(unit, ns)| Some((text.strip_suffix(unit)?, ns)));
+    let (digits, ns) = found.unwrap_or((text, &1e9));
+    let number: f64 =
+        digits.parse().map_err(|_| "a time is a number with ns, us, ms, s, m or h".to_owned())?;
+    let is_time = number.is_finite() && number >= 0.0 && number * ns < 1e19;
+    if is_time { Ok((number * ns) as u64) } else { Err("a time is not below nothing, nor an age".to_owned()) }
 }
 
 /// `4096`, `512K`, `16M`, `1G`.

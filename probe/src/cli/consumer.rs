@@ -7,7 +7,7 @@
 
 use super::answers::{self, Answer};
 use super::foreign::Foreign;
-use super::learned::{Learned, Planted, Running};
+use super::learned::{Fact, Learned, Planted, Running};
 use super::losses::Losses;
 use super::open::FileId;
 use super::pending::{self, Pending};
@@ -15,7 +15,7 @@ use super::query::Query;
 use super::summary::Summary;
 use super::symbols::Symbols;
 use super::value::Symbolize;
-use crate::def::{DefError, Definition};
+use crate::def::{Argument, DefError, Definition};
 use crate::wire::{Event, LONGEST_RECORD, Point, Reader, Record, Region, Site, Values, decode};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -37,6 +37,12 @@ const MANY_RINGS: usize = 64;
 
 /// Where events and the summary go.
 pub(super) trait Sink: Send {
+    /// A fact that events to come refer to, after those that were told before.
+    fn fact(&mut self, _fact: Fact<'_>) -> io::Result<()> {
+        Ok(())
+    }
+    /// How many events have been lost so far.
+    fn lost(&mut self, _events: u64) {}
     /// One event, in order of time.
     fn event(&mut self, event: &Shown<'_>) -> io::Result<()>;
     /// What has been counted since the last time.
@@ -59,10 +65,12 @@ pub(super) struct Shown<'a> {
     pub(super) comm: Foreign<&'a [u8]>,
     /// The event's name.
     pub(super) name: Foreign<&'a str>,
-    /// What asked for it.
-    pub(super) definition: &'a Definition,
+    /// What was to be fetched.
+    pub(super) args: &'a [Argument],
     /// Where it happened.
     pub(super) point: &'a Point,
+    /// The number of that place.
+    pub(super) place: u32,
     /// How long the call took, for a return.
     pub(super) duration_ns: Option<u64>,
     /// The fetched values.
@@ -85,6 +93,8 @@ pub(super) struct Consumer {
     /// Records that no agent writes, and events of points that nobody knows.
     garbled: u64,
     losses: Losses,
+    /// Events that found no room in a ring.
+    dropped: u64,
     sink_failed: Option<io::Error>,
     symbols: Symbols,
     passes: u32,
@@ -157,6 +167,7 @@ impl Consumer {
             first: 0,
             garbled: 0,
             losses: Losses::default(),
+            dropped: 0,
             sink_failed: None,
             symbols: Symbols::new(region_id),
             passes: 0,
@@ -171,6 +182,7 @@ impl Consumer {
             let pass = self.drain();
             self.release(self.horizon_ns);
             self.tell();
+            self.sink.lost(self.dropped.saturating_add(self.reader.lost()));
             if let Err(error) = self.sink.flush() {
                 self.sink_failed.get_or_insert(error);
             }
@@ -252,6 +264,7 @@ impl Consumer {
     /// Counts what the owner of a ring has lost since the last time.
     fn count_losses(&mut self, index: usize) {
         let events = self.reader.new_drops(index);
+        self.dropped = self.dropped.saturating_add(events);
         if events != 0
             && let Some(owner) = self.reader.owner(index)
         {
@@ -265,6 +278,7 @@ impl Consumer {
         const { assert!(LONGEST_RECORD <= pending::MOST_BYTES) };
         let comm = self.reader.comm(index);
         let (pending, learned, garbled) = (&mut self.pending, &mut self.learned, &mut self.garbled);
+        let (sink, sink_failed) = (&mut self.sink, &mut self.sink_failed);
         let mut last_ns = self.horizon_ns;
         let progress = self.reader.read(index, share, |bytes| match decode(bytes) {
             Some(Record::Event(event)) => {
@@ -272,7 +286,12 @@ impl Consumer {
                 last_ns = if is_possible { event.time_ns } else { now_ns };
                 pending.push(last_ns, comm, bytes);
             }
-            Some(Record::Meta(meta)) => learned.learn(meta),
+            Some(Record::Meta(meta)) => {
+                let told = learned.learn(meta).and_then(|fact| sink.fact(fact).err());
+                if sink_failed.is_none() {
+                    *sink_failed = told;
+                }
+            }
             None => *garbled = garbled.saturating_add(1),
         });
         (progress.bytes, progress.is_partial.then_some(last_ns))
@@ -359,8 +378,9 @@ fn show<'a>(
         tid: event.tid,
         comm: Foreign::new(comm),
         name: Foreign::new(&planted.name),
-        definition,
+        args: &definition.args,
         point: &planted.point,
+        place: planted.number,
         duration_ns: definition.is_return().then_some(event.duration_ns),
         values: event.values,
         symbols,

@@ -30,6 +30,11 @@ impl Failure {
     }
 }
 
+/// The command itself has failed.
+pub(super) fn failed(sentence: impl std::fmt::Display) -> Failure {
+    Failure::new(sentence).with(Status::Failed)
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.sentence)?;

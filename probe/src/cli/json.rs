@@ -47,7 +47,7 @@ impl<W: Write + Send> Sink for Lines<W> {
             "symbol": event.point.symbol,
             "offset": event.point.offset,
             "addr": format!("{:#x}", event.point.addr),
-            "args": value::json(&event.definition.args, event.values, event.symbols),
+            "args": value::json(event.args, event.values, event.symbols),
         });
         if let Some(duration_ns) = event.duration_ns {
             object["duration_ns"] = duration_ns.into();
@@ -102,7 +102,7 @@ fn loss(loss: &Loss) -> Json {
 /// The strings of an event that are not UTF-8, in hexadecimal, at the same paths.
 fn bytes(event: &Shown<'_>) -> Option<Json> {
     let comm = Some(value::not_utf8(event.comm.raw())).filter(|comm| !comm.is_null());
-    let args = value::bytes(&event.definition.args, event.values);
+    let args = value::bytes(event.args, event.values);
     let all = [("comm", comm), ("args", args)];
     let all: serde_json::Map<String, Json> =
         all.into_iter().filter_map(|(name, bytes)| Some((name.to_owned(), bytes?))).collect();

@@ -17,8 +17,18 @@ const MOST_BYTES: usize = if cfg!(target_pointer_width = "64") { 512 << 20 } els
 /// The most objects that are kept of one program, as each name of an address is looked for in all of them.
 const MOST_OBJECTS: usize = 1 << 12;
 
+/// What events refer to.
+pub(super) enum Fact<'a> {
+    /// What an agent has said of its program: that it has started, or what is loaded in it.
+    Program(Meta),
+    /// A place.
+    Place(Image, &'a Planted),
+}
+
 /// A planted point and its name.
 pub(super) struct Planted {
+    /// Its number among all that are planted, from 0.
+    pub(super) number: u32,
     pub(super) point: Point,
     pub(super) name: String,
     pub(super) definition: usize,
@@ -55,6 +65,8 @@ pub(super) struct Learned {
     refused: Refused,
     /// The counters and durations that a point has: no two have the same.
     taken: HashSet<u32>,
+    /// How many places have been planted.
+    planted: u32,
     room: usize,
 }
 
@@ -69,6 +81,7 @@ impl Learned {
             images: HashMap::new(),
             refused: BTreeMap::new(),
             taken: HashSet::new(),
+            planted: 0,
             room: MOST_BYTES,
         }
     }
@@ -84,11 +97,18 @@ impl Learned {
         self.images.get(&image).into_iter().flat_map(|image| &image.objects)
     }
 
-    /// Keeps what an agent has said.
-    pub(super) fn learn(&mut self, meta: Meta) {
+    /// Keeps what an agent has said; returns what events may refer to.
+    pub(super) fn learn(&mut self, meta: Meta) -> Option<Fact<'_>> {
+        let place = if let Meta::Point(image, point) = &meta { Some((*image, point.point)) } else { None };
+        let program = matches!(meta, Meta::Started { .. } | Meta::Object { .. }).then(|| meta.clone());
         if self.keep(meta).is_none() {
             self.ignored = self.ignored.saturating_add(1);
+            return None;
         }
+        if let Some((image, point)) = place {
+            return Some(Fact::Place(image, self.point(image, point)?.1));
+        }
+        program.map(Fact::Program)
     }
 
     /// `None` for what cannot be, or is too much.
@@ -153,7 +173,9 @@ impl Learned {
             return None;
         }
         let name = event_name(of, &point);
-        image.points.insert(point.point, Planted { point, name, definition });
+        let number = self.planted;
+        self.planted = number.checked_add(1)?;
+        image.points.insert(point.point, Planted { number, point, name, definition });
         Some(())
     }
 

@@ -23,12 +23,16 @@ mod machine;
 #[cfg(all(test, target_pointer_width = "64"))]
 mod manual;
 mod open;
+mod output;
 #[cfg(all(test, target_pointer_width = "64"))]
 mod pages;
 mod pending;
 mod pid;
+mod print;
 mod program;
 mod query;
+mod record;
+mod saved;
 mod status;
 mod style;
 mod summary;
@@ -76,6 +80,14 @@ pub fn main() -> ExitCode {
             Some(pid) => pid::run(&trace, pid),
             None => trace::run(&trace),
         },
+        args::Command::Record(record) => {
+            let trace = record.into_trace();
+            match trace.pid {
+                Some(pid) => pid::run(&trace, pid),
+                None => trace::run(&trace),
+            }
+        }
+        args::Command::Print(print) => print::run(&print),
         args::Command::List(list) => told(list::run(&list)),
         args::Command::Explain(explain) => told(explain::run(&explain)),
         args::Command::InstallDocs(install) => {

@@ -1,6 +1,6 @@
 //! The contents of the manual pages beyond the options: grammar, output, exit status, environment.
 
-use super::args::{EXAMPLES, GRAMMAR};
+use super::args::{EXAMPLES, GRAMMAR, RECORD_EXAMPLES};
 use super::status::Status;
 
 /// A piece of a section.
@@ -39,6 +39,23 @@ pub(super) fn sections(name: &str) -> Vec<Section> {
             environment(),
             ("NOTES", notes()),
             ("EXAMPLES", vec![Lines(EXAMPLES)]),
+            see_also(),
+        ],
+        "probe-record" => vec![
+            ("PROBE DEFINITIONS", definitions()),
+            ("CONDITIONS", conditions()),
+            ("THE RECORD", the_record()),
+            ("ATTACHING", attaching()),
+            exit_status(),
+            environment(),
+            ("NOTES", notes()),
+            ("EXAMPLES", vec![Lines(RECORD_EXAMPLES)]),
+            see_also(),
+        ],
+        "probe-print" => vec![
+            ("OUTPUT", vec![Text("Events and summary are those of probe-trace(1), in text and in JSON.")]),
+            ("THE RECORD", the_record()),
+            exit_status(),
             see_also(),
         ],
         "probe-explain" => vec![("VERDICTS", verdicts()), exit_status(), see_also()],
@@ -224,6 +241,18 @@ fn json() -> Vec<Piece> {
     all
 }
 
+fn the_record() -> Vec<Piece> {
+    vec![
+        Text(
+            "A record has the events of all threads and processes in order of time, the names that they need, and at its end the summary. It says the same on every machine, whatever its byte order and whether or not the program is there. It is written ten times a second and at the end; what has been written can be read, also where the command or the machine was stopped, and a file that was cut can be read up to there: one sentence on standard error says so. A file that was changed is refused from there on, by its checksums, with status 125. A record from elsewhere can do no harm.",
+        ),
+        Text(
+            "lost_events of the summary is the one number that says whether all events are there. With --on-full wait it is 0, unless there are more threads than buffers. A record without an end knows how many had been lost when it was last written to.",
+        ),
+        Text("docs/record-format.md describes the file byte by byte."),
+    ]
+}
+
 fn ending() -> Vec<Piece> {
     vec![
         Text(
@@ -324,7 +353,7 @@ fn see_also() -> Section {
     (
         "SEE ALSO",
         vec![Text(
-            "probe(1), probe-trace(1), probe-list(1), probe-explain(1), probe-install-docs(1), strace(1), ltrace(1)",
+            "probe(1), probe-trace(1), probe-record(1), probe-print(1), probe-list(1), probe-explain(1), probe-install-docs(1), strace(1), ltrace(1)",
         )],
     )
 }

@@ -1,8 +1,8 @@
 //! `probe trace --pid`: a program that runs already.
 
 use super::args::Trace;
-use super::failure::Failure;
-use super::trace::{Outcome, failed};
+use super::failure::{Failure, failed};
+use super::trace::Outcome;
 
 /// Traces process `pid` until it ends, the time is over, or a signal comes.
 ///

@@ -65,7 +65,7 @@ impl<W: Write + Send> Sink for Text<W> {
             self.style.paint(Role::Name, format!("{:<width$}", event.name.shown(), width = self.name_width)),
         );
         let before = self.line.len();
-        value::text(&mut self.line, &event.definition.args, event.values, event.symbols);
+        value::text(&mut self.line, event.args, event.values, event.symbols);
         if self.line.len() == before {
             self.line.truncate(self.line.trim_end().len());
         }

@@ -1,27 +1,22 @@
 //! `probe trace`.
 
-use super::args::{Format, OnFull, Trace};
+use super::args::{OnFull, Trace};
 use super::consumer::{Consumer, Sink, Verdict};
-use super::failure::Failure;
+use super::failure::{Failure, failed};
 use super::foreign;
 use super::open::FileId;
+use super::output::{self, Looks, label};
 use super::program::Way;
 use super::query::{self, Query};
 use super::status::Status;
-use super::style::Style;
-use super::{json, launch, program, text};
+use super::{launch, program, record};
 use crate::AGENT;
 use crate::wire::{Flags, Layout, MapRoom, Plan, Region};
-use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// How many keys of a table are shown, if it is not said.
-const TOP: usize = 20;
 
 /// How the command ends: as the program did.
 pub(super) enum Outcome {
@@ -134,50 +129,13 @@ pub(super) fn region(args: &Trace, plans: &[Plan], maps: &MapRoom) -> Result<(Re
     Region::create(layout, &config, flags).map_err(failed)
 }
 
-/// The command itself has failed.
-pub(super) fn failed(sentence: impl std::fmt::Display) -> Failure {
-    Failure::new(sentence).with(Status::Failed)
-}
-
 /// Where events go.
 pub(super) fn sink(args: &Trace, queries: &[Query]) -> Result<Box<dyn Sink>, Failure> {
-    let to: Box<dyn io::Write + Send> = match &args.output {
-        None => Box::new(BufWriter::with_capacity(1 << 16, io::stderr())),
-        Some(path) if is_stdout(path) => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
-        Some(path) => {
-            let file = File::create(path).map_err(|error| {
-                Failure::new(format!("`{}` cannot be written: {error}", foreign::path(path)))
-            })?;
-            Box::new(BufWriter::with_capacity(1 << 16, file))
-        }
-    };
-    if args.format == Format::Json {
-        return Ok(Box::new(json::Lines::new(to, args.top)));
+    if args.is_record {
+        return record::sink(args, queries);
     }
-    let style = match &args.output {
-        None => Style::new(args.color, &io::stderr()),
-        Some(path) if is_stdout(path) => Style::new(args.color, &io::stdout()),
-        Some(_) if args.color == super::args::Color::Always => Style::new(args.color, &io::stderr()),
-        Some(_) => Style::plain(),
-    };
-    Ok(Box::new(text::Text::new(to, style, widest_name(queries), args.top.unwrap_or(TOP))))
-}
-
-/// Whether `-o` means standard output; a file of that name is `./-`.
-fn is_stdout(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
-/// The longest event name that is known beforehand.
-fn widest_name(queries: &[Query]) -> usize {
-    let widths = queries.iter().map(|Query { definition, .. }| match (&definition.name, &definition.place) {
-        (Some(name), _) => name.chars().count(),
-        (None, crate::def::Place::Symbol { name, .. }) => {
-            name.chars().count() + 7 * usize::from(definition.is_return())
-        }
-        (None, _) => 20,
-    });
-    widths.max().unwrap_or(0)
+    let looks = Looks { format: args.format, color: args.color, top: args.top };
+    output::written(args.output.as_deref(), looks, output::widest_name(queries.iter().map(label)))
 }
 
 /// Prints the summary, or says why there is none.

@@ -83,6 +83,17 @@ type Element<'a> = (&'a [u8], bool);
 fn elements<'a>(arg: &Argument, values: &mut Values<'a>) -> Vec<Option<Element<'a>>> {
     let mut next = || values.next().and_then(|Value { bytes, truncated }| Some((bytes?, truncated)));
     let count = arg.ty.count.unwrap_or(1);
+    if matches!(arg.ty.scalar, Scalar::Symbol | Scalar::SymbolText) {
+        // Addresses have the width of the machine that they come from.
+        let Some((bytes, _)) = next() else { return vec![None] };
+        let width = bytes.len() / count;
+        return match width {
+            1..=8 if bytes.len() == width * count => {
+                bytes.chunks_exact(width).map(|element| Some((element, false))).collect()
+            }
+            _ => vec![None],
+        };
+    }
     match arg.ty.scalar.bytes() {
         0 => (0..count).map(|_| next()).collect(),
         width => match next() {

@@ -8,6 +8,7 @@ pub mod backend;
 pub mod bpf;
 pub mod capi;
 pub mod definition;
+pub mod record;
 pub mod region;
 pub mod registry;
 pub mod symbols;
@@ -22,6 +23,7 @@ pub fn targets() -> impl Iterator<Item = Target> {
     backends.chain([
         ("bpf", bpf::run as fn(&[u8])),
         ("definition", definition::parse),
+        ("record", record::read),
         ("symbols", symbols::read),
         ("region", region::hostile),
         ("registry", registry::operations),
