@@ -256,6 +256,12 @@ int main(void)
 	printf("%s", list);
 	CHECK(strstr(list, "  k  getppid+0x") && strstr(list, "  r  ") && strstr(list, "  j  "));
 	CHECK(kprobes_list(list, 8, 1) > 8 && strlen(list) == 7);
+	CHECK(probe_self_test(why, sizeof(why)) == 0 && !*why);
+	CHECK(probe_self_test_at("labs", NULL, why, sizeof(why)) == -EINVAL);
+	/* By jumps, where there can be some. */
+	CHECK(probe_optimise() >= 0 && getppid() == parent && before == 3);
+	CHECK(probe_unoptimise() == 0 && probe_optimise_new(1) == 0 && probe_optimise_new(0) == 0);
+	before = after = 2;
 	CHECK(kprobes_explain((unsigned long)kp.addr, why, sizeof(why)) > 0);
 	printf("%s\n", why);
 

@@ -11,8 +11,12 @@
 #ifndef PROBE_H
 #define PROBE_H
 
-#include <stddef.h>
-#include <stdint.h>
+/*
+ * No header is needed: these are size_t, uint32_t and uint64_t, as GCC and Clang know them.
+ */
+typedef __SIZE_TYPE__ probe_size;
+typedef __UINT32_TYPE__ probe_u32;
+typedef __UINT64_TYPE__ probe_u64;
 
 /*
  * The saved registers, laid out as Linux's own. Define PROBE_NO_PT_REGS if you have that structure already.
@@ -20,29 +24,101 @@
 #ifndef PROBE_NO_PT_REGS
 #if defined(__x86_64__)
 struct pt_regs {
-        uint64_t r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
-        uint64_t orig_ax, ip, cs, flags, sp, ss;
+        probe_u64 r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
+        probe_u64 orig_ax, ip, cs, flags, sp, ss;
 };
 #elif defined(__i386__)
 struct pt_regs {
-        uint32_t bx, cx, dx, si, di, bp, ax, ds, es, fs, gs, orig_ax, ip, cs, flags, sp, ss;
+        probe_u32 bx, cx, dx, si, di, bp, ax, ds, es, fs, gs, orig_ax, ip, cs, flags, sp, ss;
 };
 #elif defined(__aarch64__)
 struct pt_regs {
-        uint64_t regs[31], sp, pc, pstate;
+        probe_u64 regs[31], sp, pc, pstate;
 };
 #elif defined(__powerpc64__)
 struct pt_regs {
-        uint64_t gpr[32], nip, msr, orig_gpr3, ctr, link, xer, ccr, softe, trap, dar, dsisr, result;
+        probe_u64 gpr[32], nip, msr, orig_gpr3, ctr, link, xer, ccr, softe, trap, dar, dsisr, result;
 };
 #elif defined(__riscv) && __riscv_xlen == 64
 struct pt_regs {
-        uint64_t epc, ra, sp, gp, tp, t0, t1, t2, s0, s1, a0, a1, a2, a3, a4, a5, a6, a7;
-        uint64_t s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, t3, t4, t5, t6, status;
+        probe_u64 epc, ra, sp, gp, tp, t0, t1, t2, s0, s1, a0, a1, a2, a3, a4, a5, a6, a7;
+        probe_u64 s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, t3, t4, t5, t6, status;
 };
 #else
 #error "there is no backend for this architecture"
 #endif
+#endif
+
+/*
+ * Define PROBE_PREFIX if your program or kernel has such names already: all of them begin with it then. Rename
+ * the library's symbols alike (capi/README.md).
+ */
+#ifdef PROBE_PREFIX
+#define PROBE_GLUE(a, b) a##b
+#define PROBE_PREFIXED(a, b) PROBE_GLUE(a, b)
+#define disable_kprobe PROBE_PREFIXED(PROBE_PREFIX, disable_kprobe)
+#define enable_kprobe PROBE_PREFIXED(PROBE_PREFIX, enable_kprobe)
+#define instruction_pointer PROBE_PREFIXED(PROBE_PREFIX, instruction_pointer)
+#define instruction_pointer_set PROBE_PREFIXED(PROBE_PREFIX, instruction_pointer_set)
+#define jprobe PROBE_PREFIXED(PROBE_PREFIX, jprobe)
+#define jprobe_return PROBE_PREFIXED(PROBE_PREFIX, jprobe_return)
+#define kernel_stack_pointer PROBE_PREFIXED(PROBE_PREFIX, kernel_stack_pointer)
+#define kprobe PROBE_PREFIXED(PROBE_PREFIX, kprobe)
+#define kprobe_counters PROBE_PREFIXED(PROBE_PREFIX, kprobe_counters)
+#define kprobe_fault_handler_t PROBE_PREFIXED(PROBE_PREFIX, kprobe_fault_handler_t)
+#define kprobe_post_handler_t PROBE_PREFIXED(PROBE_PREFIX, kprobe_post_handler_t)
+#define kprobe_pre_handler_t PROBE_PREFIXED(PROBE_PREFIX, kprobe_pre_handler_t)
+#define kprobes_blacklist PROBE_PREFIXED(PROBE_PREFIX, kprobes_blacklist)
+#define kprobes_enabled PROBE_PREFIXED(PROBE_PREFIX, kprobes_enabled)
+#define kprobes_explain PROBE_PREFIXED(PROBE_PREFIX, kprobes_explain)
+#define kprobes_list PROBE_PREFIXED(PROBE_PREFIX, kprobes_list)
+#define kprobes_write_enabled PROBE_PREFIXED(PROBE_PREFIX, kprobes_write_enabled)
+#define kretprobe PROBE_PREFIXED(PROBE_PREFIX, kretprobe)
+#define kretprobe_handler_t PROBE_PREFIXED(PROBE_PREFIX, kretprobe_handler_t)
+#define kretprobe_instance PROBE_PREFIXED(PROBE_PREFIX, kretprobe_instance)
+#define kretprobe_real_return_address PROBE_PREFIXED(PROBE_PREFIX, kretprobe_real_return_address)
+#define probe_breakpoint PROBE_PREFIXED(PROBE_PREFIX, probe_breakpoint)
+#define probe_context_init PROBE_PREFIXED(PROBE_PREFIX, probe_context_init)
+#define probe_context_size PROBE_PREFIXED(PROBE_PREFIX, probe_context_size)
+#define probe_counters PROBE_PREFIXED(PROBE_PREFIX, probe_counters)
+#define probe_fault PROBE_PREFIXED(PROBE_PREFIX, probe_fault)
+#define probe_found_t PROBE_PREFIXED(PROBE_PREFIX, probe_found_t)
+#define probe_host PROBE_PREFIXED(PROBE_PREFIX, probe_host)
+#define probe_kernel_start PROBE_PREFIXED(PROBE_PREFIX, probe_kernel_start)
+#define probe_objects_changed PROBE_PREFIXED(PROBE_PREFIX, probe_objects_changed)
+#define probe_optimise PROBE_PREFIXED(PROBE_PREFIX, probe_optimise)
+#define probe_optimise_new PROBE_PREFIXED(PROBE_PREFIX, probe_optimise_new)
+#define probe_range_t PROBE_PREFIXED(PROBE_PREFIX, probe_range_t)
+#define probe_remains PROBE_PREFIXED(PROBE_PREFIX, probe_remains)
+#define probe_self_test PROBE_PREFIXED(PROBE_PREFIX, probe_self_test)
+#define probe_self_test_at PROBE_PREFIXED(PROBE_PREFIX, probe_self_test_at)
+#define probe_start PROBE_PREFIXED(PROBE_PREFIX, probe_start)
+#define probe_start_again PROBE_PREFIXED(PROBE_PREFIX, probe_start_again)
+#define probe_stop PROBE_PREFIXED(PROBE_PREFIX, probe_stop)
+#define probe_symbol PROBE_PREFIXED(PROBE_PREFIX, probe_symbol)
+#define probe_task_exit PROBE_PREFIXED(PROBE_PREFIX, probe_task_exit)
+#define probe_task_exiting PROBE_PREFIXED(PROBE_PREFIX, probe_task_exiting)
+#define probe_task_init PROBE_PREFIXED(PROBE_PREFIX, probe_task_init)
+#define probe_task_size PROBE_PREFIXED(PROBE_PREFIX, probe_task_size)
+#define probe_task_stack PROBE_PREFIXED(PROBE_PREFIX, probe_task_stack)
+#define probe_text_going PROBE_PREFIXED(PROBE_PREFIX, probe_text_going)
+#define probe_unoptimise PROBE_PREFIXED(PROBE_PREFIX, probe_unoptimise)
+#define probe_waiting_t PROBE_PREFIXED(PROBE_PREFIX, probe_waiting_t)
+#define register_jprobe PROBE_PREFIXED(PROBE_PREFIX, register_jprobe)
+#define register_jprobes PROBE_PREFIXED(PROBE_PREFIX, register_jprobes)
+#define register_kprobe PROBE_PREFIXED(PROBE_PREFIX, register_kprobe)
+#define register_kprobes PROBE_PREFIXED(PROBE_PREFIX, register_kprobes)
+#define register_kretprobe PROBE_PREFIXED(PROBE_PREFIX, register_kretprobe)
+#define register_kretprobes PROBE_PREFIXED(PROBE_PREFIX, register_kretprobes)
+#define regs_get_kernel_argument PROBE_PREFIXED(PROBE_PREFIX, regs_get_kernel_argument)
+#define regs_return_value PROBE_PREFIXED(PROBE_PREFIX, regs_return_value)
+#define regs_set_return_value PROBE_PREFIXED(PROBE_PREFIX, regs_set_return_value)
+#define unregister_jprobe PROBE_PREFIXED(PROBE_PREFIX, unregister_jprobe)
+#define unregister_jprobes PROBE_PREFIXED(PROBE_PREFIX, unregister_jprobes)
+#define unregister_kprobe PROBE_PREFIXED(PROBE_PREFIX, unregister_kprobe)
+#define unregister_kprobes PROBE_PREFIXED(PROBE_PREFIX, unregister_kprobes)
+#define unregister_kretprobe PROBE_PREFIXED(PROBE_PREFIX, unregister_kretprobe)
+#define unregister_kretprobes PROBE_PREFIXED(PROBE_PREFIX, unregister_kretprobes)
 #endif
 
 struct kprobe;
@@ -132,6 +208,17 @@ struct kretprobe_instance;
 #define PROBE_ARRIVAL_TRAP 4
 
 /**
+ * As much as a CPU's context takes on any architecture: for contexts in static memory, aligned to 64.
+ */
+#define PROBE_CONTEXT_SIZE 4096
+
+/**
+ * As much as a task takes on any architecture: for a field of the kernel's own task structure, aligned
+ * to 16.
+ */
+#define PROBE_TASK_SIZE 64
+
+/**
  * Called before the instruction, with the registers as they were before it. Non-zero: the handler has
  * changed the control flow, and the instruction is not run (HIT_2).
  */
@@ -181,7 +268,7 @@ struct kprobe {
         /**
          * `KPROBE_FLAG_DISABLED`, `KPROBE_FLAG_UNCHECKED`.
          */
-        uint32_t flags;
+        probe_u32 flags;
         /**
          * Hits whose handlers were skipped. Brought up to date by `kprobe_counters` and when the probe is
          * unregistered.
@@ -248,7 +335,7 @@ struct kretprobe {
         /**
          * How many bytes of private data each followed call gets, up to 4096. They are zero at entry.
          */
-        size_t data_size;
+        probe_size data_size;
 };
 
 /**
@@ -272,31 +359,31 @@ struct probe_counters {
         /**
          * Hits at which its handlers were called; of a return probe, the calls that are or were followed.
          */
-        uint64_t hits;
+        probe_u64 hits;
         /**
          * Hits and returns whose handlers were skipped because they happened inside another hit.
          */
-        uint64_t missed_nested;
+        probe_u64 missed_nested;
         /**
          * Calls that were not followed because no instance was free.
          */
-        uint64_t missed_pool;
+        probe_u64 missed_pool;
         /**
          * Calls that the entry handler left alone.
          */
-        uint64_t vetoed;
+        probe_u64 vetoed;
         /**
          * Followed calls that never returned.
          */
-        uint64_t abandoned;
+        probe_u64 abandoned;
         /**
          * Faults of the instruction and of this probe's handlers.
          */
-        uint64_t faults;
+        probe_u64 faults;
         /**
          * The most calls that were followed at the same time.
          */
-        uint32_t pool_high_water;
+        probe_u32 pool_high_water;
 };
 
 /**
@@ -352,7 +439,7 @@ struct probe_symbol {
         /**
          * The distance in bytes from the global to the local entry (ppc64 ELFv2, `st_other`); 0 elsewhere.
          */
-        uint8_t local_entry;
+        unsigned char local_entry;
 };
 
 /**
@@ -378,7 +465,10 @@ typedef void (*probe_waiting_t)(void *cookie,
                                 unsigned long saved_high);
 
 /**
- * The functions that a kernel provides. Those marked *hit path* are called in traps: no lock, no allocation.
+ * The functions that a kernel provides. Those marked *hit path* are called in traps, interrupts off, on all
+ * CPUs at the same time, and in each other's callers: no lock, no allocation, nothing that waits. All others
+ * are called by who calls this library, in the interrupt state that the caller has, and by several CPUs at
+ * a time if several call; text at one address is written by one CPU at a time. None is called in a handler.
  * Those marked *may be null* have a default. The documentation of `probe_core::host::Host` says what goes
  * wrong where one breaks its promise.
  */
@@ -386,21 +476,21 @@ struct probe_host {
         /**
          * *Hit path.* Copies live text, and answers how many bytes were readable.
          */
-        size_t (*read_text)(unsigned long at, void *out, size_t len);
+        probe_size (*read_text)(unsigned long at, void *out, probe_size len);
         /**
          * Stores text through an alias that is never executable, and makes it visible to instruction fetch. One
          * to four aligned bytes at once. 0, or a negative errno and nothing was written.
          */
-        int (*write_text)(unsigned long at, const void *bytes, size_t len);
+        int (*write_text)(unsigned long at, const void *bytes, probe_size len);
         /**
          * *Hit path.* Reads the interrupted context's memory without faulting, and answers how many bytes were
          * readable.
          */
-        size_t (*read_memory)(unsigned long at, void *out, size_t len);
+        probe_size (*read_memory)(unsigned long at, void *out, probe_size len);
         /**
          * *Hit path.* Writes it without faulting, and answers how many bytes were writable.
          */
-        size_t (*write_memory)(unsigned long at, const void *bytes, size_t len);
+        probe_size (*write_memory)(unsigned long at, const void *bytes, probe_size len);
         /**
          * Returns after every CPU has executed a context-synchronising event (an IPI to all).
          */
@@ -409,11 +499,11 @@ struct probe_host {
          * Executable, not writable memory, `len` a power of two and aligned to itself, within `reach` bytes of
          * `near` if that is not 0. Answers 0 if there is none.
          */
-        unsigned long (*alloc_exec)(size_t len, unsigned long near, size_t reach);
+        unsigned long (*alloc_exec)(probe_size len, unsigned long near, probe_size reach);
         /**
          * Gives it back.
          */
-        void (*free_exec)(unsigned long at, size_t len);
+        void (*free_exec)(unsigned long at, probe_size len);
         /**
          * *Hit path.* This CPU's context: `probe_context_size` bytes, made by `probe_context_init`, there for
          * ever.
@@ -422,7 +512,7 @@ struct probe_host {
         /**
          * The context of CPU number `cpu`, from 0; null behind the last.
          */
-        void *(*context_of)(size_t cpu);
+        void *(*context_of)(probe_size cpu);
         /**
          * *Hit path.* The running task's `probe_task_size` bytes, made by `probe_task_init`; null if it has
          * none.
@@ -432,11 +522,11 @@ struct probe_host {
          * *Hit path, may be null.* Keeps interrupts away while a slot is stepped, in `regs`; answers what
          * `leave_slot` needs.
          */
-        uint64_t (*enter_slot)(struct pt_regs *regs);
+        probe_u64 (*enter_slot)(struct pt_regs *regs);
         /**
          * *Hit path, may be null.* Lets them come again.
          */
-        void (*leave_slot)(struct pt_regs *regs, uint64_t kept);
+        void (*leave_slot)(struct pt_regs *regs, probe_u64 kept);
         /**
          * *Hit path, may be null.* Disables preemption. Nests.
          */
@@ -475,13 +565,16 @@ struct probe_host {
          */
         void (*stop)(void);
         /**
-         * Memory for the registry; null if there is none.
+         * Memory for the registry; null if there is none. Asked while probes are registered or removed, never by
+         * a hit. The largest pieces: up to 4 words for each probed place, in one piece for all; an array for
+         * each batch, up to 1 KiB for each of its probes; the pool of a return probe. A kernel that has single
+         * pages only registers probes one by one.
          */
-        void *(*alloc)(size_t len, size_t align);
+        void *(*alloc)(probe_size len, probe_size align);
         /**
          * Gives it back.
          */
-        void (*free)(void *at, size_t len, size_t align);
+        void (*free)(void *at, probe_size len, probe_size align);
         /**
          * *May be null.* How control arrives at the function whose entry is `at`, one of `PROBE_ARRIVAL_…`:
          * return probes and jprobes stand only where calls arrive (REG_19).
@@ -681,7 +774,7 @@ unsigned long regs_get_kernel_argument(const struct pt_regs *regs, unsigned int 
  * What the caller owes:
  * `buf` points to `len` bytes, or is null.
  */
-long kprobes_list(char *buf, size_t len, int is_privileged);
+long kprobes_list(char *buf, probe_size len, int is_privileged);
 
 /**
  * One line per range that must not be probed, in the format of the kernel's file `kprobes/blacklist`
@@ -690,7 +783,7 @@ long kprobes_list(char *buf, size_t len, int is_privileged);
  * What the caller owes:
  * `buf` points to `len` bytes, or is null.
  */
-long kprobes_blacklist(char *buf, size_t len, int is_privileged);
+long kprobes_blacklist(char *buf, probe_size len, int is_privileged);
 
 /**
  * 1 if probes are on, 0 if they are all switched off, or a negative errno.
@@ -721,13 +814,32 @@ int kprobe_counters(struct kprobe *p, struct probe_counters *out);
  * What the caller owes:
  * `buf` points to `len` bytes, or is null.
  */
-long kprobes_explain(unsigned long addr, char *buf, size_t len);
+long kprobes_explain(unsigned long addr, char *buf, probe_size len);
 
 /**
  * The real return address of a call whose return address `at` a return probe has replaced; otherwise `at`
  * itself (RET_8). For stack walks.
  */
 unsigned long kretprobe_real_return_address(unsigned long at);
+
+/**
+ * Gives every probe that can have one a jump instead of its breakpoint, and answers how many places have one
+ * now, or a negative errno: `-EBUSY` in a handler; that of the first text that could not be written, whose
+ * probe keeps its breakpoint. `kprobes_explain` says where none can be, and why.
+ */
+long probe_optimise(void);
+
+/**
+ * Gives every probe its breakpoint back. Answers 0 or a negative errno, as `probe_optimise` does.
+ */
+int probe_unoptimise(void);
+
+/**
+ * Whether probes get their jumps when they are registered, enabled or switched on (`is_on` not 0), or only
+ * by `probe_optimise`, as at first. Probes that are registered stay as they are. Answers 0 or a negative
+ * errno.
+ */
+int probe_optimise_new(int is_on);
 
 /**
  * Stops all probes: no handler runs any more, all text is original, and registering is `-ESHUTDOWN`. Calls
@@ -747,6 +859,27 @@ int probe_stop(struct probe_remains *out);
 int probe_start_again(void);
 
 /**
+ * Tests the promises of the kernel or process that need no probe. Answers 0; `-EFAULT`, and `buf` gets a
+ * sentence that names the promise that is broken; or another negative errno.
+ *
+ * What the caller owes:
+ * `buf` points to `len` bytes, or is null.
+ */
+int probe_self_test(char *buf, probe_size len);
+
+/**
+ * Tests what a hit shows: plants probes on the function `symbol` (`name` or `module:name`), which nobody
+ * else probes, has `call` call it, also in a handler, and takes them away again. The trap has to arrive,
+ * leave the gap below the interrupted stack, nest, run the slot and come back through the stub. Answers as
+ * `probe_self_test` does.
+ *
+ * What the caller owes:
+ * `symbol` ends with NUL; `call` calls that function and nothing that must not be called in a handler; `buf`
+ * points to `len` bytes, or is null.
+ */
+int probe_self_test_at(const char *symbol, void (*call)(void), char *buf, probe_size len);
+
+/**
  * Makes the process ready to be probed: installs the signal handlers and finds out how text can be written.
  * The first registration does so by itself; call this earlier, before the program starts threads, if you
  * can. Answers 0 or a negative errno.
@@ -762,7 +895,7 @@ void probe_objects_changed(void);
 /**
  * Takes the kernel's functions and tests as many of their promises as can be tested. Call it once, when
  * everything that the table names is in place. Answers 0; `-EINVAL`: one is missing, or it was called
- * before; `-EFAULT`: a promise is not kept.
+ * before; `-EFAULT`: a promise is not kept, which `log` is told and `probe_self_test` tells again.
  *
  * What the caller owes:
  * `host` is valid, and from now on the functions do what the table says of each.
@@ -771,13 +904,14 @@ int probe_kernel_start(const struct probe_host *host);
 
 /**
  * The breakpoint trap's handler calls this first, with interrupts off. Answers `PROBE_NOT_OURS`,
- * `PROBE_HANDLED` or `PROBE_FAULT`.
+ * `PROBE_HANDLED` or `PROBE_FAULT`; at the last, `*fault_address` is the address that the program's
+ * instruction could not access.
  *
  * What the caller owes:
  * `regs` holds the interrupted context's registers, and the handler resumes with the registers that this
- * leaves there.
+ * leaves there; `fault_address` is valid or null.
  */
-int probe_breakpoint(struct pt_regs *regs);
+int probe_breakpoint(struct pt_regs *regs, unsigned long *fault_address);
 
 /**
  * Every fault's handler calls this first, with the architecture's trap number. Answers `PROBE_NOT_OURS`,
@@ -786,12 +920,12 @@ int probe_breakpoint(struct pt_regs *regs);
  * What the caller owes:
  * As of [`probe_breakpoint`].
  */
-int probe_fault(struct pt_regs *regs, uint32_t trap_number);
+int probe_fault(struct pt_regs *regs, probe_u32 trap_number);
 
 /**
  * How many bytes a CPU's context takes, aligned to 64.
  */
-size_t probe_context_size(void);
+probe_size probe_context_size(void);
 
 /**
  * Makes a CPU's context.
@@ -804,7 +938,7 @@ void probe_context_init(void *at);
 /**
  * How many bytes a task takes, aligned to 16.
  */
-size_t probe_task_size(void);
+probe_size probe_task_size(void);
 
 /**
  * Makes a task's state.
@@ -821,7 +955,7 @@ void probe_task_init(void *at);
  * What the caller owes:
  * `task` was made by [`probe_task_init`], and `probe_host.task` has not answered it yet.
  */
-void probe_task_stack(void *task, size_t low, size_t high);
+void probe_task_stack(void *task, probe_size low, probe_size high);
 
 /**
  * A task ends: the calls that it has in flight will not return (RET_7). Call it before the task's memory is
@@ -832,6 +966,16 @@ void probe_task_stack(void *task, size_t low, size_t high);
  * `task` was made by [`probe_task_init`], and the task does not run any more, but for this call.
  */
 int probe_task_exit(void *task);
+
+/**
+ * A task is about to end, in functions that still return, and has left most of its calls without returning:
+ * those below its stack pointer `sp`, and those that certainly will not return, count as abandoned. Answers
+ * 1 if no call is left, so that `probe_task_exit` is not needed.
+ *
+ * What the caller owes:
+ * `task` was made by [`probe_task_init`], and its stack is the one that runs, at `sp`.
+ */
+int probe_task_exiting(void *task, unsigned long sp);
 
 /**
  * Text is going away (a module): its probes become `[GONE]`, and nothing is written there again (CTL_5).

@@ -97,7 +97,10 @@ pub type probe_waiting_t = unsafe extern "C" fn(
     saved_high: c_ulong,
 );
 
-/// The functions that a kernel provides. Those marked *hit path* are called in traps: no lock, no allocation.
+/// The functions that a kernel provides. Those marked *hit path* are called in traps, interrupts off, on all
+/// CPUs at the same time, and in each other's callers: no lock, no allocation, nothing that waits. All others
+/// are called by who calls this library, in the interrupt state that the caller has, and by several CPUs at
+/// a time if several call; text at one address is written by one CPU at a time. None is called in a handler.
 /// Those marked *may be null* have a default. The documentation of `probe_core::host::Host` says what goes
 /// wrong where one breaks its promise.
 #[repr(C)]
@@ -153,7 +156,10 @@ pub struct probe_host {
     pub log: Option<unsafe extern "C" fn(text: *const c_char)>,
     /// Stops this CPU for good: a return that belongs to no call (RET_10), or a broken promise.
     pub stop: Option<unsafe extern "C" fn()>,
-    /// Memory for the registry; null if there is none.
+    /// Memory for the registry; null if there is none. Asked while probes are registered or removed, never by
+    /// a hit. The largest pieces: up to 4 words for each probed place, in one piece for all; an array for
+    /// each batch, up to 1 KiB for each of its probes; the pool of a return probe. A kernel that has single
+    /// pages only registers probes one by one.
     pub alloc: Option<unsafe extern "C" fn(len: usize, align: usize) -> *mut c_void>,
     /// Gives it back.
     pub free: Option<unsafe extern "C" fn(at: *mut c_void, len: usize, align: usize)>,
@@ -218,7 +224,7 @@ impl CKernel {
 
 /// Takes the kernel's functions and tests as many of their promises as can be tested. Call it once, when
 /// everything that the table names is in place. Answers 0; `-EINVAL`: one is missing, or it was called
-/// before; `-EFAULT`: a promise is not kept.
+/// before; `-EFAULT`: a promise is not kept, which `log` is told and `probe_self_test` tells again.
 ///
 /// # Safety
 /// `host` is valid, and from now on the functions do what the table says of each.
@@ -235,7 +241,12 @@ pub unsafe extern "C" fn probe_kernel_start(host: *const probe_host) -> c_int {
     // SAFETY: nobody else is past the exchange, and nobody reads before the state says so.
     unsafe { kernel.table.get().cast::<probe_host>().write(*host) };
     kernel.state.store(READY, Ordering::Release);
-    PROBES.self_test().map_or(-Errno::EFAULT.as_i32(), |()| 0)
+    let Err(error) = PROBES.self_test() else { return 0 };
+    if let Some(log) = host.log {
+        // SAFETY: what the table says of it; the text ends with NUL.
+        crate::testing::say(&error, |text| unsafe { log(text) });
+    }
+    -Errno::EFAULT.as_i32()
 }
 
 /// The probes, or a negative errno.
@@ -249,18 +260,25 @@ pub(crate) fn started() -> Option<&'static Probes<TheHost>> {
 }
 
 /// The breakpoint trap's handler calls this first, with interrupts off. Answers `PROBE_NOT_OURS`,
-/// `PROBE_HANDLED` or `PROBE_FAULT`.
+/// `PROBE_HANDLED` or `PROBE_FAULT`; at the last, `*fault_address` is the address that the program's
+/// instruction could not access.
 ///
 /// # Safety
 /// `regs` holds the interrupted context's registers, and the handler resumes with the registers that this
-/// leaves there.
+/// leaves there; `fault_address` is valid or null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn probe_breakpoint(regs: *mut pt_regs) -> c_int {
+pub unsafe extern "C" fn probe_breakpoint(regs: *mut pt_regs, fault_address: *mut c_ulong) -> c_int {
     // SAFETY: the caller's promise.
     match PROBES.traps().breakpoint(unsafe { &mut *regs }) {
         Trap::NotOurs => PROBE_NOT_OURS,
         Trap::Handled => PROBE_HANDLED,
-        Trap::Fault(_) => PROBE_FAULT,
+        Trap::Fault(fault) => {
+            // SAFETY: the caller's promise.
+            if let Some(address) = unsafe { fault_address.as_mut() } {
+                *address = fault.addr as c_ulong;
+            }
+            PROBE_FAULT
+        }
     }
 }
 
@@ -278,6 +296,16 @@ pub unsafe extern "C" fn probe_fault(regs: *mut pt_regs, trap_number: u32) -> c_
         FaultVerdict::Restored => PROBE_FAULT,
     }
 }
+
+/// As much as a CPU's context takes on any architecture: for contexts in static memory, aligned to 64.
+pub const PROBE_CONTEXT_SIZE: usize = 4096;
+
+/// As much as a task takes on any architecture: for a field of the kernel's own task structure, aligned
+/// to 16.
+pub const PROBE_TASK_SIZE: usize = 64;
+
+const _: () = assert!(size_of::<Context<Native>>() <= PROBE_CONTEXT_SIZE);
+const _: () = assert!(size_of::<Task<Native>>() <= PROBE_TASK_SIZE);
 
 /// How many bytes a CPU's context takes, aligned to 64.
 #[unsafe(no_mangle)]
@@ -337,6 +365,19 @@ pub unsafe extern "C" fn probe_task_exit(task: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
     let task = unsafe { task.cast::<Task<Native>>().as_ref() };
     task.is_none_or(|task| PROBES.events().task_exit(task)).into()
+}
+
+/// A task is about to end, in functions that still return, and has left most of its calls without returning:
+/// those below its stack pointer `sp`, and those that certainly will not return, count as abandoned. Answers
+/// 1 if no call is left, so that `probe_task_exit` is not needed.
+///
+/// # Safety
+/// `task` was made by [`probe_task_init`], and its stack is the one that runs, at `sp`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn probe_task_exiting(task: *mut c_void, sp: c_ulong) -> c_int {
+    // SAFETY: the caller's promise.
+    let task = unsafe { task.cast::<Task<Native>>().as_ref() };
+    task.is_none_or(|task| PROBES.events().task_exiting(task, sp as usize)).into()
 }
 
 /// Text is going away (a module): its probes become `[GONE]`, and nothing is written there again (CTL_5).

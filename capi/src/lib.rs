@@ -9,8 +9,9 @@
 //!   -p probe-c --no-default-features --target x86_64-unknown-none`.
 //!
 //! In the order of reading: [`types`] the structures · [`register`] registering, removing, enabling ·
-//! [`regs`] the saved registers · [`listing`] listings, the switch, counters, explanations · [`stopping`]
-//! all probes stop · the host, `kernel` or `process`.
+//! [`regs`] the saved registers · [`listing`] listings, the switch, counters, explanations · [`jumps`] jumps
+//! instead of breakpoints · [`stopping`] all probes stop · [`testing`] what can be tested of a host · the
+//! host, `kernel` or `process`.
 //!
 //! The functions for registering and removing take a lock and allocate: never call them in a handler (they
 //! answer `-EBUSY` there). The rules for handlers in probe-core's documentation hold for handlers in C, too.
@@ -20,10 +21,12 @@
 
 extern crate alloc;
 
+pub mod jumps;
 pub mod listing;
 pub mod register;
 pub mod regs;
 pub mod stopping;
+pub mod testing;
 pub mod types;
 
 cfg_if::cfg_if! {

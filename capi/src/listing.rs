@@ -12,7 +12,7 @@ use probe_core::files::Viewer;
 use probe_core::{CodeAddr, Place};
 
 /// A caller's buffer, and the length that the whole text has so far.
-struct Buffer<'a> {
+pub(crate) struct Buffer<'a> {
     room: &'a mut [u8],
     wanted: usize,
 }
@@ -31,7 +31,7 @@ impl Write for Buffer<'_> {
 impl Buffer<'_> {
     /// # Safety
     /// `at` is null, or points to `len` bytes that nobody else uses while this lives.
-    unsafe fn new(at: *mut c_char, len: usize) -> Self {
+    pub(crate) unsafe fn new(at: *mut c_char, len: usize) -> Self {
         if at.is_null() || len == 0 {
             return Self { room: &mut [], wanted: 0 };
         }
@@ -40,7 +40,7 @@ impl Buffer<'_> {
     }
 
     /// Ends the text, and answers how long it would have been.
-    fn finish(self) -> c_long {
+    pub(crate) fn finish(self) -> c_long {
         if let Some(last) = self.room.len().checked_sub(1) {
             self.room[self.wanted.min(last)] = 0;
         }

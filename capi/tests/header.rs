@@ -2,10 +2,20 @@
 //! generate`) makes it so. Once, on the build machine: it is the same for every target.
 #![cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// In the order in which the header shows them.
-const SOURCES: [&str; 7] = ["types", "register", "regs", "listing", "stopping", "process", "kernel"];
+const SOURCES: [&str; 9] =
+    ["types", "register", "regs", "listing", "jumps", "stopping", "testing", "process", "kernel"];
+
+/// What the header calls types that C keeps in headers of its own.
+const TYPES: [(&str, &str); 4] = [
+    ("uint64_t", "probe_u64"),
+    ("uint32_t", "probe_u32"),
+    ("uint8_t", "unsigned char"),
+    ("size_t", "probe_size"),
+];
 
 fn header(folder: &Path) -> String {
     let config =
@@ -17,7 +27,42 @@ fn header(folder: &Path) -> String {
     builder.generate().expect("the sources can be read").write(&mut text);
     let text = String::from_utf8(text).expect("it is text");
     // `# Safety` is a heading of rustdoc.
-    text.replace(" * # Safety\n", " * What the caller owes:\n")
+    let text = text.replace(" * # Safety\n", " * What the caller owes:\n");
+    let named = "as GCC and Clang know them";
+    let (before, after) = text.split_once(named).expect("the configuration says so");
+    let after = TYPES.iter().fold(after.to_owned(), |text, (from, to)| text.replace(from, to));
+    let types = after.find("struct kprobe;").expect("the configuration declares it");
+    let (typedefs, rest) = after.split_at(types);
+    format!("{before}{named}{typedefs}{}{rest}", prefixes(rest))
+}
+
+/// The names that a header declares.
+fn declared(text: &str) -> BTreeSet<&str> {
+    let words = |line: &'static str| text.lines().filter_map(move |text| text.strip_prefix(line));
+    let is_name = |name: &&str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let tags = words("struct ").filter_map(|rest| rest.strip_suffix(" {"));
+    let types =
+        words("typedef ").filter_map(|rest| rest.split_once("(*")?.1.split_once(')').map(|(name, _)| name));
+    let functions =
+        text.lines().filter(|line| !line.starts_with([' ', '\t', '#', '}', '/'])).filter_map(|line| {
+            let (declaration, _) = line.split_once('(')?;
+            let name = declaration.rsplit([' ', '*']).next()?;
+            (!declaration.starts_with("typedef")).then_some(name)
+        });
+    tags.chain(types).chain(functions).filter(is_name).filter(|name| *name != "pt_regs").collect()
+}
+
+/// With `PROBE_PREFIX`, all names of the library's have it.
+fn prefixes(text: &str) -> String {
+    let mut block = String::from(
+        "/*\n * Define PROBE_PREFIX if your program or kernel has such names already: all of them begin with it then. Rename\n \
+         * the library's symbols alike (capi/README.md).\n */\n#ifdef PROBE_PREFIX\n#define PROBE_GLUE(a, b) a##b\n\
+         #define PROBE_PREFIXED(a, b) PROBE_GLUE(a, b)\n",
+    );
+    for name in declared(text) {
+        block += &format!("#define {name} PROBE_PREFIXED(PROBE_PREFIX, {name})\n");
+    }
+    block + "#endif\n\n"
 }
 
 #[test]

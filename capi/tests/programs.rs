@@ -87,6 +87,38 @@ fn a_c_program_probes_its_libc() {
     assert!(text.ends_with("all is as promised\n"), "{text}");
 }
 
+/// As capi/README.md says: the header's names and the library's symbols, in a program that has names like the
+/// library's.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_c_program_has_all_names_with_a_prefix() {
+    let header = std::fs::read_to_string(folder().join("include/probe.h")).expect("it can be read");
+    let names =
+        header.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(" PROBE_PREFIXED("));
+    let names: Vec<&str> = names.map(|(name, _)| name).collect();
+    let renamed: String = names.iter().map(|name| format!("{name} mine_{name}\n")).collect();
+    let (table, library_of_ours) = (output_file("prefix.syms"), output_file("libprobe_mine.a"));
+    std::fs::write(&table, renamed).expect("it can be written");
+    let mut redefine = std::ffi::OsString::from("--redefine-syms=");
+    redefine.push(&table);
+    run(Command::new("objcopy").arg(redefine).args([library(&[]), library_of_ours.clone()]));
+    let others = output_file("others.c");
+    let text: String = names.iter().map(|name| format!("int {name}(void) {{ return -1; }}\n")).collect();
+    std::fs::write(&others, text).expect("it can be written");
+    let program = output_file("c-prefix");
+    run(Command::new(compiler(None))
+        .args(["-std=gnu11", "-O1", "-fno-builtin", "-DPROBE_PREFIX=mine_", "-I"])
+        .args([folder().join("include"), folder().join("examples/process.c")])
+        .args(["-c", "-o"])
+        .arg(output_file("c-prefix.o")));
+    run(Command::new(compiler(None))
+        .args([output_file("c-prefix.o"), others, library_of_ours])
+        .args(["-lpthread", "-ldl", "-lm", "-o"])
+        .arg(&program));
+    let text = run(&mut Command::new(&program)).stdout;
+    assert!(text.ends_with(b"all is as promised\n"), "{}", String::from_utf8_lossy(&text));
+}
+
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_c_kernel_probes_itself() {
@@ -108,6 +140,7 @@ fn a_c_kernel_probes_itself() {
         .args(["-mno-red-zone", "-mgeneral-regs-only", "-fcf-protection=none", "-fno-stack-protector"])
         .args([
             "-fno-asynchronous-unwind-tables",
+            "-nostdinc",
             "-nostdlib",
             "-static",
             "-Wl,--build-id=none",

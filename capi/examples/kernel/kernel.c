@@ -6,6 +6,11 @@
  */
 #include "probe.h"
 
+/* A kernel's own; probe.h needs no header. */
+typedef probe_size size_t;
+typedef probe_u32 uint32_t;
+#define NULL ((void *)0)
+
 #define ALIAS 0x40000000ul
 #define MEMORY_START 0x200000ul
 #define MEMORY_END 0x2000000ul
@@ -131,8 +136,8 @@ static void free_exec(unsigned long at, size_t len)
 	__builtin_memset(exec_used + (at - EXEC_START) / PAGE, 0, len / PAGE ? len / PAGE : 1);
 }
 
-static _Alignas(64) unsigned char context_memory[16384];
-static _Alignas(16) unsigned char task_memory[2][2048];
+static _Alignas(64) unsigned char context_memory[PROBE_CONTEXT_SIZE];
+static _Alignas(16) unsigned char task_memory[2][PROBE_TASK_SIZE];
 static _Alignas(16) unsigned char second_stack[16384];
 static unsigned int running;
 static unsigned long stack_pointer[2];
@@ -304,7 +309,7 @@ static const struct probe_host host = {
 
 void on_breakpoint(struct pt_regs *regs)
 {
-	if (probe_breakpoint(regs) != PROBE_HANDLED)
+	if (probe_breakpoint(regs, NULL) != PROBE_HANDLED)
 		fail("a breakpoint of nobody's");
 }
 
@@ -427,6 +432,27 @@ static void stops(void)
 }
 
 /* No probe stands on what the kernel itself patches. */
+static void call_twice(void)
+{
+	(void)twice(3);
+}
+
+/* Jumps come and go, and do what breakpoints do. */
+static void jumps(void)
+{
+	long places;
+
+	before = 0;
+	CHECK(register_kprobe(&kp) == 0);
+	places = probe_optimise();
+	CHECK(places == 0 || places == 1);
+	CHECK(add(1, 2) == 3 && before == 1);
+	CHECK(probe_unoptimise() == 0 && add(1, 2) == 3 && before == 2);
+	CHECK(probe_optimise_new(1) == 0 && probe_optimise_new(0) == 0);
+	CHECK(unregister_kprobe(&kp) == 0 && add(1, 2) == 3 && before == 2);
+	CHECK(probe_task_exiting(task_memory[0], (unsigned long)__builtin_frame_address(0)) == 1);
+}
+
 static void patched(void)
 {
 	patched_byte = (unsigned long)probed_add;
@@ -449,6 +475,9 @@ void kernel_main(void)
 	CHECK(probe_kernel_start(NULL) == -22);
 	CHECK(register_kprobe(&kp) == -22);
 	CHECK(probe_kernel_start(&host) == 0);
+	CHECK(probe_self_test(list, sizeof(list)) == 0 && list[0] == '\0');
+	CHECK(probe_self_test_at("twice", call_twice, list, sizeof(list)) == 0);
+	CHECK(probe_self_test_at("nothing", call_twice, list, sizeof(list)) == -14 && list[0] != '\0');
 
 	CHECK(register_kprobe(&kp) == 0 && register_kretprobe(&rp) == 0);
 	CHECK(kprobes_list(list, sizeof(list), 1) < (long)sizeof(list));
@@ -458,6 +487,7 @@ void kernel_main(void)
 	/* Text is written through its alias only, and both probes go. */
 	CHECK(unregister_kprobe(&kp) == 0 && unregister_kretprobe(&rp) == 0);
 	CHECK(twice(21) == 42 && before == 2);
+	jumps();
 	stops();
 	patched();
 	print("hits: ");
