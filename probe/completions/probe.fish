@@ -43,7 +43,7 @@ complete -c probe -n "__fish_probe_using_subcommand trace" -l every -d 'Show wha
 complete -c probe -n "__fish_probe_using_subcommand trace" -s o -l output -d 'Write events and summary there instead of to standard error; `-` is standard output' -r -F
 complete -c probe -n "__fish_probe_using_subcommand trace" -l format -d 'How events and summary are written (json: one object per line)' -r -f -a "text\t'A line per event, a table at the end'
 json\t'A JSON object per line'"
-complete -c probe -n "__fish_probe_using_subcommand trace" -l pid -d 'Trace the process of this number, which runs already, instead of starting a program' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -l pid -d 'Trace the process of this number, or all of this name, which run already, and start no program' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l duration -d 'End the program with SIGTERM, or the trace of --pid, after this time (such as 10, 1.5s, 200ms, 2m)' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l buffer -d 'Buffer per thread (such as 512K, 16M); see --on-full' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l on-full -d 'What a thread does whose buffer is full' -r -f -a "drop\t'Drops the event and counts it: tracing never stops a program, as in the kernel\'s tracers'
@@ -59,7 +59,7 @@ complete -c probe -n "__fish_probe_using_subcommand trace" -s h -l help -d 'Prin
 complete -c probe -n "__fish_probe_using_subcommand record" -s p -l probe -d 'A probe definition; may be given many times' -r
 complete -c probe -n "__fish_probe_using_subcommand record" -l if -d 'Only hits for which this holds, as for probe trace' -r
 complete -c probe -n "__fish_probe_using_subcommand record" -s o -l output -d 'The file; what was in it is replaced' -r -F
-complete -c probe -n "__fish_probe_using_subcommand record" -l pid -d 'Record the process of this number, which runs already, instead of starting a program' -r
+complete -c probe -n "__fish_probe_using_subcommand record" -l pid -d 'Record the process of this number, or all of this name, which run already, and start no program' -r
 complete -c probe -n "__fish_probe_using_subcommand record" -l duration -d 'End the program with SIGTERM, or the record of --pid, after this time (such as 10, 1.5s, 200ms, 2m)' -r
 complete -c probe -n "__fish_probe_using_subcommand record" -l buffer -d 'Buffer per thread (such as 512K, 16M); see --on-full' -r
 complete -c probe -n "__fish_probe_using_subcommand record" -l on-full -l full -d 'What a thread does whose buffer is full: it waits, and nothing is lost, or drops the event and counts' -r -f -a "drop\t'Drops the event and counts it: tracing never stops a program, as in the kernel\'s tracers'

@@ -1,209 +1,15 @@
 //! `probe trace --pid`: a program that runs already is traced, and left as it was.
 #![cfg(all(target_env = "gnu", target_arch = "x86_64", target_pointer_width = "64"))]
 
+#[path = "common/attached.rs"]
+mod attached;
 mod common;
 
-use common::{compiled, probe, scratch, started};
+use attached::{CALLS, Linked, Program, Trace, command, copied, hits};
+use common::{probe, scratch};
 use rstest::rstest;
-use serde_json::Value;
-use std::collections::BTreeMap;
-use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
-
-/// What each `batch` calls.
-const CALLS: u64 = 4 * 1000;
-
-/// How `programs/attach.c` is linked.
-#[derive(Clone, Copy)]
-enum Linked {
-    Dynamic,
-    Static,
-    StaticPie,
-}
-
-impl Linked {
-    /// Where it is, with this.
-    fn path(self) -> &'static str {
-        static BUILT: [OnceLock<String>; 3] = [const { OnceLock::new() }; 3];
-        let options: &[&str] = match self {
-            Self::Dynamic => &["-O1", "-pthread"],
-            Self::Static => &["-O1", "-pthread", "-DSTATIC", "-static", "-no-pie"],
-            Self::StaticPie => &["-O1", "-pthread", "-DSTATIC", "-static-pie"],
-        };
-        BUILT[self as usize].get_or_init(|| compiled("attach", options))
-    }
-}
-
-/// A program that does what it is asked to, running.
-struct Program {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Program {
-    fn start() -> Self {
-        Self::start_at(Linked::Dynamic.path())
-    }
-
-    fn start_at(path: &str) -> Self {
-        let mut child =
-            started(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
-        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let mut this = Self { child, input, output: BufReader::new(output) };
-        assert_eq!(this.line(), "ready");
-        this
-    }
-
-    fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).expect("the program says something");
-        line.trim_end().to_owned()
-    }
-
-    /// Has the program do something, and returns what it says of it.
-    fn ask(&mut self, what: &str) -> String {
-        writeln!(self.input, "{what}").expect("the program listens");
-        self.line()
-    }
-
-    /// What a file of it in `/proc` says.
-    fn says(&self, file: &str) -> String {
-        fs::read_to_string(format!("/proc/{}/{file}", self.pid())).unwrap_or_default()
-    }
-
-    /// The memory that it shares with commands.
-    fn regions(&self) -> Vec<String> {
-        let maps = self.says("maps");
-        maps.lines().filter(|line| line.contains("memfd:probe-trace")).map(str::to_owned).collect()
-    }
-
-    fn signal(&self, signal: libc::c_int) {
-        // SAFETY: our own child, which has not been waited for.
-        assert_eq!(unsafe { libc::kill(self.pid().cast_signed(), signal) }, 0);
-    }
-
-    /// Lets it end, as it does by itself.
-    fn end(mut self) {
-        drop(self.input);
-        assert_eq!(self.child.wait().expect("the program ends").code(), Some(0));
-    }
-
-    /// All that tracing must leave as it was.
-    fn state(&self) -> State {
-        let task = format!("/proc/{}/task", self.pid());
-        let threads = fs::read_dir(task).unwrap().map(|entry| entry.unwrap().path().join("status"));
-        let signals = |text: &str| {
-            let is_signals =
-                |line: &&str| line.starts_with("Sig") && !line.starts_with("SigQ") || line.starts_with("Shd");
-            text.lines().filter(is_signals).map(str::to_owned).collect::<Vec<_>>()
-        };
-        let files = fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap();
-        let memory = fs::File::open(format!("/proc/{}/mem", self.pid())).unwrap();
-        let maps = self.says("maps");
-        let text = maps.lines().filter(|line| line.contains(" r-xp ") && line.contains('/')).map(|line| {
-            let (start, rest) = line.split_once('-').unwrap();
-            let end = rest.split(' ').next().unwrap();
-            let [start, end] = [start, end].map(|address| u64::from_str_radix(address, 16).unwrap());
-            let mut bytes = vec![0; (end - start) as usize];
-            memory.read_exact_at(&mut bytes, start).unwrap();
-            (line.to_owned(), bytes)
-        });
-        State {
-            text: text.collect(),
-            signals: threads.filter_map(|path| Some(signals(&fs::read_to_string(path).ok()?))).collect(),
-            files: files.map(|file| file.unwrap().file_name().to_string_lossy().into_owned()).collect(),
-            maps,
-        }
-    }
-}
-
-/// See [`Program::state`].
-#[derive(PartialEq, Eq)]
-struct State {
-    maps: String,
-    text: BTreeMap<String, Vec<u8>>,
-    signals: Vec<Vec<String>>,
-    files: Vec<String>,
-}
-
-impl State {
-    fn assert_is(&self, before: &Self) {
-        assert_eq!(self.maps, before.maps);
-        assert_eq!(self.signals, before.signals);
-        assert_eq!(self.files, before.files);
-        assert!(self.text == before.text, "text has changed");
-    }
-}
-
-/// The command, attached to a program.
-struct Trace {
-    child: Child,
-    file: PathBuf,
-}
-
-impl Trace {
-    /// Starts it and waits until the probes are there.
-    fn attach(program: &Program, options: &[&str], probes: &[&str]) -> Self {
-        let (file, earlier) = (scratch("attached.json"), program.regions());
-        let mut command = command(program.pid(), options, probes);
-        let child = command.arg("-o").arg(&file).stderr(Stdio::piped()).spawn().expect("the command runs");
-        let mut this = Self { child, file };
-        // The memory is shared while all threads are stopped; they go on when the probes are there.
-        let is_there = || {
-            let is_stopped = !program.says("status").contains("\nTracerPid:\t0\n");
-            program.regions().iter().any(|region| !earlier.contains(region)) && !is_stopped
-        };
-        while !is_there() {
-            assert!(this.child.try_wait().unwrap().is_none(), "{}", this.said());
-            std::thread::yield_now();
-        }
-        this
-    }
-
-    fn said(&mut self) -> String {
-        let mut said = String::new();
-        let _ = std::io::Read::read_to_string(self.child.stderr.as_mut().unwrap(), &mut said);
-        said
-    }
-
-    fn signal(&self, signal: libc::c_int) {
-        // SAFETY: our own child, which has not been waited for.
-        assert_eq!(unsafe { libc::kill(self.child.id().cast_signed(), signal) }, 0);
-    }
-
-    /// Ends it as Ctrl-C does; returns the summary, the last line of what it has written.
-    fn detach(mut self) -> Value {
-        self.signal(libc::SIGINT);
-        let status = self.child.wait().expect("the command ends");
-        assert_eq!(status.code(), Some(0), "{}", self.said());
-        let text = fs::read_to_string(&self.file).unwrap();
-        let _ = fs::remove_file(&self.file);
-        serde_json::from_str(text.lines().last().expect("a summary")).unwrap()
-    }
-}
-
-fn command(pid: u32, options: &[&str], probes: &[&str]) -> Command {
-    let mut command = probe();
-    command.args(["trace", "--format", "json", "--pid", &pid.to_string()]).args(options);
-    probes.iter().for_each(|definition| {
-        command.args(["-p", definition]);
-    });
-    command
-}
-
-fn hits(summary: &Value, name: &str) -> u64 {
-    let rows = summary["probes"].as_array().expect("the summary has rows");
-    rows.iter().find(|row| row["event"] == name).expect("a row")["hits"].as_u64().expect("a number")
-}
 
 /// HIT_7 and CTL_7.
 #[rstest]
@@ -322,24 +128,6 @@ fn a_fork_of_a_traced_program_runs_on() {
 }
 
 #[test]
-fn a_program_outlives_the_command() {
-    let mut program = Program::start();
-    assert_eq!(program.ask("batch"), "0 wrong");
-    let before = program.state();
-    let mut trace =
-        Trace::attach(&program, &["--on-full", "wait", "--buffer", "4K"], &["p work", "r libc:malloc"]);
-    trace.signal(libc::SIGKILL);
-    let _ = trace.child.wait();
-    assert_eq!(program.ask("batch"), "0 wrong");
-    // The next one takes away what the first has left.
-    let trace = Trace::attach(&program, &[], &["p work", "r libc:malloc"]);
-    assert_eq!(program.ask("batch"), "0 wrong");
-    assert_eq!(hits(&trace.detach(), "work"), CALLS);
-    program.state().assert_is(&before);
-    program.end();
-}
-
-#[test]
 fn two_commands_do_not_trace_one_process() {
     let program = Program::start();
     let trace = Trace::attach(&program, &[], &["p work"]);
@@ -374,14 +162,6 @@ fn a_process_that_is_not_there_is_said_to_be_none() {
     let mut ended = Command::new("true").spawn().unwrap();
     ended.wait().unwrap();
     refused(ended.id(), 127, "there is no process");
-}
-
-/// A copy of a program, changed by `objcopy`.
-fn copied(path: &str, options: &[&str]) -> String {
-    let copy = scratch("copy").display().to_string();
-    let status = Command::new("objcopy").args(options).args([path, &copy]).status().expect("objcopy runs");
-    assert!(status.success());
-    copy
 }
 
 #[rstest]

@@ -3,6 +3,7 @@
 //! Documentation of arguments is what `--help` shows: brackets in it are no links.
 #![allow(rustdoc::broken_intra_doc_links)]
 
+use super::processes::{self, Target};
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -112,12 +113,13 @@ pub(super) struct Trace {
     /// How events and summary are written (json: one object per line).
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(super) format: Format,
-    /// Trace the process of this number, which runs already, instead of starting a program.
+    /// Trace the process of this number, or all of this name, which run already, and start no program.
     ///
-    /// When the trace ends (Ctrl-C, --duration), the process goes on as it was. On x86-64; not Go;
-    /// without -f. See ATTACHING in probe-trace(1).
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with_all = ["program", "follow", "runner"])]
-    pub(super) pid: Option<i32>,
+    /// May be given many times. A name is the kernel's (comm), or that of the program's file. When the trace
+    /// ends (Ctrl-C, --duration), the processes go on as they were. On x86-64; not Go; without -f. See
+    /// ATTACHING in probe-trace(1).
+    #[arg(long = "pid", value_name = "PID|NAME", value_parser = processes::target, conflicts_with_all = ["program", "follow", "runner"])]
+    pub(super) pids: Vec<Target>,
     /// Count and time only, without an event per hit.
     #[arg(long)]
     pub(super) no_events: bool,
@@ -151,7 +153,7 @@ pub(super) struct Trace {
     pub(super) color: Color,
     /// The program and its arguments.
     #[arg(
-        required_unless_present = "pid",
+        required_unless_present = "pids",
         trailing_var_arg = true,
         allow_hyphen_values = true,
         value_name = "PROGRAM"
@@ -180,9 +182,9 @@ pub(super) struct Record {
     /// The file; what was in it is replaced.
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT_RECORD)]
     pub(super) output: PathBuf,
-    /// Record the process of this number, which runs already, instead of starting a program.
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with_all = ["program", "follow", "runner"])]
-    pub(super) pid: Option<i32>,
+    /// Record the process of this number, or all of this name, which run already, and start no program.
+    #[arg(long = "pid", value_name = "PID|NAME", value_parser = processes::target, conflicts_with_all = ["program", "follow", "runner"])]
+    pub(super) pids: Vec<Target>,
     /// Plant breakpoints only, which trap, where a jump to the probe would do.
     #[arg(long)]
     pub(super) no_jumps: bool,
@@ -200,7 +202,7 @@ pub(super) struct Record {
     pub(super) runner: Option<OsString>,
     /// The program and its arguments.
     #[arg(
-        required_unless_present = "pid",
+        required_unless_present = "pids",
         trailing_var_arg = true,
         allow_hyphen_values = true,
         value_name = "PROGRAM"
@@ -211,14 +213,14 @@ pub(super) struct Record {
 impl Record {
     /// The same as a trace whose events are kept.
     pub(super) fn into_trace(self) -> Trace {
-        let Self { probes, conditions, clauses, follow, output, pid, no_jumps, duration, .. } = self;
+        let Self { probes, conditions, clauses, follow, output, pids, no_jumps, duration, .. } = self;
         let Self { buffer, on_full, runner, program, .. } = self;
         Trace {
             probes,
             conditions,
             clauses,
             follow,
-            pid,
+            pids,
             no_jumps,
             duration,
             buffer,

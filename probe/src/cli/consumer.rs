@@ -174,6 +174,13 @@ impl Consumer {
         }
     }
 
+    /// So many agents have to plant everything, for the trace to begin.
+    #[cfg(has_mapped)]
+    pub(super) fn awaiting(mut self, agents: usize) -> Self {
+        self.learned.awaited = agents;
+        self
+    }
+
     /// Reads until `done` is set and everything that was there by then has been read.
     pub(super) fn run(mut self, done: &AtomicBool) -> Verdict {
         let mut left = None;
@@ -355,7 +362,7 @@ impl Consumer {
         };
         Verdict {
             failure: self.learned.failure,
-            is_ready: self.learned.is_ready,
+            is_ready: self.learned.awaited == 0,
             sink_failed: self.sink_failed,
             summary,
             sink: self.sink,

@@ -58,7 +58,8 @@ pub(super) struct Learned {
     /// The first program that has started.
     pub(super) program: Option<String>,
     pub(super) failure: Option<DefError>,
-    pub(super) is_ready: bool,
+    /// How many agents have not planted everything yet that the trace begins with.
+    pub(super) awaited: usize,
     /// What was said and cannot be, or was too much.
     pub(super) ignored: u64,
     images: HashMap<Image, Running>,
@@ -76,7 +77,7 @@ impl Learned {
             queries,
             program: None,
             failure: None,
-            is_ready: false,
+            awaited: 1,
             ignored: 0,
             images: HashMap::new(),
             refused: BTreeMap::new(),
@@ -132,14 +133,14 @@ impl Learned {
                 reasons.entry(reason).or_default().insert(symbol);
             }
             Meta::Failed { definition, span, sentence, .. } => {
-                if self.is_ready {
+                if self.awaited == 0 {
                     return None;
                 }
                 let text = self.queries.get(definition as usize).map_or("", |query| &query.definition.text);
                 let error = DefError::new(text, (span.0 as usize, span.1 as usize), sentence);
                 self.failure.get_or_insert(error);
             }
-            Meta::Ready(_) => self.is_ready = true,
+            Meta::Ready(_) => self.awaited = self.awaited.saturating_sub(1),
         }
         Some(())
     }

@@ -29,6 +29,7 @@ mod pages;
 mod pending;
 mod pid;
 mod print;
+mod processes;
 mod program;
 mod query;
 mod record;
@@ -76,17 +77,8 @@ pub fn main() -> ExitCode {
         }
     };
     let done = match args.command {
-        args::Command::Trace(trace) => match trace.pid {
-            Some(pid) => pid::run(&trace, pid),
-            None => trace::run(&trace),
-        },
-        args::Command::Record(record) => {
-            let trace = record.into_trace();
-            match trace.pid {
-                Some(pid) => pid::run(&trace, pid),
-                None => trace::run(&trace),
-            }
-        }
+        args::Command::Trace(trace) => traced(&trace),
+        args::Command::Record(record) => traced(&record.into_trace()),
         args::Command::Print(print) => print::run(&print),
         args::Command::List(list) => told(list::run(&list)),
         args::Command::Explain(explain) => told(explain::run(&explain)),
@@ -102,6 +94,11 @@ pub fn main() -> ExitCode {
             ExitCode::from(failure.status.code())
         }
     }
+}
+
+/// Traces what is there already, or a program that is started.
+fn traced(trace: &args::Trace) -> Result<trace::Outcome, Failure> {
+    if trace.pids.is_empty() { trace::run(trace) } else { pid::run(trace) }
 }
 
 /// The outcome of a command that starts no program: there is no program whose absence would have a status of

@@ -267,13 +267,13 @@ fn ending() -> Vec<Piece> {
 fn attaching() -> Vec<Piece> {
     vec![
         Text(
-            "With --pid the command stops all threads of a process that runs already, puts its agent into it, and lets it go on with the probes: no function of the program's is called for that, and no system call of its own is cut short. The trace ends with the process, after --duration, or by Ctrl-C (SIGINT, SIGTERM, SIGHUP, SIGQUIT). Then the process goes on as it was: its text, its mappings, its signals and its descriptors. The command's exit status is its own.",
+            "With --pid the command stops all threads of a process that runs already, one process after the other, puts its agent into it, and lets it go on with the probes: no function of the program's is called for that, and no system call of its own is cut short. The trace ends with the last of the processes, after --duration, or by Ctrl-C (SIGINT, SIGTERM, SIGHUP, SIGQUIT). Then the process goes on as it was: its text, its mappings, its signals and its descriptors. The command's exit status is its own.",
         ),
         Text(
             "It takes what a debugger takes: the same user, or root; where kernel.yama.ptrace_scope is 1 or 2, root. A process that is debugged already is refused. So are, as yet, Go programs, and return probes in programs that can throw exceptions (those that have loaded libgcc_s, static ones with another language's than C's). Children are not traced (-f).",
         ),
         Text(
-            "If calls that are followed do not return within some time after the end of the trace, or a thread does not come out of the agent, the agent's memory stays in the process; the summary says so. If the command itself is killed (SIGKILL), the process goes on with the probes, untraced; the next trace of the same process takes them away first.",
+            "If calls that are followed do not return within some time after the end of the trace, or a thread does not come out of the agent, the agent's memory stays in the process; the summary says so. If the command itself is killed (SIGKILL), a process that it has started, agent-keeper, takes the agent away; the same for a static program that the command has started. If that is killed, too, the process goes on with the probes, untraced; the next trace of the same process takes them away first.",
         ),
     ]
 }

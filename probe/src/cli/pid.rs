@@ -1,29 +1,29 @@
-//! `probe trace --pid`: a program that runs already.
+//! `probe trace --pid`: programs that run already.
 
 use super::args::Trace;
 use super::failure::{Failure, failed};
 use super::trace::Outcome;
 
-/// Traces process `pid` until it ends, the time is over, or a signal comes.
+/// Traces processes until they end, the time is over, or a signal comes.
 ///
 /// # Errors
-/// Bad input, or the process cannot be traced; it goes on as before.
+/// Bad input, or a process cannot be traced; all go on as before.
 #[cfg(not(has_mapped))]
-pub(super) fn run(_args: &Trace, _pid: i32) -> Result<Outcome, Failure> {
+pub(super) fn run(_args: &Trace) -> Result<Outcome, Failure> {
     Err(failed("this `probe` has no agent for programs that run already: it has one on x86-64 with glibc"))
 }
 
-/// Traces process `pid` until it ends, the time is over, or a signal comes.
+/// Traces processes until they end, the time is over, or a signal comes.
 ///
 /// # Errors
-/// Bad input, or the process cannot be traced; it goes on as before.
+/// Bad input, or a process cannot be traced; all go on as before.
 #[cfg(has_mapped)]
-pub(super) fn run(args: &Trace, pid: i32) -> Result<Outcome, Failure> {
-    use super::attach::{self, Door, Left, What};
+pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
+    use super::attach::{Door, Keeper, Signals, What};
     use super::consumer::Consumer;
     use super::open::FileId;
-    use super::{launch, query, trace};
-    use crate::wire::MapRoom;
+    use super::{launch, processes, query, trace};
+    use crate::wire::{MOST_PLACED, MapRoom};
     use std::sync::atomic::{AtomicBool, Ordering};
 
     let mut maps = MapRoom::default();
@@ -31,44 +31,98 @@ pub(super) fn run(args: &Trace, pid: i32) -> Result<Outcome, Failure> {
     let agent =
         crate::MAPPED_AGENT.ok_or_else(|| failed("this `probe` has no agent for running programs"))?;
     let follows = queries.iter().any(|query| query.definition.is_return());
-    let door = Door::of(pid, follows)?;
+    let pids = processes::find(&args.pids)?;
+    if pids.len() > MOST_PLACED {
+        return Err(Failure::new(format!("one `probe` traces {MOST_PLACED} processes, not {}", pids.len())));
+    }
+    let doors: Vec<Door> = pids.iter().map(|&pid| Door::of(pid, follows)).collect::<Result<_, _>>()?;
     let sink = trace::sink(args, &queries)?;
     let (region, region_fd) = trace::region(args, &plans, &maps)?;
+    // Before there is a second thread.
+    let keeper = Keeper::start().map_err(|error| failed(format!("a process cannot be started: {error}")))?;
     region.read_here();
+    let signals =
+        Signals::hold().map_err(|error| failed(format!("signals cannot be waited for: {error}")))?;
     let region_id = FileId::of(&region_fd).map_err(Failure::new)?;
-    let consumer = Consumer::new(region, region_id, queries, sink, args.every);
+    let consumer = Consumer::new(region, region_id, queries, sink, args.every).awaiting(doors.len());
     let done = AtomicBool::new(false);
     let (left, verdict) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| consumer.run(&done));
         let what = What { agent, region, path: &launch::path_of(&region_fd), follows };
-        let left = attach::attach(door, &what).and_then(|attached| {
-            attached
-                .map(|attached| {
-                    attached.wait(args.duration);
-                    attached.detach()
-                })
-                .transpose()
-        });
+        let left = until_over(doors, &what, &keeper, &signals, args.duration);
         done.store(true, Ordering::Release);
         region.wake_now();
         (left, reader.join())
     });
+    drop(keeper);
     let left = left?;
     let mut verdict = verdict.map_err(|_| failed("the reader of events has failed"))?;
     if let Some(error) = verdict.failure.take() {
         return Err(if error.text.is_empty() { Failure::new(error.sentence) } else { error.into() });
     }
     let Some(left) = left.filter(|_| verdict.is_ready) else {
-        return Err(failed(format!("the agent did not start in process {pid}, so nothing was traced")));
+        let all: Vec<String> = pids.iter().map(ToString::to_string).collect();
+        return Err(failed(format!(
+            "the agent did not start in process {}, so nothing was traced",
+            all.join(" or ")
+        )));
     };
-    verdict.summary.ended = match left {
-        Left::Gone => format!("(process {pid}) has ended"),
-        Left::Nothing => format!("(process {pid}) goes on as it was"),
-        Left::Memory(why) => format!("(process {pid}) goes on, with memory of `probe`'s: {why}"),
-        Left::Probes(why) => format!("(process {pid}) goes on with its probes: {why}"),
-    };
+    verdict.summary.ended = left;
     Ok(match trace::own_status(&mut verdict) {
         None => Outcome::Signal(libc::SIGPIPE),
         Some(own) => Outcome::Status(own.code()),
     })
+}
+
+/// Puts the agent into all processes, waits, and takes it away; says how each goes on, or nothing, if an
+/// agent could not start.
+#[cfg(has_mapped)]
+fn until_over(
+    doors: Vec<super::attach::Door>,
+    what: &super::attach::What<'_>,
+    keeper: &super::attach::Keeper,
+    signals: &super::attach::Signals,
+    limit: Option<std::time::Duration>,
+) -> Result<Option<String>, Failure> {
+    let (mut all, mut failure) = (Vec::with_capacity(doors.len()), None);
+    for door in doors {
+        keeper.watch(door.pid());
+        match super::attach::attach(door, what) {
+            Ok(Some(attached)) => all.push(attached),
+            told => {
+                failure = Some(told.err());
+                break;
+            }
+        }
+    }
+    if failure.is_none() {
+        signals.wait(&all, limit);
+    }
+    let mut ended = Vec::with_capacity(all.len());
+    for attached in all {
+        let pid = attached.pid();
+        // The others are left all the same.
+        match attached.detach() {
+            Ok(left) => ended.push(goes_on(pid, &left)),
+            Err(error) => failure = Some(Some(error)),
+        }
+    }
+    match failure {
+        Some(Some(failure)) => Err(failure),
+        Some(None) => Ok(None),
+        None => Ok(Some(ended.join(", "))),
+    }
+}
+
+/// What has become of a process.
+#[cfg(has_mapped)]
+fn goes_on(pid: libc::pid_t, left: &super::attach::Left) -> String {
+    use super::attach::Left;
+
+    match left {
+        Left::Gone => format!("(process {pid}) has ended"),
+        Left::Nothing => format!("(process {pid}) goes on as it was"),
+        Left::Memory(why) => format!("(process {pid}) goes on, with memory of `probe`'s: {why}"),
+        Left::Probes(why) => format!("(process {pid}) goes on with its probes: {why}"),
+    }
 }

@@ -77,7 +77,7 @@ fn put(
     plans: &[Plan],
     maps: &MapRoom,
 ) -> Result<Outcome, Failure> {
-    use super::attach::{self, Begun};
+    use super::attach::{self, Begun, Keeper};
 
     let shown = foreign::path(what.path);
     let refuse = |why: &str| {
@@ -95,6 +95,8 @@ fn put(
     let sink = sink(args, &queries)?;
     let (region, region_fd) = region(args, plans, maps)?;
     region.read_here();
+    // Before there is a second thread.
+    let keeper = Keeper::start().map_err(|error| failed(format!("a process cannot be started: {error}")))?;
     let (started, mask) =
         launch::start_stopped(what).map_err(|failure| failure.with(Status::NotTraceable))?;
     let done = AtomicBool::new(false);
@@ -103,6 +105,7 @@ fn put(
     let (status, verdict) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| consumer.run(&done));
         let what = attach::What { agent, region, path: &launch::path_of(&region_fd), follows };
+        keeper.watch(started.pid());
         let status = attach::begin(started.pid(), &mask, &what).map(|begun| match begun {
             Begun::Running => started.wait(args.duration),
             Begun::Refused => ExitStatus::from_raw(libc::SIGKILL),
@@ -112,6 +115,7 @@ fn put(
         region.wake_now();
         (status, reader.join())
     });
+    drop(keeper);
     let verdict = verdict.map_err(|_| failed("the reader of events has failed"))?;
     conclude(args, status?, verdict)
 }

@@ -33,7 +33,7 @@ pub use plan::{
 pub use record::{
     EVENT_HEAD, Event, FAULT, Image, Kind, Meta, Point, Record, TRUNCATED, Value, Values, decode,
 };
-pub use region::{Flags, Header, Layout, MapError, Region};
+pub use region::{Flags, Header, Layout, MOST_PLACED, MapError, Region};
 pub use ring::{From, Owner, Reservation, Ring, RingControl};
 pub use stats::{
     BUCKETS, Count, Counters, Counting, Counts, Durations, Histogram, Share, bucket_bounds, bucket_of,

@@ -2,7 +2,7 @@
 //! another command can take the agent away when the first one was killed.
 
 use super::futex;
-use super::region::{Header, MAGIC, PLACED_WORDS, Region};
+use super::region::{Header, MAGIC, MOST_PLACED, PLACED_WORDS, Region};
 use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -21,13 +21,13 @@ pub struct Placed {
 }
 
 impl Placed {
-    fn to_words(&self) -> [u64; PLACED_WORDS] {
+    fn to_words(&self) -> [u64; PLACED_WORDS - 1] {
         [self.agent.start, self.agent.end, self.entry, self.stack.start, self.stack.end, self.ledger]
             .map(|word| word as u64)
     }
 
     /// From words that a program may have written; `None` if they are no agent's.
-    fn of_words(words: [u64; PLACED_WORDS]) -> Option<Self> {
+    fn of_words(words: [u64; PLACED_WORDS - 1]) -> Option<Self> {
         let [start, end, entry, stack, stack_end, ledger] = words.map(|word| word as usize);
         let this = Self { agent: start..end, entry, stack: stack..stack_end, ledger };
         let is_sound = this.agent.contains(&entry) && this.agent.contains(&ledger) && !this.stack.is_empty();
@@ -36,11 +36,17 @@ impl Placed {
 }
 
 impl Region {
-    /// Writes down where the agent has been put.
-    pub fn note_placed(&self, placed: &Placed) {
-        for (place, word) in self.header().placed.iter().zip(placed.to_words()) {
-            place.store(word, Ordering::Release);
+    /// Writes down where the agent has been put into process `pid`. The command's one thread that puts agents
+    /// calls it, for [`MOST_PLACED`] processes at the most.
+    pub fn note_placed(&self, pid: u32, placed: &Placed) {
+        let mut places = self.header().placed.iter();
+        let Some([owner, words @ ..]) = places.find(|place| place[0].load(Ordering::Relaxed) == 0) else {
+            return;
+        };
+        for (place, word) in words.iter().zip(placed.to_words()) {
+            place.store(word, Ordering::Relaxed);
         }
+        owner.store(pid.into(), Ordering::Release);
     }
 }
 
@@ -59,15 +65,16 @@ impl Found {
     /// How many bytes of a region tell it.
     pub const LEN: usize = size_of::<Header>();
 
-    /// From a region's first bytes; `None` if it is none, or of another version.
-    pub fn of_bytes(bytes: &[u8; Self::LEN]) -> Option<Self> {
+    /// From a region's first bytes in process `pid`; `None` if it is none, or of another version.
+    pub fn of_bytes(bytes: &[u8; Self::LEN], pid: u32) -> Option<Self> {
         let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
         let half = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
-        let placed = offset_of!(Header, placed);
+        let places = (0..MOST_PLACED).map(|place| offset_of!(Header, placed) + 8 * PLACED_WORDS * place);
+        let own = places.into_iter().find(|&place| word(place) == u64::from(pid));
         (word(offset_of!(Header, magic)) == MAGIC).then(|| Self {
             reader_process: half(offset_of!(Header, reader_process)),
             is_orphaned: futex::says_ended(half(offset_of!(Header, reader))),
-            placed: Placed::of_words(std::array::from_fn(|i| word(placed + 8 * i))),
+            placed: own.and_then(|own| Placed::of_words(std::array::from_fn(|i| word(own + 8 + 8 * i)))),
         })
     }
 }
@@ -84,9 +91,13 @@ mod tests {
     }
 
     fn look(region: &Region) -> Option<Found> {
+        look_in(region, 7)
+    }
+
+    fn look_in(region: &Region, pid: u32) -> Option<Found> {
         let words = region.words().iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
         let bytes: Vec<u8> = words.take(Found::LEN).collect();
-        Found::of_bytes(&bytes.try_into().unwrap())
+        Found::of_bytes(&bytes.try_into().unwrap(), pid)
     }
 
     #[test]
@@ -95,7 +106,11 @@ mod tests {
         let reader_process = std::process::id();
         assert_eq!(look(&region), Some(Found { reader_process, is_orphaned: false, placed: None }));
         let placed = Placed { agent: 0x1000..0x9000, entry: 0x2000, stack: 0x10000..0x20000, ledger: 0x8000 };
-        region.note_placed(&placed);
+        let other = Placed { ledger: 0x7000, ..placed.clone() };
+        region.note_placed(6, &other);
+        region.note_placed(7, &placed);
+        assert_eq!(look_in(&region, 6).unwrap().placed, Some(other));
+        assert_eq!(look_in(&region, 5).unwrap().placed, None);
         std::thread::spawn(move || region.read_here()).join().unwrap();
         while look(&region).is_some_and(|found| !found.is_orphaned) {
             std::thread::yield_now();

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// "probetrc", and the version of this layout.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"probetr3");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"probetr4");
 /// Everything but the rings' bytes starts at a multiple of this.
 const PAGE: usize = 4096;
 
@@ -47,8 +47,13 @@ pub struct Flags {
     pub wait: bool,
 }
 
-/// The words that say where an agent lies (`super::placed`).
-pub(super) const PLACED_WORDS: usize = 6;
+/// The words that say where an agent lies (`super::placed`), and in which process.
+pub(super) const PLACED_WORDS: usize = 7;
+
+/// Into how many processes a command can put agents.
+pub const MOST_PLACED: usize = 64;
+
+const _: () = assert!(size_of::<Header>() <= PAGE);
 
 /// The first page of a region.
 #[repr(C)]
@@ -75,8 +80,8 @@ pub struct Header {
     wake: AtomicU32,
     /// Whether the command sleeps.
     asleep: AtomicU32,
-    /// Where the command has mapped an agent, if it has.
-    pub(super) placed: [AtomicU64; PLACED_WORDS],
+    /// Where the command has mapped agents, if it has.
+    pub(super) placed: [[AtomicU64; PLACED_WORDS]; MOST_PLACED],
     /// A thread of the command's; the kernel marks it when that has ended.
     pub(super) reader: Line<AtomicU32>,
 }
@@ -188,7 +193,7 @@ impl Region {
             lost: AtomicU64::new(0),
             wake: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
-            placed: [const { AtomicU64::new(0) }; PLACED_WORDS],
+            placed: [const { [const { AtomicU64::new(0) }; PLACED_WORDS] }; MOST_PLACED],
             reader: Line(AtomicU32::new(0)),
         };
         // SAFETY: the mapping is larger than a header, page aligned, and nobody else knows it yet.

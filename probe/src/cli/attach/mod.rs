@@ -6,13 +6,16 @@
 //!
 //! In the order of reading: [`image`] the object · [`request`], [`tracee`], [`interrupted`] stopped threads ·
 //! [`memory`] their memory · [`masks`] waits with a mask · [`stacks`] what lies on stacks · [`agent`] what is
-//! done with the agent · [`program`] what is traced · [`start`] one that the command starts · [`failure`] why
-//! it cannot be. The other side is `agent/mapped`.
+//! done with the agent · [`program`] what is traced · [`start`] one that the command starts · [`earlier`],
+//! [`keeper`] what killed commands have left · [`failure`] why it cannot be. The other side is
+//! `agent/mapped`.
 
 mod agent;
+mod earlier;
 mod failure;
 mod image;
 mod interrupted;
+mod keeper;
 mod masks;
 mod memory;
 mod program;
@@ -23,15 +26,17 @@ mod tracee;
 mod wait;
 
 pub(super) use agent::{Left, What};
+pub(super) use keeper::Keeper;
 pub(super) use start::{Begun, begin, to_be_stopped};
 
 use super::failure::Failure;
 use super::status::Status;
-use crate::wire::{Found, Placed};
+use crate::wire::Placed;
 use agent::{Agent, TRIES};
 use image::Image;
 use libc::pid_t;
 use program::{Program, Since};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use tracee::Tracee;
@@ -41,7 +46,6 @@ pub(super) struct Attached {
     pid: pid_t,
     /// Readable when the process has ended.
     process: OwnedFd,
-    signals: OwnedFd,
     agent: Agent,
     /// The first bytes of the agent, which tell it from what is there after an execution.
     head: [u8; 64],
@@ -52,20 +56,22 @@ pub(super) struct Door {
     pid: pid_t,
     program: Program,
     process: OwnedFd,
-    signals: OwnedFd,
 }
 
 impl Door {
-    /// Looks at process `pid`. Signals that end the trace are held back in this thread, and in those that it
-    /// starts, from here on. `follows`: there are return probes.
+    /// Looks at process `pid`. `follows`: there are return probes.
     ///
     /// # Errors
     /// The process cannot be traced.
     pub(super) fn of(pid: pid_t, follows: bool) -> Result<Self, Failure> {
         let program = Program::look(pid, follows, Since::Earlier)?;
         let process = wait::process(pid)?;
-        let signals = wait::signals().map_err(|error| failure::half_way(pid, "waiting", &error))?;
-        Ok(Self { pid, program, process, signals })
+        Ok(Self { pid, program, process })
+    }
+
+    /// The process.
+    pub(super) fn pid(&self) -> pid_t {
+        self.pid
     }
 }
 
@@ -75,10 +81,10 @@ impl Door {
 /// # Errors
 /// The process cannot be traced; it goes on as before.
 pub(super) fn attach(door: Door, what: &What<'_>) -> Result<Option<Attached>, Failure> {
-    let Door { pid, program, process, signals } = door;
+    let Door { pid, program, process } = door;
     let image = Image::parse(what.agent).map_err(|why| Failure::new(why).with(Status::Failed))?;
     let mut tracee = Tracee::stop(pid)?;
-    take_others_away(&program, &mut tracee)?;
+    earlier::take_away(&program, &mut tracee)?;
     let mut tries = TRIES;
     while program.is_loading() && tries > 0 {
         tracee.breathe()?;
@@ -92,11 +98,11 @@ pub(super) fn attach(door: Door, what: &What<'_>) -> Result<Option<Attached>, Fa
     let mut agent = Agent::new(pid, &program, nowhere, what.follows);
     match agent.put(&mut tracee, &image).and_then(|()| agent.start(&mut tracee, what.path)) {
         Ok(true) => {
-            what.region.note_placed(&agent.placed);
+            what.region.note_placed(pid.cast_unsigned(), &agent.placed);
             let mut head = [0; 64];
             let read = memory::read(pid, agent.placed.agent.start, &mut head);
             read.map_err(|error| failure::half_way(pid, "starting the agent", &error))?;
-            Ok(Some(Attached { pid, process, signals, agent, head }))
+            Ok(Some(Attached { pid, process, agent, head }))
         }
         Ok(false) => {
             agent.take_away(&mut tracee)?;
@@ -110,37 +116,6 @@ pub(super) fn attach(door: Door, what: &What<'_>) -> Result<Option<Attached>, Fa
     }
 }
 
-/// Takes away the agents of commands that were killed, or that could not take everything with them.
-fn take_others_away(program: &Program, tracee: &mut Tracee) -> Result<(), Failure> {
-    let pid = tracee.pid;
-    for region in program.regions().map_err(|error| failure::refused(pid, &error))? {
-        let mut bytes = [0; Found::LEN];
-        let found = memory::read(pid, region, &mut bytes).ok().and_then(|()| Found::of_bytes(&bytes));
-        let Some(found) = found else {
-            return Err(failure::untraceable(format!(
-                "process {pid} has the agent of another `probe` in it"
-            )));
-        };
-        let reader = found.reader_process;
-        if !found.is_orphaned {
-            let sentence =
-                format!("process {pid} is traced by `probe` already (process {reader}): end that first");
-            return Err(failure::untraceable(sentence));
-        }
-        let Some(placed) = found.placed else {
-            return Err(failure::untraceable(format!(
-                "process {pid} was started by `probe`, and still has its agent: start it again"
-            )));
-        };
-        if let Left::Probes(why) = Agent::new(pid, program, placed, true).take_away(tracee)? {
-            return Err(failure::untraceable(format!(
-                "probes of an earlier trace cannot be taken out of process {pid}: {why}"
-            )));
-        }
-    }
-    Ok(())
-}
-
 impl Attached {
     /// Whether the agent is still there: the process runs, and has executed no other program.
     fn is_there(&self) -> bool {
@@ -148,9 +123,9 @@ impl Attached {
         memory::read(self.pid, self.agent.placed.agent.start, &mut head).is_ok() && head == self.head
     }
 
-    /// Waits for the end of the process, of `limit`, or for a signal.
-    pub(super) fn wait(&self, limit: Option<Duration>) {
-        wait::until_over(&self.process, &self.signals, limit);
+    /// Its process.
+    pub(super) fn pid(&self) -> pid_t {
+        self.pid
     }
 
     /// Leaves the program as it was.
@@ -167,5 +142,24 @@ impl Attached {
             Err(failure) => return Err(failure),
         };
         self.agent.take_away(&mut tracee)
+    }
+}
+
+/// Signals that end a trace, held back in this thread, and in those that it starts, from here on.
+pub(super) struct Signals(OwnedFd);
+
+impl Signals {
+    /// Holds them back.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub(super) fn hold() -> io::Result<Self> {
+        wait::signals().map(Self)
+    }
+
+    /// Waits for the end of all these processes, of `limit`, or for a signal.
+    pub(super) fn wait(&self, all: &[Attached], limit: Option<Duration>) {
+        let processes: Vec<&OwnedFd> = all.iter().map(|attached| &attached.process).collect();
+        wait::until_over(&processes, &self.0, limit);
     }
 }

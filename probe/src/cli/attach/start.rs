@@ -117,7 +117,7 @@ fn put(
     if !started.map_err(|error| half_way(&error))? {
         return Ok(Begun::Refused);
     }
-    what.region.note_placed(&agent.placed);
+    what.region.note_placed(pid.cast_unsigned(), &agent.placed);
     Ok(Begun::Running)
 }
 

@@ -49,30 +49,37 @@ fn owned(opened: c_int) -> io::Result<OwnedFd> {
 }
 
 /// Which of the descriptors can be read, after `timeout` at the latest.
-fn readable<const N: usize>(descriptors: [&OwnedFd; N], timeout: Option<Duration>) -> [bool; N] {
+fn readable(descriptors: &[&OwnedFd], timeout: Option<Duration>) -> Vec<bool> {
     let poll =
-        |descriptor: &OwnedFd| libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let mut polled = descriptors.map(poll);
+        |descriptor: &&OwnedFd| libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut polled: Vec<_> = descriptors.iter().map(poll).collect();
     let timeout_ms =
         timeout.map_or(-1, |left| c_int::try_from(left.as_millis()).unwrap_or(c_int::MAX).saturating_add(1));
     // SAFETY: descriptors of our own.
-    unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, timeout_ms) };
-    polled.map(|polled| polled.revents != 0)
+    unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) };
+    polled.iter().map(|polled| polled.revents != 0).collect()
 }
 
 /// Whether the process has ended.
 pub(super) fn has_ended(process: &OwnedFd) -> bool {
-    readable([process], Some(Duration::ZERO))[0]
+    readable(&[process], Some(Duration::ZERO)).contains(&true)
 }
 
-/// Waits for the end of the process, of `limit`, or for a signal.
-pub(super) fn until_over(process: &OwnedFd, signals: &OwnedFd, limit: Option<Duration>) {
+/// Waits for the end of all the processes, of `limit`, or for a signal.
+pub(super) fn until_over(processes: &[&OwnedFd], signals: &OwnedFd, limit: Option<Duration>) {
     let until = limit.map(|limit| Instant::now() + limit);
-    loop {
+    let mut running = processes.to_vec();
+    while !running.is_empty() {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let is_over = left.is_some_and(|left| left.is_zero());
-        if is_over || readable([process, signals], left).contains(&true) {
+        if left.is_some_and(|left| left.is_zero()) {
             return;
         }
+        let all: Vec<&OwnedFd> = std::iter::once(signals).chain(running.iter().copied()).collect();
+        let [has_come, ended @ ..] = &*readable(&all, left) else { return };
+        if *has_come {
+            return;
+        }
+        let mut ended = ended.iter();
+        running.retain(|_| ended.next() == Some(&false));
     }
 }
