@@ -262,7 +262,7 @@ int main(void)
 	CHECK(probe_optimise() >= 0 && getppid() == parent && before == 3);
 	CHECK(probe_unoptimise() == 0 && probe_optimise_new(1) == 0 && probe_optimise_new(0) == 0);
 	before = after = 2;
-	CHECK(kprobes_explain((unsigned long)kp.addr, why, sizeof(why)) > 0);
+	CHECK(kprobes_explain((unsigned long)kp.addr, why, sizeof(why)) > 0 && strstr(why, " jump"));
 	printf("%s\n", why);
 
 	/* Enabling and disabling, one and all. */

@@ -809,7 +809,9 @@ int kprobes_write_enabled(const char *text);
 int kprobe_counters(struct kprobe *p, struct probe_counters *out);
 
 /**
- * The outcome of a registration at this address, as one sentence, without registering (REG_9).
+ * The outcome of a registration at this address, as one sentence, without registering (REG_9): how the
+ * instruction would be executed, whether return probes can stand there, and why there would be no jump, or
+ * where executable memory for its detour would have to be.
  *
  * What the caller owes:
  * `buf` points to `len` bytes, or is null.

@@ -9,7 +9,7 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_ulong};
 use core::fmt::{self, Write};
 use probe_core::error::{Errno, RegisterError};
 use probe_core::files::Viewer;
-use probe_core::{CodeAddr, Place};
+use probe_core::{CodeAddr, Explanation, Place};
 
 /// A caller's buffer, and the length that the whole text has so far.
 pub(crate) struct Buffer<'a> {
@@ -142,7 +142,18 @@ pub unsafe extern "C" fn kprobe_counters(p: *mut kprobe, out: *mut probe_counter
     0
 }
 
-/// The outcome of a registration at this address, as one sentence, without registering (REG_9).
+/// Why there is no jump, or where memory for its detour would have to be.
+fn explain_jump(out: &mut Buffer<'_>, found: &Explanation) -> fmt::Result {
+    if let Err(refusal) = found.jump {
+        return write!(out, "; no jump: {}", refusal.sentence);
+    }
+    out.write_str("; a jump, if there is executable memory")?;
+    found.room.iter().try_for_each(|room| write!(out, " from {} to {}", room.start, room.end))
+}
+
+/// The outcome of a registration at this address, as one sentence, without registering (REG_9): how the
+/// instruction would be executed, whether return probes can stand there, and why there would be no jump, or
+/// where executable memory for its detour would have to be.
 ///
 /// # Safety
 /// `buf` points to `len` bytes, or is null.
@@ -159,10 +170,11 @@ pub unsafe extern "C" fn kprobes_explain(addr: c_ulong, buf: *mut c_char, len: u
         Ok(found) => {
             let (name, offset) = found.symbol.as_ref().map_or(("?", 0), |(name, offset)| (name, *offset));
             let told = write!(out, "{name}+{offset:#x}: {:?}, {} bytes", found.method, found.insn.len());
-            match &found.entry {
+            let told = match &found.entry {
                 Err(error @ RegisterError::NotCalled { .. }) => told.and(write!(out, "; {error}")),
                 _ => told,
-            }
+            };
+            told.and(explain_jump(&mut out, &found))
         }
         Err(error) => write!(out, "-{} {}: {error}", error.errno().as_i32(), error.code()),
     };

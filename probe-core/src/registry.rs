@@ -15,6 +15,7 @@ mod plans;
 mod points;
 mod remove;
 mod resolve;
+mod rooms;
 mod stop;
 mod stubs;
 mod watch;

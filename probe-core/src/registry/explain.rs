@@ -14,6 +14,7 @@ use crate::state::text::writing::Writing;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// The answer of [`Probes::explain`] about a place: the outcome of a registration there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,9 @@ pub struct Explanation {
     pub jump: Result<(), Refusal>,
     /// Whether a kprobe with a post handler could; if not, why.
     pub jump_with_post: Result<(), Refusal>,
+    /// Where the host would need executable memory for the jump: stretches of addresses in which its detour
+    /// may begin; a few near ones if there are many. Empty where there can be no jump.
+    pub room: Vec<Range<CodeAddr>>,
 }
 
 impl<H: Host> Probes<H> {
@@ -140,6 +144,8 @@ impl<H: Host> Probes<H> {
 
     fn tell(&'static self, place: &Place, judged: Judged<H>) -> Explanation {
         let Judged { resolved, decoded, insn, jump } = judged;
+        let room =
+            jump.as_ref().map(|(displaced, _)| Self::rooms(resolved.at, displaced)).unwrap_or_default();
         let jump = jump.and_then(|(displaced, neighbours)| {
             self.check_displaced(resolved.at, &displaced).and(neighbours)
         });
@@ -162,6 +168,7 @@ impl<H: Host> Probes<H> {
             entry,
             jump,
             jump_with_post: jump.and_then(|()| post_by_jump::<H::Arch>(decoded.method, &decoded.plan)),
+            room: if jump.is_ok() { room } else { Vec::new() },
         }
     }
 }

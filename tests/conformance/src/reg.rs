@@ -189,6 +189,7 @@ fn reg_9_explain_agrees_with_register<S: Suite>(probes: &'static Probes<S::Host>
                     matches!(explanation.method, Method::Simulate | Method::Boost | Method::Step),
                     "no method at {at}"
                 );
+                equal!(explanation.room.is_empty(), explanation.jump.is_err(), "at {at}");
             }
             (Err(explained), Err(refused)) => {
                 equal!((explained.errno(), explained.code()), (refused.errno(), refused.code()));
