@@ -31,6 +31,7 @@ pub(crate) fn probes() -> Result<&'static Probes<TheHost>, c_int> {
             Ok(probes)
         }
         Err(StartError::NoMemory(errno) | StartError::NoHandler(errno)) => Err(-errno),
+        Err(StartError::Valgrind) => Err(-Errno::EOPNOTSUPP.as_i32()),
         Err(_) => Err(-Errno::EFAULT.as_i32()),
     }
 }

@@ -1,12 +1,13 @@
 //! The long tests; `cargo ci test` has a short form of each. One command each,
 //! `cargo ci torture NAME`; docs/reliability.md has what they last said.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::matrix::{Long, Mode, TARGETS, Target};
+use crate::matrix::{Long, Mode, NATIVE, TARGETS, Target};
 use crate::mutants;
 use crate::step::{self, Step};
+use crate::userland;
 
 /// No long test takes longer.
 const LONG: Duration = Duration::from_secs(6 * 3600);
@@ -80,6 +81,11 @@ pub(crate) const ALL: &[Torture] = &[
         run: Run::Own(strangers),
     },
     Torture {
+        name: "arrivals",
+        about: "which functions of programs and libraries take no return probe; --only part of a target's name",
+        run: Run::Own(arrivals),
+    },
+    Torture {
         name: "model",
         about: "20,000 random sequences of operations, on the registry and on a plain model",
         run: Run::Steps(|| {
@@ -141,6 +147,48 @@ fn strangers(root: &Path, only: &str) -> Result<(), String> {
         Ok(status) => Err(format!("strangers: {status}")),
         Err(error) => Err(format!("cargo cannot be started: {error}")),
     }
+}
+
+/// Counts the functions that no call comes to, by reason, of this machine's programs and libraries, of the
+/// cross compilers' libraries, and of the programs that `cargo ci setup` unpacks. Files are only read, so
+/// this machine's build reads those of all targets that do not run here.
+fn arrivals(root: &Path, only: &str) -> Result<(), String> {
+    let is_wanted = |target: &&Target| {
+        target.mode == Mode::User && target.abi.contains("glibc") && target.triple.contains(only)
+    };
+    for target in TARGETS.iter().filter(is_wanted) {
+        let mut command = crate::command::clean(std::process::Command::new("cargo"));
+        command.args(["run", "--quiet", "--release", "-p", "probe-elf-symbols", "--example", "arrivals"]);
+        if target.runner.is_none() {
+            command.args(["--target", target.triple]);
+        }
+        command.arg("--").args(folders(target)).current_dir(root);
+        println!("{}", target.triple);
+        match command.status() {
+            Ok(status) if status.success() => {}
+            Ok(status) => return Err(format!("arrivals: {status}")),
+            Err(error) => return Err(format!("cargo cannot be started: {error}")),
+        }
+    }
+    Ok(())
+}
+
+/// Where there are programs and libraries of a target.
+fn folders(target: &Target) -> Vec<PathBuf> {
+    // Debian's folders are called as targets are, but for the vendor and riscv64's extensions.
+    let (architecture, rest) = target.triple.split_once('-').unwrap_or((target.triple, ""));
+    let architecture = architecture.trim_end_matches("gc");
+    let name = format!("{architecture}-{}", rest.trim_start_matches("unknown-"));
+    if target.triple == NATIVE {
+        return ["/usr/bin", "/usr/sbin"]
+            .map(PathBuf::from)
+            .into_iter()
+            .chain([format!("/usr/lib/{name}").into()])
+            .collect();
+    }
+    let unpacked = target.needs.iter().find_map(|need| userland::architecture(need.package));
+    let unpacked = unpacked.map(|architecture| userland::folder(architecture).with_file_name("root"));
+    unpacked.into_iter().chain([format!("/usr/{name}/lib").into()]).collect()
 }
 
 /// Real programs of a target with a probe on every instruction. A static C library loads no agent.

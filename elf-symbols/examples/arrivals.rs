@@ -1,7 +1,7 @@
-//! Counts, over the ELF files that are named, to which functions no call comes (REG_19), by reason, and which
-//! of them have symbols.
+//! Counts, over the ELF files that are named or lie in folders that are, to which functions no call comes
+//! (REG_19), by reason, and which of them have symbols. Files are of any machine with as wide addresses.
 //!
-//! cargo run --release -p probe-elf-symbols --example arrivals -- /usr/bin/* /usr/lib/x86_64-linux-gnu/*.so*
+//! cargo run --release -p probe-elf-symbols --example arrivals -- /usr/bin /usr/lib/x86_64-linux-gnu
 
 use probe_core::host::Arrival;
 use probe_elf_symbols::arrival::InFile;
@@ -9,7 +9,7 @@ use probe_elf_symbols::file::read_symbols;
 use probe_elf_symbols::index::Kind;
 use probe_elf_symbols::sequences::Sequences;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What one reason has refused.
 #[derive(Default)]
@@ -22,9 +22,27 @@ struct Refused {
     names: BTreeMap<String, usize>,
 }
 
+/// Adds a file, or those below a folder; what a link leads to once.
+fn add(files: &mut BTreeSet<PathBuf>, path: &Path) {
+    let Ok(path) = std::fs::canonicalize(path) else { return };
+    if !path.is_dir() {
+        // What is not linked yet runs nowhere.
+        if path.extension().is_none_or(|extension| extension != "o") {
+            files.insert(path);
+        }
+        return;
+    }
+    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+        let is_linked_folder = entry.path().is_symlink() && entry.path().is_dir();
+        if !is_linked_folder {
+            add(files, &entry.path());
+        }
+    }
+}
+
 fn main() {
-    let files: BTreeSet<PathBuf> =
-        std::env::args().skip(1).filter_map(|path| std::fs::canonicalize(path).ok()).collect();
+    let mut files = BTreeSet::new();
+    std::env::args().skip(1).for_each(|path| add(&mut files, Path::new(&path)));
     let mut by_reason: BTreeMap<&'static str, Refused> = BTreeMap::new();
     let (mut objects, mut functions, mut sequences) = (0, 0, 0);
     for path in files {
@@ -34,7 +52,7 @@ fn main() {
         objects += 1;
         sequences += usize::from(!Sequences::of_file(&data).is_empty());
         let mut named = BTreeSet::new();
-        let mut add = |arrival, name: Option<&str>| {
+        let mut note = |arrival, name: Option<&str>| {
             let Arrival::NotCalled(refusal) = arrival else { return };
             let refused = by_reason.entry(refusal.code).or_default();
             refused.objects.insert(path.clone());
@@ -50,11 +68,11 @@ fn main() {
         {
             if named.insert(entry.addr as u64) {
                 functions += 1;
-                add(file.arrival(index.name(entry), entry.addr as u64), Some(index.name(entry)));
+                note(file.arrival(index.name(entry), entry.addr as u64), Some(index.name(entry)));
             }
         }
         for at in file.described().into_iter().filter(|at| !named.contains(at)) {
-            add(file.arrival("", at), None);
+            note(file.arrival("", at), None);
         }
     }
     println!(

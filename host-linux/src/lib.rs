@@ -79,7 +79,7 @@ pub use memory::ProcessMemory;
 pub use memory::set_argument;
 pub use probe_core;
 pub use process::{
-    Indirect, LinuxProcess, StartError, close_descriptor, objects_changed, probes, set_log,
+    Indirect, LinuxProcess, StartError, close_descriptor, is_in_valgrind, objects_changed, probes, set_log,
     spare_system_calls, start,
 };
 pub use text::TextAccess;

@@ -22,6 +22,9 @@ pub enum StartError {
     NoHandler(c_int),
     /// Neither way of writing text works here.
     TextIsReadOnly(TextError),
+    /// Valgrind runs the program. It executes translations of text, so that it may not see a breakpoint that
+    /// comes later, and ends itself at a system call that it does not know.
+    Valgrind,
 }
 
 impl fmt::Display for StartError {
@@ -30,6 +33,9 @@ impl fmt::Display for StartError {
             Self::NoMemory(errno) => write!(f, "no memory for the threads' state (os error {errno})"),
             Self::NoHandler(errno) => write!(f, "no signal handler could be installed (os error {errno})"),
             Self::TextIsReadOnly(error) => write!(f, "text cannot be written in this process: {error}"),
+            Self::Valgrind => f.write_str(
+                "Valgrind runs this program, and does not execute its text but translations of it",
+            ),
         }
     }
 }
@@ -96,7 +102,16 @@ pub fn close_descriptor() {
     PROBES.host().text.close();
 }
 
+/// Whether Valgrind runs this program: its own library is loaded first wherever a dynamic loader runs. What
+/// it runs without one is not known here.
+pub fn is_in_valgrind() -> bool {
+    objects::snapshot().iter().any(|object| object.name.starts_with("vgpreload_core"))
+}
+
 fn start_once() -> Result<(), StartError> {
+    if is_in_valgrind() {
+        return Err(StartError::Valgrind);
+    }
     threads::start(threads::Exits {
         ended: |task| _ = PROBES.events().task_exit(task),
         ending: |task, sp| PROBES.events().task_exiting(task, sp),

@@ -167,9 +167,17 @@ fn hit_13_two_threads_that_execute_at_once_hand_on_what_is_ignored() {
     let guard = guard_signals().unwrap();
     let probe = on_work_by_trap();
     let both: Execute = |path, script| {
-        std::thread::scope(|scope| {
-            scope.spawn(|| by_execve(path, script));
+        let ready = std::sync::atomic::AtomicUsize::new(0);
+        let execute_at_once = || {
+            ready.fetch_add(1, Relaxed);
+            while ready.load(Relaxed) < 2 {
+                core::hint::spin_loop();
+            }
             by_execve(path, script);
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(execute_at_once);
+            execute_at_once();
         });
         common::errno().store(libc::ENOENT, Relaxed);
     };

@@ -12,15 +12,16 @@
 //!   and fails without asking.
 //! * A process that asks the command `probe` itself, its parent, goes on: `probe` lets it continue at each
 //!   stop.
-//! * A program that another debugger than the first program debugs from its start is left alone.
+//! * A program that another debugger than the first program's debugs from its start, or that Valgrind runs,
+//!   is left alone.
 
 use super::process::{self, Muted, Reporter};
 use super::trial::{self, Execution};
 use super::{places, plant};
-use crate::wire::{Meta, Region};
+use crate::wire::{Meta, Plan, Region};
 use probe_core::AnyProbe;
 use probe_core::handler::Flow;
-use probe_host_linux::{Hit, Kprobe, Native, sys};
+use probe_host_linux::{Hit, Kprobe, Native, StartError, sys};
 use std::ffi::{c_int, c_long};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -166,26 +167,37 @@ fn execute(number: c_long, arguments: [usize; 5]) -> c_long {
 /// The exit status of a child that could not execute its program.
 const NOT_EXECUTED: c_int = 127;
 
-/// Whether a debugger that is not the first program's has this program from its start: a debugger that is
-/// traced itself. If so, the command is told.
-pub(super) fn has_debugger(region: &Region, image: u32) -> bool {
-    let Some(debugger) = debugger() else { return false };
+/// Whether this program is left alone: Valgrind runs it, or a debugger that is not the first program's has it
+/// from its start, one that is traced itself. If so, the command is told. What concerns the first program is
+/// not told here: that one is warned of its debugger, and refused where Valgrind runs it.
+pub(super) fn is_left_alone(region: &Region, image: u32) -> bool {
+    let of_debugger =
+        |debugger| format!("{} debugs this program, and would see the breakpoints", name_of(debugger));
+    let debugger = debugger();
     if image == 1 {
-        region.set_debugger(debugger);
-    }
-    if region.debugger() == debugger {
+        debugger.into_iter().for_each(|debugger| region.set_debugger(debugger));
         return false;
     }
+    let reason = if probe_host_linux::is_in_valgrind() {
+        Some(StartError::Valgrind.to_string())
+    } else {
+        debugger.filter(|&debugger| region.debugger() != debugger).map(of_debugger)
+    };
+    let Some(reason) = reason else { return false };
     let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-    let name = std::fs::read_to_string(format!("/proc/{debugger}/comm")).unwrap_or_default();
-    let reason = format!("{} debugs this program, and would see the breakpoints", name.trim_end());
     let reporter = Reporter::new(*region);
-    let definitions = region.config().split(|&byte| byte == 0).count();
+    let definitions = Plan::decode_all(region.config()).map_or(0, |plans| plans.len());
     for definition in 0..definitions as u32 {
         let symbol = program.display().to_string();
         reporter.send(&Meta::Refused { image, definition, symbol, reason: reason.clone() });
     }
     true
+}
+
+/// The name of a process.
+fn name_of(process: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
 }
 
 /// The process that debugs this one.

@@ -47,7 +47,7 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
     }
     let image = region.new_image();
     let is_first = image == 1;
-    if debuggers::has_debugger(&region, image) {
+    if debuggers::is_left_alone(&region, image) {
         return;
     }
     let Ok(agent) = process::start(Agent::new(region, image)) else { return };

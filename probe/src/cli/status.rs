@@ -48,7 +48,7 @@ impl Status {
                 "The command itself failed: the agent did not start in the program, memory could not be had; or the program ended with 0 and its events could not be written."
             }
             Self::NotTraceable => {
-                "The program was found and cannot be traced: it may not be executed, is set-uid, of Go, for another machine, or built with AddressSanitizer (see NOTES of probe-trace(1))."
+                "The program was found and cannot be traced: it may not be executed, is set-uid, of Go, for another machine, built with AddressSanitizer (see NOTES of probe-trace(1)), or run by Valgrind."
             }
             Self::NotFound => "There is no such program.",
         }

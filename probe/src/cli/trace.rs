@@ -145,7 +145,9 @@ pub(super) fn sink(args: &Trace, queries: &[Query]) -> Result<Box<dyn Sink>, Fai
 /// Prints the summary, or says why there is none.
 fn conclude(args: &Trace, status: ExitStatus, mut verdict: Verdict) -> Result<Outcome, Failure> {
     if let Some(error) = verdict.failure {
-        return Err(if error.text.is_empty() { Failure::new(error.sentence) } else { error.into() });
+        // No definition is to blame.
+        let general = |sentence| Failure::new(sentence).with(Status::NotTraceable);
+        return Err(if error.text.is_empty() { general(error.sentence) } else { error.into() });
     }
     let shown = foreign::os(&args.program[0]);
     if !verdict.is_ready {

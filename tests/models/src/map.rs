@@ -56,3 +56,15 @@ extern "C-unwind" fn probe_models_texts() {
     read(number());
     read(other.join().unwrap());
 }
+
+/// Who reads while another context gives a text its number finds nothing, or the whole of it.
+#[unsafe(no_mangle)]
+extern "C-unwind" fn probe_models_reading_texts() {
+    let texts = leaked(texts::Texts::new(1).expect("memory"));
+    let other = context(move || [1, 2].map(|number| texts.text(number)));
+    let own = texts.number(b"two words").expect("room");
+    let whole = Some((b"two words".to_vec(), false));
+    assert_eq!(texts.text(own), whole);
+    let read = other.join().unwrap();
+    assert!(read.iter().all(|text| text.is_none() || *text == whole), "{read:?}");
+}

@@ -31,4 +31,5 @@ parts! {
     prg_1_two_hits_insert_one_key 3 probe_models_insertions;
     prg_1_sums_are_read_while_another_context_inserts 3 probe_models_reading;
     prg_1_two_hits_number_one_text 3 probe_models_texts;
+    prg_1_texts_are_read_while_another_context_numbers_one 3 probe_models_reading_texts;
 }

@@ -2,5 +2,4 @@
 // events: no
 // counts: no
 // probe: -f
-// documented * stdout: docs/debuggers.md: a hit by a trap in a program that Valgrind runs ends Valgrind
 #include "valgrind_inside.c"
