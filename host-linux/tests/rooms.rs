@@ -17,6 +17,13 @@ global_asm!(
     ".endr",
     "ret",
     ".size starts_at_four, . - starts_at_four",
+    ".globl starts_at_three",
+    ".type starts_at_three, @function",
+    "starts_at_three:",
+    "xor r8d, r8d",
+    "xor r9d, r9d",
+    "ret",
+    ".size starts_at_three, . - starts_at_three",
     ".globl starts_at_five",
     ".type starts_at_five, @function",
     "starts_at_five:",
@@ -72,5 +79,9 @@ fn reg_9_a_jumps_detour_lies_where_explain_says() {
     let below = four.at.wrapping_offset(-0x3400_0000);
     assert!(four.room[0].start.abs_diff(below) < 0x100, "{four:?}");
     assert!(four.room[0].end <= below.wrapping_add(0x100_1000), "{four:?}");
+    // 64 KiB of each 16 MiB.
+    let three = explained("starts_at_three");
+    let is_short = three.room.iter().all(|room| room.start.abs_diff(room.end) <= 0x1_1000);
+    assert!(is_short && three.room.len() == 4, "{three:?}");
     assert!(five.room[0].contains(&five.at), "{five:?}");
 }
