@@ -29,6 +29,9 @@ complete -c probe -n "__fish_probe_needs_command" -s V -l version -d 'Print vers
 complete -c probe -n "__fish_probe_needs_command" -f -a "trace" -d 'Start a program with probes in it and print what they see'
 complete -c probe -n "__fish_probe_needs_command" -f -a "record" -d 'Start a program with probes in it and keep what they see in a file, to be looked at later'
 complete -c probe -n "__fish_probe_needs_command" -f -a "print" -d 'Print what is in a file of `probe record`, as `probe trace` would have'
+complete -c probe -n "__fish_probe_needs_command" -f -a "report" -d 'Show a file of `probe record` by function: calls, time in all and in the function itself'
+complete -c probe -n "__fish_probe_needs_command" -f -a "graph" -d 'Show the calls in a file of `probe record` as a tree: who called whom, and how long that took'
+complete -c probe -n "__fish_probe_needs_command" -f -a "export" -d 'Write a file of `probe record` for other programs: folded stacks, Chrome\'s trace viewer'
 complete -c probe -n "__fish_probe_needs_command" -f -a "list" -d 'Show what can be probed in a program and the libraries it loads'
 complete -c probe -n "__fish_probe_needs_command" -f -a "explain" -d 'Say how a place would be probed, or why not, instruction by instruction'
 complete -c probe -n "__fish_probe_needs_command" -f -a "install-docs" -d 'Write the manual pages and shell completions of this command below a folder'
@@ -78,6 +81,43 @@ complete -c probe -n "__fish_probe_using_subcommand print" -l color -d 'When to 
 always\t'Always'
 never\t'Never'"
 complete -c probe -n "__fish_probe_using_subcommand print" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c probe -n "__fish_probe_using_subcommand report" -l since -d 'Only events from this time on, since the recording began (such as 1.5s, 200ms, 10us)' -r
+complete -c probe -n "__fish_probe_using_subcommand report" -l task -d 'Only events of this thread or process: its number, or a pattern for its name (such as \'cc1*\')' -r
+complete -c probe -n "__fish_probe_using_subcommand report" -l event -d 'Only events whose name matches this pattern (such as \'open*\')' -r
+complete -c probe -n "__fish_probe_using_subcommand report" -l by -d 'A row for each function and: caller, task, or an argument of this name' -r
+complete -c probe -n "__fish_probe_using_subcommand report" -l sort -d 'What comes first: the most of this' -r -f -a "total\t'Time in the function and all that it calls'
+self\t'Time in the function itself'
+calls\t'How often it was called'
+min\t'The shortest call'
+median\t'The median of its calls'
+p99\t'The 99th percentile of its calls'
+max\t'The longest call'
+name\t'The name, the first of the alphabet first'"
+complete -c probe -n "__fish_probe_using_subcommand report" -l top -d 'How many rows are shown [default: all]' -r
+complete -c probe -n "__fish_probe_using_subcommand report" -l diff -d 'Show what is different from this earlier record, the greatest difference first' -r -F
+complete -c probe -n "__fish_probe_using_subcommand report" -l format -d 'How it is written (json: one object)' -r -f -a "text\t'A line per event, a table at the end'
+json\t'A JSON object per line'"
+complete -c probe -n "__fish_probe_using_subcommand report" -l color -d 'When to use colours' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
+always\t'Always'
+never\t'Never'"
+complete -c probe -n "__fish_probe_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c probe -n "__fish_probe_using_subcommand graph" -l since -d 'Only events from this time on, since the recording began (such as 1.5s, 200ms, 10us)' -r
+complete -c probe -n "__fish_probe_using_subcommand graph" -l task -d 'Only events of this thread or process: its number, or a pattern for its name (such as \'cc1*\')' -r
+complete -c probe -n "__fish_probe_using_subcommand graph" -l event -d 'Only events whose name matches this pattern (such as \'open*\')' -r
+complete -c probe -n "__fish_probe_using_subcommand graph" -l depth -d 'How many calls inside of each other are shown [default: all]' -r
+complete -c probe -n "__fish_probe_using_subcommand graph" -l time -d 'Only calls that took at least this long (such as 10us)' -r
+complete -c probe -n "__fish_probe_using_subcommand graph" -l color -d 'When to use colours' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
+always\t'Always'
+never\t'Never'"
+complete -c probe -n "__fish_probe_using_subcommand graph" -l aggregate -d 'Put together what went the same way, with total and own time, the longest first'
+complete -c probe -n "__fish_probe_using_subcommand graph" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c probe -n "__fish_probe_using_subcommand export" -l since -d 'Only events from this time on, since the recording began (such as 1.5s, 200ms, 10us)' -r
+complete -c probe -n "__fish_probe_using_subcommand export" -l task -d 'Only events of this thread or process: its number, or a pattern for its name (such as \'cc1*\')' -r
+complete -c probe -n "__fish_probe_using_subcommand export" -l event -d 'Only events whose name matches this pattern (such as \'open*\')' -r
+complete -c probe -n "__fish_probe_using_subcommand export" -l format -d 'The format' -r -f -a "folded\t'A line for each way to a function, and its own nanoseconds: for flamegraph.pl, inferno, speedscope'
+chrome\t'JSON for Chrome\'s chrome://tracing, Perfetto and speedscope'"
+complete -c probe -n "__fish_probe_using_subcommand export" -s o -l output -d 'Write there instead of to standard output' -r -F
+complete -c probe -n "__fish_probe_using_subcommand export" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c probe -n "__fish_probe_using_subcommand list" -l color -d 'When to use colours' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"

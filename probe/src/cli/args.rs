@@ -9,6 +9,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub(super) use super::views::{
+    Choice, Color, DEFAULT_RECORD, Export, ExportFormat, Format, Graph, Print, Report, Sort,
+};
+
 /// See what a running program does: kprobe-style probes in any Linux process, without root.
 #[derive(Debug, Parser)]
 #[command(name = "probe", version, disable_help_subcommand = true)]
@@ -25,6 +29,12 @@ pub(super) enum Command {
     Record(Box<Record>),
     /// Print what is in a file of `probe record`, as `probe trace` would have.
     Print(Print),
+    /// Show a file of `probe record` by function: calls, time in all and in the function itself.
+    Report(Report),
+    /// Show the calls in a file of `probe record` as a tree: who called whom, and how long that took.
+    Graph(Graph),
+    /// Write a file of `probe record` for other programs: folded stacks, Chrome's trace viewer.
+    Export(Export),
     /// Show what can be probed in a program and the libraries it loads.
     List(List),
     /// Say how a place would be probed, or why not, instruction by instruction.
@@ -161,9 +171,6 @@ pub(super) struct Trace {
     pub(super) program: Vec<OsString>,
 }
 
-/// The file of `probe record`, where none is named.
-pub(super) const DEFAULT_RECORD: &str = "probe.record";
-
 #[derive(Debug, Args)]
 #[command(after_help = format!("{GRAMMAR}\n\nExamples:\n{RECORD_EXAMPLES}\n\nConditions, attaching, exit status: man probe-trace"))]
 pub(super) struct Record {
@@ -248,38 +255,6 @@ pub(super) const RECORD_EXAMPLES: &str = "  probe record -p 'r libc:malloc size=
   probe record -f -o make.record -p 'r libc:open* path=$arg1:string' -- make -j2
   probe print make.record --event 'open*' --task cc1 --since 1.5s";
 
-/// A record that is read, and which of its events count.
-#[derive(Debug, Args)]
-pub(super) struct Choice {
-    /// The file of probe record.
-    #[arg(default_value = DEFAULT_RECORD)]
-    pub(super) file: PathBuf,
-    /// Only events from this time on, since the recording began (such as 1.5s, 200ms, 10us).
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    pub(super) since: Option<u64>,
-    /// Only events of this thread or process: its number, or a pattern for its name (such as 'cc1*').
-    #[arg(long, value_name = "TASK")]
-    pub(super) task: Option<String>,
-    /// Only events whose name matches this pattern (such as 'open*').
-    #[arg(long, value_name = "PATTERN")]
-    pub(super) event: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Print {
-    #[command(flatten)]
-    pub(super) choice: Choice,
-    /// Write there instead of to standard output.
-    #[arg(short, long, value_name = "FILE", default_value = "-")]
-    pub(super) output: PathBuf,
-    /// How events and summary are written (json: one object per line).
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    pub(super) format: Format,
-    /// When to use colours.
-    #[arg(long, value_enum, default_value_t = Color::Auto, value_name = "WHEN")]
-    pub(super) color: Color,
-}
-
 /// A probe, or an option that belongs to one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Clause {
@@ -331,29 +306,11 @@ pub(super) struct InstallDocs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
-    /// A line per event, a table at the end.
-    Text,
-    /// A JSON object per line.
-    Json,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum OnFull {
     /// Drops the event and counts it: tracing never stops a program, as in the kernel's tracers.
     Drop,
     /// Waits until there is room.
     Wait,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Color {
-    /// On a terminal, unless NO_COLOR is set.
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
 }
 
 /// Parses this process' arguments.
@@ -407,17 +364,6 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok()
         .filter(|duration| !duration.is_zero())
         .ok_or_else(|| "a time is more than nothing and less than an age".to_owned())
-}
-
-/// A time in nanoseconds, which may be 0: `10us`, `5ns`, and what [`duration`] takes.
-fn moment(text: &str) -> Result<u64, String> {
-    let units = [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 6e10), ("h", 3.6e12)];
-    let found = units.iter().find_map(|(unit, ns)| Some((text.strip_suffix(unit)?, ns)));
-    let (digits, ns) = found.unwrap_or((text, &1e9));
-    let number: f64 =
-        digits.parse().map_err(|_| "a time is a number with ns, us, ms, s, m or h".to_owned())?;
-    let is_time = number.is_finite() && number >= 0.0 && number * ns < 1e19;
-    if is_time { Ok((number * ns) as u64) } else { Err("a time is not below nothing, nor an age".to_owned()) }
 }
 
 /// `4096`, `512K`, `16M`, `1G`.

@@ -10,11 +10,14 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Where each file belongs below a prefix, and its content.
-const FILES: [(&str, &[u8]); 10] = [
+const FILES: [(&str, &[u8]); 13] = [
     ("share/man/man1/probe.1", include_bytes!("../../doc/probe.1")),
     ("share/man/man1/probe-trace.1", include_bytes!("../../doc/probe-trace.1")),
     ("share/man/man1/probe-record.1", include_bytes!("../../doc/probe-record.1")),
     ("share/man/man1/probe-print.1", include_bytes!("../../doc/probe-print.1")),
+    ("share/man/man1/probe-report.1", include_bytes!("../../doc/probe-report.1")),
+    ("share/man/man1/probe-graph.1", include_bytes!("../../doc/probe-graph.1")),
+    ("share/man/man1/probe-export.1", include_bytes!("../../doc/probe-export.1")),
     ("share/man/man1/probe-list.1", include_bytes!("../../doc/probe-list.1")),
     ("share/man/man1/probe-explain.1", include_bytes!("../../doc/probe-explain.1")),
     ("share/man/man1/probe-install-docs.1", include_bytes!("../../doc/probe-install-docs.1")),

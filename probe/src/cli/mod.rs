@@ -10,8 +10,11 @@ mod elf;
 #[cfg(has_mapped)]
 mod errno;
 mod explain;
+mod export;
 mod failure;
+mod fold;
 mod foreign;
+mod graph;
 mod install;
 mod json;
 mod judge;
@@ -22,6 +25,7 @@ mod losses;
 mod machine;
 #[cfg(all(test, target_pointer_width = "64"))]
 mod manual;
+mod nests;
 mod open;
 mod output;
 #[cfg(all(test, target_pointer_width = "64"))]
@@ -33,6 +37,7 @@ mod processes;
 mod program;
 mod query;
 mod record;
+mod report;
 mod saved;
 mod status;
 mod style;
@@ -40,8 +45,10 @@ mod summary;
 mod symbols;
 mod tables;
 mod text;
+mod times;
 mod trace;
 mod value;
+mod views;
 
 use failure::Failure;
 use foreign::{Foreign, is_plain};
@@ -80,6 +87,9 @@ pub fn main() -> ExitCode {
         args::Command::Trace(trace) => traced(&trace),
         args::Command::Record(record) => traced(&record.into_trace()),
         args::Command::Print(print) => print::run(&print),
+        args::Command::Report(report) => report::run(&report),
+        args::Command::Graph(graph) => graph::run(&graph),
+        args::Command::Export(export) => export::run(&export),
         args::Command::List(list) => told(list::run(&list)),
         args::Command::Explain(explain) => told(explain::run(&explain)),
         args::Command::InstallDocs(install) => {

@@ -41,6 +41,16 @@ pub(super) fn sections(name: &str) -> Vec<Section> {
             ("EXAMPLES", vec![Lines(EXAMPLES)]),
             see_also(),
         ],
+        "probe-explain" => vec![("VERDICTS", verdicts()), exit_status(), see_also()],
+        "probe-install-docs" => vec![("FILES", installed()), see_also()],
+        "probe-list" => vec![exit_status(), see_also()],
+        name => of_records(name),
+    }
+}
+
+/// Those of what deals with records.
+fn of_records(name: &str) -> Vec<Section> {
+    match name {
         "probe-record" => vec![
             ("PROBE DEFINITIONS", definitions()),
             ("CONDITIONS", conditions()),
@@ -58,8 +68,29 @@ pub(super) fn sections(name: &str) -> Vec<Section> {
             exit_status(),
             see_also(),
         ],
-        "probe-explain" => vec![("VERDICTS", verdicts()), exit_status(), see_also()],
-        "probe-install-docs" => vec![("FILES", installed()), see_also()],
+        "probe-graph" => vec![("OUTPUT", graph()), ("THE RECORD", the_record()), exit_status(), see_also()],
+        "probe-export" => vec![
+            (
+                "FORMATS",
+                vec![Text(
+                    "folded: NAME;FUNCTION;…;FUNCTION NANOSECONDS for each thread's name and way, with the time in the last function itself; of return probes alone. chrome: an object of the trace event format, with a complete event for each return, an instant one for each hit, and arguments.",
+                )],
+            ),
+            exit_status(),
+            see_also(),
+        ],
+        "probe-report" => vec![
+            ("COLUMNS", columns()),
+            (
+                "JSON",
+                vec![Text(
+                    "An object: type (\"report\"), events, lost_events, is_whole (whether the record has its end), and functions, an array with function, by (with --by), calls, and for return probes total_ns, self_ns, duration_ns with min, median, p99 and max; with --diff also before, the same of the earlier record, or null.",
+                )],
+            ),
+            ("THE RECORD", the_record()),
+            exit_status(),
+            see_also(),
+        ],
         _ => vec![exit_status(), see_also()],
     }
 }
@@ -241,6 +272,31 @@ fn json() -> Vec<Piece> {
     all
 }
 
+fn graph() -> Vec<Piece> {
+    vec![Text(
+        "As uftrace's replay: for each thread the calls that return probes saw, from the first to the last, what a call made between its braces, with how long it took at its end; hits of other probes where they came, without a time. A call that had not returned at the end is not there, and what it called stands by itself. A record of more than a million calls does not fit into memory at once: a sentence on standard error then says that some calls stand before their callers; --time, --since and --event choose fewer. With --aggregate any number fits, as for probe-report(1); trees deeper than 2048 are cut.",
+    )]
+}
+
+fn columns() -> Vec<Piece> {
+    let mut all = items(&[
+        (
+            "TOTAL",
+            "Time in the function and all that it called, over all calls. Of a call in a call of the same function, the time is in both.",
+        ),
+        (
+            "SELF",
+            "The same without the calls of other recorded functions, as far as return probes tell: those that began and returned in it, in the same thread.",
+        ),
+        ("CALLS", "How many returns, or hits, there are."),
+        ("MIN, MEDIAN, P99, MAX", "Of the calls' times; the two in the middle to 1/32."),
+    ]);
+    all.push(Text(
+        "Any number of events takes bounded memory: of more than 262144 rows the later ones are one, (others). Of a million calls in one caller that has not returned yet the oldest are put together; only a caller that begins between two of these can then be charged with one too few. With --by caller those count as called by -, as do calls that no recorded call made. With conditions (--if) a return's time is taken after they were judged, so that a call that began right after its caller may count as beside it.",
+    ));
+    all
+}
+
 fn the_record() -> Vec<Piece> {
     vec![
         Text(
@@ -353,7 +409,7 @@ fn see_also() -> Section {
     (
         "SEE ALSO",
         vec![Text(
-            "probe(1), probe-trace(1), probe-record(1), probe-print(1), probe-list(1), probe-explain(1), probe-install-docs(1), strace(1), ltrace(1)",
+            "probe(1), probe-trace(1), probe-record(1), probe-print(1), probe-report(1), probe-graph(1), probe-export(1), probe-list(1), probe-explain(1), probe-install-docs(1), strace(1), ltrace(1)",
         )],
     )
 }

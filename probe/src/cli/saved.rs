@@ -187,6 +187,12 @@ pub(super) fn comm<'a>(event: &Event<'a>) -> &'a [u8] {
     event.comm.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
+/// The function that an event is of.
+pub(super) fn function<'a>(event: &Event<'a>) -> &'a str {
+    let name = event.place.name.as_str();
+    name.strip_suffix("%return").unwrap_or(name)
+}
+
 impl Symbolize for Names<'_> {
     fn symbol(&self, addr: u64) -> Option<Foreign<String>> {
         self.get(addr).map(|name| Foreign::new(name.to_owned()))

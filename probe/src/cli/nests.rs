@@ -1,0 +1,102 @@
+//! Which calls were made inside of which, from their returns alone.
+//!
+//! A call that returns has all calls inside of it that have returned before and began after it, in the same
+//! thread. What no call has claimed yet waits; where much waits, what is oldest is put together, so that any
+//! number of events takes bounded memory.
+
+use std::collections::HashMap;
+
+/// The most calls that wait in all threads.
+const MOST: usize = if cfg!(target_pointer_width = "64") { 1 << 20 } else { 1 << 17 };
+/// As many may wait in each thread, however many there are.
+const LEAST: usize = 64;
+
+/// A call, or several, that nobody has claimed yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Done<T> {
+    pub(super) start_ns: u64,
+    pub(super) what: T,
+}
+
+/// The calls that wait, by process and thread.
+pub(super) struct Nests<T> {
+    threads: HashMap<(u32, u32), Vec<Done<T>>>,
+}
+
+impl<T> Default for Nests<T> {
+    fn default() -> Self {
+        Self { threads: HashMap::new() }
+    }
+}
+
+impl<T> Nests<T> {
+    /// What was called inside of a call that began at `start_ns` and returns now, oldest first.
+    pub(super) fn claim(&mut self, task: (u32, u32), start_ns: u64) -> impl Iterator<Item = Done<T>> {
+        let waiting = self.threads.entry(task).or_default();
+        let outside = waiting.iter().rposition(|done| done.start_ns < start_ns);
+        waiting.drain(outside.map_or(0, |last| last + 1)..)
+    }
+
+    /// Adds a call that has returned. `join` adds a later one's what to an earlier one's.
+    pub(super) fn wait(&mut self, task: (u32, u32), done: Done<T>, mut join: impl FnMut(&mut T, T)) {
+        let most = (MOST / self.threads.len().max(1)).max(LEAST);
+        let waiting = self.threads.entry(task).or_default();
+        waiting.push(done);
+        if waiting.len() <= most {
+            return;
+        }
+        // Two by two: only a caller that began between two of a pair does not get the second.
+        let young = waiting.split_off(waiting.len() / 2);
+        let mut old = std::mem::take(waiting).into_iter();
+        while let Some(mut first) = old.next() {
+            if let Some(second) = old.next() {
+                join(&mut first.what, second.what);
+            }
+            waiting.push(first);
+        }
+        waiting.extend(young);
+    }
+
+    /// What nobody has claimed, by thread, oldest first.
+    pub(super) fn rest(self) -> impl Iterator<Item = ((u32, u32), Vec<Done<T>>)> {
+        let mut all: Vec<_> = self.threads.into_iter().collect();
+        all.sort_by_key(|(task, waiting)| (waiting.first().map(|done| done.start_ns), *task));
+        all.into_iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TASK: (u32, u32) = (1, 1);
+
+    fn add(nests: &mut Nests<u64>, start_ns: u64, ns: u64) -> u64 {
+        let inside = nests.claim(TASK, start_ns).map(|done| done.what).sum();
+        nests.wait(TASK, Done { start_ns, what: ns }, |to, more| *to += more);
+        inside
+    }
+
+    #[test]
+    fn a_call_claims_what_began_after_it_and_nothing_twice() {
+        let mut nests = Nests::default();
+        assert_eq!(add(&mut nests, 10, 5), 0);
+        assert_eq!(add(&mut nests, 20, 5), 0);
+        assert_eq!(nests.claim((1, 2), 0).count(), 0, "another thread");
+        assert_eq!(add(&mut nests, 15, 20), 5);
+        assert_eq!(add(&mut nests, 5, 100), 25);
+        assert_eq!(add(&mut nests, 200, 1), 0);
+        assert_eq!(nests.rest().map(|(_, waiting)| waiting.len()).sum::<usize>(), 2);
+    }
+
+    #[test]
+    fn any_number_of_calls_takes_bounded_memory_and_loses_no_time() {
+        let mut nests = Nests::default();
+        let calls = 4 * MOST as u64;
+        for call in 0..calls {
+            add(&mut nests, 10 + call, 1);
+        }
+        assert!(nests.threads[&TASK].len() <= MOST);
+        assert_eq!(add(&mut nests, 5, calls + 100), calls);
+    }
+}
