@@ -13,6 +13,7 @@ use crate::wire::request::{Request, what};
 use crate::wire::{Placed, Region};
 use libc::{c_long, pid_t};
 use probe_host_linux::ledger;
+use std::cell::OnceCell;
 use std::io;
 use std::ops::Range;
 
@@ -66,6 +67,8 @@ pub(super) struct Agent {
     pub(super) placed: Placed,
     /// Whether calls are followed: their returns lead through the agent's memory.
     follows: bool,
+    /// What its handlers return to, once it has been looked for.
+    own_restorers: OnceCell<Vec<usize>>,
 }
 
 impl Agent {
@@ -73,7 +76,8 @@ impl Agent {
     pub(super) fn new(pid: pid_t, program: &Program, placed: Placed, follows: bool) -> Self {
         let &Program { system_call, errno, loading, .. } = program;
         let restorers = program.restorers.clone();
-        Self { pid, system_call, errno, loading, restorers, placed, follows }
+        let own_restorers = OnceCell::new();
+        Self { pid, system_call, errno, loading, restorers, placed, follows, own_restorers }
     }
 
     /// A thread to do what any thread can do.
@@ -247,6 +251,21 @@ impl Agent {
         tracee.breathe().map(|()| true)
     }
 
+    /// What the agent's handlers return to. Its code stays as it is: this may be asked while threads run, so
+    /// that they need not stop for it.
+    pub(super) fn own_restorers(&self) -> &[usize] {
+        self.own_restorers.get_or_init(|| {
+            let maps = memory::maps(self.pid).unwrap_or_default();
+            let own = maps.iter().filter(|map| map.is_executable && self.placed.agent.contains(&map.start));
+            let look = |map: &memory::Mapping| {
+                let mut bytes = vec![0; map.end - map.start];
+                memory::read(self.pid, map.start, &mut bytes).ok()?;
+                Some(stacks::restorers(map.start, &bytes))
+            };
+            own.filter_map(look).flatten().collect()
+        })
+    }
+
     /// The agent's code as it is now.
     fn code(&self) -> io::Result<Code> {
         let own = self.own_ranges()?;
@@ -255,12 +274,7 @@ impl Agent {
         let maps = memory::maps(self.pid)?;
         let ranges = maps.iter().filter(|map| map.is_executable && is_own(map.start));
         let ranges: Vec<_> = ranges.map(|map| map.start..map.end).collect();
-        let mut restorers = self.restorers.clone();
-        for range in ranges.iter().filter(|range| self.placed.agent.contains(&range.start)) {
-            let mut bytes = vec![0; range.len()];
-            memory::read(self.pid, range.start, &mut bytes)?;
-            restorers.extend(stacks::restorers(range.start, &bytes));
-        }
+        let restorers = self.restorers.iter().chain(self.own_restorers()).copied().collect();
         Ok(Code { ranges, restorers })
     }
 

@@ -136,6 +136,8 @@ impl Attached {
         if wait::has_ended(&self.process) || !self.is_there() {
             return Ok(Left::Gone);
         }
+        // The longest look is over before the threads stop.
+        self.agent.own_restorers();
         let mut tracee = match Tracee::stop(self.pid) {
             Ok(tracee) => tracee,
             Err(_) if wait::has_ended(&self.process) => return Ok(Left::Gone),
