@@ -181,7 +181,7 @@ fn hit_13_two_threads_that_execute_at_once_hand_on_what_is_ignored() {
         });
         common::errno().store(libc::ENOENT, Relaxed);
     };
-    for _ in 0..20 {
+    for _ in 0..80 {
         assert_eq!(executed_ignoring(&[libc::SIGTRAP], &[both], 1), [End::Exit(0)]);
     }
     drop((probe, guard));
@@ -218,7 +218,7 @@ fn hit_7_other_threads_go_on_when_an_execution_fails() {
                 });
             }
             let none = [std::ptr::null()];
-            for _ in 0..200 {
+            for _ in 0..1_000 {
                 // SAFETY: a string, and lists without an element.
                 let result = unsafe { libc::execve(file.as_ptr(), none.as_ptr(), none.as_ptr()) };
                 assert_eq!((result, common::errno().load(Relaxed)), (-1, libc::ENOEXEC));

@@ -176,8 +176,11 @@ unsafe fn fault(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: Ve
     }
     let block = threads::current_or_new();
     if !is_raised && threads::is_asked(info) {
-        block.filter(|block| !block.is_in_hit()).inspect(|block| block.executing.halt.stand());
-        return deliver_due(block, context);
+        deliver_due(block, context);
+        if let Some(block) = block.filter(|block| !block.is_in_hit()) {
+            block.executing.halt.stand();
+        }
+        return;
     }
     let called = Called { signal, version, entries: &FAULTS };
     // Outside of a hit: it has been offered before, where there was room for that.

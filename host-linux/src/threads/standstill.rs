@@ -65,10 +65,12 @@ fn asking() -> SigInfo {
 
 impl Halt {
     /// The calling thread, whose block this is in, and which has nothing of ours in its hands, stands still
-    /// as long as it is asked to.
+    /// as long as it is asked to. All signals are blocked from then on; a handler's return brings the mask
+    /// back. Before that, the next question would be another frame on the program's stack, and the one after
+    /// it the next.
     #[cold]
     pub(crate) fn stand(&self) {
-        let mask = sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
+        sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
         let number = ASKED.load(Ordering::SeqCst);
         if number != 0 {
             self.0.store(Standing::of(number, sys::thread_id()).0, Ordering::SeqCst);
@@ -79,7 +81,6 @@ impl Halt {
             }
             self.0.store(0, Ordering::SeqCst);
         }
-        sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
     }
 
     /// Whether its thread is the one that stands so.
