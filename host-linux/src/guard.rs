@@ -37,7 +37,7 @@ use crate::signals::waiting::{self, Answer};
 use crate::signals::{self, interrupted, wished};
 use crate::symbols::objects::{self, Object, Role};
 use crate::sys::{AltStack, SignalSet};
-use crate::{Hit, Kprobe, Native, Probe, blacklist, memory, process};
+use crate::{Hit, Kprobe, Native, Probe, blacklist, process};
 use core::ffi::c_int;
 use memchr::memmem;
 use probe_core::arch::{Arch, Memory, Regs as _};
@@ -142,7 +142,8 @@ fn probes_in(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
     let (mut found, mut has_waits) = (Vec::new(), false);
     for (object, segment) in text {
         let mut text = vec![0; segment.end - segment.start];
-        let len = memory::read_some(segment.start, &mut text);
+        // Who has planted probes before the guard may have some on these calls.
+        let len = crate::host::PROBES.original_text(CodeAddr::new(segment.start), &mut text);
         let known: [(_, Handler); 4] = [
             (libc::SYS_rt_sigprocmask, change_mask),
             (libc::SYS_rt_sigaction, change_action),

@@ -2,7 +2,7 @@
 //!
 //! SIGTRAP, SIGSEGV, SIGBUS, SIGILL and SIGFPE are ours ([`OWNED`]): installed with SA_SIGINFO, SA_NODEFER (a
 //! hit inside a handler must not kill the process) and SA_ONSTACK. All other signals are kept away meanwhile,
-//! by the handler's mask or by `deferral`. A signal that is not about a probe goes on to the program's
+//! by the handler's mask or by `deferral`; those of ours that are sent by `beginning`. A signal that is not about a probe goes on to the program's
 //! action, called exactly as the kernel would have called it: mask, SA_NODEFER, SA_RESETHAND, siginfo and the
 //! untouched `ucontext_t`. The default action ends the process with that signal, its siginfo and its core,
 //! with the registers of the faulting instruction.
@@ -14,6 +14,7 @@
 //! A trap is ours only if the kernel raised it for a breakpoint instruction (`si_code`) and the core knows
 //! the place: a `kill -TRAP`, a debugger's step or the program's own breakpoints never get here.
 
+mod beginning;
 pub(crate) mod blocked_wait;
 mod deferral;
 mod delivery;
@@ -38,11 +39,10 @@ pub use self::suspended::while_waiting;
 pub use self::wished::{adopt, adopt_mask, give_mask_back};
 
 use self::installing::installing;
-use self::owned::BLOCKED;
 use self::program::our_action;
-use self::recorded::FIRST;
-use self::traps::{TRAPS, entries_of};
-use crate::sys::{self, Action, SignalSet};
+use self::recorded::{Begins, FIRST};
+use self::traps::entries_of;
+use crate::sys::{self, Action};
 use core::ffi::c_int;
 
 /// Installs our handlers; what was there before becomes the program's action.
@@ -71,30 +71,26 @@ pub fn are_installed() -> bool {
     })
 }
 
-/// Lets asynchronous signals wait for the end of a hit without being blocked during it (`deferral`). Whoever
-/// calls this calls [`install_action`] at every `rt_sigaction` of the program's from now on.
+/// Lets asynchronous signals wait for the end of a hit without being blocked during it (`deferral`), and ours
+/// that are sent for the end of one that is being handled (`beginning`). Whoever calls this calls
+/// [`install_action`] at every `rt_sigaction` of the program's from now on.
 ///
 /// # Errors
 /// The errno of `rt_sigaction`.
 pub fn defer_asynchronous() -> Result<(), c_int> {
-    let mask = if deferral::start() { SignalSet::EMPTY } else { BLOCKED };
-    block_in_traps(mask)
+    let defers = deferral::start();
+    begin(Begins::Quiet, !defers)
 }
 
-/// Lets `mask` be blocked while SIGTRAP is handled.
-fn block_in_traps(mask: SignalSet) -> Result<(), c_int> {
+/// Lets our handlers begin `begins` from now on, and asynchronous signals be blocked while SIGTRAP is handled,
+/// if `block`.
+fn begin(begins: Begins, block: bool) -> Result<(), c_int> {
+    beginning::set(begins, block);
     installing(|| {
-        // SAFETY: asks only.
-        let now = unsafe { sys::sigaction(libc::SIGTRAP, None) }?;
-        let version = TRAPS.version(now.handler).unwrap_or(FIRST);
-        // SAFETY: a handler of ours, the one that is there already.
-        unsafe {
-            sys::sigaction(
-                libc::SIGTRAP,
-                Some(&Action { mask, ..our_action(libc::SIGTRAP, &TRAPS, version) }),
-            )
-        }
-        .map(drop)
+        OWNED.into_iter().try_for_each(|signal| {
+            let instead = (signal == libc::SIGTRAP).then_some(FIRST);
+            program::renew(signal, entries_of(signal), instead)
+        })
     })
 }
 
@@ -104,7 +100,7 @@ fn block_in_traps(mask: SignalSet) -> Result<(), c_int> {
 pub(crate) fn confine() {
     sys::confine();
     // The kernel refuses no action that it has taken before.
-    let _ = block_in_traps(BLOCKED);
+    let _ = begin(Begins::Open, true);
 }
 
 /// Undoes [`defer_asynchronous`]: asynchronous signals are blocked during a trap again, and not during a hit
@@ -113,7 +109,7 @@ pub(crate) fn confine() {
 /// # Errors
 /// The errno of `rt_sigaction`.
 pub fn block_during_traps() -> Result<(), c_int> {
-    block_in_traps(BLOCKED)?;
+    begin(Begins::Open, true)?;
     deferral::stop();
     wished::stop();
     Ok(())

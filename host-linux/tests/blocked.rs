@@ -481,6 +481,9 @@ fn hit_13_what_is_blocked_and_pending_is_so_in_what_is_executed() {
 #[path = "blocked/faults.rs"]
 mod faults;
 
+#[path = "blocked/flood.rs"]
+mod flood;
+
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 #[path = "blocked/before_a_wait.rs"]
 mod before_a_wait;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{End, alone, count, counter, has_run_in_own_process, in_child};
-use probe_host_linux::{Kprobe, Probe, guard_signals, probes, signals};
+use probe_host_linux::{Kprobe, Probe, guard, guard_signals, probes, signals};
 use std::ffi::CStr;
 use std::hint::black_box;
 use std::mem::MaybeUninit;
@@ -417,6 +417,22 @@ fn hit_13_an_alternate_stack_too_small_for_a_hit_is_the_programs_all_the_same() 
     assert_eq!(thread(&mut memory), bare);
     assert_eq!(probe.counters().hits, 8);
     drop((probe, guard));
+}
+
+#[test]
+fn hit_13_a_guard_finds_libcs_calls_under_probes_that_were_there_before() {
+    let _alone = alone();
+    let places = || guard::probes().iter().map(|probe| probe.place().clone()).collect::<Vec<_>>();
+    let bare = places();
+    assert!(!bare.is_empty());
+    let by_trap = bare.iter().map(|place| Kprobe::at(place.clone()).pre(|_| ()).without_jump());
+    let planted = probes().register_all(by_trap).unwrap();
+    assert_eq!(format!("{:?}", places()), format!("{bare:?}"), "under breakpoints");
+    drop(planted);
+    let by_jump = bare.iter().map(|place| Kprobe::at(place.clone()).pre(|_| ()));
+    let planted = probes().register_all(by_jump).unwrap();
+    assert_eq!(format!("{:?}", places()), format!("{bare:?}"), "under jumps");
+    drop(planted);
 }
 
 /// A second C library has system calls of its own, and the loader does not name it.

@@ -351,7 +351,10 @@ fn hit_13_hits_in_strict_mode() {
 
 #[test]
 fn hit_13_a_handler_may_read_the_time_in_strict_mode() {
-    if !can_be_strict() {
+    // With another clock source the vDSO asks the kernel.
+    let source = std::fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let asks = cfg!(target_arch = "x86_64") && source.is_ok_and(|source| source.trim_end() != "tsc");
+    if !can_be_strict() || asks {
         return;
     }
     let _alone = alone();

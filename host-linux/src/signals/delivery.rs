@@ -5,7 +5,7 @@
 //! expects it.
 
 use super::installing::is_handler;
-use super::owned::{BLOCKED, NEVER_BLOCKED};
+use super::owned::NEVER_BLOCKED;
 use super::program::{action_of, exchange};
 use super::recorded::Called;
 use super::stack::{give_way, is_on_stack, leave, take_back};
@@ -90,12 +90,15 @@ fn call(handler: usize, action: &Action, called: Called, info: &mut SigInfo, con
     let own = if flags & libc::SA_NODEFER == 0 { action.mask.with(signal) } else { action.mask };
     // SIGILL and SIGFPE, too: a hit raises neither.
     let mask = SignalSet::from_bits(context.mask().union(own).bits() & !NEVER_BLOCKED.bits());
-    sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
-    // SAFETY: the program has given this function to be called at this signal; `info` is the kernel's.
-    let handler = || unsafe { context.call_handler(handler, signal, info) };
+    let handler = || {
+        sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
+        // SAFETY: the program has given this function to be called at this signal; `info` is the kernel's.
+        unsafe { context.call_handler(handler, signal, info) };
+        // What is sent from now on comes behind the signal return, not on top of this.
+        sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
+    };
     wished::in_handler(context, own, handler);
     leave(context);
-    sys::sigprocmask(libc::SIG_BLOCK, Some(BLOCKED));
 }
 
 /// Lets the kernel end the process with this signal, as soon as the handler has returned to the registers in

@@ -52,6 +52,14 @@ pub(super) fn quietly<T>(body: impl FnOnce() -> T) -> T {
     done
 }
 
+/// Runs `body`, which touches the program's memory: that may fault.
+pub(super) fn openly<T>(body: impl FnOnce() -> T) -> T {
+    let mask = sys::sigprocmask(libc::SIG_UNBLOCK, Some(NEVER_BLOCKED));
+    let done = body();
+    sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
+    done
+}
+
 /// What the kernel may block of a mask.
 pub(super) fn without_ours(mask: SignalSet) -> SignalSet {
     SignalSet::from_bits(mask.bits() & !NEVER_BLOCKED.bits())

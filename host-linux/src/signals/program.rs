@@ -1,9 +1,11 @@
 //! The program's actions for the signals that are ours.
 
 use super::installing::{NOT_OURS, as_told, installing, is_handler};
-use super::owned::{BLOCKED, OWNED};
-use super::recorded::{Entries, FIRST, Version, Versions};
-use super::wished;
+use super::kept::quietly;
+use super::owned::OWNED;
+use super::recorded::{FIRST, OwnEntries, Version, Versions};
+use super::writer::try_installing_in_quiet;
+use super::{beginning, wished};
 use crate::arch::{RESTORER_FLAG, restorer};
 use crate::sys::{self, Action, Restorer};
 use core::ffi::c_int;
@@ -33,23 +35,46 @@ pub(super) fn keep(signal: c_int, before: &Action) {
 }
 
 /// The kernel's action whose handler calls the program's action of this version.
-pub(super) fn our_action(signal: c_int, entries: &Entries, version: Version) -> Action {
+pub(super) fn our_action(signal: c_int, entries: &OwnEntries, version: Version) -> Action {
     let program = action_of(signal, version);
+    let begins = beginning::of(signal, &program);
     let ours = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK;
     // A signal that no handler of the program's takes ends no system call: it does not come, or ends the
     // process.
     let restart = if is_handler(program.handler) { 0 } else { libc::SA_RESTART };
     Action {
-        handler: entries.address(version),
+        handler: entries.address(version, begins),
         flags: program.flags & !NOT_OURS | (ours | restart) as usize | RESTORER_FLAG,
         restorer: Restorer::new(restorer()),
-        mask: BLOCKED,
+        mask: beginning::mask(signal, begins),
+    }
+}
+
+/// Installs our handler of `signal` once more, as it is to begin from now on. Where it is not ours, the one of
+/// version `instead`. Called by `installing`.
+///
+/// # Errors
+/// The errno of `rt_sigaction`.
+pub(super) fn renew(signal: c_int, entries: &OwnEntries, instead: Option<Version>) -> Result<(), c_int> {
+    // SAFETY: asks only.
+    let kernel = unsafe { sys::sigaction(signal, None) }?;
+    let Some(version) = entries.version(kernel.handler).or(instead) else { return Ok(()) };
+    // SAFETY: a handler of ours: all that it needs is static.
+    unsafe { sys::sigaction(signal, Some(&our_action(signal, entries, version))) }.map(drop)
+}
+
+/// A SIGTRAP was sent that our handler, one of `entries`, did not begin quietly for: from now on it does.
+#[cold]
+pub(super) fn expect_traps(entries: &OwnEntries) {
+    if beginning::expect_traps() {
+        // If another thread installs an action, the next one that is sent comes here, too.
+        quietly(|| try_installing_in_quiet(|| renew(libc::SIGTRAP, entries, None)));
     }
 }
 
 /// Reads the program's own action for one of the [`OWNED`] signals, and replaces it if `new` is given;
 /// returns the one before. `entries` are our handlers of that signal.
-pub(super) fn exchange(signal: c_int, entries: &Entries, new: Option<&Action>) -> Action {
+pub(super) fn exchange(signal: c_int, entries: &OwnEntries, new: Option<&Action>) -> Action {
     let Some(versions) = versions_of(signal) else { return Action::DEFAULT };
     installing(|| {
         // SAFETY: asks only.
@@ -62,11 +87,8 @@ pub(super) fn exchange(signal: c_int, entries: &Entries, new: Option<&Action>) -
             if new.handler == libc::SIG_IGN {
                 wished::drop_pending(signal);
             }
-            let mask = if version.is_some() { kernel.mask } else { BLOCKED };
             // SAFETY: a handler of ours: all that it needs is static.
-            let _ = unsafe {
-                sys::sigaction(signal, Some(&Action { mask, ..our_action(signal, entries, next) }))
-            };
+            let _ = unsafe { sys::sigaction(signal, Some(&our_action(signal, entries, next))) };
         }
         before
     })

@@ -42,8 +42,13 @@ pub(super) struct Entries(pub(super) [Handler; VERSIONS]);
 /// The [`Entries`] of a handler that is generic over the version. Make each only once: a function may have
 /// several addresses.
 macro_rules! entries {
-    ($handler:ident) => {
-        $crate::signals::recorded::Entries([$handler::<0>, $handler::<1>, $handler::<2>, $handler::<3>])
+    ($handler:ident $(, $begins_quietly:literal)?) => {
+        $crate::signals::recorded::Entries([
+            $handler::<0 $(, $begins_quietly)?>,
+            $handler::<1 $(, $begins_quietly)?>,
+            $handler::<2 $(, $begins_quietly)?>,
+            $handler::<3 $(, $begins_quietly)?>,
+        ])
     };
 }
 pub(super) use entries;
@@ -60,13 +65,41 @@ impl Entries {
     }
 }
 
+/// How a handler begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begins {
+    /// With our signals open.
+    Open,
+    /// With all signals blocked.
+    Quiet,
+}
+
+/// The handlers of a signal that is ours.
+pub(super) struct OwnEntries {
+    pub(super) open: Entries,
+    pub(super) quiet: Entries,
+}
+
+impl OwnEntries {
+    /// The handler to be given to the kernel.
+    pub(super) fn address(&self, version: Version, begins: Begins) -> usize {
+        let entries = if begins == Begins::Quiet { &self.quiet } else { &self.open };
+        entries.address(version)
+    }
+
+    /// As [`Entries::version`].
+    pub(super) fn version(&self, handler: usize) -> Option<Version> {
+        self.open.version(handler).or_else(|| self.quiet.version(handler))
+    }
+}
+
 /// The handler that the kernel has called: one of ours, with the program's action of this version behind it.
 #[derive(Clone, Copy)]
 pub(super) struct Called {
     pub(super) signal: c_int,
     pub(super) version: Version,
     /// The handlers of ours for this signal.
-    pub(super) entries: &'static Entries,
+    pub(super) entries: &'static OwnEntries,
 }
 
 /// The actions of one signal.

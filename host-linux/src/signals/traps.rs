@@ -1,8 +1,9 @@
 //! Our handlers: traps and faults go to the core; those that no probe caused go on to the program.
 
 use super::delivery::{deliver, deliver_trap, refault, stands_at};
-use super::recorded::{Called, Entries, FIRST, Version, entries};
+use super::recorded::{Begins, Called, FIRST, OwnEntries, Version, entries};
 use super::wished::deliver_due;
+use super::{beginning, program};
 use crate::arch::{self, Native, Regs, UContext, is_breakpoint_trap, is_step_trap, nofault_fixup};
 use crate::host::PROBES;
 use crate::sys::{self, SigInfo};
@@ -16,20 +17,30 @@ use probe_core::traps::{Copied, FaultVerdict, Trap};
 const SEGV_MAPERR: c_int = 1;
 
 /// The kernel's handlers of SIGTRAP.
-pub(super) static TRAPS: Entries = entries!(on_trap);
+static TRAPS: OwnEntries = OwnEntries { open: entries!(on_trap, false), quiet: entries!(on_trap, true) };
 /// The kernel's handlers of the other `OWNED` signals.
-static FAULTS: Entries = entries!(on_fault);
+static FAULTS: OwnEntries = OwnEntries { open: entries!(on_fault, false), quiet: entries!(on_fault, true) };
 
 /// The kernel's handlers of an owned signal.
-pub(super) fn entries_of(signal: c_int) -> &'static Entries {
+pub(super) fn entries_of(signal: c_int) -> &'static OwnEntries {
     if signal == libc::SIGTRAP { &TRAPS } else { &FAULTS }
 }
 
 /// SIGTRAP.
 #[unsafe(link_section = "probe_signal_entry")]
-unsafe extern "C" fn on_trap<const VERSION: usize>(_signal: c_int, info: *mut SigInfo, raw: *mut c_void) {
+unsafe extern "C" fn on_trap<const VERSION: usize, const IS_QUIET: bool>(
+    _signal: c_int,
+    info: *mut SigInfo,
+    raw: *mut c_void,
+) {
     // SAFETY: the kernel's own arguments.
-    unsafe { trap(info, raw, Version::of(VERSION)) };
+    unsafe { trap(info, raw, Version::of(VERSION), begins(IS_QUIET)) };
+}
+
+/// How an entry begins.
+#[inline(always)]
+const fn begins(is_quiet: bool) -> Begins {
+    if is_quiet { Begins::Quiet } else { Begins::Open }
 }
 
 /// As [`on_trap`]. `version` is the program's action.
@@ -37,12 +48,17 @@ unsafe extern "C" fn on_trap<const VERSION: usize>(_signal: c_int, info: *mut Si
 /// # Safety
 /// The arguments are those of a signal handler.
 #[unsafe(link_section = "probe_signal_entry")]
-unsafe fn trap(info: *mut SigInfo, raw: *mut c_void, version: Version) {
+unsafe fn trap(info: *mut SigInfo, raw: *mut c_void, version: Version, begins: Begins) {
     arch::uncheck_alignment();
     // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
     let context = unsafe { UContext::new(raw) };
     // SAFETY: as above; nobody else uses the frame.
     let info = unsafe { &mut *info };
+    match begins {
+        Begins::Quiet if info.code > 0 => beginning::open(libc::SIGTRAP, context),
+        Begins::Open if info.code <= 0 => program::expect_traps(&TRAPS),
+        _ => {}
+    }
     let block = threads::current_or_new();
     let outer = block.map(|block| block.enter(context));
     let mut verdict = Verdict::Done;
@@ -148,9 +164,13 @@ fn handle_event(info: &SigInfo, context: UContext) -> Verdict {
 
 /// SIGSEGV, SIGBUS, SIGILL, SIGFPE.
 #[unsafe(link_section = "probe_signal_entry")]
-unsafe extern "C" fn on_fault<const VERSION: usize>(signal: c_int, info: *mut SigInfo, raw: *mut c_void) {
+unsafe extern "C" fn on_fault<const VERSION: usize, const IS_QUIET: bool>(
+    signal: c_int,
+    info: *mut SigInfo,
+    raw: *mut c_void,
+) {
     // SAFETY: the kernel's own arguments.
-    unsafe { fault(signal, info, raw, Version::of(VERSION)) };
+    unsafe { fault(signal, info, raw, Version::of(VERSION), begins(IS_QUIET)) };
 }
 
 /// As [`on_fault`]. `version` is the program's action.
@@ -158,7 +178,7 @@ unsafe extern "C" fn on_fault<const VERSION: usize>(signal: c_int, info: *mut Si
 /// # Safety
 /// The arguments are those of a signal handler.
 #[unsafe(link_section = "probe_signal_entry")]
-unsafe fn fault(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: Version) {
+unsafe fn fault(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: Version, begins: Begins) {
     arch::uncheck_alignment();
     // SAFETY: these are the arguments that the kernel passes with SA_SIGINFO.
     let context = unsafe { UContext::new(raw) };
@@ -170,6 +190,9 @@ unsafe fn fault(signal: c_int, info: *mut SigInfo, raw: *mut c_void, version: Ve
             block.fault.keep(signal, info);
         }
         return context.set_pc(fixup);
+    }
+    if is_raised && begins == Begins::Quiet {
+        beginning::open(signal, context);
     }
     if is_raised && clock::skip_counter(context) {
         return;

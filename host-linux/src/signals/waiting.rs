@@ -14,7 +14,7 @@
 //! Which thread sees what the other has done: `threads::wait`.
 
 use super::interrupted::interrupted;
-use super::kept::{kept_block, look, quietly, take, waiting, without_ours};
+use super::kept::{kept_block, look, openly, quietly, take, waiting, without_ours};
 use super::owned::NEVER_BLOCKED;
 use crate::arch::{Regs, SYSCALL, UContext};
 use crate::host::PROBES;
@@ -97,7 +97,7 @@ pub(super) fn begin_again(context: UContext) {
 fn rewind(context: UContext, block: &Block) {
     let wait = &block.wished.wait;
     let mut regs = context.load_regs();
-    if let Some(At { is_made: false, .. }) = at_call(&regs, wait.set()) {
+    if let Some(At { is_made: false, .. }) = openly(|| at_call(&regs, wait.set())) {
         let Begun { place, of_program } = wait.begun();
         (SYSCALL.leave_directly)(&mut regs);
         (SYSCALL.set_first)(&mut regs, of_program);
@@ -147,9 +147,9 @@ fn answer(context: UContext, block: &Block) -> bool {
         return false;
     }
     let mut regs = context.load_regs();
-    let Some(At { call, is_made: true }) = at_call(&regs, wait.set()) else { return false };
+    let Some(At { call, is_made: true }) = openly(|| at_call(&regs, wait.set())) else { return false };
     let info = (SYSCALL.argument)(&regs, 1);
-    let Some(answer) = answer_of(info, || take(block, ours)) else { return false };
+    let Some(answer) = openly(|| answer_of(info, || take(block, ours))) else { return false };
     (SYSCALL.set_result)(&mut regs, call, answer);
     context.store_regs(&regs);
     true

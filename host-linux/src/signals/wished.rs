@@ -165,7 +165,6 @@ fn deliver_now(block: &Block, context: UContext) {
         if passed.bits() & !open.bits() == 0 {
             return waiting::end_hit(block, context);
         }
-        // An answer is written into memory, which may fault.
         sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
         keep_passed(block, context);
     }

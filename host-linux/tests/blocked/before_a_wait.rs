@@ -57,7 +57,9 @@ fn hit_12_a_thread_that_waits_is_given_what_comes_in_the_hit_before() {
     let _alone = alone();
     let places = calls_that_wait();
     assert!(!places.is_empty());
-    for moment in [Moment::InHit, Moment::Behind, Moment::InHandler] {
+    // The guard's are the newer ones, which are called first; they are found before or behind the others.
+    let moments = [Moment::InHit, Moment::Behind, Moment::InHandler];
+    for (moment, is_later) in moments.into_iter().flat_map(|moment| [(moment, false), (moment, true)]) {
         let sends = move |_: &mut Hit<'_>| {
             match moment {
                 Moment::InHit => {}
@@ -74,12 +76,10 @@ fn hit_12_a_thread_that_waits_is_given_what_comes_in_the_hit_before() {
             // SAFETY: a system call is made there.
             Kprobe::at(unsafe { Place::unchecked(place) }).pre(sends).without_jump().into()
         };
-        // The guard's are the newer ones, which are called first. They are found where nothing is
-        // planted.
-        let of_guard = guard::probes();
+        let of_guard = (!is_later).then(guard::probes);
         let senders = probes().register_all(places.iter().map(on).collect::<Vec<_>>()).unwrap();
         signals::adopt_mask();
-        let guard = probes().register_all(of_guard).unwrap();
+        let guard = probes().register_all(of_guard.unwrap_or_else(guard::probes)).unwrap();
         signals::defer_asynchronous().unwrap();
         let end = in_child(|| {
             // SAFETY: no arguments that could be wrong.
@@ -89,7 +89,7 @@ fn hit_12_a_thread_that_waits_is_given_what_comes_in_the_hit_before() {
             // SAFETY: a valid set.
             unsafe { libc::sigwaitinfo(&set_of(&[libc::SIGSEGV]), null_mut()) }
         });
-        assert_eq!(end, End::Exit(libc::SIGSEGV), "{moment:?}");
+        assert_eq!(end, End::Exit(libc::SIGSEGV), "{moment:?}, {is_later}");
         signals::block_during_traps().unwrap();
         drop((guard, senders));
     }

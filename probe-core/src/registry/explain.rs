@@ -1,8 +1,8 @@
 //! The outcome of a registration, without registering (REG_9).
 
-use super::resolve::{Boundaries, DecodedOf, Insn, Resolved};
+use super::resolve::{Boundaries, DecodedOf, Insn, Pristine, Resolved};
 use crate::addr::CodeAddr;
-use crate::arch::{Displaced, Method};
+use crate::arch::{Displaced, Method, Text};
 use crate::error::{Refusal, RegisterError};
 use crate::held::Hold;
 use crate::jump::{BranchTargets, post_by_jump};
@@ -87,6 +87,16 @@ impl<H: Host> Probes<H> {
             if *wants_entry { self.check_entry(place, at) } else { Ok(()) }
         };
         judged.into_iter().zip(places).map(check).collect()
+    }
+
+    /// Reads text from `at` on as it would be without our breakpoints and jumps, and returns how many bytes of
+    /// `out` could be read: in a handler none.
+    pub fn original_text(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        if self.is_in_handler() {
+            return 0;
+        }
+        let lock = self.lock();
+        Pristine::new(self, lock.hold()).read(at, out)
     }
 
     /// Decodes what the places name, and tries for slots; `tell` makes the answers, under the lock.
