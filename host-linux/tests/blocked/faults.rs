@@ -221,3 +221,28 @@ fn hit_13_a_fault_that_is_blocked_ends_the_process() {
     assert_eq!(end(), End::Signal(libc::SIGSEGV));
     drop((probe, guard));
 }
+
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn blocked_inner(x: usize) -> usize {
+    black_box(x) + 1
+}
+
+#[test]
+fn hit_6_a_handler_is_hit_in_a_program_that_handles_sigtrap() {
+    let _alone = alone();
+    let guard = guard_signals().unwrap();
+    let inner = probes().register(Kprobe::at("blocked_inner").pre(|_| ()).without_jump()).unwrap();
+    let calls = |_: &mut probe_host_linux::Hit<'_>| assert_eq!(blocked_inner(1), 2);
+    let outer = probes().register(Kprobe::at("blocked_work").pre(calls).without_jump()).unwrap();
+    let end = in_child(|| {
+        handle(libc::SIGTRAP, counts, &[]);
+        let work = blocked_work(6);
+        // What is sent comes to the handler, which is hit, too.
+        raise(libc::SIGTRAP);
+        let (missed, handled) = (inner.counters().missed_nested, COUNT.load(Relaxed));
+        c_int::from((work, missed, handled > 0) != (42, 2, true))
+    });
+    assert_eq!(end, End::Exit(0));
+    drop((outer, inner, guard));
+}
