@@ -66,7 +66,15 @@ fn send(signal: i32, value: usize) {
 fn in_handler() {
     log('(');
     let signals = std::mem::take(&mut *TO_SEND.lock().unwrap());
+    // More of them are pending at once when the first one comes.
+    let are_blocked = signals.len() > 3;
+    if are_blocked {
+        change_mask(libc::SIG_BLOCK);
+    }
     signals.iter().zip(1..).for_each(|(&signal, value)| send(signal, value));
+    if are_blocked {
+        change_mask(libc::SIG_UNBLOCK);
+    }
     log(')');
 }
 
@@ -195,6 +203,10 @@ fn signals_of_one_number_keep_their_order() {
         let signal = libc::SIGRTMIN();
         handle(signal, 0);
         assert_eq!(hit(&[signal, signal, signal]), "()s1s2s3", "{way}");
+        // An emulator does not send all of a siginfo again.
+        if std::env::var_os("PROBE_RUNNER").is_none() {
+            assert_eq!(hit(&[signal; 5]), "()s1s2s3s4s5", "{way}");
+        }
         // And those that are pending when the first one interrupts the hit: they come all at once.
         change_mask(libc::SIG_BLOCK);
         (4..7).for_each(|value| send(signal, value));
