@@ -2,7 +2,8 @@
 //!
 //! SIGTRAP, SIGSEGV, SIGBUS, SIGILL and SIGFPE are ours ([`OWNED`]): installed with SA_SIGINFO, SA_NODEFER (a
 //! hit inside a handler must not kill the process) and SA_ONSTACK. All other signals are kept away meanwhile,
-//! by the handler's mask or by `deferral`; those of ours that are sent by `beginning`. A signal that is not about a probe goes on to the program's
+//! by the handler's mask or by `deferral`; those of ours that are sent, by `beginning`. A signal that is not
+//! about a probe goes on to the program's
 //! action, called exactly as the kernel would have called it: mask, SA_NODEFER, SA_RESETHAND, siginfo and the
 //! untouched `ucontext_t`. The default action ends the process with that signal, its siginfo and its core,
 //! with the registers of the faulting instruction.
@@ -82,8 +83,8 @@ pub fn defer_asynchronous() -> Result<(), c_int> {
     begin(Begins::Quiet, !defers)
 }
 
-/// Lets our handlers begin `begins` from now on, and asynchronous signals be blocked while SIGTRAP is handled,
-/// if `block`.
+/// Lets our handlers begin `begins` from now on, and asynchronous signals be blocked while SIGTRAP is
+/// handled, if `block`.
 fn begin(begins: Begins, block: bool) -> Result<(), c_int> {
     beginning::set(begins, block);
     installing(|| {

@@ -50,8 +50,8 @@ pub(super) fn our_action(signal: c_int, entries: &OwnEntries, version: Version) 
     }
 }
 
-/// Installs our handler of `signal` once more, as it is to begin from now on. Where it is not ours, the one of
-/// version `instead`. Called by `installing`.
+/// Installs our handler of `signal` once more, as it is to begin from now on. Where it is not ours, the one
+/// of version `instead`. Called by `installing`.
 ///
 /// # Errors
 /// The errno of `rt_sigaction`.

@@ -89,8 +89,8 @@ impl<H: Host> Probes<H> {
         judged.into_iter().zip(places).map(check).collect()
     }
 
-    /// Reads text from `at` on as it would be without our breakpoints and jumps, and returns how many bytes of
-    /// `out` could be read: in a handler none.
+    /// Reads text from `at` on as it would be without our breakpoints and jumps, and returns how many bytes
+    /// of `out` could be read: in a handler none.
     pub fn original_text(&self, at: CodeAddr, out: &mut [u8]) -> usize {
         if self.is_in_handler() {
             return 0;
