@@ -145,6 +145,17 @@ fn a_program_of_go_is_refused() {
     refused(&["-p", "p work"], &copy, 126, "one of Go");
 }
 
+/// Of `probe` and its children, so that the program can have no other.
+#[test]
+fn a_program_that_has_a_debugger_is_refused() {
+    let mut command = Command::new(compiled("follows", &["-O1"]));
+    command.arg(probe().get_program()).args(["trace", "-p", "p work", "--", Made::Static.path()]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*output.stdout), (Some(126), &b""[..]), "{said}");
+    assert!(said.starts_with("probe: ") && said.contains("which follows `probe`"), "{said}");
+}
+
 #[test]
 fn a_stripped_program_has_no_place_that_could_be_named() {
     refused(&["-p", "p work"], &copied(Made::Static, &["--strip-all"]), 2, "there is no function `work`");

@@ -118,7 +118,16 @@ pub(super) fn start_stopped(what: &What<'_>) -> Result<(Program, libc::sigset_t)
     command.arg0(&what.argv[0]).args(&what.argv[1..]);
     // SAFETY: the closure makes async-signal-safe calls and touches nothing else.
     unsafe { command.pre_exec(move || super::attach::to_be_stopped(&before)) };
-    Ok((spawn(command, signals)?, before))
+    // A child that has one debugger already cannot have us.
+    let status = || std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let started = spawn(command, signals).map_err(|failure| match tracer(&status()) {
+        None => failure,
+        Some(debugger) => Failure::new(format!(
+            "`{}` cannot be started: it gets its agent as a debugger's program does, and has process {debugger} as its debugger, which follows `probe`",
+            what.path.display()
+        )),
+    })?;
+    Ok((started, before))
 }
 
 /// The command that starts the program with `preload` in it. An emulator is a program of the host machine,
