@@ -33,7 +33,7 @@ impl Scratch {
     }
 }
 
-const WORK: &str = "p work n=$arg1:s64";
+const WORK: &str = "p work n=$arg1:s32";
 
 fn recording(file: &Path, options: &[&str], probes: &[&str], of: &[&str]) -> Command {
     let mut command = probe();
@@ -159,11 +159,11 @@ fn evt_1_what_a_record_drops_is_counted_in_it() {
 /// EVT_1: of children that live a millisecond, too.
 #[test]
 fn evt_1_a_record_has_the_events_of_short_children() {
-    let of = ["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do /bin/true; done"];
     if common::is_emulated() || !common::HAS_PROGRAMS {
         return;
     }
-    let (file, _) = record(&["-f"], &["p:exit libc:_exit"], &of);
+    let script = format!("for i in 1 2 3 4 5 6 7 8; do {}; done", program("/bin/true"));
+    let (file, _) = record(&["-f"], &["p:exit libc:_exit"], &["sh", "-c", &script]);
     assert_eq!(printed(&file.0, &["--task", "true"]).len(), 8);
 }
 

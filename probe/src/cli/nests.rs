@@ -29,7 +29,7 @@ impl<T> Default for Nests<T> {
     }
 }
 
-impl<T> Nests<T> {
+impl<T: Default> Nests<T> {
     /// What was called inside of a call that began at `start_ns` and returns now, oldest first.
     pub(super) fn claim(&mut self, task: (u32, u32), start_ns: u64) -> impl Iterator<Item = Done<T>> {
         let waiting = self.threads.entry(task).or_default();
@@ -41,20 +41,18 @@ impl<T> Nests<T> {
     pub(super) fn wait(&mut self, task: (u32, u32), done: Done<T>, mut join: impl FnMut(&mut T, T)) {
         let most = (MOST / self.threads.len().max(1)).max(LEAST);
         let waiting = self.threads.entry(task).or_default();
-        waiting.push(done);
-        if waiting.len() <= most {
-            return;
-        }
-        // Two by two: only a caller that began between two of a pair does not get the second.
-        let young = waiting.split_off(waiting.len() / 2);
-        let mut old = std::mem::take(waiting).into_iter();
-        while let Some(mut first) = old.next() {
-            if let Some(second) = old.next() {
-                join(&mut first.what, second.what);
+        if waiting.len() >= most {
+            // Two by two: only a caller that began between two of a pair does not get the second. In place: a
+            // second list of this size leaves holes that no later one fits.
+            let pairs = waiting.len() / 4;
+            for pair in 0..pairs {
+                let second = std::mem::take(&mut waiting[2 * pair + 1].what);
+                waiting.swap(pair, 2 * pair);
+                join(&mut waiting[pair].what, second);
             }
-            waiting.push(first);
+            waiting.drain(pairs..2 * pairs);
         }
-        waiting.extend(young);
+        waiting.push(done);
     }
 
     /// What nobody has claimed, by thread, oldest first.

@@ -48,8 +48,15 @@ enum By {
 #[derive(Default)]
 struct Inside {
     ns: u64,
-    /// Function, duration, and what of it was its own.
-    calls: Vec<(u32, u64, u64)>,
+    /// What was not counted yet.
+    call: Option<Call>,
+}
+
+/// A call whose caller is not known yet.
+struct Call {
+    function: u32,
+    duration_ns: u64,
+    self_ns: u64,
 }
 
 /// All rows, as far as events have been seen.
@@ -176,23 +183,23 @@ impl Rows {
         let mut calls = Vec::new();
         for done in self.nests.claim(task, start_ns) {
             inside_ns = inside_ns.saturating_add(done.what.ns);
-            calls.extend(done.what.calls);
+            calls.extend(done.what.call);
         }
         let self_ns = duration_ns.saturating_sub(inside_ns);
-        let mut what = Inside { ns: duration_ns, calls: Vec::new() };
+        let mut what = Inside { ns: duration_ns, call: None };
         if self.by == By::Caller {
-            what.calls.push((function, duration_ns, self_ns));
+            what.call = Some(Call { function, duration_ns, self_ns });
             self.called(Some(function), &calls);
         } else {
             let row = self.row_of(event, row);
             self.count(row, duration_ns, self_ns);
         }
         let mut early = Vec::new();
-        self.nests.wait(task, Done { start_ns, what }, |to, mut more| {
+        self.nests.wait(task, Done { start_ns, what }, |to, more| {
             to.ns = to.ns.saturating_add(more.ns);
             // Whose they are is known too late.
-            early.append(&mut to.calls);
-            early.append(&mut more.calls);
+            early.extend(to.call.take());
+            early.extend(more.call);
         });
         if !early.is_empty() {
             self.called(None, &early);
@@ -221,8 +228,8 @@ impl Rows {
     }
 
     /// Counts calls whose caller is known now, or never will be.
-    fn called(&mut self, caller: Option<u32>, calls: &[(u32, u64, u64)]) {
-        for (function, duration_ns, self_ns) in calls {
+    fn called<'a>(&mut self, caller: Option<u32>, calls: impl IntoIterator<Item = &'a Call>) {
+        for Call { function, duration_ns, self_ns } in calls {
             let name = |function: u32| self.functions.get(function as usize).cloned().unwrap_or_default();
             let caller = caller.map_or_else(|| NO_CALLER.to_owned(), name);
             let row = self.number((name(*function), Some(caller)));
@@ -232,7 +239,7 @@ impl Rows {
 
     fn finish(&mut self) {
         for (_, waiting) in std::mem::take(&mut self.nests).rest() {
-            waiting.iter().for_each(|done| self.called(None, &done.what.calls));
+            waiting.iter().for_each(|done| self.called(None, &done.what.call));
         }
     }
 
