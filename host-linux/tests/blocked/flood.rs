@@ -53,7 +53,12 @@ fn be_flooded(signal: c_int) {
 fn flooded(signal: c_int, does: Does) -> Vec<c_int> {
     match does {
         Does::Handles => handle(signal, deep, &[]),
-        Does::Blocks => _ = mask(libc::SIG_BLOCK, &[signal]),
+        Does::Blocks => {
+            mask(libc::SIG_BLOCK, &[signal]);
+            // The first SIGTRAP that is sent makes the handler begin quietly.
+            send_to_process(signal);
+            take(signal);
+        }
         // SAFETY: no handler.
         Does::Ignores => _ = unsafe { libc::signal(signal, libc::SIG_IGN) },
     }

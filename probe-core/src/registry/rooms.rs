@@ -17,6 +17,9 @@ const NEAR: usize = 32 << 20;
 /// How far jumps reach at the most, in bytes.
 const FAR: usize = 1 << 31;
 
+/// The longest stretch, in bytes, in whole chunks.
+const MOST: usize = usize::MAX & !(CHUNK_LEN - 1);
+
 impl<H: Host> Probes<H> {
     /// Stretches of addresses where the entry of a detour for a jump at `place` may lie, by ascending
     /// addresses, their ends rounded up by less than a chunk: all if they are few, else a few that are near.
@@ -27,7 +30,9 @@ impl<H: Host> Probes<H> {
         for distance in [reach, reach.min(NEAR)] {
             let from = place.as_usize().saturating_sub(distance);
             let until = place.as_usize().saturating_add(distance);
-            let found = rooms_between::<H>(jumps, place, displaced, from..until);
+            // Where addresses wrap around, a jump that reaches half of them reaches all.
+            let between = if distance.checked_mul(2).is_some() { from..until } else { 0..usize::MAX };
+            let found = rooms_between::<H>(jumps, place, displaced, between);
             let are_all = found.len() < ROOMS;
             if !found.is_empty() {
                 rooms = found;
@@ -61,8 +66,8 @@ fn rooms_between<H: Host>(
             next(from).is_some_and(|entry| entry - from < CHUNK_LEN)
         };
         let (mut known, mut beyond) = (0, CHUNK_LEN);
-        while goes_on(beyond) {
-            (known, beyond) = (beyond, beyond.saturating_mul(2));
+        while beyond < MOST && goes_on(beyond) {
+            (known, beyond) = (beyond, beyond.saturating_mul(2) & MOST);
         }
         while beyond - known > CHUNK_LEN {
             let middle = known.midpoint(beyond) & !(CHUNK_LEN - 1);
