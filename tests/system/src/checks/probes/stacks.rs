@@ -67,7 +67,9 @@ pub(super) fn switched_stacks(is_late: bool) {
         let counters = yielding.counters();
         assert_eq!((counters.hits as usize, counters.abandoned), (returned.get(), 0));
         assert!(counters.hits >= 400);
-        let (gone, back) = (switches.counters(), came_back.get());
+        // In this order: others go on meanwhile.
+        let back = came_back.get();
+        let gone = switches.counters();
         assert!(back > 0 && back <= gone.hits as usize, "{back} of {}", gone.hits);
         // Nobody else runs while these are counted.
         if cpu::online().count() == 1 {
