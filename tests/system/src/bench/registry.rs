@@ -10,7 +10,7 @@ use probe_core::arch::Arch;
 use probe_core::{CodeAddr, Place, Probe};
 
 /// What a probe among those on a whole kernel may cost: three seconds for 100,000, at a thousand instructions
-/// a microsecond. On ppc64 they take 3.5.
+/// a microsecond.
 const OF_WHOLE_KERNEL: u64 = 30_000;
 
 /// Runs the measurements of this file.
