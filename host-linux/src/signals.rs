@@ -86,13 +86,19 @@ pub fn defer_asynchronous() -> Result<(), c_int> {
 /// Lets our handlers begin `begins` from now on, and asynchronous signals be blocked while SIGTRAP is
 /// handled, if `block`.
 fn begin(begins: Begins, block: bool) -> Result<(), c_int> {
-    beginning::set(begins, block);
+    beginning::set(begins, block, renew_traps);
     installing(|| {
         OWNED.into_iter().try_for_each(|signal| {
             let instead = (signal == libc::SIGTRAP).then_some(FIRST);
             program::renew(signal, entries_of(signal), instead)
         })
     })
+}
+
+/// Installs the handler of SIGTRAP once more, if it is ours.
+fn renew_traps() {
+    // The kernel refuses no action that it has taken before.
+    let _ = program::renew(libc::SIGTRAP, entries_of(libc::SIGTRAP), None);
 }
 
 /// Prepares for a filter of system calls, which the program is about to install. A signal cannot be sent once

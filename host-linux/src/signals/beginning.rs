@@ -6,28 +6,42 @@
 //! all blocked until the program's handler is called, and from that one's return to the signal return.
 //!
 //! Breakpoints are too many for such a call: the handler of SIGTRAP begins quietly only where the program has
-//! an action for SIGTRAP, or was sent one. In a confined program none does, as no call may be made.
+//! an action for SIGTRAP, or has ever blocked it. Any other program ends at the first one that it is sent. In
+//! a confined program none does, as no call may be made.
 
+use super::kept::quietly;
 use super::owned::BLOCKED;
 use super::recorded::Begins;
+use super::writer::try_installing_in_quiet;
 use crate::arch::UContext;
 use crate::sys::{self, Action, SignalSet};
+use crate::threads::Block;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use std::sync::OnceLock;
 
 /// Whether handlers may begin quietly.
 static MAY_BE_QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process was ever sent a SIGTRAP while it had no action for it.
-static IS_TRAP_SENT: AtomicBool = AtomicBool::new(false);
+/// Whether the program has ever blocked SIGTRAP: [`NEVER`], [`ONCE`] or [`PREPARED`].
+static BLOCKS_TRAPS: AtomicU8 = AtomicU8::new(NEVER);
+
+/// How the handler of SIGTRAP is installed once more.
+static RENEW_TRAPS: OnceLock<fn()> = OnceLock::new();
+
+const NEVER: u8 = 0;
+/// It has, and the handler that is installed may still begin with ours open.
+const ONCE: u8 = 1;
+/// It has, and the handler begins quietly wherever handlers may.
+const PREPARED: u8 = 2;
 
 /// Whether asynchronous signals are blocked while SIGTRAP is handled.
 static TRAPS_BLOCK: AtomicBool = AtomicBool::new(true);
 
 /// How our handler of `signal` is to begin, `program` being the program's action.
 pub(super) fn of(signal: c_int, program: &Action) -> Begins {
-    let is_sent = || program.handler != libc::SIG_DFL || IS_TRAP_SENT.load(Ordering::Relaxed);
-    let is_quiet = MAY_BE_QUIET.load(Ordering::Relaxed) && (signal != libc::SIGTRAP || is_sent());
+    let may_last = || program.handler != libc::SIG_DFL || BLOCKS_TRAPS.load(Ordering::Relaxed) != NEVER;
+    let is_quiet = MAY_BE_QUIET.load(Ordering::Relaxed) && (signal != libc::SIGTRAP || may_last());
     if is_quiet { Begins::Quiet } else { Begins::Open }
 }
 
@@ -48,15 +62,42 @@ pub(super) fn open(signal: c_int, context: UContext) {
 }
 
 /// Lets handlers that are installed from now on begin `begins`, and asynchronous signals be blocked while
-/// SIGTRAP is handled, if `block`.
-pub(super) fn set(begins: Begins, block: bool) {
+/// SIGTRAP is handled, if `block`. `renew_traps` installs the handler of SIGTRAP once more, where nobody else
+/// installs one.
+pub(super) fn set(begins: Begins, block: bool, renew_traps: fn()) {
+    let _ = RENEW_TRAPS.set(renew_traps);
     MAY_BE_QUIET.store(begins == Begins::Quiet, Ordering::Relaxed);
     TRAPS_BLOCK.store(block, Ordering::Relaxed);
 }
 
-/// A SIGTRAP was sent: whether the handler that is installed from now on begins quietly because of that.
-pub(super) fn expect_traps() -> bool {
-    let may_be_quiet = MAY_BE_QUIET.load(Ordering::Relaxed);
-    IS_TRAP_SENT.fetch_or(may_be_quiet, Ordering::Relaxed);
-    may_be_quiet
+/// The thread with this block is about to block SIGTRAP: our handler begins quietly before one may be sent
+/// and kept.
+#[inline]
+pub(super) fn expect_traps(block: &Block) {
+    if BLOCKS_TRAPS.load(Ordering::Relaxed) != PREPARED {
+        expect_first(block);
+    }
+}
+
+#[cold]
+fn expect_first(block: &Block) {
+    // The actions of a child of `vfork` are not those of its parent, which its mask comes from.
+    if !block.wished.is_lent() {
+        let _ = BLOCKS_TRAPS.compare_exchange(NEVER, ONCE, Ordering::SeqCst, Ordering::Relaxed);
+        prepare();
+    }
+}
+
+/// Installs our handler of SIGTRAP once more, if it has to begin quietly from now on. Where another thread
+/// installs an action, or this one forks, that ends in this: one of both sees what the other has done.
+pub(super) fn prepare() {
+    fence(Ordering::SeqCst);
+    if MAY_BE_QUIET.load(Ordering::Relaxed) && BLOCKS_TRAPS.load(Ordering::SeqCst) == ONCE {
+        quietly(|| {
+            try_installing_in_quiet(|| {
+                RENEW_TRAPS.get().inspect(|renew| renew());
+                BLOCKS_TRAPS.store(PREPARED, Ordering::Relaxed);
+            })
+        });
+    }
 }

@@ -1,5 +1,6 @@
 //! Installing actions, one thread at a time: what the kernel is given, and what the program is told.
 
+use super::beginning;
 use super::interrupted::interrupted;
 use super::writer::{WRITER, installing_in_quiet};
 use crate::sys::{self, Action, SignalSet};
@@ -9,6 +10,7 @@ use crate::sys::{self, Action, SignalSet};
 pub(super) fn installing<T>(body: impl FnOnce() -> T) -> T {
     let mask = interrupted().is_none().then(|| sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL)));
     let done = installing_in_quiet(body);
+    beginning::prepare();
     if let Some(mask) = mask {
         sys::sigprocmask(libc::SIG_SETMASK, Some(mask));
     }
@@ -45,4 +47,5 @@ pub(crate) fn hold() {
 pub(crate) unsafe fn release() {
     // SAFETY: the caller's promise.
     unsafe { WRITER.give() };
+    beginning::prepare();
 }

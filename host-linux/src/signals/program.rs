@@ -1,10 +1,8 @@
 //! The program's actions for the signals that are ours.
 
 use super::installing::{NOT_OURS, as_told, installing, is_handler};
-use super::kept::quietly;
 use super::owned::OWNED;
 use super::recorded::{FIRST, OwnEntries, Version, Versions};
-use super::writer::try_installing_in_quiet;
 use super::{beginning, wished};
 use crate::arch::{RESTORER_FLAG, restorer};
 use crate::sys::{self, Action, Restorer};
@@ -61,15 +59,6 @@ pub(super) fn renew(signal: c_int, entries: &OwnEntries, instead: Option<Version
     let Some(version) = entries.version(kernel.handler).or(instead) else { return Ok(()) };
     // SAFETY: a handler of ours: all that it needs is static.
     unsafe { sys::sigaction(signal, Some(&our_action(signal, entries, version))) }.map(drop)
-}
-
-/// A SIGTRAP was sent that our handler, one of `entries`, did not begin quietly for: from now on it does.
-#[cold]
-pub(super) fn expect_traps(entries: &OwnEntries) {
-    if beginning::expect_traps() {
-        // If another thread installs an action, the next one that is sent comes here, too.
-        quietly(|| try_installing_in_quiet(|| renew(libc::SIGTRAP, entries, None)));
-    }
 }
 
 /// Reads the program's own action for one of the [`OWNED`] signals, and replaces it if `new` is given;

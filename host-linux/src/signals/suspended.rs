@@ -2,7 +2,7 @@
 
 use super::kept::{kept_block, waiting};
 use super::owned::NEVER_BLOCKED;
-use super::wished::bring_all;
+use super::wished::{bring_all, set_blocked};
 use crate::sys::SignalSet;
 
 /// Lets the signals of `mask` be the blocked ones while `wait` waits, in place of those that are; `None`: one
@@ -10,7 +10,7 @@ use crate::sys::SignalSet;
 pub fn while_waiting<T>(mask: SignalSet, wait: impl FnOnce() -> T) -> Option<T> {
     let Some(block) = kept_block() else { return Some(wait()) };
     let outer = block.wished.blocked();
-    block.wished.block(mask);
+    set_blocked(block, mask);
     let is_due = waiting(block).bits() & !mask.bits() & NEVER_BLOCKED.bits() != 0;
     let done = if is_due {
         bring_all(block, SignalSet::from_bits(!mask.bits()));
@@ -18,6 +18,6 @@ pub fn while_waiting<T>(mask: SignalSet, wait: impl FnOnce() -> T) -> Option<T> 
     } else {
         Some(wait())
     };
-    block.wished.block(outer);
+    set_blocked(block, outer);
     done
 }

@@ -1,9 +1,9 @@
 //! Our handlers: traps and faults go to the core; those that no probe caused go on to the program.
 
+use super::beginning;
 use super::delivery::{deliver, deliver_trap, refault, stands_at};
 use super::recorded::{Begins, Called, FIRST, OwnEntries, Version, entries};
 use super::wished::deliver_due;
-use super::{beginning, program};
 use crate::arch::{self, Native, Regs, UContext, is_breakpoint_trap, is_step_trap, nofault_fixup};
 use crate::host::PROBES;
 use crate::sys::{self, SigInfo};
@@ -54,10 +54,8 @@ unsafe fn trap(info: *mut SigInfo, raw: *mut c_void, version: Version, begins: B
     let context = unsafe { UContext::new(raw) };
     // SAFETY: as above; nobody else uses the frame.
     let info = unsafe { &mut *info };
-    match begins {
-        Begins::Quiet if info.code > 0 => beginning::open(libc::SIGTRAP, context),
-        Begins::Open if info.code <= 0 => program::expect_traps(&TRAPS),
-        _ => {}
+    if info.code > 0 && begins == Begins::Quiet {
+        beginning::open(libc::SIGTRAP, context);
     }
     let block = threads::current_or_new();
     let outer = block.map(|block| block.enter(context));

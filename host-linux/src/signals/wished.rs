@@ -19,7 +19,7 @@ use super::kept::{
     waiting, without_ours,
 };
 use super::owned::{NEVER_BLOCKED, run_in};
-use super::waiting;
+use super::{beginning, waiting};
 use crate::arch::UContext;
 use crate::sys::{self, SigInfo, SignalSet};
 use crate::threads::{self, Block, How, WrittenDown};
@@ -35,7 +35,7 @@ pub fn adopt_mask() {
     IS_KEPT.store(true, Ordering::Relaxed);
     let Some(block) = threads::current_or_new() else { return };
     let ours = sys::sigprocmask(libc::SIG_BLOCK, None).bits() & NEVER_BLOCKED.bits();
-    block.wished.block(SignalSet::from_bits(ours));
+    set_blocked(block, SignalSet::from_bits(ours));
     if ours != 0 {
         sys::sigprocmask(libc::SIG_UNBLOCK, Some(NEVER_BLOCKED));
     }
@@ -49,7 +49,7 @@ pub fn adopt(mask: SignalSet) -> bool {
     else {
         return false;
     };
-    block.wished.block(SignalSet::from_bits(mask.bits() & NEVER_BLOCKED.bits()));
+    set_blocked(block, SignalSet::from_bits(mask.bits() & NEVER_BLOCKED.bits()));
     threads::thread_started();
     true
 }
@@ -111,20 +111,41 @@ pub(crate) fn set_interrupted_mask(mask: SignalSet) {
         let added = mask.bits() & !context.mask().bits() & NEVER_BLOCKED.bits();
         return context.set_mask(SignalSet::from_bits(mask.bits() & !added));
     };
-    block.wished.block(mask);
+    if is_of_libc_alone(mask) {
+        block.wished.block(mask);
+    } else {
+        set_blocked(block, mask);
+    }
     context.set_mask(without_ours(mask));
     note_due(block);
+}
+
+/// Lets the program have blocked those of `mask` from now on.
+pub(super) fn set_blocked(block: &Block, mask: SignalSet) {
+    if mask.has(libc::SIGTRAP) {
+        beginning::expect_traps(block);
+    }
+    block.wished.block(mask);
+}
+
+/// Whether libc sets such a mask for itself, for a moment, as it makes a thread: it lets no program block
+/// these two.
+fn is_of_libc_alone(mask: SignalSet) -> bool {
+    cfg!(target_env = "gnu") && mask.has(32) && mask.has(33)
 }
 
 /// Changes what is blocked of ours, as `rt_sigprocmask` would; what was. Outside of handlers.
 pub(crate) fn change(how: c_int, signals: SignalSet) -> SignalSet {
     let Some(block) = kept_block() else { return SignalSet::EMPTY };
     let before = block.wished.blocked();
-    block.wished.block(match how {
-        libc::SIG_BLOCK => before.union(signals),
-        libc::SIG_UNBLOCK => SignalSet::from_bits(before.bits() & !signals.bits()),
-        _ => signals,
-    });
+    set_blocked(
+        block,
+        match how {
+            libc::SIG_BLOCK => before.union(signals),
+            libc::SIG_UNBLOCK => SignalSet::from_bits(before.bits() & !signals.bits()),
+            _ => signals,
+        },
+    );
     let open = SignalSet::from_bits(!block.wished.blocked().bits());
     if waiting(block).bits() & open.bits() != 0 {
         bring_all(block, open);
@@ -248,9 +269,9 @@ pub(super) fn in_handler(context: UContext, mask: SignalSet, handler: impl FnOnc
     if block.executing.is_under_way() {
         // The frame has the program's mask, to which it returns.
         let wait = block.wished.wait.suspend();
-        block.wished.block(outer.union(mask));
+        set_blocked(block, outer.union(mask));
         block.executing.interrupt(handler);
-        block.wished.block(outer);
+        set_blocked(block, outer);
         // All signals are blocked. What has come meanwhile is what the call finds.
         let _noted = block.wished.wait.resume(wait);
         return give_to_kernel(block, outer);
@@ -258,10 +279,10 @@ pub(super) fn in_handler(context: UContext, mask: SignalSet, handler: impl FnOnc
     if outer != SignalSet::EMPTY {
         context.set_mask(context.mask().union(outer));
     }
-    block.wished.block(outer.union(mask));
+    set_blocked(block, outer.union(mask));
     handler();
     let left = context.mask();
-    block.wished.block(left);
+    set_blocked(block, left);
     context.set_mask(without_ours(left));
     if waiting(block).bits() & !left.bits() != 0 {
         deliver_now(block, context);
