@@ -395,3 +395,6 @@ fn hit_12_a_signals_handler_is_hit_while_its_thread_executes_a_program() {
     assert_eq!(end, End::Exit(0));
     drop((probe, guard));
 }
+
+#[path = "execution/standstill.rs"]
+mod standstill;
