@@ -2,6 +2,7 @@
 //! ss), `uc_sigmask` at 108.
 
 pub(crate) use super::plain::{RESTORER_FLAG, enter, function_entry, restorer, start};
+pub(super) use super::x86::call_handler;
 pub(crate) use super::x86::{
     LOAD_LEN, RETURN_ONE, RETURN_TWO, is_breakpoint_trap, is_step_trap, uncheck_alignment,
 };
@@ -9,7 +10,7 @@ pub(crate) use super::x86::{
 use super::assembly::shared_assembly;
 use super::code::SyscallCode;
 use super::frame::{Frame, Regs};
-use super::{plain, x86};
+use super::x86;
 use crate::abi::{AltStack, SigInfo};
 use core::arch::{asm, global_asm};
 use core::ffi::{c_int, c_void};
@@ -25,6 +26,7 @@ const fn greg(index: usize) -> usize {
 
 pub(super) const PC: usize = greg(14);
 pub(super) const SP: usize = greg(7);
+pub(super) const FLAGS: usize = greg(16);
 pub(super) const SIGMASK: usize = 108;
 /// How long the kernel's structure is, at the least.
 pub(super) const FRAME_LEN: usize = SIGMASK + 8;
@@ -88,7 +90,7 @@ pub(super) fn set_fault(frame: Frame, addr: usize, is_write: bool) {
 /// Whether the program steps itself.
 #[inline(always)]
 pub(super) fn steps_itself(frame: Frame) -> bool {
-    x86::has_trap_flag(frame.word(greg(16)))
+    x86::has_trap_flag(frame.word(FLAGS))
 }
 
 /// Makes the frame that of the trap behind an instruction of a program that steps itself.
@@ -271,29 +273,12 @@ pub(super) fn skip_counter(frame: Frame, insn: [u8; 4]) -> bool {
     x86::Counter { ax: greg(11), dx: greg(9), pc: PC }.skip(frame, insn)
 }
 
-/// Whether the interrupted program has unaligned accesses fault.
-fn checks_alignment(frame: Frame) -> bool {
-    x86::has_alignment_check(frame.word(greg(16)))
-}
-
-/// Calls a signal handler of the program's. It runs with AC as the program had it, and nothing of ours does.
+/// As [`call_handler`], with AC set from the call to the return.
 ///
 /// # Safety
-/// The program has given this function to be called with these arguments.
-#[inline(always)]
-pub(super) unsafe fn call_handler(handler: usize, signal: c_int, info: *mut SigInfo, frame: Frame) {
-    if checks_alignment(frame) {
-        // SAFETY: as promised.
-        unsafe { call_checked(handler, signal, info, frame) };
-    } else {
-        // SAFETY: as promised.
-        unsafe { plain::call_handler(handler, signal, info, frame) };
-    }
-}
-
-/// As [`call_handler`], with AC set from the call to the return.
+/// As there.
 #[cold]
-unsafe fn call_checked(handler: usize, signal: c_int, info: *mut SigInfo, frame: Frame) {
+pub(super) unsafe fn call_checked(handler: usize, signal: c_int, info: *mut SigInfo, frame: Frame) {
     // SAFETY: the caller's promise; the stack pointer is aligned as for a call, and AC is clear behind it.
     unsafe {
         asm!(

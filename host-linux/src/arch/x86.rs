@@ -2,6 +2,8 @@
 
 use super::code::Leads;
 use super::frame::Frame;
+use super::{native, plain};
+use crate::abi::SigInfo;
 use core::arch::asm;
 use core::ffi::c_int;
 
@@ -95,8 +97,23 @@ pub(super) const STEP_VECTOR: usize = 1;
 pub(super) const ALIGNMENT_CHECK: usize = 1 << 18;
 
 /// Whether AC is set among these flags.
-pub(super) const fn has_alignment_check(flags: usize) -> bool {
+const fn has_alignment_check(flags: usize) -> bool {
     flags & ALIGNMENT_CHECK != 0
+}
+
+/// Calls a signal handler of the program's. It runs with AC as the program had it, and nothing of ours does.
+///
+/// # Safety
+/// The program has given this function to be called with these arguments.
+#[inline(always)]
+pub(super) unsafe fn call_handler(handler: usize, signal: c_int, info: *mut SigInfo, frame: Frame) {
+    if has_alignment_check(frame.word(native::FLAGS)) {
+        // SAFETY: as promised.
+        unsafe { native::call_checked(handler, signal, info, frame) };
+    } else {
+        // SAFETY: as promised.
+        unsafe { plain::call_handler(handler, signal, info, frame) };
+    }
 }
 
 /// Clears AC in the running code. The kernel leaves the program's AC to a handler; the signal return restores
