@@ -85,6 +85,15 @@ fn by_fexecve(path: &CStr, script: &CStr) {
     }
 }
 
+/// Whether libc's `fexecve` executes anything: not where it wants a system call (`execveat`, QEMU 7.2 on
+/// riscv64) that is not there.
+fn has_fexecve() -> bool {
+    let none = [std::ptr::null()];
+    // SAFETY: no such descriptor, and lists without an element.
+    let answer = unsafe { libc::fexecve(i32::MAX, none.as_ptr(), none.as_ptr()) };
+    answer == -1 && common::errno().load(Relaxed) != libc::ENOSYS
+}
+
 fn by_number(path: &CStr, script: &CStr) {
     let argv = [c"sh".as_ptr(), c"-c".as_ptr(), script.as_ptr(), std::ptr::null()];
     // SAFETY: NULL-terminated lists of strings.
@@ -97,7 +106,9 @@ fn hit_13_what_is_ignored_is_ignored_by_what_is_executed() {
         return;
     }
     let _alone = alone();
-    let ways: [Execute; 4] = [by_execve, by_execl, by_fexecve, by_number];
+    let mut ways: Vec<Execute> = vec![by_execve, by_execl, by_number];
+    // With the guard it works all the same.
+    ways.extend(has_fexecve().then_some(by_fexecve as Execute));
     let sets = [&[libc::SIGTRAP, libc::SIGSEGV][..], &[libc::SIGBUS, libc::SIGFPE, libc::SIGILL], &[]];
     let all = || sets.map(|signals| executed_ignoring(signals, &ways, 0));
     let bare = all();
