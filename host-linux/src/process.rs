@@ -45,14 +45,14 @@ impl core::error::Error for StartError {}
 /// Makes this process ready to be probed; later calls return the same at once.
 ///
 /// Installs the signal handlers ([`signals`]), finds out how text can be written, and registers for core
-/// synchronisation and for forks. Call it before the program starts threads, if possible, and outside of
-/// signal handlers.
+/// synchronisation and for forks. Call it before the program starts threads, if possible. The calling
+/// thread's signals wait meanwhile.
 ///
 /// # Errors
 /// [`StartError`] names what the system does not allow.
 pub fn start() -> Result<&'static Probes<LinuxProcess>, StartError> {
     static STARTED: OnceLock<Result<(), StartError>> = OnceLock::new();
-    (*STARTED.get_or_init(start_once))?;
+    (*lock::found_once(&STARTED, start_once))?;
     Ok(&PROBES)
 }
 

@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{End, alone, in_child};
-use probe_host_linux::{Kprobe, objects_changed, probes};
+use common::{End, alone, has_run_alone, in_child};
+use probe_host_linux::{Kprobe, objects_changed, probes, start};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::SeqCst};
 
@@ -85,4 +85,60 @@ fn reg_13_a_signal_handler_in_a_registration_or_a_look_at_the_objects_does_not_w
         0
     });
     assert_eq!(end, End::Exit(0));
+}
+
+/// Whether [`start`] has returned, in a child of [`first_start`].
+static HAS_STARTED: AtomicUsize = AtomicUsize::new(0);
+
+/// Starts, too, and registers.
+extern "C" fn on_time(_: i32) {
+    let probe = probes().register(Kprobe::at("interrupting_other").pre(|_| ())).unwrap();
+    assert_eq!(interrupting_other(1), 5);
+    drop(probe);
+    HANDLED.store(1 + HAS_STARTED.load(SeqCst), SeqCst);
+}
+
+/// The first start of a process, to which a signal comes after so many microseconds. Whether that came before
+/// the end.
+fn first_start(after_us: libc::c_long) -> bool {
+    let end = in_child(|| {
+        // The bound of a test that hangs.
+        // SAFETY: no handler, so the default action.
+        unsafe { libc::alarm(20) };
+        common::install(libc::SIGUSR1, on_time);
+        // SAFETY: all zero is a valid structure.
+        let mut event: libc::sigevent = unsafe { std::mem::zeroed() };
+        event.sigev_signo = libc::SIGUSR1;
+        let mut timer = std::mem::MaybeUninit::uninit();
+        // SAFETY: valid structures.
+        let made = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, timer.as_mut_ptr()) };
+        assert_eq!(made, 0);
+        // SAFETY: filled in by the call that has succeeded.
+        let timer = unsafe { timer.assume_init() };
+        let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let once = libc::timespec { tv_sec: 0, tv_nsec: after_us * 1_000 };
+        let times = libc::itimerspec { it_interval: never, it_value: once };
+        // SAFETY: a timer, and a valid structure.
+        assert_eq!(unsafe { libc::timer_settime(timer, 0, &raw const times, std::ptr::null_mut()) }, 0);
+        start().unwrap();
+        HAS_STARTED.store(1, SeqCst);
+        while HANDLED.load(SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        HANDLED.load(SeqCst) as i32 - 1
+    });
+    assert!(matches!(end, End::Exit(0 | 1)), "{end:?} after {after_us} us");
+    end == End::Exit(0)
+}
+
+#[test]
+fn reg_13_a_signal_handler_in_the_first_start_does_not_wait_for_itself() {
+    if has_run_alone("reg_13_a_signal_handler_in_the_first_start_does_not_wait_for_itself") {
+        return;
+    }
+    let (mut after_us, mut behind) = (1, 0);
+    while behind < 5 && after_us < 900_000 {
+        behind = if first_start(after_us) { 0 } else { behind + 1 };
+        after_us += 10 + after_us / 20;
+    }
 }
