@@ -1,5 +1,5 @@
 //! From the first instruction of the program's own objects to the last: what runs before `main` and behind
-//! it, and what of it is the tracer's own doing.
+//! it, what of it is the tracer's own doing, and libraries that come later.
 //!
 //! A static C library loads no agent, so there is nothing of this on musl.
 #![cfg(target_env = "gnu")]
@@ -7,6 +7,7 @@
 mod common;
 
 use common::{compiled, trace};
+use rstest::rstest;
 
 /// A program with a library of its own.
 fn early() -> (String, String) {
@@ -40,4 +41,17 @@ fn evt_1_the_agents_own_calls_are_nobodys() {
         // The program and its library.
         assert_eq!(traced.row(function)["hits"], 2, "{function}");
     }
+}
+
+/// Each definition is a registration of its own, as soon as the library is there.
+#[rstest]
+#[case::by_jump(&[])]
+#[case::by_trap(&["--no-jumps"])]
+fn reg_21_definitions_that_come_to_one_function_of_a_later_library_are_all_hit(#[case] options: &[&str]) {
+    let probes = ["p libm.so.6:fdim", "r libm.so.6:fdim", "p:third libm.so.6:fdim*"];
+    let traced = trace(options, &probes, &[&compiled("later", &["-O1"]), "10"]);
+    assert_eq!(traced.output.status.code(), Some(0), "{:?}", traced.output);
+    assert_eq!(traced.events.len(), 30, "{}", traced.summary);
+    let hits = traced.summary["probes"].as_array().unwrap().iter().map(|row| row["hits"].as_u64().unwrap());
+    assert_eq!(hits.filter(|&hits| hits != 0).collect::<Vec<_>>(), [10; 3], "{}", traced.summary);
 }

@@ -103,6 +103,29 @@ fn the_manual_lists_the_members_of_json() {
     }
 }
 
+/// What each column of the summary means, each status of the command's own, and each variable.
+#[test]
+fn the_manual_says_what_columns_and_statuses_and_variables_mean() {
+    let manual = include_str!("../doc/probe-trace.1");
+    let section = |name: &str| {
+        let (_, rest) = manual.split_once(&format!(".SH \"{name}\"\n")).unwrap_or_else(|| panic!("{name}"));
+        rest.split("\n.SH ").next().unwrap()
+    };
+    let said = plain(traced(&["--if", "1 == 1"], "r thrower", "").stderr);
+    let head = said.lines().find(|line| line.starts_with("EVENT  ") && line.contains("HITS")).expect(&said);
+    let columns = head.split("  ").map(str::trim).filter(|column| !["", "EVENT"].contains(column));
+    for column in columns {
+        let is_named = |line: &str| line.starts_with("\\fB") && line.contains(column);
+        assert!(section("SUMMARY").lines().any(is_named), "{column}: {head}");
+    }
+    for status in [0, 2, 123, 125, 126, 127] {
+        assert!(section("EXIT STATUS").contains(&format!("\\fB{status}\\fR\n")), "{status}");
+    }
+    for variable in ["PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PROBE_RUNNER", "NO_COLOR", "ASAN_OPTIONS"] {
+        assert!(section("ENVIRONMENT").contains(&format!("\\fB{variable}\\fR\n")), "{variable}");
+    }
+}
+
 #[test]
 fn pages_and_completions_are_installed_where_they_are_looked_for() {
     let prefix = scratch("prefix");

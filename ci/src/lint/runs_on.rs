@@ -10,7 +10,7 @@ use crate::matrix::{BACKENDS, Mode, TARGETS, Target};
 
 const DOCUMENT: &str = "docs/reliability.md";
 /// The head of the table that is looked at; a row's last two cells are tests, and where they run.
-const HEAD: &str = "| found | kind of test | test | runs on |";
+const HEAD: &str = "| point | found | kind of test | test | runs on |";
 
 /// Where tests run.
 #[derive(Default, Debug, PartialEq, Eq)]
