@@ -76,6 +76,24 @@ pub(crate) enum Task {
         /// A folder that is empty or not there yet
         dir: PathBuf,
     },
+    /// Boots Debian's Linux 6.1 under QEMU with the library as a module, and runs the cases of tests/linux
+    Linux {
+        #[arg(value_parser = PossibleValuesParser::new(crate::linux::ALL.iter().map(|linux| linux.name)))]
+        arch: String,
+        #[arg(long, default_value_t = 1)]
+        cpus: u32,
+        /// How often the long cases do what they do
+        #[arg(long, default_value_t = 1)]
+        rounds: u32,
+        /// Time is counted in instructions
+        #[arg(long)]
+        icount: bool,
+        /// QEMU runs each CPU in a thread of its own
+        #[arg(long)]
+        parallel: bool,
+        /// Which; all, if none is named
+        cases: Vec<String>,
+    },
     /// Runs the benchmark programs; prints figures, marks, comparisons
     Bench {
         /// In a Linux process, in kernels under QEMU, or everything

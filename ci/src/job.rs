@@ -19,6 +19,7 @@ pub(crate) enum Work {
     CLibraries,
     Quick,
     HitPath,
+    Linux,
     Vendor,
     VendorWalk,
     Install,
@@ -34,12 +35,13 @@ pub(crate) enum Work {
 }
 
 /// The jobs that are not about one target.
-const OTHERS: [(&str, Work, &str); 17] = [
+const OTHERS: [(&str, Work, &str); 18] = [
     ("lint", Work::Lint, "what a machine can check without running a test"),
     ("loom", Work::Loom, "the core on loom's atomics: every order in which contexts may run"),
     ("c-libraries", Work::CLibraries, "the C library builds for every kernel target"),
     ("quick", Work::Quick, "before every push: formatting, clippy and the native unit tests"),
     ("hitpath", Work::HitPath, "the compiled hit path reaches no panic, no allocation, no formatting"),
+    ("linux", Work::Linux, "the library as a module in Debian's Linux 6.1, beside Linux's own probes"),
     ("vendor", Work::Vendor, "what a kernel copies builds without this repository"),
     (
         "vendor-walk",
@@ -78,12 +80,13 @@ impl Job {
 
     /// Whether `cargo ci test` runs it. What is left out is listed by `cargo ci matrix`.
     pub(crate) fn is_in_test(&self) -> bool {
-        matches!(self.work, Work::Target(_) | Work::Lint | Work::HitPath | Work::Vendor)
+        matches!(self.work, Work::Target(_) | Work::Lint | Work::HitPath | Work::Linux | Work::Vendor)
     }
 
-    /// Whether hosted engines run it: all but those that are only a shorter way to other jobs.
+    /// Whether hosted engines run it: all but those that are only a shorter way to other jobs, and what only
+    /// Debian has.
     pub(crate) fn is_hosted(&self) -> bool {
-        !matches!(self.work, Work::Quick)
+        !matches!(self.work, Work::Quick | Work::Linux)
     }
 }
 

@@ -15,7 +15,9 @@ mod drawings;
 mod generate;
 mod hitpath;
 mod job;
+mod kernel_packages;
 mod lint;
+mod linux;
 mod manifest;
 mod matrix;
 mod metadata;
@@ -88,6 +90,18 @@ fn run(task: Task) -> Result<bool, String> {
             let folder = std::path::absolute(dir).map_err(|error| error.to_string())?;
             print!("{}", vendor::vendor(&root, &arch, &folder)?);
             Ok(true)
+        }
+        Task::Linux { arch, cpus, rounds, icount, parallel, cases } => {
+            linux::wanted().install()?;
+            let options = linux::Options {
+                name: &arch,
+                cpus,
+                rounds,
+                counts_instructions: icount,
+                is_parallel: parallel,
+                cases: &cases,
+            };
+            linux::run(&root, &options).map(|()| true)
         }
         Task::Bench { mode, json, plot, compare } => {
             bench::bench(&root, &bench::Options { json, mode, plot, compare: compare.as_deref() })

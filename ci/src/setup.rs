@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use crate::command::{self, clean};
 use crate::matrix::{NATIVE, Need, Target, Witness};
-use crate::userland;
+use crate::{kernel_packages, userland};
 
 /// The oldest toolchain that the crates promise to build with (`rust-version` of the workspace).
 pub(crate) const MSRV: &str = "1.88";
@@ -277,7 +277,12 @@ fn unpack(package: &str) -> Result<(), String> {
             userland::folder(architecture).display()
         ));
     }
-    userland::unpack(&crate::tree::root(), package)
+    let root = crate::tree::root();
+    if kernel_packages::is_kernel(package) {
+        kernel_packages::unpack(&root, package)
+    } else {
+        userland::unpack(&root, package)
+    }
 }
 
 /// Where `name` stands in `PATH`.

@@ -6,7 +6,7 @@
 mod child;
 mod report;
 
-pub(crate) use child::run_within;
+pub(crate) use child::{run_lines, run_within};
 pub(crate) use report::{Outcome, cases_of};
 
 use std::fs::{self, File};

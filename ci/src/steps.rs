@@ -30,6 +30,7 @@ pub(crate) fn all(job: &Job, root: &Path) -> Vec<Step> {
         Work::CLibraries => c_library_steps(),
         Work::Quick => quick_steps(),
         Work::HitPath => vec![Step::check("hit path without panics", crate::hitpath::check)],
+        Work::Linux => crate::linux::steps(),
         Work::Vendor => vendor_steps(root),
         Work::VendorWalk => vec![Step::check("docs/vendoring.md as a kernel", crate::walk::walk)],
         Work::Install => install_steps(),
@@ -66,6 +67,7 @@ pub(crate) fn wanted(job: &Job) -> Wanted {
         Work::Lint => return lint_needs(true),
         Work::Quick => return lint_needs(false),
         Work::CLibraries | Work::HitPath | Work::Vendor => return kernel_targets(),
+        Work::Linux => return crate::linux::wanted(),
         Work::VendorWalk => {
             return Wanted::of(TARGETS.iter().filter(|target| target.triple == crate::walk::TARGET));
         }

@@ -86,6 +86,13 @@ pub(crate) const ALL: &[Torture] = &[
         run: Run::Own(arrivals),
     },
     Torture {
+        name: "linux",
+        about: "all cases of tests/linux, a hundred rounds of the long ones",
+        run: Run::Steps(|| {
+            crate::linux::long_steps().into_iter().map(|step| Step { limit: LONG, ..step }).collect()
+        }),
+    },
+    Torture {
         name: "model",
         about: "20,000 random sequences of operations, on the registry and on a plain model",
         run: Run::Steps(|| {

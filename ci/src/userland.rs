@@ -37,12 +37,8 @@ pub(crate) fn unpack(root: &Path, packages: &str) -> Result<(), String> {
         return Err(format!("{packages} names no architecture"));
     };
     let names: Vec<&str> = names.split(',').collect();
-    let work = root.join("target/ci/apt").join(architecture);
+    let work = prepare(root, architecture)?;
     let failed = |error: std::io::Error| format!("{}: {error}", work.display());
-    for folder in ["state/lists/partial", "cache/archives/partial"] {
-        std::fs::create_dir_all(work.join(folder)).map_err(failed)?;
-    }
-    std::fs::write(work.join("state/status"), "").map_err(failed)?;
     // One source of many may not have this architecture; what counts is whether the download finds the
     // packages.
     let _ = apt(&work, architecture, &["update"]);
@@ -59,6 +55,20 @@ pub(crate) fn unpack(root: &Path, packages: &str) -> Result<(), String> {
         }
     }
     install(&unpacked, &bin)
+}
+
+/// A folder of that name for apt's own state, as of a machine that has nothing installed.
+///
+/// # Errors
+/// A sentence: it cannot be made.
+pub(crate) fn prepare(root: &Path, name: &str) -> Result<PathBuf, String> {
+    let work = root.join("target/ci/apt").join(name);
+    let failed = |error: std::io::Error| format!("{}: {error}", work.display());
+    for folder in ["state/lists/partial", "cache/archives/partial"] {
+        std::fs::create_dir_all(work.join(folder)).map_err(failed)?;
+    }
+    std::fs::write(work.join("state/status"), "").map_err(failed)?;
+    Ok(work)
 }
 
 /// Those of the packages that apt would install which are asked for, or which their programs need.
@@ -99,8 +109,11 @@ fn install(unpacked: &Path, bin: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// apt-get for one architecture, with its own state.
-fn apt(work: &Path, architecture: &str, words: &[&str]) -> Result<String, String> {
+/// apt-get for one architecture, with its own state: what it prints.
+///
+/// # Errors
+/// A sentence: it failed, or cannot be run.
+pub(crate) fn apt(work: &Path, architecture: &str, words: &[&str]) -> Result<String, String> {
     let state = work.join("state");
     let options = [
         format!("Dir::State={}", state.display()),
@@ -118,7 +131,10 @@ fn apt(work: &Path, architecture: &str, words: &[&str]) -> Result<String, String
 }
 
 /// What the command prints.
-fn run(command: &mut Command) -> Result<String, String> {
+///
+/// # Errors
+/// A sentence with what it said: it failed, or cannot be run.
+pub(crate) fn run(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output =
         command.stdin(Stdio::null()).output().map_err(|error| format!("{name} cannot be run: {error}"))?;

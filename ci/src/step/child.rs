@@ -13,10 +13,19 @@ pub(crate) fn run_within(
     command: Command,
     limit: Duration,
 ) -> std::io::Result<(Option<ExitStatus>, Vec<String>)> {
-    let (mut child, lines) = spawn(command)?;
     let mut all = Vec::new();
-    let status = follow(&mut child, &lines, limit, |line| all.push(line))?;
+    let status = run_lines(command, limit, |line| all.push(line))?;
     Ok((status, all))
+}
+
+/// As [`run_within`]; each line is handed on as it comes.
+pub(crate) fn run_lines(
+    command: Command,
+    limit: Duration,
+    line: impl FnMut(String),
+) -> std::io::Result<Option<ExitStatus>> {
+    let (mut child, lines) = spawn(command)?;
+    follow(&mut child, &lines, limit, line)
 }
 
 /// Starts `command`; its lines of output and errors come through the channel, in the order in which they are
