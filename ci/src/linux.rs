@@ -106,14 +106,12 @@ pub(crate) fn steps() -> Vec<Step> {
 
 /// What `cargo ci torture linux` runs beside that.
 pub(crate) fn long_steps() -> Vec<Step> {
-    ["1", "2"]
-        .map(|cpus| {
-            step(
-                &format!("Linux on amd64, {cpus} CPUs, all cases"),
-                &["amd64", "--cpus", cpus, "--rounds", "100"],
-            )
-        })
-        .into()
+    let all = ["1", "2"].map(|cpus| {
+        let name = format!("Linux on amd64, {cpus} CPUs, all cases");
+        step(&name, &["amd64", "--cpus", cpus, "--rounds", "100"])
+    });
+    let cost = step("Linux on amd64, cost of a hit", &["amd64", "--icount"]);
+    all.into_iter().chain([cost]).collect()
 }
 
 fn step(name: &str, arguments: &[&str]) -> Step {

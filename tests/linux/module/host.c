@@ -138,33 +138,39 @@ struct piece {
 static LIST_HEAD(pieces);
 static DEFINE_SPINLOCK(pieces_lock);
 
-static unsigned long alloc_exec(probe_size len, unsigned long near, probe_size reach)
+static void *alloc_between(size_t len, unsigned long low, unsigned long high)
 {
-	unsigned long low = arch_exec_low, high = arch_exec_high;
-	struct piece *piece;
+	int pages = PAGE_ALIGN(len) >> PAGE_SHIFT;
 	void *at;
 
-	if (near) {
-		low = max(arch_near_low, near - min_t(unsigned long, near, reach));
-		high = near + reach < near ? high : min(high, near + reach);
-	}
 	low = round_up(low, len);
 	if (low >= high || high - low < len)
-		return 0;
-	piece = kmalloc(sizeof(*piece), GFP_KERNEL);
+		return NULL;
+	at = kernel.__vmalloc_node_range(len, len, low, high, GFP_KERNEL | __GFP_NOWARN, PAGE_KERNEL,
+					 VM_FLUSH_RESET_PERMS, NUMA_NO_NODE, __builtin_return_address(0));
+	if (!at)
+		return NULL;
+	/* What nobody has written is never executed. */
+	memset(at, 0, len);
+	if (!kernel.set_memory_ro((unsigned long)at, pages) && !kernel.set_memory_x((unsigned long)at, pages))
+		return at;
+	vfree(at);
+	return NULL;
+}
+
+static unsigned long alloc_exec(probe_size len, unsigned long near, probe_size reach)
+{
+	unsigned long low = near > reach ? near - reach : 0, high = near && near + reach > near ? near + reach : ULONG_MAX;
+	struct piece *piece = kmalloc(sizeof(*piece), GFP_KERNEL);
+	void *at;
+
 	if (!piece)
 		return 0;
-	at = kernel.__vmalloc_node_range(len, len, low, high, GFP_KERNEL | __GFP_NOWARN, PAGE_KERNEL, VM_FLUSH_RESET_PERMS,
-					 NUMA_NO_NODE, __builtin_return_address(0));
+	/* The nearest to the kernel's text first: what is executed there reaches most of the kernel's data. */
+	at = alloc_between(len, max(low, arch_exec_low), min(high, arch_exec_high));
+	if (!at && near)
+		at = alloc_between(len, max(low, arch_near_low), min(high, arch_exec_low));
 	if (!at) {
-		kfree(piece);
-		return 0;
-	}
-	/* Zeros are no breakpoints, but nothing jumps to what has not been written. */
-	memset(at, 0, PAGE_ALIGN(len));
-	if (kernel.set_memory_ro((unsigned long)at, PAGE_ALIGN(len) >> PAGE_SHIFT) ||
-	    kernel.set_memory_x((unsigned long)at, PAGE_ALIGN(len) >> PAGE_SHIFT)) {
-		vfree(at);
 		kfree(piece);
 		return 0;
 	}
@@ -393,6 +399,8 @@ static int probeable(unsigned long at)
 {
 	if (!kernel.kernel_text_address(at))
 		return PROBEABLE_NOT_TEXT;
+	if (is_target(at))
+		return PROBEABLE_YES;
 	if (within_module(at, THIS_MODULE) || kernel.within_kprobe_blacklist(at))
 		return PROBEABLE_BLACKLISTED;
 	return is_patched_by_linux(at) ? PROBEABLE_PATCHED : PROBEABLE_YES;

@@ -121,4 +121,8 @@ int follow(char *name);
 int follow_off(char *argument);
 int explain(char *name);
 
+/* cost.c */
+int cost(char *argument);
+bool is_target(unsigned long at);
+
 #endif

@@ -59,7 +59,7 @@ static const struct {
 	WORD(self_test), WORD(counts), WORD(jump), WORD(no_jump), WORD(stop),
 	WORD(pairs_on), WORD(pairs_count), WORD(pairs_report), WORD(pairs_off), WORD(churn),
 	WORD(walk), WORD(walk_posts), WORD(walk_off), WORD(copies), WORD(faulted),
-	WORD(examples_on), WORD(example_forked), WORD(examples_report), WORD(examples_off), WORD(follow), WORD(follow_off), WORD(explain),
+	WORD(examples_on), WORD(example_forked), WORD(examples_report), WORD(examples_off), WORD(follow), WORD(follow_off), WORD(explain), WORD(cost),
 };
 
 static int run_word(const char *line, const struct kernel_param *parameter)

@@ -43,7 +43,10 @@ static int walk_function(const char *name, our_kprobe_post_handler_t post_handle
 		struct our_kprobe *probe = &walked[count];
 		int error;
 
-		*probe = (struct our_kprobe) { .addr = (void *)start + offset, .pre_handler = hit, .post_handler = post_handler };
+		memset(probe, 0, sizeof(*probe));
+		probe->addr = (void *)start + offset;
+		probe->pre_handler = hit;
+		probe->post_handler = post_handler;
 		error = our_register_kprobe(probe);
 		if (!error)
 			count++;
