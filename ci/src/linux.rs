@@ -100,7 +100,7 @@ pub(crate) fn wanted() -> Wanted {
 pub(crate) fn steps() -> Vec<Step> {
     vec![step(
         "Linux on amd64, 2 CPUs",
-        &["amd64", "--cpus", "2", "pairs", "pairs_by_jump", "examples", "unload"],
+        &["amd64", "--cpus", "2", "pairs", "pairs_by_jump", "examples", "unload", "churn", "tracer"],
     )]
 }
 
