@@ -137,8 +137,17 @@ pub(crate) fn named_tests_exist(root: &Path) -> Result<(), String> {
 }
 
 /// The packages whose every file ARCHITECTURE.md names. The backends' files have the same names in each.
-const MAPPED: [&str; 8] =
-    ["arch-x86_64", "capi", "ci", "elf-symbols", "host-linux", "probe", "probe-bpf", "probe-core"];
+const MAPPED: [&str; 9] = [
+    "arch-x86_64",
+    "capi",
+    "ci",
+    "elf-symbols",
+    "host-linux",
+    "kernel-kit",
+    "probe",
+    "probe-bpf",
+    "probe-core",
+];
 
 /// ARCHITECTURE.md names each source file, by its path below `src` or by its own name. Of modules with a file
 /// for each architecture it names the module.

@@ -3,7 +3,6 @@
 //! What a kernel that vendors the probes writes is this file, and the two calls in `trap.rs`.
 
 use crate::arch::{Backend, Interrupts, Machine, Native, Regs};
-use crate::nofault::{self, KernelMemory};
 use crate::watch::DebugRegisters;
 use crate::{cmdline, cpu, memory, modules, println, stacks, symbols, task};
 use core::ptr;
@@ -14,6 +13,7 @@ use probe_core::host::{
     Arrival, Blacklisted, Context, Host, Notice, Probeable, Symbol, Task, Waiting, Watchpoints,
 };
 use probe_core::{CodeAddr, Probes};
+use probe_kernel_kit::extable::{self, FaultFree};
 
 /// The kernel.
 pub struct Kernel;
@@ -83,13 +83,13 @@ pub static PROBES: Probes<Kernel> = Probes::new(Kernel);
 // SAFETY: what each function owes is kept as said at each.
 unsafe impl Host for Kernel {
     type Arch = Backend;
-    type Memory = KernelMemory;
+    type Memory = FaultFree;
 
     // The kernel is built without floating point.
     const SAVE_SET: SaveSet = SaveSet::General;
 
     fn read_text(&self, at: CodeAddr, out: &mut [u8]) -> usize {
-        nofault::read(at.as_usize(), out)
+        extable::read(at.as_usize(), out)
     }
 
     unsafe fn write_text(&self, at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
@@ -98,7 +98,7 @@ unsafe impl Host for Kernel {
     }
 
     fn sync_cores(&self) {
-        cpu::synchronise_all();
+        cpu::RENDEZVOUS.synchronise();
     }
 
     fn alloc_exec(&self, len_bytes: usize, near: Option<(CodeAddr, usize)>) -> Option<CodeAddr> {
@@ -140,8 +140,8 @@ unsafe impl Host for Kernel {
     }
 
     #[inline(always)]
-    fn memory(&self) -> &KernelMemory {
-        &KernelMemory
+    fn memory(&self) -> &FaultFree {
+        &FaultFree
     }
 
     /// Interrupts stay away while a slot is stepped: their handlers would run on this CPU's stack of hits.
@@ -228,7 +228,7 @@ unsafe impl Host for Kernel {
     fn relax(&self) {
         if task::interrupts() == Interrupts::Disabled {
             // Whoever is waited for may wait for this CPU.
-            cpu::on_sync();
+            cpu::RENDEZVOUS.answer();
         } else if task::is_preemptible() {
             task::yield_now();
         }

@@ -20,7 +20,6 @@ mod host;
 mod lock;
 mod memory;
 mod modules;
-mod nofault;
 mod shell;
 mod stacks;
 mod symbols;
@@ -42,6 +41,7 @@ extern "C" fn kernel_main() -> ! {
     Native::init_cpu();
     memory::init();
     heap::init();
+    cpu::RENDEZVOUS.join();
     task::init();
     cpu::start_others();
     task::spawn("init", init);
@@ -54,7 +54,7 @@ extern "C" fn secondary_main(number: usize) -> ! {
     cpu::init_secondary(number);
     memory::activate();
     Native::init_cpu();
-    cpu::announce();
+    cpu::RENDEZVOUS.join();
     task::run()
 }
 

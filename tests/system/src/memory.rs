@@ -10,8 +10,9 @@ use crate::lock::SpinLock;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::CodeAddr;
-use probe_core::arch::NativeArch;
+use probe_core::arch::{Access, NativeArch};
 use probe_core::error::TextError;
+use probe_kernel_kit::walk::Walk;
 
 /// The size of a page in bytes.
 pub const PAGE: usize = 4096;
@@ -163,6 +164,31 @@ impl Mapped {
     }
 }
 
+/// What the page tables allow, as [`Mapped`] reads them: without the lock.
+pub struct PageTables;
+
+// SAFETY: the kernel unmaps nothing that a hit may look at: devices, modules and what the checks map apart,
+// which they do not access this way.
+unsafe impl Walk for PageTables {
+    const PAGE: usize = PAGE;
+
+    fn allows(&self, addr: usize, access: Access) -> bool {
+        let mut table = root();
+        let (leaf_shift, branches) = Native::LEVELS.split_last().expect("there are levels");
+        for shift in branches {
+            // SAFETY: a table of ours, which stays; an entry is one aligned word.
+            let branch = unsafe { entry(table, addr >> shift).read_volatile() };
+            if branch == 0 {
+                return false;
+            }
+            table = Native::table(branch);
+        }
+        // SAFETY: as above.
+        let leaf = unsafe { entry(table, addr >> leaf_shift).read_volatile() };
+        leaf != 0 && (access == Access::Read || Native::allows(leaf).0)
+    }
+}
+
 /// Maps everything and turns paging on.
 pub fn init() {
     let mut tables = TABLES.lock();
@@ -216,7 +242,7 @@ fn map_all(at: usize, physical: usize, pages: usize, protection: Protection) {
         tables.map(at + page * PAGE, physical + page * PAGE, protection);
     }
     drop(tables);
-    cpu::synchronise_all();
+    cpu::RENDEZVOUS.synchronise();
 }
 
 // ---- memory on demand -------------------------------------------------------------------------------------

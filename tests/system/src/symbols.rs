@@ -56,7 +56,7 @@ impl Function {
             "compiler_builtins::",
             "kernel::arch::",
             "kernel::host::",
-            "kernel::nofault::",
+            "probe_kernel_kit::",
             "kernel::trap::",
         ];
         const CALLED: [&str; 8] =

@@ -156,7 +156,7 @@ pub fn settle() {
     }
     // Whoever has let go of the last one did it with interrupts disabled: its memory is free before it
     // synchronises.
-    cpu::synchronise_all();
+    cpu::RENDEZVOUS.synchronise();
 }
 
 /// The running task.

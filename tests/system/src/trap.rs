@@ -3,11 +3,12 @@
 
 use crate::arch::{Machine, Native, Regs};
 use crate::host::PROBES;
-use crate::{cpu, memory, nofault, task};
+use crate::{cpu, memory, task};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use probe_core::CodeAddr;
 use probe_core::arch::Regs as _;
 use probe_core::traps::{FaultVerdict, Trap};
+use probe_kernel_kit::extable;
 
 /// A breakpoint instruction was executed.
 #[inline(always)]
@@ -38,8 +39,8 @@ pub fn watchpoint(regs: &mut Regs, index: usize) {
 /// The instruction at pc has faulted, with the architecture's trap `number`, on access to `addr` if it was
 /// one.
 pub fn fault(regs: &mut Regs, number: u32, addr: usize) {
-    // First: a fault of `nofault` belongs to whoever asked for the access, not to a probe.
-    if let Some(fixup) = nofault::fixup(regs.pc().as_usize()) {
+    // First: a fault of `extable` belongs to whoever asked for the access, not to a probe.
+    if let Some(fixup) = extable::fixup(regs.pc().as_usize()) {
         regs.set_pc(CodeAddr::new(fixup));
         return;
     }
@@ -119,5 +120,5 @@ pub fn reschedule() {
 
 /// Another CPU asks this one to synchronise; it has been acknowledged.
 pub fn synchronise() {
-    cpu::on_sync();
+    cpu::RENDEZVOUS.answer();
 }

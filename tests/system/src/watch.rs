@@ -44,7 +44,7 @@ unsafe impl Watchpoints for DebugRegisters {
 fn change(index: usize, range: Option<WatchRange>) {
     RANGES.lock()[index] = range;
     VERSION.fetch_add(1, Ordering::Release);
-    cpu::synchronise_all();
+    cpu::RENDEZVOUS.synchronise();
 }
 
 /// Loads this CPU's registers if they have changed: a part of every synchronisation, interrupts disabled.

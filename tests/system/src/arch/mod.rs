@@ -54,7 +54,7 @@ pub enum Interrupts {
 /// The interrupts that CPUs send each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ipi {
-    /// Run [`crate::cpu::on_sync`]: synchronise the core, or wait at a rendezvous.
+    /// Run [`answer`](probe_kernel_kit::rendezvous::Rendezvous::answer): synchronise, or wait at a rendezvous.
     Sync,
     /// Look for another task.
     Reschedule,
@@ -159,13 +159,6 @@ pub trait Machine: Paging {
     /// Executes a context-synchronising instruction.
     fn synchronise();
 
-    /// Loads the word at `from`; `None` if that faulted. On the hit path: inline.
-    fn load(from: usize) -> Option<usize>;
-    /// Stores `word` at `to`; `false` if that faulted. On the hit path: inline.
-    ///
-    /// # Safety
-    /// The word at `to`, if there is one, may be overwritten.
-    unsafe fn store(to: usize, word: usize) -> bool;
     /// Makes the context that was interrupted trap after one instruction; returns what [`Machine::end_step`]
     /// needs. Where not [`Machine::CAN_STEP`], nobody asks.
     fn begin_step(_regs: &mut Regs) -> u32 {

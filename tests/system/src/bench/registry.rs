@@ -4,10 +4,11 @@
 use super::{MANY, Report, instructions, k, register, sled};
 use crate::arch::Backend;
 use crate::host::{Kernel, PROBES};
-use crate::{nofault, println, symbols};
+use crate::{println, symbols};
 use alloc::vec::Vec;
 use probe_core::arch::Arch;
 use probe_core::{CodeAddr, Place, Probe};
+use probe_kernel_kit::extable;
 
 /// What a probe among those on a whole kernel may cost: three seconds for 100,000, at a thousand instructions
 /// a microsecond.
@@ -95,7 +96,7 @@ fn instructions_of_kernel() -> Vec<CodeAddr> {
         last = last.max(end);
         while at < end {
             let mut bytes = [0; 16];
-            let read = nofault::read(at, &mut bytes);
+            let read = extable::read(at, &mut bytes);
             let place = CodeAddr::new(at);
             let Some(len) = Backend::insn_len(place, &bytes[..read.min(end - at)]) else { break };
             places.push(place);

@@ -2,18 +2,20 @@
 
 use super::Check;
 use crate::arch::{Machine, Native};
-use crate::memory::{self, ALIAS, Mapped, PAGE, Protection};
-use crate::nofault::{self, KernelMemory};
+use crate::memory::{self, ALIAS, Mapped, PAGE, PageTables, Protection};
 use crate::{cpu, heap, symbols, task};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::CodeAddr;
 use probe_core::arch::Memory;
+use probe_kernel_kit::extable::{self, FaultFree};
+use probe_kernel_kit::walk::Walked;
 
 /// The checks of this file.
 pub const CHECKS: &[Check] = &[
     ("a fault in nofault memory is an error", nofault_memory),
+    ("memory by the page tables is memory by the exception table", memory_by_page_tables),
     ("text is never writable at its own address", text_is_read_only),
     ("executable memory is written through the alias only", executable_memory),
     ("SAFE_1 the page tables let no page be written and executed", page_tables),
@@ -29,41 +31,57 @@ pub const CHECKS: &[Check] = &[
 const HOLE: usize = 0x6000_0000;
 
 fn nofault_memory() {
-    assert!(KernelMemory.read_usize(HOLE).is_err());
-    assert!(KernelMemory.write_usize(HOLE, 1).is_err());
-    assert!(KernelMemory.read_usize(0).is_err());
-    assert_eq!(nofault::read(memory::text_range().0, &mut [0; 16]), 16);
+    assert!(FaultFree.read_usize(HOLE).is_err());
+    assert!(FaultFree.write_usize(HOLE, 1).is_err());
+    assert!(FaultFree.read_usize(0).is_err());
+    assert_eq!(extable::read(memory::text_range().0, &mut [0; 16]), 16);
     // Up to the last byte before the hole, from any alignment.
     let end = Native::RAM.1;
     for len in [1, 7, 8, 20, 33] {
-        assert_eq!(nofault::read(end - len, &mut [0; 64]), len);
+        assert_eq!(extable::read(end - len, &mut [0; 64]), len);
     }
     let mut word = 5_usize;
     let at = (&raw mut word).expose_provenance();
-    assert_eq!(KernelMemory.read_usize(at), Ok(5));
-    assert_eq!(KernelMemory.write_usize(at, 6), Ok(()));
+    assert_eq!(FaultFree.read_usize(at), Ok(5));
+    assert_eq!(FaultFree.write_usize(at, 6), Ok(()));
     // SAFETY: it is this function's own variable.
     assert_eq!(unsafe { (&raw const word).read_volatile() }, 6);
 }
 
+fn memory_by_page_tables() {
+    let walked = Walked(PageTables);
+    let (text, end) = (memory::text_range().0, Native::RAM.1);
+    // Where memory begins and ends, where a page does, nothing, and addresses that no table has.
+    for at in [text - 3, text, text + PAGE - 3, end - 5, end, HOLE, 0, 8, ALIAS + end - 3] {
+        let (mut one, mut other) = ([0xee; 8], [0xee; 8]);
+        assert_eq!(walked.read_some(at, &mut one), extable::read(at, &mut other), "{at:#x}");
+        assert_eq!(one, other, "{at:#x}");
+    }
+    for (at, is_written) in [(text, false), (ALIAS + text, true), (HOLE, false), (end - 8, true)] {
+        let word = FaultFree.read_usize(at).unwrap_or_default();
+        assert_eq!(walked.write_usize(at, word).is_ok(), is_written, "{at:#x}");
+        assert_eq!(FaultFree.write_usize(at, word).is_ok(), is_written, "{at:#x}");
+    }
+}
+
 fn text_is_read_only() {
     let text = memory::text_range().0;
-    let before = KernelMemory.read_usize(text).expect("text can be read");
-    assert!(KernelMemory.write_usize(text, before).is_err());
-    assert_eq!(KernelMemory.read_usize(text + ALIAS), Ok(before));
+    let before = FaultFree.read_usize(text).expect("text can be read");
+    assert!(FaultFree.write_usize(text, before).is_err());
+    assert_eq!(FaultFree.read_usize(text + ALIAS), Ok(before));
 }
 
 fn executable_memory() {
     let at = memory::alloc_exec(4096, None).expect("there is room");
-    assert!(KernelMemory.write_usize(at.as_usize(), 0).is_err());
+    assert!(FaultFree.write_usize(at.as_usize(), 0).is_err());
     // SAFETY: it is ours.
     unsafe { memory::write_text(at, &[1, 2, 3, 4]) }.expect("it is mapped");
     let mut bytes = [0; 4];
-    assert_eq!(nofault::read(at.as_usize(), &mut bytes), 4);
+    assert_eq!(extable::read(at.as_usize(), &mut bytes), 4);
     assert_eq!(bytes, [1, 2, 3, 4]);
     // SAFETY: nobody ever executed in it.
     unsafe { memory::free_exec(at, 4096) };
-    assert_eq!(nofault::read(at.as_usize(), &mut bytes), 0);
+    assert_eq!(extable::read(at.as_usize(), &mut bytes), 0);
     // SAFETY: nothing is written, which is the point.
     assert!(unsafe { memory::write_text(CodeAddr::new(HOLE), &[0]) }.is_err());
 }
@@ -93,7 +111,7 @@ fn kallsyms() {
 }
 
 fn cpus_synchronise() {
-    (0..100).for_each(|_| cpu::synchronise_all());
+    (0..100).for_each(|_| cpu::RENDEZVOUS.synchronise());
 }
 
 fn tasks_take_turns() {

@@ -119,30 +119,3 @@ call_on_stack:
     mov sp, x29
     ldp x29, x30, [sp], #16
     ret
-
-.globl nofault_copy
-nofault_copy:                       // words first; a word that faults is done again byte by byte
-    cmp x2, #8
-    b.lo 9f
-7:  ldr x3, [x1]
-8:  str x3, [x0]
-    add x0, x0, #8
-    add x1, x1, #8
-    sub x2, x2, #8
-    cmp x2, #8
-    b.hs 7b
-9:  cbz x2, 6f
-4:  ldrb w3, [x1]
-5:  strb w3, [x0]
-    add x0, x0, #1
-    add x1, x1, #1
-    subs x2, x2, #1
-    b.ne 4b
-6:  mov x0, x2
-    ret
-.pushsection .extable, "a"
-    .quad 4b, 6b
-    .quad 5b, 6b
-    .quad 7b, 4b
-    .quad 8b, 4b
-.popsection

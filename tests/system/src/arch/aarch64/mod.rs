@@ -234,15 +234,6 @@ impl Machine for Aarch64 {
         unsafe { asm!("isb", options(nostack, preserves_flags)) };
     }
 
-    crate::nofault::words_that_may_fault!(
-        reg,
-        "ldr {word}, [{word}]",
-        "str {word}, [{to}]",
-        "mov {failed}, #1",
-        "b",
-        ".quad"
-    );
-
     #[inline]
     fn begin_step(regs: &mut Regs) -> u32 {
         debug::begin_step(regs)

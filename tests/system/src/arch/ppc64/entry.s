@@ -176,34 +176,3 @@ FUNCTION hypervisor_call
     mtlr 0
     blr
 END hypervisor_call
-
-FUNCTION nofault_copy
-    # Words first; a word that faults is done again byte by byte.
-    cmpldi 5, 8
-    blt 9f
-7:  ld 6, 0(4)
-8:  std 6, 0(3)
-    addi 3, 3, 8
-    addi 4, 4, 8
-    addi 5, 5, -8
-    cmpldi 5, 8
-    bge 7b
-9:  cmpdi 5, 0
-    beq 6f
-4:  lbz 6, 0(4)
-5:  stb 6, 0(3)
-    addi 3, 3, 1
-    addi 4, 4, 1
-    addi 5, 5, -1
-    cmpdi 5, 0
-    bne 4b
-6:  mr 3, 5
-    blr
-END nofault_copy
-
-.pushsection .extable, "a"
-    .quad 4b, 6b
-    .quad 5b, 6b
-    .quad 7b, 4b
-    .quad 8b, 4b
-.popsection

@@ -276,15 +276,6 @@ impl Machine for Ppc64 {
         unsafe { asm!("isync", options(nostack, preserves_flags)) };
     }
 
-    crate::nofault::words_that_may_fault!(
-        reg_nonzero,
-        "ld {word}, 0({word})",
-        "std {word}, 0({to})",
-        "li {failed}, 1",
-        "b",
-        ".quad"
-    );
-
     #[inline]
     fn begin_step(regs: &mut Regs) -> u32 {
         Self::Backend::begin(regs)

@@ -87,29 +87,4 @@ call_on_stack:
     addi sp, sp, 16
     ret
 
-.globl nofault_copy
-nofault_copy:                       // words first; a word that faults is done again byte by byte
-    li t1, 8
-    bltu a2, t1, 9f
-7:  ld t0, 0(a1)
-8:  sd t0, 0(a0)
-    addi a0, a0, 8
-    addi a1, a1, 8
-    addi a2, a2, -8
-    bgeu a2, t1, 7b
-9:  beqz a2, 6f
-4:  lbu t0, 0(a1)
-5:  sb t0, 0(a0)
-    addi a0, a0, 1
-    addi a1, a1, 1
-    addi a2, a2, -1
-    bnez a2, 4b
-6:  mv a0, a2
-    ret
-.pushsection .extable, "a"
-    .quad 4b, 6b
-    .quad 5b, 6b
-    .quad 7b, 4b
-    .quad 8b, 4b
-.popsection
 .option pop

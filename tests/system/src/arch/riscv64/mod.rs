@@ -265,15 +265,6 @@ impl Machine for Riscv64 {
         unsafe { asm!("fence.i", options(nostack, preserves_flags)) };
     }
 
-    crate::nofault::words_that_may_fault!(
-        reg,
-        "ld {word}, 0({word})",
-        "sd {word}, 0({to})",
-        "li {failed}, 1",
-        "j",
-        ".quad"
-    );
-
     fn watchpoints() -> Result<usize, Refusal> {
         Err(Refusal::unsupported("smode.no_watchpoints", "the debug triggers belong to machine mode"))
     }

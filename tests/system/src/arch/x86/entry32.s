@@ -130,25 +130,3 @@ call_on_stack:
     movl %ebp, %esp
     popl %ebp
     ret
-
-.globl nofault_copy
-nofault_copy:
-    pushl %esi
-    pushl %edi
-    movl 12(%esp), %edi
-    movl 16(%esp), %esi
-    movl 20(%esp), %edx                 # words first; a word that faults is done again byte by byte
-    movl %edx, %ecx
-    shrl $2, %ecx
-6:  rep movsl
-7:  andl $3, %edx
-    leal (%edx,%ecx,4), %ecx
-4:  rep movsb
-5:  movl %ecx, %eax
-    popl %edi
-    popl %esi
-    ret
-.pushsection .extable, "a"
-    .long 4b, 5b
-    .long 6b, 7b
-.popsection

@@ -120,18 +120,3 @@ call_on_stack:
     movq %rbp, %rsp
     popq %rbp
     ret
-
-.globl nofault_copy
-nofault_copy:                           # words first; a word that faults is done again byte by byte
-    movq %rdx, %rcx
-    shrq $3, %rcx
-6:  rep movsq
-7:  andl $7, %edx
-    leaq (%rdx,%rcx,8), %rcx
-4:  rep movsb
-5:  movq %rcx, %rax
-    ret
-.pushsection .extable, "a"
-    .quad 4b, 5b
-    .quad 6b, 7b
-.popsection

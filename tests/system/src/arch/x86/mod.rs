@@ -316,25 +316,6 @@ impl Machine for X86 {
         __cpuid(0);
     }
 
-    #[cfg(target_arch = "x86_64")]
-    crate::nofault::words_that_may_fault!(
-        reg,
-        "mov {word}, [{word}]",
-        "mov [{to}], {word}",
-        "mov {failed:e}, 1",
-        "jmp",
-        ".quad"
-    );
-    #[cfg(target_arch = "x86")]
-    crate::nofault::words_that_may_fault!(
-        reg,
-        "mov {word}, [{word}]",
-        "mov [{to}], {word}",
-        "mov {failed}, 1",
-        "jmp",
-        ".long"
-    );
-
     #[inline]
     fn begin_step(regs: &mut Regs) -> u32 {
         Self::Backend::begin(regs)

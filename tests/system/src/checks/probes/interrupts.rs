@@ -126,7 +126,7 @@ pub(super) fn hits_in_the_middle_of_hits(by_jumps: bool) {
     tasks.iter().for_each(|task| task.join());
     trap::set_tick_hook(None);
     // Another CPU's tick may be in the hook still.
-    cpu::synchronise_all();
+    cpu::RENDEZVOUS.synchronise();
 
     assert_eq!(WRONG.load(SeqCst), 0);
     let missed = (came(Moment::Inside) + came(Moment::Between)) as u64;

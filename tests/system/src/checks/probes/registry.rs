@@ -6,16 +6,16 @@ use super::{CHECKS, counting, list, place, register, start_of};
 use crate::arch::Backend;
 use crate::host::{Kernel, PATCHED, PROBES};
 use crate::modules::Module;
-use crate::nofault::KernelMemory;
 use crate::{heap, memory, shell, symbols, syscalls, targets, task};
 use alloc::string::String;
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use probe_core::arch::Memory;
 use probe_core::error::Errno;
 use probe_core::{CodeAddr, Kprobe, Kretprobe, Place, Probe};
+use probe_kernel_kit::extable::FaultFree;
 
 pub(super) fn blacklist() {
-    for name in ["switch_stacks", "nofault_copy"] {
+    for name in ["switch_stacks", "call_on_stack"] {
         let error = PROBES.register(Kprobe::<Backend>::at(name).pre(|_| ())).expect_err("REG_3");
         assert_eq!(error.errno(), Errno::EINVAL, "{name}");
     }
@@ -181,8 +181,8 @@ pub(super) fn nothing_leaks() {
     }
     task::settle();
     assert_eq!(heap::used_bytes(), before);
-    assert_eq!(KernelMemory.read_usize(start_of("target_plain").as_usize()), {
+    assert_eq!(FaultFree.read_usize(start_of("target_plain").as_usize()), {
         // The text is what it was: through the alias, too.
-        KernelMemory.read_usize(start_of("target_plain").as_usize() + memory::ALIAS)
+        FaultFree.read_usize(start_of("target_plain").as_usize() + memory::ALIAS)
     });
 }

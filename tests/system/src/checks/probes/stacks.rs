@@ -132,7 +132,7 @@ pub(super) fn interrupt_stacks(named: Named, by_jumps: bool) {
     name_tasks(named);
     trap::set_tick_hook(Some(|| stacks::run(call_in_interrupt)));
     in_tasks(interrupted_returns, || trap::set_tick_hook(None));
-    cpu::synchronise_all();
+    cpu::RENDEZVOUS.synchronise();
     name_tasks(Named::Running);
     assert!(CAME.load(SeqCst) >= 20, "{} interrupts", CAME.load(SeqCst));
     assert_eq!(WRONG.load(SeqCst), 0);

@@ -3,7 +3,6 @@
 use super::{Counter, list, register};
 use crate::arch::Backend;
 use crate::host::{Kernel, PROBES};
-use crate::nofault::KernelMemory;
 use crate::{memory, task};
 use alloc::sync::Arc;
 use alloc::vec;
@@ -12,6 +11,7 @@ use core::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use probe_core::arch::Memory;
 use probe_core::error::Errno;
 use probe_core::{Kprobe, Kretprobe, Probe};
+use probe_kernel_kit::extable::FaultFree;
 
 const TASKS: usize = 4;
 const DEPTH: usize = 4;
@@ -44,7 +44,7 @@ pub(super) fn stopping_by_jumps() {
 fn text() -> Vec<u8> {
     let (start, end) = memory::text_range();
     let mut text = vec![0; end - start];
-    KernelMemory.read(start, &mut text).expect("text can be read");
+    FaultFree.read(start, &mut text).expect("text can be read");
     text
 }
 

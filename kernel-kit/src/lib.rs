@@ -1,0 +1,25 @@
+//! What most kernels that vendor the probes would write themselves, each part an optional feature.
+//!
+//! | module | what it is for | the kernel gives |
+//! |---|---|---|
+//! | [`rendezvous`] | [`Host::sync_cores`]; text that changes while the other CPUs wait | an interrupt to another CPU |
+//! | [`extable`] | [`Host::memory`](probe_core::host::Host::memory), [`Host::read_text`] | a call in its fault handler |
+//! | [`walk`] | the same | whether a page is mapped |
+//! | [`stacks`] | [`Host::task`]: which stack is running | where its stacks lie |
+//!
+//! All of it is `no_std`, and what is called in a hit takes no lock and allocates nothing. The test kernels
+//! (`tests/system`) and the kernels of `docs/vendoring.md` are built on it.
+//!
+//! [`Host::sync_cores`]: probe_core::host::Host::sync_cores
+//! [`Host::read_text`]: probe_core::host::Host::read_text
+//! [`Host::task`]: probe_core::host::Host::task
+#![no_std]
+
+#[cfg(feature = "extable")]
+pub mod extable;
+#[cfg(feature = "rendezvous")]
+pub mod rendezvous;
+#[cfg(feature = "stacks")]
+pub mod stacks;
+#[cfg(feature = "walk")]
+pub mod walk;
