@@ -6,6 +6,8 @@
 //! | [`extable`] | [`Host::memory`](probe_core::host::Host::memory), [`Host::read_text`] | a call in its fault handler |
 //! | [`walk`] | the same | whether a page is mapped |
 //! | [`stacks`] | [`Host::task`]: which stack is running | where its stacks lie |
+//! | [`symbols`] | [`Host::find_symbols`](probe_core::host::Host::find_symbols), [`Host::symbol_at`](probe_core::host::Host::symbol_at) | a sorted table |
+//! | [`elf`] | the same | its own ELF file, in memory |
 //!
 //! All of it is `no_std`, and what is called in a hit takes no lock and allocates nothing. The test kernels
 //! (`tests/system`) and the kernels of `docs/vendoring.md` are built on it.
@@ -15,11 +17,18 @@
 //! [`Host::task`]: probe_core::host::Host::task
 #![no_std]
 
+#[cfg(feature = "elf")]
+extern crate alloc;
+
+#[cfg(feature = "elf")]
+pub mod elf;
 #[cfg(feature = "extable")]
 pub mod extable;
 #[cfg(feature = "rendezvous")]
 pub mod rendezvous;
 #[cfg(feature = "stacks")]
 pub mod stacks;
+#[cfg(feature = "symbols")]
+pub mod symbols;
 #[cfg(feature = "walk")]
 pub mod walk;

@@ -194,7 +194,7 @@ unsafe impl Host for Kernel {
             return if modules::contains(at) { Probeable::Yes } else { Probeable::NotText };
         }
         match symbols::covering(at.as_usize()) {
-            Some(function) if function.is_blacklisted() => Probeable::Blacklisted,
+            Some(function) if symbols::is_blacklisted(&function) => Probeable::Blacklisted,
             Some(_) if at.as_usize() == PATCHED.load(Ordering::Relaxed) => Probeable::OTHERS_PATCH,
             Some(_) => Probeable::Yes,
             // Padding between functions.
@@ -212,7 +212,7 @@ unsafe impl Host for Kernel {
     }
 
     fn for_each_blacklisted(&self, visit: &mut dyn FnMut(&Blacklisted<'_>)) {
-        for function in symbols::all().filter(symbols::Function::is_blacklisted) {
+        for function in symbols::all().filter(symbols::is_blacklisted) {
             visit(&Blacklisted {
                 start: CodeAddr::new(function.start),
                 end: CodeAddr::new(function.start + function.len_bytes),

@@ -90,7 +90,7 @@ fn whole_kernel(report: &mut Report, places: &[CodeAddr]) {
 fn instructions_of_kernel() -> Vec<CodeAddr> {
     let mut places = Vec::new();
     let mut last = 0;
-    for function in symbols::all().filter(|function| !function.is_blacklisted()) {
+    for function in symbols::all().filter(|function| !symbols::is_blacklisted(function)) {
         let end = function.start + function.len_bytes;
         let mut at = function.start.max(last);
         last = last.max(end);
