@@ -75,6 +75,9 @@ pub(crate) enum Task {
         arch: String,
         /// A folder that is empty or not there yet
         dir: PathBuf,
+        /// Also the conformance suite, for the last step of a port
+        #[arg(long)]
+        with_conformance: bool,
     },
     /// Boots Debian's Linux 6.1 under QEMU with the library as a module, and runs the cases of tests/linux
     Linux {

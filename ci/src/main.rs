@@ -85,10 +85,11 @@ fn run(task: Task) -> Result<bool, String> {
             print!("{}", generate::matrix(format));
             Ok(true)
         }
-        Task::Vendor { arch, dir } => {
+        Task::Vendor { arch, dir, with_conformance } => {
             steps::wanted(&job::by_name("vendor")?).install()?;
             let folder = std::path::absolute(dir).map_err(|error| error.to_string())?;
-            print!("{}", vendor::vendor(&root, &arch, &folder)?);
+            let suite = if with_conformance { vendor::Suite::With } else { vendor::Suite::Without };
+            print!("{}", vendor::vendor(&root, &arch, &folder, suite)?);
             Ok(true)
         }
         Task::Linux { arch, cpus, rounds, icount, parallel, cases } => {

@@ -27,6 +27,36 @@ pub(crate) fn without_tests(manifest: &str) -> Result<String, String> {
     Ok(manifest.to_string())
 }
 
+/// A manifest that needs none of our packages but those that are named, and has no feature that does.
+///
+/// # Errors
+/// It is not TOML.
+pub(crate) fn without_others(manifest: &str, packages: &BTreeMap<String, PathBuf>) -> Result<String, String> {
+    let mut manifest = parsed(manifest)?;
+    let is_kept = |name: &str| !name.starts_with("probe-") || packages.contains_key(name);
+    let retain = |dependencies: Option<&mut Item>| {
+        if let Some(dependencies) = dependencies.and_then(Item::as_table_mut) {
+            dependencies.retain(|name, _| is_kept(name));
+        }
+    };
+    retain(manifest.get_mut("dependencies"));
+    if let Some(targets) = manifest.get_mut("target").and_then(Item::as_table_mut) {
+        for (_, target) in targets.iter_mut() {
+            retain(target.get_mut("dependencies"));
+        }
+        targets.retain(|_, target| {
+            target.get("dependencies").and_then(Item::as_table).is_none_or(|found| !found.is_empty())
+        });
+    }
+    if let Some(features) = manifest.get_mut("features").and_then(Item::as_table_mut) {
+        features.retain(|_, needs| {
+            let needs = needs.as_array().into_iter().flatten().filter_map(|need| need.as_str());
+            needs.filter_map(|need| need.strip_prefix("dep:")).all(is_kept)
+        });
+    }
+    Ok(manifest.to_string())
+}
+
 /// The workspace's manifest for some of its packages only, each with its folder.
 ///
 /// # Errors
@@ -116,6 +146,18 @@ mod tests {
         assert!(left.starts_with("[package]\nname = \"x\"\n\n[features]\na = []\n"), "{left}");
         assert!(!["rstest", "bench", "libc"].iter().any(|word| left.contains(word)), "{left}");
         assert!(without_tests("[package\n").is_err());
+    }
+
+    #[test]
+    fn manifests_lose_packages_that_are_not_vendored() {
+        let manifest = "[features]\nall = [\"dep:probe-b\"]\nnone = []\n\n[dependencies]\nprobe-a = \"1\"\nother = \"1\"\n\
+                        probe-b = { version = \"1\", optional = true }\n\n[target.'cfg(a)'.dependencies]\nprobe-a = \"1\"\n\n\
+                        [target.'cfg(b)'.dependencies]\nprobe-b = \"1\"\n";
+        let packages = BTreeMap::from([("probe-a".to_owned(), PathBuf::from("a"))]);
+        let left = without_others(manifest, &packages).expect("it is TOML");
+        assert!(!left.contains("probe-b") && !left.contains("cfg(b)") && !left.contains("all"), "{left}");
+        assert_eq!((left.matches("probe-a").count(), left.matches("other").count()), (2, 1), "{left}");
+        assert!(left.contains("none = []"), "{left}");
     }
 
     const WORKSPACE: &str = "[workspace]\nresolver = \"3\"\nmembers = [\"a\", \"b\"]\nexclude = [\"c\"]\n\n[workspace.package]\nversion = \"0.1.0\" # of all\n\

@@ -232,7 +232,11 @@ fn vendor_steps(root: &Path) -> Vec<Step> {
     let vendor = ["cargo", "ci", "vendor"];
     let step = |architecture: &str| {
         let folder = format!("target/ci/vendor/{architecture}");
-        Step::run(format!("vendor {architecture}"), &vendor).args([architecture, folder.as_str()])
+        Step::run(format!("vendor {architecture}"), &vendor).args([
+            architecture,
+            folder.as_str(),
+            "--with-conformance",
+        ])
     };
     crate::vendor::architectures().into_iter().map(step).collect()
 }

@@ -11,9 +11,18 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::command::clean;
-use crate::manifest::{without_tests, workspace_of};
+use crate::manifest::{without_others, without_tests, workspace_of};
 use crate::matrix::{Mode, TARGETS, Target};
 use crate::tree::rust_files;
+
+/// What is copied beside the core, the backend and the kit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Suite {
+    /// The conformance suite.
+    With,
+    /// Nothing.
+    Without,
+}
 
 /// The architectures that can be vendored, as the user types them.
 pub(crate) fn architectures() -> BTreeSet<&'static str> {
@@ -31,13 +40,13 @@ fn kernel_targets(architecture: &str) -> impl Iterator<Item = &'static Target> {
 /// # Errors
 /// A sentence: the folder is in use, a file cannot be copied, or what was copied does not build (with cargo's
 /// words).
-pub(crate) fn vendor(root: &Path, architecture: &str, folder: &Path) -> Result<String, String> {
+pub(crate) fn vendor(root: &Path, architecture: &str, folder: &Path, suite: Suite) -> Result<String, String> {
     if fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(format!("{} is not empty", folder.display()));
     }
-    let ours = our_packages(root, architecture)?;
+    let ours = our_packages(root, architecture, suite)?;
     for package in ours.values() {
-        copy_package(root, package, folder)?;
+        copy_package(root, package, folder, &ours)?;
     }
     let manifest = read(&root.join("Cargo.toml"))?;
     write(&folder.join("Cargo.toml"), &workspace_of(&manifest, &ours)?)?;
@@ -79,8 +88,9 @@ pub(crate) fn vendor(root: &Path, architecture: &str, folder: &Path) -> Result<S
     report(folder, &ours, &third_parties, &built)
 }
 
-/// The workspace's packages that the backend needs, by name, each with its folder relative to the root.
-fn our_packages(root: &Path, architecture: &str) -> Result<BTreeMap<String, PathBuf>, String> {
+/// The workspace's packages that a kernel takes, and what they need, by name, each with its folder relative
+/// to the root. Of the backends only the one.
+fn our_packages(root: &Path, architecture: &str, suite: Suite) -> Result<BTreeMap<String, PathBuf>, String> {
     let metadata = crate::metadata::run(root, &["--offline"]).or_else(|_| crate::metadata::run(root, &[]))?;
     let members: BTreeSet<&str> =
         metadata["workspace_members"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -97,15 +107,23 @@ fn our_packages(root: &Path, architecture: &str) -> Result<BTreeMap<String, Path
         .filter_map(|node| Some((node["id"].as_str()?, node)))
         .collect();
     let backend = format!("probe-arch-{architecture}");
-    let first = packages.iter().find(|(_, package)| package["name"] == *backend).map(|(&id, _)| id);
-    let mut queue = VecDeque::from([first.ok_or_else(|| format!("the workspace has no package {backend}"))?]);
+    let mut queue = VecDeque::new();
+    let suite = (suite == Suite::With).then_some("probe-conformance");
+    for name in [backend.as_str(), "probe-kernel-kit"].into_iter().chain(suite) {
+        let first = packages.iter().find(|(_, package)| package["name"] == *name).map(|(&id, _)| id);
+        queue.push_back(first.ok_or_else(|| format!("the workspace has no package {name}"))?);
+    }
     let mut ours = BTreeMap::new();
     while let Some(id) = queue.pop_front() {
         let Some(package) = packages.get(id).filter(|_| members.contains(id)) else { continue };
+        let name = package["name"].as_str().unwrap_or_default();
+        if name.starts_with("probe-arch-") && ![backend.as_str(), NATIVE_BACKEND].contains(&name) {
+            continue;
+        }
         let manifest = Path::new(package["manifest_path"].as_str().unwrap_or_default());
         let folder = manifest.parent().and_then(|folder| folder.strip_prefix(root).ok());
         let folder = folder.ok_or_else(|| format!("{} is not below the root", manifest.display()))?;
-        if ours.insert(package["name"].as_str().unwrap_or_default().to_owned(), folder.to_owned()).is_some() {
+        if ours.insert(name.to_owned(), folder.to_owned()).is_some() {
             continue;
         }
         let dependencies = nodes.get(id).and_then(|node| node["deps"].as_array()).into_iter().flatten();
@@ -120,10 +138,20 @@ fn our_packages(root: &Path, architecture: &str) -> Result<BTreeMap<String, Path
     Ok(ours)
 }
 
-/// Copies a package's manifest, without what only its tests need, its sources and its README.
-fn copy_package(root: &Path, package: &Path, folder: &Path) -> Result<(), String> {
+/// What picks the backend, for the suite: it names all of them.
+const NATIVE_BACKEND: &str = "probe-arch-native";
+
+/// Copies a package's manifest, without what only its tests need and without ours that are not copied, its
+/// sources and its README.
+fn copy_package(
+    root: &Path,
+    package: &Path,
+    folder: &Path,
+    ours: &BTreeMap<String, PathBuf>,
+) -> Result<(), String> {
     let (from, to) = (root.join(package), folder.join(package));
-    write(&to.join("Cargo.toml"), &without_tests(&read(&from.join("Cargo.toml"))?)?)?;
+    let manifest = without_tests(&read(&from.join("Cargo.toml"))?)?;
+    write(&to.join("Cargo.toml"), &without_others(&manifest, ours)?)?;
     for file in rust_files(&from.join("src")) {
         let name = file.strip_prefix(&from).map_err(|error| error.to_string())?;
         copy(&file, &to.join(name))?;

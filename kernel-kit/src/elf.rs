@@ -1,8 +1,8 @@
-//! Symbols of an ELF file in memory: the kernel's own, as its boot loader has left it (Limine's kernel file, a
-//! module of Multiboot or PVH), or a module's.
+//! Symbols of an ELF file in memory: the kernel's own, as its boot loader has left it (Limine's kernel file,
+//! a module of Multiboot or PVH), or a module's.
 //!
-//! The file is that of this machine, linked: addresses are where the code runs. Nothing in it is believed; what
-//! lies outside of it is not there.
+//! The file is that of this machine, linked: addresses are where the code runs. Nothing in it is believed;
+//! what lies outside of it is not there.
 
 use crate::symbols::{Function, Table};
 use alloc::vec::Vec;
@@ -193,8 +193,8 @@ impl<'a> File<'a> {
         Some(Function { start, len_bytes, local_entry, name })
     }
 
-    /// Drops labels inside functions; a label by itself (assembly) is as long as the way to the next symbol, or
-    /// to the end of its section.
+    /// Drops labels inside functions; a label by itself (assembly) is as long as the way to the next symbol,
+    /// or to the end of its section.
     fn with_lengths(&self, sorted: Vec<Function<'a>>) -> Vec<Function<'a>> {
         let mut kept: Vec<Function<'a>> = Vec::with_capacity(sorted.len());
         let mut end = 0;

@@ -1,11 +1,12 @@
 //! Access to memory that may not be there: an instruction that faults has an entry in the exception table,
 //! which says where to go on.
 //!
-//! The kernel's fault handler asks [`fixup`] before anything else, and goes on there. The table is the section
-//! `probe_extable`: the linker knows where it begins and ends, so a linker script need not name it. One that
-//! discards what it does not name has to: `probe_extable : { KEEP(*(probe_extable)) }`.
+//! The kernel's fault handler asks [`fixup`] before anything else, and goes on there. The table is the
+//! section `probe_extable`: the linker knows where it begins and ends, so a linker script need not name it.
+//! One that discards what it does not name has to: `probe_extable : { KEEP(*(probe_extable)) }`.
 //!
-//! An entry is two words of 32 bits, each the distance from itself: of the instruction, and of where to go on.
+//! An entry is two words of 32 bits, each the distance from itself: of the instruction, and of where to go
+//! on.
 
 use core::ptr;
 use probe_core::arch::{Access, MemFault, Memory};
@@ -29,7 +30,8 @@ unsafe extern "C" {
     static END: [Entry; 0];
 }
 
-/// Where to go on after a fault at `pc`, if that is one of this module's instructions. No lock, no allocation.
+/// Where to go on after a fault at `pc`, if that is one of this module's instructions. No lock, no
+/// allocation.
 pub fn fixup(pc: usize) -> Option<usize> {
     let start = (&raw const START).cast::<Entry>();
     let len = ((&raw const END).addr() - start.addr()) / size_of::<Entry>();
@@ -67,8 +69,8 @@ unsafe impl Memory for FaultFree {
         if let Ok(word) = bytes.try_into() {
             return self.write_usize(addr, usize::from_ne_bytes(word));
         }
-        // SAFETY: `bytes` may be read; what `addr` may be is the caller's promise to the program it stands
-        // for.
+        // SAFETY: `bytes` may be read, and a fault at `addr` goes on; what is stored there a simulated
+        // instruction or a handler stores in the program's place.
         match unsafe { machine::copy(addr, bytes.as_ptr().expose_provenance(), bytes.len()) } {
             0 => Ok(()),
             _ => Err(MemFault { addr, access: Access::Write }),
@@ -82,7 +84,7 @@ unsafe impl Memory for FaultFree {
 
     #[inline]
     fn write_usize(&self, addr: usize, word: usize) -> Result<(), MemFault> {
-        // SAFETY: as for `write`.
+        // SAFETY: as in `write`.
         match unsafe { machine::store(addr, word) } {
             true => Ok(()),
             false => Err(MemFault { addr, access: Access::Write }),
@@ -104,8 +106,8 @@ macro_rules! entry {
 }
 use entry;
 
-/// Defines `load` and `store` from instructions that access `{word}` at the address in `{word}` or `{to}`, one
-/// that sets `{failed}` to 1, and the name of the jump.
+/// Defines `load` and `store` from instructions that access `{word}` at the address in `{word}` or `{to}`,
+/// one that sets `{failed}` to 1, and the name of the jump.
 macro_rules! words_that_may_fault {
     ($reg:ident, $load:literal, $store:literal, $set_failed:literal, $jump:literal) => {
         /// Loads the word at `from`; `None` if that faulted. On the hit path: inline.
@@ -152,9 +154,9 @@ macro_rules! words_that_may_fault {
     };
 }
 
-/// Defines `copy` for machines without an instruction for it, from instructions in a row: while at least a word
-/// is left, 7 loads and 8 stores it; at 9, while a byte is left, 4 loads and 5 stores it; then comes 6. They may
-/// use `{item}`.
+/// Defines `copy` for machines without an instruction for it, from instructions in a row: while at least a
+/// word is left, 7 loads and 8 stores it; at 9, while a byte is left, 4 loads and 5 stores it; then comes 6.
+/// They may use `{item}`.
 #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
 macro_rules! copy_that_may_fault {
     ($reg:ident, $($line:literal),+ $(,)?) => {

@@ -5,6 +5,7 @@
 //! | [`rendezvous`] | [`Host::sync_cores`]; text that changes while the other CPUs wait | an interrupt to another CPU |
 //! | [`extable`] | [`Host::memory`](probe_core::host::Host::memory), [`Host::read_text`] | a call in its fault handler |
 //! | [`walk`] | the same | whether a page is mapped |
+//! | [`exec`] | [`Host::alloc_exec`](probe_core::host::Host::alloc_exec), [`Host::write_text`](probe_core::host::Host::write_text) | windows of addresses, map, unmap, an alias |
 //! | [`stacks`] | [`Host::task`]: which stack is running | where its stacks lie |
 //! | [`symbols`] | [`Host::find_symbols`](probe_core::host::Host::find_symbols), [`Host::symbol_at`](probe_core::host::Host::symbol_at) | a sorted table |
 //! | [`elf`] | the same | its own ELF file, in memory |
@@ -22,6 +23,8 @@ extern crate alloc;
 
 #[cfg(feature = "elf")]
 pub mod elf;
+#[cfg(feature = "exec")]
+pub mod exec;
 #[cfg(feature = "extable")]
 pub mod extable;
 #[cfg(feature = "rendezvous")]

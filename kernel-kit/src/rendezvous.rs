@@ -3,8 +3,8 @@
 //! What [`Host::sync_cores`](probe_core::host::Host::sync_cores) owes is that every CPU has executed a
 //! context-synchronising instruction and a full barrier since the call. An interrupt to every other CPU does
 //! it, if three things are minded that have deadlocked kernels: the caller may have interrupts disabled, and
-//! so may another caller, which is waiting for this one; a CPU comes online meanwhile; and whoever waits for a
-//! CPU must answer it.
+//! so may another caller, which is waiting for this one; a CPU comes online meanwhile; and whoever waits for
+//! a CPU must answer it.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

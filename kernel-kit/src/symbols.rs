@@ -1,8 +1,8 @@
 //! The functions of a kernel by name and by address: [`Host::find_symbols`], [`Host::symbol_at`].
 //!
-//! A [`Table`] is anything that has its functions in the order of their addresses, and their numbers in the order
-//! of their names: a look-up takes as many steps as the logarithm of their count. [`elf`](crate::elf) makes one of
-//! an ELF file that is in memory.
+//! A [`Table`] is anything that has its functions in the order of their addresses, and their numbers in the
+//! order of their names: a look-up takes as many steps as the logarithm of their count. [`elf`](crate::elf)
+//! makes one of an ELF file that is in memory.
 //!
 //! [`Host::find_symbols`]: probe_core::host::Host::find_symbols
 //! [`Host::symbol_at`]: probe_core::host::Host::symbol_at

@@ -1,8 +1,8 @@
 //! Access to memory that may not be there, by asking first: the page tables of a kernel whose mappings do not
 //! go away while a hit looks at them.
 //!
-//! For kernels that map all their memory once. Where another CPU may unmap a page between question and access,
-//! only an exception table is right (`extable`).
+//! For kernels that map all their memory once. Where another CPU may unmap a page between question and
+//! access, only an exception table is right (`extable`).
 
 use core::ops::Range;
 use core::ptr;
@@ -69,7 +69,8 @@ unsafe impl<W: Walk> Memory for Walked<W> {
         }
         for (index, &byte) in bytes.iter().enumerate() {
             let to = ptr::with_exposed_provenance_mut::<u8>(addr.wrapping_add(index));
-            // SAFETY: the page is writable, as just asked; whose bytes they are is the caller's promise.
+            // SAFETY: the page is writable, as just asked, and stays; a simulated instruction or a handler
+            // stores in the program's place.
             unsafe { to.write_volatile(byte) };
         }
         Ok(())

@@ -2,8 +2,8 @@
 
 words_that_may_fault!(reg, "mov {word}, [{word}]", "mov [{to}], {word}", "mov {failed:e}, 1", "jmp");
 
-/// Copies `len` bytes from the lowest on; returns how many were left when a byte faulted. A word that faults is
-/// done again byte by byte.
+/// Copies `len` bytes from the lowest on; returns how many were left when a byte faulted. A word that faults
+/// is done again byte by byte.
 ///
 /// # Safety
 /// The bytes at `to`, if there are any, may be overwritten.

@@ -42,7 +42,8 @@ pub struct Explanation {
     /// Whether a kprobe with a post handler could; if not, why.
     pub jump_with_post: Result<(), Refusal>,
     /// Where the host would need executable memory for the jump: stretches of addresses in which its detour
-    /// may begin; a few near ones if there are many. Empty where there can be no jump.
+    /// may begin; a few near ones if there are many. Empty where there can be no jump, and where all that a
+    /// jump could reach lies beyond the first or last address.
     pub room: Vec<Range<CodeAddr>>,
 }
 

@@ -276,6 +276,7 @@ fn hit_6_a_borrowed_register_is_given_back_deeper_than_the_stack_of_hits<S: Suit
 }
 
 fn hit_7_contexts_hit_together_and_the_count_is_exact<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
+    crate::needs_contexts::<S>()?;
     const CONTEXTS: usize = 4;
     const CALLS: usize = 500;
     let (count, count_in) = cell();

@@ -36,10 +36,16 @@ pub trait Suite: Sized + 'static {
     /// The one set of probes of this program.
     fn probes() -> &'static Probes<Self::Host>;
 
+    /// How many contexts or tasks can run at the same time, or take turns. Where it is one, cases that need
+    /// more are skipped, and say so.
+    fn contexts() -> usize;
+
     /// Runs `body(0)` … `body(n - 1)` at the same time on `n` contexts (threads, CPUs), and returns when all
     /// are done. Where there are fewer contexts, but at least two, some of them run several bodies one after
-    /// the other, in order.
-    fn run_on_contexts(n: usize, body: &(dyn Fn(usize) + Sync));
+    /// the other, in order. Not called where there is one.
+    fn run_on_contexts(n: usize, body: &(dyn Fn(usize) + Sync)) {
+        (0..n).for_each(body);
+    }
 
     /// Where the segment in GS begins (x86), as the program that runs the suite has it in the running
     /// context.
@@ -126,6 +132,14 @@ macro_rules! cases_of {
     };
 }
 pub(crate) use cases_of;
+
+/// Ends a case that needs a second context where there is none.
+fn needs_contexts<S: Suite>() -> Outcome {
+    if S::contexts() < 2 {
+        return Err(Ended::Skipped("this kernel runs one thing only: `Suite::contexts` says 1"));
+    }
+    Ok(())
+}
 
 /// No case may leave a probe behind.
 fn nothing_left<S: Suite>() -> Outcome {

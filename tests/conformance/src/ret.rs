@@ -186,6 +186,7 @@ fn ret_5_several_kretprobes_on_one_function<S: Suite>(probes: &'static Probes<S:
 }
 
 fn ret_6_unregistering_while_a_call_is_in_flight<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
+    crate::needs_contexts::<S>()?;
     use core::sync::atomic::AtomicUsize;
     // conformance_outer is in flight while conformance_inner's entry tells the other context to unregister.
     static PHASE: AtomicUsize = AtomicUsize::new(0);
@@ -248,6 +249,7 @@ impl<T> Drop for SpinSlot<T> {
 }
 
 fn ret_7_contexts_return_together<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
+    crate::needs_contexts::<S>()?;
     const CONTEXTS: usize = 4;
     const CALLS: usize = 300;
     let (exits, in_exit) = cell();

@@ -22,6 +22,7 @@ pub(crate) fn cases<S: Suite>() -> Vec<Case<S>> {
 fn safe_2_registering_and_unregistering_while_others_hit<S: Suite>(
     probes: &'static Probes<S::Host>,
 ) -> Outcome {
+    crate::needs_contexts::<S>()?;
     const CONTEXTS: usize = 3;
     let places = instructions(probes, "conformance_mix");
     let bare: Vec<usize> = (0..4).map(|seed| call!(conformance_mix(seed, 20))).collect();
@@ -60,6 +61,7 @@ fn safe_2_registering_and_unregistering_while_others_hit<S: Suite>(
 }
 
 fn safe_2_kretprobes_come_and_go_while_others_call<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
+    crate::needs_contexts::<S>()?;
     const CONTEXTS: usize = 3;
     let (wrong, in_wrong) = cell();
     let (failed, in_failed) = cell();

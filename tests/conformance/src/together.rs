@@ -91,6 +91,7 @@ fn reg_21_probes_come_and_go_in_every_order<S: Suite>(probes: &'static Probes<S:
 fn reg_21_probes_come_and_go_separately_while_contexts_call<S: Suite>(
     probes: &'static Probes<S::Host>,
 ) -> Outcome {
+    crate::needs_contexts::<S>()?;
     const CALLERS: usize = 2;
     let (wrong, in_wrong) = cell();
     let (failed, in_failed) = cell();

@@ -147,6 +147,7 @@ fn watch_other_memory_does_not_fire<S: Suite>(probes: &'static Probes<S::Host>) 
 }
 
 fn watch_every_context_is_watched<S: Suite>(probes: &'static Probes<S::Host>) -> Outcome {
+    crate::needs_contexts::<S>()?;
     needs_power!(probes);
     let watches: Vec<_> =
         ok!((0..3).map(|i| probes.watch(Watchpoint::at(cell(i).1, WORD))).collect::<Result<_, _>>());

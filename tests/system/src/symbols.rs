@@ -19,8 +19,8 @@ global_asm!(
     len = const LEN_BYTES,
 );
 
-/// Whether a breakpoint in it could be hit while a breakpoint is handled: trap entry, the probes' own crates, and
-/// what they call.
+/// Whether a breakpoint in it could be hit while a breakpoint is handled: trap entry, the probes' own crates,
+/// and what they call.
 pub fn is_blacklisted(function: &Function) -> bool {
     unsafe extern "C" {
         static __entry_start: u8;

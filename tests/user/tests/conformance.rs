@@ -22,6 +22,10 @@ impl Suite for User {
         probes()
     }
 
+    fn contexts() -> usize {
+        2
+    }
+
     fn run_on_contexts(n: usize, body: &(dyn Fn(usize) + Sync)) {
         let together = Barrier::new(n);
         std::thread::scope(|scope| {

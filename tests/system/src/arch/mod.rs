@@ -54,7 +54,8 @@ pub enum Interrupts {
 /// The interrupts that CPUs send each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ipi {
-    /// Run [`answer`](probe_kernel_kit::rendezvous::Rendezvous::answer): synchronise, or wait at a rendezvous.
+    /// Run [`answer`](probe_kernel_kit::rendezvous::Rendezvous::answer): synchronise, or wait at a
+    /// rendezvous.
     Sync,
     /// Look for another task.
     Reschedule,

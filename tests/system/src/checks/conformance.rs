@@ -16,6 +16,10 @@ impl Suite for InKernel {
         &PROBES
     }
 
+    fn contexts() -> usize {
+        2
+    }
+
     fn run_on_contexts(n: usize, body: &(dyn Fn(usize) + Sync)) {
         // SAFETY: every task is waited for below, so the borrow outlives them.
         let body =
