@@ -14,6 +14,9 @@ use std::collections::BTreeSet;
 /// For the programs of tests/strangers that throw.
 const CXX: Need = program("g++", "c++");
 
+/// Whose stacks those of `probe trace --stack` are compared with.
+const GDB: Need = program("gdb", "gdb");
+
 /// C programs of musl's, static and dynamic, for `probe trace` to start.
 const MUSL: Need = program("musl-tools", "musl-gcc");
 
@@ -129,7 +132,7 @@ pub(crate) const TARGETS: &[Target] = &[
         triple: NATIVE,
         backend: Some("arch-x86_64"),
         abi: "glibc",
-        needs: &[CXX, MUSL, RISCV64_OBJDUMP, RISCV64_LIBC, ARM_OBJDUMP, ARM_LIBC],
+        needs: &[CXX, GDB, MUSL, RISCV64_OBJDUMP, RISCV64_LIBC, ARM_OBJDUMP, ARM_LIBC],
         generated: Some(Long {
             test: ["probe-x86-decode", "transparency", "generated"],
             variable: ("PROBE_GENERATE", "1000000"),

@@ -93,6 +93,14 @@ pub(crate) const ALL: &[Torture] = &[
         }),
     },
     Torture {
+        name: "stacks",
+        about: "10,000 stacks of a C++ program without frame pointers, each compared with gdb's, in three ways",
+        run: Run::Steps(|| {
+            let filter = ["stacks", "stacks_of_cpp"];
+            vec![package_test("stacks beside gdb", "probe-trace", filter, ("PROBE_STACKS", "10000"))]
+        }),
+    },
+    Torture {
         name: "model",
         about: "20,000 random sequences of operations, on the registry and on a plain model",
         run: Run::Steps(|| {

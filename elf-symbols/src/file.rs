@@ -199,6 +199,14 @@ fn through_descriptor(opd: &object::read::elf::ElfSection<'_, '_, Header>, addr:
     Some(u64::from_be_bytes(word.try_into().ok()?))
 }
 
+/// Where a file has its `.eh_frame`, by its own numbering, and how long that is.
+#[must_use]
+pub fn eh_frame(data: &[u8]) -> Option<(u64, u64)> {
+    let file = Elf::parse(data).ok()?;
+    let section = file.section_by_name(".eh_frame")?;
+    Some((section.address(), section.size()))
+}
+
 /// Adds the full table from elsewhere: by build id, by `.gnu_debuglink`, in `.gnu_debugdata`.
 fn add_separate(elf: &Elf<'_>, path: Option<&Path>, builder: &mut Builder) {
     let build_id = elf.build_id().ok().flatten();

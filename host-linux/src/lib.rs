@@ -70,7 +70,7 @@ cfg_if::cfg_if! {
     }
 }
 
-pub use arch::Native;
+pub use arch::{FRAMES, Native};
 #[doc(hidden)]
 pub use leave::lead_to;
 pub use leave::{leave, leave_actions, leave_text, leave_thread};

@@ -86,7 +86,7 @@ _probe() {
             return 0
             ;;
         probe__subcmd__export)
-            opts="-o -h --since --task --event --format --output --help"
+            opts="-o -h --since --task --event --format --weight --output --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -106,6 +106,10 @@ _probe() {
                     ;;
                 --format)
                     COMPREPLY=($(compgen -W "folded chrome" -- "${cur}"))
+                    return 0
+                    ;;
+                --weight)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --output)
@@ -236,7 +240,7 @@ _probe() {
             return 0
             ;;
         probe__subcmd__record)
-            opts="-p -f -o -h --probe --if --follow --output --pid --no-jumps --duration --buffer --full --on-full --runner --help"
+            opts="-p -f -o -h --probe --if --stack --follow --output --pid --no-jumps --duration --buffer --full --on-full --runner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -251,6 +255,10 @@ _probe() {
                     return 0
                     ;;
                 --if)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stack)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -344,7 +352,7 @@ _probe() {
             return 0
             ;;
         probe__subcmd__trace)
-            opts="-p -f -o -h --probe --if --hist --by --count-by --sum --top --every --follow --output --format --pid --no-events --no-jumps --duration --buffer --on-full --runner --color --help"
+            opts="-p -f -o -h --probe --if --hist --stack --by --count-by --sum --top --every --follow --output --format --pid --no-events --no-jumps --duration --buffer --on-full --runner --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -363,6 +371,10 @@ _probe() {
                     return 0
                     ;;
                 --hist)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --stack)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

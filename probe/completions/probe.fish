@@ -38,8 +38,9 @@ complete -c probe -n "__fish_probe_needs_command" -f -a "install-docs" -d 'Write
 complete -c probe -n "__fish_probe_using_subcommand trace" -s p -l probe -d 'A probe definition; may be given many times' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l if -d 'Only hits for which this holds, such as \'size >= 1M && $took > 20us\'' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l hist -d 'Count the sizes of this number, such as \'$took\' or size, instead of showing each hit' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -l stack -d 'Show with each hit who has called: the stack, up to this many frames [default: 64; at most 128]' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l by -d 'Count hits by this: a number, a text such as a path or \'$comm\', or \'$caller\'; or by two of them' -r
-complete -c probe -n "__fish_probe_using_subcommand trace" -l count-by -d 'The same as --by; comm is the thread\'s name' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -l count-by -d 'The same as --by; comm is the thread\'s name, stack who has called' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l sum -d 'Add up this number; with --by for each key' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l top -d 'How many keys of --by are shown, those with the most first [default: 20; in JSON all]' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l every -d 'Show what has been counted since the last time, each time this much time has passed (such as 1s)' -r
@@ -61,6 +62,7 @@ complete -c probe -n "__fish_probe_using_subcommand trace" -l no-jumps -d 'Plant
 complete -c probe -n "__fish_probe_using_subcommand trace" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c probe -n "__fish_probe_using_subcommand record" -s p -l probe -d 'A probe definition; may be given many times' -r
 complete -c probe -n "__fish_probe_using_subcommand record" -l if -d 'Only hits for which this holds, as for probe trace' -r
+complete -c probe -n "__fish_probe_using_subcommand record" -l stack -d 'Keep with each hit who has called: the stack, up to this many frames [default: 64; at most 128]' -r
 complete -c probe -n "__fish_probe_using_subcommand record" -s o -l output -d 'The file; what was in it is replaced' -r -F
 complete -c probe -n "__fish_probe_using_subcommand record" -l pid -d 'Record the process of this number, or all of this name, which run already, and start no program' -r
 complete -c probe -n "__fish_probe_using_subcommand record" -l duration -d 'End the program with SIGTERM, or the record of --pid, after this time (such as 10, 1.5s, 200ms, 2m)' -r
@@ -114,8 +116,9 @@ complete -c probe -n "__fish_probe_using_subcommand graph" -s h -l help -d 'Prin
 complete -c probe -n "__fish_probe_using_subcommand export" -l since -d 'Only events from this time on, since the recording began (such as 1.5s, 200ms, 10us)' -r
 complete -c probe -n "__fish_probe_using_subcommand export" -l task -d 'Only events of this thread or process: its number, or a pattern for its name (such as \'cc1*\')' -r
 complete -c probe -n "__fish_probe_using_subcommand export" -l event -d 'Only events whose name matches this pattern (such as \'open*\')' -r
-complete -c probe -n "__fish_probe_using_subcommand export" -l format -d 'The format' -r -f -a "folded\t'A line for each way to a function, and its own nanoseconds: for flamegraph.pl, inferno, speedscope'
+complete -c probe -n "__fish_probe_using_subcommand export" -l format -d 'The format' -r -f -a "folded\t'A line for each way to a function: by recorded stacks, where there are any, how many hits went it (--weight); else by calls inside of calls, and its own nanoseconds. For flamegraph.pl, inferno, speedscope'
 chrome\t'JSON for Chrome\'s chrome://tracing, Perfetto and speedscope'"
+complete -c probe -n "__fish_probe_using_subcommand export" -l weight -d 'What makes a way of recorded stacks wider: each hit by one, its duration, or an argument (such as size)' -r
 complete -c probe -n "__fish_probe_using_subcommand export" -s o -l output -d 'Write there instead of to standard output' -r -F
 complete -c probe -n "__fish_probe_using_subcommand export" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c probe -n "__fish_probe_using_subcommand list" -l color -d 'When to use colours' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'

@@ -250,7 +250,7 @@ fn a_record_that_cannot_be_written_is_said_before_the_program_runs() {
 fn a_reader_made_from_the_document_reads_the_same() {
     let probes =
         ["p work n=$arg1:s64 low=$arg1:u8 bad=+0(\\0):u32", "r libc:puts text=$arg1:string $retval:s32"];
-    let (file, _) = record(&[], &probes, &[burst(), "2", "50"]);
+    let (file, _) = record(&["--stack"], &probes, &[burst(), "2", "50"]);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/record.py");
     let output = Command::new("python3").arg(script).arg(&file.0).output().expect("there is a Python");
     assert!(output.status.success(), "{output:?}");
@@ -259,7 +259,12 @@ fn a_reader_made_from_the_document_reads_the_same() {
     assert_eq!(theirs.len() + 1, ours.len());
     for (theirs, ours) in theirs.iter().zip(&ours) {
         for (name, value) in theirs.as_object().expect("an object") {
-            assert_eq!(value, &ours[name], "{name} of {ours}");
+            // Functions alone: the script leaves out where in them.
+            let ours = match (name.as_str(), ours[name].as_array()) {
+                ("stack", Some(all)) => all.iter().map(|frame| frame["function"].clone()).collect(),
+                _ => ours[name].clone(),
+            };
+            assert_eq!(value, &ours, "{name}");
         }
     }
 }

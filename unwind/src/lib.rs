@@ -17,13 +17,19 @@
 //!
 //! A host needs this if its unwinder reads DWARF: a Linux process does. All of it is pure, and called at
 //! registration. Format: Linux Standard Base core 5.0, 10.6 (.eh_frame); DWARF 5, 2.5 and 6.4.
+//!
+//! The other direction is [`walk`]: from a hit through frames like these.
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
 pub mod aarch64;
+pub mod arm;
 pub mod ppc64;
 pub mod riscv64;
 mod section;
+pub mod walk;
 pub mod x86;
 
 use probe_core::CodeAddr;

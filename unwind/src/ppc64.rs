@@ -10,7 +10,9 @@
 //! Register numbers: ELFv2 ABI 1.5, 2.4.
 
 use crate::section::*;
+use crate::walk::Machine as Walked;
 use crate::{ByteOrder, EhFrame, Stubs, describe};
+use gimli::Vendor;
 
 const LR: u8 = 65;
 const SP: u8 = 1;
@@ -90,3 +92,20 @@ fn restored_toc(section: &mut Section, toc_at: u8) {
     section.register(SP, toc_at);
     section.put(&[DW_OP_DEREF]);
 }
+
+/// How stacks are walked.
+pub static FRAMES: Walked = Walked {
+    stack_pointer: 1,
+    return_address: 65,
+    names: &[
+        "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15",
+        "r16", "r17", "r18", "r19", "r20", "r21", "r22", "r23", "r24", "r25", "r26", "r27", "r28", "r29",
+        "r30", "r31",
+    ],
+    link: Some("lr"),
+    saved: &[65, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14],
+    chain: None,
+    address_mask: usize::MAX,
+    vendor: Vendor::Default,
+    signal: None,
+};

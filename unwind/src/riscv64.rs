@@ -5,7 +5,9 @@
 //! Register numbers: RISC-V ELF psABI 1.0, DWARF.
 
 use crate::section::*;
+use crate::walk::Machine as Walked;
 use crate::{ByteOrder, EhFrame, Stubs, describe};
+use gimli::Vendor;
 
 const RA: u8 = 1;
 const SP: u8 = 2;
@@ -26,3 +28,20 @@ pub fn eh_frame(stubs: &Stubs) -> EhFrame {
         });
     })
 }
+
+/// How stacks are walked.
+pub static FRAMES: Walked = Walked {
+    stack_pointer: 2,
+    return_address: 1,
+    names: &[
+        "", "x1", "x2", "x3", "x4", "x5", "x6", "x7", "x8", "x9", "x10", "x11", "x12", "x13", "x14", "x15",
+        "x16", "x17", "x18", "x19", "x20", "x21", "x22", "x23", "x24", "x25", "x26", "x27", "x28", "x29",
+        "x30", "x31",
+    ],
+    link: None,
+    saved: &[1, 8, 9, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27],
+    chain: None,
+    address_mask: usize::MAX,
+    vendor: Vendor::Default,
+    signal: None,
+};

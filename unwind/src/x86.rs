@@ -5,7 +5,9 @@
 //! Register numbers: System V ABI AMD64 1.0, 3.6.2; System V ABI i386 1.1, 2.4.2.
 
 use crate::section::*;
+use crate::walk::{Chain, Machine as Walked, Signal};
 use crate::{ByteOrder, EhFrame, Stubs, describe};
+use gimli::Vendor;
 
 /// A mode of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,3 +44,58 @@ pub fn eh_frame(mode: Mode, stubs: &Stubs, stub_len_bytes: usize) -> EhFrame {
         });
     })
 }
+
+/// Linux's `struct rt_sigframe`, behind its return address: `ucontext` has flags, link and stack in 40 bytes,
+/// then `struct sigcontext`.
+const SIGNAL: Signal = Signal {
+    // mov $15, %rax; syscall
+    code: &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05],
+    pc: 40 + 128,
+    registers: &[
+        (8, 40),
+        (9, 48),
+        (10, 56),
+        (11, 64),
+        (12, 72),
+        (13, 80),
+        (14, 88),
+        (15, 96),
+        (5, 104),
+        (4, 112),
+        (6, 120),
+        (3, 128),
+        (1, 136),
+        (0, 144),
+        (2, 152),
+        (7, 160),
+    ],
+};
+
+/// How stacks are walked in 64-bit mode.
+pub static FRAMES: Walked = Walked {
+    stack_pointer: 7,
+    return_address: 16,
+    names: &[
+        "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13",
+        "r14", "r15",
+    ],
+    link: None,
+    saved: &[16, 6, 3, 12, 13, 14, 15],
+    chain: Some(Chain { pointer: 6 }),
+    address_mask: usize::MAX,
+    vendor: Vendor::Default,
+    signal: Some(SIGNAL),
+};
+
+/// How stacks are walked in 32-bit protected mode.
+pub static PROTECTED_FRAMES: Walked = Walked {
+    stack_pointer: 4,
+    return_address: 8,
+    names: &["eax", "ecx", "edx", "ebx", "esp", "ebp", "esi", "edi"],
+    link: None,
+    saved: &[8, 5, 3, 6, 7],
+    chain: Some(Chain { pointer: 5 }),
+    address_mask: usize::MAX,
+    vendor: Vendor::Default,
+    signal: None,
+};

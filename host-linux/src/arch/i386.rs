@@ -18,6 +18,7 @@ use probe_arch_native::backend::regs::Segment;
 pub(crate) use probe_arch_native::backend::watch::{COUNT as WATCHPOINTS, check as check_watch};
 use probe_core::CodeAddr;
 use probe_core::arch::{Memory, Regs as _};
+pub use probe_unwind::x86::PROTECTED_FRAMES as FRAMES;
 use probe_unwind::{EhFrame, Stubs};
 
 const fn greg(index: usize) -> usize {

@@ -12,6 +12,7 @@
 //! * `SYSCALL`: how libc's code makes a system call; `syscall`: makes one.
 //! * `shared_assembly!`: the thread-local slot (initial-exec model: no call, no allocation at first use), the
 //!   copy that survives faults, a system call; the signal return where the kernel has none.
+//! * `FRAMES`: how stacks are walked.
 //! * `start`: tells the backend what a process cannot ask the processor for.
 //!
 //! What several share is in `plain`, `assembly` and `x86`.
@@ -25,6 +26,7 @@ mod plain;
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 mod x86;
 
+pub use native::FRAMES;
 pub use probe_arch_native::Native;
 
 #[cfg(all(target_arch = "powerpc64", any(feature = "private-mem", test)))]

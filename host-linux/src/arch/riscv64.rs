@@ -4,6 +4,7 @@ pub(crate) use super::plain::{
     RESTORER_FLAG, WATCHPOINTS, call_handler, check_watch, enter, function_entry, is_breakpoint_trap,
     is_step_trap, restorer, set_step, skip_counter, steps_itself, uncheck_alignment,
 };
+pub use probe_unwind::riscv64::FRAMES;
 
 use super::assembly::shared_assembly;
 use super::code::{Leads, SyscallCode, is_direct};

@@ -15,6 +15,7 @@ use core::arch::{asm, global_asm};
 use core::ffi::{c_int, c_void};
 pub(crate) use probe_arch_native::backend::watch::{COUNT as WATCHPOINTS, check as check_watch};
 use probe_core::arch::Memory;
+pub use probe_unwind::x86::FRAMES;
 use probe_unwind::{EhFrame, Stubs};
 
 const fn greg(index: usize) -> usize {

@@ -1,5 +1,6 @@
 //! Fetching values at a hit. No lock, no allocation, no fault.
 
+use super::stacks;
 use crate::def::{Argument, MAX_ARGUMENT, MAX_TEXT, Scalar, Source};
 use crate::wire::{FAULT, Reservation, TRUNCATED};
 use probe_core::arch::{Arch, Calls, Memory, Regs};
@@ -32,6 +33,11 @@ pub(super) struct Scene<'a, M> {
 }
 
 impl<M: Memory> Scene<'_, M> {
+    fn stack(&self) -> stacks::Start<'_, M> {
+        let Self { regs, memory, return_value, .. } = self;
+        stacks::Start { regs, memory, returns: return_value.is_some() }
+    }
+
     /// Where the call returns to that is just entering its function, or is just returning.
     pub(super) fn caller(&self) -> Option<usize> {
         if self.return_value.is_some() {
@@ -58,6 +64,7 @@ impl Plan {
         let count = self.argument.ty.count.unwrap_or(1);
         match self.argument.ty.scalar {
             Scalar::String => count * (4 + MAX_STRING.max(MAX_TEXT)),
+            Scalar::Stack => 4 + stacks::MOST_BYTES,
             scalar => 4 + count * scalar.bytes(),
         }
     }
@@ -82,6 +89,10 @@ impl Plan {
             Source::Comm => {
                 let name = super::confined::thread_name();
                 out.put(name.split(|&byte| byte == 0).next().unwrap_or_default());
+                Ok(0)
+            }
+            Source::Frames(depth) => {
+                stacks::put(&scene.stack(), *depth, out);
                 Ok(0)
             }
             _ => self.put_value(scene, at, out),
@@ -116,7 +127,7 @@ impl Plan {
                 (word.cast_signed().wrapping_shl(unused).wrapping_shr(unused)).cast_unsigned()
             }
             Scalar::Bits(bits) => bits.of(word),
-            Scalar::String => return None,
+            Scalar::String | Scalar::Stack => return None,
             _ => word.wrapping_shl(unused).wrapping_shr(unused),
         })
     }
@@ -134,6 +145,7 @@ impl Plan {
                 *room = super::confined::thread_name();
                 room.split(|&byte| byte == 0).next()
             }
+            (Source::Frames(depth), _) => stacks::text(&scene.stack(), *depth, room),
             (_, Scalar::String) => {
                 let (Value::Plain(addr) | Value::At(addr)) = self.value(scene).ok()?;
                 let len = read_string(scene.memory, addr, room)?;
@@ -229,7 +241,7 @@ impl Plan {
             Source::Register(number) => scene.regs.register(*number).ok_or(Fault),
             Source::Symbol { offset, .. } => Ok(self.symbol.wrapping_add_signed(*offset as isize)),
             Source::Constant(value) => Ok(*value as usize),
-            Source::Comm | Source::Text(_) => Ok(0),
+            Source::Comm | Source::Text(_) | Source::Frames(_) => Ok(0),
         }
     }
 }

@@ -16,6 +16,7 @@ use super::objects::{self, Loaded};
 use super::places::{left_out, targets_of};
 use super::plant::{self, Unusable};
 use super::process::{self, Agent, Muted, Reporter};
+use super::stacks;
 use crate::def::Definition;
 use crate::wire::Meta;
 use probe_core::handler::Flow;
@@ -123,10 +124,12 @@ fn see_to_changes() {
     }
     let _muted = Muted::new();
     probe_host_linux::objects_changed();
+    stacks::objects_changed();
     guard_others();
     // The lock is taken in a forked child if a thread of its parent was here.
     let Ok(mut waiting) = later.waiting.try_lock() else { return };
     let loaded = objects::loaded();
+    stacks::tell_new(later.agent, &loaded);
     for waiting in waiting.iter_mut() {
         let definition = &later.definitions[waiting.number];
         let object = definition.object.as_ref().and_then(|wanted| objects::find(&loaded, wanted));
@@ -136,7 +139,9 @@ fn see_to_changes() {
             continue;
         };
         if before != waiting.seen {
-            later.tell(&object.record(later.agent.image));
+            if !stacks::are_wanted() {
+                later.tell(&object.record(later.agent.image));
+            }
             waiting.is_done = later.plant(waiting.number, &loaded, object, Indirect::LeftOut);
         } else if !waiting.is_done {
             waiting.is_done = true;

@@ -4,7 +4,7 @@ use super::places::targets_of;
 use super::plant::{self, Unusable};
 use super::process::{self, Agent, Reporter};
 use super::rule::{self, Rule};
-use super::{confined, debuggers, exec, later, lent, masks, objects};
+use super::{confined, debuggers, exec, later, lent, masks, objects, stacks};
 use crate::def::Definition;
 use crate::wire::{Meta, Plan};
 use probe_host_linux::{Indirect, probes};
@@ -27,7 +27,9 @@ pub(super) fn start(agent: &'static Agent, reporter: &Reporter, missing: Missing
     let started =
         Meta::Started { image: agent.image, pid: std::process::id(), program: program.display().to_string() };
     reporter.send(&started);
-    objects::loaded().iter().for_each(|object| reporter.send(&object.record(agent.image)));
+    let loaded = objects::loaded();
+    loaded.iter().for_each(|object| reporter.send(&object.record(agent.image)));
+    stacks::note_told(&loaded);
     let general = |sentence: String| Unusable { definition: usize::MAX, span: (0, 0), sentence };
     // The program's standard error is its own.
     probe_host_linux::set_log(|_message| {});
@@ -109,9 +111,13 @@ fn plant_all(
 fn definitions(agent: &Agent) -> Result<Vec<Definition>, String> {
     let plans = Plan::decode_all(agent.region.config()).ok_or("the plans of the probes are garbled")?;
     let (mut definitions, mut rules) = (Vec::with_capacity(plans.len()), Vec::with_capacity(plans.len()));
-    for Plan { definition, rule } in plans {
-        let definition =
+    for Plan { definition, stack, rule } in plans {
+        let mut definition =
             Definition::parse(&definition, plant::registers()).map_err(|error| error.sentence)?;
+        if stack != 0 {
+            definition = definition.with_stack(stack as usize);
+            stacks::start();
+        }
         rules.push(
             rule.map(|rule| Rule::new(rule, &definition, plant::registers(), &agent.region, agent.image))
                 .transpose()?,

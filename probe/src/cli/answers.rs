@@ -3,7 +3,10 @@
 //! The traced program can write into the maps: what is read from them may be any numbers.
 
 use super::foreign::Foreign;
+use super::functions::Function;
 use super::query::Query;
+use super::value;
+use crate::file;
 use crate::filter::{Column, Holds, Looks};
 use crate::wire::{Reader, Site};
 use probe_bpf::Map;
@@ -34,6 +37,8 @@ pub(super) enum Cell {
     Word(u64),
     /// A text's beginning, and whether there was more of it.
     Text(Vec<u8>, bool),
+    /// Frames' functions, innermost first.
+    Stack(Vec<Function>),
 }
 
 /// For each key how many hits there were, and the sums of numbers.
@@ -77,6 +82,23 @@ pub(super) fn read(queries: &[Query], reader: &Reader, functions: &dyn Functions
 pub(super) trait Functions {
     /// The function that an address is in, or else what is known of it.
     fn function(&self, site: Site) -> Vec<u8>;
+
+    /// The functions at the place of a program's frame, each inlined in the one behind it.
+    fn functions(&self, image: u32, place: u64) -> Vec<Function>;
+}
+
+/// The functions of a stack: its first word has the program in its upper half.
+fn stack(bytes: &[u8], functions: &dyn Functions) -> Vec<Function> {
+    let Some((head, frames)) = file::frames(bytes) else { return Vec::new() };
+    let frames = value::with_signals(frames).map(|(frame, is_signal)| match is_signal {
+        true => vec![value::signal()],
+        false => functions.functions((head >> 32) as u32, file::place(frame)),
+    });
+    let mut all: Vec<Function> = frames.flatten().collect();
+    if head as u32 != 0 {
+        all.push(Function::new("…", ""));
+    }
+    all
 }
 
 /// What has names for words of keys.
@@ -90,6 +112,9 @@ struct Names<'a> {
 fn cells(columns: &[Column], key: [u64; 2], names: Names<'_>) -> Option<Vec<Cell>> {
     let cell = |(column, word): (&Column, &u64)| match column.looks {
         Looks::Name => Some(Cell::Text(name_of(key), false)),
+        Looks::Stack => {
+            names.texts?.text(*word).map(|(bytes, _)| Cell::Stack(stack(&bytes, names.functions)))
+        }
         Looks::Text => names.texts?.text(*word).map(|(text, is_cut)| Cell::Text(text, is_cut)),
         Looks::Function => Some(Cell::Text(names.functions.function(Site::from_word(*word)), false)),
         _ => Some(Cell::Word(*word)),
@@ -273,6 +298,7 @@ fn cell_json(column: &Column, cell: &Cell) -> Json {
     match cell {
         Cell::Word(word) => number(*word, column.looks),
         Cell::Text(text, is_cut) => Foreign::new(whole(text, *is_cut)).json(),
+        Cell::Stack(all) => all.iter().map(|function| Json::from(function.shown())).collect(),
     }
 }
 
@@ -346,6 +372,10 @@ mod tests {
 
     impl Functions for NoFunctions {
         fn function(&self, _: Site) -> Vec<u8> {
+            Vec::new()
+        }
+
+        fn functions(&self, _: u32, _: u64) -> Vec<Function> {
             Vec::new()
         }
     }

@@ -4,6 +4,7 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use super::processes::{self, Target};
+use crate::def::MAX_STACK;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -90,11 +91,18 @@ pub(super) struct Trace {
     /// exactly, also where the program is killed. See ANSWERS in probe-trace(1).
     #[arg(long = "hist", value_name = "ARG", allow_hyphen_values = true)]
     pub(super) histograms: Vec<String>,
+    /// Show with each hit who has called: the stack, up to this many frames [default: 64; at most 128].
+    ///
+    /// It belongs to the probe before it, or, before the first one, to all. The program needs no frame
+    /// pointers: the stack is found in the hit, by the information that compilers write for exceptions.
+    /// Functions that were inlined are shown where the program has debugging information.
+    #[arg(long, value_name = "DEPTH", value_parser = stack_depth, num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_STACK)]
+    pub(super) stack: Vec<usize>,
     /// Count hits by this: a number, a text such as a path or '$comm', or '$caller'; or by two of them.
     #[arg(long = "by", value_name = "ARG[,ARG]", allow_hyphen_values = true)]
     pub(super) by: Vec<String>,
-    /// The same as --by; comm is the thread's name.
-    #[arg(long = "count-by", value_name = "comm|ARG", allow_hyphen_values = true)]
+    /// The same as --by; comm is the thread's name, stack who has called.
+    #[arg(long = "count-by", value_name = "stack|comm|ARG", allow_hyphen_values = true)]
     pub(super) count_by: Vec<String>,
     /// Add up this number; with --by for each key.
     #[arg(long = "sum", value_name = "ARG", allow_hyphen_values = true)]
@@ -180,6 +188,9 @@ pub(super) struct Record {
     /// Only hits for which this holds, as for probe trace.
     #[arg(long = "if", value_name = "EXPRESSION", allow_hyphen_values = true)]
     pub(super) conditions: Vec<String>,
+    /// Keep with each hit who has called: the stack, up to this many frames [default: 64; at most 128].
+    #[arg(long, value_name = "DEPTH", value_parser = stack_depth, num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_STACK)]
+    pub(super) stack: Vec<usize>,
     /// Probes and what belongs to them, as they were typed.
     #[arg(skip)]
     pub(super) clauses: Vec<Clause>,
@@ -220,11 +231,12 @@ pub(super) struct Record {
 impl Record {
     /// The same as a trace whose events are kept.
     pub(super) fn into_trace(self) -> Trace {
-        let Self { probes, conditions, clauses, follow, output, pids, no_jumps, duration, .. } = self;
+        let Self { probes, conditions, stack, clauses, follow, output, pids, no_jumps, duration, .. } = self;
         let Self { buffer, on_full, runner, program, .. } = self;
         Trace {
             probes,
             conditions,
+            stack,
             clauses,
             follow,
             pids,
@@ -268,7 +280,12 @@ pub(super) enum Clause {
     Sum(String),
     /// `--by ARG[,ARG]`.
     By(String),
+    /// `--stack[=DEPTH]`.
+    Stack(usize),
 }
+
+/// Deeper than most; a hit costs what there is.
+const DEFAULT_STACK: &str = "64";
 
 /// 64-bit machines have address space for large rings.
 const DEFAULT_BUFFER: &str = if cfg!(target_pointer_width = "64") { "4M" } else { "512K" };
@@ -345,8 +362,18 @@ fn clauses(matches: &ArgMatches) -> Vec<Clause> {
     add("sums", Clause::Sum);
     add("by", Clause::By);
     add("count_by", |text| Clause::By(if text == "comm" { "$comm".to_owned() } else { text }));
+    if let Ok(Some(depths)) = matches.try_get_many::<usize>("stack") {
+        let places = matches.indices_of("stack").into_iter().flatten();
+        all.extend(places.zip(depths).map(|(at, depth)| (at, Clause::Stack(*depth))));
+    }
     all.sort_by_key(|(at, _)| *at);
     all.into_iter().map(|(_, clause)| clause).collect()
+}
+
+/// How many frames of a stack are wanted.
+fn stack_depth(text: &str) -> Result<usize, String> {
+    let depth = text.parse().ok().filter(|depth| (1..=MAX_STACK).contains(depth));
+    depth.ok_or_else(|| format!("a stack has 1 to {MAX_STACK} frames"))
 }
 
 /// `10`, `1.5s`, `200ms`, `2m`, `1h`.

@@ -7,7 +7,8 @@
 
 use super::answers::{self, Answer};
 use super::foreign::Foreign;
-use super::learned::{Fact, Learned, Planted, Running};
+use super::functions::Function;
+use super::learned::{Fact, Learned, Object, Planted, Running};
 use super::losses::Losses;
 use super::open::FileId;
 use super::pending::{self, Pending};
@@ -394,10 +395,32 @@ fn show<'a>(
     }
 }
 
+/// The functions at the place of a frame; `None` where no object is. Of those that were loaded there one
+/// after the other, the last.
+fn functions<'a>(
+    mut objects: impl DoubleEndedIterator<Item = &'a Object>,
+    symbols: &Symbols,
+    place: u64,
+) -> Option<Vec<Function>> {
+    let object = objects.rfind(|object| (object.start..object.end).contains(&place))?;
+    let at = place.wrapping_sub(object.bias);
+    let mut all = symbols.functions(&object.file, at);
+    if all.is_empty() {
+        let file = object.file.path.file_name().unwrap_or(object.file.path.as_os_str());
+        all.push(Function::new(&file.to_string_lossy(), &format!("+{at:#x}")));
+    }
+    Some(all)
+}
+
 /// Names for callers.
 struct Callers<'a>(&'a Learned, &'a Symbols);
 
 impl answers::Functions for Callers<'_> {
+    fn functions(&self, image: u32, place: u64) -> Vec<Function> {
+        let unknown = || vec![Function::new(&format!("{place:#x}"), "")];
+        functions(self.0.objects(image), self.1, place).unwrap_or_else(unknown)
+    }
+
     fn function(&self, site: Site) -> Vec<u8> {
         // The call is before the address: the next function may begin there.
         let addr = site.addr.wrapping_sub(1);
@@ -432,5 +455,13 @@ impl Symbolize for Resolver<'_> {
             // Loaded since: the kernel knows where, as long as the process lives.
             None => self.symbols.name_in_process(self.pid, addr),
         }
+    }
+
+    fn functions(&self, place: u64) -> Vec<Function> {
+        let objects = self.image.objects.iter();
+        functions(objects, self.symbols, place).unwrap_or_else(|| match self.symbol(place) {
+            Some(name) => vec![Function::new(name.raw(), "")],
+            None => vec![Function::new(&format!("{place:#x}"), "")],
+        })
     }
 }

@@ -5,6 +5,7 @@ use super::failure::{Failure, failed};
 use super::fold::{Fold, Folds};
 use super::foreign::{self, Foreign};
 use super::saved::{self, Saved};
+use super::stacks::{self, Weight, frame};
 use super::status::Status;
 use super::trace::Outcome;
 use super::value;
@@ -30,6 +31,9 @@ pub(super) fn run(args: &Export) -> Result<Outcome, Failure> {
     let mut to = BufWriter::with_capacity(1 << 16, to);
     let mut saved = Saved::open(&args.choice)?;
     let written = match args.format {
+        ExportFormat::Folded if stacks::are_in(&saved) => {
+            stacks::folded(&mut saved, &Weight::new(&args.weight), &mut to)?
+        }
         ExportFormat::Folded => folded(&mut saved, &mut to)?,
         ExportFormat::Chrome => chrome(&mut saved, &mut to)?,
     };
@@ -58,14 +62,6 @@ fn folded(saved: &mut Saved<'_>, to: &mut impl Write) -> Result<io::Result<()>, 
         all.iter().try_for_each(|fold| fold_lines(to, &folds, &way, fold))
     };
     Ok(roots.iter().try_for_each(ways))
-}
-
-/// A name as a frame: neither `;` nor blanks part it.
-fn frame(name: &Foreign<&str>) -> String {
-    /// Ways are long enough without.
-    const LONGEST: usize = 512;
-    let name: String = name.shown().to_string().chars().take(LONGEST).collect();
-    name.replace(';', ":").replace(' ', "_")
 }
 
 fn fold_lines(to: &mut impl Write, folds: &Folds, way: &str, fold: &Fold) -> io::Result<()> {

@@ -9,6 +9,7 @@
 use super::answers::Answer;
 use super::consumer::{Shown, Sink};
 use super::foreign::{self, Foreign};
+use super::functions::Function;
 use super::losses::Loss;
 use super::summary::{Row, Summary};
 use super::value;
@@ -52,6 +53,10 @@ impl<W: Write + Send> Sink for Lines<W> {
         if let Some(duration_ns) = event.duration_ns {
             object["duration_ns"] = duration_ns.into();
         }
+        if let Some((frames, end)) = value::stack(event.args, event.values, event.symbols) {
+            object["stack"] = frames.iter().flat_map(frame).collect();
+            object["stack_end"] = end.name().into();
+        }
         if let Some(bytes) = bytes(event) {
             object["bytes"] = bytes;
         }
@@ -87,6 +92,23 @@ impl<W: Write + Send> Sink for Lines<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.to.flush()
     }
+}
+
+/// The functions of a frame.
+fn frame(frame: &value::Frame) -> Vec<Json> {
+    let last = frame.functions.len().saturating_sub(1);
+    let function = |(index, function): (usize, &Function)| {
+        let name = Foreign::new(function.name.as_str()).json();
+        let mut object = json!({ "function": name, "addr": format!("{:#x}", frame.addr) });
+        if !function.at.is_empty() {
+            object["at"] = Foreign::new(function.at.as_str()).json();
+        }
+        if index != last {
+            object["inlined"] = true.into();
+        }
+        object
+    };
+    frame.functions.iter().enumerate().map(function).collect()
 }
 
 fn loss(loss: &Loss) -> Json {

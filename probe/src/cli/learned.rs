@@ -94,7 +94,7 @@ impl Learned {
     }
 
     /// The objects of a program, by the lower bits of its number.
-    pub(super) fn objects(&self, image: u32) -> impl Iterator<Item = &Object> {
+    pub(super) fn objects(&self, image: u32) -> impl DoubleEndedIterator<Item = &Object> {
         self.images.get(&image).into_iter().flat_map(|image| &image.objects)
     }
 

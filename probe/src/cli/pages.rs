@@ -73,7 +73,7 @@ fn of_records(name: &str) -> Vec<Section> {
             (
                 "FORMATS",
                 vec![Text(
-                    "folded: NAME;FUNCTION;…;FUNCTION NANOSECONDS for each thread's name and way, with the time in the last function itself; of return probes alone. chrome: an object of the trace event format, with a complete event for each return, an instant one for each hit, and arguments.",
+                    "folded: NAME;FUNCTION;…;FUNCTION NANOSECONDS for each thread's name and way, with the time in the last function itself; of return probes alone. Of a record with stacks (--stack) instead NAME;FUNCTION;…;FUNCTION HITS for each way there, or what --weight says; […] stands for callers that are not known. chrome: an object of the trace event format, with a complete event for each return, an instant one for each hit, and arguments.",
                 )],
             ),
             exit_status(),
@@ -171,7 +171,7 @@ fn answers() -> Vec<Piece> {
     all.extend(items(&[
         ("--hist ARG", "How many hits had which size of ARG: a line for each power of two, with a bar, and the median, 90th and 99th percentile to within 1/32. Numbers below zero are one line."),
         ("--sum ARG", "The sum of ARG, of 64 bits, which wraps."),
-        ("--by A[,B], --count-by A", "For each A, or pair of A and B, the number of hits, and of each --sum its own. A and B are numbers or texts: arguments of type string, $comm (for --count-by also comm). Texts are told apart by their first 232 bytes. $caller is the function that called, where the probe is at a function's entry or return: where it returns to, so that a function that was left by a jump to the probed one is not seen; functions without a symbol are shown as OBJECT+0xADDRESS. There is room for at least 16384 keys in a thread (1024 on 32-bit machines) and for 8192 texts (1024); hits that find none are counted."),
+        ("--by A[,B], --count-by A", "For each A, or pair of A and B, the number of hits, and of each --sum its own. A and B are numbers or texts: arguments of type string, $comm (for --count-by also comm). Texts are told apart by their first 232 bytes. stack (as --count-by stack, or with --stack=DEPTH before it) is who has called, innermost first: up to 28 frames. $caller is the function that called, where the probe is at a function's entry or return: where it returns to, so that a function that was left by a jump to the probed one is not seen; functions without a symbol are shown as OBJECT+0xADDRESS. There is room for at least 16384 keys in a thread (1024 on 32-bit machines) and for 8192 texts (1024); hits that find none are counted."),
         ("--hist ARG --by A", "For each A how many hits had which size of ARG: a line with the percentiles and a column for each power of two. There is room for 32768 pairs of a key and a size (2048), of which a power of two has sixteen."),
         ("--top N", "How many keys are shown: those with the greatest first sum, or the most hits."),
         ("--every TIME", "Shows each time what has come since the last, also per second; the summary has all."),
@@ -240,6 +240,14 @@ fn json() -> Vec<Piece> {
             "An object: by name, a number for u, s and b types, a string for x types, symbols, characters and strings, an array for arrays; null for what could not be read.",
         ),
         ("duration_ns", "How long the call took, for a return."),
+        (
+            "stack",
+            "With --stack: an array of the functions that the thread is in, innermost first (of a return from its caller on), each an object with function, addr (a hexadecimal string: where the call returns to, or the next instruction), where it is known at (\"file.c:12\", or the distance from the symbol), and inlined (true) where it is inlined in the next one, at the same addr.",
+        ),
+        (
+            "stack_end",
+            "Why there are no more: \"outermost\", \"depth\" (as many as were wanted), or \"lost\" (nothing says who has called).",
+        ),
         (
             "bytes",
             "Only where a string of the event is not UTF-8 and so has U+FFFD in it: the string's bytes in hexadecimal, in the same place: .bytes.args.path for .args.path, .bytes.comm for .comm.",

@@ -2,10 +2,10 @@
 
 use super::args::Clause;
 use super::failure::Failure;
-use crate::def::Definition;
+use crate::def::{Definition, STACK};
 use crate::filter::{self, Asked, Holds, Scope};
 use crate::registers;
-use crate::wire::{MapPlan, MapRoom, Plan, Rule};
+use crate::wire::{COUNTED_STACK, MapPlan, MapRoom, Plan, Rule};
 
 /// One probe.
 #[derive(Clone, Debug)]
@@ -25,12 +25,17 @@ pub(super) struct Query {
 pub(super) fn queries(clauses: &[Clause], room: &mut MapRoom) -> Result<(Vec<Query>, Vec<Plan>), Failure> {
     let (mut queries, mut plans) = (Vec::new(), Vec::new());
     for (text, asked) in by_probe(clauses) {
-        let definition = Definition::parse(text, registers())?;
+        let mut definition = Definition::parse(text, registers())?;
+        let stack = stack(&definition, &asked)?;
+        if let Some(depth) = stack {
+            definition = definition.with_stack(depth);
+        }
         let (rule, holds) = rule(&definition, &asked, room)?;
         let maps = rule.as_ref().map(|rule| rule.maps.clone()).unwrap_or_default();
         let maps = holds.into_iter().zip(maps).collect();
         queries.push(Query { is_judged: rule.is_some(), maps, definition });
-        plans.push(Plan { definition: text.to_owned(), rule });
+        let stack = stack.map_or(0, |depth| depth as u32);
+        plans.push(Plan { definition: text.to_owned(), stack, rule });
     }
     Ok((queries, plans))
 }
@@ -46,9 +51,27 @@ fn by_probe(clauses: &[Clause]) -> Vec<(&str, Asked<'_>)> {
             Clause::Histogram(text) => asked.histograms.push(text),
             Clause::Sum(text) => asked.sums.push(text),
             Clause::By(text) => asked.by.push(text),
+            Clause::Stack(depth) => asked.stack = Some(*depth),
         }
     }
     probes
+}
+
+/// How many frames of the stack are wanted, if it is.
+fn stack(definition: &Definition, asked: &Asked<'_>) -> Result<Option<usize>, Failure> {
+    let has_own = definition.args.iter().any(|argument| argument.name == STACK);
+    let is_counted = !has_own && asked.by.iter().any(|by| by.split(',').any(|key| key.trim() == STACK));
+    match asked.stack {
+        Some(_) if has_own => Err(Failure::new(format!(
+            "`{}` fetches something that is called `{STACK}`, which is what --stack calls the stack; give it another name",
+            definition.text
+        ))),
+        Some(depth) if is_counted && depth > COUNTED_STACK => Err(Failure::new(format!(
+            "a stack that hits are counted by has at most {COUNTED_STACK} frames, not {depth}"
+        ))),
+        Some(depth) => Ok(Some(depth)),
+        None => Ok(is_counted.then_some(COUNTED_STACK)),
+    }
 }
 
 /// What the agent runs at each hit, if anything is asked, and what its maps hold.
@@ -57,7 +80,7 @@ fn rule(
     asked: &Asked<'_>,
     room: &mut MapRoom,
 ) -> Result<(Option<Rule>, Vec<Holds>), Failure> {
-    let Asked { conditions, histograms, sums, by } = asked;
+    let Asked { conditions, histograms, sums, by, stack: _ } = asked;
     if [conditions, histograms, sums, by].iter().all(|texts| texts.is_empty()) {
         return Ok((None, Vec::new()));
     }

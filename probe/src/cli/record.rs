@@ -5,11 +5,12 @@ use super::args::Trace;
 use super::consumer::{Shown, Sink};
 use super::failure::{Failure, failed};
 use super::foreign::{self, Foreign};
+use super::functions::Function;
 use super::learned::Fact;
 use super::output::label;
 use super::query::Query;
 use super::summary::{Row, Summary};
-use crate::file::{self, Head, Hit, Probe, Writer};
+use crate::file::{self, Head, Hit, Naming, Probe, Writer};
 use crate::wire::Meta;
 use std::fs::File;
 use std::io::{self, Write};
@@ -108,7 +109,10 @@ impl Sink for Recorder {
             values: event.values,
         };
         self.events += 1;
-        self.writer.event(&hit, |addr| event.symbols.symbol(addr).map(|name| name.raw().clone()))
+        self.writer.event(&hit, |addr, naming| match naming {
+            Naming::Symbol => event.symbols.symbol(addr).map(|name| name.raw().clone()),
+            Naming::Frame => Some(Function::to_lines(&event.symbols.functions(addr))),
+        })
     }
 
     fn answers(&mut self, _time_ns: u64, _per: Duration, _answers: &[Answer]) -> io::Result<()> {

@@ -429,6 +429,12 @@ fn argument(event: &Event<'_>, name: &str) -> Option<String> {
         let rest = values.0;
         value::skip(arg, &mut values);
         if arg.name == name {
+            if let Some((frames, _)) = value::stack(std::slice::from_ref(arg), Values(rest), &event.names) {
+                let functions = frames.iter().flat_map(|frame| &frame.functions);
+                return Some(
+                    functions.map(|function| function.name.as_str()).collect::<Vec<_>>().join(" < "),
+                );
+            }
             let mut text = String::new();
             value::text(&mut text, std::slice::from_ref(arg), Values(rest), &event.names);
             return text.split_once('=').map(|(_, text)| text.to_owned());

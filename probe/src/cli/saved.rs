@@ -4,6 +4,7 @@ use super::args::Choice;
 use super::consumer::Shown;
 use super::failure::Failure;
 use super::foreign::{self, Foreign};
+use super::functions::Function;
 use super::status::Status;
 use super::value::Symbolize;
 use crate::def::Glob;
@@ -196,6 +197,11 @@ pub(super) fn function<'a>(event: &Event<'a>) -> &'a str {
 impl Symbolize for Names<'_> {
     fn symbol(&self, addr: u64) -> Option<Foreign<String>> {
         self.get(addr).map(|name| Foreign::new(name.to_owned()))
+    }
+
+    fn functions(&self, place: u64) -> Vec<Function> {
+        let unknown = || vec![Function::new(&format!("{place:#x}"), "")];
+        self.get(place).map(Function::from_lines).filter(|all| !all.is_empty()).unwrap_or_else(unknown)
     }
 }
 

@@ -7,13 +7,14 @@
 
 use super::elf::{demangled, segments, with_offset};
 use super::foreign::Foreign;
+use super::functions::{Function, Lines};
 use super::open::{FileId, Regular};
 use object::Object;
 use probe_elf_symbols::file::symbols_of;
 use probe_elf_symbols::index::{Entry, Index};
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// How many bytes of files are read for names.
@@ -40,6 +41,9 @@ pub(super) struct MappedId {
 
 /// What is known of a file.
 struct Known {
+    /// Its debugging information, looked for when a frame is in it.
+    lines: OnceCell<Option<Lines>>,
+    path: PathBuf,
     index: Index,
     /// Offset, address in the file's own numbering, and length of what is loaded.
     segments: Vec<(u64, u64, u64)>,
@@ -95,6 +99,25 @@ impl Symbols {
         Some(demangled(known.index.name(entry)))
     }
 
+    /// The functions at the place of a frame, in the file's own numbering: each inlined in the one behind it;
+    /// none where nothing is known of it.
+    pub(super) fn functions(&self, file: &NamedFile, addr: u64) -> Vec<Function> {
+        let Some(known) = self.files.borrow_mut().known(file) else { return Vec::new() };
+        let lines = known.lines.get_or_init(|| self.files.borrow_mut().lines(&known.path, file));
+        let all = lines.as_ref().map(|lines| lines.functions(addr)).unwrap_or_default();
+        if !all.is_empty() {
+            return all;
+        }
+        let Some((entry, at)) = usize::try_from(addr).ok().and_then(|at| Some((known.covering(at)?, at)))
+        else {
+            return Vec::new();
+        };
+        let name = demangled(known.index.name(entry));
+        let distance = at - entry.addr;
+        let distance = if distance == 0 { String::new() } else { format!("+{distance:#x}") };
+        vec![Function::new(name.raw(), &distance)]
+    }
+
     /// The name of an address in a living process, if that is a traced one.
     pub(super) fn name_in_process(&self, pid: u32, addr: u64) -> Option<Foreign<String>> {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
@@ -139,6 +162,21 @@ impl<'a> Mapping<'a> {
 }
 
 impl Files {
+    /// A file's debugging information: its own, or in the file that its distribution has put that into.
+    fn lines(&mut self, path: &Path, file: &NamedFile) -> Option<Lines> {
+        let apart = file
+            .build_id
+            .split_at_checked(2)
+            .map(|(folder, rest)| PathBuf::from(format!("/usr/lib/debug/.build-id/{folder}/{rest}.debug")));
+        let is_id = file.build_id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        [Some(path.to_owned()), apart.filter(|_| is_id)].into_iter().flatten().find_map(|path| {
+            let opened = Regular::open(&path).ok()?;
+            self.room = self.room.checked_sub(opened.len_bytes())?;
+            let data = opened.read().ok()?;
+            Lines::of(&object::File::parse(&*data).ok()?)
+        })
+    }
+
     /// What is known of a file; read at the first time.
     fn known(&mut self, file: &NamedFile) -> Option<Rc<Known>> {
         if let Some(known) = self.known.get(file) {
@@ -167,7 +205,8 @@ impl Files {
         if !file.build_id.is_empty() && build_id != file.build_id {
             return None;
         }
-        Some(Known { index: symbols_of(&data, None).ok()?, segments: segments(&data)? })
+        let (lines, path) = (OnceCell::new(), file.path.clone());
+        Some(Known { lines, path, index: symbols_of(&data, None).ok()?, segments: segments(&data)? })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::answers::{Answer, Cell, Histograms, Table, What, quantile, whole};
 use super::foreign::Foreign;
+use super::functions::Function;
 use super::style::{Role, Style, bar, column, time};
 use crate::filter::{Column, Looks};
 use probe_bpf::map::Scale;
@@ -62,6 +63,7 @@ impl Table {
                 });
             }
             grid.lines.push((line, String::new()));
+            grid.below.push(below(key));
             let weight = match (self.sums.first(), sums.first()) {
                 (Some(column), Some(sum)) if column.looks == Looks::Signed => {
                     sum.cast_signed().max(0).cast_unsigned()
@@ -106,6 +108,7 @@ impl Histograms {
             line.extend(per.map(|per| rate((*count).into(), per)));
             line.extend([0.5, 0.9, 0.99].map(|share| quantile_text(counts, share, self.of.looks)));
             grid.lines.push((line, bars.collect()));
+            grid.below.push(below(std::slice::from_ref(key)));
         }
         grid.text(out, style);
         left_out(out, style, self.rows.len().saturating_sub(top), self.lost);
@@ -116,11 +119,13 @@ impl Histograms {
 struct Grid<'a> {
     keys: &'a [Column],
     lines: Vec<(Vec<String>, String)>,
+    /// Lines below those of keys.
+    below: Vec<Vec<String>>,
 }
 
 impl<'a> Grid<'a> {
     fn new(keys: &'a [Column], head: Vec<String>) -> Self {
-        Self { keys, lines: vec![(head, String::new())] }
+        Self { keys, lines: vec![(head, String::new())], below: vec![Vec::new()] }
     }
 
     fn text(&self, out: &mut String, style: Style) {
@@ -128,9 +133,9 @@ impl<'a> Grid<'a> {
             .map(|column| self.lines.iter().map(|(line, _)| line[column].chars().count()).max().unwrap_or(0))
             .collect();
         let is_text = |column: usize| {
-            self.keys
-                .get(column)
-                .is_some_and(|key| matches!(key.looks, Looks::Name | Looks::Text | Looks::Function))
+            self.keys.get(column).is_some_and(|key| {
+                matches!(key.looks, Looks::Name | Looks::Text | Looks::Function | Looks::Stack)
+            })
         };
         for (index, (line, end)) in self.lines.iter().enumerate() {
             let mut text = String::from(" ");
@@ -147,6 +152,9 @@ impl<'a> Grid<'a> {
             }
             let _ = write!(text, " {end}");
             let _ = writeln!(out, "{}", text.trim_end());
+            for line in self.below.get(index).into_iter().flatten() {
+                let _ = writeln!(out, "{line}");
+            }
         }
     }
 }
@@ -166,7 +174,14 @@ fn cell_text(column: &Column, cell: &Cell) -> String {
     match cell {
         Cell::Word(word) => shown(*word, column.looks),
         Cell::Text(text, is_cut) => Foreign::new(whole(text, *is_cut)).shown().to_string(),
+        Cell::Stack(all) => all.first().map(Function::shown).unwrap_or_default(),
     }
+}
+
+/// The lines below a key's: of a stack who has called.
+fn below(key: &[Cell]) -> Vec<String> {
+    let callers = key.iter().filter_map(|cell| if let Cell::Stack(all) = cell { all.get(1..) } else { None });
+    callers.flatten().map(|function| format!("      {}", function.shown())).collect()
 }
 
 /// So many in that time, per second.

@@ -46,6 +46,20 @@ impl<W: Write + Send> Text<W> {
     }
 }
 
+impl<W: Write + Send> Text<W> {
+    /// The frames, a line each, below the event.
+    fn stack(&mut self, event: &Shown<'_>) {
+        const INDENT: &str = "                ";
+        let Some((frames, end)) = value::stack(event.args, event.values, event.symbols) else { return };
+        for function in frames.iter().flat_map(|frame| &frame.functions) {
+            let _ = writeln!(self.line, "{INDENT}{}", function.shown());
+        }
+        if let Some(mark) = end.mark() {
+            let _ = writeln!(self.line, "{INDENT}{}", self.style.paint(Role::Dim, mark));
+        }
+    }
+}
+
 impl<W: Write + Send> Sink for Text<W> {
     fn event(&mut self, event: &Shown<'_>) -> io::Result<()> {
         if !self.has_head {
@@ -70,6 +84,7 @@ impl<W: Write + Send> Sink for Text<W> {
             self.line.truncate(self.line.trim_end().len());
         }
         self.line.push('\n');
+        self.stack(event);
         self.to.write_all(self.line.as_bytes())
     }
 

@@ -1,8 +1,10 @@
 //! Fetched values as text and as JSON.
 
 use super::foreign::{Foreign, quoted};
-use crate::def::{Argument, Scalar, Width};
-use crate::wire::{Value, Values};
+use super::functions::Function;
+use crate::def::{Argument, MAX_STACK, Scalar, Width};
+use crate::file;
+use crate::wire::{EXACT, Value, Values};
 use serde_json::Value as Json;
 use std::fmt::Write;
 
@@ -10,11 +12,109 @@ use std::fmt::Write;
 pub(super) trait Symbolize {
     /// The symbol that covers `addr`, with the distance from it.
     fn symbol(&self, addr: u64) -> Option<Foreign<String>>;
+
+    /// The functions at the place of a frame, each inlined in the one behind it; at least one.
+    fn functions(&self, place: u64) -> Vec<Function>;
+}
+
+/// A frame of a stack.
+pub(super) struct Frame {
+    /// Its address.
+    pub(super) addr: u64,
+    /// The functions there, each inlined in the one behind it.
+    pub(super) functions: Vec<Function>,
+}
+
+/// The stack among the values: its frames, innermost first, and why there are no more.
+pub(super) fn stack(
+    args: &[Argument],
+    values: Values<'_>,
+    symbols: &dyn Symbolize,
+) -> Option<(Vec<Frame>, StackEnd)> {
+    let (end, frames) = file::frames(file::stack(args, values)?)?;
+    let frame = |(frame, is_signal): (u64, bool)| Frame {
+        addr: frame & !EXACT,
+        functions: if is_signal { vec![signal()] } else { symbols.functions(file::place(frame)) },
+    };
+    Some((with_signals(frames.take(MAX_STACK)).map(frame).collect(), StackEnd::of(end)))
+}
+
+/// Frames, and whether each is what a signal's handler returns to: the next one was interrupted.
+pub(super) fn with_signals(frames: impl Iterator<Item = u64> + Clone) -> impl Iterator<Item = (u64, bool)> {
+    let next = frames.clone().skip(1).map(|next| next & EXACT != 0).chain([false]);
+    frames.zip(next)
+}
+
+/// What is shown for code that a signal's handler returns to.
+pub(super) fn signal() -> Function {
+    Function::new("<signal handler called>", "")
+}
+
+/// The value of a number among the arguments; 0 where it is negative.
+pub(super) fn unsigned_argument(args: &[Argument], mut values: Values<'_>, name: &str) -> Option<u64> {
+    for arg in args {
+        if arg.name != name {
+            skip(arg, &mut values);
+            continue;
+        }
+        let (bytes, _) = elements(arg, &mut values).into_iter().next().flatten()?;
+        return Some(match arg.ty.scalar {
+            Scalar::Signed(width) => signed(bytes, width).max(0).cast_unsigned(),
+            Scalar::Bits(bits) => bits.of(unsigned(bytes)),
+            Scalar::String | Scalar::Stack => return None,
+            _ => unsigned(bytes),
+        });
+    }
+    None
+}
+
+/// Why a stack has no more frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum StackEnd {
+    /// Nobody has called the last one.
+    #[default]
+    Outermost,
+    /// More were not wanted.
+    Depth,
+    /// Nothing says who has called the last one.
+    Lost,
+}
+
+impl StackEnd {
+    fn of(word: u64) -> Self {
+        match word {
+            0 => Self::Outermost,
+            1 => Self::Depth,
+            _ => Self::Lost,
+        }
+    }
+
+    /// What stands behind the last frame, if anything does.
+    pub(super) const fn mark(self) -> Option<&'static str> {
+        match self {
+            Self::Outermost => None,
+            Self::Depth => Some("…"),
+            Self::Lost => Some("(nothing says who has called this)"),
+        }
+    }
+
+    /// In JSON.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Outermost => "outermost",
+            Self::Depth => "depth",
+            Self::Lost => "lost",
+        }
+    }
 }
 
 /// Appends ` NAME=VALUE` for each argument.
 pub(super) fn text(out: &mut String, args: &[Argument], mut values: Values<'_>, symbols: &dyn Symbolize) {
     for arg in args {
+        if arg.ty.scalar == Scalar::Stack {
+            skip(arg, &mut values);
+            continue;
+        }
         let _ = write!(out, " {}=", arg.name);
         let elements = elements(arg, &mut values);
         if arg.ty.count.is_some() && elements.iter().any(Option::is_some) {
@@ -37,6 +137,9 @@ pub(super) fn json(args: &[Argument], mut values: Values<'_>, symbols: &dyn Symb
     let mut map = serde_json::Map::new();
     for arg in args {
         let elements = elements(arg, &mut values);
+        if arg.ty.scalar == Scalar::Stack {
+            continue;
+        }
         let mut all = elements.iter().map(|e| element_json(arg.ty.scalar, e.as_ref(), symbols));
         let value = if arg.ty.count.is_some() && elements.iter().any(Option::is_some) {
             Json::Array(all.collect())
@@ -126,6 +229,8 @@ fn element_text(out: &mut String, scalar: Scalar, element: Option<&Element<'_>>,
             write!(out, "\"{}\"{}", quoted(bytes, '"'), if cut { "…" } else { "" })
         }
         Scalar::Bits(bits) => write!(out, "{}", bits.of(unsigned(bytes))),
+        // Shown behind the event.
+        Scalar::Stack => Ok(()),
         Scalar::Symbol => write!(out, "{}", symbol(bytes, symbols).shown()),
         Scalar::SymbolText => write!(out, "\"{}\"", quoted(symbol(bytes, symbols).raw().as_bytes(), '"')),
     };
@@ -139,6 +244,7 @@ fn element_json(scalar: Scalar, element: Option<&Element<'_>>, symbols: &dyn Sym
         Scalar::Hex(_) => format!("{:#x}", unsigned(bytes)).into(),
         Scalar::Char | Scalar::String => String::from_utf8_lossy(bytes).into(),
         Scalar::Bits(bits) => bits.of(unsigned(bytes)).into(),
+        Scalar::Stack => Json::Null,
         Scalar::Symbol | Scalar::SymbolText => symbol(bytes, symbols).json(),
     }
 }
@@ -177,6 +283,10 @@ mod tests {
     impl Symbolize for OneSymbol {
         fn symbol(&self, addr: u64) -> Option<Foreign<String>> {
             (addr == 0x1010).then(|| Foreign::new("main+0x10".into()))
+        }
+
+        fn functions(&self, place: u64) -> Vec<Function> {
+            vec![Function::new(if place == 0x100f { "main" } else { "?" }, "+0x10")]
         }
     }
 
@@ -270,6 +380,24 @@ mod tests {
         let bytes = bytes(&args, Values(&encoded)).unwrap();
         assert_eq!(bytes, serde_json::json!({ "a": "2ffffe78", "c": "e4", "d": [null, "80", null] }));
         assert_eq!(super::bytes(&args[1..2], Values(&value(2, "ä".as_bytes()))), None);
+    }
+
+    #[test]
+    fn a_stack_is_no_value_among_others() {
+        let args = Definition::parse("r f fd=$retval:s32", &[]).unwrap().with_stack(4).args;
+        let words = [2, EXACT | 0x9999, 0x1010];
+        let words: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect();
+        let encoded = [value(4, &3_i32.to_ne_bytes()), value(24, &words)].concat();
+        let mut out = String::new();
+        text(&mut out, &args, Values(&encoded), &OneSymbol);
+        assert_eq!(out, " fd=3");
+        assert_eq!(json(&args, Values(&encoded), &OneSymbol), serde_json::json!({ "fd": 3 }));
+        let (frames, end) = stack(&args, Values(&encoded), &OneSymbol).unwrap();
+        let shown: Vec<_> = frames.iter().map(|frame| (frame.addr, frame.functions[0].shown())).collect();
+        assert_eq!(shown, [(0x9999, "?+0x10".into()), (0x1010, "main+0x10".into())]);
+        assert_eq!(end, StackEnd::Lost);
+        let faulty = [value(4, &3_i32.to_ne_bytes()), value(FAULT, b"")].concat();
+        assert!(stack(&args, Values(&faulty), &OneSymbol).is_none(), "there is none");
     }
 
     #[test]

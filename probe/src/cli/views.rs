@@ -92,6 +92,13 @@ pub(super) struct Export {
     /// The format.
     #[arg(long, value_enum, default_value_t = ExportFormat::Folded)]
     pub(super) format: ExportFormat,
+    /// What makes a way of recorded stacks wider: each hit by one, its duration, or an argument (such as
+    /// size).
+    ///
+    /// For folded stacks of a record with stacks (--stack); without such, calls are as wide as they took
+    /// long.
+    #[arg(long, value_name = "count|took|ARG", default_value = "count")]
+    pub(super) weight: String,
     /// Write there instead of to standard output.
     #[arg(short, long, value_name = "FILE")]
     pub(super) output: Option<PathBuf>,
@@ -99,7 +106,9 @@ pub(super) struct Export {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum ExportFormat {
-    /// A line for each way to a function, and its own nanoseconds: for flamegraph.pl, inferno, speedscope.
+    /// A line for each way to a function: by recorded stacks, where there are any, how many hits went it
+    /// (--weight); else by calls inside of calls, and its own nanoseconds. For flamegraph.pl, inferno,
+    /// speedscope.
     Folded,
     /// JSON for Chrome's chrome://tracing, Perfetto and speedscope.
     Chrome,

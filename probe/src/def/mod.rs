@@ -37,6 +37,8 @@ pub use suggest::near_matches;
 pub const MAX_ARRAY: usize = 64;
 /// The most arguments that one definition may have, as in the kernel.
 pub const MAX_ARGS: usize = 128;
+/// The most frames of a stack.
+pub const MAX_STACK: usize = 128;
 /// The deepest nesting of `±OFFSET(…)`.
 pub const MAX_DEREFS: usize = 16;
 /// The longest `\"TEXT"`, in bytes.
@@ -62,6 +64,9 @@ pub struct Definition {
     /// What to fetch at a hit.
     pub args: Vec<Argument>,
 }
+
+/// What the stack is called among a probe's arguments.
+pub const STACK: &str = "stack";
 
 /// Whether a probe fires at its place or when the function returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +145,8 @@ pub enum Source {
     Constant(u64),
     /// `\"TEXT"`.
     Text(String),
+    /// `--stack`: the frames that the thread is in, at most so many.
+    Frames(usize),
 }
 
 /// How a value is read and printed.
@@ -170,6 +177,8 @@ pub enum Scalar {
     SymbolText,
     /// `bWIDTH@OFFSET/CONTAINER`: some bits of a word, decimal.
     Bits(Bits),
+    /// A stack: why it has no more frames, and the frames, innermost first, in words of 64 bits.
+    Stack,
 }
 
 /// Bits of a word, counted from its lowest, whatever the byte order.
@@ -223,7 +232,7 @@ impl Scalar {
             Self::Char => 1,
             Self::Bits(bits) => bits.container.bytes(),
             Self::Symbol | Self::SymbolText => size_of::<usize>(),
-            Self::String => 0,
+            Self::String | Self::Stack => 0,
         }
     }
 }
@@ -240,6 +249,15 @@ impl Definition {
     /// Whether it is a return probe.
     pub const fn is_return(&self) -> bool {
         matches!(self.kind, Kind::Return { .. })
+    }
+
+    /// The same with the stack as another argument, of at most `depth` frames.
+    #[must_use]
+    pub fn with_stack(mut self, depth: usize) -> Self {
+        let fetch = Fetch { source: Source::Frames(depth.clamp(1, MAX_STACK)), derefs: Vec::new() };
+        let ty = Type { scalar: Scalar::Stack, count: None };
+        self.args.push(Argument { name: STACK.into(), fetch, ty, span: (0, 0) });
+        self
     }
 
     /// An error about this definition's object or symbol, with the caret under it.

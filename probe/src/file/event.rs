@@ -3,8 +3,8 @@
 //! Two ways: *whole*, where everything could be read, and *in parts*, where something could not.
 
 use super::bytes::{From, folded, put, unfolded};
-use crate::def::{Argument, Scalar, Type};
-use crate::wire::{FAULT, TRUNCATED, Value, Values};
+use crate::def::{Argument, MAX_STACK, Scalar, Type};
+use crate::wire::{EXACT, FAULT, TRUNCATED, Value, Values};
 
 /// The longest text that the word before a value has room for.
 const MOST_TEXT: usize = (1 << 24) - 1;
@@ -60,11 +60,20 @@ fn put_text(out: &mut Vec<u8>, bytes: &[u8], truncated: bool) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends all values; `None` where something could not be read, with half of them appended.
+/// Appends all values, the stack among them by its number; `None` where something could not be read, with
+/// half of them appended.
 #[inline]
-pub(super) fn put_whole(out: &mut Vec<u8>, args: &[Argument], mut values: Values<'_>) -> Option<()> {
+pub(super) fn put_whole(
+    out: &mut Vec<u8>,
+    args: &[Argument],
+    mut values: Values<'_>,
+    stack: Option<u32>,
+) -> Option<()> {
     for arg in args {
-        if arg.ty.scalar == Scalar::String {
+        if arg.ty.scalar == Scalar::Stack {
+            values.next()?;
+            put(out, stack?.into());
+        } else if arg.ty.scalar == Scalar::String {
             for _ in 0..arg.ty.count.unwrap_or(1) {
                 let Value { bytes, truncated } = values.next()?;
                 put_text(out, bytes?, truncated);
@@ -77,8 +86,16 @@ pub(super) fn put_whole(out: &mut Vec<u8>, args: &[Argument], mut values: Values
 }
 
 /// Appends all values, each behind a number that is 0 where it could not be read.
-pub(super) fn put_parts(out: &mut Vec<u8>, args: &[Argument], mut values: Values<'_>) {
+pub(super) fn put_parts(out: &mut Vec<u8>, args: &[Argument], mut values: Values<'_>, stack: Option<u32>) {
     for arg in args {
+        if arg.ty.scalar == Scalar::Stack {
+            let _ = values.next();
+            put(out, stack.is_some().into());
+            if let Some(stack) = stack {
+                put(out, stack.into());
+            }
+            continue;
+        }
         if arg.ty.scalar == Scalar::String {
             for _ in 0..arg.ty.count.unwrap_or(1) {
                 match values.next().and_then(|value| Some((value.bytes?, value.truncated))) {
@@ -102,8 +119,24 @@ pub(super) fn put_parts(out: &mut Vec<u8>, args: &[Argument], mut values: Values
 
 /// Reads all values and appends them as they stand in a ring of this machine. Addresses have 64 bits there.
 #[inline]
-pub(super) fn read(from: &mut From<'_>, args: &[Argument], in_parts: bool, out: &mut Vec<u8>) -> Option<()> {
+pub(super) fn read(
+    from: &mut From<'_>,
+    args: &[Argument],
+    in_parts: bool,
+    stacks: &[Vec<u8>],
+    out: &mut Vec<u8>,
+) -> Option<()> {
     for arg in args {
+        if arg.ty.scalar == Scalar::Stack {
+            if in_parts && from.number()? == 0 {
+                out.extend_from_slice(&FAULT.to_ne_bytes());
+            } else {
+                let stack = stacks.get(usize::try_from(from.number()?).ok()?)?;
+                out.extend_from_slice(&(stack.len() as u32).to_ne_bytes());
+                out.extend_from_slice(stack);
+            }
+            continue;
+        }
         let count = arg.ty.count.unwrap_or(1);
         if arg.ty.scalar == Scalar::String {
             for _ in 0..count {
@@ -154,6 +187,10 @@ pub(super) fn addresses(args: &[Argument], mut values: Values<'_>, mut each: imp
                     let _ = values.next();
                 }
             }
+            // Named once for each stack.
+            Scalar::Stack => {
+                let _ = values.next();
+            }
             Scalar::Symbol | Scalar::SymbolText => {
                 let Some(bytes) = values.next().and_then(|value| value.bytes) else { continue };
                 let width = width(arg.ty, bytes.len());
@@ -166,6 +203,39 @@ pub(super) fn addresses(args: &[Argument], mut values: Values<'_>, mut each: imp
             }
         }
     }
+}
+
+/// The stack among the values: why it ends, and its frames.
+pub(crate) fn stack<'a>(args: &[Argument], mut values: Values<'a>) -> Option<&'a [u8]> {
+    for arg in args {
+        if arg.ty.scalar == Scalar::Stack {
+            // Nobody walks further.
+            let is_stack = |len: usize| len.is_multiple_of(8) && (1..=1 + MAX_STACK).contains(&(len / 8));
+            return values.next()?.bytes.filter(|bytes| is_stack(bytes.len()));
+        }
+        let strings = if arg.ty.scalar == Scalar::String { arg.ty.count.unwrap_or(1) } else { 1 };
+        for _ in 0..strings {
+            values.next()?;
+        }
+    }
+    None
+}
+
+/// Whether there is a stack among the values.
+pub(super) fn has_stack(args: &[Argument]) -> bool {
+    args.iter().any(|arg| arg.ty.scalar == Scalar::Stack)
+}
+
+/// A stack's bytes: why it ends, and its frames.
+pub(crate) fn frames(stack: &[u8]) -> Option<(u64, impl Iterator<Item = u64> + Clone + '_)> {
+    let (words, _) = stack.as_chunks::<8>();
+    let (end, frames) = words.split_first()?;
+    Some((u64::from_ne_bytes(*end), frames.iter().map(|word| u64::from_ne_bytes(*word))))
+}
+
+/// An address in the instruction that a frame is at: where a call returns to, another function may begin.
+pub(crate) fn place(frame: u64) -> u64 {
+    if frame & EXACT != 0 { frame & !EXACT } else { frame.wrapping_sub(1) }
 }
 
 /// Whether any value is shown by name.

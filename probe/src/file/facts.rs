@@ -1,8 +1,8 @@
 //! Facts: what events refer to by its number.
 
-use super::bytes::{From, put, put_bytes};
+use super::bytes::{From, folded, put, put_bytes, unfolded};
 use crate::def::{Argument, Bits, Fetch, MAX_ARGS, MAX_ARRAY, Scalar, Source, Type, Width};
-use crate::wire::Image;
+use crate::wire::{EXACT, Image};
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,8 +83,59 @@ pub enum Fact {
         /// Its name.
         text: String,
     },
-    /// Tasks and names so far are not referred to any more.
+    /// Tasks, names and stacks so far are not referred to any more.
     Forget,
+    /// A stack; they count from 0, and again after [`Fact::Forget`].
+    Stack(Stack),
+}
+
+/// A stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stack {
+    /// The program.
+    pub image: Image,
+    /// The process.
+    pub pid: u32,
+    /// Why it has no more frames: 0: the last one is the outermost; 1: no more were wanted; 2: nothing says
+    /// who has called that one.
+    pub end: u64,
+    /// The frames, innermost first, as in a ring.
+    pub frames: Vec<u64>,
+}
+
+/// The most frames that are read of one.
+const MOST_FRAMES: u64 = 1 << 12;
+
+impl Stack {
+    fn put(&self, out: &mut Vec<u8>) {
+        let numbers = [u64::from(self.image), u64::from(self.pid), self.end, self.frames.len() as u64];
+        numbers.into_iter().for_each(|number| put(out, number));
+        let mut before = 0;
+        for frame in &self.frames {
+            let addr = frame & !EXACT;
+            put(out, folded(addr.wrapping_sub(before).cast_signed()));
+            before = addr;
+        }
+        let exact = || (0..).zip(&self.frames).filter(|(_, frame)| **frame & EXACT != 0);
+        put(out, exact().count() as u64);
+        exact().for_each(|(index, _)| put(out, index));
+    }
+
+    fn read(from: &mut From<'_>) -> Option<Self> {
+        let (image, pid, end) = (from.number32()?, from.number32()?, from.number()?);
+        let count = from.number().filter(|count| *count <= MOST_FRAMES)?;
+        let mut before = 0_u64;
+        let mut frames = Vec::new();
+        for _ in 0..count {
+            before = before.wrapping_add_signed(unfolded(from.number()?));
+            frames.push(before & !EXACT);
+        }
+        for _ in 0..from.number().filter(|exact| *exact <= count)? {
+            let index = usize::try_from(from.number()?).ok()?;
+            *frames.get_mut(index)? |= EXACT;
+        }
+        Some(Self { image, pid, end, frames })
+    }
 }
 
 const WIDTHS: [Width; 4] = [Width::W8, Width::W16, Width::W32, Width::W64];
@@ -102,6 +153,7 @@ fn put_type(out: &mut Vec<u8>, ty: Type) {
         Scalar::Bits(Bits { width, offset, container }) => {
             (7, index(container) | u64::from(width) << 8 | u64::from(offset) << 16)
         }
+        Scalar::Stack => (8, 0),
     };
     put(out, kind);
     put(out, detail);
@@ -125,6 +177,7 @@ fn read_type(from: &mut From<'_>) -> Option<Type> {
             let fits = width > 0 && usize::from(width) + usize::from(offset) <= 8 * container.bytes();
             fits.then_some(Scalar::Bits(Bits { width, offset, container }))?
         }
+        8 if count == 0 => Scalar::Stack,
         _ => return None,
     };
     (count <= MAX_ARRAY).then_some(Type { scalar, count: (count > 0).then_some(count) })
@@ -191,6 +244,10 @@ impl Fact {
                 6
             }
             Self::Forget => 7,
+            Self::Stack(stack) => {
+                stack.put(&mut body);
+                8
+            }
         };
         put(out, kind);
         put_bytes(out, &body);
@@ -234,6 +291,7 @@ impl Fact {
                 text: from.text()?,
             },
             7 => Self::Forget,
+            8 => Self::Stack(Stack::read(from)?),
             _ => return Some(None),
         }))
     }
@@ -249,6 +307,7 @@ impl Fact {
             Self::Object { path, build_id, .. } => path.len() + build_id.len(),
             Self::Place { name, symbol, object, .. } => name.len() + symbol.len() + object.len(),
             Self::Name { text, .. } => text.len(),
+            Self::Stack(stack) => 8 * stack.frames.len(),
             Self::Task { .. } | Self::Forget => 0,
         };
         texts + 2 * size_of::<Self>()

@@ -21,9 +21,10 @@ mod write;
 
 pub use block::{BLOCKS, Damage, Head, MAGIC, VERSION, seal};
 pub use end::{End, Loss, Refused, Row, Times};
-pub use facts::{Fact, Probe};
+pub(crate) use event::{frames, place, stack};
+pub use facts::{Fact, Probe, Stack};
 pub use read::{Event, Item, Name, Names, Place, Reader, Stop};
-pub use write::{Hit, Writer};
+pub use write::{Hit, Naming, Writer};
 
 #[cfg(test)]
 mod tests;

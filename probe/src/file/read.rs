@@ -113,6 +113,8 @@ struct Known {
     places: Vec<Place>,
     tasks: Vec<(u32, u32, [u8; 16])>,
     names: HashMap<(Image, u32, u64), Name>,
+    /// As they stand in a ring.
+    stacks: Vec<Vec<u8>>,
     /// What facts have taken: for good, and until they are forgotten.
     room: [usize; 2],
 }
@@ -291,7 +293,7 @@ impl Known {
     fn learn(&mut self, fact: &Fact) -> Result<(), Damage> {
         let [good, passing] = &mut self.room;
         let room = match fact {
-            Fact::Task { .. } | Fact::Name { .. } => passing,
+            Fact::Task { .. } | Fact::Name { .. } | Fact::Stack(_) => passing,
             _ => good,
         };
         *room = room.saturating_add(fact.room());
@@ -322,10 +324,15 @@ impl Known {
             Fact::Name { image, pid, addr, text } if self.names.len() < MOST_KNOWN => {
                 self.names.insert((*image, *pid, *addr), text.clone());
             }
-            Fact::Task { .. } | Fact::Name { .. } => return Err(Damage::TooMuch),
+            Fact::Stack(stack) if self.stacks.len() < MOST_KNOWN => {
+                let words = std::iter::once(&stack.end).chain(&stack.frames);
+                self.stacks.push(words.flat_map(|word| word.to_ne_bytes()).collect());
+            }
+            Fact::Task { .. } | Fact::Name { .. } | Fact::Stack(_) => return Err(Damage::TooMuch),
             Fact::Forget => {
                 self.tasks.clear();
                 self.names.clear();
+                self.stacks.clear();
                 self.room[1] = 0;
             }
             Fact::Started { .. } | Fact::Object { .. } => {}
@@ -350,7 +357,7 @@ impl Known {
         *time_ns = time_ns.wrapping_add_signed(unfolded(from.number()?));
         let duration_ns = if probe.is_return { Some(from.number()?) } else { None };
         values.clear();
-        event::read(from, &probe.args, head.is_multiple_of(2), values)?;
+        event::read(from, &probe.args, head.is_multiple_of(2), &self.stacks, values)?;
         let names = Names { all: &self.names, image: place.image, pid: *pid };
         let (values, time_ns) = (Values(values), *time_ns);
         Some(Event {

@@ -2,8 +2,8 @@
 
 use super::block::MOST_KNOWN;
 use super::*;
-use crate::def::{Argument, Definition};
-use crate::wire::{FAULT, Histogram, TRUNCATED, Values};
+use crate::def::{Argument, Definition, MAX_STACK};
+use crate::wire::{EXACT, FAULT, Histogram, TRUNCATED, Values};
 use std::ops::ControlFlow;
 
 const DEFINITION: &str = "r:all f a=$arg1:u8 b=$arg2:s16 c=$arg3:x64[3] d=$arg4:char e=$arg5:string[2] g=$arg6:symbol h=$arg7:b3@4/32 i=$arg8:s64";
@@ -86,13 +86,13 @@ fn record() -> (Vec<u8>, Vec<usize>) {
         duration_ns: 12,
         values: Values(values),
     };
-    let name = |addr: u64| Some(format!("f+{addr:#x}"));
+    let name = |addr: u64, _| Some(format!("f+{addr:#x}"));
     writer.event(&hit(100, 0, 1, &all), name).unwrap();
     writer.event(&hit(90, 1, 2, b""), name).unwrap();
     writer.flush().unwrap();
     lens.push(writer.get().len());
     let bad: Vec<Vec<u8>> = (0..9).map(|bad| values(Some(bad))).collect();
-    bad.iter().for_each(|values| writer.event(&hit(u64::MAX, 0, 1, values), |_| None).unwrap());
+    bad.iter().for_each(|values| writer.event(&hit(u64::MAX, 0, 1, values), |_, _| None).unwrap());
     writer.set_lost(3);
     writer.finish(&end()).unwrap();
     lens.push(writer.get().len());
@@ -123,6 +123,49 @@ fn said(bytes: &[u8]) -> (Vec<String>, String) {
         ControlFlow::Continue(())
     });
     (all, format!("{stop:?}"))
+}
+
+/// A stack is told once, with its frames' names, and stands in each event as in a ring.
+#[test]
+fn stacks_are_told_once_and_read_as_they_were() {
+    let mut writer = Writer::new(Vec::new(), Head::here(0)).unwrap();
+    let definition = Definition::parse("p f", &[]).unwrap().with_stack(8);
+    let probe =
+        Probe { text: "p f".into(), label: "f".into(), is_return: false, args: definition.args.clone() };
+    [Fact::Probe(probe), place(0, "f")].iter().for_each(|fact| writer.fact(fact).unwrap());
+    let value = |words: &[u64]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        [&(bytes.len() as u32).to_ne_bytes()[..], &bytes].concat()
+    };
+    let short = value(&[0, EXACT | 0x7f00_0000_1000, 0x40_1000, EXACT | 0x7f00_0000_2000, 1]);
+    let long = value(&[1; 2 + MAX_STACK]);
+    let all = [&short, &value(&[2]), &long, &value(&[1, u64::MAX >> 1, EXACT]), &short];
+    let mut named = Vec::new();
+    for (time_ns, values) in (0..).zip(all) {
+        let values = Values(values);
+        let hit = Hit { time_ns, place: 0, pid: 1, tid: 1, comm: [0; 16], duration_ns: 0, values };
+        let name = |addr, naming| {
+            named.push((addr, naming));
+            Some("g\ta.c:1\nf\ta.c:2".into())
+        };
+        writer.event(&hit, name).unwrap();
+    }
+    // Where a call returns to is named by the call.
+    let places = [0x7f00_0000_1000, 0x40_0fff, 0x7f00_0000_2000, 0, u64::MAX / 2 - 1];
+    assert_eq!(named, places.map(|place| (place, Naming::Frame)));
+    writer.flush().unwrap();
+    let bytes = writer.get().clone();
+    let mut read = Vec::new();
+    let _ = Reader::new(&*bytes).unwrap().read(|item| {
+        if let Item::Event(event) = item {
+            assert_eq!(event.names.get(0x40_0fff), Some("g\ta.c:1\nf\ta.c:2"));
+            read.push(event.values.0.to_vec());
+        }
+        ControlFlow::Continue(())
+    });
+    let fault = FAULT.to_ne_bytes().to_vec();
+    let want = all.map(|value| if *value == long { fault.clone() } else { value.clone() });
+    assert_eq!(read, want, "one that nobody walks is none");
 }
 
 /// Word by word what a ring of this machine holds, but for what could not be read: that has no bytes.
@@ -208,7 +251,7 @@ fn more_tasks_and_names_than_are_remembered_are_forgotten_on_both_sides() {
         let address = number(&u64::from(tid).to_ne_bytes());
         let values = Values(&address);
         let hit = Hit { time_ns: 1, place: 0, pid: 1, tid, comm: [0; 16], duration_ns: 0, values };
-        writer.event(&hit, |addr| Some(addr.to_string())).unwrap();
+        writer.event(&hit, |addr, _| Some(addr.to_string())).unwrap();
     }
     writer.flush().unwrap();
     let mut next = 0;
@@ -261,7 +304,7 @@ fn a_record_has_no_byte_order_of_its_machine() {
         duration_ns: 0,
         values,
     };
-    writer.event(&hit, |_| None).unwrap();
+    writer.event(&hit, |_, _| None).unwrap();
     writer.flush().unwrap();
     let hex: String = writer.get().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, EXAMPLE.concat());

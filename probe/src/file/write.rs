@@ -4,17 +4,31 @@ use super::block::{BlockHead, END, EVENTS, FACTS, Head, MOST_KNOWN};
 use super::bytes::{checksum, folded, put};
 use super::end::End;
 use super::event;
-use super::facts::{Fact, Probe};
-use crate::def::{MAX_ARGS, MAX_ARRAY};
+use super::facts::{Fact, Probe, Stack};
+use crate::def::{MAX_ARGS, MAX_ARRAY, MAX_STACK};
 use crate::wire::{Image, Values};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::{self, Write};
 
 /// A block is written when it has this many bytes.
 const BLOCK_LEN: usize = 256 << 10;
 
 /// The most names that one event needs.
-const MOST_NAMES: usize = MAX_ARGS * MAX_ARRAY;
+const MOST_NAMES: usize = MAX_ARGS * MAX_ARRAY + MAX_STACK;
+/// The most frames that are remembered, and how much of a name is worth one.
+const MOST_FRAMES: usize = 1 << 20;
+const BYTES_OF_FRAME: usize = 32;
+
+/// What an address is named for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// A value: its symbol.
+    Symbol,
+    /// A frame: the functions that are there, each in the one behind it, a line each, with what follows it
+    /// behind a tabulator: where in its source, or how far from the symbol.
+    Frame,
+}
 
 /// An event that is to be written.
 #[derive(Clone, Copy, Debug)]
@@ -53,12 +67,18 @@ pub struct Writer<W> {
     task: Option<Task>,
     tasks: HashMap<Task, u32>,
     names: HashMap<(Image, u32, u64), String>,
+    /// The numbers of stacks, by program and process.
+    stacks: HashMap<(Image, u32), HashMap<Vec<u8>, u32>>,
+    /// How many stacks there are, and how many frames they have together.
+    stack_count: u32,
+    frame_count: usize,
     lost: u64,
 }
 
 struct Known {
     probe: Probe,
     has_addresses: bool,
+    has_stack: bool,
 }
 
 impl<W: Write> Writer<W> {
@@ -79,6 +99,9 @@ impl<W: Write> Writer<W> {
             task: None,
             tasks: HashMap::new(),
             names: HashMap::new(),
+            stacks: HashMap::new(),
+            stack_count: 0,
+            frame_count: 0,
             lost: 0,
         })
     }
@@ -91,9 +114,12 @@ impl<W: Write> Writer<W> {
         match fact {
             Fact::Probe(probe) => {
                 let has_addresses = event::has_addresses(&probe.args);
-                self.probes.push(Known { probe: probe.clone(), has_addresses });
+                let has_stack = event::has_stack(&probe.args);
+                self.probes.push(Known { probe: probe.clone(), has_addresses, has_stack });
             }
             Fact::Place { probe, image, .. } => self.places.push((*probe, *image)),
+            // Frames of stacks may have other names from here on.
+            Fact::Object { .. } if self.stack_count > 0 => self.forget()?,
             _ => {}
         }
         fact.put(&mut self.facts);
@@ -106,18 +132,26 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// It cannot be written.
     #[inline]
-    pub fn event(&mut self, hit: &Hit<'_>, name: impl FnMut(u64) -> Option<String>) -> io::Result<()> {
+    pub fn event(
+        &mut self,
+        hit: &Hit<'_>,
+        mut name: impl FnMut(u64, Naming) -> Option<String>,
+    ) -> io::Result<()> {
         let Some(&(probe, image)) = self.places.get(hit.place as usize) else { return Ok(()) };
-        let Some(has_addresses) = self.probes.get(probe as usize).map(|known| known.has_addresses) else {
+        let Some((has_addresses, has_stack)) =
+            self.probes.get(probe as usize).map(|known| (known.has_addresses, known.has_stack))
+        else {
             return Ok(());
         };
         // Before anything of this event is told.
-        if self.tasks.len() >= MOST_KNOWN || self.names.len() > MOST_KNOWN - MOST_NAMES {
+        let is_full = self.stack_count as usize >= MOST_KNOWN || self.frame_count > MOST_FRAMES;
+        if self.tasks.len() >= MOST_KNOWN || self.names.len() > MOST_KNOWN - MOST_NAMES || is_full {
             self.forget()?;
         }
         if has_addresses {
-            self.name_addresses(probe, image, hit, name)?;
+            self.name_addresses(probe, image, hit, &mut name)?;
         }
+        let stack = if has_stack { self.stack(probe, image, hit, &mut name) } else { None };
         let task = (hit.pid, hit.tid, hit.comm);
         if self.task != Some(task) {
             self.switch(task);
@@ -137,10 +171,10 @@ impl<W: Write> Writer<W> {
             }
         };
         head(out, 0);
-        if event::put_whole(out, &probe.args, hit.values).is_none() {
+        if event::put_whole(out, &probe.args, hit.values, stack).is_none() {
             out.truncate(before);
             head(out, 1);
-            event::put_parts(out, &probe.args, hit.values);
+            event::put_parts(out, &probe.args, hit.values, stack);
         }
         self.before_ns = hit.time_ns;
         self.block.last_ns = self.block.last_ns.max(hit.time_ns);
@@ -154,7 +188,7 @@ impl<W: Write> Writer<W> {
         probe: u32,
         image: Image,
         hit: &Hit<'_>,
-        mut name: impl FnMut(u64) -> Option<String>,
+        name: &mut impl FnMut(u64, Naming) -> Option<String>,
     ) -> io::Result<()> {
         let mut all = Vec::new();
         if let Some(known) = self.probes.get(probe as usize) {
@@ -162,7 +196,7 @@ impl<W: Write> Writer<W> {
         }
         for addr in all {
             // A name that has gone is as good as the address itself.
-            let text = name(addr).unwrap_or_else(|| format!("{addr:#x}"));
+            let text = name(addr, Naming::Symbol).unwrap_or_else(|| format!("{addr:#x}"));
             let key = (image, hit.pid, addr);
             match self.names.get(&key) {
                 Some(known) if *known == text => continue,
@@ -174,6 +208,38 @@ impl<W: Write> Writer<W> {
             self.names.insert(key, text);
         }
         Ok(())
+    }
+
+    /// The number of an event's stack. A stack that is new is told, with the names of its frames; `None`
+    /// where there is none.
+    fn stack(
+        &mut self,
+        probe: u32,
+        image: Image,
+        hit: &Hit<'_>,
+        name: &mut impl FnMut(u64, Naming) -> Option<String>,
+    ) -> Option<u32> {
+        let bytes = event::stack(&self.probes.get(probe as usize)?.probe.args, hit.values)?;
+        let known = self.stacks.entry((image, hit.pid)).or_default();
+        if let Some(number) = known.get(bytes) {
+            return Some(*number);
+        }
+        let number = self.stack_count;
+        known.insert(bytes.to_vec(), number);
+        self.stack_count += 1;
+        let (end, frames) = event::frames(bytes)?;
+        let frames: Vec<u64> = frames.collect();
+        self.frame_count += frames.len();
+        for addr in frames.iter().map(|frame| event::place(*frame)) {
+            if let Entry::Vacant(entry) = self.names.entry((image, hit.pid, addr)) {
+                let text = name(addr, Naming::Frame).unwrap_or_else(|| format!("{addr:#x}"));
+                self.frame_count += text.len() / BYTES_OF_FRAME;
+                Fact::Name { image, pid: hit.pid, addr, text: text.clone() }.put(&mut self.facts);
+                entry.insert(text);
+            }
+        }
+        Fact::Stack(Stack { image, pid: hit.pid, end, frames }).put(&mut self.facts);
+        Some(number)
     }
 
     /// The events that follow are this task's.
@@ -195,6 +261,8 @@ impl<W: Write> Writer<W> {
         self.flush()?;
         self.tasks.clear();
         self.names.clear();
+        self.stacks.clear();
+        (self.stack_count, self.frame_count) = (0, 0);
         Fact::Forget.put(&mut self.facts);
         Ok(())
     }

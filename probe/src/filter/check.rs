@@ -2,7 +2,7 @@
 
 use super::lex::Unit;
 use super::parse::{self, COMPARISONS, Kind, Node};
-use crate::def::{DefError, Definition, Fetch, Place, Scalar, Source, Type, near_matches};
+use crate::def::{DefError, Definition, Fetch, Place, STACK, Scalar, Source, Type, near_matches};
 use crate::wire::{Pattern, RuleValue as Value};
 
 /// Whether a number may be negative.
@@ -95,6 +95,8 @@ pub(super) enum Key {
     Number(Number),
     /// The text of a value.
     Text(usize),
+    /// The stack, as a text of its own kind.
+    Stack(usize),
     /// Where the call returns to, as a value.
     Caller(usize),
     /// The thread's name, which takes both words of a key.
@@ -153,6 +155,9 @@ impl<'a> Scope<'a> {
         let keys = nodes.iter().map(|node| {
             if matches!(&node.kind, Kind::Variable(name) if name == "$caller") {
                 return Ok(("$caller".to_owned(), checker.caller(node)?));
+            }
+            if let Some(stack) = checker.stack(node) {
+                return Ok((STACK.to_owned(), Key::Stack(stack)));
             }
             let key = match checker.any(node)? {
                 Any::Number(number) => Key::Number(number),
@@ -345,6 +350,14 @@ impl Checker<'_, '_> {
         Ok(Key::Caller(place(&mut self.scope.values, Value::Caller)))
     }
 
+    /// The stack, if that is what is named.
+    fn stack(&mut self, node: &Node) -> Option<usize> {
+        let Kind::Name(name) = &node.kind else { return None };
+        let args = &self.scope.definition.args;
+        let index = args.iter().position(|arg| arg.name == *name && arg.ty.scalar == Scalar::Stack)?;
+        Some(place(&mut self.scope.values, Value::Argument(index as u32)))
+    }
+
     /// An argument that the definition fetches.
     fn argument(&mut self, node: &Node, name: &str) -> Result<Any, DefError> {
         let args = &self.scope.definition.args;
@@ -354,9 +367,6 @@ impl Checker<'_, '_> {
             let is_variable = |variable: &&str| variable[1..] == *name;
             if let Some(meant) = variables.clone().find(is_variable) {
                 return self.error(node, format!("the probe fetches no `{name}`; did you mean `{meant}`?"));
-            }
-            if name == "stack" {
-                return self.error(node, "stacks are not counted by yet; numbers and texts are");
             }
             let near = near_matches(name, names.clone().chain(variables), 2);
             let hint = match near.as_slice() {
@@ -374,6 +384,9 @@ impl Checker<'_, '_> {
     fn typed(&mut self, node: &Node, value: Value, ty: Type) -> Result<Any, DefError> {
         if ty.count.is_some() {
             return self.error(node, "an array is neither a number nor a text");
+        }
+        if ty.scalar == Scalar::Stack {
+            return self.error(node, "a stack tells hits apart, and nothing else: --count-by stack");
         }
         let value = place(&mut self.scope.values, value);
         Ok(match ty.scalar {
@@ -436,31 +449,6 @@ impl Checker<'_, '_> {
         }
         let extra = place(&mut self.scope.extras, text.to_owned());
         self.typed(node, Value::Extra(extra as u32), parsed.ty)
-    }
-}
-
-impl Relation {
-    /// What holds of `b` and `a` when this holds of `a` and `b`.
-    pub(super) const fn mirrored(self) -> Self {
-        match self {
-            Self::Less => Self::Greater,
-            Self::LessOrEqual => Self::GreaterOrEqual,
-            Self::Greater => Self::Less,
-            Self::GreaterOrEqual => Self::LessOrEqual,
-            same => same,
-        }
-    }
-
-    /// What holds when this does not.
-    pub(super) const fn negated(self) -> Self {
-        match self {
-            Self::Equal => Self::NotEqual,
-            Self::NotEqual => Self::Equal,
-            Self::Less => Self::GreaterOrEqual,
-            Self::LessOrEqual => Self::Greater,
-            Self::Greater => Self::LessOrEqual,
-            Self::GreaterOrEqual => Self::Less,
-        }
     }
 }
 

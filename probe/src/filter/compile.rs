@@ -142,7 +142,7 @@ impl Compiler<'_, '_> {
         for (depth, key) in keys.keys.iter().enumerate() {
             match key {
                 Key::Number(number) => self.number(number, depth),
-                Key::Text(value) => {
+                Key::Text(value) | Key::Stack(value) => {
                     self.begin_call();
                     self.program.extend(load_map(1, keys.texts as i32));
                     self.program.extend([
@@ -324,6 +324,31 @@ impl Compiler<'_, '_> {
         });
         self.keeps_context |= self.context == CONTEXT_KEPT;
         self.program.push(load(size::DW, to, self.context, 8 * word as i16));
+    }
+}
+
+impl Relation {
+    /// What holds of `b` and `a` when this holds of `a` and `b`.
+    pub(super) const fn mirrored(self) -> Self {
+        match self {
+            Self::Less => Self::Greater,
+            Self::LessOrEqual => Self::GreaterOrEqual,
+            Self::Greater => Self::Less,
+            Self::GreaterOrEqual => Self::LessOrEqual,
+            same => same,
+        }
+    }
+
+    /// What holds when this does not.
+    pub(super) const fn negated(self) -> Self {
+        match self {
+            Self::Equal => Self::NotEqual,
+            Self::NotEqual => Self::Equal,
+            Self::Less => Self::GreaterOrEqual,
+            Self::LessOrEqual => Self::Greater,
+            Self::Greater => Self::LessOrEqual,
+            Self::GreaterOrEqual => Self::Less,
+        }
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) sums: Vec<&'a str>,
     /// What hits are told apart by.
     pub(crate) by: Vec<&'a str>,
+    /// How many frames of the stack are wanted, if that was said.
+    pub(crate) stack: Option<usize>,
 }
 
 /// How a number is shown.
@@ -32,6 +34,8 @@ pub(crate) enum Looks {
     Text,
     /// A [`Site`](crate::wire::Site), by its function.
     Function,
+    /// The number of a text that is a stack.
+    Stack,
 }
 
 /// A number or a name, and what it is called.
@@ -102,7 +106,7 @@ pub(crate) fn compile_all(
     let most = if asked.histograms.is_empty() { 2 } else { 1 };
     let (columns, keys): (Vec<Column>, Vec<Key>) = scope.keys(by, most)?.into_iter().map(column).unzip();
     let keys = Keys { keys, texts: holds.len() };
-    if keys.keys.iter().any(|key| matches!(key, Key::Text(_))) {
+    if keys.keys.iter().any(|key| matches!(key, Key::Text(_) | Key::Stack(_))) {
         holds.push(Holds::Texts);
     }
     for text in &asked.histograms {
@@ -128,6 +132,7 @@ fn column((name, key): (String, Key)) -> (Column, Key) {
     let looks = match &key {
         Key::Number(number) => looks(&name, number),
         Key::Text(_) => Looks::Text,
+        Key::Stack(_) => Looks::Stack,
         Key::Caller(_) => Looks::Function,
         Key::Comm => Looks::Name,
     };

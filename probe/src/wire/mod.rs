@@ -27,11 +27,11 @@ pub use hostile::{LONGEST_RECORD, Progress, Reader};
 pub use maps::MapRoom;
 pub use placed::{Found, Placed};
 pub use plan::{
-    COUNT_COMM, FETCH, MATCH, MOST_WORDS, MapKind, MapPlan, NUMBER_TEXT, Pattern, Plan, Rule, Site,
-    Value as RuleValue,
+    COUNT_COMM, COUNTED_STACK, FETCH, MATCH, MOST_WORDS, MapKind, MapPlan, NUMBER_TEXT, Pattern, Plan, Rule,
+    Site, Value as RuleValue,
 };
 pub use record::{
-    EVENT_HEAD, Event, FAULT, Image, Kind, Meta, Point, Record, TRUNCATED, Value, Values, decode,
+    EVENT_HEAD, EXACT, Event, FAULT, Image, Kind, Meta, Point, Record, TRUNCATED, Value, Values, decode,
 };
 pub use region::{Flags, Header, Layout, MOST_PLACED, MapError, Region};
 pub use ring::{From, Owner, Reservation, Ring, RingControl};

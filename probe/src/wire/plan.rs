@@ -11,6 +11,8 @@ pub const MATCH: i32 = 0x7100_0002;
 pub const COUNT_COMM: i32 = 0x7100_0003;
 /// The helper that gives the number of the text of the value r2 in the texts r1; 0 where there is no room.
 pub const NUMBER_TEXT: i32 = 0x7100_0004;
+/// The most frames of a stack that hits are counted by: what a text keeps, less a word.
+pub const COUNTED_STACK: usize = probe_bpf::map::MAX_TEXT / 8 - 1;
 /// The most values in a rule's context.
 pub const MOST_WORDS: usize = 8;
 
@@ -19,6 +21,8 @@ pub const MOST_WORDS: usize = 8;
 pub struct Plan {
     /// Its definition, as typed.
     pub definition: String,
+    /// How many frames of the stack are wanted with each hit; 0: none.
+    pub stack: u32,
     /// What decides about its hits, if anything does.
     pub rule: Option<Rule>,
 }
@@ -154,7 +158,7 @@ impl Plan {
         let mut out = Encoder(Vec::new());
         out.u32(plans.len() as u32);
         for plan in plans {
-            out.text(&plan.definition).u32(plan.rule.is_some().into());
+            out.text(&plan.definition).u32(plan.stack).u32(plan.rule.is_some().into());
             if let Some(rule) = &plan.rule {
                 rule.encode(&mut out);
             }
@@ -168,9 +172,9 @@ impl Plan {
         let mut from = Decoder(bytes);
         let count = from.u32()?;
         let plan = |from: &mut Decoder<'_>| {
-            let definition = from.text()?;
+            let (definition, stack) = (from.text()?, from.u32()?);
             let rule = if from.u32()? != 0 { Some(Rule::decode(from)?) } else { None };
-            Some(Self { definition, rule })
+            Some(Self { definition, stack, rule })
         };
         (0..count).map(|_| plan(&mut from)).collect()
     }
@@ -234,8 +238,8 @@ mod tests {
             maps: KINDS.iter().map(|&kind| MapPlan { kind, offset: 128 }).collect(),
         };
         let plans = [
-            Plan { definition: "p f".into(), rule: None },
-            Plan { definition: "r g".into(), rule: Some(rule) },
+            Plan { definition: "p f".into(), stack: 16, rule: None },
+            Plan { definition: "r g".into(), stack: 0, rule: Some(rule) },
         ];
         let bytes = Plan::encode_all(&plans);
         assert_eq!(Plan::decode_all(&bytes).as_deref(), Some(&plans[..]));

@@ -7,6 +7,10 @@ pub const FAULT: u32 = 1 << 31;
 /// The flag of a string that was cut.
 pub const TRUNCATED: u32 = 1 << 30;
 
+/// The bit of a stack's frame whose address is the next instruction of its function, and not where a call
+/// returns to.
+pub const EXACT: u64 = probe_unwind::walk::EXACT;
+
 /// The number of a process image: a program between two execs, with its forked children.
 pub type Image = u32;
 

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// "probetrc", and the version of this layout.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"probetr4");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"probetr5");
 /// Everything but the rings' bytes starts at a multiple of this.
 const PAGE: usize = 4096;
 

@@ -40,7 +40,19 @@ class Numbers:
         return self.at < len(self.data)
 
 
-def facts(payload, probes, places, tasks):
+def stack(body, stacks, names):
+    image, pid, end, count = (body.number() for _ in range(4))
+    frames, addr = [], 0
+    for _ in range(count):
+        addr += body.signed()
+        frames.append(addr)
+    exact = {body.number() for _ in range(body.number())}
+    places = [addr if index in exact else addr - 1 for index, addr in enumerate(frames)]
+    lines = [names[image, pid, place].split("\n") for place in places]
+    stacks.append([line.split("\t")[0] for lines in lines for line in lines])
+
+
+def facts(payload, probes, places, tasks, names, stacks):
     while payload:
         kind, body = payload.number(), Numbers(payload.bytes())
         if kind == 1:
@@ -52,20 +64,29 @@ def facts(payload, probes, places, tasks):
             places.append((probe, body.text()))
         elif kind == 5:
             tasks.append((body.number(), body.number(), body.text()))
+        elif kind == 6:
+            key = (body.number(), body.number(), body.number())
+            names[key] = body.text()
         elif kind == 7:
             tasks.clear()
+            names.clear()
+            stacks.clear()
+        elif kind == 8:
+            stack(body, stacks, names)
 
 
-def value(payload, kind, in_parts):
+def value(payload, kind, in_parts, stacks):
     if in_parts and payload.number() == 0:
         return None
     if kind == 4:
         return payload.take(payload.number() >> 1).decode(errors="replace")
+    if kind == 8:
+        return stacks[payload.number()]
     number = payload.signed() if kind == 1 else payload.number()
     return hex(number) if kind == 2 else number
 
 
-def events(payload, time, probes, places, tasks):
+def events(payload, time, probes, places, tasks, stacks):
     task = None
     while payload:
         head = payload.number()
@@ -78,7 +99,9 @@ def events(payload, time, probes, places, tasks):
         event = {"time_ns": time, "event": name, "pid": task[0], "tid": task[1], "comm": task[2]}
         if is_return:
             event["duration_ns"] = payload.number()
-        event["args"] = {arg[0]: value(payload, arg[1], head % 2 == 0) for arg in args}
+        values = [(arg[1], arg[0], value(payload, arg[1], head % 2 == 0, stacks)) for arg in args]
+        event["args"] = {name: value for kind, name, value in values if kind != 8}
+        event.update((name, value) for kind, name, value in values if kind == 8)
         print(json.dumps(event))
 
 
@@ -86,7 +109,7 @@ def main():
     data = open(sys.argv[1], "rb").read()
     assert data[:12] == b"\x89PROBEREC\r\n\x1a" and data[12:14] == b"\1\0"
     assert zlib.crc32(data[:28]) == struct.unpack("<I", data[28:32])[0]
-    at, probes, places, tasks, ended = 32, [], [], [], False
+    at, probes, places, tasks, names, stacks, ended = 32, [], [], [], {}, [], False
     while at < len(data):
         head = data[at : at + 44]
         kind, length, first, last, count, lost, checksum, own = struct.unpack("<4sIQQIQII", head)
@@ -94,9 +117,9 @@ def main():
         payload = data[at + 44 : at + 44 + length]
         assert zlib.crc32(payload) == checksum
         if kind == b"PRBF":
-            facts(Numbers(payload), probes, places, tasks)
+            facts(Numbers(payload), probes, places, tasks, names, stacks)
         elif kind == b"PRBE":
-            events(Numbers(payload), first, probes, places, tasks)
+            events(Numbers(payload), first, probes, places, tasks, stacks)
         ended = kind == b"PRBZ"
         at += 44 + length
     assert ended and at == len(data)

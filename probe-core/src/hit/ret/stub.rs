@@ -20,6 +20,10 @@ impl<H: Host> Probes<H> {
     /// The return address behind `at`, if `at` is a return stub of ours (RET_8): an unwinder shows it, and
     /// continues with it. Takes no lock; may be called from handlers and from signal handlers.
     pub fn real_return_address(&self, at: CodeAddr) -> Option<CodeAddr> {
+        // Most addresses are none: no section is entered for them.
+        if !self.stubs.may_hold(at) {
+            return None;
+        }
         let inside = self.anonymous();
         let home = self.home_of(at, inside.section());
         (home != at).then_some(home)
