@@ -7,12 +7,13 @@
 
 mod a32;
 mod block;
-mod constant;
 mod coprocessor;
+mod data;
 mod narrow;
 mod reservation;
 mod wide;
 
+pub(crate) use self::data::len_behind;
 use crate::insn::{self, Set};
 use probe_core::CodeAddr;
 use probe_core::arch::{Decoded, Method, Site};
@@ -303,7 +304,7 @@ pub(crate) fn decode(site: &Site<'_>) -> Result<Decoded<Plan>, Refusal> {
     if reservation::is_held(site) {
         return Err(RESERVATION_REGION);
     }
-    if constant::is_loaded(site) {
+    if data::is_at(site) {
         return Err(CONSTANT);
     }
     Ok(Decoded { plan, len_bytes: insn::len_bytes(set, word), method })
@@ -400,7 +401,7 @@ const RESERVATION_REGION: Refusal = Refusal::unsupported(
 );
 const CONSTANT: Refusal = Refusal::not_an_instruction(
     "arm.constant",
-    "the place is a constant that an instruction of its function loads, not an instruction",
+    "the place is a constant or a table between the instructions of its function, or behind one within an instruction",
 );
 const KERNEL_HELPER: Refusal = Refusal::unsupported(
     "arm.kernel_helper",

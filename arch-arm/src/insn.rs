@@ -288,6 +288,10 @@ pub(crate) const T_WIDE_UDF: Class = Class::new(0xfff0_f000, 0xf7f0_a000);
 pub(crate) const T_WIDE_CONDITIONAL: Class = Class::new(0xf800_d000, 0xf000_8000);
 /// Single loads and stores (A6.3.7 to A6.3.10).
 pub(crate) const T_MEMORY: Class = Class::new(0xfe00_0000, 0xf800_0000);
+/// Of these, and of LDRD and VLDR, the loads relative to the program counter (A6.3.6 f., A7.6).
+pub(crate) const T_MEMORY_LITERAL: Class = Class::new(0xfe1f_0000, 0xf81f_0000);
+pub(crate) const T_DUAL_LITERAL: Class = Class::new(0xfe5f_0000, 0xe85f_0000);
+pub(crate) const T_FLOATING_LITERAL: Class = Class::new(0xff3f_0e00, 0xed1f_0a00);
 /// Register operations: shifts, extension, parallel arithmetic (A6.3.12).
 pub(crate) const T_DATA_REGISTER: Class = Class::new(0xff00_f000, 0xfa00_f000);
 /// Multiplication; long multiplication and division (A6.3.16 f.).

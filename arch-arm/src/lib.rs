@@ -69,6 +69,21 @@ impl Arm {
     pub fn classify(set: Set, word: u32) -> Result<(Plan, Method), Refusal> {
         decode::classify(set, word)
     }
+
+    /// Whether the condition holds that the IT block has for the next instruction; outside of one it does.
+    #[must_use]
+    pub const fn it_condition_holds(regs: &PtRegs) -> bool {
+        let state = regs.it_state();
+        state == 0 || simulate::holds(Condition(state >> 4), regs.cpsr)
+    }
+
+    /// Where the instruction that `bytes` starts with, at `at`, may branch directly within its instruction
+    /// set, and whether control may go on behind it.
+    #[must_use]
+    pub fn direct_branch(at: CodeAddr, bytes: &[u8]) -> Option<(CodeAddr, bool)> {
+        let set = Set::of(at);
+        decode::direct_branch(set, insn::word_at(set, bytes)?, at)
+    }
 }
 
 // SAFETY: a slot of `slot::fill` holds the original instruction, which `decode` lets run only where its
@@ -114,6 +129,10 @@ unsafe impl Arch for Arm {
     fn insn_len(at: CodeAddr, bytes: &[u8]) -> Option<usize> {
         let set = Set::of(at);
         insn::word_at(set, bytes).map(|word| insn::len_bytes(set, word).into())
+    }
+
+    fn data_behind(site: &Site<'_>, insn_len: usize) -> usize {
+        decode::len_behind(site, insn_len)
     }
 
     fn is_breakpoint(at: CodeAddr, bytes: &[u8]) -> bool {

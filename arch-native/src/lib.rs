@@ -29,6 +29,7 @@ cfg_if::cfg_if! {
 #[doc(hidden)]
 pub mod all {
     pub use probe_arch_aarch64::Aarch64;
+    pub use probe_arch_arm::Arm;
     pub use probe_arch_i386::I386;
     pub use probe_arch_ppc64::{Big, ElfV1, ElfV2, Little, Ppc64};
     pub use probe_arch_riscv64::Riscv64;
@@ -52,6 +53,7 @@ macro_rules! for_each_backend {
             ppc64_v2 64 "ppc64" 21 true $crate::all::Ppc64<$crate::all::Big, $crate::all::ElfV2>;
             ppc64le 64 "ppc64le" 21 false $crate::all::Ppc64<$crate::all::Little, $crate::all::ElfV2>;
             riscv64 64 "riscv64" 243 false $crate::all::Riscv64;
+            arm 32 "arm" 40 false $crate::all::Arm;
         }
     };
 }

@@ -44,6 +44,10 @@ struct pt_regs {
         probe_u64 epc, ra, sp, gp, tp, t0, t1, t2, s0, s1, a0, a1, a2, a3, a4, a5, a6, a7;
         probe_u64 s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, t3, t4, t5, t6, status;
 };
+#elif defined(__arm__)
+struct pt_regs {
+        probe_u32 r[15], pc, cpsr, orig_r0;
+};
 #else
 #error "there is no backend for this architecture"
 #endif

@@ -42,7 +42,7 @@ const PROGRAMS_PPC64EL: Need =
     file("busybox,coreutils,git,python3:ppc64el", "target/ci/userland/ppc64el/bin/python3");
 
 /// The backends, in the order of the documents.
-pub(crate) const BACKENDS: [Backend; 5] = [
+pub(crate) const BACKENDS: [Backend; 6] = [
     Backend { folder: "arch-x86_64", ..X86_FAMILY },
     Backend { folder: "arch-i386", ..X86_FAMILY },
     Backend {
@@ -65,6 +65,13 @@ pub(crate) const BACKENDS: [Backend; 5] = [
         sources: "arch-riscv64/src",
         effects: None,
         pure: &["probe-arch-riscv64", "--lib"],
+    },
+    Backend {
+        folder: "arch-arm",
+        words: &["arm"],
+        sources: "arch-arm/src",
+        effects: None,
+        pure: &["probe-arch-arm", "--lib"],
     },
 ];
 
@@ -124,6 +131,7 @@ const C: &[&str] = &["probe-c", "--test", "programs"];
 const WORK: &[&str] = &["probe-trace", "--test", "work"];
 const PPC64_BACKEND: &[&str] = &["probe-arch-ppc64", "--no-fail-fast"];
 const RISCV64_BACKEND: &[&str] = &["probe-arch-riscv64", "--no-fail-fast"];
+const ARM_BACKEND: &[&str] = &["probe-arch-arm", "--no-fail-fast"];
 
 /// The table. Its order is the order of the test run and of the support table.
 pub(crate) const TARGETS: &[Target] = &[
@@ -308,6 +316,26 @@ pub(crate) const TARGETS: &[Target] = &[
         ..PROCESS
     },
     Target {
+        job: "arm-gnu",
+        triple: "armv7-unknown-linux-gnueabihf",
+        backend: Some("arch-arm"),
+        abi: "glibc, dynamic",
+        linker: Some("ci/ld/arm-linux-gnueabihf"),
+        runner: Some("ci/qemu arm -L /usr/arm-linux-gnueabihf"),
+        needs: &[
+            QEMU_USER,
+            file("libc6-dev-armhf-cross", "/usr/arm-linux-gnueabihf/lib/Scrt1.o"),
+            file("libgcc-{gcc}-dev-armhf-cross", "/usr/lib/gcc-cross/arm-linux-gnueabihf/*/crtbeginS.o"),
+        ],
+        selected: &[GUARD, ARM_BACKEND],
+        generated: Some(Long {
+            test: ["probe-arch-arm", "native", "generated"],
+            variable: ("PROBE_GENERATE", "100000"),
+        }),
+        why: "two instruction sets in one program, a libc in T32, and unwinders that read no DWARF",
+        ..PROCESS
+    },
+    Target {
         rustflags: &[STATIC, "code-model=kernel", "link-arg=-no-pie", NO_BUILD_ID, NO_EH_FRAME_HDR],
         ..system("system-x86_64", "x86_64-unknown-none", "arch-x86_64", "kernel", X86_BOOT[0], &[X86])
     },
@@ -345,6 +373,17 @@ pub(crate) const TARGETS: &[Target] = &[
             "kernel",
             "tests/system/src/arch/riscv64/boot.s",
             &[RISCV],
+        )
+    },
+    Target {
+        rustflags: &[STATIC, NO_BUILD_ID, NO_EH_FRAME_HDR],
+        ..system(
+            "system-arm",
+            "armv7a-none-eabi",
+            "arch-arm",
+            "kernel",
+            "tests/system/src/arch/arm/boot.s",
+            &[ARM],
         )
     },
     // No vectors, which trap handlers would have to save; link-time optimisation takes them out of `core`,

@@ -131,7 +131,7 @@ fn for_each_compiler_called(object: &Object, visit: &mut dyn FnMut(&str, usize, 
 
 /// `function`, and what it leads to by direct jumps and calls.
 fn called_by(object: &Object, function: usize) -> Vec<(usize, usize)> {
-    let mut found = vec![bounds(object, function)];
+    let mut found = vec![local_bounds(object, function)];
     let mut index = 0;
     while let Some(&(start, len)) = found.get(index) {
         // What has no bounds of its own may be several functions: what others of them call does not count.
@@ -158,8 +158,8 @@ fn called_by(object: &Object, function: usize) -> Vec<(usize, usize)> {
     found
 }
 
-/// As [`bounds`]. A function without symbol and unwind information, as in riscv64's C libraries, extends to
-/// the next symbol.
+/// As [`bounds`]. A function without symbol and unwind information, as in riscv64's C libraries and arm's
+/// (which have no DWARF), extends to the next symbol.
 fn local_bounds(object: &Object, function: usize) -> (usize, usize) {
     match bounds(object, function) {
         (start, 1) => {

@@ -32,20 +32,19 @@ mod execution;
 mod waits;
 
 use self::by_number::change_action;
-use crate::arch::{LOAD_LEN, Leads, Regs, SYSCALL, branch_target};
+use crate::arch::{Leads, Load, Regs, SYSCALL, branch_target};
 use crate::signals::waiting::{self, Answer};
 use crate::signals::{self, interrupted, wished};
 use crate::symbols::objects::{self, Object, Role};
 use crate::sys::{AltStack, SignalSet};
 use crate::{Hit, Kprobe, Native, Probe, blacklist, process};
 use core::ffi::c_int;
-use memchr::memmem;
 use probe_core::arch::{Arch, Memory, Regs as _};
 use probe_core::error::BatchError;
 use probe_core::handler::Flow;
 use probe_core::host::Host as _;
 use probe_core::{AnyProbe, CodeAddr, Place};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -135,15 +134,19 @@ pub fn later_probes() -> Vec<AnyProbe<Native>> {
 
 /// The guard's probes in these objects.
 fn probes_in(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
+    // What stands on instructions of one set is taken off where text is read as that set's.
+    let sets: BTreeSet<usize> = SYSCALL.loads.iter().map(|load| load.set).collect();
     let text = libc.iter().copied().flat_map(|object| {
         let executable = object.segments.iter().filter(|segment| segment.is_executable);
-        executable.map(move |segment| (object, segment))
+        executable
+            .flat_map(|segment| sets.iter().map(move |&set| (segment, set)))
+            .map(move |(segment, set)| (object, segment, set))
     });
     let (mut found, mut has_waits) = (Vec::new(), false);
-    for (object, segment) in text {
+    for (object, segment, set) in text {
         let mut text = vec![0; segment.end - segment.start];
         // Who has planted probes before the guard may have some on these calls.
-        let len = crate::host::PROBES.original_text(CodeAddr::new(segment.start), &mut text);
+        let len = crate::host::PROBES.original_text(CodeAddr::new(segment.start | set), &mut text);
         let known: [(_, Handler); 4] = [
             (libc::SYS_rt_sigprocmask, change_mask),
             (libc::SYS_rt_sigaction, change_action),
@@ -151,7 +154,7 @@ fn probes_in(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
             (libc::SYS_rt_sigpending, tell_pending),
         ];
         for (number, handler) in known {
-            let calls = calls(&text[..len], number as u32).into_iter();
+            let calls = calls(&text[..len], set, number as u32).into_iter();
             let calls = calls.map(|(offset, call)| (segment.start + offset, call));
             // In a static program this crate's own calls are found, too.
             let theirs = calls.filter(|&(at, _)| !blacklist::covers(object, at));
@@ -159,7 +162,7 @@ fn probes_in(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
         }
         let before = found.len();
         for number in waiting::WAITS {
-            let calls = calls(&text[..len], number as u32).into_iter();
+            let calls = calls(&text[..len], set, number as u32).into_iter();
             let theirs = calls.map(|(offset, call)| (segment.start + offset, call));
             let theirs = theirs.filter(|&(at, _)| !blacklist::covers(object, at));
             found.extend(
@@ -169,9 +172,10 @@ fn probes_in(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
             );
         }
         has_waits |= found.len() > before;
-        let clone3 = instant_calls(&text[..len], libc::SYS_clone3 as u32);
-        let clone3 = clone3.map(|(offset, call)| (segment.start + offset, call));
-        found.extend(clone3.map(|(at, call)| children::probe_on_clone3(at, call)));
+        let clone3 = instant_calls(&text[..len], set, libc::SYS_clone3 as u32).into_iter();
+        found.extend(clone3.map(|(offset, len_bytes, call)| {
+            children::probe_on_clone3(segment.start + offset, len_bytes, call)
+        }));
     }
     if !found.is_empty() {
         found.extend(children::probes_on_functions(libc, !has_waits));
@@ -179,34 +183,42 @@ fn probes_in(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
     found
 }
 
-/// The instructions in `text` that load `number` right before a system call: the offset, and which of
-/// `SyscallCode::calls` it is.
-fn instant_calls(text: &[u8], number: u32) -> impl Iterator<Item = (usize, usize)> {
-    loads(text, number).filter_map(|at| {
-        let next = &text[at + LOAD_LEN..];
-        SYSCALL.calls.iter().position(|call| next.starts_with(call)).map(|call| (at, call))
-    })
+/// What loads numbers in one instruction set.
+fn loads(set: usize) -> impl Iterator<Item = &'static Load> {
+    SYSCALL.loads.iter().filter(move |load| load.set == set)
 }
 
-/// The offsets of the instructions in `text` that load `number` where a system call takes it from.
-fn loads(text: &[u8], number: u32) -> impl Iterator<Item = usize> {
-    let load = memmem::Finder::new(&(SYSCALL.load)(number)).into_owned();
-    let mut from = 0;
-    let any = std::iter::from_fn(move || {
-        let at = from + load.find(text.get(from..)?)?;
-        // What is found may begin within an instruction, and one that it overlaps with is one.
-        from = at + 1;
-        Some(at)
+/// The instructions in `text` that load `number` right before a system call: the offset, with its instruction
+/// set, how long the two are, and which of `SyscallCode::calls` it is.
+fn instant_calls(text: &[u8], set: usize, number: u32) -> Vec<(usize, usize, usize)> {
+    let found = loads(set).flat_map(|load| {
+        load.find(text, number).filter_map(|at| {
+            let call = call_at(text, at + load.len_bytes)?;
+            Some((at, load.len_bytes + SYSCALL.calls[call].len_bytes, call))
+        })
     });
-    any.filter(|at| at.is_multiple_of(Native::INSN_ALIGN))
+    found.collect()
 }
 
-/// The instructions in `text` that make system call `number`: the offset, and which of `SyscallCode::calls`
-/// it is.
-fn calls(text: &[u8], number: u32) -> BTreeMap<usize, usize> {
+/// The instructions in `text` that make system call `number`: the offset, with its instruction set, and which
+/// of `SyscallCode::calls` it is.
+fn calls(text: &[u8], set: usize, number: u32) -> BTreeMap<usize, usize> {
     let mut found = BTreeMap::new();
-    loads(text, number).for_each(|start| follow(text, start + LOAD_LEN, &mut found));
+    for load in loads(set) {
+        load.find(text, number).for_each(|start| follow(text, start + load.len_bytes, &mut found));
+    }
     found
+}
+
+/// Which of `SyscallCode::calls` lies at an offset.
+fn call_at(text: &[u8], at: usize) -> Option<usize> {
+    SYSCALL.call_at(CodeAddr::new(at), &|from, out| {
+        let found = text.get(from..).and_then(|rest| rest.get(..out.len()));
+        found.is_some_and(|bytes| {
+            out.copy_from_slice(bytes);
+            true
+        })
+    })
 }
 
 /// Follows all paths from `start` to the first instruction on each that makes a system call.
@@ -215,24 +227,25 @@ fn follow(text: &[u8], start: usize, found: &mut BTreeMap<usize, usize>) {
     let mut seen = BTreeMap::new();
     let mut next = vec![(start, SYSCALL.between)];
     while let Some((at, left)) = next.pop() {
-        let Some(insn) = text.get(at..).filter(|insn| !insn.is_empty()) else { continue };
-        if let Some(call) = SYSCALL.calls.iter().position(|call| insn.starts_with(call)) {
+        let address = CodeAddr::new(at);
+        let insn = text.get(Native::first_byte(address).as_usize()..);
+        let Some(insn) = insn.filter(|insn| !insn.is_empty()) else { continue };
+        if let Some(call) = call_at(text, at) {
             found.insert(at, call);
             continue;
         }
         let is_old = seen.get(&at).is_some_and(|&before| before >= left);
         let Some(left) = left.checked_sub(1).filter(|_| !is_old) else { continue };
         seen.insert(at, left + 1);
-        let leads = (SYSCALL.leads)(insn);
+        let leads = (SYSCALL.leads)(address, insn);
         let window = &insn[..insn.len().min(WINDOW)];
         if matches!(leads, Leads::Elsewhere | Leads::Either)
-            && let Some(target) = branch_target(window, CodeAddr::new(at))
+            && let Some(target) = branch_target(window, address)
         {
             next.push((target.as_usize(), left));
         }
         if matches!(leads, Leads::On | Leads::Either)
-            && let Some(len) =
-                Native::insn_len(CodeAddr::new(at), &window[..window.len().min(Native::MAX_INSN_LEN)])
+            && let Some(len) = Native::insn_len(address, &window[..window.len().min(Native::MAX_INSN_LEN)])
         {
             next.push((at + len, left));
         }
@@ -265,10 +278,10 @@ fn probe_with(
     // SAFETY: decoding from an instruction that loads the call's number leads here.
     let place = unsafe { Place::unchecked(CodeAddr::new(at)) };
     let pre = move |hit: &mut Hit<'_>| {
-        if (SYSCALL.number)(hit.regs()) != number as usize {
+        if (SYSCALL.number)(hit.regs(), call) != number as usize {
             return Flow::Continue;
         }
-        let next = hit.regs().pc().wrapping_add(SYSCALL.calls[call].len());
+        let next = hit.regs().pc().wrapping_add(SYSCALL.calls[call].len_bytes);
         let regs: &mut Regs = hit.regs_mut();
         match handler(regs) {
             Answer::Made => return Flow::Continue,

@@ -284,8 +284,17 @@ unsafe impl Host for LinuxProcess {
 
     fn symbol_at(&self, at: CodeAddr, found: &mut dyn FnMut(&Symbol<'_>)) {
         let Some(object) = objects::at(at.as_usize()) else { return };
-        if let Some(entry) = object.index().covering(at.as_usize().wrapping_sub(object.bias)) {
-            return found(&symbol(&object, entry));
+        // An address of A32 may be that of a byte of a T32 function, whose symbol has bit 0 set.
+        let either = [at, Native::same_set(at, CodeAddr::new(1))];
+        let entries =
+            either.iter().filter_map(|at| object.index().covering(at.as_usize().wrapping_sub(object.bias)));
+        let covers = |symbol: &Symbol<'_>| {
+            let offset =
+                Native::first_byte(at).as_usize().wrapping_sub(Native::first_byte(symbol.start).as_usize());
+            Native::same_set(symbol.start, at) == symbol.start || offset < symbol.len_bytes
+        };
+        if let Some(symbol) = entries.map(|entry| symbol(&object, entry)).find(covers) {
+            return found(&symbol);
         }
         let resolved = object.resolved.lock().iter().copied().find(|&(start, len, _)| {
             let offset = at.as_usize().wrapping_sub(start);

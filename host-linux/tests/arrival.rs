@@ -113,7 +113,9 @@ fn reg_19_of_all_loaded_functions_few_are_refused() {
     assert_eq!(known.count(), contexts, "{refused:#?}");
     assert!(all > 1000 && !refused.is_empty(), "{all}: {refused:?}");
     let here: fn() = reg_19_of_all_loaded_functions_few_are_refused;
-    assert_eq!(host.arrival(CodeAddr::new(common::code(here as *const ()))), Arrival::Called);
+    // arm's unwinders read no DWARF, and its objects have none in memory.
+    let described = if cfg!(target_arch = "arm") { Arrival::Unknown } else { Arrival::Called };
+    assert_eq!(host.arrival(CodeAddr::new(common::code(here as *const ()))), described);
 }
 
 /// A thunk gives its caller the return address as data.

@@ -243,6 +243,15 @@ pub unsafe trait Arch: Sized + 'static {
     /// at the end of readable text.
     fn insn_len(at: CodeAddr, bytes: &[u8]) -> Option<usize>;
 
+    /// How many bytes behind the instruction at `site`, which has `insn_len` bytes, are data of the function
+    /// that a walk has to step over, as it would lose the boundaries there; 0 where all bytes are
+    /// instructions, or all of these have one length.
+    #[inline(always)]
+    fn data_behind(site: &Site<'_>, insn_len: usize) -> usize {
+        let _ = (site, insn_len);
+        0
+    }
+
     /// Whether any breakpoint instruction, ours or somebody else's, is at `at`, where `bytes` start.
     fn is_breakpoint(at: CodeAddr, bytes: &[u8]) -> bool;
 

@@ -270,6 +270,10 @@ fn data(word: u32, condition: Condition) -> Decision {
         // TEQP and its like, of processors with 26 bits of address.
         return Err(UNALLOCATED);
     }
+    // What should be zero.
+    if !has_rd && rd != 0 || !has_rn && rn != 0 {
+        return Err(UNPREDICTABLE);
+    }
     let is_immediate = insn::DATA_IMMEDIATE.matches(word);
     let rm = register(word, RM);
     if !(has_rd && rd == PC || has_rn && rn == PC || !is_immediate && rm == PC) {

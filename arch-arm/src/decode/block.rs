@@ -6,6 +6,7 @@
 //! known, instructions are followed from there if there is something that looks like IT close before the
 //! place; else whatever looks like one counts.
 
+use super::data::Walk;
 use crate::insn::{self, Set};
 use probe_core::CodeAddr;
 use probe_core::arch::Site;
@@ -65,17 +66,14 @@ fn is_in_block<'a>(
 
 /// Whether the instruction at `at` is in a block, with every instruction followed from `start`.
 fn follow(site: &Site<'_>, start: usize, at: usize) -> bool {
-    let (mut next, mut left) = (start, 0);
-    while next < at {
-        let mut bytes = [0; 4];
-        let len = site.text.read(CodeAddr::new(next), &mut bytes).min(4);
+    let (mut walk, mut left) = (Walk::new(site.text, CodeAddr::new(start)), 0);
+    while walk.at < at {
         // What cannot be followed may hold a block.
-        let Some(word) = insn::word_at(Set::T32, &bytes[..len]) else { return true };
+        let Some(word) = walk.step() else { return true };
         left = match conditional(word as u16) {
             count if word <= 0xffff && count != 0 => count,
             _ => left.saturating_sub(1),
         };
-        next += usize::from(insn::len_bytes(Set::T32, word));
     }
     left != 0
 }

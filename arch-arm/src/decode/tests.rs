@@ -165,6 +165,66 @@ fn reg_6_what_an_instruction_of_the_function_loads_is_no_instruction(
     assert!(decode_in(set, &insns, first, false).is_ok(), "without a symbol it cannot be told");
 }
 
+/// Where the core's walk finds instructions, but for those that are data, and what it steps over.
+fn walked(insns: &[u32]) -> (Vec<usize>, Vec<(usize, usize)>) {
+    let text = code(Set::T32, insns);
+    let all = bytes(Set::T32, insns);
+    let function = Some((at(Set::T32, 0), at(Set::T32, all.len())));
+    let (mut found, mut behind, mut offset) = (Vec::new(), Vec::new(), 0);
+    while offset < all.len() {
+        let site = Site { at: at(Set::T32, offset), function, text: &text };
+        if !data::is_at(&site) {
+            found.push(offset);
+        }
+        let Some(word) = insn::word_at(Set::T32, &all[offset..]) else { break };
+        let len = usize::from(insn::len_bytes(Set::T32, word));
+        let data = len_behind(&site, len);
+        behind.extend((data != 0).then_some((offset, data)));
+        offset += len + data;
+    }
+    (found, behind)
+}
+
+/// REG_4: the upper half of a constant, or a table's end, would be the beginning of a longer instruction.
+#[test]
+fn reg_4_a_walk_steps_over_constants_and_tables() {
+    // ldr r0, [pc, #4]; b over the constant; two that nobody reaches; 0xffff1234
+    let constant = [0x4801, 0xe003, T_NOP, T_NOP, 0x1234, 0xffff, T_ADD, T_RETURN];
+    assert_eq!(walked(&constant), ([0, 2, 4, 6, 12, 14].into(), [(8, 2)].into()));
+    // ldr.w r0, [pc, #4]; b over the constant
+    let constant = [0xf8df_0004, 0xe002, T_NOP, 0x1234, 0xffff, T_ADD, T_RETURN];
+    assert_eq!(walked(&constant), ([0, 4, 6, 12, 14].into(), [(8, 2)].into()));
+    // tbb [pc, r0]; tbh [pc, r0, lsl #1]
+    let table = [0xe8df_f000, 0x0302, 0xf803, T_ADD, T_RETURN];
+    assert_eq!(walked(&table), ([0, 8, 10].into(), [(0, 4)].into()));
+    let table = [0xe8df_f010, 2, 0xf003, T_ADD, T_RETURN];
+    assert_eq!(walked(&table), ([0, 8, 10].into(), [(0, 4)].into()));
+    let text = code(Set::T32, &table);
+    let within =
+        Site { at: at(Set::T32, 6), function: Some((at(Set::T32, 0), at(Set::T32, 12))), text: &text };
+    assert!(data::is_at(&within), "a place in a table, boundary or not");
+    // Entries that lead behind the text, and none.
+    assert_eq!(walked(&[0xe8df_f010, 0xf800]).1, []);
+    assert_eq!(walked(&[0xe8df_f000]).1, []);
+}
+
+/// What an instruction's second half only looks like loads nothing: `ldr r0, [pc, #4]`.
+#[test]
+fn a_half_that_looks_like_a_load_loads_nothing() {
+    let insns = [0xf8d1_4801, T_ADD, T_ADD, T_ADD, T_ADD, T_RETURN];
+    assert_eq!(walked(&insns), ([0, 4, 6, 8, 10, 12].into(), [].into()));
+}
+
+/// A bit for each word ahead: those behind are forgotten before another word has their bits.
+#[test]
+fn what_was_loaded_long_ago_is_not_mistaken_for_an_instruction() {
+    let mut insns = std::vec![0x4801, 0xe003, T_NOP, T_NOP, 0x1234, 0xffff];
+    insns.resize(8192, T_ADD);
+    let (found, behind) = walked(&insns);
+    assert_eq!(behind, [(8, 2)]);
+    assert_eq!(found.len(), insns.len() - 2);
+}
+
 #[test]
 fn an_a32_place_is_in_no_block() {
     let decoded = decode_in(Set::A32, &[0xbf0c_bf0c, ADD], 1, true).expect("ok");

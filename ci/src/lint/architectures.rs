@@ -94,7 +94,8 @@ fn listed(text: &str) -> BTreeSet<String> {
 mod tests {
     use super::*;
 
-    const ALL: &str = "match arch { \"x86\" => 1, \"aarch64\" => 2, \"powerpc64\" => 3, \"riscv64\" => 4 }\n";
+    const ALL: &str =
+        "match arch { \"x86\" => 1, \"aarch64\" => 2, \"powerpc64\" => 3, \"riscv64\" => 4, \"arm\" => 5 }\n";
 
     #[test]
     fn no_other_file_here_names_every_architecture() {

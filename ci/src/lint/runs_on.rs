@@ -200,7 +200,8 @@ fn holds(condition: &str, target: &Target) -> bool {
             "powerpc64" | "riscv64" => architecture.starts_with(value),
             _ => architecture == value,
         },
-        "target_env" => target.triple.ends_with(value),
+        // `gnueabihf` is `gnu`.
+        "target_env" => target.triple.rsplit('-').next().is_some_and(|env| env.starts_with(value)),
         "target_endian" => (architecture == "powerpc64") == (value == "big"),
         "target_pointer_width" => is_32_bit == (value == "32"),
         "target_feature" => value == "crt-static" && target.triple.ends_with("musl"),
@@ -248,8 +249,11 @@ mod tests {
         assert_eq!(places("host-linux/tests/no_such.rs", text, "hit_13_a"), "x86-64, i386");
         let gated = "#![cfg(target_env = \"gnu\")]\n#[cfg(any(target_arch = \"x86\", all()))]\nmod a {\n    \
                      #[test]\n    #[cfg_attr(target_arch = \"aarch64\", ignore = \"b\")]\n    fn hit_13_a() {\n    }\n}\n";
-        assert_eq!(places("host-linux/tests/guard.rs", gated, "hit_13_a"), "x86-64, i386, ppc64, riscv64");
+        assert_eq!(
+            places("host-linux/tests/guard.rs", gated, "hit_13_a"),
+            "x86-64, i386, ppc64, riscv64, arm"
+        );
         let gated = "#[cfg(not(any(target_arch = \"x86\", target_arch = \"x86_64\")))]\nfn hit_13_a() {\n}\n";
-        assert_eq!(places("host-linux/tests/guard.rs", gated, "hit_13_a"), "aarch64, ppc64, riscv64");
+        assert_eq!(places("host-linux/tests/guard.rs", gated, "hit_13_a"), "aarch64, ppc64, riscv64, arm");
     }
 }

@@ -2,13 +2,14 @@
 //! (440), pstate (448), then records of (magic, size) from 464.
 
 pub(crate) use super::plain::{
-    RESTORER_FLAG, WATCHPOINTS, call_handler, check_watch, enter, function_entry, is_breakpoint_trap,
-    is_step_trap, restorer, set_step, skip_counter, start, steps_itself, uncheck_alignment,
+    RESTORER_FLAG, WATCHPOINTS, branch_target, call_handler, check_watch, enter, function_entry,
+    is_breakpoint_trap, is_step_trap, restorer, set_step, skip_counter, start, steps_itself,
+    uncheck_alignment,
 };
 pub use probe_unwind::aarch64::FRAMES;
 
 use super::assembly::shared_assembly;
-use super::code::{Leads, SyscallCode, is_direct};
+use super::code::{Call, Leads, Load, SyscallCode, is_direct, word};
 use super::frame::{Frame, Regs};
 use crate::abi::AltStack;
 use core::arch::asm;
@@ -77,18 +78,15 @@ pub(super) fn set_fault(frame: Frame, addr: usize, _is_write: bool) {
 
 pub(crate) use probe_unwind::aarch64::eh_frame;
 
-/// The length in bytes of `mov x8, #number`.
-pub(crate) const LOAD_LEN: usize = 4;
-
 /// How libc's code makes a system call. Branches: DDI 0487J.a C4.1.86.
-pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
+pub(crate) const SYSCALL: SyscallCode = SyscallCode {
     // `movz x8, #number`
-    load: |number| (0xd280_0008 | (number & 0xffff) << 5).to_le_bytes(),
+    loads: &[Load::new(4, |number| word((0xd280_0008 | (number & 0xffff) << 5).to_le_bytes()))],
     // `svc #0`
     // With optimisation the caller's instructions come in between.
     between: 24,
-    calls: &[&0xd400_0001_u32.to_le_bytes()],
-    leads: |insn| {
+    calls: &[Call::new(&0xd400_0001_u32.to_le_bytes())],
+    leads: |_, insn| {
         let Some(&word) = insn.first_chunk() else { return Leads::Away };
         let word = u32::from_le_bytes(word);
         match word {
@@ -100,7 +98,7 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
             _ => Leads::On,
         }
     },
-    number: |regs| regs.x[8] as usize,
+    number: |regs, _| regs.x[8] as usize,
     argument: |regs, index| regs.x[..6].get(index).copied().unwrap_or(0) as usize,
     set_first: |regs, value| regs.x[0] = value as u64,
     set_result: |regs, _, result| regs.x[0] = result as u64,

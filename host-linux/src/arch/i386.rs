@@ -1,14 +1,12 @@
 //! i386. `ucontext_t`: `gregs` at 20 (gs fs es ds edi esi ebp esp ebx edx ecx eax trapno err eip cs efl uesp
 //! ss), `uc_sigmask` at 108.
 
-pub(crate) use super::plain::{RESTORER_FLAG, enter, function_entry, restorer, start};
+pub(crate) use super::plain::{RESTORER_FLAG, branch_target, enter, function_entry, restorer, start};
 pub(super) use super::x86::call_handler;
-pub(crate) use super::x86::{
-    LOAD_LEN, RETURN_ONE, RETURN_TWO, is_breakpoint_trap, is_step_trap, uncheck_alignment,
-};
+pub(crate) use super::x86::{RETURN_ONE, RETURN_TWO, is_breakpoint_trap, is_step_trap, uncheck_alignment};
 
 use super::assembly::shared_assembly;
-use super::code::SyscallCode;
+use super::code::{Call, SyscallCode};
 use super::frame::{Frame, Regs};
 use super::x86;
 use crate::abi::{AltStack, SigInfo};
@@ -111,14 +109,14 @@ pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
 
 /// How libc's code makes a system call: through the vDSO, whose address is in the thread's control block, or
 /// by itself.
-pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
-    load: x86::load,
+pub(crate) const SYSCALL: SyscallCode = SyscallCode {
+    loads: &[x86::LOAD],
     // Few, as on x86-64; these numbers are rarer as constants.
     between: 8,
-    calls: &[&[0x65, 0xff, 0x15, 0x10, 0, 0, 0], &[0xcd, 0x80]],
+    calls: &[Call::new(&[0x65, 0xff, 0x15, 0x10, 0, 0, 0]), Call::new(&[0xcd, 0x80])],
     // With a number in EAX, what is called can only be what tells the address of the code.
-    leads: x86::leads,
-    number: |regs| regs.eax as usize,
+    leads: |_, insn| x86::leads(insn),
+    number: |regs, _| regs.eax as usize,
     argument: |regs, index| {
         let arguments = [regs.ebx, regs.ecx, regs.edx, regs.esi, regs.edi, regs.ebp];
         arguments.get(index).copied().unwrap_or(0) as usize
@@ -126,7 +124,7 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
     set_first: |regs, value| regs.ebx = value as u32,
     set_result: |regs, _, result| regs.eax = result as u32,
     make_directly: |regs, call, memory| {
-        let (next, sp) = (regs.pc().wrapping_add(SYSCALL.calls[call].len()), regs.sp().wrapping_sub(4));
+        let (next, sp) = (regs.pc().wrapping_add(SYSCALL.calls[call].len_bytes), regs.sp().wrapping_sub(4));
         if call != THROUGH_VDSO || memory.write_usize(sp, next.as_usize()).is_err() {
             return false;
         }

@@ -32,13 +32,13 @@ pub use probe_arch_native::Native;
 #[cfg(all(target_arch = "powerpc64", any(feature = "private-mem", test)))]
 pub(crate) use assembly::function;
 pub(crate) use assembly::{nofault_copy, nofault_fixup, syscall};
-pub(crate) use code::Leads;
+pub(crate) use code::{Leads, Load};
 pub(crate) use frame::Regs;
 
 use crate::abi::{AltStack, SigInfo, SignalSet};
 use frame::Frame;
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, Jumps};
+use probe_core::arch::Arch;
 
 cfg_if::cfg_if! {
     if #[cfg(target_arch = "x86_64")] {
@@ -67,19 +67,14 @@ cfg_if::cfg_if! {
 #[cfg(any(feature = "mapped", all(test, target_arch = "x86_64", target_env = "gnu")))]
 pub(crate) use native::thread_pointer;
 pub(crate) use native::{
-    IS_ADDRESS_THUNK, LOAD_LEN, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, WATCHPOINTS, check_watch,
-    enter, function_entry, is_breakpoint_trap, is_step_trap, restorer, set_argument, sigaltstack_from,
-    thread_slot, uncheck_alignment,
+    IS_ADDRESS_THUNK, RESTORER_FLAG, RETURN_ONE, RETURN_TWO, SYSCALL, WATCHPOINTS, branch_target,
+    check_watch, enter, function_entry, is_breakpoint_trap, is_step_trap, restorer, set_argument,
+    sigaltstack_from, thread_slot, uncheck_alignment,
 };
 
 // On arm no unwinder reads DWARF.
 #[cfg(not(target_arch = "arm"))]
 pub(crate) use native::eh_frame;
-
-/// Where the direct branch that `text` starts with leads, which lies at `at`.
-pub(crate) fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
-    Native::JUMPS.and_then(|jumps| Jumps::<Regs>::branch_target(jumps, text, at))
-}
 
 /// The `ucontext_t` of a running signal handler.
 #[derive(Clone, Copy)]

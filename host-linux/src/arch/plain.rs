@@ -4,7 +4,8 @@
 use super::frame::{Frame, Regs};
 use crate::abi::SigInfo;
 use core::ffi::{c_int, c_void};
-use probe_core::arch::Regs as _;
+use probe_arch_native::Native;
+use probe_core::arch::{Arch, Jumps, Regs as _};
 use probe_core::error::Refusal;
 use probe_core::{CodeAddr, WatchRange};
 
@@ -19,6 +20,11 @@ pub(crate) fn restorer() -> usize {
 /// Turns the entry of a function into that of `function`, a pointer, with the same arguments.
 pub(crate) fn enter(regs: &mut Regs, function: usize) {
     regs.set_pc(CodeAddr::new(function));
+}
+
+/// Where the direct branch that `text` starts with leads, which lies at `at`.
+pub(crate) fn branch_target(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+    Native::JUMPS.and_then(|jumps| Jumps::<Regs>::branch_target(jumps, text, at))
 }
 
 /// A callable address for the code whose address is the descriptor's first word: the code's own.

@@ -2,13 +2,13 @@
 //! msr, orig_r3, ctr, link, xer, ccr, softe, trap, dar, dsisr, result).
 
 pub(crate) use super::plain::{
-    RESTORER_FLAG, WATCHPOINTS, call_handler, check_watch, is_breakpoint_trap, is_step_trap, restorer,
-    set_step, skip_counter, start, steps_itself, uncheck_alignment,
+    RESTORER_FLAG, WATCHPOINTS, branch_target, call_handler, check_watch, is_breakpoint_trap, is_step_trap,
+    restorer, set_step, skip_counter, start, steps_itself, uncheck_alignment,
 };
 pub use probe_unwind::ppc64::FRAMES;
 
 use super::assembly::shared_assembly;
-use super::code::{Leads, SyscallCode, is_direct};
+use super::code::{Call, Leads, Load, SyscallCode, is_direct, word};
 use super::frame::{Frame, Regs};
 use crate::abi::AltStack;
 use core::arch::{asm, global_asm};
@@ -116,22 +116,19 @@ macro_rules! toc {
     };
 }
 
-/// The length in bytes of `li r0, number`.
-pub(crate) const LOAD_LEN: usize = 4;
-
 /// The index in [`SYSCALL`]'s calls of `sc`, which reports an errno as a positive number with CR0.SO set;
 /// `scv` gives a negative number.
 const SC: usize = 0;
 
 /// How libc's code makes a system call: by `scv 0` where the kernel offers it, else by `sc`. Power ISA 3.1B,
 /// book I, 2.4 (branches), book III, 4.3.1; the kernel's `Documentation/powerpc/syscall64-abi.rst`.
-pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
-    load: |number| (0x3800_0000 | number & 0x7fff).to_ne_bytes(),
+pub(crate) const SYSCALL: SyscallCode = SyscallCode {
+    loads: &[Load::new(4, |number| word((0x3800_0000 | number & 0x7fff).to_ne_bytes()))],
     // libc asks in between which of the two calls there is; with optimisation the caller's instructions come,
     // too.
     between: 24,
-    calls: &[&0x4400_0002_u32.to_ne_bytes(), &0x4400_0001_u32.to_ne_bytes()],
-    leads: |insn| {
+    calls: &[Call::new(&0x4400_0002_u32.to_ne_bytes()), Call::new(&0x4400_0001_u32.to_ne_bytes())],
+    leads: |_, insn| {
         let Some(&word) = insn.first_chunk() else { return Leads::Away };
         let word = u32::from_ne_bytes(word);
         let is_call = word & 1 != 0;
@@ -144,7 +141,7 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
             _ => Leads::On,
         }
     },
-    number: |regs| regs.gpr[0] as usize,
+    number: |regs, _| regs.gpr[0] as usize,
     argument: |regs, index| regs.gpr[3..9].get(index).copied().unwrap_or(0) as usize,
     set_first: |regs, value| regs.gpr[3] = value as u64,
     set_result: |regs, call, result| {

@@ -1,13 +1,13 @@
 //! riscv64. `ucontext_t`: `uc_sigmask` at 40, `uc_mcontext` at 176: pc, x1-x31 (184), f0-f31 (432), fcsr.
 
 pub(crate) use super::plain::{
-    RESTORER_FLAG, WATCHPOINTS, call_handler, check_watch, enter, function_entry, is_breakpoint_trap,
-    is_step_trap, restorer, set_step, skip_counter, steps_itself, uncheck_alignment,
+    RESTORER_FLAG, WATCHPOINTS, branch_target, call_handler, check_watch, enter, function_entry,
+    is_breakpoint_trap, is_step_trap, restorer, set_step, skip_counter, steps_itself, uncheck_alignment,
 };
 pub use probe_unwind::riscv64::FRAMES;
 
 use super::assembly::shared_assembly;
-use super::code::{Leads, SyscallCode, is_direct};
+use super::code::{Call, Leads, Load, SyscallCode, is_direct, word};
 use super::frame::{Frame, Regs};
 use crate::abi::AltStack;
 use core::arch::asm;
@@ -56,18 +56,15 @@ pub(super) fn set_fault(_frame: Frame, _addr: usize, _is_write: bool) {}
 
 pub(crate) use probe_unwind::riscv64::eh_frame;
 
-/// The length in bytes of `li a7, number`, for numbers from 32 on.
-pub(crate) const LOAD_LEN: usize = 4;
-
 /// How libc's code makes a system call. Jumps and branches: the Instruction Set Manual, I 2.5 and 27.4.
-pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
+pub(crate) const SYSCALL: SyscallCode = SyscallCode {
     // `addi a7, zero, number`
-    load: |number| (0x0000_0893 | (number & 0x7ff) << 20).to_le_bytes(),
+    loads: &[Load::new(4, |number| word((0x0000_0893 | (number & 0x7ff) << 20).to_le_bytes()))],
     // `ecall`
     // With optimisation the caller's instructions come in between.
     between: 24,
-    calls: &[&0x0000_0073_u32.to_le_bytes()],
-    leads: |insn| {
+    calls: &[Call::new(&0x0000_0073_u32.to_le_bytes())],
+    leads: |_, insn| {
         let [low, high, ..] = *insn else { return Leads::Away };
         let half = u16::from_le_bytes([low, high]);
         match half {
@@ -80,7 +77,7 @@ pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
             _ => Leads::On,
         }
     },
-    number: |regs| regs.x(A7) as usize,
+    number: |regs, _| regs.x(A7) as usize,
     argument: |regs, index| if index < 6 { regs.x(A0 + index as u8) as usize } else { 0 },
     set_first: |regs, value| regs.set_x(A0, value as u64),
     set_result: |regs, _, result| regs.set_x(A0, result as u64),

@@ -1,6 +1,6 @@
 //! The common part of i386 and x86-64.
 
-use super::code::Leads;
+use super::code::{Leads, Load};
 use super::frame::Frame;
 use super::{native, plain};
 use crate::abi::SigInfo;
@@ -16,14 +16,11 @@ pub(crate) const fn is_breakpoint_trap(code: c_int) -> bool {
     code == 0x80
 }
 
-/// The length in bytes of `mov $number, %eax`.
-pub(crate) const LOAD_LEN: usize = 5;
-
 /// `mov $number, %eax`.
-pub(super) fn load(number: u32) -> [u8; LOAD_LEN] {
+pub(super) const LOAD: Load = Load::new(5, |number| {
     let [a, b, c, d] = number.to_le_bytes();
-    [0xb8, a, b, c, d]
-}
+    Some([0xb8, a, b, c, d])
+});
 
 /// Where an instruction leads that is no call.
 pub(super) fn leads(insn: &[u8]) -> Leads {

@@ -1,13 +1,11 @@
 //! x86-64. `ucontext_t`: `gregs` at 40, `uc_sigmask` at 296.
 
-pub(crate) use super::plain::{enter, function_entry, start};
+pub(crate) use super::plain::{branch_target, enter, function_entry, start};
 pub(super) use super::x86::call_handler;
-pub(crate) use super::x86::{
-    LOAD_LEN, RETURN_ONE, RETURN_TWO, is_breakpoint_trap, is_step_trap, uncheck_alignment,
-};
+pub(crate) use super::x86::{RETURN_ONE, RETURN_TWO, is_breakpoint_trap, is_step_trap, uncheck_alignment};
 
 use super::assembly::shared_assembly;
-use super::code::{Leads, SyscallCode, is_direct};
+use super::code::{Call, Leads, SyscallCode, is_direct};
 use super::frame::{Frame, Regs};
 use super::x86;
 use crate::abi::{AltStack, SigInfo};
@@ -118,16 +116,16 @@ pub(crate) fn eh_frame(stubs: &Stubs) -> EhFrame {
 }
 
 /// How libc's code makes a system call.
-pub(crate) const SYSCALL: SyscallCode<LOAD_LEN> = SyscallCode {
-    load: x86::load,
+pub(crate) const SYSCALL: SyscallCode = SyscallCode {
+    loads: &[x86::LOAD],
     // Few: what looks like the number may be the end of another instruction.
     between: 3,
-    calls: &[&[0x0f, 0x05]],
-    leads: |insn| match insn {
+    calls: &[Call::new(&[0x0f, 0x05])],
+    leads: |_, insn| match insn {
         [0xe8, ..] => Leads::Away,
         _ => x86::leads(insn),
     },
-    number: |regs| regs.rax as usize,
+    number: |regs, _| regs.rax as usize,
     argument: |regs, index| {
         let arguments = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
         arguments.get(index).copied().unwrap_or(0) as usize

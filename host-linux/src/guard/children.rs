@@ -141,8 +141,8 @@ extern "C" fn has_no_clone3() -> c_long {
 }
 
 /// A probe on an instruction of libc that loads the number of `clone3` right before the system call, call
-/// number `call` of [`SYSCALL`]: there the arguments are in place.
-pub(super) fn probe_on_clone3(at: usize, call: usize) -> AnyProbe<Native> {
+/// number `call` of [`SYSCALL`]: there the arguments are in place. The two have `len_bytes`.
+pub(super) fn probe_on_clone3(at: usize, len_bytes: usize, call: usize) -> AnyProbe<Native> {
     // SAFETY: the guard has found it by its code: what it says may be called.
     let place = unsafe { Place::unchecked(CodeAddr::new(at)) };
     let pre = move |hit: &mut Hit<'_>| {
@@ -152,7 +152,7 @@ pub(super) fn probe_on_clone3(at: usize, call: usize) -> AnyProbe<Native> {
             note(flags);
             return Flow::Continue;
         }
-        let behind = hit.regs().pc().wrapping_add(arch::LOAD_LEN + SYSCALL.calls[call].len());
+        let behind = hit.regs().pc().wrapping_add(len_bytes);
         let regs = hit.regs_mut();
         (SYSCALL.set_result)(regs, call, -(libc::ENOSYS as isize));
         regs.set_pc(behind);

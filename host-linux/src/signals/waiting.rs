@@ -165,23 +165,22 @@ struct At {
 
 /// Whether a call that waits is about to be made with this set, or has been interrupted.
 fn at_call(regs: &Regs, set: usize) -> Option<At> {
-    let (number, first) = ((SYSCALL.number)(regs), (SYSCALL.argument)(regs, 0));
-    let is_number = WAITS.contains(&(number as c_long));
-    let stands = |call: &&[u8], at: usize| {
-        let mut insn = [0; 8];
-        let insn = &mut insn[..call.len()];
-        crate::memory::read_some(at, insn) == insn.len() && *insn == **call
-    };
-    let pc = regs.pc().as_usize();
-    if is_number && first == set {
-        let call = SYSCALL.calls.iter().position(|call| stands(call, pc))?;
+    let first = (SYSCALL.argument)(regs, 0);
+    let number = |call| (SYSCALL.number)(regs, call);
+    let is_number = |call| WAITS.contains(&(number(call) as c_long));
+    let read = |at: usize, out: &mut [u8]| crate::memory::read_some(at, out) == out.len();
+    let pc = regs.pc();
+    if first == set
+        && let Some(call) = SYSCALL.call_at(pc, &read).filter(|&call| is_number(call))
+    {
         return Some(At { call, is_made: false });
     }
     // The result lies where the number was (x86), or the first argument.
     let is_interrupted = |result: usize| [INTERRUPTED, INTERRUPTED.wrapping_neg()].contains(&result);
-    let is_made = is_number && is_interrupted(first) || is_interrupted(number) && first == set;
-    let call = SYSCALL.calls.iter().position(|call| stands(call, pc.wrapping_sub(call.len())));
-    is_made.then_some(call).flatten().map(|call| At { call, is_made: true })
+    let mut calls = SYSCALL.calls.iter();
+    let call = calls.position(|call| call.is_at(pc.wrapping_offset(-(call.len_bytes as isize)), &read))?;
+    let is_made = is_number(call) && is_interrupted(first) || is_interrupted(number(call)) && first == set;
+    is_made.then_some(At { call, is_made: true })
 }
 
 const INTERRUPTED: usize = libc::EINTR as usize;

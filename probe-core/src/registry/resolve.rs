@@ -184,7 +184,8 @@ impl Boundaries {
             let Some(len) = H::Arch::insn_len(last, self.bytes(text)).filter(|len| *len != 0) else {
                 return Err(RegisterError::Undecodable { at, stuck: self.last });
             };
-            let next = self.last.wrapping_add(len);
+            let site = Site { at: last, function: Some((function.start, function.end)), text };
+            let next = self.last.wrapping_add(len).wrapping_add(H::Arch::data_behind(&site, len));
             if next > at {
                 return Err(RegisterError::InsideInstruction { at, start: self.last });
             }

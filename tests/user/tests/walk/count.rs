@@ -8,6 +8,9 @@ mod plugin;
 mod steps;
 
 pub(crate) use plugin::{is_under_qemu, restart_with_plugin};
+use probe_core::CodeAddr;
+use probe_core::arch::Arch;
+use probe_host_linux::Native;
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
@@ -89,6 +92,7 @@ fn code_of(function: extern "C" fn()) -> usize {
         // SAFETY: on that ABI a function pointer points to its descriptor.
         unsafe { (function as *const usize).read() }
     } else {
-        function as usize
+        // Of which bit 0 may say the instruction set.
+        Native::first_byte(CodeAddr::new(function as usize)).as_usize()
     }
 }

@@ -174,7 +174,7 @@ fn check_hits(walked: &Walked, places: &[usize], run: &Run, pass: Pass) -> Resul
     let mut wrong = Vec::new();
     for (&index, &counted) in places.iter().zip(&run.counted) {
         let place = &walked.places[index];
-        let executed = walked.counts.get(&place.at).copied().unwrap_or(0);
+        let executed = walked.counts.get(&place.first_byte()).copied().unwrap_or(0);
         let post = if pass.has_post() { executed } else { 0 };
         if counted != (Counted { hits: executed, missed: 0, pre: executed, post }) {
             wrong.push(format!("  {place:x?}: executed {executed} times, but {counted:?}"));

@@ -3,7 +3,7 @@
 
 use crate::count::Counts;
 use crate::workloads::Scope;
-use probe_core::arch::{Arch, Jumps};
+use probe_core::arch::{Arch, Jumps, Site, Text};
 use probe_core::error::RegisterError;
 use probe_core::host::Host;
 use probe_core::{CodeAddr, Place};
@@ -29,7 +29,7 @@ const APART: usize = if ROUNDS > 1 { 4 + Native::MAX_INSN_LEN } else { 0 };
 /// One instruction.
 #[derive(Debug)]
 pub(crate) struct Walk {
-    /// Its address.
+    /// Its address, as the core knows it.
     pub(crate) at: usize,
     /// Its function, where a symbol says so.
     function: Option<String>,
@@ -43,6 +43,11 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
+    /// Where its first byte lies: what the independent count knows it by.
+    pub(crate) fn first_byte(&self) -> usize {
+        first_byte(self.at)
+    }
+
     /// The place to register at.
     pub(crate) fn to_place(&self) -> Place {
         let at = CodeAddr::new(self.at);
@@ -54,6 +59,41 @@ impl Walk {
         // executed.
         unsafe { Place::unchecked(at) }
     }
+}
+
+/// Where the first byte of the instruction at `at` lies.
+fn first_byte(at: usize) -> usize {
+    Native::first_byte(CodeAddr::new(at)).as_usize()
+}
+
+/// Text that nothing is planted in yet.
+struct Bare;
+
+impl Text for Bare {
+    fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        probes().host().read_text(Native::first_byte(at), out)
+    }
+}
+
+/// The addresses of executed instructions, as the core knows them. On arm they say the instruction set. What
+/// was executed in one piece is of one: T32, where an instruction lies as none of A32 can, or where less than
+/// half of the words have no condition, as most of A32 have none.
+fn with_set(executed: &[usize]) -> Vec<usize> {
+    if !cfg!(target_arch = "arm") {
+        return executed.to_vec();
+    }
+    let is_unconditional = |at: &&usize| {
+        let mut word = [0; 4];
+        Bare.read(CodeAddr::new(**at), &mut word);
+        word[3] >> 4 == 0xe
+    };
+    let pieces = executed.chunk_by(|a, b| b - a <= 4);
+    let with_set = |piece: &[usize]| {
+        let is_t32 = piece.iter().any(|at| !at.is_multiple_of(4))
+            || piece.iter().filter(is_unconditional).count() * 2 < piece.len();
+        piece.iter().map(|at| at | usize::from(is_t32)).collect::<Vec<_>>()
+    };
+    pieces.flat_map(with_set).collect()
 }
 
 /// Everything about the places of one workload.
@@ -81,7 +121,9 @@ struct Function {
 fn function_at(at: usize) -> Option<(usize, Function)> {
     let mut found = None;
     probes().host().symbol_at(CodeAddr::new(at), &mut |symbol| {
-        if symbol.len_bytes != 0 {
+        // What lies behind a function of T32 may be A32.
+        let is_of_set = Native::same_set(symbol.start, CodeAddr::new(at)) == symbol.start;
+        if symbol.len_bytes != 0 && is_of_set {
             let function = Function { name: symbol.name.into(), len_bytes: symbol.len_bytes };
             found = Some((symbol.start.as_usize(), function));
         }
@@ -136,7 +178,7 @@ impl Walked {
         let (snprintf, _) = function_named("snprintf")?;
         let object = probes().host().object_name(CodeAddr::new(snprintf));
         let executed: Vec<usize> = self.counts.keys().copied().collect();
-        for at in executed {
+        for at in with_set(&executed) {
             if probes().host().object_name(CodeAddr::new(at)) != object {
                 continue;
             }
@@ -155,17 +197,19 @@ impl Walked {
     fn add_function(&mut self, start: usize, len_bytes: usize) -> Result<(), String> {
         let mut at = start;
         let mut boundaries = 0;
-        let before = self.counts.range(start..start + len_bytes).count();
+        let from = first_byte(start);
+        let before = self.counts.range(from..from + len_bytes).count();
+        let end = CodeAddr::new(start + len_bytes);
         while at < start + len_bytes {
-            boundaries += usize::from(self.counts.contains_key(&at));
+            boundaries += usize::from(self.counts.contains_key(&first_byte(at)));
             self.add(at, Some(start))?;
             let mut bytes = [0; 16];
             let bytes = &mut bytes[..Native::MAX_INSN_LEN.min(start + len_bytes - at)];
-            let read = probes().host().read_text(CodeAddr::new(at), bytes);
-            match Native::insn_len(CodeAddr::new(at), &bytes[..read]) {
-                Some(len) => at += len,
-                None => break,
-            }
+            let read = Bare.read(CodeAddr::new(at), bytes);
+            let Some(len) = Native::insn_len(CodeAddr::new(at), &bytes[..read]) else { break };
+            let site =
+                Site { at: CodeAddr::new(at), function: Some((CodeAddr::new(start), end)), text: &Bare };
+            at += len + Native::data_behind(&site, len);
         }
         if boundaries == before && before != 0 {
             return Ok(());
@@ -205,7 +249,7 @@ impl Walked {
             Err(error) => {
                 let refused = self.refused.entry(error.code()).or_default();
                 refused.0 += 1;
-                refused.1 += self.counts.get(&at).copied().unwrap_or(0);
+                refused.1 += self.counts.get(&first_byte(at)).copied().unwrap_or(0);
                 if refused.2.is_empty() {
                     let start = function.unwrap_or(at);
                     refused.2 = format!("{}+{:#x}: {error}", name.unwrap_or_default(), at - start);
@@ -241,6 +285,10 @@ impl Walked {
     pub(crate) fn check_jumps(&self, jumps: u64) -> Result<(), String> {
         let rounds = (0..ROUNDS).flat_map(|round| self.round(round));
         let wanted = rounds.filter(|&index| self.places[index].can_jump).count() as u64;
+        let has_jumps = Native::JUMPS.is_some();
+        if !has_jumps && wanted == 0 && jumps == 0 {
+            return Ok(());
+        }
         if wanted > 0 && jumps <= wanted && jumps * 100 >= wanted * LEAST_PERCENT {
             return Ok(());
         }
@@ -249,7 +297,7 @@ impl Walked {
 
     /// What was walked and what was not, for the reader.
     pub(crate) fn summary(&self) -> String {
-        let executed = self.places.iter().filter_map(|place| self.counts.get(&place.at));
+        let executed = self.places.iter().filter_map(|place| self.counts.get(&place.first_byte()));
         let (places_run, executions) = executed.fold((0, 0), |(n, sum), count| (n + 1, sum + count));
         let unnamed = self.places.iter().filter(|place| place.function.is_none()).count();
         let mut text = format!(
