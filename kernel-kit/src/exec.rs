@@ -11,7 +11,7 @@
 
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use probe_core::CodeAddr;
 use probe_core::arch::NativeArch;
 
@@ -40,17 +40,18 @@ pub unsafe trait Pages: Sync {
     }
 }
 
-/// A bit for each page of the windows; `WORDS` words hold 64 pages each, and each window begins a word of its
+/// A bit for each page of the windows; `WORDS` words hold 32 pages each, and each window begins a word of its
 /// own.
 pub struct ExecMemory<P, const WORDS: usize> {
     pages: P,
-    used: [AtomicU64; WORDS],
+    // Of 32 bits: a kernel for i586 has 64-bit atomics, and they are floating point.
+    used: [AtomicU32; WORDS],
 }
 
 impl<P: Pages, const WORDS: usize> ExecMemory<P, WORDS> {
     /// All of it is free.
     pub const fn new(pages: P) -> Self {
-        Self { pages, used: [const { AtomicU64::new(0) }; WORDS] }
+        Self { pages, used: [const { AtomicU32::new(0) }; WORDS] }
     }
 
     /// Maps `len_bytes` (rounded up to a power of two of pages), aligned to their length, all within `near.1`
@@ -68,7 +69,7 @@ impl<P: Pages, const WORDS: usize> ExecMemory<P, WORDS> {
                 if near.is_some_and(|(near, reach)| end > near.as_usize().saturating_add(reach)) {
                     break;
                 }
-                let first = word * 64 + (at - window.start) / P::PAGE;
+                let first = word * 32 + (at - window.start) / P::PAGE;
                 if self.claim(first, len / P::PAGE) {
                     if self.pages.map(at, len) {
                         return Some(CodeAddr::new(at));
@@ -78,7 +79,7 @@ impl<P: Pages, const WORDS: usize> ExecMemory<P, WORDS> {
                 }
                 at = end;
             }
-            word += (window.end - window.start).div_ceil(P::PAGE * 64);
+            word += (window.end - window.start).div_ceil(P::PAGE * 32);
         }
         None
     }
@@ -93,9 +94,9 @@ impl<P: Pages, const WORDS: usize> ExecMemory<P, WORDS> {
         let mut word = 0;
         for window in self.pages.windows() {
             if window.contains(&at) {
-                self.release(word * 64 + (at - window.start) / P::PAGE, len / P::PAGE);
+                self.release(word * 32 + (at - window.start) / P::PAGE, len / P::PAGE);
             }
-            word += (window.end - window.start).div_ceil(P::PAGE * 64);
+            word += (window.end - window.start).div_ceil(P::PAGE * 32);
         }
     }
 
@@ -115,7 +116,7 @@ impl<P: Pages, const WORDS: usize> ExecMemory<P, WORDS> {
     fn claim(&self, first: usize, count: usize) -> bool {
         let mut taken = 0;
         for (word, mask) in masks(first, count) {
-            let is_free = |used: u64| (used & mask == 0).then_some(used | mask);
+            let is_free = |used: u32| (used & mask == 0).then_some(used | mask);
             let claimed = self
                 .used
                 .get(word)
@@ -140,11 +141,11 @@ impl<P: Pages, const WORDS: usize> ExecMemory<P, WORDS> {
 }
 
 /// The words in which `count` bits from `first` on lie, and which of each.
-fn masks(first: usize, count: usize) -> impl Iterator<Item = (usize, u64)> {
+fn masks(first: usize, count: usize) -> impl Iterator<Item = (usize, u32)> {
     let end = first + count;
-    (first / 64..end.div_ceil(64)).filter(move |_| count > 0).map(move |word| {
-        let (low, high) = (first.max(word * 64) - word * 64, end.min(word * 64 + 64) - word * 64);
-        (word, (u64::MAX >> (64 - (high - low))) << low)
+    (first / 32..end.div_ceil(32)).filter(move |_| count > 0).map(move |word| {
+        let (low, high) = (first.max(word * 32) - word * 32, end.min(word * 32 + 32) - word * 32);
+        (word, (u32::MAX >> (32 - (high - low))) << low)
     })
 }
 

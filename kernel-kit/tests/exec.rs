@@ -51,11 +51,11 @@ fn at(memory: Option<CodeAddr>) -> Option<usize> {
 #[test]
 fn memory_is_aligned_to_its_length_and_comes_back() {
     let tables = windows();
-    let memory = ExecMemory::<_, 3>::new(&tables);
+    let memory = ExecMemory::<_, 5>::new(&tables);
     assert_eq!(at(memory.alloc(1, None)), Some(0x10_3000));
     assert_eq!(at(memory.alloc(4 * PAGE, None)), Some(0x10_4000));
     assert_eq!(at(memory.alloc(3 * PAGE, None)), Some(0x10_8000));
-    // Across two words of bits.
+    // Across words of bits.
     assert_eq!(at(memory.alloc(64 * PAGE, None)), Some(0x14_0000));
     assert_eq!(at(memory.alloc(64 * PAGE, None)), None);
     assert_eq!(tables.mapped.lock().unwrap().len(), 1 + 4 + 4 + 64);
@@ -80,7 +80,7 @@ fn memory_is_aligned_to_its_length_and_comes_back() {
 #[test]
 fn memory_is_near_or_there_is_none() {
     let tables = windows();
-    let memory = ExecMemory::<_, 3>::new(&tables);
+    let memory = ExecMemory::<_, 5>::new(&tables);
     let near = |place: usize, reach| at(memory.alloc(PAGE, Some((CodeAddr::new(place), reach))));
     assert_eq!(near(0x4000_3800, 0x1000), Some(0x4000_3000));
     assert_eq!(near(0x4000_3800, 0x1000), None);
@@ -94,20 +94,20 @@ fn memory_is_near_or_there_is_none() {
 #[test]
 fn without_memory_nothing_is_taken() {
     let tables = windows();
-    let memory = ExecMemory::<_, 3>::new(&tables);
+    let memory = ExecMemory::<_, 5>::new(&tables);
     tables.is_out_of_memory.store(true, SeqCst);
     assert_eq!(at(memory.alloc(PAGE, None)), None);
     tables.is_out_of_memory.store(false, SeqCst);
     assert_eq!(at(memory.alloc(PAGE, None)), Some(0x10_3000));
     // Too few words for the second window: it is as if it were full.
-    let few = ExecMemory::<_, 2>::new(&tables);
+    let few = ExecMemory::<_, 4>::new(&tables);
     assert_eq!(at(few.alloc(PAGE, Some((CodeAddr::new(0x4000_0000), 0x10000)))), None);
 }
 
 #[test]
 fn no_page_is_given_twice() {
     let tables = windows();
-    let memory = ExecMemory::<_, 3>::new(&tables);
+    let memory = ExecMemory::<_, 5>::new(&tables);
     std::thread::scope(|scope| {
         for number in 0..4_usize {
             let memory = &memory;
