@@ -11,10 +11,11 @@
 
 use crate::file::{Elf, Header};
 use gimli::{
-    BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, EhFrame, EhFrameHdr, EndianSlice,
-    FrameDescriptionEntry, ParsedEhFrameHdr, Pointer, Register, RunTimeEndian, UnwindSection, Vendor,
+    BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, CieOrFde, EhFrame, EhFrameHdr,
+    EndianSlice, FrameDescriptionEntry, ParsedEhFrameHdr, Pointer, Register, RunTimeEndian, UnwindSection,
+    Vendor,
 };
-use object::read::elf::FileHeader;
+use object::read::elf::{FileHeader, ProgramHeader as _};
 use object::{Object as _, ObjectSection, elf};
 use probe_core::host::Arrival;
 
@@ -180,6 +181,17 @@ impl<'a> Tables<'a> {
         if !found.contains(at) {
             return Err(NOTHING);
         }
+        self.judge(&frames, &bases, &found, at)
+    }
+
+    /// How control arrives at `at`, as the description `found` of the code there says.
+    fn judge(
+        &self,
+        frames: &EhFrame<Bytes<'_>>,
+        bases: &BaseAddresses,
+        found: &FrameDescriptionEntry<Bytes<'_>>,
+        at: u64,
+    ) -> gimli::Result<Arrival> {
         if found.is_signal_trampoline() {
             return Ok(Arrival::SIGNAL_RETURN);
         }
@@ -188,7 +200,25 @@ impl<'a> Tables<'a> {
         if self.machine.pushed == 0 && found.cie().return_address_register() != self.machine.return_address {
             return Ok(if self.machine.is_link_named { Arrival::OTHER_LINK } else { Arrival::Unknown });
         }
-        Ok(self.machine.judge(&self.row(&frames, &bases, &found, at)?))
+        Ok(self.machine.judge(&self.row(frames, bases, found, at)?))
+    }
+
+    /// Start and length of each function that is called, as the descriptions say, in their order; up to one
+    /// that cannot be read.
+    fn for_each_called(&self, found: &mut dyn FnMut(u64, u64)) {
+        let bases = BaseAddresses::default().set_eh_frame(self.frames.1);
+        let mut frames = EhFrame::new(self.frames.0, self.machine.endian());
+        frames.set_address_size(self.machine.address_size);
+        frames.set_vendor(self.machine.vendor);
+        let mut entries = frames.entries(&bases);
+        while let Ok(Some(entry)) = entries.next() {
+            let CieOrFde::Fde(entry) = entry else { continue };
+            let Ok(entry) = entry.parse(EhFrame::cie_from_offset) else { continue };
+            let start = entry.initial_address();
+            if self.judge(&frames, &bases, &entry, start) == Ok(Arrival::Called) {
+                found(start, entry.len());
+            }
+        }
     }
 
     /// What `description` says about `at`.
@@ -338,6 +368,33 @@ impl Head {
         #[allow(clippy::useless_conversion, reason = "32-bit files have 32-bit fields")]
         let entry = usize::try_from(u64::from(header.e_entry(endian))).ok().filter(|&entry| entry != 0);
         Some(Self { machine, entry })
+    }
+}
+
+/// Start and length of each function of a file that is called, as its unwind tables say: they are found by
+/// their section, or, in a file without section headers, by the segment that leads to them.
+pub(crate) fn for_each_called(file: &Elf<'_>, found: &mut dyn FnMut(u64, u64)) {
+    let endian = file.endian();
+    let Some(machine) = Machine::new(file.elf_header().e_machine(endian), !file.is_little_endian()) else {
+        return;
+    };
+    let by_section = || {
+        let section = file.section_by_name(".eh_frame")?;
+        Some((section.data().ok()?, section.address()))
+    };
+    #[allow(clippy::useless_conversion, reason = "32-bit files have 32-bit fields")]
+    let by_segment = || {
+        let segments = file.elf_program_headers();
+        let header = segments.iter().find(|segment| segment.p_type(endian) == elf::PT_GNU_EH_FRAME)?;
+        let at = frames_of(machine, header.data(endian, file.data()).ok()?, header.p_vaddr(endian).into())?;
+        let bytes = segments.iter().find_map(|segment| {
+            let from = at.checked_sub(segment.p_vaddr(endian).into())?;
+            segment.data(endian, file.data()).ok()?.get(usize::try_from(from).ok()?..)
+        });
+        Some((bytes.filter(|bytes| !bytes.is_empty())?, at))
+    };
+    if let Some(frames) = by_section().or_else(by_segment) {
+        Tables { machine, header: (&[], 0), frames }.for_each_called(found);
     }
 }
 

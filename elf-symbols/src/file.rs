@@ -1,8 +1,9 @@
 //! Where symbols come from: ELF files, their separate debug files, and the image in memory.
 
+use crate::arrival;
 use crate::index::{Builder, Index, Kind, RawSymbol};
 use object::elf;
-use object::read::elf::{ElfFile, FileHeader, Sym};
+use object::read::elf::{ElfFile, FileHeader, ProgramHeader as _, Sym};
 use object::{Endianness, Object, ObjectSection};
 use std::fs::File;
 use std::io;
@@ -97,7 +98,34 @@ pub fn symbols_of(data: &[u8], path: Option<&Path>) -> io::Result<Index> {
         add_separate(&elf, path, &mut builder);
     }
     add_table(&elf, Table::Dynamic, &mut builder);
+    if builder.is_empty() && is_static(&elf) {
+        add_nameless(&elf, &mut builder);
+    }
     Ok(builder.finish())
+}
+
+/// What functions without a name are called by, before their address in the file in hexadecimal digits.
+pub const NAMELESS: &str = "sub_";
+
+/// Whether no loader starts the program, by which it would have dynamic symbols.
+fn is_static(elf: &Elf<'_>) -> bool {
+    let endian = elf.endian();
+    elf.elf_program_headers().iter().all(|segment| segment.p_type(endian) != elf::PT_INTERP)
+}
+
+/// The functions of a program that has been stripped, from its unwind tables.
+fn add_nameless(elf: &Elf<'_>, builder: &mut Builder) {
+    arrival::for_each_called(elf, &mut |addr, len_bytes| {
+        let name = format!("{NAMELESS}{addr:x}");
+        builder.add(&RawSymbol {
+            name: &name,
+            addr,
+            len_bytes,
+            kind: Kind::Function,
+            locality: 2,
+            local_entry: 0,
+        });
+    });
 }
 
 /// The build id in an ELF file.
@@ -311,6 +339,28 @@ mod tests {
     #[test]
     fn debug_files_are_named_by_build_id() {
         assert_eq!(debug_path(&[0xab, 0x01, 0xff]).to_str(), Some("/usr/lib/debug/.build-id/ab/01ff.debug"));
+    }
+
+    /// Debian's `ldconfig` is static and stripped. What its unwind tables call functions does not overlap.
+    #[test]
+    fn functions_of_a_stripped_program_are_called_by_their_addresses() {
+        let data = std::fs::read("/sbin/ldconfig").unwrap();
+        let whole = symbols_of(&data, None).unwrap();
+        assert!(whole.entries().len() > 500);
+        for pair in whole.entries().windows(2) {
+            assert!(pair[0].addr + pair[0].len_bytes <= pair[1].addr, "{pair:?}");
+            assert_eq!(whole.name(&pair[0]), format!("{NAMELESS}{:x}", pair[0].addr));
+        }
+        // Nobody calls the program's start.
+        let entry = Elf::parse(&*data).unwrap().entry();
+        assert!(whole.entries().iter().all(|known| known.addr as u64 != entry));
+        // Without section headers: `e_shoff`, `e_shnum` and `e_shstrndx` are 0.
+        let mut bare = data.clone();
+        bare[0x28..0x30].fill(0);
+        bare[0x3c..0x40].fill(0);
+        let bare = symbols_of(&bare, None).unwrap();
+        let addresses = |index: &Index| index.entries().iter().map(|entry| entry.addr).collect::<Vec<_>>();
+        assert_eq!(addresses(&bare), addresses(&whole));
     }
 
     #[test]

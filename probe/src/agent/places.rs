@@ -7,7 +7,7 @@ use crate::def::{Definition, Named, Place as Wanted, near_matches, object_named}
 use probe_core::CodeAddr;
 use probe_core::error::RegisterError;
 use probe_core::host::Host;
-use probe_host_linux::{Indirect, probes};
+use probe_host_linux::{Indirect, NAMELESS, probes};
 use std::collections::HashSet;
 use std::sync::OnceLock;
 
@@ -51,7 +51,8 @@ pub(super) fn targets_of(
         Wanted::Glob(glob) => {
             let targets = matching(objects, object, number, &|name| names::matches(glob, name), indirect);
             if targets.is_empty() {
-                return Err(blame(format!("no function matches `{}`{}", glob.as_str(), within(object))));
+                let why = stripped(object).unwrap_or_default();
+                return Err(blame(format!("no function matches `{}`{}{why}", glob.as_str(), within(object))));
             }
             Ok(targets)
         }
@@ -64,7 +65,7 @@ pub(super) fn targets_of(
                 definition: number,
                 at: CodeAddr::new(at),
                 symbol: String::new(),
-                offset: 0,
+                offset: *offset,
                 object: object.name.clone(),
                 is_one_of_many: false,
             };
@@ -228,6 +229,27 @@ fn candidate(objects: &[Loaded], function: Function) -> Candidate {
     }
 }
 
+/// What is to be said of names that are not found, where the program has been stripped of all.
+fn stripped(object: Option<&Loaded>) -> Option<String> {
+    if object.is_some_and(|object| !object.is_program) {
+        return None;
+    }
+    let mut some = None;
+    let mut has_names = false;
+    probes().host().for_each_symbol(&mut |symbol, _| {
+        if symbol.module.is_none() {
+            has_names |= !symbol.name.starts_with(NAMELESS);
+            some.get_or_insert_with(|| symbol.name.to_owned());
+        }
+    });
+    let remedy = "the program has been stripped of its names: install its debug symbols";
+    match some {
+        _ if has_names => None,
+        Some(some) => Some(format!("; {remedy}, or name a function by its address in the file, as `{some}`")),
+        None => Some(format!("; {remedy}")),
+    }
+}
+
 fn no_symbol(object: Option<&Loaded>, name: &str) -> String {
     let mut names: HashSet<String> = HashSet::new();
     probes().host().for_each_symbol(&mut |symbol, _| {
@@ -236,10 +258,10 @@ fn no_symbol(object: Option<&Loaded>, name: &str) -> String {
         }
     });
     let near = near_matches(name, names.iter().map(String::as_str), 3);
-    let hint = match near.as_slice() {
+    let hint = stripped(object).unwrap_or_else(|| match near.as_slice() {
         [] => String::new(),
         near => format!("; did you mean `{}`?", near.join("` or `")),
-    };
+    });
     format!("there is no function `{name}`{}{hint}", within(object))
 }
 
