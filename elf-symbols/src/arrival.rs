@@ -9,7 +9,7 @@
 //! One binary search per place. Sources: LSB 5.0 core, 10.6; DWARF 5, 6.4; the register numbers of each
 //! psABI.
 
-use crate::file::{Elf, Header};
+use crate::class::{Elf, Header};
 use gimli::{
     BaseAddresses, CallFrameInstruction, CallFrameInstructionIter, CieOrFde, EhFrame, EhFrameHdr,
     EndianSlice, FrameDescriptionEntry, ParsedEhFrameHdr, Pointer, Register, RunTimeEndian, UnwindSection,

@@ -1,22 +1,17 @@
 //! Where symbols come from: ELF files, their separate debug files, and the image in memory.
 
 use crate::arrival;
+use crate::class::{Elf, Header};
 use crate::index::{Builder, Index, Kind, RawSymbol};
 use object::elf;
-use object::read::elf::{ElfFile, FileHeader, ProgramHeader as _, Sym};
-use object::{Endianness, Object, ObjectSection};
+use object::read::elf::{FileHeader, ProgramHeader as _, Sym};
+use object::{Object, ObjectSection};
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-
-#[cfg(target_pointer_width = "64")]
-pub(crate) type Header = elf::FileHeader64<Endianness>;
-#[cfg(target_pointer_width = "32")]
-pub(crate) type Header = elf::FileHeader32<Endianness>;
-pub(crate) type Elf<'data> = ElfFile<'data, Header>;
 
 /// Where separate debug files are installed.
 const DEBUG_ROOT: &str = "/usr/lib/debug";

@@ -8,6 +8,7 @@
 
 pub mod arrival;
 pub mod building;
+mod class;
 pub mod demangle;
 pub mod file;
 pub mod index;

@@ -9,7 +9,7 @@
 //! slot, an interruption would find the program outside of the sequence and disarm it. Sources: Linux,
 //! include/uapi/linux/rseq.h; rseq(2).
 
-use crate::file::Elf;
+use crate::class::Elf;
 use object::{Object as _, ObjectSection, ObjectSegment, RelocationTarget, SectionFlags, elf};
 use probe_core::error::Refusal;
 

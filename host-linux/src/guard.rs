@@ -33,11 +33,13 @@ mod waits;
 
 use self::by_number::change_action;
 use crate::arch::{Leads, Load, Regs, SYSCALL, branch_target};
+use crate::lock::Lock;
 use crate::signals::waiting::{self, Answer};
 use crate::signals::{self, interrupted, wished};
+use crate::symbols::arrival;
 use crate::symbols::objects::{self, Object, Role};
 use crate::sys::{AltStack, SignalSet};
-use crate::{Hit, Kprobe, Native, Probe, blacklist, process};
+use crate::{Hit, Kprobe, Native, Probe, blacklist, memory, process};
 use core::ffi::c_int;
 use probe_core::arch::{Arch, Memory, Regs as _};
 use probe_core::error::BatchError;
@@ -112,14 +114,19 @@ pub fn guard() -> Result<Guard, BatchError> {
 /// found.
 pub fn probes() -> Vec<AnyProbe<Native>> {
     let objects = objects::snapshot();
-    let is_guarded = |object: &&Arc<Object>| object.role != Role::Program && objects::is_libc(&object.name);
-    let mut libc: Vec<&Arc<Object>> = objects.iter().filter(is_guarded).collect();
-    if libc.is_empty() {
-        // It is in the program.
-        libc.extend(objects.iter().filter(|object| object.role == Role::Program));
-    }
+    let libc = libraries(&objects);
     libc.iter().for_each(|object| object.is_guarded.store(true, Ordering::Relaxed));
     probes_in(&libc)
+}
+
+/// The C libraries, or the program that has one in it.
+fn libraries(objects: &[Arc<Object>]) -> Vec<&Arc<Object>> {
+    let is_library = |object: &&Arc<Object>| object.role != Role::Program && objects::is_libc(&object.name);
+    let mut found: Vec<&Arc<Object>> = objects.iter().filter(is_library).collect();
+    if found.is_empty() {
+        found.extend(objects.iter().filter(|object| object.role == Role::Program));
+    }
+    found
 }
 
 /// The guard's probes in C libraries that were loaded, in a namespace of their own (`dlmopen`), since
@@ -132,50 +139,110 @@ pub fn later_probes() -> Vec<AnyProbe<Native>> {
     probes_in(&objects.iter().filter(is_new).collect::<Vec<_>>())
 }
 
+/// The system calls of a C library that the guard has probes on.
+#[derive(Debug, Default)]
+struct Calls {
+    /// Where one is made, which of `SyscallCode::calls` it is, and which of [`ANSWERED`].
+    answered: Vec<(usize, usize, usize)>,
+    /// Where one that waits is made, which of `SyscallCode::calls` it is, and its number.
+    waits: Vec<(usize, usize, libc::c_long)>,
+    /// Where `clone3` is made, how long that is, and which of `SyscallCode::calls` it is.
+    clone3: Vec<(usize, usize, usize)>,
+}
+
+/// The calls that handlers answer in the kernel's place.
+const ANSWERED: [(libc::c_long, Handler); 4] = [
+    (libc::SYS_rt_sigprocmask, change_mask),
+    (libc::SYS_rt_sigaction, change_action),
+    (libc::SYS_sigaltstack, change_stack),
+    (libc::SYS_rt_sigpending, tell_pending),
+];
+
+impl Calls {
+    /// Looks for them in an object's text, which `read` reads, as that of one instruction set.
+    fn find(object: &Object, read: &dyn Fn(usize, usize, &mut [u8]) -> usize) -> Self {
+        let mut found = Self::default();
+        let sets: BTreeSet<usize> = SYSCALL.loads.iter().map(|load| load.set).collect();
+        let executable = object.segments.iter().filter(|segment| segment.is_executable);
+        for (segment, &set) in executable.flat_map(|segment| sets.iter().map(move |set| (segment, set))) {
+            let mut text = vec![0; segment.end - segment.start];
+            let len = read(segment.start, set, &mut text);
+            let text = &text[..len];
+            let at = |(offset, call): (usize, usize)| (segment.start + offset, call);
+            // In a static program this crate's own calls are found, too.
+            let is_theirs = |&(at, _): &(usize, usize)| !blacklist::covers(object, at);
+            for (index, (number, _)) in ANSWERED.into_iter().enumerate() {
+                let theirs = calls(text, set, number as u32).into_iter().map(at).filter(is_theirs);
+                found.answered.extend(theirs.map(|(at, call)| (at, call, index)));
+            }
+            for number in waiting::WAITS {
+                let theirs = calls(text, set, number as u32).into_iter().map(at).filter(is_theirs);
+                found.waits.extend(theirs.map(|(at, call)| (at, call, number)));
+            }
+            let clone3 = instant_calls(text, set, libc::SYS_clone3 as u32).into_iter();
+            found
+                .clone3
+                .extend(clone3.map(|(offset, len_bytes, call)| (segment.start + offset, len_bytes, call)));
+        }
+        found
+    }
+}
+
+/// What [`read_ahead`] has found.
+static FOUND: Lock<Vec<(Arc<Object>, Calls)>> = Lock::new(Vec::new());
+
+/// Reads what registering probes would read: the symbols, unwind tables and restartable sequences of the
+/// objects whose module `is_meant` (`None`: the program), and the system calls of the C library, for
+/// [`probes`]. Then it is known when threads stand still for the probes. Call it before [`crate::start`], and
+/// before there are probes of anybody's.
+#[doc(hidden)]
+pub fn read_ahead(is_meant: &dyn Fn(Option<&str>) -> bool) {
+    let objects = objects::snapshot();
+    for object in objects.iter().filter(|object| object.role != Role::Foreign) {
+        if is_meant(object.module()) || objects::is_libc(&object.name) {
+            object.index();
+            object.sequences();
+            let text = object.segments.iter().find(|segment| segment.is_executable);
+            text.map(|text| arrival::of(object, text.start));
+        }
+    }
+    // No probe stands anywhere yet.
+    let read = |at, _, text: &mut [u8]| memory::read_some(at, text);
+    let found = |object: &Arc<Object>| (object.clone(), Calls::find(object, &read));
+    let found = libraries(&objects).into_iter().map(found).collect();
+    *FOUND.lock() = found;
+}
+
+/// The calls of an object.
+fn calls_of(object: &Arc<Object>) -> Calls {
+    let mut ahead = FOUND.lock();
+    if let Some(known) = ahead.iter().position(|(known, _)| Arc::ptr_eq(known, object)) {
+        return ahead.swap_remove(known).1;
+    }
+    drop(ahead);
+    // Who has planted probes before the guard may have some on these calls: what stands on instructions of one
+    // set is taken off where text is read as that set's.
+    Calls::find(object, &|at, set, text| crate::host::PROBES.original_text(CodeAddr::new(at | set), text))
+}
+
 /// The guard's probes in these objects.
 fn probes_in(libc: &[&Arc<Object>]) -> Vec<AnyProbe<Native>> {
-    // What stands on instructions of one set is taken off where text is read as that set's.
-    let sets: BTreeSet<usize> = SYSCALL.loads.iter().map(|load| load.set).collect();
-    let text = libc.iter().copied().flat_map(|object| {
-        let executable = object.segments.iter().filter(|segment| segment.is_executable);
-        executable
-            .flat_map(|segment| sets.iter().map(move |&set| (segment, set)))
-            .map(move |(segment, set)| (object, segment, set))
-    });
     let (mut found, mut has_waits) = (Vec::new(), false);
-    for (object, segment, set) in text {
-        let mut text = vec![0; segment.end - segment.start];
-        // Who has planted probes before the guard may have some on these calls.
-        let len = crate::host::PROBES.original_text(CodeAddr::new(segment.start | set), &mut text);
-        let known: [(_, Handler); 4] = [
-            (libc::SYS_rt_sigprocmask, change_mask),
-            (libc::SYS_rt_sigaction, change_action),
-            (libc::SYS_sigaltstack, change_stack),
-            (libc::SYS_rt_sigpending, tell_pending),
-        ];
-        for (number, handler) in known {
-            let calls = calls(&text[..len], set, number as u32).into_iter();
-            let calls = calls.map(|(offset, call)| (segment.start + offset, call));
-            // In a static program this crate's own calls are found, too.
-            let theirs = calls.filter(|&(at, _)| !blacklist::covers(object, at));
-            found.extend(theirs.map(|(at, call)| probe(at, call, number, handler)));
-        }
-        let before = found.len();
-        for number in waiting::WAITS {
-            let calls = calls(&text[..len], set, number as u32).into_iter();
-            let theirs = calls.map(|(offset, call)| (segment.start + offset, call));
-            let theirs = theirs.filter(|&(at, _)| !blacklist::covers(object, at));
-            found.extend(
-                theirs.map(|(at, call)| {
-                    probe_with(at, call, number, move |regs| waiting::begin_wait(regs, call))
-                }),
-            );
-        }
-        has_waits |= found.len() > before;
-        let clone3 = instant_calls(&text[..len], set, libc::SYS_clone3 as u32).into_iter();
-        found.extend(clone3.map(|(offset, len_bytes, call)| {
-            children::probe_on_clone3(segment.start + offset, len_bytes, call)
+    for object in libc {
+        let calls = calls_of(object);
+        let answered = calls.answered.iter().map(|&(at, call, index)| {
+            let (number, handler) = ANSWERED[index];
+            probe(at, call, number, handler)
+        });
+        found.extend(answered);
+        let waits = calls.waits.iter();
+        found.extend(waits.map(|&(at, call, number)| {
+            probe_with(at, call, number, move |regs| waiting::begin_wait(regs, call))
         }));
+        has_waits |= !calls.waits.is_empty();
+        found.extend(
+            calls.clone3.iter().map(|&(at, len_bytes, call)| children::probe_on_clone3(at, len_bytes, call)),
+        );
     }
     if !found.is_empty() {
         found.extend(children::probes_on_functions(libc, !has_waits));

@@ -80,8 +80,8 @@ pub use memory::set_argument;
 pub use probe_core;
 pub use probe_elf_symbols::file::NAMELESS;
 pub use process::{
-    Indirect, LinuxProcess, StartError, close_descriptor, is_in_valgrind, objects_changed, probes,
-    read_ahead, set_log, spare_system_calls, start,
+    Indirect, LinuxProcess, StartError, close_descriptor, is_in_valgrind, objects_changed, probes, set_log,
+    spare_system_calls, start,
 };
 pub use text::TextAccess;
 pub use threads::{is_guest, thread_started};

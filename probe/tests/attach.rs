@@ -7,7 +7,10 @@ mod common;
 
 use attached::{CALLS, Linked, Program, Trace, command, copied, hits};
 use common::{probe, scratch};
+use object::{Object, ObjectSymbol};
 use rstest::rstest;
+use std::fs;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -151,7 +154,11 @@ fn what_is_wrong_with_a_definition_is_said_and_nothing_is_left() {
 
 /// Each is refused with a status and a sentence.
 fn refused(pid: u32, status: i32, sentence: &str) {
-    let output = command(pid, &[], &["p libc:malloc"]).output().unwrap();
+    refused_with(pid, "p libc:malloc", status, sentence);
+}
+
+fn refused_with(pid: u32, probe: &str, status: i32, sentence: &str) {
+    let output = command(pid, &[], &[probe]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(status), "{said}");
     assert!(said.starts_with("probe: ") && said.contains(sentence), "{said}");
@@ -175,6 +182,89 @@ fn a_program_that_cannot_be_attached_to_runs_on(
 ) {
     let program = Program::start_at(&copied(linked.path(), options));
     refused(program.pid(), status, sentence);
+    program.end();
+}
+
+/// How much processor time threads have taken that a process of one thread has had besides, in nanoseconds.
+fn time_of_others(pid: u32) -> i64 {
+    let mut clock = 0;
+    // SAFETY: a place for the answer.
+    assert_eq!(unsafe { libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) }, 0);
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::clock_gettime(clock, &raw mut time) }, 0);
+    let own = fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat")).unwrap();
+    let own: i64 = own.split(' ').next().and_then(|time| time.parse().ok()).expect("nanoseconds");
+    time.tv_sec * 1_000_000_000 + time.tv_nsec - own
+}
+
+/// The agent reads in a thread of the command's, while the program runs on; not where a filter of system calls
+/// might end the program for making one.
+#[rstest]
+#[case::alone(false)]
+#[case::with_a_filter(true)]
+fn symbols_are_read_in_a_thread_of_the_commands(#[case] has_filter: bool) {
+    const LITTLE_NS: i64 = 300_000;
+    let mut start = Command::new(Linked::Dynamic.path());
+    // SAFETY: the closure makes system calls alone.
+    unsafe {
+        start.pre_exec(move || {
+            let allow = libc::sock_filter {
+                code: (libc::BPF_RET | libc::BPF_K) as u16,
+                jt: 0,
+                jf: 0,
+                k: libc::SECCOMP_RET_ALLOW,
+            };
+            let filter = libc::sock_fprog { len: 1, filter: (&raw const allow).cast_mut() };
+            let set = libc::PR_SET_SECCOMP;
+            let is_set = !has_filter
+                || libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                    && libc::prctl(set, libc::SECCOMP_MODE_FILTER, &raw const filter, 0, 0) == 0;
+            if is_set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        });
+    }
+    let mut program = Program::start_by(start);
+    assert!(time_of_others(program.pid()) < LITTLE_NS);
+    let trace = Trace::attach(&program, &[], &["p work", "p libc:malloc"]);
+    let others = time_of_others(program.pid());
+    assert_eq!(others < LITTLE_NS, has_filter, "{others}");
+    assert_eq!(program.ask("batch"), "0 wrong");
+    assert_eq!(hits(&trace.detach(), "work"), CALLS);
+    program.end();
+}
+
+/// HIT_7: what has no name is called by its address, whether or not there are section headers.
+#[rstest]
+#[case::with_section_headers(Linked::Static, false)]
+#[case::without_section_headers(Linked::StaticPie, true)]
+fn hit_7_functions_of_a_stripped_program_are_probed_by_their_addresses(
+    #[case] linked: Linked,
+    #[case] is_bare: bool,
+) {
+    let whole = fs::read(linked.path()).unwrap();
+    let file = object::File::parse(&*whole).unwrap();
+    let work = file.symbols().find(|symbol| symbol.name() == Ok("work")).expect("its symbol").address();
+    let path = copied(linked.path(), &["--strip-all"]);
+    if is_bare {
+        let mut bytes = fs::read(&path).unwrap();
+        // `e_shoff`, `e_shnum`, `e_shstrndx`.
+        bytes[0x28..0x30].fill(0);
+        bytes[0x3c..0x40].fill(0);
+        fs::write(&path, bytes).unwrap();
+    }
+    let mut program = Program::start_at(&path);
+    assert_eq!(program.ask("batch"), "0 wrong");
+    let before = program.state();
+    let name = format!("sub_{work:x}");
+    let trace = Trace::attach(&program, &[], &[&format!("p:work {name} n=$arg1:s64")]);
+    assert_eq!(program.ask("batch"), "0 wrong");
+    let summary = trace.detach();
+    assert_eq!(hits(&summary, "work"), CALLS, "{summary}");
+    program.state().assert_is(&before);
+    refused_with(program.pid(), "p nothing", 2, "has been stripped of its names");
+    if is_bare {
+        refused_with(program.pid(), &format!("r {name}"), 126, "can throw exceptions");
+    }
     program.end();
 }
 

@@ -123,7 +123,7 @@ fn hit_7_several_processes_are_traced_and_left(#[values(false, true)] by_name: b
     let name = path.rsplit('/').next().unwrap().to_owned();
     let more = if by_name { name } else { programs[1].pid().to_string() };
     let mut trace = Trace::attach(&programs[0], &["--pid", &more], &["p:work work", "r libc:malloc"]);
-    while programs[1].regions().is_empty() || !programs[1].says("status").contains("\nTracerPid:\t0\n") {
+    while programs[1].regions().is_empty() || !programs[1].has_probes() {
         assert!(trace.child.try_wait().unwrap().is_none(), "{}", trace.said());
     }
     for program in &mut programs {

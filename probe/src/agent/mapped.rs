@@ -13,6 +13,7 @@ use crate::wire::{Meta, Region};
 use probe_host_linux::signals::NEVER_BLOCKED;
 use probe_host_linux::sys::SignalSet;
 use std::ffi::CStr;
+use std::sync::OnceLock;
 
 // The entry: rdi is the address of a `Request`, rsp is free below it. It ends in a trap that the command
 // waits for.
@@ -38,9 +39,17 @@ extern "C" fn run(request: *mut Request) {
     // SAFETY: the command's structure, which nobody else uses meanwhile.
     let request = unsafe { &mut *request };
     request.answer = match request.what {
+        what::PREPARE => {
+            bare::start();
+            // The command reads it also where this comes to no end.
+            // SAFETY: a field of the command's structure.
+            unsafe { (&raw mut request.ledger).write_volatile(ledger()) };
+            u64::from(prepare(&request.region))
+        }
         what::START => {
-            bare::start(request.errno_location as usize, request.errno_behind as isize);
-            request.ledger = std::ptr::from_ref(probe_host_linux::ledger::all()).expose_provenance() as u64;
+            bare::start();
+            bare::learn_errno(request.errno_location as usize, request.errno_behind as isize);
+            request.ledger = ledger();
             u64::from(begin(&request.region))
         }
         what::ADOPT => adopt(request.mask),
@@ -58,11 +67,31 @@ extern "C" fn run(request: *mut Request) {
     };
 }
 
+fn ledger() -> u64 {
+    std::ptr::from_ref(probe_host_linux::ledger::all()).expose_provenance() as u64
+}
+
+/// The shared memory, at that path.
+fn region(path: &[u8]) -> Option<Region> {
+    static OPENED: OnceLock<Region> = OnceLock::new();
+    if let Some(region) = OPENED.get() {
+        return Some(*region);
+    }
+    let path = CStr::from_bytes_until_nul(path).ok()?;
+    let region = Region::open(path).ok()?;
+    Some(*OPENED.get_or_init(|| region))
+}
+
+/// Reads the objects that definitions name. The thread that runs this is the command's own: it has no
+/// thread pointer, so nothing of the program's is called, and no thread is made known.
+fn prepare(path: &[u8]) -> bool {
+    region(path).is_some_and(|region| start::read_ahead(&region))
+}
+
 /// Starts and plants everything; `false` if the command has been told why not, or cannot be told.
 fn begin(path: &[u8]) -> bool {
-    let Ok(path) = CStr::from_bytes_until_nul(path) else { return false };
     let _errno = process::Errno::keep();
-    let Ok(region) = Region::open(path) else { return false };
+    let Some(region) = region(path) else { return false };
     if !probe_host_linux::threads::learn_by_pointer() {
         return false;
     }

@@ -6,6 +6,8 @@ use super::process::{self, Agent, Reporter};
 use super::rule::{self, Rule};
 use super::{confined, debuggers, exec, later, lent, masks, objects, stacks};
 use crate::def::Definition;
+#[cfg(feature = "mapped")]
+use crate::wire::Region;
 use crate::wire::{Meta, Plan};
 use probe_host_linux::{Indirect, probes};
 
@@ -40,6 +42,28 @@ pub(super) fn start(agent: &'static Agent, reporter: &Reporter, missing: Missing
     // With -f, a definition may be meant for a program that is executed later.
     let missing = if agent.follow { Missing::LeftOut } else { missing };
     plant_all(agent, reporter, definitions, missing)
+}
+
+/// Reads what [`start`] will read of the objects that definitions name; `false`: they cannot be told.
+#[cfg(feature = "mapped")]
+pub(super) fn read_ahead(region: &Region) -> bool {
+    let Some(plans) = Plan::decode_all(region.config()) else { return false };
+    let objects = objects::loaded();
+    // `None`: any object; an object: `None`, the program; its name.
+    let mut wanted: Vec<Option<Option<String>>> = Vec::new();
+    for Plan { definition, .. } in plans {
+        let Ok(definition) = Definition::parse(&definition, plant::registers()) else { return false };
+        let Some(object) = definition.object else {
+            wanted.push(None);
+            continue;
+        };
+        let found = objects::find(&objects, &object);
+        wanted.extend(found.map(|found| Some((!found.is_program).then(|| found.name.clone()))));
+    }
+    probe_host_linux::guard::read_ahead(&|module| {
+        wanted.iter().any(|wanted| wanted.as_ref().is_none_or(|wanted| wanted.as_deref() == module))
+    });
+    true
 }
 
 /// Plants all definitions and tells the command about every point, all or nothing. Definitions of objects

@@ -8,6 +8,8 @@ pub mod what {
     /// Make the agent's what the program has blocked in this thread, which is [`super::Request::mask`].
     /// Answer: what the kernel is to block.
     pub const ADOPT: u64 = 2;
+    /// Read what START needs that may be read while threads run. Answer: 1, or 0: START reads it.
+    pub const PREPARE: u64 = 8;
     /// Take everything out of the text. Answer: 1, 0 where something could not be written, or 2:
     /// later, a thread is planting.
     pub const DISARM: u64 = 3;
@@ -35,7 +37,7 @@ pub struct Request {
     pub errno_location: u64,
     /// Where that is 0: how far behind each thread pointer `errno` lies, or 0.
     pub errno_behind: i64,
-    /// Where the agent keeps what it has mapped (`probe_host_linux::ledger`); written by START.
+    /// Where the agent keeps what it has mapped (`probe_host_linux::ledger`); written by PREPARE and START.
     pub ledger: u64,
     /// The path of the shared memory, NUL-terminated.
     pub region: [u8; 64],

@@ -48,8 +48,12 @@ impl Program {
     }
 
     pub fn start_at(path: &str) -> Self {
+        Self::start_by(started(path))
+    }
+
+    pub fn start_by(mut command: Command) -> Self {
         let mut child =
-            started(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let mut this = Self { child, input, output: BufReader::new(output) };
         assert_eq!(this.line(), "ready");
@@ -81,6 +85,15 @@ impl Program {
     pub fn regions(&self) -> Vec<String> {
         let maps = self.says("maps");
         maps.lines().filter(|line| line.contains("memfd:probe-trace")).map(str::to_owned).collect()
+    }
+
+    /// Whether the probes of a command are there, and its threads run. It handles no SIGTRAP of its own.
+    pub fn has_probes(&self) -> bool {
+        let status = self.says("status");
+        let handled = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).unwrap_or("0");
+        let is_handled =
+            u64::from_str_radix(handled, 16).is_ok_and(|set| set & 1 << (libc::SIGTRAP - 1) != 0);
+        is_handled && status.contains("\nTracerPid:\t0\n")
     }
 
     pub fn signal(&self, signal: libc::c_int) {
@@ -154,12 +167,8 @@ impl Trace {
         let mut command = command(program.pid(), options, probes);
         let child = command.arg("-o").arg(&file).stderr(Stdio::piped()).spawn().expect("the command runs");
         let mut this = Self { child, file };
-        // The memory is shared while all threads are stopped; they go on when the probes are there.
-        let is_there = || {
-            let is_stopped = !program.says("status").contains("\nTracerPid:\t0\n");
-            program.regions().iter().any(|region| !earlier.contains(region)) && !is_stopped
-        };
-        while !is_there() {
+        let is_new = || program.regions().iter().any(|region| !earlier.contains(region));
+        while !(is_new() && program.has_probes()) {
             assert!(this.child.try_wait().unwrap().is_none(), "{}", this.said());
             std::thread::yield_now();
         }

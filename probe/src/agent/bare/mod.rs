@@ -17,8 +17,12 @@ mod process;
 mod thread;
 mod unwind;
 
-/// Makes it ready. What is told of `errno` is as of [`thread::learn`].
-pub(super) fn start(errno_location: usize, errno_behind: isize) {
-    thread::learn(errno_location, errno_behind);
+/// Makes it ready; later calls do nothing.
+pub(super) fn start() {
     process::start();
+}
+
+/// What is told of `errno`: see [`thread::learn`]. Before, `errno` is a word of ours.
+pub(super) fn learn_errno(errno_location: usize, errno_behind: isize) {
+    thread::learn(errno_location, errno_behind);
 }

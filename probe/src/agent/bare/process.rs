@@ -6,6 +6,7 @@ use probe_host_linux::sys;
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_long, c_ulong, c_void};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The auxiliary vector: types and values.
 static AUXILIARY: OnceLock<Vec<[usize; 2]>> = OnceLock::new();
@@ -38,8 +39,12 @@ fn own_headers() -> &'static [libc::Elf64_Phdr] {
     unsafe { std::slice::from_raw_parts(at, usize::from(header.e_phnum)) }
 }
 
-/// Fills the storage with what it begins with.
+/// Fills the storage with what it begins with, once.
 pub(super) fn start() {
+    static IS_FILLED: AtomicBool = AtomicBool::new(false);
+    if IS_FILLED.swap(true, Ordering::Relaxed) {
+        return;
+    }
     for header in own_headers().iter().filter(|header| header.p_type == libc::PT_TLS) {
         let from = (&raw const OWN).cast::<u8>().wrapping_add(header.p_vaddr as usize);
         let len = (header.p_filesz as usize).min(LOCAL_LEN);

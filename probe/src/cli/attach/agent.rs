@@ -1,6 +1,7 @@
 //! The agent in a stopped program: put there, asked, taken away.
 
 use super::failure;
+use super::helper;
 use super::image::{Image, PAGE};
 use super::masks;
 use super::memory;
@@ -56,7 +57,7 @@ pub(crate) enum Left {
 
 /// An agent.
 pub(super) struct Agent {
-    pid: pid_t,
+    pub(super) pid: pid_t,
     system_call: usize,
     errno: ErrnoAt,
     /// See [`Program::loading`].
@@ -80,6 +81,11 @@ impl Agent {
         Self { pid, system_call, errno, loading, restorers, placed, follows, own_restorers }
     }
 
+    /// Whether it lies anywhere.
+    pub(super) fn is_placed(&self) -> bool {
+        !self.placed.agent.is_empty()
+    }
+
     /// A thread to do what any thread can do.
     fn any(&self, tracee: &Tracee) -> io::Result<pid_t> {
         tracee.threads().first().copied().ok_or_else(|| io::Error::from_raw_os_error(libc::ESRCH))
@@ -99,14 +105,80 @@ impl Agent {
 
     /// Maps and writes the agent, and maps a stack.
     pub(super) fn put(&mut self, tracee: &mut Tracee, image: &Image<'_>) -> io::Result<()> {
-        self.placed.agent = self.map(tracee, image.len)?;
-        self.placed.stack = self.map(tracee, STACK_LEN)?;
+        self.make_room(tracee, image, 0)?;
+        self.write(tracee, image)
+    }
+
+    /// Maps memory for the agent, `behind` bytes behind it, and a stack.
+    fn make_room(&mut self, tracee: &mut Tracee, image: &Image<'_>, behind: usize) -> io::Result<()> {
+        let len = image.len + behind;
+        let all = self.map(tracee, len + STACK_LEN)?;
+        self.placed.agent = all.start..all.start + len;
+        self.placed.stack = all.start + len..all.end;
         self.placed.entry = self.placed.agent.start + image.entry;
+        Ok(())
+    }
+
+    fn write(&self, tracee: &mut Tracee, image: &Image<'_>) -> io::Result<()> {
         for part in image.at(self.placed.agent.start).map_err(io::Error::other)? {
             memory::write(self.pid, part.at, &part.bytes)?;
             let (at, len) = (part.pages.start, part.pages.end - part.pages.start);
             self.system_call(tracee, libc::SYS_mprotect, [at, len, part.protection as usize, 0, 0, 0])?;
         }
+        Ok(())
+    }
+
+    /// Puts the agent into the running program, and has it read there what it needs: see [`helper`]. Where that
+    /// cannot be done, nothing is left, and the agent is nowhere.
+    ///
+    /// # Errors
+    /// The process cannot be traced.
+    pub(super) fn prepare(&mut self, image: &Image<'_>, region: &str) -> Result<(), Failure> {
+        if !helper::is_possible(self.pid) {
+            return Ok(());
+        }
+        let mut stopped = Tracee::stop_one(self.pid)?;
+        let made = self.make_helper(&mut stopped, image);
+        // The program's thread goes on.
+        drop(stopped);
+        let done = made.and_then(|mut helper| {
+            let done = self.write(&mut helper, image).and_then(|()| self.read_ahead(&mut helper, region));
+            helper.end();
+            done
+        });
+        if done.is_err() {
+            let gone = self.forget(&mut Tracee::stop_one(self.pid)?);
+            gone.map_err(|error| failure::half_way(self.pid, "leaving", &error))?;
+        }
+        Ok(())
+    }
+
+    /// Has a stopped thread map memory, and make a thread there.
+    fn make_helper(&mut self, stopped: &mut Tracee, image: &Image<'_>) -> io::Result<Tracee> {
+        self.make_room(stopped, image, PAGE)?;
+        let door = self.placed.agent.end - PAGE;
+        memory::write(self.pid, door, &helper::DOOR)?;
+        let protection = (libc::PROT_READ | libc::PROT_EXEC) as usize;
+        self.system_call(stopped, libc::SYS_mprotect, [door, PAGE, protection, 0, 0, 0])?;
+        helper::start(stopped, door)
+    }
+
+    fn read_ahead(&mut self, helper: &mut Tracee, region: &str) -> io::Result<()> {
+        let request = self.request_with(what::PREPARE, region)?;
+        let done = self.ask(helper, self.any(helper)?, &request).map(drop);
+        // What it has mapped before it failed is known, too.
+        self.placed.ledger = self.answered()?.ledger as usize;
+        done
+    }
+
+    /// Takes an agent away that has not started.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub(super) fn forget(&mut self, stopped: &mut Tracee) -> io::Result<()> {
+        let own = if self.placed.ledger == 0 { Vec::new() } else { self.own_ranges()? };
+        self.unmap(stopped, own)?;
+        self.placed = Placed { agent: 0..0, entry: 0, stack: 0..0, ledger: 0 };
         Ok(())
     }
 
@@ -123,9 +195,23 @@ impl Agent {
         let argument = self.placed.stack.end - PAGE;
         memory::write(self.pid, argument, &request.to_bytes())?;
         tracee.run(thread, Entry { pc: self.placed.entry, sp: argument, argument })?;
+        self.answered()
+    }
+
+    /// The request that was made last, with what the agent has written there.
+    fn answered(&self) -> io::Result<Request> {
         let mut bytes = [0; size_of::<Request>()];
-        memory::read(self.pid, argument, &mut bytes)?;
+        memory::read(self.pid, self.placed.stack.end - PAGE, &mut bytes)?;
         Ok(Request::from_bytes(&bytes))
+    }
+
+    /// A request that names the shared memory.
+    fn request_with(&self, what: u64, region: &str) -> io::Result<Request> {
+        let mut request = self.request(what, 0);
+        let path =
+            request.region.get_mut(..region.len()).ok_or_else(|| io::Error::other("a path is too long"))?;
+        path.copy_from_slice(region.as_bytes());
+        Ok(request)
     }
 
     fn request(&self, what: u64, mask: u64) -> Request {
@@ -141,10 +227,7 @@ impl Agent {
         if tracee.threads().len() > Self::MOST_THREADS {
             return Err(io::Error::other(format!("it has more than {} threads", Self::MOST_THREADS)));
         }
-        let mut request = self.request(what::START, 0);
-        let path =
-            request.region.get_mut(..region.len()).ok_or_else(|| io::Error::other("a path is too long"))?;
-        path.copy_from_slice(region.as_bytes());
+        let request = self.request_with(what::START, region)?;
         let thread = self.any(tracee)?;
         let told = self.ask(tracee, thread, &request)?;
         self.placed.ledger = told.ledger as usize;

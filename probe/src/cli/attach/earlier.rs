@@ -25,6 +25,10 @@ pub(super) fn take_away(program: &Program, tracee: &mut Tracee) -> Result<(), Fa
             )));
         };
         let reader = found.reader_process;
+        if reader == std::process::id() && !found.is_orphaned {
+            // What this command is about to start.
+            continue;
+        }
         if !found.is_orphaned {
             let sentence =
                 format!("process {pid} is traced by `probe` already (process {reader}): end that first");

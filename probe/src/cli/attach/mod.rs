@@ -1,10 +1,12 @@
 //! `probe trace --pid`: puts the agent into a program that runs already, and takes it away again.
 //!
-//! All threads are stopped; one of them maps memory for the agent (system calls, made at an instruction of
-//! the vDSO), the object is written there, relocated, and a thread runs its entry on a stack of ours. No
-//! function of the program's is called but one that computes an address. Then the threads go on.
+//! A thread of the program's maps memory for the agent (system calls, made at an instruction of the vDSO), and
+//! makes a thread for us, in which the agent reads symbols while the program runs on. Then all threads are
+//! stopped, and one runs the agent's entry on a stack of ours, which plants. No function of the program's is
+//! called but one that computes an address. Then the threads go on.
 //!
-//! In the order of reading: [`image`] the object · [`request`], [`tracee`], [`interrupted`] stopped threads ·
+//! In the order of reading: [`image`] the object · [`request`], [`stop`], [`tracee`], [`interrupted`] stopped threads ·
+//! [`helper`] a thread of ours ·
 //! [`memory`] their memory · [`masks`] waits with a mask · [`stacks`] what lies on stacks · [`agent`] what is
 //! done with the agent · [`program`] what is traced · [`start`] one that the command starts · [`earlier`],
 //! [`keeper`] what killed commands have left · [`failure`] why it cannot be. The other side is
@@ -13,6 +15,7 @@
 mod agent;
 mod earlier;
 mod failure;
+mod helper;
 mod image;
 mod interrupted;
 mod keeper;
@@ -22,6 +25,7 @@ mod program;
 mod request;
 mod stacks;
 mod start;
+mod stop;
 mod tracee;
 mod wait;
 
@@ -48,7 +52,26 @@ pub(super) struct Attached {
     process: OwnedFd,
     agent: Agent,
     /// The first bytes of the agent, which tell it from what is there after an execution.
-    head: [u8; 64],
+    head: [u8; HEAD_LEN],
+}
+
+const HEAD_LEN: usize = 64;
+
+fn head_of(agent: &Agent) -> io::Result<[u8; HEAD_LEN]> {
+    let mut head = [0; HEAD_LEN];
+    memory::read(agent.pid, agent.placed.agent.start, &mut head).map(|()| head)
+}
+
+/// Lets the threads go on until no library is being loaded.
+fn loaded(program: &Program, tracee: &mut Tracee) -> Result<(), Failure> {
+    for _ in 0..TRIES {
+        if !program.is_loading() {
+            return Ok(());
+        }
+        tracee.breathe()?;
+    }
+    let sentence = format!("process {} does not finish loading a library; try again", tracee.pid);
+    Err(failure::untraceable(sentence))
 }
 
 /// A process that the agent can be put into.
@@ -83,33 +106,44 @@ impl Door {
 pub(super) fn attach(door: Door, what: &What<'_>) -> Result<Option<Attached>, Failure> {
     let Door { pid, program, process } = door;
     let image = Image::parse(what.agent).map_err(|why| Failure::new(why).with(Status::Failed))?;
-    let mut tracee = Tracee::stop(pid)?;
-    earlier::take_away(&program, &mut tracee)?;
-    let mut tries = TRIES;
-    while program.is_loading() && tries > 0 {
-        tracee.breathe()?;
-        tries -= 1;
-    }
-    if tries == 0 {
-        let sentence = format!("process {pid} does not finish loading a library; try again");
-        return Err(failure::untraceable(sentence));
+    if !program.regions().unwrap_or_default().is_empty() {
+        earlier::take_away(&program, &mut Tracee::stop(pid)?)?;
     }
     let nowhere = Placed { agent: 0..0, entry: 0, stack: 0..0, ledger: 0 };
     let mut agent = Agent::new(pid, &program, nowhere, what.follows);
-    match agent.put(&mut tracee, &image).and_then(|()| agent.start(&mut tracee, what.path)) {
+    agent.prepare(&image, what.path)?;
+    let half_way = |error: &io::Error| failure::half_way(pid, "starting the agent", error);
+    let mut head =
+        agent.is_placed().then(|| head_of(&agent)).transpose().map_err(|error| half_way(&error))?;
+    if head.is_some() {
+        what.region.note_placed(pid.cast_unsigned(), &agent.placed);
+    }
+    let mut tracee = Tracee::stop(pid)?;
+    if let Err(failure) =
+        earlier::take_away(&program, &mut tracee).and_then(|()| loaded(&program, &mut tracee))
+    {
+        let _ = agent.forget(&mut tracee);
+        return Err(failure);
+    }
+    if head.is_some_and(|head| head_of(&agent).ok() != Some(head)) {
+        let sentence = format!("process {pid} has executed another program; try again");
+        return Err(failure::untraceable(sentence));
+    }
+    let put = if head.is_some() { Ok(()) } else { agent.put(&mut tracee, &image) };
+    match put.and_then(|()| agent.start(&mut tracee, what.path)) {
         Ok(true) => {
-            what.region.note_placed(pid.cast_unsigned(), &agent.placed);
-            let mut head = [0; 64];
-            let read = memory::read(pid, agent.placed.agent.start, &mut head);
-            read.map_err(|error| failure::half_way(pid, "starting the agent", &error))?;
-            Ok(Some(Attached { pid, process, agent, head }))
+            if head.is_none() {
+                what.region.note_placed(pid.cast_unsigned(), &agent.placed);
+                head = Some(head_of(&agent).map_err(|error| half_way(&error))?);
+            }
+            Ok(Some(Attached { pid, process, agent, head: head.unwrap_or([0; HEAD_LEN]) }))
         }
         Ok(false) => {
             agent.take_away(&mut tracee)?;
             Ok(None)
         }
         Err(error) => {
-            let failed = failure::half_way(pid, "starting the agent", &error);
+            let failed = half_way(&error);
             let _ = agent.take_away(&mut tracee);
             Err(failed)
         }
@@ -119,8 +153,7 @@ pub(super) fn attach(door: Door, what: &What<'_>) -> Result<Option<Attached>, Fa
 impl Attached {
     /// Whether the agent is still there: the process runs, and has executed no other program.
     fn is_there(&self) -> bool {
-        let mut head = [0; 64];
-        memory::read(self.pid, self.agent.placed.agent.start, &mut head).is_ok() && head == self.head
+        head_of(&self.agent).is_ok_and(|head| head == self.head)
     }
 
     /// Its process.

@@ -182,6 +182,10 @@ fn catches(file: &object::File<'_>) -> bool {
         name.contains("_personality") && !name.contains("__gcc_personality_v0")
     });
     let is_stripped = file.symbols().next().is_none();
+    if is_stripped && file.sections().next().is_none() {
+        // Without section headers nothing says that it has no such tables.
+        return true;
+    }
     file.section_by_name(".gcc_except_table").is_some() && (is_stripped || personalities.next().is_some())
 }
 

@@ -6,6 +6,7 @@
 use super::failure;
 use super::interrupted::{RAISED, begin_again, has_raised, leave_sequence};
 use super::request::{GET_MASK, SET_MASK, address_of, ptrace};
+use super::stop::{MOMENT, Stop, has_ended, threads_of, wait};
 use crate::cli::failure::Failure;
 use libc::{c_int, c_long, pid_t};
 use std::collections::BTreeMap;
@@ -17,9 +18,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// For how long threads go on that are where they must not be.
 const BREATH: Duration = Duration::from_millis(1);
-
-/// What is waited between two looks.
-const MOMENT: Duration = Duration::from_micros(50);
 
 /// `NT_X86_XSTATE`: the floating-point and vector registers.
 const EXTENDED: usize = 0x202;
@@ -41,6 +39,19 @@ struct Thread {
 pub(super) struct Tracee {
     pub(super) pid: pid_t,
     threads: BTreeMap<pid_t, Thread>,
+    /// What a fault in what runs here does.
+    faults: Faults,
+    /// The thread that was made last.
+    made: pid_t,
+}
+
+/// What a fault does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Faults {
+    /// The agent's handlers have it, once they are there.
+    AreHandled,
+    /// It ends what runs: the process has no handler of ours yet.
+    End,
 }
 
 /// Where a thread is to run, and on what.
@@ -51,25 +62,13 @@ pub(super) struct Entry {
     pub(super) argument: usize,
 }
 
-/// Why a stop was reported.
-enum Stop {
-    /// By our interruption, or with the whole group.
-    Interrupted,
-    /// The thread is about to end.
-    Ending,
-    /// A signal has come, and is not delivered yet.
-    Signal(c_int),
-    /// The thread is no more.
-    Gone,
-}
-
 impl Tracee {
     /// Stops all threads of `pid`.
     ///
     /// # Errors
     /// It cannot be debugged, or does not stop; it goes on.
     pub(super) fn stop(pid: pid_t) -> Result<Self, Failure> {
-        let mut this = Self { pid, threads: BTreeMap::new() };
+        let mut this = Self::nothing_of(pid);
         let until = Instant::now() + PATIENCE;
         loop {
             let mut is_new = false;
@@ -89,6 +88,67 @@ impl Tracee {
         Ok(this)
     }
 
+    /// Stops one thread of `pid`; the others go on.
+    ///
+    /// # Errors
+    /// As [`Tracee::stop`].
+    pub(super) fn stop_one(pid: pid_t) -> Result<Self, Failure> {
+        let mut this = Self::nothing_of(pid);
+        for thread in threads_of(pid).map_err(|_| failure::ended(pid))? {
+            if this.seize(thread)? {
+                this.wait_for_all(Instant::now() + PATIENCE)?;
+            }
+            if !this.threads.is_empty() {
+                return Ok(this);
+            }
+        }
+        Err(failure::ended(pid))
+    }
+
+    fn nothing_of(pid: pid_t) -> Self {
+        Self { pid, threads: BTreeMap::new(), faults: Faults::AreHandled, made: 0 }
+    }
+
+    /// Has `thread` make a thread with these flags, at the system call instruction `at`, and returns that one,
+    /// stopped behind the instruction, with all signals blocked but those that faults raise, which end what
+    /// is run in it.
+    ///
+    /// # Errors
+    /// The call's, or the thread has ended.
+    pub(super) fn clone_thread(&mut self, thread: pid_t, at: usize, flags: usize) -> io::Result<Self> {
+        let options = |options: c_int| ptrace(libc::PTRACE_SETOPTIONS, thread, 0, options as usize);
+        options(libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_TRACECLONE)?;
+        let made = self.system_call(thread, at, libc::SYS_clone, [flags, 0, 0, 0, 0, 0]);
+        options(libc::PTRACE_O_TRACEEXIT)?;
+        made?;
+        let mut this = Self::nothing_of(self.pid);
+        this.faults = Faults::End;
+        // SAFETY: registers are plain numbers.
+        let regs = unsafe { std::mem::zeroed() };
+        this.threads.insert(self.made, Thread { regs, mask: 0, held: Vec::new() });
+        this.wait_for_all(Instant::now() + PATIENCE)
+            .map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
+        Ok(this)
+    }
+
+    /// Lets the threads, which end by themselves, go on, and waits for that.
+    pub(super) fn end(mut self) {
+        let until = Instant::now() + PATIENCE;
+        for (thread, known) in std::mem::take(&mut self.threads) {
+            for info in known.held {
+                // SAFETY: has no preconditions; somebody has sent it to the process.
+                unsafe { libc::kill(self.pid, info.si_signo) };
+            }
+            let mut goes_on = ptrace(libc::PTRACE_CONT, thread, 0, 0).is_ok();
+            while goes_on {
+                goes_on = match wait(thread, until) {
+                    None | Some(Stop::Gone) => false,
+                    Some(_) => ptrace(libc::PTRACE_CONT, thread, 0, 0).is_ok(),
+                };
+            }
+        }
+    }
+
     /// The only thread of a child that is stopped already.
     ///
     /// # Errors
@@ -96,8 +156,8 @@ impl Tracee {
     pub(super) fn of_stopped(pid: pid_t) -> Result<Self, Failure> {
         // SAFETY: registers are plain numbers.
         let regs = unsafe { std::mem::zeroed() };
-        let mut this =
-            Self { pid, threads: BTreeMap::from([(pid, Thread { regs, mask: 0, held: Vec::new() })]) };
+        let mut this = Self::nothing_of(pid);
+        this.threads.insert(pid, Thread { regs, mask: 0, held: Vec::new() });
         this.read(pid);
         if this.threads.is_empty() { Err(failure::ended(pid)) } else { Ok(this) }
     }
@@ -133,6 +193,7 @@ impl Tracee {
                     Some(Stop::Interrupted) if has_raised(thread) => {
                         _ = ptrace(libc::PTRACE_CONT, thread, 0, 0);
                     }
+                    Some(Stop::Cloned) => _ = ptrace(libc::PTRACE_CONT, thread, 0, 0),
                     Some(Stop::Interrupted) => {
                         self.read(thread);
                         break;
@@ -186,7 +247,7 @@ impl Tracee {
             // A thread to which a signal has come waits for us.
             self.threads.retain(|&thread, _| match wait(thread, Instant::now()) {
                 None => true,
-                Some(Stop::Interrupted) => ptrace(libc::PTRACE_CONT, thread, 0, 0).is_ok(),
+                Some(Stop::Interrupted | Stop::Cloned) => ptrace(libc::PTRACE_CONT, thread, 0, 0).is_ok(),
                 Some(Stop::Signal(signal)) => ptrace(libc::PTRACE_CONT, thread, 0, signal as usize).is_ok(),
                 Some(Stop::Ending) => ptrace(libc::PTRACE_DETACH, thread, 0, 0).is_err(),
                 Some(Stop::Gone) => false,
@@ -215,7 +276,13 @@ impl Tracee {
             for info in known.held.drain(..) {
                 let (signal, info) = (info.si_signo, &raw const info);
                 // SAFETY: a signal that was on its way to that thread, once more.
-                unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, self.pid, thread, signal, info) };
+                let sent =
+                    unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, self.pid, thread, signal, info) };
+                if sent != 0 {
+                    // The kernel lets nobody say of a signal that somebody else has sent it by `kill`.
+                    // SAFETY: as above.
+                    unsafe { libc::syscall(libc::SYS_tgkill, self.pid, thread, signal) };
+                }
             }
         }
     }
@@ -340,11 +407,17 @@ impl Tracee {
         ptrace(SET_MASK, thread, size_of::<u64>(), address_of(&mut blocked))?;
         ptrace(libc::PTRACE_SETREGS, thread, 0, address_of(&mut regs))?;
         let mut pass = 0;
+        let mut done = Ok(());
         loop {
             ptrace(how, thread, 0, pass)?;
             pass = 0;
             match wait(thread, Instant::now() + 10 * PATIENCE) {
                 Some(Stop::Interrupted) => {}
+                Some(Stop::Cloned) => {
+                    let mut made: c_long = 0;
+                    ptrace(libc::PTRACE_GETEVENTMSG, thread, 0, address_of(&mut made))?;
+                    self.made = made as pid_t;
+                }
                 Some(Stop::Signal(signal)) => {
                     // SAFETY: plain data that the call fills.
                     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -353,6 +426,9 @@ impl Tracee {
                     if info.si_code <= 0 || !RAISED.contains(&signal) {
                         known.held.push(info);
                     } else if signal == libc::SIGTRAP && is_over(&regs) {
+                        break;
+                    } else if self.faults == Faults::End {
+                        done = Err(io::Error::from_raw_os_error(libc::EFAULT));
                         break;
                     } else {
                         pass = signal as usize;
@@ -364,7 +440,7 @@ impl Tracee {
         ptrace(libc::PTRACE_SETREGSET, thread, EXTENDED, address_of(&mut room))?;
         ptrace(libc::PTRACE_SETREGS, thread, 0, address_of(&mut known.regs))?;
         ptrace(SET_MASK, thread, size_of::<u64>(), address_of(&mut known.mask))?;
-        Ok(regs)
+        done.map(|()| regs)
     }
 }
 
@@ -375,49 +451,4 @@ impl Drop for Tracee {
             let _ = ptrace(libc::PTRACE_DETACH, thread, 0, 0);
         }
     }
-}
-
-/// What has become of a thread, by `until`; `None`: nothing.
-fn wait(thread: pid_t, until: Instant) -> Option<Stop> {
-    /// How often to look before sleeping.
-    const EAGERLY: u32 = 200;
-    for look in 0.. {
-        let mut status = 0;
-        // SAFETY: a place for the status.
-        let done = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
-        if done == thread {
-            if !libc::WIFSTOPPED(status) {
-                return Some(Stop::Gone);
-            }
-            return Some(match status >> 16 {
-                libc::PTRACE_EVENT_STOP => Stop::Interrupted,
-                libc::PTRACE_EVENT_EXIT => Stop::Ending,
-                _ => Stop::Signal(libc::WSTOPSIG(status)),
-            });
-        }
-        if done < 0 {
-            return Some(Stop::Gone);
-        }
-        if Instant::now() >= until {
-            return None;
-        }
-        if look < EAGERLY {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(MOMENT);
-        }
-    }
-    None
-}
-
-/// The threads of a process.
-fn threads_of(pid: pid_t) -> io::Result<Vec<pid_t>> {
-    let entries = std::fs::read_dir(format!("/proc/{pid}/task"))?;
-    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
-}
-
-/// Whether a thread has ended, and is only listed still.
-fn has_ended(pid: pid_t, thread: pid_t) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X', 'x']))
 }
