@@ -6,12 +6,13 @@ mod attached;
 mod common;
 
 use attached::{CALLS, Linked, Program, Trace, command, copied, hits};
-use common::{probe, scratch};
+use common::{compiled, probe, scratch};
 use object::{Object, ObjectSymbol};
 use rstest::rstest;
 use std::fs;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 /// HIT_7 and CTL_7.
@@ -331,8 +332,65 @@ fn a_program_that_is_debugged_is_refused() {
     program.end();
 }
 
+/// HIT_7: with -f, children of a running program are traced from their first instruction, however they are
+/// made, and the dynamic programs that they execute; those that outlive the trace are left as they would be.
+#[rstest]
+#[case::by_jump(&["-f"])]
+#[case::by_trap(&["-f", "--no-jumps"])]
+fn hit_7_children_of_a_running_program_are_followed_and_left(
+    #[case] options: &[&str],
+    #[values(Linked::Dynamic, Linked::Static)] linked: Linked,
+) {
+    let mut program = Program::start_at(forks(linked));
+    assert_eq!(program.ask("fork"), "child 7");
+    let before = program.state();
+    let trace = Trace::attach(&program, options, &["p:work work", "r:worked work"]);
+    assert_eq!(program.ask("fork"), "child 7");
+    assert_eq!(program.ask("grandchild"), "child 14");
+    assert_eq!(program.ask("vfork"), "child 7");
+    assert_eq!(program.ask("spawn"), "child 7");
+    let stays = program.ask("stay");
+    let stays: i32 = stays.strip_prefix("child ").and_then(|child| child.parse().ok()).expect("a child");
+    let summary = trace.detach();
+    // A fork, a child and its child; static programs that are executed have no linker that loads the agent.
+    let executed = if linked == Linked::Dynamic { 2 } else { 0 };
+    let wanted = (3 + executed) * FORKS_CALLS;
+    assert_eq!((hits(&summary, "work"), hits(&summary, "worked")), (wanted, wanted), "{summary}");
+    program.state().assert_is(&before);
+    let maps = fs::read_to_string(format!("/proc/{stays}/maps")).unwrap();
+    assert!(!maps.contains("memfd:probe-trace"), "{maps}");
+    // SAFETY: a child of the program, which waits for signals.
+    assert_eq!(unsafe { libc::kill(stays, libc::SIGKILL) }, 0);
+    assert_eq!(program.ask("fork"), "child 7");
+    program.end();
+}
+
+/// EVT_1: the same for a static program that the command starts.
 #[test]
-fn children_of_a_running_program_are_not_followed_yet() {
-    let output = probe().args(["trace", "--pid", "1", "-f", "-p", "p malloc"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
+fn evt_1_children_of_a_static_program_are_followed() {
+    let mut child = probe()
+        .args(["trace", "--format", "json", "--no-events", "-f", "-p", "p work", "--", forks(Linked::Static)])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"fork\ngrandchild\nspawn\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let summary = serde_json::from_str(said.lines().last().expect("a summary")).unwrap();
+    assert_eq!(hits(&summary, "work"), 3 * FORKS_CALLS, "{summary}");
+}
+
+/// What each child of `programs/forks.c` calls.
+const FORKS_CALLS: u64 = 100;
+
+fn forks(linked: Linked) -> &'static str {
+    static BUILT: [OnceLock<String>; 2] = [const { OnceLock::new() }; 2];
+    let options: &[&str] = match linked {
+        Linked::Dynamic => &["-O1"],
+        _ => &["-O1", "-static"],
+    };
+    BUILT[usize::from(linked != Linked::Dynamic)].get_or_init(|| compiled("forks", options))
 }

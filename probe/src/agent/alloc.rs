@@ -32,6 +32,11 @@ struct Arena {
 static ARENA: Arena =
     Arena { base: AtomicUsize::new(0), next: AtomicUsize::new(0), open: AtomicUsize::new(0) };
 
+/// Whether half of the memory has been given out, so that what can be done without should be.
+pub(super) fn is_nearly_full() -> bool {
+    ARENA.next.load(Ordering::Relaxed) > RESERVED / 2
+}
+
 impl Arena {
     /// The first address; reserves the address space at the first call.
     fn base(&self) -> Option<usize> {

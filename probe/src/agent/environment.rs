@@ -2,7 +2,7 @@
 //! traced process executes in its own place (`#!/usr/bin/env`, `exec` in a shell). Children are left alone;
 //! with `-f` nothing is taken out in the first place, and every child inherits it.
 
-use super::process;
+use super::{alloc, process};
 use crate::{PAIR_VARIABLE, REGION_VARIABLE};
 use probe_core::arch::Memory as _;
 use probe_core::host::Host as _;
@@ -23,6 +23,16 @@ struct Taken {
 }
 
 static TAKEN: OnceLock<Taken> = OnceLock::new();
+
+/// In a program that the agent has been put into, whose environment has none of our variables: they are for
+/// every program that it, or a child of its, executes.
+#[cfg(feature = "mapped")]
+pub(super) fn hand_on(agent: &CStr, region: &CStr) {
+    let region = [REGION_VARIABLE.as_bytes(), b"=", region.to_bytes()].concat();
+    if let Ok(region) = CString::new(region) {
+        let _ = TAKEN.set(Taken { agent: agent.to_bytes().to_vec(), region });
+    }
+}
 
 /// The value of our variable.
 ///
@@ -168,13 +178,15 @@ pub(super) struct Inherited {
 
 impl Inherited {
     /// `environment` and the agent; `None` where the agent is not to be passed on: it was never taken out, or
-    /// the calling process is a child of the traced one.
+    /// the calling process is a child of the traced one, which a launched program's children inherit it
+    /// without this; or memory runs out, as each child of `posix_spawn` leaves an environment with its parent.
     ///
     /// # Safety
     /// Nobody changes it meanwhile.
     pub(super) unsafe fn new(environment: *const *const c_char) -> Option<Self> {
         let taken = TAKEN.get()?;
-        if !process::is_traced_process_itself() || !can_be_read(environment) {
+        let is_followed = cfg!(feature = "mapped") || process::is_traced_process_itself();
+        if !is_followed || !can_be_read(environment) || alloc::is_nearly_full() {
             return None;
         }
         let mut preload = [PRELOAD, &taken.agent].concat();

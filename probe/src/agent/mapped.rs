@@ -7,7 +7,7 @@
 
 use super::process::{self, Agent, Reporter};
 use super::start::{self, Missing};
-use super::{bare, clock, confined};
+use super::{bare, clock, confined, environment};
 use crate::wire::request::{Request, what};
 use crate::wire::{Meta, Region};
 use probe_host_linux::signals::NEVER_BLOCKED;
@@ -50,7 +50,7 @@ extern "C" fn run(request: *mut Request) {
             bare::start();
             bare::learn_errno(request.errno_location as usize, request.errno_behind as isize);
             request.ledger = ledger();
-            u64::from(begin(&request.region))
+            u64::from(begin(&request.region, &request.loaded))
         }
         what::ADOPT => adopt(request.mask),
         what::DISARM if super::later::is_planting() => 2,
@@ -89,9 +89,14 @@ fn prepare(path: &[u8]) -> bool {
 }
 
 /// Starts and plants everything; `false` if the command has been told why not, or cannot be told.
-fn begin(path: &[u8]) -> bool {
+fn begin(path: &[u8], loaded: &[u8]) -> bool {
     let _errno = process::Errno::keep();
     let Some(region) = region(path) else { return false };
+    if let [Ok(path), Ok(loaded)] = [path, loaded].map(CStr::from_bytes_until_nul)
+        && !loaded.is_empty()
+    {
+        environment::hand_on(loaded, path);
+    }
     if !probe_host_linux::threads::learn_by_pointer() {
         return false;
     }

@@ -134,9 +134,9 @@ pub(super) struct Trace {
     /// Trace the process of this number, or all of this name, which run already, and start no program.
     ///
     /// May be given many times. A name is the kernel's (comm), or that of the program's file. When the trace
-    /// ends (Ctrl-C, --duration), the processes go on as they were. On x86-64; not Go; without -f. See
+    /// ends (Ctrl-C, --duration), the processes go on as they were. On x86-64; not Go. See
     /// ATTACHING in probe-trace(1).
-    #[arg(long = "pid", value_name = "PID|NAME", value_parser = processes::target, conflicts_with_all = ["program", "follow", "runner"])]
+    #[arg(long = "pid", value_name = "PID|NAME", value_parser = processes::target, conflicts_with_all = ["program", "runner"])]
     pub(super) pids: Vec<Target>,
     /// Count and time only, without an event per hit.
     #[arg(long)]
@@ -201,7 +201,7 @@ pub(super) struct Record {
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT_RECORD)]
     pub(super) output: PathBuf,
     /// Record the process of this number, or all of this name, which run already, and start no program.
-    #[arg(long = "pid", value_name = "PID|NAME", value_parser = processes::target, conflicts_with_all = ["program", "follow", "runner"])]
+    #[arg(long = "pid", value_name = "PID|NAME", value_parser = processes::target, conflicts_with_all = ["program", "runner"])]
     pub(super) pids: Vec<Target>,
     /// Plant breakpoints only, which trap, where a jump to the probe would do.
     #[arg(long)]

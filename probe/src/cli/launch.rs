@@ -1,6 +1,8 @@
 //! Starts the program with the agent in it, and ends the command as the program ended.
 
 use super::failure::Failure;
+#[cfg(has_mapped)]
+use super::failure::failed;
 use super::foreign;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -57,6 +59,21 @@ pub(super) fn agent_file(agent: &[u8]) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     Ok(file.into())
+}
+
+/// The agent that dynamic linkers load into programs which children execute, where these are followed.
+///
+/// # Errors
+/// There is none, or it cannot be stored.
+#[cfg(has_mapped)]
+pub(super) fn agent_of_children(is_followed: bool) -> Result<Option<OwnedFd>, Failure> {
+    if !is_followed {
+        return Ok(None);
+    }
+    let agent =
+        crate::AGENT.ok_or_else(|| failed("this `probe` was built without an agent for its own machine"))?;
+    let stored = agent_file(agent);
+    stored.map(Some).map_err(|error| failed(format!("the agent cannot be stored in memory: {error}")))
 }
 
 /// The path by which other processes reach a descriptor of this one.

@@ -38,6 +38,8 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     let doors: Vec<Door> = pids.iter().map(|&pid| Door::of(pid, follows)).collect::<Result<_, _>>()?;
     let sink = trace::sink(args, &queries)?;
     let (region, region_fd) = trace::region(args, &plans, &maps)?;
+    let loaded_fd = launch::agent_of_children(args.follow)?;
+    let loaded = loaded_fd.as_ref().map(launch::path_of);
     // Before there is a second thread.
     let keeper = Keeper::start().map_err(|error| failed(format!("a process cannot be started: {error}")))?;
     region.read_here();
@@ -48,7 +50,8 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     let done = AtomicBool::new(false);
     let (left, verdict) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| consumer.run(&done));
-        let what = What { agent, region, path: &launch::path_of(&region_fd), follows };
+        let what =
+            What { agent, region, path: &launch::path_of(&region_fd), follows, loaded: loaded.as_deref() };
         let left = until_over(doors, &what, &keeper, &signals, args.duration);
         done.store(true, Ordering::Release);
         region.wake_now();
@@ -84,6 +87,8 @@ fn until_over(
     signals: &super::attach::Signals,
     limit: Option<std::time::Duration>,
 ) -> Result<Option<String>, Failure> {
+    use super::attach::{Attached, Left, leave_children};
+
     let (mut all, mut failure) = (Vec::with_capacity(doors.len()), None);
     for door in doors {
         keeper.watch(door.pid());
@@ -98,11 +103,20 @@ fn until_over(
     if failure.is_none() {
         signals.wait(&all, limit);
     }
+    let heritages: Vec<_> = all.iter().filter(|_| what.loaded.is_some()).map(Attached::heritage).collect();
     let mut ended = Vec::with_capacity(all.len());
     for attached in all {
         let pid = attached.pid();
         // The others are left all the same.
         match attached.detach() {
+            Ok(left) => ended.push(goes_on(pid, &left)),
+            Err(error) => failure = Some(Some(error)),
+        }
+    }
+    for (pid, left) in leave_children(&heritages) {
+        match left {
+            // There may be thousands that go on as they were.
+            Ok(Left::Nothing | Left::Gone) => {}
             Ok(left) => ended.push(goes_on(pid, &left)),
             Err(error) => failure = Some(Some(error)),
         }

@@ -54,7 +54,7 @@ pub(super) fn find(targets: &[Target]) -> Result<Vec<pid_t>, Failure> {
 }
 
 /// All processes but this one.
-fn all() -> impl Iterator<Item = pid_t> {
+pub(super) fn all() -> impl Iterator<Item = pid_t> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let own = std::process::id().cast_signed();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(move |&pid| pid != own)

@@ -84,9 +84,6 @@ fn put(
         let sentence = format!("`{shown}` is a program that no dynamic linker of glibc's starts: {why}");
         Err(Failure::new(sentence).with(Status::NotTraceable))
     };
-    if args.follow {
-        return refuse("the children of such are not followed yet (-f)");
-    }
     if what.runner.is_some_and(|runner| !runner.is_empty()) {
         return refuse("such are not traced under an emulator");
     }
@@ -94,6 +91,8 @@ fn put(
     let follows = queries.iter().any(|query| query.definition.is_return());
     let sink = sink(args, &queries)?;
     let (region, region_fd) = region(args, plans, maps)?;
+    let loaded_fd = launch::agent_of_children(args.follow)?;
+    let loaded = loaded_fd.as_ref().map(launch::path_of);
     region.read_here();
     // Before there is a second thread.
     let keeper = Keeper::start().map_err(|error| failed(format!("a process cannot be started: {error}")))?;
@@ -104,7 +103,8 @@ fn put(
     let consumer = Consumer::new(region, region_id, queries, sink, args.every);
     let (status, verdict) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| consumer.run(&done));
-        let what = attach::What { agent, region, path: &launch::path_of(&region_fd), follows };
+        let path = launch::path_of(&region_fd);
+        let what = attach::What { agent, region, path: &path, follows, loaded: loaded.as_deref() };
         keeper.watch(started.pid());
         let status = attach::begin(started.pid(), &mask, &what).map(|begun| match begun {
             Begun::Running => started.wait(args.duration),

@@ -40,7 +40,19 @@ pub struct Request {
     /// Where the agent keeps what it has mapped (`probe_host_linux::ledger`); written by PREPARE and START.
     pub ledger: u64,
     /// The path of the shared memory, NUL-terminated.
-    pub region: [u8; 64],
+    pub region: [u8; PATH_LEN],
+    /// That of the agent which a dynamic linker loads into programs that are executed; empty: into none.
+    pub loaded: [u8; PATH_LEN],
+}
+
+/// The longest path that is told, with its NUL.
+pub const PATH_LEN: usize = 64;
+
+/// As a path is told; `None`: it is too long.
+pub fn told(path: &str) -> Option<[u8; PATH_LEN]> {
+    let mut told = [0; PATH_LEN];
+    told[..PATH_LEN - 1].get_mut(..path.len())?.copy_from_slice(path.as_bytes());
+    Some(told)
 }
 
 impl Request {
@@ -52,7 +64,8 @@ impl Request {
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
-        bytes[48..].copy_from_slice(&self.region);
+        bytes[48..48 + PATH_LEN].copy_from_slice(&self.region);
+        bytes[48 + PATH_LEN..].copy_from_slice(&self.loaded);
         bytes
     }
 
@@ -67,6 +80,7 @@ impl Request {
             errno_behind: word(4).cast_signed(),
             ledger: word(5),
             region: std::array::from_fn(|i| bytes[48 + i]),
+            loaded: std::array::from_fn(|i| bytes[48 + PATH_LEN + i]),
         }
     }
 }
@@ -77,15 +91,24 @@ mod tests {
 
     #[test]
     fn a_request_arrives_as_it_was_sent() {
-        let mut region = [0; 64];
-        region[..3].copy_from_slice(b"/a\0");
-        let sent =
-            Request { what: 1, answer: 2, mask: 3, errno_location: 4, errno_behind: -5, ledger: 6, region };
+        let [region, loaded] = ["/a", "/b"].map(|path| told(path).unwrap());
+        let errno_behind = -5;
+        let sent = Request {
+            what: 1,
+            answer: 2,
+            mask: 3,
+            errno_location: 4,
+            errno_behind,
+            ledger: 6,
+            region,
+            loaded,
+        };
         let got = Request::from_bytes(&sent.to_bytes());
         assert_eq!(
-            (got.what, got.answer, got.mask, got.errno_location, got.ledger, got.region),
-            (1, 2, 3, 4, 6, region)
+            (got.what, got.answer, got.mask, got.errno_location, got.ledger, got.region, got.loaded),
+            (1, 2, 3, 4, 6, region, loaded)
         );
         assert_eq!(got.errno_behind, -5);
+        assert_eq!(told(&"x".repeat(PATH_LEN)), None);
     }
 }

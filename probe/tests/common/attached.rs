@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 pub const CALLS: u64 = 4 * 1000;
 
 /// How `programs/attach.c` is linked.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Linked {
     Dynamic,
     Static,

@@ -10,7 +10,7 @@ use super::stacks::{self, Code};
 use super::tracee::{Entry, Tracee};
 use crate::cli::errno::ErrnoAt;
 use crate::cli::failure::Failure;
-use crate::wire::request::{Request, what};
+use crate::wire::request::{PATH_LEN, Request, told, what};
 use crate::wire::{Placed, Region};
 use libc::{c_long, pid_t};
 use probe_host_linux::ledger;
@@ -40,6 +40,8 @@ pub(crate) struct What<'a> {
     pub(crate) path: &'a str,
     /// Whether there are return probes.
     pub(crate) follows: bool,
+    /// The path of the agent that dynamic linkers load, if children are followed.
+    pub(crate) loaded: Option<&'a str>,
 }
 
 /// What is left in a program that has been left.
@@ -67,7 +69,7 @@ pub(super) struct Agent {
     /// Where it lies.
     pub(super) placed: Placed,
     /// Whether calls are followed: their returns lead through the agent's memory.
-    follows: bool,
+    pub(super) follows: bool,
     /// What its handlers return to, once it has been looked for.
     own_restorers: OnceCell<Vec<usize>>,
 }
@@ -133,7 +135,7 @@ impl Agent {
     ///
     /// # Errors
     /// The process cannot be traced.
-    pub(super) fn prepare(&mut self, image: &Image<'_>, region: &str) -> Result<(), Failure> {
+    pub(super) fn prepare(&mut self, image: &Image<'_>, what: &What<'_>) -> Result<(), Failure> {
         if !helper::is_possible(self.pid) {
             return Ok(());
         }
@@ -142,7 +144,7 @@ impl Agent {
         // The program's thread goes on.
         drop(stopped);
         let done = made.and_then(|mut helper| {
-            let done = self.write(&mut helper, image).and_then(|()| self.read_ahead(&mut helper, region));
+            let done = self.write(&mut helper, image).and_then(|()| self.read_ahead(&mut helper, what));
             helper.end();
             done
         });
@@ -163,8 +165,8 @@ impl Agent {
         helper::start(stopped, door)
     }
 
-    fn read_ahead(&mut self, helper: &mut Tracee, region: &str) -> io::Result<()> {
-        let request = self.request_with(what::PREPARE, region)?;
+    fn read_ahead(&mut self, helper: &mut Tracee, what: &What<'_>) -> io::Result<()> {
+        let request = self.request_with(what::PREPARE, what)?;
         let done = self.ask(helper, self.any(helper)?, &request).map(drop);
         // What it has mapped before it failed is known, too.
         self.placed.ledger = self.answered()?.ledger as usize;
@@ -206,12 +208,10 @@ impl Agent {
     }
 
     /// A request that names the shared memory.
-    fn request_with(&self, what: u64, region: &str) -> io::Result<Request> {
-        let mut request = self.request(what, 0);
-        let path =
-            request.region.get_mut(..region.len()).ok_or_else(|| io::Error::other("a path is too long"))?;
-        path.copy_from_slice(region.as_bytes());
-        Ok(request)
+    fn request_with(&self, what: u64, all: &What<'_>) -> io::Result<Request> {
+        let told = |path: &str| told(path).ok_or_else(|| io::Error::other("a path is too long"));
+        let (region, loaded) = (told(all.path)?, told(all.loaded.unwrap_or_default())?);
+        Ok(Request { region, loaded, ..self.request(what, 0) })
     }
 
     fn request(&self, what: u64, mask: u64) -> Request {
@@ -219,15 +219,16 @@ impl Agent {
             ErrnoAt::Told(at) => (at as u64, 0),
             ErrnoAt::Behind(distance) => (0, i64::from(distance)),
         };
-        Request { what, answer: 0, mask, errno_location, errno_behind, ledger: 0, region: [0; 64] }
+        let [region, loaded] = [[0; PATH_LEN]; 2];
+        Request { what, answer: 0, mask, errno_location, errno_behind, ledger: 0, region, loaded }
     }
 
     /// Starts the agent, and has it know of each thread; `false` if it has told why it cannot.
-    pub(super) fn start(&mut self, tracee: &mut Tracee, region: &str) -> io::Result<bool> {
+    pub(super) fn start(&mut self, tracee: &mut Tracee, what: &What<'_>) -> io::Result<bool> {
         if tracee.threads().len() > Self::MOST_THREADS {
             return Err(io::Error::other(format!("it has more than {} threads", Self::MOST_THREADS)));
         }
-        let request = self.request_with(what::START, region)?;
+        let request = self.request_with(what::START, what)?;
         let thread = self.any(tracee)?;
         let told = self.ask(tracee, thread, &request)?;
         self.placed.ledger = told.ledger as usize;

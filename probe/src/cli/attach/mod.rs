@@ -34,8 +34,9 @@ pub(super) use keeper::Keeper;
 pub(super) use start::{Begun, begin, to_be_stopped};
 
 use super::failure::Failure;
+use super::processes;
 use super::status::Status;
-use crate::wire::Placed;
+use crate::wire::{Found, Placed};
 use agent::{Agent, TRIES};
 use image::Image;
 use libc::pid_t;
@@ -111,7 +112,7 @@ pub(super) fn attach(door: Door, what: &What<'_>) -> Result<Option<Attached>, Fa
     }
     let nowhere = Placed { agent: 0..0, entry: 0, stack: 0..0, ledger: 0 };
     let mut agent = Agent::new(pid, &program, nowhere, what.follows);
-    agent.prepare(&image, what.path)?;
+    agent.prepare(&image, what)?;
     let half_way = |error: &io::Error| failure::half_way(pid, "starting the agent", error);
     let mut head =
         agent.is_placed().then(|| head_of(&agent)).transpose().map_err(|error| half_way(&error))?;
@@ -130,7 +131,7 @@ pub(super) fn attach(door: Door, what: &What<'_>) -> Result<Option<Attached>, Fa
         return Err(failure::untraceable(sentence));
     }
     let put = if head.is_some() { Ok(()) } else { agent.put(&mut tracee, &image) };
-    match put.and_then(|()| agent.start(&mut tracee, what.path)) {
+    match put.and_then(|()| agent.start(&mut tracee, what)) {
         Ok(true) => {
             if head.is_none() {
                 what.region.note_placed(pid.cast_unsigned(), &agent.placed);
@@ -161,6 +162,11 @@ impl Attached {
         self.pid
     }
 
+    /// What its children have inherited that it has forked since.
+    pub(super) fn heritage(&self) -> Heritage {
+        Heritage { placed: self.agent.placed.clone(), head: self.head, follows: self.agent.follows }
+    }
+
     /// Leaves the program as it was.
     ///
     /// # Errors
@@ -178,6 +184,56 @@ impl Attached {
         };
         self.agent.take_away(&mut tracee)
     }
+}
+
+/// An agent as a fork's child has it.
+pub(super) struct Heritage {
+    placed: Placed,
+    head: [u8; HEAD_LEN],
+    follows: bool,
+}
+
+/// Leaves all children as they would be without the agents that they have from a fork, also those that come
+/// meanwhile. Those that have executed a program have none of these. What is left in one that is not as it
+/// was is said.
+pub(super) fn leave_children(all: &[Heritage]) -> Vec<(pid_t, Result<Left, Failure>)> {
+    let mut left: Vec<(pid_t, Result<Left, Failure>)> = Vec::new();
+    loop {
+        let mut is_new = false;
+        for pid in processes::all() {
+            let has = |heritage: &&Heritage| {
+                let mut head = [0; HEAD_LEN];
+                memory::read(pid, heritage.placed.agent.start, &mut head).is_ok() && head == heritage.head
+            };
+            let Some(heritage) = all.iter().find(has) else { continue };
+            if left.iter().any(|&(known, _)| known == pid) {
+                continue;
+            }
+            is_new = true;
+            left.push((pid, leave_child(pid, heritage)));
+        }
+        if !is_new {
+            return left;
+        }
+    }
+}
+
+fn leave_child(pid: pid_t, heritage: &Heritage) -> Result<Left, Failure> {
+    let program = Program::look(pid, false, Since::Earlier)?;
+    let is_ours = |region: usize| {
+        let mut bytes = [0; Found::LEN];
+        let read = memory::read(pid, region, &mut bytes).ok();
+        let found = read.and_then(|()| Found::of_bytes(&bytes, pid.cast_unsigned()));
+        found.is_some_and(|found| found.reader_process == std::process::id())
+    };
+    if !program.regions().unwrap_or_default().into_iter().any(is_ours) {
+        // Another command's process has its agent at the same place.
+        return Ok(Left::Gone);
+    }
+    let agent = Agent::new(pid, &program, heritage.placed.clone(), heritage.follows);
+    agent.own_restorers();
+    let mut tracee = Tracee::stop(pid)?;
+    agent.take_away(&mut tracee)
 }
 
 /// Signals that end a trace, held back in this thread, and in those that it starts, from here on.

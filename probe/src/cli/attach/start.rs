@@ -113,7 +113,7 @@ fn put(
     let tracee = stopped.insert(Tracee::of_stopped(pid)?);
     let nowhere = Placed { agent: 0..0, entry: 0, stack: 0..0, ledger: 0 };
     let mut agent = Agent::new(pid, &program, nowhere, what.follows);
-    let started = agent.put(tracee, &image).and_then(|()| agent.start(tracee, what.path));
+    let started = agent.put(tracee, &image).and_then(|()| agent.start(tracee, what));
     if !started.map_err(|error| half_way(&error))? {
         return Ok(Begun::Refused);
     }
