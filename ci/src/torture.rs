@@ -52,6 +52,14 @@ pub(crate) const ALL: &[Torture] = &[
         }),
     },
     Torture {
+        name: "cycles",
+        about: "programs at work are attached to and left, a thousand times each",
+        run: Run::Steps(|| {
+            let filter = ["cycles", "ctl_7"];
+            vec![package_test("attach and leave", "probe-trace", filter, ("PROBE_ATTACH_CYCLES", "1000"))]
+        }),
+    },
+    Torture {
         name: "generated",
         about: "generated encodings of every backend behave probed as bare, a million of them on x86",
         run: Run::Steps(|| {

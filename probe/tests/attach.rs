@@ -199,6 +199,21 @@ fn time_of_others(pid: u32) -> i64 {
     time.tv_sec * 1_000_000_000 + time.tv_nsec - own
 }
 
+/// Puts a filter of system calls into force that lets all through.
+fn allow_everything() -> std::io::Result<()> {
+    let code = (libc::BPF_RET | libc::BPF_K) as u16;
+    let mut allow = libc::sock_filter { code, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
+    let filter = libc::sock_fprog { len: 1, filter: &raw mut allow };
+    // SAFETY: takes numbers only.
+    let mut done = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    if done == 0 {
+        // SAFETY: a filter of our own.
+        done =
+            unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter, 0, 0) };
+    }
+    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
 /// The agent reads in a thread of the command's, while the program runs on; not where a filter of system calls
 /// might end the program for making one.
 #[rstest]
@@ -207,23 +222,9 @@ fn time_of_others(pid: u32) -> i64 {
 fn symbols_are_read_in_a_thread_of_the_commands(#[case] has_filter: bool) {
     const LITTLE_NS: i64 = 300_000;
     let mut start = Command::new(Linked::Dynamic.path());
+    let filter = move || if has_filter { allow_everything() } else { Ok(()) };
     // SAFETY: the closure makes system calls alone.
-    unsafe {
-        start.pre_exec(move || {
-            let allow = libc::sock_filter {
-                code: (libc::BPF_RET | libc::BPF_K) as u16,
-                jt: 0,
-                jf: 0,
-                k: libc::SECCOMP_RET_ALLOW,
-            };
-            let filter = libc::sock_fprog { len: 1, filter: (&raw const allow).cast_mut() };
-            let set = libc::PR_SET_SECCOMP;
-            let is_set = !has_filter
-                || libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-                    && libc::prctl(set, libc::SECCOMP_MODE_FILTER, &raw const filter, 0, 0) == 0;
-            if is_set { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-        });
-    }
+    unsafe { start.pre_exec(filter) };
     let mut program = Program::start_by(start);
     assert!(time_of_others(program.pid()) < LITTLE_NS);
     let trace = Trace::attach(&program, &[], &["p work", "p libc:malloc"]);

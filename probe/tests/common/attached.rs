@@ -38,8 +38,8 @@ impl Linked {
 /// A program that does what it is asked to, running.
 pub struct Program {
     pub child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    pub input: ChildStdin,
+    pub output: BufReader<ChildStdout>,
 }
 
 impl Program {
@@ -146,6 +146,20 @@ pub struct State {
 }
 
 impl State {
+    /// As [`State::assert_is`] of a program at work, whose data, descriptors, threads and masks come and go.
+    pub fn assert_goes_on_as(&self, before: &Self) {
+        assert!(!self.maps.contains("memfd:probe-trace"), "{}", self.maps);
+        let executable = |state: &Self| {
+            let lines = state
+                .maps
+                .lines()
+                .filter(|line| line.split(' ').nth(1).is_some_and(|modes| modes.contains('x')));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(executable(self), executable(before));
+        assert!(self.text == before.text, "text has changed");
+    }
+
     pub fn assert_is(&self, before: &Self) {
         assert_eq!(self.maps, before.maps);
         assert_eq!(self.signals, before.signals);

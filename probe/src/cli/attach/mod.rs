@@ -193,6 +193,14 @@ pub(super) struct Heritage {
     follows: bool,
 }
 
+impl Heritage {
+    /// Whether it lies in process `pid`.
+    fn is_in(&self, pid: pid_t) -> bool {
+        let mut head = [0; HEAD_LEN];
+        memory::read(pid, self.placed.agent.start, &mut head).is_ok() && head == self.head
+    }
+}
+
 /// Leaves all children as they would be without the agents that they have from a fork, also those that come
 /// meanwhile. Those that have executed a program have none of these. What is left in one that is not as it
 /// was is said.
@@ -201,16 +209,17 @@ pub(super) fn leave_children(all: &[Heritage]) -> Vec<(pid_t, Result<Left, Failu
     loop {
         let mut is_new = false;
         for pid in processes::all() {
-            let has = |heritage: &&Heritage| {
-                let mut head = [0; HEAD_LEN];
-                memory::read(pid, heritage.placed.agent.start, &mut head).is_ok() && head == heritage.head
-            };
-            let Some(heritage) = all.iter().find(has) else { continue };
             if left.iter().any(|&(known, _)| known == pid) {
                 continue;
             }
+            let Some(heritage) = all.iter().find(|heritage| heritage.is_in(pid)) else { continue };
             is_new = true;
-            left.push((pid, leave_child(pid, heritage)));
+            let done = match leave_child(pid, heritage) {
+                // It has ended, or executed a program, meanwhile.
+                Err(_) if !heritage.is_in(pid) => Ok(Left::Gone),
+                done => done,
+            };
+            left.push((pid, done));
         }
         if !is_new {
             return left;
