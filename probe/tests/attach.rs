@@ -214,8 +214,8 @@ fn allow_everything() -> std::io::Result<()> {
     if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
-/// The agent reads in a thread of the command's, while the program runs on; not where a filter of system calls
-/// might end the program for making one.
+/// The agent reads in a thread of the command's, while the program runs on; not where a filter of system
+/// calls might end the program for making one.
 #[rstest]
 #[case::alone(false)]
 #[case::with_a_filter(true)]

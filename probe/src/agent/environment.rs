@@ -178,8 +178,8 @@ pub(super) struct Inherited {
 
 impl Inherited {
     /// `environment` and the agent; `None` where the agent is not to be passed on: it was never taken out, or
-    /// the calling process is a child of the traced one, which a launched program's children inherit it
-    /// without this; or memory runs out, as each child of `posix_spawn` leaves an environment with its parent.
+    /// the calling process is a child of a launched program, whose children inherit it without this; or
+    /// memory runs out, as each child of `posix_spawn` leaves an environment with its parent.
     ///
     /// # Safety
     /// Nobody changes it meanwhile.

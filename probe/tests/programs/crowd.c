@@ -1,4 +1,4 @@
-/* 200 threads at any time, each of which lives for some calls and is replaced; until its standard input ends. */
+/* 200 threads at any time, each of which lives for some calls and is replaced, until the input ends. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

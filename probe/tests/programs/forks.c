@@ -1,4 +1,4 @@
-/* Forks, starts and executes programs at each line on its standard input, and says what they have ended with. */
+/* Forks, starts and executes programs at each line of its input, and says what they have ended with. */
 #define _GNU_SOURCE
 #include <spawn.h>
 #include <stdio.h>

@@ -130,8 +130,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Puts the agent into the running program, and has it read there what it needs: see [`helper`]. Where that
-    /// cannot be done, nothing is left, and the agent is nowhere.
+    /// Puts the agent into the running program, and has it read there what it needs: see [`helper`]. Where
+    /// that cannot be done, nothing is left, and the agent is nowhere.
     ///
     /// # Errors
     /// The process cannot be traced.

@@ -1,12 +1,12 @@
 //! `probe trace --pid`: puts the agent into a program that runs already, and takes it away again.
 //!
-//! A thread of the program's maps memory for the agent (system calls, made at an instruction of the vDSO), and
-//! makes a thread for us, in which the agent reads symbols while the program runs on. Then all threads are
-//! stopped, and one runs the agent's entry on a stack of ours, which plants. No function of the program's is
-//! called but one that computes an address. Then the threads go on.
+//! A thread of the program's maps memory for the agent (system calls, made at an instruction of the vDSO),
+//! and makes a thread for us, in which the agent reads symbols while the program runs on. Then all threads
+//! are stopped, and one runs the agent's entry on a stack of ours, which plants. No function of the program's
+//! is called but one that computes an address. Then the threads go on.
 //!
-//! In the order of reading: [`image`] the object · [`request`], [`stop`], [`tracee`], [`interrupted`] stopped threads ·
-//! [`helper`] a thread of ours ·
+//! In the order of reading: [`image`] the object · [`request`], [`stop`], [`tracee`], [`interrupted`] stopped
+//! threads · [`helper`] a thread of ours ·
 //! [`memory`] their memory · [`masks`] waits with a mask · [`stacks`] what lies on stacks · [`agent`] what is
 //! done with the agent · [`program`] what is traced · [`start`] one that the command starts · [`earlier`],
 //! [`keeper`] what killed commands have left · [`failure`] why it cannot be. The other side is

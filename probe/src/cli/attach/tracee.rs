@@ -109,9 +109,9 @@ impl Tracee {
         Self { pid, threads: BTreeMap::new(), faults: Faults::AreHandled, made: 0 }
     }
 
-    /// Has `thread` make a thread with these flags, at the system call instruction `at`, and returns that one,
-    /// stopped behind the instruction, with all signals blocked but those that faults raise, which end what
-    /// is run in it.
+    /// Has `thread` make a thread with these flags, at the system call instruction `at`, and returns that
+    /// one, stopped behind the instruction, with all signals blocked but those that faults raise, which end
+    /// what is run in it.
     ///
     /// # Errors
     /// The call's, or the thread has ended.
