@@ -127,7 +127,6 @@ fn a_program_that_cannot_be_traced_does_not_come_to_its_main(
     #[values(Made::Static, Made::DynamicOfMusl)] made: Made,
 ) {
     refused(&["-p", "p worc"], made.path(), 2, "did you mean `work`?");
-    refused(&["-f", "-p", "p work"], made.path(), 126, "are not followed yet");
     refused(&["--runner", "qemu-x86_64", "-p", "p work"], made.path(), 126, "under an emulator");
 }
 
