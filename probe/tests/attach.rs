@@ -6,7 +6,7 @@ mod attached;
 mod common;
 
 use attached::{CALLS, Linked, Program, Trace, command, copied, hits};
-use common::{compiled, probe, scratch};
+use common::{compiled, compiled_by, probe, scratch};
 use object::{Object, ObjectSymbol};
 use rstest::rstest;
 use std::fs;
@@ -366,13 +366,16 @@ fn hit_7_children_of_a_running_program_are_followed_and_left(
     program.end();
 }
 
-/// EVT_1: the same for a static program that the command starts.
-#[test]
-fn evt_1_children_of_a_static_program_are_followed() {
+/// EVT_1: the same for a program that the agent is put into as it starts; one that it executes and that no
+/// linker of glibc's starts runs, untraced.
+#[rstest]
+#[case::of_glibc(forks(Linked::Static).into())]
+#[case::of_musl(compiled_by("musl-gcc", "forks", &["-O1"]))]
+fn evt_1_children_of_a_program_that_no_linker_of_glibcs_starts_are_followed(#[case] path: String) {
     let mut child = probe()
-        .args(["trace", "--format", "json", "--no-events", "-f", "-p", "p work", "--", forks(Linked::Static)])
+        .args(["trace", "--format", "json", "--no-events", "-f", "-p", "p work", "--", &path])
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
@@ -380,6 +383,7 @@ fn evt_1_children_of_a_static_program_are_followed() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ready\nchild 7\nchild 14\nchild 7\n", "{said}");
     let summary = serde_json::from_str(said.lines().last().expect("a summary")).unwrap();
     assert_eq!(hits(&summary, "work"), 3 * FORKS_CALLS, "{summary}");
 }
