@@ -229,9 +229,10 @@ fn candidate(objects: &[Loaded], function: Function) -> Candidate {
     }
 }
 
-/// What is to be said of names that are not found, where the program has been stripped of all.
+/// What is to be said of names that are not found, where the program has been stripped of all. A name without an
+/// object may be a library's, if there are libraries.
 fn stripped(object: Option<&Loaded>) -> Option<String> {
-    if object.is_some_and(|object| !object.is_program) {
+    if !object.map_or_else(is_static, |object| object.is_program) {
         return None;
     }
     let mut some = None;
