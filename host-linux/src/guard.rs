@@ -220,8 +220,8 @@ fn calls_of(object: &Arc<Object>) -> Calls {
         return ahead.swap_remove(known).1;
     }
     drop(ahead);
-    // Who has planted probes before the guard may have some on these calls: what stands on instructions of one
-    // set is taken off where text is read as that set's.
+    // Who has planted probes before the guard may have some on these calls: what stands on instructions of
+    // one set is taken off where text is read as that set's.
     Calls::find(object, &|at, set, text| crate::host::PROBES.original_text(CodeAddr::new(at | set), text))
 }
 

@@ -229,8 +229,8 @@ fn candidate(objects: &[Loaded], function: Function) -> Candidate {
     }
 }
 
-/// What is to be said of names that are not found, where the program has been stripped of all. A name without an
-/// object may be a library's, if there are libraries.
+/// What is to be said of names that are not found, where the program has been stripped of all. A name without
+/// an object may be a library's, if there are libraries.
 fn stripped(object: Option<&Loaded>) -> Option<String> {
     if !object.map_or_else(is_static, |object| object.is_program) {
         return None;
