@@ -215,11 +215,14 @@ fn a_half_that_looks_like_a_load_loads_nothing() {
     assert_eq!(walked(&insns), ([0, 4, 6, 8, 10, 12].into(), [].into()));
 }
 
-/// A bit for each word ahead: those behind are forgotten before another word has their bits.
+/// A bit for each word ahead: those behind are forgotten before another word has their bits. A place behind
+/// one is looked at, as the second half of a load of its own looks like another load.
 #[test]
 fn what_was_loaded_long_ago_is_not_mistaken_for_an_instruction() {
     let mut insns = std::vec![0x4801, 0xe003, T_NOP, T_NOP, 0x1234, 0xffff];
-    insns.resize(8192, T_ADD);
+    insns.resize(8194 / 2, T_ADD);
+    // ldr.w r4, [r1, #2049] at 8194; the word at 8200 has the constant's bit; bl at 8202.
+    insns.extend([0xf8d1_4801, T_ADD, T_ADD, 0xf000_f800, T_ADD, T_RETURN]);
     let (found, behind) = walked(&insns);
     assert_eq!(behind, [(8, 2)]);
     assert_eq!(found.len(), insns.len() - 2);
