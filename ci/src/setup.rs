@@ -361,7 +361,7 @@ fn apt_knows(name: &str) -> bool {
         .is_some_and(|text| text.contains("Candidate:") && !text.contains("Candidate: (none)"))
 }
 
-fn apt_install(packages: &[String]) -> Result<(), String> {
+pub(crate) fn apt_install(packages: &[String]) -> Result<(), String> {
     // --no-remove: a conflict (gcc-multilib with the cross compilers, say) must be an error, not a silent
     // removal.
     let words: &[&str] = &["install", "--yes", "--no-install-recommends", "--no-remove"];

@@ -109,6 +109,11 @@ pub(crate) const ALL: &[Torture] = &[
         }),
     },
     Torture {
+        name: "looks",
+        about: "the page of `probe report --html` in Chromium, the tree of `probe graph` beside uftrace's",
+        run: Run::Own(looks),
+    },
+    Torture {
         name: "model",
         about: "20,000 random sequences of operations, on the registry and on a plain model",
         run: Run::Steps(|| {
@@ -168,6 +173,26 @@ fn strangers(root: &Path, only: &str) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("strangers: {status}")),
+        Err(error) => Err(format!("cargo cannot be started: {error}")),
+    }
+}
+
+/// What records look like, to programs that no other test needs: they are installed if they are missing.
+fn looks(root: &Path, only: &str) -> Result<(), String> {
+    let missing: Vec<String> = ["chromium", "uftrace"]
+        .into_iter()
+        .filter(|program| crate::setup::find_program(program).is_none())
+        .map(str::to_owned)
+        .collect();
+    if !missing.is_empty() {
+        crate::setup::apt_install(&missing)?;
+    }
+    let test = ["test", "--release", "-p", "probe-trace", "--test", "page", "--test", "uftrace", "--", only];
+    let mut command = crate::command::clean(std::process::Command::new("cargo"));
+    command.args(test).envs([("PROBE_BROWSER", "1"), ("PROBE_UFTRACE", "1")]).current_dir(root);
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("looks: {status}")),
         Err(error) => Err(format!("cargo cannot be started: {error}")),
     }
 }

@@ -105,7 +105,7 @@ _probe() {
                     return 0
                     ;;
                 --format)
-                    COMPREPLY=($(compgen -W "folded chrome" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "folded svg perfetto firefox chrome" -- "${cur}"))
                     return 0
                     ;;
                 --weight)
@@ -128,7 +128,7 @@ _probe() {
             return 0
             ;;
         probe__subcmd__graph)
-            opts="-h --since --task --event --depth --time --aggregate --color --help"
+            opts="-h --since --task --event --depth --time --only --without --aggregate --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -151,6 +151,14 @@ _probe() {
                     return 0
                     ;;
                 --time)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --only)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --without)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -302,7 +310,7 @@ _probe() {
             return 0
             ;;
         probe__subcmd__report)
-            opts="-h --since --task --event --by --sort --top --diff --format --color --help"
+            opts="-h --since --task --event --by --sort --top --diff --html --format --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -333,6 +341,10 @@ _probe() {
                     return 0
                     ;;
                 --diff)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --html)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

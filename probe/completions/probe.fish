@@ -31,7 +31,7 @@ complete -c probe -n "__fish_probe_needs_command" -f -a "record" -d 'Start a pro
 complete -c probe -n "__fish_probe_needs_command" -f -a "print" -d 'Print what is in a file of `probe record`, as `probe trace` would have'
 complete -c probe -n "__fish_probe_needs_command" -f -a "report" -d 'Show a file of `probe record` by function: calls, time in all and in the function itself'
 complete -c probe -n "__fish_probe_needs_command" -f -a "graph" -d 'Show the calls in a file of `probe record` as a tree: who called whom, and how long that took'
-complete -c probe -n "__fish_probe_needs_command" -f -a "export" -d 'Write a file of `probe record` for other programs: folded stacks, Chrome\'s trace viewer'
+complete -c probe -n "__fish_probe_needs_command" -f -a "export" -d 'Write a file of `probe record` for other programs: flame graphs, Perfetto, Firefox Profiler, Chrome'
 complete -c probe -n "__fish_probe_needs_command" -f -a "list" -d 'Show what can be probed in a program and the libraries it loads'
 complete -c probe -n "__fish_probe_needs_command" -f -a "explain" -d 'Say how a place would be probed, or why not, instruction by instruction'
 complete -c probe -n "__fish_probe_needs_command" -f -a "install-docs" -d 'Write the manual pages and shell completions of this command below a folder'
@@ -97,6 +97,7 @@ max\t'The longest call'
 name\t'The name, the first of the alphabet first'"
 complete -c probe -n "__fish_probe_using_subcommand report" -l top -d 'How many rows are shown [default: all]' -r
 complete -c probe -n "__fish_probe_using_subcommand report" -l diff -d 'Show what is different from this earlier record, the greatest difference first' -r -F
+complete -c probe -n "__fish_probe_using_subcommand report" -l html -d 'Write a page for a browser into this file: functions, histograms, a flame graph, a time line' -r -F
 complete -c probe -n "__fish_probe_using_subcommand report" -l format -d 'How it is written (json: one object)' -r -f -a "text\t'A line per event, a table at the end'
 json\t'A JSON object per line'"
 complete -c probe -n "__fish_probe_using_subcommand report" -l color -d 'When to use colours' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
@@ -108,6 +109,8 @@ complete -c probe -n "__fish_probe_using_subcommand graph" -l task -d 'Only even
 complete -c probe -n "__fish_probe_using_subcommand graph" -l event -d 'Only events whose name matches this pattern (such as \'open*\')' -r
 complete -c probe -n "__fish_probe_using_subcommand graph" -l depth -d 'How many calls inside of each other are shown [default: all]' -r
 complete -c probe -n "__fish_probe_using_subcommand graph" -l time -d 'Only calls that took at least this long (such as 10us)' -r
+complete -c probe -n "__fish_probe_using_subcommand graph" -l only -d 'Only calls of functions whose name matches this pattern, and what they have called' -r
+complete -c probe -n "__fish_probe_using_subcommand graph" -l without -d 'Without the calls of functions whose name matches this pattern, and what they have called' -r
 complete -c probe -n "__fish_probe_using_subcommand graph" -l color -d 'When to use colours' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set'
 always\t'Always'
 never\t'Never'"
@@ -117,6 +120,9 @@ complete -c probe -n "__fish_probe_using_subcommand export" -l since -d 'Only ev
 complete -c probe -n "__fish_probe_using_subcommand export" -l task -d 'Only events of this thread or process: its number, or a pattern for its name (such as \'cc1*\')' -r
 complete -c probe -n "__fish_probe_using_subcommand export" -l event -d 'Only events whose name matches this pattern (such as \'open*\')' -r
 complete -c probe -n "__fish_probe_using_subcommand export" -l format -d 'The format' -r -f -a "folded\t'A line for each way to a function: by recorded stacks, where there are any, how many hits went it (--weight); else by calls inside of calls, and its own nanoseconds. For flamegraph.pl, inferno, speedscope'
+svg\t'A flame graph, to look at in a browser'
+perfetto\t'Perfetto\'s own, for ui.perfetto.dev and trace_processor: protocol buffers'
+firefox\t'JSON for the Firefox Profiler (profiler.firefox.com, samply load)'
 chrome\t'JSON for Chrome\'s chrome://tracing, Perfetto and speedscope'"
 complete -c probe -n "__fish_probe_using_subcommand export" -l weight -d 'What makes a way of recorded stacks wider: each hit by one, its duration, or an argument (such as size)' -r
 complete -c probe -n "__fish_probe_using_subcommand export" -s o -l output -d 'Write there instead of to standard output' -r -F

@@ -5,11 +5,14 @@
 #![cfg(target_env = "gnu")]
 
 mod common;
+#[path = "common/perfetto.rs"]
+mod perfetto;
 
 use common::{compiled, probe, program, scratch};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 /// A file that is gone with the test.
@@ -194,7 +197,7 @@ fn ways_are_put_together_with_their_times() {
     let of = report(&file.0, &[]);
     let own = |name: &str| number(&row(&of, name, None)["self_ns"]);
     let folded = asked(&["export"], &file.0);
-    let ways: std::collections::BTreeMap<&str, u64> = folded
+    let ways: BTreeMap<&str, u64> = folded
         .lines()
         .map(|line| line.rsplit_once(' ').map(|(way, ns)| (way, ns.parse().expect("a number"))).expect("two"))
         .collect();
@@ -230,6 +233,199 @@ fn chromes_json_has_every_event() {
         assert!((end_ns - number(&ours["time_ns"]) as f64).abs() < 1.0, "{theirs} {ours}");
         assert_eq!((&theirs["args"], &theirs["tid"]), (&ours["args"], &ours["tid"]));
     }
+}
+
+/// The time of each way, of which folded lines have what was spent in its last function.
+fn ways(folded: &str) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for line in folded.lines() {
+        let (way, ns) = line.rsplit_once(' ').expect("two words");
+        let ends = way.match_indices(';').map(|(at, _)| at).chain([way.len()]);
+        ends.for_each(|end| {
+            *all.entry(way[..end].to_owned()).or_default() += ns.parse::<u64>().expect("a number")
+        });
+    }
+    all
+}
+
+/// Python's own reader of XML.
+#[test]
+fn a_flame_graph_has_every_way_with_its_time() {
+    let file = record(&nested_probes(), &[nested(), "50"]);
+    let svg = scratch("svg");
+    let said = asked(&["export", "--format", "svg", "-o", svg.to_str().expect("a path")], &file.0);
+    assert_eq!(said, "");
+    let script = "import sys, xml.etree.ElementTree as t\n\
+                  for e in t.parse(sys.argv[1]).iter('{http://www.w3.org/2000/svg}title'): print(e.text)";
+    let output = Command::new("python3").args(["-c", script]).arg(&svg).output().expect("there is a Python");
+    let _ = std::fs::remove_file(&svg);
+    assert!(output.status.success(), "{output:?}");
+    let titles = String::from_utf8_lossy(&output.stdout).into_owned();
+    // `outer (12,345 ns, 67.89%)`
+    let mut drawn: Vec<(String, u64)> = titles
+        .lines()
+        .filter_map(|title| title.split_once(" ("))
+        .map(|(name, rest)| (name.to_owned(), rest.split(' ').next().unwrap_or_default().replace(',', "")))
+        .map(|(name, ns)| (name, ns.parse().unwrap_or_else(|_| panic!("{titles}"))))
+        .collect();
+    let ways = ways(&asked(&["export"], &file.0));
+    let all = ways.iter().filter(|(way, _)| !way.contains(';')).map(|(_, ns)| ns).sum();
+    let last = |way: &String| way.rsplit(';').next().unwrap_or_default().to_owned();
+    let mut want: Vec<(String, u64)> = ways.iter().map(|(way, ns)| (last(way), *ns)).collect();
+    want.push(("all".to_owned(), all));
+    // What is too narrow to be seen is not drawn.
+    want.retain(|(_, ns)| ns * 1000 > all);
+    drawn.retain(|(_, ns)| ns * 1000 > all);
+    want.sort();
+    drawn.sort();
+    assert_eq!(drawn, want);
+    let hits = record(&["p mark n=$arg1:s32"], &[nested(), "1"]);
+    let output = probe().args(["export", "--format", "svg"]).arg(&hits.0).output().expect("it runs");
+    assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{output:?}");
+}
+
+#[test]
+fn perfettos_messages_are_the_tree_of_calls() {
+    use prost::Message;
+    let file = record(&nested_probes(), &[nested(), "5"]);
+    let output = probe().args(["export", "--format", "perfetto"]).arg(&file.0).output().expect("it runs");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let trace = perfetto::Trace::decode(&output.stdout[..]).expect("a trace of Perfetto");
+    assert!(
+        trace.packet[0].sequence_flags == 1 && trace.packet.iter().all(|p| p.trusted_packet_sequence_id == 1)
+    );
+    let (mut names, mut threads) = (BTreeMap::new(), BTreeMap::new());
+    let mut open: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+    let mut calls = Vec::new();
+    for packet in &trace.packet {
+        for name in packet.interned_data.iter().flat_map(|data| &data.event_names) {
+            names.insert(name.iid, name.name.clone());
+        }
+        if let Some((track, thread)) =
+            packet.track_descriptor.as_ref().and_then(|t| Some((t, t.thread.as_ref()?)))
+        {
+            threads.insert(track.uuid, (thread.pid as u64, thread.tid as u64));
+            let name = Path::new(nested()).file_name().and_then(|name| name.to_str()).expect("a name");
+            assert!(!thread.thread_name.is_empty() && name.starts_with(&thread.thread_name), "{thread:?}");
+        }
+        let Some(event) = &packet.track_event else { continue };
+        let (pid, tid) = threads[&event.track_uuid];
+        let open = open.entry(event.track_uuid).or_default();
+        if event.kind == 2 {
+            let (name, start_ns) = open.pop().expect("what ends has begun");
+            calls.push((pid, tid, names[&name].clone(), start_ns, packet.timestamp));
+            continue;
+        }
+        assert!(event.kind == 1 || names[&event.name_iid] == "mark" && event.kind == 3);
+        let n = &event.debug_annotations[0];
+        assert!(n.name == "n" && (n.uint_value.is_some() || n.int_value.is_some()), "{n:?}");
+        if event.kind == 1 {
+            open.push((event.name_iid, packet.timestamp));
+        }
+    }
+    assert!(open.values().all(Vec::is_empty));
+    let mut want: Vec<_> = printed(&file.0, &["--event", "*%return"])
+        .iter()
+        .map(|event| {
+            let (end_ns, took_ns) = (number(&event["time_ns"]), number(&event["duration_ns"]));
+            let name = event["symbol"].as_str().expect("a name").to_owned();
+            (number(&event["pid"]), number(&event["tid"]), name, end_ns - took_ns, end_ns)
+        })
+        .collect();
+    want.sort();
+    calls.sort();
+    assert_eq!(calls, want);
+}
+
+#[test]
+fn firefoxs_profile_adds_up_to_the_time_of_each_way() {
+    let file = record(&nested_probes(), &[nested(), "50"]);
+    let profile: Value =
+        serde_json::from_str(&asked(&["export", "--format", "firefox"], &file.0)).expect("JSON");
+    let at = |table: &Value, column: &str, row: &Value| table[column][number(row) as usize].clone();
+    let (mut found, mut markers): (BTreeMap<String, u64>, usize) = Default::default();
+    let threads = profile["threads"].as_array().expect("an array");
+    assert_eq!(threads.len(), 2);
+    for thread in threads {
+        let strings = thread["stringArray"].as_array().or(profile["shared"]["stringArray"].as_array());
+        let strings = strings.expect("names");
+        let (samples, stacks) = (&thread["samples"], &thread["stackTable"]);
+        let weights = samples["weight"].as_array().expect("weights");
+        for (stack, weight) in samples["stack"].as_array().expect("stacks").iter().zip(weights) {
+            let mut way = Vec::new();
+            let mut stack = stack.clone();
+            while !stack.is_null() {
+                let function = at(&thread["frameTable"], "func", &at(stacks, "frame", &stack));
+                let name = number(&at(&thread["funcTable"], "name", &function)) as usize;
+                way.insert(0, strings[name].as_str().expect("a name").to_owned());
+                stack = at(stacks, "prefix", &stack);
+            }
+            *found.entry(way.join(";")).or_default() += number(weight);
+        }
+        markers += thread["markers"]["data"].as_array().expect("markers").len();
+    }
+    assert_eq!(markers, printed(&file.0, &[]).len() - 1);
+    for line in asked(&["export"], &file.0).lines() {
+        let (way, ns) = line.split_once(';').and_then(|(_, way)| way.rsplit_once(' ')).expect("two words");
+        let (ns, micros) = (ns.parse::<u64>().expect("a number"), found[way]);
+        // Each change of a stack is a microsecond off at the most, and its rest is the next one's.
+        assert!((micros * 1000).abs_diff(ns) <= 600_000, "{way}: {micros} µs, {ns} ns");
+    }
+    let all = |ns: u64| ns.abs_diff(found.values().sum::<u64>() * 1000);
+    let own: u64 =
+        asked(&["export"], &file.0).lines().filter_map(|l| l.rsplit_once(' ')?.1.parse::<u64>().ok()).sum();
+    assert!(all(own) < 200_000 + own / 100, "{found:?} {own}");
+}
+
+/// The data of a page, as a browser would read it.
+fn data(page: &str) -> Value {
+    let data = page.split_once("id=\"data\">").and_then(|(_, rest)| rest.split_once("</script>"));
+    serde_json::from_str(data.expect("it has data").0).expect("JSON")
+}
+
+#[test]
+fn a_page_has_what_the_other_reports_have_and_needs_nothing_else() {
+    let file = record(&nested_probes(), &[nested(), "50"]);
+    let path = scratch("html");
+    assert_eq!(asked(&["report", "--html", path.to_str().expect("a path")], &file.0), "");
+    let page = std::fs::read_to_string(&path).expect("it was written");
+    let _ = std::fs::remove_file(&path);
+    assert!(
+        page.contains("default-src 'none'") && !page.contains("http:") && !page.contains("https:"),
+        "a network"
+    );
+    assert!(!page.contains("src=") && !page.contains("<link"), "another file");
+    let data = data(&page);
+    let all = report(&file.0, &[]);
+    for theirs in data["functions"].as_array().expect("functions") {
+        let ours = row(&all, theirs["name"].as_str().expect("a name"), None);
+        assert_eq!((&theirs["calls"], &theirs["self_ns"]), (&ours["calls"], &ours["self_ns"]));
+        assert_eq!(theirs["p99_ns"], ours["duration_ns"]["p99"]);
+        let buckets =
+            theirs["buckets"].as_array().map(|all| all.iter().map(|one| number(&one[1])).sum::<u64>());
+        assert!(buckets.is_none_or(|calls| calls == number(&ours["calls"])), "{theirs}");
+    }
+    let nodes = data["flame"].as_array().expect("nodes");
+    let folded = ways(&asked(&["export"], &file.0));
+    for index in 1..nodes.len() {
+        let mut way = Vec::new();
+        let mut at = index;
+        while at > 0 {
+            way.insert(0, nodes[at][1].as_str().expect("a name"));
+            at = number(&nodes[at][0]) as usize;
+        }
+        assert_eq!(number(&nodes[index][2]), folded[&way.join(";")], "{way:?}");
+    }
+    assert_eq!(
+        (&data["thread_count"], &data["is_whole"], &data["lost"]),
+        (&2.into(), &true.into(), &0.into())
+    );
+    let events = printed(&file.0, &[]).len() as u64 - 1;
+    let sum =
+        |of: &dyn Fn(&Value) -> u64| data["threads"].as_array().expect("threads").iter().map(of).sum::<u64>();
+    assert_eq!(sum(&|thread| number(&thread["events"])), events);
+    assert_eq!(sum(&|thread| thread["bins"].as_array().expect("bins").iter().map(number).sum()), events);
+    assert_eq!(data["slices"].as_array().map(Vec::len), Some(events as usize - 100), "all but hits");
 }
 
 /// EVT_2: names from a record, too.

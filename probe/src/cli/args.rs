@@ -34,7 +34,7 @@ pub(super) enum Command {
     Report(Report),
     /// Show the calls in a file of `probe record` as a tree: who called whom, and how long that took.
     Graph(Graph),
-    /// Write a file of `probe record` for other programs: folded stacks, Chrome's trace viewer.
+    /// Write a file of `probe record` for other programs: flame graphs, Perfetto, Firefox Profiler, Chrome.
     Export(Export),
     /// Show what can be probed in a program and the libraries it loads.
     List(List),

@@ -1,15 +1,18 @@
 //! `probe export`: a record for the programs of others.
 
 use super::args::{Export, ExportFormat};
+use super::calls::{Part, Walked};
 use super::failure::{Failure, failed};
+use super::firefox;
 use super::fold::{Fold, Folds};
 use super::foreign::{self, Foreign};
+use super::perfetto;
 use super::saved::{self, Saved};
 use super::stacks::{self, Weight, frame};
-use super::status::Status;
 use super::trace::Outcome;
 use super::value;
 use crate::file::{Event, Item};
+use inferno::flamegraph::{self, Options};
 use serde_json::json;
 use std::collections::HashSet;
 use std::fs::File;
@@ -29,39 +32,57 @@ pub(super) fn run(args: &Export) -> Result<Outcome, Failure> {
         ),
     };
     let mut to = BufWriter::with_capacity(1 << 16, to);
-    let mut saved = Saved::open(&args.choice)?;
     let written = match args.format {
-        ExportFormat::Folded if stacks::are_in(&saved) => {
-            stacks::folded(&mut saved, &Weight::new(&args.weight), &mut to)?
-        }
-        ExportFormat::Folded => folded(&mut saved, &mut to)?,
-        ExportFormat::Chrome => chrome(&mut saved, &mut to)?,
+        ExportFormat::Folded => folded(args, &mut to)?,
+        ExportFormat::Svg => svg(args, &mut to)?,
+        ExportFormat::Perfetto => perfetto::write(&args.choice, &mut to)?,
+        ExportFormat::Firefox => firefox::write(&args.choice, &mut to)?,
+        ExportFormat::Chrome => chrome(args, &mut to)?,
     };
-    if saved.reader().lost() > 0 {
-        eprintln!("probe: {} events were lost, and are not in there", saved.reader().lost());
-    }
-    match written.and_then(|()| to.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Outcome::Signal(libc::SIGPIPE)),
-        Err(error) => Err(failed(format!("it could not be written: {error}"))),
-        Ok(()) => Ok(Outcome::Status(Status::Success.code())),
-    }
+    let written = written.and_then(|walked| to.flush().map(|()| walked.warn()));
+    Outcome::written(written, "what is exported")
 }
 
-/// `task;outer;inner NANOSECONDS`, what was spent in inner itself.
-fn folded(saved: &mut Saved<'_>, to: &mut impl Write) -> Result<io::Result<()>, Failure> {
-    let mut folds = Folds::default();
-    saved.read(|item| {
-        if let Item::Event(event) = item {
-            folds.add(&event);
-        }
-        ControlFlow::Continue(())
-    })?;
-    let roots = folds.finish();
-    let ways = |(comm, all): (&String, &Vec<Fold>)| {
-        let way = frame(&Foreign::new(comm.as_str()));
-        all.iter().try_for_each(|fold| fold_lines(to, &folds, &way, fold))
+/// `task;outer;inner WEIGHT` of recorded stacks, or NANOSECONDS, what was spent in inner itself.
+fn folded(args: &Export, to: &mut impl Write) -> Result<io::Result<Walked>, Failure> {
+    let mut saved = Saved::open(&args.choice)?;
+    if stacks::are_in(&saved) {
+        let written = stacks::folded(&mut saved, &Weight::new(&args.weight), to)?;
+        let walked = Walked { lost: saved.reader().lost(), ..Walked::default() };
+        return Ok(written.map(|()| walked));
+    }
+    let (folds, walked) = Folds::read(&args.choice, &Part::default())?;
+    let ways = |(comm, root): (Foreign<&[u8]>, &Fold)| {
+        let way = frame(&comm);
+        root.inside.iter().try_for_each(|inside| fold_lines(to, &folds, &way, folds.way(*inside)))
     };
-    Ok(roots.iter().try_for_each(ways))
+    Ok(folds.roots().try_for_each(ways).map(|()| walked))
+}
+
+/// A flame graph of the folded lines.
+fn svg(args: &Export, to: &mut impl Write) -> Result<io::Result<Walked>, Failure> {
+    let mut lines = Vec::new();
+    let walked = folded(args, &mut lines)?;
+    let lines = String::from_utf8_lossy(&lines);
+    let mut options = Options::default();
+    let has_stacks = stacks::are_in(&Saved::open(&args.choice)?);
+    let (title, count) = match has_stacks {
+        true => ("Recorded stacks", args.weight.as_str()),
+        false => ("Time by the way that calls went", "ns"),
+    };
+    options.title = title.to_owned();
+    options.count_name = count.to_owned();
+    options.name_type = "Function:".to_owned();
+    options.hash = true;
+    // It says nothing where there is nothing to draw.
+    let has_time = lines.lines().any(|line| !line.ends_with(" 0"));
+    if !has_time {
+        return Err(Failure::new(
+            "there is no call with a time in it, so there is nothing to draw: time is that of return probes (-p 'r …')",
+        ));
+    }
+    let drawn = flamegraph::from_lines(&mut options, lines.lines(), to);
+    Ok(walked.and_then(|walked| drawn.map(|()| walked)))
 }
 
 fn fold_lines(to: &mut impl Write, folds: &Folds, way: &str, fold: &Fold) -> io::Result<()> {
@@ -69,11 +90,12 @@ fn fold_lines(to: &mut impl Write, folds: &Folds, way: &str, fold: &Fold) -> io:
     if fold.self_ns > 0 || fold.inside.is_empty() {
         writeln!(to, "{way} {}", fold.self_ns)?;
     }
-    fold.inside.iter().try_for_each(|inside| fold_lines(to, folds, &way, inside))
+    fold.inside.iter().try_for_each(|inside| fold_lines(to, folds, &way, folds.way(*inside)))
 }
 
 /// The trace event format: a complete event for each return, an instant one for each hit.
-fn chrome(saved: &mut Saved<'_>, to: &mut impl Write) -> Result<io::Result<()>, Failure> {
+fn chrome(args: &Export, to: &mut impl Write) -> Result<io::Result<Walked>, Failure> {
+    let mut saved = Saved::open(&args.choice)?;
     let mut tasks: HashSet<(u32, u32, [u8; 16])> = HashSet::new();
     let mut written = write!(to, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
     let mut is_first = true;
@@ -93,7 +115,8 @@ fn chrome(saved: &mut Saved<'_>, to: &mut impl Write) -> Result<io::Result<()>, 
         }
         if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
-    Ok(written.and_then(|()| writeln!(to, "\n]}}")))
+    let walked = Walked { lost: saved.reader().lost(), ..Walked::default() };
+    Ok(written.and_then(|()| writeln!(to, "\n]}}")).map(|()| walked))
 }
 
 /// The name of a thread.

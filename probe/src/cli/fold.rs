@@ -1,131 +1,171 @@
 //! The tree of calls over all that went the same way: how many, how long, and how long in the function
 //! itself.
 
+use super::args::Choice;
+use super::calls::{Call, Part, Visitor, Walked};
+use super::failure::Failure;
 use super::foreign::Foreign;
-use super::nests::{Done, Nests};
 use super::saved;
+use super::walk;
 use crate::file::Event;
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 
-/// The most nodes that wait; then those that nobody has called yet count as called by nobody.
-const MOST_NODES: usize = if cfg!(target_pointer_width = "64") { 1 << 20 } else { 1 << 17 };
-/// The deepest tree.
-pub(super) const DEEPEST: usize = 2048;
+/// The most ways that are told apart.
+const MOST_WAYS: usize = if cfg!(target_pointer_width = "64") { 1 << 18 } else { 1 << 16 };
+/// The longest way.
+const DEEPEST: usize = 2048;
+/// What finds no room is in its caller's own time.
+const NO_ROOM: usize = usize::MAX;
 
 /// A function as it was called on one way.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fold {
     /// The number of its name.
     pub(super) function: usize,
     pub(super) calls: u64,
     pub(super) total_ns: u64,
     pub(super) self_ns: u64,
-    pub(super) inside: Vec<Self>,
+    /// The ways that go on from there, the longest first.
+    pub(super) inside: Vec<usize>,
     depth: usize,
 }
 
 /// All ways, by the names of threads.
 #[derive(Default)]
 pub(super) struct Folds {
-    nests: Nests<Vec<Fold>>,
     names: Vec<String>,
-    numbers: HashMap<String, usize>,
-    places: HashMap<u32, usize>,
-    comms: HashMap<(u32, u32), String>,
-    nodes: usize,
-    roots: BTreeMap<String, Vec<Fold>>,
-}
-
-/// Adds ways to ways; returns how many nodes were the same.
-fn join(to: &mut Vec<Fold>, more: Vec<Fold>) -> usize {
-    let mut same = 0;
-    for fold in more {
-        match to.iter_mut().find(|known| known.function == fold.function) {
-            None => to.push(fold),
-            Some(known) => {
-                known.calls += fold.calls;
-                known.total_ns = known.total_ns.saturating_add(fold.total_ns);
-                known.self_ns = known.self_ns.saturating_add(fold.self_ns);
-                known.depth = known.depth.max(fold.depth);
-                same += 1 + join(&mut known.inside, fold.inside);
-            }
-        }
-    }
-    same
+    ways: Vec<Fold>,
+    /// Where a function leads from a way; the first ones are the threads' names.
+    known: HashMap<(usize, usize), usize>,
+    roots: BTreeMap<Vec<u8>, usize>,
+    /// For each thread the calls that have been entered, and how long those inside of them took.
+    open: Vec<Vec<(usize, u64)>>,
+    is_full: bool,
 }
 
 impl Folds {
+    /// Puts together all calls of a record.
+    ///
+    /// # Errors
+    /// The record cannot be read.
+    pub(super) fn read(choice: &Choice, part: &Part) -> Result<(Self, Walked), Failure> {
+        let mut folds = Self::default();
+        let walked = walk::walk(choice, part, &mut folds)?;
+        folds.sort();
+        if folds.is_full {
+            eprintln!("probe: not all ways of calls find room; what is left out is in its callers' own time");
+        }
+        // Nothing of it is written to anywhere.
+        Ok((folds, walked.unwrap_or_default()))
+    }
+
     /// The name of a function.
     pub(super) fn name(&self, function: usize) -> Foreign<&str> {
         Foreign::new(self.names.get(function).map_or("", String::as_str))
     }
 
-    fn number(&mut self, event: &Event<'_>) -> usize {
-        if let Some(number) = self.places.get(&event.place_number) {
-            return *number;
-        }
-        let name = saved::function(event).to_owned();
-        let next = self.names.len();
-        let number = *self.numbers.entry(name.clone()).or_insert(next);
-        if number == next {
-            self.names.push(name);
-        }
-        self.places.insert(event.place_number, number);
-        number
+    /// The names of all functions.
+    pub(super) fn names(&self) -> impl Iterator<Item = Foreign<&str>> {
+        self.names.iter().map(|name| Foreign::new(name.as_str()))
     }
 
-    /// Adds a return. Hits take no time, and are left out.
-    pub(super) fn add(&mut self, event: &Event<'_>) {
-        let Some(total_ns) = event.duration_ns else { return };
-        let (function, task) = (self.number(event), (event.pid, event.tid));
-        let comm = self.comms.entry(task).or_default();
-        let name = String::from_utf8_lossy(saved::comm(event));
-        if *comm != name {
-            *comm = name.into_owned();
-        }
-        let start_ns = event.time_ns.saturating_sub(total_ns);
-        let mut inside = Vec::new();
-        for done in self.nests.claim(task, start_ns) {
-            self.nodes -= join(&mut inside, done.what);
-        }
-        let depth = 1 + inside.iter().map(|fold| fold.depth).max().unwrap_or(0);
-        let inside_ns = inside.iter().map(|fold| fold.total_ns).fold(0, u64::saturating_add);
-        let self_ns = total_ns.saturating_sub(inside_ns);
-        if depth > DEEPEST {
-            let root = self.roots.entry(self.comms[&task].clone()).or_default();
-            join(root, std::mem::take(&mut inside));
-        }
-        let fold = Fold { function, calls: 1, total_ns, self_ns, inside, depth: depth.min(DEEPEST) };
-        self.nodes += 1;
-        let nodes = &mut self.nodes;
-        self.nests.wait(task, Done { start_ns, what: vec![fold] }, |to, more| *nodes -= join(to, more));
-        if self.nodes > MOST_NODES || self.comms.len() > 1 << 16 {
-            self.settle();
-        }
+    /// How long all took that a way leads to.
+    pub(super) fn inside_ns(&self, way: &Fold) -> u64 {
+        way.inside.iter().map(|inside| self.ways[*inside].total_ns).fold(0, u64::saturating_add)
     }
 
-    /// What nobody has called so far was called by nobody.
-    fn settle(&mut self) {
-        for (task, waiting) in std::mem::take(&mut self.nests).rest() {
-            let root = self.roots.entry(self.comms.get(&task).cloned().unwrap_or_default()).or_default();
-            for done in waiting {
-                join(root, done.what);
-            }
-        }
-        self.comms.clear();
-        self.nodes = 0;
+    /// A way.
+    pub(super) fn way(&self, way: usize) -> &Fold {
+        &self.ways[way]
     }
 
-    /// All ways, by the names of threads; each with the longest first.
-    pub(super) fn finish(&mut self) -> BTreeMap<String, Vec<Fold>> {
-        self.settle();
-        let mut roots = std::mem::take(&mut self.roots);
-        roots.values_mut().for_each(|folds| sort(folds));
-        roots
+    /// What threads of each name have called.
+    pub(super) fn roots(&self) -> impl Iterator<Item = (Foreign<&[u8]>, &Fold)> {
+        self.roots.iter().map(|(comm, way)| (Foreign::new(comm.as_slice()), &self.ways[*way]))
+    }
+
+    /// Puts the longest ways first.
+    pub(super) fn sort(&mut self) {
+        let by: Vec<_> = self.ways.iter().map(|way| (Reverse(way.total_ns), way.function)).collect();
+        self.ways.iter_mut().for_each(|way| way.inside.sort_by_key(|inside| by[*inside]));
+    }
+
+    fn root(&mut self, comm: &[u8]) -> usize {
+        if let Some(root) = self.roots.get(comm) {
+            return *root;
+        }
+        self.ways.push(Fold::default());
+        self.roots.insert(comm.to_owned(), self.ways.len() - 1);
+        self.ways.len() - 1
+    }
+
+    /// Where a call leads.
+    fn step(&mut self, call: &Call<'_>) -> usize {
+        if self.open.len() <= call.thread {
+            self.open.resize(call.thread + 1, Vec::new());
+        }
+        let from = match self.open[call.thread].last() {
+            Some((NO_ROOM, _)) => return NO_ROOM,
+            Some((way, _)) => *way,
+            None => self.root(call.comm),
+        };
+        if let Some(way) = self.known.get(&(from, call.function)) {
+            return *way;
+        }
+        let depth = self.ways[from].depth + 1;
+        if depth > DEEPEST || depth > 1 && self.ways.len() >= MOST_WAYS {
+            self.is_full = true;
+            return NO_ROOM;
+        }
+        let way = self.ways.len();
+        self.ways.push(Fold { function: call.function, depth, ..Fold::default() });
+        self.ways[from].inside.push(way);
+        self.known.insert((from, call.function), way);
+        way
+    }
+
+    fn count(&mut self, call: &Call<'_>, way: usize, inside_ns: u64) {
+        let Some(total_ns) = call.took_ns.filter(|_| way != NO_ROOM) else { return };
+        let fold = &mut self.ways[way];
+        fold.calls += 1;
+        fold.total_ns = fold.total_ns.saturating_add(total_ns);
+        fold.self_ns = fold.self_ns.saturating_add(total_ns.saturating_sub(inside_ns));
+        if let Some((_, inside_ns)) = self.open[call.thread].last_mut() {
+            *inside_ns = inside_ns.saturating_add(total_ns);
+        }
     }
 }
 
-fn sort(folds: &mut [Fold]) {
-    folds.sort_by_key(|fold| (std::cmp::Reverse(fold.total_ns), fold.function));
-    folds.iter_mut().for_each(|fold| sort(&mut fold.inside));
+/// Hits take no time, and are left out.
+impl Visitor for Folds {
+    fn keep(&mut self, _event: &Event<'_>) -> Box<[u8]> {
+        Box::default()
+    }
+
+    fn function(&mut self, event: &Event<'_>) {
+        self.names.push(saved::function(event).to_owned());
+    }
+
+    fn enter(&mut self, call: Call<'_>) -> io::Result<()> {
+        let way = self.step(&call);
+        self.open[call.thread].push((way, 0));
+        Ok(())
+    }
+
+    fn leave(&mut self, call: Call<'_>) -> io::Result<()> {
+        if let Some((way, inside_ns)) = self.open[call.thread].pop() {
+            self.count(&call, way, inside_ns);
+        }
+        Ok(())
+    }
+
+    fn leaf(&mut self, call: Call<'_>) -> io::Result<()> {
+        if call.took_ns.is_some() {
+            let way = self.step(&call);
+            self.count(&call, way, 0);
+        }
+        Ok(())
+    }
 }

@@ -1,43 +1,33 @@
 //! `probe graph`: the calls of each thread as a tree, in order of time, or put together by the way they went.
 
 use super::args::Graph;
-use super::failure::{Failure, failed};
-use super::fold::{DEEPEST, Fold, Folds};
+use super::calls::{Call, Part, Visitor, Walked};
+use super::failure::Failure;
+use super::fold::{Fold, Folds};
 use super::foreign::Foreign;
-use super::nests::{Done, Nests};
-use super::saved::{self, Saved};
-use super::status::Status;
+use super::saved;
 use super::style::{Role, Style, time};
 use super::trace::Outcome;
 use super::value;
-use crate::file::{Event, Item};
-use std::collections::HashMap;
+use super::walk;
+use crate::def::Glob;
+use crate::file::Event;
 use std::io::{self, BufWriter, Write};
-use std::ops::ControlFlow;
-use std::rc::Rc;
 
-/// The most calls that are kept in memory.
-const MOST_NODES: usize = if cfg!(target_pointer_width = "64") { 1 << 20 } else { 1 << 16 };
+/// Deeper calls are not moved further to the right.
+const MOST_BLANKS: usize = 200;
 
-/// A call, or a hit.
-struct Node {
-    function: Rc<str>,
-    args: Box<str>,
-    took_ns: Option<u64>,
-    depth: usize,
-    inside: Vec<Self>,
-}
-
-/// Calls as they are found.
-struct Trees<'a> {
-    args: &'a Graph,
+/// Writes a line for each call, and one for its end where others were made in it.
+struct Lines<W> {
+    to: W,
     style: Style,
-    nests: Nests<Vec<Node>>,
-    nodes: usize,
-    /// Whether calls were shown before their callers were known.
-    is_early: bool,
-    functions: HashMap<u32, Rc<str>>,
-    to: BufWriter<io::StdoutLock<'static>>,
+    depth: usize,
+    /// The names of functions, as they are shown: where they are called, and where they end.
+    functions: Vec<[String; 2]>,
+    /// A call that has been entered, and in which nothing was shown yet: its thread, depth and line.
+    entered: Option<(usize, usize, u32, String)>,
+    /// The thread of the last line, and whether it is in a call.
+    last: Option<(usize, bool)>,
 }
 
 /// Prints the tree of a record.
@@ -46,135 +36,138 @@ struct Trees<'a> {
 /// The record cannot be read.
 pub(super) fn run(args: &Graph) -> Result<Outcome, Failure> {
     let written = if args.aggregate { aggregate(args)? } else { replay(args)? };
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Outcome::Signal(libc::SIGPIPE)),
-        Err(error) => Err(failed(format!("the graph could not be written: {error}"))),
-        Ok(()) => Ok(Outcome::Status(Status::Success.code())),
-    }
+    Outcome::written(written.map(Walked::warn), "the graph")
 }
 
-fn replay(args: &Graph) -> Result<io::Result<()>, Failure> {
-    let mut saved = Saved::open(&args.choice)?;
-    let mut trees = Trees {
-        args,
-        style: Style::new(args.color, &io::stdout()),
-        nests: Nests::default(),
-        nodes: 0,
-        is_early: false,
-        functions: HashMap::new(),
+/// Which calls are shown.
+fn part(args: &Graph) -> Part {
+    // Of what is put together, the sum has to be long.
+    let least_ns = args.time.filter(|_| !args.aggregate).unwrap_or(0);
+    let glob = |text: &Option<String>| text.as_deref().map(Glob::new);
+    Part { least_ns, only: glob(&args.only), without: glob(&args.without) }
+}
+
+fn replay(args: &Graph) -> Result<io::Result<Walked>, Failure> {
+    let mut lines = Lines {
         to: BufWriter::with_capacity(1 << 16, io::stdout().lock()),
+        style: Style::new(args.color, &io::stdout()),
+        depth: args.depth.map_or(usize::MAX, usize::from),
+        functions: Vec::new(),
+        entered: None,
+        last: None,
     };
-    let head = trees.style.paint(Role::Head, "# DURATION     TID     FUNCTION");
-    let mut written = writeln!(trees.to, "{head}");
-    saved.read(|item| {
-        if let Item::Event(event) = item {
-            trees.add(&event);
-            if trees.nodes > MOST_NODES {
-                trees.is_early = true;
-                written = std::mem::replace(&mut written, Ok(())).and_then(|()| trees.show());
-            }
-        }
-        if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    })?;
-    let written = written.and_then(|()| trees.show()).and_then(|()| trees.to.flush());
-    if trees.is_early {
-        eprintln!(
-            "probe: not all calls fit into memory at once; some stand before their callers (see --time, --since, --event)"
-        );
-    }
-    if saved.reader().lost() > 0 {
-        eprintln!("probe: {} events were lost, and are not in here", saved.reader().lost());
-    }
-    Ok(written)
+    let head = lines.style.paint(Role::Head, "# DURATION     TID     FUNCTION");
+    let mut begun = writeln!(lines.to, "{head}");
+    let walked = walk::walk(&args.choice, &part(args), &mut lines)?;
+    begun = begun.and_then(|()| lines.to.flush());
+    Ok(walked.and_then(|walked| begun.map(|()| walked)))
 }
 
-impl Trees<'_> {
-    fn add(&mut self, event: &Event<'_>) {
-        let least_ns = self.args.time.unwrap_or(0);
-        if event.duration_ns.is_some_and(|took_ns| took_ns < least_ns) {
-            // What it called took no longer.
-            return;
-        }
-        let task = (event.pid, event.tid);
-        let start_ns = event.time_ns.saturating_sub(event.duration_ns.unwrap_or(0));
-        let mut inside = Vec::new();
-        if event.duration_ns.is_some() {
-            inside.extend(self.nests.claim(task, start_ns).flat_map(|done| done.what));
-        }
-        let mut args = String::new();
-        value::text(&mut args, &event.probe.args, event.values, &event.names);
-        let function = self.functions.entry(event.place_number);
-        let function = Rc::clone(function.or_insert_with(|| saved::function(event).into()));
-        let depth = 1 + inside.iter().map(|node| node.depth).max().unwrap_or(0);
-        self.nodes += 1;
-        let mut what = Vec::new();
-        let is_too_deep = depth > DEEPEST;
-        if is_too_deep {
-            // Deeper trees are cut.
-            self.is_early = true;
-            what.append(&mut inside);
-        }
-        let depth = if is_too_deep { 1 } else { depth };
-        let (args, took_ns) = (args.trim_start().into(), event.duration_ns);
-        what.push(Node { function, args, took_ns, depth, inside });
-        self.nests.wait(task, Done { start_ns, what }, |to, more| to.extend(more));
+impl<W: Write> Lines<W> {
+    fn line(&mut self, duration: &str, (tid, depth): (u32, usize), text: &str) -> io::Result<()> {
+        let blanks = (2 * depth).min(MOST_BLANKS);
+        writeln!(self.to, "{duration:>10} [{tid:>6}] | {:blanks$}{text}", "")
     }
 
-    /// Shows and forgets all that waits, thread by thread.
-    fn show(&mut self) -> io::Result<()> {
-        self.nodes = 0;
-        for ((_, tid), waiting) in std::mem::take(&mut self.nests).rest() {
-            for node in waiting.iter().flat_map(|done| &done.what) {
-                self.line(tid, node, 0)?;
-            }
+    /// Parts what threads have done that take turns.
+    fn turn(&mut self, call: &Call<'_>, is_in: bool) -> io::Result<()> {
+        if let Some((thread, was_in)) = self.last
+            && thread != call.thread
+            && (was_in || call.depth > 0)
+        {
+            writeln!(self.to)?;
         }
+        self.last = Some((call.thread, is_in));
         Ok(())
     }
 
-    fn line(&mut self, tid: u32, node: &Node, depth: usize) -> io::Result<()> {
-        if self.args.depth.is_some_and(|most| depth >= usize::from(most)) {
-            return Ok(());
-        }
-        let (style, blanks) = (self.style, 2 * depth);
-        let name = style.paint(Role::Name, Foreign::new(&*node.function).shown().to_string());
-        let took = node.took_ns.map(time).unwrap_or_default();
-        let has_inside =
-            !node.inside.is_empty() && self.args.depth.is_none_or(|most| depth + 1 < usize::from(most));
-        let args = &node.args;
-        if !has_inside {
-            return writeln!(self.to, "{took:>10} [{tid:>6}] | {:blanks$}{name}({args});", "");
-        }
-        writeln!(self.to, "{:>10} [{tid:>6}] | {:blanks$}{name}({args}) {{", "", "")?;
-        for inside in &node.inside {
-            self.line(tid, inside, depth + 1)?;
-        }
-        let end = style.paint(Role::Dim, format!("/* {} */", Foreign::new(&*node.function).shown()));
-        writeln!(self.to, "{took:>10} [{tid:>6}] | {:blanks$}}} {end}", "")
+    /// Writes the call that was entered last.
+    fn begin(&mut self) -> io::Result<()> {
+        let Some((_, depth, tid, text)) = self.entered.take() else { return Ok(()) };
+        self.line("", (tid, depth), &format!("{text} {{"))
+    }
+
+    fn text(&self, call: &Call<'_>) -> String {
+        format!("{}({})", self.functions[call.function][0], String::from_utf8_lossy(call.kept))
     }
 }
 
-fn aggregate(args: &Graph) -> Result<io::Result<()>, Failure> {
-    let mut saved = Saved::open(&args.choice)?;
-    let mut folds = Folds::default();
-    saved.read(|item| {
-        if let Item::Event(event) = item {
-            folds.add(&event);
+impl<W: Write> Visitor for Lines<W> {
+    const WRITES: bool = true;
+
+    fn keep(&mut self, event: &Event<'_>) -> Box<[u8]> {
+        value::kept(event)
+    }
+
+    fn function(&mut self, event: &Event<'_>) {
+        let name = Foreign::new(saved::function(event)).shown().to_string();
+        let end = self.style.paint(Role::Dim, format!("/* {name} */")).to_string();
+        self.functions.push([self.style.paint(Role::Name, name).to_string(), end]);
+    }
+
+    fn enter(&mut self, call: Call<'_>) -> io::Result<()> {
+        if call.depth + 1 == self.depth {
+            return self.leaf(call);
         }
-        ControlFlow::Continue(())
-    })?;
-    let roots = folds.finish();
+        if call.depth >= self.depth {
+            return Ok(());
+        }
+        self.begin()?;
+        self.turn(&call, true)?;
+        self.entered = Some((call.thread, call.depth, call.tid, self.text(&call)));
+        Ok(())
+    }
+
+    fn leave(&mut self, call: Call<'_>) -> io::Result<()> {
+        if call.depth + 1 >= self.depth {
+            return Ok(());
+        }
+        let is_empty =
+            matches!(self.entered, Some((thread, depth, ..)) if (thread, depth) == (call.thread, call.depth));
+        if is_empty {
+            // All that was made in it is left out.
+            self.entered = None;
+            self.last = Some((call.thread, call.depth > 0));
+            return self.leaf_line(&call);
+        }
+        self.begin()?;
+        self.turn(&call, call.depth > 0)?;
+        let took = call.took_ns.map(time).unwrap_or_default();
+        let text = format!("}} {}", self.functions[call.function][1]);
+        self.line(&took, (call.tid, call.depth), &text)
+    }
+
+    fn leaf(&mut self, call: Call<'_>) -> io::Result<()> {
+        if call.depth >= self.depth {
+            return Ok(());
+        }
+        self.begin()?;
+        self.turn(&call, call.depth > 0)?;
+        self.leaf_line(&call)
+    }
+}
+
+impl<W: Write> Lines<W> {
+    fn leaf_line(&mut self, call: &Call<'_>) -> io::Result<()> {
+        let took = call.took_ns.map(time).unwrap_or_default();
+        let text = self.text(call) + ";";
+        self.line(&took, (call.tid, call.depth), &text)
+    }
+}
+
+fn aggregate(args: &Graph) -> Result<io::Result<Walked>, Failure> {
+    let (folds, walked) = Folds::read(&args.choice, &part(args))?;
     let style = Style::new(args.color, &io::stdout());
     let mut to = BufWriter::new(io::stdout().lock());
     let head = format!("{:>10} {:>10} {:>10}  FUNCTION", "TOTAL", "SELF", "CALLS");
     let mut written = writeln!(to, "{}", style.paint(Role::Head, head));
-    for (comm, all) in &roots {
-        let comm = Foreign::new(comm.as_str());
+    for (comm, root) in folds.roots() {
         written = written.and_then(|()| writeln!(to, "{:34}{}", "", style.paint(Role::Dim, comm.shown())));
-        for fold in all {
-            written = written.and_then(|()| branch(&mut to, &folds, args, style, (fold, 1)));
+        for way in &root.inside {
+            written = written.and_then(|()| branch(&mut to, &folds, args, style, (folds.way(*way), 1)));
         }
     }
-    Ok(written.and_then(|()| to.flush()))
+    Ok(written.and_then(|()| to.flush()).map(|()| walked))
 }
 
 /// A way and those that go on from there.
@@ -192,6 +185,7 @@ fn branch(
     }
     let (total, own) = (time(fold.total_ns), time(fold.self_ns));
     let name = style.paint(Role::Name, folds.name(fold.function).shown().to_string());
-    writeln!(to, "{total:>10} {own:>10} {:>10}  {:blanks$}{name}", fold.calls, "", blanks = 2 * depth)?;
-    fold.inside.iter().try_for_each(|inside| branch(to, folds, args, style, (inside, depth + 1)))
+    let blanks = (2 * depth).min(MOST_BLANKS);
+    writeln!(to, "{total:>10} {own:>10} {:>10}  {:blanks$}{name}", fold.calls, "")?;
+    fold.inside.iter().try_for_each(|way| branch(to, folds, args, style, (folds.way(*way), depth + 1)))
 }

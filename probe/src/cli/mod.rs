@@ -4,6 +4,7 @@ mod answers;
 mod args;
 #[cfg(has_mapped)]
 mod attach;
+mod calls;
 mod consumer;
 mod disasm;
 mod elf;
@@ -12,10 +13,12 @@ mod errno;
 mod explain;
 mod export;
 mod failure;
+mod firefox;
 mod fold;
 mod foreign;
 mod functions;
 mod graph;
+mod html;
 mod install;
 mod json;
 mod judge;
@@ -32,6 +35,7 @@ mod output;
 #[cfg(all(test, target_pointer_width = "64"))]
 mod pages;
 mod pending;
+mod perfetto;
 mod pid;
 mod print;
 mod processes;
@@ -47,10 +51,12 @@ mod summary;
 mod symbols;
 mod tables;
 mod text;
+mod threads;
 mod times;
 mod trace;
 mod value;
 mod views;
+mod walk;
 
 use failure::Failure;
 use foreign::{Foreign, is_plain};
@@ -89,7 +95,10 @@ pub fn main() -> ExitCode {
         args::Command::Trace(trace) => traced(&trace),
         args::Command::Record(record) => traced(&record.into_trace()),
         args::Command::Print(print) => print::run(&print),
-        args::Command::Report(report) => report::run(&report),
+        args::Command::Report(args) => match &args.html {
+            Some(path) => html::run(&args, path),
+            None => report::run(&args),
+        },
         args::Command::Graph(graph) => graph::run(&graph),
         args::Command::Export(export) => export::run(&export),
         args::Command::List(list) => told(list::run(&list)),

@@ -73,7 +73,7 @@ fn of_records(name: &str) -> Vec<Section> {
             (
                 "FORMATS",
                 vec![Text(
-                    "folded: NAME;FUNCTION;…;FUNCTION NANOSECONDS for each thread's name and way, with the time in the last function itself; of return probes alone. Of a record with stacks (--stack) instead NAME;FUNCTION;…;FUNCTION HITS for each way there, or what --weight says; […] stands for callers that are not known. chrome: an object of the trace event format, with a complete event for each return, an instant one for each hit, and arguments.",
+                    "folded: NAME;FUNCTION;…;FUNCTION NANOSECONDS for each thread's name and way, with the time in the last function itself; of return probes alone. Of a record with stacks (--stack) instead NAME;FUNCTION;…;FUNCTION HITS for each way there, or what --weight says; […] stands for callers that are not known. svg: a flame graph of these. perfetto: a trace of Perfetto, with a slice for each return in its thread's track, an instant for each hit, and arguments. firefox: the Firefox Profiler's processed profile, with a sample for each change of a thread's stack, which weighs microseconds, and a marker for each call with its arguments; it has the first 1048576 calls. chrome: an object of the trace event format, with a complete event for each return, an instant one for each hit, and arguments.",
                 )],
             ),
             exit_status(),
@@ -282,7 +282,7 @@ fn json() -> Vec<Piece> {
 
 fn graph() -> Vec<Piece> {
     vec![Text(
-        "As uftrace's replay: for each thread the calls that return probes saw, from the first to the last, what a call made between its braces, with how long it took at its end; hits of other probes where they came, without a time. A call that had not returned at the end is not there, and what it called stands by itself. A record of more than a million calls does not fit into memory at once: a sentence on standard error then says that some calls stand before their callers; --time, --since and --event choose fewer. With --aggregate any number fits, as for probe-report(1); trees deeper than 2048 are cut.",
+        "As uftrace's replay: for each thread the calls that return probes saw, from the first to the last, what a call made between its braces, with how long it took at its end; hits of other probes where they came, without a time. A call that had not returned at the end, or that an exception or longjmp left, is not there, and what it called stands where it would have. The record is read twice, so that any number of calls fits into memory; of one that can be read only once, such as a pipe, long calls may come behind what they called, and a sentence on standard error says so. Where threads take turns in a long record, an empty line parts them. With --aggregate ways of more than 2048 functions, and more than 262144 of them, are put together: what is left out is in its callers' own time.",
     )]
 }
 
@@ -300,7 +300,7 @@ fn columns() -> Vec<Piece> {
         ("MIN, MEDIAN, P99, MAX", "Of the calls' times; the two in the middle to 1/32."),
     ]);
     all.push(Text(
-        "Any number of events takes bounded memory: of more than 262144 rows the later ones are one, (others). Of a million calls in one caller that has not returned yet the oldest are put together; only a caller that begins between two of these can then be charged with one too few. With --by caller those count as called by -, as do calls that no recorded call made. With conditions (--if) a return's time is taken after they were judged, so that a call that began right after its caller may count as beside it.",
+        "Any number of events takes bounded memory: of more than 131072 rows the later ones are one, (others). Of a million calls in one caller that has not returned yet the oldest are put together; only a caller that begins between two of these can then be charged with one too few. With --by caller those count as called by -, as do calls that no recorded call made. With conditions (--if) a return's time is taken after they were judged, so that a call that began right after its caller may count as beside it.",
     ));
     all
 }

@@ -1,14 +1,12 @@
 //! `probe print`: a record as text or JSON, as `probe trace` would have written it.
 
 use super::args::Print;
-use super::failure::{Failure, failed};
+use super::failure::Failure;
 use super::output::{self, Looks};
 use super::record;
 use super::saved::{Saved, shown};
-use super::status::Status;
 use super::trace::Outcome;
 use crate::file::Item;
-use std::io;
 use std::ops::ControlFlow;
 
 /// Prints a record.
@@ -39,8 +37,7 @@ pub(super) fn run(args: &Print) -> Result<Outcome, Failure> {
     });
     let flushed = sink.flush();
     match failure.or(flushed.err()) {
-        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Outcome::Signal(libc::SIGPIPE)),
-        Some(error) => Err(failed(format!("events could not be written: {error}"))),
-        None => read.map(|_| Outcome::Status(Status::Success.code())),
+        Some(error) => Outcome::written(Err(error), "what is recorded"),
+        None => read.and_then(|_| Outcome::written(Ok(()), "what is recorded")),
     }
 }

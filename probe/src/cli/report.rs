@@ -1,11 +1,10 @@
 //! `probe report`: a record by function: calls, time, and what of it was spent in the function itself.
 
 use super::args::{Choice, Format, Report, Sort};
-use super::failure::{Failure, failed};
+use super::failure::Failure;
 use super::foreign::{self, Foreign};
 use super::nests::{Done, Nests};
 use super::saved::{self, Ended, Saved};
-use super::status::Status;
 use super::style::{Role, Style, time};
 use super::times::Times;
 use super::trace::Outcome;
@@ -19,7 +18,9 @@ use std::io::{self, Write as _};
 use std::ops::ControlFlow;
 
 /// The most rows; what finds no room is one row together.
-const MOST_ROWS: usize = if cfg!(target_pointer_width = "64") { 1 << 18 } else { 1 << 14 };
+const MOST_ROWS: usize = if cfg!(target_pointer_width = "64") { 1 << 17 } else { 1 << 14 };
+/// The most functions on a page.
+const MOST_ON_A_PAGE: usize = 5_000;
 /// What that row is called, and a caller that is not known.
 const OTHERS: &str = "(others)";
 const NO_CALLER: &str = "-";
@@ -107,11 +108,32 @@ pub(super) fn run(args: &Report) -> Result<Outcome, Failure> {
         (Format::Text, Some(before)) => rows.difference(before, args),
     };
     let mut to = io::stdout().lock();
-    match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Outcome::Signal(libc::SIGPIPE)),
-        Err(error) => Err(failed(format!("the report could not be written: {error}"))),
-        Ok(()) => Ok(Outcome::Status(Status::Success.code())),
-    }
+    Outcome::written(to.write_all(text.as_bytes()).and_then(|()| to.flush()), "the report")
+}
+
+/// The functions of a record, for a page.
+///
+/// # Errors
+/// The record cannot be read.
+pub(super) fn page(choice: &Choice, sort: Sort) -> Result<Json, Failure> {
+    let (mut rows, _) = read(choice, By::Nothing)?;
+    rows.sort(sort, None);
+    let row = |((function, _), row): &(Key, Row)| {
+        let mut object =
+            json!({ "name": Foreign::new(function.as_str()).shown().to_string(), "calls": row.calls });
+        if row.times.count > 0 {
+            let [median_ns, p99_ns] = row.times.percentiles();
+            object["total_ns"] = row.times.sum_ns.into();
+            object["self_ns"] = row.self_ns.into();
+            object["min_ns"] = row.times.min_ns().into();
+            object["median_ns"] = median_ns.into();
+            object["p99_ns"] = p99_ns.into();
+            object["max_ns"] = row.times.max_ns.into();
+            object["buckets"] = json!(row.times.octaves());
+        }
+        object
+    };
+    Ok(rows.rows.iter().take(MOST_ON_A_PAGE).map(row).collect())
 }
 
 fn read(choice: &Choice, by: By) -> Result<(Rows, Ended), Failure> {

@@ -8,9 +8,9 @@ use super::functions::Function;
 use super::status::Status;
 use super::value::Symbolize;
 use crate::def::Glob;
-use crate::file::{Event, Item, Names, Reader, Stop};
+use crate::file::{Event, Fact, Item, Names, Reader, Stop};
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -20,6 +20,11 @@ pub(super) struct Saved<'a> {
     path: &'a Path,
     wanted: Wanted,
     progress: Option<Progress>,
+    /// The same file again, where it can be read twice.
+    again: Option<File>,
+    since_ns: u64,
+    /// How far the first reading came, in the second one.
+    read_before: Option<u64>,
 }
 
 /// Which events count.
@@ -48,6 +53,10 @@ pub(super) enum Ended {
 /// A bar on a terminal.
 struct Progress {
     bytes: u64,
+    /// How many times it is read.
+    times: u64,
+    /// What had been read before.
+    before: u64,
     percent: u64,
 }
 
@@ -60,7 +69,9 @@ impl<'a> Saved<'a> {
         let path = choice.file.as_path();
         let file = File::open(path)
             .map_err(|error| Failure::new(format!("`{}` cannot be read: {error}", foreign::path(path))))?;
-        let bytes = file.metadata().map_or(0, |metadata| metadata.len());
+        let metadata = file.metadata().ok();
+        let bytes = metadata.as_ref().map_or(0, |metadata| metadata.len());
+        let again = metadata.filter(|metadata| metadata.is_file()).and_then(|_| file.try_clone().ok());
         let mut reader = Reader::new(file).map_err(|stop| refused(path, &stop))?;
         reader.skip_until(choice.since.unwrap_or(0));
         match reader.block(&mut |_| ControlFlow::Continue(())) {
@@ -72,8 +83,38 @@ impl<'a> Saved<'a> {
             Err(_) => Task::Name(Glob::new(text)),
         });
         let event = choice.event.as_ref().map(|text| (Glob::new(text), Vec::new()));
-        let progress = io::stderr().is_terminal().then_some(Progress { bytes, percent: 0 });
-        Ok(Self { reader, path, wanted: Wanted { task, event }, progress })
+        let progress =
+            io::stderr().is_terminal().then_some(Progress { bytes, times: 1, before: 0, percent: 0 });
+        let since_ns = choice.since.unwrap_or(0);
+        let wanted = Wanted { task, event };
+        Ok(Self { reader, path, wanted, progress, again, since_ns, read_before: None })
+    }
+
+    /// Whether it can be read twice, as it will be.
+    pub(super) fn is_for_two(&mut self) -> bool {
+        if let Some(progress) = &mut self.progress {
+            progress.times = 1 + u64::from(self.again.is_some());
+        }
+        self.again.is_some()
+    }
+
+    /// Begins anew, and ends at the same place, if more has been written meanwhile.
+    ///
+    /// # Errors
+    /// It cannot be read again.
+    pub(super) fn rewind(&mut self) -> Result<(), Failure> {
+        let read = self.reader.at();
+        let path = self.path;
+        let unread = |error| Failure::new(format!("`{}` cannot be read again: {error}", foreign::path(path)));
+        let Some(mut file) = self.again.take() else { return Err(unread(io::ErrorKind::NotSeekable.into())) };
+        file.seek(SeekFrom::Start(0)).map_err(unread)?;
+        self.reader = Reader::new(file).map_err(|stop| refused(path, &stop))?;
+        self.reader.skip_until(self.since_ns);
+        self.read_before = Some(read);
+        if let Some(progress) = &mut self.progress {
+            progress.before = read;
+        }
+        Ok(())
     }
 
     /// Shows no progress: what is read is shown as it comes.
@@ -107,6 +148,9 @@ impl<'a> Saved<'a> {
         let stop = loop {
             if let Some(progress) = &mut self.progress {
                 progress.show(self.reader.at());
+            }
+            if self.read_before.is_some_and(|read| self.reader.at() >= read) {
+                break Stop::End;
             }
             if let Err(stop) = self.reader.block(&mut chosen) {
                 break stop;
@@ -167,7 +211,9 @@ impl Progress {
     fn show(&mut self, at: u64) {
         // Short files are read before anybody could look.
         const LONG: u64 = 32 << 20;
-        let percent = (u128::from(at) * 100 / u128::from(self.bytes.max(1))) as u64;
+        let (at, all) =
+            (u128::from(self.before + at), u128::from(self.bytes.max(1)) * u128::from(self.times));
+        let percent = (at * 100 / all) as u64;
         if self.bytes < LONG || percent <= self.percent {
             return;
         }
@@ -181,6 +227,44 @@ impl Progress {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
+}
+
+/// Where a record comes from.
+#[derive(Debug, Default)]
+pub(super) struct Origin {
+    /// When the recording began, in nanoseconds since 1970.
+    pub(super) began_ns: u64,
+    /// The first program's file.
+    pub(super) program: String,
+    /// When the first event that counts began, and when the last one ended.
+    pub(super) times: Option<(u64, u64)>,
+    /// Whether the record has its end.
+    pub(super) is_whole: bool,
+}
+
+/// Where a record comes from.
+///
+/// # Errors
+/// It cannot be read.
+pub(super) fn origin(choice: &Choice) -> Result<Origin, Failure> {
+    let mut saved = Saved::open(choice)?;
+    let mut origin = Origin { began_ns: saved.reader().head().began_ns, ..Origin::default() };
+    let ended = saved.read(|item| {
+        match item {
+            Item::Fact(Fact::Started { program, .. }) if origin.program.is_empty() => {
+                origin.program.clone_from(program);
+            }
+            Item::Event(event) => {
+                let start_ns = event.time_ns.saturating_sub(event.duration_ns.unwrap_or(0));
+                let (first_ns, last_ns) = origin.times.unwrap_or((start_ns, event.time_ns));
+                origin.times = Some((first_ns.min(start_ns), last_ns.max(event.time_ns)));
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    })?;
+    origin.is_whole = ended == Ended::Whole;
+    Ok(origin)
 }
 
 /// The name of an event's thread.

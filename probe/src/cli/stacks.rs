@@ -50,7 +50,7 @@ pub(super) fn are_in(saved: &Saved<'_>) -> bool {
 }
 
 /// A name as a frame: neither `;` nor blanks part it, and none is too long.
-pub(super) fn frame(name: &Foreign<&str>) -> String {
+pub(super) fn frame<S: AsRef<[u8]>>(name: &Foreign<S>) -> String {
     /// Ways are long enough without.
     const LONGEST: usize = 512;
     let name: String = name.shown().to_string().chars().take(LONGEST).collect();

@@ -1,6 +1,6 @@
 //! Durations of one kind of call: as exact as the command's other percentiles, in little memory.
 
-use crate::wire::{Histogram, bucket_of};
+use crate::wire::{Histogram, bucket_bounds, bucket_of};
 
 /// The most buckets that all kinds of calls together have.
 const MOST_BUCKETS: usize = if cfg!(target_pointer_width = "64") { 4 << 20 } else { 1 << 19 };
@@ -39,6 +39,25 @@ impl Times {
     /// The shortest.
     pub(super) fn min_ns(&self) -> u64 {
         if self.count == 0 { 0 } else { !self.min_inverted }
+    }
+
+    /// How many there were of each power of two, with those between that nobody took.
+    pub(super) fn octaves(&self) -> Vec<[u64; 2]> {
+        let mut all: Vec<[u64; 2]> = Vec::new();
+        for (bucket, count) in &self.buckets {
+            let from = bucket_bounds(usize::from(*bucket)).0;
+            let octave = from.checked_ilog2().map_or(0, |log| 1 << log);
+            while let Some([last, _]) = all.last().copied()
+                && last < octave
+            {
+                all.push([(2 * last).max(1), 0]);
+            }
+            match all.last_mut() {
+                Some(last) => last[1] += count,
+                None => all.push([octave, *count]),
+            }
+        }
+        all
     }
 
     /// The median and the 99th percentile, to 1/32.

@@ -26,6 +26,20 @@ pub(super) enum Outcome {
     Signal(i32),
 }
 
+impl Outcome {
+    /// How a command ends that has written `what`: whoever reads no further is no failure.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub(super) fn written(done: io::Result<()>, what: &str) -> Result<Self, Failure> {
+        match done {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Self::Signal(libc::SIGPIPE)),
+            Err(error) => Err(failed(format!("{what} could not be written: {error}"))),
+            Ok(()) => Ok(Self::Status(Status::Success.code())),
+        }
+    }
+}
+
 /// Runs the program with the probes in it.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 use super::foreign::{Foreign, quoted};
 use super::functions::Function;
 use crate::def::{Argument, MAX_STACK, Scalar, Width};
-use crate::file;
+use crate::file::{self, Event};
 use crate::wire::{EXACT, Value, Values};
 use serde_json::Value as Json;
 use std::fmt::Write;
@@ -130,6 +130,13 @@ pub(super) fn text(out: &mut String, args: &[Argument], mut values: Values<'_>, 
             element_text(out, arg.ty.scalar, elements.first().and_then(Option::as_ref), symbols);
         }
     }
+}
+
+/// The arguments of an event that is shown later, as text.
+pub(super) fn kept(event: &Event<'_>) -> Box<[u8]> {
+    let mut args = String::new();
+    text(&mut args, &event.probe.args, event.values, &event.names);
+    args.trim_start().as_bytes().into()
 }
 
 /// The arguments as a JSON object; what could not be read is `null`.

@@ -59,6 +59,11 @@ pub(super) struct Report {
     /// Show what is different from this earlier record, the greatest difference first.
     #[arg(long, value_name = "FILE")]
     pub(super) diff: Option<PathBuf>,
+    /// Write a page for a browser into this file: functions, histograms, a flame graph, a time line.
+    ///
+    /// It needs no other file and no network, and does not grow with the record.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "diff", "top", "format"])]
+    pub(super) html: Option<PathBuf>,
     /// How it is written (json: one object).
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(super) format: Format,
@@ -77,6 +82,14 @@ pub(super) struct Graph {
     /// Only calls that took at least this long (such as 10us).
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub(super) time: Option<u64>,
+    /// Only calls of functions whose name matches this pattern, and what they have called.
+    ///
+    /// Where --event leaves functions out, what they have called stands where they would have.
+    #[arg(long, value_name = "PATTERN")]
+    pub(super) only: Option<String>,
+    /// Without the calls of functions whose name matches this pattern, and what they have called.
+    #[arg(long, value_name = "PATTERN")]
+    pub(super) without: Option<String>,
     /// Put together what went the same way, with total and own time, the longest first.
     #[arg(long)]
     pub(super) aggregate: bool,
@@ -110,6 +123,12 @@ pub(super) enum ExportFormat {
     /// (--weight); else by calls inside of calls, and its own nanoseconds. For flamegraph.pl, inferno,
     /// speedscope.
     Folded,
+    /// A flame graph, to look at in a browser.
+    Svg,
+    /// Perfetto's own, for ui.perfetto.dev and trace_processor: protocol buffers.
+    Perfetto,
+    /// JSON for the Firefox Profiler (profiler.firefox.com, samply load).
+    Firefox,
     /// JSON for Chrome's chrome://tracing, Perfetto and speedscope.
     Chrome,
 }
