@@ -84,7 +84,9 @@ mod tests {
         assert_eq!(add(&mut nests, 15, 20), 5);
         assert_eq!(add(&mut nests, 5, 100), 25);
         assert_eq!(add(&mut nests, 200, 1), 0);
-        assert_eq!(nests.rest().map(|(_, waiting)| waiting.len()).sum::<usize>(), 2);
+        assert_eq!(add(&mut nests, 220, 5), 0);
+        assert_eq!(add(&mut nests, 210, 20), 5, "two were called before it");
+        assert_eq!(nests.rest().map(|(_, waiting)| waiting.len()).sum::<usize>(), 3);
     }
 
     #[test]
