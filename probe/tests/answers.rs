@@ -326,7 +326,6 @@ fn every_interval_tells_what_has_come_since() {
 #[case(&["--by", "n < 3"], "a comparison is no key")]
 #[case(&["--by", "n", "--by", "n"], "has one --by")]
 #[case(&["--by", "n, path", "--hist", "n"], "has one key")]
-#[case(&["--count-by", "stack"], "stacks are not counted by yet")]
 #[case(&["--sum", "$caller"], "tells hits apart, and nothing else")]
 #[case(&["-p", "p fib+4", "--by", "$caller"], "where a function begins")]
 #[case(&["--hist", "n < 3"], "no number")]

@@ -194,8 +194,8 @@ extern "C" fn hitpath_return(word: usize, regs: *mut Regs) -> Resume {
 }
 
 /// What the handler of single steps calls first, in a kernel that steps slots in hardware. Answers whether
-/// the kernel has nothing left to do. riscv64 has no such traps.
-#[cfg(not(target_arch = "riscv64"))]
+/// the kernel has nothing left to do. riscv64 and arm have no such traps.
+#[cfg(not(any(target_arch = "riscv64", target_arch = "arm")))]
 #[unsafe(no_mangle)]
 extern "C" fn hitpath_step(regs: &mut Regs) -> bool {
     PROBES.traps().step(regs) == Trap::Handled

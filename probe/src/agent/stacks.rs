@@ -250,9 +250,8 @@ pub(super) fn put<M: Memory>(from: &Start<'_, M>, depth: usize, out: &mut Reserv
 /// The same as a text to be counted by.
 pub(super) fn text<'a, M: Memory>(from: &Start<'_, M>, depth: usize, room: &'a mut [u8]) -> Option<&'a [u8]> {
     let (mut words, len) = walk(from, depth);
-    if let [end, ..] = &mut words {
-        *end |= u64::from(process::agent()?.image) << 32;
-    }
+    let [end, ..] = &mut words;
+    *end |= u64::from(process::agent()?.image) << 32;
     let (pieces, _) = room.as_chunks_mut::<8>();
     let pieces = pieces.get_mut(..len)?;
     pieces.iter_mut().zip(words).for_each(|(piece, word)| *piece = word.to_ne_bytes());

@@ -21,6 +21,7 @@ mod write;
 
 pub use block::{BLOCKS, Damage, Head, MAGIC, VERSION, seal};
 pub use end::{End, Loss, Refused, Row, Times};
+#[cfg(feature = "cli")]
 pub(crate) use event::{frames, place, stack};
 pub use facts::{Fact, Probe, Stack};
 pub use read::{Event, Item, Name, Names, Place, Reader, Stop};

@@ -89,8 +89,9 @@ where
     let site = Site { at: place, function, text: &world };
     let here = &text[place_offset.min(text.len())..];
     let _ = A::is_breakpoint(place, here);
-    let jumps = A::JUMPS.expect("it has jumps");
-    let _ = jumps.branch_target(&here[..here.len().min(A::MAX_INSN_LEN)], place);
+    if let Some(jumps) = A::JUMPS {
+        let _ = jumps.branch_target(&here[..here.len().min(A::MAX_INSN_LEN)], place);
+    }
     let offset = A::entry_offset(&world, place, head[11] & !3);
     assert_eq!(offset % A::INSN_ALIGN, 0);
     // Slots lie before and behind, near and as far as they may.
@@ -160,7 +161,7 @@ where
 
 /// What a jump needs: instructions that are there, and a detour that holds them.
 fn displaced<A: Arch>(site: &Site<'_>, here: &[u8], distance: usize) {
-    let jumps = A::JUMPS.expect("it has jumps");
+    let Some(jumps) = A::JUMPS else { return };
     let Ok(displaced) = jumps.displace(site) else { return };
     let len = usize::from(displaced.len_bytes);
     assert!(len >= A::Jumps::JUMP_LEN && len <= here.len(), "{displaced:?}");

@@ -44,26 +44,26 @@ pub(super) fn run(report: &mut Report) {
     whole_kernel(report, &places);
 }
 
-/// Single registrations: the thousands cost what the first hundred do.
+/// Single registrations cost the same, however many probes there are.
 fn one_by_one(report: &mut Report, places: &[CodeAddr]) {
-    let mut probes: Vec<Probe<Kernel>> = Vec::with_capacity(places.len());
     // Places near and far, so that all parts are the same mixture of functions.
     const STRIDE: usize = 7919;
+    const SAMPLE: usize = 200;
     let place = |index: usize| places[index * STRIDE % places.len()];
-    let part = |probes: &mut Vec<_>, until: usize| {
-        let start = probes.len();
-        let cost = instructions(|| (start..until).for_each(|index| probes.push(register(k(place(index))))));
-        cost / (until - start) as u64
+    // The same places each time: how long their functions are does not count.
+    let sample = || {
+        let mut probes: Vec<Probe<Kernel>> = Vec::with_capacity(SAMPLE);
+        instructions(|| (0..SAMPLE).for_each(|index| probes.push(register(k(place(index)))))) / SAMPLE as u64
     };
-    let first = part(&mut probes, 200);
-    part(&mut probes, 800);
-    let thousand = part(&mut probes, 1000);
-    part(&mut probes, 4800);
-    let last = part(&mut probes, 5000);
+    let mut probes: Vec<Probe<Kernel>> = Vec::with_capacity(places.len());
+    let first = sample();
+    probes.extend((SAMPLE..1000).map(|index| register(k(place(index)))));
+    let thousand = sample();
+    probes.extend((1000..5000).map(|index| register(k(place(index)))));
+    let last = sample();
     report.promise("single_of_first_200", first, 400_000);
-    // Half as much more for functions that happen to be longer.
-    report.promise("single_before_1000", thousand, first + first / 2);
-    report.promise("single_before_5000", last, first + first / 2);
+    report.promise("single_before_1000", thousand, first + first / 4);
+    report.promise("single_before_5000", last, first + first / 4);
     let start = probes.len() as u64;
     let leaving = instructions(|| probes.drain(..).rev().for_each(drop));
     report.promise("single_unregister_of_5000", leaving / start, 30_000);
