@@ -14,8 +14,8 @@ use core::ffi::c_void;
 use probe_arch_native::Native as Backend;
 use probe_core::arch::{Access, Arch, MemFault, Memory, Resume, SaveSet};
 use probe_core::error::TextError;
-use probe_core::host::{Blacklisted, Context, Host, Probeable, Symbol, Task};
 use probe_core::handler::Follow;
+use probe_core::host::{Blacklisted, Context, Host, Probeable, Symbol, Task};
 use probe_core::traps::{FaultVerdict, Trap};
 use probe_core::{CodeAddr, Jprobe, Kprobe, Kretprobe, Probes};
 
