@@ -178,8 +178,7 @@ pub(super) fn is_left_alone(region: &Region, image: u32) -> bool {
         debugger.into_iter().for_each(|debugger| region.set_debugger(debugger));
         return false;
     }
-    // What a debugger sees of this program has no system call of ours in it: the look at its objects makes
-    // two.
+    // A debugger sees no system call of ours in this program: the look at its objects makes two.
     let of_debugger = debugger.filter(|&debugger| region.debugger() != debugger).map(of_debugger);
     let of_valgrind = || probe_host_linux::is_in_valgrind().then(|| StartError::Valgrind.to_string());
     let Some(reason) = of_debugger.or_else(of_valgrind) else { return false };

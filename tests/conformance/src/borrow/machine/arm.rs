@@ -1,7 +1,7 @@
 use core::arch::asm;
 
-/// VLDR of a constant: the slot addresses by R0 what lies at a distance from the program counter. Code that is
-/// compiled without floating point runs it, too; its processor has to have it.
+/// VLDR of a constant: the slot addresses by R0 what lies at a distance from the program counter. Code that
+/// is compiled without floating point runs it, too; its processor has to have it.
 #[inline(always)]
 pub(crate) fn borrow(_: usize) -> usize {
     const MARK: usize = 0x1234_5678;
