@@ -11,7 +11,7 @@
 //! | [`elf`] | the same | its own ELF file, in memory |
 //!
 //! All of it is `no_std`, and what is called in a hit takes no lock and allocates nothing. The test kernels
-//! (`tests/system`) and the kernels of `docs/vendoring.md` are built on it.
+//! (`tests/system`) use all but [`exec`] and [`elf`], which the kernel of `docs/vendoring.md` uses.
 //!
 //! [`Host::sync_cores`]: probe_core::host::Host::sync_cores
 //! [`Host::read_text`]: probe_core::host::Host::read_text

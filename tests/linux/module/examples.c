@@ -217,15 +217,16 @@ int follow(char *name)
 	return our_register_kretprobe(&one);
 }
 
-/* An error if as many calls have returned as were entered, or if any was lost. */
+/* An error if no call is still to return, or if any had no room. */
 int follow_off(char *argument)
 {
 	struct our_probe_counters counters = { 0 };
+	bool is_pending = atomic_long_read(&entered) > atomic_long_read(&returned);
 
 	our_kprobe_counters(&one.kp, &counters);
 	say("%s: %ld calls, %ld returns, %lu abandoned, %lu nested, %lu no room", one_name, atomic_long_read(&entered),
 	    atomic_long_read(&returned), counters.abandoned, counters.missed_nested, counters.missed_pool);
-	return our_unregister_kretprobe(&one) ?: counters.missed_pool ? -EIO : 0;
+	return our_unregister_kretprobe(&one) ?: counters.missed_pool || !is_pending ? -EIO : 0;
 }
 
 /* Says how a function's entry would be probed. */
