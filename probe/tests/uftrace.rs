@@ -51,7 +51,9 @@ fn a_graph_is_the_tree_that_uftrace_replays() {
     );
     let probes = format!("r {program}:*");
     // The program writes its gmon.out to where it runs.
-    said(probe().current_dir(&folder).args(["record", "-p", &probes, "-o"]).arg(&file).arg("--").arg(&program));
+    said(
+        probe().current_dir(&folder).args(["record", "-p", &probes, "-o"]).arg(&file).arg("--").arg(&program),
+    );
     let theirs = |options: &[&str]| {
         let mut command = Command::new("uftrace");
         tree(&said(command.args(["replay", "--no-pager", "--color=no"]).args(options).arg("-d").arg(&folder)))
