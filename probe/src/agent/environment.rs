@@ -1,8 +1,13 @@
 //! The program's environment: the agent takes its variables out, and puts them back for a program that the
 //! traced process executes in its own place (`#!/usr/bin/env`, `exec` in a shell). Children are left alone;
-//! with `-f` nothing is taken out in the first place, and every child inherits it.
+//! with `-f` nothing is taken out in the first place, and every child inherits it, but for programs that the
+//! agent cannot be loaded into ([`super::executed`]): those get the environment that they would have without
+//! us.
 
-use super::{alloc, process};
+use super::executed::{File, Outlook, text_at};
+use super::process::Reporter;
+use super::{alloc, confined, process};
+use crate::wire::Meta;
 use crate::{PAIR_VARIABLE, REGION_VARIABLE};
 use probe_core::arch::Memory as _;
 use probe_core::host::Host as _;
@@ -24,6 +29,22 @@ struct Taken {
 
 static TAKEN: OnceLock<Taken> = OnceLock::new();
 
+/// The path of the agent where nothing is taken out.
+static LEFT: OnceLock<Vec<u8>> = OnceLock::new();
+
+/// Notes what every child inherits, as nothing is taken out.
+///
+/// # Safety
+/// As [`region`].
+#[cfg(not(feature = "mapped"))]
+pub(super) unsafe fn leave(environment: *mut *mut c_char) {
+    // SAFETY: the caller's promise.
+    let preload = unsafe { entries(environment) }.find_map(|(_, text)| text.to_bytes().strip_prefix(PRELOAD));
+    if let Some(agent) = preload.and_then(|value| value.split(|&byte| byte == b':').next()) {
+        let _ = LEFT.set(agent.to_vec());
+    }
+}
+
 /// In a program that the agent has been put into, whose environment has none of our variables: they are for
 /// every program that it, or a child of its, executes.
 #[cfg(feature = "mapped")]
@@ -44,15 +65,6 @@ pub(super) unsafe fn region(environment: *mut *mut c_char) -> Option<&'static CS
         let value = text.to_bytes_with_nul().strip_prefix(REGION_VARIABLE.as_bytes())?;
         CStr::from_bytes_with_nul(value.strip_prefix(b"=")?).ok()
     })
-}
-
-/// Whether an environment for a program to be executed has the agent already, or is none.
-///
-/// # Safety
-/// Nobody changes it meanwhile.
-pub(super) unsafe fn has_agent(environment: *const *const c_char) -> bool {
-    // SAFETY: the caller's promise.
-    !can_be_read(environment) || unsafe { region(environment.cast_mut().cast()) }.is_some()
 }
 
 /// Whether an environment can be read to its end. If it cannot, the kernel is to report it, as it would
@@ -169,24 +181,51 @@ unsafe fn cut(text: *mut c_char, from: usize, len: usize) -> bool {
     true
 }
 
-/// An environment for a program that replaces this one, with the agent in it.
-pub(super) struct Inherited {
+/// The environment that a program is to be executed with.
+pub(super) struct Changed {
     pointers: Vec<*const c_char>,
-    _preload: CString,
-    _pair: Option<CString>,
+    _strings: Vec<CString>,
 }
 
-impl Inherited {
-    /// `environment` and the agent; `None` where the agent is not to be passed on: it was never taken out, or
-    /// the calling process is a child of a launched program, whose children inherit it without this; or
-    /// memory runs out, as each child of `posix_spawn` leaves an environment with its parent.
+impl Changed {
+    /// For the program in `file`, if that is known, which is to be executed with `environment`: with the
+    /// agent where it is to be passed on and is not in there; without it where it cannot be loaded, which the
+    /// command is told. `None`: as it is.
     ///
     /// # Safety
     /// Nobody changes it meanwhile.
-    pub(super) unsafe fn new(environment: *const *const c_char) -> Option<Self> {
-        let taken = TAKEN.get()?;
-        let is_followed = cfg!(feature = "mapped") || process::is_traced_process_itself();
-        if !is_followed || !can_be_read(environment) || alloc::is_nearly_full() {
+    pub(super) unsafe fn new(file: Option<File>, environment: *const *const c_char) -> Option<Self> {
+        if !can_be_read(environment) {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        let has_agent = unsafe { region(environment.cast_mut().cast()) }.is_some();
+        if !has_agent && taken().is_none() {
+            return None;
+        }
+        // Who has forbidden itself system calls may not look at files.
+        let file = file.filter(|_| !confined::is_confined());
+        if let Some(file) = file
+            && let Outlook::Not(why) = file.outlook()
+        {
+            tell(file, &why.to_string());
+            // SAFETY: the caller's promise.
+            return has_agent.then(|| unsafe { Self::without_agent(environment) }).flatten();
+        }
+        if has_agent {
+            return None;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { Self::with_agent(environment) }
+    }
+
+    /// `None` where memory runs out, as each child of `posix_spawn` leaves an environment with its parent.
+    ///
+    /// # Safety
+    /// As [`entries`].
+    unsafe fn with_agent(environment: *const *const c_char) -> Option<Self> {
+        let taken = taken()?;
+        if alloc::is_nearly_full() {
             return None;
         }
         let mut preload = [PRELOAD, &taken.agent].concat();
@@ -202,18 +241,62 @@ impl Inherited {
             }
         }
         let has_other = preload.len() > PRELOAD.len() + taken.agent.len();
-        let preload = CString::new(preload).ok()?;
-        let pair = has_other.then(|| CString::new(format!("{PAIR_VARIABLE}="))).transpose().ok()?;
-        pointers.extend([preload.as_ptr(), taken.region.as_ptr()]);
-        pointers.extend(pair.iter().map(|pair| pair.as_ptr()));
+        let mut strings = vec![CString::new(preload).ok()?, taken.region.clone()];
+        if has_other {
+            strings.push(CString::new(format!("{PAIR_VARIABLE}=")).ok()?);
+        }
+        pointers.extend(strings.iter().map(|text| text.as_ptr()));
         pointers.push(std::ptr::null());
-        Some(Self { pointers, _preload: preload, _pair: pair })
+        Some(Self { pointers, _strings: strings })
+    }
+
+    /// # Safety
+    /// As [`entries`].
+    unsafe fn without_agent(environment: *const *const c_char) -> Option<Self> {
+        let agent = LEFT.get().or_else(|| TAKEN.get().map(|taken| &taken.agent));
+        let is_ours = |path: &[u8]| agent.is_some_and(|agent| agent == path);
+        let (mut pointers, mut strings): (Vec<*const c_char>, Vec<CString>) = (Vec::new(), Vec::new());
+        // SAFETY: the caller's promise.
+        for (entry, text) in unsafe { entries(environment.cast_mut().cast()) } {
+            let bytes = text.to_bytes();
+            if is_variable(bytes, REGION_VARIABLE) || is_variable(bytes, PAIR_VARIABLE) {
+                continue;
+            }
+            let paths =
+                || bytes.strip_prefix(PRELOAD).into_iter().flat_map(|value| value.split(|&b| b == b':'));
+            if !paths().any(is_ours) {
+                pointers.push(entry);
+                continue;
+            }
+            let others: Vec<&[u8]> = paths().filter(|path| !is_ours(path)).collect();
+            if !others.is_empty() {
+                strings.push(CString::new([PRELOAD, &others.join(&b':')].concat()).ok()?);
+                pointers.extend(strings.last().map(|text| text.as_ptr()));
+            }
+        }
+        pointers.push(std::ptr::null());
+        Some(Self { pointers, _strings: strings })
     }
 
     /// The environment as `execve` takes it; valid as long as `self`.
     pub(super) fn as_ptr(&self) -> *const *const c_char {
         self.pointers.as_ptr()
     }
+}
+
+/// What is to be put into the environments of programs that this process executes. A child of a launched
+/// program is not followed, or inherits it.
+fn taken() -> Option<&'static Taken> {
+    TAKEN.get().filter(|_| cfg!(feature = "mapped") || process::is_traced_process_itself())
+}
+
+/// Tells the command that a program is not followed.
+fn tell(file: File, why: &str) {
+    let Some(agent) = process::agent().filter(|agent| process::traced_process(agent).is_some()) else {
+        return;
+    };
+    let told = Meta::NotFollowed { image: agent.image, program: file.name(), reason: why.to_owned() };
+    Reporter::new(agent.region).send(&told);
 }
 
 /// The entries of an environment, as pointers and as text.
@@ -233,24 +316,4 @@ unsafe fn entries(environment: *mut *mut c_char) -> impl Iterator<Item = (*mut c
         // SAFETY: the caller's promise.
         Some((entry, unsafe { text_at(entry) }))
     })
-}
-
-/// As [`CStr::from_ptr`], without libc's `strlen`, which may be probed: in a handler that would be a nested
-/// hit.
-///
-/// # Safety
-/// As of [`CStr::from_ptr`].
-unsafe fn text_at<'a>(start: *const c_char) -> &'a CStr {
-    // A plain loop may be compiled to a call of `strlen`.
-    let byte_at = |len| {
-        // SAFETY: not past the NUL, by the caller's promise.
-        let byte = unsafe { start.add(len) };
-        // SAFETY: as above.
-        unsafe { byte.read_volatile() }
-    };
-    let len = (0..).take_while(|&len| byte_at(len) != 0).count();
-    // SAFETY: so many bytes and a NUL behind them, which is the first.
-    let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), len + 1) };
-    // SAFETY: as above.
-    unsafe { CStr::from_bytes_with_nul_unchecked(bytes) }
 }

@@ -16,7 +16,8 @@
 //!   unknown C library). `sigaction` and `signal` keep the program's action behind ours until then;
 //!   `sigprocmask` and `pthread_sigmask` never block the signals of a hit.
 
-use super::environment::Inherited;
+use super::environment::Changed;
+use super::executed::File;
 use super::process::failed;
 use super::runner::{self, Execution};
 use super::{masks, plant, process};
@@ -388,8 +389,8 @@ unsafe extern "C" fn execve(
     environment: *const *const c_char,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let inherited = unsafe { before_exec(environment) };
-    let environment = inherited.as_ref().map_or(environment, Inherited::as_ptr);
+    let changed = unsafe { before_exec(Some(path), environment) };
+    let environment = changed.as_ref().map_or(environment, Changed::as_ptr);
     // SAFETY: the caller's promise.
     let execution = unsafe { Execution::new(path, argv, environment) };
     let (path, argv, environment) = execution
@@ -420,8 +421,8 @@ unsafe extern "C" fn execvpe(
         return unsafe { execve(path.as_ptr(), argv, environment) };
     }
     // SAFETY: the caller's promise.
-    let inherited = unsafe { before_exec(environment) };
-    let environment = inherited.as_ref().map_or(environment, Inherited::as_ptr);
+    let changed = unsafe { before_exec(None, environment) };
+    let environment = changed.as_ref().map_or(environment, Changed::as_ptr);
     next!(execvpe: fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int; file, argv, environment)
 }
 
@@ -433,14 +434,18 @@ unsafe extern "C" fn execvp(file: *const c_char, argv: *const *const c_char) -> 
     unsafe { execvpe(file, argv, current_environment()) }
 }
 
-/// Publishes the counters and prepares the environment before this program may be replaced by another.
+/// Publishes the counters and prepares the environment before this program may be replaced by another, where
+/// no probe does that ([`super::exec`]).
 ///
 /// # Safety
-/// `environment` is what `execve(2)` takes.
-unsafe fn before_exec(environment: *const *const c_char) -> Option<Inherited> {
+/// What `execve(2)` takes.
+unsafe fn before_exec(path: Option<*const c_char>, environment: *const *const c_char) -> Option<Changed> {
+    if super::exec::is_seen() {
+        return None;
+    }
     plant::publish_all();
     // SAFETY: the caller's promise.
-    unsafe { Inherited::new(environment) }
+    unsafe { Changed::new(path.map(|path| File::path(path.expose_provenance())), environment) }
 }
 
 fn current_environment() -> *const *const c_char {

@@ -41,7 +41,10 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
     // SAFETY: what libc's own constructor will do a moment later, with the same pointer; no other thread
     // exists.
     unsafe { environment::publish(variables) };
-    if !region.flags().follow {
+    if region.flags().follow {
+        // SAFETY: as above.
+        unsafe { environment::leave(variables) };
+    } else {
         // SAFETY: as above; the program has not started, so nobody else reads it.
         unsafe { environment::take_out(variables) };
     }

@@ -8,17 +8,17 @@
 //! It uses nothing of the program's: its memory comes from the kernel ([`alloc`]), its files are closed
 //! before `main`, its environment variables are gone by then (unless children are to be followed, too).
 //!
-//! In the order of reading: `launched` the constructor · [`start`] from definitions to probes ·
-//! [`places`] definitions to places · [`plant`] places to probes · [`later`] objects that come later ·
-//! [`objects`] the loaded objects · [`emit`] handlers · [`fetch`] values · [`rule`] conditions · [`stacks`]
-//! who has called · [`process`] this process, its threads, their rings · [`clock`] the time · [`hooks`]
-//! interposed functions · [`confined`] programs that forbid themselves system calls · [`lent`] children in
-//! their parent's memory · [`exec`] programs executed in place · [`debuggers`] children that ask to be
-//! debugged · [`trial`] the outcome of a system call, known before it is made · [`masks`] functions that
-//! must not be probed · [`environment`] our variables there · [`quiet`] the destructors of objects that only
-//! the agent uses · [`runner`] programs under an emulator · [`alloc`] memory. For a program that is running
-//! already: `mapped` what the command runs in its threads · `bare` what stands for libc · `waits` functions
-//! that wait with a mask of their own.
+//! In the order of reading: `launched` the constructor · [`start`] from definitions to probes · [`places`]
+//! definitions to places · [`plant`] places to probes · [`later`] objects that come later · [`objects`] the
+//! loaded objects · [`emit`] handlers · [`fetch`] values · [`rule`] conditions · [`stacks`] who has called
+//! · [`process`] this process, its threads, their rings · [`clock`] the time · [`hooks`] interposed
+//! functions · [`confined`] programs that forbid themselves system calls · [`lent`] children in their
+//! parent's memory · [`exec`] programs executed in place · [`executed`] what they are · [`debuggers`]
+//! children that ask to be debugged · [`trial`] the outcome of a system call, known before it is made ·
+//! [`masks`] functions that must not be probed · [`environment`] our variables there · [`quiet`] the
+//! destructors of objects that only the agent uses · [`runner`] programs under an emulator · [`alloc`]
+//! memory. For a program that is running already: `mapped` what the command runs in its threads · `bare`
+//! what stands for libc · `waits` functions that wait with a mask of their own.
 
 mod alloc;
 #[cfg(feature = "mapped")]
@@ -31,6 +31,7 @@ mod emit;
 #[cfg_attr(feature = "mapped", allow(dead_code, reason = "it executes no programs"))]
 mod environment;
 mod exec;
+mod executed;
 mod fetch;
 #[cfg(not(feature = "mapped"))]
 mod hooks;

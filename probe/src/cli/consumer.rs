@@ -354,6 +354,7 @@ impl Consumer {
             ),
             rows,
             refused: self.learned.take_refused(),
+            not_followed: self.learned.take_not_followed(),
             lost: self.reader.lost(),
             lost_by: self.losses.sorted(),
             garbled,

@@ -11,7 +11,7 @@ use super::consumer::{Shown, Sink};
 use super::foreign::{self, Foreign};
 use super::functions::Function;
 use super::losses::Loss;
-use super::summary::{Row, Summary};
+use super::summary::{NotFollowed, Row, Summary};
 use super::value;
 use serde_json::{Value as Json, json};
 use std::io::{self, Write};
@@ -82,6 +82,7 @@ impl<W: Write + Send> Sink for Lines<W> {
             "lost_by_thread": summary.lost_by.iter().map(loss).collect::<Vec<_>>(),
             "garbled_records": summary.garbled,
             "refused": refused(summary),
+            "not_followed": summary.not_followed.iter().map(not_followed).collect::<Vec<_>>(),
             "never_planted": summary.never_planted.iter().map(Foreign::json).collect::<Vec<_>>(),
             "probes": rows,
             "answers": summary.answers.iter().map(|answer| answer.json(self.top)).collect::<Vec<_>>(),
@@ -129,6 +130,10 @@ fn bytes(event: &Shown<'_>) -> Option<Json> {
     let all: serde_json::Map<String, Json> =
         all.into_iter().filter_map(|(name, bytes)| Some((name.to_owned(), bytes?))).collect();
     (!all.is_empty()).then_some(Json::Object(all))
+}
+
+fn not_followed(program: &NotFollowed) -> Json {
+    json!({ "program": program.program.json(), "reason": program.reason.json(), "times": program.times })
 }
 
 /// By definition and reason: the functions.

@@ -6,7 +6,7 @@
 
 use super::foreign::Foreign;
 use super::query::Query;
-use super::summary::{self, Row};
+use super::summary::{self, NotFollowed, Row};
 use super::symbols::{MappedId, NamedFile};
 use crate::def::{DefError, Definition, Kind as DefKind};
 use crate::wire::{Image, Meta, Point, Reader};
@@ -64,6 +64,8 @@ pub(super) struct Learned {
     pub(super) ignored: u64,
     images: HashMap<Image, Running>,
     refused: Refused,
+    /// Programs that were not followed, and why: how often.
+    not_followed: BTreeMap<(String, String), u64>,
     /// The counters and durations that a point has: no two have the same.
     taken: HashSet<u32>,
     /// How many places have been planted.
@@ -81,6 +83,7 @@ impl Learned {
             ignored: 0,
             images: HashMap::new(),
             refused: BTreeMap::new(),
+            not_followed: BTreeMap::new(),
             taken: HashSet::new(),
             planted: 0,
             room: MOST_BYTES,
@@ -141,6 +144,10 @@ impl Learned {
                 self.failure.get_or_insert(error);
             }
             Meta::Ready(_) => self.awaited = self.awaited.saturating_sub(1),
+            Meta::NotFollowed { program, reason, .. } => {
+                let times = self.not_followed.entry((program, reason)).or_default();
+                *times = times.saturating_add(1);
+            }
         }
         Some(())
     }
@@ -156,6 +163,7 @@ impl Learned {
             Meta::Point(_, point) => 2 * point.symbol.len() + point.object.len(),
             Meta::Refused { symbol, reason, .. } => symbol.len() + reason.len(),
             Meta::Failed { sentence, .. } => sentence.len(),
+            Meta::NotFollowed { program, reason, .. } => program.len() + reason.len(),
             Meta::Ready(_) => return Some(()),
         };
         self.room = self.room.checked_sub(texts.checked_add(ENTRY)?)?;
@@ -201,6 +209,17 @@ impl Learned {
         let never = self.queries.iter().enumerate().filter(|(index, _)| !is_planted.contains(index));
         let never = never.map(|(_, query)| Foreign::new(query.definition.text.clone())).collect();
         (rows.into_values().collect(), never)
+    }
+
+    /// Programs that were not followed.
+    pub(super) fn take_not_followed(&mut self) -> Vec<NotFollowed> {
+        let all = std::mem::take(&mut self.not_followed).into_iter();
+        let shown = |((program, reason), times)| NotFollowed {
+            program: Foreign::new(program),
+            reason: Foreign::new(reason),
+            times,
+        };
+        all.map(shown).collect()
     }
 
     /// Why functions that match a pattern were refused, and which.

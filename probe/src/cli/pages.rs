@@ -263,6 +263,7 @@ fn json() -> Vec<Piece> {
         ("lost_by_thread", "Whose they were: an array of objects with pid, tid, comm and lost_events."),
         ("garbled_records", "Records that no agent writes: the program has written into the buffers itself."),
         ("refused", "For each definition with refused functions an object: for each reason the functions."),
+        ("not_followed", "Programs that were executed and not traced (-f): objects with program, reason, times."),
         ("never_planted", "The definitions that were planted nowhere."),
         (
             "probes",
@@ -373,7 +374,10 @@ fn notes() -> Vec<Piece> {
             "A program that needs the shared runtime of AddressSanitizer ends when another library is loaded before that runtime, and the agent is. Such a program is refused, unless ASAN_OPTIONS has verify_asan_link_order=0, with which both work. A program that another one executes (-f) is not looked at beforehand; it ends with the sanitizer's own message.",
         ),
         Text(
-            "A static program, and one of musl, is started stopped (ptrace), on x86-64: no dynamic linker loads the agent into it, so the command puts it there before the first constructor runs. Its own set-up before that is not seen, nor are its children and the programs that it executes (-f is refused). It can be traced by the names that it has.",
+            "A static program, and one of musl, is started stopped (ptrace), on x86-64: no dynamic linker loads the agent into it, so the command puts it there before the first constructor runs. Its own set-up before that is not seen. It can be traced by the names that it has.",
+        ),
+        Text(
+            "With -f, a program that a traced one executes is looked at before. One that the agent cannot be loaded into runs as it would without probe, untraced, and the summary names it: one that is static, or has another dynamic linker than glibc's, or another word size, that gets rights of its own as it starts (set-id), or whose file cannot be read; and a script that such a one runs.",
         ),
         Text(
             "Set-user-id and set-group-id programs cannot be traced: neither does the dynamic linker load the agent into those, nor do they get their rights while a debugger starts them.",

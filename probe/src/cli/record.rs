@@ -9,7 +9,7 @@ use super::functions::Function;
 use super::learned::Fact;
 use super::output::label;
 use super::query::Query;
-use super::summary::{Row, Summary};
+use super::summary::{NotFollowed, Row, Summary};
 use crate::file::{self, Head, Hit, Naming, Probe, Writer};
 use crate::wire::Meta;
 use std::fs::File;
@@ -167,9 +167,15 @@ fn end(summary: &Summary) -> file::End {
         comm: loss.comm,
         events: loss.events,
     });
+    let not_followed = |known: &NotFollowed| file::NotFollowed {
+        program: known.program.raw().clone(),
+        reason: known.reason.raw().clone(),
+        times: known.times,
+    };
     file::End {
         rows: summary.rows.iter().map(row).collect(),
         refused,
+        not_followed: summary.not_followed.iter().map(not_followed).collect(),
         never_planted: summary.never_planted.iter().map(|text| text.raw().clone()).collect(),
         lost_by: lost_by.collect(),
         lost: summary.lost,
@@ -204,12 +210,18 @@ pub(super) fn summary(end: file::End) -> Summary {
         let reasons = refused.entry(Foreign::new(definition)).or_default();
         reasons.entry(Foreign::new(reason)).or_default().push(Foreign::new(symbol));
     }
+    let not_followed = |file::NotFollowed { program, reason, times }| NotFollowed {
+        program: Foreign::new(program),
+        reason: Foreign::new(reason),
+        times,
+    };
     let lost_by = end.lost_by.into_iter();
     let lost_by =
         lost_by.map(|file::Loss { pid, tid, comm, events }| super::losses::Loss { pid, tid, comm, events });
     Summary {
         rows: end.rows.into_iter().map(row).collect(),
         refused,
+        not_followed: end.not_followed.into_iter().map(not_followed).collect(),
         answers: Vec::new(),
         never_planted: end.never_planted.into_iter().map(Foreign::new).collect(),
         lost: end.lost,

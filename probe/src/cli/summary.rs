@@ -50,6 +50,17 @@ pub(super) struct Judged {
 /// For each definition's text and each reason: the functions that were refused.
 pub(super) type Refused = BTreeMap<Foreign<String>, BTreeMap<Foreign<String>, Vec<Foreign<String>>>>;
 
+/// A program that a traced one has executed, and that was not traced.
+#[derive(Clone, Debug)]
+pub(super) struct NotFollowed {
+    /// Its file.
+    pub(super) program: Foreign<String>,
+    /// Why not.
+    pub(super) reason: Foreign<String>,
+    /// How often it was executed.
+    pub(super) times: u64,
+}
+
 /// Everything that is known at the end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Summary {
@@ -57,6 +68,8 @@ pub(super) struct Summary {
     pub(super) rows: Vec<Row>,
     /// For each definition's text: why functions that match its pattern were refused, and which.
     pub(super) refused: Refused,
+    /// Programs that were executed and not traced.
+    pub(super) not_followed: Vec<NotFollowed>,
     /// What was counted in hits.
     pub(super) answers: Vec<Answer>,
     /// Definitions that were planted nowhere (only with `-f`).
@@ -292,6 +305,11 @@ fn remarks(out: &mut String, summary: &Summary, style: Style) {
             "{}",
             style.paint(Role::Bad, format!("`{}` was planted nowhere: {why}", definition.shown()))
         );
+    }
+    for NotFollowed { program, reason, times } in &summary.not_followed {
+        let times = if *times == 1 { String::new() } else { format!(" ({times} times)") };
+        let sentence = format!("`{}` was not followed{times}: {}", program.shown(), reason.shown());
+        let _ = writeln!(out, "{}", style.paint(Role::Bad, sentence));
     }
     unjudged(out, summary, style);
     let dropped = sum(summary.rows.iter().map(|row| row.dropped));

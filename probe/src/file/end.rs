@@ -10,6 +10,8 @@ pub struct End {
     pub rows: Vec<Row>,
     /// Functions that match a pattern and were refused.
     pub refused: Vec<Refused>,
+    /// Programs that were executed and not traced.
+    pub not_followed: Vec<NotFollowed>,
     /// The definitions that were planted nowhere.
     pub never_planted: Vec<String>,
     /// Which threads have lost events.
@@ -59,6 +61,17 @@ pub struct Refused {
     pub symbol: String,
 }
 
+/// A program that was executed and not traced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotFollowed {
+    /// Its file.
+    pub program: String,
+    /// Why not.
+    pub reason: String,
+    /// How often.
+    pub times: u64,
+}
+
 /// A thread that has lost events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
@@ -97,13 +110,19 @@ impl End {
             body.extend_from_slice(&loss.comm);
             piece(4, &body)
         });
+        let not_followed = self.not_followed.iter().map(move |NotFollowed { program, reason, times }| {
+            let mut body = Vec::new();
+            [program, reason].into_iter().for_each(|text| put_bytes(&mut body, text.as_bytes()));
+            put(&mut body, *times);
+            piece(5, &body)
+        });
         let totals = std::iter::once_with(move || {
             let mut body = Vec::new();
             [self.lost, self.garbled, self.ran_ns].into_iter().for_each(|n| put(&mut body, n));
             [&self.ended, &self.program].into_iter().for_each(|text| put_bytes(&mut body, text.as_bytes()));
             piece(TOTALS, &body)
         });
-        rows.chain(refused).chain(never).chain(lost_by).chain(totals)
+        rows.chain(refused).chain(never).chain(lost_by).chain(not_followed).chain(totals)
     }
 
     /// Adds the next item; `true` for the last one.
@@ -124,6 +143,10 @@ impl End {
             4 => {
                 let (pid, tid, events) = (from.number32()?, from.number32()?, from.number()?);
                 self.lost_by.push(Loss { pid, tid, events, comm: from.0.try_into().ok()? });
+            }
+            5 => {
+                let (program, reason, times) = (from.text()?, from.text()?, from.number()?);
+                self.not_followed.push(NotFollowed { program, reason, times });
             }
             _ => {}
         }

@@ -20,7 +20,7 @@ mod read;
 mod write;
 
 pub use block::{BLOCKS, Damage, Head, MAGIC, VERSION, seal};
-pub use end::{End, Loss, Refused, Row, Times};
+pub use end::{End, Loss, NotFollowed, Refused, Row, Times};
 #[cfg(feature = "cli")]
 pub(crate) use event::{frames, place, stack};
 pub use facts::{Fact, Probe, Stack};

@@ -61,6 +61,7 @@ fn end() -> End {
     End {
         rows: vec![row, timed],
         refused: vec![Refused { definition: "p *".into(), reason: "no".into(), symbol: "f".into() }],
+        not_followed: vec![NotFollowed { program: "/bin/x".into(), reason: "it is".into(), times: 300 }],
         never_planted: vec!["p nowhere".into()],
         lost_by: vec![Loss { pid: 1, tid: 2, comm: *b"0123456789abcdef", events: 9 }],
         lost: 3,

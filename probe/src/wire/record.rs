@@ -32,6 +32,8 @@ pub enum Kind {
     Failed = 6,
     /// Everything is planted; `main` comes next.
     Ready = 7,
+    /// A program is executed that the agent cannot be loaded into.
+    NotFollowed = 8,
 }
 
 /// One record.
@@ -163,6 +165,15 @@ pub enum Meta {
     },
     /// Everything is planted.
     Ready(Image),
+    /// A program is executed that the agent cannot be loaded into.
+    NotFollowed {
+        /// Where it is executed.
+        image: Image,
+        /// Its file.
+        program: String,
+        /// Why.
+        reason: String,
+    },
 }
 
 impl Meta {
@@ -189,6 +200,9 @@ impl Meta {
             }
             Self::Ready(image) => {
                 out.head(Kind::Ready, *image);
+            }
+            Self::NotFollowed { image, program, reason } => {
+                out.head(Kind::NotFollowed, *image).text(program).text(reason);
             }
         }
         out.0
@@ -245,6 +259,9 @@ pub fn decode(bytes: &[u8]) -> Option<Record<'_>> {
             sentence: from.text()?,
         },
         k if k == Kind::Ready as u32 => Meta::Ready(image),
+        k if k == Kind::NotFollowed as u32 => {
+            Meta::NotFollowed { image, program: from.text()?, reason: from.text()? }
+        }
         _ => return None,
     };
     Some(Record::Meta(meta))
@@ -340,6 +357,7 @@ mod tests {
             Meta::Refused { image: 1, definition: 0, symbol: "f".into(), reason: "because".into() },
             Meta::Failed { image: 1, definition: 0, span: (2, 9), sentence: "no".into() },
             Meta::Ready(9),
+            Meta::NotFollowed { image: 2, program: "/bin/busybox".into(), reason: "it is static".into() },
         ]
     }
 

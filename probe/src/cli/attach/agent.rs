@@ -62,8 +62,6 @@ pub(super) struct Agent {
     pub(super) pid: pid_t,
     system_call: usize,
     errno: ErrnoAt,
-    /// See [`Program::is_of_glibc`].
-    is_of_glibc: bool,
     /// See [`Program::loading`].
     loading: Option<usize>,
     /// See [`Program::restorers`].
@@ -79,10 +77,10 @@ pub(super) struct Agent {
 impl Agent {
     /// The one that lies in process `pid` there; nowhere, if it is not there yet.
     pub(super) fn new(pid: pid_t, program: &Program, placed: Placed, follows: bool) -> Self {
-        let &Program { system_call, errno, is_of_glibc, loading, .. } = program;
+        let &Program { system_call, errno, loading, .. } = program;
         let restorers = program.restorers.clone();
         let own_restorers = OnceCell::new();
-        Self { pid, system_call, errno, is_of_glibc, loading, restorers, placed, follows, own_restorers }
+        Self { pid, system_call, errno, loading, restorers, placed, follows, own_restorers }
     }
 
     /// Whether it lies anywhere.
@@ -212,7 +210,7 @@ impl Agent {
     /// A request that names the shared memory.
     fn request_with(&self, what: u64, all: &What<'_>) -> io::Result<Request> {
         let told = |path: &str| told(path).ok_or_else(|| io::Error::other("a path is too long"));
-        let loaded = all.loaded.filter(|_| self.is_of_glibc).unwrap_or_default();
+        let loaded = all.loaded.unwrap_or_default();
         let (region, loaded) = (told(all.path)?, told(loaded)?);
         Ok(Request { region, loaded, ..self.request(what, 0) })
     }

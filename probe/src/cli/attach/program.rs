@@ -21,9 +21,6 @@ pub(super) struct Program {
     pub(super) errno: ErrnoAt,
     /// What signal handlers return to.
     pub(super) restorers: Vec<usize>,
-    /// Whether its C library is glibc, and so, likely, that of the programs that it executes: the dynamic
-    /// linker of another one cannot load the agent, and ends them.
-    pub(super) is_of_glibc: bool,
     /// Where the loader tells debuggers whether its list of objects is complete; a static program has none.
     pub(super) loading: Option<usize>,
 }
@@ -98,9 +95,7 @@ impl Program {
         })?;
         let loading = if headers.has(PT_INTERP) { Some(headers.loading(pid)?) } else { None };
         let restorers = restorers(pid, &home.name, &maps);
-        // Of glibc's start files.
-        let is_of_glibc = libc.map_or_else(|| own.section_by_name(".note.ABI-tag").is_some(), is_glibc);
-        Ok(Self { pid, system_call, errno, restorers, is_of_glibc, loading })
+        Ok(Self { pid, system_call, errno, restorers, loading })
     }
 
     /// Where shared memory of `probe`'s is mapped: that of other traces.

@@ -1,0 +1,132 @@
+//! `probe trace -f`, and programs that its agent cannot be loaded into: they run as without it, and are
+//! named.
+//!
+//! A static C library loads no agent, so there is nothing of this on musl.
+#![cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "x86")))]
+
+mod common;
+
+use common::{Traced, compiled, compiled_by, probe, scratch, trace};
+use rstest::rstest;
+use serde_json::json;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::sync::OnceLock;
+
+fn executes() -> &'static str {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    BUILT.get_or_init(|| compiled("executes", &["-O1"]))
+}
+
+fn executes_static() -> &'static str {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    BUILT.get_or_init(|| compiled("executes", &["-O1", "-static"]))
+}
+
+fn traced(how: &str, path: &str, user: &[&str]) -> Traced {
+    let program = [&[executes(), how, path][..], user].concat();
+    trace(&["-f"], &["p work n=$arg1:s64"], &program)
+}
+
+/// The program has run as without `probe`, which names it; `status` is in hexadecimal, as `wait` has it.
+#[track_caller]
+fn assert_is_alone(traced: &Traced, said: &str, path: &str, reason: &str) {
+    assert_eq!(String::from_utf8_lossy(&traced.output.stdout), said, "{:?}", traced.output);
+    let wanted = json!([{ "program": path, "reason": reason, "times": 1 }]);
+    assert_eq!(traced.summary["not_followed"], wanted);
+    let seen: Vec<_> = traced.events.iter().map(|event| event["args"]["n"].as_i64()).collect();
+    assert_eq!(seen, [Some(9)]);
+}
+
+#[rstest]
+fn evt_1_a_static_program_that_a_traced_one_executes_runs_as_without(
+    #[values("execve", "execl", "execvp", "fexecve", "execveat", "vfork", "spawn")] how: &str,
+) {
+    let path = executes_static();
+    assert_is_alone(&traced(how, path, &[]), "bare alone\n500\n", path, "it is static");
+}
+
+/// Its linker would end it.
+#[cfg(target_arch = "x86_64")]
+#[rstest]
+fn evt_1_a_program_of_musl_that_one_of_glibc_executes_runs_as_without(
+    #[values("execve", "vfork", "spawn")] how: &str,
+) {
+    let path = &compiled_by("musl-gcc", "executes", &["-O1"]);
+    let reason = "it has a dynamic linker other than glibc's";
+    assert_is_alone(&traced(how, path, &[]), "bare alone\n500\n", path, reason);
+}
+
+/// A program of another word size, which is run by the same kernel.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn evt_1_a_program_of_another_word_size_runs_as_without() {
+    let path = &compiled("small", &["-O1", "-m32", "-ffreestanding", "-nostdlib", "-static", "-no-pie"]);
+    assert_is_alone(&traced("spawn", path, &[]), "500\n", path, "it is a 32-bit program");
+}
+
+#[test]
+fn evt_1_a_script_of_a_static_interpreter_runs_as_without() {
+    let (path, interpreter) = (scratch("script").display().to_string(), executes_static());
+    // The interpreter is told `tell` and no more.
+    let runs = scratch("runs").display().to_string();
+    fs::write(&runs, format!("#! {interpreter} tell\n")).unwrap();
+    fs::write(&path, format!("#!{runs}\n")).unwrap();
+    for script in [&runs, &path] {
+        fs::set_permissions(script, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let traced = traced("execve", &path, &[]);
+    let wanted = json!([{ "program": path, "reason": format!("its interpreter `{interpreter}` is static"), "times": 1 }]);
+    assert_eq!(traced.summary["not_followed"], wanted, "{:?}", traced.output);
+}
+
+/// What is in the environment besides stays there, and what the agent can be loaded into is followed.
+#[test]
+fn evt_1_a_preload_of_the_programs_own_stays() {
+    let own = "libm.so.6";
+    let file = scratch("events.json");
+    for (path, said) in [(executes_static(), "libm.so.6 alone\n500\n"), (executes(), "seen\n500\n")] {
+        let mut command = probe();
+        command.env("LD_PRELOAD", own).args(["trace", "-f", "-p", "p work", "-o"]).arg(&file).arg("--");
+        let output = command.args([executes(), "spawn", path]).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(told.ends_with(said), "{told}");
+        let summary = fs::read_to_string(&file).unwrap();
+        let sentence = format!("`{path}` was not followed: it is static");
+        assert_eq!(summary.contains(&sentence), path != executes(), "{summary}");
+    }
+}
+
+/// Only root can make what the following two need.
+fn is_root() -> bool {
+    // SAFETY: has no preconditions.
+    unsafe { libc::geteuid() == 0 }
+}
+
+#[test]
+fn evt_1_a_set_id_program_runs_as_without() {
+    if !is_root() {
+        return;
+    }
+    let path = &compiled("executes", &["-O1"]);
+    chown(path, Some(65534), Some(65534)).unwrap();
+    for mode in [0o4755, 0o2755] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let reason = "it gets rights of its own as it starts (set-id)";
+        assert_is_alone(&traced("vfork", path, &[]), "bare alone\n500\n", path, reason);
+    }
+    // One that gets no others is as any.
+    chown(path, Some(0), Some(0)).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o6755)).unwrap();
+    assert_eq!(traced("vfork", path, &[]).events.len(), 4);
+}
+
+#[test]
+fn evt_1_a_program_that_cannot_be_read_runs_as_without() {
+    if !is_root() {
+        return;
+    }
+    let path = &compiled("executes", &["-O1"]);
+    fs::set_permissions(path, fs::Permissions::from_mode(0o711)).unwrap();
+    assert_is_alone(&traced("execve", path, &["65534"]), "bare alone\n500\n", path, "it cannot be read");
+}

@@ -1,0 +1,47 @@
+/* Executes a program in a child, in one of several ways, and tells how the child has ended:
+   executes HOW PROGRAM [USER]. As `executes tell` it says what it finds of a tracer in its environment, and
+   calls work() thrice. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+__attribute__((noinline)) void work(long n) { __asm__ volatile("" : : "r"(n) : "memory"); }
+
+static int tell(void) {
+    const char *preload = getenv("LD_PRELOAD");
+    for (long n = 0; n < 3; n++) work(n);
+    printf("%s %s\n", preload ? preload : "bare", getenv("PROBE_TRACE_REGION") ? "seen" : "alone");
+    return 5;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "tell")) return tell();
+    if (argc < 3 || (argc > 3 && setuid(atoi(argv[3])))) return 2;
+    const char *how = argv[1];
+    char *path = argv[2], *const arguments[] = {path, "tell", NULL};
+    int fd = open(path, O_PATH | O_CLOEXEC), status = -1;
+    pid_t child;
+    work(9);
+    if (!strcmp(how, "spawn")) {
+        if (posix_spawn(&child, path, NULL, NULL, arguments, environ)) child = -1;
+    } else if (!(child = !strcmp(how, "vfork") ? vfork() : fork())) {
+        if (!strcmp(how, "execl")) execl(path, path, "tell", (char *)NULL);
+        if (!strcmp(how, "execvp")) execvp(path, arguments);
+        if (!strcmp(how, "fexecve")) fexecve(fd, arguments, environ);
+#ifdef __GLIBC__
+        if (!strcmp(how, "execveat")) execveat(fd, "", arguments, environ, AT_EMPTY_PATH);
+#endif
+        if (!strcmp(how, "execve") || !strcmp(how, "vfork")) execve(path, arguments, environ);
+        _exit(99);
+    }
+    waitpid(child, &status, 0);
+    printf("%x\n", status);
+    return 0;
+}
