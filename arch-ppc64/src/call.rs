@@ -11,19 +11,15 @@ use crate::{Abi, Endian};
 use core::mem::offset_of;
 use probe_core::CodeAddr;
 use probe_core::arch::{Entry, MemFault, Memory, Text};
+pub(crate) use probe_ppc_decode::call::{may_return, read_as_far_as_mapped};
 
 /// Arguments in r3 to r10.
 const REGISTER_ARGUMENTS: usize = 8;
 /// Bytes below the stack pointer that interrupted code may use (288 in the ABIs, 512 in Linux's signal
 /// frames).
 const RED_ZONE: usize = 512;
-/// Where a function keeps the return address it was entered with: this far above the stack pointer at its
-/// entry.
-const LR_SAVE: usize = 16;
 /// How much of the caller's parameter save area a jprobe handler gets a copy of: 64 doublewords.
 const COPIED_PARAMETERS: usize = 64 * 8;
-/// How many frames [`may_return`] walks before it gives up.
-const CHAIN_STEPS: usize = 64;
 
 /// The integer argument number `index` at a function's entry.
 pub(crate) fn argument<E: Endian, A: Abi, M: Memory>(
@@ -42,53 +38,6 @@ pub(crate) fn argument<E: Endian, A: Abi, M: Memory>(
 /// The return address and the frame at a function's entry.
 pub(crate) fn entry(regs: &PtRegs) -> Entry {
     Entry { return_address: CodeAddr::new(regs.link as usize), frame: regs.gpr[SP] as usize }
-}
-
-/// Whether the call that was entered with stack pointer `frame` may still return to `stub`.
-///
-/// It may not once the stack pointer is that of its caller, or of a caller further up the back chain. (A call
-/// that has tail-called another one is recognised by its stub being the other's return address; the core
-/// looks there first.) It may where the stub's address lies in the caller's LR save doubleword (a callee that
-/// is not a leaf, perhaps on another stack), or where the caller's frame is on the back chain of `sp` (a leaf
-/// that a signal handler has interrupted, perhaps on the signal stack). A chain that cannot be read or is too
-/// deep counts as a live call.
-pub(crate) fn may_return<E: Endian, M: Memory>(frame: usize, stub: CodeAddr, sp: usize, memory: &M) -> bool {
-    if sp >= frame && chain::<E, M>(frame, sp, memory) == Chain::Found {
-        return false;
-    }
-    let saved = frame.checked_add(LR_SAVE).map(|at| load::<E, M>(memory, at));
-    match saved {
-        Some(Ok(saved)) if saved != stub.as_usize() as u64 => {
-            chain::<E, M>(sp, frame, memory) != Chain::NotThere
-        }
-        _ => true,
-    }
-}
-
-/// What a walk along a back chain has shown.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Chain {
-    Found,
-    NotThere,
-    Unknown,
-}
-
-/// Looks for `frame` on the back chain that starts at `from`.
-fn chain<E: Endian, M: Memory>(from: usize, frame: usize, memory: &M) -> Chain {
-    let mut at = from;
-    for _ in 0..CHAIN_STEPS {
-        if at == frame {
-            return Chain::Found;
-        }
-        let Ok(up) = load::<E, M>(memory, at) else { return Chain::Unknown };
-        let up = up as usize;
-        // The end of the chain, or a frame of the same stack that spans the one looked for.
-        if up == 0 || (at < frame && frame < up) {
-            return Chain::NotThere;
-        }
-        at = up;
-    }
-    Chain::Unknown
 }
 
 /// The distance in bytes from a function's global entry to its local entry.
@@ -142,7 +91,7 @@ pub(crate) fn enter_jprobe<E: Endian, A: Abi, M: Memory>(
     let caller = regs.gpr[SP] as usize;
     let callee = caller.wrapping_sub(RED_ZONE + A::PARAMETER_SAVE_AREA + COPIED_PARAMETERS) & !15;
     let mut parameters = [0; COPIED_PARAMETERS];
-    read_as_far_as_mapped(memory, caller.wrapping_add(A::PARAMETER_SAVE_AREA), &mut parameters)?;
+    read_as_far_as_mapped::<E, M>(memory, caller.wrapping_add(A::PARAMETER_SAVE_AREA), &mut parameters)?;
     memory.write(callee.wrapping_add(A::PARAMETER_SAVE_AREA), &parameters)?;
     memory.write(callee, &E::doubleword_bytes(caller as u64))?;
     regs.gpr[SP] = callee as u64;
@@ -155,24 +104,6 @@ pub(crate) fn enter_jprobe<E: Endian, A: Abi, M: Memory>(
     }
     regs.nip = target.code;
     regs.link = return_to.as_usize() as u64;
-    Ok(())
-}
-
-/// Copies up to the end of mapped memory; the caller's frame may be the first of its stack.
-///
-/// # Errors
-/// Not even the first doubleword could be read.
-fn read_as_far_as_mapped<M: Memory>(memory: &M, at: usize, out: &mut [u8]) -> Result<(), MemFault> {
-    if memory.read(at, out).is_ok() {
-        return Ok(());
-    }
-    for (index, doubleword) in out.chunks_exact_mut(8).enumerate() {
-        match memory.read(at.wrapping_add(index * 8), doubleword) {
-            Ok(()) => {}
-            Err(fault) if index == 0 => return Err(fault),
-            Err(_) => break,
-        }
-    }
     Ok(())
 }
 

@@ -202,7 +202,7 @@ fn copy<E: Endian>(text: &[u8], place: CodeAddr, at: CodeAddr) -> Result<([u32; 
     };
     if let Some(suffix) = second {
         let (mut prefix, mut suffix) = (first, suffix);
-        if decode::is_relocated(prefix, suffix, place)? {
+        if decode::is_relocated::<E>(prefix, suffix, place)? {
             let distance = insn::prefix_displacement(prefix, suffix) + place.offset_from(at) as i64;
             (prefix, suffix) =
                 insn::with_prefix_displacement(prefix, suffix, distance).ok_or(insn::REFUSE_SLOT_REACH)?;

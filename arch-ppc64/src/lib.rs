@@ -49,13 +49,14 @@ use probe_core::arch::{
     Site, Tail, TailPatch, Text,
 };
 use probe_core::error::Refusal;
+use probe_ppc_decode::{Mode, Reason};
 
 mod sealed {
     pub trait Sealed {}
 }
 
 /// A byte order of text and data.
-pub trait Endian: sealed::Sealed + 'static {
+pub trait Endian: Mode + sealed::Sealed + 'static {
     /// The architecture's name in this byte order.
     const NAME: &'static str;
     /// `trap`, as it lies in memory.
@@ -81,6 +82,26 @@ pub enum Little {}
 impl sealed::Sealed for Big {}
 impl sealed::Sealed for Little {}
 
+impl Mode for Big {
+    const IS_64_BIT: bool = true;
+
+    fn insn(bytes: [u8; 4]) -> u32 {
+        <Self as Endian>::word(bytes)
+    }
+
+    fn insn_bytes(word: u32) -> [u8; 4] {
+        <Self as Endian>::bytes(word)
+    }
+
+    fn load<M: Memory>(memory: &M, at: usize) -> Result<u64, MemFault> {
+        call::load::<Self, M>(memory, at)
+    }
+
+    fn refusal(reason: Reason) -> Refusal {
+        insn::refusal(reason)
+    }
+}
+
 impl Endian for Big {
     const NAME: &'static str = "ppc64";
     const BREAKPOINT: &'static [u8; 4] = &insn::TRAP.to_be_bytes();
@@ -95,6 +116,26 @@ impl Endian for Big {
     }
     fn doubleword_bytes(doubleword: u64) -> [u8; 8] {
         doubleword.to_be_bytes()
+    }
+}
+
+impl Mode for Little {
+    const IS_64_BIT: bool = true;
+
+    fn insn(bytes: [u8; 4]) -> u32 {
+        <Self as Endian>::word(bytes)
+    }
+
+    fn insn_bytes(word: u32) -> [u8; 4] {
+        <Self as Endian>::bytes(word)
+    }
+
+    fn load<M: Memory>(memory: &M, at: usize) -> Result<u64, MemFault> {
+        call::load::<Self, M>(memory, at)
+    }
+
+    fn refusal(reason: Reason) -> Refusal {
+        insn::refusal(reason)
     }
 }
 

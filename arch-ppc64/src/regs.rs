@@ -5,6 +5,7 @@
 use core::mem::offset_of;
 use probe_core::CodeAddr;
 use probe_core::arch::Regs;
+use probe_ppc_decode::Registers;
 
 /// General-purpose register of the stack pointer in every ppc64 ABI.
 pub(crate) const SP: usize = 1;
@@ -73,11 +74,69 @@ impl PtRegs {
     pub(crate) fn is_64_bit(&self) -> bool {
         self.msr & MSR_SF != 0
     }
+}
 
-    /// `address` as this context computes it: its low 32 bits in 32-bit mode.
-    ///
-    /// Power ISA 3.1C, Book I, "Effective Address Calculation".
-    pub(crate) fn effective(&self, address: u64) -> u64 {
+/// As the shared simulation sees them.
+impl Registers for PtRegs {
+    const OF_THE_SLOT: u64 = 1 << 15 | MSR_SE;
+
+    #[inline]
+    fn gpr(&self, index: usize) -> u64 {
+        self.gpr[index]
+    }
+
+    #[inline]
+    fn set_gpr(&mut self, index: usize, value: u64) {
+        self.gpr[index] = value;
+    }
+
+    #[inline]
+    fn nip(&self) -> u64 {
+        self.nip
+    }
+
+    #[inline]
+    fn set_nip(&mut self, value: u64) {
+        self.nip = value;
+    }
+
+    #[inline]
+    fn link(&self) -> u64 {
+        self.link
+    }
+
+    #[inline]
+    fn set_link(&mut self, value: u64) {
+        self.link = value;
+    }
+
+    #[inline]
+    fn ctr(&self) -> u64 {
+        self.ctr
+    }
+
+    #[inline]
+    fn set_ctr(&mut self, value: u64) {
+        self.ctr = value;
+    }
+
+    #[inline]
+    fn xer(&self) -> u64 {
+        self.xer
+    }
+
+    #[inline]
+    fn ccr(&self) -> u64 {
+        self.ccr
+    }
+
+    #[inline]
+    fn msr(&self) -> u64 {
+        self.msr
+    }
+
+    #[inline]
+    fn effective(&self, address: u64) -> u64 {
         if self.is_64_bit() { address } else { address & 0xffff_ffff }
     }
 }

@@ -184,8 +184,15 @@ fn bounds(object: &Object, function: usize) -> (usize, usize) {
 
 /// Whether a symbol's name says that it belongs to the hit path.
 fn is_hit_path(name: &str) -> bool {
-    const CRATES: [&str; 6] =
-        ["probe_core", "probe_arch_", "probe_host_linux", "probe_elf_symbols", "probe_x86_decode", "yaxpeax"];
+    const CRATES: [&str; 7] = [
+        "probe_core",
+        "probe_arch_",
+        "probe_host_linux",
+        "probe_elf_symbols",
+        "probe_ppc_decode",
+        "probe_x86_decode",
+        "yaxpeax",
+    ];
     if CRATES.iter().any(|krate| name.contains(krate)) || name.starts_with("__aarch64_") {
         return true;
     }

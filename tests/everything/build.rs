@@ -21,7 +21,8 @@ fn main() {
     }
     let backends = std::fs::read_dir("../..").into_iter().flatten().flatten();
     let backends = backends.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let others = ["probe-core", "unwind", "elf-symbols", "host-linux", "x86-decode"].map(str::to_owned);
+    let others =
+        ["probe-core", "unwind", "elf-symbols", "host-linux", "ppc-decode", "x86-decode"].map(str::to_owned);
     for krate in backends.filter(|name| name.starts_with("arch-")).chain(others) {
         println!("cargo::rerun-if-changed=../../{krate}/src");
     }

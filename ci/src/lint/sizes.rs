@@ -34,7 +34,6 @@ const CYCLES: &str = "safe_3_jumps_come_and_go_in_bytes_that_threads_execute";
 const LONG_FILES: &[(&str, usize, &str)] = &[
     ("arch-aarch64/tests/native/trampolines.rs", 546, "the trampolines, executed"),
     ("arch-i386/src/asm.rs", 664, "the only file with assembly"),
-    ("arch-ppc64/src/insn.rs", 527, "the table of encodings"),
     ("arch-x86_64/src/asm.rs", 572, "the only file with assembly"),
     ("probe-core/tests/contract/hit.rs", 536, "the rules HIT_1 to HIT_13"),
     ("probe-core/tests/contract/kretprobe.rs", 513, "the rules of return probes"),

@@ -26,9 +26,10 @@ pub fn is_blacklisted(function: &Function) -> bool {
         static __entry_start: u8;
         static __entry_end: u8;
     }
-    const INSIDE: [&str; 8] = [
+    const INSIDE: [&str; 9] = [
         "probe_core::",
         "probe_arch_",
+        "probe_ppc_decode::",
         "probe_x86_decode::",
         "compiler_builtins::",
         "kernel::arch::",

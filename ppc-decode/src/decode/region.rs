@@ -5,7 +5,7 @@
 //! registration only. Pure.
 
 use super::Words;
-use crate::Endian;
+use crate::Mode;
 use crate::insn;
 use probe_core::CodeAddr;
 use probe_core::arch::Site;
@@ -19,7 +19,7 @@ const WINDOW_WORDS: usize = 2 * REACH_WORDS;
 ///
 /// Follows the direct branches of the function (or of the surrounding text, where no symbol covers the place)
 /// for [`REACH_WORDS`] to either side; calls are taken to return.
-pub(crate) fn is_reserved<E: Endian>(words: &Words<'_, E>, site: &Site<'_>) -> bool {
+pub(super) fn is_reserved<M: Mode>(words: &Words<'_, M>, site: &Site<'_>) -> bool {
     let mut window = [0; WINDOW_WORDS];
     let (start, place) = window_start(site);
     let wanted = match site.function {
