@@ -8,8 +8,8 @@ use probe_core::arch::{MemFault, Memory};
 /// How many frames [`may_return`] walks before it gives up.
 const CHAIN_STEPS: usize = 64;
 
-/// Where a function keeps the return address that it was entered with: this far above the stack pointer at its
-/// entry. The condition register has a word in between in 64-bit mode alone.
+/// Where a function keeps the return address that it was entered with: this far above the stack pointer at
+/// its entry. The condition register has a word in between in 64-bit mode alone.
 const fn lr_save<M: Mode>() -> usize {
     if M::IS_64_BIT { 16 } else { 4 }
 }

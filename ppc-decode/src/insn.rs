@@ -428,8 +428,8 @@ pub static SPRS: [Row; 17] = [
 pub static X_32: [Row; 2] =
     [row(131, "wrtee", Refuse(Reason::Mtmsr)), row(163, "wrteei", Refuse(Reason::Mtmsr))];
 
-/// Special-purpose registers of Book E that the probe's trap itself, or its step, overwrites. 2.07, Book III-E,
-/// "Interrupt Registers" and "Debug Facility".
+/// Special-purpose registers of Book E that the probe's trap itself, or its step, overwrites. 2.07, Book
+/// III-E, "Interrupt Registers" and "Debug Facility".
 #[rustfmt::skip]
 pub static SPRS_32: [Row; 3] = [
     row(61, "DEAR", Refuse(Reason::TrapRegister)),

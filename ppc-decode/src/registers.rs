@@ -1,7 +1,7 @@
 //! What the simulation must know of a backend's saved registers.
 
-/// The saved registers of a context. Where they have 32 bits, reads are extended by zeros, and writes keep the
-/// low half.
+/// The saved registers of a context. Where they have 32 bits, reads are extended by zeros, and writes keep
+/// the low half.
 pub trait Registers {
     /// The MSR bits that may differ in the slot, and that `mfmsr` must not show as they were there: a host
     /// may clear `MSR[EE]` around a slot, and set those that step.
