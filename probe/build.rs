@@ -107,9 +107,17 @@ fn watch(package: &Path) {
     for path in ["Cargo.toml", "build.rs", "src/lib.rs", "src/agent", "src/def", "src/wire"] {
         println!("cargo:rerun-if-changed={}", package.join(path).display());
     }
-    let krates =
-        ["probe-core", "probe-bpf", "unwind", "elf-symbols", "host-linux", "ppc-decode", "x86-decode"]
-            .map(|name| beside.join(name));
+    let krates = [
+        "probe-core",
+        "probe-bpf",
+        "definitions",
+        "unwind",
+        "elf-symbols",
+        "host-linux",
+        "ppc-decode",
+        "x86-decode",
+    ]
+    .map(|name| beside.join(name));
     for krate in krates.into_iter().chain(folders(beside).filter(|path| name_of(path).starts_with("arch-"))) {
         for path in [krate.join("src"), krate.join("Cargo.toml")].iter().filter(|path| path.exists()) {
             println!("cargo:rerun-if-changed={}", path.display());

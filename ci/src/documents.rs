@@ -137,10 +137,11 @@ pub(crate) fn named_tests_exist(root: &Path) -> Result<(), String> {
 }
 
 /// The packages whose every file ARCHITECTURE.md names. The backends' files have the same names in each.
-const MAPPED: [&str; 9] = [
+const MAPPED: [&str; 10] = [
     "arch-x86_64",
     "capi",
     "ci",
+    "definitions",
     "elf-symbols",
     "host-linux",
     "kernel-kit",

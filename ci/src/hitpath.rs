@@ -26,6 +26,7 @@ const POINTED_AT: &[(&str, &str)] = &[
     ("probe_core::state::handler::Ending<", ">::call_handler"),
     ("probe_core::state::handler::Ending<", ">::only_drop"),
     ("probe_core::state::handler::Pre<", ">::call_handler"),
+    ("probe_kernel_kit::events::Events<", ">::record"),
     ("probe_core::face::kretprobe::AskedBytes<", ">::enter"),
     ("probe_core::state::lender::Lender", ">::read"),
     ("probe_core::state::lender::Lender", ">::write"),

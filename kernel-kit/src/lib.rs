@@ -9,6 +9,8 @@
 //! | [`stacks`] | [`Host::task`]: which stack is running | where its stacks lie |
 //! | [`symbols`] | [`Host::find_symbols`](probe_core::host::Host::find_symbols), [`Host::symbol_at`](probe_core::host::Host::symbol_at) | a sorted table |
 //! | [`elf`] | the same | its own ELF file, in memory |
+//! | [`files`] | `list`, `enabled`, `blacklist`, `kprobe_events` and its family | calls at "read at" and "write" |
+//! | [`events`], [`trace`] | what `kprobe_events` defines, and what its hits leave | time, CPU and task, if it likes |
 //!
 //! All of it is `no_std`, and what is called in a hit takes no lock and allocates nothing. The test kernels
 //! (`tests/system`) use all but [`exec`] and [`elf`], which the kernel of `docs/vendoring.md` uses.
@@ -18,20 +20,28 @@
 //! [`Host::task`]: probe_core::host::Host::task
 #![no_std]
 
-#[cfg(feature = "elf")]
+#[cfg(any(feature = "elf", feature = "files"))]
 extern crate alloc;
 
 #[cfg(feature = "elf")]
 pub mod elf;
+#[cfg(feature = "files")]
+pub mod events;
 #[cfg(feature = "exec")]
 pub mod exec;
 #[cfg(feature = "extable")]
 pub mod extable;
+#[cfg(feature = "files")]
+mod fetch;
+#[cfg(feature = "files")]
+pub mod files;
 #[cfg(feature = "rendezvous")]
 pub mod rendezvous;
 #[cfg(feature = "stacks")]
 pub mod stacks;
 #[cfg(feature = "symbols")]
 pub mod symbols;
+#[cfg(feature = "files")]
+pub mod trace;
 #[cfg(feature = "walk")]
 pub mod walk;

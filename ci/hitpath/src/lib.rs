@@ -18,6 +18,7 @@ use probe_core::handler::Follow;
 use probe_core::host::{Blacklisted, Context, Host, Probeable, Symbol, Task};
 use probe_core::traps::{FaultVerdict, Trap};
 use probe_core::{CodeAddr, Jprobe, Kprobe, Kretprobe, Probes};
+use probe_kernel_kit::events::Events;
 
 type Regs = <Backend as Arch>::Regs;
 
@@ -58,6 +59,9 @@ struct Kernel;
 
 /// The kernel's probes.
 static PROBES: Probes<Kernel> = Probes::new(Kernel);
+
+/// What its users define by text.
+static EVENTS: Events<Kernel, (), 64> = Events::new(&PROBES, ());
 
 // SAFETY: the kernel's functions report what they could not access.
 unsafe impl Memory for Kernel {
@@ -227,9 +231,11 @@ extern "C" fn plant_samples() -> bool {
     );
     // SAFETY: do_fork's first argument is a word; the handler takes no other.
     let arguments = unsafe { Jprobe::at("do_fork", on_fork as extern "C" fn(usize)) };
+    let defined = EVENTS
+        .write("p:forks do_fork flags=$arg1:x32[2] name=+0($arg2):string comm=$comm\nr do_fork $retval");
     let planted =
         [PROBES.register(before), PROBES.register(call), PROBES.register(bytes), PROBES.register(arguments)];
-    let are_all = planted.iter().all(Result::is_ok);
+    let are_all = defined.is_ok() && planted.iter().all(Result::is_ok);
     for probe in planted.into_iter().flatten() {
         probe.leak();
     }

@@ -1,6 +1,7 @@
-//! A small shell on the serial console, with the kernel's own files in `/debug/kprobes`.
+//! A small shell on the serial console, with the files of the probes in `/debug/kprobes`.
 //!
-//! `ls`, `cat FILE`, `echo TEXT > FILE`, `probe SYMBOL[+OFFSET]`, `unprobe`, `open`, `fork`, `exit`.
+//! `ls`, `cat FILE`, `echo TEXT > FILE`, `echo TEXT >> FILE`, `probe SYMBOL[+OFFSET]`, `unprobe`, `open`,
+//! `fork`, `exit`.
 
 use crate::arch::{Machine, Native, Outcome};
 use crate::host::{Kernel, PROBES};
@@ -8,28 +9,54 @@ use crate::syscalls::{do_fork, do_sys_open};
 use crate::{print, println, task};
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt::{self, Write};
 use probe_core::files::Viewer;
 use probe_core::{Kprobe, Place, Probe};
+use probe_kernel_kit::events::{Events, Stamps};
+use probe_kernel_kit::files::{FILES, FileError};
 
-/// Prints through the console: what the listings are written to.
-struct Console;
+/// This kernel's time and tasks, as hits are stamped with them.
+pub struct Machines;
 
-impl Write for Console {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        print!("{text}");
-        Ok(())
+impl Stamps for Machines {
+    fn now_ns(&self) -> u64 {
+        Native::now_ns()
+    }
+
+    fn cpu(&self) -> u32 {
+        Native::this_cpu().number as u32
+    }
+
+    fn comm(&self) -> [u8; 16] {
+        let mut name = [0; 16];
+        let task = task::current().name.as_bytes();
+        name.iter_mut().zip(task).for_each(|(to, from)| *to = *from);
+        name
     }
 }
 
-/// Writes a file of `/debug/kprobes`, or `None` where there is no such file.
-pub fn read(file: &str, out: &mut dyn Write) -> Option<fmt::Result> {
-    match file.trim_start_matches("/debug/kprobes/") {
-        "list" => Some(PROBES.files().list(out, Viewer::Privileged)),
-        "enabled" => Some(PROBES.files().enabled(out)),
-        "blacklist" => Some(PROBES.files().blacklist(out, Viewer::Privileged)),
-        _ => None,
+/// The events that `kprobe_events` defines.
+pub static EVENTS: Events<Kernel, Machines, 128> = Events::new(&PROBES, Machines);
+
+/// The file's name below `/debug/kprobes`.
+fn name(file: &str) -> &str {
+    file.strip_prefix("/debug/kprobes/").unwrap_or(file)
+}
+
+/// All that a file of `/debug/kprobes` reads.
+pub fn read(file: &str) -> Result<String, FileError> {
+    let (mut bytes, mut page) = (Vec::new(), [0; 512]);
+    loop {
+        let len = EVENTS.read_at(name(file), Viewer::Privileged, bytes.len(), &mut page)?;
+        bytes.extend_from_slice(&page[..len]);
+        if len == 0 {
+            return Ok(String::from_utf8_lossy(&bytes).into_owned());
+        }
     }
+}
+
+/// Writes to a file of `/debug/kprobes`.
+pub fn write(file: &str, text: &str) -> Result<(), FileError> {
+    EVENTS.write_to(name(file), text.as_bytes())
 }
 
 /// Reads commands until `exit` or the end of the input.
@@ -44,14 +71,14 @@ pub fn run() -> Outcome {
         match (command, &*rest) {
             ("", _) => {}
             ("exit", _) => return Outcome::Passed,
-            ("ls", _) => println!("/debug/kprobes/blacklist\n/debug/kprobes/enabled\n/debug/kprobes/list"),
-            ("cat", [file]) => match read(file, &mut Console) {
-                Some(Ok(())) => {}
-                Some(Err(error)) => println!("cat: {file}: {error}"),
-                None => println!("cat: {file}: no such file"),
+            ("ls", _) => FILES.iter().for_each(|file| println!("/debug/kprobes/{file}")),
+            ("cat", [file]) => match read(file) {
+                Ok(text) => print!("{text}"),
+                Err(error) => println!("cat: {file}: {error}"),
             },
-            ("echo", [text, ">", "enabled" | "/debug/kprobes/enabled"]) => {
-                if let Err(error) = PROBES.files().write_enabled(text) {
+            ("echo", [text @ .., how @ (">" | ">>"), file]) => {
+                let emptied = if *how == ">" { EVENTS.truncate(name(file)) } else { Ok(()) };
+                if let Err(error) = emptied.and_then(|()| write(file, &text.join(" "))) {
                     println!("echo: {error}");
                 }
             }

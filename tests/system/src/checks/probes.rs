@@ -23,8 +23,10 @@
 //! | no page writable and executable meanwhile, by the page tables | `registration_storm`, and after each check |
 //! | `__switch_to`-like blacklisting | `blacklist` |
 //! | handlers with preemption off | `handlers_are_pinned`, `handlers_of_jumps_are_pinned` |
+//! | records of hits on all CPUs and in interrupts, read meanwhile | `events::storm` |
 //! | the interrupt state restored exactly | `interrupt_state`, `fault_in_step` |
 
+mod events;
 mod faults;
 mod interrupts;
 mod kinds;
@@ -93,6 +95,8 @@ pub const CHECKS: &[Check] = &[
     ("CTL_5 a module takes its text along", registry::module_goes),
     ("CTL_5 probes packaged with a module come and go", registry::packaged_probes),
     ("CTL_3 the files read as the kernel's do", registry::files),
+    ("CTL_3 lines of kprobe_events become probes and their hits lines", events::lines),
+    ("HIT_7 cpus and interrupts record while one reads and nothing is lost", events::storm),
     ("REG_8 a refused registration changes nothing", registry::refused_changes_nothing),
     ("CTL_7 all probes stop, and calls that wait return by themselves", stop::stopping_by_traps),
     ("CTL_7 all probes stop, and calls by jumps that wait return by themselves", stop::stopping_by_jumps),
@@ -157,7 +161,5 @@ fn without_interrupts<R>(run: impl FnOnce() -> R) -> R {
 
 /// What the file `list` reads.
 fn list() -> String {
-    let mut text = String::new();
-    shell::read("list", &mut text).expect("it is a file").expect("strings take everything");
-    text
+    shell::read("list").expect("it is a file")
 }

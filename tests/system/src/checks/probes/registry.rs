@@ -7,7 +7,6 @@ use crate::arch::Backend;
 use crate::host::{Kernel, PATCHED, PROBES};
 use crate::modules::Module;
 use crate::{heap, memory, shell, symbols, syscalls, targets, task};
-use alloc::string::String;
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use probe_core::arch::Memory;
 use probe_core::error::Errno;
@@ -19,8 +18,7 @@ pub(super) fn blacklist() {
         let error = PROBES.register(Kprobe::<Backend>::at(name).pre(|_| ())).expect_err("REG_3");
         assert_eq!(error.errno(), Errno::EINVAL, "{name}");
     }
-    let mut text = String::new();
-    shell::read("blacklist", &mut text).expect("it is a file").expect("strings take everything");
+    let text = shell::read("blacklist").expect("it is a file");
     assert!(text.lines().any(|line| line.ends_with("\tswitch_stacks")));
     let data = CodeAddr::new(core::ptr::from_ref(CHECKS).addr());
     let error = PROBES.register(Kprobe::<Backend>::at(place(data)).pre(|_| ())).expect_err("not text");
@@ -142,22 +140,16 @@ pub(super) fn files() {
     for line in [fork, open] {
         assert!(text.lines().any(|found| found.starts_with(&line)), "{line:?} is not in {text:?}");
     }
-    let enabled = || {
-        let mut text = String::new();
-        shell::read("/debug/kprobes/enabled", &mut text)
-            .expect("it is a file")
-            .expect("strings take everything");
-        text
-    };
+    let enabled = || shell::read("/debug/kprobes/enabled").expect("it is a file");
     assert_eq!(enabled(), "1\n");
-    PROBES.files().write_enabled("0").expect("a boolean");
+    shell::write("enabled", "0").expect("a boolean");
     assert_eq!(enabled(), "0\n");
     syscalls::do_sys_open(c"/nowhere".as_ptr(), 0, 0);
     assert_eq!(exit.counters().hits, 0);
-    PROBES.files().write_enabled("Y\n").expect("a boolean");
+    shell::write("enabled", "Y\n").expect("a boolean");
     syscalls::do_sys_open(c"/nowhere".as_ptr(), 0, 0);
     assert_eq!(exit.counters().hits, 1);
-    assert!(PROBES.files().write_enabled("maybe").is_err());
+    assert!(shell::write("enabled", "maybe").is_err());
     drop((probe, exit));
 }
 

@@ -1,6 +1,8 @@
 //! Errors about a definition: one sentence, and the line with a caret under the place.
 
-use std::fmt;
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use core::fmt;
 
 /// Why a definition cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,8 +24,9 @@ impl DefError {
 
     /// The definition before, in and behind the place that is meant.
     pub fn parts(&self) -> [&str; 3] {
-        let from = self.text.floor_char_boundary(self.span.0);
-        let to = self.text.floor_char_boundary(self.span.1).max(from);
+        let floor = |at| (0..=at).rev().find(|&at| self.text.is_char_boundary(at)).unwrap_or(0);
+        let from = floor(self.span.0);
+        let to = floor(self.span.1).max(from);
         [&self.text[..from], &self.text[from..to], &self.text[to..]]
     }
 
@@ -45,11 +48,13 @@ impl fmt::Display for DefError {
     }
 }
 
-impl std::error::Error for DefError {}
+impl core::error::Error for DefError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString as _;
+    use alloc::vec::Vec;
 
     #[test]
     fn the_caret_stands_under_the_place() {

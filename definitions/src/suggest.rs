@@ -1,6 +1,8 @@
 //! "Did you mean": names that are close to one that does not exist.
 
-use std::cmp::Reverse;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 /// Up to `most` of `candidates` that are close to `wanted`, the closest first, without duplicates.
 ///
@@ -63,7 +65,7 @@ fn edit_distance(a: &[u8], b: &[u8], limit: usize) -> Option<usize> {
         if row.iter().min().is_some_and(|&least| least > limit) {
             return None;
         }
-        before_last = std::mem::replace(&mut last, row);
+        before_last = core::mem::replace(&mut last, row);
     }
     Some(last[b.len()]).filter(|&distance| distance <= limit)
 }

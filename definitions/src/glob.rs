@@ -1,5 +1,7 @@
 //! Shell-style patterns over symbol names.
 
+use alloc::string::String;
+
 /// A pattern: `*` any letters, `?` one, `[abc]`, `[a-z]`, `[!abc]` one of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob(String);
@@ -27,8 +29,7 @@ impl Glob {
 }
 
 /// Whether the whole of `text` matches `pattern`. Fit for handlers.
-#[cfg(feature = "agent")]
-pub(crate) fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
+pub fn glob_matches(pattern: &[u8], text: &[u8]) -> bool {
     matches(pattern, text)
 }
 

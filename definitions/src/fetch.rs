@@ -6,6 +6,12 @@ use super::{
     Type, Width, near_matches,
 };
 
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
 /// Every type by name.
 const TYPES: [(&str, Scalar); 17] = [
     ("u8", Scalar::Unsigned(Width::W8)),
@@ -323,6 +329,7 @@ fn hint(prefix: &str, names: Vec<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::*;
+    use alloc::format;
     use rstest::rstest;
 
     const REGISTERS: &[(&str, usize)] = &[("di", 0), ("rdi", 0), ("sp", 1), ("rsp", 1)];

@@ -2,7 +2,11 @@
 
 use super::word::{Word, is_identifier, number, words};
 use super::{Argument, DefError, Definition, Glob, Kind, MAX_ARGS, Place, fetch};
-use std::collections::HashSet;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 impl Definition {
     /// Parses a definition for an architecture whose registers are called as in `registers`
@@ -70,7 +74,7 @@ fn arguments(
     kind: Kind,
     registers: &[(&str, usize)],
 ) -> Result<Vec<Argument>, DefError> {
-    let mut taken: HashSet<String> = HashSet::new();
+    let mut taken: BTreeSet<String> = BTreeSet::new();
     let mut parsed: Vec<(Argument, bool)> = Vec::with_capacity(words.len());
     for (index, word) in words.iter().enumerate() {
         let (argument, is_named) = fetch::argument(line, *word, index, kind, registers)?;
@@ -230,6 +234,7 @@ fn check_return_place(line: &str, word: Word<'_>, kind: Kind, place: &Place) -> 
 #[cfg(test)]
 mod tests {
     use super::super::*;
+    use alloc::string::ToString as _;
     use rstest::rstest;
 
     const REGISTERS: &[(&str, usize)] = &[("di", 0), ("rdi", 0), ("sp", 1), ("rsp", 1)];

@@ -1,6 +1,8 @@
 //! The words of a definition: where each starts, so that an error can point at it; identifiers and numbers.
 
 use super::DefError;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 /// A blank-separated word of the definition and where it starts.
 #[derive(Clone, Copy, Debug)]
