@@ -29,6 +29,9 @@ mod slot;
 #[cfg(test)]
 mod vectors;
 
+#[cfg(target_arch = "powerpc")]
+mod asm;
+
 pub use decode::Plan;
 pub use patch::CACHE_STEP;
 pub use regs::PtRegs;
@@ -42,6 +45,14 @@ use probe_ppc_decode::{Mode, Reason};
 /// 32-bit PowerPC, big endian, with the SysV calling convention.
 #[derive(Clone, Copy, Debug)]
 pub struct Ppc32;
+
+impl Ppc32 {
+    /// Where the direct branch that `text` starts with leads, which lies at `at`.
+    #[must_use]
+    pub fn direct_branch(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+        insn::branch_target(u32::from_be_bytes(*text.first_chunk()?), at)
+    }
+}
 
 impl Mode for Ppc32 {
     const IS_64_BIT: bool = false;

@@ -102,17 +102,7 @@ fn is_copied(plan: &Plan) -> bool {
 
 /// Where the instruction that `text` starts with may branch directly.
 pub(crate) fn branch_target<E: Endian>(text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
-    let word = E::word(*text.first_chunk()?);
-    let distance = match insn::opcd(word) {
-        insn::OP_B => insn::li(word),
-        insn::OP_BC => insn::bd(word),
-        _ => return None,
-    };
-    Some(if insn::aa(word) {
-        CodeAddr::new(distance as usize)
-    } else {
-        at.wrapping_offset(distance as isize)
-    })
+    insn::branch_target(E::word(*text.first_chunk()?), at)
 }
 
 /// The lowest odd multiple of 8 from `from` that `b` at `place` reaches, so that `b` in the detour reaches

@@ -162,6 +162,8 @@ fn plan<M: Mode>(class: Class, word: u32) -> Result<Plan, Refusal> {
         Class::Sc => Ok(Plan::Sc),
         Class::Scv => Ok(Plan::Scv),
         Class::Mfmsr => Ok(Plan::Mfmsr(word)),
+        // The last bit is reserved, and implementations differ in what they make of it.
+        Class::Mfspr | Class::Mtspr if !M::IS_64_BIT && word & 1 != 0 => Err(M::refusal(Reason::InvalidForm)),
         Class::Mfspr => move_from::<M>(word),
         Class::Mtspr => move_to::<M>(word),
         Class::Refuse(reason) => Err(M::refusal(reason)),

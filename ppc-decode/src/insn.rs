@@ -5,6 +5,7 @@
 //! the manual being the most significant one, whatever the byte order of the text they come from. Pure.
 
 use crate::Reason;
+use probe_core::CodeAddr;
 
 /// `tw 31,0,0`, the unconditional trap: our breakpoint. Book I, "Trap Instructions".
 pub const TRAP: u32 = 0x7fe0_0008;
@@ -118,6 +119,17 @@ pub const fn bo_decrements(bo: usize) -> bool {
 /// Whether a BO field branches always.
 pub const fn bo_is_always(bo: usize) -> bool {
     !bo_tests_cr(bo) && !bo_decrements(bo)
+}
+
+/// Where the direct branch `word` of `at` leads when it is taken.
+#[must_use]
+pub fn branch_target(word: u32, at: CodeAddr) -> Option<CodeAddr> {
+    let distance = match opcd(word) {
+        OP_B => li(word),
+        OP_BC => bd(word),
+        _ => return None,
+    };
+    Some(if aa(word) { CodeAddr::new(distance as usize) } else { at.wrapping_offset(distance as isize) })
 }
 
 /// `b` by `offset` bytes, or `None` out of its reach.

@@ -67,6 +67,11 @@ pub(crate) trait Own: Sized + 'static {
     /// Where the state is while an instruction runs.
     fn shared() -> &'static Shared<Self>;
 
+    /// An instruction as it lies in memory.
+    fn bytes(word: u32) -> [u8; 4] {
+        word.to_le_bytes()
+    }
+
     fn classify(word: u32) -> Result<(<Self::Backend as Arch>::Plan, Method), Refusal>;
 
     /// The breakpoints of the arena, `at` an offset into it.
@@ -184,7 +189,7 @@ impl<O: Own> Machine<O> {
     /// Puts `word` at the place, or a breakpoint there and the slot, as `run` asks.
     pub(crate) fn prepare(&self, word: u32, run: Run) {
         let (plan, method) = O::classify(word).expect("not refused");
-        let bytes = word.to_le_bytes();
+        let bytes = O::bytes(word);
         let len_bytes = O::Backend::insn_len(CodeAddr::new(self.place()), &bytes).expect("an instruction");
         self.open();
         store(self.place(), &O::filler(O::PLACE));
@@ -223,7 +228,7 @@ impl<O: Own> Machine<O> {
     /// Stores `word` at `at` in the arena: a landing pad for a branch, say.
     pub(crate) fn plant(&self, at: usize, word: u32) {
         self.open();
-        store(at, &word.to_le_bytes());
+        store(at, &O::bytes(word));
         self.seal();
         // SAFETY: mapped and readable.
         unsafe { O::Backend::publish(CodeAddr::new(at), 4) };
@@ -273,7 +278,7 @@ pub(crate) fn on_signal<O: Own>(signal: c_int, regs: &mut RegsOf<O>, frame: impl
 
 /// Makes `handler` that of the signals that the instruction may end with.
 pub(crate) fn install(handler: *const ()) {
-    for signal in [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL] {
+    for signal in [libc::SIGTRAP, libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE] {
         // SAFETY: all zero is a valid `sigaction`.
         let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
         action.sa_sigaction = handler as usize;

@@ -11,14 +11,14 @@ pub(crate) struct Vector {
     pub(crate) note: &'static str,
 }
 
-/// The rows of `tests/vectors/ARCH.txt` that may be probed, of a little-endian architecture.
+/// The rows of `tests/vectors/ARCH.txt` that may be probed: bytes of a little-endian architecture, or words.
 pub(crate) fn vectors(text: &'static str) -> Vec<Vector> {
     let rows = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>())
         .filter(|columns| !columns[2].starts_with("refuse"))
         .map(|columns| {
-            let bytes = columns[0].split(' ').map(|byte| u8::from_str_radix(byte, 16).unwrap());
-            let word = bytes.rev().fold(0, |word, byte| word << 8 | u32::from(byte));
+            let bytes = columns[0].split(' ').map(|byte| u32::from_str_radix(byte, 16).unwrap());
+            let word = bytes.rev().fold(0, |word, byte| word << 8 | byte);
             Vector { word, asm: columns[1], note: columns[3] }
         })
         .collect()

@@ -45,7 +45,7 @@ fn inner(depth: u32) {
 #[test]
 fn ret_7_a_panic_passes_a_return_stub() {
     let chunk = Chunk::new(BACKEND.return_trampoline(SaveSet::Full));
-    let mut table = vec![0u64; chunk.stubs];
+    let mut table = vec![0usize; chunk.stubs];
     let len = chunk.stubs * Backend::STUB_LEN;
     let stubs = Stubs { chunk: CodeAddr::new(chunk.at), len_bytes: len, table: table.as_ptr().addr() };
     let frame = Box::new(eh_frame(&stubs));

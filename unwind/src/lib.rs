@@ -3,7 +3,7 @@
 //! An unwinder that finds a stub's address as a return address looks up the frame description of the stub's
 //! chunk. The description says: the caller's registers and stack pointer are the present ones, and its return
 //! address is in a table, at the stub's number. How the description finds that number differs: [`x86`],
-//! [`aarch64`], [`ppc64`], [`riscv64`].
+//! [`aarch64`], [`ppc64`], [`ppc32`], [`riscv64`].
 //!
 //! The *table* holds one word per stub of the chunk, number 0 included: the **final** return address, in the
 //! program's own text, of the call that the stub was handed out for. Where a second return probe finds the
@@ -26,6 +26,7 @@ extern crate alloc;
 
 pub mod aarch64;
 pub mod arm;
+pub mod ppc32;
 pub mod ppc64;
 pub mod riscv64;
 mod section;
@@ -153,6 +154,7 @@ mod tests {
         look_up_is_last(&x86::eh_frame(x86::Mode::Protected, &STUBS, 16), 4, Little, &[8]);
         look_up_is_last(&aarch64::eh_frame(&STUBS), 8, Little, &[30]);
         look_up_is_last(&riscv64::eh_frame(&STUBS), 8, Little, &[1]);
+        look_up_is_last(&ppc32::eh_frame(&STUBS), 4, Big, &[65]);
         for (order, toc_at) in [(Big, 40), (Big, 24), (Little, 24)] {
             look_up_is_last(&ppc64::eh_frame(order, toc_at, &STUBS, 4), 8, order, &[65, 2]);
         }
@@ -161,12 +163,16 @@ mod tests {
     /// Where each branch of an expression leads, from its own place.
     #[test]
     fn branches_lead_to_operations() {
-        let frame = ppc64::eh_frame(ByteOrder::Little, 24, &STUBS, 4);
-        for (_, expression) in rules(&frame, 8, ByteOrder::Little) {
+        branches(&ppc64::eh_frame(ByteOrder::Little, 24, &STUBS, 4), 8, ByteOrder::Little);
+        branches(&ppc32::eh_frame(&STUBS), 4, ByteOrder::Big);
+    }
+
+    fn branches(frame: &EhFrame, word: usize, order: ByteOrder) {
+        for (_, expression) in rules(frame, word, order) {
             let starts = section::operations(expression);
             for &at in starts.as_slice() {
                 if [section::DW_OP_BRA, section::DW_OP_SKIP].contains(&expression[at]) {
-                    let to = at + 3 + number(&expression[at + 1..at + 3], ByteOrder::Little);
+                    let to = at + 3 + number(&expression[at + 1..at + 3], order);
                     assert!(to == expression.len() || starts.as_slice().contains(&to), "{at} to {to}");
                 }
             }

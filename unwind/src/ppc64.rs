@@ -14,8 +14,8 @@ use crate::walk::Machine as Walked;
 use crate::{ByteOrder, EhFrame, Stubs, describe};
 use gimli::Vendor;
 
-const LR: u8 = 65;
-const SP: u8 = 1;
+pub(crate) const LR: u8 = 65;
+pub(crate) const SP: u8 = 1;
 const TOC: u8 = 2;
 /// The LR save doubleword, from the caller's stack pointer; the same on both ABIs.
 const LR_SAVE: u8 = 16;
@@ -37,27 +37,29 @@ pub fn eh_frame(order: ByteOrder, toc_at: u8, stubs: &Stubs, stub_len_bytes: usi
         ByteOrder::Little => &LITTLE,
     };
     describe(machine, stubs, |section| {
-        section.rule(LR, |section| look_up(section, stubs, stub_len_bytes));
+        section.rule(LR, |section| look_up(section, stubs, stub_len_bytes, LR_SAVE));
         section.rule(TOC, |section| {
-            look_up(section, stubs, stub_len_bytes);
+            look_up(section, stubs, stub_len_bytes, LR_SAVE);
             restored_toc(section, toc_at);
         });
     })
 }
 
-/// `*(table + distance / stub_len_bytes * 8)`, where distance is how far a stub's address lies above the
-/// chunk's start.
-fn look_up(section: &mut Section, stubs: &Stubs, stub_len_bytes: usize) {
-    section.register(SP, LR_SAVE);
+/// `*(table + distance / stub_len_bytes * word)`, where distance is how far a stub's address lies above the
+/// chunk's start. `lr_save` is where the LR save word is, from the caller's stack pointer.
+pub(crate) fn look_up(section: &mut Section, stubs: &Stubs, stub_len_bytes: usize, lr_save: u8) {
+    let word = section.word_len();
+    section.register(SP, lr_save);
     section.put(&[DW_OP_DEREF]);
     distance(section, stubs);
-    skip_if_in_chunk(section, stubs, 14);
+    // What is dropped for LR: four bytes, a constant's opcode and word, and a subtraction.
+    skip_if_in_chunk(section, stubs, 6 + word as u8);
     section.put(&[DW_OP_DROP]);
     section.register(LR, 0);
     distance(section, stubs);
     skip_if_in_chunk(section, stubs, 2);
     section.put(&[DW_OP_DROP, DW_OP_LIT0]);
-    section.put(&[DW_OP_LIT0 + (8 / stub_len_bytes) as u8, DW_OP_MUL]);
+    section.put(&[DW_OP_LIT0 + (word / stub_len_bytes) as u8, DW_OP_MUL]);
     section.constant(stubs.table);
     section.put(&[DW_OP_PLUS, DW_OP_DEREF]);
 }

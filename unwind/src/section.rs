@@ -59,6 +59,11 @@ impl Section {
         Self { bytes: [0; EH_FRAME_LEN], len: 0, machine }
     }
 
+    /// The length of a word in bytes.
+    pub(crate) fn word_len(&self) -> usize {
+        self.machine.word
+    }
+
     /// Leaves room for an entry's length and returns where it starts.
     pub(crate) fn begin(&mut self) -> usize {
         let at = self.len;

@@ -27,5 +27,5 @@ call_through_stub:
 );
 
 unsafe extern "C-unwind" {
-    pub(crate) fn call_through_stub(function: extern "C-unwind" fn(), stub: usize, real: &mut u64);
+    pub(crate) fn call_through_stub(function: extern "C-unwind" fn(), stub: usize, real: &mut usize);
 }

@@ -61,7 +61,7 @@ call_through_stub!(
 );
 
 unsafe extern "C-unwind" {
-    pub(crate) fn call_through_stub(function: extern "C-unwind" fn(), stub: usize, real: &mut u64);
+    pub(crate) fn call_through_stub(function: extern "C-unwind" fn(), stub: usize, real: &mut usize);
 }
 
 /// Describes a chunk of stubs of the byte order and ABI that this is compiled for.

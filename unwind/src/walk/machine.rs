@@ -65,7 +65,7 @@ pub struct Machine {
     /// The name of the register that has the return address, where that has a number of its own.
     pub link: Option<&'static str>,
     /// The registers that functions keep for their callers, the return address included: at most
-    /// [`MOST_SAVED`](super::known::MOST_SAVED).
+    /// [`MOST_SAVED`](super::rules::MOST_SAVED).
     pub(crate) saved: &'static [u16],
     /// How frames are chained, where that is so by convention.
     pub(crate) chain: Option<Chain>,

@@ -16,10 +16,15 @@
 mod bytes;
 mod expression;
 mod header;
+#[cfg(target_has_atomic = "64")]
+mod known;
+#[cfg(not(target_has_atomic = "64"))]
+#[path = "unknown.rs"]
 mod known;
 mod machine;
 mod objects;
 mod row;
+mod rules;
 
 pub use header::header;
 pub(crate) use machine::{Chain, Signal};
@@ -27,10 +32,11 @@ pub use machine::{Machine, Registers};
 pub use objects::{MOST_OBJECTS, Object};
 
 use core::sync::atomic::{AtomicU32, Ordering};
-use known::{Known, Rules};
+use known::Known;
 use objects::Objects;
 use probe_core::arch::Memory;
 use row::{Cfa, Rule};
+use rules::Rules;
 
 /// The bit of a frame whose address is the next instruction of its function, and not where a call returns to:
 /// of the innermost frame, and of one that a signal has interrupted.
