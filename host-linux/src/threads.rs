@@ -98,6 +98,15 @@ pub fn follow_calls() -> bool {
     Table::get().into_iter().flat_map(Table::used).any(|block| !block.task.is_idle())
 }
 
+/// The calling thread returns from none of its followed calls any more, as it ends its process: they count as
+/// abandoned, and their data is dropped (RET_13). Not in a hit, and not in a child that runs in its parent's
+/// memory ([`is_guest`]).
+pub fn end_calls() {
+    if let Some(block) = current() {
+        dead::end_calls(block);
+    }
+}
+
 /// Finds out how threads are told apart by their thread pointers; `false` if they cannot be.
 #[cfg(feature = "mapped")]
 pub fn learn_by_pointer() -> bool {

@@ -5,7 +5,8 @@
 
 mod common;
 
-use common::{compiled, probe, scratch};
+use common::{compiled, compiled_by, probe, scratch};
+use rstest::rstest;
 use std::path::Path;
 use std::process::Command;
 
@@ -72,6 +73,42 @@ fn a_graph_is_the_tree_that_uftrace_replays() {
         assert!(!theirs.is_empty() && theirs[0].len() > 3, "{of_theirs:?}: {theirs:?}");
         assert_eq!(ours, theirs, "{of_ours:?}");
     }
+    remove(&folder, &file);
+}
+
+/// What exceptions leave is shown as uftrace shows it; of what the ends of threads and processes leave, it
+/// shows no end. What longjmp leaves cannot be compared: uftrace 0.13 ends this program.
+#[rstest]
+#[case::an_exception("throw", "main")]
+#[case::exit_at_once("_exit", "main")]
+#[case::pthread_exit("thread", "ended")]
+#[case::cancellation("cancel", "cancelled")]
+fn calls_that_are_left_are_in_the_tree_that_uftrace_replays(#[case] how: &str, #[case] root: &str) {
+    if Command::new("uftrace").arg("--version").output().is_err() {
+        assert!(std::env::var_os("PROBE_UFTRACE").is_none());
+        return;
+    }
+    let options = ["-x", "c++", "-O1", "-pg", "-fno-optimize-sibling-calls", "-pthread"];
+    let program = compiled_by("c++", "left", &options);
+    let (folder, file) = (scratch("uftrace"), scratch("record"));
+    let mut command = Command::new("uftrace");
+    command.args(["record", "--no-libcall", "--no-event", "-d"]).arg(&folder);
+    said(command.args([&program, how]));
+    let mut command = probe();
+    command.current_dir(&folder).args(["record", "-p", &format!("r {program}:*"), "-o"]).arg(&file);
+    said(command.args(["--", &program, how]));
+    let mut command = Command::new("uftrace");
+    command.args(["replay", "--no-pager", "--color=no", "-F", root, "-d"]).arg(&folder);
+    let theirs = tree(&said(&mut command));
+    let ours = said(probe().args(["graph", "--only", root]).arg(&file));
+    let is_end_of_left = |line: &&str| line.trim_start().starts_with("left") && line.contains('}');
+    let ours = if how == "throw" {
+        ours
+    } else {
+        ours.lines().filter(|line| !is_end_of_left(line)).collect::<Vec<_>>().join("\n")
+    };
+    assert!(theirs.first().is_some_and(|lines| lines.len() > 2), "{theirs:?}");
+    assert_eq!(tree(&ours), theirs);
     remove(&folder, &file);
 }
 

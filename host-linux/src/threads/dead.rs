@@ -57,11 +57,16 @@ pub(super) fn reclaim_if_dead(block: &'static Block) -> bool {
     life != Life::Lives
 }
 
-/// Cleans the block of a dead thread and frees it.
-pub(super) fn reclaim(block: &'static Block) {
+/// The owner of the block returns from no call any more.
+pub(super) fn end_calls(block: &Block) {
     if let Some(exits) = EXITS.get() {
         (exits.ended)(&block.task);
     }
+}
+
+/// Cleans the block of a dead thread and frees it.
+pub(super) fn reclaim(block: &'static Block) {
+    end_calls(block);
     // SAFETY: the owner is dead or about to be and has no active hit, so nobody else uses the context.
     unsafe { block.context.reset() };
     if let Some(hook) = ON_END.get() {

@@ -15,6 +15,7 @@ use probe_core::Misses;
 use probe_core::arch::Memory;
 use probe_core::handler::{Call, Hit, Return};
 use probe_host_linux::Native;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One planted point, as its handlers see it. Lives for good.
@@ -46,11 +47,28 @@ pub(super) struct Published {
     pool: AtomicU64,
 }
 
-/// What is kept from a call's entry to its return.
+/// What is kept from a call's entry to its return. Dropped where no handler sees the call return.
 pub(super) struct Entered {
+    point: &'static Point,
     process: u32,
+    thread: u32,
     started_ns: u64,
     arguments: [usize; MAX_ARGUMENT],
+}
+
+impl Drop for Entered {
+    #[cold]
+    fn drop(&mut self) {
+        self.point.left(self);
+    }
+}
+
+/// What an event begins with.
+struct Head {
+    kind: Kind,
+    now_ns: u64,
+    duration_ns: u64,
+    owner: Owner,
 }
 
 impl Point {
@@ -75,7 +93,7 @@ impl Point {
     }
 
     /// A call of an `r` probe's function.
-    pub(super) fn enter(&self, call: &Call<'_, Native>) -> Option<Entered> {
+    pub(super) fn enter(&'static self, call: &Call<'_, Native>) -> Option<Entered> {
         let here = process::here(self.agent).filter(|here| !here.is_muted)?;
         self.counters.share(here.counting).rise(Count::Entered);
         let mut arguments = [0; MAX_ARGUMENT];
@@ -87,11 +105,13 @@ impl Point {
                 *argument = call.argument(index).unwrap_or(0);
             }
         }
-        Some(Entered { process: here.process, started_ns: clock::now_ns(), arguments })
+        let (process, thread) = (here.process, here.thread());
+        Some(Entered { point: self, process, thread, started_ns: clock::now_ns(), arguments })
     }
 
     /// The return of a call.
-    pub(super) fn leave(&self, ret: &Return<'_, Native>, entered: &Entered) {
+    pub(super) fn leave(&self, ret: &Return<'_, Native>, entered: Entered) {
+        let entered = ManuallyDrop::new(entered);
         let Some(here) = process::here(self.agent) else { return };
         // An event is open before its time is taken; one that is still to be judged takes its own time then.
         let open = if self.rule.is_none() { self.open(&here) } else { None };
@@ -123,6 +143,39 @@ impl Point {
         if let Some((open, now_ns)) = open {
             self.send(open, counts, now_ns, duration_ns, &scene);
         }
+    }
+
+    /// A call that an exception has left, or longjmp, or the end of its thread or process, has been found:
+    /// in a later hit of its thread, or where threads and processes end. What it would have returned is not
+    /// known, so that it passes no rule.
+    fn left(&self, entered: &Entered) {
+        let Some(here) = process::here(self.agent) else { return };
+        if self.rule.is_some() || self.agent.no_events || self.agent.region.is_orphaned() {
+            return;
+        }
+        let is_own = here.process == entered.process;
+        // A fork's child has its parent's calls, too. Those that it ends in are its own.
+        if !is_own && !process::is_ending() {
+            return;
+        }
+        let thread = if is_own { entered.thread } else { here.thread() };
+        let owner = Owner { pid: here.process, tid: thread };
+        let Some((ring, _)) = process::thread_ring(self.agent, here.process, here.child) else {
+            return self.agent.region.count_lost();
+        };
+        let counts = self.counters.share(here.counting);
+        if ring.is_open() {
+            // In the midst of another event.
+            counts.rise(Count::Dropped);
+            return ring.count_drop();
+        }
+        // A signal's handler must not begin an event in the midst of this one.
+        let _alone = process::Alone::new();
+        ring.open();
+        let now_ns = clock::now_ns();
+        let head =
+            Head { kind: Kind::Left, now_ns, duration_ns: now_ns.saturating_sub(entered.started_ns), owner };
+        self.write(&ring, counts, &head, |plan, room| plan.put_left(&entered.arguments, room));
     }
 
     /// Whether a hit counts; without a rule each does.
@@ -169,22 +222,35 @@ impl Point {
         duration_ns: u64,
         scene: &Scene<'_, M>,
     ) {
-        ring.stamp(now_ns);
-        let Some(mut room) = self.reserve(&ring) else {
+        let head = Head { kind: Kind::Event, now_ns, duration_ns, owner };
+        self.write(&ring, counts, &head, |plan, room| plan.put(scene, room));
+    }
+
+    /// Writes an event, which is open, with what `put` puts for each value, and closes it.
+    #[inline(always)]
+    fn write(
+        &self,
+        ring: &Ring<'static>,
+        counts: Share<'_>,
+        head: &Head,
+        put: impl Fn(&Plan, &mut Reservation<'static>),
+    ) {
+        ring.stamp(head.now_ns);
+        let Some(mut room) = self.reserve(ring) else {
             counts.rise(Count::Dropped);
             ring.count_drop();
             ring.close();
             return;
         };
-        room.put_u32(Kind::Event as u32);
-        room.put_u64(now_ns);
-        room.put_u64(duration_ns);
+        room.put_u32(head.kind as u32);
+        room.put_u64(head.now_ns);
+        room.put_u64(head.duration_ns);
         room.put_u32(self.agent.image);
         room.put_u32(self.number);
-        room.put_u32(owner.pid);
-        room.put_u32(owner.tid);
+        room.put_u32(head.owner.pid);
+        room.put_u32(head.owner.tid);
         for plan in &self.plans {
-            plan.put(scene, &mut room);
+            put(plan, &mut room);
         }
         room.commit();
         ring.close();

@@ -110,6 +110,31 @@ impl Plan {
         }
     }
 
+    /// Appends what is known of the value of a call that was left: neither registers nor memory are its own
+    /// any more.
+    pub(super) fn put_left(&self, arguments: &[usize; MAX_ARGUMENT], out: &mut Reservation<'_>) {
+        let Argument { ty, fetch, .. } = &self.argument;
+        let at = out.position();
+        match (&fetch.source, ty.scalar) {
+            (Source::Text(text), _) => {
+                out.put_u32(text.len() as u32);
+                out.put(text.as_bytes());
+            }
+            (Source::Argument(_), Scalar::String) | (_, Scalar::Stack) => {}
+            (Source::Argument(index), scalar) if fetch.derefs.is_empty() && ty.count.is_none() => {
+                if let Some(word) = arguments.get(*index) {
+                    out.put_u32(scalar.bytes() as u32);
+                    put_word(*word as u64, scalar.bytes(), out);
+                }
+            }
+            _ => {}
+        }
+        if out.position() == at {
+            let count = if ty.scalar == Scalar::String { ty.count.unwrap_or(1) } else { 1 };
+            (0..count).for_each(|_| out.put_u32(FAULT));
+        }
+    }
+
     /// The value as a number of 64 bits; `None` for what is none, or cannot be read.
     #[inline]
     pub(super) fn number<M: Memory>(&self, scene: &Scene<'_, M>) -> Option<u64> {

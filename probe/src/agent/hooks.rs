@@ -365,6 +365,7 @@ unsafe extern "C" fn pthread_create(
 /// As `_exit(2)`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _exit(status: c_int) -> ! {
+    process::end_calls();
     plant::publish_all();
     loop {
         // SAFETY: ends all threads of the process.

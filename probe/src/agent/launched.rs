@@ -71,6 +71,7 @@ unsafe extern "C" fn constructor(_argc: c_int, _argv: *mut *mut c_char, variable
 }
 
 extern "C" fn destructor() {
+    process::end_calls();
     plant::publish_all();
     process::mute();
 }

@@ -245,7 +245,7 @@ fn probe(point: &'static Point, kind: Kind, target: &Target) -> AnyProbe<Native>
                 .max_active(max_active)
                 .grow_to(most)
                 .entry(move |call| point.enter(call))
-                .exit(move |ret, entered: Entered| point.leave(ret, &entered))
+                .exit(move |ret, entered: Entered| point.leave(ret, entered))
                 .into()
         }
     }

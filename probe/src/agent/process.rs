@@ -163,6 +163,44 @@ impl Drop for Muted {
     }
 }
 
+/// While it lives, this thread's hits are no events. As [`Muted`], fit for handlers.
+pub(super) struct Alone {
+    was_muted: bool,
+}
+
+impl Alone {
+    pub(super) fn new() -> Self {
+        let was_muted = threads::words().is_some_and(|words| words[MUTE].swap(1, Ordering::SeqCst) != 0);
+        Self { was_muted }
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        if let (Some(words), false) = (threads::words(), self.was_muted) {
+            words[MUTE].store(0, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Whether this process ends: what a thread leaves now, it leaves with it.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+/// The calling thread ends the process, and returns from none of its calls.
+pub(super) fn end_calls() {
+    // A child that runs in its parent's memory has its parent's calls.
+    if !threads::is_guest() {
+        IS_ENDING.store(true, Ordering::Relaxed);
+        threads::end_calls();
+        IS_ENDING.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Whether the process ends in what the calling thread has called.
+pub(super) fn is_ending() -> bool {
+    IS_ENDING.load(Ordering::Relaxed)
+}
+
 /// From here to [`unmute`], this thread does the agent's own work.
 pub(super) fn mute() {
     std::mem::forget(Muted::new());

@@ -23,8 +23,10 @@ pub(super) struct Call<'a> {
     /// The number of its function, from 0.
     pub(super) function: usize,
     pub(super) start_ns: u64,
-    /// Nothing for a hit.
+    /// How long it took, or was known of, if it was left; nothing for a hit.
     pub(super) took_ns: Option<u64>,
+    /// Whether it was left without a return.
+    pub(super) is_left: bool,
     /// How many calls that are shown it was made in.
     pub(super) depth: usize,
     /// What [`Visitor::keep`] has kept.
@@ -90,6 +92,7 @@ pub(super) struct Node {
     pub(super) start_ns: u64,
     /// The greatest number for a hit.
     pub(super) took_ns: u64,
+    pub(super) is_left: bool,
     /// What it and all inside of it weigh.
     pub(super) weight: u64,
     /// How many nodes it and all inside of it are.
@@ -146,7 +149,7 @@ pub(super) fn weight(event: &Event<'_>) -> u64 {
 
 /// When an event's call began.
 pub(super) fn start_ns(event: &Event<'_>) -> u64 {
-    event.time_ns.saturating_sub(event.duration_ns.unwrap_or(0))
+    event.time_ns.saturating_sub(event.span_ns().unwrap_or(0))
 }
 
 pub(super) fn node(
@@ -158,7 +161,8 @@ pub(super) fn node(
 ) -> Node {
     Node {
         start_ns: start_ns(event),
-        took_ns: event.duration_ns.unwrap_or(u64::MAX),
+        took_ns: event.span_ns().unwrap_or(u64::MAX),
+        is_left: event.left_ns.is_some(),
         weight,
         nodes,
         function: names.function(event, part, visitor),
@@ -171,7 +175,7 @@ impl Part {
     /// Whether an event counts by itself.
     pub(super) fn holds(&self, event: &Event<'_>) -> bool {
         // What a call has made took no longer.
-        event.duration_ns.is_none_or(|took_ns| took_ns >= self.least_ns)
+        event.span_ns().is_none_or(|took_ns| took_ns >= self.least_ns)
     }
 }
 
@@ -227,6 +231,7 @@ impl Way {
             function: node.function as usize,
             start_ns: node.start_ns,
             took_ns: (node.took_ns != u64::MAX).then_some(node.took_ns),
+            is_left: node.is_left,
             depth: self.depth,
             kept: &node.kept,
         }

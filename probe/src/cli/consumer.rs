@@ -74,6 +74,8 @@ pub(super) struct Shown<'a> {
     pub(super) place: u32,
     /// How long the call took, for a return.
     pub(super) duration_ns: Option<u64>,
+    /// How long before the event the call began, for one that was left without a return.
+    pub(super) left_ns: Option<u64>,
     /// The fetched values.
     pub(super) values: Values<'a>,
     /// Names for addresses.
@@ -390,7 +392,8 @@ fn show<'a>(
         args: &definition.args,
         point: &planted.point,
         place: planted.number,
-        duration_ns: definition.is_return().then_some(event.duration_ns),
+        duration_ns: (definition.is_return() && !event.is_left).then_some(event.duration_ns),
+        left_ns: event.is_left.then_some(event.duration_ns),
         values: event.values,
         symbols,
     }

@@ -6,6 +6,7 @@ use super::failure::{Failure, failed};
 use super::firefox;
 use super::fold::{Fold, Folds};
 use super::foreign::{self, Foreign};
+use super::nests::Left;
 use super::perfetto;
 use super::saved::{self, Saved};
 use super::stacks::{self, Weight, frame};
@@ -98,14 +99,14 @@ fn chrome(args: &Export, to: &mut impl Write) -> Result<io::Result<Walked>, Fail
     let mut saved = Saved::open(&args.choice)?;
     let mut tasks: HashSet<(u32, u32, [u8; 16])> = HashSet::new();
     let mut written = write!(to, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
-    let mut is_first = true;
+    let (mut is_first, mut left) = (true, Left::default());
     saved.read(|item| {
         if let Item::Event(event) = item {
             let mut lines = Vec::new();
             if tasks.len() < 1 << 16 && tasks.insert((event.pid, event.tid, *event.comm)) {
                 lines.push(task(&event));
             }
-            lines.push(line(&event));
+            lines.push(line(&event, left.ended_before(&event)));
             for line in lines {
                 let before = if std::mem::take(&mut is_first) { "\n" } else { ",\n" };
                 if written.is_ok() {
@@ -132,8 +133,9 @@ fn task(event: &Event<'_>) -> String {
     foreign::json(&object)
 }
 
-fn line(event: &Event<'_>) -> String {
-    let start_ns = event.time_ns.saturating_sub(event.duration_ns.unwrap_or(0));
+/// `end_ns`: when its call ended, if that is known better than by its time.
+fn line(event: &Event<'_>, end_ns: Option<u64>) -> String {
+    let start_ns = event.time_ns.saturating_sub(event.span_ns().unwrap_or(0));
     // Microseconds, of which a reader wants fractions.
     let micros = |ns: u64| ns as f64 / 1e3;
     let mut object = json!({
@@ -144,7 +146,10 @@ fn line(event: &Event<'_>) -> String {
         "ts": micros(start_ns),
         "args": value::json(&event.probe.args, event.values, &event.names),
     });
-    match event.duration_ns {
+    if event.left_ns.is_some() {
+        object["args"]["$left"] = true.into();
+    }
+    match event.span_ns().map(|span_ns| end_ns.map_or(span_ns, |end_ns| end_ns.saturating_sub(start_ns))) {
         Some(duration_ns) => {
             object["ph"] = "X".into();
             object["dur"] = micros(duration_ns).into();

@@ -168,7 +168,7 @@ impl Maker {
 
 impl Visitor for Maker {
     fn keep(&mut self, event: &Event<'_>) -> Box<[u8]> {
-        value::kept(event)
+        value::kept_with_end(event)
     }
 
     fn function(&mut self, event: &Event<'_>) {

@@ -132,7 +132,7 @@ impl<W: Write> Visitor for Lines<W> {
         }
         self.begin()?;
         self.turn(&call, call.depth > 0)?;
-        let took = call.took_ns.map(time).unwrap_or_default();
+        let took = took(&call);
         let text = format!("}} {}", self.functions[call.function][1]);
         self.line(&took, (call.tid, call.depth), &text)
     }
@@ -147,9 +147,14 @@ impl<W: Write> Visitor for Lines<W> {
     }
 }
 
+/// How long a call took.
+fn took(call: &Call<'_>) -> String {
+    if call.is_left { "left".to_owned() } else { call.took_ns.map(time).unwrap_or_default() }
+}
+
 impl<W: Write> Lines<W> {
     fn leaf_line(&mut self, call: &Call<'_>) -> io::Result<()> {
-        let took = call.took_ns.map(time).unwrap_or_default();
+        let took = took(call);
         let text = self.text(call) + ";";
         self.line(&took, (call.tid, call.depth), &text)
     }

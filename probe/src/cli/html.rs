@@ -221,7 +221,7 @@ impl Slice {
 
 impl Visitor for Looked {
     fn keep(&mut self, event: &Event<'_>) -> Box<[u8]> {
-        value::kept(event)
+        value::kept_with_end(event)
     }
 
     fn function(&mut self, event: &Event<'_>) {

@@ -53,6 +53,9 @@ impl<W: Write + Send> Sink for Lines<W> {
         if let Some(duration_ns) = event.duration_ns {
             object["duration_ns"] = duration_ns.into();
         }
+        if let Some(left_ns) = event.left_ns {
+            object["left_ns"] = left_ns.into();
+        }
         if let Some((frames, end)) = value::stack(event.args, event.values, event.symbols) {
             object["stack"] = frames.iter().flat_map(frame).collect();
             object["stack_end"] = end.name().into();

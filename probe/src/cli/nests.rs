@@ -4,6 +4,7 @@
 //! thread. What no call has claimed yet waits; where much waits, what is oldest is put together, so that any
 //! number of events takes bounded memory.
 
+use crate::file::Event;
 use std::collections::HashMap;
 
 /// The most calls that wait in all threads.
@@ -16,6 +17,26 @@ const LEAST: usize = 64;
 pub(super) struct Done<T> {
     pub(super) start_ns: u64,
     pub(super) what: T,
+}
+
+/// When the last call of each thread began and ended that was left without a return.
+///
+/// A call that was left is found once something else lies on its stack, which may be later than for the call
+/// that it was made in: a longjmp leaves both at once, and what follows uses the outer one's part first.
+#[derive(Default)]
+pub(super) struct Left(HashMap<(u32, u32), (u64, u64)>);
+
+impl Left {
+    /// When the call of this event ended, if it was found later than a call that it was made in.
+    pub(super) fn ended_before(&mut self, event: &Event<'_>) -> Option<u64> {
+        let start_ns = event.time_ns.saturating_sub(event.left_ns?);
+        let span = self.0.entry((event.pid, event.tid)).or_insert((u64::MAX, 0));
+        if span.0 < start_ns && start_ns <= span.1 {
+            return Some(span.1);
+        }
+        *span = (start_ns, event.time_ns);
+        None
+    }
 }
 
 /// The calls that wait, by process and thread.

@@ -84,7 +84,7 @@ fn of_records(name: &str) -> Vec<Section> {
             (
                 "JSON",
                 vec![Text(
-                    "An object: type (\"report\"), events, lost_events, is_whole (whether the record has its end), and functions, an array with function, by (with --by), calls, and for return probes total_ns, self_ns, duration_ns with min, median, p99 and max; with --diff also before, the same of the earlier record, or null.",
+                    "An object: type (\"report\"), events, lost_events, is_whole (whether the record has its end), and functions, an array with function, by (with --by), calls (that returned), left (those that did not, if there are any), and for return probes total_ns, self_ns, duration_ns with min, median, p99 and max; with --diff also before, the same of the earlier record, or null.",
                 )],
             ),
             ("THE RECORD", the_record()),
@@ -220,6 +220,13 @@ fn summary() -> Vec<Piece> {
     all
 }
 
+/// What is told of how a call ended.
+const DURATION: (&str, &str) = ("duration_ns", "How long the call took, for a return.");
+const LEFT: (&str, &str) = (
+    "left_ns",
+    "Instead of duration_ns for a call that nobody has seen return, as an exception, longjmp, or the end of its thread or process has left it: how long before the event it began. The event is of the moment when that was found.",
+);
+
 fn json() -> Vec<Piece> {
     let mut all = vec![Text(
         "With --format json each line is an object. It is UTF-8 whatever the program's bytes are; numbers are exact up to 64 bits. Each event has:",
@@ -239,7 +246,8 @@ fn json() -> Vec<Piece> {
             "args",
             "An object: by name, a number for u, s and b types, a string for x types, symbols, characters and strings, an array for arrays; null for what could not be read.",
         ),
-        ("duration_ns", "How long the call took, for a return."),
+        DURATION,
+        LEFT,
         (
             "stack",
             "With --stack: an array of the functions that the thread is in, innermost first (of a return from its caller on), each an object with function, addr (a hexadecimal string: where the call returns to, or the next instruction), where it is known at (\"file.c:12\", or the distance from the symbol), and inlined (true) where it is inlined in the next one, at the same addr.",
@@ -283,7 +291,7 @@ fn json() -> Vec<Piece> {
 
 fn graph() -> Vec<Piece> {
     vec![Text(
-        "As uftrace's replay: for each thread the calls that return probes saw, from the first to the last, what a call made between its braces, with how long it took at its end; hits of other probes where they came, without a time. A call that had not returned at the end, or that an exception or longjmp left, is not there, and what it called stands where it would have. The record is read twice, so that any number of calls fits into memory; of one that can be read only once, such as a pipe, long calls may come behind what they called, and a sentence on standard error says so. Where threads take turns in a long record, an empty line parts them. With --aggregate ways of more than 2048 functions, and more than 262144 of them, are put together: what is left out is in its callers' own time.",
+        "As uftrace's replay: for each thread the calls that return probes saw, from the first to the last, what a call made between its braces, with how long it took at its end; hits of other probes where they came, without a time. A call that an exception or longjmp has left, or the end of its thread or process, says left instead of how long it took; with --aggregate it counts up to where that was found: at the next hit on its stack, or at that end. A call of a process that was killed, or of another thread than the one that ended the process, is not there, and what it called stands where it would have. The record is read twice, so that any number of calls fits into memory; of one that can be read only once, such as a pipe, long calls may come behind what they called, and a sentence on standard error says so. Where threads take turns in a long record, an empty line parts them. With --aggregate ways of more than 2048 functions, and more than 262144 of them, are put together: what is left out is in its callers' own time.",
     )]
 }
 

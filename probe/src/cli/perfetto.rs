@@ -68,6 +68,7 @@ mod interned {
 
 /// `DebugAnnotation`.
 mod annotation {
+    pub(super) const BOOL: u32 = 2;
     pub(super) const UNSIGNED: u32 = 3;
     pub(super) const SIGNED: u32 = 4;
     pub(super) const TEXT: u32 = 6;
@@ -201,6 +202,7 @@ fn annotated(name: Option<&str>, value: &Json) -> Message {
             (None, None) => message,
         },
         Json::String(text) => message.bytes(annotation::TEXT, text),
+        Json::Bool(is) => message.number(annotation::BOOL, u64::from(*is)),
         Json::Array(all) => all
             .iter()
             .fold(message, |message, element| message.bytes(annotation::ELEMENT, annotated(None, element))),
@@ -218,6 +220,9 @@ impl<W: Write> Visitor for Packets<W> {
             for (name, value) in &args {
                 all = all.bytes(event::ANNOTATION, annotated(Some(name), value));
             }
+        }
+        if event.left_ns.is_some() {
+            all = all.bytes(event::ANNOTATION, annotated(Some("$left"), &true.into()));
         }
         all.0.into()
     }

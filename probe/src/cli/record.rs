@@ -105,7 +105,8 @@ impl Sink for Recorder {
             pid: event.pid,
             tid: event.tid,
             comm,
-            duration_ns: event.duration_ns.unwrap_or(0),
+            duration_ns: event.duration_ns.or(event.left_ns).unwrap_or(0),
+            is_left: event.left_ns.is_some(),
             values: event.values,
         };
         self.events += 1;

@@ -3,12 +3,12 @@
 use super::args::{Choice, Format, Report, Sort};
 use super::failure::Failure;
 use super::foreign::{self, Foreign};
-use super::nests::{Done, Nests};
+use super::nests::{Done, Left, Nests};
 use super::saved::{self, Ended, Saved};
 use super::style::{Role, Style, time};
 use super::times::Times;
 use super::trace::Outcome;
-use super::value;
+use super::value::{self, Faults};
 use crate::file::{Event, Item};
 use crate::wire::Values;
 use serde_json::{Value as Json, json};
@@ -31,7 +31,10 @@ type Key = (String, Option<String>);
 /// What was found of a kind of call.
 #[derive(Clone, Debug, Default)]
 struct Row {
+    /// Hits, and calls that have returned.
     calls: u64,
+    /// Calls that were left without a return.
+    left: u64,
     self_ns: u64,
     times: Times,
 }
@@ -56,8 +59,16 @@ struct Inside {
 /// A call whose caller is not known yet.
 struct Call {
     function: u32,
-    duration_ns: u64,
-    self_ns: u64,
+    way: Way,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy)]
+enum Way {
+    /// It returned, after so long, so much of it in itself.
+    Returned { duration_ns: u64, self_ns: u64 },
+    /// It was left.
+    Left,
 }
 
 /// All rows, as far as events have been seen.
@@ -69,6 +80,7 @@ struct Rows {
     places: Vec<Option<(u32, usize)>>,
     functions: Vec<String>,
     nests: Nests<Inside>,
+    left: Left,
     buckets: usize,
     events: u64,
     lost: u64,
@@ -121,6 +133,9 @@ pub(super) fn page(choice: &Choice, sort: Sort) -> Result<Json, Failure> {
     let row = |((function, _), row): &(Key, Row)| {
         let mut object =
             json!({ "name": Foreign::new(function.as_str()).shown().to_string(), "calls": row.calls });
+        if row.left > 0 {
+            object["left"] = row.left.into();
+        }
         if row.times.count > 0 {
             let [median_ns, p99_ns] = row.times.percentiles();
             object["total_ns"] = row.times.sum_ns.into();
@@ -144,6 +159,7 @@ fn read(choice: &Choice, by: By) -> Result<(Rows, Ended), Failure> {
         places: Vec::new(),
         functions: Vec::new(),
         nests: Nests::default(),
+        left: Left::default(),
         buckets: 0,
         events: 0,
         lost: 0,
@@ -195,26 +211,33 @@ impl Rows {
         self.events += 1;
         let (function, row) = self.place(event);
         let task = (event.pid, event.tid);
-        let Some(duration_ns) = event.duration_ns else {
+        let Some(span_ns) = event.span_ns() else {
             let row = self.row_of(event, row);
             self.rows[row].1.calls += 1;
             return;
         };
-        let start_ns = event.time_ns.saturating_sub(duration_ns);
+        let start_ns = event.time_ns.saturating_sub(span_ns);
         let mut inside_ns = 0_u64;
         let mut calls = Vec::new();
-        for done in self.nests.claim(task, start_ns) {
-            inside_ns = inside_ns.saturating_add(done.what.ns);
-            calls.extend(done.what.call);
+        let is_late = self.left.ended_before(event).is_some();
+        if !is_late {
+            for done in self.nests.claim(task, start_ns) {
+                inside_ns = inside_ns.saturating_add(done.what.ns);
+                calls.extend(done.what.call);
+            }
         }
-        let self_ns = duration_ns.saturating_sub(inside_ns);
-        let mut what = Inside { ns: duration_ns, call: None };
+        let way = match event.duration_ns {
+            Some(ns) => Way::Returned { duration_ns: ns, self_ns: ns.saturating_sub(inside_ns) },
+            None => Way::Left,
+        };
+        // The call that it was made in has counted its time.
+        let mut what = Inside { ns: if is_late { 0 } else { span_ns }, call: None };
         if self.by == By::Caller {
-            what.call = Some(Call { function, duration_ns, self_ns });
+            what.call = Some(Call { function, way });
             self.called(Some(function), &calls);
         } else {
             let row = self.row_of(event, row);
-            self.count(row, duration_ns, self_ns);
+            self.count(row, way);
         }
         let mut early = Vec::new();
         self.nests.wait(task, Done { start_ns, what }, |to, more| {
@@ -242,8 +265,12 @@ impl Rows {
         self.number((saved::function(event).to_owned(), key))
     }
 
-    fn count(&mut self, row: usize, duration_ns: u64, self_ns: u64) {
+    fn count(&mut self, row: usize, way: Way) {
         let row = &mut self.rows[row].1;
+        let Way::Returned { duration_ns, self_ns } = way else {
+            row.left += 1;
+            return;
+        };
         row.calls += 1;
         row.self_ns = row.self_ns.saturating_add(self_ns);
         row.times.add(duration_ns, &mut self.buckets);
@@ -251,11 +278,11 @@ impl Rows {
 
     /// Counts calls whose caller is known now, or never will be.
     fn called<'a>(&mut self, caller: Option<u32>, calls: impl IntoIterator<Item = &'a Call>) {
-        for Call { function, duration_ns, self_ns } in calls {
+        for Call { function, way } in calls {
             let name = |function: u32| self.functions.get(function as usize).cloned().unwrap_or_default();
             let caller = caller.map_or_else(|| NO_CALLER.to_owned(), name);
             let row = self.number((name(*function), Some(caller)));
-            self.count(row, *duration_ns, *self_ns);
+            self.count(row, *way);
         }
     }
 
@@ -310,8 +337,10 @@ impl Rows {
     fn text(&self, args: &Report) -> String {
         let timed = self.rows.iter().any(|(_, row)| row.times.count > 0);
         let mut lines = Vec::new();
+        let left = self.rows.iter().any(|(_, row)| row.left > 0);
         let mut head: Vec<String> = if timed { words(&["TOTAL", "SELF"]) } else { Vec::new() };
         head.push("CALLS".into());
+        head.extend(left.then(|| "LEFT".into()));
         head.extend(if timed { words(&["MIN", "MEDIAN", "P99", "MAX"]) } else { Vec::new() });
         lines.push((head, "FUNCTION".to_owned(), self.by.head()));
         for (key, row) in self.shown(args) {
@@ -321,6 +350,7 @@ impl Rows {
                 line.extend([row.times.sum_ns, row.self_ns].map(of_times));
             }
             line.push(row.calls.to_string());
+            line.extend(left.then(|| row.left.to_string()));
             if timed {
                 let [median, p99] = row.times.percentiles();
                 line.extend([row.times.min_ns(), median, p99, row.times.max_ns].map(of_times));
@@ -389,6 +419,9 @@ impl Rows {
         let one = |row: &Row| {
             let [median, p99] = row.times.percentiles();
             let mut object = json!({ "calls": row.calls });
+            if row.left > 0 {
+                object["left"] = row.left.into();
+            }
             if row.times.count > 0 {
                 object["total_ns"] = row.times.sum_ns.into();
                 object["self_ns"] = row.self_ns.into();
@@ -458,7 +491,7 @@ fn argument(event: &Event<'_>, name: &str) -> Option<String> {
                 );
             }
             let mut text = String::new();
-            value::text(&mut text, std::slice::from_ref(arg), Values(rest), &event.names);
+            value::text(&mut text, std::slice::from_ref(arg), Values(rest), &event.names, Faults::Shown);
             return text.split_once('=').map(|(_, text)| text.to_owned());
         }
     }

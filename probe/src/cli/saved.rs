@@ -255,7 +255,7 @@ pub(super) fn origin(choice: &Choice) -> Result<Origin, Failure> {
                 origin.program.clone_from(program);
             }
             Item::Event(event) => {
-                let start_ns = event.time_ns.saturating_sub(event.duration_ns.unwrap_or(0));
+                let start_ns = event.time_ns.saturating_sub(event.span_ns().unwrap_or(0));
                 let (first_ns, last_ns) = origin.times.unwrap_or((start_ns, event.time_ns));
                 origin.times = Some((first_ns.min(start_ns), last_ns.max(event.time_ns)));
             }
@@ -301,6 +301,7 @@ pub(super) fn shown<'a>(event: &'a Event<'a>) -> Shown<'a> {
         point: &event.place.point,
         place: event.place_number,
         duration_ns: event.duration_ns,
+        left_ns: event.left_ns,
         values: event.values,
         symbols: &event.names,
     }

@@ -4,7 +4,7 @@ use super::answers::Answer;
 use super::consumer::{Shown, Sink};
 use super::style::{Role, Style, time};
 use super::summary::{self, Summary};
-use super::value;
+use super::value::{self, Faults};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -70,7 +70,8 @@ impl<W: Write + Send> Sink for Text<W> {
         if event.tid != event.pid {
             let _ = write!(task, "/{}", event.tid);
         }
-        let took = event.duration_ns.map(time).unwrap_or_default();
+        let left = event.left_ns.map(|_| "left".to_owned());
+        let took = event.duration_ns.map(time).or(left).unwrap_or_default();
         self.line.clear();
         let _ = write!(
             self.line,
@@ -79,7 +80,8 @@ impl<W: Write + Send> Sink for Text<W> {
             self.style.paint(Role::Name, format!("{:<width$}", event.name.shown(), width = self.name_width)),
         );
         let before = self.line.len();
-        value::text(&mut self.line, event.args, event.values, event.symbols);
+        let faults = if event.left_ns.is_some() { Faults::LeftOut } else { Faults::Shown };
+        value::text(&mut self.line, event.args, event.values, event.symbols, faults);
         if self.line.len() == before {
             self.line.truncate(self.line.trim_end().len());
         }

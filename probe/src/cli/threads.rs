@@ -1,6 +1,7 @@
 //! Calls that have returned and wait for their callers, thread by thread, and the telling of them.
 
 use super::calls::{Names, Node, Part, Task, Teller, Visitor, Walked, Way, node, start_ns, weight};
+use super::nests::Left;
 use crate::file::Event;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -49,6 +50,7 @@ pub(super) struct Threads<'a, V> {
     /// The thread of the event before.
     last: Option<(Task, usize)>,
     threads: Vec<Thread>,
+    left: Left,
     /// The numbers of the long calls' events, the first one last.
     returns: Vec<u64>,
     least: u64,
@@ -71,6 +73,7 @@ impl<'a, V: Visitor> Threads<'a, V> {
             numbers: HashMap::new(),
             last: None,
             threads: Vec::new(),
+            left: Left::default(),
             returns,
             least,
             room: u64::MAX,
@@ -117,7 +120,12 @@ impl<'a, V: Visitor> Threads<'a, V> {
         let mut size = (weight(event), 1);
         let node = node(event, (0, 0), self.part, &mut self.names, self.visitor);
         let thread = &mut self.threads[index];
-        if event.duration_ns.is_some() {
+        if let Some(end_ns) = self.left.ended_before(event) {
+            thread.add_late(Node { took_ns: end_ns.saturating_sub(start_ns), ..node }, weight(event));
+            self.weight += weight(event);
+            return Ok(());
+        }
+        if event.span_ns().is_some() {
             while let Some(inside) = thread.roots.last().map(|at| &thread.nodes[*at])
                 && inside.start_ns >= start_ns
             {
@@ -192,6 +200,41 @@ impl<'a, V: Visitor> Threads<'a, V> {
 }
 
 impl Thread {
+    /// Adds a call that was left and found later than the one that it was made in, which still waits for its
+    /// caller; if that has been shown, it stands behind it.
+    fn add_late(&mut self, node: Node, weight: u64) {
+        self.weight += weight;
+        let end_ns = |node: &Node| node.start_ns.saturating_add(node.took_ns);
+        let holds =
+            |outer: &Node| outer.is_left && outer.start_ns <= node.start_ns && end_ns(outer) >= end_ns(&node);
+        let mut size = (weight, 1);
+        let Some(root) = self.roots.iter().rposition(|at| holds(&self.nodes[*at])) else {
+            self.roots.push(self.nodes.len());
+            self.nodes.push(Node { weight, nodes: 1, ..node });
+            return;
+        };
+        let mut at = self.roots[root];
+        loop {
+            let (weight, nodes) = (self.nodes[at].weight + weight, self.nodes[at].nodes + 1);
+            let first = at + 1 - self.nodes[at].nodes as usize;
+            (self.nodes[at].weight, self.nodes[at].nodes) = (weight, nodes);
+            // What was called last stands directly before it.
+            match self.nodes[first..at].last().is_some_and(holds) {
+                true => at -= 1,
+                false => {
+                    let mut inside = at;
+                    while inside > first && self.nodes[inside - 1].start_ns >= node.start_ns {
+                        let Node { weight, nodes, .. } = self.nodes[inside - 1];
+                        (size.0, size.1, inside) = (size.0 + weight, size.1 + nodes, inside - nodes as usize);
+                    }
+                    break;
+                }
+            }
+        }
+        self.nodes.insert(at, Node { weight: size.0, nodes: size.1, ..node });
+        self.roots[root..].iter_mut().for_each(|root| *root += 1);
+    }
+
     /// The next long call that what began at `start_ns` was called in, and that has not been entered.
     fn next_long(&mut self, start_ns: u64) -> Option<Long> {
         /// Coroutines may have calls that overlap; where there are many of them, those come late.

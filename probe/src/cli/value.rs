@@ -108,15 +108,33 @@ impl StackEnd {
     }
 }
 
+/// What becomes of what could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Faults {
+    /// It is shown as that.
+    Shown,
+    /// It is left out: of a call that was left, nothing else is to be expected.
+    LeftOut,
+}
+
 /// Appends ` NAME=VALUE` for each argument.
-pub(super) fn text(out: &mut String, args: &[Argument], mut values: Values<'_>, symbols: &dyn Symbolize) {
+pub(super) fn text(
+    out: &mut String,
+    args: &[Argument],
+    mut values: Values<'_>,
+    symbols: &dyn Symbolize,
+    faults: Faults,
+) {
     for arg in args {
         if arg.ty.scalar == Scalar::Stack {
             skip(arg, &mut values);
             continue;
         }
-        let _ = write!(out, " {}=", arg.name);
         let elements = elements(arg, &mut values);
+        if faults == Faults::LeftOut && !elements.iter().any(Option::is_some) {
+            continue;
+        }
+        let _ = write!(out, " {}=", arg.name);
         if arg.ty.count.is_some() && elements.iter().any(Option::is_some) {
             out.push('{');
             for (i, element) in elements.iter().enumerate() {
@@ -132,10 +150,17 @@ pub(super) fn text(out: &mut String, args: &[Argument], mut values: Values<'_>, 
     }
 }
 
+/// As [`kept`], for what has no other place to say that a call was left.
+pub(super) fn kept_with_end(event: &Event<'_>) -> Box<[u8]> {
+    let args = kept(event);
+    if event.left_ns.is_none() { args } else { [&args, &b" (left)"[..]].concat().trim_ascii().into() }
+}
+
 /// The arguments of an event that is shown later, as text.
 pub(super) fn kept(event: &Event<'_>) -> Box<[u8]> {
     let mut args = String::new();
-    text(&mut args, &event.probe.args, event.values, &event.names);
+    let faults = if event.left_ns.is_some() { Faults::LeftOut } else { Faults::Shown };
+    text(&mut args, &event.probe.args, event.values, &event.names, faults);
     args.trim_start().as_bytes().into()
 }
 
@@ -308,7 +333,7 @@ mod tests {
     fn both(ty: &str, encoded: &[u8]) -> (String, Json) {
         let args = args(&format!("v=$retval:{ty}"));
         let mut out = String::new();
-        text(&mut out, &args, Values(encoded), &OneSymbol);
+        text(&mut out, &args, Values(encoded), &OneSymbol, Faults::Shown);
         (out.trim_start_matches(" v=").to_owned(), json(&args, Values(encoded), &OneSymbol)["v"].clone())
     }
 
@@ -396,7 +421,7 @@ mod tests {
         let words: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_ne_bytes()).collect();
         let encoded = [value(4, &3_i32.to_ne_bytes()), value(24, &words)].concat();
         let mut out = String::new();
-        text(&mut out, &args, Values(&encoded), &OneSymbol);
+        text(&mut out, &args, Values(&encoded), &OneSymbol, Faults::Shown);
         assert_eq!(out, " fd=3");
         assert_eq!(json(&args, Values(&encoded), &OneSymbol), serde_json::json!({ "fd": 3 }));
         let (frames, end) = stack(&args, Values(&encoded), &OneSymbol).unwrap();
@@ -412,7 +437,7 @@ mod tests {
         let args = args("path=$arg1:string fd=$retval:s32");
         let encoded = [value(2, b"/x"), value(4, &3_i32.to_ne_bytes())].concat();
         let mut out = String::new();
-        text(&mut out, &args, Values(&encoded), &OneSymbol);
+        text(&mut out, &args, Values(&encoded), &OneSymbol, Faults::Shown);
         assert_eq!(out, " path=\"/x\" fd=3");
     }
 }

@@ -10,7 +10,7 @@
 use super::args::Choice;
 use super::calls::{Names, Part, Visitor, Walked, node, start_ns, weight};
 use super::failure::Failure;
-use super::nests::{Done, Nests};
+use super::nests::{Done, Left, Nests};
 use super::saved::Saved;
 use super::threads::{Long, Survey, Threads};
 use crate::file::Item;
@@ -80,7 +80,7 @@ fn survey(
 ) -> Result<Survey, Failure> {
     let mut nests: Nests<u64> = Nests::default();
     let mut survey = Survey { long: Vec::new(), least: LEAST };
-    let (mut number, mut long_weight) = (0, 0);
+    let (mut number, mut long_weight, mut left) = (0, 0, Left::default());
     saved.read(|item| {
         let Item::Event(event) = item else { return ControlFlow::Continue(()) };
         if !part.holds(&event) {
@@ -89,7 +89,7 @@ fn survey(
         number += 1;
         let (task, start_ns) = ((event.pid, event.tid), start_ns(&event));
         let mut all = weight(&event);
-        if event.duration_ns.is_some() {
+        if event.span_ns().is_some() && left.ended_before(&event).is_none() {
             all += nests.claim(task, start_ns).map(|done| done.what).sum::<u64>();
         }
         if all > survey.least {
@@ -217,6 +217,7 @@ mod tests {
                 tid,
                 comm: *b"made\0\0\0\0\0\0\0\0\0\0\0\0",
                 duration_ns,
+                is_left: false,
                 values,
             };
             self.writer.event(&hit, |_, _| None).unwrap();

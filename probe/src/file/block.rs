@@ -5,8 +5,10 @@ use std::fmt;
 
 /// The first bytes: a byte that no text has, a name, and line ends that a transfer as text would change.
 pub const MAGIC: [u8; 12] = *b"\x89PROBEREC\r\n\x1a";
-/// The version of the format.
-pub const VERSION: u16 = 1;
+/// The version of the format that is written.
+pub const VERSION: u16 = 2;
+/// The oldest version that is read: it knows no calls that were left.
+pub(super) const OLDEST: u16 = 1;
 
 /// The bytes of the head.
 pub(super) const HEAD_LEN: usize = 32;
@@ -16,6 +18,8 @@ pub(super) const BLOCK_HEAD_LEN: usize = 44;
 const MOST_PAYLOAD: usize = 32 << 20;
 /// The most tasks and the most names that are known at a time.
 pub(super) const MOST_KNOWN: usize = 1 << 16;
+/// Where a task's number stands: the next event is of a call that was left.
+pub(super) const LEFT: u64 = MOST_KNOWN as u64;
 
 /// Blocks with facts, with events, with the end.
 pub(super) const FACTS: [u8; 4] = *b"PRBF";
@@ -59,11 +63,11 @@ impl Head {
             return Err(Damage::NoRecord);
         }
         match u16::from_le_bytes([bytes[12], bytes[13]]) {
-            VERSION if sum == bytes::checksum(told) => {
+            OLDEST..=VERSION if sum == bytes::checksum(told) => {
                 let began_ns = bytes::u64_at(bytes, 16);
                 Ok(Self { word_bytes: bytes[14], is_big_endian: bytes[15] == 2, began_ns })
             }
-            VERSION => Err(Damage::Checksum),
+            OLDEST..=VERSION => Err(Damage::Checksum),
             version => Err(Damage::Version(version)),
         }
     }
@@ -159,7 +163,10 @@ impl fmt::Display for Damage {
         match self {
             Self::NoRecord => f.write_str("it is no file of `probe record`"),
             Self::Version(version) => {
-                write!(f, "it has version {version} of the format, and this `probe` knows version 1")
+                write!(
+                    f,
+                    "it has version {version} of the format, and this `probe` knows {OLDEST} to {VERSION}"
+                )
             }
             Self::Checksum => f.write_str("a checksum is wrong"),
             Self::TooLong => f.write_str("a block is longer than any that `probe record` writes"),

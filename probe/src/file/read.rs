@@ -1,7 +1,7 @@
 //! Reading a record, which anybody may have written.
 
 use super::block::{
-    BLOCK_HEAD_LEN, BlockHead, Damage, END, EVENTS, FACTS, HEAD_LEN, Head, MAGIC, MOST_KNOWN,
+    BLOCK_HEAD_LEN, BlockHead, Damage, END, EVENTS, FACTS, HEAD_LEN, Head, LEFT, MAGIC, MOST_KNOWN,
 };
 use super::bytes::{From, checksum, unfolded};
 use super::end::{End, Row};
@@ -38,6 +38,14 @@ pub enum Stop {
     Left,
 }
 
+impl Event<'_> {
+    /// How long before the event its call began; nothing for a hit.
+    #[must_use]
+    pub fn span_ns(&self) -> Option<u64> {
+        self.duration_ns.or(self.left_ns)
+    }
+}
+
 /// Where a probe stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -58,6 +66,8 @@ pub struct Event<'a> {
     pub time_ns: u64,
     /// How long the call took, for a return.
     pub duration_ns: Option<u64>,
+    /// How long before the event the call began, for one that was left without a return.
+    pub left_ns: Option<u64>,
     /// The process.
     pub pid: u32,
     /// The thread.
@@ -255,16 +265,24 @@ impl<R: Read> Reader<R> {
         each: &mut impl FnMut(Item<'_>) -> ControlFlow<()>,
     ) -> Result<(), Option<Damage>> {
         let mut from = From(&self.payload);
-        let (mut time_ns, mut task) = (first_ns, None);
+        let (mut time_ns, mut task, mut is_left) = (first_ns, None, false);
         while !from.0.is_empty() {
             let head = from.number().ok_or(Damage::Nonsense)?;
             if head == 0 {
-                let number = from.number32().ok_or(Damage::Nonsense)?;
-                task = Some(self.known.tasks.get(number as usize).ok_or(Damage::Nonsense)?);
+                let number = from.number().ok_or(Damage::Nonsense)?;
+                if number == LEFT {
+                    is_left = true;
+                    continue;
+                }
+                let number = usize::try_from(number).map_err(|_| Damage::Nonsense)?;
+                task = Some(self.known.tasks.get(number).ok_or(Damage::Nonsense)?);
                 continue;
             }
             let event = self.known.event(&mut from, head, &mut time_ns, task, &mut self.values);
-            let event = event.ok_or(Damage::Nonsense)?;
+            let mut event = event.ok_or(Damage::Nonsense)?;
+            if std::mem::take(&mut is_left) {
+                event.left_ns = event.duration_ns.take();
+            }
             if event.time_ns >= self.since_ns && each(Item::Event(event)).is_break() {
                 return Err(None);
             }
@@ -363,6 +381,7 @@ impl Known {
         Some(Event {
             time_ns,
             duration_ns,
+            left_ns: None,
             pid: *pid,
             tid: *tid,
             comm,

@@ -85,6 +85,7 @@ fn record() -> (Vec<u8>, Vec<usize>) {
         tid,
         comm: *b"name\0\0\0\0\0\0\0\0\0\0\0\0",
         duration_ns: 12,
+        is_left: false,
         values: Values(values),
     };
     let name = |addr: u64, _| Some(format!("f+{addr:#x}"));
@@ -144,7 +145,8 @@ fn stacks_are_told_once_and_read_as_they_were() {
     let mut named = Vec::new();
     for (time_ns, values) in (0..).zip(all) {
         let values = Values(values);
-        let hit = Hit { time_ns, place: 0, pid: 1, tid: 1, comm: [0; 16], duration_ns: 0, values };
+        let hit =
+            Hit { time_ns, place: 0, pid: 1, tid: 1, comm: [0; 16], duration_ns: 0, is_left: false, values };
         let name = |addr, naming| {
             named.push((addr, naming));
             Some("g\ta.c:1\nf\ta.c:2".into())
@@ -202,6 +204,55 @@ fn evt_1_a_record_says_what_was_written() {
 }
 
 #[test]
+fn a_call_that_was_left_is_told_from_one_that_returned() {
+    let mut writer = Writer::new(Vec::new(), Head::here(0)).unwrap();
+    let args = Definition::parse("r f n=$arg1:u8", &[]).unwrap().args;
+    let probe = Probe { text: "r f".into(), label: String::new(), is_return: true, args };
+    [Fact::Probe(probe), place(0, "f")].iter().for_each(|fact| writer.fact(fact).unwrap());
+    let fault = FAULT.to_ne_bytes();
+    let known = number(&[7]);
+    let all =
+        [(false, 1, &known[..]), (true, 2, &known), (true, 2, &fault), (false, 2, &fault), (true, 1, &known)];
+    for (time_ns, (is_left, tid, values)) in (10..).zip(all) {
+        let (duration_ns, comm, values) = (time_ns - 5, [0; 16], Values(values));
+        let hit = Hit { time_ns, place: 0, pid: 1, tid, comm, duration_ns, is_left, values };
+        writer.event(&hit, |_, _| None).unwrap();
+    }
+    writer.flush().unwrap();
+    let bytes = writer.get().clone();
+    let mut read = Vec::new();
+    let _ = Reader::new(&*bytes).unwrap().read(|item| {
+        if let Item::Event(event) = item {
+            assert_eq!(event.span_ns(), Some(event.time_ns - 5));
+            assert_eq!(event.duration_ns.is_none(), event.left_ns.is_some());
+            read.push((event.left_ns.is_some(), event.tid, event.values.0.to_vec()));
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(read, all.map(|(is_left, tid, values)| (is_left, tid, values.to_vec())));
+}
+
+/// A record of an earlier version is read: it has no calls that were left.
+#[test]
+fn evt_2_earlier_versions_are_read_and_later_ones_refused() {
+    let (bytes, _) = record();
+    let of_version = |version: u16| {
+        let mut bytes = bytes.clone();
+        bytes[12..14].copy_from_slice(&version.to_le_bytes());
+        let sum = super::bytes::checksum(&bytes[..28]);
+        bytes[28..32].copy_from_slice(&sum.to_le_bytes());
+        said(&bytes)
+    };
+    assert_eq!(of_version(1), said(&bytes));
+    for version in [0, VERSION + 1, u16::MAX] {
+        assert_eq!(
+            of_version(version),
+            (Vec::new(), format!("Damaged {{ at: 0, damage: Version({version}) }}"))
+        );
+    }
+}
+
+#[test]
 fn an_address_has_the_name_that_it_had_then() {
     let (bytes, _) = record();
     let (said, _) = said(&bytes);
@@ -251,7 +302,8 @@ fn more_tasks_and_names_than_are_remembered_are_forgotten_on_both_sides() {
     for tid in 0..EVENTS {
         let address = number(&u64::from(tid).to_ne_bytes());
         let values = Values(&address);
-        let hit = Hit { time_ns: 1, place: 0, pid: 1, tid, comm: [0; 16], duration_ns: 0, values };
+        let hit =
+            Hit { time_ns: 1, place: 0, pid: 1, tid, comm: [0; 16], duration_ns: 0, is_left: false, values };
         writer.event(&hit, |addr, _| Some(addr.to_string())).unwrap();
     }
     writer.flush().unwrap();
@@ -303,6 +355,7 @@ fn a_record_has_no_byte_order_of_its_machine() {
         tid: 6,
         comm: *b"x\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
         duration_ns: 0,
+        is_left: false,
         values,
     };
     writer.event(&hit, |_, _| None).unwrap();
@@ -315,9 +368,9 @@ fn a_record_has_no_byte_order_of_its_machine() {
 const EXAMPLE: [&str; 14] = [
     // The head: name, version, word, order, begin, reserved, checksum.
     "8950524f42455245430d0a1a",
-    "01000801",
+    "02000801",
     "010000000000000000000000",
-    "14855e9c",
+    "e63196b5",
     // A block with facts.
     "505242462e000000",
     "00000000000000000000000000000000000000000000000000000000",

@@ -1,6 +1,6 @@
 //! Writing a record: events into a block in memory, blocks into the file.
 
-use super::block::{BlockHead, END, EVENTS, FACTS, Head, MOST_KNOWN};
+use super::block::{BlockHead, END, EVENTS, FACTS, Head, LEFT, MOST_KNOWN};
 use super::bytes::{checksum, folded, put};
 use super::end::End;
 use super::event;
@@ -43,8 +43,10 @@ pub struct Hit<'a> {
     pub tid: u32,
     /// The thread's name, NUL padded.
     pub comm: [u8; 16],
-    /// How long the call took; not looked at for a hit.
+    /// How long the call took, or was known of, if it was left; not looked at for a hit.
     pub duration_ns: u64,
+    /// Whether the call was left without a return.
+    pub is_left: bool,
     /// What was fetched.
     pub values: Values<'a>,
 }
@@ -164,6 +166,10 @@ impl<W: Write> Writer<W> {
         let out = &mut self.events;
         let before = out.len();
         let head = |out: &mut Vec<u8>, in_parts: u64| {
+            if hit.is_left {
+                put(out, 0);
+                put(out, LEFT);
+            }
             put(out, 1 + 2 * u64::from(hit.place) + in_parts);
             put(out, folded(hit.time_ns.wrapping_sub(self.before_ns).cast_signed()));
             if probe.is_return {

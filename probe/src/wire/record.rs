@@ -34,6 +34,8 @@ pub enum Kind {
     Ready = 7,
     /// A program is executed that the agent cannot be loaded into.
     NotFollowed = 8,
+    /// As [`Kind::Event`]: a call that no handler has seen return has been found.
+    Left = 9,
 }
 
 /// One record.
@@ -50,8 +52,10 @@ pub enum Record<'a> {
 pub struct Event<'a> {
     /// CLOCK_MONOTONIC at the hit or the return, in nanoseconds.
     pub time_ns: u64,
-    /// How long the call took; 0 for a hit.
+    /// How long the call took, or was known of, if it was left; 0 for a hit.
     pub duration_ns: u64,
+    /// Whether the call was left without a return: by an exception, longjmp, its thread's or process's end.
+    pub is_left: bool,
     /// The image that the point belongs to.
     pub image: Image,
     /// The point's number in its image.
@@ -213,10 +217,11 @@ impl Meta {
 pub fn decode(bytes: &[u8]) -> Option<Record<'_>> {
     let mut from = Decoder(bytes);
     let kind = from.u32()?;
-    if kind == Kind::Event as u32 {
+    if kind == Kind::Event as u32 || kind == Kind::Left as u32 {
         return Some(Record::Event(Event {
             time_ns: from.u64()?,
             duration_ns: from.u64()?,
+            is_left: kind == Kind::Left as u32,
             image: from.u32()?,
             point: from.u32()?,
             pid: from.u32()?,

@@ -190,6 +190,11 @@ impl<'a> Ring<'a> {
         compiler_fence(Ordering::SeqCst);
     }
 
+    /// Whether an event was declared and is not there yet.
+    pub fn is_open(&self) -> bool {
+        self.control.busy.load(Ordering::Relaxed) != 0
+    }
+
     /// Says the time of the event.
     #[inline]
     pub fn stamp(&self, time_ns: u64) {

@@ -87,18 +87,23 @@ def value(payload, kind, in_parts, stacks):
 
 
 def events(payload, time, probes, places, tasks, stacks):
-    task = None
+    task, left = None, False
     while payload:
         head = payload.number()
         if head == 0:
-            task = tasks[payload.number()]
+            number = payload.number()
+            if number == 65536:
+                left = True
+            else:
+                task = tasks[number]
             continue
         probe, name = places[(head - 1) // 2]
         is_return, args = probes[probe]
         time += payload.signed()
         event = {"time_ns": time, "event": name, "pid": task[0], "tid": task[1], "comm": task[2]}
         if is_return:
-            event["duration_ns"] = payload.number()
+            event["left_ns" if left else "duration_ns"] = payload.number()
+        left = False
         values = [(arg[1], arg[0], value(payload, arg[1], head % 2 == 0, stacks)) for arg in args]
         event["args"] = {name: value for kind, name, value in values if kind != 8}
         event.update((name, value) for kind, name, value in values if kind == 8)
@@ -107,7 +112,7 @@ def events(payload, time, probes, places, tasks, stacks):
 
 def main():
     data = open(sys.argv[1], "rb").read()
-    assert data[:12] == b"\x89PROBEREC\r\n\x1a" and data[12:14] == b"\1\0"
+    assert data[:12] == b"\x89PROBEREC\r\n\x1a" and data[12:14] == b"\2\0"
     assert zlib.crc32(data[:28]) == struct.unpack("<I", data[28:32])[0]
     at, probes, places, tasks, names, stacks, ended = 32, [], [], [], {}, [], False
     while at < len(data):
