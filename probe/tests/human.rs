@@ -211,6 +211,39 @@ fn an_ambiguous_name_says_how_to_name_each() {
     }
 }
 
+/// A pattern names several objects, in every command; those that lack the function are not meant.
+#[test]
+fn a_pattern_names_several_objects() {
+    let program = compiled("names", &["-O1"]);
+    let said = |args: &[&str]| {
+        let output = probe().args(args).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        assert!(output.status.success(), "{args:?}: {}", text(output.stderr));
+        text([output.stdout, output.stderr].concat())
+    };
+    let traced = said(&["trace", "-p", "p l*.so*:_d[li]*", "--no-events", "--", &program]);
+    assert!(traced.contains("_dl_"), "{traced}");
+    let listed = said(&["list", &program, "lib*.so*:opend?r"]);
+    assert!(listed.contains("libc.so.6:opendir"), "{listed}");
+    for place in ["libc.so*:opendir", "libc.s[o]*:opend?r", "/lib/*/libc.so*:opendir"] {
+        let explained = said(&["explain", place]);
+        assert!(explained.contains("libc.so.6\n") && explained.contains("opendir"), "{place}: {explained}");
+    }
+    for (place, sentence) in [
+        ("lib*.so*:no_such", "has such a function"),
+        ("nolib*:opendir", "no object `nolib*` is loaded before the program starts"),
+    ] {
+        let output = probe().args(["trace", "-p", &format!("p {place}"), "--", &program]).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(sentence), "{error}");
+        assert!(error.ends_with(&format!("    p {place}\n      {}\n", "^".repeat(place.len()))), "{error}");
+    }
+    let output = probe().args(["explain", "nolib*:f"]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && error.contains("no shared object matches `nolib*`"), "{error}");
+}
+
 #[test]
 fn one_rule_names_objects_in_trace_and_list_and_explain() {
     let runs: [&[&str]; 4] = [

@@ -196,6 +196,29 @@ fn an_indirect_function_of_a_later_library_is_planted_at_the_next_load() {
     assert_eq!(values, [4, 5]);
 }
 
+/// What matches is probed when it comes, as what is there already.
+#[test]
+#[cfg_attr(no_programs, ignore = "Debian 12 has no programs of this architecture")]
+fn a_pattern_of_objects_means_later_ones_too() {
+    let library = compiled("indirect", &["-O1", "-shared", "-fPIC"]);
+    let script = format!(
+        "import ctypes\n\
+         ctypes.CDLL(None).ffs(6)\n\
+         twice = ctypes.CDLL('{library}').indirect_twice\n\
+         print(twice(21))\n\
+         ctypes.CDLL('libresolv.so.2')\n\
+         print(twice(4), twice(5))"
+    );
+    let program = ["python3", "-c", &script];
+    let traced = trace(&[], &["p *:ffs x=$arg1:s32", "p *indirect*:indirect_* x=$arg1:s32"], &program);
+    assert_says_the_same(&traced, &program);
+    assert_eq!(traced.output.stdout, b"42\n8 10\n");
+    let of =
+        |name| -> Vec<i64> { traced.named(name).filter_map(|event| event["args"]["x"].as_i64()).collect() };
+    assert_eq!(of("ffs"), [6]);
+    assert_eq!(of("indirect_twice"), [4, 5]);
+}
+
 // ---- children made with all signals blocked ---------------------------------------------------------------
 
 #[test]

@@ -13,11 +13,11 @@
 
 use super::masks;
 use super::objects::{self, Loaded};
-use super::places::{left_out, targets_of};
+use super::places::{Target, left_out, targets_in};
 use super::plant::{self, Unusable};
 use super::process::{self, Agent, Muted, Reporter};
 use super::stacks;
-use crate::def::Definition;
+use crate::def::{Definition, Glob};
 use crate::wire::Meta;
 use probe_core::handler::Flow;
 use probe_core::{AnyProbe, Place};
@@ -29,9 +29,15 @@ use std::sync::{Mutex, OnceLock};
 struct Waiting {
     /// The definition's number.
     number: usize,
-    /// Where its object was loaded at the last look.
-    seen: Option<(usize, usize)>,
-    /// Whether nothing is left to be done for that one.
+    /// Its objects at the last look.
+    seen: Vec<Seen>,
+}
+
+/// An object that a definition means.
+struct Seen {
+    /// Where it is loaded.
+    range: (usize, usize),
+    /// Whether nothing is left to be done for it.
     is_done: bool,
 }
 
@@ -89,11 +95,25 @@ impl State {
     }
 }
 
-/// Begins to wait. The program has not started yet.
-pub(super) fn start(agent: &'static Agent, definitions: Vec<Definition>, numbers: Vec<usize>) {
-    let waiting = numbers.into_iter().map(|number| Waiting { number, seen: None, is_done: false });
+/// Begins to wait. The program has not started yet; what it has loaded is done.
+pub(super) fn start(
+    agent: &'static Agent,
+    definitions: Vec<Definition>,
+    numbers: Vec<usize>,
+    loaded: &[Loaded],
+) {
+    let waiting = numbers.into_iter().map(|number| {
+        let seen = meant(&definitions[number], loaded).into_iter();
+        let seen = seen.map(|object| Seen { range: object.range(), is_done: true }).collect();
+        Waiting { number, seen }
+    });
     let waiting = Mutex::new(waiting.collect());
     let _ = LATER.set(Later { agent, definitions, waiting, state: State::find() });
+}
+
+/// The objects that a definition means.
+fn meant<'a>(definition: &Definition, loaded: &'a [Loaded]) -> Vec<&'a Loaded> {
+    definition.object.as_ref().map(|wanted| objects::meant(loaded, wanted)).unwrap_or_default()
 }
 
 /// How many threads are planting: they hold locks.
@@ -131,21 +151,21 @@ fn see_to_changes() {
     let loaded = objects::loaded();
     stacks::tell_new(later.agent, &loaded);
     for waiting in waiting.iter_mut() {
-        let definition = &later.definitions[waiting.number];
-        let object = definition.object.as_ref().and_then(|wanted| objects::find(&loaded, wanted));
-        let before = std::mem::replace(&mut waiting.seen, object.map(Loaded::range));
-        let Some(object) = object else {
-            waiting.is_done = false;
-            continue;
-        };
-        if before != waiting.seen {
-            if !stacks::are_wanted() {
+        let objects = meant(&later.definitions[waiting.number], &loaded);
+        waiting.seen.retain(|seen| objects.iter().any(|object| object.range() == seen.range));
+        for object in objects {
+            let range = object.range();
+            let indirect = match waiting.seen.iter().find(|seen| seen.range == range) {
+                None => Indirect::LeftOut,
+                Some(seen) if !seen.is_done => Indirect::Resolve,
+                Some(_) => continue,
+            };
+            if indirect == Indirect::LeftOut && !stacks::are_wanted() {
                 later.tell(&object.record(later.agent.image));
             }
-            waiting.is_done = later.plant(waiting.number, &loaded, object, Indirect::LeftOut);
-        } else if !waiting.is_done {
-            waiting.is_done = true;
-            later.plant(waiting.number, &loaded, object, Indirect::Resolve);
+            let is_done = later.plant(waiting.number, &loaded, object, indirect);
+            waiting.seen.retain(|seen| seen.range != range);
+            waiting.seen.push(Seen { range, is_done: is_done || indirect == Indirect::Resolve });
         }
     }
 }
@@ -175,11 +195,17 @@ impl Later {
     /// done.
     fn plant(&self, number: usize, loaded: &[Loaded], object: &Loaded, indirect: Indirect) -> bool {
         let definition = &self.definitions[number];
-        let found = targets_of(loaded, number, definition, indirect);
+        let mut found = targets_in(loaded, Some(object), number, definition, indirect);
+        if definition.object.as_deref().is_some_and(Glob::is_pattern) {
+            // One that lacks it is not meant.
+            let targets = found.unwrap_or_default().into_iter();
+            found = Ok(targets.map(|target| Target { is_one_of_many: true, ..target }).collect());
+        }
         let targets = found.as_deref().unwrap_or_default();
         let left_out =
             if indirect == Indirect::LeftOut { left_out(object, definition, targets) } else { Vec::new() };
         let mut targets = match found {
+            Ok(targets) if targets.is_empty() => return left_out.is_empty(),
             Ok(targets) => targets,
             Err(_) if !left_out.is_empty() => return false,
             Err((_, sentence)) => {

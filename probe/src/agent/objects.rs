@@ -1,6 +1,6 @@
 //! The loaded objects, as definitions name them.
 
-use crate::def::{Fit, HasFile, Named, fit, object_named};
+use crate::def::{Fit, Glob, HasFile, Named, fit, object_named};
 use crate::wire::Meta;
 use std::ffi::{CStr, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -86,16 +86,18 @@ impl HasFile for Loaded {
     }
 }
 
-/// The object that a definition means by `wanted`, if it means one.
-pub(super) fn find<'a>(objects: &'a [Loaded], wanted: &str) -> Option<&'a Loaded> {
+/// The objects that a definition means by `wanted`: one, or those that match a pattern.
+pub(super) fn meant<'a>(objects: &'a [Loaded], wanted: &str) -> Vec<&'a Loaded> {
     match object_named(objects, wanted) {
-        Named::One(object) => Some(object),
-        Named::Several(_) | Named::Nothing => None,
+        Named::One(object) => vec![object],
+        Named::All(all) => all,
+        Named::Several(_) | Named::Nothing => Vec::new(),
     }
 }
 
 /// Whether the program may load an object later that a definition calls `wanted`: there is a file at that
-/// path, or one of that name (or one that begins so, up to a dot) where libraries are looked for.
+/// path, or one of that name (or one that begins so, up to a dot, or matches it as a pattern) where libraries
+/// are looked for.
 pub(super) fn can_come_later(objects: &[Loaded], wanted: &str) -> bool {
     if wanted.contains('/') {
         return Path::new(wanted).is_file();
@@ -106,7 +108,12 @@ pub(super) fn can_come_later(objects: &[Loaded], wanted: &str) -> bool {
     folders.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
     folders.sort_unstable();
     folders.dedup();
-    let fits = |name: &OsStr| fit(&name.to_string_lossy(), wanted) != Fit::No && is_library(name);
+    let pattern = Glob::is_pattern(wanted).then(|| Glob::new(wanted));
+    let fits = |name: &OsStr| {
+        let text = name.to_string_lossy();
+        let is_it = fit(&text, wanted) != Fit::No || pattern.as_ref().is_some_and(|glob| glob.matches(&text));
+        is_it && is_library(name)
+    };
     folders
         .iter()
         .filter_map(|folder| folder.read_dir().ok())

@@ -35,6 +35,21 @@ pub(super) fn targets_of(
         None => None,
         Some(wanted) => match object_named(objects, wanted) {
             Named::One(object) => Some(object),
+            Named::All(all) => {
+                let mut targets = Vec::new();
+                for object in &all {
+                    // One that lacks it is not meant.
+                    targets.extend(
+                        targets_in(objects, Some(object), number, definition, indirect).unwrap_or_default(),
+                    );
+                }
+                targets.iter_mut().for_each(|target| target.is_one_of_many = true);
+                if targets.is_empty() {
+                    let sentence = format!("none of {} has such a function", listed(&all));
+                    return Err((definition.place_span, sentence));
+                }
+                return Ok(targets);
+            }
             Named::Nothing => return Err(((0, 0), no_object(objects, wanted))),
             Named::Several(several) => {
                 let names: Vec<&str> = several.iter().map(|object| object.name.as_str()).collect();
@@ -43,6 +58,27 @@ pub(super) fn targets_of(
             }
         },
     };
+    targets_in(objects, object, number, definition, indirect)
+}
+
+/// Some of the objects by name, and how many more there are.
+fn listed(objects: &[&Loaded]) -> String {
+    const MOST: usize = 4;
+    let names: Vec<&str> = objects.iter().take(MOST).map(|object| object.name.as_str()).collect();
+    match objects.len().saturating_sub(MOST) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
+/// The places that a definition means in `object`, or in any if that is `None`.
+pub(super) fn targets_in(
+    objects: &[Loaded],
+    object: Option<&Loaded>,
+    number: usize,
+    definition: &Definition,
+    indirect: Indirect,
+) -> Result<Vec<Target>, Blamed> {
     let blame = |sentence: String| (definition.place_span, sentence);
     match &definition.place {
         Wanted::Symbol { name, offset } => {

@@ -1,11 +1,12 @@
 //! What comes before the first hit: definitions become places, and places probes, in one batch.
 
-use super::places::targets_of;
+use super::objects::{self, Loaded};
+use super::places::{Target, targets_of};
 use super::plant::{self, Unusable};
 use super::process::{self, Agent, Reporter};
 use super::rule::{self, Rule};
-use super::{confined, debuggers, exec, later, lent, masks, objects, stacks};
-use crate::def::Definition;
+use super::{confined, debuggers, exec, later, lent, masks, stacks};
+use crate::def::{Definition, Glob};
 #[cfg(feature = "mapped")]
 use crate::wire::Region;
 use crate::wire::{Meta, Plan};
@@ -57,13 +58,44 @@ pub(super) fn read_ahead(region: &Region) -> bool {
             wanted.push(None);
             continue;
         };
-        let found = objects::find(&objects, &object);
-        wanted.extend(found.map(|found| Some((!found.is_program).then(|| found.name.clone()))));
+        let found = objects::meant(&objects, &object);
+        wanted.extend(found.iter().map(|found| Some((!found.is_program).then(|| found.name.clone()))));
     }
     probe_host_linux::guard::read_ahead(&|module| {
         wanted.iter().any(|wanted| wanted.as_ref().is_none_or(|wanted| wanted.as_deref() == module))
     });
     true
+}
+
+/// The places of all definitions, and the numbers of those that wait for objects to come.
+fn places_of(
+    objects: &[Loaded],
+    definitions: &[Definition],
+    missing: Missing,
+) -> Result<(Vec<Target>, Vec<usize>), Unusable> {
+    let (mut targets, mut waiting) = (Vec::new(), Vec::new());
+    for (number, definition) in definitions.iter().enumerate() {
+        let found = targets_of(objects, number, definition, Indirect::Resolve);
+        match found.map_err(|(span, sentence)| Unusable { definition: number, span, sentence }) {
+            Ok(found) => {
+                targets.extend(found);
+                if definition.object.as_deref().is_some_and(Glob::is_pattern) {
+                    // More may match that comes later.
+                    waiting.push(number);
+                }
+            }
+            Err(Unusable { span: (0, 0), sentence, .. }) => {
+                let may_come = |wanted: &String| objects::can_come_later(objects, wanted);
+                if missing == Missing::LeftOut || definition.object.as_ref().is_some_and(may_come) {
+                    waiting.push(number);
+                } else if missing == Missing::Error {
+                    return Err(Unusable { definition: number, span: definition.place_span, sentence });
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((targets, waiting))
 }
 
 /// Plants all definitions and tells the command about every point, all or nothing. Definitions of objects
@@ -78,22 +110,7 @@ fn plant_all(
     missing: Missing,
 ) -> Result<(), Unusable> {
     let objects = objects::loaded();
-    let (mut targets, mut waiting) = (Vec::new(), Vec::new());
-    for (number, definition) in definitions.iter().enumerate() {
-        let found = targets_of(&objects, number, definition, Indirect::Resolve);
-        match found.map_err(|(span, sentence)| Unusable { definition: number, span, sentence }) {
-            Ok(found) => targets.extend(found),
-            Err(Unusable { span: (0, 0), sentence, .. }) => {
-                let may_come = |wanted: &String| objects::can_come_later(&objects, wanted);
-                if missing == Missing::LeftOut || definition.object.as_ref().is_some_and(may_come) {
-                    waiting.push(number);
-                } else if missing == Missing::Error {
-                    return Err(Unusable { definition: number, span: definition.place_span, sentence });
-                }
-            }
-            Err(error) => return Err(error),
-        }
-    }
+    let (mut targets, waiting) = places_of(&objects, &definitions, missing)?;
     let guard = probe_host_linux::guard::probes();
     if cfg!(feature = "mapped") && guard.is_empty() {
         let sentence =
@@ -127,7 +144,7 @@ fn plant_all(
         let _ = probe_host_linux::signals::defer_asynchronous();
         masks::note_planted();
     }
-    later::start(agent, definitions, waiting);
+    later::start(agent, definitions, waiting, &objects);
     Ok(())
 }
 

@@ -51,7 +51,8 @@ DEF is what kprobe_events and uprobe_events take:
   r[N][:NAME] [OBJECT:]SYMBOL [FETCHARG]…         at each return
   p[:NAME] [OBJECT:]SYMBOL%return [FETCHARG]…     the same
   p[:NAME] OBJECT:0xFILEOFFSET [FETCHARG]…        by its place in the file
-OBJECT    a path, a file name, or its beginning up to a dot: libc
+OBJECT    a path, a file name, or its beginning up to a dot: libc;
+          or a pattern for several: lib*.so*:mem*
 SYMBOL    as in the symbol table, or demangled, with or without scopes
           and parameters; or a pattern: libc:mem*
 FETCHARG  [NAME=]FETCH[:TYPE]

@@ -3,7 +3,7 @@
 use super::failure::{Failure, did_you_mean};
 use super::foreign::{self, Foreign};
 use super::open;
-use crate::def::{Fit, HasFile, fit, near_matches};
+use crate::def::{Fit, Glob, HasFile, fit, near_matches};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, elf};
 use probe_elf_symbols::arrival::InFile;
@@ -12,6 +12,7 @@ use probe_elf_symbols::file::symbols_of;
 use probe_elf_symbols::index::{Entry, Index, Kind};
 use probe_elf_symbols::sequences::Sequences;
 use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// One file: its bytes, its symbols, what it needs.
@@ -261,6 +262,33 @@ impl Libraries {
             next += 1;
         }
         Ok(loaded)
+    }
+
+    /// The shared objects of this machine that match a pattern, by their paths if it has a `/`; each once.
+    pub(super) fn matching(&self, pattern: &Glob) -> Vec<PathBuf> {
+        let is_path = pattern.as_str().contains('/');
+        let own = machine_of(Path::new("/proc/self/exe"));
+        let named = match pattern.as_str().rsplit_once('/') {
+            Some((folder, _)) if !Glob::is_pattern(folder) => vec![PathBuf::from(folder)],
+            _ => self.folders.clone(),
+        };
+        let entries = named.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+        let is_match = |path: &PathBuf| match path.file_name() {
+            Some(_) if is_path => pattern.matches(&path.to_string_lossy()),
+            Some(name) => pattern.matches(&name.to_string_lossy()),
+            None => false,
+        };
+        let mut files: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
+        for path in entries.map(|entry| entry.path()).filter(is_match) {
+            if own.is_some() && machine_of(&path) == own {
+                let real = path.canonicalize().unwrap_or_else(|_| path.clone());
+                files
+                    .entry(real)
+                    .and_modify(|known| *known = known.clone().min(path.clone()))
+                    .or_insert(path);
+            }
+        }
+        files.into_values().collect()
     }
 
     /// The file that `name` means: a path, the file name of a shared object or of a program in PATH, or the

@@ -55,11 +55,61 @@ fn explain_place(text: &str, style: Style) -> Result<(), Failure> {
             "`{text}` does not name its object; write OBJECT:SYMBOL, such as libc.so.6:{text}"
         )));
     };
-    let object = ObjectFile::open(&Libraries::new().object(object)?)?;
-    let judge = judge_for(&object)?;
+    let file = match Libraries::new().object(object) {
+        Err(_) if Glob::is_pattern(object) => {
+            return explain_objects(&definition, &Glob::new(object), style);
+        }
+        file => file?,
+    };
+    let object = ObjectFile::open(&file)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let done = match &definition.place {
-        Place::Glob(glob) => explain_matches(&mut out, &object, glob, judge, style),
+    explain_in(&mut out, &object, &definition, style)?;
+    ignore_broken_pipe(out.flush())
+}
+
+/// Explains a place in each object that matches a pattern and has it.
+fn explain_objects(definition: &Definition, pattern: &Glob, style: Style) -> Result<(), Failure> {
+    let files = Libraries::new().matching(pattern);
+    if files.is_empty() {
+        let sentence = format!("no shared object matches `{}`", pattern.as_str());
+        return Err(definition.place_error(sentence).into());
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut failure = None;
+    let mut is_found = false;
+    for file in &files {
+        // Not everything with such a name is an object.
+        let Ok(object) = ObjectFile::open(file) else { continue };
+        let mut text = Vec::new();
+        match explain_in(&mut text, &object, definition, style) {
+            Ok(()) => {
+                let between = if std::mem::replace(&mut is_found, true) { "\n" } else { "" };
+                let head = style.paint(Role::Head, foreign::path(file));
+                ignore_broken_pipe(writeln!(out, "{between}{head}").and_then(|()| out.write_all(&text)))?;
+            }
+            Err(error) => failure = Some(error),
+        }
+    }
+    match failure {
+        Some(_) if !is_found && files.len() > 1 => {
+            let sentence = format!("none of {} objects that match has such a function", files.len());
+            Err(definition.place_error(sentence).into())
+        }
+        Some(error) if !is_found => Err(error),
+        _ => ignore_broken_pipe(out.flush()),
+    }
+}
+
+/// Explains a place in one object.
+fn explain_in(
+    out: &mut impl Write,
+    object: &ObjectFile,
+    definition: &Definition,
+    style: Style,
+) -> Result<(), Failure> {
+    let judge = judge_for(object)?;
+    match &definition.place {
+        Place::Glob(glob) => explain_matches(out, object, glob, judge, style),
         Place::FileOffset(offset) => {
             let addr = object.addr_of_offset(*offset).filter(|&addr| object.is_text(addr));
             let addr = addr.ok_or_else(|| {
@@ -69,15 +119,13 @@ fn explain_place(text: &str, style: Style) -> Result<(), Failure> {
                 definition
                     .place_error(format!("no symbol covers offset {offset:#x} of `{}`", object.name.raw()))
             })?;
-            explain_function(&mut out, &object, &entry, addr as usize - entry.addr, judge, style, &definition)
+            explain_function(out, object, &entry, addr as usize - entry.addr, judge, style, definition)
         }
         Place::Symbol { name, offset } => {
-            let entry = find_function(&object, name, &definition)?;
-            explain_function(&mut out, &object, &entry, *offset as usize, judge, style, &definition)
+            let entry = find_function(object, name, definition)?;
+            explain_function(out, object, &entry, *offset as usize, judge, style, definition)
         }
-    };
-    done?;
-    ignore_broken_pipe(out.flush())
+    }
 }
 
 /// The function called `name`, as `probe trace` finds it; the caret is put under the place where there is

@@ -108,11 +108,10 @@ fn split_object(glob: &str) -> (Option<&str>, &str) {
 /// The objects to look into: all, those that match a pattern, or the one that a definition would mean.
 fn chosen<'a>(loaded: &'a [ObjectFile], object: Option<&str>) -> Result<Vec<&'a ObjectFile>, Failure> {
     let Some(object) = object else { return Ok(loaded.iter().collect()) };
-    let glob = Glob::new(object);
     let chosen: Vec<&ObjectFile> = match object_named(loaded, object) {
         Named::One(file) => vec![file],
-        Named::Several(several) => several,
-        Named::Nothing => loaded.iter().filter(|file| glob.matches(file.name.raw())).collect(),
+        Named::Several(all) | Named::All(all) => all,
+        Named::Nothing => Vec::new(),
     };
     if chosen.is_empty() {
         let names: Vec<&str> = loaded.iter().map(|file| file.name.raw().as_str()).collect();

@@ -220,6 +220,12 @@ fn summary() -> Vec<Piece> {
     all
 }
 
+/// What is told of text that JSON cannot hold.
+const BYTES: (&str, &str) = (
+    "bytes",
+    "Only where a string of the event is not UTF-8 and so has U+FFFD in it: the string's bytes in hexadecimal, in the same place: .bytes.args.path for .args.path, .bytes.comm for .comm.",
+);
+
 /// What is told of how a call ended.
 const DURATION: (&str, &str) = ("duration_ns", "How long the call took, for a return.");
 const LEFT: (&str, &str) = (
@@ -256,10 +262,7 @@ fn json() -> Vec<Piece> {
             "stack_end",
             "Why there are no more: \"outermost\", \"depth\" (as many as were wanted), or \"lost\" (nothing says who has called).",
         ),
-        (
-            "bytes",
-            "Only where a string of the event is not UTF-8 and so has U+FFFD in it: the string's bytes in hexadecimal, in the same place: .bytes.args.path for .args.path, .bytes.comm for .comm.",
-        ),
+        BYTES,
     ]));
     all.push(Text("The last line is the summary:"));
     all.extend(items(&[

@@ -1,6 +1,7 @@
 //! Which object a definition means: one rule for the agent, which has loaded objects, and for `list` and
 //! `explain`, which have files.
 
+use probe_definitions::Glob;
 use std::path::Path;
 
 /// What names an object.
@@ -18,6 +19,8 @@ pub enum Named<T> {
     One(T),
     /// These begin so.
     Several(Vec<T>),
+    /// All of these: it is a pattern that they match.
+    All(Vec<T>),
     /// None.
     Nothing,
 }
@@ -43,9 +46,12 @@ pub fn fit(name: &str, wanted: &str) -> Fit {
 }
 
 /// The object that `wanted` names: by its path, by its file name, or by the beginning of its file name up to
-/// a dot, if only one begins so.
+/// a dot, if only one begins so. A pattern names all whose file names match, or whose paths do if it has a
+/// `/`.
 pub fn object_named<'a, T: HasFile>(objects: impl IntoIterator<Item = &'a T>, wanted: &str) -> Named<&'a T> {
     let mut begins = Vec::new();
+    let pattern = Glob::is_pattern(wanted).then(|| Glob::new(wanted));
+    let mut all = Vec::new();
     let path = wanted.contains('/').then(|| Path::new(wanted));
     let real_path = path.and_then(|path| path.canonicalize().ok());
     for object in objects {
@@ -62,8 +68,16 @@ pub fn object_named<'a, T: HasFile>(objects: impl IntoIterator<Item = &'a T>, wa
             Fit::Begins => begins.push(object),
             Fit::No => {}
         }
+        let is_match = |pattern: &Glob| match path {
+            None => pattern.matches(object.file_name()),
+            Some(_) => pattern.matches(&object.path().to_string_lossy()),
+        };
+        if pattern.as_ref().is_some_and(is_match) {
+            all.push(object);
+        }
     }
     match begins.len() {
+        0 if !all.is_empty() => Named::All(all),
         0 => Named::Nothing,
         1 => Named::One(begins.remove(0)),
         _ => Named::Several(begins),
@@ -97,7 +111,7 @@ mod tests {
     fn named(wanted: &str) -> Vec<&'static str> {
         match object_named(&LOADED, wanted) {
             Named::One(one) => vec![one.0],
-            Named::Several(several) => several.into_iter().map(|file| file.0).collect(),
+            Named::Several(several) | Named::All(several) => several.into_iter().map(|file| file.0).collect(),
             Named::Nothing => Vec::new(),
         }
     }
@@ -109,7 +123,19 @@ mod tests {
         }
         assert_eq!(named("libx.so.1"), ["/no/libx.so.1"], "an exact name before what begins so");
         assert_eq!(named("libx"), ["/no/libx.so.1", "/no/libx.so.1.2"]);
-        for wanted in ["lib", "libcry", "libc.so.", "/libc.so.6", ""] {
+        for (wanted, all) in [
+            ("lib*.so*", &LOADED[1..]),
+            ("libc*", &LOADED[1..3]),
+            ("/no/libx*", &LOADED[3..]),
+            ("*/w?rk", &LOADED[..1]),
+        ] {
+            let Named::All(found) = object_named(&LOADED, wanted) else { panic!("{wanted}") };
+            assert_eq!(
+                found.iter().map(|file| file.0).collect::<Vec<_>>(),
+                all.iter().map(|f| f.0).collect::<Vec<_>>()
+            );
+        }
+        for wanted in ["lib?", "/lib*", "lib", "libcry", "libc.so.", "/libc.so.6", ""] {
             assert!(named(wanted).is_empty(), "{wanted}");
         }
     }
