@@ -32,7 +32,9 @@ pub(crate) fn all(job: &Job, root: &Path) -> Vec<Step> {
         Work::HitPath => vec![Step::check("hit path without panics", crate::hitpath::check)],
         Work::Linux => crate::linux::steps(),
         Work::Vendor => vendor_steps(root),
-        Work::VendorWalk => vec![Step::check("docs/vendoring.md as a kernel", crate::walk::walk)],
+        Work::VendorWalk => {
+            vec![Step::check("docs/vendoring.md and vendoring-smp.md as kernels", crate::walk::walk)]
+        }
         Work::Install => install_steps(),
         Work::Msrv => msrv_steps(root),
         Work::Nightly => nightly_steps(),

@@ -14,6 +14,11 @@ pub(crate) fn root() -> PathBuf {
 
 /// All Rust files below `folder`, sorted.
 pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    files(folder, &["rs"])
+}
+
+/// All files below `folder` whose names end so, sorted.
+pub(crate) fn files(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -21,7 +26,7 @@ pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
             let path = entry.path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|has| extensions.iter().any(|wanted| has == *wanted)) {
                 files.push(path);
             }
         }

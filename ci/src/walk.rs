@@ -1,13 +1,15 @@
-//! The job `vendor-walk`: makes the kernel of `docs/vendoring.md` out of that page's own code blocks and of
-//! what `cargo ci vendor` copies, boots it, and breaks one obligation after the other to see that the self
-//! test names it.
+//! The job `vendor-walk`: makes the kernels of `docs/vendoring.md` and `docs/vendoring-smp.md` out of those
+//! pages' own code blocks and of what `cargo ci vendor` copies, boots them, and breaks one obligation after
+//! the other to see that the self test names it. What the second kernel was before is the test kernel's.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::command::clean;
+use crate::job::SYSTEM;
+use crate::tree::{files, read};
 use crate::vendor::Suite;
 
 const PAGE: &str = "docs/vendoring.md";
@@ -39,35 +41,98 @@ const BROKEN: [(&str, &str, &str, &str); 6] = [
     ("src/entry.s", ".set GAP, 256", ".set GAP, 96", "below the interrupted stack pointer"),
 ];
 
-/// Walks.
+/// The second walk.
+const SECOND_PAGE: &str = "docs/vendoring-smp.md";
+const SECOND_KERNEL: &str = "target/ci/walk-smp";
+
+/// The files of the test kernel that the second kernel was before.
+const KEPT: [&str; 12] = [
+    "cmdline", "console", "cpu", "heap", "lock", "memory", "stacks", "symbols", "syscalls", "task", "trap",
+    "watch",
+];
+
+/// What is broken in the second kernel.
+const SECOND_BROKEN: [(&str, &str, &str, &str); 2] = [
+    ("src/host.rs", "Some(&Native::this_cpu().probes)", "None", "the host does not keep to one context"),
+    ("src/host.rs", "memory::alloc_exec(len_bytes, near)", "None", "no executable memory"),
+];
+
+/// Walks both.
 ///
 /// # Errors
-/// A sentence: a step of the page cannot be taken, or does not do what the page says.
+/// A sentence: a step of a page cannot be taken, or does not do what the page says.
 pub(crate) fn walk(root: &Path) -> Result<(), String> {
+    first(root)?;
+    second(root)
+}
+
+fn first(root: &Path) -> Result<(), String> {
     let folder = root.join(KERNEL);
     let probe = folder.join("third-party/probe");
     if folder.exists() {
         fs::remove_dir_all(&folder).map_err(|error| format!("cannot empty {KERNEL}: {error}"))?;
     }
     crate::vendor::vendor(root, "x86_64", &probe, Suite::With)?;
-    let page = fs::read_to_string(root.join(PAGE)).map_err(|error| format!("cannot read {PAGE}: {error}"))?;
-    let files = blocks(&page);
+    let page = take_blocks(root, PAGE, &folder)?;
+    take_third_parties(&folder, page.get(".cargo/config.toml").map_or("", String::as_str))?;
+    boot(root, &folder, PASSED, "probed")?;
+    break_each(PAGE, &folder, &page, &BROKEN, |sentence| boot(root, &folder, FAILED, sentence))
+}
+
+/// The second kernel, with what has been vendored for the first.
+fn second(root: &Path) -> Result<(), String> {
+    let (folder, system) = (root.join(SECOND_KERNEL), root.join(SYSTEM));
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(|error| format!("cannot empty {SECOND_KERNEL}: {error}"))?;
+    }
+    let page = take_blocks(root, SECOND_PAGE, &folder)?;
+    std::os::unix::fs::symlink(root.join(KERNEL).join("third-party"), folder.join("third-party"))
+        .map_err(|error| format!("cannot link to third-party: {error}"))?;
+    let kept = KEPT.iter().map(|name| system.join(format!("src/{name}.rs")));
+    let machine =
+        files(&system.join("src/arch"), &["rs", "s"]).into_iter().chain(files(&system.join("link"), &["ld"]));
+    for file in kept.chain(machine).chain([system.join("build.rs")]) {
+        let name = file.strip_prefix(&system).map_err(|error| error.to_string())?;
+        write(&folder.join(name), &read(&file)?)?;
+    }
+    take_third_parties(&folder, &read(&system.join(".cargo/config.toml"))?)?;
+    boot_second(root, &folder, true, "TEST-RESULT: PASS")?;
+    break_each(SECOND_PAGE, &folder, &page, &SECOND_BROKEN, |sentence| {
+        boot_second(root, &folder, false, sentence)
+    })
+}
+
+/// Writes the files of a page.
+fn take_blocks(root: &Path, page: &str, folder: &Path) -> Result<BTreeMap<String, String>, String> {
+    let files = blocks(&read(&root.join(page))?);
     for (name, text) in &files {
         write(&folder.join(name), text)?;
     }
-    // What the page says about third parties.
-    if let Ok(config) = fs::read_to_string(probe.join(".cargo/config.toml")) {
-        let own = files.get(".cargo/config.toml").map_or("", String::as_str);
+    Ok(files)
+}
+
+/// What the page says about third parties.
+fn take_third_parties(folder: &Path, own: &str) -> Result<(), String> {
+    if let Ok(config) = fs::read_to_string(folder.join("third-party/probe/.cargo/config.toml")) {
         let config = config.replace("directory = \"vendor\"", "directory = \"third-party/probe/vendor\"");
         write(&folder.join(".cargo/config.toml"), &format!("{own}\n{config}"))?;
     }
-    boot(root, &folder, PASSED, "probed")?;
-    for (name, right, wrong, sentence) in BROKEN {
-        let text = files.get(name).filter(|text| text.contains(right));
-        let text = text.ok_or_else(|| format!("{PAGE} has no {right:?} in {name}"))?;
+    Ok(())
+}
+
+/// Breaks one thing after the other; `fails` boots, and has to find the sentence.
+fn break_each(
+    page: &str,
+    folder: &Path,
+    files: &BTreeMap<String, String>,
+    broken: &[(&str, &str, &str, &str)],
+    fails: impl Fn(&str) -> Result<(), String>,
+) -> Result<(), String> {
+    for (name, right, wrong, sentence) in broken {
+        let text = files.get(*name).filter(|text| text.contains(right));
+        let text = text.ok_or_else(|| format!("{page} has no {right:?} in {name}"))?;
         write(&folder.join(name), &text.replacen(right, wrong, 1))?;
-        boot(root, &folder, FAILED, sentence)
-            .map_err(|error| format!("with {wrong:?} in {name}: {error}"))?;
+        fails(sentence).map_err(|error| format!("with {wrong:?} in {name}: {error}"))?;
         write(&folder.join(name), text)?;
     }
     Ok(())
@@ -92,18 +157,41 @@ fn blocks(page: &str) -> BTreeMap<String, String> {
     files
 }
 
-/// Builds the kernel offline and boots it: it has to end with `status` and say `sentence`.
-fn boot(root: &Path, folder: &Path, status: i32, sentence: &str) -> Result<(), String> {
+/// Builds a kernel offline, and answers where it is.
+fn build(root: &Path, folder: &Path, name: &str) -> Result<PathBuf, String> {
     let output = root.join("target/ci/walk-build");
     let mut cargo = clean(Command::new("cargo"));
-    cargo.args(["build", "--quiet", "--release", "--offline", "--target-dir"]).arg(&output);
+    cargo
+        .args(["build", "--quiet", "--release", "--offline", "--target", TARGET, "--target-dir"])
+        .arg(&output);
     let built = cargo.current_dir(folder).output().map_err(|error| format!("cannot run cargo: {error}"))?;
     if !built.status.success() {
         return Err(format!("the kernel does not build\n{}", String::from_utf8_lossy(&built.stderr)));
     }
+    Ok(output.join(TARGET).join("release").join(name))
+}
+
+/// Boots the second kernel with two CPUs: it has to pass or not, and to say `sentence`.
+fn boot_second(root: &Path, folder: &Path, passes: bool, sentence: &str) -> Result<(), String> {
+    let kernel = build(root, folder, "kernel")?;
+    let mut runner = clean(Command::new("cargo"));
+    runner.args(["run", "--quiet", "--manifest-path"]).arg(root.join(SYSTEM).join("runner/Cargo.toml"));
+    let ran =
+        runner.arg("--").arg(kernel).args(["--cpus", "2", "--timeout", "120"]).stdin(Stdio::null()).output();
+    let ran = ran.map_err(|error| format!("cannot run cargo: {error}"))?;
+    let said = String::from_utf8_lossy(&ran.stdout);
+    if ran.status.success() == passes && said.contains(sentence) {
+        return Ok(());
+    }
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    Err(format!("the kernel ended with {}, or did not print {sentence:?}:\n{said}{errors}", ran.status))
+}
+
+/// Builds the first kernel and boots it: it has to end with `status` and say `sentence`.
+fn boot(root: &Path, folder: &Path, status: i32, sentence: &str) -> Result<(), String> {
+    let kernel = build(root, folder, "walk")?;
     let machine = "-M q35 -cpu max -m 64M -display none -no-reboot -serial stdio -monitor none \
                    -device isa-debug-exit,iobase=0xf4,iosize=4 -accel tcg,thread=single -kernel";
-    let kernel = output.join(TARGET).join("release/walk");
     let ran = Command::new("timeout")
         .args(["60", "qemu-system-x86_64"])
         .args(machine.split_whitespace())
@@ -141,9 +229,23 @@ mod tests {
     #[test]
     fn what_is_to_be_broken_stands_on_the_page() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is in the workspace");
-        let files = blocks(&fs::read_to_string(root.join(PAGE)).expect("the page is there"));
-        for (name, right, ..) in BROKEN {
-            assert_eq!(files[name].matches(right).count(), 1, "{right:?} in {name}");
+        for (page, broken) in [(PAGE, &BROKEN[..]), (SECOND_PAGE, &SECOND_BROKEN[..])] {
+            let files = blocks(&fs::read_to_string(root.join(page)).expect("the page is there"));
+            for (name, right, ..) in broken {
+                assert_eq!(files[*name].matches(right).count(), 1, "{right:?} in {name}");
+            }
         }
+    }
+
+    #[test]
+    fn the_second_page_counts_its_lines() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is in the workspace");
+        let page = fs::read_to_string(root.join(SECOND_PAGE)).expect("the page is there");
+        let is_code = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with("//");
+        let lines = blocks(&page)["src/host.rs"].lines().filter(is_code).count();
+        assert!(
+            page.contains(&format!("| `host.rs`, below | what the probes ask of the kernel | {lines} |")),
+            "{lines}"
+        );
     }
 }

@@ -13,7 +13,8 @@
 //! | [`events`], [`trace`] | what `kprobe_events` defines, and what its hits leave | time, CPU and task, if it likes |
 //!
 //! All of it is `no_std`, and what is called in a hit takes no lock and allocates nothing. The test kernels
-//! (`tests/system`) use all but [`exec`] and [`elf`], which the kernel of `docs/vendoring.md` uses.
+//! (`tests/system`) use all but [`elf`] and [`exec::ExecMemory`], which the kernel of `docs/vendoring.md`
+//! uses.
 //!
 //! [`Host::sync_cores`]: probe_core::host::Host::sync_cores
 //! [`Host::read_text`]: probe_core::host::Host::read_text

@@ -10,8 +10,9 @@ use crate::lock::SpinLock;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::CodeAddr;
-use probe_core::arch::{Access, NativeArch};
+use probe_core::arch::Access;
 use probe_core::error::TextError;
+use probe_kernel_kit::exec;
 use probe_kernel_kit::walk::Walk;
 
 /// The size of a page in bytes.
@@ -289,29 +290,9 @@ pub fn forget_demanded() {
 /// The range is text that the caller may patch, or executable memory that it owns.
 pub unsafe fn write_text(at: CodeAddr, bytes: &[u8]) -> Result<(), TextError> {
     let start = alias_of(at.as_usize(), bytes.len()).ok_or(TextError::Unmapped(at))?;
-    cpu::rendezvous(|| {
-        let alias = core::ptr::with_exposed_provenance_mut::<u8>(start);
-        match *bytes {
-            [a, b] if start.is_multiple_of(2) => {
-                // SAFETY: the alias of all memory is mapped writable; aligned as just checked.
-                unsafe { alias.cast::<u16>().write_volatile(u16::from_ne_bytes([a, b])) };
-            }
-            [a, b, c, d] if start.is_multiple_of(4) => {
-                // SAFETY: as above.
-                unsafe { alias.cast::<u32>().write_volatile(u32::from_ne_bytes([a, b, c, d])) };
-            }
-            _ => {
-                for (i, &byte) in bytes.iter().enumerate() {
-                    // SAFETY: within the range.
-                    let at = unsafe { alias.add(i) };
-                    // SAFETY: as above, for every byte of the range.
-                    unsafe { at.write_volatile(byte) };
-                }
-            }
-        }
-        // SAFETY: text is mapped, and executable memory while somebody owns it.
-        unsafe { Backend::publish(at, bytes.len()) };
-    });
+    // SAFETY: the alias of all memory is mapped writable and never executable; text is mapped executable, and
+    // executable memory while somebody owns it.
+    cpu::rendezvous(|| unsafe { exec::write::<Backend>(start, at, bytes) });
     Ok(())
 }
 
