@@ -74,10 +74,17 @@ impl<H: Host> Text for Pristine<'_, H> {
         let breakpoint = H::Arch::breakpoint(at);
         let Some(text) = out.get_mut(..read) else { return read };
         let Some(first) = breakpoint.first() else { return read };
-        for index in 0..text.len() {
-            if text[index] == *first && text[index..].starts_with(breakpoint) {
+        // Breakpoints start where instructions may.
+        let align = H::Arch::INSN_ALIGN;
+        let mut from = H::Arch::first_byte(at).as_usize().wrapping_neg() & (align - 1);
+        while let Some(rest) = text.get(from..) {
+            let mut starts = rest.chunks_exact(align);
+            let Some(found) = starts.position(|start| start.first() == Some(first)) else { break };
+            let index = from + found * align;
+            if rest[found * align..].starts_with(breakpoint) {
                 self.restore(at.wrapping_add(index), at, text);
             }
+            from = index + align;
         }
         // A breakpoint that begins before the text, or goes on after it, is not seen whole.
         for distance in 1..breakpoint.len() {
