@@ -1,8 +1,8 @@
 //! The effect of a simulated instruction on the registers and on memory.
 //!
 //! Pure and allocation-free: on the hit path. An instruction whose condition does not hold only moves on, as
-//! does its IT block. A fault changes nothing: all is done to a copy of the registers, and of several words
-//! that are stored all go in one write.
+//! does its IT block. A fault changes nothing: memory is accessed once, before the registers that the
+//! instruction writes, and what has moved on by then is given back.
 
 use crate::decode::{Access, Addressing, Condition, Offset, Operand, Plan, Shift};
 use crate::insn::{Set, signed};
@@ -22,18 +22,21 @@ pub(crate) fn simulate<M: Memory>(
     let (own, len_bytes) = shape(plan);
     let set = Set::of(place);
     let at = place.as_usize() as u32 & !1;
-    let mut after = *regs;
+    let kept = (regs.pc, regs.cpsr);
     let mut condition = own;
     if set == Set::T32 && regs.it_state() != 0 {
         condition = Condition(regs.it_state() >> 4);
-        after.advance_it();
+        regs.advance_it();
     }
-    after.pc = at.wrapping_add(u32::from(len_bytes));
-    after.cpsr = after.cpsr & !CPSR_T | if set == Set::T32 { CPSR_T } else { 0 };
+    regs.pc = at.wrapping_add(u32::from(len_bytes));
+    regs.cpsr = regs.cpsr & !CPSR_T | if set == Set::T32 { CPSR_T } else { 0 };
     if holds(condition, regs.cpsr) {
-        Machine { set, at, before: regs, after: &mut after, memory }.execute(plan)?;
+        let done = Machine { set, at, regs, memory }.execute(plan);
+        if done.is_err() {
+            (regs.pc, regs.cpsr) = kept;
+        }
+        return done;
     }
-    *regs = after;
     Ok(())
 }
 
@@ -78,13 +81,12 @@ pub(crate) fn base(place: CodeAddr) -> u32 {
 /// MRS: CPSR without the state of execution (B9.3.8).
 const READABLE: u32 = 0xf8ff_03df;
 
-/// An instruction that is executed.
+/// An instruction that is executed. It reads all that it reads before it writes a register.
 struct Machine<'a, M> {
     set: Set,
     /// Its address in memory.
     at: u32,
-    before: &'a PtRegs,
-    after: &'a mut PtRegs,
+    regs: &'a mut PtRegs,
     memory: &'a M,
 }
 
@@ -92,7 +94,7 @@ impl<M: Memory> Machine<'_, M> {
     fn execute(&mut self, plan: &Plan) -> Result<(), MemFault> {
         match *plan {
             Plan::Nop { .. } | Plan::OutOfLine { .. } | Plan::SystemCall { .. } | Plan::Borrow => {}
-            Plan::If { state } => self.after.set_it_state(state),
+            Plan::If { state } => self.regs.set_it_state(state),
             Plan::Branch { links, exchanges, offset, .. } => self.branch(links, exchanges, offset),
             Plan::BranchRegister { links, rm, .. } => {
                 let target = self.read(rm);
@@ -101,18 +103,18 @@ impl<M: Memory> Machine<'_, M> {
             }
             Plan::CompareBranch { rn, on_nonzero, offset } => {
                 if (self.read(rn) != 0) == on_nonzero {
-                    self.after.pc = self.pc().wrapping_add(u32::from(offset));
+                    self.regs.pc = self.pc().wrapping_add(u32::from(offset));
                 }
             }
             Plan::Table { rn, rm, of_halfwords } => {
                 let len = if of_halfwords { 2 } else { 1 };
                 let entry = self.load(self.read(rn).wrapping_add(self.read(rm).wrapping_mul(len)), len)?;
-                self.after.pc = self.pc().wrapping_add(2 * entry);
+                self.regs.pc = self.pc().wrapping_add(2 * entry);
             }
             Plan::Address { rd, offset, .. } => {
-                self.after.set_r(rd, self.aligned_pc().wrapping_add_signed(offset.into()));
+                self.regs.set_r(rd, self.aligned_pc().wrapping_add_signed(offset.into()));
             }
-            Plan::Status { rd, .. } => self.after.set_r(rd, self.before.cpsr & READABLE),
+            Plan::Status { rd, .. } => self.regs.set_r(rd, self.regs.cpsr & READABLE),
             Plan::Data { operation, sets_flags, rd, rn, operand, .. } => {
                 self.data(operation, sets_flags, rd, rn, operand);
             }
@@ -128,7 +130,7 @@ impl<M: Memory> Machine<'_, M> {
                 self.multiple(loads, registers, low)?;
                 if writes_back {
                     let changed = if goes_up { base.wrapping_add(len) } else { base.wrapping_sub(len) };
-                    self.after.set_r(rn, changed);
+                    self.regs.set_r(rn, changed);
                 }
             }
         }
@@ -146,14 +148,14 @@ impl<M: Memory> Machine<'_, M> {
     }
 
     fn read(&self, number: u8) -> u32 {
-        if number == PC { self.pc() } else { self.before.r(number) }
+        if number == PC { self.pc() } else { self.regs.r(number) }
     }
 
     /// Puts the address behind the instruction into LR, with the set in bit 0.
     fn link(&mut self, links: bool) {
         if links {
             let t = u32::from(self.set == Set::T32);
-            self.after.set_r(LR, self.after.pc | t);
+            self.regs.set_r(LR, self.regs.pc | t);
         }
     }
 
@@ -163,26 +165,26 @@ impl<M: Memory> Machine<'_, M> {
             (Set::T32, true) => self.aligned_pc(),
             _ => self.pc(),
         };
-        self.after.pc = from.wrapping_add_signed(offset);
+        self.regs.pc = from.wrapping_add_signed(offset);
         if exchanges {
-            self.after.cpsr ^= CPSR_T;
+            self.regs.cpsr ^= CPSR_T;
         }
     }
 
     /// BX (A2.3.1, BXWritePC): bit 0 is the set.
     fn exchange(&mut self, target: u32) {
         let is_t32 = target & 1 == 1;
-        self.after.cpsr = self.after.cpsr & !CPSR_T | if is_t32 { CPSR_T } else { 0 };
+        self.regs.cpsr = self.regs.cpsr & !CPSR_T | if is_t32 { CPSR_T } else { 0 };
         // Where bit 1 alone is set, the fetch faults, or what it does is unpredictable.
-        self.after.pc = target & !1;
+        self.regs.pc = target & !1;
     }
 
     /// What data processing writes to the program counter (A2.3.1, ALUWritePC): in T32 the set stays.
     fn write_result(&mut self, rd: u8, value: u32) {
         match (rd, self.set) {
             (PC, Set::A32) => self.exchange(value),
-            (PC, Set::T32) => self.after.pc = value & !1,
-            _ => self.after.set_r(rd, value),
+            (PC, Set::T32) => self.regs.pc = value & !1,
+            _ => self.regs.set_r(rd, value),
         }
     }
 
@@ -200,12 +202,12 @@ impl<M: Memory> Machine<'_, M> {
         addressing: Addressing,
         offset: Offset,
     ) -> Result<(), MemFault> {
-        let base = if rn == PC { self.aligned_pc() } else { self.before.r(rn) };
+        let base = if rn == PC { self.aligned_pc() } else { self.regs.r(rn) };
         let moved = match offset {
             Offset::Immediate(distance) => base.wrapping_add_signed(distance.into()),
             Offset::Register { rm, shift, amount } => {
                 let amount_bits = amount & !Offset::SUBTRACTED;
-                let (value, _) = shifted(self.read(rm), shift, amount_bits, self.before.cpsr & CPSR_C != 0);
+                let (value, _) = shifted(self.read(rm), shift, amount_bits, self.regs.cpsr & CPSR_C != 0);
                 if amount & Offset::SUBTRACTED == 0 {
                     base.wrapping_add(value)
                 } else {
@@ -228,22 +230,22 @@ impl<M: Memory> Machine<'_, M> {
             Access::Load => {
                 let value = self.load(at, 4)?;
                 // BX's rule (A2.3.1, LoadWritePC).
-                if rt == PC { self.exchange(value) } else { self.after.set_r(rt, value) }
+                if rt == PC { self.exchange(value) } else { self.regs.set_r(rt, value) }
             }
-            Access::LoadByte => self.after.set_r(rt, self.load(at, 1)?),
-            Access::LoadHalf => self.after.set_r(rt, self.load(at, 2)?),
-            Access::LoadSignedByte => self.after.set_r(rt, signed(self.load(at, 1)?, 8).cast_unsigned()),
-            Access::LoadSignedHalf => self.after.set_r(rt, signed(self.load(at, 2)?, 16).cast_unsigned()),
+            Access::LoadByte => self.regs.set_r(rt, self.load(at, 1)?),
+            Access::LoadHalf => self.regs.set_r(rt, self.load(at, 2)?),
+            Access::LoadSignedByte => self.regs.set_r(rt, signed(self.load(at, 1)?, 8).cast_unsigned()),
+            Access::LoadSignedHalf => self.regs.set_r(rt, signed(self.load(at, 2)?, 16).cast_unsigned()),
             Access::LoadPair => {
                 let mut bytes = [0; 8];
                 self.memory.read(address, &mut bytes)?;
                 let pair = u64::from_le_bytes(bytes);
-                self.after.set_r(rt, pair as u32);
-                self.after.set_r(rt2, (pair >> 32) as u32);
+                self.regs.set_r(rt, pair as u32);
+                self.regs.set_r(rt2, (pair >> 32) as u32);
             }
         }
         if addressing != Addressing::Offset {
-            self.after.set_r(rn, moved);
+            self.regs.set_r(rn, moved);
         }
         Ok(())
     }
@@ -264,14 +266,14 @@ impl<M: Memory> Machine<'_, M> {
         self.memory.read(low as usize, used)?;
         for (word, number) in used.as_chunks::<4>().0.iter().zip(numbers) {
             let value = u32::from_le_bytes(*word);
-            if number == PC { self.exchange(value) } else { self.after.set_r(number, value) }
+            if number == PC { self.exchange(value) } else { self.regs.set_r(number, value) }
         }
         Ok(())
     }
 
     /// A5.2.1, with the numbers of A32's operations.
     fn data(&mut self, operation: u8, sets_flags: bool, rd: u8, rn: u8, operand: Operand) {
-        let carry = self.before.cpsr & CPSR_C != 0;
+        let carry = self.regs.cpsr & CPSR_C != 0;
         let (second, shifted_carry) = match operand {
             Operand::Immediate { value, rotation: 0 } => (u32::from(value), carry),
             Operand::Immediate { value, rotation } => {
@@ -287,7 +289,7 @@ impl<M: Memory> Machine<'_, M> {
             let result = unsigned as u32;
             (result, unsigned != u64::from(result), signed != i64::from(result.cast_signed()))
         };
-        let overflow = self.before.cpsr >> 28 & 1 == 1;
+        let overflow = self.regs.cpsr >> 28 & 1 == 1;
         let logical = |result: u32| (result, shifted_carry, overflow);
         let (result, c, v) = match operation & 0xf {
             0b0000 | 0b1000 => logical(first & second),
@@ -306,7 +308,7 @@ impl<M: Memory> Machine<'_, M> {
         if sets_flags {
             let flags =
                 (result >> 31) << 31 | u32::from(result == 0) << 30 | u32::from(c) << 29 | u32::from(v) << 28;
-            self.after.cpsr = self.after.cpsr & !CPSR_NZCV | flags;
+            self.regs.cpsr = self.regs.cpsr & !CPSR_NZCV | flags;
         }
         if !matches!(operation, 0b1000..=0b1011) {
             self.write_result(rd, result);

@@ -110,23 +110,31 @@ impl Window {
         has(Effect::Loads) && has(Effect::Stores)
     }
 
-    /// For each instruction: whether a reservation may be held before it.
+    /// For each instruction: whether a reservation may be held before it. Those that a load leads to are
+    /// looked at, each once.
     fn may_be_held(&self) -> [bool; HALVES] {
         let mut held = [false; HALVES];
-        let mut changed = true;
-        while changed {
-            changed = false;
-            for (index, word) in self.instructions() {
-                let holds = match effect_of(self.set, word) {
-                    Effect::Loads => true,
-                    Effect::Nothing => held[index],
-                    Effect::Stores | Effect::Ends => false,
-                };
-                if holds {
-                    for next in self.successors(index, word).into_iter().flatten() {
-                        changed |= !core::mem::replace(&mut held[next], true);
-                    }
+        let (mut waiting, mut count) = ([0; HALVES], 0);
+        let mut reach = |from: usize, word: u32, waiting: &mut [usize; HALVES], count: &mut usize| {
+            for next in self.successors(from, word).into_iter().flatten() {
+                if !core::mem::replace(&mut held[next], true) {
+                    waiting[*count] = next;
+                    *count += 1;
                 }
+            }
+        };
+        for (index, word) in self.instructions() {
+            if effect_of(self.set, word) == Effect::Loads {
+                reach(index, word, &mut waiting, &mut count);
+            }
+        }
+        while count != 0 {
+            count -= 1;
+            let index = waiting[count];
+            let Some(word) = self.insns[index] else { continue };
+            // Of the loads, each has been looked at.
+            if effect_of(self.set, word) == Effect::Nothing {
+                reach(index, word, &mut waiting, &mut count);
             }
         }
         held
