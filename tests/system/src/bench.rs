@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 use core::hint::black_box;
 use probe_core::arch::Arch;
 use probe_core::{AnyProbe, CodeAddr, Jprobe, Kprobe, Kretprobe, Place, Probe, Switch};
+use probe_kernel_kit::extable;
 
 const ROUNDS: u64 = 64;
 const MANY: usize = 10_000;
@@ -111,6 +112,9 @@ impl Report {
         target: fn(usize) -> usize,
         plant: impl Fn() -> [AnyProbe<Backend>; 1],
     ) {
+        if Backend::JUMPS.is_none() {
+            return;
+        }
         PROBES.jumps().set_automatic(Switch::On);
         let probe = plant().map(register);
         if !matches!(PROBES.jumps().lay(), Ok(1)) {
@@ -154,8 +158,16 @@ fn call_insn() -> CodeAddr {
 
 /// The first `many` places of a long run of no-operations.
 fn sled(many: usize) -> impl Iterator<Item = CodeAddr> {
-    let start = symbols::named("target_sled").next().expect("it is a symbol").start;
-    (0..many).map(move |index| CodeAddr::new(start + index * Backend::INSN_ALIGN))
+    no_operations("target_sled").take(many)
+}
+
+/// The places in a function that begins with no-operations, which have one length.
+fn no_operations(function: &str) -> impl Iterator<Item = CodeAddr> {
+    let start = CodeAddr::new(symbols::named(function).next().expect("it is a symbol").start);
+    let mut bytes = [0; 16];
+    let read = extable::read(start.as_usize(), &mut bytes);
+    let len = Backend::insn_len(start, &bytes[..read]).expect("it is an instruction");
+    (0..).map(move |index| start.wrapping_add(index * len))
 }
 
 /// The instructions of `ROUNDS` calls and their loop.

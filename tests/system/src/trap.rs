@@ -21,7 +21,7 @@ pub fn breakpoint(regs: &mut Regs) {
 }
 
 /// One instruction was executed with the step flag set: trap `number`.
-#[cfg(not(target_arch = "riscv64"))]
+#[cfg(not(any(target_arch = "arm", target_arch = "riscv64")))]
 pub fn step(regs: &mut Regs, number: u32) {
     Native::this_cpu().steps.fetch_add(1, Ordering::Relaxed);
     match PROBES.traps().step(regs) {
@@ -31,7 +31,7 @@ pub fn step(regs: &mut Regs, number: u32) {
 }
 
 /// The instruction before pc has referred to what watchpoint `index` watches.
-#[cfg(not(any(target_arch = "powerpc64", target_arch = "riscv64")))]
+#[cfg(not(any(target_arch = "arm", target_arch = "powerpc64", target_arch = "riscv64")))]
 pub fn watchpoint(regs: &mut Regs, index: usize) {
     PROBES.traps().watchpoint(regs, index);
 }

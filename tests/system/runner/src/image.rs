@@ -67,6 +67,10 @@ fn functions(file: &object::File<'_>) -> Result<Vec<Function>, String> {
             }
             _ => 0,
         };
+        // What the linker script names is no function; the compiler's own functions begin so, too.
+        if name.starts_with("__") && symbol.kind() != SymbolKind::Text {
+            continue;
+        }
         found.push(Function {
             addr: u32::try_from(addr).map_err(|_| format!("{name} lies at {addr:#x}, above 4 GiB"))?,
             len_bytes: symbol.size() as u32,
@@ -92,8 +96,7 @@ fn without_inner_labels(sorted: Vec<Function>) -> Vec<Function> {
         end = end.max(function.addr + function.len_bytes);
         kept.push(function);
     }
-    // The end of the text, which the linker script names, is no function; nor is its start.
-    kept.retain(|function| function.len_bytes != 0 && !function.name.starts_with("__"));
+    kept.retain(|function| function.len_bytes != 0);
     kept
 }
 

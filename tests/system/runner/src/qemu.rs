@@ -30,6 +30,7 @@ pub struct Machine {
 // The kernel lies at the end of the first GiB; what it does not touch takes no memory.
 const X86: &str = "-M q35 -cpu max -m 1024M -device isa-debug-exit,iobase=0xf4,iosize=4";
 const VIRT: &str = "-M virt -cpu max -m 64M -semihosting-config enable=on,target=native";
+const ARM_VIRT: &str = "-M virt -cpu cortex-a15 -m 64M -semihosting-config enable=on,target=native";
 const RISCV_VIRT: &str = "-M virt -m 64M";
 const PSERIES: &str = "-M pseries,x-vof=on,cap-ccf-assist=off,cap-cfpc=broken,cap-sbbc=broken,cap-ibs=broken \
                        -cpu power10 -m 256M -nodefaults -action panic=exit-failure";
@@ -57,6 +58,13 @@ impl Machine {
                 program: "qemu-system-aarch64",
                 package: "qemu-system-arm",
                 arguments: VIRT,
+                icount: "shift=4",
+                passed: 33,
+            },
+            Architecture::Arm => Self {
+                program: "qemu-system-arm",
+                package: "qemu-system-arm",
+                arguments: ARM_VIRT,
                 icount: "shift=4",
                 passed: 33,
             },

@@ -24,6 +24,10 @@ cfg_if::cfg_if! {
         mod asked;
         mod riscv64;
         pub use riscv64::Riscv64 as Native;
+    } else if #[cfg(target_arch = "arm")] {
+        mod arm;
+        mod virt;
+        pub use arm::Arm as Native;
     }
 }
 

@@ -35,14 +35,16 @@ mod stacks;
 mod stop;
 mod tasks;
 
-use super::Check;
+use super::{Check, skip};
 use crate::arch::{Backend, Machine, Native};
 use crate::host::{Kernel, Named, PROBES};
 use crate::{cpu, shell, symbols};
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use probe_core::arch::Arch;
 use probe_core::{CodeAddr, Kprobe, Place, Probe};
+
 /// All of them, in the order in which they run.
 pub const CHECKS: &[Check] = &[
     ("the host keeps what the self test can see", kinds::self_test),
@@ -157,6 +159,15 @@ fn without_interrupts<R>(run: impl FnOnce() -> R) -> R {
     let result = run();
     cpu::restore(interrupts);
     result
+}
+
+/// Whether the backend has no jumps, so that the check that asks has nothing to check.
+fn lacks_jumps() -> bool {
+    let lacks = Backend::JUMPS.is_none();
+    if lacks {
+        skip("the backend has no jumps");
+    }
+    lacks
 }
 
 /// What the file `list` reads.

@@ -1,6 +1,6 @@
 //! Probes and interrupts: in their handlers, between hits, and what handlers of probes may be interrupted by.
 
-use super::{Counter, counting, list, register, without_interrupts};
+use super::{Counter, counting, lacks_jumps, list, register, without_interrupts};
 use crate::arch::{Backend, Interrupts, Machine, Native};
 use crate::host::PROBES;
 use crate::{cpu, targets, task, trap};
@@ -94,6 +94,9 @@ fn hit_in_tick() {
 /// Several tasks go through hits of every kind, and are preempted in them, until interrupts that hit the same
 /// places have come at every moment there is. Each hit is counted once, as what it was.
 pub(super) fn hits_in_the_middle_of_hits(by_jumps: bool) {
+    if by_jumps && lacks_jumps() {
+        return;
+    }
     CAME.iter().chain([&WRONG]).for_each(|count| count.store(0, SeqCst));
     PROBES.jumps().set_automatic(by_jumps.into());
     let (plain, before, after) = counting("target_plain");
@@ -174,6 +177,9 @@ pub(super) fn handlers_are_pinned() {
 }
 
 pub(super) fn handlers_of_jumps_are_pinned() {
+    if lacks_jumps() {
+        return;
+    }
     let seen = Counter::default();
     let (s, t, u) = (seen.clone(), seen.clone(), seen.clone());
     let pinned = |counter: &Counter| counter.set(counter.get() + usize::from(!task::is_preemptible()));

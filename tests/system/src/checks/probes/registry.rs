@@ -2,7 +2,7 @@
 
 use super::faults::nesting;
 use super::kinds::{kprobe_fires, kretprobe_fires};
-use super::{CHECKS, counting, list, place, register, start_of};
+use super::{CHECKS, counting, lacks_jumps, list, place, register, start_of};
 use crate::arch::Backend;
 use crate::host::{Kernel, PATCHED, PROBES};
 use crate::modules::Module;
@@ -55,6 +55,9 @@ extern "C" fn patched_site(a: usize) -> usize {
 
 /// A host that names one byte under a jump keeps the jump away, not the probe.
 pub(super) fn others_patch() {
+    if lacks_jumps() {
+        return;
+    }
     let at = register(Kprobe::<Backend>::at("patched_site").pre(|_| ())).addr();
     let jump = || {
         let probe = register(Kprobe::<Backend>::at("patched_site").pre(|_| ()));

@@ -1,6 +1,6 @@
 //! All probes stop while tasks wait in calls that are followed.
 
-use super::{Counter, list, register};
+use super::{Counter, lacks_jumps, list, register};
 use crate::arch::Backend;
 use crate::host::{Kernel, PROBES};
 use crate::{memory, task};
@@ -37,7 +37,9 @@ pub(super) fn stopping_by_traps() {
 }
 
 pub(super) fn stopping_by_jumps() {
-    stopping(true);
+    if !lacks_jumps() {
+        stopping(true);
+    }
 }
 
 /// All of the kernel's text.
