@@ -65,6 +65,17 @@ pub struct Definition {
     pub place_span: (usize, usize),
     /// What to fetch at a hit.
     pub args: Vec<Argument>,
+    /// Which end of a time between two places it is, if it is one; no text says so.
+    pub end: Option<End>,
+}
+
+/// An end of a time between two places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Where it begins: anew at each hit.
+    From,
+    /// Where it ends, if it has begun in the same thread.
+    To,
 }
 
 /// What the stack is called among a probe's arguments.
@@ -251,6 +262,20 @@ impl Definition {
     /// Whether it is a return probe.
     pub const fn is_return(&self) -> bool {
         matches!(self.kind, Kind::Return { .. })
+    }
+
+    /// The same as an end of a time between two places.
+    #[must_use]
+    pub fn with_end(self, end: Option<End>) -> Self {
+        Self { end, ..self }
+    }
+
+    /// Whether its events say how long something took.
+    pub fn is_timed(&self) -> bool {
+        match self.end {
+            None => self.is_return(),
+            Some(end) => end == End::To,
+        }
     }
 
     /// The same with the stack as another argument, of at most `depth` frames.

@@ -63,6 +63,7 @@ fn definition(line: &str, registers: &[(&str, usize)]) -> Result<Definition, Def
         place: at,
         place_span: place.span(),
         args: parsed,
+        end: None,
     })
 }
 

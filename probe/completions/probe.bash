@@ -248,7 +248,7 @@ _probe() {
             return 0
             ;;
         probe__subcmd__record)
-            opts="-p -f -o -h --probe --if --stack --follow --output --pid --no-jumps --duration --buffer --full --on-full --runner --help"
+            opts="-p -f -o -h --probe --from --to --if --stack --follow --output --pid --no-jumps --duration --buffer --full --on-full --runner --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -259,6 +259,14 @@ _probe() {
                     return 0
                     ;;
                 -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --to)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -364,7 +372,7 @@ _probe() {
             return 0
             ;;
         probe__subcmd__trace)
-            opts="-p -f -o -h --probe --if --hist --stack --by --count-by --sum --top --every --follow --output --format --pid --no-events --no-jumps --duration --buffer --on-full --runner --color --help"
+            opts="-p -f -o -h --probe --from --to --if --hist --stack --by --count-by --sum --top --every --follow --output --format --pid --no-events --no-jumps --duration --buffer --on-full --runner --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -375,6 +383,14 @@ _probe() {
                     return 0
                     ;;
                 -p)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --from)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --to)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

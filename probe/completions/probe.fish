@@ -36,6 +36,8 @@ complete -c probe -n "__fish_probe_needs_command" -f -a "list" -d 'Show what can
 complete -c probe -n "__fish_probe_needs_command" -f -a "explain" -d 'Say how a place would be probed, or why not, instruction by instruction'
 complete -c probe -n "__fish_probe_needs_command" -f -a "install-docs" -d 'Write the manual pages and shell completions of this command below a folder'
 complete -c probe -n "__fish_probe_using_subcommand trace" -s p -l probe -d 'A probe definition; may be given many times' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -l from -d 'Where a time between two places begins, in the same thread, and where it ends: at --to' -r
+complete -c probe -n "__fish_probe_using_subcommand trace" -l to -d 'Where it ends; see --from' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l if -d 'Only hits for which this holds, such as \'size >= 1M && $took > 20us\'' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l hist -d 'Count the sizes of this number, such as \'$took\' or size, instead of showing each hit' -r
 complete -c probe -n "__fish_probe_using_subcommand trace" -l stack -d 'Show with each hit who has called: the stack, up to this many frames [default: 64; at most 128]' -r
@@ -61,6 +63,8 @@ complete -c probe -n "__fish_probe_using_subcommand trace" -l no-events -d 'Coun
 complete -c probe -n "__fish_probe_using_subcommand trace" -l no-jumps -d 'Plant breakpoints only, which trap, where a jump to the probe would do'
 complete -c probe -n "__fish_probe_using_subcommand trace" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c probe -n "__fish_probe_using_subcommand record" -s p -l probe -d 'A probe definition; may be given many times' -r
+complete -c probe -n "__fish_probe_using_subcommand record" -l from -d 'Where a time between two places begins, in the same thread, and where it ends: at --to' -r
+complete -c probe -n "__fish_probe_using_subcommand record" -l to -d 'Where it ends; see --from' -r
 complete -c probe -n "__fish_probe_using_subcommand record" -l if -d 'Only hits for which this holds, as for probe trace' -r
 complete -c probe -n "__fish_probe_using_subcommand record" -l stack -d 'Keep with each hit who has called: the stack, up to this many frames [default: 64; at most 128]' -r
 complete -c probe -n "__fish_probe_using_subcommand record" -s o -l output -d 'The file; what was in it is replaced' -r -F

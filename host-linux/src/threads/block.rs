@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::host::{Context, Task};
 
 /// A thread's words for the embedding program.
-pub type Words = [AtomicUsize; 8];
+pub type Words = [AtomicUsize; 10];
 
 /// One thread's state. One that was never used is all zero.
 #[repr(C, align(128))]

@@ -9,7 +9,7 @@ use super::clock;
 use super::fetch::{Plan, Scene};
 use super::process::{self, Agent, Here};
 use super::rule::{Rule, Verdict};
-use crate::def::MAX_ARGUMENT;
+use crate::def::{End, MAX_ARGUMENT};
 use crate::wire::{Count, Counters, Durations, EVENT_HEAD, Kind, Owner, Reservation, Ring, Share};
 use probe_core::Misses;
 use probe_core::arch::Memory;
@@ -30,6 +30,8 @@ pub(super) struct Point {
     pub(super) rule: Option<&'static Rule>,
     /// Whether hits are counted in maps instead of being told.
     pub(super) is_aggregate: bool,
+    /// Whether a time between two places begins or ends there.
+    pub(super) is_end: bool,
     /// The most bytes of an event.
     pub(super) most: usize,
     /// Which arguments are kept from the entry to the return, one bit each.
@@ -145,12 +147,58 @@ impl Point {
         }
     }
 
+    /// A hit where a time between two places begins or ends.
+    pub(super) fn hit_end(&self, hit: &Hit<'_, Native>, end: End) {
+        let Some(here) = process::here(self.agent).filter(|here| !here.is_muted) else { return };
+        let counts = self.counters.share(here.counting);
+        counts.rise(Count::Hits);
+        self.publish(hit.misses());
+        let scene = Scene { regs: hit.regs(), memory: &hit.memory(), entry: None, return_value: None };
+        self.end(&scene, &here, counts, end);
+    }
+
+    /// A return where a time between two places begins or ends.
+    pub(super) fn leave_end(&self, ret: &Return<'_, Native>, entered: Entered, end: End) {
+        let entered = ManuallyDrop::new(entered);
+        let Some(here) = process::here(self.agent) else { return };
+        let counts = self.counters.share(here.counting);
+        counts.rise(Count::Hits);
+        self.publish(ret.misses());
+        let scene = Scene {
+            regs: ret.regs(),
+            memory: &ret.memory(),
+            entry: Some(&entered.arguments),
+            return_value: Some(ret.value()),
+        };
+        self.end(&scene, &here, counts, end);
+    }
+
+    fn end<M: Memory>(&self, scene: &Scene<'_, M>, here: &Here, counts: Share<'_>, end: End) {
+        if end == End::From {
+            if self.passes(scene, here, counts, 0) {
+                process::begin_time(clock::now_ns());
+            }
+            return;
+        }
+        let Some(began_ns) = process::end_time() else { return };
+        let duration_ns = clock::now_ns().saturating_sub(began_ns);
+        if !self.passes(scene, here, counts, duration_ns) {
+            return;
+        }
+        if let Some(durations) = self.durations {
+            durations.record(duration_ns);
+        }
+        if let Some(open) = self.open(here) {
+            self.send(open, counts, began_ns.saturating_add(duration_ns), duration_ns, scene);
+        }
+    }
+
     /// A call that an exception has left, or longjmp, or the end of its thread or process, has been found:
     /// in a later hit of its thread, or where threads and processes end. What it would have returned is not
     /// known, so that it passes no rule.
     fn left(&self, entered: &Entered) {
         let Some(here) = process::here(self.agent) else { return };
-        if self.rule.is_some() || self.agent.no_events || self.agent.region.is_orphaned() {
+        if self.rule.is_some() || self.is_end || self.agent.no_events || self.agent.region.is_orphaned() {
             return;
         }
         let is_own = here.process == entered.process;

@@ -6,7 +6,7 @@ use super::masks;
 use super::places::{Target, reason, sentence};
 use super::process::{self, Agent, Reporter};
 use super::rule;
-use crate::def::{Definition, Kind, MAX_ARGUMENT, Source};
+use crate::def::{Definition, End, Kind, MAX_ARGUMENT, Source};
 use crate::wire::{Meta, Point as PointRecord};
 use probe_core::host::Host;
 use probe_core::{AnyProbe, Place};
@@ -187,11 +187,8 @@ fn build(agent: &'static Agent, definitions: &[Definition], targets: &[Target]) 
         let full =
             || unusable(definition.place_span, "there is no room for the counters of so many places".into());
         let counters = agent.region.alloc_counters().ok_or_else(full)?;
-        let durations = if definition.is_return() {
-            Some(agent.region.alloc_durations().ok_or_else(full)?)
-        } else {
-            None
-        };
+        let durations =
+            if definition.is_timed() { Some(agent.region.alloc_durations().ok_or_else(full)?) } else { None };
         let rule = rule::of(target.definition);
         let point: &'static Point = Box::leak(Box::new(Point {
             agent,
@@ -203,10 +200,14 @@ fn build(agent: &'static Agent, definitions: &[Definition], targets: &[Target]) 
             plans,
             rule,
             is_aggregate: rule.is_some_and(rule::Rule::is_aggregate),
+            is_end: definition.end.is_some(),
             published: Published::default(),
             offsets: (counters, durations.unwrap_or(u32::MAX)),
         }));
-        probes.push(probe(point, definition.kind, target));
+        probes.push(match definition.end {
+            None => probe(point, definition.kind, target),
+            Some(end) => probe_at_end(point, definition.kind, end, target),
+        });
         points.push(point);
     }
     Ok((probes, points))
@@ -231,23 +232,36 @@ fn data_symbol(name: &str) -> Option<usize> {
     found
 }
 
+/// A probe where a time between two places begins or ends.
+fn probe_at_end(point: &'static Point, kind: Kind, end: End, target: &Target) -> AnyProbe<Native> {
+    let place = Place::addr(target.at);
+    match kind {
+        Kind::Hit => Kprobe::at(place).pre(move |hit| point.hit_end(hit, end)).into(),
+        Kind::Return { max_active } => followed(place, max_active, target)
+            .entry(move |call| point.enter(call))
+            .exit(move |ret, entered: Entered| point.leave_end(ret, entered, end))
+            .into(),
+    }
+}
+
+/// A return probe without handlers.
+fn followed(place: Place, max_active: Option<u32>, target: &Target) -> Kretprobe {
+    let default = if target.is_one_of_many { MAX_ACTIVE_OF_MANY } else { MAX_ACTIVE };
+    let is_said = max_active.is_some();
+    let max_active = max_active.and_then(|calls| i32::try_from(calls).ok()).unwrap_or(default);
+    // What a definition says is kept.
+    let most = if is_said { 0 } else { probe_core::limits::MAX_ACTIVE };
+    Kretprobe::at(place).max_active(max_active).grow_to(most)
+}
+
 fn probe(point: &'static Point, kind: Kind, target: &Target) -> AnyProbe<Native> {
     let place = Place::addr(target.at);
     match kind {
         Kind::Hit => Kprobe::at(place).pre(move |hit| point.hit(hit)).into(),
-        Kind::Return { max_active } => {
-            let default = if target.is_one_of_many { MAX_ACTIVE_OF_MANY } else { MAX_ACTIVE };
-            let is_said = max_active.is_some();
-            let max_active = max_active.and_then(|calls| i32::try_from(calls).ok()).unwrap_or(default);
-            // What a definition says is kept.
-            let most = if is_said { 0 } else { probe_core::limits::MAX_ACTIVE };
-            Kretprobe::at(place)
-                .max_active(max_active)
-                .grow_to(most)
-                .entry(move |call| point.enter(call))
-                .exit(move |ret, entered: Entered| point.leave(ret, entered))
-                .into()
-        }
+        Kind::Return { max_active } => followed(place, max_active, target)
+            .entry(move |call| point.enter(call))
+            .exit(move |ret, entered: Entered| point.leave(ret, entered))
+            .into(),
     }
 }
 

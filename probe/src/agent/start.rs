@@ -152,9 +152,10 @@ fn plant_all(
 fn definitions(agent: &Agent) -> Result<Vec<Definition>, String> {
     let plans = Plan::decode_all(agent.region.config()).ok_or("the plans of the probes are garbled")?;
     let (mut definitions, mut rules) = (Vec::with_capacity(plans.len()), Vec::with_capacity(plans.len()));
-    for Plan { definition, stack, rule } in plans {
+    for Plan { definition, stack, end, rule } in plans {
         let mut definition =
             Definition::parse(&definition, plant::registers()).map_err(|error| error.sentence)?;
+        definition = definition.with_end(end);
         if stack != 0 {
             definition = definition.with_stack(stack as usize);
             stacks::start();

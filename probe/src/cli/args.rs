@@ -78,8 +78,24 @@ pub(super) struct Trace {
     /// Hits are seen from the first initialiser of the program's own objects on, to the last destructor. What
     /// the dynamic linker itself calls before that, and the resolvers of indirect functions, run before the
     /// probes are there.
-    #[arg(short = 'p', long = "probe", value_name = "DEF", required = true, allow_hyphen_values = true)]
+    #[arg(
+        short = 'p',
+        long = "probe",
+        value_name = "DEF",
+        required_unless_present = "to",
+        allow_hyphen_values = true
+    )]
     pub(super) probes: Vec<String>,
+    /// Where a time between two places begins, in the same thread, and where it ends: at --to.
+    ///
+    /// Each hit of --from begins anew; one of --to that comes first, or again, ends nothing. An event is of
+    /// --to, with the time as TOOK, which is $took to what stands behind it (--if, --hist, --by …). Both are
+    /// definitions as of --probe, and may be given many times: any --from begins, any --to ends.
+    #[arg(long, value_name = "DEF", requires = "to", allow_hyphen_values = true)]
+    pub(super) from: Vec<String>,
+    /// Where it ends; see --from.
+    #[arg(long, value_name = "DEF", requires = "from", allow_hyphen_values = true)]
+    pub(super) to: Vec<String>,
     /// Only hits for which this holds, such as 'size >= 1M && $took > 20us'.
     ///
     /// It belongs to the probe before it, or, before the first one, to all. Of several all have to hold. It
@@ -184,8 +200,20 @@ pub(super) struct Trace {
 #[command(after_help = format!("{GRAMMAR}\n\nExamples:\n{RECORD_EXAMPLES}\n\nConditions, attaching, exit status: man probe-trace"))]
 pub(super) struct Record {
     /// A probe definition; may be given many times.
-    #[arg(short = 'p', long = "probe", value_name = "DEF", required = true, allow_hyphen_values = true)]
+    #[arg(
+        short = 'p',
+        long = "probe",
+        value_name = "DEF",
+        required_unless_present = "to",
+        allow_hyphen_values = true
+    )]
     pub(super) probes: Vec<String>,
+    /// Where a time between two places begins, in the same thread, and where it ends: at --to.
+    #[arg(long, value_name = "DEF", requires = "to", allow_hyphen_values = true)]
+    pub(super) from: Vec<String>,
+    /// Where it ends; see --from.
+    #[arg(long, value_name = "DEF", requires = "from", allow_hyphen_values = true)]
+    pub(super) to: Vec<String>,
     /// Only hits for which this holds, as for probe trace.
     #[arg(long = "if", value_name = "EXPRESSION", allow_hyphen_values = true)]
     pub(super) conditions: Vec<String>,
@@ -235,6 +263,8 @@ impl Record {
         let Self { probes, conditions, stack, clauses, follow, output, pids, no_jumps, duration, .. } = self;
         let Self { buffer, on_full, runner, program, .. } = self;
         Trace {
+            from: self.from,
+            to: self.to,
             probes,
             conditions,
             stack,
@@ -273,6 +303,10 @@ pub(super) const RECORD_EXAMPLES: &str = "  probe record -p 'r libc:malloc size=
 pub(super) enum Clause {
     /// `-p DEF`.
     Probe(String),
+    /// `--from DEF`.
+    From(String),
+    /// `--to DEF`.
+    To(String),
     /// `--if EXPRESSION`.
     If(String),
     /// `--hist ARG`.
@@ -358,6 +392,8 @@ fn clauses(matches: &ArgMatches) -> Vec<Clause> {
         all.extend(places.zip(values).map(|(at, value)| (at, clause(value.clone()))));
     };
     add("probes", Clause::Probe);
+    add("from", Clause::From);
+    add("to", Clause::To);
     add("conditions", Clause::If);
     add("histograms", Clause::Histogram);
     add("sums", Clause::Sum);

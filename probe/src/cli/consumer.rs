@@ -392,7 +392,7 @@ fn show<'a>(
         args: &definition.args,
         point: &planted.point,
         place: planted.number,
-        duration_ns: (definition.is_return() && !event.is_left).then_some(event.duration_ns),
+        duration_ns: (definition.is_timed() && !event.is_left).then_some(event.duration_ns),
         left_ns: event.is_left.then_some(event.duration_ns),
         values: event.values,
         symbols,

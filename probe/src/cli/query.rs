@@ -2,7 +2,7 @@
 
 use super::args::Clause;
 use super::failure::Failure;
-use crate::def::{Definition, STACK};
+use crate::def::{Definition, End, STACK};
 use crate::filter::{self, Asked, Holds, Scope};
 use crate::registers;
 use crate::wire::{COUNTED_STACK, MapPlan, MapRoom, Plan, Rule};
@@ -24,8 +24,8 @@ pub(super) struct Query {
 /// A sentence with the place that it is about.
 pub(super) fn queries(clauses: &[Clause], room: &mut MapRoom) -> Result<(Vec<Query>, Vec<Plan>), Failure> {
     let (mut queries, mut plans) = (Vec::new(), Vec::new());
-    for (text, asked) in by_probe(clauses) {
-        let mut definition = Definition::parse(text, registers())?;
+    for (text, end, asked) in by_probe(clauses) {
+        let mut definition = Definition::parse(text, registers())?.with_end(end);
         let stack = stack(&definition, &asked)?;
         if let Some(depth) = stack {
             definition = definition.with_stack(depth);
@@ -35,18 +35,22 @@ pub(super) fn queries(clauses: &[Clause], room: &mut MapRoom) -> Result<(Vec<Que
         let maps = holds.into_iter().zip(maps).collect();
         queries.push(Query { is_judged: rule.is_some(), maps, definition });
         let stack = stack.map_or(0, |depth| depth as u32);
-        plans.push(Plan { definition: text.to_owned(), stack, rule });
+        plans.push(Plan { definition: text.to_owned(), stack, end, rule });
     }
     Ok((queries, plans))
 }
 
 /// Options behind a probe belong to that one, options before the first probe to all.
-fn by_probe(clauses: &[Clause]) -> Vec<(&str, Asked<'_>)> {
-    let (mut of_all, mut probes): (Asked<'_>, Vec<(&str, Asked<'_>)>) = Default::default();
+fn by_probe(clauses: &[Clause]) -> Vec<(&str, Option<End>, Asked<'_>)> {
+    let mut of_all = Asked::default();
+    let mut probes: Vec<(&str, Option<End>, Asked<'_>)> = Vec::new();
     for clause in clauses {
-        let asked = probes.last_mut().map_or(&mut of_all, |(_, asked)| asked);
+        let asked = probes.last_mut().map_or(&mut of_all, |(_, _, asked)| asked);
         match clause {
-            Clause::Probe(definition) => probes.push((definition, of_all.clone())),
+            Clause::Probe(definition) => probes.push((definition, None, of_all.clone())),
+            // What is asked of all is asked of times where they end.
+            Clause::From(definition) => probes.push((definition, Some(End::From), Asked::default())),
+            Clause::To(definition) => probes.push((definition, Some(End::To), of_all.clone())),
             Clause::If(text) => asked.conditions.push(text),
             Clause::Histogram(text) => asked.histograms.push(text),
             Clause::Sum(text) => asked.sums.push(text),
@@ -105,7 +109,7 @@ mod tests {
         let condition = |text: &str| Clause::If(text.into());
         let clauses = [condition("1"), probe("p f"), condition("2"), condition("3"), probe("p g")];
         let asked = by_probe(&clauses);
-        let conditions: Vec<_> = asked.iter().map(|(_, asked)| asked.conditions.clone()).collect();
+        let conditions: Vec<_> = asked.iter().map(|(_, _, asked)| asked.conditions.clone()).collect();
         assert_eq!(conditions, [vec!["1", "2", "3"], vec!["1"]]);
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn sink(args: &Trace, queries: &[Query]) -> Result<Box<dyn Sink>, Fai
         let probe = Probe {
             text: query.definition.text.clone(),
             label: label(query),
-            is_return: query.definition.is_return(),
+            is_return: query.definition.is_timed(),
             args: query.definition.args.clone(),
         };
         writer.fact(&file::Fact::Probe(probe)).map_err(unwritten)?;

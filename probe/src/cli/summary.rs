@@ -107,7 +107,7 @@ impl Row {
             from_pattern: matches!(definition.place, crate::def::Place::Glob(_)),
             is_counted: !query.maps.is_empty(),
             judged: query.is_judged.then(Judged::default),
-            durations: definition.is_return().then(Histogram::default),
+            durations: definition.is_timed().then(Histogram::default),
             ..Self::default()
         }
     }

@@ -423,8 +423,8 @@ impl Checker<'_, '_> {
             };
             return self.error(node, format!("unknown variable `{name}`; {hint}"));
         };
-        if value == Value::Took && !self.scope.definition.is_return() {
-            return self.error(node, "only a return probe (`r`, `%return`) has a `$took`");
+        if value == Value::Took && !self.scope.definition.is_timed() {
+            return self.error(node, "only a return probe (`r`, `%return`) and --to have a `$took`");
         }
         Ok(Any::Number(Number::Value(place(&mut self.scope.values, value), Sign::Unsigned)))
     }

@@ -1,6 +1,7 @@
 //! What the command hands to the agents for each probe: its definition, and what decides about its hits.
 
 use super::record::{Decoder, Encoder};
+use crate::def::End;
 
 /// The helper that gives the value r1 of a rule. A value that cannot be read ends the program.
 pub const FETCH: i32 = 0x7100_0001;
@@ -23,6 +24,8 @@ pub struct Plan {
     pub definition: String,
     /// How many frames of the stack are wanted with each hit; 0: none.
     pub stack: u32,
+    /// Which end of a time between two places it is.
+    pub end: Option<End>,
     /// What decides about its hits, if anything does.
     pub rule: Option<Rule>,
 }
@@ -151,6 +154,9 @@ impl Value {
     }
 }
 
+/// Ends by number.
+const ENDS: [Option<End>; 3] = [None, Some(End::From), Some(End::To)];
+
 impl Plan {
     /// The bytes of all plans.
     #[must_use]
@@ -158,7 +164,8 @@ impl Plan {
         let mut out = Encoder(Vec::new());
         out.u32(plans.len() as u32);
         for plan in plans {
-            out.text(&plan.definition).u32(plan.stack).u32(plan.rule.is_some().into());
+            let end = ENDS.iter().position(|end| *end == plan.end).unwrap_or_default();
+            out.text(&plan.definition).u32(plan.stack).u32(end as u32).u32(plan.rule.is_some().into());
             if let Some(rule) = &plan.rule {
                 rule.encode(&mut out);
             }
@@ -173,8 +180,9 @@ impl Plan {
         let count = from.u32()?;
         let plan = |from: &mut Decoder<'_>| {
             let (definition, stack) = (from.text()?, from.u32()?);
+            let end = *ENDS.get(from.u32()? as usize)?;
             let rule = if from.u32()? != 0 { Some(Rule::decode(from)?) } else { None };
-            Some(Self { definition, stack, rule })
+            Some(Self { definition, stack, end, rule })
         };
         (0..count).map(|_| plan(&mut from)).collect()
     }
@@ -238,8 +246,8 @@ mod tests {
             maps: KINDS.iter().map(|&kind| MapPlan { kind, offset: 128 }).collect(),
         };
         let plans = [
-            Plan { definition: "p f".into(), stack: 16, rule: None },
-            Plan { definition: "r g".into(), stack: 0, rule: Some(rule) },
+            Plan { definition: "p f".into(), stack: 16, end: Some(End::To), rule: None },
+            Plan { definition: "r g".into(), stack: 0, end: None, rule: Some(rule) },
         ];
         let bytes = Plan::encode_all(&plans);
         assert_eq!(Plan::decode_all(&bytes).as_deref(), Some(&plans[..]));
