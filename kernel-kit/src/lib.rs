@@ -9,19 +9,20 @@
 //! | [`stacks`] | [`Host::task`]: which stack is running | where its stacks lie |
 //! | [`symbols`] | [`Host::find_symbols`](probe_core::host::Host::find_symbols), [`Host::symbol_at`](probe_core::host::Host::symbol_at) | a sorted table |
 //! | [`elf`] | the same | its own ELF file, in memory |
+//! | [`packed`] | the same | a compressed table, made by `pack` when it is built |
 //! | [`files`] | `list`, `enabled`, `blacklist`, `kprobe_events` and its family | calls at "read at" and "write" |
 //! | [`events`], [`trace`] | what `kprobe_events` defines, and what its hits leave | time, CPU and task, if it likes |
 //!
 //! All of it is `no_std`, and what is called in a hit takes no lock and allocates nothing. The test kernels
 //! (`tests/system`) use all but [`elf`] and [`exec::ExecMemory`], which the kernel of `docs/vendoring.md`
-//! uses.
+//! uses; of [`packed`] they check that it finds what their own table has.
 //!
 //! [`Host::sync_cores`]: probe_core::host::Host::sync_cores
 //! [`Host::read_text`]: probe_core::host::Host::read_text
 //! [`Host::task`]: probe_core::host::Host::task
 #![no_std]
 
-#[cfg(any(feature = "elf", feature = "files"))]
+#[cfg(any(feature = "elf", feature = "files", feature = "pack"))]
 extern crate alloc;
 
 #[cfg(feature = "elf")]
@@ -36,6 +37,10 @@ pub mod extable;
 mod fetch;
 #[cfg(feature = "files")]
 pub mod files;
+#[cfg(feature = "pack")]
+pub mod pack;
+#[cfg(feature = "packed")]
+pub mod packed;
 #[cfg(feature = "rendezvous")]
 pub mod rendezvous;
 #[cfg(feature = "stacks")]

@@ -80,7 +80,7 @@ pub trait Table {
 }
 
 /// The first index from 0 to `len` for which `is_before` does not hold.
-fn partition(len: usize, mut is_before: impl FnMut(usize) -> bool) -> usize {
+pub(crate) fn partition(len: usize, mut is_before: impl FnMut(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, len);
     while low < high {
         let middle = low.midpoint(high);

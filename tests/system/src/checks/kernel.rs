@@ -10,6 +10,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use probe_core::CodeAddr;
 use probe_core::arch::Memory;
 use probe_kernel_kit::extable::{self, FaultFree};
+use probe_kernel_kit::pack::{Named, pack};
+use probe_kernel_kit::packed::Packed;
 use probe_kernel_kit::walk::Walked;
 
 /// The checks of this file.
@@ -20,6 +22,7 @@ pub const CHECKS: &[Check] = &[
     ("executable memory is written through the alias only", executable_memory),
     ("SAFE_1 the page tables let no page be written and executed", page_tables),
     ("symbols are found by name and by address", kallsyms),
+    ("a compressed table finds what the symbol table does", packed_symbols),
     ("every cpu takes part in a synchronisation", cpus_synchronise),
     ("tasks share the cpus", tasks_take_turns),
     ("a task that never yields is preempted", preemption),
@@ -108,6 +111,28 @@ fn kallsyms() {
     assert_eq!(inside.name, "kernel_main");
     assert!(symbols::named("no_such_function").next().is_none());
     assert!(symbols::all().count() > 50);
+}
+
+fn packed_symbols() {
+    let some: Vec<_> = symbols::all().step_by(7).take(200).collect();
+    let named = some.iter().map(|function| Named {
+        start: function.start as u64,
+        len_bytes: function.len_bytes as u64,
+        local_entry: function.local_entry,
+        name: function.name,
+    });
+    let bytes = pack(&named.collect::<Vec<_>>()).expect("they fit");
+    let table = Packed::new(&bytes).expect("it was packed just now");
+    for function in &some {
+        let mut found = 0;
+        table.named(function.name, |other| found += usize::from(other == *function));
+        // What has no length covers nothing; what begins where something longer does is not the first there.
+        table.covering(function.start, |other| {
+            assert!(other.start == function.start && other.len_bytes >= function.len_bytes, "{other:?}");
+            found += 1;
+        });
+        assert_eq!(found, if function.len_bytes == 0 { 1 } else { 2 }, "{function:?}");
+    }
 }
 
 fn cpus_synchronise() {
