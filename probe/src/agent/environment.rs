@@ -12,6 +12,7 @@ use crate::{PAIR_VARIABLE, REGION_VARIABLE};
 use probe_core::arch::Memory as _;
 use probe_core::host::Host as _;
 use probe_host_linux::probes;
+use probe_host_linux::sys::{process_id, thread_id};
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 
@@ -208,7 +209,9 @@ impl Changed {
         if let Some(file) = file
             && let Outlook::Not(why) = file.outlook()
         {
-            tell(file, &why.to_string());
+            if !(why.may_be_put() && will_be_put()) {
+                tell(file, &why.to_string());
+            }
             // SAFETY: the caller's promise.
             return has_agent.then(|| unsafe { Self::without_agent(environment) }).flatten();
         }
@@ -288,6 +291,16 @@ impl Changed {
 /// program is not followed, or inherits it.
 fn taken() -> Option<&'static Taken> {
     TAKEN.get().filter(|_| cfg!(feature = "mapped") || process::is_traced_process_itself())
+}
+
+/// Whether the command will put an agent into the program that this process is about to execute.
+fn will_be_put() -> bool {
+    let process = process_id();
+    let agent = process::agent().filter(|agent| agent.follow && process::traced_process(agent).is_some());
+    // The command is told of processes; another thread's number ends with the execution.
+    process == thread_id()
+        && agent
+            .is_some_and(|agent| agent.region.calls().make(process, || agent.region.is_orphaned_for_sure()))
 }
 
 /// Tells the command that a program is not followed.

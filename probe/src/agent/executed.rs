@@ -54,6 +54,14 @@ enum Reason {
     SetId,
 }
 
+impl Why {
+    /// Whether the command may put an agent into it: a program of this machine's, with a C library that it
+    /// may know.
+    pub(super) fn may_be_put(&self) -> bool {
+        matches!(self.reason, Reason::Static | Reason::OtherLinker)
+    }
+}
+
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.interpreter.is_empty() {

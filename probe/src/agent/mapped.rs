@@ -46,11 +46,11 @@ extern "C" fn run(request: *mut Request) {
             unsafe { (&raw mut request.ledger).write_volatile(ledger()) };
             u64::from(prepare(&request.region))
         }
-        what::START => {
+        what::START | what::FOLLOW => {
             bare::start();
             bare::learn_errno(request.errno_location as usize, request.errno_behind as isize);
             request.ledger = ledger();
-            u64::from(begin(&request.region, &request.loaded))
+            u64::from(begin(request))
         }
         what::ADOPT => adopt(request.mask),
         what::DISARM if super::later::is_planting() => 2,
@@ -89,10 +89,11 @@ fn prepare(path: &[u8]) -> bool {
 }
 
 /// Starts and plants everything; `false` if the command has been told why not, or cannot be told.
-fn begin(path: &[u8], loaded: &[u8]) -> bool {
+fn begin(request: &Request) -> bool {
+    let (path, loaded) = (&request.region, &request.loaded);
     let _errno = process::Errno::keep();
     let Some(region) = region(path) else { return false };
-    if let [Ok(path), Ok(loaded)] = [path, loaded].map(CStr::from_bytes_until_nul)
+    if let [Ok(path), Ok(loaded)] = [path, loaded].map(|told| CStr::from_bytes_until_nul(told))
         && !loaded.is_empty()
     {
         environment::hand_on(loaded, path);
@@ -108,6 +109,10 @@ fn begin(path: &[u8], loaded: &[u8]) -> bool {
     let is_started = started.is_ok();
     match started {
         Ok(()) => reporter.send(&Meta::Ready(agent.image)),
+        Err(unusable) if request.what == what::FOLLOW => {
+            let program = std::fs::read_link("/proc/self/exe").unwrap_or_default().display().to_string();
+            reporter.send(&Meta::NotFollowed { image: agent.image, program, reason: unusable.sentence });
+        }
         Err(unusable) => start::report(agent, &reporter, unusable),
     }
     drop(reporter);

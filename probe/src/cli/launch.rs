@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// How long a program may take to end after SIGTERM before it is killed.
@@ -40,6 +41,8 @@ pub(super) fn nobody_reads() {
 pub(super) struct Program {
     pid: libc::pid_t,
     signals: libc::sigset_t,
+    /// Whether another thread debugs it, as it executes a program.
+    is_held: Mutex<bool>,
 }
 
 /// Puts the agent into a sealed memfd that the dynamic linker can load through `/proc`.
@@ -120,7 +123,7 @@ fn spawn(mut command: Command, signals: libc::sigset_t) -> Result<Program, Failu
         let started = Path::new(command.get_program());
         Failure::new(format!("`{}` cannot be started: {error}", started.display()))
     })?;
-    Ok(Program { pid: child.id().cast_signed(), signals })
+    Ok(Program { pid: child.id().cast_signed(), signals, is_held: Mutex::new(false) })
 }
 
 /// Starts the program, stopped before its first instruction, for this thread to put the agent into it; with
@@ -250,6 +253,10 @@ impl Program {
     }
 
     fn status(&self) -> Option<ExitStatus> {
+        let is_held = self.is_held.lock();
+        if is_held.as_ref().is_ok_and(|is_held| **is_held) {
+            return None;
+        }
         loop {
             let mut status = 0;
             // SAFETY: our own child and a place for its status.
@@ -308,6 +315,23 @@ impl Program {
             }
         };
         (got > 0).then_some(info)
+    }
+}
+
+#[cfg(has_mapped)]
+impl super::attach::Waits for Program {
+    fn hold(&self, pid: libc::pid_t, is_held: bool) {
+        if pid != self.pid {
+            return;
+        }
+        if let Ok(mut held) = self.is_held.lock() {
+            *held = is_held;
+        }
+        if !is_held {
+            // What has become of it meanwhile, nobody was told.
+            // SAFETY: a signal to ourselves, which every thread holds back and `wait` takes.
+            unsafe { libc::kill(std::process::id().cast_signed(), libc::SIGCHLD) };
+        }
     }
 }
 

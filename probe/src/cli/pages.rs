@@ -346,7 +346,7 @@ fn attaching() -> Vec<Piece> {
             "With --pid the command stops all threads of a process that runs already, one process after the other, puts its agent into it, and lets it go on with the probes: no function of the program's is called for that, and no system call of its own is cut short. The trace ends with the last of the processes, after --duration, or by Ctrl-C (SIGINT, SIGTERM, SIGHUP, SIGQUIT). Then the process goes on as it was: its text, its mappings, its signals and its descriptors. The command's exit status is its own.",
         ),
         Text(
-            "It takes what a debugger takes: the same user, or root; where kernel.yama.ptrace_scope is 1 or 2, root. A process that is debugged already is refused. So are, as yet, Go programs, and return probes in programs that can throw exceptions (those that have loaded libgcc_s, static ones with another language's than C's). With -f, children that it forks from then on are traced, too, and left as it is; programs that they execute are, where a dynamic linker starts them, and keep the agent until they end.",
+            "It takes what a debugger takes: the same user, or root; where kernel.yama.ptrace_scope is 1 or 2, root. A process that is debugged already is refused. So are, as yet, Go programs, and return probes in programs that can throw exceptions (those that have loaded libgcc_s, static ones with another language's than C's). With -f, children that it forks from then on are traced, too, and left as it is; programs that they execute are, and keep the agent until they end.",
         ),
         Text(
             "If calls that are followed do not return within some time after the end of the trace, or a thread does not come out of the agent, the agent's memory stays in the process; the summary says so. If the command itself is killed (SIGKILL), a process that it has started, agent-keeper, takes the agent away; the same for a static program that the command has started. If that is killed, too, the process goes on with the probes, untraced; the next trace of the same process takes them away first.",
@@ -388,7 +388,7 @@ fn notes() -> Vec<Piece> {
             "A static program, and one of musl, is started stopped (ptrace), on x86-64: no dynamic linker loads the agent into it, so the command puts it there before the first constructor runs. Its own set-up before that is not seen. It can be traced by the names that it has.",
         ),
         Text(
-            "With -f, a program that a traced one executes is looked at before. One that the agent cannot be loaded into runs as it would without probe, untraced, and the summary names it: one that is static, or has another dynamic linker than glibc's, or another word size, that gets rights of its own as it starts (set-id), or whose file cannot be read; and a script that such a one runs.",
+            "With -f, a program that a traced one executes is looked at before. A static one, and one of musl, is stopped for a moment as it starts, as above (x86-64). One that the agent can neither be loaded into nor put into runs as it would without probe, untraced, and the summary names it: one of another word size, that gets rights of its own as it starts (set-id), whose file cannot be read, or that probe would not start either; and a script that such a one runs.",
         ),
         Text(
             "Set-user-id and set-group-id programs cannot be traced: neither does the dynamic linker load the agent into those, nor do they get their rights while a debugger starts them.",

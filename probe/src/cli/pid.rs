@@ -19,7 +19,7 @@ pub(super) fn run(_args: &Trace) -> Result<Outcome, Failure> {
 /// Bad input, or a process cannot be traced; all go on as before.
 #[cfg(has_mapped)]
 pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
-    use super::attach::{Door, Keeper, Signals, What};
+    use super::attach::{Door, Signals, What};
     use super::consumer::Consumer;
     use super::open::FileId;
     use super::{launch, processes, query, trace};
@@ -41,7 +41,7 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     let loaded_fd = launch::agent_of_children(args.follow)?;
     let loaded = loaded_fd.as_ref().map(launch::path_of);
     // Before there is a second thread.
-    let keeper = Keeper::start().map_err(|error| failed(format!("a process cannot be started: {error}")))?;
+    let keeper = trace::keeper(&region, args.follow)?;
     region.read_here();
     let signals =
         Signals::hold().map_err(|error| failed(format!("signals cannot be waited for: {error}")))?;
@@ -58,6 +58,7 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
         (left, reader.join())
     });
     drop(keeper);
+    let (left, not_followed) = left;
     let left = left?;
     let mut verdict = verdict.map_err(|_| failed("the reader of events has failed"))?;
     if let Some(error) = verdict.failure.take() {
@@ -71,6 +72,7 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
         )));
     };
     verdict.summary.ended = left;
+    verdict.summary.not_followed.extend(not_followed);
     Ok(match trace::own_status(&mut verdict) {
         None => Outcome::Signal(libc::SIGPIPE),
         Some(own) => Outcome::Status(own.code()),
@@ -78,7 +80,7 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
 }
 
 /// Puts the agent into all processes, waits, and takes it away; says how each goes on, or nothing, if an
-/// agent could not start.
+/// agent could not start; and which programs were not followed.
 #[cfg(has_mapped)]
 fn until_over(
     doors: Vec<super::attach::Door>,
@@ -86,8 +88,8 @@ fn until_over(
     keeper: &super::attach::Keeper,
     signals: &super::attach::Signals,
     limit: Option<std::time::Duration>,
-) -> Result<Option<String>, Failure> {
-    use super::attach::{Attached, Left, leave_children};
+) -> (Result<Option<String>, Failure>, Vec<super::summary::NotFollowed>) {
+    use super::attach::{Attached, while_answering};
 
     let (mut all, mut failure) = (Vec::with_capacity(doors.len()), None);
     for door in doors {
@@ -100,10 +102,26 @@ fn until_over(
             }
         }
     }
-    if failure.is_none() {
-        signals.wait(&all, limit);
-    }
+    let answers = what.loaded.is_some().then_some((what, keeper));
+    let wait = || {
+        if failure.is_none() {
+            signals.wait(&all, limit)
+        }
+    };
+    let ((), not_followed) = while_answering(answers, None, wait);
     let heritages: Vec<_> = all.iter().filter(|_| what.loaded.is_some()).map(Attached::heritage).collect();
+    (leave(all, &heritages, failure), not_followed)
+}
+
+/// Takes the agent away from all processes, and from children that have it from them; says how each goes on.
+#[cfg(has_mapped)]
+fn leave(
+    all: Vec<super::attach::Attached>,
+    heritages: &[super::attach::Heritage],
+    mut failure: Option<Option<Failure>>,
+) -> Result<Option<String>, Failure> {
+    use super::attach::{Left, leave_children};
+
     let mut ended = Vec::with_capacity(all.len());
     for attached in all {
         let pid = attached.pid();
@@ -113,7 +131,7 @@ fn until_over(
             Err(error) => failure = Some(Some(error)),
         }
     }
-    for (pid, left) in leave_children(&heritages) {
+    for (pid, left) in leave_children(heritages) {
         match left {
             // There may be thousands that go on as they were.
             Ok(Left::Nothing | Left::Gone) => {}

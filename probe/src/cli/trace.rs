@@ -1,6 +1,8 @@
 //! `probe trace`.
 
 use super::args::{OnFull, Trace};
+#[cfg(has_mapped)]
+use super::attach::{self, Begun, Keeper};
 use super::consumer::{Consumer, Sink, Verdict};
 use super::failure::{Failure, failed};
 use super::foreign;
@@ -63,6 +65,9 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     let agent_fd = launch::agent_file(agent)
         .map_err(|error| failed(format!("the agent cannot be stored in memory: {error}")))?;
     region.read_here();
+    // Before there is a second thread.
+    #[cfg(has_mapped)]
+    let keeper = if args.follow && what.runner.is_none() { Some(keeper(&region, true)?) } else { None };
     let started = launch::start(&what, &launch::path_of(&agent_fd), &launch::path_of(&region_fd))
         .map_err(|failure| failure.with(Status::NotTraceable))?;
     if let Some(sentence) = started.debugger(&args.program[0]) {
@@ -70,15 +75,30 @@ pub(super) fn run(args: &Trace) -> Result<Outcome, Failure> {
     }
     let done = AtomicBool::new(false);
     let region_id = FileId::of(&region_fd).map_err(Failure::new)?;
+    #[cfg(has_mapped)]
+    let follows = queries.iter().any(|query| query.definition.is_return());
     let consumer = Consumer::new(region, region_id, queries, sink, args.every);
-    let (status, verdict) = std::thread::scope(|scope| {
+    #[cfg(has_mapped)]
+    let paths = [&region_fd, &agent_fd].map(launch::path_of);
+    let ((status, not_followed), verdict) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| consumer.run(&done));
-        let status = started.wait(args.duration);
+        let waited = || started.wait(args.duration);
+        #[cfg(has_mapped)]
+        let over = {
+            let [path, loaded] = &paths;
+            let agent = crate::MAPPED_AGENT.unwrap_or_default();
+            let what = attach::What { agent, region, path, follows, loaded: Some(loaded) };
+            let answers = keeper.as_ref().map(|keeper| (&what, keeper));
+            attach::while_answering(answers, Some(&started), waited)
+        };
+        #[cfg(not(has_mapped))]
+        let over = (waited(), Vec::new());
         done.store(true, Ordering::Release);
         region.wake_now();
-        (status, reader.join())
+        (over, reader.join())
     });
-    let verdict = verdict.map_err(|_| failed("the reader of events has failed"))?;
+    let mut verdict = verdict.map_err(|_| failed("the reader of events has failed"))?;
+    verdict.summary.not_followed.extend(not_followed);
     conclude(args, status, verdict)
 }
 
@@ -91,8 +111,6 @@ fn put(
     plans: &[Plan],
     maps: &MapRoom,
 ) -> Result<Outcome, Failure> {
-    use super::attach::{self, Begun, Keeper};
-
     let shown = foreign::path(what.path);
     let refuse = |why: &str| {
         let sentence = format!("`{shown}` is a program that no dynamic linker of glibc's starts: {why}");
@@ -109,7 +127,7 @@ fn put(
     let loaded = loaded_fd.as_ref().map(launch::path_of);
     region.read_here();
     // Before there is a second thread.
-    let keeper = Keeper::start().map_err(|error| failed(format!("a process cannot be started: {error}")))?;
+    let keeper = keeper(&region, args.follow)?;
     let (started, mask) =
         launch::start_stopped(what).map_err(|failure| failure.with(Status::NotTraceable))?;
     let done = AtomicBool::new(false);
@@ -121,17 +139,32 @@ fn put(
         let what = attach::What { agent, region, path: &path, follows, loaded: loaded.as_deref() };
         keeper.watch(started.pid());
         let status = attach::begin(started.pid(), &mask, &what).map(|begun| match begun {
-            Begun::Running => started.wait(args.duration),
-            Begun::Refused => ExitStatus::from_raw(libc::SIGKILL),
-            Begun::Ended(status) => status,
+            Begun::Running => {
+                let answers = args.follow.then_some((&what, &keeper));
+                attach::while_answering(answers, Some(&started), || started.wait(args.duration))
+            }
+            Begun::Refused => (ExitStatus::from_raw(libc::SIGKILL), Vec::new()),
+            Begun::Ended(status) => (status, Vec::new()),
         });
         done.store(true, Ordering::Release);
         region.wake_now();
         (status, reader.join())
     });
     drop(keeper);
-    let verdict = verdict.map_err(|_| failed("the reader of events has failed"))?;
-    conclude(args, status?, verdict)
+    let mut verdict = verdict.map_err(|_| failed("the reader of events has failed"))?;
+    let (status, not_followed) = status?;
+    verdict.summary.not_followed.extend(not_followed);
+    conclude(args, status, verdict)
+}
+
+/// The process that takes agents away when this one has been killed. There is no second thread. If programs
+/// that are executed are followed, agents may call from now on.
+#[cfg(has_mapped)]
+pub(super) fn keeper(region: &Region, is_followed: bool) -> Result<Keeper, Failure> {
+    if is_followed {
+        region.calls().begin();
+    }
+    Keeper::start().map_err(|error| failed(format!("a process cannot be started: {error}")))
 }
 
 /// The memory that is shared with the agents.

@@ -12,6 +12,7 @@
 //! The region is written by the traced program, and may change while it is looked at. So the command trusts
 //! none of it, and keeps no reference to any of it: a [`Reader`] gives copies, each with a checked length.
 
+mod calls;
 mod futex;
 mod hostile;
 mod maps;
@@ -23,6 +24,7 @@ pub mod request;
 mod ring;
 mod stats;
 
+pub use calls::{Call, Calls};
 pub use hostile::{LONGEST_RECORD, Progress, Reader};
 pub use maps::MapRoom;
 pub use placed::{Found, Placed};

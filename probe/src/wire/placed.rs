@@ -3,8 +3,10 @@
 
 use super::futex;
 use super::region::{Header, MAGIC, MOST_PLACED, PLACED_WORDS, Region};
+use probe_host_linux::sys;
 use std::mem::offset_of;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 /// Where an agent lies, all in the program's addresses.
@@ -36,13 +38,24 @@ impl Placed {
 }
 
 impl Region {
-    /// Writes down where the agent has been put into process `pid`. The command's one thread that puts agents
-    /// calls it, for [`MOST_PLACED`] processes at the most.
+    /// Writes down where the agent has been put into process `pid`, in whose earlier program's place that is;
+    /// for [`MOST_PLACED`] living processes at the most. For the command.
     pub fn note_placed(&self, pid: u32, placed: &Placed) {
-        let mut places = self.header().placed.iter();
-        let Some([owner, words @ ..]) = places.find(|place| place[0].load(Ordering::Relaxed) == 0) else {
-            return;
+        static WRITING: Mutex<()> = Mutex::new(());
+        let _writing = WRITING.lock();
+        let places = &self.header().placed;
+        let of = |is_wanted: &dyn Fn(u64) -> bool| {
+            places.iter().find(|place| is_wanted(place[0].load(Ordering::Relaxed)))
         };
+        let has_gone = |owner: u64| {
+            // SAFETY: signal 0 sends nothing.
+            unsafe { sys::call(libc::SYS_kill, [owner as usize, 0]) == Err(libc::ESRCH) }
+        };
+        let place = of(&|owner| owner == u64::from(pid))
+            .or_else(|| of(&|owner| owner == 0))
+            .or_else(|| of(&has_gone));
+        let Some([owner, words @ ..]) = place else { return };
+        owner.store(0, Ordering::Release);
         for (place, word) in words.iter().zip(placed.to_words()) {
             place.store(word, Ordering::Relaxed);
         }

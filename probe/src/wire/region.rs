@@ -1,5 +1,6 @@
 //! The memory that the command creates and the agents map.
 
+use super::calls::Calls;
 use super::futex;
 use super::maps::{self, MapRoom, STATS_LEN};
 use super::plan::MapPlan;
@@ -14,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// "probetrc", and the version of this layout.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"probetr5");
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"probetr6");
 /// Everything but the rings' bytes starts at a multiple of this.
 const PAGE: usize = 4096;
 
@@ -80,6 +81,8 @@ pub struct Header {
     wake: AtomicU32,
     /// Whether the command sleeps.
     asleep: AtomicU32,
+    /// Agents that call the command.
+    calls: Calls,
     /// Where the command has mapped agents, if it has.
     pub(super) placed: [[AtomicU64; PLACED_WORDS]; MOST_PLACED],
     /// A thread of the command's; the kernel marks it when that has ended.
@@ -193,6 +196,7 @@ impl Region {
             lost: AtomicU64::new(0),
             wake: AtomicU32::new(0),
             asleep: AtomicU32::new(0),
+            calls: Calls::new(),
             placed: [const { [const { AtomicU64::new(0) }; PLACED_WORDS] }; MOST_PLACED],
             reader: Line(AtomicU32::new(0)),
         };
@@ -258,6 +262,11 @@ impl Region {
     /// The command's process.
     pub fn reader_process(&self) -> u32 {
         self.header().reader_process
+    }
+
+    /// Calls of agents.
+    pub fn calls(&self) -> &'static Calls {
+        &self.header().calls
     }
 
     /// The debugger that the first program has had from its start, or 0.

@@ -5,6 +5,9 @@
 pub mod what {
     /// Start, and plant everything. Answer: 1, or 0 where the command has been told why not.
     pub const START: u64 = 1;
+    /// As START, in a program that a traced one has executed: one that does not have what the definitions
+    /// want runs untraced.
+    pub const FOLLOW: u64 = 9;
     /// Make the agent's what the program has blocked in this thread, which is [`super::Request::mask`].
     /// Answer: what the kernel is to block.
     pub const ADOPT: u64 = 2;

@@ -14,6 +14,10 @@ extern char **environ;
 
 __attribute__((noinline)) void work(long n) { __asm__ volatile("" : : "r"(n) : "memory"); }
 
+__attribute__((constructor)) static void first(void) {
+    work(7);
+}
+
 static int tell(void) {
     const char *preload = getenv("LD_PRELOAD");
     for (long n = 0; n < 3; n++) work(n);

@@ -224,12 +224,13 @@ impl Agent {
         Request { what, answer: 0, mask, errno_location, errno_behind, ledger: 0, region, loaded }
     }
 
-    /// Starts the agent, and has it know of each thread; `false` if it has told why it cannot.
-    pub(super) fn start(&mut self, tracee: &mut Tracee, what: &What<'_>) -> io::Result<bool> {
+    /// Starts the agent (`how`: START or FOLLOW), and has it know of each thread; `false` if it has told why
+    /// it cannot.
+    pub(super) fn start(&mut self, tracee: &mut Tracee, how: u64, what: &What<'_>) -> io::Result<bool> {
         if tracee.threads().len() > Self::MOST_THREADS {
             return Err(io::Error::other(format!("it has more than {} threads", Self::MOST_THREADS)));
         }
-        let request = self.request_with(what::START, what)?;
+        let request = self.request_with(how, what)?;
         let thread = self.any(tracee)?;
         let told = self.ask(tracee, thread, &request)?;
         self.placed.ledger = told.ledger as usize;

@@ -49,6 +49,8 @@ pub(super) struct Mapping {
     pub(super) is_executable: bool,
     /// Where it begins in its file.
     pub(super) offset: u64,
+    /// Which file that is, on its device.
+    pub(super) inode: u64,
     /// The file's path, or a name in brackets; empty where it has none.
     pub(super) name: String,
 }
@@ -68,7 +70,8 @@ pub(super) fn maps(pid: pid_t) -> io::Result<Vec<Mapping>> {
             end: usize::from_str_radix(end, 16).ok()?,
             is_executable: protection.contains('x'),
             offset: u64::from_str_radix(fields.next()?, 16).ok()?,
-            name: fields.nth(2).unwrap_or_default().trim_start().to_owned(),
+            inode: fields.nth(1)?.parse().ok()?,
+            name: fields.next().unwrap_or_default().trim_start().to_owned(),
         })
     };
     Ok(text.lines().filter_map(parse).collect())

@@ -8,12 +8,14 @@
 //! In the order of reading: [`image`] the object · [`request`], [`stop`], [`tracee`], [`interrupted`] stopped
 //! threads · [`helper`] a thread of ours ·
 //! [`memory`] their memory · [`masks`] waits with a mask · [`stacks`] what lies on stacks · [`agent`] what is
-//! done with the agent · [`program`] what is traced · [`start`] one that the command starts · [`earlier`],
+//! done with the agent · [`program`] what is traced · [`start`] one that the command
+//! starts · [`executed`] one that a followed one executes · [`earlier`],
 //! [`keeper`] what killed commands have left · [`failure`] why it cannot be. The other side is
 //! `agent/mapped`.
 
 mod agent;
 mod earlier;
+mod executed;
 mod failure;
 mod helper;
 mod image;
@@ -30,12 +32,14 @@ mod tracee;
 mod wait;
 
 pub(super) use agent::{Left, What};
+pub(super) use executed::{Waits, while_answering};
 pub(super) use keeper::Keeper;
 pub(super) use start::{Begun, begin, to_be_stopped};
 
 use super::failure::Failure;
 use super::processes;
 use super::status::Status;
+use crate::wire::request::what::START;
 use crate::wire::{Found, Placed};
 use agent::{Agent, TRIES};
 use image::Image;
@@ -131,7 +135,7 @@ pub(super) fn attach(door: Door, what: &What<'_>) -> Result<Option<Attached>, Fa
         return Err(failure::untraceable(sentence));
     }
     let put = if head.is_some() { Ok(()) } else { agent.put(&mut tracee, &image) };
-    match put.and_then(|()| agent.start(&mut tracee, what)) {
+    match put.and_then(|()| agent.start(&mut tracee, START, what)) {
         Ok(true) => {
             if head.is_none() {
                 what.region.note_placed(pid.cast_unsigned(), &agent.placed);

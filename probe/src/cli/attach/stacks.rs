@@ -124,6 +124,7 @@ mod tests {
             end: start + size_of_val(&words_here),
             is_executable: false,
             offset: 0,
+            inode: 0,
             name: String::new(),
         };
         let pid = std::process::id().cast_signed();

@@ -4,6 +4,8 @@
 //! where its first thread has both: a dynamic one to its entry, before which its linker has mapped and
 //! relocated all libraries and called none; a static one to where its C library has set up the thread. No
 //! constructor has run at either place.
+//!
+//! The same is done with programs that followed ones execute ([`super::executed`]).
 
 use super::agent::{Agent, What};
 use super::image::{Image, PAGE};
@@ -14,6 +16,7 @@ use super::{failure, memory};
 use crate::cli::failure::Failure;
 use crate::cli::status::Status;
 use crate::wire::Placed;
+use crate::wire::request::what::{FOLLOW, START};
 use libc::{c_int, pid_t};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -27,6 +30,21 @@ pub(crate) enum Begun {
     Refused,
     /// A signal has ended it before.
     Ended(ExitStatus),
+}
+
+/// What the agent is put into.
+pub(super) struct Child<'a> {
+    pid: pid_t,
+    /// A child of this thread's, which is to go on with these signals blocked. `None`: a process that this
+    /// thread has seized, stopped behind an execution.
+    mask: Option<&'a libc::sigset_t>,
+}
+
+impl Child<'_> {
+    /// A process that this thread has seized, stopped behind an execution.
+    pub(super) fn executed(pid: pid_t) -> Self {
+        Self { pid, mask: None }
+    }
 }
 
 /// A stop after the execution, or an end.
@@ -90,22 +108,26 @@ fn begin_or_kill(pid: pid_t, mask: &libc::sigset_t, what: &What<'_>) -> Result<B
     let mut tracee = None;
     // Gone before the tracee, which would let the child go on.
     let mut doomed = Doomed(Some(pid));
-    let begun = put(pid, mask, what, &mut tracee);
+    let begun = put(&Child { pid, mask: Some(mask) }, what, &mut tracee);
     if matches!(begun, Ok(Begun::Running | Begun::Ended(_))) {
         doomed.0 = None;
     }
     begun
 }
 
-fn put(
-    pid: pid_t,
-    mask: &libc::sigset_t,
+/// Puts the agent into a child, which goes on as `stopped` is dropped.
+///
+/// # Errors
+/// It cannot be traced.
+pub(super) fn put(
+    child: &Child<'_>,
     what: &What<'_>,
     stopped: &mut Option<Tracee>,
 ) -> Result<Begun, Failure> {
+    let pid = child.pid;
     let half_way = |error: &io::Error| failure::half_way(pid, "starting it", error);
     let image = Image::parse(what.agent).map_err(|why| Failure::new(why).with(Status::Failed))?;
-    match bring(pid, mask).map_err(|error| half_way(&error))? {
+    match bring(child).map_err(|error| half_way(&error))? {
         Brought::There => {}
         Brought::Ended(status) => return Ok(Begun::Ended(status)),
     }
@@ -113,7 +135,11 @@ fn put(
     let tracee = stopped.insert(Tracee::of_stopped(pid)?);
     let nowhere = Placed { agent: 0..0, entry: 0, stack: 0..0, ledger: 0 };
     let mut agent = Agent::new(pid, &program, nowhere, what.follows);
-    let started = agent.put(tracee, &image).and_then(|()| agent.start(tracee, what));
+    let how = if child.mask.is_some() { START } else { FOLLOW };
+    let started = agent.put(tracee, &image).and_then(|()| agent.start(tracee, how, what));
+    if child.mask.is_none() && !matches!(started, Ok(true)) {
+        let _ = agent.take_away(tracee);
+    }
     if !started.map_err(|error| half_way(&error))? {
         return Ok(Begun::Refused);
     }
@@ -122,19 +148,23 @@ fn put(
 }
 
 /// Lets the child go on to where it has a thread.
-fn bring(pid: pid_t, mask: &libc::sigset_t) -> io::Result<Brought> {
-    if let Some(status) = go(pid, None, |status| libc::WSTOPSIG(status) == libc::SIGTRAP)? {
-        return Ok(Brought::Ended(status));
+fn bring(child: &Child<'_>) -> io::Result<Brought> {
+    let pid = child.pid;
+    if child.mask.is_some() {
+        if let Some(status) = go(child, None, |status| libc::WSTOPSIG(status) == libc::SIGTRAP)? {
+            return Ok(Brought::Ended(status));
+        }
+        let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_EXITKILL;
+        ptrace(libc::PTRACE_SETOPTIONS, pid, 0, options as usize)?;
     }
-    let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXIT | libc::PTRACE_O_EXITKILL;
-    ptrace(libc::PTRACE_SETOPTIONS, pid, 0, options as usize)?;
     let ended = match program::entry_behind_linker(pid) {
-        Some(entry) => to_entry(pid, entry)?,
-        None => to_thread(pid)?,
+        Some(entry) => to_entry(child, entry)?,
+        None => to_thread(child)?,
     };
     if let Some(status) = ended {
         return Ok(Brought::Ended(status));
     }
+    let Some(mask) = child.mask else { return Ok(Brought::There) };
     // The kernel's set is the first word of libc's.
     // SAFETY: plain bits, of which there are more.
     let mut bits: u64 = unsafe { std::ptr::from_ref(mask).cast::<u64>().read_unaligned() };
@@ -143,14 +173,15 @@ fn bring(pid: pid_t, mask: &libc::sigset_t) -> io::Result<Brought> {
 }
 
 /// Lets a dynamic program go on to its entry; `Some`: it has ended before.
-fn to_entry(pid: pid_t, entry: usize) -> io::Result<Option<ExitStatus>> {
+fn to_entry(child: &Child<'_>, entry: usize) -> io::Result<Option<ExitStatus>> {
+    let pid = child.pid;
     const BREAKPOINT: usize = 0xcc;
     let word = memory::read_word(pid, entry).ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))?;
     ptrace(libc::PTRACE_POKETEXT, pid, entry, word & !0xff | BREAKPOINT)?;
     let is_there = |status| {
         libc::WSTOPSIG(status) == libc::SIGTRAP && regs(pid).is_ok_and(|regs| regs.rip as usize == entry + 1)
     };
-    if let Some(status) = go(pid, Some(libc::PTRACE_CONT), is_there)? {
+    if let Some(status) = go(child, Some(libc::PTRACE_CONT), is_there)? {
         return Ok(Some(status));
     }
     ptrace(libc::PTRACE_POKETEXT, pid, entry, word)?;
@@ -161,15 +192,17 @@ fn to_entry(pid: pid_t, entry: usize) -> io::Result<Option<ExitStatus>> {
 }
 
 /// Lets a static program go on to where its first thread has its number; `Some`: it has ended before.
-fn to_thread(pid: pid_t) -> io::Result<Option<ExitStatus>> {
+fn to_thread(child: &Child<'_>) -> io::Result<Option<ExitStatus>> {
+    let pid = child.pid;
     // The kernel tells a thread its number as it hears where to clear that.
-    let mut is_inside = false;
+    // The event of an execution comes before that call's end.
+    let mut is_inside = child.mask.is_none();
     let has_told = |status| {
         let is_call = libc::WSTOPSIG(status) == AT_A_CALL;
         is_inside ^= is_call;
         is_call && !is_inside && regs(pid).is_ok_and(|regs| regs.orig_rax as i64 == libc::SYS_set_tid_address)
     };
-    if let Some(status) = go(pid, Some(libc::PTRACE_SYSCALL), has_told)? {
+    if let Some(status) = go(child, Some(libc::PTRACE_SYSCALL), has_told)? {
         return Ok(Some(status));
     }
     let told = regs(pid)?;
@@ -183,7 +216,7 @@ fn to_thread(pid: pid_t) -> io::Result<Option<ExitStatus>> {
             return Ok(None);
         }
         let is_step = |status| libc::WSTOPSIG(status) == libc::SIGTRAP;
-        if let Some(status) = go(pid, Some(libc::PTRACE_SINGLESTEP), is_step)? {
+        if let Some(status) = go(child, Some(libc::PTRACE_SINGLESTEP), is_step)? {
             return Ok(Some(status));
         }
     }
@@ -200,10 +233,11 @@ fn regs(pid: pid_t) -> io::Result<libc::user_regs_struct> {
 /// Lets the child go on (`None`: it does) to a stop that `is_there`, which is asked of each; `Some`: it has
 /// ended before. It gets the signals that stop it.
 fn go(
-    pid: pid_t,
+    child: &Child<'_>,
     how: Option<libc::c_uint>,
     mut is_there: impl FnMut(c_int) -> bool,
 ) -> io::Result<Option<ExitStatus>> {
+    let pid = child.pid;
     if let Some(how) = how {
         ptrace(how, pid, 0, 0)?;
     }
@@ -221,6 +255,11 @@ fn go(
             return Ok(Some(ExitStatus::from_raw(status)));
         }
         let is_event = status >> 16 != 0;
+        if child.mask.is_none() && status >> 16 == libc::PTRACE_EVENT_EXIT {
+            // Its parent is to be told of its end, and may be this process.
+            ptrace(libc::PTRACE_DETACH, pid, 0, 0)?;
+            return Ok(Some(ExitStatus::from_raw(0)));
+        }
         if !is_event && is_there(status) {
             return Ok(None);
         }

@@ -15,6 +15,8 @@ pub(super) enum Stop {
     Ending,
     /// The thread has made another one.
     Cloned,
+    /// The process has executed a program.
+    Executed,
     /// A signal has come, and is not delivered yet.
     Signal(c_int),
     /// The thread is no more.
@@ -37,6 +39,7 @@ pub(super) fn wait(thread: pid_t, until: Instant) -> Option<Stop> {
                 libc::PTRACE_EVENT_STOP => Stop::Interrupted,
                 libc::PTRACE_EVENT_EXIT => Stop::Ending,
                 libc::PTRACE_EVENT_CLONE => Stop::Cloned,
+                libc::PTRACE_EVENT_EXEC => Stop::Executed,
                 _ => Stop::Signal(libc::WSTOPSIG(status)),
             });
         }

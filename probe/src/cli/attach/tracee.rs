@@ -193,7 +193,7 @@ impl Tracee {
                     Some(Stop::Interrupted) if has_raised(thread) => {
                         _ = ptrace(libc::PTRACE_CONT, thread, 0, 0);
                     }
-                    Some(Stop::Cloned) => _ = ptrace(libc::PTRACE_CONT, thread, 0, 0),
+                    Some(Stop::Cloned | Stop::Executed) => _ = ptrace(libc::PTRACE_CONT, thread, 0, 0),
                     Some(Stop::Interrupted) => {
                         self.read(thread);
                         break;
@@ -247,7 +247,9 @@ impl Tracee {
             // A thread to which a signal has come waits for us.
             self.threads.retain(|&thread, _| match wait(thread, Instant::now()) {
                 None => true,
-                Some(Stop::Interrupted | Stop::Cloned) => ptrace(libc::PTRACE_CONT, thread, 0, 0).is_ok(),
+                Some(Stop::Interrupted | Stop::Cloned | Stop::Executed) => {
+                    ptrace(libc::PTRACE_CONT, thread, 0, 0).is_ok()
+                }
                 Some(Stop::Signal(signal)) => ptrace(libc::PTRACE_CONT, thread, 0, signal as usize).is_ok(),
                 Some(Stop::Ending) => ptrace(libc::PTRACE_DETACH, thread, 0, 0).is_err(),
                 Some(Stop::Gone) => false,
@@ -412,7 +414,7 @@ impl Tracee {
             ptrace(how, thread, 0, pass)?;
             pass = 0;
             match wait(thread, Instant::now() + 10 * PATIENCE) {
-                Some(Stop::Interrupted) => {}
+                Some(Stop::Interrupted | Stop::Executed) => {}
                 Some(Stop::Cloned) => {
                     let mut made: c_long = 0;
                     ptrace(libc::PTRACE_GETEVENTMSG, thread, 0, address_of(&mut made))?;
