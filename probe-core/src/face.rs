@@ -13,7 +13,7 @@ mod self_test;
 pub mod traps;
 
 use crate::arch::NativeArch;
-use crate::hit::by_jump::{Copied, Entered, Jumped};
+use crate::hit::by_jump::{Copied, Entered, Jumped, JumpedAny};
 use crate::hit::ret::fast::Returned;
 use crate::state::host::Host;
 use crate::state::probes::Probes;
@@ -24,6 +24,7 @@ impl<H: Host> Probes<H> {
     pub const fn new(host: H) -> Self {
         let entries = Entries {
             jumped: H::Arch::handler::<Jumped<H>>,
+            jumped_any: H::Arch::handler::<JumpedAny<H>>,
             entered: H::Arch::handler::<Entered<H, false>>,
             entered_following: H::Arch::handler::<Entered<H, true>>,
             copied: H::Arch::handler::<Copied<H>>,

@@ -173,22 +173,28 @@ extern "C" fn hitpath_jump(word: usize, regs: *mut Regs) -> Resume {
     Probes::<Kernel>::detour_handlers()[0](word, regs)
 }
 
+/// The same where several probes are, post handlers, or a return probe with an entry handler.
+#[unsafe(no_mangle)]
+extern "C" fn hitpath_jump_any(word: usize, regs: *mut Regs) -> Resume {
+    Probes::<Kernel>::detour_handlers()[1](word, regs)
+}
+
 /// The same at the entry of a function whose return alone is probed.
 #[unsafe(no_mangle)]
 extern "C" fn hitpath_entered(word: usize, regs: *mut Regs) -> Resume {
-    Probes::<Kernel>::detour_handlers()[1](word, regs)
+    Probes::<Kernel>::detour_handlers()[2](word, regs)
 }
 
 /// The same where the call is followed in step with the processor's predictor of returns.
 #[unsafe(no_mangle)]
 extern "C" fn hitpath_followed(word: usize, regs: *mut Regs) -> Resume {
-    Probes::<Kernel>::detour_handlers()[2](word, regs)
+    Probes::<Kernel>::detour_handlers()[3](word, regs)
 }
 
 /// What a detour's second call of the trampoline leads to.
 #[unsafe(no_mangle)]
 extern "C" fn hitpath_copied(word: usize, regs: *mut Regs) -> Resume {
-    Probes::<Kernel>::detour_handlers()[3](word, regs)
+    Probes::<Kernel>::detour_handlers()[4](word, regs)
 }
 
 /// What a return stub's trampoline calls.

@@ -36,6 +36,13 @@ impl<H: Host> TrampolineHandler<RegsOf<H>> for Jumped<H> {
     const FUNCTION: Handler<H> = jumped::<H>;
 }
 
+/// [`jumped_any`] as a trampoline's handler.
+pub(crate) struct JumpedAny<H>(PhantomData<H>);
+
+impl<H: Host> TrampolineHandler<RegsOf<H>> for JumpedAny<H> {
+    const FUNCTION: Handler<H> = jumped_any::<H>;
+}
+
 /// [`entered`] as a trampoline's handler.
 pub(crate) struct Entered<H, const FOLLOWS: bool>(PhantomData<H>);
 
@@ -93,6 +100,21 @@ fn jumped_shared<H: Host>(detour: &Detour<H>, regs: &mut RegsOf<H>, stay: Stay, 
     };
     let resume = run_plain(here, node, pre, regs);
     leave(&probes.host, context, stay, pinned, resume)
+}
+
+/// As [`jumped`], where that would look for the only pre handler in vain: several probes, post handlers, a
+/// return probe with an entry handler.
+extern "C" fn jumped_any<H: Host>(detour: usize, regs: *mut RegsOf<H>) -> Resume {
+    // SAFETY: as in `jumped`.
+    let detour = unsafe { &*ptr::with_exposed_provenance::<Detour<H>>(detour) };
+    // SAFETY: as in `jumped`.
+    let regs = unsafe { &mut *regs };
+    let host = &Probes::of(detour.program).host;
+    let pinned = Pinned::begin(host);
+    let Some(context) = running(host) else { return jumped_busy(detour, regs, pinned) };
+    let Some(word) = context.idle_word() else { return jumped_busy(detour, regs, pinned) };
+    let stay = context.open_idle(word);
+    jumped_idle(detour, regs, context, stay, pinned)
 }
 
 /// Calls the pre handler of the probe that has counted the hit.
@@ -248,8 +270,8 @@ impl<H: Host> Probes<H> {
     /// The functions that trampolines call for detours, on some backends through a
     /// [`handler`](crate::arch::NativeArch::handler) of theirs: for checks of the hit path's code.
     #[doc(hidden)]
-    pub fn detour_handlers() -> [extern "C" fn(usize, *mut RegsOf<H>) -> Resume; 4] {
-        [jumped::<H>, entered::<H, false>, entered::<H, true>, copied::<H>]
+    pub fn detour_handlers() -> [extern "C" fn(usize, *mut RegsOf<H>) -> Resume; 5] {
+        [jumped::<H>, jumped_any::<H>, entered::<H, false>, entered::<H, true>, copied::<H>]
     }
 
     /// The hit itself; then it is to be left.
@@ -269,7 +291,38 @@ impl<H: Host> Probes<H> {
                 resume => resume,
             };
         }
+        let is_kprobe = |node: &Node<_>| matches!(node.handlers, Handlers::Kprobe { .. });
+        if !point.is(HAS_POST) && point.nodes().all(is_kprobe) {
+            return self.jumped_kprobes(here, head, regs);
+        }
         self.jumped_many(here, detour, point, head, regs)
+    }
+
+    /// A hit of kprobes without post handlers. Each pre handler says what it has done to the registers, so
+    /// those that none has touched need not be loaded.
+    fn jumped_kprobes(&self, here: Here<'_, H::Arch>, head: &Node<H::Arch>, regs: &mut RegsOf<H>) -> Resume {
+        let mut resume = Resume::Unchanged;
+        let mut next = Some(head);
+        if head.behind().is_none() {
+            head.hits.claim(here.identity(), self.common.shares());
+        }
+        while let Some(node) = next {
+            next = node.behind();
+            let Handlers::Kprobe { pre, .. } = &node.handlers else { continue };
+            if node.is_silent() {
+                continue;
+            }
+            node.hits.rise_anywhere();
+            let Some(pre) = pre else { continue };
+            here.set_current(node);
+            match pre.call(regs, node.known()) {
+                Resume::Redirected => return Resume::Redirected,
+                Resume::Unchanged => {}
+                changed if resume != Resume::Moved => resume = changed,
+                _ => {}
+            }
+        }
+        resume
     }
 
     /// A hit of several probes of any kind.

@@ -33,8 +33,8 @@ pub(crate) const GRANULE: usize = 32;
 /// One detour. The trampoline finds the handler in the first word and the place in the second.
 #[repr(C)]
 pub(crate) struct Detour<H: Host> {
-    /// One of [`Entries`]: `jumped`, or `entered` if a return probe is the only one. Either handles every
-    /// case.
+    /// One of [`Entries`]: `jumped` for a pre handler alone, `entered` for a return probe alone, `jumped_any`
+    /// for all else. Each handles every case.
     pub(crate) handler: AtomicUsize,
     pub(crate) place: CodeAddr,
     /// The counter of the place's only probe, if that has a pre handler and nothing else; otherwise
@@ -233,7 +233,8 @@ impl<H: Host> Detour<H> {
             _ => None,
         };
         let handler = match (followed.is_some(), self.service.follows) {
-            (false, _) => self.entries.jumped,
+            (false, _) if is_plain => self.entries.jumped,
+            (false, _) => self.entries.jumped_any,
             (true, false) => self.entries.entered,
             (true, true) => self.entries.entered_following,
         };

@@ -50,6 +50,8 @@ impl<H> Program<H> {
 pub(crate) struct Entries {
     /// A jump has been taken.
     pub(crate) jumped: fn() -> usize,
+    /// A jump has been taken where more is to be done than one pre handler.
+    pub(crate) jumped_any: fn() -> usize,
     /// A jump has been taken where a return probe without an entry handler is the only probe.
     pub(crate) entered: fn() -> usize,
     /// A jump has been taken there, and an entry trampoline calls.

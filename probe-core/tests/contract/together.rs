@@ -4,6 +4,7 @@
 
 use super::optimise::{has_jump, list, plus_six};
 use super::*;
+use probe_core::handler::Flow;
 use probe_core::{Jprobe, Probe};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -282,4 +283,52 @@ fn safe_4_places_are_resolved_while_other_probes_come_and_go() {
         drop(ends);
     });
     assert_eq!(list(target.world), "");
+}
+
+/// What one of several handlers does with the registers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Does {
+    Looks,
+    Changes,
+    Moves,
+    Redirects,
+}
+
+#[rstest::rstest]
+fn hit_2_what_any_handler_of_a_jump_does_holds(
+    #[values(Does::Looks, Does::Changes, Does::Moves, Does::Redirects)] older: Does,
+    #[values(Does::Looks, Does::Changes, Does::Moves, Does::Redirects)] newer: Does,
+) {
+    let world = World::new();
+    let f = plus_six(world, "f");
+    let other = world.function("other", &[SET, 0, 7, 0, RETURN]);
+    let doing = |does| {
+        K::at("f").pre(move |hit: &mut Hit<'_, Toy>| {
+            match does {
+                Does::Looks => {}
+                Does::Changes => hit.regs_mut().r[0] += 100,
+                Does::Moves => {
+                    let home = probe_core::arch::Memory::read_usize(&hit.memory(), hit.regs().sp).unwrap();
+                    probe_core::arch::Memory::write_usize(&hit.memory(), hit.regs().sp - 32, home).unwrap();
+                    hit.regs_mut().sp -= 32;
+                }
+                Does::Redirects => {
+                    hit.regs_mut().pc = other;
+                    return Flow::Redirected;
+                }
+            }
+            Flow::Continue
+        })
+    };
+    let probes = [older, newer].map(|does| world.probes.register(doing(does)).unwrap());
+    assert_eq!(world.probes.jumps().lay(), Ok(1));
+    let (_, bare) = world.run(plus_six(world, "g"), &[1]);
+    let (end, regs) = world.run(f, &[1]);
+    // The newer one is called first; a redirection leaves the older one out.
+    let called = if newer == Does::Redirects { &[newer][..] } else { &[newer, older] };
+    let times = |does| called.iter().filter(|called| **called == does).count();
+    let value = if times(Does::Redirects) > 0 { 7 } else { 7 + 100 * times(Does::Changes) };
+    assert_eq!((end, regs.r[0], regs.sp), (super::End::Returned, value, bare.sp - 32 * times(Does::Moves)));
+    let hits = probes.map(|probe| probe.counters().hits as usize);
+    assert_eq!(hits, [called.len() - 1, 1]);
 }

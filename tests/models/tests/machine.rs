@@ -326,7 +326,7 @@ pub(crate) fn with_jumps() -> MutexGuard<'static, ()> {
 
 /// What the trampoline does that a detour calls: at its beginning, or behind its first copy.
 fn call_from_detour(word: usize, follows: bool, regs: &mut ToyRegs) {
-    let [jumped, _, followed, copied] = Machine::detour_handlers();
+    let [jumped, _, _, followed, copied] = Machine::detour_handlers();
     let at = regs.pc;
     let is_first = |(_, entry): &&(usize, usize)| *entry == at;
     let place = DETOURS.lock().expect("a table").iter().find(is_first).map(|(place, _)| *place);
