@@ -12,6 +12,7 @@ use crate::tree::read;
 
 /// No boot takes longer, on a machine that is busy with other things.
 const LIMIT: Duration = Duration::from_secs(840);
+/// Nor one whose cases are long.
 const LONG_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// The case that needs counted instructions, where it is the only one.
@@ -48,7 +49,7 @@ pub(super) fn boot(root: &Path, linux: &Linux, module: &Path, options: &Options<
         cases.join(",")
     ));
     let started = Instant::now();
-    let limit = if options.rounds > 1 { LONG_LIMIT } else { LIMIT };
+    let limit = limit(&cases, options.rounds);
     let log = folder.join(format!("log-{}", options.cpus));
     let mut log = fs::File::create(&log).map_err(failed)?;
     let mut lines = Vec::new();
@@ -69,6 +70,13 @@ pub(super) fn boot(root: &Path, linux: &Linux, module: &Path, options: &Options<
     let ended = status
         .map_or_else(|| "QEMU was ended, it took too long".to_owned(), |status| format!("QEMU: {status}"));
     Err(format!("{}\n{}\n{ended}", lines.join("\n"), wrong.join("\n")))
+}
+
+/// How long a boot with these cases may take: all at once, `walk` among them, as `cargo ci torture linux`
+/// does, need more than those that `cargo ci test` runs.
+fn limit(cases: &[String], rounds: u32) -> Duration {
+    let is_long = rounds > 1 || cases.iter().any(|case| case.starts_with("walk") || case == "faults");
+    if is_long { LONG_LIMIT } else { LIMIT }
 }
 
 /// What the module and the cases say.
@@ -166,6 +174,14 @@ mod tests {
         assert_eq!(verdict(&cases, &good[1..]).len(), 1);
         let oops = [&good[..], &["[ 1.0] BUG: unable to handle page fault".to_owned()]].concat();
         assert_eq!(verdict(&cases, &oops).len(), 1);
+    }
+
+    #[test]
+    fn the_walk_has_hours() {
+        let named = |name: &str| [name.to_owned()];
+        assert_eq!(limit(&named("pairs"), 1), LIMIT);
+        assert_eq!(limit(&named("pairs"), 2), LONG_LIMIT);
+        assert_eq!(limit(&named("walk_posts"), 1), LONG_LIMIT);
     }
 
     #[test]

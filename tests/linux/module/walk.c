@@ -76,22 +76,44 @@ int walk_posts(char *name)
 	return walk_function(name, post);
 }
 
-/* Takes the probes away; an error if none was hit, or any at a wrong place. */
+/* What the probes have counted. */
+static long counted_faults(void)
+{
+	struct our_probe_counters counters = { 0 };
+	long faults = 0;
+	int i;
+
+	for (i = 0; i < count; i++)
+		if (!our_kprobe_counters(&walked[i], &counters))
+			faults += counters.faults;
+	return faults;
+}
+
+/*
+ * Takes the probes away; an error if none was hit, any at a wrong place, or if an instruction ran without its
+ * post handler: each hit has one, unless the instruction faulted.
+ */
 int walk_off(char *argument)
 {
 	struct our_kprobe **all = kvmalloc_array(count + 1, sizeof(*all), GFP_KERNEL);
-	long hit = atomic_long_read(&hits), posted;
+	long hit, posted, faults;
 	int i, error;
 
 	if (!all)
 		return -ENOMEM;
 	for (i = 0; i < count; i++)
 		all[i] = &walked[i];
-	error = our_unregister_kprobes(all, count);
-	kvfree(all);
+	/* No new hits; those that have begun end: they are pinned until their post handlers have run. */
+	error = our_kprobes_write_enabled("0");
+	synchronize_rcu();
+	hit = atomic_long_read(&hits);
 	posted = atomic_long_read(&posts);
-	say("walk: %d probes, %ld hits, %ld of post handlers, %ld wrong", count, hit, posted, atomic_long_read(&wrong));
-	if (!hit || atomic_long_read(&wrong) || (has_posts && !posted))
+	faults = counted_faults();
+	error = error ?: our_kprobes_write_enabled("1");
+	error = error ?: our_unregister_kprobes(all, count);
+	kvfree(all);
+	say("walk: %d probes, %ld hits, %ld of post handlers, %ld faults, %ld wrong", count, hit, posted, faults, atomic_long_read(&wrong));
+	if (!hit || atomic_long_read(&wrong) || (has_posts && hit - posted != faults))
 		error = error ?: -EIO;
 	count = 0;
 	atomic_long_set(&hits, 0);
