@@ -13,6 +13,8 @@ cfg_if::cfg_if! {
         pub use probe_arch_i386::{self as backend, I386 as Native};
     } else if #[cfg(target_arch = "aarch64")] {
         pub use probe_arch_aarch64::{self as backend, Aarch64 as Native};
+    } else if #[cfg(target_arch = "powerpc")] {
+        pub use probe_arch_ppc32::{self as backend, Ppc32 as Native};
     } else if #[cfg(target_arch = "powerpc64")] {
         pub use probe_arch_ppc64::{self as backend, Native};
     } else if #[cfg(target_arch = "riscv64")] {
@@ -31,6 +33,7 @@ pub mod all {
     pub use probe_arch_aarch64::Aarch64;
     pub use probe_arch_arm::Arm;
     pub use probe_arch_i386::I386;
+    pub use probe_arch_ppc32::Ppc32;
     pub use probe_arch_ppc64::{Big, ElfV1, ElfV2, Little, Ppc64};
     pub use probe_arch_riscv64::Riscv64;
     pub use probe_arch_x86_64::X86_64;
@@ -54,13 +57,14 @@ macro_rules! for_each_backend {
             ppc64le 64 "ppc64le" 21 false $crate::all::Ppc64<$crate::all::Little, $crate::all::ElfV2>;
             riscv64 64 "riscv64" 243 false $crate::all::Riscv64;
             arm 32 "arm" 40 false $crate::all::Arm;
+            ppc32 32 "ppc32" 20 true $crate::all::Ppc32;
         }
     };
 }
 
 /// A module with one file for each architecture, which takes its items from the native one's:
 /// `native_module!(mod machine)` in `src/lib.rs` is `src/machine/x86_64.rs`, `i386.rs`, `aarch64.rs`,
-/// `ppc64.rs`, `riscv64.rs` or `arm.rs`.
+/// `ppc64.rs`, `ppc32.rs`, `riscv64.rs` or `arm.rs`.
 ///
 /// With `by family` x86-64 and i386 share `x86.rs`. Macros that the files need stand above the invocation.
 #[macro_export]
@@ -107,6 +111,12 @@ macro_rules! native_module {
         #[cfg(target_arch = "powerpc64")]
         #[allow(unused_imports, reason = "a file may define symbols alone")]
         pub(crate) use ppc64::*;
+
+        #[cfg(target_arch = "powerpc")]
+        mod ppc32;
+        #[cfg(target_arch = "powerpc")]
+        #[allow(unused_imports, reason = "a file may define symbols alone")]
+        pub(crate) use ppc32::*;
 
         #[cfg(target_arch = "riscv64")]
         mod riscv64;

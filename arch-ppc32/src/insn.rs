@@ -25,6 +25,10 @@ pub(crate) const fn refusal(reason: Reason) -> Refusal {
             "ppc32.mtmsr",
             "a write to the machine state register takes effect on the copy's surroundings, not on the place's",
         ),
+        Reason::Mfmsr => Refusal::unsupported(
+            "ppc32.mfmsr",
+            "a copy would show the machine state register of its surroundings, not the place's",
+        ),
         Reason::TrapRegister => Refusal::unsupported(
             "ppc32.trap-register",
             "this special-purpose register is overwritten by the probe's own trap",

@@ -35,12 +35,12 @@ mod asm;
 pub use decode::Plan;
 pub use patch::CACHE_STEP;
 pub use regs::PtRegs;
-pub use slot::Kept;
 
 use probe_core::CodeAddr;
 use probe_core::arch::{Arch, Calls, Decoded, Entry, MemFault, Memory, NoJumps, Site, Tail, TailPatch};
 use probe_core::error::Refusal;
 use probe_ppc_decode::{Mode, Reason};
+use slot::Kept;
 
 /// 32-bit PowerPC, big endian, with the SysV calling convention.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,7 @@ impl Mode for Ppc32 {
 unsafe impl Arch for Ppc32 {
     type Regs = PtRegs;
     type Plan = Plan;
-    type StepState = Kept;
+    type StepState = ();
     type Calls = Self;
     type Jumps = NoJumps;
 
@@ -110,10 +110,6 @@ unsafe impl Arch for Ppc32 {
         matches!(plan, Plan::Sc)
     }
 
-    fn keeps_state(plan: &Plan) -> bool {
-        matches!(plan, Plan::Mfmsr(_))
-    }
-
     fn simulate<M: Memory>(plan: &Plan, place: CodeAddr, regs: &mut PtRegs, _: &M) -> Result<(), MemFault> {
         regs.nip = place.as_usize() as u32;
         simulate::simulate(plan, regs);
@@ -135,22 +131,15 @@ unsafe impl Arch for Ppc32 {
         slot::tail::<Self>(plan, insn_len, place, slot, tail)
     }
 
-    fn before_step(plan: &Plan, _: CodeAddr, slot: CodeAddr, regs: &mut PtRegs) -> Kept {
-        slot::before_step(plan, slot, regs)
+    fn before_step(plan: &Plan, _: CodeAddr, slot: CodeAddr, regs: &mut PtRegs) {
+        slot::before_step(plan, slot, regs);
     }
 
-    fn after_step(
-        plan: &Plan,
-        insn_len: usize,
-        place: CodeAddr,
-        slot: CodeAddr,
-        regs: &mut PtRegs,
-        state: &Kept,
-    ) {
-        slot::after_step(plan, insn_len, place, slot, regs, *state);
+    fn after_step(plan: &Plan, insn_len: usize, place: CodeAddr, slot: CodeAddr, regs: &mut PtRegs, _: &()) {
+        slot::after_step(plan, insn_len, place, slot, regs, Kept::default());
     }
 
-    fn abort_step(_: &Plan, place: CodeAddr, regs: &mut PtRegs, _: &Kept) {
+    fn abort_step(_: &Plan, place: CodeAddr, regs: &mut PtRegs, _: &()) {
         slot::abort_step(place, regs);
     }
 }

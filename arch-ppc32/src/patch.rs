@@ -5,7 +5,7 @@
 pub const CACHE_STEP: usize = 16;
 
 /// The first address of cache maintenance and the number of steps for `len_bytes` bytes at `at`.
-#[cfg(target_arch = "powerpc")]
+#[allow(dead_code, reason = "used by `asm`, which is built for ppc32 only")]
 pub(crate) const fn blocks(at: usize, len_bytes: usize) -> (usize, usize) {
     probe_ppc_decode::patch::blocks(at, len_bytes, CACHE_STEP)
 }

@@ -78,7 +78,6 @@ fn every_vector_has_its_plan() {
         if let Ok(decoded) = decoded {
             assert_eq!(decoded.len_bytes, 4, "{asm}");
             assert_eq!(Ppc32::is_system_call(&decoded.plan), asm.starts_with("sc"), "{asm}");
-            assert_eq!(Ppc32::keeps_state(&decoded.plan), asm.starts_with("mfmsr"), "{asm}");
             if decoded.method != Method::Simulate {
                 check_slot(&decoded.plan, &text, asm);
             }

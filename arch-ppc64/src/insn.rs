@@ -87,7 +87,8 @@ pub(crate) const fn refusal(reason: Reason) -> Refusal {
         Reason::Trap => REFUSE_TRAP,
         Reason::ReturnFromInterrupt => REFUSE_RFID,
         Reason::Stop => REFUSE_STOP,
-        Reason::Mtmsr => REFUSE_MTMSR,
+        // No read of it is refused here.
+        Reason::Mtmsr | Reason::Mfmsr => REFUSE_MTMSR,
         Reason::TrapRegister => REFUSE_SPR,
         Reason::Reservation => REFUSE_RESERVATION,
         Reason::ReservationRegion => REFUSE_RESERVATION_REGION,

@@ -39,6 +39,10 @@ struct pt_regs {
 struct pt_regs {
         probe_u64 gpr[32], nip, msr, orig_gpr3, ctr, link, xer, ccr, softe, trap, dar, dsisr, result;
 };
+#elif defined(__powerpc__)
+struct pt_regs {
+        probe_u32 gpr[32], nip, msr, orig_gpr3, ctr, link, xer, ccr, mq, trap, dar, dsisr, result;
+};
 #elif defined(__riscv) && __riscv_xlen == 64
 struct pt_regs {
         probe_u64 epc, ra, sp, gp, tp, t0, t1, t2, s0, s1, a0, a1, a2, a3, a4, a5, a6, a7;

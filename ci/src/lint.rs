@@ -92,7 +92,12 @@ fn clippy(root: &Path, target: &Target) -> Vec<Step> {
         Mode::User => {
             // loom has no 64-bit atomics on i686; the models run natively alone.
             let models: &[&str] = if target.is_native() { &[] } else { &["--exclude", "probe-tests-models"] };
-            let step = Step::run(name(""), &clippy).args(["--workspace", "--all-targets"]);
+            let step = Step::run(name(""), &clippy).args(["--all-targets"]);
+            let step = match target.packages {
+                [] => step.args(["--workspace"]),
+                packages => step.args(packages.iter().flat_map(|package| ["--package", package])),
+            };
+            let models = if target.packages.is_empty() { models } else { &[] };
             let mut steps = vec![step.args(models.iter().copied()).args(deny).env("PROBE_CHECK_ONLY", "1")];
             // A feature that the workspace's build leaves out. A static C library loads no agent; natively is
             // enough.

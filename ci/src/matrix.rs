@@ -42,7 +42,7 @@ const PROGRAMS_PPC64EL: Need =
     file("busybox,coreutils,git,python3:ppc64el", "target/ci/userland/ppc64el/bin/python3");
 
 /// The backends, in the order of the documents.
-pub(crate) const BACKENDS: [Backend; 6] = [
+pub(crate) const BACKENDS: [Backend; 7] = [
     Backend { folder: "arch-x86_64", ..X86_FAMILY },
     Backend { folder: "arch-i386", ..X86_FAMILY },
     Backend {
@@ -58,6 +58,13 @@ pub(crate) const BACKENDS: [Backend; 6] = [
         sources: "arch-ppc64/src",
         effects: None,
         pure: &["probe-arch-ppc64", "--lib"],
+    },
+    Backend {
+        folder: "arch-ppc32",
+        words: &["ppc32", "powerpc-", "\"powerpc\""],
+        sources: "arch-ppc32/src",
+        effects: None,
+        pure: &["probe-arch-ppc32", "--lib"],
     },
     Backend {
         folder: "arch-riscv64",
@@ -130,6 +137,7 @@ const SIGNALS: &[&str] = &[
 const C: &[&str] = &["probe-c", "--test", "programs"];
 const WORK: &[&str] = &["probe-trace", "--test", "work"];
 const PPC64_BACKEND: &[&str] = &["probe-arch-ppc64", "--no-fail-fast"];
+const PPC32_BACKEND: &[&str] = &["probe-arch-ppc32", "--no-fail-fast"];
 const RISCV64_BACKEND: &[&str] = &["probe-arch-riscv64", "--no-fail-fast"];
 const ARM_BACKEND: &[&str] = &["probe-arch-arm", "--no-fail-fast"];
 
@@ -295,6 +303,28 @@ pub(crate) const TARGETS: &[Target] = &[
         ..PROCESS
     },
     Target {
+        job: "ppc32-gnu",
+        triple: "powerpc-unknown-linux-gnu",
+        backend: Some("arch-ppc32"),
+        abi: "big endian, SysV, glibc, dynamic",
+        linker: Some("ci/ld/powerpc-linux-gnu"),
+        runner: Some("ci/qemu ppc -L /usr/powerpc-linux-gnu"),
+        needs: &[
+            QEMU_USER,
+            file("libc6-dev-powerpc-cross", "/usr/powerpc-linux-gnu/lib/Scrt1.o"),
+            file("libgcc-{gcc}-dev-powerpc-cross", "/usr/lib/gcc-cross/powerpc-linux-gnu/*/crtbeginS.o"),
+        ],
+        // The others want atomics of 64 bits.
+        packages: &["probe-arch-ppc32", "probe-elf-symbols", "probe-host-linux", "probe-unwind"],
+        selected: &[GUARD, PPC32_BACKEND],
+        generated: Some(Long {
+            test: ["probe-arch-ppc32", "native", "generated"],
+            variable: ("PROBE_GENERATE", "100000"),
+        }),
+        why: "32 bits, big endian, and no atomics of 64 bits",
+        ..PROCESS
+    },
+    Target {
         job: "riscv64-gnu",
         triple: "riscv64gc-unknown-linux-gnu",
         backend: Some("arch-riscv64"),
@@ -406,6 +436,18 @@ pub(crate) const TARGETS: &[Target] = &[
             "kernel, big endian, ELFv1",
             PPC64_BOOT,
             &[PPC, PPC64_LD],
+        )
+    },
+    Target {
+        linker: Some("rust-lld"),
+        rustflags: &[LLD, STATIC, NO_LIBC, "link-arg=-static", NO_BUILD_ID, NO_EH_FRAME_HDR],
+        ..system(
+            "system-ppc32",
+            "powerpc-unknown-linux-gnu",
+            "arch-ppc32",
+            "kernel",
+            "tests/system/src/arch/ppc32/boot.s",
+            &[PPC],
         )
     },
     Target {

@@ -106,7 +106,12 @@ pub(crate) fn wanted(job: &Job) -> Wanted {
 fn target_steps(root: &Path, target: &Target) -> Vec<Step> {
     match target.mode {
         Mode::User if target.is_native() => native_steps(),
-        Mode::User => vec![whole_step(target)],
+        Mode::User if target.packages.is_empty() => vec![whole_step(target)],
+        Mode::User => {
+            let mut steps = selected_steps(target);
+            steps.push(whole_step(target));
+            steps
+        }
         Mode::System => system_steps(root, target),
         Mode::Build => vec![
             Step::run(format!("{} (build)", target.triple), &["cargo", "build", "--target", target.triple])
@@ -118,7 +123,8 @@ fn target_steps(root: &Path, target: &Target) -> Vec<Step> {
 /// The whole workspace's tests (docs/emulators.md says what they leave out).
 fn whole_step(target: &Target) -> Step {
     let whole = ["cargo", "test", "--no-fail-fast", "--target", target.triple];
-    Step::run(format!("{} (user)", target.triple), &whole)
+    let packages = target.packages.iter().flat_map(|package| ["--package", package]);
+    Step::run(format!("{} (user), whole", target.triple), &whole).args(packages)
 }
 
 /// What finds most in a short time: what the target's row selects, the conformance suite and the walk.

@@ -54,6 +54,7 @@ impl Machine {
             elf::EM_386 => (4, Vendor::Default, 4, 8, 4),
             elf::EM_AARCH64 => (8, Vendor::AArch64, 31, 30, 0),
             elf::EM_PPC64 => (8, Vendor::Default, 1, 65, 0),
+            elf::EM_PPC => (4, Vendor::Default, 1, 65, 0),
             elf::EM_RISCV => (8, Vendor::Default, 2, 1, 0),
             elf::EM_ARM => (4, Vendor::Default, 13, 14, 0),
             _ => return None,

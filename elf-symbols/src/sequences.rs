@@ -117,6 +117,8 @@ impl<'file, 'data> Finder<'file, 'data> {
         });
         let texts =
             texts.map(|segment| (segment.address(), segment.address().saturating_add(segment.size())));
+        // An address of 32 bits is the second half of a descriptor's word in a big-endian file.
+        let low = if file.is_64() || file.is_little_endian() { 0 } else { 4 };
         let mut finder = Self { file, texts: texts.take(MAX_SEGMENTS).collect(), relocated: Vec::new() };
         // Relocation sections of a hostile file may overlap; those of an honest one all have room in the
         // file.
@@ -126,7 +128,7 @@ impl<'file, 'data> Finder<'file, 'data> {
             .filter(|(_, relocation)| {
                 relocation.target() == RelocationTarget::Absolute && !relocation.has_implicit_addend()
             })
-            .map(|(at, relocation)| (at, relocation.addend().cast_unsigned()))
+            .map(|(at, relocation)| (at.wrapping_sub(low), relocation.addend().cast_unsigned()))
             .filter(|&(at, value)| at % 16 == 8 && finder.is_code(value))
             .collect();
         finder.relocated.sort_unstable();

@@ -241,11 +241,11 @@ mod tests {
     }
 
     /// What is blocked while [`remember_mask`] runs.
-    static BLOCKED: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
+    static BLOCKED: std::sync::Mutex<u64> = std::sync::Mutex::new(0);
 
     extern "C" fn remember_mask(_: c_int) {
         let blocked = crate::sys::sigprocmask(libc::SIG_BLOCK, None);
-        BLOCKED.store(blocked.bits(), core::sync::atomic::Ordering::Relaxed);
+        *BLOCKED.lock().unwrap() = blocked.bits();
     }
 
     /// Where the kernel's structure, or libc's, has another shape than ours, a mask is lost.
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(old.map(|old| old.mask), Ok(SignalSet::EMPTY));
         // SAFETY: to this thread, whose handler is installed.
         unsafe { libc::raise(libc::SIGURG) };
-        let blocked = SignalSet::from_bits(BLOCKED.load(core::sync::atomic::Ordering::Relaxed));
+        let blocked = SignalSet::from_bits(*BLOCKED.lock().unwrap());
         assert_eq!(blocked, usr2.with(libc::SIGURG));
         // SAFETY: all zero is a valid `sigaction`.
         let mut theirs: libc::sigaction = unsafe { core::mem::zeroed() };

@@ -24,7 +24,7 @@ places! {
 }
 
 // Their addresses are the caller's to give there, so that nothing else keeps the linker from dropping them.
-#[cfg(target_arch = "powerpc64")]
+#[cfg(any(target_arch = "powerpc", target_arch = "powerpc64"))]
 places! { rseq_add_descriptor rseq_add_plain_descriptor }
 
 /// One function with a sequence in it.
@@ -96,7 +96,7 @@ const fn jump_len<J: Jumps<Regs>>() -> usize {
 #[test]
 fn reg_20_nothing_in_a_restartable_sequence_is_probed() {
     let _alone = alone();
-    #[cfg(target_arch = "powerpc64")]
+    #[cfg(any(target_arch = "powerpc", target_arch = "powerpc64"))]
     std::hint::black_box([&raw const rseq_add_descriptor, &raw const rseq_add_plain_descriptor]);
     for adder in adders() {
         let mut refused = 0;

@@ -194,5 +194,6 @@ macro_rules! copy_that_may_fault {
 #[cfg_attr(target_arch = "aarch64", path = "extable/aarch64.rs")]
 #[cfg_attr(target_arch = "arm", path = "extable/arm.rs")]
 #[cfg_attr(target_arch = "powerpc64", path = "extable/ppc64.rs")]
+#[cfg_attr(target_arch = "powerpc", path = "extable/ppc32.rs")]
 #[cfg_attr(target_arch = "riscv64", path = "extable/riscv64.rs")]
 mod machine;

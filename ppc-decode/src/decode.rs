@@ -161,6 +161,7 @@ fn plan<M: Mode>(class: Class, word: u32) -> Result<Plan, Refusal> {
         Class::Addpcis => Ok(Plan::Addpcis(word)),
         Class::Sc => Ok(Plan::Sc),
         Class::Scv => Ok(Plan::Scv),
+        Class::Mfmsr if !M::IS_64_BIT => Err(M::refusal(Reason::Mfmsr)),
         Class::Mfmsr => Ok(Plan::Mfmsr(word)),
         // The last bit is reserved, and implementations differ in what they make of it.
         Class::Mfspr | Class::Mtspr if !M::IS_64_BIT && word & 1 != 0 => Err(M::refusal(Reason::InvalidForm)),

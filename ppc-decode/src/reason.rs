@@ -11,6 +11,8 @@ pub enum Reason {
     Stop,
     /// Writes to the MSR.
     Mtmsr,
+    /// Reads of the MSR, where a step keeps nothing.
+    Mfmsr,
     /// Special-purpose registers that the probe's own trap overwrites.
     TrapRegister,
     /// Load-and-reserve and store-conditional.

@@ -251,9 +251,12 @@ mod tests {
                      #[test]\n    #[cfg_attr(target_arch = \"aarch64\", ignore = \"b\")]\n    fn hit_13_a() {\n    }\n}\n";
         assert_eq!(
             places("host-linux/tests/guard.rs", gated, "hit_13_a"),
-            "x86-64, i386, ppc64, riscv64, arm"
+            "x86-64, i386, ppc64, ppc32, riscv64, arm"
         );
         let gated = "#[cfg(not(any(target_arch = \"x86\", target_arch = \"x86_64\")))]\nfn hit_13_a() {\n}\n";
-        assert_eq!(places("host-linux/tests/guard.rs", gated, "hit_13_a"), "aarch64, ppc64, riscv64, arm");
+        assert_eq!(
+            places("host-linux/tests/guard.rs", gated, "hit_13_a"),
+            "aarch64, ppc64, ppc32, riscv64, arm"
+        );
     }
 }

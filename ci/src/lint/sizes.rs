@@ -14,6 +14,7 @@ const LONG_FUNCTIONS: &[(&str, &str, usize, &str)] = &[
     ("arch-aarch64/src/detour.rs", "copy", 63, "a table: what becomes of each class in a copy"),
     ("arch-i386/src/asm.rs", "$name", 98, "assembly: the frame, line by line"),
     ("arch-x86_64/src/asm.rs", "$name", 91, "assembly: the frame, line by line"),
+    ("arch-ppc32/src/insn.rs", "refusal", 64, "a table: a code and a sentence for each reason"),
     ("probe-bpf/src/run.rs", "step_once", 139, "a table: what each operation does"),
     ("tests/everything/tests/main.rs", "check", 64, "one run, and each reason for which it may differ"),
     ("tests/fuzz/src/symbols.rs", "minimal_object", 68, "a table: an ELF file, field by field"),

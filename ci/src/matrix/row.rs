@@ -104,7 +104,8 @@ pub(crate) struct Target {
     pub(crate) rustflags: &'static [&'static str],
     /// What it needs on the machine beside Rust.
     pub(crate) needs: &'static [Need],
-    /// The packages that are built for it in [`Mode::Build`]; elsewhere the mode says what is run.
+    /// The packages that are built for it in [`Mode::Build`]; in [`Mode::User`] those that it has, where it
+    /// has not all; elsewhere the mode says what is run.
     pub(crate) packages: &'static [&'static str],
     /// Beside the conformance suite and the walk, what `cargo ci test` runs on it (user mode): arguments of
     /// `cargo test -p`.

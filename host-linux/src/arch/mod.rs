@@ -53,6 +53,9 @@ cfg_if::cfg_if! {
     } else if #[cfg(target_arch = "powerpc64")] {
         mod powerpc64;
         use powerpc64 as native;
+    } else if #[cfg(target_arch = "powerpc")] {
+        mod ppc32;
+        use ppc32 as native;
     } else if #[cfg(target_arch = "riscv64")] {
         mod riscv64;
         use riscv64 as native;

@@ -1,25 +1,35 @@
 //! A list of free places in a table, without a lock: signal handlers take from it.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+#[cfg(not(target_has_atomic = "64"))]
+use core::{primitive::u32 as Word, sync::atomic::AtomicU32 as AtomicWord};
+/// What is exchanged at once.
+#[cfg(target_has_atomic = "64")]
+use core::{primitive::u64 as Word, sync::atomic::AtomicU64 as AtomicWord};
+
+/// How many of its bits are an index; a table has less than 2^16 places where words have 32.
+const INDEX_BITS: u32 = Word::BITS / 2;
+const INDEX: Word = (1 << INDEX_BITS) - 1;
 
 /// In a place that is free, 1 + the index of the next one.
 pub(super) struct Link(AtomicU32);
 
 /// The head of the list: 1 + the index of the first free place, and above it a tag that changes with every
 /// exchange.
-pub(super) struct Free(AtomicU64);
+pub(super) struct Free(AtomicWord);
 
 impl Free {
     pub(super) const fn new() -> Self {
-        Self(AtomicU64::new(0))
+        Self(AtomicWord::new(0))
     }
 
     /// Puts place `index` on the list.
     pub(super) fn push(&self, index: u32, link: &Link) {
         let mut head = self.0.load(Ordering::Relaxed);
         loop {
-            link.0.store(head as u32, Ordering::Relaxed);
-            let new = ((head >> 32) + 1) << 32 | u64::from(index + 1);
+            link.0.store((head & INDEX) as u32, Ordering::Relaxed);
+            let new = tagged(head, index + 1);
             match self.0.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,
@@ -31,15 +41,20 @@ impl Free {
     pub(super) fn pop(&self, link: impl Fn(u32) -> &'static Link) -> Option<u32> {
         let mut head = self.0.load(Ordering::Acquire);
         loop {
-            let index = (head as u32).checked_sub(1)?;
+            let index = ((head & INDEX) as u32).checked_sub(1)?;
             let next = link(index).0.load(Ordering::Relaxed);
-            let new = ((head >> 32) + 1) << 32 | u64::from(next);
+            let new = tagged(head, next);
             match self.0.compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Some(index),
                 Err(now) => head = now,
             }
         }
     }
+}
+
+/// A head with the next tag.
+fn tagged(head: Word, index: u32) -> Word {
+    (head >> INDEX_BITS).wrapping_add(1) << INDEX_BITS | Word::from(index)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::signals::owned::NEVER_BLOCKED;
 use crate::sys::{self, SigInfo, SignalSet};
 use crate::text;
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 /// The standstill that others are asked for; 0: none.
 static ASKED: AtomicU32 = AtomicU32::new(0);
@@ -36,19 +36,25 @@ const _: () = assert!(NEVER_BLOCKED.has(SIGNAL));
 /// `SI_QUEUE`: sent with a value.
 const WITH_VALUE: c_int = -1;
 
-/// In a thread's block: how it stands ([`Standing`]); 0: it does not.
-pub(crate) struct Halt(AtomicU64);
+/// In a thread's block: in which standstill it stands, and which thread it is; 0: it does not.
+pub(crate) struct Halt {
+    number: AtomicU32,
+    thread: AtomicU32,
+}
 
 /// A thread that stands, in one standstill.
 #[derive(Clone, Copy)]
-pub(crate) struct Standing(u64);
+pub(crate) struct Standing {
+    number: u32,
+    thread: u32,
+}
 
 /// Answers whether a thread stands so: who knows all blocks.
 pub(crate) type IsStanding = fn(Standing) -> bool;
 
 impl Standing {
     fn of(number: u32, thread: u32) -> Self {
-        Self(u64::from(number) << 32 | u64::from(thread))
+        Self { number, thread }
     }
 }
 
@@ -73,24 +79,27 @@ impl Halt {
         sys::sigprocmask(libc::SIG_SETMASK, Some(SignalSet::ALL));
         let number = ASKED.load(Ordering::SeqCst);
         if number != 0 {
-            self.0.store(Standing::of(number, sys::thread_id()).0, Ordering::SeqCst);
+            // The number last: who reads it reads this thread's name then.
+            self.thread.store(sys::thread_id(), Ordering::SeqCst);
+            self.number.store(number, Ordering::SeqCst);
             ARRIVED.fetch_add(1, Ordering::SeqCst);
             sys::wake(&ARRIVED);
             while ASKED.load(Ordering::SeqCst) == number {
                 sys::wait_while(&ASKED, number, None);
             }
-            self.0.store(0, Ordering::SeqCst);
+            self.number.store(0, Ordering::SeqCst);
         }
     }
 
     /// Whether its thread is the one that stands so.
     pub(super) fn is(&self, standing: Standing) -> bool {
-        self.0.load(Ordering::SeqCst) == standing.0
+        self.number.load(Ordering::SeqCst) == standing.number
+            && self.thread.load(Ordering::SeqCst) == standing.thread
     }
 
     /// The thread is dead.
     pub(super) fn reset(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.number.store(0, Ordering::Relaxed);
     }
 }
 

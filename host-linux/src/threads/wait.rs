@@ -15,7 +15,7 @@
 //! into `Beginning` or `Blocked` ends in a look: nothing lies written down when the kernel is called.
 
 use super::sent::WrittenDown;
-use crate::atomics::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::atomics::{AtomicPtr, AtomicUsize, Ordering, fence};
 use crate::sys::SignalSet;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -25,7 +25,7 @@ use core::ptr::null_mut;
 /// set without ours, which come to our handler, or has them really blocked.
 pub(crate) struct Wait {
     /// Those of ours that it waits for, and [`BLOCKED`]; 0: there is none.
-    signals: AtomicU64,
+    signals: AtomicUsize,
     /// The set that the kernel is given, as the kernel reads it.
     set: UnsafeCell<SignalSet>,
     /// The program's set, in memory.
@@ -47,7 +47,12 @@ pub(crate) struct Begun {
 }
 
 /// Those that are waited for are really blocked. No signal of ours has this number.
-const BLOCKED: u64 = 1 << 63;
+const BLOCKED: usize = 1 << (usize::BITS - 1);
+
+/// A set of ours, whose numbers are below 31: of 64 bits, 32-bit PowerPC exchanges 32 at once.
+const fn word(signals: SignalSet) -> usize {
+    signals.bits() as usize
+}
 
 /// Proof that others see who waits from now on. Only then is looked what has been written down.
 #[must_use = "something may be here already"]
@@ -55,7 +60,7 @@ pub(crate) struct Noted(());
 
 /// A wait that a handler of the program's has interrupted, if there was one.
 #[must_use = "the wait goes on when the handler returns"]
-pub(crate) struct Suspended(u64);
+pub(crate) struct Suspended(usize);
 
 /// Who takes a signal that has just been written down, in the thread that has done so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +78,7 @@ impl Wait {
     #[cfg(test)]
     pub(crate) fn new() -> Self {
         Self {
-            signals: AtomicU64::new(0),
+            signals: AtomicUsize::new(0),
             set: UnsafeCell::new(SignalSet::EMPTY),
             of_program: AtomicUsize::new(0),
             place: AtomicUsize::new(0),
@@ -107,7 +112,7 @@ impl Wait {
         self.of_program.store(begun.of_program, Ordering::Relaxed);
         self.place.store(begun.place, Ordering::Relaxed);
         self.hit.store(hit, Ordering::Relaxed);
-        self.note(signals.bits())
+        self.note(word(signals))
     }
 
     /// That is the stack pointer with which the call will be made.
@@ -118,7 +123,7 @@ impl Wait {
     /// The thread is about to wait for `signals`, all ours, which are really blocked until [`Wait::end`]. All
     /// signals are blocked.
     pub(crate) fn begin_blocked(&self, signals: SignalSet) -> Noted {
-        self.note(signals.bits() | BLOCKED)
+        self.note(word(signals) | BLOCKED)
     }
 
     /// A handler of the program's is about to run that has interrupted whatever wait there is. One that
@@ -137,7 +142,7 @@ impl Wait {
         (signals != 0).then(|| self.note(signals))
     }
 
-    fn note(&self, signals: u64) -> Noted {
+    fn note(&self, signals: usize) -> Noted {
         self.signals.store(signals, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         Noted(())
@@ -175,14 +180,14 @@ impl Wait {
 
     /// Those of ours that the thread, which is this one, waits for.
     pub(crate) fn own_signals(&self) -> SignalSet {
-        SignalSet::from_bits(self.signals.load(Ordering::Relaxed) & !BLOCKED)
+        SignalSet::from_bits((self.signals.load(Ordering::Relaxed) & !BLOCKED) as u64)
     }
 
     /// What a signal that has been written down may be answered by: whether a thread waits for it, and how.
     pub(crate) fn waits_for(&self, signal: SignalSet, _: &WrittenDown) -> Option<How> {
         let signals = self.signals.load(Ordering::SeqCst);
         let how = if signals & BLOCKED == 0 { How::Knocked } else { How::Blocked };
-        (signals & signal.bits() != 0).then_some(how)
+        (signals & word(signal) != 0).then_some(how)
     }
 
     /// Whether the stack pointer was that.

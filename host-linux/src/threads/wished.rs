@@ -6,14 +6,14 @@ use super::sent::Sent;
 use super::wait::Wait;
 use crate::signals::owned::NEVER_BLOCKED;
 use crate::sys::SignalSet;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What the program wishes of these signals in one thread.
 pub(crate) struct Wished {
     /// Those that are blocked, in its view.
-    blocked: AtomicU64,
+    blocked: AtomicUsize,
     /// The same for a child of `vfork`, which runs in its parent's memory; 0: there is none ([`LENT`]).
-    lent: AtomicU64,
+    lent: AtomicUsize,
     /// Whether the thread has said what it has blocked. One that starts has not: libc has blocked all for it.
     is_told: AtomicBool,
     /// The system call by which the thread may be waiting.
@@ -26,14 +26,17 @@ pub(crate) struct Wished {
     pub(crate) passed: Sent,
 }
 
+/// Such a set is a word: 32-bit PowerPC has no atomics of 64 bits.
+const _: () = assert!(NEVER_BLOCKED.bits() < 1 << 31);
+
 /// In [`Wished::lent`]: a child may be running. No signal has this number among those that are blocked here.
-const LENT: u64 = 1 << 63;
+const LENT: usize = 1 << (usize::BITS - 1);
 
 impl Wished {
     /// Those that the program has blocked.
     #[inline]
     pub(crate) fn blocked(&self) -> SignalSet {
-        SignalSet::from_bits(self.of_running().load(Ordering::SeqCst) & NEVER_BLOCKED.bits())
+        SignalSet::from_bits(self.of_running().load(Ordering::SeqCst) as u64 & NEVER_BLOCKED.bits())
     }
 
     /// From now on those of `mask` are blocked.
@@ -41,18 +44,18 @@ impl Wished {
         self.is_told.store(true, Ordering::SeqCst);
         let word = self.of_running();
         let kept = word.load(Ordering::Relaxed) & LENT;
-        word.store(mask.bits() & NEVER_BLOCKED.bits() | kept, Ordering::SeqCst);
+        word.store((mask.bits() & NEVER_BLOCKED.bits()) as usize | kept, Ordering::SeqCst);
     }
 
     /// The thread makes a child that runs in its memory, and waits for it.
     pub(crate) fn lend(&self) {
-        self.lent.store(self.blocked().bits() | LENT, Ordering::Relaxed);
+        self.lent.store(self.blocked().bits() as usize | LENT, Ordering::Relaxed);
     }
 
     /// What is blocked in the process that runs this. The kernel is asked which one that is only where there
     /// may be two.
     #[inline]
-    fn of_running(&self) -> &AtomicU64 {
+    fn of_running(&self) -> &AtomicUsize {
         if self.lent.load(Ordering::Relaxed) == 0 { &self.blocked } else { self.of_either() }
     }
 
@@ -63,7 +66,7 @@ impl Wished {
 
     /// Those that the thread has blocked whose block this is, which may be another one than the calling.
     pub(crate) fn blocked_by_owner(&self) -> SignalSet {
-        SignalSet::from_bits(self.blocked.load(Ordering::SeqCst))
+        SignalSet::from_bits(self.blocked.load(Ordering::SeqCst) as u64)
     }
 
     /// Whether a child runs this, in its parent's memory.
@@ -72,7 +75,7 @@ impl Wished {
     }
 
     #[cold]
-    fn of_either(&self) -> &AtomicU64 {
+    fn of_either(&self) -> &AtomicUsize {
         if copy::is_guest() {
             return &self.lent;
         }
@@ -130,7 +133,7 @@ mod tests {
 
     #[test]
     fn only_what_must_not_be_blocked_is_wished_for() {
-        let zero = || AtomicU64::new(0);
+        let zero = || AtomicUsize::new(0);
         let wished = Wished {
             blocked: zero(),
             lent: zero(),

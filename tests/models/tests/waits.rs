@@ -6,7 +6,7 @@
 #![allow(dead_code, reason = "the files have more than is modelled")]
 
 mod atomics {
-    pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
 }
 
 mod sys {

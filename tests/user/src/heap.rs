@@ -1,9 +1,9 @@
 //! How much memory a test program has allocated: for tests that nothing leaks.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicIsize, Ordering::SeqCst};
 
-static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
+static LIVE_BYTES: AtomicIsize = AtomicIsize::new(0);
 
 /// The system's allocator, counting, and poisoning what is freed; a test program's `#[global_allocator]`.
 #[derive(Debug)]
@@ -12,13 +12,13 @@ pub struct Counting;
 // SAFETY: forwards to the system's allocator, counts, and writes to nothing but what is given up.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE_BYTES.fetch_add(layout.size() as i64, SeqCst);
+        LIVE_BYTES.fetch_add(layout.size() as isize, SeqCst);
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size() as i64, SeqCst);
+        LIVE_BYTES.fetch_sub(layout.size() as isize, SeqCst);
         // Whoever still reads it finds no pointer that leads anywhere.
         // SAFETY: the caller gives the block up, which is as long as it says.
         unsafe { block.write_bytes(0xd5, layout.size()) };
@@ -29,5 +29,5 @@ unsafe impl GlobalAlloc for Counting {
 
 /// Bytes that are allocated now, where [`Counting`] is the allocator.
 pub fn live_bytes() -> i64 {
-    LIVE_BYTES.load(SeqCst)
+    LIVE_BYTES.load(SeqCst) as i64
 }

@@ -14,7 +14,7 @@ use count::{Counter, Counting, Counts};
 use places::Walked;
 use probe_host_linux::{Kprobe, Probe, probes, start};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use workloads::{Output, WORKLOADS, Workload};
 
 /// How a workload is run. In this order: no breakpoint has ever stood in what is counted.
@@ -53,14 +53,15 @@ fn passes() -> impl Iterator<Item = Pass> {
 
 /// What the handlers count, by the probe's index.
 struct Tally {
-    pre: &'static [AtomicU64],
-    post: &'static [AtomicU64],
+    pre: &'static [AtomicUsize],
+    post: &'static [AtomicUsize],
 }
 
 impl Tally {
     /// A new one, which stays for good: handlers refer to it.
     fn new(len: usize) -> Self {
-        let zeros = || -> &'static [AtomicU64] { Vec::leak((0..len).map(|_| AtomicU64::new(0)).collect()) };
+        let zeros =
+            || -> &'static [AtomicUsize] { Vec::leak((0..len).map(|_| AtomicUsize::new(0)).collect()) };
         Self { pre: zeros(), post: zeros() }
     }
 }
@@ -74,7 +75,7 @@ struct Planted {
 }
 
 /// What a handler does.
-fn count(calls: &AtomicU64) {
+fn count(calls: &AtomicUsize) {
     calls.fetch_add(1, Relaxed);
 }
 
@@ -134,8 +135,8 @@ impl Planted {
             *counted = Counted {
                 hits: counters.hits,
                 missed: counters.missed_nested,
-                pre: self.tally.pre[index].load(Relaxed),
-                post: self.tally.post[index].load(Relaxed),
+                pre: self.tally.pre[index].load(Relaxed) as u64,
+                post: self.tally.post[index].load(Relaxed) as u64,
             };
         }
     }

@@ -12,7 +12,7 @@ const PC_WORD: usize = if cfg!(target_arch = "x86_64") {
 } else if cfg!(target_arch = "riscv64") {
     0
 } else {
-    // aarch64: after x0 to x30 and sp; ppc64: after gpr0 to gpr31.
+    // aarch64: after x0 to x30 and sp; ppc64 and ppc32: after gpr0 to gpr31.
     32
 };
 

@@ -1,0 +1,1 @@
+std::arch::global_asm!(include_str!("ppc32.s"));
