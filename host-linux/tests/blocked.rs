@@ -227,7 +227,10 @@ fn mask_in(context: *mut c_void) -> *const libc::sigset_t {
     // The crate libc has no `ucontext_t` there. The same as glibc's.
     #[cfg(all(target_arch = "powerpc64", target_env = "musl"))]
     return context.wrapping_byte_add(40).cast();
-    #[cfg(not(all(target_arch = "powerpc64", target_env = "musl")))]
+    // Nor there. Behind the pointer to the registers.
+    #[cfg(target_arch = "powerpc")]
+    return context.wrapping_byte_add(52).cast();
+    #[cfg(not(any(target_arch = "powerpc", all(target_arch = "powerpc64", target_env = "musl"))))]
     // SAFETY: the kernel's own frame.
     unsafe {
         &raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask

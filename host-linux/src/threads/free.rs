@@ -1,10 +1,15 @@
 //! A list of free places in a table, without a lock: signal handlers take from it.
+#![allow(
+    clippy::unnecessary_cast,
+    clippy::useless_conversion,
+    reason = "a word has an index's type where it has 32 bits"
+)]
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+// What is exchanged at once.
 #[cfg(not(target_has_atomic = "64"))]
 use core::{primitive::u32 as Word, sync::atomic::AtomicU32 as AtomicWord};
-/// What is exchanged at once.
 #[cfg(target_has_atomic = "64")]
 use core::{primitive::u64 as Word, sync::atomic::AtomicU64 as AtomicWord};
 
