@@ -10,6 +10,11 @@
 //! - all registers and flags are as `regs` says, and `pop {pc}` goes on, to either set;
 //! - but where SP has been changed: IP holds pc.
 //!
+//! **Detour trampolines.** A detour arrives with R0 leading to its literals, LR behind its call, and the
+//! frame made with R0 and LR in it (`crate::detour`). The trampoline fills the rest of [`PtRegs`], with pc =
+//! the place, and calls the handler that the core's word leads to. SP may be any word, so the handler's is
+//! aligned.
+//!
 //! [`SaveSet::Full`] saves what a handler may change of floating point: D0 to D7 and FPSCR, and D16 to D31 if
 //! the host has said that they exist ([`Arm::set_doubles`]), as a process cannot ask the processor. Calls
 //! preserve D8 to D15 (AAPCS32 6.1.2.1).
@@ -21,7 +26,7 @@ use crate::regs::PtRegs;
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 use probe_core::CodeAddr;
-use probe_core::arch::{NativeArch, NativeCalls, SaveSet};
+use probe_core::arch::{NativeArch, NativeCalls, NativeJumps, SaveSet};
 
 global_asm!(
     r#"
@@ -105,9 +110,65 @@ probe_arm_return_\state:
     probe_arm_return full
     probe_arm_return doubles
 
-    .irp name, general_call,full_call,doubles_call,return
+    // The frame, which the detour has made: PtRegs (72), where the detour goes on, nothing.
+    .macro probe_arm_detour state
+    .p2align 4
+    .globl probe_arm_detour_\state
+    .hidden probe_arm_detour_\state
+    .type probe_arm_detour_\state, %function
+probe_arm_detour_\state:
+    .fnstart
+    .cantunwind
+    stmib sp, {{r1-r12}}
+    mrs r4, cpsr
+    str lr, [sp, #72]
+    ldr r0, [r0, #4]                    // the word
+    ldr r2, [r0]                        // the handler
+    ldr r1, [r0, #4]                    // the place, with its set
+    add r6, sp, #80
+    str r6, [sp, #52]                   // sp
+    bfi r4, r1, #5, #1
+    bic r1, r1, #1
+    mvn r5, #0                          // no system call
+    add r3, sp, #60
+    stmia r3, {{r1, r4, r5}}            // pc, cpsr
+    mov r1, sp
+    mov r5, sp
+    bic sp, sp, #7
+    probe_arm_\state\()_call
+    mov sp, r5
+    cmp r0, #2
+    bhs 7f
+    ldr r1, [sp, #64]
+    ldr lr, [sp, #72]
+    msr cpsr_fs, r1
+    ldmia sp, {{r0-r12}}
+    bx lr
+7:  bne 8f
+    ldr r1, [sp, #72]
+    tst r1, #1
+    addeq r1, r1, #8                    // the first copy, behind two instructions
+    addne r1, r1, #5
+    str r1, [sp, #60]
+8:  mov r0, sp
+    b probe_arm_detour_resume
+    .fnend
+    .size probe_arm_detour_\state, . - probe_arm_detour_\state
+    .endm
+
+    probe_arm_detour general
+    probe_arm_detour full
+    probe_arm_detour doubles
+
+    .irp name, general_call,full_call,doubles_call,return,detour
     .purgem probe_arm_\name
     .endr
+
+    // Where a detour's trampoline traps, with R0 pointing to the registers to go on with.
+    .globl probe_arm_detour_resume
+    .hidden probe_arm_detour_resume
+probe_arm_detour_resume:
+    bkpt #0xfbef
 
     // The trap that a jprobe's handler returns to; the NOP before it is what an unwinder looks up.
     .globl probe_arm_jprobe_return
@@ -192,6 +253,10 @@ unsafe extern "C" {
     static probe_arm_return_general: [u8; 0];
     static probe_arm_return_full: [u8; 0];
     static probe_arm_return_doubles: [u8; 0];
+    static probe_arm_detour_general: [u8; 0];
+    static probe_arm_detour_full: [u8; 0];
+    static probe_arm_detour_doubles: [u8; 0];
+    static probe_arm_detour_resume: [u8; 0];
     static probe_arm_jprobe_return: [u8; 0];
     fn probe_arm_publish(start: usize, end: usize);
 }
@@ -229,5 +294,21 @@ unsafe impl NativeCalls<PtRegs> for Arm {
 
     fn jprobe_return_trap(self) -> CodeAddr {
         CodeAddr::new((&raw const probe_arm_jprobe_return).addr())
+    }
+}
+
+// SAFETY: as above.
+unsafe impl NativeJumps<PtRegs> for Arm {
+    fn detour_trampoline(self, save: SaveSet) -> CodeAddr {
+        let trampoline = match save {
+            SaveSet::General => &raw const probe_arm_detour_general,
+            SaveSet::Full if DOUBLES.load(Ordering::Relaxed) => &raw const probe_arm_detour_doubles,
+            SaveSet::Full => &raw const probe_arm_detour_full,
+        };
+        CodeAddr::new(trampoline.addr())
+    }
+
+    fn detour_resume_trap(self) -> CodeAddr {
+        CodeAddr::new((&raw const probe_arm_detour_resume).addr())
     }
 }

@@ -368,6 +368,11 @@ pub(crate) fn direct_branch(set: Set, word: u32, at: CodeAddr) -> Option<(CodeAd
     }
 }
 
+/// Whether the T32 instruction at `site` may be in an IT block.
+pub(crate) fn may_be_in_block(site: &Site<'_>) -> bool {
+    block::may_hold(site)
+}
+
 /// Out of line, wherever it is.
 const OUT_OF_LINE: Plan = Plan::OutOfLine { may_be_in_it: false };
 const SYSTEM_CALL: Plan = Plan::SystemCall { may_be_in_it: false };

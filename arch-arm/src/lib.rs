@@ -11,8 +11,8 @@
 //! - `slot`: copies that run out of line.
 //! - `call`: arguments, returns, return stubs, jprobes.
 //! - `patch`: write order and publication.
-//! - `detour`: why there are no jumps yet.
-//! - `asm`: return trampolines and cache maintenance, the only code that must run on the architecture itself.
+//! - `detour`: what the jump of an optimised probe leads to.
+//! - `asm`: trampolines and cache maintenance, the only code that must run on the architecture itself.
 //!
 //! **Addresses.** Bit 0 of an address of code says that it is T32, as in symbols, function pointers and
 //! return addresses, and as Linux's kprobes have it. A place in a T32 function without it is refused as the
@@ -50,10 +50,11 @@ pub use slot::StepState;
 
 use probe_core::CodeAddr;
 use probe_core::arch::{
-    Arch, Calls, Decoded, Entry, MemFault, Memory, Method, NoJumps, Regs, Site, Tail, TailPatch,
+    Arch, Calls, Decoded, DetourCalls, DetourLayout, Displaced, Entry, Jumps, MemFault, Memory, Method, Regs,
+    Site, Tail, TailPatch,
 };
 use probe_core::error::Refusal;
-use regs::LR;
+use regs::{CPSR_APPLICATION, LR};
 
 /// The A32 and T32 instruction sets with the AAPCS32 calling convention.
 #[derive(Clone, Copy, Debug)]
@@ -94,10 +95,10 @@ unsafe impl Arch for Arm {
     type Plan = Plan;
     type StepState = StepState;
     type Calls = Self;
-    type Jumps = NoJumps;
+    type Jumps = Self;
 
     const CALLS: Option<Self> = Some(Self);
-    const JUMPS: Option<NoJumps> = None;
+    const JUMPS: Option<Self> = Some(Self);
     const NAME: &'static str = "arm";
     const BREAKPOINT: &'static [u8] = &insn::BREAKPOINT_A32.to_le_bytes();
     const INSN_ALIGN: usize = 2;
@@ -249,6 +250,52 @@ unsafe impl Calls<PtRegs> for Arm {
         memory: &M,
     ) -> Result<(), MemFault> {
         call::enter_jprobe(regs, handler, return_to, memory)
+    }
+}
+
+// SAFETY: a detour's copies have the effect of what `detour` takes for displaced; the native tests compare
+// them with the unprobed execution. A second displaced instruction starts with a breakpoint: `detour::entry`.
+unsafe impl Jumps<PtRegs> for Arm {
+    const JUMP_LEN: usize = detour::JUMP_LEN;
+    const DETOUR_LEN: usize = detour::LEN;
+    const DETOUR_HEADER_LEN: usize = detour::HEADER_LEN;
+
+    fn displace(self, site: &Site<'_>) -> Result<Displaced, Refusal> {
+        detour::displace(site)
+    }
+
+    fn branch_target(self, text: &[u8], at: CodeAddr) -> Option<CodeAddr> {
+        Self::direct_branch(at, text).map(|(target, _)| target)
+    }
+
+    fn detour_entry(self, place: CodeAddr, displaced: &Displaced, from: CodeAddr) -> Option<CodeAddr> {
+        detour::entry(place, displaced, from)
+    }
+
+    fn fill_detour(
+        self,
+        displaced: &Displaced,
+        text: &[u8],
+        place: CodeAddr,
+        entry: CodeAddr,
+        calls: &DetourCalls,
+        out: &mut [u8],
+    ) -> Result<DetourLayout, Refusal> {
+        detour::fill(displaced, text, place, entry, calls, out)
+    }
+
+    fn jump(self, place: CodeAddr, entry: CodeAddr) -> [u8; 8] {
+        detour::jump(place, entry)
+    }
+
+    fn detour_regs(self, regs: &PtRegs) -> usize {
+        regs.r(0) as usize
+    }
+
+    /// The mode and the masks are the trap's: in a process they cannot be read (B9.3.8).
+    fn resume_with(self, regs: &mut PtRegs, kept: PtRegs) {
+        let cpsr = regs.cpsr & !CPSR_APPLICATION | kept.cpsr & CPSR_APPLICATION;
+        *regs = PtRegs { cpsr, ..kept };
     }
 }
 

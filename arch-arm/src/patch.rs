@@ -13,6 +13,14 @@
 //! bytes whose halves are fetched apart has the old first half, and then its old second half, or BKPT, whose
 //! length its own half tells.
 //!
+//! The jump of an optimised probe takes the place of its breakpoint, and makes way for it again. In A32 that
+//! is B for BKPT and back, one word, which the list allows. In T32 it is B.W, which is not in the list: BKPT
+//! stands in the first half until every processor has synchronised with the second half, and one halfword is
+//! stored then. What a processor then fetches is BKPT or the whole of B.W, where it fetches each halfword
+//! once. A machine for which either of these is not so needs its processors to wait meanwhile, which a host
+//! does in [`Host::write_text`](probe_core::host::Host::write_text), as the test kernels do for QEMU's
+//! threads.
+//!
 //! The store is cleaned to the point of unification, and the instruction cache and the branch predictor are
 //! invalidated there for all processors of the inner shareable domain (A3.5.4, B2.2.7). On the others a host
 //! executes an ISB, too: a kernel by an interrupt to each, a process by `membarrier`. That is

@@ -20,6 +20,8 @@ pub const CPSR_T: u32 = 1 << 5;
 pub const CPSR_C: u32 = 1 << 29;
 /// CPSR: the four flags N, Z, C and V.
 pub const CPSR_NZCV: u32 = 0xf << 28;
+/// CPSR: what a program sees and changes: the flags, Q and GE (A2.4), and the set and the state of IT.
+pub(crate) const CPSR_APPLICATION: u32 = 0xf80f_0000 | CPSR_T | CPSR_IT;
 /// CPSR: the state of an IT block, in two pieces.
 const CPSR_IT: u32 = 0x0600_fc00;
 

@@ -1,10 +1,12 @@
-//! Return trampolines, executed: what a caller sees after a probed function has returned (RET_4); and what
-//! has been published runs (SAFE_3).
+//! Trampolines, executed: what a caller sees after a probed function has returned, and a function behind a
+//! detour (RET_4, HIT_1); and what has been published runs (SAFE_3).
 
 use probe_arch_arm::regs::{LR, SP};
 use probe_arch_arm::{Arm, PtRegs};
 use probe_core::CodeAddr;
-use probe_core::arch::{Arch, Calls, NativeArch, NativeCalls, Regs, Resume, SaveSet};
+use probe_core::arch::{
+    Arch, Calls, DetourCalls, Jumps, NativeArch, NativeCalls, NativeJumps, Regs, Resume, SaveSet, Site, Text,
+};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -134,6 +136,30 @@ static SEEN: Mutex<Option<PtRegs>> = Mutex::new(None);
 static LOCK: Mutex<()> = Mutex::new(());
 
 /// Destroys whatever a handler may destroy.
+fn destroy() {
+    // SAFETY: changes nothing but declared registers and FPSCR.
+    unsafe {
+        core::arch::asm!(
+            ".fpu neon",
+            "mvn r0, #0",
+            "mov r1, r0",
+            "mov r2, r0",
+            "mov r3, r0",
+            "mov r12, r0",
+            "vdup.32 q0, r0",
+            "vdup.32 q1, r0",
+            "vdup.32 q2, r0",
+            "vdup.32 q3, r0",
+            "vdup.32 q8, r0",
+            "vdup.32 q15, r0",
+            "mov r0, #0x400000",
+            "vmsr fpscr, r0",
+            clobber_abi("C"),
+        );
+    }
+}
+
+/// Notes what it sees, and returns as the mode says.
 extern "C" fn handler(stub: usize, regs: *mut PtRegs) -> Resume {
     // SAFETY: the trampoline's own frame.
     let regs = unsafe { &mut *regs };
@@ -158,26 +184,7 @@ extern "C" fn handler(stub: usize, regs: *mut PtRegs) -> Resume {
             regs.set_pc(CodeAddr::new((&raw const return_through_lower).addr()));
         }
     }
-    // SAFETY: changes nothing but declared registers and FPSCR.
-    unsafe {
-        core::arch::asm!(
-            ".fpu neon",
-            "mvn r0, #0",
-            "mov r1, r0",
-            "mov r2, r0",
-            "mov r3, r0",
-            "mov r12, r0",
-            "vdup.32 q0, r0",
-            "vdup.32 q1, r0",
-            "vdup.32 q2, r0",
-            "vdup.32 q3, r0",
-            "vdup.32 q8, r0",
-            "vdup.32 q15, r0",
-            "mov r0, #0x400000",
-            "vmsr fpscr, r0",
-            clobber_abi("C"),
-        );
-    }
+    destroy();
     if mode == Mode::Plain { Resume::Unchanged } else { Resume::Changed }
 }
 
@@ -201,6 +208,23 @@ fn rewrite(at: usize, bytes: &[u8]) {
     unsafe { Arm::publish(CodeAddr::new(at), CHUNK) };
 }
 
+/// A call that returns to `stub`.
+fn call_to(stub: usize) -> Box<Call> {
+    Box::new(Call {
+        r: core::array::from_fn(|index| 0x0101_0101_u32.wrapping_mul(index as u32 + 3)),
+        cpsr: if stub & 8 == 0 { 0xa005_0000 } else { 0x580a_0000 },
+        stub: stub as u32,
+        real: 0,
+        sp: 0,
+        d: core::array::from_fn(|index| u64::MAX / (index as u64 + 2)),
+        fpscr: 0x9040_0001,
+        after: [0; 15],
+        cpsr_after: 0,
+        d_after: [0; 32],
+        fpscr_after: 0,
+    })
+}
+
 fn returns_as_without_a_stub(trampoline: CodeAddr, doubles: core::ops::Range<usize>) {
     let mut bytes = [0; CHUNK - 8];
     let handler = handler as *const () as usize;
@@ -210,19 +234,7 @@ fn returns_as_without_a_stub(trampoline: CodeAddr, doubles: core::ops::Range<usi
     for stub in [1, stubs / 2, stubs - 1].map(|index| chunk + index * Arm::STUB_LEN) {
         for mode in MODES {
             *MODE.lock().unwrap() = mode;
-            let mut call = Box::new(Call {
-                r: core::array::from_fn(|index| 0x0101_0101_u32.wrapping_mul(index as u32 + 3)),
-                cpsr: if stub & 8 == 0 { 0xa005_0000 } else { 0x580a_0000 },
-                stub: stub as u32,
-                real: 0,
-                sp: 0,
-                d: core::array::from_fn(|index| u64::MAX / (index as u64 + 2)),
-                fpscr: 0x9040_0001,
-                after: [0; 15],
-                cpsr_after: 0,
-                d_after: [0; 32],
-                fpscr_after: 0,
-            });
+            let mut call = call_to(stub);
             REAL.store((&raw const call.real).addr(), Ordering::Relaxed);
             // SAFETY: keeps all callee-saved registers; the stub leads back to it.
             unsafe { return_through(&mut call) };
@@ -279,6 +291,131 @@ fn ret_4_the_full_trampoline_keeps_what_calls_return_in() {
     returns_as_without_a_stub(Arm.return_trampoline(SaveSet::Full), 0..16);
     Arm::set_doubles(true);
     returns_as_without_a_stub(Arm.return_trampoline(SaveSet::Full), 0..32);
+}
+
+/// What the word of a detour is the address of.
+#[repr(C)]
+struct Word {
+    handler: extern "C" fn(usize, *mut PtRegs) -> Resume,
+    place: CodeAddr,
+    answer: Resume,
+}
+
+/// Notes what it sees, destroys what a handler may, and changes and answers what the word says.
+extern "C" fn on_jump(word: usize, regs: *mut PtRegs) -> Resume {
+    // SAFETY: the test's word.
+    let word = unsafe { &*std::ptr::with_exposed_provenance::<Word>(word) };
+    // SAFETY: the trampoline's own frame.
+    let regs = unsafe { &mut *regs };
+    *SEEN.lock().unwrap() = Some(*regs);
+    destroy();
+    if word.answer == Resume::Changed {
+        regs.set_r(3, 0x303);
+        regs.set_r(4, 0x404);
+        regs.cpsr ^= FLAGS;
+    }
+    word.answer
+}
+
+/// The text of a place alone.
+struct Words<'a>(CodeAddr, &'a [u8]);
+
+impl Text for Words<'_> {
+    fn read(&self, at: CodeAddr, out: &mut [u8]) -> usize {
+        let from = self.1.get(at.offset_from(self.0) as usize..).unwrap_or(&[]);
+        let len = from.len().min(out.len());
+        out[..len].copy_from_slice(&from[..len]);
+        len
+    }
+}
+
+/// `nop`; `nop.w`; two of two bytes; one of two and one of four: where the place is, with its set.
+const NOPS: [(usize, &[u8]); 5] = [
+    (0x10_0800, &[0x00, 0xf0, 0x20, 0xe3]),
+    (0x10_0801, &[0xaf, 0xf3, 0x00, 0x80]),
+    (0x10_0803, &[0xaf, 0xf3, 0x00, 0x80]),
+    (0x10_0803, &[0x00, 0xbf, 0x00, 0xbf]),
+    (0x10_0801, &[0x00, 0xbf, 0xaf, 0xf3, 0x00, 0x80]),
+];
+
+/// The instructions of a place are no-operations, what follows them leads to where the test goes on.
+#[test]
+fn hit_1_a_hit_by_jump_changes_nothing_else() {
+    const LEN: usize = 2 << 20;
+    let _lock = LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new anonymous mapping.
+    let arena = unsafe { libc::mmap(core::ptr::null_mut(), LEN, all, flags, -1, 0) };
+    assert_ne!(arena, libc::MAP_FAILED);
+    let start = CodeAddr::new(arena.expose_provenance());
+    for (offset, nops) in NOPS {
+        for (save, doubles) in [(SaveSet::General, 0), (SaveSet::Full, 16), (SaveSet::Full, 32)] {
+            for answer in [Resume::Unchanged, Resume::Changed] {
+                Arm::set_doubles(doubles == 32);
+                // SAFETY: just mapped, and nobody else's.
+                let bytes = unsafe { core::slice::from_raw_parts_mut(arena.cast::<u8>(), LEN) };
+                let place = start.wrapping_add(offset);
+                let site = Site { at: place, function: None, text: &Words(place, nops) };
+                let displaced = Arm.displace(&site).expect("it has a copy");
+                let from = start.wrapping_add(Arm::DETOUR_HEADER_LEN);
+                let entry = Arm.detour_entry(place, &displaced, from).expect("in reach");
+                let word = Word { handler: on_jump, place, answer };
+                let word = (&raw const word).expose_provenance();
+                let calls = DetourCalls { trampoline: Arm.detour_trampoline(save), word, post_word: None };
+                let detour = &mut bytes[entry.offset_from(from) as usize..];
+                Arm.fill_detour(&displaced, nops, place, entry, &calls, detour).expect("it has a detour");
+                let mut call = call_to(place.as_usize());
+                let text = &mut bytes[offset & !1..];
+                text[..nops.len()].copy_from_slice(nops);
+                text[..4].copy_from_slice(&Arm.jump(place, Arm::same_set(entry, place))[..4]);
+                goes_on_at(&mut text[nops.len()..], place.wrapping_add(nops.len()), &raw const call.real);
+                // SAFETY: mapped and readable.
+                unsafe { Arm::publish(start, LEN) };
+                // SAFETY: the arena's code leads back to it.
+                unsafe { return_through(&mut call) };
+                check_jump(&call, place, answer, doubles);
+            }
+        }
+    }
+    // SAFETY: mapped above, and nobody is in it any more.
+    unsafe { libc::munmap(arena, LEN) };
+}
+
+/// Writes code for `at` that goes on where `real` says then, and changes no register but IP.
+fn goes_on_at(text: &mut [u8], at: CodeAddr, real: *const u32) {
+    let literal = if at.as_usize() & 1 == 0 {
+        // ldr ip, [pc, #0]; ldr pc, [ip]
+        text[..8].copy_from_slice([0xe59f_c000_u32, 0xe59c_f000].map(u32::to_le_bytes).as_flattened());
+        8
+    } else {
+        // ldr.w ip, [pc, #8]; ldr.w pc, [ip]
+        let code = [0xf8df_u16, 0xc008, 0xf8dc, 0xf000].map(u16::to_le_bytes);
+        text[..8].copy_from_slice(code.as_flattened());
+        // From the word that the program counter is in.
+        12 - (at.as_usize() & 2)
+    };
+    text[literal..literal + 4].copy_from_slice(&(real.addr() as u32).to_le_bytes());
+}
+
+/// What the handler has seen, and what is left behind the place.
+fn check_jump(call: &Call, place: CodeAddr, answer: Resume, doubles: usize) {
+    let seen = SEEN.lock().unwrap().take().expect("the handler was called");
+    assert_eq!((seen.pc(), seen.r(LR), seen.r(SP)), (place, place.as_usize() as u32, call.sp));
+    assert_eq!((seen.r[..13].to_vec(), seen.cpsr & FLAGS), (call.r.to_vec(), call.cpsr));
+    let mut want = [0; 15];
+    want[..13].copy_from_slice(&call.r);
+    want[12] = (&raw const call.real).addr() as u32;
+    want[usize::from(SP)] = call.sp;
+    want[usize::from(LR)] = place.as_usize() as u32;
+    let mut flags = call.cpsr;
+    if answer == Resume::Changed {
+        (want[3], want[4], flags) = (0x303, 0x404, flags ^ FLAGS);
+    }
+    assert_eq!((call.after, call.cpsr_after & FLAGS), (want, flags), "{place} {answer:?}");
+    if doubles != 0 {
+        assert_eq!((&call.d_after[..doubles], call.fpscr_after), (&call.d[..doubles], call.fpscr));
+    }
 }
 
 #[test]

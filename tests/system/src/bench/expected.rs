@@ -114,6 +114,8 @@ pub const FIGURES: &[(&str, &str, u64)] = &[
     ("arm", "r", 284),
     ("arm", "kr", 321),
     ("arm", "jr", 1414),
+    ("arm", "k_optimised", 76),
+    ("arm", "r_optimised", 216),
     ("arm", "disabled", 0),
     ("arm", "register_unregister", 14767),
     ("arm", "k_100", 120),
