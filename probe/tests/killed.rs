@@ -6,7 +6,7 @@ mod attached;
 mod common;
 
 use attached::{CALLS, Linked, Program, Trace, command, copied, hits};
-use common::probe;
+use common::{compiled, probe};
 use rstest::rstest;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -86,6 +86,28 @@ fn ctl_7_what_a_killed_command_leaves_is_taken_away(#[case] linked: Linked, #[ca
         program.state().assert_is(&before);
     }
     assert_eq!(program.ask("batch"), "0 wrong");
+    program.end();
+}
+
+/// CTL_7: so has a child that was forked meanwhile, with -f.
+#[rstest]
+#[case(&["-O1"])]
+#[case(&["-O1", "-static"])]
+fn ctl_7_what_a_killed_command_leaves_in_forked_children_is_taken_away(#[case] options: &[&str]) {
+    let mut program = Program::start_at(&compiled("forks", options));
+    let mut trace = Trace::attach(&program, &["-f", "--no-events"], &["p work", "r work"]);
+    let stays = program.ask("stay");
+    let stays: i32 = stays.strip_prefix("child ").and_then(|child| child.parse().ok()).expect("a child");
+    let has_agent =
+        || fs::read_to_string(format!("/proc/{stays}/maps")).unwrap().contains("memfd:probe-trace");
+    assert!(has_agent());
+    trace.signal(libc::SIGKILL);
+    let _ = trace.child.wait();
+    gone(program.pid());
+    gone(stays.cast_unsigned());
+    // SAFETY: a child of the program, which waits for signals.
+    assert_eq!(unsafe { libc::kill(stays, libc::SIGKILL) }, 0);
+    assert_eq!(program.ask("fork"), "child 7");
     program.end();
 }
 

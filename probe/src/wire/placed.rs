@@ -72,6 +72,8 @@ pub struct Found {
     pub is_orphaned: bool,
     /// The agent, if the command has put one there.
     pub placed: Option<Placed>,
+    /// Those that it has put into other processes, from which this one may have been forked.
+    pub others: Vec<Placed>,
 }
 
 impl Found {
@@ -83,11 +85,14 @@ impl Found {
         let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
         let half = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
         let places = (0..MOST_PLACED).map(|place| offset_of!(Header, placed) + 8 * PLACED_WORDS * place);
-        let own = places.into_iter().find(|&place| word(place) == u64::from(pid));
+        let placed = |at: usize| Placed::of_words(std::array::from_fn(|i| word(at + 8 + 8 * i)));
+        let own = places.clone().find(|&place| word(place) == u64::from(pid));
+        let others = places.filter(|&place| word(place) != 0 && Some(place) != own);
         (word(offset_of!(Header, magic)) == MAGIC).then(|| Self {
             reader_process: half(offset_of!(Header, reader_process)),
             is_orphaned: futex::says_ended(half(offset_of!(Header, reader))),
-            placed: own.and_then(|own| Placed::of_words(std::array::from_fn(|i| word(own + 8 + 8 * i)))),
+            placed: own.and_then(placed),
+            others: others.filter_map(placed).collect(),
         })
     }
 }
@@ -117,18 +122,25 @@ mod tests {
     fn where_the_agent_is_and_who_reads_is_found_in_the_bytes() {
         let region = region();
         let reader_process = std::process::id();
-        assert_eq!(look(&region), Some(Found { reader_process, is_orphaned: false, placed: None }));
+        assert_eq!(
+            look(&region),
+            Some(Found { reader_process, is_orphaned: false, placed: None, others: vec![] })
+        );
         let placed = Placed { agent: 0x1000..0x9000, entry: 0x2000, stack: 0x10000..0x20000, ledger: 0x8000 };
         let other = Placed { ledger: 0x7000, ..placed.clone() };
         region.note_placed(6, &other);
         region.note_placed(7, &placed);
-        assert_eq!(look_in(&region, 6).unwrap().placed, Some(other));
-        assert_eq!(look_in(&region, 5).unwrap().placed, None);
+        assert_eq!(look_in(&region, 6).unwrap().placed, Some(other.clone()));
+        let child = look_in(&region, 5).unwrap();
+        assert_eq!((child.placed, child.others), (None, vec![other.clone(), placed.clone()]));
         std::thread::spawn(move || region.read_here()).join().unwrap();
         while look(&region).is_some_and(|found| !found.is_orphaned) {
             std::thread::yield_now();
         }
-        assert_eq!(look(&region), Some(Found { reader_process, is_orphaned: true, placed: Some(placed) }));
+        assert_eq!(
+            look(&region),
+            Some(Found { reader_process, is_orphaned: true, placed: Some(placed), others: vec![other] })
+        );
         region.words()[0].store(0, Ordering::Relaxed);
         assert_eq!(look(&region), None);
     }

@@ -6,7 +6,8 @@ use super::memory;
 use super::program::Program;
 use super::tracee::Tracee;
 use crate::cli::failure::Failure;
-use crate::wire::Found;
+use crate::wire::{Found, Placed};
+use libc::pid_t;
 
 /// Takes away the agents of commands that were killed, or that could not take everything with them.
 ///
@@ -34,7 +35,7 @@ pub(super) fn take_away(program: &Program, tracee: &mut Tracee) -> Result<(), Fa
                 format!("process {pid} is traced by `probe` already (process {reader}): end that first");
             return Err(failure::untraceable(sentence));
         }
-        let Some(placed) = found.placed else {
+        let Some(placed) = found.placed.or_else(|| inherited(pid, found.others)) else {
             return Err(failure::untraceable(format!(
                 "process {pid} was started by `probe`, and still has its agent: start it again"
             )));
@@ -46,4 +47,19 @@ pub(super) fn take_away(program: &Program, tracee: &mut Tracee) -> Result<(), Fa
         }
     }
     Ok(())
+}
+
+/// The agent that a fork's child has from one of these processes.
+pub(super) fn inherited(pid: pid_t, others: Vec<Placed>) -> Option<Placed> {
+    let maps = memory::maps(pid).ok()?;
+    let is_mapped =
+        |at: usize| maps.iter().any(|map| map.name.is_empty() && (map.start..map.end).contains(&at));
+    let is_there = |placed: &Placed| {
+        let mut head = [0; 4];
+        is_mapped(placed.agent.start)
+            && is_mapped(placed.stack.start)
+            && memory::read(pid, placed.agent.start, &mut head).is_ok()
+            && head == *b"\x7fELF"
+    };
+    others.into_iter().find(is_there)
 }

@@ -134,10 +134,9 @@ impl Common<'_> {
     /// itself one: who writes there may name any.
     fn is_followed(&self, pid: pid_t) -> bool {
         let own = std::process::id().cast_signed();
-        let is_region = |map: &memory::Mapping| map.name.starts_with("/memfd:probe-trace") && map.offset == 0;
         let of = |pid| {
             let maps = memory::maps(pid).unwrap_or_default();
-            maps.into_iter().filter(is_region).map(|map| map.inode).collect::<Vec<_>>()
+            maps.iter().filter(|map| map.is_region()).map(|map| map.inode).collect::<Vec<_>>()
         };
         let ours = of(own);
         pid != own && of(pid).iter().any(|inode| ours.contains(inode))

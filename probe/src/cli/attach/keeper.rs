@@ -5,9 +5,13 @@
 //! look at the command in each hit, would say it as well, and both could be seen.
 
 use super::earlier;
+use super::memory;
 use super::program::{Program, Since};
 use super::tracee::Tracee;
+use crate::cli::processes;
+use crate::wire::Found;
 use libc::{c_int, pid_t};
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -41,12 +45,13 @@ impl Keeper {
         }
         // SAFETY: descriptors just opened and owned by nobody else.
         let [from, to] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
+        let command = std::process::id();
         // SAFETY: there is no other thread, which could hold a lock.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 be_alone(from.as_raw_fd());
-                keep(&from);
+                keep(&from, command);
                 // SAFETY: ends the child, without what the command does at its end.
                 unsafe { libc::_exit(0) }
             }
@@ -93,7 +98,7 @@ fn be_alone(from: c_int) {
 }
 
 /// Listens until the command has ended, and then takes away what is there.
-fn keep(from: &OwnedFd) {
+fn keep(from: &OwnedFd, command: u32) {
     let mut watched = Vec::new();
     while let Some(pid) = listen(from) {
         if pid == DONE {
@@ -101,13 +106,41 @@ fn keep(from: &OwnedFd) {
         }
         watched.push(pid);
     }
-    for pid in watched {
-        for _ in 0..TRIES {
-            if clean(pid).is_some() {
-                break;
-            }
-            std::thread::sleep(PAUSE);
+    watched.into_iter().for_each(clean_patiently);
+    let mut seen = HashSet::new();
+    loop {
+        let has_agent = |pid: &pid_t| !seen.contains(pid) && has_inherited(*pid, command);
+        let found: Vec<pid_t> = processes::all().filter(has_agent).collect();
+        if found.is_empty() {
+            return;
         }
+        for pid in found {
+            seen.insert(pid);
+            clean_patiently(pid);
+        }
+    }
+}
+
+/// Whether a process has an agent of `command`'s from a fork: nobody has said of it that it is forked.
+fn has_inherited(pid: pid_t, command: u32) -> bool {
+    let maps = memory::maps(pid).unwrap_or_default();
+    maps.iter().filter(|map| map.is_region()).any(|map| {
+        let mut bytes = [0; Found::LEN];
+        let read = memory::read(pid, map.start, &mut bytes).ok();
+        let found = read.and_then(|()| Found::of_bytes(&bytes, pid.cast_unsigned()));
+        found.is_some_and(|found| {
+            found.reader_process == command && earlier::inherited(pid, found.others).is_some()
+        })
+    })
+}
+
+/// Takes the agent out of process `pid`, also where that takes some time.
+fn clean_patiently(pid: pid_t) {
+    for _ in 0..TRIES {
+        if clean(pid).is_some() {
+            return;
+        }
+        std::thread::sleep(PAUSE);
     }
 }
 

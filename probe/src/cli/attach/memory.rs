@@ -55,6 +55,13 @@ pub(super) struct Mapping {
     pub(super) name: String,
 }
 
+impl Mapping {
+    /// Whether it is the beginning of memory that agents share with a command.
+    pub(super) fn is_region(&self) -> bool {
+        self.name.starts_with("/memfd:probe-trace") && self.offset == 0
+    }
+}
+
 /// What a process has mapped.
 ///
 /// # Errors

@@ -104,8 +104,7 @@ impl Program {
     /// The process has ended.
     pub(super) fn regions(&self) -> io::Result<Vec<usize>> {
         let maps = memory::maps(self.pid)?;
-        let is_region = |map: &&Mapping| map.name.starts_with("/memfd:probe-trace") && map.offset == 0;
-        Ok(maps.iter().filter(is_region).map(|map| map.start).collect())
+        Ok(maps.iter().filter(|map| map.is_region()).map(|map| map.start).collect())
     }
 
     /// Whether a thread is in the middle of loading or unloading an object.
