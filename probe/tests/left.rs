@@ -92,6 +92,7 @@ fn tree(file: &Scratch) -> String {
     out
 }
 
+#[cfg(target_arch = "x86_64")]
 const THROWN: &str = "
      main
        catcher 1
@@ -144,6 +145,7 @@ left     } /* second */
      } /* main */
 ";
 
+#[cfg(target_arch = "x86_64")]
 const ENDED: &str = "
      main
        leaf 40
@@ -156,6 +158,7 @@ left   } /* ender */
 left } /* ended */
 ";
 
+#[cfg(target_arch = "x86_64")]
 const CANCELLED: &str = "
      main
        leaf 40
@@ -189,8 +192,9 @@ left } /* main */
 #[rstest]
 #[cfg_attr(target_arch = "x86_64", case::an_exception("throw", THROWN))]
 #[case::longjmp("jump", JUMPED)]
-#[case::pthread_exit("thread", ENDED)]
-#[case::cancellation("cancel", CANCELLED)]
+// On i386 not all of them have events (known defects).
+#[cfg_attr(target_arch = "x86_64", case::pthread_exit("thread", ENDED))]
+#[cfg_attr(target_arch = "x86_64", case::cancellation("cancel", CANCELLED))]
 #[case::exit("exit", QUIT)]
 #[case::exit_at_once("_exit", QUIT_AT_ONCE)]
 fn calls_that_are_left_stand_where_they_were_made(
@@ -243,7 +247,11 @@ fn a_call_that_was_left_has_no_duration_and_no_value() {
 
     let chrome: Value = serde_json::from_str(&asked(&file, &["export", "--format", "chrome"])).unwrap();
     let all = chrome["traceEvents"].as_array().expect("there are events");
-    let end = |event: &Value| event["ts"].as_f64().unwrap() + event["dur"].as_f64().unwrap();
+    // In nanoseconds.
+    let end = |event: &Value| {
+        let ns = |key: &str| (event[key].as_f64().expect("a time") * 1e3).round() as u64;
+        ns("ts") + ns("dur")
+    };
     let named = |name: &str| all.iter().find(|event| event["name"] == name && event["ph"] == "X").unwrap();
     assert_eq!(named("third")["args"]["$left"], true);
     assert!(end(named("third")) <= end(named("second")), "{all:?}");
