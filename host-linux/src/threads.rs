@@ -99,11 +99,14 @@ pub fn follow_calls() -> bool {
 }
 
 /// The calling thread returns from none of its followed calls any more, as it ends its process: they count as
-/// abandoned, and their data is dropped (RET_13). Not in a hit, and not in a child that runs in its parent's
-/// memory ([`is_guest`]).
+/// abandoned, and their data is dropped (RET_13); so are those of threads that have ended in what they
+/// followed. Not in a hit, and not in a child that runs in its parent's memory ([`is_guest`]).
 pub fn end_calls() {
     if let Some(block) = current() {
         dead::end_calls(block);
+    }
+    if let Some(table) = Table::get() {
+        dead::look(table, false);
     }
 }
 

@@ -145,7 +145,6 @@ left     } /* second */
      } /* main */
 ";
 
-#[cfg(target_arch = "x86_64")]
 const ENDED: &str = "
      main
        leaf 40
@@ -158,7 +157,6 @@ left   } /* ender */
 left } /* ended */
 ";
 
-#[cfg(target_arch = "x86_64")]
 const CANCELLED: &str = "
      main
        leaf 40
@@ -192,9 +190,8 @@ left } /* main */
 #[rstest]
 #[cfg_attr(target_arch = "x86_64", case::an_exception("throw", THROWN))]
 #[case::longjmp("jump", JUMPED)]
-// On i386 not all of them have events (known defects).
-#[cfg_attr(target_arch = "x86_64", case::pthread_exit("thread", ENDED))]
-#[cfg_attr(target_arch = "x86_64", case::cancellation("cancel", CANCELLED))]
+#[case::pthread_exit("thread", ENDED)]
+#[case::cancellation("cancel", CANCELLED)]
 #[case::exit("exit", QUIT)]
 #[case::exit_at_once("_exit", QUIT_AT_ONCE)]
 fn calls_that_are_left_stand_where_they_were_made(

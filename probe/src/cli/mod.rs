@@ -38,6 +38,7 @@ mod pending;
 mod perfetto;
 mod pid;
 mod print;
+#[cfg_attr(not(has_mapped), expect(dead_code, reason = "no process is attached to here"))]
 mod processes;
 mod program;
 mod query;
