@@ -77,12 +77,12 @@ fn a_graph_is_the_tree_that_uftrace_replays() {
 }
 
 /// What exceptions leave is shown as uftrace shows it; of what the ends of threads and processes leave, it
-/// shows no end. What longjmp leaves cannot be compared: uftrace 0.13 ends this program.
+/// shows no end. What longjmp leaves cannot be compared, nor what a cancellation does: uftrace 0.13 ends this
+/// program by SIGSEGV, at a cancellation now and then.
 #[rstest]
 #[case::an_exception("throw", "main")]
 #[case::exit_at_once("_exit", "main")]
 #[case::pthread_exit("thread", "ended")]
-#[case::cancellation("cancel", "cancelled")]
 fn calls_that_are_left_are_in_the_tree_that_uftrace_replays(#[case] how: &str, #[case] root: &str) {
     if Command::new("uftrace").arg("--version").output().is_err() {
         assert!(std::env::var_os("PROBE_UFTRACE").is_none());

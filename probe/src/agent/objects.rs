@@ -96,11 +96,15 @@ pub(super) fn meant<'a>(objects: &'a [Loaded], wanted: &str) -> Vec<&'a Loaded> 
 }
 
 /// Whether the program may load an object later that a definition calls `wanted`: there is a file at that
-/// path, or one of that name (or one that begins so, up to a dot, or matches it as a pattern) where libraries
-/// are looked for.
+/// path, or in its folder one that matches it as a pattern, or one of that name (or one that begins so, up to
+/// a dot, or matches it as a pattern) where libraries are looked for.
 pub(super) fn can_come_later(objects: &[Loaded], wanted: &str) -> bool {
+    let pattern = Glob::is_pattern(wanted).then(|| Glob::new(wanted));
     if wanted.contains('/') {
-        return Path::new(wanted).is_file();
+        let Some(pattern) = pattern else { return Path::new(wanted).is_file() };
+        let entries = Path::new(wanted).parent().and_then(|folder| folder.read_dir().ok());
+        let mut paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+        return paths.any(|path| pattern.matches(&path.to_string_lossy()));
     }
     let mut folders: Vec<PathBuf> =
         ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from).into();
@@ -108,7 +112,6 @@ pub(super) fn can_come_later(objects: &[Loaded], wanted: &str) -> bool {
     folders.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
     folders.sort_unstable();
     folders.dedup();
-    let pattern = Glob::is_pattern(wanted).then(|| Glob::new(wanted));
     let fits = |name: &OsStr| {
         let text = name.to_string_lossy();
         let is_it = fit(&text, wanted) != Fit::No || pattern.as_ref().is_some_and(|glob| glob.matches(&text));

@@ -151,7 +151,8 @@ impl Report {
             let object: Value =
                 serde_json::from_str(line).map_err(|error| format!("the report: {error}: {line:.200}"))?;
             match object["type"].as_str() {
-                Some("event") => {
+                // A call that was left is no hit of its return.
+                Some("event") if object["left_ns"].is_null() => {
                     report.has_events = true;
                     report.row(&object).events += 1;
                 }
