@@ -110,8 +110,9 @@ fn reg_20_nothing_in_a_restartable_sequence_is_probed() {
         }
         assert!(refused >= 6, "{}: {refused}", adder.name);
         // A jump before it must not displace what arms it: a breakpoint stands there instead.
-        let told = probes().explain(&Place::addr(CodeAddr::new(adder.before))).unwrap();
-        let is_displaced = jump_len::<<Native as Arch>::Jumps>() > Native::INSN_ALIGN;
+        let before = CodeAddr::new(adder.before);
+        let told = probes().explain(&Place::addr(before)).unwrap();
+        let is_displaced = jump_len::<<Native as Arch>::Jumps>() > told.insn.len();
         let expected = match Native::JUMPS {
             None => Some("core.no_jumps"),
             Some(_) => is_displaced.then_some("place.rseq_start"),
