@@ -13,7 +13,7 @@ mod narrow;
 mod reservation;
 mod wide;
 
-pub(crate) use self::data::len_behind;
+pub(crate) use self::data::{is_at as is_data, len_behind};
 use crate::insn::{self, Set};
 use probe_core::CodeAddr;
 use probe_core::arch::{Decoded, Method, Site};

@@ -10,9 +10,9 @@
 //! ```
 //! `b` reaches 32 MiB in A32 and displaces one instruction. `b.w` reaches 16 MiB in T32. If it displaces two
 //! instructions, the second starts in its second half, which therefore has to be BKPT: the distance from the
-//! program counter then has a certain number in its lowest twelve bits and is less than 4 MiB ([`entry`]). In
-//! an IT block a branch would be conditional, so what may be in one keeps its breakpoint. Pure; called at
-//! registration.
+//! program counter then has a certain number in its lowest twelve bits and is less than 4 MiB ([`entry`]).
+//! That it is an instruction and no constant is known within a function alone. In an IT block a branch would
+//! be conditional, so what may be in one keeps its breakpoint. Pure; called at registration.
 
 use crate::decode::{self, Access, Addressing, Condition, Offset, Operand, Plan};
 use crate::insn::{self, Set, field};
@@ -41,7 +41,8 @@ pub(crate) fn displace(site: &Site<'_>) -> Result<Displaced, Refusal> {
     while usize::from(displaced.len_bytes) < JUMP_LEN {
         let offset = usize::from(displaced.len_bytes);
         let at = site.at.wrapping_add(offset);
-        if offset != 0 && site.function.is_some_and(|(_, end)| at >= end) {
+        // Behind what does not return stands the next function, or a constant of this one.
+        if offset != 0 && !is_of_function(&Site { at, ..*site }) {
             return Err(NOT_COPIED);
         }
         let word = bytes.get(offset..len).and_then(|bytes| insn::word_at(set, bytes)).ok_or(NOT_COPIED)?;
@@ -57,6 +58,11 @@ pub(crate) fn displace(site: &Site<'_>) -> Result<Displaced, Refusal> {
         displaced.push(insn::len_bytes(set, word)).ok_or(NOT_COPIED)?;
     }
     Ok(displaced)
+}
+
+/// Whether the place is known to be in the code of the function.
+fn is_of_function(site: &Site<'_>) -> bool {
+    site.function.is_some_and(|(_, end)| site.at < end) && !decode::is_data(site)
 }
 
 /// Whether control does not go on behind an instruction of two bytes.

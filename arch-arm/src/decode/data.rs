@@ -19,7 +19,7 @@ use probe_core::arch::{Site, Text};
 const REACH: usize = 4096 + 8 + 8;
 
 /// Whether the place, seen from the start of its function, is data.
-pub(super) fn is_at(site: &Site<'_>) -> bool {
+pub(crate) fn is_at(site: &Site<'_>) -> bool {
     let Some((start, _)) = site.function else { return false };
     match Set::of(site.at) {
         Set::A32 => is_loaded_word(site, start),

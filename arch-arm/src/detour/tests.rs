@@ -19,7 +19,8 @@ fn text(set: Set, words: &[u32]) -> Vec<u8> {
 fn displaced(place: CodeAddr, words: &[u32]) -> Result<Displaced, Refusal> {
     let bytes = text(Set::of(place), words);
     let text = Bytes::new(place.as_usize(), &bytes);
-    displace(&Site { at: place, function: None, text: &text })
+    let function = Some((place, place.wrapping_add(bytes.len())));
+    displace(&Site { at: place, function, text: &text })
 }
 
 /// The detour of what is displaced, at the lowest entry from 0x30_0000 on.
@@ -71,6 +72,7 @@ fn as_many_instructions_are_displaced_as_the_branch_covers() {
 #[case::calls_its_link(A32, &[0xe12f_ff3e])]
 #[case::a_literal_for_sp(A32, &[0xe59f_d000])]
 #[case::stores_the_counter(A32, &[0xe92d_8001])]
+#[case::extends_the_counter(A32, &[0xe1a0_406f])]
 fn what_has_no_copy_keeps_its_breakpoint(#[case] place: CodeAddr, #[case] words: &[u32]) {
     assert!(displaced(place, words).is_err());
 }
@@ -89,6 +91,28 @@ fn the_next_function_is_not_displaced() {
     let text = Bytes::new(T32.as_usize(), &bytes);
     let site = Site { at: T32, function: Some((T32, T32.wrapping_add(2))), text: &text };
     assert_eq!(displace(&site), Err(NOT_COPIED));
+}
+
+/// A system call, or a call by register, that does not return, with the function's constant right behind it:
+/// `ldr r3, [pc, #4]; nop; svc #0` or `blx r3` in the second half of a word.
+#[rstest]
+#[case::system_call(0xdf00)]
+#[case::call(0x4798)]
+fn a_constant_is_not_displaced(#[case] last: u32) {
+    let start = T32.wrapping_offset(-4);
+    let bytes = text(Set::T32, &[0x4b01, 0xbf00, last, ADDS, MOVS]);
+    let text = Bytes::new(start.as_usize(), &bytes);
+    let end = start.wrapping_add(bytes.len());
+    let site = Site { at: start.wrapping_add(4), function: Some((start, end)), text: &text };
+    assert_eq!(displace(&site), Err(NOT_COPIED));
+}
+
+/// Only in a known function can be told what is data.
+#[test]
+fn what_stands_behind_it_is_displaced_in_a_known_function_only() {
+    let bytes = text(Set::T32, &[ADDS, MOVS]);
+    let text = Bytes::new(T32.as_usize(), &bytes);
+    assert_eq!(displace(&Site { at: T32, function: None, text: &text }), Err(NOT_COPIED));
 }
 
 /// Whoever comes to a second displaced instruction finds a breakpoint there (SAFE_3).

@@ -356,7 +356,8 @@ fn hit_1_a_hit_by_jump_changes_nothing_else() {
                 // SAFETY: just mapped, and nobody else's.
                 let bytes = unsafe { core::slice::from_raw_parts_mut(arena.cast::<u8>(), LEN) };
                 let place = start.wrapping_add(offset);
-                let site = Site { at: place, function: None, text: &Words(place, nops) };
+                let function = Some((place, place.wrapping_add(nops.len())));
+                let site = Site { at: place, function, text: &Words(place, nops) };
                 let displaced = Arm.displace(&site).expect("it has a copy");
                 let from = start.wrapping_add(Arm::DETOUR_HEADER_LEN);
                 let entry = Arm.detour_entry(place, &displaced, from).expect("in reach");
