@@ -83,7 +83,8 @@ impl Plan {
         }
         let value = self.value(scene);
         let len = scalar.bytes();
-        for index in 0..self.argument.ty.count.unwrap_or(1) {
+        let count = self.argument.ty.count.unwrap_or(1);
+        for index in 0..count {
             let is_array = self.argument.ty.count.is_some();
             match (scalar, &value) {
                 (Scalar::String, value) => {
@@ -92,7 +93,8 @@ impl Plan {
                         let element = at.wrapping_add(index * size_of::<usize>());
                         if is_array { scene.memory.read_usize(element).ok() } else { Some(at) }
                     });
-                    self.put_string(scene, text, out);
+                    // The later strings of an array have their lengths, too.
+                    put_string(scene, text, self.behind + STRING_LEAST * (count - 1 - index), out);
                 }
                 (_, Some(Value::Plain(word))) if !is_array => put_word(*word, len, out),
                 (_, Some(Value::Plain(at) | Value::At(at))) => {
@@ -108,38 +110,6 @@ impl Plan {
         let text = text.get(..room.min(text.len())).unwrap_or_default();
         out.put(&(text.len() as u16).to_ne_bytes());
         out.put(text);
-    }
-
-    /// The bytes at an address up to a NUL, or as many as there is room for.
-    fn put_string<A: Arch>(&self, scene: &Scene<'_, A>, at: Option<usize>, out: &mut Writing<'_>) {
-        // Strings are read in pieces that lie in one page each, whatever its size.
-        const PIECE: usize = 32;
-        let spare = out.spare();
-        let room = spare.len().saturating_sub(self.behind);
-        let Some(([low, high], text)) =
-            spare.get_mut(..room).and_then(|room| room.split_first_chunk_mut::<2>())
-        else {
-            return;
-        };
-        let (mut len, mut end) = (0, at);
-        while let Some(from) = end.map(|at| at.wrapping_add(len)) {
-            let piece = PIECE - from % PIECE;
-            let wanted = piece.min(text.len().saturating_sub(len));
-            let Some(part) = text.get_mut(len..len + wanted).filter(|part| !part.is_empty()) else { break };
-            if scene.memory.read(from, part).is_err() {
-                // What could be read of it is no string.
-                end = None;
-                len = 0;
-            } else if let Some(nul) = part.iter().position(|&byte| byte == 0) {
-                len += nul;
-                break;
-            } else {
-                len += wanted;
-            }
-        }
-        let said = if end.is_some() { len as u16 } else { NO_STRING };
-        [*low, *high] = said.to_ne_bytes();
-        out.advance(2 + len);
     }
 
     /// The value itself, or where it lies if the last step is a memory read.
@@ -172,11 +142,46 @@ impl Plan {
     }
 }
 
+/// Appends the bytes at an address up to a NUL, or as many as there is room for. Behind them `behind` bytes
+/// have to fit in.
+fn put_string<A: Arch>(scene: &Scene<'_, A>, at: Option<usize>, behind: usize, out: &mut Writing<'_>) {
+    // Strings are read in pieces that lie in one page each, whatever its size.
+    const PIECE: usize = 32;
+    let spare = out.spare();
+    let room = spare.len().saturating_sub(behind);
+    let Some(([low, high], text)) = spare.get_mut(..room).and_then(|room| room.split_first_chunk_mut::<2>())
+    else {
+        return;
+    };
+    let (mut len, mut end) = (0, at);
+    while let Some(from) = end.map(|at| at.wrapping_add(len)) {
+        let piece = PIECE - from % PIECE;
+        let wanted = piece.min(text.len().saturating_sub(len));
+        let Some(part) = text.get_mut(len..len + wanted).filter(|part| !part.is_empty()) else { break };
+        if scene.memory.read(from, part).is_err() {
+            // What could be read of it is no string.
+            end = None;
+            len = 0;
+        } else if let Some(nul) = part.iter().position(|&byte| byte == 0) {
+            len += nul;
+            break;
+        } else {
+            len += wanted;
+        }
+    }
+    let said = if end.is_some() { len as u16 } else { NO_STRING };
+    [*low, *high] = said.to_ne_bytes();
+    out.advance(2 + len);
+}
+
+/// The fewest bytes that a string takes: its length.
+const STRING_LEAST: usize = 2;
+
 /// The fewest bytes that an argument takes in a record.
 fn least(argument: &Argument) -> usize {
     let count = argument.ty.count.unwrap_or(1);
     match argument.ty.scalar {
-        Scalar::String | Scalar::Stack => count * 2,
+        Scalar::String | Scalar::Stack => count * STRING_LEAST,
         scalar => count * (1 + scalar.bytes()),
     }
 }

@@ -138,6 +138,22 @@ fn a_long_string_leaves_room_for_what_stands_behind_it() {
 }
 
 #[test]
+fn a_long_string_of_an_array_leaves_room_for_those_behind_it() {
+    let (world, events, next) = world();
+    let at = world.arena() + DATA;
+    let long = at + 64;
+    let pointers = [long, long + 398, long + 399].map(usize::to_ne_bytes).concat();
+    world.put(at, &pointers);
+    world.put(long, &[b'x'; 400]);
+    world.put(long + 400, b"\0");
+    write(events, "kprobe_events", "p:e next s=+0($arg1):string[3] n=$arg2:u64");
+    write(events, "events/enable", "1");
+    world.value(next, &[at, 77]);
+    let line = read(events, "trace_pipe");
+    assert!(line.contains(&"x".repeat(100)) && line.ends_with("x\",\"\",\"\"} n=77\n"), "{line}");
+}
+
+#[test]
 fn records_outlive_their_event() {
     let (world, events, next) = world();
     write(events, "kprobe_events", "p:e next $arg1");
