@@ -13,9 +13,13 @@ use core::{primitive::u32 as Word, sync::atomic::AtomicU32 as AtomicWord};
 #[cfg(target_has_atomic = "64")]
 use core::{primitive::u64 as Word, sync::atomic::AtomicU64 as AtomicWord};
 
-/// How many of its bits are an index; a table has less than 2^16 places where words have 32.
-const INDEX_BITS: u32 = Word::BITS / 2;
+/// The most places of a table.
+pub(super) const PLACES: usize = if cfg!(target_pointer_width = "64") { 64 << 10 } else { 4 << 10 };
+
+/// How many of its bits are an index, or 1 + one: no more than are needed, as the others are the tag's.
+const INDEX_BITS: u32 = PLACES.ilog2() + 1;
 const INDEX: Word = (1 << INDEX_BITS) - 1;
+const _: () = assert!(PLACES <= INDEX as usize && Word::BITS - INDEX_BITS >= 19, "an index, and a tag");
 
 /// In a place that is free, 1 + the index of the next one.
 pub(super) struct Link(AtomicU32);
@@ -65,6 +69,15 @@ fn tagged(head: Word, index: u32) -> Word {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Handlers that interrupt taking a place bring its head back with the last tag: they should be many.
+    #[test]
+    fn what_is_no_index_is_the_tag() {
+        let last = PLACES as u32;
+        let tags = 1 << (Word::BITS - last.ilog2() - 1);
+        assert_eq!(tagged(0, last) & INDEX, Word::from(last));
+        assert_eq!(Word::MAX / (tagged(0, last) - Word::from(last)), tags - 1);
+    }
 
     #[test]
     fn the_last_place_that_was_put_there_is_taken_first() {

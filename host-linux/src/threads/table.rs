@@ -1,13 +1,13 @@
 //! The table of blocks: one mapping that is reserved at start.
 
 use super::block::Block;
-use super::free::Free;
+use super::free::{self, Free};
 use crate::sys;
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// The most threads that can hit probes at the same time.
-pub(super) const BLOCKS: usize = if cfg!(target_pointer_width = "64") { 64 << 10 } else { 4 << 10 };
+pub(super) const BLOCKS: usize = free::PLACES;
 
 /// The table, null before [`start`].
 static TABLE: AtomicPtr<Block> = AtomicPtr::new(core::ptr::null_mut());
