@@ -6,6 +6,8 @@
 
 #[cfg(feature = "agent")]
 mod agent;
+#[cfg(any(feature = "agent", test))]
+mod began;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod def;

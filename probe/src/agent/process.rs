@@ -6,6 +6,7 @@
 //! number.
 
 use super::confined;
+use crate::began::Began;
 use crate::wire::{Counting, Meta, Owner, Region, Ring};
 use probe_host_linux::sys::{process_id, thread_id};
 use probe_host_linux::threads;
@@ -226,23 +227,20 @@ pub(super) const WAIT: usize = {
     FREE
 };
 
-/// The indices of the thread's words that say when the time between two places has begun: the lower and the
-/// upper half; 0 where none has.
+/// The indices of the thread's words that say when the time between two places has begun.
 const BEGAN: [usize; 2] = [8, 9];
 
 /// A time between two places begins in this thread. Fit for handlers.
 pub(super) fn begin_time(now_ns: u64) {
     if let Some(words) = threads::words() {
-        words[BEGAN[0]].store(now_ns as u32 as usize, Ordering::Relaxed);
-        words[BEGAN[1]].store((now_ns >> 32) as usize, Ordering::Relaxed);
+        Began(BEGAN.map(|index| &words[index])).begin(now_ns);
     }
 }
 
 /// It ends; when it began, if it has begun. Fit for handlers.
 pub(super) fn end_time() -> Option<u64> {
     let words = threads::words()?;
-    let [low, high] = BEGAN.map(|index| words[index].swap(0, Ordering::Relaxed) as u64);
-    (low | high != 0).then_some(high << 32 | low)
+    Began(BEGAN.map(|index| &words[index])).end()
 }
 
 /// Whose hit it is.
